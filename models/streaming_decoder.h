@@ -1,0 +1,34 @@
+// Turns a growing sequence of token ids into text chunk by chunk, for streamed answers. One object
+// per sequence, owned by the thread that streams it. Invariant: what push() returned so far plus
+// flush() equals Tokenizer::decode() of all ids.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "models/tokenizer.h"
+
+namespace outrider {
+
+class StreamingDecoder {
+ public:
+  explicit StreamingDecoder(std::shared_ptr<const Tokenizer> tokenizer,
+                            bool skip_special_tokens = true);
+
+  // The text that has become certain with this id; may be empty. Always valid UTF-8.
+  std::string push(int32_t id);
+
+  // What is left; incomplete bytes become U+FFFD. The decoder then starts a new sequence.
+  std::string flush();
+
+ private:
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  bool skip_special_tokens_ = true;
+  // Bytes that came but are not certain yet: an unfinished character (byte level), or a run of
+  // byte tokens (byte fallback, where one bad byte turns the whole run into U+FFFD).
+  std::string pending_;
+  bool at_start_ = true;
+};
+
+}  // namespace outrider
