@@ -1,0 +1,87 @@
+// The decoder: weights of one shard, its KV pages, and forward(), the page that says what the model computes.
+// Draft and target are both this class, with another config, shard and group.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "models/model_config.h"
+#include "models/shard.h"
+#include "runtime/comm/target_group.h"
+#include "runtime/ops/ops.h"
+
+namespace outrider {
+
+struct Weights;  // models/weights.h
+
+// A ragged step: rows of any number of sequences. There is no prefill flag; a prompt chunk is many rows of one
+// sequence. Rows of a sequence are consecutive and in ascending position.
+struct Batch {
+  std::vector<int32_t> tokens;             // [rows]
+  std::vector<int32_t> positions;          // [rows]
+  std::vector<int32_t> sequence_of_row;    // [rows], index into block_tables
+  std::vector<std::span<const int32_t>> block_tables;  // [sequences], physical block ids
+  std::vector<int32_t> logit_rows;         // ascending; rows whose logits are wanted
+};
+
+struct TransformerOptions {
+  int32_t block_size = 16;      // positions per KV block
+  int32_t num_blocks = 0;
+  int32_t max_rows = 512;       // of a step; buffers are allocated once for it
+  int32_t max_logit_rows = 512;
+};
+
+class Transformer {
+ public:
+  // group and ctx must outlive this.
+  Transformer(ModelConfig config,
+              std::unique_ptr<Weights> weights,
+              const ModelShard& shard,
+              const TransformerOptions& options,
+              TargetGroup& group,
+              ops::Context& ctx);
+  ~Transformer();
+
+  const ModelConfig& config() const { return config_; }
+  const ModelShard& shard() const { return shard_; }
+  const TransformerOptions& options() const { return options_; }
+
+  // Computes the batch's rows, stores their keys and values, and returns [logit_rows, shard().vocab.size()],
+  // valid until the next call. Collective over the group: every member calls it with the same batch.
+  std::span<const float> forward(const Batch& batch);
+
+  // Bytes of KV memory per block on this rank, for sizing before construction.
+  static size_t kv_bytes_per_block(const ModelConfig& config, const ModelShard& shard, int32_t block_size);
+
+  // Zeroes a block's keys and values (a failed sequence's blocks must not carry NaN to the next owner).
+  void clear_blocks(std::span<const int32_t> blocks);
+
+ private:
+  struct Buffers;
+  ModelConfig config_;
+  std::unique_ptr<Weights> weights_;
+  ModelShard shard_;
+  TransformerOptions options_;
+  TargetGroup& group_;
+  ops::Context& ctx_;
+  std::unique_ptr<Buffers> buffers_;
+};
+
+// Reads one rank's shard of a Hugging Face folder (model.safetensors, or sharded with an index). Throws Error
+// naming the file and tensor. progress is called with bytes done and bytes in all, when given.
+std::unique_ptr<Weights> load_weights(const std::filesystem::path& model_dir,
+                                      const ModelConfig& config,
+                                      const ModelShard& shard,
+                                      const std::function<void(size_t, size_t)>& progress = {});
+
+// Seeded random weights in a given shape, the same for any sharding; for benchmarks and tests.
+std::unique_ptr<Weights> random_weights(const ModelConfig& config,
+                                        const ModelShard& shard,
+                                        uint64_t seed,
+                                        ops::DType dtype);
+
+}  // namespace outrider
