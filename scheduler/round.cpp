@@ -1,0 +1,28 @@
+// See round.h.
+#include "scheduler/round.h"
+
+namespace outrider {
+namespace {
+
+// The splitmix64 finaliser over a running state: every decided number changes the result.
+uint64_t mixed(uint64_t state, uint64_t value) {
+  uint64_t x = state ^ (value + 0x9E3779B97F4A7C15ull + (state << 6) + (state >> 2));
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
+  return x ^ (x >> 31);
+}
+
+}  // namespace
+
+uint64_t digest(uint64_t round, const RoundDecision& decision) {
+  uint64_t state = mixed(0, round);
+  for (const SequenceDecision& sequence : decision.sequences) {
+    state = mixed(state, sequence.sequence_id);
+    state = mixed(state, static_cast<uint64_t>(sequence.num_accepted));
+    state = mixed(state, static_cast<uint64_t>(static_cast<int64_t>(sequence.next_token)));
+    state = mixed(state, sequence.failed ? 1 : 0);
+  }
+  return state;
+}
+
+}  // namespace outrider
