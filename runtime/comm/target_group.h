@@ -1,6 +1,6 @@
-// The data plane: what the ranks that share the target do together inside one step. All members must call the
-// same verb with the same sizes in the same order; the plan alone decides whether that happens. A member that
-// fails must abort the group, never leave it.
+// The data plane: what the ranks that share the target do together inside one step. All members
+// must call the same verb with the same sizes in the same order; the plan alone decides whether
+// that happens. A member that fails must abort the group, never leave it.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,8 @@ class TargetGroup {
   virtual ~TargetGroup() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  // Element-wise sum over the members, in place, folded in rank order: the same bits on every member.
+  // Element-wise sum over the members, in place, folded in rank order: the same bits on every
+  // member.
   virtual void all_reduce_sum(std::span<float> values) = 0;
   virtual void all_reduce_sum(std::span<uint64_t> values) = 0;
   virtual void all_reduce_max(std::span<uint64_t> values) = 0;

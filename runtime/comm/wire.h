@@ -1,0 +1,98 @@
+// Fixed-layout binary messages: what ranks say to each other, byte by byte. Ranks run the same
+// binary on the same byte order (little endian); a reader trusts nothing and throws Error on a
+// short or oversized field.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "runtime/base/error.h"
+
+namespace outrider {
+
+using Bytes = std::vector<std::byte>;
+
+class WireWriter {
+ public:
+  template <typename T>
+  void put(T value) {
+    static_assert(std::is_arithmetic_v<T> || std::is_enum_v<T>);
+    const auto* from = reinterpret_cast<const std::byte*>(&value);
+    bytes_.insert(bytes_.end(), from, from + sizeof(T));
+  }
+  void put_bool(bool value) { put<uint8_t>(value ? 1 : 0); }
+  void put_string(std::string_view text) {
+    put<uint32_t>(static_cast<uint32_t>(text.size()));
+    const auto* from = reinterpret_cast<const std::byte*>(text.data());
+    bytes_.insert(bytes_.end(), from, from + text.size());
+  }
+  // Element count, then the elements by write(writer, element).
+  template <typename T, typename Write>
+  void put_list(const std::vector<T>& list, Write write) {
+    put<uint32_t>(static_cast<uint32_t>(list.size()));
+    for (const T& element : list) write(*this, element);
+  }
+  template <typename T>
+  void put_numbers(const std::vector<T>& list) {
+    put_list(list, [](WireWriter& out, T value) { out.put(value); });
+  }
+  Bytes take() { return std::move(bytes_); }
+
+ private:
+  Bytes bytes_;
+};
+
+class WireReader {
+ public:
+  explicit WireReader(const Bytes& bytes) : bytes_(bytes) {}
+
+  template <typename T>
+  T get() {
+    static_assert(std::is_arithmetic_v<T> || std::is_enum_v<T>);
+    need(sizeof(T));
+    T value;
+    std::memcpy(&value, bytes_.data() + position_, sizeof(T));
+    position_ += sizeof(T);
+    return value;
+  }
+  bool get_bool() { return get<uint8_t>() != 0; }
+  std::string get_string() {
+    const auto size = get<uint32_t>();
+    need(size);
+    std::string text(reinterpret_cast<const char*>(bytes_.data() + position_), size);
+    position_ += size;
+    return text;
+  }
+  template <typename T, typename Read>
+  std::vector<T> get_list(Read read) {
+    const auto count = get<uint32_t>();
+    need(count);  // every element takes at least a byte, so a wild count cannot make a wild
+                  // allocation
+    std::vector<T> list;
+    list.reserve(count);
+    for (uint32_t i = 0; i < count; ++i) list.push_back(read(*this));
+    return list;
+  }
+  template <typename T>
+  std::vector<T> get_numbers() {
+    return get_list<T>([](WireReader& in) { return in.get<T>(); });
+  }
+  void expect_end() const {
+    if (position_ != bytes_.size()) throw Error("a message between ranks has bytes after its end");
+  }
+
+ private:
+  void need(size_t count) const {
+    if (bytes_.size() - position_ < count) throw Error("a message between ranks is cut short");
+  }
+
+  const Bytes& bytes_;
+  size_t position_ = 0;
+};
+
+}  // namespace outrider

@@ -1,0 +1,49 @@
+// What all worlds share; see world.h.
+#include "runtime/comm/world.h"
+
+#include <cstdlib>
+
+#include "runtime/comm/waiting.h"
+
+namespace outrider {
+namespace {
+
+class SoloGroup final : public TargetGroup {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 1; }
+  void all_reduce_sum(std::span<float>) override {}
+  void all_reduce_sum(std::span<uint64_t>) override {}
+  void all_reduce_max(std::span<uint64_t>) override {}
+  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all) override {
+    OUTRIDER_CHECK(mine.size() == all.size());
+    std::copy(mine.begin(), mine.end(), all.begin());
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<TargetGroup> make_solo_group() { return std::make_unique<SoloGroup>(); }
+
+Bytes receive(World& world, int from, int num_watched_ranks, double timeout_s) {
+  Backoff backoff;
+  while (true) {
+    if (auto message = world.poll(from)) return std::move(*message);
+    if (backoff.should_check()) {
+      world.check_alive(num_watched_ranks);
+      if (timeout_s > 0 && backoff.waited_s() > timeout_s) {
+        throw Error("rank " + std::to_string(from) + " did not answer in time");
+      }
+    }
+    backoff.pause();
+  }
+}
+
+bool launched_by_mpi() {
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK"}) {
+    if (std::getenv(name) != nullptr) return true;
+  }
+  return false;
+}
+
+}  // namespace outrider

@@ -1,0 +1,248 @@
+// The world as MPI processes. Only the round's thread calls MPI (MPI_THREAD_FUNNELED). No call here
+// waits for a peer: sends are tested, never waited for, and receives are matched first, because
+// Open MPI reports nothing when a peer dies (docs/round.md, Failure).
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <deque>
+#include <thread>
+
+#include "runtime/base/log.h"
+#include "runtime/comm/mpi_internal.h"
+#include "runtime/comm/waiting.h"
+#include "runtime/comm/world.h"
+
+namespace outrider {
+namespace mpi {
+
+void check(int code, const char* call) {
+  if (code == MPI_SUCCESS) return;
+  char text[MPI_MAX_ERROR_STRING];
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  throw Error(std::string(call) + ": " + std::string(text, static_cast<size_t>(length)));
+}
+
+void wait_all(std::vector<MPI_Request>& requests, const std::function<void()>& check_alive) {
+  Backoff backoff;
+  while (true) {
+    int done = 0;
+    check(
+        MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE),
+        "MPI_Testall");
+    if (done != 0) return;
+    if (backoff.should_check()) check_alive();
+    backoff.pause();
+  }
+}
+
+}  // namespace mpi
+
+namespace {
+
+constexpr int kExitAborted = 70;
+constexpr auto kPeerCheckInterval = std::chrono::milliseconds(100);
+constexpr auto kFinishTimeout = std::chrono::seconds(5);
+
+struct Peer {
+  std::string host;
+  pid_t pid = 0;
+};
+
+struct PendingSend {
+  Bytes bytes;
+  MPI_Request request = MPI_REQUEST_NULL;
+};
+
+// A matched message whose bytes are still on their way.
+struct PendingReceive {
+  Bytes bytes;
+  MPI_Request request = MPI_REQUEST_NULL;
+  bool active = false;
+};
+
+class MpiWorld final : public World {
+ public:
+  MpiWorld(int* argc, char*** argv) {
+    int provided = 0;
+    mpi::check(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
+    // A launcher that is killed must not leave ranks behind.
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    mpi::check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN),
+               "MPI_Comm_set_errhandler");
+    mpi::check(MPI_Comm_rank(MPI_COMM_WORLD, &rank_), "MPI_Comm_rank");
+    mpi::check(MPI_Comm_size(MPI_COMM_WORLD, &size_), "MPI_Comm_size");
+    sends_.resize(static_cast<size_t>(size_));
+    receives_.resize(static_cast<size_t>(size_));
+    exchange_peers();
+  }
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  std::string host() const override { return peers_[static_cast<size_t>(rank_)].host; }
+
+  void post(int to, Bytes message) override {
+    drop_completed_sends(to);
+    post_with_tag(to, std::move(message), mpi::kMessageTag);
+  }
+
+  std::optional<Bytes> poll(int from) override {
+    PendingReceive& receive = receives_[static_cast<size_t>(from)];
+    if (!receive.active && !match(from, receive)) return std::nullopt;
+    int done = 0;
+    mpi::check(MPI_Test(&receive.request, &done, MPI_STATUS_IGNORE), "MPI_Test");
+    if (done == 0) return std::nullopt;
+    receive.active = false;
+    return std::move(receive.bytes);
+  }
+
+  size_t num_unsent_bytes(int to) override {
+    drop_completed_sends(to);
+    size_t num_bytes = 0;
+    for (const PendingSend& send : sends_[static_cast<size_t>(to)]) num_bytes += send.bytes.size();
+    return num_bytes;
+  }
+
+  [[noreturn]] void abort(const std::string& reason) override {
+    log_error("{}", reason);
+    // MPI_Abort alone leaves the other ranks running under mpirun --enable-recovery, so they are
+    // told.
+    const std::string text = fmt::format("rank {} ({}) ended the job: {}", rank_, host(), reason);
+    for (int to = 0; to < size_; ++to) {
+      if (to == rank_) continue;
+      const auto* from = reinterpret_cast<const std::byte*>(text.data());
+      post_with_tag(to, Bytes(from, from + text.size()), mpi::kAbortTag);
+    }
+    for (int i = 0; i < 200; ++i) {
+      int flag = 0;
+      MPI_Iprobe(MPI_ANY_SOURCE, mpi::kAbortTag, MPI_COMM_WORLD, &flag, MPI_STATUS_IGNORE);
+      Backoff::sleep_us(1000);
+    }
+    _exit(kExitAborted);
+  }
+
+  void check_alive(int num_ranks) override {
+    int flag = 0;
+    MPI_Status status;
+    mpi::check(MPI_Iprobe(MPI_ANY_SOURCE, mpi::kAbortTag, MPI_COMM_WORLD, &flag, &status),
+               "MPI_Iprobe");
+    if (flag != 0) throw Error(take_abort_reason(status));
+    const auto now = std::chrono::steady_clock::now();
+    if (now - last_peer_check_ < kPeerCheckInterval) return;
+    last_peer_check_ = now;
+    for (int r = 0; r < num_ranks; ++r) {
+      const Peer& peer = peers_[static_cast<size_t>(r)];
+      if (peer.host != host() || r == rank_) continue;
+      if (kill(peer.pid, 0) != 0 && errno == ESRCH) {
+        throw Error(fmt::format("rank {} (host {}, process {}) is gone", r, peer.host, peer.pid));
+      }
+    }
+  }
+
+  std::unique_ptr<TargetGroup> make_target_group(int num_ranks) override {
+    OUTRIDER_CHECK(rank_ < num_ranks && num_ranks <= size_);
+    if (num_ranks == 1) return make_solo_group();
+    return mpi::make_group(rank_, num_ranks, [this, num_ranks] { check_alive(num_ranks); });
+  }
+
+  void finish(int exit_code) override {
+    // MPI_Finalize waits for every rank, also for one that is stopped or whose node is gone.
+    std::thread([exit_code] {
+      std::this_thread::sleep_for(kFinishTimeout);
+      log_warning("a rank did not take part in the end of the job; leaving without it");
+      _exit(exit_code);
+    }).detach();
+    MPI_Finalize();
+  }
+
+ private:
+  void exchange_peers() {
+    struct Fixed {
+      char host[MPI_MAX_PROCESSOR_NAME];
+      int64_t pid;
+    };
+    Fixed mine{};
+    int length = 0;
+    mpi::check(MPI_Get_processor_name(mine.host, &length), "MPI_Get_processor_name");
+    mine.pid = getpid();
+    std::vector<Fixed> all(static_cast<size_t>(size_));
+    mpi::check(
+        MPI_Allgather(
+            &mine, sizeof(Fixed), MPI_BYTE, all.data(), sizeof(Fixed), MPI_BYTE, MPI_COMM_WORLD),
+        "MPI_Allgather");
+    for (const Fixed& peer : all) peers_.push_back({peer.host, static_cast<pid_t>(peer.pid)});
+  }
+
+  void post_with_tag(int to, Bytes message, int tag) {
+    auto& queue = sends_[static_cast<size_t>(to)];
+    queue.push_back({std::move(message), MPI_REQUEST_NULL});
+    PendingSend& send = queue.back();
+    mpi::check(MPI_Isend(send.bytes.data(),
+                         static_cast<int>(send.bytes.size()),
+                         MPI_BYTE,
+                         to,
+                         tag,
+                         MPI_COMM_WORLD,
+                         &send.request),
+               "MPI_Isend");
+  }
+
+  void drop_completed_sends(int to) {
+    auto& queue = sends_[static_cast<size_t>(to)];
+    while (!queue.empty()) {
+      int done = 0;
+      mpi::check(MPI_Test(&queue.front().request, &done, MPI_STATUS_IGNORE), "MPI_Test");
+      if (done == 0) return;
+      queue.pop_front();
+    }
+  }
+
+  bool match(int from, PendingReceive& receive) {
+    int flag = 0;
+    MPI_Message message;
+    MPI_Status status;
+    mpi::check(MPI_Improbe(from, mpi::kMessageTag, MPI_COMM_WORLD, &flag, &message, &status),
+               "MPI_Improbe");
+    if (flag == 0) return false;
+    int size = 0;
+    mpi::check(MPI_Get_count(&status, MPI_BYTE, &size), "MPI_Get_count");
+    receive.bytes.assign(static_cast<size_t>(size), std::byte{0});
+    mpi::check(MPI_Imrecv(receive.bytes.data(), size, MPI_BYTE, &message, &receive.request),
+               "MPI_Imrecv");
+    receive.active = true;
+    return true;
+  }
+
+  std::string take_abort_reason(const MPI_Status& status) {
+    int size = 0;
+    MPI_Get_count(&status, MPI_BYTE, &size);
+    std::string text(static_cast<size_t>(size), '\0');
+    MPI_Recv(text.data(),
+             size,
+             MPI_BYTE,
+             status.MPI_SOURCE,
+             mpi::kAbortTag,
+             MPI_COMM_WORLD,
+             MPI_STATUS_IGNORE);
+    return text;
+  }
+
+  int rank_ = 0;
+  int size_ = 0;
+  std::vector<Peer> peers_;
+  std::vector<std::deque<PendingSend>>
+      sends_;  // a deque: MPI holds pointers into the elements' bytes
+  std::vector<PendingReceive> receives_;
+  std::chrono::steady_clock::time_point last_peer_check_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace
+
+std::unique_ptr<World> make_mpi_world(int* argc, char*** argv) {
+  return std::make_unique<MpiWorld>(argc, argv);
+}
+
+}  // namespace outrider
