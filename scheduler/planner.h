@@ -1,6 +1,6 @@
-// What runs next: the coordinator's picture of all requests. Pure bookkeeping on plain values: no device, no MPI,
-// no clock. plan() says what every target rank computes in the next round, apply() takes in what they decided.
-// One thread (the coordinator's) calls everything here.
+// What runs next: the coordinator's picture of all requests. Pure bookkeeping on plain values: no
+// device, no MPI, no clock. plan() says what every target rank computes in the next round, apply()
+// takes in what they decided. One thread (the coordinator's) calls everything here.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +17,14 @@ enum class DraftMethod : uint8_t { kNone, kDraftModel, kNgram };
 
 struct PlannerConfig {
   int32_t block_size = 16;
-  int32_t num_blocks = 0;               // of the target's KV memory
+  int32_t num_blocks = 0;  // of the target's KV memory
   int32_t max_num_seqs = 16;
   int32_t max_num_batched_tokens = 512;  // rows per round
   int32_t max_model_len = 0;
+  int32_t vocab_size = 0;  // of the target, to check draft tokens; 0 = unknown
   DraftMethod draft_method = DraftMethod::kNone;
-  int32_t num_speculative_tokens = 4;   // draft_len
-  int32_t prompt_lookup_max = 4;        // n-gram: longest suffix looked for, and shortest
+  int32_t num_speculative_tokens = 4;  // draft_len
+  int32_t prompt_lookup_max = 4;       // n-gram: longest suffix looked for, and shortest
   int32_t prompt_lookup_min = 2;
 };
 
@@ -39,33 +40,37 @@ class Planner {
   explicit Planner(const PlannerConfig& config);
   ~Planner();
 
-  // Why a request can never run (prompt plus max_tokens too long, or more blocks than there are), as a sentence;
-  // empty when it can. Thread-safe (reads only the config).
+  // Why a request can never run (prompt plus max_tokens too long, or more blocks than there are),
+  // as a sentence; empty when it can. Thread-safe (reads only the config).
   std::string refusal(const Request& request) const;
 
   void add(Request request);
-  // Takes the sequence out; its stream ends with kAborted. Unknown ids are ignored (it may just have finished).
+  // Takes the sequence out; its stream ends with kAborted. Unknown ids are ignored (it may just
+  // have finished).
   void cancel(uint64_t request_id);
   // Ends all sequences with kError and this text; used at shutdown.
   void fail_all(const std::string& error);
 
-  bool idle() const;                     // nothing running or waiting
-  // True when some running sequence would verify more than it now has: it speculates with the draft model, samples
-  // next round, and its block has not come. The coordinator waits for the draft only then.
+  bool idle() const;  // nothing running or waiting
+  // True when some running sequence would verify more than it now has: it speculates with the draft
+  // model, samples next round, and its block has not come. The coordinator waits for the draft only
+  // then.
   bool wants_draft() const;
 
-  // A block from the draft worker. Stale, malformed or unknown ones are dropped; returns whether it was taken.
+  // A block from the draft worker. Stale, malformed or unknown ones are dropped; returns whether it
+  // was taken.
   bool offer(const DraftBlock& block);
 
-  // The next round; sequences empty when there is nothing to compute. Every plan must be followed by apply() of its
-  // decision before the next.
+  // The next round; sequences empty when there is nothing to compute. Every plan must be followed
+  // by apply() of its decision before the next.
   RoundPlan plan();
   void apply(const RoundPlan& plan, const RoundDecision& decision);
 
-  // What the draft worker must hear since the last call: closes, opens, commits (empty without a draft model).
+  // What the draft worker must hear since the last call: closes, opens, commits (empty without a
+  // draft model).
   DraftRequest take_draft_request();
-  // The draft worker is gone (false) or back (true). While gone, sequences run without drafts; when back, they are opened
-  // to it anew.
+  // The draft worker is gone (false) or back (true). While gone, sequences run without drafts; when
+  // back, they are opened to it anew.
   void set_draft_available(bool available);
 
   PlannerCounters counters() const;

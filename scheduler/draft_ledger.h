@@ -1,0 +1,42 @@
+// What the draft worker must hear and what it has answered. Messages are derived from the
+// sequences' state when they are asked for, not queued: a sequence that comes and goes between two
+// requests is never mentioned, and a draft that was away is simply told everything again. Used by
+// the planner.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "scheduler/planner.h"
+#include "scheduler/round.h"
+#include "scheduler/sequence_pool.h"
+
+namespace outrider {
+
+class DraftLedger {
+ public:
+  explicit DraftLedger(const PlannerConfig& config) : config_(config) {}
+
+  DraftRequest take_request(const SequencePool& pool);
+  bool offer(const SequencePool& pool, const DraftBlock& block);
+  bool wants(const SequencePool& pool) const;
+  // The draft tokens at hand for the sequence's next sampling round; at most its limit.
+  std::vector<DraftToken> draft_for(const Sequence& sequence) const;
+
+  void sequence_committed(Sequence& sequence) const;  // blocks for the round before are void
+  void sequence_ended(const Sequence& sequence);
+  void set_available(const SequencePool& pool, bool available);
+
+ private:
+  bool uses_model() const;
+  int32_t limit(const Sequence& sequence) const;
+  void describe(Sequence& sequence, DraftRequest& request) const;
+  bool well_formed(const Sequence& sequence, const DraftBlock& block) const;
+
+  PlannerConfig config_;
+  bool available_ = true;
+  uint64_t serial_ = 0;
+  std::vector<uint64_t> closes_;
+};
+
+}  // namespace outrider

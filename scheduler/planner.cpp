@@ -1,0 +1,180 @@
+// See planner.h.
+#include "scheduler/planner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/base/error.h"
+#include "scheduler/draft_ledger.h"
+#include "scheduler/round_builder.h"
+#include "scheduler/sequence_pool.h"
+
+namespace outrider {
+namespace {
+
+void require(bool holds, const char* sentence) {
+  if (!holds) throw Error(sentence);
+}
+
+const PlannerConfig& checked(const PlannerConfig& config) {
+  require(config.block_size > 0, "block_size must be at least 1");
+  require(config.num_blocks > 0, "the KV memory must hold at least 1 block");
+  require(config.max_num_seqs > 0, "max_num_seqs must be at least 1");
+  require(config.max_num_batched_tokens > 0, "max_num_batched_tokens must be at least 1");
+  require(config.max_model_len > 0, "max_model_len must be at least 1");
+  require(config.num_speculative_tokens >= 0, "num_speculative_tokens must not be negative");
+  require(config.prompt_lookup_min > 0, "prompt_lookup_min must be at least 1");
+  require(config.prompt_lookup_max >= config.prompt_lookup_min,
+          "prompt_lookup_max must be at least prompt_lookup_min");
+  return config;
+}
+
+}  // namespace
+
+struct Planner::State {
+  explicit State(const PlannerConfig& planner_config)
+      : config(checked(planner_config)),
+        pool(config.num_blocks, config.block_size),
+        drafts(config) {}
+
+  // Takes the sequence out of everything; its last event has been or will be pushed by the caller.
+  std::unique_ptr<Sequence> retire(uint64_t id);
+  void apply_one(const SequencePlan& plan, const SequenceDecision& decision);
+
+  const PlannerConfig config;
+  SequencePool pool;
+  DraftLedger drafts;
+  std::vector<uint64_t> ends;  // started on the ranks, not yet told to be over
+  uint64_t num_arrivals = 0;
+  uint64_t num_preemptions = 0;
+  uint64_t round = 0;
+  uint64_t previous_digest = 0;
+  bool in_flight = false;  // planned and not yet applied
+};
+
+Planner::Planner(const PlannerConfig& config) : state_(std::make_unique<State>(config)) {}
+Planner::~Planner() = default;
+
+std::unique_ptr<Sequence> Planner::State::retire(uint64_t id) {
+  std::unique_ptr<Sequence> sequence = pool.remove(id);
+  if (sequence->started) ends.push_back(id);
+  drafts.sequence_ended(*sequence);
+  return sequence;
+}
+
+std::string Planner::refusal(const Request& request) const {
+  const PlannerConfig& config = state_->config;
+  const int64_t num_prompt = static_cast<int64_t>(request.prompt.size());
+  const int64_t max_tokens = request.params.max_tokens;
+  if (num_prompt == 0) return "the prompt is empty";
+  if (max_tokens < 0) return fmt::format("max_tokens is {}, it must not be negative", max_tokens);
+  if (num_prompt + max_tokens > config.max_model_len) {
+    return fmt::format(
+        "the model's maximum length is {} tokens; the prompt has {} and {} more were asked for",
+        config.max_model_len,
+        num_prompt,
+        max_tokens);
+  }
+  // The last token is never computed; a prompt that is only scored is computed whole.
+  const int64_t num_positions = num_prompt + std::max<int64_t>(max_tokens, 1) - 1;
+  const int64_t num_blocks = (num_positions + config.block_size - 1) / config.block_size;
+  if (num_blocks > config.num_blocks) {
+    return fmt::format("the request needs {} KV blocks of {} tokens and the server has {}",
+                       num_blocks,
+                       config.block_size,
+                       config.num_blocks);
+  }
+  return {};
+}
+
+void Planner::add(Request request) {
+  OUTRIDER_CHECK(request.id != 0);
+  const std::string reason = refusal(request);
+  auto sequence = std::make_unique<Sequence>(std::move(request), state_->num_arrivals++);
+  if (!reason.empty()) {
+    sequence->finish(FinishReason::kError, reason);
+  } else if (sequence->params().max_tokens == 0 && !sequence->params().prompt_logprobs) {
+    sequence->finish(FinishReason::kLength);
+  } else {
+    state_->pool.add(std::move(sequence));
+  }
+}
+
+void Planner::cancel(uint64_t request_id) {
+  if (state_->pool.find(request_id) == nullptr) return;
+  state_->retire(request_id)->finish(FinishReason::kAborted);
+}
+
+void Planner::fail_all(const std::string& error) {
+  const SequencePool& pool = state_->pool;
+  while (!pool.empty()) {
+    const auto& queue = pool.running().empty() ? pool.waiting() : pool.running();
+    state_->retire(queue.begin()->second->id())->finish(FinishReason::kError, error);
+  }
+}
+
+bool Planner::idle() const { return state_->pool.empty(); }
+
+bool Planner::wants_draft() const { return state_->drafts.wants(state_->pool); }
+
+bool Planner::offer(const DraftBlock& block) { return state_->drafts.offer(state_->pool, block); }
+
+RoundPlan Planner::plan() {
+  OUTRIDER_CHECK(!state_->in_flight);
+  RoundPlan plan;
+  plan.round = state_->round;
+  plan.previous_digest = state_->previous_digest;
+  RoundBuilder builder(state_->config, state_->drafts, state_->pool);
+  state_->num_preemptions += builder.build(plan);
+  OUTRIDER_CHECK(plan.sequences.empty() == idle());
+  if (plan.sequences.empty())
+    return plan;  // not executed, so what has ended is told with the next one
+  plan.ends = std::exchange(state_->ends, {});
+  ++state_->round;
+  state_->in_flight = true;
+  return plan;
+}
+
+void Planner::apply(const RoundPlan& plan, const RoundDecision& decision) {
+  if (plan.sequences.empty()) return;
+  OUTRIDER_CHECK(state_->in_flight && plan.round + 1 == state_->round);
+  OUTRIDER_CHECK(decision.sequences.size() == plan.sequences.size());
+  state_->in_flight = false;
+  state_->previous_digest = digest(plan.round, decision);
+  for (size_t i = 0; i < plan.sequences.size(); ++i) {
+    OUTRIDER_CHECK(decision.sequences[i].sequence_id == plan.sequences[i].sequence_id);
+    state_->apply_one(plan.sequences[i], decision.sequences[i]);
+  }
+}
+
+void Planner::State::apply_one(const SequencePlan& plan, const SequenceDecision& decision) {
+  Sequence* sequence = pool.find(plan.sequence_id);
+  if (sequence == nullptr) return;  // cancelled while the ranks computed
+  ResultEvent event;
+  if (!sequence->commit(plan, decision, config.max_model_len, event)) return;
+  drafts.sequence_committed(*sequence);
+  if (event.finish_reason == FinishReason::kNone) {
+    sequence->push(std::move(event));
+    return;
+  }
+  retire(plan.sequence_id)->push(std::move(event));
+}
+
+DraftRequest Planner::take_draft_request() { return state_->drafts.take_request(state_->pool); }
+
+void Planner::set_draft_available(bool available) {
+  state_->drafts.set_available(state_->pool, available);
+}
+
+PlannerCounters Planner::counters() const {
+  PlannerCounters counters;
+  counters.num_running = static_cast<int32_t>(state_->pool.running().size());
+  counters.num_waiting = static_cast<int32_t>(state_->pool.waiting().size());
+  counters.num_free_blocks = state_->pool.blocks.num_free();
+  counters.num_preemptions = state_->num_preemptions;
+  return counters;
+}
+
+}  // namespace outrider

@@ -1,0 +1,147 @@
+// See round_builder.h.
+#include "scheduler/round_builder.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/base/error.h"
+
+namespace outrider {
+
+RoundBuilder::RoundBuilder(const PlannerConfig& config,
+                           const DraftLedger& drafts,
+                           SequencePool& pool)
+    : config_(config), drafts_(drafts), pool_(pool), rows_left_(config.max_num_batched_tokens) {}
+
+uint64_t RoundBuilder::build(RoundPlan& plan) {
+  take_decodes();
+  grant_drafts(std::min<int64_t>(num_prefill_rows_wanted(), (rows_left_ + 1) / 2));
+  take_prefills();
+  admit(plan);
+  grant_drafts(0);
+  for (Entry& entry : entries_) plan.sequences.push_back(finished(entry));
+  return num_preempted_;
+}
+
+void RoundBuilder::take_decodes() {
+  std::vector<Sequence*> decodes;
+  for (const auto& [order, sequence] : pool_.running()) {
+    if (sequence->num_uncomputed() == 1) decodes.push_back(sequence.get());
+  }
+  // In order, victims from the end: nobody who already has a row in this round loses blocks, and
+  // whoever lost them before its turn is known by its empty table.
+  for (Sequence* sequence : decodes) {
+    const bool was_preempted = sequence->table.size() == 0;
+    if (was_preempted || !make_room(*sequence, sequence->num_tokens())) continue;
+    entries_.push_back({sequence, 1, drafts_.draft_for(*sequence), 0});
+    --rows_left_;
+  }
+}
+
+// False when `sequence` itself had to go.
+bool RoundBuilder::make_room(Sequence& sequence, int64_t num_positions) {
+  BlockTable& table = sequence.table;
+  if (pool_.blocks.grow(table, num_positions)) return true;
+  reclaim_unused_blocks();
+  while (!pool_.blocks.grow(table, num_positions)) {
+    ++num_preempted_;
+    if (&pool_.preempt_last() == &sequence) return false;
+  }
+  return true;
+}
+
+void RoundBuilder::reclaim_unused_blocks() {
+  for (const auto& [order, sequence] : pool_.running()) {
+    pool_.blocks.shrink(sequence->table, sequence->num_tokens());
+  }
+}
+
+int64_t RoundBuilder::num_prefill_rows_wanted() const {
+  int64_t num_rows = 0;
+  for (const auto& [order, sequence] : pool_.running()) {
+    if (sequence->num_uncomputed() > 1) num_rows += sequence->num_uncomputed();
+  }
+  if (can_admit_first()) num_rows += pool_.waiting().begin()->second->num_tokens();
+  return num_rows;
+}
+
+// A sequence is let in when all its tokens fit with the rows of its first verify. One that was
+// thrown out before also leaves a block for each running sequence, or it would be thrown out again
+// at the next block boundary.
+bool RoundBuilder::can_admit_first() const {
+  if (num_preempted_ > 0 || pool_.waiting().empty()) return false;
+  const int32_t num_running = static_cast<int32_t>(pool_.running().size());
+  if (num_running >= std::min(config_.max_num_seqs, config_.max_num_batched_tokens)) return false;
+  const Sequence& first = *pool_.waiting().begin()->second;
+  const int64_t num_positions =
+      static_cast<int64_t>(first.num_tokens()) +
+      first.draft_len_limit(
+          first.num_tokens(), config_.num_speculative_tokens, config_.max_model_len);
+  int64_t num_needed = pool_.blocks.blocks_for(num_positions);
+  if (first.was_preempted) num_needed += num_running;
+  return num_needed <= pool_.blocks.num_free();
+}
+
+void RoundBuilder::grant_drafts(int64_t num_rows_kept) {
+  rows_left_ -= static_cast<int32_t>(num_rows_kept);
+  bool granted = true;
+  while (granted) {
+    granted = false;
+    for (Entry& entry : entries_) granted = grant_one(entry) || granted;
+  }
+  rows_left_ += static_cast<int32_t>(num_rows_kept);
+}
+
+bool RoundBuilder::grant_one(Entry& entry) {
+  if (rows_left_ == 0 || entry.num_granted == static_cast<int32_t>(entry.draft.size()))
+    return false;
+  const int64_t num_positions =
+      static_cast<int64_t>(entry.sequence->num_tokens()) + entry.num_granted + 1;
+  if (!pool_.blocks.grow(entry.sequence->table, num_positions)) return false;
+  ++entry.num_granted;
+  --rows_left_;
+  return true;
+}
+
+void RoundBuilder::take_prefills() {
+  for (const auto& [order, sequence] : pool_.running()) {
+    if (sequence->num_uncomputed() > 1 && rows_left_ > 0) take_chunk(*sequence);
+  }
+}
+
+void RoundBuilder::take_chunk(Sequence& sequence) {
+  Entry entry;
+  entry.sequence = &sequence;
+  entry.num_committed_rows = std::min(sequence.num_uncomputed(), rows_left_);
+  rows_left_ -= entry.num_committed_rows;
+  if (entry.num_committed_rows == sequence.num_uncomputed()) {
+    entry.draft = drafts_.draft_for(sequence);
+  }
+  entries_.push_back(std::move(entry));
+}
+
+void RoundBuilder::admit(RoundPlan& plan) {
+  while (rows_left_ > 0 && can_admit_first()) {
+    Sequence& sequence = pool_.admit_first();
+    if (!sequence.started) {
+      plan.starts.push_back({sequence.id(), sequence.params(), sequence.request().prompt});
+      sequence.started = true;
+    }
+    take_chunk(sequence);
+  }
+}
+
+SequencePlan RoundBuilder::finished(Entry& entry) const {
+  Sequence& sequence = *entry.sequence;
+  SequencePlan plan;
+  plan.sequence_id = sequence.id();
+  plan.round = sequence.round();
+  plan.first_position = sequence.num_computed();
+  plan.num_committed_rows = entry.num_committed_rows;
+  entry.draft.resize(static_cast<size_t>(entry.num_granted));
+  plan.draft = std::move(entry.draft);
+  sequence.table.tell(plan);
+  return plan;
+}
+
+}  // namespace outrider

@@ -1,0 +1,60 @@
+// The policy of one round: who computes how many rows. Used by the planner, once per round.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "scheduler/draft_ledger.h"
+#include "scheduler/planner.h"
+#include "scheduler/round.h"
+#include "scheduler/sequence_pool.h"
+
+namespace outrider {
+
+// 1. Every running sequence that only lacks its last token's row gets that row. When no block is
+//    free, blocks that only held rejected draft rows are taken back, then the last in order is
+//    preempted.
+// 2. Their draft tokens share what is left, one level at a time, so that a short budget shortens
+//    all drafts alike; when prompts wait to be computed, half of it is kept for them. Drafts never
+//    preempt anybody.
+// 3. Running sequences with more to compute (prompts, or texts after a preemption) get the rest in
+//    order, in chunks.
+// 4. Waiting ones are admitted in order while slots, rows and blocks last. None overtakes another.
+// 5. Rows that are still left go to drafts: of sequences whose last chunk this is, too.
+// The first in order always progresses, because it can take the blocks of all others: no livelock.
+class RoundBuilder {
+ public:
+  RoundBuilder(const PlannerConfig& config, const DraftLedger& drafts, SequencePool& pool);
+
+  // Fills plan.starts and plan.sequences. Returns how many sequences were preempted.
+  uint64_t build(RoundPlan& plan);
+
+ private:
+  struct Entry {
+    Sequence* sequence = nullptr;
+    int32_t num_committed_rows = 0;
+    std::vector<DraftToken> draft;  // what is at hand, then what is granted
+    int32_t num_granted = 0;
+  };
+
+  void take_decodes();
+  bool make_room(Sequence& sequence, int64_t num_positions);
+  void reclaim_unused_blocks();
+  int64_t num_prefill_rows_wanted() const;
+  bool can_admit_first() const;
+  void grant_drafts(int64_t num_rows_kept);
+  bool grant_one(Entry& entry);
+  void take_prefills();
+  void take_chunk(Sequence& sequence);
+  void admit(RoundPlan& plan);
+  SequencePlan finished(Entry& entry) const;
+
+  const PlannerConfig& config_;
+  const DraftLedger& drafts_;
+  SequencePool& pool_;
+  int32_t rows_left_;
+  uint64_t num_preempted_ = 0;
+  std::vector<Entry> entries_;
+};
+
+}  // namespace outrider

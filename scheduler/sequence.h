@@ -1,0 +1,93 @@
+// One request on its way through the rounds: its tokens, how far its KV reaches, and what it has to
+// say to its stream. The planner owns all sequences and is the only caller, on the coordinator's
+// thread. Invariant: num_computed < tokens.size(); the KV of positions [0, num_computed) is valid
+// on every target rank.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "scheduler/kv_blocks.h"
+#include "scheduler/request.h"
+#include "scheduler/round.h"
+
+namespace outrider {
+
+// Lower runs first.
+struct SequenceOrder {
+  int32_t priority = 0;
+  uint64_t arrival = 0;
+  auto operator<=>(const SequenceOrder&) const = default;
+};
+
+// What the draft worker knows of a sequence, and what it has answered.
+struct DraftView {
+  int32_t num_known_tokens = 0;  // 0 = not opened
+  uint32_t asked_round = 0;      // sampling round of the last DraftCommit; 0 = none
+  bool has_block =
+      false;  // an answer for the next sampling round is in `block`, which may be empty
+  std::vector<DraftToken> block;
+};
+
+class Sequence {
+ public:
+  Sequence(Request request, uint64_t arrival);
+
+  uint64_t id() const { return request_.id; }
+  const Request& request() const { return request_; }
+  const SamplingParams& params() const { return request_.params; }
+  SequenceOrder order() const { return {request_.priority, arrival_}; }
+  const std::vector<int32_t>& tokens() const { return tokens_; }
+  int32_t num_tokens() const { return static_cast<int32_t>(tokens_.size()); }
+  int32_t num_prompt_tokens() const { return static_cast<int32_t>(request_.prompt.size()); }
+  int32_t num_computed() const { return num_computed_; }
+  int32_t num_uncomputed() const { return num_tokens() - num_computed_; }
+  // Sampling rounds so far. The next one carries this number.
+  uint32_t round() const { return round_; }
+
+  // The longest draft that makes sense once the sequence has num_tokens tokens: what may still come
+  // out, less the token the target adds itself. Never negative.
+  int32_t draft_len_limit(int32_t num_tokens,
+                          int32_t server_draft_len,
+                          int32_t max_model_len) const;
+
+  // Takes in what the ranks decided about `plan`. Returns whether there is something to say; it is
+  // in `event`, with a finish reason when the sequence is over.
+  bool commit(const SequencePlan& plan,
+              const SequenceDecision& decision,
+              int32_t max_model_len,
+              ResultEvent& event);
+
+  // Back to nothing computed; the tokens stay. The caller has taken the blocks.
+  void forget_kv() { num_computed_ = 0; }
+
+  // Sends the last event. At most once.
+  void finish(FinishReason reason, const std::string& error = {});
+  void push(ResultEvent event) const;
+
+  BlockTable table;
+  DraftView draft_view;
+  bool started = false;  // the target ranks know it
+  bool was_preempted = false;
+
+ private:
+  void gather_prompt_scores(const SequencePlan& plan, const SequenceDecision& decision);
+  void count(const SequencePlan& plan, const SequenceDecision& decision);
+  void append(const SequencePlan& plan,
+              const SequenceDecision& decision,
+              int32_t max_model_len,
+              ResultEvent& event);
+
+  Request request_;
+  uint64_t arrival_;
+  std::vector<int32_t> tokens_;
+  int32_t num_computed_ = 0;
+  uint32_t round_ = 0;
+  std::vector<TokenLogprobs>
+      prompt_scores_;  // [i] of prompt[i + 1]; handed out with the first event
+  SpeculationStats stats_;
+};
+
+}  // namespace outrider

@@ -1,0 +1,54 @@
+// See sequence_pool.h.
+#include "scheduler/sequence_pool.h"
+
+#include <utility>
+
+#include "runtime/base/error.h"
+
+namespace outrider {
+
+void SequencePool::add(std::unique_ptr<Sequence> sequence) {
+  const bool is_new = order_of_.emplace(sequence->id(), sequence->order()).second;
+  OUTRIDER_CHECK(is_new);
+  const SequenceOrder order = sequence->order();
+  waiting_.emplace(order, std::move(sequence));
+}
+
+Sequence* SequencePool::find(uint64_t id) const {
+  const auto order = order_of_.find(id);
+  if (order == order_of_.end()) return nullptr;
+  auto found = running_.find(order->second);
+  if (found == running_.end()) found = waiting_.find(order->second);
+  return found->second.get();
+}
+
+std::unique_ptr<Sequence> SequencePool::remove(uint64_t id) {
+  const auto order = order_of_.find(id);
+  OUTRIDER_CHECK(order != order_of_.end());
+  auto node = running_.extract(order->second);
+  if (node.empty()) node = waiting_.extract(order->second);
+  order_of_.erase(order);
+  blocks.shrink(node.mapped()->table, 0);
+  return std::move(node.mapped());
+}
+
+Sequence& SequencePool::admit_first() {
+  auto node = waiting_.extract(waiting_.begin());
+  Sequence& sequence = *node.mapped();
+  OUTRIDER_CHECK(blocks.grow(sequence.table, sequence.num_tokens()));
+  running_.insert(std::move(node));
+  return sequence;
+}
+
+Sequence& SequencePool::preempt_last() {
+  OUTRIDER_CHECK(!running_.empty());
+  auto node = running_.extract(std::prev(running_.end()));
+  Sequence& sequence = *node.mapped();
+  blocks.shrink(sequence.table, 0);
+  sequence.forget_kv();
+  sequence.was_preempted = true;
+  waiting_.insert(std::move(node));
+  return sequence;
+}
+
+}  // namespace outrider
