@@ -238,6 +238,7 @@ def main():
     parser.add_argument("--minutes", type=float, default=0.0, help="end the schedule by the clock")
     parser.add_argument("--samples", type=int, default=768, help="windows sampled by distil")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--show", action="store_true", help="evaluate prints more sample text")
     parser.add_argument("--compile", action="store_true", help="use torch.compile")
     args = parser.parse_args()
     if args.command in ("train", "distil", "evaluate") and not args.text_dir:
