@@ -8,6 +8,7 @@
 #include <string>
 
 #include "models/tokenizer.h"
+#include "models/tokenizer_decoder.h"
 
 namespace outrider {
 
@@ -25,10 +26,7 @@ class StreamingDecoder {
  private:
   std::shared_ptr<const Tokenizer> tokenizer_;
   bool skip_special_tokens_ = true;
-  // Bytes that came but are not certain yet: an unfinished character (byte level), or a run of
-  // byte tokens (byte fallback, where one bad byte turns the whole run into U+FFFD).
-  std::string pending_;
-  bool at_start_ = true;
+  DecodeState state_;
 };
 
 }  // namespace outrider

@@ -16,6 +16,8 @@
 
 namespace outrider {
 
+struct DecodeState;
+
 struct EncodeOptions {
   // Apply the post-processor (bos, eos, ...) and, for Llama classes, add_bos_token.
   bool add_special_tokens = true;
@@ -50,9 +52,9 @@ class Tokenizer {
   // token (vocabulary padding) add nothing.
   std::string decode(std::span<const int32_t> ids, bool skip_special_tokens = true) const;
 
-  // The bytes the token stands for, perhaps a part of a UTF-8 character; an added token's own text.
-  // Empty for an id that names no token. The leading space that decode() drops from the start of a
-  // SentencePiece-style sequence is kept here.
+  // The bytes the token stands for in the middle of a text, perhaps a part of a UTF-8 character;
+  // for a special token its own text. Empty for an id that names no token. The leading space that
+  // decode() drops from the start of a SentencePiece-style text is kept here.
   std::string token_bytes(int32_t id) const;
 
   // Vocabulary form ("Ġthe", "▁the", "<0x0A>"); empty for an id that names no token.
@@ -75,6 +77,11 @@ class Tokenizer {
   friend class StreamingDecoder;
   struct Impl;
   explicit Tokenizer(std::unique_ptr<Impl> impl);
+  std::string_view text_of(int32_t id) const;
+  // One step and the end of decode(); the streaming decoder runs on the same two.
+  void push_token(DecodeState& state, int32_t id, bool skip_special_tokens, std::string& out) const;
+  void flush_tokens(DecodeState& state, std::string& out) const;
+
   std::unique_ptr<Impl> impl_;
 };
 
