@@ -1,7 +1,8 @@
-// The decision of a round on sharded logits: which draft tokens stand and what follows them, by the rules of
-// Leviathan et al. (arXiv 2211.17192) and Chen et al. (arXiv 2302.01318), and the coupled rule of Daliri et al.
-// (arXiv 2408.07978). Called by every target rank with its shard; all return the same decisions because they
-// decide from the same reduced integers. No vocabulary-sized array crosses a link.
+// The decision of a round on sharded logits: which draft tokens stand and what follows them, by the
+// rules of Leviathan et al. (arXiv 2211.17192) and Chen et al. (arXiv 2302.01318), and the coupled
+// rule of Daliri et al. (arXiv 2408.07978). Called by every target rank with its shard; all return
+// the same decisions because they decide from the same reduced integers. No vocabulary-sized array
+// crosses a link.
 #pragma once
 
 #include <cstdint>
@@ -21,22 +22,36 @@ VerifyRule resolve_rule(const SamplingParams& params);
 struct VerifyInput {
   uint64_t sequence_id = 0;
   const SamplingParams* params = nullptr;
-  std::span<const int32_t> tokens;      // all committed tokens; the first draft token stands at tokens.size()
-  int32_t num_prompt_tokens = 0;        // of these
-  uint32_t round = 0;                   // this sequence's sampling round, part of the noise keys
-  std::span<const DraftToken> draft;    // may be empty
-  const float* logits = nullptr;        // [draft.size() + 1, shard.size()], raw; row i judges position tokens.size() + i
+  std::span<const int32_t>
+      tokens;  // all committed tokens; the first draft token stands at tokens.size()
+  int32_t num_prompt_tokens = 0;      // of these
+  uint32_t round = 0;                 // this sequence's sampling round, part of the noise keys
+  std::span<const DraftToken> draft;  // may be empty
+  const float* logits =
+      nullptr;  // [draft.size() + 1, shard.size()], raw; row i judges position tokens.size() + i
 };
 
-// Decisions in the order of the inputs. A sequence with NaN or infinity in any of its rows (on any shard) comes
-// back failed. The number of collectives depends on params and draft lengths only.
+// Decisions in the order of the inputs. A sequence with NaN or infinity in any of its rows (on any
+// shard) comes back failed; a logit above 1e30 in size counts as infinite. The collectives made
+// depend only on params, draft lengths and earlier reduced results, so they are the same on all
+// ranks; their number does not grow with the number of sequences. Unfiltered: 1 for greedy, coupled
+// and plain sampling, 3 for the standard rule with drafts. Filters add 1 (top_k <= 64, also with
+// top_p) or 4 each, and a draw of their own; log-probabilities add 3 or 4.
 std::vector<SequenceDecision> verify(std::span<const VerifyInput> inputs,
                                      const VocabShard& shard,
                                      ShardExchange& exchange);
 
-// Log-probabilities of given next tokens under raw logits, for prompt scoring: row i scores next_tokens[i].
+// Whether a proposed token and its distribution make sense: ids in range and distinct,
+// probabilities in [0, 1] that sum to 1 within 0.001, the token among them. verify() relies on it;
+// the coordinator cuts a block before the first token that fails. What cannot be checked is whether
+// the draft really drew from the distribution it sent.
+bool valid_draft(const DraftToken& token, int32_t vocab_size);
+inline constexpr int32_t kMaxDraftCandidates = 256;
+
+// Log-probabilities of given next tokens under raw logits, for prompt scoring: row i scores
+// next_tokens[i]. An input with NaN or infinity in any row, on any shard, comes back empty.
 struct ScoreInput {
-  const float* logits = nullptr;        // [next_tokens.size(), shard.size()]
+  const float* logits = nullptr;  // [next_tokens.size(), shard.size()]
   std::span<const int32_t> next_tokens;
   int32_t num_top = 0;
 };
@@ -44,17 +59,19 @@ std::vector<std::vector<TokenLogprobs>> score(std::span<const ScoreInput> inputs
                                               const VocabShard& shard,
                                               ShardExchange& exchange);
 
-// The draft's side: proposes the token at position tokens.size() + drafted.size() from its own logits. Under the standard
-// rule it samples from its processed distribution cut to the num_candidates likeliest and renormalised, and sends
-// exactly that distribution; under the coupled rule it uses the target's noise; greedy takes the maximum.
+// The draft's side: proposes the token at position tokens.size() + drafted.size() from its own
+// logits. Under the standard rule it samples from its processed distribution cut to the
+// num_candidates likeliest and renormalised, and sends exactly that distribution; under the coupled
+// rule it uses the target's noise; greedy takes the maximum. A draft whose own logits are unusable
+// proposes token -1: end the block there.
 struct DraftInput {
   const SamplingParams* params = nullptr;
-  std::span<const int32_t> tokens;      // committed
+  std::span<const int32_t> tokens;  // committed
   int32_t num_prompt_tokens = 0;
   std::span<const DraftToken> drafted;  // of this block so far
   uint32_t round = 0;
-  const float* logits = nullptr;        // [vocab_size of the draft]
-  int32_t vocab_size = 0;               // ids at and above target_vocab_size are never proposed
+  const float* logits = nullptr;  // [vocab_size of the draft]
+  int32_t vocab_size = 0;         // ids at and above target_vocab_size are never proposed
   int32_t target_vocab_size = 0;
   int32_t num_candidates = 16;
 };

@@ -1,0 +1,62 @@
+// What a request's parameters change in its logits before the temperature: logit_bias, then the
+// min_tokens mask, then repetition, frequency and presence penalties (vLLM's order). Only the few
+// changed values of this shard are kept, by index; see row_view.h. Built per sequence and round by
+// verify() and propose(), alike on all ranks.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "scheduler/round.h"
+#include "scheduler/row_view.h"
+#include "scheduler/shard_exchange.h"
+
+namespace outrider {
+
+struct ProcessorInput {
+  const SamplingParams* params = nullptr;
+  std::span<const int32_t> tokens;    // committed: prompt and output
+  int32_t num_prompt_tokens = 0;      // of these
+  std::span<const DraftToken> draft;  // row i follows draft[0 .. i), which count as output
+  int32_t first_row = 0;              // rows first_row .. first_row + num_rows are processed
+  int32_t num_rows = 0;
+  const float* logits = nullptr;  // [num_rows, row_stride]
+  int32_t row_stride = 0;
+};
+
+class ProcessedRows {
+ public:
+  ProcessedRows(const ProcessorInput& input, const VocabShard& shard);
+
+  // The index-th of the num_rows. Valid while this object and the logits live.
+  RowView row(int32_t index) const;
+
+ private:
+  struct TokenState {
+    float bias = 0.0f;
+    bool stops = false;  // masked while fewer than min_tokens are out
+    bool seen = false;   // in prompt or output so far
+    int32_t output_count = 0;
+  };
+  void collect_indices(const ProcessorInput& input);
+  void collect_states(const ProcessorInput& input);
+  void count_output(int32_t token);
+  float processed(float raw, const TokenState& state, bool mask_stops) const;
+  TokenState* state_of(int32_t token);
+
+  const SamplingParams& params_;
+  VocabShard shard_;
+  const float* logits_;
+  int32_t row_stride_;
+  float inverse_temperature_;
+  std::vector<int32_t> index_;      // ascending, into this shard's logits
+  std::vector<TokenState> states_;  // one per index
+  std::vector<float> values_;       // [num_rows, index_.size()]
+};
+
+// Whether the temperature means "take the most likely token". Below 1e-5 the division would drown
+// every difference.
+bool is_greedy(const SamplingParams& params);
+
+}  // namespace outrider

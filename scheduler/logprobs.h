@@ -1,0 +1,31 @@
+// Log-probabilities of given tokens under raw logits (before bias, penalties, temperature and
+// filters), on shards. A function of the row and the token alone: the same bits with any number of
+// shards, speculation on or off. Called by verify() and score() on every target rank.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "scheduler/request.h"
+#include "scheduler/shard_exchange.h"
+
+namespace outrider {
+
+struct LogprobRow {
+  const float* logits = nullptr;  // [shard.size()]
+  int32_t token = 0;
+  int32_t num_top = 0;
+};
+
+struct LogprobResult {
+  TokenLogprobs logprobs;
+  bool bad = false;  // NaN or infinity in the row, on any shard
+};
+
+// One MAX, two SUMs and, when any row wants the top tokens, one gather; none for no rows. All ranks
+// must pass the same tokens and num_top.
+std::vector<LogprobResult> token_logprobs(std::span<const LogprobRow> rows,
+                                          const VocabShard& shard,
+                                          ShardExchange& exchange);
+
+}  // namespace outrider

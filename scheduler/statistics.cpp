@@ -1,0 +1,158 @@
+// See statistics.h.
+#include "scheduler/statistics.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+namespace outrider {
+namespace {
+
+constexpr uint32_t kEveryNoise = 0xffffffffu;
+
+// Tokens whose Gumbel noise may lift them from `value` over `best`: -log(u) >= 1 - u, so noise
+// above t needs 1 - u < exp(-t). With y = ~bits, 1 - u = (y + 1/2) / 2^32: only y <= limit can win.
+// The margin covers the rounding of the score to a float, so that skipping never changes the
+// maximum. Returns -1 when none can.
+int64_t winning_limit(float value, float best) {
+  const double margin =
+      1e-6 * (2.0 + std::abs(static_cast<double>(best)) + std::abs(static_cast<double>(value)));
+  const double needed = static_cast<double>(best) - value - margin;
+  if (!(needed > 0.0)) return kEveryNoise;  // also for infinities that cancel
+  if (needed > kMaxGumbel) return -1;
+  const double limit = exact_exp(-needed) * 4294967296.0 * 1.000001;
+  return limit < 4294967295.0 ? static_cast<int64_t>(limit) : kEveryNoise;
+}
+
+// One shard's search for the best noisy token.
+class DrawSearch {
+ public:
+  DrawSearch(const RowView& row, float cut, const NoiseKey& noise)
+      : row_(row), cut_(cut), noise_(noise), best_key_(pack_key(kMasked, row.first_token)) {}
+
+  void visit(int32_t begin, int32_t count, const float* values) {
+    const RowKernels& kernels = row_kernels();
+    const float top = exact_mul(kernels.range(values, count).max, row_.inverse_temperature);
+    if (top < cut_ || top == kMasked) return;
+    const int64_t limit = winning_limit(top, best_);
+    if (limit < 0) return;
+    alignas(64) uint32_t bits[kTileNoise];
+    const auto first_token = static_cast<uint32_t>(row_.first_token + begin);
+    const uint32_t skipped = first_token % 4;
+    const auto num_blocks = static_cast<int32_t>((skipped + static_cast<uint32_t>(count) + 3) / 4);
+    const uint32_t largest = kernels.noise(noise_, first_token / 4, num_blocks, bits);
+    if (static_cast<int64_t>(~largest) > limit) return;
+    scan(begin, count, values, bits + skipped, static_cast<uint32_t>(limit));
+  }
+
+  uint64_t best_key() const { return best_key_; }
+
+ private:
+  void scan(
+      int32_t begin, int32_t count, const float* values, const uint32_t* bits, uint32_t limit) {
+    for (int32_t i = 0; i < count; ++i) {
+      if (~bits[i] > limit) continue;
+      const float scaled = exact_mul(values[i], row_.inverse_temperature);
+      if (scaled < cut_ || static_cast<int64_t>(~bits[i]) > winning_limit(scaled, best_)) continue;
+      const auto score =
+          static_cast<float>(static_cast<double>(scaled) + gumbel_from_bits(bits[i]));
+      const uint64_t key = pack_key(score, row_.first_token + begin + i);
+      if (key > best_key_) {
+        best_key_ = key;
+        best_ = score;
+      }
+    }
+  }
+
+  const RowView& row_;
+  const float cut_;
+  const NoiseKey noise_;
+  uint64_t best_key_;
+  float best_ = kMasked;
+};
+
+}  // namespace
+
+RowScan scan_row(const RowView& row) {
+  const RowKernels& kernels = row_kernels();
+  RowScan scan;
+  uint32_t magnitude = 0;
+  float best = kMasked;
+  int32_t best_index = 0;
+  for_each_tile(row, [&](int32_t begin, int32_t count, const float* values) {
+    TileRange range = kernels.range(values, count);
+    if (values != row.logits + begin) {
+      // A masked or penalised value may hide a NaN, and a mask is not a fault: judge the raw tile.
+      magnitude = std::max(magnitude, kernels.range(row.logits + begin, count).largest_magnitude);
+    } else {
+      magnitude = std::max(magnitude, range.largest_magnitude);
+    }
+    const float top = exact_mul(range.max, row.inverse_temperature);
+    if (!(top > best)) return;
+    best = top;
+    for (int32_t i = 0; i < count; ++i) {
+      if (exact_mul(values[i], row.inverse_temperature) == top) {
+        best_index = begin + i;
+        return;
+      }
+    }
+  });
+  scan.bad = magnitude > bits_of(kLargestLogit);
+  if (row.size > 0) scan.key = pack_key(best, row.first_token + best_index);
+  return scan;
+}
+
+uint64_t row_mass(const RowView& row, float max, float cut) {
+  const RowKernels& kernels = row_kernels();
+  const WeightScale scale{row.inverse_temperature, static_cast<double>(max), cut};
+  uint64_t mass = 0;
+  for_each_tile(row, [&](int32_t, int32_t count, const float* values) {
+    if (cut > kMasked) {
+      const float top = exact_mul(kernels.range(values, count).max, row.inverse_temperature);
+      if (top < cut) return;
+    }
+    mass += kernels.mass(values, count, scale);
+  });
+  return mass;
+}
+
+uint64_t draw_key(const RowView& row, float cut, const NoiseKey& noise) {
+  if (row.size == 0) return 0;
+  DrawSearch search(row, cut, noise);
+  for_each_tile(row, [&](int32_t begin, int32_t count, const float* values) {
+    search.visit(begin, count, values);
+  });
+  return search.best_key();
+}
+
+uint64_t noisy_key(double log_weight, int32_t token, const NoiseKey& noise) {
+  const double gumbel = gumbel_from_bits(noise_bits(noise, token));
+  return pack_key(static_cast<float>(log_weight + gumbel), token);
+}
+
+std::vector<uint64_t> top_keys(const RowView& row, int32_t n) {
+  std::vector<uint64_t> heap;  // the lowest of the best so far on top
+  if (n <= 0) return heap;
+  const auto capacity = static_cast<size_t>(std::min(n, row.size));
+  heap.reserve(capacity + 1);
+  const auto lowest_first = std::greater<uint64_t>();
+  for_each_tile(row, [&](int32_t begin, int32_t count, const float* values) {
+    const float top = exact_mul(row_kernels().range(values, count).max, row.inverse_temperature);
+    // Later tokens lose ties, so an equal value cannot enter a full heap.
+    if (heap.size() == capacity && !(top > key_score(heap.front()))) return;
+    for (int32_t i = 0; i < count; ++i) {
+      const float scaled = exact_mul(values[i], row.inverse_temperature);
+      if (heap.size() == capacity && !(scaled > key_score(heap.front()))) continue;
+      if (heap.size() == capacity) {
+        std::pop_heap(heap.begin(), heap.end(), lowest_first);
+        heap.pop_back();
+      }
+      heap.push_back(pack_key(scaled, row.first_token + begin + i));
+      std::push_heap(heap.begin(), heap.end(), lowest_first);
+    }
+  });
+  std::sort(heap.begin(), heap.end(), std::greater<uint64_t>());
+  return heap;
+}
+
+}  // namespace outrider

@@ -1,0 +1,38 @@
+// What one shard says about one row: its best token, its mass, its best noisy token, its n best.
+// Each is a 64-bit integer that the shards combine by MAX or SUM, so the answer for the whole
+// vocabulary has the same bits for any number of shards. Called by verify(), propose(), truncation
+// and logprobs.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "scheduler/row_view.h"
+
+namespace outrider {
+
+// Raw logits above this in size count as infinite: what is left cannot overflow when divided by the
+// smallest temperature. No model that works comes near it.
+inline constexpr float kLargestLogit = 1e30f;
+
+struct RowScan {
+  uint64_t key = 0;  // best scaled value and its token (pack_key); 0 on an empty shard
+  bool bad = false;  // NaN or infinity among the raw logits of this shard
+};
+RowScan scan_row(const RowView& row);
+
+// Sum of fixed_weight(scaled - max) over this shard's tokens with scaled >= cut.
+uint64_t row_mass(const RowView& row, float max, float cut);
+
+// The highest key of scaled + Gumbel noise over tokens with scaled >= cut: a sample of the softmax
+// by the Gumbel-max rule, without normaliser or prefix scan. Masked tokens take part with
+// -infinity, so that a wholly masked row still names its lowest token. 0 on an empty shard.
+uint64_t draw_key(const RowView& row, float cut, const NoiseKey& noise);
+
+// The score of one token as draw_key sees it.
+uint64_t noisy_key(double log_weight, int32_t token, const NoiseKey& noise);
+
+// The n best keys of this shard (scaled value, token), best first; fewer when the shard is smaller.
+std::vector<uint64_t> top_keys(const RowView& row, int32_t n);
+
+}  // namespace outrider
