@@ -1,4 +1,5 @@
-// A model's shape and switches, read from a Hugging Face config.json. The only file that knows its key names.
+// A model's shape and switches, read from a Hugging Face config.json. The only file that knows its
+// key names.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +11,9 @@
 
 namespace outrider {
 
+// kDynamic differs from kNone only beyond max_positions, where this runtime does not go: the
+// stretch there depends on the sequence's length, so keys already cached would have to be rotated
+// again.
 enum class RopeScaling : uint8_t { kNone, kLinear, kDynamic, kLlama3, kYarn };
 
 struct RopeConfig {
@@ -17,11 +21,13 @@ struct RopeConfig {
   int32_t rotary_dim = 0;  // <= head_dim, even
   RopeScaling scaling = RopeScaling::kNone;
   double factor = 1.0;
-  double low_freq_factor = 1.0;    // llama3
-  double high_freq_factor = 4.0;   // llama3
-  double beta_fast = 32.0;         // yarn
-  double beta_slow = 1.0;          // yarn
-  double attention_factor = 0.0;   // yarn; 0 = computed
+  double low_freq_factor = 1.0;   // llama3
+  double high_freq_factor = 4.0;  // llama3
+  double beta_fast = 32.0;        // yarn
+  double beta_slow = 1.0;         // yarn
+  double attention_factor =
+      1.0;                    // factor on cos and sin; yarn's is computed when the file has none
+  bool yarn_truncate = true;  // yarn: round the ramp's ends to whole dimensions
   int32_t original_max_positions = 0;
 };
 
@@ -36,12 +42,12 @@ struct ModelConfig {
   int32_t vocab_size = 0;
   int32_t max_positions = 0;
   float norm_eps = 1e-5f;
-  bool attention_bias = false;    // on q, k, v
+  bool attention_bias = false;  // on q, k, v
   bool attention_out_bias = false;
   bool mlp_bias = false;
-  bool qk_norm = false;           // rms norm per head on q and k, before rope
+  bool qk_norm = false;  // rms norm per head on q and k, before rope
   bool tied_head = false;
-  int32_t sliding_window = 0;     // 0 = none
+  int32_t sliding_window = 0;        // 0 = none
   int32_t first_windowed_layer = 0;  // layers from here on use the window
   RopeConfig rope;
   ops::DType dtype = ops::DType::kBF16;  // what the file says; weights keep the file's own type
@@ -49,8 +55,8 @@ struct ModelConfig {
   int32_t bos_token_id = -1;
 };
 
-// Reads config.json (and the end tokens of generation_config.json). Throws Error naming the file, the key and what
-// is wrong; an unknown model_type is named with the known ones.
+// Reads config.json (and the end tokens of generation_config.json). Throws Error naming the file,
+// the key and what is wrong; an unknown model_type is named with the known ones.
 ModelConfig load_model_config(const std::filesystem::path& model_dir);
 
 // Sampling defaults of generation_config.json; absent values keep what they were.

@@ -16,8 +16,8 @@ struct Range {
 // Rank r's part of n things cut into parts that differ by at most one.
 Range shard_range(int64_t n, int rank, int num_ranks);
 
-// One rank's part of a model. Query heads are cut in whole groups of their KV head where possible; KV heads are
-// replicated when there are fewer than ranks.
+// One rank's part of a model. Query heads are cut in whole groups of their KV head where possible;
+// KV heads are replicated when there are fewer than ranks.
 struct ModelShard {
   int rank = 0;
   int num_ranks = 1;

@@ -1,5 +1,5 @@
-// The decoder: weights of one shard, its KV pages, and forward(), the page that says what the model computes.
-// Draft and target are both this class, with another config, shard and group.
+// The decoder: weights of one shard, its KV pages, and forward(), the page that says what the model
+// computes. Draft and target are both this class, with another config, shard and group.
 #pragma once
 
 #include <cstdint>
@@ -18,20 +18,20 @@ namespace outrider {
 
 struct Weights;  // models/weights.h
 
-// A ragged step: rows of any number of sequences. There is no prefill flag; a prompt chunk is many rows of one
-// sequence. Rows of a sequence are consecutive and in ascending position.
+// A ragged step: rows of any number of sequences. There is no prefill flag; a prompt chunk is many
+// rows of one sequence. Rows of a sequence are consecutive and in ascending position.
 struct Batch {
-  std::vector<int32_t> tokens;             // [rows]
-  std::vector<int32_t> positions;          // [rows]
-  std::vector<int32_t> sequence_of_row;    // [rows], index into block_tables
+  std::vector<int32_t> tokens;                         // [rows]
+  std::vector<int32_t> positions;                      // [rows]
+  std::vector<int32_t> sequence_of_row;                // [rows], index into block_tables
   std::vector<std::span<const int32_t>> block_tables;  // [sequences], physical block ids
-  std::vector<int32_t> logit_rows;         // ascending; rows whose logits are wanted
+  std::vector<int32_t> logit_rows;                     // ascending; rows whose logits are wanted
 };
 
 struct TransformerOptions {
-  int32_t block_size = 16;      // positions per KV block
+  int32_t block_size = 16;  // positions per KV block
   int32_t num_blocks = 0;
-  int32_t max_rows = 512;       // of a step; buffers are allocated once for it
+  int32_t max_rows = 512;  // of a step; buffers are allocated once for it
   int32_t max_logit_rows = 512;
 };
 
@@ -50,18 +50,27 @@ class Transformer {
   const ModelShard& shard() const { return shard_; }
   const TransformerOptions& options() const { return options_; }
 
-  // Computes the batch's rows, stores their keys and values, and returns [logit_rows, shard().vocab.size()],
-  // valid until the next call. Collective over the group: every member calls it with the same batch.
+  // Computes the batch's rows, stores their keys and values, and returns [logit_rows,
+  // shard().vocab.size()], valid until the next call. Collective over the group: every member calls
+  // it with the same batch.
   std::span<const float> forward(const Batch& batch);
 
   // Bytes of KV memory per block on this rank, for sizing before construction.
-  static size_t kv_bytes_per_block(const ModelConfig& config, const ModelShard& shard, int32_t block_size);
+  static size_t kv_bytes_per_block(const ModelConfig& config,
+                                   const ModelShard& shard,
+                                   int32_t block_size);
 
-  // Zeroes a block's keys and values (a failed sequence's blocks must not carry NaN to the next owner).
+  // Zeroes a block's keys and values (a failed sequence's blocks must not carry NaN to the next
+  // owner).
   void clear_blocks(std::span<const int32_t> blocks);
 
  private:
   struct Buffers;
+  void allocate_kv();
+  void check_batch(const Batch& batch) const;
+  int64_t window_of(int32_t layer) const {
+    return layer >= config_.first_windowed_layer ? config_.sliding_window : 0;
+  }
   ModelConfig config_;
   std::unique_ptr<Weights> weights_;
   ModelShard shard_;
@@ -71,8 +80,9 @@ class Transformer {
   std::unique_ptr<Buffers> buffers_;
 };
 
-// Reads one rank's shard of a Hugging Face folder (model.safetensors, or sharded with an index). Throws Error
-// naming the file and tensor. progress is called with bytes done and bytes in all, when given.
+// Reads one rank's shard of a Hugging Face folder (model.safetensors, or sharded with an index).
+// Throws Error naming the file and tensor. progress is called with bytes done and bytes in all,
+// when given.
 std::unique_ptr<Weights> load_weights(const std::filesystem::path& model_dir,
                                       const ModelConfig& config,
                                       const ModelShard& shard,

@@ -1,0 +1,146 @@
+// Positioned reads and the JSON gate in front of every document of a model folder; see
+// file_reader.h.
+#include "models/file_reader.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "runtime/base/error.h"
+
+namespace outrider {
+
+ReadOnlyFile::ReadOnlyFile(const std::filesystem::path& path) : name_(path.string()) {
+  // O_NONBLOCK: a FIFO in the folder must be refused, not waited for.
+  descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor_ < 0) {
+    throw Error(fmt::format("{}: cannot be opened: {}", name_, std::strerror(errno)));
+  }
+  struct stat status = {};
+  if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
+    ::close(descriptor_);
+    throw Error(fmt::format("{}: is not a regular file", name_));
+  }
+  size_bytes_ = static_cast<uint64_t>(status.st_size);
+}
+
+ReadOnlyFile::~ReadOnlyFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+ReadOnlyFile::ReadOnlyFile(ReadOnlyFile&& other) noexcept
+    : name_(std::move(other.name_)),
+      descriptor_(std::exchange(other.descriptor_, -1)),
+      size_bytes_(other.size_bytes_) {}
+
+void ReadOnlyFile::read_at(uint64_t offset, void* out, size_t num_bytes) const {
+  auto* to = static_cast<char*>(out);
+  size_t done = 0;
+  while (done < num_bytes) {
+    const ssize_t got =
+        ::pread(descriptor_, to + done, num_bytes - done, static_cast<off_t>(offset + done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) {
+      throw Error(fmt::format("{}: read failed: {}", name_, std::strerror(errno)));
+    }
+    if (got == 0) {
+      throw Error(
+          fmt::format("{}: ends before byte {}; the file is truncated", name_, offset + num_bytes));
+    }
+    done += static_cast<size_t>(got);
+  }
+}
+
+namespace {
+
+using Json = nlohmann::json;
+
+// Watches the events of the parser: depth, one object at the top, keys unique in their object.
+class JsonGate : public nlohmann::json_sax<Json> {
+ public:
+  JsonGate(const JsonLimits& limits, std::string origin)
+      : limits_(limits), origin_(std::move(origin)) {}
+
+  bool null() override { return scalar(); }
+  bool boolean(bool) override { return scalar(); }
+  bool number_integer(number_integer_t) override { return scalar(); }
+  bool number_unsigned(number_unsigned_t) override { return scalar(); }
+  bool number_float(number_float_t, const string_t&) override { return scalar(); }
+  bool string(string_t&) override { return scalar(); }
+  bool binary(binary_t&) override { return scalar(); }
+  bool start_array(std::size_t) override {
+    scalar();
+    return open();
+  }
+  bool end_array() override { return close(); }
+  bool start_object(std::size_t) override { return open(); }
+  bool end_object() override { return close(); }
+  bool key(string_t& name) override {
+    if (!keys_.back().insert(name).second) {
+      throw Error(fmt::format("{}: the key \"{}\" is there twice", origin_, printable(name)));
+    }
+    return true;
+  }
+  bool parse_error(std::size_t position,
+                   const std::string&,
+                   const nlohmann::detail::exception&) override {
+    throw Error(fmt::format("{}: is not valid JSON near byte {}", origin_, position));
+  }
+
+ private:
+  bool scalar() {
+    if (keys_.empty()) throw Error(fmt::format("{}: the top level is not an object", origin_));
+    return true;
+  }
+  bool open() {
+    keys_.emplace_back();
+    if (keys_.size() > static_cast<size_t>(limits_.max_depth)) {
+      throw Error(fmt::format("{}: is nested deeper than {} levels", origin_, limits_.max_depth));
+    }
+    return true;
+  }
+  bool close() {
+    keys_.pop_back();
+    return true;
+  }
+  static std::string printable(const std::string& text) {
+    return text.size() <= 100 ? text : text.substr(0, 100) + "...";
+  }
+
+  JsonLimits limits_;
+  std::string origin_;
+  std::vector<std::set<std::string>> keys_;
+};
+
+}  // namespace
+
+void check_json(const std::string& text, const JsonLimits& limits, const std::string& origin) {
+  if (text.size() > limits.max_bytes) {
+    throw Error(fmt::format(
+        "{}: has {} bytes; at most {} are read", origin, text.size(), limits.max_bytes));
+  }
+  JsonGate gate(limits, origin);
+  if (!Json::sax_parse(text, &gate)) throw Error(fmt::format("{}: is not valid JSON", origin));
+}
+
+std::string read_json_file(const std::filesystem::path& path, const JsonLimits& limits) {
+  const ReadOnlyFile file(path);
+  if (file.size_bytes() > limits.max_bytes) {
+    throw Error(fmt::format(
+        "{}: has {} bytes; at most {} are read", file.name(), file.size_bytes(), limits.max_bytes));
+  }
+  std::string text(file.size_bytes(), '\0');
+  file.read_at(0, text.data(), text.size());
+  check_json(text, limits, file.name());
+  return text;
+}
+
+}  // namespace outrider

@@ -1,0 +1,240 @@
+// Alternating measurement of decode steps and plain reads; see forward_bench.h. Single process, one
+// rank.
+#include "models/forward_bench.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <numeric>
+#include <thread>
+#include <vector>
+
+#include "models/synthetic.h"
+#include "models/transformer.h"
+#include "models/weights.h"
+#include "runtime/base/error.h"
+#include "runtime/ops/ops.h"
+
+namespace outrider {
+namespace {
+
+constexpr std::array<int, 6> kCurveRows = {1, 2, 3, 5, 9, 17};
+constexpr int32_t kContext = 64;  // positions computed before the timed steps
+constexpr int32_t kBlockSize = 16;
+
+double time_ms(const auto& work) {
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  const auto end = std::chrono::steady_clock::now();
+  return std::chrono::duration<double, std::milli>(end - start).count();
+}
+
+double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
+  return values[values.size() / 2];
+}
+
+// Memory of its own, as large as the matrices of a step but at most 4 GiB, read by one plain loop
+// per thread: one long stream each, which is the fastest way to read.
+class ReadLoop {
+ public:
+  ReadLoop(size_t num_bytes, int num_threads)
+      : words_(std::min(num_bytes, size_t{4} << 30) / sizeof(uint64_t), 1),
+        num_threads_(static_cast<size_t>(num_threads)) {}
+
+  size_t num_bytes() const { return words_.size() * sizeof(uint64_t); }
+
+  double run_ms() {
+    return time_ms([this] {
+      std::vector<std::jthread> helpers;
+      for (size_t t = 1; t < num_threads_; ++t) helpers.emplace_back([this, t] { read(t); });
+      read(0);
+    });
+  }
+
+ private:
+  // Eight sums, so that the additions never wait for each other.
+  void read(size_t thread) {
+    const size_t begin = words_.size() * thread / num_threads_;
+    const size_t end = words_.size() * (thread + 1) / num_threads_;
+    std::array<uint64_t, 64> sums = {};
+    size_t i = begin;
+    for (; i + sums.size() <= end; i += sums.size()) {
+      for (size_t lane = 0; lane < sums.size(); ++lane) sums[lane] += words_[i + lane];
+    }
+    sink_ += std::accumulate(sums.begin(), sums.end(), uint64_t{0});
+  }
+
+  std::vector<uint64_t> words_;
+  size_t num_threads_;
+  std::atomic<uint64_t> sink_{0};
+};
+
+// One sequence of one model, stepped at a fixed context so that every timed step does the same
+// work.
+class Decoder {
+ public:
+  explicit Decoder(const ForwardBenchOptions& options)
+      : config_(synthetic_shape(options.shape)),
+        group_(make_solo_group()),
+        ctx_(options.num_threads, ops::isa_from_name(options.isa)),
+        blocks_((kContext + kCurveRows.back()) / kBlockSize + 1) {
+    std::iota(blocks_.begin(), blocks_.end(), 0);
+    const ModelShard shard = shard_model(config_, 0, 1);
+    std::unique_ptr<Weights> weights;
+    load_ms_ = time_ms([&] { weights = random_weights(config_, shard, 42, ops::DType::kBF16); });
+    matrix_bytes_ = weights->matrix_bytes();
+    model_ = std::make_unique<Transformer>(
+        config_,
+        std::move(weights),
+        shard,
+        TransformerOptions{.block_size = kBlockSize,
+                           .num_blocks = static_cast<int32_t>(blocks_.size()),
+                           .max_rows = kContext,
+                           .max_logit_rows = kContext},
+        *group_,
+        ctx_);
+    step_ms(0, kContext);
+  }
+
+  size_t matrix_bytes() const { return matrix_bytes_; }
+  double load_ms() const { return load_ms_; }
+  const char* isa() const { return ops::isa_name(ctx_.isa()); }
+
+  double decode_ms(int rows) { return step_ms(kContext, rows); }
+
+ private:
+  double step_ms(int32_t first_position, int rows) {
+    Batch batch;
+    batch.block_tables.emplace_back(blocks_);
+    for (int32_t row = 0; row < rows; ++row) {
+      batch.tokens.push_back((first_position + row) * 7919 % config_.vocab_size);
+      batch.positions.push_back(first_position + row);
+      batch.sequence_of_row.push_back(0);
+      batch.logit_rows.push_back(row);
+    }
+    return time_ms([&] { model_->forward(batch); });
+  }
+
+  ModelConfig config_;
+  std::unique_ptr<TargetGroup> group_;
+  ops::Context ctx_;
+  std::vector<int32_t> blocks_;
+  std::unique_ptr<Transformer> model_;
+  size_t matrix_bytes_ = 0;
+  double load_ms_ = 0.0;
+};
+
+struct Figures {
+  double step_ms = 0.0;
+  double decode_gb_per_s = 0.0;
+  double read_gb_per_s = 0.0;
+  double share_percent = 0.0;
+  std::array<double, kCurveRows.size()> curve_ms = {};
+};
+
+// Decode step, read loop, decode step, read loop, ...: what disturbs the machine disturbs both.
+void measure_decode(Decoder& decoder, ReadLoop& reader, int steps, Figures& figures) {
+  std::vector<double> step_times;
+  std::vector<double> read_times;
+  std::vector<double> shares;
+  decoder.decode_ms(1);
+  reader.run_ms();
+  const double bytes_ratio =
+      static_cast<double>(decoder.matrix_bytes()) / static_cast<double>(reader.num_bytes());
+  for (int step = 0; step < steps; ++step) {
+    step_times.push_back(decoder.decode_ms(1));
+    read_times.push_back(reader.run_ms());
+    shares.push_back(100.0 * bytes_ratio * read_times.back() / step_times.back());
+  }
+  figures.step_ms = median(step_times);
+  figures.decode_gb_per_s = static_cast<double>(decoder.matrix_bytes()) / figures.step_ms / 1e6;
+  figures.read_gb_per_s = static_cast<double>(reader.num_bytes()) / median(read_times) / 1e6;
+  figures.share_percent = median(shares);
+}
+
+// The rows of a verification, in turn, for the same reason.
+void measure_curve(Decoder& decoder, int steps, Figures& figures) {
+  std::array<std::vector<double>, kCurveRows.size()> times;
+  for (int step = 0; step < steps; ++step) {
+    for (size_t i = 0; i < kCurveRows.size(); ++i) {
+      times[i].push_back(decoder.decode_ms(kCurveRows[i]));
+    }
+  }
+  for (size_t i = 0; i < kCurveRows.size(); ++i) figures.curve_ms[i] = median(times[i]);
+}
+
+void print_table(const ForwardBenchOptions& options,
+                 const Decoder& decoder,
+                 const Figures& figures,
+                 std::FILE* out) {
+  fmt::print(out,
+             "{} bf16, {}, {} threads, context {}, medians of {} steps\n",
+             options.shape,
+             decoder.isa(),
+             options.num_threads,
+             kContext,
+             options.steps);
+  fmt::print(out, "weights made and packed  {:10.1f} s\n", decoder.load_ms() / 1e3);
+  fmt::print(out, "decode, batch 1          {:10.2f} tokens/s\n", 1e3 / figures.step_ms);
+  fmt::print(out, "weights read by it       {:10.2f} GB/s\n", figures.decode_gb_per_s);
+  fmt::print(out, "plain read loop          {:10.2f} GB/s\n", figures.read_gb_per_s);
+  fmt::print(out, "share                    {:10.1f} %\n", figures.share_percent);
+  for (size_t i = 0; i < kCurveRows.size(); ++i) {
+    fmt::print(out,
+               "step of {:2} rows          {:10.2f} ms  {:.2f} x one row\n",
+               kCurveRows[i],
+               figures.curve_ms[i],
+               figures.curve_ms[i] / figures.curve_ms[0]);
+  }
+}
+
+void print_json(const ForwardBenchOptions& options,
+                const Decoder& decoder,
+                const Figures& figures,
+                std::FILE* out) {
+  std::string curve;
+  for (size_t i = 0; i < kCurveRows.size(); ++i) {
+    curve += fmt::format("{}\"{}\":{:.4f}", i == 0 ? "" : ",", kCurveRows[i], figures.curve_ms[i]);
+  }
+  fmt::print(out,
+             "{{\"shape\":\"{}\",\"dtype\":\"bf16\",\"isa\":\"{}\",\"threads\":{},\"steps\":{},"
+             "\"weight_bytes\":{},\"load_s\":{:.3f},\"step_ms\":{:.4f},\"tokens_per_s\":{:.4f},"
+             "\"decode_gb_per_s\":{:.4f},\"read_gb_per_s\":{:.4f},\"share_percent\":{:.2f},"
+             "\"step_ms_by_rows\":{{{}}}}}\n",
+             options.shape,
+             decoder.isa(),
+             options.num_threads,
+             options.steps,
+             decoder.matrix_bytes(),
+             decoder.load_ms() / 1e3,
+             figures.step_ms,
+             1e3 / figures.step_ms,
+             figures.decode_gb_per_s,
+             figures.read_gb_per_s,
+             figures.share_percent,
+             curve);
+}
+
+}  // namespace
+
+void run_forward_bench(const ForwardBenchOptions& options, std::FILE* out) {
+  if (options.steps < 1 || options.steps > 100'000) {
+    throw Error("the number of steps of a forward benchmark must be from 1 to 100000");
+  }
+  if (options.num_threads < 1 || options.num_threads > 1024) {
+    throw Error("the number of threads of a forward benchmark must be from 1 to 1024");
+  }
+  Decoder decoder(options);
+  ReadLoop reader(decoder.matrix_bytes(), options.num_threads);
+  Figures figures;
+  measure_decode(decoder, reader, options.steps, figures);
+  measure_curve(decoder, options.steps, figures);
+  (options.json ? print_json : print_table)(options, decoder, figures, out);
+  std::fflush(out);
+}
+
+}  // namespace outrider

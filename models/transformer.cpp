@@ -1,0 +1,233 @@
+// The forward pass: one page of ops, the same for prefill, draft steps and verification. Runs on
+// the rank's compute thread; every member of the group calls forward() with the same batch. See
+// transformer.h.
+#include "models/transformer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "models/rope_frequencies.h"
+#include "models/weights.h"
+#include "runtime/base/error.h"
+
+namespace outrider {
+
+// Everything a step writes, allocated once. rows = max_rows; heads, kv, ffn, vocab are this shard's
+// counts.
+struct Transformer::Buffers {
+  ops::AlignedBytes memory;
+  float* x = nullptr;         // [rows, hidden] residual stream
+  float* normed = nullptr;    // [max(rows, logit rows), hidden]
+  float* qkv = nullptr;       // [rows, qkv_width]
+  float* attended = nullptr;  // [rows, heads * head_dim]
+  float* part = nullptr;      // [rows, hidden] this rank's share of a row-parallel product
+  float* gate_up = nullptr;   // [rows, 2 ffn]
+  float* gated = nullptr;     // [rows, ffn]
+  float* logits = nullptr;    // [logit rows, vocab]
+  std::vector<ops::AlignedBytes> kv_memory;  // per layer
+  std::vector<ops::KvPages> kv;              // per layer
+  std::vector<float> inv_freq;               // [rotary_dim / 2]
+};
+
+namespace {
+
+int64_t floats_per_block(const ModelConfig& config, const ModelShard& shard, int64_t block_size) {
+  return shard.kv_heads.size() * block_size * config.head_dim;
+}
+
+// Products of sizes that came from files and options; overflow would turn into a small allocation.
+size_t checked_bytes(std::initializer_list<int64_t> factors) {
+  size_t bytes = sizeof(float);
+  for (const int64_t factor : factors) {
+    if (factor < 0 || __builtin_mul_overflow(bytes, static_cast<size_t>(factor), &bytes)) {
+      throw Error("the model's buffers would be larger than any memory");
+    }
+  }
+  return bytes;
+}
+
+// Null where the model has no such bias.
+const float* bias_of(const std::vector<float>& bias) {
+  return bias.empty() ? nullptr : bias.data();
+}
+
+void check_options(const TransformerOptions& options) {
+  const bool sane = options.block_size > 0 && options.num_blocks > 0 && options.max_rows > 0 &&
+                    options.max_logit_rows > 0;
+  if (!sane) throw Error("block size, blocks, rows and logit rows of a model must be positive");
+}
+
+}  // namespace
+
+Transformer::Transformer(ModelConfig config,
+                         std::unique_ptr<Weights> weights,
+                         const ModelShard& shard,
+                         const TransformerOptions& options,
+                         TargetGroup& group,
+                         ops::Context& ctx)
+    : config_(std::move(config)),
+      weights_(std::move(weights)),
+      shard_(shard),
+      options_(options),
+      group_(group),
+      ctx_(ctx),
+      buffers_(std::make_unique<Buffers>()) {
+  check_options(options_);
+  OUTRIDER_CHECK(weights_ != nullptr);
+  OUTRIDER_CHECK(weights_->layers.size() == static_cast<size_t>(config_.n_layers));
+  OUTRIDER_CHECK(group_.rank() == shard_.rank && group_.size() == shard_.num_ranks);
+
+  const int64_t rows = options_.max_rows;
+  const int64_t logit_rows = options_.max_logit_rows;
+  const int64_t hidden = config_.hidden_dim;
+  const int64_t attended_width = shard_.heads.size() * config_.head_dim;
+  const int64_t qkv_width = (shard_.heads.size() + 2 * shard_.kv_heads.size()) * config_.head_dim;
+  const std::pair<float**, size_t> parts[] = {
+      {&buffers_->x, checked_bytes({rows, hidden})},
+      {&buffers_->normed, checked_bytes({std::max(rows, logit_rows), hidden})},
+      {&buffers_->qkv, checked_bytes({rows, qkv_width})},
+      {&buffers_->attended, checked_bytes({rows, attended_width})},
+      {&buffers_->part, checked_bytes({rows, hidden})},
+      {&buffers_->gate_up, checked_bytes({rows, 2, shard_.ffn.size()})},
+      {&buffers_->gated, checked_bytes({rows, shard_.ffn.size()})},
+      {&buffers_->logits, checked_bytes({logit_rows, shard_.vocab.size()})}};
+  const auto aligned = [](size_t bytes) { return (bytes + 63) / 64 * 64; };
+  size_t total = 0;
+  for (const auto& [pointer, bytes] : parts) total += aligned(bytes);
+  buffers_->memory = ops::allocate_bytes(total);
+  std::byte* next = buffers_->memory.get();
+  for (const auto& [pointer, bytes] : parts) {
+    *pointer = reinterpret_cast<float*>(next);
+    next += aligned(bytes);
+  }
+  allocate_kv();
+  buffers_->inv_freq = rope_frequencies(config_.rope);
+}
+
+Transformer::~Transformer() = default;
+
+void Transformer::allocate_kv() {
+  const int64_t block = floats_per_block(config_, shard_, options_.block_size);
+  const size_t half_bytes = checked_bytes({options_.num_blocks, block});
+  for (int32_t layer = 0; layer < config_.n_layers; ++layer) {
+    buffers_->kv_memory.push_back(ops::allocate_bytes(2 * half_bytes));
+    std::byte* memory = buffers_->kv_memory.back().get();
+    buffers_->kv.push_back({.keys = reinterpret_cast<float*>(memory),
+                            .values = reinterpret_cast<float*>(memory + half_bytes),
+                            .num_blocks = options_.num_blocks,
+                            .n_kv_heads = shard_.kv_heads.size(),
+                            .block_size = options_.block_size,
+                            .head_dim = config_.head_dim});
+  }
+}
+
+size_t Transformer::kv_bytes_per_block(const ModelConfig& config,
+                                       const ModelShard& shard,
+                                       int32_t block_size) {
+  return checked_bytes({2, config.n_layers, floats_per_block(config, shard, block_size)});
+}
+
+void Transformer::clear_blocks(std::span<const int32_t> blocks) {
+  const int64_t size = floats_per_block(config_, shard_, options_.block_size);
+  for (const int32_t block : blocks) {
+    OUTRIDER_CHECK(block >= 0 && block < options_.num_blocks);
+    for (const ops::KvPages& pages : buffers_->kv) {
+      std::fill_n(pages.keys + block * size, size, 0.0f);
+      std::fill_n(pages.values + block * size, size, 0.0f);
+    }
+  }
+}
+
+// A plan that names rows, blocks or tokens that do not exist is a fault of the planner, on every
+// rank at once.
+void Transformer::check_batch(const Batch& batch) const {
+  const size_t rows = batch.tokens.size();
+  OUTRIDER_CHECK(rows <= static_cast<size_t>(options_.max_rows));
+  OUTRIDER_CHECK(batch.positions.size() == rows && batch.sequence_of_row.size() == rows);
+  for (size_t row = 0; row < rows; ++row) {
+    OUTRIDER_CHECK(batch.tokens[row] >= 0 && batch.tokens[row] < config_.vocab_size);
+    const auto sequence = static_cast<size_t>(batch.sequence_of_row[row]);
+    OUTRIDER_CHECK(batch.sequence_of_row[row] >= 0 && sequence < batch.block_tables.size());
+    const int32_t position = batch.positions[row];
+    const auto num_positions = batch.block_tables[sequence].size() * options_.block_size;
+    OUTRIDER_CHECK(position >= 0 && static_cast<size_t>(position) < num_positions);
+  }
+  for (const auto& table : batch.block_tables) {
+    for (const int32_t block : table) OUTRIDER_CHECK(block >= 0 && block < options_.num_blocks);
+  }
+  OUTRIDER_CHECK(batch.logit_rows.size() <= static_cast<size_t>(options_.max_logit_rows));
+  int32_t last = -1;
+  for (const int32_t row : batch.logit_rows) {
+    OUTRIDER_CHECK(row > last && static_cast<size_t>(row) < rows);
+    last = row;
+  }
+}
+
+std::span<const float> Transformer::forward(const Batch& batch) {
+  check_batch(batch);
+  const auto rows = static_cast<int64_t>(batch.tokens.size());
+  const auto logit_rows = static_cast<int64_t>(batch.logit_rows.size());
+  const int64_t hidden = config_.hidden_dim;
+  const int64_t head_dim = config_.head_dim;
+  const int64_t heads = shard_.heads.size();
+  const int64_t kv_heads = shard_.kv_heads.size();
+  const int64_t ffn = shard_.ffn.size();
+  const int64_t qkv_width = (heads + 2 * kv_heads) * head_dim;
+  const float eps = config_.norm_eps;
+  Buffers& b = *buffers_;
+  float* const q = b.qkv;                    // [rows, heads * head_dim] at stride qkv_width
+  float* const k = q + heads * head_dim;     // [rows, kv_heads * head_dim] at stride qkv_width
+  float* const v = k + kv_heads * head_dim;  // [rows, kv_heads * head_dim] at stride qkv_width
+  const ops::EmbeddingTable table = {.data = weights_->embedding.get(),
+                                     .dtype = weights_->embedding_dtype,
+                                     .n_rows = shard_.vocab.size(),
+                                     .n = hidden,
+                                     .first_id = static_cast<int32_t>(shard_.vocab.begin)};
+  const ops::Rope rotation = {b.inv_freq, static_cast<float>(config_.rope.attention_factor)};
+  const ops::AttentionRows where = {batch.positions, batch.sequence_of_row, batch.block_tables};
+  if (rows == 0) return {};
+
+  ops::embed(ctx_, b.x, batch.tokens, table);  // x [rows, hidden]
+  group_.all_reduce_sum({b.x, static_cast<size_t>(rows * hidden)});
+
+  for (int32_t layer = 0; layer < config_.n_layers; ++layer) {
+    const LayerWeights& w = weights_->layers[static_cast<size_t>(layer)];
+    const ops::KvPages& pages = b.kv[static_cast<size_t>(layer)];
+    const ops::Queries queries = {.data = q,
+                                  .stride = qkv_width,
+                                  .n_heads = heads,
+                                  .scale = 1.0f / std::sqrt(static_cast<float>(head_dim)),
+                                  .window = window_of(layer)};
+
+    ops::rms_norm(ctx_, b.normed, b.x, w.attn_norm.data(), rows, hidden, eps);
+    ops::linear(ctx_, b.qkv, b.normed, rows, w.qkv, bias_of(w.qkv_bias));  // qkv [rows, qkv_width]
+    if (config_.qk_norm) {
+      ops::rms_norm_heads(ctx_, q, rows, qkv_width, heads, head_dim, w.q_norm.data(), eps);
+      ops::rms_norm_heads(ctx_, k, rows, qkv_width, kv_heads, head_dim, w.k_norm.data(), eps);
+    }
+    ops::rope(ctx_, q, rows, qkv_width, heads, head_dim, batch.positions, rotation);
+    ops::rope(ctx_, k, rows, qkv_width, kv_heads, head_dim, batch.positions, rotation);
+    ops::kv_write(ctx_, pages, k, v, qkv_width, where);
+    ops::attention(ctx_, b.attended, queries, pages, where);  // attended [rows, heads * head_dim]
+    ops::linear(ctx_, b.part, b.attended, rows, w.o, bias_of(w.o_bias));  // part [rows, hidden]
+    group_.all_reduce_sum({b.part, static_cast<size_t>(rows * hidden)});
+    ops::add(ctx_, b.x, b.part, rows * hidden);
+
+    ops::rms_norm(ctx_, b.normed, b.x, w.mlp_norm.data(), rows, hidden, eps);
+    ops::linear(
+        ctx_, b.gate_up, b.normed, rows, w.gate_up, bias_of(w.gate_up_bias));  // [rows, 2 ffn]
+    ops::silu_mul(ctx_, b.gated, b.gate_up, rows, ffn);                        // gated [rows, ffn]
+    ops::linear(ctx_, b.part, b.gated, rows, w.down, bias_of(w.down_bias));  // part [rows, hidden]
+    group_.all_reduce_sum({b.part, static_cast<size_t>(rows * hidden)});
+    ops::add(ctx_, b.x, b.part, rows * hidden);
+  }
+  if (logit_rows == 0) return {};
+
+  ops::gather_rows(ctx_, b.normed, b.x, batch.logit_rows, hidden);  // normed [logit_rows, hidden]
+  ops::rms_norm(ctx_, b.normed, b.normed, weights_->final_norm.data(), logit_rows, hidden, eps);
+  ops::linear(ctx_, b.logits, b.normed, logit_rows, weights_->head);  // logits [logit_rows, vocab]
+  return {b.logits, static_cast<size_t>(logit_rows * shard_.vocab.size())};
+}
+
+}  // namespace outrider

@@ -1,0 +1,70 @@
+// One rank's weights, packed for the kernels, and the one loader that fills them from any source of
+// tensors: a checkpoint on disk or the synthetic generator. Built once at start, constant
+// afterwards.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "models/model_config.h"
+#include "models/shard.h"
+#include "runtime/ops/tensor.h"
+
+namespace outrider {
+
+// Sizes of this rank's shard; heads, kv and ffn below are the shard's counts. Biases are empty
+// where the model has none; those of o and down, whose products are summed over the ranks, are
+// there on rank 0 only.
+struct LayerWeights {
+  std::vector<float> attn_norm;     // [hidden]
+  ops::PackedMatrix qkv;            // [(heads + 2 kv) * head_dim, hidden]: q, then k, then v
+  std::vector<float> qkv_bias;      // [(heads + 2 kv) * head_dim]
+  std::vector<float> q_norm;        // [head_dim]
+  std::vector<float> k_norm;        // [head_dim]
+  ops::PackedMatrix o;              // [hidden, heads * head_dim]
+  std::vector<float> o_bias;        // [hidden]
+  std::vector<float> mlp_norm;      // [hidden]
+  ops::PackedMatrix gate_up;        // [2 ffn, hidden]: gate, then up
+  std::vector<float> gate_up_bias;  // [2 ffn]
+  ops::PackedMatrix down;           // [hidden, ffn]
+  std::vector<float> down_bias;     // [hidden]
+};
+
+struct Weights {
+  ops::AlignedBytes embedding;  // [vocab of the shard, hidden], row-major
+  ops::DType embedding_dtype = ops::DType::kF32;
+  std::vector<LayerWeights> layers;
+  std::vector<float> final_norm;  // [hidden]
+  ops::PackedMatrix head;         // [vocab of the shard, hidden]
+  // Bytes the products of one step read: all packed matrices, not the embedding rows.
+  size_t matrix_bytes() const;
+};
+
+// A rectangle of a tensor; a vector is one row.
+struct TensorPart {
+  std::string name;
+  int64_t n_columns = 0;  // of the whole tensor
+  Range rows;
+  Range columns;
+};
+
+class TensorSource {
+ public:
+  virtual ~TensorSource() = default;
+  // Element type of a tensor; throws Error with one sentence unless it is there in this shape.
+  virtual ops::DType expect(const std::string& name, const std::vector<int64_t>& shape) const = 0;
+  // The part's elements, dense and row-major, in the tensor's own type. Called from several
+  // threads.
+  virtual void read(const TensorPart& part, std::byte* out) const = 0;
+};
+
+// progress: bytes done, bytes in all; called on the calling thread.
+std::unique_ptr<Weights> build_weights(const ModelConfig& config,
+                                       const ModelShard& shard,
+                                       const TensorSource& source,
+                                       const std::function<void(size_t, size_t)>& progress = {});
+
+}  // namespace outrider

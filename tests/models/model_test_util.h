@@ -1,0 +1,148 @@
+// Shared by the model tests: where inputs lie, folders made on the fly, and a greedy decoder of one
+// sequence.
+#pragma once
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "models/transformer.h"
+#include "models/weights.h"
+#include "runtime/comm/target_group.h"
+
+namespace outrider::test {
+
+inline std::filesystem::path golden_dir() {
+  return std::filesystem::path(OUTRIDER_SOURCE_DIR) / "tests" / "golden" / "models";
+}
+
+// The folder of real inputs, when this machine has it.
+inline std::optional<std::filesystem::path> data_dir() {
+  const char* named = std::getenv("OUTRIDER_DATA");
+  const std::filesystem::path dir =
+      named != nullptr ? std::filesystem::path(named)
+                       : std::filesystem::path(OUTRIDER_SOURCE_DIR) / ".." / "shared" / "data";
+  if (!std::filesystem::is_directory(dir)) return std::nullopt;
+  return dir;
+}
+
+// A folder that goes away with the object.
+class TempDir {
+ public:
+  TempDir() {
+    static std::atomic<int> counter{0};
+    path_ = std::filesystem::temp_directory_path() /
+            ("outrider-models-" + std::to_string(::getpid()) + "-" + std::to_string(counter++));
+    std::filesystem::create_directories(path_);
+  }
+  ~TempDir() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TempDir(const TempDir&) = delete;
+  TempDir& operator=(const TempDir&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+  void write(const std::string& name, const std::string& bytes) const {
+    std::ofstream(path_ / name, std::ios::binary) << bytes;
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+inline std::string read_bytes(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+// Rows of one sequence that stand at positions first, first + 1, ...
+inline void append_rows(Batch& batch,
+                        std::span<const int32_t> tokens,
+                        int32_t first,
+                        std::span<const int32_t> blocks) {
+  batch.block_tables.push_back(blocks);
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    batch.tokens.push_back(tokens[i]);
+    batch.positions.push_back(first + static_cast<int32_t>(i));
+    batch.sequence_of_row.push_back(static_cast<int32_t>(batch.block_tables.size()) - 1);
+  }
+}
+
+inline int32_t lowest_argmax(std::span<const float> logits) {
+  return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+}
+
+// A whole model on one rank with room for one or a few sequences.
+struct LoneModel {
+  ModelConfig config;
+  ops::Context ctx;
+  std::unique_ptr<TargetGroup> group = make_solo_group();
+  std::unique_ptr<Transformer> model;
+
+  LoneModel(const std::filesystem::path& dir,
+            ops::Isa isa,
+            int num_threads = 1,
+            TransformerOptions options = {.block_size = 16,
+                                          .num_blocks = 64,
+                                          .max_rows = 256,
+                                          .max_logit_rows = 256})
+      : config(load_model_config(dir)), ctx(num_threads, isa) {
+    const ModelShard shard = shard_model(config, 0, 1);
+    model = std::make_unique<Transformer>(
+        config, load_weights(dir, config, shard), shard, options, *group, ctx);
+  }
+
+  // Logits of every row, [tokens, vocab].
+  std::vector<float> run(std::span<const int32_t> tokens,
+                         int32_t first,
+                         std::span<const int32_t> blocks) {
+    Batch batch;
+    append_rows(batch, tokens, first, blocks);
+    batch.logit_rows.resize(tokens.size());
+    std::iota(batch.logit_rows.begin(), batch.logit_rows.end(), 0);
+    const auto logits = model->forward(batch);
+    return {logits.begin(), logits.end()};
+  }
+
+  std::vector<int32_t> greedy(std::span<const int32_t> prompt,
+                              int count,
+                              std::span<const int32_t> blocks) {
+    std::vector<int32_t> out;
+    std::vector<float> logits = run(prompt, 0, blocks);
+    auto position = static_cast<int32_t>(prompt.size());
+    while (true) {
+      const auto vocab = static_cast<size_t>(config.vocab_size);
+      out.push_back(lowest_argmax(std::span<const float>(logits).last(vocab)));
+      if (out.size() == static_cast<size_t>(count)) return out;
+      logits = run({&out.back(), 1}, position++, blocks);
+    }
+  }
+};
+
+inline std::vector<int32_t> block_ids(int32_t first, int32_t count) {
+  std::vector<int32_t> ids(static_cast<size_t>(count));
+  std::iota(ids.begin(), ids.end(), first);
+  return ids;
+}
+
+// Every instruction set this machine can run.
+inline std::vector<ops::Isa> available_isas() {
+  std::vector<ops::Isa> isas = {ops::Isa::kScalar};
+  for (const ops::Isa isa : {ops::Isa::kAvx2, ops::Isa::kAvx512}) {
+    if (static_cast<int>(isa) <= static_cast<int>(ops::best_isa())) isas.push_back(isa);
+  }
+  return isas;
+}
+
+}  // namespace outrider::test
