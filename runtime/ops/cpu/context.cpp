@@ -1,0 +1,70 @@
+// Which instruction set a rank computes with, and the context that carries it with the threads.
+#include <string>
+
+#include "runtime/base/error.h"
+#include "runtime/ops/cpu/kernel_choice.h"
+#include "runtime/ops/cpu/thread_pool.h"
+#include "runtime/ops/ops.h"
+
+namespace outrider::ops {
+
+namespace cpu {
+
+const KernelTable& kernels_of(Isa isa) {
+#if defined(OUTRIDER_X86_KERNELS)
+  if (isa == Isa::kAvx512) return kAvx512Kernels;
+  if (isa == Isa::kAvx2) return kAvx2Kernels;
+#endif
+  OUTRIDER_CHECK(isa == Isa::kScalar);
+  return kScalarKernels;
+}
+
+}  // namespace cpu
+
+Isa best_isa() {
+#if defined(OUTRIDER_X86_KERNELS)
+  // These ask the operating system too whether it saves the wide registers.
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                    __builtin_cpu_supports("f16c");
+  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
+                      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+                      __builtin_cpu_supports("avx512vl");
+  if (avx512) return Isa::kAvx512;
+  if (avx2) return Isa::kAvx2;
+#endif
+  return Isa::kScalar;
+}
+
+Isa isa_from_name(const std::string& name) {
+  if (name == "auto") return best_isa();
+  for (const Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512}) {
+    if (name == isa_name(isa)) return isa;
+  }
+  throw Error("unknown instruction set \"" + name + "\": use auto, scalar, avx2 or avx512");
+}
+
+const char* isa_name(Isa isa) {
+  switch (isa) {
+    case Isa::kScalar:
+      return "scalar";
+    case Isa::kAvx2:
+      return "avx2";
+    case Isa::kAvx512:
+      return "avx512";
+  }
+  return "unknown";
+}
+
+Context::Context(int num_threads, Isa isa) : isa_(isa) {
+  if (isa > best_isa()) {
+    throw Error(std::string("this CPU has no ") + isa_name(isa) + "; the best it has is " +
+                isa_name(best_isa()));
+  }
+  threads_ = std::make_unique<ThreadPool>(num_threads);
+}
+
+Context::~Context() = default;
+
+int Context::num_threads() const { return threads_->num_threads(); }
+
+}  // namespace outrider::ops

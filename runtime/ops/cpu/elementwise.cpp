@@ -1,0 +1,165 @@
+// The ops that work row by row or element by element: embedding, norms, rotary positions,
+// activation, sums, copies. Each result depends on its own row only, so how rows are cut over
+// threads cannot change a bit.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "runtime/base/error.h"
+#include "runtime/ops/cpu/kernel_choice.h"
+#include "runtime/ops/cpu/thread_pool.h"
+#include "runtime/ops/half.h"
+#include "runtime/ops/ops.h"
+
+namespace outrider::ops {
+namespace {
+
+// Below this many elements one thread is faster than a hand-over.
+constexpr int64_t kInlineElements = 1 << 14;
+
+void widen(float* out, const std::byte* row, int64_t n, DType dtype) {
+  if (dtype == DType::kF32) {
+    std::memcpy(out, row, static_cast<size_t>(n) * sizeof(float));
+    return;
+  }
+  const uint16_t* bits = reinterpret_cast<const uint16_t*>(row);
+  if (dtype == DType::kBF16) {
+    for (int64_t i = 0; i < n; ++i) out[i] = bf16_to_float(bits[i]);
+  } else {
+    for (int64_t i = 0; i < n; ++i) out[i] = f16_to_float(bits[i]);
+  }
+}
+
+void norm_one(const cpu::KernelTable& table,
+              float* out,
+              const float* x,
+              const float* weight,
+              int64_t n,
+              float eps) {
+  const float mean = table.sum_of_squares(x, n) / static_cast<float>(n);
+  table.scale_by_weight(out, x, 1.0f / std::sqrt(mean + eps), weight, n);
+}
+
+// Cos and sin of one row's angles; fp32 throughout, as the models were trained and are served
+// elsewhere.
+void rope_angles(const Rope& rope, int32_t position, float* cosines, float* sines) {
+  for (size_t i = 0; i < rope.inv_freq.size(); ++i) {
+    const float angle = static_cast<float>(position) * rope.inv_freq[i];
+    cosines[i] = std::cos(angle) * rope.attention_factor;
+    sines[i] = std::sin(angle) * rope.attention_factor;
+  }
+}
+
+void rotate_head(float* x, const float* cosines, const float* sines, int64_t half) {
+  for (int64_t i = 0; i < half; ++i) {
+    const float first = x[i];
+    const float second = x[i + half];
+    x[i] = first * cosines[i] - second * sines[i];
+    x[i + half] = second * cosines[i] + first * sines[i];
+  }
+}
+
+}  // namespace
+
+void embed(Context& ctx, float* out, std::span<const int32_t> ids, const EmbeddingTable& table) {
+  const int64_t rows = static_cast<int64_t>(ids.size());
+  const int64_t row_bytes = table.n * static_cast<int64_t>(dtype_bytes(table.dtype));
+  ctx.threads().for_range(rows, rows * table.n < kInlineElements, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const int64_t row = int64_t{ids[static_cast<size_t>(r)]} - table.first_id;
+      float* to = out + r * table.n;
+      if (row < 0 || row >= table.n_rows) {
+        std::fill_n(to, table.n, 0.0f);
+      } else {
+        widen(to, table.data + row * row_bytes, table.n, table.dtype);
+      }
+    }
+  });
+}
+
+void rms_norm(Context& ctx,
+              float* out,
+              const float* x,
+              const float* weight,
+              int64_t rows,
+              int64_t n,
+              float eps) {
+  const cpu::KernelTable& table = cpu::kernels_of(ctx.isa());
+  ctx.threads().for_range(rows, rows * n < kInlineElements, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) norm_one(table, out + r * n, x + r * n, weight, n, eps);
+  });
+}
+
+void rms_norm_heads(Context& ctx,
+                    float* x,
+                    int64_t rows,
+                    int64_t stride,
+                    int64_t n_heads,
+                    int64_t head_dim,
+                    const float* weight,
+                    float eps) {
+  const cpu::KernelTable& table = cpu::kernels_of(ctx.isa());
+  const bool small = rows * n_heads * head_dim < kInlineElements;
+  ctx.threads().for_range(rows, small, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      for (int64_t h = 0; h < n_heads; ++h) {
+        float* head = x + r * stride + h * head_dim;
+        norm_one(table, head, head, weight, head_dim, eps);
+      }
+    }
+  });
+}
+
+void rope(Context& ctx,
+          float* x,
+          int64_t rows,
+          int64_t stride,
+          int64_t n_heads,
+          int64_t head_dim,
+          std::span<const int32_t> positions,
+          const Rope& rope) {
+  const int64_t half = static_cast<int64_t>(rope.inv_freq.size());
+  OUTRIDER_CHECK(2 * half <= head_dim);
+  ctx.threads().for_range(
+      rows, rows * n_heads * head_dim < kInlineElements, [&](int64_t begin, int64_t end) {
+        std::vector<float> angles(static_cast<size_t>(2 * half));
+        float* cosines = angles.data();
+        float* sines = cosines + half;
+        for (int64_t r = begin; r < end; ++r) {
+          rope_angles(rope, positions[static_cast<size_t>(r)], cosines, sines);
+          for (int64_t h = 0; h < n_heads; ++h) {
+            rotate_head(x + r * stride + h * head_dim, cosines, sines, half);
+          }
+        }
+      });
+}
+
+void silu_mul(Context& ctx, float* out, const float* gate_up, int64_t rows, int64_t n) {
+  const cpu::KernelTable& table = cpu::kernels_of(ctx.isa());
+  ctx.threads().for_range(rows, rows * n < kInlineElements, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const float* gate = gate_up + r * 2 * n;
+      table.silu_mul(out + r * n, gate, gate + n, n);
+    }
+  });
+}
+
+void add(Context& ctx, float* x, const float* y, int64_t count) {
+  ctx.threads().for_range(count, count < kInlineElements, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) x[i] += y[i];
+  });
+}
+
+void gather_rows(
+    Context& ctx, float* out, const float* x, std::span<const int32_t> row_ids, int64_t n) {
+  const int64_t rows = static_cast<int64_t>(row_ids.size());
+  ctx.threads().for_range(rows, rows * n < kInlineElements, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const int64_t from = row_ids[static_cast<size_t>(r)];
+      std::memmove(out + r * n, x + from * n, static_cast<size_t>(n) * sizeof(float));
+    }
+  });
+}
+
+}  // namespace outrider::ops

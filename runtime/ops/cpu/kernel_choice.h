@@ -1,0 +1,13 @@
+// From an instruction set's name to its kernels. Kept apart from kernels.h, which the ISA-specific
+// files include.
+#pragma once
+
+#include "runtime/ops/cpu/kernels.h"
+#include "runtime/ops/ops.h"
+
+namespace outrider::ops::cpu {
+
+// The table of an instruction set this CPU has (Context's constructor has checked that).
+const KernelTable& kernels_of(Isa isa);
+
+}  // namespace outrider::ops::cpu

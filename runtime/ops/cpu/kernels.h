@@ -1,0 +1,75 @@
+// The inner kernels: raw pointers in, raw pointers out, one table per instruction set. The wrappers
+// in this folder own shapes and threads and call these; the ISA-specific files that implement them
+// include nothing of the standard library but integer types, so that no template compiled for AVX
+// can be linked into code that runs without it. Invariant: all three tables give the same bits;
+// every sum has one order, fixed by absolute indices.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace outrider::ops::cpu {
+
+// Kernels are written over vectors of this many floats, whatever the registers hold.
+inline constexpr int kLanes = 16;
+// Weights are packed in panels of kPanel outputs. An output's sum over the inner dimension is cut
+// every kInnerChunk elements: within a chunk one chain of fma, the chunks added in order.
+inline constexpr int64_t kPanel = 64;
+inline constexpr int64_t kInnerChunk = 256;
+// Most rows of one linear_* call; the weights of the panel are read from memory once for all of
+// them.
+inline constexpr int64_t kMaxLinearRows = 128;
+// Attention cuts the positions of a sequence at multiples of this.
+inline constexpr int64_t kPositionChunk = 128;
+
+// totals[r * kPanel + o] = sum_i in[r * in_stride + i] * weight[o][i] for the kPanel outputs of one
+// panel. bf16 panels hold pairs: dword (i / 2) * kPanel + o is element i in its low and i + 1 in
+// its high half. f32 and f16 panels hold element i of output o at i * kPanel + o.
+struct LinearPanel {
+  const void* weights = nullptr;
+  int64_t n_in = 0;
+  const float* in = nullptr;
+  int64_t in_stride = 0;
+  int64_t rows = 0;  // 1 .. kMaxLinearRows
+  float* totals = nullptr;
+};
+
+// One row's query heads of one KV head over one chunk of positions. A partial result is [max, sum,
+// value sums of head_dim] per query head, side by side.
+struct AttentionPiece {
+  const float* queries = nullptr;  // [group, head_dim]
+  int64_t group = 0;
+  int64_t head_dim = 0;
+  float scale = 1.0f;
+  const float* keys = nullptr;
+  const float* values = nullptr;
+  const int64_t* offsets = nullptr;  // [count] of each position's vector from keys and from values
+  int64_t first = 0;                 // slot in the chunk of the first position
+  int64_t count = 0;                 // positions, at least 1; first + count <= kPositionChunk
+  float* scores = nullptr;           // scratch [group, kPositionChunk]
+  float* partials = nullptr;         // [group, head_dim + 2]
+};
+
+struct KernelTable {
+  void (*linear_f32)(const LinearPanel&);
+  void (*linear_bf16)(const LinearPanel&);
+  void (*linear_f16)(const LinearPanel&);
+  float (*sum_of_squares)(const float* x, int64_t n);
+  void (*scale_by_weight)(float* out, const float* x, float scale, const float* weight, int64_t n);
+  void (*silu_mul)(float* out, const float* gate, const float* up, int64_t n);
+  void (*exponential)(float* out, const float* x, int64_t n);
+  void (*attention_piece)(const AttentionPiece&);
+  // Folds a later chunk's partial of one head into the running one.
+  void (*attention_merge)(float* running, const float* partial, int64_t head_dim);
+  void (*attention_finish)(float* out, const float* running, int64_t head_dim);
+  // Reads num_bytes (a multiple of 1024) once, for bandwidth measurements; returns a mix of what it
+  // read.
+  uint32_t (*read_stream)(const void* data, int64_t num_bytes);
+};
+
+// Defined in kernels_<isa>.cpp.
+extern const KernelTable kScalarKernels;
+extern const KernelTable kAvx2Kernels;
+extern const KernelTable kAvx512Kernels;
+
+}  // namespace outrider::ops::cpu

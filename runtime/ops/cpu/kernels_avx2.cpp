@@ -1,0 +1,165 @@
+// AVX2 (with fma and f16c) kernels: one 16-lane vector is two registers. Compiled with those flags,
+// so it may include nothing whose inline functions could be linked elsewhere (see kernels.h).
+// Called through KernelTable only.
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "runtime/ops/cpu/kernels.h"
+
+#define OUTRIDER_INLINE [[gnu::always_inline]] inline
+#define OUTRIDER_NOINLINE [[gnu::noinline]]
+
+namespace outrider::ops::cpu::avx2 {
+namespace {
+
+struct Lanes {
+  __m256 low;   // lanes 0 .. 7
+  __m256 high;  // lanes 8 .. 15
+};
+
+constexpr int kDotPositions = 4;
+// Sixteen registers: accumulators, converted weights and one activation must fit.
+constexpr int vectors_for_rows(int rows) { return rows == 1 ? 4 : rows == 2 ? 2 : 1; }
+
+OUTRIDER_INLINE Lanes zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
+OUTRIDER_INLINE Lanes constant(float value) {
+  return {_mm256_set1_ps(value), _mm256_set1_ps(value)};
+}
+OUTRIDER_INLINE Lanes broadcast(const float* x) {
+  const __m256 value = _mm256_broadcast_ss(x);
+  return {value, value};
+}
+OUTRIDER_INLINE Lanes load(const float* x) { return {_mm256_loadu_ps(x), _mm256_loadu_ps(x + 8)}; }
+OUTRIDER_INLINE __m256i first_lanes(int count) {
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(count), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+OUTRIDER_INLINE Lanes load_partial(const float* x, int count) {
+  if (count <= 8) return {_mm256_maskload_ps(x, first_lanes(count)), _mm256_setzero_ps()};
+  return {_mm256_loadu_ps(x), _mm256_maskload_ps(x + 8, first_lanes(count - 8))};
+}
+OUTRIDER_INLINE void store(float* x, Lanes value) {
+  _mm256_storeu_ps(x, value.low);
+  _mm256_storeu_ps(x + 8, value.high);
+}
+OUTRIDER_INLINE void store_partial(float* x, Lanes value, int count) {
+  _mm256_maskstore_ps(x, first_lanes(count), value.low);
+  if (count > 8) _mm256_maskstore_ps(x + 8, first_lanes(count - 8), value.high);
+}
+OUTRIDER_INLINE Lanes add(Lanes a, Lanes b) {
+  return {_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)};
+}
+OUTRIDER_INLINE Lanes sub(Lanes a, Lanes b) {
+  return {_mm256_sub_ps(a.low, b.low), _mm256_sub_ps(a.high, b.high)};
+}
+OUTRIDER_INLINE Lanes mul(Lanes a, Lanes b) {
+  return {_mm256_mul_ps(a.low, b.low), _mm256_mul_ps(a.high, b.high)};
+}
+OUTRIDER_INLINE Lanes div(Lanes a, Lanes b) {
+  return {_mm256_div_ps(a.low, b.low), _mm256_div_ps(a.high, b.high)};
+}
+OUTRIDER_INLINE Lanes max(Lanes a, Lanes b) {
+  return {_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)};
+}
+OUTRIDER_INLINE Lanes fma(Lanes a, Lanes b, Lanes c) {
+  return {_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
+}
+
+// max and min give their second operand when one is NaN.
+OUTRIDER_INLINE __m256 clamp_half(__m256 x, float low, float high) {
+  return _mm256_min_ps(_mm256_set1_ps(high), _mm256_max_ps(_mm256_set1_ps(low), x));
+}
+OUTRIDER_INLINE Lanes clamp_keeping_nan(Lanes x, float low, float high) {
+  return {clamp_half(x.low, low, high), clamp_half(x.high, low, high)};
+}
+
+// y * 2^n, n being the low bits of shifted = 1.5 * 2^23 + n; in two factors, each within the
+// exponent's range.
+OUTRIDER_INLINE __m256 scale_half(__m256 y, __m256 shifted) {
+  const __m256i n = _mm256_sub_epi32(_mm256_castps_si256(shifted), _mm256_set1_epi32(0x4B400000));
+  const __m256i half = _mm256_srai_epi32(n, 1);
+  const __m256i bias = _mm256_set1_epi32(127);
+  const __m256i first = _mm256_slli_epi32(_mm256_add_epi32(half, bias), 23);
+  const __m256i second = _mm256_slli_epi32(_mm256_add_epi32(_mm256_sub_epi32(n, half), bias), 23);
+  return _mm256_mul_ps(_mm256_mul_ps(y, _mm256_castsi256_ps(first)), _mm256_castsi256_ps(second));
+}
+OUTRIDER_INLINE Lanes scale_by_power_of_two(Lanes y, Lanes shifted) {
+  return {scale_half(y.low, shifted.low), scale_half(y.high, shifted.high)};
+}
+
+OUTRIDER_INLINE __m256 low_bf16(__m256i both) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(both, 16));
+}
+OUTRIDER_INLINE __m256 high_bf16(__m256i both) {
+  return _mm256_castsi256_ps(
+      _mm256_and_si256(both, _mm256_set1_epi32(static_cast<int>(0xFFFF0000u))));
+}
+OUTRIDER_INLINE void load_bf16_pair(const char* at, Lanes& low, Lanes& high) {
+  const __m256i first = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at));
+  const __m256i second = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at + 32));
+  low = {low_bf16(first), low_bf16(second)};
+  high = {high_bf16(first), high_bf16(second)};
+}
+OUTRIDER_INLINE Lanes load_f16(const char* at) {
+  return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at))),
+          _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at + 16)))};
+}
+OUTRIDER_INLINE void prefetch(const char* at) { _mm_prefetch(at, _MM_HINT_T0); }
+
+OUTRIDER_INLINE float fold_add(Lanes x) {
+  const __m256 eight = _mm256_add_ps(x.low, x.high);
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+OUTRIDER_INLINE float fold_max(Lanes x) {
+  const __m256 eight = _mm256_max_ps(x.low, x.high);
+  const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+template <int kCount>
+OUTRIDER_INLINE void fold_add_many(const Lanes* sums, float scale, float* out) {
+  for (int j = 0; j < kCount; ++j) out[j] = fold_add(sums[j]) * scale;
+}
+
+#include "runtime/ops/cpu/attention_body.h"
+#include "runtime/ops/cpu/linear_body.h"
+
+uint32_t read_stream(const void* data, int64_t num_bytes) {
+  const char* at = static_cast<const char*>(data);
+  __m256i mix[4] = {};
+  for (int64_t i = 0; i < num_bytes; i += 128) {
+    prefetch(at + i + 8192);
+    prefetch(at + i + 8256);
+    for (int lane = 0; lane < 4; ++lane) {
+      const __m256i* from = reinterpret_cast<const __m256i*>(at + i + lane * 32);
+      mix[lane] = _mm256_xor_si256(mix[lane], _mm256_loadu_si256(from));
+    }
+  }
+  const __m256i all =
+      _mm256_xor_si256(_mm256_xor_si256(mix[0], mix[1]), _mm256_xor_si256(mix[2], mix[3]));
+  alignas(32) uint32_t parts[8];
+  _mm256_store_si256(reinterpret_cast<__m256i*>(parts), all);
+  return parts[0] ^ parts[1] ^ parts[2] ^ parts[3] ^ parts[4] ^ parts[5] ^ parts[6] ^ parts[7];
+}
+
+}  // namespace
+}  // namespace outrider::ops::cpu::avx2
+
+namespace outrider::ops::cpu {
+const KernelTable kAvx2Kernels = {
+    .linear_f32 = avx2::linear_panel<avx2::F32Weights>,
+    .linear_bf16 = avx2::linear_panel<avx2::Bf16Weights>,
+    .linear_f16 = avx2::linear_panel<avx2::F16Weights>,
+    .sum_of_squares = avx2::sum_of_squares,
+    .scale_by_weight = avx2::scale_by_weight,
+    .silu_mul = avx2::silu_mul,
+    .exponential = avx2::exponential_of_array,
+    .attention_piece = avx2::attention_piece,
+    .attention_merge = avx2::attention_merge,
+    .attention_finish = avx2::attention_finish,
+    .read_stream = avx2::read_stream,
+};
+}  // namespace outrider::ops::cpu

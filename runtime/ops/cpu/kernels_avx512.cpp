@@ -1,0 +1,147 @@
+// AVX-512 (f, bw, dq, vl) kernels: one 16-lane vector is one register. Compiled with those flags,
+// so it may include nothing whose inline functions could be linked elsewhere (see kernels.h).
+// Called through KernelTable only.
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "runtime/ops/cpu/kernels.h"
+
+#define OUTRIDER_INLINE [[gnu::always_inline]] inline
+#define OUTRIDER_NOINLINE [[gnu::noinline]]
+
+namespace outrider::ops::cpu::avx512 {
+namespace {
+
+using Lanes = __m512;
+
+constexpr int kDotPositions = 16;
+constexpr int vectors_for_rows(int) { return 4; }
+
+OUTRIDER_INLINE Lanes zero() { return _mm512_setzero_ps(); }
+OUTRIDER_INLINE Lanes constant(float value) { return _mm512_set1_ps(value); }
+OUTRIDER_INLINE Lanes broadcast(const float* x) { return _mm512_set1_ps(*x); }
+OUTRIDER_INLINE Lanes load(const float* x) { return _mm512_loadu_ps(x); }
+OUTRIDER_INLINE __mmask16 first_lanes(int count) {
+  return static_cast<__mmask16>((1u << count) - 1u);
+}
+OUTRIDER_INLINE Lanes load_partial(const float* x, int count) {
+  return _mm512_maskz_loadu_ps(first_lanes(count), x);
+}
+OUTRIDER_INLINE void store(float* x, Lanes value) { _mm512_storeu_ps(x, value); }
+OUTRIDER_INLINE void store_partial(float* x, Lanes value, int count) {
+  _mm512_mask_storeu_ps(x, first_lanes(count), value);
+}
+OUTRIDER_INLINE Lanes add(Lanes a, Lanes b) { return _mm512_add_ps(a, b); }
+OUTRIDER_INLINE Lanes sub(Lanes a, Lanes b) { return _mm512_sub_ps(a, b); }
+OUTRIDER_INLINE Lanes mul(Lanes a, Lanes b) { return _mm512_mul_ps(a, b); }
+OUTRIDER_INLINE Lanes div(Lanes a, Lanes b) { return _mm512_div_ps(a, b); }
+OUTRIDER_INLINE Lanes max(Lanes a, Lanes b) { return _mm512_max_ps(a, b); }
+OUTRIDER_INLINE Lanes fma(Lanes a, Lanes b, Lanes c) { return _mm512_fmadd_ps(a, b, c); }
+
+// max and min give their second operand when one is NaN.
+OUTRIDER_INLINE Lanes clamp_keeping_nan(Lanes x, float low, float high) {
+  return _mm512_min_ps(constant(high), _mm512_max_ps(constant(low), x));
+}
+
+// y * 2^n, n being the low bits of shifted = 1.5 * 2^23 + n; in two factors, each within the
+// exponent's range.
+OUTRIDER_INLINE Lanes scale_by_power_of_two(Lanes y, Lanes shifted) {
+  const __m512i n = _mm512_sub_epi32(_mm512_castps_si512(shifted), _mm512_set1_epi32(0x4B400000));
+  const __m512i half = _mm512_srai_epi32(n, 1);
+  const __m512i bias = _mm512_set1_epi32(127);
+  const __m512i first = _mm512_slli_epi32(_mm512_add_epi32(half, bias), 23);
+  const __m512i second = _mm512_slli_epi32(_mm512_add_epi32(_mm512_sub_epi32(n, half), bias), 23);
+  return mul(mul(y, _mm512_castsi512_ps(first)), _mm512_castsi512_ps(second));
+}
+
+OUTRIDER_INLINE void load_bf16_pair(const char* at, Lanes& low, Lanes& high) {
+  const __m512i both = _mm512_loadu_si512(at);
+  low = _mm512_castsi512_ps(_mm512_slli_epi32(both, 16));
+  high =
+      _mm512_castsi512_ps(_mm512_and_si512(both, _mm512_set1_epi32(static_cast<int>(0xFFFF0000u))));
+}
+OUTRIDER_INLINE Lanes load_f16(const char* at) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)));
+}
+OUTRIDER_INLINE void prefetch(const char* at) { _mm_prefetch(at, _MM_HINT_T0); }
+
+OUTRIDER_INLINE __m256 fold_to_8(Lanes x) {
+  return _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
+}
+OUTRIDER_INLINE float fold_add(Lanes x) {
+  const __m256 eight = fold_to_8(x);
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+OUTRIDER_INLINE float fold_max(Lanes x) { return _mm512_reduce_max_ps(x); }
+
+// The sums of kCount vectors, times scale, to out. Sixteen at once: the tree of fold_add with two
+// vectors sharing each addition, so the transposition costs nothing extra.
+template <int kCount>
+OUTRIDER_INLINE void fold_add_many(const Lanes* sums, float scale, float* out) {
+  if constexpr (kCount == 16) {
+    Lanes eights[8];
+    Lanes fours[4];
+    Lanes twos[2];
+    // Position 4 b + j comes out of slot b + 4 j.
+    for (int s = 0; s < 8; ++s) {
+      const Lanes a = sums[4 * ((2 * s) % 4) + (2 * s) / 4];
+      const Lanes b = sums[4 * ((2 * s + 1) % 4) + (2 * s + 1) / 4];
+      eights[s] = add(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xEE));
+    }
+    for (int s = 0; s < 4; ++s) {
+      const Lanes a = eights[2 * s];
+      const Lanes b = eights[2 * s + 1];
+      fours[s] = add(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xDD));
+    }
+    for (int s = 0; s < 2; ++s) {
+      const Lanes a = fours[2 * s];
+      const Lanes b = fours[2 * s + 1];
+      twos[s] = add(_mm512_shuffle_ps(a, b, 0x44), _mm512_shuffle_ps(a, b, 0xEE));
+    }
+    const Lanes all =
+        add(_mm512_shuffle_ps(twos[0], twos[1], 0x88), _mm512_shuffle_ps(twos[0], twos[1], 0xDD));
+    store(out, mul(all, constant(scale)));
+  } else {
+    for (int j = 0; j < kCount; ++j) out[j] = fold_add(sums[j]) * scale;
+  }
+}
+
+#include "runtime/ops/cpu/attention_body.h"
+#include "runtime/ops/cpu/linear_body.h"
+
+uint32_t read_stream(const void* data, int64_t num_bytes) {
+  const char* at = static_cast<const char*>(data);
+  __m512i mix[4] = {};
+  for (int64_t i = 0; i < num_bytes; i += 256) {
+    for (int lane = 0; lane < 4; ++lane) {
+      prefetch(at + i + lane * 64 + 8192);
+      mix[lane] = _mm512_xor_si512(mix[lane], _mm512_loadu_si512(at + i + lane * 64));
+    }
+  }
+  const __m512i all =
+      _mm512_xor_si512(_mm512_xor_si512(mix[0], mix[1]), _mm512_xor_si512(mix[2], mix[3]));
+  return static_cast<uint32_t>(_mm512_reduce_add_epi32(all));
+}
+
+}  // namespace
+}  // namespace outrider::ops::cpu::avx512
+
+namespace outrider::ops::cpu {
+const KernelTable kAvx512Kernels = {
+    .linear_f32 = avx512::linear_panel<avx512::F32Weights>,
+    .linear_bf16 = avx512::linear_panel<avx512::Bf16Weights>,
+    .linear_f16 = avx512::linear_panel<avx512::F16Weights>,
+    .sum_of_squares = avx512::sum_of_squares,
+    .scale_by_weight = avx512::scale_by_weight,
+    .silu_mul = avx512::silu_mul,
+    .exponential = avx512::exponential_of_array,
+    .attention_piece = avx512::attention_piece,
+    .attention_merge = avx512::attention_merge,
+    .attention_finish = avx512::attention_finish,
+    .read_stream = avx512::read_stream,
+};
+}  // namespace outrider::ops::cpu

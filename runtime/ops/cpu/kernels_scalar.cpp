@@ -1,0 +1,144 @@
+// Scalar kernels: the definition of every result, and the way to run on a CPU without AVX2. A
+// 16-lane vector is an array; fma is the library's, which rounds once on every machine. Called
+// through KernelTable only.
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "runtime/ops/cpu/kernels.h"
+#include "runtime/ops/half.h"
+
+#define OUTRIDER_INLINE inline
+#define OUTRIDER_NOINLINE
+
+namespace outrider::ops::cpu::scalar {
+namespace {
+
+struct Lanes {
+  float at[16];
+};
+
+constexpr int kDotPositions = 1;
+constexpr int vectors_for_rows(int) { return 1; }
+
+template <typename Function>
+inline Lanes each(Function function) {
+  Lanes result;
+  for (int i = 0; i < 16; ++i) result.at[i] = function(i);
+  return result;
+}
+
+inline Lanes constant(float value) {
+  return each([&](int) { return value; });
+}
+inline Lanes zero() { return constant(0.0f); }
+inline Lanes broadcast(const float* x) { return constant(*x); }
+inline Lanes load(const float* x) {
+  return each([&](int i) { return x[i]; });
+}
+inline Lanes load_partial(const float* x, int count) {
+  return each([&](int i) { return i < count ? x[i] : 0.0f; });
+}
+inline void store_partial(float* x, const Lanes& value, int count) {
+  for (int i = 0; i < count; ++i) x[i] = value.at[i];
+}
+inline void store(float* x, const Lanes& value) { store_partial(x, value, 16); }
+inline Lanes add(const Lanes& a, const Lanes& b) {
+  return each([&](int i) { return a.at[i] + b.at[i]; });
+}
+inline Lanes sub(const Lanes& a, const Lanes& b) {
+  return each([&](int i) { return a.at[i] - b.at[i]; });
+}
+inline Lanes mul(const Lanes& a, const Lanes& b) {
+  return each([&](int i) { return a.at[i] * b.at[i]; });
+}
+inline Lanes div(const Lanes& a, const Lanes& b) {
+  return each([&](int i) { return a.at[i] / b.at[i]; });
+}
+inline Lanes max(const Lanes& a, const Lanes& b) {
+  return each([&](int i) { return a.at[i] > b.at[i] ? a.at[i] : b.at[i]; });
+}
+inline Lanes fma(const Lanes& a, const Lanes& b, const Lanes& c) {
+  return each([&](int i) { return __builtin_fmaf(a.at[i], b.at[i], c.at[i]); });
+}
+inline Lanes clamp_keeping_nan(const Lanes& x, float low, float high) {
+  return each([&](int i) { return x.at[i] < low ? low : x.at[i] > high ? high : x.at[i]; });
+}
+
+// y * 2^n, n being the low bits of shifted = 1.5 * 2^23 + n; in two factors, each within the
+// exponent's range.
+inline float scale_one(float y, float shifted) {
+  const int32_t n = static_cast<int32_t>(std::bit_cast<uint32_t>(shifted) - 0x4B400000u);
+  const int32_t half = n >> 1;
+  const uint32_t first = (static_cast<uint32_t>(half) + 127u) << 23;
+  const uint32_t second = (static_cast<uint32_t>(n) - static_cast<uint32_t>(half) + 127u) << 23;
+  return y * std::bit_cast<float>(first) * std::bit_cast<float>(second);
+}
+inline Lanes scale_by_power_of_two(const Lanes& y, const Lanes& shifted) {
+  return each([&](int i) { return scale_one(y.at[i], shifted.at[i]); });
+}
+
+inline void load_bf16_pair(const char* at, Lanes& low, Lanes& high) {
+  uint32_t both[16];
+  std::memcpy(both, at, sizeof(both));
+  low = each([&](int i) { return std::bit_cast<float>(both[i] << 16); });
+  high = each([&](int i) { return std::bit_cast<float>(both[i] & 0xFFFF0000u); });
+}
+inline Lanes load_f16(const char* at) {
+  uint16_t bits[16];
+  std::memcpy(bits, at, sizeof(bits));
+  return each([&](int i) { return f16_to_float(bits[i]); });
+}
+inline void prefetch(const char*) {}
+
+inline float fold_add(Lanes x) {
+  for (int width = 8; width >= 1; width /= 2) {
+    for (int i = 0; i < width; ++i) x.at[i] += x.at[i + width];
+  }
+  return x.at[0];
+}
+inline float fold_max(Lanes x) {
+  for (int width = 8; width >= 1; width /= 2) {
+    for (int i = 0; i < width; ++i) x.at[i] = x.at[i] > x.at[i + width] ? x.at[i] : x.at[i + width];
+  }
+  return x.at[0];
+}
+template <int kCount>
+inline void fold_add_many(const Lanes* sums, float scale, float* out) {
+  for (int j = 0; j < kCount; ++j) out[j] = fold_add(sums[j]) * scale;
+}
+
+#include "runtime/ops/cpu/attention_body.h"
+#include "runtime/ops/cpu/linear_body.h"
+
+uint32_t read_stream(const void* data, int64_t num_bytes) {
+  const char* at = static_cast<const char*>(data);
+  uint64_t mix[4] = {};
+  for (int64_t i = 0; i < num_bytes; i += 32) {
+    uint64_t words[4];
+    std::memcpy(words, at + i, sizeof(words));
+    for (int lane = 0; lane < 4; ++lane) mix[lane] ^= words[lane];
+  }
+  const uint64_t all = mix[0] ^ mix[1] ^ mix[2] ^ mix[3];
+  return static_cast<uint32_t>(all ^ (all >> 32));
+}
+
+}  // namespace
+}  // namespace outrider::ops::cpu::scalar
+
+namespace outrider::ops::cpu {
+const KernelTable kScalarKernels = {
+    .linear_f32 = scalar::linear_panel<scalar::F32Weights>,
+    .linear_bf16 = scalar::linear_panel<scalar::Bf16Weights>,
+    .linear_f16 = scalar::linear_panel<scalar::F16Weights>,
+    .sum_of_squares = scalar::sum_of_squares,
+    .scale_by_weight = scalar::scale_by_weight,
+    .silu_mul = scalar::silu_mul,
+    .exponential = scalar::exponential_of_array,
+    .attention_piece = scalar::attention_piece,
+    .attention_merge = scalar::attention_merge,
+    .attention_finish = scalar::attention_finish,
+    .read_stream = scalar::read_stream,
+};
+}  // namespace outrider::ops::cpu
