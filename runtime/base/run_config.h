@@ -1,0 +1,48 @@
+// Everything a run can be told, as plain values with their defaults. config.h fills it from the
+// command line, the environment and YAML; every rank holds the same.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace outrider {
+
+struct SpeculativeConfig {
+  std::string method =
+      "auto";         // auto, draft_model, ngram, none; auto = draft_model when model is set
+  std::string model;  // the draft's folder, or "embedded"
+  int32_t num_speculative_tokens = 4;
+  int32_t prompt_lookup_max = 4;
+  int32_t prompt_lookup_min = 2;
+  std::string rejection_sample_method = "auto";  // auto, standard, coupled
+  int32_t num_draft_candidates = 16;  // entries of the draft's distribution that are kept and sent
+};
+
+struct RunConfig {
+  std::string model = "embedded";          // a Hugging Face folder, or "embedded"
+  std::string served_model_name;           // empty = the model's folder name
+  std::string chat_template;               // a file; empty = the model's
+  std::string generation_config = "auto";  // auto = the model's sampling defaults, vllm = none
+  int32_t tensor_parallel_size = 0;  // 0 = under MPI all ranks but the draft's, in one process 1
+  int32_t max_model_len = 0;         // 0 = the model's
+  int32_t max_num_seqs = 16;
+  int32_t max_num_batched_tokens = 512;
+  int32_t block_size = 16;
+  int64_t kv_cache_memory_bytes =
+      0;                // per target rank; 0 = enough for max_num_seqs full contexts, at most 4 GiB
+  int32_t threads = 0;  // per rank; 0 = the host's cores divided among its ranks
+  std::string isa = "auto";  // auto, scalar, avx2, avx512
+  std::string device = "cpu";
+  SpeculativeConfig speculative;
+
+  std::string host = "127.0.0.1";
+  int32_t port = 8000;
+  std::vector<std::string> api_keys;
+  int32_t max_num_queued_reqs = 256;
+  int32_t max_logprobs = 20;
+  double shutdown_timeout_s = 30;
+  std::string log_level = "info";
+};
+
+}  // namespace outrider

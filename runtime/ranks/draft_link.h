@@ -1,0 +1,64 @@
+// The coordinator's end of the link to the draft: sends requests, takes blocks, and knows how long
+// waiting is worth it and when the draft counts as down. Nothing here waits; a draft that hangs,
+// dies or is slow costs at most the round's deadline, and soon not even that.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "runtime/comm/world.h"
+#include "scheduler/engine.h"
+#include "scheduler/round.h"
+
+namespace outrider {
+
+class DraftLink {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  DraftLink(World& world, int draft_rank, uint32_t epoch);
+
+  // Fills in the serial and sends; a request that carries nothing is not sent.
+  void send(DraftRequest request, Clock::time_point now);
+  // All replies that have arrived. Damaged and stale frames are dropped and counted.
+  std::vector<DraftReply> receive(Clock::time_point now);
+  void send_shutdown();
+
+  // Until when this round may wait for blocks: clamp(2 x the usual answer time, 2 ms, max(50 ms,
+  // one target round)) after the request went out. After misses in a row the wait is skipped for a
+  // while, longer each time.
+  Clock::time_point deadline(double target_round_s) const;
+  // Tells how the round's wait ended.
+  void note_wait(bool complete);
+
+  // Down when an answer is overdue and nothing was heard meanwhile; up again with the next frame.
+  DraftState update_state(Clock::time_point now);
+
+  uint64_t num_deadline_misses() const { return num_deadline_misses_; }
+  uint64_t num_dropped_frames() const { return num_dropped_frames_; }
+  double draft_step_s() const { return draft_step_s_; }  // moving average; 0 = not known
+
+ private:
+  void note_answer(const DraftReply& reply, Clock::time_point now);
+
+  World& world_;
+  const int draft_rank_;
+  const uint32_t epoch_;
+  uint64_t next_serial_ = 1;
+  std::optional<uint64_t> unanswered_serial_;  // newest request that asked for a block
+  Clock::time_point sent_at_{};
+  std::optional<Clock::time_point>
+      waiting_since_;    // oldest moment from which nothing was heard though asked
+  double answer_s_ = 0;  // moving average of the time from request to answer
+  double draft_step_s_ = 0;
+  double down_after_s_;  // grows when a draft that counted as down turns out to be slow
+  int num_misses_in_row_ = 0;
+  int num_rounds_to_skip_ = 0;
+  DraftState state_ = DraftState::kUp;
+  uint64_t num_deadline_misses_ = 0;
+  uint64_t num_dropped_frames_ = 0;
+};
+
+}  // namespace outrider

@@ -1,0 +1,231 @@
+// See job.h.
+#include "runtime/ranks/job.h"
+
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include "runtime/base/log.h"
+#include "runtime/ranks/draft.h"
+#include "runtime/ranks/model_loader.h"
+#include "runtime/ranks/roll_call.h"
+
+namespace outrider {
+namespace {
+
+constexpr int kExitUsage = 2;
+constexpr int kExitAborted = 70;
+// One life of the engine per job, for now; a draft that comes back after a restart would carry
+// another.
+constexpr uint32_t kEpoch = 1;
+
+std::string read_text_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw Error(fmt::format("cannot read {}", path));
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+int threads_per_rank(const RunConfig& config, const RankLayout& layout, int num_ranks_here) {
+  if (config.threads > 0) return config.threads;
+  const int num_cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  // The draft works while the targets wait and the other way round, so it does not count.
+  const int num_targets_here = std::min(layout.num_targets, num_ranks_here);
+  return std::max(1, num_cores / std::max(1, num_targets_here));
+}
+
+// What rank 0 needs beside its shard.
+struct FrontDesk {
+  std::shared_ptr<const Tokenizer> tokenizer;
+  std::optional<ChatTemplate> chat_template;
+  GenerationDefaults defaults;
+};
+
+FrontDesk open_front_desk(const RunConfig& config) {
+  const auto folder = model_folder(config.model, Role::kTarget);
+  FrontDesk desk;
+  desk.tokenizer = Tokenizer::load(folder);
+  desk.chat_template = config.chat_template.empty()
+                           ? ChatTemplate::load(folder)
+                           : ChatTemplate::parse(read_text_file(config.chat_template));
+  if (config.generation_config == "auto") desk.defaults = load_generation_defaults(folder);
+  return desk;
+}
+
+PlannerConfig planner_config(const RunConfig& config,
+                             const RankLayout& layout,
+                             const Transformer& model) {
+  const EngineSizes sizes = engine_sizes(config, model.config(), layout);
+  PlannerConfig planner;
+  planner.block_size = config.block_size;
+  planner.num_blocks = sizes.num_blocks;
+  planner.max_num_seqs = config.max_num_seqs;
+  planner.max_num_batched_tokens = sizes.max_rows;
+  planner.max_model_len = sizes.max_model_len;
+  planner.vocab_size = model.config().vocab_size;
+  planner.draft_method = layout.has_draft                       ? DraftMethod::kDraftModel
+                         : config.speculative.method == "ngram" ? DraftMethod::kNgram
+                                                                : DraftMethod::kNone;
+  planner.num_speculative_tokens = config.speculative.num_speculative_tokens;
+  planner.prompt_lookup_max = config.speculative.prompt_lookup_max;
+  planner.prompt_lookup_min = config.speculative.prompt_lookup_min;
+  return planner;
+}
+
+EngineInfo engine_info(const RunConfig& config,
+                       const RankLayout& layout,
+                       const PlannerConfig& planner) {
+  EngineInfo info;
+  info.model_root = config.model;
+  info.served_model_name = config.served_model_name;
+  if (info.served_model_name.empty()) {
+    info.served_model_name = config.model == "embedded"
+                                 ? "outrider-embedded"
+                                 : std::filesystem::path(config.model).filename().string();
+  }
+  if (info.served_model_name.empty()) info.served_model_name = config.model;
+  info.max_model_len = planner.max_model_len;
+  info.vocab_size = planner.vocab_size;
+  info.num_target_ranks = layout.num_targets;
+  if (planner.draft_method == DraftMethod::kDraftModel) info.draft = config.speculative.model;
+  if (planner.draft_method == DraftMethod::kNgram) info.draft = "ngram";
+  info.num_speculative_tokens = info.draft.empty() ? 0 : planner.num_speculative_tokens;
+  return info;
+}
+
+// An error in the middle of rounds: the other ranks may be inside a collective, so there is no
+// orderly way out.
+[[noreturn]] void end_job(World& world, const std::string& reason) {
+  try {
+    world.abort(reason);
+  } catch (const std::exception&) {  // threads of this process: they end with it
+    log_error("{}", reason);
+  }
+  std::_Exit(kExitAborted);
+}
+
+int run_coordinator(World& world,
+                    const RunConfig& config,
+                    const RankLayout& layout,
+                    LoadedModel& loaded,
+                    const FrontDesk& desk,
+                    const FrontEnd& front_end) {
+  const PlannerConfig planner = planner_config(config, layout, *loaded.model);
+  const EngineInfo info = engine_info(config, layout, planner);
+  ServingMetrics metrics(
+      info.served_model_name, info.max_model_len, std::max(1, info.num_speculative_tokens));
+  TargetRank target(*loaded.model, *loaded.group);
+  Coordinator coordinator({.world = world,
+                           .layout = layout,
+                           .target = target,
+                           .planner = planner,
+                           .info = info,
+                           .metrics = metrics,
+                           .max_num_queued_reqs = config.max_num_queued_reqs,
+                           .epoch = kEpoch});
+  const FrontEndContext context{.config = config,
+                                .engine = coordinator,
+                                .tokenizer = desk.tokenizer,
+                                .chat_template = desk.chat_template,
+                                .model_config = loaded.model->config(),
+                                .defaults = desk.defaults,
+                                .metrics = metrics};
+  int exit_code = 0;
+  std::exception_ptr problem;
+  std::thread front([&] {
+    set_thread_log_name("front");
+    try {
+      exit_code = front_end(context);
+    } catch (...) {
+      problem = std::current_exception();
+    }
+    coordinator.request_stop(Coordinator::Stop::kWhenIdle);
+  });
+  try {
+    coordinator.loop();
+  } catch (const std::exception& error) {
+    end_job(world, error.what());
+  }
+  front.join();
+  if (problem) std::rethrow_exception(problem);
+  return exit_code;
+}
+
+int run_rank(World& world,
+             const RunConfig& config,
+             const RankLayout& layout,
+             int num_ranks_here,
+             const FrontEnd& front_end) {
+  set_thread_log_name(layout.name(world.rank()));
+  const Role role = layout.role(world.rank());
+  const int num_threads = threads_per_rank(config, layout, num_ranks_here);
+  LoadedModel loaded;
+  FrontDesk desk;
+  std::string problem;
+  try {
+    loaded = role == Role::kDraft ? load_draft(config, layout, num_threads)
+                                  : load_target(config,
+                                                layout,
+                                                world.rank(),
+                                                num_threads,
+                                                world.make_target_group(layout.num_targets));
+    if (role == Role::kCoordinator) desk = open_front_desk(config);
+  } catch (const std::exception& error) {
+    problem = error.what();
+  }
+  roll_call(world, layout, problem);
+  switch (role) {
+    case Role::kCoordinator:
+      return run_coordinator(world, config, layout, loaded, desk, front_end);
+    case Role::kTarget: {
+      try {
+        TargetRank target(*loaded.model, *loaded.group);
+        run_target_loop(world, layout, target);
+      } catch (const std::exception& error) {
+        end_job(world, error.what());
+      }
+      return 0;
+    }
+    case Role::kDraft: {
+      const auto target_config = load_model_config(model_folder(config.model, Role::kTarget));
+      DraftWorker worker(*loaded.model,
+                         {.target_vocab_size = target_config.vocab_size,
+                          .num_candidates = config.speculative.num_draft_candidates});
+      run_draft_loop(world, kEpoch, worker);
+      return 0;
+    }
+  }
+  return 0;
+}
+
+int run_mpi_job(const RunConfig& config, int* argc, char*** argv, const FrontEnd& front_end) {
+  const std::unique_ptr<World> world = make_mpi_world(argc, argv);
+  int exit_code = 0;
+  std::string problem;
+  try {
+    const RankLayout layout = make_layout(config, world->size());
+    exit_code = run_rank(*world, config, layout, world->size(), front_end);
+  } catch (const std::exception& error) {
+    problem = error.what();
+  }
+  if (!problem.empty()) exit_code = kExitUsage;
+  world->finish(exit_code);
+  if (!problem.empty() && world->rank() == 0) throw Error(problem);
+  return exit_code;
+}
+
+}  // namespace
+
+int run_job(const RunConfig& config, int* argc, char*** argv, const FrontEnd& front_end) {
+  if (launched_by_mpi()) return run_mpi_job(config, argc, argv, front_end);
+  const RankLayout layout = make_layout(config, 0);
+  int exit_code = 0;
+  run_in_process(layout.num_ranks(), [&](World& world) {
+    const int code = run_rank(world, config, layout, layout.num_ranks(), front_end);
+    if (world.rank() == 0) exit_code = code;
+  });
+  return exit_code;
+}
+
+}  // namespace outrider

@@ -1,0 +1,168 @@
+// See model_loader.h.
+#include "runtime/ranks/model_loader.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "models/tokenizer.h"
+#include "models/weights.h"
+#include "runtime/base/error.h"
+#include "runtime/base/log.h"
+
+namespace outrider {
+namespace {
+
+constexpr int64_t kMostDefaultKvBytes = int64_t{4} << 30;
+
+std::filesystem::path embedded_folder(const std::string& name) {
+  std::vector<std::filesystem::path> places;
+  if (const char* share = std::getenv("OUTRIDER_SHARE")) places.emplace_back(share);
+  std::error_code ignored;
+  const auto program = std::filesystem::read_symlink("/proc/self/exe", ignored);
+  places.push_back(program.parent_path() / ".." / "share" / "outrider");
+  places.push_back(program.parent_path() / "..");  // build/ beside the sources
+  places.emplace_back(OUTRIDER_SOURCE_DIR);
+  for (const auto& place : places) {
+    const auto folder = place / "models" / "embedded" / name;
+    if (std::filesystem::is_directory(folder, ignored))
+      return std::filesystem::weakly_canonical(folder);
+  }
+  throw Error(
+      "the embedded pair is not beside the program; set OUTRIDER_SHARE to the folder that holds "
+      "models/embedded");
+}
+
+void check_same_tokens(const std::filesystem::path& target_dir,
+                       const std::filesystem::path& draft_dir) {
+  const auto target = Tokenizer::load(target_dir);
+  const auto draft = Tokenizer::load(draft_dir);
+  const int32_t num_shared = std::min(target->vocab_size(), draft->vocab_size());
+  for (int32_t id = 0; id < num_shared; ++id) {
+    if (target->token_text(id) == draft->token_text(id)) continue;
+    throw Error(fmt::format(
+        "the draft's tokenizer differs from the target's at token id {}: '{}' in {}, '{}' in {}",
+        id,
+        draft->token_text(id),
+        draft_dir.string(),
+        target->token_text(id),
+        target_dir.string()));
+  }
+}
+
+// Logs at most one line a few seconds while a large model loads.
+std::function<void(size_t, size_t)> progress_logger(std::string what) {
+  auto last = std::chrono::steady_clock::now();
+  return [what = std::move(what), last](size_t done, size_t all) mutable {
+    const auto now = std::chrono::steady_clock::now();
+    if (now - last < std::chrono::seconds(3)) return;
+    last = now;
+    log_info("loading {}: {} of {} MB", what, done >> 20, all >> 20);
+  };
+}
+
+void check_device(const RunConfig& config) {
+  if (config.device == "cpu") return;
+  throw Error(fmt::format("device '{}' is not in this build; it has: cpu", config.device));
+}
+
+LoadedModel make_model(const ModelConfig& model_config,
+                       const ModelShard& shard,
+                       const TransformerOptions& options,
+                       const std::filesystem::path& folder,
+                       LoadedModel parts) {
+  auto weights =
+      load_weights(folder, model_config, shard, progress_logger(folder.filename().string()));
+  parts.model = std::make_unique<Transformer>(
+      model_config, std::move(weights), shard, options, *parts.group, *parts.context);
+  return parts;
+}
+
+}  // namespace
+
+std::filesystem::path model_folder(const std::string& name, Role role) {
+  if (name == "embedded") return embedded_folder(role == Role::kDraft ? "draft" : "target");
+  if (!std::filesystem::is_directory(name)) {
+    throw Error(fmt::format(
+        "model folder '{}' does not exist (nothing is downloaded: give a Hugging Face folder)",
+        name));
+  }
+  return name;
+}
+
+EngineSizes engine_sizes(const RunConfig& config,
+                         const ModelConfig& target,
+                         const RankLayout& layout) {
+  EngineSizes sizes;
+  sizes.max_model_len = config.max_model_len > 0 ? config.max_model_len : target.max_positions;
+  if (sizes.max_model_len > target.max_positions) {
+    throw Error(fmt::format("max_model_len {} is more than the model's {} positions",
+                            config.max_model_len,
+                            target.max_positions));
+  }
+  const int64_t block_size = config.block_size;
+  const auto block_bytes = static_cast<int64_t>(Transformer::kv_bytes_per_block(
+      target, shard_model(target, 0, layout.num_targets), config.block_size));
+  const int64_t blocks_per_sequence =
+      (sizes.max_model_len + config.speculative.num_speculative_tokens + block_size) / block_size;
+  const int64_t wanted = blocks_per_sequence * config.max_num_seqs;
+  const int64_t budget =
+      config.kv_cache_memory_bytes > 0 ? config.kv_cache_memory_bytes : kMostDefaultKvBytes;
+  const int64_t num_blocks = std::min(wanted, budget / block_bytes);
+  if (num_blocks < blocks_per_sequence) {
+    throw Error(
+        fmt::format("kv_cache_memory_bytes {} holds {} tokens, fewer than max_model_len {}: raise "
+                    "the one or lower the other",
+                    budget,
+                    num_blocks * block_size,
+                    sizes.max_model_len));
+  }
+  sizes.num_blocks = static_cast<int32_t>(num_blocks);
+  // Every running sequence must fit with its draft rows, or draft rows would be cut for no reason.
+  sizes.max_rows = std::max(config.max_num_batched_tokens, config.max_num_seqs);
+  return sizes;
+}
+
+LoadedModel load_target(const RunConfig& config,
+                        const RankLayout& layout,
+                        int rank,
+                        int num_threads,
+                        std::unique_ptr<TargetGroup> group) {
+  check_device(config);
+  const auto folder = model_folder(config.model, Role::kTarget);
+  const ModelConfig model_config = load_model_config(folder);
+  const EngineSizes sizes = engine_sizes(config, model_config, layout);
+  const TransformerOptions options{.block_size = config.block_size,
+                                   .num_blocks = sizes.num_blocks,
+                                   .max_rows = sizes.max_rows,
+                                   .max_logit_rows = sizes.max_rows};
+  LoadedModel parts;
+  parts.context = std::make_unique<ops::Context>(num_threads, ops::isa_from_name(config.isa));
+  parts.group = std::move(group);
+  return make_model(model_config,
+                    shard_model(model_config, rank, layout.num_targets),
+                    options,
+                    folder,
+                    std::move(parts));
+}
+
+LoadedModel load_draft(const RunConfig& config, const RankLayout& layout, int num_threads) {
+  check_device(config);
+  const auto target_folder = model_folder(config.model, Role::kTarget);
+  const auto folder = model_folder(config.speculative.model, Role::kDraft);
+  check_same_tokens(target_folder, folder);
+  const ModelConfig target_config = load_model_config(target_folder);
+  const ModelConfig model_config = load_model_config(folder);
+  const EngineSizes sizes = engine_sizes(config, target_config, layout);
+  const TransformerOptions options{.block_size = config.block_size,
+                                   .num_blocks = sizes.num_blocks,
+                                   .max_rows = sizes.max_rows,
+                                   .max_logit_rows = config.max_num_seqs};
+  LoadedModel parts;
+  parts.context = std::make_unique<ops::Context>(num_threads, ops::isa_from_name(config.isa));
+  parts.group = make_solo_group();
+  return make_model(
+      model_config, shard_model(model_config, 0, 1), options, folder, std::move(parts));
+}
+
+}  // namespace outrider

@@ -1,0 +1,45 @@
+// From options to models in memory: which folder a name means, how long the context is, how much KV
+// memory there is, and one rank's shard of the target or the whole draft. Every rank computes the
+// same sizes from the same options.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+
+#include "models/transformer.h"
+#include "runtime/base/run_config.h"
+#include "runtime/ranks/roles.h"
+
+namespace outrider {
+
+// A folder as given, or of the embedded pair for "embedded" (role picks target or draft). Throws
+// Error when there is no such folder.
+std::filesystem::path model_folder(const std::string& name, Role role);
+
+// Sizes every rank agrees on.
+struct EngineSizes {
+  int32_t max_model_len = 0;
+  int32_t num_blocks = 0;  // of the target's KV memory, on every rank
+  int32_t max_rows = 0;    // of a step
+};
+EngineSizes engine_sizes(const RunConfig& config,
+                         const ModelConfig& target,
+                         const RankLayout& layout);
+
+// A model ready to run, with what it must not outlive.
+struct LoadedModel {
+  std::unique_ptr<ops::Context> context;
+  std::unique_ptr<TargetGroup> group;
+  std::unique_ptr<Transformer> model;
+};
+
+LoadedModel load_target(const RunConfig& config,
+                        const RankLayout& layout,
+                        int rank,
+                        int num_threads,
+                        std::unique_ptr<TargetGroup> group);
+// Also checks that the draft speaks the target's tokens; throws Error naming the first id that
+// differs.
+LoadedModel load_draft(const RunConfig& config, const RankLayout& layout, int num_threads);
+
+}  // namespace outrider

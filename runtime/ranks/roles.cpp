@@ -1,0 +1,52 @@
+// See roles.h.
+#include "runtime/ranks/roles.h"
+
+#include <fmt/format.h>
+
+#include "runtime/base/error.h"
+
+namespace outrider {
+
+Role RankLayout::role(int rank) const {
+  if (rank == 0) return Role::kCoordinator;
+  return rank < num_targets ? Role::kTarget : Role::kDraft;
+}
+
+std::string RankLayout::name(int rank) const {
+  switch (role(rank)) {
+    case Role::kCoordinator:
+      return fmt::format("coordinator+target[0/{}]", num_targets);
+    case Role::kTarget:
+      return fmt::format("target[{}/{}]", rank, num_targets);
+    case Role::kDraft:
+      return "draft";
+  }
+  return "";
+}
+
+RankLayout make_layout(const RunConfig& config, int world_size) {
+  RankLayout layout;
+  const std::string& method = config.speculative.method;
+  layout.has_draft =
+      method == "draft_model" || (method == "auto" && !config.speculative.model.empty());
+  const int num_drafts = layout.has_draft ? 1 : 0;
+  if (world_size == 0) {
+    layout.num_targets = config.tensor_parallel_size > 0 ? config.tensor_parallel_size : 1;
+    return layout;
+  }
+  layout.num_targets =
+      config.tensor_parallel_size > 0 ? config.tensor_parallel_size : world_size - num_drafts;
+  if (layout.num_targets < 1 || layout.num_ranks() != world_size) {
+    throw Error(
+        fmt::format("{} ranks were started, but tensor_parallel_size {} and {} draft worker need "
+                    "{}: start mpirun -np {}",
+                    world_size,
+                    layout.num_targets < 1 ? 1 : layout.num_targets,
+                    layout.has_draft ? "one" : "no",
+                    std::max(1, layout.num_targets) + num_drafts,
+                    std::max(1, layout.num_targets) + num_drafts));
+  }
+  return layout;
+}
+
+}  // namespace outrider

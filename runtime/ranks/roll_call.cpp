@@ -1,0 +1,100 @@
+// See roll_call.h.
+#include "runtime/ranks/roll_call.h"
+
+#include <map>
+
+#include "runtime/base/log.h"
+#include "runtime/comm/waiting.h"
+
+namespace outrider {
+namespace {
+
+constexpr double kReminderIntervalS = 5;
+
+struct Report {
+  std::string host;
+  std::string problem;
+};
+
+Bytes encode_report(const Report& report) {
+  WireWriter out;
+  out.put_string(report.host);
+  out.put_string(report.problem);
+  return out.take();
+}
+
+Report decode_report(const Bytes& bytes) {
+  WireReader in(bytes);
+  Report report;
+  report.host = in.get_string();
+  report.problem = in.get_string();
+  return report;
+}
+
+std::string missing_ranks(const RankLayout& layout, const std::map<int, Report>& reports) {
+  std::string text;
+  for (int rank = 0; rank < layout.num_ranks(); ++rank) {
+    if (reports.contains(rank)) continue;
+    text += fmt::format("{}rank {} ({})", text.empty() ? "" : ", ", rank, layout.name(rank));
+  }
+  return text;
+}
+
+// The sentence all ranks stop with; empty when all are ready.
+std::string verdict(const RankLayout& layout, const std::map<int, Report>& reports) {
+  for (const auto& [rank, report] : reports) {
+    if (report.problem.empty()) continue;
+    if (layout.num_ranks() == 1) return report.problem;
+    return fmt::format(
+        "rank {} ({} on {}): {}", rank, layout.name(rank), report.host, report.problem);
+  }
+  const std::string missing = missing_ranks(layout, reports);
+  return missing.empty() ? "" : "no report from " + missing + " in time";
+}
+
+std::map<int, Report> collect(World& world,
+                              const RankLayout& layout,
+                              const Report& own,
+                              double timeout_s) {
+  std::map<int, Report> reports{{0, own}};
+  Backoff backoff;
+  double next_reminder_s = kReminderIntervalS;
+  while (static_cast<int>(reports.size()) < layout.num_ranks() && backoff.waited_s() < timeout_s) {
+    for (int rank = 1; rank < layout.num_ranks(); ++rank) {
+      if (reports.contains(rank)) continue;
+      if (auto bytes = world.poll(rank)) reports[rank] = decode_report(*bytes);
+    }
+    if (backoff.should_check()) world.check_alive(layout.num_ranks());
+    if (backoff.waited_s() > next_reminder_s) {
+      log_info("waiting for {}", missing_ranks(layout, reports));
+      next_reminder_s += kReminderIntervalS;
+    }
+    backoff.pause();
+  }
+  return reports;
+}
+
+}  // namespace
+
+void roll_call(World& world,
+               const RankLayout& layout,
+               const std::string& problem,
+               double timeout_s) {
+  const Report own{world.host(), problem};
+  std::string sentence;
+  if (world.rank() == 0) {
+    const std::map<int, Report> reports = collect(world, layout, own, timeout_s);
+    sentence = verdict(layout, reports);
+    for (const auto& [rank, report] : reports) {
+      if (rank > 0) world.post(rank, encode_report({"", sentence}));
+      if (sentence.empty())
+        log_info("rank {} ready: {} on {}", rank, layout.name(rank), report.host);
+    }
+  } else {
+    world.post(0, encode_report(own));
+    sentence = decode_report(receive(world, 0, 1)).problem;
+  }
+  if (!sentence.empty()) throw Error(sentence);
+}
+
+}  // namespace outrider

@@ -1,0 +1,252 @@
+// See round_wire.h. Writers and readers stand in pairs, field by field.
+#include "runtime/ranks/round_wire.h"
+
+namespace outrider {
+namespace {
+
+constexpr uint32_t kPlanMagic = 0x4e4c504f;   // "OPLN"
+constexpr uint32_t kFrameMagic = 0x4d52464f;  // "OFRM"
+constexpr uint16_t kVersion = 1;
+
+void write(WireWriter& out, const SamplingParams& params) {
+  out.put(params.temperature);
+  out.put(params.top_p);
+  out.put(params.top_k);
+  out.put(params.min_p);
+  out.put(params.repetition_penalty);
+  out.put(params.presence_penalty);
+  out.put(params.frequency_penalty);
+  out.put_list(params.logit_bias, [](WireWriter& w, const std::pair<int32_t, float>& bias) {
+    w.put(bias.first);
+    w.put(bias.second);
+  });
+  out.put_bool(params.seed.has_value());
+  out.put<uint64_t>(params.seed.value_or(0));
+  out.put(params.noise_seed);
+  out.put(params.max_tokens);
+  out.put(params.min_tokens);
+  out.put_numbers(params.stop_token_ids);
+  out.put(params.num_logprobs);
+  out.put_bool(params.prompt_logprobs);
+  out.put(params.verify_mode);
+  out.put(params.max_draft_len);
+}
+
+SamplingParams read_params(WireReader& in) {
+  SamplingParams params;
+  params.temperature = in.get<float>();
+  params.top_p = in.get<float>();
+  params.top_k = in.get<int32_t>();
+  params.min_p = in.get<float>();
+  params.repetition_penalty = in.get<float>();
+  params.presence_penalty = in.get<float>();
+  params.frequency_penalty = in.get<float>();
+  params.logit_bias = in.get_list<std::pair<int32_t, float>>([](WireReader& r) {
+    const auto token = r.get<int32_t>();
+    return std::pair<int32_t, float>{token, r.get<float>()};
+  });
+  const bool has_seed = in.get_bool();
+  const auto seed = in.get<uint64_t>();
+  if (has_seed) params.seed = seed;
+  params.noise_seed = in.get<uint64_t>();
+  params.max_tokens = in.get<int32_t>();
+  params.min_tokens = in.get<int32_t>();
+  params.stop_token_ids = in.get_numbers<int32_t>();
+  params.num_logprobs = in.get<int32_t>();
+  params.prompt_logprobs = in.get_bool();
+  params.verify_mode = in.get<VerifyMode>();
+  params.max_draft_len = in.get<int32_t>();
+  return params;
+}
+
+void write(WireWriter& out, const DraftToken& draft) {
+  out.put(draft.token);
+  out.put_list(draft.candidates, [](WireWriter& w, const DraftCandidate& candidate) {
+    w.put(candidate.token);
+    w.put(candidate.draft_prob);
+  });
+}
+
+DraftToken read_draft_token(WireReader& in) {
+  DraftToken draft;
+  draft.token = in.get<int32_t>();
+  draft.candidates = in.get_list<DraftCandidate>([](WireReader& r) {
+    DraftCandidate candidate;
+    candidate.token = r.get<int32_t>();
+    candidate.draft_prob = r.get<float>();
+    return candidate;
+  });
+  return draft;
+}
+
+void write(WireWriter& out, const SequencePlan& plan) {
+  out.put(plan.sequence_id);
+  out.put(plan.round);
+  out.put(plan.first_position);
+  out.put(plan.num_committed_rows);
+  out.put_list(plan.draft, [](WireWriter& w, const DraftToken& draft) { write(w, draft); });
+  out.put_bool(plan.replace_blocks);
+  out.put_numbers(plan.new_blocks);
+}
+
+SequencePlan read_sequence_plan(WireReader& in) {
+  SequencePlan plan;
+  plan.sequence_id = in.get<uint64_t>();
+  plan.round = in.get<uint32_t>();
+  plan.first_position = in.get<int32_t>();
+  plan.num_committed_rows = in.get<int32_t>();
+  plan.draft = in.get_list<DraftToken>(read_draft_token);
+  plan.replace_blocks = in.get_bool();
+  plan.new_blocks = in.get_numbers<int32_t>();
+  return plan;
+}
+
+// SequenceStart and DraftOpen have the same fields: an id, the parameters, the tokens.
+template <typename Opening>
+void write_opening(WireWriter& out, const Opening& opening) {
+  out.put(opening.sequence_id);
+  write(out, opening.params);
+  out.put_numbers(opening.tokens);
+}
+
+template <typename Opening>
+Opening read_opening(WireReader& in) {
+  Opening opening;
+  opening.sequence_id = in.get<uint64_t>();
+  opening.params = read_params(in);
+  opening.tokens = in.get_numbers<int32_t>();
+  return opening;
+}
+
+// FNV-1a: cheap, and enough against a cut or garbled frame (the link is not an adversary's).
+uint64_t checksum(const Bytes& bytes) {
+  uint64_t hash = 0xcbf29ce484222325ull;
+  for (std::byte b : bytes) hash = (hash ^ static_cast<uint64_t>(b)) * 0x100000001b3ull;
+  return hash;
+}
+
+}  // namespace
+
+Bytes encode(const RoundPlan& plan) {
+  WireWriter out;
+  out.put(kPlanMagic);
+  out.put(plan.round);
+  out.put(plan.previous_digest);
+  out.put_bool(plan.shutdown);
+  out.put_numbers(plan.ends);
+  out.put_list(plan.starts,
+               [](WireWriter& w, const SequenceStart& start) { write_opening(w, start); });
+  out.put_list(plan.sequences,
+               [](WireWriter& w, const SequencePlan& sequence) { write(w, sequence); });
+  return out.take();
+}
+
+RoundPlan decode_round_plan(const Bytes& bytes) {
+  WireReader in(bytes);
+  if (in.get<uint32_t>() != kPlanMagic) throw Error("a round plan does not begin as one");
+  RoundPlan plan;
+  plan.round = in.get<uint64_t>();
+  plan.previous_digest = in.get<uint64_t>();
+  plan.shutdown = in.get_bool();
+  plan.ends = in.get_numbers<uint64_t>();
+  plan.starts = in.get_list<SequenceStart>(read_opening<SequenceStart>);
+  plan.sequences = in.get_list<SequencePlan>(read_sequence_plan);
+  in.expect_end();
+  return plan;
+}
+
+Bytes encode_frame(const Frame& frame) {
+  WireWriter out;
+  out.put(kFrameMagic);
+  out.put(kVersion);
+  out.put(frame.kind);
+  out.put(frame.epoch);
+  out.put(checksum(frame.payload));
+  out.put(static_cast<uint32_t>(frame.payload.size()));
+  Bytes bytes = out.take();
+  bytes.insert(bytes.end(), frame.payload.begin(), frame.payload.end());
+  return bytes;
+}
+
+bool decode_frame(const Bytes& bytes, uint32_t epoch, Frame* frame) {
+  constexpr size_t kHeaderBytes = 4 + 2 + 1 + 4 + 8 + 4;
+  if (bytes.size() < kHeaderBytes || bytes.size() > kMaxFrameBytes) return false;
+  WireReader in(bytes);
+  if (in.get<uint32_t>() != kFrameMagic || in.get<uint16_t>() != kVersion) return false;
+  frame->kind = in.get<FrameKind>();
+  frame->epoch = in.get<uint32_t>();
+  const auto sum = in.get<uint64_t>();
+  const auto length = in.get<uint32_t>();
+  if (frame->epoch != epoch || bytes.size() != kHeaderBytes + length) return false;
+  frame->payload.assign(bytes.begin() + kHeaderBytes, bytes.end());
+  return checksum(frame->payload) == sum;
+}
+
+Bytes encode(const DraftRequest& request) {
+  WireWriter out;
+  out.put(request.serial);
+  out.put_numbers(request.closes);
+  out.put_list(request.opens, [](WireWriter& w, const DraftOpen& open) { write_opening(w, open); });
+  out.put_list(request.commits, [](WireWriter& w, const DraftCommit& commit) {
+    w.put(commit.sequence_id);
+    w.put(commit.round);
+    w.put(commit.num_tokens_before);
+    w.put_numbers(commit.tokens);
+    w.put(commit.draft_len);
+  });
+  return out.take();
+}
+
+DraftRequest decode_draft_request(const Bytes& bytes) {
+  WireReader in(bytes);
+  DraftRequest request;
+  request.serial = in.get<uint64_t>();
+  request.closes = in.get_numbers<uint64_t>();
+  request.opens = in.get_list<DraftOpen>(read_opening<DraftOpen>);
+  request.commits = in.get_list<DraftCommit>([](WireReader& r) {
+    DraftCommit commit;
+    commit.sequence_id = r.get<uint64_t>();
+    commit.round = r.get<uint32_t>();
+    commit.num_tokens_before = r.get<int32_t>();
+    commit.tokens = r.get_numbers<int32_t>();
+    commit.draft_len = r.get<int32_t>();
+    return commit;
+  });
+  in.expect_end();
+  return request;
+}
+
+Bytes encode(const DraftReply& reply) {
+  WireWriter out;
+  out.put(reply.serial);
+  out.put(reply.step_time_us);
+  out.put(reply.num_steps);
+  out.put_list(reply.blocks, [](WireWriter& w, const DraftBlock& block) {
+    w.put(block.sequence_id);
+    w.put(block.round);
+    w.put(block.base_len);
+    w.put_list(block.tokens,
+               [](WireWriter& inner, const DraftToken& draft) { write(inner, draft); });
+  });
+  return out.take();
+}
+
+DraftReply decode_draft_reply(const Bytes& bytes) {
+  WireReader in(bytes);
+  DraftReply reply;
+  reply.serial = in.get<uint64_t>();
+  reply.step_time_us = in.get<uint64_t>();
+  reply.num_steps = in.get<uint32_t>();
+  reply.blocks = in.get_list<DraftBlock>([](WireReader& r) {
+    DraftBlock block;
+    block.sequence_id = r.get<uint64_t>();
+    block.round = r.get<uint32_t>();
+    block.base_len = r.get<int32_t>();
+    block.tokens = r.get_list<DraftToken>(read_draft_token);
+    return block;
+  });
+  in.expect_end();
+  return reply;
+}
+
+}  // namespace outrider

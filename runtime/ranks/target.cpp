@@ -1,0 +1,198 @@
+// See target.h.
+#include "runtime/ranks/target.h"
+
+#include "runtime/base/log.h"
+#include "runtime/ranks/round_wire.h"
+#include "scheduler/verify.h"
+
+namespace outrider {
+namespace {
+
+// The sampling code's collectives over the target group.
+class GroupExchange final : public ShardExchange {
+ public:
+  explicit GroupExchange(TargetGroup& group) : group_(group) {}
+  int num_shards() const override { return group_.size(); }
+  void max(std::span<uint64_t> values) override { group_.all_reduce_max(values); }
+  void sum(std::span<uint64_t> values) override { group_.all_reduce_sum(values); }
+  void gather(std::span<const std::byte> mine, std::span<std::byte> all) override {
+    group_.all_gather(mine, all);
+  }
+
+ private:
+  TargetGroup& group_;
+};
+
+}  // namespace
+
+TargetRank::TargetRank(Transformer& model, TargetGroup& group)
+    : model_(model), exchange_(std::make_unique<GroupExchange>(group)) {
+  const Range& vocab = model.shard().vocab;
+  vocab_ = {static_cast<int32_t>(vocab.begin),
+            static_cast<int32_t>(vocab.end),
+            model.config().vocab_size};
+}
+
+TargetRank::~TargetRank() = default;
+
+RoundDecision TargetRank::execute(const RoundPlan& plan) {
+  update_copies(plan);
+  build_batch(plan);
+  RoundDecision decision;
+  for (const SequencePlan& planned : plan.sequences) {
+    decision.sequences.emplace_back().sequence_id = planned.sequence_id;
+  }
+  if (batch_.tokens.empty()) return decision;
+  const float* logits = model_.forward(batch_).data();
+  verify_rows(plan, logits, &decision);
+  score_prompts(plan, logits, &decision);
+  commit(plan, decision);
+  return decision;
+}
+
+void TargetRank::update_copies(const RoundPlan& plan) {
+  for (uint64_t id : plan.ends) copies_.erase(id);
+  for (const SequenceStart& start : plan.starts) {
+    Copy copy;
+    copy.params = start.params;
+    copy.num_prompt_tokens = static_cast<int32_t>(start.tokens.size());
+    copy.tokens = start.tokens;
+    copies_[start.sequence_id] = std::move(copy);
+  }
+  for (const SequencePlan& planned : plan.sequences) {
+    Copy& copy = copies_.at(planned.sequence_id);
+    if (planned.replace_blocks) copy.blocks.clear();
+    copy.blocks.insert(copy.blocks.end(), planned.new_blocks.begin(), planned.new_blocks.end());
+  }
+}
+
+void TargetRank::build_batch(const RoundPlan& plan) {
+  batch_.tokens.clear();
+  batch_.positions.clear();
+  batch_.sequence_of_row.clear();
+  batch_.block_tables.clear();
+  batch_.logit_rows.clear();
+  spans_.clear();
+  for (const SequencePlan& planned : plan.sequences) {
+    const auto sequence_index = static_cast<int32_t>(batch_.block_tables.size());
+    batch_.block_tables.emplace_back(copies_.at(planned.sequence_id).blocks);
+    add_rows(planned, sequence_index);
+  }
+}
+
+void TargetRank::add_rows(const SequencePlan& planned, int32_t sequence_index) {
+  const Copy& copy = copies_.at(planned.sequence_id);
+  const auto num_tokens = static_cast<int32_t>(copy.tokens.size());
+  const int32_t end = planned.first_position + planned.num_committed_rows;
+  OUTRIDER_CHECK(planned.first_position >= 0 && planned.num_committed_rows > 0 &&
+                 end <= num_tokens);
+  const bool samples = end == num_tokens;
+  RowSpan span;
+  span.first = static_cast<int32_t>(batch_.logit_rows.size());
+  const auto add_row = [&](int32_t token, int32_t position, bool wants_logits) {
+    if (wants_logits) batch_.logit_rows.push_back(static_cast<int32_t>(batch_.tokens.size()));
+    batch_.tokens.push_back(token);
+    batch_.positions.push_back(position);
+    batch_.sequence_of_row.push_back(sequence_index);
+  };
+  for (int32_t position = planned.first_position; position < end; ++position) {
+    const bool scored = copy.params.prompt_logprobs && position + 1 < copy.num_prompt_tokens;
+    const bool sampled = samples && position + 1 == end;
+    if (scored) ++span.num_scored;
+    add_row(copy.tokens[static_cast<size_t>(position)], position, scored || sampled);
+  }
+  if (samples) {
+    for (size_t i = 0; i < planned.draft.size(); ++i) {
+      add_row(planned.draft[i].token, end + static_cast<int32_t>(i), true);
+    }
+    span.num_sampled = static_cast<int32_t>(planned.draft.size()) + 1;
+  }
+  spans_.push_back(span);
+}
+
+void TargetRank::verify_rows(const RoundPlan& plan, const float* logits, RoundDecision* decision) {
+  std::vector<VerifyInput> inputs;
+  std::vector<size_t> planned_index;
+  for (size_t i = 0; i < plan.sequences.size(); ++i) {
+    if (spans_[i].num_sampled == 0) continue;
+    const SequencePlan& planned = plan.sequences[i];
+    const Copy& copy = copies_.at(planned.sequence_id);
+    inputs.push_back({.sequence_id = planned.sequence_id,
+                      .params = &copy.params,
+                      .tokens = copy.tokens,
+                      .num_prompt_tokens = copy.num_prompt_tokens,
+                      .round = planned.round,
+                      .draft = planned.draft,
+                      .logits = logits_of_row(logits, spans_[i].first + spans_[i].num_scored)});
+    planned_index.push_back(i);
+  }
+  if (inputs.empty()) return;
+  std::vector<SequenceDecision> decided = verify(inputs, vocab_, *exchange_);
+  for (size_t i = 0; i < decided.size(); ++i) {
+    decision->sequences[planned_index[i]] = std::move(decided[i]);
+  }
+}
+
+void TargetRank::score_prompts(const RoundPlan& plan,
+                               const float* logits,
+                               RoundDecision* decision) {
+  std::vector<ScoreInput> inputs;
+  std::vector<size_t> planned_index;
+  for (size_t i = 0; i < plan.sequences.size(); ++i) {
+    if (spans_[i].num_scored == 0) continue;
+    const SequencePlan& planned = plan.sequences[i];
+    const Copy& copy = copies_.at(planned.sequence_id);
+    const std::span<const int32_t> tokens = copy.tokens;
+    inputs.push_back({.logits = logits_of_row(logits, spans_[i].first),
+                      .next_tokens = tokens.subspan(static_cast<size_t>(planned.first_position) + 1,
+                                                    static_cast<size_t>(spans_[i].num_scored)),
+                      .num_top = std::max(0, copy.params.num_logprobs)});
+    planned_index.push_back(i);
+  }
+  if (inputs.empty()) return;
+  auto scored = score(inputs, vocab_, *exchange_);
+  for (size_t i = 0; i < scored.size(); ++i) {
+    decision->sequences[planned_index[i]].prompt_logprobs = std::move(scored[i]);
+  }
+}
+
+void TargetRank::commit(const RoundPlan& plan, const RoundDecision& decision) {
+  for (size_t i = 0; i < plan.sequences.size(); ++i) {
+    const SequencePlan& planned = plan.sequences[i];
+    const SequenceDecision& decided = decision.sequences[i];
+    Copy& copy = copies_.at(planned.sequence_id);
+    // The next owner of these blocks must not read NaN, which spreads even through masked
+    // positions.
+    if (decided.failed) model_.clear_blocks(copy.blocks);
+    if (decided.failed || decided.next_token < 0) continue;
+    for (int32_t j = 0; j < decided.num_accepted; ++j) {
+      copy.tokens.push_back(planned.draft[static_cast<size_t>(j)].token);
+    }
+    copy.tokens.push_back(decided.next_token);
+  }
+}
+
+const float* TargetRank::logits_of_row(const float* logits, int32_t logit_row) const {
+  return logits + static_cast<int64_t>(logit_row) * vocab_.size();
+}
+
+void run_target_loop(World& world, const RankLayout& layout, TargetRank& target) {
+  uint64_t own_digest = 0;
+  uint64_t round = 0;
+  while (true) {
+    const RoundPlan plan = decode_round_plan(receive(world, 0, layout.num_targets));
+    if (plan.previous_digest != own_digest) {
+      world.abort(fmt::format(
+          "{} decided round {} differently from the coordinator (digest {:016x}, not {:016x})",
+          layout.name(world.rank()),
+          round,
+          own_digest,
+          plan.previous_digest));
+    }
+    if (plan.shutdown) return;
+    round = plan.round;
+    own_digest = digest(round, target.execute(plan));
+  }
+}
+
+}  // namespace outrider

@@ -1,0 +1,63 @@
+// A target rank: one shard of the target model and a copy of every sequence. It executes the plan
+// it is given and decides from the same reduced bytes as its peers; it never decides by itself
+// whether a collective happens.
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "models/transformer.h"
+#include "runtime/comm/target_group.h"
+#include "runtime/comm/world.h"
+#include "runtime/ranks/roles.h"
+#include "scheduler/round.h"
+#include "scheduler/shard_exchange.h"
+
+namespace outrider {
+
+class TargetRank {
+ public:
+  // model and group must outlive this.
+  TargetRank(Transformer& model, TargetGroup& group);
+  ~TargetRank();
+
+  // One round: forward, verify, commit to this rank's copies. Collective over the group: every
+  // member calls it with the same plan and returns the same decision.
+  RoundDecision execute(const RoundPlan& plan);
+
+ private:
+  // This rank's copy of a sequence.
+  struct Copy {
+    SamplingParams params;
+    int32_t num_prompt_tokens = 0;
+    std::vector<int32_t> tokens;
+    std::vector<int32_t> blocks;
+  };
+  // Where a planned sequence's logits lie, as counts of logit rows.
+  struct RowSpan {
+    int32_t first = 0;
+    int32_t num_scored = 0;   // prompt rows whose next token is scored
+    int32_t num_sampled = 0;  // draft.size() + 1, or 0
+  };
+
+  void update_copies(const RoundPlan& plan);
+  void build_batch(const RoundPlan& plan);
+  void add_rows(const SequencePlan& planned, int32_t sequence_index);
+  void verify_rows(const RoundPlan& plan, const float* logits, RoundDecision* decision);
+  void score_prompts(const RoundPlan& plan, const float* logits, RoundDecision* decision);
+  void commit(const RoundPlan& plan, const RoundDecision& decision);
+  const float* logits_of_row(const float* logits, int32_t logit_row) const;
+
+  Transformer& model_;
+  std::unique_ptr<ShardExchange> exchange_;
+  VocabShard vocab_;
+  std::map<uint64_t, Copy> copies_;
+  Batch batch_;
+  std::vector<RowSpan> spans_;  // one per planned sequence
+};
+
+// The life of ranks 1 .. R-1: receive a plan, check that the last decision was the coordinator's
+// too, execute. Returns after the plan that says shutdown.
+void run_target_loop(World& world, const RankLayout& layout, TargetRank& target);
+
+}  // namespace outrider
