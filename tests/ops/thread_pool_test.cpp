@@ -1,0 +1,83 @@
+// The thread pool: every thread runs every job once, ranges cover everything once, sleeping workers
+// wake.
+#include "runtime/ops/cpu/thread_pool.h"
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <thread>
+
+#include "runtime/base/error.h"
+#include "tests/ops/ops_testing.h"
+
+namespace outrider::ops {
+namespace {
+
+TEST(ThreadPool, EveryThreadRunsEveryJobOnce) {
+  for (const int threads : {1, 2, 3, 7}) {
+    ThreadPool pool(threads);
+    std::vector<int64_t> counts(static_cast<size_t>(threads) * 16,
+                                0);  // own cache line each; unguarded on purpose
+    constexpr int kJobs = 3000;
+    for (int job = 0; job < kJobs; ++job) {
+      pool.run([&](int thread, int num) {
+        EXPECT_EQ(num, threads);
+        counts[static_cast<size_t>(thread) * 16] += job;
+      });
+    }
+    for (int thread = 0; thread < threads; ++thread) {
+      EXPECT_EQ(counts[static_cast<size_t>(thread) * 16], int64_t{kJobs} * (kJobs - 1) / 2);
+    }
+  }
+}
+
+TEST(ThreadPool, RangesCoverEverythingOnce) {
+  ThreadPool pool(3);
+  for (const int64_t count : {0, 1, 2, 3, 4, 100, 101}) {
+    std::vector<int> seen(static_cast<size_t>(count), 0);
+    pool.for_range(count, false, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) ++seen[static_cast<size_t>(i)];
+    });
+    for (const int times : seen) EXPECT_EQ(times, 1);
+  }
+}
+
+TEST(ThreadPool, SleepingWorkersWake) {
+  ThreadPool pool(3);
+  std::atomic<int> runs{0};
+  for (int job = 0; job < 60; ++job) {
+    // Around the polling time, so that some jobs arrive just as a worker decides to sleep.
+    std::this_thread::sleep_for(std::chrono::microseconds(job % 3 == 0 ? 2000 : 30 + job));
+    pool.run([&](int, int) { ++runs; });
+  }
+  EXPECT_EQ(runs.load(), 180);
+}
+
+TEST(ThreadPool, ManyPoolsAtOnce) {
+  std::vector<std::thread> ranks;
+  std::atomic<int64_t> total{0};
+  for (int rank = 0; rank < 4; ++rank) {
+    ranks.emplace_back([&] {
+      ThreadPool pool(3);
+      for (int job = 0; job < 300; ++job) {
+        pool.for_range(100, false, [&](int64_t begin, int64_t end) { total += end - begin; });
+      }
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  EXPECT_EQ(total.load(), 4 * 300 * 100);
+}
+
+TEST(ThreadPool, StartsAndStopsQuickly) {
+  for (int i = 0; i < 50; ++i) ThreadPool pool(1 + i % 4);
+}
+
+TEST(ThreadPool, RefusesImpossibleCounts) {
+  EXPECT_THROW(ThreadPool(0), Error);
+  EXPECT_THROW(ThreadPool(-3), Error);
+  EXPECT_THROW(ThreadPool(1 << 20), Error);
+  EXPECT_THROW(Context(0), Error);
+}
+
+}  // namespace
+}  // namespace outrider::ops
