@@ -13,6 +13,7 @@ void ResultStream::push(ResultEvent event) {
 
 std::optional<ResultEvent> ResultStream::wait_next(std::chrono::milliseconds timeout) {
   std::unique_lock lock(mutex_);
+  if (events_.empty() && timeout <= std::chrono::milliseconds::zero()) return std::nullopt;
   if (!arrived_.wait_for(lock, timeout, [&] { return !events_.empty(); })) return std::nullopt;
   ResultEvent event = std::move(events_.front());
   events_.pop_front();

@@ -1,6 +1,6 @@
-// What a front end asks for (Request) and how the answer comes back (ResultStream). A request is one sequence: a
-// call with n choices becomes n requests. Plain values; the stream is the one place where the round's thread and
-// a front end's thread meet.
+// What a front end asks for (Request) and how the answer comes back (ResultStream). A request is
+// one sequence: a call with n choices becomes n requests. Plain values; the stream is the one place
+// where the round's thread and a front end's thread meet.
 #pragma once
 
 #include <chrono>
@@ -16,28 +16,29 @@
 
 namespace outrider {
 
-// How draft tokens are judged (docs/architecture.md, section 4). kAuto: coupled for a request with a seed, else
-// standard. At temperature 0 all are the same.
+// How draft tokens are judged (docs/architecture.md, section 4). kAuto: coupled for a request with
+// a seed, else standard. At temperature 0 all are the same.
 enum class VerifyMode : uint8_t { kAuto, kStandard, kCoupled };
 
 struct SamplingParams {
-  float temperature = 1.0f;          // 0 = greedy
-  float top_p = 1.0f;                // (0, 1]
-  int32_t top_k = 0;                 // 0 = off
-  float min_p = 0.0f;                // [0, 1]
-  float repetition_penalty = 1.0f;   // > 0; over prompt and output (Hugging Face's rule)
-  float presence_penalty = 0.0f;     // over the output (OpenAI's rule)
+  float temperature = 1.0f;         // 0 = greedy
+  float top_p = 1.0f;               // (0, 1]
+  int32_t top_k = 0;                // 0 = off
+  float min_p = 0.0f;               // [0, 1]
+  float repetition_penalty = 1.0f;  // > 0; over prompt and output (Hugging Face's rule)
+  float presence_penalty = 0.0f;    // over the output (OpenAI's rule)
   float frequency_penalty = 0.0f;
   std::vector<std::pair<int32_t, float>> logit_bias;  // by token id, ascending, no duplicates
-  std::optional<uint64_t> seed;      // given by the user; noise_seed is what the draws use
-  uint64_t noise_seed = 0;           // = seed (mixed with the choice index), or drawn by the front end
+  std::optional<uint64_t> seed;  // given by the user; noise_seed is what the draws use
+  uint64_t noise_seed = 0;       // = seed (mixed with the choice index), or drawn by the front end
   int32_t max_tokens = 16;
-  int32_t min_tokens = 0;            // stop_token_ids are masked until so many tokens are out
-  std::vector<int32_t> stop_token_ids;  // ascending; includes the model's end tokens unless ignore_eos
-  int32_t num_logprobs = -1;         // -1 none; n = the chosen token's and the n best
-  bool prompt_logprobs = false;      // also for each prompt token (echo)
+  int32_t min_tokens = 0;  // stop_token_ids are masked until so many tokens are out
+  std::vector<int32_t>
+      stop_token_ids;            // ascending; includes the model's end tokens unless ignore_eos
+  int32_t num_logprobs = -1;     // -1 none; n = the chosen token's and the n best
+  bool prompt_logprobs = false;  // also for each prompt token (echo)
   VerifyMode verify_mode = VerifyMode::kAuto;
-  int32_t max_draft_len = -1;        // -1 = the server's; 0 = no speculation for this request
+  int32_t max_draft_len = -1;  // -1 = the server's; 0 = no speculation for this request
 };
 
 enum class FinishReason : uint8_t { kNone, kStop, kLength, kAborted, kError };
@@ -50,18 +51,19 @@ enum class TokenOrigin : uint8_t {
   kBonus,      // drawn by the target after all draft tokens stood
 };
 
-// Log-probabilities under the target's real distribution: log softmax of its raw logits, before temperature,
-// penalties and filters.
+// Log-probabilities under the target's real distribution: log softmax of its raw logits, before
+// temperature, penalties and filters.
 struct TokenLogprobs {
   float logprob = 0.0f;
-  int32_t rank = 0;                                  // 1 = the most likely token
-  std::vector<std::pair<int32_t, float>> top;        // (id, logprob), most likely first, lowest id first in ties
+  int32_t rank = 0;  // 1 = the most likely token
+  std::vector<std::pair<int32_t, float>>
+      top;  // (id, logprob), most likely first, lowest id first in ties
 };
 
 // Counters of one request's speculation.
 struct SpeculationStats {
-  int32_t num_rounds = 0;           // rounds that produced tokens
-  int32_t num_spec_rounds = 0;      // of these, with draft tokens
+  int32_t num_rounds = 0;       // rounds that produced tokens
+  int32_t num_spec_rounds = 0;  // of these, with draft tokens
   int32_t num_draft_tokens = 0;
   int32_t num_accepted_tokens = 0;
   std::vector<int32_t> accepted_per_position;  // [i] = rounds in which draft token i stood
@@ -70,13 +72,14 @@ struct SpeculationStats {
 
 struct ResultEvent {
   std::vector<int32_t> tokens;
-  std::vector<TokenOrigin> origins;          // one per token
-  std::vector<TokenLogprobs> logprobs;       // one per token when asked for
-  std::vector<TokenLogprobs> prompt_logprobs;  // once, before the first token, when asked for: prompt[1..]
+  std::vector<TokenOrigin> origins;     // one per token
+  std::vector<TokenLogprobs> logprobs;  // one per token when asked for
+  std::vector<TokenLogprobs>
+      prompt_logprobs;  // once, before the first token, when asked for: prompt[1..]
   FinishReason finish_reason = FinishReason::kNone;
-  std::optional<int32_t> stop_token;         // the stop token that ended the sequence; it is not in tokens
-  std::string error;                         // with kError
-  SpeculationStats stats;                    // so far; complete in the last event
+  std::optional<int32_t> stop_token;  // the stop token that ended the sequence; it is not in tokens
+  std::string error;                  // with kError
+  SpeculationStats stats;             // so far; complete in the last event
 };
 
 // One producer (the coordinator), one consumer (a front end). The last event has a finish reason.
@@ -93,10 +96,10 @@ class ResultStream {
 };
 
 struct Request {
-  uint64_t id = 0;                 // unique in this process, never 0
-  std::vector<int32_t> prompt;     // at least one token
+  uint64_t id = 0;              // unique in this process, never 0
+  std::vector<int32_t> prompt;  // at least one token
   SamplingParams params;
-  int32_t priority = 0;            // lower runs first, then arrival order
+  int32_t priority = 0;  // lower runs first, then arrival order
   std::shared_ptr<ResultStream> stream;
   std::chrono::steady_clock::time_point arrival = std::chrono::steady_clock::now();
 };

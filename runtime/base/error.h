@@ -1,6 +1,7 @@
-// The two ways to fail. Error: something from outside is wrong (a file, an option, a request); thrown off the
-// round path and turned into one sentence by whoever asked. OUTRIDER_CHECK: the program itself is wrong; it
-// prints the place and ends the process, because a throw on one rank would leave the others waiting.
+// The two ways to fail. Error: something from outside is wrong (a file, an option, a request);
+// thrown off the round path and turned into one sentence by whoever asked. OUTRIDER_CHECK: the
+// program itself is wrong; it prints the place and ends the process, because a throw on one rank
+// would leave the others waiting.
 #pragma once
 
 #include <cstdio>

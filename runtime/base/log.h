@@ -1,5 +1,5 @@
-// One-line logs on stderr: "12:00:01.234 I target[1/4] loaded 201 tensors". Any thread may log; a line is
-// written with one call so that ranks' lines do not mix. Never per token.
+// One-line logs on stderr: "12:00:01.234 I target[1/4] loaded 201 tensors". Any thread may log; a
+// line is written with one call so that ranks' lines do not mix. Never per token.
 #pragma once
 
 #include <fmt/format.h>
