@@ -2,6 +2,7 @@
 """Trains the embedded pair from scratch on public-domain books and writes it as two model folders.
 
   train_pair.py train  --text-dir DIR --out RUN [--minutes 40]   target, draft distilled beside it
+  train_pair.py train  ... --resume                              a second cycle, lower rate
   train_pair.py distil --text-dir DIR --out RUN [--minutes 12]   draft from the finished target
   train_pair.py export --out RUN --to models/embedded            from the best checkpoint so far
   train_pair.py evaluate --text-dir DIR --models models/embedded losses, acceptance, sample text
@@ -38,6 +39,7 @@ LONG_WINDOW, SHORT_WINDOW, LONG_EVERY = 1024, 256, 4  # every 4th batch has wind
 CHAT_SHARE = 0.5
 TRAIN_STEPS, DISTIL_STEPS = 5000, 1500
 WARM_UP_STEPS, FINAL_LR = 100, 0.02
+RESUME_LR = 0.5  # train --resume: a second, lower cycle from the last weights
 TARGET_MUON_LR, TARGET_ADAM_LR = 0.02, 3e-3
 DRAFT_MUON_LR, DRAFT_ADAM_LR = 0.02, 4e-3
 WEIGHT_DECAY = 0.1
@@ -49,7 +51,8 @@ EVAL_EVERY, LOG_EVERY = 100, 20
 
 def lr_scale(step, progress):
     warm_up = min(1.0, (step + 1) / WARM_UP_STEPS)
-    return warm_up * (FINAL_LR + (1 - FINAL_LR) * 0.5 * (1 + math.cos(math.pi * min(1.0, progress))))
+    cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
+    return warm_up * (FINAL_LR + (1 - FINAL_LR) * cosine)
 
 
 def batch_shape(step):
@@ -124,7 +127,7 @@ def average_model(shape, average):
 
 
 def report(run, step, target, draft):
-    """Held-out losses and overlap; returns (target loss, draft overlap) averaged over both kinds."""
+    """Held-out losses and overlap; returns (target loss, overlap) averaged over both kinds."""
     results = {kind: evaluate.losses(target, draft, windows)
                for kind, windows in run.held_out.items()}
     run.log(f"step {step} held out: " + "  ".join(
@@ -135,8 +138,11 @@ def report(run, step, target, draft):
 
 
 def train(args):
-    run = Run(args, SEED)
+    run = Run(args, SEED + 2 if args.resume else SEED)
     target, draft = Llama(TARGET, TARGET_DROPOUT), Llama(DRAFT)
+    if args.resume:
+        target.load_state_dict(run.load("target_last"))
+        draft.load_state_dict(run.load("draft_last"))
     run.log(f"target {sum(p.numel() for p in target.parameters())} parameters, "
             f"draft {sum(p.numel() for p in draft.parameters())}; training tokens "
             + str({name: len(ids) for name, ids in run.windows.streams.items()}))
@@ -145,17 +151,18 @@ def train(args):
     averages = Average(target, AVERAGE_DECAY), Average(draft, AVERAGE_DECAY)
     compiled_target = run.compile(target_loss, dynamic=False)
     compiled_distil = run.compile(distil_loss, dynamic=False)
-    best = float("inf")
+    best = checkpoint(run, 0, averages, float("inf")) if args.resume else float("inf")
     step = 0
     while (progress := run.progress(step, TRAIN_STEPS)) < 1.0:
-        ids = run.windows.batch(*(lambda rows, window: (rows, window + 1))(*batch_shape(step)))
+        rows, window = batch_shape(step)
+        ids = run.windows.batch(rows, window + 1)
         loss, logits = compiled_target(target, ids)
         loss.backward()
         half = ids.shape[0] // 2  # the draft follows on half of the rows, to save time
         soft_loss, overlap = compiled_distil(draft, ids[:half, :-1], logits[:half].detach())
         soft_loss.backward()
         for optimiser, average, model in zip(optimisers, averages, (target, draft)):
-            optimiser.step(lr_scale(step, progress))
+            optimiser.step(lr_scale(step, progress) * (RESUME_LR if args.resume else 1.0))
             average.update(model)
         step += 1
         if step % LOG_EVERY == 0:
@@ -165,10 +172,12 @@ def train(args):
             best = checkpoint(run, step, averages, best)
     checkpoint(run, step, averages, best)
     run.save("target_last", averages[0].values, step)
+    run.save("draft_last", averages[1].values, step)
 
 
 def checkpoint(run, step, averages, best):
-    loss, _ = report(run, step, average_model(TARGET, averages[0]), average_model(DRAFT, averages[1]))
+    target, draft = average_model(TARGET, averages[0]), average_model(DRAFT, averages[1])
+    loss, _ = report(run, step, target, draft)
     if loss < best:
         run.save("target", averages[0].values, step)
         run.save("draft", averages[1].values, step)
@@ -217,8 +226,8 @@ def distil(args):
 def export_pair(args):
     out, to = Path(args.out), Path(args.to)
     tokenizer = Tokenizer.from_file(str(out / "tokenizer.json"))
-    distilled = out / "draft_distilled.pt"
-    is_newer = distilled.exists() and distilled.stat().st_mtime > (out / "target.pt").stat().st_mtime
+    distilled, target = out / "draft_distilled.pt", out / "target.pt"
+    is_newer = distilled.exists() and distilled.stat().st_mtime > target.stat().st_mtime
     for folder, shape, name in (("target", TARGET, "target"),
                                 ("draft", DRAFT, "draft_distilled" if is_newer else "draft")):
         saved = torch.load(out / (name + ".pt"))
@@ -238,6 +247,7 @@ def main():
     parser.add_argument("--minutes", type=float, default=0.0, help="end the schedule by the clock")
     parser.add_argument("--samples", type=int, default=768, help="windows sampled by distil")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--resume", action="store_true", help="train: a second, lower cycle")
     parser.add_argument("--show", action="store_true", help="evaluate prints more sample text")
     parser.add_argument("--compile", action="store_true", help="use torch.compile")
     args = parser.parse_args()

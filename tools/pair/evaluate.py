@@ -112,7 +112,7 @@ def losses_by_position(target, draft, books, tokenizer, n_positions):
 
 
 def evaluate_folders(args):
-    """Reads the two folders with transformers, as any user of them would, and prints the figures."""
+    """Reads the two folders with transformers, as a user of them would, and prints figures."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     torch.manual_seed(1)

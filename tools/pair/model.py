@@ -1,4 +1,4 @@
-"""A small llama in plain PyTorch whose parameter names are those of Hugging Face, and its optimiser.
+"""A small llama in plain PyTorch with the parameter names of Hugging Face, and its optimiser.
 
 Used by train_pair.py only. Rotary embedding is the half-split form of Hugging Face, so a state dict
 can be written to model.safetensors as it is.
@@ -116,7 +116,7 @@ class Body(nn.Module):
 
 
 class Llama(nn.Module):
-    """Decoder with tied embeddings. forward: ids [batch, length] to logits [batch, length, vocab]."""
+    """Decoder with tied embeddings: ids [batch, length] to logits [batch, length, vocab]."""
 
     def __init__(self, shape, dropout=0.0):
         super().__init__()

@@ -16,12 +16,12 @@ BOOKS = {"grimm.txt": 0.30, "sherlock.txt": 0.22, "war-and-peace.txt": 0.48}
 NOUNS = set(
     "king queen prince princess daughter son father mother brother sister wife husband man woman "
     "boy girl child huntsman soldier officer general doctor servant miller tailor peasant giant "
-    "dwarf witch fox wolf bear bird cat dog horse fish frog lion hare goose golden forest wood "
+    "dwarf witch fox wolf bear bird cat dog horse fish frog lion hare goose forest wood "
     "castle palace garden tree well river mountain sea village house cottage room door window "
     "kitchen table bed fire ring crown gold silver treasure money letter paper crime murder "
     "mystery case client inspector detective stranger gentleman lady carriage train street "
     "regiment army battle war enemy emperor prisoner cannon ball dinner wedding count countess "
-    "friend church night morning winter snow spring death dream".split()) - {"golden"}
+    "friend church night morning winter snow spring death dream".split())
 NAMES = ("Holmes Watson Pierre Natasha Andrew Mary Nicholas Kutuzov Napoleon Rostov Bolkonski "
          "Denisov Sonya Anna Boris Helene Dolokhov Petya Hansel Gretel Catherine Frederick Hans "
          "Lestrade Alexander Bagration Murat Davout Karataev Rapunzel").split()
@@ -59,7 +59,8 @@ def straighten_quotes(text):
             out.append('"')
             is_open = True
         elif char == "\u2019":
-            closes = is_open and not after.isalpha() and (not before.isalpha() or after in " \n,;:.!?")
+            ends_word = not before.isalpha() or after in " \n,;:.!?"
+            closes = is_open and not after.isalpha() and ends_word
             out.append('"' if closes else "'")
             is_open = is_open and not closes
         else:
@@ -140,6 +141,12 @@ def take_passage(sentences, start, max_chars, rng):
     return text, index
 
 
+def with_article(noun):
+    if " " in noun:
+        return noun
+    return ("an " if noun[0] in "aeiou" else "a ") + noun
+
+
 def make_prompt(passage, rng):
     """A user turn that has something to do with the passage."""
     words = re.findall(r"[a-z]+", passage[:350].lower())
@@ -150,13 +157,13 @@ def make_prompt(passage, rng):
     if nouns and rng.random() < 0.85:
         first = rng.choice(nouns)
         second = rng.choice([n for n in nouns if n != first] or ["a stranger"])
-        article = lambda noun: noun if " " in noun else ("an " if noun[0] in "aeiou" else "a ") + noun
-        return rng.choice(NOUN_PROMPTS).format(a=article(first), b=article(second), the="the " + first)
+        return rng.choice(NOUN_PROMPTS).format(
+            a=with_article(first), b=with_article(second), the="the " + first)
     return rng.choice(PLAIN_PROMPTS)
 
 
 def make_chat(sentences, rng):
-    """One conversation of one or two rounds as [(role, content)], or None where a block is short."""
+    """One conversation of one or two rounds as [(role, content)]; None for a short block."""
     if len(sentences) < 6:
         return None
     starts = [i for i in range(len(sentences) - 3) if sentences[i][1] == "\n\n"] or [0]
