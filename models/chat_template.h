@@ -28,7 +28,7 @@ struct RenderedPrompt {
 // What one rendering may cost. Beyond a limit render() throws Error.
 struct RenderLimits {
   size_t max_output_bytes = 16u << 20;
-  int64_t max_steps = 1'000'000;  // evaluated nodes, loop turns and elements touched by filters
+  int64_t max_steps = 1'000'000;      // evaluated nodes, loop turns and elements touched by filters
   std::optional<int64_t> now_unix_s;  // clock of strftime_now (local time); none: the system's
 };
 
