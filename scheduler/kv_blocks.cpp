@@ -1,7 +1,7 @@
 // See kv_blocks.h.
 #include "scheduler/kv_blocks.h"
 
-#include <algorithm>
+#include <fmt/format.h>
 
 #include "runtime/base/error.h"
 
@@ -48,6 +48,25 @@ void KvBlocks::shrink(BlockTable& table, int64_t num_positions) {
     free_.push_back(id);
   }
   if (table.num_told_ > table.size()) table.replace_ = true;
+}
+
+std::string KvBlocks::fault(std::span<const BlockTable* const> tables) const {
+  std::vector<int32_t> num_owners(in_use_.size(), 0);
+  for (const BlockTable* table : tables) {
+    for (int32_t id : table->ids()) ++num_owners[static_cast<size_t>(id)];
+  }
+  std::vector<bool> is_free(in_use_.size(), false);
+  for (int32_t id : free_) {
+    if (is_free[static_cast<size_t>(id)]) return fmt::format("block {} is free twice", id);
+    is_free[static_cast<size_t>(id)] = true;
+  }
+  for (size_t id = 0; id < in_use_.size(); ++id) {
+    if (num_owners[id] > 1) return fmt::format("block {} has {} owners", id, num_owners[id]);
+    if (is_free[id] && num_owners[id] > 0) return fmt::format("block {} is free and owned", id);
+    if (!is_free[id] && num_owners[id] == 0) return fmt::format("block {} is leaked", id);
+    if (in_use_[id] == is_free[id]) return fmt::format("block {} is booked wrongly", id);
+  }
+  return {};
 }
 
 }  // namespace outrider

@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "scheduler/round.h"
@@ -40,6 +42,10 @@ class KvBlocks {
   bool grow(BlockTable& table, int64_t num_positions);
   // Gives back the blocks past the first num_positions positions.
   void shrink(BlockTable& table, int64_t num_positions);
+
+  // Whether every block is free or in exactly one of the tables, which must be all there are: the
+  // first thing wrong as a sentence, empty when the books are right.
+  std::string fault(std::span<const BlockTable* const> tables) const;
 
  private:
   std::vector<int32_t> free_;  // used as a stack

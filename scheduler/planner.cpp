@@ -18,7 +18,7 @@ void require(bool holds, const char* sentence) {
   if (!holds) throw Error(sentence);
 }
 
-const PlannerConfig& checked(const PlannerConfig& config) {
+PlannerConfig checked(PlannerConfig config) {
   require(config.block_size > 0, "block_size must be at least 1");
   require(config.num_blocks > 0, "the KV memory must hold at least 1 block");
   require(config.max_num_seqs > 0, "max_num_seqs must be at least 1");
@@ -28,6 +28,7 @@ const PlannerConfig& checked(const PlannerConfig& config) {
   require(config.prompt_lookup_min > 0, "prompt_lookup_min must be at least 1");
   require(config.prompt_lookup_max >= config.prompt_lookup_min,
           "prompt_lookup_max must be at least prompt_lookup_min");
+  if (config.draft_method == DraftMethod::kNone) config.num_speculative_tokens = 0;
   return config;
 }
 
@@ -176,5 +177,7 @@ PlannerCounters Planner::counters() const {
   counters.num_preemptions = state_->num_preemptions;
   return counters;
 }
+
+std::string Planner::fault() const { return state_->pool.fault(); }
 
 }  // namespace outrider

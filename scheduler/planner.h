@@ -74,6 +74,9 @@ class Planner {
   void set_draft_available(bool available);
 
   PlannerCounters counters() const;
+  // Checks the planner's own books (every KV block free or owned exactly once, and so on): the
+  // first thing wrong as a sentence, empty when all is right. For tests and debugging.
+  std::string fault() const;
 
  private:
   struct State;

@@ -1,7 +1,11 @@
 // See sequence_pool.h.
 #include "scheduler/sequence_pool.h"
 
+#include <fmt/format.h>
+
+#include <iterator>
 #include <utility>
+#include <vector>
 
 #include "runtime/base/error.h"
 
@@ -49,6 +53,26 @@ Sequence& SequencePool::preempt_last() {
   sequence.was_preempted = true;
   waiting_.insert(std::move(node));
   return sequence;
+}
+
+std::string SequencePool::fault() const {
+  std::vector<const BlockTable*> tables;
+  for (const auto& [order, sequence] : running_) {
+    tables.push_back(&sequence->table);
+    if (sequence->num_uncomputed() < 1) {
+      return fmt::format("sequence {} has nothing to compute", sequence->id());
+    }
+    if (sequence->table.size() < blocks.blocks_for(sequence->num_computed())) {
+      return fmt::format("sequence {} has more KV than blocks", sequence->id());
+    }
+  }
+  for (const auto& [order, sequence] : waiting_) {
+    if (sequence->table.size() > 0 || sequence->num_computed() > 0) {
+      return fmt::format("sequence {} waits and has KV", sequence->id());
+    }
+  }
+  if (order_of_.size() != running_.size() + waiting_.size()) return "the index is not exact";
+  return blocks.fault(tables);
 }
 
 }  // namespace outrider

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <string>
 #include <unordered_map>
 
 #include "scheduler/kv_blocks.h"
@@ -34,6 +35,9 @@ class SequencePool {
   Sequence& admit_first();
   // The last running sequence loses its blocks and waits again, ahead of all that came after it.
   Sequence& preempt_last();
+
+  // The first thing wrong with the books as a sentence; empty when they are right.
+  std::string fault() const;
 
   KvBlocks blocks;
 

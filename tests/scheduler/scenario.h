@@ -1,0 +1,44 @@
+// A random life of a planner: requests come, are cancelled, drafts are right, wrong, late or lies,
+// blocks are scarce. run_scenario() plays it against the fakes and reports everything that broke a
+// promise.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "fake_ranks.h"
+#include "scheduler/planner.h"
+
+namespace outrider::testing {
+
+struct Scenario {
+  PlannerConfig planner;
+  FakeModel model;
+  DraftMood mood = DraftMood::kRight;
+  int32_t num_requests = 8;
+  int32_t arrival_percent = 50;     // chance of a further arrival, per round
+  int32_t cancel_percent = 0;       // chance that some request is cancelled, per round
+  int32_t fail_percent = 0;         // chance that some planned sequence has NaN, per round
+  int32_t draft_flips_percent = 0;  // chance that the draft goes away or comes back, per round
+  bool priorities = false;
+  Sabotage sabotage = Sabotage::kNone;
+  uint32_t seed = 1;
+};
+Scenario random_scenario(uint32_t seed);
+
+struct Outcome {
+  std::vector<std::string> faults;
+  uint64_t plans_digest = 0;  // of every plan and event, in order
+  uint64_t num_rounds = 0;
+  uint64_t num_preemptions = 0;
+  uint64_t num_chunks = 0;  // sequences that computed rows and did not sample
+  uint64_t num_tokens = 0;
+  uint64_t num_draft_tokens = 0;
+  uint64_t num_accepted = 0;
+  uint64_t num_stops = 0;
+  uint64_t num_cancelled = 0;
+};
+Outcome run_scenario(const Scenario& scenario);
+
+}  // namespace outrider::testing
