@@ -1,0 +1,132 @@
+#include "tests/scheduler/toy_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <random>
+
+namespace outrider {
+namespace {
+
+constexpr long double kNothing = -std::numeric_limits<long double>::infinity();
+
+std::vector<long double> processed(std::span<const float> logits,
+                                   const SamplingParams& params,
+                                   std::span<const int32_t> context,
+                                   int32_t num_prompt_tokens) {
+  std::vector<long double> values(logits.begin(), logits.end());
+  std::vector<int> seen(values.size(), 0);
+  std::vector<int> output(values.size(), 0);
+  for (size_t t = 0; t < context.size(); ++t) {
+    seen[static_cast<size_t>(context[t])] = 1;
+    if (static_cast<int32_t>(t) >= num_prompt_tokens) ++output[static_cast<size_t>(context[t])];
+  }
+  for (const auto& [token, bias] : params.logit_bias) values[static_cast<size_t>(token)] += bias;
+  for (size_t v = 0; v < values.size(); ++v) {
+    if (seen[v]) {
+      values[v] = values[v] > 0 ? values[v] / params.repetition_penalty
+                                : values[v] * params.repetition_penalty;
+    }
+    values[v] -= static_cast<long double>(params.frequency_penalty) * output[v];
+    if (output[v] > 0) values[v] -= params.presence_penalty;
+  }
+  const auto num_output = static_cast<int32_t>(context.size()) - num_prompt_tokens;
+  if (num_output < params.min_tokens) {
+    for (int32_t token : params.stop_token_ids) values[static_cast<size_t>(token)] = kNothing;
+  }
+  for (long double& value : values) value /= params.temperature;
+  return values;
+}
+
+void normalise(std::vector<long double>& probs) {
+  const long double sum = std::accumulate(probs.begin(), probs.end(), 0.0L);
+  for (long double& prob : probs) prob /= sum;
+}
+
+}  // namespace
+
+ToyModel::ToyModel(int32_t vocab_size, uint64_t seed, float spread) : vocab_size_(vocab_size) {
+  std::mt19937_64 generator(seed);
+  std::normal_distribution<float> normal(0.0f, spread);
+  const auto n = static_cast<size_t>(vocab_size);
+  table_.resize(n * n * n);
+  for (float& logit : table_) logit = normal(generator);
+}
+
+ToyModel ToyModel::perturbed(uint64_t seed, float spread) const {
+  std::mt19937_64 generator(seed);
+  std::normal_distribution<float> normal(0.0f, spread);
+  ToyModel other = *this;
+  for (float& logit : other.table_) logit += normal(generator);
+  return other;
+}
+
+std::span<const float> ToyModel::logits(std::span<const int32_t> context) const {
+  const auto n = static_cast<size_t>(vocab_size_);
+  const auto last = static_cast<size_t>(context[context.size() - 1]);
+  const size_t before =
+      context.size() > 1 ? static_cast<size_t>(context[context.size() - 2]) : size_t{0};
+  return std::span(table_).subspan((before * n + last) * n, n);
+}
+
+std::vector<long double> exact_law(std::span<const float> logits,
+                                   const SamplingParams& params,
+                                   std::span<const int32_t> context,
+                                   int32_t num_prompt_tokens) {
+  const std::vector<long double> values = processed(logits, params, context, num_prompt_tokens);
+  const long double max = *std::max_element(values.begin(), values.end());
+  std::vector<long double> probs;
+  for (long double value : values) probs.push_back(std::exp(value - max));
+  std::vector<size_t> order(values.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(
+      order.begin(), order.end(), [&](size_t a, size_t b) { return values[a] > values[b]; });
+  size_t kept = values.size();
+  if (params.top_k > 0) kept = std::min(kept, static_cast<size_t>(params.top_k));
+  while (kept < order.size() && values[order[kept]] == values[order[kept - 1]]) ++kept;
+  long double mass = 0;
+  for (size_t i = 0; i < kept; ++i) mass += probs[order[i]];
+  if (params.top_p < 1.0f) {
+    long double reached = 0;
+    size_t needed = 0;
+    while (needed < kept && reached < params.top_p * mass) reached += probs[order[needed++]];
+    while (needed < kept && values[order[needed]] == values[order[needed - 1]]) ++needed;
+    kept = needed;
+  }
+  for (size_t i = 0; i < order.size(); ++i) {
+    if (i >= kept || probs[order[i]] < params.min_p) probs[order[i]] = 0;
+  }
+  normalise(probs);
+  return probs;
+}
+
+std::vector<double> joint_law(const ToyModel& model,
+                              const SamplingParams& params,
+                              const std::vector<int32_t>& prompt,
+                              int num_tokens) {
+  std::vector<double> law = {1.0};
+  std::vector<std::vector<int32_t>> contexts = {prompt};
+  for (int t = 0; t < num_tokens; ++t) {
+    std::vector<double> next_law;
+    std::vector<std::vector<int32_t>> next_contexts;
+    for (size_t c = 0; c < contexts.size(); ++c) {
+      const auto probs = exact_law(
+          model.logits(contexts[c]), params, contexts[c], static_cast<int32_t>(prompt.size()));
+      for (int32_t v = 0; v < model.vocab_size(); ++v) {
+        next_law.push_back(law[c] * static_cast<double>(probs[static_cast<size_t>(v)]));
+        next_contexts.push_back(contexts[c]);
+        next_contexts.back().push_back(v);
+      }
+    }
+    law = std::move(next_law);
+    contexts = std::move(next_contexts);
+  }
+  return law;
+}
+
+VocabShard even_shard(int32_t vocab_size, int rank, int num_shards) {
+  return {vocab_size * rank / num_shards, vocab_size * (rank + 1) / num_shards, vocab_size};
+}
+
+}  // namespace outrider

@@ -1,0 +1,44 @@
+// A model small enough that its law is known exactly: the logits depend on the last two tokens.
+// With it an independent, plain implementation of the processors and filters in long double.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "scheduler/request.h"
+#include "scheduler/shard_exchange.h"
+
+namespace outrider {
+
+class ToyModel {
+ public:
+  ToyModel(int32_t vocab_size, uint64_t seed, float spread);
+  // The same model with every logit shifted by normal noise: a draft of it.
+  ToyModel perturbed(uint64_t seed, float spread) const;
+
+  int32_t vocab_size() const { return vocab_size_; }
+  std::span<const float> logits(std::span<const int32_t> context) const;
+
+ private:
+  int32_t vocab_size_;
+  std::vector<float> table_;  // [vocab, vocab, vocab]
+};
+
+// What the target's law of the next token is under the parameters, by sorting and summing in long
+// double.
+std::vector<long double> exact_law(std::span<const float> logits,
+                                   const SamplingParams& params,
+                                   std::span<const int32_t> context,
+                                   int32_t num_prompt_tokens);
+
+// The law of the next num_tokens tokens, the first varying slowest.
+std::vector<double> joint_law(const ToyModel& model,
+                              const SamplingParams& params,
+                              const std::vector<int32_t>& prompt,
+                              int num_tokens);
+
+// Near-equal cuts; some ranks get one token more, and none when there are more ranks than tokens.
+VocabShard even_shard(int32_t vocab_size, int rank, int num_shards);
+
+}  // namespace outrider
