@@ -1,0 +1,276 @@
+// See config.h.
+#include "runtime/base/config.h"
+
+#include <fmt/format.h>
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+#include "runtime/base/error.h"
+
+namespace outrider {
+namespace {
+
+constexpr size_t kMaxFileBytes = 1 << 20;
+constexpr int kMaxDepth = 4;
+
+std::vector<const Option*> pointers(const std::vector<Option>& options) {
+  std::vector<const Option*> result;
+  for (const Option& option : options) result.push_back(&option);
+  return result;
+}
+
+std::string environment_name(const std::string& key) {
+  std::string name = "OUTRIDER_";
+  for (char c : key)
+    name += c == '.' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return name;
+}
+
+// A YAML tree as flat values: {speculative_config: {model: x}} gives speculative_config.model.
+void flatten(const YAML::Node& node,
+             const std::string& prefix,
+             const std::string& file,
+             int depth,
+             std::vector<GivenValue>* values) {
+  if (depth > kMaxDepth) throw Error(fmt::format("{}: '{}' is nested too deep", file, prefix));
+  const std::string origin =
+      node.Mark().line >= 0 ? fmt::format("{}:{}", file, node.Mark().line + 1) : file;
+  if (node.IsMap()) {
+    std::map<std::string, int> seen;
+    for (const auto& entry : node) {
+      std::string key = entry.first.as<std::string>();
+      std::replace(key.begin(), key.end(), '-', '_');
+      const std::string full = prefix.empty() ? key : prefix + "." + key;
+      if (++seen[key] > 1)
+        throw Error(fmt::format("{}: the key '{}' is there twice", origin, full));
+      flatten(entry.second, full, file, depth + 1, values);
+    }
+  } else if (node.IsSequence()) {
+    for (const auto& element : node) flatten(element, prefix, file, depth + 1, values);
+  } else if (node.IsScalar()) {
+    values->push_back({prefix, node.as<std::string>(), origin});
+  }
+}
+
+std::vector<GivenValue> parse_yaml(const std::string& text,
+                                   const std::string& prefix,
+                                   const std::string& name) {
+  std::vector<GivenValue> values;
+  try {
+    const YAML::Node root = YAML::Load(text);
+    if (!root.IsMap() && !root.IsNull())
+      throw Error(fmt::format("{}: not a list of 'key: value' lines", name));
+    flatten(root, prefix, name, 0, &values);
+  } catch (const YAML::Exception& error) {
+    throw Error(fmt::format("{}: {}", name, error.what()));
+  }
+  return values;
+}
+
+std::vector<GivenValue> read_yaml_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw Error(fmt::format("cannot read the configuration file {}", path));
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (text.str().size() > kMaxFileBytes) throw Error(fmt::format("{} is larger than 1 MiB", path));
+  return parse_yaml(text.str(), "", path);
+}
+
+std::vector<GivenValue> read_environment(const std::vector<const Option*>& options) {
+  std::vector<GivenValue> values;
+  for (const Option* option : options) {
+    const std::string name = environment_name(option->key);
+    if (const char* value = std::getenv(name.c_str())) values.push_back({option->key, value, name});
+  }
+  return values;
+}
+
+// A later source replaces a list instead of adding to it.
+void apply_source(const std::vector<GivenValue>& source,
+                  const std::vector<const Option*>& options,
+                  RunConfig* config,
+                  LoadedConfig* loaded) {
+  const bool gives_keys = std::any_of(
+      source.begin(), source.end(), [](const GivenValue& given) { return given.key == "api_key"; });
+  if (gives_keys) config->api_keys.clear();
+  for (const GivenValue& given : source) {
+    apply_value(given, options);
+    loaded->given.push_back(given);
+  }
+}
+
+// What parse_arguments needs beside the table: the YAML file and vLLM's one-piece speculative
+// config.
+struct Inline {
+  std::string config_file;
+  std::string speculative_json;
+};
+
+}  // namespace
+
+std::vector<Option> run_config_options(RunConfig* c) {
+  SpeculativeConfig* s = &c->speculative;
+  const std::string group = "speculative_config.";
+  constexpr int32_t kAny = INT32_MAX;
+  std::vector<Option> options;
+  const auto add = [&](Option option, std::vector<std::string> aliases = {}) {
+    options.push_back(with_aliases(std::move(option), std::move(aliases)));
+  };
+  add(text_option("model", &c->model, "target: a Hugging Face folder, or 'embedded'"), {"-m"});
+  add(text_option(
+          "served_model_name", &c->served_model_name, "name in the API; default: the folder's"),
+      {"--alias"});
+  add(text_option(
+      "chat_template", &c->chat_template, "Jinja file instead of the model's own template"));
+  add(choice_option("generation_config",
+                    &c->generation_config,
+                    {"auto", "vllm"},
+                    "sampling defaults: the model's, or none"));
+  add(integer_option("tensor_parallel_size",
+                     &c->tensor_parallel_size,
+                     0,
+                     64,
+                     "target ranks; 0 = all but the draft's"),
+      {"-tp"});
+  add(integer_option(
+          "max_model_len", &c->max_model_len, 0, kAny, "tokens of context; 0 = the model's"),
+      {"-c", "--ctx-size"});
+  add(integer_option("max_num_seqs", &c->max_num_seqs, 1, 4096, "sequences running at once"),
+      {"-np", "--parallel"});
+  add(integer_option(
+      "max_num_batched_tokens", &c->max_num_batched_tokens, 1, 65536, "rows computed in a round"));
+  add(integer_option("block_size", &c->block_size, 1, 1024, "positions per KV block"));
+  add(size_option("kv_cache_memory_bytes",
+                  &c->kv_cache_memory_bytes,
+                  "KV memory per target rank; 0 = enough, at most 4G"));
+  add(integer_option("threads",
+                     &c->threads,
+                     0,
+                     1024,
+                     "threads per rank; 0 = cores divided among the host's targets"),
+      {"-t"});
+  add(choice_option("isa", &c->isa, {"auto", "scalar", "avx2", "avx512"}, "CPU kernels"));
+  add(text_option("device", &c->device, "where tensors live: cpu"));
+  add(choice_option(group + "method",
+                    &s->method,
+                    {"auto", "draft_model", "ngram", "none"},
+                    "who drafts; auto = draft_model when a draft is given"));
+  add(text_option(group + "model", &s->model, "draft: a Hugging Face folder, or 'embedded'"),
+      {"-md", "--model-draft"});
+  add(integer_option(
+          group + "num_speculative_tokens", &s->num_speculative_tokens, 1, 64, "draft length"),
+      {"--draft-max"});
+  add(integer_option(group + "prompt_lookup_max",
+                     &s->prompt_lookup_max,
+                     1,
+                     64,
+                     "n-gram: longest match looked for"));
+  add(integer_option(group + "prompt_lookup_min",
+                     &s->prompt_lookup_min,
+                     1,
+                     64,
+                     "n-gram: shortest match that counts"));
+  add(choice_option(group + "rejection_sample_method",
+                    &s->rejection_sample_method,
+                    {"auto", "standard", "coupled"},
+                    "how drafts are judged; auto = coupled with a seed, else standard"));
+  add(integer_option(group + "num_draft_candidates",
+                     &s->num_draft_candidates,
+                     1,
+                     256,
+                     "entries of the draft's distribution that are kept"));
+  add(text_option("host", &c->host, "address to listen on"));
+  add(integer_option("port", &c->port, 0, 65535, "port to listen on; 0 = any free one"));
+  add(list_option(
+      "api_key", &c->api_keys, "key that requests must carry; may be given several times"));
+  add(integer_option(
+      "max_num_queued_reqs", &c->max_num_queued_reqs, 1, kAny, "waiting requests before 429"));
+  add(integer_option(
+      "max_logprobs", &c->max_logprobs, 0, 256, "most logprobs a request may ask for"));
+  add(number_option("shutdown_timeout",
+                    &c->shutdown_timeout_s,
+                    0,
+                    86400,
+                    "seconds that running requests get at SIGTERM"));
+  add(choice_option(
+      "log_level", &c->log_level, {"debug", "info", "warning", "error"}, "what is logged"));
+  return options;
+}
+
+LoadedConfig load_config(const std::vector<std::string>& arguments,
+                         const std::vector<const Option*>& extra) {
+  LoadedConfig loaded;
+  Inline inline_values;
+  const std::vector<Option> rows = run_config_options(&loaded.config);
+  const std::vector<const Option*> options = pointers(rows);
+  const Option config_file = text_option("config", &inline_values.config_file, "YAML file");
+  const Option speculative =
+      text_option("speculative_config", &inline_values.speculative_json, "the whole group as JSON");
+  std::vector<const Option*> typed = options;
+  typed.push_back(&config_file);
+  typed.push_back(&speculative);
+  typed.insert(typed.end(), extra.begin(), extra.end());
+
+  ParsedArguments parsed = parse_arguments(arguments, typed);
+  loaded.positional = std::move(parsed.positional);
+  std::vector<GivenValue> command_line;
+  for (const GivenValue& given : parsed.values) {
+    const bool is_run_option =
+        std::any_of(options.begin(), options.end(), [&](const Option* option) {
+          return option->key == given.key;
+        });
+    if (is_run_option) {
+      command_line.push_back(given);
+    } else {
+      apply_value(given, typed);
+    }
+  }
+  if (const char* path = std::getenv("OUTRIDER_CONFIG");
+      path != nullptr && inline_values.config_file.empty()) {
+    inline_values.config_file = path;
+  }
+  if (!inline_values.config_file.empty()) {
+    apply_source(read_yaml_file(inline_values.config_file), options, &loaded.config, &loaded);
+  }
+  apply_source(read_environment(options), options, &loaded.config, &loaded);
+  if (!inline_values.speculative_json.empty()) {
+    apply_source(
+        parse_yaml(inline_values.speculative_json, "speculative_config", "--speculative-config"),
+        options,
+        &loaded.config,
+        &loaded);
+  }
+  apply_source(command_line, options, &loaded.config, &loaded);
+  return loaded;
+}
+
+std::string dump_config(const LoadedConfig& loaded) {
+  RunConfig config = loaded.config;
+  std::map<std::string, std::string> origins;
+  for (const GivenValue& given : loaded.given) origins[given.key] = given.origin;
+  std::string text;
+  std::string open_group;
+  for (const Option& option : run_config_options(&config)) {
+    const size_t dot = option.key.find('.');
+    const std::string group = dot == std::string::npos ? "" : option.key.substr(0, dot);
+    if (group != open_group && !group.empty()) text += group + ":\n";
+    open_group = group;
+    const auto origin = origins.find(option.key);
+    const bool secret = option.key == "api_key" && !config.api_keys.empty();
+    const std::string name =
+        dot == std::string::npos ? option.key : "  " + option.key.substr(dot + 1);
+    text += fmt::format("{}: {}  # {}\n",
+                        name,
+                        secret ? "[\"hidden\"]" : option.get(),
+                        origin == origins.end() ? "default" : origin->second);
+  }
+  return text;
+}
+
+}  // namespace outrider

@@ -1,0 +1,32 @@
+// From the command line, the environment and a YAML file to a RunConfig, in that order of
+// precedence. Names are vLLM's where it has one; an unknown key is refused with the nearest known
+// name.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/base/options.h"
+#include "runtime/base/run_config.h"
+
+namespace outrider {
+
+// The rows of a RunConfig; fields are written through the pointer, which must outlive the rows.
+std::vector<Option> run_config_options(RunConfig* config);
+
+struct LoadedConfig {
+  RunConfig config;
+  std::vector<std::string> positional;
+  std::vector<GivenValue> given;  // what was set, in the order applied; the last of a key won
+};
+
+// arguments: after the command's name; --config FILE names the YAML. extra: the command's own
+// options, command line only. Throws Error naming the key and where it came from.
+LoadedConfig load_config(const std::vector<std::string>& arguments,
+                         const std::vector<const Option*>& extra = {});
+
+// The effective configuration as YAML, each line with the origin of its value as a comment. Keys
+// are not shown.
+std::string dump_config(const LoadedConfig& loaded);
+
+}  // namespace outrider

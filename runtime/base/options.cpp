@@ -1,0 +1,266 @@
+// See options.h.
+#include "runtime/base/options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <numeric>
+
+#include "runtime/base/error.h"
+
+namespace outrider {
+namespace {
+
+template <typename T>
+T parse_number(const std::string& text, const char* what) {
+  T value{};
+  const char* end = text.data() + text.size();
+  const auto [stopped, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc{} || stopped != end || !(value == value)) {
+    throw Error(fmt::format("'{}' is not {}", text, what));
+  }
+  return value;
+}
+
+template <typename T>
+void check_range(T value, T least, T most) {
+  if (value < least || value > most)
+    throw Error(fmt::format("{} is not between {} and {}", value, least, most));
+}
+
+// vLLM's suffixes: k and K are 1000 and 1024 there; here all are powers of 1024, as memory sizes
+// are meant.
+int64_t parse_size(const std::string& text) {
+  std::string digits = text;
+  int shift = 0;
+  if (!digits.empty()) {
+    const std::string suffixes = "kKmMgG";
+    const auto place = suffixes.find(digits.back());
+    if (place != std::string::npos) {
+      shift = 10 * (static_cast<int>(place) / 2 + 1);
+      digits.pop_back();
+    }
+  }
+  const auto value = parse_number<int64_t>(digits, "a size such as 512M or 4G");
+  if (value < 0 || value > (INT64_MAX >> shift))
+    throw Error(fmt::format("'{}' is not a possible size", text));
+  return value << shift;
+}
+
+bool parse_bool(const std::string& text) {
+  if (text == "true" || text == "1" || text == "yes" || text == "on") return true;
+  if (text == "false" || text == "0" || text == "no" || text == "off") return false;
+  throw Error(fmt::format("'{}' is not true or false", text));
+}
+
+std::string yaml_quoted(const std::string& text) {
+  std::string quoted = "\"";
+  for (char c : text) {
+    if (c == '"' || c == '\\') quoted += '\\';
+    quoted += c;
+  }
+  return quoted + "\"";
+}
+
+size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t above = row[j];
+      row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      diagonal = above;
+    }
+  }
+  return row[b.size()];
+}
+
+std::string normalized(std::string key) {
+  std::replace(key.begin(), key.end(), '-', '_');
+  return key;
+}
+
+const Option* find_flag(const std::string& flag, const std::vector<const Option*>& options) {
+  const std::string key = flag.starts_with("--") ? normalized(flag.substr(2)) : "";
+  for (const Option* option : options) {
+    if (option->key == key) return option;
+    if (std::find(option->aliases.begin(), option->aliases.end(), flag) != option->aliases.end())
+      return option;
+  }
+  return nullptr;
+}
+
+[[noreturn]] void throw_unknown_flag(const std::string& flag,
+                                     const std::vector<const Option*>& options) {
+  const std::string key = flag.starts_with("--") ? normalized(flag.substr(2)) : flag;
+  std::string near = nearest_key(key, options);
+  std::replace(near.begin(), near.end(), '_', '-');
+  throw Error(fmt::format(
+      "unknown option {}{}", flag, near.empty() ? "" : fmt::format("; did you mean --{}?", near)));
+}
+
+Option base_option(std::string key, std::string help) {
+  Option option;
+  option.key = std::move(key);
+  option.help = std::move(help);
+  return option;
+}
+
+}  // namespace
+
+Option text_option(std::string key, std::string* field, std::string help) {
+  Option option = base_option(std::move(key), std::move(help));
+  option.set = [field](const std::string& text) { *field = text; };
+  option.get = [field] { return yaml_quoted(*field); };
+  return option;
+}
+
+Option integer_option(
+    std::string key, int32_t* field, int32_t least, int32_t most, std::string help) {
+  Option option = base_option(std::move(key), std::move(help));
+  option.set = [=](const std::string& text) {
+    const auto value = parse_number<int32_t>(text, "a whole number");
+    check_range(value, least, most);
+    *field = value;
+  };
+  option.get = [field] { return std::to_string(*field); };
+  return option;
+}
+
+Option size_option(std::string key, int64_t* field, std::string help) {
+  Option option = base_option(std::move(key), std::move(help));
+  option.set = [field](const std::string& text) { *field = parse_size(text); };
+  option.get = [field] { return std::to_string(*field); };
+  return option;
+}
+
+Option number_option(std::string key, double* field, double least, double most, std::string help) {
+  Option option = base_option(std::move(key), std::move(help));
+  option.set = [=](const std::string& text) {
+    const auto value = parse_number<double>(text, "a number");
+    check_range(value, least, most);
+    *field = value;
+  };
+  option.get = [field] { return fmt::format("{}", *field); };
+  return option;
+}
+
+Option flag_option(std::string key, bool* field, std::string help) {
+  Option option = base_option(std::move(key), std::move(help));
+  option.is_flag = true;
+  option.set = [field](const std::string& text) { *field = parse_bool(text); };
+  option.get = [field] { return std::string(*field ? "true" : "false"); };
+  return option;
+}
+
+Option choice_option(std::string key,
+                     std::string* field,
+                     std::vector<std::string> choices,
+                     std::string help) {
+  Option option =
+      base_option(std::move(key), fmt::format("{} ({})", help, fmt::join(choices, ", ")));
+  option.set = [field, choices](const std::string& text) {
+    if (std::find(choices.begin(), choices.end(), text) == choices.end()) {
+      throw Error(fmt::format("'{}' is not one of {}", text, fmt::join(choices, ", ")));
+    }
+    *field = text;
+  };
+  option.get = [field] { return *field; };
+  return option;
+}
+
+Option list_option(std::string key, std::vector<std::string>* field, std::string help) {
+  Option option = base_option(std::move(key), std::move(help));
+  option.is_list = true;
+  option.set = [field](const std::string& text) { field->push_back(text); };
+  option.get = [field] {
+    std::string list = "[";
+    for (const std::string& text : *field)
+      list += (list.size() > 1 ? ", " : "") + yaml_quoted(text);
+    return list + "]";
+  };
+  return option;
+}
+
+Option with_aliases(Option option, std::vector<std::string> aliases) {
+  option.aliases = std::move(aliases);
+  return option;
+}
+
+ParsedArguments parse_arguments(const std::vector<std::string>& arguments,
+                                const std::vector<const Option*>& options) {
+  ParsedArguments parsed;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& argument = arguments[i];
+    if (argument == "--") {
+      parsed.positional.insert(parsed.positional.end(),
+                               arguments.begin() + static_cast<ptrdiff_t>(i) + 1,
+                               arguments.end());
+      break;
+    }
+    if (argument.size() < 2 || argument[0] != '-') {
+      parsed.positional.push_back(argument);
+      continue;
+    }
+    const size_t equals = argument.starts_with("--") ? argument.find('=') : std::string::npos;
+    const std::string flag = argument.substr(0, equals);
+    const Option* option = find_flag(flag, options);
+    if (option == nullptr) throw_unknown_flag(flag, options);
+    GivenValue given{option->key, "true", "command line"};
+    if (equals != std::string::npos) {
+      given.value = argument.substr(equals + 1);
+    } else if (!option->is_flag) {
+      if (i + 1 == arguments.size()) throw Error(fmt::format("option {} needs a value", flag));
+      given.value = arguments[++i];
+    }
+    parsed.values.push_back(std::move(given));
+  }
+  return parsed;
+}
+
+std::string nearest_key(std::string_view key, const std::vector<const Option*>& options) {
+  std::string best;
+  size_t best_distance = std::max<size_t>(2, key.size() / 3) + 1;
+  for (const Option* option : options) {
+    const size_t distance = edit_distance(key, option->key);
+    if (distance < best_distance) {
+      best_distance = distance;
+      best = option->key;
+    }
+  }
+  return best;
+}
+
+void apply_value(const GivenValue& given, const std::vector<const Option*>& options) {
+  for (const Option* option : options) {
+    if (option->key != given.key) continue;
+    try {
+      option->set(given.value);
+    } catch (const Error& error) {
+      throw Error(fmt::format("{}: {} (from {})", given.key, error.what(), given.origin));
+    }
+    return;
+  }
+  const std::string near = nearest_key(given.key, options);
+  throw Error(fmt::format("unknown option '{}'{} (from {})",
+                          given.key,
+                          near.empty() ? "" : fmt::format(", did you mean '{}'?", near),
+                          given.origin));
+}
+
+std::string help_text(const std::vector<const Option*>& options) {
+  std::string text;
+  for (const Option* option : options) {
+    std::string flag = "--" + option->key;
+    std::replace(flag.begin(), flag.end(), '_', '-');
+    for (const std::string& alias : option->aliases) flag += ", " + alias;
+    if (!option->is_flag) flag += " VALUE";
+    text += fmt::format("  {:<52} {}\n", flag, option->help);
+  }
+  return text;
+}
+
+}  // namespace outrider

@@ -1,0 +1,66 @@
+// A table of options as data: one row gives the command-line flag, the environment variable, the
+// YAML key, the help line and the type. Used for the run's configuration and for each command's own
+// flags.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace outrider {
+
+struct Option {
+  std::string key;                   // snake_case, dots for groups: speculative_config.model
+  std::vector<std::string> aliases;  // further flags as typed: "-m", "--ctx-size"
+  std::string help;                  // one line, with unit and default where that helps
+  bool is_flag = false;              // needs no value on the command line
+  bool is_list = false;              // may be given several times
+  std::function<void(const std::string&)> set;  // throws Error that says what a good value is
+  std::function<std::string()> get;             // as YAML text
+};
+
+// Rows for plain fields. The field must outlive the option; out-of-range and unparsable values
+// throw Error.
+Option text_option(std::string key, std::string* field, std::string help);
+Option integer_option(
+    std::string key, int32_t* field, int32_t least, int32_t most, std::string help);
+Option size_option(std::string key,
+                   int64_t* field,
+                   std::string help);  // bytes; k, M, G suffixes of 1024
+Option number_option(std::string key, double* field, double least, double most, std::string help);
+Option flag_option(std::string key, bool* field, std::string help);
+Option choice_option(std::string key,
+                     std::string* field,
+                     std::vector<std::string> choices,
+                     std::string help);
+Option list_option(std::string key, std::vector<std::string>* field, std::string help);
+Option with_aliases(Option option, std::vector<std::string> aliases);
+
+// A value as typed by the user, before it is applied.
+struct GivenValue {
+  std::string key;
+  std::string value;
+  std::string origin;  // "command line", "OUTRIDER_PORT", "file.yaml:3"
+};
+
+// Splits arguments into values of known options and the rest. "--a-b c", "--a-b=c" and "--a_b c"
+// are the same; "--" ends options. Throws Error for an unknown flag, naming the nearest known one.
+struct ParsedArguments {
+  std::vector<GivenValue> values;
+  std::vector<std::string> positional;
+};
+ParsedArguments parse_arguments(const std::vector<std::string>& arguments,
+                                const std::vector<const Option*>& options);
+
+// The known key nearest to this one (edit distance), or empty when none is near.
+std::string nearest_key(std::string_view key, const std::vector<const Option*>& options);
+
+// Applies a value; throws Error "port: ... (from command line)".
+void apply_value(const GivenValue& given, const std::vector<const Option*>& options);
+
+// "--key VALUE   help" lines.
+std::string help_text(const std::vector<const Option*>& options);
+
+}  // namespace outrider

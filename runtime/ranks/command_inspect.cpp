@@ -1,0 +1,131 @@
+// tokenize, render and config dump: what the program would do with an input, for people, scripts
+// and tests. No model is loaded.
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "models/chat_template.h"
+#include "models/tokenizer.h"
+#include "runtime/base/config.h"
+#include "runtime/base/error.h"
+#include "runtime/base/log.h"
+#include "runtime/ranks/commands.h"
+#include "runtime/ranks/model_loader.h"
+
+namespace outrider {
+namespace {
+
+using Json = nlohmann::json;
+
+std::string dump(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+// One JSON object per line of stdin; a bad line is answered in place, so that the lines stay in
+// step.
+int answer_lines(const std::function<Json(const std::string&)>& answer) {
+  int num_failed = 0;
+  std::string line;
+  for (int number = 1; std::getline(std::cin, line); ++number) {
+    if (line.empty()) continue;
+    Json out;
+    try {
+      out = answer(line);
+    } catch (const std::exception& error) {
+      out = Json{{"error", fmt::format("line {}: {}", number, error.what())}};
+      ++num_failed;
+    }
+    std::printf("%s\n", dump(out).c_str());
+    std::fflush(stdout);
+  }
+  return num_failed == 0 ? 0 : 3;
+}
+
+// Depth is checked before parsing: nlohmann's values recurse when they are destroyed or copied.
+Json parse_object(const std::string& text) {
+  int depth = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\') ++i;
+      if (c == '"') in_string = false;
+      continue;
+    }
+    if (c == '"') in_string = true;
+    if ((c == '[' || c == '{') && ++depth > 64) throw Error("JSON is nested deeper than 64");
+    if (c == ']' || c == '}') --depth;
+  }
+  Json json = Json::parse(text, nullptr, false);
+  if (json.is_discarded() || !json.is_object()) throw Error("not a JSON object");
+  return json;
+}
+
+Json tokenize_line(const Tokenizer& tokenizer, bool add_special_tokens, const std::string& line) {
+  const Json in = parse_object(line);
+  if (in.contains("text") == in.contains("ids")) throw Error("give either \"text\" or \"ids\"");
+  std::vector<int32_t> ids;
+  std::string text;
+  if (in.contains("text")) {
+    text = in.at("text").get<std::string>();
+    ids = tokenizer.encode(text, {.add_special_tokens = add_special_tokens});
+  } else {
+    ids = in.at("ids").get<std::vector<int32_t>>();
+    for (int32_t id : ids) {
+      if (id < 0 || id >= tokenizer.vocab_size())
+        throw Error(fmt::format("token id {} is not in the vocabulary", id));
+    }
+    text = tokenizer.decode(ids, false);
+  }
+  return Json{{"text", text}, {"ids", ids}};
+}
+
+std::string read_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw Error(fmt::format("cannot read {}", path));
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+}  // namespace
+
+int tokenize_command(const CommandLine& line) {
+  bool add_special_tokens = false;
+  const Option special =
+      flag_option("add_special_tokens", &add_special_tokens, "add bos and the like");
+  const LoadedConfig loaded = load_config(line.arguments, {&special});
+  const auto tokenizer = Tokenizer::load(model_folder(loaded.config.model, Role::kTarget));
+  return answer_lines(
+      [&](const std::string& text) { return tokenize_line(*tokenizer, add_special_tokens, text); });
+}
+
+int render_command(const CommandLine& line) {
+  std::string template_file;
+  const Option file = text_option("template", &template_file, "Jinja file, instead of a model's");
+  const LoadedConfig loaded = load_config(line.arguments, {&file});
+  std::optional<ChatTemplate> chat_template;
+  if (!template_file.empty()) {
+    chat_template = ChatTemplate::parse(read_file(template_file));
+  } else {
+    chat_template = ChatTemplate::load(model_folder(loaded.config.model, Role::kTarget));
+    if (!chat_template)
+      throw Error(fmt::format("model {} has no chat template", loaded.config.model));
+  }
+  return answer_lines([&](const std::string& text) {
+    parse_object(text);
+    return Json{{"prompt", chat_template->render(text).text}};
+  });
+}
+
+int config_command(const CommandLine& line) {
+  if (line.arguments.empty() || line.arguments[0] != "dump")
+    throw Error("usage: outrider config dump [options]");
+  const LoadedConfig loaded = load_config({line.arguments.begin() + 1, line.arguments.end()});
+  std::fputs(dump_config(loaded).c_str(), stdout);
+  return 0;
+}
+
+}  // namespace outrider

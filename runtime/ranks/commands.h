@@ -1,0 +1,24 @@
+// The program's commands, one function each; main.cpp chooses. They throw Error for what the user
+// can mend.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace outrider {
+
+// The process's own argc and argv (for MPI) and the words after the command's name.
+struct CommandLine {
+  int* argc = nullptr;
+  char*** argv = nullptr;
+  std::vector<std::string> arguments;
+};
+
+int serve_command(const CommandLine& line);
+int batch_command(const CommandLine& line);
+int bench_command(const CommandLine& line);
+int tokenize_command(const CommandLine& line);
+int render_command(const CommandLine& line);
+int config_command(const CommandLine& line);
+
+}  // namespace outrider

@@ -1,0 +1,82 @@
+// The program: one binary for every rank and every way in.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <cstring>
+
+#include "runtime/base/config.h"
+#include "runtime/base/error.h"
+#include "runtime/ranks/commands.h"
+
+namespace outrider {
+namespace {
+
+constexpr int kExitUsage = 2;
+
+struct Command {
+  const char* name;
+  const char* help;
+  int (*run)(const CommandLine&);
+};
+
+constexpr Command kCommands[] = {
+    {"serve", "OpenAI-compatible server", serve_command},
+    {"batch",
+     "run a file of OpenAI batch lines: -i in.jsonl -o out.jsonl [--resume]",
+     batch_command},
+    {"bench", "measure: decode, forward, ops", bench_command},
+    {"tokenize", "text or ids to both, one JSON line each: --model DIR", tokenize_command},
+    {"render",
+     "chat messages to a prompt, one JSON line each: --model DIR or --template FILE",
+     render_command},
+    {"config",
+     "config dump: the effective configuration and where each value came from",
+     config_command},
+};
+
+std::string usage() {
+  std::string text =
+      "usage: outrider COMMAND [options]\n       mpirun -np R+1 outrider COMMAND [options]\n\n";
+  for (const Command& command : kCommands)
+    text += fmt::format("  {:<10} {}\n", command.name, command.help);
+  text += "\nOptions may also come from OUTRIDER_NAME variables and --config file.yaml:\n";
+  RunConfig config;
+  const std::vector<Option> options = run_config_options(&config);
+  std::vector<const Option*> rows;
+  for (const Option& option : options) rows.push_back(&option);
+  return text + help_text(rows);
+}
+
+int run(int argc, char** argv) {
+  const std::string name = argc > 1 ? argv[1] : "--help";
+  if (name == "--help" || name == "-h" || name == "help") {
+    std::fputs(usage().c_str(), stdout);
+    return argc > 1 ? 0 : kExitUsage;
+  }
+  if (name == "--version" || name == "version") {
+    std::printf("outrider %s\n", OUTRIDER_VERSION);
+    return 0;
+  }
+  CommandLine line{&argc, &argv, {argv + 2, argv + argc}};
+  for (const std::string& argument : line.arguments) {
+    if (argument != "--help" && argument != "-h") continue;
+    std::fputs(usage().c_str(), stdout);
+    return 0;
+  }
+  for (const Command& command : kCommands) {
+    if (name == command.name) return command.run(line);
+  }
+  throw Error(fmt::format("unknown command '{}'; see outrider --help", name));
+}
+
+}  // namespace
+}  // namespace outrider
+
+int main(int argc, char** argv) {
+  try {
+    return outrider::run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "outrider: %s\n", error.what());
+    return outrider::kExitUsage;
+  }
+}
