@@ -83,6 +83,9 @@ inline int32_t lowest_argmax(std::span<const float> logits) {
   return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
 }
 
+inline constexpr TransformerOptions kOptions = {
+    .block_size = 16, .num_blocks = 64, .max_rows = 256, .max_logit_rows = 256};
+
 // A whole model on one rank with room for one or a few sequences.
 struct LoneModel {
   ModelConfig config;
@@ -93,11 +96,16 @@ struct LoneModel {
   LoneModel(const std::filesystem::path& dir,
             ops::Isa isa,
             int num_threads = 1,
-            TransformerOptions options = {.block_size = 16,
-                                          .num_blocks = 64,
-                                          .max_rows = 256,
-                                          .max_logit_rows = 256})
-      : config(load_model_config(dir)), ctx(num_threads, isa) {
+            TransformerOptions options = kOptions)
+      : LoneModel(load_model_config(dir), dir, isa, num_threads, options) {}
+
+  // With a config of the test's own over the folder's weights.
+  LoneModel(const ModelConfig& own_config,
+            const std::filesystem::path& dir,
+            ops::Isa isa,
+            int num_threads = 1,
+            TransformerOptions options = kOptions)
+      : config(own_config), ctx(num_threads, isa) {
     const ModelShard shard = shard_model(config, 0, 1);
     model = std::make_unique<Transformer>(
         config, load_weights(dir, config, shard), shard, options, *group, ctx);
