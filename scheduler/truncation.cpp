@@ -21,9 +21,6 @@ constexpr double kDistanceUnit = 67108864.0;  // 2^26 per nat
 bool has_top_k(const SamplingParams& params, int32_t vocab_size) {
   return params.top_k > 0 && params.top_k < vocab_size;
 }
-bool has_gathered_top_k(const SamplingParams& params, int32_t vocab_size) {
-  return has_top_k(params, vocab_size) && params.top_k <= kMaxGatheredTopK;
-}
 bool has_top_p(const SamplingParams& params) { return params.top_p < 1.0f; }
 bool has_min_p(const SamplingParams& params) { return params.min_p > 0.0f; }
 
@@ -133,13 +130,28 @@ void select_by_radix(std::vector<Selection>& selections, ShardExchange& exchange
   }
 }
 
-// ---- small top-k: the shards' best k values, and how often the last of them occurs
-// ----------------------------
+// ---- by one gather: the shards' best values, how often the last of them occurs, and their mass
+// -----------------
 
 struct ValueCount {
   float value = 0.0f;
   uint64_t count = 0;
 };
+
+// One row's part of the gathered words: [num_values] ordered bits of the best values, best first, 0
+// where there are none; the number of tokens that equal the last one; the shard's mass in two
+// halves (for top_p without top_k).
+struct GatherLayout {
+  size_t num_values;
+  size_t count_at() const { return num_values; }
+  size_t mass_at() const { return num_values + 1; }
+  size_t size() const { return num_values + 3; }
+};
+
+GatherLayout layout_of(const SamplingParams& params) {
+  const bool few = params.top_k > 0 && params.top_k < kMaxGatheredTopK;
+  return {static_cast<size_t>(few ? params.top_k : kMaxGatheredTopK)};
+}
 
 uint32_t count_equal(const RowView& view, float value) {
   uint32_t count = 0;
@@ -154,82 +166,118 @@ uint32_t count_equal(const RowView& view, float value) {
   return count;
 }
 
-// [k] ordered bits of the best values, best first, 0 where there are none; then the count of the
-// last one.
-void write_local_best(const TruncationRow& row, std::span<uint32_t> out) {
-  const size_t k = out.size() - 1;
-  const std::vector<uint64_t> best = top_keys(row.view, static_cast<int32_t>(k));
-  for (size_t i = 0; i < k; ++i) {
-    out[i] = i < best.size() ? static_cast<uint32_t>(best[i] >> 32) : 0;
+void write_local_best(const TruncationRow& row, bool with_mass, std::span<uint32_t> out) {
+  const GatherLayout layout = {out.size() - 3};
+  const std::vector<uint64_t> best = top_keys(row.view, static_cast<int32_t>(layout.num_values));
+  std::fill(out.begin(), out.end(), 0);
+  for (size_t i = 0; i < best.size(); ++i) out[i] = static_cast<uint32_t>(best[i] >> 32);
+  if (best.size() == layout.num_values) {
+    out[layout.count_at()] = count_equal(row.view, key_score(best.back()));
   }
-  out[k] = best.size() == k ? count_equal(row.view, key_score(best.back())) : 0;
+  if (!with_mass) return;
+  const uint64_t mass = row_mass(row.view, row.max, kMasked);
+  out[layout.mass_at()] = static_cast<uint32_t>(mass);
+  out[layout.mass_at() + 1] = static_cast<uint32_t>(mass >> 32);
 }
 
-// All values that can be at or above the k-th best, with how often they occur over all shards, best
-// first.
-void add_shard_best(std::span<const uint32_t> from, std::vector<ValueCount>& values) {
-  const size_t k = from.size() - 1;
-  for (size_t i = 0; i < k && from[i] != 0; ++i) {
-    const bool ties_with_last = from[k - 1] != 0 && from[i] == from[k - 1];
-    if (ties_with_last) {
-      values.push_back({from_ordered_bits(from[i]), from[k]});
-      return;
-    }
-    values.push_back({from_ordered_bits(from[i]), 1});
-  }
-}
-
-void cut_from_values(TruncationRow& row, std::vector<ValueCount>& values) {
-  std::stable_sort(values.begin(), values.end(), [](const ValueCount& a, const ValueCount& b) {
-    return a.value > b.value;
-  });
-  const auto k = static_cast<uint64_t>(row.params->top_k);
-  uint64_t count = 0;
-  for (const ValueCount& entry : values) {
-    row.cut = entry.value;
-    count += entry.count;
-    if (count >= k) break;
-  }
-  if (!has_top_p(*row.params)) return;
-  const auto weight = [&](const ValueCount& entry) {
-    return entry.count * fixed_weight(static_cast<double>(entry.value) - row.max);
-  };
+// What the gathered words say about the whole row: every value at or above `known_down_to`, with
+// how often it occurs.
+struct BestValues {
+  std::vector<ValueCount> values;  // best first
+  float known_down_to = kMasked;
   uint64_t mass = 0;
-  for (const ValueCount& entry : values) mass += entry.value >= row.cut ? weight(entry) : 0;
+
+  void add_shard(std::span<const uint32_t> words) {
+    const GatherLayout layout = {words.size() - 3};
+    const uint32_t last = words[layout.num_values - 1];  // 0: the shard has told all its values
+    for (size_t i = 0; i < layout.num_values && words[i] != 0 && words[i] != last; ++i) {
+      values.push_back({from_ordered_bits(words[i]), 1});
+    }
+    if (last != 0) {
+      values.push_back({from_ordered_bits(last), words[layout.count_at()]});
+      known_down_to = std::max(known_down_to, from_ordered_bits(last));
+    }
+    const uint64_t high = words[layout.mass_at() + 1];
+    mass += high << 32 | words[layout.mass_at()];
+  }
+
+  void sort() {
+    std::stable_sort(values.begin(), values.end(), [](const ValueCount& a, const ValueCount& b) {
+      return a.value > b.value;
+    });
+  }
+};
+
+void cut_to_top_k(TruncationRow& row, BestValues& best) {
+  uint64_t count = 0;
+  size_t kept = 0;
+  while (kept < best.values.size() && count < static_cast<uint64_t>(row.params->top_k)) {
+    row.cut = best.values[kept].value;
+    count += best.values[kept++].count;
+  }
+  while (kept < best.values.size() && best.values[kept].value == row.cut) ++kept;
+  best.values.resize(kept);
+}
+
+// False when the nucleus reaches below what is known.
+bool cut_to_top_p(TruncationRow& row, const BestValues& best, uint64_t mass) {
   const uint64_t target = top_p_target(row.params->top_p, mass);
   uint64_t reached = 0;
-  for (const ValueCount& entry : values) {
-    reached += weight(entry);
+  for (const ValueCount& entry : best.values) {
+    if (entry.value < best.known_down_to) return false;
+    const double below_max = static_cast<double>(entry.value) - static_cast<double>(row.max);
+    reached += entry.count * fixed_weight(below_max);
     if (reached < target) continue;
     row.cut = std::max(row.cut, entry.value);
-    return;
+    return true;
   }
+  return false;
 }
 
-void cut_by_gather(const std::vector<TruncationRow*>& rows, ShardExchange& exchange) {
-  if (rows.empty()) return;
+bool cut_from_values(TruncationRow& row, BestValues& best, int32_t vocab_size) {
+  best.sort();
+  if (!has_top_k(*row.params, vocab_size)) return cut_to_top_p(row, best, best.mass);
+  cut_to_top_k(row, best);
+  if (!has_top_p(*row.params)) return true;
+  uint64_t mass = 0;
+  for (const ValueCount& entry : best.values) {
+    mass += entry.count * fixed_weight(static_cast<double>(entry.value) - row.max);
+  }
+  cut_to_top_p(row, best, mass);  // all kept values are known
+  return true;
+}
+
+// Returns the rows whose nucleus has more values than were gathered. Every rank decides so from the
+// same words.
+std::vector<TruncationRow*> cut_by_gather(const std::vector<TruncationRow*>& rows,
+                                          int32_t vocab_size,
+                                          ShardExchange& exchange) {
+  std::vector<TruncationRow*> unresolved;
+  if (rows.empty()) return unresolved;
   size_t size = 0;
-  for (const TruncationRow* row : rows) size += static_cast<size_t>(row->params->top_k) + 1;
+  for (const TruncationRow* row : rows) size += layout_of(*row->params).size();
   std::vector<uint32_t> mine(size);
   const auto num_shards = static_cast<size_t>(exchange.num_shards());
   std::vector<uint32_t> all(size * num_shards);
   size_t offset = 0;
   for (const TruncationRow* row : rows) {
-    const size_t length = static_cast<size_t>(row->params->top_k) + 1;
-    write_local_best(*row, std::span(mine).subspan(offset, length));
+    const size_t length = layout_of(*row->params).size();
+    const bool with_mass = !has_top_k(*row->params, vocab_size);
+    write_local_best(*row, with_mass, std::span(mine).subspan(offset, length));
     offset += length;
   }
   exchange.gather(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)));
   offset = 0;
   for (TruncationRow* row : rows) {
-    const size_t length = static_cast<size_t>(row->params->top_k) + 1;
-    std::vector<ValueCount> values;
+    const size_t length = layout_of(*row->params).size();
+    BestValues best;
     for (size_t shard = 0; shard < num_shards; ++shard) {
-      add_shard_best(std::span(all).subspan(shard * size + offset, length), values);
+      best.add_shard(std::span(all).subspan(shard * size + offset, length));
     }
-    cut_from_values(*row, values);
+    if (!cut_from_values(*row, best, vocab_size)) unresolved.push_back(row);
     offset += length;
   }
+  return unresolved;
 }
 
 }  // namespace
@@ -245,14 +293,16 @@ void truncate(std::span<TruncationRow> rows, const VocabShard& shard, ShardExcha
   std::vector<Selection> by_mass;
   for (TruncationRow& row : rows) {
     const SamplingParams& params = *row.params;
-    const bool gather = has_gathered_top_k(params, vocab_size);
-    if (gather) gathered.push_back(&row);
-    if (!gather && has_top_k(params, vocab_size)) {
-      by_count.push_back({.row = &row, .target = static_cast<uint64_t>(params.top_k)});
-    }
-    if (!gather && has_top_p(params)) by_mass.push_back({.row = &row, .by_mass = true});
+    const bool top_k = has_top_k(params, vocab_size);
+    const bool few = top_k && params.top_k <= kMaxGatheredTopK;
+    if (few || (!top_k && has_top_p(params))) gathered.push_back(&row);
+    if (few || !top_k) continue;
+    by_count.push_back({.row = &row, .target = static_cast<uint64_t>(params.top_k)});
+    if (has_top_p(params)) by_mass.push_back({.row = &row, .by_mass = true});
   }
-  cut_by_gather(gathered, exchange);
+  for (TruncationRow* row : cut_by_gather(gathered, vocab_size, exchange)) {
+    by_mass.push_back({.row = row, .by_mass = true});
+  }
   select_by_radix(by_count, exchange);
   select_by_radix(by_mass, exchange);
   for (TruncationRow& row : rows) apply_min_p(row);

@@ -35,8 +35,8 @@ struct VerifyInput {
 // shard) comes back failed; a logit above 1e30 in size counts as infinite. The collectives made
 // depend only on params, draft lengths and earlier reduced results, so they are the same on all
 // ranks; their number does not grow with the number of sequences. Unfiltered: 1 for greedy, coupled
-// and plain sampling, 3 for the standard rule with drafts. Filters add 1 (top_k <= 64, also with
-// top_p) or 4 each, and a draw of their own; log-probabilities add 3 or 4.
+// and plain sampling, 3 for the standard rule with drafts. Filters add a gather
+// (narrow ones) or four SUMs each (wide ones) and a draw of their own; log-probabilities 3 or 4.
 std::vector<SequenceDecision> verify(std::span<const VerifyInput> inputs,
                                      const VocabShard& shard,
                                      ShardExchange& exchange);
