@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from tokenizers import Tokenizer
 
-from pair import data, evaluate, export, texts
+from pair import data, evaluate, export, texts, workers
 from pair.model import Average, Llama, ModelShape, MuonAdam
 
 SEED = 20260
@@ -38,7 +38,7 @@ BATCH_TOKENS = 4096
 LONG_WINDOW, SHORT_WINDOW, LONG_EVERY = 1024, 256, 4  # every 4th batch has windows of 1024
 CHAT_SHARE = 0.5
 TRAIN_STEPS, DISTIL_STEPS = 5000, 1500
-WARM_UP_STEPS, FINAL_LR = 100, 0.02
+WARM_UP_STEPS, FINAL_LR = 50, 0.02
 RESUME_LR = 0.5  # train --resume: a second, lower cycle from the last weights
 TARGET_MUON_LR, TARGET_ADAM_LR = 0.02, 3e-3
 DRAFT_MUON_LR, DRAFT_ADAM_LR = 0.02, 4e-3
@@ -137,42 +137,53 @@ def report(run, step, target, draft):
             sum(r.overlap for r in results.values()) / 2)
 
 
-def train(args):
-    run = Run(args, SEED + 2 if args.resume else SEED)
+def train(args, team):
+    run = Run(args, (SEED + 2 if args.resume else SEED) + 1000 * team.rank)
+    torch.manual_seed(SEED)  # the same first weights in all workers
     target, draft = Llama(TARGET, TARGET_DROPOUT), Llama(DRAFT)
     if args.resume:
         target.load_state_dict(run.load("target_last"))
         draft.load_state_dict(run.load("draft_last"))
-    run.log(f"target {sum(p.numel() for p in target.parameters())} parameters, "
-            f"draft {sum(p.numel() for p in draft.parameters())}; training tokens "
-            + str({name: len(ids) for name, ids in run.windows.streams.items()}))
-    optimisers = (MuonAdam(target, TARGET_MUON_LR, TARGET_ADAM_LR, WEIGHT_DECAY),
-                  MuonAdam(draft, DRAFT_MUON_LR, DRAFT_ADAM_LR, WEIGHT_DECAY))
+    torch.manual_seed(SEED + 1 + team.rank)
+    models = [target] if args.target_only else [target, draft]
+    rates = (TARGET_MUON_LR, TARGET_ADAM_LR), (DRAFT_MUON_LR, DRAFT_ADAM_LR)
+    optimisers = [MuonAdam(m, *rate, WEIGHT_DECAY) for m, rate in zip(models, rates)]
+    parameters = [p for optimiser in optimisers for p in optimiser.parameters]
     averages = Average(target, AVERAGE_DECAY), Average(draft, AVERAGE_DECAY)
     compiled_target = run.compile(target_loss, dynamic=False)
     compiled_distil = run.compile(distil_loss, dynamic=False)
-    best = checkpoint(run, 0, averages, float("inf")) if args.resume else float("inf")
-    step = 0
-    while (progress := run.progress(step, TRAIN_STEPS)) < 1.0:
+    is_first = team.rank == 0
+    if is_first:
+        run.log(f"target {sum(p.numel() for p in target.parameters())} parameters, "
+                f"draft {sum(p.numel() for p in draft.parameters())}; training tokens "
+                + str({name: len(ids) for name, ids in run.windows.streams.items()}))
+    best = checkpoint(run, 0, averages, 1e9) if args.resume and is_first else 1e9
+    step, progress = 0, 0.0
+    while progress < 1.0:
         rows, window = batch_shape(step)
-        ids = run.windows.batch(rows, window + 1)
+        ids = run.windows.batch(rows // team.count, window + 1)
         loss, logits = compiled_target(target, ids)
         loss.backward()
-        half = ids.shape[0] // 2  # the draft follows on half of the rows, to save time
-        soft_loss, overlap = compiled_distil(draft, ids[:half, :-1], logits[:half].detach())
-        soft_loss.backward()
-        for optimiser, average, model in zip(optimisers, averages, (target, draft)):
-            optimiser.step(lr_scale(step, progress) * (RESUME_LR if args.resume else 1.0))
-            average.update(model)
+        soft_loss = overlap = torch.zeros(())
+        if draft in models:
+            half = ids.shape[0] // 2  # the draft follows on half of the rows, to save time
+            soft_loss, overlap = compiled_distil(draft, ids[:half, :-1], logits[:half].detach())
+            soft_loss.backward()
+        scale = lr_scale(step, progress) * (RESUME_LR if args.resume else 1.0)
         step += 1
-        if step % LOG_EVERY == 0:
+        progress = team.average_gradients(parameters, run.progress(step, TRAIN_STEPS))
+        for optimiser, average, model in zip(optimisers, averages, models):
+            optimiser.step(scale)
+            average.update(model)
+        if is_first and step % LOG_EVERY == 0:
             run.log(f"step {step} progress {progress:.3f} loss {loss.item():.4f} "
                     f"distil {soft_loss.item():.4f} overlap {overlap.item():.4f}")
-        if step % EVAL_EVERY == 0:
+        if is_first and step % EVAL_EVERY == 0:
             best = checkpoint(run, step, averages, best)
-    checkpoint(run, step, averages, best)
-    run.save("target_last", averages[0].values, step)
-    run.save("draft_last", averages[1].values, step)
+    if is_first:
+        checkpoint(run, step, averages, best)
+        run.save("target_last", averages[0].values, step)
+        run.save("draft_last", averages[1].values, step)
 
 
 def checkpoint(run, step, averages, best):
@@ -247,6 +258,8 @@ def main():
     parser.add_argument("--minutes", type=float, default=0.0, help="end the schedule by the clock")
     parser.add_argument("--samples", type=int, default=768, help="windows sampled by distil")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--workers", type=int, default=1, help="train: processes, batch shared")
+    parser.add_argument("--target-only", action="store_true", help="train: leave the draft alone")
     parser.add_argument("--resume", action="store_true", help="train: a second, lower cycle")
     parser.add_argument("--show", action="store_true", help="evaluate prints more sample text")
     parser.add_argument("--compile", action="store_true", help="use torch.compile")
@@ -256,7 +269,8 @@ def main():
     if args.command == "evaluate":
         evaluate.evaluate_folders(args)
     else:
-        {"train": train, "distil": distil, "export": export_pair}[args.command](args)
+        {"train": lambda a: workers.launch(train, a), "distil": distil,
+         "export": export_pair}[args.command](args)
 
 
 if __name__ == "__main__":
