@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <fstream>
 #include <limits>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
@@ -96,7 +97,10 @@ struct Tokenizer::Impl {
   AddedTokenMatcher raw_matcher;         // searched in the text as given
   AddedTokenMatcher normalized_matcher;  // searched after normalization
   std::vector<std::string> texts;        // vocabulary form by id
-  std::vector<char> is_special;          // by id
+  // Added tokens that are searched in normalized text also come back in that form (as in Hugging
+  // Face).
+  std::unordered_map<int32_t, std::string> normalized_texts;
+  std::vector<char> is_special;  // by id
   TokenIds added_ids;
   std::vector<int32_t> prefix_ids, suffix_ids;
   std::optional<int32_t> bos_id, eos_id;
@@ -128,6 +132,7 @@ Tokenizer::Impl::Impl(const TokenizerSpec& spec)
     MarkedText content{token.content, {}};
     normalizer.apply(content);
     normalized_matcher.add(token, content.text);
+    if (content.text != token.content) normalized_texts.emplace(token.id, content.text);
   }
   for (const auto* ids : {&prefix_ids, &suffix_ids}) {
     for (const int32_t id : *ids) {
@@ -207,9 +212,11 @@ void Tokenizer::push_token(DecodeState& state,
                            int32_t id,
                            bool skip_special_tokens,
                            std::string& out) const {
-  const std::string_view text = text_of(id);
-  if (text.empty() || (skip_special_tokens && is_special(id))) return;
-  impl_->decoder.push(state, text, out);
+  if (skip_special_tokens && is_special(id)) return;
+  std::string_view text = text_of(id);
+  const auto normalized = impl_->normalized_texts.find(id);
+  if (normalized != impl_->normalized_texts.end()) text = normalized->second;
+  if (!text.empty()) impl_->decoder.push(state, text, out);
 }
 
 void Tokenizer::flush_tokens(DecodeState& state, std::string& out) const {

@@ -51,6 +51,36 @@ const char* find_other_meaning(std::string_view pattern) {
   return nullptr;
 }
 
+// \s and \w mean White_Space and Unicode's word characters in Oniguruma; PCRE2's own \s also takes
+// U+180E and its \w no combining marks.
+std::string with_same_classes(std::string_view pattern) {
+  const std::string word = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})";
+  std::string out;
+  bool in_class = false;
+  for (size_t i = 0; i < pattern.size(); ++i) {
+    const char c = pattern[i];
+    if (c != '\\' || i + 1 == pattern.size()) {
+      if (c == '[') in_class = true;
+      if (c == ']') in_class = false;
+      out += c;
+      continue;
+    }
+    const char name = pattern[++i];
+    if (name == 's' || name == 'S') {
+      out += name == 's' ? R"(\p{White_Space})" : R"(\P{White_Space})";
+    } else if (name == 'w') {
+      out += in_class ? word : "[" + word + "]";
+    } else if (name == 'W') {
+      if (in_class) throw Error("a pattern uses \\W inside a class, which is not supported");
+      out += "[^" + word + "]";
+    } else {
+      out += c;
+      out += name;
+    }
+  }
+  return out;
+}
+
 struct CodeFree {
   void operator()(pcre2_code* code) const { pcre2_code_free(code); }
 };
@@ -69,15 +99,16 @@ struct PatternMatcher::Impl {
   std::unique_ptr<pcre2_code, CodeFree> code;
   std::unique_ptr<pcre2_match_context, ContextFree> context;
 
-  void compile(const std::string& pattern);
+  void compile(const std::string& ruby_pattern);
   void match_all(std::string_view text, const std::function<void(size_t, size_t)>& visit) const;
 };
 
-void PatternMatcher::Impl::compile(const std::string& pattern) {
-  if (pattern.size() > 16384) throw Error("a pattern is longer than 16 KiB");
-  if (const char* construct = find_other_meaning(pattern)) {
+void PatternMatcher::Impl::compile(const std::string& ruby_pattern) {
+  if (ruby_pattern.size() > 16384) throw Error("a pattern is longer than 16 KiB");
+  if (const char* construct = find_other_meaning(ruby_pattern)) {
     throw Error(std::string("a pattern uses ") + construct + ", which is not supported");
   }
+  const std::string pattern = with_same_classes(ruby_pattern);
   int code_of_error = 0;
   PCRE2_SIZE offset = 0;
   // Ruby's ^ and $ match at line breaks.

@@ -5,12 +5,44 @@
 #include <utf8proc.h>
 
 #include <algorithm>
+#include <iterator>
 #include <vector>
 
 #include "runtime/base/error.h"
 
 namespace outrider::unicode {
 namespace {
+
+struct Range {
+  char32_t first = 0;
+  char32_t last = 0;
+};
+
+// Letters and numbers of Unicode 15.1 and 16, which the tables of Hugging Face know and those of
+// utf8proc 2.8 (Unicode 15.0) do not; sorted.
+constexpr Range kNewLetters[] = {
+    {0x1C89, 0x1C8A},   {0xA7CB, 0xA7CD},   {0xA7DA, 0xA7DC},   {0x105C0, 0x105F3},
+    {0x10D4A, 0x10D65}, {0x10D6F, 0x10D85}, {0x10EC2, 0x10EC4}, {0x11380, 0x11389},
+    {0x1138B, 0x1138B}, {0x1138E, 0x1138E}, {0x11390, 0x113B5}, {0x113B7, 0x113B7},
+    {0x113D1, 0x113D1}, {0x113D3, 0x113D3}, {0x11BC0, 0x11BE0}, {0x13460, 0x143FA},
+    {0x16100, 0x1611D}, {0x16D40, 0x16D6C}, {0x18CFF, 0x18CFF}, {0x1E5D0, 0x1E5ED},
+    {0x1E5F0, 0x1E5F0}, {0x2EBF0, 0x2EE5D}};
+constexpr Range kNewNumbers[] = {{0x10D40, 0x10D49},
+                                 {0x116D0, 0x116E3},
+                                 {0x11BF0, 0x11BF9},
+                                 {0x16130, 0x16139},
+                                 {0x16D70, 0x16D79},
+                                 {0x1CCF0, 0x1CCF9},
+                                 {0x1E5F1, 0x1E5FA}};
+
+template <size_t kCount>
+bool is_in(const Range (&ranges)[kCount], char32_t c) {
+  const Range* found =
+      std::upper_bound(std::begin(ranges), std::end(ranges), c, [](char32_t v, const Range& r) {
+        return v <= r.last;
+      });
+  return found != std::end(ranges) && found->first <= c;
+}
 
 utf8proc_category_t category_of(char32_t c) {
   return utf8proc_category(static_cast<utf8proc_int32_t>(c));
@@ -74,6 +106,28 @@ void order_marks(Buffer& buffer) {
   }
 }
 
+// Canonical composition of an ordered, decomposed text. It is cut before U+11A7, which utf8proc 2.8
+// takes for a Hangul final consonant and swallows; it never composes with what stands before it.
+void compose_in_place(Buffer& buffer) {
+  constexpr utf8proc_int32_t kBeforeFinalConsonants = 0x11A7;
+  const auto options = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+  size_t kept = 0;
+  for (size_t begin = 0; begin < buffer.size();) {
+    const auto next = std::find(
+        buffer.begin() + static_cast<ptrdiff_t>(begin) + 1, buffer.end(), kBeforeFinalConsonants);
+    const auto end = static_cast<size_t>(next - buffer.begin());
+    const utf8proc_ssize_t length = utf8proc_normalize_utf32(
+        buffer.data() + begin, static_cast<utf8proc_ssize_t>(end - begin), options);
+    OUTRIDER_CHECK(length >= 0);
+    std::copy_n(buffer.begin() + static_cast<ptrdiff_t>(begin),
+                length,
+                buffer.begin() + static_cast<ptrdiff_t>(kept));
+    kept += static_cast<size_t>(length);
+    begin = end;
+  }
+  buffer.resize(kept);
+}
+
 }  // namespace
 
 CodePoint code_point_at(std::string_view text, size_t pos) {
@@ -129,12 +183,14 @@ bool is_valid_utf8(std::string_view text) {
 bool is_letter(char32_t c) {
   if (c < 0x80) return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
   const auto category = category_of(c);
+  if (category == UTF8PROC_CATEGORY_CN) return is_in(kNewLetters, c);
   return category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LO;
 }
 
 bool is_number(char32_t c) {
   if (c < 0x80) return c >= '0' && c <= '9';
   const auto category = category_of(c);
+  if (category == UTF8PROC_CATEGORY_CN) return is_in(kNewNumbers, c);
   return category >= UTF8PROC_CATEGORY_ND && category <= UTF8PROC_CATEGORY_NO;
 }
 
@@ -165,17 +221,10 @@ std::string normalize(std::string_view valid_text, Form form) {
     pos += point.num_bytes;
   }
   order_marks(buffer);
-  auto length = static_cast<utf8proc_ssize_t>(buffer.size());
-  if (compose) {
-    length = utf8proc_normalize_utf32(
-        buffer.data(), length, static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
-  }
-  OUTRIDER_CHECK(length >= 0);
+  if (compose) compose_in_place(buffer);
   std::string out;
   out.reserve(valid_text.size());
-  for (utf8proc_ssize_t i = 0; i < length; ++i) {
-    append_utf8(out, static_cast<char32_t>(buffer[static_cast<size_t>(i)]));
-  }
+  for (const utf8proc_int32_t c : buffer) append_utf8(out, static_cast<char32_t>(c));
   return out;
 }
 
