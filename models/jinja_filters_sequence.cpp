@@ -116,8 +116,14 @@ Value items_of(Budget& budget, const Value& value, const Arguments& arguments) {
   return make_list(std::move(pairs), ListKind::kGenerator);
 }
 
+// Jinja's map and select look at their input only when it is true, so none passes as empty.
+std::shared_ptr<const List> iterate_if_true(Budget& budget, const Value& value) {
+  return iterate(budget, is_true(value) ? value : Value());
+}
+
 Value map(Budget& budget, const Value& value, const Arguments& arguments) {
-  const auto items = iterate(budget, value);
+  const auto items = iterate_if_true(budget, value);
+  if (items->items.empty()) return make_list({}, ListKind::kGenerator);
   std::vector<Value> results;
   if (arguments.positional.empty()) {
     ArgumentReader reader("map", arguments);
@@ -142,6 +148,8 @@ Value map(Budget& budget, const Value& value, const Arguments& arguments) {
 // select, reject, selectattr, rejectattr in one: what to test, and which answer keeps an element.
 template <bool kByAttribute, bool kKeep>
 Value select(Budget& budget, const Value& value, const Arguments& arguments) {
+  const auto items = iterate_if_true(budget, value);
+  if (items->items.empty()) return make_list({}, ListKind::kGenerator);
   std::optional<AttributePath> path;
   if (kByAttribute) {
     if (arguments.positional.empty()) throw Failure("selectattr and rejectattr need an attribute");
@@ -156,7 +164,6 @@ Value select(Budget& budget, const Value& value, const Arguments& arguments) {
                           rest.positional.begin() + static_cast<std::ptrdiff_t>(test_at) + 1);
   }
   std::vector<Value> kept;
-  const auto items = iterate(budget, value);
   for (const Value& item : items->items) {
     budget.step();
     const Value tested = path ? path->read(item) : item;
@@ -198,6 +205,10 @@ Value sort(Budget& budget, const Value& value, const Arguments& arguments) {
   }
   const auto before = [&](const Keyed& left, const Keyed& right) {
     for (size_t i = 0; i < left.keys.size(); ++i) {
+      // Keys by attribute are compared as lists, and those only order elements that differ.
+      const bool both_absent =
+          left.keys[i].is(Kind::kUndefined) && right.keys[i].is(Kind::kUndefined);
+      if (attribute != nullptr && both_absent) continue;
       const int ordered = order(budget, left.keys[i], right.keys[i]);
       if (ordered != 0) return descending ? ordered > 0 : ordered < 0;
     }
@@ -332,6 +343,7 @@ Value attribute(Budget&, const Value& value, const Arguments& arguments) {
   ArgumentReader reader("attr", arguments);
   const Text& name = expect_text(reader.require("name"), "attr");
   reader.finish();
+  if (value.is(Kind::kUndefined)) fail_type("attr", value);
   Value method;
   if (find_method(value, name.bytes, method)) return method;
   if (value.is(Kind::kNamespace) || value.is(Kind::kLoop)) return get_attribute(value, name.bytes);

@@ -202,9 +202,7 @@ Value dict_view(Budget& budget, const Value& self, ArgumentReader&) {
 Value dict_get(Budget&, const Value& self, ArgumentReader& arguments) {
   const Value& key = arguments.require("key");
   const Value* otherwise = arguments.next("default");
-  if (!key.is(Kind::kUndefined)) {
-    if (const Value* found = self.entries().find(key)) return *found;
-  }
+  if (const Value* found = self.entries().find(key)) return *found;
   return otherwise == nullptr ? Value::none() : *otherwise;
 }
 

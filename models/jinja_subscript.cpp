@@ -108,7 +108,7 @@ Value get_attribute(const Value& value, std::string_view name) {
 Value get_item(Budget& budget, const Value& value, const Value& index) {
   if (value.is(Kind::kUndefined)) fail_type("an index", value);
   if (value.is(Kind::kDict)) {
-    const bool hashable = !index.is(Kind::kDict) && !index.is(Kind::kUndefined) &&
+    const bool hashable = !index.is(Kind::kDict) &&
                           !(index.is(Kind::kList) && index.items().kind != ListKind::kTuple);
     if (hashable) {
       if (const Value* found = value.entries().find(index)) return *found;
@@ -128,11 +128,7 @@ Value get_slice(Budget& budget, const Value& value, const Value (&bounds)[3]) {
   }
   const bool sliceable = value.is(Kind::kList) && value.items().kind != ListKind::kGenerator &&
                          value.items().kind != ListKind::kView;
-  if (!sliceable) {
-    if (value.is(Kind::kUndefined)) fail_type("a slice", value);
-    return Value::undefined("a value of type '" + std::string(type_name(value)) +
-                            "' cannot be sliced");
-  }
+  if (!sliceable) fail_type("a slice", value);
   const auto& items = value.items().items;
   const Range range = resolve(bounds, static_cast<int64_t>(items.size()));
   std::vector<Value> result;

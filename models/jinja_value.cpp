@@ -140,6 +140,8 @@ int Value::depth() const {
 
 std::string hash_key(const Value& key) {
   switch (key.kind()) {
+    case Kind::kUndefined:
+      return "u";
     case Kind::kNone:
       return "n";
     case Kind::kBool:
