@@ -1,0 +1,36 @@
+// Who may call: API keys, origins of browsers, the media type of bodies. Pure functions over a
+// request head.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "http/options.h"
+#include "http/request_head.h"
+
+namespace outrider {
+
+// Takes the same time for equal and different texts, whatever their common prefix. Texts over 512
+// bytes are never equal to anything.
+bool equal_in_fixed_time(std::string_view a, std::string_view b);
+
+// Liveness, readiness and metrics need no key.
+bool is_public_path(std::string_view path);
+
+// True when a key is needed and none of the right ones was sent (Authorization: Bearer, or
+// X-Api-Key).
+bool lacks_key(const RequestHead& head, const std::vector<std::string>& keys);
+
+// The origin to allow in the answer, or nullopt for none.
+std::optional<std::string> allowed_origin(const RequestHead& head,
+                                          const std::vector<std::string>& cors_origins);
+
+// A browser page of another origin must not be able to make this server work, even blindly.
+bool is_foreign_origin(const RequestHead& head, const std::vector<std::string>& cors_origins);
+
+// A body that is there must call itself JSON or nothing.
+bool has_json_body(const RequestHead& head);
+
+}  // namespace outrider

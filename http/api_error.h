@@ -1,0 +1,54 @@
+// A request's fault (or ours) as OpenAI clients understand it. Thrown while a request is read and
+// checked; the service turns it into {"error": {message, type, param, code}} with its status.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "runtime/base/error.h"
+
+namespace outrider {
+
+class ApiError : public Error {
+ public:
+  ApiError(int status, const std::string& message, std::string param = {}, std::string code = {})
+      : Error(message), status_(status), param_(std::move(param)), code_(std::move(code)) {}
+
+  int status() const { return status_; }
+  const std::string& param() const { return param_; }  // empty: null on the wire
+  const std::string& code() const { return code_; }    // empty: null on the wire
+  std::optional<int> retry_after_s;
+
+ private:
+  int status_;
+  std::string param_;
+  std::string code_;
+};
+
+// 400 with the field at fault.
+inline ApiError bad_param(const std::string& param, const std::string& message) {
+  return ApiError(400, message, param);
+}
+
+// The OpenAI type of a status: invalid_request_error, authentication_error, rate_limit_error, ...
+inline const char* error_type(int status) {
+  switch (status) {
+    case 401:
+      return "authentication_error";
+    case 403:
+      return "permission_error";
+    case 404:
+      return "not_found_error";
+    case 429:
+      return "rate_limit_error";
+    case 501:
+      return "not_supported_error";
+    case 503:
+      return "service_unavailable_error";
+    default:
+      return status >= 500 ? "server_error" : "invalid_request_error";
+  }
+}
+
+}  // namespace outrider

@@ -1,0 +1,170 @@
+// See chat_messages.h.
+#include "http/chat_messages.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "http/api_error.h"
+
+namespace outrider {
+namespace {
+
+constexpr size_t kMaxKwargs = 32;
+constexpr size_t kMaxKwargBytes = 256;
+
+std::string checked_role(const JsonFields& message) {
+  constexpr std::array<std::string_view, 6> kRoles = {
+      "system", "developer", "user", "assistant", "tool", "function"};
+  const std::optional<std::string> role = message.text("role");
+  if (!role || std::find(kRoles.begin(), kRoles.end(), *role) == kRoles.end()) {
+    throw bad_param(message.path_of("role"),
+                    fmt::format("'{}' must be system, developer, user, assistant or tool",
+                                message.path_of("role")));
+  }
+  return *role == "developer" ? "system" : *role;
+}
+
+std::string joined_parts(const JsonFields& message) {
+  std::string text;
+  const std::vector<JsonFields> parts = *message.objects("content");
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const std::string type = parts[i].text("type").value_or("");
+    const std::optional<std::string> part = type == "text" ? parts[i].text("text") : std::nullopt;
+    if (!part) {
+      throw bad_param(
+          parts[i].path(),
+          fmt::format("'{}' must be a text part: this model reads text only", parts[i].path()));
+    }
+    if (i > 0) text += '\n';
+    text += *part;
+  }
+  return text;
+}
+
+// nullopt: the message has no content, as an assistant's that only calls tools.
+std::optional<std::string> content_of(const JsonFields& message, const std::string& role) {
+  switch (message.kind("content")) {
+    case JsonKind::kText:
+      return message.text("content");
+    case JsonKind::kArray:
+      return joined_parts(message);
+    case JsonKind::kAbsent:
+    case JsonKind::kNull:
+      if (role == "assistant") return std::nullopt;
+      [[fallthrough]];
+    default:
+      throw bad_param(
+          message.path_of("content"),
+          fmt::format("'{}' must be a string or a list of text parts", message.path_of("content")));
+  }
+}
+
+// The arguments as the object they spell, which is what templates index; a text that is none stays
+// a text.
+std::string arguments_json(const JsonFields& function) {
+  if (function.kind("arguments") == JsonKind::kObject) return function.dump("arguments");
+  const std::string text = function.text("arguments").value_or("");
+  try {
+    return JsonFields::parse(text, {.max_depth = 32, .max_values = 10'000}).dump();
+  } catch (const ApiError&) {
+    return json_quoted(text);
+  }
+}
+
+std::string tool_calls_json(const JsonFields& message) {
+  const std::vector<JsonFields> calls = *message.objects("tool_calls");
+  std::string out;
+  for (const JsonFields& call : calls) {
+    const std::optional<JsonFields> function = call.object("function");
+    const std::optional<std::string> name = function ? function->text("name") : std::nullopt;
+    if (!name) {
+      throw bad_param(call.path_of("function"),
+                      fmt::format("'{}' must have a name", call.path_of("function")));
+    }
+    out += fmt::format(R"({}{{"id":{},"type":"function","function":{{"name":{},"arguments":{}}}}})",
+                       out.empty() ? "" : ",",
+                       json_quoted(call.text("id").value_or("")),
+                       json_quoted(*name),
+                       arguments_json(*function));
+  }
+  return "[" + out + "]";
+}
+
+std::string message_json(const JsonFields& message) {
+  const std::string role = checked_role(message);
+  const std::optional<std::string> content = content_of(message, role);
+  const bool calls_tools = message.has("tool_calls");
+  if (!content && !calls_tools) {
+    throw bad_param(message.path_of("content"),
+                    fmt::format("'{}' is missing", message.path_of("content")));
+  }
+  std::string out = fmt::format(
+      R"({{"role":{},"content":{})", json_quoted(role), content ? json_quoted(*content) : "null");
+  for (const char* name : {"name", "tool_call_id", "reasoning_content"}) {
+    const std::optional<std::string> text = message.text(name);
+    if (text) out += fmt::format(",{}:{}", json_quoted(name), json_quoted(*text));
+  }
+  if (calls_tools) out += ",\"tool_calls\":" + tool_calls_json(message);
+  return out + "}";
+}
+
+// Switches of a template, such as enable_thinking: plain values only, and none that would replace
+// ours.
+std::string kwargs_json(const JsonFields& body) {
+  const std::optional<JsonFields> kwargs = body.object("chat_template_kwargs");
+  if (!kwargs) return {};
+  const std::vector<std::string> names = kwargs->names();
+  if (names.size() > kMaxKwargs) {
+    throw bad_param("chat_template_kwargs",
+                    fmt::format("'chat_template_kwargs' has more than {} entries", kMaxKwargs));
+  }
+  std::string out;
+  for (const std::string& name : names) {
+    const JsonKind kind = kwargs->kind(name);
+    const bool plain = kind == JsonKind::kBoolean || kind == JsonKind::kNumber ||
+                       kind == JsonKind::kText || kind == JsonKind::kNull;
+    const std::string value = plain ? kwargs->dump(name) : std::string();
+    const bool ours = name == "messages" || name == "tools" || name == "add_generation_prompt" ||
+                      name == "chat_template" || name == "tokenize" ||
+                      name.find("_token") != std::string::npos;
+    if (!plain || ours || value.size() > kMaxKwargBytes || name.size() > kMaxKwargBytes) {
+      throw bad_param(kwargs->path_of(name),
+                      fmt::format("'{}' is not allowed: plain values of at most {} bytes only",
+                                  kwargs->path_of(name),
+                                  kMaxKwargBytes));
+    }
+    out += fmt::format(",{}:{}", json_quoted(name), value);
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string chat_template_inputs(const JsonFields& body, const CallLimits& limits) {
+  const std::optional<std::vector<JsonFields>> messages = body.objects("messages");
+  if (!messages || messages->empty()) {
+    throw bad_param("messages", "'messages' must be a list with at least one message");
+  }
+  if (messages->size() > limits.max_messages) {
+    throw bad_param("messages",
+                    fmt::format("'messages' has more than {} messages", limits.max_messages));
+  }
+  std::string out;
+  for (const JsonFields& message : *messages) {
+    out += (out.empty() ? "" : ",") + message_json(message);
+  }
+  out = "{\"messages\":[" + out + "]";
+  const std::optional<std::vector<JsonFields>> tools = body.objects("tools");
+  if (tools && !tools->empty()) out += ",\"tools\":" + body.dump("tools");
+  const bool generate = body.boolean("add_generation_prompt").value_or(true);
+  out += fmt::format(",\"add_generation_prompt\":{}", generate);
+  if (body.has("reasoning_effort")) {
+    out += ",\"reasoning_effort\":" + json_quoted(*body.text("reasoning_effort"));
+  }
+  return out + kwargs_json(body) + "}";
+}
+
+}  // namespace outrider

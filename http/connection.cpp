@@ -1,0 +1,162 @@
+// See connection.h.
+#include "http/connection.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+namespace outrider {
+namespace {
+
+constexpr std::chrono::milliseconds kSlice{
+    50};  // how often a waiting connection looks at `stopping`
+constexpr size_t kReceiveBytes = 16u << 10;
+
+}  // namespace
+
+Connection::Connection(int fd, const ConnectionLimits& limits, const std::atomic<bool>& stopping)
+    : fd_(fd), limits_(limits), stopping_(stopping) {}
+
+Connection::Wait Connection::wait_readable(Clock::time_point deadline, bool stop_when_asked) const {
+  for (;;) {
+    if (stop_when_asked && stopping_.load()) return Wait::kStopped;
+    const auto left =
+        std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
+    if (left.count() <= 0) return Wait::kTimeout;
+    pollfd entry{fd_, POLLIN, 0};
+    const int ready = ::poll(&entry, 1, static_cast<int>(std::min(left, kSlice).count()) + 1);
+    if (ready > 0) return Wait::kReady;
+    if (ready < 0 && errno != EINTR) return Wait::kFailed;
+  }
+}
+
+bool Connection::receive(size_t at_most) {
+  std::array<char, kReceiveBytes> chunk;
+  for (;;) {
+    const ssize_t got = ::recv(fd_, chunk.data(), std::min(at_most, chunk.size()), MSG_DONTWAIT);
+    if (got > 0) {
+      buffer_.append(chunk.data(), static_cast<size_t>(got));
+      return true;
+    }
+    if (got < 0 && errno == EINTR) continue;
+    return got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
+  }
+}
+
+Connection::ReadResult Connection::fail(int status, std::string sentence) {
+  fault_ = HeadFault{status, std::move(sentence)};
+  return ReadResult::kFault;
+}
+
+Connection::ReadResult Connection::read_request() {
+  // The first request has the head's time; later ones may keep the connection idle for a while
+  // first.
+  if (buffer_.empty() && num_requests_ > 0) {
+    const Wait wait = wait_readable(Clock::now() + limits_.idle_timeout, true);
+    if (wait != Wait::kReady) return ReadResult::kClosed;
+  }
+  ++num_requests_;
+  const ReadResult result = read_head();
+  if (result != ReadResult::kRequest) return result;
+  return read_body();
+}
+
+Connection::ReadResult Connection::read_head() {
+  const auto deadline = Clock::now() + limits_.head_timeout;
+  size_t scanned = 0;
+  for (;;) {
+    const HeadScan scan = scan_head(buffer_, limits_, &scanned);
+    if (scan.fault) return fail(scan.fault->status, scan.fault->sentence);
+    if (scan.head_bytes > 0) {
+      HeadResult result = parse_head(std::string_view(buffer_).substr(0, scan.head_bytes), limits_);
+      buffer_.erase(0, scan.head_bytes);
+      if (!result.head) return fail(result.fault.status, result.fault.sentence);
+      head_ = std::move(*result.head);
+      return ReadResult::kRequest;
+    }
+    const Wait wait = wait_readable(deadline, true);
+    if (wait == Wait::kTimeout && !buffer_.empty()) {
+      return fail(408, "the request head did not arrive in time");
+    }
+    if (wait != Wait::kReady || !receive(kReceiveBytes)) return ReadResult::kClosed;
+  }
+}
+
+Connection::ReadResult Connection::read_body() {
+  body_.clear();
+  if (head_.content_length == 0) return ReadResult::kRequest;
+  if (head_.expects_continue && buffer_.empty() && !write_all("HTTP/1.1 100 Continue\r\n\r\n")) {
+    return ReadResult::kClosed;
+  }
+  // The buffer grows with what has come, never with what was announced.
+  const auto start = Clock::now();
+  while (buffer_.size() < head_.content_length) {
+    const auto elapsed = Clock::now() - start;
+    if (elapsed > limits_.body_grace) {
+      const auto due_seconds = std::chrono::duration<double>(elapsed - limits_.body_grace).count();
+      if (static_cast<double>(buffer_.size()) <
+          due_seconds * static_cast<double>(limits_.min_body_bytes_per_s)) {
+        return fail(408, "the request body came too slowly");
+      }
+    }
+    const auto next_look =
+        std::min(start + limits_.body_timeout, Clock::now() + std::chrono::milliseconds(500));
+    const Wait wait = wait_readable(next_look, true);
+    if (wait == Wait::kTimeout && Clock::now() >= start + limits_.body_timeout) {
+      return fail(408, "the request body did not arrive in time");
+    }
+    if (wait == Wait::kTimeout) continue;
+    if (wait != Wait::kReady || !receive(head_.content_length - buffer_.size())) {
+      return ReadResult::kClosed;
+    }
+  }
+  body_.assign(buffer_, 0, head_.content_length);
+  buffer_.erase(0, head_.content_length);
+  return ReadResult::kRequest;
+}
+
+bool Connection::write_all(std::string_view bytes) {
+  auto last_progress = Clock::now();
+  while (!bytes.empty() && !write_failed_) {
+    const ssize_t sent = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent > 0) {
+      bytes.remove_prefix(static_cast<size_t>(sent));
+      last_progress = Clock::now();
+      continue;
+    }
+    if (sent < 0 && errno == EINTR) continue;
+    const bool full = sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
+    if (!full || Clock::now() - last_progress > limits_.write_timeout) {
+      write_failed_ = true;
+      break;
+    }
+    pollfd entry{fd_, POLLOUT, 0};
+    ::poll(&entry, 1, static_cast<int>(kSlice.count()));
+  }
+  return !write_failed_;
+}
+
+bool Connection::client_gone() const {
+  if (write_failed_) return true;
+  // POLLRDHUP is reported even when unread (pipelined) bytes lie in front of the end of input.
+  pollfd entry{fd_, POLLRDHUP, 0};
+  return ::poll(&entry, 1, 0) > 0 && (entry.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+}
+
+void Connection::linger() {
+  ::shutdown(fd_, SHUT_WR);
+  const auto deadline = Clock::now() + std::chrono::milliseconds(300);
+  std::array<char, kReceiveBytes> sink;
+  size_t total = 0;
+  while (total < (1u << 20) && wait_readable(deadline, false) == Wait::kReady) {
+    const ssize_t got = ::recv(fd_, sink.data(), sink.size(), MSG_DONTWAIT);
+    if (got <= 0) break;
+    total += static_cast<size_t>(got);
+  }
+}
+
+}  // namespace outrider

@@ -1,0 +1,65 @@
+// One accepted socket: reads requests under deadlines and caps, writes under a no-progress
+// deadline, and tells whether the client is still there. Owned by the thread that serves the
+// connection; client_gone() alone may be called from a handler further down the same thread.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include "http/request_head.h"
+
+namespace outrider {
+
+class Connection {
+ public:
+  // Does not own the descriptor. `stopping` is watched while the connection is idle.
+  Connection(int fd, const ConnectionLimits& limits, const std::atomic<bool>& stopping);
+
+  enum class ReadResult : uint8_t { kRequest, kClosed, kFault };
+
+  // Reads the next request: kRequest fills head() and body(); kFault fills fault(), to be answered
+  // before the connection is closed; kClosed means that there is nobody to answer.
+  ReadResult read_request();
+
+  const RequestHead& head() const { return head_; }
+  const std::string& body() const { return body_; }
+  const HeadFault& fault() const { return fault_; }
+
+  // False when the client is gone or took nothing for write_timeout. No write succeeds afterwards.
+  bool write_all(std::string_view bytes);
+
+  // The peer has closed or reset, or a write failed. Does not block and reads nothing.
+  bool client_gone() const;
+
+  // Ends our side and reads away for a moment what the client is still sending, so that a refusal
+  // is not lost in a reset.
+  void linger();
+
+  int fd() const { return fd_; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  enum class Wait : uint8_t { kReady, kTimeout, kStopped, kFailed };
+
+  Wait wait_readable(Clock::time_point deadline, bool stop_when_asked) const;
+  // Appends what is there; false at the end of input or an error.
+  bool receive(size_t at_most);
+  ReadResult read_head();
+  ReadResult read_body();
+  ReadResult fail(int status, std::string sentence);
+
+  int fd_;
+  const ConnectionLimits& limits_;
+  const std::atomic<bool>& stopping_;
+  std::string buffer_;  // received, not yet used
+  RequestHead head_;
+  std::string body_;
+  HeadFault fault_;
+  bool write_failed_ = false;
+  size_t num_requests_ = 0;
+};
+
+}  // namespace outrider

@@ -1,0 +1,83 @@
+// See event_stream.h.
+#include "http/event_stream.h"
+
+#include "http/api_error.h"
+
+namespace outrider {
+namespace {
+
+constexpr std::chrono::milliseconds kSlice{40};
+
+}  // namespace
+
+CallEventStream::CallEventStream(std::unique_ptr<Generation> generation,
+                                 ResponseHead head,
+                                 std::shared_ptr<const Tokenizer> tokenizer,
+                                 Surroundings surroundings)
+    : generation_(std::move(generation)),
+      writer_(generation_->call(), std::move(head), std::move(tokenizer)),
+      surroundings_(std::move(surroundings)),
+      last_sent_(std::chrono::steady_clock::now()) {}
+
+CallEventStream::~CallEventStream() {
+  if (!ended_) surroundings_.metrics.clients_gone.add();
+  generation_.reset();
+  if (surroundings_.on_end) surroundings_.on_end();
+}
+
+bool CallEventStream::next(std::string* out) {
+  const size_t before = out->size();
+  try {
+    if (!roles_sent_) append_roles(out);
+    append_deltas(out);
+    if (out->size() == before && !generation_->done()) {
+      if (surroundings_.aborting) throw ApiError(503, "the server is shutting down");
+      if (generation_->poll(kSlice)) append_deltas(out);
+    }
+    if (generation_->done()) append_end(out);
+  } catch (const ApiError& error) {
+    *out += sse_event(error_json({error.status(), error.what(), error.param(), error.code()}));
+    ended_ = true;
+  }
+  const auto now = std::chrono::steady_clock::now();
+  const auto interval = surroundings_.ping_interval;
+  if (out->size() == before && interval.count() > 0 && now - last_sent_ >= interval) {
+    *out += ": ping\n\n";
+  }
+  if (out->size() != before) last_sent_ = now;
+  return !ended_;
+}
+
+void CallEventStream::append_roles(std::string* out) {
+  roles_sent_ = true;
+  if (generation_->call().kind != CallKind::kChat) return;
+  for (size_t i = 0; i < generation_->num_choices(); ++i) {
+    ChoiceOutput choice;
+    choice.index = static_cast<int32_t>(i);
+    if (generation_->call().return_token_ids) {
+      choice.prompt_token_ids = &generation_->prompts().front();
+    }
+    *out += sse_event(writer_.role_chunk(choice));
+  }
+}
+
+void CallEventStream::append_deltas(std::string* out) {
+  for (size_t i = 0; i < generation_->num_choices(); ++i) {
+    const std::optional<ChoiceOutput> choice = generation_->take(i);
+    if (!choice) continue;
+    std::optional<Usage> usage;
+    if (generation_->call().continuous_usage) usage = generation_->usage_of(i);
+    *out += sse_event(writer_.delta_chunk(*choice, usage));
+  }
+}
+
+void CallEventStream::append_end(std::string* out) {
+  if (generation_->call().include_usage) {
+    *out += sse_event(writer_.usage_chunk(generation_->usage(),
+                                          generation_->speculation(surroundings_.num_spec_tokens)));
+  }
+  *out += sse_event("[DONE]");
+  ended_ = true;
+}
+
+}  // namespace outrider

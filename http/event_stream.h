@@ -1,0 +1,48 @@
+// The server-sent events of one streamed call: chunks as tokens come, pings while nothing does, the
+// usage chunk, [DONE], or an error event.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "http/byte_source.h"
+#include "http/generation.h"
+#include "http/openai_response.h"
+
+namespace outrider {
+
+class CallEventStream : public ByteSource {
+ public:
+  struct Surroundings {
+    ServingMetrics& metrics;
+    const std::atomic<bool>& aborting;        // the server stops: end with an error event
+    std::chrono::milliseconds ping_interval;  // 0 = no pings
+    int32_t num_spec_tokens = 0;
+    std::function<void()> on_end;  // called once, when the stream is destroyed
+  };
+
+  CallEventStream(std::unique_ptr<Generation> generation,
+                  ResponseHead head,
+                  std::shared_ptr<const Tokenizer> tokenizer,
+                  Surroundings surroundings);
+  ~CallEventStream() override;
+
+  bool next(std::string* out) override;
+
+ private:
+  void append_roles(std::string* out);
+  void append_deltas(std::string* out);
+  void append_end(std::string* out);
+
+  std::unique_ptr<Generation> generation_;
+  ResponseWriter writer_;
+  Surroundings surroundings_;
+  std::chrono::steady_clock::time_point last_sent_;
+  bool roles_sent_ = false;
+  bool ended_ = false;
+};
+
+}  // namespace outrider

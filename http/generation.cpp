@@ -1,0 +1,264 @@
+// See generation.h.
+#include "http/generation.h"
+
+#include <algorithm>
+#include <random>
+
+#include "http/api_error.h"
+
+namespace outrider {
+namespace {
+
+// With several choices one stream is waited on at a time; their events come in the same rounds, so
+// a short wait on each in turn loses nothing.
+constexpr std::chrono::milliseconds kSharedWait{3};
+
+uint64_t random_seed() {
+  std::random_device device;
+  return (static_cast<uint64_t>(device()) << 32) | device();
+}
+
+double seconds(std::chrono::steady_clock::duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+
+[[noreturn]] void throw_refusal(const AdmissionResult& result) {
+  switch (result.admission) {
+    case Admission::kQueueFull:
+      throw ApiError(429, result.reason, {}, "queue_full");
+    case Admission::kShuttingDown:
+      throw ApiError(503, result.reason, {}, "shutting_down");
+    case Admission::kRefused:
+    case Admission::kAccepted:
+      break;
+  }
+  throw ApiError(400, result.reason);
+}
+
+}  // namespace
+
+uint64_t choice_noise_seed(uint64_t seed, int32_t number) {
+  if (number == 0) return seed;
+  // The finaliser of SplitMix64 over seed and choice.
+  uint64_t mixed = seed + 0x9e3779b97f4a7c15ull * static_cast<uint64_t>(number);
+  mixed = (mixed ^ (mixed >> 30)) * 0xbf58476d1ce4e5b9ull;
+  mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111ebull;
+  return mixed ^ (mixed >> 31);
+}
+
+Generation::Generation(Engine& engine,
+                       ServingMetrics& metrics,
+                       std::shared_ptr<const Tokenizer> tokenizer,
+                       PreparedCall prepared)
+    : engine_(engine),
+      metrics_(metrics),
+      tokenizer_(std::move(tokenizer)),
+      call_(std::move(prepared.call)),
+      prompts_(std::move(prepared.prompts)),
+      echo_only_(call_.echo && call_.params.max_tokens == 0) {
+  for (size_t prompt = 0; prompt < prompts_.size(); ++prompt) {
+    for (int32_t number = 0; number < call_.num_choices; ++number) add_choice(prompt, number);
+  }
+}
+
+void Generation::add_choice(size_t prompt, int32_t number) {
+  OutputAssembler::Options options;
+  options.stop = call_.stop;
+  options.include_stop_text = call_.include_stop_text;
+  options.skip_special_tokens = call_.skip_special_tokens;
+  options.min_tokens = call_.params.min_tokens;
+  options.user_stop_token_ids = call_.user_stop_token_ids;
+  options.wants_prompt_logprobs = call_.params.prompt_logprobs;
+  options.drop_output = echo_only_;
+  OutputAssembler assembler(tokenizer_, std::move(options));
+  if (call_.echo) {
+    assembler.echo_prompt(prompts_[prompt]);
+  } else if (call_.kind == CallKind::kCompletion) {
+    assembler.continue_prompt(prompts_[prompt]);
+  }
+  const uint64_t noise_seed =
+      call_.params.seed ? choice_noise_seed(*call_.params.seed, number) : random_seed();
+  choices_.push_back(std::make_unique<Choice>(Choice{.prompt = prompt,
+                                                     .noise_seed = noise_seed,
+                                                     .stream = std::make_shared<ResultStream>(),
+                                                     .assembler = std::move(assembler),
+                                                     .stats = {},
+                                                     .submitted_at = {},
+                                                     .first_token_at = {},
+                                                     .last_token_at = {}}));
+}
+
+Generation::~Generation() {
+  for (const auto& choice : choices_) {
+    if (choice->request_id == 0 || choice->ended) continue;
+    engine_.cancel(choice->request_id);
+    metrics_.request_success(FinishReason::kAborted).add();
+  }
+}
+
+void Generation::start() {
+  metrics_.request_params_n.observe(call_.num_choices);
+  metrics_.request_params_max_tokens.observe(call_.params.max_tokens);
+  if (echo_only_ && !call_.params.prompt_logprobs) {
+    for (const auto& choice : choices_) {
+      choice->assembler.finish(FinishReason::kLength);
+      choice->ended = true;
+    }
+    next_unsubmitted_ = choices_.size();
+    saw_event_ = true;
+    return;
+  }
+  if (!submit(*choices_.front())) throw ApiError(429, "the queue is full", {}, "queue_full");
+  next_unsubmitted_ = 1;
+  submit_waiting();
+}
+
+bool Generation::submit(Choice& choice) {
+  Request request;
+  request.id = engine_.next_request_id();
+  request.prompt = prompts_[choice.prompt];
+  request.params = call_.params;
+  request.params.noise_seed = choice.noise_seed;
+  // The engine makes at least one token; the one of an echo is dropped.
+  request.params.max_tokens = std::max(request.params.max_tokens, 1);
+  request.priority = call_.priority;
+  request.stream = choice.stream;
+  choice.submitted_at = request.arrival;
+  const uint64_t id = request.id;
+  const AdmissionResult result = engine_.submit(std::move(request));
+  if (result.admission == Admission::kQueueFull) return false;
+  if (result.admission != Admission::kAccepted) throw_refusal(result);
+  choice.request_id = id;
+  const auto num_prompt_tokens = static_cast<double>(prompts_[choice.prompt].size());
+  metrics_.prompt_tokens.add(num_prompt_tokens);
+  metrics_.request_prompt_tokens.observe(num_prompt_tokens);
+  return true;
+}
+
+void Generation::submit_waiting() {
+  while (next_unsubmitted_ < choices_.size() && submit(*choices_[next_unsubmitted_])) {
+    ++next_unsubmitted_;
+  }
+}
+
+bool Generation::done() const {
+  return std::all_of(
+      choices_.begin(), choices_.end(), [](const auto& choice) { return choice->ended; });
+}
+
+bool Generation::poll(std::chrono::milliseconds timeout) {
+  submit_waiting();
+  size_t num_running = 0;
+  for (const auto& choice : choices_) num_running += choice->request_id != 0 && !choice->ended;
+  if (num_running == 0) return false;
+  do {
+    next_waited_ = (next_waited_ + 1) % choices_.size();
+  } while (choices_[next_waited_]->request_id == 0 || choices_[next_waited_]->ended);
+  bool any = false;
+  const auto wait = num_running == 1 ? timeout : std::min(timeout, kSharedWait);
+  if (auto event = choices_[next_waited_]->stream->wait_next(wait)) {
+    receive(*choices_[next_waited_], *event);
+    any = true;
+  }
+  for (const auto& choice : choices_) {
+    while (choice->request_id != 0 && !choice->ended) {
+      auto event = choice->stream->wait_next(std::chrono::milliseconds(0));
+      if (!event) break;
+      receive(*choice, *event);
+      any = true;
+    }
+  }
+  return any;
+}
+
+void Generation::receive(Choice& choice, const ResultEvent& event) {
+  saw_event_ = true;
+  choice.stats = event.stats;
+  if (event.finish_reason == FinishReason::kError) {
+    choice.ended = true;
+    metrics_.request_success(FinishReason::kError).add();
+    throw ApiError(500, event.error.empty() ? "the engine failed this request" : event.error);
+  }
+  if (event.finish_reason == FinishReason::kAborted) {
+    choice.ended = true;
+    metrics_.request_success(FinishReason::kAborted).add();
+    throw ApiError(503, event.error.empty() ? "the request was aborted" : event.error);
+  }
+  observe_tokens(choice, event);
+  choice.assembler.add(event);
+  if (!choice.assembler.finished()) return;
+  // A stop string is our find; the engine does not know yet.
+  if (event.finish_reason == FinishReason::kNone) engine_.cancel(choice.request_id);
+  end(choice);
+}
+
+void Generation::observe_tokens(Choice& choice, const ResultEvent& event) {
+  if (event.tokens.empty()) return;
+  const auto now = Clock::now();
+  if (!choice.first_token_at) {
+    choice.first_token_at = now;
+    metrics_.time_to_first_token_seconds.observe(seconds(now - choice.submitted_at));
+  } else {
+    const double each =
+        seconds(now - choice.last_token_at) / static_cast<double>(event.tokens.size());
+    for (size_t i = 0; i < event.tokens.size(); ++i) {
+      metrics_.inter_token_latency_seconds.observe(each);
+    }
+  }
+  choice.last_token_at = now;
+}
+
+void Generation::end(Choice& choice) {
+  choice.ended = true;
+  const int32_t num_tokens = choice.assembler.num_tokens();
+  metrics_.request_success(choice.assembler.finish_reason()).add();
+  metrics_.generation_tokens.add(num_tokens);
+  metrics_.request_generation_tokens.observe(num_tokens);
+  metrics_.e2e_request_latency_seconds.observe(seconds(Clock::now() - choice.submitted_at));
+  if (choice.first_token_at && num_tokens > 1) {
+    metrics_.request_time_per_output_token_seconds.observe(
+        seconds(choice.last_token_at - *choice.first_token_at) / (num_tokens - 1));
+  }
+}
+
+std::optional<ChoiceOutput> Generation::take(size_t i) {
+  Choice& choice = *choices_[i];
+  if (choice.end_taken) return std::nullopt;
+  ChoiceOutput out;
+  out.index = static_cast<int32_t>(i);
+  out.delta = choice.assembler.take();
+  if (choice.ended) {
+    out.finish_reason = choice.assembler.finish_reason();
+    out.stop_reason = choice.assembler.stop_reason();
+    choice.end_taken = true;
+  } else if (out.delta.text.empty() && out.delta.tokens.empty()) {
+    return std::nullopt;
+  }
+  if (call_.return_token_ids && !choice.anything_taken) {
+    out.prompt_token_ids = &prompts_[choice.prompt];
+  }
+  choice.anything_taken = true;
+  return out;
+}
+
+Usage Generation::usage_of(size_t i) const {
+  const Choice& choice = *choices_[i];
+  return {static_cast<int64_t>(prompts_[choice.prompt].size()), choice.assembler.num_tokens()};
+}
+
+Usage Generation::usage() const {
+  // A prompt counts once, however many choices continue it.
+  Usage usage;
+  for (const auto& prompt : prompts_) usage.prompt_tokens += static_cast<int64_t>(prompt.size());
+  for (const auto& choice : choices_) usage.completion_tokens += choice->assembler.num_tokens();
+  return usage;
+}
+
+std::optional<SpeculationReport> Generation::speculation(int32_t num_spec_tokens) const {
+  if (choices_.size() != 1 || choices_.front()->stats.num_spec_rounds == 0) return std::nullopt;
+  const int32_t asked = call_.params.max_draft_len;
+  return SpeculationReport{choices_.front()->stats,
+                           asked >= 0 ? std::min(asked, num_spec_tokens) : num_spec_tokens};
+}
+
+}  // namespace outrider

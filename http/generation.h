@@ -1,0 +1,104 @@
+// One call while it runs: its prompts times n choices as requests of the engine, their events,
+// their text. Submits, waits, measures, and cancels what is left when it goes. Owned by the thread
+// that answers the call.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "http/openai_request.h"
+#include "http/openai_response.h"
+#include "http/output_assembler.h"
+#include "http/serving_metrics.h"
+#include "scheduler/engine.h"
+
+namespace outrider {
+
+// A call whose prompts are token ids and whose params.max_tokens is settled.
+struct PreparedCall {
+  CompletionCall call;
+  std::vector<std::vector<int32_t>> prompts;
+};
+
+class Generation {
+ public:
+  Generation(Engine& engine,
+             ServingMetrics& metrics,
+             std::shared_ptr<const Tokenizer> tokenizer,
+             PreparedCall prepared);
+  ~Generation();
+  Generation(const Generation&) = delete;
+  Generation& operator=(const Generation&) = delete;
+
+  // Submits. Throws ApiError (429, 503, 400) when the first request is not taken; later ones of the
+  // same call that find the queue full are submitted as room appears.
+  void start();
+
+  // Waits for events of any choice, at most about `timeout`; true when something came. Throws
+  // ApiError when the engine failed a request.
+  bool poll(std::chrono::milliseconds timeout);
+
+  bool done() const;
+  bool has_output() const { return saw_event_; }
+
+  const CompletionCall& call() const { return call_; }
+  const std::vector<std::vector<int32_t>>& prompts() const { return prompts_; }
+  size_t num_choices() const { return choices_.size(); }
+
+  // What choice i can show now; its finish reason comes with the last of it. nullopt when there is
+  // nothing new.
+  std::optional<ChoiceOutput> take(size_t i);
+
+  Usage usage() const;
+  // So far, of one choice.
+  Usage usage_of(size_t i) const;
+  // Only for calls with one choice that speculated.
+  std::optional<SpeculationReport> speculation(int32_t num_spec_tokens) const;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  struct Choice {
+    size_t prompt = 0;
+    uint64_t noise_seed = 0;
+    uint64_t request_id = 0;  // 0: not submitted yet
+    std::shared_ptr<ResultStream> stream;
+    OutputAssembler assembler;
+    SpeculationStats stats;
+    Clock::time_point submitted_at;
+    std::optional<Clock::time_point> first_token_at;
+    Clock::time_point last_token_at;
+    bool ended = false;  // nothing more will come, or nothing more is wanted
+    bool end_taken = false;
+    bool anything_taken = false;
+  };
+
+  void add_choice(size_t prompt, int32_t number);
+  // False when the queue is full.
+  bool submit(Choice& choice);
+  void submit_waiting();
+  void receive(Choice& choice, const ResultEvent& event);
+  void observe_tokens(Choice& choice, const ResultEvent& event);
+  void end(Choice& choice);
+
+  Engine& engine_;
+  ServingMetrics& metrics_;
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  CompletionCall call_;
+  std::vector<std::vector<int32_t>> prompts_;
+  bool echo_only_ = false;  // max_tokens 0: no output is wanted
+  std::vector<std::unique_ptr<Choice>> choices_;
+  size_t next_unsubmitted_ = 0;
+  size_t next_waited_ = 0;
+  bool saw_event_ = false;
+};
+
+// Seed of the draws of choice `number`: the user's seed itself for the first, a fixed mix for the
+// others, so that a list of prompts gives what its members give alone.
+uint64_t choice_noise_seed(uint64_t seed, int32_t number);
+
+}  // namespace outrider

@@ -1,0 +1,286 @@
+// See json_fields.h.
+#include "http/json_fields.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "http/api_error.h"
+
+namespace outrider {
+namespace {
+
+using nlohmann::json;
+
+// First pass over the text: depth, number of values, duplicate keys, syntax. The library's SAX
+// parser keeps its own stack, so the depth of the input costs no call depth.
+class Scan : public nlohmann::json_sax<json> {
+ public:
+  explicit Scan(const JsonLimits& limits) : limits_(limits) {}
+
+  bool null() override { return value(); }
+  bool boolean(bool) override { return value(); }
+  bool number_integer(number_integer_t) override { return value(); }
+  bool number_unsigned(number_unsigned_t) override { return value(); }
+  bool number_float(number_float_t, const string_t&) override { return value(); }
+  bool string(string_t&) override { return value(); }
+  bool binary(binary_t&) override { return value(); }
+  bool start_object(std::size_t) override { return open(); }
+  bool end_object() override { return close(); }
+  bool start_array(std::size_t) override { return open(); }
+  bool end_array() override { return close(); }
+
+  bool key(string_t& name) override {
+    if (keys_.back().insert(name).second) return true;
+    return fail(fmt::format("duplicate key {} in the JSON body", json_quoted(name)));
+  }
+
+  bool parse_error(std::size_t position, const std::string&, const json::exception&) override {
+    return fail(fmt::format("the body is not valid JSON: syntax error near byte {}", position));
+  }
+
+  const std::string& fault() const { return fault_; }
+
+ private:
+  bool value() {
+    if (++num_values_ <= limits_.max_values) return true;
+    return fail(fmt::format("the JSON body has more than {} values", limits_.max_values));
+  }
+  bool open() {
+    if (keys_.size() >= limits_.max_depth) {
+      return fail(fmt::format("the JSON body is nested deeper than {} levels", limits_.max_depth));
+    }
+    keys_.emplace_back();
+    return value();
+  }
+  bool close() {
+    keys_.pop_back();
+    return true;
+  }
+  bool fail(std::string sentence) {
+    if (fault_.empty()) fault_ = std::move(sentence);
+    return false;
+  }
+
+  const JsonLimits& limits_;
+  std::vector<std::set<std::string>> keys_;
+  size_t num_values_ = 0;
+  std::string fault_;
+};
+
+json parse_checked(std::string_view text, const JsonLimits& limits) {
+  Scan scan(limits);
+  if (!json::sax_parse(text.begin(), text.end(), &scan)) {
+    throw ApiError(400, scan.fault().empty() ? "the body is not valid JSON" : scan.fault());
+  }
+  return json::parse(text.begin(), text.end(), nullptr, false);
+}
+
+std::optional<int64_t> as_integer(const json& value) {
+  if (value.is_number_unsigned()) {
+    const auto number = value.get<uint64_t>();
+    if (number > static_cast<uint64_t>(INT64_MAX)) return std::nullopt;
+    return static_cast<int64_t>(number);
+  }
+  if (value.is_number_integer()) return value.get<int64_t>();
+  return std::nullopt;
+}
+
+std::vector<int32_t> ids_of(const json& array, int32_t vocab_size, const std::string& path) {
+  std::vector<int32_t> ids;
+  ids.reserve(array.size());
+  for (const json& element : array) {
+    const std::optional<int64_t> id = as_integer(element);
+    if (!id) throw bad_param(path, fmt::format("'{}' must be a list of token ids", path));
+    if (*id < 0 || *id >= vocab_size) {
+      throw bad_param(
+          path,
+          fmt::format("token id {} in '{}' is out of vocabulary [0, {})", *id, path, vocab_size));
+    }
+    ids.push_back(static_cast<int32_t>(*id));
+  }
+  return ids;
+}
+
+}  // namespace
+
+struct JsonFields::Impl {
+  json value;
+
+  // nullptr when absent or null.
+  const json* find(const std::string& name) const {
+    const auto it = value.find(name);
+    return it == value.end() || it->is_null() ? nullptr : &*it;
+  }
+};
+
+JsonFields::JsonFields(std::shared_ptr<const Impl> impl, std::string path)
+    : impl_(std::move(impl)), path_(std::move(path)) {}
+
+JsonFields JsonFields::parse(std::string_view text, const JsonLimits& limits) {
+  auto impl = std::make_shared<Impl>();
+  impl->value = parse_checked(text, limits);
+  if (!impl->value.is_object()) throw ApiError(400, "the body must be a JSON object");
+  return JsonFields(std::move(impl), "");
+}
+
+std::string JsonFields::path_of(const std::string& name) const {
+  return path_.empty() ? name : path_ + "." + name;
+}
+
+JsonKind JsonFields::kind(const std::string& name) const {
+  const auto it = impl_->value.find(name);
+  if (it == impl_->value.end()) return JsonKind::kAbsent;
+  if (it->is_null()) return JsonKind::kNull;
+  if (it->is_boolean()) return JsonKind::kBoolean;
+  if (it->is_number()) return JsonKind::kNumber;
+  if (it->is_string()) return JsonKind::kText;
+  return it->is_array() ? JsonKind::kArray : JsonKind::kObject;
+}
+
+bool JsonFields::has(const std::string& name) const { return impl_->find(name) != nullptr; }
+
+std::vector<std::string> JsonFields::names() const {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : impl_->value.items()) names.push_back(name);
+  return names;
+}
+
+std::optional<bool> JsonFields::boolean(const std::string& name) const {
+  const json* value = impl_->find(name);
+  if (!value) return std::nullopt;
+  if (!value->is_boolean()) {
+    throw bad_param(path_of(name), fmt::format("'{}' must be true or false", path_of(name)));
+  }
+  return value->get<bool>();
+}
+
+std::optional<int64_t> JsonFields::integer(const std::string& name,
+                                           int64_t minimum,
+                                           int64_t maximum) const {
+  const json* value = impl_->find(name);
+  if (!value) return std::nullopt;
+  const std::optional<int64_t> number = as_integer(*value);
+  if (!number || *number < minimum || *number > maximum) {
+    throw bad_param(
+        path_of(name),
+        fmt::format("'{}' must be an integer from {} to {}", path_of(name), minimum, maximum));
+  }
+  return number;
+}
+
+std::optional<double> JsonFields::number(const std::string& name,
+                                         double minimum,
+                                         double maximum) const {
+  const json* value = impl_->find(name);
+  if (!value) return std::nullopt;
+  const double number = value->is_number() ? value->get<double>() : NAN;
+  if (!(number >= minimum && number <= maximum)) {
+    throw bad_param(
+        path_of(name),
+        fmt::format("'{}' must be a number from {} to {}", path_of(name), minimum, maximum));
+  }
+  return number;
+}
+
+std::optional<std::string> JsonFields::text(const std::string& name) const {
+  const json* value = impl_->find(name);
+  if (!value) return std::nullopt;
+  if (!value->is_string()) {
+    throw bad_param(path_of(name), fmt::format("'{}' must be a string", path_of(name)));
+  }
+  return value->get<std::string>();
+}
+
+std::optional<JsonFields> JsonFields::object(const std::string& name) const {
+  const json* value = impl_->find(name);
+  if (!value) return std::nullopt;
+  if (!value->is_object()) {
+    throw bad_param(path_of(name), fmt::format("'{}' must be an object", path_of(name)));
+  }
+  return JsonFields(std::make_shared<Impl>(Impl{*value}), path_of(name));
+}
+
+std::optional<std::vector<JsonFields>> JsonFields::objects(const std::string& name) const {
+  const json* value = impl_->find(name);
+  if (!value) return std::nullopt;
+  const ApiError wrong =
+      bad_param(path_of(name), fmt::format("'{}' must be a list of objects", path_of(name)));
+  if (!value->is_array()) throw wrong;
+  std::vector<JsonFields> objects;
+  for (const json& element : *value) {
+    if (!element.is_object()) throw wrong;
+    objects.push_back(JsonFields(std::make_shared<Impl>(Impl{element}),
+                                 fmt::format("{}[{}]", path_of(name), objects.size())));
+  }
+  return objects;
+}
+
+std::optional<std::vector<std::string>> JsonFields::texts(const std::string& name) const {
+  const json* value = impl_->find(name);
+  if (!value) return std::nullopt;
+  const ApiError wrong =
+      bad_param(path_of(name), fmt::format("'{}' must be a list of strings", path_of(name)));
+  if (!value->is_array()) throw wrong;
+  std::vector<std::string> texts;
+  for (const json& element : *value) {
+    if (!element.is_string()) throw wrong;
+    texts.push_back(element.get<std::string>());
+  }
+  return texts;
+}
+
+std::optional<std::vector<int32_t>> JsonFields::token_ids(const std::string& name,
+                                                          int32_t vocab_size) const {
+  const json* value = impl_->find(name);
+  if (!value) return std::nullopt;
+  if (!value->is_array()) {
+    throw bad_param(path_of(name), fmt::format("'{}' must be a list of token ids", path_of(name)));
+  }
+  return ids_of(*value, vocab_size, path_of(name));
+}
+
+std::vector<JsonFields::Prompt> JsonFields::prompts(const std::string& name,
+                                                    int32_t vocab_size) const {
+  const std::string path = path_of(name);
+  const ApiError wrong = bad_param(
+      path,
+      fmt::format("'{}' must be a string, a list of strings, a list of token ids or a list "
+                  "of lists of token ids, and not empty",
+                  path));
+  const json* value = impl_->find(name);
+  if (!value) throw wrong;
+  if (value->is_string()) return {Prompt{.text = value->get<std::string>(), .ids = {}}};
+  if (!value->is_array() || value->empty()) throw wrong;
+  if (value->front().is_number()) {
+    return {Prompt{.text = std::nullopt, .ids = ids_of(*value, vocab_size, path)}};
+  }
+  std::vector<Prompt> prompts;
+  for (const json& element : *value) {
+    if (element.is_string()) {
+      prompts.push_back({.text = element.get<std::string>(), .ids = {}});
+    } else if (element.is_array() && !element.empty()) {
+      prompts.push_back({.text = std::nullopt, .ids = ids_of(element, vocab_size, path)});
+    } else {
+      throw wrong;
+    }
+  }
+  return prompts;
+}
+
+std::string JsonFields::dump(const std::string& name) const {
+  const json* value = impl_->find(name);
+  return value ? value->dump(-1, ' ', false, json::error_handler_t::replace) : "null";
+}
+
+std::string JsonFields::dump() const {
+  return impl_->value.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+std::string json_quoted(std::string_view text) {
+  return json(std::string(text)).dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+}  // namespace outrider

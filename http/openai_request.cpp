@@ -1,0 +1,351 @@
+// See openai_request.h. Names and defaults are OpenAI's, with vLLM's additions;
+// generation_config.json fills what a request leaves out.
+#include "http/openai_request.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <set>
+
+#include "http/api_error.h"
+#include "http/chat_messages.h"
+
+namespace outrider {
+namespace {
+
+const std::set<std::string> kCommonFields = {"model",
+                                             "max_tokens",
+                                             "temperature",
+                                             "top_p",
+                                             "top_k",
+                                             "min_p",
+                                             "repetition_penalty",
+                                             "presence_penalty",
+                                             "frequency_penalty",
+                                             "logit_bias",
+                                             "seed",
+                                             "n",
+                                             "stop",
+                                             "stop_token_ids",
+                                             "include_stop_str_in_output",
+                                             "skip_special_tokens",
+                                             "add_special_tokens",
+                                             "ignore_eos",
+                                             "min_tokens",
+                                             "stream",
+                                             "stream_options",
+                                             "logprobs",
+                                             "echo",
+                                             "priority",
+                                             "user",
+                                             "best_of",
+                                             "return_token_ids",
+                                             "return_token_origins",
+                                             "return_tokens_as_token_ids",
+                                             "speculative",
+                                             "truncate_prompt_tokens",
+                                             "response_format",
+                                             "request_id",
+                                             "spaces_between_special_tokens",
+                                             "metadata",
+                                             "store",
+                                             "service_tier",
+                                             "prompt_cache_key",
+                                             "safety_identifier"};
+const std::set<std::string> kCompletionFields = {"prompt", "suffix"};
+const std::set<std::string> kChatFields = {"messages",
+                                           "max_completion_tokens",
+                                           "top_logprobs",
+                                           "tools",
+                                           "tool_choice",
+                                           "parallel_tool_calls",
+                                           "add_generation_prompt",
+                                           "chat_template_kwargs",
+                                           "reasoning_effort",
+                                           "modalities"};
+// Known to other servers and not done here: silence would be a wrong answer.
+const std::set<std::string> kUnsupportedFields = {"suffix",
+                                                  "use_beam_search",
+                                                  "length_penalty",
+                                                  "guided_json",
+                                                  "guided_regex",
+                                                  "guided_choice",
+                                                  "guided_grammar",
+                                                  "structured_outputs",
+                                                  "logits_processors",
+                                                  "prompt_logprobs",
+                                                  "allowed_token_ids",
+                                                  "bad_words",
+                                                  "functions",
+                                                  "function_call",
+                                                  "audio",
+                                                  "prediction",
+                                                  "web_search_options",
+                                                  "chat_template",
+                                                  "documents",
+                                                  "continue_final_message",
+                                                  "prompt_embeds",
+                                                  "truncation_side",
+                                                  "lora_request"};
+
+size_t check_fields(const JsonFields& body, const std::set<std::string>& own, bool strict) {
+  size_t num_unknown = 0;
+  for (const std::string& name : body.names()) {
+    if (kUnsupportedFields.count(name) > 0) {
+      // false, null and empty mean "off" and are what clients send by default.
+      const std::string value = body.dump(name);
+      if (value == "null" || value == "false" || value == "[]" || value == "{}" ||
+          value == "\"\"") {
+        continue;
+      }
+      throw bad_param(name, fmt::format("'{}' is not supported", name));
+    }
+    if (kCommonFields.count(name) > 0 || own.count(name) > 0) continue;
+    if (strict) throw bad_param(name, fmt::format("unknown parameter '{}'", name));
+    ++num_unknown;
+  }
+  return num_unknown;
+}
+
+void check_response_format(const JsonFields& body) {
+  const std::optional<JsonFields> format = body.object("response_format");
+  if (!format) return;
+  if (format->text("type").value_or("") != "text") {
+    throw bad_param("response_format", "'response_format' other than text is not supported");
+  }
+}
+
+void read_sampling(const JsonFields& body, const CallContext& context, SamplingParams* params) {
+  constexpr double kAny = std::numeric_limits<double>::max();
+  const GenerationDefaults& defaults = context.defaults;
+  params->temperature =
+      static_cast<float>(body.number("temperature", 0, 2).value_or(defaults.temperature));
+  params->top_p = static_cast<float>(body.number("top_p", 0, 1).value_or(defaults.top_p));
+  if (!(params->top_p > 0)) throw bad_param("top_p", "'top_p' must be above 0 and at most 1");
+  const int64_t top_k = body.integer("top_k", -1, INT32_MAX).value_or(defaults.top_k);
+  params->top_k = static_cast<int32_t>(std::max<int64_t>(top_k, 0));
+  params->min_p = static_cast<float>(body.number("min_p", 0, 1).value_or(defaults.min_p));
+  params->repetition_penalty = static_cast<float>(
+      body.number("repetition_penalty", -kAny, 100).value_or(defaults.repetition_penalty));
+  if (!(params->repetition_penalty > 0)) {
+    throw bad_param("repetition_penalty", "'repetition_penalty' must be above 0 and at most 100");
+  }
+  params->presence_penalty = static_cast<float>(body.number("presence_penalty", -2, 2).value_or(0));
+  params->frequency_penalty =
+      static_cast<float>(body.number("frequency_penalty", -2, 2).value_or(0));
+  const std::optional<int64_t> seed = body.integer("seed", INT64_MIN, INT64_MAX);
+  if (seed) params->seed = static_cast<uint64_t>(*seed);
+}
+
+int32_t bias_token(const std::string& key, int32_t vocab_size) {
+  const bool digits =
+      !key.empty() && key.size() <= 9 &&
+      std::all_of(key.begin(), key.end(), [](char c) { return c >= '0' && c <= '9'; });
+  const bool canonical = digits && (key.size() == 1 || key.front() != '0');
+  if (!canonical || std::stoi(key) >= vocab_size) {
+    throw bad_param("logit_bias",
+                    fmt::format("'logit_bias' has the key {}, which is no token id "
+                                "in [0, {})",
+                                json_quoted(key),
+                                vocab_size));
+  }
+  return std::stoi(key);
+}
+
+void read_logit_bias(const JsonFields& body, const CallContext& context, SamplingParams* params) {
+  const std::optional<JsonFields> bias = body.object("logit_bias");
+  if (!bias) return;
+  const std::vector<std::string> keys = bias->names();
+  if (keys.size() > context.limits.max_logit_bias) {
+    throw bad_param(
+        "logit_bias",
+        fmt::format("'logit_bias' has more than {} entries", context.limits.max_logit_bias));
+  }
+  for (const std::string& key : keys) {
+    const int32_t token = bias_token(key, context.info.vocab_size);
+    const std::optional<double> value = bias->number(key, -100, 100);
+    if (value) params->logit_bias.emplace_back(token, static_cast<float>(*value));
+  }
+  std::sort(params->logit_bias.begin(), params->logit_bias.end());
+}
+
+void read_stops(const JsonFields& body, const CallContext& context, CompletionCall* call) {
+  if (body.kind("stop") == JsonKind::kArray) {
+    call->stop = *body.texts("stop");
+  } else if (const std::optional<std::string> stop = body.text("stop")) {
+    call->stop = {*stop};
+  }
+  const CallLimits& limits = context.limits;
+  const bool wrong =
+      call->stop.size() > limits.max_stop_strings ||
+      std::any_of(call->stop.begin(), call->stop.end(), [&](const std::string& text) {
+        return text.empty() || text.size() > limits.max_stop_bytes;
+      });
+  if (wrong) {
+    throw bad_param("stop",
+                    fmt::format("'stop' may hold up to {} strings of 1 to {} bytes",
+                                limits.max_stop_strings,
+                                limits.max_stop_bytes));
+  }
+  call->user_stop_token_ids =
+      body.token_ids("stop_token_ids", context.info.vocab_size).value_or(std::vector<int32_t>{});
+  if (call->user_stop_token_ids.size() > limits.max_logit_bias) {
+    throw bad_param("stop_token_ids", "'stop_token_ids' has too many entries");
+  }
+  call->ignore_eos = body.boolean("ignore_eos").value_or(false);
+  std::vector<int32_t> ids = call->user_stop_token_ids;
+  if (!call->ignore_eos) {
+    ids.insert(ids.end(), context.end_token_ids.begin(), context.end_token_ids.end());
+  }
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  call->params.stop_token_ids = std::move(ids);
+  call->include_stop_text = body.boolean("include_stop_str_in_output").value_or(false);
+}
+
+void read_speculation(const JsonFields& body, SamplingParams* params) {
+  const std::optional<JsonFields> speculative = body.object("speculative");
+  if (!speculative) return;
+  for (const std::string& name : speculative->names()) {
+    if (name != "enabled" && name != "num_speculative_tokens" && name != "verify_mode") {
+      throw bad_param(speculative->path_of(name),
+                      fmt::format("unknown parameter '{}'", speculative->path_of(name)));
+    }
+  }
+  const std::optional<int64_t> tokens = speculative->integer("num_speculative_tokens", 0, 64);
+  if (tokens) params->max_draft_len = static_cast<int32_t>(*tokens);
+  if (!speculative->boolean("enabled").value_or(true)) params->max_draft_len = 0;
+  const std::string mode = speculative->text("verify_mode").value_or("auto");
+  if (mode == "standard") {
+    params->verify_mode = VerifyMode::kStandard;
+  } else if (mode == "coupled") {
+    params->verify_mode = VerifyMode::kCoupled;
+  } else if (mode != "auto") {
+    throw bad_param("speculative.verify_mode",
+                    "'speculative.verify_mode' must be auto, standard or coupled");
+  }
+}
+
+void read_stream_options(const JsonFields& body, CompletionCall* call) {
+  call->stream = body.boolean("stream").value_or(false);
+  const std::optional<JsonFields> options = body.object("stream_options");
+  if (!options) return;
+  if (!call->stream) {
+    throw bad_param("stream_options", "'stream_options' is only allowed when 'stream' is true");
+  }
+  call->include_usage = options->boolean("include_usage").value_or(false);
+  call->continuous_usage = options->boolean("continuous_usage_stats").value_or(false);
+}
+
+void read_lengths(const JsonFields& body, const CallContext& context, CompletionCall* call) {
+  const bool may_be_zero = call->kind == CallKind::kCompletion && call->echo;
+  std::optional<int64_t> max_tokens = body.integer("max_tokens", may_be_zero ? 0 : 1, INT32_MAX);
+  if (call->kind == CallKind::kChat) {
+    const std::optional<int64_t> newer = body.integer("max_completion_tokens", 1, INT32_MAX);
+    if (newer) max_tokens = newer;
+  }
+  if (max_tokens) call->max_tokens = static_cast<int32_t>(*max_tokens);
+  call->params.min_tokens =
+      static_cast<int32_t>(body.integer("min_tokens", 0, INT32_MAX).value_or(0));
+  if (call->max_tokens && call->params.min_tokens > *call->max_tokens) {
+    throw bad_param("min_tokens", "'min_tokens' must not exceed the maximum number of tokens");
+  }
+  const std::optional<int64_t> truncate =
+      body.integer("truncate_prompt_tokens", 1, context.info.max_model_len);
+  if (truncate) call->truncate_prompt_tokens = static_cast<int32_t>(*truncate);
+}
+
+void read_choices(const JsonFields& body, const CallContext& context, CompletionCall* call) {
+  call->num_choices =
+      static_cast<int32_t>(body.integer("n", 1, context.limits.max_choices).value_or(1));
+  const std::optional<int64_t> best_of = body.integer("best_of", 1, INT32_MAX);
+  if (best_of && *best_of != call->num_choices) {
+    throw bad_param("best_of", "'best_of' other than n is not supported");
+  }
+}
+
+// What both endpoints share.
+CompletionCall read_common(const JsonFields& body, CallKind kind, const CallContext& context) {
+  CompletionCall call;
+  call.kind = kind;
+  call.num_unknown_fields = check_fields(body,
+                                         kind == CallKind::kChat ? kChatFields : kCompletionFields,
+                                         context.limits.strict_params);
+  check_model_name(body.text("model"), context.info);
+  check_response_format(body);
+  call.echo = body.boolean("echo").value_or(false);
+  read_sampling(body, context, &call.params);
+  read_logit_bias(body, context, &call.params);
+  read_stops(body, context, &call);
+  read_speculation(body, &call.params);
+  read_stream_options(body, &call);
+  read_lengths(body, context, &call);
+  read_choices(body, context, &call);
+  call.skip_special_tokens = body.boolean("skip_special_tokens").value_or(true);
+  call.add_special_tokens =
+      body.boolean("add_special_tokens").value_or(kind == CallKind::kCompletion);
+  call.return_token_ids = body.boolean("return_token_ids").value_or(false);
+  call.return_token_origins = body.boolean("return_token_origins").value_or(false);
+  call.tokens_as_ids = body.boolean("return_tokens_as_token_ids").value_or(false);
+  call.priority = static_cast<int32_t>(body.integer("priority", INT32_MIN, INT32_MAX).value_or(0));
+  body.text("user");
+  return call;
+}
+
+void check_tools(const JsonFields& body) {
+  const JsonKind kind = body.kind("tool_choice");
+  if (kind == JsonKind::kAbsent || kind == JsonKind::kNull) return;
+  const std::string choice = kind == JsonKind::kText ? *body.text("tool_choice") : std::string();
+  if (choice == "auto" || choice == "none") return;
+  throw bad_param(
+      "tool_choice",
+      "'tool_choice' other than auto and none is not supported: a call cannot be forced");
+}
+
+void check_modalities(const JsonFields& body) {
+  const auto modalities = body.texts("modalities");
+  if (modalities && *modalities != std::vector<std::string>{"text"}) {
+    throw bad_param("modalities", "only the modality text is supported");
+  }
+}
+
+}  // namespace
+
+void check_model_name(const std::optional<std::string>& model, const EngineInfo& info) {
+  if (!model || *model == info.served_model_name || *model == info.model_root) return;
+  throw ApiError(
+      404, fmt::format("The model `{}` does not exist.", *model), "model", "model_not_found");
+}
+
+CompletionCall read_completion_call(std::string_view text, const CallContext& context) {
+  const JsonFields body = JsonFields::parse(text);
+  CompletionCall call = read_common(body, CallKind::kCompletion, context);
+  call.prompts = body.prompts("prompt", context.info.vocab_size);
+  if (call.prompts.size() > static_cast<size_t>(context.limits.max_prompts)) {
+    throw bad_param("prompt",
+                    fmt::format("'prompt' has more than {} prompts", context.limits.max_prompts));
+  }
+  const std::optional<int64_t> logprobs = body.integer("logprobs", 0, context.limits.max_logprobs);
+  if (logprobs) call.params.num_logprobs = static_cast<int32_t>(*logprobs);
+  call.params.prompt_logprobs = call.echo && logprobs.has_value();
+  return call;
+}
+
+CompletionCall read_chat_call(std::string_view text, const CallContext& context) {
+  const JsonFields body = JsonFields::parse(text);
+  CompletionCall call = read_common(body, CallKind::kChat, context);
+  if (call.echo) throw bad_param("echo", "'echo' is not supported for chat completions");
+  check_tools(body);
+  check_modalities(body);
+  call.template_inputs = chat_template_inputs(body, context.limits);
+  const bool logprobs = body.boolean("logprobs").value_or(false);
+  const std::optional<int64_t> top = body.integer("top_logprobs", 0, context.limits.max_logprobs);
+  if (top && *top > 0 && !logprobs) {
+    throw bad_param("top_logprobs", "'top_logprobs' needs 'logprobs' to be true");
+  }
+  if (logprobs) call.params.num_logprobs = static_cast<int32_t>(top.value_or(0));
+  return call;
+}
+
+}  // namespace outrider

@@ -1,0 +1,61 @@
+// The bodies of /v1/completions and /v1/chat/completions as typed values with every range checked.
+// Pure; nothing of the engine is asked but its description.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "http/json_fields.h"
+#include "http/options.h"
+#include "models/model_config.h"
+#include "scheduler/engine.h"
+#include "scheduler/request.h"
+
+namespace outrider {
+
+enum class CallKind : uint8_t { kCompletion, kChat };
+
+struct CompletionCall {
+  CallKind kind = CallKind::kCompletion;
+  std::vector<JsonFields::Prompt> prompts;  // completion
+  std::string template_inputs;              // chat: JSON for ChatTemplate::render
+  SamplingParams params;                    // noise_seed is set per choice when the call is started
+  std::optional<int32_t> max_tokens;        // as given; the default needs the prompt's length
+  int32_t num_choices = 1;
+  std::vector<std::string> stop;
+  std::vector<int32_t> user_stop_token_ids;  // those of the request alone, for stop_reason
+  bool include_stop_text = false;
+  bool skip_special_tokens = true;
+  bool add_special_tokens = true;
+  bool ignore_eos = false;
+  bool echo = false;
+  bool stream = false;
+  bool include_usage = false;
+  bool continuous_usage = false;
+  bool return_token_ids = false;
+  bool return_token_origins = false;
+  bool tokens_as_ids = false;  // logprobs name tokens "token_id:7"
+  int32_t priority = 0;
+  std::optional<int32_t> truncate_prompt_tokens;
+  size_t num_unknown_fields = 0;
+};
+
+// What the server is, as far as a call's checks need it.
+struct CallContext {
+  const EngineInfo& info;
+  const GenerationDefaults& defaults;
+  const CallLimits& limits;
+  const std::vector<int32_t>& end_token_ids;  // ascending
+};
+
+// Throw ApiError naming the parameter.
+CompletionCall read_completion_call(std::string_view body, const CallContext& context);
+CompletionCall read_chat_call(std::string_view body, const CallContext& context);
+
+// 404 unless the name is the served one; an absent name is fine.
+void check_model_name(const std::optional<std::string>& model, const EngineInfo& info);
+
+}  // namespace outrider

@@ -1,0 +1,368 @@
+// See openai_response.h. Field names and shapes are OpenAI's, with vLLM's additions (stop_reason,
+// token_ids, prompt_token_ids, metrics.speculative_decoding) and our token_origins.
+#include "http/openai_response.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "http/api_error.h"
+
+namespace outrider {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string dumped(const Json& value) {
+  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+Json or_null(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
+
+// JSON has no infinities; -9999 is what OpenAI and vLLM show for "impossible".
+double finite_logprob(float logprob) { return std::isfinite(logprob) ? logprob : -9999.0; }
+
+const char* origin_name(TokenOrigin origin) {
+  switch (origin) {
+    case TokenOrigin::kPlain:
+      return "plain";
+    case TokenOrigin::kAccepted:
+      return "accepted";
+    case TokenOrigin::kCorrected:
+      return "corrected";
+    case TokenOrigin::kBonus:
+      return "bonus";
+  }
+  return "plain";
+}
+
+Json finish_reason_json(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kNone:
+      return nullptr;
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kAborted:
+      return "abort";
+    case FinishReason::kError:
+      return "error";
+  }
+  return nullptr;
+}
+
+Json stop_reason_json(const StopReason& reason) {
+  if (reason.text) return *reason.text;
+  if (reason.token_id) return *reason.token_id;
+  return nullptr;
+}
+
+Json usage_json(const Usage& usage) {
+  return {{"prompt_tokens", usage.prompt_tokens},
+          {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
+          {"completion_tokens", usage.completion_tokens}};
+}
+
+// histogram[k] = rounds with draft tokens of which exactly k stood.
+Json speculation_json(const SpeculationReport& report) {
+  const SpeculationStats& stats = report.stats;
+  const auto stood_at = [&](size_t position) {
+    return position < stats.accepted_per_position.size() ? stats.accepted_per_position[position]
+                                                         : 0;
+  };
+  const size_t num_positions = std::max(static_cast<size_t>(std::max(report.num_spec_tokens, 0)),
+                                        stats.accepted_per_position.size());
+  Json histogram = Json::array();
+  for (size_t k = 0; k <= num_positions; ++k) {
+    const int32_t at_least_k = k == 0 ? stats.num_spec_rounds : stood_at(k - 1);
+    histogram.push_back(at_least_k - stood_at(k));
+  }
+  const double rounds = std::max(stats.num_spec_rounds, 1);
+  const double drafted = std::max(stats.num_draft_tokens, 1);
+  return {{"mean_acceptance_length",
+           stats.num_spec_rounds == 0 ? 1.0 : 1.0 + stats.num_accepted_tokens / rounds},
+          {"draft_acceptance_rate", stats.num_accepted_tokens / drafted},
+          {"acceptance_histogram", std::move(histogram)},
+          {"num_spec_steps", stats.num_spec_rounds},
+          {"num_accepted_draft_tokens", stats.num_accepted_tokens},
+          {"num_draft_tokens", stats.num_draft_tokens},
+          {"num_spec_tokens", report.num_spec_tokens}};
+}
+
+void add_speculation(const std::optional<SpeculationReport>& report, Json* out) {
+  if (report) (*out)["metrics"] = {{"speculative_decoding", speculation_json(*report)}};
+}
+
+// How log-probabilities name tokens.
+class TokenNames {
+ public:
+  TokenNames(const Tokenizer& tokenizer, bool as_ids) : tokenizer_(tokenizer), as_ids_(as_ids) {}
+  std::string operator()(int32_t id) const {
+    return as_ids_ ? fmt::format("token_id:{}", id) : tokenizer_.token_bytes(id);
+  }
+  Json bytes(int32_t id) const {
+    Json out = Json::array();
+    for (const char c : tokenizer_.token_bytes(id)) out.push_back(static_cast<unsigned char>(c));
+    return out;
+  }
+
+ private:
+  const Tokenizer& tokenizer_;
+  bool as_ids_;
+};
+
+// A JSON key must be valid UTF-8 and appear once; the replacement is done here so that two broken
+// byte tokens are seen to be the same key.
+std::string valid_key(const std::string& bytes) {
+  return Json::parse(dumped(Json(bytes))).get<std::string>();
+}
+
+Json legacy_top(const OutputToken& token, const TokenNames& names) {
+  if (!token.logprobs) return nullptr;
+  Json top = Json::object();
+  for (const auto& [id, logprob] : token.logprobs->top) {
+    const std::string key = valid_key(names(id));
+    if (!top.contains(key)) top[key] = finite_logprob(logprob);
+  }
+  const std::string own = valid_key(names(token.id));
+  if (!top.contains(own)) top[own] = finite_logprob(token.logprobs->logprob);
+  return top;
+}
+
+Json legacy_logprobs(const std::vector<OutputToken>& tokens, const TokenNames& names) {
+  Json texts = Json::array();
+  Json logprobs = Json::array();
+  Json tops = Json::array();
+  Json offsets = Json::array();
+  for (const OutputToken& token : tokens) {
+    texts.push_back(names(token.id));
+    logprobs.push_back(token.logprobs ? Json(finite_logprob(token.logprobs->logprob))
+                                      : Json(nullptr));
+    tops.push_back(legacy_top(token, names));
+    offsets.push_back(token.text_offset);
+  }
+  return {{"text_offset", std::move(offsets)},
+          {"token_logprobs", std::move(logprobs)},
+          {"tokens", std::move(texts)},
+          {"top_logprobs", std::move(tops)}};
+}
+
+Json chat_logprobs(const std::vector<OutputToken>& tokens, const TokenNames& names) {
+  Json content = Json::array();
+  for (const OutputToken& token : tokens) {
+    Json top = Json::array();
+    if (token.logprobs) {
+      for (const auto& [id, logprob] : token.logprobs->top) {
+        top.push_back({{"token", names(id)},
+                       {"logprob", finite_logprob(logprob)},
+                       {"bytes", names.bytes(id)}});
+      }
+    }
+    content.push_back(
+        {{"token", names(token.id)},
+         {"logprob", token.logprobs ? finite_logprob(token.logprobs->logprob) : -9999.0},
+         {"bytes", names.bytes(token.id)},
+         {"top_logprobs", std::move(top)}});
+  }
+  return {{"content", std::move(content)}, {"refusal", nullptr}};
+}
+
+Json logprobs_json(const CompletionCall& call,
+                   const std::vector<OutputToken>& tokens,
+                   const Tokenizer& tokenizer) {
+  if (call.params.num_logprobs < 0) return nullptr;
+  const TokenNames names(tokenizer, call.tokens_as_ids);
+  return call.kind == CallKind::kChat ? chat_logprobs(tokens, names)
+                                      : legacy_logprobs(tokens, names);
+}
+
+void add_token_lists(const CompletionCall& call,
+                     const std::vector<OutputToken>& tokens,
+                     Json* choice) {
+  if (!call.return_token_ids && !call.return_token_origins) return;
+  Json ids = Json::array();
+  Json origins = Json::array();
+  for (const OutputToken& token : tokens) {
+    if (token.from_prompt) continue;
+    ids.push_back(token.id);
+    origins.push_back(origin_name(token.origin));
+  }
+  (*choice)["token_ids"] = std::move(ids);
+  if (call.return_token_origins) (*choice)["token_origins"] = std::move(origins);
+}
+
+Json frame(const ResponseHead& head, const char* object) {
+  return {{"id", head.id}, {"object", object}, {"created", head.created}, {"model", head.model}};
+}
+
+const char* chunk_object(CallKind kind) {
+  return kind == CallKind::kChat ? "chat.completion.chunk" : "text_completion";
+}
+
+}  // namespace
+
+std::string error_json(const ErrorBody& error) {
+  const Json body = {{"message", error.message},
+                     {"type", error_type(error.status)},
+                     {"param", or_null(error.param)},
+                     {"code", or_null(error.code)}};
+  return dumped({{"error", body}});
+}
+
+std::string error_json(int status, const std::string& message) {
+  return error_json(ErrorBody{status, message, {}, {}});
+}
+
+ResponseWriter::ResponseWriter(const CompletionCall& call,
+                               ResponseHead head,
+                               std::shared_ptr<const Tokenizer> tokenizer)
+    : call_(call), head_(std::move(head)), tokenizer_(std::move(tokenizer)) {}
+
+std::string ResponseWriter::response(const std::vector<ChoiceOutput>& choices,
+                                     const Usage& usage,
+                                     const std::optional<SpeculationReport>& speculation) const {
+  const bool chat = call_.kind == CallKind::kChat;
+  Json out = frame(head_, chat ? "chat.completion" : "text_completion");
+  Json list = Json::array();
+  for (const ChoiceOutput& choice : choices) {
+    Json entry = {{"index", choice.index}};
+    if (chat) {
+      entry["message"] = {
+          {"role", "assistant"}, {"content", choice.delta.text}, {"refusal", nullptr}};
+    } else {
+      entry["text"] = choice.delta.text;
+    }
+    entry["logprobs"] = logprobs_json(call_, choice.delta.tokens, *tokenizer_);
+    entry["finish_reason"] = finish_reason_json(choice.finish_reason);
+    entry["stop_reason"] = stop_reason_json(choice.stop_reason);
+    add_token_lists(call_, choice.delta.tokens, &entry);
+    if (choice.prompt_token_ids && !chat) entry["prompt_token_ids"] = *choice.prompt_token_ids;
+    list.push_back(std::move(entry));
+  }
+  out["choices"] = std::move(list);
+  out["usage"] = usage_json(usage);
+  if (chat && !choices.empty() && choices.front().prompt_token_ids) {
+    out["prompt_token_ids"] = *choices.front().prompt_token_ids;
+  }
+  add_speculation(speculation, &out);
+  return dumped(out);
+}
+
+std::string ResponseWriter::role_chunk(const ChoiceOutput& choice) const {
+  Json out = frame(head_, chunk_object(call_.kind));
+  out["choices"] = Json::array({{{"index", choice.index},
+                                 {"delta", {{"role", "assistant"}, {"content", ""}}},
+                                 {"logprobs", nullptr},
+                                 {"finish_reason", nullptr}}});
+  if (choice.prompt_token_ids) out["prompt_token_ids"] = *choice.prompt_token_ids;
+  if (call_.include_usage) out["usage"] = nullptr;
+  return dumped(out);
+}
+
+std::string ResponseWriter::delta_chunk(const ChoiceOutput& choice,
+                                        const std::optional<Usage>& usage) const {
+  Json out = frame(head_, chunk_object(call_.kind));
+  Json entry = {{"index", choice.index}};
+  if (call_.kind == CallKind::kChat) {
+    entry["delta"] = Json::object();
+    if (!choice.delta.text.empty()) entry["delta"]["content"] = choice.delta.text;
+  } else {
+    entry["text"] = choice.delta.text;
+    if (choice.prompt_token_ids) entry["prompt_token_ids"] = *choice.prompt_token_ids;
+  }
+  entry["logprobs"] = choice.delta.tokens.empty()
+                          ? Json(nullptr)
+                          : logprobs_json(call_, choice.delta.tokens, *tokenizer_);
+  entry["finish_reason"] = finish_reason_json(choice.finish_reason);
+  if (choice.finish_reason != FinishReason::kNone) {
+    entry["stop_reason"] = stop_reason_json(choice.stop_reason);
+  }
+  add_token_lists(call_, choice.delta.tokens, &entry);
+  out["choices"] = Json::array({std::move(entry)});
+  if (usage) {
+    out["usage"] = usage_json(*usage);
+  } else if (call_.include_usage) {
+    out["usage"] = nullptr;
+  }
+  return dumped(out);
+}
+
+std::string ResponseWriter::usage_chunk(const Usage& usage,
+                                        const std::optional<SpeculationReport>& speculation) const {
+  Json out = frame(head_, chunk_object(call_.kind));
+  out["choices"] = Json::array();
+  out["usage"] = usage_json(usage);
+  add_speculation(speculation, &out);
+  return dumped(out);
+}
+
+std::string sse_event(std::string_view data) { return fmt::format("data: {}\n\n", data); }
+
+namespace {
+
+Json model_entry(const EngineInfo& info, int64_t created) {
+  return {{"id", info.served_model_name},
+          {"object", "model"},
+          {"created", created},
+          {"owned_by", "outrider"},
+          {"root", info.model_root},
+          {"parent", nullptr},
+          {"max_model_len", info.max_model_len}};
+}
+
+}  // namespace
+
+std::string model_json(const EngineInfo& info, int64_t created) {
+  return dumped(model_entry(info, created));
+}
+
+std::string model_list_json(const EngineInfo& info, int64_t created) {
+  return dumped({{"object", "list"}, {"data", Json::array({model_entry(info, created)})}});
+}
+
+std::string server_info_json(const EngineInfo& info,
+                             const EngineStatus& status,
+                             const std::string& version) {
+  const char* draft_state = status.draft == DraftState::kUp     ? "up"
+                            : status.draft == DraftState::kDown ? "down"
+                                                                : "none";
+  return dumped({{"version", version},
+                 {"model", info.served_model_name},
+                 {"root", info.model_root},
+                 {"max_model_len", info.max_model_len},
+                 {"vocab_size", info.vocab_size},
+                 {"num_target_ranks", info.num_target_ranks},
+                 {"draft", or_null(info.draft)},
+                 {"draft_state", draft_state},
+                 {"num_speculative_tokens", info.num_speculative_tokens},
+                 {"num_requests_running", status.num_running},
+                 {"num_requests_waiting", status.num_waiting}});
+}
+
+std::string tokenize_json(const TokenizeResult& result) {
+  Json tokens = Json::array();
+  for (size_t i = 0; i < result.ids.size(); ++i) {
+    if (result.as_pieces) {
+      tokens.push_back({{"id", result.ids[i]}, {"piece", result.pieces[i]}});
+    } else {
+      tokens.push_back(result.ids[i]);
+    }
+  }
+  Json out = {{"count", result.ids.size()},
+              {"max_model_len", result.max_model_len},
+              {"tokens", std::move(tokens)}};
+  out["token_strs"] =
+      result.pieces.empty() || result.as_pieces ? Json(nullptr) : Json(result.pieces);
+  return dumped(out);
+}
+
+std::string text_object_json(const std::vector<std::pair<std::string, std::string>>& members) {
+  Json out = Json::object();
+  for (const auto& [name, value] : members) out[name] = value;
+  return dumped(out);
+}
+
+}  // namespace outrider

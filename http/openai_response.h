@@ -1,0 +1,100 @@
+// The JSON that goes back: errors, completions, chat completions, their chunks, and the small
+// routes. Pure functions from plain values to text; the JSON library stays in the .cpp. Bytes that
+// are not UTF-8 become U+FFFD.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "http/openai_request.h"
+#include "http/output_assembler.h"
+#include "models/tokenizer.h"
+#include "scheduler/engine.h"
+
+namespace outrider {
+
+struct ErrorBody {
+  int status = 500;
+  std::string message;
+  std::string param;  // empty: null
+  std::string code;   // empty: null
+};
+
+// {"error": {message, type, param, code}}
+std::string error_json(const ErrorBody& error);
+std::string error_json(int status, const std::string& message);
+
+struct Usage {
+  int64_t prompt_tokens = 0;
+  int64_t completion_tokens = 0;
+};
+
+// Speculation of the one choice of a call, for metrics.speculative_decoding.
+struct SpeculationReport {
+  SpeculationStats stats;
+  int32_t num_spec_tokens = 0;  // the draft length that was allowed
+};
+
+// One choice of a response, or what a chunk adds to it.
+struct ChoiceOutput {
+  int32_t index = 0;
+  OutputDelta delta;
+  FinishReason finish_reason = FinishReason::kNone;
+  StopReason stop_reason;
+  const std::vector<int32_t>* prompt_token_ids =
+      nullptr;  // when asked for, in a choice's first chunk
+};
+
+struct ResponseHead {
+  std::string id;
+  int64_t created = 0;
+  std::string model;
+};
+
+class ResponseWriter {
+ public:
+  ResponseWriter(const CompletionCall& call,
+                 ResponseHead head,
+                 std::shared_ptr<const Tokenizer> tokenizer);
+
+  std::string response(const std::vector<ChoiceOutput>& choices,
+                       const Usage& usage,
+                       const std::optional<SpeculationReport>& speculation) const;
+  // Chat only: the chunk that names the role.
+  std::string role_chunk(const ChoiceOutput& choice) const;
+  std::string delta_chunk(const ChoiceOutput& choice, const std::optional<Usage>& usage) const;
+  std::string usage_chunk(const Usage& usage,
+                          const std::optional<SpeculationReport>& speculation) const;
+
+ private:
+  const CompletionCall& call_;
+  ResponseHead head_;
+  std::shared_ptr<const Tokenizer> tokenizer_;
+};
+
+// "data: ...\n\n"
+std::string sse_event(std::string_view data);
+
+std::string model_json(const EngineInfo& info, int64_t created);
+std::string model_list_json(const EngineInfo& info, int64_t created);
+std::string server_info_json(const EngineInfo& info,
+                             const EngineStatus& status,
+                             const std::string& version);
+
+struct TokenizeResult {
+  std::vector<int32_t> ids;
+  std::vector<std::string> pieces;  // vocabulary forms, when asked for; else empty
+  bool as_pieces = false;           // tokens: [{"id", "piece"}]
+  int32_t max_model_len = 0;
+};
+std::string tokenize_json(const TokenizeResult& result);
+
+// A flat object of texts and numbers, in the given order.
+std::string text_object_json(const std::vector<std::pair<std::string, std::string>>& members);
+
+}  // namespace outrider

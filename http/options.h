@@ -1,0 +1,55 @@
+// What can be set on the HTTP side. Filled by the serve command from its configuration; read-only
+// afterwards.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace outrider {
+
+// Against clients that send too much or too slowly; checked before anything is parsed.
+struct ConnectionLimits {
+  size_t max_request_line_bytes = 8u << 10;
+  size_t max_head_bytes = 32u << 10;
+  size_t max_headers = 64;
+  size_t max_body_bytes = 8u << 20;
+  size_t min_body_bytes_per_s = 1024;  // after body_grace
+  std::chrono::milliseconds head_timeout{5000};
+  std::chrono::milliseconds body_timeout{30000};
+  std::chrono::milliseconds body_grace{2000};
+  std::chrono::milliseconds idle_timeout{15000};   // between requests of one connection
+  std::chrono::milliseconds write_timeout{30000};  // without progress
+  size_t max_requests_per_connection = 100;
+  size_t max_connections = 1024;
+  size_t max_connections_per_peer = 64;  // loopback peers are exempt
+};
+
+// What one call may ask for.
+struct CallLimits {
+  int32_t max_choices = 8;
+  int32_t max_prompts = 1024;
+  int32_t max_logprobs = 20;
+  size_t max_stop_strings = 16;
+  size_t max_stop_bytes = 256;
+  size_t max_logit_bias = 1024;
+  size_t max_messages = 1024;
+  bool strict_params = false;  // unknown fields are a 400 instead of being ignored
+};
+
+struct HttpOptions {
+  std::string host = "127.0.0.1";
+  int port = 8000;                        // 0 = any free port
+  std::vector<std::string> api_keys;      // empty = open
+  std::vector<std::string> cors_origins;  // empty = same origin only; "*" = any
+  ConnectionLimits connection;
+  CallLimits call;
+  std::chrono::milliseconds sse_ping_interval{15000};  // 0 = off
+  std::chrono::milliseconds stall_after{30000};  // /health is 503 when no round ends for so long
+  int retry_after_s = 1;                         // with 429 and 503
+  std::vector<std::string> metrics_namespaces = {"outrider", "vllm"};
+};
+
+}  // namespace outrider

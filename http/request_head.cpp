@@ -1,0 +1,260 @@
+// See request_head.h. RFC 9112 where it is strict, stricter where it lets a server choose.
+#include "http/request_head.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+namespace outrider {
+namespace {
+
+constexpr std::string_view kLineEnd = "\r\n";
+constexpr size_t kMaxMethodBytes = 16;
+
+bool is_token_char(char c) {
+  if ((c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')) return true;
+  return std::string_view("!#$%&'*+-.^_`|~").find(c) != std::string_view::npos;
+}
+
+bool is_token(std::string_view text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), is_token_char);
+}
+
+std::string lower(std::string_view text) {
+  std::string out(text);
+  for (char& c : out) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return out;
+}
+
+std::string_view trimmed(std::string_view text) {
+  while (!text.empty() && (text.front() == ' ' || text.front() == '\t')) text.remove_prefix(1);
+  while (!text.empty() && (text.back() == ' ' || text.back() == '\t')) text.remove_suffix(1);
+  return text;
+}
+
+int hex_value(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+  return -1;
+}
+
+// nullopt for a broken escape or one that stands for a control character.
+std::optional<std::string> percent_decoded(std::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '%') {
+      out += text[i];
+      continue;
+    }
+    if (i + 2 >= text.size()) return std::nullopt;
+    const int high = hex_value(text[i + 1]);
+    const int low = hex_value(text[i + 2]);
+    if (high < 0 || low < 0) return std::nullopt;
+    const int byte = high * 16 + low;
+    if (byte < 0x20 || byte == 0x7f) return std::nullopt;
+    out += static_cast<char>(byte);
+    i += 2;
+  }
+  return out;
+}
+
+HeadFault bad(std::string sentence) { return HeadFault{400, std::move(sentence)}; }
+
+std::optional<HeadFault> parse_target(std::string_view target, RequestHead* head) {
+  if (target.empty() || target.front() != '/') return bad("the request target must be a path");
+  for (const char c : target) {
+    if (c <= 0x20 || c >= 0x7f || c == '#') {
+      return bad("the request target has a character that is not allowed");
+    }
+  }
+  const std::optional<std::string> path = percent_decoded(target.substr(0, target.find('?')));
+  if (!path) return bad("the request target has a broken percent escape");
+  head->path = *path;
+  return std::nullopt;
+}
+
+std::optional<HeadFault> parse_request_line(std::string_view line, RequestHead* head) {
+  const size_t first = line.find(' ');
+  const size_t last = line.rfind(' ');
+  if (first == std::string_view::npos || first == last) {
+    return bad("the request line must be METHOD PATH HTTP/1.1");
+  }
+  const std::string_view method = line.substr(0, first);
+  const std::string_view version = line.substr(last + 1);
+  if (!is_token(method) || method.size() > kMaxMethodBytes) return bad("the method is not valid");
+  if (version != "HTTP/1.1" && version != "HTTP/1.0") {
+    const bool other = version.substr(0, 5) == "HTTP/";
+    return HeadFault{other ? 505 : 400, "only HTTP/1.1 and HTTP/1.0 are spoken here"};
+  }
+  head->method = std::string(method);
+  head->minor_version = version.back() - '0';
+  return parse_target(line.substr(first + 1, last - first - 1), head);
+}
+
+std::optional<HeadFault> parse_header_line(std::string_view line, RequestHead* head) {
+  if (line.front() == ' ' || line.front() == '\t') return bad("folded header lines are refused");
+  const size_t colon = line.find(':');
+  if (colon == std::string_view::npos || !is_token(line.substr(0, colon))) {
+    return bad("a header line has no valid name");
+  }
+  const std::string_view value = trimmed(line.substr(colon + 1));
+  for (const char c : value) {
+    const auto byte = static_cast<unsigned char>(c);
+    if ((byte < 0x20 && c != '\t') || byte == 0x7f) {
+      return bad("a header value has a control character");
+    }
+  }
+  head->headers.emplace_back(lower(line.substr(0, colon)), std::string(value));
+  return std::nullopt;
+}
+
+// Headers that decide something may come once only: two of them are two readings of one request.
+std::optional<HeadFault> check_single(const RequestHead& head) {
+  constexpr std::array<std::string_view, 9> kSingle = {"host",
+                                                       "content-length",
+                                                       "content-type",
+                                                       "transfer-encoding",
+                                                       "content-encoding",
+                                                       "authorization",
+                                                       "x-api-key",
+                                                       "expect",
+                                                       "x-request-id"};
+  for (const std::string_view name : kSingle) {
+    const auto count = std::count_if(head.headers.begin(),
+                                     head.headers.end(),
+                                     [&](const auto& header) { return header.first == name; });
+    if (count > 1) return bad(fmt::format("the header {} must not be repeated", name));
+  }
+  return std::nullopt;
+}
+
+std::optional<HeadFault> read_content_length(const ConnectionLimits& limits, RequestHead* head) {
+  const auto given =
+      std::find_if(head->headers.begin(), head->headers.end(), [](const auto& header) {
+        return header.first == "content-length";
+      });
+  if (given == head->headers.end()) return std::nullopt;
+  const std::string& text = given->second;
+  const bool digits =
+      std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
+  if (text.empty() || !digits) return bad("Content-Length must be a number");
+  size_t length = 0;
+  for (const char c : text) {
+    length = length * 10 + static_cast<size_t>(c - '0');
+    if (length > limits.max_body_bytes) {
+      return HeadFault{
+          413, fmt::format("the body is larger than the limit of {} bytes", limits.max_body_bytes)};
+    }
+  }
+  head->content_length = length;
+  return std::nullopt;
+}
+
+std::optional<HeadFault> read_framing(const ConnectionLimits& limits, RequestHead* head) {
+  const bool has_transfer_encoding = !head->header("transfer-encoding").empty();
+  if (has_transfer_encoding && !head->header("content-length").empty()) {
+    return bad("Transfer-Encoding together with Content-Length is refused");
+  }
+  if (has_transfer_encoding) {
+    return HeadFault{501, "Transfer-Encoding is not supported in requests; send Content-Length"};
+  }
+  const std::string encoding = lower(head->header("content-encoding"));
+  if (!encoding.empty() && encoding != "identity") {
+    return HeadFault{415, "Content-Encoding is not supported in requests"};
+  }
+  const std::string expect = lower(head->header("expect"));
+  if (!expect.empty() && expect != "100-continue") {
+    return HeadFault{417, "this expectation is not supported"};
+  }
+  head->expects_continue = !expect.empty() && head->minor_version == 1;
+  if (head->minor_version == 1 && head->header("host").empty()) return bad("Host is missing");
+  return read_content_length(limits, head);
+}
+
+bool wants_keep_alive(const RequestHead& head) {
+  bool keep_alive = head.minor_version == 1;
+  for (const auto& [name, value] : head.headers) {
+    if (name != "connection") continue;
+    const std::string tokens = lower(value);
+    if (tokens.find("close") != std::string::npos) return false;
+    if (tokens.find("keep-alive") != std::string::npos) keep_alive = true;
+  }
+  return keep_alive;
+}
+
+std::optional<HeadFault> parse_lines(std::string_view bytes,
+                                     const ConnectionLimits& limits,
+                                     RequestHead* head) {
+  const size_t first_end = bytes.find(kLineEnd);
+  if (auto fault = parse_request_line(bytes.substr(0, first_end), head)) return fault;
+  bytes.remove_prefix(first_end + kLineEnd.size());
+  while (bytes.substr(0, kLineEnd.size()) != kLineEnd) {
+    if (head->headers.size() == limits.max_headers) {
+      return HeadFault{431, fmt::format("more than {} headers", limits.max_headers)};
+    }
+    const size_t end = bytes.find(kLineEnd);
+    if (end == std::string_view::npos) return bad("the head has no end");
+    if (auto fault = parse_header_line(bytes.substr(0, end), head)) return fault;
+    bytes.remove_prefix(end + kLineEnd.size());
+  }
+  if (auto fault = check_single(*head)) return fault;
+  if (auto fault = read_framing(limits, head)) return fault;
+  head->keep_alive = wants_keep_alive(*head);
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::string_view RequestHead::header(std::string_view lower_case_name) const {
+  for (const auto& [name, value] : headers) {
+    if (name == lower_case_name) return value;
+  }
+  return {};
+}
+
+HeadScan scan_head(std::string_view bytes, const ConnectionLimits& limits, size_t* scanned) {
+  for (size_t& i = *scanned; i < bytes.size(); ++i) {
+    if (i >= limits.max_head_bytes) {
+      return {
+          0,
+          HeadFault{431, fmt::format("the head is larger than {} bytes", limits.max_head_bytes)}};
+    }
+    const char c = bytes[i];
+    if (c == '\0') return {0, bad("NUL in the head")};
+    if (c == '\n' && (i == 0 || bytes[i - 1] != '\r')) return {0, bad("bare LF in the head")};
+    if (i > 0 && bytes[i - 1] == '\r' && c != '\n') return {0, bad("bare CR in the head")};
+    if (c != '\n') continue;
+    if (i == 1) return {0, bad("empty request line")};
+    if (bytes.substr(i - 1 - kLineEnd.size(), kLineEnd.size()) == kLineEnd) {
+      ++i;
+      return {i, std::nullopt};
+    }
+  }
+  const bool in_first_line =
+      bytes.substr(0, limits.max_request_line_bytes + 2).find('\n') == std::string_view::npos;
+  if (in_first_line && bytes.size() > limits.max_request_line_bytes) {
+    return {0,
+            HeadFault{414,
+                      fmt::format("the request line is longer than {} bytes",
+                                  limits.max_request_line_bytes)}};
+  }
+  return {0, std::nullopt};
+}
+
+HeadResult parse_head(std::string_view bytes, const ConnectionLimits& limits) {
+  RequestHead head;
+  if (bytes.size() < 4 || bytes.substr(bytes.size() - 4) != "\r\n\r\n") {
+    return {std::nullopt, bad("the head has no end")};
+  }
+  if (bytes.find(kLineEnd) > limits.max_request_line_bytes) {
+    return {std::nullopt, HeadFault{414, "the request line is too long"}};
+  }
+  if (auto fault = parse_lines(bytes, limits, &head)) return {std::nullopt, *fault};
+  return {std::move(head), {}};
+}
+
+}  // namespace outrider

@@ -1,0 +1,55 @@
+// Strict reader of an HTTP/1.x request head: pure functions over bytes, no sockets. Stands in front
+// of the HTTP library, whose own parser never sees what a client sent. Whatever is unusual is
+// refused, not repaired: bare CR or LF, NUL, obs-fold, two Content-Lengths, Transfer-Encoding,
+// Content-Encoding, a target that is not a plain path.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "http/options.h"
+
+namespace outrider {
+
+struct RequestHead {
+  std::string method;
+  std::string path;                                          // percent-decoded, without the query
+  int minor_version = 1;                                     // HTTP/1.x
+  std::vector<std::pair<std::string, std::string>> headers;  // names in lower case, values trimmed
+  size_t content_length = 0;
+  bool keep_alive = true;
+  bool expects_continue = false;
+
+  // Empty when absent. The parser made sure that those we use come once.
+  std::string_view header(std::string_view lower_case_name) const;
+};
+
+// Why a request was refused before it was routed.
+struct HeadFault {
+  int status = 400;
+  std::string sentence;
+};
+
+struct HeadScan {
+  size_t head_bytes = 0;  // including the empty line; 0 = more bytes are needed
+  std::optional<HeadFault> fault;
+};
+
+// Looks for the end of the head in the bytes that have come so far, and for faults that need no
+// complete head (a limit passed, a bare LF, a control character). `scanned` is where the last call
+// left off; it is moved on.
+HeadScan scan_head(std::string_view bytes, const ConnectionLimits& limits, size_t* scanned);
+
+struct HeadResult {
+  std::optional<RequestHead> head;
+  HeadFault fault;  // when there is no head
+};
+
+// Parses a complete head as found by scan_head().
+HeadResult parse_head(std::string_view bytes, const ConnectionLimits& limits);
+
+}  // namespace outrider

@@ -1,0 +1,135 @@
+// See server.h.
+#include "http/server.h"
+
+#include <thread>
+
+#include "http/access.h"
+#include "http/openai_response.h"
+#include "http/request_id.h"
+#include "runtime/base/log.h"
+
+namespace outrider {
+namespace {
+
+constexpr std::chrono::milliseconds kCutGrace{2000};  // for error events to be written out
+
+// One line per call; never what was asked or answered.
+void log_call(const RequestHead& head,
+              const ServerResponse& response,
+              const std::string& id,
+              std::chrono::steady_clock::time_point start) {
+  const auto elapsed = std::chrono::duration_cast<std::chrono::milliseconds>(
+      std::chrono::steady_clock::now() - start);
+  const char* form = response.stream ? "stream" : "json";
+  if (is_public_path(head.path)) {
+    log_debug("{} {} {} id={} {} ms", head.method, head.path, response.status, id, elapsed.count());
+  } else {
+    log_info("{} {} {} id={} {} {} ms",
+             head.method,
+             head.path,
+             response.status,
+             id,
+             form,
+             elapsed.count());
+  }
+}
+
+void add_cors_headers(const RequestHead& head,
+                      const HttpOptions& options,
+                      ServerResponse* response) {
+  const std::optional<std::string> origin = allowed_origin(head, options.cors_origins);
+  if (!origin) return;
+  response->headers.emplace_back("Access-Control-Allow-Origin", *origin);
+  response->headers.emplace_back("Vary", "Origin");
+  if (head.method != "OPTIONS") return;
+  response->headers.emplace_back("Access-Control-Allow-Methods", "GET, POST, OPTIONS");
+  response->headers.emplace_back("Access-Control-Allow-Headers",
+                                 "Authorization, Content-Type, X-Api-Key, X-Request-Id");
+  response->headers.emplace_back("Access-Control-Max-Age", "600");
+}
+
+}  // namespace
+
+HttpServer::HttpServer(const HttpOptions& options, OpenAiService& service, ServingMetrics& metrics)
+    : options_(options),
+      service_(service),
+      metrics_(metrics),
+      server_(
+          options,
+          metrics,
+          [this](const ServerRequest& request) { return respond(request); },
+          [](const RequestHead& head) {
+            return head.method == "GET" && is_public_path(head.path);
+          }) {}
+
+HttpServer::~HttpServer() { stop(std::chrono::milliseconds(0)); }
+
+void HttpServer::start() {
+  server_.start();
+  log_info("listening on http://{}:{}", options_.host, port());
+}
+
+ServerResponse HttpServer::refused(int status, const std::string& message) {
+  metrics_.requests_refused(status).add();
+  ServerResponse response;
+  response.status = status;
+  response.body = error_json(status, message);
+  if (status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
+  return response;
+}
+
+ServerResponse HttpServer::respond(const ServerRequest& request) {
+  const auto start = std::chrono::steady_clock::now();
+  const RequestHead& head = request.head;
+  const std::string_view sent_id = head.header("x-request-id");
+  const std::string id = is_valid_request_id(sent_id) ? std::string(sent_id) : new_request_id();
+  ServerResponse response;
+  if (head.method == "OPTIONS" && allowed_origin(head, options_.cors_origins)) {
+    response.status = 204;
+  } else if (!is_public_path(head.path) && lacks_key(head, options_.api_keys)) {
+    response = refused(401, "a valid API key is needed");
+  } else if (is_foreign_origin(head, options_.cors_origins)) {
+    response = refused(403, "requests from this origin are not allowed");
+  } else if (!has_json_body(head)) {
+    response = refused(415, "the body must be application/json");
+  } else {
+    ServiceReply reply =
+        service_.handle({head.method, head.path, request.body, id, request.client_gone});
+    response.status = reply.status;
+    response.content_type = std::move(reply.content_type);
+    response.body = std::move(reply.body);
+    response.stream = std::move(reply.stream);
+    if (reply.retry_after_s) {
+      response.headers.emplace_back("Retry-After", std::to_string(*reply.retry_after_s));
+    }
+  }
+  if (response.stream) response.headers.emplace_back("Cache-Control", "no-cache");
+  response.headers.emplace_back("X-Request-Id", id);
+  response.headers.emplace_back("X-Content-Type-Options", "nosniff");
+  add_cors_headers(head, options_, &response);
+  log_call(head, response, id, start);
+  return response;
+}
+
+bool HttpServer::wait_idle(std::chrono::milliseconds timeout) const {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
+  while (service_.num_running() > 0) {
+    if (std::chrono::steady_clock::now() >= deadline) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return true;
+}
+
+void HttpServer::begin_drain() { service_.begin_drain(); }
+
+bool HttpServer::stop(std::chrono::milliseconds drain_timeout) {
+  begin_drain();
+  const bool idle = wait_idle(drain_timeout);
+  if (!idle) log_warning("drain time is over: {} calls are cut off", service_.num_running());
+  service_.abort_running();
+  wait_idle(kCutGrace);
+  server_.stop(std::chrono::milliseconds(500));
+  return idle;
+}
+
+}  // namespace outrider

@@ -1,0 +1,374 @@
+// See service.h.
+#include "http/service.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ctime>
+
+#include "http/api_error.h"
+#include "http/chat_messages.h"
+#include "http/event_stream.h"
+#include "http/openai_response.h"
+#include "http/request_id.h"
+#include "runtime/base/log.h"
+
+namespace outrider {
+namespace {
+
+constexpr std::chrono::milliseconds kSlice{40};  // how often a waiting call looks for its client
+// How long the head of a stream is held back for a first event when pings are off.
+constexpr std::chrono::milliseconds kMaxHold{15000};
+
+int64_t unix_seconds() { return static_cast<int64_t>(std::time(nullptr)); }
+
+// OpenAI's ids: cmpl-... and chatcmpl-...
+ResponseHead response_head(const ServiceCall& call, CallKind kind, const EngineInfo& info) {
+  const std::string id = call.request_id.empty() ? new_request_id() : call.request_id;
+  return {(kind == CallKind::kChat ? "chatcmpl-" : "cmpl-") + id,
+          unix_seconds(),
+          info.served_model_name};
+}
+
+bool has_client_left(const ServiceCall& call) { return call.client_gone && call.client_gone(); }
+
+}  // namespace
+
+const char* outrider_version() { return OUTRIDER_VERSION; }
+
+// Counts a generation from its admission to its last byte; drain waits for zero.
+struct OpenAiService::RunningCount {
+  explicit RunningCount(std::atomic<int>& counter) : counter_(&counter) { ++*counter_; }
+  RunningCount(const RunningCount&) = delete;
+  RunningCount& operator=(const RunningCount&) = delete;
+  ~RunningCount() { --*counter_; }
+
+ private:
+  std::atomic<int>* counter_;
+};
+
+OpenAiService::OpenAiService(Engine& engine,
+                             ServingMetrics& metrics,
+                             ServedModel model,
+                             const HttpOptions& options)
+    : engine_(engine),
+      metrics_(metrics),
+      model_(std::move(model)),
+      options_(options),
+      created_(unix_seconds()) {
+  std::vector<int32_t>& ids = model_.end_token_ids;
+  if (const std::optional<int32_t> id = model_.tokenizer->eos_id()) ids.push_back(*id);
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+}
+
+ServiceReply OpenAiService::error_reply(const ErrorBody& error, std::optional<int> retry_after_s) {
+  metrics_.requests_refused(error.status).add();
+  ServiceReply reply;
+  reply.status = error.status;
+  reply.body = error_json(error);
+  reply.retry_after_s = retry_after_s;
+  if (!retry_after_s && (error.status == 429 || error.status == 503)) {
+    reply.retry_after_s = options_.retry_after_s;
+  }
+  return reply;
+}
+
+ServiceReply OpenAiService::handle(const ServiceCall& call) {
+  try {
+    return route(call);
+  } catch (const ApiError& error) {
+    return error_reply({error.status(), error.what(), error.param(), error.code()},
+                       error.retry_after_s);
+  } catch (const std::exception& error) {
+    // What went wrong inside is for the log, not for the client.
+    log_error("call to {} failed: {}", call.path, error.what());
+    return error_reply({500, "internal error", {}, {}}, std::nullopt);
+  }
+}
+
+ServiceReply OpenAiService::route(const ServiceCall& call) {
+  if (call.method == "GET" || call.method == "HEAD") return route_get(call);
+  if (call.method == "POST") return route_post(call);
+  throw ApiError(405, fmt::format("the method {} is not supported", call.method));
+}
+
+ServiceReply OpenAiService::route_get(const ServiceCall& call) {
+  const std::string& path = call.path;
+  ServiceReply reply;
+  if (path == "/health" || path == "/ping") return health(false);
+  if (path == "/livez") return health(true);
+  if (path == "/readyz" || path == "/health/ready") return readiness();
+  if (path == "/metrics") {
+    reply.content_type = "text/plain; version=0.0.4; charset=utf-8";
+    reply.body = metrics_.render(options_.metrics_namespaces);
+  } else if (path == "/version") {
+    reply.body = text_object_json({{"version", outrider_version()}});
+  } else if (path == "/load") {
+    reply.body = fmt::format("{{\"server_load\":{}}}", num_running());
+  } else if (path == "/server_info") {
+    reply.body = server_info_json(engine_.info(), engine_.status(), outrider_version());
+  } else if (path == "/v1/models") {
+    reply.body = model_list_json(engine_.info(), created_);
+  } else if (path.rfind("/v1/models/", 0) == 0) {
+    check_model_name(path.substr(std::string_view("/v1/models/").size()), engine_.info());
+    reply.body = model_json(engine_.info(), created_);
+  } else if (path == "/v1/completions" || path == "/v1/chat/completions" || path == "/tokenize" ||
+             path == "/detokenize") {
+    throw ApiError(405, fmt::format("{} needs POST", path));
+  } else {
+    throw ApiError(404, "there is no such path");
+  }
+  return reply;
+}
+
+ServiceReply OpenAiService::route_post(const ServiceCall& call) {
+  const std::string& path = call.path;
+  if (path == "/v1/completions") return generate(call, CallKind::kCompletion);
+  if (path == "/v1/chat/completions") return generate(call, CallKind::kChat);
+  if (path == "/tokenize") return tokenize(call.body);
+  if (path == "/detokenize") return detokenize(call.body);
+  for (const char* get_only : {"/v1/models",
+                               "/health",
+                               "/livez",
+                               "/readyz",
+                               "/metrics",
+                               "/version",
+                               "/load",
+                               "/server_info"}) {
+    if (path == get_only) throw ApiError(405, fmt::format("{} needs GET", path));
+  }
+  for (const char* other : {"/v1/embeddings",
+                            "/v1/responses",
+                            "/v1/messages",
+                            "/v1/audio/speech",
+                            "/v1/images/generations",
+                            "/v1/rerank",
+                            "/v1/score"}) {
+    if (path == other) throw ApiError(501, fmt::format("{} is not supported by this server", path));
+  }
+  throw ApiError(404, "there is no such path");
+}
+
+ServiceReply OpenAiService::health(bool liveness_only) const {
+  ServiceReply reply;
+  const EngineStatus status = engine_.status();
+  const double limit_s = std::chrono::duration<double>(options_.stall_after).count();
+  const bool stalled = status.last_round_age_s > limit_s;
+  const bool good = liveness_only || ((status.ready || status.draining) && !stalled);
+  const char* text = stalled ? "stalled" : good ? "ok" : "loading";
+  reply.status = good ? 200 : 503;
+  if (!good) reply.retry_after_s = options_.retry_after_s;
+  reply.body = text_object_json({{"status", liveness_only ? "ok" : text}});
+  return reply;
+}
+
+ServiceReply OpenAiService::readiness() const {
+  const EngineStatus status = engine_.status();
+  if (status.draining || draining_) {
+    throw ApiError(503, "draining: no new requests are taken", {}, "draining");
+  }
+  if (!status.ready) throw ApiError(503, "the model is being loaded", {}, "loading");
+  ServiceReply reply;
+  reply.body = text_object_json({{"status", "ready"}});
+  return reply;
+}
+
+std::vector<int32_t> OpenAiService::encode_chat(const std::string& template_inputs,
+                                                bool add_special) const {
+  if (!model_.chat_template) {
+    throw ApiError(400, "this model has no chat template: use /v1/completions");
+  }
+  RenderedPrompt rendered;
+  try {
+    rendered = model_.chat_template->render(template_inputs);
+  } catch (const Error& error) {
+    throw bad_param("messages", error.what());
+  }
+  EncodeOptions options;
+  options.add_special_tokens = add_special;
+  options.literal_spans = rendered.literal_spans;
+  return model_.tokenizer->encode(rendered.text, options);
+}
+
+// Truncates the prompt when asked to and sets params.max_tokens from what room the context leaves.
+void OpenAiService::settle_lengths(CompletionCall* call, std::vector<int32_t>* prompt) const {
+  const int64_t context = engine_.info().max_model_len;
+  if (call->truncate_prompt_tokens) {
+    const auto keep = static_cast<size_t>(*call->truncate_prompt_tokens);
+    if (prompt->size() > keep) {
+      prompt->erase(prompt->begin(), prompt->end() - static_cast<ptrdiff_t>(keep));
+    }
+  }
+  const std::string param = call->kind == CallKind::kChat ? "messages" : "prompt";
+  if (prompt->empty()) throw bad_param(param, "the prompt has no tokens");
+  const auto length = static_cast<int64_t>(prompt->size());
+  const bool needs_room = call->max_tokens != 0;
+  if (length + (needs_room ? 1 : 0) > context) {
+    throw ApiError(400,
+                   fmt::format("This model's maximum context length is {} tokens. However, your "
+                               "request has {} input tokens. Please reduce the length of the "
+                               "input.",
+                               context,
+                               length),
+                   param,
+                   "context_length_exceeded");
+  }
+  const int64_t room = context - length;
+  if (call->max_tokens && *call->max_tokens > room) {
+    throw ApiError(400,
+                   fmt::format("'max_tokens' or 'max_completion_tokens' is too large: {}. This "
+                               "model's maximum context length is {} tokens and your request has "
+                               "{} input tokens ({} > {} - {}).",
+                               *call->max_tokens,
+                               context,
+                               length,
+                               *call->max_tokens,
+                               context,
+                               length),
+                   "max_tokens",
+                   "context_length_exceeded");
+  }
+  const int64_t standard = call->kind == CallKind::kChat ? room : std::min<int64_t>(16, room);
+  const auto max_tokens = static_cast<int32_t>(call->max_tokens ? *call->max_tokens : standard);
+  // Of several prompts the longest decides what is left by default.
+  call->params.max_tokens = std::min(call->params.max_tokens, max_tokens);
+}
+
+PreparedCall OpenAiService::prepare(const ServiceCall& call, CallKind kind) {
+  const CallContext context{engine_.info(), model_.defaults, options_.call, model_.end_token_ids};
+  PreparedCall prepared;
+  CompletionCall& request = prepared.call;
+  request = kind == CallKind::kChat ? read_chat_call(call.body, context)
+                                    : read_completion_call(call.body, context);
+  metrics_.unknown_parameters.add(static_cast<double>(request.num_unknown_fields));
+  if (kind == CallKind::kChat) {
+    prepared.prompts.push_back(encode_chat(request.template_inputs, request.add_special_tokens));
+  }
+  for (JsonFields::Prompt& prompt : request.prompts) {
+    EncodeOptions options;
+    options.add_special_tokens = request.add_special_tokens;
+    prepared.prompts.push_back(prompt.text ? model_.tokenizer->encode(*prompt.text, options)
+                                           : std::move(prompt.ids));
+  }
+  request.prompts.clear();
+  request.params.max_tokens = INT32_MAX;
+  for (auto& prompt : prepared.prompts) settle_lengths(&request, &prompt);
+  request.params.min_tokens = std::min(request.params.min_tokens, request.params.max_tokens);
+  return prepared;
+}
+
+void OpenAiService::check_not_aborting() const {
+  if (aborting_) throw ApiError(503, "the server is shutting down", {}, "shutting_down");
+}
+
+ServiceReply OpenAiService::generate(const ServiceCall& call, CallKind kind) {
+  if (draining_) {
+    throw ApiError(503, "draining: no new requests are taken", {}, "draining");
+  }
+  auto running = std::make_shared<RunningCount>(num_running_);
+  auto generation =
+      std::make_unique<Generation>(engine_, metrics_, model_.tokenizer, prepare(call, kind));
+  generation->start();
+  ResponseHead head = response_head(call, kind, engine_.info());
+  if (!generation->call().stream) {
+    const ResponseWriter writer(generation->call(), std::move(head), model_.tokenizer);
+    return run_to_end(call, *generation, writer);
+  }
+  ServiceReply reply;
+  if (!wait_first_event(call, *generation)) {
+    reply.client_gone = true;
+    return reply;
+  }
+  reply.content_type = "text/event-stream";
+  reply.stream = std::make_unique<CallEventStream>(
+      std::move(generation),
+      std::move(head),
+      model_.tokenizer,
+      CallEventStream::Surroundings{metrics_,
+                                    aborting_,
+                                    options_.sse_ping_interval,
+                                    engine_.info().num_speculative_tokens,
+                                    [running]() mutable { running.reset(); }});
+  return reply;
+}
+
+bool OpenAiService::wait_first_event(const ServiceCall& call, Generation& generation) {
+  const auto ping = options_.sse_ping_interval;
+  const auto hold = ping.count() > 0 ? std::min(ping, kMaxHold) : kMaxHold;
+  const auto deadline = std::chrono::steady_clock::now() + hold;
+  while (!generation.has_output() && std::chrono::steady_clock::now() < deadline) {
+    if (has_client_left(call)) {
+      metrics_.clients_gone.add();
+      return false;
+    }
+    check_not_aborting();
+    generation.poll(kSlice);
+  }
+  return true;
+}
+
+ServiceReply OpenAiService::run_to_end(const ServiceCall& call,
+                                       Generation& generation,
+                                       const ResponseWriter& writer) {
+  ServiceReply reply;
+  while (!generation.done()) {
+    if (has_client_left(call)) {
+      metrics_.clients_gone.add();
+      reply.client_gone = true;
+      return reply;
+    }
+    check_not_aborting();
+    generation.poll(kSlice);
+  }
+  std::vector<ChoiceOutput> choices;
+  for (size_t i = 0; i < generation.num_choices(); ++i) choices.push_back(*generation.take(i));
+  reply.body = writer.response(
+      choices, generation.usage(), generation.speculation(engine_.info().num_speculative_tokens));
+  return reply;
+}
+
+ServiceReply OpenAiService::tokenize(std::string_view text) const {
+  const JsonFields body = JsonFields::parse(text);
+  check_model_name(body.text("model"), engine_.info());
+  TokenizeResult result;
+  result.max_model_len = engine_.info().max_model_len;
+  const std::optional<bool> add_special = body.boolean("add_special_tokens");
+  if (body.has("messages")) {
+    result.ids =
+        encode_chat(chat_template_inputs(body, options_.call), add_special.value_or(false));
+  } else {
+    // vLLM's field is prompt, llama.cpp's is content; their defaults for special tokens differ.
+    const bool is_content = !body.has("prompt");
+    const std::optional<std::string> prompt = body.text(is_content ? "content" : "prompt");
+    if (!prompt) throw bad_param("prompt", "'prompt', 'content' or 'messages' is needed");
+    EncodeOptions options;
+    options.add_special_tokens =
+        add_special.value_or(body.boolean("add_special").value_or(!is_content));
+    options.parse_special_tokens = body.boolean("parse_special").value_or(true);
+    result.ids = model_.tokenizer->encode(*prompt, options);
+  }
+  result.as_pieces = body.boolean("with_pieces").value_or(false);
+  if (result.as_pieces || body.boolean("return_token_strs").value_or(false)) {
+    for (const int32_t id : result.ids) {
+      result.pieces.push_back(result.as_pieces ? model_.tokenizer->token_bytes(id)
+                                               : model_.tokenizer->token_text(id));
+    }
+  }
+  ServiceReply reply;
+  reply.body = tokenize_json(result);
+  return reply;
+}
+
+ServiceReply OpenAiService::detokenize(std::string_view text) const {
+  const JsonFields body = JsonFields::parse(text);
+  check_model_name(body.text("model"), engine_.info());
+  const auto ids = body.token_ids("tokens", engine_.info().vocab_size);
+  if (!ids) throw bad_param("tokens", "'tokens' must be a list of token ids");
+  const std::string decoded = model_.tokenizer->decode(*ids, false);
+  ServiceReply reply;
+  reply.body = text_object_json({{"prompt", decoded}, {"content", decoded}});
+  return reply;
+}
+
+}  // namespace outrider

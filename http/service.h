@@ -1,0 +1,106 @@
+// The OpenAI API without a transport: a method, a path and a body in; a status and JSON, or a
+// stream of server-sent events, out. Used by the HTTP server and by `outrider batch`. Thread-safe:
+// handle() runs on the caller's thread.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "http/byte_source.h"
+#include "http/generation.h"
+#include "http/openai_request.h"
+#include "http/options.h"
+#include "http/serving_metrics.h"
+#include "models/chat_template.h"
+#include "models/model_config.h"
+#include "models/tokenizer.h"
+#include "scheduler/engine.h"
+
+namespace outrider {
+
+// What the front end needs of the model.
+struct ServedModel {
+  std::shared_ptr<const Tokenizer> tokenizer;
+  std::optional<ChatTemplate> chat_template;
+  GenerationDefaults defaults;
+  std::vector<int32_t> end_token_ids;  // of the model's configuration; the tokenizer's is added
+};
+
+struct ServiceCall {
+  std::string method = "POST";
+  std::string path;
+  std::string_view body;
+  std::string request_id;             // part of the response's id; made up when empty
+  std::function<bool()> client_gone;  // empty: there is nobody who could leave
+};
+
+struct ServiceReply {
+  int status = 200;
+  std::string content_type = "application/json";
+  std::string body;
+  std::optional<int> retry_after_s;
+  std::unique_ptr<ByteSource> stream;  // instead of body; must not outlive the service
+  bool client_gone = false;            // nobody is left to read this
+};
+
+class OpenAiService {
+ public:
+  // All references must outlive the service. Only call, sse_ping_interval, stall_after,
+  // retry_after_s and metrics_namespaces of the options are used.
+  OpenAiService(Engine& engine,
+                ServingMetrics& metrics,
+                ServedModel model,
+                const HttpOptions& options);
+
+  // Never throws. A non-streaming generation is waited for; a streaming one is waited for up to its
+  // first event, so that an early error has its own status.
+  ServiceReply handle(const ServiceCall& call);
+
+  // From now on new generations are 503 and readiness fails.
+  void begin_drain() { draining_ = true; }
+  // What still runs ends with an error, streams with an error event.
+  void abort_running() { aborting_ = true; }
+  int num_running() const { return num_running_.load(); }
+
+ private:
+  struct RunningCount;
+
+  ServiceReply route(const ServiceCall& call);
+  ServiceReply route_get(const ServiceCall& call);
+  ServiceReply route_post(const ServiceCall& call);
+  ServiceReply generate(const ServiceCall& call, CallKind kind);
+  ServiceReply run_to_end(const ServiceCall& call,
+                          Generation& generation,
+                          const ResponseWriter& writer);
+  // False when the client left first.
+  bool wait_first_event(const ServiceCall& call, Generation& generation);
+  PreparedCall prepare(const ServiceCall& call, CallKind kind);
+  void settle_lengths(CompletionCall* call, std::vector<int32_t>* prompt) const;
+  std::vector<int32_t> encode_chat(const std::string& template_inputs, bool add_special) const;
+  void check_not_aborting() const;
+
+  ServiceReply health(bool liveness_only) const;
+  ServiceReply readiness() const;
+  ServiceReply tokenize(std::string_view body) const;
+  ServiceReply detokenize(std::string_view body) const;
+  ServiceReply error_reply(const ErrorBody& error, std::optional<int> retry_after_s);
+
+  Engine& engine_;
+  ServingMetrics& metrics_;
+  ServedModel model_;
+  const HttpOptions& options_;
+  const int64_t created_;
+  std::atomic<bool> draining_{false};
+  std::atomic<bool> aborting_{false};
+  std::atomic<int> num_running_{0};
+};
+
+// "0.1.0"
+const char* outrider_version();
+
+}  // namespace outrider
