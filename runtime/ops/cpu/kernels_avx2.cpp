@@ -20,7 +20,9 @@ struct Lanes {
 };
 
 constexpr int kDotPositions = 4;
-// Sixteen registers: accumulators, converted weights and one activation must fit.
+// Sixteen registers hold sums, one vector of converted weights and an activation.
+constexpr bool kFewRegisters = true;
+constexpr int kMostRows = 5;
 constexpr int vectors_for_rows(int rows) { return rows == 1 ? 4 : rows == 2 ? 2 : 1; }
 
 OUTRIDER_INLINE Lanes zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }

@@ -17,6 +17,11 @@ namespace {
 using Lanes = __m512;
 
 constexpr int kDotPositions = 16;
+// Of 32 registers 24 hold sums. Up to six rows take the panel's four vectors at once; up to twelve
+// take two, in two passes over a chunk that each read half of every line group, so that memory is
+// read evenly.
+constexpr bool kFewRegisters = false;
+constexpr int kMostRows = 6;
 constexpr int vectors_for_rows(int) { return 4; }
 
 OUTRIDER_INLINE Lanes zero() { return _mm512_setzero_ps(); }

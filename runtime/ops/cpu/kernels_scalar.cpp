@@ -20,6 +20,8 @@ struct Lanes {
 };
 
 constexpr int kDotPositions = 1;
+constexpr bool kFewRegisters = true;
+constexpr int kMostRows = 1;
 constexpr int vectors_for_rows(int) { return 1; }
 
 template <typename Function>

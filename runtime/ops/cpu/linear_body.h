@@ -58,6 +58,50 @@ struct ChunkTile {
   int64_t num_turns;
 };
 
+// Adds elements i and i + 1 to every chain of the tile, i first.
+template <typename Weights, int kRows, int kVectors>
+OUTRIDER_INLINE void multiply_pair(const ChunkTile& tile,
+                                   int64_t i,
+                                   int first_vector,
+                                   Lanes (&acc)[kRows][kVectors]) {
+  const float* in = tile.in + i;
+  if constexpr (kFewRegisters) {  // one vector's weights at a time
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      Lanes low;
+      Lanes high;
+      Weights::pair(tile.chunk, i, first_vector + v, low, high);
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+        acc[r][v] = fma(low, broadcast(in + r * tile.in_stride), acc[r][v]);
+      }
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) {
+        acc[r][v] = fma(high, broadcast(in + r * tile.in_stride + 1), acc[r][v]);
+      }
+    }
+  } else {
+    Lanes low[kVectors];
+    Lanes high[kVectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      Weights::pair(tile.chunk, i, first_vector + v, low[v], high[v]);
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      const Lanes x = broadcast(in + r * tile.in_stride);
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) acc[r][v] = fma(low[v], x, acc[r][v]);
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      const Lanes x = broadcast(in + r * tile.in_stride + 1);
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) acc[r][v] = fma(high[v], x, acc[r][v]);
+    }
+  }
+}
+
 template <typename Weights, int kRows, int kVectors>
 OUTRIDER_INLINE void run_tile(const ChunkTile& tile, int first_vector) {
   Lanes acc[kRows][kVectors];
@@ -76,23 +120,7 @@ OUTRIDER_INLINE void run_tile(const ChunkTile& tile, int first_vector) {
       turn = tile.num_turns;
     }
     --turn;
-    Lanes low[kVectors];
-    Lanes high[kVectors];
-#pragma GCC unroll 4
-    for (int v = 0; v < kVectors; ++v)
-      Weights::pair(tile.chunk, i, first_vector + v, low[v], high[v]);
-#pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) {
-      const Lanes x = broadcast(tile.in + r * tile.in_stride + i);
-#pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) acc[r][v] = fma(low[v], x, acc[r][v]);
-    }
-#pragma GCC unroll 8
-    for (int r = 0; r < kRows; ++r) {
-      const Lanes x = broadcast(tile.in + r * tile.in_stride + i + 1);
-#pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) acc[r][v] = fma(high[v], x, acc[r][v]);
-    }
+    multiply_pair<Weights, kRows, kVectors>(tile, i, first_vector, acc);
   }
   if (i < tile.count) {
     for (int r = 0; r < kRows; ++r) {
@@ -118,31 +146,21 @@ OUTRIDER_NOINLINE void run_rows(const ChunkTile& tile) {
   }
 }
 
-template <typename Weights>
+// Calls the tile code made for exactly this many rows.
+template <typename Weights, int kRows>
 OUTRIDER_INLINE void run_row_group(const ChunkTile& tile, int64_t rows) {
-  switch (rows) {
-    case 1:
-      return run_rows<Weights, 1>(tile);
-    case 2:
-      return run_rows<Weights, 2>(tile);
-    case 3:
-      return run_rows<Weights, 3>(tile);
-    case 4:
-      return run_rows<Weights, 4>(tile);
-    case 5:
-      return run_rows<Weights, 5>(tile);
-    default:
-      return run_rows<Weights, 6>(tile);
+  if constexpr (kRows > 1) {
+    if (rows < kRows) return run_row_group<Weights, kRows - 1>(tile, rows);
   }
+  run_rows<Weights, kRows>(tile);
 }
 
 template <typename Weights>
 void linear_panel(const LinearPanel& panel) {
-  constexpr int64_t kGroupRows = 6;
   constexpr int64_t kChunkBytes = kInnerChunk * kPanel * Weights::kBytes;
   constexpr int64_t kShortAhead = 8192;
   for (int64_t i = 0; i < panel.rows * kPanel; i += kLanes) store(panel.totals + i, zero());
-  const int64_t num_groups = (panel.rows + kGroupRows - 1) / kGroupRows;
+  const int64_t num_groups = (panel.rows + kMostRows - 1) / kMostRows;
   ChunkTile tile{};
   tile.in_stride = panel.in_stride;
   tile.num_turns = num_groups;
@@ -155,7 +173,7 @@ void linear_panel(const LinearPanel& panel) {
       tile.in = panel.in + row * panel.in_stride + begin;
       tile.totals = panel.totals + row * kPanel;
       tile.prefetch_turn = group;
-      run_row_group<Weights>(tile, panel.rows * (group + 1) / num_groups - row);
+      run_row_group<Weights, kMostRows>(tile, panel.rows * (group + 1) / num_groups - row);
     }
   }
 }
