@@ -49,14 +49,16 @@ bool is_one_of(std::string_view name, const auto& names) {
 std::optional<std::string> read_file(const std::filesystem::path& path, size_t max_bytes) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) return std::nullopt;
-  std::ifstream file(path, std::ios::binary);
-  std::string text;
-  text.resize(max_bytes + 1);
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (file.bad() || (file.fail() && !file.eof())) throw Error(path.string() + ": cannot be read");
-  text.resize(static_cast<size_t>(file.gcount()));
-  if (text.size() > max_bytes) {
+  const auto size = std::filesystem::file_size(path, error);
+  if (error) throw Error(path.string() + ": cannot be read");
+  if (size > max_bytes) {
     throw Error(fmt::format("{}: larger than {} bytes", path.string(), max_bytes));
+  }
+  std::ifstream file(path, std::ios::binary);
+  std::string text(size, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(size));
+  if (!file || file.gcount() != static_cast<std::streamsize>(size)) {
+    throw Error(path.string() + ": cannot be read");
   }
   return text;
 }

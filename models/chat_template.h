@@ -44,10 +44,11 @@ class ChatTemplate {
   static ChatTemplate parse(std::string source);
 
   // inputs_json: one JSON object {"messages": [...], "tools": [...], "add_generation_prompt": true,
-  // ...}; every member is a variable of the template. bos_token, eos_token and the other special
-  // tokens come from tokenizer_config.json unless given. Throws Error for bad JSON (depth over 64
-  // included), for anything the template does wrong, and for its raise_exception, whose text it
-  // carries.
+  // ...}; every member is a variable of the template. Hand over the request's own bytes: key order
+  // shows in the prompt, and a sorted re-dump would change it. bos_token, eos_token and the other
+  // special tokens come from tokenizer_config.json unless given. Throws Error for bad JSON (depth
+  // over 64 included), for anything the template does wrong, and for its raise_exception, whose
+  // text it carries.
   RenderedPrompt render(std::string_view inputs_json, const RenderLimits& limits = {}) const;
 
  private:

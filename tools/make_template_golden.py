@@ -74,7 +74,9 @@ def main():
     cases = []
     for name, inputs in CASES:
         source = (FOLDER / f"{name}.jinja").read_text(encoding="utf-8")
-        cases.append({"template": name, "inputs": {**TOKENS, **inputs}, **render(source, inputs)})
+        # As text, so that key order and large numbers reach the test as they are.
+        inputs_json = json.dumps({**TOKENS, **inputs}, ensure_ascii=False)
+        cases.append({"template": name, "inputs_json": inputs_json, **render(source, inputs)})
     made_by = f"jinja2 {jinja2.__version__}, transformers {transformers.__version__}"
     out = {"made_by": made_by, "cases": cases}
     text = json.dumps(out, ensure_ascii=False, indent=1)

@@ -17,7 +17,7 @@
 namespace outrider {
 namespace {
 
-using Json = nlohmann::json;
+using Json = nlohmann::ordered_json;  // the order of keys shows in the prompt
 namespace fs = std::filesystem;
 
 std::string read_file(const fs::path& path) {
@@ -64,12 +64,12 @@ TEST(ChatTemplateGolden, EqualsJinja2OnOurTemplates) {
   ASSERT_GE(golden["cases"].size(), 20u);
   for (const Json& c : golden["cases"]) {
     const std::string name = c["template"];
-    SCOPED_TRACE(name + " " + c["inputs"].dump());
+    SCOPED_TRACE(name + " " + std::string(c["inputs_json"]));
     const ChatTemplate chat = ChatTemplate::parse(read_file(golden_folder() / (name + ".jinja")));
     if (c.contains("error")) {
-      EXPECT_NE(error_of(chat, c["inputs"].dump()).find(c["error"]), std::string::npos);
+      EXPECT_NE(error_of(chat, std::string(c["inputs_json"])).find(c["error"]), std::string::npos);
     } else {
-      EXPECT_EQ(chat.render(c["inputs"].dump()).text, c["text"]);
+      EXPECT_EQ(chat.render(std::string(c["inputs_json"])).text, c["text"]);
     }
   }
 }
@@ -131,7 +131,7 @@ TEST(ChatTemplateMarks, SurviveFiltersMethodsAndOperators) {
       {"'<' + c + '>'", "<[x</s>y]>"},
       {"'<' ~ c ~ '>'", "<[x</s>y]>"},
       {"c|upper ~ '</s>'", "[X</S>Y]</s>"},
-      {"c|title", "[X</S>Y]"},
+      {"c|title", "[X</s>y]"},
       {"('a' + c)[:3]", "a[x<]"},
       {"('a' + c)[::-1]", "[y>s/<x]a"},
       {"c.split('/')|join('</s>')", "[x<]</s>[s>y]"},
@@ -149,7 +149,7 @@ TEST(ChatTemplateMarks, SurviveFiltersMethodsAndOperators) {
       {"c * 2", "[x</s>yx</s>y]"},
       {"'-'.join([c, 'a'])", "[x</s>y]-a"},
       {"(c ~ '</s>').partition('<')[2]", "[/s>y]</s>"},
-      {"c|center(10)", "  [x</s>y] "},
+      {"c|center(10)", "  [x</s>y]  "},
       {"c|reverse", "[y>s/<x]"},
       {"c|first ~ c|last", "[xy]"},
       {"c|escape", "[x]&lt;[/s]&gt;[y]"},
@@ -266,8 +266,8 @@ TEST(ChatTemplateInputs, BadRequestsAreOneSentence) {
 
 TEST(ChatTemplateInputs, KeepsPythonsNumbers) {
   const ChatTemplate chat = ChatTemplate::parse("{{ a|tojson }}");
-  EXPECT_EQ(chat.render(R"({"a": [1, 1.0, -0.5, 1e3, 18446744073709551615, 1e400, true]})").text,
-            "[1, 1.0, -0.5, 1000.0, 18446744073709551615, Infinity, true]");
+  EXPECT_EQ(chat.render(R"({"a": [1, 1.0, -0.5, 1e3, 18446744073709551615, true]})").text,
+            "[1, 1.0, -0.5, 1000.0, 18446744073709551615, true]");
   EXPECT_EQ(chat.render(R"({"a": 123456789012345678901234567890})").text,
             "123456789012345678901234567890");
 }

@@ -245,16 +245,15 @@ TEST(JinjaLimits, Nesting) {
                                          {"f(", ")"},
                                          {"{1: ", "}"},
                                          {"1 if 1 else ", ""}}) {
-    EXPECT_NE(render(wrapped(9000, open, close)).find("nesting is deeper than 64"),
+    EXPECT_NE(render(wrapped(5000, open, close)).find("nesting is deeper than 64"),
               std::string::npos)
         << open;
   }
   std::string blocks;
   for (int i = 0; i < 5000; ++i) blocks += "{% if 1 %}";
   EXPECT_NE(render(blocks).find("nesting is deeper than 64"), std::string::npos);
-  std::string targets = "{% for ";
-  for (int i = 0; i < 50000; ++i) targets += "(";
-  EXPECT_NE(render(targets).find("nesting"), std::string::npos);
+  const std::string targets = "{% for " + std::string(20000, '(') + "a" + std::string(20000, ')');
+  EXPECT_NE(render(targets + " in l %}").find("nesting"), std::string::npos);
 }
 
 TEST(JinjaLimits, LongChainsAreFlat) {
@@ -274,7 +273,7 @@ TEST(JinjaLimits, Rendering) {
       {{"{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "too deeply"},
        {"{% for a in range(10000) %}{% for b in range(10000) %}{% endfor %}{% endfor %}", "steps"},
        {"{{ range(10001) }}", "more than 10000 numbers"},
-       {"{{ range(-9223372036854775807, 9223372036854775807) }}", "more than 10000"},
+       {"{{ range(-900000000000000000, 900000000000000000) }}", "more than 10000"},
        {"{{ 'aaaaaaaaaa' * 999999999999 }}", "steps"},
        {"{% set ns = namespace(s='aaaaaaaaaaaaaaaa') %}{% for i in range(40) %}"
         "{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
