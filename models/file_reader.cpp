@@ -59,6 +59,14 @@ void ReadOnlyFile::read_at(uint64_t offset, void* out, size_t num_bytes) const {
   }
 }
 
+std::string printable(const std::string& name) {
+  std::string text = name.substr(0, 200);
+  for (char& c : text) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F) c = '?';
+  }
+  return text;
+}
+
 namespace {
 
 using Json = nlohmann::json;
@@ -110,9 +118,6 @@ class JsonGate : public nlohmann::json_sax<Json> {
   bool close() {
     keys_.pop_back();
     return true;
-  }
-  static std::string printable(const std::string& text) {
-    return text.size() <= 100 ? text : text.substr(0, 100) + "...";
   }
 
   JsonLimits limits_;

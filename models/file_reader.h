@@ -33,6 +33,9 @@ class ReadOnlyFile {
   uint64_t size_bytes_ = 0;
 };
 
+// A name out of a file, for a sentence: cut at 200 bytes, control characters shown as '?'.
+std::string printable(const std::string& name);
+
 struct JsonLimits {
   size_t max_bytes = 4u << 20;
   int max_depth = 16;

@@ -89,7 +89,7 @@ class Fields {
     const Json* value = find(key);
     if (value == nullptr) return otherwise;
     if (!value->is_string()) fail(fmt::format("\"{}\" must be a text", key));
-    return value->get<std::string>().substr(0, 100);
+    return printable(value->get_ref<const std::string&>());
   }
   const std::string& where() const { return where_; }
 

@@ -57,7 +57,7 @@ struct Place {
   const std::string& file;
   const std::string& tensor;
   [[noreturn]] void fail(const std::string& what) const {
-    throw Error(fmt::format("{}: tensor \"{}\": {}", file, tensor.substr(0, 200), what));
+    throw Error(fmt::format("{}: tensor \"{}\": {}", file, printable(tensor), what));
   }
 };
 
@@ -100,7 +100,7 @@ TensorInfo parse_tensor(const Json& entry, uint64_t data_bytes, const Place& pla
   const TypeRow* row = find_type(type->get_ref<const std::string&>());
   if (row == nullptr) {
     place.fail(fmt::format("its dtype \"{}\" is not known",
-                           type->get_ref<const std::string&>().substr(0, 40)));
+                           printable(type->get_ref<const std::string&>())));
   }
   TensorInfo info;
   info.type_name = row->name;
@@ -245,7 +245,7 @@ void check_file_name(const std::string& name, const std::string& index) {
   if (!plain) {
     throw Error(fmt::format("{}: \"{}\" is not the name of a .safetensors file of this folder",
                             index,
-                            name.substr(0, 200)));
+                            printable(name)));
   }
 }
 
@@ -262,8 +262,8 @@ void Checkpoint::open_sharded(const std::filesystem::path& model_dir,
   }
   for (const auto& [tensor, file] : map->items()) {
     if (!file.is_string()) {
-      throw Error(fmt::format(
-          "{}: the file of tensor \"{}\" is not a text", origin_, tensor.substr(0, 200)));
+      throw Error(
+          fmt::format("{}: the file of tensor \"{}\" is not a text", origin_, printable(tensor)));
     }
     const auto& file_name = file.get_ref<const std::string&>();
     if (!files_.contains(file_name)) {
@@ -274,7 +274,7 @@ void Checkpoint::open_sharded(const std::filesystem::path& model_dir,
     if (files_.at(file_name).find(tensor) == nullptr) {
       throw Error(fmt::format("{}: says tensor \"{}\" is in {}, which does not have it",
                               origin_,
-                              tensor.substr(0, 200),
+                              printable(tensor),
                               file_name));
     }
     file_of_name_.emplace(tensor, file_name);

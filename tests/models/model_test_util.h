@@ -42,7 +42,7 @@ class TempDir {
  public:
   TempDir() {
     static std::atomic<int> counter{0};
-    path_ = std::filesystem::temp_directory_path() /
+    path_ = base() /
             ("outrider-models-" + std::to_string(::getpid()) + "-" + std::to_string(counter++));
     std::filesystem::create_directories(path_);
   }
@@ -58,6 +58,12 @@ class TempDir {
   }
 
  private:
+  // Memory where there is a folder for it: the fuzz tests write thousands of files.
+  static std::filesystem::path base() {
+    const bool in_memory = ::access("/dev/shm", W_OK) == 0 && std::getenv("TMPDIR") == nullptr;
+    return in_memory ? std::filesystem::path("/dev/shm") : std::filesystem::temp_directory_path();
+  }
+
   std::filesystem::path path_;
 };
 
