@@ -25,7 +25,7 @@ struct EncodeOptions {
   bool parse_special_tokens = true;
   // Byte ranges a user wrote, in any order: a special added token is never recognised where it
   // touches one of them, so no user can write a control token.
-  std::span<const TextSpan> literal_spans;
+  std::span<const TextSpan> literal_spans = {};
 };
 
 class Tokenizer {
