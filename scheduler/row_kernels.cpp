@@ -4,6 +4,8 @@
 #include <array>
 #include <cstddef>
 
+#include "scheduler/row_noise.h"
+
 namespace outrider {
 namespace {
 
@@ -53,66 +55,6 @@ OUTRIDER_INLINE void weights_body(const float* values,
   for (int32_t i = 0; i < count; ++i) out[i] = weight_of(values[i], local);
 }
 
-// kLanes blocks at a time, one array per word of the counter, so that the rounds run on vectors of
-// 64-bit lanes.
-constexpr int32_t kLanes = 8;
-
-struct LaneWords {
-  uint64_t word[4][kLanes];  // 32-bit values in 64-bit lanes: the multiplications need the room
-};
-
-OUTRIDER_INLINE void philox_rounds(LaneWords& c, uint64_t key0, uint64_t key1) {
-  constexpr uint64_t kLow = 0xffffffffu;
-  for (int round = 0; round < 10; ++round) {
-    for (int32_t i = 0; i < kLanes; ++i) {
-      const uint64_t product0 = c.word[0][i] * 0xD2511F53u;
-      const uint64_t product1 = c.word[2][i] * 0xCD9E8D57u;
-      const uint64_t word1 = c.word[1][i];
-      const uint64_t word3 = c.word[3][i];
-      c.word[0][i] = (product1 >> 32) ^ word1 ^ key0;
-      c.word[1][i] = product1 & kLow;
-      c.word[2][i] = (product0 >> 32) ^ word3 ^ key1;
-      c.word[3][i] = product0 & kLow;
-    }
-    key0 = (key0 + 0x9E3779B9u) & kLow;
-    key1 = (key1 + 0xBB67AE85u) & kLow;
-  }
-}
-
-OUTRIDER_INLINE uint32_t noise_body(const NoiseKey& key,
-                                    uint32_t first_block,
-                                    int32_t num_blocks,
-                                    uint32_t* out) {
-  const uint32_t round = key.stream == Stream::kCoupled ? 0 : key.round;
-  uint32_t largest = 0;
-  int32_t done = 0;
-  for (; done + kLanes <= num_blocks; done += kLanes) {
-    LaneWords c;
-    for (int32_t i = 0; i < kLanes; ++i) {
-      c.word[0][i] = key.position;
-      c.word[1][i] = static_cast<uint32_t>(key.stream);
-      c.word[2][i] = round;
-      c.word[3][i] = first_block + static_cast<uint32_t>(done + i);
-    }
-    philox_rounds(c, static_cast<uint32_t>(key.seed), key.seed >> 32);
-    for (int32_t i = 0; i < kLanes; ++i) {
-      for (int32_t lane = 0; lane < 4; ++lane) {
-        const auto bits = static_cast<uint32_t>(c.word[lane][i]);
-        out[4 * (done + i) + lane] = bits;
-        largest = bits > largest ? bits : largest;
-      }
-    }
-  }
-  for (; done < num_blocks; ++done) {
-    const PhiloxBlock block = noise_block(key, first_block + static_cast<uint32_t>(done));
-    for (int32_t lane = 0; lane < 4; ++lane) {
-      out[4 * done + lane] = block.lane[lane];
-      largest = block.lane[lane] > largest ? block.lane[lane] : largest;
-    }
-  }
-  return largest;
-}
-
 #define OUTRIDER_KERNEL_SET(SUFFIX, ATTRIBUTE)                                                     \
   ATTRIBUTE TileRange range_##SUFFIX(const float* values, int32_t count) {                         \
     return range_body(values, count);                                                              \
@@ -124,12 +66,8 @@ OUTRIDER_INLINE uint32_t noise_body(const NoiseKey& key,
       const float* values, int32_t count, const WeightScale& scale, uint64_t* out) {               \
     weights_body(values, count, scale, out);                                                       \
   }                                                                                                \
-  ATTRIBUTE uint32_t noise_##SUFFIX(                                                               \
-      const NoiseKey& key, uint32_t first_block, int32_t num_blocks, uint32_t* out) {              \
-    return noise_body(key, first_block, num_blocks, out);                                          \
-  }                                                                                                \
   constexpr RowKernels k_##SUFFIX {                                                                \
-#SUFFIX, range_##SUFFIX, mass_##SUFFIX, weights_##SUFFIX, noise_##SUFFIX                       \
+#SUFFIX, range_##SUFFIX, mass_##SUFFIX, weights_##SUFFIX, row_noise_##SUFFIX                   \
   }
 
 OUTRIDER_KERNEL_SET(plain, );

@@ -72,28 +72,56 @@ struct Selection {
   uint64_t target = 0;   // of the set; with by_mass known after the first pass
   uint64_t reached = 0;  // by the bands before `prefix`
   uint32_t prefix = 0;   // the digits found so far
+  struct Entry {
+    uint32_t distance;
+    uint64_t amount;
+  };
+  std::vector<Entry> inside;  // this shard's tokens in the band of the first digit
 };
 
-void add_to_bins(const Selection& selection, int digit, std::span<uint64_t> bins) {
+// Calls add(distance, amount) for this shard's tokens at distances from `nearest` to `farthest`.
+template <typename Add>
+void for_each_distance(const Selection& selection, uint32_t nearest, uint32_t farthest, Add&& add) {
   const TruncationRow& row = *selection.row;
-  const int shift = 8 * (kNumDigits - 1 - digit);
-  const WeightScale scale{row.view.inverse_temperature, static_cast<double>(row.max), row.cut};
+  const float inverse_temperature = row.view.inverse_temperature;
+  const WeightScale scale{inverse_temperature, static_cast<double>(row.max), row.cut};
+  const float lowest = std::max(row.cut, cut_at_distance(row.max, farthest));
   for_each_tile(row.view, [&](int32_t, int32_t count, const float* values) {
-    const float top =
-        exact_mul(row_kernels().range(values, count).max, row.view.inverse_temperature);
-    if (top < row.cut) return;
-    const uint32_t nearest = distance_below(top, row.max);
-    if (digit > 0 && nearest >> (shift + 8) > selection.prefix >> (shift + 8)) return;
+    const float top = exact_mul(row_kernels().range(values, count).max, inverse_temperature);
+    if (top < lowest) return;
     std::array<uint64_t, kTileTokens> weights;
     if (selection.by_mass) row_kernels().weights(values, count, scale, weights.data());
     for (int32_t i = 0; i < count; ++i) {
-      const float scaled = exact_mul(values[i], row.view.inverse_temperature);
-      if (scaled < row.cut) continue;
+      const float scaled = exact_mul(values[i], inverse_temperature);
+      if (scaled < lowest) continue;
       const uint32_t distance = distance_below(scaled, row.max);
-      if (digit > 0 && distance >> (shift + 8) != selection.prefix >> (shift + 8)) continue;
-      bins[(distance >> shift) & 0xff] += selection.by_mass ? weights[static_cast<size_t>(i)] : 1;
+      if (distance < nearest || distance > farthest) continue;
+      add(distance, selection.by_mass ? weights[static_cast<size_t>(i)] : 1);
     }
   });
+}
+
+// Two passes over the row: into the bins of the first digit, then into a list of what lies in the
+// chosen one.
+void add_to_bins(Selection& selection, int digit, std::span<uint64_t> bins) {
+  const int shift = 8 * (kNumDigits - 1 - digit);
+  if (digit == 0) {
+    for_each_distance(selection, 0, kFarthest, [&](uint32_t distance, uint64_t amount) {
+      bins[distance >> shift] += amount;
+    });
+    return;
+  }
+  if (digit == 1) {
+    const uint32_t last = selection.prefix | 0xffffffu;
+    for_each_distance(selection, selection.prefix, last, [&](uint32_t distance, uint64_t amount) {
+      selection.inside.push_back({distance, amount});
+    });
+  }
+  const uint32_t found = selection.prefix >> (shift + 8);
+  for (const Selection::Entry& entry : selection.inside) {
+    if (entry.distance >> (shift + 8) != found) continue;
+    bins[(entry.distance >> shift) & 0xff] += entry.amount;
+  }
 }
 
 void choose_bin(Selection& selection, int digit, std::span<const uint64_t> bins) {
@@ -297,11 +325,11 @@ void truncate(std::span<TruncationRow> rows, const VocabShard& shard, ShardExcha
     const bool few = top_k && params.top_k <= kMaxGatheredTopK;
     if (few || (!top_k && has_top_p(params))) gathered.push_back(&row);
     if (few || !top_k) continue;
-    by_count.push_back({.row = &row, .target = static_cast<uint64_t>(params.top_k)});
-    if (has_top_p(params)) by_mass.push_back({.row = &row, .by_mass = true});
+    by_count.push_back({.row = &row, .target = static_cast<uint64_t>(params.top_k), .inside = {}});
+    if (has_top_p(params)) by_mass.push_back({.row = &row, .by_mass = true, .inside = {}});
   }
   for (TruncationRow* row : cut_by_gather(gathered, vocab_size, exchange)) {
-    by_mass.push_back({.row = row, .by_mass = true});
+    by_mass.push_back({.row = row, .by_mass = true, .inside = {}});
   }
   select_by_radix(by_count, exchange);
   select_by_radix(by_mass, exchange);
