@@ -30,6 +30,7 @@ Coordinator::Coordinator(const Parts& parts)
       info_(parts.info),
       metrics_(parts.metrics),
       max_num_queued_reqs_(parts.max_num_queued_reqs),
+      verify_mode_(parts.verify_mode),
       num_blocks_(parts.planner.num_blocks),
       planner_(parts.planner) {
   if (layout_.has_draft) {
@@ -42,6 +43,7 @@ Coordinator::Coordinator(const Parts& parts)
 }
 
 AdmissionResult Coordinator::submit(Request request) {
+  if (request.params.verify_mode == VerifyMode::kAuto) request.params.verify_mode = verify_mode_;
   if (std::string reason = planner_.refusal(request); !reason.empty()) {
     return {Admission::kRefused, std::move(reason)};
   }

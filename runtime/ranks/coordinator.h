@@ -35,6 +35,7 @@ class Coordinator final : public Engine {
     EngineInfo info;
     ServingMetrics& metrics;
     int32_t max_num_queued_reqs = 256;
+    VerifyMode verify_mode = VerifyMode::kAuto;  // of requests that name none
     uint32_t epoch = 0;
   };
   explicit Coordinator(const Parts& parts);
@@ -80,6 +81,7 @@ class Coordinator final : public Engine {
   const EngineInfo info_;
   ServingMetrics& metrics_;
   const int32_t max_num_queued_reqs_;
+  const VerifyMode verify_mode_;
   const int32_t num_blocks_;
   Planner planner_;
   std::unique_ptr<DraftLink> draft_;  // null without a draft worker

@@ -9,6 +9,7 @@
 #include "runtime/ranks/draft.h"
 #include "runtime/ranks/model_loader.h"
 #include "runtime/ranks/roll_call.h"
+#include "runtime/ranks/signals.h"
 
 namespace outrider {
 namespace {
@@ -33,6 +34,12 @@ int threads_per_rank(const RunConfig& config, const RankLayout& layout, int num_
   // The draft works while the targets wait and the other way round, so it does not count.
   const int num_targets_here = std::min(layout.num_targets, num_ranks_here);
   return std::max(1, num_cores / std::max(1, num_targets_here));
+}
+
+VerifyMode verify_mode_from_name(const std::string& name) {
+  if (name == "standard") return VerifyMode::kStandard;
+  if (name == "coupled") return VerifyMode::kCoupled;
+  return VerifyMode::kAuto;
 }
 
 // What rank 0 needs beside its shard.
@@ -116,14 +123,16 @@ int run_coordinator(World& world,
   ServingMetrics metrics(
       info.served_model_name, info.max_model_len, std::max(1, info.num_speculative_tokens));
   TargetRank target(*loaded.model, *loaded.group);
-  Coordinator coordinator({.world = world,
-                           .layout = layout,
-                           .target = target,
-                           .planner = planner,
-                           .info = info,
-                           .metrics = metrics,
-                           .max_num_queued_reqs = config.max_num_queued_reqs,
-                           .epoch = kEpoch});
+  Coordinator coordinator(
+      {.world = world,
+       .layout = layout,
+       .target = target,
+       .planner = planner,
+       .info = info,
+       .metrics = metrics,
+       .max_num_queued_reqs = config.max_num_queued_reqs,
+       .verify_mode = verify_mode_from_name(config.speculative.rejection_sample_method),
+       .epoch = kEpoch});
   const FrontEndContext context{.config = config,
                                 .engine = coordinator,
                                 .tokenizer = desk.tokenizer,
@@ -218,6 +227,7 @@ int run_mpi_job(const RunConfig& config, int* argc, char*** argv, const FrontEnd
 }  // namespace
 
 int run_job(const RunConfig& config, int* argc, char*** argv, const FrontEnd& front_end) {
+  block_stop_signals();
   if (launched_by_mpi()) return run_mpi_job(config, argc, argv, front_end);
   const RankLayout layout = make_layout(config, 0);
   int exit_code = 0;

@@ -1,0 +1,335 @@
+// See decode_bench.h.
+#include "runtime/ranks/decode_bench.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "runtime/base/error.h"
+
+namespace outrider {
+namespace {
+
+using Json = nlohmann::json;
+using Clock = std::chrono::steady_clock;
+
+constexpr const char* kOwnPrompts[] = {
+    "Once upon a time there was a king who had three sons.",
+    "It was late in the evening when the stranger knocked at the door.",
+    "The old woman went into the forest to gather wood, and",
+    "My dear Watson, said Holmes, you see but you do not observe.",
+    "The prince looked at the letter for a long time and said nothing.",
+    "There was once a poor miller who had a beautiful daughter.",
+    "The soldiers had been marching since the morning, and",
+    "In the garden stood a tree that bore golden apples.",
+};
+constexpr int kTimeoutS = 600;
+
+struct Answer {
+  std::vector<int32_t> tokens;
+  SpeculationStats stats;
+  double decode_s = 0;  // from the first token's event to the last
+  int num_decoded = 0;  // tokens in that time
+};
+
+struct Pass {
+  double decode_s = 0;
+  int64_t num_decoded = 0;
+  std::vector<Answer> answers;
+  double tokens_per_s() const {
+    return decode_s > 0 ? static_cast<double>(num_decoded) / decode_s : 0;
+  }
+};
+
+struct Summary {
+  int draft_len = 0;
+  std::vector<double> off_tokens_per_s;
+  std::vector<double> on_tokens_per_s;
+  std::vector<int64_t> drafted;  // by position
+  std::vector<int64_t> examined;
+  std::vector<int64_t> accepted;
+  int64_t num_rounds = 0;
+  int64_t num_tokens = 0;
+  int num_answers = 0;
+  int num_same_text = 0;
+  double alpha = 0;
+  double tokens_per_round = 0;
+  double cost_ratio = 0;
+  double plain_round_s = 0;
+  double verify_round_s = 0;
+  double draft_step_s = 0;
+};
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t n = values.size();
+  return n == 0 ? 0 : n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
+}
+
+std::string prompt_of_line(const std::string& line, int number) {
+  if (line.empty() || line[0] != '{') return line;
+  const Json json = Json::parse(line, nullptr, false);
+  if (json.is_object() && json.contains("prompt") && json["prompt"].is_string())
+    return json["prompt"];
+  if (json.is_object() && json.contains("turns") && json["turns"].is_array() &&
+      !json["turns"].empty()) {
+    return json["turns"][0].get<std::string>();
+  }
+  throw Error(fmt::format("line {} of the prompts has neither \"prompt\" nor \"turns\"", number));
+}
+
+std::vector<std::string> read_prompts(const DecodeBenchOptions& options) {
+  std::vector<std::string> prompts;
+  if (options.prompts_file.empty()) {
+    prompts.assign(std::begin(kOwnPrompts), std::end(kOwnPrompts));
+  } else {
+    std::ifstream file(options.prompts_file);
+    if (!file) throw Error(fmt::format("cannot read prompts from {}", options.prompts_file));
+    std::string line;
+    for (int number = 1; std::getline(file, line); ++number) {
+      if (!line.empty()) prompts.push_back(prompt_of_line(line, number));
+    }
+  }
+  if (prompts.empty()) throw Error("there are no prompts");
+  if (static_cast<int32_t>(prompts.size()) > options.num_prompts) {
+    prompts.resize(static_cast<size_t>(options.num_prompts));
+  }
+  return prompts;
+}
+
+Request make_request(const FrontEndContext& context,
+                     const DecodeBenchOptions& options,
+                     const std::string& prompt,
+                     bool speculate) {
+  Request request;
+  request.id = context.engine.next_request_id();
+  request.prompt = context.tokenizer->encode(prompt);
+  const auto room = context.engine.info().max_model_len - options.max_tokens;
+  if (room < 1)
+    throw Error(fmt::format("max_tokens {} leaves no room for a prompt", options.max_tokens));
+  if (static_cast<int32_t>(request.prompt.size()) > room)
+    request.prompt.resize(static_cast<size_t>(room));
+  request.params.temperature = static_cast<float>(options.temperature);
+  request.params.max_tokens = options.max_tokens;
+  request.params.max_draft_len = speculate ? -1 : 0;
+  if (!options.seed.empty()) {
+    request.params.seed = std::strtoull(options.seed.c_str(), nullptr, 10);
+    request.params.noise_seed = *request.params.seed;
+  } else {
+    std::random_device device;
+    request.params.noise_seed = (static_cast<uint64_t>(device()) << 32) | device();
+  }
+  request.stream = std::make_shared<ResultStream>();
+  return request;
+}
+
+Answer collect(ResultStream& stream) {
+  Answer answer;
+  std::optional<Clock::time_point> first;
+  while (true) {
+    auto event = stream.wait_next(std::chrono::seconds(kTimeoutS));
+    if (!event) throw Error("the engine gave no token for ten minutes");
+    const auto now = Clock::now();
+    if (first) answer.num_decoded += static_cast<int>(event->tokens.size());
+    if (!first && !event->tokens.empty()) first = now;
+    answer.tokens.insert(answer.tokens.end(), event->tokens.begin(), event->tokens.end());
+    if (event->finish_reason == FinishReason::kNone) continue;
+    if (!event->error.empty()) throw Error(event->error);
+    if (first) answer.decode_s = std::chrono::duration<double>(now - *first).count();
+    answer.stats = event->stats;
+    return answer;
+  }
+}
+
+Pass run_pass(const FrontEndContext& context,
+              const DecodeBenchOptions& options,
+              const std::vector<std::string>& prompts,
+              bool speculate) {
+  Pass pass;
+  const auto concurrency = static_cast<size_t>(options.concurrency);
+  for (size_t begin = 0; begin < prompts.size(); begin += concurrency) {
+    const size_t end = std::min(prompts.size(), begin + concurrency);
+    std::vector<std::shared_ptr<ResultStream>> streams;
+    const auto wave_begin = Clock::now();
+    for (size_t i = begin; i < end; ++i) {
+      Request request = make_request(context, options, prompts[i], speculate);
+      streams.push_back(request.stream);
+      const AdmissionResult result = context.engine.submit(std::move(request));
+      if (result.admission != Admission::kAccepted) throw Error(result.reason);
+    }
+    for (const auto& stream : streams) {
+      pass.answers.push_back(collect(*stream));
+      pass.num_decoded += pass.answers.back().num_decoded;
+      // One at a time: the decode part alone. Together: the wave's wall clock, since decodes
+      // overlap.
+      if (concurrency == 1) pass.decode_s += pass.answers.back().decode_s;
+    }
+    if (concurrency > 1)
+      pass.decode_s += std::chrono::duration<double>(Clock::now() - wave_begin).count();
+  }
+  return pass;
+}
+
+void add_to(std::vector<int64_t>* sums, size_t position, int64_t value) {
+  if (sums->size() <= position) sums->resize(position + 1);
+  (*sums)[position] += value;
+}
+
+void take_in(const Pass& off, const Pass& on, Summary* summary) {
+  summary->off_tokens_per_s.push_back(off.tokens_per_s());
+  summary->on_tokens_per_s.push_back(on.tokens_per_s());
+  for (size_t i = 0; i < on.answers.size(); ++i) {
+    const SpeculationStats& stats = on.answers[i].stats;
+    ++summary->num_answers;
+    summary->num_same_text += on.answers[i].tokens == off.answers[i].tokens ? 1 : 0;
+    summary->num_rounds += stats.num_rounds;
+    summary->num_tokens += static_cast<int64_t>(on.answers[i].tokens.size());
+    for (size_t j = 0; j < stats.drafted_per_position.size(); ++j) {
+      const int64_t reached = j == 0 ? stats.num_spec_rounds : stats.accepted_per_position[j - 1];
+      add_to(&summary->drafted, j, stats.drafted_per_position[j]);
+      add_to(&summary->examined, j, std::min<int64_t>(reached, stats.drafted_per_position[j]));
+      add_to(&summary->accepted, j, stats.accepted_per_position[j]);
+    }
+  }
+}
+
+void finish(const FrontEndContext& context, Summary* summary) {
+  int64_t examined = 0;
+  int64_t accepted = 0;
+  for (int64_t n : summary->examined) examined += n;
+  for (int64_t n : summary->accepted) accepted += n;
+  summary->alpha = examined > 0 ? static_cast<double>(accepted) / static_cast<double>(examined) : 0;
+  summary->tokens_per_round = summary->num_rounds > 0 ? static_cast<double>(summary->num_tokens) /
+                                                            static_cast<double>(summary->num_rounds)
+                                                      : 0;
+  const RoundTimes times = context.engine.round_times();
+  summary->draft_len = context.engine.info().num_speculative_tokens;
+  summary->plain_round_s = times.plain_round_s;
+  summary->verify_round_s = times.verify_round_s;
+  summary->draft_step_s = times.draft_step_s;
+  summary->cost_ratio = times.plain_round_s > 0 ? times.draft_step_s / times.plain_round_s : 0;
+}
+
+double measured_speedup(const Summary& summary) {
+  std::vector<double> ratios;
+  for (size_t i = 0; i < summary.on_tokens_per_s.size(); ++i) {
+    if (summary.off_tokens_per_s[i] > 0)
+      ratios.push_back(summary.on_tokens_per_s[i] / summary.off_tokens_per_s[i]);
+  }
+  return median(ratios);
+}
+
+void print_table(const FrontEndContext& context,
+                 const DecodeBenchOptions& options,
+                 const Summary& summary) {
+  const EngineInfo& info = context.engine.info();
+  fmt::print(
+      "model {}, draft {}, {} target rank(s), draft length {}, temperature {}, {} in flight\n\n",
+      info.served_model_name,
+      info.draft.empty() ? "none" : info.draft,
+      info.num_target_ranks,
+      summary.draft_len,
+      options.temperature,
+      options.concurrency);
+  fmt::print("{:<44} {:>10.1f}\n",
+             "tokens/s, speculation off (median of passes)",
+             median(summary.off_tokens_per_s));
+  fmt::print("{:<44} {:>10.1f}\n", "tokens/s, speculation on", median(summary.on_tokens_per_s));
+  fmt::print("{:<44} {:>10.3f}\n", "acceptance alpha (accepted / examined)", summary.alpha);
+  for (size_t i = 0; i < summary.examined.size(); ++i) {
+    const double share = summary.examined[i] > 0 ? static_cast<double>(summary.accepted[i]) /
+                                                       static_cast<double>(summary.examined[i])
+                                                 : 0;
+    fmt::print("  position {:<33} {:>10.3f}   {} of {} examined\n",
+               i + 1,
+               share,
+               summary.accepted[i],
+               summary.examined[i]);
+  }
+  fmt::print("{:<44} {:>10.2f}\n", "tokens per round", summary.tokens_per_round);
+  fmt::print("{:<44} {:>10.3f}   draft step {:.3f} ms, target step {:.3f} ms\n",
+             "cost ratio c",
+             summary.cost_ratio,
+             1e3 * summary.draft_step_s,
+             1e3 * summary.plain_round_s);
+  fmt::print("{:<44} {:>10.2f}   step of {:.3f} ms\n",
+             "verify step / plain step",
+             summary.plain_round_s > 0 ? summary.verify_round_s / summary.plain_round_s : 0,
+             1e3 * summary.verify_round_s);
+  fmt::print("{:<44} {:>10.2f}\n",
+             "speed-up predicted (verify as dear as a step)",
+             predicted_speedup(summary.alpha, summary.cost_ratio, summary.draft_len));
+  fmt::print(
+      "{:<44} {:>10.2f}\n", "speed-up measured (median of on/off)", measured_speedup(summary));
+  fmt::print("{:<44} {:>6} of {}\n",
+             "answers with the same tokens on and off",
+             summary.num_same_text,
+             summary.num_answers);
+}
+
+void write_json(const FrontEndContext& context,
+                const DecodeBenchOptions& options,
+                const Summary& summary) {
+  const EngineInfo& info = context.engine.info();
+  const Json json = {{"model", info.served_model_name},
+                     {"draft", info.draft},
+                     {"num_target_ranks", info.num_target_ranks},
+                     {"num_speculative_tokens", summary.draft_len},
+                     {"temperature", options.temperature},
+                     {"concurrency", options.concurrency},
+                     {"tokens_per_s_off", summary.off_tokens_per_s},
+                     {"tokens_per_s_on", summary.on_tokens_per_s},
+                     {"acceptance", summary.alpha},
+                     {"drafted_per_position", summary.drafted},
+                     {"examined_per_position", summary.examined},
+                     {"accepted_per_position", summary.accepted},
+                     {"tokens_per_round", summary.tokens_per_round},
+                     {"cost_ratio", summary.cost_ratio},
+                     {"draft_step_s", summary.draft_step_s},
+                     {"target_step_s", summary.plain_round_s},
+                     {"verify_step_s", summary.verify_round_s},
+                     {"speedup_predicted",
+                      predicted_speedup(summary.alpha, summary.cost_ratio, summary.draft_len)},
+                     {"speedup_measured", measured_speedup(summary)},
+                     {"num_same_text", summary.num_same_text},
+                     {"num_answers", summary.num_answers}};
+  std::ofstream file(options.json_file);
+  file << json.dump(2) << "\n";
+  if (!file) throw Error(fmt::format("cannot write {}", options.json_file));
+}
+
+}  // namespace
+
+double predicted_speedup(double alpha, double cost_ratio, int draft_len) {
+  const double tokens =
+      alpha >= 1 ? draft_len + 1 : (1 - std::pow(alpha, draft_len + 1)) / (1 - alpha);
+  return tokens / (draft_len * cost_ratio + 1);
+}
+
+int run_decode_bench(const FrontEndContext& context, const DecodeBenchOptions& options) {
+  const std::vector<std::string> prompts = read_prompts(options);
+  Summary summary;
+  run_pass(context, options, {prompts[0]}, false);  // warm-up
+  run_pass(context, options, {prompts[0]}, true);
+  for (int32_t repeat = 0; repeat < options.num_repeats; ++repeat) {
+    const Pass off = run_pass(context, options, prompts, false);
+    const Pass on = run_pass(context, options, prompts, true);
+    take_in(off, on, &summary);
+    fmt::print(stderr,
+               "pass {} of {}: off {:.1f}, on {:.1f} tokens/s\n",
+               repeat + 1,
+               options.num_repeats,
+               off.tokens_per_s(),
+               on.tokens_per_s());
+  }
+  finish(context, &summary);
+  print_table(context, options, summary);
+  if (!options.json_file.empty()) write_json(context, options, summary);
+  return 0;
+}
+
+}  // namespace outrider

@@ -1,0 +1,22 @@
+// See front_end.h.
+#include "runtime/ranks/front_end.h"
+
+namespace outrider {
+
+HttpOptions http_options(const RunConfig& config) {
+  HttpOptions options;
+  options.host = config.host;
+  options.port = config.port;
+  options.api_keys = config.api_keys;
+  options.call.max_logprobs = config.max_logprobs;
+  return options;
+}
+
+ServedModel served_model(const FrontEndContext& context) {
+  return {.tokenizer = context.tokenizer,
+          .chat_template = context.chat_template,
+          .defaults = context.defaults,
+          .end_token_ids = context.model_config.eos_token_ids};
+}
+
+}  // namespace outrider

@@ -1,0 +1,13 @@
+// What the front ends have in common: the service they all speak to, made from a job's context.
+#pragma once
+
+#include "http/options.h"
+#include "http/service.h"
+#include "runtime/ranks/job.h"
+
+namespace outrider {
+
+HttpOptions http_options(const RunConfig& config);
+ServedModel served_model(const FrontEndContext& context);
+
+}  // namespace outrider
