@@ -1,6 +1,8 @@
 // See decode_bench.h.
 #include "runtime/ranks/decode_bench.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
