@@ -50,8 +50,6 @@ struct Planner::State {
   std::vector<uint64_t> ends;  // started on the ranks, not yet told to be over
   uint64_t num_arrivals = 0;
   uint64_t num_preemptions = 0;
-  uint64_t round = 0;
-  uint64_t previous_digest = 0;
   bool in_flight = false;  // planned and not yet applied
 };
 
@@ -125,25 +123,21 @@ bool Planner::offer(const DraftBlock& block) { return state_->drafts.offer(state
 RoundPlan Planner::plan() {
   OUTRIDER_CHECK(!state_->in_flight);
   RoundPlan plan;
-  plan.round = state_->round;
-  plan.previous_digest = state_->previous_digest;
   RoundBuilder builder(state_->config, state_->drafts, state_->pool);
   state_->num_preemptions += builder.build(plan);
   OUTRIDER_CHECK(plan.sequences.empty() == idle());
   if (plan.sequences.empty())
     return plan;  // not executed, so what has ended is told with the next one
   plan.ends = std::exchange(state_->ends, {});
-  ++state_->round;
   state_->in_flight = true;
   return plan;
 }
 
 void Planner::apply(const RoundPlan& plan, const RoundDecision& decision) {
   if (plan.sequences.empty()) return;
-  OUTRIDER_CHECK(state_->in_flight && plan.round + 1 == state_->round);
+  OUTRIDER_CHECK(state_->in_flight);
   OUTRIDER_CHECK(decision.sequences.size() == plan.sequences.size());
   state_->in_flight = false;
-  state_->previous_digest = digest(plan.round, decision);
   for (size_t i = 0; i < plan.sequences.size(); ++i) {
     OUTRIDER_CHECK(decision.sequences[i].sequence_id == plan.sequences[i].sequence_id);
     state_->apply_one(plan.sequences[i], decision.sequences[i]);
