@@ -6,7 +6,8 @@
 
 constexpr int kPanelVectors = static_cast<int>(kPanel) / kLanes;
 
-constexpr int64_t kShortAhead = 8192;
+// How far a single row group prefetches ahead of itself, measured.
+constexpr int64_t short_ahead(int rows) { return rows <= 2 ? 4096 : 8192; }
 
 struct Bf16Weights {
   static constexpr int64_t kBytes = 2;
@@ -113,7 +114,7 @@ OUTRIDER_INLINE void run_tile(const ChunkTile& tile, int first_vector) {
   int64_t i = 0;
   for (; i + 1 < tile.count; i += 2) {
     if (tile.prefetch_lines == 0) {
-      const char* ahead = tile.chunk + i * kPanel * Weights::kBytes + kShortAhead;
+      const char* ahead = tile.chunk + i * kPanel * Weights::kBytes + short_ahead(kRows);
 #pragma GCC unroll 8
       for (int line = 0; line < kVectors * Weights::kBytes / 2; ++line) {
         prefetch(ahead + (first_vector * Weights::kBytes / 2 + line) * 64);
