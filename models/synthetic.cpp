@@ -59,13 +59,13 @@ class SyntheticSource : public TensorSource {
 
  private:
   static void draw(uint64_t key, int64_t first, double sigma, std::vector<float>& row) {
-    const double root3 = std::sqrt(3.0);
+    const double half_width = sigma * std::sqrt(3.0);
     const uint64_t base = key + static_cast<uint64_t>(first) * 0x9E3779B97F4A7C15u;
     for (size_t i = 0; i < row.size(); ++i) {
       const uint64_t u = mix(base + (i + 1) * 0x9E3779B97F4A7C15u) >> 40;
       const double unit =
           (static_cast<double>(static_cast<int64_t>(u)) + 0.5) * 0x1p-24 * 2.0 - 1.0;
-      row[i] = static_cast<float>(unit * sigma * root3);
+      row[i] = static_cast<float>(unit * half_width);
     }
   }
 
@@ -177,6 +177,11 @@ ModelConfig synthetic_shape(const std::string& name) {
   throw Error(fmt::format("\"{}\" is no synthetic shape; known are {}, each also with @LAYERS",
                           name.substr(0, 100),
                           fmt::join(synthetic_shape_names(), ", ")));
+}
+
+std::unique_ptr<TensorSource> make_synthetic_source(const ModelConfig& config,
+                                                    const SyntheticRecipe& recipe) {
+  return std::make_unique<SyntheticSource>(config, recipe);
 }
 
 std::unique_ptr<Weights> synthetic_weights(const ModelConfig& config,

@@ -34,6 +34,9 @@ struct SyntheticRecipe {
       259;  // zero rows of the head: special and byte tokens are hardly ever emitted
   ops::DType dtype = ops::DType::kBF16;
 };
+// config must outlive the source.
+std::unique_ptr<TensorSource> make_synthetic_source(const ModelConfig& config,
+                                                    const SyntheticRecipe& recipe);
 std::unique_ptr<Weights> synthetic_weights(const ModelConfig& config,
                                            const ModelShard& shard,
                                            const SyntheticRecipe& recipe);

@@ -28,16 +28,80 @@ std::string byte_token(int byte) {
   return std::string("<0x") + kHex[byte / 16] + kHex[byte % 16] + ">";
 }
 
-// A symbol of the word being merged; a doubly linked list over positions.
-struct Symbol {
-  int32_t id = 0;
-  int32_t previous = -1;
-  int32_t next = -1;
-  bool is_gone = false;
-};
+// One word being merged: a doubly linked list of symbols over positions, and a heap of the pairs
+// that can merge, ordered by (rank, position).
+class WordMerger {
+ public:
+  WordMerger(const std::vector<int32_t>& ids, const MergeTable& merges)
+      : symbols_(ids.size()), merges_(merges) {
+    const auto num_symbols = static_cast<int32_t>(ids.size());
+    for (int32_t i = 0; i < num_symbols; ++i) {
+      at(i) = {ids[static_cast<size_t>(i)], i - 1, i + 1 < num_symbols ? i + 1 : -1, false};
+    }
+    std::vector<uint64_t> entries;
+    for (int32_t i = 0; i + 1 < num_symbols; ++i) {
+      if (const auto* merge = merge_at(i)) entries.push_back(entry_of(*merge, i));
+    }
+    heap_ = Heap(std::greater<>(), std::move(entries));
+  }
 
-// Heap entries order by (rank, position).
-uint64_t heap_entry(uint32_t rank, size_t position) { return (uint64_t{rank} << 32) | position; }
+  void run(const std::vector<int32_t>& merged_id_of_rank) {
+    while (!heap_.empty()) {
+      const uint64_t top = heap_.top();
+      heap_.pop();
+      const auto position = static_cast<int32_t>(top & 0xFFFFFFFFu);
+      const auto* merge = at(position).is_gone ? nullptr : merge_at(position);
+      // An entry is stale when its pair no longer gives the id it was made for.
+      if (merge == nullptr) continue;
+      if (merge->merged_id != merged_id_of_rank[static_cast<size_t>(top >> 32)]) continue;
+      join(position, merge->merged_id);
+    }
+  }
+
+  void append_to(std::vector<int32_t>& out) const {
+    for (const Symbol& symbol : symbols_) {
+      if (!symbol.is_gone) out.push_back(symbol.id);
+    }
+  }
+
+ private:
+  struct Symbol {
+    int32_t id = 0;
+    int32_t previous = -1;
+    int32_t next = -1;
+    bool is_gone = false;
+  };
+  using Heap = std::priority_queue<uint64_t, std::vector<uint64_t>, std::greater<>>;
+
+  static uint64_t entry_of(const MergeTable::Merge& merge, int32_t position) {
+    return (uint64_t{merge.rank} << 32) | static_cast<uint32_t>(position);
+  }
+  Symbol& at(int32_t position) { return symbols_[static_cast<size_t>(position)]; }
+
+  // The merge of the symbol at `position` with its right neighbour, or null.
+  const MergeTable::Merge* merge_at(int32_t position) {
+    const Symbol& left = at(position);
+    return left.next < 0 ? nullptr : merges_.find(left.id, at(left.next).id);
+  }
+
+  // Makes one symbol of the pair at `position` and offers its two new pairs.
+  void join(int32_t position, int32_t merged_id) {
+    Symbol& left = at(position);
+    Symbol& right = at(left.next);
+    left.id = merged_id;
+    left.next = right.next;
+    right.is_gone = true;
+    if (left.next >= 0) at(left.next).previous = position;
+    for (const int32_t start : {left.previous, position}) {
+      const auto* merge = start < 0 ? nullptr : merge_at(start);
+      if (merge != nullptr) heap_.push(entry_of(*merge, start));
+    }
+  }
+
+  std::vector<Symbol> symbols_;
+  const MergeTable& merges_;
+  Heap heap_;
+};
 
 }  // namespace
 
@@ -168,56 +232,6 @@ std::vector<int32_t> BpeModel::initial_symbols(std::string_view word) const {
   return symbols;
 }
 
-void BpeModel::append_merged(const std::vector<int32_t>& ids, std::vector<int32_t>& out) const {
-  const auto num_symbols = static_cast<int32_t>(ids.size());
-  std::vector<Symbol> symbols(ids.size());
-  std::vector<uint64_t> entries;
-  const auto consider = [&](int32_t left, int32_t right) -> const MergeTable::Merge* {
-    return merges_.find(symbols[static_cast<size_t>(left)].id,
-                        symbols[static_cast<size_t>(right)].id);
-  };
-  for (int32_t i = 0; i < num_symbols; ++i) {
-    symbols[static_cast<size_t>(i)] = {
-        ids[static_cast<size_t>(i)], i - 1, i + 1 < num_symbols ? i + 1 : -1, false};
-  }
-  for (int32_t i = 0; i + 1 < num_symbols; ++i) {
-    if (const auto* merge = consider(i, i + 1)) {
-      entries.push_back(heap_entry(merge->rank, static_cast<size_t>(i)));
-    }
-  }
-  std::priority_queue<uint64_t, std::vector<uint64_t>, std::greater<>> heap(std::greater<>(),
-                                                                            std::move(entries));
-  while (!heap.empty()) {
-    const uint64_t top = heap.top();
-    heap.pop();
-    const auto position = static_cast<int32_t>(top & 0xFFFFFFFFu);
-    Symbol& left = symbols[static_cast<size_t>(position)];
-    if (left.is_gone || left.next < 0) continue;
-    const int32_t merged_id = merged_id_of_rank_[static_cast<size_t>(top >> 32)];
-    const auto* merge = consider(position, left.next);
-    // An entry is stale when its pair no longer gives the id it was made for.
-    if (merge == nullptr || merge->merged_id != merged_id) continue;
-    Symbol& right = symbols[static_cast<size_t>(left.next)];
-    left.id = merged_id;
-    left.next = right.next;
-    right.is_gone = true;
-    if (left.next >= 0) symbols[static_cast<size_t>(left.next)].previous = position;
-    if (left.previous >= 0) {
-      if (const auto* before = consider(left.previous, position)) {
-        heap.push(heap_entry(before->rank, static_cast<size_t>(left.previous)));
-      }
-    }
-    if (left.next >= 0) {
-      if (const auto* after = consider(position, left.next)) {
-        heap.push(heap_entry(after->rank, static_cast<size_t>(position)));
-      }
-    }
-  }
-  for (const Symbol& symbol : symbols) {
-    if (!symbol.is_gone) out.push_back(symbol.id);
-  }
-}
-
 std::optional<int32_t> BpeModel::whole_word_id(std::string_view word) const {
   std::string characters;
   if (byte_level_) {
@@ -238,7 +252,9 @@ void BpeModel::merge_word(std::string_view word, std::vector<int32_t>& out) cons
   }
   const std::vector<int32_t> symbols = initial_symbols(word);
   if (symbols.size() > size_t{std::numeric_limits<int32_t>::max()}) throw Error("text too long");
-  append_merged(symbols, out);
+  WordMerger merger(symbols, merges_);
+  merger.run(merged_id_of_rank_);
+  merger.append_to(out);
 }
 
 void BpeModel::encode_word(std::string_view word, std::vector<int32_t>& out) const {

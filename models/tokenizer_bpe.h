@@ -87,7 +87,6 @@ class BpeModel {
   void append_character(std::string_view character,
                         UnknownRun& unknown,
                         std::vector<int32_t>& symbols) const;
-  void append_merged(const std::vector<int32_t>& symbols, std::vector<int32_t>& out) const;
   std::optional<int32_t> whole_word_id(std::string_view word) const;
 
   TokenIds ids_;

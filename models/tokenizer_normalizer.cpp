@@ -16,11 +16,8 @@ bool is_ascii(std::string_view text) {
 
 char flag_of(const MarkedText& text, size_t begin, size_t end) {
   if (text.literal.empty()) return 0;
-  const auto first = text.literal.begin() + static_cast<ptrdiff_t>(begin);
-  return std::find(first, first + static_cast<ptrdiff_t>(end - begin), 1) ==
-                 first + static_cast<ptrdiff_t>(end - begin)
-             ? 0
-             : 1;
+  const auto flags = std::string_view(text.literal).substr(begin, end - begin);
+  return flags.find('\1') == std::string_view::npos ? 0 : 1;
 }
 
 std::string_view flags_of(const MarkedText& text, size_t begin, size_t end) {
@@ -34,7 +31,6 @@ void prepend(MarkedText& text, const std::string& content) {
   if (!text.literal.empty()) text.literal.insert(0, content.size(), '\0');
 }
 
-// `marks` says whether `out` keeps flags.
 void append_from(MarkedText& out, const MarkedText& from, size_t begin, size_t end) {
   out.append(std::string_view(from.text).substr(begin, end - begin), flags_of(from, begin, end));
 }

@@ -2,37 +2,13 @@
 #include "scheduler/draft_ledger.h"
 
 #include <algorithm>
-#include <cmath>
+#include <limits>
 #include <utility>
 
 #include "scheduler/ngram.h"
+#include "scheduler/verify.h"
 
 namespace outrider {
-namespace {
-
-bool is_token(int32_t token, int32_t vocab_size) {
-  return token >= 0 && (vocab_size <= 0 || token < vocab_size);
-}
-
-// The worker's word is not trusted: the accept rule divides by these numbers.
-bool well_formed_token(const DraftToken& draft, int32_t vocab_size) {
-  if (!is_token(draft.token, vocab_size)) return false;
-  if (draft.candidates.empty()) return true;
-  std::vector<int32_t> ids;
-  double sum = 0;
-  for (const DraftCandidate& candidate : draft.candidates) {
-    if (!is_token(candidate.token, vocab_size)) return false;
-    if (!(candidate.draft_prob > 0.0f && candidate.draft_prob <= 1.0f)) return false;
-    ids.push_back(candidate.token);
-    sum += candidate.draft_prob;
-  }
-  if (!(std::abs(sum - 1.0) <= 1e-3)) return false;
-  std::sort(ids.begin(), ids.end());
-  if (std::adjacent_find(ids.begin(), ids.end()) != ids.end()) return false;
-  return std::binary_search(ids.begin(), ids.end(), draft.token);
-}
-
-}  // namespace
 
 bool DraftLedger::uses_model() const {
   return available_ && config_.draft_method == DraftMethod::kDraftModel;
@@ -80,10 +56,13 @@ void DraftLedger::describe(Sequence& sequence, DraftRequest& request) const {
   view.asked_round = sequence.round();
 }
 
+// The worker's word is not trusted: the accept rule divides by its numbers.
 bool DraftLedger::well_formed(const Sequence& sequence, const DraftBlock& block) const {
   if (static_cast<int64_t>(block.tokens.size()) > limit(sequence)) return false;
+  const int32_t vocab_size =
+      config_.vocab_size > 0 ? config_.vocab_size : std::numeric_limits<int32_t>::max();
   return std::all_of(block.tokens.begin(), block.tokens.end(), [&](const DraftToken& token) {
-    return well_formed_token(token, config_.vocab_size);
+    return valid_draft(token, vocab_size);
   });
 }
 
@@ -111,7 +90,7 @@ std::vector<DraftToken> DraftLedger::draft_for(const Sequence& sequence) const {
   const int32_t draft_len = limit(sequence);
   std::vector<DraftToken> draft;
   if (config_.draft_method == DraftMethod::kDraftModel) {
-    draft = sequence.draft_view.block;
+    if (sequence.draft_view.has_block) draft = sequence.draft_view.block;
   } else if (config_.draft_method == DraftMethod::kNgram) {
     const NgramConfig ngram = {config_.prompt_lookup_max, config_.prompt_lookup_min};
     for (int32_t token : propose_ngram(sequence.tokens(), ngram, draft_len))

@@ -1,5 +1,6 @@
-// The messages of a round as plain values (docs/round.md): what the coordinator plans, what every target rank
-// decides from the same bytes, and what goes to and comes from the draft. runtime/ranks frames them for the wire.
+// The messages of a round as plain values (docs/round.md): what the coordinator plans, what every
+// target rank decides from the same bytes, and what goes to and comes from the draft. runtime/ranks
+// frames them for the wire.
 #pragma once
 
 #include <cstdint>
@@ -17,15 +18,16 @@ struct DraftCandidate {
   bool operator==(const DraftCandidate&) const = default;
 };
 
-// A proposed token with the distribution it was drawn from. No candidates means draft_prob = 1 on the token: a
-// greedy or n-gram draft, and every draft under the coupled rule.
+// A proposed token with the distribution it was drawn from. No candidates means draft_prob = 1 on
+// the token: a greedy or n-gram draft, and every draft under the coupled rule.
 struct DraftToken {
   int32_t token = 0;
   std::vector<DraftCandidate> candidates;  // descending draft_prob, contains token
   bool operator==(const DraftToken&) const = default;
 };
 
-// ---- coordinator -> every target rank -------------------------------------------------------------------------
+// ---- coordinator -> every target rank
+// -------------------------------------------------------------------------
 
 struct SequenceStart {
   uint64_t sequence_id = 0;
@@ -33,38 +35,41 @@ struct SequenceStart {
   std::vector<int32_t> tokens;  // the prompt
 };
 
-// Rows of one sequence in this round: committed tokens [first_position, first_position + num_committed_rows) and
-// then the draft tokens. When the committed rows reach the end of the sequence it samples: the last committed row
-// and every draft row then have logits (draft.size() + 1 of them). Prefill chunk, plain decode and verify are the
-// same thing with other numbers.
+// Rows of one sequence in this round: committed tokens [first_position, first_position +
+// num_committed_rows) and then the draft tokens. When the committed rows reach the end of the
+// sequence it samples: the last committed row and every draft row then have logits (draft.size() +
+// 1 of them). Prefill chunk, plain decode and verify are the same thing with other numbers.
 struct SequencePlan {
   uint64_t sequence_id = 0;
-  uint32_t round = 0;              // this sequence's sampling rounds so far; part of the noise keys
-  int32_t first_position = 0;      // KV before it is kept, everything from it on is (re)computed
+  uint32_t round = 0;          // this sequence's sampling rounds so far; part of the noise keys
+  int32_t first_position = 0;  // KV before it is kept, everything from it on is (re)computed
   int32_t num_committed_rows = 1;
   std::vector<DraftToken> draft;
-  bool replace_blocks = false;     // the block table starts anew with new_blocks (after preemption)
-  std::vector<int32_t> new_blocks; // appended to the block table
+  bool replace_blocks = false;  // the block table starts anew with new_blocks (after preemption)
+  std::vector<int32_t> new_blocks;  // appended to the block table
 };
 
 struct RoundPlan {
   uint64_t round = 0;
-  uint64_t previous_digest = 0;    // of the decision of the round before, as the coordinator made it
-  bool shutdown = false;           // last plan: leave the loop after it
-  std::vector<uint64_t> ends;      // sequences to forget, before starts
+  uint64_t previous_digest = 0;  // of the decision of the round before, as the coordinator made it
+  bool shutdown = false;         // last plan: leave the loop after it
+  std::vector<uint64_t> ends;    // sequences to forget, before starts
   std::vector<SequenceStart> starts;
   std::vector<SequencePlan> sequences;
 };
 
-// ---- decided alike on every target rank -----------------------------------------------------------------------
+// ---- decided alike on every target rank
+// -----------------------------------------------------------------------
 
 struct SequenceDecision {
   uint64_t sequence_id = 0;
-  int32_t num_accepted = 0;        // draft tokens that stood
-  int32_t next_token = -1;         // correction, bonus or plain sample; -1 when the sequence did not sample
-  bool failed = false;             // NaN or infinity in this sequence's logits; nothing was committed
-  std::vector<TokenLogprobs> logprobs;         // num_accepted + 1, when asked for
-  std::vector<TokenLogprobs> prompt_logprobs;  // of the prompt tokens after each scored row, when asked for
+  int32_t num_accepted = 0;  // draft tokens that stood
+  int32_t next_token =
+      -1;               // correction, bonus or plain sample; -1 when the sequence did not sample
+  bool failed = false;  // NaN or infinity in this sequence's logits; nothing was committed
+  std::vector<TokenLogprobs> logprobs;  // num_accepted + 1, when asked for
+  std::vector<TokenLogprobs>
+      prompt_logprobs;  // of the prompt tokens after each scored row, when asked for
 };
 
 struct RoundDecision {
@@ -74,21 +79,23 @@ struct RoundDecision {
 // A hash of (sequence, accepted, token, failed) over the round, for the agreement check.
 uint64_t digest(uint64_t round, const RoundDecision& decision);
 
-// ---- coordinator <-> draft ------------------------------------------------------------------------------------
+// ---- coordinator <-> draft
+// ------------------------------------------------------------------------------------
 
 struct DraftOpen {
   uint64_t sequence_id = 0;
   SamplingParams params;
-  std::vector<int32_t> tokens;     // the sequence so far
+  std::vector<int32_t> tokens;  // the sequence so far
 };
 
-// "Your sequence now has these tokens; propose draft_len more." num_tokens_before lets the draft notice a gap.
+// "Your sequence now has these tokens; propose draft_len more." num_tokens_before lets the draft
+// notice a gap.
 struct DraftCommit {
   uint64_t sequence_id = 0;
-  uint32_t round = 0;              // the sampling round the block will be verified in
-  int32_t num_tokens_before = 0;   // length before the new tokens
-  std::vector<int32_t> tokens;     // committed since the last message
-  int32_t draft_len = 0;           // 0 = just keep up
+  uint32_t round = 0;             // the sampling round the block will be verified in
+  int32_t num_tokens_before = 0;  // length before the new tokens
+  std::vector<int32_t> tokens;    // committed since the last message
+  int32_t draft_len = 0;          // 0 = just keep up
 };
 
 struct DraftRequest {
@@ -106,9 +113,9 @@ struct DraftBlock {
 };
 
 struct DraftReply {
-  uint64_t serial = 0;             // of the request it answers
-  uint64_t step_time_us = 0;       // time of the draft's work, for the cost ratio
-  uint32_t num_steps = 0;          // forward passes in it
+  uint64_t serial = 0;        // of the request it answers
+  uint64_t step_time_us = 0;  // time of the draft's work, for the cost ratio
+  uint32_t num_steps = 0;     // forward passes in it
   std::vector<DraftBlock> blocks;
 };
 

@@ -69,9 +69,9 @@ int64_t RoundBuilder::num_prefill_rows_wanted() const {
 // thrown out before also leaves a block for each running sequence, or it would be thrown out again
 // at the next block boundary.
 bool RoundBuilder::can_admit_first() const {
-  if (num_preempted_ > 0 || pool_.waiting().empty()) return false;
+  if (pool_.waiting().empty()) return false;
   const int32_t num_running = static_cast<int32_t>(pool_.running().size());
-  if (num_running >= std::min(config_.max_num_seqs, config_.max_num_batched_tokens)) return false;
+  if (num_running >= config_.max_num_seqs) return false;
   const Sequence& first = *pool_.waiting().begin()->second;
   const int64_t num_positions =
       static_cast<int64_t>(first.num_tokens()) +

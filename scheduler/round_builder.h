@@ -19,7 +19,8 @@ namespace outrider {
 //    preempt anybody.
 // 3. Running sequences with more to compute (prompts, or texts after a preemption) get the rest in
 //    order, in chunks.
-// 4. Waiting ones are admitted in order while slots, rows and blocks last. None overtakes another.
+// 4. Waiting ones are admitted in order while slots, rows and blocks last. None overtakes another,
+//    and each is let in with at least one row: so no more ever run than the budget has rows.
 // 5. Rows that are still left go to drafts: of sequences whose last chunk this is, too.
 // The first in order always progresses, because it can take the blocks of all others: no livelock.
 class RoundBuilder {

@@ -45,7 +45,7 @@ DRAFT_MUON_LR, DRAFT_ADAM_LR = 0.02, 4e-3
 WEIGHT_DECAY = 0.1
 AVERAGE_DECAY = 0.995
 OVERLAP_WEIGHT = 1.0  # in distil: weight of 1 - sum_v min(target_prob, draft_prob)
-SAMPLED_SHARE = 0.5   # in distil: share of the batches that are the target's own text
+SAMPLED_SHARE = 0.25  # in distil: share of the batches that are the target's own text
 EVAL_EVERY, LOG_EVERY = 100, 20
 
 
@@ -195,39 +195,44 @@ def checkpoint(run, step, averages, best):
     return min(best, loss)
 
 
-def distil(args):
-    run = Run(args, SEED + 1)
+def distil(args, team):
+    run = Run(args, SEED + 10 + 1000 * team.rank)
+    is_first = team.rank == 0
     target, draft = Llama(TARGET).eval(), Llama(DRAFT)
     target.load_state_dict(run.load("target"))
     target.requires_grad_(False)
     draft.load_state_dict(run.load("draft"))
-    run.log("sampling the target's own text")
-    sampled = evaluate.sample_windows(target, run.windows, args.samples, SHORT_WINDOW,
-                                      run.tokenizer.token_to_id(texts.END_OF_TEXT))
-    run.log(f"sampled {sampled.numel()} tokens: {run.tokenizer.decode(sampled[0, :80].tolist())!r}")
+    sampled = evaluate.sample_windows(target, run.windows, args.samples // team.count,
+                                      SHORT_WINDOW, run.tokenizer.token_to_id(texts.END_OF_TEXT))
     optimiser = MuonAdam(draft, 0.5 * DRAFT_MUON_LR, 0.5 * DRAFT_ADAM_LR, 0.0)
     average = Average(draft, AVERAGE_DECAY)
     compiled_target = run.compile(lambda ids: target(ids), dynamic=False)
     compiled_distil = run.compile(distil_loss, dynamic=False)
-    best, step = 0.0, 0
-    while (progress := run.progress(step, DISTIL_STEPS)) < 1.0:
+    run.start = time.time()
+    if is_first:
+        run.log(f"sampled {len(sampled)} windows of the target's own text")
+        report(run, 0, target, draft)
+    best, step, progress = 0.0, 0, 0.0
+    while progress < 1.0:
         rows, window = batch_shape(step)
+        rows //= team.count
         if window == SHORT_WINDOW and run.windows.rng.random() < SAMPLED_SHARE * 4 / 3:
-            picks = [run.windows.rng.randrange(len(sampled)) for _ in range(rows)]
-            ids = sampled[picks]
+            ids = sampled[[run.windows.rng.randrange(len(sampled)) for _ in range(rows)]]
         else:
             ids = run.windows.batch(rows, window)
         with torch.no_grad(), autocast():
             logits = compiled_target(ids)
         soft_loss, overlap = compiled_distil(draft, ids, logits)
         (soft_loss - OVERLAP_WEIGHT * overlap).backward()
-        optimiser.step(lr_scale(step, progress))
-        average.update(draft)
+        scale = lr_scale(step, progress)
         step += 1
-        if step % LOG_EVERY == 0:
+        progress = team.average_gradients(optimiser.parameters, run.progress(step, DISTIL_STEPS))
+        optimiser.step(scale)
+        average.update(draft)
+        if is_first and step % LOG_EVERY == 0:
             run.log(f"step {step} progress {progress:.3f} distil {soft_loss.item():.4f} "
                     f"overlap {overlap.item():.4f}")
-        if step % EVAL_EVERY == 0:
+        if is_first and (step % EVAL_EVERY == 0 or progress >= 1.0):
             _, overlap = report(run, step, target, average_model(DRAFT, average))
             if overlap > best:
                 run.save("draft_distilled", average.values, step)
@@ -256,9 +261,9 @@ def main():
     parser.add_argument("--to", default="models/embedded", help="where export writes")
     parser.add_argument("--models", default="models/embedded", help="what evaluate reads")
     parser.add_argument("--minutes", type=float, default=0.0, help="end the schedule by the clock")
-    parser.add_argument("--samples", type=int, default=768, help="windows sampled by distil")
+    parser.add_argument("--samples", type=int, default=128, help="windows sampled by distil")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--workers", type=int, default=1, help="train: processes, batch shared")
+    parser.add_argument("--workers", type=int, default=1, help="processes, batch shared")
     parser.add_argument("--target-only", action="store_true", help="train: leave the draft alone")
     parser.add_argument("--resume", action="store_true", help="train: a second, lower cycle")
     parser.add_argument("--show", action="store_true", help="evaluate prints more sample text")
@@ -269,7 +274,7 @@ def main():
     if args.command == "evaluate":
         evaluate.evaluate_folders(args)
     else:
-        {"train": lambda a: workers.launch(train, a), "distil": distil,
+        {"train": lambda a: workers.launch(train, a), "distil": lambda a: workers.launch(distil, a),
          "export": export_pair}[args.command](args)
 
 

@@ -17,6 +17,7 @@ constexpr int kMissesBeforeSkipping = 3;
 constexpr int kMostSkippedRounds = 256;
 // More than this unsent means that nobody takes it: the draft is gone, and memory must not grow.
 constexpr size_t kMaxUnsentBytes = 1 << 20;
+constexpr size_t kMaxUnanswered = 64;
 constexpr double kAverageWeight = 0.2;
 
 double seconds(DraftLink::Clock::duration duration) {
@@ -40,8 +41,9 @@ void DraftLink::send(DraftRequest request, Clock::time_point now) {
                                 request.commits.end(),
                                 [](const DraftCommit& commit) { return commit.draft_len > 0; });
   if (asks) {
-    unanswered_serial_ = request.serial;
-    sent_at_ = now;
+    unanswered_.push_back({request.serial, now});
+    if (unanswered_.size() > kMaxUnanswered) unanswered_.pop_front();
+    last_sent_at_ = now;
     if (!waiting_since_) waiting_since_ = now;
   }
   world_.post(
@@ -61,7 +63,7 @@ std::vector<DraftReply> DraftLink::receive(Clock::time_point now) {
       down_after_s_ =
           std::min(kLongestDownAfterS, std::max(down_after_s_, 2 * seconds(now - *waiting_since_)));
     }
-    waiting_since_ = unanswered_serial_ ? std::optional(now) : std::nullopt;
+    waiting_since_ = unanswered_.empty() ? std::nullopt : std::optional(now);
     state_ = DraftState::kUp;
     if (frame.kind != FrameKind::kReply) continue;
     try {
@@ -79,10 +81,16 @@ void DraftLink::note_answer(const DraftReply& reply, Clock::time_point now) {
     update_average(&draft_step_s_,
                    1e-6 * static_cast<double>(reply.step_time_us) / reply.num_steps);
   }
-  if (!unanswered_serial_ || reply.serial < *unanswered_serial_) return;
-  update_average(&answer_s_, seconds(now - sent_at_));
-  unanswered_serial_.reset();
-  waiting_since_.reset();
+  // A late answer counts too: it is how the usual answer time grows to what it really is.
+  while (!unanswered_.empty() && unanswered_.front().serial <= reply.serial) {
+    if (unanswered_.front().serial == reply.serial) {
+      const double answer_s = seconds(now - unanswered_.front().sent_at);
+      update_average(&answer_s_, answer_s);
+      if (answer_s < kMaxWaitS) num_rounds_to_skip_ = 0;
+    }
+    unanswered_.pop_front();
+  }
+  if (unanswered_.empty()) waiting_since_.reset();
 }
 
 void DraftLink::send_shutdown() {
@@ -91,7 +99,7 @@ void DraftLink::send_shutdown() {
 }
 
 DraftLink::Clock::time_point DraftLink::deadline(double target_round_s) const {
-  if (num_rounds_to_skip_ > 0) return sent_at_;
+  if (num_rounds_to_skip_ > 0) return last_sent_at_;
   const double longest = std::max(kMaxWaitS, target_round_s);
   const double wait_s = answer_s_ == 0 ? longest : std::clamp(2 * answer_s_, kMinWaitS, longest);
   return sent_at_ +

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <vector>
 
@@ -47,8 +48,12 @@ class DraftLink {
   const int draft_rank_;
   const uint32_t epoch_;
   uint64_t next_serial_ = 1;
-  std::optional<uint64_t> unanswered_serial_;  // newest request that asked for a block
-  Clock::time_point sent_at_{};
+  struct Asked {
+    uint64_t serial = 0;
+    Clock::time_point sent_at{};
+  };
+  std::deque<Asked> unanswered_;  // requests that asked for a block, oldest first
+  Clock::time_point last_sent_at_{};
   std::optional<Clock::time_point>
       waiting_since_;    // oldest moment from which nothing was heard though asked
   double answer_s_ = 0;  // moving average of the time from request to answer

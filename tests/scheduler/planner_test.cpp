@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
+#include <algorithm>
 #include <limits>
 #include <numeric>
 
@@ -78,11 +78,19 @@ class Bench {
   Planner planner;
 };
 
-const SequencePlan* rows_of(const RoundPlan& plan, uint64_t id) {
+bool has_rows(const RoundPlan& plan, uint64_t id) {
+  return std::any_of(plan.sequences.begin(), plan.sequences.end(), [id](const SequencePlan& rows) {
+    return rows.sequence_id == id;
+  });
+}
+
+// Fails the test and returns empty rows when the sequence is not in the plan.
+SequencePlan rows_of(const RoundPlan& plan, uint64_t id) {
   for (const SequencePlan& rows : plan.sequences) {
-    if (rows.sequence_id == id) return &rows;
+    if (rows.sequence_id == id) return rows;
   }
-  return nullptr;
+  ADD_FAILURE() << "sequence " << id << " is not in the plan";
+  return {};
 }
 
 std::vector<ResultEvent> events_of(ResultStream& stream) {
@@ -159,9 +167,9 @@ TEST(Planner, AShortBudgetShortensAllDraftsAlikeAndKeepsHalfForPrompts) {
   offer_all();
   const RoundPlan plan = bench.planner.plan();
   // 3 rows for the last tokens, 7 left for 9 draft tokens.
-  EXPECT_EQ(rows_of(plan, 1)->draft.size(), 3u);
-  EXPECT_EQ(rows_of(plan, 2)->draft.size(), 2u);
-  EXPECT_EQ(rows_of(plan, 3)->draft.size(), 2u);
+  EXPECT_EQ(rows_of(plan, 1).draft.size(), 3u);
+  EXPECT_EQ(rows_of(plan, 2).draft.size(), 2u);
+  EXPECT_EQ(rows_of(plan, 3).draft.size(), 2u);
 
   Bench other(config);
   for (uint64_t id = 1; id <= 3; ++id) other.add(id, 3, 20);
@@ -169,9 +177,9 @@ TEST(Planner, AShortBudgetShortensAllDraftsAlikeAndKeepsHalfForPrompts) {
   for (uint64_t id = 1; id <= 3; ++id) other.planner.offer(block_for(id, 1, 4, {1, 2, 3}));
   other.add(4, 30, 1);
   const RoundPlan mixed = other.planner.plan();
-  EXPECT_EQ(rows_of(mixed, 1)->draft.size(), 1u);
-  EXPECT_EQ(rows_of(mixed, 3)->draft.size(), 1u);
-  EXPECT_EQ(rows_of(mixed, 4)->num_committed_rows, 4);
+  EXPECT_EQ(rows_of(mixed, 1).draft.size(), 1u);
+  EXPECT_EQ(rows_of(mixed, 3).draft.size(), 1u);
+  EXPECT_EQ(rows_of(mixed, 4).num_committed_rows, 4);
 }
 
 TEST(Planner, NoMoreSequencesRunThanTheBudgetHasRows) {
@@ -210,12 +218,12 @@ TEST(Planner, TheYoungestGivesItsBlocksAndComesBackWithNewOnes) {
   EXPECT_EQ(bench.planner.counters().num_preemptions, 1u);
   EXPECT_EQ(bench.planner.counters().num_running, 1);
   RoundPlan plan;
-  while (rows_of(plan, 2) == nullptr) plan = bench.step();
-  const SequencePlan* rows = rows_of(plan, 2);
-  EXPECT_TRUE(rows->replace_blocks);
-  EXPECT_EQ(rows->first_position, 0);
-  EXPECT_EQ(rows->num_committed_rows, 9);
-  EXPECT_EQ(rows->round, 2u);
+  while (!has_rows(plan, 2)) plan = bench.step();
+  const SequencePlan rows = rows_of(plan, 2);
+  EXPECT_TRUE(rows.replace_blocks);
+  EXPECT_EQ(rows.first_position, 0);
+  EXPECT_EQ(rows.num_committed_rows, 9);
+  EXPECT_EQ(rows.round, 2u);
   EXPECT_TRUE(plan.starts.empty());
 }
 
@@ -230,7 +238,7 @@ TEST(Planner, DraftsNeverPreempt) {
   ASSERT_TRUE(bench.planner.offer(block_for(1, 1, 7, {1, 2, 3})));
   const RoundPlan plan = bench.step();
   EXPECT_EQ(plan.sequences.size(), 2u);
-  EXPECT_EQ(rows_of(plan, 1)->draft.size(), 1u);  // position 7 is in its block, 8 is not
+  EXPECT_EQ(rows_of(plan, 1).draft.size(), 1u);  // position 7 is in its block, 8 is not
   EXPECT_EQ(bench.planner.counters().num_preemptions, 0u);
 }
 
@@ -239,27 +247,34 @@ TEST(Planner, BlocksOfRejectedDraftsAreTakenBackBeforeAnyoneIsPreempted) {
   config.num_blocks = 5;
   config.max_model_len = 16;
   Bench bench(config);
-  bench.add(1, 6, 8);
-  bench.add(2, 6, 8);
+  bench.add(1, 7, 8);
+  bench.add(2, 5, 8);
   bench.step();
-  ASSERT_TRUE(bench.planner.offer(block_for(1, 1, 7, {1, 2, 3})));
-  EXPECT_EQ(rows_of(bench.step(0), 1)->draft.size(), 3u);  // takes the fifth block, all rejected
-  bench.planner.cancel(1);
-  bench.add(3, 6, 2);
-  bench.step();
+  ASSERT_TRUE(bench.planner.offer(block_for(2, 1, 6, {1, 2, 3})));
+  EXPECT_EQ(rows_of(bench.step(0), 2).draft.size(),
+            3u);  // position 8: the fifth block, for nothing
+  const RoundPlan plan = bench.step();
   EXPECT_EQ(bench.planner.counters().num_preemptions, 0u);
+  EXPECT_EQ(rows_of(plan, 1).new_blocks.size(), 1u);
+  EXPECT_TRUE(rows_of(plan, 2).replace_blocks);
+  EXPECT_EQ(rows_of(plan, 2).new_blocks.size(), 2u);
+  EXPECT_EQ(rows_of(plan, 2).first_position, 6);  // its KV stays
+}
 
-  Bench other(config);
-  other.add(1, 6, 8);
-  other.add(2, 6, 8);
-  other.step();
-  ASSERT_TRUE(other.planner.offer(block_for(2, 1, 7, {1, 2, 3})));
-  EXPECT_EQ(rows_of(other.step(0), 2)->draft.size(), 3u);
-  const RoundPlan plan = other.step();  // 8 tokens each: both fit in two blocks
-  EXPECT_EQ(plan.sequences.size(), 2u);
-  const RoundPlan next = other.step();  // 9 tokens each: 1 takes the block 2 does not need yet
-  EXPECT_EQ(next.sequences[0].sequence_id, 1u);
-  EXPECT_EQ(other.planner.counters().num_preemptions, 1u);  // then 2 needs one itself
+TEST(Planner, WhoWasPreemptedComesBackOnlyWithABlockToSpareForEachOther) {
+  PlannerConfig config = small_config();
+  config.block_size = 1;
+  config.num_blocks = 12;
+  config.max_model_len = 12;
+  Bench bench(config);
+  for (uint64_t id = 1; id <= 3; ++id) bench.add(id, 3, 9);
+  for (int i = 0; i < 4; ++i) bench.step();
+  EXPECT_EQ(bench.planner.counters().num_preemptions, 1u);
+  bench.planner.cancel(1);
+  // 2 takes its seventh block and leaves five: just enough for 3, which would be thrown out at
+  // once.
+  EXPECT_EQ(bench.step().sequences.size(), 1u);
+  EXPECT_EQ(bench.planner.counters().num_free_blocks, 5);
 }
 
 TEST(Planner, DraftHearsOfEverySequenceOnce) {
@@ -333,7 +348,7 @@ TEST(Planner, BadBlocksAreDropped) {
       {{7, 0.5f}, {8, nan}},
       {{7, 0.5f}, {7, 0.5f}},  // twice the same
       {{7, 1.5f}, {8, -0.5f}},
-      {{7, 1.0f}, {8, 0.0f}},
+      {{7, 0.0f}, {8, 1.0f}},
       {{7, 0.5f}, {1000, 0.5f}},
       {{7, 0.5f}, {-1, 0.5f}},
   };

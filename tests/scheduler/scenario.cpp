@@ -45,6 +45,7 @@ class Play {
   void talk_to_draft();
   void play_round();
   void note_plan(const RoundPlan& plan);
+  void check_drafts(const RoundPlan& plan);
   void check_progress(const RoundPlan& plan);
   void collect();
   void take(Story& story, ResultEvent event);
@@ -57,6 +58,7 @@ class Play {
   FakeTarget target_;
   FakeDraft draft_;
   std::map<uint64_t, Story> stories_;
+  std::map<uint64_t, DraftBlock> offered_;  // the last one taken
   uint64_t num_rows_needed_ = 0;
   bool draft_up_ = true;
   Outcome outcome_;
@@ -107,7 +109,9 @@ void Play::talk_to_draft() {
   const size_t num_messages = request.closes.size() + request.opens.size() + request.commits.size();
   if (!draft_up_ && num_messages > 0) fault("talks to a draft that is gone");
   if ((request.serial == 0) != (num_messages == 0)) fault("serial of a draft request");
-  for (const DraftBlock& block : draft_.answer(request)) planner_.offer(block);
+  for (const DraftBlock& block : draft_.answer(request)) {
+    if (planner_.offer(block)) offered_[block.sequence_id] = block;
+  }
 }
 
 void Play::note_plan(const RoundPlan& plan) {
@@ -135,12 +139,29 @@ void Play::check_progress(const RoundPlan& plan) {
   }
 }
 
+// A block is for one round and one text only: verified again elsewhere, its tokens would not be
+// independent draws from its distribution.
+void Play::check_drafts(const RoundPlan& plan) {
+  if (scenario_.planner.draft_method == DraftMethod::kNgram) return;
+  for (const SequencePlan& rows : plan.sequences) {
+    if (rows.draft.empty()) continue;
+    const DraftBlock& block = offered_[rows.sequence_id];
+    const bool fits = block.round == rows.round &&
+                      block.base_len == rows.first_position + rows.num_committed_rows &&
+                      block.tokens.size() >= rows.draft.size() &&
+                      std::equal(rows.draft.begin(), rows.draft.end(), block.tokens.begin());
+    if (!fits)
+      fault(fmt::format("sequence {} verifies a draft made for another round", rows.sequence_id));
+  }
+}
+
 void Play::play_round() {
   const RoundPlan plan = planner_.plan();
   if (plan.sequences.empty() != planner_.idle()) fault("empty plan while there is work");
   if (plan.sequences.empty()) return;
   note_plan(plan);
   check_progress(plan);
+  check_drafts(plan);
   std::vector<uint64_t> poisoned;
   if (chance(scenario_.fail_percent)) {
     poisoned.push_back(

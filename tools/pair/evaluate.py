@@ -34,8 +34,9 @@ def losses(target, draft, windows, rows=8):
 
 
 @torch.no_grad()
-def sample_windows(target, windows, count, length, end_of_text, rows=64):
+def sample_windows(target, windows, count, length, end_of_text):
     """The target's own text at temperature 1 after chat prompts, as [count, length] windows."""
+    rows = min(64, count)
     out = []
     while sum(len(o) for o in out) < count:
         prompts = windows.prompts(rows)
@@ -71,25 +72,28 @@ PROMPTS = [
 @torch.no_grad()
 def agreement(target, draft, tokenizer, temperature, rounds):
     """Overlap (or equality of the first choice at temperature 0) along the target's own text."""
-    scores, texts_out = [], []
+    scores, samples = [], []
     stops = [tokenizer.convert_tokens_to_ids(t) for t in (texts.END, texts.END_OF_TEXT)]
-    how = ({"do_sample": True, "temperature": temperature, "top_k": 0} if temperature > 0
+    how = ({"do_sample": True, "temperature": temperature, "top_k": 0,
+            "num_return_sequences": rounds} if temperature > 0
            else {"do_sample": False, "temperature": None})
-    for prompt in PROMPTS * rounds:
+    for prompt in PROMPTS:
         rendered = tokenizer.apply_chat_template(
             [{"role": "user", "content": prompt}], tokenize=False, add_generation_prompt=True)
         ids = tokenizer(rendered, return_tensors="pt", add_special_tokens=False).input_ids
-        full = target.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=250,
+        full = target.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=220,
                                eos_token_id=stops, pad_token_id=stops[1], **how)
-        own = slice(ids.shape[1] - 1, full.shape[1] - 1)
-        logits = [model(full).logits[0, own].float() for model in (target, draft)]
-        if temperature > 0:
-            prob = [(l / temperature).softmax(-1) for l in logits]
-            scores.append(torch.minimum(*prob).sum(-1))
-        else:
-            scores.append((logits[0].argmax(-1) == logits[1].argmax(-1)).float())
-        texts_out.append((prompt, tokenizer.decode(full[0, ids.shape[1]:]), len(scores[-1])))
-    return torch.cat(scores), texts_out
+        logits = [model(full).logits.float() for model in (target, draft)]
+        for row, tokens in enumerate(full.tolist()):
+            end = next((i + 1 for i in range(ids.shape[1], len(tokens)) if tokens[i] in stops),
+                       len(tokens))
+            pair = [l[row, ids.shape[1] - 1 : end - 1] for l in logits]
+            if temperature > 0:
+                scores.append(torch.minimum(*((l / temperature).softmax(-1) for l in pair)).sum(-1))
+            else:
+                scores.append((pair[0].argmax(-1) == pair[1].argmax(-1)).float())
+            samples.append((prompt, tokenizer.decode(tokens[ids.shape[1] : end]), len(scores[-1])))
+    return torch.cat(scores), samples
 
 
 @torch.no_grad()
@@ -99,7 +103,7 @@ def losses_by_position(target, draft, books, tokenizer, n_positions):
     for name in sorted(books):
         ids = tokenizer.encode("\n\n".join("\n\n".join(b) for b in books[name][1])).ids
         rows += [ids[s : s + n_positions] for s in range(0, len(ids) - n_positions, n_positions)]
-    rows = torch.tensor(rows[:24])
+    rows = torch.tensor(rows[:16])
     sums = torch.zeros(3, n_positions - 1)
     for row in rows.split(2):
         logits = [model(row).logits[:, :-1].float() for model in (target, draft)]
@@ -132,10 +136,10 @@ def evaluate_folders(args):
     for start, values in losses_by_position(target, draft, books, raw, 1024):
         print(f"positions {start}-{start + 127}: target loss {values[0]:.3f}, draft loss "
               f"{values[1]:.3f}, overlap {values[2]:.3f}")
-    for temperature, rounds in ((1.0, 3), (0.7, 3), (0.0, 1)):
+    for temperature, rounds in ((1.0, 4), (0.7, 2), (0.0, 1)):
         scores, samples = agreement(target, draft, tokenizer, temperature, rounds)
         error = scores.std().item() / len(scores) ** 0.5
         print(f"temperature {temperature}: mean agreement {scores.mean().item():.4f} "
               f"(standard error {error:.4f}) over {len(scores)} tokens of the target's own text")
-        for prompt, text, length in samples[: 16 if args.show else 3]:
+        for prompt, text, length in samples[: None if args.show else 3]:
             print(f"  [{length} tokens] {prompt} => {text!r}")

@@ -20,7 +20,7 @@ class Workers:
                 "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=count)
 
     def average_gradients(self, parameters, progress):
-        """Averages gradients in place; returns the mean progress, so that all ranks stop at once."""
+        """Averages gradients in place; returns the mean progress, so that all stop at once."""
         if self.count == 1:
             return progress
         flat = torch.cat([p.grad.flatten() for p in parameters] + [torch.tensor([progress])])
