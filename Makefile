@@ -1,0 +1,24 @@
+# Everything from a fresh Debian 12: each target does its own set-up.
+#   make build   the program, at build/outrider
+#   make demo    the embedded pair under mpirun: 2 target ranks, 1 draft rank, one request
+#   make test    the whole test suite, warnings as errors
+.PHONY: build demo test setup clean
+
+build: setup
+	cmake --preset cpu
+	cmake --build build --target outrider
+
+demo: build
+	python3 tools/demo.py
+
+test: setup
+	cmake --preset cpu
+	cmake --build build
+	tools/python_for_tests.sh build/venv
+	ctest --test-dir build --output-on-failure
+
+setup:
+	tools/setup.sh
+
+clean:
+	rm -rf build build-*
