@@ -9,7 +9,7 @@
 namespace outrider::testing {
 namespace {
 
-constexpr uint32_t kNumScenarios = 20000;
+constexpr uint32_t kNumScenarios = 10000;
 
 std::string joined(const std::vector<std::string>& lines) {
   std::string text;
@@ -33,7 +33,7 @@ TEST(PlannerRandom, EveryPromiseHoldsInEveryScenario) {
   // The scenarios must reach what they are meant to test.
   EXPECT_GT(total.num_preemptions, 1000u);
   EXPECT_GT(total.num_chunks, 10000u);
-  EXPECT_GT(total.num_tokens, 100000u);
+  EXPECT_GT(total.num_tokens, 50000u);
   EXPECT_GT(total.num_draft_tokens, 20000u);
   EXPECT_GT(total.num_accepted, 10000u);
   EXPECT_LT(total.num_accepted, total.num_draft_tokens);
