@@ -36,6 +36,7 @@ bool CallEventStream::next(std::string* out) {
     }
     if (generation_->done()) append_end(out);
   } catch (const ApiError& error) {
+    append_deltas(out);  // what had come before it
     *out += sse_event(error_json({error.status(), error.what(), error.param(), error.code()}));
     ended_ = true;
   }

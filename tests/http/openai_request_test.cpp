@@ -1,0 +1,286 @@
+// Bodies of the two generation endpoints: defaults, every range, what is refused and with which
+// param.
+#include "http/openai_request.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "http/api_error.h"
+
+namespace outrider {
+namespace {
+
+class OpenAiRequest : public ::testing::Test {
+ protected:
+  OpenAiRequest() {
+    info.served_model_name = "m";
+    info.model_root = "/models/m";
+    info.max_model_len = 100;
+    info.vocab_size = 50;
+  }
+
+  // `fields` are added to a minimal body.
+  CompletionCall completion(const std::string& fields) {
+    return read_completion_call("{\"prompt\":\"a\"" + (fields.empty() ? "" : "," + fields) + "}",
+                                {info, defaults, limits, end_ids});
+  }
+  CompletionCall chat(const std::string& fields,
+                      const std::string& messages = R"([{"role":"user","content":"hi"}])") {
+    return read_chat_call("{\"messages\":" + messages + (fields.empty() ? "" : "," + fields) + "}",
+                          {info, defaults, limits, end_ids});
+  }
+
+  template <typename Action>
+  std::string fault(const Action& action, int status = 400) {
+    try {
+      action();
+    } catch (const ApiError& error) {
+      EXPECT_EQ(error.status(), status) << error.what();
+      EXPECT_FALSE(std::string(error.what()).empty());
+      return error.param();
+    }
+    return "accepted";
+  }
+  std::string completion_fault(const std::string& fields) {
+    return fault([&] { completion(fields); });
+  }
+  std::string chat_fault(const std::string& fields) {
+    return fault([&] { chat(fields); });
+  }
+  std::string messages_fault(const std::string& messages) {
+    return fault([&] { chat("", messages); });
+  }
+
+  EngineInfo info;
+  GenerationDefaults defaults;
+  CallLimits limits;
+  std::vector<int32_t> end_ids = {7, 9};
+};
+
+TEST_F(OpenAiRequest, Defaults) {
+  const CompletionCall call = completion("");
+  EXPECT_EQ(call.params.temperature, 1.0f);
+  EXPECT_EQ(call.params.top_p, 1.0f);
+  EXPECT_EQ(call.params.num_logprobs, -1);
+  EXPECT_EQ(call.params.stop_token_ids, end_ids);
+  EXPECT_EQ(call.params.max_draft_len, -1);
+  EXPECT_FALSE(call.params.seed);
+  EXPECT_FALSE(call.max_tokens);
+  EXPECT_TRUE(call.add_special_tokens);
+  EXPECT_FALSE(chat("").add_special_tokens);
+  EXPECT_EQ(call.num_choices, 1);
+}
+
+TEST_F(OpenAiRequest, GenerationConfigFillsWhatIsLeftOut) {
+  defaults.temperature = 0.6f;
+  defaults.top_k = 20;
+  defaults.top_p = 0.9f;
+  defaults.min_p = 0.1f;
+  defaults.repetition_penalty = 1.1f;
+  const SamplingParams left_out = completion("\"temperature\":null").params;
+  EXPECT_EQ(left_out.temperature, 0.6f);
+  EXPECT_EQ(left_out.top_k, 20);
+  EXPECT_EQ(left_out.top_p, 0.9f);
+  EXPECT_EQ(left_out.min_p, 0.1f);
+  EXPECT_EQ(left_out.repetition_penalty, 1.1f);
+  const SamplingParams given =
+      completion(R"("temperature":0,"top_k":-1,"top_p":1,"min_p":0,"repetition_penalty":1)").params;
+  EXPECT_EQ(given.temperature, 0.0f);
+  EXPECT_EQ(given.top_k, 0);
+  EXPECT_EQ(given.top_p, 1.0f);
+  EXPECT_EQ(given.min_p, 0.0f);
+  EXPECT_EQ(given.repetition_penalty, 1.0f);
+}
+
+TEST_F(OpenAiRequest, RangesNameTheirParameter) {
+  for (const char* pair : {"temperature:-0.1",
+                           "temperature:2.1",
+                           "temperature:true",
+                           "temperature:\"1\"",
+                           "top_p:0",
+                           "top_p:1.1",
+                           "top_p:-1",
+                           "top_k:-2",
+                           "top_k:1.5",
+                           "min_p:-0.1",
+                           "min_p:1.1",
+                           "repetition_penalty:0",
+                           "repetition_penalty:-1",
+                           "presence_penalty:2.1",
+                           "frequency_penalty:-2.1",
+                           "seed:1.5",
+                           "seed:\"1\"",
+                           "seed:1e30",
+                           "n:0",
+                           "n:9",
+                           "n:-1",
+                           "n:true",
+                           "max_tokens:0",
+                           "max_tokens:-1",
+                           "max_tokens:1e3",
+                           "max_tokens:99999999999",
+                           "min_tokens:-1",
+                           "logprobs:21",
+                           "logprobs:-1",
+                           "logprobs:true",
+                           "logprobs:\"x\"",
+                           "stream:1",
+                           "echo:\"yes\"",
+                           "stop:[1]",
+                           "stop:5",
+                           "stop:\"\"",
+                           "stop_token_ids:[50]",
+                           "stop_token_ids:[-1]",
+                           "stop_token_ids:5",
+                           "logit_bias:[]",
+                           "priority:1.5",
+                           "truncate_prompt_tokens:0",
+                           "truncate_prompt_tokens:101",
+                           "ignore_eos:0",
+                           "user:5"}) {
+    const std::string text = pair;
+    const size_t colon = text.find(':');
+    const std::string name = text.substr(0, colon);
+    EXPECT_EQ(completion_fault("\"" + name + "\":" + text.substr(colon + 1)), name) << pair;
+  }
+  EXPECT_EQ(chat_fault(R"("logprobs":true,"top_logprobs":21)"), "top_logprobs");
+  EXPECT_EQ(chat_fault(R"("top_logprobs":2)"), "top_logprobs");
+  EXPECT_EQ(chat_fault(R"("logprobs":5)"), "logprobs");
+  EXPECT_EQ(chat_fault(R"("max_completion_tokens":0)"), "max_completion_tokens");
+  EXPECT_EQ(completion_fault(R"("max_tokens":4,"min_tokens":5)"), "min_tokens");
+}
+
+TEST_F(OpenAiRequest, LogitBias) {
+  const SamplingParams params = completion(R"("logit_bias":{"10":-100,"2":100,"0":0.5})").params;
+  const std::vector<std::pair<int32_t, float>> expected = {{0, 0.5f}, {2, 100.f}, {10, -100.f}};
+  EXPECT_EQ(params.logit_bias, expected);
+  for (const char* bias : {R"({"50":1})",
+                           R"({"-1":1})",
+                           R"({"01":1})",
+                           R"({"x":1})",
+                           R"({"":1})",
+                           R"({"99999999999999":1})",
+                           R"({"1.0":1})"}) {
+    EXPECT_EQ(completion_fault(std::string("\"logit_bias\":") + bias), "logit_bias") << bias;
+  }
+  EXPECT_EQ(completion_fault(R"("logit_bias":{"1":101})"), "logit_bias.1");
+  EXPECT_EQ(completion_fault(R"("logit_bias":{"1":"5"})"), "logit_bias.1");
+}
+
+TEST_F(OpenAiRequest, Stops) {
+  EXPECT_EQ(completion(R"("stop":"x")").stop, std::vector<std::string>{"x"});
+  EXPECT_EQ(completion(R"("stop":["x","y"])").stop.size(), 2u);
+  const CompletionCall call = completion(R"("stop_token_ids":[9,3])");
+  EXPECT_EQ(call.params.stop_token_ids, (std::vector<int32_t>{3, 7, 9}));
+  EXPECT_EQ(call.user_stop_token_ids, (std::vector<int32_t>{9, 3}));
+  EXPECT_EQ(completion(R"("stop_token_ids":[3],"ignore_eos":true)").params.stop_token_ids,
+            std::vector<int32_t>{3});
+  std::string many = "\"a\"";
+  for (int i = 0; i < 16; ++i) many += ",\"a\"";
+  EXPECT_EQ(completion_fault("\"stop\":[" + many + "]"), "stop");
+  EXPECT_EQ(completion_fault("\"stop\":\"" + std::string(257, 'a') + "\""), "stop");
+}
+
+TEST_F(OpenAiRequest, SpeculationOfARequest) {
+  EXPECT_EQ(completion(R"("speculative":{"enabled":false})").params.max_draft_len, 0);
+  EXPECT_EQ(completion(R"("speculative":{"num_speculative_tokens":3})").params.max_draft_len, 3);
+  EXPECT_EQ(completion(R"("speculative":{"enabled":true})").params.max_draft_len, -1);
+  EXPECT_EQ(completion(R"("speculative":{"verify_mode":"coupled"})").params.verify_mode,
+            VerifyMode::kCoupled);
+  EXPECT_EQ(completion(R"("speculative":{"verify_mode":"standard"})").params.verify_mode,
+            VerifyMode::kStandard);
+  EXPECT_EQ(completion_fault(R"("speculative":{"verify_mode":"x"})"), "speculative.verify_mode");
+  EXPECT_EQ(completion_fault(R"("speculative":{"k":1})"), "speculative.k");
+  EXPECT_EQ(completion_fault(R"("speculative":true)"), "speculative");
+}
+
+TEST_F(OpenAiRequest, SeedsKeepAllTheirBits) {
+  EXPECT_EQ(completion("\"seed\":-1").params.seed, ~0ull);
+  EXPECT_EQ(completion("\"seed\":9223372036854775807").params.seed, 9223372036854775807ull);
+}
+
+TEST_F(OpenAiRequest, WhatIsKnownButNotDoneIsRefused) {
+  EXPECT_EQ(completion_fault(R"("suffix":"x")"), "suffix");
+  EXPECT_EQ(completion_fault(R"("best_of":2)"), "best_of");
+  EXPECT_EQ(completion_fault(R"("use_beam_search":true)"), "use_beam_search");
+  EXPECT_EQ(completion_fault(R"("guided_json":{"a":1})"), "guided_json");
+  EXPECT_EQ(completion_fault(R"("response_format":{"type":"json_object"})"), "response_format");
+  EXPECT_EQ(chat_fault(R"("tool_choice":"required")"), "tool_choice");
+  EXPECT_EQ(chat_fault(R"("tool_choice":{"type":"function"})"), "tool_choice");
+  EXPECT_EQ(chat_fault(R"("chat_template":"x")"), "chat_template");
+  EXPECT_EQ(chat_fault(R"("continue_final_message":true)"), "continue_final_message");
+  EXPECT_EQ(chat_fault(R"("functions":[{"name":"f"}])"), "functions");
+  EXPECT_EQ(chat_fault(R"("echo":true)"), "echo");
+  EXPECT_EQ(completion_fault(R"("stream_options":{"include_usage":true})"), "stream_options");
+  // Off is fine.
+  completion(
+      R"("suffix":null,"best_of":1,"use_beam_search":false,"response_format":{"type":"text"})");
+  chat(R"("tool_choice":"auto","functions":[],"continue_final_message":false)");
+}
+
+TEST_F(OpenAiRequest, UnknownFieldsAreCountedOrRefused) {
+  EXPECT_EQ(completion(R"("foo":1,"bar":2)").num_unknown_fields, 2u);
+  EXPECT_EQ(completion(R"("user":"u","metadata":{})").num_unknown_fields, 0u);
+  limits.strict_params = true;
+  EXPECT_EQ(completion_fault(R"("foo":1)"), "foo");
+}
+
+TEST_F(OpenAiRequest, ModelName) {
+  completion(R"("model":"m")");
+  completion(R"("model":"/models/m")");
+  EXPECT_EQ(fault([&] { completion(R"("model":"other")"); }, 404), "model");
+  EXPECT_EQ(completion_fault(R"("model":5)"), "model");
+}
+
+TEST_F(OpenAiRequest, ChatMessagesBecomeTemplateInputs) {
+  const auto inputs = [&](const std::string& messages, const std::string& fields = "") {
+    return nlohmann::json::parse(chat(fields, messages).template_inputs);
+  };
+  const auto joined = inputs(
+      R"([{"role":"developer","content":"s"},{"role":"user","name":"Al","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]}])");
+  EXPECT_EQ(joined["messages"][0]["role"], "system");
+  EXPECT_EQ(joined["messages"][1]["content"], "a\nb");
+  EXPECT_EQ(joined["messages"][1]["name"], "Al");
+  EXPECT_EQ(joined["add_generation_prompt"], true);
+  EXPECT_FALSE(joined.contains("tools"));
+  const auto tools = inputs(
+      R"([{"role":"assistant","content":null,"tool_calls":[{"id":"c1","type":"function","function":{"name":"f","arguments":"{\"x\":1}"}}]},{"role":"tool","tool_call_id":"c1","content":"r"}])",
+      R"("tools":[{"type":"function","function":{"name":"f"}}],"chat_template_kwargs":{"enable_thinking":false})");
+  EXPECT_EQ(tools["messages"][0]["tool_calls"][0]["function"]["arguments"]["x"], 1);
+  EXPECT_TRUE(tools["messages"][0]["content"].is_null());
+  EXPECT_EQ(tools["messages"][1]["tool_call_id"], "c1");
+  EXPECT_EQ(tools["tools"][0]["function"]["name"], "f");
+  EXPECT_EQ(tools["enable_thinking"], false);
+}
+
+TEST_F(OpenAiRequest, BadMessages) {
+  EXPECT_EQ(messages_fault("[]"), "messages");
+  EXPECT_EQ(messages_fault("null"), "messages");
+  EXPECT_EQ(messages_fault("\"hi\""), "messages");
+  EXPECT_EQ(messages_fault("[5]"), "messages");
+  EXPECT_EQ(messages_fault(R"([{"role":"king","content":"x"}])"), "messages[0].role");
+  EXPECT_EQ(messages_fault(R"([{"content":"x"}])"), "messages[0].role");
+  EXPECT_EQ(messages_fault(R"([{"role":"user"}])"), "messages[0].content");
+  EXPECT_EQ(messages_fault(R"([{"role":"user","content":5}])"), "messages[0].content");
+  EXPECT_EQ(messages_fault(R"([{"role":"assistant","content":null}])"), "messages[0].content");
+  EXPECT_EQ(
+      messages_fault(
+          R"([{"role":"user","content":[{"type":"image_url","image_url":{"url":"http://x"}}]}])"),
+      "messages[0].content[0]");
+  EXPECT_EQ(messages_fault(R"([{"role":"assistant","tool_calls":[{"id":"x"}]}])"),
+            "messages[0].tool_calls[0].function");
+}
+
+TEST_F(OpenAiRequest, TemplateSwitchesArePlainAndOurOwnStay) {
+  EXPECT_EQ(chat_fault(R"("chat_template_kwargs":{"messages":"x"})"),
+            "chat_template_kwargs.messages");
+  EXPECT_EQ(chat_fault(R"("chat_template_kwargs":{"bos_token":"x"})"),
+            "chat_template_kwargs.bos_token");
+  EXPECT_EQ(chat_fault(R"("chat_template_kwargs":{"a":[1]})"), "chat_template_kwargs.a");
+  EXPECT_EQ(chat_fault("\"chat_template_kwargs\":{\"a\":\"" + std::string(300, 'x') + "\"}"),
+            "chat_template_kwargs.a");
+}
+
+}  // namespace
+}  // namespace outrider

@@ -1,0 +1,187 @@
+// The strict head reader: what passes, what is refused and how, and that no bytes make it
+// misbehave.
+#include "http/request_head.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace outrider {
+namespace {
+
+const ConnectionLimits kLimits;
+
+// Status of the refusal, or 0 when the head is fine.
+int refusal(const std::string& bytes) {
+  size_t scanned = 0;
+  const HeadScan scan = scan_head(bytes, kLimits, &scanned);
+  if (scan.fault) return scan.fault->status;
+  if (scan.head_bytes == 0) return -1;
+  const HeadResult result = parse_head(bytes.substr(0, scan.head_bytes), kLimits);
+  return result.head ? 0 : result.fault.status;
+}
+
+std::string with(const std::string& header) {
+  return "POST /v1/completions HTTP/1.1\r\nHost: x\r\n" + header + "\r\n\r\n";
+}
+
+TEST(RequestHead, ParsesAPlainHead) {
+  const std::string bytes =
+      "POST /v1/models/a%2Fb?x=%0d HTTP/1.1\r\nHOST: localhost\r\nContent-Length: 12 \r\n"
+      "X-A:\t v \r\nX-A: w\r\n\r\nrest";
+  size_t scanned = 0;
+  const HeadScan scan = scan_head(bytes, kLimits, &scanned);
+  ASSERT_FALSE(scan.fault);
+  EXPECT_EQ(bytes.substr(scan.head_bytes), "rest");
+  const HeadResult result = parse_head(bytes.substr(0, scan.head_bytes), kLimits);
+  ASSERT_TRUE(result.head) << result.fault.sentence;
+  EXPECT_EQ(result.head->method, "POST");
+  EXPECT_EQ(result.head->path, "/v1/models/a/b");
+  EXPECT_EQ(result.head->content_length, 12u);
+  EXPECT_EQ(result.head->header("host"), "localhost");
+  EXPECT_EQ(result.head->header("x-a"), "v");
+  EXPECT_TRUE(result.head->keep_alive);
+}
+
+TEST(RequestHead, NeedsMoreUntilTheEmptyLine) {
+  const std::string bytes = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
+  size_t scanned = 0;
+  for (size_t size = 0; size < bytes.size(); ++size) {
+    const HeadScan scan = scan_head(std::string_view(bytes).substr(0, size), kLimits, &scanned);
+    EXPECT_FALSE(scan.fault) << size;
+    EXPECT_EQ(scan.head_bytes, 0u) << size;
+  }
+  EXPECT_EQ(scan_head(bytes, kLimits, &scanned).head_bytes, bytes.size());
+}
+
+TEST(RequestHead, RefusesAmbiguousFraming) {
+  EXPECT_EQ(refusal(with("Content-Length: 5")), 0);
+  EXPECT_EQ(refusal(with("Content-Length: 5\r\nContent-Length: 5")), 400);
+  EXPECT_EQ(refusal(with("Content-Length: 5\r\ncontent-length: 6")), 400);
+  for (const char* length : {"5, 5", "+5", "-1", "0x5", "", "5 5", "1e3", "5;"}) {
+    EXPECT_EQ(refusal(with(std::string("Content-Length: ") + length)), 400) << length;
+  }
+  EXPECT_EQ(refusal(with("Content-Length: 99999999999999999999999")), 413);
+  EXPECT_EQ(refusal(with("Content-Length: 8388609")), 413);
+  EXPECT_EQ(refusal(with("Content-Length: 8388608")), 0);
+  EXPECT_EQ(refusal(with("Transfer-Encoding: chunked")), 501);
+  EXPECT_EQ(refusal(with("Transfer-Encoding: chunked\r\nContent-Length: 5")), 400);
+  EXPECT_EQ(refusal(with("Content-Encoding: gzip\r\nContent-Length: 5")), 415);
+  EXPECT_EQ(refusal(with("Content-Encoding: identity\r\nContent-Length: 5")), 0);
+  EXPECT_EQ(refusal(with("Expect: 200-ok")), 417);
+  EXPECT_EQ(refusal(with("Host: y")), 400);
+}
+
+TEST(RequestHead, RefusesBadBytes) {
+  EXPECT_EQ(refusal("GET / HTTP/1.1\nHost: x\n\n"), 400);
+  EXPECT_EQ(refusal("GET / HTTP/1.1\r\nHost: x\r\nA: b\rC: d\r\n\r\n"), 400);
+  EXPECT_EQ(refusal("\r\nGET / HTTP/1.1\r\nHost: x\r\n\r\n"), 400);
+  EXPECT_EQ(refusal(with(std::string("A: b\0c", 6))), 400);
+  EXPECT_EQ(refusal(with("A: b\x01")), 400);
+  EXPECT_EQ(refusal(with("A: b\r\n folded")), 400);
+  EXPECT_EQ(refusal(with(" A: b")), 400);
+  EXPECT_EQ(refusal(with("A : b")), 400);
+  EXPECT_EQ(refusal(with(": b")), 400);
+  EXPECT_EQ(refusal(with("A\xff: b")), 400);
+  EXPECT_EQ(refusal(with("no colon")), 400);
+  EXPECT_EQ(refusal(with("A: caf\xc3\xa9")), 0);
+}
+
+TEST(RequestHead, RefusesBadRequestLines) {
+  const auto line = [](const std::string& text) { return refusal(text + "\r\nHost: x\r\n\r\n"); };
+  EXPECT_EQ(line("GET / HTTP/1.1"), 0);
+  EXPECT_EQ(line("GET / HTTP/1.0"), 0);
+  EXPECT_EQ(line("GET /"), 400);
+  EXPECT_EQ(line("GET  / HTTP/1.1"), 400);
+  EXPECT_EQ(line("GET / x HTTP/1.1"), 400);
+  EXPECT_EQ(line("GET / HTTP/2.0"), 505);
+  EXPECT_EQ(line("PRI * HTTP/2.0"), 505);
+  EXPECT_EQ(line("GET / http/1.1"), 400);
+  EXPECT_EQ(line("GET http://x/ HTTP/1.1"), 400);
+  EXPECT_EQ(line("OPTIONS * HTTP/1.1"), 400);
+  EXPECT_EQ(line("GET /a%0d%0aX HTTP/1.1"), 400);
+  EXPECT_EQ(line("GET /a%00 HTTP/1.1"), 400);
+  EXPECT_EQ(line("GET /a%zz HTTP/1.1"), 400);
+  EXPECT_EQ(line("GET /a%2 HTTP/1.1"), 400);
+  EXPECT_EQ(line("G(T / HTTP/1.1"), 400);
+  EXPECT_EQ(line(std::string(17, 'G') + " / HTTP/1.1"), 400);
+  EXPECT_EQ(line("GET /" + std::string(9000, 'a') + " HTTP/1.1"), 414);
+  EXPECT_EQ(refusal("GET / HTTP/1.1\r\n\r\n"), 400);  // no Host
+  EXPECT_EQ(refusal("GET / HTTP/1.0\r\n\r\n"), 0);
+}
+
+TEST(RequestHead, LimitsSizeAndCount) {
+  std::string many;
+  for (int i = 0; i < 63; ++i) many += "A: b\r\n";
+  EXPECT_EQ(refusal("GET / HTTP/1.1\r\nHost: x\r\n" + many + "\r\n"), 0);
+  EXPECT_EQ(refusal("GET / HTTP/1.1\r\nHost: x\r\nA: b\r\n" + many + "\r\n"), 431);
+  EXPECT_EQ(refusal(with("A: " + std::string(40'000, 'a'))), 431);
+  // Refused before the end has come.
+  EXPECT_EQ(refusal("GET /" + std::string(9000, 'a')), 414);
+  EXPECT_EQ(refusal("GET / HTTP/1.1\r\nA: " + std::string(40'000, 'a')), 431);
+}
+
+TEST(RequestHead, ConnectionHeader) {
+  const auto keeps = [](const std::string& version, const std::string& header) {
+    const std::string bytes = "GET / HTTP/" + version + "\r\nHost: x\r\n" + header + "\r\n";
+    return parse_head(bytes, kLimits).head->keep_alive;
+  };
+  EXPECT_TRUE(keeps("1.1", ""));
+  EXPECT_FALSE(keeps("1.1", "Connection: Close\r\n"));
+  EXPECT_FALSE(keeps("1.0", ""));
+  EXPECT_TRUE(keeps("1.0", "Connection: keep-alive\r\n"));
+}
+
+// Mutations of real heads and plain noise: never a crash, never an accepted head with a control
+// character, and the verdict does not depend on how the bytes were cut.
+TEST(RequestHead, SurvivesMutations) {
+  std::mt19937 random(20261120);
+  const std::string good = with("Content-Length: 5\r\nAuthorization: Bearer abc\r\nX-B: c");
+  const std::string alphabet("\r\n\0 :%/aA1\t\xff,;", 16);
+  size_t num_accepted = 0;
+  size_t num_refused = 0;
+  for (int round = 0; round < 60'000; ++round) {
+    std::string bytes = good;
+    const int num_edits = 1 + static_cast<int>(random() % 4);
+    for (int edit = 0; edit < num_edits; ++edit) {
+      const size_t at = random() % bytes.size();
+      const char c = alphabet[random() % alphabet.size()];
+      switch (random() % 3) {
+        case 0:
+          bytes[at] = c;
+          break;
+        case 1:
+          bytes.insert(at, 1, c);
+          break;
+        default:
+          bytes.erase(at, 1 + random() % 3);
+          break;
+      }
+      if (bytes.empty()) bytes = good;
+    }
+    const int whole = refusal(bytes);
+    size_t scanned = 0;
+    const size_t cut = random() % (bytes.size() + 1);
+    const HeadScan first = scan_head(std::string_view(bytes).substr(0, cut), kLimits, &scanned);
+    if (!first.fault && first.head_bytes == 0) {
+      const HeadScan second = scan_head(bytes, kLimits, &scanned);
+      if (second.fault) {
+        EXPECT_EQ(second.fault->status, whole);
+      } else if (second.head_bytes == 0) {
+        EXPECT_EQ(whole, -1);
+      }
+    }
+    num_accepted += whole == 0;
+    num_refused += whole > 0;
+    const HeadResult result = parse_head(bytes, kLimits);  // must cope with anything
+    if (!result.head) continue;
+    for (const auto& [name, value] : result.head->headers) {
+      EXPECT_EQ(value.find_first_of(std::string("\r\n\0", 3)), std::string::npos);
+    }
+  }
+  EXPECT_GT(num_accepted, 1000u);
+  EXPECT_GT(num_refused, 1000u);
+}
+
+}  // namespace
+}  // namespace outrider

@@ -1,0 +1,445 @@
+// The real server over loopback sockets, spoken to in bytes: what the guard refuses, slow and
+// leaving clients, keep-alive and pipelining, probes under load, drain.
+#include "http/server.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <random>
+
+#include "runtime/base/error.h"
+#include "tests/http/http_fixture.h"
+
+namespace outrider::testing {
+namespace {
+
+using nlohmann::json;
+using std::chrono::milliseconds;
+
+// A plain blocking client socket.
+class Client {
+ public:
+  explicit Client(int port) : fd_(::socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(port));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(::connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    const timeval patience{10, 0};
+    ::setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+  }
+  ~Client() { close(); }
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
+  void close() {
+    if (fd_ >= 0) ::close(fd_);
+    fd_ = -1;
+  }
+  bool send(const std::string& bytes) {
+    size_t sent = 0;
+    while (sent < bytes.size()) {
+      const ssize_t n = ::send(fd_, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
+      if (n <= 0) return false;
+      sent += static_cast<size_t>(n);
+    }
+    return true;
+  }
+  // Until the text has come, or the end.
+  std::string read_until(const std::string& text) {
+    while (received_.find(text) == std::string::npos) {
+      char chunk[4096];
+      const ssize_t n = ::recv(fd_, chunk, sizeof(chunk), 0);
+      if (n <= 0) break;
+      received_.append(chunk, static_cast<size_t>(n));
+    }
+    return received_;
+  }
+  std::string read_all() { return read_until("never sent by anyone \x01"); }
+  // One response with a Content-Length; the rest stays for the next.
+  std::string read_response() {
+    read_until("\r\n\r\n");
+    const size_t head = received_.find("\r\n\r\n");
+    const size_t field = received_.find("Content-Length: ");
+    if (head == std::string::npos || field == std::string::npos) return received_;
+    const size_t length = std::stoul(received_.substr(field + 16));
+    while (received_.size() < head + 4 + length) {
+      char chunk[4096];
+      const ssize_t n = ::recv(fd_, chunk, sizeof(chunk), 0);
+      if (n <= 0) break;
+      received_.append(chunk, static_cast<size_t>(n));
+    }
+    const std::string response = received_.substr(0, head + 4 + length);
+    received_.erase(0, head + 4 + length);
+    return response;
+  }
+
+ private:
+  int fd_;
+  std::string received_;
+};
+
+int status_of(const std::string& response) {
+  return response.size() > 12 ? std::atoi(response.substr(9, 3).c_str()) : 0;
+}
+
+std::string post_bytes(const std::string& body,
+                       const std::string& headers = "",
+                       const std::string& path = "/v1/completions") {
+  return "POST " + path + " HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" +
+         headers + "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
+}
+
+std::string get_bytes(const std::string& path, const std::string& headers = "") {
+  return "GET " + path + " HTTP/1.1\r\nHost: localhost\r\n" + headers + "\r\n";
+}
+
+class Server : public HttpFixture {
+ protected:
+  void start() {
+    server = std::make_unique<HttpServer>(options, *service, metrics);
+    server->start();
+  }
+  std::string ask(const std::string& bytes) {
+    Client client(server->port());
+    client.send(bytes);
+    return client.read_response();
+  }
+  // Polls; a test that would hang fails after ten seconds.
+  template <typename Condition>
+  bool eventually(const Condition& condition) {
+    for (int i = 0; i < 2000; ++i) {
+      if (condition()) return true;
+      std::this_thread::sleep_for(milliseconds(5));
+    }
+    return false;
+  }
+  void play_endless(milliseconds pause = milliseconds(5)) {
+    play(Script{.tokens = ids_of("abc "), .pause = pause, .endless = true});
+  }
+
+  std::unique_ptr<HttpServer> server;
+};
+
+const char* kEndless = R"({"prompt":"a","max_tokens":500,"stream":true})";
+const char* kEndlessWhole = R"({"prompt":"a","max_tokens":500})";
+
+TEST_F(Server, AnswersAndKeepsTheConnection) {
+  start();
+  Client client(server->port());
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(client.send(post_bytes(R"({"prompt":"abc"})", "X-Request-Id: my-id.1\r\n")));
+    const std::string response = client.read_response();
+    EXPECT_EQ(status_of(response), 200);
+    EXPECT_NE(response.find("X-Request-Id: my-id.1\r\n"), std::string::npos);
+    EXPECT_NE(response.find("\"id\":\"cmpl-my-id.1\""), std::string::npos);
+  }
+  ASSERT_TRUE(client.send(get_bytes("/version", "Connection: close\r\n")));
+  EXPECT_NE(client.read_all().find("Connection: close"), std::string::npos);
+}
+
+TEST_F(Server, PipelinedRequestsAreAnsweredInOrder) {
+  start();
+  Client client(server->port());
+  std::string bytes;
+  for (int i = 0; i < 5; ++i) {
+    bytes += post_bytes(R"({"prompt":"abc"})", "X-Request-Id: n" + std::to_string(i) + "\r\n");
+  }
+  ASSERT_TRUE(client.send(bytes));
+  for (int i = 0; i < 5; ++i) {
+    const std::string response = client.read_response();
+    EXPECT_EQ(status_of(response), 200);
+    EXPECT_NE(response.find("cmpl-n" + std::to_string(i)), std::string::npos) << i;
+  }
+}
+
+TEST_F(Server, StreamsInChunks) {
+  start();
+  Client client(server->port());
+  client.send(post_bytes(R"({"prompt":"abc","stream":true})"));
+  const std::string response = client.read_until("0\r\n\r\n");
+  EXPECT_EQ(status_of(response), 200);
+  EXPECT_NE(response.find("Content-Type: text/event-stream"), std::string::npos);
+  EXPECT_NE(response.find("Transfer-Encoding: chunked"), std::string::npos);
+  EXPECT_NE(response.find("data: [DONE]\n\n"), std::string::npos);
+}
+
+TEST_F(Server, HeadHasNoBody) {
+  start();
+  Client client(server->port());
+  client.send("HEAD /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+  const std::string response = client.read_all();
+  EXPECT_EQ(status_of(response), 200);
+  EXPECT_EQ(response.substr(response.size() - 4), "\r\n\r\n");
+}
+
+TEST_F(Server, RefusesWhatTheGuardKnows) {
+  start();
+  const std::string body = R"({"prompt":"a"})";
+  const auto framed = [&](const std::string& headers) {
+    return "POST /v1/completions HTTP/1.1\r\nHost: x\r\n" + headers + "\r\n" + body;
+  };
+  const std::string length = "Content-Length: " + std::to_string(body.size()) + "\r\n";
+  const std::vector<std::pair<std::string, int>> attacks = {
+      {framed("Transfer-Encoding: chunked\r\n"), 501},
+      {framed("Transfer-Encoding: chunked\r\n" + length), 400},
+      {framed(length + "Content-Length: 1\r\n"), 400},
+      {framed(length + length), 400},
+      {framed("Content-Encoding: gzip\r\n" + length), 415},
+      {framed("Content-Length: 999999999\r\n"), 413},
+      {framed("X: a\r\n b\r\n" + length), 400},
+      {framed("Content-Type: text/plain\r\n" + length), 415},
+      {framed("Origin: http://elsewhere\r\n" + length), 403},
+      {"GET / HTTP/1.1\nHost: x\n\n", 400},
+      {std::string("GET / HTTP/1.1\r\nHost: x\0\r\n\r\n", 28), 400},
+      {"GET /\r\n\r\n", 400},
+      {"GET /" + std::string(9000, 'a'), 414},
+      {"GET / HTTP/1.1\r\nA: " + std::string(40'000, 'a'), 431},
+  };
+  for (const auto& [bytes, status] : attacks) {
+    const std::string response = ask(bytes);
+    EXPECT_EQ(status_of(response), status) << bytes.substr(0, 80);
+    EXPECT_NE(response.find("\"error\":{\"message\""), std::string::npos);
+  }
+  EXPECT_TRUE(engine.submitted().empty());
+  EXPECT_EQ(status_of(ask(post_bytes(body))), 200);  // and goes on
+}
+
+TEST_F(Server, HeadersAreNotDecodedOrShadowed) {
+  options.api_keys = {"secret"};
+  start();
+  // Were header values percent-decoded, this would be the key.
+  EXPECT_EQ(status_of(ask(get_bytes("/v1/models", "X-Api-Key: %73ecret\r\n"))), 401);
+  const std::string response = ask(get_bytes("/v1/models",
+                                             "X-Api-Key: secret\r\nREMOTE_ADDR: 9.9.9.9\r\n"
+                                             "X-Request-Id: a%0d%0aSet-Cookie: x\r\n"));
+  EXPECT_EQ(status_of(response), 200);
+  EXPECT_EQ(response.find("Set-Cookie"), std::string::npos);
+  EXPECT_EQ(response.find("9.9.9.9"), std::string::npos);
+}
+
+TEST_F(Server, KeysGuardAllButProbes) {
+  options.api_keys = {"k1", "k2"};
+  start();
+  const std::string refused = ask(post_bytes(R"({"prompt":"a"})"));
+  EXPECT_EQ(status_of(refused), 401);
+  EXPECT_NE(refused.find("authentication_error"), std::string::npos);
+  EXPECT_EQ(status_of(ask(post_bytes(R"({"prompt":"a"})", "Authorization: Bearer k2\r\n"))), 200);
+  EXPECT_EQ(status_of(ask(post_bytes(R"({"prompt":"a"})", "Authorization: Bearer k\r\n"))), 401);
+  for (const char* path : {"/v1/models", "/tokenize", "/version", "/server_info", "/nowhere"}) {
+    EXPECT_EQ(status_of(ask(get_bytes(path))), 401) << path;
+  }
+  for (const char* path : {"/health", "/livez", "/readyz", "/metrics"}) {
+    EXPECT_EQ(status_of(ask(get_bytes(path))), 200) << path;
+  }
+}
+
+TEST_F(Server, CrossOriginOnlyWhenAllowed) {
+  options.cors_origins = {"http://ui.example"};
+  start();
+  const std::string preflight =
+      ask("OPTIONS /v1/completions HTTP/1.1\r\nHost: x\r\nOrigin: http://ui.example\r\n\r\n");
+  EXPECT_EQ(status_of(preflight), 204);
+  EXPECT_NE(preflight.find("Access-Control-Allow-Origin: http://ui.example"), std::string::npos);
+  const std::string other = ask(post_bytes(R"({"prompt":"a"})", "Origin: http://evil\r\n"));
+  EXPECT_EQ(status_of(other), 403);
+  EXPECT_EQ(other.find("Access-Control"), std::string::npos);
+}
+
+TEST_F(Server, BodiesInManyPieces) {
+  start();
+  Client client(server->port());
+  const std::string bytes = post_bytes(R"({"prompt":"abc"})");
+  for (const char c : bytes) {
+    client.send(std::string(1, c));
+    if (c == '\n') std::this_thread::sleep_for(milliseconds(1));
+  }
+  EXPECT_EQ(status_of(client.read_response()), 200);
+}
+
+TEST_F(Server, ExpectContinue) {
+  start();
+  Client client(server->port());
+  const std::string body = R"({"prompt":"abc"})";
+  client.send(
+      "POST /v1/completions HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\n"
+      "Content-Length: " +
+      std::to_string(body.size()) + "\r\n\r\n");
+  EXPECT_NE(client.read_until("\r\n\r\n").find("HTTP/1.1 100 Continue"), std::string::npos);
+  client.send(body);
+  EXPECT_NE(client.read_until("cmpl-").find("HTTP/1.1 200"), std::string::npos);
+}
+
+TEST_F(Server, SlowHeadsAndBodiesEnd) {
+  options.connection.head_timeout = milliseconds(200);
+  options.connection.body_timeout = milliseconds(300);
+  start();
+  Client head(server->port());
+  head.send("GET / HTTP/1.1\r\nHost:");
+  EXPECT_EQ(status_of(head.read_all()), 408);
+  Client body(server->port());
+  body.send("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{");
+  EXPECT_EQ(status_of(body.read_all()), 408);
+  Client silent(server->port());
+  EXPECT_EQ(silent.read_all(), "");
+}
+
+TEST_F(Server, DrippingBodiesEndByTheirRate) {
+  options.connection.body_grace = milliseconds(200);
+  start();
+  Client client(server->port());
+  client.send("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n{");
+  EXPECT_EQ(status_of(client.read_all()), 408);
+}
+
+TEST_F(Server, ClientLeavesAStream) {
+  play_endless();
+  start();
+  {
+    Client client(server->port());
+    client.send(post_bytes(kEndless));
+    EXPECT_NE(client.read_until("data: ").find("data: "), std::string::npos);
+  }
+  EXPECT_TRUE(eventually([&] { return engine.num_cancelled() == 1 && engine.num_running() == 0; }));
+  EXPECT_TRUE(eventually([&] { return service->num_running() == 0; }));
+}
+
+TEST_F(Server, ClientLeavesAWaitingCall) {
+  play_endless();
+  start();
+  {
+    Client client(server->port());
+    client.send(post_bytes(kEndlessWhole));
+    EXPECT_TRUE(eventually([&] { return engine.num_running() == 1; }));
+  }
+  EXPECT_TRUE(eventually([&] { return engine.num_cancelled() == 1; }));
+}
+
+TEST_F(Server, ClientLeavesWithAPipelinedRequestBehind) {
+  play_endless();
+  start();
+  {
+    Client client(server->port());
+    client.send(post_bytes(kEndlessWhole) + get_bytes("/version"));
+    EXPECT_TRUE(eventually([&] { return engine.num_running() == 1; }));
+  }
+  EXPECT_TRUE(eventually([&] { return engine.num_cancelled() == 1; }));
+}
+
+TEST_F(Server, ClientThatStopsReadingIsCutOff) {
+  options.connection.write_timeout = milliseconds(300);
+  engine.mutable_info().max_model_len = 5'000'000;
+  play(Script{
+      .tokens = ids_of(std::string(20'000, 'x')), .tokens_per_event = 20'000, .endless = true});
+  start();
+  Client client(server->port());
+  client.send(post_bytes(R"({"prompt":"a","max_tokens":4000000,"stream":true,"logprobs":1})"));
+  EXPECT_TRUE(eventually([&] { return engine.num_cancelled() == 1; }));
+}
+
+TEST_F(Server, ProbesAnswerWhileStreamsRun) {
+  play_endless(milliseconds(20));
+  start();
+  std::vector<std::unique_ptr<Client>> streams;
+  for (int i = 0; i < 64; ++i) {
+    streams.push_back(std::make_unique<Client>(server->port()));
+    streams.back()->send(post_bytes(kEndless));
+  }
+  for (auto& stream : streams) stream->read_until("data: ");
+  for (const char* path : {"/health", "/metrics", "/livez", "/v1/models"}) {
+    EXPECT_EQ(status_of(ask(get_bytes(path))), 200) << path;
+  }
+}
+
+TEST_F(Server, ProbesAnswerWhenConnectionsAreUsedUp) {
+  options.connection.max_connections = 4;
+  play_endless(milliseconds(20));
+  start();
+  std::vector<std::unique_ptr<Client>> streams;
+  for (int i = 0; i < 4; ++i) {
+    streams.push_back(std::make_unique<Client>(server->port()));
+    streams.back()->send(post_bytes(kEndless));
+    streams.back()->read_until("data: ");
+  }
+  EXPECT_EQ(status_of(ask(get_bytes("/health"))), 200);
+  EXPECT_EQ(status_of(ask(get_bytes("/metrics"))), 200);
+  EXPECT_EQ(status_of(ask(get_bytes("/v1/models"))), 503);
+  // Silent connections cannot take the probes' places for long either; beyond them all, 503 without
+  // a thread.
+  std::vector<std::unique_ptr<Client>> silent;
+  for (int i = 0; i < 40; ++i) silent.push_back(std::make_unique<Client>(server->port()));
+  EXPECT_TRUE(eventually([&] { return status_of(ask(get_bytes("/health"))) == 200; }));
+}
+
+TEST_F(Server, QueueFullIs429WithRetryAfter) {
+  engine.capacity = 1;
+  play_endless();
+  start();
+  Client busy(server->port());
+  busy.send(post_bytes(kEndless));
+  busy.read_until("data: ");
+  const std::string response = ask(post_bytes(R"({"prompt":"a"})"));
+  EXPECT_EQ(status_of(response), 429);
+  EXPECT_NE(response.find("Retry-After: 1\r\n"), std::string::npos);
+}
+
+TEST_F(Server, DrainLetsRunningCallsEnd) {
+  play(Script{.tokens = ids_of("abcdef"), .pause = milliseconds(50)});
+  start();
+  Client client(server->port());
+  client.send(post_bytes(R"({"prompt":"a","stream":true})"));
+  client.read_until("data: ");
+  EXPECT_TRUE(server->stop(milliseconds(10'000)));
+  EXPECT_NE(client.read_all().find("data: [DONE]"), std::string::npos);
+}
+
+TEST_F(Server, DrainCutsWhatDoesNotEnd) {
+  play_endless();
+  start();
+  Client streaming(server->port());
+  streaming.send(post_bytes(kEndless));
+  streaming.read_until("data: ");
+  Client waiting(server->port());
+  waiting.send(post_bytes(kEndlessWhole));
+  EXPECT_TRUE(eventually([&] { return engine.num_running() == 2; }));
+  std::thread stopper([&] { EXPECT_FALSE(server->stop(milliseconds(300))); });
+  EXPECT_TRUE(eventually([&] { return status_of(ask(get_bytes("/readyz"))) == 503; }));
+  EXPECT_EQ(status_of(ask(post_bytes(R"({"prompt":"a"})"))), 503);
+  EXPECT_NE(streaming.read_all().find("data: {\"error\":{"), std::string::npos);
+  EXPECT_EQ(status_of(waiting.read_all()), 503);
+  stopper.join();
+  EXPECT_EQ(engine.num_cancelled(), 2u);
+}
+
+TEST_F(Server, TwoServersDoNotShareAPort) {
+  start();
+  HttpOptions same = options;
+  same.port = server->port();
+  HttpServer second(same, *service, metrics);
+  EXPECT_THROW(second.start(), Error);
+}
+
+TEST_F(Server, NoiseDoesNotStopIt) {
+  options.connection.head_timeout = milliseconds(50);
+  options.connection.body_timeout = milliseconds(50);
+  start();
+  std::mt19937 random(99);
+  const std::string good = post_bytes(R"({"prompt":"abc","stream":true})");
+  for (int round = 0; round < 200; ++round) {
+    std::string bytes = good;
+    for (size_t edits = random() % 8 + 1; edits > 0; --edits) {
+      bytes[random() % bytes.size()] = static_cast<char>(random() % 256);
+    }
+    Client client(server->port());
+    client.send(bytes.substr(0, random() % (bytes.size() + 1)));
+    if (random() % 4 == 0) client.read_until("HTTP/1.1");
+  }
+  EXPECT_EQ(status_of(ask(get_bytes("/health"))), 200);
+  EXPECT_TRUE(eventually([&] { return engine.num_running() == 0; }));
+}
+
+}  // namespace
+}  // namespace outrider::testing

@@ -1,0 +1,476 @@
+// The OpenAI API over a fake engine, without a transport: shapes, equality of streams and answers,
+// usage, errors, cancelling, limits, drain.
+#include "tests/http/http_fixture.h"
+
+namespace outrider::testing {
+namespace {
+
+using nlohmann::json;
+
+using Service = HttpFixture;
+
+std::string error_of(const json& body) { return body["error"]["message"]; }
+
+TEST_F(Service, CompletionShape) {
+  const json out = post_json("/v1/completions", R"({"prompt":"abc","model":"test-model"})");
+  EXPECT_EQ(out["object"], "text_completion");
+  EXPECT_EQ(out["id"], "cmpl-fixed");
+  EXPECT_EQ(out["model"], "test-model");
+  EXPECT_TRUE(out["created"].is_number_integer());
+  ASSERT_EQ(out["choices"].size(), 1u);
+  EXPECT_EQ(out["choices"][0]["index"], 0);
+  EXPECT_TRUE(out["choices"][0]["logprobs"].is_null());
+  EXPECT_EQ(out["choices"][0]["finish_reason"], "length");  // 16 by default
+  EXPECT_EQ(out["usage"]["prompt_tokens"], 3);
+  EXPECT_EQ(out["usage"]["completion_tokens"], 16);
+  EXPECT_EQ(out["usage"]["total_tokens"], 19);
+}
+
+TEST_F(Service, ChatShapeAndTemplate) {
+  const json out = post_json("/v1/chat/completions",
+                             R"({"messages":[{"role":"user","content":"hi <|im_end|>"}]})");
+  EXPECT_EQ(out["object"], "chat.completion");
+  EXPECT_EQ(out["choices"][0]["message"]["role"], "assistant");
+  EXPECT_EQ(out["choices"][0]["message"]["content"], "hello world, this is text");
+  EXPECT_EQ(out["choices"][0]["finish_reason"], "stop");
+  // The template's own control tokens are tokens; those a user wrote are letters.
+  const std::vector<int32_t> prompt = engine.submitted()[0].prompt;
+  const int32_t im_end = *test_tokenizer()->token_id("<|im_end|>");
+  const int32_t im_start = *test_tokenizer()->token_id("<|im_start|>");
+  EXPECT_EQ(std::count(prompt.begin(), prompt.end(), im_start), 2);
+  EXPECT_EQ(std::count(prompt.begin(), prompt.end(), im_end), 1);
+  EXPECT_EQ(engine.submitted()[0].params.max_tokens, 512 - static_cast<int32_t>(prompt.size()));
+}
+
+TEST_F(Service, NoChatTemplate) {
+  make_service(false);
+  const json out =
+      post_json("/v1/chat/completions", R"({"messages":[{"role":"user","content":"hi"}]})", 400);
+  EXPECT_NE(error_of(out).find("no chat template"), std::string::npos);
+}
+
+TEST_F(Service, StreamedTextEqualsTheWhole) {
+  play("né€ hello world! 😀 END more text that does not show", 2);
+  for (const char* fields : {"",
+                             R"("stop":["END"],)",
+                             R"("stop":"hello",)",
+                             R"("max_tokens":7,)",
+                             R"("stop":["xyz","END m"],"include_stop_str_in_output":true,)",
+                             R"("echo":true,)"}) {
+    const std::string body =
+        std::string("{") + fields + R"("prompt":"pro","max_tokens":60,"stream":)";
+    const std::string fixed = body.find("\"max_tokens\":7,") == std::string::npos
+                                  ? body
+                                  : std::string("{") + fields + R"("prompt":"pro","stream":)";
+    const json whole = post_json("/v1/completions", fixed + "false}");
+    std::string text;
+    int num_finished = 0;
+    const auto events = stream("/v1/completions", fixed + "true}");
+    EXPECT_EQ(events.back(), "[DONE]");
+    for (size_t i = 0; i + 1 < events.size(); ++i) {
+      const json chunk = json::parse(events[i]);
+      text += chunk["choices"][0]["text"].get<std::string>();
+      num_finished += !chunk["choices"][0]["finish_reason"].is_null();
+      EXPECT_EQ(chunk["id"], "cmpl-fixed");
+    }
+    EXPECT_EQ(text, whole["choices"][0]["text"]) << fields;
+    EXPECT_EQ(num_finished, 1);
+    EXPECT_EQ(json::parse(events[events.size() - 2])["choices"][0]["finish_reason"],
+              whole["choices"][0]["finish_reason"]);
+  }
+}
+
+TEST_F(Service, ChatStreamShape) {
+  const auto events = stream(
+      "/v1/chat/completions",
+      R"({"messages":[{"role":"user","content":"hi"}],"stream":true,"stream_options":{"include_usage":true}})");
+  ASSERT_GE(events.size(), 4u);
+  const json first = json::parse(events[0]);
+  EXPECT_EQ(first["object"], "chat.completion.chunk");
+  EXPECT_EQ(first["choices"][0]["delta"]["role"], "assistant");
+  EXPECT_EQ(first["choices"][0]["delta"]["content"], "");
+  std::string text;
+  for (size_t i = 1; i + 2 < events.size(); ++i) {
+    const json chunk = json::parse(events[i]);
+    EXPECT_FALSE(chunk["choices"][0]["delta"].contains("role"));
+    EXPECT_TRUE(chunk["usage"].is_null());
+    text += chunk["choices"][0]["delta"].value("content", "");
+  }
+  EXPECT_EQ(text, "hello world, this is text");
+  const json usage = json::parse(events[events.size() - 2]);
+  EXPECT_TRUE(usage["choices"].empty());
+  EXPECT_EQ(usage["usage"]["completion_tokens"], ids_of(text).size());
+  EXPECT_EQ(
+      usage["usage"]["total_tokens"].get<int>(),
+      usage["usage"]["prompt_tokens"].get<int>() + usage["usage"]["completion_tokens"].get<int>());
+  EXPECT_TRUE(usage["metrics"]["speculative_decoding"].is_object());
+}
+
+TEST_F(Service, ContinuousUsage) {
+  const auto events =
+      stream("/v1/completions",
+             R"({"prompt":"ab","stream":true,"stream_options":{"continuous_usage_stats":true}})");
+  int last = 0;
+  for (size_t i = 0; i + 1 < events.size(); ++i) {
+    const json chunk = json::parse(events[i]);
+    EXPECT_EQ(chunk["usage"]["prompt_tokens"], 2);
+    EXPECT_GE(chunk["usage"]["completion_tokens"].get<int>(), last);
+    last = chunk["usage"]["completion_tokens"];
+  }
+  EXPECT_EQ(last, 16);
+}
+
+TEST_F(Service, LegacyLogprobs) {
+  play("hello w");
+  const json out = post_json("/v1/completions", R"({"prompt":"ab","logprobs":2})");
+  const json& logprobs = out["choices"][0]["logprobs"];
+  EXPECT_EQ(logprobs["tokens"], (json{"hello", " w"}));
+  EXPECT_EQ(logprobs["token_logprobs"], (json{-0.5, -0.5}));
+  EXPECT_EQ(logprobs["text_offset"], (json{0, 5}));
+  EXPECT_EQ(logprobs["top_logprobs"].size(), 2u);
+  EXPECT_EQ(logprobs["top_logprobs"][0].size(), 3u);  // two best and the chosen one
+  const json none = post_json("/v1/completions", R"({"prompt":"ab","logprobs":0})");
+  EXPECT_EQ(none["choices"][0]["logprobs"]["top_logprobs"][0], (json{{"hello", -0.5}}));
+  EXPECT_EQ(engine.submitted()[1].params.num_logprobs, 0);
+}
+
+TEST_F(Service, ChatLogprobs) {
+  play(Script{.tokens = bytes_of("é")});
+  const json out = post_json(
+      "/v1/chat/completions",
+      R"({"messages":[{"role":"user","content":"hi"}],"logprobs":true,"top_logprobs":2})");
+  const json& content = out["choices"][0]["logprobs"]["content"];
+  ASSERT_EQ(content.size(), 2u);
+  EXPECT_EQ(content[0]["bytes"], (json{0xc3}));
+  EXPECT_EQ(content[0]["token"], "\xef\xbf\xbd");
+  EXPECT_EQ(content[0]["logprob"], -0.5);
+  EXPECT_EQ(content[0]["top_logprobs"].size(), 2u);
+  EXPECT_EQ(content[0]["top_logprobs"][1]["bytes"], (json{0xc4}));
+}
+
+TEST_F(Service, StreamedLogprobsCoverTheSameTokens) {
+  play("hello world END x", 4);
+  const std::string body = R"({"prompt":"a","logprobs":1,"stop":"END","max_tokens":30,"stream":)";
+  const json whole = post_json("/v1/completions", body + "false}")["choices"][0]["logprobs"];
+  json streamed = {{"tokens", json::array()}, {"text_offset", json::array()}};
+  const auto events = stream("/v1/completions", body + "true}");
+  for (size_t i = 0; i + 1 < events.size(); ++i) {
+    const json chunk = json::parse(events[i]);
+    const json& part = chunk["choices"][0]["logprobs"];
+    if (part.is_null()) continue;
+    for (const char* name : {"tokens", "text_offset"}) {
+      for (const json& value : part[name]) streamed[name].push_back(value);
+    }
+  }
+  EXPECT_EQ(streamed["tokens"], whole["tokens"]);
+  EXPECT_EQ(streamed["text_offset"], whole["text_offset"]);
+}
+
+TEST_F(Service, EchoWithLogprobs) {
+  const json out =
+      post_json("/v1/completions", R"({"prompt":"abc","echo":true,"logprobs":1,"max_tokens":2})");
+  const json& choice = out["choices"][0];
+  EXPECT_EQ(choice["text"], "abchello w");
+  EXPECT_EQ(choice["logprobs"]["tokens"], (json{"a", "b", "c", "hello", " w"}));
+  EXPECT_TRUE(choice["logprobs"]["token_logprobs"][0].is_null());
+  EXPECT_EQ(choice["logprobs"]["token_logprobs"][1], -0.5);
+  EXPECT_TRUE(choice["logprobs"]["top_logprobs"][0].is_null());
+  EXPECT_EQ(out["usage"]["completion_tokens"], 2);
+}
+
+TEST_F(Service, EchoWithoutOutput) {
+  const json scored =
+      post_json("/v1/completions", R"({"prompt":"abc","echo":true,"logprobs":1,"max_tokens":0})");
+  EXPECT_EQ(scored["choices"][0]["text"], "abc");
+  EXPECT_EQ(scored["choices"][0]["logprobs"]["tokens"].size(), 3u);
+  EXPECT_EQ(scored["choices"][0]["finish_reason"], "length");
+  EXPECT_EQ(scored["usage"]["completion_tokens"], 0);
+  const json plain = post_json("/v1/completions", R"({"prompt":"abc","echo":true,"max_tokens":0})");
+  EXPECT_EQ(plain["choices"][0]["text"], "abc");
+  EXPECT_EQ(engine.submitted().size(), 1u);  // the second needed no engine
+}
+
+TEST_F(Service, ManyPromptsAndChoices) {
+  engine.script = [](const Request& request) {
+    return Script{.tokens = ids_of("<" + std::to_string(request.prompt.size()) + ">")};
+  };
+  const json out = post_json("/v1/completions", R"({"prompt":["a",[98,99],"ddd"],"n":2,"seed":5})");
+  ASSERT_EQ(out["choices"].size(), 6u);
+  for (int i = 0; i < 6; ++i) {
+    EXPECT_EQ(out["choices"][i]["index"], i);
+    EXPECT_EQ(out["choices"][i]["text"], "<" + std::to_string(i / 2 + 1) + ">");
+  }
+  EXPECT_EQ(out["usage"]["prompt_tokens"], 6);
+  EXPECT_EQ(out["usage"]["completion_tokens"], 18);
+  EXPECT_FALSE(out.contains("metrics"));
+  // The first choice draws with the seed itself, the second with its mix; alike for every prompt.
+  std::vector<uint64_t> seeds;
+  for (const Request& request : engine.submitted()) seeds.push_back(request.params.noise_seed);
+  EXPECT_EQ(seeds[0], 5u);
+  EXPECT_NE(seeds[1], 5u);
+  EXPECT_EQ(seeds[2], seeds[0]);
+  EXPECT_EQ(seeds[3], seeds[1]);
+}
+
+TEST_F(Service, WithoutASeedDrawsDiffer) {
+  post_json("/v1/completions", R"({"prompt":["a","b"],"n":2})");
+  std::set<uint64_t> seeds;
+  for (const Request& request : engine.submitted()) {
+    seeds.insert(request.params.noise_seed);
+    EXPECT_FALSE(request.params.seed);
+  }
+  EXPECT_EQ(seeds.size(), 4u);
+}
+
+TEST_F(Service, TokenIdsAndOrigins) {
+  play("abcdef");
+  const json out = post_json(
+      "/v1/completions", R"({"prompt":"xy","return_token_ids":true,"return_token_origins":true})");
+  const json& choice = out["choices"][0];
+  EXPECT_EQ(choice["token_ids"], json(ids_of("abcdef")));
+  EXPECT_EQ(choice["prompt_token_ids"], json(ids_of("xy")));
+  EXPECT_EQ(choice["token_origins"],
+            (json{"accepted", "accepted", "corrected", "accepted", "accepted", "corrected"}));
+}
+
+TEST_F(Service, SpeculationFigures) {
+  play("abcdef");
+  const json out = post_json("/v1/completions", R"({"prompt":"xy"})");
+  const json& figures = out["metrics"]["speculative_decoding"];
+  EXPECT_EQ(figures["num_spec_steps"], 2);
+  EXPECT_EQ(figures["num_draft_tokens"], 8);
+  EXPECT_EQ(figures["num_accepted_draft_tokens"], 4);
+  EXPECT_EQ(figures["mean_acceptance_length"], 3.0);
+  EXPECT_EQ(figures["draft_acceptance_rate"], 0.5);
+  EXPECT_EQ(figures["acceptance_histogram"], (json{0, 0, 2, 0, 0}));
+  EXPECT_EQ(figures["num_spec_tokens"], 4);
+}
+
+TEST_F(Service, StopsAreReported) {
+  play("one END two");
+  const json text = post_json("/v1/completions", R"({"prompt":"a","stop":["END"]})");
+  EXPECT_EQ(text["choices"][0]["stop_reason"], "END");
+  EXPECT_EQ(text["choices"][0]["finish_reason"], "stop");
+  EXPECT_EQ(text["usage"]["completion_tokens"], ids_of("one END").size());
+  EXPECT_GE(engine.num_cancelled(), 1u);  // the engine was told
+  play(Script{.tokens = ids_of("ab"), .stop_token = 65});
+  const json token = post_json("/v1/completions", R"({"prompt":"a","stop_token_ids":[65]})");
+  EXPECT_EQ(token["choices"][0]["stop_reason"], 65);
+  const json end = post_json("/v1/completions", R"({"prompt":"a"})");
+  EXPECT_TRUE(end["choices"][0]["stop_reason"].is_null());
+  EXPECT_EQ(engine.submitted().back().params.stop_token_ids,
+            std::vector<int32_t>{*test_tokenizer()->eos_id()});
+}
+
+TEST_F(Service, ContextLength) {
+  const json too_long =
+      post_json("/v1/completions", "{\"prompt\":\"" + std::string(512, 'a') + "\"}", 400);
+  EXPECT_NE(error_of(too_long).find("maximum context length is 512 tokens"), std::string::npos);
+  EXPECT_EQ(too_long["error"]["code"], "context_length_exceeded");
+  EXPECT_EQ(too_long["error"]["param"], "prompt");
+  const json too_many = post_json("/v1/completions", R"({"prompt":"abc","max_tokens":510})", 400);
+  EXPECT_NE(error_of(too_many).find("(510 > 512 - 3)"), std::string::npos);
+  post_json("/v1/completions", R"({"prompt":"abc","max_tokens":509})");
+  post_json("/v1/completions",
+            "{\"truncate_prompt_tokens\":4,\"prompt\":\"" + std::string(600, 'a') + "\"}");
+  EXPECT_EQ(engine.submitted().back().prompt.size(), 4u);
+  post_json("/v1/completions", R"({"prompt":""})", 400);
+}
+
+TEST_F(Service, QueueFullBeforeAndWithinACall) {
+  engine.capacity = 0;
+  const ServiceReply full = post("/v1/completions", R"({"prompt":"a"})");
+  EXPECT_EQ(full.status, 429);
+  EXPECT_EQ(full.retry_after_s, 1);
+  EXPECT_EQ(json::parse(full.body)["error"]["type"], "rate_limit_error");
+  engine.capacity = 2;  // a call of six goes through two at a time
+  const json out = post_json("/v1/completions", R"({"prompt":["a","b","c"],"n":2})");
+  EXPECT_EQ(out["choices"].size(), 6u);
+}
+
+TEST_F(Service, EngineErrorsBeforeTheStreamAreStatuses) {
+  play(Script{.tokens = {}, .end = FinishReason::kError, .error = "NaN in the logits"});
+  for (const char* stream : {"true", "false"}) {
+    const ServiceReply reply =
+        post("/v1/completions", std::string(R"({"prompt":"a","stream":)") + stream + "}");
+    EXPECT_EQ(reply.status, 500);
+    EXPECT_EQ(error_of(json::parse(reply.body)), "NaN in the logits");
+    EXPECT_FALSE(reply.stream);
+  }
+}
+
+TEST_F(Service, EngineErrorsWithinTheStreamAreEvents) {
+  play(Script{.tokens = ids_of("abcdef"),
+              .pause = std::chrono::milliseconds(20),
+              .end = FinishReason::kError,
+              .error = "broken"});
+  const auto events = stream("/v1/completions", R"({"prompt":"a","stream":true})");
+  ASSERT_GE(events.size(), 2u);
+  const json last = json::parse(events.back());
+  EXPECT_EQ(last["error"]["message"], "broken");
+  EXPECT_EQ(last["error"]["type"], "server_error");
+  std::string text;
+  for (size_t i = 0; i + 1 < events.size(); ++i) {
+    text += json::parse(events[i])["choices"][0]["text"].get<std::string>();
+  }
+  EXPECT_EQ(text, "abcdef");
+}
+
+TEST_F(Service, ErrorShapeEverywhere) {
+  const std::vector<std::pair<std::string, int>> posts = {{"/v1/completions", 400},
+                                                          {"/v1/chat/completions", 400},
+                                                          {"/tokenize", 400},
+                                                          {"/detokenize", 400},
+                                                          {"/nowhere", 404},
+                                                          {"/v1/embeddings", 501},
+                                                          {"/v1/models", 405},
+                                                          {"/health", 405}};
+  for (const auto& [path, status] : posts) {
+    const json out = post_json(path, "{", status);
+    for (const char* field : {"message", "type", "param", "code"}) {
+      EXPECT_TRUE(out["error"].contains(field)) << path;
+    }
+  }
+  EXPECT_EQ(get("/nowhere").status, 404);
+  EXPECT_EQ(get("/v1/completions").status, 405);
+  EXPECT_EQ(get("/v1/models/other").status, 404);
+  ServiceCall call;
+  call.method = "DELETE";
+  call.path = "/v1/completions";
+  EXPECT_EQ(service->handle(call).status, 405);
+}
+
+TEST_F(Service, ClientLeavesWhileWaiting) {
+  play(Script{.tokens = ids_of("abc"), .pause = std::chrono::milliseconds(5), .endless = true});
+  for (const char* stream : {"false", "true"}) {
+    int asked = 0;
+    ServiceCall call;
+    call.path = "/v1/completions";
+    const std::string body =
+        std::string(R"({"prompt":"a","max_tokens":500,"stop":"zzz","stream":)") + stream + "}";
+    call.body = body;
+    call.client_gone = [&asked] { return ++asked > 1; };
+    ServiceReply reply = service->handle(call);
+    if (reply.stream) {
+      std::string bytes;
+      reply.stream->next(&bytes);
+      reply.stream.reset();  // what the transport does when the client is gone
+    } else {
+      EXPECT_TRUE(reply.client_gone);
+    }
+  }
+  EXPECT_EQ(engine.num_cancelled(), 2u);
+  EXPECT_EQ(service->num_running(), 0);
+}
+
+TEST_F(Service, DrainAndAbort) {
+  play(Script{.tokens = ids_of("abc"), .pause = std::chrono::milliseconds(5), .endless = true});
+  ServiceReply reply = post("/v1/completions", R"({"prompt":"a","max_tokens":500,"stream":true})");
+  ASSERT_TRUE(reply.stream);
+  EXPECT_EQ(service->num_running(), 1);
+  EXPECT_EQ(get("/readyz").status, 200);
+  service->begin_drain();
+  EXPECT_EQ(get("/readyz").status, 503);
+  EXPECT_EQ(get("/health").status, 200);
+  const ServiceReply refused = post("/v1/completions", R"({"prompt":"a"})");
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_TRUE(refused.retry_after_s);
+  service->abort_running();
+  std::string text;
+  while (reply.stream->next(&text)) {
+  }
+  const json last = json::parse(events_of(text).back());
+  EXPECT_EQ(last["error"]["type"], "service_unavailable_error");
+  reply.stream.reset();
+  EXPECT_EQ(service->num_running(), 0);
+  EXPECT_EQ(engine.num_cancelled(), 1u);
+}
+
+TEST_F(Service, HealthFollowsTheEngine) {
+  EXPECT_EQ(get("/health").status, 200);
+  engine.ready = false;
+  EXPECT_EQ(get("/health").status, 503);
+  EXPECT_EQ(get("/readyz").status, 503);
+  EXPECT_TRUE(get("/readyz").retry_after_s);
+  EXPECT_EQ(get("/livez").status, 200);
+  engine.ready = true;
+  engine.round_age_s = 1000;
+  EXPECT_EQ(get("/health").status, 503);
+}
+
+TEST_F(Service, ModelsAndVersion) {
+  const json list = json::parse(get("/v1/models").body);
+  EXPECT_EQ(list["object"], "list");
+  EXPECT_EQ(list["data"][0]["id"], "test-model");
+  EXPECT_EQ(list["data"][0]["root"], "test-model-root");
+  EXPECT_EQ(list["data"][0]["max_model_len"], 512);
+  EXPECT_EQ(json::parse(get("/v1/models/test-model").body)["id"], "test-model");
+  EXPECT_EQ(json::parse(get("/version").body)["version"], outrider_version());
+  EXPECT_EQ(json::parse(get("/server_info").body)["draft"], "draft");
+  EXPECT_EQ(json::parse(get("/load").body)["server_load"], 0);
+}
+
+TEST_F(Service, TokenizeBothFieldSets) {
+  const json prompt = post_json("/tokenize", R"({"prompt":"hello w","return_token_strs":true})");
+  EXPECT_EQ(prompt["tokens"], json(ids_of("hello w")));
+  EXPECT_EQ(prompt["count"], 2);
+  EXPECT_EQ(prompt["max_model_len"], 512);
+  EXPECT_EQ(prompt["token_strs"][0], "hello");
+  const json content = post_json("/tokenize", R"({"content":"hello w","with_pieces":true})");
+  EXPECT_EQ(content["tokens"][1]["piece"], " w");
+  const json chat = post_json("/tokenize", R"({"messages":[{"role":"user","content":"hi"}]})");
+  EXPECT_EQ(chat["tokens"][0], *test_tokenizer()->token_id("<|im_start|>"));
+  const json back = post_json("/detokenize", R"({"tokens":)" + prompt["tokens"].dump() + "}");
+  EXPECT_EQ(back["prompt"], "hello w");
+  EXPECT_EQ(back["content"], "hello w");
+  post_json("/tokenize", "{}", 400);
+  post_json("/detokenize", R"({"tokens":[99999]})", 400);
+}
+
+TEST_F(Service, MetricsAreCounted) {
+  post_json("/v1/completions", R"({"prompt":"abc","unknown_thing":1})");
+  post_json("/v1/completions", R"({"prompt":5})", 400);
+  const std::string text = get("/metrics").body;
+  const std::string labels = "{model_name=\"test-model\",engine=\"0\"";
+  EXPECT_NE(text.find("vllm:prompt_tokens_total" + labels + "} 3.0"), std::string::npos);
+  EXPECT_NE(text.find("vllm:generation_tokens_total" + labels + "} 16.0"), std::string::npos);
+  EXPECT_NE(
+      text.find("outrider:request_success_total" + labels + ",finished_reason=\"length\"} 1.0"),
+      std::string::npos);
+  EXPECT_NE(text.find("outrider:requests_refused_total" + labels + ",status=\"400\"} 1.0"),
+            std::string::npos);
+  EXPECT_NE(text.find("outrider:unknown_parameters_total" + labels + "} 1.0"), std::string::npos);
+  EXPECT_NE(text.find("vllm:time_to_first_token_seconds_count" + labels + "} 1"),
+            std::string::npos);
+}
+
+TEST_F(Service, TextThatIsNotUtf8IsReplaced) {
+  play(Script{.tokens = bytes_of("a\xff\xfe"
+                                 "b")});
+  const json out = post_json("/v1/completions", R"({"prompt":"x"})");
+  EXPECT_EQ(out["choices"][0]["text"],
+            "a\xef\xbf\xbd\xef\xbf\xbd"
+            "b");
+}
+
+TEST_F(Service, GenerationDefaultsReachTheEngine) {
+  defaults.temperature = 0.25f;
+  make_service(true);
+  post_json("/v1/completions", R"({"prompt":"x"})");
+  EXPECT_EQ(engine.submitted().back().params.temperature, 0.25f);
+}
+
+TEST_F(Service, PingsFillSilence) {
+  options.sse_ping_interval = std::chrono::milliseconds(30);
+  play(Script{.tokens = ids_of("ab"), .pause = std::chrono::milliseconds(300)});
+  const ServiceReply reply = post("/v1/completions", R"({"prompt":"a","stream":true})");
+  ASSERT_TRUE(reply.stream);
+  std::string text;
+  while (reply.stream->next(&text)) {
+  }
+  EXPECT_NE(text.find(": ping\n\n"), std::string::npos);
+  EXPECT_EQ(events_of(text).back(), "[DONE]");
+}
+
+}  // namespace
+}  // namespace outrider::testing
