@@ -2,7 +2,7 @@
 """Trains the embedded pair from scratch on public-domain books and writes it as two model folders.
 
   train_pair.py train  --text-dir DIR --out RUN [--minutes 40]   target, draft distilled beside it
-  train_pair.py train  ... --resume                              a second cycle, lower rate
+  train_pair.py train  ... --resume [--target-only]              a second cycle, lower rate
   train_pair.py distil --text-dir DIR --out RUN [--minutes 12]   draft from the finished target
   train_pair.py export --out RUN --to models/embedded            from the best checkpoint so far
   train_pair.py evaluate --text-dir DIR --models models/embedded losses, acceptance, sample text
@@ -39,7 +39,7 @@ LONG_WINDOW, SHORT_WINDOW, LONG_EVERY = 1024, 256, 4  # every 4th batch has wind
 CHAT_SHARE = 0.5
 TRAIN_STEPS, DISTIL_STEPS = 5000, 1500
 WARM_UP_STEPS, FINAL_LR = 50, 0.02
-RESUME_LR = 0.5  # train --resume: a second, lower cycle from the last weights
+RESUME_LR = 0.5  # train --resume: a second, lower cycle from the best weights
 TARGET_MUON_LR, TARGET_ADAM_LR = 0.02, 3e-3
 DRAFT_MUON_LR, DRAFT_ADAM_LR = 0.02, 4e-3
 WEIGHT_DECAY = 0.1
@@ -142,8 +142,8 @@ def train(args, team):
     torch.manual_seed(SEED)  # the same first weights in all workers
     target, draft = Llama(TARGET, TARGET_DROPOUT), Llama(DRAFT)
     if args.resume:
-        target.load_state_dict(run.load("target_last"))
-        draft.load_state_dict(run.load("draft_last"))
+        target.load_state_dict(run.load("target"))
+        draft.load_state_dict(run.load("draft"))
     torch.manual_seed(SEED + 1 + team.rank)
     models = [target] if args.target_only else [target, draft]
     rates = (TARGET_MUON_LR, TARGET_ADAM_LR), (DRAFT_MUON_LR, DRAFT_ADAM_LR)
@@ -182,8 +182,6 @@ def train(args, team):
             best = checkpoint(run, step, averages, best)
     if is_first:
         checkpoint(run, step, averages, best)
-        run.save("target_last", averages[0].values, step)
-        run.save("draft_last", averages[1].values, step)
 
 
 def checkpoint(run, step, averages, best):
