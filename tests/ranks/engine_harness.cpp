@@ -1,0 +1,118 @@
+// See engine_harness.h.
+#include "tests/ranks/engine_harness.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <filesystem>
+
+#include "runtime/base/log.h"
+
+namespace outrider::test {
+
+RunConfig embedded_config(int num_targets, int draft_len) {
+  set_log_level(LogLevel::kError);
+  RunConfig config;
+  config.tensor_parallel_size = num_targets;
+  config.threads = 1;
+  config.max_num_seqs = 8;
+  config.generation_config = "vllm";
+  if (draft_len > 0) {
+    config.speculative.model = "embedded";
+    config.speculative.num_speculative_tokens = draft_len;
+  }
+  return config;
+}
+
+std::shared_ptr<ResultStream> submit(Engine& engine,
+                                     std::vector<int32_t> prompt,
+                                     SamplingParams params) {
+  static std::atomic<uint64_t> next_noise_seed{1};
+  Request request;
+  request.id = engine.next_request_id();
+  request.prompt = std::move(prompt);
+  request.params = std::move(params);
+  request.params.noise_seed =
+      request.params.seed ? *request.params.seed : 0x9E3779B97F4A7C15ull * next_noise_seed++;
+  request.stream = std::make_shared<ResultStream>();
+  auto stream = request.stream;
+  const AdmissionResult result = engine.submit(std::move(request));
+  EXPECT_EQ(result.admission, Admission::kAccepted) << result.reason;
+  return result.admission == Admission::kAccepted ? stream : nullptr;
+}
+
+Outcome collect(ResultStream& stream) {
+  Outcome outcome;
+  while (true) {
+    auto event = stream.wait_next(std::chrono::seconds(120));
+    if (!event) {
+      ADD_FAILURE() << "no event in two minutes";
+      return outcome;
+    }
+    outcome.tokens.insert(outcome.tokens.end(), event->tokens.begin(), event->tokens.end());
+    outcome.origins.insert(outcome.origins.end(), event->origins.begin(), event->origins.end());
+    outcome.logprobs.insert(outcome.logprobs.end(), event->logprobs.begin(), event->logprobs.end());
+    outcome.prompt_logprobs.insert(outcome.prompt_logprobs.end(),
+                                   event->prompt_logprobs.begin(),
+                                   event->prompt_logprobs.end());
+    if (event->finish_reason == FinishReason::kNone) continue;
+    outcome.finish_reason = event->finish_reason;
+    outcome.error = event->error;
+    outcome.stats = event->stats;
+    return outcome;
+  }
+}
+
+void run_engine(const RunConfig& config,
+                const std::function<void(const FrontEndContext&)>& front_end) {
+  int argc = 0;
+  char** argv = nullptr;
+  const int code = run_job(config, &argc, &argv, [&](const FrontEndContext& context) {
+    front_end(context);
+    return 0;
+  });
+  EXPECT_EQ(code, 0);
+}
+
+std::vector<Outcome> run_asks(const RunConfig& config, const std::vector<Ask>& asks) {
+  std::vector<Outcome> outcomes;
+  run_engine(config, [&](const FrontEndContext& context) {
+    std::vector<std::shared_ptr<ResultStream>> streams;
+    for (const Ask& ask : asks) {
+      streams.push_back(submit(context.engine, context.tokenizer->encode(ask.prompt), ask.params));
+    }
+    for (const auto& stream : streams) {
+      ASSERT_NE(stream, nullptr);
+      outcomes.push_back(collect(*stream));
+    }
+  });
+  return outcomes;
+}
+
+SamplingParams greedy(int32_t max_tokens) {
+  SamplingParams params;
+  params.temperature = 0;
+  params.max_tokens = max_tokens;
+  return params;
+}
+
+SamplingParams sampled(float temperature, int32_t max_tokens) {
+  SamplingParams params;
+  params.temperature = temperature;
+  params.max_tokens = max_tokens;
+  return params;
+}
+
+SamplingParams seeded(float temperature, uint64_t seed, int32_t max_tokens) {
+  SamplingParams params = sampled(temperature, max_tokens);
+  params.seed = seed;
+  return params;
+}
+
+std::string data_folder() {
+  if (const char* folder = std::getenv("OUTRIDER_DATA")) return folder;
+  const std::string beside = std::string(OUTRIDER_SOURCE_DIR) + "/../shared/data";
+  return std::filesystem::is_directory(beside) ? beside : "";
+}
+
+}  // namespace outrider::test

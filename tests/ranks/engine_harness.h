@@ -1,0 +1,49 @@
+// Runs whole jobs in this process (coordinator, targets and draft as threads) and collects what
+// requests give.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/ranks/job.h"
+
+namespace outrider::test {
+
+struct Outcome {
+  std::vector<int32_t> tokens;
+  std::vector<TokenOrigin> origins;
+  std::vector<TokenLogprobs> logprobs;
+  std::vector<TokenLogprobs> prompt_logprobs;
+  FinishReason finish_reason = FinishReason::kNone;
+  std::string error;
+  SpeculationStats stats;
+};
+
+// The embedded pair with a draft of this length, as small as tests want it; draft_len 0 = no draft.
+RunConfig embedded_config(int num_targets, int draft_len);
+
+// Submits a request (id, stream and noise seed are filled in) and returns its stream.
+std::shared_ptr<ResultStream> submit(Engine& engine,
+                                     std::vector<int32_t> prompt,
+                                     SamplingParams params);
+Outcome collect(ResultStream& stream);
+
+// Runs the front end as a job of this config; fails the test when the job does not end with code 0.
+void run_engine(const RunConfig& config,
+                const std::function<void(const FrontEndContext&)>& front_end);
+
+// All requests at once in one job; outcomes in order.
+struct Ask {
+  std::string prompt;
+  SamplingParams params;
+};
+std::vector<Outcome> run_asks(const RunConfig& config, const std::vector<Ask>& asks);
+
+SamplingParams greedy(int32_t max_tokens);
+SamplingParams sampled(float temperature, int32_t max_tokens);  // no seed
+SamplingParams seeded(float temperature, uint64_t seed, int32_t max_tokens);
+
+// ../shared/data or OUTRIDER_DATA; empty when absent.
+std::string data_folder();
+
+}  // namespace outrider::test
