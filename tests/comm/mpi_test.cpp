@@ -1,0 +1,40 @@
+// The world as MPI processes: run under mpirun; every rank runs every test.
+#include "tests/comm/group_checks.h"
+
+namespace outrider::test {
+namespace {
+
+World* world = nullptr;
+
+TEST(Mpi, GroupOfAll) { check_group(*world->make_target_group(world->size())); }
+
+TEST(Mpi, GroupWithoutTheLastRank) {
+  const int num_targets = world->size() - 1;
+  if (num_targets < 1) GTEST_SKIP() << "needs two ranks";
+  // The last rank, where the draft would be, takes no part: no collective may contain it.
+  if (world->rank() < num_targets) check_group(*world->make_target_group(num_targets));
+}
+
+TEST(Mpi, Mailboxes) { check_mailboxes(*world); }
+
+TEST(Mpi, ALongQueueDrains) {
+  const int to = (world->rank() + 1) % world->size();
+  const int from = (world->rank() + world->size() - 1) % world->size();
+  if (to == world->rank()) GTEST_SKIP() << "needs two ranks";
+  for (int i = 0; i < 500; ++i) world->post(to, Bytes(1000, std::byte(i)));
+  for (int i = 0; i < 500; ++i)
+    ASSERT_EQ(receive(*world, from, world->size(), 30), Bytes(1000, std::byte(i)));
+  EXPECT_EQ(world->num_unsent_bytes(to), 0u);
+}
+
+}  // namespace
+}  // namespace outrider::test
+
+int main(int argc, char** argv) {
+  ::testing::InitGoogleTest(&argc, argv);
+  const auto mpi_world = outrider::make_mpi_world(&argc, &argv);
+  outrider::test::world = mpi_world.get();
+  const int code = RUN_ALL_TESTS();
+  mpi_world->finish(code);
+  return code;
+}

@@ -1,0 +1,169 @@
+// Plans and draft frames on the wire.
+#include "runtime/ranks/round_wire.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace outrider {
+namespace {
+
+SamplingParams some_params(std::mt19937& random) {
+  SamplingParams params;
+  params.temperature = 0.7f;
+  params.top_p = 0.9f;
+  params.top_k = static_cast<int32_t>(random() % 50);
+  params.min_p = 0.05f;
+  params.repetition_penalty = 1.1f;
+  params.presence_penalty = -0.5f;
+  params.frequency_penalty = 0.25f;
+  params.logit_bias = {{3, -100.0f}, {7, 2.5f}};
+  if (random() % 2 == 0) params.seed = random();
+  params.noise_seed = (static_cast<uint64_t>(random()) << 32) | random();
+  params.max_tokens = 33;
+  params.min_tokens = 2;
+  params.stop_token_ids = {0, 4};
+  params.num_logprobs = 5;
+  params.prompt_logprobs = random() % 2 == 0;
+  params.verify_mode = VerifyMode::kCoupled;
+  params.max_draft_len = 3;
+  return params;
+}
+
+RoundPlan some_plan(uint32_t seed) {
+  std::mt19937 random(seed);
+  RoundPlan plan;
+  plan.round = random();
+  plan.previous_digest = (static_cast<uint64_t>(random()) << 32) | random();
+  plan.shutdown = random() % 5 == 0;
+  plan.ends = {random(), random()};
+  plan.starts.push_back(
+      {random(), some_params(random), {1, 2, 3, static_cast<int32_t>(random() % 1000)}});
+  for (uint32_t i = 0; i < 1 + random() % 4; ++i) {
+    SequencePlan sequence;
+    sequence.sequence_id = random();
+    sequence.round = static_cast<uint32_t>(random());
+    sequence.first_position = static_cast<int32_t>(random() % 1000);
+    sequence.num_committed_rows = 1 + static_cast<int32_t>(random() % 7);
+    sequence.draft.push_back({5, {}});
+    sequence.draft.push_back({6, {{6, 0.75f}, {9, 0.25f}}});
+    sequence.replace_blocks = random() % 2 == 0;
+    sequence.new_blocks = {static_cast<int32_t>(random() % 100), 7};
+    plan.sequences.push_back(sequence);
+  }
+  return plan;
+}
+
+TEST(RoundWire, PlansComeBackAsTheyWere) {
+  for (uint32_t seed = 0; seed < 50; ++seed) {
+    const RoundPlan plan = some_plan(seed);
+    const Bytes bytes = encode(plan);
+    const RoundPlan back = decode_round_plan(bytes);
+    // Encoding is injective on the fields it writes, so equal bytes are equal plans; the spot
+    // checks below keep a field from being left out on both sides.
+    EXPECT_EQ(encode(back), bytes);
+    EXPECT_EQ(back.round, plan.round);
+    EXPECT_EQ(back.previous_digest, plan.previous_digest);
+    EXPECT_EQ(back.shutdown, plan.shutdown);
+    EXPECT_EQ(back.ends, plan.ends);
+    ASSERT_EQ(back.starts.size(), 1u);
+    EXPECT_EQ(back.starts[0].tokens, plan.starts[0].tokens);
+    const SamplingParams& a = back.starts[0].params;
+    const SamplingParams& b = plan.starts[0].params;
+    EXPECT_EQ(a.logit_bias, b.logit_bias);
+    EXPECT_EQ(a.seed, b.seed);
+    EXPECT_EQ(a.noise_seed, b.noise_seed);
+    EXPECT_EQ(a.stop_token_ids, b.stop_token_ids);
+    EXPECT_EQ(a.top_k, b.top_k);
+    EXPECT_EQ(a.min_p, b.min_p);
+    EXPECT_EQ(a.frequency_penalty, b.frequency_penalty);
+    EXPECT_EQ(a.min_tokens, b.min_tokens);
+    EXPECT_EQ(a.prompt_logprobs, b.prompt_logprobs);
+    EXPECT_EQ(a.num_logprobs, b.num_logprobs);
+    EXPECT_EQ(a.verify_mode, b.verify_mode);
+    ASSERT_EQ(back.sequences.size(), plan.sequences.size());
+    EXPECT_EQ(back.sequences[0].draft, plan.sequences[0].draft);
+    EXPECT_EQ(back.sequences[0].new_blocks, plan.sequences[0].new_blocks);
+    EXPECT_EQ(back.sequences[0].replace_blocks, plan.sequences[0].replace_blocks);
+  }
+}
+
+TEST(RoundWire, DamagedPlansAreErrors) {
+  const Bytes whole = encode(some_plan(1));
+  for (size_t size = 0; size < whole.size(); ++size) {
+    EXPECT_THROW(
+        decode_round_plan(Bytes(whole.begin(), whole.begin() + static_cast<ptrdiff_t>(size))),
+        Error);
+  }
+  Bytes longer = whole;
+  longer.push_back(std::byte{0});
+  EXPECT_THROW(decode_round_plan(longer), Error);
+  // Flipped bytes may give another plan, but never a crash.
+  std::mt19937 random(2);
+  for (int i = 0; i < 2000; ++i) {
+    Bytes flipped = whole;
+    flipped[random() % flipped.size()] ^= std::byte(1 + random() % 255);
+    try {
+      decode_round_plan(flipped);
+    } catch (const Error&) {
+    }
+  }
+}
+
+DraftReply some_reply() {
+  DraftReply reply;
+  reply.serial = 9;
+  reply.step_time_us = 1234;
+  reply.num_steps = 4;
+  reply.blocks.push_back({11, 2, 40, {{5, {{5, 0.5f}, {6, 0.5f}}}, {7, {}}}});
+  reply.blocks.push_back({12, 3, 41, {}});
+  return reply;
+}
+
+TEST(RoundWire, FramesAreTakenWholeOrNotAtAll) {
+  const Bytes bytes =
+      encode_frame({.kind = FrameKind::kReply, .epoch = 3, .payload = encode(some_reply())});
+  Frame frame;
+  ASSERT_TRUE(decode_frame(bytes, 3, &frame));
+  EXPECT_EQ(frame.kind, FrameKind::kReply);
+  const DraftReply reply = decode_draft_reply(frame.payload);
+  EXPECT_EQ(reply.serial, 9u);
+  EXPECT_EQ(reply.num_steps, 4u);
+  ASSERT_EQ(reply.blocks.size(), 2u);
+  EXPECT_EQ(reply.blocks[0].tokens, some_reply().blocks[0].tokens);
+  EXPECT_EQ(reply.blocks[1].base_len, 41);
+
+  EXPECT_FALSE(decode_frame(bytes, 4, &frame)) << "of another epoch";
+  for (size_t size = 0; size < bytes.size(); ++size) {
+    EXPECT_FALSE(decode_frame(
+        Bytes(bytes.begin(), bytes.begin() + static_cast<ptrdiff_t>(size)), 3, &frame));
+  }
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    if (i == 6) continue;  // the kind: another kind is another frame, which the receiver ignores
+    Bytes flipped = bytes;
+    flipped[i] ^= std::byte{0x40};
+    EXPECT_FALSE(decode_frame(flipped, 3, &frame)) << "byte " << i;
+  }
+}
+
+TEST(RoundWire, DraftRequestsComeBack) {
+  std::mt19937 random(5);
+  DraftRequest request;
+  request.serial = 77;
+  request.closes = {1, 2};
+  request.opens.push_back({5, some_params(random), {9, 8, 7}});
+  request.commits.push_back({6, 4, 10, {1, 2, 3}, 5});
+  const DraftRequest back = decode_draft_request(encode(request));
+  EXPECT_EQ(back.serial, 77u);
+  EXPECT_EQ(back.closes, request.closes);
+  ASSERT_EQ(back.opens.size(), 1u);
+  EXPECT_EQ(back.opens[0].tokens, request.opens[0].tokens);
+  ASSERT_EQ(back.commits.size(), 1u);
+  EXPECT_EQ(back.commits[0].round, 4u);
+  EXPECT_EQ(back.commits[0].num_tokens_before, 10);
+  EXPECT_EQ(back.commits[0].tokens, request.commits[0].tokens);
+  EXPECT_EQ(back.commits[0].draft_len, 5);
+}
+
+}  // namespace
+}  // namespace outrider
