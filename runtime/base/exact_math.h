@@ -6,7 +6,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 
 #if defined(__CUDACC__)
 #define OUTRIDER_HD __host__ __device__
@@ -82,7 +81,7 @@ OUTRIDER_HD inline double exact_log(double x) {
   constexpr double kLn2Hi = 6.93147180369123816490e-01;
   constexpr double kLn2Lo = 1.90821492927058770002e-10;
   constexpr uint64_t kSqrtHalf = 0x3fe6a09e667f3bcdu;
-  if (!(x > 0.0)) return -std::numeric_limits<double>::infinity();
+  if (!(x > 0.0)) return double_of(0xfff0000000000000u);
   double exponent_shift = 0.0;
   if (x < 2.2250738585072014e-308) {  // subnormal
     x = exact_mul(x, 18014398509481984.0);
