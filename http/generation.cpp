@@ -12,6 +12,9 @@ namespace {
 // With several choices one stream is waited on at a time; their events come in the same rounds, so
 // a short wait on each in turn loses nothing.
 constexpr std::chrono::milliseconds kSharedWait{3};
+// Events taken of one choice before the text is sent on: a client that stopped reading must be
+// noticed however fast tokens come.
+constexpr int kMaxEventsPerPoll = 16;
 
 uint64_t random_seed() {
   std::random_device device;
@@ -161,7 +164,8 @@ bool Generation::poll(std::chrono::milliseconds timeout) {
     any = true;
   }
   for (const auto& choice : choices_) {
-    while (choice->request_id != 0 && !choice->ended) {
+    for (int taken = 0; taken < kMaxEventsPerPoll; ++taken) {
+      if (choice->request_id == 0 || choice->ended) break;
       auto event = choice->stream->wait_next(std::chrono::milliseconds(0));
       if (!event) break;
       receive(*choice, *event);

@@ -2,6 +2,7 @@
 // ends. Each request runs on a thread of its own, as its events would come from the round's thread.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -143,7 +144,7 @@ class FakeEngine : public Engine {
       }
     }
     SpeculationStats& stats = event->stats;
-    const auto accepted = static_cast<int32_t>(plan.tokens_per_event) - 1;
+    const auto accepted = std::min(static_cast<int32_t>(plan.tokens_per_event) - 1, 4);
     ++stats.num_rounds;
     ++stats.num_spec_rounds;
     stats.num_draft_tokens += 4;

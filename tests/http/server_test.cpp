@@ -332,8 +332,10 @@ TEST_F(Server, ClientLeavesWithAPipelinedRequestBehind) {
 TEST_F(Server, ClientThatStopsReadingIsCutOff) {
   options.connection.write_timeout = milliseconds(300);
   engine.mutable_info().max_model_len = 5'000'000;
-  play(Script{
-      .tokens = ids_of(std::string(20'000, 'x')), .tokens_per_event = 20'000, .endless = true});
+  play(Script{.tokens = ids_of(std::string(300, 'x')),
+              .tokens_per_event = 300,
+              .pause = milliseconds(1),
+              .endless = true});
   start();
   Client client(server->port());
   client.send(post_bytes(R"({"prompt":"a","max_tokens":4000000,"stream":true,"logprobs":1})"));

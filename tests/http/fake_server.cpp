@@ -1,0 +1,42 @@
+// The HTTP server over the fake engine as a program, for the Python clients of tests/e2e: prints
+// "port N" and serves until its input ends. Every request gets the same text again and again up to
+// its max_tokens.
+#include <cstdio>
+#include <iostream>
+#include <string>
+
+#include "http/server.h"
+#include "tests/http/fake_engine.h"
+
+int main() {
+  using namespace outrider;
+  const std::string data = std::string(OUTRIDER_SOURCE_DIR) + "/tests/http/data";
+  const auto tokenizer = Tokenizer::load(data);
+  testing::FakeEngine engine(tokenizer->vocab_size());
+  engine.script = [&](const Request&) {
+    testing::Script script;
+    script.tokens = tokenizer->encode("hello world, the outrider rides ahead. ");
+    script.pause = std::chrono::milliseconds(1);
+    script.endless = true;
+    return script;
+  };
+  ServingMetrics metrics("test-model", engine.info().max_model_len, 4);
+  HttpOptions options;
+  options.port = 0;
+  options.connection.head_timeout = std::chrono::milliseconds(1000);
+  options.connection.body_timeout = std::chrono::milliseconds(2000);
+  ServedModel model;
+  model.tokenizer = tokenizer;
+  model.chat_template = ChatTemplate::parse(
+      "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n"
+      "{% endfor %}<|im_start|>assistant\n");
+  OpenAiService service(engine, metrics, std::move(model), options);
+  HttpServer server(options, service, metrics);
+  server.start();
+  std::printf("port %d\n", server.port());
+  std::fflush(stdout);
+  for (std::string line; std::getline(std::cin, line);) {
+  }
+  server.stop(std::chrono::milliseconds(1000));
+  return 0;
+}
