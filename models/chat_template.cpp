@@ -7,10 +7,10 @@
 #include <fstream>
 #include <iterator>
 
-#include "models/jinja_evaluator.h"
-#include "models/jinja_json.h"
-#include "models/jinja_operators.h"
-#include "models/jinja_parser.h"
+#include "models/jinja/evaluator.h"
+#include "models/jinja/json.h"
+#include "models/jinja/operators.h"
+#include "models/jinja/parser.h"
 #include "runtime/base/error.h"
 
 namespace outrider {

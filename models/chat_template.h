@@ -1,5 +1,5 @@
 // Chat templates: turns the messages of a request into the prompt text a model was trained on.
-// A subset of Jinja of our own (lexer, parser, evaluator in models/jinja_*), rendered the way
+// A subset of Jinja of our own (lexer, parser, evaluator in models/jinja/), rendered the way
 // Hugging Face renders it. Called on HTTP threads and by `outrider render`, never on the round.
 // Invariant: every byte of the prompt that came from the request is covered by a literal span, so
 // the tokenizer never turns a user's text into a special token.

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "models/tokenizer.h"
-#include "models/tokenizer_decoder.h"
+#include "models/tokenizer/decoder.h"
 
 namespace outrider {
 

@@ -8,13 +8,13 @@
 #include <unordered_set>
 #include <utility>
 
-#include "models/tokenizer_added_tokens.h"
-#include "models/tokenizer_bpe.h"
-#include "models/tokenizer_decoder.h"
-#include "models/tokenizer_normalizer.h"
-#include "models/tokenizer_pretokenize.h"
-#include "models/tokenizer_spec.h"
-#include "models/tokenizer_unicode.h"
+#include "models/tokenizer/added_tokens.h"
+#include "models/tokenizer/bpe.h"
+#include "models/tokenizer/decoder.h"
+#include "models/tokenizer/normalizer.h"
+#include "models/tokenizer/pretokenize.h"
+#include "models/tokenizer/spec.h"
+#include "models/tokenizer/unicode.h"
 #include "runtime/base/error.h"
 
 namespace outrider {

@@ -7,7 +7,7 @@
 
 #include "models/streaming_decoder.h"
 #include "models/tokenizer.h"
-#include "models/tokenizer_unicode.h"
+#include "models/tokenizer/unicode.h"
 #include "runtime/base/error.h"
 #include "tests/models/tokenizer_test_util.h"
 
