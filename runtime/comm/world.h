@@ -36,6 +36,9 @@ class World {
   virtual void check_alive(int num_ranks) = 0;
   // The group of ranks [0, num_ranks), for those of them that call it.
   virtual std::unique_ptr<TargetGroup> make_target_group(int num_ranks) = 0;
+  // Ends a rank that does not answer, when it is a process of this host; otherwise does nothing. Without it a stopped
+  // process would keep the launcher waiting for ever.
+  virtual void end_unresponsive(int rank) = 0;
   // The orderly end of this rank, which is about to return exit_code. Ranks that are gone are
   // waited for no longer than a few seconds.
   virtual void finish(int exit_code) = 0;

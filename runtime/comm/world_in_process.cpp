@@ -162,6 +162,7 @@ class ThreadWorld final : public World {
     if (num_ranks == 1) return make_solo_group();
     return std::make_unique<ThreadGroup>(shared_, rank_, num_ranks);
   }
+  void end_unresponsive(int) override {}
   void finish(int) override {}
 
  private:

@@ -148,6 +148,15 @@ class MpiWorld final : public World {
     return mpi::make_group(rank_, num_ranks, [this, num_ranks] { check_alive(num_ranks); });
   }
 
+  void end_unresponsive(int rank) override {
+    const Peer& peer = peers_[static_cast<size_t>(rank)];
+    if (peer.host == host()) {
+      kill(peer.pid, SIGKILL);
+    } else {
+      log_warning("rank {} on {} does not answer; mpirun may wait for it", rank, peer.host);
+    }
+  }
+
   void finish(int exit_code) override {
     // MPI_Finalize waits for every rank, also for one that is stopped or whose node is gone.
     std::thread([exit_code] {

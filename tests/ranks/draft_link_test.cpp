@@ -34,6 +34,7 @@ class ScriptedWorld final : public World {
   [[noreturn]] void abort(const std::string& reason) override { throw Error(reason); }
   void check_alive(int) override {}
   std::unique_ptr<TargetGroup> make_target_group(int) override { return make_solo_group(); }
+  void end_unresponsive(int) override {}
   void finish(int) override {}
 
   std::vector<Bytes> sent;

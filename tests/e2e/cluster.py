@@ -1,0 +1,130 @@
+"""Helpers of the end-to-end tests: jobs under mpirun and requests to them. Standard library only."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+
+PROGRAM = os.environ["OUTRIDER_PROGRAM"]
+ENVIRONMENT = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+PAIR = ["--model", "embedded", "--speculative-config.model", "embedded"]
+
+
+def mpirun(num_ranks, recovery=True):
+    command = ["mpirun", "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"]
+    return command + (["--enable-recovery"] if recovery else []) + ["-np", str(num_ranks)]
+
+
+def run(command, timeout_s=120, **options):
+    """Runs to the end; returns (code, stdout, stderr)."""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, env=ENVIRONMENT, **options)
+    return done.returncode, done.stdout, done.stderr
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def children(pid):
+    """Processes below pid, as {pid: command line}."""
+    found = {}
+    frontier = [pid]
+    while frontier:
+        parent = frontier.pop()
+        try:
+            for task in os.listdir(f"/proc/{parent}/task"):
+                with open(f"/proc/{parent}/task/{task}/children") as file:
+                    for child in file.read().split():
+                        with open(f"/proc/{child}/cmdline") as line:
+                            found[int(child)] = line.read().replace("\0", " ")
+                        frontier.append(int(child))
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
+
+
+class Server:
+    """`outrider serve` under mpirun (num_ranks 0: one process)."""
+
+    def __init__(self, num_ranks, *options, recovery=True):
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.num_ranks = num_ranks
+        self.log = tempfile.NamedTemporaryFile("w+", suffix=".log")
+        launcher = mpirun(num_ranks, recovery) if num_ranks else []
+        self.process = subprocess.Popen([*launcher, PROGRAM, "serve", *options, "--port", str(self.port)],
+                                        stdout=self.log, stderr=self.log, env=ENVIRONMENT, start_new_session=True)
+        self.wait_ready()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *unused):
+        self.kill()
+
+    def text_of_log(self):
+        with open(self.log.name) as file:
+            return file.read()
+
+    def wait_ready(self, timeout_s=60):
+        end = time.time() + timeout_s
+        while time.time() < end:
+            if self.process.poll() is not None:
+                raise RuntimeError(f"the server ended with {self.process.returncode}:\n{self.text_of_log()}")
+            try:
+                with urllib.request.urlopen(self.url + "/readyz", timeout=2):
+                    return
+            except (urllib.error.URLError, OSError):
+                time.sleep(0.05)
+        raise RuntimeError(f"not ready:\n{self.text_of_log()}")
+
+    def rank_pids(self):
+        """World rank -> pid."""
+        pids = {}
+        for pid, line in children(self.process.pid).items():
+            if " serve " not in line:
+                continue
+            with open(f"/proc/{pid}/environ") as file:
+                for entry in file.read().split("\0"):
+                    if entry.startswith("OMPI_COMM_WORLD_RANK="):
+                        pids[int(entry.split("=")[1])] = pid
+        return pids
+
+    def post(self, path, body, timeout_s=60):
+        """Returns (status, parsed JSON)."""
+        request = urllib.request.Request(self.url + path, json.dumps(body).encode(),
+                                         {"Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=timeout_s) as response:
+                return response.status, json.loads(response.read())
+        except urllib.error.HTTPError as error:
+            return error.code, json.loads(error.read())
+
+    def get(self, path):
+        with urllib.request.urlopen(self.url + path, timeout=10) as response:
+            return response.read().decode()
+
+    def metric(self, name):
+        """Sum of all samples of a family."""
+        total = 0.0
+        for line in self.get("/metrics").splitlines():
+            if line.startswith(name + "{") or line.startswith(name + " "):
+                total += float(line.rsplit(" ", 1)[1])
+        return total
+
+    def stop(self, timeout_s=20):
+        """SIGUSR1 to mpirun (which forwards it) or SIGTERM; returns the exit code."""
+        self.process.send_signal(signal.SIGUSR1 if self.num_ranks else signal.SIGTERM)
+        return self.process.wait(timeout_s)
+
+    def kill(self):
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()

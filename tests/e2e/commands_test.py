@@ -1,0 +1,211 @@
+"""The commands from outside: batch under mpirun with resume and exit codes, bench, tokenize, render, config."""
+
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+from cluster import ENVIRONMENT, PAIR, PROGRAM, mpirun, run
+
+
+def line(number, **body):
+    return {"custom_id": f"line-{number}", "method": "POST", "url": "/v1/completions",
+            "body": {"prompt": f"The number {number} and the king", "max_tokens": 24, "seed": number,
+                     "temperature": 0.8, "return_token_ids": True, **body}}
+
+
+class Batch(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.input = os.path.join(self.folder.name, "in.jsonl")
+        self.output = os.path.join(self.folder.name, "out.jsonl")
+
+    def tearDown(self):
+        self.folder.cleanup()
+
+    def write(self, lines):
+        with open(self.input, "w") as file:
+            for entry in lines:
+                file.write((entry if isinstance(entry, str) else json.dumps(entry)) + "\n")
+
+    def results(self):
+        with open(self.output) as file:
+            return {entry["custom_id"]: entry for entry in map(json.loads, file)}
+
+    def batch(self, num_ranks, *options):
+        # With --enable-recovery Open MPI 4.1's mpirun returns 0 whatever its ranks return.
+        launcher = mpirun(num_ranks, recovery=False) if num_ranks else []
+        return run([*launcher, PROGRAM, "batch", "-i", self.input, "-o", self.output, "--log-level", "warning", *options])
+
+    def test_same_tokens_for_every_draft_length_on_each_number_of_ranks(self):
+        self.write([line(number) for number in range(8)]
+                   + [dict(line(100 + number, temperature=0), custom_id=f"greedy-{number}") for number in range(4)])
+        for num_targets in (1, 2, 4):
+            code, _, errors = self.batch(num_targets, "--model", "embedded")
+            self.assertEqual(code, 0, errors)
+            plain = {key: entry["response"]["body"]["choices"][0]["token_ids"] for key, entry in self.results().items()}
+            self.assertEqual(len(plain), 12)
+            self.assertGreater(len({tuple(ids) for ids in plain.values()}), 8)
+            for draft_len in (1, 4, 16):
+                code, _, errors = self.batch(num_targets + 1, *PAIR, "--draft-max", str(draft_len))
+                self.assertEqual(code, 0, errors)
+                drafted = {key: entry["response"]["body"]["choices"][0]["token_ids"]
+                           for key, entry in self.results().items()}
+                self.assertEqual(plain, drafted, f"{num_targets} targets, draft length {draft_len}")
+
+    def test_resume_answers_only_the_rest(self):
+        self.write([line(number) for number in range(10)])
+        code, _, errors = self.batch(0, "--model", "embedded")
+        self.assertEqual(code, 0, errors)
+        whole = self.results()
+        with open(self.output) as file:
+            kept = file.read().splitlines(True)[:4]
+        with open(self.output, "w") as file:
+            file.write("".join(kept) + '{"custom_id": "line-9", "torn')
+        code, _, errors = self.batch(0, "--model", "embedded", "--resume")
+        self.assertEqual(code, 0, errors)
+        with open(self.output) as file:
+            lines = file.read().splitlines(True)
+        self.assertEqual(lines[:4], kept)
+        self.assertEqual(len(lines), 10)
+        texts = {key: entry["response"]["body"]["choices"][0]["text"] for key, entry in self.results().items()}
+        self.assertEqual(texts, {key: entry["response"]["body"]["choices"][0]["text"] for key, entry in whole.items()})
+
+    def test_all_lines_are_checked_first(self):
+        for bad, word in (("not json", "line 2"), (line(1, temperature=-1), "temperature"),
+                          (dict(line(1), url="/v1/embeddings"), "embeddings"), (dict(line(0)), "line-0"),
+                          (line(1, max_tokens="many"), "max_tokens")):
+            self.write([line(0), bad])
+            code, _, errors = self.batch(0, "--model", "embedded")
+            self.assertEqual(code, 2, errors)
+            self.assertIn(word, errors)
+            self.assertFalse(os.path.exists(self.output))
+
+    def test_a_failed_line_gives_code_3_and_its_error(self):
+        self.write([line(0), dict(line(1), body={"prompt": "x " * 3000, "max_tokens": 5})])
+        code, _, errors = self.batch(0, "--model", "embedded")
+        self.assertEqual(code, 3, errors)
+        self.assertEqual(self.results()["line-1"]["response"]["status_code"], 400)
+        self.assertIsNone(self.results()["line-0"]["error"])
+
+    def test_exit_codes_pass_through_mpirun(self):
+        self.write([line(0), dict(line(1), body={"prompt": "x " * 3000, "max_tokens": 5})])
+        code, _, errors = self.batch(3, *PAIR)
+        self.assertEqual(code, 3, errors)
+
+    def test_a_signal_stops_with_code_75_and_resume_finishes(self):
+        self.write([line(number, max_tokens=600, ignore_eos=True, temperature=0) for number in range(200)])
+        job = subprocess.Popen([PROGRAM, "batch", "-i", self.input, "-o", self.output, "--max-num-seqs", "2",
+                                "--log-level", "warning"], stderr=subprocess.PIPE, env=ENVIRONMENT)
+        end = time.time() + 60
+        while time.time() < end and (not os.path.exists(self.output) or os.path.getsize(self.output) == 0):
+            time.sleep(0.02)
+        job.send_signal(signal.SIGTERM)
+        _, errors = job.communicate(timeout=30)
+        self.assertEqual(job.returncode, 75, errors)
+        num_done = len(self.results())
+        self.assertGreater(num_done, 0)
+        self.assertLess(num_done, 200)
+
+
+class Bench(unittest.TestCase):
+    def test_decode_prints_a_table_and_json(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "bench.json")
+            code, out, errors = run([*mpirun(3), PROGRAM, "bench", "decode", *PAIR, "--num-prompts", "2", "--repeat",
+                                     "1", "--max-tokens", "32", "--json", path])
+            self.assertEqual(code, 0, errors)
+            with open(path) as file:
+                result = json.load(file)
+        self.assertIn("speed-up predicted", out)
+        self.assertEqual(result["num_same_text"], result["num_answers"])
+        self.assertEqual(result["num_target_ranks"], 2)
+        self.assertGreater(result["tokens_per_s_off"][0], 0)
+
+
+class Inspect(unittest.TestCase):
+    def talk(self, command, lines):
+        done = subprocess.run([PROGRAM, *command], input="\n".join(map(json.dumps, lines)) + "\n", text=True,
+                              capture_output=True, timeout=30, env=ENVIRONMENT)
+        return done.returncode, [json.loads(entry) for entry in done.stdout.splitlines()], done.stderr
+
+    def test_tokenize_there_and_back(self):
+        texts = ["Once upon a time", " leading and trailing ", "naïve café 🙂", ""]
+        code, out, _ = self.talk(["tokenize", "--model", "embedded"], [{"text": text} for text in texts])
+        self.assertEqual(code, 0)
+        self.assertEqual([entry["text"] for entry in out], texts)
+        code, back, _ = self.talk(["tokenize", "--model", "embedded"], [{"ids": entry["ids"]} for entry in out])
+        self.assertEqual([entry["text"] for entry in back], texts)
+        code, bad, _ = self.talk(["tokenize", "--model", "embedded"], [{"ids": [10**9]}, {"text": "x"}])
+        self.assertEqual(code, 3)
+        self.assertIn("error", bad[0])
+        self.assertIn("ids", bad[1])
+
+    def test_render(self):
+        messages = [{"role": "user", "content": "Hello"}]
+        code, out, errors = self.talk(["render", "--model", "embedded"],
+                                      [{"messages": messages, "add_generation_prompt": True}])
+        self.assertEqual(code, 0, errors)
+        self.assertIn("Hello", out[0]["prompt"])
+        with tempfile.NamedTemporaryFile("w", suffix=".jinja") as file:
+            file.write("{% for m in messages %}[{{ m.role }}: {{ m.content }}]{% endfor %}")
+            file.flush()
+            _, out, _ = self.talk(["render", "--template", file.name], [{"messages": messages}])
+        self.assertEqual(out[0]["prompt"], "[user: Hello]")
+
+
+class Config(unittest.TestCase):
+    def test_precedence_and_origins(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+            file.write("port: 1111\nmax-num-seqs: 3\nspeculative_config:\n  num_speculative_tokens: 7\nhost: 127.0.0.9\n")
+            file.flush()
+            environment = dict(ENVIRONMENT, OUTRIDER_PORT="2222", OUTRIDER_HOST="127.0.0.8")
+            done = subprocess.run([PROGRAM, "config", "dump", "--config", file.name, "--host=127.0.0.7"],
+                                  capture_output=True, text=True, env=environment, timeout=30)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn('host: "127.0.0.7"  # command line', done.stdout)
+        self.assertIn("port: 2222  # OUTRIDER_PORT", done.stdout)
+        self.assertIn("max_num_seqs: 3  # ", done.stdout)
+        self.assertIn("  num_speculative_tokens: 7  # ", done.stdout)
+        self.assertIn("block_size: 16  # default", done.stdout)
+
+    def test_the_dump_is_a_configuration(self):
+        code, dump, _ = run([PROGRAM, "config", "dump", "--port", "1234", "-tp", "2"])
+        self.assertEqual(code, 0)
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+            file.write(dump)
+            file.flush()
+            code, again, errors = run([PROGRAM, "config", "dump", "--config", file.name])
+        self.assertEqual(code, 0, errors)
+        values = [entry.split("#")[0] for entry in dump.splitlines()]
+        self.assertEqual(values, [entry.split("#")[0] for entry in again.splitlines()])
+
+    def test_what_is_wrong_is_named(self):
+        for arguments, words in ((["--prot", "1"], ["--prot", "--port"]), (["--port", "70000"], ["port", "65535"]),
+                                 (["--port"], ["--port", "value"]), (["--isa", "sse9"], ["isa", "avx512"]),
+                                 (["--config", "/no/such.yaml"], ["/no/such.yaml"])):
+            code, _, errors = run([PROGRAM, "config", "dump", *arguments])
+            self.assertEqual(code, 2)
+            for word in words:
+                self.assertIn(word, errors)
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+            file.write("max_num_seq: 3\n")
+            file.flush()
+            code, _, errors = run([PROGRAM, "config", "dump", "--config", file.name])
+        self.assertEqual(code, 2)
+        self.assertIn("max_num_seqs", errors)
+
+    def test_every_file_in_configs_is_good(self):
+        folder = os.path.join(os.path.dirname(__file__), "..", "..", "configs")
+        names = [name for name in sorted(os.listdir(folder)) if name.endswith(".yaml")]
+        self.assertGreaterEqual(len(names), 5)
+        for name in names:
+            code, _, errors = run([PROGRAM, "config", "dump", "--config", os.path.join(folder, name)])
+            self.assertEqual(code, 0, f"{name}: {errors}")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,126 @@
+"""The server as a job under mpirun: answers, equality with and without a draft, and faults of the draft."""
+
+import concurrent.futures
+import os
+import signal
+import time
+import unittest
+
+from cluster import PAIR, PROGRAM, Server, mpirun, run
+
+PROMPTS = ["Once upon a time", "The king said to his daughter", "In the forest", "My dear Watson, I",
+           "The soldiers", "It was a dark night and", "\"Where are you going?\" asked", "A"]
+
+
+def completion(server, prompt, **options):
+    body = {"prompt": prompt, "max_tokens": 60, "return_token_ids": True, **options}
+    status, reply = server.post("/v1/completions", body)
+    if status != 200:
+        raise AssertionError(f"{status}: {reply}")
+    return reply["choices"][0]
+
+
+def all_at_once(server, **options):
+    with concurrent.futures.ThreadPoolExecutor(len(PROMPTS)) as pool:
+        answers = pool.map(lambda prompt: completion(server, prompt, **options), PROMPTS)
+        return [answer["token_ids"] for answer in answers]
+
+
+class SameText(unittest.TestCase):
+    def check(self, server):
+        for options in ({"temperature": 0}, {"temperature": 0.8, "seed": 11}):
+            plain = all_at_once(server, speculative={"enabled": False}, **options)
+            self.assertEqual(len({tuple(ids) for ids in plain}), len(PROMPTS))
+            for draft_len in (1, 2, 4):
+                drafted = all_at_once(server, speculative={"num_speculative_tokens": draft_len}, **options)
+                self.assertEqual(plain, drafted)
+            one_by_one = [completion(server, prompt, **options)["token_ids"] for prompt in PROMPTS]
+            self.assertEqual(plain, one_by_one)
+        self.assertGreater(server.metric("vllm:spec_decode_num_accepted_tokens_total"), 100)
+        self.assertEqual(server.metric("outrider:draft_up"), 1)
+
+    def test_two_targets_and_a_draft(self):
+        with Server(3, *PAIR) as server:
+            self.check(server)
+            self.assertEqual(server.stop(), 0, server.text_of_log())
+
+    def test_one_process(self):
+        with Server(0, *PAIR) as server:
+            self.check(server)
+            self.assertEqual(server.stop(), 0, server.text_of_log())
+
+
+class DraftFaults(unittest.TestCase):
+    """No request fails and no token changes, whatever happens to the draft."""
+
+    def check_fault(self, fault):
+        with Server(3, *PAIR) as server:
+            expected = all_at_once(server, temperature=0, max_tokens=400)
+            draft = server.rank_pids()[2]
+            with concurrent.futures.ThreadPoolExecutor(len(PROMPTS)) as pool:
+                answers = [pool.submit(completion, server, prompt, temperature=0, max_tokens=400)
+                           for prompt in PROMPTS]
+                time.sleep(0.02)
+                os.kill(draft, fault)
+                self.assertEqual([answer.result()["token_ids"] for answer in answers], expected)
+            # Down is noticed when an answer is overdue, so there must be work.
+            end = time.time() + 20
+            while server.metric("outrider:draft_up") != 0 and time.time() < end:
+                self.assertEqual(completion(server, PROMPTS[0], temperature=0, max_tokens=400)["token_ids"], expected[0])
+            self.assertEqual(server.metric("outrider:draft_up"), 0)
+            self.assertIn("draft worker (rank 2) does not answer", server.text_of_log())
+            self.assertEqual(all_at_once(server, temperature=0, max_tokens=400), expected)
+            server.stop()  # must not hang; mpirun's code depends on how it saw the rank end
+
+    def test_killed(self):
+        self.check_fault(signal.SIGKILL)
+
+    def test_stopped(self):
+        self.check_fault(signal.SIGSTOP)
+
+    def test_stopped_and_continued(self):
+        with Server(3, *PAIR) as server:
+            expected = all_at_once(server, temperature=0)
+            draft = server.rank_pids()[2]
+            os.kill(draft, signal.SIGSTOP)
+            end = time.time() + 20
+            while server.metric("outrider:draft_up") != 0 and time.time() < end:
+                self.assertEqual(all_at_once(server, temperature=0), expected)
+            os.kill(draft, signal.SIGCONT)
+            end = time.time() + 20
+            while server.metric("outrider:draft_up") != 1 and time.time() < end:
+                time.sleep(0.1)
+            self.assertEqual(server.metric("outrider:draft_up"), 1)
+            before = server.metric("outrider:spec_decode_num_accepted_tokens_total")
+            self.assertEqual(all_at_once(server, temperature=0), expected)
+            self.assertGreater(server.metric("outrider:spec_decode_num_accepted_tokens_total"), before)
+
+
+class JobFaults(unittest.TestCase):
+    def test_a_dead_target_rank_ends_the_job(self):
+        for recovery in (True, False):
+            with Server(3, *PAIR, recovery=recovery) as server:
+                completion(server, "x", temperature=0)
+                os.kill(server.rank_pids()[1], signal.SIGKILL)
+                code = server.process.wait(10)
+                self.assertIn("rank 1", server.text_of_log())
+                # With --enable-recovery Open MPI 4.1's mpirun returns 0 whatever its ranks return.
+                if not recovery:
+                    self.assertNotEqual(code, 0)
+
+    def test_a_rank_that_cannot_load_stops_all_with_one_sentence(self):
+        code, _, errors = run([*mpirun(3, recovery=False), PROGRAM, "serve", "--model", "embedded",
+                               "--speculative-config.model", "/no/such/model"], timeout_s=30)
+        self.assertNotEqual(code, 0)
+        sentences = [line for line in errors.splitlines() if "no/such/model" in line]
+        self.assertEqual(len(sentences), 1, errors)
+        self.assertIn("rank 2 (draft on", sentences[0])
+
+    def test_a_wrong_number_of_ranks_is_one_sentence(self):
+        code, _, errors = run([*mpirun(3, recovery=False), PROGRAM, "serve", *PAIR, "-tp", "4"], timeout_s=30)
+        self.assertNotEqual(code, 0)
+        self.assertEqual(len([line for line in errors.splitlines() if "mpirun -np 5" in line]), 1, errors)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
