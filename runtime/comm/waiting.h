@@ -1,6 +1,7 @@
-// How a rank waits without hurting the others: a short hot phase for latency, then short sleeps, because more ranks
-// than cores is the normal case on one machine. Sleeps rather than yields: a yield hands the core over for whole
-// time slices when anything else runs, a sleeper is woken at once.
+// How a rank waits without hurting the others: a short hot phase for latency, then short sleeps,
+// because more ranks than cores is the normal case on one machine. Sleeps rather than yields: a
+// yield hands the core over for whole time slices when anything else runs, a sleeper is woken at
+// once.
 #pragma once
 
 #include <sys/prctl.h>
@@ -18,7 +19,8 @@ class Backoff {
     const auto waited = std::chrono::steady_clock::now() - begin_;
     if (waited < kHotTime) return;
     sleeping_ = true;
-    // A wait of a second means an idle job: then half a millisecond of latency matters less than a core.
+    // A wait of a second means an idle job: then half a millisecond of latency matters less than a
+    // core.
     sleep_us(waited > std::chrono::seconds(1) ? 500 : 10);
   }
   // True about every millisecond of waiting: time to look whether the peers are still there.

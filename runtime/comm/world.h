@@ -20,6 +20,8 @@ class World {
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual std::string host() const = 0;
+  // How many ranks share this host, of ranks [0, num_ranks).
+  virtual int num_ranks_here(int num_ranks) const = 0;
 
   // Hands a message over; returns at once. A message to a rank that is gone is lost without an
   // error.
@@ -36,8 +38,8 @@ class World {
   virtual void check_alive(int num_ranks) = 0;
   // The group of ranks [0, num_ranks), for those of them that call it.
   virtual std::unique_ptr<TargetGroup> make_target_group(int num_ranks) = 0;
-  // Ends a rank that does not answer, when it is a process of this host; otherwise does nothing. Without it a stopped
-  // process would keep the launcher waiting for ever.
+  // Ends a rank that does not answer, when it is a process of this host; otherwise does nothing.
+  // Without it a stopped process would keep the launcher waiting for ever.
   virtual void end_unresponsive(int rank) = 0;
   // The orderly end of this rank, which is about to return exit_code. Ranks that are gone are
   // waited for no longer than a few seconds.

@@ -131,6 +131,7 @@ class ThreadWorld final : public World {
   int rank() const override { return rank_; }
   int size() const override { return shared_.num_ranks; }
   std::string host() const override { return "this process"; }
+  int num_ranks_here(int num_ranks) const override { return num_ranks; }
 
   void post(int to, Bytes message) override {
     Mailbox& box = shared_.mailbox(rank_, to);

@@ -84,6 +84,13 @@ class MpiWorld final : public World {
   int size() const override { return size_; }
   std::string host() const override { return peers_[static_cast<size_t>(rank_)].host; }
 
+  int num_ranks_here(int num_ranks) const override {
+    int count = 0;
+    for (int r = 0; r < num_ranks; ++r)
+      count += peers_[static_cast<size_t>(r)].host == host() ? 1 : 0;
+    return count;
+  }
+
   void post(int to, Bytes message) override {
     drop_completed_sends(to);
     post_with_tag(to, std::move(message), mpi::kMessageTag);

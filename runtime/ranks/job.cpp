@@ -28,12 +28,11 @@ std::string read_text_file(const std::string& path) {
   return text.str();
 }
 
-int threads_per_rank(const RunConfig& config, const RankLayout& layout, int num_ranks_here) {
+int threads_per_rank(const RunConfig& config, const World& world, const RankLayout& layout) {
   if (config.threads > 0) return config.threads;
   const int num_cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   // The draft works while the targets wait and the other way round, so it does not count.
-  const int num_targets_here = std::min(layout.num_targets, num_ranks_here);
-  return std::max(1, num_cores / std::max(1, num_targets_here));
+  return std::max(1, num_cores / std::max(1, world.num_ranks_here(layout.num_targets)));
 }
 
 VerifyMode verify_mode_from_name(const std::string& name) {
@@ -164,11 +163,10 @@ int run_coordinator(World& world,
 int run_rank(World& world,
              const RunConfig& config,
              const RankLayout& layout,
-             int num_ranks_here,
              const FrontEnd& front_end) {
   set_thread_log_name(layout.name(world.rank()));
   const Role role = layout.role(world.rank());
-  const int num_threads = threads_per_rank(config, layout, num_ranks_here);
+  const int num_threads = threads_per_rank(config, world, layout);
   LoadedModel loaded;
   FrontDesk desk;
   std::string problem;
@@ -214,7 +212,7 @@ int run_mpi_job(const RunConfig& config, int* argc, char*** argv, const FrontEnd
   std::string problem;
   try {
     const RankLayout layout = make_layout(config, world->size());
-    exit_code = run_rank(*world, config, layout, world->size(), front_end);
+    exit_code = run_rank(*world, config, layout, front_end);
   } catch (const std::exception& error) {
     problem = error.what();
   }
@@ -232,7 +230,7 @@ int run_job(const RunConfig& config, int* argc, char*** argv, const FrontEnd& fr
   const RankLayout layout = make_layout(config, 0);
   int exit_code = 0;
   run_in_process(layout.num_ranks(), [&](World& world) {
-    const int code = run_rank(world, config, layout, layout.num_ranks(), front_end);
+    const int code = run_rank(world, config, layout, front_end);
     if (world.rank() == 0) exit_code = code;
   });
   return exit_code;

@@ -23,6 +23,7 @@ class ScriptedWorld final : public World {
   int rank() const override { return 0; }
   int size() const override { return 2; }
   std::string host() const override { return "test"; }
+  int num_ranks_here(int num_ranks) const override { return num_ranks; }
   void post(int, Bytes message) override { sent.push_back(std::move(message)); }
   std::optional<Bytes> poll(int) override {
     if (incoming.empty()) return std::nullopt;

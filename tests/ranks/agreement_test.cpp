@@ -1,0 +1,143 @@
+// Promise P4 and the start of a job: ranks that disagree stop the job in the next message, naming
+// rank and round; a rank that cannot start stops all with one sentence.
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+#include "runtime/ranks/roll_call.h"
+#include "runtime/ranks/round_wire.h"
+#include "runtime/ranks/target.h"
+#include "tests/ranks/engine_harness.h"
+#include "tests/ranks/model_probe.h"
+
+namespace outrider::test {
+namespace {
+
+// Rank 0 plays the coordinator by hand, rank 1 is a real target rank.
+std::string run_two_targets(const std::function<void(World&, TargetRank&)>& coordinator) {
+  const RunConfig config = embedded_config(2, 0);
+  const RankLayout layout{2, false};
+  try {
+    run_in_process(2, [&](World& world) {
+      LoadedModel loaded = load_target(config, layout, world.rank(), 1, world.make_target_group(2));
+      TargetRank target(*loaded.model, *loaded.group);
+      if (world.rank() == 0) {
+        coordinator(world, target);
+      } else {
+        run_target_loop(world, layout, target);
+      }
+    });
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+RoundPlan first_plan() {
+  RoundPlan plan;
+  plan.round = 41;
+  plan.starts.push_back({7, greedy(10), {30, 40, 50}});
+  SequencePlan sequence;
+  sequence.sequence_id = 7;
+  sequence.num_committed_rows = 3;
+  sequence.new_blocks = {0};
+  plan.sequences.push_back(sequence);
+  return plan;
+}
+
+RoundPlan last_plan(uint64_t previous_digest) {
+  RoundPlan plan;
+  plan.round = 42;
+  plan.previous_digest = previous_digest;
+  plan.shutdown = true;
+  return plan;
+}
+
+TEST(Agreement, RanksThatAgreeGoOn) {
+  EXPECT_EQ(run_two_targets([](World& world, TargetRank& target) {
+              world.post(1, encode(first_plan()));
+              const RoundDecision decision = target.execute(first_plan());
+              EXPECT_GE(decision.sequences.at(0).next_token, 0);
+              world.post(1, encode(last_plan(digest(41, decision))));
+            }),
+            "");
+}
+
+TEST(Agreement, AnotherDecisionStopsTheJobNamingRankAndRound) {
+  const std::string sentence = run_two_targets([](World& world, TargetRank& target) {
+    world.post(1, encode(first_plan()));
+    RoundDecision decision = target.execute(first_plan());
+    decision.sequences.at(0).next_token ^= 1;  // one flipped bit on one rank
+    world.post(1, encode(last_plan(digest(41, decision))));
+    receive(world, 1, 2, 30);  // what the coordinator would wait in
+  });
+  EXPECT_NE(sentence.find("target[1/2]"), std::string::npos) << sentence;
+  EXPECT_NE(sentence.find("round 41"), std::string::npos) << sentence;
+}
+
+TEST(Agreement, TheDigestCoversEveryDecidedNumber) {
+  RoundDecision decision;
+  decision.sequences.resize(2);
+  decision.sequences[0].sequence_id = 3;
+  const uint64_t base = digest(5, decision);
+  EXPECT_NE(digest(6, decision), base);
+  for (int change = 0; change < 4; ++change) {
+    RoundDecision other = decision;
+    if (change == 0) other.sequences[1].sequence_id = 4;
+    if (change == 1) other.sequences[1].num_accepted = 1;
+    if (change == 2) other.sequences[1].next_token = 0;
+    if (change == 3) other.sequences[1].failed = true;
+    EXPECT_NE(digest(5, other), base) << change;
+  }
+  std::swap(decision.sequences[0], decision.sequences[1]);
+  EXPECT_NE(digest(5, decision), base);
+}
+
+TEST(RollCall, OneProblemStopsAllWithTheSameSentence) {
+  const RankLayout layout{3, true};
+  std::atomic<int> num_stopped{0};
+  const auto call = [&](World& world) {
+    try {
+      roll_call(world, layout, world.rank() == 2 ? "shard 2 is missing" : "", 30);
+    } catch (const Error& error) {
+      EXPECT_STREQ(error.what(), "rank 2 (target[2/3] on this process): shard 2 is missing");
+      ++num_stopped;
+    }
+  };
+  run_in_process(4, call);
+  EXPECT_EQ(num_stopped, 4);
+}
+
+TEST(RollCall, AllReadyGoOn) {
+  run_in_process(3, [](World& world) { roll_call(world, RankLayout{2, true}, "", 30); });
+}
+
+TEST(RollCall, ASilentRankIsNamed) {
+  try {
+    run_in_process(3, [](World& world) {
+      if (world.rank() != 1) roll_call(world, RankLayout{2, true}, "", 0.2);
+    });
+    FAIL() << "no exception";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "no report from rank 1 (target[1/2]) in time");
+  }
+}
+
+TEST(Layout, SizesThatDoNotFitAreRefused) {
+  RunConfig config;
+  EXPECT_EQ(make_layout(config, 4).num_targets, 4);
+  EXPECT_EQ(make_layout(config, 0).num_ranks(), 1);
+  config.speculative.model = "embedded";
+  EXPECT_EQ(make_layout(config, 4).num_targets, 3);
+  EXPECT_EQ(make_layout(config, 4).draft_rank(), 3);
+  EXPECT_EQ(make_layout(config, 4).role(3), Role::kDraft);
+  EXPECT_THROW(make_layout(config, 1), Error);
+  config.tensor_parallel_size = 2;
+  EXPECT_THROW(make_layout(config, 4), Error);
+  EXPECT_EQ(make_layout(config, 3).num_targets, 2);
+  config.speculative.method = "ngram";
+  EXPECT_EQ(make_layout(config, 2).has_draft, false);
+}
+
+}  // namespace
+}  // namespace outrider::test
