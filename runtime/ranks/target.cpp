@@ -152,7 +152,9 @@ void TargetRank::score_prompts(const RoundPlan& plan,
   if (inputs.empty()) return;
   auto scored = score(inputs, vocab_, *exchange_);
   for (size_t i = 0; i < scored.size(); ++i) {
-    decision->sequences[planned_index[i]].prompt_logprobs = std::move(scored[i]);
+    SequenceDecision& decided = decision->sequences[planned_index[i]];
+    if (scored[i].empty()) decided.failed = true;  // NaN or infinity in a prompt row
+    decided.prompt_logprobs = std::move(scored[i]);
   }
 }
 
