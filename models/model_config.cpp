@@ -106,6 +106,9 @@ void refuse_unsupported(const Fields& fields) {
   for (const char* key : {"quantization_config", "compression_config", "auto_map"}) {
     if (fields.find(key) != nullptr) fields.fail(fmt::format("{} is not supported", key));
   }
+  for (const char* key : {"use_mrope", "rope_interleaved"}) {
+    if (fields.flag_or(key, false)) fields.fail(fmt::format("{} is not supported", key));
+  }
   if (fields.number_or("partial_rotary_factor", 0.0, 1.0, 1.0) != 1.0) {
     fields.fail("partial_rotary_factor other than 1 is not supported");
   }
@@ -232,7 +235,7 @@ void read_scaling(const Fields& fields, ModelConfig& config) {
   const std::string old_name = fields.text_or("type", "default");
   rope.scaling = scaling_from_name(fields, fields.text_or("rope_type", old_name.c_str()));
   rope.original_max_positions = fields.integer_or(
-      "original_max_position_embeddings", {1, kMaxPositions}, config.max_positions);
+      "original_max_position_embeddings", {1, kMaxPositions}, rope.original_max_positions);
   if (rope.scaling == RopeScaling::kNone) return;
   const bool computed_factor =
       rope.scaling == RopeScaling::kYarn && fields.find("factor") == nullptr;
@@ -259,7 +262,9 @@ void read_scaling(const Fields& fields, ModelConfig& config) {
 // all of it.
 void read_rope(const Fields& fields, ModelConfig& config) {
   config.rope.rotary_dim = config.head_dim;
-  config.rope.original_max_positions = config.max_positions;
+  // Some files give the length beside the scaling, not inside it.
+  config.rope.original_max_positions = fields.integer_or(
+      "original_max_position_embeddings", {1, kMaxPositions}, config.max_positions);
   double theta = fields.number_or("rope_theta", 1.0, 1e12, 10'000.0);
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     const Json* object = fields.find(key);

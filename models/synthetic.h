@@ -21,7 +21,7 @@ std::vector<std::string> synthetic_shape_names();
 
 // Element i of a tensor: u = mix(key + (i + 1) * 0x9E3779B97F4A7C15) >> 40 with key =
 // mix(fnv1a64(name) + seed) and the splitmix64 finaliser mix; the weight is ((u + 0.5) / 2^24 * 2 -
-// 1) * sigma * sqrt(3), uniform with standard deviation sigma, rounded to float and then to dtype.
+// 1) * (sigma * sqrt(3)), uniform of standard deviation sigma, rounded to float and then to dtype.
 // sigma: embedding 1 (5/sqrt(hidden) when it is also the head); q, k sqrt(3)/sqrt(hidden); v, gate,
 // up 1/sqrt(hidden); o e/sqrt(heads * head_dim); down e/sqrt(ffn); head 5/sqrt(hidden); biases 0.1;
 // norms are 1. e is 1 in the first num_strong_layers and epsilon in the others: the smaller epsilon

@@ -203,6 +203,8 @@ TEST(ModelConfig, RefusesWhatItDoesNotKnow) {
   expect_refused({{"model_type", "5"}}, "\"model_type\" must be a text");
   expect_refused({{"hidden_act", "\"gelu\""}}, "hidden_act \"gelu\" is not supported");
   expect_refused({{"quantization_config", "{}"}}, "quantization_config is not supported");
+  expect_refused({{"use_mrope", "true"}}, "use_mrope is not supported");
+  expect_refused({{"rope_interleaved", "true"}}, "rope_interleaved is not supported");
   expect_refused({{"auto_map", "{}"}}, "auto_map is not supported");
   expect_refused({{"partial_rotary_factor", "0.5"}}, "partial_rotary_factor");
   expect_refused({{"architectures", "[\"LlamaForSequenceClassification\"]"}}, "architectures");

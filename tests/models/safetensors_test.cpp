@@ -298,6 +298,21 @@ class BrokenModel : public testing::Test {
 
 TEST_F(BrokenModel, LoadsWhenWhole) { EXPECT_EQ(load_complaint(), ""); }
 
+TEST_F(BrokenModel, ProgressEndsAtTheWhole) {
+  const ModelConfig config = load_model_config(dir_.path());
+  for (int rank = 0; rank < 3; ++rank) {
+    size_t done = 0;
+    size_t all = 0;
+    load_weights(dir_.path(), config, shard_model(config, rank, 3), [&](size_t now, size_t total) {
+      EXPECT_GT(now, done);
+      done = now;
+      all = total;
+    });
+    EXPECT_GT(all, 0u);
+    EXPECT_EQ(done, all);
+  }
+}
+
 TEST_F(BrokenModel, AMissingTensorIsNamed) {
   replace_in("model.safetensors", "layers.1.mlp.up_proj", "layers.1.mlp.UP_proj");
   EXPECT_NE(
