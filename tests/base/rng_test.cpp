@@ -1,3 +1,5 @@
+// Known answers of Philox, which parts of a noise's name count in which stream, and the moments of
+// what is drawn.
 #include "runtime/base/rng.h"
 
 #include <gtest/gtest.h>

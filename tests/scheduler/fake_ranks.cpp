@@ -1,5 +1,5 @@
 // See fake_ranks.h.
-#include "fake_ranks.h"
+#include "tests/scheduler/fake_ranks.h"
 
 #include <fmt/format.h>
 

@@ -1,3 +1,5 @@
+// Prompt lookup: which match wins, and equality with a plain form of its definition on random
+// texts.
 #include "scheduler/ngram.h"
 
 #include <gtest/gtest.h>

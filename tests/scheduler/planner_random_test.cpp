@@ -4,7 +4,7 @@
 
 #include <set>
 
-#include "scenario.h"
+#include "tests/scheduler/scenario.h"
 
 namespace outrider::testing {
 namespace {

@@ -1,3 +1,4 @@
+// The stream of a request's results between threads, and the digest of a round's decisions.
 #include "scheduler/request.h"
 
 #include <gtest/gtest.h>

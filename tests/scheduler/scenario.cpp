@@ -1,5 +1,5 @@
 // See scenario.h.
-#include "scenario.h"
+#include "tests/scheduler/scenario.h"
 
 #include <fmt/format.h>
 

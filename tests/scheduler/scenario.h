@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "fake_ranks.h"
 #include "scheduler/planner.h"
+#include "tests/scheduler/fake_ranks.h"
 
 namespace outrider::testing {
 

@@ -1,3 +1,5 @@
+// What a sequence does with decided tokens: origins, stops, length limits, NaN, scores of its
+// prompt.
 #include "scheduler/sequence.h"
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// See toy_model.h.
 #include "tests/scheduler/toy_model.h"
 
 #include <algorithm>

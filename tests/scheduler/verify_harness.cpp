@@ -1,3 +1,4 @@
+// See verify_harness.h.
 #include "tests/scheduler/verify_harness.h"
 
 #include <algorithm>

@@ -3,6 +3,7 @@
 // and the primitives; never included elsewhere. Invariant: lane l of a sum over positions holds
 // those with (slot in chunk) % 16 == l, lane l of a dot product the dims with d % 16 == l, both
 // folded by the same tree (l + 8, l + 4, l + 2, l + 1); so bits are the same on every ISA.
+#pragma once
 
 // exp(x) by x = n ln 2 + r, |r| <= ln 2 / 2, and the Taylor polynomial of degree 7 (remainder below
 // 6e-9). Relative error below 2e-7; 0 below -104, inf above 88.73, NaN stays NaN.

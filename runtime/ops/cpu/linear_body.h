@@ -3,6 +3,7 @@
 // included elsewhere. Invariant: an output's sum is, per chunk of kInnerChunk elements, one fma
 // chain in ascending order; tiles of rows and outputs only decide which chains run side by side, so
 // bits do not depend on them.
+#pragma once
 
 constexpr int kPanelVectors = static_cast<int>(kPanel) / kLanes;
 

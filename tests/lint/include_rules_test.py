@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+"""Shows that include_rules.py can fail: a small good tree has no problem, and each bad file put into it is found
+under exactly the rule it breaks. Run by ctest (label lint); standard library only.
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+import include_rules  # noqa: E402
+
+HEADER = "// What it is for.\n#pragma once\n"
+SOURCE = "// What it is for.\n"
+GOOD = {
+    "runtime/base/error.h": HEADER,
+    "runtime/base/config.cpp": SOURCE + "#include <yaml-cpp/yaml.h>\n",
+    "runtime/base/CMakeLists.txt": "add_library(base config.cpp)\n",
+    "runtime/comm/mpi_internal.h": HEADER + "#include <mpi.h>\n",
+    "runtime/comm/world_mpi.cpp": SOURCE + '#include "runtime/comm/mpi_internal.h"\n',
+    "runtime/comm/CMakeLists.txt": "add_library(comm world_mpi.cpp)\n",
+    "runtime/ops/cpu/kernels_avx2.cpp": SOURCE + "#include <immintrin.h>\n",
+    "runtime/ops/CMakeLists.txt": "add_library(ops cpu/kernels_avx2.cpp)\n",
+    "models/tokenizer.h": HEADER + '#include "runtime/base/error.h"\n',
+    "models/weights.h": HEADER,
+    "models/jinja/lexer.h": HEADER,
+    "scheduler/request.h": HEADER,
+    "http/server.h": HEADER + '#include "models/tokenizer.h"\n',
+    "http/server.cpp": SOURCE + "#include <httplib.h>\n",
+    "http/CMakeLists.txt": "add_library(http ${CMAKE_CURRENT_LIST_DIR}/server.cpp)\n",
+    "runtime/ranks/job.h": HEADER + '#include "http/server.h"\n#include "models/weights.h"\n',
+    "tests/models/one_test.cpp": SOURCE + '#include "models/jinja/lexer.h"\nvoid f() { EXPECT_EQ(1, 1); }\n'
+                                 "namespace a { using namespace b; }\n// tests/golden/ids cases.json\n",
+    "tests/models/two_test.cpp": SOURCE + "void f() { ASSERT_TRUE(true); }\n",
+    "tests/models/CMakeLists.txt": "foreach(name one two)\n  outrider_test(${name} ${name}_test.cpp)\nendforeach()\n",
+    "tests/golden/ids/cases.json": '[{"name": "plain"}]',
+    "tests/golden/ids/plain.txt": "1 2 3\n",
+    "tools/make.py": '"""Makes it."""\n',
+}
+LONG = SOURCE + "int x;\n" * include_rules.MAX_LINES
+MARK = "TO" + "DO"
+
+# (rule, file, its text, what the CMake file beside it says or None)
+BAD = [
+    ("include-order", "runtime/base/bad.h", HEADER + '#include "models/weights.h"\n'),
+    ("include-order", "runtime/comm/bad.h", HEADER + '#include "models/weights.h"\n'),
+    ("include-order", "models/bad.h", HEADER + '#include "scheduler/request.h"\n'),
+    ("include-order", "scheduler/bad.h", HEADER + '#include "models/tokenizer.h"\n'),
+    ("include-order", "http/bad.h", HEADER + '#include "models/weights.h"\n'),
+    ("include-order", "http/bad.h", HEADER + '#include "runtime/ranks/job.h"\n'),
+    ("include-order", "models/bad.h", HEADER + '#include "tests/models/one_test.cpp"\n'),
+    ("include-private", "runtime/ranks/bad.h", HEADER + '#include "models/jinja/lexer.h"\n'),
+    ("include-root", "models/bad.h", HEADER + '#include "weights.h"\n'),
+    ("include-root", "models/bad.h", HEADER + '#include "../scheduler/request.h"\n'),
+    ("fence", "runtime/comm/bad.h", HEADER + "#include <mpi.h>\n"),
+    ("fence", "runtime/comm/bad.h", HEADER + '#include "runtime/comm/mpi_internal.h"\n'),
+    ("fence", "runtime/comm/bad.h", HEADER + "  #  include <nccl.h>\n"),
+    ("fence", "runtime/ops/bad.h", HEADER + "#include <cuda_runtime.h>\n"),
+    ("fence", "http/bad.h", HEADER + "#include <httplib.h>\n"),
+    ("fence", "http/second.cpp", SOURCE + "#include <httplib.h>\n"),
+    ("fence", "runtime/base/second.cpp", SOURCE + "#include <yaml-cpp/yaml.h>\n"),
+    ("fence", "models/bad.h", HEADER + "#include <nlohmann/json.hpp>\n"),
+    ("fence", "models/bad.h", HEADER + "#include <nlohmann/json_fwd.hpp>\n"),
+    ("fence", "runtime/ops/bad.h", HEADER + "#include <immintrin.h>\n"),
+    ("regex", "tests/models/one_test.cpp", GOOD["tests/models/one_test.cpp"] + "#include <regex>\n"),
+    ("pragma-once", "models/bad.h", "// What it is for.\n"),
+    ("file-comment", "models/bad.h", "#pragma once\n// Too late.\n"),
+    ("file-comment", "tools/bad.py", "#!/usr/bin/env python3\nimport sys\n"),
+    ("using-namespace", "models/bad.h", HEADER + "namespace a { using namespace std; }\n"),
+    ("using-namespace", "http/server.cpp", GOOD["http/server.cpp"] + "namespace a {}\nusing  namespace std;\n"),
+    ("file-length", "models/bad.h", HEADER + LONG),
+    ("file-length", "tools/bad.py", '"""It."""\n' + "x = 1\n" * include_rules.MAX_LINES),
+    ("absolute-path", "docs/bad.md", "See /" + "tmp/build.\n"),
+    ("absolute-path", "configs/bad.yaml", "model: /" + "home/me/model\n"),
+    ("left-over", "models/bad.h", HEADER + f"// {MARK}: later\n"),
+    ("left-over", "docs/bad.md", f"{MARK}\n"),
+    ("unregistered", "tests/http/bad_test.cpp", SOURCE + "void f() { EXPECT_EQ(1, 1); }\n"),
+    ("unregistered", "tests/e2e/bad_test.py", '"""It."""\n'),
+    ("unregistered", "scheduler/bad.cpp", SOURCE),
+    ("no-assertion", "tests/models/two_test.cpp", SOURCE + "// EXPECT_EQ(1, 1);\nvoid f() {}\n"),
+    ("unused-golden", "tests/golden/ids/other.txt", "4 5 6\n"),
+    ("unused-golden", "tests/golden/unknown/cases.json", "[]"),
+]
+CMAKE = {
+    "http/second.cpp": ("http/CMakeLists.txt", "add_library(http server.cpp second.cpp)\n"),
+    "runtime/base/second.cpp": ("runtime/base/CMakeLists.txt", "add_library(base config.cpp second.cpp)\n"),
+}
+
+
+def problems_with(changed):
+    with tempfile.TemporaryDirectory() as folder:
+        for path, text in {**GOOD, **changed}.items():
+            file = Path(folder, path)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+        return include_rules.problems_of(folder)
+
+
+def main():
+    failures = [f"the good tree: {problem}" for problem in problems_with({})]
+    for rule, path, text in BAD:
+        changed = {path: text}
+        if path in CMAKE:
+            cmake_path, cmake_text = CMAKE[path]
+            changed[cmake_path] = cmake_text
+        found = problems_with(changed)
+        if {problem.rule for problem in found} != {rule}:
+            failures.append(f"{path} should break '{rule}' alone, found {found}: {text[:100]!r}")
+    uncovered = rules_in_script() - {bad[0] for bad in BAD}
+    failures += [f"no bad example for rule '{rule}'" for rule in sorted(uncovered)]
+    print("\n".join(failures) or f"{len(BAD)} bad examples found")
+    return 1 if failures else 0
+
+
+def rules_in_script():
+    """Every rule's name, so that a new rule without a bad example fails here."""
+    script = Path(include_rules.__file__).read_text(encoding="utf-8")
+    return set(include_rules.re.findall(r'Problem\([^"\n]+?,\s*"([a-z-]+)",?', script))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
