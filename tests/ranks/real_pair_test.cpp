@@ -49,7 +49,9 @@ TEST_F(RealPair, KnownGreedyTokens) {
     got.resize(known.size());
     EXPECT_GE(known.size(), 199u);
     EXPECT_EQ(got, known) << "draft_len " << draft_len;
-    if (draft_len > 0) EXPECT_GT(outcomes[0].stats.num_accepted_tokens, 10);
+    if (draft_len > 0) {
+      EXPECT_GT(outcomes[0].stats.num_accepted_tokens, 10);
+    }
   }
 }
 
