@@ -4,7 +4,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <fstream>
 #include <iterator>
 
 #include "models/jinja/evaluator.h"
@@ -12,6 +11,7 @@
 #include "models/jinja/operators.h"
 #include "models/jinja/parser.h"
 #include "runtime/base/error.h"
+#include "runtime/base/files.h"
 
 namespace outrider {
 
@@ -46,21 +46,10 @@ bool is_one_of(std::string_view name, const auto& names) {
   return std::find(std::begin(names), std::end(names), name) != std::end(names);
 }
 
-std::optional<std::string> read_file(const std::filesystem::path& path, size_t max_bytes) {
+std::optional<std::string> read_if_there(const std::filesystem::path& path, size_t max_bytes) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) return std::nullopt;
-  const auto size = std::filesystem::file_size(path, error);
-  if (error) throw Error(path.string() + ": cannot be read");
-  if (size > max_bytes) {
-    throw Error(fmt::format("{}: larger than {} bytes", path.string(), max_bytes));
-  }
-  std::ifstream file(path, std::ios::binary);
-  std::string text(size, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(size));
-  if (!file || file.gcount() != static_cast<std::streamsize>(size)) {
-    throw Error(path.string() + ": cannot be read");
-  }
-  return text;
+  return read_regular_file(path, max_bytes);
 }
 
 // A special token of a config: a string, or an object with its text as "content".
@@ -80,7 +69,7 @@ void collect_tokens(const Value& config, Dict& tokens) {
 }
 
 Value read_config(const std::filesystem::path& path) {
-  const auto text = read_file(path, kMaxConfigBytes);
+  const auto text = read_if_there(path, kMaxConfigBytes);
   if (!text) return Value::dict({});
   Value config = jinja::parse_json(*text, jinja::Trust::kConfig, path.string());
   if (!config.is(Kind::kDict)) throw Error(path.string() + ": is not a JSON object");
@@ -108,7 +97,7 @@ Sources named_templates(const Value& list, const std::string& where) {
 
 Sources find_sources(const std::filesystem::path& model_dir, const Value& config) {
   Sources sources;
-  sources.common = read_file(model_dir / "chat_template.jinja", kMaxTemplateBytes);
+  sources.common = read_if_there(model_dir / "chat_template.jinja", kMaxTemplateBytes);
   if (sources.common) return sources;
   const Value* field = config.entries().find("chat_template");
   if (field == nullptr || field->is(Kind::kNone)) return sources;

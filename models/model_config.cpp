@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "models/file_reader.h"
+#include "models/checked_json.h"
 #include "runtime/base/error.h"
 
 namespace outrider {

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "models/checked_json.h"
 #include "runtime/base/error.h"
 
 namespace outrider {

@@ -2,7 +2,6 @@
 #include "models/tokenizer.h"
 
 #include <algorithm>
-#include <fstream>
 #include <limits>
 #include <unordered_map>
 #include <unordered_set>
@@ -16,26 +15,13 @@
 #include "models/tokenizer/spec.h"
 #include "models/tokenizer/unicode.h"
 #include "runtime/base/error.h"
+#include "runtime/base/files.h"
 
 namespace outrider {
 namespace {
 
-constexpr std::uintmax_t kMaxFileBytes = std::uintmax_t{64} << 20;
+constexpr size_t kMaxFileBytes = size_t{64} << 20;
 constexpr size_t kMaxTextBytes = size_t{1} << 30;
-
-std::string read_file(const std::filesystem::path& path) {
-  std::error_code error;
-  const auto size = std::filesystem::file_size(path, error);
-  if (error) throw Error(path.string() + ": cannot be read (" + error.message() + ")");
-  if (size > kMaxFileBytes) throw Error(path.string() + ": larger than 64 MiB");
-  std::ifstream file(path, std::ios::binary);
-  std::string text(static_cast<size_t>(size), '\0');
-  file.read(text.data(), static_cast<std::streamsize>(size));
-  if (!file || file.gcount() != static_cast<std::streamsize>(size)) {
-    throw Error(path.string() + ": cannot be read");
-  }
-  return text;
-}
 
 // The text as valid UTF-8 with the user flags beside it.
 MarkedText marked_text(std::string_view text, std::span<const TextSpan> literal_spans) {
@@ -166,9 +152,11 @@ Tokenizer::~Tokenizer() = default;
 std::shared_ptr<const Tokenizer> Tokenizer::load(const std::filesystem::path& model_dir) {
   const auto path = model_dir / "tokenizer.json";
   const auto config_path = model_dir / "tokenizer_config.json";
-  const std::string tokenizer_json = read_file(path);
+  const std::string tokenizer_json = read_regular_file(path, kMaxFileBytes);
   const bool has_config = std::filesystem::exists(config_path);
-  return from_json(tokenizer_json, has_config ? read_file(config_path) : "", path.string());
+  return from_json(tokenizer_json,
+                   has_config ? read_regular_file(config_path, kMaxFileBytes) : "",
+                   path.string());
 }
 
 std::shared_ptr<const Tokenizer> Tokenizer::from_json(std::string_view tokenizer_json,

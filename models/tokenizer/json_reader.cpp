@@ -4,32 +4,13 @@
 
 #include "models/tokenizer/json.h"
 #include "runtime/base/error.h"
+#include "runtime/base/json_depth.h"
 
 namespace outrider::json_reader {
 namespace {
 
 constexpr size_t kMaxBytes = size_t{64} << 20;
 constexpr int kMaxDepth = 32;
-
-// Looks at brackets outside strings only, so it is right for every text that parses.
-bool is_too_deep(std::string_view text) {
-  int depth = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\') ++i;
-      if (c == '"') in_string = false;
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '{' || c == '[') {
-      if (++depth > kMaxDepth) return true;
-    } else if (c == '}' || c == ']') {
-      --depth;
-    }
-  }
-  return false;
-}
 
 }  // namespace
 
@@ -49,7 +30,7 @@ std::string excerpt(std::string_view text) {
 
 Json parse(std::string_view text, const Place& place) {
   if (text.size() > kMaxBytes) place.fail("larger than 64 MiB");
-  if (is_too_deep(text)) place.fail("nested deeper than 32 levels");
+  if (json_nests_deeper_than(text, kMaxDepth)) place.fail("nested deeper than 32 levels");
   try {
     return Json::parse(text);
   } catch (const Json::exception& error) {

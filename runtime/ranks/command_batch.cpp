@@ -17,6 +17,7 @@
 #include "http/service.h"
 #include "runtime/base/config.h"
 #include "runtime/base/error.h"
+#include "runtime/base/json_depth.h"
 #include "runtime/base/log.h"
 #include "runtime/ranks/commands.h"
 #include "runtime/ranks/front_end.h"
@@ -28,6 +29,7 @@ namespace {
 using Json = nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
+constexpr int kMaxDepth = 66;  // what a request may have, and the line around it
 constexpr int kExitSomeFailed = 3;
 constexpr int kExitStopped = 75;  // EX_TEMPFAIL: run again with --resume
 constexpr auto kProgressInterval = std::chrono::seconds(5);
@@ -57,6 +59,8 @@ std::string text_field(const Json& json, const char* name, int number) {
 }
 
 BatchLine read_line(const std::string& text, int number) {
+  if (json_nests_deeper_than(text, kMaxDepth))
+    throw Error(fmt::format("line {}: nested deeper than {} levels", number, kMaxDepth));
   const Json json = Json::parse(text, nullptr, false);
   if (!json.is_object()) throw Error(fmt::format("line {}: not a JSON object", number));
   BatchLine line;

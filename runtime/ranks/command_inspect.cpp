@@ -1,15 +1,15 @@
 // tokenize, render and config dump: what the program would do with an input, for people, scripts
 // and tests. No model is loaded.
 #include <cstdio>
-#include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "models/chat_template.h"
 #include "models/tokenizer.h"
 #include "runtime/base/config.h"
 #include "runtime/base/error.h"
+#include "runtime/base/files.h"
+#include "runtime/base/json_depth.h"
 #include "runtime/base/log.h"
 #include "runtime/ranks/commands.h"
 #include "runtime/ranks/model_loader.h"
@@ -18,6 +18,9 @@ namespace outrider {
 namespace {
 
 using Json = nlohmann::json;
+
+constexpr int kMaxDepth = 64;
+constexpr size_t kMaxTemplateFileBytes = size_t{1} << 20;
 
 std::string dump(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -43,21 +46,9 @@ int answer_lines(const std::function<Json(const std::string&)>& answer) {
   return num_failed == 0 ? 0 : 3;
 }
 
-// Depth is checked before parsing: nlohmann's values recurse when they are destroyed or copied.
 Json parse_object(const std::string& text) {
-  int depth = 0;
-  bool in_string = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (in_string) {
-      if (c == '\\') ++i;
-      if (c == '"') in_string = false;
-      continue;
-    }
-    if (c == '"') in_string = true;
-    if ((c == '[' || c == '{') && ++depth > 64) throw Error("JSON is nested deeper than 64");
-    if (c == ']' || c == '}') --depth;
-  }
+  if (json_nests_deeper_than(text, kMaxDepth))
+    throw Error(fmt::format("JSON is nested deeper than {}", kMaxDepth));
   Json json = Json::parse(text, nullptr, false);
   if (json.is_discarded() || !json.is_object()) throw Error("not a JSON object");
   return json;
@@ -82,14 +73,6 @@ Json tokenize_line(const Tokenizer& tokenizer, bool add_special_tokens, const st
   return Json{{"text", text}, {"ids", ids}};
 }
 
-std::string read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw Error(fmt::format("cannot read {}", path));
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
 }  // namespace
 
 int tokenize_command(const CommandLine& line) {
@@ -108,7 +91,7 @@ int render_command(const CommandLine& line) {
   const LoadedConfig loaded = load_config(line.arguments, {&file});
   std::optional<ChatTemplate> chat_template;
   if (!template_file.empty()) {
-    chat_template = ChatTemplate::parse(read_file(template_file));
+    chat_template = ChatTemplate::parse(read_text_file(template_file, kMaxTemplateFileBytes));
   } else {
     chat_template = ChatTemplate::load(model_folder(loaded.config.model, Role::kTarget));
     if (!chat_template)

@@ -1,10 +1,9 @@
 // See job.h.
 #include "runtime/ranks/job.h"
 
-#include <fstream>
-#include <sstream>
 #include <thread>
 
+#include "runtime/base/files.h"
 #include "runtime/base/log.h"
 #include "runtime/ranks/draft.h"
 #include "runtime/ranks/model_loader.h"
@@ -16,17 +15,10 @@ namespace {
 
 constexpr int kExitUsage = 2;
 constexpr int kExitAborted = 70;
+constexpr size_t kMaxTemplateFileBytes = size_t{1} << 20;
 // One life of the engine per job, for now; a draft that comes back after a restart would carry
 // another.
 constexpr uint32_t kEpoch = 1;
-
-std::string read_text_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw Error(fmt::format("cannot read {}", path));
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
 
 int threads_per_rank(const RunConfig& config, const World& world, const RankLayout& layout) {
   if (config.threads > 0) return config.threads;
@@ -52,9 +44,10 @@ FrontDesk open_front_desk(const RunConfig& config) {
   const auto folder = model_folder(config.model, Role::kTarget);
   FrontDesk desk;
   desk.tokenizer = Tokenizer::load(folder);
-  desk.chat_template = config.chat_template.empty()
-                           ? ChatTemplate::load(folder)
-                           : ChatTemplate::parse(read_text_file(config.chat_template));
+  desk.chat_template =
+      config.chat_template.empty()
+          ? ChatTemplate::load(folder)
+          : ChatTemplate::parse(read_text_file(config.chat_template, kMaxTemplateFileBytes));
   if (config.generation_config == "auto") desk.defaults = load_generation_defaults(folder);
   return desk;
 }

@@ -1,63 +1,17 @@
-// Positioned reads and the JSON gate in front of every document of a model folder; see
-// file_reader.h.
-#include "models/file_reader.h"
+// See checked_json.h.
+#include "models/checked_json.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 #include <vector>
 
 #include "runtime/base/error.h"
+#include "runtime/base/files.h"
 
 namespace outrider {
-
-ReadOnlyFile::ReadOnlyFile(const std::filesystem::path& path) : name_(path.string()) {
-  // O_NONBLOCK: a FIFO in the folder must be refused, not waited for.
-  descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor_ < 0) {
-    throw Error(fmt::format("{}: cannot be opened: {}", name_, std::strerror(errno)));
-  }
-  struct stat status = {};
-  if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
-    ::close(descriptor_);
-    throw Error(fmt::format("{}: is not a regular file", name_));
-  }
-  size_bytes_ = static_cast<uint64_t>(status.st_size);
-}
-
-ReadOnlyFile::~ReadOnlyFile() {
-  if (descriptor_ >= 0) ::close(descriptor_);
-}
-
-ReadOnlyFile::ReadOnlyFile(ReadOnlyFile&& other) noexcept
-    : name_(std::move(other.name_)),
-      descriptor_(std::exchange(other.descriptor_, -1)),
-      size_bytes_(other.size_bytes_) {}
-
-void ReadOnlyFile::read_at(uint64_t offset, void* out, size_t num_bytes) const {
-  auto* to = static_cast<char*>(out);
-  size_t done = 0;
-  while (done < num_bytes) {
-    const ssize_t got =
-        ::pread(descriptor_, to + done, num_bytes - done, static_cast<off_t>(offset + done));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) {
-      throw Error(fmt::format("{}: read failed: {}", name_, std::strerror(errno)));
-    }
-    if (got == 0) {
-      throw Error(
-          fmt::format("{}: ends before byte {}; the file is truncated", name_, offset + num_bytes));
-    }
-    done += static_cast<size_t>(got);
-  }
-}
 
 std::string printable(const std::string& name) {
   std::string text = name.substr(0, 200);
@@ -137,14 +91,8 @@ void check_json(const std::string& text, const JsonLimits& limits, const std::st
 }
 
 std::string read_json_file(const std::filesystem::path& path, const JsonLimits& limits) {
-  const ReadOnlyFile file(path);
-  if (file.size_bytes() > limits.max_bytes) {
-    throw Error(fmt::format(
-        "{}: has {} bytes; at most {} are read", file.name(), file.size_bytes(), limits.max_bytes));
-  }
-  std::string text(file.size_bytes(), '\0');
-  file.read_at(0, text.data(), text.size());
-  check_json(text, limits, file.name());
+  const std::string text = read_regular_file(path, limits.max_bytes);
+  check_json(text, limits, path.string());
   return text;
 }
 

@@ -1,0 +1,106 @@
+// See files.h.
+#include "runtime/base/files.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "runtime/base/error.h"
+
+namespace outrider {
+namespace {
+
+constexpr size_t kPieceBytes = size_t{64} << 10;
+
+struct OpenDescriptor {
+  int number;
+  ~OpenDescriptor() { ::close(number); }
+};
+
+size_t read_some(int descriptor, const std::string& name, char* out, size_t num_bytes) {
+  for (;;) {
+    const ssize_t got = ::read(descriptor, out, num_bytes);
+    if (got >= 0) return static_cast<size_t>(got);
+    if (errno != EINTR)
+      throw Error(fmt::format("{}: cannot be read: {}", name, std::strerror(errno)));
+  }
+}
+
+}  // namespace
+
+ReadOnlyFile::ReadOnlyFile(const std::filesystem::path& path) : name_(path.string()) {
+  // O_NONBLOCK: a FIFO in the folder must be refused, not waited for.
+  descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor_ < 0) {
+    throw Error(fmt::format("{}: cannot be opened: {}", name_, std::strerror(errno)));
+  }
+  struct stat status = {};
+  if (::fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
+    ::close(descriptor_);
+    throw Error(fmt::format("{}: is not a regular file", name_));
+  }
+  size_bytes_ = static_cast<uint64_t>(status.st_size);
+}
+
+ReadOnlyFile::~ReadOnlyFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+ReadOnlyFile::ReadOnlyFile(ReadOnlyFile&& other) noexcept
+    : name_(std::move(other.name_)),
+      descriptor_(std::exchange(other.descriptor_, -1)),
+      size_bytes_(other.size_bytes_) {}
+
+void ReadOnlyFile::read_at(uint64_t offset, void* out, size_t num_bytes) const {
+  auto* to = static_cast<char*>(out);
+  size_t done = 0;
+  while (done < num_bytes) {
+    const ssize_t got =
+        ::pread(descriptor_, to + done, num_bytes - done, static_cast<off_t>(offset + done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) {
+      throw Error(fmt::format("{}: read failed: {}", name_, std::strerror(errno)));
+    }
+    if (got == 0) {
+      throw Error(
+          fmt::format("{}: ends before byte {}; the file is truncated", name_, offset + num_bytes));
+    }
+    done += static_cast<size_t>(got);
+  }
+}
+
+std::string read_regular_file(const std::filesystem::path& path, size_t max_bytes) {
+  const ReadOnlyFile file(path);
+  if (file.size_bytes() > max_bytes) {
+    throw Error(fmt::format("{}: larger than {} bytes", file.name(), max_bytes));
+  }
+  std::string text(file.size_bytes(), '\0');
+  file.read_at(0, text.data(), text.size());
+  return text;
+}
+
+std::string read_text_file(const std::filesystem::path& path, size_t max_bytes) {
+  const std::string name = path.string();
+  const OpenDescriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  if (file.number < 0) {
+    throw Error(fmt::format("{}: cannot be opened: {}", name, std::strerror(errno)));
+  }
+  std::string text;
+  for (;;) {
+    const size_t done = text.size();
+    text.resize(done + kPieceBytes);
+    text.resize(done + read_some(file.number, name, text.data() + done, kPieceBytes));
+    if (text.size() == done) return text;
+    if (text.size() > max_bytes) {
+      throw Error(fmt::format("{}: larger than {} bytes", name, max_bytes));
+    }
+  }
+}
+
+}  // namespace outrider

@@ -1,0 +1,43 @@
+// Reading files that nobody vouches for: sizes known or capped before memory is taken, positioned
+// reads into the caller's memory (a file that shrinks is an error, not a SIGBUS). Used by whatever
+// opens a model folder or a file that the user names; any thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+namespace outrider {
+
+// Immutable after construction, so read_at may be called from several threads.
+class ReadOnlyFile {
+ public:
+  // Throws Error naming the file when it cannot be opened or is not a regular file.
+  explicit ReadOnlyFile(const std::filesystem::path& path);
+  ~ReadOnlyFile();
+  ReadOnlyFile(ReadOnlyFile&& other) noexcept;
+  ReadOnlyFile& operator=(ReadOnlyFile&&) = delete;
+  ReadOnlyFile(const ReadOnlyFile&) = delete;
+  ReadOnlyFile& operator=(const ReadOnlyFile&) = delete;
+
+  const std::string& name() const { return name_; }
+  uint64_t size_bytes() const { return size_bytes_; }
+
+  // Fills [out, out + num_bytes) from the given offset; throws Error when the file has fewer bytes.
+  void read_at(uint64_t offset, void* out, size_t num_bytes) const;
+
+ private:
+  std::string name_;
+  int descriptor_ = -1;
+  uint64_t size_bytes_ = 0;
+};
+
+// A whole regular file, for the files of a model folder; throws Error when it has more than
+// max_bytes.
+std::string read_regular_file(const std::filesystem::path& path, size_t max_bytes);
+
+// The same for a file that the user names: a pipe is read to its end.
+std::string read_text_file(const std::filesystem::path& path, size_t max_bytes);
+
+}  // namespace outrider
