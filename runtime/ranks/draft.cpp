@@ -168,15 +168,21 @@ void DraftWorker::step() {
   const int32_t vocab_size = model_.config().vocab_size;
   for (size_t i = 0; i < proposing.size(); ++i) {
     Copy& copy = *proposing[i];
-    copy.drafted.push_back(propose({.params = &copy.params,
-                                    .tokens = copy.tokens,
-                                    .num_prompt_tokens = copy.num_prompt_tokens,
-                                    .drafted = copy.drafted,
-                                    .round = copy.round,
-                                    .logits = logits + static_cast<int64_t>(i) * vocab_size,
-                                    .vocab_size = vocab_size,
-                                    .target_vocab_size = options_.target_vocab_size,
-                                    .num_candidates = options_.num_candidates}));
+    const DraftToken proposed = propose({.params = &copy.params,
+                                         .tokens = copy.tokens,
+                                         .num_prompt_tokens = copy.num_prompt_tokens,
+                                         .drafted = copy.drafted,
+                                         .round = copy.round,
+                                         .logits = logits + static_cast<int64_t>(i) * vocab_size,
+                                         .vocab_size = vocab_size,
+                                         .target_vocab_size = options_.target_vocab_size,
+                                         .num_candidates = options_.num_candidates});
+    if (proposed.token < 0) {
+      copy.draft_len =
+          static_cast<int32_t>(copy.drafted.size());  // unusable logits: what there is must do
+    } else {
+      copy.drafted.push_back(proposed);
+    }
     if (static_cast<int32_t>(copy.drafted.size()) == copy.draft_len)
       finish_block(proposing_ids[i], copy);
   }

@@ -72,8 +72,6 @@ class FakeTarget {
   FakeModel model_;
   PlannerConfig config_;
   Sabotage sabotage_;
-  uint64_t round_ = 0;
-  uint64_t previous_digest_ = 0;
   std::map<uint64_t, Known> sequences_;
   std::vector<Slot> slots_;
   std::vector<uint64_t> block_owner_;  // whom the last plan that named the block gave it to

@@ -535,17 +535,5 @@ TEST(Planner, NothingToWriteNeedsNoRound) {
   EXPECT_TRUE(bench.planner.idle());
 }
 
-TEST(Planner, PlansCarryTheDigestOfTheDecisionBefore) {
-  Bench bench(small_config());
-  bench.add(1, 4, 9);
-  const RoundPlan first = bench.planner.plan();
-  EXPECT_EQ(first.previous_digest, 0u);
-  const RoundDecision decision = Bench::decide(first, 0);
-  bench.planner.apply(first, decision);
-  const RoundPlan second = bench.planner.plan();
-  EXPECT_EQ(second.round, first.round + 1);
-  EXPECT_EQ(second.previous_digest, digest(first.round, decision));
-}
-
 }  // namespace
 }  // namespace outrider

@@ -55,6 +55,7 @@ class Play {
   const Scenario& scenario_;
   std::mt19937 random_;
   Planner planner_;
+  uint64_t num_rounds_ = 0;
   FakeTarget target_;
   FakeDraft draft_;
   std::map<uint64_t, Story> stories_;
@@ -156,7 +157,8 @@ void Play::check_drafts(const RoundPlan& plan) {
 }
 
 void Play::play_round() {
-  const RoundPlan plan = planner_.plan();
+  RoundPlan plan = planner_.plan();
+  plan.round = num_rounds_++;  // as the coordinator does
   if (plan.sequences.empty() != planner_.idle()) fault("empty plan while there is work");
   if (plan.sequences.empty()) return;
   note_plan(plan);
