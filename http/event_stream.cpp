@@ -15,12 +15,14 @@ CallEventStream::CallEventStream(std::unique_ptr<Generation> generation,
                                  std::shared_ptr<const Tokenizer> tokenizer,
                                  Surroundings surroundings)
     : generation_(std::move(generation)),
+      id_(head.id),
       writer_(generation_->call(), std::move(head), std::move(tokenizer)),
       surroundings_(std::move(surroundings)),
       last_sent_(std::chrono::steady_clock::now()) {}
 
 CallEventStream::~CallEventStream() {
   if (!ended_) surroundings_.metrics.clients_gone.add();
+  generation_->log_end(id_, failed_ ? "failed" : ended_ ? "done" : "client gone");
   generation_.reset();
   if (surroundings_.on_end) surroundings_.on_end();
 }
@@ -38,7 +40,7 @@ bool CallEventStream::next(std::string* out) {
   } catch (const ApiError& error) {
     append_deltas(out);  // what had come before it
     *out += sse_event(error_json({error.status(), error.what(), error.param(), error.code()}));
-    ended_ = true;
+    ended_ = failed_ = true;
   }
   const auto now = std::chrono::steady_clock::now();
   const auto interval = surroundings_.ping_interval;

@@ -38,11 +38,13 @@ class CallEventStream : public ByteSource {
   void append_end(std::string* out);
 
   std::unique_ptr<Generation> generation_;
+  std::string id_;
   ResponseWriter writer_;
   Surroundings surroundings_;
   std::chrono::steady_clock::time_point last_sent_;
   bool roles_sent_ = false;
   bool ended_ = false;
+  bool failed_ = false;
 };
 
 }  // namespace outrider

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "http/api_error.h"
+#include "runtime/base/log.h"
 
 namespace outrider {
 namespace {
@@ -243,6 +244,26 @@ std::optional<ChoiceOutput> Generation::take(size_t i) {
   }
   choice.anything_taken = true;
   return out;
+}
+
+void Generation::log_end(const std::string& id, const char* outcome) const {
+  const Usage total = usage();
+  int32_t num_rounds = 0;
+  int32_t num_drafted = 0;
+  int32_t num_accepted = 0;
+  for (const auto& choice : choices_) {
+    num_rounds += choice->stats.num_rounds;
+    num_drafted += choice->stats.num_draft_tokens;
+    num_accepted += choice->stats.num_accepted_tokens;
+  }
+  log_info("{} {}: {} prompt tokens, {} generated in {} rounds, {} of {} draft tokens accepted",
+           id,
+           outcome,
+           total.prompt_tokens,
+           total.completion_tokens,
+           num_rounds,
+           num_accepted,
+           num_drafted);
 }
 
 Usage Generation::usage_of(size_t i) const {

@@ -53,6 +53,9 @@ class Generation {
   // nothing new.
   std::optional<ChoiceOutput> take(size_t i);
 
+  // One line about the call: its tokens and how it went, nothing of what was said.
+  void log_end(const std::string& id, const char* outcome) const;
+
   Usage usage() const;
   // So far, of one choice.
   Usage usage_of(size_t i) const;

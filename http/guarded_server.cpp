@@ -9,16 +9,16 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
+#include <array>
 #include <atomic>
 #include <condition_variable>
-#include <deque>
 #include <map>
 #include <mutex>
 #include <set>
-#include <system_error>
 #include <thread>
 
 #include "http/connection.h"
+#include "http/on_demand_threads.h"
 #include "http/openai_response.h"
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
@@ -70,74 +70,22 @@ class GuardedStream : public httplib::Stream {
   size_t position_ = 0;
 };
 
-// A thread per connection, kept for a moment for the next one. Beyond the maximum the job runs at
-// once on the accepting thread with turning_away set, which answers 503 without blocking.
-class OnDemandPool : public httplib::TaskQueue {
+// The library's queue of accepted connections. Beyond the last thread the job runs at once on the
+// accepting thread with turning_away set, which answers 503 without blocking.
+class ConnectionQueue : public httplib::TaskQueue {
  public:
-  explicit OnDemandPool(size_t max_threads) : max_threads_(max_threads) {}
+  explicit ConnectionQueue(size_t max_threads) : threads_(max_threads) {}
 
   void enqueue(std::function<void()> job) override {
-    {
-      std::lock_guard lock(mutex_);
-      if (num_idle_ > jobs_.size() || spawn()) {
-        jobs_.push_back(std::move(job));
-        wake_.notify_one();
-        return;
-      }
-    }
+    if (threads_.submit(job)) return;
     turning_away = true;
     job();
     turning_away = false;
   }
-
-  void shutdown() override {
-    std::unique_lock lock(mutex_);
-    shutting_down_ = true;
-    wake_.notify_all();
-    ended_.wait(lock, [&] { return num_threads_ == 0; });
-  }
+  void shutdown() override { threads_.shutdown(); }
 
  private:
-  // With the lock held.
-  bool spawn() {
-    if (num_threads_ >= max_threads_) return false;
-    try {
-      std::thread([this] { work(); }).detach();
-    } catch (const std::system_error&) {
-      return false;
-    }
-    ++num_threads_;
-    return true;
-  }
-
-  void work() {
-    set_thread_log_name("http");
-    std::unique_lock lock(mutex_);
-    for (;;) {
-      ++num_idle_;
-      const bool woken = wake_.wait_for(
-          lock, std::chrono::seconds(5), [&] { return !jobs_.empty() || shutting_down_; });
-      --num_idle_;
-      if (jobs_.empty() && (shutting_down_ || !woken)) break;
-      if (jobs_.empty()) continue;
-      const std::function<void()> job = std::move(jobs_.front());
-      jobs_.pop_front();
-      lock.unlock();
-      job();
-      lock.lock();
-    }
-    --num_threads_;
-    ended_.notify_all();
-  }
-
-  const size_t max_threads_;
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  std::condition_variable ended_;
-  std::deque<std::function<void()>> jobs_;
-  size_t num_threads_ = 0;
-  size_t num_idle_ = 0;
-  bool shutting_down_ = false;
+  OnDemandThreads threads_;
 };
 
 std::string peer_of(int fd) {
@@ -192,7 +140,7 @@ class GuardedServer::Impl : public httplib::Server {
     probe_limits_.max_body_bytes = 0;
     probe_limits_.max_requests_per_connection = 1;
     new_task_queue = [this] {
-      return new OnDemandPool(options_.connection.max_connections + kProbeConnections);
+      return new ConnectionQueue(options_.connection.max_connections + kProbeConnections);
     };
     set_socket_options([this](socket_t fd) {
       // Not SO_REUSEPORT, the library's default: two servers on one port must not share it

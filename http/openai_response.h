@@ -70,6 +70,7 @@ class ResponseWriter {
   std::string delta_chunk(const ChoiceOutput& choice, const std::optional<Usage>& usage) const;
   std::string usage_chunk(const Usage& usage,
                           const std::optional<SpeculationReport>& speculation) const;
+  const std::string& id() const { return head_.id; }
 
  private:
   const CompletionCall& call_;

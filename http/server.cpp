@@ -103,7 +103,11 @@ ServerResponse HttpServer::respond(const ServerRequest& request) {
       response.headers.emplace_back("Retry-After", std::to_string(*reply.retry_after_s));
     }
   }
-  if (response.stream) response.headers.emplace_back("Cache-Control", "no-cache");
+  if (response.stream) {
+    response.headers.emplace_back("Cache-Control", "no-cache");
+    response.headers.emplace_back("X-Accel-Buffering",
+                                  "no");  // a proxy must not collect the events
+  }
   response.headers.emplace_back("X-Request-Id", id);
   response.headers.emplace_back("X-Content-Type-Options", "nosniff");
   add_cors_headers(head, options_, &response);

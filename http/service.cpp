@@ -315,12 +315,14 @@ ServiceReply OpenAiService::run_to_end(const ServiceCall& call,
   while (!generation.done()) {
     if (has_client_left(call)) {
       metrics_.clients_gone.add();
+      generation.log_end(writer.id(), "client gone");
       reply.client_gone = true;
       return reply;
     }
     check_not_aborting();
     generation.poll(kSlice);
   }
+  generation.log_end(writer.id(), "done");
   std::vector<ChoiceOutput> choices;
   for (size_t i = 0; i < generation.num_choices(); ++i) choices.push_back(*generation.take(i));
   reply.body = writer.response(

@@ -30,43 +30,109 @@ class ServingMetrics {
   }
 
  private:
+  enum class Buckets : uint8_t {
+    kFirstTokenSeconds,
+    kTokenSeconds,
+    kRequestSeconds,
+    kRoundSeconds,
+    kIterationTokens,
+    kTokens,  // up to max_model_len
+    kChoices,
+  };
+  Histogram& histogram(const MetricName& name, Buckets buckets);
+
   MetricsRegistry registry_;
+  int32_t max_model_len_;
   std::vector<Counter*> accepted_per_position_;
 
  public:
   // Set by the coordinator, once a round.
-  Gauge& num_requests_running;
-  Gauge& num_requests_waiting;
-  Gauge& kv_cache_usage_perc;  // 0..1
-  Counter& num_preemptions;
-  Histogram& iteration_tokens;
-  Counter& spec_decode_num_drafts;
-  Counter& spec_decode_num_draft_tokens;
-  Counter& spec_decode_num_accepted_tokens;
-  Gauge& draft_up;  // 1 up, 0 down or none
-  Counter& draft_deadline_misses;
-  Counter& rounds;
-  Histogram& round_seconds;
-  Histogram& round_draft_wait_seconds;
-  Histogram& round_forward_seconds;
-  Histogram& request_queue_time_seconds;
-  Counter& logits_not_finite;
+  Gauge& num_requests_running = registry_.gauge(
+      {"num_requests_running", "Requests in the running batch.", MetricScope::kShared});
+  Gauge& num_requests_waiting = registry_.gauge(
+      {"num_requests_waiting", "Requests that wait to be run.", MetricScope::kShared});
+  Gauge& kv_cache_usage_perc = registry_.gauge(
+      {"kv_cache_usage_perc", "Share of the KV blocks in use, 1 means all.", MetricScope::kShared});
+  Counter& num_preemptions =
+      registry_.counter({"num_preemptions_total",
+                         "Sequences put back to the queue for want of KV blocks.",
+                         MetricScope::kShared});
+  Histogram& iteration_tokens =
+      histogram({"iteration_tokens_total", "Rows computed per round.", MetricScope::kShared},
+                Buckets::kIterationTokens);
+  Counter& spec_decode_num_drafts = registry_.counter(
+      {"spec_decode_num_drafts_total", "Draft blocks verified.", MetricScope::kShared});
+  Counter& spec_decode_num_draft_tokens = registry_.counter(
+      {"spec_decode_num_draft_tokens_total", "Draft tokens verified.", MetricScope::kShared});
+  Counter& spec_decode_num_accepted_tokens = registry_.counter(
+      {"spec_decode_num_accepted_tokens_total", "Draft tokens accepted.", MetricScope::kShared});
+  Gauge& draft_up =
+      registry_.gauge({"draft_up", "1 while the draft worker answers.", MetricScope::kOwn});
+  Counter& draft_deadline_misses =
+      registry_.counter({"draft_deadline_misses_total",
+                         "Rounds that went on without a draft that was due.",
+                         MetricScope::kOwn});
+  Counter& rounds = registry_.counter({"rounds_total", "Rounds decided.", MetricScope::kOwn});
+  Histogram& round_seconds =
+      histogram({"round_seconds", "Length of a round.", MetricScope::kOwn}, Buckets::kRoundSeconds);
+  Histogram& round_draft_wait_seconds = histogram(
+      {"round_draft_wait_seconds", "Time a round waited for the draft.", MetricScope::kOwn},
+      Buckets::kRoundSeconds);
+  Histogram& round_forward_seconds = histogram(
+      {"round_forward_seconds", "Forward pass and verification of a round.", MetricScope::kOwn},
+      Buckets::kRoundSeconds);
+  Histogram& request_queue_time_seconds = histogram(
+      {"request_queue_time_seconds", "Time from arrival to the first round.", MetricScope::kShared},
+      Buckets::kRequestSeconds);
+  Counter& logits_not_finite =
+      registry_.counter({"logits_not_finite_total",
+                         "Requests ended because of NaN or infinite logits.",
+                         MetricScope::kOwn});
 
   // Set by the HTTP service.
-  Counter& prompt_tokens;
-  Counter& generation_tokens;
-  Histogram& time_to_first_token_seconds;
-  Histogram& inter_token_latency_seconds;
-  Histogram& request_time_per_output_token_seconds;
-  Histogram& e2e_request_latency_seconds;
-  Histogram& request_prompt_tokens;
-  Histogram& request_generation_tokens;
-  Histogram& request_params_n;
-  Histogram& request_params_max_tokens;
-  Counter& clients_gone;
-  Counter& unknown_parameters;
-  Gauge& http_connections;
-  Counter& http_requests_malformed;
+  Counter& prompt_tokens =
+      registry_.counter({"prompt_tokens_total", "Prompt tokens processed.", MetricScope::kShared});
+  Counter& generation_tokens =
+      registry_.counter({"generation_tokens_total", "Tokens generated.", MetricScope::kShared});
+  Histogram& time_to_first_token_seconds =
+      histogram({"time_to_first_token_seconds", "Time to the first token.", MetricScope::kShared},
+                Buckets::kFirstTokenSeconds);
+  Histogram& inter_token_latency_seconds =
+      histogram({"inter_token_latency_seconds",
+                 "Time between tokens; a round's tokens share it.",
+                 MetricScope::kShared},
+                Buckets::kTokenSeconds);
+  Histogram& request_time_per_output_token_seconds =
+      histogram({"request_time_per_output_token_seconds",
+                 "Mean time per token of a request.",
+                 MetricScope::kShared},
+                Buckets::kTokenSeconds);
+  Histogram& e2e_request_latency_seconds = histogram(
+      {"e2e_request_latency_seconds", "Time from arrival to the end.", MetricScope::kShared},
+      Buckets::kRequestSeconds);
+  Histogram& request_prompt_tokens =
+      histogram({"request_prompt_tokens", "Prompt tokens of a request.", MetricScope::kShared},
+                Buckets::kTokens);
+  Histogram& request_generation_tokens = histogram(
+      {"request_generation_tokens", "Generated tokens of a request.", MetricScope::kShared},
+      Buckets::kTokens);
+  Histogram& request_params_n =
+      histogram({"request_params_n", "The n parameter of requests.", MetricScope::kShared},
+                Buckets::kChoices);
+  Histogram& request_params_max_tokens = histogram(
+      {"request_params_max_tokens", "The max_tokens parameter of requests.", MetricScope::kShared},
+      Buckets::kTokens);
+  Counter& clients_gone = registry_.counter(
+      {"clients_gone_total", "Calls cancelled because the client went away.", MetricScope::kOwn});
+  Counter& unknown_parameters =
+      registry_.counter({"unknown_parameters_total",
+                         "Request fields that are not known and were ignored.",
+                         MetricScope::kOwn});
+  Gauge& http_connections =
+      registry_.gauge({"http_connections", "Open HTTP connections.", MetricScope::kOwn});
+  Counter& http_requests_malformed = registry_.counter({"http_requests_malformed_total",
+                                                        "Requests refused before they were routed.",
+                                                        MetricScope::kOwn});
 };
 
 }  // namespace outrider

@@ -2,6 +2,8 @@
 // back, offsets.
 #include "http/output_assembler.h"
 
+#include <cstdlib>
+#include <filesystem>
 #include <random>
 
 #include "tests/http/http_fixture.h"
@@ -161,6 +163,33 @@ TEST(OutputAssembler, StopStringsDoNotLookIntoTheEcho) {
   assembler.echo_prompt(bytes_of("xab a"));
   assembler.add(event_of(bytes_of("bcab"), FinishReason::kLength));
   EXPECT_EQ(assembler.take().text, "xab abc");
+}
+
+// SentencePiece-style tokenizers drop the space in front of a text; an output that continues a
+// prompt keeps it.
+TEST(OutputAssembler, OutputContinuesThePromptsText) {
+  const char* data = std::getenv("OUTRIDER_DATA");
+  const std::filesystem::path folder =
+      (data ? std::filesystem::path(data)
+            : std::filesystem::path(OUTRIDER_SOURCE_DIR) / "../shared/data") /
+      "models/stories260K";
+  if (!std::filesystem::exists(folder / "tokenizer.json")) {
+    GTEST_SKIP() << folder << " is absent";
+  }
+  const auto tokenizer = Tokenizer::load(folder);
+  const int32_t newline = *tokenizer->token_id("<0x0A>");
+  const std::vector<int32_t> word = tokenizer->encode("once", {.add_special_tokens = false});
+  const auto continued = [&](std::vector<int32_t> prompt) {
+    OutputAssembler assembler(tokenizer, {});
+    assembler.continue_prompt(prompt);
+    assembler.add(event_of(word, FinishReason::kLength));
+    return assembler.take().text;
+  };
+  std::vector<int32_t> prompt = tokenizer->encode("Hello");
+  EXPECT_EQ(continued(prompt), " once");
+  prompt.push_back(newline);  // bytes that are still open must not come out again
+  EXPECT_EQ(continued(prompt), " once");
+  EXPECT_EQ(continued({*tokenizer->bos_id()}), "once");
 }
 
 // Any cut of the same tokens into events, any stops: the pieces join to the text of one event, no

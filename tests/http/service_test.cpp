@@ -1,5 +1,8 @@
 // The OpenAI API over a fake engine, without a transport: shapes, equality of streams and answers,
 // usage, errors, cancelling, limits, drain.
+#include <random>
+#include <set>
+
 #include "tests/http/http_fixture.h"
 
 namespace outrider::testing {
@@ -470,6 +473,42 @@ TEST_F(Service, PingsFillSilence) {
   }
   EXPECT_NE(text.find(": ping\n\n"), std::string::npos);
   EXPECT_EQ(events_of(text).back(), "[DONE]");
+}
+
+// Mutated bodies: always a status and well-formed JSON, never a crash, and both outcomes are met.
+TEST_F(Service, SurvivesMutatedBodies) {
+  const std::vector<std::pair<std::string, std::string>> good = {
+      {"/v1/chat/completions",
+       R"({"messages":[{"role":"user","content":[{"type":"text","text":"hé"}]}],"n":1,"stop":["a"],"logprobs":true,"top_logprobs":2,"max_tokens":4,"logit_bias":{"5":1.5}})"},
+      {"/v1/completions",
+       R"({"prompt":[[1,2],"x"],"temperature":0.5,"top_p":0.9,"seed":1,"echo":true,"logprobs":1,"speculative":{"enabled":true}})"},
+      {"/tokenize", R"({"prompt":"a\u00e9b","add_special_tokens":true})"},
+      {"/detokenize", R"({"tokens":[1,2,3]})"}};
+  const std::string alphabet("{}[]\":,\\0123456789.-eE+truefalsn \xc3\xff\0", 38);
+  std::mt19937 random(11);
+  int num_good = 0;
+  int num_refused = 0;
+  for (int round = 0; round < 4000; ++round) {
+    auto [path, body] = good[random() % good.size()];
+    for (size_t edits = random() % 3 + 1; edits > 0; --edits) {
+      const size_t at = random() % body.size();
+      if (random() % 2 == 0) {
+        body[at] = alphabet[random() % alphabet.size()];
+      } else {
+        body.erase(at, 1 + random() % 4);
+      }
+      if (body.empty()) body = "{";
+    }
+    const ServiceReply reply = post(path, body);
+    EXPECT_TRUE(reply.status == 200 || reply.status == 400 || reply.status == 404) << body;
+    const json out = json::parse(reply.body, nullptr, false);
+    EXPECT_FALSE(out.is_discarded()) << reply.body;
+    EXPECT_EQ(out.contains("error"), reply.status != 200);
+    num_good += reply.status == 200;
+    num_refused += reply.status == 400;
+  }
+  EXPECT_GT(num_good, 100);
+  EXPECT_GT(num_refused, 1000);
 }
 
 }  // namespace
