@@ -7,17 +7,17 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
-#include <fstream>
 #include <map>
-#include <sstream>
 
 #include "runtime/base/error.h"
+#include "runtime/base/files.h"
 
 namespace outrider {
 namespace {
 
 constexpr size_t kMaxFileBytes = 1 << 20;
 constexpr int kMaxDepth = 4;
+constexpr size_t kMaxValues = 10000;  // aliases could make more of a small file
 
 std::vector<const Option*> pointers(const std::vector<Option>& options) {
   std::vector<const Option*> result;
@@ -53,33 +53,46 @@ void flatten(const YAML::Node& node,
     }
   } else if (node.IsSequence()) {
     for (const auto& element : node) flatten(element, prefix, file, depth + 1, values);
-  } else if (node.IsScalar()) {
-    values->push_back({prefix, node.as<std::string>(), origin});
+  } else {
+    // "key:" alone is an empty text; whether the key may have that is for the table to say.
+    values->push_back({prefix, node.IsScalar() ? node.as<std::string>() : "", origin});
+    if (values->size() > kMaxValues)
+      throw Error(fmt::format("{}: more than {} values", file, kMaxValues));
+  }
+}
+
+// A list, or a group beside its dotted form, gives a key several values; only lists may have them.
+void check_single(const std::vector<GivenValue>& values,
+                  const std::vector<const Option*>& options) {
+  for (const Option* option : options) {
+    std::vector<const GivenValue*> found;
+    for (const GivenValue& given : values)
+      if (given.key == option->key) found.push_back(&given);
+    if (found.size() > 1 && !option->is_list)
+      throw Error(fmt::format("{}: '{}' has several values", found[1]->origin, option->key));
   }
 }
 
 std::vector<GivenValue> parse_yaml(const std::string& text,
                                    const std::string& prefix,
-                                   const std::string& name) {
+                                   const std::string& name,
+                                   const std::vector<const Option*>& options) {
   std::vector<GivenValue> values;
   try {
     const YAML::Node root = YAML::Load(text);
     if (!root.IsMap() && !root.IsNull())
       throw Error(fmt::format("{}: not a list of 'key: value' lines", name));
-    flatten(root, prefix, name, 0, &values);
+    if (root.IsMap()) flatten(root, prefix, name, 0, &values);
   } catch (const YAML::Exception& error) {
     throw Error(fmt::format("{}: {}", name, error.what()));
   }
+  check_single(values, options);
   return values;
 }
 
-std::vector<GivenValue> read_yaml_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw Error(fmt::format("cannot read the configuration file {}", path));
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (text.str().size() > kMaxFileBytes) throw Error(fmt::format("{} is larger than 1 MiB", path));
-  return parse_yaml(text.str(), "", path);
+std::vector<GivenValue> read_yaml_file(const std::string& path,
+                                       const std::vector<const Option*>& options) {
+  return parse_yaml(read_text_file(path, kMaxFileBytes), "", path, options);
 }
 
 std::vector<GivenValue> read_environment(const std::vector<const Option*>& options) {
@@ -91,15 +104,26 @@ std::vector<GivenValue> read_environment(const std::vector<const Option*>& optio
   return values;
 }
 
+// "speculative_config:" with nothing below it.
+bool is_empty_group(const GivenValue& given, const std::vector<const Option*>& options) {
+  return given.value.empty() &&
+         std::any_of(options.begin(), options.end(), [&](const Option* option) {
+           return option->key.starts_with(given.key + ".");
+         });
+}
+
 // A later source replaces a list instead of adding to it.
 void apply_source(const std::vector<GivenValue>& source,
                   const std::vector<const Option*>& options,
-                  RunConfig* config,
                   LoadedConfig* loaded) {
-  const bool gives_keys = std::any_of(
-      source.begin(), source.end(), [](const GivenValue& given) { return given.key == "api_key"; });
-  if (gives_keys) config->api_keys.clear();
+  for (const Option* option : options) {
+    const bool is_given = std::any_of(source.begin(), source.end(), [&](const GivenValue& given) {
+      return given.key == option->key;
+    });
+    if (option->is_list && is_given) option->clear();
+  }
   for (const GivenValue& given : source) {
+    if (is_empty_group(given, options)) continue;
     apply_value(given, options);
     loaded->given.push_back(given);
   }
@@ -236,17 +260,17 @@ LoadedConfig load_config(const std::vector<std::string>& arguments,
     inline_values.config_file = path;
   }
   if (!inline_values.config_file.empty()) {
-    apply_source(read_yaml_file(inline_values.config_file), options, &loaded.config, &loaded);
+    apply_source(read_yaml_file(inline_values.config_file, options), options, &loaded);
   }
-  apply_source(read_environment(options), options, &loaded.config, &loaded);
+  apply_source(read_environment(options), options, &loaded);
   if (!inline_values.speculative_json.empty()) {
     apply_source(
-        parse_yaml(inline_values.speculative_json, "speculative_config", "--speculative-config"),
+        parse_yaml(
+            inline_values.speculative_json, "speculative_config", "--speculative-config", options),
         options,
-        &loaded.config,
         &loaded);
   }
-  apply_source(command_line, options, &loaded.config, &loaded);
+  apply_source(command_line, options, &loaded);
   return loaded;
 }
 

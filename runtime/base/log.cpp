@@ -23,16 +23,28 @@ std::string current_name() {
   return process_name;
 }
 
+unsigned char byte_at(std::string_view text, size_t i) {
+  return i < text.size() ? static_cast<unsigned char>(text[i]) : 0;
+}
+
+// How many bytes at i a terminal or a reader of the log could take for a command or a line's end:
+// C0, DEL, and in UTF-8 C1 (U+0080 to U+009F) and the line and paragraph separators.
+size_t control_bytes_at(std::string_view text, size_t i) {
+  const unsigned char first = byte_at(text, i), second = byte_at(text, i + 1);
+  if (first < 0x20 || first == 0x7f) return 1;
+  if (first == 0xc2 && second >= 0x80 && second <= 0x9f) return 2;
+  const unsigned char third = byte_at(text, i + 2);
+  return first == 0xe2 && second == 0x80 && (third == 0xa8 || third == 0xa9) ? 3 : 0;
+}
+
 std::string escaped(std::string_view text) {
   std::string out;
   out.reserve(text.size());
-  for (char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20 || byte == 0x7f) {
-      out += fmt::format("\\x{:02x}", byte);
-    } else {
-      out += c;
-    }
+  for (size_t i = 0; i < text.size();) {
+    const size_t num_control = control_bytes_at(text, i);
+    if (num_control == 0) out += text[i++];
+    for (size_t end = i + num_control; i < end; ++i)
+      out += fmt::format("\\x{:02x}", byte_at(text, i));
   }
   return out;
 }

@@ -57,6 +57,11 @@ bool parse_bool(const std::string& text) {
 std::string yaml_quoted(const std::string& text) {
   std::string quoted = "\"";
   for (char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x20 || byte == 0x7f) {
+      quoted += fmt::format("\\x{:02x}", byte);
+      continue;
+    }
     if (c == '"' || c == '\\') quoted += '\\';
     quoted += c;
   }
@@ -175,7 +180,12 @@ Option choice_option(std::string key,
 Option list_option(std::string key, std::vector<std::string>* field, std::string help) {
   Option option = base_option(std::move(key), std::move(help));
   option.is_list = true;
-  option.set = [field](const std::string& text) { field->push_back(text); };
+  // An empty text is never meant: it would be a key that everybody has.
+  option.set = [field](const std::string& text) {
+    if (text.empty()) throw Error("an entry is empty");
+    field->push_back(text);
+  };
+  option.clear = [field] { field->clear(); };
   option.get = [field] {
     std::string list = "[";
     for (const std::string& text : *field)
@@ -213,7 +223,8 @@ ParsedArguments parse_arguments(const std::vector<std::string>& arguments,
     if (equals != std::string::npos) {
       given.value = argument.substr(equals + 1);
     } else if (!option->is_flag) {
-      if (i + 1 == arguments.size()) throw Error(fmt::format("option {} needs a value", flag));
+      if (i + 1 == arguments.size() || find_flag(arguments[i + 1], options) != nullptr)
+        throw Error(fmt::format("option {} needs a value", flag));
       given.value = arguments[++i];
     }
     parsed.values.push_back(std::move(given));

@@ -19,6 +19,7 @@ struct Option {
   bool is_list = false;              // may be given several times
   std::function<void(const std::string&)> set;  // throws Error that says what a good value is
   std::function<std::string()> get;             // as YAML text
+  std::function<void()> clear;                  // lists only: forget what earlier sources gave
 };
 
 // Rows for plain fields. The field must outlive the option; out-of-range and unparsable values
@@ -46,7 +47,8 @@ struct GivenValue {
 };
 
 // Splits arguments into values of known options and the rest. "--a-b c", "--a-b=c" and "--a_b c"
-// are the same; "--" ends options. Throws Error for an unknown flag, naming the nearest known one.
+// are the same; "--" ends options. Throws Error for an unknown flag, naming the nearest known one,
+// and for a flag whose value is missing (the next argument is a known flag).
 struct ParsedArguments {
   std::vector<GivenValue> values;
   std::vector<std::string> positional;

@@ -1,0 +1,215 @@
+// From command line, environment and YAML to a RunConfig: precedence, replaced lists, and every way
+// in which a file can be wrong.
+#include "runtime/base/config.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+
+#include "runtime/base/error.h"
+
+namespace outrider {
+namespace {
+
+namespace fs = std::filesystem;
+using Arguments = std::vector<std::string>;
+
+class ConfigTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (fs::temp_directory_path() / "config_test_XXXXXX").string();
+    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+  }
+  void TearDown() override {
+    for (const std::string& name : names_) ::unsetenv(name.c_str());
+    fs::remove_all(folder_);
+  }
+
+  void set_environment(const std::string& name, const std::string& value) {
+    ::setenv(name.c_str(), value.c_str(), 1);
+    names_.push_back(name);
+  }
+  std::string yaml(const std::string& text) {
+    const fs::path path = folder_ / "run.yaml";
+    std::ofstream(path, std::ios::binary) << text;
+    return path.string();
+  }
+  RunConfig from_yaml(const std::string& text) {
+    return load_config({"--config", yaml(text)}).config;
+  }
+  std::string error_of(const std::function<void()>& action) {
+    try {
+      action();
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "no error";
+  }
+  ::testing::AssertionResult yaml_fails(const std::string& text, const std::string& part) {
+    const std::string sentence = error_of([&] { from_yaml(text); });
+    if (sentence.find(part) != std::string::npos) return ::testing::AssertionSuccess();
+    return ::testing::AssertionFailure() << "'" << sentence << "' has no '" << part << "'";
+  }
+
+  fs::path folder_;
+  std::vector<std::string> names_;
+};
+
+TEST_F(ConfigTest, DefaultsStandWhereNothingIsGiven) {
+  const LoadedConfig loaded = load_config({});
+  EXPECT_EQ(loaded.config.model, "embedded");
+  EXPECT_EQ(loaded.config.port, 8000);
+  EXPECT_EQ(loaded.config.host, "127.0.0.1");
+  EXPECT_TRUE(loaded.config.api_keys.empty());
+  EXPECT_TRUE(loaded.given.empty());
+}
+
+TEST_F(ConfigTest, CommandLineOverEnvironmentOverYamlOverDefaults) {
+  const std::string file =
+      yaml("port: 1\nmax_num_seqs: 2\nblock-size: 3\nspeculative_config:\n  method: ngram\n");
+  set_environment("OUTRIDER_PORT", "10");
+  set_environment("OUTRIDER_MAX_NUM_SEQS", "20");
+  set_environment("OUTRIDER_SPECULATIVE_CONFIG_METHOD", "none");
+  const LoadedConfig loaded = load_config({"--port=100", "--config", file});
+  EXPECT_EQ(loaded.config.port, 100);
+  EXPECT_EQ(loaded.config.max_num_seqs, 20);
+  EXPECT_EQ(loaded.config.block_size, 3);
+  EXPECT_EQ(loaded.config.max_num_batched_tokens, RunConfig{}.max_num_batched_tokens);
+  EXPECT_EQ(loaded.config.speculative.method, "none");
+  EXPECT_EQ(load_config({"--config", file, "--speculative-config", "{\"method\": \"auto\"}"})
+                .config.speculative.method,
+            "auto");
+  EXPECT_EQ(load_config({"--speculative-config",
+                         "{\"method\": \"auto\"}",
+                         "--speculative-config.method",
+                         "ngram"})
+                .config.speculative.method,
+            "ngram")
+      << "the single option is the more precise one";
+}
+
+TEST_F(ConfigTest, TheFileMayBeNamedByTheEnvironment) {
+  set_environment("OUTRIDER_CONFIG", yaml("port: 1\n"));
+  EXPECT_EQ(load_config({}).config.port, 1);
+  const fs::path other = folder_ / "other.yaml";
+  std::ofstream(other) << "port: 2\n";
+  EXPECT_EQ(load_config({"--config", other.string()}).config.port, 2);
+}
+
+TEST_F(ConfigTest, ALaterSourceReplacesAList) {
+  const std::string file = yaml("api_key: [one, two]\n");
+  EXPECT_EQ(load_config({"--config", file}).config.api_keys, (Arguments{"one", "two"}));
+  EXPECT_EQ(load_config({"--config", file, "--api-key", "a", "--api-key", "b"}).config.api_keys,
+            (Arguments{"a", "b"}));
+  set_environment("OUTRIDER_API_KEY", "env");
+  EXPECT_EQ(load_config({"--config", file}).config.api_keys, Arguments{"env"});
+  EXPECT_EQ(load_config({"--api-key", "a"}).config.api_keys, Arguments{"a"});
+  EXPECT_EQ(from_yaml("api_key: single\nport: 1\n").port, 1);
+}
+
+TEST_F(ConfigTest, AnEmptyKeyIsRefusedWhereverItComesFrom) {
+  EXPECT_TRUE(yaml_fails("api_key:\n", "api_key: an entry is empty"));
+  EXPECT_TRUE(yaml_fails("api_key: ['']\n", "api_key: an entry is empty"));
+  EXPECT_NE(error_of([] { load_config({"--api-key="}); }).find("an entry is empty"),
+            std::string::npos);
+  set_environment("OUTRIDER_API_KEY", "");
+  EXPECT_EQ(error_of([] { load_config({}); }),
+            "api_key: an entry is empty (from OUTRIDER_API_KEY)");
+}
+
+TEST_F(ConfigTest, GroupsAndTheirDottedForm) {
+  EXPECT_EQ(from_yaml("speculative_config.method: ngram\n").speculative.method, "ngram");
+  EXPECT_EQ(from_yaml("speculative-config:\n  num-speculative-tokens: 7\n")
+                .speculative.num_speculative_tokens,
+            7);
+  EXPECT_EQ(from_yaml("speculative_config:\n  # nothing yet\n").speculative.method, "auto");
+  EXPECT_TRUE(yaml_fails("speculative_config.method: ngram\nspeculative_config: {method: auto}\n",
+                         "'speculative_config.method' has several values"));
+}
+
+TEST_F(ConfigTest, WhatEmptyMeansDependsOnTheKey) {
+  EXPECT_EQ(from_yaml("served_model_name:\n").served_model_name, "");
+  EXPECT_TRUE(yaml_fails("port:\n", "port: '' is not a whole number"));
+  EXPECT_TRUE(yaml_fails("prot:\n", "did you mean 'port'?"));
+  EXPECT_EQ(from_yaml("").port, 8000);
+  EXPECT_EQ(from_yaml("# only words\n").port, 8000);
+}
+
+TEST_F(ConfigTest, WrongFilesAreOneSentenceWithTheLine) {
+  EXPECT_TRUE(
+      yaml_fails("port: 1\nmax_num_seq: 3\n", "'max_num_seq', did you mean 'max_num_seqs'?"));
+  EXPECT_TRUE(yaml_fails("port: 1\nmax_num_seq: 3\n", "run.yaml:2)"));
+  EXPECT_TRUE(yaml_fails("port: high\n", "port: 'high' is not a whole number (from "));
+  EXPECT_TRUE(yaml_fails("port: 70000\n", "70000 is not between 0 and 65535"));
+  EXPECT_TRUE(yaml_fails("port: 1\nhost: x\nport: 2\n", "the key 'port' is there twice"));
+  EXPECT_TRUE(yaml_fails("max-num-seqs: 1\nmax_num_seqs: 2\n", "'max_num_seqs' is there twice"));
+  EXPECT_TRUE(yaml_fails("speculative_config: {method: auto, method: ngram}\n",
+                         "'speculative_config.method' is there twice"));
+  EXPECT_TRUE(yaml_fails("port: [1, 2]\n", "'port' has several values"));
+  EXPECT_TRUE(yaml_fails("port: {a: 1}\n", "unknown option 'port.a'"));
+  EXPECT_TRUE(yaml_fails("- port\n", "not a list of 'key: value' lines"));
+  EXPECT_TRUE(yaml_fails("just words\n", "not a list of 'key: value' lines"));
+  EXPECT_TRUE(yaml_fails("port: [1\n", "run.yaml: "));
+  EXPECT_TRUE(yaml_fails("[1, 2]: 3\n", "run.yaml: "));
+}
+
+TEST_F(ConfigTest, DeepAndLargeFilesAreRefused) {
+  EXPECT_TRUE(yaml_fails("a: {b: {c: {d: {e: 1}}}}\n", "nested too deep"));
+  EXPECT_TRUE(yaml_fails("port: " + std::string(100000, '[') + "\n", "run.yaml"));
+  EXPECT_TRUE(yaml_fails("port: " + std::string(100000, '{') + "\n", "run.yaml"));
+  EXPECT_TRUE(yaml_fails(std::string((1 << 20) + 1, '#'), "larger than 1048576 bytes"));
+  const auto list_of = [](const std::string& element, int count) {
+    std::string list = "[" + element;
+    for (int i = 1; i < count; ++i) list += ", " + element;
+    return list + "]\n";
+  };
+  EXPECT_TRUE(yaml_fails(
+      "a: &a " + list_of("x", 20) + "b: &b " + list_of("*a", 20) + "c: " + list_of("*b", 30),
+      "more than 10000 values"));
+}
+
+TEST_F(ConfigTest, AFileThatIsNotThere) {
+  const std::string sentence = error_of([&] {
+    load_config({"--config", (folder_ / "none.yaml").string()});
+  });
+  EXPECT_NE(sentence.find("none.yaml: cannot be opened"), std::string::npos) << sentence;
+  const std::string folder = error_of([&] { load_config({"--config", folder_.string()}); });
+  EXPECT_NE(folder.find("cannot be read"), std::string::npos) << folder;
+}
+
+TEST_F(ConfigTest, OwnOptionsOfACommandAndPositionals) {
+  std::string input;
+  const Option extra = with_aliases(text_option("input", &input, ""), {"-i"});
+  const LoadedConfig loaded = load_config({"-i", "in.jsonl", "word", "-tp", "2"}, {&extra});
+  EXPECT_EQ(input, "in.jsonl");
+  EXPECT_EQ(loaded.positional, Arguments{"word"});
+  EXPECT_EQ(loaded.config.tensor_parallel_size, 2);
+  EXPECT_TRUE(yaml_fails("input: x\n", "unknown option 'input'")) << "command line only";
+}
+
+TEST_F(ConfigTest, TheDumpTellsOriginsHidesKeysAndReadsBack) {
+  const std::string file = yaml("port: 1234\nmodel: 'a \"b\" \\ c'\napi_key: [secret]\n");
+  set_environment("OUTRIDER_BLOCK_SIZE", "8");
+  const std::string dump =
+      dump_config(load_config({"--config", file, "--speculative-config.method=ngram"}));
+  EXPECT_NE(dump.find("port: 1234  # " + file + ":1\n"), std::string::npos) << dump;
+  EXPECT_NE(dump.find("block_size: 8  # OUTRIDER_BLOCK_SIZE\n"), std::string::npos) << dump;
+  EXPECT_NE(dump.find("speculative_config:\n"), std::string::npos) << dump;
+  EXPECT_NE(dump.find("  method: ngram  # command line\n"), std::string::npos) << dump;
+  EXPECT_NE(dump.find("max_num_seqs: 16  # default\n"), std::string::npos) << dump;
+  EXPECT_EQ(dump.find("secret"), std::string::npos) << dump;
+  ::unsetenv("OUTRIDER_BLOCK_SIZE");
+  const RunConfig again = from_yaml(dump);
+  EXPECT_EQ(again.port, 1234);
+  EXPECT_EQ(again.block_size, 8);
+  EXPECT_EQ(again.model, "a \"b\" \\ c");
+  EXPECT_EQ(again.speculative.method, "ngram");
+}
+
+}  // namespace
+}  // namespace outrider
