@@ -1,6 +1,7 @@
-// What sampling on a sharded vocabulary needs from the other shards: three small collectives over integers and
-// bytes, so that every rank sees identical bits. runtime/ranks connects it to the target group; tests use threads
-// or one shard. Every rank must make the same calls with the same sizes.
+// What sampling on a sharded vocabulary needs from the other shards: three small collectives over
+// integers and bytes, so that every rank sees identical bits. runtime/ranks connects it to the
+// target group; tests use threads or one shard. Every rank must make the same calls with the same
+// sizes.
 #pragma once
 
 #include <cstddef>

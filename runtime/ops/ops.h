@@ -1,6 +1,7 @@
-// The vocabulary of the forward pass: free functions over plain float arrays, row-major. Every op is
-// row-invariant: a row's result has the same bits whatever other rows share the call, and does not depend on the
-// number of threads (docs/architecture.md, Numerics). Sums along the inner dimension run in one fixed order.
+// The vocabulary of the forward pass: free functions over plain float arrays, row-major. Every op
+// is row-invariant: a row's result has the same bits whatever other rows share the call, and does
+// not depend on the number of threads (docs/architecture.md, Numerics). Sums along the inner
+// dimension run in one fixed order.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +16,8 @@ namespace outrider::ops {
 class ThreadPool;
 
 enum class Isa { kScalar, kAvx2, kAvx512 };
-Isa best_isa();                                // what this CPU has
-Isa isa_from_name(const std::string& name);    // "auto", "scalar", "avx2", "avx512"; throws Error
+Isa best_isa();                              // what this CPU has
+Isa isa_from_name(const std::string& name);  // "auto", "scalar", "avx2", "avx512"; throws Error
 const char* isa_name(Isa isa);
 
 // One rank's way to compute: its threads and its kernels. Not thread-safe: one call at a time.
@@ -35,8 +36,8 @@ class Context {
   std::unique_ptr<ThreadPool> threads_;
 };
 
-// out[r, :] = table[ids[r] - first_id, :] when the id is in [first_id, first_id + table rows), else zeros (the
-// rows of other ranks' shards). table: [n_rows, n] row-major of dtype.
+// out[r, :] = table[ids[r] - first_id, :] when the id is in [first_id, first_id + table rows), else
+// zeros (the rows of other ranks' shards). table: [n_rows, n] row-major of dtype.
 struct EmbeddingTable {
   const std::byte* data = nullptr;
   DType dtype = DType::kF32;
@@ -46,8 +47,8 @@ struct EmbeddingTable {
 };
 void embed(Context& ctx, float* out, std::span<const int32_t> ids, const EmbeddingTable& table);
 
-// out[r, o] = sum_i in[r, i] * w[o, i] (+ bias[o] when given). out: [rows, w.n_out()], in: [rows, w.n_in()].
-// Weights are read once for all rows of a call of up to 32 rows; larger calls are tiled.
+// out[r, o] = sum_i in[r, i] * w[o, i] (+ bias[o] when given). out: [rows, w.n_out()], in: [rows,
+// w.n_in()]. Weights are read once for all rows of a call of up to 32 rows; larger calls are tiled.
 void linear(Context& ctx,
             float* out,
             const float* in,
@@ -56,21 +57,40 @@ void linear(Context& ctx,
             const float* bias = nullptr);
 
 // out = x / sqrt(mean(x^2) + eps) * weight, per row of n. out may be x.
-void rms_norm(Context& ctx, float* out, const float* x, const float* weight, int64_t rows, int64_t n,
+void rms_norm(Context& ctx,
+              float* out,
+              const float* x,
+              const float* weight,
+              int64_t rows,
+              int64_t n,
               float eps);
 
-// The same per head: x is [rows, stride], heads of head_dim lie side by side from its start. In place.
-void rms_norm_heads(Context& ctx, float* x, int64_t rows, int64_t stride, int64_t n_heads,
-                    int64_t head_dim, const float* weight, float eps);
+// The same per head: x is [rows, stride], heads of head_dim lie side by side from its start. In
+// place.
+void rms_norm_heads(Context& ctx,
+                    float* x,
+                    int64_t rows,
+                    int64_t stride,
+                    int64_t n_heads,
+                    int64_t head_dim,
+                    const float* weight,
+                    float eps);
 
-// Rotary position embedding in place, half-split form (Su et al. 2021; Hugging Face layout): for i < rotary_dim/2
-// rotates (x[i], x[i + rotary_dim/2]) by position * inv_freq[i]; cos and sin are scaled by attention_factor.
+// Rotary position embedding in place, half-split form (Su et al. 2021; Hugging Face layout): for i
+// < rotary_dim/2 rotates (x[i], x[i + rotary_dim/2]) by position * inv_freq[i]; cos and sin are
+// scaled by attention_factor.
 struct Rope {
   std::span<const float> inv_freq;  // [rotary_dim / 2]
   float attention_factor = 1.0f;
 };
-void rope(Context& ctx, float* x, int64_t rows, int64_t stride, int64_t n_heads, int64_t head_dim,
-          std::span<const int32_t> positions, const Rope& rope);
+void rope(Context& ctx,
+          float* x,
+          int64_t rows,
+          int64_t stride,
+          int64_t n_heads,
+          int64_t head_dim,
+          std::span<const int32_t> positions,
+          const Rope& rope);
 
 // One layer's paged KV memory of one rank: [num_blocks, n_kv_heads, block_size, head_dim] each.
 struct KvPages {
@@ -82,30 +102,40 @@ struct KvPages {
   int64_t head_dim = 0;
 };
 
-// The ragged batch an attention sees. Row r belongs to sequence sequence_of_row[r] and stands at positions[r];
-// position t of a sequence s lives in block block_tables[s][t / block_size], slot t % block_size.
+// The ragged batch an attention sees. Row r belongs to sequence sequence_of_row[r] and stands at
+// positions[r]; position t of a sequence s lives in block block_tables[s][t / block_size], slot t %
+// block_size.
 struct AttentionRows {
-  std::span<const int32_t> positions;         // [rows]
-  std::span<const int32_t> sequence_of_row;   // [rows]
+  std::span<const int32_t> positions;                      // [rows]
+  std::span<const int32_t> sequence_of_row;                // [rows]
   std::span<const std::span<const int32_t>> block_tables;  // [sequences]
 };
 
-// Stores each row's key and value heads ([rows, stride], n_kv_heads * head_dim from the start) into its slot.
-void kv_write(Context& ctx, const KvPages& pages, const float* keys, const float* values, int64_t stride,
+// Stores each row's key and value heads ([rows, stride], n_kv_heads * head_dim from the start) into
+// its slot.
+void kv_write(Context& ctx,
+              const KvPages& pages,
+              const float* keys,
+              const float* values,
+              int64_t stride,
               const AttentionRows& rows);
 
-// Causal attention with grouped KV heads: out[r, h, :] = softmax(q . k / sqrt(head_dim)) v over positions
-// max(0, positions[r] - window + 1) .. positions[r] (window 0 = all). Query head h reads KV head
-// h / (n_heads / n_kv_heads). q: [rows, q_stride], out: [rows, n_heads * head_dim]. The sum over positions is cut
-// at absolute positions, so the bits do not depend on how the rows were grouped.
+// Causal attention with grouped KV heads: out[r, h, :] = softmax(q . k / sqrt(head_dim)) v over
+// positions max(0, positions[r] - window + 1) .. positions[r] (window 0 = all). Query head h reads
+// KV head h / (n_heads / n_kv_heads). q: [rows, q_stride], out: [rows, n_heads * head_dim]. The sum
+// over positions is cut at absolute positions, so the bits do not depend on how the rows were
+// grouped.
 struct Queries {
   const float* data = nullptr;
   int64_t stride = 0;
   int64_t n_heads = 0;
-  float scale = 1.0f;      // usually 1 / sqrt(head_dim)
+  float scale = 1.0f;  // usually 1 / sqrt(head_dim)
   int64_t window = 0;
 };
-void attention(Context& ctx, float* out, const Queries& queries, const KvPages& pages,
+void attention(Context& ctx,
+               float* out,
+               const Queries& queries,
+               const KvPages& pages,
                const AttentionRows& rows);
 
 // out[r, i] = silu(gate_up[r, i]) * gate_up[r, n + i]; gate_up: [rows, 2n].
@@ -115,6 +145,7 @@ void silu_mul(Context& ctx, float* out, const float* gate_up, int64_t rows, int6
 void add(Context& ctx, float* x, const float* y, int64_t count);
 
 // out[j, :] = x[row_ids[j], :], rows of n.
-void gather_rows(Context& ctx, float* out, const float* x, std::span<const int32_t> row_ids, int64_t n);
+void gather_rows(
+    Context& ctx, float* out, const float* x, std::span<const int32_t> row_ids, int64_t n);
 
 }  // namespace outrider::ops

@@ -1,5 +1,5 @@
-// Element types and packed weights: the only tensor notions the models need. Activations are plain float arrays
-// [rows, n], row-major, owned by whoever allocated them; weights are PackedMatrix.
+// Element types and packed weights: the only tensor notions the models need. Activations are plain
+// float arrays [rows, n], row-major, owned by whoever allocated them; weights are PackedMatrix.
 #pragma once
 
 #include <cstddef>
@@ -20,16 +20,18 @@ using AlignedBytes = std::unique_ptr<std::byte[], AlignedFree>;
 // Zeroed memory, 64-byte aligned; throws Error naming the size when there is none.
 AlignedBytes allocate_bytes(size_t num_bytes);
 
-// A weight matrix [n_out, n_in] in the order the kernels read it: panels of output features, the inner dimension
-// running within a panel, so that one product streams the memory once, front to back. The element type stays what
-// the file has. Filled in pieces (one per fused projection, one per shard slice), then constant.
+// A weight matrix [n_out, n_in] in the order the kernels read it: panels of output features, the
+// inner dimension running within a panel, so that one product streams the memory once, front to
+// back. The element type stays what the file has. Filled in pieces (one per fused projection, one
+// per shard slice), then constant.
 class PackedMatrix {
  public:
   PackedMatrix() = default;
   PackedMatrix(int64_t n_out, int64_t n_in, DType dtype);  // zeros; throws Error when too large
 
-  // Copies rows [out_begin, out_begin + num_rows) from a row-major source: row i starts at source + i *
-  // source_stride elements and has n_in of them, of type source_dtype (converted when it differs).
+  // Copies rows [out_begin, out_begin + num_rows) from a row-major source: row i starts at source +
+  // i * source_stride elements and has n_in of them, of type source_dtype (converted when it
+  // differs).
   void fill_rows(int64_t out_begin,
                  const void* source,
                  int64_t num_rows,

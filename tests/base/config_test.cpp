@@ -18,6 +18,12 @@ namespace {
 namespace fs = std::filesystem;
 using Arguments = std::vector<std::string>;
 
+// Not `load_config(...).config.x`: GCC 12 warns of the members of such temporaries.
+RunConfig config_of(const Arguments& arguments) {
+  const LoadedConfig loaded = load_config(arguments);
+  return loaded.config;
+}
+
 class ConfigTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -39,9 +45,7 @@ class ConfigTest : public ::testing::Test {
     std::ofstream(path, std::ios::binary) << text;
     return path.string();
   }
-  RunConfig from_yaml(const std::string& text) {
-    return load_config({"--config", yaml(text)}).config;
-  }
+  RunConfig from_yaml(const std::string& text) { return config_of({"--config", yaml(text)}); }
   std::string error_of(const std::function<void()>& action) {
     try {
       action();
@@ -81,34 +85,34 @@ TEST_F(ConfigTest, CommandLineOverEnvironmentOverYamlOverDefaults) {
   EXPECT_EQ(loaded.config.block_size, 3);
   EXPECT_EQ(loaded.config.max_num_batched_tokens, RunConfig{}.max_num_batched_tokens);
   EXPECT_EQ(loaded.config.speculative.method, "none");
-  EXPECT_EQ(load_config({"--config", file, "--speculative-config", "{\"method\": \"auto\"}"})
-                .config.speculative.method,
+  EXPECT_EQ(config_of({"--config", file, "--speculative-config", "{\"method\": \"auto\"}"})
+                .speculative.method,
             "auto");
-  EXPECT_EQ(load_config({"--speculative-config",
-                         "{\"method\": \"auto\"}",
-                         "--speculative-config.method",
-                         "ngram"})
-                .config.speculative.method,
+  EXPECT_EQ(config_of({"--speculative-config",
+                       "{\"method\": \"auto\"}",
+                       "--speculative-config.method",
+                       "ngram"})
+                .speculative.method,
             "ngram")
       << "the single option is the more precise one";
 }
 
 TEST_F(ConfigTest, TheFileMayBeNamedByTheEnvironment) {
   set_environment("OUTRIDER_CONFIG", yaml("port: 1\n"));
-  EXPECT_EQ(load_config({}).config.port, 1);
+  EXPECT_EQ(config_of({}).port, 1);
   const fs::path other = folder_ / "other.yaml";
   std::ofstream(other) << "port: 2\n";
-  EXPECT_EQ(load_config({"--config", other.string()}).config.port, 2);
+  EXPECT_EQ(config_of({"--config", other.string()}).port, 2);
 }
 
 TEST_F(ConfigTest, ALaterSourceReplacesAList) {
   const std::string file = yaml("api_key: [one, two]\n");
-  EXPECT_EQ(load_config({"--config", file}).config.api_keys, (Arguments{"one", "two"}));
-  EXPECT_EQ(load_config({"--config", file, "--api-key", "a", "--api-key", "b"}).config.api_keys,
+  EXPECT_EQ(config_of({"--config", file}).api_keys, (Arguments{"one", "two"}));
+  EXPECT_EQ(config_of({"--config", file, "--api-key", "a", "--api-key", "b"}).api_keys,
             (Arguments{"a", "b"}));
   set_environment("OUTRIDER_API_KEY", "env");
-  EXPECT_EQ(load_config({"--config", file}).config.api_keys, Arguments{"env"});
-  EXPECT_EQ(load_config({"--api-key", "a"}).config.api_keys, Arguments{"a"});
+  EXPECT_EQ(config_of({"--config", file}).api_keys, Arguments{"env"});
+  EXPECT_EQ(config_of({"--api-key", "a"}).api_keys, Arguments{"a"});
   EXPECT_EQ(from_yaml("api_key: single\nport: 1\n").port, 1);
 }
 
