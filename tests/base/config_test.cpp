@@ -8,9 +8,8 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 
-#include "runtime/base/error.h"
+#include "tests/base/error_sentence.h"
 
 namespace outrider {
 namespace {
@@ -46,18 +45,8 @@ class ConfigTest : public ::testing::Test {
     return path.string();
   }
   RunConfig from_yaml(const std::string& text) { return config_of({"--config", yaml(text)}); }
-  std::string error_of(const std::function<void()>& action) {
-    try {
-      action();
-    } catch (const Error& error) {
-      return error.what();
-    }
-    return "no error";
-  }
   ::testing::AssertionResult yaml_fails(const std::string& text, const std::string& part) {
-    const std::string sentence = error_of([&] { from_yaml(text); });
-    if (sentence.find(part) != std::string::npos) return ::testing::AssertionSuccess();
-    return ::testing::AssertionFailure() << "'" << sentence << "' has no '" << part << "'";
+    return fails_with([&] { from_yaml(text); }, part);
   }
 
   fs::path folder_;

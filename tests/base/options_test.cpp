@@ -4,31 +4,12 @@
 
 #include <gtest/gtest.h>
 
-#include <functional>
-#include <limits>
-
-#include "runtime/base/error.h"
+#include "tests/base/error_sentence.h"
 
 namespace outrider {
 namespace {
 
 using Arguments = std::vector<std::string>;
-
-std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
-::testing::AssertionResult fails_with(const std::function<void()>& action,
-                                      const std::string& part) {
-  const std::string sentence = error_of(action);
-  if (sentence.find(part) != std::string::npos) return ::testing::AssertionSuccess();
-  return ::testing::AssertionFailure() << "'" << sentence << "' has no '" << part << "'";
-}
 
 TEST(Options, WholeNumbers) {
   int32_t value = 7;
