@@ -218,12 +218,7 @@ void Coordinator::shut_down() {
   plan.previous_digest = last_digest_;
   plan.shutdown = true;
   broadcast(plan);
-  if (!draft_) return;
-  if (draft_state_ == DraftState::kUp) {
-    draft_->send_shutdown();
-  } else {
-    world_.end_unresponsive(layout_.draft_rank());
-  }
+  if (draft_ && !draft_->shut_down()) world_.end_unresponsive(layout_.draft_rank());
 }
 
 void Coordinator::count_round(const RoundPlan& plan,

@@ -12,6 +12,7 @@
 #include <random>
 
 #include "runtime/base/error.h"
+#include "runtime/ranks/signals.h"
 
 namespace outrider {
 namespace {
@@ -29,7 +30,7 @@ constexpr const char* kOwnPrompts[] = {
     "The soldiers had been marching since the morning, and",
     "In the garden stood a tree that bore golden apples.",
 };
-constexpr int kTimeoutS = 600;
+constexpr auto kSignalInterval = std::chrono::milliseconds(200);
 
 struct Answer {
   std::vector<int32_t> tokens;
@@ -133,8 +134,9 @@ Answer collect(ResultStream& stream) {
   Answer answer;
   std::optional<Clock::time_point> first;
   while (true) {
-    auto event = stream.wait_next(std::chrono::seconds(kTimeoutS));
-    if (!event) throw Error("the engine gave no token for ten minutes");
+    auto event = stream.wait_next(kSignalInterval);
+    if (wait_stop_signal(std::chrono::milliseconds(0))) throw Error("stopped by a signal");
+    if (!event) continue;
     const auto now = Clock::now();
     if (first) answer.num_decoded += static_cast<int>(event->tokens.size());
     if (!first && !event->tokens.empty()) first = now;

@@ -222,7 +222,10 @@ class DraftPort {
     while (auto bytes = world_.poll(0)) {
       Frame frame;
       if (!decode_frame(*bytes, epoch_, &frame)) continue;
-      if (frame.kind == FrameKind::kShutdown) return false;
+      if (frame.kind == FrameKind::kShutdown) {
+        post(FrameKind::kShutdown, {});  // goodbye
+        return false;
+      }
       if (frame.kind == FrameKind::kRequest) worker.take(decode_draft_request(frame.payload));
     }
     return true;
@@ -232,7 +235,9 @@ class DraftPort {
     while (true) {
       while (auto bytes = world_.poll(0)) {
         Frame frame;
-        if (decode_frame(*bytes, epoch_, &frame) && frame.kind == FrameKind::kShutdown) return;
+        if (!decode_frame(*bytes, epoch_, &frame) || frame.kind != FrameKind::kShutdown) continue;
+        post(FrameKind::kShutdown, {});
+        return;
       }
       if (backoff.should_check()) world_.check_alive(1);
       backoff.pause();

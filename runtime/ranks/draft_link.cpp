@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "runtime/base/log.h"
+#include "runtime/comm/waiting.h"
 #include "runtime/ranks/round_wire.h"
 
 namespace outrider {
@@ -13,6 +14,7 @@ constexpr double kMinWaitS = 0.002;
 constexpr double kMaxWaitS = 0.050;
 constexpr double kDownAfterS = 0.3;
 constexpr double kLongestDownAfterS = 10.0;
+constexpr double kGoodbyeS = 3.0;  // a healthy draft needs one forward pass at most
 constexpr int kMissesBeforeSkipping = 3;
 constexpr int kMostSkippedRounds = 256;
 // More than this unsent means that nobody takes it: the draft is gone, and memory must not grow.
@@ -93,9 +95,18 @@ void DraftLink::note_answer(const DraftReply& reply, Clock::time_point now) {
   if (unanswered_.empty()) waiting_since_.reset();
 }
 
-void DraftLink::send_shutdown() {
+bool DraftLink::shut_down() {
   world_.post(draft_rank_,
               encode_frame({.kind = FrameKind::kShutdown, .epoch = epoch_, .payload = {}}));
+  Backoff backoff;
+  while (backoff.waited_s() < kGoodbyeS) {
+    while (auto bytes = world_.poll(draft_rank_)) {
+      Frame frame;
+      if (decode_frame(*bytes, epoch_, &frame) && frame.kind == FrameKind::kShutdown) return true;
+    }
+    backoff.pause();
+  }
+  return false;
 }
 
 DraftLink::Clock::time_point DraftLink::deadline(double target_round_s) const {

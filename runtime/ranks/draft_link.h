@@ -25,7 +25,9 @@ class DraftLink {
   void send(DraftRequest request, Clock::time_point now);
   // All replies that have arrived. Damaged and stale frames are dropped and counted.
   std::vector<DraftReply> receive(Clock::time_point now);
-  void send_shutdown();
+  // Tells the draft that the job is over and waits a few seconds for its goodbye; false when none
+  // came.
+  bool shut_down();
 
   // Until when this round may wait for blocks: clamp(2 x the usual answer time, 2 ms, max(50 ms,
   // one target round)) after the request went out. After misses in a row the wait is skipped for a

@@ -141,7 +141,8 @@ int run_coordinator(World& world,
     } catch (...) {
       problem = std::current_exception();
     }
-    coordinator.request_stop(Coordinator::Stop::kWhenIdle);
+    // A front end that failed leaves nobody to read what still runs.
+    coordinator.request_stop(problem ? Coordinator::Stop::kNow : Coordinator::Stop::kWhenIdle);
   });
   try {
     coordinator.loop();

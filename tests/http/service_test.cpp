@@ -484,7 +484,8 @@ TEST_F(Service, SurvivesMutatedBodies) {
        R"({"prompt":[[1,2],"x"],"temperature":0.5,"top_p":0.9,"seed":1,"echo":true,"logprobs":1,"speculative":{"enabled":true}})"},
       {"/tokenize", R"({"prompt":"a\u00e9b","add_special_tokens":true})"},
       {"/detokenize", R"({"tokens":[1,2,3]})"}};
-  const std::string alphabet("{}[]\":,\\0123456789.-eE+truefalsn \xc3\xff\0", 38);
+  const char letters[] = "{}[]\":,\\0123456789.-eE+truefalsn \xc3\xff";
+  const std::string alphabet(letters, sizeof(letters));  // the NUL at its end is one of them
   std::mt19937 random(11);
   int num_good = 0;
   int num_refused = 0;

@@ -18,7 +18,7 @@ namespace {
 using cpu::kPositionChunk;
 
 // Below this many multiplications one thread is faster than a hand-over.
-constexpr int64_t kInlineProducts = 1 << 15;
+constexpr int64_t kInlineProducts = 1 << 17;
 
 struct Attention {
   const Queries& queries;

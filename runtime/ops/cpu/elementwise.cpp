@@ -16,7 +16,7 @@ namespace outrider::ops {
 namespace {
 
 // Below this many elements one thread is faster than a hand-over.
-constexpr int64_t kInlineElements = 1 << 14;
+constexpr int64_t kInlineElements = 1 << 16;
 
 void widen(float* out, const std::byte* row, int64_t n, DType dtype) {
   if (dtype == DType::kF32) {

@@ -15,7 +15,7 @@ using cpu::kMaxLinearRows;
 using cpu::kPanel;
 
 // Below this many multiplications one thread is faster than a hand-over.
-constexpr int64_t kInlineProducts = 1 << 15;
+constexpr int64_t kInlineProducts = 1 << 19;
 
 struct Product {
   float* out;
