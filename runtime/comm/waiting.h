@@ -7,6 +7,7 @@
 #include <sys/prctl.h>
 #include <time.h>
 
+#include <algorithm>
 #include <chrono>
 
 namespace outrider {
@@ -19,9 +20,10 @@ class Backoff {
     const auto waited = std::chrono::steady_clock::now() - begin_;
     if (waited < kHotTime) return;
     sleeping_ = true;
-    // A wait of a second means an idle job: then half a millisecond of latency matters less than a
-    // core.
-    sleep_us(waited > std::chrono::seconds(1) ? 500 : 10);
+    // An eighth of what was waited already: the latency added is in proportion, and a rank that
+    // waits for long leaves its core to those that compute.
+    const auto waited_us = std::chrono::duration_cast<std::chrono::microseconds>(waited).count();
+    sleep_us(std::clamp<long>(static_cast<long>(waited_us / 8), 5, 500));
   }
   // True about every millisecond of waiting: time to look whether the peers are still there.
   bool should_check() {
