@@ -2,6 +2,7 @@
 #include "http/connection.h"
 
 #include <fmt/format.h>
+#include <malloc.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -15,6 +16,7 @@ namespace {
 constexpr std::chrono::milliseconds kSlice{
     50};  // how often a waiting connection looks at `stopping`
 constexpr size_t kReceiveBytes = 16u << 10;
+constexpr size_t kLargeBodyBytes = 1u << 20;
 
 }  // namespace
 
@@ -117,6 +119,15 @@ Connection::ReadResult Connection::read_body() {
   body_.assign(buffer_, 0, head_.content_length);
   buffer_.erase(0, head_.content_length);
   return ReadResult::kRequest;
+}
+
+void Connection::release_body() {
+  if (body_.capacity() < kLargeBodyBytes) return;
+  body_ = std::string();
+  buffer_.shrink_to_fit();
+#ifdef __GLIBC__
+  ::malloc_trim(0);
+#endif
 }
 
 bool Connection::write_all(std::string_view bytes) {

@@ -28,6 +28,10 @@ class Connection {
   const std::string& body() const { return body_; }
   const HeadFault& fault() const { return fault_; }
 
+  // Gives a large body's memory back to the system: an idle connection must not hold it, nor the
+  // allocator.
+  void release_body();
+
   // False when the client is gone or took nothing for write_timeout. No write succeeds afterwards.
   bool write_all(std::string_view bytes);
 

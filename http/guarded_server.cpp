@@ -254,7 +254,9 @@ class GuardedServer::Impl : public httplib::Server {
       }
       const bool last = served + 1 == limits.max_requests_per_connection ||
                         !connection.head().keep_alive || stopping_;
-      if (!respond(connection, last)) return;
+      const bool goes_on = respond(connection, last);
+      connection.release_body();
+      if (!goes_on) return;
     }
   }
 
