@@ -102,6 +102,7 @@ void Coordinator::loop() {
       now = stop_now_;
     }
     if (now) planner_.fail_all("the server was stopped before this request was done");
+    if (planner_.idle()) arrivals_.clear();  // what ended before its first round
     if (planner_.idle() && stopping) break;
     if (planner_.idle() || !run_round()) {
       broadcast_when_idle();
@@ -118,8 +119,14 @@ void Coordinator::take_inbox() {
     std::lock_guard lock(inbox_mutex_);
     std::swap(inbox, inbox_);
   }
-  for (Request& request : inbox.requests) planner_.add(std::move(request));
-  for (uint64_t id : inbox.cancels) planner_.cancel(id);
+  for (Request& request : inbox.requests) {
+    arrivals_[request.id] = request.arrival;
+    planner_.add(std::move(request));
+  }
+  for (uint64_t id : inbox.cancels) {
+    arrivals_.erase(id);
+    planner_.cancel(id);
+  }
 }
 
 void Coordinator::wait_for_work() {
@@ -163,7 +170,8 @@ void Coordinator::wait_for_draft() {
   if (!draft_) return;
   hear_draft();
   if (draft_state_ != DraftState::kUp || !planner_.wants_draft()) return;
-  const auto deadline = draft_->deadline(times_.plain_round_s);
+  // Each accepted token saves the target a round; waiting longer than that cannot pay.
+  const auto deadline = draft_->deadline(times_.plain_round_s * std::max(1.0, accepted_per_block_));
   Backoff backoff;
   while (planner_.wants_draft() && Clock::now() < deadline) {
     backoff.pause();
@@ -238,9 +246,14 @@ void Coordinator::count_round(const RoundPlan& plan,
     metrics_.spec_decode_num_drafts.add();
     metrics_.spec_decode_num_draft_tokens.add(static_cast<double>(planned.draft.size()));
     metrics_.spec_decode_num_accepted_tokens.add(decided.num_accepted);
+    update_average(&accepted_per_block_, decided.num_accepted);
     for (int32_t j = 0; j < decided.num_accepted; ++j) {
       metrics_.accepted_tokens_at(static_cast<size_t>(j)).add();
     }
+  }
+  for (const SequenceStart& start : plan.starts) {
+    const auto arrival = arrivals_.extract(start.sequence_id);
+    if (arrival) metrics_.request_queue_time_seconds.observe(seconds_since(arrival.mapped()));
   }
   metrics_.rounds.add();
   metrics_.iteration_tokens.observe(static_cast<double>(num_tokens));

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <map>
 #include <mutex>
 #include <vector>
 
@@ -91,6 +92,9 @@ class Coordinator final : public Engine {
   bool digest_announced_ = true;
   uint64_t num_preemptions_counted_ = 0;
   uint64_t num_misses_counted_ = 0;
+  double accepted_per_block_ = 0;  // moving average
+  std::map<uint64_t, std::chrono::steady_clock::time_point>
+      arrivals_;  // of requests not yet planned
 
   std::atomic<uint64_t> last_request_id_{0};
   mutable std::mutex inbox_mutex_;

@@ -109,9 +109,9 @@ bool DraftLink::shut_down() {
   return false;
 }
 
-DraftLink::Clock::time_point DraftLink::deadline(double target_round_s) const {
+DraftLink::Clock::time_point DraftLink::deadline(double worth_s) const {
   if (num_rounds_to_skip_ > 0) return last_sent_at_;
-  const double longest = std::max(kMaxWaitS, target_round_s);
+  const double longest = std::max(kMaxWaitS, worth_s);
   const double wait_s = answer_s_ == 0 ? longest : std::clamp(2 * answer_s_, kMinWaitS, longest);
   return last_sent_at_ +
          std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(wait_s));

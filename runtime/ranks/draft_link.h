@@ -30,9 +30,9 @@ class DraftLink {
   bool shut_down();
 
   // Until when this round may wait for blocks: clamp(2 x the usual answer time, 2 ms, max(50 ms,
-  // one target round)) after the request went out. After misses in a row the wait is skipped for a
-  // while, longer each time.
-  Clock::time_point deadline(double target_round_s) const;
+  // worth_s)) after the request went out, where worth_s is the time a block usually saves the
+  // target. After misses in a row the wait is skipped for a while, longer each time.
+  Clock::time_point deadline(double worth_s) const;
   // Tells how the round's wait ended.
   void note_wait(bool complete);
 

@@ -87,7 +87,8 @@ TEST_F(LinkTest, AnEmptyRequestIsNotSent) {
 TEST_F(LinkTest, TheDeadlineIsTwiceTheUsualAnswerWithinItsBounds) {
   link.send(asking_request(), now);
   EXPECT_EQ(link.deadline(0.0), now + ms(50)) << "nothing known yet: the longest";
-  EXPECT_EQ(link.deadline(0.2), now + ms(200)) << "a slow target can wait for one of its rounds";
+  EXPECT_EQ(link.deadline(0.2), now + ms(200))
+      << "a slow target can wait as long as a block saves it";
   for (int i = 0; i < 60; ++i) answer_in(10);
   link.send(asking_request(), now);
   EXPECT_NEAR(std::chrono::duration<double>(link.deadline(0.0) - now).count(), 0.020, 0.001);
