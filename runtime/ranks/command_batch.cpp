@@ -302,6 +302,7 @@ int batch_command(const CommandLine& line) {
   if (options.input.empty() || options.output.empty())
     throw Error("batch needs -i in.jsonl and -o out.jsonl");
   if (options.input == options.output) throw Error("the results cannot go into the input file");
+  refuse_synthetic(loaded.config);
   return run_job(loaded.config, line.argc, line.argv, [&](const FrontEndContext& context) {
     return batch(context, options);
   });

@@ -62,6 +62,7 @@ int serve_command(const CommandLine& line) {
   const LoadedConfig loaded = load_config(line.arguments);
   set_log_level(log_level_from_name(loaded.config.log_level));
   warn_when_open(loaded.config);
+  refuse_synthetic(loaded.config);
   return run_job(loaded.config, line.argc, line.argv, serve);
 }
 

@@ -1,7 +1,18 @@
 // See front_end.h.
 #include "runtime/ranks/front_end.h"
 
+#include <fmt/format.h>
+
+#include "runtime/base/error.h"
+#include "runtime/ranks/model_loader.h"
+
 namespace outrider {
+
+void refuse_synthetic(const RunConfig& config) {
+  if (!is_synthetic(config.model)) return;
+  throw Error(
+      fmt::format("model {} has no tokenizer: it is for outrider bench decode", config.model));
+}
 
 HttpOptions http_options(const RunConfig& config) {
   HttpOptions options;

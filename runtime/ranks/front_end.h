@@ -7,6 +7,9 @@
 
 namespace outrider {
 
+// Throws Error for a synthetic model: its ids are not text.
+void refuse_synthetic(const RunConfig& config);
+
 HttpOptions http_options(const RunConfig& config);
 ServedModel served_model(const FrontEndContext& context);
 

@@ -41,7 +41,10 @@ struct FrontDesk {
 };
 
 FrontDesk open_front_desk(const RunConfig& config) {
-  const auto folder = model_folder(config.model, Role::kTarget);
+  // A synthetic model has no tokenizer; the embedded one's ids lie within its vocabulary, which is
+  // enough to bench.
+  const auto folder =
+      model_folder(is_synthetic(config.model) ? "embedded" : config.model, Role::kTarget);
   FrontDesk desk;
   desk.tokenizer = Tokenizer::load(folder);
   desk.chat_template =
@@ -189,7 +192,7 @@ int run_rank(World& world,
       return 0;
     }
     case Role::kDraft: {
-      const auto target_config = load_model_config(model_folder(config.model, Role::kTarget));
+      const auto target_config = model_config_of(config.model, Role::kTarget);
       DraftWorker worker(*loaded.model,
                          {.target_vocab_size = target_config.vocab_size,
                           .num_candidates = config.speculative.num_draft_candidates});

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "models/synthetic.h"
 #include "models/tokenizer.h"
 #include "models/weights.h"
 #include "runtime/base/error.h"
@@ -13,6 +14,7 @@
 namespace outrider {
 namespace {
 
+constexpr std::string_view kSyntheticPrefix = "synth:";
 constexpr int64_t kMostDefaultKvBytes = int64_t{4} << 30;
 
 std::filesystem::path embedded_folder(const std::string& name) {
@@ -66,16 +68,13 @@ void check_device(const RunConfig& config) {
   throw Error(fmt::format("device '{}' is not in this build; it has: cpu", config.device));
 }
 
-LoadedModel make_model(const ModelConfig& model_config,
-                       const ModelShard& shard,
-                       const TransformerOptions& options,
-                       const std::filesystem::path& folder,
-                       LoadedModel parts) {
-  auto weights =
-      load_weights(folder, model_config, shard, progress_logger(folder.filename().string()));
-  parts.model = std::make_unique<Transformer>(
-      model_config, std::move(weights), shard, options, *parts.group, *parts.context);
-  return parts;
+std::unique_ptr<Weights> weights_of(const std::string& name,
+                                    Role role,
+                                    const ModelConfig& config,
+                                    const ModelShard& shard) {
+  if (is_synthetic(name)) return synthetic_weights(config, shard, {});
+  const auto folder = model_folder(name, role);
+  return load_weights(folder, config, shard, progress_logger(folder.filename().string()));
 }
 
 }  // namespace
@@ -88,6 +87,13 @@ std::filesystem::path model_folder(const std::string& name, Role role) {
         name));
   }
   return name;
+}
+
+bool is_synthetic(const std::string& name) { return name.starts_with(kSyntheticPrefix); }
+
+ModelConfig model_config_of(const std::string& name, Role role) {
+  if (is_synthetic(name)) return synthetic_shape(name.substr(kSyntheticPrefix.size()));
+  return load_model_config(model_folder(name, role));
 }
 
 EngineSizes engine_sizes(const RunConfig& config,
@@ -129,40 +135,50 @@ LoadedModel load_target(const RunConfig& config,
                         int num_threads,
                         std::unique_ptr<TargetGroup> group) {
   check_device(config);
-  const auto folder = model_folder(config.model, Role::kTarget);
-  const ModelConfig model_config = load_model_config(folder);
+  const ModelConfig model_config = model_config_of(config.model, Role::kTarget);
   const EngineSizes sizes = engine_sizes(config, model_config, layout);
   const TransformerOptions options{.block_size = config.block_size,
                                    .num_blocks = sizes.num_blocks,
                                    .max_rows = sizes.max_rows,
                                    .max_logit_rows = sizes.max_rows};
+  const ModelShard shard = shard_model(model_config, rank, layout.num_targets);
   LoadedModel parts;
   parts.context = std::make_unique<ops::Context>(num_threads, ops::isa_from_name(config.isa));
   parts.group = std::move(group);
-  return make_model(model_config,
-                    shard_model(model_config, rank, layout.num_targets),
-                    options,
-                    folder,
-                    std::move(parts));
+  parts.model =
+      std::make_unique<Transformer>(model_config,
+                                    weights_of(config.model, Role::kTarget, model_config, shard),
+                                    shard,
+                                    options,
+                                    *parts.group,
+                                    *parts.context);
+  return parts;
 }
 
 LoadedModel load_draft(const RunConfig& config, const RankLayout& layout, int num_threads) {
   check_device(config);
-  const auto target_folder = model_folder(config.model, Role::kTarget);
-  const auto folder = model_folder(config.speculative.model, Role::kDraft);
-  check_same_tokens(target_folder, folder);
-  const ModelConfig target_config = load_model_config(target_folder);
-  const ModelConfig model_config = load_model_config(folder);
+  const std::string& name = config.speculative.model;
+  if (!is_synthetic(config.model) && !is_synthetic(name)) {
+    check_same_tokens(model_folder(config.model, Role::kTarget), model_folder(name, Role::kDraft));
+  }
+  const ModelConfig target_config = model_config_of(config.model, Role::kTarget);
+  const ModelConfig model_config = model_config_of(name, Role::kDraft);
   const EngineSizes sizes = engine_sizes(config, target_config, layout);
   const TransformerOptions options{.block_size = config.block_size,
                                    .num_blocks = sizes.num_blocks,
                                    .max_rows = sizes.max_rows,
                                    .max_logit_rows = config.max_num_seqs};
+  const ModelShard shard = shard_model(model_config, 0, 1);
   LoadedModel parts;
   parts.context = std::make_unique<ops::Context>(num_threads, ops::isa_from_name(config.isa));
   parts.group = make_solo_group();
-  return make_model(
-      model_config, shard_model(model_config, 0, 1), options, folder, std::move(parts));
+  parts.model = std::make_unique<Transformer>(model_config,
+                                              weights_of(name, Role::kDraft, model_config, shard),
+                                              shard,
+                                              options,
+                                              *parts.group,
+                                              *parts.context);
+  return parts;
 }
 
 }  // namespace outrider

@@ -16,6 +16,12 @@ namespace outrider {
 // Error when there is no such folder.
 std::filesystem::path model_folder(const std::string& name, Role role);
 
+// "synth:SHAPE": random weights in a shape of models/synthetic.h, for benchmarks. There is no
+// folder and no tokenizer.
+bool is_synthetic(const std::string& name);
+// Of a folder, the embedded pair or a synthetic model.
+ModelConfig model_config_of(const std::string& name, Role role);
+
 // Sizes every rank agrees on.
 struct EngineSizes {
   int32_t max_model_len = 0;
