@@ -61,6 +61,10 @@ std::vector<DraftReply> DraftLink::receive(Clock::time_point now) {
       ++num_dropped_frames_;
       continue;
     }
+    if (frame.kind == FrameKind::kGone) {
+      state_ = DraftState::kDown;
+      continue;
+    }
     if (state_ == DraftState::kDown && waiting_since_) {
       down_after_s_ =
           std::min(kLongestDownAfterS, std::max(down_after_s_, 2 * seconds(now - *waiting_since_)));

@@ -6,6 +6,7 @@
 #include "runtime/base/files.h"
 #include "runtime/base/log.h"
 #include "runtime/ranks/draft.h"
+#include "runtime/ranks/draft_engine.h"
 #include "runtime/ranks/model_loader.h"
 #include "runtime/ranks/roll_call.h"
 #include "runtime/ranks/signals.h"
@@ -157,59 +158,106 @@ int run_coordinator(World& world,
   return exit_code;
 }
 
-int run_rank(World& world,
-             const RunConfig& config,
-             const RankLayout& layout,
-             const FrontEnd& front_end) {
-  set_thread_log_name(layout.name(world.rank()));
-  const Role role = layout.role(world.rank());
-  const int num_threads = threads_per_rank(config, world, layout);
+// The draft with its model, until the job is over. report hears that it is ready, or why not.
+void run_draft(World& world,
+               const RunConfig& config,
+               const RankLayout& layout,
+               const std::function<void(const std::string&)>& report) {
+  LoadedModel loaded;
+  ModelConfig target_config;
+  std::string problem;
+  try {
+    loaded = load_draft(config, layout, threads_per_rank(config, world, layout));
+    target_config = model_config_of(config.model, Role::kTarget);
+  } catch (const std::exception& error) {
+    problem = error.what();
+  }
+  report(problem);
+  if (!problem.empty()) return;
+  DraftWorker worker(*loaded.model,
+                     {.target_vocab_size = target_config.vocab_size,
+                      .num_candidates = config.speculative.num_draft_candidates});
+  run_draft_loop(world, kEpoch, worker);
+}
+
+// Coordinator or target.
+int run_target(World& world,
+               const RunConfig& config,
+               const RankLayout& layout,
+               const FrontEnd& front_end) {
+  const bool coordinates = layout.role(world.rank()) == Role::kCoordinator;
   LoadedModel loaded;
   FrontDesk desk;
   std::string problem;
   try {
-    loaded = role == Role::kDraft ? load_draft(config, layout, num_threads)
-                                  : load_target(config,
-                                                layout,
-                                                world.rank(),
-                                                num_threads,
-                                                world.make_target_group(layout.num_targets));
-    if (role == Role::kCoordinator) desk = open_front_desk(config);
+    loaded = load_target(config,
+                         layout,
+                         world.rank(),
+                         threads_per_rank(config, world, layout),
+                         world.make_target_group(layout.num_targets));
+    if (coordinates) desk = open_front_desk(config);
   } catch (const std::exception& error) {
     problem = error.what();
   }
   roll_call(world, layout, problem);
-  switch (role) {
-    case Role::kCoordinator:
-      return run_coordinator(world, config, layout, loaded, desk, front_end);
-    case Role::kTarget: {
-      try {
-        TargetRank target(*loaded.model, *loaded.group);
-        run_target_loop(world, layout, target);
-      } catch (const std::exception& error) {
-        end_job(world, error.what());
-      }
-      return 0;
-    }
-    case Role::kDraft: {
-      const auto target_config = model_config_of(config.model, Role::kTarget);
-      DraftWorker worker(*loaded.model,
-                         {.target_vocab_size = target_config.vocab_size,
-                          .num_candidates = config.speculative.num_draft_candidates});
-      run_draft_loop(world, kEpoch, worker);
-      return 0;
-    }
+  if (coordinates) return run_coordinator(world, config, layout, loaded, desk, front_end);
+  try {
+    TargetRank target(*loaded.model, *loaded.group);
+    run_target_loop(world, layout, target);
+  } catch (const std::exception& error) {
+    end_job(world, error.what());
   }
   return 0;
 }
 
+// engine: the draft rank's child under MPI; null for a draft that is a thread, or whose launcher
+// did not say early enough which rank this is.
+int run_rank(World& world,
+             const RunConfig& config,
+             const RankLayout& layout,
+             DraftEngine* engine,
+             const FrontEnd& front_end) {
+  set_thread_log_name(layout.name(world.rank()));
+  if (layout.role(world.rank()) != Role::kDraft)
+    return run_target(world, config, layout, front_end);
+  if (engine == nullptr) {
+    run_draft(world, config, layout, [&](const std::string& problem) {
+      roll_call(world, layout, problem);
+    });
+  } else {
+    roll_call(world, layout, engine->wait_report());
+    engine->relay(world, kEpoch);
+  }
+  return 0;
+}
+
+// The engine must be forked before MPI_Init, when only the environment says which rank this is.
+std::unique_ptr<DraftEngine> start_draft_engine(const RunConfig& config) {
+  const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
+  const char* size = std::getenv("OMPI_COMM_WORLD_SIZE");
+  if (rank == nullptr || size == nullptr) return nullptr;
+  RankLayout layout;
+  try {
+    layout = make_layout(config, std::atoi(size));
+  } catch (const Error&) {
+    return nullptr;  // said by all ranks together, later
+  }
+  if (!layout.has_draft || std::atoi(rank) != layout.draft_rank()) return nullptr;
+  return DraftEngine::start([&config, layout](World& parent) {
+    set_process_log_name("draft engine");
+    run_draft(
+        parent, config, layout, [&](const std::string& problem) { report_ready(parent, problem); });
+  });
+}
+
 int run_mpi_job(const RunConfig& config, int* argc, char*** argv, const FrontEnd& front_end) {
+  const std::unique_ptr<DraftEngine> engine = start_draft_engine(config);
   const std::unique_ptr<World> world = make_mpi_world(argc, argv);
   int exit_code = 0;
   std::string problem;
   try {
     const RankLayout layout = make_layout(config, world->size());
-    exit_code = run_rank(*world, config, layout, front_end);
+    exit_code = run_rank(*world, config, layout, engine.get(), front_end);
   } catch (const std::exception& error) {
     problem = error.what();
   }
@@ -227,7 +275,7 @@ int run_job(const RunConfig& config, int* argc, char*** argv, const FrontEnd& fr
   const RankLayout layout = make_layout(config, 0);
   int exit_code = 0;
   run_in_process(layout.num_ranks(), [&](World& world) {
-    const int code = run_rank(world, config, layout, front_end);
+    const int code = run_rank(world, config, layout, nullptr, front_end);
     if (world.rank() == 0) exit_code = code;
   });
   return exit_code;

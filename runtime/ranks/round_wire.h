@@ -13,7 +13,7 @@ RoundPlan decode_round_plan(const Bytes& bytes);  // throws Error
 
 // A frame of the draft link. Decoding gives nothing for a frame that is damaged, of another
 // version, too long, or of another epoch: the caller drops it.
-enum class FrameKind : uint8_t { kRequest = 1, kReply = 2, kAlive = 3, kShutdown = 4 };
+enum class FrameKind : uint8_t { kRequest = 1, kReply = 2, kAlive = 3, kShutdown = 4, kGone = 5 };
 
 struct Frame {
   FrameKind kind = FrameKind::kAlive;

@@ -50,6 +50,11 @@ def children(pid):
     return found
 
 
+def parent(pid):
+    with open(f"/proc/{pid}/stat") as file:
+        return int(file.read().rsplit(")", 1)[1].split()[1])
+
+
 class Server:
     """`outrider serve` under mpirun (num_ranks 0: one process)."""
 
@@ -94,8 +99,13 @@ class Server:
             with open(f"/proc/{pid}/environ") as file:
                 for entry in file.read().split("\0"):
                     if entry.startswith("OMPI_COMM_WORLD_RANK="):
-                        pids[int(entry.split("=")[1])] = pid
-        return pids
+                        pids.setdefault(int(entry.split("=")[1]), []).append(pid)
+        # The draft rank has a child with the same environment: its engine.
+        return {rank: next(pid for pid in found if not set(found) & {parent(pid)}) for rank, found in pids.items()}
+
+    def engine_pid(self):
+        """The process that holds the draft model."""
+        return next(iter(children(self.rank_pids()[self.num_ranks - 1])))
 
     def post(self, path, body, timeout_s=60):
         """Returns (status, parsed JSON)."""

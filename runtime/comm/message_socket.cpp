@@ -1,0 +1,76 @@
+// See message_socket.h. A message is its length in 4 bytes, then its bytes.
+#include "runtime/comm/message_socket.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+namespace outrider {
+namespace {
+
+constexpr size_t kChunkBytes = 64 * 1024;
+
+}  // namespace
+
+MessageSocket::MessageSocket(int descriptor) : descriptor_(descriptor) {
+  fcntl(descriptor_, F_SETFL, fcntl(descriptor_, F_GETFL) | O_NONBLOCK);
+  fcntl(descriptor_, F_SETFD, FD_CLOEXEC);
+}
+
+MessageSocket::~MessageSocket() { close(descriptor_); }
+
+void MessageSocket::post(const Bytes& message) {
+  if (closed_) return;
+  WireWriter length;
+  length.put(static_cast<uint32_t>(message.size()));
+  const Bytes head = length.take();
+  outgoing_.insert(outgoing_.end(), head.begin(), head.end());
+  outgoing_.insert(outgoing_.end(), message.begin(), message.end());
+  send_some();
+}
+
+std::optional<Bytes> MessageSocket::poll() {
+  send_some();
+  receive_some();
+  if (incoming_.size() < sizeof(uint32_t)) return std::nullopt;
+  const auto length = WireReader(incoming_).get<uint32_t>();
+  const size_t end = sizeof(uint32_t) + length;
+  if (incoming_.size() < end) return std::nullopt;
+  const auto begin = incoming_.begin();
+  Bytes message(begin + sizeof(uint32_t), begin + static_cast<ptrdiff_t>(end));
+  incoming_.erase(begin, begin + static_cast<ptrdiff_t>(end));
+  return message;
+}
+
+void MessageSocket::send_some() {
+  while (num_sent_ < outgoing_.size()) {
+    const ssize_t sent =
+        send(descriptor_, outgoing_.data() + num_sent_, outgoing_.size() - num_sent_, MSG_NOSIGNAL);
+    if (sent < 0) {
+      // A reset is noticed by receive_some, which first hands out what came before it.
+      if (errno != EAGAIN && errno != EINTR) num_sent_ = outgoing_.size();
+      break;
+    }
+    num_sent_ += static_cast<size_t>(sent);
+  }
+  if (num_sent_ < outgoing_.size()) return;
+  outgoing_.clear();
+  num_sent_ = 0;
+}
+
+void MessageSocket::receive_some() {
+  while (!closed_) {
+    const size_t old_size = incoming_.size();
+    incoming_.resize(old_size + kChunkBytes);
+    const ssize_t received = recv(descriptor_, incoming_.data() + old_size, kChunkBytes, 0);
+    incoming_.resize(old_size + (received > 0 ? static_cast<size_t>(received) : 0));
+    if (received > 0) continue;
+    if (received < 0 && errno == EINTR) continue;
+    if (received < 0 && errno == EAGAIN) return;
+    closed_ = true;
+  }
+}
+
+}  // namespace outrider

@@ -1,0 +1,160 @@
+// See draft_engine.h.
+#include "runtime/ranks/draft_engine.h"
+
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "runtime/base/log.h"
+#include "runtime/comm/waiting.h"
+#include "runtime/ranks/round_wire.h"
+
+namespace outrider {
+namespace {
+
+constexpr double kGoodbyeS = 1.0;
+constexpr size_t kMaxUnsentBytes = 16 << 20;
+
+// The engine's view of the world: itself and the coordinator, at the other end of the socket.
+class EngineWorld final : public World {
+ public:
+  explicit EngineWorld(int descriptor) : socket_(descriptor) {}
+  int rank() const override { return 1; }
+  int size() const override { return 2; }
+  std::string host() const override { return "this host"; }
+  // Before MPI_Init only the launcher's word is known: how many ranks share this host, the draft's
+  // included.
+  int num_ranks_here(int num_ranks) const override {
+    const char* local_size = std::getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
+    return local_size == nullptr ? num_ranks : std::min(num_ranks, std::atoi(local_size) - 1);
+  }
+  void post(int, Bytes message) override { socket_.post(message); }
+  std::optional<Bytes> poll(int) override { return socket_.poll(); }
+  size_t num_unsent_bytes(int) override { return socket_.num_unsent_bytes(); }
+  [[noreturn]] void abort(const std::string& reason) override { throw Error(reason); }
+  void check_alive(int) override {
+    if (socket_.closed()) throw Error("the draft rank is gone");
+  }
+  std::unique_ptr<TargetGroup> make_target_group(int) override { return make_solo_group(); }
+  void end_unresponsive(int) override {}
+  void finish(int) override {
+    Backoff backoff;
+    while (socket_.num_unsent_bytes() > 0 && !socket_.closed() && backoff.waited_s() < kGoodbyeS) {
+      socket_.poll();
+      backoff.pause();
+    }
+  }
+
+ private:
+  MessageSocket socket_;
+};
+
+std::string end_of_process(pid_t pid) {
+  int status = 0;
+  if (waitpid(pid, &status, WNOHANG) != pid) return "closed its connection";
+  if (WIFSIGNALED(status)) return fmt::format("was ended by signal {}", WTERMSIG(status));
+  return fmt::format("ended with code {}", WEXITSTATUS(status));
+}
+
+FrameKind kind_of(const Bytes& bytes, uint32_t epoch) {
+  Frame frame;
+  return decode_frame(bytes, epoch, &frame) ? frame.kind : FrameKind::kAlive;
+}
+
+}  // namespace
+
+std::unique_ptr<DraftEngine> DraftEngine::start(const Body& body) {
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0)
+    throw Error("no socket pair for the draft engine");
+  const pid_t parent = getpid();
+  const pid_t pid = fork();
+  if (pid < 0) throw Error("no process for the draft engine");
+  if (pid > 0) {
+    close(ends[1]);
+    return std::unique_ptr<DraftEngine>(new DraftEngine(pid, ends[0]));
+  }
+  close(ends[0]);
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) _exit(1);  // it died before the line above
+  int code = 0;
+  try {
+    EngineWorld world(ends[1]);
+    body(world);
+    world.finish(0);
+  } catch (const std::exception& error) {
+    log_error("the draft engine stopped: {}", error.what());
+    code = 1;
+  }
+  _exit(code);
+}
+
+DraftEngine::DraftEngine(pid_t pid, int descriptor) : pid_(pid), socket_(descriptor) {}
+
+DraftEngine::~DraftEngine() {
+  if (waitpid(pid_, nullptr, WNOHANG) != 0) return;
+  kill(pid_, SIGKILL);
+  waitpid(pid_, nullptr, 0);
+}
+
+std::string DraftEngine::wait_report() {
+  Backoff backoff;
+  while (true) {
+    if (auto message = socket_.poll()) return WireReader(*message).get_string();
+    if (socket_.closed()) return "the draft engine " + end_of_process(pid_) + " while it started";
+    backoff.pause();
+  }
+}
+
+void DraftEngine::relay(World& world, uint32_t epoch) {
+  Backoff idle;
+  Backoff since_stop;
+  while (true) {
+    const bool was_stopping = stopping_;
+    if (pass_on(world, epoch)) idle = Backoff();
+    if (stopping_ && !was_stopping) since_stop = Backoff();
+    if (engine_said_goodbye_) return;
+    if (stopping_ && (gone_ || since_stop.waited_s() > kGoodbyeS)) return say_goodbye(world, epoch);
+    if (idle.should_check()) world.check_alive(1);
+    idle.pause();
+  }
+}
+
+// One look in both directions; true when anything moved.
+bool DraftEngine::pass_on(World& world, uint32_t epoch) {
+  bool moved = false;
+  while (auto bytes = world.poll(0)) {
+    moved = true;
+    stopping_ = stopping_ || kind_of(*bytes, epoch) == FrameKind::kShutdown;
+    if (socket_.num_unsent_bytes() < kMaxUnsentBytes) socket_.post(*bytes);
+  }
+  while (auto bytes = socket_.poll()) {
+    moved = true;
+    engine_said_goodbye_ = engine_said_goodbye_ || kind_of(*bytes, epoch) == FrameKind::kShutdown;
+    world.post(0, std::move(*bytes));
+  }
+  if (socket_.closed() && !gone_ && !engine_said_goodbye_) {
+    gone_ = true;
+    log_warning("the draft engine (process {}) {}", pid_, end_of_process(pid_));
+    world.post(0, encode_frame({.kind = FrameKind::kGone, .epoch = epoch, .payload = {}}));
+  }
+  return moved;
+}
+
+// For an engine that cannot any more.
+void DraftEngine::say_goodbye(World& world, uint32_t epoch) {
+  world.post(0, encode_frame({.kind = FrameKind::kShutdown, .epoch = epoch, .payload = {}}));
+}
+
+void report_ready(World& rank, const std::string& problem) {
+  WireWriter out;
+  out.put_string(problem);
+  rank.post(0, out.take());
+}
+
+}  // namespace outrider
