@@ -136,6 +136,14 @@ TEST_F(LinkTest, DownWhenNothingIsHeardAndUpWithTheNextFrame) {
   EXPECT_EQ(link.update_state(now), DraftState::kUp);
 }
 
+TEST_F(LinkTest, AGoneEngineIsDownAtOnce) {
+  link.send(asking_request(), now);
+  world.incoming.push_back(
+      encode_frame({.kind = FrameKind::kGone, .epoch = kEpoch, .payload = {}}));
+  link.receive(now);
+  EXPECT_EQ(link.update_state(now), DraftState::kDown);
+}
+
 TEST_F(LinkTest, AliveFramesKeepALongAnswerUp) {
   link.send(asking_request(), now);
   for (int i = 0; i < 20; ++i) {
