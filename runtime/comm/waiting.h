@@ -14,11 +14,15 @@ namespace outrider {
 
 class Backoff {
  public:
+  // hot_time: how long to poll without a break. Longer where the answer is microseconds away.
+  explicit Backoff(std::chrono::microseconds hot_time = std::chrono::microseconds(30))
+      : hot_time_(hot_time) {}
+
   void pause() {
     ++num_pauses_;
     if (num_pauses_ <= kHotPauses) return;
     const auto waited = std::chrono::steady_clock::now() - begin_;
-    if (waited < kHotTime) return;
+    if (waited < hot_time_) return;
     sleeping_ = true;
     // An eighth of what was waited already: the latency added is in proportion, and a rank that
     // waits for long leaves its core to those that compute.
@@ -46,7 +50,7 @@ class Backoff {
 
  private:
   static constexpr int kHotPauses = 16;
-  static constexpr std::chrono::microseconds kHotTime{30};
+  std::chrono::microseconds hot_time_;
   int num_pauses_ = 0;
   bool sleeping_ = false;
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
