@@ -146,7 +146,10 @@ std::vector<Option> run_config_options(RunConfig* c) {
   const auto add = [&](Option option, std::vector<std::string> aliases = {}) {
     options.push_back(with_aliases(std::move(option), std::move(aliases)));
   };
-  add(text_option("model", &c->model, "target: a Hugging Face folder, or 'embedded'"), {"-m"});
+  add(text_option("model",
+                  &c->model,
+                  "target: a Hugging Face folder, 'embedded', or for bench 'synth:SHAPE'"),
+      {"-m"});
   add(text_option(
           "served_model_name", &c->served_model_name, "name in the API; default: the folder's"),
       {"--alias"});
