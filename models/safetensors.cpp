@@ -134,6 +134,7 @@ void check_no_holes(const std::map<std::string, TensorInfo>& tensors,
                     uint64_t data_bytes,
                     const std::string& file) {
   std::vector<std::pair<const std::string*, const TensorInfo*>> sorted;
+  sorted.reserve(tensors.size());
   for (const auto& [name, info] : tensors) sorted.emplace_back(&name, &info);
   std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) {
     return std::pair(a.second->begin, a.second->end) < std::pair(b.second->begin, b.second->end);

@@ -72,7 +72,7 @@ OUTRIDER_INLINE void weights_body(const float* values,
   }
 
 OUTRIDER_KERNEL_SET(plain, );
-#if defined(__x86_64__) && defined(__GNUC__)
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)  // GCC's target strings
 #define OUTRIDER_HAVE_X86_KERNELS 1
 OUTRIDER_KERNEL_SET(avx2, __attribute__((target("avx2"))));
 OUTRIDER_KERNEL_SET(avx512,

@@ -19,12 +19,6 @@ constexpr size_t kMaxFileBytes = 1 << 20;
 constexpr int kMaxDepth = 4;
 constexpr size_t kMaxValues = 10000;  // aliases could make more of a small file
 
-std::vector<const Option*> pointers(const std::vector<Option>& options) {
-  std::vector<const Option*> result;
-  for (const Option& option : options) result.push_back(&option);
-  return result;
-}
-
 std::string environment_name(const std::string& key) {
   std::string name = "OUTRIDER_";
   for (char c : key)
@@ -235,7 +229,7 @@ LoadedConfig load_config(const std::vector<std::string>& arguments,
   LoadedConfig loaded;
   Inline inline_values;
   const std::vector<Option> rows = run_config_options(&loaded.config);
-  const std::vector<const Option*> options = pointers(rows);
+  const std::vector<const Option*> options = option_rows(rows);
   const Option config_file = text_option("config", &inline_values.config_file, "YAML file");
   const Option speculative =
       text_option("speculative_config", &inline_values.speculative_json, "the whole group as JSON");

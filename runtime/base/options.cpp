@@ -262,6 +262,13 @@ void apply_value(const GivenValue& given, const std::vector<const Option*>& opti
                           given.origin));
 }
 
+std::vector<const Option*> option_rows(const std::vector<Option>& options) {
+  std::vector<const Option*> rows;
+  rows.reserve(options.size());
+  for (const Option& option : options) rows.push_back(&option);
+  return rows;
+}
+
 std::string help_text(const std::vector<const Option*>& options) {
   std::string text;
   for (const Option* option : options) {

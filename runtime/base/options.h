@@ -62,6 +62,9 @@ std::string nearest_key(std::string_view key, const std::vector<const Option*>& 
 // Applies a value; throws Error "port: ... (from command line)".
 void apply_value(const GivenValue& given, const std::vector<const Option*>& options);
 
+// Pointers to all rows, as the functions above take them.
+std::vector<const Option*> option_rows(const std::vector<Option>& options);
+
 // "--key VALUE   help" lines.
 std::string help_text(const std::vector<const Option*>& options);
 

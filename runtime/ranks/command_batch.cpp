@@ -174,6 +174,7 @@ class BatchRun {
   // Returns the exit code.
   int run(int num_workers) {
     std::vector<std::thread> workers;
+    workers.reserve(static_cast<size_t>(num_workers));
     for (int i = 0; i < num_workers; ++i) workers.emplace_back([this] { work(); });
     watch();
     for (std::thread& worker : workers) worker.join();

@@ -43,9 +43,7 @@ int bench_decode(const CommandLine& line, const std::vector<std::string>& argume
                   "a seed makes sampled text the same with speculation on and off; empty = none"),
       text_option("json", &options.json_file, "also write the result as JSON to this file"),
   };
-  std::vector<const Option*> extra;
-  for (const Option& option : own) extra.push_back(&option);
-  const LoadedConfig loaded = load_config(arguments, extra);
+  const LoadedConfig loaded = load_config(arguments, option_rows(own));
   set_log_level(log_level_from_name(loaded.config.log_level));
   return run_job(loaded.config, line.argc, line.argv, [&](const FrontEndContext& context) {
     return run_decode_bench(context, options);
@@ -60,9 +58,7 @@ int bench_forward(const std::vector<std::string>& arguments) {
       integer_option("steps", &steps, 1, 100000, "timed steps of every kind"),
       flag_option("json", &options.json, "print JSON"),
   };
-  std::vector<const Option*> extra;
-  for (const Option& option : own) extra.push_back(&option);
-  const LoadedConfig loaded = load_config(arguments, extra);
+  const LoadedConfig loaded = load_config(arguments, option_rows(own));
   options.steps = steps;
   options.isa = loaded.config.isa;
   options.num_threads = default_threads(loaded.config);

@@ -42,9 +42,7 @@ std::string usage() {
   text += "\nOptions may also come from OUTRIDER_NAME variables and --config file.yaml:\n";
   RunConfig config;
   const std::vector<Option> options = run_config_options(&config);
-  std::vector<const Option*> rows;
-  for (const Option& option : options) rows.push_back(&option);
-  return text + help_text(rows);
+  return text + help_text(option_rows(options));
 }
 
 int run(int argc, char** argv) {
