@@ -18,6 +18,7 @@ namespace outrider {
 namespace {
 
 constexpr double kGoodbyeS = 1.0;
+constexpr double kReapS = 0.5;
 constexpr size_t kMaxUnsentBytes = 16 << 20;
 
 // The engine's view of the world: itself and the coordinator, at the other end of the socket.
@@ -56,7 +57,12 @@ class EngineWorld final : public World {
 
 std::string end_of_process(pid_t pid) {
   int status = 0;
-  if (waitpid(pid, &status, WNOHANG) != pid) return "closed its connection";
+  // Its socket closes a moment before it can be waited for.
+  Backoff backoff;
+  while (waitpid(pid, &status, WNOHANG) != pid) {
+    if (backoff.waited_s() > kReapS) return "closed its connection";
+    backoff.pause();
+  }
   if (WIFSIGNALED(status)) return fmt::format("was ended by signal {}", WTERMSIG(status));
   return fmt::format("ended with code {}", WEXITSTATUS(status));
 }
@@ -140,8 +146,8 @@ bool DraftEngine::pass_on(World& world, uint32_t epoch) {
   }
   if (socket_.closed() && !gone_ && !engine_said_goodbye_) {
     gone_ = true;
-    log_warning("the draft engine (process {}) {}", pid_, end_of_process(pid_));
     world.post(0, encode_frame({.kind = FrameKind::kGone, .epoch = epoch, .payload = {}}));
+    log_warning("the draft engine (process {}) {}", pid_, end_of_process(pid_));
   }
   return moved;
 }
