@@ -45,7 +45,9 @@ struct SequencePlan {
   int32_t first_position = 0;  // KV before it is kept, everything from it on is (re)computed
   int32_t num_committed_rows = 1;
   std::vector<DraftToken> draft;
-  bool replace_blocks = false;  // the block table starts anew with new_blocks (after preemption)
+  // The block table is new_blocks from now on: after preemption, and when unused blocks at its end
+  // were taken back. KV before first_position stays where it is.
+  bool replace_blocks = false;
   std::vector<int32_t> new_blocks;  // appended to the block table
 };
 

@@ -1,13 +1,15 @@
 // Who does what in a job:
 //
-//   world rank   role          owns                                  receives sends 0 coordinator
-//   queue, planner, page tables, HTTP     draft blocks, requests       RoundPlan, commits 0 .. R-1
-//   target        one shard of the target and its KV    RoundPlan                    partial sums,
-//   O(1) statistics a row R            draft         the whole draft model and its KV      commits
-//   draft blocks
+// clang-format off
+//   world rank  role         owns                              receives                 sends
+//   0           coordinator  queue, planner, page tables, HTTP draft blocks, requests   plans, commits
+//   0 .. R-1    target       a shard of the target and its KV  plans                    partial sums, statistics
+//   R           draft        the draft model and its KV        commits                  draft blocks
+// clang-format on
 //
 // Rank 0 is coordinator and target shard 0. Only the coordinator plans. The same layout holds for
-// MPI processes and for threads of one process.
+// MPI processes and for threads of one process; under MPI the draft's model lives in a child of its
+// rank (draft_engine.h).
 #pragma once
 
 #include <string>
