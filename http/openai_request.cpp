@@ -216,15 +216,13 @@ void read_speculation(const JsonFields& body, SamplingParams* params) {
   const std::optional<int64_t> tokens = speculative->integer("num_speculative_tokens", 0, 64);
   if (tokens) params->max_draft_len = static_cast<int32_t>(*tokens);
   if (!speculative->boolean("enabled").value_or(true)) params->max_draft_len = 0;
-  const std::string mode = speculative->text("verify_mode").value_or("auto");
-  if (mode == "standard") {
-    params->verify_mode = VerifyMode::kStandard;
-  } else if (mode == "coupled") {
-    params->verify_mode = VerifyMode::kCoupled;
-  } else if (mode != "auto") {
+  const std::string name = speculative->text("verify_mode").value_or("auto");
+  const std::optional<VerifyMode> mode = verify_mode_from_name(name);
+  if (!mode) {
     throw bad_param("speculative.verify_mode",
-                    "'speculative.verify_mode' must be auto, standard or coupled");
+                    "'speculative.verify_mode' must be auto, standard, block or coupled");
   }
+  params->verify_mode = *mode;
 }
 
 void read_stream_options(const JsonFields& body, CompletionCall* call) {

@@ -51,7 +51,7 @@ void apply_filters(const SamplingParams& params, double mass, std::vector<Weight
   best.resize(kept);
 }
 
-DraftToken standard_choice(const DraftInput& input, const RowView& row, float max) {
+DraftToken sampled_choice(const DraftInput& input, const RowView& row, float max) {
   const int32_t n = std::clamp(input.num_candidates, 1, kMaxDraftCandidates);
   std::vector<WeightedToken> best;
   for (uint64_t key : top_keys(row, n)) {
@@ -109,9 +109,10 @@ DraftToken propose(const DraftInput& input) {
       proposal.token = coupled_choice(input, row, max);
       return proposal;
     case VerifyRule::kStandard:
+    case VerifyRule::kBlock:
       break;
   }
-  return standard_choice(input, row, max);
+  return sampled_choice(input, row, max);
 }
 
 }  // namespace outrider

@@ -3,6 +3,14 @@
 
 namespace outrider {
 
+std::optional<VerifyMode> verify_mode_from_name(std::string_view name) {
+  if (name == "auto") return VerifyMode::kAuto;
+  if (name == "standard") return VerifyMode::kStandard;
+  if (name == "block") return VerifyMode::kBlock;
+  if (name == "coupled") return VerifyMode::kCoupled;
+  return std::nullopt;
+}
+
 void ResultStream::push(ResultEvent event) {
   {
     std::lock_guard lock(mutex_);

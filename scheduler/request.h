@@ -11,14 +11,17 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 namespace outrider {
 
 // How draft tokens are judged (docs/architecture.md, section 4). kAuto: coupled for a request with
-// a seed, else standard. At temperature 0 all are the same.
-enum class VerifyMode : uint8_t { kAuto, kStandard, kCoupled };
+// a seed, else block. At temperature 0 all are the same.
+enum class VerifyMode : uint8_t { kAuto, kStandard, kCoupled, kBlock };
+// "auto", "standard", "block", "coupled"; nothing for another name.
+std::optional<VerifyMode> verify_mode_from_name(std::string_view name);
 
 struct SamplingParams {
   float temperature = 1.0f;         // 0 = greedy

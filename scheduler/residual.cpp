@@ -9,8 +9,19 @@
 #include "scheduler/statistics.h"
 
 namespace outrider {
+namespace {
 
-ResidualKeys residual_keys(const ResidualInput& input) {
+// A key with one bit of rank above it; the token gives up its highest bit, which is never set.
+constexpr uint64_t kResidualRank = uint64_t{1} << 63;
+constexpr uint64_t kTokenBits = 0x7fffffffu;
+
+uint64_t ranked(uint64_t rank, uint64_t key) {
+  return key == 0 ? 0 : rank | key >> 32 << 31 | (key & kTokenBits);
+}
+
+}  // namespace
+
+uint64_t residual_choice(const ResidualInput& input) {
   const RowView& row = input.row;
   const std::vector<DraftCandidate> draft = draft_distribution(*input.draft);
   // The draft's tokens are masked for the common draw and looked at one by one after it.
@@ -30,25 +41,29 @@ ResidualKeys residual_keys(const ResidualInput& input) {
   others.edit_index = edit_index;
   others.edit_value = edit_value;
   const uint64_t common = draw_key(others, input.cut, input.noise);
-  ResidualKeys keys{common, common};
+  uint64_t residual_key = common;
+  uint64_t target_key = common;
   for (const DraftCandidate& candidate : draft) {
     const int32_t index = candidate.token - row.first_token;
     if (index < 0 || index >= row.size) continue;
     const float scaled = row.scaled(index);
     if (scaled < input.cut || scaled == kMasked) continue;
-    keys.target = std::max(keys.target, noisy_key(scaled, candidate.token, input.noise));
+    target_key = std::max(target_key, noisy_key(scaled, candidate.token, input.noise));
     const double below_max = static_cast<double>(scaled) - static_cast<double>(input.max);
-    const double weight = residual_weight(exact_exp(below_max), candidate.draft_prob, input.mass);
+    const double weight =
+        residual_weight(exact_exp(below_max), candidate.draft_prob, input.mass, input.kept_prob);
     if (!(weight > 0.0)) continue;
     const double log_weight = static_cast<double>(input.max) + exact_log(weight);
-    keys.residual = std::max(keys.residual, noisy_key(log_weight, candidate.token, input.noise));
+    residual_key = std::max(residual_key, noisy_key(log_weight, candidate.token, input.noise));
   }
-  return keys;
+  const bool has_residual = residual_key >> 32 > ordered_bits(kMasked);
+  return has_residual ? ranked(kResidualRank, residual_key) : target_choice(target_key);
 }
 
-int32_t chosen_token(const ResidualKeys& keys) {
-  const bool has_residual = keys.residual >> 32 > ordered_bits(kMasked);
-  return key_token(has_residual ? keys.residual : keys.target);
+uint64_t target_choice(uint64_t key) { return ranked(0, key); }
+
+int32_t chosen_token(uint64_t choice) {
+  return static_cast<int32_t>(~static_cast<uint32_t>(choice) & kTokenBits);
 }
 
 }  // namespace outrider

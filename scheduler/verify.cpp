@@ -1,9 +1,10 @@
 // See verify.h. One round in at most four steps, each with one collective over the rows of all
 // sequences:
-//   1. MAX: the best token of every row and whether any logit is bad; rows that need nothing else
-//   are drawn here
-//   2. truncation (only rows with top-k, top-p or min-p)
-//   3. SUM: mass and draft token's weight of every row judged by the standard rule
+//   1. MAX: the best token of every row, or that a logit is bad; rows that need nothing else are
+//   drawn here
+//   2. truncation (only rows with filters)
+//   3. SUM: mass of every row that judges a draft token, and the target's values of that token
+//   (standard rule) or of all the draft's candidates (block rule)
 //   4. MAX: the draws that had to wait for 2 or 3
 #include "scheduler/verify.h"
 
@@ -22,9 +23,12 @@ namespace {
 
 enum class RowTask : uint8_t {
   kArgmax,  // greedy
-  kDraw,    // coupled, or standard without a draft: one sample of the row
-  kJudge,   // standard with a draft: weighed first, drawn from only if it ends the block
+  kDraw,    // coupled, or no draft: one sample of the row
+  kJudge,   // standard or block with a draft: weighed first, drawn from only if it ends the block
 };
+
+// In place of a row's best key when one of its logits is bad; above every key of a finite value.
+constexpr uint64_t kBadRow = ~uint64_t{0};
 
 struct Row {
   size_t input = 0;
@@ -36,8 +40,7 @@ struct Row {
   float max = kMasked;
   float cut = kMasked;
   int32_t chosen = -1;
-  uint64_t mass = 0;          // of the kept tokens
-  uint64_t draft_weight = 0;  // of the draft token, 0 when it was cut
+  JudgedRow judged;  // of rows with a draft token to judge
   bool drawn_at_once() const { return task == RowTask::kDraw && !filtered; }
 };
 
@@ -91,30 +94,46 @@ class RoundVerifier {
       if (rule == VerifyRule::kCoupled) {
         row.task = RowTask::kDraw;
         row.noise = {seed, position, Stream::kCoupled, 0};
-      } else if (rule == VerifyRule::kStandard) {
+      } else if (rule != VerifyRule::kGreedy) {
         row.task = input.draft.empty() ? RowTask::kDraw : RowTask::kJudge;
         row.noise = {seed, position, Stream::kResidual, input.round};
       }
-      rows_.push_back(row);
+      if (row.task == RowTask::kJudge && row.index < input.draft.size()) {
+        row.judged = judged_row(input.draft[row.index], rule == VerifyRule::kBlock);
+      }
+      rows_.push_back(std::move(row));
     }
   }
 
+  // Under the standard rule only the drawn token's own weight is needed.
+  static JudgedRow judged_row(const DraftToken& token, bool whole) {
+    JudgedRow judged;
+    judged.draft = whole ? draft_distribution(token)
+                         : std::vector<DraftCandidate>{{token.token, draft_prob_of(token)}};
+    judged.weights.resize(judged.draft.size());
+    const auto is_drawn = [&](const DraftCandidate& c) { return c.token == token.token; };
+    const auto found = std::find_if(judged.draft.begin(), judged.draft.end(), is_drawn);
+    OUTRIDER_CHECK(found != judged.draft.end());
+    judged.drawn = static_cast<size_t>(found - judged.draft.begin());
+    return judged;
+  }
+
   void find_best() {
-    std::vector<uint64_t> words(inputs_.size() + rows_.size());
-    const std::span<uint64_t> bad = std::span(words).first(inputs_.size());
-    const std::span<uint64_t> keys = std::span(words).subspan(inputs_.size());
+    std::vector<uint64_t> keys(rows_.size());
     for (size_t r = 0; r < rows_.size(); ++r) {
       const Row& row = rows_[r];
       const RowScan scan = scan_row(row.view);
-      if (scan.bad) bad[row.input] = 1;
       const bool draw = row.drawn_at_once() && !scan.bad;
       keys[r] = draw ? draw_key(row.view, row.cut, row.noise) : scan.key;
+      if (scan.bad) keys[r] = kBadRow;
     }
-    exchange_.max(words);
-    for (size_t n = 0; n < inputs_.size(); ++n) decisions_[n].failed = bad[n] != 0;
+    exchange_.max(keys);
+    for (size_t r = 0; r < rows_.size(); ++r) {
+      if (keys[r] == kBadRow) decisions_[rows_[r].input].failed = true;
+    }
     for (size_t r = 0; r < rows_.size(); ++r) {
       Row& row = rows_[r];
-      if (!decisions_[row.input].failed) row.max = key_score(keys[r]);
+      if (!failed(row)) row.max = key_score(keys[r]);
       row.chosen = key_token(keys[r]);
     }
   }
@@ -134,64 +153,79 @@ class RoundVerifier {
     }
   }
 
-  bool is_weighed(const Row& row) const {
-    return row.task == RowTask::kJudge && row.index < inputs_[row.input].draft.size() &&
-           !failed(row);
-  }
+  bool is_weighed(const Row& row) const { return !row.judged.draft.empty() && !failed(row); }
 
+  // Per row: the mass, then the values of the draft's tokens, two to a word. Each value comes from
+  // the one shard that holds the token, so adding the words up puts them together.
   void weigh_drafts() {
     std::vector<uint64_t> words;
     for (const Row& row : rows_) {
       if (!is_weighed(row)) continue;
       words.push_back(row_mass(row.view, row.max, row.cut));
-      words.push_back(local_draft_weight(row));
+      const std::vector<DraftCandidate>& draft = row.judged.draft;
+      for (size_t c = 0; c < draft.size(); c += 2) {
+        uint64_t word = local_value(row, draft[c].token);
+        if (c + 1 < draft.size()) word |= local_value(row, draft[c + 1].token) << 32;
+        words.push_back(word);
+      }
     }
     if (words.empty()) return;
     exchange_.sum(words);
     size_t next = 0;
     for (Row& row : rows_) {
       if (!is_weighed(row)) continue;
-      row.mass = words[next++];
-      row.draft_weight = words[next++];
-    }
-  }
-
-  uint64_t local_draft_weight(const Row& row) const {
-    const int32_t token = inputs_[row.input].draft[row.index].token;
-    if (!shard_.contains(token)) return 0;
-    const float scaled = row.view.scaled(token - shard_.begin);
-    if (scaled < row.cut) return 0;
-    return fixed_weight(static_cast<double>(scaled) - static_cast<double>(row.max));
-  }
-
-  void judge_drafts() {
-    for (size_t n = 0; n < inputs_.size(); ++n) {
-      const VerifyInput& input = inputs_[n];
-      if (decisions_[n].failed || rows_[first_row_[n]].task != RowTask::kJudge) continue;
-      int32_t& accepted = decisions_[n].num_accepted;
-      for (const DraftToken& draft : input.draft) {
-        const Row& row = rows_[first_row_[n] + static_cast<size_t>(accepted)];
-        const NoiseKey key{row.noise.seed, row.noise.position, Stream::kAccept, input.round};
-        const float draft_prob = draft_prob_of(draft);
-        if (!standard_accepts(uniform_of(key), draft_prob, row.draft_weight, row.mass)) break;
-        ++accepted;
+      row.judged.mass = words[next++];
+      for (size_t c = 0; c < row.judged.weights.size(); ++c) {
+        row.judged.weights[c] = weight_of(row, static_cast<uint32_t>(words[next] >> 32 * (c % 2)));
+        if (c % 2 == 1 || c + 1 == row.judged.weights.size()) ++next;
       }
     }
   }
 
-  // Two keys per draw: of the residual, and of the target for when the residual is numerically
-  // empty.
-  ResidualKeys draw(const Row& row) const {
-    const VerifyInput& input = inputs_[row.input];
-    if (row.task == RowTask::kDraw || row.index == input.draft.size()) {
-      return {0, draw_key(row.view, row.cut, row.noise)};
+  // The token's scaled value as ordered bits; 0 when it is cut or lies on another shard.
+  uint64_t local_value(const Row& row, int32_t token) const {
+    if (!shard_.contains(token)) return 0;
+    const float scaled = row.view.scaled(token - shard_.begin);
+    return scaled < row.cut ? 0 : ordered_bits(scaled);
+  }
+
+  static uint64_t weight_of(const Row& row, uint32_t value) {
+    if (value == 0) return 0;
+    return fixed_weight(static_cast<double>(from_ordered_bits(value)) -
+                        static_cast<double>(row.max));
+  }
+
+  void judge_drafts() {
+    kept_prob_.assign(inputs_.size(), 1.0);
+    for (size_t n = 0; n < inputs_.size(); ++n) {
+      if (decisions_[n].failed || rows_[first_row_[n]].task != RowTask::kJudge) continue;
+      std::vector<JudgedRow> rows;
+      std::vector<double> uniforms;
+      for (size_t i = 0; i < inputs_[n].draft.size(); ++i) {
+        const Row& row = rows_[first_row_[n] + i];
+        rows.push_back(row.judged);
+        uniforms.push_back(
+            uniform_of({row.noise.seed, row.noise.position, Stream::kAccept, inputs_[n].round}));
+      }
+      if (resolve_rule(*inputs_[n].params) == VerifyRule::kStandard) {
+        decisions_[n].num_accepted = judge_standard(rows, uniforms);
+        continue;
+      }
+      const BlockVerdict verdict = judge_block(rows, uniforms);
+      decisions_[n].num_accepted = verdict.num_accepted;
+      kept_prob_[n] = verdict.kept_prob;
     }
-    return residual_keys({.row = row.view,
-                          .max = row.max,
-                          .cut = row.cut,
-                          .mass = row.mass,
-                          .draft = &input.draft[row.index],
-                          .noise = row.noise});
+  }
+
+  uint64_t draw(const Row& row) const {
+    if (row.judged.draft.empty()) return target_choice(draw_key(row.view, row.cut, row.noise));
+    return residual_choice({.row = row.view,
+                            .max = row.max,
+                            .cut = row.cut,
+                            .mass = row.judged.mass,
+                            .draft = &inputs_[row.input].draft[row.index],
+                            .kept_prob = kept_prob_[row.input],
+                            .noise = row.noise});
   }
 
   void draw_rest() {
@@ -203,16 +237,12 @@ class RoundVerifier {
       if (ends_block || (row.task == RowTask::kDraw && row.filtered)) waiting.push_back(&row);
     }
     if (waiting.empty()) return;
-    std::vector<uint64_t> words;
-    for (const Row* row : waiting) {
-      const ResidualKeys keys = draw(*row);
-      words.push_back(keys.residual);
-      words.push_back(keys.target);
-    }
-    exchange_.max(words);
+    std::vector<uint64_t> choices;
+    for (const Row* row : waiting) choices.push_back(draw(*row));
+    exchange_.max(choices);
     for (size_t i = 0; i < waiting.size(); ++i) {
       Row& row = *waiting[i];
-      row.chosen = chosen_token({words[2 * i], words[2 * i + 1]});
+      row.chosen = chosen_token(choices[i]);
       if (row.task == RowTask::kJudge) decisions_[row.input].next_token = row.chosen;
     }
   }
@@ -257,6 +287,7 @@ class RoundVerifier {
   std::vector<ProcessedRows> processed_;
   std::vector<Row> rows_;
   std::vector<size_t> first_row_;  // of each input
+  std::vector<double> kept_prob_;  // of each input, below 1 only under the block rule
   std::vector<SequenceDecision> decisions_;
 };
 

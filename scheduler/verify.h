@@ -1,8 +1,8 @@
 // The decision of a round on sharded logits: which draft tokens stand and what follows them, by the
-// rules of Leviathan et al. (arXiv 2211.17192) and Chen et al. (arXiv 2302.01318), and the coupled
-// rule of Daliri et al. (arXiv 2408.07978). Called by every target rank with its shard; all return
-// the same decisions because they decide from the same reduced integers. No vocabulary-sized array
-// crosses a link.
+// rules of Leviathan et al. (arXiv 2211.17192) and Chen et al. (arXiv 2302.01318), the block rule
+// of Sun et al. (arXiv 2403.10444) and the coupled rule of Daliri et al. (arXiv 2408.07978). Called
+// by every target rank with its shard; all return the same decisions because they decide from the
+// same reduced integers. No vocabulary-sized array crosses a link.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 namespace outrider {
 
 // The rule a request is judged by, after kAuto and temperature are resolved.
-enum class VerifyRule : uint8_t { kGreedy, kStandard, kCoupled };
+enum class VerifyRule : uint8_t { kGreedy, kStandard, kBlock, kCoupled };
 VerifyRule resolve_rule(const SamplingParams& params);
 
 // One sampling sequence of the round.
@@ -35,8 +35,9 @@ struct VerifyInput {
 // shard) comes back failed; a logit above 1e30 in size counts as infinite. The collectives made
 // depend only on params, draft lengths and earlier reduced results, so they are the same on all
 // ranks; their number does not grow with the number of sequences. Unfiltered: 1 for greedy, coupled
-// and plain sampling, 3 for the standard rule with drafts. Filters add a gather
-// (narrow ones) or four SUMs each (wide ones) and a draw of their own; log-probabilities 3 or 4.
+// and plain sampling, 3 for the standard and block rules with drafts; their bytes are in
+// docs/round.md. Filters add a gather (narrow ones) or four SUMs each (wide ones) and a draw of
+// their own; log-probabilities 3 or 4.
 std::vector<SequenceDecision> verify(std::span<const VerifyInput> inputs,
                                      const VocabShard& shard,
                                      ShardExchange& exchange);
@@ -60,7 +61,7 @@ std::vector<std::vector<TokenLogprobs>> score(std::span<const ScoreInput> inputs
                                               ShardExchange& exchange);
 
 // The draft's side: proposes the token at position tokens.size() + drafted.size() from its own
-// logits. Under the standard rule it samples from its processed distribution cut to the
+// logits. Under the standard and block rules it samples from its processed distribution cut to the
 // num_candidates likeliest and renormalised, and sends exactly that distribution; under the coupled
 // rule it uses the target's noise; greedy takes the maximum. A draft whose own logits are unusable
 // proposes token -1: end the block there.

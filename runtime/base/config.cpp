@@ -199,8 +199,8 @@ std::vector<Option> run_config_options(RunConfig* c) {
                      "n-gram: shortest match that counts"));
   add(choice_option(group + "rejection_sample_method",
                     &s->rejection_sample_method,
-                    {"auto", "standard", "coupled"},
-                    "how drafts are judged; auto = coupled with a seed, else standard"));
+                    {"auto", "standard", "block", "coupled"},
+                    "how drafts are judged; auto = coupled with a seed, else block"));
   add(integer_option(group + "num_draft_candidates",
                      &s->num_draft_candidates,
                      1,

@@ -28,12 +28,6 @@ int threads_per_rank(const RunConfig& config, const World& world, const RankLayo
   return std::max(1, num_cores / std::max(1, world.num_ranks_here(layout.num_targets)));
 }
 
-VerifyMode verify_mode_from_name(const std::string& name) {
-  if (name == "standard") return VerifyMode::kStandard;
-  if (name == "coupled") return VerifyMode::kCoupled;
-  return VerifyMode::kAuto;
-}
-
 // What rank 0 needs beside its shard.
 struct FrontDesk {
   std::shared_ptr<const Tokenizer> tokenizer;
@@ -127,7 +121,7 @@ int run_coordinator(World& world,
        .info = info,
        .metrics = metrics,
        .max_num_queued_reqs = config.max_num_queued_reqs,
-       .verify_mode = verify_mode_from_name(config.speculative.rejection_sample_method),
+       .verify_mode = verify_mode_from_name(config.speculative.rejection_sample_method).value(),
        .epoch = kEpoch});
   const FrontEndContext context{.config = config,
                                 .engine = coordinator,

@@ -190,6 +190,9 @@ TEST_F(OpenAiRequest, SpeculationOfARequest) {
             VerifyMode::kCoupled);
   EXPECT_EQ(completion(R"("speculative":{"verify_mode":"standard"})").params.verify_mode,
             VerifyMode::kStandard);
+  EXPECT_EQ(completion(R"("speculative":{"verify_mode":"block"})").params.verify_mode,
+            VerifyMode::kBlock);
+  EXPECT_EQ(completion(R"("speculative":{"enabled":true})").params.verify_mode, VerifyMode::kAuto);
   EXPECT_EQ(completion_fault(R"("speculative":{"verify_mode":"x"})"), "speculative.verify_mode");
   EXPECT_EQ(completion_fault(R"("speculative":{"k":1})"), "speculative.k");
   EXPECT_EQ(completion_fault(R"("speculative":true)"), "speculative");

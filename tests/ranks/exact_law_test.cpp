@@ -132,6 +132,7 @@ TEST_P(ExactLaw, FirstThreeTokens) {
 INSTANTIATE_TEST_SUITE_P(Rules,
                          ExactLaw,
                          ::testing::Combine(::testing::Values(VerifyMode::kStandard,
+                                                              VerifyMode::kBlock,
                                                               VerifyMode::kCoupled),
                                             ::testing::Values(1, 2)));
 

@@ -111,7 +111,8 @@ std::vector<float> random_logits(int32_t vocab_size, bool ties, std::mt19937_64&
 SamplingParams random_params(int32_t vocab_size, std::mt19937_64& generator) {
   SamplingParams params;
   params.noise_seed = generator();
-  params.verify_mode = chance(0.5, generator) ? VerifyMode::kStandard : VerifyMode::kCoupled;
+  const VerifyMode modes[] = {VerifyMode::kStandard, VerifyMode::kBlock, VerifyMode::kCoupled};
+  params.verify_mode = modes[generator() % 3];
   const float temperatures[] = {0.0f, 0.3f, 0.8f, 1.0f, 1.7f};
   params.temperature = temperatures[generator() % 5];
   if (chance(0.3, generator)) params.top_k = 1 + static_cast<int32_t>(generator() % 200);

@@ -328,6 +328,10 @@ INSTANTIATE_TEST_SUITE_P(Standard,
                          LawTest,
                          ::testing::ValuesIn(cases_of(VerifyMode::kStandard)),
                          case_name);
+INSTANTIATE_TEST_SUITE_P(Block,
+                         LawTest,
+                         ::testing::ValuesIn(cases_of(VerifyMode::kBlock)),
+                         case_name);
 INSTANTIATE_TEST_SUITE_P(Coupled,
                          LawTest,
                          ::testing::ValuesIn(cases_of(VerifyMode::kCoupled)),

@@ -95,41 +95,185 @@ TEST(FoundingExamples, OneHotDraftIsKeptWithTheTargetsProbability) {
   EXPECT_NEAR(b.corrections[0] / double(num_corrected), 6.0 / 7, tolerance(6.0 / 7, num_corrected));
 }
 
+// ---- expected accepted tokens
+// ---------------------------------------------------------------------------------
+
+// Every position has the law `target` and is drafted from `draft`.
+TestSequence drafted_sequence(const std::vector<double>& target,
+                              const std::vector<double>& draft,
+                              int draft_len,
+                              const SamplingParams& params) {
+  const std::vector<float> draft_logits = logits_of(draft);
+  TestSequence sequence;
+  sequence.params = params;
+  sequence.tokens = {0};
+  for (int k = 0; k < draft_len; ++k) {
+    DraftInput input;
+    input.params = &sequence.params;
+    input.tokens = sequence.tokens;
+    input.num_prompt_tokens = 1;
+    input.drafted = sequence.draft;
+    input.logits = draft_logits.data();
+    input.vocab_size = input.target_vocab_size = static_cast<int32_t>(draft.size());
+    sequence.draft.push_back(propose(input));
+  }
+  sequence.rows.assign(static_cast<size_t>(draft_len) + 1, logits_of(target));
+  return sequence;
+}
+
+struct Mean {
+  double value = 0.0;
+  double error = 0.0;  // standard error
+};
+
+Mean mean_accepted(const std::vector<double>& target,
+                   const std::vector<double>& draft,
+                   int draft_len,
+                   VerifyMode mode,
+                   int num_shards) {
+  TestRound round;
+  round.vocab_size = static_cast<int32_t>(target.size());
+  for (int i = 0; i < kSamples; ++i) {
+    SamplingParams params;
+    params.noise_seed = mix_seed(6, static_cast<uint64_t>(i));
+    params.verify_mode = mode;
+    round.sequences.push_back(drafted_sequence(target, draft, draft_len, params));
+  }
+  double sum = 0.0;
+  double squares = 0.0;
+  const ShardRun run = verify_on_shards(round, even_cuts(round.vocab_size, num_shards))[0];
+  for (const SequenceDecision& decision : run.decisions) {
+    sum += decision.num_accepted;
+    squares += decision.num_accepted * decision.num_accepted;
+  }
+  const double mean = sum / kSamples;
+  return {mean, std::sqrt((squares / kSamples - mean * mean) / kSamples)};
+}
+
+// Sun et al.: expected accepted = sum_i E[P_i], the expectation over what the draft draws.
+double expected_block(const std::vector<double>& target,
+                      const std::vector<double>& draft,
+                      int draft_len) {
+  std::vector<std::pair<double, double>> paths = {{1.0, 1.0}};  // probability of the path, P_i
+  double expected = 0.0;
+  for (int i = 0; i < draft_len; ++i) {
+    std::vector<std::pair<double, double>> longer;
+    for (const auto& [probability, kept] : paths) {
+      for (size_t v = 0; v < draft.size(); ++v) {
+        longer.emplace_back(probability * draft[v], std::min(kept * target[v] / draft[v], 1.0));
+        expected += longer.back().first * longer.back().second;
+      }
+    }
+    paths = std::move(longer);
+  }
+  return expected;
+}
+
+double expected_standard(const std::vector<double>& target,
+                         const std::vector<double>& draft,
+                         int draft_len) {
+  double alpha = 0.0;
+  for (size_t v = 0; v < target.size(); ++v) alpha += std::min(target[v], draft[v]);
+  return (1.0 - std::pow(alpha, draft_len + 1)) / (1.0 - alpha) - 1.0;
+}
+
 // Leviathan eq. (1) less the bonus token: expected accepted = (1 - a^(K+1)) / (1 - a) - 1, a = sum
 // min(target, draft).
 TEST(Standard, ExpectedAcceptedTokens) {
   const std::vector<double> target = {0.5, 0.2, 0.2, 0.1};
   const std::vector<double> draft = {0.25, 0.45, 0.1, 0.2};
-  const std::vector<float> draft_logits = logits_of(draft);
-  const int draft_len = 4;
-  const int count = 60000;
-  TestRound round;
-  round.vocab_size = 4;
-  for (int i = 0; i < count; ++i) {
-    TestSequence sequence;
-    sequence.params.noise_seed = mix_seed(6, static_cast<uint64_t>(i));
-    sequence.params.verify_mode = VerifyMode::kStandard;
-    sequence.tokens = {0};
-    for (int k = 0; k < draft_len; ++k) {
-      DraftInput input;
-      input.params = &sequence.params;
-      input.tokens = sequence.tokens;
-      input.num_prompt_tokens = 1;
-      input.drafted = sequence.draft;
-      input.logits = draft_logits.data();
-      input.vocab_size = 4;
-      input.target_vocab_size = 4;
-      sequence.draft.push_back(propose(input));
+  const Mean mean = mean_accepted(target, draft, 4, VerifyMode::kStandard, 1);
+  EXPECT_NEAR(mean.value, expected_standard(target, draft, 4), 4.0 * mean.error);
+}
+
+TEST(Block, ExpectedAcceptedTokens) {
+  const std::vector<double> target = {0.5, 0.2, 0.2, 0.1};
+  const std::vector<double> draft = {0.25, 0.45, 0.1, 0.2};
+  for (int draft_len : {1, 3, 5}) {
+    const double expected = expected_block(target, draft, draft_len);
+    const Mean mean = mean_accepted(target, draft, draft_len, VerifyMode::kBlock, 2);
+    EXPECT_NEAR(mean.value, expected, 4.0 * mean.error) << draft_len;
+    const double standard = expected_standard(target, draft, draft_len);
+    if (draft_len == 1) {
+      EXPECT_NEAR(expected, standard, 1e-12);
+    } else {
+      EXPECT_GT(expected - 10.0 * mean.error, standard) << draft_len;
     }
-    sequence.rows.assign(draft_len + 1, logits_of(target));
-    round.sequences.push_back(std::move(sequence));
   }
-  double accepted = 0.0;
-  for (const SequenceDecision& decision : verify_alone(round)) accepted += decision.num_accepted;
-  double alpha = 0.0;
-  for (size_t v = 0; v < 4; ++v) alpha += std::min(target[v], draft[v]);
-  const double expected = (1.0 - std::pow(alpha, draft_len + 1)) / (1.0 - alpha) - 1.0;
-  EXPECT_NEAR(accepted / count, expected, 4.0 * 1.7 / std::sqrt(count));
+}
+
+// The worked example of the paper's introduction: 10/9 tokens for the standard rule, 11/9 for
+// block.
+TEST(Block, TheToyExample) {
+  const std::vector<double> target = {1.0 / 3, 2.0 / 3};
+  const std::vector<double> draft = {2.0 / 3, 1.0 / 3};
+  EXPECT_NEAR(expected_standard(target, draft, 2), 10.0 / 9, 1e-12);
+  EXPECT_NEAR(expected_block(target, draft, 2), 11.0 / 9, 1e-12);
+  const Mean standard = mean_accepted(target, draft, 2, VerifyMode::kStandard, 2);
+  const Mean block = mean_accepted(target, draft, 2, VerifyMode::kBlock, 2);
+  EXPECT_NEAR(standard.value, 10.0 / 9, 4.0 * standard.error);
+  EXPECT_NEAR(block.value, 11.0 / 9, 4.0 * block.error);
+  EXPECT_LT(block.error, 0.003);
+}
+
+// With one draft token the two rules are the same rule: the same noise gives the same decision.
+TEST(Block, OneDraftTokenIsJudgedAsByTheStandardRule) {
+  std::mt19937_64 generator(9);
+  int num_accepted = 0;
+  for (int i = 0; i < 2000; ++i) {
+    TestSequence sequence = random_sequence(60, generator);
+    sequence.params.temperature = 0.9f;
+    if (sequence.draft.empty()) continue;
+    sequence.draft.resize(1);
+    sequence.rows.resize(2);
+    sequence.params.verify_mode = VerifyMode::kStandard;
+    const SequenceDecision standard = verify_alone({60, {sequence}})[0];
+    sequence.params.verify_mode = VerifyMode::kBlock;
+    const SequenceDecision block = verify_alone({60, {sequence}})[0];
+    EXPECT_TRUE(same(standard, block)) << i;
+    num_accepted += block.num_accepted;
+  }
+  EXPECT_GT(num_accepted, 300);
+  EXPECT_LT(num_accepted, 1500);
+}
+
+TEST(Block, KeptProbabilitiesAndVerdictAtTheirEdges) {
+  const auto row = [](std::vector<float> draft_probs, std::vector<uint64_t> weights, size_t drawn) {
+    JudgedRow judged;
+    for (float draft_prob : draft_probs) {
+      judged.draft.push_back({static_cast<int32_t>(judged.draft.size()), draft_prob});
+    }
+    judged.mass = 100;
+    judged.weights = std::move(weights);
+    judged.drawn = drawn;
+    return judged;
+  };
+  // Half kept, then doubled back to 1, then cut from the target: nothing after that can stand.
+  const std::vector<JudgedRow> rows = {row({0.5f, 0.5f}, {25, 75}, 0),
+                                       row({0.25f, 0.75f}, {60, 40}, 0),
+                                       row({0.5f, 0.5f}, {0, 50}, 0),
+                                       row({0.5f, 0.5f}, {100, 0}, 0)};
+  const std::vector<double> kept = block_kept_probs(rows);
+  EXPECT_EQ(kept, (std::vector<double>{1.0, 0.5, 1.0, 0.0, 0.0}));
+  const std::vector<double> lowest(4, 1e-9);
+  EXPECT_EQ(judge_block(rows, lowest).num_accepted, 2);
+  EXPECT_EQ(judge_block(rows, lowest).kept_prob, 1.0);
+  const std::vector<double> highest(4, 1.0 - 1e-9);
+  EXPECT_EQ(judge_block(rows, highest).num_accepted, 2);  // 2 is certain: P = 1 and a residual
+  EXPECT_EQ(judge_block(std::span(rows).first(1), highest).num_accepted, 0);
+  EXPECT_EQ(judge_block(std::span(rows).first(1), lowest).kept_prob, 0.5);
+  // h_1 = Z / (Z + 1 - P_1) with P_1 = 1/2, Z = max(.3 - .25, 0) + max(.2 - .75, 0) = .05.
+  const double threshold = 0.05 / 0.55;
+  const auto two = std::span(rows).first(2);
+  std::vector<double> uniforms = {threshold - 1e-6, 1.0};
+  JudgedRow last = rows[1];
+  last.drawn = 1;  // P_2 = .5 * .4 / .75
+  const std::vector<JudgedRow> pair = {two[0], last};
+  EXPECT_EQ(judge_block(pair, uniforms).num_accepted, 1);
+  uniforms[0] = threshold + 1e-6;
+  EXPECT_EQ(judge_block(pair, uniforms).num_accepted, 0);
+  uniforms[1] = 0.5 * 0.4 / 0.75 - 1e-6;
+  EXPECT_EQ(judge_block(pair, uniforms).num_accepted, 2);
 }
 
 // Daliri et al.: P(agree) = sum_i 1 / sum_j max(t_j / t_i, d_j / d_i), and at least (1 - TV) / (1 +
@@ -289,11 +433,13 @@ TEST(Rules, AcceptTestAtItsEdges) {
 
 TEST(Rules, ResolvedRule) {
   SamplingParams params;
-  EXPECT_EQ(resolve_rule(params), VerifyRule::kStandard);
+  EXPECT_EQ(resolve_rule(params), VerifyRule::kBlock);
   params.seed = 3;
   EXPECT_EQ(resolve_rule(params), VerifyRule::kCoupled);
   params.verify_mode = VerifyMode::kStandard;
   EXPECT_EQ(resolve_rule(params), VerifyRule::kStandard);
+  params.verify_mode = VerifyMode::kBlock;
+  EXPECT_EQ(resolve_rule(params), VerifyRule::kBlock);
   params.verify_mode = VerifyMode::kCoupled;
   params.seed.reset();
   EXPECT_EQ(resolve_rule(params), VerifyRule::kCoupled);
@@ -326,7 +472,6 @@ TEST(Rules, AnEmptyResidualFallsBackToTheTarget) {
   // Rounding up to 1 in the draft's likeliest token leaves the target nothing over, and the token
   // offered was cut.
   TestSequence sequence;
-  sequence.params.verify_mode = VerifyMode::kStandard;
   sequence.params.logit_bias = {{2, -std::numeric_limits<float>::infinity()}};
   sequence.params.top_k = 1;
   sequence.tokens = {0};
@@ -335,6 +480,7 @@ TEST(Rules, AnEmptyResidualFallsBackToTheTarget) {
   sequence.rows = {{2.0f, 1.0f, 0.0f}, {0.0f, 0.0f, 0.0f}};
   for (uint64_t seed = 0; seed < 50; ++seed) {
     sequence.params.noise_seed = seed;
+    sequence.params.verify_mode = seed % 2 == 0 ? VerifyMode::kStandard : VerifyMode::kBlock;
     for (const ShardRun& run : verify_on_shards({3, {sequence}}, {1, 3})) {
       EXPECT_EQ(run.decisions[0].num_accepted, 0);
       EXPECT_EQ(run.decisions[0].next_token, 0);

@@ -285,7 +285,7 @@ TEST(Propose, NeverLeavesTheTargetsVocabulary) {
   std::fill(logits.begin() + 60, logits.end(), 50.0f);
   logits[99] = std::numeric_limits<float>::quiet_NaN();  // not looked at either
   const std::vector<int32_t> tokens = {1};
-  for (VerifyMode mode : {VerifyMode::kStandard, VerifyMode::kCoupled}) {
+  for (VerifyMode mode : {VerifyMode::kStandard, VerifyMode::kBlock, VerifyMode::kCoupled}) {
     for (float temperature : {0.0f, 1.0f}) {
       SamplingParams params;
       params.verify_mode = mode;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 #include <limits>
 
 #include "scheduler/row_kernels.h"
@@ -126,7 +127,7 @@ TEST(Shards, ABadValueUnderAMaskIsStillSeen) {
 }
 
 TEST(Shards, AWhollyMaskedRowKeepsItsLowestToken) {
-  for (VerifyMode mode : {VerifyMode::kStandard, VerifyMode::kCoupled}) {
+  for (VerifyMode mode : {VerifyMode::kStandard, VerifyMode::kBlock, VerifyMode::kCoupled}) {
     for (float temperature : {0.0f, 1.0f}) {
       for (int filter = 0; filter < 4; ++filter) {
         TestSequence sequence;
@@ -154,49 +155,92 @@ TEST(Shards, AWhollyMaskedRowKeepsItsLowestToken) {
 // ---- how much crosses the links
 // -------------------------------------------------------------------------------
 
-ShardRun run_plain(VerifyMode mode, float temperature, int num_sequences, int draft_len) {
-  std::mt19937_64 generator(24);
-  TestRound round;
-  round.vocab_size = 4000;
-  for (int i = 0; i < num_sequences; ++i) {
-    TestSequence sequence;
-    sequence.params.verify_mode = mode;
-    sequence.params.temperature = temperature;
-    sequence.params.noise_seed = generator();
-    sequence.tokens = {1, 2, 3};
-    for (int k = 0; k <= draft_len; ++k) {
-      sequence.rows.push_back(random_logits(4000, false, generator));
-      if (k < draft_len) sequence.draft.push_back({7, {}});
+constexpr int32_t kLargeVocab = 128256;
+constexpr int kDraftLen = 7;
+
+enum class Proposal { kNone, kOneHot, kSixteen };
+
+TestSequence wire_sequence(VerifyMode mode, Proposal proposal, std::mt19937_64& generator) {
+  TestSequence sequence;
+  sequence.params.verify_mode = mode;
+  sequence.params.noise_seed = generator();
+  sequence.tokens = {1, 2, 3};
+  const int draft_len = proposal == Proposal::kNone ? 0 : kDraftLen;
+  const std::vector<float> row = random_logits(kLargeVocab, false, generator);
+  sequence.rows.assign(static_cast<size_t>(draft_len) + 1, row);
+  for (int k = 0; k < draft_len; ++k) {
+    DraftToken token{static_cast<int32_t>(generator() % kLargeVocab), {}};
+    for (int c = 0; proposal == Proposal::kSixteen && c < 16; ++c) {
+      token.candidates.push_back({(token.token + c * 7919) % kLargeVocab, 1.0f / 16});
     }
-    round.sequences.push_back(std::move(sequence));
+    sequence.draft.push_back(std::move(token));
   }
-  return verify_on_shards(round, even_cuts(4000, 2))[0];
+  return sequence;
 }
 
-TEST(Wire, CoupledGreedyAndPlainCostOneMaximum) {
-  for (int num_sequences : {1, 16}) {
-    const auto words = [&](int rows) {
-      return static_cast<size_t>(8 * num_sequences * (rows + 1));
-    };
-    const ShardRun coupled = run_plain(VerifyMode::kCoupled, 1.0f, num_sequences, 7);
-    EXPECT_EQ(coupled.num_collectives, 1);
-    EXPECT_EQ(coupled.num_bytes, words(8));
-    const ShardRun greedy = run_plain(VerifyMode::kStandard, 0.0f, num_sequences, 7);
-    EXPECT_EQ(greedy.num_collectives, 1);
-    EXPECT_EQ(greedy.num_bytes, words(8));
-    const ShardRun plain = run_plain(VerifyMode::kStandard, 1.0f, num_sequences, 0);
-    EXPECT_EQ(plain.num_collectives, 1);
-    EXPECT_EQ(plain.num_bytes, words(1));
+ShardRun run_wire(const std::vector<TestSequence>& sequences) {
+  return verify_on_shards({kLargeVocab, sequences}, even_cuts(kLargeVocab, 2))[0];
+}
+
+struct WireCase {
+  VerifyMode mode;
+  Proposal proposal;
+  int num_collectives;
+  size_t num_bytes;  // per rank and sequence
+};
+
+// The table of docs/round.md, section "Bytes".
+TEST(Wire, BytesAndCollectivesAreThoseOfTheTable) {
+  const WireCase cases[] = {
+      {VerifyMode::kCoupled, Proposal::kNone, 1, 8},
+      {VerifyMode::kBlock, Proposal::kNone, 1, 8},
+      {VerifyMode::kCoupled, Proposal::kOneHot, 1, 64},
+      {VerifyMode::kStandard, Proposal::kOneHot, 3, 64 + 7 * 16 + 8},
+      {VerifyMode::kStandard, Proposal::kSixteen, 3, 64 + 7 * 16 + 8},
+      {VerifyMode::kBlock, Proposal::kOneHot, 3, 64 + 7 * 16 + 8},
+      {VerifyMode::kBlock, Proposal::kSixteen, 3, 64 + 7 * 72 + 8},
+  };
+  std::mt19937_64 generator(24);
+  for (const WireCase& wire : cases) {
+    for (size_t num_sequences : {1, 3}) {
+      std::vector<TestSequence> sequences;
+      for (size_t i = 0; i < num_sequences; ++i) {
+        sequences.push_back(wire_sequence(wire.mode, wire.proposal, generator));
+      }
+      const ShardRun run = run_wire(sequences);
+      EXPECT_EQ(run.num_collectives, wire.num_collectives);
+      EXPECT_EQ(run.num_bytes, num_sequences * wire.num_bytes);
+      for (TestSequence& sequence : sequences) sequence.params.temperature = 0.0f;
+      const ShardRun greedy = run_wire(sequences);
+      EXPECT_EQ(greedy.num_collectives, 1);
+      EXPECT_EQ(greedy.num_bytes, num_sequences * 8 * sequences[0].rows.size());
+    }
   }
 }
 
-TEST(Wire, StandardCostsThreeSmallCollectives) {
-  for (int num_sequences : {1, 16}) {
-    const ShardRun run = run_plain(VerifyMode::kStandard, 1.0f, num_sequences, 7);
-    EXPECT_EQ(run.num_collectives, 3);
-    // MAX: 8 rows and a flag; SUM: mass and weight of 7 rows; MAX: two keys.
-    EXPECT_EQ(run.num_bytes, static_cast<size_t>(8 * num_sequences * (9 + 14 + 2)));
-  }
+// A filter adds what docs/round.md says, and never anything of the vocabulary's size.
+TEST(Wire, FiltersStayFarBelowTheVocabulary) {
+  std::mt19937_64 generator(25);
+  const size_t rows = kDraftLen + 1;
+  const size_t standard = 64 + 7 * 16 + 8;
+  const size_t radix = rows * 4 * 256 * 8;
+  const auto bytes_with = [&](const std::function<void(SamplingParams&)>& change) {
+    TestSequence sequence = wire_sequence(VerifyMode::kStandard, Proposal::kSixteen, generator);
+    change(sequence.params);
+    return run_wire({sequence});
+  };
+  const ShardRun min_p = bytes_with([](SamplingParams& p) { p.min_p = 0.1f; });
+  EXPECT_EQ(min_p.num_bytes, standard);
+  EXPECT_EQ(min_p.num_collectives, 3);
+  const ShardRun top_k = bytes_with([](SamplingParams& p) { p.top_k = 20; });
+  EXPECT_EQ(top_k.num_bytes, standard + rows * 4 * (20 + 3));
+  EXPECT_EQ(top_k.num_collectives, 4);
+  const ShardRun wide_top_k = bytes_with([](SamplingParams& p) { p.top_k = 5000; });
+  EXPECT_EQ(wide_top_k.num_bytes, standard + radix);
+  EXPECT_EQ(wide_top_k.num_collectives, 7);
+  const ShardRun wide_top_p = bytes_with([](SamplingParams& p) { p.top_p = 0.999f; });
+  EXPECT_EQ(wide_top_p.num_bytes, standard + rows * 4 * (64 + 3) + radix);
+  EXPECT_EQ(wide_top_p.num_collectives, 8);
 }
 
 TEST(Wire, NothingToDoCostsNothing) {
