@@ -8,9 +8,9 @@
 #include <cmath>
 #include <map>
 
+#include "scheduler/exactness/chi_square.h"
 #include "tests/ranks/engine_harness.h"
 #include "tests/ranks/model_probe.h"
-#include "tests/scheduler/chi_square.h"
 
 namespace outrider::test {
 namespace {

@@ -6,8 +6,8 @@
 #include <random>
 #include <vector>
 
+#include "scheduler/exactness/thread_exchange.h"
 #include "scheduler/verify.h"
-#include "tests/scheduler/thread_exchange.h"
 
 namespace outrider {
 

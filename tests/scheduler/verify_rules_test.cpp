@@ -6,9 +6,9 @@
 #include <limits>
 
 #include "runtime/base/rng.h"
+#include "scheduler/exactness/toy_model.h"
 #include "scheduler/rules.h"
 #include "scheduler/verify.h"
-#include "tests/scheduler/toy_model.h"
 #include "tests/scheduler/verify_harness.h"
 
 namespace outrider {

@@ -7,10 +7,10 @@
 #include <limits>
 #include <numeric>
 
+#include "scheduler/exactness/toy_model.h"
 #include "scheduler/statistics.h"
 #include "scheduler/truncation.h"
 #include "scheduler/verify.h"
-#include "tests/scheduler/toy_model.h"
 #include "tests/scheduler/verify_harness.h"
 
 namespace outrider {

@@ -1,29 +1,18 @@
-// Pearson's test of counts against an exact law, at the 99.9% quantile. Cells expected fewer than 5
-// times are pooled; one that the law forbids must stay empty.
-#pragma once
+// See chi_square.h.
+#include "scheduler/exactness/chi_square.h"
 
 #include <cmath>
-#include <cstdint>
 #include <limits>
-#include <vector>
 
 namespace outrider {
 
-struct ChiSquare {
-  double statistic = 0.0;
-  int degrees = 0;
-  double limit = 0.0;  // 99.9% quantile
-  bool fits() const { return statistic <= limit; }
-};
-
-// Wilson and Hilferty (1931): the cube root of chi-square over its degrees is close to normal.
-inline double chi_square_quantile_999(int degrees) {
+double chi_square_quantile_999(int degrees) {
   const double spread = 2.0 / (9.0 * degrees);
   const double root = 1.0 - spread + 3.090232306 * std::sqrt(spread);
   return degrees * root * root * root;
 }
 
-inline ChiSquare chi_square(const std::vector<uint64_t>& observed, const std::vector<double>& law) {
+ChiSquare chi_square(const std::vector<uint64_t>& observed, const std::vector<double>& law) {
   double total = 0.0;
   for (uint64_t count : observed) total += static_cast<double>(count);
   ChiSquare test;

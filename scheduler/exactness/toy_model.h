@@ -1,5 +1,6 @@
 // A model small enough that its law is known exactly: the logits depend on the last two tokens.
-// With it an independent, plain implementation of the processors and filters in long double.
+// With it an independent, plain implementation of the processors and filters in long double, which
+// shares no code with the sampling path. Called by law_sampler and by tests.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +14,9 @@ namespace outrider {
 
 class ToyModel {
  public:
+  // Logits of about normal distribution; the same on every machine for the same seed.
   ToyModel(int32_t vocab_size, uint64_t seed, float spread);
-  // The same model with every logit shifted by normal noise: a draft of it.
+  // The same model with every logit shifted by such noise: a draft of it.
   ToyModel perturbed(uint64_t seed, float spread) const;
 
   int32_t vocab_size() const { return vocab_size_; }

@@ -1,9 +1,7 @@
-// Test doubles for the collectives: shards as threads that meet at a barrier. Every member must
-// make the same calls with the same sizes, as MPI would demand; a mismatch fails the test instead
-// of hanging it.
+// The collectives of a sharded vocabulary without ranks: shards as threads that meet at a barrier.
+// Every member must make the same calls with the same sizes, as MPI would demand; other sizes are
+// an error of the program and throw. Called by law_sampler and tests of verification.
 #pragma once
-
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <atomic>
@@ -11,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/base/error.h"
 #include "scheduler/shard_exchange.h"
 
 namespace outrider {
@@ -79,7 +78,8 @@ class ThreadExchangeHub {
   std::atomic<bool> mismatch_{false};
 };
 
-// Runs work(rank, exchange) on num_shards threads and returns what each rank made.
+// Runs work(rank, exchange) on num_shards threads and returns what each rank made. work may not
+// throw: the other shards would wait for ever.
 template <typename Result, typename Work>
 std::vector<Result> run_on_shards(int num_shards, Work work) {
   ThreadExchangeHub hub(num_shards);
@@ -92,7 +92,7 @@ std::vector<Result> run_on_shards(int num_shards, Work work) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_FALSE(hub.mismatch()) << "the shards made different collectives";
+  OUTRIDER_CHECK(!hub.mismatch());
   return results;
 }
 

@@ -1,0 +1,279 @@
+// See law_sampler.h.
+#include "scheduler/exactness/law_sampler.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "runtime/base/error.h"
+#include "runtime/base/rng.h"
+#include "scheduler/exactness/thread_exchange.h"
+#include "scheduler/exactness/toy_model.h"
+#include "scheduler/rules.h"
+#include "scheduler/verify.h"
+
+namespace outrider {
+namespace {
+
+constexpr uint64_t kNoiseSeed = 99;
+// Sequences verified at once: few meetings of the shards, yet small enough for the caches.
+constexpr int kBatchSize = 4000;
+
+struct Sequence {
+  SamplingParams params;
+  std::vector<int32_t> tokens;
+  uint32_t round = 0;
+  std::vector<DraftToken> draft;
+};
+
+using Decisions = std::vector<SequenceDecision>;
+
+class LawSampler {
+ public:
+  explicit LawSampler(const LawCase& law_case)
+      : case_(law_case),
+        target_(law_case.vocab_size, law_case.model_seed, law_case.target_spread),
+        draft_(target_.perturbed(law_case.model_seed + 1, law_case.draft_spread)) {}
+
+  LawResult run() {
+    result_.law = joint_law(target_, case_.params, prompt_, case_.num_tokens);
+    result_.counts.assign(result_.law.size(), 0);
+    for (int first = 0; first < case_.num_samples; first += kBatchSize) {
+      generate(first, std::min(kBatchSize, case_.num_samples - first));
+    }
+    result_.test = chi_square(result_.counts, result_.law);
+    return std::move(result_);
+  }
+
+ private:
+  int32_t num_prompt_tokens() const { return static_cast<int32_t>(prompt_.size()); }
+
+  size_t cell(const Sequence& sequence) const {
+    size_t index = 0;
+    for (int t = 0; t < case_.num_tokens; ++t) {
+      index = index * static_cast<size_t>(case_.vocab_size) +
+              static_cast<size_t>(sequence.tokens[prompt_.size() + static_cast<size_t>(t)]);
+    }
+    return index;
+  }
+
+  void generate(int first, int count) {
+    std::vector<Sequence> running;
+    for (int i = 0; i < count; ++i) {
+      Sequence sequence;
+      sequence.params = case_.params;
+      sequence.params.noise_seed = mix_seed(kNoiseSeed, static_cast<uint64_t>(first + i));
+      sequence.tokens = prompt_;
+      running.push_back(std::move(sequence));
+    }
+    const auto is_done = [&](const Sequence& sequence) {
+      return sequence.tokens.size() >= prompt_.size() + static_cast<size_t>(case_.num_tokens);
+    };
+    while (!running.empty()) {
+      for (Sequence& sequence : running) make_draft(sequence);
+      apply(running, decide(running));
+      for (const Sequence& sequence : running) {
+        if (is_done(sequence)) ++result_.counts[cell(sequence)];
+      }
+      std::erase_if(running, is_done);
+    }
+  }
+
+  uint32_t noise_round(const Sequence& sequence) const {
+    return case_.fault == LawFault::kRoundLeftOut ? 0 : sequence.round;
+  }
+
+  // ---- the draft's side
+
+  void make_draft(Sequence& sequence) const {
+    sequence.draft.clear();
+    if (case_.draft == DraftKind::kNone) return;
+    std::vector<int32_t> context = sequence.tokens;
+    for (int i = 0; i < case_.draft_len; ++i) {
+      DraftToken token = next_draft(sequence, context);
+      OUTRIDER_CHECK(valid_draft(token, case_.vocab_size));
+      context.push_back(token.token);
+      sequence.draft.push_back(std::move(token));
+    }
+  }
+
+  DraftToken next_draft(const Sequence& sequence, const std::vector<int32_t>& context) const {
+    const std::span<const float> logits = draft_.logits(context);
+    if (case_.draft == DraftKind::kLastRepeated) return {context.back(), {}};
+    if (case_.draft == DraftKind::kMostLikely) {
+      const auto best = std::max_element(logits.begin(), logits.end()) - logits.begin();
+      return {static_cast<int32_t>(best), {}};
+    }
+    DraftInput input;
+    input.params = &sequence.params;
+    input.tokens = sequence.tokens;
+    input.num_prompt_tokens = num_prompt_tokens();
+    input.drafted = sequence.draft;
+    input.round = noise_round(sequence);
+    input.logits = logits.data();
+    input.vocab_size = case_.vocab_size;
+    input.target_vocab_size = case_.vocab_size;
+    input.num_candidates = case_.num_candidates;
+    DraftToken token = propose(input);
+    if (case_.fault == LawFault::kDraftSharesResidualNoise) {
+      token.token = draw_with_residual_noise(sequence, token);
+    }
+    return token;
+  }
+
+  int32_t draw_with_residual_noise(const Sequence& sequence, const DraftToken& token) const {
+    const auto position = static_cast<uint32_t>(sequence.tokens.size() + sequence.draft.size());
+    const NoiseKey key{
+        sequence.params.noise_seed, position, Stream::kResidual, noise_round(sequence)};
+    std::vector<double> weights(static_cast<size_t>(case_.vocab_size), 0.0);
+    for (const DraftCandidate& candidate : draft_distribution(token)) {
+      weights[static_cast<size_t>(candidate.token)] = static_cast<double>(candidate.draft_prob);
+    }
+    return draw(weights, key);
+  }
+
+  static int32_t draw(const std::vector<double>& weights, const NoiseKey& key) {
+    int32_t chosen = 0;
+    double best = -1e300;
+    for (size_t v = 0; v < weights.size(); ++v) {
+      if (!(weights[v] > 0.0)) continue;
+      const auto token = static_cast<int32_t>(v);
+      const double score = exact_log(weights[v]) + gumbel_from_bits(noise_bits(key, token));
+      if (score > best) chosen = token;
+      best = std::max(best, score);
+    }
+    return chosen;
+  }
+
+  // ---- the target's side
+
+  // Row i of a sequence: its logits after the i-th draft token.
+  std::span<const float> target_row(std::span<const int32_t> context,
+                                    size_t i,
+                                    size_t draft_len) const {
+    const bool wrong = case_.fault == LawFault::kBonusFromWrongRow && i > 0 && i == draft_len;
+    return target_.logits(wrong ? context.first(context.size() - 1) : context);
+  }
+
+  // The logits of every row of the batch, cut to a shard: [rows, shard.size()].
+  std::vector<float> shard_rows(const std::vector<Sequence>& batch, const VocabShard& shard) const {
+    std::vector<float> rows;
+    std::vector<int32_t> context;
+    for (const Sequence& sequence : batch) {
+      context = sequence.tokens;
+      for (size_t i = 0; i <= sequence.draft.size(); ++i) {
+        const std::span<const float> logits = target_row(context, i, sequence.draft.size());
+        rows.insert(rows.end(), logits.begin() + shard.begin, logits.begin() + shard.end);
+        if (i < sequence.draft.size()) context.push_back(sequence.draft[i].token);
+      }
+    }
+    return rows;
+  }
+
+  Decisions verify_shard(const std::vector<Sequence>& batch,
+                         const VocabShard& shard,
+                         ShardExchange& exchange) const {
+    const std::vector<float> logits = shard_rows(batch, shard);
+    std::vector<VerifyInput> inputs;
+    inputs.reserve(batch.size());
+    const float* next = logits.data();
+    for (const Sequence& sequence : batch) {
+      VerifyInput input;
+      input.params = &sequence.params;
+      input.tokens = sequence.tokens;
+      input.num_prompt_tokens = num_prompt_tokens();
+      input.round = noise_round(sequence);
+      input.draft = sequence.draft;
+      input.logits = next;
+      inputs.push_back(input);
+      next += (sequence.draft.size() + 1) * static_cast<size_t>(shard.size());
+    }
+    return verify(inputs, shard, exchange);
+  }
+
+  Decisions decide_on(const std::vector<Sequence>& batch, int num_shards) const {
+    if (num_shards == 1) {
+      SoloExchange solo;
+      return verify_shard(batch, {0, case_.vocab_size, case_.vocab_size}, solo);
+    }
+    return run_on_shards<Decisions>(num_shards, [&](int rank, ShardExchange& exchange) {
+      return verify_shard(batch, even_shard(case_.vocab_size, rank, num_shards), exchange);
+    })[0];
+  }
+
+  Decisions decide(const std::vector<Sequence>& batch) {
+    if (case_.fault == LawFault::kAcceptByTargetProb) return decide_by_target_prob(batch);
+    const Decisions decisions = decide_on(batch, case_.shard_counts.at(0));
+    for (size_t s = 1; s < case_.shard_counts.size(); ++s) {
+      const Decisions others = decide_on(batch, case_.shard_counts[s]);
+      for (size_t i = 0; i < decisions.size(); ++i) {
+        const bool alike = decisions[i].num_accepted == others[i].num_accepted &&
+                           decisions[i].next_token == others[i].next_token &&
+                           decisions[i].failed == others[i].failed;
+        result_.num_unlike += alike ? 0 : 1;
+      }
+    }
+    return decisions;
+  }
+
+  // The standard rule written anew on probabilities, with its accept test wrong.
+  Decisions decide_by_target_prob(const std::vector<Sequence>& batch) const {
+    Decisions decisions;
+    for (const Sequence& sequence : batch) {
+      SequenceDecision decision;
+      std::vector<int32_t> context = sequence.tokens;
+      while (decision.next_token < 0) {
+        const auto index = static_cast<size_t>(decision.num_accepted);
+        const std::vector<long double> law =
+            exact_law(target_.logits(context), sequence.params, context, num_prompt_tokens());
+        std::vector<double> weights(law.begin(), law.end());
+        NoiseKey key{sequence.params.noise_seed,
+                     static_cast<uint32_t>(context.size()),
+                     Stream::kAccept,
+                     sequence.round};
+        if (index < sequence.draft.size()) {
+          const DraftToken& token = sequence.draft[index];
+          if (uniform_of(key) < weights[static_cast<size_t>(token.token)]) {
+            ++decision.num_accepted;
+            context.push_back(token.token);
+            continue;
+          }
+          for (const DraftCandidate& candidate : draft_distribution(token)) {
+            double& weight = weights[static_cast<size_t>(candidate.token)];
+            weight = std::max(weight - static_cast<double>(candidate.draft_prob), 0.0);
+          }
+        }
+        key.stream = Stream::kResidual;
+        decision.next_token = draw(weights, key);
+      }
+      decisions.push_back(decision);
+    }
+    return decisions;
+  }
+
+  void apply(std::vector<Sequence>& batch, const Decisions& decisions) {
+    for (size_t i = 0; i < batch.size(); ++i) {
+      Sequence& sequence = batch[i];
+      OUTRIDER_CHECK(!decisions[i].failed);
+      for (int32_t k = 0; k < decisions[i].num_accepted; ++k) {
+        sequence.tokens.push_back(sequence.draft[static_cast<size_t>(k)].token);
+      }
+      sequence.tokens.push_back(decisions[i].next_token);
+      ++sequence.round;
+      ++result_.num_rounds;
+      result_.num_drafted += static_cast<int64_t>(sequence.draft.size());
+      result_.num_accepted += decisions[i].num_accepted;
+    }
+  }
+
+  const LawCase case_;
+  const ToyModel target_;
+  const ToyModel draft_;
+  const std::vector<int32_t> prompt_ = {1, 2, 1};
+  LawResult result_;
+};
+
+}  // namespace
+
+LawResult sample_law(const LawCase& law_case) { return LawSampler(law_case).run(); }
+
+}  // namespace outrider

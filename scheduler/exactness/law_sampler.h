@@ -1,0 +1,61 @@
+// Losslessness, counted: the first tokens of many speculative generations of a toy model, made by
+// propose() and verify() as the ranks do, beside their exact joint law. The same generations with a
+// rule broken on purpose must not fit it. Called by the law tests and by `outrider verify`, on one
+// thread (more shards: one thread each, while it lasts).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "scheduler/exactness/chi_square.h"
+#include "scheduler/request.h"
+
+namespace outrider {
+
+enum class DraftKind : uint8_t {
+  kNone,          // plain sampling
+  kModel,         // the target with every logit disturbed; sends its distribution
+  kMostLikely,    // its likeliest token, one-hot
+  kLastRepeated,  // the last token again, one-hot
+};
+
+// What is broken on purpose.
+enum class LawFault : uint8_t {
+  kNone,
+  kDraftSharesResidualNoise,  // the draft draws with the noise of the draw after a rejection
+  kRoundLeftOut,              // ACCEPT, RESIDUAL and DRAFT noise is keyed by position alone
+  kAcceptByTargetProb,        // standard rule, but accepts when u < target_prob
+  kBonusFromWrongRow,         // the bonus token comes from the row before the last
+};
+
+struct LawCase {
+  std::string name;
+  SamplingParams params;  // every generation gets a noise seed of its own
+  DraftKind draft = DraftKind::kModel;
+  LawFault fault = LawFault::kNone;
+  int32_t num_candidates = 16;
+  int draft_len = 3;
+  int32_t vocab_size = 4;
+  int num_tokens = 3;  // of the joint law; vocab_size^num_tokens cells
+  int num_samples = 200000;
+  uint64_t model_seed = 11;  // of the target's logits; the draft's noise has the next
+  float target_spread = 1.2f;
+  float draft_spread = 0.9f;
+  // The first decides; the others see the same rounds and must decide alike.
+  std::vector<int> shard_counts = {1};
+};
+
+struct LawResult {
+  std::vector<uint64_t> counts;  // [cells], the first token varying slowest
+  std::vector<double> law;       // [cells]
+  ChiSquare test;
+  int64_t num_rounds = 0;
+  int64_t num_drafted = 0;
+  int64_t num_accepted = 0;
+  int64_t num_unlike = 0;  // decisions that came out otherwise on another number of shards
+};
+
+LawResult sample_law(const LawCase& law_case);
+
+}  // namespace outrider
