@@ -87,6 +87,11 @@ Counter& ServingMetrics::request_success(FinishReason reason) {
                            {{"finished_reason", reason_label(reason)}});
 }
 
+Counter& ServingMetrics::link_bytes(const std::string& link) {
+  return registry_.counter({"link_bytes_total", "Bytes over a link.", MetricScope::kOwn},
+                           {{"link", link}});
+}
+
 Counter& ServingMetrics::requests_refused(int status) {
   return registry_.counter(
       {"requests_refused_total", "Calls answered with an error.", MetricScope::kOwn},

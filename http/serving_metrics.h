@@ -40,6 +40,7 @@ class ServingMetrics {
     kChoices,
   };
   Histogram& histogram(const MetricName& name, Buckets buckets);
+  Counter& link_bytes(const std::string& link);
 
   MetricsRegistry registry_;
   int32_t max_model_len_;
@@ -71,6 +72,16 @@ class ServingMetrics {
   Counter& draft_deadline_misses =
       registry_.counter({"draft_deadline_misses_total",
                          "Rounds that went on without a draft that was due.",
+                         MetricScope::kOwn});
+  // Bytes that crossed a link, by link (docs/round.md, Bytes): to_draft and from_draft (frames),
+  // plan (to all target ranks), sampling (what one target rank hands over).
+  Counter& link_bytes_to_draft = link_bytes("to_draft");
+  Counter& link_bytes_from_draft = link_bytes("from_draft");
+  Counter& link_bytes_plan = link_bytes("plan");
+  Counter& link_bytes_sampling = link_bytes("sampling");
+  Counter& sampling_collectives =
+      registry_.counter({"sampling_collectives_total",
+                         "Collectives of the sampling path between target ranks.",
                          MetricScope::kOwn});
   Counter& rounds = registry_.counter({"rounds_total", "Rounds decided.", MetricScope::kOwn});
   Histogram& round_seconds =

@@ -19,6 +19,12 @@ struct VocabShard {
   bool contains(int32_t token) const { return token >= begin && token < end; }
 };
 
+// What a shard has handed over: collectives it took part in, and its own bytes in them.
+struct ExchangeTraffic {
+  uint64_t num_collectives = 0;
+  uint64_t num_bytes = 0;
+};
+
 class ShardExchange {
  public:
   virtual ~ShardExchange() = default;

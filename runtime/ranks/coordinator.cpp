@@ -207,6 +207,7 @@ void Coordinator::broadcast(const RoundPlan& plan) {
   if (layout_.num_targets == 1) return;
   const Bytes bytes = encode(plan);
   for (int rank = 1; rank < layout_.num_targets; ++rank) world_.post(rank, bytes);
+  num_plan_bytes_ += bytes.size() * static_cast<size_t>(layout_.num_targets - 1);
 }
 
 // The last decision before a pause is compared too: an empty plan carries its digest.
@@ -262,6 +263,18 @@ void Coordinator::count_round(const RoundPlan& plan,
   update_average(any_draft ? &times_.verify_round_s : &times_.plain_round_s, round_s);
 }
 
+void Coordinator::publish_traffic() {
+  const auto raise = [](Counter& counter, uint64_t total) {
+    counter.add(static_cast<double>(total) - counter.value());
+  };
+  raise(metrics_.link_bytes_plan, num_plan_bytes_);
+  raise(metrics_.link_bytes_sampling, target_.traffic().num_bytes);
+  raise(metrics_.sampling_collectives, target_.traffic().num_collectives);
+  if (!draft_) return;
+  raise(metrics_.link_bytes_to_draft, draft_->num_sent_bytes());
+  raise(metrics_.link_bytes_from_draft, draft_->num_received_bytes());
+}
+
 void Coordinator::publish_status() {
   const PlannerCounters counters = planner_.counters();
   metrics_.num_requests_running.set(counters.num_running);
@@ -277,6 +290,7 @@ void Coordinator::publish_status() {
         static_cast<double>(draft_->num_deadline_misses() - num_misses_counted_));
     num_misses_counted_ = draft_->num_deadline_misses();
   }
+  publish_traffic();
   std::lock_guard lock(status_mutex_);
   status_.num_running = counters.num_running;
   status_.num_waiting = counters.num_waiting;

@@ -75,6 +75,7 @@ class Coordinator final : public Engine {
   void shut_down();
   void count_round(const RoundPlan& plan, const RoundDecision& decision, double round_s);
   void publish_status();
+  void publish_traffic();
 
   World& world_;
   const RankLayout layout_;
@@ -92,6 +93,7 @@ class Coordinator final : public Engine {
   bool digest_announced_ = true;
   uint64_t num_preemptions_counted_ = 0;
   uint64_t num_misses_counted_ = 0;
+  uint64_t num_plan_bytes_ = 0;
   double accepted_per_block_ = 0;  // moving average
   std::map<uint64_t, std::chrono::steady_clock::time_point>
       arrivals_;  // of requests not yet planned

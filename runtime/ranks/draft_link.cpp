@@ -48,14 +48,16 @@ void DraftLink::send(DraftRequest request, Clock::time_point now) {
     last_sent_at_ = now;
     if (!waiting_since_) waiting_since_ = now;
   }
-  world_.post(
-      draft_rank_,
-      encode_frame({.kind = FrameKind::kRequest, .epoch = epoch_, .payload = encode(request)}));
+  Bytes frame =
+      encode_frame({.kind = FrameKind::kRequest, .epoch = epoch_, .payload = encode(request)});
+  num_sent_bytes_ += frame.size();
+  world_.post(draft_rank_, std::move(frame));
 }
 
 std::vector<DraftReply> DraftLink::receive(Clock::time_point now) {
   std::vector<DraftReply> replies;
   while (auto bytes = world_.poll(draft_rank_)) {
+    num_received_bytes_ += bytes->size();
     Frame frame;
     if (!decode_frame(*bytes, epoch_, &frame)) {
       ++num_dropped_frames_;

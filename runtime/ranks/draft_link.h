@@ -41,6 +41,9 @@ class DraftLink {
 
   uint64_t num_deadline_misses() const { return num_deadline_misses_; }
   uint64_t num_dropped_frames() const { return num_dropped_frames_; }
+  // Whole frames, header included.
+  uint64_t num_sent_bytes() const { return num_sent_bytes_; }
+  uint64_t num_received_bytes() const { return num_received_bytes_; }
   double draft_step_s() const { return draft_step_s_; }  // moving average; 0 = not known
 
  private:
@@ -66,6 +69,8 @@ class DraftLink {
   DraftState state_ = DraftState::kUp;
   uint64_t num_deadline_misses_ = 0;
   uint64_t num_dropped_frames_ = 0;
+  uint64_t num_sent_bytes_ = 0;
+  uint64_t num_received_bytes_ = 0;
 };
 
 }  // namespace outrider

@@ -11,22 +11,36 @@ namespace {
 // The sampling code's collectives over the target group.
 class GroupExchange final : public ShardExchange {
  public:
-  explicit GroupExchange(TargetGroup& group) : group_(group) {}
+  GroupExchange(TargetGroup& group, ExchangeTraffic& traffic) : group_(group), traffic_(traffic) {}
   int num_shards() const override { return group_.size(); }
-  void max(std::span<uint64_t> values) override { group_.all_reduce_max(values); }
-  void sum(std::span<uint64_t> values) override { group_.all_reduce_sum(values); }
+  void max(std::span<uint64_t> values) override {
+    count(values.size_bytes());
+    group_.all_reduce_max(values);
+  }
+  void sum(std::span<uint64_t> values) override {
+    count(values.size_bytes());
+    group_.all_reduce_sum(values);
+  }
   void gather(std::span<const std::byte> mine, std::span<std::byte> all) override {
+    count(mine.size());
     group_.all_gather(mine, all);
   }
 
  private:
+  void count(size_t num_bytes) {
+    if (group_.size() == 1) return;  // nothing crosses a link
+    ++traffic_.num_collectives;
+    traffic_.num_bytes += num_bytes;
+  }
+
   TargetGroup& group_;
+  ExchangeTraffic& traffic_;
 };
 
 }  // namespace
 
 TargetRank::TargetRank(Transformer& model, TargetGroup& group)
-    : model_(model), exchange_(std::make_unique<GroupExchange>(group)) {
+    : model_(model), exchange_(std::make_unique<GroupExchange>(group, traffic_)) {
   const Range& vocab = model.shard().vocab;
   vocab_ = {static_cast<int32_t>(vocab.begin),
             static_cast<int32_t>(vocab.end),

@@ -25,6 +25,9 @@ class TargetRank {
   // member calls it with the same plan and returns the same decision.
   RoundDecision execute(const RoundPlan& plan);
 
+  // Of the sampling path, since the start; nothing with one rank.
+  const ExchangeTraffic& traffic() const { return traffic_; }
+
  private:
   // This rank's copy of a sequence.
   struct Copy {
@@ -49,6 +52,7 @@ class TargetRank {
   const float* logits_of_row(const float* logits, int32_t logit_row) const;
 
   Transformer& model_;
+  ExchangeTraffic traffic_;
   std::unique_ptr<ShardExchange> exchange_;
   VocabShard vocab_;
   std::map<uint64_t, Copy> copies_;

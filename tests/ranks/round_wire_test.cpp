@@ -146,6 +146,24 @@ TEST(RoundWire, FramesAreTakenWholeOrNotAtAll) {
   }
 }
 
+// The table of docs/round.md, section "Bytes", at draft_len 7: 924 B of tokens and candidates, 28 B
+// of tokens alone; around them a list length per token and what does not grow with the draft.
+TEST(RoundWire, ADraftBlockHasTheBytesOfTheTable) {
+  constexpr size_t kAroundReply = 8 + 8 + 4 + 4;
+  constexpr size_t kAroundBlock = 8 + 4 + 4 + 4;
+  constexpr size_t kListLength = 4;
+  DraftReply reply;
+  EXPECT_EQ(encode(reply).size(), kAroundReply);
+  DraftBlock block{1, 2, 3, {}};
+  for (int32_t k = 0; k < 7; ++k) block.tokens.push_back({128000 + k, {}});
+  reply.blocks = {block};
+  EXPECT_EQ(encode(reply).size(), 28 + 7 * kListLength + kAroundBlock + kAroundReply);
+  for (DraftToken& token : reply.blocks[0].tokens) {
+    for (int32_t c = 0; c < 16; ++c) token.candidates.push_back({token.token - c, 1.0f / 16});
+  }
+  EXPECT_EQ(encode(reply).size(), 924 + 7 * kListLength + kAroundBlock + kAroundReply);
+}
+
 TEST(RoundWire, DraftRequestsComeBack) {
   std::mt19937 random(5);
   DraftRequest request;

@@ -1,0 +1,82 @@
+// Promise P7 in a running job: the bytes counted on the sampling path are those of the table in
+// docs/round.md, to the byte, for every rule, whatever was drafted and accepted.
+#include <gtest/gtest.h>
+
+#include "tests/ranks/engine_harness.h"
+
+namespace outrider::test {
+namespace {
+
+struct Traffic {
+  double num_bytes = 0;
+  double num_collectives = 0;
+  double num_plan_bytes = 0;
+  double num_draft_bytes = 0;
+  SpeculationStats stats;
+};
+
+Traffic traffic_of(int num_targets, int draft_len, const SamplingParams& params) {
+  Traffic traffic;
+  run_engine(embedded_config(num_targets, draft_len), [&](const FrontEndContext& context) {
+    auto stream = submit(context.engine, context.tokenizer->encode("Once upon a time"), params);
+    ASSERT_NE(stream, nullptr);
+    traffic.stats = collect(*stream).stats;
+    // What the last round sent is published a moment after the last event.
+    while (context.engine.status().num_running > 0) {
+    }
+    traffic.num_bytes = context.metrics.link_bytes_sampling.value();
+    traffic.num_collectives = context.metrics.sampling_collectives.value();
+    traffic.num_plan_bytes = context.metrics.link_bytes_plan.value();
+    traffic.num_draft_bytes = context.metrics.link_bytes_from_draft.value();
+  });
+  return traffic;
+}
+
+SamplingParams with_mode(VerifyMode mode) {
+  SamplingParams params = sampled(1.0f, 60);
+  params.verify_mode = mode;
+  return params;
+}
+
+TEST(LinkBytes, OneRankExchangesNothing) {
+  const Traffic traffic = traffic_of(1, 4, with_mode(VerifyMode::kBlock));
+  EXPECT_EQ(traffic.num_bytes, 0);
+  EXPECT_EQ(traffic.num_collectives, 0);
+  EXPECT_EQ(traffic.num_plan_bytes, 0);
+  EXPECT_GT(traffic.num_draft_bytes, 0);
+}
+
+TEST(LinkBytes, WithoutADraftARowCostsEightBytes) {
+  const Traffic traffic = traffic_of(2, 0, with_mode(VerifyMode::kAuto));
+  EXPECT_EQ(traffic.stats.num_rounds, 60);
+  EXPECT_EQ(traffic.num_bytes, 8 * 60);
+  EXPECT_EQ(traffic.num_collectives, 60);
+  EXPECT_EQ(traffic.num_draft_bytes, 0);
+}
+
+TEST(LinkBytes, EveryRuleSendsWhatTheTableSays) {
+  for (const VerifyMode mode : {VerifyMode::kCoupled, VerifyMode::kStandard, VerifyMode::kBlock}) {
+    const Traffic traffic = traffic_of(2, 4, with_mode(mode));
+    const SpeculationStats& stats = traffic.stats;
+    EXPECT_GT(stats.num_spec_rounds, 5);
+    double num_bytes = 8.0 * (stats.num_rounds + stats.num_draft_tokens);
+    double num_collectives = stats.num_rounds;
+    if (mode != VerifyMode::kCoupled) {
+      num_bytes += 8.0 * stats.num_spec_rounds;
+      num_collectives += 2.0 * stats.num_spec_rounds;
+    }
+    if (mode == VerifyMode::kStandard) num_bytes += 16.0 * stats.num_draft_tokens;
+    if (mode == VerifyMode::kBlock) {
+      // At most 16 candidates; fewer where the embedded draft is that sure of itself.
+      EXPECT_LE(traffic.num_bytes, num_bytes + 72.0 * stats.num_draft_tokens);
+      EXPECT_GT(traffic.num_bytes, num_bytes + 16.0 * stats.num_draft_tokens);
+    } else {
+      EXPECT_EQ(traffic.num_bytes, num_bytes) << static_cast<int>(mode);
+    }
+    EXPECT_EQ(traffic.num_collectives, num_collectives) << static_cast<int>(mode);
+    EXPECT_GT(traffic.num_plan_bytes, 0);
+  }
+}
+
+}  // namespace
+}  // namespace outrider::test
