@@ -206,6 +206,9 @@ std::vector<Option> run_config_options(RunConfig* c) {
                      1,
                      256,
                      "entries of the draft's distribution that are kept"));
+  add(flag_option(group + "use_heterogeneous_vocab",
+                  &s->use_heterogeneous_vocab,
+                  "translate for a draft with another tokenizer"));
   add(text_option("host", &c->host, "address to listen on"));
   add(integer_option("port", &c->port, 0, 65535, "port to listen on; 0 = any free one"));
   add(list_option(

@@ -16,6 +16,7 @@ struct SpeculativeConfig {
   int32_t prompt_lookup_max = 4;
   int32_t prompt_lookup_min = 2;
   std::string rejection_sample_method = "auto";  // auto, standard, block, coupled
+  bool use_heterogeneous_vocab = false;          // a draft with another tokenizer is translated
   int32_t num_draft_candidates = 16;  // entries of the draft's distribution that are kept and sent
 };
 

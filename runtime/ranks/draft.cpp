@@ -6,13 +6,29 @@
 #include "runtime/base/log.h"
 #include "runtime/comm/waiting.h"
 #include "runtime/ranks/round_wire.h"
+#include "scheduler/statistics.h"
 #include "scheduler/verify.h"
 
 namespace outrider {
+namespace {
 
-int32_t DraftWorker::Copy::num_missing() const {
-  return static_cast<int32_t>(tokens.size() + drafted.size()) -
-         static_cast<int32_t>(kv_tokens.size());
+// Of target tokens the draft has no token for: finite, so that it is no sign of a broken model, and
+// so low that no bias brings it back.
+constexpr float kNeverProposed = -0.01f * kLargestLogit;
+
+}  // namespace
+
+const std::vector<int32_t>& DraftWorker::context(const Copy& copy) const {
+  return options_.vocabulary == nullptr ? copy.tokens : copy.translated.ids();
+}
+
+int32_t DraftWorker::draft_id(int32_t token) const {
+  return options_.vocabulary == nullptr ? token : options_.vocabulary->draft_id(token);
+}
+
+int32_t DraftWorker::num_missing(const Copy& copy) const {
+  return static_cast<int32_t>(context(copy).size() + copy.drafted.size()) -
+         static_cast<int32_t>(copy.kv_tokens.size());
 }
 
 DraftWorker::DraftWorker(Transformer& model, const Options& options)
@@ -33,21 +49,22 @@ void DraftWorker::open(const DraftOpen& opening) {
                                               // agrees with
   copy.params = opening.params;
   copy.num_prompt_tokens = static_cast<int32_t>(opening.tokens.size());
-  copy.tokens = opening.tokens;
-  copy.drafted.clear();
+  copy.tokens.clear();
+  copy.translated.clear();
   copy.draft_len = 0;
   copy.broken = false;
-  keep_agreeing_kv(copy);
+  take_tokens(copy, opening.tokens);
 }
 
 void DraftWorker::commit(const DraftCommit& committed) {
   const auto found = copies_.find(committed.sequence_id);
   const bool unknown = found == copies_.end();
-  if (!unknown &&
-      committed.num_tokens_before != static_cast<int32_t>(found->second.tokens.size())) {
-    found->second.broken = true;
+  if (!unknown && !found->second.broken) {
+    Copy& copy = found->second;
+    copy.broken = committed.num_tokens_before != static_cast<int32_t>(copy.tokens.size());
+    if (!copy.broken) take_tokens(copy, committed.tokens);
   }
-  if (unknown || found->second.broken) {
+  if (unknown || found->second.broken || context(found->second).empty()) {
     // An empty block says at once that there is nothing to wait for.
     const int32_t base_len =
         committed.num_tokens_before + static_cast<int32_t>(committed.tokens.size());
@@ -56,11 +73,21 @@ void DraftWorker::commit(const DraftCommit& committed) {
     }
     return;
   }
-  Copy& copy = found->second;
-  copy.tokens.insert(copy.tokens.end(), committed.tokens.begin(), committed.tokens.end());
-  copy.round = committed.round;
-  copy.draft_len = committed.draft_len;
+  found->second.round = committed.round;
+  found->second.draft_len = committed.draft_len;
+}
+
+// Appends committed tokens; what was drafted is over.
+void DraftWorker::take_tokens(Copy& copy, std::span<const int32_t> tokens) {
+  copy.tokens.insert(copy.tokens.end(), tokens.begin(), tokens.end());
   copy.drafted.clear();
+  if (options_.vocabulary != nullptr) copy.translated.extend(*options_.vocabulary, copy.tokens);
+  const int32_t num_rows = model_.config().vocab_size;
+  // A prompt may hold ids that only the target's larger embedding has.
+  copy.broken = options_.vocabulary == nullptr &&
+                std::any_of(tokens.begin(), tokens.end(), [&](int32_t token) {
+                  return token < 0 || token >= num_rows;
+                });
   keep_agreeing_kv(copy);
 }
 
@@ -72,10 +99,13 @@ void DraftWorker::close(uint64_t sequence_id) {
   copies_.erase(found);
 }
 
-// Rollback: the KV of a rejected draft token is simply not counted any more.
+// Rollback: the KV of a rejected draft token is simply not counted any more. The last committed
+// token is always read again, for the logits after it.
 void DraftWorker::keep_agreeing_kv(Copy& copy) {
-  const auto [kept, unused] = std::mismatch(
-      copy.kv_tokens.begin(), copy.kv_tokens.end(), copy.tokens.begin(), copy.tokens.end());
+  const std::vector<int32_t>& committed = context(copy);
+  const auto last = committed.empty() ? committed.end() : committed.end() - 1;
+  const auto [kept, unused] =
+      std::mismatch(copy.kv_tokens.begin(), copy.kv_tokens.end(), committed.begin(), last);
   copy.kv_tokens.erase(kept, copy.kv_tokens.end());
 }
 
@@ -84,7 +114,7 @@ bool DraftWorker::wants_step(const Copy& copy) const {
   if (copy.draft_len > static_cast<int32_t>(copy.drafted.size())) return true;
   // Reading ahead: a prompt that was announced, all but the token whose logits nobody asked for
   // yet.
-  return copy.draft_len == 0 && copy.num_missing() > 1;
+  return copy.draft_len == 0 && num_missing(copy) > 1;
 }
 
 bool DraftWorker::has_work() const {
@@ -114,7 +144,7 @@ bool DraftWorker::ensure_blocks(uint64_t sequence_id, Copy& copy, int32_t num_po
 // Adds this sequence's next rows to the batch; returns how many.
 int32_t DraftWorker::plan_rows(uint64_t sequence_id, Copy& copy, int32_t num_rows_left) {
   const auto num_in_kv = static_cast<int32_t>(copy.kv_tokens.size());
-  const int32_t num_rows = std::min(copy.num_missing(), num_rows_left);
+  const int32_t num_rows = std::min(num_missing(copy), num_rows_left);
   if (num_rows <= 0) return 0;
   if (num_in_kv + num_rows > model_.config().max_positions ||
       !ensure_blocks(sequence_id, copy, num_in_kv + num_rows)) {
@@ -126,11 +156,12 @@ int32_t DraftWorker::plan_rows(uint64_t sequence_id, Copy& copy, int32_t num_row
   }
   const auto sequence_index = static_cast<int32_t>(batch_.block_tables.size());
   batch_.block_tables.emplace_back(copy.blocks);
+  const std::vector<int32_t>& committed = context(copy);
   for (int32_t i = 0; i < num_rows; ++i) {
     const auto position = static_cast<size_t>(num_in_kv + i);
-    const int32_t token = position < copy.tokens.size()
-                              ? copy.tokens[position]
-                              : copy.drafted[position - copy.tokens.size()].token;
+    const int32_t token = position < committed.size()
+                              ? committed[position]
+                              : draft_id(copy.drafted[position - committed.size()].token);
     copy.kv_tokens.push_back(token);
     batch_.tokens.push_back(token);
     batch_.positions.push_back(static_cast<int32_t>(position));
@@ -146,17 +177,17 @@ void DraftWorker::step() {
   // Sequences that are nearly there go first: a long prompt must not hold up the others' blocks.
   std::vector<std::pair<int32_t, uint64_t>> order;
   for (const auto& [id, copy] : copies_) {
-    if (wants_step(copy)) order.emplace_back(copy.num_missing(), id);
+    if (wants_step(copy)) order.emplace_back(num_missing(copy), id);
   }
   std::sort(order.begin(), order.end());
   int32_t num_rows_left = model_.options().max_rows;
   int32_t largest_chunk = 0;
-  for (const auto& [num_missing, id] : order) {
+  for (const auto& [num_left, id] : order) {
     Copy& copy = copies_.at(id);
     const int32_t num_rows = plan_rows(id, copy, num_rows_left);
     num_rows_left -= num_rows;
     largest_chunk = std::max(largest_chunk, num_rows);
-    if (num_rows == 0 || copy.num_missing() > 0 || copy.draft_len == 0) continue;
+    if (num_rows == 0 || num_missing(copy) > 0 || copy.draft_len == 0) continue;
     batch_.logit_rows.push_back(static_cast<int32_t>(batch_.tokens.size()) - 1);
     proposing.push_back(&copy);
     proposing_ids.push_back(id);
@@ -167,24 +198,7 @@ void DraftWorker::step() {
   const float* logits = model_.forward(batch_).data();
   const int32_t vocab_size = model_.config().vocab_size;
   for (size_t i = 0; i < proposing.size(); ++i) {
-    Copy& copy = *proposing[i];
-    const DraftToken proposed = propose({.params = &copy.params,
-                                         .tokens = copy.tokens,
-                                         .num_prompt_tokens = copy.num_prompt_tokens,
-                                         .drafted = copy.drafted,
-                                         .round = copy.round,
-                                         .logits = logits + static_cast<int64_t>(i) * vocab_size,
-                                         .vocab_size = vocab_size,
-                                         .target_vocab_size = options_.target_vocab_size,
-                                         .num_candidates = options_.num_candidates});
-    if (proposed.token < 0) {
-      copy.draft_len =
-          static_cast<int32_t>(copy.drafted.size());  // unusable logits: what there is must do
-    } else {
-      copy.drafted.push_back(proposed);
-    }
-    if (static_cast<int32_t>(copy.drafted.size()) == copy.draft_len)
-      finish_block(proposing_ids[i], copy);
+    propose_next(proposing_ids[i], *proposing[i], logits + static_cast<int64_t>(i) * vocab_size);
   }
   // Steps that read a prompt say nothing about the cost of drafting.
   if (largest_chunk <= 2) {
@@ -193,6 +207,40 @@ void DraftWorker::step() {
         static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(time).count());
     ++reply_.num_steps;
   }
+}
+
+// One more token of the block, from the logits after what stands and is drafted.
+void DraftWorker::propose_next(uint64_t sequence_id, Copy& copy, const float* logits) {
+  const bool translates = options_.vocabulary != nullptr;
+  const int32_t vocab_size = translates ? options_.target_vocab_size : model_.config().vocab_size;
+  const DraftToken proposed = propose({.params = &copy.params,
+                                       .tokens = copy.tokens,
+                                       .num_prompt_tokens = copy.num_prompt_tokens,
+                                       .drafted = copy.drafted,
+                                       .round = copy.round,
+                                       .logits = translates ? by_target_id(logits) : logits,
+                                       .vocab_size = vocab_size,
+                                       .target_vocab_size = options_.target_vocab_size,
+                                       .num_candidates = options_.num_candidates});
+  if (proposed.token < 0 || draft_id(proposed.token) < 0) {
+    copy.draft_len =
+        static_cast<int32_t>(copy.drafted.size());  // unusable logits: what there is must do
+  } else {
+    copy.drafted.push_back(proposed);
+  }
+  if (static_cast<int32_t>(copy.drafted.size()) == copy.draft_len) finish_block(sequence_id, copy);
+}
+
+// The draft's logits as the logits of the target's tokens (token-level intersection, Timor et al.,
+// arXiv 2502.05202, Algorithm 4). From here on penalties, filters, noise and the candidates sent
+// are those of the target's ids, and the rules are as exact as with any other draft.
+const float* DraftWorker::by_target_id(const float* logits) {
+  target_logits_.assign(static_cast<size_t>(options_.target_vocab_size), kNeverProposed);
+  for (const VocabularyMap::Pair& pair : options_.vocabulary->pairs()) {
+    if (pair.target_id >= options_.target_vocab_size) break;
+    target_logits_[static_cast<size_t>(pair.target_id)] = logits[pair.draft_id];
+  }
+  return target_logits_.data();
 }
 
 void DraftWorker::finish_block(uint64_t sequence_id, Copy& copy) {

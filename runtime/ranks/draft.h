@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "models/transformer.h"
+#include "models/vocabulary_map.h"
 #include "runtime/comm/world.h"
 #include "runtime/ranks/roles.h"
 #include "scheduler/round.h"
@@ -21,6 +22,10 @@ class DraftWorker {
   struct Options {
     int32_t target_vocab_size = 0;  // ids from here on are padding of the draft and never proposed
     int32_t num_candidates = 16;
+    // For a draft with another tokenizer; must outlive this. Null: the draft's ids are the
+    // target's. Texts, blocks, positions and noise always speak the target's ids; only what the
+    // draft's model reads and its KV are in the draft's.
+    const VocabularyMap* vocabulary = nullptr;
   };
   // model must outlive this and be of a group of one.
   DraftWorker(Transformer& model, const Options& options);
@@ -39,22 +44,31 @@ class DraftWorker {
     SamplingParams params;
     int32_t num_prompt_tokens = 0;
     std::vector<int32_t> tokens;     // committed
-    std::vector<int32_t> kv_tokens;  // tokens whose keys and values lie in the blocks, in order
+    TranslatedTokens translated;     // of these, when there is a vocabulary
+    std::vector<int32_t> kv_tokens;  // tokens whose keys and values lie in the blocks, in order; in
+                                     // the draft's ids
     std::vector<int32_t> blocks;
     uint32_t round = 0;
     int32_t draft_len = 0;  // of the block being made; 0 = none wanted
     std::vector<DraftToken> drafted;
-    bool broken = false;          // a gap in what we were told; silent until opened anew
-    int32_t num_missing() const;  // tokens (committed and drafted) not in KV yet
+    bool broken = false;  // a gap in what we were told, or a token the model has no row for; silent
+                          // until opened anew
   };
 
   void open(const DraftOpen& open);
   void commit(const DraftCommit& commit);
   void close(uint64_t sequence_id);
+  void take_tokens(Copy& copy, std::span<const int32_t> tokens);
   void keep_agreeing_kv(Copy& copy);
+  // The committed tokens in the draft's ids.
+  const std::vector<int32_t>& context(const Copy& copy) const;
+  int32_t draft_id(int32_t token) const;
+  int32_t num_missing(const Copy& copy) const;  // tokens (committed and drafted) not in KV yet
   bool wants_step(const Copy& copy) const;
   bool ensure_blocks(uint64_t sequence_id, Copy& copy, int32_t num_positions);
   int32_t plan_rows(uint64_t sequence_id, Copy& copy, int32_t num_rows_left);
+  void propose_next(uint64_t sequence_id, Copy& copy, const float* logits);
+  const float* by_target_id(const float* logits);
   void finish_block(uint64_t sequence_id, Copy& copy);
 
   Transformer& model_;
@@ -62,6 +76,7 @@ class DraftWorker {
   std::map<uint64_t, Copy> copies_;
   std::vector<int32_t> free_blocks_;
   Batch batch_;
+  std::vector<float> target_logits_;  // [target vocabulary], one row of by_target_id()
   uint64_t last_serial_ = 0;
   DraftReply reply_;
 };

@@ -170,7 +170,8 @@ void run_draft(World& world,
   if (!problem.empty()) return;
   DraftWorker worker(*loaded.model,
                      {.target_vocab_size = target_config.vocab_size,
-                      .num_candidates = config.speculative.num_draft_candidates});
+                      .num_candidates = config.speculative.num_draft_candidates,
+                      .vocabulary = loaded.vocabulary.get()});
   run_draft_loop(world, kEpoch, worker);
 }
 

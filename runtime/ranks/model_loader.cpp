@@ -35,21 +35,25 @@ std::filesystem::path embedded_folder(const std::string& name) {
       "models/embedded");
 }
 
-void check_same_tokens(const std::filesystem::path& target_dir,
-                       const std::filesystem::path& draft_dir) {
-  const auto target = Tokenizer::load(target_dir);
-  const auto draft = Tokenizer::load(draft_dir);
-  const int32_t num_shared = std::min(target->vocab_size(), draft->vocab_size());
-  for (int32_t id = 0; id < num_shared; ++id) {
-    if (target->token_text(id) == draft->token_text(id)) continue;
+// How the draft says the target's tokens; null when it has the same ids. Padding rows are no
+// difference, but a draft with too few rows for the target's tokens is told of those by their text.
+std::shared_ptr<const VocabularyMap> draft_vocabulary(const RunConfig& config) {
+  const std::string& draft_name = config.speculative.model;
+  if (is_synthetic(config.model) || is_synthetic(draft_name)) return nullptr;
+  const VocabularyMatch match = match_pair(config.model, draft_name);
+  if (match.usable_directly() && match.draft_embeds_all) return nullptr;
+  const bool may_translate = match.usable_directly() || config.speculative.use_heterogeneous_vocab;
+  if (!may_translate || match.num_translatable == 0)
     throw Error(fmt::format(
-        "the draft's tokenizer differs from the target's at token id {}: '{}' in {}, '{}' in {}",
-        id,
-        draft->token_text(id),
-        draft_dir.string(),
-        target->token_text(id),
-        target_dir.string()));
-  }
+        "draft '{}' cannot serve target '{}': {}", draft_name, config.model, describe(match)));
+  if (!match.usable_directly())
+    log_info("the draft has another tokenizer: {} of the target's {} tokens can be drafted",
+             match.num_translatable,
+             match.num_target_tokens);
+  return std::make_shared<VocabularyMap>(Tokenizer::load(model_folder(config.model, Role::kTarget)),
+                                         match.num_target_rows,
+                                         Tokenizer::load(model_folder(draft_name, Role::kDraft)),
+                                         match.num_draft_rows);
 }
 
 // Logs at most one line a few seconds while a large model loads.
@@ -94,6 +98,19 @@ bool is_synthetic(const std::string& name) { return name.starts_with(kSyntheticP
 ModelConfig model_config_of(const std::string& name, Role role) {
   if (is_synthetic(name)) return synthetic_shape(name.substr(kSyntheticPrefix.size()));
   return load_model_config(model_folder(name, role));
+}
+
+VocabularyMatch match_pair(const std::string& target, const std::string& draft) {
+  for (const std::string& name : {target, draft}) {
+    if (is_synthetic(name))
+      throw Error(fmt::format("'{}' is synthetic: it has no tokenizer", name));
+  }
+  const auto target_folder = model_folder(target, Role::kTarget);
+  const auto draft_folder = model_folder(draft, Role::kDraft);
+  return match_vocabularies(Tokenizer::load(target_folder),
+                            load_model_config(target_folder),
+                            Tokenizer::load(draft_folder),
+                            load_model_config(draft_folder));
 }
 
 EngineSizes engine_sizes(const RunConfig& config,
@@ -158,9 +175,7 @@ LoadedModel load_target(const RunConfig& config,
 LoadedModel load_draft(const RunConfig& config, const RankLayout& layout, int num_threads) {
   check_device(config);
   const std::string& name = config.speculative.model;
-  if (!is_synthetic(config.model) && !is_synthetic(name)) {
-    check_same_tokens(model_folder(config.model, Role::kTarget), model_folder(name, Role::kDraft));
-  }
+  std::shared_ptr<const VocabularyMap> vocabulary = draft_vocabulary(config);
   const ModelConfig target_config = model_config_of(config.model, Role::kTarget);
   const ModelConfig model_config = model_config_of(name, Role::kDraft);
   const EngineSizes sizes = engine_sizes(config, target_config, layout);
@@ -178,6 +193,7 @@ LoadedModel load_draft(const RunConfig& config, const RankLayout& layout, int nu
                                               options,
                                               *parts.group,
                                               *parts.context);
+  parts.vocabulary = std::move(vocabulary);
   return parts;
 }
 

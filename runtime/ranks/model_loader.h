@@ -7,6 +7,8 @@
 #include <memory>
 
 #include "models/transformer.h"
+#include "models/vocabulary_map.h"
+#include "models/vocabulary_match.h"
 #include "runtime/base/run_config.h"
 #include "runtime/ranks/roles.h"
 
@@ -21,6 +23,10 @@ std::filesystem::path model_folder(const std::string& name, Role role);
 bool is_synthetic(const std::string& name);
 // Of a folder, the embedded pair or a synthetic model.
 ModelConfig model_config_of(const std::string& name, Role role);
+
+// Whether the draft speaks the target's tokens; names as above. Throws Error when a tokenizer or a
+// configuration is missing or damaged.
+VocabularyMatch match_pair(const std::string& target, const std::string& draft);
 
 // Sizes every rank agrees on.
 struct EngineSizes {
@@ -37,6 +43,8 @@ struct LoadedModel {
   std::unique_ptr<ops::Context> context;
   std::unique_ptr<TargetGroup> group;
   std::unique_ptr<Transformer> model;
+  std::shared_ptr<const VocabularyMap>
+      vocabulary;  // a draft whose ids are not the target's; or null
 };
 
 LoadedModel load_target(const RunConfig& config,
@@ -44,8 +52,8 @@ LoadedModel load_target(const RunConfig& config,
                         int rank,
                         int num_threads,
                         std::unique_ptr<TargetGroup> group);
-// Also checks that the draft speaks the target's tokens; throws Error naming the first id that
-// differs.
+// Also checks that the draft speaks the target's tokens, or may have another tokenizer; throws
+// Error naming the first id that differs.
 LoadedModel load_draft(const RunConfig& config, const RankLayout& layout, int num_threads);
 
 }  // namespace outrider

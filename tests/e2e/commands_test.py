@@ -157,6 +157,63 @@ class Inspect(unittest.TestCase):
         self.assertEqual(out[0]["prompt"], "[user: Hello]")
 
 
+class CheckPair(unittest.TestCase):
+    EMBEDDED = os.path.join(os.path.dirname(__file__), "..", "..", "models", "embedded", "draft")
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+
+    def tearDown(self):
+        self.folder.cleanup()
+
+    def changed(self, change, vocab_size=3072):
+        """A folder with the embedded draft's tokenizer and config, changed; no weights."""
+        with open(os.path.join(self.EMBEDDED, "tokenizer.json")) as file:
+            tokenizer = json.load(file)
+        change(tokenizer)
+        with open(os.path.join(self.EMBEDDED, "config.json")) as file:
+            config = dict(json.load(file), vocab_size=vocab_size)
+        folder = tempfile.mkdtemp(dir=self.folder.name)
+        for name, value in (("tokenizer.json", tokenizer), ("config.json", config)):
+            with open(os.path.join(folder, name), "w") as file:
+                json.dump(value, file)
+        return folder
+
+    def check(self, *arguments):
+        code, out, errors = run([PROGRAM, "check-pair", *arguments])
+        return code, out, errors
+
+    def test_verdicts_and_codes(self):
+        code, out, errors = self.check("embedded", "embedded")
+        self.assertEqual((code, out), (0, "compatible: the same 3072 tokens\n"), errors)
+        code, out, errors = self.check("embedded", self.changed(lambda tokenizer: None, vocab_size=4096))
+        self.assertEqual(code, 0, errors)
+        self.assertTrue(out.startswith("compatible after padding: "), out)
+        self.assertIn("4096 rows", out)
+
+        def rename(tokenizer):
+            vocab = tokenizer["model"]["vocab"]
+            vocab["~~"] = vocab.pop("~")
+
+        code, out, errors = self.check("embedded", self.changed(rename))
+        self.assertEqual(code, 4, errors)
+        self.assertEqual(out.count("\n"), 1)
+        self.assertIn("id 98 is '~' in the target and '~~' in the draft", out)
+        self.assertIn("3071 of the target's 3072 tokens (100.0%)", out)
+
+    def test_bad_input_is_code_2_and_one_sentence(self):
+        no_tokenizer = self.changed(lambda tokenizer: None)
+        os.remove(os.path.join(no_tokenizer, "tokenizer.json"))
+        for arguments, word in (((), "usage"), (("embedded",), "usage"), (("embedded",) * 3, "usage"),
+                                (("embedded", "/no/such/folder"), "/no/such/folder"),
+                                (("embedded", no_tokenizer), "tokenizer.json"),
+                                (("synth:tinyllama-1.1b", "embedded"), "synth:tinyllama-1.1b")):
+            code, out, errors = self.check(*arguments)
+            self.assertEqual((code, out), (2, ""), arguments)
+            self.assertIn(word, errors)
+            self.assertEqual(errors.count("\n"), 1, errors)
+
+
 class Config(unittest.TestCase):
     def test_precedence_and_origins(self):
         with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
