@@ -23,6 +23,7 @@ namespace outrider {
 namespace {
 
 constexpr std::array<int, 6> kCurveRows = {1, 2, 3, 5, 9, 17};
+constexpr std::array<int, 2> kStrictRows = {1, 5};
 constexpr int32_t kContext = 64;  // positions computed before the timed steps
 constexpr int32_t kBlockSize = 16;
 
@@ -79,7 +80,7 @@ class ReadLoop {
 };
 
 // One sequence of one model, stepped at a fixed context so that every timed step does the same
-// work.
+// work; under both kinds of numerics, from the same weights.
 class Decoder {
  public:
   explicit Decoder(const ForwardBenchOptions& options)
@@ -88,31 +89,41 @@ class Decoder {
         ctx_(options.num_threads, ops::isa_from_name(options.isa)),
         blocks_((kContext + kCurveRows.back()) / kBlockSize + 1) {
     std::iota(blocks_.begin(), blocks_.end(), 0);
-    const ModelShard shard = shard_model(config_, 0, 1);
-    std::unique_ptr<Weights> weights;
-    load_ms_ = time_ms([&] { weights = random_weights(config_, shard, 42, ops::DType::kBF16); });
+    std::shared_ptr<const Weights> weights;
+    load_ms_ = time_ms([&] {
+      weights = random_weights(config_, shard_model(config_, 0, 1), 42, ops::DType::kBF16);
+    });
     matrix_bytes_ = weights->matrix_bytes();
-    model_ = std::make_unique<Transformer>(
-        config_,
-        std::move(weights),
-        shard,
-        TransformerOptions{.block_size = kBlockSize,
-                           .num_blocks = static_cast<int32_t>(blocks_.size()),
-                           .max_rows = kContext,
-                           .max_logit_rows = kContext},
-        *group_,
-        ctx_);
-    step_ms(0, kContext);
+    for (const Numerics numerics : {Numerics::kFast, Numerics::kStrict}) {
+      std::unique_ptr<Transformer>& model = model_of(numerics);
+      model = std::make_unique<Transformer>(
+          config_,
+          weights,
+          shard_model(config_, 0, 1, numerics),
+          TransformerOptions{.block_size = kBlockSize,
+                             .num_blocks = static_cast<int32_t>(blocks_.size()),
+                             .max_rows = kContext,
+                             .max_logit_rows = kContext},
+          *group_,
+          ctx_);
+      step_ms(*model, 0, kContext);
+    }
   }
 
   size_t matrix_bytes() const { return matrix_bytes_; }
   double load_ms() const { return load_ms_; }
   const char* isa() const { return ops::isa_name(ctx_.isa()); }
 
-  double decode_ms(int rows) { return step_ms(kContext, rows); }
+  double decode_ms(int rows, Numerics numerics = Numerics::kFast) {
+    return step_ms(*model_of(numerics), kContext, rows);
+  }
 
  private:
-  double step_ms(int32_t first_position, int rows) {
+  std::unique_ptr<Transformer>& model_of(Numerics numerics) {
+    return numerics == Numerics::kStrict ? strict_model_ : model_;
+  }
+
+  double step_ms(Transformer& model, int32_t first_position, int rows) {
     Batch batch;
     batch.block_tables.emplace_back(blocks_);
     for (int32_t row = 0; row < rows; ++row) {
@@ -121,7 +132,7 @@ class Decoder {
       batch.sequence_of_row.push_back(0);
       batch.logit_rows.push_back(row);
     }
-    return time_ms([&] { model_->forward(batch); });
+    return time_ms([&] { model.forward(batch); });
   }
 
   ModelConfig config_;
@@ -129,6 +140,7 @@ class Decoder {
   ops::Context ctx_;
   std::vector<int32_t> blocks_;
   std::unique_ptr<Transformer> model_;
+  std::unique_ptr<Transformer> strict_model_;
   size_t matrix_bytes_ = 0;
   double load_ms_ = 0.0;
 };
@@ -139,6 +151,8 @@ struct Figures {
   double read_gb_per_s = 0.0;
   double share_percent = 0.0;
   std::array<double, kCurveRows.size()> curve_ms = {};
+  std::array<double, kStrictRows.size()> strict_ms = {};
+  std::array<double, kStrictRows.size()> strict_ratio = {};
 };
 
 // Decode step, read loop, decode step, read loop, ...: what disturbs the machine disturbs both.
@@ -172,6 +186,21 @@ void measure_curve(Decoder& decoder, int steps, Figures& figures) {
   for (size_t i = 0; i < kCurveRows.size(); ++i) figures.curve_ms[i] = median(times[i]);
 }
 
+// Strict against fast, step by step in turn; the ratio is the median over the turns.
+void measure_strict(Decoder& decoder, int steps, Figures& figures) {
+  for (size_t i = 0; i < kStrictRows.size(); ++i) {
+    std::vector<double> times;
+    std::vector<double> ratios;
+    for (int step = 0; step < steps; ++step) {
+      const double fast_ms = decoder.decode_ms(kStrictRows[i], Numerics::kFast);
+      times.push_back(decoder.decode_ms(kStrictRows[i], Numerics::kStrict));
+      ratios.push_back(times.back() / fast_ms);
+    }
+    figures.strict_ms[i] = median(times);
+    figures.strict_ratio[i] = median(ratios);
+  }
+}
+
 void print_table(const ForwardBenchOptions& options,
                  const Decoder& decoder,
                  const Figures& figures,
@@ -195,6 +224,13 @@ void print_table(const ForwardBenchOptions& options,
                figures.curve_ms[i],
                figures.curve_ms[i] / figures.curve_ms[0]);
   }
+  for (size_t i = 0; i < kStrictRows.size(); ++i) {
+    fmt::print(out,
+               "strict, step of {:2} rows  {:10.2f} ms  {:.3f} x fast\n",
+               kStrictRows[i],
+               figures.strict_ms[i],
+               figures.strict_ratio[i]);
+  }
 }
 
 void print_json(const ForwardBenchOptions& options,
@@ -205,11 +241,19 @@ void print_json(const ForwardBenchOptions& options,
   for (size_t i = 0; i < kCurveRows.size(); ++i) {
     curve += fmt::format("{}\"{}\":{:.4f}", i == 0 ? "" : ",", kCurveRows[i], figures.curve_ms[i]);
   }
+  std::string strict;
+  for (size_t i = 0; i < kStrictRows.size(); ++i) {
+    strict += fmt::format("{}\"{}\":{{\"step_ms\":{:.4f},\"ratio_to_fast\":{:.4f}}}",
+                          i == 0 ? "" : ",",
+                          kStrictRows[i],
+                          figures.strict_ms[i],
+                          figures.strict_ratio[i]);
+  }
   fmt::print(out,
              "{{\"shape\":\"{}\",\"dtype\":\"bf16\",\"isa\":\"{}\",\"threads\":{},\"steps\":{},"
              "\"weight_bytes\":{},\"load_s\":{:.3f},\"step_ms\":{:.4f},\"tokens_per_s\":{:.4f},"
              "\"decode_gb_per_s\":{:.4f},\"read_gb_per_s\":{:.4f},\"share_percent\":{:.2f},"
-             "\"step_ms_by_rows\":{{{}}}}}\n",
+             "\"step_ms_by_rows\":{{{}}},\"strict_by_rows\":{{{}}}}}\n",
              options.shape,
              decoder.isa(),
              options.num_threads,
@@ -221,7 +265,8 @@ void print_json(const ForwardBenchOptions& options,
              figures.decode_gb_per_s,
              figures.read_gb_per_s,
              figures.share_percent,
-             curve);
+             curve,
+             strict);
 }
 
 }  // namespace
@@ -238,6 +283,7 @@ void run_forward_bench(const ForwardBenchOptions& options, std::FILE* out) {
   Figures figures;
   measure_decode(decoder, reader, options.steps, figures);
   measure_curve(decoder, options.steps, figures);
+  measure_strict(decoder, options.steps, figures);
   (options.json ? print_json : print_table)(options, decoder, figures, out);
   std::fflush(out);
 }

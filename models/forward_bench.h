@@ -18,7 +18,8 @@ struct ForwardBenchOptions {
 
 // Random bf16 weights of the shape; decodes batch 1, alternating every step with a plain read loop
 // over as many bytes on the same threads, so that a busy machine slows both; then the step time by
-// rows of one sequence. Prints a table, or one JSON object. Throws Error for bad options.
+// rows of one sequence, and what numerics strict costs. Prints a table, or one JSON object. Throws
+// Error for bad options.
 void run_forward_bench(const ForwardBenchOptions& options, std::FILE* out);
 
 }  // namespace outrider

@@ -28,6 +28,8 @@ struct Transformer::Buffers {
   std::vector<ops::AlignedBytes> kv_memory;  // per layer
   std::vector<ops::KvPages> kv;              // per layer
   std::vector<float> inv_freq;               // [rotary_dim / 2]
+  std::vector<int64_t> o_slice_ends;         // of o's inner dimension; empty: not sliced
+  std::vector<int64_t> down_slice_ends;
 };
 
 namespace {
@@ -52,6 +54,13 @@ const float* bias_of(const std::vector<float>& bias) {
   return bias.empty() ? nullptr : bias.data();
 }
 
+// Where a shard's slices end in a matrix whose inner dimension holds `size` columns for each unit.
+std::vector<int64_t> slice_ends(const std::vector<Range>& slices, int64_t size) {
+  std::vector<int64_t> ends;
+  for (const Range& slice : slices) ends.push_back((slice.end - slices.front().begin) * size);
+  return ends;
+}
+
 void check_options(const TransformerOptions& options) {
   const bool sane = options.block_size > 0 && options.num_blocks > 0 && options.max_rows > 0 &&
                     options.max_logit_rows > 0;
@@ -61,7 +70,7 @@ void check_options(const TransformerOptions& options) {
 }  // namespace
 
 Transformer::Transformer(ModelConfig config,
-                         std::unique_ptr<Weights> weights,
+                         std::shared_ptr<const Weights> weights,
                          const ModelShard& shard,
                          const TransformerOptions& options,
                          TargetGroup& group,
@@ -102,6 +111,8 @@ Transformer::Transformer(ModelConfig config,
     next += aligned(bytes);
   }
   allocate_kv();
+  buffers_->o_slice_ends = slice_ends(shard_.head_slices, config_.head_dim);
+  buffers_->down_slice_ends = slice_ends(shard_.ffn_slices, 1);
   buffers_->inv_freq = rope_frequencies(config_.rope);
 }
 
@@ -186,10 +197,11 @@ std::span<const float> Transformer::forward(const Batch& batch) {
                                      .first_id = static_cast<int32_t>(shard_.vocab.begin)};
   const ops::Rope rotation = {b.inv_freq, static_cast<float>(config_.rope.attention_factor)};
   const ops::AttentionRows where = {batch.positions, batch.sequence_of_row, batch.block_tables};
+  const Fold fold = shard_.numerics == Numerics::kStrict ? Fold::kTree : Fold::kRankOrder;
   if (rows == 0) return {};
 
   ops::embed(ctx_, b.x, batch.tokens, table);  // x [rows, hidden]
-  group_.all_reduce_sum({b.x, static_cast<size_t>(rows * hidden)});
+  group_.all_reduce_sum({b.x, static_cast<size_t>(rows * hidden)}, fold);
 
   for (int32_t layer = 0; layer < config_.n_layers; ++layer) {
     const LayerWeights& w = weights_->layers[static_cast<size_t>(layer)];
@@ -201,7 +213,8 @@ std::span<const float> Transformer::forward(const Batch& batch) {
                                   .window = window_of(layer)};
 
     ops::rms_norm(ctx_, b.normed, b.x, w.attn_norm.data(), rows, hidden, eps);
-    ops::linear(ctx_, b.qkv, b.normed, rows, w.qkv, bias_of(w.qkv_bias));  // qkv [rows, qkv_width]
+    ops::linear(
+        ctx_, b.qkv, b.normed, rows, w.qkv, {bias_of(w.qkv_bias)});  // qkv [rows, qkv_width]
     if (config_.qk_norm) {
       ops::rms_norm_heads(ctx_, q, rows, qkv_width, heads, head_dim, w.q_norm.data(), eps);
       ops::rms_norm_heads(ctx_, k, rows, qkv_width, kv_heads, head_dim, w.k_norm.data(), eps);
@@ -210,16 +223,18 @@ std::span<const float> Transformer::forward(const Batch& batch) {
     ops::rope(ctx_, k, rows, qkv_width, kv_heads, head_dim, batch.positions, rotation);
     ops::kv_write(ctx_, pages, k, v, qkv_width, where);
     ops::attention(ctx_, b.attended, queries, pages, where);  // attended [rows, heads * head_dim]
-    ops::linear(ctx_, b.part, b.attended, rows, w.o, bias_of(w.o_bias));  // part [rows, hidden]
-    group_.all_reduce_sum({b.part, static_cast<size_t>(rows * hidden)});
+    const ops::LinearSum o_sum = {bias_of(w.o_bias), b.o_slice_ends};
+    ops::linear(ctx_, b.part, b.attended, rows, w.o, o_sum);  // part [rows, hidden]
+    group_.all_reduce_sum({b.part, static_cast<size_t>(rows * hidden)}, fold);
     ops::add(ctx_, b.x, b.part, rows * hidden);
 
     ops::rms_norm(ctx_, b.normed, b.x, w.mlp_norm.data(), rows, hidden, eps);
     ops::linear(
-        ctx_, b.gate_up, b.normed, rows, w.gate_up, bias_of(w.gate_up_bias));  // [rows, 2 ffn]
-    ops::silu_mul(ctx_, b.gated, b.gate_up, rows, ffn);                        // gated [rows, ffn]
-    ops::linear(ctx_, b.part, b.gated, rows, w.down, bias_of(w.down_bias));  // part [rows, hidden]
-    group_.all_reduce_sum({b.part, static_cast<size_t>(rows * hidden)});
+        ctx_, b.gate_up, b.normed, rows, w.gate_up, {bias_of(w.gate_up_bias)});  // [rows, 2 ffn]
+    ops::silu_mul(ctx_, b.gated, b.gate_up, rows, ffn);  // gated [rows, ffn]
+    const ops::LinearSum down_sum = {bias_of(w.down_bias), b.down_slice_ends};
+    ops::linear(ctx_, b.part, b.gated, rows, w.down, down_sum);  // part [rows, hidden]
+    group_.all_reduce_sum({b.part, static_cast<size_t>(rows * hidden)}, fold);
     ops::add(ctx_, b.x, b.part, rows * hidden);
   }
   if (logit_rows == 0) return {};

@@ -37,9 +37,10 @@ struct TransformerOptions {
 
 class Transformer {
  public:
-  // group and ctx must outlive this.
+  // group and ctx must outlive this. Several may share weights of the same ranges, also when their
+  // shards' numerics differ.
   Transformer(ModelConfig config,
-              std::unique_ptr<Weights> weights,
+              std::shared_ptr<const Weights> weights,
               const ModelShard& shard,
               const TransformerOptions& options,
               TargetGroup& group,
@@ -72,7 +73,7 @@ class Transformer {
     return layer >= config_.first_windowed_layer ? config_.sliding_window : 0;
   }
   ModelConfig config_;
-  std::unique_ptr<Weights> weights_;
+  std::shared_ptr<const Weights> weights_;
   ModelShard shard_;
   TransformerOptions options_;
   TargetGroup& group_;

@@ -178,6 +178,10 @@ std::vector<Option> run_config_options(RunConfig* c) {
       {"-t"});
   add(choice_option("isa", &c->isa, {"auto", "scalar", "avx2", "avx512"}, "CPU kernels"));
   add(text_option("device", &c->device, "where tensors live: cpu"));
+  add(choice_option("numerics",
+                    &c->numerics,
+                    {"fast", "strict"},
+                    "strict = the target's logits have the same bits on 1, 2, 4 and 8 ranks"));
   add(choice_option(group + "method",
                     &s->method,
                     {"auto", "draft_model", "ngram", "none"},

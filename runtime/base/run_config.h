@@ -35,6 +35,7 @@ struct RunConfig {
   int32_t threads = 0;  // per rank; 0 = the host's cores divided among its ranks
   std::string isa = "auto";  // auto, scalar, avx2, avx512
   std::string device = "cpu";
+  std::string numerics = "fast";  // fast; strict = the same bits on 1, 2, 4 and 8 target ranks
   SpeculativeConfig speculative;
 
   std::string host = "127.0.0.1";

@@ -1,7 +1,8 @@
-// The target group over MPI: a direct exchange of partial sums, folded by every member in rank
+// The target group over MPI: a direct exchange of partial sums, folded by every member in the same
 // order. Point to point instead of MPI_Allreduce for two reasons: MPI may fold in another order on
 // each member, and a collective cannot be left when a member dies.
 #include "runtime/base/error.h"
+#include "runtime/base/fold_tree.h"
 #include "runtime/comm/mpi_internal.h"
 
 namespace outrider::mpi {
@@ -11,6 +12,16 @@ namespace {
 // shares it (two hops, but each byte crosses a link only twice).
 constexpr size_t kDirectBytes = 32 * 1024;
 
+// A fold of slots [num_slots, count] into slot 0: slot 0 op slot 1 op ...
+template <typename Op>
+auto in_rank_order(Op op) {
+  return [op](auto* slots, size_t num_slots, size_t count) {
+    for (size_t r = 1; r < num_slots; ++r) {
+      for (size_t i = 0; i < count; ++i) slots[i] = op(slots[i], slots[r * count + i]);
+    }
+  };
+}
+
 class MpiGroup final : public TargetGroup {
  public:
   MpiGroup(int rank, int size, std::function<void()> check_alive)
@@ -18,14 +29,20 @@ class MpiGroup final : public TargetGroup {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
-  void all_reduce_sum(std::span<float> values) override {
-    reduce(values, [](float a, float b) { return a + b; });
+  void all_reduce_sum(std::span<float> values, Fold fold) override {
+    if (fold == Fold::kTree) {
+      reduce(values, [](float* slots, size_t num_slots, size_t count) {
+        fold_in_tree(slots, num_slots, count);
+      });
+    } else {
+      reduce(values, in_rank_order([](float a, float b) { return a + b; }));
+    }
   }
   void all_reduce_sum(std::span<uint64_t> values) override {
-    reduce(values, [](uint64_t a, uint64_t b) { return a + b; });
+    reduce(values, in_rank_order([](uint64_t a, uint64_t b) { return a + b; }));
   }
   void all_reduce_max(std::span<uint64_t> values) override {
-    reduce(values, [](uint64_t a, uint64_t b) { return a > b ? a : b; });
+    reduce(values, in_rank_order([](uint64_t a, uint64_t b) { return a > b ? a : b; }));
   }
 
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all) override {
@@ -43,18 +60,19 @@ class MpiGroup final : public TargetGroup {
   }
 
  private:
-  template <typename T, typename Op>
-  void reduce(std::span<T> values, Op op) {
+  // fold_slots(slots, num_slots, count) leaves the result in slot 0.
+  template <typename T, typename FoldSlots>
+  void reduce(std::span<T> values, FoldSlots fold_slots) {
     if (values.empty()) return;
     if (size_ == 2 || values.size_bytes() <= kDirectBytes) {
-      reduce_direct(values, op);
+      reduce_direct(values, fold_slots);
     } else {
-      reduce_by_slices(values, op);
+      reduce_by_slices(values, fold_slots);
     }
   }
 
-  template <typename T, typename Op>
-  void reduce_direct(std::span<T> values, Op op) {
+  template <typename T, typename FoldSlots>
+  void reduce_direct(std::span<T> values, FoldSlots fold_slots) {
     const size_t num_bytes = values.size_bytes();
     std::byte* slots = scratch(num_bytes * static_cast<size_t>(size_));
     for (int peer = 0; peer < size_; ++peer) {
@@ -65,11 +83,11 @@ class MpiGroup final : public TargetGroup {
     std::copy_n(reinterpret_cast<const std::byte*>(values.data()), num_bytes, own);
     send_to_all(own, num_bytes);
     finish();
-    fold(values, slots, op);
+    fold(values, slots, fold_slots);
   }
 
-  template <typename T, typename Op>
-  void reduce_by_slices(std::span<T> values, Op op) {
+  template <typename T, typename FoldSlots>
+  void reduce_by_slices(std::span<T> values, FoldSlots fold_slots) {
     const auto slice = [&](int r) {
       const size_t begin = values.size() * static_cast<size_t>(r) / static_cast<size_t>(size_);
       const size_t end = values.size() * static_cast<size_t>(r + 1) / static_cast<size_t>(size_);
@@ -87,7 +105,7 @@ class MpiGroup final : public TargetGroup {
       }
     }
     finish();
-    fold(mine, slots, op);
+    fold(mine, slots, fold_slots);
     for (int peer = 0; peer < size_; ++peer) {
       if (peer != rank_) start_receive(slice(peer).data(), slice(peer).size_bytes(), peer);
     }
@@ -95,18 +113,11 @@ class MpiGroup final : public TargetGroup {
     finish();
   }
 
-  // values = slot[0] op slot[1] op ... in rank order.
-  template <typename T, typename Op>
-  void fold(std::span<T> values, const std::byte* slots, Op op) {
-    for (int r = 0; r < size_; ++r) {
-      const T* from =
-          reinterpret_cast<const T*>(slots + values.size_bytes() * static_cast<size_t>(r));
-      if (r == 0) {
-        std::copy_n(from, values.size(), values.begin());
-      } else {
-        for (size_t i = 0; i < values.size(); ++i) values[i] = op(values[i], from[i]);
-      }
-    }
+  template <typename T, typename FoldSlots>
+  void fold(std::span<T> values, std::byte* slots, FoldSlots fold_slots) {
+    T* const typed = reinterpret_cast<T*>(slots);
+    fold_slots(typed, static_cast<size_t>(size_), values.size());
+    std::copy_n(typed, values.size(), values.begin());
   }
 
   void start_receive(void* to, size_t num_bytes, int peer) {

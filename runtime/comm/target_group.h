@@ -10,14 +10,17 @@
 
 namespace outrider {
 
+// How a sum of floats is folded. kRankOrder: ((0 + 1) + 2) + ...; kTree: the tree of
+// runtime/base/fold_tree.h over the members.
+enum class Fold : uint8_t { kRankOrder, kTree };
+
 class TargetGroup {
  public:
   virtual ~TargetGroup() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  // Element-wise sum over the members, in place, folded in rank order: the same bits on every
-  // member.
-  virtual void all_reduce_sum(std::span<float> values) = 0;
+  // Element-wise sum over the members, in place: the same bits on every member.
+  virtual void all_reduce_sum(std::span<float> values, Fold fold) = 0;
   virtual void all_reduce_sum(std::span<uint64_t> values) = 0;
   virtual void all_reduce_max(std::span<uint64_t> values) = 0;
   // all: [size(), mine.size()], member r's bytes at r * mine.size().

@@ -12,7 +12,7 @@ class SoloGroup final : public TargetGroup {
  public:
   int rank() const override { return 0; }
   int size() const override { return 1; }
-  void all_reduce_sum(std::span<float>) override {}
+  void all_reduce_sum(std::span<float>, Fold) override {}
   void all_reduce_sum(std::span<uint64_t>) override {}
   void all_reduce_max(std::span<uint64_t>) override {}
   void all_gather(std::span<const std::byte> mine, std::span<std::byte> all) override {

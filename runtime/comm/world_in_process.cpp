@@ -1,12 +1,13 @@
 // The world as threads of one process: the embedded default, and the test double of the MPI form.
 // Mailboxes are queues under one mutex per pair; the target group meets at a barrier and folds in
-// rank order, so its sums have the same bits as over MPI.
+// the order that the MPI form folds in, so its sums have the same bits.
 #include <atomic>
 #include <deque>
 #include <exception>
 #include <mutex>
 #include <thread>
 
+#include "runtime/base/fold_tree.h"
 #include "runtime/comm/waiting.h"
 #include "runtime/comm/world.h"
 
@@ -56,8 +57,12 @@ class ThreadGroup final : public TargetGroup {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
-  void all_reduce_sum(std::span<float> values) override {
-    fold(values, [](float a, float b) { return a + b; });
+  void all_reduce_sum(std::span<float> values, Fold order) override {
+    if (order == Fold::kTree) {
+      fold_tree(values);
+    } else {
+      fold(values, [](float a, float b) { return a + b; });
+    }
   }
   void all_reduce_sum(std::span<uint64_t> values) override {
     fold(values, [](uint64_t a, uint64_t b) { return a + b; });
@@ -92,6 +97,24 @@ class ThreadGroup final : public TargetGroup {
     }
     barrier();
   }
+  // Others read what is shown, so the tree works on copies, a cache's worth at a time.
+  void fold_tree(std::span<float> values) {
+    constexpr size_t kMostLeaf = 1024;
+    floats_.assign(values.begin(), values.end());
+    show(floats_.data());
+    const auto num_leaves = static_cast<size_t>(size_);
+    leaves_.resize(num_leaves * kMostLeaf);
+    for (size_t begin = 0; begin < values.size(); begin += kMostLeaf) {
+      const size_t count = std::min(kMostLeaf, values.size() - begin);
+      for (size_t r = 0; r < num_leaves; ++r) {
+        std::copy_n(
+            static_cast<const float*>(shared_.shown[r]) + begin, count, leaves_.data() + r * count);
+      }
+      fold_in_tree(leaves_.data(), num_leaves, count);
+      std::copy_n(leaves_.data(), count, values.data() + begin);
+    }
+    barrier();
+  }
   template <typename T>
   std::vector<T>& scratch() {
     if constexpr (std::is_same_v<T, float>) {
@@ -122,6 +145,7 @@ class ThreadGroup final : public TargetGroup {
   const int rank_;
   const int size_;
   std::vector<float> floats_;
+  std::vector<float> leaves_;
   std::vector<uint64_t> integers_;
 };
 

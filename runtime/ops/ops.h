@@ -37,7 +37,8 @@ class Context {
 };
 
 // out[r, :] = table[ids[r] - first_id, :] when the id is in [first_id, first_id + table rows), else
-// zeros (the rows of other ranks' shards). table: [n_rows, n] row-major of dtype.
+// zeros (the rows of other ranks' shards). A zero comes out without sign: so the sum over the ranks
+// has the same bits for any number of them. table: [n_rows, n] row-major of dtype.
 struct EmbeddingTable {
   const std::byte* data = nullptr;
   DType dtype = DType::kF32;
@@ -47,6 +48,18 @@ struct EmbeddingTable {
 };
 void embed(Context& ctx, float* out, std::span<const int32_t> ids, const EmbeddingTable& table);
 
+// How a product's sums are made. slice_ends cuts the inner dimension: slice s reaches from the end
+// of the one before (0 for the first) to slice_ends[s]; ends ascend, are even but for the last, and
+// the last is w.n_in(); slices may be empty; at most kMaxSlices. Each slice is summed by itself,
+// bias goes to the first, and the slices are folded in the tree of runtime/base/fold_tree.h. So the
+// products of two matrices that hold the halves of a sliced one, each with its own slices, add up
+// to the same bits.
+inline constexpr int64_t kMaxSlices = 8;
+struct LinearSum {
+  const float* bias = nullptr;               // [w.n_out()] or null
+  std::span<const int64_t> slice_ends = {};  // empty: one slice
+};
+
 // out[r, o] = sum_i in[r, i] * w[o, i] (+ bias[o] when given). out: [rows, w.n_out()], in: [rows,
 // w.n_in()]. Weights are read once for all rows of a call of up to 32 rows; larger calls are tiled.
 void linear(Context& ctx,
@@ -54,7 +67,7 @@ void linear(Context& ctx,
             const float* in,
             int64_t rows,
             const PackedMatrix& w,
-            const float* bias = nullptr);
+            const LinearSum& sum = {});
 
 // out = x / sqrt(mean(x^2) + eps) * weight, per row of n. out may be x.
 void rms_norm(Context& ctx,

@@ -125,7 +125,9 @@ EngineSizes engine_sizes(const RunConfig& config,
   }
   const int64_t block_size = config.block_size;
   const auto block_bytes = static_cast<int64_t>(Transformer::kv_bytes_per_block(
-      target, shard_model(target, 0, layout.num_targets), config.block_size));
+      target,
+      shard_model(target, 0, layout.num_targets, numerics_from_name(config.numerics)),
+      config.block_size));
   const int64_t blocks_per_sequence =
       (sizes.max_model_len + config.speculative.num_speculative_tokens + block_size) / block_size;
   const int64_t wanted = blocks_per_sequence * config.max_num_seqs;
@@ -158,7 +160,8 @@ LoadedModel load_target(const RunConfig& config,
                                    .num_blocks = sizes.num_blocks,
                                    .max_rows = sizes.max_rows,
                                    .max_logit_rows = sizes.max_rows};
-  const ModelShard shard = shard_model(model_config, rank, layout.num_targets);
+  const ModelShard shard =
+      shard_model(model_config, rank, layout.num_targets, numerics_from_name(config.numerics));
   LoadedModel parts;
   parts.context = std::make_unique<ops::Context>(num_threads, ops::isa_from_name(config.isa));
   parts.group = std::move(group);

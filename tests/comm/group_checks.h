@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -20,19 +21,45 @@ inline std::vector<float> contribution(int member, size_t count, uint32_t seed) 
   return values;
 }
 
-inline void check_float_sum(TargetGroup& group, size_t count, uint32_t seed) {
-  std::vector<float> expected = contribution(0, count, seed);
-  for (int r = 1; r < group.size(); ++r) {
-    const std::vector<float> other = contribution(r, count, seed);
-    for (size_t i = 0; i < count; ++i) expected[i] += other[i];
+// left += right.
+inline void add_to(std::vector<float>& left, const std::vector<float>& right) {
+  for (size_t i = 0; i < left.size(); ++i) left[i] += right[i];
+}
+
+// The sum of members [first, first + span), span a power of two, as a tree says it, written apart
+// from the code that is tested.
+inline std::vector<float> tree_sum(
+    int first, int span, int num_members, size_t count, uint32_t seed) {
+  if (span == 1) return contribution(first, count, seed);
+  std::vector<float> sum = tree_sum(first, span / 2, num_members, count, seed);
+  const int middle = first + span / 2;
+  if (middle < num_members) add_to(sum, tree_sum(middle, span / 2, num_members, count, seed));
+  return sum;
+}
+
+inline std::vector<float> expected_sum(int num_members, size_t count, uint32_t seed, Fold fold) {
+  if (fold == Fold::kTree) {
+    const auto span = static_cast<int>(std::bit_ceil(static_cast<unsigned>(num_members)));
+    return tree_sum(0, span, num_members, count, seed);
+  }
+  std::vector<float> sum = contribution(0, count, seed);
+  for (int r = 1; r < num_members; ++r) add_to(sum, contribution(r, count, seed));
+  return sum;
+}
+
+inline void check_float_sum(TargetGroup& group, size_t count, uint32_t seed, Fold fold) {
+  const std::vector<float> expected = expected_sum(group.size(), count, seed, fold);
+  if (group.size() > 3 && count > 100) {
+    const Fold other = fold == Fold::kTree ? Fold::kRankOrder : Fold::kTree;
+    ASSERT_NE(expected, expected_sum(group.size(), count, seed, other));
   }
   std::vector<float> values = contribution(group.rank(), count, seed);
   if (count > 100) {
     ASSERT_NE(values[0], values[1]);
     ASSERT_NE(values, contribution((group.rank() + 1) % (group.size() + 1), count, seed));
   }
-  group.all_reduce_sum(std::span<float>(values));
-  // Bits, not values: the fold in rank order is the promise.
+  group.all_reduce_sum(std::span<float>(values), fold);
+  // Bits, not values: the order of the fold is the promise.
   ASSERT_EQ(std::memcmp(values.data(), expected.data(), count * sizeof(float)), 0)
       << "count " << count;
 }
@@ -65,11 +92,16 @@ inline void check_gather(TargetGroup& group, size_t num_bytes) {
 inline void check_group(TargetGroup& group) {
   // Both sides of the direct / sliced boundary, odd sizes, and sizes smaller than the group.
   uint32_t seed = 1;
-  for (size_t count : {1, 2, 3, 255, 8191, 8192, 8193, 100003})
-    check_float_sum(group, count, seed++);
+  for (size_t count : {1, 2, 3, 255, 8191, 8192, 8193, 100003}) {
+    for (const Fold fold : {Fold::kRankOrder, Fold::kTree})
+      check_float_sum(group, count, seed++, fold);
+  }
   for (size_t count : {1, 17, 5000}) check_integers(group, count);
   for (size_t num_bytes : {1, 92, 40000}) check_gather(group, num_bytes);
-  for (int i = 0; i < 300; ++i) check_float_sum(group, 64, 100 + static_cast<uint32_t>(i));
+  for (int i = 0; i < 300; ++i) {
+    const Fold fold = i % 2 == 0 ? Fold::kRankOrder : Fold::kTree;
+    check_float_sum(group, 64, 100 + static_cast<uint32_t>(i), fold);
+  }
 }
 
 inline Bytes message(int from, int to, int number) {

@@ -43,7 +43,7 @@ TEST(InProcess, AFailingRankEndsTheOthersWaits) {
       if (world.rank() == 2) throw Error("rank 2 has had enough");
       try {
         std::vector<float> values(10);
-        while (true) group->all_reduce_sum(std::span<float>(values));
+        while (true) group->all_reduce_sum(std::span<float>(values), Fold::kRankOrder);
       } catch (const Error&) {
         ++num_ended;
         throw;

@@ -49,6 +49,10 @@ TEST(ForwardBench, PrintsOneJsonObject) {
     EXPECT_GT(json.at(key).get<double>(), 0.0) << key;
   }
   EXPECT_EQ(json.at("step_ms_by_rows").size(), 6u);
+  for (const char* rows : {"1", "5"}) {
+    EXPECT_GT(json.at("strict_by_rows").at(rows).at("step_ms"), 0.0) << rows;
+    EXPECT_GT(json.at("strict_by_rows").at(rows).at("ratio_to_fast"), 0.0) << rows;
+  }
 }
 
 TEST(ForwardBench, RefusesBadOptions) {

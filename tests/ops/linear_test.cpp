@@ -39,7 +39,7 @@ std::vector<float> run_linear(Context& ctx,
                               int64_t rows,
                               const float* bias = nullptr) {
   std::vector<float> out(static_cast<size_t>(rows * matrix.n_out()), kPoison);
-  linear(ctx, out.data(), in, rows, matrix, bias);
+  linear(ctx, out.data(), in, rows, matrix, {bias});
   return out;
 }
 
@@ -143,6 +143,88 @@ TEST(Linear, NothingBesideTheInputIsRead) {
     Context ctx(1, isa);
     const std::vector<float> out = run_linear(ctx, matrix, in.data() + 1, 2);
     EXPECT_LE(error_of(out, reference(w, values, shape, 2, nullptr)), 2e-6);
+  }
+}
+
+// The sums of a sliced product, written apart from the code that is tested: one product per slice
+// from a matrix of its own, then the tree.
+std::vector<float> sum_of_slices(Context& ctx,
+                                 const Weights& w,
+                                 const Shape& shape,
+                                 const std::vector<float>& in,
+                                 int64_t rows,
+                                 const float* bias,
+                                 const std::vector<int64_t>& ends) {
+  std::vector<std::vector<float>> level;
+  int64_t begin = 0;
+  for (const int64_t end : ends) {
+    PackedMatrix part(shape.n_out, end - begin, w.dtype);
+    const auto* columns =
+        static_cast<const std::byte*>(w.data()) + static_cast<size_t>(begin) * dtype_bytes(w.dtype);
+    part.fill_rows(0, columns, shape.n_out, shape.n_in, w.dtype);
+    std::vector<float> part_in;
+    for (int64_t r = 0; r < rows; ++r) {
+      const float* row = in.data() + r * shape.n_in;
+      part_in.insert(part_in.end(), row + begin, row + end);
+    }
+    level.push_back(run_linear(ctx, part, part_in.data(), rows, begin == 0 ? bias : nullptr));
+    begin = end;
+  }
+  while (level.size() > 1) {
+    std::vector<std::vector<float>> next;
+    for (size_t i = 0; i + 1 < level.size(); i += 2) {
+      std::vector<float> sum = level[i];
+      for (size_t j = 0; j < sum.size(); ++j) sum[j] = level[i][j] + level[i + 1][j];
+      next.push_back(sum);
+    }
+    level = next;
+  }
+  return level[0];
+}
+
+TEST(Linear, SlicesAreSummedByThemselvesAndFoldedInATree) {
+  const Shape shape{130, 1045};
+  const std::vector<std::vector<int64_t>> cuts = {
+      {1045},
+      {516, 1045},
+      {300, 302, 302, 1045},
+      {130, 260, 400, 520, 660, 780, 920, 1045},
+      {2, 4, 6, 8, 264, 1045, 1045, 1045},
+  };
+  for (const DType dtype : kAllTypes) {
+    const Weights w = random_weights(static_cast<size_t>(shape.n_out * shape.n_in), dtype, 12);
+    const PackedMatrix matrix = pack(w, shape.n_out, shape.n_in);
+    const std::vector<float> bias = random_floats(static_cast<size_t>(shape.n_out), 13);
+    for (const int64_t rows : {1, 5, 33, 130}) {
+      const std::vector<float> in = random_floats(static_cast<size_t>(rows * shape.n_in), 14);
+      Context alone(1);
+      const std::vector<float> whole = run_linear(alone, matrix, in.data(), rows, bias.data());
+      for (const auto& ends : cuts) {
+        const auto expected = sum_of_slices(alone, w, shape, in, rows, bias.data(), ends);
+        EXPECT_EQ(same_bits(expected.data(), whole.data(), whole.size()), ends.size() == 1);
+        for (const Isa isa : all_isas()) {
+          Context ctx(isa == Isa::kAvx2 ? 3 : 2, isa);
+          std::vector<float> out(whole.size(), kPoison);
+          linear(ctx, out.data(), in.data(), rows, matrix, {bias.data(), ends});
+          ASSERT_TRUE(same_bits(out.data(), expected.data(), out.size()))
+              << isa_name(isa) << ' ' << dtype_name(dtype) << " rows " << rows << ", "
+              << ends.size() << " slices";
+        }
+      }
+    }
+  }
+}
+
+TEST(LinearDeath, SlicesThatDoNotFitAreStopped) {
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  Context ctx(1);
+  const PackedMatrix matrix(64, 16, DType::kF32);
+  const std::vector<float> in(16);
+  std::vector<float> out(64);
+  const std::vector<std::vector<int64_t>> wrong = {
+      {8}, {17}, {5, 16}, {10, 8, 16}, {-2, 16}, std::vector<int64_t>(9, 16)};
+  for (const auto& ends : wrong) {
+    EXPECT_DEATH(linear(ctx, out.data(), in.data(), 1, matrix, {nullptr, ends}), "internal error");
   }
 }
 
