@@ -5,10 +5,20 @@
 #include <limits>
 #include <utility>
 
+#include "runtime/base/exact_math.h"
 #include "scheduler/ngram.h"
 #include "scheduler/verify.h"
 
 namespace outrider {
+
+DraftLedger::DraftLedger(const PlannerConfig& config) : config_(config) {
+  const bool counts =
+      config.draft_method == DraftMethod::kUnigram || config.draft_method == DraftMethod::kBigram;
+  if (!counts || config.draft_corpus != nullptr) return;
+  served_.emplace(config.draft_method == DraftMethod::kBigram ? CountingOrder::kBigram
+                                                              : CountingOrder::kUnigram,
+                  config.vocab_size > 0 ? config.vocab_size : kMaxVocabSize);
+}
 
 bool DraftLedger::uses_model() const {
   return available_ && config_.draft_method == DraftMethod::kDraftModel;
@@ -95,12 +105,28 @@ std::vector<DraftToken> DraftLedger::draft_for(const Sequence& sequence) const {
     const NgramConfig ngram = {config_.prompt_lookup_max, config_.prompt_lookup_min};
     for (int32_t token : propose_ngram(sequence.tokens(), ngram, draft_len))
       draft.push_back({token, {}});
+  } else if (config_.draft_method != DraftMethod::kNone) {
+    draft = counted_draft(sequence, draft_len);
   }
   if (static_cast<int64_t>(draft.size()) > draft_len) draft.resize(static_cast<size_t>(draft_len));
   return draft;
 }
 
-void DraftLedger::sequence_committed(Sequence& sequence) const {
+std::vector<DraftToken> DraftLedger::counted_draft(const Sequence& sequence,
+                                                   int32_t draft_len) const {
+  return propose_bigram(served_ ? *served_ : *config_.draft_corpus,
+                        {.params = &sequence.params(),
+                         .tokens = sequence.tokens(),
+                         .round = sequence.round(),
+                         .draft_len = draft_len,
+                         .num_candidates = config_.num_draft_candidates});
+}
+
+void DraftLedger::sequence_committed(Sequence& sequence) {
+  if (served_) {
+    served_->learn(sequence.tokens(), static_cast<size_t>(sequence.num_learned_tokens));
+    sequence.num_learned_tokens = sequence.num_tokens();
+  }
   sequence.draft_view.has_block = false;
   sequence.draft_view.block.clear();
 }

@@ -5,8 +5,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
+#include "scheduler/bigram.h"
 #include "scheduler/planner.h"
 #include "scheduler/round.h"
 #include "scheduler/sequence_pool.h"
@@ -15,7 +17,7 @@ namespace outrider {
 
 class DraftLedger {
  public:
-  explicit DraftLedger(const PlannerConfig& config) : config_(config) {}
+  explicit DraftLedger(const PlannerConfig& config);
 
   DraftRequest take_request(const SequencePool& pool);
   bool offer(const SequencePool& pool, const DraftBlock& block);
@@ -23,7 +25,10 @@ class DraftLedger {
   // The draft tokens at hand for the sequence's next sampling round; at most its limit.
   std::vector<DraftToken> draft_for(const Sequence& sequence) const;
 
-  void sequence_committed(Sequence& sequence) const;  // blocks for the round before are void
+  // Blocks for the round before are void; a draft that learns from what is served learns the new
+  // tokens. Proposals then differ with the other requests of the server, which no text may show:
+  // the verification sees to that.
+  void sequence_committed(Sequence& sequence);
   void sequence_ended(const Sequence& sequence);
   void set_available(const SequencePool& pool, bool available);
 
@@ -32,11 +37,13 @@ class DraftLedger {
   int32_t limit(const Sequence& sequence) const;
   void describe(Sequence& sequence, DraftRequest& request) const;
   bool well_formed(const Sequence& sequence, const DraftBlock& block) const;
+  std::vector<DraftToken> counted_draft(const Sequence& sequence, int32_t draft_len) const;
 
   PlannerConfig config_;
   bool available_ = true;
   uint64_t serial_ = 0;
   std::vector<uint64_t> closes_;
+  std::optional<BigramModel> served_;  // learned from the sequences
 };
 
 }  // namespace outrider

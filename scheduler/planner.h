@@ -13,7 +13,9 @@
 
 namespace outrider {
 
-enum class DraftMethod : uint8_t { kNone, kDraftModel, kNgram };
+class BigramModel;
+
+enum class DraftMethod : uint8_t { kNone, kDraftModel, kNgram, kUnigram, kBigram };
 
 struct PlannerConfig {
   int32_t block_size = 16;
@@ -26,6 +28,9 @@ struct PlannerConfig {
   int32_t num_speculative_tokens = 4;  // draft_len
   int32_t prompt_lookup_max = 4;       // n-gram: longest suffix looked for, and shortest
   int32_t prompt_lookup_min = 2;
+  int32_t num_draft_candidates = 16;  // unigram, bigram: entries of the draft's distribution
+  // Unigram, bigram: what a text taught; null = learn from what is served.
+  std::shared_ptr<const BigramModel> draft_corpus;
 };
 
 struct PlannerCounters {

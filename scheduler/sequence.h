@@ -69,7 +69,8 @@ class Sequence {
 
   BlockTable table;
   DraftView draft_view;
-  bool started = false;  // the target ranks know it
+  int32_t num_learned_tokens = 0;  // by a draft that learns from what is served
+  bool started = false;            // the target ranks know it
   bool was_preempted = false;
 
  private:

@@ -184,7 +184,7 @@ std::vector<Option> run_config_options(RunConfig* c) {
                     "strict = the target's logits have the same bits on 1, 2, 4 and 8 ranks"));
   add(choice_option(group + "method",
                     &s->method,
-                    {"auto", "draft_model", "ngram", "none"},
+                    {"auto", "draft_model", "ngram", "unigram", "bigram", "none"},
                     "who drafts; auto = draft_model when a draft is given"));
   add(text_option(group + "model", &s->model, "draft: a Hugging Face folder, or 'embedded'"),
       {"-md", "--model-draft"});
@@ -201,6 +201,9 @@ std::vector<Option> run_config_options(RunConfig* c) {
                      1,
                      64,
                      "n-gram: shortest match that counts"));
+  add(text_option(group + "draft_corpus",
+                  &s->draft_corpus,
+                  "unigram, bigram: a text to learn from; default: what is served"));
   add(choice_option(group + "rejection_sample_method",
                     &s->rejection_sample_method,
                     {"auto", "standard", "block", "coupled"},

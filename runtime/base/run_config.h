@@ -9,12 +9,13 @@
 namespace outrider {
 
 struct SpeculativeConfig {
-  std::string method =
-      "auto";         // auto, draft_model, ngram, none; auto = draft_model when model is set
+  // auto, draft_model, ngram, unigram, bigram, none; auto = draft_model when model is set
+  std::string method = "auto";
   std::string model;  // the draft's folder, or "embedded"
   int32_t num_speculative_tokens = 4;
   int32_t prompt_lookup_max = 4;
   int32_t prompt_lookup_min = 2;
+  std::string draft_corpus;  // unigram, bigram: the text they learn; empty = what is served
   std::string rejection_sample_method = "auto";  // auto, standard, block, coupled
   bool use_heterogeneous_vocab = false;          // a draft with another tokenizer is translated
   int32_t num_draft_candidates = 16;  // entries of the draft's distribution that are kept and sent

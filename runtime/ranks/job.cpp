@@ -6,6 +6,7 @@
 #include "runtime/base/files.h"
 #include "runtime/base/log.h"
 #include "runtime/ranks/draft.h"
+#include "runtime/ranks/draft_corpus.h"
 #include "runtime/ranks/draft_engine.h"
 #include "runtime/ranks/model_loader.h"
 #include "runtime/ranks/roll_call.h"
@@ -33,6 +34,7 @@ struct FrontDesk {
   std::shared_ptr<const Tokenizer> tokenizer;
   std::optional<ChatTemplate> chat_template;
   GenerationDefaults defaults;
+  std::shared_ptr<const BigramModel> draft_corpus;  // null without one
 };
 
 FrontDesk open_front_desk(const RunConfig& config) {
@@ -47,7 +49,17 @@ FrontDesk open_front_desk(const RunConfig& config) {
           ? ChatTemplate::load(folder)
           : ChatTemplate::parse(read_text_file(config.chat_template, kMaxTemplateFileBytes));
   if (config.generation_config == "auto") desk.defaults = load_generation_defaults(folder);
+  desk.draft_corpus = learn_draft_corpus(
+      config.speculative, *desk.tokenizer, model_config_of(config.model, Role::kTarget).vocab_size);
   return desk;
+}
+
+DraftMethod draft_method(const RunConfig& config, const RankLayout& layout) {
+  if (layout.has_draft) return DraftMethod::kDraftModel;
+  if (config.speculative.method == "ngram") return DraftMethod::kNgram;
+  if (config.speculative.method == "unigram") return DraftMethod::kUnigram;
+  if (config.speculative.method == "bigram") return DraftMethod::kBigram;
+  return DraftMethod::kNone;
 }
 
 PlannerConfig planner_config(const RunConfig& config,
@@ -61,12 +73,11 @@ PlannerConfig planner_config(const RunConfig& config,
   planner.max_num_batched_tokens = sizes.max_rows;
   planner.max_model_len = sizes.max_model_len;
   planner.vocab_size = model.config().vocab_size;
-  planner.draft_method = layout.has_draft                       ? DraftMethod::kDraftModel
-                         : config.speculative.method == "ngram" ? DraftMethod::kNgram
-                                                                : DraftMethod::kNone;
+  planner.draft_method = draft_method(config, layout);
   planner.num_speculative_tokens = config.speculative.num_speculative_tokens;
   planner.prompt_lookup_max = config.speculative.prompt_lookup_max;
   planner.prompt_lookup_min = config.speculative.prompt_lookup_min;
+  planner.num_draft_candidates = config.speculative.num_draft_candidates;
   return planner;
 }
 
@@ -85,8 +96,11 @@ EngineInfo engine_info(const RunConfig& config,
   info.max_model_len = planner.max_model_len;
   info.vocab_size = planner.vocab_size;
   info.num_target_ranks = layout.num_targets;
-  if (planner.draft_method == DraftMethod::kDraftModel) info.draft = config.speculative.model;
-  if (planner.draft_method == DraftMethod::kNgram) info.draft = "ngram";
+  if (planner.draft_method == DraftMethod::kDraftModel) {
+    info.draft = config.speculative.model;
+  } else if (planner.draft_method != DraftMethod::kNone) {
+    info.draft = config.speculative.method;
+  }
   info.num_speculative_tokens = info.draft.empty() ? 0 : planner.num_speculative_tokens;
   return info;
 }
@@ -108,7 +122,8 @@ int run_coordinator(World& world,
                     LoadedModel& loaded,
                     const FrontDesk& desk,
                     const FrontEnd& front_end) {
-  const PlannerConfig planner = planner_config(config, layout, *loaded.model);
+  PlannerConfig planner = planner_config(config, layout, *loaded.model);
+  planner.draft_corpus = desk.draft_corpus;
   const EngineInfo info = engine_info(config, layout, planner);
   ServingMetrics metrics(
       info.served_model_name, info.max_model_len, std::max(1, info.num_speculative_tokens));
