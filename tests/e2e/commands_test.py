@@ -56,6 +56,23 @@ class Batch(unittest.TestCase):
                            for key, entry in self.results().items()}
                 self.assertEqual(plain, drafted, f"{num_targets} targets, draft length {draft_len}")
 
+    def test_strict_numerics_same_tokens_and_logprobs_on_every_number_of_ranks(self):
+        self.write([line(number, logprobs=2, temperature=0.8 if number % 3 else 0) for number in range(9)])
+        expected = None
+        for num_ranks, options in ((0, ["--model", "embedded"]), (2, ["--model", "embedded"]), (3, PAIR), (5, PAIR),
+                                   (9, PAIR)):
+            code, _, errors = self.batch(num_ranks, *options, "--numerics", "strict")
+            self.assertEqual(code, 0, errors)
+            choices = {key: entry["response"]["body"]["choices"][0] for key, entry in self.results().items()}
+            answers = {key: (choice["token_ids"], choice["logprobs"]) for key, choice in choices.items()}
+            expected = expected or answers
+            self.assertEqual(len(answers), 9)
+            self.assertGreater(len({tuple(ids) for ids, _ in answers.values()}), 7)
+            self.assertEqual(answers, expected, f"{num_ranks} ranks")
+        code, _, errors = self.batch(3, "--model", "embedded", "--numerics", "strict")
+        self.assertEqual(code, 2, errors)
+        self.assertIn("numerics strict is for 1, 2, 4 or 8 target ranks, not for 3", errors)
+
     def test_resume_answers_only_the_rest(self):
         self.write([line(number) for number in range(10)])
         code, _, errors = self.batch(0, "--model", "embedded")
