@@ -11,10 +11,12 @@
 #include "scheduler/exactness/chi_square.h"
 #include "tests/ranks/engine_harness.h"
 #include "tests/ranks/model_probe.h"
+#include "tests/ranks/other_vocabulary.h"
 
 namespace outrider::test {
 namespace {
 
+constexpr const char* kPrompt = "The king said";
 constexpr int kTopK = 4;
 constexpr int kSamples = 20000;
 using Triple = std::array<int32_t, 3>;
@@ -107,14 +109,10 @@ ChiSquare compare(const std::map<Triple, double>& law, const std::map<Triple, in
   return chi_square(observed, probs);
 }
 
-class ExactLaw : public ::testing::TestWithParam<std::tuple<VerifyMode, int>> {};
-
-TEST_P(ExactLaw, FirstThreeTokens) {
-  const auto [mode, num_targets] = GetParam();
-  const RunConfig config = embedded_config(num_targets, 3);
+void expect_exact_law(const RunConfig& config, VerifyMode mode) {
   ModelProbe target(embedded_config(1, 3), Role::kTarget);
   const auto tokenizer = Tokenizer::load(model_folder("embedded", Role::kTarget));
-  const std::vector<int32_t> prompt = tokenizer->encode("The king said");
+  const std::vector<int32_t> prompt = tokenizer->encode(kPrompt);
   const auto law = exact_law(target, prompt, 1.0);
   const Sampled result = sample(config, prompt, mode, 1.0f);
   EXPECT_GT(result.num_accepted, 1000);
@@ -129,12 +127,46 @@ TEST_P(ExactLaw, FirstThreeTokens) {
   EXPECT_GT(control.statistic, 3 * control.limit);
 }
 
+class ExactLaw : public ::testing::TestWithParam<std::tuple<VerifyMode, int>> {};
+
+TEST_P(ExactLaw, FirstThreeTokens) {
+  const auto [mode, num_targets] = GetParam();
+  expect_exact_law(embedded_config(num_targets, 3), mode);
+}
+
 INSTANTIATE_TEST_SUITE_P(Rules,
                          ExactLaw,
                          ::testing::Combine(::testing::Values(VerifyMode::kStandard,
                                                               VerifyMode::kBlock,
                                                               VerifyMode::kCoupled),
                                             ::testing::Values(1, 2)));
+
+class ExactLawOtherTokenizer : public ::testing::TestWithParam<VerifyMode> {};
+
+// A draft with another tokenizer: it says every token differently and cannot propose some of the
+// law's.
+TEST_P(ExactLawOtherTokenizer, FirstThreeTokens) {
+  const OtherVocabulary other({.rename_every = 3, .rename_end = true, .num_extra_rows = 8});
+  const RunConfig config = other.config(1, 3);
+  const LoadedModel draft = load_draft(config, {1, true}, 1);
+  ModelProbe target(config, Role::kTarget);
+  const auto tokenizer = Tokenizer::load(model_folder("embedded", Role::kTarget));
+  int num_sayable = 0;
+  int num_others = 0;
+  for (const auto& [triple, prob] : exact_law(target, tokenizer->encode(kPrompt), 1.0)) {
+    for (int32_t token : triple)
+      ++(draft.vocabulary->draft_id(token) >= 0 ? num_sayable : num_others);
+  }
+  EXPECT_GT(num_sayable, 30);
+  EXPECT_GT(num_others, 10);
+  expect_exact_law(config, GetParam());
+}
+
+INSTANTIATE_TEST_SUITE_P(Rules,
+                         ExactLawOtherTokenizer,
+                         ::testing::Values(VerifyMode::kStandard,
+                                           VerifyMode::kBlock,
+                                           VerifyMode::kCoupled));
 
 }  // namespace
 }  // namespace outrider::test
