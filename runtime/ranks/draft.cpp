@@ -33,6 +33,8 @@ int32_t DraftWorker::num_missing(const Copy& copy) const {
 
 DraftWorker::DraftWorker(Transformer& model, const Options& options)
     : model_(model), options_(options) {
+  if (options_.vocabulary != nullptr)
+    target_logits_.assign(static_cast<size_t>(options_.target_vocab_size), kNeverProposed);
   for (int32_t block = model.options().num_blocks - 1; block >= 0; --block)
     free_blocks_.push_back(block);
 }
@@ -235,7 +237,6 @@ void DraftWorker::propose_next(uint64_t sequence_id, Copy& copy, const float* lo
 // arXiv 2502.05202, Algorithm 4). From here on penalties, filters, noise and the candidates sent
 // are those of the target's ids, and the rules are as exact as with any other draft.
 const float* DraftWorker::by_target_id(const float* logits) {
-  target_logits_.assign(static_cast<size_t>(options_.target_vocab_size), kNeverProposed);
   for (const VocabularyMap::Pair& pair : options_.vocabulary->pairs()) {
     if (pair.target_id >= options_.target_vocab_size) break;
     target_logits_[static_cast<size_t>(pair.target_id)] = logits[pair.draft_id];

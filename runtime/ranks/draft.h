@@ -76,7 +76,8 @@ class DraftWorker {
   std::map<uint64_t, Copy> copies_;
   std::vector<int32_t> free_blocks_;
   Batch batch_;
-  std::vector<float> target_logits_;  // [target vocabulary], one row of by_target_id()
+  std::vector<float> target_logits_;  // [target vocabulary] of by_target_id(); tokens without a
+                                      // partner never change
   uint64_t last_serial_ = 0;
   DraftReply reply_;
 };

@@ -17,6 +17,31 @@ def line(number, **body):
                      "temperature": 0.8, "return_token_ids": True, **body}}
 
 
+def changed_draft(parent, change, vocab_size=3072):
+    """A folder with the embedded draft, its tokenizer changed."""
+    embedded = os.path.join(os.path.dirname(__file__), "..", "..", "models", "embedded", "draft")
+    folder = tempfile.mkdtemp(dir=parent)
+    with open(os.path.join(embedded, "tokenizer.json")) as file:
+        tokenizer = json.load(file)
+    change(tokenizer)
+    with open(os.path.join(embedded, "config.json")) as file:
+        config = dict(json.load(file), vocab_size=vocab_size)
+    for name, value in (("tokenizer.json", tokenizer), ("config.json", config)):
+        with open(os.path.join(folder, name), "w") as file:
+            json.dump(value, file)
+    os.symlink(os.path.abspath(os.path.join(embedded, "model.safetensors")), os.path.join(folder, "model.safetensors"))
+    return folder
+
+
+def with_other_texts(tokenizer):
+    """Every seventh token of several characters gets a text the target has no token for."""
+    model = tokenizer["model"]
+    model["vocab"] = {f"~~{number}" if number % 7 == 0 and len(text) > 1 and number > 4 else text: number
+                      for text, number in model["vocab"].items()}
+    model["merges"] = [pair for pair in model["merges"]
+                       if all(text in model["vocab"] for text in (*pair, "".join(pair)))]
+
+
 class Batch(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
@@ -72,6 +97,25 @@ class Batch(unittest.TestCase):
         code, _, errors = self.batch(3, "--model", "embedded", "--numerics", "strict")
         self.assertEqual(code, 2, errors)
         self.assertIn("numerics strict is for 1, 2, 4 or 8 target ranks, not for 3", errors)
+
+    def test_a_draft_with_another_tokenizer(self):
+        draft = changed_draft(self.folder.name, with_other_texts)
+        pair = ["--model", "embedded", "--model-draft", draft]
+        self.write([line(number, return_token_origins=True) for number in range(6)]
+                   + [dict(line(9, temperature=0), custom_id="greedy")])
+        code, _, errors = self.batch(3, *pair)
+        self.assertEqual(code, 2, errors)
+        self.assertIn("id 266 is 'Ġs' in the target and '~~266' in the draft", errors)
+        self.assertIn("use_heterogeneous_vocab", errors)
+        code, _, errors = self.batch(2, "--model", "embedded")
+        self.assertEqual(code, 0, errors)
+        plain = {key: entry["response"]["body"]["choices"][0]["token_ids"] for key, entry in self.results().items()}
+        code, _, errors = self.batch(3, *pair, "--speculative-config.use-heterogeneous-vocab")
+        self.assertEqual(code, 0, errors)
+        drafted = {key: entry["response"]["body"]["choices"][0] for key, entry in self.results().items()}
+        self.assertEqual(plain, {key: choice["token_ids"] for key, choice in drafted.items()})
+        origins = [origin for choice in drafted.values() for origin in choice.get("token_origins", [])]
+        self.assertGreater(origins.count("accepted"), 10)
 
     def test_resume_answers_only_the_rest(self):
         self.write([line(number) for number in range(10)])
@@ -175,26 +219,14 @@ class Inspect(unittest.TestCase):
 
 
 class CheckPair(unittest.TestCase):
-    EMBEDDED = os.path.join(os.path.dirname(__file__), "..", "..", "models", "embedded", "draft")
-
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
 
     def tearDown(self):
         self.folder.cleanup()
 
-    def changed(self, change, vocab_size=3072):
-        """A folder with the embedded draft's tokenizer and config, changed; no weights."""
-        with open(os.path.join(self.EMBEDDED, "tokenizer.json")) as file:
-            tokenizer = json.load(file)
-        change(tokenizer)
-        with open(os.path.join(self.EMBEDDED, "config.json")) as file:
-            config = dict(json.load(file), vocab_size=vocab_size)
-        folder = tempfile.mkdtemp(dir=self.folder.name)
-        for name, value in (("tokenizer.json", tokenizer), ("config.json", config)):
-            with open(os.path.join(folder, name), "w") as file:
-                json.dump(value, file)
-        return folder
+    def changed(self, *arguments, **options):
+        return changed_draft(self.folder.name, *arguments, **options)
 
     def check(self, *arguments):
         code, out, errors = run([PROGRAM, "check-pair", *arguments])

@@ -111,6 +111,7 @@ TEST(DraftVocabulary, BlocksFollowTheModelThroughRollbacks) {
   const VocabularyMap& map = *translated.loaded.vocabulary;
   EXPECT_LT(map.pairs().size(), 2960u);
   EXPECT_GT(map.pairs().size(), 2800u);
+  EXPECT_GE(map.draft_id(0), 0) << "the end of text, under another name";
   std::vector<int32_t> unsayable;
   for (int32_t id = 0; id < 3072; ++id) {
     if (map.draft_id(id) < 0) unsayable.push_back(id);
@@ -293,6 +294,26 @@ TEST(DraftVocabulary, TheTextIsTheTargets) {
       }
     }
   }
+}
+
+// The same tokens, but a smaller embedding: the draft is told of the others by their text, and
+// nobody has to ask for it.
+TEST(DraftVocabulary, TooFewRowsAreNoObstacle) {
+  const OtherVocabulary other({.num_extra_rows = -1000});
+  RunConfig config = other.config(1, 4);
+  config.speculative.use_heterogeneous_vocab = false;
+  const LoadedModel loaded = load_draft(config, {1, true}, 1);
+  ASSERT_NE(loaded.vocabulary, nullptr);
+  EXPECT_EQ(loaded.vocabulary->pairs().size(), 2072u);
+  const std::vector<Outcome> off = run_asks(embedded_config(1, 0), asks(true));
+  const std::vector<Outcome> on = run_asks(config, asks(true));
+  int num_beyond = 0;
+  for (size_t i = 0; i < on.size(); ++i) {
+    EXPECT_EQ(on[i].tokens, off[i].tokens);
+    for (int32_t token : on[i].tokens) num_beyond += token >= 2072 ? 1 : 0;
+  }
+  EXPECT_GT(num_beyond, 5);
+  EXPECT_GT(acceptance(on), 0.2);
 }
 
 // The control: with the translation of another vocabulary the draft's words are noise, and hardly

@@ -31,9 +31,10 @@ void write_file(const std::filesystem::path& path, const std::string& bytes) {
 }
 
 // Old id -> new id.
-std::vector<int32_t> permutation(size_t size) {
+std::vector<int32_t> new_ids(size_t size, bool keep) {
   std::vector<int32_t> ids(size);
   std::iota(ids.begin(), ids.end(), 0);
+  if (keep) return ids;
   std::mt19937 random(1);
   for (size_t i = size - 1; i > 0; --i) std::swap(ids[i], ids[random() % (i + 1)]);
   return ids;
@@ -77,7 +78,7 @@ Json new_tokenizer(Json spec,
   return spec;
 }
 
-// The embedding's rows (the head is tied) in their new order, then rows of zeros.
+// The embedding's rows (the head is tied) in their new order, then rows of zeros, or fewer.
 std::string new_weights(const std::string& bytes,
                         const std::vector<int32_t>& new_id,
                         int num_extra_rows) {
@@ -94,14 +95,14 @@ std::string new_weights(const std::string& bytes,
     data.copy(rows.data() + static_cast<size_t>(new_id[id]) * row_bytes,
               row_bytes,
               begin + id * row_bytes);
-  const size_t num_more = row_bytes * static_cast<size_t>(num_extra_rows);
-  rows.append(num_more, '\0');
-  embedding["shape"][0] = new_id.size() + static_cast<size_t>(num_extra_rows);
+  const size_t num_rows = new_id.size() + static_cast<size_t>(num_extra_rows);
+  rows.resize(num_rows * row_bytes);
+  embedding["shape"][0] = num_rows;
   for (auto& [name, tensor] : header.items()) {
     if (name == "__metadata__") continue;
-    Json& offsets = tensor["data_offsets"];
-    if (offsets[0] >= end) offsets[0] = offsets[0].get<size_t>() + num_more;
-    if (offsets[1] >= end) offsets[1] = offsets[1].get<size_t>() + num_more;
+    for (Json& offset : tensor["data_offsets"]) {
+      if (offset >= end) offset = offset.get<size_t>() - end + begin + rows.size();
+    }
   }
   std::string text = header.dump();
   text.append((8 - text.size() % 8) % 8, ' ');
@@ -121,7 +122,8 @@ OtherVocabulary::OtherVocabulary(const Options& options) {
   const std::filesystem::path source = model_folder("embedded", Role::kDraft);
   const Json spec = Json::parse(read_file(source / "tokenizer.json"));
   const auto texts = new_texts(spec, options);
-  const std::vector<int32_t> new_id = permutation(spec["model"]["vocab"].size());
+  const std::vector<int32_t> new_id =
+      new_ids(spec["model"]["vocab"].size(), options.num_extra_rows < 0);
   write_file(folder_ / "tokenizer.json", new_tokenizer(spec, new_id, texts).dump());
   const std::string end = texts.at("<|endoftext|>");
   write_file(folder_ / "tokenizer_config.json",

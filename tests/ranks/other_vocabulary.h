@@ -15,7 +15,7 @@ class OtherVocabulary {
   struct Options {
     int rename_every = 0;  // every so many tokens of several characters get a text of their own
     bool rename_end = false;
-    int num_extra_rows = 0;
+    int num_extra_rows = 0;  // negative: the last rows are cut off, and no id changes
   };
   explicit OtherVocabulary(const Options& options);
   ~OtherVocabulary();
