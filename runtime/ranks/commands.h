@@ -17,6 +17,7 @@ struct CommandLine {
 int serve_command(const CommandLine& line);
 int batch_command(const CommandLine& line);
 int bench_command(const CommandLine& line);
+std::string bench_help();
 int check_pair_command(const CommandLine& line);
 int tokenize_command(const CommandLine& line);
 int render_command(const CommandLine& line);

@@ -5,14 +5,14 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
 
 #include "runtime/base/error.h"
-#include "runtime/ranks/signals.h"
+#include "runtime/ranks/bench_requests.h"
+#include "runtime/ranks/theory_formulas.h"
 
 namespace outrider {
 namespace {
@@ -20,29 +20,10 @@ namespace {
 using Json = nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
-constexpr const char* kOwnPrompts[] = {
-    "Once upon a time there was a king who had three sons.",
-    "It was late in the evening when the stranger knocked at the door.",
-    "The old woman went into the forest to gather wood, and",
-    "My dear Watson, said Holmes, you see but you do not observe.",
-    "The prince looked at the letter for a long time and said nothing.",
-    "There was once a poor miller who had a beautiful daughter.",
-    "The soldiers had been marching since the morning, and",
-    "In the garden stood a tree that bore golden apples.",
-};
-constexpr auto kSignalInterval = std::chrono::milliseconds(200);
-
-struct Answer {
-  std::vector<int32_t> tokens;
-  SpeculationStats stats;
-  double decode_s = 0;  // from the first token's event to the last
-  int num_decoded = 0;  // tokens in that time
-};
-
 struct Pass {
   double decode_s = 0;
   int64_t num_decoded = 0;
-  std::vector<Answer> answers;
+  std::vector<BenchAnswer> answers;
   double tokens_per_s() const {
     return decode_s > 0 ? static_cast<double>(num_decoded) / decode_s : 0;
   }
@@ -67,57 +48,12 @@ struct Summary {
   double draft_step_s = 0;
 };
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const size_t n = values.size();
-  return n == 0 ? 0 : n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
-}
-
-std::string prompt_of_line(const std::string& line, int number) {
-  if (line.empty() || line[0] != '{') return line;
-  const Json json = Json::parse(line, nullptr, false);
-  if (json.is_object() && json.contains("prompt") && json["prompt"].is_string())
-    return json["prompt"];
-  if (json.is_object() && json.contains("turns") && json["turns"].is_array() &&
-      !json["turns"].empty()) {
-    return json["turns"][0].get<std::string>();
-  }
-  throw Error(fmt::format("line {} of the prompts has neither \"prompt\" nor \"turns\"", number));
-}
-
-std::vector<std::string> read_prompts(const DecodeBenchOptions& options) {
-  std::vector<std::string> prompts;
-  if (options.prompts_file.empty()) {
-    prompts.assign(std::begin(kOwnPrompts), std::end(kOwnPrompts));
-  } else {
-    std::ifstream file(options.prompts_file);
-    if (!file) throw Error(fmt::format("cannot read prompts from {}", options.prompts_file));
-    std::string line;
-    for (int number = 1; std::getline(file, line); ++number) {
-      if (!line.empty()) prompts.push_back(prompt_of_line(line, number));
-    }
-  }
-  if (prompts.empty()) throw Error("there are no prompts");
-  if (static_cast<int32_t>(prompts.size()) > options.num_prompts) {
-    prompts.resize(static_cast<size_t>(options.num_prompts));
-  }
-  return prompts;
-}
-
 Request make_request(const FrontEndContext& context,
                      const DecodeBenchOptions& options,
                      const std::string& prompt,
                      bool speculate) {
-  Request request;
-  request.id = context.engine.next_request_id();
-  request.prompt = context.tokenizer->encode(prompt);
-  const auto room = context.engine.info().max_model_len - options.max_tokens;
-  if (room < 1)
-    throw Error(fmt::format("max_tokens {} leaves no room for a prompt", options.max_tokens));
-  if (static_cast<int32_t>(request.prompt.size()) > room)
-    request.prompt.resize(static_cast<size_t>(room));
+  Request request = bench_request(context, prompt, options.max_tokens);
   request.params.temperature = static_cast<float>(options.temperature);
-  request.params.max_tokens = options.max_tokens;
   request.params.max_draft_len = speculate ? -1 : 0;
   if (!options.seed.empty()) {
     request.params.seed = std::strtoull(options.seed.c_str(), nullptr, 10);
@@ -126,27 +62,7 @@ Request make_request(const FrontEndContext& context,
     std::random_device device;
     request.params.noise_seed = (static_cast<uint64_t>(device()) << 32) | device();
   }
-  request.stream = std::make_shared<ResultStream>();
   return request;
-}
-
-Answer collect(ResultStream& stream) {
-  Answer answer;
-  std::optional<Clock::time_point> first;
-  while (true) {
-    auto event = stream.wait_next(kSignalInterval);
-    if (wait_stop_signal(std::chrono::milliseconds(0))) throw Error("stopped by a signal");
-    if (!event) continue;
-    const auto now = Clock::now();
-    if (first) answer.num_decoded += static_cast<int>(event->tokens.size());
-    if (!first && !event->tokens.empty()) first = now;
-    answer.tokens.insert(answer.tokens.end(), event->tokens.begin(), event->tokens.end());
-    if (event->finish_reason == FinishReason::kNone) continue;
-    if (!event->error.empty()) throw Error(event->error);
-    if (first) answer.decode_s = std::chrono::duration<double>(now - *first).count();
-    answer.stats = event->stats;
-    return answer;
-  }
 }
 
 Pass run_pass(const FrontEndContext& context,
@@ -162,11 +78,10 @@ Pass run_pass(const FrontEndContext& context,
     for (size_t i = begin; i < end; ++i) {
       Request request = make_request(context, options, prompts[i], speculate);
       streams.push_back(request.stream);
-      const AdmissionResult result = context.engine.submit(std::move(request));
-      if (result.admission != Admission::kAccepted) throw Error(result.reason);
+      submit_bench_request(context, std::move(request));
     }
     for (const auto& stream : streams) {
-      pass.answers.push_back(collect(*stream));
+      pass.answers.push_back(collect_bench_answer(*stream));
       pass.num_decoded += pass.answers.back().num_decoded;
       // One at a time: the decode part alone. Together: the wave's wall clock, since decodes
       // overlap.
@@ -308,14 +223,9 @@ void write_json(const FrontEndContext& context,
 
 }  // namespace
 
-double predicted_speedup(double alpha, double cost_ratio, int draft_len) {
-  const double tokens =
-      alpha >= 1 ? draft_len + 1 : (1 - std::pow(alpha, draft_len + 1)) / (1 - alpha);
-  return tokens / (draft_len * cost_ratio + 1);
-}
-
 int run_decode_bench(const FrontEndContext& context, const DecodeBenchOptions& options) {
-  const std::vector<std::string> prompts = read_prompts(options);
+  const std::vector<std::string> prompts =
+      read_bench_prompts(options.prompts_file, options.num_prompts);
   Summary summary;
   run_pass(context, options, {prompts[0]}, false);  // warm-up
   run_pass(context, options, {prompts[0]}, true);

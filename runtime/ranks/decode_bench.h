@@ -21,10 +21,6 @@ struct DecodeBenchOptions {
   std::string json_file;
 };
 
-// (1 - alpha^(K+1)) / ((1 - alpha) (K c + 1)): tokens per round over the round's cost in target
-// steps.
-double predicted_speedup(double alpha, double cost_ratio, int draft_len);
-
 int run_decode_bench(const FrontEndContext& context, const DecodeBenchOptions& options);
 
 }  // namespace outrider

@@ -4,11 +4,11 @@
 
 #include <atomic>
 
+#include "runtime/ranks/model_probe.h"
 #include "runtime/ranks/roll_call.h"
 #include "runtime/ranks/round_wire.h"
 #include "runtime/ranks/target.h"
 #include "tests/ranks/engine_harness.h"
-#include "tests/ranks/model_probe.h"
 
 namespace outrider::test {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "runtime/base/error.h"
 #include "runtime/ranks/draft.h"
+#include "runtime/ranks/model_probe.h"
 #include "tests/ranks/engine_harness.h"
-#include "tests/ranks/model_probe.h"
 #include "tests/ranks/other_vocabulary.h"
 
 namespace outrider::test {

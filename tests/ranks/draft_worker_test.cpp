@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "runtime/ranks/draft.h"
+#include "runtime/ranks/model_probe.h"
 #include "tests/ranks/engine_harness.h"
-#include "tests/ranks/model_probe.h"
 
 namespace outrider::test {
 namespace {

@@ -8,9 +8,9 @@
 #include <cmath>
 #include <map>
 
+#include "runtime/ranks/model_probe.h"
 #include "scheduler/exactness/chi_square.h"
 #include "tests/ranks/engine_harness.h"
-#include "tests/ranks/model_probe.h"
 #include "tests/ranks/other_vocabulary.h"
 
 namespace outrider::test {

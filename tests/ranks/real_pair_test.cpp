@@ -6,8 +6,8 @@
 #include <fstream>
 
 #include "runtime/ranks/model_loader.h"
+#include "runtime/ranks/model_probe.h"
 #include "tests/ranks/engine_harness.h"
-#include "tests/ranks/model_probe.h"
 
 namespace outrider::test {
 namespace {

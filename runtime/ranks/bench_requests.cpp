@@ -1,0 +1,120 @@
+// See bench_requests.h.
+#include "runtime/ranks/bench_requests.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "runtime/base/error.h"
+#include "runtime/ranks/signals.h"
+
+namespace outrider {
+namespace {
+
+using Json = nlohmann::json;
+using Clock = std::chrono::steady_clock;
+
+constexpr const char* kOwnPrompts[] = {
+    "Once upon a time there was a king who had three sons.",
+    "It was late in the evening when the stranger knocked at the door.",
+    "The old woman went into the forest to gather wood, and",
+    "My dear Watson, said Holmes, you see but you do not observe.",
+    "The prince looked at the letter for a long time and said nothing.",
+    "There was once a poor miller who had a beautiful daughter.",
+    "The soldiers had been marching since the morning, and",
+    "In the garden stood a tree that bore golden apples.",
+};
+constexpr auto kSignalInterval = std::chrono::milliseconds(200);
+
+std::string prompt_of_line(const std::string& line, int number) {
+  if (line.empty() || line[0] != '{') return line;
+  const Json json = Json::parse(line, nullptr, false);
+  if (json.is_object() && json.contains("prompt") && json["prompt"].is_string())
+    return json["prompt"];
+  if (json.is_object() && json.contains("turns") && json["turns"].is_array() &&
+      !json["turns"].empty()) {
+    return json["turns"][0].get<std::string>();
+  }
+  throw Error(fmt::format("line {} of the prompts has neither \"prompt\" nor \"turns\"", number));
+}
+
+// What this event's round did, from the counters before and after it.
+void note_round(const SpeculationStats& stats, BenchAnswer* answer) {
+  const BenchRound round = {stats.num_draft_tokens - answer->stats.num_draft_tokens,
+                            stats.num_accepted_tokens - answer->stats.num_accepted_tokens};
+  if (round.draft_len > 0) answer->rounds.push_back(round);
+  answer->stats = stats;
+}
+
+}  // namespace
+
+std::vector<std::string> read_bench_prompts(const std::string& file_name, int32_t num_prompts) {
+  std::vector<std::string> prompts;
+  if (file_name.empty()) {
+    prompts.assign(std::begin(kOwnPrompts), std::end(kOwnPrompts));
+  } else {
+    std::ifstream file(file_name);
+    if (!file) throw Error(fmt::format("cannot read prompts from {}", file_name));
+    std::string line;
+    for (int number = 1; std::getline(file, line); ++number) {
+      if (!line.empty()) prompts.push_back(prompt_of_line(line, number));
+    }
+  }
+  if (prompts.empty()) throw Error("there are no prompts");
+  if (static_cast<int32_t>(prompts.size()) > num_prompts) {
+    prompts.resize(static_cast<size_t>(num_prompts));
+  }
+  return prompts;
+}
+
+Request bench_request(const FrontEndContext& context,
+                      const std::string& prompt,
+                      int32_t max_tokens) {
+  Request request;
+  request.id = context.engine.next_request_id();
+  request.prompt = context.tokenizer->encode(prompt);
+  const auto room = context.engine.info().max_model_len - max_tokens;
+  if (room < 1) throw Error(fmt::format("max_tokens {} leaves no room for a prompt", max_tokens));
+  if (static_cast<int32_t>(request.prompt.size()) > room)
+    request.prompt.resize(static_cast<size_t>(room));
+  request.params.max_tokens = max_tokens;
+  request.stream = std::make_shared<ResultStream>();
+  return request;
+}
+
+void submit_bench_request(const FrontEndContext& context, Request request) {
+  const AdmissionResult result = context.engine.submit(std::move(request));
+  if (result.admission != Admission::kAccepted) throw Error(result.reason);
+}
+
+BenchAnswer collect_bench_answer(ResultStream& stream) {
+  BenchAnswer answer;
+  std::optional<Clock::time_point> first;
+  while (true) {
+    auto event = stream.wait_next(kSignalInterval);
+    if (wait_stop_signal(std::chrono::milliseconds(0))) throw Error("stopped by a signal");
+    if (!event) continue;
+    const auto now = Clock::now();
+    if (first) answer.num_decoded += static_cast<int>(event->tokens.size());
+    if (!first && !event->tokens.empty()) first = now;
+    answer.tokens.insert(answer.tokens.end(), event->tokens.begin(), event->tokens.end());
+    answer.origins.insert(answer.origins.end(), event->origins.begin(), event->origins.end());
+    note_round(event->stats, &answer);
+    if (event->finish_reason == FinishReason::kNone) continue;
+    if (!event->error.empty()) throw Error(event->error);
+    if (first) answer.decode_s = std::chrono::duration<double>(now - *first).count();
+    return answer;
+  }
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t n = values.size();
+  return n == 0 ? 0 : n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
+}
+
+}  // namespace outrider

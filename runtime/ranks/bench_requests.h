@@ -1,0 +1,47 @@
+// What the benchmarks that run a job have in common: prompts, and requests whose rounds are
+// watched. Front ends on rank 0; any one thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/ranks/job.h"
+
+namespace outrider {
+
+// The first num_prompts of a text file of one prompt a line, or JSON lines with "prompt" or
+// "turns"; without a file a few of our own. Throws Error when there are none.
+std::vector<std::string> read_bench_prompts(const std::string& file, int32_t num_prompts);
+
+// A request with its stream, id and prompt; the prompt is cut so that max_tokens have room. The
+// caller fills in the other parameters.
+Request bench_request(const FrontEndContext& context,
+                      const std::string& prompt,
+                      int32_t max_tokens);
+
+// Throws Error when the engine does not take it.
+void submit_bench_request(const FrontEndContext& context, Request request);
+
+// A round that had draft tokens.
+struct BenchRound {
+  int32_t draft_len = 0;
+  int32_t num_accepted = 0;
+};
+
+struct BenchAnswer {
+  std::vector<int32_t> tokens;
+  std::vector<TokenOrigin> origins;  // one per token
+  std::vector<BenchRound> rounds;
+  SpeculationStats stats;
+  double decode_s = 0;  // from the first token's event to the last
+  int num_decoded = 0;  // tokens in that time
+};
+
+// Waits for the whole answer. Throws Error when the request failed or a signal wants us to stop.
+BenchAnswer collect_bench_answer(ResultStream& stream);
+
+// 0 of nothing.
+double median(std::vector<double> values);
+
+}  // namespace outrider
