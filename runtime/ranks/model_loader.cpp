@@ -35,25 +35,48 @@ std::filesystem::path embedded_folder(const std::string& name) {
       "models/embedded");
 }
 
+// What can be known of a pair without weights.
+struct Pair {
+  std::shared_ptr<const Tokenizer> target;
+  std::shared_ptr<const Tokenizer> draft;
+  ModelConfig target_config;
+  ModelConfig draft_config;
+};
+
+Pair load_pair(const std::string& target, const std::string& draft) {
+  for (const std::string& name : {target, draft}) {
+    if (is_synthetic(name))
+      throw Error(fmt::format("'{}' is synthetic: it has no tokenizer", name));
+  }
+  const auto target_folder = model_folder(target, Role::kTarget);
+  const auto draft_folder = model_folder(draft, Role::kDraft);
+  return {Tokenizer::load(target_folder),
+          Tokenizer::load(draft_folder),
+          load_model_config(target_folder),
+          load_model_config(draft_folder)};
+}
+
+VocabularyMatch match(const Pair& pair) {
+  return match_vocabularies(pair.target, pair.target_config, pair.draft, pair.draft_config);
+}
+
 // How the draft says the target's tokens; null when it has the same ids. Padding rows are no
 // difference, but a draft with too few rows for the target's tokens is told of those by their text.
 std::shared_ptr<const VocabularyMap> draft_vocabulary(const RunConfig& config) {
   const std::string& draft_name = config.speculative.model;
   if (is_synthetic(config.model) || is_synthetic(draft_name)) return nullptr;
-  const VocabularyMatch match = match_pair(config.model, draft_name);
-  if (match.usable_directly() && match.draft_embeds_all) return nullptr;
-  const bool may_translate = match.usable_directly() || config.speculative.use_heterogeneous_vocab;
-  if (!may_translate || match.num_translatable == 0)
+  const Pair pair = load_pair(config.model, draft_name);
+  const VocabularyMatch found = match(pair);
+  if (found.usable_directly() && found.draft_embeds_all) return nullptr;
+  const bool may_translate = found.usable_directly() || config.speculative.use_heterogeneous_vocab;
+  if (!may_translate || found.num_translatable == 0)
     throw Error(fmt::format(
-        "draft '{}' cannot serve target '{}': {}", draft_name, config.model, describe(match)));
-  if (!match.usable_directly())
-    log_info("the draft has another tokenizer: {} of the target's {} tokens can be drafted",
-             match.num_translatable,
-             match.num_target_tokens);
-  return std::make_shared<VocabularyMap>(Tokenizer::load(model_folder(config.model, Role::kTarget)),
-                                         match.num_target_rows,
-                                         Tokenizer::load(model_folder(draft_name, Role::kDraft)),
-                                         match.num_draft_rows);
+        "draft '{}' cannot serve target '{}': {}", draft_name, config.model, describe(found)));
+  log_info("the draft is translated: {} of the target's {} tokens can be drafted",
+           found.num_translatable,
+           found.num_target_tokens);
+  return std::make_shared<VocabularyMap>(
+      pair.target, found.num_target_rows, pair.draft, found.num_draft_rows);
 }
 
 // Logs at most one line a few seconds while a large model loads.
@@ -101,16 +124,7 @@ ModelConfig model_config_of(const std::string& name, Role role) {
 }
 
 VocabularyMatch match_pair(const std::string& target, const std::string& draft) {
-  for (const std::string& name : {target, draft}) {
-    if (is_synthetic(name))
-      throw Error(fmt::format("'{}' is synthetic: it has no tokenizer", name));
-  }
-  const auto target_folder = model_folder(target, Role::kTarget);
-  const auto draft_folder = model_folder(draft, Role::kDraft);
-  return match_vocabularies(Tokenizer::load(target_folder),
-                            load_model_config(target_folder),
-                            Tokenizer::load(draft_folder),
-                            load_model_config(draft_folder));
+  return match(load_pair(target, draft));
 }
 
 EngineSizes engine_sizes(const RunConfig& config,
@@ -182,8 +196,11 @@ LoadedModel load_draft(const RunConfig& config, const RankLayout& layout, int nu
   const ModelConfig target_config = model_config_of(config.model, Role::kTarget);
   const ModelConfig model_config = model_config_of(name, Role::kDraft);
   const EngineSizes sizes = engine_sizes(config, target_config, layout);
+  // A text has more tokens in a vocabulary that knows fewer of its words.
+  const int32_t num_blocks =
+      vocabulary == nullptr ? sizes.num_blocks : std::min(sizes.num_blocks, INT32_MAX / 2) * 2;
   const TransformerOptions options{.block_size = config.block_size,
-                                   .num_blocks = sizes.num_blocks,
+                                   .num_blocks = num_blocks,
                                    .max_rows = sizes.max_rows,
                                    .max_logit_rows = config.max_num_seqs};
   const ModelShard shard = shard_model(model_config, 0, 1);

@@ -191,6 +191,20 @@ TEST(DraftVocabulary, NothingNewToReadIsAnsweredToo) {
   EXPECT_EQ(third[0].base_len, 2);
 }
 
+// So is a sequence opened anew that the draft has wholly in its KV.
+TEST(DraftVocabulary, OpenedAnewWithNothingNewIsAnswered) {
+  Worker direct(embedded_config(1, 4));
+  const std::vector<int32_t> prompt = encode("The king said");
+  const auto length = static_cast<int32_t>(prompt.size());
+  DraftRequest request;
+  request.opens.push_back({1, greedy(100), prompt});
+  EXPECT_TRUE(direct.answer(request).empty()) << "read ahead";
+  request.commits.push_back({1, 0, length, {}, 3});
+  const auto blocks = direct.answer(request);
+  ASSERT_EQ(blocks.size(), 1u);
+  EXPECT_EQ(blocks[0].tokens.size(), 3u);
+}
+
 // When everything sayable is masked, nothing is proposed.
 TEST(DraftVocabulary, NeverProposesWhatItCannotSay) {
   const OtherVocabulary other(kOther);
@@ -294,6 +308,36 @@ TEST(DraftVocabulary, TheTextIsTheTargets) {
       }
     }
   }
+}
+
+// Sequences are preempted and prompts cut into chunks: the draft is told less regularly, and its KV
+// memory is as short.
+TEST(DraftVocabulary, PreemptionAndChunkedPrefill) {
+  const OtherVocabulary other(kOther);
+  std::vector<Ask> list = asks(true);
+  for (Ask& ask : list) ask.params.max_tokens = 120;
+  const std::vector<Outcome> off = run_asks(embedded_config(1, 0), list);
+  RunConfig config = other.config(1, 4);
+  config.max_model_len = 192;
+  config.block_size = 4;
+  config.max_num_batched_tokens = 16;
+  const ModelConfig model = model_config_of("embedded", Role::kTarget);
+  config.kv_cache_memory_bytes =
+      75 * static_cast<int64_t>(Transformer::kv_bytes_per_block(
+               model, shard_model(model, 0, 1), config.block_size));  // 300 tokens for 6 x 140
+  double num_preemptions = 0;
+  std::vector<Outcome> on;
+  run_engine(config, [&](const FrontEndContext& context) {
+    std::vector<std::shared_ptr<ResultStream>> streams;
+    for (const Ask& ask : list)
+      streams.push_back(submit(context.engine, context.tokenizer->encode(ask.prompt), ask.params));
+    for (const auto& stream : streams) on.push_back(collect(*stream));
+    num_preemptions = context.metrics.num_preemptions.value();
+  });
+  ASSERT_EQ(on.size(), off.size());
+  for (size_t i = 0; i < on.size(); ++i) EXPECT_EQ(on[i].tokens, off[i].tokens);
+  EXPECT_GT(num_preemptions, 0);
+  EXPECT_GT(acceptance(on), 0.2);
 }
 
 // The same tokens, but a smaller embedding: the draft is told of the others by their text, and
