@@ -57,6 +57,7 @@ ProcessedRows::ProcessedRows(const ProcessorInput& input, const VocabShard& shar
       logits_(input.logits),
       row_stride_(input.row_stride),
       inverse_temperature_(is_greedy(*input.params) ? 1.0f : 1.0f / input.params->temperature) {
+  collect_allowed(input);
   collect_indices(input);
   if (index_.empty()) return;
   collect_states(input);
@@ -118,6 +119,29 @@ void ProcessedRows::collect_states(const ProcessorInput& input) {
   }
 }
 
+void ProcessedRows::collect_allowed(const ProcessorInput& input) {
+  std::shared_ptr<const TokenMask> made;
+  const TokenMask* mask = input.mask;
+  if (mask == nullptr) {
+    made = make_token_mask(params_);
+    mask = made.get();
+  }
+  if (mask == nullptr) return;
+  std::vector<int32_t> drafted;
+  for (const DraftToken& draft : input.draft) drafted.push_back(draft.token);
+  const size_t num_words = AllowedBits::num_words(shard_);
+  allowed_.assign(static_cast<size_t>(input.num_rows) * num_words, ~uint64_t{0});
+  for (int32_t row = 0; row < input.num_rows; ++row) {
+    const size_t first_word = static_cast<size_t>(row) * num_words;
+    AllowedBits allowed(shard_, std::span(allowed_).subspan(first_word, num_words));
+    mask->restrict_next(
+        {.committed = input.tokens,
+         .num_prompt_tokens = input.num_prompt_tokens,
+         .drafted = std::span(drafted).first(static_cast<size_t>(input.first_row + row))},
+        allowed);
+  }
+}
+
 void ProcessedRows::count_output(int32_t token) {
   if (TokenState* state = state_of(token)) {
     state->seen = true;
@@ -156,6 +180,10 @@ RowView ProcessedRows::row(int32_t index) const {
   view.edit_index = index_;
   if (!index_.empty()) {
     view.edit_value = std::span(values_).subspan(at * index_.size(), index_.size());
+  }
+  if (!allowed_.empty()) {
+    const size_t num_words = AllowedBits::num_words(shard_);
+    view.allowed = std::span(allowed_).subspan(at * num_words, num_words);
   }
   view.inverse_temperature = inverse_temperature_;
   return view;

@@ -1,7 +1,8 @@
 // What a request's parameters change in its logits before the temperature: logit_bias, then the
-// min_tokens mask, then repetition, frequency and presence penalties (vLLM's order). Only the few
-// changed values of this shard are kept, by index; see row_view.h. Built per sequence and round by
-// verify() and propose(), alike on all ranks.
+// min_tokens mask, then repetition, frequency and presence penalties (vLLM's order), and the token
+// mask, which is last here and first there: what it forbids nothing brings back. Of the others only
+// the few changed values of this shard are kept, by index; see row_view.h. Built per sequence and
+// round by verify() and propose(), alike on all ranks.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +12,7 @@
 #include "scheduler/round.h"
 #include "scheduler/row_view.h"
 #include "scheduler/shard_exchange.h"
+#include "scheduler/token_mask.h"
 
 namespace outrider {
 
@@ -23,6 +25,7 @@ struct ProcessorInput {
   int32_t num_rows = 0;
   const float* logits = nullptr;  // [num_rows, row_stride]
   int32_t row_stride = 0;
+  const TokenMask* mask = nullptr;  // null: made from params, which costs its construction
 };
 
 class ProcessedRows {
@@ -41,6 +44,7 @@ class ProcessedRows {
   };
   void collect_indices(const ProcessorInput& input);
   void collect_states(const ProcessorInput& input);
+  void collect_allowed(const ProcessorInput& input);
   void count_output(int32_t token);
   float processed(float raw, const TokenState& state, bool mask_stops) const;
   TokenState* state_of(int32_t token);
@@ -53,6 +57,7 @@ class ProcessedRows {
   std::vector<int32_t> index_;      // ascending, into this shard's logits
   std::vector<TokenState> states_;  // one per index
   std::vector<float> values_;       // [num_rows, index_.size()]
+  std::vector<uint64_t> allowed_;   // [num_rows, AllowedBits::num_words()], empty without a mask
 };
 
 // Whether the temperature means "take the most likely token". Below 1e-5 the division would drown

@@ -17,22 +17,48 @@ NoiseKey noise_for(const DraftInput& input, Stream stream) {
   return {input.params->noise_seed, position, stream, input.round};
 }
 
-int32_t coupled_choice(const DraftInput& input, const RowView& row, float max) {
+struct KeptRow {
+  RowView view;
+  float cut = kMasked;
+};
+
+// By the target's own filters.
+KeptRow truncated(const DraftInput& input, const RowView& row, float max) {
   SoloExchange solo;
-  const VocabShard whole{0, row.size, row.size};
-  TruncationRow truncation{row, input.params, max, kMasked};
-  truncate(std::span(&truncation, 1), whole, solo);
-  return key_token(draw_key(row, truncation.cut, noise_for(input, Stream::kCoupled)));
+  TruncationRow truncation{.view = row, .params = input.params, .max = max};
+  truncate(std::span(&truncation, 1), {0, row.size, row.size}, solo);
+  KeptRow kept{row, truncation.cut};
+  kept.view.ceiling = truncation.ceiling;
+  return kept;
+}
+
+int32_t coupled_choice(const DraftInput& input, const RowView& row, float max) {
+  const KeptRow kept = truncated(input, row, max);
+  return key_token(draw_key(kept.view, kept.cut, noise_for(input, Stream::kCoupled)));
+}
+
+std::vector<WeightedToken> likeliest(const KeptRow& kept, int32_t n) {
+  std::vector<WeightedToken> best;
+  float top = kMasked;
+  for (uint64_t key : top_keys(kept.view, n)) {
+    const float scaled = key_score(key);
+    if (scaled < kept.cut) break;
+    if (best.empty()) top = scaled;
+    best.push_back(
+        {key_token(key), exact_exp(static_cast<double>(scaled) - static_cast<double>(top))});
+  }
+  return best;
 }
 
 DraftToken sampled_choice(const DraftInput& input, const RowView& row, float max) {
   const int32_t n = std::clamp(input.num_candidates, 1, kMaxDraftCandidates);
   std::vector<WeightedToken> best;
-  for (uint64_t key : top_keys(row, n)) {
-    const float scaled = key_score(key);
-    const double below_max = static_cast<double>(scaled) - static_cast<double>(max);
-    best.push_back({key_token(key), exact_exp(below_max)});
+  if (input.params->typical_p < 1.0f) {  // needs the whole row, so all filters do without guesses
+    best = likeliest(truncated(input, row, max), n);
+    apply_filters(SamplingParams{}, 0.0, best);
+    return draw_candidate(best, noise_for(input, Stream::kDraft));
   }
+  best = likeliest({row, kMasked}, n);
   const bool needs_mass = input.params->top_p < 1.0f;
   const uint64_t mass = needs_mass ? row_mass(row, max, kMasked) : 0;
   apply_filters(*input.params, static_cast<double>(mass) / kWeightOne, best);
@@ -54,7 +80,8 @@ DraftToken propose(const DraftInput& input) {
                                  .first_row = static_cast<int32_t>(input.drafted.size()),
                                  .num_rows = 1,
                                  .logits = input.logits,
-                                 .row_stride = size},
+                                 .row_stride = size,
+                                 .mask = input.mask},
                                 whole);
   const RowView row = processed.row(0);
   const RowScan scan = scan_row(row);

@@ -28,10 +28,13 @@ struct SamplingParams {
   float top_p = 1.0f;               // (0, 1]
   int32_t top_k = 0;                // 0 = off
   float min_p = 0.0f;               // [0, 1]
+  float typical_p = 1.0f;           // (0, 1]; after the other filters
   float repetition_penalty = 1.0f;  // > 0; over prompt and output (Hugging Face's rule)
   float presence_penalty = 0.0f;    // over the output (OpenAI's rule)
   float frequency_penalty = 0.0f;
   std::vector<std::pair<int32_t, float>> logit_bias;  // by token id, ascending, no duplicates
+  std::vector<int32_t> allowed_token_ids;       // nothing else may come out; ascending, empty = off
+  std::vector<std::vector<int32_t>> bad_words;  // token sequences that may not be completed
   std::optional<uint64_t> seed;  // given by the user; noise_seed is what the draws use
   uint64_t noise_seed = 0;       // = seed (mixed with the choice index), or drawn by the front end
   int32_t max_tokens = 16;

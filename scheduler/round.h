@@ -69,6 +69,7 @@ struct SequenceDecision {
   int32_t next_token =
       -1;               // correction, bonus or plain sample; -1 when the sequence did not sample
   bool failed = false;  // NaN or infinity in this sequence's logits; nothing was committed
+  bool no_token_allowed = false;        // failed for this reason instead: masks forbade every token
   std::vector<TokenLogprobs> logprobs;  // num_accepted + 1, when asked for
   std::vector<TokenLogprobs>
       prompt_logprobs;  // of the prompt tokens after each scored row, when asked for

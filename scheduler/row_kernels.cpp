@@ -48,6 +48,17 @@ OUTRIDER_INLINE uint64_t mass_body(const float* values, int32_t count, const Wei
   return mass;
 }
 
+OUTRIDER_INLINE uint64_t moment_body(const float* values, int32_t count, const WeightScale& scale) {
+  const WeightScale local = scale;
+  uint64_t moment = 0;
+  for (int32_t i = 0; i < count; ++i) {
+    const float scaled = exact_mul(values[i], local.inverse_temperature);
+    const uint64_t term = fixed_moment(static_cast<double>(scaled) - local.max);
+    moment += scaled >= local.cut ? term : 0;
+  }
+  return moment;
+}
+
 OUTRIDER_INLINE void weights_body(const float* values,
                                   int32_t count,
                                   const WeightScale& scale,
@@ -63,12 +74,16 @@ OUTRIDER_INLINE void weights_body(const float* values,
   ATTRIBUTE uint64_t mass_##SUFFIX(const float* values, int32_t count, const WeightScale& scale) { \
     return mass_body(values, count, scale);                                                        \
   }                                                                                                \
+  ATTRIBUTE uint64_t moment_##SUFFIX(                                                              \
+      const float* values, int32_t count, const WeightScale& scale) {                              \
+    return moment_body(values, count, scale);                                                      \
+  }                                                                                                \
   ATTRIBUTE void weights_##SUFFIX(                                                                 \
       const float* values, int32_t count, const WeightScale& scale, uint64_t* out) {               \
     weights_body(values, count, scale, out);                                                       \
   }                                                                                                \
   constexpr RowKernels k_##SUFFIX {                                                                \
-#SUFFIX, range_##SUFFIX, mass_##SUFFIX, weights_##SUFFIX, row_noise_##SUFFIX                   \
+#SUFFIX, range_##SUFFIX, mass_##SUFFIX, moment_##SUFFIX, weights_##SUFFIX, row_noise_##SUFFIX  \
   }
 
 OUTRIDER_KERNEL_SET(plain, );

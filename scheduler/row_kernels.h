@@ -33,6 +33,8 @@ struct RowKernels {
   const char* name;
   TileRange (*range)(const float* values, int32_t count);
   uint64_t (*mass)(const float* values, int32_t count, const WeightScale& scale);
+  // Sum of fixed_moment(value * inverse_temperature - max) over the same values.
+  uint64_t (*moment)(const float* values, int32_t count, const WeightScale& scale);
   void (*weights)(const float* values, int32_t count, const WeightScale& scale, uint64_t* out);
   // Philox bits of blocks first_block .. first_block + num_blocks, four per block; returns the
   // largest.

@@ -1,9 +1,10 @@
 // One row of logits of one shard as sampling sees it: the raw values, a short sorted list of
-// changed ones (bias, masks, penalties), and the temperature. The raw row is never copied; a tile
-// is, when something in it changed.
+// changed ones (bias, penalties, stop tokens), the token mask's bits, the ceiling that typical_p
+// sets, and the temperature. The raw row is never copied; a tile is, when something in it changed.
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <limits>
 #include <span>
@@ -13,6 +14,7 @@
 namespace outrider {
 
 inline constexpr float kMasked = -std::numeric_limits<float>::infinity();
+inline constexpr float kNoCeiling = std::numeric_limits<float>::infinity();
 
 struct RowView {
   const float* logits = nullptr;  // [size], raw
@@ -20,15 +22,52 @@ struct RowView {
   int32_t first_token = 0;              // token id of logits[0]
   std::span<const int32_t> edit_index;  // ascending indices into logits
   std::span<const float> edit_value;    // their processed values
+  std::span<const uint64_t> allowed;    // one bit per logit, or empty: all are allowed
   float inverse_temperature = 1.0f;
+  float ceiling = kNoCeiling;  // scaled values above it are masked
 
   // The processed value divided by the temperature. O(log edits).
   float scaled(int32_t index) const {
+    if (!is_allowed(index)) return kMasked;
     const auto found = std::lower_bound(edit_index.begin(), edit_index.end(), index);
     const bool edited = found != edit_index.end() && *found == index;
     const float value =
         edited ? edit_value[static_cast<size_t>(found - edit_index.begin())] : logits[index];
-    return exact_mul(value, inverse_temperature);
+    const float result = exact_mul(value, inverse_temperature);
+    return result > ceiling ? kMasked : result;
+  }
+
+  bool is_allowed(int32_t index) const {
+    if (allowed.empty()) return true;
+    const auto at = static_cast<uint32_t>(index);
+    return (allowed[at / 64] >> (at % 64) & 1) != 0;
+  }
+
+  // Whether the mask or the ceiling touches the tile, whose values are edited already.
+  bool is_cut(int32_t begin, int32_t count, const float* values) const {
+    for (int32_t i = 0; !allowed.empty() && i < count; i += 64) {
+      if (forbidden_in_word(begin + i, count - i) != 0) return true;
+    }
+    return ceiling < kNoCeiling &&
+           exact_mul(row_kernels().range(values, count).max, inverse_temperature) > ceiling;
+  }
+
+  void cut_tile(int32_t begin, int32_t count, float* values) const {
+    for (int32_t i = 0; !allowed.empty() && i < count; i += 64) {
+      for (uint64_t left = forbidden_in_word(begin + i, count - i); left != 0; left &= left - 1) {
+        values[i + std::countr_zero(left)] = kMasked;
+      }
+    }
+    for (int32_t i = 0; ceiling < kNoCeiling && i < count; ++i) {
+      values[i] = exact_mul(values[i], inverse_temperature) > ceiling ? kMasked : values[i];
+    }
+  }
+
+ private:
+  // Of up to `count` tokens from `first`, a multiple of 64.
+  uint64_t forbidden_in_word(int32_t first, int32_t count) const {
+    const uint64_t forbidden = ~allowed[static_cast<size_t>(first) / 64];
+    return count >= 64 ? forbidden : forbidden & ((uint64_t{1} << count) - 1);
   }
 };
 
@@ -46,6 +85,11 @@ void for_each_tile(const RowView& row, Visit&& visit) {
       for (; next < row.edit_index.size() && row.edit_index[next] < begin + count; ++next) {
         patched[row.edit_index[next] - begin] = row.edit_value[next];
       }
+      values = patched;
+    }
+    if (row.is_cut(begin, count, values)) {
+      if (values != patched) std::copy_n(values, count, patched);
+      row.cut_tile(begin, count, patched);
       values = patched;
     }
     visit(begin, count, values);

@@ -102,18 +102,32 @@ RowScan scan_row(const RowView& row) {
   return scan;
 }
 
-uint64_t row_mass(const RowView& row, float max, float cut) {
+namespace {
+
+using SumKernel = uint64_t (*)(const float* values, int32_t count, const WeightScale& scale);
+
+uint64_t row_sum(const RowView& row, float max, float cut, SumKernel kernel) {
   const RowKernels& kernels = row_kernels();
   const WeightScale scale{row.inverse_temperature, static_cast<double>(max), cut};
-  uint64_t mass = 0;
+  uint64_t sum = 0;
   for_each_tile(row, [&](int32_t, int32_t count, const float* values) {
     if (cut > kMasked) {
       const float top = exact_mul(kernels.range(values, count).max, row.inverse_temperature);
       if (top < cut) return;
     }
-    mass += kernels.mass(values, count, scale);
+    sum += kernel(values, count, scale);
   });
-  return mass;
+  return sum;
+}
+
+}  // namespace
+
+uint64_t row_mass(const RowView& row, float max, float cut) {
+  return row_sum(row, max, cut, row_kernels().mass);
+}
+
+uint64_t row_moment(const RowView& row, float max, float cut) {
+  return row_sum(row, max, cut, row_kernels().moment);
 }
 
 uint64_t draw_key(const RowView& row, float cut, const NoiseKey& noise) {

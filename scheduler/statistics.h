@@ -24,6 +24,10 @@ RowScan scan_row(const RowView& row);
 // Sum of fixed_weight(scaled - max) over this shard's tokens with scaled >= cut.
 uint64_t row_mass(const RowView& row, float max, float cut);
 
+// Sum of fixed_moment(scaled - max) over the same tokens: over their mass it is the mean distance
+// below max, which is the entropy less the maximum's own surprisal.
+uint64_t row_moment(const RowView& row, float max, float cut);
+
 // The highest key of scaled + Gumbel noise over tokens with scaled >= cut: a sample of the softmax
 // by the Gumbel-max rule, without normaliser or prefix scan. Masked tokens take part with
 // -infinity, so that a wholly masked row still names its lowest token. 0 on an empty shard.

@@ -1,164 +1,57 @@
-// See truncation.h. Values are compared by their distance below the row's maximum in units of 2^-26
-// nats: a 32-bit number whose first radix digit is a band of a quarter nat. Values 64 nats and more
-// below the maximum tie; their fixed-point weight is zero anyway.
+// See truncation.h. A filter is settled from values that were gathered where they are few, else by
+// radix selection; both decide by the numbers of keep_order.h, hence alike.
 #include "scheduler/truncation.h"
 
 #include <algorithm>
-#include <array>
-#include <functional>
+#include <optional>
+#include <utility>
 #include <vector>
 
+#include "scheduler/radix_selection.h"
 #include "scheduler/statistics.h"
 
 namespace outrider {
 namespace {
-
-constexpr int kNumDigits = 4;
-constexpr size_t kNumBins = 256;
-constexpr uint32_t kFarthest = 0xffffffffu;
-constexpr double kDistanceUnit = 67108864.0;  // 2^26 per nat
 
 bool has_top_k(const SamplingParams& params, int32_t vocab_size) {
   return params.top_k > 0 && params.top_k < vocab_size;
 }
 bool has_top_p(const SamplingParams& params) { return params.top_p < 1.0f; }
 bool has_min_p(const SamplingParams& params) { return params.min_p > 0.0f; }
-
-uint32_t distance_below(float scaled, float max) {
-  const double distance = static_cast<double>(max) - static_cast<double>(scaled);
-  return distance < 64.0 ? static_cast<uint32_t>(distance * kDistanceUnit) : kFarthest;
-}
-
-float next_up(float x) {
-  const uint32_t ordered = ordered_bits(x);
-  return from_ordered_bits(ordered + 1);
-}
-
-float smallest_above(double bound) {
-  auto candidate = static_cast<float>(bound);
-  return static_cast<double>(candidate) > bound ? candidate : next_up(candidate);
-}
-
-// The threshold that keeps exactly the values at distance <= farthest.
-float cut_at_distance(float max, uint32_t farthest) {
-  if (farthest == kFarthest) return kMasked;
-  return smallest_above(static_cast<double>(max) -
-                        (static_cast<double>(farthest) + 1.0) / kDistanceUnit);
-}
-
-uint64_t top_p_target(float top_p, uint64_t mass) {
-  const double wanted = static_cast<double>(top_p) * static_cast<double>(mass);
-  const auto target = static_cast<uint64_t>(wanted > 0.0 ? wanted : 0.0);
-  return std::clamp<uint64_t>(
-      target + (static_cast<double>(target) < wanted ? 1 : 0), 1, std::max<uint64_t>(mass, 1));
-}
+bool has_typical_p(const SamplingParams& params) { return params.typical_p < 1.0f; }
 
 void apply_min_p(TruncationRow& row) {
   if (!has_min_p(*row.params) || row.max == kMasked) return;
   const double bound = static_cast<double>(row.max) + exact_log(row.params->min_p);
   auto threshold = static_cast<float>(bound);
-  if (static_cast<double>(threshold) < bound) threshold = next_up(threshold);
+  if (static_cast<double>(threshold) < bound) {
+    threshold = from_ordered_bits(ordered_bits(threshold) + 1);
+  }
   row.cut = std::max(row.cut, std::min(threshold, row.max));
 }
 
-// ---- radix selection
-// ------------------------------------------------------------------------------------------
+// The mean surprisal, as a distance below the maximum: moment / mass. Entropy and every surprisal
+// differ from these distances by the same log of the normaliser.
+KeepOrder typical_order(const TruncationRow& row, uint64_t mass, uint64_t moment) {
+  return {row.max, exact_div(static_cast<double>(moment), static_cast<double>(mass))};
+}
 
-// Finds, digit by digit, the smallest distance whose set {value : distance <= it} reaches the
-// target, counted in tokens or in mass.
-struct Selection {
+// Keeps what lies within `farthest` of the mean surprisal.
+void keep_around(TruncationRow& row, const KeepOrder& order, uint32_t farthest) {
+  row.cut = std::max(row.cut, order.lowest(farthest));
+  const float highest = order.highest(farthest);
+  row.ceiling = highest < row.max ? highest : kNoCeiling;
+}
+
+// What a row still needs. Settled in this order.
+struct Filters {
   TruncationRow* row = nullptr;
-  bool by_mass = false;
-  uint64_t target = 0;   // of the set; with by_mass known after the first pass
-  uint64_t reached = 0;  // by the bands before `prefix`
-  uint32_t prefix = 0;   // the digits found so far
-  struct Entry {
-    uint32_t distance;
-    uint64_t amount;
-  };
-  std::vector<Entry> inside;  // this shard's tokens in the band of the first digit
+  bool top_k = false;
+  bool top_p = false;
+  bool typical_p = false;
 };
 
-// Calls add(distance, amount) for this shard's tokens at distances from `nearest` to `farthest`.
-template <typename Add>
-void for_each_distance(const Selection& selection, uint32_t nearest, uint32_t farthest, Add&& add) {
-  const TruncationRow& row = *selection.row;
-  const float inverse_temperature = row.view.inverse_temperature;
-  const WeightScale scale{inverse_temperature, static_cast<double>(row.max), row.cut};
-  const float lowest = std::max(row.cut, cut_at_distance(row.max, farthest));
-  for_each_tile(row.view, [&](int32_t, int32_t count, const float* values) {
-    const float top = exact_mul(row_kernels().range(values, count).max, inverse_temperature);
-    if (top < lowest) return;
-    std::array<uint64_t, kTileTokens> weights;
-    if (selection.by_mass) row_kernels().weights(values, count, scale, weights.data());
-    for (int32_t i = 0; i < count; ++i) {
-      const float scaled = exact_mul(values[i], inverse_temperature);
-      if (scaled < lowest) continue;
-      const uint32_t distance = distance_below(scaled, row.max);
-      if (distance < nearest || distance > farthest) continue;
-      add(distance, selection.by_mass ? weights[static_cast<size_t>(i)] : 1);
-    }
-  });
-}
-
-// Two passes over the row: into the bins of the first digit, then into a list of what lies in the
-// chosen one.
-void add_to_bins(Selection& selection, int digit, std::span<uint64_t> bins) {
-  const int shift = 8 * (kNumDigits - 1 - digit);
-  if (digit == 0) {
-    for_each_distance(selection, 0, kFarthest, [&](uint32_t distance, uint64_t amount) {
-      bins[distance >> shift] += amount;
-    });
-    return;
-  }
-  if (digit == 1) {
-    const uint32_t last = selection.prefix | 0xffffffu;
-    for_each_distance(selection, selection.prefix, last, [&](uint32_t distance, uint64_t amount) {
-      selection.inside.push_back({distance, amount});
-    });
-  }
-  const uint32_t found = selection.prefix >> (shift + 8);
-  for (const Selection::Entry& entry : selection.inside) {
-    if (entry.distance >> (shift + 8) != found) continue;
-    bins[(entry.distance >> shift) & 0xff] += entry.amount;
-  }
-}
-
-void choose_bin(Selection& selection, int digit, std::span<const uint64_t> bins) {
-  const int shift = 8 * (kNumDigits - 1 - digit);
-  if (digit == 0 && selection.by_mass) {
-    uint64_t mass = 0;
-    for (uint64_t bin : bins) mass += bin;
-    selection.target = top_p_target(selection.row->params->top_p, mass);
-  }
-  uint32_t chosen = 0;
-  while (chosen + 1 < kNumBins && selection.reached + bins[chosen] < selection.target) {
-    selection.reached += bins[chosen];
-    ++chosen;
-  }
-  selection.prefix |= chosen << shift;
-}
-
-void select_by_radix(std::vector<Selection>& selections, ShardExchange& exchange) {
-  if (selections.empty()) return;
-  std::vector<uint64_t> bins(selections.size() * kNumBins);
-  for (int digit = 0; digit < kNumDigits; ++digit) {
-    std::fill(bins.begin(), bins.end(), 0);
-    for (size_t i = 0; i < selections.size(); ++i) {
-      add_to_bins(selections[i], digit, std::span(bins).subspan(i * kNumBins, kNumBins));
-    }
-    exchange.sum(bins);
-    for (size_t i = 0; i < selections.size(); ++i) {
-      choose_bin(selections[i], digit, std::span(bins).subspan(i * kNumBins, kNumBins));
-    }
-  }
-  for (const Selection& selection : selections) {
-    TruncationRow& row = *selection.row;
-    row.cut = std::max(row.cut, cut_at_distance(row.max, selection.prefix));
-  }
-}
-
-// ---- by one gather: the shards' best values, how often the last of them occurs, and their mass
+// ---- by one gather: the shards' best values, how often the last of them occurs, and their sums
 // -----------------
 
 struct ValueCount {
@@ -167,18 +60,25 @@ struct ValueCount {
 };
 
 // One row's part of the gathered words: [num_values] ordered bits of the best values, best first, 0
-// where there are none; the number of tokens that equal the last one; the shard's mass in two
-// halves (for top_p without top_k).
+// where there are none; the number of tokens that equal the last one; then, as two halves each, the
+// shard's mass and moment as far as they are needed.
 struct GatherLayout {
-  size_t num_values;
+  size_t num_values = 0;
+  size_t num_sums = 0;
   size_t count_at() const { return num_values; }
-  size_t mass_at() const { return num_values + 1; }
-  size_t size() const { return num_values + 3; }
+  size_t sum_at(size_t i) const { return num_values + 1 + 2 * i; }
+  size_t size() const { return sum_at(num_sums); }
 };
 
-GatherLayout layout_of(const SamplingParams& params) {
-  const bool few = params.top_k > 0 && params.top_k < kMaxGatheredTopK;
-  return {static_cast<size_t>(few ? params.top_k : kMaxGatheredTopK)};
+// With top_k the values tell all; otherwise top_p needs the row's mass, typical_p its moment too.
+GatherLayout layout_of(const Filters& filters) {
+  if (filters.top_k) return {static_cast<size_t>(filters.row->params->top_k), 0};
+  return {static_cast<size_t>(kMaxGatheredTopK), filters.top_p ? size_t{1} : size_t{2}};
+}
+
+bool is_gathered(const Filters& filters) {
+  if (filters.top_k) return filters.row->params->top_k <= kMaxGatheredTopK;
+  return filters.top_p || filters.typical_p;
 }
 
 uint32_t count_equal(const RowView& view, float value) {
@@ -194,29 +94,31 @@ uint32_t count_equal(const RowView& view, float value) {
   return count;
 }
 
-void write_local_best(const TruncationRow& row, bool with_mass, std::span<uint32_t> out) {
-  const GatherLayout layout = {out.size() - 3};
+void write_local_best(const TruncationRow& row,
+                      const GatherLayout& layout,
+                      std::span<uint32_t> out) {
   const std::vector<uint64_t> best = top_keys(row.view, static_cast<int32_t>(layout.num_values));
   std::fill(out.begin(), out.end(), 0);
   for (size_t i = 0; i < best.size(); ++i) out[i] = static_cast<uint32_t>(best[i] >> 32);
   if (best.size() == layout.num_values) {
     out[layout.count_at()] = count_equal(row.view, key_score(best.back()));
   }
-  if (!with_mass) return;
-  const uint64_t mass = row_mass(row.view, row.max, kMasked);
-  out[layout.mass_at()] = static_cast<uint32_t>(mass);
-  out[layout.mass_at() + 1] = static_cast<uint32_t>(mass >> 32);
+  for (size_t i = 0; i < layout.num_sums; ++i) {
+    const uint64_t sum =
+        i == 0 ? row_mass(row.view, row.max, row.cut) : row_moment(row.view, row.max, row.cut);
+    out[layout.sum_at(i)] = static_cast<uint32_t>(sum);
+    out[layout.sum_at(i) + 1] = static_cast<uint32_t>(sum >> 32);
+  }
 }
 
 // What the gathered words say about the whole row: every value at or above `known_down_to`, with
-// how often it occurs.
+// how often it occurs, and the sums over the row.
 struct BestValues {
-  std::vector<ValueCount> values;  // best first
+  std::vector<ValueCount> values;  // best first, once all shards are added
   float known_down_to = kMasked;
-  uint64_t mass = 0;
+  uint64_t sums[2] = {0, 0};  // mass, moment
 
-  void add_shard(std::span<const uint32_t> words) {
-    const GatherLayout layout = {words.size() - 3};
+  void add_shard(const GatherLayout& layout, std::span<const uint32_t> words) {
     const uint32_t last = words[layout.num_values - 1];  // 0: the shard has told all its values
     for (size_t i = 0; i < layout.num_values && words[i] != 0 && words[i] != last; ++i) {
       values.push_back({from_ordered_bits(words[i]), 1});
@@ -225,8 +127,10 @@ struct BestValues {
       values.push_back({from_ordered_bits(last), words[layout.count_at()]});
       known_down_to = std::max(known_down_to, from_ordered_bits(last));
     }
-    const uint64_t high = words[layout.mass_at() + 1];
-    mass += high << 32 | words[layout.mass_at()];
+    for (size_t i = 0; i < layout.num_sums; ++i) {
+      const uint64_t high = words[layout.sum_at(i) + 1];
+      sums[i] += high << 32 | words[layout.sum_at(i)];
+    }
   }
 
   void sort() {
@@ -234,106 +138,211 @@ struct BestValues {
       return a.value > b.value;
     });
   }
+
+  // For when all kept values are known: what lies below the cut is not in the row any more.
+  void reduce_to(const TruncationRow& row) {
+    while (!values.empty() && values.back().value < row.cut) values.pop_back();
+    sums[0] = sums[1] = 0;
+    for (const ValueCount& entry : values) {
+      const double below_max = static_cast<double>(entry.value) - static_cast<double>(row.max);
+      sums[0] += entry.count * fixed_weight(below_max);
+      sums[1] += entry.count * fixed_moment(below_max);
+    }
+  }
 };
 
-void cut_to_top_k(TruncationRow& row, BestValues& best) {
+void cut_to_top_k(TruncationRow& row, const BestValues& best) {
   uint64_t count = 0;
-  size_t kept = 0;
-  while (kept < best.values.size() && count < static_cast<uint64_t>(row.params->top_k)) {
-    row.cut = best.values[kept].value;
-    count += best.values[kept++].count;
+  for (const ValueCount& entry : best.values) {
+    if (count >= static_cast<uint64_t>(row.params->top_k)) break;
+    row.cut = entry.value;
+    count += entry.count;
   }
-  while (kept < best.values.size() && best.values[kept].value == row.cut) ++kept;
-  best.values.resize(kept);
 }
 
-// False when the nucleus reaches below what is known.
-bool cut_to_top_p(TruncationRow& row, const BestValues& best, uint64_t mass) {
-  const uint64_t target = top_p_target(row.params->top_p, mass);
-  uint64_t reached = 0;
+// How far the smallest set of nearest values with `target` mass reaches; nothing when that, or
+// anything else that lies as near, is below what is known.
+std::optional<uint32_t> farthest_of(const TruncationRow& row,
+                                    const KeepOrder& order,
+                                    const BestValues& best,
+                                    uint64_t target) {
+  std::vector<std::pair<uint32_t, uint64_t>> nearest;  // distance, mass
   for (const ValueCount& entry : best.values) {
-    if (entry.value < best.known_down_to) return false;
     const double below_max = static_cast<double>(entry.value) - static_cast<double>(row.max);
-    reached += entry.count * fixed_weight(below_max);
+    const uint64_t mass = entry.value < row.cut ? 0 : entry.count * fixed_weight(below_max);
+    nearest.emplace_back(order.distance(entry.value), mass);
+  }
+  std::sort(nearest.begin(), nearest.end());
+  uint64_t reached = 0;
+  for (const auto& [distance, mass] : nearest) {
+    reached += mass;
     if (reached < target) continue;
-    row.cut = std::max(row.cut, entry.value);
-    return true;
+    if (std::max(order.lowest(distance), row.cut) < best.known_down_to) return std::nullopt;
+    return distance;
   }
-  return false;
+  return std::nullopt;
 }
 
-bool cut_from_values(TruncationRow& row, BestValues& best, int32_t vocab_size) {
+bool cut_to_top_p(TruncationRow& row, const BestValues& best) {
+  const KeepOrder order{row.max, 0.0};
+  const auto farthest = farthest_of(row, order, best, mass_target(row.params->top_p, best.sums[0]));
+  if (farthest) row.cut = std::max(row.cut, order.lowest(*farthest));
+  return farthest.has_value();
+}
+
+bool cut_to_typical(TruncationRow& row, const BestValues& best) {
+  const KeepOrder order = typical_order(row, best.sums[0], best.sums[1]);
+  const auto farthest =
+      farthest_of(row, order, best, mass_target(row.params->typical_p, best.sums[0]));
+  if (farthest) keep_around(row, order, *farthest);
+  return farthest.has_value();
+}
+
+// Leaves on what reaches below the known values.
+void settle(Filters& filters, BestValues& best) {
+  TruncationRow& row = *filters.row;
+  if (row.max == kMasked) {  // nothing to choose from
+    filters.top_k = filters.top_p = filters.typical_p = false;
+    return;
+  }
+  const bool knows_all_kept = filters.top_k || filters.top_p;
   best.sort();
-  if (!has_top_k(*row.params, vocab_size)) return cut_to_top_p(row, best, best.mass);
-  cut_to_top_k(row, best);
-  if (!has_top_p(*row.params)) return true;
-  uint64_t mass = 0;
-  for (const ValueCount& entry : best.values) {
-    mass += entry.count * fixed_weight(static_cast<double>(entry.value) - row.max);
+  if (filters.top_k) {
+    cut_to_top_k(row, best);
+    best.reduce_to(row);
+    filters.top_k = false;
   }
-  cut_to_top_p(row, best, mass);  // all kept values are known
-  return true;
+  if (filters.top_p && !cut_to_top_p(row, best)) return;
+  filters.top_p = false;
+  if (!filters.typical_p) return;
+  apply_min_p(row);
+  if (knows_all_kept) best.reduce_to(row);
+  filters.typical_p = !cut_to_typical(row, best);
 }
 
-// Returns the rows whose nucleus has more values than were gathered. Every rank decides so from the
-// same words.
-std::vector<TruncationRow*> cut_by_gather(const std::vector<TruncationRow*>& rows,
-                                          int32_t vocab_size,
-                                          ShardExchange& exchange) {
-  std::vector<TruncationRow*> unresolved;
-  if (rows.empty()) return unresolved;
+// Every rank settles the same rows from the same words.
+void cut_by_gather(const std::vector<Filters*>& rows, ShardExchange& exchange) {
+  if (rows.empty()) return;
   size_t size = 0;
-  for (const TruncationRow* row : rows) size += layout_of(*row->params).size();
+  for (const Filters* filters : rows) size += layout_of(*filters).size();
   std::vector<uint32_t> mine(size);
   const auto num_shards = static_cast<size_t>(exchange.num_shards());
   std::vector<uint32_t> all(size * num_shards);
   size_t offset = 0;
-  for (const TruncationRow* row : rows) {
-    const size_t length = layout_of(*row->params).size();
-    const bool with_mass = !has_top_k(*row->params, vocab_size);
-    write_local_best(*row, with_mass, std::span(mine).subspan(offset, length));
-    offset += length;
+  for (const Filters* filters : rows) {
+    const GatherLayout layout = layout_of(*filters);
+    write_local_best(*filters->row, layout, std::span(mine).subspan(offset, layout.size()));
+    offset += layout.size();
   }
   exchange.gather(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)));
   offset = 0;
-  for (TruncationRow* row : rows) {
-    const size_t length = layout_of(*row->params).size();
+  for (Filters* filters : rows) {
+    const GatherLayout layout = layout_of(*filters);
     BestValues best;
     for (size_t shard = 0; shard < num_shards; ++shard) {
-      best.add_shard(std::span(all).subspan(shard * size + offset, length));
+      best.add_shard(layout, std::span(all).subspan(shard * size + offset, layout.size()));
     }
-    if (!cut_from_values(*row, best, vocab_size)) unresolved.push_back(row);
-    offset += length;
+    settle(*filters, best);
+    offset += layout.size();
   }
-  return unresolved;
+}
+
+// ---- by radix selection
+// ----------------------------------------------------------------------------------------
+
+void cut_to_wide_top_k(std::vector<Filters>& work, ShardExchange& exchange) {
+  std::vector<Selection> selections;
+  std::vector<TruncationRow*> rows;
+  for (const Filters& filters : work) {
+    if (!filters.top_k) continue;
+    TruncationRow& row = *filters.row;
+    rows.push_back(&row);
+    Selection& selection = selections.emplace_back();
+    selection.view = row.view;
+    selection.order = {row.max, 0.0};
+    selection.target = static_cast<uint64_t>(row.params->top_k);
+  }
+  select_by_radix(selections, exchange);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    rows[i]->cut = selections[i].order.lowest(selections[i].farthest);
+  }
+}
+
+Selection mass_selection(const TruncationRow& row, const KeepOrder& order, float share) {
+  Selection selection;
+  selection.view = row.view;
+  selection.cut = row.cut;
+  selection.order = order;
+  selection.by_mass = true;
+  selection.share = share;
+  return selection;
+}
+
+void cut_to_wide_top_p(std::vector<Filters>& work, ShardExchange& exchange) {
+  std::vector<Selection> selections;
+  std::vector<TruncationRow*> rows;
+  for (const Filters& filters : work) {
+    if (!filters.top_p) continue;
+    TruncationRow& row = *filters.row;
+    rows.push_back(&row);
+    selections.push_back(mass_selection(row, {row.max, 0.0}, row.params->top_p));
+  }
+  select_by_radix(selections, exchange);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    rows[i]->cut = std::max(rows[i]->cut, selections[i].order.lowest(selections[i].farthest));
+  }
+}
+
+// Mass and moment of what the other filters left, in one SUM, before the selection.
+void cut_to_wide_typical(std::vector<Filters>& work, ShardExchange& exchange) {
+  std::vector<TruncationRow*> rows;
+  std::vector<uint64_t> sums;
+  for (const Filters& filters : work) {
+    TruncationRow& row = *filters.row;
+    if (!filters.typical_p || row.max == kMasked) continue;
+    rows.push_back(&row);
+    sums.push_back(row_mass(row.view, row.max, row.cut));
+    sums.push_back(row_moment(row.view, row.max, row.cut));
+  }
+  if (rows.empty()) return;
+  exchange.sum(sums);
+  std::vector<Selection> selections;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const KeepOrder order = typical_order(*rows[i], sums[2 * i], sums[2 * i + 1]);
+    selections.push_back(mass_selection(*rows[i], order, rows[i]->params->typical_p));
+  }
+  select_by_radix(selections, exchange);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    keep_around(*rows[i], selections[i].order, selections[i].farthest);
+  }
 }
 
 }  // namespace
 
 bool filters(const SamplingParams& params, int32_t vocab_size) {
-  return has_top_k(params, vocab_size) || has_top_p(params) || has_min_p(params);
+  return has_top_k(params, vocab_size) || has_top_p(params) || has_min_p(params) ||
+         has_typical_p(params);
 }
 
 void truncate(std::span<TruncationRow> rows, const VocabShard& shard, ShardExchange& exchange) {
-  const int32_t vocab_size = shard.vocab_size;
-  std::vector<TruncationRow*> gathered;
-  std::vector<Selection> by_count;
-  std::vector<Selection> by_mass;
+  std::vector<Filters> work;
   for (TruncationRow& row : rows) {
     const SamplingParams& params = *row.params;
-    const bool top_k = has_top_k(params, vocab_size);
-    const bool few = top_k && params.top_k <= kMaxGatheredTopK;
-    if (few || (!top_k && has_top_p(params))) gathered.push_back(&row);
-    if (few || !top_k) continue;
-    by_count.push_back({.row = &row, .target = static_cast<uint64_t>(params.top_k), .inside = {}});
-    if (has_top_p(params)) by_mass.push_back({.row = &row, .by_mass = true, .inside = {}});
+    work.push_back({.row = &row,
+                    .top_k = has_top_k(params, shard.vocab_size),
+                    .top_p = has_top_p(params),
+                    .typical_p = has_typical_p(params)});
+    if (!work.back().top_k && !work.back().top_p) apply_min_p(row);
   }
-  for (TruncationRow* row : cut_by_gather(gathered, vocab_size, exchange)) {
-    by_mass.push_back({.row = row, .by_mass = true, .inside = {}});
+  std::vector<Filters*> gathered;
+  for (Filters& filters : work) {
+    if (is_gathered(filters)) gathered.push_back(&filters);
   }
-  select_by_radix(by_count, exchange);
-  select_by_radix(by_mass, exchange);
+  cut_by_gather(gathered, exchange);
+  cut_to_wide_top_k(work, exchange);
+  cut_to_wide_top_p(work, exchange);
   for (TruncationRow& row : rows) apply_min_p(row);
+  cut_to_wide_typical(work, exchange);
 }
 
 }  // namespace outrider

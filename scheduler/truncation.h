@@ -1,8 +1,15 @@
-// top-k, top-p and min-p on a sharded row, each as a threshold on the scaled value: a token is kept
-// when its value is at least `cut`. Order: top-k, then top-p over the mass top-k kept, then min-p.
-// Tokens that tie with the last kept one are all kept: top-k may keep more than k, top-p keeps the
-// highest threshold whose set has mass >= top_p. All rows share each collective; which are made
-// depends on the parameters only. Called by verify() on every target rank, and by propose().
+// top-k, top-p, min-p and typical-p on a sharded row, each as an interval of scaled values: a token
+// is kept when its value is at least `cut` and at most `ceiling`. Order: top-k, then top-p over the
+// mass top-k kept, then min-p, then typical_p over what is left (Hugging Face's order; llama.cpp
+// has typical_p before top-p). Tokens that tie with the last kept one are all kept: top-k may keep
+// more than k, top-p keeps the highest threshold whose set has mass >= top_p.
+// typical_p (Meister et al., "Locally typical sampling", arXiv 2202.00666, section 4) keeps the
+// smallest set of tokens with mass >= typical_p whose surprisals lie nearest to the entropy; it may
+// cut the likeliest token, hence the ceiling.
+// All rows share each collective; which are made depends on the parameters and on reduced results:
+// one gather (at most 69 words a row and rank) or, where more tokens are kept than were gathered,
+// four SUMs of 256 bins a row and filter. Called by verify() on every target rank, and by
+// propose().
 #pragma once
 
 #include <cstdint>
@@ -17,8 +24,9 @@ namespace outrider {
 struct TruncationRow {
   RowView view;
   const SamplingParams* params = nullptr;
-  float max = kMasked;  // the best scaled value over all shards
-  float cut = kMasked;  // out
+  float max = kMasked;         // the best scaled value over all shards
+  float cut = kMasked;         // out
+  float ceiling = kNoCeiling;  // out
 };
 
 bool filters(const SamplingParams& params, int32_t vocab_size);

@@ -63,6 +63,7 @@ class RoundVerifier {
     judge_drafts();
     draw_rest();
     decide_the_others();
+    fail_dead_ends();
     add_logprobs();
     return std::move(decisions_);
   }
@@ -78,7 +79,8 @@ class RoundVerifier {
                                            .first_row = 0,
                                            .num_rows = num_rows,
                                            .logits = input.logits,
-                                           .row_stride = shard_.size()},
+                                           .row_stride = shard_.size(),
+                                           .mask = input.mask},
                             shard_);
     first_row_.push_back(rows_.size());
     decisions_[n].sequence_id = input.sequence_id;
@@ -149,7 +151,9 @@ class RoundVerifier {
     truncate(filtered, shard_, exchange_);
     size_t next = 0;
     for (Row& row : rows_) {
-      if (row.filtered && !failed(row)) row.cut = filtered[next++].cut;
+      if (!row.filtered || failed(row)) continue;
+      row.view.ceiling = filtered[next].ceiling;
+      row.cut = filtered[next++].cut;
     }
   }
 
@@ -258,6 +262,19 @@ class RoundVerifier {
       }
       decision.num_accepted = count_agreements(chosen, inputs_[n].draft);
       decision.next_token = chosen[static_cast<size_t>(decision.num_accepted)];
+    }
+  }
+
+  // Masks may leave nothing to draw. Behind a rejected draft token that does not matter.
+  void fail_dead_ends() {
+    for (size_t n = 0; n < inputs_.size(); ++n) {
+      SequenceDecision& decision = decisions_[n];
+      if (decision.failed) continue;
+      const Row& last = rows_[first_row_[n] + static_cast<size_t>(decision.num_accepted)];
+      if (last.max != kMasked) continue;
+      decision.failed = decision.no_token_allowed = true;
+      decision.num_accepted = 0;
+      decision.next_token = -1;
     }
   }
 

@@ -11,6 +11,7 @@
 
 #include "scheduler/round.h"
 #include "scheduler/shard_exchange.h"
+#include "scheduler/token_mask.h"
 
 namespace outrider {
 
@@ -29,10 +30,12 @@ struct VerifyInput {
   std::span<const DraftToken> draft;  // may be empty
   const float* logits =
       nullptr;  // [draft.size() + 1, shard.size()], raw; row i judges position tokens.size() + i
+  const TokenMask* mask = nullptr;  // of params, kept between rounds; null: made anew when needed
 };
 
 // Decisions in the order of the inputs. A sequence with NaN or infinity in any of its rows (on any
-// shard) comes back failed; a logit above 1e30 in size counts as infinite. The collectives made
+// shard) comes back failed; a logit above 1e30 in size counts as infinite. So does one where masks
+// forbid every token of the row that the next token would be drawn from. The collectives made
 // depend only on params, draft lengths and earlier reduced results, so they are the same on all
 // ranks; their number does not grow with the number of sequences. Unfiltered: 1 for greedy, coupled
 // and plain sampling, 3 for the standard and block rules with drafts; their bytes are in
@@ -75,6 +78,7 @@ struct DraftInput {
   int32_t vocab_size = 0;         // ids at and above target_vocab_size are never proposed
   int32_t target_vocab_size = 0;
   int32_t num_candidates = 16;
+  const TokenMask* mask = nullptr;  // as in VerifyInput
 };
 DraftToken propose(const DraftInput& input);
 

@@ -127,6 +127,15 @@ OUTRIDER_HD inline uint64_t fixed_weight(double below_max) {
   return bits_of(exact_add(exact_mul(weight, kWeightOne), kTwo52)) & 0xfffffffffffffu;
 }
 
+// round(exp(below_max) * -below_max * 2^44): a term of the weighted sum of distances below the
+// maximum. At most 2^44 / e, so these sums fit where the sums of weights do.
+OUTRIDER_HD inline uint64_t fixed_moment(double below_max) {
+  constexpr double kTwo52 = 4503599627370496.0;
+  const double bounded = below_max > -60.0 ? below_max : -60.0;
+  const double moment = exact_mul(exact_exp(bounded), -bounded);
+  return bits_of(exact_add(exact_mul(moment, kWeightOne), kTwo52)) & 0xfffffffffffffu;
+}
+
 // ---- order-preserving keys
 // ------------------------------------------------------------------------------------
 

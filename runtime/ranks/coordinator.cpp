@@ -239,7 +239,7 @@ void Coordinator::count_round(const RoundPlan& plan,
   for (size_t i = 0; i < plan.sequences.size(); ++i) {
     const SequencePlan& planned = plan.sequences[i];
     const SequenceDecision& decided = decision.sequences[i];
-    if (decided.failed) metrics_.logits_not_finite.add();
+    if (decided.failed && !decided.no_token_allowed) metrics_.logits_not_finite.add();
     any_prefill = any_prefill || planned.num_committed_rows > 1;
     num_tokens += planned.num_committed_rows + static_cast<int64_t>(planned.draft.size());
     if (planned.draft.empty()) continue;

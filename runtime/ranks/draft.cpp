@@ -50,6 +50,7 @@ void DraftWorker::open(const DraftOpen& opening) {
   Copy& copy = copies_[opening.sequence_id];  // an open of a known sequence keeps what its KV still
                                               // agrees with
   copy.params = opening.params;
+  copy.mask = make_token_mask(opening.params);
   copy.num_prompt_tokens = static_cast<int32_t>(opening.tokens.size());
   copy.tokens.clear();
   copy.translated.clear();
@@ -223,7 +224,8 @@ void DraftWorker::propose_next(uint64_t sequence_id, Copy& copy, const float* lo
                                        .logits = translates ? by_target_id(logits) : logits,
                                        .vocab_size = vocab_size,
                                        .target_vocab_size = options_.target_vocab_size,
-                                       .num_candidates = options_.num_candidates});
+                                       .num_candidates = options_.num_candidates,
+                                       .mask = copy.mask.get()});
   if (proposed.token < 0 || draft_id(proposed.token) < 0) {
     copy.draft_len =
         static_cast<int32_t>(copy.drafted.size());  // unusable logits: what there is must do

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <map>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "runtime/comm/world.h"
 #include "runtime/ranks/roles.h"
 #include "scheduler/round.h"
+#include "scheduler/token_mask.h"
 
 namespace outrider {
 
@@ -42,6 +44,7 @@ class DraftWorker {
  private:
   struct Copy {
     SamplingParams params;
+    std::shared_ptr<const TokenMask> mask;  // null without one
     int32_t num_prompt_tokens = 0;
     std::vector<int32_t> tokens;     // committed
     TranslatedTokens translated;     // of these, when there is a vocabulary

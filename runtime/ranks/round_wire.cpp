@@ -13,6 +13,7 @@ void write(WireWriter& out, const SamplingParams& params) {
   out.put(params.top_p);
   out.put(params.top_k);
   out.put(params.min_p);
+  out.put(params.typical_p);
   out.put(params.repetition_penalty);
   out.put(params.presence_penalty);
   out.put(params.frequency_penalty);
@@ -20,6 +21,9 @@ void write(WireWriter& out, const SamplingParams& params) {
     w.put(bias.first);
     w.put(bias.second);
   });
+  out.put_numbers(params.allowed_token_ids);
+  out.put_list(params.bad_words,
+               [](WireWriter& w, const std::vector<int32_t>& word) { w.put_numbers(word); });
   out.put_bool(params.seed.has_value());
   out.put<uint64_t>(params.seed.value_or(0));
   out.put(params.noise_seed);
@@ -38,6 +42,7 @@ SamplingParams read_params(WireReader& in) {
   params.top_p = in.get<float>();
   params.top_k = in.get<int32_t>();
   params.min_p = in.get<float>();
+  params.typical_p = in.get<float>();
   params.repetition_penalty = in.get<float>();
   params.presence_penalty = in.get<float>();
   params.frequency_penalty = in.get<float>();
@@ -45,6 +50,9 @@ SamplingParams read_params(WireReader& in) {
     const auto token = r.get<int32_t>();
     return std::pair<int32_t, float>{token, r.get<float>()};
   });
+  params.allowed_token_ids = in.get_numbers<int32_t>();
+  params.bad_words =
+      in.get_list<std::vector<int32_t>>([](WireReader& r) { return r.get_numbers<int32_t>(); });
   const bool has_seed = in.get_bool();
   const auto seed = in.get<uint64_t>();
   if (has_seed) params.seed = seed;

@@ -71,6 +71,7 @@ void TargetRank::update_copies(const RoundPlan& plan) {
     copy.params = start.params;
     copy.num_prompt_tokens = static_cast<int32_t>(start.tokens.size());
     copy.tokens = start.tokens;
+    copy.mask = make_token_mask(start.params);
     copies_[start.sequence_id] = std::move(copy);
   }
   for (const SequencePlan& planned : plan.sequences) {
@@ -137,7 +138,8 @@ void TargetRank::verify_rows(const RoundPlan& plan, const float* logits, RoundDe
                       .num_prompt_tokens = copy.num_prompt_tokens,
                       .round = planned.round,
                       .draft = planned.draft,
-                      .logits = logits_of_row(logits, spans_[i].first + spans_[i].num_scored)});
+                      .logits = logits_of_row(logits, spans_[i].first + spans_[i].num_scored),
+                      .mask = copy.mask.get()});
     planned_index.push_back(i);
   }
   if (inputs.empty()) return;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <vector>
 
 #include "models/transformer.h"
@@ -12,6 +13,7 @@
 #include "runtime/ranks/roles.h"
 #include "scheduler/round.h"
 #include "scheduler/shard_exchange.h"
+#include "scheduler/token_mask.h"
 
 namespace outrider {
 
@@ -32,6 +34,7 @@ class TargetRank {
   // This rank's copy of a sequence.
   struct Copy {
     SamplingParams params;
+    std::shared_ptr<const TokenMask> mask;  // null without one
     int32_t num_prompt_tokens = 0;
     std::vector<int32_t> tokens;
     std::vector<int32_t> blocks;

@@ -1,0 +1,34 @@
+// How far a filter reaches, found digit by digit over sharded rows: four SUMs of 256 bins a row,
+// whatever the vocabulary. Used by the truncation only, alike on all ranks.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "scheduler/keep_order.h"
+#include "scheduler/shard_exchange.h"
+
+namespace outrider {
+
+// Finds the smallest distance whose set {token of the row : distance <= it} reaches a number of
+// tokens or a share of the row's mass. Tokens below `cut` are not in the row any more.
+struct Selection {
+  RowView view;
+  float cut = kMasked;
+  KeepOrder order;
+  bool by_mass = false;
+  uint64_t target = 0;  // tokens; by mass it is found on the way
+  float share = 0.0f;   // by mass
+
+  uint32_t farthest = 0;  // out; its leading digits on the way
+  uint64_t reached = 0;   // before the band of `farthest`
+  struct Entry {
+    uint32_t distance;
+    uint64_t amount;
+  };
+  std::vector<Entry> inside;  // this shard's tokens in the band of the first digit
+};
+
+void select_by_radix(std::vector<Selection>& selections, ShardExchange& exchange);
+
+}  // namespace outrider
