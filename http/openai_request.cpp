@@ -20,10 +20,13 @@ const std::set<std::string> kCommonFields = {"model",
                                              "top_p",
                                              "top_k",
                                              "min_p",
+                                             "typical_p",
                                              "repetition_penalty",
                                              "presence_penalty",
                                              "frequency_penalty",
                                              "logit_bias",
+                                             "allowed_token_ids",
+                                             "bad_words",
                                              "seed",
                                              "n",
                                              "stop",
@@ -65,29 +68,14 @@ const std::set<std::string> kChatFields = {"messages",
                                            "reasoning_effort",
                                            "modalities"};
 // Known to other servers and not done here: silence would be a wrong answer.
-const std::set<std::string> kUnsupportedFields = {"suffix",
-                                                  "use_beam_search",
-                                                  "length_penalty",
-                                                  "guided_json",
-                                                  "guided_regex",
-                                                  "guided_choice",
-                                                  "guided_grammar",
-                                                  "structured_outputs",
-                                                  "logits_processors",
-                                                  "prompt_logprobs",
-                                                  "allowed_token_ids",
-                                                  "bad_words",
-                                                  "functions",
-                                                  "function_call",
-                                                  "audio",
-                                                  "prediction",
-                                                  "web_search_options",
-                                                  "chat_template",
-                                                  "documents",
-                                                  "continue_final_message",
-                                                  "prompt_embeds",
-                                                  "truncation_side",
-                                                  "lora_request"};
+const std::set<std::string> kUnsupportedFields = {
+    "suffix",          "use_beam_search",    "length_penalty",
+    "guided_json",     "guided_regex",       "guided_choice",
+    "guided_grammar",  "structured_outputs", "logits_processors",
+    "prompt_logprobs", "functions",          "function_call",
+    "audio",           "prediction",         "web_search_options",
+    "chat_template",   "documents",          "continue_final_message",
+    "prompt_embeds",   "truncation_side",    "lora_request"};
 
 size_t check_fields(const JsonFields& body, const std::set<std::string>& own, bool strict) {
   size_t num_unknown = 0;
@@ -126,6 +114,10 @@ void read_sampling(const JsonFields& body, const CallContext& context, SamplingP
   const int64_t top_k = body.integer("top_k", -1, INT32_MAX).value_or(defaults.top_k);
   params->top_k = static_cast<int32_t>(std::max<int64_t>(top_k, 0));
   params->min_p = static_cast<float>(body.number("min_p", 0, 1).value_or(defaults.min_p));
+  params->typical_p = static_cast<float>(body.number("typical_p", 0, 1).value_or(1));
+  if (!(params->typical_p > 0)) {
+    throw bad_param("typical_p", "'typical_p' must be above 0 and at most 1");
+  }
   params->repetition_penalty = static_cast<float>(
       body.number("repetition_penalty", -kAny, 100).value_or(defaults.repetition_penalty));
   if (!(params->repetition_penalty > 0)) {
@@ -170,6 +162,46 @@ void read_logit_bias(const JsonFields& body, const CallContext& context, Samplin
   std::sort(params->logit_bias.begin(), params->logit_bias.end());
 }
 
+void sort_unique(std::vector<int32_t>* ids) {
+  std::sort(ids->begin(), ids->end());
+  ids->erase(std::unique(ids->begin(), ids->end()), ids->end());
+}
+
+void read_allowed_tokens(const JsonFields& body,
+                         const CallContext& context,
+                         SamplingParams* params) {
+  auto ids = body.token_ids("allowed_token_ids", context.info.vocab_size);
+  if (!ids) return;
+  if (ids->empty()) {
+    throw bad_param("allowed_token_ids",
+                    "'allowed_token_ids' must not be empty: it would allow "
+                    "nothing");
+  }
+  if (ids->size() > context.limits.max_allowed_token_ids) {
+    throw bad_param("allowed_token_ids",
+                    fmt::format("'allowed_token_ids' has more than {} entries",
+                                context.limits.max_allowed_token_ids));
+  }
+  sort_unique(&*ids);
+  params->allowed_token_ids = std::move(*ids);
+}
+
+void read_bad_words(const JsonFields& body, const CallContext& context, CompletionCall* call) {
+  call->bad_words = body.texts("bad_words").value_or(std::vector<std::string>{});
+  const CallLimits& limits = context.limits;
+  const bool wrong =
+      call->bad_words.size() > limits.max_bad_words ||
+      std::any_of(call->bad_words.begin(), call->bad_words.end(), [&](const std::string& word) {
+        return word.empty() || word.size() > limits.max_bad_word_bytes;
+      });
+  if (wrong) {
+    throw bad_param("bad_words",
+                    fmt::format("'bad_words' may hold up to {} strings of 1 to {} bytes",
+                                limits.max_bad_words,
+                                limits.max_bad_word_bytes));
+  }
+}
+
 void read_stops(const JsonFields& body, const CallContext& context, CompletionCall* call) {
   if (body.kind("stop") == JsonKind::kArray) {
     call->stop = *body.texts("stop");
@@ -190,16 +222,17 @@ void read_stops(const JsonFields& body, const CallContext& context, CompletionCa
   }
   call->user_stop_token_ids =
       body.token_ids("stop_token_ids", context.info.vocab_size).value_or(std::vector<int32_t>{});
-  if (call->user_stop_token_ids.size() > limits.max_logit_bias) {
-    throw bad_param("stop_token_ids", "'stop_token_ids' has too many entries");
+  if (call->user_stop_token_ids.size() > limits.max_stop_token_ids) {
+    throw bad_param(
+        "stop_token_ids",
+        fmt::format("'stop_token_ids' has more than {} entries", limits.max_stop_token_ids));
   }
   call->ignore_eos = body.boolean("ignore_eos").value_or(false);
   std::vector<int32_t> ids = call->user_stop_token_ids;
   if (!call->ignore_eos) {
     ids.insert(ids.end(), context.end_token_ids.begin(), context.end_token_ids.end());
   }
-  std::sort(ids.begin(), ids.end());
-  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  sort_unique(&ids);
   call->params.stop_token_ids = std::move(ids);
   call->include_stop_text = body.boolean("include_stop_str_in_output").value_or(false);
 }
@@ -275,6 +308,8 @@ CompletionCall read_common(const JsonFields& body, CallKind kind, const CallCont
   call.echo = body.boolean("echo").value_or(false);
   read_sampling(body, context, &call.params);
   read_logit_bias(body, context, &call.params);
+  read_allowed_tokens(body, context, &call.params);
+  read_bad_words(body, context, &call);
   read_stops(body, context, &call);
   read_speculation(body, &call.params);
   read_stream_options(body, &call);
@@ -309,6 +344,31 @@ void check_modalities(const JsonFields& body) {
 }
 
 }  // namespace
+
+std::vector<std::vector<int32_t>> encode_bad_words(const std::vector<std::string>& words,
+                                                   const Tokenizer& tokenizer) {
+  EncodeOptions options;
+  options.add_special_tokens = false;
+  std::vector<std::vector<int32_t>> sequences;
+  for (const std::string& word : words) {
+    const size_t begin = word.find_first_not_of(" \t\r\n");
+    const bool blank = begin == std::string::npos;  // a newline, say: taken as it is
+    const std::string text = blank ? word : word.substr(begin);
+    std::vector<int32_t> first = tokenizer.encode(text, options);
+    if (first.empty()) {
+      throw bad_param("bad_words",
+                      fmt::format("'bad_words' has {}, which has no tokens", json_quoted(word)));
+    }
+    std::vector<int32_t> inside = tokenizer.encode(blank ? text : " " + text, options);
+    if (inside.size() == first.size() && inside.front() != first.front()) {
+      sequences.push_back(std::move(inside));
+    }
+    sequences.push_back(std::move(first));
+  }
+  std::sort(sequences.begin(), sequences.end());
+  sequences.erase(std::unique(sequences.begin(), sequences.end()), sequences.end());
+  return sequences;
+}
 
 void check_model_name(const std::optional<std::string>& model, const EngineInfo& info) {
   if (!model || *model == info.served_model_name || *model == info.model_root) return;

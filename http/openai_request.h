@@ -11,6 +11,7 @@
 #include "http/json_fields.h"
 #include "http/options.h"
 #include "models/model_config.h"
+#include "models/tokenizer.h"
 #include "scheduler/engine.h"
 #include "scheduler/request.h"
 
@@ -26,6 +27,7 @@ struct CompletionCall {
   std::optional<int32_t> max_tokens;        // as given; the default needs the prompt's length
   int32_t num_choices = 1;
   std::vector<std::string> stop;
+  std::vector<std::string> bad_words;        // as given; encode_bad_words() makes those of params
   std::vector<int32_t> user_stop_token_ids;  // those of the request alone, for stop_reason
   bool include_stop_text = false;
   bool skip_special_tokens = true;
@@ -50,6 +52,12 @@ struct CallContext {
   const CallLimits& limits;
   const std::vector<int32_t>& end_token_ids;  // ascending
 };
+
+// The token sequences of bad_words for SamplingParams, by vLLM's rule: each word as it begins a
+// text and as it follows a space, the second only where it is one other sequence of the same
+// length. Ascending, without duplicates. Throws ApiError for a word that has no tokens.
+std::vector<std::vector<int32_t>> encode_bad_words(const std::vector<std::string>& words,
+                                                   const Tokenizer& tokenizer);
 
 // Throw ApiError naming the parameter.
 CompletionCall read_completion_call(std::string_view body, const CallContext& context);

@@ -35,6 +35,10 @@ struct CallLimits {
   size_t max_stop_strings = 16;
   size_t max_stop_bytes = 256;
   size_t max_logit_bias = 1024;
+  size_t max_stop_token_ids = 1024;
+  size_t max_allowed_token_ids = 8192;
+  size_t max_bad_words = 256;
+  size_t max_bad_word_bytes = 256;
   size_t max_messages = 1024;
   bool strict_params = false;  // unknown fields are a 400 instead of being ignored
 };

@@ -252,6 +252,7 @@ PreparedCall OpenAiService::prepare(const ServiceCall& call, CallKind kind) {
                                            : std::move(prompt.ids));
   }
   request.prompts.clear();
+  request.params.bad_words = encode_bad_words(request.bad_words, *model_.tokenizer);
   request.params.max_tokens = INT32_MAX;
   for (auto& prompt : prepared.prompts) settle_lengths(&request, &prompt);
   request.params.min_tokens = std::min(request.params.min_tokens, request.params.max_tokens);

@@ -25,7 +25,8 @@ namespace {
 // Z of the block rule. Only the few tokens the draft may propose can have draft_prob > 0, so the
 // sum over the vocabulary needs their weights and the mass alone: no exchange of its own.
 double block_residual_mass(const JudgedRow& row, double kept_prob) {
-  if (row.mass == 0) return 0.0;
+  if (row.mass == 0)
+    return kept_prob;  // masks forbid all: the end of the request in place of a draw
   const auto mass = static_cast<double>(row.mass);
   uint64_t others = row.mass;
   double residual = 0.0;

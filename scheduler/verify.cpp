@@ -258,14 +258,16 @@ class RoundVerifier {
       if (decision.failed || rows_[first_row_[n]].task == RowTask::kJudge) continue;
       std::vector<int32_t> chosen;
       for (size_t i = 0; i <= inputs_[n].draft.size(); ++i) {
-        chosen.push_back(rows_[first_row_[n] + i].chosen);
+        const Row& row = rows_[first_row_[n] + i];
+        chosen.push_back(row.max == kMasked ? -1 : row.chosen);
       }
       decision.num_accepted = count_agreements(chosen, inputs_[n].draft);
       decision.next_token = chosen[static_cast<size_t>(decision.num_accepted)];
     }
   }
 
-  // Masks may leave nothing to draw. Behind a rejected draft token that does not matter.
+  // Masks may leave nothing to draw (rows whose maximum is kMasked). Behind a rejected draft token
+  // that does not matter.
   void fail_dead_ends() {
     for (size_t n = 0; n < inputs_.size(); ++n) {
       SequenceDecision& decision = decisions_[n];

@@ -13,6 +13,20 @@ namespace {
 
 constexpr long double kNothing = -std::numeric_limits<long double>::infinity();
 
+bool is_allowed(int32_t token, const SamplingParams& params, std::span<const int32_t> context) {
+  const std::vector<int32_t>& ids = params.allowed_token_ids;
+  if (!ids.empty() && std::find(ids.begin(), ids.end(), token) == ids.end()) return false;
+  std::vector<int32_t> text(context.begin(), context.end());
+  text.push_back(token);
+  for (const std::vector<int32_t>& word : params.bad_words) {
+    if (word.empty() || word.size() > text.size()) continue;
+    if (std::equal(word.begin(), word.end(), text.end() - static_cast<ptrdiff_t>(word.size()))) {
+      return false;
+    }
+  }
+  return true;
+}
+
 std::vector<long double> processed(std::span<const float> logits,
                                    const SamplingParams& params,
                                    std::span<const int32_t> context,
@@ -36,6 +50,9 @@ std::vector<long double> processed(std::span<const float> logits,
   const auto num_output = static_cast<int32_t>(context.size()) - num_prompt_tokens;
   if (num_output < params.min_tokens) {
     for (int32_t token : params.stop_token_ids) values[static_cast<size_t>(token)] = kNothing;
+  }
+  for (size_t v = 0; v < values.size(); ++v) {
+    if (!is_allowed(static_cast<int32_t>(v), params, context)) values[v] = kNothing;
   }
   for (long double& value : values) value /= params.temperature;
   return values;
@@ -64,6 +81,23 @@ class Spread {
 void normalise(std::vector<long double>& probs) {
   const long double sum = std::accumulate(probs.begin(), probs.end(), 0.0L);
   for (long double& prob : probs) prob /= sum;
+}
+
+// Locally typical sampling: the nearest surprisals to the entropy, until their mass is enough.
+void keep_typical(std::vector<long double>& probs, long double typical_p) {
+  normalise(probs);
+  long double entropy = 0;
+  for (long double prob : probs) entropy -= prob > 0 ? prob * std::log(prob) : 0;
+  std::vector<std::pair<long double, size_t>> order;  // how far the surprisal is off, token
+  for (size_t v = 0; v < probs.size(); ++v) {
+    if (probs[v] > 0) order.emplace_back(std::fabs(-std::log(probs[v]) - entropy), v);
+  }
+  std::sort(order.begin(), order.end());
+  long double reached = 0;
+  size_t kept = 0;
+  while (kept < order.size() && reached < typical_p) reached += probs[order[kept++].second];
+  while (kept < order.size() && order[kept].first == order[kept - 1].first) ++kept;
+  for (size_t i = kept; i < order.size(); ++i) probs[order[i].second] = 0;
 }
 
 }  // namespace
@@ -117,6 +151,7 @@ std::vector<long double> exact_law(std::span<const float> logits,
   for (size_t i = 0; i < order.size(); ++i) {
     if (i >= kept || probs[order[i]] < params.min_p) probs[order[i]] = 0;
   }
+  if (params.typical_p < 1.0f) keep_typical(probs, params.typical_p);
   normalise(probs);
   return probs;
 }

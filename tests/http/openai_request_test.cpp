@@ -105,6 +105,19 @@ TEST_F(OpenAiRequest, RangesNameTheirParameter) {
                            "top_k:1.5",
                            "min_p:-0.1",
                            "min_p:1.1",
+                           "typical_p:0",
+                           "typical_p:1.1",
+                           "typical_p:-0.5",
+                           "typical_p:\"0.5\"",
+                           "allowed_token_ids:[]",
+                           "allowed_token_ids:[50]",
+                           "allowed_token_ids:[-1]",
+                           "allowed_token_ids:[1.5]",
+                           "allowed_token_ids:[true]",
+                           "allowed_token_ids:7",
+                           "bad_words:\"x\"",
+                           "bad_words:[\"\"]",
+                           "bad_words:[5]",
                            "repetition_penalty:0",
                            "repetition_penalty:-1",
                            "presence_penalty:2.1",
@@ -180,6 +193,43 @@ TEST_F(OpenAiRequest, Stops) {
   for (int i = 0; i < 16; ++i) many += ",\"a\"";
   EXPECT_EQ(completion_fault("\"stop\":[" + many + "]"), "stop");
   EXPECT_EQ(completion_fault("\"stop\":\"" + std::string(257, 'a') + "\""), "stop");
+}
+
+TEST_F(OpenAiRequest, MasksAndTypicalP) {
+  for (const bool is_chat : {false, true}) {
+    const std::string fields =
+        R"("allowed_token_ids":[9,3,9,0],"bad_words":["x"," yes"],"typical_p":0.25)";
+    const CompletionCall call = is_chat ? chat(fields) : completion(fields);
+    EXPECT_EQ(call.params.allowed_token_ids, (std::vector<int32_t>{0, 3, 9}));
+    EXPECT_EQ(call.bad_words, (std::vector<std::string>{"x", " yes"}));
+    EXPECT_EQ(call.params.typical_p, 0.25f);
+    const CompletionCall off = is_chat ? chat("") : completion(R"("allowed_token_ids":null)");
+    EXPECT_TRUE(off.params.allowed_token_ids.empty());
+    EXPECT_TRUE(off.bad_words.empty());
+    EXPECT_EQ(off.params.typical_p, 1.0f);
+  }
+  EXPECT_TRUE(completion(R"("bad_words":[])").bad_words.empty());
+}
+
+TEST_F(OpenAiRequest, ListsHaveLimits) {
+  info.vocab_size = 100000;
+  const auto list_of = [](size_t count, const std::string& item) {
+    std::string list = item;
+    for (size_t i = 1; i < count; ++i) list += "," + item;
+    return "[" + list + "]";
+  };
+  const auto fault_of = [&](const std::string& name, size_t count, const std::string& item) {
+    return completion_fault("\"" + name + "\":" + list_of(count, item));
+  };
+  EXPECT_EQ(fault_of("allowed_token_ids", limits.max_allowed_token_ids, "7"), "accepted");
+  EXPECT_EQ(fault_of("allowed_token_ids", limits.max_allowed_token_ids + 1, "7"),
+            "allowed_token_ids");
+  EXPECT_EQ(fault_of("bad_words", limits.max_bad_words, R"("no")"), "accepted");
+  EXPECT_EQ(fault_of("bad_words", limits.max_bad_words + 1, R"("no")"), "bad_words");
+  EXPECT_EQ(fault_of("bad_words", 1, "\"" + std::string(256, 'x') + "\""), "accepted");
+  EXPECT_EQ(fault_of("bad_words", 1, "\"" + std::string(257, 'x') + "\""), "bad_words");
+  EXPECT_EQ(fault_of("stop_token_ids", limits.max_stop_token_ids, "7"), "accepted");
+  EXPECT_EQ(fault_of("stop_token_ids", limits.max_stop_token_ids + 1, "7"), "stop_token_ids");
 }
 
 TEST_F(OpenAiRequest, SpeculationOfARequest) {

@@ -52,6 +52,27 @@ TEST_F(Service, NoChatTemplate) {
   EXPECT_NE(error_of(out).find("no chat template"), std::string::npos);
 }
 
+TEST_F(Service, BadWordsBecomeTokenSequences) {
+  const auto sequences_of = [&](const std::string& list) {
+    post_json("/v1/completions", R"({"prompt":"abc","bad_words":)" + list + "}");
+    return engine.submitted().back().params.bad_words;
+  };
+  const int32_t space_w = *test_tokenizer()->token_id("\u0120w");
+  const int32_t hello = *test_tokenizer()->token_id("hello");
+  using Sequences = std::vector<std::vector<int32_t>>;
+  // A word that follows a space counts too where it is as long and begins with another token.
+  EXPECT_EQ(sequences_of(R"(["w"])"), (Sequences{{'w'}, {space_w}}));
+  EXPECT_EQ(sequences_of(R"([" w"])"), (Sequences{{'w'}, {space_w}}));
+  EXPECT_EQ(sequences_of(R"(["wa","w","hello"])"),
+            (Sequences{{'w'}, {'w', 'a'}, {hello}, {space_w}, {space_w, 'a'}}));
+  EXPECT_EQ(sequences_of(R"(["hello!","\n"])"), (Sequences{{'\n'}, {hello, '!'}}));
+  EXPECT_EQ(sequences_of(R"([])"), Sequences{});
+  const json refused = post_json("/v1/chat/completions",
+                                 R"({"messages":[{"role":"user","content":"x"}],"bad_words":[""]})",
+                                 400);
+  EXPECT_EQ(refused["error"]["param"], "bad_words");
+}
+
 TEST_F(Service, StreamedTextEqualsTheWhole) {
   play("né€ hello world! 😀 END more text that does not show", 2);
   for (const char* fields : {"",

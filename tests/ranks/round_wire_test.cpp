@@ -14,6 +14,9 @@ SamplingParams some_params(std::mt19937& random) {
   params.top_p = 0.9f;
   params.top_k = static_cast<int32_t>(random() % 50);
   params.min_p = 0.05f;
+  params.typical_p = 0.8f;
+  params.allowed_token_ids = {1, 4, static_cast<int32_t>(5 + random() % 50)};
+  params.bad_words = {{static_cast<int32_t>(random() % 50)}, {1, 2, 3}};
   params.repetition_penalty = 1.1f;
   params.presence_penalty = -0.5f;
   params.frequency_penalty = 0.25f;
@@ -76,6 +79,9 @@ TEST(RoundWire, PlansComeBackAsTheyWere) {
     EXPECT_EQ(a.stop_token_ids, b.stop_token_ids);
     EXPECT_EQ(a.top_k, b.top_k);
     EXPECT_EQ(a.min_p, b.min_p);
+    EXPECT_EQ(a.typical_p, b.typical_p);
+    EXPECT_EQ(a.allowed_token_ids, b.allowed_token_ids);
+    EXPECT_EQ(a.bad_words, b.bad_words);
     EXPECT_EQ(a.frequency_penalty, b.frequency_penalty);
     EXPECT_EQ(a.min_tokens, b.min_tokens);
     EXPECT_EQ(a.prompt_logprobs, b.prompt_logprobs);

@@ -118,6 +118,7 @@ SamplingParams random_params(int32_t vocab_size, std::mt19937_64& generator) {
   if (chance(0.3, generator)) params.top_k = 1 + static_cast<int32_t>(generator() % 200);
   if (chance(0.3, generator)) params.top_p = chance(0.5, generator) ? 0.9f : 0.4f;
   if (chance(0.2, generator)) params.min_p = 0.07f;
+  if (chance(0.3, generator)) params.typical_p = chance(0.5, generator) ? 0.9f : 0.3f;
   if (chance(0.2, generator)) params.repetition_penalty = 1.3f;
   if (chance(0.2, generator)) params.presence_penalty = 0.6f;
   if (chance(0.2, generator)) params.frequency_penalty = -0.4f;
@@ -129,6 +130,15 @@ SamplingParams random_params(int32_t vocab_size, std::mt19937_64& generator) {
   if (chance(0.3, generator)) {
     params.stop_token_ids = {random_token(vocab_size, generator)};
     params.min_tokens = 4;
+  }
+  if (chance(0.2, generator)) {
+    for (int32_t id = 0; id < vocab_size; ++id) {
+      if (chance(0.5, generator)) params.allowed_token_ids.push_back(id);
+    }
+  }
+  if (chance(0.2, generator)) {
+    params.bad_words = {{random_token(vocab_size, generator)},
+                        {random_token(vocab_size, generator), random_token(vocab_size, generator)}};
   }
   if (chance(0.3, generator)) params.num_logprobs = static_cast<int32_t>(generator() % 6);
   return params;
@@ -158,7 +168,8 @@ bool operator==(const TokenLogprobs& a, const TokenLogprobs& b) {
 
 bool same(const SequenceDecision& a, const SequenceDecision& b) {
   return a.sequence_id == b.sequence_id && a.num_accepted == b.num_accepted &&
-         a.next_token == b.next_token && a.failed == b.failed && a.logprobs == b.logprobs;
+         a.next_token == b.next_token && a.failed == b.failed &&
+         a.no_token_allowed == b.no_token_allowed && a.logprobs == b.logprobs;
 }
 
 }  // namespace outrider

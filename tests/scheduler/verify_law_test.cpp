@@ -54,6 +54,41 @@ std::vector<LawCase> cases_of(VerifyMode mode) {
     c.params.top_p = 0.93f;
     c.params.min_p = 0.05f;
   }));
+  cases.push_back(make_case("typical_p", mode, 2, [](LawCase& c) {
+    c.vocab_size = 5;
+    c.params.typical_p = 0.7f;
+  }));
+  cases.push_back(make_case("typical_p_narrow", mode, 1, [](LawCase& c) {
+    c.vocab_size = 8;
+    c.num_tokens = 2;
+    c.target_spread = 0.5f;  // flat rows: the likeliest tokens are often cut
+    c.draft_spread = 0.3f;
+    c.params.typical_p = 0.3f;
+  }));
+  cases.push_back(make_case("all_filters_and_typical_p", mode, 3, [](LawCase& c) {
+    c.vocab_size = 8;
+    c.num_tokens = 2;
+    c.params.temperature = 1.5f;
+    c.params.top_k = 7;
+    c.params.top_p = 0.97f;
+    c.params.min_p = 0.02f;
+    c.params.typical_p = 0.8f;
+  }));
+  cases.push_back(make_case("allowed_token_ids", mode, 2, [](LawCase& c) {
+    c.vocab_size = 7;
+    c.params.allowed_token_ids = {0, 2, 3, 6};
+  }));
+  cases.push_back(make_case("bad_words", mode, 2, [](LawCase& c) {
+    c.params.bad_words = {{2}, {0, 1}, {1, 3, 3}, {1, 2, 1, 0}};
+  }));
+  cases.push_back(make_case("masks_and_filters", mode, 2, [](LawCase& c) {
+    c.vocab_size = 7;
+    c.params.allowed_token_ids = {0, 1, 2, 4, 5};
+    c.params.bad_words = {{4}, {0, 1}, {5, 5}};
+    c.params.top_p = 0.95f;
+    c.params.typical_p = 0.9f;
+    c.params.presence_penalty = 0.4f;
+  }));
   cases.push_back(make_case("penalties", mode, 2, [](LawCase& c) {
     c.params.repetition_penalty = 1.4f;
     c.params.presence_penalty = 0.7f;

@@ -58,6 +58,7 @@ struct FilterCase {
   int32_t top_k = 0;
   float top_p = 1.0f;
   float min_p = 0.0f;
+  float typical_p = 1.0f;
 };
 
 // Which tokens are kept, and the margin by which the closest decision was made.
@@ -69,6 +70,7 @@ std::vector<bool> plainly_kept(const std::vector<float>& row,
   params.top_k = filter.top_k;
   params.top_p = filter.top_p;
   params.min_p = filter.min_p;
+  params.typical_p = filter.typical_p;
   const std::vector<int32_t> context = {0};
   std::vector<bool> kept;
   for (long double prob : exact_law(row, params, context, 1)) kept.push_back(prob > 0);
@@ -94,8 +96,20 @@ TEST(Filters, KeepWhatSortingKeeps) {
                                            {40, 0.9f, 0.05f},
                                            {2000},
                                            {900, 0.95f},
-                                           {0, 0.9f, 0.02f}};
+                                           {0, 0.9f, 0.02f},
+                                           {0, 1, 0, 0.95f},
+                                           {0, 1, 0, 0.5f},
+                                           {0, 1, 0, 0.1f},
+                                           {0, 1, 0, 0.001f},
+                                           {0, 1, 0.01f, 0.3f},
+                                           {40, 1, 0, 0.6f},
+                                           {40, 0.9f, 0.02f, 0.7f},
+                                           {0, 0.8f, 0, 0.9f},
+                                           {0, 0.99f, 0.001f, 0.4f},
+                                           {900, 1, 0, 0.7f},
+                                           {900, 0.97f, 0.001f, 0.9f}};
   int num_wide = 0;
+  int num_ceilings = 0;
   for (int trial = 0; trial < 12; ++trial) {
     const bool ties = trial % 3 == 0;
     const float temperature = trial % 2 == 0 ? 1.0f : 2.5f;
@@ -107,30 +121,36 @@ TEST(Filters, KeepWhatSortingKeeps) {
       params.top_k = filter.top_k;
       params.top_p = filter.top_p;
       params.min_p = filter.min_p;
+      params.typical_p = filter.typical_p;
       const std::vector<bool> expected = plainly_kept(row, filter, temperature);
       const auto num_kept = std::count(expected.begin(), expected.end(), true);
       num_wide += num_kept > kMaxGatheredTopK ? 1 : 0;
       const std::vector<int32_t> cuts = random_cuts(vocab_size, 1 + trial % 4, generator);
       const float max = *std::max_element(row.begin(), row.end()) * (1.0f / temperature);
-      const auto results = run_on_shards<float>(
+      const auto results = run_on_shards<std::pair<float, float>>(
           static_cast<int>(cuts.size()), [&](int rank, ShardExchange& exchange) {
             const int32_t begin = rank == 0 ? 0 : cuts[static_cast<size_t>(rank) - 1];
             const int32_t end = cuts[static_cast<size_t>(rank)];
             TruncationRow truncation{view_of(row, begin, end, temperature), &params, max};
             truncate(std::span(&truncation, 1), {begin, end, vocab_size}, exchange);
-            return truncation.cut;
+            return std::pair{truncation.cut, truncation.ceiling};
           });
-      for (float cut : results) {
-        ASSERT_EQ(cut, results[0]);
+      for (const auto& [cut, ceiling] : results) {
+        ASSERT_EQ(cut, results[0].first);
+        ASSERT_EQ(ceiling, results[0].second);
+        num_ceilings += ceiling < kNoCeiling ? 1 : 0;
         for (size_t v = 0; v < row.size(); ++v) {
-          ASSERT_EQ(row[v] * (1.0f / temperature) >= cut, expected[v])
+          const float scaled = row[v] * (1.0f / temperature);
+          ASSERT_EQ(scaled >= cut && scaled <= ceiling, expected[v])
               << "top_k " << filter.top_k << " top_p " << filter.top_p << " min_p " << filter.min_p
-              << " token " << v << " of " << num_kept << " kept";
+              << " typical_p " << filter.typical_p << " token " << v << " of " << num_kept
+              << " kept";
         }
       }
     }
   }
-  EXPECT_GT(num_wide, 40);  // radix selection had work to do
+  EXPECT_GT(num_wide, 80);      // radix selection had work to do
+  EXPECT_GT(num_ceilings, 50);  // the likeliest tokens were cut
 }
 
 TEST(Filters, OffMeansNoCollective) {

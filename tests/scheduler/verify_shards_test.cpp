@@ -24,20 +24,23 @@ TestRound random_round(int32_t vocab_size, int num_sequences, std::mt19937_64& g
 TEST(Shards, SameDecisionsForAnyNumberOfShards) {
   std::mt19937_64 generator(21);
   int num_decisions = 0;
+  int num_dead_ends = 0;  // small vocabularies, wholly masked
   int num_accepted = 0;
   int num_compared = 0;
-  for (int trial = 0; trial < 300; ++trial) {
+  for (int trial = 0; trial < 84; ++trial) {  // few meetings of the threads, many sequences
     const int32_t sizes[] = {1, 2, 5, 37, 259, 1031, 2500};
     const int32_t vocab_size = sizes[trial % 7];
-    const TestRound round = random_round(vocab_size, 24, generator);
+    const TestRound round = random_round(vocab_size, 80, generator);
     const std::vector<SequenceDecision> alone = verify_alone(round);
     for (const SequenceDecision& decision : alone) {
       ++num_decisions;
       num_accepted += decision.num_accepted;
-      ASSERT_FALSE(decision.failed);
+      num_dead_ends += decision.no_token_allowed ? 1 : 0;
+      ASSERT_EQ(decision.failed, decision.no_token_allowed);
+      if (decision.failed) continue;
       ASSERT_TRUE(decision.next_token >= 0 && decision.next_token < vocab_size);
     }
-    for (int num_shards : {1, 2, 3, 4, 8}) {
+    for (int num_shards : {1, 2, 3, 4, 5, 8}) {
       const bool even = generator() % 2 == 0;
       const std::vector<int32_t> cuts =
           even ? even_cuts(vocab_size, num_shards) : random_cuts(vocab_size, num_shards, generator);
@@ -52,6 +55,8 @@ TEST(Shards, SameDecisionsForAnyNumberOfShards) {
     }
   }
   EXPECT_GT(num_compared, 100000);
+  EXPECT_GT(num_dead_ends, 50);
+  EXPECT_LT(num_dead_ends, num_decisions / 10);
   EXPECT_GT(num_accepted, num_decisions / 3);  // the drafts were worth something
 }
 
@@ -126,26 +131,33 @@ TEST(Shards, ABadValueUnderAMaskIsStillSeen) {
   EXPECT_TRUE(verify_alone(round)[0].failed);
 }
 
-TEST(Shards, AWhollyMaskedRowKeepsItsLowestToken) {
+TEST(Shards, AWhollyMaskedRowFailsItsRequest) {
   for (VerifyMode mode : {VerifyMode::kStandard, VerifyMode::kBlock, VerifyMode::kCoupled}) {
     for (float temperature : {0.0f, 1.0f}) {
-      for (int filter = 0; filter < 4; ++filter) {
+      for (int filter = 0; filter < 5; ++filter) {
         TestSequence sequence;
         sequence.params.verify_mode = mode;
         sequence.params.temperature = temperature;
         if (filter == 1) sequence.params.top_p = 0.5f;
         if (filter == 2) sequence.params.top_k = 2;
         if (filter == 3) sequence.params.min_p = 0.5f;
+        if (filter == 4) sequence.params.typical_p = 0.5f;
         sequence.tokens = {1};
         for (int32_t v = 0; v < 6; ++v) {
           sequence.params.logit_bias.emplace_back(v, -std::numeric_limits<float>::infinity());
         }
-        sequence.draft = {{3, {}}};
+        sequence.draft = {{0, {}}};  // the id that the maximum over nothing names
         sequence.rows = {{1, 2, 3, 4, 5, 6}, {1, 2, 3, 4, 5, 6}};
-        for (const ShardRun& run : verify_on_shards({6, {sequence}}, even_cuts(6, 3))) {
-          EXPECT_FALSE(run.decisions[0].failed);
+        TestSequence other = sequence;
+        other.params.logit_bias.clear();
+        const TestRound round{6, {sequence, other}};
+        for (const ShardRun& run : verify_on_shards(round, even_cuts(6, 3))) {
+          EXPECT_TRUE(run.decisions[0].failed);
+          EXPECT_TRUE(run.decisions[0].no_token_allowed);
           EXPECT_EQ(run.decisions[0].num_accepted, 0);
-          EXPECT_EQ(run.decisions[0].next_token, 0);
+          EXPECT_EQ(run.decisions[0].next_token, -1);
+          EXPECT_FALSE(run.decisions[1].failed);
+          EXPECT_GE(run.decisions[1].next_token, 0);
         }
       }
     }
@@ -233,7 +245,7 @@ TEST(Wire, FiltersStayFarBelowTheVocabulary) {
   EXPECT_EQ(min_p.num_bytes, standard);
   EXPECT_EQ(min_p.num_collectives, 3);
   const ShardRun top_k = bytes_with([](SamplingParams& p) { p.top_k = 20; });
-  EXPECT_EQ(top_k.num_bytes, standard + rows * 4 * (20 + 3));
+  EXPECT_EQ(top_k.num_bytes, standard + rows * 4 * (20 + 1));
   EXPECT_EQ(top_k.num_collectives, 4);
   const ShardRun wide_top_k = bytes_with([](SamplingParams& p) { p.top_k = 5000; });
   EXPECT_EQ(wide_top_k.num_bytes, standard + radix);
@@ -241,6 +253,31 @@ TEST(Wire, FiltersStayFarBelowTheVocabulary) {
   const ShardRun wide_top_p = bytes_with([](SamplingParams& p) { p.top_p = 0.999f; });
   EXPECT_EQ(wide_top_p.num_bytes, standard + rows * 4 * (64 + 3) + radix);
   EXPECT_EQ(wide_top_p.num_collectives, 8);
+  const ShardRun typical = bytes_with([](SamplingParams& p) {
+    p.typical_p = 0.9f;
+    p.logit_bias = {{5, 40.0f}, {70000, 40.0f}};  // few tokens with all the mass
+  });
+  EXPECT_EQ(typical.num_bytes, standard + rows * 4 * (64 + 5));
+  EXPECT_EQ(typical.num_collectives, 4);
+  const ShardRun wide_typical = bytes_with([](SamplingParams& p) { p.typical_p = 0.95f; });
+  EXPECT_EQ(wide_typical.num_bytes, standard + rows * (4 * (64 + 5) + 2 * 8) + radix);
+  EXPECT_EQ(wide_typical.num_collectives, 9);
+  // All other filters at once leave nothing for a gather to tell.
+  const ShardRun everything = bytes_with([](SamplingParams& p) {
+    p.top_k = 100000;
+    p.top_p = 0.999f;
+    p.min_p = 1e-7f;
+    p.typical_p = 0.95f;
+  });
+  EXPECT_EQ(everything.num_bytes, standard + rows * 2 * 8 + 3 * radix);
+  EXPECT_EQ(everything.num_collectives, 3 + 4 + 4 + 1 + 4);
+  // A mask is made by every rank for itself.
+  const ShardRun masked = bytes_with([](SamplingParams& p) {
+    p.allowed_token_ids = {1, 5, 70000};
+    p.bad_words = {{5}, {2, 3, 70000}};
+  });
+  EXPECT_EQ(masked.num_bytes, standard);
+  EXPECT_EQ(masked.num_collectives, 3);
 }
 
 TEST(Wire, NothingToDoCostsNothing) {
