@@ -125,6 +125,17 @@ TEST(SameTextOneRank, EverySamplerOption) {
       params.repetition_penalty = 1.1f;
     return params;
   });
+  for (size_t i = 0; i < 4; ++i) {
+    Ask ask = asks[i];
+    ask.params = seeded(0.9f, 70 + i, 40);
+    ask.params.typical_p = i == 0 ? 0.4f : 1.0f;
+    if (i == 1) ask.params.bad_words = {{300}, {301, 302}, {290}};
+    for (int32_t id = 0; i >= 2 && id < 3000; id += i == 2 ? 3 : 2) {
+      ask.params.allowed_token_ids.push_back(id);
+    }
+    if (i == 3) ask.params.top_p = 0.9f, ask.params.typical_p = 0.9f;
+    asks.push_back(std::move(ask));
+  }
   for (Ask& ask : std::vector<Ask>(asks)) {
     ask.params.temperature = 0;
     asks.push_back(ask);

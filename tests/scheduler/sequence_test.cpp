@@ -137,6 +137,17 @@ TEST(Sequence, NaNEndsItAndCommitsNothing) {
   EXPECT_EQ(sequence.num_tokens(), 1);
 }
 
+TEST(Sequence, NothingAllowedEndsItWithAnotherSentence) {
+  Sequence sequence(request_of({1}, 5), 0);
+  SequenceDecision decision = decision_of(0, -1);
+  decision.failed = decision.no_token_allowed = true;
+  ResultEvent event;
+  ASSERT_TRUE(sequence.commit(plan_of(sequence, {}), decision, kMaxModelLen, event));
+  EXPECT_EQ(event.finish_reason, FinishReason::kError);
+  EXPECT_EQ(event.error.rfind("no token is allowed to come next", 0), 0u) << event.error;
+  EXPECT_EQ(sequence.num_tokens(), 1);
+}
+
 TEST(Sequence, PromptScoresAreGatheredOnceOverChunksAndARecomputation) {
   Request request = request_of({1, 2, 3, 4}, 5);
   request.params.prompt_logprobs = true;
