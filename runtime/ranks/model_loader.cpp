@@ -60,6 +60,10 @@ VocabularyMatch match(const Pair& pair) {
   return match_vocabularies(pair.target, pair.target_config, pair.draft, pair.draft_config);
 }
 
+bool needs_no_translation(const VocabularyMatch& found) {
+  return found.usable_directly() && found.draft_embeds_all;
+}
+
 // How the draft says the target's tokens; null when it has the same ids. Padding rows are no
 // difference, but a draft with too few rows for the target's tokens is told of those by their text.
 std::shared_ptr<const VocabularyMap> draft_vocabulary(const RunConfig& config) {
@@ -67,7 +71,7 @@ std::shared_ptr<const VocabularyMap> draft_vocabulary(const RunConfig& config) {
   if (is_synthetic(config.model) || is_synthetic(draft_name)) return nullptr;
   const Pair pair = load_pair(config.model, draft_name);
   const VocabularyMatch found = match(pair);
-  if (found.usable_directly() && found.draft_embeds_all) return nullptr;
+  if (needs_no_translation(found)) return nullptr;
   const bool may_translate = found.usable_directly() || config.speculative.use_heterogeneous_vocab;
   if (!may_translate || found.num_translatable == 0)
     throw Error(fmt::format(
@@ -125,6 +129,11 @@ ModelConfig model_config_of(const std::string& name, Role role) {
 
 VocabularyMatch match_pair(const std::string& target, const std::string& draft) {
   return match(load_pair(target, draft));
+}
+
+bool drafts_in_target_ids(const RunConfig& config) {
+  if (is_synthetic(config.model) || is_synthetic(config.speculative.model)) return true;
+  return needs_no_translation(match_pair(config.model, config.speculative.model));
 }
 
 EngineSizes engine_sizes(const RunConfig& config,

@@ -28,6 +28,9 @@ ModelConfig model_config_of(const std::string& name, Role role);
 // configuration is missing or damaged.
 VocabularyMatch match_pair(const std::string& target, const std::string& draft);
 
+// Whether the draft of a config reads and proposes the target's ids as they are: no translation.
+bool drafts_in_target_ids(const RunConfig& config);
+
 // Sizes every rank agrees on.
 struct EngineSizes {
   int32_t max_model_len = 0;

@@ -230,7 +230,7 @@ void add_costs(const RoundTimes& times, PairMeasurement* result) {
 }
 
 bool has_draft_of_same_tokens(const RunConfig& config) {
-  return make_layout(config, 0).has_draft && !config.speculative.use_heterogeneous_vocab;
+  return make_layout(config, 0).has_draft && drafts_in_target_ids(config);
 }
 
 }  // namespace
