@@ -34,6 +34,8 @@ struct Transformer::Buffers {
 
 namespace {
 
+static_assert(kStrictSlices <= ops::kMaxSlices);
+
 int64_t floats_per_block(const ModelConfig& config, const ModelShard& shard, int64_t block_size) {
   return shard.kv_heads.size() * block_size * config.head_dim;
 }

@@ -171,6 +171,26 @@ TEST(Elementwise, EmbedLooksUpOwnRowsAndZeroesOthers) {
   }
 }
 
+// As if the zeros of other ranks' shards had been added.
+TEST(Elementwise, EmbedTakesTheSignOfZeros) {
+  constexpr uint16_t kHalves[] = {0x8000, 0x0000, 0xBF80, 0x8000};  // bf16 and f16 alike: -0, 0, ..
+  constexpr float kFloats[] = {-0.0f, 0.0f, -1.0f, -0.0f};
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    const void* table = dtype == DType::kF32 ? static_cast<const void*>(kFloats) : kHalves;
+    on_every_context([&](Context& ctx) {
+      std::vector<float> out(4, kPoison);
+      const std::vector<int32_t> ids = {0};
+      embed(ctx, out.data(), ids, {static_cast<const std::byte*>(table), dtype, 1, 4, 0});
+      for (const int i : {0, 1, 3}) {
+        EXPECT_TRUE(out[static_cast<size_t>(i)] == 0.0f &&
+                    !std::signbit(out[static_cast<size_t>(i)]))
+            << dtype_name(dtype) << ' ' << i;
+      }
+      EXPECT_LT(out[2], -0.9f);
+    });
+  }
+}
+
 TEST(Elementwise, AddAndGatherRows) {
   const size_t count = 50001;
   const std::vector<float> x = random_floats(count, 47);
