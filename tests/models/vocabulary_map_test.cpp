@@ -153,6 +153,16 @@ TEST(TranslatedTokens, PartsOfCharactersGoByteByByte) {
             ids_of(*pieces, {"a", "<0xC3>", "<0xA9>"}));
 }
 
+// A chat template's words that the draft does not know are read as they are written, never as the
+// control tokens the text might spell.
+TEST(TranslatedTokens, UnknownSpecialTokensAreReadAsText) {
+  const auto target = byte_level({"<u>"}, {"a", "Ġ"});
+  const auto draft = byte_level({"u>"}, {"a", "Ġ", "<", "u", ">"});
+  const VocabularyMap map = map_of(target, draft);
+  EXPECT_EQ(map.draft_id(0), -1);
+  EXPECT_EQ(translated(map, ids_of(*target, {"<u>", "a"})), ids_of(*draft, {"<", "u", ">", "a"}));
+}
+
 TEST(TranslatedTokens, UnknownIdsAndEmptySequencesAreNothing) {
   const auto tokenizer = byte_level({}, {"a", "b"});
   const VocabularyMap map(tokenizer, 64, tokenizer, 64);
