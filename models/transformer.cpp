@@ -141,6 +141,10 @@ size_t Transformer::kv_bytes_per_block(const ModelConfig& config,
   return checked_bytes({2, config.n_layers, floats_per_block(config, shard, block_size)});
 }
 
+const ops::KvPages& Transformer::kv_pages(int32_t layer) const {
+  return buffers_->kv.at(static_cast<size_t>(layer));
+}
+
 void Transformer::clear_blocks(std::span<const int32_t> blocks) {
   const int64_t size = floats_per_block(config_, shard_, options_.block_size);
   for (const int32_t block : blocks) {

@@ -65,6 +65,9 @@ class Transformer {
   // owner).
   void clear_blocks(std::span<const int32_t> blocks);
 
+  // One layer's KV memory, for faults on purpose and for tests.
+  const ops::KvPages& kv_pages(int32_t layer) const;
+
  private:
   struct Buffers;
   void allocate_kv();

@@ -66,7 +66,7 @@ class Planner {
   // was taken.
   bool offer(const DraftBlock& block);
 
-  // The next round (its number and digest are the coordinator's to fill in); sequences empty when
+  // The next round (its number is the coordinator's to fill in); sequences empty when
   // there is nothing to compute. Every plan must be followed by apply() of its decision before the
   // next.
   RoundPlan plan();

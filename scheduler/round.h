@@ -53,9 +53,8 @@ struct SequencePlan {
 
 struct RoundPlan {
   uint64_t round = 0;
-  uint64_t previous_digest = 0;  // of the decision of the round before, as the coordinator made it
-  bool shutdown = false;         // last plan: leave the loop after it
-  std::vector<uint64_t> ends;    // sequences to forget, before starts
+  bool shutdown = false;       // last plan: leave the loop after it
+  std::vector<uint64_t> ends;  // sequences to forget, before starts
   std::vector<SequenceStart> starts;
   std::vector<SequencePlan> sequences;
 };

@@ -3,6 +3,7 @@
 
 #include "runtime/base/log.h"
 #include "runtime/comm/waiting.h"
+#include "runtime/ranks/agreement.h"
 #include "runtime/ranks/round_wire.h"
 
 namespace outrider {
@@ -105,7 +106,6 @@ void Coordinator::loop() {
     if (planner_.idle()) arrivals_.clear();  // what ended before its first round
     if (planner_.idle() && stopping) break;
     if (planner_.idle() || !run_round()) {
-      broadcast_when_idle();
       publish_status();
       wait_for_work();
     }
@@ -150,11 +150,9 @@ bool Coordinator::run_round() {
   if (plan.sequences.empty() && plan.ends.empty() && plan.starts.empty()) return false;
   const auto compute_begin = Clock::now();
   plan.round = ++round_;
-  plan.previous_digest = last_digest_;
   broadcast(plan);
   const RoundDecision decision = target_.execute(plan);
-  last_digest_ = digest(round_, decision);
-  digest_announced_ = false;
+  check_agreement(world_, layout_, round_, digest(round_, decision));
   const double compute_s = seconds_since(compute_begin);
 
   planner_.apply(plan, decision);
@@ -210,21 +208,9 @@ void Coordinator::broadcast(const RoundPlan& plan) {
   num_plan_bytes_ += bytes.size() * static_cast<size_t>(layout_.num_targets - 1);
 }
 
-// The last decision before a pause is compared too: an empty plan carries its digest.
-void Coordinator::broadcast_when_idle() {
-  if (digest_announced_) return;
-  RoundPlan plan;
-  plan.round = ++round_;
-  plan.previous_digest = last_digest_;
-  broadcast(plan);
-  last_digest_ = digest(round_, RoundDecision{});
-  digest_announced_ = true;
-}
-
 void Coordinator::shut_down() {
   RoundPlan plan;
   plan.round = ++round_;
-  plan.previous_digest = last_digest_;
   plan.shutdown = true;
   broadcast(plan);
   if (draft_ && !draft_->shut_down()) world_.end_unresponsive(layout_.draft_rank());

@@ -71,7 +71,6 @@ class Coordinator final : public Engine {
   void hear_draft();
   void tell_draft();
   void broadcast(const RoundPlan& plan);
-  void broadcast_when_idle();
   void shut_down();
   void count_round(const RoundPlan& plan, const RoundDecision& decision, double round_s);
   void publish_status();
@@ -89,8 +88,6 @@ class Coordinator final : public Engine {
   std::unique_ptr<DraftLink> draft_;  // null without a draft worker
   DraftState draft_state_ = DraftState::kNone;
   uint64_t round_ = 0;
-  uint64_t last_digest_ = 0;
-  bool digest_announced_ = true;
   uint64_t num_preemptions_counted_ = 0;
   uint64_t num_misses_counted_ = 0;
   uint64_t num_plan_bytes_ = 0;

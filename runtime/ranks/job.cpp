@@ -119,15 +119,14 @@ EngineInfo engine_info(const RunConfig& config,
 int run_coordinator(World& world,
                     const RunConfig& config,
                     const RankLayout& layout,
-                    LoadedModel& loaded,
+                    TargetRank& target,
                     const FrontDesk& desk,
                     const FrontEnd& front_end) {
-  PlannerConfig planner = planner_config(config, layout, *loaded.model);
+  PlannerConfig planner = planner_config(config, layout, target.model());
   planner.draft_corpus = desk.draft_corpus;
   const EngineInfo info = engine_info(config, layout, planner);
   ServingMetrics metrics(
       info.served_model_name, info.max_model_len, std::max(1, info.num_speculative_tokens));
-  TargetRank target(*loaded.model, *loaded.group);
   Coordinator coordinator(
       {.world = world,
        .layout = layout,
@@ -142,7 +141,7 @@ int run_coordinator(World& world,
                                 .engine = coordinator,
                                 .tokenizer = desk.tokenizer,
                                 .chat_template = desk.chat_template,
-                                .model_config = loaded.model->config(),
+                                .model_config = target.model().config(),
                                 .defaults = desk.defaults,
                                 .metrics = metrics};
   int exit_code = 0;
@@ -198,8 +197,10 @@ int run_target(World& world,
   const bool coordinates = layout.role(world.rank()) == Role::kCoordinator;
   LoadedModel loaded;
   FrontDesk desk;
+  Faults faults;
   std::string problem;
   try {
+    faults = Faults::from_environment(world.rank(), layout.num_targets);
     loaded = load_target(config,
                          layout,
                          world.rank(),
@@ -210,9 +211,9 @@ int run_target(World& world,
     problem = error.what();
   }
   roll_call(world, layout, problem);
-  if (coordinates) return run_coordinator(world, config, layout, loaded, desk, front_end);
+  TargetRank target(*loaded.model, *loaded.group, std::move(faults));
+  if (coordinates) return run_coordinator(world, config, layout, target, desk, front_end);
   try {
-    TargetRank target(*loaded.model, *loaded.group);
     run_target_loop(world, layout, target);
   } catch (const std::exception& error) {
     end_job(world, error.what());

@@ -139,7 +139,6 @@ Bytes encode(const RoundPlan& plan) {
   WireWriter out;
   out.put(kPlanMagic);
   out.put(plan.round);
-  out.put(plan.previous_digest);
   out.put_bool(plan.shutdown);
   out.put_numbers(plan.ends);
   out.put_list(plan.starts,
@@ -154,7 +153,6 @@ RoundPlan decode_round_plan(const Bytes& bytes) {
   if (in.get<uint32_t>() != kPlanMagic) throw Error("a round plan does not begin as one");
   RoundPlan plan;
   plan.round = in.get<uint64_t>();
-  plan.previous_digest = in.get<uint64_t>();
   plan.shutdown = in.get_bool();
   plan.ends = in.get_numbers<uint64_t>();
   plan.starts = in.get_list<SequenceStart>(read_opening<SequenceStart>);

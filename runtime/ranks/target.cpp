@@ -1,7 +1,10 @@
 // See target.h.
 #include "runtime/ranks/target.h"
 
+#include <limits>
+
 #include "runtime/base/log.h"
+#include "runtime/ranks/agreement.h"
 #include "runtime/ranks/round_wire.h"
 #include "scheduler/verify.h"
 
@@ -39,8 +42,10 @@ class GroupExchange final : public ShardExchange {
 
 }  // namespace
 
-TargetRank::TargetRank(Transformer& model, TargetGroup& group)
-    : model_(model), exchange_(std::make_unique<GroupExchange>(group, traffic_)) {
+TargetRank::TargetRank(Transformer& model, TargetGroup& group, Faults faults)
+    : model_(model),
+      exchange_(std::make_unique<GroupExchange>(group, traffic_)),
+      faults_(std::move(faults)) {
   const Range& vocab = model.shard().vocab;
   vocab_ = {static_cast<int32_t>(vocab.begin),
             static_cast<int32_t>(vocab.end),
@@ -57,9 +62,11 @@ RoundDecision TargetRank::execute(const RoundPlan& plan) {
     decision.sequences.emplace_back().sequence_id = planned.sequence_id;
   }
   if (batch_.tokens.empty()) return decision;
-  const float* logits = model_.forward(batch_).data();
+  const std::span<const float> computed = model_.forward(batch_);
+  const float* logits = faults_.any() ? spoiled(plan, computed) : computed.data();
   verify_rows(plan, logits, &decision);
   score_prompts(plan, logits, &decision);
+  faults_.flip(plan, &decision);
   commit(plan, decision);
   return decision;
 }
@@ -194,22 +201,50 @@ const float* TargetRank::logits_of_row(const float* logits, int32_t logit_row) c
   return logits + static_cast<int64_t>(logit_row) * vocab_.size();
 }
 
+// The step's results with the armed faults in them: KV now, logits as a copy.
+const float* TargetRank::spoiled(const RoundPlan& plan, std::span<const float> logits) {
+  spoiled_logits_.assign(logits.begin(), logits.end());
+  size_t logit_row = 0;
+  for (size_t row = 0; row < batch_.tokens.size(); ++row) {
+    const auto sequence = static_cast<size_t>(batch_.sequence_of_row[row]);
+    const uint64_t id = plan.sequences[sequence].sequence_id;
+    const int32_t position = batch_.positions[row];
+    if (faults_.spoils_kv(id, position)) spoil_kv(batch_.block_tables[sequence], position);
+    if (logit_row == batch_.logit_rows.size() ||
+        batch_.logit_rows[logit_row] != static_cast<int32_t>(row)) {
+      continue;
+    }
+    if (faults_.spoils_logits(id, position + 1, copies_.at(id).num_prompt_tokens)) {
+      spoiled_logits_[logit_row * static_cast<size_t>(vocab_.size())] =
+          std::numeric_limits<float>::quiet_NaN();
+      log_warning("{}: NaN in the logits of request {}", Faults::kVariable, id);
+    }
+    ++logit_row;
+  }
+  return spoiled_logits_.data();
+}
+
+void TargetRank::spoil_kv(std::span<const int32_t> blocks, int32_t position) {
+  const int32_t block_size = model_.options().block_size;
+  const int32_t block = blocks[static_cast<size_t>(position / block_size)];
+  for (int32_t layer = 0; layer < model_.config().n_layers; ++layer) {
+    const ops::KvPages& pages = model_.kv_pages(layer);
+    for (int64_t head = 0; head < pages.n_kv_heads; ++head) {
+      const int64_t slot =
+          (block * pages.n_kv_heads + head) * pages.block_size + position % block_size;
+      const float nan = std::numeric_limits<float>::quiet_NaN();
+      std::fill_n(pages.keys + slot * pages.head_dim, pages.head_dim, nan);
+      std::fill_n(pages.values + slot * pages.head_dim, pages.head_dim, nan);
+    }
+  }
+  log_warning("{}: NaN in the KV of position {}", Faults::kVariable, position);
+}
+
 void run_target_loop(World& world, const RankLayout& layout, TargetRank& target) {
-  uint64_t own_digest = 0;
-  uint64_t round = 0;
   while (true) {
     const RoundPlan plan = decode_round_plan(receive(world, 0, layout.num_targets));
-    if (plan.previous_digest != own_digest) {
-      world.abort(fmt::format(
-          "{} decided round {} differently from the coordinator (digest {:016x}, not {:016x})",
-          layout.name(world.rank()),
-          round,
-          own_digest,
-          plan.previous_digest));
-    }
     if (plan.shutdown) return;
-    round = plan.round;
-    own_digest = digest(round, target.execute(plan));
+    report_digest(world, plan.round, digest(plan.round, target.execute(plan)));
   }
 }
 

@@ -10,6 +10,7 @@
 #include "models/transformer.h"
 #include "runtime/comm/target_group.h"
 #include "runtime/comm/world.h"
+#include "runtime/ranks/faults.h"
 #include "runtime/ranks/roles.h"
 #include "scheduler/round.h"
 #include "scheduler/shard_exchange.h"
@@ -19,9 +20,10 @@ namespace outrider {
 
 class TargetRank {
  public:
-  // model and group must outlive this.
-  TargetRank(Transformer& model, TargetGroup& group);
+  // model and group must outlive this. faults: what goes wrong on this rank on purpose.
+  TargetRank(Transformer& model, TargetGroup& group, Faults faults = {});
   ~TargetRank();
+  const Transformer& model() const { return model_; }
 
   // One round: forward, verify, commit to this rank's copies. Collective over the group: every
   // member calls it with the same plan and returns the same decision.
@@ -53,6 +55,8 @@ class TargetRank {
   void score_prompts(const RoundPlan& plan, const float* logits, RoundDecision* decision);
   void commit(const RoundPlan& plan, const RoundDecision& decision);
   const float* logits_of_row(const float* logits, int32_t logit_row) const;
+  const float* spoiled(const RoundPlan& plan, std::span<const float> logits);
+  void spoil_kv(std::span<const int32_t> blocks, int32_t position);
 
   Transformer& model_;
   ExchangeTraffic traffic_;
@@ -61,10 +65,12 @@ class TargetRank {
   std::map<uint64_t, Copy> copies_;
   Batch batch_;
   std::vector<RowSpan> spans_;  // one per planned sequence
+  Faults faults_;
+  std::vector<float> spoiled_logits_;
 };
 
-// The life of ranks 1 .. R-1: receive a plan, check that the last decision was the coordinator's
-// too, execute. Returns after the plan that says shutdown.
+// The life of ranks 1 .. R-1: receive a plan, execute it, tell the coordinator the decision's
+// digest. Returns after the plan that says shutdown.
 void run_target_loop(World& world, const RankLayout& layout, TargetRank& target);
 
 }  // namespace outrider

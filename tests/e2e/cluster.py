@@ -58,14 +58,15 @@ def parent(pid):
 class Server:
     """`outrider serve` under mpirun (num_ranks 0: one process)."""
 
-    def __init__(self, num_ranks, *options, recovery=True):
+    def __init__(self, num_ranks, *options, recovery=True, fault=""):
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.num_ranks = num_ranks
         self.log = tempfile.NamedTemporaryFile("w+", suffix=".log")
         launcher = mpirun(num_ranks, recovery) if num_ranks else []
         self.process = subprocess.Popen([*launcher, PROGRAM, "serve", *options, "--port", str(self.port)],
-                                        stdout=self.log, stderr=self.log, env=ENVIRONMENT, start_new_session=True)
+                                        stdout=self.log, stderr=self.log, start_new_session=True,
+                                        env=dict(ENVIRONMENT, OUTRIDER_FAULT=fault))
         self.wait_ready()
 
     def __enter__(self):

@@ -1,5 +1,7 @@
-// Promise P4 and the start of a job: ranks that disagree stop the job in the next message, naming
-// rank and round; a rank that cannot start stops all with one sentence.
+// Promise P4 and the start of a job: ranks that disagree stop the job in that round, naming rank
+// and round; a rank that cannot start stops all with one sentence.
+#include "runtime/ranks/agreement.h"
+
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -45,20 +47,22 @@ RoundPlan first_plan() {
   return plan;
 }
 
-RoundPlan last_plan(uint64_t previous_digest) {
+RoundPlan last_plan() {
   RoundPlan plan;
   plan.round = 42;
-  plan.previous_digest = previous_digest;
   plan.shutdown = true;
   return plan;
 }
+
+const RankLayout kTwoTargets{2, false};
 
 TEST(Agreement, RanksThatAgreeGoOn) {
   EXPECT_EQ(run_two_targets([](World& world, TargetRank& target) {
               world.post(1, encode(first_plan()));
               const RoundDecision decision = target.execute(first_plan());
               EXPECT_GE(decision.sequences.at(0).next_token, 0);
-              world.post(1, encode(last_plan(digest(41, decision))));
+              check_agreement(world, kTwoTargets, 41, digest(41, decision));
+              world.post(1, encode(last_plan()));
             }),
             "");
 }
@@ -68,11 +72,38 @@ TEST(Agreement, AnotherDecisionStopsTheJobNamingRankAndRound) {
     world.post(1, encode(first_plan()));
     RoundDecision decision = target.execute(first_plan());
     decision.sequences.at(0).next_token ^= 1;  // one flipped bit on one rank
-    world.post(1, encode(last_plan(digest(41, decision))));
-    receive(world, 1, 2, 30);  // what the coordinator would wait in
+    check_agreement(world, kTwoTargets, 41, digest(41, decision));
   });
   EXPECT_NE(sentence.find("target[1/2]"), std::string::npos) << sentence;
   EXPECT_NE(sentence.find("round 41"), std::string::npos) << sentence;
+}
+
+TEST(Agreement, ARankInAnotherRoundStopsTheJob) {
+  const std::string sentence = run_two_targets([](World& world, TargetRank& target) {
+    world.post(1, encode(first_plan()));
+    const RoundDecision decision = target.execute(first_plan());
+    check_agreement(world, kTwoTargets, 40, digest(40, decision));
+  });
+  EXPECT_EQ(sentence, "rank 1 (target[1/2]) is at round 41 while the coordinator is at round 40");
+}
+
+TEST(Agreement, TheMinorityIsNamed) {
+  const RankLayout four{4, true};
+  const auto sentence = [&](std::vector<uint64_t> digests) {
+    return disagreement(four, 20, digests);
+  };
+  EXPECT_EQ(sentence({5, 5, 5, 5}), "");
+  EXPECT_EQ(sentence({5, 5, 6, 5}), "round 20 was decided differently by rank 2 (target[2/4])");
+  EXPECT_EQ(sentence({6, 5, 5, 5}),
+            "round 20 was decided differently by rank 0 (coordinator+target[0/4])");
+  EXPECT_EQ(
+      sentence({6, 5, 5, 7}),
+      "round 20 was decided differently by the target ranks: rank 0 (coordinator+target[0/4], "
+      "digest 0000000000000006), rank 1 (target[1/4], digest 0000000000000005), rank 2 "
+      "(target[2/4], digest 0000000000000005), rank 3 (target[3/4], digest "
+      "0000000000000007)");
+  EXPECT_EQ(disagreement(kTwoTargets, 1, std::vector<uint64_t>{1, 1}), "");
+  EXPECT_NE(disagreement(kTwoTargets, 1, std::vector<uint64_t>{1, 2}), "");
 }
 
 TEST(Agreement, TheDigestCoversEveryDecidedNumber) {
