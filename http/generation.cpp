@@ -74,6 +74,7 @@ void Generation::add_choice(size_t prompt, int32_t number) {
   options.user_stop_token_ids = call_.user_stop_token_ids;
   options.wants_prompt_logprobs = call_.params.prompt_logprobs;
   options.drop_output = echo_only_;
+  options.list_end_token = call_.kind == CallKind::kCompletion && call_.params.num_logprobs >= 0;
   OutputAssembler assembler(tokenizer_, std::move(options));
   if (call_.echo) {
     assembler.echo_prompt(prompts_[prompt]);

@@ -186,7 +186,7 @@ void add_token_lists(const CompletionCall& call,
   Json ids = Json::array();
   Json origins = Json::array();
   for (const OutputToken& token : tokens) {
-    if (token.from_prompt) continue;
+    if (token.from_prompt || token.is_end) continue;
     ids.push_back(token.id);
     origins.push_back(origin_name(token.origin));
   }
@@ -357,6 +357,16 @@ std::string tokenize_json(const TokenizeResult& result) {
   out["token_strs"] =
       result.pieces.empty() || result.as_pieces ? Json(nullptr) : Json(result.pieces);
   return dumped(out);
+}
+
+std::string tokenizer_info_json(const Tokenizer& tokenizer, int32_t max_model_len) {
+  const auto text_of = [&](std::optional<int32_t> id) {
+    return id ? Json(tokenizer.token_bytes(*id)) : Json(nullptr);
+  };
+  return dumped({{"bos_token", text_of(tokenizer.bos_id())},
+                 {"eos_token", text_of(tokenizer.eos_id())},
+                 {"vocab_size", tokenizer.vocab_size()},
+                 {"model_max_length", max_model_len}});
 }
 
 std::string text_object_json(const std::vector<std::pair<std::string, std::string>>& members) {

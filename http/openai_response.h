@@ -94,6 +94,8 @@ struct TokenizeResult {
   int32_t max_model_len = 0;
 };
 std::string tokenize_json(const TokenizeResult& result);
+// What a client needs to tokenise through /tokenize alone: the texts of the special tokens.
+std::string tokenizer_info_json(const Tokenizer& tokenizer, int32_t max_model_len);
 
 // A flat object of texts and numbers, in the given order.
 std::string text_object_json(const std::vector<std::pair<std::string, std::string>>& members);

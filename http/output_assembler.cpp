@@ -76,14 +76,30 @@ void OutputAssembler::add(const ResultEvent& event) {
     apply_stop_strings();
   }
   if (finished() || event.finish_reason == FinishReason::kNone) return;
+  size_t end_token_offset = std::string::npos;
   if (event.stop_token && !options_.drop_output) {
-    if (options_.include_stop_text) append_text(decoder_.push(*event.stop_token));
+    if (options_.include_stop_text) {
+      end_token_offset = text_characters_;
+      append_text(decoder_.push(*event.stop_token));
+    }
     const auto& ids = options_.user_stop_token_ids;
     if (std::find(ids.begin(), ids.end(), *event.stop_token) != ids.end()) {
       stop_reason_.token_id = event.stop_token;
     }
   }
   finish(event.finish_reason);
+  append_end_token(event, std::min(end_token_offset, text_characters_));
+}
+
+void OutputAssembler::append_end_token(const ResultEvent& event, size_t text_offset) {
+  if (!options_.list_end_token || options_.drop_output || stop_reason_.text) return;
+  if (!event.stop_token || !event.stop_token_logprobs) return;
+  OutputToken token;
+  token.id = *event.stop_token;
+  token.is_end = true;
+  token.text_offset = text_offset;
+  token.logprobs = event.stop_token_logprobs;
+  pending_.push_back({std::move(token), text_.size()});
 }
 
 void OutputAssembler::finish(FinishReason reason) {

@@ -22,6 +22,7 @@ struct OutputToken {
   int32_t id = 0;
   TokenOrigin origin = TokenOrigin::kPlain;
   bool from_prompt = false;               // echoed
+  bool is_end = false;                    // the stop token: log-probabilities but no place in ids
   size_t text_offset = 0;                 // characters before this token's text
   std::optional<TokenLogprobs> logprobs;  // absent for the first token of an echoed prompt
 };
@@ -48,6 +49,9 @@ class OutputAssembler {
     std::vector<int32_t> user_stop_token_ids;
     bool wants_prompt_logprobs = false;
     bool drop_output = false;  // only the echoed prompt is wanted
+    // The stop token that ended the choice is one of the tokens when its log-probabilities came:
+    // who scores a prompt with max_tokens 1 counts on one token more than the prompt has.
+    bool list_end_token = false;
   };
 
   OutputAssembler(std::shared_ptr<const Tokenizer> tokenizer, Options options);
@@ -80,6 +84,7 @@ class OutputAssembler {
 
   void append_token(OutputToken token);
   void append_text(const std::string& text);
+  void append_end_token(const ResultEvent& event, size_t text_offset);
   void apply_stop_strings();
   void end_at(size_t position, const std::string& stop);
   size_t held_bytes() const;

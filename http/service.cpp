@@ -108,6 +108,8 @@ ServiceReply OpenAiService::route_get(const ServiceCall& call) {
     reply.body = fmt::format("{{\"server_load\":{}}}", num_running());
   } else if (path == "/server_info") {
     reply.body = server_info_json(engine_.info(), engine_.status(), outrider_version());
+  } else if (path == "/tokenizer_info") {
+    reply.body = tokenizer_info_json(*model_.tokenizer, engine_.info().max_model_len);
   } else if (path == "/v1/models") {
     reply.body = model_list_json(engine_.info(), created_);
   } else if (path.rfind("/v1/models/", 0) == 0) {
@@ -135,7 +137,8 @@ ServiceReply OpenAiService::route_post(const ServiceCall& call) {
                                "/metrics",
                                "/version",
                                "/load",
-                               "/server_info"}) {
+                               "/server_info",
+                               "/tokenizer_info"}) {
     if (path == get_only) throw ApiError(405, fmt::format("{} needs GET", path));
   }
   for (const char* other : {"/v1/embeddings",

@@ -84,8 +84,9 @@ struct ResultEvent {
       prompt_logprobs;  // once, before the first token, when asked for: prompt[1..]
   FinishReason finish_reason = FinishReason::kNone;
   std::optional<int32_t> stop_token;  // the stop token that ended the sequence; it is not in tokens
-  std::string error;                  // with kError
-  SpeculationStats stats;             // so far; complete in the last event
+  std::optional<TokenLogprobs> stop_token_logprobs;  // with it, when asked for
+  std::string error;                                 // with kError
+  SpeculationStats stats;                            // so far; complete in the last event
 };
 
 // One producer (the coordinator), one consumer (a front end). The last event has a finish reason.

@@ -112,6 +112,7 @@ void Sequence::append(const SequencePlan& plan,
         std::find(stops.begin(), stops.end(), token) != stops.end()) {
       event.finish_reason = FinishReason::kStop;
       event.stop_token = token;
+      if (i < decision.logprobs.size()) event.stop_token_logprobs = decision.logprobs[i];
       return;
     }
     tokens_.push_back(token);

@@ -1,12 +1,19 @@
 #!/usr/bin/env bash
-# A Python environment with the openai package for the client test. When pip cannot install it (no network), the
-# test that needs it is skipped and says so.
+# A Python environment with the openai package for the client test and, when OUTRIDER_LM_EVAL=1 (it takes a minute or
+# two and a gigabyte), lm-evaluation-harness. What pip cannot install (no network) has its test skipped, which says so.
 set -uo pipefail
 venv=$1
 
-if "$venv/bin/python" -c 'import openai' 2>/dev/null; then exit 0; fi
-if python3 -m venv "$venv" && "$venv/bin/python" -m pip install --quiet --disable-pip-version-check openai; then
-  exit 0
-fi
-echo "python_for_tests: the openai package could not be installed; its client test will be SKIPPED" >&2
+# install MODULE REQUIREMENT...
+install() {
+  local module=$1
+  shift
+  "$venv/bin/python" -c "import $module" 2>/dev/null && return
+  [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
+  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@" && return
+  echo "python_for_tests: $module could not be installed; its test will be SKIPPED" >&2
+}
+
+install openai openai
+if [ "${OUTRIDER_LM_EVAL:-0}" = 1 ]; then install lm_eval 'lm-eval[api]==0.4.13' transformers; fi
 exit 0

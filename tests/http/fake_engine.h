@@ -129,6 +129,9 @@ class FakeEngine : public Engine {
         event->finish_reason = plan.end;
         event->error = plan.error;
         event->stop_token = plan.stop_token;
+        if (plan.stop_token && request.params.num_logprobs >= 0) {
+          event->stop_token_logprobs = logprobs_of(*plan.stop_token, request.params);
+        }
         return;
       }
       const int32_t token = plan.tokens[(*next)++];

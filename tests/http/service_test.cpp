@@ -202,6 +202,31 @@ TEST_F(Service, EchoWithLogprobs) {
   EXPECT_EQ(out["usage"]["completion_tokens"], 2);
 }
 
+// lm-evaluation-harness asks for one token and reads all entries but the last: the end token must
+// be one of them, or the last token of the prompt would go unread.
+TEST_F(Service, TheEndTokenIsOneOfTheLogprobs) {
+  play(Script{.tokens = {}, .stop_token = 65});
+  const std::string scoring = R"("prompt":"abc","echo":true,"logprobs":1,"max_tokens":1})";
+  const json choice = post_json("/v1/completions", "{" + scoring)["choices"][0];
+  EXPECT_EQ(choice["text"], "abc");
+  EXPECT_EQ(choice["finish_reason"], "stop");
+  EXPECT_EQ(choice["logprobs"]["tokens"], (json{"a", "b", "c", "A"}));
+  EXPECT_EQ(choice["logprobs"]["token_logprobs"], (json{nullptr, -0.5, -0.5, -0.5}));
+  EXPECT_EQ(choice["logprobs"]["top_logprobs"].size(), 4u);
+  EXPECT_EQ(choice["logprobs"]["text_offset"], (json{0, 1, 2, 3}));
+  const json ids = post_json("/v1/completions", R"({"return_token_ids":true,)" + scoring);
+  EXPECT_EQ(ids["choices"][0]["token_ids"], json::array());
+  EXPECT_EQ(ids["usage"]["completion_tokens"], 0);
+  const std::string shown = R"({"include_stop_str_in_output":true,)" + scoring;
+  const json with_text = post_json("/v1/completions", shown)["choices"][0];
+  EXPECT_EQ(with_text["text"], "abcA");
+  EXPECT_EQ(with_text["logprobs"]["text_offset"], (json{0, 1, 2, 3}));
+  const json chat =
+      post_json("/v1/chat/completions",
+                R"({"messages":[{"role":"user","content":"hi"}],"logprobs":true,"max_tokens":1})");
+  EXPECT_TRUE(chat["choices"][0]["logprobs"]["content"].empty());
+}
+
 TEST_F(Service, EchoWithoutOutput) {
   const json scored =
       post_json("/v1/completions", R"({"prompt":"abc","echo":true,"logprobs":1,"max_tokens":0})");
@@ -432,6 +457,15 @@ TEST_F(Service, ModelsAndVersion) {
   EXPECT_EQ(json::parse(get("/version").body)["version"], outrider_version());
   EXPECT_EQ(json::parse(get("/server_info").body)["draft"], "draft");
   EXPECT_EQ(json::parse(get("/load").body)["server_load"], 0);
+}
+
+TEST_F(Service, TokenizerInfoNamesSpecialTokens) {
+  const json info = json::parse(get("/tokenizer_info").body);
+  const std::string eos = info["eos_token"];
+  const json ids =
+      post_json("/tokenize", R"({"add_special_tokens":false,"prompt":)" + json(eos).dump() + "}");
+  EXPECT_EQ(ids["tokens"], (json{*test_tokenizer()->eos_id()}));
+  EXPECT_EQ(info["model_max_length"], 512);
 }
 
 TEST_F(Service, TokenizeBothFieldSets) {

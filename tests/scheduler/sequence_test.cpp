@@ -84,6 +84,21 @@ TEST(Sequence, StopTokenInsideABlockDropsTheRest) {
   EXPECT_EQ(event.stop_token, 9);
 }
 
+TEST(Sequence, TheStopTokenHasItsLogprobs) {
+  Request request = request_of({1}, 50);
+  request.params.stop_token_ids = {9};
+  request.params.num_logprobs = 0;
+  Sequence sequence(std::move(request), 0);
+  SequenceDecision decision = decision_of(3, 6);
+  for (int i = 0; i < 4; ++i)
+    decision.logprobs.push_back({.logprob = -1.0f - i, .rank = 1, .top = {}});
+  ResultEvent event;
+  EXPECT_TRUE(sequence.commit(plan_of(sequence, {4, 9, 5}), decision, kMaxModelLen, event));
+  EXPECT_EQ(event.logprobs.size(), 1u);
+  ASSERT_TRUE(event.stop_token_logprobs);
+  EXPECT_EQ(event.stop_token_logprobs->logprob, -2.0f);
+}
+
 TEST(Sequence, StopTokenCountsOnlyAfterMinTokens) {
   Request request = request_of({1}, 50);
   request.params.stop_token_ids = {9};
