@@ -28,6 +28,7 @@ constexpr Command kCommands[] = {
     {"check-pair",
      "whether a draft speaks a target's tokens, one line: check-pair TARGET DRAFT; code 4 = no",
      check_pair_command},
+    {"verify", "check on this pair that speculation changes nothing: one table", verify_command},
     {"tokenize", "text or ids to both, one JSON line each: --model DIR", tokenize_command},
     {"render",
      "chat messages to a prompt, one JSON line each: --model DIR or --template FILE",

@@ -6,6 +6,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/rng.h"
+#include "scheduler/exactness/law_cases.h"
 #include "scheduler/exactness/thread_exchange.h"
 #include "scheduler/exactness/toy_model.h"
 #include "scheduler/rules.h"
@@ -15,8 +16,8 @@ namespace outrider {
 namespace {
 
 constexpr uint64_t kNoiseSeed = 99;
-// Sequences verified at once: few meetings of the shards, yet small enough for the caches.
-constexpr int kBatchSize = 4000;
+// Sequences verified at once: the shards meet a few times for all of them together.
+constexpr int kBatchSize = 16000;
 
 struct Sequence {
   SamplingParams params;
@@ -40,7 +41,7 @@ class LawSampler {
     for (int first = 0; first < case_.num_samples; first += kBatchSize) {
       generate(first, std::min(kBatchSize, case_.num_samples - first));
     }
-    result_.test = chi_square(result_.counts, result_.law);
+    result_.test = chi_square(result_.counts, result_.law, case_.rule);
     return std::move(result_);
   }
 
@@ -250,10 +251,32 @@ class LawSampler {
     return decisions;
   }
 
+  // P(agree) of every draft token that was examined, given the text before it.
+  double expected_accepted(const Sequence& sequence, size_t num_examined) const {
+    double sum = 0.0;
+    std::vector<int32_t> context = sequence.tokens;
+    for (size_t i = 0; i < num_examined; ++i) {
+      const auto law = [&](const ToyModel& model) {
+        const std::vector<long double> probs =
+            exact_law(model.logits(context), sequence.params, context, num_prompt_tokens());
+        return std::vector<double>(probs.begin(), probs.end());
+      };
+      sum += coupled_agreement(law(target_), law(draft_));
+      context.push_back(sequence.draft[i].token);
+    }
+    return sum;
+  }
+
   void apply(std::vector<Sequence>& batch, const Decisions& decisions) {
     for (size_t i = 0; i < batch.size(); ++i) {
       Sequence& sequence = batch[i];
       OUTRIDER_CHECK(!decisions[i].failed);
+      const auto num_examined =
+          std::min(sequence.draft.size(), static_cast<size_t>(decisions[i].num_accepted) + 1);
+      result_.num_examined += static_cast<int64_t>(num_examined);
+      if (case_.expect_agreement) {
+        result_.expected_accepted += expected_accepted(sequence, num_examined);
+      }
       for (int32_t k = 0; k < decisions[i].num_accepted; ++k) {
         sequence.tokens.push_back(sequence.draft[static_cast<size_t>(k)].token);
       }

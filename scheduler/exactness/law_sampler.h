@@ -35,15 +35,18 @@ struct LawCase {
   DraftKind draft = DraftKind::kModel;
   LawFault fault = LawFault::kNone;
   int32_t num_candidates = 16;
-  int draft_len = 3;
+  int draft_len = 2;  // below num_tokens, or the law would not see the bonus token
   int32_t vocab_size = 4;
   int num_tokens = 3;  // of the joint law; vocab_size^num_tokens cells
   int num_samples = 200000;
   uint64_t model_seed = 11;  // of the target's logits; the draft's noise has the next
   float target_spread = 1.2f;
   float draft_spread = 0.9f;
+  // Coupled rule with a model as draft: also add up what the formula says about agreement.
+  bool expect_agreement = false;
   // The first decides; the others see the same rounds and must decide alike.
   std::vector<int> shard_counts = {1};
+  ChiSquareRule rule;
 };
 
 struct LawResult {
@@ -53,7 +56,9 @@ struct LawResult {
   int64_t num_rounds = 0;
   int64_t num_drafted = 0;
   int64_t num_accepted = 0;
-  int64_t num_unlike = 0;  // decisions that came out otherwise on another number of shards
+  int64_t num_examined = 0;        // draft tokens that stood or fell
+  double expected_accepted = 0.0;  // of these by coupled_agreement(), with expect_agreement
+  int64_t num_unlike = 0;          // decisions that came out otherwise on another number of shards
 };
 
 LawResult sample_law(const LawCase& law_case);

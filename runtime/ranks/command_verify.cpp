@@ -1,0 +1,134 @@
+// verify: the user's own check that speculation changes nothing: distributions on toy models and on
+// the loaded pair, texts token by token, and rules broken on purpose that the same tests must
+// catch. A front end of an ordinary job, in one process or under mpirun.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "runtime/base/config.h"
+#include "runtime/base/error.h"
+#include "runtime/base/log.h"
+#include "runtime/ranks/commands.h"
+#include "runtime/ranks/front_end.h"
+#include "runtime/ranks/verify_pair.h"
+#include "runtime/ranks/verify_toy.h"
+
+namespace outrider {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int32_t kInFlight = 64;
+constexpr int32_t kQuickToySamples = 20000;
+constexpr int32_t kQuickPairSamples = 3000;
+constexpr int32_t kQuickTexts = 6;
+
+struct VerifyOptions {
+  bool quick = false;
+  int32_t samples = 0;  // 0 = the default of quick or not
+  int32_t pair_samples = 0;
+  std::string prompt = "The king said";
+  std::string broken_rule = "none";
+  std::string json_file;
+};
+
+LawFault fault_from_name(const std::string& name) {
+  if (name == "shared_noise") return LawFault::kDraftSharesResidualNoise;
+  if (name == "noise_without_round") return LawFault::kRoundLeftOut;
+  if (name == "off_by_one_bonus") return LawFault::kBonusFromWrongRow;
+  if (name == "accept_by_target_prob") return LawFault::kAcceptByTargetProb;
+  return LawFault::kNone;
+}
+
+// What verify needs where the user did not say otherwise: a draft, and many sequences at once.
+void set_defaults(LoadedConfig& loaded) {
+  const auto is_given = [&](const char* key) {
+    return std::any_of(loaded.given.begin(), loaded.given.end(), [&](const GivenValue& value) {
+      return value.key == key;
+    });
+  };
+  RunConfig& config = loaded.config;
+  if (config.model == "embedded" && config.speculative.model.empty() &&
+      config.speculative.method == "auto") {
+    config.speculative.model = "embedded";
+  }
+  if (!is_given("max_num_seqs")) config.max_num_seqs = kInFlight;
+}
+
+int verify_job(const FrontEndContext& context, const VerifyOptions& options) {
+  const auto begin = Clock::now();
+  const auto progress = [&](const std::string& line) {
+    const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+    fmt::print(stderr, "verify {:5.1f} s: {}\n", seconds, line);
+  };
+  const EngineInfo& info = context.engine.info();
+  if (info.draft.empty()) {
+    throw Error(
+        "verify needs something to verify: --speculative-config.model DIR, or "
+        "--speculative-config.method ngram");
+  }
+  VerifyReport report;
+  report.model = info.served_model_name;
+  report.draft = info.draft;
+  report.num_target_ranks = info.num_target_ranks;
+  const auto add = [&](std::vector<CheckRow> rows) {
+    std::move(rows.begin(), rows.end(), std::back_inserter(report.rows));
+  };
+  ToyChecks toy;
+  if (options.quick) toy.num_samples = kQuickToySamples;
+  if (options.samples > 0) toy.num_samples = options.samples;
+  toy.broken_rule = fault_from_name(options.broken_rule);
+  PairChecks pair;
+  pair.prompt = options.prompt;
+  pair.progress = progress;
+  if (options.quick) pair.num_samples = kQuickPairSamples;
+  if (options.quick) pair.num_texts = kQuickTexts;
+  if (options.pair_samples > 0) pair.num_samples = options.pair_samples;
+  add(run_toy_checks(toy, progress));
+  add(run_law_checks(context, pair));
+  add(run_text_checks(context, pair));
+  std::stable_partition(report.rows.begin(), report.rows.end(), [](const CheckRow& row) {
+    return row.kind != CheckKind::kControl;
+  });
+  report.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  print_report(report, stdout);
+  std::fflush(stdout);
+  if (!options.json_file.empty()) write_report_json(report, options.json_file);
+  return report.exit_code();
+}
+
+}  // namespace
+
+int verify_command(const CommandLine& line) {
+  VerifyOptions options;
+  const std::vector<Option> own = {
+      flag_option("quick", &options.quick, "fewer samples, so that less is found; see power"),
+      integer_option(
+          "samples", &options.samples, 0, 100000000, "of each toy law; 0 = 40000, quick 20000"),
+      integer_option("pair_samples",
+                     &options.pair_samples,
+                     0,
+                     100000000,
+                     "answers of the pair for each mode; 0 = 10000, quick 3000"),
+      text_option("prompt", &options.prompt, "of the pair's distribution tests"),
+      choice_option("break",
+                    &options.broken_rule,
+                    {"none",
+                     "shared_noise",
+                     "noise_without_round",
+                     "off_by_one_bonus",
+                     "accept_by_target_prob"},
+                    "breaks a rule in the toy checks, to see verify fail"),
+      text_option("json", &options.json_file, "also write the result as JSON to this file"),
+  };
+  LoadedConfig loaded = load_config(line.arguments, option_rows(own));
+  set_defaults(loaded);
+  set_log_level(log_level_from_name(loaded.config.log_level));
+  refuse_synthetic(loaded.config);
+  return run_job(loaded.config, line.argc, line.argv, [&](const FrontEndContext& context) {
+    return verify_job(context, options);
+  });
+}
+
+}  // namespace outrider

@@ -1,0 +1,238 @@
+// run_law_checks() of verify_pair.h.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+
+#include "runtime/base/error.h"
+#include "runtime/base/rng.h"
+#include "runtime/ranks/verify_engine.h"
+#include "runtime/ranks/verify_pair.h"
+
+namespace outrider {
+namespace {
+
+constexpr uint64_t kNoiseSeed = 0x0D15EA5E;
+constexpr double kControlTemperature = 1.5;
+// Tokens whose log-probabilities are nearer than this could be ordered otherwise by the filter,
+// which sees the logits.
+constexpr float kLeastGap = 1e-5f;
+constexpr int32_t kSampledTokens = 4;
+
+using Pair = std::array<int32_t, 2>;
+
+struct WeightedToken {
+  int32_t token = 0;
+  double logprob = 0.0;
+};
+
+// The laws of token 2 and of tokens 2 and 3, token 1 summed over.
+struct PairLaw {
+  std::map<int32_t, double> second;
+  std::map<Pair, double> both;
+};
+
+// The kPairTopK likeliest tokens after every text of 0, 1 and 2 such tokens.
+class LawTree {
+ public:
+  LawTree(const FrontEndContext& context, const std::vector<int32_t>& prompt, size_t num_in_flight)
+      : engine_(context.engine), prompt_(prompt), num_in_flight_(num_in_flight) {
+    std::vector<std::vector<int32_t>> texts = {{}};
+    for (int depth = 0; depth < 3; ++depth) {
+      score(texts);
+      std::vector<std::vector<int32_t>> longer;
+      for (const std::vector<int32_t>& text : texts) {
+        for (const WeightedToken& next : best_.at(text)) {
+          longer.push_back(text);
+          longer.back().push_back(next.token);
+        }
+      }
+      texts = std::move(longer);
+    }
+  }
+
+  PairLaw law(double temperature) const {
+    PairLaw law;
+    for (const auto& [first, first_prob] : probs({}, temperature)) {
+      for (const auto& [second, second_prob] : probs({first}, temperature)) {
+        law.second[second] += first_prob * second_prob;
+        for (const auto& [third, third_prob] : probs({first, second}, temperature)) {
+          law.both[{second, third}] += first_prob * second_prob * third_prob;
+        }
+      }
+    }
+    return law;
+  }
+
+ private:
+  void score(const std::vector<std::vector<int32_t>>& texts) {
+    const auto question = [&](size_t i) {
+      Question asked;
+      asked.prompt = prompt_;
+      asked.prompt.insert(asked.prompt.end(), texts[i].begin(), texts[i].end());
+      asked.params.temperature = 0.0f;
+      asked.params.max_tokens = 1;
+      asked.params.max_draft_len = 0;
+      asked.params.num_logprobs = kPairTopK + 1;
+      return asked;
+    };
+    ask_engine(engine_, texts.size(), num_in_flight_, question, [&](size_t i, const auto& answer) {
+      const auto& top = answer.logprobs.at(0).top;
+      if (top.size() <= kPairTopK) {
+        throw Error(fmt::format("verify needs a vocabulary of more than {} tokens", kPairTopK));
+      }
+      if (top[kPairTopK - 1].second - top[kPairTopK].second < kLeastGap) {
+        throw Error(
+            "two tokens after the prompt are equally likely, so that top_k may keep either; "
+            "choose another --prompt");
+      }
+      std::vector<WeightedToken>& best = best_[texts[i]];
+      for (size_t v = 0; v < kPairTopK; ++v) {
+        best.push_back({top[v].first, static_cast<double>(top[v].second)});
+      }
+    });
+  }
+
+  std::vector<std::pair<int32_t, double>> probs(const std::vector<int32_t>& text,
+                                                double temperature) const {
+    std::vector<std::pair<int32_t, double>> probs;
+    double sum = 0.0;
+    for (const WeightedToken& next : best_.at(text)) {
+      probs.emplace_back(next.token, std::exp(next.logprob / temperature));
+      sum += probs.back().second;
+    }
+    for (auto& [token, prob] : probs) prob /= sum;
+    return probs;
+  }
+
+  Engine& engine_;
+  const std::vector<int32_t>& prompt_;
+  const size_t num_in_flight_;
+  std::map<std::vector<int32_t>, std::vector<WeightedToken>> best_;
+};
+
+struct Sampled {
+  std::map<int32_t, uint64_t> second;
+  std::map<Pair, uint64_t> both;
+  DraftCounts drafts;
+};
+
+// Counts in the order of the law's cells, and one cell of probability 0 for everything else.
+template <typename Key>
+ChiSquare compare(const std::map<Key, double>& law, const std::map<Key, uint64_t>& counts) {
+  std::vector<double> probs;
+  std::vector<uint64_t> observed;
+  for (const auto& [key, prob] : law) {
+    const auto found = counts.find(key);
+    probs.push_back(prob);
+    observed.push_back(found == counts.end() ? 0 : found->second);
+  }
+  probs.push_back(0.0);
+  observed.push_back(0);
+  for (const auto& [key, count] : counts) {
+    if (!law.contains(key)) observed.back() += count;
+  }
+  return chi_square(observed, probs, {kFalseAlarm, kLeastExpected});
+}
+
+struct Mode {
+  const char* name;
+  VerifyMode mode;
+  int32_t max_draft_len;
+};
+constexpr Mode kModes[] = {
+    {"direct", VerifyMode::kStandard, 0},
+    {"standard", VerifyMode::kStandard, -1},
+    {"block", VerifyMode::kBlock, -1},
+    {"coupled", VerifyMode::kCoupled, -1},
+};
+
+Sampled sample(const FrontEndContext& context,
+               const std::vector<int32_t>& prompt,
+               const PairChecks& options,
+               const Mode& mode) {
+  Sampled sampled;
+  const auto stream = static_cast<uint64_t>(&mode - kModes);
+  const auto question = [&](size_t i) {
+    Question asked;
+    asked.prompt = prompt;
+    asked.params.top_k = kPairTopK;
+    asked.params.max_tokens = kSampledTokens;
+    asked.params.verify_mode = mode.mode;
+    asked.params.max_draft_len = mode.max_draft_len;
+    asked.params.noise_seed = mix_seed(kNoiseSeed + stream, i);
+    return asked;
+  };
+  ask_engine(context.engine,
+             static_cast<size_t>(options.num_samples),
+             requests_in_flight(context.config),
+             question,
+             [&](size_t i, const EngineAnswer& answer) {
+               ++sampled.second[answer.tokens.at(1)];
+               ++sampled.both[{answer.tokens.at(1), answer.tokens.at(2)}];
+               sampled.drafts.add(answer);
+               if (i % 1000 == 999) {
+                 options.progress(fmt::format(
+                     "pair, {}: {} of {} answers sampled", mode.name, i + 1, options.num_samples));
+               }
+             });
+  return sampled;
+}
+
+std::string problem_of(const ChiSquare& test, const Mode& mode, const DraftCounts& drafts) {
+  if (test.degrees < 1) return "Every answer begins alike: choose another --prompt.";
+  if (mode.max_draft_len == 0) return {};
+  if (drafts.num_examined == 0) return "No draft token was judged: speculation did not take place.";
+  if (drafts.num_accepted == 0 || drafts.num_accepted == drafts.num_examined) {
+    return "Not both accepted and refused draft tokens: one side of the rule was not tried.";
+  }
+  return {};
+}
+
+CheckRow pair_row(const char* check,
+                  const ChiSquare& test,
+                  const Mode& mode,
+                  const Sampled& sampled,
+                  const PairChecks& options) {
+  CheckRow row = law_row(CheckKind::kLaw, check, mode.name, test);
+  row.num_sequences = options.num_samples;
+  row.problem = problem_of(test, mode, sampled.drafts);
+  if (test.degrees > 0) row.found_distance = smallest_found_distance(test, options.num_samples);
+  if (mode.max_draft_len != 0) {
+    row.num_examined = sampled.drafts.num_examined;
+    row.num_accepted = sampled.drafts.num_accepted;
+  }
+  return row;
+}
+
+}  // namespace
+
+std::vector<CheckRow> run_law_checks(const FrontEndContext& context, const PairChecks& options) {
+  const std::vector<int32_t> prompt = context.tokenizer->encode(options.prompt);
+  if (prompt.empty()) throw Error("the prompt of verify has no tokens");
+  const LawTree tree(context, prompt, requests_in_flight(context.config));
+  const PairLaw law = tree.law(1.0);
+  const PairLaw other_law = tree.law(kControlTemperature);
+  std::vector<CheckRow> rows;
+  std::vector<CheckRow> controls;
+  for (const Mode& mode : kModes) {
+    const Sampled sampled = sample(context, prompt, options, mode);
+    rows.push_back(
+        pair_row("pair: next token", compare(law.second, sampled.second), mode, sampled, options));
+    rows.push_back(
+        pair_row("pair: two tokens", compare(law.both, sampled.both), mode, sampled, options));
+    if (mode.mode != VerifyMode::kBlock) continue;
+    controls.push_back(
+        law_row(CheckKind::kControl,
+                fmt::format("control: the law of temperature {}", kControlTemperature),
+                mode.name,
+                compare(other_law.both, sampled.both)));
+    controls.back().num_sequences = options.num_samples;
+  }
+  rows.insert(rows.end(), controls.begin(), controls.end());
+  return rows;
+}
+
+}  // namespace outrider

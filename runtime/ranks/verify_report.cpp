@@ -1,0 +1,213 @@
+// See verify_report.h.
+#include "runtime/ranks/verify_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "runtime/base/error.h"
+
+namespace outrider {
+namespace {
+
+using Json = nlohmann::json;
+
+// 1234567 as 1,234,567.
+std::string grouped(int64_t number) {
+  std::string text = std::to_string(number);
+  for (int i = static_cast<int>(text.size()) - 3; i > 0; i -= 3) {
+    text.insert(static_cast<size_t>(i), ",");
+  }
+  return text;
+}
+
+std::string accepted_text(const CheckRow& row) {
+  if (row.num_examined < 0) return "-";
+  if (row.num_examined == 0) return "none";
+  return fmt::format("{:.3f}",
+                     static_cast<double>(row.num_accepted) / static_cast<double>(row.num_examined));
+}
+
+struct Cells {
+  std::string samples;
+  std::string statistic;
+  std::string limit;
+  std::string power;
+};
+
+Cells cells_of(const CheckRow& row) {
+  if (row.kind == CheckKind::kEquality) {
+    return {grouped(row.num_sequences) + " texts",
+            grouped(row.num_equal_tokens) + " equal",
+            "of " + grouped(row.num_tokens),
+            "-"};
+  }
+  return {grouped(row.num_sequences),
+          fmt::format("{:.1f}", row.test.statistic),
+          fmt::format("{:.1f} (df {})", row.test.limit, row.test.degrees),
+          row.kind == CheckKind::kLaw ? fmt::format("{:.4f}", row.found_distance) : "-"};
+}
+
+void print_line(std::FILE* out, const CheckRow& row) {
+  const Cells cells = cells_of(row);
+  fmt::print(out,
+             "{:<44} {:<8} {:>11} {:>8} {:>13} {:>15} {:>7}  {}\n",
+             row.check,
+             row.mode,
+             cells.samples,
+             accepted_text(row),
+             cells.statistic,
+             cells.limit,
+             cells.power,
+             row.verdict());
+  if (!row.problem.empty()) fmt::print(out, "    {}\n", row.problem);
+}
+
+const char* kind_name(CheckKind kind) {
+  switch (kind) {
+    case CheckKind::kLaw:
+      return "law";
+    case CheckKind::kControl:
+      return "control";
+    case CheckKind::kEquality:
+      break;
+  }
+  return "equality";
+}
+
+Json row_json(const CheckRow& row) {
+  Json json = {{"kind", kind_name(row.kind)},
+               {"check", row.check},
+               {"mode", row.mode},
+               {"num_sequences", row.num_sequences},
+               {"passed", row.passed()},
+               {"verdict", row.verdict()}};
+  if (!row.problem.empty()) json["problem"] = row.problem;
+  if (row.num_examined >= 0) {
+    json["num_examined"] = row.num_examined;
+    json["num_accepted"] = row.num_accepted;
+  }
+  if (row.kind == CheckKind::kEquality) {
+    json["num_tokens"] = row.num_tokens;
+    json["num_equal_tokens"] = row.num_equal_tokens;
+  } else {
+    json["chi_square"] = row.test.statistic;  // null when infinite
+    json["limit"] = row.test.limit;
+    json["degrees"] = row.test.degrees;
+    json["found_distance"] = row.found_distance;
+  }
+  return json;
+}
+
+}  // namespace
+
+bool CheckRow::passed() const {
+  if (!problem.empty()) return false;
+  switch (kind) {
+    case CheckKind::kLaw:
+      return test.degrees > 0 && test.fits();
+    case CheckKind::kControl:
+      return test.statistic > test.limit;
+    case CheckKind::kEquality:
+      break;
+  }
+  return num_tokens > 0 && num_equal_tokens == num_tokens;
+}
+
+std::string CheckRow::verdict() const {
+  if (kind == CheckKind::kControl) return passed() ? "caught" : "MISSED";
+  return passed() ? "pass" : "FAIL";
+}
+
+CheckRow law_row(CheckKind kind, std::string check, std::string mode, const ChiSquare& test) {
+  CheckRow row;
+  row.kind = kind;
+  row.check = std::move(check);
+  row.mode = std::move(mode);
+  row.test = test;
+  return row;
+}
+
+bool VerifyReport::all_passed() const {
+  for (CheckKind kind : {CheckKind::kLaw, CheckKind::kControl, CheckKind::kEquality}) {
+    if (std::none_of(
+            rows.begin(), rows.end(), [&](const CheckRow& row) { return row.kind == kind; })) {
+      return false;
+    }
+  }
+  return std::all_of(rows.begin(), rows.end(), [](const CheckRow& row) { return row.passed(); });
+}
+
+void print_report(const VerifyReport& report, std::FILE* out) {
+  fmt::print(out,
+             "model {}, draft {}, {} target rank(s)\n\n{:<44} {:<8} {:>11} {:>8} {:>13} {:>15} "
+             "{:>7}  {}\n",
+             report.model,
+             report.draft,
+             report.num_target_ranks,
+             "check",
+             "mode",
+             "samples",
+             "accepted",
+             "statistic",
+             "limit",
+             "power",
+             "verdict");
+  for (const CheckRow& row : report.rows) print_line(out, row);
+  fmt::print(
+      out,
+      "\n"
+      "statistic: chi-square of the counts against the exact law, or tokens that are equal.\n"
+      "limit:     a right program exceeds it with probability {:.0e} in a check, below 1e-6 "
+      "in all.\n"
+      "power:     a wrong law at this total variation distance is found with probability "
+      "0.99.\n"
+      "accepted:  draft tokens that stood, of those examined.\n"
+      "toy:       first tokens of generations of a random toy model whose law is computed.\n"
+      "pair:      tokens 2 and 3 of answers of this pair, top_k {}, against the law of the "
+      "target's own log-probabilities.\n"
+      "text:      whole answers, token by token.\n"
+      "control:   broken on purpose; must exceed the limit.\n\n",
+      kFalseAlarm,
+      kPairTopK);
+  int64_t num_failed = 0;
+  int64_t num_controls = 0;
+  for (const CheckRow& row : report.rows) {
+    num_failed += row.passed() ? 0 : 1;
+    num_controls += row.kind == CheckKind::kControl ? 1 : 0;
+  }
+  const auto num_rows = static_cast<int64_t>(report.rows.size());
+  if (report.all_passed()) {
+    fmt::print(out,
+               "verdict: EXACT. {} checks passed, {} controls were caught, in {:.1f} s\n",
+               num_rows - num_controls,
+               num_controls,
+               report.seconds);
+  } else {
+    fmt::print(out,
+               "verdict: NOT PROVED. {} of {} checks and controls did not come out as they must, "
+               "in {:.1f} s\n",
+               num_failed,
+               num_rows,
+               report.seconds);
+  }
+}
+
+void write_report_json(const VerifyReport& report, const std::string& path) {
+  Json rows = Json::array();
+  for (const CheckRow& row : report.rows) rows.push_back(row_json(row));
+  const Json json = {{"model", report.model},
+                     {"draft", report.draft},
+                     {"num_target_ranks", report.num_target_ranks},
+                     {"false_alarm_per_check", kFalseAlarm},
+                     {"seconds", report.seconds},
+                     {"passed", report.all_passed()},
+                     {"checks", rows}};
+  std::ofstream file(path);
+  file << json.dump(2) << "\n";
+  if (!file) throw Error(fmt::format("cannot write {}", path));
+}
+
+}  // namespace outrider

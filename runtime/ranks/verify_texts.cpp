@@ -1,0 +1,144 @@
+// run_text_checks() of verify_pair.h.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "runtime/base/error.h"
+#include "runtime/ranks/verify_engine.h"
+#include "runtime/ranks/verify_pair.h"
+
+namespace outrider {
+namespace {
+
+constexpr const char* kPrompts[] = {
+    "Once upon a time there was a king who had three sons.",
+    "It was late in the evening when the stranger knocked at the door.",
+    "The old woman went into the forest to gather wood, and",
+    "In the garden stood a tree that bore golden apples.",
+    "The number of people who",
+    "\"I do not know,\" she said,",
+    "When the soldiers came to the river",
+    "There are two ways to",
+};
+constexpr float kSeededTemperature = 0.9f;
+
+struct TextKind {
+  const char* name;  // in the row
+  bool seeded;
+};
+constexpr TextKind kKinds[] = {{"greedy", false}, {"seeded", true}};
+
+using Texts = std::vector<std::vector<int32_t>>;
+
+struct Pass {
+  Texts texts;
+  DraftCounts drafts;
+};
+
+class TextChecks {
+ public:
+  TextChecks(const FrontEndContext& context, const PairChecks& options)
+      : context_(context), options_(options) {
+    for (const char* prompt : kPrompts) prompts_.push_back(context.tokenizer->encode(prompt));
+  }
+
+  std::vector<CheckRow> run() {
+    for (const TextKind& kind : kKinds) run_kind(kind);
+    return std::move(rows_);
+  }
+
+ private:
+  void run_kind(const TextKind& kind) {
+    const size_t together = requests_in_flight(context_.config);
+    const Pass alone = write(kind, 0, 1);
+    add_row(kind, "speculation off, together = alone", alone, write(kind, 0, together), 0);
+    for (int32_t draft_len : draft_lens()) {
+      add_row(kind,
+              fmt::format("draft length {}, alone = off", draft_len),
+              alone,
+              write(kind, draft_len, 1),
+              draft_len);
+      add_row(kind,
+              fmt::format("draft length {}, together = off", draft_len),
+              alone,
+              write(kind, draft_len, together),
+              draft_len);
+    }
+  }
+
+  // 1, 2 and the greatest.
+  std::vector<int32_t> draft_lens() const {
+    const int32_t most = context_.engine.info().num_speculative_tokens;
+    std::set<int32_t> lens = {1, std::min(2, most), most};
+    return {lens.begin(), lens.end()};
+  }
+
+  Pass write(const TextKind& kind, int32_t draft_len, size_t num_in_flight) const {
+    Pass pass;
+    const auto question = [&](size_t i) {
+      Question asked;
+      asked.prompt = prompts_[i % prompts_.size()];
+      asked.params.max_tokens = options_.num_text_tokens;
+      asked.params.max_draft_len = draft_len;
+      asked.params.temperature = kind.seeded ? kSeededTemperature : 0.0f;
+      if (kind.seeded) asked.params.seed = asked.params.noise_seed = 1000 + i;
+      // What auto chooses for a seed, whatever the server's own choice is.
+      asked.params.verify_mode = VerifyMode::kCoupled;
+      return asked;
+    };
+    const auto num_texts = static_cast<size_t>(options_.num_texts);
+    ask_engine(context_.engine,
+               num_texts,
+               num_in_flight,
+               question,
+               [&](size_t, const EngineAnswer& answer) {
+                 pass.texts.push_back(answer.tokens);
+                 pass.drafts.add(answer);
+               });
+    return pass;
+  }
+
+  void add_row(const TextKind& kind,
+               const std::string& what,
+               const Pass& expected,
+               const Pass& got,
+               int32_t draft_len) {
+    CheckRow row;
+    row.kind = CheckKind::kEquality;
+    row.check = "text: " + what;
+    row.mode = kind.name;
+    row.num_sequences = static_cast<int64_t>(expected.texts.size());
+    for (size_t i = 0; i < expected.texts.size(); ++i) {
+      const auto& left = expected.texts[i];
+      const auto& right = got.texts[i];
+      const auto difference =
+          std::mismatch(left.begin(), left.end(), right.begin(), right.end()).first;
+      row.num_tokens += static_cast<int64_t>(std::max(left.size(), right.size()));
+      row.num_equal_tokens += difference - left.begin();
+    }
+    const std::set<std::vector<int32_t>> different(expected.texts.begin(), expected.texts.end());
+    if (different.size() < 2) row.problem = "All texts are the same, so that equality says little.";
+    if (draft_len > 0) {
+      row.num_examined = got.drafts.num_examined;
+      row.num_accepted = got.drafts.num_accepted;
+      if (row.num_accepted == 0)
+        row.problem = "No draft token was accepted, so nothing was compared.";
+    }
+    options_.progress(fmt::format("{}, {}", row.mode, row.check));
+    rows_.push_back(std::move(row));
+  }
+
+  const FrontEndContext& context_;
+  const PairChecks& options_;
+  Texts prompts_;
+  std::vector<CheckRow> rows_;
+};
+
+}  // namespace
+
+std::vector<CheckRow> run_text_checks(const FrontEndContext& context, const PairChecks& options) {
+  return TextChecks(context, options).run();
+}
+
+}  // namespace outrider

@@ -1,0 +1,123 @@
+// See verify_toy.h.
+#include "runtime/ranks/verify_toy.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+
+#include "runtime/base/error.h"
+#include "runtime/ranks/signals.h"
+#include "scheduler/exactness/law_cases.h"
+
+namespace outrider {
+namespace {
+
+constexpr int32_t kLeastControlSamples = 100000;
+constexpr unsigned kMostThreads = 8;
+
+struct Job {
+  LawCase law_case;
+  CheckKind kind = CheckKind::kLaw;
+};
+
+std::string mode_name(VerifyMode mode) {
+  switch (mode) {
+    case VerifyMode::kStandard:
+      return "standard";
+    case VerifyMode::kBlock:
+      return "block";
+    case VerifyMode::kCoupled:
+      return "coupled";
+    case VerifyMode::kAuto:
+      break;
+  }
+  return "auto";
+}
+
+std::string words(std::string name) {
+  std::replace(name.begin(), name.end(), '_', ' ');
+  return name;
+}
+
+std::vector<Job> jobs_of(const ToyChecks& options) {
+  std::vector<Job> jobs;
+  const ChiSquareRule rule{kFalseAlarm, kLeastExpected};
+  for (VerifyMode mode : {VerifyMode::kStandard, VerifyMode::kBlock, VerifyMode::kCoupled}) {
+    for (LawCase& law_case : sampler_cases(mode)) {
+      law_case.num_samples = options.num_samples;
+      law_case.fault = options.broken_rule;
+      // Sharded decisions are compared where the rule and the filters differ most.
+      if (law_case.name == "plain" || law_case.name == "all_filters") {
+        law_case.shard_counts = {1, 2};
+      }
+      jobs.push_back({std::move(law_case), CheckKind::kLaw});
+    }
+  }
+  for (LawCase& law_case : negative_controls()) {
+    law_case.num_samples = std::max(options.num_samples, kLeastControlSamples);
+    jobs.push_back({std::move(law_case), CheckKind::kControl});
+  }
+  for (Job& job : jobs) job.law_case.rule = rule;
+  return jobs;
+}
+
+CheckRow run(const Job& job) {
+  const LawCase& law_case = job.law_case;
+  const LawResult result = sample_law(law_case);
+  const char* part = job.kind == CheckKind::kControl ? "control" : "toy";
+  CheckRow row = law_row(job.kind,
+                         fmt::format("{}: {}", part, words(law_case.name)),
+                         mode_name(law_case.params.verify_mode),
+                         result.test);
+  row.num_sequences = law_case.num_samples;
+  row.found_distance = smallest_found_distance(result.test, law_case.num_samples);
+  if (law_case.draft != DraftKind::kNone) {
+    row.num_examined = result.num_examined;
+    row.num_accepted = result.num_accepted;
+    if (result.num_accepted == 0 || result.num_accepted == result.num_examined) {
+      row.problem =
+          "Not both accepted and refused draft tokens: one side of the rule was not tried.";
+    }
+  }
+  if (result.num_unlike > 0) {
+    row.problem =
+        fmt::format("{} decisions came out otherwise on 2 shards than on 1.", result.num_unlike);
+  }
+  return row;
+}
+
+}  // namespace
+
+std::vector<CheckRow> run_toy_checks(const ToyChecks& options, const Progress& progress) {
+  const std::vector<Job> jobs = jobs_of(options);
+  std::vector<CheckRow> rows(jobs.size());
+  std::atomic<size_t> next{0};
+  std::atomic<size_t> num_done{0};
+  std::atomic<bool> stopping{false};
+  const auto work = [&] {
+    while (!stopping) {
+      const size_t index = next++;
+      if (index >= jobs.size()) return;
+      rows[index] = run(jobs[index]);
+      ++num_done;
+    }
+  };
+  std::vector<std::thread> threads;
+  const unsigned num_threads = std::clamp(std::thread::hardware_concurrency(), 1u, kMostThreads);
+  threads.reserve(num_threads);
+  for (unsigned i = 0; i < num_threads; ++i) threads.emplace_back(work);
+  size_t told = 0;
+  while (num_done < jobs.size() && !stopping) {
+    if (wait_stop_signal(std::chrono::milliseconds(50))) stopping = true;
+    if (num_done / 10 == told / 10) continue;
+    told = num_done;
+    progress(fmt::format("toy models: {} of {} laws", told, jobs.size()));
+  }
+  for (std::thread& thread : threads) thread.join();
+  if (stopping) throw Error("stopped by a signal");
+  return rows;
+}
+
+}  // namespace outrider

@@ -1,0 +1,162 @@
+// See law_cases.h.
+#include "scheduler/exactness/law_cases.h"
+
+#include <algorithm>
+
+namespace outrider {
+namespace {
+
+LawCase base_case(const char* name, VerifyMode mode) {
+  LawCase law_case;
+  law_case.name = name;
+  law_case.params.verify_mode = mode;
+  return law_case;
+}
+
+class CaseList {
+ public:
+  explicit CaseList(VerifyMode mode) : mode_(mode) {}
+  // Valid until the next call.
+  LawCase& add(const char* name) { return cases_.emplace_back(base_case(name, mode_)); }
+  std::vector<LawCase> take() { return std::move(cases_); }
+
+ private:
+  VerifyMode mode_;
+  std::vector<LawCase> cases_;
+};
+
+void add_filters(CaseList& list) {
+  list.add("top_k").params.top_k = 2;
+  list.add("top_p").params.top_p = 0.8f;
+  list.add("min_p").params.min_p = 0.2f;
+  LawCase& all = list.add("all_filters");
+  all.vocab_size = 8;
+  all.num_tokens = 2;
+  all.draft_len = 1;
+  all.params.temperature = 1.5f;
+  all.params.top_k = 6;
+  all.params.top_p = 0.93f;
+  all.params.min_p = 0.05f;
+}
+
+void add_typical(CaseList& list) {
+  LawCase& typical = list.add("typical_p");
+  typical.vocab_size = 5;
+  typical.params.typical_p = 0.7f;
+  LawCase& narrow = list.add("typical_p_narrow");
+  narrow.vocab_size = 8;
+  narrow.num_tokens = 2;
+  narrow.draft_len = 1;
+  narrow.target_spread = 0.5f;  // flat rows: the likeliest tokens are often cut
+  narrow.draft_spread = 0.3f;
+  narrow.params.typical_p = 0.3f;
+  LawCase& all = list.add("all_filters_and_typical_p");
+  all.vocab_size = 8;
+  all.num_tokens = 2;
+  all.draft_len = 1;
+  all.params.temperature = 1.5f;
+  all.params.top_k = 7;
+  all.params.top_p = 0.97f;
+  all.params.min_p = 0.02f;
+  all.params.typical_p = 0.8f;
+}
+
+void add_masks(CaseList& list) {
+  LawCase& allowed = list.add("allowed_token_ids");
+  allowed.vocab_size = 7;
+  allowed.params.allowed_token_ids = {0, 2, 3, 6};
+  list.add("bad_words").params.bad_words = {{2}, {0, 1}, {1, 3, 3}, {1, 2, 1, 0}};
+  LawCase& both = list.add("masks_and_filters");
+  both.vocab_size = 7;
+  both.params.allowed_token_ids = {0, 1, 2, 4, 5};
+  both.params.bad_words = {{4}, {0, 1}, {5, 5}};
+  both.params.top_p = 0.95f;
+  both.params.typical_p = 0.9f;
+  both.params.presence_penalty = 0.4f;
+}
+
+void add_processors(CaseList& list) {
+  SamplingParams& penalties = list.add("penalties").params;
+  penalties.repetition_penalty = 1.4f;
+  penalties.presence_penalty = 0.7f;
+  penalties.frequency_penalty = 0.5f;
+  SamplingParams& bias = list.add("bias_and_min_tokens").params;
+  bias.logit_bias = {{0, -1.0f}, {2, 1.5f}};
+  bias.stop_token_ids = {3};
+  bias.min_tokens = 2;
+}
+
+void add_drafts(CaseList& list) {
+  list.add("no_draft").draft = DraftKind::kNone;
+  LawCase& short_blocks = list.add("blocks_of_one");
+  short_blocks.draft_len = 1;
+  short_blocks.num_tokens = 4;
+  LawCase& long_blocks = list.add("blocks_of_three");
+  long_blocks.draft_len = 3;
+  long_blocks.num_tokens = 4;
+  list.add("one_hot_likeliest").draft = DraftKind::kMostLikely;
+  list.add("one_hot_repeat").draft = DraftKind::kLastRepeated;
+  list.add("truncated_draft").num_candidates = 2;
+}
+
+LawCase broken(LawFault fault, VerifyMode mode, const char* name) {
+  LawCase law_case = base_case(name, mode);
+  law_case.fault = fault;
+  return law_case;
+}
+
+}  // namespace
+
+std::vector<LawCase> sampler_cases(VerifyMode mode) {
+  CaseList list(mode);
+  list.add("plain");
+  LawCase& warm = list.add("warm_many_cells");
+  warm.vocab_size = 6;
+  warm.draft_len = 3;
+  warm.model_seed = 31;  // the law on which noise without the round is shown to fail
+  warm.draft_spread = 1.5f;
+  list.add("cold").params.temperature = 0.6f;
+  add_filters(list);
+  add_typical(list);
+  add_masks(list);
+  add_processors(list);
+  add_drafts(list);
+  return list.take();
+}
+
+std::vector<LawCase> negative_controls() {
+  std::vector<LawCase> cases;
+  LawCase shared =
+      broken(LawFault::kDraftSharesResidualNoise, VerifyMode::kStandard, "shared_noise");
+  shared.model_seed = 21;
+  shared.draft_spread = 1.5f;
+  cases.push_back(shared);
+  LawCase keyed = broken(LawFault::kRoundLeftOut, VerifyMode::kBlock, "noise_without_round");
+  keyed.vocab_size = 6;
+  keyed.draft_len = 3;
+  keyed.model_seed = 31;
+  keyed.draft_spread = 1.5f;
+  cases.push_back(keyed);
+  for (VerifyMode mode : {VerifyMode::kStandard, VerifyMode::kBlock, VerifyMode::kCoupled}) {
+    cases.push_back(broken(LawFault::kBonusFromWrongRow, mode, "off_by_one_bonus"));
+  }
+  cases.push_back(
+      broken(LawFault::kAcceptByTargetProb, VerifyMode::kStandard, "accept_by_target_prob"));
+  return cases;
+}
+
+double coupled_agreement(const std::vector<double>& target_probs,
+                         const std::vector<double>& draft_probs) {
+  double sum = 0.0;
+  for (size_t i = 0; i < target_probs.size(); ++i) {
+    if (!(target_probs[i] > 0.0) || !(draft_probs[i] > 0.0)) continue;
+    double below = 0.0;
+    for (size_t j = 0; j < target_probs.size(); ++j) {
+      below += std::max(target_probs[j] / target_probs[i], draft_probs[j] / draft_probs[i]);
+    }
+    sum += 1.0 / below;
+  }
+  return sum;
+}
+
+}  // namespace outrider
