@@ -49,6 +49,23 @@ TEST(ExactMath, LogAgreesWithLongDouble) {
   EXPECT_NEAR(exact_log(5e-324), -744.4400719213812, 1e-9);  // the least subnormal
 }
 
+TEST(ExactMath, FixedMomentRoundsTheWeightedDistance) {
+  EXPECT_EQ(fixed_moment(0.0), 0u);
+  uint64_t largest = 0;
+  for (double x = -59.0; x <= 0.0; x += 0.0137) {
+    const long double exact = static_cast<long double>(x);
+    const long double want = std::exp(exact) * -exact * kWeightOne;
+    const auto error = static_cast<long double>(fixed_moment(x)) - want;
+    ASSERT_TRUE(std::fabs(error) <= 0.5L + 2e-15L * want) << x;
+    largest = std::max(largest, fixed_moment(x));
+  }
+  EXPECT_LT(largest, uint64_t{1} << kWeightBits);  // sums fit where those of weights do
+  EXPECT_GT(largest, uint64_t{1} << (kWeightBits - 2));
+  EXPECT_EQ(fixed_moment(-61.0), 0u);
+  EXPECT_EQ(fixed_moment(-std::numeric_limits<double>::infinity()), 0u);
+  EXPECT_EQ(fixed_moment(std::numeric_limits<double>::quiet_NaN()), 0u);
+}
+
 TEST(ExactMath, FixedWeightRoundsTheExponential) {
   EXPECT_EQ(fixed_weight(0.0), uint64_t{1} << kWeightBits);
   for (double x = -32.0; x <= 0.0; x += 0.0137) {

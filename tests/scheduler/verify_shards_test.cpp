@@ -308,6 +308,8 @@ TEST(RowKernels, EveryInstructionSetGivesTheSameBits) {
                 plain.range(values.data(), count).largest_magnitude);
       EXPECT_EQ(kernels->mass(values.data(), count, scale),
                 plain.mass(values.data(), count, scale));
+      EXPECT_EQ(kernels->moment(values.data(), count, scale),
+                plain.moment(values.data(), count, scale));
       std::vector<uint64_t> weights(static_cast<size_t>(count));
       std::vector<uint64_t> expected(static_cast<size_t>(count));
       kernels->weights(values.data(), count, scale, weights.data());
