@@ -249,6 +249,7 @@ class MaskedGeneration {
   }
 
   bool draft_is_masked = false;
+  bool draft_wants_end = false;  // much more often than the target
   int64_t num_drafted = 0;
   int64_t num_accepted = 0;
   const std::vector<int32_t> prompt = {4, 1, 5};  // itself against the grammar
@@ -259,9 +260,11 @@ class MaskedGeneration {
   void make_draft(Story& story, size_t draft_len) const {
     story.draft.clear();
     std::vector<int32_t> context = story.tokens;
+    SamplingParams params = story.params;
+    if (draft_wants_end) params.logit_bias = {{kEnd, 2.5f}};
     while (story.draft.size() < draft_len) {
       const std::span<const float> logits = draft.logits(context);
-      const DraftToken token = propose({.params = &story.params,
+      const DraftToken token = propose({.params = &params,
                                         .tokens = story.tokens,
                                         .num_prompt_tokens = static_cast<int32_t>(prompt.size()),
                                         .drafted = story.draft,
@@ -368,6 +371,17 @@ struct AutomatonCase {
   bool draft_is_masked;
 };
 
+std::string case_name(const ::testing::TestParamInfo<AutomatonCase>& info) {
+  const AutomatonCase& automaton = info.param;
+  const bool is_block = automaton.mode == VerifyMode::kBlock;
+  return std::string(automaton.mode == VerifyMode::kCoupled ? "coupled"
+                     : is_block                             ? "block"
+                                                            : "standard") +
+         (automaton.with_end ? "_dead_ends" : "") +
+         (automaton.draft_is_masked ? "_masked_draft" : "") + "_on_" +
+         std::to_string(automaton.num_shards);
+}
+
 class Automaton : public ::testing::TestWithParam<AutomatonCase> {};
 
 TEST_P(Automaton, TextsFollowItWithTheExactLaw) {
@@ -375,6 +389,7 @@ TEST_P(Automaton, TextsFollowItWithTheExactLaw) {
   const BracketMask mask(automaton.with_end);
   MaskedGeneration generation(automaton.mode, automaton.num_shards, 3, mask);
   generation.draft_is_masked = automaton.draft_is_masked;
+  generation.draft_wants_end = automaton.with_end;
   const size_t num_tokens = 4;
   std::map<std::vector<int32_t>, uint64_t> counts;
   uint64_t num_dead_ends = 0;
@@ -419,7 +434,8 @@ INSTANTIATE_TEST_SUITE_P(Modes,
                                            AutomatonCase{VerifyMode::kBlock, 1, true, true},
                                            AutomatonCase{VerifyMode::kCoupled, 2, false, false},
                                            AutomatonCase{VerifyMode::kCoupled, 1, true, false},
-                                           AutomatonCase{VerifyMode::kCoupled, 1, false, true}));
+                                           AutomatonCase{VerifyMode::kCoupled, 1, false, true}),
+                         case_name);
 
 TEST(AutomatonText, DraftsThatBreakItChangeNoTokenAndAMaskedDraftIsAcceptedMoreOften) {
   const BracketMask mask(false);
