@@ -183,7 +183,8 @@ void Generation::receive(Choice& choice, const ResultEvent& event) {
   if (event.finish_reason == FinishReason::kError) {
     choice.ended = true;
     metrics_.request_success(FinishReason::kError).add();
-    throw ApiError(500, event.error.empty() ? "the engine failed this request" : event.error);
+    throw ApiError(event.is_request_fault ? 400 : 500,
+                   event.error.empty() ? "the engine failed this request" : event.error);
   }
   if (event.finish_reason == FinishReason::kAborted) {
     choice.ended = true;

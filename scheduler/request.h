@@ -86,7 +86,8 @@ struct ResultEvent {
   std::optional<int32_t> stop_token;  // the stop token that ended the sequence; it is not in tokens
   std::optional<TokenLogprobs> stop_token_logprobs;  // with it, when asked for
   std::string error;                                 // with kError
-  SpeculationStats stats;                            // so far; complete in the last event
+  bool is_request_fault = false;  // kError: by the request's own parameters, no fault of ours
+  SpeculationStats stats;         // so far; complete in the last event
 };
 
 // One producer (the coordinator), one consumer (a front end). The last event has a finish reason.

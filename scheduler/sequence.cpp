@@ -37,10 +37,12 @@ bool Sequence::commit(const SequencePlan& plan,
                       ResultEvent& event) {
   if (decision.failed) {
     event.finish_reason = FinishReason::kError;
-    event.error = decision.no_token_allowed
-                      ? "no token is allowed to come next (allowed_token_ids, bad_words, logit_bias "
-                        "and min_tokens together forbid all of them)"
-                      : "the model produced NaN or infinite logits";
+    event.is_request_fault = decision.no_token_allowed;
+    event.error =
+        decision.no_token_allowed
+            ? "no token is allowed to come next (allowed_token_ids, bad_words, logit_bias "
+              "and min_tokens together forbid all of them)"
+            : "the model produced NaN or infinite logits";
     event.stats = stats_;
     return true;
   }

@@ -24,6 +24,7 @@ struct Script {
   FinishReason end = FinishReason::kStop;
   std::optional<int32_t> stop_token;
   std::string error;
+  bool is_request_fault = false;
   bool endless = false;  // the tokens again and again until cancelled
 };
 
@@ -128,6 +129,7 @@ class FakeEngine : public Engine {
       if (*next == plan.tokens.size()) {
         event->finish_reason = plan.end;
         event->error = plan.error;
+        event->is_request_fault = plan.is_request_fault;
         event->stop_token = plan.stop_token;
         if (plan.stop_token && request.params.num_logprobs >= 0) {
           event->stop_token_logprobs = logprobs_of(*plan.stop_token, request.params);

@@ -348,6 +348,16 @@ TEST_F(Service, EngineErrorsBeforeTheStreamAreStatuses) {
   }
 }
 
+TEST_F(Service, AnErrorThatTheRequestAskedForIsA400) {
+  play(Script{.tokens = {},
+              .end = FinishReason::kError,
+              .error = "no token is allowed to come next",
+              .is_request_fault = true});
+  const json out = post_json("/v1/completions", R"({"prompt":"a"})", 400);
+  EXPECT_EQ(error_of(out), "no token is allowed to come next");
+  EXPECT_EQ(out["error"]["type"], "invalid_request_error");
+}
+
 TEST_F(Service, EngineErrorsWithinTheStreamAreEvents) {
   play(Script{.tokens = ids_of("abcdef"),
               .pause = std::chrono::milliseconds(20),

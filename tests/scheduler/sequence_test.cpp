@@ -159,6 +159,7 @@ TEST(Sequence, NothingAllowedEndsItWithAnotherSentence) {
   ResultEvent event;
   ASSERT_TRUE(sequence.commit(plan_of(sequence, {}), decision, kMaxModelLen, event));
   EXPECT_EQ(event.finish_reason, FinishReason::kError);
+  EXPECT_TRUE(event.is_request_fault);
   EXPECT_EQ(event.error.rfind("no token is allowed to come next", 0), 0u) << event.error;
   EXPECT_EQ(sequence.num_tokens(), 1);
 }
