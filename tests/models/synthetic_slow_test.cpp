@@ -52,6 +52,7 @@ TEST(ForwardBench, PrintsOneJsonObject) {
   for (const char* rows : {"1", "5"}) {
     EXPECT_GT(json.at("strict_by_rows").at(rows).at("step_ms"), 0.0) << rows;
     EXPECT_GT(json.at("strict_by_rows").at(rows).at("ratio_to_fast"), 0.0) << rows;
+    EXPECT_GT(json.at("strict_by_rows").at(rows).at("cpu_ratio_to_fast"), 0.0) << rows;
   }
 }
 

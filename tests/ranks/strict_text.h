@@ -14,7 +14,7 @@ namespace outrider::test {
 struct StrictRun {
   int num_targets = 1;
   int draft_len = 0;   // 0: no draft
-  bool ngram = false;  // prompt lookup instead of the draft model
+  std::string method;  // ngram, bigram; empty: the draft model
   int max_num_seqs = 16;
   bool tight = false;  // little KV memory and few rows a round: preemption, chunked prompts
   std::string numerics = "strict";

@@ -15,8 +15,10 @@ TEST(StrictTextSlow, TwoThousandSequences) {
     comparison.expect_same({.num_targets = num_targets, .max_num_seqs = num_targets == 1 ? 16 : 7});
     comparison.expect_same({.num_targets = num_targets, .draft_len = draft_lens[i++ % 5]});
     comparison.expect_same({.num_targets = num_targets, .draft_len = 3, .tight = true}, 60);
-    comparison.expect_same(
-        {.num_targets = num_targets, .draft_len = 2, .ngram = true, .max_num_seqs = 32}, 60);
+    for (const char* method : {"ngram", "bigram"}) {
+      comparison.expect_same(
+          {.num_targets = num_targets, .draft_len = 2, .method = method, .max_num_seqs = 32}, 60);
+    }
     comparison.expect_same(
         {.num_targets = num_targets, .draft_len = draft_lens[i++ % 5], .max_num_seqs = 2}, 40);
   }

@@ -19,7 +19,7 @@ TEST(StrictText, SameOnAnyNumberOfRanks) {
            {.num_targets = 4, .draft_len = 1, .max_num_seqs = 5},
            {.num_targets = 8, .draft_len = 3},
            {.num_targets = 2, .draft_len = 4, .tight = true},
-           {.num_targets = 4, .draft_len = 2, .ngram = true, .tight = true},
+           {.num_targets = 4, .draft_len = 2, .method = "ngram", .tight = true},
        }) {
     comparison.expect_same(run);
   }
