@@ -360,9 +360,9 @@ std::vector<std::vector<int32_t>> encode_bad_words(const std::vector<std::string
                       fmt::format("'bad_words' has {}, which has no tokens", json_quoted(word)));
     }
     std::vector<int32_t> inside = tokenizer.encode(blank ? text : " " + text, options);
-    if (inside.size() == first.size() && inside.front() != first.front()) {
-      sequences.push_back(std::move(inside));
-    }
+    const bool covered =
+        inside.size() >= first.size() && std::equal(first.rbegin(), first.rend(), inside.rbegin());
+    if (!covered) sequences.push_back(std::move(inside));
     sequences.push_back(std::move(first));
   }
   std::sort(sequences.begin(), sequences.end());

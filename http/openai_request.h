@@ -53,9 +53,10 @@ struct CallContext {
   const std::vector<int32_t>& end_token_ids;  // ascending
 };
 
-// The token sequences of bad_words for SamplingParams, by vLLM's rule: each word as it begins a
-// text and as it follows a space, the second only where it is one other sequence of the same
-// length. Ascending, without duplicates. Throws ApiError for a word that has no tokens.
+// The token sequences of bad_words for SamplingParams: each word as it begins a text and as it
+// follows a space. vLLM leaves the second out when it has another length, and so lets through a
+// word that is one token after a space and several without; here it is left out only when it ends
+// with the first. Ascending, without duplicates. Throws ApiError for a word that has no tokens.
 std::vector<std::vector<int32_t>> encode_bad_words(const std::vector<std::string>& words,
                                                    const Tokenizer& tokenizer);
 

@@ -211,6 +211,19 @@ TEST_F(OpenAiRequest, MasksAndTypicalP) {
   EXPECT_TRUE(completion(R"("bad_words":[])").bad_words.empty());
 }
 
+TEST_F(OpenAiRequest, ABadWordAfterASpaceMayHaveAnotherNumberOfTokens) {
+  const auto tokenizer =
+      Tokenizer::load(std::string(OUTRIDER_SOURCE_DIR) + "/models/embedded/target");
+  const auto after_space = tokenizer->encode(" was", {.add_special_tokens = false});
+  const auto alone = tokenizer->encode("was", {.add_special_tokens = false});
+  ASSERT_EQ(after_space.size(), 1u);
+  ASSERT_GT(alone.size(), 1u);
+  const auto sequences = encode_bad_words({"was"}, *tokenizer);
+  EXPECT_EQ(sequences.size(), 2u);
+  EXPECT_EQ(std::count(sequences.begin(), sequences.end(), after_space), 1);
+  EXPECT_EQ(std::count(sequences.begin(), sequences.end(), alone), 1);
+}
+
 TEST_F(OpenAiRequest, ListsHaveLimits) {
   info.vocab_size = 100000;
   const auto list_of = [](size_t count, const std::string& item) {

@@ -60,7 +60,7 @@ TEST_F(Service, BadWordsBecomeTokenSequences) {
   const int32_t space_w = *test_tokenizer()->token_id("\u0120w");
   const int32_t hello = *test_tokenizer()->token_id("hello");
   using Sequences = std::vector<std::vector<int32_t>>;
-  // A word that follows a space counts too where it is as long and begins with another token.
+  // A word after a space counts too, unless that ends with the tokens it has without one.
   EXPECT_EQ(sequences_of(R"(["w"])"), (Sequences{{'w'}, {space_w}}));
   EXPECT_EQ(sequences_of(R"([" w"])"), (Sequences{{'w'}, {space_w}}));
   EXPECT_EQ(sequences_of(R"(["wa","w","hello"])"),
