@@ -209,28 +209,91 @@ class PanelWriter {
         dashes(series.mark));
   }
 
+  struct Corner {
+    double left, top;
+  };
+
+  // Where the fewest points (and halves of lines between them) lie under the box.
+  Corner legend_place(double width, double height) const {
+    const double right = right_ - width - 8;
+    const double bottom = bottom_ - height - 8;
+    const double middle = (top_ + bottom_ - height) / 2;
+    const Corner places[] = {{left_ + 8, top_ + 4},
+                             {right, bottom},
+                             {right, top_ + 4},
+                             {right, middle},
+                             {left_ + 8, bottom},
+                             {left_ + 8, middle}};
+    const Corner* best = places;
+    for (const Corner& place : places) {
+      if (num_under(place, width, height) < num_under(*best, width, height)) best = &place;
+    }
+    return *best;
+  }
+
+  int num_under(const Corner& place, double width, double height) const {
+    int count = 0;
+    const auto look = [&](double x, double y) {
+      const bool inside = x > place.left - 4 && x < place.left + width && y > place.top - 4 &&
+                          y < place.top + height + 4;
+      count += inside ? 1 : 0;
+    };
+    for (const PlotSeries& series : panel_.series) {
+      const PlotPoint* last = nullptr;
+      for (const PlotPoint& point : series.points) {
+        if (!drawable(point)) continue;
+        look(x_of(point.x), y_of(point.y));
+        if (last != nullptr && is_line(series.mark))
+          look(x_of((point.x + last->x) / 2), y_of((point.y + last->y) / 2));
+        last = &point;
+      }
+    }
+    return count;
+  }
+
   void add_legend() {
-    double y = top_ + 14;
+    size_t longest = 0;
+    int num_lines = 0;
     for (const PlotSeries& series : panel_.series) {
       if (series.name.empty()) continue;
-      const char* color = kPalette[static_cast<size_t>(series.color) % std::size(kPalette)];
-      const double x = left_ + 10;
-      if (is_line(series.mark)) {
-        out_ += fmt::format(
-            "<line x1=\"{:.2f}\" y1=\"{:.2f}\" x2=\"{:.2f}\" y2=\"{:.2f}\" stroke=\"{}\" "
-            "stroke-width=\"1.6\"{}/>\n",
-            x,
-            y - 4,
-            x + 20,
-            y - 4,
-            color,
-            dashes(series.mark));
-      } else {
-        add_mark(series.mark, x + 10, y - 4, color);
-      }
-      add_text(x + 26, y, "start", series.name, 12);
+      longest = std::max(longest, series.name.size());
+      ++num_lines;
+    }
+    if (num_lines == 0) return;
+    const double width = 32 + 6.6 * static_cast<double>(longest);
+    const double height = kLegendLine * num_lines + 2;
+    const Corner place = legend_place(width, height);
+    out_ += fmt::format(
+        "<rect x=\"{:.2f}\" y=\"{:.2f}\" width=\"{:.2f}\" height=\"{:.2f}\" fill=\"#ffffff\" "
+        "fill-opacity=\"0.8\"/>\n",
+        place.left,
+        place.top,
+        width,
+        height);
+    double y = place.top + 13;
+    for (const PlotSeries& series : panel_.series) {
+      if (series.name.empty()) continue;
+      add_legend_line(series, place.left + 2, y);
       y += kLegendLine;
     }
+  }
+
+  void add_legend_line(const PlotSeries& series, double x, double y) {
+    const char* color = kPalette[static_cast<size_t>(series.color) % std::size(kPalette)];
+    if (is_line(series.mark)) {
+      out_ += fmt::format(
+          "<line x1=\"{:.2f}\" y1=\"{:.2f}\" x2=\"{:.2f}\" y2=\"{:.2f}\" stroke=\"{}\" "
+          "stroke-width=\"1.6\"{}/>\n",
+          x,
+          y - 4,
+          x + 20,
+          y - 4,
+          color,
+          dashes(series.mark));
+    } else {
+      add_mark(series.mark, x + 10, y - 4, color);
+    }
+    add_text(x + 26, y, "start", series.name, 12);
   }
 
   const PlotPanel& panel_;

@@ -19,7 +19,6 @@ namespace outrider {
 namespace {
 
 constexpr int kLongestDraft = 64;  // the option's own limit
-constexpr int kOffPasses = 3;
 
 class MeanOf {
  public:
@@ -44,8 +43,16 @@ class MeanOf {
 struct Pass {
   std::vector<std::vector<int32_t>> prompts;  // in tokens
   std::vector<BenchAnswer> answers;
-  double tokens_per_s = 0;
+  double tokens_per_s = 0;        // median over requests
+  std::vector<RoundTimes> times;  // after each request
 };
+
+// The engine's averages move fast; the median over requests is what a step usually costs.
+double median_of(const std::vector<RoundTimes>& times, double RoundTimes::*field) {
+  std::vector<double> values;
+  for (const RoundTimes& each : times) values.push_back(each.*field);
+  return median(std::move(values));
+}
 
 // One request at a time. Every pass has noise of its own, which the options' seed decides.
 class Passes {
@@ -55,8 +62,7 @@ class Passes {
 
   Pass run(VerifyMode mode, int32_t draft_len) {
     Pass pass;
-    double decode_s = 0;
-    int64_t num_decoded = 0;
+    std::vector<double> rates;
     for (const std::string& prompt : options_.prompts) {
       Request request = bench_request(context_, prompt, options_.max_tokens);
       request.params.temperature = static_cast<float>(options_.temperature);
@@ -67,10 +73,11 @@ class Passes {
       pass.prompts.push_back(request.prompt);
       submit_bench_request(context_, std::move(request));
       pass.answers.push_back(collect_bench_answer(*stream));
-      decode_s += pass.answers.back().decode_s;
-      num_decoded += pass.answers.back().num_decoded;
+      const BenchAnswer& answer = pass.answers.back();
+      if (answer.decode_s > 0) rates.push_back(answer.num_decoded / answer.decode_s);
+      pass.times.push_back(context_.engine.round_times());
     }
-    pass.tokens_per_s = decode_s > 0 ? static_cast<double>(num_decoded) / decode_s : 0;
+    pass.tokens_per_s = median(std::move(rates));
     return pass;
   }
 
@@ -184,6 +191,7 @@ PairCell cell_of(VerifyMode mode, int32_t draft_len, const Pass& pass) {
   cell.mode = mode;
   cell.draft_len = draft_len;
   cell.tokens_per_s = pass.tokens_per_s;
+  cell.verify_step_s = median_of(pass.times, &RoundTimes::verify_round_s);
   MeanOf tokens;
   for (const BenchAnswer& answer : pass.answers) {
     for (const BenchRound& round : answer.rounds) {
@@ -220,10 +228,12 @@ Mean counted_acceptance(const std::vector<PairCell>& cells) {
   return {share, std::sqrt(share * (1 - share) / static_cast<double>(examined)), examined};
 }
 
-void add_costs(const RoundTimes& times, PairMeasurement* result) {
-  result->target_step_s = times.plain_round_s;
-  result->draft_step_s = times.draft_step_s;
-  result->cost_ratio = times.plain_round_s > 0 ? times.draft_step_s / times.plain_round_s : 0;
+void add_costs(const std::vector<RoundTimes>& off,
+               const std::vector<RoundTimes>& on,
+               PairMeasurement* result) {
+  result->target_step_s = median_of(off, &RoundTimes::plain_round_s);
+  result->draft_step_s = median_of(on, &RoundTimes::draft_step_s);
+  result->cost_ratio = result->target_step_s > 0 ? result->draft_step_s / result->target_step_s : 0;
   result->best_draft_len = best_draft_len(result->alpha(), result->cost_ratio, kLongestDraft);
   result->best_speedup =
       predicted_speedup(result->alpha(), result->cost_ratio, result->best_draft_len);
@@ -235,6 +245,11 @@ bool has_draft_of_same_tokens(const RunConfig& config) {
 
 }  // namespace
 
+double PairMeasurement::speedup_by_cost(const PairCell& cell) const {
+  const double round_s = cell.draft_len * draft_step_s + cell.verify_step_s;
+  return round_s > 0 ? cell.tokens_per_round.value * target_step_s / round_s : 0;
+}
+
 PairMeasurement measure_pair(const FrontEndContext& context, const PairOptions& options) {
   const int32_t most = context.engine.info().num_speculative_tokens;
   if (most == 0) throw Error("bench theory needs a draft: give --speculative-config.model");
@@ -242,28 +257,30 @@ PairMeasurement measure_pair(const FrontEndContext& context, const PairOptions& 
   passes.run(VerifyMode::kStandard, most);  // warm-up
   Pass off;
   std::vector<double> off_rates;
-  for (int i = 0; i < kOffPasses; ++i) {
-    off = passes.run(VerifyMode::kStandard, 0);
-    off_rates.push_back(off.tokens_per_s);
-  }
+  std::vector<RoundTimes> off_times;
+  std::vector<RoundTimes> on_times;
   PairMeasurement result;
-  result.off_tokens_per_s = median(off_rates);
   const std::vector<int32_t> lengths = draft_lengths(most);
   Pass longest;
   for (VerifyMode mode : {VerifyMode::kStandard, VerifyMode::kBlock, VerifyMode::kCoupled}) {
+    off = passes.run(VerifyMode::kStandard, 0);
+    off_rates.push_back(off.tokens_per_s);
+    off_times.insert(off_times.end(), off.times.begin(), off.times.end());
     for (int32_t draft_len : lengths) {
       Pass pass = passes.run(mode, draft_len);
       result.cells.push_back(cell_of(mode, draft_len, pass));
+      on_times.insert(on_times.end(), pass.times.begin(), pass.times.end());
       if (mode == VerifyMode::kStandard && draft_len == most) longest = std::move(pass);
     }
   }
+  result.off_tokens_per_s = median(off_rates);
   result.counted = counted_acceptance(result.cells);
   if (has_draft_of_same_tokens(context.config)) {
     PairProbe probe(context.config, options.temperature);
     result.asked = ask_about(probe, off);
     result.compared = compare_counts(probe, longest);
   }
-  add_costs(context.engine.round_times(), &result);
+  add_costs(off_times, on_times, &result);
   return result;
 }
 

@@ -34,6 +34,7 @@ struct PairCell {
   int64_t num_examined = 0;  // draft tokens of which all before them in their block stood
   int64_t num_accepted = 0;
   double tokens_per_s = 0;
+  double verify_step_s = 0;  // a target step with draft tokens
 };
 
 // Counted by the engine, and asked of the models at the very same positions.
@@ -54,6 +55,10 @@ struct PairMeasurement {
   double cost_ratio = 0;
   int32_t best_draft_len = 0;  // Theorem 3.8, at most 64
   double best_speedup = 1;
+
+  // What a round of this cell must gain from its tokens, draft and verify steps at their own
+  // measured cost: Theorem 3.8 without its assumption that a verify costs what a plain step costs.
+  double speedup_by_cost(const PairCell& cell) const;
 
   // Of the standard rule: what the draft sends, or what was counted when nobody can be asked.
   double alpha() const { return asked ? asked->sent.value : counted.value; }

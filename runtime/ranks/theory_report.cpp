@@ -146,7 +146,7 @@ std::optional<double> expected_of(const PairMeasurement& pair, VerifyMode mode, 
 
 void print_cells(const PairMeasurement& pair, std::FILE* out) {
   fmt::print(out,
-             "\n{:<9} {:>3} | {:>8} {:>9} {:>7} {:>7} | {:>10} {:>9}\n",
+             "\n{:<9} {:>3} | {:>8} {:>9} {:>7} {:>7} | {:>8} {:>8} {:>9}\n",
              "rule",
              "K",
              "formula",
@@ -154,6 +154,7 @@ void print_cells(const PairMeasurement& pair, std::FILE* out) {
              "+-",
              "rounds",
              "speed-up",
+             "by cost",
              "measured");
   for (const PairCell& cell : pair.cells) {
     const auto expected = expected_of(pair, cell.mode, cell.draft_len);
@@ -161,7 +162,7 @@ void print_cells(const PairMeasurement& pair, std::FILE* out) {
     const std::string speedup =
         expected ? fmt::format("{:.2f}", *expected / (cell.draft_len * pair.cost_ratio + 1)) : "-";
     fmt::print(out,
-               "{:<9} {:>3} | {:>8} {:>9.3f} {:>7.3f} {:>7} | {:>10} {:>9.2f}\n",
+               "{:<9} {:>3} | {:>8} {:>9.3f} {:>7.3f} {:>7} | {:>8} {:>8.2f} {:>9.2f}\n",
                mode_name(cell.mode),
                cell.draft_len,
                formula,
@@ -169,6 +170,7 @@ void print_cells(const PairMeasurement& pair, std::FILE* out) {
                cell.tokens_per_round.standard_error,
                cell.tokens_per_round.count,
                speedup,
+               pair.speedup_by_cost(cell),
                pair.off_tokens_per_s > 0 ? cell.tokens_per_s / pair.off_tokens_per_s : 0);
   }
 }
@@ -191,7 +193,8 @@ void print_pair(const TheoryReport& report, std::FILE* out) {
   print_cells(pair, out);
   fmt::print(out,
              "\nThe formula takes positions as independent and alike, and a verify to cost what a "
-             "plain step costs.\n");
+             "plain step costs;\n\"by cost\" takes the tokens per round and the cost of draft and "
+             "verify steps as measured.\n");
 }
 
 Json json_of(const Mean& mean) {
@@ -254,7 +257,9 @@ Json pair_json(const TheoryReport& report) {
                   {"tokens_per_round", json_of(cell.tokens_per_round)},
                   {"num_examined", cell.num_examined},
                   {"num_accepted", cell.num_accepted},
-                  {"tokens_per_s", cell.tokens_per_s}};
+                  {"tokens_per_s", cell.tokens_per_s},
+                  {"verify_step_s", cell.verify_step_s},
+                  {"speedup_by_cost", pair.speedup_by_cost(cell)}};
     const auto expected = expected_of(pair, cell.mode, cell.draft_len);
     if (expected) entry["expected_tokens_per_round"] = *expected;
     json["cells"].push_back(std::move(entry));
@@ -301,6 +306,15 @@ PlotSeries formula_line(const TheoryReport& report, VerifyMode mode, bool speedu
   return line;
 }
 
+PlotSeries cost_line(const PairMeasurement& pair) {
+  PlotSeries line{.name = "standard, by measured step costs", .mark = PlotMark::kDashedLine};
+  for (const PairCell& cell : pair.cells) {
+    if (cell.mode != VerifyMode::kStandard) continue;
+    line.points.push_back({static_cast<double>(cell.draft_len), pair.speedup_by_cost(cell)});
+  }
+  return line;
+}
+
 PlotPanel pair_panel(const TheoryReport& report, bool speedup) {
   const PairMeasurement& pair = report.pair;
   PlotPanel panel{
@@ -327,6 +341,7 @@ PlotPanel pair_panel(const TheoryReport& report, bool speedup) {
     }
     panel.series.push_back(std::move(points));
   }
+  if (speedup) panel.series.push_back(cost_line(pair));
   return panel;
 }
 

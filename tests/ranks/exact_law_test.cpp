@@ -143,6 +143,20 @@ INSTANTIATE_TEST_SUITE_P(Rules,
                                                               VerifyMode::kCoupled),
                                             ::testing::Values(1, 2)));
 
+class ExactLawCounting : public ::testing::TestWithParam<VerifyMode> {};
+
+// A draft that learns from the very samples it is judged in.
+TEST_P(ExactLawCounting, FirstThreeTokensWhileTheDraftLearns) {
+  RunConfig config = embedded_config(1, 0);
+  config.speculative.method = "bigram";
+  config.speculative.num_speculative_tokens = 3;
+  expect_exact_law(config, GetParam());
+}
+
+INSTANTIATE_TEST_SUITE_P(Rules,
+                         ExactLawCounting,
+                         ::testing::Values(VerifyMode::kStandard, VerifyMode::kBlock));
+
 class ExactLawOtherTokenizer : public ::testing::TestWithParam<VerifyMode> {};
 
 // A draft with another tokenizer: it says every token differently and cannot propose some of the
