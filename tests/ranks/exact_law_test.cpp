@@ -150,7 +150,7 @@ TEST_P(ExactLawCounting, FirstThreeTokensWhileTheDraftLearns) {
   RunConfig config = embedded_config(1, 0);
   config.speculative.method = "bigram";
   config.speculative.num_speculative_tokens = 3;
-  expect_exact_law(config, GetParam());
+  expect_exact_law(config, GetParam(), 8000);
 }
 
 INSTANTIATE_TEST_SUITE_P(Rules,
