@@ -57,6 +57,7 @@ Outcome collect(ResultStream& stream) {
                                    event->prompt_logprobs.end());
     if (event->finish_reason == FinishReason::kNone) continue;
     outcome.finish_reason = event->finish_reason;
+    outcome.stop_token_logprobs = event->stop_token_logprobs;
     outcome.error = event->error;
     outcome.stats = event->stats;
     return outcome;

@@ -14,6 +14,7 @@ struct Outcome {
   std::vector<TokenOrigin> origins;
   std::vector<TokenLogprobs> logprobs;
   std::vector<TokenLogprobs> prompt_logprobs;
+  std::optional<TokenLogprobs> stop_token_logprobs;
   FinishReason finish_reason = FinishReason::kNone;
   std::string error;
   SpeculationStats stats;
