@@ -20,8 +20,11 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int32_t kInFlight = 64;
-constexpr int32_t kQuickToySamples = 20000;
-constexpr int32_t kQuickPairSamples = 3000;
+constexpr int32_t kContextTokensPerSample = 4;
+constexpr int32_t kMostContextTokens = 1000000000;
+constexpr int32_t kQuickToySamples = 15000;
+constexpr int32_t kQuickPairSamples = 2000;
+constexpr int32_t kQuickContextTokens = 8000;
 constexpr int32_t kQuickTexts = 6;
 
 struct VerifyOptions {
@@ -35,7 +38,7 @@ struct VerifyOptions {
 
 LawFault fault_from_name(const std::string& name) {
   if (name == "shared_noise") return LawFault::kDraftSharesResidualNoise;
-  if (name == "noise_without_round") return LawFault::kRoundLeftOut;
+  if (name == "position_keyed_noise") return LawFault::kRoundLeftOut;
   if (name == "off_by_one_bonus") return LawFault::kBonusFromWrongRow;
   if (name == "accept_by_target_prob") return LawFault::kAcceptByTargetProb;
   return LawFault::kNone;
@@ -83,10 +86,16 @@ int verify_job(const FrontEndContext& context, const VerifyOptions& options) {
   pair.prompt = options.prompt;
   pair.progress = progress;
   if (options.quick) pair.num_samples = kQuickPairSamples;
+  if (options.quick) pair.num_context_tokens = kQuickContextTokens;
   if (options.quick) pair.num_texts = kQuickTexts;
-  if (options.pair_samples > 0) pair.num_samples = options.pair_samples;
+  if (options.pair_samples > 0) {
+    pair.num_samples = options.pair_samples;
+    pair.num_context_tokens = static_cast<int32_t>(std::min<int64_t>(
+        int64_t{kContextTokensPerSample} * options.pair_samples, kMostContextTokens));
+  }
   add(run_toy_checks(toy, progress));
   add(run_law_checks(context, pair));
+  add(run_context_checks(context, pair));
   add(run_text_checks(context, pair));
   std::stable_partition(report.rows.begin(), report.rows.end(), [](const CheckRow& row) {
     return row.kind != CheckKind::kControl;
@@ -105,18 +114,20 @@ int verify_command(const CommandLine& line) {
   const std::vector<Option> own = {
       flag_option("quick", &options.quick, "fewer samples, so that less is found; see power"),
       integer_option(
-          "samples", &options.samples, 0, 100000000, "of each toy law; 0 = 40000, quick 20000"),
-      integer_option("pair_samples",
-                     &options.pair_samples,
-                     0,
-                     100000000,
-                     "answers of the pair for each mode; 0 = 10000, quick 3000"),
+          "samples", &options.samples, 0, 100000000, "of each toy law; 0 = 30000, quick 15000"),
+      integer_option(
+          "pair_samples",
+          &options.pair_samples,
+          0,
+          100000000,
+          "answers of the pair for each mode; 0 = 6000, quick 2000. Long texts then have "
+          "four times as many tokens"),
       text_option("prompt", &options.prompt, "of the pair's distribution tests"),
       choice_option("break",
                     &options.broken_rule,
                     {"none",
                      "shared_noise",
-                     "noise_without_round",
+                     "position_keyed_noise",
                      "off_by_one_bonus",
                      "accept_by_target_prob"},
                     "breaks a rule in the toy checks, to see verify fail"),

@@ -24,6 +24,7 @@ EngineAnswer collect(ResultStream& stream) {
     append(answer.tokens, event->tokens);
     append(answer.origins, event->origins);
     append(answer.logprobs, event->logprobs);
+    append(answer.prompt_logprobs, event->prompt_logprobs);
     if (event->finish_reason == FinishReason::kNone) continue;
     if (!event->error.empty()) throw Error(event->error);
     return answer;

@@ -17,8 +17,9 @@ struct Question {
 
 struct EngineAnswer {
   std::vector<int32_t> tokens;
-  std::vector<TokenOrigin> origins;     // one per token
-  std::vector<TokenLogprobs> logprobs;  // one per token when asked for
+  std::vector<TokenOrigin> origins;            // one per token
+  std::vector<TokenLogprobs> logprobs;         // one per token when asked for
+  std::vector<TokenLogprobs> prompt_logprobs;  // of prompt[1..] when asked for
 };
 
 // Answers to questions 0 .. num_questions - 1, in order; at most num_in_flight at once. Throws

@@ -137,24 +137,11 @@ ChiSquare compare(const std::map<Key, double>& law, const std::map<Key, uint64_t
   return chi_square(observed, probs, {kFalseAlarm, kLeastExpected});
 }
 
-struct Mode {
-  const char* name;
-  VerifyMode mode;
-  int32_t max_draft_len;
-};
-constexpr Mode kModes[] = {
-    {"direct", VerifyMode::kStandard, 0},
-    {"standard", VerifyMode::kStandard, -1},
-    {"block", VerifyMode::kBlock, -1},
-    {"coupled", VerifyMode::kCoupled, -1},
-};
-
 Sampled sample(const FrontEndContext& context,
                const std::vector<int32_t>& prompt,
                const PairChecks& options,
-               const Mode& mode) {
+               const SampledMode& mode) {
   Sampled sampled;
-  const auto stream = static_cast<uint64_t>(&mode - kModes);
   const auto question = [&](size_t i) {
     Question asked;
     asked.prompt = prompt;
@@ -162,7 +149,7 @@ Sampled sample(const FrontEndContext& context,
     asked.params.max_tokens = kSampledTokens;
     asked.params.verify_mode = mode.mode;
     asked.params.max_draft_len = mode.max_draft_len;
-    asked.params.noise_seed = mix_seed(kNoiseSeed + stream, i);
+    asked.params.noise_seed = mix_seed(kNoiseSeed + mode.noise, i);
     return asked;
   };
   ask_engine(context.engine,
@@ -181,19 +168,9 @@ Sampled sample(const FrontEndContext& context,
   return sampled;
 }
 
-std::string problem_of(const ChiSquare& test, const Mode& mode, const DraftCounts& drafts) {
-  if (test.degrees < 1) return "Every answer begins alike: choose another --prompt.";
-  if (mode.max_draft_len == 0) return {};
-  if (drafts.num_examined == 0) return "No draft token was judged: speculation did not take place.";
-  if (drafts.num_accepted == 0 || drafts.num_accepted == drafts.num_examined) {
-    return "Not both accepted and refused draft tokens: one side of the rule was not tried.";
-  }
-  return {};
-}
-
 CheckRow pair_row(const char* check,
                   const ChiSquare& test,
-                  const Mode& mode,
+                  const SampledMode& mode,
                   const Sampled& sampled,
                   const PairChecks& options) {
   CheckRow row = law_row(CheckKind::kLaw, check, mode.name, test);
@@ -209,6 +186,26 @@ CheckRow pair_row(const char* check,
 
 }  // namespace
 
+std::span<const SampledMode> sampled_modes() {
+  static constexpr SampledMode kModes[] = {
+      {"direct", VerifyMode::kStandard, 0, 0},
+      {"standard", VerifyMode::kStandard, -1, 1},
+      {"block", VerifyMode::kBlock, -1, 2},
+      {"coupled", VerifyMode::kCoupled, -1, 3},
+  };
+  return kModes;
+}
+
+std::string problem_of(const ChiSquare& test, const SampledMode& mode, const DraftCounts& drafts) {
+  if (test.degrees < 1) return "Every answer begins alike: choose another --prompt.";
+  if (mode.max_draft_len == 0) return {};
+  if (drafts.num_examined == 0) return "No draft token was judged: speculation did not take place.";
+  if (drafts.num_accepted == 0 || drafts.num_accepted == drafts.num_examined) {
+    return "Not both accepted and refused draft tokens: one side of the rule was not tried.";
+  }
+  return {};
+}
+
 std::vector<CheckRow> run_law_checks(const FrontEndContext& context, const PairChecks& options) {
   const std::vector<int32_t> prompt = context.tokenizer->encode(options.prompt);
   if (prompt.empty()) throw Error("the prompt of verify has no tokens");
@@ -217,7 +214,7 @@ std::vector<CheckRow> run_law_checks(const FrontEndContext& context, const PairC
   const PairLaw other_law = tree.law(kControlTemperature);
   std::vector<CheckRow> rows;
   std::vector<CheckRow> controls;
-  for (const Mode& mode : kModes) {
+  for (const SampledMode& mode : sampled_modes()) {
     const Sampled sampled = sample(context, prompt, options, mode);
     rows.push_back(
         pair_row("pair: next token", compare(law.second, sampled.second), mode, sampled, options));

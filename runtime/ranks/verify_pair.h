@@ -4,27 +4,48 @@
 #pragma once
 
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "runtime/ranks/job.h"
+#include "runtime/ranks/verify_engine.h"
 #include "runtime/ranks/verify_report.h"
 
 namespace outrider {
 
+// How the pair is sampled for its laws: without speculation, and by each rule.
+struct SampledMode {
+  const char* name;
+  VerifyMode mode;
+  int32_t max_draft_len;  // 0: no speculation
+  uint64_t noise;         // its seeds differ from those of the others
+};
+std::span<const SampledMode> sampled_modes();
+
 struct PairChecks {
-  std::string prompt;            // of the distribution tests
-  int32_t num_samples = 10000;   // answers per mode
-  int32_t num_texts = 12;        // of the equality tests
-  int32_t num_text_tokens = 64;  // of each
+  std::string prompt;                  // of the distribution tests
+  int32_t num_samples = 6000;          // answers per mode
+  int32_t num_context_tokens = 16000;  // of long texts per mode
+  int32_t num_texts = 12;              // of the equality tests
+  int32_t num_text_tokens = 64;        // of each
   std::function<void(const std::string&)> progress;
 };
+
+// Why a row of the pair's laws proves nothing, whatever its numbers; empty when it does.
+std::string problem_of(const ChiSquare& test, const SampledMode& mode, const DraftCounts& drafts);
 
 // Rows of part pair: direct sampling and every rule against the exact law of tokens 2 and 3, given
 // nothing but the prompt (token 1 comes from the prompt's own round, which has no draft yet). The
 // law is that of temperature 1 and top_k kPairTopK, from the log-probabilities of requests without
 // speculation. With a control: the same counts against the law of another temperature.
 std::vector<CheckRow> run_law_checks(const FrontEndContext& context, const PairChecks& options);
+
+// Every token of long texts, at temperature 1 without filters, given the text before it: how often
+// tokens of each rank came out (1, 2, 3, 4, 5-8, 9-16, the rest) against how likely they were in
+// the target's law at that place, which is asked for by scoring the finished text. One context in
+// the toy checks and run_law_checks, thousands here.
+std::vector<CheckRow> run_context_checks(const FrontEndContext& context, const PairChecks& options);
 
 // Rows of part text: greedy and seeded answers with speculation on or off, of every draft length,
 // alone and together.

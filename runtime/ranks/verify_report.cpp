@@ -166,8 +166,10 @@ void print_report(const VerifyReport& report, std::FILE* out) {
       "0.99.\n"
       "accepted:  draft tokens that stood, of those examined.\n"
       "toy:       first tokens of generations of a random toy model whose law is computed.\n"
-      "pair:      tokens 2 and 3 of answers of this pair, top_k {}, against the law of the "
-      "target's own log-probabilities.\n"
+      "pair:      this pair against the law of its target's own log-probabilities: tokens 2 and 3 "
+      "of\n"
+      "           answers (top_k {}); every token of long texts, given the text before it, by "
+      "rank.\n"
       "text:      whole answers, token by token.\n"
       "control:   broken on purpose; must exceed the limit.\n\n",
       kFalseAlarm,

@@ -12,7 +12,7 @@
 namespace outrider {
 
 struct ToyChecks {
-  int32_t num_samples = 40000;             // of each law
+  int32_t num_samples = 30000;             // of each law
   LawFault broken_rule = LawFault::kNone;  // in all checks, to see them fail
 };
 

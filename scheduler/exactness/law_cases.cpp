@@ -131,7 +131,7 @@ std::vector<LawCase> negative_controls() {
   shared.model_seed = 21;
   shared.draft_spread = 1.5f;
   cases.push_back(shared);
-  LawCase keyed = broken(LawFault::kRoundLeftOut, VerifyMode::kBlock, "noise_without_round");
+  LawCase keyed = broken(LawFault::kRoundLeftOut, VerifyMode::kBlock, "position_keyed_noise");
   keyed.vocab_size = 6;
   keyed.draft_len = 3;
   keyed.model_seed = 31;
