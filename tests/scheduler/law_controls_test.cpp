@@ -19,6 +19,11 @@ TEST_P(NegativeControl, ExceedsTheLimitByAFactorOfTenAndItsTwinFits) {
   law_case.num_samples = kNumSamples;
   const ChiSquare broken = sample_law(law_case).test;
   RecordProperty("chi_square", std::to_string(broken.statistic));
+  std::printf("%s: chi-square %.0f, limit %.1f, df %d\n",
+              law_case.name.c_str(),
+              broken.statistic,
+              broken.limit,
+              broken.degrees);
   EXPECT_GT(broken.statistic, 10.0 * broken.limit) << "df " << broken.degrees;
   law_case.fault = LawFault::kNone;
   const ChiSquare right = sample_law(law_case).test;
