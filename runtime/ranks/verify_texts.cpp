@@ -57,12 +57,12 @@ class TextChecks {
       add_row(kind,
               fmt::format("draft length {}, alone = off", draft_len),
               alone,
-              write(kind, draft_len, 1),
+              write_with_drafts(kind, draft_len, 1, alone),
               draft_len);
       add_row(kind,
               fmt::format("draft length {}, together = off", draft_len),
               alone,
-              write(kind, draft_len, together),
+              write_with_drafts(kind, draft_len, together, alone),
               draft_len);
     }
   }
@@ -72,6 +72,19 @@ class TextChecks {
     const int32_t most = context_.engine.info().num_speculative_tokens;
     std::set<int32_t> lens = {1, std::min(2, most), most};
     return {lens.begin(), lens.end()};
+  }
+
+  // A pass with other texts than expected is never made anew.
+  Pass write_with_drafts(const TextKind& kind,
+                         int32_t draft_len,
+                         size_t num_in_flight,
+                         const Pass& expected) const {
+    Pass pass = write(kind, draft_len, num_in_flight);
+    for (int attempt = 1; attempt < kMostAttempts; ++attempt) {
+      if (pass.drafts.num_accepted > 0 || pass.texts != expected.texts) break;
+      pass = write(kind, draft_len, num_in_flight);
+    }
+    return pass;
   }
 
   Pass write(const TextKind& kind, int32_t draft_len, size_t num_in_flight) const {
