@@ -189,6 +189,18 @@ void run_draft(World& world,
   run_draft_loop(world, kEpoch, worker);
 }
 
+// What decides how a target rank cuts the model, sizes its memory and folds its sums.
+std::vector<std::string> shared_settings(const RunConfig& config) {
+  return {fmt::format("numerics {}", config.numerics),
+          fmt::format("tensor_parallel_size {}", config.tensor_parallel_size),
+          fmt::format("max_model_len {}", config.max_model_len),
+          fmt::format("max_num_seqs {}", config.max_num_seqs),
+          fmt::format("max_num_batched_tokens {}", config.max_num_batched_tokens),
+          fmt::format("block_size {}", config.block_size),
+          fmt::format("kv_cache_memory_bytes {}", config.kv_cache_memory_bytes),
+          fmt::format("num_speculative_tokens {}", config.speculative.num_speculative_tokens)};
+}
+
 // Coordinator or target.
 int run_target(World& world,
                const RunConfig& config,
@@ -210,7 +222,7 @@ int run_target(World& world,
   } catch (const std::exception& error) {
     problem = error.what();
   }
-  roll_call(world, layout, problem);
+  roll_call(world, layout, {problem, shared_settings(config)});
   TargetRank target(*loaded.model, *loaded.group, std::move(faults));
   if (coordinates) return run_coordinator(world, config, layout, target, desk, front_end);
   try {
@@ -233,10 +245,10 @@ int run_rank(World& world,
     return run_target(world, config, layout, front_end);
   if (engine == nullptr) {
     run_draft(world, config, layout, [&](const std::string& problem) {
-      roll_call(world, layout, problem);
+      roll_call(world, layout, {problem, {}});
     });
   } else {
-    roll_call(world, layout, engine->wait_report());
+    roll_call(world, layout, {engine->wait_report(), {}});
     engine->relay(world, kEpoch);
   }
   return 0;

@@ -14,12 +14,15 @@ constexpr double kReminderIntervalS = 5;
 struct Report {
   std::string host;
   std::string problem;
+  std::vector<std::string> settings;
 };
 
 Bytes encode_report(const Report& report) {
   WireWriter out;
   out.put_string(report.host);
   out.put_string(report.problem);
+  out.put_list(report.settings,
+               [](WireWriter& w, const std::string& setting) { w.put_string(setting); });
   return out.take();
 }
 
@@ -28,6 +31,7 @@ Report decode_report(const Bytes& bytes) {
   Report report;
   report.host = in.get_string();
   report.problem = in.get_string();
+  report.settings = in.get_list<std::string>([](WireReader& r) { return r.get_string(); });
   return report;
 }
 
@@ -40,13 +44,29 @@ std::string missing_ranks(const RankLayout& layout, const std::map<int, Report>&
   return text;
 }
 
+// How this rank was told something else than rank 0; empty when it was not, or gives no settings.
+std::string difference(const Report& report, const Report& first) {
+  if (report.settings.empty()) return "";
+  for (size_t i = 0; i < std::max(report.settings.size(), first.settings.size()); ++i) {
+    const std::string own = i < report.settings.size() ? report.settings[i] : "nothing";
+    const std::string expected = i < first.settings.size() ? first.settings[i] : "nothing";
+    if (own != expected) return fmt::format("it has {} where rank 0 has {}", own, expected);
+  }
+  return "";
+}
+
 // The sentence all ranks stop with; empty when all are ready.
 std::string verdict(const RankLayout& layout, const std::map<int, Report>& reports) {
+  const auto named = [&](int rank, const Report& report, const std::string& problem) {
+    if (layout.num_ranks() == 1) return problem;
+    return fmt::format("rank {} ({} on {}): {}", rank, layout.name(rank), report.host, problem);
+  };
   for (const auto& [rank, report] : reports) {
-    if (report.problem.empty()) continue;
-    if (layout.num_ranks() == 1) return report.problem;
-    return fmt::format(
-        "rank {} ({} on {}): {}", rank, layout.name(rank), report.host, report.problem);
+    if (!report.problem.empty()) return named(rank, report, report.problem);
+  }
+  for (const auto& [rank, report] : reports) {
+    const std::string other = difference(report, reports.at(0));
+    if (!other.empty()) return named(rank, report, other);
   }
   const std::string missing = missing_ranks(layout, reports);
   return missing.empty() ? "" : "no report from " + missing + " in time";
@@ -78,15 +98,15 @@ std::map<int, Report> collect(World& world,
 
 void roll_call(World& world,
                const RankLayout& layout,
-               const std::string& problem,
+               const Readiness& readiness,
                double timeout_s) {
-  const Report own{world.host(), problem};
+  const Report own{world.host(), readiness.problem, readiness.settings};
   std::string sentence;
   if (world.rank() == 0) {
     const std::map<int, Report> reports = collect(world, layout, own, timeout_s);
     sentence = verdict(layout, reports);
     for (const auto& [rank, report] : reports) {
-      if (rank > 0) world.post(rank, encode_report({"", sentence}));
+      if (rank > 0) world.post(rank, encode_report({"", sentence, {}}));
       if (sentence.empty())
         log_info("rank {} ready: {} on {}", rank, layout.name(rank), report.host);
     }

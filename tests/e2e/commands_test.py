@@ -95,6 +95,10 @@ class Batch(unittest.TestCase):
             self.assertEqual(len(answers), 9)
             self.assertGreater(len({tuple(ids) for ids, _ in answers.values()}), 7)
             self.assertEqual(answers, expected, f"{num_ranks} ranks")
+        bench = [PROGRAM, "bench", "decode", "--speculative-config.method", "none", "--numerics"]
+        code, _, errors = run(mpirun(1, recovery=False) + bench + ["fast", ":", "-np", "1"] + bench + ["strict"])
+        self.assertEqual(code, 2, errors)
+        self.assertIn("it has numerics strict where rank 0 has numerics fast", errors)
         code, _, errors = self.batch(3, "--model", "embedded", "--numerics", "strict")
         self.assertEqual(code, 2, errors)
         self.assertIn("numerics strict is for 1, 2, 4 or 8 target ranks, not for 3", errors)

@@ -129,7 +129,7 @@ TEST(RollCall, OneProblemStopsAllWithTheSameSentence) {
   std::atomic<int> num_stopped{0};
   const auto call = [&](World& world) {
     try {
-      roll_call(world, layout, world.rank() == 2 ? "shard 2 is missing" : "", 30);
+      roll_call(world, layout, {world.rank() == 2 ? "shard 2 is missing" : "", {}}, 30);
     } catch (const Error& error) {
       EXPECT_STREQ(error.what(), "rank 2 (target[2/3] on this process): shard 2 is missing");
       ++num_stopped;
@@ -140,13 +140,33 @@ TEST(RollCall, OneProblemStopsAllWithTheSameSentence) {
 }
 
 TEST(RollCall, AllReadyGoOn) {
-  run_in_process(3, [](World& world) { roll_call(world, RankLayout{2, true}, "", 30); });
+  run_in_process(3, [](World& world) { roll_call(world, RankLayout{2, true}, {}, 30); });
+}
+
+TEST(RollCall, RanksThatWereToldOtherThingsStopAll) {
+  std::atomic<int> num_stopped{0};
+  run_in_process(3, [&](World& world) {
+    Readiness readiness;
+    if (world.rank() < 2) {  // the draft gives no settings
+      readiness.settings = {"block_size 16",
+                            world.rank() == 1 ? "numerics fast" : "numerics strict"};
+    }
+    try {
+      roll_call(world, RankLayout{2, true}, readiness, 30);
+    } catch (const Error& error) {
+      EXPECT_STREQ(error.what(),
+                   "rank 1 (target[1/2] on this process): it has numerics fast where rank 0 has "
+                   "numerics strict");
+      ++num_stopped;
+    }
+  });
+  EXPECT_EQ(num_stopped, 3);
 }
 
 TEST(RollCall, ASilentRankIsNamed) {
   try {
     run_in_process(3, [](World& world) {
-      if (world.rank() != 1) roll_call(world, RankLayout{2, true}, "", 0.2);
+      if (world.rank() != 1) roll_call(world, RankLayout{2, true}, {}, 0.2);
     });
     FAIL() << "no exception";
   } catch (const Error& error) {
