@@ -180,6 +180,7 @@ bool Generation::poll(std::chrono::milliseconds timeout) {
 void Generation::receive(Choice& choice, const ResultEvent& event) {
   saw_event_ = true;
   choice.stats = event.stats;
+  choice.num_cached_tokens = event.num_cached_tokens;
   if (event.finish_reason == FinishReason::kError) {
     choice.ended = true;
     metrics_.request_success(FinishReason::kError).add();
@@ -270,14 +271,21 @@ void Generation::log_end(const std::string& id, const char* outcome) const {
 
 Usage Generation::usage_of(size_t i) const {
   const Choice& choice = *choices_[i];
-  return {static_cast<int64_t>(prompts_[choice.prompt].size()), choice.assembler.num_tokens()};
+  return {static_cast<int64_t>(prompts_[choice.prompt].size()),
+          choice.assembler.num_tokens(),
+          choice.num_cached_tokens};
 }
 
 Usage Generation::usage() const {
   // A prompt counts once, however many choices continue it.
   Usage usage;
   for (const auto& prompt : prompts_) usage.prompt_tokens += static_cast<int64_t>(prompt.size());
-  for (const auto& choice : choices_) usage.completion_tokens += choice->assembler.num_tokens();
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    const Choice& choice = *choices_[i];
+    usage.completion_tokens += choice.assembler.num_tokens();
+    const bool is_first = i == 0 || choices_[i - 1]->prompt != choice.prompt;
+    if (is_first) usage.cached_tokens += choice.num_cached_tokens;
+  }
   return usage;
 }
 

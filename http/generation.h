@@ -72,6 +72,7 @@ class Generation {
     std::shared_ptr<ResultStream> stream;
     OutputAssembler assembler;
     SpeculationStats stats;
+    int32_t num_cached_tokens = 0;
     Clock::time_point submitted_at;
     std::optional<Clock::time_point> first_token_at;
     Clock::time_point last_token_at;

@@ -32,6 +32,7 @@ std::string error_json(int status, const std::string& message);
 struct Usage {
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;
+  int64_t cached_tokens = 0;  // of prompt_tokens
 };
 
 // Speculation of the one choice of a call, for metrics.speculative_decoding.

@@ -58,6 +58,14 @@ class ServingMetrics {
       registry_.counter({"num_preemptions_total",
                          "Sequences put back to the queue for want of KV blocks.",
                          MetricScope::kShared});
+  Counter& prefix_cache_queries =
+      registry_.counter({"prefix_cache_queries_total",
+                         "Prompt tokens that were looked up in the KV of earlier requests.",
+                         MetricScope::kShared});
+  Counter& prefix_cache_hits =
+      registry_.counter({"prefix_cache_hits_total",
+                         "Prompt tokens whose KV was there and was not computed again.",
+                         MetricScope::kShared});
   Histogram& iteration_tokens =
       histogram({"iteration_tokens_total", "Rows computed per round.", MetricScope::kShared},
                 Buckets::kIterationTokens);

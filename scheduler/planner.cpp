@@ -43,6 +43,7 @@ struct Planner::State {
   // Takes the sequence out of everything; its last event has been or will be pushed by the caller.
   std::unique_ptr<Sequence> retire(uint64_t id);
   void apply_one(const SequencePlan& plan, const SequenceDecision& decision);
+  void settle_blocks(Sequence& sequence, const SequenceDecision& decision);
 
   const PlannerConfig config;
   SequencePool pool;
@@ -50,6 +51,8 @@ struct Planner::State {
   std::vector<uint64_t> ends;  // started on the ranks, not yet told to be over
   uint64_t num_arrivals = 0;
   uint64_t num_preemptions = 0;
+  uint64_t num_prefix_queries = 0;
+  uint64_t num_prefix_hits = 0;
   bool in_flight = false;  // planned and not yet applied
 };
 
@@ -124,7 +127,10 @@ RoundPlan Planner::plan() {
   OUTRIDER_CHECK(!state_->in_flight);
   RoundPlan plan;
   RoundBuilder builder(state_->config, state_->drafts, state_->pool);
-  state_->num_preemptions += builder.build(plan);
+  builder.build(plan);
+  state_->num_preemptions += builder.num_preempted();
+  state_->num_prefix_queries += builder.num_prefix_queries();
+  state_->num_prefix_hits += builder.num_prefix_hits();
   OUTRIDER_CHECK(plan.sequences.empty() == idle());
   if (plan.sequences.empty())
     return plan;  // not executed, so what has ended is told with the next one
@@ -149,12 +155,27 @@ void Planner::State::apply_one(const SequencePlan& plan, const SequenceDecision&
   if (sequence == nullptr) return;  // cancelled while the ranks computed
   ResultEvent event;
   if (!sequence->commit(plan, decision, config.max_model_len, event)) return;
+  settle_blocks(*sequence, decision);
   drafts.sequence_committed(*sequence);
   if (event.finish_reason == FinishReason::kNone) {
     sequence->push(std::move(event));
     return;
   }
   retire(plan.sequence_id)->push(std::move(event));
+}
+
+// The sequence has sampled or failed. Its logits depend on the KV of every position before them, so
+// finite ones vouch for all of it, chunks without logits too; and with bad ones nobody may begin
+// with a block it holds, whoever computed that. (Masks that forbid every token say nothing of KV.)
+void Planner::State::settle_blocks(Sequence& sequence, const SequenceDecision& decision) {
+  if (!config.enable_prefix_caching) return;
+  if (decision.failed) {
+    if (!decision.no_token_allowed) pool.blocks.withdraw(sequence.table);
+    return;
+  }
+  // After a stop among the accepted tokens there is more KV than text.
+  const int32_t num_known = std::min(sequence.num_computed(), sequence.num_tokens());
+  pool.blocks.publish(sequence.table, sequence.tokens(), num_known);
 }
 
 DraftRequest Planner::take_draft_request() { return state_->drafts.take_request(state_->pool); }
@@ -169,6 +190,8 @@ PlannerCounters Planner::counters() const {
   counters.num_waiting = static_cast<int32_t>(state_->pool.waiting().size());
   counters.num_free_blocks = state_->pool.blocks.num_free();
   counters.num_preemptions = state_->num_preemptions;
+  counters.num_prefix_queries = state_->num_prefix_queries;
+  counters.num_prefix_hits = state_->num_prefix_hits;
   return counters;
 }
 

@@ -23,6 +23,7 @@ struct PlannerConfig {
   int32_t max_num_seqs = 16;
   int32_t max_num_batched_tokens = 512;  // rows per round
   int32_t max_model_len = 0;
+  bool enable_prefix_caching = true;
   int32_t vocab_size = 0;  // of the target, to check draft tokens; 0 = unknown
   DraftMethod draft_method = DraftMethod::kNone;
   int32_t num_speculative_tokens = 4;  // draft_len
@@ -38,6 +39,8 @@ struct PlannerCounters {
   int32_t num_waiting = 0;
   int32_t num_free_blocks = 0;
   uint64_t num_preemptions = 0;
+  uint64_t num_prefix_queries = 0;  // tokens of sequences when first let in
+  uint64_t num_prefix_hits = 0;     // of these, whose KV was there
 };
 
 class Planner {
@@ -80,8 +83,8 @@ class Planner {
   void set_draft_available(bool available);
 
   PlannerCounters counters() const;
-  // Checks the planner's own books (every KV block free or owned exactly once, and so on): the
-  // first thing wrong as a sentence, empty when all is right. For tests and debugging.
+  // Checks the planner's own books (every KV block free or owned as often as its count says, and so
+  // on): the first thing wrong as a sentence, empty when all is right. For tests and debugging.
   std::string fault() const;
 
  private:

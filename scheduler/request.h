@@ -88,6 +88,7 @@ struct ResultEvent {
   std::string error;                                 // with kError
   bool is_request_fault = false;  // kError: by the request's own parameters, no fault of ours
   SpeculationStats stats;         // so far; complete in the last event
+  int32_t num_cached_tokens = 0;  // of the prompt: their KV was there already
 };
 
 // One producer (the coordinator), one consumer (a front end). The last event has a finish reason.

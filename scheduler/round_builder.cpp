@@ -13,14 +13,13 @@ RoundBuilder::RoundBuilder(const PlannerConfig& config,
                            SequencePool& pool)
     : config_(config), drafts_(drafts), pool_(pool), rows_left_(config.max_num_batched_tokens) {}
 
-uint64_t RoundBuilder::build(RoundPlan& plan) {
+void RoundBuilder::build(RoundPlan& plan) {
   take_decodes();
   grant_drafts(std::min<int64_t>(num_prefill_rows_wanted(), (rows_left_ + 1) / 2));
   take_prefills();
   admit(plan);
   grant_drafts(0);
   for (Entry& entry : entries_) plan.sequences.push_back(finished(entry));
-  return num_preempted_;
 }
 
 void RoundBuilder::take_decodes() {
@@ -61,25 +60,35 @@ int64_t RoundBuilder::num_prefill_rows_wanted() const {
   for (const auto& [order, sequence] : pool_.running()) {
     if (sequence->num_uncomputed() > 1) num_rows += sequence->num_uncomputed();
   }
-  if (can_admit_first()) num_rows += pool_.waiting().begin()->second->num_tokens();
+  if (const std::optional<KvPrefix> prefix = first_admissible()) {
+    num_rows += pool_.waiting().begin()->second->num_tokens();
+    num_rows -= static_cast<int64_t>(prefix->blocks.size()) * config_.block_size;
+  }
   return num_rows;
 }
 
-// A sequence is let in when all its tokens fit with the rows of its first verify. One that was
-// thrown out before also leaves a block for each running sequence, or it would be thrown out again
-// at the next block boundary.
-bool RoundBuilder::can_admit_first() const {
-  if (pool_.waiting().empty()) return false;
+// What the first waiting sequence begins with, if it is let in: when all its tokens fit with the
+// rows of its first verify. One that was thrown out before also leaves a block for each running
+// sequence, or it would be thrown out again at the next block boundary.
+std::optional<KvPrefix> RoundBuilder::first_admissible() const {
+  if (pool_.waiting().empty()) return std::nullopt;
   const int32_t num_running = static_cast<int32_t>(pool_.running().size());
-  if (num_running >= config_.max_num_seqs) return false;
+  if (num_running >= config_.max_num_seqs) return std::nullopt;
   const Sequence& first = *pool_.waiting().begin()->second;
   const int64_t num_positions =
       static_cast<int64_t>(first.num_tokens()) +
       first.draft_len_limit(
           first.num_tokens(), config_.num_speculative_tokens, config_.max_model_len);
-  int64_t num_needed = pool_.blocks.blocks_for(num_positions);
+  KvPrefix prefix;
+  if (config_.enable_prefix_caching) {
+    prefix = pool_.blocks.find_prefix(first.tokens(), first.num_reusable());
+  }
+  // What other tables hold costs nothing.
+  int64_t num_needed = pool_.blocks.blocks_for(num_positions) + prefix.num_cached -
+                       static_cast<int64_t>(prefix.blocks.size());
   if (first.was_preempted) num_needed += num_running;
-  return num_needed <= pool_.blocks.num_free();
+  if (num_needed > pool_.blocks.num_free()) return std::nullopt;
+  return prefix;
 }
 
 void RoundBuilder::grant_drafts(int64_t num_rows_kept) {
@@ -121,14 +130,24 @@ void RoundBuilder::take_chunk(Sequence& sequence) {
 }
 
 void RoundBuilder::admit(RoundPlan& plan) {
-  while (rows_left_ > 0 && can_admit_first()) {
-    Sequence& sequence = pool_.admit_first();
+  while (rows_left_ > 0) {
+    const std::optional<KvPrefix> prefix = first_admissible();
+    if (!prefix) return;
+    Sequence& sequence = pool_.admit_first(*prefix);
     if (!sequence.started) {
       plan.starts.push_back({sequence.id(), sequence.params(), sequence.request().prompt});
       sequence.started = true;
+      count_prefix(sequence);
     }
     take_chunk(sequence);
   }
+}
+
+void RoundBuilder::count_prefix(Sequence& sequence) {
+  sequence.num_cached_prompt_tokens = sequence.num_computed();
+  if (!config_.enable_prefix_caching || sequence.num_reusable() == 0) return;
+  num_prefix_queries_ += static_cast<uint64_t>(sequence.num_tokens());
+  num_prefix_hits_ += static_cast<uint64_t>(sequence.num_computed());
 }
 
 SequencePlan RoundBuilder::finished(Entry& entry) const {
@@ -138,6 +157,8 @@ SequencePlan RoundBuilder::finished(Entry& entry) const {
   plan.round = sequence.round();
   plan.first_position = sequence.num_computed();
   plan.num_committed_rows = entry.num_committed_rows;
+  // Every row of the plan writes at or after first_position.
+  OUTRIDER_CHECK(sequence.table.num_shared() * config_.block_size <= plan.first_position);
   entry.draft.resize(static_cast<size_t>(entry.num_granted));
   plan.draft = std::move(entry.draft);
   sequence.table.tell(plan);

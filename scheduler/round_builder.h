@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "scheduler/draft_ledger.h"
@@ -20,15 +21,20 @@ namespace outrider {
 // 3. Running sequences with more to compute (prompts, or texts after a preemption) get the rest in
 //    order, in chunks.
 // 4. Waiting ones are admitted in order while slots, rows and blocks last. None overtakes another,
-//    and each is let in with at least one row: so no more ever run than the budget has rows.
+//    and each is let in with at least one row: so no more ever run than the budget has rows. A
+//    prefix whose KV is still there is not computed again.
 // 5. Rows that are still left go to drafts: of sequences whose last chunk this is, too.
 // The first in order always progresses, because it can take the blocks of all others: no livelock.
 class RoundBuilder {
  public:
   RoundBuilder(const PlannerConfig& config, const DraftLedger& drafts, SequencePool& pool);
 
-  // Fills plan.starts and plan.sequences. Returns how many sequences were preempted.
-  uint64_t build(RoundPlan& plan);
+  // Fills plan.starts and plan.sequences.
+  void build(RoundPlan& plan);
+  uint64_t num_preempted() const { return num_preempted_; }
+  // Tokens of sequences let in for the first time, and how many of them were not to be computed.
+  uint64_t num_prefix_queries() const { return num_prefix_queries_; }
+  uint64_t num_prefix_hits() const { return num_prefix_hits_; }
 
  private:
   struct Entry {
@@ -42,12 +48,13 @@ class RoundBuilder {
   bool make_room(Sequence& sequence, int64_t num_positions);
   void reclaim_unused_blocks();
   int64_t num_prefill_rows_wanted() const;
-  bool can_admit_first() const;
+  std::optional<KvPrefix> first_admissible() const;
   void grant_drafts(int64_t num_rows_kept);
   bool grant_one(Entry& entry);
   void take_prefills();
   void take_chunk(Sequence& sequence);
   void admit(RoundPlan& plan);
+  void count_prefix(Sequence& sequence);
   SequencePlan finished(Entry& entry) const;
 
   const PlannerConfig& config_;
@@ -55,6 +62,8 @@ class RoundBuilder {
   SequencePool& pool_;
   int32_t rows_left_;
   uint64_t num_preempted_ = 0;
+  uint64_t num_prefix_queries_ = 0;
+  uint64_t num_prefix_hits_ = 0;
   std::vector<Entry> entries_;
 };
 

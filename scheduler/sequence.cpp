@@ -31,6 +31,16 @@ int32_t Sequence::draft_len_limit(int32_t num_tokens,
   return static_cast<int32_t>(std::max<int64_t>(limit, 0));
 }
 
+void Sequence::start_after(int32_t num_positions) {
+  OUTRIDER_CHECK(num_computed_ == 0 && num_positions <= num_reusable());
+  num_computed_ = num_positions;
+}
+
+int32_t Sequence::num_reusable() const {
+  const bool scores_prompt = params().prompt_logprobs && round_ == 0;
+  return scores_prompt ? 0 : num_tokens() - 1;
+}
+
 bool Sequence::commit(const SequencePlan& plan,
                       const SequenceDecision& decision,
                       int32_t max_model_len,
@@ -43,7 +53,7 @@ bool Sequence::commit(const SequencePlan& plan,
             ? "no token is allowed to come next (allowed_token_ids, bad_words, logit_bias "
               "and min_tokens together forbid all of them)"
             : "the model produced NaN or infinite logits";
-    event.stats = stats_;
+    describe(event);
     return true;
   }
   gather_prompt_scores(plan, decision);
@@ -60,7 +70,7 @@ bool Sequence::commit(const SequencePlan& plan,
   }
   ++round_;
   if (params().prompt_logprobs) event.prompt_logprobs = std::exchange(prompt_scores_, {});
-  event.stats = stats_;
+  describe(event);
   return true;
 }
 
@@ -128,11 +138,16 @@ void Sequence::append(const SequencePlan& plan,
   }
 }
 
+void Sequence::describe(ResultEvent& event) const {
+  event.stats = stats_;
+  event.num_cached_tokens = num_cached_prompt_tokens;
+}
+
 void Sequence::finish(FinishReason reason, const std::string& error) {
   ResultEvent event;
   event.finish_reason = reason;
   event.error = error;
-  event.stats = stats_;
+  describe(event);
   push(std::move(event));
 }
 

@@ -62,6 +62,12 @@ class Sequence {
 
   // Back to nothing computed; the tokens stay. The caller has taken the blocks.
   void forget_kv() { num_computed_ = 0; }
+  // The table begins with published blocks, full of these positions' KV. Only with nothing
+  // computed.
+  void start_after(int32_t num_positions);
+  // How many positions may be taken from other tables. The last token's row is always computed,
+  // since it decides the next; a prompt that is scored is computed whole.
+  int32_t num_reusable() const;
 
   // Sends the last event. At most once.
   void finish(FinishReason reason, const std::string& error = {});
@@ -72,9 +78,11 @@ class Sequence {
   int32_t num_learned_tokens = 0;  // by a draft that learns from what is served
   bool started = false;            // the target ranks know it
   bool was_preempted = false;
+  int32_t num_cached_prompt_tokens = 0;  // taken from other tables when it was first let in
 
  private:
   void gather_prompt_scores(const SequencePlan& plan, const SequenceDecision& decision);
+  void describe(ResultEvent& event) const;
   void count(const SequencePlan& plan, const SequenceDecision& decision);
   void append(const SequencePlan& plan,
               const SequenceDecision& decision,

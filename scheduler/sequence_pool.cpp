@@ -36,9 +36,11 @@ std::unique_ptr<Sequence> SequencePool::remove(uint64_t id) {
   return std::move(node.mapped());
 }
 
-Sequence& SequencePool::admit_first() {
+Sequence& SequencePool::admit_first(const KvPrefix& prefix) {
   auto node = waiting_.extract(waiting_.begin());
   Sequence& sequence = *node.mapped();
+  blocks.share(sequence.table, prefix);
+  sequence.start_after(sequence.table.size() * blocks.block_size());
   OUTRIDER_CHECK(blocks.grow(sequence.table, sequence.num_tokens()));
   running_.insert(std::move(node));
   return sequence;
@@ -64,6 +66,9 @@ std::string SequencePool::fault() const {
     }
     if (sequence->table.size() < blocks.blocks_for(sequence->num_computed())) {
       return fmt::format("sequence {} has more KV than blocks", sequence->id());
+    }
+    if (sequence->table.num_shared() * blocks.block_size() > sequence->num_computed()) {
+      return fmt::format("sequence {} may write shared blocks", sequence->id());
     }
   }
   for (const auto& [order, sequence] : waiting_) {

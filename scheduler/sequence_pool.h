@@ -30,9 +30,9 @@ class SequencePool {
   // Takes the sequence out; its blocks are free again.
   std::unique_ptr<Sequence> remove(uint64_t id);
 
-  // The first waiting sequence starts running with blocks for all its tokens. The caller has seen
-  // that they are free.
-  Sequence& admit_first();
+  // The first waiting sequence starts running with blocks for all its tokens, `prefix` at the
+  // front. The caller has seen that they are free.
+  Sequence& admit_first(const KvPrefix& prefix);
   // The last running sequence loses its blocks and waits again, ahead of all that came after it.
   Sequence& preempt_last();
 

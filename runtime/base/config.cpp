@@ -167,6 +167,9 @@ std::vector<Option> run_config_options(RunConfig* c) {
   add(integer_option(
       "max_num_batched_tokens", &c->max_num_batched_tokens, 1, 65536, "rows computed in a round"));
   add(integer_option("block_size", &c->block_size, 1, 1024, "positions per KV block"));
+  add(flag_option("enable_prefix_caching",
+                  &c->enable_prefix_caching,
+                  "KV of a prefix that is still there is not computed again"));
   add(size_option("kv_cache_memory_bytes",
                   &c->kv_cache_memory_bytes,
                   "KV memory per target rank; 0 = enough, at most 4G"));

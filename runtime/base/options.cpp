@@ -98,6 +98,14 @@ const Option* find_flag(const std::string& flag, const std::vector<const Option*
   return nullptr;
 }
 
+// "--no-x" for a flag "--x", as vLLM spells it; null for anything else.
+const Option* find_negated_flag(const std::string& flag,
+                                const std::vector<const Option*>& options) {
+  if (!flag.starts_with("--no-") && !flag.starts_with("--no_")) return nullptr;
+  const Option* option = find_flag("--" + flag.substr(5), options);
+  return option != nullptr && option->is_flag ? option : nullptr;
+}
+
 [[noreturn]] void throw_unknown_flag(const std::string& flag,
                                      const std::vector<const Option*>& options) {
   const std::string key = flag.starts_with("--") ? normalized(flag.substr(2)) : flag;
@@ -218,7 +226,13 @@ ParsedArguments parse_arguments(const std::vector<std::string>& arguments,
     const size_t equals = argument.starts_with("--") ? argument.find('=') : std::string::npos;
     const std::string flag = argument.substr(0, equals);
     const Option* option = find_flag(flag, options);
-    if (option == nullptr) throw_unknown_flag(flag, options);
+    const Option* negated =
+        equals == std::string::npos ? find_negated_flag(flag, options) : nullptr;
+    if (option == nullptr && negated == nullptr) throw_unknown_flag(flag, options);
+    if (option == nullptr) {
+      parsed.values.push_back({negated->key, "false", "command line"});
+      continue;
+    }
     GivenValue given{option->key, "true", "command line"};
     if (equals != std::string::npos) {
       given.value = argument.substr(equals + 1);

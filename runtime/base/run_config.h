@@ -31,6 +31,7 @@ struct RunConfig {
   int32_t max_num_seqs = 16;
   int32_t max_num_batched_tokens = 512;
   int32_t block_size = 16;
+  bool enable_prefix_caching = true;
   int64_t kv_cache_memory_bytes =
       0;                // per target rank; 0 = enough for max_num_seqs full contexts, at most 4 GiB
   int32_t threads = 0;  // per rank; 0 = the host's cores divided among its ranks

@@ -111,8 +111,10 @@ int bench_theory(const CommandLine& line, const std::vector<std::string>& argume
 int bench_decode(const CommandLine& line, const std::vector<std::string>& arguments) {
   DecodeBenchOptions options;
   const std::vector<Option> own = decode_options(options);
-  const LoadedConfig loaded = load_config(arguments, option_rows(own));
+  LoadedConfig loaded = load_config(arguments, option_rows(own));
   set_log_level(log_level_from_name(loaded.config.log_level));
+  // The same prompts with speculation off and on: the second must not profit from the first.
+  if (!is_given(loaded, "enable_prefix_caching")) loaded.config.enable_prefix_caching = false;
   return run_job(loaded.config, line.argc, line.argv, [&](const FrontEndContext& context) {
     return run_decode_bench(context, options);
   });

@@ -18,6 +18,11 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
+// The coordinator is the only one who adds to such a counter.
+void raise(Counter& counter, uint64_t total) {
+  counter.add(static_cast<double>(total) - counter.value());
+}
+
 void update_average(double* average, double value) {
   *average = *average == 0 ? value : (1 - kAverageWeight) * *average + kAverageWeight * value;
 }
@@ -250,9 +255,6 @@ void Coordinator::count_round(const RoundPlan& plan,
 }
 
 void Coordinator::publish_traffic() {
-  const auto raise = [](Counter& counter, uint64_t total) {
-    counter.add(static_cast<double>(total) - counter.value());
-  };
   raise(metrics_.link_bytes_plan, num_plan_bytes_);
   raise(metrics_.link_bytes_sampling, target_.traffic().num_bytes);
   raise(metrics_.sampling_collectives, target_.traffic().num_collectives);
@@ -270,6 +272,8 @@ void Coordinator::publish_status() {
   metrics_.num_preemptions.add(
       static_cast<double>(counters.num_preemptions - num_preemptions_counted_));
   num_preemptions_counted_ = counters.num_preemptions;
+  raise(metrics_.prefix_cache_queries, counters.num_prefix_queries);
+  raise(metrics_.prefix_cache_hits, counters.num_prefix_hits);
   metrics_.draft_up.set(draft_state_ == DraftState::kUp ? 1 : 0);
   if (draft_) {
     metrics_.draft_deadline_misses.add(

@@ -72,6 +72,7 @@ PlannerConfig planner_config(const RunConfig& config,
   planner.max_num_seqs = config.max_num_seqs;
   planner.max_num_batched_tokens = sizes.max_rows;
   planner.max_model_len = sizes.max_model_len;
+  planner.enable_prefix_caching = config.enable_prefix_caching;
   planner.vocab_size = model.config().vocab_size;
   planner.draft_method = draft_method(config, layout);
   planner.num_speculative_tokens = config.speculative.num_speculative_tokens;

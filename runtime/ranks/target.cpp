@@ -84,8 +84,23 @@ void TargetRank::update_copies(const RoundPlan& plan) {
   for (const SequencePlan& planned : plan.sequences) {
     Copy& copy = copies_.at(planned.sequence_id);
     if (planned.replace_blocks) copy.blocks.clear();
+    const size_t num_kept = copy.blocks.size();
     copy.blocks.insert(copy.blocks.end(), planned.new_blocks.begin(), planned.new_blocks.end());
+    clear_fresh_blocks(planned, std::span(copy.blocks).subspan(num_kept), num_kept);
   }
+}
+
+// Blocks of positions that are all still to be computed begin as zeros, whoever had them before:
+// NaN that a failed, cancelled or preempted sequence left spreads even through masked positions.
+// Blocks before first_position hold KV that is used, and may be others' too.
+void TargetRank::clear_fresh_blocks(const SequencePlan& planned,
+                                    std::span<const int32_t> told,
+                                    size_t num_before) {
+  const auto block_size = static_cast<size_t>(model_.options().block_size);
+  const size_t num_used =
+      (static_cast<size_t>(planned.first_position) + block_size - 1) / block_size;
+  const size_t num_skipped = num_used - std::min(num_used, num_before);
+  model_.clear_blocks(told.subspan(std::min(told.size(), num_skipped)));
 }
 
 void TargetRank::build_batch(const RoundPlan& plan) {
@@ -186,9 +201,6 @@ void TargetRank::commit(const RoundPlan& plan, const RoundDecision& decision) {
     const SequencePlan& planned = plan.sequences[i];
     const SequenceDecision& decided = decision.sequences[i];
     Copy& copy = copies_.at(planned.sequence_id);
-    // The next owner of these blocks must not read NaN, which spreads even through masked
-    // positions.
-    if (decided.failed) model_.clear_blocks(copy.blocks);
     if (decided.failed || decided.next_token < 0) continue;
     for (int32_t j = 0; j < decided.num_accepted; ++j) {
       copy.tokens.push_back(planned.draft[static_cast<size_t>(j)].token);

@@ -49,6 +49,9 @@ class TargetRank {
   };
 
   void update_copies(const RoundPlan& plan);
+  void clear_fresh_blocks(const SequencePlan& planned,
+                          std::span<const int32_t> told,
+                          size_t num_before);
   void build_batch(const RoundPlan& plan);
   void add_rows(const SequencePlan& planned, int32_t sequence_index);
   void verify_rows(const RoundPlan& plan, const float* logits, RoundDecision* decision);

@@ -144,6 +144,9 @@ TEST_F(CommandLineTest, FlagsPositionalsAndTheEndOfOptions) {
   EXPECT_EQ(text(parse({"in", "--resume", "out", "-", "--", "--port", "-m"})),
             "resume=true;in;out;-;--port;-m;");
   EXPECT_EQ(text(parse({"--resume=false"})), "resume=false;");
+  EXPECT_EQ(text(parse({"--no-resume", "x"})), "resume=false;x;");
+  EXPECT_TRUE(fails_with([&] { parse({"--no-resume=true"}); }, "unknown option --no-resume"));
+  EXPECT_TRUE(fails_with([&] { parse({"--no-port"}); }, "unknown option --no-port"));
   EXPECT_EQ(parse({"--port", "1"}).values[0].origin, "command line");
   EXPECT_EQ(text(parse({"--port", "-1"})), "port=-1;") << "a number is no flag";
 }

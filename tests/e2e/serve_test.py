@@ -50,6 +50,36 @@ class SameText(unittest.TestCase):
             self.assertEqual(server.stop(), 0, server.text_of_log())
 
 
+class PrefixReuse(unittest.TestCase):
+    """A conversation that grows: the same text with and without reuse, counted in usage and metrics."""
+
+    def talk(self, server):
+        ids, cached = [], []
+        prompt = "The old king sat by the fire and told his three sons a tale of the sea. " * 3
+        for _ in range(3):
+            status, reply = server.post("/v1/completions", {"prompt": prompt, "max_tokens": 40, "temperature": 0,
+                                                            "return_token_ids": True})
+            self.assertEqual(status, 200, reply)
+            ids.append(reply["choices"][0]["token_ids"])
+            cached.append(reply["usage"]["prompt_tokens_details"]["cached_tokens"])
+            prompt += reply["choices"][0]["text"] + " And then?"
+        return ids, cached
+
+    def test_two_targets_and_a_draft(self):
+        with Server(3, *PAIR, "--no-enable-prefix-caching") as server:
+            expected, cached = self.talk(server)
+            self.assertEqual(cached, [0, 0, 0])
+            self.assertEqual(server.metric("vllm:prefix_cache_queries_total"), 0)
+        with Server(3, *PAIR) as server:
+            ids, cached = self.talk(server)
+            self.assertEqual(ids, expected)
+            self.assertEqual(cached[0], 0)
+            self.assertGreater(cached[1], 32)
+            self.assertGreater(cached[2], cached[1])
+            self.assertEqual(server.metric("vllm:prefix_cache_hits_total"), sum(cached))
+            self.assertGreater(server.metric("vllm:prefix_cache_queries_total"), sum(cached))
+
+
 class DraftFaults(unittest.TestCase):
     """No request fails and no token changes, whatever happens to the draft's engine; under plain mpirun."""
 

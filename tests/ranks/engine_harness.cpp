@@ -59,6 +59,7 @@ Outcome collect(ResultStream& stream) {
     outcome.finish_reason = event->finish_reason;
     outcome.stop_token_logprobs = event->stop_token_logprobs;
     outcome.error = event->error;
+    outcome.num_cached_tokens = event->num_cached_tokens;
     outcome.stats = event->stats;
     return outcome;
   }

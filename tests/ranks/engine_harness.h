@@ -17,6 +17,7 @@ struct Outcome {
   std::optional<TokenLogprobs> stop_token_logprobs;
   FinishReason finish_reason = FinishReason::kNone;
   std::string error;
+  int32_t num_cached_tokens = 0;
   SpeculationStats stats;
 };
 

@@ -69,33 +69,55 @@ void FakeTarget::take_blocks(const SequencePlan& plan, Known& known) {
   if (plan.replace_blocks) known.table.clear();
   if (sabotage_ == Sabotage::kForgetNewBlocks && plan.first_position > 0) return;
   for (int32_t block : plan.new_blocks) {
+    const int32_t position = static_cast<int32_t>(known.table.size()) * config_.block_size;
     known.table.push_back(block);
+    // KV before first_position is used as it is, whoever computed it.
+    const bool is_used = position < plan.first_position;
+    if (is_used && sabotage_ != Sabotage::kClearReusedBlocks) continue;
     const size_t index = static_cast<size_t>(block);
-    if (block_owner_[index] == plan.sequence_id && plan.replace_blocks) continue;
     block_owner_[index] = plan.sequence_id;
     const size_t size = static_cast<size_t>(config_.block_size);
     std::fill_n(slots_.begin() + static_cast<std::ptrdiff_t>(index * size), size, Slot{});
   }
 }
 
-FakeTarget::Slot* FakeTarget::slot_at(uint64_t sequence_id, const Known& known, int32_t position) {
+const FakeTarget::Slot* FakeTarget::slot_to_read(const Known& known, int32_t position) const {
   const size_t index = static_cast<size_t>(position / config_.block_size);
   if (index >= known.table.size()) return nullptr;
   const size_t block = static_cast<size_t>(known.table[index]);
-  if (block_owner_[block] != sequence_id) return nullptr;
   return &slots_[block * static_cast<size_t>(config_.block_size) +
                  static_cast<size_t>(position % config_.block_size)];
 }
 
+FakeTarget::Slot* FakeTarget::slot_to_write(uint64_t sequence_id,
+                                            const Known& known,
+                                            int32_t position) {
+  const Slot* slot = slot_to_read(known, position);
+  if (slot == nullptr) return nullptr;
+  const size_t index = static_cast<size_t>(slot - slots_.data());
+  const size_t block = index / static_cast<size_t>(config_.block_size);
+  return block_owner_[block] == sequence_id ? &slots_[index] : nullptr;
+}
+
 bool FakeTarget::history_is_valid(const SequencePlan& rows, const Known& known) const {
+  uint64_t state = 0;
   for (int32_t position = 0; position < rows.first_position; ++position) {
-    const Slot* slot = const_cast<FakeTarget*>(this)->slot_at(rows.sequence_id, known, position);
-    if (slot == nullptr || slot->sequence_id != rows.sequence_id || slot->position != position ||
-        slot->token != known.tokens[static_cast<size_t>(position)]) {
+    const Slot* slot = slot_to_read(known, position);
+    const int32_t token = known.tokens[static_cast<size_t>(position)];
+    state = model_.next_state(state, token);
+    if (slot == nullptr || slot->position != position || slot->token != token ||
+        slot->state != state) {
       return false;
     }
   }
   return true;
+}
+
+bool FakeTarget::reads_nan(const SequencePlan& rows, const Known& known) const {
+  for (int32_t position = 0; position < rows.first_position; ++position) {
+    if (slot_to_read(known, position)->nan) return true;
+  }
+  return false;
 }
 
 bool FakeTarget::rows_make_sense(const RoundPlan& plan,
@@ -115,7 +137,10 @@ bool FakeTarget::rows_make_sense(const RoundPlan& plan,
   return what.empty();
 }
 
-SequenceDecision FakeTarget::run(const RoundPlan& plan, const SequencePlan& rows, Known& known) {
+SequenceDecision FakeTarget::run(const RoundPlan& plan,
+                                 const SequencePlan& rows,
+                                 Known& known,
+                                 bool poisoned) {
   SequenceDecision decision;
   decision.sequence_id = rows.sequence_id;
   if (!rows_make_sense(plan, rows, known)) return decision;
@@ -124,20 +149,19 @@ SequenceDecision FakeTarget::run(const RoundPlan& plan, const SequencePlan& rows
   for (const DraftToken& draft : rows.draft) text.push_back(draft.token);
   const int32_t end =
       rows.first_position + rows.num_committed_rows + static_cast<int32_t>(rows.draft.size());
+  const bool nan = poisoned || reads_nan(rows, known);
   uint64_t state = 0;
-  if (rows.first_position > 0) {
-    state = slot_at(rows.sequence_id, known, rows.first_position - 1)->state;
-  }
+  if (rows.first_position > 0) state = slot_to_read(known, rows.first_position - 1)->state;
   bool standing = true;
   for (int32_t position = rows.first_position; position < end; ++position) {
     const int32_t token = text[static_cast<size_t>(position)];
-    Slot* slot = slot_at(rows.sequence_id, known, position);
+    Slot* slot = slot_to_write(rows.sequence_id, known, position);
     if (slot == nullptr) {
       fault(plan, rows.sequence_id, "writes outside its blocks");
       return decision;
     }
     state = model_.next_state(state, token);
-    *slot = {rows.sequence_id, position, token, state};
+    *slot = {position, token, state, nan};
     if (known.params.prompt_logprobs && position + 1 < known.num_prompt) {
       decision.prompt_logprobs.push_back({-1.0f, position + 1, {}});
     }
@@ -150,6 +174,11 @@ SequenceDecision FakeTarget::run(const RoundPlan& plan, const SequencePlan& rows
     } else {
       decision.next_token = chosen;
     }
+  }
+  if (nan && (decision.next_token >= 0 || !decision.prompt_logprobs.empty())) {
+    decision = {};
+    decision.sequence_id = rows.sequence_id;
+    decision.failed = true;
   }
   return decision;
 }
@@ -174,12 +203,9 @@ RoundDecision FakeTarget::execute(const RoundPlan& plan, const std::vector<uint6
     num_rows += rows.num_committed_rows + static_cast<int32_t>(rows.draft.size());
     if (++seen[rows.sequence_id] > 1) fault(plan, rows.sequence_id, "twice in a round");
     Known& known = sequences_[rows.sequence_id];
-    SequenceDecision made = run(plan, rows, known);
-    if (std::find(poisoned.begin(), poisoned.end(), rows.sequence_id) != poisoned.end()) {
-      made = {};
-      made.sequence_id = rows.sequence_id;
-      made.failed = true;
-    }
+    const bool is_poisoned =
+        std::find(poisoned.begin(), poisoned.end(), rows.sequence_id) != poisoned.end();
+    SequenceDecision made = run(plan, rows, known, is_poisoned);
     if (sabotage_ == Sabotage::kKeepRejectedRow && made.next_token >= 0 &&
         made.num_accepted < static_cast<int32_t>(rows.draft.size())) {
       ++made.num_accepted;

@@ -34,13 +34,14 @@ struct ExpectedText {
 ExpectedText expected_text(const FakeModel& model, const Request& request);
 
 // Breaks one thing on purpose, to show that the checks can fail.
-enum class Sabotage { kNone, kForgetNewBlocks, kKeepRejectedRow };
+enum class Sabotage { kNone, kForgetNewBlocks, kKeepRejectedRow, kClearReusedBlocks };
 
 class FakeTarget {
  public:
   FakeTarget(FakeModel model, const PlannerConfig& config, Sabotage sabotage = Sabotage::kNone);
 
-  // The decision; sequences in `poisoned` come back failed.
+  // The decision. The rows of sequences in `poisoned` are NaN from this round on: it is noticed,
+  // and the sequence comes back failed, when one of them, or of what reads them, has logits.
   RoundDecision execute(const RoundPlan& plan, const std::vector<uint64_t>& poisoned = {});
 
   // Everything that was wrong with the plans so far.
@@ -49,10 +50,10 @@ class FakeTarget {
 
  private:
   struct Slot {
-    uint64_t sequence_id = 0;
     int32_t position = -1;
     int32_t token = -1;
-    uint64_t state = 0;
+    uint64_t state = 0;  // of the whole text up to here, so it tells whose KV this is
+    bool nan = false;
   };
   struct Known {
     SamplingParams params;
@@ -65,16 +66,22 @@ class FakeTarget {
   void fault(const RoundPlan& plan, uint64_t sequence_id, const std::string& what);
   void take_blocks(const SequencePlan& plan, Known& known);
   bool rows_make_sense(const RoundPlan& plan, const SequencePlan& rows, const Known& known);
-  SequenceDecision run(const RoundPlan& plan, const SequencePlan& rows, Known& known);
+  SequenceDecision run(const RoundPlan& plan,
+                       const SequencePlan& rows,
+                       Known& known,
+                       bool poisoned);
   bool history_is_valid(const SequencePlan& rows, const Known& known) const;
-  Slot* slot_at(uint64_t sequence_id, const Known& known, int32_t position);
+  bool reads_nan(const SequencePlan& rows, const Known& known) const;
+  // Null where there is no block, or one of another sequence: shared ones are only read.
+  Slot* slot_to_write(uint64_t sequence_id, const Known& known, int32_t position);
+  const Slot* slot_to_read(const Known& known, int32_t position) const;
 
   FakeModel model_;
   PlannerConfig config_;
   Sabotage sabotage_;
   std::map<uint64_t, Known> sequences_;
   std::vector<Slot> slots_;
-  std::vector<uint64_t> block_owner_;  // whom the last plan that named the block gave it to
+  std::vector<uint64_t> block_owner_;  // who got the block to write it
   std::vector<std::string> faults_;
 };
 

@@ -89,11 +89,222 @@ TEST(KvBlocks, FaultsAreFound) {
   ASSERT_TRUE(blocks.grow(tables[0], 2));
   EXPECT_EQ(fault_of(blocks, tables), "");
   const std::vector<BlockTable> twice = {tables[0], tables[0]};
-  EXPECT_EQ(fault_of(blocks, twice), "block 0 has 2 owners");
-  EXPECT_EQ(fault_of(blocks, {}), "block 0 is leaked");
+  EXPECT_EQ(fault_of(blocks, twice), "block 0 has 2 owners, not 1");
+  EXPECT_EQ(fault_of(blocks, {}), "block 0 has 0 owners, not 1");
   const BlockTable stale = tables[0];
   blocks.shrink(tables[0], 1);
   EXPECT_EQ(fault_of(blocks, {stale}), "block 1 is free and owned");
+}
+
+// ---- reuse
+// -------------------------------------------------------------------------------------------
+
+using Tokens = std::vector<int32_t>;
+
+Tokens text_of(int32_t first, int32_t size) {
+  Tokens tokens(static_cast<size_t>(size));
+  std::iota(tokens.begin(), tokens.end(), first);
+  return tokens;
+}
+
+// A table with the whole text computed and published.
+BlockTable published(KvBlocks& blocks, const Tokens& tokens) {
+  BlockTable table;
+  const auto size = static_cast<int64_t>(tokens.size());
+  EXPECT_TRUE(blocks.grow(table, size));
+  blocks.publish(table, tokens, size);
+  return table;
+}
+
+TEST(KvReuse, FindsFullBlocksOfTheSameTextOnly) {
+  KvBlocks blocks(16, 4);
+  const Tokens text = text_of(100, 14);
+  BlockTable table;
+  ASSERT_TRUE(blocks.grow(table, 14));
+  EXPECT_TRUE(blocks.find_prefix(text, 14).blocks.empty()) << "not published";
+  blocks.publish(table, text, 11);
+  EXPECT_EQ(table.num_shared(), 2);
+  blocks.publish(table, text, 14);
+  EXPECT_EQ(table.num_shared(), 3) << "the last block is not full";
+  const Tokens first_three(table.ids().begin(), table.ids().begin() + 3);
+  EXPECT_EQ(blocks.find_prefix(text, 14).blocks, first_three);
+  EXPECT_EQ(blocks.find_prefix(text, 14).num_cached, 0);
+  EXPECT_EQ(blocks.find_prefix(text, 11).blocks.size(), 2u) << "no more than asked for";
+  EXPECT_EQ(blocks.find_prefix(text, 3).blocks.size(), 0u);
+  EXPECT_EQ(blocks.find_prefix(text, 0).blocks.size(), 0u);
+  Tokens other = text;
+  other[5] = 7;
+  EXPECT_EQ(blocks.find_prefix(other, 14).blocks.size(), 1u);
+  other[0] = 7;
+  EXPECT_EQ(blocks.find_prefix(other, 14).blocks.size(), 0u);
+  // The same tokens after another text are another content.
+  const Tokens tail(text.begin() + 4, text.end());
+  EXPECT_EQ(blocks.find_prefix(tail, 10).blocks.size(), 0u);
+  EXPECT_EQ(fault_of(blocks, {table}), "");
+}
+
+TEST(KvReuse, SharedBlocksAreFreeWhenTheLastTableGoes) {
+  KvBlocks blocks(8, 4);
+  const Tokens text = text_of(1, 12);
+  std::vector<BlockTable> tables = {published(blocks, text), {}};
+  blocks.share(tables[1], blocks.find_prefix(text, 11));
+  EXPECT_EQ(tables[1].size(), 2);
+  EXPECT_EQ(tables[1].num_shared(), 2);
+  ASSERT_TRUE(blocks.grow(tables[1], 12));
+  EXPECT_EQ(blocks.num_free(), 4);
+  EXPECT_EQ(fault_of(blocks, tables), "");
+  blocks.shrink(tables[0], 0);
+  EXPECT_EQ(blocks.num_free(), 5);
+  EXPECT_EQ(blocks.find_prefix(text, 12).num_cached, 1);
+  EXPECT_EQ(fault_of(blocks, tables), "");
+  blocks.shrink(tables[1], 0);
+  EXPECT_EQ(blocks.num_free(), 8);
+  EXPECT_EQ(tables[1].num_shared(), 0);
+  EXPECT_EQ(fault_of(blocks, tables), "");
+}
+
+TEST(KvReuse, TheLeastRecentlyFreedIsEmptiedFirstAndTailsBeforeHeads) {
+  KvBlocks blocks(6, 1);
+  const Tokens old_text = {1, 2, 3};
+  const Tokens new_text = {4, 5};
+  BlockTable old_table = published(blocks, old_text);
+  BlockTable new_table = published(blocks, new_text);
+  blocks.shrink(old_table, 0);
+  blocks.shrink(new_table, 0);
+  std::vector<BlockTable> tables(1);
+  const auto expect_found = [&](size_t num_old, size_t num_new) {
+    EXPECT_EQ(blocks.find_prefix(old_text, 3).blocks.size(), num_old);
+    EXPECT_EQ(blocks.find_prefix(new_text, 2).blocks.size(), num_new);
+    EXPECT_EQ(fault_of(blocks, tables), "");
+  };
+  ASSERT_TRUE(blocks.grow(tables[0], 1));  // the block that was always empty
+  expect_found(3, 2);
+  ASSERT_TRUE(blocks.grow(tables[0], 2));
+  expect_found(2, 2);
+  ASSERT_TRUE(blocks.grow(tables[0], 4));
+  expect_found(0, 2);
+  ASSERT_TRUE(blocks.grow(tables[0], 5));
+  expect_found(0, 1);
+  ASSERT_TRUE(blocks.grow(tables[0], 6));
+  expect_found(0, 0);
+  EXPECT_FALSE(blocks.grow(tables[0], 7));
+}
+
+TEST(KvReuse, WhatIsFoundAgainIsFreedAnew) {
+  KvBlocks blocks(4, 1);
+  for (int32_t token = 1; token <= 4; ++token) {
+    BlockTable table = published(blocks, {token});
+    blocks.shrink(table, 0);
+  }
+  BlockTable again;
+  blocks.share(again, blocks.find_prefix(Tokens{1}, 1));
+  blocks.shrink(again, 0);
+  BlockTable table;
+  ASSERT_TRUE(blocks.grow(table, 3));
+  EXPECT_EQ(blocks.find_prefix(Tokens{1}, 1).blocks.size(), 1u);
+  EXPECT_EQ(blocks.find_prefix(Tokens{4}, 1).blocks.size(), 0u);
+}
+
+TEST(KvReuse, TwoThatComputedTheSameEndUpWithOneBlock) {
+  KvBlocks blocks(8, 2);
+  const Tokens text = text_of(1, 4);
+  std::vector<BlockTable> tables(2);
+  SequencePlan plan;
+  for (BlockTable& table : tables) {
+    ASSERT_TRUE(blocks.grow(table, 5));
+    table.tell(plan);
+  }
+  blocks.publish(tables[0], text, 4);
+  tables[0].tell(plan);
+  EXPECT_FALSE(plan.replace_blocks);
+  blocks.publish(tables[1], text, 4);
+  EXPECT_EQ(blocks.num_free(), 4);
+  EXPECT_EQ(tables[0].ids()[0], tables[1].ids()[0]);
+  EXPECT_EQ(tables[0].ids()[1], tables[1].ids()[1]);
+  EXPECT_NE(tables[0].ids()[2], tables[1].ids()[2]);
+  tables[1].tell(plan);
+  EXPECT_TRUE(plan.replace_blocks) << "the ranks must hear of it";
+  EXPECT_EQ(plan.new_blocks, tables[1].ids());
+  EXPECT_EQ(fault_of(blocks, tables), "");
+}
+
+TEST(KvReuse, WithdrawnBlocksAreNeverFound) {
+  KvBlocks blocks(8, 2);
+  const Tokens text = text_of(1, 6);
+  std::vector<BlockTable> tables = {published(blocks, text), {}};
+  blocks.share(tables[1], blocks.find_prefix(text, 4));
+  blocks.withdraw(tables[0]);
+  EXPECT_EQ(blocks.find_prefix(text, 6).blocks.size(), 0u);
+  EXPECT_EQ(fault_of(blocks, tables), "");
+  blocks.shrink(tables[0], 0);
+  EXPECT_EQ(blocks.num_free(), 6);
+  // The other one may still go on, and publish what nobody can reach any more.
+  ASSERT_TRUE(blocks.grow(tables[1], 6));
+  blocks.publish(tables[1], text, 6);
+  EXPECT_EQ(blocks.find_prefix(text, 6).blocks.size(), 0u);
+  blocks.shrink(tables[1], 0);
+  EXPECT_EQ(fault_of(blocks, tables), "");
+  EXPECT_EQ(blocks.num_free(), 8);
+  // A new text of the same tokens starts afresh.
+  std::vector<BlockTable> fresh = {published(blocks, text)};
+  EXPECT_EQ(blocks.find_prefix(text, 6).blocks, fresh[0].ids());
+  EXPECT_EQ(fault_of(blocks, fresh), "");
+}
+
+// Against a plain record of what text each block holds.
+TEST(KvReuse, WhatIsFoundHoldsThatTextUnderRandomUse) {
+  struct Sequence {
+    BlockTable table;
+    Tokens tokens;
+  };
+  constexpr int32_t kSize = 2;
+  std::mt19937 random(11);
+  KvBlocks blocks(30, kSize);
+  std::vector<Sequence> sequences(5);
+  std::vector<Tokens> text_in_block(30);
+  size_t num_found = 0;
+  size_t num_withdrawn = 0;
+  for (int step = 0; step < 20000; ++step) {
+    Sequence& sequence = sequences[random() % sequences.size()];
+    if (sequence.tokens.empty()) {
+      for (size_t size = random() % 14 + 1; size > 0; --size) {
+        sequence.tokens.push_back(static_cast<int32_t>(random() % 2));
+      }
+      const auto size = static_cast<int64_t>(sequence.tokens.size());
+      const KvPrefix prefix = blocks.find_prefix(sequence.tokens, size - 1);
+      blocks.share(sequence.table, prefix);
+      for (size_t i = 0; i < prefix.blocks.size(); ++i) {
+        const auto end = sequence.tokens.begin() + static_cast<ptrdiff_t>(i + 1) * kSize;
+        ASSERT_EQ(text_in_block[static_cast<size_t>(prefix.blocks[i])],
+                  Tokens(sequence.tokens.begin(), end));
+      }
+      num_found += prefix.blocks.size();
+      if (!blocks.grow(sequence.table, size)) {
+        blocks.shrink(sequence.table, 0);
+        sequence.tokens.clear();
+      }
+    } else if (random() % 3 == 0) {
+      if (random() % 8 == 0) {
+        blocks.withdraw(sequence.table);
+        ++num_withdrawn;
+      }
+      blocks.shrink(sequence.table, 0);
+      sequence.tokens.clear();
+    } else {
+      // The private blocks get their text, then they are published.
+      for (int32_t i = sequence.table.num_shared(); i < sequence.table.size(); ++i) {
+        const size_t end = std::min(sequence.tokens.size(), static_cast<size_t>(i + 1) * kSize);
+        text_in_block[static_cast<size_t>(sequence.table.ids()[static_cast<size_t>(i)])] =
+            Tokens(sequence.tokens.begin(), sequence.tokens.begin() + static_cast<ptrdiff_t>(end));
+      }
+      blocks.publish(sequence.table, sequence.tokens, static_cast<int64_t>(sequence.tokens.size()));
+    }
+    std::vector<const BlockTable*> tables;
+    for (const Sequence& each : sequences) tables.push_back(&each.table);
+    ASSERT_EQ(blocks.fault(tables), "") << "step " << step;
+  }
+  EXPECT_GT(num_found, 2000u);
+  EXPECT_GT(num_withdrawn, 200u);
 }
 
 }  // namespace

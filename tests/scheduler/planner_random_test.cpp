@@ -29,6 +29,8 @@ TEST(PlannerRandom, EveryPromiseHoldsInEveryScenario) {
     total.num_accepted += outcome.num_accepted;
     total.num_stops += outcome.num_stops;
     total.num_cancelled += outcome.num_cancelled;
+    total.num_failed += outcome.num_failed;
+    total.num_reused += outcome.num_reused;
   }
   // The scenarios must reach what they are meant to test.
   EXPECT_GT(total.num_preemptions, 1000u);
@@ -39,6 +41,8 @@ TEST(PlannerRandom, EveryPromiseHoldsInEveryScenario) {
   EXPECT_LT(total.num_accepted, total.num_draft_tokens);
   EXPECT_GT(total.num_stops, 500u);
   EXPECT_GT(total.num_cancelled, 200u);
+  EXPECT_GT(total.num_failed, 200u);
+  EXPECT_GT(total.num_reused, 10000u);
 }
 
 TEST(PlannerRandom, SameInputsGiveTheSamePlans) {
@@ -69,6 +73,11 @@ TEST(PlannerRandom, LostBlocksAreNoticed) {
 
 TEST(PlannerRandom, WronglyAcceptedDraftsAreNoticed) {
   EXPECT_GT(num_scenarios_with_faults(Sabotage::kKeepRejectedRow), 20u);
+}
+
+// Shows that blocks are reused, and that what they hold is looked at.
+TEST(PlannerRandom, LostReusedBlocksAreNoticed) {
+  EXPECT_GT(num_scenarios_with_faults(Sabotage::kClearReusedBlocks), 10u);
 }
 
 }  // namespace

@@ -22,6 +22,7 @@ PlannerConfig small_config() {
   config.max_num_batched_tokens = 32;
   config.max_model_len = 64;
   config.vocab_size = 1000;
+  config.enable_prefix_caching = false;  // prompts here begin alike; see planner_reuse_test.cpp
   return config;
 }
 

@@ -70,7 +70,15 @@ void Play::arrive() {
   Request request;
   request.id = id;
   const int32_t max_prompt = std::max(1, scenario_.planner.max_model_len / 2);
-  for (int i = below(max_prompt) + 1; i > 0; --i)
+  const int prompt_len = below(max_prompt) + 1;
+  if (!stories_.empty() && chance(scenario_.shared_prompt_percent)) {
+    const auto earlier = stories_.find(static_cast<uint64_t>(below(static_cast<int>(id) - 1)) + 1);
+    request.prompt = earlier->second.request.prompt;
+    const std::vector<int32_t>& text = earlier->second.text;
+    request.prompt.insert(request.prompt.end(), text.begin(), text.end());
+    request.prompt.resize(std::min(request.prompt.size(), static_cast<size_t>(prompt_len)));
+  }
+  while (static_cast<int>(request.prompt.size()) < prompt_len)
     request.prompt.push_back(below(scenario_.model.vocab_size));
   SamplingParams& params = request.params;
   params.max_tokens =
@@ -223,6 +231,7 @@ void Play::check_text(const Story& story) {
   }
   if (reason == FinishReason::kError) {
     if (!story.failed) fault(fmt::format("request {} failed: {}", id, story.last.error));
+    ++outcome_.num_failed;
     return;
   }
   if (reason != expected.reason || story.last.stop_token != expected.stop_token ||
@@ -261,6 +270,11 @@ void Play::check_end() {
     fault("blocks are missing at the end");
   if (counters.num_running + counters.num_waiting != 0) fault("sequences are left at the end");
   outcome_.num_preemptions = counters.num_preemptions;
+  outcome_.num_reused = counters.num_prefix_hits;
+  if (counters.num_prefix_hits > counters.num_prefix_queries) fault("more hits than queries");
+  if (!scenario_.planner.enable_prefix_caching && counters.num_prefix_queries > 0) {
+    fault("prefixes are reused though that is off");
+  }
   // One more request tells ranks and draft about all that ended before.
   if (draft_up_) draft_.answer(planner_.take_draft_request());
   if (draft_up_ && draft_.num_known() > 0) fault("the draft still holds sequences");
@@ -324,6 +338,8 @@ Scenario random_scenario(uint32_t seed) {
   if (below(4) == 0) scenario.fail_percent = below(5);
   if (below(3) == 0) scenario.draft_flips_percent = below(10);
   scenario.priorities = below(3) == 0;
+  config.enable_prefix_caching = below(4) != 0;
+  if (below(2) == 0) scenario.shared_prompt_percent = below(100);
   scenario.seed = random();
   return scenario;
 }

@@ -17,10 +17,11 @@ struct Scenario {
   FakeModel model;
   DraftMood mood = DraftMood::kRight;
   int32_t num_requests = 8;
-  int32_t arrival_percent = 50;     // chance of a further arrival, per round
-  int32_t cancel_percent = 0;       // chance that some request is cancelled, per round
-  int32_t fail_percent = 0;         // chance that some planned sequence has NaN, per round
-  int32_t draft_flips_percent = 0;  // chance that the draft goes away or comes back, per round
+  int32_t arrival_percent = 50;       // chance of a further arrival, per round
+  int32_t cancel_percent = 0;         // chance that some request is cancelled, per round
+  int32_t fail_percent = 0;           // chance that some planned sequence has NaN, per round
+  int32_t draft_flips_percent = 0;    // chance that the draft goes away or comes back, per round
+  int32_t shared_prompt_percent = 0;  // chance that a prompt begins like an earlier text
   bool priorities = false;
   Sabotage sabotage = Sabotage::kNone;
   uint32_t seed = 1;
@@ -38,6 +39,8 @@ struct Outcome {
   uint64_t num_accepted = 0;
   uint64_t num_stops = 0;
   uint64_t num_cancelled = 0;
+  uint64_t num_failed = 0;
+  uint64_t num_reused = 0;  // positions of prompts that were not computed
 };
 Outcome run_scenario(const Scenario& scenario);
 
