@@ -15,7 +15,7 @@ test: setup
 	cmake --preset cpu
 	cmake --build build
 	tools/python_for_tests.sh build/venv
-	ctest --test-dir build --output-on-failure
+	ctest --test-dir build --output-on-failure -j $$(nproc)
 
 setup:
 	tools/setup.sh
