@@ -335,7 +335,7 @@ Scenario random_scenario(uint32_t seed) {
   scenario.num_requests = below(12) + 1;
   scenario.arrival_percent = below(90) + 5;
   if (below(3) == 0) scenario.cancel_percent = below(20);
-  if (below(4) == 0) scenario.fail_percent = below(5);
+  if (below(4) == 0) scenario.fail_percent = below(20);
   if (below(3) == 0) scenario.draft_flips_percent = below(10);
   scenario.priorities = below(3) == 0;
   config.enable_prefix_caching = below(4) != 0;
