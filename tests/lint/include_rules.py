@@ -13,7 +13,8 @@ import subprocess
 import sys
 from pathlib import Path, PurePosixPath
 
-AREAS = ("runtime/base", "runtime/ops", "runtime/comm", "runtime/ranks", "models", "scheduler", "http")
+AREAS = ("runtime/base", "runtime/ops", "runtime/comm", "runtime/ranks", "runtime/commands", "models",
+         "scheduler", "http")
 ABOVE = {
     "runtime/base": {"runtime/base"},
     "runtime/ops": {"runtime/base", "runtime/ops"},
@@ -21,7 +22,8 @@ ABOVE = {
     "models": {"runtime/base", "runtime/ops", "runtime/comm", "models"},
     "scheduler": {"runtime/base", "scheduler"},
     "http": {"runtime/base", "models", "scheduler", "http"},
-    "runtime/ranks": set(AREAS),
+    "runtime/ranks": set(AREAS) - {"runtime/commands"},
+    "runtime/commands": set(AREAS),
 }
 # Where an area is seen in part only. http needs of models: text to tokens and back, off the round; models know
 # the other ranks only as the group they sum with.

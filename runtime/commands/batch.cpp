@@ -19,8 +19,8 @@
 #include "runtime/base/error.h"
 #include "runtime/base/json_depth.h"
 #include "runtime/base/log.h"
-#include "runtime/ranks/commands.h"
-#include "runtime/ranks/front_end.h"
+#include "runtime/commands/commands.h"
+#include "runtime/commands/front_end.h"
 #include "runtime/ranks/signals.h"
 
 namespace outrider {

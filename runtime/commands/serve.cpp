@@ -3,8 +3,8 @@
 #include "http/service.h"
 #include "runtime/base/config.h"
 #include "runtime/base/log.h"
-#include "runtime/ranks/commands.h"
-#include "runtime/ranks/front_end.h"
+#include "runtime/commands/commands.h"
+#include "runtime/commands/front_end.h"
 #include "runtime/ranks/job.h"
 #include "runtime/ranks/signals.h"
 

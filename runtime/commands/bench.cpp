@@ -12,11 +12,11 @@
 #include "runtime/base/config.h"
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
+#include "runtime/commands/bench/decode_bench.h"
+#include "runtime/commands/bench/theory_bench.h"
+#include "runtime/commands/commands.h"
 #include "runtime/ops/bench_ops.h"
-#include "runtime/ranks/commands.h"
-#include "runtime/ranks/decode_bench.h"
 #include "runtime/ranks/job.h"
-#include "runtime/ranks/theory_bench.h"
 
 namespace outrider {
 namespace {

@@ -1,5 +1,5 @@
 // See verify_toy.h.
-#include "runtime/ranks/verify_toy.h"
+#include "runtime/commands/verify/verify_toy.h"
 
 #include <fmt/format.h>
 

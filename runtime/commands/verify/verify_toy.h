@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/ranks/verify_report.h"
+#include "runtime/commands/verify/verify_report.h"
 #include "scheduler/exactness/law_sampler.h"
 
 namespace outrider {

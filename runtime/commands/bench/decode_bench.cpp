@@ -1,5 +1,5 @@
 // See decode_bench.h.
-#include "runtime/ranks/decode_bench.h"
+#include "runtime/commands/bench/decode_bench.h"
 
 #include <fmt/format.h>
 
@@ -11,8 +11,8 @@
 #include <random>
 
 #include "runtime/base/error.h"
-#include "runtime/ranks/bench_requests.h"
-#include "runtime/ranks/theory_formulas.h"
+#include "runtime/commands/bench/bench_requests.h"
+#include "runtime/commands/bench/theory_formulas.h"
 
 namespace outrider {
 namespace {

@@ -9,10 +9,10 @@
 #include "runtime/base/config.h"
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
-#include "runtime/ranks/commands.h"
-#include "runtime/ranks/front_end.h"
-#include "runtime/ranks/verify_pair.h"
-#include "runtime/ranks/verify_toy.h"
+#include "runtime/commands/commands.h"
+#include "runtime/commands/front_end.h"
+#include "runtime/commands/verify/verify_pair.h"
+#include "runtime/commands/verify/verify_toy.h"
 
 namespace outrider {
 namespace {

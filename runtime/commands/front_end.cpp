@@ -1,5 +1,5 @@
 // See front_end.h.
-#include "runtime/ranks/front_end.h"
+#include "runtime/commands/front_end.h"
 
 #include <fmt/format.h>
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "runtime/base/svg_plot.h"
-#include "runtime/ranks/theory_pair.h"
-#include "runtime/ranks/theory_simulation.h"
+#include "runtime/commands/bench/theory_pair.h"
+#include "runtime/commands/bench/theory_simulation.h"
 
 namespace outrider {
 

@@ -4,7 +4,7 @@
 
 #include "runtime/base/config.h"
 #include "runtime/base/error.h"
-#include "runtime/ranks/commands.h"
+#include "runtime/commands/commands.h"
 #include "runtime/ranks/model_loader.h"
 
 namespace outrider {

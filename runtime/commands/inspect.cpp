@@ -11,7 +11,7 @@
 #include "runtime/base/files.h"
 #include "runtime/base/json_depth.h"
 #include "runtime/base/log.h"
-#include "runtime/ranks/commands.h"
+#include "runtime/commands/commands.h"
 #include "runtime/ranks/model_loader.h"
 
 namespace outrider {

@@ -6,7 +6,7 @@
 
 #include "runtime/base/config.h"
 #include "runtime/base/error.h"
-#include "runtime/ranks/commands.h"
+#include "runtime/commands/commands.h"
 
 namespace outrider {
 namespace {

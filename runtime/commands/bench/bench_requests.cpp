@@ -1,5 +1,5 @@
 // See bench_requests.h.
-#include "runtime/ranks/bench_requests.h"
+#include "runtime/commands/bench/bench_requests.h"
 
 #include <fmt/format.h>
 

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "runtime/commands/verify/verify_engine.h"
+#include "runtime/commands/verify/verify_report.h"
 #include "runtime/ranks/job.h"
-#include "runtime/ranks/verify_engine.h"
-#include "runtime/ranks/verify_report.h"
 
 namespace outrider {
 

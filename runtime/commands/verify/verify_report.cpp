@@ -1,5 +1,5 @@
 // See verify_report.h.
-#include "runtime/ranks/verify_report.h"
+#include "runtime/commands/verify/verify_report.h"
 
 #include <fmt/format.h>
 

@@ -1,5 +1,5 @@
 // See theory_report.h.
-#include "runtime/ranks/theory_report.h"
+#include "runtime/commands/bench/theory_report.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "runtime/ranks/theory_formulas.h"
+#include "runtime/commands/bench/theory_formulas.h"
 
 namespace outrider {
 namespace {

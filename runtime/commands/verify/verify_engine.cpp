@@ -1,5 +1,5 @@
 // See verify_engine.h.
-#include "runtime/ranks/verify_engine.h"
+#include "runtime/commands/verify/verify_engine.h"
 
 #include <algorithm>
 #include <deque>

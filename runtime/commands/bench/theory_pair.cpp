@@ -1,5 +1,5 @@
 // See theory_pair.h.
-#include "runtime/ranks/theory_pair.h"
+#include "runtime/commands/bench/theory_pair.h"
 
 #include <fmt/format.h>
 
@@ -9,9 +9,9 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/rng.h"
-#include "runtime/ranks/bench_requests.h"
+#include "runtime/commands/bench/bench_requests.h"
+#include "runtime/commands/bench/theory_formulas.h"
 #include "runtime/ranks/model_probe.h"
-#include "runtime/ranks/theory_formulas.h"
 #include "scheduler/rules.h"
 #include "scheduler/verify.h"
 

@@ -1,5 +1,5 @@
 // See theory_bench.h.
-#include "runtime/ranks/theory_bench.h"
+#include "runtime/commands/bench/theory_bench.h"
 
 #include <fmt/format.h>
 
@@ -7,9 +7,9 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/rng.h"
-#include "runtime/ranks/bench_requests.h"
+#include "runtime/commands/bench/bench_requests.h"
+#include "runtime/commands/bench/theory_report.h"
 #include "runtime/ranks/signals.h"
-#include "runtime/ranks/theory_report.h"
 
 namespace outrider {
 namespace {

@@ -1,6 +1,6 @@
 // The verdict of `outrider verify`: one bad row of any kind, or no rows of a kind, and the exit
 // code is 1. And the toy checks themselves: all fit, and with a rule broken they do not.
-#include "runtime/ranks/verify_report.h"
+#include "runtime/commands/verify/verify_report.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/error.h"
-#include "runtime/ranks/verify_toy.h"
+#include "runtime/commands/verify/verify_toy.h"
 
 namespace outrider {
 namespace {

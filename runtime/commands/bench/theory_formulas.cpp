@@ -1,5 +1,5 @@
 // See theory_formulas.h.
-#include "runtime/ranks/theory_formulas.h"
+#include "runtime/commands/bench/theory_formulas.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,5 @@
 // See theory_simulation.h.
-#include "runtime/ranks/theory_simulation.h"
+#include "runtime/commands/bench/theory_simulation.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/rng.h"
-#include "runtime/ranks/theory_formulas.h"
+#include "runtime/commands/bench/theory_formulas.h"
 #include "scheduler/verify.h"
 
 namespace outrider {

@@ -5,8 +5,8 @@
 #include <set>
 
 #include "runtime/base/error.h"
-#include "runtime/ranks/verify_engine.h"
-#include "runtime/ranks/verify_pair.h"
+#include "runtime/commands/verify/verify_engine.h"
+#include "runtime/commands/verify/verify_pair.h"
 
 namespace outrider {
 namespace {
