@@ -18,6 +18,9 @@ struct SpeculativeConfig {
   std::string draft_corpus;  // unigram, bigram: the text they learn; empty = what is served
   std::string rejection_sample_method = "auto";  // auto, standard, block, coupled
   bool use_heterogeneous_vocab = false;          // a draft with another tokenizer is translated
+  // Set by commands that are about the drafts, not about time: a round waits at least so long for a
+  // block, however often one came late. Not an option: a server must not wait for its draft.
+  double draft_patience_s = 0;
   int32_t num_draft_candidates = 16;  // entries of the draft's distribution that are kept and sent
 };
 

@@ -20,6 +20,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int32_t kInFlight = 64;
+constexpr double kDraftPatienceS = 2;
 constexpr int32_t kContextTokensPerSample = 4;
 constexpr int32_t kMostContextTokens = 1000000000;
 constexpr int32_t kQuickToySamples = 15000;
@@ -57,6 +58,8 @@ void set_defaults(LoadedConfig& loaded) {
     config.speculative.model = "embedded";
   }
   if (!is_given("max_num_seqs")) config.max_num_seqs = kInFlight;
+  // Rounds without a draft say nothing about drafts, and a busy machine would have many.
+  config.speculative.draft_patience_s = kDraftPatienceS;
 }
 
 int verify_job(const FrontEndContext& context, const VerifyOptions& options) {

@@ -40,7 +40,7 @@ Coordinator::Coordinator(const Parts& parts)
       num_blocks_(parts.planner.num_blocks),
       planner_(parts.planner) {
   if (layout_.has_draft) {
-    draft_ = std::make_unique<DraftLink>(world_, layout_.draft_rank(), parts.epoch);
+    draft_ = std::make_unique<DraftLink>(world_, layout_.draft_rank(), parts.epoch, parts.draft_patience_s);
     draft_state_ = DraftState::kUp;
   }
   planner_.set_draft_available(layout_.has_draft);

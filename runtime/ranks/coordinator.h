@@ -38,6 +38,7 @@ class Coordinator final : public Engine {
     int32_t max_num_queued_reqs = 256;
     VerifyMode verify_mode = VerifyMode::kAuto;  // of requests that name none
     uint32_t epoch = 0;
+    double draft_patience_s = 0;
   };
   explicit Coordinator(const Parts& parts);
 

@@ -32,8 +32,12 @@ void update_average(double* average, double value) {
 
 }  // namespace
 
-DraftLink::DraftLink(World& world, int draft_rank, uint32_t epoch)
-    : world_(world), draft_rank_(draft_rank), epoch_(epoch), down_after_s_(kDownAfterS) {}
+DraftLink::DraftLink(World& world, int draft_rank, uint32_t epoch, double patience_s)
+    : world_(world),
+      draft_rank_(draft_rank),
+      epoch_(epoch),
+      patience_s_(patience_s),
+      down_after_s_(std::max(kDownAfterS, patience_s)) {}
 
 void DraftLink::send(DraftRequest request, Clock::time_point now) {
   if (request.closes.empty() && request.opens.empty() && request.commits.empty()) return;
@@ -116,11 +120,11 @@ bool DraftLink::shut_down() {
 }
 
 DraftLink::Clock::time_point DraftLink::deadline(double worth_s) const {
-  if (num_rounds_to_skip_ > 0) return last_sent_at_;
   const double longest = std::max(kMaxWaitS, worth_s);
-  const double wait_s = answer_s_ == 0 ? longest : std::clamp(2 * answer_s_, kMinWaitS, longest);
-  return last_sent_at_ +
-         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(wait_s));
+  double wait_s = answer_s_ == 0 ? longest : std::clamp(2 * answer_s_, kMinWaitS, longest);
+  if (num_rounds_to_skip_ > 0) wait_s = 0;
+  return last_sent_at_ + std::chrono::duration_cast<Clock::duration>(
+                             std::chrono::duration<double>(std::max(wait_s, patience_s_)));
 }
 
 void DraftLink::note_wait(bool complete) {

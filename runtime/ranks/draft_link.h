@@ -19,7 +19,9 @@ class DraftLink {
  public:
   using Clock = std::chrono::steady_clock;
 
-  DraftLink(World& world, int draft_rank, uint32_t epoch);
+  // patience_s: every round may wait so long at least, and a silent draft counts as down only after
+  // it; 0 = none.
+  DraftLink(World& world, int draft_rank, uint32_t epoch, double patience_s = 0);
 
   // Fills in the serial and sends; a request that carries nothing is not sent.
   void send(DraftRequest request, Clock::time_point now);
@@ -52,6 +54,7 @@ class DraftLink {
   World& world_;
   const int draft_rank_;
   const uint32_t epoch_;
+  const double patience_s_;
   uint64_t next_serial_ = 1;
   struct Asked {
     uint64_t serial = 0;

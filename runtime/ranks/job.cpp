@@ -137,7 +137,8 @@ int run_coordinator(World& world,
        .metrics = metrics,
        .max_num_queued_reqs = config.max_num_queued_reqs,
        .verify_mode = verify_mode_from_name(config.speculative.rejection_sample_method).value(),
-       .epoch = kEpoch});
+       .epoch = kEpoch,
+       .draft_patience_s = config.speculative.draft_patience_s});
   const FrontEndContext context{.config = config,
                                 .engine = coordinator,
                                 .tokenizer = desk.tokenizer,

@@ -174,5 +174,19 @@ TEST_F(LinkTest, NothingIsQueuedForADraftThatTakesNothing) {
   EXPECT_TRUE(world.sent.empty());
 }
 
+TEST(DraftLink, APatientOneWaitsHoweverOftenABlockCameLate) {
+  ScriptedWorld world;
+  DraftLink link(world, 1, kEpoch, 2.0);
+  Clock::time_point now{};
+  for (int round = 0; round < 20; ++round) {
+    now += ms(100);
+    link.send(asking_request(), now);
+    EXPECT_EQ(link.deadline(0), now + ms(2000)) << round;
+    link.note_wait(false);
+    EXPECT_EQ(link.update_state(now), DraftState::kUp);
+  }
+  EXPECT_EQ(link.update_state(now + ms(200)), DraftState::kDown);  // silent for 2.1 s
+}
+
 }  // namespace
 }  // namespace outrider

@@ -14,9 +14,8 @@
 
 namespace outrider {
 
-// A draft that comes late is not waited for in the next rounds (docs/round.md), so on a busy
-// machine a whole pass may have had none. Such a pass says nothing about speculation and is made
-// anew.
+// Drafts are waited for (RunConfig's draft_patience_s), but one may still be away for a while. A
+// pass without any says nothing about speculation and is made anew.
 inline constexpr int kMostAttempts = 8;
 
 // How the pair is sampled for its laws: without speculation, and by each rule.
