@@ -3,11 +3,25 @@
 
 namespace outrider {
 
+const char* verify_mode_name(VerifyMode mode) {
+  switch (mode) {
+    case VerifyMode::kStandard:
+      return "standard";
+    case VerifyMode::kBlock:
+      return "block";
+    case VerifyMode::kCoupled:
+      return "coupled";
+    case VerifyMode::kAuto:
+      break;
+  }
+  return "auto";
+}
+
 std::optional<VerifyMode> verify_mode_from_name(std::string_view name) {
-  if (name == "auto") return VerifyMode::kAuto;
-  if (name == "standard") return VerifyMode::kStandard;
-  if (name == "block") return VerifyMode::kBlock;
-  if (name == "coupled") return VerifyMode::kCoupled;
+  for (VerifyMode mode :
+       {VerifyMode::kAuto, VerifyMode::kStandard, VerifyMode::kBlock, VerifyMode::kCoupled}) {
+    if (name == verify_mode_name(mode)) return mode;
+  }
   return std::nullopt;
 }
 

@@ -22,6 +22,7 @@ namespace outrider {
 enum class VerifyMode : uint8_t { kAuto, kStandard, kCoupled, kBlock };
 // "auto", "standard", "block", "coupled"; nothing for another name.
 std::optional<VerifyMode> verify_mode_from_name(std::string_view name);
+const char* verify_mode_name(VerifyMode mode);
 
 struct SamplingParams {
   float temperature = 1.0f;         // 0 = greedy

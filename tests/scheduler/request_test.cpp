@@ -73,5 +73,15 @@ TEST(Digest, EveryDecidedNumberChangesIt) {
   EXPECT_NE(digest(7, other), before);
 }
 
+TEST(VerifyModes, NamesComeBack) {
+  for (VerifyMode mode :
+       {VerifyMode::kAuto, VerifyMode::kStandard, VerifyMode::kBlock, VerifyMode::kCoupled}) {
+    EXPECT_EQ(verify_mode_from_name(verify_mode_name(mode)), mode);
+  }
+  EXPECT_EQ(verify_mode_from_name("block"), VerifyMode::kBlock);
+  EXPECT_FALSE(verify_mode_from_name("Block").has_value());
+  EXPECT_FALSE(verify_mode_from_name("").has_value());
+}
+
 }  // namespace
 }  // namespace outrider

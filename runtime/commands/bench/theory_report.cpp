@@ -61,7 +61,7 @@ void print_simulated(const TheoryReport& report, std::FILE* out) {
              report.simulated.empty() ? 0 : report.simulated[0].rounds.num_rounds);
   fmt::print(out, "{:>4} {:>3}", "a", "K");
   for (VerifyMode mode : kModes)
-    fmt::print(out, " | {:>8} {:>8} {:>7}", "expected", mode_name(mode), "+-");
+    fmt::print(out, " | {:>8} {:>8} {:>7}", "expected", verify_mode_name(mode), "+-");
   fmt::print(out, "\n");
   for (double alpha : alphas_of(report)) {
     for (int32_t draft_len : lengths_of(report)) {
@@ -163,7 +163,7 @@ void print_cells(const PairMeasurement& pair, std::FILE* out) {
         expected ? fmt::format("{:.2f}", *expected / (cell.draft_len * pair.cost_ratio + 1)) : "-";
     fmt::print(out,
                "{:<9} {:>3} | {:>8} {:>9.3f} {:>7.3f} {:>7} | {:>8} {:>8.2f} {:>9.2f}\n",
-               mode_name(cell.mode),
+               verify_mode_name(cell.mode),
                cell.draft_len,
                formula,
                cell.tokens_per_round.value,
@@ -205,7 +205,7 @@ Json simulated_json(const TheoryReport& report) {
   Json cells = Json::array();
   for (const SimulatedCell& cell : report.simulated) {
     cells.push_back({{"alpha", cell.alpha},
-                     {"mode", mode_name(cell.spec.mode)},
+                     {"mode", verify_mode_name(cell.spec.mode)},
                      {"draft_len", cell.spec.draft_len},
                      {"num_rounds", cell.rounds.num_rounds},
                      {"tokens_per_round", cell.rounds.tokens_per_round},
@@ -252,7 +252,7 @@ Json pair_json(const TheoryReport& report) {
                               {"asked", json_of(pair.compared->asked)}};
   }
   for (const PairCell& cell : pair.cells) {
-    Json entry = {{"mode", mode_name(cell.mode)},
+    Json entry = {{"mode", verify_mode_name(cell.mode)},
                   {"draft_len", cell.draft_len},
                   {"tokens_per_round", json_of(cell.tokens_per_round)},
                   {"num_examined", cell.num_examined},
@@ -293,7 +293,7 @@ PlotPanel simulated_panel(const TheoryReport& report) {
 constexpr PlotMark kMarks[] = {PlotMark::kDots, PlotMark::kSquares, PlotMark::kRings};
 
 PlotSeries formula_line(const TheoryReport& report, VerifyMode mode, bool speedup) {
-  PlotSeries line{.name = fmt::format("{}, formula", mode_name(mode)),
+  PlotSeries line{.name = fmt::format("{}, formula", verify_mode_name(mode)),
                   .mark = mode == VerifyMode::kStandard ? PlotMark::kLine : PlotMark::kDashedLine};
   const PairMeasurement& pair = report.pair;
   const int32_t most = pair.cells.empty() ? 1 : pair.cells.back().draft_len;
@@ -326,7 +326,7 @@ PlotPanel pair_panel(const TheoryReport& report, bool speedup) {
     PlotSeries line = formula_line(report, mode, speedup);
     line.color = static_cast<int>(m);
     if (!line.points.empty()) panel.series.push_back(std::move(line));
-    PlotSeries points{.name = fmt::format("{}, measured", mode_name(mode)),
+    PlotSeries points{.name = fmt::format("{}, measured", verify_mode_name(mode)),
                       .mark = kMarks[m],
                       .color = static_cast<int>(m)};
     for (const PairCell& cell : pair.cells) {
@@ -346,20 +346,6 @@ PlotPanel pair_panel(const TheoryReport& report, bool speedup) {
 }
 
 }  // namespace
-
-const char* mode_name(VerifyMode mode) {
-  switch (mode) {
-    case VerifyMode::kStandard:
-      return "standard";
-    case VerifyMode::kBlock:
-      return "block";
-    case VerifyMode::kCoupled:
-      return "coupled";
-    case VerifyMode::kAuto:
-      break;
-  }
-  return "auto";
-}
 
 void print_report(const TheoryReport& report, std::FILE* out) {
   print_simulated(report, out);

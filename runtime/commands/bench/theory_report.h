@@ -25,8 +25,6 @@ struct TheoryReport {
   PairMeasurement pair;
 };
 
-const char* mode_name(VerifyMode mode);
-
 void print_report(const TheoryReport& report, std::FILE* out);
 std::string report_json(const TheoryReport& report);
 // Three panels: simulated acceptance, the pair's tokens per round, and its speed-up.

@@ -22,20 +22,6 @@ struct Job {
   CheckKind kind = CheckKind::kLaw;
 };
 
-std::string mode_name(VerifyMode mode) {
-  switch (mode) {
-    case VerifyMode::kStandard:
-      return "standard";
-    case VerifyMode::kBlock:
-      return "block";
-    case VerifyMode::kCoupled:
-      return "coupled";
-    case VerifyMode::kAuto:
-      break;
-  }
-  return "auto";
-}
-
 std::string words(std::string name) {
   std::replace(name.begin(), name.end(), '_', ' ');
   return name;
@@ -69,7 +55,7 @@ CheckRow run(const Job& job) {
   const char* part = job.kind == CheckKind::kControl ? "control" : "toy";
   CheckRow row = law_row(job.kind,
                          fmt::format("{}: {}", part, words(law_case.name)),
-                         mode_name(law_case.params.verify_mode),
+                         verify_mode_name(law_case.params.verify_mode),
                          result.test);
   row.num_sequences = law_case.num_samples;
   row.found_distance = smallest_found_distance(result.test, law_case.num_samples);
