@@ -198,6 +198,11 @@ std::map<std::string, TensorInfo> parse_header(const std::string& header,
 
 }  // namespace
 
+uint64_t safetensors_element_bytes(const std::string& type_name) {
+  const TypeRow* row = find_type(type_name);
+  return row == nullptr ? 0 : row->bytes;
+}
+
 std::string shape_text(const std::vector<int64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }

@@ -66,6 +66,9 @@ class Checkpoint {
   std::map<std::string, std::string> file_of_name_;  // tensor -> file name
 };
 
+// Bytes of an element of a type a safetensors file may have ("F32", "I8", ...); 0 = no such type.
+uint64_t safetensors_element_bytes(const std::string& type_name);
+
 // shape as "[64, 128]".
 std::string shape_text(const std::vector<int64_t>& shape);
 
