@@ -30,9 +30,14 @@ class Context {
   int num_threads() const;
   Isa isa() const { return isa_; }
   ThreadPool& threads() { return *threads_; }
+  // Memory for one call's temporary values, 64-byte aligned; the next call's may lie in the same.
+  // Grows when more is asked for than ever before, else allocates nothing.
+  std::byte* scratch(size_t num_bytes);
 
  private:
   Isa isa_;
+  AlignedBytes scratch_;
+  size_t scratch_bytes_ = 0;
   std::unique_ptr<ThreadPool> threads_;
 };
 
@@ -60,6 +65,11 @@ struct LinearSum {
   std::span<const int64_t> slice_ends = {};  // empty: one slice
 };
 
+// A quantised w: slices end at multiples of kQuantBlock (else Error; check_quant_cuts). Activations
+// are rounded to 8 bits, with one scale per row and stretch: inputs [begin, end) up to a group's
+// end, a multiple of 128 of the whole matrix or a slice's end. Integer sums are exact. A stretch
+// that holds NaN or inf makes all outputs of its row NaN.
+//
 // out[r, o] = sum_i in[r, i] * w[o, i] (+ bias[o] when given). out: [rows, w.n_out()], in: [rows,
 // w.n_in()]. Weights are read once for all rows of a call of up to 32 rows; larger calls are tiled.
 void linear(Context& ctx,

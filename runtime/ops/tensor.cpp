@@ -175,6 +175,9 @@ void PackedMatrix::fill_rows(int64_t out_begin,
                              int64_t num_rows,
                              int64_t source_stride,
                              DType source_dtype) {
+  if (is_quantized()) {
+    return quantize_rows(out_begin, {source, num_rows, source_stride, source_dtype});
+  }
   OUTRIDER_CHECK(out_begin >= 0 && num_rows >= 0 && num_rows <= n_out_ - out_begin);
   const size_t row_bytes = static_cast<size_t>(source_stride) * dtype_bytes(source_dtype);
   const size_t panel_bytes =

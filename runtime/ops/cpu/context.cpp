@@ -65,6 +65,16 @@ Context::Context(int num_threads, Isa isa) : isa_(isa) {
 
 Context::~Context() = default;
 
+std::byte* Context::scratch(size_t num_bytes) {
+  if (num_bytes > scratch_bytes_) {
+    scratch_ = nullptr;
+    scratch_bytes_ = 0;
+    scratch_ = allocate_bytes(num_bytes);
+    scratch_bytes_ = num_bytes;
+  }
+  return scratch_.get();
+}
+
 int Context::num_threads() const { return threads_->num_threads(); }
 
 }  // namespace outrider::ops

@@ -5,7 +5,9 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/fold_tree.h"
+#include "runtime/ops/cpu/int8_choice.h"
 #include "runtime/ops/cpu/kernel_choice.h"
+#include "runtime/ops/cpu/quantized_linear.h"
 #include "runtime/ops/cpu/thread_pool.h"
 #include "runtime/ops/ops.h"
 
@@ -126,6 +128,10 @@ void linear(Context& ctx,
   const std::span<const int64_t> slice_ends =
       sum.slice_ends.empty() ? std::span<const int64_t>(&whole, 1) : sum.slice_ends;
   check_slices(slice_ends, w.n_in());
+  if (w.is_quantized()) {
+    const cpu::QuantizedProduct product{out, in, rows, &w, sum.bias, slice_ends};
+    return cpu::quantized_linear(ctx, product, cpu::quant_kernels_of(ctx.isa()));
+  }
   const Product product{.out = out,
                         .in = in,
                         .rows = rows,

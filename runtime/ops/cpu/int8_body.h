@@ -1,0 +1,199 @@
+// The quantised product of one panel, written once over integer vectors. Included by each
+// kernels_int8*.cpp inside its own namespace, after it has defined Ints, Floats, Quad, Spread and
+// the primitives; never included elsewhere. A tile keeps the integer sums of some rows and vectors
+// of outputs in registers through a stretch, then adds them, scaled, to the totals in memory.
+#pragma once
+
+constexpr int kIntVectors = 64 / kInts;
+constexpr int64_t kQuadBytes = 64 * 4;  // four 8-bit or eight 4-bit inputs of a panel
+
+// Prefetch: a single row group reads a little ahead of itself; of several, which find this stretch
+// in the cache, each fetches a part of what follows, spread evenly over its work.
+struct StretchTile {
+  const char* scales;
+  const char* weights;
+  const char* values;  // of the tile's first row
+  const float* row_scales;
+  const int32_t* minus_sums;
+  int64_t padded;
+  float* totals;
+  const char* prefetch_from;
+  int64_t prefetch_lines;  // per step of the loop; 0: a single group
+};
+
+template <int kRows, int kVectors, int kStepBytes>
+OUTRIDER_INLINE void prefetch_step(const StretchTile& tile, int64_t step, int first_vector) {
+  if (tile.prefetch_lines == 0) {
+    constexpr int kLines = kStepBytes * kVectors / kIntVectors / 64;
+    const char* at = tile.weights + step * kStepBytes + first_vector * kInts * 4 + kReadAhead;
+#pragma GCC unroll 4
+    for (int line = 0; line < kLines; ++line) prefetch(at + line * 64);
+  } else if (first_vector == 0) {
+    const char* at = tile.prefetch_from + step * tile.prefetch_lines * 64;
+    for (int64_t line = 0; line < tile.prefetch_lines; ++line) prefetch(at + line * 64);
+  }
+}
+
+template <int kRows, int kVectors>
+OUTRIDER_INLINE void multiply_quad(const Quad (&w)[kVectors],
+                                   const char* values,
+                                   int64_t row_bytes,
+                                   Ints (&acc)[kRows][kVectors]) {
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+    const Spread x = spread(values + r * row_bytes);
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) acc[r][v] = dot(acc[r][v], w[v], x);
+  }
+}
+
+template <int kBits, int kRows, int kVectors>
+OUTRIDER_INLINE void start_sums(const StretchTile& tile,
+                                int first_vector,
+                                Ints (&acc)[kRows][kVectors]) {
+#pragma GCC unroll 8
+  for (int v = 0; v < kVectors; ++v) {
+    if constexpr (kBits == 4) {
+      const Ints zeros = load_zeros(tile.scales + kQuadBytes + (first_vector + v) * kInts);
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) acc[r][v] = mul_ints(zeros, all_ints(tile.minus_sums[r]));
+    } else {
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) acc[r][v] = all_ints(tile.minus_sums[r] * 128);
+    }
+  }
+}
+
+template <int kBits, int kRows, int kVectors>
+OUTRIDER_INLINE void run_tile(const StretchTile& tile, int first_vector) {
+  Ints acc[kRows][kVectors];
+  start_sums<kBits>(tile, first_vector, acc);
+  const int64_t row_bytes = tile.padded * kValueBytes;
+  const char* weights = tile.weights + first_vector * kInts * 4;
+  constexpr int kInputs = kBits == 4 ? 8 : 4;
+  const int64_t steps = tile.padded / kInputs;
+  for (int64_t step = 0; step < steps; ++step) {
+    prefetch_step<kRows, kVectors, kQuadBytes>(tile, step, first_vector);
+    const char* line = weights + step * kQuadBytes;
+    const char* values = tile.values + step * kInputs * kValueBytes;
+    Quad w[kVectors];
+    if constexpr (kBits == 4) {
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) w[v] = low_quad(line + v * kInts * 4);
+      multiply_quad<kRows, kVectors>(w, values, row_bytes, acc);
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) w[v] = high_quad(line + v * kInts * 4);
+      multiply_quad<kRows, kVectors>(w, values + 4 * kValueBytes, row_bytes, acc);
+    } else {
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v) w[v] = load_quad(line + v * kInts * 4);
+      multiply_quad<kRows, kVectors>(w, values, row_bytes, acc);
+    }
+  }
+#pragma GCC unroll 8
+  for (int r = 0; r < kRows; ++r) {
+    const Floats row_scale = all_floats(tile.row_scales[r]);
+#pragma GCC unroll 8
+    for (int v = 0; v < kVectors; ++v) {
+      const int at = (first_vector + v) * kInts;
+      const Floats scale = mul(load(reinterpret_cast<const float*>(tile.scales) + at), row_scale);
+      float* total = tile.totals + r * 64 + at;
+      store(total, fma(to_floats(acc[r][v]), scale, load(total)));
+    }
+  }
+}
+
+template <int kBits, int kRows>
+OUTRIDER_NOINLINE void run_rows(const StretchTile& tile) {
+  constexpr int kVectors = int_vectors_for_rows(kRows);
+  for (int first = 0; first < kIntVectors; first += kVectors) {
+    run_tile<kBits, kRows, kVectors>(tile, first);
+  }
+}
+
+// Calls the tile code made for exactly this many rows.
+template <int kBits, int kRows>
+OUTRIDER_INLINE void run_row_group(const StretchTile& tile, int64_t rows) {
+  if constexpr (kRows > 1) {
+    if (rows < kRows) return run_row_group<kBits, kRows - 1>(tile, rows);
+  }
+  run_rows<kBits, kRows>(tile);
+}
+
+template <int kBits>
+void quant_panel(const QuantPanel& panel) {
+  const QuantActivations& in = panel.activations;
+  for (int64_t i = 0; i < panel.num_rows * 64; i += kInts) store(panel.totals + i, all_floats(0));
+  const int64_t num_groups = (panel.num_rows + kMostIntRows - 1) / kMostIntRows;
+  constexpr int64_t kStepLines = kQuadBytes / 64;
+  const int64_t share = num_groups == 1 ? 0 : (kStepLines + num_groups - 1) / num_groups;
+  StretchTile tile{};
+  for (int64_t s = panel.first_stretch; s < panel.end_stretch; ++s) {
+    const QuantStretch& stretch = panel.stretches[s];
+    tile.scales = panel.panel + stretch.header;
+    tile.weights = panel.panel + stretch.weights;
+    tile.padded = stretch.padded;
+    const int64_t weight_bytes = stretch.padded * (64 * kBits / 8);
+    const int64_t group_steps = weight_bytes / kQuadBytes;
+    const char* values = in.values + stretch.before * in.rows * kValueBytes;
+    for (int64_t group = 0; group < num_groups; ++group) {
+      const int64_t from = panel.num_rows * group / num_groups;
+      const int64_t rows = panel.num_rows * (group + 1) / num_groups - from;
+      const int64_t row = panel.first_row + from;
+      tile.values = values + row * stretch.padded * kValueBytes;
+      tile.row_scales = in.scales + s * in.rows + row;
+      tile.minus_sums = in.minus_sums + s * in.rows + row;
+      tile.totals = panel.totals + from * 64;
+      tile.prefetch_lines = group * share < kStepLines ? share : 0;
+      tile.prefetch_from = tile.weights + weight_bytes + group * share * group_steps * 64;
+      run_row_group<kBits, kMostIntRows>(tile, rows);
+    }
+  }
+}
+
+// x must be padded to whole vectors; returns the bits of the largest |x|.
+OUTRIDER_INLINE uint32_t largest_bits(const float* x, int64_t padded) {
+  Ints largest = all_ints(0);
+  for (int64_t i = 0; i < padded; i += kInts) largest = max_magnitude(largest, load(x + i));
+  return static_cast<uint32_t>(fold_max_ints(largest));
+}
+
+// Largest |x| below this: all zeros. 127 divided by it is still a float.
+constexpr float kSmallestActivation = 0x1p-120f;
+
+void quantize_stretch(const float* x,
+                      const QuantStretch& stretch,
+                      int64_t index,
+                      const QuantActivations& to,
+                      int64_t row) {
+  constexpr int64_t kMost = 128;
+  const int64_t whole = (stretch.padded + kInts - 1) / kInts * kInts;
+  alignas(64) float copy[kMost];
+  alignas(64) char values[kMost * kValueBytes];
+  const bool ragged = stretch.count != whole;
+  if (ragged) {
+    for (int64_t i = 0; i < whole; ++i) copy[i] = i < stretch.count ? x[i] : 0.0f;
+    x = copy;
+  }
+  const uint32_t bits = largest_bits(x, whole);
+  const float largest = float_of_bits(bits);
+  const bool finite = bits < 0x7F800000u;
+  const bool zeros = !finite || largest < kSmallestActivation;
+  const float per_unit = zeros ? 0.0f : 127.0f / largest;
+  char* out = to.values + (stretch.before * to.rows + row * stretch.padded) * kValueBytes;
+  char* write = ragged ? values : out;
+  Ints sum = all_ints(0);
+  for (int64_t i = 0; i < whole; i += kInts) {
+    // NaN times nothing is NaN: where there is one, all are set to zero.
+    const Ints rounded =
+        zeros ? all_ints(0) : round_to_ints(mul(load(x + i), all_floats(per_unit)));
+    sum = add_ints(sum, rounded);
+    store_values(write + i * kValueBytes, rounded);
+  }
+  if (ragged) {
+    for (int64_t i = 0; i < stretch.padded * kValueBytes; ++i) out[i] = values[i];
+  }
+  const int64_t at = index * to.rows + row;
+  to.scales[at] = !finite ? float_of_bits(0x7FC00000u) : zeros ? 0.0f : largest / 127.0f;
+  to.minus_sums[at] = -fold_add_ints(sum);
+}

@@ -1,0 +1,203 @@
+// Products with quantised weights: cuts the inner dimension into stretches, quantises the
+// activations once, then cuts panels over the threads and rows into blocks as linear.cpp does.
+#include "runtime/ops/cpu/quantized_linear.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/base/error.h"
+#include "runtime/base/fold_tree.h"
+#include "runtime/ops/cpu/int8_choice.h"
+#include "runtime/ops/cpu/kernels.h"
+#include "runtime/ops/cpu/thread_pool.h"
+
+namespace outrider::ops::cpu {
+namespace {
+
+// Below these many multiplications (numbers to quantise) one thread is faster than a hand-over.
+constexpr int64_t kInlineProducts = 1 << 20;
+constexpr int64_t kInlineNumbers = 1 << 14;
+
+// Rows of one panel's sums that are kept at a time, over all slices.
+constexpr int64_t kMaxTotalRows = 256;
+
+struct Product {
+  float* out;
+  const float* in;
+  int64_t rows;
+  const PackedMatrix* w;
+  const float* bias;
+  const QuantKernels* kernels;
+  const QuantStretch* stretches;
+  int64_t num_stretches = 0;
+  int64_t num_slices = 0;
+  int64_t slice_stretches[kMaxSlices];  // where each slice ends, in stretches
+  QuantActivations activations;
+
+  int64_t panel_stride() const { return static_cast<int64_t>(w->quant_layout().panel_bytes()); }
+};
+
+// The end of the stretch that begins at `begin`: where its group ends, or the next multiple of 128
+// in the whole matrix, or the slice.
+int64_t stretch_end(const PackedMatrix& w, int64_t begin, int64_t slice_end) {
+  const QuantGroups& groups = w.quant_groups();
+  const int64_t to_mark = kQuantStretch - (w.in_begin() + begin) % kQuantStretch;
+  return std::min({groups.end(groups.of(begin)), begin + to_mark, slice_end});
+}
+
+int64_t count_stretches(const PackedMatrix& w, std::span<const int64_t> slice_ends) {
+  int64_t count = 0;
+  int64_t begin = 0;
+  for (const int64_t slice_end : slice_ends) {
+    for (; begin < slice_end; ++count) begin = stretch_end(w, begin, slice_end);
+  }
+  return count;
+}
+
+void list_stretches(Product& product, QuantStretch* stretches, std::span<const int64_t> ends) {
+  const PackedMatrix& w = *product.w;
+  const QuantLayout& layout = w.quant_layout();
+  QuantStretch next;
+  for (const int64_t slice_end : ends) {
+    while (next.begin < slice_end) {
+      const int64_t group = layout.groups.of(next.begin);
+      const int64_t into_group = next.begin - layout.groups.begin(group);
+      next.header = static_cast<int64_t>(layout.group_offset(group));
+      next.weights = next.header +
+                     static_cast<int64_t>(layout.header_bytes() + layout.weight_bytes(into_group));
+      next.count = stretch_end(w, next.begin, slice_end) - next.begin;
+      next.padded = (next.count + kQuantBlock - 1) / kQuantBlock * kQuantBlock;
+      stretches[product.num_stretches++] = next;
+      next.begin += next.count;
+      next.before += next.padded;
+    }
+    product.slice_stretches[product.num_slices++] = product.num_stretches;
+  }
+  product.stretches = stretches;
+}
+
+// Hands out pieces of the context's scratch, each on a cache line of its own.
+struct Carver {
+  std::byte* base = nullptr;
+  size_t used = 0;
+
+  template <typename T>
+  T* take(int64_t count) {
+    std::byte* at = base == nullptr ? nullptr : base + used;
+    used += (static_cast<size_t>(count) * sizeof(T) + 63) / 64 * 64;
+    return reinterpret_cast<T*>(at);
+  }
+};
+
+struct Scratch {
+  QuantStretch* stretches = nullptr;
+  QuantActivations activations;
+};
+
+Scratch carve(Carver& carver, int64_t num_stretches, int64_t rows, int64_t value_bytes) {
+  Scratch scratch;
+  scratch.stretches = carver.take<QuantStretch>(num_stretches);
+  scratch.activations.rows = rows;
+  // Stretches are at most 128 inputs, padded to blocks.
+  scratch.activations.values =
+      carver.take<char>(num_stretches * rows * kQuantStretch * value_bytes);
+  scratch.activations.scales = carver.take<float>(num_stretches * rows);
+  scratch.activations.minus_sums = carver.take<int32_t>(num_stretches * rows);
+  return scratch;
+}
+
+void quantize_activations(Context& ctx, const Product& product) {
+  const int64_t n_in = product.w->n_in();
+  const bool small = product.rows * n_in < kInlineNumbers;
+  ctx.threads().for_range(product.rows, small, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      for (int64_t s = 0; s < product.num_stretches; ++s) {
+        const QuantStretch& stretch = product.stretches[s];
+        const float* x = product.in + row * n_in + stretch.begin;
+        product.kernels->quantize(x, stretch, s, product.activations, row);
+      }
+    }
+  });
+}
+
+// Some rows of one panel; totals has room for [slices, rows, kPanel].
+struct PanelRows {
+  int64_t panel;
+  int64_t first_row;
+  int64_t rows;
+  float* totals;
+};
+
+void sum_slices(const Product& product, const PanelRows& part) {
+  const PackedMatrix& w = *product.w;
+  QuantPanel call;
+  call.panel = reinterpret_cast<const char*>(w.data()) + part.panel * product.panel_stride();
+  call.stretches = product.stretches;
+  call.activations = product.activations;
+  call.first_row = part.first_row;
+  call.num_rows = part.rows;
+  call.totals = part.totals;
+  for (int64_t slice = 0; slice < product.num_slices; ++slice) {
+    call.end_stretch = product.slice_stretches[slice];
+    (w.quant_format().bits == 4 ? product.kernels->panel_4 : product.kernels->panel_8)(call);
+    call.first_stretch = call.end_stretch;
+    call.totals += part.rows * kPanel;
+  }
+}
+
+// Bias goes to the first slice, before the slices are folded.
+void finish_panel(const Product& product, const PanelRows& part) {
+  const int64_t n_out = product.w->n_out();
+  const int64_t first_out = part.panel * kPanel;
+  const int64_t width = std::min(kPanel, n_out - first_out);
+  for (int64_t r = 0; product.bias != nullptr && r < part.rows; ++r) {
+    float* total = part.totals + r * kPanel;
+    for (int64_t o = 0; o < width; ++o) total[o] += product.bias[first_out + o];
+  }
+  fold_in_tree(part.totals,
+               static_cast<size_t>(product.num_slices),
+               static_cast<size_t>(part.rows * kPanel));
+  for (int64_t r = 0; r < part.rows; ++r) {
+    std::copy_n(
+        part.totals + r * kPanel, width, product.out + (part.first_row + r) * n_out + first_out);
+  }
+}
+
+void run_panels(const Product& product, int64_t begin, int64_t end) {
+  alignas(64) float totals[kMaxTotalRows * kPanel];
+  const int64_t most_rows = std::min(kMaxLinearRows, kMaxTotalRows / product.num_slices);
+  for (int64_t row = 0; row < product.rows; row += most_rows) {
+    PanelRows part{0, row, std::min(most_rows, product.rows - row), totals};
+    for (part.panel = begin; part.panel < end; ++part.panel) {
+      sum_slices(product, part);
+      finish_panel(product, part);
+    }
+  }
+}
+
+}  // namespace
+
+void quantized_linear(Context& ctx, const QuantizedProduct& asked, const QuantKernels& kernels) {
+  const PackedMatrix& w = *asked.w;
+  if (w.n_in() > 0) check_quant_cuts("product", w.in_begin(), asked.slice_ends);
+  Product product{.out = asked.out,
+                  .in = asked.in,
+                  .rows = asked.rows,
+                  .w = &w,
+                  .bias = asked.bias,
+                  .kernels = &kernels};
+  const int64_t num_stretches = count_stretches(w, asked.slice_ends);
+  Carver measure;
+  carve(measure, num_stretches, asked.rows, kernels.value_bytes);
+  Carver carver{ctx.scratch(measure.used)};
+  const Scratch scratch = carve(carver, num_stretches, asked.rows, kernels.value_bytes);
+  product.activations = scratch.activations;
+  list_stretches(product, scratch.stretches, asked.slice_ends);
+  quantize_activations(ctx, product);
+  const int64_t num_panels = (w.n_out() + kPanel - 1) / kPanel;
+  const bool small = asked.rows * w.n_in() * num_panels * kPanel < kInlineProducts;
+  ctx.threads().for_range(
+      num_panels, small, [&](int64_t begin, int64_t end) { run_panels(product, begin, end); });
+}
+
+}  // namespace outrider::ops::cpu

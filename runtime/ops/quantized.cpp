@@ -1,0 +1,324 @@
+// Quantised matrices: format checks, quantising, and packing into panels (see quantized.h and
+// tensor.h). Called while a model is loaded; filling different panels of one matrix from different
+// threads is safe.
+#include "runtime/ops/quantized.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "runtime/base/error.h"
+#include "runtime/ops/cpu/kernels.h"
+#include "runtime/ops/half.h"
+#include "runtime/ops/tensor.h"
+
+namespace outrider::ops {
+namespace {
+
+using cpu::kPanel;
+static_assert(kPanel == 64);  // quantized.h spells it out
+
+constexpr int64_t padded(int64_t num_inputs) {
+  return (num_inputs + kQuantBlock - 1) / kQuantBlock * kQuantBlock;
+}
+
+// Below this, numbers are zeros: 127 divided by it is still a float.
+constexpr float kSmallest = 0x1p-120f;
+
+// Nearest even, for |x| < 2^22.
+float round_even(float x) { return (x + 0x1.8p23f) - 0x1.8p23f; }
+
+// The largest |x|; of numbers among which is one that is not finite: inf or NaN. As integers, which
+// order the same way, compilers can take many at once.
+float largest_magnitude(const float* x, int64_t count) {
+  int32_t largest = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    largest = std::max(largest, std::bit_cast<int32_t>(x[i]) & INT32_MAX);
+  }
+  return std::bit_cast<float>(largest);
+}
+
+QuantizedGroup quantize_group_8(const float* x, int64_t count, float largest, uint8_t* integers) {
+  if (largest < kSmallest) {
+    std::memset(integers, 128, static_cast<size_t>(count));
+    return {0.0f, 0};
+  }
+  const float per_unit = 127.0f / largest;
+  for (int64_t i = 0; i < count; ++i) {
+    integers[i] = static_cast<uint8_t>(static_cast<int32_t>(round_even(x[i] * per_unit)) + 128);
+  }
+  return {largest / 127.0f, 0};
+}
+
+QuantizedGroup quantize_group_4(const float* x, int64_t count, uint8_t* integers) {
+  float low = 0.0f;
+  float high = 0.0f;
+  for (int64_t i = 0; i < count; ++i) {
+    low = std::min(low, x[i]);
+    high = std::max(high, x[i]);
+  }
+  const float scale = high / 15.0f - low / 15.0f;  // their difference might not be finite
+  if (scale < kSmallest) {
+    std::memset(integers, 8, static_cast<size_t>(count));
+    return {0.0f, 8};
+  }
+  const float zero = std::clamp(round_even(-low / scale), 0.0f, 15.0f);
+  for (int64_t i = 0; i < count; ++i) {
+    integers[i] = static_cast<uint8_t>(std::clamp(round_even(x[i] / scale) + zero, 0.0f, 15.0f));
+  }
+  return {scale, static_cast<uint8_t>(zero)};
+}
+
+void widen(const void* source, int64_t begin, int64_t count, DType dtype, float* to) {
+  if (dtype == DType::kF32) {
+    const auto* from = static_cast<const std::byte*>(source) + begin * 4;
+    std::memcpy(to, from, static_cast<size_t>(count) * sizeof(float));
+    return;
+  }
+  const auto* from = static_cast<const std::byte*>(source) + begin * 2;
+  for (int64_t i = 0; i < count; ++i) {
+    uint16_t bits = 0;
+    std::memcpy(&bits, from + i * 2, sizeof(bits));
+    to[i] = dtype == DType::kBF16 ? bf16_to_float(bits) : f16_to_float(bits);
+  }
+}
+
+// One output's integers of one group into its panel; integers is padded to whole blocks (with
+// anything: the activations there are zeros).
+struct GroupPlace {
+  std::byte* group;  // in the panel
+  int64_t lane;
+  int64_t count;  // inputs, whole blocks
+};
+
+void place_header(const QuantLayout& layout, const GroupPlace& place, QuantizedGroup header) {
+  std::memcpy(place.group + place.lane * 4, &header.scale, sizeof(float));
+  if (layout.bits == 4) {
+    std::memcpy(place.group + kPanel * 4 + place.lane, &header.zero, 1);
+  }
+}
+
+void place_integers(const QuantLayout& layout, const GroupPlace& place, const uint8_t* integers) {
+  std::byte* weights = place.group + layout.header_bytes();
+  if (layout.bits == 8) {
+    for (int64_t i = 0; i < place.count; i += 4) {
+      std::memcpy(weights + (i / 4 * kPanel + place.lane) * 4, integers + i, 4);
+    }
+    return;
+  }
+  for (int64_t i = 0; i < place.count; i += 8) {
+    uint32_t low = 0;
+    uint32_t high = 0;
+    std::memcpy(&low, integers + i, 4);
+    std::memcpy(&high, integers + i + 4, 4);
+    const uint32_t both = low | high << 4;
+    std::memcpy(weights + (i / 8 * kPanel + place.lane) * 4, &both, 4);
+  }
+}
+
+std::byte* group_of(std::byte* data, const QuantLayout& layout, int64_t panel, int64_t group) {
+  return data + static_cast<size_t>(panel) * layout.panel_bytes() + layout.group_offset(group);
+}
+
+// Calls fill(row, group, integers) -> header for each row and group, rows within; writes what it
+// made. Group by group over the rows of one panel, so that writes stay near each other.
+template <typename Fill>
+void fill_panels(std::byte* data,
+                 const QuantLayout& layout,
+                 int64_t out_begin,
+                 int64_t num_rows,
+                 const Fill& fill) {
+  const QuantGroups& groups = layout.groups;
+  std::vector<uint8_t> integers(static_cast<size_t>(padded(std::min(groups.size, groups.n_in))));
+  for (int64_t row = 0; row < num_rows;) {
+    const int64_t panel = (out_begin + row) / kPanel;
+    const int64_t rows_end = std::min(num_rows, (panel + 1) * kPanel - out_begin);
+    for (int64_t group = 0; group < groups.count(); ++group) {
+      GroupPlace place{group_of(data, layout, panel, group), 0, 0};
+      place.count = padded(groups.end(group) - groups.begin(group));
+      for (int64_t r = row; r < rows_end; ++r) {
+        place.lane = (out_begin + r) % kPanel;
+        place_header(layout, place, fill(r, group, integers.data()));
+        place_integers(layout, place, integers.data());
+      }
+    }
+    row = rows_end;
+  }
+}
+
+size_t quantized_bytes(int64_t n_out, const QuantLayout& layout) {
+  const std::string what =
+      "quantised matrix of " + std::to_string(n_out) + " x " + std::to_string(layout.groups.n_in);
+  constexpr int64_t kMost = int64_t{1} << 48;  // of either side: sums below cannot overflow
+  size_t bytes = 0;
+  if (n_out > kMost ||
+      __builtin_mul_overflow(
+          layout.panel_bytes(), static_cast<size_t>((n_out + kPanel - 1) / kPanel), &bytes)) {
+    throw Error(what + " is too large to address");
+  }
+  return bytes;
+}
+
+// Checks before anything is computed from the sizes.
+QuantLayout checked_layout(int64_t n_out, int64_t n_in, const QuantFormat& format, int64_t begin) {
+  check_quant_format(format);
+  const std::string what =
+      "quantised matrix of " + std::to_string(n_out) + " x " + std::to_string(n_in);
+  if (n_out < 0 || n_in < 0) throw Error(what + " has a negative size");
+  if (n_in > int64_t{1} << 48) throw Error(what + " is too large to address");
+  if (n_in > 0) check_quant_cuts("quantised matrix", begin, {});
+  return {format.bits, QuantGroups(format, n_in, begin)};
+}
+
+}  // namespace
+
+void check_quant_format(const QuantFormat& format) {
+  if (format.bits != 8 && format.bits != 4) {
+    throw Error("quantised weights of " + std::to_string(format.bits) +
+                " bits cannot be run; 8 and 4 can");
+  }
+  const int64_t size = format.group_size;
+  if (size != 0 && size != 32 && size != 64 &&
+      (size < 0 || size % kQuantStretch != 0 || size > INT32_MAX)) {
+    throw Error("quantisation groups of " + std::to_string(size) +
+                " inputs cannot be run; 32, 64, multiples of 128 and 0 (all inputs) can");
+  }
+}
+
+void check_quant_cuts(const char* what, int64_t in_begin, std::span<const int64_t> slice_ends) {
+  const std::string step = std::to_string(kQuantBlock);
+  if (in_begin < 0 || in_begin % kQuantBlock != 0) {
+    throw Error(std::string(what) + ": a shard of quantised weights cannot begin at input " +
+                std::to_string(in_begin) + ", only at multiples of " + step);
+  }
+  for (size_t i = 0; i + 1 < slice_ends.size(); ++i) {
+    if (slice_ends[i] % kQuantBlock != 0 && slice_ends[i] != slice_ends.back()) {
+      throw Error(std::string(what) + ": the sums of quantised weights cannot be cut at input " +
+                  std::to_string(in_begin + slice_ends[i]) + ", only at multiples of " + step);
+    }
+  }
+}
+
+QuantGroups::QuantGroups(const QuantFormat& format, int64_t num_inputs, int64_t in_begin)
+    : n_in(num_inputs), size(format.group_size == 0 ? num_inputs : format.group_size) {
+  const int64_t begun = format.group_size == 0 ? 0 : in_begin % size;
+  first = std::min(size - begun, n_in);
+}
+
+size_t QuantLayout::panel_bytes() const {
+  const int64_t num_groups = groups.count();
+  if (num_groups == 0) return 0;
+  const int64_t last = num_groups - 1;
+  return group_offset(last) + group_bytes(groups.end(last) - groups.begin(last));
+}
+
+QuantizedGroup quantize_group(int bits, const float* x, int64_t count, uint8_t* integers) {
+  const float largest = largest_magnitude(x, count);
+  if (!std::isfinite(largest)) {
+    std::memset(integers, bits == 8 ? 128 : 8, static_cast<size_t>(count));
+    return {std::numeric_limits<float>::quiet_NaN(), 8};
+  }
+  return bits == 8 ? quantize_group_8(x, count, largest, integers)
+                   : quantize_group_4(x, count, integers);
+}
+
+PackedMatrix::PackedMatrix(int64_t n_out, int64_t n_in, const QuantFormat& format, int64_t in_begin)
+    : n_out_(n_out),
+      n_in_(n_in),
+      format_(format),
+      layout_(checked_layout(n_out, n_in, format, in_begin)),
+      in_begin_(in_begin),
+      num_bytes_(quantized_bytes(n_out, layout_)),
+      data_(allocate_bytes(num_bytes_)) {}
+
+void PackedMatrix::quantize_rows(int64_t out_begin, const FloatRows& rows) {
+  OUTRIDER_CHECK(is_quantized() && out_begin >= 0 && rows.num_rows >= 0 &&
+                 rows.num_rows <= n_out_ - out_begin);
+  const QuantGroups& groups = layout_.groups;
+  const int64_t last = groups.count() - 1;
+  int64_t before = rows.columns_before;
+  int64_t after = rows.columns_after;
+  if (const int64_t size = format_.group_size; size != 0) {
+    before = std::min(before, in_begin_ % size);
+    after = std::min(after, (size - (in_begin_ + n_in_) % size) % size);
+  }
+  std::vector<float> numbers(static_cast<size_t>(groups.size + before + after));
+  std::vector<uint8_t> whole(numbers.size());
+  const auto fill = [&](int64_t row, int64_t group, uint8_t* integers) {
+    const int64_t extra = group == 0 ? before : 0;
+    const int64_t begin = groups.begin(group) - extra;
+    const int64_t end = groups.end(group) + (group == last ? after : 0);
+    widen(rows.source, row * rows.stride + begin, end - begin, rows.dtype, numbers.data());
+    const QuantizedGroup header =
+        quantize_group(format_.bits, numbers.data(), end - begin, whole.data());
+    std::memcpy(integers,
+                whole.data() + extra,
+                static_cast<size_t>(groups.end(group) - groups.begin(group)));
+    return header;
+  };
+  fill_panels(data_.get(), layout_, out_begin, rows.num_rows, fill);
+}
+
+void PackedMatrix::fill_rows_int8(int64_t out_begin, int64_t num_rows, const Int8Rows& rows) {
+  OUTRIDER_CHECK(format_.bits == 8 && out_begin >= 0 && num_rows >= 0 &&
+                 num_rows <= n_out_ - out_begin);
+  const QuantGroups& groups = layout_.groups;
+  const auto fill = [&](int64_t row, int64_t group, uint8_t* integers) {
+    const int8_t* from = rows.values + row * rows.values_stride;
+    for (int64_t i = groups.begin(group); i < groups.end(group); ++i) {
+      integers[i - groups.begin(group)] = static_cast<uint8_t>(from[i] + 128);
+    }
+    return QuantizedGroup{rows.scales[row * rows.scales_stride + group], 0};
+  };
+  fill_panels(data_.get(), layout_, out_begin, num_rows, fill);
+}
+
+void PackedMatrix::fill_rows_int4(int64_t out_begin, int64_t num_rows, const Int4Rows& rows) {
+  OUTRIDER_CHECK(format_.bits == 4 && out_begin >= 0 && num_rows >= 0 &&
+                 num_rows <= n_out_ - out_begin);
+  const QuantGroups& groups = layout_.groups;
+  const auto fill = [&](int64_t row, int64_t group, uint8_t* integers) {
+    const uint8_t* from = rows.values + row * rows.values_stride + groups.begin(group);
+    const int64_t count = groups.end(group) - groups.begin(group);
+    uint8_t all = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      integers[i] = from[i];
+      all |= from[i];
+    }
+    if (all > 15) throw Error("a 4-bit weight has a value above 15");
+    std::memset(integers + count, 0, static_cast<size_t>(padded(count) - count));
+    const uint8_t zero = rows.zeros == nullptr ? 8 : rows.zeros[row * rows.zeros_stride + group];
+    return QuantizedGroup{rows.scales[row * rows.scales_stride + group], zero};
+  };
+  fill_panels(data_.get(), layout_, out_begin, num_rows, fill);
+}
+
+void PackedMatrix::dequantize_row(int64_t out, float* to) const {
+  OUTRIDER_CHECK(is_quantized() && out >= 0 && out < n_out_);
+  const QuantGroups& groups = layout_.groups;
+  const int64_t lane = out % kPanel;
+  for (int64_t group = 0; group < groups.count(); ++group) {
+    const std::byte* at = group_of(data_.get(), layout_, out / kPanel, group);
+    float scale = 0.0f;
+    std::memcpy(&scale, at + lane * 4, sizeof(scale));
+    const int zero = format_.bits == 8 ? 128 : std::to_integer<int>(at[kPanel * 4 + lane]);
+    const std::byte* weights = at + layout_.header_bytes();
+    const int64_t begin = groups.begin(group);
+    for (int64_t i = 0; i < groups.end(group) - begin; ++i) {
+      int value = 0;
+      if (format_.bits == 8) {
+        value = std::to_integer<int>(weights[(i / 4 * kPanel + lane) * 4 + i % 4]);
+      } else {
+        const int both = std::to_integer<int>(weights[(i / 8 * kPanel + lane) * 4 + i % 4]);
+        value = i % 8 < 4 ? both & 15 : both >> 4;
+      }
+      to[begin + i] = scale * static_cast<float>(value - zero);
+    }
+  }
+}
+
+}  // namespace outrider::ops

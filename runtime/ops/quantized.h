@@ -1,0 +1,106 @@
+// Quantised weights: their format, how they lie in a panel, and the rows a PackedMatrix is filled
+// from. A weight is an integer of 8 or 4 bits; each output has one scale (4-bit: also one zero
+// point) per group of inputs: value = scale * (integer - zero). Included by tensor.h; used while a
+// model is loaded and by the products.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace outrider::ops {
+
+// Inputs of a quantised matrix come in blocks of this many. Slices of a sum and shards of a matrix
+// may begin only at multiples of it.
+inline constexpr int64_t kQuantBlock = 8;
+// Activations are quantised in stretches of at most this many inputs, each with a scale of its own.
+inline constexpr int64_t kQuantStretch = 128;
+
+// bits 8: signed integers -128 .. 127, zero point 0. bits 4: 0 .. 15 with a zero point 0 .. 255
+// per group, as GPTQ (arXiv:2210.17323) and AWQ (arXiv:2306.00978) files have them.
+struct QuantFormat {
+  int bits = 0;            // 0: not quantised
+  int64_t group_size = 0;  // inputs that share a scale: 32, 64, a multiple of 128; 0: all of them
+
+  friend bool operator==(const QuantFormat&, const QuantFormat&) = default;
+};
+
+// Throws Error when the format is none of those above.
+void check_quant_format(const QuantFormat& format);
+
+// Throws Error, naming `what`, unless a quantised matrix can begin at input in_begin of the whole
+// one and its sums be cut at slice_ends (relative to in_begin; the last is the matrix' end and may
+// be any number).
+void check_quant_cuts(const char* what, int64_t in_begin, std::span<const int64_t> slice_ends);
+
+// Groups are those of the whole matrix: a shard that holds inputs [in_begin, in_begin + n_in) may
+// begin and end within one.
+struct QuantGroups {
+  int64_t n_in = 0;
+  int64_t size = 0;   // of a whole group; n_in's own end may cut the last
+  int64_t first = 0;  // inputs of the first group that lie in this shard
+
+  QuantGroups() = default;
+  QuantGroups(const QuantFormat& format, int64_t num_inputs, int64_t in_begin);
+
+  int64_t count() const { return n_in == 0 ? 0 : 1 + (n_in - first + size - 1) / size; }
+  int64_t begin(int64_t group) const { return group == 0 ? 0 : first + (group - 1) * size; }
+  int64_t end(int64_t group) const {
+    const int64_t to = first + group * size;
+    return to < n_in ? to : n_in;
+  }
+  int64_t of(int64_t input) const { return input < first ? 0 : 1 + (input - first) / size; }
+};
+
+// How a panel of 64 outputs lies in memory: group after group, each its scales (64 floats), 4-bit
+// also its zero points (64 bytes), then its weights, the inputs padded to whole blocks. 8-bit:
+// dword (i / 4) * 64 + o holds inputs i .. i + 3 of output o, each as integer + 128. 4-bit: dword
+// (i / 8) * 64 + o holds inputs i .. i + 3 in the low halves of its bytes and i + 4 .. i + 7 in the
+// high ones.
+struct QuantLayout {
+  int bits = 8;
+  QuantGroups groups;
+
+  size_t header_bytes() const { return bits == 4 ? 64 * 4 + 64 : 64 * 4; }
+  size_t weight_bytes(int64_t num_inputs) const {  // num_inputs: whole blocks
+    return static_cast<size_t>(num_inputs) * 64 * static_cast<size_t>(bits) / 8;
+  }
+  size_t group_bytes(int64_t num_inputs) const {
+    return header_bytes() +
+           weight_bytes((num_inputs + kQuantBlock - 1) / kQuantBlock * kQuantBlock);
+  }
+  size_t group_offset(int64_t group) const {
+    if (group == 0) return 0;
+    return group_bytes(groups.first) + static_cast<size_t>(group - 1) * group_bytes(groups.size);
+  }
+  size_t panel_bytes() const;
+};
+
+// Rows of integers as files have them, one per byte. Strides in elements; the groups are those of
+// the matrix that is filled (PackedMatrix::quant_groups).
+struct Int8Rows {
+  const int8_t* values = nullptr;  // [num_rows, n_in]
+  int64_t values_stride = 0;
+  const float* scales = nullptr;  // [num_rows, groups]
+  int64_t scales_stride = 0;
+};
+struct Int4Rows {
+  const uint8_t* values = nullptr;  // [num_rows, n_in], each 0 .. 15
+  int64_t values_stride = 0;
+  const float* scales = nullptr;  // [num_rows, groups]
+  int64_t scales_stride = 0;
+  const uint8_t* zeros = nullptr;  // [num_rows, groups]; null: 8 everywhere
+  int64_t zeros_stride = 0;
+};
+
+// One row's group of numbers to integers (8-bit: integer + 128). 8-bit: scale = largest |x| / 127,
+// symmetric, rounded to nearest even. 4-bit: scale = (max - min) / 15 with 0 within the range,
+// round to nearest even. NaN or inf among the numbers make the scale NaN, so that a product with
+// them is NaN and never a plausible number.
+struct QuantizedGroup {
+  float scale = 0.0f;
+  uint8_t zero = 0;
+};
+QuantizedGroup quantize_group(int bits, const float* x, int64_t count, uint8_t* integers);
+
+}  // namespace outrider::ops
