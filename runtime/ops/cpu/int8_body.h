@@ -8,7 +8,9 @@ constexpr int kIntVectors = 64 / kInts;
 constexpr int64_t kQuadBytes = 64 * 4;  // four 8-bit or eight 4-bit inputs of a panel
 
 // Prefetch: a single row group reads a little ahead of itself; of several, which find this stretch
-// in the cache, each fetches a part of what follows, spread evenly over its work.
+// in the cache, each fetches a part of what follows, spread evenly over its work. One step of the
+// loop always asks for four lines: where a group's part is less, for some of them twice, which
+// costs less than a branch.
 struct StretchTile {
   const char* scales;
   const char* weights;
@@ -18,21 +20,8 @@ struct StretchTile {
   int64_t padded;
   float* totals;
   const char* prefetch_from;
-  int64_t prefetch_lines;  // per step of the loop; 0: a single group
+  int64_t prefetch_stride;  // bytes per step of the loop
 };
-
-template <int kRows, int kVectors, int kStepBytes>
-OUTRIDER_INLINE void prefetch_step(const StretchTile& tile, int64_t step, int first_vector) {
-  if (tile.prefetch_lines == 0) {
-    constexpr int kLines = kStepBytes * kVectors / kIntVectors / 64;
-    const char* at = tile.weights + step * kStepBytes + first_vector * kInts * 4 + kReadAhead;
-#pragma GCC unroll 4
-    for (int line = 0; line < kLines; ++line) prefetch(at + line * 64);
-  } else if (first_vector == 0) {
-    const char* at = tile.prefetch_from + step * tile.prefetch_lines * 64;
-    for (int64_t line = 0; line < tile.prefetch_lines; ++line) prefetch(at + line * 64);
-  }
-}
 
 template <int kRows, int kVectors>
 OUTRIDER_INLINE void multiply_quad(const Quad (&w)[kVectors],
@@ -71,11 +60,14 @@ OUTRIDER_INLINE void run_tile(const StretchTile& tile, int first_vector) {
   const int64_t row_bytes = tile.padded * kValueBytes;
   const char* weights = tile.weights + first_vector * kInts * 4;
   constexpr int kInputs = kBits == 4 ? 8 : 4;
-  const int64_t steps = tile.padded / kInputs;
-  for (int64_t step = 0; step < steps; ++step) {
-    prefetch_step<kRows, kVectors, kQuadBytes>(tile, step, first_vector);
-    const char* line = weights + step * kQuadBytes;
-    const char* values = tile.values + step * kInputs * kValueBytes;
+  const char* line = weights;
+  const char* values = tile.values;
+  const char* ahead = tile.prefetch_from + first_vector * kInts * 4;
+  const char* end = line + tile.padded / kInputs * kQuadBytes;
+  for (; line != end; line += kQuadBytes) {
+#pragma GCC unroll 4
+    for (int at = 0; at < kVectors * kInts * 4; at += 64) prefetch(ahead + at);
+    ahead += tile.prefetch_stride;
     Quad w[kVectors];
     if constexpr (kBits == 4) {
 #pragma GCC unroll 8
@@ -89,6 +81,7 @@ OUTRIDER_INLINE void run_tile(const StretchTile& tile, int first_vector) {
       for (int v = 0; v < kVectors; ++v) w[v] = load_quad(line + v * kInts * 4);
       multiply_quad<kRows, kVectors>(w, values, row_bytes, acc);
     }
+    values += kInputs * kValueBytes;
   }
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
@@ -125,8 +118,7 @@ void quant_panel(const QuantPanel& panel) {
   const QuantActivations& in = panel.activations;
   for (int64_t i = 0; i < panel.num_rows * 64; i += kInts) store(panel.totals + i, all_floats(0));
   const int64_t num_groups = (panel.num_rows + kMostIntRows - 1) / kMostIntRows;
-  constexpr int64_t kStepLines = kQuadBytes / 64;
-  const int64_t share = num_groups == 1 ? 0 : (kStepLines + num_groups - 1) / num_groups;
+  const int64_t share = (4 + num_groups - 1) / num_groups;  // of each step's four lines
   StretchTile tile{};
   for (int64_t s = panel.first_stretch; s < panel.end_stretch; ++s) {
     const QuantStretch& stretch = panel.stretches[s];
@@ -134,7 +126,6 @@ void quant_panel(const QuantPanel& panel) {
     tile.weights = panel.panel + stretch.weights;
     tile.padded = stretch.padded;
     const int64_t weight_bytes = stretch.padded * (64 * kBits / 8);
-    const int64_t group_steps = weight_bytes / kQuadBytes;
     const char* values = in.values + stretch.before * in.rows * kValueBytes;
     for (int64_t group = 0; group < num_groups; ++group) {
       const int64_t from = panel.num_rows * group / num_groups;
@@ -144,8 +135,13 @@ void quant_panel(const QuantPanel& panel) {
       tile.row_scales = in.scales + s * in.rows + row;
       tile.minus_sums = in.minus_sums + s * in.rows + row;
       tile.totals = panel.totals + from * 64;
-      tile.prefetch_lines = group * share < kStepLines ? share : 0;
-      tile.prefetch_from = tile.weights + weight_bytes + group * share * group_steps * 64;
+      if (num_groups == 1) {
+        tile.prefetch_from = tile.weights + kReadAhead;
+        tile.prefetch_stride = kQuadBytes;
+      } else {
+        tile.prefetch_from = tile.weights + weight_bytes + group * share * (weight_bytes / 4);
+        tile.prefetch_stride = group * share < 4 ? share * 64 : 0;
+      }
       run_row_group<kBits, kMostIntRows>(tile, rows);
     }
   }

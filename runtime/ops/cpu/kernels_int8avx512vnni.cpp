@@ -37,7 +37,11 @@ OUTRIDER_INLINE Spread spread(const char* values) {
   __builtin_memcpy(&four, values, sizeof(four));
   return _mm512_set1_epi32(four);
 }
-OUTRIDER_INLINE Ints dot(Ints acc, Quad w, Spread x) { return _mm512_dpbusd_epi32(acc, w, x); }
+// In assembler: GCC 12 copies the sum to another register and back around its intrinsic.
+OUTRIDER_INLINE Ints dot(Ints acc, Quad w, Spread x) {
+  asm("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(w), "v"(x));
+  return acc;
+}
 OUTRIDER_INLINE void store_values(char* to, Ints a) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(a));
 }

@@ -36,7 +36,11 @@ OUTRIDER_INLINE Spread spread(const char* values) {
   __builtin_memcpy(&four, values, sizeof(four));
   return _mm256_set1_epi32(four);
 }
-OUTRIDER_INLINE Ints dot(Ints acc, Quad w, Spread x) { return _mm256_dpbusd_avx_epi32(acc, w, x); }
+// In assembler: GCC 12 copies the sum to another register and back around its intrinsic.
+OUTRIDER_INLINE Ints dot(Ints acc, Quad w, Spread x) {
+  asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(acc) : "x"(w), "x"(x));
+  return acc;
+}
 OUTRIDER_INLINE void store_values(char* to, Ints a) {
   const __m128i words = narrow_to_16(a);
   _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packs_epi16(words, words));
