@@ -89,6 +89,7 @@ class Decoder {
         group_(make_solo_group()),
         ctx_(options.num_threads, ops::isa_from_name(options.isa)),
         blocks_((kContext + kCurveRows.back()) / kBlockSize + 1) {
+    ctx_.set_activations(options.activations);
     std::iota(blocks_.begin(), blocks_.end(), 0);
     std::shared_ptr<const Weights> weights;
     load_ms_ = time_ms([&] {
@@ -113,6 +114,9 @@ class Decoder {
 
   size_t matrix_bytes() const { return matrix_bytes_; }
   double load_ms() const { return load_ms_; }
+  const char* activations() const {
+    return ctx_.activations() == ops::Activations::kBF16 ? "bfloat16" : "float32";
+  }
   const char* isa() const { return ops::isa_name(ctx_.isa()); }
 
   double decode_ms(int rows, Numerics numerics = Numerics::kFast) {
@@ -231,8 +235,9 @@ void print_table(const ForwardBenchOptions& options,
                  const Figures& figures,
                  std::FILE* out) {
   fmt::print(out,
-             "{} bf16, {}, {} threads, context {}, medians of {} steps\n",
+             "{} bf16, {} activations, {}, {} threads, context {}, medians of {} steps\n",
              options.shape,
+             decoder.activations(),
              decoder.isa(),
              options.num_threads,
              kContext,
@@ -279,11 +284,13 @@ void print_json(const ForwardBenchOptions& options,
         figures.strict[i].cpu_ratio);
   }
   fmt::print(out,
-             "{{\"shape\":\"{}\",\"dtype\":\"bf16\",\"isa\":\"{}\",\"threads\":{},\"steps\":{},"
+             "{{\"shape\":\"{}\",\"dtype\":\"bf16\",\"activation_dtype\":\"{}\",\"isa\":\"{}\","
+             "\"threads\":{},\"steps\":{},"
              "\"weight_bytes\":{},\"load_s\":{:.3f},\"step_ms\":{:.4f},\"tokens_per_s\":{:.4f},"
              "\"decode_gb_per_s\":{:.4f},\"read_gb_per_s\":{:.4f},\"share_percent\":{:.2f},"
              "\"step_ms_by_rows\":{{{}}},\"strict_by_rows\":{{{}}}}}\n",
              options.shape,
+             decoder.activations(),
              decoder.isa(),
              options.num_threads,
              options.steps,

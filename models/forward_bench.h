@@ -6,11 +6,14 @@
 #include <cstdio>
 #include <string>
 
+#include "runtime/ops/ops.h"
+
 namespace outrider {
 
 struct ForwardBenchOptions {
   std::string shape = "tinyllama-1.1b";  // a name of models/synthetic.h
   std::string isa = "auto";
+  ops::Activations activations = ops::Activations::kF32;
   int num_threads = 2;
   int steps = 20;  // timed steps of every kind; medians are printed
   bool json = false;

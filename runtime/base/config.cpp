@@ -180,6 +180,10 @@ std::vector<Option> run_config_options(RunConfig* c) {
                      "threads per rank; 0 = cores divided among the host's targets"),
       {"-t"});
   add(choice_option("isa", &c->isa, {"auto", "scalar", "avx2", "avx512"}, "CPU kernels"));
+  add(choice_option("activation_dtype",
+                    &c->activation_dtype,
+                    {"auto", "float32", "bfloat16"},
+                    "of products with bf16 weights; auto = bfloat16 where the CPU multiplies it"));
   add(text_option("device", &c->device, "where tensors live: cpu"));
   add(choice_option("numerics",
                     &c->numerics,

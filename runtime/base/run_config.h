@@ -39,6 +39,8 @@ struct RunConfig {
       0;                // per target rank; 0 = enough for max_num_seqs full contexts, at most 4 GiB
   int32_t threads = 0;  // per rank; 0 = the host's cores divided among its ranks
   std::string isa = "auto";  // auto, scalar, avx2, avx512
+  // auto, float32, bfloat16: products with bf16 weights round their activations
+  std::string activation_dtype = "auto";
   std::string device = "cpu";
   std::string numerics = "fast";  // fast; strict = the same bits on 1, 2, 4 and 8 target ranks
   SpeculativeConfig speculative;

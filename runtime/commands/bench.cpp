@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "models/forward_bench.h"
+#include "models/synthetic.h"
 #include "runtime/base/config.h"
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
@@ -17,6 +18,7 @@
 #include "runtime/commands/commands.h"
 #include "runtime/ops/bench_ops.h"
 #include "runtime/ranks/job.h"
+#include "runtime/ranks/model_loader.h"
 
 namespace outrider {
 namespace {
@@ -127,6 +129,7 @@ int bench_forward(const std::vector<std::string>& arguments) {
   const LoadedConfig loaded = load_config(arguments, option_rows(own));
   options.steps = steps;
   options.isa = loaded.config.isa;
+  options.activations = activations_of(loaded.config, synthetic_shape(options.shape));
   options.num_threads = default_threads(loaded.config);
   run_forward_bench(options, stdout);
   return 0;

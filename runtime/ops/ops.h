@@ -20,6 +20,12 @@ Isa best_isa();                              // what this CPU has
 Isa isa_from_name(const std::string& name);  // "auto", "scalar", "avx2", "avx512"; throws Error
 const char* isa_name(Isa isa);
 
+// What a product with bf16 weights makes of its activations. kBF16 rounds them to bf16 (nearest
+// even; denormals to zero): twice the speed on a CPU with AVX512-BF16, and the same bits on every
+// other. Products with f16 and f32 weights are not touched.
+enum class Activations { kF32, kBF16 };
+bool has_bf16_dot();  // whether this CPU has AVX512-BF16
+
 // One rank's way to compute: its threads and its kernels. Not thread-safe: one call at a time.
 class Context {
  public:
@@ -34,8 +40,17 @@ class Context {
   // Grows when more is asked for than ever before, else allocates nothing.
   std::byte* scratch(size_t num_bytes);
 
+  Activations activations() const { return activations_; }
+  void set_activations(Activations activations) { activations_ = activations; }
+  // Off: bf16 products as on a CPU with this isa but without AVX512-BF16, for tests and
+  // comparisons.
+  void allow_bf16_dot(bool allowed) { bf16_dot_allowed_ = allowed; }
+  bool uses_bf16_dot() const;
+
  private:
   Isa isa_;
+  Activations activations_ = Activations::kF32;
+  bool bf16_dot_allowed_ = true;
   AlignedBytes scratch_;
   size_t scratch_bytes_ = 0;
   std::unique_ptr<ThreadPool> threads_;
@@ -72,6 +87,7 @@ struct LinearSum {
 //
 // out[r, o] = sum_i in[r, i] * w[o, i] (+ bias[o] when given). out: [rows, w.n_out()], in: [rows,
 // w.n_in()]. Weights are read once for all rows of a call of up to 32 rows; larger calls are tiled.
+// With ctx.activations() kBF16 and bf16 weights in[r, i] is rounded to bf16 first.
 void linear(Context& ctx,
             float* out,
             const float* in,

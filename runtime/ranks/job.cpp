@@ -192,7 +192,9 @@ void run_draft(World& world,
 }
 
 // What decides how a target rank cuts the model, sizes its memory and folds its sums.
-std::vector<std::string> shared_settings(const RunConfig& config) {
+std::vector<std::string> shared_settings(const RunConfig& config, const LoadedModel& loaded) {
+  const bool rounds =
+      loaded.context != nullptr && loaded.context->activations() == ops::Activations::kBF16;
   return {fmt::format("numerics {}", config.numerics),
           fmt::format("tensor_parallel_size {}", config.tensor_parallel_size),
           fmt::format("max_model_len {}", config.max_model_len),
@@ -200,7 +202,8 @@ std::vector<std::string> shared_settings(const RunConfig& config) {
           fmt::format("max_num_batched_tokens {}", config.max_num_batched_tokens),
           fmt::format("block_size {}", config.block_size),
           fmt::format("kv_cache_memory_bytes {}", config.kv_cache_memory_bytes),
-          fmt::format("num_speculative_tokens {}", config.speculative.num_speculative_tokens)};
+          fmt::format("num_speculative_tokens {}", config.speculative.num_speculative_tokens),
+          fmt::format("activation_dtype {}", rounds ? "bfloat16" : "float32")};
 }
 
 // Coordinator or target.
@@ -224,7 +227,7 @@ int run_target(World& world,
   } catch (const std::exception& error) {
     problem = error.what();
   }
-  roll_call(world, layout, {problem, shared_settings(config)});
+  roll_call(world, layout, {problem, shared_settings(config, loaded)});
   TargetRank target(*loaded.model, *loaded.group, std::move(faults));
   if (coordinates) return run_coordinator(world, config, layout, target, desk, front_end);
   try {

@@ -171,6 +171,16 @@ EngineSizes engine_sizes(const RunConfig& config,
   return sizes;
 }
 
+ops::Activations activations_of(const RunConfig& config, const ModelConfig& model) {
+  // Smaller models are quick anyway; they keep the more exact product.
+  constexpr int32_t kLeastRoundedDim = 512;
+  if (config.activation_dtype == "float32") return ops::Activations::kF32;
+  if (config.activation_dtype == "bfloat16") return ops::Activations::kBF16;
+  const bool fast = ops::has_bf16_dot() && ops::isa_from_name(config.isa) == ops::Isa::kAvx512;
+  return fast && model.hidden_dim >= kLeastRoundedDim ? ops::Activations::kBF16
+                                                      : ops::Activations::kF32;
+}
+
 LoadedModel load_target(const RunConfig& config,
                         const RankLayout& layout,
                         int rank,
@@ -187,6 +197,7 @@ LoadedModel load_target(const RunConfig& config,
       shard_model(model_config, rank, layout.num_targets, numerics_from_name(config.numerics));
   LoadedModel parts;
   parts.context = std::make_unique<ops::Context>(num_threads, ops::isa_from_name(config.isa));
+  parts.context->set_activations(activations_of(config, model_config));
   parts.group = std::move(group);
   parts.model =
       std::make_unique<Transformer>(model_config,
@@ -215,6 +226,7 @@ LoadedModel load_draft(const RunConfig& config, const RankLayout& layout, int nu
   const ModelShard shard = shard_model(model_config, 0, 1);
   LoadedModel parts;
   parts.context = std::make_unique<ops::Context>(num_threads, ops::isa_from_name(config.isa));
+  parts.context->set_activations(activations_of(config, model_config));
   parts.group = make_solo_group();
   parts.model = std::make_unique<Transformer>(model_config,
                                               weights_of(name, Role::kDraft, model_config, shard),

@@ -41,6 +41,10 @@ EngineSizes engine_sizes(const RunConfig& config,
                          const ModelConfig& target,
                          const RankLayout& layout);
 
+// What a model's products do on this machine under the config's activation_dtype. Of `auto` target
+// ranks on different CPUs may think differently; the roll call finds out.
+ops::Activations activations_of(const RunConfig& config, const ModelConfig& model);
+
 // A model ready to run, with what it must not outlive.
 struct LoadedModel {
   std::unique_ptr<ops::Context> context;

@@ -50,7 +50,10 @@ std::string difference(const Report& report, const Report& first) {
   for (size_t i = 0; i < std::max(report.settings.size(), first.settings.size()); ++i) {
     const std::string own = i < report.settings.size() ? report.settings[i] : "nothing";
     const std::string expected = i < first.settings.size() ? first.settings[i] : "nothing";
-    if (own != expected) return fmt::format("it has {} where rank 0 has {}", own, expected);
+    if (own == expected) continue;
+    // What `auto` came to; the other settings were given.
+    const char* remedy = own.starts_with("activation_dtype ") ? ": set it for all ranks" : "";
+    return fmt::format("it has {} where rank 0 has {}{}", own, expected, remedy);
   }
   return "";
 }

@@ -163,6 +163,24 @@ TEST(RollCall, RanksThatWereToldOtherThingsStopAll) {
   EXPECT_EQ(num_stopped, 3);
 }
 
+TEST(RollCall, RanksThatRoundActivationsDifferentlyAreToldWhatToDo) {
+  std::atomic<int> num_stopped{0};
+  run_in_process(2, [&](World& world) {
+    Readiness readiness;
+    readiness.settings = {world.rank() == 1 ? "activation_dtype float32"
+                                            : "activation_dtype bfloat16"};
+    try {
+      roll_call(world, RankLayout{2, false}, readiness, 30);
+    } catch (const Error& error) {
+      EXPECT_STREQ(error.what(),
+                   "rank 1 (target[1/2] on this process): it has activation_dtype float32 where "
+                   "rank 0 has activation_dtype bfloat16: set it for all ranks");
+      ++num_stopped;
+    }
+  });
+  EXPECT_EQ(num_stopped, 2);
+}
+
 TEST(RollCall, ASilentRankIsNamed) {
   try {
     run_in_process(3, [](World& world) {

@@ -19,6 +19,11 @@ const KernelTable& kernels_of(Isa isa) {
   return kScalarKernels;
 }
 
+const RoundedProducts& rounded_products_of(const Context& ctx) {
+  const KernelTable& table = kernels_of(ctx.isa());
+  return ctx.uses_bf16_dot() ? *table.rounded_by_dot : table.rounded;
+}
+
 }  // namespace cpu
 
 Isa best_isa() {
@@ -41,6 +46,14 @@ Isa isa_from_name(const std::string& name) {
     if (name == isa_name(isa)) return isa;
   }
   throw Error("unknown instruction set \"" + name + "\": use auto, scalar, avx2 or avx512");
+}
+
+bool has_bf16_dot() {
+#if defined(OUTRIDER_X86_KERNELS)
+  return best_isa() == Isa::kAvx512 && __builtin_cpu_supports("avx512bf16");
+#else
+  return false;
+#endif
 }
 
 const char* isa_name(Isa isa) {
@@ -76,5 +89,9 @@ std::byte* Context::scratch(size_t num_bytes) {
 }
 
 int Context::num_threads() const { return threads_->num_threads(); }
+
+bool Context::uses_bf16_dot() const {
+  return bf16_dot_allowed_ && isa_ == Isa::kAvx512 && has_bf16_dot();
+}
 
 }  // namespace outrider::ops

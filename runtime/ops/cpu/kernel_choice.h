@@ -10,4 +10,7 @@ namespace outrider::ops::cpu {
 // The table of an instruction set this CPU has (Context's constructor has checked that).
 const KernelTable& kernels_of(Isa isa);
 
+// How a context multiplies bf16 weights with rounded activations.
+const RoundedProducts& rounded_products_of(const Context& ctx);
+
 }  // namespace outrider::ops::cpu

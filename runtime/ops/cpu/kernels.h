@@ -1,8 +1,8 @@
 // The inner kernels: raw pointers in, raw pointers out, one table per instruction set. The wrappers
 // in this folder own shapes and threads and call these; the ISA-specific files that implement them
 // include nothing of the standard library but integer types, so that no template compiled for AVX
-// can be linked into code that runs without it. Invariant: all three tables give the same bits;
-// every sum has one order, fixed by absolute indices.
+// can be linked into code that runs without it. Invariant: all tables give the same bits; every sum
+// has one order, fixed by absolute indices.
 #pragma once
 
 #include <cstddef>
@@ -22,16 +22,33 @@ inline constexpr int64_t kMaxLinearRows = 128;
 // Attention cuts the positions of a sequence at multiples of this.
 inline constexpr int64_t kPositionChunk = 128;
 
-// totals[r * kPanel + o] = sum_i in[r * in_stride + i] * weight[o][i] for the kPanel outputs of one
+// totals[r * kPanel + o] = sum_i activation(r, i) * weight[o][i] for the kPanel outputs of one
 // panel. bf16 panels hold pairs: dword (i / 2) * kPanel + o is element i in its low and i + 1 in
-// its high half. f32 and f16 panels hold element i of output o at i * kPanel + o.
+// its high half. f32 and f16 panels hold element i of output o at i * kPanel + o. Element i of row
+// r stands at in + r * in_stride + (i / kInnerChunk) * chunk_stride + i % kInnerChunk, counted in
+// elements.
 struct LinearPanel {
   const void* weights = nullptr;
   int64_t n_in = 0;
-  const float* in = nullptr;
-  int64_t in_stride = 0;
+  const void* in = nullptr;  // float; or what the round_row of the same RoundedProducts writes
+  int64_t in_stride = 0;     // of rounded rows: kInnerChunk
+  int64_t chunk_stride = kInnerChunk;
   int64_t rows = 0;  // 1 .. kMaxLinearRows
   float* totals = nullptr;
+};
+
+// Products of bf16 weights with activations rounded to bf16: what one vdpbf16ps does per pair of
+// elements, which is fma of the odd element and then fma of the even one, each rounded to nearest
+// even, denormals (inputs and results) taken as zero. The rest of the sum as elsewhere: a chain per
+// chunk from zero, the chunks added in order, denormal sums flushed too.
+struct RoundedProducts {
+  int64_t element_bytes;  // of a rounded row
+  // Rounds count (1 .. kInnerChunk) elements, and adds a zero when the count is odd.
+  void (*round_row)(void* out, const float* in, int64_t count);
+  void (*panel)(const LinearPanel&);  // of even n_in
+  // Multiplies in registers, as many at once as pay; returns the multiplications and additions
+  // made.
+  int64_t (*peak)(int64_t rounds, float* sink);
 };
 
 // One row's query heads of one KV head over one chunk of positions. A partial result is [max, sum,
@@ -54,6 +71,8 @@ struct KernelTable {
   void (*linear_f32)(const LinearPanel&);
   void (*linear_bf16)(const LinearPanel&);
   void (*linear_f16)(const LinearPanel&);
+  RoundedProducts rounded;                // by fma
+  const RoundedProducts* rounded_by_dot;  // the same bits from a CPU with AVX512-BF16, or null
   float (*sum_of_squares)(const float* x, int64_t n);
   void (*scale_by_weight)(float* out, const float* x, float scale, const float* weight, int64_t n);
   void (*silu_mul)(float* out, const float* gate, const float* up, int64_t n);
@@ -71,5 +90,6 @@ struct KernelTable {
 extern const KernelTable kScalarKernels;
 extern const KernelTable kAvx2Kernels;
 extern const KernelTable kAvx512Kernels;
+extern const RoundedProducts kAvx512Bf16Products;
 
 }  // namespace outrider::ops::cpu

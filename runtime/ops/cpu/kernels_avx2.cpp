@@ -68,6 +68,38 @@ OUTRIDER_INLINE Lanes fma(Lanes a, Lanes b, Lanes c) {
   return {_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
 }
 
+// Denormals are zeros, in and out, as long as one of these lives.
+class FlushDenormals {
+ public:
+  OUTRIDER_INLINE FlushDenormals() : before_(_mm_getcsr()) { _mm_setcsr(before_ | 0x8040u); }
+  OUTRIDER_INLINE ~FlushDenormals() { _mm_setcsr(before_); }
+  FlushDenormals(const FlushDenormals&) = delete;
+  FlushDenormals& operator=(const FlushDenormals&) = delete;
+
+ private:
+  unsigned before_;
+};
+OUTRIDER_INLINE Lanes fma_flushing(Lanes a, Lanes b, Lanes c) { return fma(a, b, c); }
+OUTRIDER_INLINE Lanes add_flushing(Lanes a, Lanes b) { return add(a, b); }
+
+// As vcvtneps2bf16: to nearest even, denormals to zero, NaN quiet.
+OUTRIDER_INLINE __m256 round_half(__m256 x) {
+  const __m256i bits = _mm256_castps_si256(x);
+  const __m256i exponent = _mm256_set1_epi32(0x7F800000);
+  const __m256i magnitude = _mm256_and_si256(bits, _mm256_set1_epi32(0x7FFFFFFF));
+  const __m256i even = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  const __m256i half = _mm256_add_epi32(even, _mm256_set1_epi32(0x7FFF));
+  const __m256i is_nan = _mm256_cmpgt_epi32(magnitude, exponent);
+  const __m256i is_normal = _mm256_cmpgt_epi32(magnitude, _mm256_set1_epi32(0x007FFFFF));
+  const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x00400000));
+  const __m256i rounded = _mm256_blendv_epi8(_mm256_add_epi32(bits, half), quiet, is_nan);
+  const __m256i kept =
+      _mm256_or_si256(_mm256_and_si256(is_normal, _mm256_set1_epi32(static_cast<int>(0x7FFF0000u))),
+                      _mm256_set1_epi32(static_cast<int>(0x80000000u)));
+  return _mm256_castsi256_ps(_mm256_and_si256(rounded, kept));
+}
+OUTRIDER_INLINE Lanes round_to_bf16(Lanes x) { return {round_half(x.low), round_half(x.high)}; }
+
 // max and min give their second operand when one is NaN.
 OUTRIDER_INLINE __m256 clamp_half(__m256 x, float low, float high) {
   return _mm256_min_ps(_mm256_set1_ps(high), _mm256_max_ps(_mm256_set1_ps(low), x));
@@ -155,6 +187,8 @@ const KernelTable kAvx2Kernels = {
     .linear_f32 = avx2::linear_panel<avx2::F32Weights>,
     .linear_bf16 = avx2::linear_panel<avx2::Bf16Weights>,
     .linear_f16 = avx2::linear_panel<avx2::F16Weights>,
+    .rounded = avx2::kRoundedByFma,
+    .rounded_by_dot = nullptr,
     .sum_of_squares = avx2::sum_of_squares,
     .scale_by_weight = avx2::scale_by_weight,
     .silu_mul = avx2::silu_mul,

@@ -45,6 +45,36 @@ OUTRIDER_INLINE Lanes div(Lanes a, Lanes b) { return _mm512_div_ps(a, b); }
 OUTRIDER_INLINE Lanes max(Lanes a, Lanes b) { return _mm512_max_ps(a, b); }
 OUTRIDER_INLINE Lanes fma(Lanes a, Lanes b, Lanes c) { return _mm512_fmadd_ps(a, b, c); }
 
+// Denormals are zeros, in and out, as long as one of these lives.
+class FlushDenormals {
+ public:
+  OUTRIDER_INLINE FlushDenormals() : before_(_mm_getcsr()) { _mm_setcsr(before_ | 0x8040u); }
+  OUTRIDER_INLINE ~FlushDenormals() { _mm_setcsr(before_); }
+  FlushDenormals(const FlushDenormals&) = delete;
+  FlushDenormals& operator=(const FlushDenormals&) = delete;
+
+ private:
+  unsigned before_;
+};
+OUTRIDER_INLINE Lanes fma_flushing(Lanes a, Lanes b, Lanes c) { return fma(a, b, c); }
+OUTRIDER_INLINE Lanes add_flushing(Lanes a, Lanes b) { return add(a, b); }
+
+// As vcvtneps2bf16: to nearest even, denormals to zero, NaN quiet.
+OUTRIDER_INLINE Lanes round_to_bf16(Lanes x) {
+  const __m512i bits = _mm512_castps_si512(x);
+  const __m512i magnitude = _mm512_and_si512(bits, _mm512_set1_epi32(0x7FFFFFFF));
+  const __m512i even = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const __m512i half = _mm512_add_epi32(even, _mm512_set1_epi32(0x7FFF));
+  const __mmask16 is_nan = _mm512_cmpgt_epi32_mask(magnitude, _mm512_set1_epi32(0x7F800000));
+  const __mmask16 is_denormal = _mm512_cmplt_epi32_mask(magnitude, _mm512_set1_epi32(0x00800000));
+  const __m512i rounded = _mm512_mask_or_epi32(
+      _mm512_add_epi32(bits, half), is_nan, bits, _mm512_set1_epi32(0x00400000));
+  const __m512i kept = _mm512_mask_mov_epi32(_mm512_set1_epi32(static_cast<int>(0xFFFF0000u)),
+                                             is_denormal,
+                                             _mm512_set1_epi32(static_cast<int>(0x80000000u)));
+  return _mm512_castsi512_ps(_mm512_and_si512(rounded, kept));
+}
+
 // max and min give their second operand when one is NaN.
 OUTRIDER_INLINE Lanes clamp_keeping_nan(Lanes x, float low, float high) {
   return _mm512_min_ps(constant(high), _mm512_max_ps(constant(low), x));
@@ -140,6 +170,8 @@ const KernelTable kAvx512Kernels = {
     .linear_f32 = avx512::linear_panel<avx512::F32Weights>,
     .linear_bf16 = avx512::linear_panel<avx512::Bf16Weights>,
     .linear_f16 = avx512::linear_panel<avx512::F16Weights>,
+    .rounded = avx512::kRoundedByFma,
+    .rounded_by_dot = &kAvx512Bf16Products,
     .sum_of_squares = avx512::sum_of_squares,
     .scale_by_weight = avx512::scale_by_weight,
     .silu_mul = avx512::silu_mul,

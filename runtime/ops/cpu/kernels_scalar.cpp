@@ -64,6 +64,37 @@ inline Lanes max(const Lanes& a, const Lanes& b) {
 inline Lanes fma(const Lanes& a, const Lanes& b, const Lanes& c) {
   return each([&](int i) { return __builtin_fmaf(a.at[i], b.at[i], c.at[i]); });
 }
+
+// Denormals as zeros, in and out, like the instructions that products of rounded activations must
+// equal. They look at a result before it is rounded to the few bits of a denormal: one that only
+// that rounding lifts to the smallest normal number is a zero too.
+struct FlushDenormals {
+  FlushDenormals() {}
+};
+inline float flushed(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  return (bits & 0x7F800000u) == 0 ? std::bit_cast<float>(bits & 0x80000000u) : x;
+}
+inline float fma_flushed(float x, float y, float z) {
+  constexpr float kSmallest = 0x1p-126f;
+  const float a = flushed(x);
+  const float b = flushed(y);
+  const float c = flushed(z);
+  const float sum = __builtin_fmaf(a, b, c);
+  if (sum == 0.0f || !(__builtin_fabsf(sum) <= kSmallest)) return sum;
+  const float scaled = __builtin_fmaf(a * 0x1p32f, b, c * 0x1p32f);
+  return __builtin_fabsf(scaled) < kSmallest * 0x1p32f ? __builtin_copysignf(0.0f, sum) : sum;
+}
+inline Lanes fma_flushing(const Lanes& a, const Lanes& b, const Lanes& c) {
+  return each([&](int i) { return fma_flushed(a.at[i], b.at[i], c.at[i]); });
+}
+inline Lanes add_flushing(const Lanes& a, const Lanes& b) {
+  return each([&](int i) { return flushed(flushed(a.at[i]) + flushed(b.at[i])); });
+}
+inline Lanes round_to_bf16(const Lanes& x) {
+  return each([&](int i) { return bf16_to_float(float_to_bf16(flushed(x.at[i]))); });
+}
+
 inline Lanes clamp_keeping_nan(const Lanes& x, float low, float high) {
   return each([&](int i) { return x.at[i] < low ? low : x.at[i] > high ? high : x.at[i]; });
 }
@@ -134,6 +165,8 @@ const KernelTable kScalarKernels = {
     .linear_f32 = scalar::linear_panel<scalar::F32Weights>,
     .linear_bf16 = scalar::linear_panel<scalar::Bf16Weights>,
     .linear_f16 = scalar::linear_panel<scalar::F16Weights>,
+    .rounded = scalar::kRoundedByFma,
+    .rounded_by_dot = nullptr,
     .sum_of_squares = scalar::sum_of_squares,
     .scale_by_weight = scalar::scale_by_weight,
     .silu_mul = scalar::silu_mul,

@@ -14,19 +14,36 @@
 namespace outrider::ops {
 namespace {
 
+using cpu::kInnerChunk;
 using cpu::kMaxLinearRows;
 using cpu::kPanel;
 
 // Below this many multiplications one thread is faster than a hand-over.
 constexpr int64_t kInlineProducts = 1 << 19;
+// The same for rounding, in elements.
+constexpr int64_t kInlineRounding = 1 << 16;
 
 // Rows of one panel's sums that are kept at a time, over all slices.
 constexpr int64_t kMaxTotalRows = 256;
 static_assert(kMaxTotalRows / kMaxSlices >= 32);  // the promise of ops.h
 
+// Rows of which each of several threads may have a part of its own, where the panels alone do not
+// divide evenly among the threads.
+constexpr int64_t kMinPartRows = 48;
+
+// Where the kernels find the activations. As given: row-major floats. Rounded: the chunks of all
+// slices one after the other, each [rows, kInnerChunk], so that the rows of a tile lie side by
+// side.
+struct Activated {
+  const std::byte* data = nullptr;
+  int64_t element_bytes = sizeof(float);
+  int64_t row_stride = 0;
+  bool rounded = false;
+};
+
 struct Product {
   float* out;
-  const float* in;
+  Activated in;
   int64_t rows;
   const PackedMatrix* w;
   const float* bias;
@@ -41,6 +58,8 @@ auto kernel_for(const cpu::KernelTable& table, DType dtype) {
   return dtype == DType::kF16 ? table.linear_f16 : table.linear_f32;
 }
 
+int64_t chunks_of(int64_t count) { return (count + kInnerChunk - 1) / kInnerChunk; }
+
 // Some rows of one panel; totals has room for [slices, rows, kPanel].
 struct PanelRows {
   int64_t panel;
@@ -53,20 +72,26 @@ struct PanelRows {
 // panel. (Of bf16 only from an even element on.)
 void sum_slices(const Product& product, const PanelRows& part) {
   const PackedMatrix& w = *product.w;
+  const Activated& in = product.in;
   const size_t column_bytes = static_cast<size_t>(kPanel) * dtype_bytes(w.dtype());
   const std::byte* weights =
       w.data() + static_cast<size_t>(part.panel * ((w.n_in() + 1) / 2 * 2)) * column_bytes;
+  const std::byte* rows = in.data + part.first_row * in.row_stride * in.element_bytes;
   cpu::LinearPanel call;
-  call.in_stride = w.n_in();
+  call.in_stride = in.row_stride;
+  call.chunk_stride = in.rounded ? product.rows * kInnerChunk : kInnerChunk;
   call.rows = part.rows;
   call.totals = part.totals;
   int64_t begin = 0;
+  int64_t chunk = 0;
   for (const int64_t end : product.slice_ends) {
+    const int64_t element = in.rounded ? chunk * call.chunk_stride : begin;
     call.weights = weights + static_cast<size_t>(begin) * column_bytes;
-    call.n_in = end - begin;
-    call.in = product.in + part.first_row * w.n_in() + begin;
+    call.n_in = in.rounded ? (end - begin + 1) / 2 * 2 : end - begin;
+    call.in = rows + element * in.element_bytes;
     product.kernel(call);
     call.totals += part.rows * kPanel;
+    chunk += chunks_of(end - begin);
     begin = end;
   }
 }
@@ -90,12 +115,23 @@ void store_panel(const Product& product, const PanelRows& part) {
   }
 }
 
-void run_panels(const Product& product, int64_t begin, int64_t end) {
+// The panels [begin, end) of the rows [row_begin, row_end), which are cut into even blocks.
+struct Piece {
+  int64_t begin;
+  int64_t end;
+  int64_t row_begin;
+  int64_t row_end;
+};
+
+void run_piece(const Product& product, const Piece& piece) {
   alignas(64) float totals[kMaxTotalRows * kPanel];
   const int64_t most_rows = std::min(kMaxLinearRows, kMaxTotalRows / product.num_slices());
-  for (int64_t row = 0; row < product.rows; row += most_rows) {
-    PanelRows part{0, row, std::min(most_rows, product.rows - row), totals};
-    for (part.panel = begin; part.panel < end; ++part.panel) {
+  const int64_t rows = piece.row_end - piece.row_begin;
+  const int64_t num_blocks = (rows + most_rows - 1) / most_rows;
+  for (int64_t block = 0; block < num_blocks; ++block) {
+    const int64_t first = rows * block / num_blocks;
+    PanelRows part{0, piece.row_begin + first, rows * (block + 1) / num_blocks - first, totals};
+    for (part.panel = piece.begin; part.panel < piece.end; ++part.panel) {
       sum_slices(product, part);
       if (product.bias != nullptr) add_bias(product, part);
       fold_in_tree(totals,
@@ -104,6 +140,71 @@ void run_panels(const Product& product, int64_t begin, int64_t end) {
       store_panel(product, part);
     }
   }
+}
+
+// Into how many parts the rows are cut so that panels x parts divide evenly among the threads: the
+// fewest that leave no thread idle for more than a thirtieth of the time, else the best there is.
+int64_t row_parts(int64_t rows, int64_t num_panels, int64_t num_threads) {
+  const int64_t most = std::clamp(rows / kMinPartRows, int64_t{1}, num_threads);
+  int64_t best = 1;
+  double best_use = 0;
+  for (int64_t parts = 1; parts <= most && best_use < 29.0 / 30; ++parts) {
+    const int64_t units = num_panels * parts;
+    const int64_t turns = (units + num_threads - 1) / num_threads;
+    const double use = static_cast<double>(units) / static_cast<double>(turns * num_threads);
+    if (use > best_use) {
+      best = parts;
+      best_use = use;
+    }
+  }
+  return best;
+}
+
+// Units are (part of the rows, panel), panels fastest; a thread has a contiguous range of them.
+void run_units(const Product& product, int64_t parts, int64_t begin, int64_t end) {
+  const int64_t num_panels = (product.w->n_out() + kPanel - 1) / kPanel;
+  for (int64_t unit = begin; unit < end;) {
+    const int64_t part = unit / num_panels;
+    const int64_t next = std::min(end, (part + 1) * num_panels);
+    run_piece(product,
+              {unit - part * num_panels,
+               next - part * num_panels,
+               product.rows * part / parts,
+               product.rows * (part + 1) / parts});
+    unit = next;
+  }
+}
+
+// Rounds the activations into the context's scratch, each row once.
+Activated round_activations(Context& ctx,
+                            const float* in,
+                            int64_t rows,
+                            std::span<const int64_t> slice_ends) {
+  const cpu::RoundedProducts& kernels = cpu::rounded_products_of(ctx);
+  const int64_t n_in = slice_ends.back();
+  int64_t num_chunks = 0;
+  int64_t begin = 0;
+  for (const int64_t end : slice_ends) {
+    num_chunks += chunks_of(end - begin);
+    begin = end;
+  }
+  const int64_t chunk_bytes = kInnerChunk * kernels.element_bytes;
+  std::byte* data = ctx.scratch(static_cast<size_t>(num_chunks * rows * chunk_bytes));
+  const auto round_rows = [&](int64_t first, int64_t last) {
+    std::byte* chunk = data;
+    int64_t from = 0;
+    for (const int64_t end : slice_ends) {
+      for (; from < end; chunk += rows * chunk_bytes) {
+        const int64_t count = std::min(kInnerChunk, end - from);
+        for (int64_t r = first; r < last; ++r) {
+          kernels.round_row(chunk + r * chunk_bytes, in + r * n_in + from, count);
+        }
+        from += count;
+      }
+    }
+  };
+  ctx.threads().for_range(rows, rows * n_in < kInlineRounding, round_rows);
+  return {data, kernels.element_bytes, kInnerChunk, true};
 }
 
 void check_slices(std::span<const int64_t> ends, int64_t n_in) {
@@ -132,17 +233,24 @@ void linear(Context& ctx,
     const cpu::QuantizedProduct product{out, in, rows, &w, sum.bias, slice_ends};
     return cpu::quantized_linear(ctx, product, cpu::quant_kernels_of(ctx.isa()));
   }
-  const Product product{.out = out,
-                        .in = in,
-                        .rows = rows,
-                        .w = &w,
-                        .bias = sum.bias,
-                        .slice_ends = slice_ends,
-                        .kernel = kernel_for(cpu::kernels_of(ctx.isa()), w.dtype())};
+  const bool rounded = w.dtype() == DType::kBF16 && ctx.activations() == Activations::kBF16;
+  Product product{.out = out,
+                  .in = {reinterpret_cast<const std::byte*>(in), sizeof(float), w.n_in(), false},
+                  .rows = rows,
+                  .w = &w,
+                  .bias = sum.bias,
+                  .slice_ends = slice_ends,
+                  .kernel = kernel_for(cpu::kernels_of(ctx.isa()), w.dtype())};
+  if (rounded) {
+    product.in = round_activations(ctx, in, rows, slice_ends);
+    product.kernel = cpu::rounded_products_of(ctx).panel;
+  }
   const int64_t num_panels = (w.n_out() + kPanel - 1) / kPanel;
   const bool small = rows * w.n_in() * num_panels * kPanel < kInlineProducts;
-  ctx.threads().for_range(
-      num_panels, small, [&](int64_t begin, int64_t end) { run_panels(product, begin, end); });
+  const int64_t parts = small ? 1 : row_parts(rows, num_panels, ctx.num_threads());
+  ctx.threads().for_range(num_panels * parts, small, [&](int64_t begin, int64_t end) {
+    run_units(product, parts, begin, end);
+  });
 }
 
 }  // namespace outrider::ops

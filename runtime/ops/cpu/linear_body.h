@@ -1,8 +1,9 @@
 // The matrix product of one panel, written once over 16-lane vectors. Included by each
 // kernels_<isa>.cpp inside its own namespace, after it has defined Lanes and the primitives; never
 // included elsewhere. Invariant: an output's sum is, per chunk of kInnerChunk elements, one fma
-// chain in ascending order; tiles of rows and outputs only decide which chains run side by side, so
-// bits do not depend on them.
+// chain in ascending order (of rounded activations: the odd element of each pair first, denormals
+// flushed); tiles of rows and outputs only decide which chains run side by side, so bits do not
+// depend on them.
 #pragma once
 
 constexpr int kPanelVectors = static_cast<int>(kPanel) / kLanes;
@@ -12,6 +13,7 @@ constexpr int64_t short_ahead(int rows) { return rows <= 2 ? 4096 : 8192; }
 
 struct Bf16Weights {
   static constexpr int64_t kBytes = 2;
+  static constexpr bool kRounded = false;
   OUTRIDER_INLINE static void pair(
       const char* chunk, int64_t i, int vector, Lanes& low, Lanes& high) {
     load_bf16_pair(chunk + i * kPanel * 2 + vector * kLanes * 4, low, high);
@@ -24,8 +26,14 @@ struct Bf16Weights {
   }
 };
 
+// The same for rounded activations.
+struct RoundedBf16Weights : Bf16Weights {
+  static constexpr bool kRounded = true;
+};
+
 struct F16Weights {
   static constexpr int64_t kBytes = 2;
+  static constexpr bool kRounded = false;
   OUTRIDER_INLINE static Lanes last(const char* chunk, int64_t i, int vector) {
     return load_f16(chunk + (i * kPanel + vector * kLanes) * 2);
   }
@@ -38,6 +46,7 @@ struct F16Weights {
 
 struct F32Weights {
   static constexpr int64_t kBytes = 4;
+  static constexpr bool kRounded = false;
   OUTRIDER_INLINE static Lanes last(const char* chunk, int64_t i, int vector) {
     return load(reinterpret_cast<const float*>(chunk) + i * kPanel + vector * kLanes);
   }
@@ -61,46 +70,57 @@ struct ChunkTile {
   int64_t prefetch_lines;  // per pair of elements; 0: a single group
 };
 
-// Adds elements i and i + 1 to every chain of the tile, i first.
+template <typename Weights>
+OUTRIDER_INLINE Lanes multiply_add(Lanes a, Lanes b, Lanes c) {
+  if constexpr (Weights::kRounded) return fma_flushing(a, b, c);
+  return fma(a, b, c);
+}
+
+// Adds elements i and i + 1 to every chain of the tile, one after the other.
 template <typename Weights, int kRows, int kVectors>
 OUTRIDER_INLINE void multiply_pair(const ChunkTile& tile,
                                    int64_t i,
                                    int first_vector,
                                    Lanes (&acc)[kRows][kVectors]) {
+  constexpr int kFirst = Weights::kRounded ? 1 : 0;
   const float* in = tile.in + i;
   if constexpr (kFewRegisters) {  // one vector's weights at a time
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
-      Lanes low;
-      Lanes high;
-      Weights::pair(tile.chunk, i, first_vector + v, low, high);
+      Lanes weight[2];
+      Weights::pair(tile.chunk, i, first_vector + v, weight[0], weight[1]);
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {
-        acc[r][v] = fma(low, broadcast(in + r * tile.in_stride), acc[r][v]);
+        const Lanes x = broadcast(in + r * tile.in_stride + kFirst);
+        acc[r][v] = multiply_add<Weights>(weight[kFirst], x, acc[r][v]);
       }
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {
-        acc[r][v] = fma(high, broadcast(in + r * tile.in_stride + 1), acc[r][v]);
+        const Lanes x = broadcast(in + r * tile.in_stride + 1 - kFirst);
+        acc[r][v] = multiply_add<Weights>(weight[1 - kFirst], x, acc[r][v]);
       }
     }
   } else {
-    Lanes low[kVectors];
-    Lanes high[kVectors];
+    Lanes weight[2][kVectors];
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
-      Weights::pair(tile.chunk, i, first_vector + v, low[v], high[v]);
+      Weights::pair(tile.chunk, i, first_vector + v, weight[0][v], weight[1][v]);
     }
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
-      const Lanes x = broadcast(in + r * tile.in_stride);
+      const Lanes x = broadcast(in + r * tile.in_stride + kFirst);
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) acc[r][v] = fma(low[v], x, acc[r][v]);
+      for (int v = 0; v < kVectors; ++v) {
+        acc[r][v] = multiply_add<Weights>(weight[kFirst][v], x, acc[r][v]);
+      }
     }
 #pragma GCC unroll 16
     for (int r = 0; r < kRows; ++r) {
-      const Lanes x = broadcast(in + r * tile.in_stride + 1);
+      const Lanes x = broadcast(in + r * tile.in_stride + 1 - kFirst);
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) acc[r][v] = fma(high[v], x, acc[r][v]);
+      for (int v = 0; v < kVectors; ++v) {
+        acc[r][v] = multiply_add<Weights>(weight[1 - kFirst][v], x, acc[r][v]);
+      }
     }
   }
 }
@@ -136,7 +156,11 @@ OUTRIDER_INLINE void run_tile(const ChunkTile& tile, int first_vector) {
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < kVectors; ++v) {
       float* total = tile.totals + r * kPanel + (first_vector + v) * kLanes;
-      store(total, add(load(total), acc[r][v]));
+      if constexpr (Weights::kRounded) {
+        store(total, add_flushing(load(total), acc[r][v]));
+      } else {
+        store(total, add(load(total), acc[r][v]));
+      }
     }
   }
 }
@@ -172,7 +196,8 @@ void linear_panel(const LinearPanel& panel) {
     tile.count = panel.n_in - begin < kInnerChunk ? panel.n_in - begin : kInnerChunk;
     for (int64_t group = 0; group < num_groups; ++group) {
       const int64_t row = panel.rows * group / num_groups;
-      tile.in = panel.in + row * panel.in_stride + begin;
+      tile.in = static_cast<const float*>(panel.in) + row * panel.in_stride +
+                begin / kInnerChunk * panel.chunk_stride;
       tile.totals = panel.totals + row * kPanel;
       tile.prefetch_lines = group * share < kPairLines ? share : 0;
       tile.prefetch_from = tile.chunk + kChunkBytes + group * share * (kInnerChunk / 2) * 64;
@@ -180,3 +205,40 @@ void linear_panel(const LinearPanel& panel) {
     }
   }
 }
+
+// By fma, for a CPU without a bf16 dot. Rounded rows are floats here.
+void rounded_panel(const LinearPanel& panel) {
+  const FlushDenormals flush;
+  linear_panel<RoundedBf16Weights>(panel);
+}
+
+void round_row(void* out, const float* in, int64_t count) {
+  float* rounded = static_cast<float*>(out);
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) store(rounded + i, round_to_bf16(load(in + i)));
+  const int rest = static_cast<int>(count - i);
+  if (rest == 0) return;
+  store_partial(rounded + i, round_to_bf16(load_partial(in + i, rest)), rest + rest % 2);
+}
+
+int64_t fma_peak(int64_t rounds, float* sink) {
+  constexpr int kChains = kFewRegisters ? 6 : 24;
+  Lanes acc[kChains];
+  for (Lanes& chain : acc) chain = constant(*sink);
+  const Lanes a = constant(0.5f);
+  const Lanes b = constant(0.25f);
+  for (int64_t round = 0; round < rounds; ++round) {
+#pragma GCC unroll 24
+    for (int c = 0; c < kChains; ++c) acc[c] = fma(acc[c], a, b);
+  }
+  for (int c = 1; c < kChains; ++c) acc[0] = add(acc[0], acc[c]);
+  *sink = fold_add(acc[0]);
+  return rounds * kChains * kLanes * 2;
+}
+
+constexpr RoundedProducts kRoundedByFma = {
+    .element_bytes = sizeof(float),
+    .round_row = round_row,
+    .panel = rounded_panel,
+    .peak = fma_peak,
+};
