@@ -68,17 +68,13 @@ OUTRIDER_INLINE Lanes fma(Lanes a, Lanes b, Lanes c) {
   return {_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
 }
 
-// Denormals are zeros, in and out, as long as one of these lives.
-class FlushDenormals {
- public:
-  OUTRIDER_INLINE FlushDenormals() : before_(_mm_getcsr()) { _mm_setcsr(before_ | 0x8040u); }
-  OUTRIDER_INLINE ~FlushDenormals() { _mm_setcsr(before_); }
-  FlushDenormals(const FlushDenormals&) = delete;
-  FlushDenormals& operator=(const FlushDenormals&) = delete;
-
- private:
-  unsigned before_;
-};
+// From here on denormals are zeros, in and out; gives what end_flushing wants.
+OUTRIDER_INLINE unsigned begin_flushing() {
+  const unsigned before = _mm_getcsr();
+  _mm_setcsr(before | 0x8040u);
+  return before;
+}
+OUTRIDER_INLINE void end_flushing(unsigned before) { _mm_setcsr(before); }
 OUTRIDER_INLINE Lanes fma_flushing(Lanes a, Lanes b, Lanes c) { return fma(a, b, c); }
 OUTRIDER_INLINE Lanes add_flushing(Lanes a, Lanes b) { return add(a, b); }
 

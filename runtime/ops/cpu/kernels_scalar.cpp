@@ -68,9 +68,8 @@ inline Lanes fma(const Lanes& a, const Lanes& b, const Lanes& c) {
 // Denormals as zeros, in and out, like the instructions that products of rounded activations must
 // equal. They look at a result before it is rounded to the few bits of a denormal: one that only
 // that rounding lifts to the smallest normal number is a zero too.
-struct FlushDenormals {
-  FlushDenormals() {}
-};
+inline unsigned begin_flushing() { return 0; }
+inline void end_flushing(unsigned) {}
 inline float flushed(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   return (bits & 0x7F800000u) == 0 ? std::bit_cast<float>(bits & 0x80000000u) : x;

@@ -183,7 +183,7 @@ OUTRIDER_INLINE void run_row_group(const ChunkTile& tile, int64_t rows) {
 }
 
 template <typename Weights>
-void linear_panel(const LinearPanel& panel) {
+OUTRIDER_NOINLINE void linear_panel(const LinearPanel& panel) {
   constexpr int64_t kChunkBytes = kInnerChunk * kPanel * Weights::kBytes;
   for (int64_t i = 0; i < panel.rows * kPanel; i += kLanes) store(panel.totals + i, zero());
   const int64_t num_groups = (panel.rows + kMostRows - 1) / kMostRows;
@@ -208,8 +208,9 @@ void linear_panel(const LinearPanel& panel) {
 
 // By fma, for a CPU without a bf16 dot. Rounded rows are floats here.
 void rounded_panel(const LinearPanel& panel) {
-  const FlushDenormals flush;
+  const unsigned before = begin_flushing();
   linear_panel<RoundedBf16Weights>(panel);
+  end_flushing(before);
 }
 
 void round_row(void* out, const float* in, int64_t count) {
