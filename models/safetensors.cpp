@@ -288,6 +288,10 @@ void Checkpoint::open_sharded(const std::filesystem::path& model_dir,
   }
 }
 
+void Checkpoint::check_unchanged() const {
+  for (const auto& [name, file] : files_) file.check_unchanged();
+}
+
 Checkpoint::Entry Checkpoint::find(const std::string& tensor_name) const {
   const auto found = file_of_name_.find(tensor_name);
   if (found == file_of_name_.end()) return {};

@@ -37,6 +37,12 @@ class SafetensorsFile {
   const TensorInfo* find(const std::string& tensor_name) const;
   // Bytes [offset, offset + num_bytes) of a tensor's data.
   void read(const TensorInfo& tensor, uint64_t offset, void* out, size_t num_bytes) const;
+  // A hint that these bytes will be read in a moment.
+  void expect_soon(const TensorInfo& tensor, uint64_t offset, size_t num_bytes) const {
+    file_.expect_soon(tensor.begin + offset, num_bytes);
+  }
+  // Throws Error when the file is not the one that was opened any more.
+  void check_unchanged() const { file_.check_unchanged(); }
 
  private:
   ReadOnlyFile file_;
@@ -55,6 +61,8 @@ class Checkpoint {
   };
   // file and info are nullptr when no file has the tensor.
   Entry find(const std::string& tensor_name) const;
+  // Throws Error naming the file that was written to since it was opened.
+  void check_unchanged() const;
   // The file that lists the tensors, for messages.
   const std::string& origin() const { return origin_; }
 

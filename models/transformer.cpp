@@ -200,7 +200,8 @@ std::span<const float> Transformer::forward(const Batch& batch) {
                                      .dtype = weights_->embedding_dtype,
                                      .n_rows = shard_.vocab.size(),
                                      .n = hidden,
-                                     .first_id = static_cast<int32_t>(shard_.vocab.begin)};
+                                     .first_id = static_cast<int32_t>(shard_.vocab.begin),
+                                     .packed = &weights_->head};
   const ops::Rope rotation = {b.inv_freq, static_cast<float>(config_.rope.attention_factor)};
   const ops::AttentionRows where = {batch.positions, batch.sequence_of_row, batch.block_tables};
   const Fold fold = shard_.numerics == Numerics::kStrict ? Fold::kTree : Fold::kRankOrder;

@@ -86,11 +86,12 @@ class Transformer {
 
 // Reads one rank's shard of a Hugging Face folder (model.safetensors, or sharded with an index).
 // Throws Error naming the file and tensor. progress is called with bytes done and bytes in all,
-// when given.
+// when given; num_threads 0: the host's cores, at most 16.
 std::unique_ptr<Weights> load_weights(const std::filesystem::path& model_dir,
                                       const ModelConfig& config,
                                       const ModelShard& shard,
-                                      const std::function<void(size_t, size_t)>& progress = {});
+                                      const std::function<void(size_t, size_t)>& progress = {},
+                                      int num_threads = 0);
 
 // Seeded random weights in a given shape, the same for any sharding; for benchmarks and tests.
 std::unique_ptr<Weights> random_weights(const ModelConfig& config,

@@ -11,6 +11,7 @@
 
 #include "models/model_config.h"
 #include "models/shard.h"
+#include "models/weight_reader.h"
 #include "runtime/ops/tensor.h"
 
 namespace outrider {
@@ -34,21 +35,16 @@ struct LayerWeights {
 };
 
 struct Weights {
-  ops::AlignedBytes embedding;  // [vocab of the shard, hidden], row-major
+  // [vocab of the shard, hidden], row-major; null when the head holds the same values: then rows
+  // are read from there.
+  ops::AlignedBytes embedding;
   ops::DType embedding_dtype = ops::DType::kF32;
   std::vector<LayerWeights> layers;
   std::vector<float> final_norm;  // [hidden]
   ops::PackedMatrix head;         // [vocab of the shard, hidden]
   // Bytes the products of one step read: all packed matrices, not the embedding rows.
   size_t matrix_bytes() const;
-};
-
-// A rectangle of a tensor; a vector is one row.
-struct TensorPart {
-  std::string name;
-  int64_t n_columns = 0;  // of the whole tensor
-  Range rows;
-  Range columns;
+  size_t embedding_bytes = 0;  // of `embedding`
 };
 
 class TensorSource {
@@ -59,12 +55,16 @@ class TensorSource {
   // The part's elements, dense and row-major, in the tensor's own type. Called from several
   // threads.
   virtual void read(const TensorPart& part, std::byte* out) const = 0;
+  // A hint that read() will want this part in a moment. Called from several threads.
+  virtual void expect_soon(const TensorPart&) const {}
 };
 
-// progress: bytes done, bytes in all; called on the calling thread.
+// progress: bytes done, bytes in all; called on the calling thread. num_threads 0: the host's
+// cores, at most 16.
 std::unique_ptr<Weights> build_weights(const ModelConfig& config,
                                        const ModelShard& shard,
                                        const TensorSource& source,
-                                       const std::function<void(size_t, size_t)>& progress = {});
+                                       const std::function<void(size_t, size_t)>& progress = {},
+                                       int num_threads = 0);
 
 }  // namespace outrider

@@ -23,6 +23,10 @@ struct OpenDescriptor {
   ~OpenDescriptor() { ::close(number); }
 };
 
+int64_t written_at_ns(const struct stat& status) {
+  return int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec;
+}
+
 size_t read_some(int descriptor, const std::string& name, char* out, size_t num_bytes) {
   for (;;) {
     const ssize_t got = ::read(descriptor, out, num_bytes);
@@ -46,6 +50,7 @@ ReadOnlyFile::ReadOnlyFile(const std::filesystem::path& path) : name_(path.strin
     throw Error(fmt::format("{}: is not a regular file", name_));
   }
   size_bytes_ = static_cast<uint64_t>(status.st_size);
+  written_at_ns_ = written_at_ns(status);
 }
 
 ReadOnlyFile::~ReadOnlyFile() {
@@ -55,7 +60,22 @@ ReadOnlyFile::~ReadOnlyFile() {
 ReadOnlyFile::ReadOnlyFile(ReadOnlyFile&& other) noexcept
     : name_(std::move(other.name_)),
       descriptor_(std::exchange(other.descriptor_, -1)),
-      size_bytes_(other.size_bytes_) {}
+      size_bytes_(other.size_bytes_),
+      written_at_ns_(other.written_at_ns_) {}
+
+void ReadOnlyFile::expect_soon(uint64_t offset, size_t num_bytes) const {
+  // A file system that does not know the hint reads all the same.
+  posix_fadvise(
+      descriptor_, static_cast<off_t>(offset), static_cast<off_t>(num_bytes), POSIX_FADV_WILLNEED);
+}
+
+void ReadOnlyFile::check_unchanged() const {
+  struct stat status = {};
+  if (::fstat(descriptor_, &status) != 0 || static_cast<uint64_t>(status.st_size) != size_bytes_ ||
+      written_at_ns(status) != written_at_ns_) {
+    throw Error(fmt::format("{}: was changed while it was read", name_));
+  }
+}
 
 void ReadOnlyFile::read_at(uint64_t offset, void* out, size_t num_bytes) const {
   auto* to = static_cast<char*>(out);

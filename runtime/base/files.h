@@ -26,11 +26,16 @@ class ReadOnlyFile {
 
   // Fills [out, out + num_bytes) from the given offset; throws Error when the file has fewer bytes.
   void read_at(uint64_t offset, void* out, size_t num_bytes) const;
+  // Asks the system to fetch these bytes from the disk meanwhile.
+  void expect_soon(uint64_t offset, size_t num_bytes) const;
+  // Throws Error when the file's size or time of writing is not what it was when opened.
+  void check_unchanged() const;
 
  private:
   std::string name_;
   int descriptor_ = -1;
   uint64_t size_bytes_ = 0;
+  int64_t written_at_ns_ = 0;
 };
 
 // A whole regular file, for the files of a model folder; throws Error when it has more than

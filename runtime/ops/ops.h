@@ -58,13 +58,15 @@ class Context {
 
 // out[r, :] = table[ids[r] - first_id, :] when the id is in [first_id, first_id + table rows), else
 // zeros (the rows of other ranks' shards). A zero comes out without sign: so the sum over the ranks
-// has the same bits for any number of them. table: [n_rows, n] row-major of dtype.
+// has the same bits for any number of them. table: [n_rows, n] row-major of dtype; or, with data
+// null, the rows of a packed matrix (a head that is tied to the embedding).
 struct EmbeddingTable {
   const std::byte* data = nullptr;
   DType dtype = DType::kF32;
   int64_t n_rows = 0;
   int64_t n = 0;
   int32_t first_id = 0;
+  const PackedMatrix* packed = nullptr;
 };
 void embed(Context& ctx, float* out, std::span<const int32_t> ids, const EmbeddingTable& table);
 

@@ -14,11 +14,14 @@
 #include <string>
 
 #include "runtime/base/error.h"
+#include "runtime/ops/cpu/kernel_choice.h"
 #include "runtime/ops/cpu/kernels.h"
 #include "runtime/ops/half.h"
 
 namespace outrider::ops {
 namespace {
+
+static_assert(kRowsPerPanel == cpu::kPanel);
 
 constexpr size_t kAlignment = 64;
 constexpr size_t kHugePage = size_t{2} << 20;
@@ -97,11 +100,19 @@ struct PanelRows {
   DType to;
 };
 
-// Writes inner elements [begin, end) of the rows, begin even. The inner loop runs over outputs, so
-// that writes are contiguous and the rows' cache lines stay in the first cache.
-void pack_block(std::byte* panel, const PanelRows& source, int64_t begin, int64_t end) {
-  for (int64_t i = begin; i < end; ++i) {
-    for (int64_t lane = 0; lane < source.count; ++lane) {
+// Inner elements [begin, end) of lanes [first_lane, end_lane) of a panel's rows.
+struct Block {
+  int64_t begin;
+  int64_t end;
+  int64_t first_lane;
+  int64_t end_lane;
+};
+
+// Writes a block element by element; begin is even. The inner loop runs over outputs, so that
+// writes are contiguous and the rows' cache lines stay in the first cache.
+void pack_elements(std::byte* panel, const PanelRows& source, Block block) {
+  for (int64_t i = block.begin; i < block.end; ++i) {
+    for (int64_t lane = block.first_lane; lane < block.end_lane; ++lane) {
       const uint32_t bits =
           element_bits(source.rows[static_cast<size_t>(lane)], i, source.from, source.to);
       const int64_t output = source.first + lane;
@@ -117,24 +128,41 @@ void pack_block(std::byte* panel, const PanelRows& source, int64_t begin, int64_
   }
 }
 
-// The common case, bf16 as bf16: two elements at a time, written as the dword the kernels read.
-void pack_bf16_block(std::byte* panel, const PanelRows& source, int64_t begin, int64_t end) {
-  for (int64_t i = begin; i < end; i += 2) {
-    uint32_t* out = reinterpret_cast<uint32_t*>(panel) + i / 2 * cpu::kPanel + source.first;
-    for (int64_t lane = 0; lane < source.count; ++lane) {
-      std::memcpy(out + lane, source.rows[static_cast<size_t>(lane)] + i * 2, sizeof(uint32_t));
-    }
+// The common case: kPackRows lanes whose type stays, a multiple of 32 elements.
+void pack_lanes(std::byte* panel, const PanelRows& source, Block block) {
+  static const cpu::KernelTable& kernels = cpu::kernels_of(best_isa());
+  std::array<const char*, cpu::kPackRows> rows = {};
+  for (size_t lane = 0; lane < rows.size(); ++lane) {
+    const auto offset = static_cast<size_t>(block.begin) * dtype_bytes(source.from);
+    const std::byte* row = source.rows[static_cast<size_t>(block.first_lane) + lane];
+    rows[lane] = reinterpret_cast<const char*>(row + offset);
   }
+  const int64_t count = block.end - block.begin;
+  const int64_t output = source.first + block.first_lane;
+  if (source.to == DType::kF16) {
+    auto* out = reinterpret_cast<uint16_t*>(panel) + block.begin * cpu::kPanel + output;
+    kernels.pack_words(out, rows.data(), count);
+    return;
+  }
+  // A bf16 panel holds pairs, which lie side by side in the file too.
+  const int64_t per_dword = source.to == DType::kBF16 ? 2 : 1;
+  auto* out = reinterpret_cast<uint32_t*>(panel) + block.begin / per_dword * cpu::kPanel + output;
+  kernels.pack_dwords(out, rows.data(), count / per_dword);
 }
 
+// A stretch of the inner dimension for all lanes, then the next: so a panel is written front to
+// back.
 void pack_panel(std::byte* panel, const PanelRows& source, int64_t n_in) {
-  constexpr int64_t kBlock = 32;
-  const bool same_bf16 = source.from == DType::kBF16 && source.to == DType::kBF16;
-  for (int64_t begin = 0; begin < n_in; begin += kBlock) {
-    const int64_t end = std::min(begin + kBlock, n_in);
-    const int64_t pairs_end = same_bf16 ? begin + (end - begin) / 2 * 2 : begin;
-    pack_bf16_block(panel, source, begin, pairs_end);
-    pack_block(panel, source, pairs_end, end);
+  constexpr int64_t kStretch = 32;
+  for (int64_t begin = 0; begin < n_in; begin += kStretch) {
+    const int64_t end = std::min(begin + kStretch, n_in);
+    const bool fast =
+        source.from == source.to && source.first % cpu::kPackRows == 0 && end - begin == kStretch;
+    const int64_t fast_lanes = fast ? source.count / cpu::kPackRows * cpu::kPackRows : 0;
+    for (int64_t lane = 0; lane < fast_lanes; lane += cpu::kPackRows) {
+      pack_lanes(panel, source, {begin, end, lane, lane + cpu::kPackRows});
+    }
+    pack_elements(panel, source, {begin, end, fast_lanes, source.count});
   }
 }
 
@@ -191,6 +219,26 @@ void PackedMatrix::fill_rows(int64_t out_begin,
     }
     pack_panel(data_.get() + static_cast<size_t>(out / cpu::kPanel) * panel_bytes, rows, n_in_);
     out += rows.count;
+  }
+}
+
+void PackedMatrix::read_row(int64_t row, float* out) const {
+  OUTRIDER_CHECK(!is_quantized() && row >= 0 && row < n_out_);
+  const int64_t panel_elements = cpu::kPanel * ((n_in_ + 1) / 2 * 2);
+  const int64_t base = row / cpu::kPanel * panel_elements;
+  const int64_t lane = row % cpu::kPanel;
+  if (dtype_ == DType::kBF16) {
+    const auto* pairs = reinterpret_cast<const uint32_t*>(data_.get()) + base / 2 + lane;
+    for (int64_t i = 0; i < n_in_; ++i) {
+      const uint32_t pair = pairs[i / 2 * cpu::kPanel];
+      out[i] = bf16_to_float(static_cast<uint16_t>(i % 2 == 0 ? pair : pair >> 16));
+    }
+  } else if (dtype_ == DType::kF16) {
+    const auto* bits = reinterpret_cast<const uint16_t*>(data_.get()) + base + lane;
+    for (int64_t i = 0; i < n_in_; ++i) out[i] = f16_to_float(bits[i * cpu::kPanel]);
+  } else {
+    const auto* values = reinterpret_cast<const float*>(data_.get()) + base + lane;
+    for (int64_t i = 0; i < n_in_; ++i) out[i] = values[i * cpu::kPanel];
   }
 }
 

@@ -34,6 +34,9 @@ struct FloatRows {
   int64_t columns_after = 0;   // and after its last
 };
 
+// Outputs of one panel: a matrix is cut over threads, and filled by several, at multiples of this.
+inline constexpr int64_t kRowsPerPanel = 64;
+
 // A weight matrix [n_out, n_in] in the order the kernels read it: panels of output features, the
 // inner dimension running within a panel, so that one product streams the memory once, front to
 // back. The element type stays what the file has. Filled in pieces (one per fused projection, one
@@ -62,6 +65,10 @@ class PackedMatrix {
 
   // What the row of a quantised matrix stands for: n_in floats.
   void dequantize_row(int64_t out, float* to) const;
+
+  // The n_in() elements of one row as the file had them, widened (exact); for reading single rows
+  // of a matrix that is not quantised.
+  void read_row(int64_t row, float* out) const;
 
   int64_t n_out() const { return n_out_; }
   int64_t n_in() const { return n_in_; }

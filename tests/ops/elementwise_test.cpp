@@ -171,6 +171,29 @@ TEST(Elementwise, EmbedLooksUpOwnRowsAndZeroesOthers) {
   }
 }
 
+// A tied head: the rows come out of the packed matrix, with the same bits.
+TEST(Elementwise, EmbedReadsAPackedTableAlike) {
+  constexpr int64_t kRows = 131;
+  constexpr int64_t kWidth = 77;
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    Weights table = random_weights(kRows * kWidth, dtype, 47);
+    table.floats[5] = -0.0f;
+    if (dtype != DType::kF32) table.halves[5] = 0x8000;
+    const PackedMatrix packed = pack(table, kRows, kWidth);
+    const std::vector<int32_t> ids = {100, 230, 99, 231, 163, 164, 0, -1};
+    on_every_context([&](Context& ctx) {
+      std::vector<float> dense(ids.size() * kWidth, kPoison);
+      std::vector<float> out(ids.size() * kWidth, kPoison);
+      const auto* data = static_cast<const std::byte*>(table.data());
+      embed(ctx, dense.data(), ids, {data, dtype, kRows, kWidth, 100});
+      embed(ctx, out.data(), ids, {nullptr, dtype, kRows, kWidth, 100, &packed});
+      EXPECT_TRUE(same_bits(out, dense)) << dtype_name(dtype);
+      EXPECT_NE(out[0], 0.0f);
+      EXPECT_FALSE(std::signbit(out[5]));
+    });
+  }
+}
+
 // As if the zeros of other ranks' shards had been added.
 TEST(Elementwise, EmbedTakesTheSignOfZeros) {
   constexpr uint16_t kHalves[] = {0x8000, 0x0000, 0xBF80, 0x8000};  // bf16 and f16 alike: -0, 0, ..

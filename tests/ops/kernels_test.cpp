@@ -66,5 +66,44 @@ TEST(Exponential, AtTheEdges) {
   }
 }
 
+template <typename Element>
+void expect_transposed(Isa isa, void (*pack)(Element*, const char* const*, int64_t)) {
+  for (const int64_t count : {16, 32, 48, 128}) {
+    // Rows a byte off any alignment, and a frame around what may be written.
+    const std::vector<float> noise = random_floats(static_cast<size_t>(count) * 64, 7);
+    const char* bytes = reinterpret_cast<const char*>(noise.data()) + 1;
+    const char* rows[cpu::kPackRows];
+    for (int lane = 0; lane < cpu::kPackRows; ++lane) {
+      rows[lane] = bytes + lane * (count * static_cast<int64_t>(sizeof(Element)) + 3);
+    }
+    constexpr Element kFrame = 0x5A5A;
+    std::vector<Element> out(static_cast<size_t>(count * cpu::kPanel) + 64, kFrame);
+    Element* aligned = out.data();
+    while (std::bit_cast<uintptr_t>(aligned) % 64 != 0) ++aligned;
+    pack(aligned + cpu::kPackRows, rows, count);
+    int64_t num_other = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      for (int64_t o = 0; o < cpu::kPanel; ++o) {
+        Element wanted = kFrame;
+        const int64_t lane = o - cpu::kPackRows;
+        if (lane >= 0 && lane < cpu::kPackRows) {
+          std::memcpy(
+              &wanted, rows[lane] + i * static_cast<int64_t>(sizeof(Element)), sizeof(wanted));
+          num_other += wanted != kFrame ? 1 : 0;
+        }
+        ASSERT_EQ(aligned[i * cpu::kPanel + o], wanted) << isa_name(isa) << ' ' << i << ' ' << o;
+      }
+    }
+    EXPECT_GT(num_other, count * cpu::kPackRows / 2);
+  }
+}
+
+TEST(Pack, EveryIsaTransposesAlike) {
+  for (const Isa isa : all_isas()) {
+    expect_transposed(isa, cpu::kernels_of(isa).pack_dwords);
+    expect_transposed(isa, cpu::kernels_of(isa).pack_words);
+  }
+}
+
 }  // namespace
 }  // namespace outrider::ops

@@ -2,6 +2,7 @@
 // types bit by bit.
 #include <bit>
 #include <thread>
+#include <utility>
 
 #include "runtime/base/error.h"
 #include "tests/ops/ops_testing.h"
@@ -65,6 +66,29 @@ TEST(PackedMatrix, ConvertsBetweenTypes) {
                              : to == DType::kBF16 ? bf16_to_float(float_to_bf16(value))
                                                   : f16_to_float(float_to_f16(value));
         ASSERT_EQ(unpacked[i], wanted);
+      }
+    }
+  }
+}
+
+// Wide enough for the vector kernels, at every remainder, from rows that begin anywhere.
+TEST(PackedMatrix, EveryElementIsWhereReadRowLooks) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const int64_t n_in : {31, 32, 33, 64, 100, 175}) {
+      constexpr int64_t kOut = 150;
+      const int64_t stride = n_in + 3;
+      const Weights source = random_weights(static_cast<size_t>(kOut * stride), dtype, 62);
+      PackedMatrix matrix(kOut, n_in, dtype);
+      for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, 16}, {16, 70}, {70, 150}}) {
+        const std::byte* from = static_cast<const std::byte*>(source.data()) +
+                                static_cast<size_t>(begin * stride) * dtype_bytes(dtype);
+        matrix.fill_rows(begin, from, end - begin, stride, dtype);
+      }
+      std::vector<float> row(static_cast<size_t>(n_in), kPoison);
+      for (int64_t o = 0; o < kOut; ++o) {
+        matrix.read_row(o, row.data());
+        ASSERT_TRUE(same_bits(row.data(), source.floats.data() + o * stride, row.size()))
+            << dtype_name(dtype) << ' ' << n_in << ' ' << o;
       }
     }
   }

@@ -67,12 +67,18 @@ void rotate_head(float* x, const float* cosines, const float* sines, int64_t hal
 void embed(Context& ctx, float* out, std::span<const int32_t> ids, const EmbeddingTable& table) {
   const int64_t rows = static_cast<int64_t>(ids.size());
   const int64_t row_bytes = table.n * static_cast<int64_t>(dtype_bytes(table.dtype));
+  OUTRIDER_CHECK(table.data != nullptr ||
+                 (table.packed != nullptr && table.packed->n_in() == table.n &&
+                  table.packed->n_out() == table.n_rows));
   ctx.threads().for_range(rows, rows * table.n < kInlineElements, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const int64_t row = int64_t{ids[static_cast<size_t>(r)]} - table.first_id;
       float* to = out + r * table.n;
       if (row < 0 || row >= table.n_rows) {
         std::fill_n(to, table.n, 0.0f);
+      } else if (table.data == nullptr) {
+        table.packed->read_row(row, to);
+        for (int64_t i = 0; i < table.n; ++i) to[i] += 0.0f;  // as widen does
       } else {
         widen(to, table.data + row * row_bytes, table.n, table.dtype);
       }

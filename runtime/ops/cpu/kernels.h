@@ -67,6 +67,9 @@ struct AttentionPiece {
   float* partials = nullptr;         // [group, head_dim + 2]
 };
 
+// Kernels that pack weights work on this many rows of a matrix at once.
+inline constexpr int kPackRows = 16;
+
 struct KernelTable {
   void (*linear_f32)(const LinearPanel&);
   void (*linear_bf16)(const LinearPanel&);
@@ -81,6 +84,11 @@ struct KernelTable {
   // Folds a later chunk's partial of one head into the running one.
   void (*attention_merge)(float* running, const float* partial, int64_t head_dim);
   void (*attention_finish)(float* out, const float* running, int64_t head_dim);
+  // Transposes kPackRows rows into one panel, 4 or 2 bytes an element: out[i * kPanel + lane] =
+  // rows[lane][i] for i < count, a multiple of 16. out is aligned to 16 elements; the rows need not
+  // be aligned.
+  void (*pack_dwords)(uint32_t* out, const char* const* rows, int64_t count);
+  void (*pack_words)(uint16_t* out, const char* const* rows, int64_t count);
   // Reads num_bytes (a multiple of 1024) once, for bandwidth measurements; returns a mix of what it
   // read.
   uint32_t (*read_stream)(const void* data, int64_t num_bytes);

@@ -157,6 +157,67 @@ OUTRIDER_INLINE void fold_add_many(const Lanes* sums, float scale, float* out) {
 #include "runtime/ops/cpu/attention_body.h"
 #include "runtime/ops/cpu/linear_body.h"
 
+// x[i] holds 8 dwords of row i; afterwards those of column i.
+OUTRIDER_INLINE void transpose(__m256i (&x)[8]) {
+  __m256i y[8];
+  for (int i = 0; i < 8; i += 2) {
+    y[i] = _mm256_unpacklo_epi32(x[i], x[i + 1]);
+    y[i + 1] = _mm256_unpackhi_epi32(x[i], x[i + 1]);
+  }
+  // x[4 g + c]: 128-bit lane l holds column 4 l + c of rows 4 g .. 4 g + 3.
+  for (int i = 0; i < 8; i += 4) {
+    x[i] = _mm256_unpacklo_epi64(y[i], y[i + 2]);
+    x[i + 1] = _mm256_unpackhi_epi64(y[i], y[i + 2]);
+    x[i + 2] = _mm256_unpacklo_epi64(y[i + 1], y[i + 3]);
+    x[i + 3] = _mm256_unpackhi_epi64(y[i + 1], y[i + 3]);
+  }
+  for (int c = 0; c < 4; ++c) {
+    y[c] = _mm256_permute2x128_si256(x[c], x[4 + c], 0x20);
+    y[4 + c] = _mm256_permute2x128_si256(x[c], x[4 + c], 0x31);
+  }
+  for (int i = 0; i < 8; ++i) x[i] = y[i];
+}
+OUTRIDER_INLINE void load_and_transpose(const char* const* rows, int64_t offset, __m256i (&x)[8]) {
+  for (int lane = 0; lane < 8; ++lane) {
+    x[lane] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(rows[lane] + offset));
+  }
+  transpose(x);
+}
+
+void pack_dwords(uint32_t* out, const char* const* rows, int64_t count) {
+  for (int64_t i = 0; i < count; i += 8) {
+    for (int half = 0; half < 16; half += 8) {
+      __m256i x[8];
+      load_and_transpose(rows + half, i * 4, x);
+      for (int c = 0; c < 8; ++c) {
+        _mm256_store_si256(reinterpret_cast<__m256i*>(out + (i + c) * kPanel + half), x[c]);
+      }
+    }
+  }
+}
+
+// A dword is two elements of a row: of a column of dwords the low halves are one column of
+// elements, the high halves the next.
+void pack_words(uint16_t* out, const char* const* rows, int64_t count) {
+  const __m256i low_half = _mm256_set1_epi32(0xFFFF);
+  for (int64_t i = 0; i < count; i += 16) {
+    __m256i x[8];
+    __m256i y[8];
+    load_and_transpose(rows, i * 2, x);
+    load_and_transpose(rows + 8, i * 2, y);
+    for (int c = 0; c < 8; ++c) {
+      __m256i* to = reinterpret_cast<__m256i*>(out + (i + 2 * c) * kPanel);
+      const __m256i low =
+          _mm256_packus_epi32(_mm256_and_si256(x[c], low_half), _mm256_and_si256(y[c], low_half));
+      _mm256_store_si256(to, _mm256_permute4x64_epi64(low, 0xD8));
+      to = reinterpret_cast<__m256i*>(out + (i + 2 * c + 1) * kPanel);
+      const __m256i high =
+          _mm256_packus_epi32(_mm256_srli_epi32(x[c], 16), _mm256_srli_epi32(y[c], 16));
+      _mm256_store_si256(to, _mm256_permute4x64_epi64(high, 0xD8));
+    }
+  }
+}
+
 uint32_t read_stream(const void* data, int64_t num_bytes) {
   const char* at = static_cast<const char*>(data);
   __m256i mix[4] = {};
@@ -192,6 +253,8 @@ const KernelTable kAvx2Kernels = {
     .attention_piece = avx2::attention_piece,
     .attention_merge = avx2::attention_merge,
     .attention_finish = avx2::attention_finish,
+    .pack_dwords = avx2::pack_dwords,
+    .pack_words = avx2::pack_words,
     .read_stream = avx2::read_stream,
 };
 }  // namespace outrider::ops::cpu

@@ -144,6 +144,19 @@ inline void fold_add_many(const Lanes* sums, float scale, float* out) {
 #include "runtime/ops/cpu/attention_body.h"
 #include "runtime/ops/cpu/linear_body.h"
 
+template <typename Element>
+void pack(Element* out, const char* const* rows, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    for (int lane = 0; lane < kPackRows; ++lane) {
+      std::memcpy(out + i * kPanel + lane,
+                  rows[lane] + i * static_cast<int64_t>(sizeof(Element)),
+                  sizeof(Element));
+    }
+  }
+}
+void pack_dwords(uint32_t* out, const char* const* rows, int64_t count) { pack(out, rows, count); }
+void pack_words(uint16_t* out, const char* const* rows, int64_t count) { pack(out, rows, count); }
+
 uint32_t read_stream(const void* data, int64_t num_bytes) {
   const char* at = static_cast<const char*>(data);
   uint64_t mix[4] = {};
@@ -173,6 +186,8 @@ const KernelTable kScalarKernels = {
     .attention_piece = scalar::attention_piece,
     .attention_merge = scalar::attention_merge,
     .attention_finish = scalar::attention_finish,
+    .pack_dwords = scalar::pack_dwords,
+    .pack_words = scalar::pack_words,
     .read_stream = scalar::read_stream,
 };
 }  // namespace outrider::ops::cpu
