@@ -17,7 +17,6 @@ namespace {
 #include "runtime/ops/cpu/int8_avx2.h"
 
 constexpr int64_t kValueBytes = 2;  // four activations lie as 0, 2, 1, 3
-constexpr int64_t kReadAhead = 4096;
 // Of 16 registers 8 hold sums, 4 weights, 2 activations.
 constexpr int kMostIntRows = 4;
 constexpr int int_vectors_for_rows(int rows) { return rows == 1 ? 4 : 2; }

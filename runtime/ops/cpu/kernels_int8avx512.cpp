@@ -17,7 +17,6 @@ namespace {
 #include "runtime/ops/cpu/int8_avx512.h"
 
 constexpr int64_t kValueBytes = 2;  // four activations lie as 0, 2, 1, 3
-constexpr int64_t kReadAhead = 4096;
 constexpr int kMostIntRows = 6;
 constexpr int int_vectors_for_rows(int rows) { return rows <= 3 ? 4 : 2; }
 

@@ -17,7 +17,6 @@ namespace {
 #include "runtime/ops/cpu/int8_avx512.h"
 
 constexpr int64_t kValueBytes = 1;
-constexpr int64_t kReadAhead = 4096;
 // Of 32 registers 24 hold sums, 4 weights.
 constexpr int kMostIntRows = 6;
 constexpr int int_vectors_for_rows(int) { return 4; }

@@ -16,7 +16,6 @@ namespace {
 #include "runtime/ops/cpu/int8_avx2.h"
 
 constexpr int64_t kValueBytes = 1;
-constexpr int64_t kReadAhead = 4096;
 // Of 16 registers 12 hold sums, 2 weights.
 constexpr int kMostIntRows = 6;
 constexpr int int_vectors_for_rows(int rows) { return rows == 1 ? 8 : rows == 2 ? 4 : 2; }

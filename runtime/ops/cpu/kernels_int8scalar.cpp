@@ -15,7 +15,6 @@ namespace {
 
 constexpr int kInts = 16;
 constexpr int64_t kValueBytes = 1;
-constexpr int64_t kReadAhead = 0;
 constexpr int kMostIntRows = 1;
 constexpr int int_vectors_for_rows(int) { return 1; }
 

@@ -16,7 +16,7 @@ namespace {
 
 // Below these many multiplications (numbers to quantise) one thread is faster than a hand-over.
 constexpr int64_t kInlineProducts = 1 << 20;
-constexpr int64_t kInlineNumbers = 1 << 14;
+constexpr int64_t kInlineNumbers = 1 << 15;
 
 // Rows of one panel's sums that are kept at a time, over all slices.
 constexpr int64_t kMaxTotalRows = 256;
