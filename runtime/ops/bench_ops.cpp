@@ -37,27 +37,39 @@ constexpr std::array<Shape, 4> kLayer = {
 constexpr Shape kHead = {32000, 2048};
 constexpr int kLayers = 22;
 
+struct WeightFormat {
+  const char* name;
+  QuantFormat quantized;  // bits 0: bf16
+};
+constexpr std::array<WeightFormat, 3> kFormats = {
+    WeightFormat{"bf16", {}}, {"int8", {8, 128}}, {"int4", {4, 128}}};
+
 struct Model {
+  WeightFormat format;
   std::vector<PackedMatrix> weights;
   size_t num_bytes = 0;
+  int64_t num_weights = 0;
 };
 
 void add_matrix(Model& model, const Shape& shape, const std::vector<uint16_t>& values) {
-  PackedMatrix matrix(shape.n_out, shape.n_in, DType::kBF16);
+  const QuantFormat& quantized = model.format.quantized;
+  PackedMatrix matrix = quantized.bits == 0 ? PackedMatrix(shape.n_out, shape.n_in, DType::kBF16)
+                                            : PackedMatrix(shape.n_out, shape.n_in, quantized);
   for (int64_t row = 0; row < shape.n_out; ++row) {
     matrix.fill_rows(row, values.data() + row % 64, 1, shape.n_in, DType::kBF16);
   }
   model.num_bytes += matrix.num_bytes();
+  model.num_weights += shape.n_out * shape.n_in;
   model.weights.push_back(std::move(matrix));
 }
 
-Model make_model() {
+Model make_model(const WeightFormat& format) {
   std::mt19937 generator(1);
   std::vector<uint16_t> values(static_cast<size_t>(kMostInputs + 64));
   for (uint16_t& value : values) {
     value = float_to_bf16((static_cast<float>(generator() >> 8) * 0x1p-23f - 1.0f) * 0.02f);
   }
-  Model model;
+  Model model{.format = format};
   for (int layer = 0; layer < kLayers; ++layer) {
     for (const Shape& shape : kLayer) add_matrix(model, shape, values);
   }
@@ -77,13 +89,13 @@ double median(std::vector<double> values) {
 
 struct Bench {
   Context ctx;
-  Model model = make_model();
+  Model model;
   AlignedBytes read_array = allocate_bytes(kReadBytes);
   std::vector<float> in;
   std::vector<float> out;
   uint32_t read_mix = 0;
 
-  explicit Bench(int num_threads) : ctx(num_threads) {
+  Bench(int num_threads, const WeightFormat& format) : ctx(num_threads), model(make_model(format)) {
     in.assign(static_cast<size_t>(kRowCounts.back() * kMostInputs), 0.01f);
     out.resize(static_cast<size_t>(kRowCounts.back() * kMostOutputs));
     for (size_t i = 0; i < kReadBytes; i += 4096) read_array[i] = std::byte{1};
@@ -156,8 +168,9 @@ void print_table(std::FILE* out,
                  const ReadSpeed& read,
                  const std::vector<Result>& results) {
   fmt::print(out,
-             "linear over {:.2f} GB of bf16 weights (1.1B llama shape), {} threads, {}\n",
+             "linear over {:.2f} GB of {} weights (1.1B llama shape), {} threads, {}\n",
              static_cast<double>(bench.model.num_bytes) / 1e9,
+             bench.model.format.name,
              bench.ctx.num_threads(),
              isa_name(bench.ctx.isa()));
   fmt::print(out, "plain read: {:.1f} GB/s (median), {:.1f} (best)\n", read.median, read.best);
@@ -168,11 +181,12 @@ void print_table(std::FILE* out,
              "GB/s",
              "share of read",
              "x one row",
-             "GFLOP/s",
+             "Gop/s",
              "best ms",
              "best of best read");
   for (const Result& result : results) {
-    const double flops = static_cast<double>(bench.model.num_bytes * result.rows) / result.ms / 1e6;
+    const double flops =
+        2.0 * static_cast<double>(bench.model.num_weights * result.rows) / result.ms / 1e6;
     fmt::print(out,
                "{:>5} {:>9.2f} {:>8.1f} {:>13.1f}% {:>10.2f} {:>9.0f} {:>9.2f} {:>17.1f}%\n",
                result.rows,
@@ -210,20 +224,27 @@ void print_json(std::FILE* out,
         results[i].times_one_row,
         results[i].best_ms);
   }
-  fmt::print(out, "]}}\n");
+  fmt::print(out, "]");  // the object stays open: the other formats' follow within the first
 }
 
 }  // namespace
 
 void run_ops_bench(int num_threads, bool json, std::FILE* out) {
-  const auto bench = std::make_unique<Bench>(num_threads);
-  bench->step_ms(1);
-  std::vector<double> reads;
-  std::vector<Result> results;
-  for (const int64_t rows : kRowCounts) results.push_back(measure(*bench, rows, reads));
-  const ReadSpeed read{median(reads), *std::max_element(reads.begin(), reads.end())};
-  (json ? print_json : print_table)(out, *bench, read, results);
-  std::fflush(out);
+  for (const WeightFormat& format : kFormats) {
+    const auto bench = std::make_unique<Bench>(num_threads, format);
+    bench->step_ms(1);
+    std::vector<double> reads;
+    std::vector<Result> results;
+    for (const int64_t rows : kRowCounts) results.push_back(measure(*bench, rows, reads));
+    const ReadSpeed read{median(reads), *std::max_element(reads.begin(), reads.end())};
+    const bool is_first = &format == kFormats.data();
+    if (json && !is_first) fmt::print(out, ",\"{}\":", format.name);
+    (json ? print_json : print_table)(out, *bench, read, results);
+    if (json && !is_first) fmt::print(out, "}}");
+    if (!json) fmt::print(out, "\n");
+    std::fflush(out);
+  }
+  if (json) fmt::print(out, "}}\n");
 }
 
 }  // namespace outrider::ops

@@ -7,8 +7,9 @@
 
 namespace outrider::ops {
 
-// Prints a table, or one JSON object, to out. Needs about 3.2 GiB. Throws Error when memory or
-// threads are refused.
+// For weights in bf16, and in 8 and 4 bits with groups of 128. Prints tables, or one JSON object
+// (bf16's, with those of int8 and int4 within), to out. Needs about 3.2 GiB. Throws Error when
+// memory or threads are refused.
 void run_ops_bench(int num_threads, bool json, std::FILE* out);
 
 }  // namespace outrider::ops
