@@ -28,8 +28,9 @@ GOOD = {
     "models/jinja/lexer.h": HEADER,
     "scheduler/request.h": HEADER,
     "http/server.h": HEADER + '#include "models/tokenizer.h"\n',
-    "http/server.cpp": SOURCE + "#include <httplib.h>\n",
-    "http/CMakeLists.txt": "add_library(http ${CMAKE_CURRENT_LIST_DIR}/server.cpp)\n",
+    "http/guarded_server.cpp": SOURCE + "#include <httplib.h>\n",
+    "http/http_client.cpp": SOURCE + "#include <httplib.h>\n",
+    "http/CMakeLists.txt": "add_library(http ${CMAKE_CURRENT_LIST_DIR}/guarded_server.cpp http_client.cpp)\n",
     "runtime/ranks/job.h": HEADER + '#include "http/server.h"\n#include "models/weights.h"\n',
     "tests/models/one_test.cpp": SOURCE + '#include "models/jinja/lexer.h"\nvoid f() { EXPECT_EQ(1, 1); }\n'
                                  "namespace a { using namespace b; }\n// tests/golden/ids cases.json\n",
@@ -70,7 +71,7 @@ BAD = [
     ("file-comment", "models/bad.h", "#pragma once\n// Too late.\n"),
     ("file-comment", "tools/bad.py", "#!/usr/bin/env python3\nimport sys\n"),
     ("using-namespace", "models/bad.h", HEADER + "namespace a { using namespace std; }\n"),
-    ("using-namespace", "http/server.cpp", GOOD["http/server.cpp"] + "namespace a {}\nusing  namespace std;\n"),
+    ("using-namespace", "http/http_client.cpp", GOOD["http/http_client.cpp"] + "namespace a {}\nusing  namespace std;\n"),
     ("file-length", "models/bad.h", HEADER + LONG),
     ("file-length", "tools/bad.py", '"""It."""\n' + "x = 1\n" * include_rules.MAX_LINES),
     ("absolute-path", "docs/bad.md", "See /" + "tmp/build.\n"),
@@ -85,7 +86,7 @@ BAD = [
     ("unused-golden", "tests/golden/unknown/cases.json", "[]"),
 ]
 CMAKE = {
-    "http/second.cpp": ("http/CMakeLists.txt", "add_library(http server.cpp second.cpp)\n"),
+    "http/second.cpp": ("http/CMakeLists.txt", "add_library(http guarded_server.cpp http_client.cpp second.cpp)\n"),
     "runtime/base/second.cpp": ("runtime/base/CMakeLists.txt", "add_library(base config.cpp second.cpp)\n"),
 }
 

@@ -1,0 +1,408 @@
+// bench serve, what is planned: arrivals against the moments of their law, traces, prompts, bodies,
+// options.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+
+#include "runtime/base/error.h"
+#include "runtime/commands/bench/serve_arrivals.h"
+#include "runtime/commands/bench/serve_options.h"
+#include "runtime/commands/bench/serve_plan.h"
+#include "runtime/commands/bench/serve_prompts.h"
+#include "runtime/commands/bench/serve_traces.h"
+#include "tests/base/error_sentence.h"
+
+namespace outrider {
+namespace {
+
+using Json = nlohmann::json;
+
+std::vector<double> gaps_of(const std::vector<double>& times) {
+  std::vector<double> gaps;
+  for (size_t i = 1; i < times.size(); ++i) gaps.push_back(times[i] - times[i - 1]);
+  return gaps;
+}
+
+struct Moments {
+  double mean = 0;
+  double variance = 0;
+  double third = 0;  // skewness
+};
+
+Moments moments_of(const std::vector<double>& values) {
+  Moments m;
+  const auto n = static_cast<double>(values.size());
+  for (const double v : values) m.mean += v / n;
+  for (const double v : values) m.variance += (v - m.mean) * (v - m.mean) / n;
+  for (const double v : values) m.third += std::pow((v - m.mean) / std::sqrt(m.variance), 3) / n;
+  return m;
+}
+
+TEST(ServeArrivals, GapsHaveTheMomentsOfTheGammaLaw) {
+  constexpr int32_t kCount = 200000;
+  constexpr double kRate = 8;
+  for (const double shape : {0.25, 0.5, 1.0, 3.0, 20.0}) {
+    const std::vector<double> times = arrival_times({kRate, shape, 7}, kCount);
+    ASSERT_EQ(times.size(), static_cast<size_t>(kCount));
+    EXPECT_NEAR(times.back(), kCount / kRate, 1e-6);
+    const std::vector<double> gaps = gaps_of(times);
+    for (const double gap : gaps) ASSERT_GE(gap, 0);
+    const Moments m = moments_of(gaps);
+    // Gamma of shape k: variance mean^2 / k, skewness 2 / sqrt(k). Standard errors of the figures
+    // over 200,000 gaps lie below a fifth of the limits.
+    EXPECT_NEAR(m.mean, 1 / kRate, 1e-3 / kRate) << shape;
+    EXPECT_NEAR(m.variance * kRate * kRate * shape, 1, 0.06) << shape;
+    EXPECT_NEAR(m.third * std::sqrt(shape) / 2, 1, shape > 10 ? 0.12 : 0.1) << shape;
+  }
+}
+
+// Share of Poisson gaps below t is 1 - exp(-rate t): more than moments.
+TEST(ServeArrivals, PoissonGapsHaveTheExponentialLaw) {
+  const std::vector<double> gaps = gaps_of(arrival_times({2, 1, 11}, 100000));
+  for (const double t : {0.01, 0.1, 0.5, 1.0, 2.0}) {
+    double below = 0;
+    for (const double gap : gaps) below += gap < t ? 1 : 0;
+    EXPECT_NEAR(below / static_cast<double>(gaps.size()), 1 - std::exp(-2 * t), 0.007) << t;
+  }
+}
+
+TEST(ServeArrivals, TheSameSeedGivesTheSameTimesAndAnotherGivesOthers) {
+  const std::vector<double> times = arrival_times({4, 1, 3}, 50);
+  EXPECT_EQ(times, arrival_times({4, 1, 3}, 50));
+  EXPECT_NE(times, arrival_times({4, 1, 4}, 50));
+  EXPECT_NE(gaps_of(times), gaps_of(arrival_times({4, 2, 3}, 50)));
+}
+
+TEST(ServeArrivals, InfiniteRateIsAllAtOnceAndInfiniteBurstinessIsEven) {
+  for (const double time : arrival_times({INFINITY, 1, 0}, 20)) EXPECT_EQ(time, 0);
+  const std::vector<double> times = arrival_times({5, INFINITY, 0}, 20);
+  for (size_t i = 0; i < times.size(); ++i)
+    EXPECT_NEAR(times[i], static_cast<double>(i + 1) / 5, 1e-12);
+  EXPECT_TRUE(arrival_times({5, 1, 0}, 0).empty());
+}
+
+TEST(ServeTraces, AzureInBothForms) {
+  const auto rows = parse_azure_trace(
+      "TIMESTAMP,ContextTokens,GeneratedTokens\r\n"
+      "2023-11-16 23:59:59.9799600,374,44\r\n"
+      "2023-11-17 00:00:04.2945500,396,109\n"
+      "2024-02-29 00:00:00,1,0\n",
+      "a.csv");
+  ASSERT_EQ(rows.size(), 3u);
+  EXPECT_EQ(rows[0].arrival_s, 0);
+  EXPECT_NEAR(rows[1].arrival_s, 4.31459, 1e-6);
+  EXPECT_NEAR(rows[2].arrival_s, 104 * 86400 + 86400 - 86399.97996, 1e-4);
+  EXPECT_EQ(rows[1].input_len, 396);
+  EXPECT_EQ(rows[1].output_len, 109);
+  const auto plain = parse_azure_trace(
+      "arrived_at,num_prefill_tokens,num_decode_tokens\n10.5,374,44\n12,396,109\n", "b.csv");
+  ASSERT_EQ(plain.size(), 2u);
+  EXPECT_EQ(plain[1].arrival_s, 1.5);
+}
+
+TEST(ServeTraces, AzureNamesTheLineThatIsWrong) {
+  const std::string head = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 10:00:00,5,5\n";
+  for (const auto& [line, words] : std::vector<std::pair<std::string, std::string>>{
+           {"2023-11-16 10:00:00,5", "line 3: 2 fields"},
+           {"2023-11-16 10:00:00,5,5,5", "line 3: 4 fields"},
+           {"yesterday,5,5", "line 3: 'yesterday' is no time"},
+           {"2023-13-16 10:00:00,5,5", "line 3"},
+           {"2023-11-16 25:00:00,5,5", "line 3"},
+           {"nan,5,5", "line 3"},
+           {"2023-11-16 09:59:59,5,5", "line 3: earlier"},
+           {"9023-11-16 09:59:59,5,5", "line 3: the time is out of range"},
+           {"2023-11-16 10:00:01,five,5", "line 3: the numbers"},
+           {"2023-11-16 10:00:01,0,5", "line 3: the prompt's length is 0"},
+           {"2023-11-16 10:00:01,5,-1", "line 3: the answer's length is -1"},
+           {"2023-11-16 10:00:01,99999999999,5", "line 3"}}) {
+    EXPECT_NE(
+        error_of([&] { parse_azure_trace(head + line + "\n", "t.csv"); }).find("t.csv " + words),
+        std::string::npos)
+        << line << ": " << error_of([&] { parse_azure_trace(head + line, "t.csv"); });
+  }
+  EXPECT_NE(error_of([] { parse_azure_trace("a,b,c\n1,2,3\n", "t.csv"); }).find("line 1"),
+            std::string::npos);
+  EXPECT_NE(error_of([] { parse_azure_trace("", "t.csv"); }).find("no requests"),
+            std::string::npos);
+}
+
+TEST(ServeTraces, MooncakeAndWhatIsWrongWithIt) {
+  const std::string good =
+      R"({"timestamp": 1000, "input_length": 513, "output_length": 7, "hash_ids": [4, 9]})"
+      "\n";
+  const auto rows = parse_mooncake_trace(
+      good + R"({"timestamp": 1500.5, "input_length": 3, "output_length": 0})" + "\n", "m");
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(rows[0].hash_ids, (std::vector<int64_t>{4, 9}));
+  EXPECT_EQ(rows[1].arrival_s, 0.5005);
+  EXPECT_TRUE(rows[1].hash_ids.empty());
+  for (const auto& [line, words] : std::vector<std::pair<std::string, std::string>>{
+           {"[1]", "not a JSON object"},
+           {"{", "not a JSON object"},
+           {R"({"input_length": 5, "output_length": 5})", "timestamp"},
+           {R"({"timestamp": 2000, "output_length": 5})", "there is no input_length"},
+           {R"({"timestamp": 2000, "input_length": 5.5, "output_length": 5})", "an integer"},
+           {R"({"timestamp": 2000, "input_length": 0, "output_length": 5})", "input_length is 0"},
+           {R"({"timestamp": 2000, "input_length": 18446744073709551615, "output_length": 5})",
+            "out of range"},
+           {R"({"timestamp": 1, "input_length": 5, "output_length": 5})", "earlier"},
+           {R"({"timestamp": 2000, "input_length": 5, "output_length": 5, "hash_ids": 3})",
+            "must be a list"},
+           {R"({"timestamp": 2000, "input_length": 513, "output_length": 5, "hash_ids": [1]})",
+            "1 hash_ids, where a prompt of 513 tokens has 2 blocks of 512"},
+           {R"({"timestamp": 2000, "input_length": 5, "output_length": 5, "hash_ids": ["a"]})",
+            "must be integers"}}) {
+    const std::string sentence = error_of([&] { parse_mooncake_trace(good + line, "m"); });
+    EXPECT_NE(sentence.find("m line 2"), std::string::npos) << line << ": " << sentence;
+    EXPECT_NE(sentence.find(words), std::string::npos) << line << ": " << sentence;
+  }
+  const std::string sentence =
+      error_of([] { parse_mooncake_trace(std::string(5 << 20, ' '), "m"); });
+  EXPECT_NE(sentence.find("longer than"), std::string::npos) << sentence;
+}
+
+TEST(ServeTraces, ScalesTimesAndLengths) {
+  std::vector<TraceRow> rows = {{0, 1000, 100, {}}, {10, 3, 1, {}}};
+  scale_trace(0.25, 0.1, &rows);
+  EXPECT_EQ(rows[1].arrival_s, 2.5);
+  EXPECT_EQ(rows[0].input_len, 100);
+  EXPECT_EQ(rows[0].output_len, 10);
+  EXPECT_EQ(rows[1].input_len, 1);
+  EXPECT_EQ(rows[1].output_len, 1);
+}
+
+std::string data_folder() {
+  const char* given = std::getenv("OUTRIDER_DATA");
+  return given != nullptr ? given : std::string(OUTRIDER_SOURCE_DIR) + "/../shared/data";
+}
+
+std::string text_of(const std::string& path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+TEST(ServeTraces, TheRealOnes) {
+  const std::string folder = data_folder() + "/traces";
+  if (!std::filesystem::exists(folder)) GTEST_SKIP() << "no data folder at " << folder;
+  const auto azure = parse_azure_trace(text_of(folder + "/azure_conv_2023.csv"), "azure");
+  EXPECT_EQ(azure.size(), 19366u);
+  EXPECT_EQ(azure[1].input_len, 396);
+  EXPECT_NEAR(azure.back().arrival_s, 3502, 1);
+  const auto mooncake =
+      parse_mooncake_trace(text_of(folder + "/mooncake_conversation_head2000.jsonl"), "mooncake");
+  EXPECT_EQ(mooncake.size(), 2000u);
+  EXPECT_EQ(mooncake[0].hash_ids.size(), 14u);
+}
+
+std::shared_ptr<const Tokenizer> embedded_tokenizer() {
+  return Tokenizer::load(std::string(OUTRIDER_SOURCE_DIR) + "/models/embedded/target");
+}
+
+TEST(ServePrompts, TextHasTheTokensAskedFor) {
+  const auto tokenizer = embedded_tokenizer();
+  const PromptMaker maker({.tokenizer = tokenizer});
+  std::set<std::string> texts;
+  for (const int32_t length : {2, 17, 300}) {
+    for (uint64_t key = 0; key < 5; ++key) {
+      const ServePrompt prompt = maker.make({{1, length / 2}, {100 + key, length - length / 2}});
+      EXPECT_EQ(prompt.num_tokens, length);
+      EXPECT_EQ(tokenizer->encode(prompt.text).size(), static_cast<size_t>(length));
+      EXPECT_TRUE(texts.insert(prompt.text).second);
+      EXPECT_EQ(prompt.text, maker.make({{1, length / 2}, {100 + key, length - length / 2}}).text);
+    }
+  }
+}
+
+TEST(ServePrompts, EqualKeysAreEqualBeginnings) {
+  const PromptMaker ids({.tokenizer = nullptr, .vocab_size = 5000, .form = PromptForm::kIds});
+  const auto a = ids.make({{7, 16}, {8, 16}, {9, 5}}).ids;
+  const auto b = ids.make({{7, 16}, {8, 9}}).ids;
+  ASSERT_EQ(a.size(), 37u);
+  ASSERT_EQ(b.size(), 25u);
+  EXPECT_TRUE(std::equal(b.begin(), b.end(), a.begin()));
+  EXPECT_GT(std::set<int32_t>(a.begin(), a.end()).size(), 30u);
+  for (const int32_t id : a) EXPECT_TRUE(id >= 300 && id < 5000) << id;
+  const PromptMaker words({});
+  const std::string text = words.make({{7, 16}, {8, 16}}).text;
+  EXPECT_EQ(text.find(words.make({{7, 16}}).text + " "), 0u);
+  EXPECT_EQ(std::count(text.begin(), text.end(), ' '), 31);
+  EXPECT_NE(error_of([] { PromptMaker({.form = PromptForm::kIds}); }).find("vocab-size"),
+            std::string::npos);
+}
+
+TEST(ServePrompts, HashIdsGiveSharedBlocksOfScaledSize) {
+  std::vector<TraceRow> rows = {
+      {0, 1200, 1, {5, 6, 7}}, {0, 1100, 1, {5, 6, 8}}, {0, 900, 1, {5, 9}}};
+  scale_trace(1, 0.125, &rows);
+  const PromptMaker maker({.vocab_size = 100000, .form = PromptForm::kIds});
+  std::vector<std::vector<int32_t>> prompts;
+  for (int32_t i = 0; i < 3; ++i)
+    prompts.push_back(maker.make(trace_pieces(rows[static_cast<size_t>(i)], 0.125, 1, i)).ids);
+  ASSERT_EQ(prompts[0].size(), 150u);
+  ASSERT_EQ(prompts[1].size(), 138u);
+  const auto shared = [&](size_t a, size_t b) {
+    const auto end =
+        std::mismatch(prompts[a].begin(), prompts[a].end(), prompts[b].begin(), prompts[b].end());
+    return end.first - prompts[a].begin();
+  };
+  EXPECT_EQ(shared(0, 1), 128);  // two blocks of 64
+  EXPECT_EQ(shared(0, 2), 64);
+  const auto salted = maker.make(trace_pieces(rows[0], 0.125, 2, 0)).ids;
+  EXPECT_NE(salted.front(), prompts[0].front());
+  TraceRow bare = {0, 40, 1, {}};
+  EXPECT_NE(maker.make(trace_pieces(bare, 1, 1, 0)).ids,
+            maker.make(trace_pieces(bare, 1, 1, 1)).ids);
+}
+
+TEST(ServePrompts, FilesOfLinesAndJson) {
+  const auto prompts = parse_prompt_lines(
+      "A plain line.\n\n{\"prompt\": \"one\", \"output_tokens\": 9}\r\n"
+      "{\"turns\": [\"two\", \"more\"]}\n",
+      "p");
+  ASSERT_EQ(prompts.size(), 3u);
+  EXPECT_EQ(prompts[0].text, "A plain line.");
+  EXPECT_EQ(prompts[1].text, "one");
+  EXPECT_EQ(prompts[1].output_len, 9);
+  EXPECT_EQ(prompts[2].text, "two");
+  for (const char* bad : {"{\"prompt\": 5}",
+                          "{",
+                          "{\"turns\": []}",
+                          "{\"prompt\": \"\"}",
+                          "{\"prompt\": \"a\", \"max_tokens\": -3}"}) {
+    const std::string sentence =
+        error_of([&] { parse_prompt_lines(std::string("x\n") + bad, "p"); });
+    EXPECT_NE(sentence.find("p line 2"), std::string::npos) << sentence;
+  }
+  EXPECT_NE(error_of([] { parse_prompt_lines("\n", "p"); }).find("no prompts"), std::string::npos);
+}
+
+TEST(ServePlan, TheSameSeedGivesTheSameBodiesAndTimes) {
+  ServeBenchOptions options;
+  options.num_prompts = 20;
+  options.random_input_len = 40;
+  options.random_range_ratio = 0.5;
+  options.random_prefix_len = 8;
+  ServeSetup setup = understand_serve_options(options, false, {});
+  const auto shapes = load_shapes(options, setup);
+  std::set<int32_t> lengths;
+  for (const RequestShape& shape : shapes) {
+    EXPECT_TRUE(shape.row.input_len >= 28 && shape.row.input_len <= 68) << shape.row.input_len;
+    lengths.insert(shape.row.input_len);
+  }
+  EXPECT_GT(lengths.size(), 5u);
+  const PromptMaker maker({});
+  RunSpec run{.load = {10, 0}, .seed = 3, .salt = 4, .random_prefix_len = 8};
+  const auto requests = plan_run(shapes, run, {.model = "m"}, maker);
+  const auto again = plan_run(load_shapes(options, setup), run, {.model = "m"}, maker);
+  run.salt = 5;
+  const auto salted = plan_run(shapes, run, {.model = "m"}, maker);
+  std::set<std::string> bodies;
+  const auto first_words = [](const std::string& body) {
+    const auto text = Json::parse(body)["prompt"].get<std::string>();
+    std::istringstream words(text);
+    std::string begin, word;
+    for (int i = 0; i < 8 && words >> word; ++i) begin += word + " ";
+    return begin;
+  };
+  for (size_t i = 0; i < requests.size(); ++i) {
+    EXPECT_EQ(requests[i].body, again[i].body);
+    EXPECT_EQ(requests[i].scheduled_s, again[i].scheduled_s);
+    EXPECT_NE(requests[i].body, salted[i].body);
+    EXPECT_EQ(requests[i].scheduled_s, salted[i].scheduled_s);
+    EXPECT_EQ(first_words(requests[i].body), first_words(requests[0].body));
+    bodies.insert(requests[i].body);
+  }
+  EXPECT_EQ(bodies.size(), 20u);
+}
+
+TEST(ServePlan, BodiesCarryWhatWasAskedFor) {
+  BodySpec spec{.model = "m", .ignore_eos = true, .temperature = 0.5};
+  spec.extra_body = R"({"top_k": 3, "stream_options": {"x": 1}, "temperature": null})";
+  spec.variant_body = R"({"speculative": {"enabled": false}, "top_k": 4})";
+  ServePrompt prompt;
+  prompt.ids = {1, 2};
+  Json body = Json::parse(request_body(spec, prompt, 9));
+  EXPECT_EQ(body["prompt"], (Json{1, 2}));
+  EXPECT_EQ(body["max_tokens"], 9);
+  EXPECT_EQ(body["top_k"], 4);
+  EXPECT_EQ(body["stream"], true);
+  EXPECT_EQ(body["stream_options"],
+            (Json{{"include_usage", true}, {"continuous_usage_stats", true}, {"x", 1}}));
+  EXPECT_EQ(body["speculative"]["enabled"], false);
+  EXPECT_EQ(body["ignore_eos"], true);
+  EXPECT_FALSE(body.contains("temperature"));
+  prompt = {.text = "hello \xff"};
+  spec = {.model = "m", .chat = true, .continuous_usage = false};
+  body = Json::parse(request_body(spec, prompt, 9));
+  EXPECT_EQ(body["messages"][0]["role"], "user");
+  EXPECT_EQ(body["max_completion_tokens"], 9);
+  EXPECT_FALSE(body["stream_options"].contains("continuous_usage_stats"));
+  EXPECT_NE(error_of([] { check_body_option("[1]", "extra_body"); }).find("extra_body"),
+            std::string::npos);
+}
+
+TEST(ServeOptions, LoadsLimitsAndWhatIsRefused) {
+  ServeBenchOptions options;
+  options.request_rates = "1, 2.5,inf";
+  options.goodput = {"ttft:500 tpot:50"};
+  ServeSetup setup = understand_serve_options(options, false, {"e2el:5000"});
+  ASSERT_EQ(setup.loads.size(), 3u);
+  EXPECT_EQ(setup.loads[1].rate_per_s, 2.5);
+  EXPECT_TRUE(std::isinf(setup.loads[2].rate_per_s));
+  EXPECT_EQ(setup.summary.goodput.ttft_ms, 500);
+  EXPECT_EQ(setup.summary.goodput.e2el_ms, 5000);
+  options = {};
+  options.max_concurrencies = "1,4";
+  setup = understand_serve_options(options, false, {});
+  ASSERT_EQ(setup.loads.size(), 2u);
+  EXPECT_EQ(setup.loads[1].max_concurrency, 4);
+  options = {};
+  options.dataset = "mooncake";
+  options.dataset_path = "x";
+  EXPECT_EQ(understand_serve_options(options, false, {}).loads[0].rate_per_s, 0);
+  options.request_rate = "3";
+  EXPECT_EQ(understand_serve_options(options, true, {}).loads[0].rate_per_s, 3);
+}
+
+TEST(ServeOptions, WrongValuesAreNamed) {
+  using Change = void (*)(ServeBenchOptions&);
+  const std::vector<std::pair<Change, std::string>> cases = {
+      {[](ServeBenchOptions& o) { o.request_rate = "0"; }, "request_rate: '0'"},
+      {[](ServeBenchOptions& o) { o.request_rate = "nan"; }, "request_rate: 'nan'"},
+      {[](ServeBenchOptions& o) { o.request_rates = "1,x"; }, "request_rates: 'x'"},
+      {[](ServeBenchOptions& o) { o.max_concurrencies = "0"; }, "max_concurrencies: '0'"},
+      {[](ServeBenchOptions& o) { o.max_concurrencies = "1.5"; }, "max_concurrencies: '1.5'"},
+      {[](ServeBenchOptions& o) { o.goodput = {"itl:5"}; }, "goodput: 'itl:5'"},
+      {[](ServeBenchOptions& o) { o.goodput = {"ttft:-1"}; }, "goodput: 'ttft:-1'"},
+      {[](ServeBenchOptions& o) { o.goodput = {"ttft"}; }, "goodput: 'ttft'"},
+      {[](ServeBenchOptions& o) { o.percentiles = "101"; }, "metric_percentiles: '101'"},
+      {[](ServeBenchOptions& o) { o.percentiles = ""; }, "metric_percentiles"},
+      {[](ServeBenchOptions& o) { o.headers = {"x"}; }, "header"},
+      {[](ServeBenchOptions& o) { o.headers = {"a=b\r\nc"}; }, "header"},
+      {[](ServeBenchOptions& o) { o.endpoint = "/v1/embeddings"; }, "endpoint"},
+      {[](ServeBenchOptions& o) { o.dataset = "azure"; }, "dataset_path"},
+      {[](ServeBenchOptions& o) {
+         o.endpoint = "/v1/chat/completions";
+         o.prompt_form = "ids";
+       },
+       "prompt_form ids"}};
+  for (const auto& [change, words] : cases) {
+    ServeBenchOptions options;
+    change(options);
+    const std::string sentence = error_of([&] { understand_serve_options(options, false, {}); });
+    EXPECT_NE(sentence.find(words), std::string::npos) << words << ": " << sentence;
+  }
+  EXPECT_NE(error_of([] { understand_serve_options({}, false, {"word"}); }).find("word"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace outrider
