@@ -17,6 +17,7 @@ struct ForwardBenchOptions {
   int num_threads = 2;
   int steps = 20;  // timed steps of every kind; medians are printed
   bool json = false;
+  bool profile = false;  // see forward_profile.h
 };
 
 // Random bf16 weights of the shape; decodes batch 1, alternating every step with a plain read loop

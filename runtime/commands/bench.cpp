@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "models/forward_bench.h"
+#include "models/forward_profile.h"
 #include "models/synthetic.h"
 #include "runtime/base/config.h"
 #include "runtime/base/error.h"
@@ -73,6 +74,9 @@ std::vector<Option> forward_options(ForwardBenchOptions& options, int32_t& steps
       text_option("shape", &options.shape, "tinyllama-1.1b, llama-3.2-1b, ..."),
       integer_option("steps", &steps, 1, 100000, "timed steps of every kind"),
       flag_option("json", &options.json, "print JSON"),
+      flag_option("profile",
+                  &options.profile,
+                  "instead: the time of each kind of op, by rows and context"),
   };
 }
 
@@ -131,7 +135,7 @@ int bench_forward(const std::vector<std::string>& arguments) {
   options.isa = loaded.config.isa;
   options.activations = activations_of(loaded.config, synthetic_shape(options.shape));
   options.num_threads = default_threads(loaded.config);
-  run_forward_bench(options, stdout);
+  (options.profile ? run_forward_profile : run_forward_bench)(options, stdout);
   return 0;
 }
 

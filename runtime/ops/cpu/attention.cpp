@@ -11,6 +11,7 @@
 #include "runtime/ops/cpu/kernel_choice.h"
 #include "runtime/ops/cpu/thread_pool.h"
 #include "runtime/ops/ops.h"
+#include "runtime/ops/profile.h"
 
 namespace outrider::ops {
 namespace {
@@ -185,6 +186,7 @@ void kv_write(Context& ctx,
               const float* values,
               int64_t stride,
               const AttentionRows& rows) {
+  const OpTimer timer(ctx, OpKind::kKvWrite);
   const int64_t num_rows = static_cast<int64_t>(rows.positions.size());
   const size_t head_bytes = static_cast<size_t>(pages.head_dim) * sizeof(float);
   const bool small = num_rows * pages.n_kv_heads * pages.head_dim < kInlineProducts;
@@ -210,6 +212,7 @@ void attention(Context& ctx,
                const Queries& queries,
                const KvPages& pages,
                const AttentionRows& rows) {
+  const OpTimer timer(ctx, OpKind::kAttention);
   const Attention job{queries, pages, rows, cpu::kernels_of(ctx.isa()), out};
   const int64_t num_pairs = job.num_rows() * pages.n_kv_heads;
   if (num_pairs == 0) return;

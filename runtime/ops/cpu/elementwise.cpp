@@ -11,6 +11,7 @@
 #include "runtime/ops/cpu/thread_pool.h"
 #include "runtime/ops/half.h"
 #include "runtime/ops/ops.h"
+#include "runtime/ops/profile.h"
 
 namespace outrider::ops {
 namespace {
@@ -65,6 +66,7 @@ void rotate_head(float* x, const float* cosines, const float* sines, int64_t hal
 }  // namespace
 
 void embed(Context& ctx, float* out, std::span<const int32_t> ids, const EmbeddingTable& table) {
+  const OpTimer timer(ctx, OpKind::kCopy);
   const int64_t rows = static_cast<int64_t>(ids.size());
   const int64_t row_bytes = table.n * static_cast<int64_t>(dtype_bytes(table.dtype));
   OUTRIDER_CHECK(table.data != nullptr ||
@@ -93,6 +95,7 @@ void rms_norm(Context& ctx,
               int64_t rows,
               int64_t n,
               float eps) {
+  const OpTimer timer(ctx, OpKind::kNorm);
   const cpu::KernelTable& table = cpu::kernels_of(ctx.isa());
   ctx.threads().for_range(rows, rows * n < kInlineElements, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) norm_one(table, out + r * n, x + r * n, weight, n, eps);
@@ -107,6 +110,7 @@ void rms_norm_heads(Context& ctx,
                     int64_t head_dim,
                     const float* weight,
                     float eps) {
+  const OpTimer timer(ctx, OpKind::kNorm);
   const cpu::KernelTable& table = cpu::kernels_of(ctx.isa());
   const bool small = rows * n_heads * head_dim < kInlineElements;
   ctx.threads().for_range(rows, small, [&](int64_t begin, int64_t end) {
@@ -127,6 +131,7 @@ void rope(Context& ctx,
           int64_t head_dim,
           std::span<const int32_t> positions,
           const Rope& rope) {
+  const OpTimer timer(ctx, OpKind::kRope);
   const int64_t half = static_cast<int64_t>(rope.inv_freq.size());
   OUTRIDER_CHECK(2 * half <= head_dim);
   ctx.threads().for_range(
@@ -144,6 +149,7 @@ void rope(Context& ctx,
 }
 
 void silu_mul(Context& ctx, float* out, const float* gate_up, int64_t rows, int64_t n) {
+  const OpTimer timer(ctx, OpKind::kActivation);
   const cpu::KernelTable& table = cpu::kernels_of(ctx.isa());
   ctx.threads().for_range(rows, rows * n < kInlineElements, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
@@ -154,6 +160,7 @@ void silu_mul(Context& ctx, float* out, const float* gate_up, int64_t rows, int6
 }
 
 void add(Context& ctx, float* x, const float* y, int64_t count) {
+  const OpTimer timer(ctx, OpKind::kAdd);
   ctx.threads().for_range(count, count < kInlineElements, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) x[i] += y[i];
   });
@@ -161,6 +168,7 @@ void add(Context& ctx, float* x, const float* y, int64_t count) {
 
 void gather_rows(
     Context& ctx, float* out, const float* x, std::span<const int32_t> row_ids, int64_t n) {
+  const OpTimer timer(ctx, OpKind::kCopy);
   const int64_t rows = static_cast<int64_t>(row_ids.size());
   ctx.threads().for_range(rows, rows * n < kInlineElements, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
