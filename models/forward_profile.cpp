@@ -95,8 +95,7 @@ ops::OpProfile fastest(ProfiledModel& model, const Step& step, int steps) {
   for (int i = 1; i < steps; ++i) {
     const ops::OpProfile next = model.run(step);
     for (size_t kind = 0; kind < best.of_kind.size(); ++kind) {
-      best.of_kind[kind].seconds =
-          std::min(best.of_kind[kind].seconds, next.of_kind[kind].seconds);
+      best.of_kind[kind].seconds = std::min(best.of_kind[kind].seconds, next.of_kind[kind].seconds);
     }
   }
   return best;
@@ -117,8 +116,7 @@ void print_row(const Step& step, const ops::OpProfile& profile, bool json, std::
                profile.hand_overs,
                cells);
   } else {
-    fmt::print(
-        out, "{:>4} {:>7}{} {:>10}\n", step.rows, step.context, cells, profile.hand_overs);
+    fmt::print(out, "{:>4} {:>7}{} {:>10}\n", step.rows, step.context, cells, profile.hand_overs);
   }
   std::fflush(out);
 }

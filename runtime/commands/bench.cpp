@@ -74,9 +74,8 @@ std::vector<Option> forward_options(ForwardBenchOptions& options, int32_t& steps
       text_option("shape", &options.shape, "tinyllama-1.1b, llama-3.2-1b, ..."),
       integer_option("steps", &steps, 1, 100000, "timed steps of every kind"),
       flag_option("json", &options.json, "print JSON"),
-      flag_option("profile",
-                  &options.profile,
-                  "instead: the time of each kind of op, by rows and context"),
+      flag_option(
+          "profile", &options.profile, "instead: the time of each kind of op, by rows and context"),
   };
 }
 

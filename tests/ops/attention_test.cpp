@@ -198,6 +198,161 @@ TEST(Attention, NanInOneSequenceStaysThere) {
   }
 }
 
+// The rows of a batch: sequence and position of each.
+struct Rows {
+  std::vector<int32_t> positions;
+  std::vector<int32_t> owners;
+  void add(int32_t sequence, int64_t first, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) {
+      positions.push_back(static_cast<int32_t>(first + i));
+      owners.push_back(sequence);
+    }
+  }
+};
+
+// What each row gives alone, on one thread.
+std::vector<float> one_by_one(
+    const Case& c, const Cache& cache, const float* q, int64_t stride, const Rows& rows) {
+  Context ctx(1);
+  std::vector<float> out;
+  for (size_t r = 0; r < rows.positions.size(); ++r) {
+    const auto row = run_attention(ctx,
+                                   c,
+                                   cache,
+                                   q + r * static_cast<size_t>(stride),
+                                   stride,
+                                   {rows.positions[r]},
+                                   {rows.owners[r]});
+    out.insert(out.end(), row.begin(), row.end());
+  }
+  return out;
+}
+
+TEST(Attention, TilesOfAnyNumberOfRowsAnywhereGiveTheBitsOfSingleRows) {
+  constexpr Case kShapes[] = {
+      {8, 1, 64, 16, 700, 0},    // one KV head for eight
+      {4, 4, 16, 16, 700, 0},    // none shared
+      {6, 2, 80, 24, 700, 0},    // odd groups, dims and blocks
+      {12, 2, 128, 16, 700, 0},  //
+      {8, 2, 32, 16, 700, 100},  // windows within and over chunks
+      {4, 2, 48, 16, 700, 333},
+      {4, 1, 36, 16, 700, 1},
+  };
+  std::mt19937 generator(50);
+  for (const Case& c : kShapes) {
+    const Cache cache(c, {c.length, c.length, c.length}, 51);
+    const int64_t stride = c.n_heads * c.head_dim;
+    for (int64_t num_rows = 1; num_rows <= 33; ++num_rows) {
+      Rows rows;
+      // Around the chunks' borders, at the start, and anywhere; then rows of two more sequences.
+      const int64_t anywhere = generator() % static_cast<uint32_t>(c.length - 40);
+      const int64_t starts[] = {0, 129 - num_rows, 256 - num_rows / 2, anywhere};
+      rows.add(0, std::max<int64_t>(0, starts[num_rows % 4]), num_rows);
+      rows.add(2, anywhere, 1);
+      rows.add(1, 640 - num_rows, num_rows % 7);
+      const std::vector<float> q =
+          random_floats(rows.positions.size() * static_cast<size_t>(stride), 52);
+      const std::vector<float> expected = one_by_one(c, cache, q.data(), stride, rows);
+      for (const Isa isa : all_isas()) {
+        if (isa == Isa::kScalar && num_rows % 8 != 1) continue;  // slow
+        for (const int threads : {1, 2, 5}) {
+          Context ctx(threads, isa);
+          const auto out =
+              run_attention(ctx, c, cache, q.data(), stride, rows.positions, rows.owners);
+          ASSERT_TRUE(same_bits(out, expected))
+              << isa_name(isa) << " threads " << threads << " rows " << num_rows << " head_dim "
+              << c.head_dim << " window " << c.window;
+        }
+      }
+    }
+  }
+}
+
+// A prompt cut anywhere gives the bits of the whole.
+TEST(Attention, ChunkedPrefillAtAnySplitGivesTheSameBits) {
+  for (const Case& c : {Case{8, 2, 64, 16, 300, 0}, Case{4, 4, 24, 5, 300, 77}}) {
+    const Cache cache(c, {c.length}, 55);
+    const int64_t stride = c.n_heads * c.head_dim;
+    const std::vector<float> q = random_floats(static_cast<size_t>(c.length * stride), 56);
+    Rows whole;
+    whole.add(0, 0, c.length);
+    Context ctx(2);
+    const auto expected =
+        run_attention(ctx, c, cache, q.data(), stride, whole.positions, whole.owners);
+    EXPECT_TRUE(same_bits(one_by_one(c, cache, q.data(), stride, whole), expected));
+    for (const int64_t split : {1, 2, 15, 16, 17, 31, 100, 127, 128, 129, 200, 255, 256, 299}) {
+      Rows head;
+      Rows tail;
+      head.add(0, 0, split);
+      tail.add(0, split, c.length - split);
+      auto out = run_attention(ctx, c, cache, q.data(), stride, head.positions, head.owners);
+      const auto rest = run_attention(
+          ctx, c, cache, q.data() + split * stride, stride, tail.positions, tail.owners);
+      out.insert(out.end(), rest.begin(), rest.end());
+      ASSERT_TRUE(same_bits(out, expected)) << "split at " << split;
+    }
+  }
+}
+
+// Long contexts of few rows are spread over threads by chunks, also when not all partial states
+// fit at once.
+TEST(Attention, LongContextsSpreadOverThreadsGiveTheSameBits) {
+  for (const Case& c : {Case{2, 1, 16, 16, 9000, 0}, Case{128, 1, 128, 16, 20000, 0}}) {
+    const Cache cache(c, {c.length}, 57);
+    const int64_t stride = c.n_heads * c.head_dim;
+    Rows rows;
+    rows.add(0, c.length - 3, 3);
+    const std::vector<float> q = random_floats(static_cast<size_t>(3 * stride), 58);
+    const std::vector<float> expected = one_by_one(c, cache, q.data(), stride, rows);
+    for (const int threads : {2, 3, 4}) {
+      Context ctx(threads);
+      EXPECT_TRUE(same_bits(
+          run_attention(ctx, c, cache, q.data(), stride, rows.positions, rows.owners), expected))
+          << threads;
+    }
+  }
+}
+
+// A verify's later rows have written NaN: earlier rows of the same tile must not see it.
+TEST(Attention, NanInAValueReachesOnlyRowsThatSeeIt) {
+  const Case c{4, 2, 24, 16, 300, 0};
+  for (const int64_t spoiled : {60, 141, 299}) {
+    Cache cache(c, {c.length}, 59);
+    const int64_t slot = (cache.tables[0][static_cast<size_t>(spoiled / 16)] * 2) * 16;
+    cache.values[static_cast<size_t>((slot + spoiled % 16) * c.head_dim)] = kPoison;
+    Rows rows;
+    rows.add(0, std::max<int64_t>(0, spoiled - 9), std::min<int64_t>(12, 309 - spoiled));
+    const int64_t stride = c.n_heads * c.head_dim;
+    const std::vector<float> q =
+        random_floats(rows.positions.size() * static_cast<size_t>(stride), 60);
+    for (const Isa isa : all_isas()) {
+      Context ctx(2, isa);
+      const auto out = run_attention(ctx, c, cache, q.data(), stride, rows.positions, rows.owners);
+      for (size_t i = 0; i < out.size(); ++i) {
+        const size_t row = i / static_cast<size_t>(stride);
+        const size_t head = i % static_cast<size_t>(stride) / 24;
+        const bool sees = rows.positions[row] >= spoiled && head < 2 && i % 24 == 0;
+        ASSERT_EQ(std::isnan(out[i]), sees) << isa_name(isa) << ' ' << i;
+      }
+    }
+  }
+}
+
+// Rows need not be in order, nor follow each other.
+TEST(Attention, RowsInAnyOrderGiveTheSameBits) {
+  const Case c{4, 1, 32, 16, 500, 150};
+  const Cache cache(c, {c.length, c.length}, 61);
+  Rows rows;
+  for (const int32_t p : {499, 3, 4, 5, 250, 400, 401, 100, 0, 0, 499}) {
+    rows.add(p % 2, p, 1);
+    rows.add(1, p, 1);
+  }
+  const std::vector<float> q = random_floats(rows.positions.size() * 128, 62);
+  Context ctx(2);
+  EXPECT_TRUE(same_bits(run_attention(ctx, c, cache, q.data(), 128, rows.positions, rows.owners),
+                        one_by_one(c, cache, q.data(), 128, rows)));
+}
+
 TEST(Attention, NoRowsIsNothing) {
   Context ctx(2);
   const Case c{2, 1, 16, 16, 20, 0};

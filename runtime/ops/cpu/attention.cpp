@@ -1,10 +1,14 @@
-// Attention over paged keys and values, and writing them. A row's positions are cut into chunks at
-// multiples of kPositionChunk; each chunk gives [max, sum, value sums] per head, folded in
-// ascending order (the online softmax of Milakov and Gimelshein 2018). With many (row, KV head)
-// pairs each is one thread's work; with few, the chunks are spread over the threads and folded
-// afterwards in the same order, so the bits are the same either way.
+// Attention over paged keys and values, and writing them. Rows that follow each other in a sequence
+// form tiles; a tile of one KV head reads each key and value once for all its queries. Positions
+// are cut into chunks at multiples of kPositionChunk; each chunk gives [max, sum, value sums] per
+// query, folded in ascending order (the online softmax of Milakov and Gimelshein 2018, tiled as in
+// FlashAttention, Dao et al. 2022). With many tiles each is one thread's work; with few, the chunks
+// are spread over the threads and folded afterwards in the same order. Which queries share a tile
+// and which thread takes it changes no bit, so tiles are taken as threads become free.
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <numeric>
 #include <vector>
 
 #include "runtime/base/error.h"
@@ -20,6 +24,23 @@ using cpu::kPositionChunk;
 
 // Below this many multiplications one thread is faster than a hand-over.
 constexpr int64_t kInlineProducts = 1 << 17;
+// Queries of a tile; turning a chunk's keys over costs as much as three queries.
+constexpr int64_t kTileQueries = 128;
+// Partial states that are kept at a time when chunks are spread over threads.
+constexpr int64_t kMaxPartialFloats = int64_t{1} << 21;
+
+// Whole tiles that load the threads less evenly than this are cut.
+constexpr double kGoodBalance = 0.85;
+
+// Consecutive rows of one sequence in ascending position, of one KV head.
+struct Tile {
+  int64_t first_row;
+  int64_t num_rows;
+  int64_t kv_head;
+  int64_t first_chunk;
+  int64_t num_chunks;
+  int64_t cost;  // scores
+};
 
 struct Attention {
   const Queries& queries;
@@ -30,151 +51,247 @@ struct Attention {
 
   int64_t num_rows() const { return static_cast<int64_t>(rows.positions.size()); }
   int64_t group() const { return queries.n_heads / pages.n_kv_heads; }
-  int64_t partial_size() const { return group() * (pages.head_dim + 2); }
+  int64_t state_size() const { return pages.head_dim + 2; }
+  int64_t num_queries(const Tile& tile) const { return tile.num_rows * group(); }
+  int64_t tile_rows() const { return std::max<int64_t>(1, kTileQueries / group()); }
+  int64_t tile_state_size() const { return tile_rows() * group() * state_size(); }
+  int32_t sequence(int64_t row) const { return rows.sequence_of_row[static_cast<size_t>(row)]; }
   int64_t end(int64_t row) const { return int64_t{rows.positions[static_cast<size_t>(row)]} + 1; }
   int64_t begin(int64_t row) const {
     return queries.window > 0 ? std::max<int64_t>(0, end(row) - queries.window) : 0;
   }
-  int64_t first_chunk(int64_t row) const { return begin(row) / kPositionChunk; }
-  int64_t num_chunks(int64_t row) const {
-    return (end(row) - 1) / kPositionChunk - first_chunk(row) + 1;
+};
+
+bool belongs_to(const Attention& job, const Tile& tile, int64_t row) {
+  return tile.num_rows < job.tile_rows() && job.sequence(row) == job.sequence(row - 1) &&
+         job.end(row) > job.end(row - 1);
+}
+
+// The tiles of KV head 0.
+std::vector<Tile> tiles_of_head(const Attention& job) {
+  std::vector<Tile> tiles;
+  for (int64_t row = 0; row < job.num_rows(); ++row) {
+    if (tiles.empty() || !belongs_to(job, tiles.back(), row)) {
+      tiles.push_back({.first_row = row,
+                       .num_rows = 0,
+                       .kv_head = 0,
+                       .first_chunk = job.begin(row) / kPositionChunk,
+                       .num_chunks = 0,
+                       .cost = 0});
+    }
+    Tile& tile = tiles.back();
+    ++tile.num_rows;
+    tile.num_chunks = (job.end(row) - 1) / kPositionChunk + 1 - tile.first_chunk;
+    tile.cost += (job.end(row) - job.begin(row)) * job.group();
+  }
+  return tiles;
+}
+
+// All tiles, the costly ones first, so that those left at the end are small; the KV heads of a tile
+// next to each other.
+std::vector<Tile> make_tiles(const Attention& job) {
+  std::vector<Tile> of_head = tiles_of_head(job);
+  std::stable_sort(
+      of_head.begin(), of_head.end(), [](const Tile& a, const Tile& b) { return a.cost > b.cost; });
+  std::vector<Tile> tiles;
+  for (const Tile& tile : of_head) {
+    for (int64_t head = 0; head < job.pages.n_kv_heads; ++head) {
+      tiles.push_back(tile);
+      tiles.back().kv_head = head;
+    }
+  }
+  return tiles;
+}
+
+// One thread's memory, kept between calls.
+struct Workspace {
+  float* scratch;
+  float* queries;  // [queries of a tile, head_dim]
+  float* running;  // [queries of a tile, head_dim + 2]
+  explicit Workspace(const Attention& job) {
+    static thread_local AlignedBytes memory;
+    static thread_local int64_t room = 0;
+    const int64_t head_dim = job.pages.head_dim;
+    const int64_t num_queries = job.tile_rows() * job.group();
+    const int64_t needed = cpu::attention_scratch(head_dim) + num_queries * (2 * head_dim + 2);
+    if (needed > room) {
+      memory = allocate_bytes(static_cast<size_t>(needed) * sizeof(float));
+      room = needed;
+    }
+    scratch = reinterpret_cast<float*>(memory.get());
+    queries = scratch + cpu::attention_scratch(head_dim);
+    running = queries + num_queries * head_dim;
   }
 };
 
-// One (row, KV head); index counts KV heads first so that neighbours share keys and values in the
-// cache.
-struct Pair {
-  int64_t row;
-  int64_t kv_head;
-};
-Pair pair_at(const Attention& job, int64_t index) {
-  return {index % job.num_rows(), index / job.num_rows()};
+void gather_queries(const Attention& job, const Tile& tile, float* queries) {
+  const int64_t width = job.group() * job.pages.head_dim;
+  for (int64_t i = 0; i < tile.num_rows; ++i) {
+    const float* from =
+        job.queries.data + (tile.first_row + i) * job.queries.stride + tile.kv_head * width;
+    std::copy_n(from, width, queries + i * width);
+  }
 }
 
-void run_chunk(
-    const Attention& job, const Pair& pair, int64_t chunk, float* scores, float* partials) {
+// Rows of the tile, counted from its first, that see positions of a chunk: [begin, end).
+struct RowsOfChunk {
+  int64_t begin;
+  int64_t end;
+};
+RowsOfChunk rows_of_chunk(const Attention& job, const Tile& tile, int64_t chunk) {
+  RowsOfChunk seen{0, tile.num_rows};
+  const int64_t first = chunk * kPositionChunk;
+  while (seen.begin < seen.end && job.end(tile.first_row + seen.begin) <= first) ++seen.begin;
+  while (seen.begin < seen.end &&
+         job.begin(tile.first_row + seen.end - 1) >= first + kPositionChunk) {
+    --seen.end;
+  }
+  return seen;
+}
+
+// Attends the tile's queries to one chunk. States are [queries of the tile, head_dim + 2]: with
+// `apart` those of this chunk alone, else those of all chunks so far.
+void run_chunk(const Attention& job,
+               const Tile& tile,
+               int64_t chunk,
+               const Workspace& workspace,
+               float* states,
+               bool apart) {
   const KvPages& pages = job.pages;
+  const int64_t group = job.group();
   const int64_t chunk_begin = chunk * kPositionChunk;
-  const int64_t begin = std::max(chunk_begin, job.begin(pair.row));
-  const int64_t end = std::min(chunk_begin + kPositionChunk, job.end(pair.row));
-  const size_t sequence =
-      static_cast<size_t>(job.rows.sequence_of_row[static_cast<size_t>(pair.row)]);
+  const RowsOfChunk seen = rows_of_chunk(job, tile, chunk);
+  if (seen.begin == seen.end) return;
+  static thread_local std::vector<int32_t> bounds;
+  const int64_t num_queries = (seen.end - seen.begin) * group;
+  bounds.resize(static_cast<size_t>(2 * num_queries));
+  for (int64_t query = 0; query < num_queries; ++query) {
+    const int64_t row = tile.first_row + seen.begin + query / group;
+    int64_t begin = job.begin(row) - chunk_begin;
+    if (apart) begin = std::max<int64_t>(0, begin);
+    // Beyond the chunk the distance does not matter; it must fit.
+    const int64_t end = std::min(kPositionChunk, job.end(row) - chunk_begin);
+    bounds[static_cast<size_t>(query)] = static_cast<int32_t>(std::max<int64_t>(-1, begin));
+    bounds[static_cast<size_t>(num_queries + query)] = static_cast<int32_t>(end);
+  }
+  cpu::AttentionTile call;
+  call.queries = workspace.queries + seen.begin * group * pages.head_dim;
+  call.num_queries = num_queries;
+  call.head_dim = pages.head_dim;
+  call.scale = job.queries.scale;
+  call.keys = pages.keys;
+  call.values = pages.values;
+  call.first = std::max<int64_t>(0, bounds[0]);
+  call.last = bounds.back();
+  call.begins = bounds.data();
+  call.ends = bounds.data() + num_queries;
+  call.scratch = workspace.scratch;
+  call.running = states + seen.begin * group * job.state_size();
+  const auto sequence = static_cast<size_t>(job.sequence(tile.first_row));
   const std::span<const int32_t> blocks = job.rows.block_tables[sequence];
   int64_t offsets[kPositionChunk];
-  for (int64_t t = begin; t < end; ++t) {
-    const int64_t block = blocks[static_cast<size_t>(t / pages.block_size)];
-    offsets[t - begin] =
-        ((block * pages.n_kv_heads + pair.kv_head) * pages.block_size + t % pages.block_size) *
-        pages.head_dim;
+  for (int64_t slot = call.first; slot < call.last; ++slot) {
+    const int64_t position = chunk_begin + slot;
+    const int64_t block = blocks[static_cast<size_t>(position / pages.block_size)];
+    offsets[slot] = ((block * pages.n_kv_heads + tile.kv_head) * pages.block_size +
+                     position % pages.block_size) *
+                    pages.head_dim;
   }
-  cpu::AttentionPiece piece;
-  piece.group = job.group();
-  piece.queries = job.queries.data + pair.row * job.queries.stride +
-                  pair.kv_head * piece.group * pages.head_dim;
-  piece.head_dim = pages.head_dim;
-  piece.scale = job.queries.scale;
-  piece.keys = pages.keys;
-  piece.values = pages.values;
-  piece.offsets = offsets;
-  piece.first = begin - chunk_begin;
-  piece.count = end - begin;
-  piece.scores = scores;
-  piece.partials = partials;
-  job.table.attention_piece(piece);
+  call.offsets = offsets;
+  job.table.attention_tile(call);
 }
 
-void merge(const Attention& job, float* running, const float* partials) {
-  const int64_t size = job.pages.head_dim + 2;
-  for (int64_t head = 0; head < job.group(); ++head) {
-    job.table.attention_merge(running + head * size, partials + head * size, job.pages.head_dim);
-  }
-}
-
-void finish(const Attention& job, const Pair& pair, const float* running) {
+void finish(const Attention& job, const Tile& tile, const float* running) {
   const int64_t head_dim = job.pages.head_dim;
-  for (int64_t head = 0; head < job.group(); ++head) {
-    const int64_t query_head = pair.kv_head * job.group() + head;
-    job.table.attention_finish(job.out + (pair.row * job.queries.n_heads + query_head) * head_dim,
-                               running + head * (head_dim + 2),
+  for (int64_t query = 0; query < job.num_queries(tile); ++query) {
+    const int64_t row = tile.first_row + query / job.group();
+    const int64_t head = tile.kv_head * job.group() + query % job.group();
+    job.table.attention_finish(job.out + (row * job.queries.n_heads + head) * head_dim,
+                               running + query * job.state_size(),
                                head_dim);
   }
 }
 
-// Room for the scores of one chunk and two partials.
-std::vector<float> scratch_for(const Attention& job) {
-  return std::vector<float>(
-      static_cast<size_t>(job.group() * kPositionChunk + 2 * job.partial_size()));
-}
-
-void run_pairs(const Attention& job, int64_t begin, int64_t end) {
-  std::vector<float> scratch = scratch_for(job);
-  float* scores = scratch.data();
-  float* running = scores + job.group() * kPositionChunk;
-  float* partials = running + job.partial_size();
-  for (int64_t index = begin; index < end; ++index) {
-    const Pair pair = pair_at(job, index);
-    const int64_t first = job.first_chunk(pair.row);
-    run_chunk(job, pair, first, scores, running);
-    for (int64_t chunk = first + 1; chunk < first + job.num_chunks(pair.row); ++chunk) {
-      run_chunk(job, pair, chunk, scores, partials);
-      merge(job, running, partials);
-    }
-    finish(job, pair, running);
+void run_tile(const Attention& job, const Tile& tile) {
+  const Workspace workspace(job);
+  gather_queries(job, tile, workspace.queries);
+  for (int64_t chunk = 0; chunk < tile.num_chunks; ++chunk) {
+    run_chunk(job, tile, tile.first_chunk + chunk, workspace, workspace.running, false);
   }
+  finish(job, tile, workspace.running);
 }
 
-// Thread t of num takes the pairs whose share of all chunks begins in its part; long rows weigh
-// more.
-void run_pairs_balanced(Context& ctx, const Attention& job, int64_t num_pairs) {
-  int64_t chunks_of_head = 0;
-  for (int64_t row = 0; row < job.num_rows(); ++row) chunks_of_head += job.num_chunks(row);
-  const int64_t total = chunks_of_head * job.pages.n_kv_heads;
-  ctx.threads().run([&](int thread, int num) {
-    const int64_t from = total * thread / num;
-    const int64_t to = total * (thread + 1) / num;
-    int64_t done = 0;
-    int64_t begin = num_pairs;
-    int64_t end = 0;
-    for (int64_t index = 0; index < num_pairs; ++index) {
-      if (done >= from && done < to) {
-        begin = std::min(begin, index);
-        end = index + 1;
-      }
-      done += job.num_chunks(pair_at(job, index).row);
-    }
-    if (begin < end) run_pairs(job, begin, end);
+// Calls body(i) once for each i below count, whichever thread is free.
+template <typename Body>
+void share_out(Context& ctx, int64_t count, const Body& body) {
+  std::atomic<int64_t> next{0};
+  ctx.threads().run([&](int, int) {
+    for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < count;) body(i);
   });
 }
 
-struct ChunkOfPair {
-  Pair pair;
+// How evenly whole tiles, costly ones first, load the threads: the mean load over the largest.
+double balance(const std::vector<Tile>& tiles, int num_threads) {
+  std::vector<int64_t> loads(static_cast<size_t>(num_threads), 0);
+  for (const Tile& tile : tiles) *std::min_element(loads.begin(), loads.end()) += tile.cost;
+  const auto total = static_cast<double>(std::accumulate(loads.begin(), loads.end(), int64_t{0}));
+  return total / num_threads / static_cast<double>(*std::max_element(loads.begin(), loads.end()));
+}
+
+struct ChunkOfTile {
+  size_t tile;
   int64_t chunk;
 };
 
-void run_chunks(Context& ctx, const Attention& job, int64_t num_pairs) {
-  std::vector<ChunkOfPair> work;
-  for (int64_t index = 0; index < num_pairs; ++index) {
-    const Pair pair = pair_at(job, index);
-    for (int64_t c = 0; c < job.num_chunks(pair.row); ++c) {
-      work.push_back({pair, job.first_chunk(pair.row) + c});
+// Folds the chunks' states, in ascending order, into the tiles' running ones.
+void fold_chunks(const Attention& job,
+                 const std::vector<Tile>& tiles,
+                 std::span<const ChunkOfTile> work,
+                 const float* partials,
+                 float* running) {
+  const int64_t size = job.state_size();
+  for (size_t i = 0; i < work.size(); ++i) {
+    const Tile& tile = tiles[work[i].tile];
+    const RowsOfChunk seen = rows_of_chunk(job, tile, work[i].chunk);
+    const float* from = partials + static_cast<int64_t>(i) * job.tile_state_size();
+    float* to = running + static_cast<int64_t>(work[i].tile) * job.tile_state_size();
+    for (int64_t query = seen.begin * job.group(); query < seen.end * job.group(); ++query) {
+      const int64_t row = tile.first_row + query / job.group();
+      if (job.begin(row) >= work[i].chunk * kPositionChunk) {
+        std::copy_n(from + query * size, size, to + query * size);
+      } else {
+        job.table.attention_merge(to + query * size, from + query * size, job.pages.head_dim);
+      }
     }
   }
-  std::vector<float> partials(work.size() * static_cast<size_t>(job.partial_size()));
-  const auto partial_at = [&](int64_t i) { return partials.data() + i * job.partial_size(); };
-  ctx.threads().for_range(
-      static_cast<int64_t>(work.size()), false, [&](int64_t begin, int64_t end) {
-        std::vector<float> scratch = scratch_for(job);
-        for (int64_t i = begin; i < end; ++i) {
-          const ChunkOfPair& item = work[static_cast<size_t>(i)];
-          run_chunk(job, item.pair, item.chunk, scratch.data(), partial_at(i));
-        }
-      });
-  int64_t next = 0;
-  for (int64_t index = 0; index < num_pairs; ++index) {
-    const Pair pair = pair_at(job, index);
-    float* running = partial_at(next++);
-    for (int64_t c = 1; c < job.num_chunks(pair.row); ++c) merge(job, running, partial_at(next++));
-    finish(job, pair, running);
+}
+
+void run_chunks(Context& ctx, const Attention& job, const std::vector<Tile>& tiles) {
+  std::vector<ChunkOfTile> work;
+  for (size_t i = 0; i < tiles.size(); ++i) {
+    for (int64_t chunk = 0; chunk < tiles[i].num_chunks; ++chunk) {
+      work.push_back({i, tiles[i].first_chunk + chunk});
+    }
+  }
+  const auto state_size = static_cast<size_t>(job.tile_state_size());
+  const size_t at_once = std::clamp<size_t>(
+      static_cast<size_t>(kMaxPartialFloats) / state_size, 1, std::max<size_t>(1, work.size()));
+  std::vector<float> partials(at_once * state_size);
+  std::vector<float> running(tiles.size() * state_size);
+  for (size_t done = 0; done < work.size(); done += at_once) {
+    const std::span<const ChunkOfTile> part =
+        std::span(work).subspan(done, std::min(at_once, work.size() - done));
+    share_out(ctx, std::ssize(part), [&](int64_t i) {
+      const ChunkOfTile& item = part[static_cast<size_t>(i)];
+      const Workspace workspace(job);
+      gather_queries(job, tiles[item.tile], workspace.queries);
+      float* states = partials.data() + static_cast<size_t>(i) * state_size;
+      run_chunk(job, tiles[item.tile], item.chunk, workspace, states, true);
+    });
+    fold_chunks(job, tiles, part, partials.data(), running.data());
+  }
+  for (size_t i = 0; i < tiles.size(); ++i) {
+    finish(job, tiles[i], running.data() + i * state_size);
   }
 }
 
@@ -214,18 +331,19 @@ void attention(Context& ctx,
                const AttentionRows& rows) {
   const OpTimer timer(ctx, OpKind::kAttention);
   const Attention job{queries, pages, rows, cpu::kernels_of(ctx.isa()), out};
-  const int64_t num_pairs = job.num_rows() * pages.n_kv_heads;
-  if (num_pairs == 0) return;
+  if (job.num_rows() == 0) return;
   OUTRIDER_CHECK(queries.n_heads % pages.n_kv_heads == 0);
-  int64_t num_positions = 0;
-  for (int64_t row = 0; row < job.num_rows(); ++row) num_positions += job.end(row) - job.begin(row);
+  const std::vector<Tile> tiles = make_tiles(job);
   const int num_threads = ctx.num_threads();
-  if (num_threads == 1 || num_positions * queries.n_heads * pages.head_dim < kInlineProducts) {
-    run_pairs(job, 0, num_pairs);
-  } else if (num_pairs < 8 * int64_t{num_threads}) {
-    run_chunks(ctx, job, num_pairs);
+  int64_t num_scores = 0;
+  for (const Tile& tile : tiles) num_scores += tile.cost;
+  if (num_threads == 1 || num_scores * pages.head_dim < kInlineProducts) {
+    for (const Tile& tile : tiles) run_tile(job, tile);
+  } else if (balance(tiles, num_threads) < kGoodBalance) {
+    run_chunks(ctx, job, tiles);
   } else {
-    run_pairs_balanced(ctx, job, num_pairs);
+    share_out(
+        ctx, std::ssize(tiles), [&](int64_t i) { run_tile(job, tiles[static_cast<size_t>(i)]); });
   }
 }
 

@@ -1,8 +1,9 @@
 // Attention over one chunk of positions and the small vector ops, written once over 16-lane
 // vectors. Included by each kernels_<isa>.cpp inside its own namespace, after it has defined Lanes
 // and the primitives; never included elsewhere. Invariant: lane l of a sum over positions holds
-// those with (slot in chunk) % 16 == l, lane l of a dot product the dims with d % 16 == l, both
-// folded by the same tree (l + 8, l + 4, l + 2, l + 1); so bits are the same on every ISA.
+// those with (slot in chunk) % 16 == l, folded by one tree (l + 8, l + 4, l + 2, l + 1), a score is
+// one chain over head_dim, a value sum one over the chunk's positions; so bits are the same on
+// every ISA and for every tile.
 #pragma once
 
 // exp(x) by x = n ln 2 + r, |r| <= ln 2 / 2, and the Taylor polynomial of degree 7 (remainder below
@@ -69,52 +70,94 @@ void exponential_of_array(float* out, const float* x, int64_t n) {
   }
 }
 
-// scores[j] = scale * (query . key of position j), kCount positions side by side.
-template <int kCount>
-OUTRIDER_INLINE void dot_products(const AttentionPiece& piece,
-                                  const float* query,
-                                  int64_t begin,
-                                  float* scores) {
-  Lanes sums[kCount];
-  const float* keys[kCount];
-  for (int j = 0; j < kCount; ++j) {
-    sums[j] = zero();
-    keys[j] = piece.keys + piece.offsets[begin + j];
-  }
-  int64_t d = 0;
-  for (; d + kLanes <= piece.head_dim; d += kLanes) {
-    const Lanes q = load(query + d);
+// The keys of slots first .. last - 1, turned over: panels of kScoreVectors * 16 slots, each
+// [head_dim, slots of the panel]. Lanes of a vector without such a slot get some other slot's key.
+void turn_keys(const AttentionTile& tile, float* turned) {
+  constexpr int64_t kPanelSlots = kScoreVectors * kLanes;
+  for (int64_t slot = tile.first / kLanes * kLanes; slot < tile.last; slot += kLanes) {
+    const float* keys[kLanes];
+    for (int lane = 0; lane < kLanes; ++lane) {
+      int64_t from = slot + lane < tile.first ? tile.first : slot + lane;
+      from = from < tile.last ? from : tile.last - 1;
+      keys[lane] = tile.keys + tile.offsets[from];
+    }
+    float* panel = turned + slot / kPanelSlots * kPanelSlots * tile.head_dim + slot % kPanelSlots;
+    for (int64_t d = 0; d < tile.head_dim; d += kLanes) {
+      const int64_t rest = tile.head_dim - d < kLanes ? tile.head_dim - d : kLanes;
+      Lanes block[kLanes];
 #pragma GCC unroll 16
-    for (int j = 0; j < kCount; ++j) sums[j] = fma(q, load(keys[j] + d), sums[j]);
+      for (int lane = 0; lane < kLanes; ++lane) block[lane] = load_up_to(keys[lane] + d, rest);
+      transpose(block);
+      for (int64_t i = 0; i < rest; ++i) store(panel + (d + i) * kPanelSlots, block[i]);
+    }
   }
-  if (d < piece.head_dim) {
-    const int rest = static_cast<int>(piece.head_dim - d);
-    const Lanes q = load_partial(query + d, rest);
-    for (int j = 0; j < kCount; ++j) sums[j] = fma(q, load_partial(keys[j] + d, rest), sums[j]);
-  }
-  fold_add_many<kCount>(sums, piece.scale, scores);
 }
 
-void score_positions(const AttentionPiece& piece, const float* query, float* scores) {
-  for (int64_t slot = 0; slot < kPositionChunk; slot += kLanes) {
-    store(scores + slot, constant(-__builtin_inff()));
+// scores = scale * (query . key) of kQueries queries at kVectors * 16 slots of a panel: one fma
+// chain over head_dim in ascending order for each.
+template <int kQueries, int kVectors>
+OUTRIDER_NOINLINE void score_slots(
+    const float* queries, int64_t head_dim, const float* keys, float scale, float* scores) {
+  Lanes acc[kQueries][kVectors];
+#pragma GCC unroll 8
+  for (int q = 0; q < kQueries; ++q) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) acc[q][v] = zero();
   }
-  int64_t j = 0;
-  for (; j + kDotPositions <= piece.count; j += kDotPositions) {
-    dot_products<kDotPositions>(piece, query, j, scores + piece.first + j);
+  for (int64_t d = 0; d < head_dim; ++d, keys += kScoreVectors * kLanes) {
+    Lanes key[kVectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) key[v] = load(keys + v * kLanes);
+#pragma GCC unroll 8
+    for (int q = 0; q < kQueries; ++q) {
+      const Lanes x = broadcast(queries + q * head_dim + d);
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) acc[q][v] = fma(key[v], x, acc[q][v]);
+    }
   }
-  for (; j < piece.count; ++j) dot_products<1>(piece, query, j, scores + piece.first + j);
+#pragma GCC unroll 8
+  for (int q = 0; q < kQueries; ++q) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      store(scores + q * kPositionChunk + v * kLanes, mul(acc[q][v], constant(scale)));
+    }
+  }
 }
 
-// Turns scores into exp(score - max); writes max and sum. Slots without a position hold -inf and
-// become 0.
-void soften(float* scores, float* partial) {
-  Lanes top = load(scores);
-  for (int64_t slot = kLanes; slot < kPositionChunk; slot += kLanes)
-    top = max(top, load(scores + slot));
+template <int kQueries, int kVectors>
+OUTRIDER_INLINE void score_part_of_panel(const float* queries,
+                                         int64_t head_dim,
+                                         const float* keys,
+                                         float scale,
+                                         float* scores,
+                                         int64_t vectors) {
+  if constexpr (kVectors > 1) {
+    if (vectors < kVectors) {
+      return score_part_of_panel<kQueries, kVectors - 1>(
+          queries, head_dim, keys, scale, scores, vectors);
+    }
+  }
+  score_slots<kQueries, kVectors>(queries, head_dim, keys, scale, scores);
+}
+
+// Turns the scores of slots first .. last - 1 into exp(score - max), the other lanes of their
+// vectors into 0; writes max and sum.
+void soften(float* scores, int64_t first, int64_t last, float* partial) {
+  const int64_t begin = first / kLanes * kLanes;
+  Lanes top = constant(-__builtin_inff());
+  for (int64_t slot = begin; slot < last; slot += kLanes) {
+    Lanes score = load(scores + slot);
+    if (slot < first || slot + kLanes > last) {
+      const int64_t low = first > slot ? first - slot : 0;
+      const int64_t high = last - slot < kLanes ? last - slot : kLanes;
+      score = keep_lanes(score, static_cast<int>(low), static_cast<int>(high));
+      store(scores + slot, score);
+    }
+    top = max(top, score);
+  }
   const float most = fold_max(top);
   Lanes sum = zero();
-  for (int64_t slot = 0; slot < kPositionChunk; slot += kLanes) {
+  for (int64_t slot = begin; slot < last; slot += kLanes) {
     const Lanes weight = exponential(sub(load(scores + slot), constant(most)));
     store(scores + slot, weight);
     sum = add(sum, weight);
@@ -123,38 +166,58 @@ void soften(float* scores, float* partial) {
   partial[1] = fold_add(sum);
 }
 
-// Value sums of kHeads query heads from head on; each in ascending order of positions.
-template <int kHeads>
-OUTRIDER_NOINLINE void weigh_values(const AttentionPiece& piece, int64_t head) {
-  const float* weights = piece.scores + head * kPositionChunk + piece.first;
-  float* sums = piece.partials + head * (piece.head_dim + 2) + 2;
-  for (int64_t d = 0; d < piece.head_dim; d += kLanes) {
-    Lanes acc[kHeads];
-    for (int h = 0; h < kHeads; ++h) acc[h] = zero();
-    const int64_t rest = piece.head_dim - d;
-    for (int64_t j = 0; j < piece.count; ++j) {
-      const Lanes value = load_up_to(piece.values + piece.offsets[j] + d, rest);
+// Adds the weighted values of slots first .. last - 1, in ascending order, to dims d .. of kQueries
+// queries' sums; kVectors * 16 dims, of a single vector those that head_dim has.
+template <int kQueries, int kVectors>
+OUTRIDER_NOINLINE void weigh_values(const AttentionTile& tile,
+                                    const float* weights,
+                                    float* sums,
+                                    int64_t d,
+                                    int64_t first,
+                                    int64_t last) {
+  const int64_t stride = tile.head_dim + 2;
+  const int64_t rest = kVectors > 1 ? kLanes : tile.head_dim - d;
+  Lanes acc[kQueries][kVectors];
 #pragma GCC unroll 8
-      for (int h = 0; h < kHeads; ++h) {
-        acc[h] = fma(value, broadcast(weights + h * kPositionChunk + j), acc[h]);
-      }
+  for (int q = 0; q < kQueries; ++q) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) acc[q][v] = load_up_to(sums + q * stride + v * kLanes, rest);
+  }
+  for (int64_t slot = first; slot < last; ++slot) {
+    const float* from = tile.values + tile.offsets[slot] + d;
+    Lanes value[kVectors];
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) value[v] = load_up_to(from + v * kLanes, rest);
+#pragma GCC unroll 8
+    for (int q = 0; q < kQueries; ++q) {
+      const Lanes weight = broadcast(weights + q * kPositionChunk + slot);
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) acc[q][v] = fma(value[v], weight, acc[q][v]);
     }
-    for (int h = 0; h < kHeads; ++h) store_up_to(sums + h * (piece.head_dim + 2) + d, acc[h], rest);
+  }
+#pragma GCC unroll 8
+  for (int q = 0; q < kQueries; ++q) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) {
+      store_up_to(sums + q * stride + v * kLanes, acc[q][v], rest);
+    }
   }
 }
 
-void attention_piece(const AttentionPiece& piece) {
-  for (int64_t head = 0; head < piece.group; ++head) {
-    float* scores = piece.scores + head * kPositionChunk;
-    score_positions(piece, piece.queries + head * piece.head_dim, scores);
-    soften(scores, piece.partials + head * (piece.head_dim + 2));
+template <int kQueries>
+void weigh_values_of_all(
+    const AttentionTile& tile, const float* weights, float* partials, int64_t first, int64_t last) {
+  if (first >= last) return;
+  int64_t d = 0;
+  for (; d + kScoreVectors * kLanes <= tile.head_dim; d += kScoreVectors * kLanes) {
+    weigh_values<kQueries, kScoreVectors>(tile, weights, partials + 2 + d, d, first, last);
   }
-  int64_t head = 0;
-  for (; head + 4 <= piece.group; head += 4) weigh_values<4>(piece, head);
-  for (; head + 2 <= piece.group; head += 2) weigh_values<2>(piece, head);
-  for (; head < piece.group; ++head) weigh_values<1>(piece, head);
+  for (; d < tile.head_dim; d += kLanes) {
+    weigh_values<kQueries, 1>(tile, weights, partials + 2 + d, d, first, last);
+  }
 }
 
+// Folds a later part's partial state of one head into the running one.
 void attention_merge(float* running, const float* partial, int64_t head_dim) {
   const float most = running[0] > partial[0] ? running[0] : partial[0];
   const Lanes old_factor = exponential(constant(running[0] - most));
@@ -166,6 +229,82 @@ void attention_merge(float* running, const float* partial, int64_t head_dim) {
     const int64_t rest = head_dim - d;
     const Lanes added = mul(load_up_to(partial + 2 + d, rest), new_factor);
     store_up_to(running + 2 + d, fma(load_up_to(running + 2 + d, rest), old_factor, added), rest);
+  }
+}
+
+// kQueries queries from index query on over the whole chunk. Slots that all of them see are taken
+// side by side, those before and after by each alone: a key or value that a query does not see must
+// not touch it, be it NaN.
+template <int kQueries>
+void attend_queries(const AttentionTile& tile, int64_t query) {
+  const float* turned = tile.scratch;
+  float* scores = tile.scratch + kPositionChunk * tile.head_dim;
+  float* partials = scores + kMaxScoreQueries * kPositionChunk;
+  const float* queries = tile.queries + query * tile.head_dim;
+  const int64_t stride = tile.head_dim + 2;
+  int64_t first[kQueries];
+  int64_t last[kQueries];
+  int64_t any_first = kPositionChunk;
+  int64_t any_last = 0;
+  int64_t all_first = 0;
+  int64_t all_last = kPositionChunk;
+  for (int q = 0; q < kQueries; ++q) {
+    first[q] = tile.begins[query + q] > 0 ? tile.begins[query + q] : 0;
+    last[q] = tile.ends[query + q] < kPositionChunk ? tile.ends[query + q] : kPositionChunk;
+    any_first = first[q] < any_first ? first[q] : any_first;
+    any_last = last[q] > any_last ? last[q] : any_last;
+    all_first = first[q] > all_first ? first[q] : all_first;
+    all_last = last[q] < all_last ? last[q] : all_last;
+  }
+  constexpr int64_t kPanelSlots = kScoreVectors * kLanes;
+  for (int64_t slot = any_first / kPanelSlots * kPanelSlots; slot < any_last; slot += kPanelSlots) {
+    score_part_of_panel<kQueries, kScoreVectors>(queries,
+                                                 tile.head_dim,
+                                                 turned + slot * tile.head_dim,
+                                                 tile.scale,
+                                                 scores + slot,
+                                                 (any_last - slot + kLanes - 1) / kLanes);
+  }
+  for (int q = 0; q < kQueries; ++q) {
+    float* partial = partials + q * stride;
+    soften(scores + q * kPositionChunk, first[q], last[q], partial);
+    for (int64_t d = 0; d < tile.head_dim; d += kLanes) {
+      store_up_to(partial + 2 + d, zero(), tile.head_dim - d);
+    }
+  }
+  if (all_first > all_last) all_first = all_last = any_last;
+  const auto alone = [&](int q, int64_t from, int64_t to) {
+    weigh_values_of_all<1>(tile, scores + q * kPositionChunk, partials + q * stride, from, to);
+  };
+  for (int q = 0; q < kQueries; ++q) alone(q, first[q], all_first < last[q] ? all_first : last[q]);
+  weigh_values_of_all<kQueries>(tile, scores, partials, all_first, all_last);
+  for (int q = 0; q < kQueries; ++q) alone(q, all_last, last[q]);
+  for (int q = 0; q < kQueries; ++q) {
+    float* running = tile.running + (query + q) * stride;
+    const float* partial = partials + q * stride;
+    if (tile.begins[query + q] < 0) {
+      attention_merge(running, partial, tile.head_dim);
+    } else {
+      for (int64_t i = 0; i < stride; ++i) running[i] = partial[i];
+    }
+  }
+}
+
+template <int kQueries>
+OUTRIDER_INLINE void attend_group(const AttentionTile& tile, int64_t query, int64_t count) {
+  if constexpr (kQueries > 1) {
+    if (count < kQueries) return attend_group<kQueries - 1>(tile, query, count);
+  }
+  attend_queries<kQueries>(tile, query);
+}
+
+void attention_tile(const AttentionTile& tile) {
+  turn_keys(tile, tile.scratch);
+  const int64_t num_groups = (tile.num_queries + kScoreQueries - 1) / kScoreQueries;
+  for (int64_t group = 0; group < num_groups; ++group) {
+    const int64_t query = tile.num_queries * group / num_groups;
+    const int64_t end = tile.num_queries * (group + 1) / num_groups;
+    attend_group<kScoreQueries>(tile, query, end - query);
   }
 }
 

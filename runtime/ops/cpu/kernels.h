@@ -51,21 +51,32 @@ struct RoundedProducts {
   int64_t (*peak)(int64_t rounds, float* sink);
 };
 
-// One row's query heads of one KV head over one chunk of positions. A partial result is [max, sum,
-// value sums of head_dim] per query head, side by side.
-struct AttentionPiece {
-  const float* queries = nullptr;  // [group, head_dim]
-  int64_t group = 0;
+// Queries (a query head of a row each) that share one KV head's keys and values, over one chunk of
+// positions. Slots count from the chunk's first position; query i sees those from begins[i] to
+// below ends[i], which may lie outside the chunk. A running state is [max, sum, value sums of
+// head_dim].
+struct AttentionTile {
+  const float* queries = nullptr;  // [num_queries, head_dim]
+  int64_t num_queries = 0;
   int64_t head_dim = 0;
   float scale = 1.0f;
   const float* keys = nullptr;
   const float* values = nullptr;
-  const int64_t* offsets = nullptr;  // [count] of each position's vector from keys and from values
-  int64_t first = 0;                 // slot in the chunk of the first position
-  int64_t count = 0;                 // positions, at least 1; first + count <= kPositionChunk
-  float* scores = nullptr;           // scratch [group, kPositionChunk]
-  float* partials = nullptr;         // [group, head_dim + 2]
+  const int64_t* offsets = nullptr;  // of each slot's vector from keys and from values
+  int64_t first = 0;                 // slots that some query sees: first .. last - 1; offsets holds
+  int64_t last = 0;                  // those, and each query sees at least one of them
+  const int32_t* begins = nullptr;   // at least 0 where the query starts in this chunk
+  const int32_t* ends = nullptr;
+  float* scratch = nullptr;  // [attention_scratch(head_dim)], 64-byte aligned
+  float* running = nullptr;  // [num_queries, head_dim + 2], written where a query starts here
 };
+
+// Queries whose scores are made side by side, at most.
+inline constexpr int64_t kMaxScoreQueries = 6;
+// Keys of a chunk turned over, then scores and one partial state of each query side by side.
+inline constexpr int64_t attention_scratch(int64_t head_dim) {
+  return kPositionChunk * head_dim + kMaxScoreQueries * (kPositionChunk + head_dim + 2);
+}
 
 // Kernels that pack weights work on this many rows of a matrix at once.
 inline constexpr int kPackRows = 16;
@@ -80,7 +91,7 @@ struct KernelTable {
   void (*scale_by_weight)(float* out, const float* x, float scale, const float* weight, int64_t n);
   void (*silu_mul)(float* out, const float* gate, const float* up, int64_t n);
   void (*exponential)(float* out, const float* x, int64_t n);
-  void (*attention_piece)(const AttentionPiece&);
+  void (*attention_tile)(const AttentionTile&);
   // Folds a later chunk's partial of one head into the running one.
   void (*attention_merge)(float* running, const float* partial, int64_t head_dim);
   void (*attention_finish)(float* out, const float* running, int64_t head_dim);

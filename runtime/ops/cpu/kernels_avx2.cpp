@@ -19,7 +19,9 @@ struct Lanes {
   __m256 high;  // lanes 8 .. 15
 };
 
-constexpr int kDotPositions = 4;
+// Sixteen registers: twelve sums, one vector and a query.
+constexpr int kScoreQueries = 6;
+constexpr int kScoreVectors = 1;
 // Sixteen registers hold sums, one vector of converted weights and an activation.
 constexpr bool kFewRegisters = true;
 constexpr int kMostRows = 5;
@@ -149,9 +151,49 @@ OUTRIDER_INLINE float fold_max(Lanes x) {
   const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
   return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
 }
-template <int kCount>
-OUTRIDER_INLINE void fold_add_many(const Lanes* sums, float scale, float* out) {
-  for (int j = 0; j < kCount; ++j) out[j] = fold_add(sums[j]) * scale;
+// Lanes below first and from last on become -inf.
+OUTRIDER_INLINE __m256 keep_half(__m256 x, int first, int last) {
+  const __m256i below =
+      _mm256_cmpgt_epi32(_mm256_set1_epi32(first), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+  const __m256 kept = _mm256_castsi256_ps(_mm256_andnot_si256(below, first_lanes(last)));
+  return _mm256_blendv_ps(_mm256_set1_ps(-__builtin_inff()), x, kept);
+}
+OUTRIDER_INLINE Lanes keep_lanes(Lanes x, int first, int last) {
+  return {keep_half(x.low, first, last), keep_half(x.high, first - 8, last - 8)};
+}
+
+OUTRIDER_INLINE void transpose_eight(__m256 (&rows)[8]) {
+  __m256 fours[8];
+  for (int i = 0; i < 8; i += 4) {
+    const __m256 low01 = _mm256_unpacklo_ps(rows[i], rows[i + 1]);
+    const __m256 low23 = _mm256_unpacklo_ps(rows[i + 2], rows[i + 3]);
+    const __m256 high01 = _mm256_unpackhi_ps(rows[i], rows[i + 1]);
+    const __m256 high23 = _mm256_unpackhi_ps(rows[i + 2], rows[i + 3]);
+    fours[i] = _mm256_shuffle_ps(low01, low23, 0x44);
+    fours[i + 1] = _mm256_shuffle_ps(low01, low23, 0xEE);
+    fours[i + 2] = _mm256_shuffle_ps(high01, high23, 0x44);
+    fours[i + 3] = _mm256_shuffle_ps(high01, high23, 0xEE);
+  }
+  for (int c = 0; c < 4; ++c) {
+    rows[c] = _mm256_permute2f128_ps(fours[c], fours[4 + c], 0x20);
+    rows[4 + c] = _mm256_permute2f128_ps(fours[c], fours[4 + c], 0x31);
+  }
+}
+
+// Rows become columns, an 8 x 8 quarter at a time.
+OUTRIDER_INLINE void transpose(Lanes (&rows)[16]) {
+  __m256 quarters[4][8];
+  for (int i = 0; i < 8; ++i) {
+    quarters[0][i] = rows[i].low;
+    quarters[1][i] = rows[i + 8].low;
+    quarters[2][i] = rows[i].high;
+    quarters[3][i] = rows[i + 8].high;
+  }
+  for (auto& quarter : quarters) transpose_eight(quarter);
+  for (int i = 0; i < 8; ++i) {
+    rows[i] = {quarters[0][i], quarters[1][i]};
+    rows[i + 8] = {quarters[2][i], quarters[3][i]};
+  }
 }
 
 #include "runtime/ops/cpu/attention_body.h"
@@ -250,7 +292,7 @@ const KernelTable kAvx2Kernels = {
     .scale_by_weight = avx2::scale_by_weight,
     .silu_mul = avx2::silu_mul,
     .exponential = avx2::exponential_of_array,
-    .attention_piece = avx2::attention_piece,
+    .attention_tile = avx2::attention_tile,
     .attention_merge = avx2::attention_merge,
     .attention_finish = avx2::attention_finish,
     .pack_dwords = avx2::pack_dwords,

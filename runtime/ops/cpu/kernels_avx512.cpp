@@ -16,7 +16,9 @@ namespace {
 
 using Lanes = __m512;
 
-constexpr int kDotPositions = 16;
+// Of 32 registers 24 hold scores or value sums.
+constexpr int kScoreQueries = 6;
+constexpr int kScoreVectors = 4;
 // Of 32 registers 24 hold sums. Up to six rows take the panel's four vectors at once; up to twelve
 // take two, in two passes over a chunk that each read half of every line group, so that memory is
 // read evenly.
@@ -109,35 +111,42 @@ OUTRIDER_INLINE float fold_add(Lanes x) {
 }
 OUTRIDER_INLINE float fold_max(Lanes x) { return _mm512_reduce_max_ps(x); }
 
-// The sums of kCount vectors, times scale, to out. Sixteen at once: the tree of fold_add with two
-// vectors sharing each addition, so the transposition costs nothing extra.
-template <int kCount>
-OUTRIDER_INLINE void fold_add_many(const Lanes* sums, float scale, float* out) {
-  if constexpr (kCount == 16) {
-    Lanes eights[8];
-    Lanes fours[4];
-    Lanes twos[2];
-    // Position 4 b + j comes out of slot b + 4 j.
-    for (int s = 0; s < 8; ++s) {
-      const Lanes a = sums[4 * ((2 * s) % 4) + (2 * s) / 4];
-      const Lanes b = sums[4 * ((2 * s + 1) % 4) + (2 * s + 1) / 4];
-      eights[s] = add(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xEE));
-    }
-    for (int s = 0; s < 4; ++s) {
-      const Lanes a = eights[2 * s];
-      const Lanes b = eights[2 * s + 1];
-      fours[s] = add(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xDD));
-    }
-    for (int s = 0; s < 2; ++s) {
-      const Lanes a = fours[2 * s];
-      const Lanes b = fours[2 * s + 1];
-      twos[s] = add(_mm512_shuffle_ps(a, b, 0x44), _mm512_shuffle_ps(a, b, 0xEE));
-    }
-    const Lanes all =
-        add(_mm512_shuffle_ps(twos[0], twos[1], 0x88), _mm512_shuffle_ps(twos[0], twos[1], 0xDD));
-    store(out, mul(all, constant(scale)));
-  } else {
-    for (int j = 0; j < kCount; ++j) out[j] = fold_add(sums[j]) * scale;
+// Lanes below first and from last on become -inf.
+OUTRIDER_INLINE Lanes keep_lanes(Lanes x, int first, int last) {
+  const auto kept = static_cast<__mmask16>(((1u << last) - 1u) & ~((1u << first) - 1u));
+  return _mm512_mask_blend_ps(kept, constant(-__builtin_inff()), x);
+}
+
+OUTRIDER_INLINE Lanes unpack_low_pairs(Lanes a, Lanes b) {
+  return _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)));
+}
+OUTRIDER_INLINE Lanes unpack_high_pairs(Lanes a, Lanes b) {
+  return _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)));
+}
+
+// Rows become columns.
+OUTRIDER_INLINE void transpose(Lanes (&rows)[16]) {
+  Lanes fours[16];
+  for (int i = 0; i < 16; i += 4) {
+    const Lanes low01 = _mm512_unpacklo_ps(rows[i], rows[i + 1]);
+    const Lanes low23 = _mm512_unpacklo_ps(rows[i + 2], rows[i + 3]);
+    const Lanes high01 = _mm512_unpackhi_ps(rows[i], rows[i + 1]);
+    const Lanes high23 = _mm512_unpackhi_ps(rows[i + 2], rows[i + 3]);
+    fours[i] = unpack_low_pairs(low01, low23);
+    fours[i + 1] = unpack_high_pairs(low01, low23);
+    fours[i + 2] = unpack_low_pairs(high01, high23);
+    fours[i + 3] = unpack_high_pairs(high01, high23);
+  }
+  // fours[4 b + c] holds column c + 4 q of rows 4 b .. 4 b + 3 in its quarter q.
+  for (int c = 0; c < 4; ++c) {
+    const Lanes even01 = _mm512_shuffle_f32x4(fours[c], fours[4 + c], 0x88);
+    const Lanes even23 = _mm512_shuffle_f32x4(fours[8 + c], fours[12 + c], 0x88);
+    const Lanes odd01 = _mm512_shuffle_f32x4(fours[c], fours[4 + c], 0xDD);
+    const Lanes odd23 = _mm512_shuffle_f32x4(fours[8 + c], fours[12 + c], 0xDD);
+    rows[c] = _mm512_shuffle_f32x4(even01, even23, 0x88);
+    rows[4 + c] = _mm512_shuffle_f32x4(odd01, odd23, 0x88);
+    rows[8 + c] = _mm512_shuffle_f32x4(even01, even23, 0xDD);
+    rows[12 + c] = _mm512_shuffle_f32x4(odd01, odd23, 0xDD);
   }
 }
 
@@ -227,7 +236,7 @@ const KernelTable kAvx512Kernels = {
     .scale_by_weight = avx512::scale_by_weight,
     .silu_mul = avx512::silu_mul,
     .exponential = avx512::exponential_of_array,
-    .attention_piece = avx512::attention_piece,
+    .attention_tile = avx512::attention_tile,
     .attention_merge = avx512::attention_merge,
     .attention_finish = avx512::attention_finish,
     .pack_dwords = avx512::pack_dwords,

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #include "runtime/ops/cpu/kernels.h"
 #include "runtime/ops/half.h"
@@ -19,7 +20,8 @@ struct Lanes {
   float at[16];
 };
 
-constexpr int kDotPositions = 1;
+constexpr int kScoreQueries = 1;
+constexpr int kScoreVectors = 1;
 constexpr bool kFewRegisters = true;
 constexpr int kMostRows = 1;
 constexpr int vectors_for_rows(int) { return 1; }
@@ -136,9 +138,16 @@ inline float fold_max(Lanes x) {
   }
   return x.at[0];
 }
-template <int kCount>
-inline void fold_add_many(const Lanes* sums, float scale, float* out) {
-  for (int j = 0; j < kCount; ++j) out[j] = fold_add(sums[j]) * scale;
+// Lanes below first and from last on become -inf.
+inline Lanes keep_lanes(const Lanes& x, int first, int last) {
+  return each([&](int i) { return i >= first && i < last ? x.at[i] : -__builtin_inff(); });
+}
+
+// Rows become columns.
+inline void transpose(Lanes (&rows)[16]) {
+  for (int i = 0; i < 16; ++i) {
+    for (int j = 0; j < i; ++j) std::swap(rows[i].at[j], rows[j].at[i]);
+  }
 }
 
 #include "runtime/ops/cpu/attention_body.h"
@@ -183,7 +192,7 @@ const KernelTable kScalarKernels = {
     .scale_by_weight = scalar::scale_by_weight,
     .silu_mul = scalar::silu_mul,
     .exponential = scalar::exponential_of_array,
-    .attention_piece = scalar::attention_piece,
+    .attention_tile = scalar::attention_tile,
     .attention_merge = scalar::attention_merge,
     .attention_finish = scalar::attention_finish,
     .pack_dwords = scalar::pack_dwords,
