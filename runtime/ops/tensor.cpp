@@ -223,7 +223,8 @@ void PackedMatrix::fill_rows(int64_t out_begin,
 }
 
 void PackedMatrix::read_row(int64_t row, float* out) const {
-  OUTRIDER_CHECK(!is_quantized() && row >= 0 && row < n_out_);
+  if (is_quantized()) return dequantize_row(row, out);
+  OUTRIDER_CHECK(row >= 0 && row < n_out_);
   const int64_t panel_elements = cpu::kPanel * ((n_in_ + 1) / 2 * 2);
   const int64_t base = row / cpu::kPanel * panel_elements;
   const int64_t lane = row % cpu::kPanel;

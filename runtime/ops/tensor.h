@@ -66,8 +66,8 @@ class PackedMatrix {
   // What the row of a quantised matrix stands for: n_in floats.
   void dequantize_row(int64_t out, float* to) const;
 
-  // The n_in() elements of one row as the file had them, widened (exact); for reading single rows
-  // of a matrix that is not quantised.
+  // The n_in() elements of one row as the file had them, widened (exact), or what the integers of a
+  // quantised matrix stand for; for reading single rows.
   void read_row(int64_t row, float* out) const;
 
   int64_t n_out() const { return n_out_; }

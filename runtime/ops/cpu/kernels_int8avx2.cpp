@@ -37,14 +37,24 @@ OUTRIDER_INLINE Quad low_quad(const char* at) {
 OUTRIDER_INLINE Quad high_quad(const char* at) {
   return split(_mm256_and_si256(_mm256_srli_epi16(load_bytes(at), 4), _mm256_set1_epi8(15)));
 }
+OUTRIDER_INLINE __m256i all_of_pair(const char* values) {
+  int32_t pair;
+  __builtin_memcpy(&pair, values, sizeof(pair));
+  return _mm256_set1_epi32(pair);
+}
 OUTRIDER_INLINE Spread spread(const char* values) {
-  int32_t pairs[2];
-  __builtin_memcpy(pairs, values, sizeof(pairs));
-  return {_mm256_set1_epi32(pairs[0]), _mm256_set1_epi32(pairs[1])};
+  return {all_of_pair(values), all_of_pair(values + 4)};
+}
+// In assembler: GCC 12 keeps two copies of the sums and spills them.
+OUTRIDER_INLINE Ints add_pairs(Ints acc, __m256i w, __m256i x) {
+  __m256i pairs;
+  asm("vpmaddwd %[x], %[w], %[pairs]\n\tvpaddd %[pairs], %[acc], %[acc]"
+      : [acc] "+x"(acc), [pairs] "=&x"(pairs)
+      : [w] "x"(w), [x] "x"(x));
+  return acc;
 }
 OUTRIDER_INLINE Ints dot(Ints acc, const Quad& w, const Spread& x) {
-  acc = _mm256_add_epi32(acc, _mm256_madd_epi16(w.even, x.even));
-  return _mm256_add_epi32(acc, _mm256_madd_epi16(w.odd, x.odd));
+  return add_pairs(add_pairs(acc, w.even, x.even), w.odd, x.odd);
 }
 OUTRIDER_INLINE void store_values(char* to, Ints a) {
   const __m128i even_first = _mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15);

@@ -37,10 +37,13 @@ OUTRIDER_INLINE Quad high_quad(const char* at) {
   return split(
       _mm512_and_si512(_mm512_srli_epi16(_mm512_loadu_si512(at), 4), _mm512_set1_epi8(15)));
 }
+OUTRIDER_INLINE __m512i all_of_pair(const char* values) {
+  int32_t pair;
+  __builtin_memcpy(&pair, values, sizeof(pair));
+  return _mm512_set1_epi32(pair);
+}
 OUTRIDER_INLINE Spread spread(const char* values) {
-  int32_t pairs[2];
-  __builtin_memcpy(pairs, values, sizeof(pairs));
-  return {_mm512_set1_epi32(pairs[0]), _mm512_set1_epi32(pairs[1])};
+  return {all_of_pair(values), all_of_pair(values + 4)};
 }
 OUTRIDER_INLINE Ints dot(Ints acc, const Quad& w, const Spread& x) {
   acc = _mm512_add_epi32(acc, _mm512_madd_epi16(w.even, x.even));
