@@ -35,6 +35,9 @@ struct LinearPanel {
   int64_t chunk_stride = kInnerChunk;
   int64_t rows = 0;  // 1 .. kMaxLinearRows
   float* totals = nullptr;
+  // When set, row r's finished sums go to out + r * out_stride instead, and totals is scratch.
+  float* out = nullptr;
+  int64_t out_stride = 0;
 };
 
 // Products of bf16 weights with activations rounded to bf16: what one vdpbf16ps does per pair of

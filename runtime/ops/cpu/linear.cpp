@@ -67,6 +67,7 @@ struct PanelRows {
   int64_t first_row;
   int64_t rows;
   float* totals;
+  float* out = nullptr;  // where the kernel itself can write the sums
 };
 
 // Elements of a panel's inner dimension lie one after the other, so a slice of it is a smaller
@@ -83,6 +84,8 @@ void sum_slices(const Product& product, const PanelRows& part) {
   call.chunk_stride = in.rounded ? product.rows * kInnerChunk : kInnerChunk;
   call.rows = part.rows;
   call.totals = part.totals;
+  call.out = part.out;
+  call.out_stride = w.n_out();
   int64_t begin = 0;
   int64_t chunk = 0;
   for (const int64_t end : product.slice_ends) {
@@ -104,6 +107,16 @@ void add_bias(const Product& product, const PanelRows& part) {
     float* total = part.totals + r * kPanel;
     for (int64_t o = 0; o < width; ++o) total[o] += product.bias[first_out + o];
   }
+}
+
+// Where a panel's sums are the product as they come: whole, with nothing to add. Writing them while
+// the next sums are made hides the wait for memory.
+float* direct_out(const Product& product, const PanelRows& part) {
+  const PackedMatrix& w = *product.w;
+  const int64_t first_out = part.panel * kPanel;
+  const bool whole = product.num_slices() == 1 && w.n_in() > 0 && first_out + kPanel <= w.n_out();
+  if (!whole || product.bias != nullptr) return nullptr;
+  return product.out + part.first_row * w.n_out() + first_out;
 }
 
 void store_panel(const Product& product, const PanelRows& part) {
@@ -133,7 +146,9 @@ void run_piece(const Product& product, const Piece& piece) {
     const int64_t first = rows * block / num_blocks;
     PanelRows part{0, piece.row_begin + first, rows * (block + 1) / num_blocks - first, totals};
     for (part.panel = piece.begin; part.panel < piece.end; ++part.panel) {
+      part.out = direct_out(product, part);
       sum_slices(product, part);
+      if (part.out != nullptr) continue;
       if (product.bias != nullptr) add_bias(product, part);
       fold_in_tree(totals,
                    static_cast<size_t>(product.num_slices()),

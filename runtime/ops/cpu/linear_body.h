@@ -65,7 +65,9 @@ struct ChunkTile {
   const float* in;
   int64_t in_stride;
   int64_t count;
-  float* totals;
+  const float* before;  // sums of the chunks before: rows of kPanel
+  float* after;         // the same plus this chunk's, rows of after_stride; may be before
+  int64_t after_stride;
   const char* prefetch_from;
   int64_t prefetch_lines;  // per pair of elements; 0: a single group
 };
@@ -155,11 +157,13 @@ OUTRIDER_INLINE void run_tile(const ChunkTile& tile, int first_vector) {
   }
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < kVectors; ++v) {
-      float* total = tile.totals + r * kPanel + (first_vector + v) * kLanes;
+      const int lane = (first_vector + v) * kLanes;
+      const Lanes before = load(tile.before + r * kPanel + lane);
+      float* after = tile.after + r * tile.after_stride + lane;
       if constexpr (Weights::kRounded) {
-        store(total, add_flushing(load(total), acc[r][v]));
+        store(after, add_flushing(before, acc[r][v]));
       } else {
-        store(total, add(load(total), acc[r][v]));
+        store(after, add(before, acc[r][v]));
       }
     }
   }
@@ -198,7 +202,10 @@ OUTRIDER_NOINLINE void linear_panel(const LinearPanel& panel) {
       const int64_t row = panel.rows * group / num_groups;
       tile.in = static_cast<const float*>(panel.in) + row * panel.in_stride +
                 begin / kInnerChunk * panel.chunk_stride;
-      tile.totals = panel.totals + row * kPanel;
+      const bool finishes = panel.out != nullptr && begin + tile.count == panel.n_in;
+      tile.before = panel.totals + row * kPanel;
+      tile.after_stride = finishes ? panel.out_stride : kPanel;
+      tile.after = (finishes ? panel.out : panel.totals) + row * tile.after_stride;
       tile.prefetch_lines = group * share < kPairLines ? share : 0;
       tile.prefetch_from = tile.chunk + kChunkBytes + group * share * (kInnerChunk / 2) * 64;
       run_row_group<Weights, kMostRows>(tile, panel.rows * (group + 1) / num_groups - row);
