@@ -20,6 +20,7 @@ int bench_command(const CommandLine& line);
 std::string bench_help();
 int check_pair_command(const CommandLine& line);
 int verify_command(const CommandLine& line);
+int synth_command(const CommandLine& line);
 int tokenize_command(const CommandLine& line);
 int render_command(const CommandLine& line);
 int config_command(const CommandLine& line);
