@@ -258,6 +258,10 @@ size_t Weights::matrix_bytes() const {
   return total;
 }
 
+std::unique_ptr<TensorSource> make_checkpoint_source(const std::filesystem::path& model_dir) {
+  return std::make_unique<CheckpointSource>(model_dir);
+}
+
 std::unique_ptr<Weights> build_weights(const ModelConfig& config,
                                        const ModelShard& shard,
                                        const TensorSource& source,

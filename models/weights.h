@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -58,6 +59,9 @@ class TensorSource {
   // A hint that read() will want this part in a moment. Called from several threads.
   virtual void expect_soon(const TensorPart&) const {}
 };
+
+// The tensors of a Hugging Face folder.
+std::unique_ptr<TensorSource> make_checkpoint_source(const std::filesystem::path& model_dir);
 
 // progress: bytes done, bytes in all; called on the calling thread. num_threads 0: the host's
 // cores, at most 16.
