@@ -20,6 +20,8 @@ class World {
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual std::string host() const = 0;
+  // What carries the messages, with its version; for reports.
+  virtual std::string library() const { return "threads of one process"; }
   // How many ranks share this host, of ranks [0, num_ranks).
   virtual int num_ranks_here(int num_ranks) const = 0;
 

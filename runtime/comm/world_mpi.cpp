@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <deque>
 #include <thread>
 
@@ -85,6 +86,13 @@ class MpiWorld final : public World {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   std::string host() const override { return peers_[static_cast<size_t>(rank_)].host; }
+
+  std::string library() const override {
+    char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
+    int length = 0;
+    if (MPI_Get_library_version(text, &length) != MPI_SUCCESS) return "MPI";
+    return std::string(text, strnlen(text, sizeof(text)));
+  }
 
   int num_ranks_here(int num_ranks) const override {
     int count = 0;

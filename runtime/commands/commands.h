@@ -17,7 +17,8 @@ struct CommandLine {
 int serve_command(const CommandLine& line);
 int batch_command(const CommandLine& line);
 int bench_command(const CommandLine& line);
-std::string bench_help();
+// Of one kind of benchmark, or of all when there is none of this name.
+std::string bench_help(const std::string& kind);
 int check_pair_command(const CommandLine& line);
 int verify_command(const CommandLine& line);
 int synth_command(const CommandLine& line);

@@ -24,7 +24,7 @@ constexpr Command kCommands[] = {
     {"batch",
      "run a file of OpenAI batch lines: -i in.jsonl -o out.jsonl [--resume]",
      batch_command},
-    {"bench", "measure: decode, theory, forward, ops; see bench --help", bench_command},
+    {"bench", "measurements of many kinds; see bench --help", bench_command},
     {"check-pair",
      "whether a draft speaks a target's tokens, one line: check-pair TARGET DRAFT; code 4 = no",
      check_pair_command},
@@ -68,7 +68,7 @@ int run(int argc, char** argv) {
   CommandLine line{&argc, &argv, {argv + 2, argv + argc}};
   for (const std::string& argument : line.arguments) {
     if (argument != "--help" && argument != "-h") continue;
-    std::fputs((name == "bench" ? bench_help() : usage()).c_str(), stdout);
+    std::fputs((name == "bench" ? bench_help(line.arguments[0]) : usage()).c_str(), stdout);
     return 0;
   }
   for (const Command& command : kCommands) {

@@ -35,6 +35,7 @@ struct FrontDesk {
   std::optional<ChatTemplate> chat_template;
   GenerationDefaults defaults;
   std::shared_ptr<const BigramModel> draft_corpus;  // null without one
+  Topology topology;
 };
 
 FrontDesk open_front_desk(const RunConfig& config) {
@@ -145,7 +146,8 @@ int run_coordinator(World& world,
                                 .chat_template = desk.chat_template,
                                 .model_config = target.model().config(),
                                 .defaults = desk.defaults,
-                                .metrics = metrics};
+                                .metrics = metrics,
+                                .topology = desk.topology};
   int exit_code = 0;
   std::exception_ptr problem;
   std::thread front([&] {
@@ -227,7 +229,10 @@ int run_target(World& world,
   } catch (const std::exception& error) {
     problem = error.what();
   }
-  roll_call(world, layout, {problem, shared_settings(config, loaded)});
+  desk.topology = roll_call(
+      world,
+      layout,
+      {problem, shared_settings(config, loaded), threads_per_rank(config, world, layout)});
   TargetRank target(*loaded.model, *loaded.group, std::move(faults));
   if (coordinates) return run_coordinator(world, config, layout, target, desk, front_end);
   try {
@@ -250,10 +255,10 @@ int run_rank(World& world,
     return run_target(world, config, layout, front_end);
   if (engine == nullptr) {
     run_draft(world, config, layout, [&](const std::string& problem) {
-      roll_call(world, layout, {problem, {}});
+      roll_call(world, layout, {problem, {}, threads_per_rank(config, world, layout)});
     });
   } else {
-    roll_call(world, layout, {engine->wait_report(), {}});
+    roll_call(world, layout, {engine->wait_report(), {}, threads_per_rank(config, world, layout)});
     engine->relay(world, kEpoch);
   }
   return 0;

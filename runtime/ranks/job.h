@@ -11,6 +11,7 @@
 #include "models/tokenizer.h"
 #include "runtime/base/run_config.h"
 #include "runtime/ranks/coordinator.h"
+#include "runtime/ranks/roll_call.h"
 
 namespace outrider {
 
@@ -23,6 +24,7 @@ struct FrontEndContext {
   ModelConfig model_config;
   GenerationDefaults defaults;
   ServingMetrics& metrics;
+  Topology topology;
 };
 
 // Runs on its own thread on rank 0 while the coordinator's loop runs; its result is the job's exit

@@ -15,6 +15,7 @@ struct Report {
   std::string host;
   std::string problem;
   std::vector<std::string> settings;
+  int32_t num_threads = 0;
 };
 
 Bytes encode_report(const Report& report) {
@@ -23,6 +24,7 @@ Bytes encode_report(const Report& report) {
   out.put_string(report.problem);
   out.put_list(report.settings,
                [](WireWriter& w, const std::string& setting) { w.put_string(setting); });
+  out.put(report.num_threads);
   return out.take();
 }
 
@@ -32,6 +34,7 @@ Report decode_report(const Bytes& bytes) {
   report.host = in.get_string();
   report.problem = in.get_string();
   report.settings = in.get_list<std::string>([](WireReader& r) { return r.get_string(); });
+  report.num_threads = in.get<int32_t>();
   return report;
 }
 
@@ -99,25 +102,29 @@ std::map<int, Report> collect(World& world,
 
 }  // namespace
 
-void roll_call(World& world,
-               const RankLayout& layout,
-               const Readiness& readiness,
-               double timeout_s) {
-  const Report own{world.host(), readiness.problem, readiness.settings};
+Topology roll_call(World& world,
+                   const RankLayout& layout,
+                   const Readiness& readiness,
+                   double timeout_s) {
+  const Report own{world.host(), readiness.problem, readiness.settings, readiness.num_threads};
+  Topology topology;
   std::string sentence;
   if (world.rank() == 0) {
     const std::map<int, Report> reports = collect(world, layout, own, timeout_s);
     sentence = verdict(layout, reports);
     for (const auto& [rank, report] : reports) {
-      if (rank > 0) world.post(rank, encode_report({"", sentence, {}}));
-      if (sentence.empty())
-        log_info("rank {} ready: {} on {}", rank, layout.name(rank), report.host);
+      if (rank > 0) world.post(rank, encode_report({"", sentence, {}, 0}));
+      if (!sentence.empty()) continue;
+      log_info("rank {} ready: {} on {}", rank, layout.name(rank), report.host);
+      topology.ranks.push_back({rank, layout.name(rank), report.host, report.num_threads});
     }
   } else {
     world.post(0, encode_report(own));
     sentence = decode_report(receive(world, 0, 1)).problem;
   }
   if (!sentence.empty()) throw Error(sentence);
+  if (world.rank() == 0) topology.library = world.library();
+  return topology;
 }
 
 }  // namespace outrider

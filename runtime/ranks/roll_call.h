@@ -16,13 +16,28 @@ struct Readiness {
   // "name value", in the same order everywhere: what the target ranks must have been told alike,
   // since each host has its own environment and files. The draft gives none.
   std::vector<std::string> settings;
+  int num_threads = 0;  // this rank computes with; for reports
+};
+
+struct RankPlace {
+  int rank = 0;
+  std::string role;  // RankLayout::name
+  std::string host;
+  int num_threads = 0;
+};
+
+// Who runs where.
+struct Topology {
+  std::vector<RankPlace> ranks;
+  std::string library;  // World::library
 };
 
 // Throws Error on every rank when any has a problem, other settings than rank 0, or does not report
-// within timeout_s; the sentence names rank, host and role. Rank 0 logs the table.
-void roll_call(World& world,
-               const RankLayout& layout,
-               const Readiness& readiness,
-               double timeout_s = 600);
+// within timeout_s; the sentence names rank, host and role. Rank 0 logs the table and gets it; the
+// others get an empty one.
+Topology roll_call(World& world,
+                   const RankLayout& layout,
+                   const Readiness& readiness,
+                   double timeout_s = 600);
 
 }  // namespace outrider

@@ -41,7 +41,4 @@ struct BenchAnswer {
 // Waits for the whole answer. Throws Error when the request failed or a signal wants us to stop.
 BenchAnswer collect_bench_answer(ResultStream& stream);
 
-// 0 of nothing.
-double median(std::vector<double> values);
-
 }  // namespace outrider

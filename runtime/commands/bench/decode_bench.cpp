@@ -6,19 +6,29 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
 
 #include "runtime/base/error.h"
 #include "runtime/commands/bench/bench_requests.h"
 #include "runtime/commands/bench/theory_formulas.h"
+#include "runtime/ranks/job.h"
 
 namespace outrider {
 namespace {
 
 using Json = nlohmann::json;
 using Clock = std::chrono::steady_clock;
+
+struct DecodeBenchOptions {
+  std::string prompts_file;  // empty = a few of our own
+  int32_t num_prompts = 8;
+  int32_t max_tokens = 128;
+  int32_t concurrency = 1;
+  int32_t num_repeats = 3;
+  double temperature = 0;
+  std::string seed;
+};
 
 struct Pass {
   double decode_s = 0;
@@ -190,9 +200,9 @@ void print_table(const FrontEndContext& context,
              summary.num_answers);
 }
 
-void write_json(const FrontEndContext& context,
-                const DecodeBenchOptions& options,
-                const Summary& summary) {
+std::string details_of(const FrontEndContext& context,
+                       const DecodeBenchOptions& options,
+                       const Summary& summary) {
   const EngineInfo& info = context.engine.info();
   const Json json = {{"model", info.served_model_name},
                      {"draft", info.draft},
@@ -216,14 +226,33 @@ void write_json(const FrontEndContext& context,
                      {"speedup_measured", measured_speedup(summary)},
                      {"num_same_text", summary.num_same_text},
                      {"num_answers", summary.num_answers}};
-  std::ofstream file(options.json_file);
-  file << json.dump(2) << "\n";
-  if (!file) throw Error(fmt::format("cannot write {}", options.json_file));
+  return json.dump();
 }
 
-}  // namespace
+std::vector<Option> decode_options(DecodeBenchOptions* options) {
+  return {
+      text_option("prompts",
+                  &options->prompts_file,
+                  "a text file of one prompt a line, or JSON lines with prompt or turns"),
+      integer_option("num_prompts", &options->num_prompts, 1, 100000, "how many of them"),
+      integer_option("max_tokens", &options->max_tokens, 1, 100000, "tokens per answer"),
+      integer_option("concurrency", &options->concurrency, 1, 4096, "requests in flight"),
+      integer_option("repeat",
+                     &options->num_repeats,
+                     1,
+                     1000,
+                     "passes over the prompts, speculation off and on in turns"),
+      number_option("temperature", &options->temperature, 0, 10, "0 = greedy"),
+      text_option("seed",
+                  &options->seed,
+                  "a seed makes sampled text the same with speculation on and off; empty = none"),
+  };
+}
 
-int run_decode_bench(const FrontEndContext& context, const DecodeBenchOptions& options) {
+int measure(const BenchRun& run,
+            const FrontEndContext& context,
+            const DecodeBenchOptions& options) {
+  BenchReport report = run.new_report(context.topology);
   const std::vector<std::string> prompts =
       read_bench_prompts(options.prompts_file, options.num_prompts);
   Summary summary;
@@ -242,8 +271,32 @@ int run_decode_bench(const FrontEndContext& context, const DecodeBenchOptions& o
   }
   finish(context, &summary);
   print_table(context, options, summary);
-  if (!options.json_file.empty()) write_json(context, options, summary);
+  report.details = details_of(context, options, summary);
+  report.add_series("speculation off", "tokens/s", summary.off_tokens_per_s);
+  report.add_series("speculation on", "tokens/s", summary.on_tokens_per_s);
+  run.finish(std::move(report));
   return 0;
+}
+
+int run_decode(const CommandLine& line) {
+  DecodeBenchOptions options;
+  BenchRun run("decode", line, decode_options(&options));
+  // The same prompts with speculation off and on: the second must not profit from the first.
+  if (!run.is_given("enable_prefix_caching")) run.config().enable_prefix_caching = false;
+  return run_job(run.config(), line.argc, line.argv, [&](const FrontEndContext& context) {
+    return measure(run, context, options);
+  });
+}
+
+std::string decode_help() {
+  DecodeBenchOptions options;
+  return bench_options_help(decode_options(&options));
+}
+
+}  // namespace
+
+BenchKind decode_bench() {
+  return {"decode", "the same prompts with speculation off and on", run_decode, decode_help};
 }
 
 }  // namespace outrider

@@ -3,16 +3,24 @@
 
 #include <fmt/format.h>
 
-#include <fstream>
-
 #include "runtime/base/error.h"
 #include "runtime/base/rng.h"
 #include "runtime/commands/bench/bench_requests.h"
 #include "runtime/commands/bench/theory_report.h"
+#include "runtime/ranks/job.h"
 #include "runtime/ranks/signals.h"
 
 namespace outrider {
 namespace {
+
+struct TheoryBenchOptions {
+  int32_t num_rounds = 10000;  // of every simulated figure
+  std::string prompts_file;    // empty = a few of our own
+  int32_t num_prompts = 8;
+  int32_t max_tokens = 128;
+  double temperature = 1;
+  int32_t seed = 1;
+};
 
 constexpr double kAlphas[] = {0.6, 0.7, 0.8, 0.9};
 constexpr int32_t kLongestSimulated = 10;
@@ -47,16 +55,39 @@ std::string title_of(const FrontEndContext& context, const TheoryBenchOptions& o
                      options.temperature);
 }
 
-void write_text(const std::string& path, const std::string& text) {
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  file.close();
-  if (!file) throw Error(fmt::format("cannot write {}", path));
+std::vector<Option> theory_options(TheoryBenchOptions* options) {
+  return {
+      integer_option("rounds",
+                     &options->num_rounds,
+                     2,
+                     100000000,
+                     "rounds of each of the 120 simulated figures (10000)"),
+      text_option("prompts",
+                  &options->prompts_file,
+                  "for the pair: a text file of one prompt a line, or JSON lines"),
+      integer_option("num_prompts", &options->num_prompts, 1, 100000, "how many of them (8)"),
+      integer_option("max_tokens", &options->max_tokens, 2, 100000, "tokens per answer (128)"),
+      number_option("temperature", &options->temperature, 0, 10, "of the pair (1); 0 = greedy"),
+      integer_option("seed", &options->seed, 0, INT32_MAX, "of all noise (1)"),
+  };
 }
 
-}  // namespace
+// Simulated figures are means of many rounds: one sample each.
+void add_simulated(const TheoryReport& report, BenchReport* out) {
+  for (const SimulatedCell& cell : report.simulated) {
+    const BenchX x = {"draft length", static_cast<double>(cell.spec.draft_len)};
+    out->add_series(
+        fmt::format("simulated {}, alpha {}", verify_mode_name(cell.spec.mode), cell.alpha),
+        "tokens/round",
+        {cell.rounds.tokens_per_round},
+        x);
+  }
+}
 
-int run_theory_bench(const FrontEndContext& context, const TheoryBenchOptions& options) {
+int measure(const BenchRun& run,
+            const FrontEndContext& context,
+            const TheoryBenchOptions& options) {
+  BenchReport out = run.new_report(context.topology);
   TheoryReport report;
   report.title = title_of(context, options);
   const auto prompts = read_bench_prompts(options.prompts_file, options.num_prompts);
@@ -67,9 +98,42 @@ int run_theory_bench(const FrontEndContext& context, const TheoryBenchOptions& o
                               .seed = static_cast<uint64_t>(options.seed)});
   report.simulated = simulate_all(options);
   print_report(report, stdout);
-  if (!options.json_file.empty()) write_text(options.json_file, report_json(report));
-  if (!options.svg_file.empty()) write_svg(options.svg_file, report_plot(report));
+  out.title = report.title;
+  out.details = report_json(report);
+  out.plot = report_plot(report);
+  add_simulated(report, &out);
+  run.finish(std::move(out));
   return 0;
+}
+
+int run_theory(const CommandLine& line) {
+  constexpr int32_t kDraftLen = 8;  // long enough to see the formula bend
+  TheoryBenchOptions options;
+  BenchRun run("theory", line, theory_options(&options));
+  SpeculativeConfig& speculative = run.config().speculative;
+  if (!run.is_given("speculative_config.num_speculative_tokens"))
+    speculative.num_speculative_tokens = kDraftLen;
+  if (speculative.method == "auto" && run.config().model == "embedded" &&
+      speculative.model.empty()) {
+    speculative.model = "embedded";
+  }
+  if (speculative.method == "none" || (speculative.method == "auto" && speculative.model.empty()))
+    throw Error("bench theory needs a draft: give --speculative-config.model");
+  return run_job(run.config(), line.argc, line.argv, [&](const FrontEndContext& context) {
+    return measure(run, context, options);
+  });
+}
+
+std::string theory_help() {
+  TheoryBenchOptions options;
+  return bench_options_help(theory_options(&options));
+}
+
+}  // namespace
+
+BenchKind theory_bench() {
+  return {
+      "theory", "the founding papers' formulas beside what is measured", run_theory, theory_help};
 }
 
 }  // namespace outrider

@@ -10,6 +10,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/rng.h"
 #include "runtime/commands/bench/bench_requests.h"
+#include "runtime/commands/bench/bench_statistics.h"
 #include "runtime/commands/bench/theory_formulas.h"
 #include "runtime/ranks/model_probe.h"
 #include "scheduler/rules.h"

@@ -1,0 +1,11 @@
+// Benchmarks without a job: forward runs one model shape, ops the kernels one by one.
+#pragma once
+
+#include "runtime/commands/bench/bench_kind.h"
+
+namespace outrider {
+
+BenchKind forward_bench();
+BenchKind ops_bench();
+
+}  // namespace outrider
