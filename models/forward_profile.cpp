@@ -46,6 +46,7 @@ class ProfiledModel {
         group_(make_solo_group()),
         ctx_(options.num_threads, ops::isa_from_name(options.isa)),
         blocks_(kPositions / kBlockSize) {
+    ctx_.set_activations(options.activations);
     std::iota(blocks_.begin(), blocks_.end(), 0);
     const ModelShard shard = shard_model(config_, 0, 1);
     model_ = std::make_unique<Transformer>(
