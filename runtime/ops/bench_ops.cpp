@@ -96,24 +96,11 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-double processor_ms() {
-  std::timespec time{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) * 1e3 + static_cast<double>(time.tv_nsec) * 1e-6;
-}
-
-// By the clock, and of processor time of all threads, which a busy machine disturbs less.
+// By the clock, and the processor time of all threads, which a busy machine disturbs less.
 struct Taken {
   double ms = 0;
   double processor_ms = 0;
 };
-
-Taken time_of(const auto& work) {
-  const double processor_begin = processor_ms();
-  const double begin = now_ms();
-  work();
-  return {now_ms() - begin, processor_ms() - processor_begin};
-}
 
 struct Speed {
   double gop_per_s = 0;
@@ -140,6 +127,16 @@ struct Bench {
   // processor time; of byte products it is not measured (0).
   Speed peak();
   Taken step(int64_t rows);
+
+ private:
+  double processor_ms();
+  Taken time_of(const auto& work) {
+    const double processor_begin = processor_ms();
+    const double begin = now_ms();
+    work();
+    const double end = now_ms();
+    return {end - begin, processor_ms() - processor_begin};
+  }
 };
 
 double Bench::read_gb_per_s() {
@@ -153,6 +150,18 @@ double Bench::read_gb_per_s() {
   const double elapsed = now_ms() - begin;
   for (const uint32_t mix : mixes) read_mix ^= mix;
   return static_cast<double>(kReadBytes) / elapsed / 1e6;
+}
+
+// Of all threads so far. Each asks for its own: what the system knows of others is some ticks old.
+double Bench::processor_ms() {
+  std::vector<double> times(static_cast<size_t>(ctx.num_threads()) * 8);
+  ctx.threads().run([&](int thread, int) {
+    std::timespec time{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    times[static_cast<size_t>(thread) * 8] =
+        static_cast<double>(time.tv_sec) * 1e3 + static_cast<double>(time.tv_nsec) * 1e-6;
+  });
+  return std::accumulate(times.begin(), times.end(), 0.0);
 }
 
 Speed Bench::peak() {
