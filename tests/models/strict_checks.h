@@ -138,11 +138,13 @@ inline Batch strict_batch(const std::vector<StrictPiece>& step,
 // sets and numbers of threads, which must not matter either.
 inline std::vector<float> run_script(const StrictModel& model,
                                      TargetGroup& group,
-                                     Numerics numerics) {
+                                     Numerics numerics,
+                                     ops::Activations activations = ops::Activations::kF32) {
   const ModelShard shard = shard_model(model.config, group.rank(), group.size(), numerics);
   const auto isas = available_isas();
   ops::Context ctx(1 + group.rank() % 2,
                    isas[(isas.size() - 1 + static_cast<size_t>(group.rank())) % isas.size()]);
+  ctx.set_activations(activations);
   Transformer transformer(
       model.config,
       weights_of(model, shard),
