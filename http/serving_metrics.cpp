@@ -1,7 +1,11 @@
 // See serving_metrics.h. Names, kinds and bucket bounds of the shared families are vLLM's.
 #include "http/serving_metrics.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+
+#include "runtime/base/process_memory.h"
 
 namespace outrider {
 namespace {
@@ -96,6 +100,15 @@ Counter& ServingMetrics::requests_refused(int status) {
   return registry_.counter(
       {"requests_refused_total", "Calls answered with an error.", MetricScope::kOwn},
       {{"status", std::to_string(status)}});
+}
+
+std::string ServingMetrics::render(const std::vector<std::string>& namespaces) const {
+  return registry_.render(namespaces) +
+         fmt::format(
+             "# HELP process_resident_memory_bytes Resident memory size in bytes.\n"
+             "# TYPE process_resident_memory_bytes gauge\n"
+             "process_resident_memory_bytes {}\n",
+             process_memory().resident_bytes);
 }
 
 }  // namespace outrider

@@ -17,9 +17,8 @@ class ServingMetrics {
   // max_draft_len: the highest draft position with a series of its own.
   ServingMetrics(const std::string& model_name, int32_t max_model_len, int32_t max_draft_len);
 
-  std::string render(const std::vector<std::string>& namespaces) const {
-    return registry_.render(namespaces);
-  }
+  // With what the process itself says, under the name all Prometheus clients use.
+  std::string render(const std::vector<std::string>& namespaces) const;
 
   Counter& request_success(FinishReason reason);
   Counter& requests_refused(int status);                // requests_refused_total{status}
@@ -75,6 +74,13 @@ class ServingMetrics {
       {"spec_decode_num_draft_tokens_total", "Draft tokens verified.", MetricScope::kShared});
   Counter& spec_decode_num_accepted_tokens = registry_.counter(
       {"spec_decode_num_accepted_tokens_total", "Draft tokens accepted.", MetricScope::kShared});
+  // Rank 0's; set once. KV and buffers are taken from the system when they are first used.
+  Gauge& weight_bytes =
+      registry_.gauge({"weight_bytes", "Memory of rank 0's weights.", MetricScope::kOwn});
+  Gauge& kv_cache_bytes = registry_.gauge(
+      {"kv_cache_bytes", "Memory of all of rank 0's KV blocks.", MetricScope::kOwn});
+  Gauge& buffer_bytes = registry_.gauge(
+      {"buffer_bytes", "Memory of what a step of rank 0 may write.", MetricScope::kOwn});
   Gauge& draft_up =
       registry_.gauge({"draft_up", "1 while the draft worker answers.", MetricScope::kOwn});
   Counter& draft_deadline_misses =

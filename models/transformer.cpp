@@ -107,6 +107,8 @@ Transformer::Transformer(ModelConfig config,
   size_t total = 0;
   for (const auto& [pointer, bytes] : parts) total += aligned(bytes);
   buffers_->memory = ops::allocate_bytes(total);
+  memory_.buffers = total;
+  memory_.weights = weights_->num_bytes();
   std::byte* next = buffers_->memory.get();
   for (const auto& [pointer, bytes] : parts) {
     *pointer = reinterpret_cast<float*>(next);
@@ -125,6 +127,7 @@ void Transformer::allocate_kv() {
   const size_t half_bytes = checked_bytes({options_.num_blocks, block});
   for (int32_t layer = 0; layer < config_.n_layers; ++layer) {
     buffers_->kv_memory.push_back(ops::allocate_bytes(2 * half_bytes));
+    memory_.kv += 2 * half_bytes;
     std::byte* memory = buffers_->kv_memory.back().get();
     buffers_->kv.push_back({.keys = reinterpret_cast<float*>(memory),
                             .values = reinterpret_cast<float*>(memory + half_bytes),

@@ -65,6 +65,14 @@ class Transformer {
   // owner).
   void clear_blocks(std::span<const int32_t> blocks);
 
+  // Of this rank, in bytes. KV and buffers are taken from the system page by page as they are used.
+  struct Memory {
+    size_t weights = 0;
+    size_t kv = 0;
+    size_t buffers = 0;
+  };
+  const Memory& memory() const { return memory_; }
+
   // One layer's KV memory, for faults on purpose and for tests.
   const ops::KvPages& kv_pages(int32_t layer) const;
 
@@ -81,6 +89,7 @@ class Transformer {
   TransformerOptions options_;
   TargetGroup& group_;
   ops::Context& ctx_;
+  Memory memory_;
   std::unique_ptr<Buffers> buffers_;
 };
 

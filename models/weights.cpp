@@ -34,6 +34,12 @@ class Loader {
   // Memory for everything, and vectors read; the matrices' parts are planned.
   std::unique_ptr<Weights> plan();
   const std::vector<PlannedPart>& parts() const { return parts_; }
+  // Of the vectors and the planned parts.
+  size_t num_bytes_read() const {
+    size_t total = vector_bytes_;
+    for (const PlannedPart& planned : parts_) total += static_cast<size_t>(planned.num_bytes());
+    return total;
+  }
 
  private:
   void plan_layer(int32_t layer, LayerWeights& out);
@@ -51,6 +57,7 @@ class Loader {
   const ModelShard& shard_;
   const TensorSource& source_;
   std::vector<PlannedPart> parts_;
+  size_t vector_bytes_ = 0;
 };
 
 std::vector<float> widen(const std::vector<std::byte>& raw, ops::DType dtype) {
@@ -71,6 +78,7 @@ std::vector<float> Loader::vector(const std::string& name, int64_t n, Range part
   const ops::DType dtype = source_.expect(name, {n});
   std::vector<std::byte> raw(static_cast<size_t>(part.size()) * ops::dtype_bytes(dtype));
   source_.read({name, n, {0, 1}, part}, raw.data());
+  vector_bytes_ += raw.size();
   return widen(raw, dtype);
 }
 
@@ -262,6 +270,23 @@ std::unique_ptr<TensorSource> make_checkpoint_source(const std::filesystem::path
   return std::make_unique<CheckpointSource>(model_dir);
 }
 
+size_t Weights::num_bytes() const {
+  size_t total = matrix_bytes() + embedding_bytes + final_norm.size() * sizeof(float);
+  for (const LayerWeights& layer : layers) {
+    for (const auto* vector : {&layer.attn_norm,
+                               &layer.qkv_bias,
+                               &layer.q_norm,
+                               &layer.k_norm,
+                               &layer.o_bias,
+                               &layer.mlp_norm,
+                               &layer.gate_up_bias,
+                               &layer.down_bias}) {
+      total += vector->size() * sizeof(float);
+    }
+  }
+  return total;
+}
+
 std::unique_ptr<Weights> build_weights(const ModelConfig& config,
                                        const ModelShard& shard,
                                        const TensorSource& source,
@@ -272,6 +297,7 @@ std::unique_ptr<Weights> build_weights(const ModelConfig& config,
   const unsigned cores = std::clamp(std::thread::hardware_concurrency(), 1u, kMaxThreads);
   read_parts(
       source, loader.parts(), num_threads > 0 ? num_threads : static_cast<int>(cores), progress);
+  weights->num_bytes_read = loader.num_bytes_read();
   return weights;
 }
 

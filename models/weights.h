@@ -46,6 +46,8 @@ struct Weights {
   // Bytes the products of one step read: all packed matrices, not the embedding rows.
   size_t matrix_bytes() const;
   size_t embedding_bytes = 0;  // of `embedding`
+  size_t num_bytes() const;    // everything
+  size_t num_bytes_read = 0;   // from the source, to build this
 };
 
 class TensorSource {

@@ -129,6 +129,10 @@ int run_coordinator(World& world,
   const EngineInfo info = engine_info(config, layout, planner);
   ServingMetrics metrics(
       info.served_model_name, info.max_model_len, std::max(1, info.num_speculative_tokens));
+  const Transformer::Memory& memory = target.model().memory();
+  metrics.weight_bytes.set(static_cast<double>(memory.weights));
+  metrics.kv_cache_bytes.set(static_cast<double>(memory.kv));
+  metrics.buffer_bytes.set(static_cast<double>(memory.buffers));
   Coordinator coordinator(
       {.world = world,
        .layout = layout,

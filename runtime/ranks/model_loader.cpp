@@ -4,12 +4,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 
 #include "models/synthetic.h"
 #include "models/tokenizer.h"
 #include "models/weights.h"
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
+#include "runtime/base/process_memory.h"
 
 namespace outrider {
 namespace {
@@ -83,15 +85,53 @@ std::shared_ptr<const VocabularyMap> draft_vocabulary(const RunConfig& config) {
       pair.target, found.num_target_rows, pair.draft, found.num_draft_rows);
 }
 
-// Logs at most one line a few seconds while a large model loads.
-std::function<void(size_t, size_t)> progress_logger(std::string what) {
-  auto last = std::chrono::steady_clock::now();
-  return [what = std::move(what), last](size_t done, size_t all) mutable {
-    const auto now = std::chrono::steady_clock::now();
-    if (now - last < std::chrono::seconds(3)) return;
-    last = now;
-    log_info("loading {}: {} of {} MB", what, done >> 20, all >> 20);
-  };
+double gigabytes(size_t num_bytes) { return static_cast<double>(num_bytes) / 1e9; }
+
+// Logs a line about every two seconds while a large model loads.
+class LoadLog {
+ public:
+  explicit LoadLog(std::string what) : what_(std::move(what)) {}
+
+  void advance(size_t done, size_t all) {
+    const auto now = Clock::now();
+    if (now - last_ < std::chrono::seconds(2)) return;
+    last_ = now;
+    log_info("loading {}: {:.1f} of {:.1f} GB ({} %), {:.2f} GB/s",
+             what_,
+             gigabytes(done),
+             gigabytes(all),
+             done * 100 / std::max<size_t>(1, all),
+             gigabytes(done) / seconds());
+  }
+
+  void finish(size_t num_bytes) const {
+    log_info("loaded {}: {:.3f} GB in {:.2f} s, {:.2f} GB/s",
+             what_,
+             gigabytes(num_bytes),
+             seconds(),
+             gigabytes(num_bytes) / seconds());
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  double seconds() const {
+    return std::max(1e-9, std::chrono::duration<double>(Clock::now() - begin_).count());
+  }
+
+  std::string what_;
+  Clock::time_point begin_ = Clock::now();
+  Clock::time_point last_ = begin_;
+};
+
+void log_memory(const Transformer& model) {
+  const Transformer::Memory& memory = model.memory();
+  log_info(
+      "memory: {} MiB of weights, up to {} MiB of KV and {} MiB of buffers; the process has "
+      "{} MiB",
+      memory.weights >> 20,
+      memory.kv >> 20,
+      memory.buffers >> 20,
+      process_memory().resident_bytes >> 20);
 }
 
 void check_device(const RunConfig& config) {
@@ -105,7 +145,11 @@ std::unique_ptr<Weights> weights_of(const std::string& name,
                                     const ModelShard& shard) {
   if (is_synthetic(name)) return synthetic_weights(config, shard, {});
   const auto folder = model_folder(name, role);
-  return load_weights(folder, config, shard, progress_logger(folder.filename().string()));
+  LoadLog log(folder.filename().string());
+  auto weights = load_weights(
+      folder, config, shard, [&log](size_t done, size_t all) { log.advance(done, all); });
+  log.finish(weights->num_bytes_read);
+  return weights;
 }
 
 }  // namespace
@@ -206,6 +250,7 @@ LoadedModel load_target(const RunConfig& config,
                                     options,
                                     *parts.group,
                                     *parts.context);
+  log_memory(*parts.model);
   return parts;
 }
 
@@ -235,6 +280,7 @@ LoadedModel load_draft(const RunConfig& config, const RankLayout& layout, int nu
                                               *parts.group,
                                               *parts.context);
   parts.vocabulary = std::move(vocabulary);
+  log_memory(*parts.model);
   return parts;
 }
 

@@ -1,6 +1,7 @@
 // The Prometheus text and the names that dashboards and benchmarks read.
 #include "runtime/base/metrics.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "http/serving_metrics.h"
@@ -84,6 +85,21 @@ TEST(ServingMetrics, NamesOthersReadAreThere) {
     EXPECT_NE(text.find(line), std::string::npos) << line;
   }
   EXPECT_EQ(text.find("vllm:draft_up"), std::string::npos);
+}
+
+TEST(ServingMetrics, SaysWhatTheProcessHolds) {
+  const ServingMetrics metrics("m", 1000, 3);
+  const std::string text = metrics.render({"outrider", "vllm"});
+  const std::string line = "\nprocess_resident_memory_bytes ";
+  const size_t at = text.find(line);
+  ASSERT_NE(at, std::string::npos);
+  EXPECT_EQ(text.find(line, at + 1), std::string::npos);  // once, not once a namespace
+  const double bytes = std::stod(text.substr(at + line.size()));
+  EXPECT_GT(bytes, 1e5);
+  EXPECT_LT(bytes, 1e12);
+  for (const char* name : {"weight_bytes", "kv_cache_bytes", "buffer_bytes"}) {
+    EXPECT_NE(text.find(fmt::format("\noutrider:{}{{", name)), std::string::npos) << name;
+  }
 }
 
 }  // namespace
