@@ -69,6 +69,8 @@ void ReadOnlyFile::expect_soon(uint64_t offset, size_t num_bytes) const {
       descriptor_, static_cast<off_t>(offset), static_cast<off_t>(num_bytes), POSIX_FADV_WILLNEED);
 }
 
+void ReadOnlyFile::forget() const { posix_fadvise(descriptor_, 0, 0, POSIX_FADV_DONTNEED); }
+
 void ReadOnlyFile::check_unchanged() const {
   struct stat status = {};
   if (::fstat(descriptor_, &status) != 0 || static_cast<uint64_t>(status.st_size) != size_bytes_ ||

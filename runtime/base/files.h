@@ -28,6 +28,9 @@ class ReadOnlyFile {
   void read_at(uint64_t offset, void* out, size_t num_bytes) const;
   // Asks the system to fetch these bytes from the disk meanwhile.
   void expect_soon(uint64_t offset, size_t num_bytes) const;
+  // Asks the system to drop what it keeps of the file in memory, so that the next read is from the
+  // disk.
+  void forget() const;
   // Throws Error when the file's size or time of writing is not what it was when opened.
   void check_unchanged() const;
 

@@ -7,6 +7,7 @@
 #include "runtime/base/error.h"
 #include "runtime/commands/bench/bench_kind.h"
 #include "runtime/commands/bench/decode_bench.h"
+#include "runtime/commands/bench/load_bench.h"
 #include "runtime/commands/bench/machine_bench.h"
 #include "runtime/commands/bench/theory_bench.h"
 #include "runtime/commands/commands.h"
@@ -20,6 +21,7 @@ std::vector<BenchKind> bench_kinds() {
       theory_bench(),
       forward_bench(),
       ops_bench(),
+      load_bench(),
   };
 }
 

@@ -1,0 +1,241 @@
+// See load_bench.h. One process, one rank; what is compared is done in turns.
+#include "runtime/commands/bench/load_bench.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <exception>
+#include <mutex>
+#include <thread>
+
+#include "runtime/base/error.h"
+#include "runtime/base/files.h"
+#include "runtime/base/log.h"
+#include "runtime/base/process_memory.h"
+#include "runtime/commands/bench/bench_progress.h"
+#include "runtime/ranks/model_loader.h"
+
+namespace outrider {
+namespace {
+
+constexpr size_t kPieceBytes = size_t{256} << 10;
+
+struct LoadBenchOptions {
+  int32_t num_turns = 7;
+  bool cold = false;
+};
+
+std::vector<Option> load_options(LoadBenchOptions* options) {
+  return {integer_option("repeat", &options->num_turns, 1, 1000, "turns of reading and loading"),
+          flag_option("cold",
+                      &options->cold,
+                      "before each, ask the system to forget what it has of the files")};
+}
+
+// The weight files of a folder.
+class ModelFiles {
+ public:
+  explicit ModelFiles(const std::filesystem::path& folder) {
+    std::vector<std::filesystem::path> paths;
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+      if (entry.path().extension() == ".safetensors") paths.push_back(entry.path());
+    }
+    std::sort(paths.begin(), paths.end());
+    if (paths.empty()) throw Error(fmt::format("{}: has no .safetensors files", folder.string()));
+    for (const auto& path : paths) {
+      files_.emplace_back(path);
+      num_bytes_ += files_.back().size_bytes();
+    }
+  }
+
+  uint64_t num_bytes() const { return num_bytes_; }
+  void forget() const {
+    for (const ReadOnlyFile& file : files_) file.forget();
+  }
+
+  // Reads everything in pieces that threads take one by one: each to its place in `out`, or with
+  // null all to one small buffer a thread.
+  void read(std::byte* out, int num_threads) const {
+    std::atomic<uint64_t> next{0};
+    std::exception_ptr failure;
+    std::mutex mutex;
+    const auto work = [&] {
+      try {
+        std::vector<std::byte> buffer(out == nullptr ? kPieceBytes : 0);
+        for (uint64_t at = next.fetch_add(kPieceBytes); at < num_bytes_;
+             at = next.fetch_add(kPieceBytes)) {
+          read_piece(at, out == nullptr ? buffer.data() : out + at);
+        }
+      } catch (...) {
+        const std::lock_guard<std::mutex> lock(mutex);
+        failure = std::current_exception();
+      }
+    };
+    {
+      std::vector<std::jthread> helpers;
+      for (int t = 1; t < num_threads; ++t) helpers.emplace_back(work);
+      work();
+    }
+    if (failure) std::rethrow_exception(failure);
+  }
+
+ private:
+  // kPieceBytes of all files, one behind the other; fewer at the end.
+  void read_piece(uint64_t at, std::byte* out) const {
+    uint64_t left = std::min<uint64_t>(kPieceBytes, num_bytes_ - at);
+    for (const ReadOnlyFile& file : files_) {
+      if (at >= file.size_bytes()) {
+        at -= file.size_bytes();
+        continue;
+      }
+      const uint64_t count = std::min(left, file.size_bytes() - at);
+      file.read_at(at, out, count);
+      out += count;
+      left -= count;
+      at = 0;
+      if (left == 0) return;
+    }
+  }
+
+  std::vector<ReadOnlyFile> files_;
+  uint64_t num_bytes_ = 0;
+};
+
+struct LoadSamples {
+  std::vector<double> read_s;
+  std::vector<double> copy_s;
+  std::vector<double> load_s;
+};
+
+class LoadBench {
+ public:
+  LoadBench(const RunConfig& config, const LoadBenchOptions& options)
+      : config_(config),
+        options_(options),
+        layout_(make_layout(config, 0)),
+        files_(model_folder(config.model, Role::kTarget)),
+        num_threads_(config.threads > 0
+                         ? config.threads
+                         : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()))) {}
+
+  // Once untimed: what the process holds before it has had any other memory.
+  void load_first() {
+    const LoadedModel loaded = load();
+    memory_ = loaded.model->memory();
+    after_load_ = process_memory();
+  }
+
+  void measure() {
+    Progress progress("load", options_.num_turns);
+    run_in_turns(options_.num_turns,
+                 {[&] { timed(&samples_.read_s, [&] { files_.read(nullptr, num_threads_); }); },
+                  [&] {
+                    ops::AlignedBytes to;
+                    timed(&samples_.copy_s, [&] {
+                      to = ops::allocate_bytes(files_.num_bytes());
+                      files_.read(to.get(), num_threads_);
+                    });
+                  },
+                  [&] {
+                    LoadedModel loaded;
+                    timed(&samples_.load_s, [&] { loaded = load(); });
+                  }},
+                 &progress);
+  }
+
+  void fill(BenchReport* report) const;
+
+ private:
+  LoadedModel load() const {
+    return load_target(config_, layout_, 0, num_threads_, make_solo_group());
+  }
+
+  template <typename Work>
+  void timed(std::vector<double>* seconds, const Work& work) const {
+    if (options_.cold) files_.forget();
+    const auto begin = std::chrono::steady_clock::now();
+    work();
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    seconds->push_back(took.count());
+  }
+
+  const RunConfig& config_;
+  const LoadBenchOptions& options_;
+  RankLayout layout_;
+  ModelFiles files_;
+  int num_threads_;
+  LoadSamples samples_;
+  Transformer::Memory memory_;
+  ProcessMemory after_load_;
+};
+
+std::string mib(size_t num_bytes) { return fmt::format("{} MiB", num_bytes >> 20); }
+
+void LoadBench::fill(BenchReport* report) const {
+  const double gigabytes = static_cast<double>(files_.num_bytes()) / 1e9;
+  report->title = fmt::format("{}: {:.3f} GB, {} thread(s), {}",
+                              config_.model,
+                              gigabytes,
+                              num_threads_,
+                              options_.cold ? "files forgotten before each" : "files in memory");
+  BenchTable times{.title = "", .columns = {"", "seconds", "GB/s", "load / this"}, .rows = {}};
+  const auto add = [&](const char* name, const std::vector<double>& seconds) {
+    report->add_series(name, "s", seconds);
+    const double middle = bootstrap_median(seconds).value;
+    const Interval ratio = report->add_figure(
+        fmt::format("load / {}", name), "", bootstrap_ratio(samples_.load_s, seconds));
+    times.rows.push_back({name,
+                          fmt::format("{:.3f}", middle),
+                          fmt::format("{:.2f}", gigabytes / middle),
+                          interval_text(ratio, 2)});
+  };
+  add("read through a small buffer", samples_.read_s);
+  add("read into fresh memory", samples_.copy_s);
+  add("load", samples_.load_s);
+  report->tables.push_back(std::move(times));
+
+  const auto held = static_cast<size_t>(after_load_.resident_bytes);
+  const auto peak = static_cast<size_t>(after_load_.peak_resident_bytes);
+  report->tables.push_back({.title = "memory after the first load",
+                            .columns = {"", ""},
+                            .rows = {{"weights", mib(memory_.weights)},
+                                     {"KV, taken when used", mib(memory_.kv)},
+                                     {"buffers, taken when used", mib(memory_.buffers)},
+                                     {"the process holds", mib(held)},
+                                     {"and held at most", mib(peak)}}});
+  report->add_figure("weights", "bytes", static_cast<double>(memory_.weights));
+  report->add_figure("KV", "bytes", static_cast<double>(memory_.kv));
+  report->add_figure("buffers", "bytes", static_cast<double>(memory_.buffers));
+  report->add_figure("resident after load", "bytes", static_cast<double>(held));
+  report->add_figure("resident at most", "bytes", static_cast<double>(peak));
+}
+
+int run_load(const CommandLine& line) {
+  LoadBenchOptions options;
+  BenchRun run("load", line, load_options(&options));
+  if (is_synthetic(run.config().model))
+    throw Error("bench load reads files: give --model a folder");
+  set_log_level(LogLevel::kWarning);  // or each turn would be logged
+  LoadBench bench(run.config(), options);
+  bench.load_first();
+  bench.measure();
+  BenchReport report = run.new_report({});
+  bench.fill(&report);
+  run.finish(std::move(report));
+  return 0;
+}
+
+std::string load_help() {
+  LoadBenchOptions options;
+  return bench_options_help(load_options(&options));
+}
+
+}  // namespace
+
+BenchKind load_bench() {
+  return {"load", "a model's folder: until it can be run, against reading it", run_load, load_help};
+}
+
+}  // namespace outrider

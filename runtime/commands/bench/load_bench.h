@@ -1,0 +1,10 @@
+// bench load: how long a model takes until it can be run, against reading its files.
+#pragma once
+
+#include "runtime/commands/bench/bench_kind.h"
+
+namespace outrider {
+
+BenchKind load_bench();
+
+}  // namespace outrider
