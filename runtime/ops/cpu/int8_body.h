@@ -21,7 +21,9 @@ struct StretchTile {
   const float* row_scales;
   const int32_t* minus_sums;
   int64_t padded;
-  float* totals;
+  const float* totals;  // [rows, 64]
+  float* to;            // where they go with this stretch added: totals, or the product
+  int64_t to_stride;
   const char* prefetch_from;
   int64_t prefetch_stride;  // bytes per step of the loop
 };
@@ -93,8 +95,8 @@ OUTRIDER_INLINE void run_tile(const StretchTile& tile, int first_vector) {
     for (int v = 0; v < kVectors; ++v) {
       const int at = (first_vector + v) * kInts;
       const Floats scale = mul(load(reinterpret_cast<const float*>(tile.scales) + at), row_scale);
-      float* total = tile.totals + r * 64 + at;
-      store(total, fma(to_floats(acc[r][v]), scale, load(total)));
+      const Floats total = load(tile.totals + r * 64 + at);
+      store(tile.to + r * tile.to_stride + at, fma(to_floats(acc[r][v]), scale, total));
     }
   }
 }
@@ -138,6 +140,12 @@ void quant_panel(const QuantPanel& panel) {
       tile.row_scales = in.scales + s * in.rows + row;
       tile.minus_sums = in.minus_sums + s * in.rows + row;
       tile.totals = panel.totals + from * 64;
+      tile.to = panel.totals + from * 64;
+      tile.to_stride = 64;
+      if (panel.out != nullptr && s + 1 == panel.end_stretch) {
+        tile.to = panel.out + from * panel.out_stride;
+        tile.to_stride = panel.out_stride;
+      }
       if (num_groups == 1) {
         tile.prefetch_from = tile.weights + kReadAhead;
         tile.prefetch_stride = kQuadBytes;

@@ -31,7 +31,8 @@ struct QuantActivations {
 };
 
 // totals[r * 64 + o] = sum over the stretches, in order, of float(integer sum) * (weight scale *
-// activation scale), one fma each, for rows first_row .. first_row + num_rows.
+// activation scale), one fma each, for rows first_row .. first_row + num_rows. With out, and at least
+// one stretch, the sums go there and totals is scratch.
 struct QuantPanel {
   const char* panel = nullptr;
   const QuantStretch* stretches = nullptr;  // of the whole product
@@ -40,7 +41,9 @@ struct QuantPanel {
   QuantActivations activations;
   int64_t first_row = 0;
   int64_t num_rows = 0;
-  float* totals = nullptr;  // 64-byte aligned
+  float* totals = nullptr;  // [num_rows, 64]
+  float* out = nullptr;     // null, or the panel's outputs of the first row
+  int64_t out_stride = 0;
 };
 
 struct QuantKernels {

@@ -7,6 +7,7 @@
 #include "runtime/base/fold_tree.h"
 #include "runtime/ops/cpu/int8_choice.h"
 #include "runtime/ops/cpu/kernel_choice.h"
+#include "runtime/ops/cpu/product_pieces.h"
 #include "runtime/ops/cpu/quantized_linear.h"
 #include "runtime/ops/cpu/thread_pool.h"
 #include "runtime/ops/ops.h"
@@ -27,10 +28,6 @@ constexpr int64_t kInlineRounding = 1 << 16;
 // Rows of one panel's sums that are kept at a time, over all slices.
 constexpr int64_t kMaxTotalRows = 256;
 static_assert(kMaxTotalRows / kMaxSlices >= 32);  // the promise of ops.h
-
-// Rows of which each of several threads may have a part of its own, where the panels alone do not
-// divide evenly among the threads.
-constexpr int64_t kMinPartRows = 48;
 
 // Where the kernels find the activations. As given: row-major floats. Rounded: the chunks of all
 // slices one after the other, each [rows, kInnerChunk], so that the rows of a tile lie side by
@@ -129,15 +126,7 @@ void store_panel(const Product& product, const PanelRows& part) {
   }
 }
 
-// The panels [begin, end) of the rows [row_begin, row_end), which are cut into even blocks.
-struct Piece {
-  int64_t begin;
-  int64_t end;
-  int64_t row_begin;
-  int64_t row_end;
-};
-
-void run_piece(const Product& product, const Piece& piece) {
+void run_piece(const Product& product, const cpu::Piece& piece) {
   alignas(64) float totals[kMaxTotalRows * kPanel];
   const int64_t most_rows = std::min(kMaxLinearRows, kMaxTotalRows / product.num_slices());
   const int64_t rows = piece.row_end - piece.row_begin;
@@ -155,39 +144,6 @@ void run_piece(const Product& product, const Piece& piece) {
                    static_cast<size_t>(part.rows * kPanel));
       store_panel(product, part);
     }
-  }
-}
-
-// Into how many parts the rows are cut so that panels x parts divide evenly among the threads: the
-// fewest that leave no thread idle for more than a thirtieth of the time, else the best there is.
-int64_t row_parts(int64_t rows, int64_t num_panels, int64_t num_threads) {
-  const int64_t most = std::clamp(rows / kMinPartRows, int64_t{1}, num_threads);
-  int64_t best = 1;
-  double best_use = 0;
-  for (int64_t parts = 1; parts <= most && best_use < 29.0 / 30; ++parts) {
-    const int64_t units = num_panels * parts;
-    const int64_t turns = (units + num_threads - 1) / num_threads;
-    const double use = static_cast<double>(units) / static_cast<double>(turns * num_threads);
-    if (use > best_use) {
-      best = parts;
-      best_use = use;
-    }
-  }
-  return best;
-}
-
-// Units are (part of the rows, panel), panels fastest; a thread has a contiguous range of them.
-void run_units(const Product& product, int64_t parts, int64_t begin, int64_t end) {
-  const int64_t num_panels = (product.w->n_out() + kPanel - 1) / kPanel;
-  for (int64_t unit = begin; unit < end;) {
-    const int64_t part = unit / num_panels;
-    const int64_t next = std::min(end, (part + 1) * num_panels);
-    run_piece(product,
-              {unit - part * num_panels,
-               next - part * num_panels,
-               product.rows * part / parts,
-               product.rows * (part + 1) / parts});
-    unit = next;
   }
 }
 
@@ -264,10 +220,8 @@ void linear(Context& ctx,
   }
   const int64_t num_panels = (w.n_out() + kPanel - 1) / kPanel;
   const bool small = rows * w.n_in() * num_panels * kPanel < kInlineProducts;
-  const int64_t parts = small ? 1 : row_parts(rows, num_panels, ctx.num_threads());
-  ctx.threads().for_range(num_panels * parts, small, [&](int64_t begin, int64_t end) {
-    run_units(product, parts, begin, end);
-  });
+  cpu::for_pieces(
+      ctx, rows, num_panels, small, [&](const cpu::Piece& piece) { run_piece(product, piece); });
 }
 
 }  // namespace outrider::ops

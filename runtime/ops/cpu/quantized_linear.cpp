@@ -9,6 +9,7 @@
 #include "runtime/base/fold_tree.h"
 #include "runtime/ops/cpu/int8_choice.h"
 #include "runtime/ops/cpu/kernels.h"
+#include "runtime/ops/cpu/product_pieces.h"
 #include "runtime/ops/cpu/thread_pool.h"
 
 namespace outrider::ops::cpu {
@@ -126,6 +127,7 @@ struct PanelRows {
   int64_t first_row;
   int64_t rows;
   float* totals;
+  float* out = nullptr;  // where the kernel itself can write the sums
 };
 
 void sum_slices(const Product& product, const PanelRows& part) {
@@ -137,6 +139,8 @@ void sum_slices(const Product& product, const PanelRows& part) {
   call.first_row = part.first_row;
   call.num_rows = part.rows;
   call.totals = part.totals;
+  call.out = part.out;
+  call.out_stride = w.n_out();
   for (int64_t slice = 0; slice < product.num_slices; ++slice) {
     call.end_stretch = product.slice_stretches[slice];
     (w.quant_format().bits == 4 ? product.kernels->panel_4 : product.kernels->panel_8)(call);
@@ -163,14 +167,29 @@ void finish_panel(const Product& product, const PanelRows& part) {
   }
 }
 
-void run_panels(const Product& product, int64_t begin, int64_t end) {
+// Where a panel's sums are the product as they come: whole, with nothing to add. Writing them while
+// the next sums are made hides the wait for memory.
+float* direct_out(const Product& product, const PanelRows& part) {
+  const int64_t n_out = product.w->n_out();
+  const int64_t first_out = part.panel * kPanel;
+  const bool whole =
+      product.num_slices == 1 && product.num_stretches > 0 && first_out + kPanel <= n_out;
+  if (!whole || product.bias != nullptr) return nullptr;
+  return product.out + part.first_row * n_out + first_out;
+}
+
+void run_piece(const Product& product, const Piece& piece) {
   alignas(64) float totals[kMaxTotalRows * kPanel];
   const int64_t most_rows = std::min(kMaxLinearRows, kMaxTotalRows / product.num_slices);
-  for (int64_t row = 0; row < product.rows; row += most_rows) {
-    PanelRows part{0, row, std::min(most_rows, product.rows - row), totals};
-    for (part.panel = begin; part.panel < end; ++part.panel) {
+  const int64_t rows = piece.row_end - piece.row_begin;
+  const int64_t num_blocks = (rows + most_rows - 1) / most_rows;
+  for (int64_t block = 0; block < num_blocks; ++block) {
+    const int64_t first = rows * block / num_blocks;
+    PanelRows part{0, piece.row_begin + first, rows * (block + 1) / num_blocks - first, totals};
+    for (part.panel = piece.begin; part.panel < piece.end; ++part.panel) {
+      part.out = direct_out(product, part);
       sum_slices(product, part);
-      finish_panel(product, part);
+      if (part.out == nullptr) finish_panel(product, part);
     }
   }
 }
@@ -196,8 +215,8 @@ void quantized_linear(Context& ctx, const QuantizedProduct& asked, const QuantKe
   quantize_activations(ctx, product);
   const int64_t num_panels = (w.n_out() + kPanel - 1) / kPanel;
   const bool small = asked.rows * w.n_in() * num_panels * kPanel < kInlineProducts;
-  ctx.threads().for_range(
-      num_panels, small, [&](int64_t begin, int64_t end) { run_panels(product, begin, end); });
+  for_pieces(
+      ctx, asked.rows, num_panels, small, [&](const Piece& piece) { run_piece(product, piece); });
 }
 
 }  // namespace outrider::ops::cpu
