@@ -34,6 +34,10 @@ struct Transformer::Buffers {
 
 namespace {
 
+// Rows that go through gate, up and down together: what lies between stays in the caches. Products
+// of more rows read the weights once for every so many rows anyway (ops.h).
+constexpr int64_t kMlpRows = 128;
+
 static_assert(kStrictSlices <= ops::kMaxSlices);
 
 int64_t floats_per_block(const ModelConfig& config, const ModelShard& shard, int64_t block_size) {
@@ -100,8 +104,8 @@ Transformer::Transformer(ModelConfig config,
       {&buffers_->qkv, checked_bytes({rows, qkv_width})},
       {&buffers_->attended, checked_bytes({rows, attended_width})},
       {&buffers_->part, checked_bytes({rows, hidden})},
-      {&buffers_->gate_up, checked_bytes({rows, 2, shard_.ffn.size()})},
-      {&buffers_->gated, checked_bytes({rows, shard_.ffn.size()})},
+      {&buffers_->gate_up, checked_bytes({std::min(rows, kMlpRows), 2, shard_.ffn.size()})},
+      {&buffers_->gated, checked_bytes({std::min(rows, kMlpRows), shard_.ffn.size()})},
       {&buffers_->logits, checked_bytes({logit_rows, shard_.vocab.size()})}};
   const auto aligned = [](size_t bytes) { return (bytes + 63) / 64 * 64; };
   size_t total = 0;
@@ -239,11 +243,14 @@ std::span<const float> Transformer::forward(const Batch& batch) {
     ops::add(ctx_, b.x, b.part, rows * hidden);
 
     ops::rms_norm(ctx_, b.normed, b.x, w.mlp_norm.data(), rows, hidden, eps);
-    ops::linear(
-        ctx_, b.gate_up, b.normed, rows, w.gate_up, {bias_of(w.gate_up_bias)});  // [rows, 2 ffn]
-    ops::silu_mul(ctx_, b.gated, b.gate_up, rows, ffn);  // gated [rows, ffn]
-    const ops::LinearSum down_sum = {bias_of(w.down_bias), b.down_slice_ends};
-    ops::linear(ctx_, b.part, b.gated, rows, w.down, down_sum);  // part [rows, hidden]
+    for (int64_t first = 0; first < rows; first += kMlpRows) {
+      const int64_t count = std::min(kMlpRows, rows - first);
+      const float* in = b.normed + first * hidden;
+      ops::linear(ctx_, b.gate_up, in, count, w.gate_up, {bias_of(w.gate_up_bias)});
+      ops::silu_mul(ctx_, b.gated, b.gate_up, count, ffn);  // [count, 2 ffn] to [count, ffn]
+      const ops::LinearSum sum = {bias_of(w.down_bias), b.down_slice_ends};
+      ops::linear(ctx_, b.part + first * hidden, b.gated, count, w.down, sum);  // [count, hidden]
+    }
     group_.all_reduce_sum({b.part, static_cast<size_t>(rows * hidden)}, fold);
     ops::add(ctx_, b.x, b.part, rows * hidden);
   }
