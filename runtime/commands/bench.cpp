@@ -9,6 +9,7 @@
 #include "runtime/commands/bench/decode_bench.h"
 #include "runtime/commands/bench/load_bench.h"
 #include "runtime/commands/bench/machine_bench.h"
+#include "runtime/commands/bench/serve_bench.h"
 #include "runtime/commands/bench/theory_bench.h"
 #include "runtime/commands/commands.h"
 
@@ -19,6 +20,7 @@ std::vector<BenchKind> bench_kinds() {
   return {
       decode_bench(),
       theory_bench(),
+      serve_bench(),
       forward_bench(),
       ops_bench(),
       load_bench(),

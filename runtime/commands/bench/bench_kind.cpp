@@ -15,7 +15,8 @@ std::string command_text(const std::string& kind, const std::vector<std::string>
   std::string text = "outrider bench " + kind;
   bool is_secret = false;
   for (const std::string& argument : arguments) {
-    const bool names_key = argument.starts_with("--api-key") || argument.starts_with("--api_key");
+    const bool names_key = argument.starts_with("--api-key") || argument.starts_with("--api_key") ||
+                           argument.starts_with("--header");
     const size_t equals = argument.find('=');
     std::string shown = argument;
     if (is_secret) shown = "...";
@@ -58,7 +59,9 @@ BenchReport BenchRun::new_report(const Topology& topology) const {
   for (const Option& option : run_config_options(&config)) {
     if (option.key != "api_key") report.options.emplace_back(option.key, option.get());
   }
-  for (const Option& option : own_) report.options.emplace_back(option.key, option.get());
+  for (const Option& option : own_) {
+    if (option.key != "header") report.options.emplace_back(option.key, option.get());
+  }
   return report;
 }
 

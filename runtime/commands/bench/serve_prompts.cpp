@@ -120,7 +120,6 @@ ServePrompt PromptMaker::make(const std::vector<PromptPiece>& pieces) const {
   if (source_.form == PromptForm::kText) return make_text(pieces, num_tokens);
   ServePrompt prompt;
   prompt.num_tokens = num_tokens;
-  prompt.counted = true;
   for (const PromptPiece& piece : pieces) {
     for (const uint32_t choice : draw(piece)) prompt.ids.push_back(ids_[choice]);
   }
@@ -145,7 +144,6 @@ ServePrompt PromptMaker::make_text(const std::vector<PromptPiece>& pieces,
       if (!prompt.text.empty()) prompt.text.erase(0, 1);
       return prompt;
     }
-    prompt.counted = true;
     prompt.num_tokens = static_cast<int32_t>(source_.tokenizer->encode(prompt.text).size());
     const int32_t wanted = last.num_tokens + num_tokens - prompt.num_tokens;
     if (prompt.num_tokens == num_tokens || wanted < 0 || (wanted == 0 && begin.empty())) break;

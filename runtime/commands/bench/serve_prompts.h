@@ -22,8 +22,7 @@ struct PromptPiece {
 struct ServePrompt {
   std::string text;  // one of text and ids
   std::vector<int32_t> ids;
-  int32_t num_tokens = 0;  // as asked for; the server's own count may differ for text
-  bool counted = false;    // num_tokens was counted with the tokenizer
+  int32_t num_tokens = 0;  // with a tokenizer as it counts text, else as asked for
 };
 
 enum class PromptForm { kText, kIds };

@@ -34,7 +34,7 @@ class Run {
   Run(const ServeTarget& target,
       const std::vector<PlannedRequest>& requests,
       const RunLimits& limits,
-      const std::function<void(const RunProgress&)>& progress)
+      const ProgressFunction& progress)
       : target_(target),
         requests_(requests),
         records_(requests.size()),
@@ -68,8 +68,8 @@ class Run {
       record.output_len = requests_[i].output_len;
       if (record.scheduled_s > send_until_s_) return static_cast<int32_t>(i);
       wait_until_due(record.scheduled_s);
-      wait_for([&] { return num_in_flight_ < max_in_flight_; });
-      if (now_s() > send_until_s_) return static_cast<int32_t>(i);
+      wait_for([&] { return stopped_ || num_in_flight_ < max_in_flight_; });
+      if (stopped_ || now_s() > send_until_s_) return static_cast<int32_t>(i);
       record.slot_free_s = take_slot();
       hand_over(i);
     }
@@ -81,7 +81,7 @@ class Run {
   void wait_until_due(double scheduled_s) {
     const auto due = start_ + std::chrono::duration_cast<Clock::duration>(
                                   std::chrono::duration<double>(scheduled_s));
-    while (Clock::now() < due) {
+    while (!stopped_ && Clock::now() < due) {
       std::this_thread::sleep_until(std::min(due, next_progress_));
       report_progress();
     }
@@ -192,7 +192,7 @@ class Run {
       now = {
           static_cast<int32_t>(requests_.size()), num_done_, num_failed_, num_in_flight_, now_s()};
     }
-    if (progress_) progress_(now);
+    if (progress_ && !progress_(now)) stopped_ = true;
   }
 
   const ServeTarget& target_;
@@ -200,9 +200,10 @@ class Run {
   std::vector<RequestRecord> records_;  // a record belongs to the thread that performs its request
   const int32_t max_in_flight_;
   const double send_until_s_;
-  const std::function<void(const RunProgress&)>& progress_;
+  const ProgressFunction& progress_;
   Clock::time_point start_;
   Clock::time_point next_progress_ = Clock::now() + kProgressInterval;
+  bool stopped_ = false;  // of this and the two before it: the running thread's own
   std::vector<std::thread> threads_;
 
   std::mutex mutex_;
@@ -223,7 +224,7 @@ class Run {
 std::vector<RequestRecord> run_requests(const ServeTarget& target,
                                         const std::vector<PlannedRequest>& requests,
                                         const RunLimits& limits,
-                                        const std::function<void(const RunProgress&)>& progress) {
+                                        const ProgressFunction& progress) {
   return Run(target, requests, limits, progress).go();
 }
 

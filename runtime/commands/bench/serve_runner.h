@@ -50,12 +50,16 @@ struct RunLimits {
   double send_until_s = std::numeric_limits<double>::infinity();
 };
 
+// Called about twice a second on the thread that runs the requests; must not throw. False: send no
+// more, only wait for what is in flight.
+using ProgressFunction = std::function<bool(const RunProgress&)>;
+
 // Records of the requests that were sent, in their order: those whose turn had not come at
-// send_until_s are left out. progress: called about twice a second on the calling thread; must not
-// throw. Never throws for what the server does.
+// send_until_s, or when progress wanted no more, are left out. progress may be null. Never throws
+// for what the server does.
 std::vector<RequestRecord> run_requests(const ServeTarget& target,
                                         const std::vector<PlannedRequest>& requests,
                                         const RunLimits& limits,
-                                        const std::function<void(const RunProgress&)>& progress);
+                                        const ProgressFunction& progress);
 
 }  // namespace outrider

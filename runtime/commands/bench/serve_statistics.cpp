@@ -37,6 +37,7 @@ void take_success(const RequestRecord& record,
   const RequestLatency latency = latency_of(record);
   ++summary->completed;
   summary->total_input += record.prompt_tokens >= 0 ? record.prompt_tokens : record.input_len;
+  summary->total_asked_input += record.input_len;
   summary->total_output += latency.output_tokens;
   summary->num_usage += record.usage_tokens >= 0 ? 1 : 0;
   ++summary->count_by[record.count_by];

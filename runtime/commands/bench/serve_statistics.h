@@ -60,6 +60,7 @@ struct ServeSummary {
   std::map<std::string, int64_t> failures;    // by failure_name
   std::map<std::string, std::string> errors;  // one sentence of each kind
   int64_t total_input = 0;                    // of requests that succeeded
+  int64_t total_asked_input = 0;              // what their prompts were made for
   int64_t total_output = 0;
   double request_throughput = 0;
   std::optional<double> request_goodput;

@@ -1,0 +1,218 @@
+"""bench serve from outside, against our own server: figures recomputed from the raw times it writes, traces, A/B
+blocks, sweeps, and what goes wrong before a run."""
+
+import http.server
+import json
+import os
+import statistics
+import tempfile
+import threading
+import unittest
+import xml.etree.ElementTree
+
+from cluster import PAIR, PROGRAM, Server, free_port, run
+
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+DATA = os.environ.get("OUTRIDER_DATA", os.path.join(ROOT, "..", "shared", "data"))
+SMALL = ["--tokenizer", "embedded", "--random-input-len", "48", "--random-output-len", "24", "--ignore-eos"]
+
+
+class BenchServe(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server(0, *PAIR, "-t", "1")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.server.kill()
+
+    def bench(self, *options, server=None, code=0, environment=None):
+        """Returns (parsed JSON, stdout)."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "result.json")
+            url = (server or self.server).url
+            done, out, errors = run([PROGRAM, "bench", "serve", "--base-url", url, "--json", path, *options])
+            self.assertEqual(done, code, errors + out)
+            with open(path) as file:
+                return json.load(file), out
+
+    def test_poisson_arrivals_and_figures_that_follow_from_the_raw_times(self):
+        result, out = self.bench(*SMALL, "--num-prompts", "32", "--request-rate", "40", "--goodput", "ttft:100000",
+                                 "tpot:0")
+        self.assertEqual((result["completed"], result["failed"]), (32, 0))
+        self.assertEqual(result["total_output_tokens"], 32 * 24)
+        self.assertEqual(result["total_input_tokens"], 32 * 48)
+        self.assertEqual(result["request_rate"], 40)
+        self.assertEqual(result["request_goodput"], 0)  # no answer takes no time per token
+        requests = result["results"][0]["requests"]
+        scheduled = [request["scheduled_s"] for request in requests]
+        self.assertEqual(scheduled, sorted(scheduled))
+        self.assertAlmostEqual(scheduled[-1], 32 / 40, places=9)
+        gaps = [b - a for a, b in zip(scheduled, scheduled[1:])]
+        self.assertGreater(statistics.pstdev(gaps), 0.3 * statistics.mean(gaps))
+        ttfts, tpots, chunk_gaps = [], [], []
+        for request in requests:
+            self.assertGreaterEqual(request["sent_s"], request["scheduled_s"])
+            self.assertEqual(sum(count for _, count in request["chunks"]), 24)
+            times = [time for time, _ in request["chunks"]]
+            self.assertEqual(times, sorted(times))
+            ttfts.append(times[0] - request["sent_s"])
+            tpots.append((request["last_choice_s"] - times[0]) / 23)
+            chunk_gaps += [b - a for a, b in zip(times, times[1:])]
+        self.assertAlmostEqual(result["mean_ttft_ms"], 1e3 * statistics.mean(ttfts), places=6)
+        self.assertAlmostEqual(result["median_tpot_ms"], 1e3 * statistics.median(tpots), places=6)
+        self.assertAlmostEqual(result["mean_icl_ms"], 1e3 * statistics.mean(chunk_gaps), places=6)
+        duration = max(request["end_s"] for request in requests) - scheduled[0]
+        self.assertAlmostEqual(result["output_throughput"], 32 * 24 / duration, places=6)
+        self.assertEqual(result["tokens_of_chunks_counted_by"], {"continuous_usage": 32})
+        # Speculation brings several tokens at once, and the server tells what it did.
+        self.assertLess(result["num_chunks"], 32 * 24)
+        self.assertEqual(result["spec_decode_draft_tokens"], sum(r["num_draft_tokens"] for r in requests))
+        self.assertGreater(result["spec_decode_accepted_tokens"], 0)
+        self.assertIn("commit", result["environment"])
+        for words in ("Successful requests", "TTFT", "inter-chunk", "Acceptance rate"):
+            self.assertIn(words, out)
+
+    def test_the_same_seed_sends_the_same(self):
+        options = [*SMALL, "--num-prompts", "6", "--request-rate", "100", "--random-range-ratio", "0.5", "--seed"]
+        runs = [self.bench(*options, seed)[0]["results"][0]["requests"] for seed in ("3", "3", "4")]
+        plans = [[(r["scheduled_s"], r["prompt_tokens"], r["max_tokens"]) for r in requests] for requests in runs]
+        self.assertEqual(plans[0], plans[1])
+        self.assertNotEqual(plans[0], plans[2])
+        self.assertGreater(len({tokens for _, tokens, _ in plans[0]}), 2)
+
+    def test_chat_ids_words_and_prompt_files(self):
+        result, _ = self.bench("--endpoint", "/v1/chat/completions", "--random-input-len", "20", "--random-output-len",
+                               "8", "--ignore-eos", "--num-prompts", "4")
+        self.assertEqual((result["completed"], result["total_output_tokens"]), (4, 32))
+        result, _ = self.bench("--prompt-form", "ids", "--vocab-size", "3000", "--random-input-len", "20", "--output-len",
+                               "8", "--ignore-eos", "--num-prompts", "4", "--extra-body", '{"return_token_ids": true}')
+        self.assertEqual(result["total_input_tokens"], 80)
+        self.assertEqual(result["tokens_of_chunks_counted_by"], {"token_ids": 4})
+        result, _ = self.bench(*SMALL, "--num-prompts", "2", "--no-continuous-usage", "--extra-body",
+                               '{"speculative": {"enabled": false}}')
+        self.assertEqual(result["tokens_of_chunks_counted_by"], {"one_per_chunk": 2})
+        self.assertNotIn("spec_decode_draft_tokens", [key for r in result["results"] for key in r["requests"][0]])
+        with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
+            file.write('{"prompt": "The king", "output_tokens": 5}\n{"turns": ["The old woman"]}\n')
+            file.flush()
+            result, _ = self.bench("--dataset", "custom", "--dataset-path", file.name, "--num-prompts", "3",
+                                   "--output-len", "7", "--ignore-eos")
+        self.assertEqual(result["total_output_tokens"], 21)
+
+    def test_blocks_with_and_without_speculation(self):
+        result, out = self.bench(*SMALL, "--num-prompts", "12", "--max-concurrency", "3", "--compare-body",
+                                 '{"speculative": {"enabled": false}}', "--compare-blocks", "3")
+        base, compare = result["results"]
+        self.assertEqual((base["variant"], compare["variant"]), ("base", "compare"))
+        for variant in (base, compare):
+            self.assertEqual(variant["completed"], 12)
+            self.assertLessEqual(variant["max_concurrent_requests"], 3)
+            self.assertEqual({request["block"] for request in variant["requests"]}, {0, 1, 2})
+        self.assertGreater(base["spec_decode_draft_tokens"], 0)
+        self.assertEqual(compare.get("spec_decode_draft_tokens", 0), 0)
+        figures = {figure["name"]: figure for figure in result["figures"]}
+        ratio = figures["output token throughput, compare / base"]
+        self.assertLessEqual(ratio["low"], ratio["value"])
+        self.assertLessEqual(ratio["value"], ratio["high"])
+        self.assertIn("compare / base", out)
+
+    def test_a_sweep_draws_throughput_against_load(self):
+        with tempfile.TemporaryDirectory() as folder:
+            plot, table = os.path.join(folder, "load.svg"), os.path.join(folder, "load.csv")
+            result, _ = self.bench(*SMALL, "--num-prompts", "6", "--max-concurrencies", "1,2,4", "--svg", plot, "--csv",
+                                   table)
+            drawing = xml.etree.ElementTree.parse(plot).getroot()
+            with open(table) as file:
+                rows = file.read().splitlines()
+        self.assertEqual([r["max_concurrency"] for r in result["results"]], [1, 2, 4])
+        for entry in result["results"]:
+            self.assertLessEqual(entry["max_concurrent_requests"], entry["max_concurrency"])
+        self.assertGreaterEqual(len(drawing.findall("{http://www.w3.org/2000/svg}polyline")), 3)
+        self.assertEqual(len([row for row in rows if ",TTFT,max_concurrency,4," in row]), 6)
+
+    def test_a_mooncake_head_shares_its_prefixes(self):
+        trace = os.path.join(DATA, "traces", "mooncake_conversation_head2000.jsonl")
+        if not os.path.exists(trace):
+            self.skipTest(f"no data folder at {DATA}")
+        with open(trace) as file:
+            rows = [row for row in map(json.loads, file) if row["input_length"] <= 24000][:24]
+        before = self.server.metric("vllm:prefix_cache_hits_total")
+        with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as head:
+            head.write("".join(json.dumps(row) + "\n" for row in rows))
+            head.flush()
+            # A block of 512 tokens becomes one of 20; the server's have 16.
+            result, _ = self.bench("--tokenizer", "embedded", "--dataset", "mooncake", "--dataset-path", head.name,
+                                   "--length-scale", "0.04", "--time-scale", "0.02")
+        self.assertEqual((result["completed"], result["request_rate"]), (24, "trace"))
+        sent = result["results"][0]["requests"]
+        for row, request in zip(rows, sent):
+            self.assertAlmostEqual(request["scheduled_s"], row["timestamp"] / 1e3 * 0.02, places=6)
+            self.assertAlmostEqual(request["max_tokens"], row["output_length"] * 0.04, delta=1)
+            self.assertEqual(request["prompt_tokens"], request["input_len"])
+        self.assertGreater(self.server.metric("vllm:prefix_cache_hits_total"), before)
+
+    def test_what_cannot_run_says_why(self):
+        for options, code, words in (
+                (["--random-input-len", "5000"], 2, "http 400: This model's maximum context length"),
+                (["--model", "other"], 2, "http 404"),
+                (["--endpoint", "/nowhere/completions"], 2, "http 404"),
+                (["--goodput", "itl:4"], 2, "goodput"),
+                (["--extra-body", "[]"], 2, "extra_body: must be a JSON object"),
+                (["--dataset", "azure", "--dataset-path", "nothing.csv"], 2, "nothing.csv"),
+                (["--request-rate", "-1"], 2, "request_rate"),
+                (["--max-concurency", "1"], 2, "max-concurrency")):
+            done, _, errors = run([PROGRAM, "bench", "serve", "--base-url", self.server.url, *options])
+            self.assertEqual(done, code, errors)
+            self.assertIn(words, errors)
+        done, _, errors = run([PROGRAM, "bench", "serve", "--port", str(free_port()), "--ready-check-timeout-sec", "1"])
+        self.assertEqual(done, 2)
+        self.assertIn("was not ready within 1 s: no connection", errors)
+
+    def test_a_server_that_refuses_after_the_first_request(self):
+        class Handler(http.server.BaseHTTPRequestHandler):
+            num_posts = 0
+            lock = threading.Lock()
+
+            def do_GET(self):
+                self.send_response(200 if self.path == "/v1/models" else 404)
+                self.end_headers()
+                self.wfile.write(b'{"data": [{"id": "m"}]}')
+
+            def do_POST(self):
+                self.rfile.read(int(self.headers["Content-Length"]))
+                with self.lock:
+                    Handler.num_posts += 1
+                    first = Handler.num_posts == 1
+                self.send_response(200 if first else 503)
+                self.end_headers()
+                self.wfile.write(b'data: {"choices": [{"text": "a", "finish_reason": "stop"}]}\n\ndata: [DONE]\n\n'
+                                 if first else b'{"error": "overloaded"}')
+
+            def log_message(self, *unused):
+                pass
+
+        fake = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        thread = threading.Thread(target=fake.serve_forever)
+        thread.start()
+        try:
+            fake.url = f"http://127.0.0.1:{fake.server_port}/v1"
+            result, out = self.bench("--num-prompts", "5", "--header", "x-secret=hidden", server=fake, code=1)
+        finally:
+            fake.shutdown()
+            thread.join()
+            fake.server_close()
+        self.assertEqual((result["completed"], result["failed"]), (0, 5))
+        self.assertEqual(result["failures"], {"http 503": 5})
+        self.assertIn("5 failed with http 503, such as: overloaded", out)
+        self.assertNotIn("hidden", json.dumps(result))
+
+    def test_against_two_target_ranks_and_a_draft(self):
+        with Server(3, *PAIR) as server:
+            result, _ = self.bench(*SMALL, "--num-prompts", "8", "--request-rate", "20", "--burstiness", "0.5",
+                                   server=server)
+        self.assertEqual((result["completed"], result["total_output_tokens"]), (8, 8 * 24))
+
+
+if __name__ == "__main__":
+    unittest.main()
