@@ -6,8 +6,10 @@
 
 constexpr int kIntVectors = 64 / kInts;
 constexpr int64_t kQuadBytes = 64 * 4;  // four 8-bit or eight 4-bit inputs of a panel
-// How far a single row group prefetches ahead of itself, several beyond the stretch; measured.
-constexpr int64_t kReadAhead = 8192;
+// Measured: how far the first row group prefetches ahead of itself, where it alone does (with up to
+// so many groups), and how far beyond the stretch several that share the work.
+constexpr int64_t read_ahead(int bits) { return bits == 4 ? 12288 : 8192; }
+constexpr int64_t groups_of_one_reader(int bits) { return bits == 4 ? 2 : 1; }
 constexpr int64_t kReadAheadShared = 4096;
 
 // Prefetch: a single row group reads a little ahead of itself; of several, which find this stretch
@@ -119,18 +121,30 @@ OUTRIDER_INLINE void run_row_group(const StretchTile& tile, int64_t rows) {
 }
 
 template <int kBits>
+OUTRIDER_INLINE void aim_prefetch(StretchTile& tile, int64_t group, int64_t num_groups) {
+  if (num_groups <= groups_of_one_reader(kBits)) {
+    tile.prefetch_from = tile.weights + (group == 0 ? read_ahead(kBits) : 0);
+    tile.prefetch_stride = group == 0 ? kQuadBytes : 0;
+    return;
+  }
+  const int64_t share = (4 + num_groups - 1) / num_groups;  // of each step's four lines
+  const int64_t weight_bytes = tile.padded * (64 * kBits / 8);
+  tile.prefetch_from =
+      tile.weights + weight_bytes + kReadAheadShared + group * share * (weight_bytes / 4);
+  tile.prefetch_stride = group * share < 4 ? share * 64 : 0;
+}
+
+template <int kBits>
 void quant_panel(const QuantPanel& panel) {
   const QuantActivations& in = panel.activations;
   for (int64_t i = 0; i < panel.num_rows * 64; i += kInts) store(panel.totals + i, all_floats(0));
   const int64_t num_groups = (panel.num_rows + kMostIntRows - 1) / kMostIntRows;
-  const int64_t share = (4 + num_groups - 1) / num_groups;  // of each step's four lines
   StretchTile tile{};
   for (int64_t s = panel.first_stretch; s < panel.end_stretch; ++s) {
     const QuantStretch& stretch = panel.stretches[s];
     tile.scales = panel.panel + stretch.header;
     tile.weights = panel.panel + stretch.weights;
     tile.padded = stretch.padded;
-    const int64_t weight_bytes = stretch.padded * (64 * kBits / 8);
     const char* values = in.values + stretch.before * in.rows * kValueBytes;
     for (int64_t group = 0; group < num_groups; ++group) {
       const int64_t from = panel.num_rows * group / num_groups;
@@ -146,14 +160,7 @@ void quant_panel(const QuantPanel& panel) {
         tile.to = panel.out + from * panel.out_stride;
         tile.to_stride = panel.out_stride;
       }
-      if (num_groups == 1) {
-        tile.prefetch_from = tile.weights + kReadAhead;
-        tile.prefetch_stride = kQuadBytes;
-      } else {
-        tile.prefetch_from =
-            tile.weights + weight_bytes + kReadAheadShared + group * share * (weight_bytes / 4);
-        tile.prefetch_stride = group * share < 4 ? share * 64 : 0;
-      }
+      aim_prefetch<kBits>(tile, group, num_groups);
       run_row_group<kBits, kMostIntRows>(tile, rows);
     }
   }
