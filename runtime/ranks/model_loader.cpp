@@ -139,15 +139,17 @@ void check_device(const RunConfig& config) {
   throw Error(fmt::format("device '{}' is not in this build; it has: cpu", config.device));
 }
 
+// With as many threads as will compute: each touches first what it will read.
 std::unique_ptr<Weights> weights_of(const std::string& name,
                                     Role role,
                                     const ModelConfig& config,
-                                    const ModelShard& shard) {
+                                    const ModelShard& shard,
+                                    int num_threads) {
   if (is_synthetic(name)) return synthetic_weights(config, shard, {});
   const auto folder = model_folder(name, role);
   LoadLog log(folder.filename().string());
-  auto weights = load_weights(
-      folder, config, shard, [&log](size_t done, size_t all) { log.advance(done, all); });
+  const auto progress = [&log](size_t done, size_t all) { log.advance(done, all); };
+  auto weights = load_weights(folder, config, shard, progress, num_threads);
   log.finish(weights->num_bytes_read);
   return weights;
 }
@@ -243,13 +245,13 @@ LoadedModel load_target(const RunConfig& config,
   parts.context = std::make_unique<ops::Context>(num_threads, ops::isa_from_name(config.isa));
   parts.context->set_activations(activations_of(config, model_config));
   parts.group = std::move(group);
-  parts.model =
-      std::make_unique<Transformer>(model_config,
-                                    weights_of(config.model, Role::kTarget, model_config, shard),
-                                    shard,
-                                    options,
-                                    *parts.group,
-                                    *parts.context);
+  parts.model = std::make_unique<Transformer>(
+      model_config,
+      weights_of(config.model, Role::kTarget, model_config, shard, num_threads),
+      shard,
+      options,
+      *parts.group,
+      *parts.context);
   log_memory(*parts.model);
   return parts;
 }
@@ -273,12 +275,13 @@ LoadedModel load_draft(const RunConfig& config, const RankLayout& layout, int nu
   parts.context = std::make_unique<ops::Context>(num_threads, ops::isa_from_name(config.isa));
   parts.context->set_activations(activations_of(config, model_config));
   parts.group = make_solo_group();
-  parts.model = std::make_unique<Transformer>(model_config,
-                                              weights_of(name, Role::kDraft, model_config, shard),
-                                              shard,
-                                              options,
-                                              *parts.group,
-                                              *parts.context);
+  parts.model = std::make_unique<Transformer>(
+      model_config,
+      weights_of(name, Role::kDraft, model_config, shard, num_threads),
+      shard,
+      options,
+      *parts.group,
+      *parts.context);
   parts.vocabulary = std::move(vocabulary);
   log_memory(*parts.model);
   return parts;
