@@ -92,6 +92,7 @@ class ServingMetrics {
   Counter& link_bytes_to_draft = link_bytes("to_draft");
   Counter& link_bytes_from_draft = link_bytes("from_draft");
   Counter& link_bytes_plan = link_bytes("plan");
+  Counter& link_bytes_partial_sums = link_bytes("partial_sums");
   Counter& link_bytes_sampling = link_bytes("sampling");
   Counter& sampling_collectives =
       registry_.counter({"sampling_collectives_total",

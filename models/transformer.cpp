@@ -4,6 +4,7 @@
 #include "models/transformer.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <utility>
 
@@ -188,6 +189,17 @@ void Transformer::check_batch(const Batch& batch) const {
   }
 }
 
+void Transformer::sum_over_ranks(float* values, int64_t count) {
+  if (group_.size() == 1) return;
+  const auto begin = std::chrono::steady_clock::now();
+  const std::span<float> all = {values, static_cast<size_t>(count)};
+  group_.all_reduce_sum(all, shard_.numerics == Numerics::kStrict ? Fold::kTree : Fold::kRankOrder);
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
+  ++sum_traffic_.num_sums;
+  sum_traffic_.num_bytes += all.size_bytes();
+  sum_traffic_.seconds += taken.count();
+}
+
 std::span<const float> Transformer::forward(const Batch& batch) {
   check_batch(batch);
   const auto rows = static_cast<int64_t>(batch.tokens.size());
@@ -211,11 +223,10 @@ std::span<const float> Transformer::forward(const Batch& batch) {
                                      .packed = &weights_->head};
   const ops::Rope rotation = {b.inv_freq, static_cast<float>(config_.rope.attention_factor)};
   const ops::AttentionRows where = {batch.positions, batch.sequence_of_row, batch.block_tables};
-  const Fold fold = shard_.numerics == Numerics::kStrict ? Fold::kTree : Fold::kRankOrder;
   if (rows == 0) return {};
 
   ops::embed(ctx_, b.x, batch.tokens, table);  // x [rows, hidden]
-  group_.all_reduce_sum({b.x, static_cast<size_t>(rows * hidden)}, fold);
+  sum_over_ranks(b.x, rows * hidden);
 
   for (int32_t layer = 0; layer < config_.n_layers; ++layer) {
     const LayerWeights& w = weights_->layers[static_cast<size_t>(layer)];
@@ -239,7 +250,7 @@ std::span<const float> Transformer::forward(const Batch& batch) {
     ops::attention(ctx_, b.attended, queries, pages, where);  // attended [rows, heads * head_dim]
     const ops::LinearSum o_sum = {bias_of(w.o_bias), b.o_slice_ends};
     ops::linear(ctx_, b.part, b.attended, rows, w.o, o_sum);  // part [rows, hidden]
-    group_.all_reduce_sum({b.part, static_cast<size_t>(rows * hidden)}, fold);
+    sum_over_ranks(b.part, rows * hidden);
     ops::add(ctx_, b.x, b.part, rows * hidden);
 
     ops::rms_norm(ctx_, b.normed, b.x, w.mlp_norm.data(), rows, hidden, eps);
@@ -251,7 +262,7 @@ std::span<const float> Transformer::forward(const Batch& batch) {
       const ops::LinearSum sum = {bias_of(w.down_bias), b.down_slice_ends};
       ops::linear(ctx_, b.part + first * hidden, b.gated, count, w.down, sum);  // [count, hidden]
     }
-    group_.all_reduce_sum({b.part, static_cast<size_t>(rows * hidden)}, fold);
+    sum_over_ranks(b.part, rows * hidden);
     ops::add(ctx_, b.x, b.part, rows * hidden);
   }
   if (logit_rows == 0) return {};

@@ -35,6 +35,14 @@ struct TransformerOptions {
   int32_t max_logit_rows = 512;
 };
 
+// What a rank's partial sums cost: the sums over the ranks that forward() makes. Nothing is counted
+// on one rank.
+struct SumTraffic {
+  uint64_t num_sums = 0;
+  uint64_t num_bytes = 0;  // what this rank handed over; one copy, however many peers read it
+  double seconds = 0;      // from the call to the sum: waiting for later ranks is part of it
+};
+
 class Transformer {
  public:
   // group and ctx must outlive this. Several may share weights of the same ranges, also when their
@@ -61,6 +69,9 @@ class Transformer {
                                    const ModelShard& shard,
                                    int32_t block_size);
 
+  // Since the start. Read on the thread that calls forward().
+  const SumTraffic& sum_traffic() const { return sum_traffic_; }
+
   // Zeroes a block's keys and values (a failed sequence's blocks must not carry NaN to the next
   // owner).
   void clear_blocks(std::span<const int32_t> blocks);
@@ -80,6 +91,7 @@ class Transformer {
   struct Buffers;
   void allocate_kv();
   void check_batch(const Batch& batch) const;
+  void sum_over_ranks(float* values, int64_t count);
   int64_t window_of(int32_t layer) const {
     return layer >= config_.first_windowed_layer ? config_.sliding_window : 0;
   }
@@ -89,6 +101,7 @@ class Transformer {
   TransformerOptions options_;
   TargetGroup& group_;
   ops::Context& ctx_;
+  SumTraffic sum_traffic_;
   Memory memory_;
   std::unique_ptr<Buffers> buffers_;
 };

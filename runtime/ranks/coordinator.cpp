@@ -256,6 +256,7 @@ void Coordinator::count_round(const RoundPlan& plan,
 
 void Coordinator::publish_traffic() {
   raise(metrics_.link_bytes_plan, num_plan_bytes_);
+  raise(metrics_.link_bytes_partial_sums, target_.model().sum_traffic().num_bytes);
   raise(metrics_.link_bytes_sampling, target_.traffic().num_bytes);
   raise(metrics_.sampling_collectives, target_.traffic().num_collectives);
   if (!draft_) return;

@@ -1,8 +1,10 @@
 // Promise P7 in a running job: the bytes counted on the sampling path are those of the table in
 // docs/round.md, whatever was drafted and accepted: to the byte for coupled and standard, within
-// what 2 to 16 candidates take for block (exactly for 16 in verify_shards_test).
+// what 2 to 16 candidates take for block (exactly for 16 in verify_shards_test). The forward pass'
+// partial sums are counted to the byte, too.
 #include <gtest/gtest.h>
 
+#include "models/model_config.h"
 #include "tests/ranks/engine_harness.h"
 
 namespace outrider::test {
@@ -13,13 +15,17 @@ struct Traffic {
   double num_collectives = 0;
   double num_plan_bytes = 0;
   double num_draft_bytes = 0;
+  double num_sum_bytes = 0;  // of the forward pass
+  size_t num_prompt_tokens = 0;
   SpeculationStats stats;
 };
 
 Traffic traffic_of(int num_targets, int draft_len, const SamplingParams& params) {
   Traffic traffic;
   run_engine(embedded_config(num_targets, draft_len), [&](const FrontEndContext& context) {
-    auto stream = submit(context.engine, context.tokenizer->encode("Once upon a time"), params);
+    const auto prompt = context.tokenizer->encode("Once upon a time");
+    traffic.num_prompt_tokens = prompt.size();
+    auto stream = submit(context.engine, prompt, params);
     ASSERT_NE(stream, nullptr);
     traffic.stats = collect(*stream).stats;
     // What the last round sent is published a moment after the last event.
@@ -28,9 +34,17 @@ Traffic traffic_of(int num_targets, int draft_len, const SamplingParams& params)
     traffic.num_bytes = context.metrics.link_bytes_sampling.value();
     traffic.num_collectives = context.metrics.sampling_collectives.value();
     traffic.num_plan_bytes = context.metrics.link_bytes_plan.value();
+    traffic.num_sum_bytes = context.metrics.link_bytes_partial_sums.value();
     traffic.num_draft_bytes = context.metrics.link_bytes_from_draft.value();
   });
   return traffic;
+}
+
+// Partial sums of a row: after the embedding and twice a layer, in fp32.
+double sum_bytes_of_row() {
+  const ModelConfig target =
+      load_model_config(std::string(OUTRIDER_SOURCE_DIR) + "/models/embedded/target");
+  return 4.0 * target.hidden_dim * (2 * target.n_layers + 1);
 }
 
 SamplingParams with_mode(VerifyMode mode) {
@@ -44,6 +58,7 @@ TEST(LinkBytes, OneRankExchangesNothing) {
   EXPECT_EQ(traffic.num_bytes, 0);
   EXPECT_EQ(traffic.num_collectives, 0);
   EXPECT_EQ(traffic.num_plan_bytes, 0);
+  EXPECT_EQ(traffic.num_sum_bytes, 0);
   EXPECT_GT(traffic.num_draft_bytes, 0);
 }
 
@@ -52,6 +67,8 @@ TEST(LinkBytes, WithoutADraftARowCostsEightBytes) {
   EXPECT_EQ(traffic.stats.num_rounds, 60);
   EXPECT_EQ(traffic.num_bytes, 8 * 60);
   EXPECT_EQ(traffic.num_collectives, 60);
+  const auto num_rows = static_cast<double>(traffic.num_prompt_tokens) + 59;
+  EXPECT_EQ(traffic.num_sum_bytes, num_rows * sum_bytes_of_row());
   EXPECT_EQ(traffic.num_draft_bytes, 0);
 }
 
@@ -76,6 +93,9 @@ TEST(LinkBytes, EveryRuleSendsWhatTheTableSays) {
     }
     EXPECT_EQ(traffic.num_collectives, num_collectives) << static_cast<int>(mode);
     EXPECT_GT(traffic.num_plan_bytes, 0);
+    const auto num_rows = static_cast<double>(static_cast<int64_t>(traffic.num_prompt_tokens) - 1 +
+                                              stats.num_rounds + stats.num_draft_tokens);
+    EXPECT_EQ(traffic.num_sum_bytes, num_rows * sum_bytes_of_row()) << static_cast<int>(mode);
   }
 }
 
