@@ -221,6 +221,20 @@ TEST(ServePrompts, TextHasTheTokensAskedFor) {
   }
 }
 
+TEST(ServePrompts, TextFitsForTokenizersOfOthers) {
+  const std::string folder = data_folder() + "/tokenizers";
+  if (!std::filesystem::exists(folder)) GTEST_SKIP() << "no data folder at " << folder;
+  for (const char* name : {"smollm2", "llama2-spm"}) {
+    const auto tokenizer = Tokenizer::load(folder + "/" + name);
+    const PromptMaker maker({.tokenizer = tokenizer});
+    for (const int32_t length : {8, 129, 1000}) {
+      const ServePrompt prompt = maker.make({{1, length / 4}, {2, length - length / 4}});
+      EXPECT_EQ(prompt.num_tokens, length) << name;
+      EXPECT_EQ(tokenizer->encode(prompt.text).size(), static_cast<size_t>(length)) << name;
+    }
+  }
+}
+
 TEST(ServePrompts, EqualKeysAreEqualBeginnings) {
   const PromptMaker ids({.tokenizer = nullptr, .vocab_size = 5000, .form = PromptForm::kIds});
   const auto a = ids.make({{7, 16}, {8, 16}, {9, 5}}).ids;

@@ -195,6 +195,20 @@ TEST(ServeStatistics, LatenciesOfAScriptedTimeline) {
   EXPECT_EQ(latency.itl, (std::vector<double>{0.25, 0.25, 0.25, 0.25, 0.25}));
 }
 
+// As llama.cpp's server sends a round: an event for each token, all at once.
+TEST(ServeStatistics, EventsThatComeTogetherAreOneChunk) {
+  RequestRecord record = scripted();
+  record.chunks = {
+      {10.5, 1}, {10.50001, 1}, {11, 1}, {11.00003, 1}, {11.00009, 1}, {11.25, 1}, {11.5, 1}};
+  const RequestLatency latency = latency_of(record);
+  EXPECT_EQ(latency.ttft, 0.5);
+  EXPECT_EQ(latency.icl, (std::vector<double>{0.5, 0.25, 0.25}));
+  EXPECT_EQ(latency.itl, (std::vector<double>{0.5 / 3, 0.5 / 3, 0.5 / 3, 0.25, 0.25}));
+  EXPECT_EQ(latency.tpot, 0.25);
+  const std::vector<RequestRecord> records = {record};
+  EXPECT_EQ(summarize({&records}, {}).num_chunks, 4);
+}
+
 TEST(ServeStatistics, AnswersOfOneTokenAndOfNone) {
   RequestRecord record = scripted();
   record.chunks = {{10.5, 1}};

@@ -242,10 +242,10 @@ void add_notes(const Entry& entry, BenchReport* report) {
   const auto by_chunks = s.count_by.find(ChunkCount::kOnePerChunk);
   if (by_chunks != s.count_by.end() && s.total_output > s.num_chunk_tokens) {
     note(fmt::format(
-        "{} tokens came in {} chunks and the server does not say how many in which: ITL "
-        "takes a chunk for one token",
+        "{} tokens came in {} events and the server does not say how many in which: ITL "
+        "takes an event for one token",
         s.total_output,
-        s.num_chunks));
+        s.num_chunk_tokens));
   }
   double last_lateness = 0;
   for (const auto& [percent, value] : s.lateness.percentiles)

@@ -17,6 +17,18 @@ void append_ms(const std::vector<double>& seconds, std::vector<double>* out) {
   for (const double value : seconds) out->push_back(kMs * value);
 }
 
+std::vector<StreamChunk> joined_chunks(const std::vector<StreamChunk>& events) {
+  std::vector<StreamChunk> chunks;
+  for (const StreamChunk& event : events) {
+    if (!chunks.empty() && event.time_s - chunks.back().time_s < kSameChunkS) {
+      chunks.back().num_tokens += event.num_tokens;
+    } else {
+      chunks.push_back(event);
+    }
+  }
+  return chunks;
+}
+
 void add_speculation(const SpeculationCount& one, ServeSummary* summary) {
   if (!one.known()) return;
   ++summary->num_speculation;
@@ -42,7 +54,7 @@ void take_success(const RequestRecord& record,
   summary->num_usage += record.usage_tokens >= 0 ? 1 : 0;
   ++summary->count_by[record.count_by];
   ++summary->finish_reasons[record.finish_reason.empty() ? "none" : record.finish_reason];
-  summary->num_chunks += static_cast<int64_t>(record.chunks.size());
+  summary->num_chunks += static_cast<int64_t>(joined_chunks(record.chunks).size());
   for (const StreamChunk& chunk : record.chunks) summary->num_chunk_tokens += chunk.num_tokens;
   if (latency.ttft) samples->ttft.push_back(kMs * *latency.ttft);
   if (latency.tpot) samples->tpot.push_back(kMs * *latency.tpot);
@@ -78,9 +90,10 @@ RequestLatency latency_of(const RequestRecord& record) {
   latency.ttft = record.chunks.front().time_s - record.sent_s;
   if (latency.output_tokens > 1)
     latency.tpot = (latency.e2el - *latency.ttft) / static_cast<double>(latency.output_tokens - 1);
-  for (size_t i = 1; i < record.chunks.size(); ++i) {
-    const double gap = record.chunks[i].time_s - record.chunks[i - 1].time_s;
-    const int32_t num_tokens = record.chunks[i].num_tokens;
+  const std::vector<StreamChunk> chunks = joined_chunks(record.chunks);
+  for (size_t i = 1; i < chunks.size(); ++i) {
+    const double gap = chunks[i].time_s - chunks[i - 1].time_s;
+    const int32_t num_tokens = chunks[i].num_tokens;
     latency.icl.push_back(gap);
     latency.itl.insert(latency.itl.end(), static_cast<size_t>(num_tokens), gap / num_tokens);
   }

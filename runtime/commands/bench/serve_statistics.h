@@ -13,12 +13,16 @@
 
 namespace outrider {
 
+constexpr double kSameChunkS = 1e-4;
+
 // Latencies of one request that succeeded, in seconds.
 struct RequestLatency {
   int64_t output_tokens = 0;   // of usage when told, else as counted in the chunks
   std::optional<double> ttft;  // first chunk with tokens - sent; none without tokens
   std::optional<double> tpot;  // (e2el - ttft) / (output_tokens - 1); none below two tokens
   double e2el = 0;             // last event that had a choice - sent
+  // Events less than kSameChunkS after the first of their chunk belong to it: a round's tokens are
+  // one event with some servers and one event each, in one packet, with others (llama.cpp).
   // Inter-token latency: a chunk of m tokens that comes a gap g after the one before it stands for
   // m latencies of g / m. (vLLM takes every chunk for one token.) The first chunk gives none.
   std::vector<double> itl;
