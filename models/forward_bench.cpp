@@ -6,12 +6,9 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <chrono>
-#include <cstring>
 #include <ctime>
 #include <numeric>
-#include <thread>
 #include <vector>
 
 #include "models/synthetic.h"
@@ -19,6 +16,7 @@
 #include "models/weights.h"
 #include "runtime/base/error.h"
 #include "runtime/ops/ops.h"
+#include "runtime/ops/read_loop.h"
 
 namespace outrider {
 namespace {
@@ -39,46 +37,6 @@ double median(std::vector<double> values) {
   std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
   return values[values.size() / 2];
 }
-
-// Memory of its own from the same allocator, as large as the matrices of a step but at most 4 GiB,
-// read by one plain loop per thread: one long stream each, which is the fastest way to read.
-class ReadLoop {
- public:
-  ReadLoop(size_t num_bytes, int num_threads)
-      : num_words_(std::min(num_bytes, size_t{4} << 30) / sizeof(uint64_t)),
-        memory_(ops::allocate_bytes(num_words_ * sizeof(uint64_t))),
-        num_threads_(static_cast<size_t>(num_threads)) {
-    // Untouched pages are all one page of zeros, which would be read from a cache.
-    std::memset(memory_.get(), 1, num_bytes_read());
-  }
-
-  size_t num_bytes_read() const { return num_words_ * sizeof(uint64_t); }
-
-  double run_ms() {
-    return time_ms([this] {
-      std::vector<std::jthread> helpers;
-      for (size_t t = 1; t < num_threads_; ++t) helpers.emplace_back([this, t] { read(t); });
-      read(0);
-    });
-  }
-
- private:
-  // Many sums side by side, so that no addition waits for another.
-  void read(size_t thread) {
-    const auto* words = reinterpret_cast<const uint64_t*>(memory_.get());
-    const size_t end = num_words_ * (thread + 1) / num_threads_;
-    std::array<uint64_t, 32> sums = {};
-    for (size_t i = num_words_ * thread / num_threads_; i + sums.size() <= end; i += sums.size()) {
-      for (size_t lane = 0; lane < sums.size(); ++lane) sums[lane] += words[i + lane];
-    }
-    sink_ += std::accumulate(sums.begin(), sums.end(), uint64_t{0});
-  }
-
-  size_t num_words_;
-  ops::AlignedBytes memory_;
-  size_t num_threads_;
-  std::atomic<uint64_t> sink_{0};
-};
 
 // One sequence of one model, stepped at a fixed context so that every timed step does the same
 // work; under both kinds of numerics, from the same weights.
@@ -117,6 +75,7 @@ class Decoder {
   const char* activations() const {
     return ctx_.activations() == ops::Activations::kBF16 ? "bfloat16" : "float32";
   }
+  ops::Context& context() { return ctx_; }
   const char* isa() const { return ops::isa_name(ctx_.isa()); }
 
   double decode_ms(int rows, Numerics numerics = Numerics::kFast) {
@@ -167,14 +126,14 @@ struct Figures {
 };
 
 // Decode step, read loop, decode step, read loop, ...: what disturbs the machine disturbs both.
-void measure_decode(Decoder& decoder, ReadLoop& reader, int steps, Figures& figures) {
+void measure_decode(Decoder& decoder, ops::ReadLoop& reader, int steps, Figures& figures) {
   std::vector<double> step_times;
   std::vector<double> read_times;
   std::vector<double> shares;
   decoder.decode_ms(1);
   reader.run_ms();
   const double bytes_ratio =
-      static_cast<double>(decoder.matrix_bytes()) / static_cast<double>(reader.num_bytes_read());
+      static_cast<double>(decoder.matrix_bytes()) / static_cast<double>(reader.num_bytes());
   for (int step = 0; step < steps; ++step) {
     step_times.push_back(decoder.decode_ms(1));
     read_times.push_back(reader.run_ms());
@@ -182,7 +141,7 @@ void measure_decode(Decoder& decoder, ReadLoop& reader, int steps, Figures& figu
   }
   figures.step_ms = median(step_times);
   figures.decode_gb_per_s = static_cast<double>(decoder.matrix_bytes()) / figures.step_ms / 1e6;
-  figures.read_gb_per_s = static_cast<double>(reader.num_bytes_read()) / median(read_times) / 1e6;
+  figures.read_gb_per_s = static_cast<double>(reader.num_bytes()) / median(read_times) / 1e6;
   figures.share_percent = median(shares);
 }
 
@@ -315,7 +274,7 @@ void run_forward_bench(const ForwardBenchOptions& options, std::FILE* out) {
     throw Error("the number of threads of a forward benchmark must be from 1 to 1024");
   }
   Decoder decoder(options);
-  ReadLoop reader(decoder.matrix_bytes(), options.num_threads);
+  ops::ReadLoop reader(decoder.context(), decoder.matrix_bytes());
   Figures figures;
   measure_decode(decoder, reader, options.steps, figures);
   measure_curve(decoder, options.steps, figures);

@@ -127,6 +127,8 @@ Transformer::Transformer(ModelConfig config,
 
 Transformer::~Transformer() = default;
 
+size_t Transformer::matrix_bytes() const { return weights_->matrix_bytes(); }
+
 void Transformer::allocate_kv() {
   const int64_t block = floats_per_block(config_, shard_, options_.block_size);
   const size_t half_bytes = checked_bytes({options_.num_blocks, block});

@@ -58,6 +58,8 @@ class Transformer {
   const ModelConfig& config() const { return config_; }
   const ModelShard& shard() const { return shard_; }
   const TransformerOptions& options() const { return options_; }
+  // Bytes of weights that the products of one step read on this rank.
+  size_t matrix_bytes() const;
 
   // Computes the batch's rows, stores their keys and values, and returns [logit_rows,
   // shard().vocab.size()], valid until the next call. Collective over the group: every member calls

@@ -9,8 +9,11 @@
 #include "runtime/commands/bench/decode_bench.h"
 #include "runtime/commands/bench/load_bench.h"
 #include "runtime/commands/bench/machine_bench.h"
+#include "runtime/commands/bench/prefill_bench.h"
 #include "runtime/commands/bench/serve_bench.h"
 #include "runtime/commands/bench/theory_bench.h"
+#include "runtime/commands/bench/throughput_bench.h"
+#include "runtime/commands/bench/verify_curve_bench.h"
 #include "runtime/commands/commands.h"
 
 namespace outrider {
@@ -19,6 +22,9 @@ namespace {
 std::vector<BenchKind> bench_kinds() {
   return {
       decode_bench(),
+      verify_curve_bench(),
+      prefill_bench(),
+      throughput_bench(),
       theory_bench(),
       serve_bench(),
       forward_bench(),

@@ -22,6 +22,12 @@ constexpr size_t kMaxTemplateFileBytes = size_t{1} << 20;
 // another.
 constexpr uint32_t kEpoch = 1;
 
+// What a job is for: a front end with its engine, or something of the targets' own.
+struct Purpose {
+  FrontEnd front_end;
+  OnTargets on_targets;
+};
+
 int threads_per_rank(const RunConfig& config, const World& world, const RankLayout& layout) {
   if (config.threads > 0) return config.threads;
   const int num_cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
@@ -212,11 +218,20 @@ std::vector<std::string> shared_settings(const RunConfig& config, const LoadedMo
           fmt::format("activation_dtype {}", rounds ? "bfloat16" : "float32")};
 }
 
+int run_on_this_target(const TargetContext& context, const OnTargets& body) {
+  try {
+    return body(context);
+  } catch (const std::exception& error) {
+    if (context.num_targets == 1) throw;
+    end_job(context.world, error.what());
+  }
+}
+
 // Coordinator or target.
 int run_target(World& world,
                const RunConfig& config,
                const RankLayout& layout,
-               const FrontEnd& front_end) {
+               const Purpose& purpose) {
   const bool coordinates = layout.role(world.rank()) == Role::kCoordinator;
   LoadedModel loaded;
   FrontDesk desk;
@@ -229,7 +244,7 @@ int run_target(World& world,
                          world.rank(),
                          threads_per_rank(config, world, layout),
                          world.make_target_group(layout.num_targets));
-    if (coordinates) desk = open_front_desk(config);
+    if (coordinates && purpose.front_end) desk = open_front_desk(config);
   } catch (const std::exception& error) {
     problem = error.what();
   }
@@ -237,8 +252,16 @@ int run_target(World& world,
       world,
       layout,
       {problem, shared_settings(config, loaded), threads_per_rank(config, world, layout)});
+  if (purpose.on_targets) {
+    return run_on_this_target({.config = config,
+                               .world = world,
+                               .num_targets = layout.num_targets,
+                               .loaded = loaded,
+                               .topology = desk.topology},
+                              purpose.on_targets);
+  }
   TargetRank target(*loaded.model, *loaded.group, std::move(faults));
-  if (coordinates) return run_coordinator(world, config, layout, target, desk, front_end);
+  if (coordinates) return run_coordinator(world, config, layout, target, desk, purpose.front_end);
   try {
     run_target_loop(world, layout, target);
   } catch (const std::exception& error) {
@@ -253,10 +276,9 @@ int run_rank(World& world,
              const RunConfig& config,
              const RankLayout& layout,
              DraftEngine* engine,
-             const FrontEnd& front_end) {
+             const Purpose& purpose) {
   set_thread_log_name(layout.name(world.rank()));
-  if (layout.role(world.rank()) != Role::kDraft)
-    return run_target(world, config, layout, front_end);
+  if (layout.role(world.rank()) != Role::kDraft) return run_target(world, config, layout, purpose);
   if (engine == nullptr) {
     run_draft(world, config, layout, [&](const std::string& problem) {
       roll_call(world, layout, {problem, {}, threads_per_rank(config, world, layout)});
@@ -287,14 +309,14 @@ std::unique_ptr<DraftEngine> start_draft_engine(const RunConfig& config) {
   });
 }
 
-int run_mpi_job(const RunConfig& config, int* argc, char*** argv, const FrontEnd& front_end) {
+int run_mpi_job(const RunConfig& config, int* argc, char*** argv, const Purpose& purpose) {
   const std::unique_ptr<DraftEngine> engine = start_draft_engine(config);
   const std::unique_ptr<World> world = make_mpi_world(argc, argv);
   int exit_code = 0;
   std::string problem;
   try {
     const RankLayout layout = make_layout(config, world->size());
-    exit_code = run_rank(*world, config, layout, engine.get(), front_end);
+    exit_code = run_rank(*world, config, layout, engine.get(), purpose);
   } catch (const std::exception& error) {
     problem = error.what();
   }
@@ -304,18 +326,28 @@ int run_mpi_job(const RunConfig& config, int* argc, char*** argv, const FrontEnd
   return exit_code;
 }
 
-}  // namespace
-
-int run_job(const RunConfig& config, int* argc, char*** argv, const FrontEnd& front_end) {
+int run_for(const RunConfig& config, int* argc, char*** argv, const Purpose& purpose) {
   block_stop_signals();
-  if (launched_by_mpi()) return run_mpi_job(config, argc, argv, front_end);
+  if (launched_by_mpi()) return run_mpi_job(config, argc, argv, purpose);
   const RankLayout layout = make_layout(config, 0);
   int exit_code = 0;
   run_in_process(layout.num_ranks(), [&](World& world) {
-    const int code = run_rank(world, config, layout, nullptr, front_end);
+    const int code = run_rank(world, config, layout, nullptr, purpose);
     if (world.rank() == 0) exit_code = code;
   });
   return exit_code;
+}
+
+}  // namespace
+
+int run_job(const RunConfig& config, int* argc, char*** argv, const FrontEnd& front_end) {
+  return run_for(config, argc, argv, {.front_end = front_end, .on_targets = {}});
+}
+
+int run_on_targets(const RunConfig& config, int* argc, char*** argv, const OnTargets& body) {
+  RunConfig without_draft = config;
+  without_draft.speculative.method = "none";
+  return run_for(without_draft, argc, argv, {.front_end = {}, .on_targets = body});
 }
 
 }  // namespace outrider

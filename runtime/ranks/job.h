@@ -11,6 +11,7 @@
 #include "models/tokenizer.h"
 #include "runtime/base/run_config.h"
 #include "runtime/ranks/coordinator.h"
+#include "runtime/ranks/model_loader.h"
 #include "runtime/ranks/roll_call.h"
 
 namespace outrider {
@@ -34,5 +35,23 @@ using FrontEnd = std::function<int(const FrontEndContext&)>;
 // Returns the exit code of this process (0 on ranks other than 0). Throws Error for a start-up
 // problem, on rank 0 only; the other ranks return 2 silently.
 int run_job(const RunConfig& config, int* argc, char*** argv, const FrontEnd& front_end);
+
+// A target rank with its shard loaded, without coordinator, rounds and draft: for measurements of
+// the forward pass alone.
+struct TargetContext {
+  const RunConfig& config;
+  World& world;
+  int num_targets = 1;
+  LoadedModel& loaded;
+  Topology topology;  // on rank 0; empty elsewhere
+};
+
+// Runs on every target rank at once; its result is the rank's exit code. What it does with the
+// model is collective, so all ranks must do the same steps. With several ranks an exception ends
+// the job.
+using OnTargets = std::function<int(const TargetContext&)>;
+
+// As run_job, but every rank is a target and runs body.
+int run_on_targets(const RunConfig& config, int* argc, char*** argv, const OnTargets& body);
 
 }  // namespace outrider

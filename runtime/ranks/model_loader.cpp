@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 
 #include "models/synthetic.h"
@@ -139,13 +140,36 @@ void check_device(const RunConfig& config) {
   throw Error(fmt::format("device '{}' is not in this build; it has: cpu", config.device));
 }
 
+struct SyntheticName {
+  std::string shape;
+  SyntheticRecipe recipe;
+};
+
+// "synth:SHAPE" or "synth:SHAPE?epsilon=0.09".
+SyntheticName parse_synthetic(const std::string& name) {
+  constexpr std::string_view kEpsilon = "epsilon=";
+  SyntheticName parsed;
+  const size_t mark = name.find('?');
+  parsed.shape = name.substr(kSyntheticPrefix.size(), mark - kSyntheticPrefix.size());
+  if (mark == std::string::npos) return parsed;
+  const std::string_view given = std::string_view(name).substr(mark + 1);
+  const char* end = name.data() + name.size();
+  const char* begin = given.data() + std::min(kEpsilon.size(), given.size());
+  double& epsilon = parsed.recipe.epsilon;
+  const bool is_number =
+      given.starts_with(kEpsilon) && begin < end && std::from_chars(begin, end, epsilon).ptr == end;
+  if (!is_number || !(epsilon >= 0 && epsilon <= 1))
+    throw Error(fmt::format("'{}': only epsilon=0 to 1 may follow the question mark", name));
+  return parsed;
+}
+
 // With as many threads as will compute: each touches first what it will read.
 std::unique_ptr<Weights> weights_of(const std::string& name,
                                     Role role,
                                     const ModelConfig& config,
                                     const ModelShard& shard,
                                     int num_threads) {
-  if (is_synthetic(name)) return synthetic_weights(config, shard, {});
+  if (is_synthetic(name)) return synthetic_weights(config, shard, parse_synthetic(name).recipe);
   const auto folder = model_folder(name, role);
   LoadLog log(folder.filename().string());
   const auto progress = [&log](size_t done, size_t all) { log.advance(done, all); };
@@ -169,7 +193,7 @@ std::filesystem::path model_folder(const std::string& name, Role role) {
 bool is_synthetic(const std::string& name) { return name.starts_with(kSyntheticPrefix); }
 
 ModelConfig model_config_of(const std::string& name, Role role) {
-  if (is_synthetic(name)) return synthetic_shape(name.substr(kSyntheticPrefix.size()));
+  if (is_synthetic(name)) return synthetic_shape(parse_synthetic(name).shape);
   return load_model_config(model_folder(name, role));
 }
 

@@ -19,7 +19,8 @@ namespace outrider {
 std::filesystem::path model_folder(const std::string& name, Role role);
 
 // "synth:SHAPE": random weights in a shape of models/synthetic.h, for benchmarks. There is no
-// folder and no tokenizer.
+// folder and no tokenizer. "synth:SHAPE?epsilon=0.09": how much the layers after the first two
+// change, so how seldom a draft of those two is right.
 bool is_synthetic(const std::string& name);
 // Of a folder, the embedded pair or a synthetic model.
 ModelConfig model_config_of(const std::string& name, Role role);

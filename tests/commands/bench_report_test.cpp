@@ -12,7 +12,9 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/rng.h"
+#include "runtime/commands/bench/bench_lists.h"
 #include "runtime/commands/bench/bench_progress.h"
+#include "runtime/commands/bench/theory_formulas.h"
 
 namespace outrider {
 namespace {
@@ -218,6 +220,44 @@ TEST(BenchReport, IntervalsAsText) {
   const double none = std::nan("");
   EXPECT_EQ(interval_text({1.054, none, none}, 1), "1.1");
   EXPECT_EQ(interval_text({none, none, none}, 1), "-");
+}
+
+TEST(Lists, NumbersBetweenCommasAndNothingElse) {
+  std::vector<int32_t> rows;
+  const Option option = integer_list_option("rows", &rows, 1, 32, "");
+  option.set("5,1,32");
+  EXPECT_EQ(rows, (std::vector<int32_t>{5, 1, 32}));
+  EXPECT_EQ(option.get(), "[5, 1, 32]");
+  for (const char* wrong : {"", ",", "1,", "0", "33", "1 2", "1,x", "1.5", "99999999999"})
+    EXPECT_THROW(option.set(wrong), Error) << wrong;
+  EXPECT_EQ(rows.size(), 3);  // a refused list changes nothing
+  std::vector<double> shares;
+  const Option numbers = number_list_option("shares", &shares, 0, 1, "");
+  numbers.set("0.25,1");
+  EXPECT_EQ(shares, (std::vector<double>{0.25, 1}));
+  for (const char* wrong : {"nan", "inf", "-0.1", "1.1"})
+    EXPECT_THROW(numbers.set(wrong), Error) << wrong;
+}
+
+TEST(Lists, Words) {
+  std::vector<std::string> words;
+  const Option option = word_list_option("drafts", &words, "");
+  option.set("a,b/c");
+  EXPECT_EQ(words, (std::vector<std::string>{"a", "b/c"}));
+  EXPECT_EQ(option.get(), "\"a,b/c\"");
+  option.set("");
+  EXPECT_TRUE(words.empty());
+}
+
+TEST(PredictedSpeedup, ByStepTimesIsTheTheoremWhenAVerifyCostsAStep) {
+  for (const double alpha : {0.0, 0.5, 0.8, 1.0}) {
+    for (const int draft_len : {1, 4, 8}) {
+      EXPECT_DOUBLE_EQ(predicted_speedup(alpha, draft_len, {20, 20, 2}),
+                       predicted_speedup(alpha, 0.1, draft_len));
+    }
+  }
+  // 1 + 0.5 + 0.25 tokens for a verification of 30 and two draft steps of 5, against 20 each.
+  EXPECT_DOUBLE_EQ(predicted_speedup(0.5, 2, {20, 30, 5}), 1.75 * 20 / 40);
 }
 
 }  // namespace

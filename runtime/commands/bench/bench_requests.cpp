@@ -4,10 +4,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <exception>
 #include <fstream>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <thread>
 
 #include "runtime/base/error.h"
 #include "runtime/ranks/signals.h"
@@ -93,6 +97,7 @@ void submit_bench_request(const FrontEndContext& context, Request request) {
 
 BenchAnswer collect_bench_answer(ResultStream& stream) {
   BenchAnswer answer;
+  const auto begin = Clock::now();
   std::optional<Clock::time_point> first;
   while (true) {
     auto event = stream.wait_next(kSignalInterval);
@@ -106,9 +111,45 @@ BenchAnswer collect_bench_answer(ResultStream& stream) {
     note_round(event->stats, &answer);
     if (event->finish_reason == FinishReason::kNone) continue;
     if (!event->error.empty()) throw Error(event->error);
+    if (first) answer.ttft_s = std::chrono::duration<double>(*first - begin).count();
     if (first) answer.decode_s = std::chrono::duration<double>(now - *first).count();
     return answer;
   }
+}
+
+BenchLoad run_bench_requests(const FrontEndContext& context,
+                             std::vector<Request> requests,
+                             int32_t concurrency) {
+  BenchLoad load;
+  load.answers.resize(requests.size());
+  std::atomic<size_t> next{0};
+  std::mutex mutex;
+  std::exception_ptr problem;
+  const auto work = [&] {
+    for (size_t i = next++; i < requests.size(); i = next++) {
+      try {
+        const auto num_prompt_tokens = static_cast<int>(requests[i].prompt.size());
+        const std::shared_ptr<ResultStream> stream = requests[i].stream;
+        submit_bench_request(context, std::move(requests[i]));
+        load.answers[i] = collect_bench_answer(*stream);
+        load.answers[i].num_prompt_tokens = num_prompt_tokens;
+      } catch (...) {
+        next = requests.size();
+        std::lock_guard lock(mutex);
+        if (!problem) problem = std::current_exception();
+      }
+    }
+  };
+  const size_t most = concurrency == 0 ? requests.size() : static_cast<size_t>(concurrency);
+  const auto begin = Clock::now();
+  {
+    std::vector<std::jthread> helpers;
+    for (size_t i = 1; i < std::min(most, requests.size()); ++i) helpers.emplace_back(work);
+    work();
+  }
+  load.wall_s = std::chrono::duration<double>(Clock::now() - begin).count();
+  if (problem) std::rethrow_exception(problem);
+  return load;
 }
 
 }  // namespace outrider

@@ -34,11 +34,25 @@ struct BenchAnswer {
   std::vector<TokenOrigin> origins;  // one per token
   std::vector<BenchRound> rounds;
   SpeculationStats stats;
+  int num_prompt_tokens = 0;
+  double ttft_s = 0;    // from submission to the first token's event
   double decode_s = 0;  // from the first token's event to the last
   int num_decoded = 0;  // tokens in that time
 };
 
-// Waits for the whole answer. Throws Error when the request failed or a signal wants us to stop.
+// Waits for the whole answer, ttft_s from now. Throws Error when the request failed or a signal
+// wants us to stop.
 BenchAnswer collect_bench_answer(ResultStream& stream);
+
+struct BenchLoad {
+  std::vector<BenchAnswer> answers;  // as the requests
+  double wall_s = 0;                 // from the first submission to the last answer
+};
+
+// Submits the requests in order, at most so many in flight (0 = all at once); the next as soon as
+// one is done. Throws as the two above.
+BenchLoad run_bench_requests(const FrontEndContext& context,
+                             std::vector<Request> requests,
+                             int32_t concurrency);
 
 }  // namespace outrider

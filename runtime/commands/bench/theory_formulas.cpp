@@ -25,6 +25,10 @@ double predicted_speedup(double alpha, double cost_ratio, int draft_len) {
   return expected_tokens(alpha, draft_len) / (draft_len * cost_ratio + 1);
 }
 
+double predicted_speedup(double alpha, int draft_len, const StepTimes& times) {
+  return expected_tokens(alpha, draft_len) * times.plain / (times.verify + draft_len * times.draft);
+}
+
 double expected_operations(double alpha, int draft_len) {
   return (draft_len + 1) / expected_tokens(alpha, draft_len);
 }

@@ -17,6 +17,15 @@ double expected_tokens(double alpha, int draft_len);
 // Theorem 3.8: expected_tokens / (K c + 1), a verify taken to cost what a plain step costs.
 double predicted_speedup(double alpha, double cost_ratio, int draft_len);
 
+// Theorem 3.8 without its assumption: expected_tokens * plain / (verify + K draft), the times of a
+// plain target step, of one with K + 1 rows and of a draft step, in any one unit.
+struct StepTimes {
+  double plain = 0;
+  double verify = 0;
+  double draft = 0;
+};
+double predicted_speedup(double alpha, int draft_len, const StepTimes& times);
+
 // Theorem 3.11: target rows computed per token, (K + 1) / expected_tokens, times plain decoding's;
 // the draft's own operations not counted.
 double expected_operations(double alpha, int draft_len);

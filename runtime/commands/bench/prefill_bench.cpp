@@ -1,0 +1,148 @@
+// See prefill_bench.h.
+#include "runtime/commands/bench/prefill_bench.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "runtime/base/error.h"
+#include "runtime/commands/bench/bench_lists.h"
+#include "runtime/commands/bench/bench_progress.h"
+#include "runtime/commands/bench/step_runner.h"
+
+namespace outrider {
+namespace {
+
+struct PrefillOptions {
+  std::vector<int32_t> lengths = {128, 512, 2048};
+  int32_t num_repeats = 5;
+};
+
+std::vector<Option> prefill_options(PrefillOptions* options) {
+  return {
+      integer_list_option(
+          "lengths", &options->lengths, 1, 1 << 20, "prompt lengths, as in 128,512"),
+      integer_option("repeat",
+                     &options->num_repeats,
+                     1,
+                     100000,
+                     "turns; in each every length is timed once in chunks and once whole (5)"),
+  };
+}
+
+struct Measured {
+  std::vector<double> chunked_ms;
+  std::vector<double> whole_ms;
+};
+
+double chunked_ms(StepRunner& runner, int32_t length, int32_t chunk) {
+  double total_ms = 0;
+  for (int32_t at = 0; at < length; at += chunk)
+    total_ms += runner.step_ms(at, std::min(chunk, length - at), StepLogits::kLastRow);
+  return total_ms;
+}
+
+std::vector<Measured> measure_lengths(StepRunner& runner,
+                                      const PrefillOptions& options,
+                                      int32_t chunk) {
+  std::vector<Measured> measured(options.lengths.size());
+  std::vector<std::function<void()>> variants;
+  for (size_t i = 0; i < options.lengths.size(); ++i) {
+    const int32_t length = options.lengths[i];
+    variants.emplace_back(
+        [&, i, length] { measured[i].chunked_ms.push_back(chunked_ms(runner, length, chunk)); });
+    variants.emplace_back([&, i, length] {
+      measured[i].whole_ms.push_back(runner.step_ms(0, length, StepLogits::kLastRow));
+    });
+  }
+  runner.step_ms(0, std::min(chunk, options.lengths.front()), StepLogits::kLastRow);  // warm-up
+  std::optional<Progress> progress;
+  if (runner.reports()) progress.emplace("prefill", options.num_repeats);
+  run_in_turns(options.num_repeats, variants, progress ? &*progress : nullptr);
+  return measured;
+}
+
+void fill_report(const TargetContext& context,
+                 const PrefillOptions& options,
+                 const std::vector<Measured>& measured,
+                 BenchReport* report) {
+  BenchTable table{"", {"tokens", "chunked, tokens/s", "in one step, tokens/s", "GFLOP/s"}, {}};
+  PlotSeries lines[] = {{.name = "chunked", .mark = PlotMark::kDots, .color = 0},
+                        {.name = "in one step", .mark = PlotMark::kRings, .color = 1}};
+  for (size_t i = 0; i < options.lengths.size(); ++i) {
+    const int32_t length = options.lengths[i];
+    const BenchX x = {"tokens", static_cast<double>(length)};
+    std::vector<Interval> rates;
+    for (const bool whole : {false, true}) {
+      const std::string name = whole ? "in one step" : "chunked";
+      std::vector<double> per_s;
+      for (double ms : whole ? measured[i].whole_ms : measured[i].chunked_ms)
+        per_s.push_back(1e3 * length / ms);
+      rates.push_back(report->add_figure(name, "tokens/s", bootstrap_median(per_s), x));
+      report->add_series(name, "tokens/s", std::move(per_s), x);
+      const Interval& rate = rates.back();
+      lines[whole ? 1 : 0].points.push_back({x.value, rate.value, (rate.high - rate.low) / 2});
+    }
+    const double operations =
+        step_operations(context.loaded.model->config(), 0, length, StepLogits::kLastRow);
+    const double gflops = report->add_figure(
+        "operations, in one step", "GFLOP/s", operations / median(measured[i].whole_ms) / 1e6, x);
+    table.rows.push_back({std::to_string(length),
+                          interval_text(rates[0], 1),
+                          interval_text(rates[1], 1),
+                          fmt::format("{:.0f}", gflops)});
+  }
+  report->tables.push_back(std::move(table));
+  report->plot = {.title = report->title,
+                  .panels = {{"prefill", "prompt tokens", "tokens/s", {lines[0], lines[1]}}}};
+}
+
+int measure(const BenchRun& run,
+            const TargetContext& context,
+            const PrefillOptions& options,
+            int32_t chunk) {
+  StepRunner runner(context, options.lengths.back());
+  std::optional<BenchReport> report;
+  if (runner.reports()) report = run.new_report(context.topology);
+  const std::vector<Measured> measured = measure_lengths(runner, options, chunk);
+  if (!report) return 0;
+  report->title = fmt::format("{}, chunks of {}", describe_target(context), chunk);
+  fill_report(context, options, measured, &*report);
+  run.finish(std::move(*report));
+  return 0;
+}
+
+int run_prefill(const CommandLine& line) {
+  PrefillOptions options;
+  BenchRun run("prefill", line, prefill_options(&options));
+  std::sort(options.lengths.begin(), options.lengths.end());
+  options.lengths.erase(std::unique(options.lengths.begin(), options.lengths.end()),
+                        options.lengths.end());
+  RunConfig& config = run.config();
+  const int32_t chunk = config.max_num_batched_tokens;
+  const int32_t most = options.lengths.back();
+  config.max_num_seqs = 1;
+  config.max_num_batched_tokens = std::max(chunk, most);
+  if (!run.is_given("max_model_len")) config.max_model_len = most;
+  if (config.max_model_len < most) {
+    throw Error(fmt::format(
+        "max_model_len {} is less than the longest prompt, {}", config.max_model_len, most));
+  }
+  return run_on_targets(config, line.argc, line.argv, [&](const TargetContext& context) {
+    return measure(run, context, options, chunk);
+  });
+}
+
+std::string prefill_help() {
+  PrefillOptions options;
+  return bench_options_help(prefill_options(&options));
+}
+
+}  // namespace
+
+BenchKind prefill_bench() {
+  return {"prefill", "prompt tokens per second by prompt length", run_prefill, prefill_help};
+}
+
+}  // namespace outrider

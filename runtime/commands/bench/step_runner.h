@@ -1,0 +1,53 @@
+// Steps of one sequence on the target ranks of a job, timed: what verify-curve and prefill are made
+// of. Every rank makes the same calls; times are the caller's rank's.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/ops/read_loop.h"
+#include "runtime/ranks/job.h"
+
+namespace outrider {
+
+enum class StepLogits { kAllRows, kLastRow };  // of a verification; of a prompt
+
+class StepRunner {
+ public:
+  // context's config must hold num_positions in max_model_len; context must outlive this.
+  StepRunner(const TargetContext& context, int32_t num_positions);
+
+  // The step computes positions [first_position, first_position + rows) with any tokens; keys and
+  // values before it are what earlier steps left there. Ranks start together.
+  double step_ms(int32_t first_position, int32_t rows, StepLogits logits);
+  // All positions before it, in steps of at most max_num_batched_tokens.
+  void fill(int32_t num_positions);
+  // One plain read of as many bytes as this rank's products read; ranks start together.
+  double read_ms();
+
+  double bytes_per_step() const {
+    return static_cast<double>(context_.loaded.model->matrix_bytes());
+  }
+  double bytes_per_read() const { return static_cast<double>(reader_.num_bytes()); }
+  bool reports() const { return context_.world.rank() == 0; }
+
+ private:
+  void meet();
+
+  const TargetContext& context_;
+  std::vector<int32_t> blocks_;
+  ops::ReadLoop reader_;
+};
+
+// Floating-point operations of a step, over all ranks: two a weight and row, and the attention over
+// all positions up to each row's.
+double step_operations(const ModelConfig& config,
+                       int32_t first_position,
+                       int32_t rows,
+                       StepLogits logits);
+
+// "model synth:..., 2 target rank(s) of 1 thread(s), avx512, bf16 activations": for titles.
+std::string describe_target(const TargetContext& context);
+
+}  // namespace outrider

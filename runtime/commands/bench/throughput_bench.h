@@ -1,0 +1,11 @@
+// bench throughput: many requests offline, total tokens per second by how many are in flight, with
+// and without speculation in turns. A front end on rank 0.
+#pragma once
+
+#include "runtime/commands/bench/bench_kind.h"
+
+namespace outrider {
+
+BenchKind throughput_bench();
+
+}  // namespace outrider

@@ -1,0 +1,29 @@
+// A plain read of as many bytes as a step reads, by the same threads: what a step's time is
+// compared with on a machine whose memory is not always equally fast. Used by the benchmarks, on
+// the thread that runs the steps.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "runtime/ops/ops.h"
+
+namespace outrider::ops {
+
+class ReadLoop {
+ public:
+  // Memory of its own, of about num_bytes, at most 2 GiB. ctx must outlive this.
+  ReadLoop(Context& ctx, size_t num_bytes);
+
+  size_t num_bytes() const { return num_bytes_; }
+  // Reads it once, one long stream a thread, and says how long that took.
+  double run_ms();
+
+ private:
+  Context& ctx_;
+  size_t num_bytes_;
+  AlignedBytes memory_;
+  uint32_t mix_ = 0;
+};
+
+}  // namespace outrider::ops
