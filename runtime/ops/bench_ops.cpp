@@ -14,6 +14,7 @@
 #include <random>
 #include <vector>
 
+#include "runtime/ops/cpu/int8_choice.h"
 #include "runtime/ops/cpu/kernel_choice.h"
 #include "runtime/ops/cpu/thread_pool.h"
 #include "runtime/ops/half.h"
@@ -165,15 +166,16 @@ double Bench::processor_ms() {
 }
 
 Speed Bench::peak() {
-  if (model.format.quantized.bits != 0) return {};
-  const cpu::RoundedProducts& kernels =
-      model.format.rounds() ? cpu::rounded_products_of(ctx) : cpu::kernels_of(ctx.isa()).rounded;
+  auto* loop = model.format.rounds() ? cpu::rounded_products_of(ctx).peak
+                                     : cpu::kernels_of(ctx.isa()).rounded.peak;
+  if (model.format.quantized.bits != 0) loop = cpu::quant_kernels_of(ctx.isa()).peak;
+  if (loop == nullptr) return {};
   std::vector<int64_t> ops(static_cast<size_t>(ctx.num_threads()) * 8);
   std::vector<float> sinks(static_cast<size_t>(ctx.num_threads()) * 16, 1.0f);
   const Taken taken = time_of([&] {
     ctx.threads().run([&](int thread, int) {
       const auto own = static_cast<size_t>(thread);
-      ops[own * 8] = kernels.peak(kPeakRounds, &sinks[own * 16]);
+      ops[own * 8] = loop(kPeakRounds, &sinks[own * 16]);
     });
   });
   const auto all = static_cast<double>(std::accumulate(ops.begin(), ops.end(), int64_t{0}));

@@ -31,8 +31,8 @@ struct QuantActivations {
 };
 
 // totals[r * 64 + o] = sum over the stretches, in order, of float(integer sum) * (weight scale *
-// activation scale), one fma each, for rows first_row .. first_row + num_rows. With out, and at least
-// one stretch, the sums go there and totals is scratch.
+// activation scale), one fma each, for rows first_row .. first_row + num_rows. With out, and at
+// least one stretch, the sums go there and totals is scratch.
 struct QuantPanel {
   const char* panel = nullptr;
   const QuantStretch* stretches = nullptr;  // of the whole product
@@ -57,6 +57,9 @@ struct QuantKernels {
                    int64_t row);
   void (*panel_8)(const QuantPanel&);
   void (*panel_4)(const QuantPanel&);
+  // Multiplies in registers; returns the multiplications and additions made. Null where a compiler
+  // could move the multiplications out of the loop.
+  int64_t (*peak)(int64_t rounds, float* sink);
 };
 
 // Defined in kernels_int8<name>.cpp.
