@@ -38,35 +38,26 @@ struct Product {
   int64_t panel_stride() const { return static_cast<int64_t>(w->quant_layout().panel_bytes()); }
 };
 
-// The end of the stretch that begins at `begin`: where its group ends, or the next multiple of 128
-// in the whole matrix, or the slice.
-int64_t stretch_end(const PackedMatrix& w, int64_t begin, int64_t slice_end) {
-  const QuantGroups& groups = w.quant_groups();
-  const int64_t to_mark = kQuantStretch - (w.in_begin() + begin) % kQuantStretch;
-  return std::min({groups.end(groups.of(begin)), begin + to_mark, slice_end});
-}
-
-int64_t count_stretches(const PackedMatrix& w, std::span<const int64_t> slice_ends) {
-  int64_t count = 0;
-  int64_t begin = 0;
-  for (const int64_t slice_end : slice_ends) {
-    for (; begin < slice_end; ++count) begin = stretch_end(w, begin, slice_end);
-  }
-  return count;
+// How many stretches there can be: each ends with a group, at a multiple of 128, or with a slice.
+int64_t most_stretches(const PackedMatrix& w, std::span<const int64_t> slice_ends) {
+  return w.quant_groups().count() + w.n_in() / kQuantStretch + 1 + std::ssize(slice_ends);
 }
 
 void list_stretches(Product& product, QuantStretch* stretches, std::span<const int64_t> ends) {
   const PackedMatrix& w = *product.w;
   const QuantLayout& layout = w.quant_layout();
   QuantStretch next;
+  int64_t group = 0;
   for (const int64_t slice_end : ends) {
     while (next.begin < slice_end) {
-      const int64_t group = layout.groups.of(next.begin);
+      if (next.begin == layout.groups.end(group)) ++group;
       const int64_t into_group = next.begin - layout.groups.begin(group);
       next.header = static_cast<int64_t>(layout.group_offset(group));
       next.weights = next.header +
                      static_cast<int64_t>(layout.header_bytes() + layout.weight_bytes(into_group));
-      next.count = stretch_end(w, next.begin, slice_end) - next.begin;
+      const int64_t to_mark = kQuantStretch - (w.in_begin() + next.begin) % kQuantStretch;
+      const int64_t to_group_end = layout.groups.end(group) - next.begin;
+      next.count = std::min({to_group_end, to_mark, slice_end - next.begin});
       next.padded = (next.count + kQuantBlock - 1) / kQuantBlock * kQuantBlock;
       stretches[product.num_stretches++] = next;
       next.begin += next.count;
@@ -95,15 +86,16 @@ struct Scratch {
   QuantActivations activations;
 };
 
-Scratch carve(Carver& carver, int64_t num_stretches, int64_t rows, int64_t value_bytes) {
+Scratch carve(Carver& carver, const QuantizedProduct& asked, int64_t value_bytes) {
+  const int64_t num_stretches = most_stretches(*asked.w, asked.slice_ends);
+  // All stretches but the last are whole blocks.
+  const int64_t padded = (asked.w->n_in() + kQuantBlock - 1) / kQuantBlock * kQuantBlock;
   Scratch scratch;
   scratch.stretches = carver.take<QuantStretch>(num_stretches);
-  scratch.activations.rows = rows;
-  // Stretches are at most 128 inputs, padded to blocks.
-  scratch.activations.values =
-      carver.take<char>(num_stretches * rows * kQuantStretch * value_bytes);
-  scratch.activations.scales = carver.take<float>(num_stretches * rows);
-  scratch.activations.minus_sums = carver.take<int32_t>(num_stretches * rows);
+  scratch.activations.rows = asked.rows;
+  scratch.activations.values = carver.take<char>(padded * asked.rows * value_bytes);
+  scratch.activations.scales = carver.take<float>(num_stretches * asked.rows);
+  scratch.activations.minus_sums = carver.take<int32_t>(num_stretches * asked.rows);
   return scratch;
 }
 
@@ -205,11 +197,10 @@ void quantized_linear(Context& ctx, const QuantizedProduct& asked, const QuantKe
                   .w = &w,
                   .bias = asked.bias,
                   .kernels = &kernels};
-  const int64_t num_stretches = count_stretches(w, asked.slice_ends);
   Carver measure;
-  carve(measure, num_stretches, asked.rows, kernels.value_bytes);
+  carve(measure, asked, kernels.value_bytes);
   Carver carver{ctx.scratch(measure.used)};
-  const Scratch scratch = carve(carver, num_stretches, asked.rows, kernels.value_bytes);
+  const Scratch scratch = carve(carver, asked, kernels.value_bytes);
   product.activations = scratch.activations;
   list_stretches(product, scratch.stretches, asked.slice_ends);
   quantize_activations(ctx, product);
