@@ -25,7 +25,7 @@ using cpu::kPositionChunk;
 // Below this many multiplications one thread is faster than a hand-over.
 constexpr int64_t kInlineProducts = 1 << 17;
 // Queries of a tile; turning a chunk's keys over costs as much as three queries.
-constexpr int64_t kTileQueries = 128;
+constexpr int64_t kTileQueries = 256;
 // Partial states that are kept at a time when chunks are spread over threads.
 constexpr int64_t kMaxPartialFloats = int64_t{1} << 21;
 
@@ -113,13 +113,14 @@ struct Workspace {
     static thread_local int64_t room = 0;
     const int64_t head_dim = job.pages.head_dim;
     const int64_t num_queries = job.tile_rows() * job.group();
-    const int64_t needed = cpu::attention_scratch(head_dim) + num_queries * (2 * head_dim + 2);
+    const int64_t scratch_size = cpu::attention_scratch(head_dim, num_queries);
+    const int64_t needed = scratch_size + num_queries * (2 * head_dim + 2);
     if (needed > room) {
       memory = allocate_bytes(static_cast<size_t>(needed) * sizeof(float));
       room = needed;
     }
     scratch = reinterpret_cast<float*>(memory.get());
-    queries = scratch + cpu::attention_scratch(head_dim);
+    queries = scratch + scratch_size;
     running = queries + num_queries * head_dim;
   }
 };
@@ -149,18 +150,48 @@ RowsOfChunk rows_of_chunk(const Attention& job, const Tile& tile, int64_t chunk)
   return seen;
 }
 
-// Attends the tile's queries to one chunk. States are [queries of the tile, head_dim + 2]: with
-// `apart` those of this chunk alone, else those of all chunks so far.
-void run_chunk(const Attention& job,
-               const Tile& tile,
-               int64_t chunk,
-               const Workspace& workspace,
-               float* states,
-               bool apart) {
+// Slots of a chunk and where their vectors lie in keys and values.
+struct Slots {
+  int64_t first;
+  int64_t last;
+  int64_t offsets[kPositionChunk];
+};
+
+void locate(const Attention& job, const Tile& tile, int64_t chunk, Slots& slots) {
   const KvPages& pages = job.pages;
+  const auto sequence = static_cast<size_t>(job.sequence(tile.first_row));
+  const int32_t* blocks = job.rows.block_tables[sequence].data();
+  const int64_t begin = chunk * kPositionChunk;
+  slots.first = std::max<int64_t>(0, job.begin(tile.first_row) - begin);
+  slots.last = std::min(kPositionChunk, job.end(tile.first_row + tile.num_rows - 1) - begin);
+  for (int64_t slot = slots.first; slot < slots.last;) {
+    const int64_t block = (begin + slot) / pages.block_size;
+    const int64_t in_block = (begin + slot) % pages.block_size;
+    int64_t offset =
+        ((blocks[block] * pages.n_kv_heads + tile.kv_head) * pages.block_size + in_block) *
+        pages.head_dim;
+    const int64_t block_end = std::min(slots.last, slot + pages.block_size - in_block);
+    for (; slot < block_end; ++slot, offset += pages.head_dim) slots.offsets[slot] = offset;
+  }
+}
+
+// One chunk of a tile. States are [queries of the tile, head_dim + 2]: with `apart` those of this
+// chunk alone, else those of all chunks so far.
+struct ChunkRun {
+  const Tile& tile;
+  int64_t chunk;
+  const Slots& slots;
+  const Slots* next;  // of the chunk that this thread takes next, if known
+  float* states;
+  bool apart;
+};
+
+void run_chunk(const Attention& job, const ChunkRun& run, const Workspace& workspace) {
+  const KvPages& pages = job.pages;
+  const Tile& tile = run.tile;
   const int64_t group = job.group();
-  const int64_t chunk_begin = chunk * kPositionChunk;
-  const RowsOfChunk seen = rows_of_chunk(job, tile, chunk);
+  const int64_t chunk_begin = run.chunk * kPositionChunk;
+  const RowsOfChunk seen = rows_of_chunk(job, tile, run.chunk);
   if (seen.begin == seen.end) return;
   static thread_local std::vector<int32_t> bounds;
   const int64_t num_queries = (seen.end - seen.begin) * group;
@@ -168,7 +199,7 @@ void run_chunk(const Attention& job,
   for (int64_t query = 0; query < num_queries; ++query) {
     const int64_t row = tile.first_row + seen.begin + query / group;
     int64_t begin = job.begin(row) - chunk_begin;
-    if (apart) begin = std::max<int64_t>(0, begin);
+    if (run.apart) begin = std::max<int64_t>(0, begin);
     // Beyond the chunk the distance does not matter; it must fit.
     const int64_t end = std::min(kPositionChunk, job.end(row) - chunk_begin);
     bounds[static_cast<size_t>(query)] = static_cast<int32_t>(std::max<int64_t>(-1, begin));
@@ -186,18 +217,13 @@ void run_chunk(const Attention& job,
   call.begins = bounds.data();
   call.ends = bounds.data() + num_queries;
   call.scratch = workspace.scratch;
-  call.running = states + seen.begin * group * job.state_size();
-  const auto sequence = static_cast<size_t>(job.sequence(tile.first_row));
-  const std::span<const int32_t> blocks = job.rows.block_tables[sequence];
-  int64_t offsets[kPositionChunk];
-  for (int64_t slot = call.first; slot < call.last; ++slot) {
-    const int64_t position = chunk_begin + slot;
-    const int64_t block = blocks[static_cast<size_t>(position / pages.block_size)];
-    offsets[slot] = ((block * pages.n_kv_heads + tile.kv_head) * pages.block_size +
-                     position % pages.block_size) *
-                    pages.head_dim;
+  call.running = run.states + seen.begin * group * job.state_size();
+  call.offsets = run.slots.offsets;
+  call.keys_asked_for = !run.apart && run.chunk > tile.first_chunk;
+  if (run.next != nullptr) {
+    call.next_offsets = run.next->offsets;
+    call.num_next = run.next->last;
   }
-  call.offsets = offsets;
   job.table.attention_tile(call);
 }
 
@@ -215,8 +241,13 @@ void finish(const Attention& job, const Tile& tile, const float* running) {
 void run_tile(const Attention& job, const Tile& tile) {
   const Workspace workspace(job);
   gather_queries(job, tile, workspace.queries);
-  for (int64_t chunk = 0; chunk < tile.num_chunks; ++chunk) {
-    run_chunk(job, tile, tile.first_chunk + chunk, workspace, workspace.running, false);
+  Slots slots[2];  // of this chunk and the next, in turns
+  locate(job, tile, tile.first_chunk, slots[0]);
+  for (int64_t i = 0; i < tile.num_chunks; ++i) {
+    const int64_t chunk = tile.first_chunk + i;
+    Slots* next = i + 1 < tile.num_chunks ? &slots[(i + 1) % 2] : nullptr;
+    if (next != nullptr) locate(job, tile, chunk + 1, *next);
+    run_chunk(job, {tile, chunk, slots[i % 2], next, workspace.running, false}, workspace);
   }
   finish(job, tile, workspace.running);
 }
@@ -286,7 +317,9 @@ void run_chunks(Context& ctx, const Attention& job, const std::vector<Tile>& til
       const Workspace workspace(job);
       gather_queries(job, tiles[item.tile], workspace.queries);
       float* states = partials.data() + static_cast<size_t>(i) * state_size;
-      run_chunk(job, tiles[item.tile], item.chunk, workspace, states, true);
+      Slots slots;
+      locate(job, tiles[item.tile], item.chunk, slots);
+      run_chunk(job, {tiles[item.tile], item.chunk, slots, nullptr, states, true}, workspace);
     });
     fold_chunks(job, tiles, part, partials.data(), running.data());
   }

@@ -70,6 +70,12 @@ void exponential_of_array(float* out, const float* x, int64_t n) {
   }
 }
 
+// Asks for a vector of head_dim that will be read after some thousand cycles.
+OUTRIDER_INLINE void fetch_vector(const float* at, int64_t head_dim) {
+#pragma GCC unroll 4
+  for (int64_t d = 0; d < head_dim; d += 64 / 4) prefetch_far(at + d);
+}
+
 // The keys of slots first .. last - 1, turned over: panels of kScoreVectors * 16 slots, each
 // [head_dim, slots of the panel]. Lanes of a vector without such a slot get some other slot's key.
 void turn_keys(const AttentionTile& tile, float* turned) {
@@ -80,6 +86,10 @@ void turn_keys(const AttentionTile& tile, float* turned) {
       int64_t from = slot + lane < tile.first ? tile.first : slot + lane;
       from = from < tile.last ? from : tile.last - 1;
       keys[lane] = tile.keys + tile.offsets[from];
+      fetch_vector(tile.values + tile.offsets[from], tile.head_dim);
+      if (!tile.keys_asked_for && from + kLanes < tile.last) {
+        fetch_vector(tile.keys + tile.offsets[from + kLanes], tile.head_dim);
+      }
     }
     float* panel = turned + slot / kPanelSlots * kPanelSlots * tile.head_dim + slot % kPanelSlots;
     for (int64_t d = 0; d < tile.head_dim; d += kLanes) {
@@ -166,15 +176,20 @@ void soften(float* scores, int64_t first, int64_t last, float* partial) {
   partial[1] = fold_add(sum);
 }
 
-// Adds the weighted values of slots first .. last - 1, in ascending order, to dims d .. of kQueries
+struct SlotRange {
+  int64_t first;
+  int64_t last;
+  int64_t num_next;  // of these slots, keys of the next call to ask for
+};
+
+// Adds the weighted values of a range of slots, in ascending order, to dims d .. of kQueries
 // queries' sums; kVectors * 16 dims, of a single vector those that head_dim has.
 template <int kQueries, int kVectors>
 OUTRIDER_NOINLINE void weigh_values(const AttentionTile& tile,
                                     const float* weights,
                                     float* sums,
                                     int64_t d,
-                                    int64_t first,
-                                    int64_t last) {
+                                    const SlotRange& range) {
   const int64_t stride = tile.head_dim + 2;
   const int64_t rest = kVectors > 1 ? kLanes : tile.head_dim - d;
   Lanes acc[kQueries][kVectors];
@@ -183,7 +198,9 @@ OUTRIDER_NOINLINE void weigh_values(const AttentionTile& tile,
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) acc[q][v] = load_up_to(sums + q * stride + v * kLanes, rest);
   }
-  for (int64_t slot = first; slot < last; ++slot) {
+  const int64_t num_next = d == 0 ? range.num_next : 0;
+  for (int64_t slot = range.first; slot < range.last; ++slot) {
+    if (slot < num_next) fetch_vector(tile.keys + tile.next_offsets[slot], tile.head_dim);
     const float* from = tile.values + tile.offsets[slot] + d;
     Lanes value[kVectors];
 #pragma GCC unroll 4
@@ -205,15 +222,17 @@ OUTRIDER_NOINLINE void weigh_values(const AttentionTile& tile,
 }
 
 template <int kQueries>
-void weigh_values_of_all(
-    const AttentionTile& tile, const float* weights, float* partials, int64_t first, int64_t last) {
-  if (first >= last) return;
+void weigh_values_of_all(const AttentionTile& tile,
+                         const float* weights,
+                         float* partials,
+                         const SlotRange& range) {
+  if (range.first >= range.last) return;
   int64_t d = 0;
   for (; d + kScoreVectors * kLanes <= tile.head_dim; d += kScoreVectors * kLanes) {
-    weigh_values<kQueries, kScoreVectors>(tile, weights, partials + 2 + d, d, first, last);
+    weigh_values<kQueries, kScoreVectors>(tile, weights, partials + 2 + d, d, range);
   }
   for (; d < tile.head_dim; d += kLanes) {
-    weigh_values<kQueries, 1>(tile, weights, partials + 2 + d, d, first, last);
+    weigh_values<kQueries, 1>(tile, weights, partials + 2 + d, d, range);
   }
 }
 
@@ -232,79 +251,129 @@ void attention_merge(float* running, const float* partial, int64_t head_dim) {
   }
 }
 
-// kQueries queries from index query on over the whole chunk. Slots that all of them see are taken
-// side by side, those before and after by each alone: a key or value that a query does not see must
-// not touch it, be it NaN.
+// Where the parts of a tile's scratch memory lie: turned keys, scores of all queries, their maxima
+// and sums, states of one group of queries.
+struct TileScratch {
+  float* keys;
+  float* scores;
+  float* tops;
+  float* partials;
+  OUTRIDER_INLINE explicit TileScratch(const AttentionTile& tile)
+      : keys(tile.scratch),
+        scores(keys + kPositionChunk * tile.head_dim),
+        tops(scores + kPositionChunk * tile.num_queries),
+        partials(tops + 2 * tile.num_queries) {}
+};
+
+// The slots that each of kQueries queries sees, any of them and all of them.
 template <int kQueries>
-void attend_queries(const AttentionTile& tile, int64_t query) {
-  const float* turned = tile.scratch;
-  float* scores = tile.scratch + kPositionChunk * tile.head_dim;
-  float* partials = scores + kMaxScoreQueries * kPositionChunk;
-  const float* queries = tile.queries + query * tile.head_dim;
-  const int64_t stride = tile.head_dim + 2;
+struct SeenSlots {
   int64_t first[kQueries];
   int64_t last[kQueries];
   int64_t any_first = kPositionChunk;
   int64_t any_last = 0;
   int64_t all_first = 0;
   int64_t all_last = kPositionChunk;
-  for (int q = 0; q < kQueries; ++q) {
-    first[q] = tile.begins[query + q] > 0 ? tile.begins[query + q] : 0;
-    last[q] = tile.ends[query + q] < kPositionChunk ? tile.ends[query + q] : kPositionChunk;
-    any_first = first[q] < any_first ? first[q] : any_first;
-    any_last = last[q] > any_last ? last[q] : any_last;
-    all_first = first[q] > all_first ? first[q] : all_first;
-    all_last = last[q] < all_last ? last[q] : all_last;
+  OUTRIDER_INLINE SeenSlots(const AttentionTile& tile, int64_t query) {
+    for (int q = 0; q < kQueries; ++q) {
+      first[q] = tile.begins[query + q] > 0 ? tile.begins[query + q] : 0;
+      last[q] = tile.ends[query + q] < kPositionChunk ? tile.ends[query + q] : kPositionChunk;
+      any_first = first[q] < any_first ? first[q] : any_first;
+      any_last = last[q] > any_last ? last[q] : any_last;
+      all_first = first[q] > all_first ? first[q] : all_first;
+      all_last = last[q] < all_last ? last[q] : all_last;
+    }
+    if (all_first > all_last) all_first = all_last = any_last;
   }
+};
+
+template <int kQueries>
+void score_queries(const AttentionTile& tile, int64_t query) {
+  const TileScratch scratch(tile);
+  const SeenSlots<kQueries> seen(tile, query);
+  const float* queries = tile.queries + query * tile.head_dim;
+  float* scores = scratch.scores + query * kPositionChunk;
   constexpr int64_t kPanelSlots = kScoreVectors * kLanes;
-  for (int64_t slot = any_first / kPanelSlots * kPanelSlots; slot < any_last; slot += kPanelSlots) {
+  for (int64_t slot = seen.any_first / kPanelSlots * kPanelSlots; slot < seen.any_last;
+       slot += kPanelSlots) {
     score_part_of_panel<kQueries, kScoreVectors>(queries,
                                                  tile.head_dim,
-                                                 turned + slot * tile.head_dim,
+                                                 scratch.keys + slot * tile.head_dim,
                                                  tile.scale,
                                                  scores + slot,
-                                                 (any_last - slot + kLanes - 1) / kLanes);
+                                                 (seen.any_last - slot + kLanes - 1) / kLanes);
   }
   for (int q = 0; q < kQueries; ++q) {
+    soften(
+        scores + q * kPositionChunk, seen.first[q], seen.last[q], scratch.tops + 2 * (query + q));
+  }
+}
+
+// Slots that all of the queries see are taken side by side, those before and after by each alone: a
+// value that a query does not see must not touch it, be it NaN.
+template <int kQueries>
+void weigh_queries(const AttentionTile& tile, int64_t query) {
+  const TileScratch scratch(tile);
+  const SeenSlots<kQueries> seen(tile, query);
+  const float* weights = scratch.scores + query * kPositionChunk;
+  const int64_t stride = tile.head_dim + 2;
+  bool any_goes_on = false;
+  for (int q = 0; q < kQueries; ++q) any_goes_on |= tile.begins[query + q] < 0;
+  float* running = tile.running + query * stride;
+  float* partials = any_goes_on ? scratch.partials : running;
+  for (int q = 0; q < kQueries; ++q) {
     float* partial = partials + q * stride;
-    soften(scores + q * kPositionChunk, first[q], last[q], partial);
+    partial[0] = scratch.tops[2 * (query + q)];
+    partial[1] = scratch.tops[2 * (query + q) + 1];
     for (int64_t d = 0; d < tile.head_dim; d += kLanes) {
       store_up_to(partial + 2 + d, zero(), tile.head_dim - d);
     }
   }
-  if (all_first > all_last) all_first = all_last = any_last;
-  const auto alone = [&](int q, int64_t from, int64_t to) {
-    weigh_values_of_all<1>(tile, scores + q * kPositionChunk, partials + q * stride, from, to);
+  const auto alone = [&](int q, int64_t first, int64_t last) {
+    const float* own = weights + q * kPositionChunk;
+    weigh_values_of_all<1>(tile, own, partials + q * stride, {first, last, 0});
   };
-  for (int q = 0; q < kQueries; ++q) alone(q, first[q], all_first < last[q] ? all_first : last[q]);
-  weigh_values_of_all<kQueries>(tile, scores, partials, all_first, all_last);
-  for (int q = 0; q < kQueries; ++q) alone(q, all_last, last[q]);
   for (int q = 0; q < kQueries; ++q) {
-    float* running = tile.running + (query + q) * stride;
-    const float* partial = partials + q * stride;
+    alone(q, seen.first[q], seen.all_first < seen.last[q] ? seen.all_first : seen.last[q]);
+  }
+  const int64_t num_next = query == 0 ? tile.num_next : 0;
+  weigh_values_of_all<kQueries>(tile, weights, partials, {seen.all_first, seen.all_last, num_next});
+  for (int q = 0; q < kQueries; ++q) alone(q, seen.all_last, seen.last[q]);
+  if (!any_goes_on) return;
+  for (int q = 0; q < kQueries; ++q) {
     if (tile.begins[query + q] < 0) {
-      attention_merge(running, partial, tile.head_dim);
+      attention_merge(running + q * stride, partials + q * stride, tile.head_dim);
     } else {
-      for (int64_t i = 0; i < stride; ++i) running[i] = partial[i];
+      for (int64_t i = 0; i < stride; ++i) running[q * stride + i] = partials[q * stride + i];
     }
   }
 }
 
 template <int kQueries>
-OUTRIDER_INLINE void attend_group(const AttentionTile& tile, int64_t query, int64_t count) {
+OUTRIDER_INLINE void attend_group(const AttentionTile& tile,
+                                  int64_t query,
+                                  int64_t count,
+                                  bool weigh) {
   if constexpr (kQueries > 1) {
-    if (count < kQueries) return attend_group<kQueries - 1>(tile, query, count);
+    if (count < kQueries) return attend_group<kQueries - 1>(tile, query, count, weigh);
   }
-  attend_queries<kQueries>(tile, query);
+  if (weigh) {
+    weigh_queries<kQueries>(tile, query);
+  } else {
+    score_queries<kQueries>(tile, query);
+  }
 }
 
+// All scores first, then all value sums: so the keys stay in the first cache, and then the values.
 void attention_tile(const AttentionTile& tile) {
   turn_keys(tile, tile.scratch);
   const int64_t num_groups = (tile.num_queries + kScoreQueries - 1) / kScoreQueries;
-  for (int64_t group = 0; group < num_groups; ++group) {
-    const int64_t query = tile.num_queries * group / num_groups;
-    const int64_t end = tile.num_queries * (group + 1) / num_groups;
-    attend_group<kScoreQueries>(tile, query, end - query);
+  for (int pass = 0; pass < 2; ++pass) {
+    for (int64_t group = 0; group < num_groups; ++group) {
+      const int64_t query = tile.num_queries * group / num_groups;
+      const int64_t end = tile.num_queries * (group + 1) / num_groups;
+      attend_group<kScoreQueries>(tile, query, end - query, pass == 1);
+    }
   }
 }
 

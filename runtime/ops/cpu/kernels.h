@@ -68,17 +68,22 @@ struct AttentionTile {
   const int64_t* offsets = nullptr;  // of each slot's vector from keys and from values
   int64_t first = 0;                 // slots that some query sees: first .. last - 1; offsets holds
   int64_t last = 0;                  // those, and each query sees at least one of them
-  const int32_t* begins = nullptr;   // at least 0 where the query starts in this chunk
+  bool keys_asked_for = false;       // the call before named them as its next
+  const int64_t* next_offsets = nullptr;  // [num_next] keys that the next call will read, if known
+  int64_t num_next = 0;
+  const int32_t* begins = nullptr;  // at least 0 where the query starts in this chunk
   const int32_t* ends = nullptr;
-  float* scratch = nullptr;  // [attention_scratch(head_dim)], 64-byte aligned
+  float* scratch = nullptr;  // [attention_scratch(head_dim, num_queries)], 64-byte aligned
   float* running = nullptr;  // [num_queries, head_dim + 2], written where a query starts here
 };
 
-// Queries whose scores are made side by side, at most.
+// Queries whose sums are made side by side, at most.
 inline constexpr int64_t kMaxScoreQueries = 6;
-// Keys of a chunk turned over, then scores and one partial state of each query side by side.
-inline constexpr int64_t attention_scratch(int64_t head_dim) {
-  return kPositionChunk * head_dim + kMaxScoreQueries * (kPositionChunk + head_dim + 2);
+// Floats for a chunk's keys turned over, scores, maximum and sum of each query, and partial states
+// of those side by side.
+inline constexpr int64_t attention_scratch(int64_t head_dim, int64_t num_queries) {
+  return kPositionChunk * head_dim + num_queries * (kPositionChunk + 2) +
+         kMaxScoreQueries * (head_dim + 2);
 }
 
 // Kernels that pack weights work on this many rows of a matrix at once.

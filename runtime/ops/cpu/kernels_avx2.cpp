@@ -138,6 +138,7 @@ OUTRIDER_INLINE Lanes load_f16(const char* at) {
           _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at + 16)))};
 }
 OUTRIDER_INLINE void prefetch(const char* at) { _mm_prefetch(at, _MM_HINT_T0); }
+OUTRIDER_INLINE void prefetch_far(const float* at) { _mm_prefetch(at, _MM_HINT_T1); }
 
 OUTRIDER_INLINE float fold_add(Lanes x) {
   const __m256 eight = _mm256_add_ps(x.low, x.high);

@@ -78,15 +78,9 @@ OUTRIDER_INLINE Lanes clamp_keeping_nan(Lanes x, float low, float high) {
   return _mm512_min_ps(constant(high), _mm512_max_ps(constant(low), x));
 }
 
-// y * 2^n, n being the low bits of shifted = 1.5 * 2^23 + n; in two factors, each within the
-// exponent's range.
+// y * 2^n, rounded once, as by two factors; shifted = 1.5 * 2^23 + n.
 OUTRIDER_INLINE Lanes scale_by_power_of_two(Lanes y, Lanes shifted) {
-  const __m512i n = _mm512_sub_epi32(_mm512_castps_si512(shifted), _mm512_set1_epi32(0x4B400000));
-  const __m512i half = _mm512_srai_epi32(n, 1);
-  const __m512i bias = _mm512_set1_epi32(127);
-  const __m512i first = _mm512_slli_epi32(_mm512_add_epi32(half, bias), 23);
-  const __m512i second = _mm512_slli_epi32(_mm512_add_epi32(_mm512_sub_epi32(n, half), bias), 23);
-  return mul(mul(y, _mm512_castsi512_ps(first)), _mm512_castsi512_ps(second));
+  return _mm512_scalef_ps(y, sub(shifted, constant(12582912.0f)));
 }
 
 OUTRIDER_INLINE void load_bf16_pair(const char* at, Lanes& low, Lanes& high) {
@@ -99,6 +93,7 @@ OUTRIDER_INLINE Lanes load_f16(const char* at) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)));
 }
 OUTRIDER_INLINE void prefetch(const char* at) { _mm_prefetch(at, _MM_HINT_T0); }
+OUTRIDER_INLINE void prefetch_far(const float* at) { _mm_prefetch(at, _MM_HINT_T1); }
 
 OUTRIDER_INLINE __m256 fold_to_8(Lanes x) {
   return _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));

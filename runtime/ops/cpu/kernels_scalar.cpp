@@ -125,6 +125,7 @@ inline Lanes load_f16(const char* at) {
   return each([&](int i) { return f16_to_float(bits[i]); });
 }
 inline void prefetch(const char*) {}
+inline void prefetch_far(const float*) {}
 
 inline float fold_add(Lanes x) {
   for (int width = 8; width >= 1; width /= 2) {
