@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <memory>
 #include <numeric>
 #include <vector>
@@ -39,6 +40,12 @@ constexpr int32_t kMaxRows = 512;
 constexpr int32_t kPositions = 4096 + kMaxRows;
 constexpr int32_t kBlockSize = 16;
 
+struct Measured {
+  ops::OpProfile ops;
+  double step_ms = 0.0;
+  uint32_t hand_overs = 0;  // jobs given to all threads
+};
+
 class ProfiledModel {
  public:
   explicit ProfiledModel(const ForwardBenchOptions& options)
@@ -66,7 +73,7 @@ class ProfiledModel {
   const char* isa() const { return ops::isa_name(ctx_.isa()); }
 
   // The logits of the last row only, as of a prompt, beyond the rows of a verification.
-  ops::OpProfile run(const Step& step) {
+  Measured run(const Step& step) {
     Batch batch;
     batch.block_tables.emplace_back(blocks_);
     for (int32_t row = 0; row < step.rows; ++row) {
@@ -75,11 +82,16 @@ class ProfiledModel {
       batch.sequence_of_row.push_back(0);
       if (step.rows <= 32 || row + 1 == step.rows) batch.logit_rows.push_back(row);
     }
-    ops::OpProfile profile;
-    ctx_.set_profile(&profile);
+    Measured measured;
+    ctx_.set_profile(&measured.ops);
+    const uint32_t before = ctx_.num_hand_overs();
+    const auto start = std::chrono::steady_clock::now();
     model_->forward(batch);
+    const auto spent = std::chrono::steady_clock::now() - start;
+    measured.step_ms = std::chrono::duration<double, std::milli>(spent).count();
+    measured.hand_overs = ctx_.num_hand_overs() - before;
     ctx_.set_profile(nullptr);
-    return profile;
+    return measured;
   }
 
  private:
@@ -91,33 +103,42 @@ class ProfiledModel {
 };
 
 // Of each kind the fastest of the steps: a busy machine makes others slower, none faster.
-ops::OpProfile fastest(ProfiledModel& model, const Step& step, int steps) {
-  ops::OpProfile best = model.run(step);
+Measured fastest(ProfiledModel& model, const Step& step, int steps) {
+  Measured best = model.run(step);
   for (int i = 1; i < steps; ++i) {
-    const ops::OpProfile next = model.run(step);
-    for (size_t kind = 0; kind < best.of_kind.size(); ++kind) {
-      best.of_kind[kind].seconds = std::min(best.of_kind[kind].seconds, next.of_kind[kind].seconds);
+    const Measured next = model.run(step);
+    best.step_ms = std::min(best.step_ms, next.step_ms);
+    for (size_t kind = 0; kind < best.ops.of_kind.size(); ++kind) {
+      double& seconds = best.ops.of_kind[kind].seconds;
+      seconds = std::min(seconds, next.ops.of_kind[kind].seconds);
     }
   }
   return best;
 }
 
-void print_row(const Step& step, const ops::OpProfile& profile, bool json, std::FILE* out) {
+void print_row(const Step& step, const Measured& measured, bool json, std::FILE* out) {
   std::string cells;
-  for (size_t kind = 0; kind < profile.of_kind.size(); ++kind) {
-    const double ms = profile.of_kind[kind].seconds * 1e3;
+  for (size_t kind = 0; kind < measured.ops.of_kind.size(); ++kind) {
+    const double ms = measured.ops.of_kind[kind].seconds * 1e3;
     cells += json ? fmt::format(",\"{}\":{:.5f}", ops::kOpKindNames[kind], ms)
                   : fmt::format(" {:>13.3f}", ms);
   }
   if (json) {
     fmt::print(out,
-               "{{\"rows\":{},\"context\":{},\"hand_overs\":{}{}}}\n",
+               "{{\"rows\":{},\"context\":{},\"step_ms\":{:.5f},\"hand_overs\":{}{}}}\n",
                step.rows,
                step.context,
-               profile.hand_overs,
+               measured.step_ms,
+               measured.hand_overs,
                cells);
   } else {
-    fmt::print(out, "{:>4} {:>7}{} {:>10}\n", step.rows, step.context, cells, profile.hand_overs);
+    fmt::print(out,
+               "{:>4} {:>7} {:>9.3f}{} {:>10}\n",
+               step.rows,
+               step.context,
+               measured.step_ms,
+               cells,
+               measured.hand_overs);
   }
   std::fflush(out);
 }
@@ -136,7 +157,7 @@ void run_forward_profile(const ForwardBenchOptions& options, std::FILE* out) {
                model.isa(),
                options.num_threads,
                options.steps);
-    fmt::print(out, "rows context");
+    fmt::print(out, "rows context      step");
     for (const char* name : ops::kOpKindNames) fmt::print(out, " {:>13}", name);
     fmt::print(out, " hand-overs\n");
   }

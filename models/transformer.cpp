@@ -26,11 +26,24 @@ struct Transformer::Buffers {
   float* gate_up = nullptr;   // [rows, 2 ffn]
   float* gated = nullptr;     // [rows, ffn]
   float* logits = nullptr;    // [logit rows, vocab]
+  float* angles = nullptr;    // [rows, rotary_dim]
   std::vector<ops::AlignedBytes> kv_memory;  // per layer
   std::vector<ops::KvPages> kv;              // per layer
   std::vector<float> inv_freq;               // [rotary_dim / 2]
   std::vector<int64_t> o_slice_ends;         // of o's inner dimension; empty: not sliced
   std::vector<int64_t> down_slice_ends;
+  std::vector<int32_t> logit_positions;  // of the last step's logit rows
+  std::vector<int32_t> logit_sequences;
+
+  ops::AttentionRows choose_rows(const Batch& batch) {
+    logit_positions.clear();
+    logit_sequences.clear();
+    for (const int32_t row : batch.logit_rows) {
+      logit_positions.push_back(batch.positions[static_cast<size_t>(row)]);
+      logit_sequences.push_back(batch.sequence_of_row[static_cast<size_t>(row)]);
+    }
+    return {logit_positions, logit_sequences, batch.block_tables};
+  }
 };
 
 namespace {
@@ -107,7 +120,8 @@ Transformer::Transformer(ModelConfig config,
       {&buffers_->part, checked_bytes({rows, hidden})},
       {&buffers_->gate_up, checked_bytes({std::min(rows, kMlpRows), 2, shard_.ffn.size()})},
       {&buffers_->gated, checked_bytes({std::min(rows, kMlpRows), shard_.ffn.size()})},
-      {&buffers_->logits, checked_bytes({logit_rows, shard_.vocab.size()})}};
+      {&buffers_->logits, checked_bytes({logit_rows, shard_.vocab.size()})},
+      {&buffers_->angles, checked_bytes({rows, config_.rope.rotary_dim})}};
   const auto aligned = [](size_t bytes) { return (bytes + 63) / 64 * 64; };
   size_t total = 0;
   for (const auto& [pointer, bytes] : parts) total += aligned(bytes);
@@ -204,7 +218,7 @@ void Transformer::sum_over_ranks(float* values, int64_t count) {
 
 std::span<const float> Transformer::forward(const Batch& batch) {
   check_batch(batch);
-  const auto rows = static_cast<int64_t>(batch.tokens.size());
+  auto rows = static_cast<int64_t>(batch.tokens.size());
   const auto logit_rows = static_cast<int64_t>(batch.logit_rows.size());
   const int64_t hidden = config_.hidden_dim;
   const int64_t head_dim = config_.head_dim;
@@ -224,9 +238,11 @@ std::span<const float> Transformer::forward(const Batch& batch) {
                                      .first_id = static_cast<int32_t>(shard_.vocab.begin),
                                      .packed = &weights_->head};
   const ops::Rope rotation = {b.inv_freq, static_cast<float>(config_.rope.attention_factor)};
-  const ops::AttentionRows where = {batch.positions, batch.sequence_of_row, batch.block_tables};
+  const ops::RowAngles angles = {b.angles, config_.rope.rotary_dim};
+  ops::AttentionRows where = {batch.positions, batch.sequence_of_row, batch.block_tables};
   if (rows == 0) return {};
 
+  ops::rope_angles(ctx_, b.angles, batch.positions, rotation);
   ops::embed(ctx_, b.x, batch.tokens, table);  // x [rows, hidden]
   sum_over_ranks(b.x, rows * hidden);
 
@@ -239,23 +255,34 @@ std::span<const float> Transformer::forward(const Batch& batch) {
                                   .scale = 1.0f / std::sqrt(static_cast<float>(head_dim)),
                                   .window = window_of(layer)};
 
-    ops::rms_norm(ctx_, b.normed, b.x, w.attn_norm.data(), rows, hidden, eps);
+    if (layer == 0) {
+      ops::rms_norm(ctx_, b.normed, b.x, w.attn_norm.data(), rows, hidden, eps);
+    } else {  // x += part
+      ops::add_rms_norm(ctx_, b.normed, b.x, b.part, w.attn_norm.data(), rows, hidden, eps);
+    }
     ops::linear(
         ctx_, b.qkv, b.normed, rows, w.qkv, {bias_of(w.qkv_bias)});  // qkv [rows, qkv_width]
     if (config_.qk_norm) {
       ops::rms_norm_heads(ctx_, q, rows, qkv_width, heads, head_dim, w.q_norm.data(), eps);
       ops::rms_norm_heads(ctx_, k, rows, qkv_width, kv_heads, head_dim, w.k_norm.data(), eps);
     }
-    ops::rope(ctx_, q, rows, qkv_width, heads, head_dim, batch.positions, rotation);
-    ops::rope(ctx_, k, rows, qkv_width, kv_heads, head_dim, batch.positions, rotation);
+    ops::rope(ctx_, q, rows, qkv_width, heads + kv_heads, head_dim, angles);  // q and k
     ops::kv_write(ctx_, pages, k, v, qkv_width, where);
+    if (layer + 1 == config_.n_layers && logit_rows < rows) {
+      // Keys and values are stored: from here on only rows whose logits are wanted matter.
+      if (logit_rows == 0) return {};
+      ops::gather_rows(ctx_, b.x, b.x, batch.logit_rows, hidden);
+      ops::gather_rows(ctx_, b.qkv, b.qkv, batch.logit_rows, qkv_width);
+      where = buffers_->choose_rows(batch);
+      rows = logit_rows;
+    }
     ops::attention(ctx_, b.attended, queries, pages, where);  // attended [rows, heads * head_dim]
     const ops::LinearSum o_sum = {bias_of(w.o_bias), b.o_slice_ends};
     ops::linear(ctx_, b.part, b.attended, rows, w.o, o_sum);  // part [rows, hidden]
     sum_over_ranks(b.part, rows * hidden);
-    ops::add(ctx_, b.x, b.part, rows * hidden);
 
-    ops::rms_norm(ctx_, b.normed, b.x, w.mlp_norm.data(), rows, hidden, eps);
+    // x += part
+    ops::add_rms_norm(ctx_, b.normed, b.x, b.part, w.mlp_norm.data(), rows, hidden, eps);
     for (int64_t first = 0; first < rows; first += kMlpRows) {
       const int64_t count = std::min(kMlpRows, rows - first);
       const float* in = b.normed + first * hidden;
@@ -265,13 +292,11 @@ std::span<const float> Transformer::forward(const Batch& batch) {
       ops::linear(ctx_, b.part + first * hidden, b.gated, count, w.down, sum);  // [count, hidden]
     }
     sum_over_ranks(b.part, rows * hidden);
-    ops::add(ctx_, b.x, b.part, rows * hidden);
   }
-  if (logit_rows == 0) return {};
 
-  ops::gather_rows(ctx_, b.normed, b.x, batch.logit_rows, hidden);  // normed [logit_rows, hidden]
-  ops::rms_norm(ctx_, b.normed, b.normed, weights_->final_norm.data(), logit_rows, hidden, eps);
-  ops::linear(ctx_, b.logits, b.normed, logit_rows, weights_->head);  // logits [logit_rows, vocab]
+  const float* final_norm = weights_->final_norm.data();
+  ops::add_rms_norm(ctx_, b.normed, b.x, b.part, final_norm, rows, hidden, eps);
+  ops::linear(ctx_, b.logits, b.normed, rows, weights_->head);  // logits [logit rows, vocab]
   return {b.logits, static_cast<size_t>(logit_rows * shard_.vocab.size())};
 }
 

@@ -37,6 +37,7 @@ class Context {
   int num_threads() const;
   Isa isa() const { return isa_; }
   ThreadPool& threads() { return *threads_; }
+  uint32_t num_hand_overs() const;  // jobs given to all threads so far, modulo 2^32
   // Memory for one call's temporary values, 64-byte aligned; the next call's may lie in the same.
   // Grows when more is asked for than ever before, else allocates nothing.
   std::byte* scratch(size_t num_bytes);
@@ -122,12 +123,31 @@ void rms_norm_heads(Context& ctx,
                     const float* weight,
                     float eps);
 
-// Rotary position embedding in place, half-split form (Su et al. 2021; Hugging Face layout): for i
-// < rotary_dim/2 rotates (x[i], x[i + rotary_dim/2]) by position * inv_freq[i]; cos and sin are
-// scaled by attention_factor.
+// The same of x + y, which is left in x: out = norm(x + y), x += y. For a residual stream.
+void add_rms_norm(Context& ctx,
+                  float* out,
+                  float* x,
+                  const float* y,
+                  const float* weight,
+                  int64_t rows,
+                  int64_t n,
+                  float eps);
+
+// How fast the pairs of a head turn with the position; cos and sin are scaled by attention_factor.
 struct Rope {
   std::span<const float> inv_freq;  // [rotary_dim / 2]
   float attention_factor = 1.0f;
+};
+// angles: [rows, rotary_dim], of each row the cosines of positions[r] * inv_freq, then the sines.
+// Made once a step, for all heads of all layers.
+void rope_angles(Context& ctx, float* angles, std::span<const int32_t> positions, const Rope& rope);
+
+// Rotary position embedding in place, half-split form (Su et al. 2021; Hugging Face layout): for i
+// < rotary_dim/2 rotates (x[i], x[i + rotary_dim/2]) of every head by the row's angle i. x is
+// [rows, stride], heads of head_dim lie side by side from its start.
+struct RowAngles {
+  const float* data = nullptr;  // from rope_angles
+  int64_t rotary_dim = 0;
 };
 void rope(Context& ctx,
           float* x,
@@ -135,8 +155,7 @@ void rope(Context& ctx,
           int64_t stride,
           int64_t n_heads,
           int64_t head_dim,
-          std::span<const int32_t> positions,
-          const Rope& rope);
+          const RowAngles& angles);
 
 // One layer's paged KV memory of one rank: [num_blocks, n_kv_heads, block_size, head_dim] each.
 struct KvPages {
@@ -187,10 +206,7 @@ void attention(Context& ctx,
 // out[r, i] = silu(gate_up[r, i]) * gate_up[r, n + i]; gate_up: [rows, 2n].
 void silu_mul(Context& ctx, float* out, const float* gate_up, int64_t rows, int64_t n);
 
-// x += y over count elements.
-void add(Context& ctx, float* x, const float* y, int64_t count);
-
-// out[j, :] = x[row_ids[j], :], rows of n.
+// out[j, :] = x[row_ids[j], :], rows of n. out may be x when row_ids ascend.
 void gather_rows(
     Context& ctx, float* out, const float* x, std::span<const int32_t> row_ids, int64_t n);
 

@@ -12,9 +12,9 @@
 
 namespace outrider::ops {
 
-enum class OpKind { kLinear, kAttention, kKvWrite, kRope, kNorm, kActivation, kAdd, kCopy };
-inline constexpr std::array<const char*, 8> kOpKindNames = {
-    "products", "attention", "kv write", "rope", "norm", "silu", "add", "embed, gather"};
+enum class OpKind { kLinear, kAttention, kKvWrite, kRope, kNorm, kActivation, kCopy };
+inline constexpr std::array<const char*, 7> kOpKindNames = {
+    "products", "attention", "kv write", "rope", "norm", "silu", "embed, gather"};
 
 struct OpProfile {
   struct Total {
@@ -22,7 +22,6 @@ struct OpProfile {
     int64_t calls = 0;
   };
   std::array<Total, kOpKindNames.size()> of_kind = {};
-  int64_t hand_overs = 0;  // calls that woke the other threads
 };
 
 // The first line of every op.

@@ -94,18 +94,75 @@ TEST(Elementwise, RopeRotatesHalvesByThePositionAndLeavesTheRest) {
   std::vector<float> first;
   on_every_context([&](Context& ctx) {
     std::vector<float> x = before;
+    std::vector<float> angles(positions.size() * 16, kPoison);
+    rope_angles(ctx, angles.data(), positions, {inv_freq, 1.5f});
     rope(ctx,
          x.data(),
          static_cast<int64_t>(positions.size()),
          kStride,
          kHeads,
          kHeadDim,
-         positions,
-         {inv_freq, 1.5f});
+         {angles.data(), 16});
     EXPECT_LE(error_of(x, expected), 1e-6);
     if (first.empty()) first = x;
     EXPECT_TRUE(same_bits(x, first));
   });
+}
+
+// All dims of a head turn, more than a vector of them, so that nothing is read beyond.
+TEST(Elementwise, RopeOfManyHeadsAndRowsIsThatOfEach) {
+  for (const size_t half : {1, 5, 16, 32, 37, 64}) {
+    const auto head_dim = static_cast<int64_t>(2 * half);
+    std::vector<float> inv_freq(half);
+    for (size_t i = 0; i < half; ++i) inv_freq[i] = 1.0f / static_cast<float>(i + 1);
+    std::vector<int32_t> positions(70);
+    for (size_t r = 0; r < positions.size(); ++r) positions[r] = static_cast<int32_t>(3 * r);
+    const int64_t heads = 9;
+    const size_t width = static_cast<size_t>(heads * head_dim);
+    const std::vector<float> before = random_floats(positions.size() * width, 49);
+    std::vector<float> expected = before;
+    for (size_t at = 0; at < expected.size(); at += static_cast<size_t>(head_dim)) {
+      for (size_t i = 0; i < half; ++i) {
+        const float angle = static_cast<float>(positions[at / width]) * inv_freq[i];
+        const float first = before[at + i];
+        const float second = before[at + half + i];
+        const float cosine = std::cos(angle) * 0.5f;
+        const float sine = std::sin(angle) * 0.5f;
+        expected[at + i] = first * cosine - second * sine;
+        expected[at + half + i] = second * cosine + first * sine;
+      }
+    }
+    on_every_context([&](Context& ctx) {
+      std::vector<float> x = before;
+      std::vector<float> angles(positions.size() * 2 * half, kPoison);
+      const auto rows = static_cast<int64_t>(positions.size());
+      rope_angles(ctx, angles.data(), positions, {inv_freq, 0.5f});
+      rope(ctx, x.data(), rows, heads * head_dim, heads, head_dim, {angles.data(), head_dim});
+      EXPECT_TRUE(same_bits(x, expected)) << half;
+    });
+  }
+}
+
+TEST(Elementwise, AddRmsNormIsAddThenRmsNorm) {
+  for (const int64_t n : kSizes) {
+    for (const int64_t rows : {1, 3, 40}) {
+      const auto size = static_cast<size_t>(rows * n);
+      const std::vector<float> x = random_floats(size, 60);
+      const std::vector<float> y = random_floats(size, 61);
+      const std::vector<float> weight = random_floats(static_cast<size_t>(n), 62);
+      on_every_context([&](Context& ctx) {
+        std::vector<float> sum = x;
+        std::vector<float> expected(size, kPoison);
+        for (size_t i = 0; i < size; ++i) sum[i] += y[i];
+        rms_norm(ctx, expected.data(), sum.data(), weight.data(), rows, n, 1e-5f);
+        std::vector<float> stream = x;
+        std::vector<float> out(size, kPoison);
+        add_rms_norm(ctx, out.data(), stream.data(), y.data(), weight.data(), rows, n, 1e-5f);
+        EXPECT_TRUE(same_bits(stream, sum));
+        EXPECT_TRUE(same_bits(out, expected));
+      });
+    }
+  }
 }
 
 TEST(Elementwise, SiluMul) {
@@ -214,18 +271,30 @@ TEST(Elementwise, EmbedTakesTheSignOfZeros) {
   }
 }
 
-TEST(Elementwise, AddAndGatherRows) {
+TEST(Elementwise, GatherRows) {
   const size_t count = 50001;
   const std::vector<float> x = random_floats(count, 47);
-  const std::vector<float> y = random_floats(count, 48);
   on_every_context([&](Context& ctx) {
-    std::vector<float> sum = x;
-    add(ctx, sum.data(), y.data(), static_cast<int64_t>(count));
-    for (size_t i = 0; i < count; ++i) ASSERT_EQ(sum[i], x[i] + y[i]);
     std::vector<int32_t> ids(400);
     for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>((i * 37) % 500);
     std::vector<float> out(ids.size() * 100, kPoison);
     gather_rows(ctx, out.data(), x.data(), ids, 100);
+    for (size_t r = 0; r < ids.size(); ++r) {
+      ASSERT_TRUE(
+          same_bits(out.data() + r * 100, x.data() + static_cast<size_t>(ids[r]) * 100, 100));
+    }
+  });
+}
+
+TEST(Elementwise, GatherRowsInPlace) {
+  const std::vector<float> x = random_floats(1000 * 100, 48);
+  std::vector<int32_t> ids;
+  for (int32_t i = 0; i < 1000; ++i) {
+    if (i % 3 != 1) ids.push_back(i);
+  }
+  on_every_context([&](Context& ctx) {
+    std::vector<float> out = x;
+    gather_rows(ctx, out.data(), out.data(), ids, 100);
     for (size_t r = 0; r < ids.size(); ++r) {
       ASSERT_TRUE(
           same_bits(out.data() + r * 100, x.data() + static_cast<size_t>(ids[r]) * 100, 100));

@@ -47,6 +47,27 @@ float sum_of_squares(const float* x, int64_t n) {
   return fold_add(sum);
 }
 
+float add_sum_of_squares(float* x, const float* y, int64_t n) {
+  Lanes sum = zero();
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const Lanes value = add(load_up_to(x + i, n - i), load_up_to(y + i, n - i));
+    store_up_to(x + i, value, n - i);
+    sum = fma(value, value, sum);
+  }
+  return fold_add(sum);
+}
+
+void rotate(float* x, const float* angles, int64_t half) {
+  for (int64_t i = 0; i < half; i += kLanes) {
+    const Lanes first = load_up_to(x + i, half - i);
+    const Lanes second = load_up_to(x + half + i, half - i);
+    const Lanes cosine = load_up_to(angles + i, half - i);
+    const Lanes sine = load_up_to(angles + half + i, half - i);
+    store_up_to(x + i, sub(mul(first, cosine), mul(second, sine)), half - i);
+    store_up_to(x + half + i, add(mul(second, cosine), mul(first, sine)), half - i);
+  }
+}
+
 void scale_by_weight(float* out, const float* x, float scale, const float* weight, int64_t n) {
   const Lanes factor = constant(scale);
   for (int64_t i = 0; i < n; i += kLanes) {

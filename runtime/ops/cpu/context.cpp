@@ -90,6 +90,8 @@ std::byte* Context::scratch(size_t num_bytes) {
 
 int Context::num_threads() const { return threads_->num_threads(); }
 
+uint32_t Context::num_hand_overs() const { return threads_->num_rounds(); }
+
 bool Context::uses_bf16_dot() const {
   return bf16_dot_allowed_ && isa_ == Isa::kAvx512 && has_bf16_dot();
 }

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <vector>
 
 #include "runtime/base/error.h"
 #include "runtime/ops/cpu/kernel_choice.h"
@@ -16,8 +15,11 @@
 namespace outrider::ops {
 namespace {
 
-// Below this many elements one thread is faster than a hand-over.
-constexpr int64_t kInlineElements = 1 << 16;
+// Below this many elements one thread is faster than a hand-over: read and written, of silu, of
+// cos and sin.
+constexpr int64_t kInlineElements = 1 << 15;
+constexpr int64_t kInlineActivations = 1 << 13;
+constexpr size_t kInlineAngles = 1 << 8;
 
 // Adding 0 takes the sign of a zero away, as adding the zeros of the other ranks' shards does.
 void widen(float* out, const std::byte* row, int64_t n, DType dtype) {
@@ -34,33 +36,18 @@ void widen(float* out, const std::byte* row, int64_t n, DType dtype) {
   }
 }
 
+float norm_factor(float sum_of_squares, int64_t n, float eps) {
+  return 1.0f / std::sqrt(sum_of_squares / static_cast<float>(n) + eps);
+}
+
 void norm_one(const cpu::KernelTable& table,
               float* out,
               const float* x,
               const float* weight,
               int64_t n,
               float eps) {
-  const float mean = table.sum_of_squares(x, n) / static_cast<float>(n);
-  table.scale_by_weight(out, x, 1.0f / std::sqrt(mean + eps), weight, n);
-}
-
-// Cos and sin of one row's angles; fp32 throughout, as the models were trained and are served
-// elsewhere.
-void rope_angles(const Rope& rope, int32_t position, float* cosines, float* sines) {
-  for (size_t i = 0; i < rope.inv_freq.size(); ++i) {
-    const float angle = static_cast<float>(position) * rope.inv_freq[i];
-    cosines[i] = std::cos(angle) * rope.attention_factor;
-    sines[i] = std::sin(angle) * rope.attention_factor;
-  }
-}
-
-void rotate_head(float* x, const float* cosines, const float* sines, int64_t half) {
-  for (int64_t i = 0; i < half; ++i) {
-    const float first = x[i];
-    const float second = x[i + half];
-    x[i] = first * cosines[i] - second * sines[i];
-    x[i + half] = second * cosines[i] + first * sines[i];
-  }
+  const float factor = norm_factor(table.sum_of_squares(x, n), n, eps);
+  table.scale_by_weight(out, x, factor, weight, n);
 }
 
 }  // namespace
@@ -123,35 +110,70 @@ void rms_norm_heads(Context& ctx,
   });
 }
 
+void add_rms_norm(Context& ctx,
+                  float* out,
+                  float* x,
+                  const float* y,
+                  const float* weight,
+                  int64_t rows,
+                  int64_t n,
+                  float eps) {
+  const OpTimer timer(ctx, OpKind::kNorm);
+  const cpu::KernelTable& table = cpu::kernels_of(ctx.isa());
+  ctx.threads().for_range(rows, rows * n < kInlineElements, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const float factor = norm_factor(table.add_sum_of_squares(x + r * n, y + r * n, n), n, eps);
+      table.scale_by_weight(out + r * n, x + r * n, factor, weight, n);
+    }
+  });
+}
+
+// fp32 throughout, as the models were trained and are served elsewhere.
+void rope_angles(Context& ctx,
+                 float* angles,
+                 std::span<const int32_t> positions,
+                 const Rope& rope) {
+  const OpTimer timer(ctx, OpKind::kRope);
+  const size_t half = rope.inv_freq.size();
+  const int64_t rows = static_cast<int64_t>(positions.size());
+  const bool small = positions.size() * half < kInlineAngles;
+  ctx.threads().for_range(rows, small, [&](int64_t begin, int64_t end) {
+    for (size_t r = static_cast<size_t>(begin); r < static_cast<size_t>(end); ++r) {
+      float* cosines = angles + r * 2 * half;
+      for (size_t i = 0; i < half; ++i) {
+        const float angle = static_cast<float>(positions[r]) * rope.inv_freq[i];
+        cosines[i] = std::cos(angle) * rope.attention_factor;
+        cosines[half + i] = std::sin(angle) * rope.attention_factor;
+      }
+    }
+  });
+}
+
 void rope(Context& ctx,
           float* x,
           int64_t rows,
           int64_t stride,
           int64_t n_heads,
           int64_t head_dim,
-          std::span<const int32_t> positions,
-          const Rope& rope) {
+          const RowAngles& angles) {
   const OpTimer timer(ctx, OpKind::kRope);
-  const int64_t half = static_cast<int64_t>(rope.inv_freq.size());
-  OUTRIDER_CHECK(2 * half <= head_dim);
-  ctx.threads().for_range(
-      rows, rows * n_heads * head_dim < kInlineElements, [&](int64_t begin, int64_t end) {
-        std::vector<float> angles(static_cast<size_t>(2 * half));
-        float* cosines = angles.data();
-        float* sines = cosines + half;
-        for (int64_t r = begin; r < end; ++r) {
-          rope_angles(rope, positions[static_cast<size_t>(r)], cosines, sines);
-          for (int64_t h = 0; h < n_heads; ++h) {
-            rotate_head(x + r * stride + h * head_dim, cosines, sines, half);
-          }
-        }
-      });
+  OUTRIDER_CHECK(angles.rotary_dim <= head_dim && angles.rotary_dim % 2 == 0);
+  const cpu::KernelTable& table = cpu::kernels_of(ctx.isa());
+  const bool small = rows * n_heads * head_dim < kInlineElements;
+  ctx.threads().for_range(rows, small, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const float* of_row = angles.data + r * angles.rotary_dim;
+      for (int64_t h = 0; h < n_heads; ++h) {
+        table.rotate(x + r * stride + h * head_dim, of_row, angles.rotary_dim / 2);
+      }
+    }
+  });
 }
 
 void silu_mul(Context& ctx, float* out, const float* gate_up, int64_t rows, int64_t n) {
   const OpTimer timer(ctx, OpKind::kActivation);
   const cpu::KernelTable& table = cpu::kernels_of(ctx.isa());
-  ctx.threads().for_range(rows, rows * n < kInlineElements, [&](int64_t begin, int64_t end) {
+  ctx.threads().for_range(rows, rows * n < kInlineActivations, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const float* gate = gate_up + r * 2 * n;
       table.silu_mul(out + r * n, gate, gate + n, n);
@@ -159,18 +181,12 @@ void silu_mul(Context& ctx, float* out, const float* gate_up, int64_t rows, int6
   });
 }
 
-void add(Context& ctx, float* x, const float* y, int64_t count) {
-  const OpTimer timer(ctx, OpKind::kAdd);
-  ctx.threads().for_range(count, count < kInlineElements, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) x[i] += y[i];
-  });
-}
-
 void gather_rows(
     Context& ctx, float* out, const float* x, std::span<const int32_t> row_ids, int64_t n) {
   const OpTimer timer(ctx, OpKind::kCopy);
   const int64_t rows = static_cast<int64_t>(row_ids.size());
-  ctx.threads().for_range(rows, rows * n < kInlineElements, [&](int64_t begin, int64_t end) {
+  const bool in_order = out == x || rows * n < kInlineElements;
+  ctx.threads().for_range(rows, in_order, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const int64_t from = row_ids[static_cast<size_t>(r)];
       std::memmove(out + r * n, x + from * n, static_cast<size_t>(n) * sizeof(float));

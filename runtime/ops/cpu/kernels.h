@@ -97,6 +97,10 @@ struct KernelTable {
   const RoundedProducts* rounded_by_dot;  // the same bits from a CPU with AVX512-BF16, or null
   float (*sum_of_squares)(const float* x, int64_t n);
   void (*scale_by_weight)(float* out, const float* x, float scale, const float* weight, int64_t n);
+  // x += y; the sum of squares of the new x.
+  float (*add_sum_of_squares)(float* x, const float* y, int64_t n);
+  // Rotates the pairs (x[i], x[half + i]) by angles given as half cosines and half sines.
+  void (*rotate)(float* x, const float* angles, int64_t half);
   void (*silu_mul)(float* out, const float* gate, const float* up, int64_t n);
   void (*exponential)(float* out, const float* x, int64_t n);
   void (*attention_tile)(const AttentionTile&);

@@ -23,6 +23,9 @@ class ThreadPool {
 
   int num_threads() const { return static_cast<int>(workers_.size()) + 1; }
 
+  // Jobs handed over so far, modulo 2^32.
+  uint32_t num_rounds() const { return round_.load(std::memory_order_relaxed); }
+
   // Calls job(thread, num_threads) once per thread. The job must not throw.
   template <typename Job>
   void run(const Job& job) {
