@@ -251,10 +251,10 @@ void add_notes(const Entry& entry, BenchReport* report) {
   for (const auto& [percent, value] : s.lateness.percentiles)
     last_lateness = std::max(last_lateness, value);
   if (last_lateness > kLateMs)
-    note(fmt::format(
-        "requests were sent late, up to {:.1f} ms at the highest percentile: this "
-        "machine was too slow to keep the schedule, and the load was less than asked for",
-        last_lateness));
+    note(
+        fmt::format("requests were sent late, up to {:.1f} ms at the highest percentile: this "
+                    "machine was too busy to keep the schedule",
+                    last_lateness));
   if (entry.result->load.max_concurrency == 0 && s.queue.mean > 0)
     note("the most connections there can be were in use; later requests waited for one");
 }
