@@ -1,0 +1,38 @@
+// What activation_dtype comes to on this machine.
+#include <gtest/gtest.h>
+
+#include "runtime/ranks/model_loader.h"
+
+namespace outrider {
+namespace {
+
+ops::Activations resolved(const std::string& dtype, int32_t hidden_dim, const std::string& isa) {
+  RunConfig config;
+  config.activation_dtype = dtype;
+  config.isa = isa;
+  ModelConfig model;
+  model.hidden_dim = hidden_dim;
+  return activations_of(config, model);
+}
+
+TEST(ActivationDtype, NamedOnesAreTakenAsTheyAre) {
+  for (const int32_t hidden_dim : {64, 4096}) {
+    for (const char* isa : {"auto", "scalar"}) {
+      EXPECT_EQ(resolved("float32", hidden_dim, isa), ops::Activations::kF32);
+      EXPECT_EQ(resolved("bfloat16", hidden_dim, isa), ops::Activations::kBF16);
+    }
+  }
+}
+
+TEST(ActivationDtype, AutoRoundsLargeModelsWhereTheCpuMultipliesBf16) {
+  const ops::Activations here =
+      ops::has_bf16_dot() ? ops::Activations::kBF16 : ops::Activations::kF32;
+  EXPECT_EQ(RunConfig().activation_dtype, "auto");
+  EXPECT_EQ(resolved("auto", 512, "auto"), here);
+  EXPECT_EQ(resolved("auto", 4096, "auto"), here);
+  EXPECT_EQ(resolved("auto", 511, "auto"), ops::Activations::kF32);
+  EXPECT_EQ(resolved("auto", 4096, "scalar"), ops::Activations::kF32);
+}
+
+}  // namespace
+}  // namespace outrider
