@@ -1,0 +1,259 @@
+#!/usr/bin/env python3
+"""Measures this program and a peer (a llama.cpp or a fork of it) in turns and prints ratios.
+
+  tools/compare_peers.py --peer-bin DIR --hf-target DIR --hf-draft DIR --gguf-target FILE --gguf-draft FILE TEST...
+
+TEST is steps (time of a step by rows; the peer's llama-bench), prefill, load (requests in flight at a server) or
+draft (one request, by draft length). A pass runs one side and then the other, the first one alternating; each figure
+is a median over the passes, each ratio the median of the passes' ratios with a 95 % bootstrap interval. Above 1 this
+program is faster. Only the standard library; the peer is a binary you built, nothing is downloaded.
+"""
+
+import argparse
+import concurrent.futures
+import contextlib
+import http.client
+import json
+import os
+import pathlib
+import random
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROWS = [1, 2, 3, 5, 9, 17]
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tests", nargs="+", choices=["steps", "prefill", "load", "draft"])
+    parser.add_argument("--outrider", default="build/outrider", help="this program")
+    parser.add_argument("--peer-bin", required=True, type=pathlib.Path, help="folder of llama-bench and llama-server")
+    parser.add_argument("--hf-target", required=True, help="the target as a Hugging Face folder")
+    parser.add_argument("--hf-draft", help="the draft as a Hugging Face folder")
+    parser.add_argument("--gguf-target", required=True, help="the same target for the peer (outrider export-gguf)")
+    parser.add_argument("--gguf-draft", help="the same draft for the peer")
+    parser.add_argument("--self-options", default="", help="further options of this program, e.g. '--quantization int8'")
+    parser.add_argument("--peer-bench-options", default="", help="of llama-bench, e.g. '-rtr 1'")
+    parser.add_argument("--peer-server-options", default="", help="of llama-server, e.g. '-rtr'")
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--passes", type=int, default=5, help="runs of each side (5)")
+    parser.add_argument("--prefill-lengths", default="512")
+    parser.add_argument("--concurrencies", default="1,4,8,16", help="of the test load")
+    parser.add_argument("--load-draft-len", type=int, default=0, help="of the test load; 0 = without a draft")
+    parser.add_argument("--draft-lens", default="0,2,4,8", help="of the test draft; 0 = without a draft")
+    parser.add_argument("--prompt-tokens", type=int, default=64)
+    parser.add_argument("--max-tokens", type=int, default=64)
+    parser.add_argument("--json", help="also write every sample to this file")
+    return parser.parse_args()
+
+
+# ---- statistics -----------------------------------------------------------------------------------------------------
+
+
+def ratio_interval(ratios, rng, num_resamples=2000):
+    """The 95 % percentile bootstrap interval of the median of ratios."""
+    medians = sorted(statistics.median(rng.choices(ratios, k=len(ratios))) for _ in range(num_resamples))
+    return medians[int(0.025 * num_resamples)], medians[int(0.975 * num_resamples) - 1]
+
+
+def in_turns(passes, measure_self, measure_peer):
+    """Runs both in alternating order; each gets the pass's number and returns {case: figure}.
+
+    Returns {case: {"self": [...], "peer": [...]}}.
+    """
+    samples = {}
+    for number in range(passes):
+        sides = [("self", measure_self), ("peer", measure_peer)]
+        for side, measure in sides if number % 2 == 0 else reversed(sides):
+            for case, figure in measure(number).items():
+                samples.setdefault(case, {"self": [], "peer": []})[side].append(figure)
+        print(f"pass {number + 1} of {passes}", file=sys.stderr, flush=True)
+    return samples
+
+
+def print_table(title, unit, samples, higher_is_better):
+    rng = random.Random(1)
+    print(f"\n{title} ({unit})\n{'case':>24} {'outrider':>10} {'peer':>10} {'ratio':>7}  95 % interval")
+    for case, sides in samples.items():
+        pairs = zip(sides["self"], sides["peer"])
+        ratios = [ours / theirs if higher_is_better else theirs / ours for ours, theirs in pairs]
+        low, high = ratio_interval(ratios, rng)
+        ours, theirs = statistics.median(sides["self"]), statistics.median(sides["peer"])
+        print(f"{case:>24} {ours:10.2f} {theirs:10.2f} {statistics.median(ratios):7.2f}  {low:.2f} .. {high:.2f}")
+    sys.stdout.flush()
+
+
+# ---- one process a measurement: steps and prefill -------------------------------------------------------------------
+
+
+def run_outrider_bench(args, kind, options):
+    with tempfile.TemporaryDirectory() as folder:
+        out = os.path.join(folder, "out.json")
+        command = [args.outrider, "bench", kind, "--model", args.hf_target, "-t", str(args.threads), "--json", out]
+        subprocess.run(command + options + args.self_options.split(), check=True, stdout=subprocess.DEVNULL)
+        return json.loads(pathlib.Path(out).read_text())
+
+
+def run_llama_bench(args, options):
+    """Mean tokens per second of each llama-bench test, by (prompt tokens, generated tokens)."""
+    command = [str(args.peer_bin / "llama-bench"), "-m", args.gguf_target, "-t", str(args.threads), "-o", "json"]
+    command += options + args.peer_bench_options.split()
+    result = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    return {(test["n_prompt"], test["n_gen"]): test["avg_ts"] for test in json.loads(result.stdout)}
+
+
+# ---- servers --------------------------------------------------------------------------------------------------------
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Server:
+    """A server process that answers POST /v1/completions or /completion."""
+
+    def __init__(self, command, port, path):
+        self.port = port
+        self.path = path
+        self.log = tempfile.TemporaryFile()
+        self.process = subprocess.Popen(command, stdout=self.log, stderr=self.log)
+
+    def call(self, method, path, body=None):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=600)
+        with contextlib.closing(connection):
+            headers = {"Content-Type": "application/json"}
+            connection.request(method, path, None if body is None else json.dumps(body), headers)
+            response = connection.getresponse()
+            return response.status, response.read()
+
+    def wait_ready(self, seconds=300):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if self.process.poll() is not None:
+                self.log.seek(0)
+                raise SystemExit("the server ended:\n" + self.log.read().decode(errors="replace")[-2000:])
+            with contextlib.suppress(OSError):
+                if self.call("GET", "/health")[0] == 200:
+                    return self
+            time.sleep(0.1)
+        raise SystemExit("the server was not ready in time")
+
+    def resident_mib(self):
+        for line in pathlib.Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS"):
+                return int(line.split()[1]) / 1024
+        return float("nan")
+
+    def stop(self):
+        self.process.terminate()
+        try:
+            self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+class Outrider(Server):
+    def __init__(self, args, draft_len, num_slots):
+        port = free_port()
+        max_len = args.prompt_tokens + args.max_tokens + 16
+        command = [args.outrider, "serve", "--model", args.hf_target, "--port", str(port), "-t", str(args.threads)]
+        command += ["--max-model-len", str(max_len), "--max-num-seqs", str(num_slots)]
+        command += ["--no-enable-prefix-caching", "--log-level", "warning"]
+        if draft_len > 0:
+            command += ["--speculative-config.model", args.hf_draft]
+            command += ["--speculative-config.num_speculative_tokens", str(draft_len)]
+        super().__init__(command + args.self_options.split(), port, "/v1/completions")
+
+    def complete(self, prompt, max_tokens):
+        body = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True}
+        status, answer = self.call("POST", self.path, body)
+        if status != 200:
+            raise SystemExit(f"outrider answered {status}: {answer[:300]}")
+        return json.loads(answer)["usage"]["completion_tokens"]
+
+
+class Peer(Server):
+    def __init__(self, args, draft_len, num_slots):
+        port = free_port()
+        context = num_slots * (args.prompt_tokens + args.max_tokens + 16)
+        command = [str(args.peer_bin / "llama-server"), "-m", args.gguf_target, "--port", str(port)]
+        command += ["-t", str(args.threads), "-c", str(context), "-np", str(num_slots)]
+        if draft_len > 0:
+            command += ["-md", args.gguf_draft, "--draft-max", str(draft_len), "--draft-min", "1"]
+            command += ["--draft-p-min", "0"]
+        super().__init__(command + args.peer_server_options.split(), port, "/completion")
+
+    def complete(self, prompt, max_tokens):
+        body = {"prompt": prompt, "n_predict": max_tokens, "temperature": 0, "ignore_eos": True, "cache_prompt": False}
+        status, answer = self.call("POST", self.path, body)
+        if status != 200:
+            raise SystemExit(f"the peer answered {status}: {answer[:300]}")
+        return json.loads(answer)["tokens_predicted"]
+
+
+def random_prompts(count, length, seed):
+    """Token ids past the special and byte tokens of a Llama vocabulary; both sides take ids as they are."""
+    rng = random.Random(seed)
+    return [[rng.randrange(300, 31000) for _ in range(length)] for _ in range(count)]
+
+
+def tokens_per_s(server, prompts, max_tokens):
+    """All prompts at once; output tokens in total over the wall clock."""
+    begin = time.monotonic()
+    with concurrent.futures.ThreadPoolExecutor(len(prompts)) as pool:
+        counts = list(pool.map(lambda prompt: server.complete(prompt, max_tokens), prompts))
+    return sum(counts) / (time.monotonic() - begin)
+
+
+@contextlib.contextmanager
+def running(*servers):
+    try:
+        for server in servers:
+            server.wait_ready()
+            server.complete(random_prompts(1, 16, 0)[0], 4)
+        yield
+    finally:
+        for server in servers:
+            server.stop()
+
+
+def serve_both(args, draft_len, concurrencies, label):
+    """Both servers at once, one of them asked at a time; samples by label(concurrency), and memory afterwards."""
+    ours, theirs = Outrider(args, draft_len, max(concurrencies)), Peer(args, draft_len, max(concurrencies))
+    samples = {}
+    with running(ours, theirs):
+        for concurrency in concurrencies:
+
+            def measure(server, number, concurrency=concurrency):
+                prompts = random_prompts(concurrency, args.prompt_tokens, 1000 * concurrency + number)
+                return {label(concurrency): tokens_per_s(server, prompts, args.max_tokens)}
+
+            samples |= in_turns(args.passes, lambda n: measure(ours, n), lambda n: measure(theirs, n))
+        memory = {label("memory"): {"self": [ours.resident_mib()], "peer": [theirs.resident_mib()]}}
+    return samples, memory
+
+
+def test_load(args):
+    concurrencies = [int(n) for n in args.concurrencies.split(",")]
+    samples, memory = serve_both(args, args.load_draft_len, concurrencies, lambda n: f"{n} in flight")
+    print_table("server, all requests at once", "tokens/s in total", samples, higher_is_better=True)
+    print_table("resident memory after it", "MiB", memory, higher_is_better=False)
+    return samples | memory
+
+
+def test_draft(args):
+    samples, memory = {}, {}
+    for draft_len in [int(n) for n in args.draft_lens.split(",")]:
+        more, room = serve_both(args, draft_len, [1], lambda what: f"draft length {draft_len} {what}")
+        samples |= more
+        memory |= room
+    print_table("server, one request, greedy", "tokens/s", samples, higher_is_better=True)
+    print_table("resident memory after it", "MiB", memory, higher_is_better=False)
+    return samples | memory
