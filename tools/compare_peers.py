@@ -106,6 +106,38 @@ def run_llama_bench(args, options):
     return {(test["n_prompt"], test["n_gen"]): test["avg_ts"] for test in json.loads(result.stdout)}
 
 
+def test_steps(args):
+    rows = ",".join(str(n) for n in ROWS)
+
+    def ours(_):
+        steps = run_outrider_bench(args, "verify-curve", ["--rows", rows])
+        return {f"{n} rows": steps[n] for n in ROWS}
+
+    def theirs(_):
+        rates = run_llama_bench(args, ["-p", rows, "-n", "0", "-r", "5"])
+        return {f"{n} rows": 1e3 * n / rates[n, 0] for n in ROWS}
+
+    samples = in_turns(args.passes, ours, theirs)
+    print_table("one step of one sequence", "ms", samples, higher_is_better=False)
+    return samples
+
+
+def test_prefill(args):
+    lengths = [int(n) for n in args.prefill_lengths.split(",")]
+
+    def ours(_):
+        rates = run_outrider_bench(args, "prefill", ["--lengths", args.prefill_lengths])
+        return {f"{n} tokens": rates[n] for n in lengths}
+
+    def theirs(_):
+        rates = run_llama_bench(args, ["-p", args.prefill_lengths, "-n", "0", "-r", "2"])
+        return {f"{n} tokens": rates[n, 0] for n in lengths}
+
+    samples = in_turns(args.passes, ours, theirs)
+    print_table("prefill of one sequence", "tokens/s", samples, higher_is_better=True)
+    return samples
+
+
 # ---- servers --------------------------------------------------------------------------------------------------------
 
 
@@ -257,3 +289,18 @@ def test_draft(args):
     print_table("server, one request, greedy", "tokens/s", samples, higher_is_better=True)
     print_table("resident memory after it", "MiB", memory, higher_is_better=False)
     return samples | memory
+
+
+def main():
+    args = parse_arguments()
+    run = {"steps": test_steps, "prefill": test_prefill, "load": test_load, "draft": test_draft}
+    samples = {}
+    for test in args.tests:
+        samples[test] = run[test](args)
+    if args.json:
+        record = {"arguments": {key: str(value) for key, value in vars(args).items()}, "samples": samples}
+        pathlib.Path(args.json).write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
