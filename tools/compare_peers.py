@@ -3,7 +3,7 @@
 
   tools/compare_peers.py --peer-bin DIR --hf-target DIR --hf-draft DIR --gguf-target FILE --gguf-draft FILE TEST...
 
-TEST is steps (time of a step by rows; the peer's llama-bench), prefill, load (requests in flight at a server) or
+TEST is steps (time of a step by rows; the peer's llama-sweep-bench), prefill (llama-bench), load (requests in flight at a server) or
 draft (one request, by draft length). A pass runs one side and then the other, the first one alternating; each figure
 is a median over the passes, each ratio the median of the passes' ratios with a 95 % bootstrap interval. Above 1 this
 program is faster. Only the standard library; the peer is a binary you built, nothing is downloaded.
@@ -20,9 +20,10 @@ import random
 import socket
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
+
+import bench_runs
 
 ROWS = [1, 2, 3, 5, 9, 17]
 
@@ -31,14 +32,14 @@ def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tests", nargs="+", choices=["steps", "prefill", "load", "draft"])
     parser.add_argument("--outrider", default="build/outrider", help="this program")
-    parser.add_argument("--peer-bin", required=True, type=pathlib.Path, help="folder of llama-bench and llama-server")
+    parser.add_argument("--peer-bin", required=True, type=pathlib.Path, help="folder of the peer's programs")
     parser.add_argument("--hf-target", required=True, help="the target as a Hugging Face folder")
     parser.add_argument("--hf-draft", help="the draft as a Hugging Face folder")
     parser.add_argument("--gguf-target", required=True, help="the same target for the peer (outrider export-gguf)")
     parser.add_argument("--gguf-draft", help="the same draft for the peer")
     parser.add_argument("--self-options", default="", help="further options of this program, e.g. '--quantization int8'")
     parser.add_argument("--peer-bench-options", default="", help="of llama-bench, e.g. '-rtr 1'")
-    parser.add_argument("--peer-server-options", default="", help="of llama-server, e.g. '-rtr'")
+    parser.add_argument("--peer-server-options", default="", help="of llama-server and llama-sweep-bench, e.g. -rtr")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--passes", type=int, default=5, help="runs of each side (5)")
     parser.add_argument("--prefill-lengths", default="512")
@@ -51,51 +52,13 @@ def parse_arguments():
     return parser.parse_args()
 
 
-# ---- statistics -----------------------------------------------------------------------------------------------------
-
-
-def ratio_interval(ratios, rng, num_resamples=2000):
-    """The 95 % percentile bootstrap interval of the median of ratios."""
-    medians = sorted(statistics.median(rng.choices(ratios, k=len(ratios))) for _ in range(num_resamples))
-    return medians[int(0.025 * num_resamples)], medians[int(0.975 * num_resamples) - 1]
-
-
-def in_turns(passes, measure_self, measure_peer):
-    """Runs both in alternating order; each gets the pass's number and returns {case: figure}.
-
-    Returns {case: {"self": [...], "peer": [...]}}.
-    """
-    samples = {}
-    for number in range(passes):
-        sides = [("self", measure_self), ("peer", measure_peer)]
-        for side, measure in sides if number % 2 == 0 else reversed(sides):
-            for case, figure in measure(number).items():
-                samples.setdefault(case, {"self": [], "peer": []})[side].append(figure)
-        print(f"pass {number + 1} of {passes}", file=sys.stderr, flush=True)
-    return samples
-
-
-def print_table(title, unit, samples, higher_is_better):
-    rng = random.Random(1)
-    print(f"\n{title} ({unit})\n{'case':>24} {'outrider':>10} {'peer':>10} {'ratio':>7}  95 % interval")
-    for case, sides in samples.items():
-        pairs = zip(sides["self"], sides["peer"])
-        ratios = [ours / theirs if higher_is_better else theirs / ours for ours, theirs in pairs]
-        low, high = ratio_interval(ratios, rng)
-        ours, theirs = statistics.median(sides["self"]), statistics.median(sides["peer"])
-        print(f"{case:>24} {ours:10.2f} {theirs:10.2f} {statistics.median(ratios):7.2f}  {low:.2f} .. {high:.2f}")
-    sys.stdout.flush()
-
-
 # ---- one process a measurement: steps and prefill -------------------------------------------------------------------
 
 
-def run_outrider_bench(args, kind, options):
-    with tempfile.TemporaryDirectory() as folder:
-        out = os.path.join(folder, "out.json")
-        command = [args.outrider, "bench", kind, "--model", args.hf_target, "-t", str(args.threads), "--json", out]
-        subprocess.run(command + options + args.self_options.split(), check=True, stdout=subprocess.DEVNULL)
-        return json.loads(pathlib.Path(out).read_text())
+def run_outrider(args, kind, series, options):
+    """{x: median} of one series of `outrider bench KIND`."""
+    options = ["--model", args.hf_target, "-t", str(args.threads), *options, *args.self_options.split()]
+    return bench_runs.medians_of(bench_runs.run_bench(args.outrider, kind, options), series)
 
 
 def run_llama_bench(args, options):
@@ -106,19 +69,36 @@ def run_llama_bench(args, options):
     return {(test["n_prompt"], test["n_gen"]): test["avg_ts"] for test in json.loads(result.stdout)}
 
 
+def run_sweep_bench(args, rows):
+    """Medians in ms over llama-sweep-bench's lines: a step of `rows` rows of one sequence, and one of a single row.
+
+    Of the many rows the peer computes the logits of the last one only.
+    """
+    command = [str(args.peer_bin / "llama-sweep-bench"), "-m", args.gguf_target, "-t", str(args.threads)]
+    command += ["-c", "256", "-b", str(rows), "-ub", str(rows)] + args.peer_server_options.split()
+    # It runs until its context is full and then fails, which is no fault here.
+    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in result.stdout.splitlines()]
+    steps = [cells for cells in lines if len(cells) == 7 and cells[0] == str(rows)]
+    if len(steps) < 5:
+        raise SystemExit(f"{' '.join(command)} gave no table")
+    return [1e3 * statistics.median(float(cells[column]) for cells in steps) for column in (3, 5)]
+
+
 def test_steps(args):
     rows = ",".join(str(n) for n in ROWS)
 
     def ours(_):
-        steps = run_outrider_bench(args, "verify-curve", ["--rows", rows])
+        steps = run_outrider(args, "verify-curve", "step", ["--rows", rows, "--context", "128"])
         return {f"{n} rows": steps[n] for n in ROWS}
 
     def theirs(_):
-        rates = run_llama_bench(args, ["-p", rows, "-n", "0", "-r", "5"])
-        return {f"{n} rows": 1e3 * n / rates[n, 0] for n in ROWS}
+        times = {n: run_sweep_bench(args, n) for n in ROWS if n > 1}
+        single = statistics.median(single for _, single in times.values())
+        return {"1 rows": single} | {f"{n} rows": many for n, (many, _) in times.items()}
 
-    samples = in_turns(args.passes, ours, theirs)
-    print_table("one step of one sequence", "ms", samples, higher_is_better=False)
+    samples = bench_runs.in_turns(args.passes, ours, theirs)
+    bench_runs.print_ratios("one step of one sequence", "ms", samples, higher_is_better=False)
     return samples
 
 
@@ -126,15 +106,15 @@ def test_prefill(args):
     lengths = [int(n) for n in args.prefill_lengths.split(",")]
 
     def ours(_):
-        rates = run_outrider_bench(args, "prefill", ["--lengths", args.prefill_lengths])
+        rates = run_outrider(args, "prefill", "prefill", ["--lengths", args.prefill_lengths])
         return {f"{n} tokens": rates[n] for n in lengths}
 
     def theirs(_):
         rates = run_llama_bench(args, ["-p", args.prefill_lengths, "-n", "0", "-r", "2"])
         return {f"{n} tokens": rates[n, 0] for n in lengths}
 
-    samples = in_turns(args.passes, ours, theirs)
-    print_table("prefill of one sequence", "tokens/s", samples, higher_is_better=True)
+    samples = bench_runs.in_turns(args.passes, ours, theirs)
+    bench_runs.print_ratios("prefill of one sequence", "tokens/s", samples, higher_is_better=True)
     return samples
 
 
@@ -267,7 +247,7 @@ def serve_both(args, draft_len, concurrencies, label):
                 prompts = random_prompts(concurrency, args.prompt_tokens, 1000 * concurrency + number)
                 return {label(concurrency): tokens_per_s(server, prompts, args.max_tokens)}
 
-            samples |= in_turns(args.passes, lambda n: measure(ours, n), lambda n: measure(theirs, n))
+            samples |= bench_runs.in_turns(args.passes, lambda n: measure(ours, n), lambda n: measure(theirs, n))
         memory = {label("memory"): {"self": [ours.resident_mib()], "peer": [theirs.resident_mib()]}}
     return samples, memory
 
@@ -275,8 +255,8 @@ def serve_both(args, draft_len, concurrencies, label):
 def test_load(args):
     concurrencies = [int(n) for n in args.concurrencies.split(",")]
     samples, memory = serve_both(args, args.load_draft_len, concurrencies, lambda n: f"{n} in flight")
-    print_table("server, all requests at once", "tokens/s in total", samples, higher_is_better=True)
-    print_table("resident memory after it", "MiB", memory, higher_is_better=False)
+    bench_runs.print_ratios("server, all requests at once", "tokens/s in total", samples, higher_is_better=True)
+    bench_runs.print_ratios("resident memory after it", "MiB", memory, higher_is_better=False)
     return samples | memory
 
 
@@ -286,8 +266,8 @@ def test_draft(args):
         more, room = serve_both(args, draft_len, [1], lambda what: f"draft length {draft_len} {what}")
         samples |= more
         memory |= room
-    print_table("server, one request, greedy", "tokens/s", samples, higher_is_better=True)
-    print_table("resident memory after it", "MiB", memory, higher_is_better=False)
+    bench_runs.print_ratios("server, one request, greedy", "tokens/s", samples, higher_is_better=True)
+    bench_runs.print_ratios("resident memory after it", "MiB", memory, higher_is_better=False)
     return samples | memory
 
 
