@@ -138,7 +138,20 @@ def print_table(found):
         low, high = bench_runs.ratio_interval(ratios)
         size = statistics.median(samples["bytes"]) / 1e3
         ratio = f"{statistics.median(ratios):.2f} ({low:.2f} .. {high:.2f})"
-        print(f"{link:>8} {num_hosts:>5} {rows:>4} {step:9.2f} {share:7.1f} % {size:8.1f}  {ratio}")
+        print(f"{link:>8} {num_hosts:>5} {rows:>4g} {step:9.2f} {share:7.1f} % {size:8.1f}  {ratio}")
+
+
+def draw(found, path):
+    """Tokens per second of one-row steps over the number of hosts, a line for each link."""
+    speeds = {}
+    first = next(iter(found))[0]
+    for (link, num_hosts, rows), samples in found.items():
+        if rows == 1:
+            speeds.setdefault(link, {})[num_hosts] = 1e3 / statistics.median(samples["step"])
+    for points in speeds.values():
+        points.setdefault(1, speeds[first][1])
+    lines = {link: sorted(points.items()) for link, points in speeds.items()}
+    path.write_text(bench_runs.line_plot("decode, one rank of one thread a host", "hosts", "tokens/s", lines))
 
 
 def main():
@@ -153,6 +166,8 @@ def main():
     if args.json:
         rows = [dict(zip(("link", "hosts", "rows"), key), **samples) for key, samples in found.items()]
         pathlib.Path(args.json).write_text(json.dumps(rows, indent=1) + "\n")
+    if args.svg:
+        draw(found, pathlib.Path(args.svg))
 
 
 if __name__ == "__main__":

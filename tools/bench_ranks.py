@@ -38,15 +38,15 @@ def main():
 
     def one_rank(_):
         report = bench_runs.run_bench(args.outrider, "verify-curve", [*options, "-t", str(args.ranks)])
-        return {f"{rows} rows": step for rows, step in bench_runs.medians_of(report, "step").items()}
+        return {f"{rows:g} rows": step for rows, step in bench_runs.medians_of(report, "step").items()}
 
     def many_ranks(_):
         launcher = [*MPIRUN, "-np", str(args.ranks)]
         report = bench_runs.run_bench(args.outrider, "verify-curve", [*options, "-t", "1"], launcher, environment)
         steps = bench_runs.medians_of(report, "step")
         for rows, exchange in bench_runs.medians_of(report, "exchange").items():
-            shares.setdefault(f"{rows} rows", []).append(exchange / steps[rows])
-        return {f"{rows} rows": step for rows, step in steps.items()}
+            shares.setdefault(f"{rows:g} rows", []).append(exchange / steps[rows])
+        return {f"{rows:g} rows": step for rows, step in steps.items()}
 
     names = (f"{args.ranks} x 1 thread", f"1 x {args.ranks}")
     samples = bench_runs.in_turns(args.passes, many_ranks, one_rank, names)

@@ -38,9 +38,13 @@ double StepRunner::step_ms(int32_t first_position, int32_t rows, StepLogits logi
     if (logits == StepLogits::kAllRows || row + 1 == rows) batch.logit_rows.push_back(row);
   }
   meet();
+  const SumTraffic before = context_.loaded.model->sum_traffic();
   const auto start = std::chrono::steady_clock::now();
   context_.loaded.model->forward(batch);
   const auto end = std::chrono::steady_clock::now();
+  const SumTraffic& after = context_.loaded.model->sum_traffic();
+  exchange_ms_ = 1e3 * (after.seconds - before.seconds);
+  exchange_bytes_ = static_cast<double>(after.num_bytes - before.num_bytes);
   return std::chrono::duration<double, std::milli>(end - start).count();
 }
 

@@ -21,6 +21,9 @@ class StepRunner {
   // The step computes positions [first_position, first_position + rows) with any tokens; keys and
   // values before it are what earlier steps left there. Ranks start together.
   double step_ms(int32_t first_position, int32_t rows, StepLogits logits);
+  // Of the last step: its part in the sums over the ranks, and what this rank handed over there.
+  double exchange_ms() const { return exchange_ms_; }
+  double exchange_bytes() const { return exchange_bytes_; }
   // All positions before it, in steps of at most max_num_batched_tokens.
   void fill(int32_t num_positions);
   // One plain read of as many bytes as this rank's products read; ranks start together.
@@ -38,6 +41,8 @@ class StepRunner {
   const TargetContext& context_;
   std::vector<int32_t> blocks_;
   ops::ReadLoop reader_;
+  double exchange_ms_ = 0;
+  double exchange_bytes_ = 0;
 };
 
 // Floating-point operations of a step, over all ranks: two a weight and row, and the attention over

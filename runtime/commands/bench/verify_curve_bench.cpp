@@ -40,23 +40,28 @@ std::vector<Option> curve_options(CurveOptions* options) {
 struct Measured {
   std::vector<double> read_ms;
   std::vector<std::vector<double>> step_ms;  // as rows
+  std::vector<std::vector<double>> exchange_ms;
+  std::vector<double> exchange_bytes;  // of a step
+
+  explicit Measured(size_t num_rows)
+      : step_ms(num_rows), exchange_ms(num_rows), exchange_bytes(num_rows) {}
 };
 
 Measured measure_steps(StepRunner& runner, const CurveOptions& options) {
-  Measured measured;
-  measured.step_ms.resize(options.rows.size());
+  Measured measured(options.rows.size());
   std::vector<std::function<void()>> variants;
   variants.emplace_back([&] { measured.read_ms.push_back(runner.read_ms()); });
   for (size_t i = 0; i < options.rows.size(); ++i) {
     variants.emplace_back([&, i] {
       measured.step_ms[i].push_back(
           runner.step_ms(options.context, options.rows[i], StepLogits::kAllRows));
+      measured.exchange_ms[i].push_back(runner.exchange_ms());
+      measured.exchange_bytes[i] = runner.exchange_bytes();
     });
   }
   runner.fill(options.context);
   for (const auto& variant : variants) variant();  // warm-up
-  measured = {};
-  measured.step_ms.resize(options.rows.size());
+  measured = Measured(options.rows.size());
   std::optional<Progress> progress;
   if (runner.reports()) progress.emplace("verify curve", options.num_repeats);
   run_in_turns(options.num_repeats, variants, progress ? &*progress : nullptr);
@@ -124,6 +129,26 @@ void fill_report(const TargetContext& context,
         {"share of it", interval_text(share, 3)}}});
 }
 
+// What tensor parallelism costs; empty on one rank.
+void add_exchange(const CurveOptions& options, const Measured& measured, BenchReport* report) {
+  if (measured.exchange_bytes[0] == 0) return;
+  BenchTable table{"sums over the ranks, rank 0", {"rows", "ms", "share of the step", "kB"}, {}};
+  for (size_t i = 0; i < options.rows.size(); ++i) {
+    const BenchX x = {"rows", static_cast<double>(options.rows[i])};
+    report->add_series("exchange", "ms", measured.exchange_ms[i], x);
+    report->add_series("partial sums", "bytes", {measured.exchange_bytes[i]}, x);
+    const Interval exchange =
+        report->add_figure("exchange", "ms", bootstrap_median(measured.exchange_ms[i]), x);
+    const Interval share = report->add_figure(
+        "exchange / step", "", bootstrap_ratio(measured.exchange_ms[i], measured.step_ms[i]), x);
+    table.rows.push_back({std::to_string(options.rows[i]),
+                          interval_text(exchange, 2),
+                          interval_text(share, 3),
+                          fmt::format("{:.1f}", measured.exchange_bytes[i] / 1e3)});
+  }
+  report->tables.push_back(std::move(table));
+}
+
 int measure(const BenchRun& run, const TargetContext& context, const CurveOptions& options) {
   const int32_t most = *std::max_element(options.rows.begin(), options.rows.end());
   StepRunner runner(context, options.context + most);
@@ -133,6 +158,7 @@ int measure(const BenchRun& run, const TargetContext& context, const CurveOption
   if (!report) return 0;
   report->title = fmt::format("{}, context {}", describe_target(context), options.context);
   fill_report(context, options, runner, measured, &*report);
+  add_exchange(options, measured, &*report);
   run.finish(std::move(*report));
   return 0;
 }
