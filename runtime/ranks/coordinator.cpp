@@ -40,7 +40,8 @@ Coordinator::Coordinator(const Parts& parts)
       num_blocks_(parts.planner.num_blocks),
       planner_(parts.planner) {
   if (layout_.has_draft) {
-    draft_ = std::make_unique<DraftLink>(world_, layout_.draft_rank(), parts.epoch, parts.draft_patience_s);
+    draft_ = std::make_unique<DraftLink>(
+        world_, layout_.draft_rank(), parts.epoch, parts.draft_patience_s);
     draft_state_ = DraftState::kUp;
   }
   planner_.set_draft_available(layout_.has_draft);
@@ -252,6 +253,8 @@ void Coordinator::count_round(const RoundPlan& plan,
   if (any_prefill) return;
   std::lock_guard lock(status_mutex_);
   update_average(any_draft ? &times_.verify_round_s : &times_.plain_round_s, round_s);
+  (any_draft ? times_.verify_total_s : times_.plain_total_s) += round_s;
+  ++(any_draft ? times_.num_verify_rounds : times_.num_plain_rounds);
 }
 
 void Coordinator::publish_traffic() {

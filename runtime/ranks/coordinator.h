@@ -24,6 +24,11 @@ struct RoundTimes {
   double plain_round_s = 0;   // one row per sequence, no draft tokens
   double verify_round_s = 0;  // with draft tokens, without the wait for them
   double draft_step_s = 0;    // one forward pass of the draft
+  // Since the start, of the same rounds: what lies between two looks has no other rounds in it.
+  double plain_total_s = 0;
+  double verify_total_s = 0;
+  int64_t num_plain_rounds = 0;
+  int64_t num_verify_rounds = 0;
 };
 
 class Coordinator final : public Engine {

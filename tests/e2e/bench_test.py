@@ -88,6 +88,7 @@ class Kinds(unittest.TestCase):
             self.assertEqual(len(samples), 4)
             self.assertGreater(min(samples), 0)
         self.assertEqual(len(self.series(result, "plain read", "ms")[None]), 4)
+        self.assertGreater(min(self.series(result, "multipliers' peak", "GFLOP/s")[None]), 0)
         self.assertEqual(self.figures(result, "step / step of one row")[1], 1)
         self.assertGreater(self.figures(result, "share of the plain read's bandwidth")[None], 0)
 

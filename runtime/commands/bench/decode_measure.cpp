@@ -45,6 +45,18 @@ void count_answer(const BenchAnswer& answer, DecodeLength* length) {
   }
 }
 
+// Means over the pass: of rounds without prompts, plain ones for length 0, else verifications. A
+// pass may have had none.
+void note_times(const RoundTimes& before, const RoundTimes& after, DecodeLength* length) {
+  const bool plain = length->draft_len == 0;
+  const int64_t count = plain ? after.num_plain_rounds - before.num_plain_rounds
+                              : after.num_verify_rounds - before.num_verify_rounds;
+  const double total_s = plain ? after.plain_total_s - before.plain_total_s
+                               : after.verify_total_s - before.verify_total_s;
+  if (count > 0) length->step_ms.push_back(1e3 * total_s / static_cast<double>(count));
+  if (!plain) length->draft_step_ms.push_back(1e3 * after.draft_step_s);
+}
+
 void run_pass(const FrontEndContext& context,
               const DecodeOptions& options,
               const std::vector<std::string>& prompts,
@@ -52,6 +64,7 @@ void run_pass(const FrontEndContext& context,
   std::vector<Request> requests;
   for (const std::string& prompt : prompts)
     requests.push_back(make_request(context, options, prompt, length->draft_len));
+  const RoundTimes before = context.engine.round_times();
   const BenchLoad load = run_bench_requests(context, std::move(requests), options.concurrency);
   double decode_s = 0;
   double ttft_s = 0;
@@ -71,10 +84,7 @@ void run_pass(const FrontEndContext& context,
   length->tokens_per_s.push_back(passed_s > 0 ? static_cast<double>(num_decoded) / passed_s : 0);
   if (alone && ttft_s > 0)
     length->prefill_tokens_per_s.push_back(static_cast<double>(num_prompt_tokens) / ttft_s);
-  const RoundTimes times = context.engine.round_times();
-  const bool plain = length->draft_len == 0;
-  length->step_ms.push_back(1e3 * (plain ? times.plain_round_s : times.verify_round_s));
-  if (!plain) length->draft_step_ms.push_back(1e3 * times.draft_step_s);
+  note_times(before, context.engine.round_times(), length);
 }
 
 }  // namespace

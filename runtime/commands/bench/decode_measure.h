@@ -31,7 +31,7 @@ struct DecodeLength {
   int32_t draft_len = 0;
   std::vector<double> tokens_per_s;
   std::vector<double> prefill_tokens_per_s;  // prompt tokens by time to first token; one in flight
-  std::vector<double> step_ms;               // a round: plain for length 0, else a verification
+  std::vector<double> step_ms;               // mean round: plain for length 0, else a verification
   std::vector<double> draft_step_ms;
   std::vector<int64_t> drafted;  // by position in the block
   std::vector<int64_t> examined;

@@ -43,11 +43,17 @@ double chunked_ms(StepRunner& runner, int32_t length, int32_t chunk) {
   return total_ms;
 }
 
-std::vector<Measured> measure_lengths(StepRunner& runner,
-                                      const PrefillOptions& options,
-                                      int32_t chunk) {
-  std::vector<Measured> measured(options.lengths.size());
+struct Measurements {
+  std::vector<Measured> lengths;
+  std::vector<double> peak_gflops;
+};
+
+Measurements measure_lengths(StepRunner& runner, const PrefillOptions& options, int32_t chunk) {
+  Measurements found;
+  std::vector<Measured>& measured = found.lengths;
+  measured.resize(options.lengths.size());
   std::vector<std::function<void()>> variants;
+  variants.emplace_back([&] { found.peak_gflops.push_back(runner.peak_gflops()); });
   for (size_t i = 0; i < options.lengths.size(); ++i) {
     const int32_t length = options.lengths[i];
     variants.emplace_back(
@@ -60,24 +66,29 @@ std::vector<Measured> measure_lengths(StepRunner& runner,
   std::optional<Progress> progress;
   if (runner.reports()) progress.emplace("prefill", options.num_repeats);
   run_in_turns(options.num_repeats, variants, progress ? &*progress : nullptr);
-  return measured;
+  return found;
 }
 
 void fill_report(const TargetContext& context,
                  const PrefillOptions& options,
-                 const std::vector<Measured>& measured,
+                 const Measurements& found,
                  BenchReport* report) {
-  BenchTable table{"", {"tokens", "chunked, tokens/s", "in one step, tokens/s", "GFLOP/s"}, {}};
+  BenchTable table{
+      "", {"tokens", "chunked, tokens/s", "in one step, tokens/s", "GFLOP/s", "of peak"}, {}};
   PlotSeries lines[] = {{.name = "chunked", .mark = PlotMark::kDots, .color = 0},
                         {.name = "in one step", .mark = PlotMark::kRings, .color = 1}};
+  report->add_series("multipliers' peak", "GFLOP/s", found.peak_gflops);
+  const double peak =
+      report->add_figure("multipliers' peak", "GFLOP/s", bootstrap_median(found.peak_gflops)).value;
   for (size_t i = 0; i < options.lengths.size(); ++i) {
+    const Measured& measured = found.lengths[i];
     const int32_t length = options.lengths[i];
     const BenchX x = {"tokens", static_cast<double>(length)};
     std::vector<Interval> rates;
     for (const bool whole : {false, true}) {
       const std::string name = whole ? "in one step" : "chunked";
       std::vector<double> per_s;
-      for (double ms : whole ? measured[i].whole_ms : measured[i].chunked_ms)
+      for (double ms : whole ? measured.whole_ms : measured.chunked_ms)
         per_s.push_back(1e3 * length / ms);
       rates.push_back(report->add_figure(name, "tokens/s", bootstrap_median(per_s), x));
       report->add_series(name, "tokens/s", std::move(per_s), x);
@@ -87,13 +98,16 @@ void fill_report(const TargetContext& context,
     const double operations =
         step_operations(context.loaded.model->config(), 0, length, StepLogits::kLastRow);
     const double gflops = report->add_figure(
-        "operations, in one step", "GFLOP/s", operations / median(measured[i].whole_ms) / 1e6, x);
+        "operations, in one step", "GFLOP/s", operations / median(measured.whole_ms) / 1e6, x);
     table.rows.push_back({std::to_string(length),
                           interval_text(rates[0], 1),
                           interval_text(rates[1], 1),
-                          fmt::format("{:.0f}", gflops)});
+                          fmt::format("{:.0f}", gflops),
+                          fmt::format("{:.0f} %", 100 * gflops / peak)});
   }
   report->tables.push_back(std::move(table));
+  report->tables.push_back(
+      {"", {"", ""}, {{"multipliers in turns with it, GFLOP/s", fmt::format("{:.0f}", peak)}}});
   report->plot = {.title = report->title,
                   .panels = {{"prefill", "prompt tokens", "tokens/s", {lines[0], lines[1]}}}};
 }
@@ -105,10 +119,10 @@ int measure(const BenchRun& run,
   StepRunner runner(context, options.lengths.back());
   std::optional<BenchReport> report;
   if (runner.reports()) report = run.new_report(context.topology);
-  const std::vector<Measured> measured = measure_lengths(runner, options, chunk);
+  const Measurements found = measure_lengths(runner, options, chunk);
   if (!report) return 0;
   report->title = fmt::format("{}, chunks of {}", describe_target(context), chunk);
-  fill_report(context, options, measured, &*report);
+  fill_report(context, options, found, &*report);
   run.finish(std::move(*report));
   return 0;
 }

@@ -8,6 +8,8 @@
 #include <chrono>
 #include <numeric>
 
+#include "runtime/ops/peak_loop.h"
+
 namespace outrider {
 
 StepRunner::StepRunner(const TargetContext& context, int32_t num_positions)
@@ -57,6 +59,11 @@ void StepRunner::fill(int32_t num_positions) {
 double StepRunner::read_ms() {
   meet();
   return reader_.run_ms();
+}
+
+double StepRunner::peak_gflops() {
+  meet();
+  return context_.num_targets * ops::peak_gflops(*context_.loaded.context);
 }
 
 double step_operations(const ModelConfig& config,

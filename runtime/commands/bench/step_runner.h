@@ -29,6 +29,9 @@ class StepRunner {
   // One plain read of as many bytes as this rank's products read; ranks start together.
   double read_ms();
 
+  // GFLOP/s of all ranks' multipliers together, this rank's taken for each; ranks start together.
+  double peak_gflops();
+
   double bytes_per_step() const {
     return static_cast<double>(context_.loaded.model->matrix_bytes());
   }

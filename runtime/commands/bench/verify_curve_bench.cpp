@@ -39,6 +39,7 @@ std::vector<Option> curve_options(CurveOptions* options) {
 
 struct Measured {
   std::vector<double> read_ms;
+  std::vector<double> peak_gflops;
   std::vector<std::vector<double>> step_ms;  // as rows
   std::vector<std::vector<double>> exchange_ms;
   std::vector<double> exchange_bytes;  // of a step
@@ -51,6 +52,7 @@ Measured measure_steps(StepRunner& runner, const CurveOptions& options) {
   Measured measured(options.rows.size());
   std::vector<std::function<void()>> variants;
   variants.emplace_back([&] { measured.read_ms.push_back(runner.read_ms()); });
+  variants.emplace_back([&] { measured.peak_gflops.push_back(runner.peak_gflops()); });
   for (size_t i = 0; i < options.rows.size(); ++i) {
     variants.emplace_back([&, i] {
       measured.step_ms[i].push_back(
@@ -82,10 +84,14 @@ void fill_report(const TargetContext& context,
                  const StepRunner& runner,
                  const Measured& measured,
                  BenchReport* report) {
-  BenchTable table{"", {"rows", "step, ms", "x one row", "tokens/s", "GFLOP/s"}, {}};
+  BenchTable table{"", {"rows", "step, ms", "x one row", "tokens/s", "GFLOP/s", "of peak"}, {}};
   PlotSeries times{.name = "measured", .mark = PlotMark::kDots, .color = 0};
   PlotSeries ratios{.name = "measured", .mark = PlotMark::kDots, .color = 0};
   PlotSeries linear{.name = "as many steps of one row", .mark = PlotMark::kDashedLine, .color = 7};
+  report->add_series("multipliers' peak", "GFLOP/s", measured.peak_gflops);
+  const double peak =
+      report->add_figure("multipliers' peak", "GFLOP/s", bootstrap_median(measured.peak_gflops))
+          .value;
   for (size_t i = 0; i < options.rows.size(); ++i) {
     const int32_t rows = options.rows[i];
     const BenchX x = {"rows", static_cast<double>(rows)};
@@ -102,7 +108,8 @@ void fill_report(const TargetContext& context,
                           interval_text(step, 2),
                           interval_text(ratio, 3),
                           fmt::format("{:.1f}", 1e3 * rows / step.value),
-                          fmt::format("{:.0f}", gflops)});
+                          fmt::format("{:.0f}", gflops),
+                          fmt::format("{:.0f} %", 100 * gflops / peak)});
     times.points.push_back({x.value, step.value, (step.high - step.low) / 2});
     ratios.points.push_back({x.value, ratio.value, (ratio.high - ratio.low) / 2});
     if (rows <= 4) linear.points.push_back({x.value, x.value});
@@ -123,7 +130,8 @@ void fill_report(const TargetContext& context,
   report->tables.push_back(
       {"",
        {"", ""},
-       {{"weights of rank 0, MB", fmt::format("{:.1f}", runner.bytes_per_step() / 1e6)},
+       {{"multipliers in turns with it, GFLOP/s", fmt::format("{:.0f}", peak)},
+        {"weights of rank 0, MB", fmt::format("{:.1f}", runner.bytes_per_step() / 1e6)},
         {"read by a step of one row, GB/s", fmt::format("{:.2f}", step_rate)},
         {"plain read in turns with it, GB/s", fmt::format("{:.2f}", read_rate)},
         {"share of it", interval_text(share, 3)}}});
