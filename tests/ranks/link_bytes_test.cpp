@@ -40,11 +40,14 @@ Traffic traffic_of(int num_targets, int draft_len, const SamplingParams& params)
   return traffic;
 }
 
-// Partial sums of a row: after the embedding and twice a layer, in fp32.
-double sum_bytes_of_row() {
+// Partial sums in fp32: of a row after the embedding and twice a layer; but not in the last layer
+// of a row without logits, as all of a prompt are but its last.
+double sum_bytes(double num_rows, size_t num_prompt_tokens) {
   const ModelConfig target =
       load_model_config(std::string(OUTRIDER_SOURCE_DIR) + "/models/embedded/target");
-  return 4.0 * target.hidden_dim * (2 * target.n_layers + 1);
+  const double num_sums =
+      num_rows * (2 * target.n_layers + 1) - 2.0 * (static_cast<double>(num_prompt_tokens) - 1);
+  return 4.0 * target.hidden_dim * num_sums;
 }
 
 SamplingParams with_mode(VerifyMode mode) {
@@ -68,7 +71,7 @@ TEST(LinkBytes, WithoutADraftARowCostsEightBytes) {
   EXPECT_EQ(traffic.num_bytes, 8 * 60);
   EXPECT_EQ(traffic.num_collectives, 60);
   const auto num_rows = static_cast<double>(traffic.num_prompt_tokens) + 59;
-  EXPECT_EQ(traffic.num_sum_bytes, num_rows * sum_bytes_of_row());
+  EXPECT_EQ(traffic.num_sum_bytes, sum_bytes(num_rows, traffic.num_prompt_tokens));
   EXPECT_EQ(traffic.num_draft_bytes, 0);
 }
 
@@ -95,7 +98,8 @@ TEST(LinkBytes, EveryRuleSendsWhatTheTableSays) {
     EXPECT_GT(traffic.num_plan_bytes, 0);
     const auto num_rows = static_cast<double>(static_cast<int64_t>(traffic.num_prompt_tokens) - 1 +
                                               stats.num_rounds + stats.num_draft_tokens);
-    EXPECT_EQ(traffic.num_sum_bytes, num_rows * sum_bytes_of_row()) << static_cast<int>(mode);
+    EXPECT_EQ(traffic.num_sum_bytes, sum_bytes(num_rows, traffic.num_prompt_tokens))
+        << static_cast<int>(mode);
   }
 }
 
