@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <ctime>
 #include <memory>
 #include <thread>
 
@@ -51,6 +52,21 @@ TEST(ThreadPool, SleepingWorkersWake) {
     pool.run([&](int, int) { ++runs; });
   }
   EXPECT_EQ(runs.load(), 180);
+}
+
+// Seven workers that polled all the time would use up to seven times the waiting time; asleep they
+// use none of it. Processor time, so a busy machine changes nothing.
+TEST(ThreadPool, IdleWorkersUseNoProcessor) {
+  ThreadPool pool(8);
+  std::atomic<int> runs{0};
+  pool.run([&](int, int) { ++runs; });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // beyond the polling time
+  const std::clock_t before = std::clock();
+  std::this_thread::sleep_for(std::chrono::milliseconds(400));
+  const double used_ms = 1e3 * static_cast<double>(std::clock() - before) / CLOCKS_PER_SEC;
+  EXPECT_LE(used_ms, 40);
+  pool.run([&](int, int) { ++runs; });
+  EXPECT_EQ(runs.load(), 16);
 }
 
 TEST(ThreadPool, ManyPoolsAtOnce) {
