@@ -6,6 +6,7 @@
 #include "runtime/base/config.h"
 #include "runtime/base/error.h"
 #include "runtime/commands/bench/bench_kind.h"
+#include "runtime/commands/bench/comm_bench.h"
 #include "runtime/commands/bench/decode_bench.h"
 #include "runtime/commands/bench/load_bench.h"
 #include "runtime/commands/bench/machine_bench.h"
@@ -25,6 +26,7 @@ std::vector<BenchKind> bench_kinds() {
       verify_curve_bench(),
       prefill_bench(),
       throughput_bench(),
+      comm_bench(),
       theory_bench(),
       serve_bench(),
       forward_bench(),

@@ -102,6 +102,30 @@ class Kinds(unittest.TestCase):
         self.assertEqual([place["role"] for place in result["environment"]["topology"]["ranks"]],
                          ["coordinator+target[0/3]", "target[1/3]", "target[2/3]"])
 
+    def check_comm(self, result, num_ranks):
+        times = self.series(result, "partial sums", "us")
+        self.assertEqual(sorted(times), [1, 6])
+        sums = self.figures(result, "partial sums: size")
+        self.assertEqual(sums[6], 6 * sums[1])
+        messages = {s["name"] for s in result["series"]}
+        for message in ("plan, digests back", "draft request, reply", "sampling: row maxima", "sampling: top-p"):
+            self.assertIn(message, messages)
+        for message in messages:
+            self.assertEqual(set(self.figures(result, message + ": #wrong").values()), {0})
+        bus, algorithm = (self.figures(result, "partial sums: " + name) for name in ("busbw", "algbw"))
+        self.assertAlmostEqual(bus[6] / algorithm[6], 2 * (num_ranks - 1) / num_ranks, places=5)
+
+    def test_comm(self):
+        arguments = ["--model", "embedded", "--rows", "1,6", "--num-seqs", "2", "--repeat", "3", "--iters", "4"]
+        result, out = self.bench("comm", *arguments, "--tensor-parallel-size", "2")
+        self.check_comm(result, 2)
+        self.assertIn("busbw", out)
+        result, _ = self.bench("comm", *arguments, num_ranks=3)
+        self.check_comm(result, 3)
+        code, _, errors = run([PROGRAM, "bench", "comm"])
+        self.assertEqual(code, 2, errors)
+        self.assertIn("there is only one", errors)
+
     def test_prefill(self):
         result, _ = self.bench("prefill", "--model", "embedded", "--lengths", "40,24", "--repeat", "3",
                                "--max-num-batched-tokens", "16")
