@@ -40,6 +40,11 @@ def parse_arguments():
     parser.add_argument("--self-options", default="", help="further options of this program, e.g. '--quantization int8'")
     parser.add_argument("--peer-bench-options", default="", help="of llama-bench, e.g. '-rtr 1'")
     parser.add_argument("--peer-server-options", default="", help="of llama-server and llama-sweep-bench, e.g. -rtr")
+    parser.add_argument(
+        "--peer-draft-options",
+        default="--draft-max {} --draft-min 1 --draft-p-min 0",
+        help="of llama-server, {} being the draft length, e.g. '--spec-type draft:n_max={},p_min=0.0'",
+    )
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--passes", type=int, default=5, help="runs of each side (5)")
     parser.add_argument("--prefill-lengths", default="512")
@@ -70,19 +75,21 @@ def run_llama_bench(args, options):
 
 
 def run_sweep_bench(args, rows):
-    """Medians in ms over llama-sweep-bench's lines: a step of `rows` rows of one sequence, and one of a single row.
+    """Medians in ms over llama-sweep-bench's lines: a step of `rows` rows of one sequence, and one of a single row (None where it makes none of those).
 
     Of the many rows the peer computes the logits of the last one only.
     """
     command = [str(args.peer_bin / "llama-sweep-bench"), "-m", args.gguf_target, "-t", str(args.threads)]
     command += ["-c", "256", "-b", str(rows), "-ub", str(rows)] + args.peer_server_options.split()
     # It runs until its context is full and then fails, which is no fault here.
-    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in result.stdout.splitlines()]
     steps = [cells for cells in lines if len(cells) == 7 and cells[0] == str(rows)]
     if len(steps) < 5:
         raise SystemExit(f"{' '.join(command)} gave no table")
-    return [1e3 * statistics.median(float(cells[column]) for cells in steps) for column in (3, 5)]
+    many = 1e3 * statistics.median(float(cells[3]) for cells in steps)
+    singles = [1e3 * float(cells[5]) / float(cells[1]) for cells in steps if cells[1] != "0"]
+    return many, statistics.median(singles) if singles else None
 
 
 def test_steps(args):
@@ -94,7 +101,7 @@ def test_steps(args):
 
     def theirs(_):
         times = {n: run_sweep_bench(args, n) for n in ROWS if n > 1}
-        single = statistics.median(single for _, single in times.values())
+        single = statistics.median(single for _, single in times.values() if single is not None)
         return {"1 rows": single} | {f"{n} rows": many for n, (many, _) in times.items()}
 
     samples = bench_runs.in_turns(args.passes, ours, theirs)
@@ -198,8 +205,7 @@ class Peer(Server):
         command = [str(args.peer_bin / "llama-server"), "-m", args.gguf_target, "--port", str(port)]
         command += ["-t", str(args.threads), "-c", str(context), "-np", str(num_slots)]
         if draft_len > 0:
-            command += ["-md", args.gguf_draft, "--draft-max", str(draft_len), "--draft-min", "1"]
-            command += ["--draft-p-min", "0"]
+            command += ["-md", args.gguf_draft, *args.peer_draft_options.format(draft_len).split()]
         super().__init__(command + args.peer_server_options.split(), port, "/completion")
 
     def complete(self, prompt, max_tokens):
