@@ -113,7 +113,7 @@ def test_prefill(args):
     lengths = [int(n) for n in args.prefill_lengths.split(",")]
 
     def ours(_):
-        rates = run_outrider(args, "prefill", "prefill", ["--lengths", args.prefill_lengths])
+        rates = run_outrider(args, "prefill", "chunked", ["--lengths", args.prefill_lengths])
         return {f"{n} tokens": rates[n] for n in lengths}
 
     def theirs(_):
