@@ -51,6 +51,7 @@ def parse_arguments():
     parser.add_argument("--concurrencies", default="1,4,8,16", help="of the test load")
     parser.add_argument("--load-draft-len", type=int, default=0, help="of the test load; 0 = without a draft")
     parser.add_argument("--draft-lens", default="0,2,4,8", help="of the test draft; 0 = without a draft")
+    parser.add_argument("--max-prompt-id", type=int, default=31000, help="prompts are random ids from 300 to this")
     parser.add_argument("--prompt-tokens", type=int, default=64)
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--json", help="also write every sample to this file")
@@ -216,10 +217,10 @@ class Peer(Server):
         return json.loads(answer)["tokens_predicted"]
 
 
-def random_prompts(count, length, seed):
+def random_prompts(args, count, seed):
     """Token ids past the special and byte tokens of a Llama vocabulary; both sides take ids as they are."""
     rng = random.Random(seed)
-    return [[rng.randrange(300, 31000) for _ in range(length)] for _ in range(count)]
+    return [[rng.randrange(300, args.max_prompt_id) for _ in range(args.prompt_tokens)] for _ in range(count)]
 
 
 def tokens_per_s(server, prompts, max_tokens):
@@ -231,11 +232,11 @@ def tokens_per_s(server, prompts, max_tokens):
 
 
 @contextlib.contextmanager
-def running(*servers):
+def running(args, *servers):
     try:
         for server in servers:
             server.wait_ready()
-            server.complete(random_prompts(1, 16, 0)[0], 4)
+            server.complete(random_prompts(args, 1, 0)[0], 4)
         yield
     finally:
         for server in servers:
@@ -246,11 +247,11 @@ def serve_both(args, draft_len, concurrencies, label):
     """Both servers at once, one of them asked at a time; samples by label(concurrency), and memory afterwards."""
     ours, theirs = Outrider(args, draft_len, max(concurrencies)), Peer(args, draft_len, max(concurrencies))
     samples = {}
-    with running(ours, theirs):
+    with running(args, ours, theirs):
         for concurrency in concurrencies:
 
             def measure(server, number, concurrency=concurrency):
-                prompts = random_prompts(concurrency, args.prompt_tokens, 1000 * concurrency + number)
+                prompts = random_prompts(args, concurrency, 1000 * concurrency + number)
                 return {label(concurrency): tokens_per_s(server, prompts, args.max_tokens)}
 
             samples |= bench_runs.in_turns(args.passes, lambda n: measure(ours, n), lambda n: measure(theirs, n))
@@ -260,7 +261,7 @@ def serve_both(args, draft_len, concurrencies, label):
 
 def test_load(args):
     concurrencies = [int(n) for n in args.concurrencies.split(",")]
-    samples, memory = serve_both(args, args.load_draft_len, concurrencies, lambda n: f"{n} in flight")
+    samples, memory = serve_both(args, args.load_draft_len, concurrencies, lambda n: n if n == "memory" else f"{n} in flight")
     bench_runs.print_ratios("server, all requests at once", "tokens/s in total", samples, higher_is_better=True)
     bench_runs.print_ratios("resident memory after it", "MiB", memory, higher_is_better=False)
     return samples | memory
@@ -269,7 +270,11 @@ def test_load(args):
 def test_draft(args):
     samples, memory = {}, {}
     for draft_len in [int(n) for n in args.draft_lens.split(",")]:
-        more, room = serve_both(args, draft_len, [1], lambda what: f"draft length {draft_len} {what}")
+
+        def label(what, draft_len=draft_len):
+            return f"draft length {draft_len}, {'memory' if what == 'memory' else 'tokens/s'}"
+
+        more, room = serve_both(args, draft_len, [1], label)
         samples |= more
         memory |= room
     bench_runs.print_ratios("server, one request, greedy", "tokens/s", samples, higher_is_better=True)

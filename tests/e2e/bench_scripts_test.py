@@ -1,0 +1,134 @@
+"""The scripts that compare: tools/bench_runs.py's statistics, bench_ranks.py on the embedded pair, and compare_peers.py
+against a made-up peer that speaks as llama.cpp's programs do."""
+
+import json
+import os
+import pathlib
+import random
+import stat
+import subprocess
+import sys
+import tempfile
+import unittest
+import xml.etree.ElementTree
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+PROGRAM = os.environ["OUTRIDER_PROGRAM"]
+MODELS = ROOT / "models" / "embedded"
+sys.path.insert(0, str(ROOT / "tools"))
+
+import bench_runs  # noqa: E402 - found by the line above
+
+LLAMA_BENCH = """
+lengths = [int(n) for n in value("-p").split(",")]
+print(json.dumps([{"n_prompt": n, "n_gen": 0, "avg_ts": 100.0} for n in lengths]))
+"""
+LLAMA_SWEEP_BENCH = """
+rows = int(value("-ub"))
+singles = rows // 4
+print("|    PP |     TG |   N_KV |   T_PP s | S_PP t/s |   T_TG s | S_TG t/s |")
+for line in range(8):
+    print(f"| {rows} | {singles} | {line} | 0.050 | 1.0 | {0.040 * singles:.3f} | 1.0 |")
+sys.exit(1)
+"""
+LLAMA_SERVER = """
+import http.server
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def answer(self, body):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps(body).encode())
+
+    def do_GET(self):
+        self.answer({})
+
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        assert all(isinstance(token, int) for token in asked["prompt"])
+        self.answer({"tokens_predicted": asked["n_predict"]})
+
+    def log_message(self, *_):
+        pass
+
+http.server.ThreadingHTTPServer(("127.0.0.1", int(value("--port"))), Handler).serve_forever()
+"""
+
+
+def write_program(path, body):
+    start = f"#!{sys.executable}\nimport json, sys\n\ndef value(name):\n    return sys.argv[sys.argv.index(name) + 1]\n"
+    path.write_text(start + body)
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+
+class Statistics(unittest.TestCase):
+    def test_interval_covers_a_known_median(self):
+        rng = random.Random(7)
+        covered = 0
+        for _ in range(200):
+            low, high = bench_runs.ratio_interval([rng.gauss(1.5, 0.2) for _ in range(15)], 300)
+            self.assertLess(low, high)
+            covered += low <= 1.5 <= high
+        self.assertGreater(covered, 170)
+        self.assertLess(covered, 200)
+
+    def test_turns_alternate(self):
+        order = []
+
+        def side(name):
+            return lambda number: order.append((number, name)) or {"case": float(number)}
+
+        samples = bench_runs.in_turns(3, side("a"), side("b"), ("a", "b"))
+        self.assertEqual([name for _, name in order], ["a", "b", "b", "a", "a", "b"])
+        self.assertEqual(samples, {"case": {"a": [0.0, 1.0, 2.0], "b": [0.0, 1.0, 2.0]}})
+
+    def test_plot_is_well_formed(self):
+        plot = bench_runs.line_plot("title", "x", "y", {"one": [(1, 2.0), (2, 3.0)], "two": [(1, 1.0)]})
+        circles = [e for e in xml.etree.ElementTree.fromstring(plot).iter() if e.tag.endswith("circle")]
+        self.assertEqual(len(circles), 3)
+
+
+class Scripts(unittest.TestCase):
+    def run_script(self, name, *options):
+        command = [sys.executable, str(ROOT / "tools" / name), "--outrider", PROGRAM, "--passes", "2", *options]
+        with tempfile.TemporaryDirectory() as folder:
+            out = pathlib.Path(folder) / "out.json"
+            result = subprocess.run([*command, "--json", str(out)], capture_output=True, text=True, timeout=300)
+            self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+            return json.loads(out.read_text()), result.stdout
+
+    def test_ranks(self):
+        found, text = self.run_script(
+            "bench_ranks.py", "--model", str(MODELS / "target"), "--ranks", "2", "--rows", "1,5", "--repeat", "3"
+        )
+        self.assertEqual(list(found["samples"]), ["1 rows", "5 rows"])
+        for sides in found["samples"].values():
+            self.assertEqual([len(values) for values in sides.values()], [2, 2])
+            self.assertTrue(all(value > 0 for values in sides.values() for value in values))
+        for share in found["exchange_share"]["5 rows"]:
+            self.assertGreater(share, 0)
+            self.assertLess(share, 1)
+        self.assertIn("in sums over the ranks", text)
+
+    def test_peer(self):
+        with tempfile.TemporaryDirectory() as folder:
+            peer = pathlib.Path(folder)
+            write_program(peer / "llama-bench", LLAMA_BENCH)
+            write_program(peer / "llama-sweep-bench", LLAMA_SWEEP_BENCH)
+            write_program(peer / "llama-server", LLAMA_SERVER)
+            options = ["--peer-bin", folder, "--gguf-target", "t", "--gguf-draft", "d", "--threads", "1"]
+            options += ["--hf-target", str(MODELS / "target"), "--hf-draft", str(MODELS / "draft")]
+            options += ["--max-prompt-id", "1000", "--prompt-tokens", "8", "--max-tokens", "8"]
+            options += ["--prefill-lengths", "16", "--concurrencies", "1,2", "--draft-lens", "0,2"]
+            found, _ = self.run_script("compare_peers.py", *options, "steps", "prefill", "load", "draft")
+        samples = found["samples"]
+        self.assertEqual(samples["steps"]["1 rows"]["peer"], [40.0, 40.0])
+        self.assertEqual(samples["steps"]["17 rows"]["peer"], [50.0, 50.0])
+        self.assertEqual(samples["prefill"]["16 tokens"]["peer"], [100.0, 100.0])
+        self.assertEqual(len(samples["load"]["2 in flight"]["self"]), 2)
+        self.assertEqual(len(samples["draft"]["draft length 2, tokens/s"]["peer"]), 2)
+        self.assertGreater(samples["load"]["memory"]["self"][0], 1)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
