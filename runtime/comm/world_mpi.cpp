@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <thread>
@@ -28,7 +29,7 @@ void check(int code, const char* call) {
 }
 
 void wait_all(std::vector<MPI_Request>& requests, const std::function<void()>& check_alive) {
-  // The members run the same step, so the others are close; MPI itself yields between looks.
+  // The members run the same step, so the others are close.
   Backoff backoff(std::chrono::microseconds(300));
   while (true) {
     int done = 0;
@@ -70,6 +71,11 @@ struct PendingReceive {
 class MpiWorld final : public World {
  public:
   MpiWorld(int* argc, char*** argv) {
+    // Every wait here sleeps after a short hot phase (waiting.h), so Open MPI need not yield between
+    // our looks. It must not: a yield hands the core over for whole time slices as soon as anything
+    // else runs there, 4 ms and more for a sum of 1 us (what --mca mpi_yield_when_idle 1 asks for,
+    // and mpirun --oversubscribe by itself).
+    setenv("OMPI_MCA_mpi_yield_when_idle", "0", 1);
     int provided = 0;
     mpi::check(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
     // A launcher that is killed must not leave ranks behind.
