@@ -27,13 +27,11 @@ const char* type_name_of(ops::DType dtype) {
 }
 
 void make_folder(const std::filesystem::path& folder) {
+  check_new_folder(folder);
   std::error_code failure;
   std::filesystem::create_directories(folder, failure);
   if (failure || !std::filesystem::is_directory(folder)) {
     throw Error(fmt::format("folder {} cannot be made: {}", folder.string(), failure.message()));
-  }
-  if (!std::filesystem::is_empty(folder)) {
-    throw Error(fmt::format("folder {} is not empty", folder.string()));
   }
 }
 
@@ -96,6 +94,14 @@ void write_weights(const std::filesystem::path& folder,
 }
 
 }  // namespace
+
+void check_new_folder(const std::filesystem::path& folder) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(folder, ignored)) return;
+  if (!std::filesystem::is_directory(folder) || !std::filesystem::is_empty(folder)) {
+    throw Error(fmt::format("{} is there already and is no empty folder", folder.string()));
+  }
+}
 
 void write_synthetic_folder(const std::filesystem::path& folder,
                             ModelConfig config,

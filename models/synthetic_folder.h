@@ -9,6 +9,9 @@
 
 namespace outrider {
 
+// Throws Error when there is something under this name that is not an empty folder.
+void check_new_folder(const std::filesystem::path& folder);
+
 // Writes weights, configurations and tokenizer; config.json comes last. The folder is made, and
 // must be empty when it is there. config.dtype and the special tokens are the recipe's and the
 // tokenizer's, whatever config says. Needs a few MB of memory. progress: bytes done and in all.

@@ -104,7 +104,7 @@ Transformer::Transformer(ModelConfig config,
       buffers_(std::make_unique<Buffers>()) {
   check_options(options_);
   OUTRIDER_CHECK(weights_ != nullptr);
-  OUTRIDER_CHECK(weights_->layers.size() == static_cast<size_t>(config_.n_layers));
+  OUTRIDER_CHECK(weights_->layers.size() >= static_cast<size_t>(config_.n_layers));
   OUTRIDER_CHECK(group_.rank() == shard_.rank && group_.size() == shard_.num_ranks);
 
   const int64_t rows = options_.max_rows;

@@ -45,7 +45,8 @@ struct SumTraffic {
 
 class Transformer {
  public:
-  // group and ctx must outlive this. Several may share weights of the same ranges, also when their
+  // group and ctx must outlive this. Weights may have more layers than config: the first ones count.
+  // Several may share weights of the same ranges, also when their
   // shards' numerics differ.
   Transformer(ModelConfig config,
               std::shared_ptr<const Weights> weights,

@@ -30,7 +30,7 @@ constexpr Command kCommands[] = {
      check_pair_command},
     {"verify", "check on this pair that speculation changes nothing: one table", verify_command},
     {"synth",
-     "a target and a draft of random weights as model folders: --shape NAME --epsilon E -o DIR",
+     "a target and a draft of random weights as model folders: --shape NAME --alpha A -o DIR",
      synth_command},
     {"export-gguf",
      "a model folder as a GGUF file: MODEL -o FILE.gguf --outtype bf16",
