@@ -5,7 +5,8 @@ transformers and numpy: make_gguf_golden.py LLAMA_CPP_FOLDER. The vocabulary is 
 """
 
 import json
-import subprocess
+import os
+import runpy
 import sys
 import tempfile
 from pathlib import Path
@@ -15,15 +16,20 @@ OUT = ROOT / "tests" / "golden" / "gguf" / "tensors.json"
 MODELS = ("llama-bias-f16", "llama-tied-f32", "llama-untied-bf16", "llama3-rope-bf16", "mistral-window-sharded",
           "qwen2-tied-bf16", "qwen3-bf16", "qwen3-tied-f32")
 TYPES = ("f32", "f16", "bf16", "q8_0")
-WITHOUT_VOCABULARY = """
-import runpy, sys
-folder = sys.argv[1]
-sys.path[:0] = [folder, folder + "/gguf-py"]
-import conversion.base
-conversion.base.TextModel._set_vocab_sentencepiece = lambda self, add_to_gguf=True: None
-sys.argv = ["convert_hf_to_gguf.py"] + sys.argv[2:]
-runpy.run_path(folder + "/convert_hf_to_gguf.py", run_name="__main__")
-"""
+
+
+def convert(llama_cpp, model, path, kind):
+    """In a child, since the converter is a script that ends its process; what it imports is there already."""
+    child = os.fork()
+    if child == 0:
+        import conversion.base
+        conversion.base.TextModel._set_vocab_sentencepiece = lambda self, add_to_gguf=True: None
+        sys.argv = ["convert_hf_to_gguf.py", str(ROOT / "tests" / "golden" / "models" / model), "--outfile", str(path),
+                    "--outtype", kind]
+        runpy.run_path(str(Path(llama_cpp, "convert_hf_to_gguf.py")), run_name="__main__")
+        os._exit(0)
+    if os.waitpid(child, 0)[1] != 0:
+        sys.exit(f"the converter failed on {model} as {kind}")
 
 
 def fnv1a64(data):
@@ -41,15 +47,14 @@ def tensors_of(path):
 
 def main():
     llama_cpp = sys.argv[1]
-    sys.path.insert(0, str(Path(llama_cpp, "gguf-py")))
+    sys.path[:0] = [llama_cpp, str(Path(llama_cpp, "gguf-py"))]
+    import conversion.base  # noqa: F401  (once, for all children)
     golden = {}
     with tempfile.TemporaryDirectory() as folder:
         for model in MODELS:
             for kind in TYPES:
                 path = Path(folder, "out.gguf")
-                subprocess.run([sys.executable, "-c", WITHOUT_VOCABULARY, llama_cpp,
-                                str(ROOT / "tests" / "golden" / "models" / model), "--outfile", str(path),
-                                "--outtype", kind], check=True, capture_output=True)
+                convert(llama_cpp, model, path, kind)
                 golden.setdefault(model, {})[kind] = sorted(tensors_of(path))
     OUT.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"made_by": "tools/make_gguf_golden.py", "models": golden}, separators=(",", ":"))

@@ -22,7 +22,7 @@ ModelConfig tiny() {
   return config;
 }
 
-constexpr AcceptanceOptions kOptions = {.num_texts = 16, .tokens_per_text = 16};
+const AcceptanceOptions kOptions = {.num_texts = 16, .tokens_per_text = 16};
 
 TEST(SyntheticPair, AcceptanceFallsWithEpsilon) {
   for (const double temperature : {0.0, 1.0}) {

@@ -1,5 +1,6 @@
 // GGUF files read back by a reader of the test's own: tensors as llama.cpp's converter makes them
 // (golden hashes, every type and family), key-values, alignment, and what is refused.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -123,10 +124,12 @@ std::string fnv1a64(const std::string& bytes) {
   return fmt::format("{:016x}", hash);
 }
 
-// Bytes and three special tokens: the smallest tokenizer that GGUF has a name for.
-std::string byte_tokenizer() {
+// Three special tokens and bytes, as many as there are rows: the smallest tokenizer that GGUF has a
+// name for.
+std::string byte_tokenizer(int32_t vocab_size) {
   Json vocab = {{"<unk>", 0}, {"<s>", 1}, {"</s>", 2}};
-  for (int byte = 0; byte < 256; ++byte) vocab[fmt::format("<0x{:02X}>", byte)] = 3 + byte;
+  for (int byte = 0; byte < std::min(256, vocab_size - 3); ++byte)
+    vocab[fmt::format("<0x{:02X}>", byte)] = 3 + byte;
   Json json;
   json["added_tokens"] = Json::array();
   for (const auto& [id, text] : std::map<int, std::string>{{0, "<unk>"}, {1, "<s>"}, {2, "</s>"}}) {
@@ -143,14 +146,14 @@ std::string byte_tokenizer() {
   return json.dump();
 }
 
-// A model folder of the golden ones with a tokenizer of some kind.
+// A model folder of the golden ones with a tokenizer.
 class Folder {
  public:
-  explicit Folder(const std::string& model, const std::string& tokenizer = byte_tokenizer()) {
+  explicit Folder(const std::string& model) {
     for (const auto& file : std::filesystem::directory_iterator(golden_dir() / model)) {
       std::filesystem::copy(file.path(), dir_.path());
     }
-    dir_.write("tokenizer.json", tokenizer);
+    dir_.write("tokenizer.json", byte_tokenizer(load_model_config(dir_.path()).vocab_size));
   }
   const std::filesystem::path& path() const { return dir_.path(); }
   const TempDir& dir() const { return dir_; }

@@ -75,6 +75,8 @@ int32_t draw(const std::vector<double>& probs, double u) {
   return static_cast<int32_t>(probs.size()) - 1;
 }
 
+double depth_of(double acceptance) { return -std::log(std::clamp(acceptance, 1e-3, 1.0)) + 1e-9; }
+
 }  // namespace
 
 size_t SyntheticPair::bytes_needed(const ModelConfig& target,
@@ -259,12 +261,13 @@ std::vector<EpsilonTrial> find_epsilon(double alpha,
                       low.acceptance.mean,
                       alpha));
     }
+    // The logarithm of the acceptance falls about in proportion to epsilon.
+    const double from = depth_of(low.acceptance.mean);
     if (high.epsilon < 0) {
-      const double factor = (1.0 - alpha) / std::max(1e-3, 1.0 - low.acceptance.mean);
-      epsilon = std::min(1.0, low.epsilon * std::clamp(factor, 1.1, 4.0));
+      epsilon = std::min(1.0, low.epsilon * std::clamp(depth_of(alpha) / from, 1.05, 4.0));
     } else {
-      const double share = (low.acceptance.mean - alpha) /
-                           std::max(1e-6, low.acceptance.mean - high.acceptance.mean);
+      const double to = std::max(depth_of(high.acceptance.mean), from + 1e-6);
+      const double share = (depth_of(alpha) - from) / (to - from);
       epsilon = low.epsilon + std::clamp(share, 0.05, 0.95) * (high.epsilon - low.epsilon);
     }
   }
