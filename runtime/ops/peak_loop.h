@@ -6,8 +6,9 @@
 
 namespace outrider::ops {
 
-// Multiplications and additions per second (both counted), in 1e9, of all threads for some
-// milliseconds: of the bf16 dot products when the context rounds its activations, else of fp32 fma.
+// Multiplications and additions per second (both counted), in 1e9, of all threads in the best of
+// some short bursts: of the bf16 dot products when the context rounds its activations, else of fp32
+// fma.
 double peak_gflops(Context& ctx);
 
 }  // namespace outrider::ops
