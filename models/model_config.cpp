@@ -103,7 +103,7 @@ void refuse_unsupported(const Fields& fields) {
   if (act != "silu" && act != "swish") {
     fields.fail(fmt::format("hidden_act \"{}\" is not supported; only silu is", act));
   }
-  for (const char* key : {"quantization_config", "compression_config", "auto_map"}) {
+  for (const char* key : {"compression_config", "auto_map"}) {
     if (fields.find(key) != nullptr) fields.fail(fmt::format("{} is not supported", key));
   }
   for (const char* key : {"use_mrope", "rope_interleaved"}) {
@@ -336,6 +336,7 @@ ModelConfig load_model_config(const std::filesystem::path& model_dir) {
   read_family(fields, config);
   read_rope(fields, config);
   config.dtype = read_dtype(fields);
+  config.quantization = read_quantization_config(path);
   config.bos_token_id = fields.integer_or("bos_token_id", {-1, kMaxVocab}, -1);
   auto end_tokens = read_end_tokens(fields);
   if (is_there(model_dir / "generation_config.json")) {

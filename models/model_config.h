@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "models/quantization_config.h"
 #include "runtime/ops/tensor.h"
 
 namespace outrider {
@@ -51,8 +52,16 @@ struct ModelConfig {
   int32_t first_windowed_layer = 0;  // layers from here on use the window
   RopeConfig rope;
   ops::DType dtype = ops::DType::kBF16;  // what the file says; weights keep the file's own type
-  std::vector<int32_t> eos_token_ids;    // config.json and generation_config.json, ascending
+  QuantizationConfig quantization;       // how the file keeps projections, when in integers
+  // What float projections are rounded to as they are loaded; bits 0: to nothing.
+  ops::QuantFormat load_format;
+  std::vector<int32_t> eos_token_ids;  // config.json and generation_config.json, ascending
   int32_t bos_token_id = -1;
+
+  // Whether there may be matrices of integers: then inner dimensions are cut at their blocks.
+  bool is_quantized() const {
+    return load_format.bits != 0 || quantization.layout != WeightLayout::kPlain;
+  }
 };
 
 // Reads config.json (and the end tokens of generation_config.json). Throws Error naming the file,

@@ -54,11 +54,24 @@ Range half_of(Range range, bool second) {
   return second ? Range{middle, range.end} : Range{range.begin, middle};
 }
 
-// Feed-forward units are cut in pairs, because bf16 weights are packed in pairs.
+// Matrices of integers are cut at whole blocks of inputs.
+int64_t inputs_per_block(const ModelConfig& config) {
+  return config.is_quantized() ? ops::kQuantBlock : 1;
+}
+
+int64_t ffn_parts(const ModelConfig& config, int64_t size) {
+  return (config.ffn_dim + size - 1) / size;
+}
+
+Range scaled_ffn(const ModelConfig& config, Range parts, int64_t size) {
+  return {size * parts.begin, std::min<int64_t>(size * parts.end, config.ffn_dim)};
+}
+
+// Feed-forward units are cut in pairs at least, because bf16 weights are packed in pairs.
 Range strict_ffn(const ModelConfig& config, int index, int num_parts) {
-  const Range pairs =
-      halved(Range{0, (int64_t{config.ffn_dim} + 1) / 2}, index, num_parts, half_of);
-  return {2 * pairs.begin, std::min<int64_t>(2 * pairs.end, config.ffn_dim)};
+  const int64_t size = std::max<int64_t>(2, inputs_per_block(config));
+  const Range parts = halved(Range{0, ffn_parts(config, size)}, index, num_parts, half_of);
+  return scaled_ffn(config, parts, size);
 }
 
 struct HeadPart {
@@ -123,7 +136,7 @@ void check_counts(const ModelConfig& config, int num_ranks) {
                     num_ranks,
                     config.n_heads));
   }
-  if (num_ranks > config.ffn_dim || num_ranks > config.vocab_size) {
+  if (num_ranks > ffn_parts(config, inputs_per_block(config)) || num_ranks > config.vocab_size) {
     throw Error(
         fmt::format("a model with {} feed-forward units and {} tokens cannot be cut over {} ranks",
                     config.ffn_dim,
@@ -134,7 +147,9 @@ void check_counts(const ModelConfig& config, int num_ranks) {
 
 void cut_fast(const ModelConfig& config, ModelShard& shard) {
   const int64_t group = config.n_heads / config.n_kv_heads;
-  shard.ffn = shard_range(config.ffn_dim, shard.rank, shard.num_ranks);
+  const int64_t size = inputs_per_block(config);
+  shard.ffn =
+      scaled_ffn(config, shard_range(ffn_parts(config, size), shard.rank, shard.num_ranks), size);
   if (config.n_kv_heads < shard.num_ranks) {
     shard_replicated_heads(config, shard);
   } else {
@@ -148,6 +163,14 @@ void cut_fast(const ModelConfig& config, ModelShard& shard) {
 ModelShard shard_model(const ModelConfig& config, int rank, int num_ranks, Numerics numerics) {
   if (num_ranks < 1 || rank < 0 || rank >= num_ranks) {
     throw Error(fmt::format("rank {} of {} ranks does not exist", rank, num_ranks));
+  }
+  const bool cuts_heads = num_ranks > 1 || numerics == Numerics::kStrict;
+  if (cuts_heads && config.head_dim % inputs_per_block(config) != 0) {
+    throw Error(fmt::format(
+        "quantised weights of heads of {} numbers cannot be cut over ranks, nor summed by numerics "
+        "strict: only heads of a multiple of {} can",
+        config.head_dim,
+        ops::kQuantBlock));
   }
   if (numerics == Numerics::kStrict) check_strict(config, num_ranks);
   check_counts(config, num_ranks);

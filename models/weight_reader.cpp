@@ -77,7 +77,7 @@ void PartsReader::plan(const PlannedPart& planned) {
   total_bytes_ += static_cast<size_t>(planned.num_bytes());
   const int64_t wanted = std::max<int64_t>(1, kChunkBytes / row_bytes);
   const int64_t step = round_up(std::min(wanted, num_rows), kRowsAlignment);
-  if (planned.packed != nullptr) {
+  if (planned.packed != nullptr && !planned.as_integers) {
     buffer_bytes_ = std::max(buffer_bytes_, static_cast<size_t>(step * row_bytes));
   }
   const auto num = static_cast<int64_t>(lanes_.size());
@@ -114,6 +114,11 @@ void PartsReader::carry(Lane& lane,
   const Chunk& chunk = lane.chunks[index];
   const PlannedPart& planned = *chunk.planned;
   const int64_t num_bytes = chunk.rows.size() * planned.row_bytes();
+  if (planned.as_integers) {
+    source_.read_integers(part_of(chunk), planned.first_row + chunk.rows.begin, *planned.packed);
+    done_bytes_ += static_cast<size_t>(num_bytes);
+    return;
+  }
   std::byte* to = planned.packed != nullptr
                       ? buffer.data()
                       : planned.dense + chunk.rows.begin * planned.row_bytes();
@@ -122,7 +127,17 @@ void PartsReader::carry(Lane& lane,
   source_.read(part_of(chunk), to);
   const std::chrono::duration<double> seconds = Clock::now() - start;
   is_waiting |= seconds.count() > static_cast<double>(num_bytes) / kSlowestCopyBytesPerSecond;
-  if (planned.packed != nullptr) {
+  if (planned.packed != nullptr && planned.packed->is_quantized()) {
+    const auto before =
+        planned.columns_before * static_cast<int64_t>(ops::dtype_bytes(planned.dtype));
+    planned.packed->quantize_rows(planned.first_row + chunk.rows.begin,
+                                  {.source = buffer.data() + before,
+                                   .num_rows = chunk.rows.size(),
+                                   .stride = planned.part.columns.size(),
+                                   .dtype = planned.dtype,
+                                   .columns_before = planned.columns_before,
+                                   .columns_after = planned.columns_after});
+  } else if (planned.packed != nullptr) {
     planned.packed->fill_rows(planned.first_row + chunk.rows.begin,
                               buffer.data(),
                               chunk.rows.size(),

@@ -3,6 +3,7 @@
 // long as one call.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -31,8 +32,14 @@ struct PlannedPart {
   ops::PackedMatrix* packed = nullptr;
   int64_t first_row = 0;
   std::byte* dense = nullptr;
+  bool as_integers = false;  // TensorSource::read_integers
+  // Columns at the part's ends that the matrix does not hold: they complete its groups.
+  int64_t columns_before = 0;
+  int64_t columns_after = 0;
 
   int64_t row_bytes() const {
+    // Integers come in words that hold several rows, so many rows at once.
+    if (as_integers) return std::max<int64_t>(1, part.columns.size() / 16);
     return part.columns.size() * static_cast<int64_t>(ops::dtype_bytes(dtype));
   }
   int64_t num_bytes() const { return part.rows.size() * row_bytes(); }

@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <thread>
 
+#include "models/quantized_checkpoint.h"
 #include "models/safetensors.h"
 #include "models/transformer.h"
 #include "models/weight_names.h"
@@ -51,6 +53,11 @@ class Loader {
                    int64_t n_columns,
                    Range columns);
   ops::DType widest(const std::vector<Piece>& pieces, int64_t n_columns);
+  ops::PackedMatrix make_matrix(const std::vector<Piece>& pieces,
+                                int64_t n_columns,
+                                Range columns,
+                                bool as_integers);
+  bool are_integers(const std::vector<Piece>& pieces, int64_t n_columns) const;
   void plan_embedding(Weights& out);
 
   const ModelConfig& config_;
@@ -106,19 +113,56 @@ void Loader::plan_matrix(ops::PackedMatrix& out,
                          const std::vector<Piece>& pieces,
                          int64_t n_columns,
                          Range columns) {
-  int64_t n_out = 0;
-  for (const Piece& piece : pieces) n_out += piece.rows.size();
-  out = ops::PackedMatrix(n_out, columns.size(), widest(pieces, n_columns));
+  const bool as_integers = are_integers(pieces, n_columns);
+  out = make_matrix(pieces, n_columns, columns, as_integers);
+  Range read = columns;
+  if (out.is_quantized() && !as_integers) {
+    // Whole groups, so that every shard finds the scales that the whole matrix has.
+    const int64_t group = out.quant_format().group_size;
+    read = {columns.begin / group * group,
+            std::min(n_columns, (columns.end + group - 1) / group * group)};
+  }
   int64_t first_row = 0;
   for (const Piece& piece : pieces) {
     const std::string name = piece.name + ".weight";
     const ops::DType own = source_.expect(name, {piece.n_rows, n_columns});
-    parts_.push_back({.part = {name, n_columns, piece.rows, columns},
+    parts_.push_back({.part = {name, n_columns, piece.rows, read},
                       .dtype = own,
                       .packed = &out,
-                      .first_row = first_row});
+                      .first_row = first_row,
+                      .as_integers = as_integers,
+                      .columns_before = columns.begin - read.begin,
+                      .columns_after = read.end - columns.end});
     first_row += piece.rows.size();
   }
+}
+
+// Whether all pieces are integers of one form, so that one matrix can hold them as they are.
+bool Loader::are_integers(const std::vector<Piece>& pieces, int64_t n_columns) const {
+  const auto format_of = [&](const Piece& piece) {
+    return source_.integer_format({piece.name, piece.n_rows, n_columns});
+  };
+  const auto first = format_of(pieces[0]);
+  return first && std::all_of(pieces.begin(), pieces.end(), [&](const Piece& piece) {
+           return format_of(piece) == first;
+         });
+}
+
+ops::PackedMatrix Loader::make_matrix(const std::vector<Piece>& pieces,
+                                      int64_t n_columns,
+                                      Range columns,
+                                      bool as_integers) {
+  int64_t n_out = 0;
+  for (const Piece& piece : pieces) n_out += piece.rows.size();
+  if (as_integers) {
+    const Projection first = {pieces[0].name, pieces[0].n_rows, n_columns};
+    return {n_out, columns.size(), *source_.integer_format(first), columns.begin};
+  }
+  const ops::DType dtype = widest(pieces, n_columns);
+  if (config_.load_format.bits != 0) {
+    return {n_out, columns.size(), config_.load_format, columns.begin};
+  }
+  return {n_out, columns.size(), dtype};
 }
 
 Range scaled(Range range, int64_t factor) { return {range.begin * factor, range.end * factor}; }
@@ -188,9 +232,13 @@ std::unique_ptr<Weights> Loader::plan() {
 // The tensors of a Hugging Face folder.
 class CheckpointSource : public TensorSource {
  public:
-  explicit CheckpointSource(const std::filesystem::path& model_dir) : checkpoint_(model_dir) {}
+  CheckpointSource(const std::filesystem::path& model_dir, const QuantizationConfig& quantization)
+      : checkpoint_(model_dir), quantized_(checkpoint_, quantization) {}
 
   ops::DType expect(const std::string& name, const std::vector<int64_t>& shape) const override {
+    if (const auto projection = quantized_.projection_of(name); projection && shape.size() == 2) {
+      return quantized_.float_type({*projection, shape[0], shape[1]});
+    }
     const auto [file, info] = checkpoint_.find(name);
     if (info == nullptr) {
       throw Error(fmt::format("{}: tensor \"{}\" is missing; expected in shape {}",
@@ -215,6 +263,9 @@ class CheckpointSource : public TensorSource {
   }
 
   void read(const TensorPart& part, std::byte* out) const override {
+    if (const auto projection = quantized_.projection_of(part.name)) {
+      return quantized_.read_floats(*projection, part, out);
+    }
     try {
       for_each_run(part, [&](const Checkpoint::Entry& at, uint64_t offset, size_t num_bytes) {
         at.file->read(*at.info, offset, out, num_bytes);
@@ -225,7 +276,18 @@ class CheckpointSource : public TensorSource {
     }
   }
 
+  std::optional<ops::QuantFormat> integer_format(const Projection& projection) const override {
+    return quantized_.runnable_format(projection);
+  }
+
+  void read_integers(const TensorPart& part,
+                     int64_t first_row,
+                     ops::PackedMatrix& to) const override {
+    quantized_.fill(*quantized_.projection_of(part.name), part, first_row, to);
+  }
+
   void expect_soon(const TensorPart& part) const override {
+    if (quantized_.projection_of(part.name)) return;
     for_each_run(part, [](const Checkpoint::Entry& at, uint64_t offset, size_t num_bytes) {
       at.file->expect_soon(*at.info, offset, num_bytes);
     });
@@ -253,9 +315,14 @@ class CheckpointSource : public TensorSource {
   }
 
   Checkpoint checkpoint_;
+  QuantizedCheckpoint quantized_;
 };
 
 }  // namespace
+
+void TensorSource::read_integers(const TensorPart&, int64_t, ops::PackedMatrix&) const {
+  OUTRIDER_CHECK(false);  // integer_format() said that there are none
+}
 
 size_t Weights::matrix_bytes() const {
   size_t total = head.num_bytes();
@@ -306,7 +373,7 @@ std::unique_ptr<Weights> load_weights(const std::filesystem::path& model_dir,
                                       const ModelShard& shard,
                                       const std::function<void(size_t, size_t)>& progress,
                                       int num_threads) {
-  const CheckpointSource source(model_dir);
+  const CheckpointSource source(model_dir, config.quantization);
   auto weights = build_weights(config, shard, source, progress, num_threads);
   source.check_unchanged();
   return weights;

@@ -7,10 +7,12 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "models/model_config.h"
+#include "models/quantized_tensors.h"
 #include "models/shard.h"
 #include "models/weight_reader.h"
 #include "runtime/ops/tensor.h"
@@ -58,6 +60,12 @@ class TensorSource {
   // The part's elements, dense and row-major, in the tensor's own type. Called from several
   // threads.
   virtual void read(const TensorPart& part, std::byte* out) const = 0;
+  // Projections kept in integers that can be run as they are: in which form. expect() and read()
+  // give the floats they stand for, of any projection.
+  virtual std::optional<ops::QuantFormat> integer_format(const Projection&) const { return {}; }
+  // The part of such a projection, into rows [first_row, ...) of a matrix of that form that begins
+  // with the part's first column. Called from several threads.
+  virtual void read_integers(const TensorPart&, int64_t first_row, ops::PackedMatrix&) const;
   // A hint that read() will want this part in a moment. Called from several threads.
   virtual void expect_soon(const TensorPart&) const {}
 };
