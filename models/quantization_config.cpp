@@ -143,6 +143,13 @@ QuantizationConfig read_compressed(const Section& section) {
 
 }  // namespace
 
+ops::QuantFormat load_format(const std::string& quantization) {
+  if (quantization == "none") return {};
+  if (quantization == "int8") return {.bits = 8, .group_size = 128};
+  throw Error(fmt::format("quantization must be none or int8, not '{}'",
+                          printable(quantization).substr(0, 100)));
+}
+
 QuantizationConfig read_quantization_config(const std::filesystem::path& config_json) {
   const Json json = Json::parse(read_json_file(config_json));
   const Section file = {json, config_json.string()};

@@ -5,6 +5,9 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
+
+#include "runtime/ops/quantized.h"
 
 namespace outrider {
 
@@ -24,6 +27,10 @@ struct QuantizationConfig {
   bool zeros_less_one = false;  // gptq before v2: a stored zero point is one less than it means
   bool symmetric = true;        // compressed-tensors: there are no zero points
 };
+
+// What the option `quantization` makes of float weights as they are loaded: "none", "int8" (groups
+// of 128 inputs). Throws Error for another name.
+ops::QuantFormat load_format(const std::string& quantization);
 
 // kPlain when the file has no quantization_config. Throws Error naming the file, the method or key
 // and what is known.

@@ -334,7 +334,8 @@ size_t Weights::matrix_bytes() const {
 }
 
 std::unique_ptr<TensorSource> make_checkpoint_source(const std::filesystem::path& model_dir) {
-  return std::make_unique<CheckpointSource>(model_dir);
+  return std::make_unique<CheckpointSource>(model_dir,
+                                            read_quantization_config(model_dir / "config.json"));
 }
 
 size_t Weights::num_bytes() const {

@@ -144,6 +144,10 @@ std::vector<Option> run_config_options(RunConfig* c) {
                   &c->model,
                   "target: a Hugging Face folder, 'embedded', or for bench 'synth:SHAPE'"),
       {"-m"});
+  add(choice_option("quantization",
+                    &c->quantization,
+                    {"none", "int8"},
+                    "what float weights become at load; none = what the file has"));
   add(text_option(
           "served_model_name", &c->served_model_name, "name in the API; default: the folder's"),
       {"--alias"});
@@ -195,6 +199,10 @@ std::vector<Option> run_config_options(RunConfig* c) {
                     "who drafts; auto = draft_model when a draft is given"));
   add(text_option(group + "model", &s->model, "draft: a Hugging Face folder, or 'embedded'"),
       {"-md", "--model-draft"});
+  add(choice_option(group + "quantization",
+                    &s->quantization,
+                    {"none", "int8"},
+                    "of the draft's weights, as quantization"));
   add(integer_option(
           group + "num_speculative_tokens", &s->num_speculative_tokens, 1, 64, "draft length"),
       {"--draft-max"});

@@ -11,7 +11,8 @@ namespace outrider {
 struct SpeculativeConfig {
   // auto, draft_model, ngram, unigram, bigram, none; auto = draft_model when model is set
   std::string method = "auto";
-  std::string model;  // the draft's folder, or "embedded"
+  std::string model;                  // the draft's folder, or "embedded"
+  std::string quantization = "none";  // of the draft's weights, as below
   int32_t num_speculative_tokens = 4;
   int32_t prompt_lookup_max = 4;
   int32_t prompt_lookup_min = 2;
@@ -28,6 +29,7 @@ struct RunConfig {
   std::string model = "embedded";          // a Hugging Face folder, or "embedded"
   std::string served_model_name;           // empty = the model's folder name
   std::string chat_template;               // a file; empty = the model's
+  std::string quantization = "none";       // what float weights become at load: none, int8
   std::string generation_config = "auto";  // auto = the model's sampling defaults, vllm = none
   int32_t tensor_parallel_size = 0;  // 0 = under MPI all ranks but the draft's, in one process 1
   int32_t max_model_len = 0;         // 0 = the model's

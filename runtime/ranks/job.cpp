@@ -208,6 +208,7 @@ std::vector<std::string> shared_settings(const RunConfig& config, const LoadedMo
   const bool rounds =
       loaded.context != nullptr && loaded.context->activations() == ops::Activations::kBF16;
   return {fmt::format("numerics {}", config.numerics),
+          fmt::format("quantization {}", config.quantization),
           fmt::format("tensor_parallel_size {}", config.tensor_parallel_size),
           fmt::format("max_model_len {}", config.max_model_len),
           fmt::format("max_num_seqs {}", config.max_num_seqs),

@@ -192,6 +192,13 @@ std::filesystem::path model_folder(const std::string& name, Role role) {
 
 bool is_synthetic(const std::string& name) { return name.starts_with(kSyntheticPrefix); }
 
+ModelConfig model_config_of(const RunConfig& config, Role role) {
+  const bool is_draft = role == Role::kDraft;
+  ModelConfig model = model_config_of(is_draft ? config.speculative.model : config.model, role);
+  model.load_format = load_format(is_draft ? config.speculative.quantization : config.quantization);
+  return model;
+}
+
 ModelConfig model_config_of(const std::string& name, Role role) {
   if (is_synthetic(name)) return synthetic_shape(parse_synthetic(name).shape);
   return load_model_config(model_folder(name, role));
@@ -257,7 +264,7 @@ LoadedModel load_target(const RunConfig& config,
                         int num_threads,
                         std::unique_ptr<TargetGroup> group) {
   check_device(config);
-  const ModelConfig model_config = model_config_of(config.model, Role::kTarget);
+  const ModelConfig model_config = model_config_of(config, Role::kTarget);
   const EngineSizes sizes = engine_sizes(config, model_config, layout);
   const TransformerOptions options{.block_size = config.block_size,
                                    .num_blocks = sizes.num_blocks,
@@ -285,7 +292,7 @@ LoadedModel load_draft(const RunConfig& config, const RankLayout& layout, int nu
   const std::string& name = config.speculative.model;
   std::shared_ptr<const VocabularyMap> vocabulary = draft_vocabulary(config);
   const ModelConfig target_config = model_config_of(config.model, Role::kTarget);
-  const ModelConfig model_config = model_config_of(name, Role::kDraft);
+  const ModelConfig model_config = model_config_of(config, Role::kDraft);
   const EngineSizes sizes = engine_sizes(config, target_config, layout);
   // A text has more tokens in a vocabulary that knows fewer of its words.
   const int32_t num_blocks =

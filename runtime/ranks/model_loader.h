@@ -24,6 +24,8 @@ std::filesystem::path model_folder(const std::string& name, Role role);
 bool is_synthetic(const std::string& name);
 // Of a folder, the embedded pair or a synthetic model.
 ModelConfig model_config_of(const std::string& name, Role role);
+// Of the config's target or draft, with what its weights become at load.
+ModelConfig model_config_of(const RunConfig& config, Role role);
 
 // Whether the draft speaks the target's tokens; names as above. Throws Error when a tokenizer or a
 // configuration is missing or damaged.

@@ -196,6 +196,44 @@ TEST(ModelConfig, EndTokens) {
   expect_refused({{"eos_token_id", "4294967298"}}, "eos_token_id");
 }
 
+TEST(ModelConfig, RefusesQuantisationsItDoesNotKnow) {
+  const auto refused = [](const char* json, const char* sentence) {
+    expect_refused({{"quantization_config", json}}, sentence);
+  };
+  const char* known = "known are gptq, awq and compressed-tensors";
+  refused(R"({"quant_method":"fp8"})", "its quant_method is \"fp8\"; known are gptq, awq and");
+  refused(R"({"quant_method":"bitsandbytes","load_in_4bit":true})", known);
+  refused(R"({"quant_method":"modelopt"})", known);
+  refused("[]", "\"quantization_config\" must be an object");
+  refused(R"({"quant_method":5})", "\"quant_method\" must be a text");
+  refused(R"({"quant_method":"gptq","bits":3,"group_size":128})", "weights of 3 bits");
+  refused(R"({"quant_method":"gptq","group_size":128})", "an unknown number of bits");
+  refused(R"({"quant_method":"gptq","bits":4,"group_size":0})", "\"group_size\" must be -1 or");
+  refused(R"({"quant_method":"gptq","bits":4,"group_size":-128})", "\"group_size\" must be -1 or");
+  refused(R"({"quant_method":"gptq","bits":4,"group_size":9999999999})", "\"group_size\" must be");
+  refused(R"({"quant_method":"gptq","bits":4,"group_size":"x"})", "must be a whole number");
+  refused(R"({"quant_method":"gptq","bits":4,"checkpoint_format":"marlin"})", "\"marlin\"");
+  refused(R"({"quant_method":"awq","bits":8,"group_size":128})", "weights of 8 bits");
+  refused(R"({"quant_method":"awq","bits":4,"version":"gemv"})", "AWQ version \"gemv\"");
+  const auto compressed =
+      [&](const std::string& format, const std::string& weights, const char* sentence) {
+        const std::string json = R"({"quant_method":"compressed-tensors","format":")" + format +
+                                 R"(","config_groups":{"group_0":{"weights":{)" + weights + "}}}}";
+        expect_refused({{"quantization_config", json}}, sentence);
+      };
+  compressed("float-quantized", R"("num_bits":8,"type":"float")", "\"float-quantized\"");
+  compressed("nvfp4-pack-quantized", R"("num_bits":4)", "\"nvfp4-pack-quantized\"");
+  compressed("int-quantized", R"("num_bits":4)", "must be in format pack-quantized");
+  compressed("pack-quantized", R"("num_bits":8,"type":"float")", "weights of type \"float\"");
+  compressed("pack-quantized", R"("num_bits":4,"strategy":"block")", "strategy \"block\"");
+  compressed("pack-quantized", R"("num_bits":2)", "weights of 2 bits");
+  refused(R"({"quant_method":"compressed-tensors","format":"int-quantized"})",
+          "\"config_groups\" must be an object");
+  refused(R"({"quant_method":"compressed-tensors","format":"int-quantized",
+              "config_groups":{"a":{},"b":{}}})",
+          "has 2 groups");
+}
+
 TEST(ModelConfig, RefusesWhatItDoesNotKnow) {
   expect_refused({{"model_type", "\"mamba\""}},
                  "model_type \"mamba\" is not known; known are llama");

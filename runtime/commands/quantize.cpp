@@ -1,0 +1,56 @@
+// quantize: a model folder with 8-bit projections, in a layout that other programs read too. One
+// process; no other rank.
+#include <fmt/format.h>
+
+#include <chrono>
+
+#include "models/quantized_folder.h"
+#include "runtime/base/config.h"
+#include "runtime/base/error.h"
+#include "runtime/base/log.h"
+#include "runtime/commands/commands.h"
+#include "runtime/ranks/model_loader.h"
+
+namespace outrider {
+
+int quantize_command(const CommandLine& line) {
+  std::string output;
+  std::string format = "int8";
+  std::string layout = "int-quantized";
+  QuantizeOptions options;
+  const Option rows[] = {with_aliases(text_option("output", &output, "folder to make"), {"-o"}),
+                         choice_option("format", &format, {"int8"}, "of the weights (int8)"),
+                         integer_option("group_size",
+                                        &options.group_size,
+                                        0,
+                                        1 << 20,
+                                        "inputs that share a scale (128); 0 = all"),
+                         choice_option("layout",
+                                       &layout,
+                                       {"int-quantized", "pack-quantized"},
+                                       "of compressed-tensors (int-quantized)"),
+                         flag_option("keep_head", &options.keep_head, "leave the head as it is")};
+  const LoadedConfig loaded =
+      load_config(line.arguments, {&rows[0], &rows[1], &rows[2], &rows[3], &rows[4]});
+  if (loaded.positional.size() != 1 || output.empty()) {
+    throw Error(
+        "usage: outrider quantize MODEL -o DIR [--group-size 128] [--layout int-quantized]");
+  }
+  options.packed = layout == "pack-quantized";
+  auto last = std::chrono::steady_clock::now();
+  uint64_t num_bytes = 0;
+  quantize_folder(model_folder(loaded.positional[0], Role::kTarget),
+                  output,
+                  options,
+                  [&](uint64_t done, uint64_t all) {
+                    num_bytes = all;
+                    const auto now = std::chrono::steady_clock::now();
+                    if (now - last < std::chrono::seconds(2)) return;
+                    last = now;
+                    log_info("writing: {} of {} MB", done >> 20, all >> 20);
+                  });
+  log_info("wrote {}: {} MB of weights", output, num_bytes >> 20);
+  return 0;
+}
+
+}  // namespace outrider

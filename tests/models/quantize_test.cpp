@@ -1,0 +1,321 @@
+// 8-bit weights made at load and those of folders that `quantize` writes are the same bits, for any
+// number of ranks; what it writes has the form it says; damaged integers are refused.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "models/quantized_folder.h"
+#include "models/safetensors.h"
+#include "models/safetensors_writer.h"
+#include "runtime/base/error.h"
+#include "tests/models/model_test_util.h"
+
+namespace outrider {
+namespace {
+
+using namespace test;
+
+constexpr ops::QuantFormat kInt8 = {.bits = 8, .group_size = 128};
+
+std::unique_ptr<Weights> load(const std::filesystem::path& dir,
+                              const ops::QuantFormat& format,
+                              int rank = 0,
+                              int num_ranks = 1) {
+  ModelConfig config = load_model_config(dir);
+  config.load_format = format;
+  return load_weights(dir, config, shard_model(config, rank, num_ranks));
+}
+
+std::vector<const ops::PackedMatrix*> matrices_of(const Weights& weights) {
+  std::vector<const ops::PackedMatrix*> all = {&weights.head};
+  for (const LayerWeights& layer : weights.layers) {
+    all.insert(all.end(), {&layer.qkv, &layer.o, &layer.gate_up, &layer.down});
+  }
+  return all;
+}
+
+void expect_same_matrices(const Weights& a, const Weights& b) {
+  const auto left = matrices_of(a);
+  const auto right = matrices_of(b);
+  ASSERT_EQ(left.size(), right.size());
+  for (size_t i = 0; i < left.size(); ++i) {
+    ASSERT_TRUE(left[i]->is_quantized() && right[i]->is_quantized()) << i;
+    EXPECT_EQ(left[i]->quant_format(), right[i]->quant_format()) << i;
+    ASSERT_EQ(left[i]->num_bytes(), right[i]->num_bytes()) << i;
+    EXPECT_EQ(std::memcmp(left[i]->data(), right[i]->data(), left[i]->num_bytes()), 0) << i;
+  }
+}
+
+const std::vector<std::string> kModels = {
+    "llama-tied-f32", "qwen2-tied-bf16", "llama-bias-f16", "mistral-window-sharded", "qwen3-bf16"};
+
+TEST(Quantize, AFolderHoldsTheBitsThatLoadingMakes) {
+  for (const std::string& name : kModels) {
+    for (const bool packed : {false, true}) {
+      const TempDir dir;
+      const auto output = dir.path() / "out";
+      quantize_folder(golden_dir() / name, output, {.packed = packed}, {});
+      const auto expected = load(golden_dir() / name, kInt8);
+      const auto got = load(output, {});
+      SCOPED_TRACE(name);
+      expect_same_matrices(*got, *expected);
+      EXPECT_EQ(got->embedding_dtype, expected->embedding_dtype);
+      EXPECT_EQ(got->layers[0].attn_norm, expected->layers[0].attn_norm);
+      EXPECT_EQ(got->layers[0].qkv_bias, expected->layers[0].qkv_bias);
+    }
+  }
+}
+
+TEST(Quantize, GroupsOfOtherSizesAndChannels) {
+  for (const int32_t group : {0, 32, 64, 256}) {
+    const TempDir dir;
+    const auto output = dir.path() / "out";
+    quantize_folder(golden_dir() / "llama-untied-bf16", output, {.group_size = group}, {});
+    const auto expected = load(golden_dir() / "llama-untied-bf16", {8, group});
+    const auto got = load(output, {});
+    // A group of 256 inputs of fewer is one of all inputs: the same bits under another name.
+    for (size_t i = 0; i < matrices_of(*got).size(); ++i) {
+      const ops::PackedMatrix& a = *matrices_of(*got)[i];
+      const ops::PackedMatrix& b = *matrices_of(*expected)[i];
+      ASSERT_EQ(a.num_bytes(), b.num_bytes());
+      EXPECT_EQ(std::memcmp(a.data(), b.data(), a.num_bytes()), 0) << group;
+    }
+  }
+}
+
+// Of any sharding: a shard's rows and columns are those of the whole model's matrices.
+TEST(Quantize, ShardsHaveTheValuesOfTheWhole) {
+  const auto dir = std::filesystem::path(OUTRIDER_SOURCE_DIR) / "models" / "embedded" / "draft";
+  const ModelConfig config = load_model_config(dir);
+  const auto whole = load(dir, kInt8);
+  const auto row_of = [](const ops::PackedMatrix& matrix, int64_t row) {
+    std::vector<float> values(static_cast<size_t>(matrix.n_in()));
+    matrix.dequantize_row(row, values.data());
+    return values;
+  };
+  ModelConfig quantized = config;
+  quantized.load_format = kInt8;
+  int64_t column = 0;
+  int64_t num_cut_groups = 0;
+  for (int rank = 0; rank < 2; ++rank) {
+    const Range ffn = shard_model(quantized, rank, 2).ffn;
+    const auto part = load(dir, kInt8, rank, 2);
+    const ops::PackedMatrix& down = part->layers[1].down;
+    EXPECT_EQ(down.in_begin(), ffn.begin);
+    num_cut_groups += ffn.begin % 128 != 0 ? 1 : 0;
+    for (int64_t row = 0; row < down.n_out(); ++row) {
+      const auto got = row_of(down, row);
+      const auto expected = row_of(whole->layers[1].down, row);
+      ASSERT_TRUE(std::equal(got.begin(), got.end(), expected.begin() + ffn.begin)) << row;
+    }
+    column += down.n_in();
+  }
+  EXPECT_EQ(column, config.ffn_dim);
+  EXPECT_GT(num_cut_groups, 0);
+}
+
+double relative_rms(std::span<const float> got, std::span<const float> expected) {
+  double error = 0.0;
+  double scale = 0.0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const double difference = static_cast<double>(got[i]) - expected[i];
+    error += difference * difference;
+    scale += static_cast<double>(expected[i]) * expected[i];
+  }
+  return std::sqrt(error / scale);
+}
+
+TEST(Quantize, LogitsStayNear) {
+  std::vector<int32_t> text;
+  for (int32_t i = 0; i < 40; ++i) text.push_back(3 + i * 37 % 250);
+  for (const std::string& name : kModels) {
+    ModelConfig config = load_model_config(golden_dir() / name);
+    LoneModel exact(config, golden_dir() / name, ops::best_isa());
+    config.load_format = kInt8;
+    LoneModel rounded(config, golden_dir() / name, ops::best_isa());
+    const double error =
+        relative_rms(rounded.run(text, 0, block_ids(0, 8)), exact.run(text, 0, block_ids(0, 8)));
+    EXPECT_LE(error, 0.06) << name;
+    EXPECT_GE(error, 1e-4) << name;
+  }
+}
+
+TEST(Quantize, WritesWhatItSaysAndCopiesTheRest) {
+  const TempDir dir;
+  const TempDir source;
+  for (const auto& entry : std::filesystem::directory_iterator(golden_dir() / "qwen2-tied-bf16")) {
+    std::filesystem::copy(entry.path(), source.path() / entry.path().filename());
+  }
+  source.write("tokenizer.json", "{\"text\": 1}");
+  source.write("pytorch_model.bin", "not copied");
+  const auto output = dir.path() / "deep" / "out";
+  uint64_t last = 0;
+  uint64_t whole = 0;
+  quantize_folder(
+      source.path(), output, {.max_file_bytes = 40'000}, [&](uint64_t done, uint64_t all) {
+        EXPECT_GT(done, last);
+        last = done;
+        whole = all;
+      });
+  EXPECT_EQ(last, whole);
+  EXPECT_TRUE(std::filesystem::exists(output / "model.safetensors.index.json"));
+  EXPECT_EQ(read_bytes(output / "tokenizer.json"), "{\"text\": 1}");
+  EXPECT_FALSE(std::filesystem::exists(output / "pytorch_model.bin"));
+  const auto json = nlohmann::json::parse(read_bytes(output / "config.json"));
+  EXPECT_EQ(json.at("tie_word_embeddings"), false);
+  const auto& quantization = json.at("quantization_config");
+  EXPECT_EQ(quantization.at("quant_method"), "compressed-tensors");
+  EXPECT_EQ(quantization.at("format"), "int-quantized");
+  const auto& weights = quantization.at("config_groups").at("group_0").at("weights");
+  EXPECT_EQ(weights.at("num_bits"), 8);
+  EXPECT_EQ(weights.at("group_size"), 128);
+  const Checkpoint checkpoint(output);
+  const auto head = checkpoint.find("lm_head.weight");
+  ASSERT_NE(head.info, nullptr);
+  EXPECT_EQ(head.info->type_name, "I8");
+  EXPECT_EQ(checkpoint.find("model.embed_tokens.weight").info->type_name, "BF16");
+  EXPECT_EQ(checkpoint.find("model.layers.0.mlp.up_proj.weight_scale").info->type_name, "F32");
+  EXPECT_EQ(checkpoint.find("model.layers.0.self_attn.q_proj.bias").info->type_name, "BF16");
+}
+
+TEST(Quantize, AKeptHeadStaysTied) {
+  const TempDir dir;
+  const auto output = dir.path() / "out";
+  quantize_folder(golden_dir() / "qwen2-tied-bf16", output, {.keep_head = true}, {});
+  EXPECT_TRUE(load_model_config(output).tied_head);
+  const auto weights = load(output, {});
+  EXPECT_FALSE(weights->head.is_quantized());
+  EXPECT_TRUE(weights->layers[0].qkv.is_quantized());
+  // The option rounds what the file has in floats.
+  EXPECT_TRUE(load(output, kInt8)->head.is_quantized());
+}
+
+template <typename Action>
+void expect_error(const Action& action, const std::string& part) {
+  try {
+    action();
+    ADD_FAILURE() << "nothing was refused; expected: " << part;
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+  }
+}
+
+TEST(Quantize, Refusals) {
+  const TempDir dir;
+  const auto output = dir.path() / "out";
+  const auto model = golden_dir() / "llama-tied-f32";
+  quantize_folder(model, output, {}, {});
+  expect_error([&] { quantize_folder(model, output, {}, {}); }, "is not empty");
+  expect_error([&] { quantize_folder(output, dir.path() / "again", {}, {}); },
+               "is quantised already");
+  expect_error([&] { quantize_folder(model, dir.path() / "odd", {.group_size = 48}, {}); },
+               "groups of 48 inputs cannot be run");
+  EXPECT_FALSE(std::filesystem::exists(dir.path() / "odd"));
+  expect_error([] { load_format("int3"); }, "quantization must be none or int8");
+}
+
+TEST(Quantize, HeadsThatCannotBeCutAreRefused) {
+  ModelConfig config = load_model_config(golden_dir() / "llama-untied-bf16");
+  config.head_dim = 12;
+  config.load_format = kInt8;
+  EXPECT_NO_THROW(shard_model(config, 0, 1));
+  expect_error([&] { shard_model(config, 0, 2); }, "only heads of a multiple of 8");
+  expect_error([&] { shard_model(config, 0, 1, Numerics::kStrict); }, "only heads of a multiple");
+}
+
+// A copy of a golden model whose tensors a test may spoil.
+struct Tensor {
+  PlannedTensor plan;
+  std::vector<std::byte> bytes;
+};
+
+class Damaged {
+ public:
+  explicit Damaged(const std::string& name)
+      : from_(std::filesystem::path(OUTRIDER_SOURCE_DIR) / "tests" / "golden" / "quantized" /
+              name) {
+    const SafetensorsFile file(from_ / "model.safetensors");
+    for (const auto& [tensor, info] : file.tensors()) {
+      Tensor& copy = tensors_[tensor];
+      copy.plan = {tensor, info.type_name, info.shape};
+      copy.bytes.resize(copy.plan.num_bytes());
+      file.read(info, 0, copy.bytes.data(), copy.bytes.size());
+    }
+  }
+
+  Tensor& operator[](const std::string& name) { return tensors_.at(name); }
+  void erase(const std::string& name) { ASSERT_EQ(tensors_.erase(name), 1u); }
+
+  void expect_refused(const std::string& sentence) const {
+    const TempDir dir;
+    std::filesystem::copy(from_ / "config.json", dir.path() / "config.json");
+    std::vector<PlannedTensor> plan;
+    for (const auto& [name, tensor] : tensors_) plan.push_back(tensor.plan);
+    CheckpointWriter writer(dir.path(), plan);
+    for (const auto& [name, tensor] : tensors_) writer.append(name, tensor.bytes);
+    writer.finish();
+    expect_error([&] { load(dir.path(), {}); }, sentence);
+  }
+
+ private:
+  std::filesystem::path from_;
+  std::map<std::string, Tensor> tensors_;
+};
+
+void set_word(Tensor& tensor, size_t index, int32_t value) {
+  std::memcpy(tensor.bytes.data() + 4 * index, &value, sizeof(value));
+}
+
+TEST(QuantizedFiles, DamagedGptqIsRefused) {
+  const std::string up = "model.layers.0.mlp.up_proj.";
+  const auto refused = [](const auto& spoil, const std::string& sentence) {
+    Damaged model("gptq-128");
+    spoil(model);
+    model.expect_refused(sentence);
+  };
+  refused([&](Damaged& m) { m.erase(up + "qzeros"); },
+          "tensor \"" + up + "qzeros\" is missing; expected in shape [2, 16]");
+  refused([&](Damaged& m) { m.erase(up + "scales"); }, "scales\" is missing");
+  refused(
+      [&](Damaged& m) {
+        m[up + "qweight"].plan.shape = {64, 64};
+      },
+      "has shape [64, 64] but config.json asks for [32, 128]");
+  refused([&](Damaged& m) { m[up + "qweight"].plan.type_name = "F32"; }, "is of type F32, not I32");
+  refused([&](Damaged& m) { m[up + "scales"].plan.type_name = "I16"; },
+          "is of type I16, not F32, BF16 or F16");
+  refused([&](Damaged& m) { set_word(m[up + "g_idx"], 7, 2); },
+          "names group 2 for input 7; there are 2 groups");
+  refused([&](Damaged& m) { set_word(m[up + "g_idx"], 0, -1); }, "names group -1 for input 0");
+  refused([&](Damaged& m) { m[up + "scales"].bytes[1] = std::byte{0x7C}; },
+          "holds NaN or infinity");
+  refused([&](Damaged& m) { m[up + "g_idx"].plan.type_name = "F32"; }, "is of type F32, not I32");
+}
+
+TEST(QuantizedFiles, DamagedCompressedTensorsAreRefused) {
+  const std::string down = "model.layers.0.mlp.down_proj.";
+  const auto refused = [](const char* name, const auto& spoil, const std::string& sentence) {
+    Damaged model(name);
+    spoil(model);
+    model.expect_refused(sentence);
+  };
+  refused(
+      "ct-int8-group", [&](Damaged& m) { m.erase(down + "weight_scale"); }, "is missing");
+  refused(
+      "ct-int8-channel",
+      [&](Damaged& m) {
+        m[down + "weight"].plan.shape = {64, 320};
+      },
+      "has shape [64, 320]");
+  refused(
+      "ct-pack4-zeros", [&](Damaged& m) { m.erase(down + "weight_zero_point"); }, "is missing");
+  refused(
+      "ct-pack4",
+      [&](Damaged& m) { m[down + "weight_packed"].plan.type_name = "F32"; },
+      "is of type F32, not I32");
+}
+
+}  // namespace
+}  // namespace outrider
