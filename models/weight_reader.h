@@ -3,7 +3,6 @@
 // long as one call.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -38,8 +37,7 @@ struct PlannedPart {
   int64_t columns_after = 0;
 
   int64_t row_bytes() const {
-    // Integers come in words that hold several rows, so many rows at once.
-    if (as_integers) return std::max<int64_t>(1, part.columns.size() / 16);
+    if (as_integers) return (part.columns.size() * packed->quant_format().bits + 7) / 8;
     return part.columns.size() * static_cast<int64_t>(ops::dtype_bytes(dtype));
   }
   int64_t num_bytes() const { return part.rows.size() * row_bytes(); }

@@ -118,7 +118,8 @@ void Loader::plan_matrix(ops::PackedMatrix& out,
   Range read = columns;
   if (out.is_quantized() && !as_integers) {
     // Whole groups, so that every shard finds the scales that the whole matrix has.
-    const int64_t group = out.quant_format().group_size;
+    const int64_t size = out.quant_format().group_size;
+    const int64_t group = size == 0 ? n_columns : size;
     read = {columns.begin / group * group,
             std::min(n_columns, (columns.end + group - 1) / group * group)};
   }

@@ -1,0 +1,121 @@
+// What 8-bit weights and activations cost on trained models: perplexity, KL divergence and
+// agreement of the likeliest token over public-domain books (printed; the figures of
+// docs/config.md, Weight formats). Skipped without the folder of real inputs.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdio>
+
+#include "models/tokenizer.h"
+#include "tests/models/model_test_util.h"
+
+namespace outrider::test {
+namespace {
+
+constexpr size_t kWindow = 256;
+constexpr size_t kWindowsPerBook = 8;
+constexpr size_t kBookBytes = 60'000;  // from the middle of each
+
+struct Cost {
+  double exact_loss = 0;  // sums over rows, nats
+  double rounded_loss = 0;
+  double kl = 0;
+  int64_t num_same_top = 0;
+  int64_t num_rows = 0;
+};
+
+double log_mass(std::span<const float> logits) {
+  const double top = *std::max_element(logits.begin(), logits.end());
+  double mass = 0;
+  for (const float logit : logits) mass += std::exp(logit - top);
+  return top + std::log(mass);
+}
+
+void compare_row(std::span<const float> exact,
+                 std::span<const float> rounded,
+                 int32_t next,
+                 Cost& cost) {
+  const double exact_mass = log_mass(exact);
+  const double rounded_mass = log_mass(rounded);
+  for (size_t i = 0; i < exact.size(); ++i) {
+    const double log_prob = exact[i] - exact_mass;
+    cost.kl += std::exp(log_prob) * (log_prob - (rounded[i] - rounded_mass));
+  }
+  cost.exact_loss += exact_mass - exact[static_cast<size_t>(next)];
+  cost.rounded_loss += rounded_mass - rounded[static_cast<size_t>(next)];
+  cost.num_same_top += lowest_argmax(exact) == lowest_argmax(rounded) ? 1 : 0;
+  ++cost.num_rows;
+}
+
+std::vector<std::vector<int32_t>> windows_of(const Tokenizer& tokenizer,
+                                             const std::filesystem::path& texts) {
+  std::vector<std::filesystem::path> books;
+  for (const auto& entry : std::filesystem::directory_iterator(texts)) {
+    if (entry.path().extension() == ".txt") books.push_back(entry.path());
+  }
+  std::sort(books.begin(), books.end());
+  std::vector<std::vector<int32_t>> windows;
+  for (const auto& book : books) {
+    const std::string text = read_bytes(book);
+    const auto tokens = tokenizer.encode(text.substr(text.size() / 2, kBookBytes));
+    for (size_t w = 0; w < kWindowsPerBook && (w + 1) * kWindow <= tokens.size(); ++w) {
+      const auto begin = tokens.begin() + static_cast<std::ptrdiff_t>(w * kWindow);
+      windows.emplace_back(begin, begin + static_cast<std::ptrdiff_t>(kWindow));
+    }
+  }
+  return windows;
+}
+
+Cost cost_of(const std::filesystem::path& model, const std::filesystem::path& texts) {
+  ModelConfig config = load_model_config(model);
+  LoneModel exact(config, model, ops::best_isa(), 2);
+  config.load_format = load_format("int8");
+  LoneModel rounded(config, model, ops::best_isa(), 2);
+  const auto tokenizer = Tokenizer::load(model);
+  const auto vocab = static_cast<size_t>(config.vocab_size);
+  Cost cost;
+  for (const auto& tokens : windows_of(*tokenizer, texts)) {
+    const auto a = exact.run(tokens, 0, block_ids(0, 16));
+    const auto b = rounded.run(tokens, 0, block_ids(0, 16));
+    for (size_t row = 0; row + 1 < tokens.size(); ++row) {
+      compare_row(std::span(a).subspan(row * vocab, vocab),
+                  std::span(b).subspan(row * vocab, vocab),
+                  tokens[row + 1],
+                  cost);
+    }
+  }
+  return cost;
+}
+
+void expect_small(const char* name, const Cost& cost) {
+  const auto rows = static_cast<double>(cost.num_rows);
+  const double exact = std::exp(cost.exact_loss / rows);
+  const double rounded = std::exp(cost.rounded_loss / rows);
+  const double same = static_cast<double>(cost.num_same_top) / rows;
+  std::printf(
+      "%s, %d tokens: perplexity %.3f, with int8 %.3f (%+.3f%%); KL %.2e nats; same "
+      "likeliest token in %.2f%%\n",
+      name,
+      static_cast<int>(cost.num_rows),
+      exact,
+      rounded,
+      100 * (rounded / exact - 1),
+      cost.kl / rows,
+      100 * same);
+  EXPECT_GE(cost.num_rows, 4000);
+  EXPECT_LE(std::abs(rounded / exact - 1), 0.01);
+  EXPECT_LE(cost.kl / rows, 0.01);
+  EXPECT_GE(cost.kl / rows, 1e-7);  // else nothing was rounded
+  EXPECT_GE(same, 0.95);
+}
+
+TEST(QuantizationQuality, Int8OnTrainedModels) {
+  const auto data = data_dir();
+  if (!data) GTEST_SKIP() << "no ../shared/data and no OUTRIDER_DATA";
+  const auto embedded = std::filesystem::path(OUTRIDER_SOURCE_DIR) / "models" / "embedded";
+  expect_small("embedded target", cost_of(embedded / "target", *data / "text"));
+  expect_small("stories260K", cost_of(*data / "models" / "stories260K", *data / "text"));
+}
+
+}  // namespace
+}  // namespace outrider::test
