@@ -24,8 +24,7 @@ auto in_rank_order(Op op) {
 
 class MpiGroup final : public TargetGroup {
  public:
-  MpiGroup(int rank, int size, std::function<void()> check_alive)
-      : rank_(rank), size_(size), check_alive_(std::move(check_alive)) {}
+  MpiGroup(int rank, int size, const GroupWaits& waits) : rank_(rank), size_(size), waits_(waits) {}
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
@@ -141,7 +140,7 @@ class MpiGroup final : public TargetGroup {
     }
   }
   void finish() {
-    wait_all(requests_, check_alive_);
+    wait_all(requests_, waits_);
     requests_.clear();
   }
 
@@ -153,17 +152,15 @@ class MpiGroup final : public TargetGroup {
 
   const int rank_;
   const int size_;
-  const std::function<void()> check_alive_;
+  const GroupWaits waits_;
   std::vector<MPI_Request> requests_;
   std::vector<uint64_t> scratch_;
 };
 
 }  // namespace
 
-std::unique_ptr<TargetGroup> make_group(int rank,
-                                        int num_ranks,
-                                        std::function<void()> check_alive) {
-  return std::make_unique<MpiGroup>(rank, num_ranks, std::move(check_alive));
+std::unique_ptr<TargetGroup> make_group(int rank, int num_ranks, const GroupWaits& waits) {
+  return std::make_unique<MpiGroup>(rank, num_ranks, waits);
 }
 
 }  // namespace outrider::mpi

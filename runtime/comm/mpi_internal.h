@@ -3,10 +3,10 @@
 
 #include <mpi.h>
 
-#include <functional>
 #include <memory>
 #include <vector>
 
+#include "runtime/comm/shared_group.h"
 #include "runtime/comm/target_group.h"
 
 namespace outrider::mpi {
@@ -15,10 +15,10 @@ enum Tag : int { kMessageTag = 1, kAbortTag = 2, kGroupTag = 3 };
 
 void check(int code, const char* call);  // throws Error with MPI's text
 
-// Waits by testing; calls check_alive about every millisecond, which throws when the job is ending.
-// Completed requests become MPI_REQUEST_NULL.
-void wait_all(std::vector<MPI_Request>& requests, const std::function<void()>& check_alive);
+// Waits by testing; calls check_alive about every millisecond. Completed requests become
+// MPI_REQUEST_NULL.
+void wait_all(std::vector<MPI_Request>& requests, const GroupWaits& waits);
 
-std::unique_ptr<TargetGroup> make_group(int rank, int num_ranks, std::function<void()> check_alive);
+std::unique_ptr<TargetGroup> make_group(int rank, int num_ranks, const GroupWaits& waits);
 
 }  // namespace outrider::mpi

@@ -20,6 +20,7 @@ class Backoff {
 
   void pause() {
     ++num_pauses_;
+    relax();
     if (num_pauses_ <= kHotPauses) return;
     const auto waited = std::chrono::steady_clock::now() - begin_;
     if (waited < hot_time_) return;
@@ -28,6 +29,12 @@ class Backoff {
     // waits for long leaves its core to those that compute.
     const auto waited_us = std::chrono::duration_cast<std::chrono::microseconds>(waited).count();
     sleep_us(std::clamp<long>(static_cast<long>(waited_us / 8), 5, 500));
+  }
+  // Tells the core that this is a wait: the other thread of the core gets on.
+  static void relax() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
   }
   // True about every millisecond of waiting: time to look whether the peers are still there.
   bool should_check() {

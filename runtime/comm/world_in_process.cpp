@@ -1,14 +1,14 @@
 // The world as threads of one process: the embedded default, and the test double of the MPI form.
-// Mailboxes are queues under one mutex per pair; the target group meets at a barrier and folds in
-// the order that the MPI form folds in, so its sums have the same bits.
+// Mailboxes are queues under one mutex per pair; the target group is arena_group.h's.
+#include <array>
 #include <atomic>
 #include <deque>
 #include <exception>
+#include <map>
 #include <mutex>
 #include <thread>
 
-#include "runtime/base/fold_tree.h"
-#include "runtime/comm/waiting.h"
+#include "runtime/comm/arena_group.h"
 #include "runtime/comm/world.h"
 
 namespace outrider {
@@ -18,6 +18,10 @@ struct Mailbox {
   std::mutex mutex;
   std::deque<Bytes> messages;
   size_t num_bytes = 0;
+};
+
+struct alignas(64) ArenaLine {
+  std::array<std::byte, 64> bytes = {};
 };
 
 // What the threads share. Lives until all of them have returned.
@@ -31,11 +35,16 @@ struct Shared {
   std::mutex abort_mutex;
   std::string abort_reason;
 
-  // The target group's meeting point: each member shows where its data lies, then all read.
-  std::atomic<int> num_arrived{0};
-  std::atomic<uint64_t> generation{0};
-  std::vector<const void*> shown = std::vector<const void*>(static_cast<size_t>(num_ranks));
+  // Where the target group of so many ranks meets.
+  std::mutex arenas_mutex;
+  std::map<int, std::vector<ArenaLine>> arenas;
 
+  std::byte* arena(int num_members) {
+    std::lock_guard lock(arenas_mutex);
+    std::vector<ArenaLine>& lines = arenas[num_members];
+    if (lines.empty()) lines.resize(arena_bytes(num_members) / sizeof(ArenaLine));
+    return reinterpret_cast<std::byte*>(lines.data());
+  }
   Mailbox& mailbox(int from, int to) {
     return mailboxes[static_cast<size_t>(from) * static_cast<size_t>(num_ranks) +
                      static_cast<size_t>(to)];
@@ -49,104 +58,6 @@ struct Shared {
     std::lock_guard lock(abort_mutex);
     throw Error(abort_reason);
   }
-};
-
-class ThreadGroup final : public TargetGroup {
- public:
-  ThreadGroup(Shared& shared, int rank, int size) : shared_(shared), rank_(rank), size_(size) {}
-  int rank() const override { return rank_; }
-  int size() const override { return size_; }
-
-  void all_reduce_sum(std::span<float> values, Fold order) override {
-    if (order == Fold::kTree) {
-      fold_tree(values);
-    } else {
-      fold(values, [](float a, float b) { return a + b; });
-    }
-  }
-  void all_reduce_sum(std::span<uint64_t> values) override {
-    fold(values, [](uint64_t a, uint64_t b) { return a + b; });
-  }
-  void all_reduce_max(std::span<uint64_t> values) override {
-    fold(values, [](uint64_t a, uint64_t b) { return a > b ? a : b; });
-  }
-  void all_gather(std::span<const std::byte> mine, std::span<std::byte> all) override {
-    OUTRIDER_CHECK(all.size() == mine.size() * static_cast<size_t>(size_));
-    show(mine.data());
-    for (int r = 0; r < size_; ++r) {
-      const auto* from = static_cast<const std::byte*>(shared_.shown[static_cast<size_t>(r)]);
-      std::copy(from, from + mine.size(), all.begin() + static_cast<ptrdiff_t>(mine.size()) * r);
-    }
-    barrier();
-  }
-
- private:
-  template <typename T, typename Op>
-  void fold(std::span<T> values, Op op) {
-    // A copy is shown, not the values themselves: members finish reading at different times.
-    std::vector<T>& copy = scratch<T>();
-    copy.assign(values.begin(), values.end());
-    show(copy.data());
-    for (int r = 0; r < size_; ++r) {
-      const T* from = static_cast<const T*>(shared_.shown[static_cast<size_t>(r)]);
-      if (r == 0) {
-        std::copy(from, from + values.size(), values.begin());
-      } else {
-        for (size_t i = 0; i < values.size(); ++i) values[i] = op(values[i], from[i]);
-      }
-    }
-    barrier();
-  }
-  // Others read what is shown, so the tree works on copies, a cache's worth at a time.
-  void fold_tree(std::span<float> values) {
-    constexpr size_t kMostLeaf = 1024;
-    floats_.assign(values.begin(), values.end());
-    show(floats_.data());
-    const auto num_leaves = static_cast<size_t>(size_);
-    leaves_.resize(num_leaves * kMostLeaf);
-    for (size_t begin = 0; begin < values.size(); begin += kMostLeaf) {
-      const size_t count = std::min(kMostLeaf, values.size() - begin);
-      for (size_t r = 0; r < num_leaves; ++r) {
-        std::copy_n(
-            static_cast<const float*>(shared_.shown[r]) + begin, count, leaves_.data() + r * count);
-      }
-      fold_in_tree(leaves_.data(), num_leaves, count);
-      std::copy_n(leaves_.data(), count, values.data() + begin);
-    }
-    barrier();
-  }
-  template <typename T>
-  std::vector<T>& scratch() {
-    if constexpr (std::is_same_v<T, float>) {
-      return floats_;
-    } else {
-      return integers_;
-    }
-  }
-  void show(const void* data) {
-    shared_.shown[static_cast<size_t>(rank_)] = data;
-    barrier();
-  }
-  void barrier() {
-    const uint64_t generation = shared_.generation.load(std::memory_order_acquire);
-    if (shared_.num_arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == size_) {
-      shared_.num_arrived.store(0, std::memory_order_relaxed);
-      shared_.generation.fetch_add(1, std::memory_order_release);
-      return;
-    }
-    Backoff backoff;
-    while (shared_.generation.load(std::memory_order_acquire) == generation) {
-      if (backoff.should_check()) shared_.throw_if_aborted();
-      backoff.pause();
-    }
-  }
-
-  Shared& shared_;
-  const int rank_;
-  const int size_;
-  std::vector<float> floats_;
-  std::vector<float> leaves_;
-  std::vector<uint64_t> integers_;
 };
 
 class ThreadWorld final : public World {
@@ -185,7 +96,12 @@ class ThreadWorld final : public World {
   std::unique_ptr<TargetGroup> make_target_group(int num_ranks) override {
     OUTRIDER_CHECK(rank_ < num_ranks && num_ranks <= shared_.num_ranks);
     if (num_ranks == 1) return make_solo_group();
-    return std::make_unique<ThreadGroup>(shared_, rank_, num_ranks);
+    const int num_cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+    return make_arena_group({.rank = rank_,
+                             .size = num_ranks,
+                             .memory = shared_.arena(num_ranks),
+                             .hot_time = hot_time_for(num_ranks, num_cores),
+                             .check_alive = [this] { shared_.throw_if_aborted(); }});
   }
   void end_unresponsive(int) override {}
   void finish(int) override {}

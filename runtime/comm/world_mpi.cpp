@@ -1,6 +1,7 @@
 // The world as MPI processes. Only the round's thread calls MPI (MPI_THREAD_FUNNELED). No call here
 // waits for a peer: sends are tested, never waited for, and receives are matched first, because
 // Open MPI reports nothing when a peer dies (docs/round.md, Failure).
+#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -13,6 +14,7 @@
 #include <thread>
 
 #include "runtime/base/log.h"
+#include "runtime/comm/arena_group.h"
 #include "runtime/comm/mpi_internal.h"
 #include "runtime/comm/waiting.h"
 #include "runtime/comm/world.h"
@@ -28,16 +30,15 @@ void check(int code, const char* call) {
   throw Error(std::string(call) + ": " + std::string(text, static_cast<size_t>(length)));
 }
 
-void wait_all(std::vector<MPI_Request>& requests, const std::function<void()>& check_alive) {
-  // The members run the same step, so the others are close.
-  Backoff backoff(std::chrono::microseconds(300));
+void wait_all(std::vector<MPI_Request>& requests, const GroupWaits& waits) {
+  Backoff backoff(waits.hot_time);
   while (true) {
     int done = 0;
     check(
         MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE),
         "MPI_Testall");
     if (done != 0) return;
-    if (backoff.should_check()) check_alive();
+    if (backoff.should_check()) waits.check_alive();
     backoff.pause();
   }
 }
@@ -54,6 +55,7 @@ constexpr auto kTimeToBeEnded = std::chrono::seconds(2);
 struct Peer {
   std::string host;
   pid_t pid = 0;
+  cpu_set_t cores;  // it may run on
 };
 
 struct PendingSend {
@@ -71,10 +73,10 @@ struct PendingReceive {
 class MpiWorld final : public World {
  public:
   MpiWorld(int* argc, char*** argv) {
-    // Every wait here sleeps after a short hot phase (waiting.h), so Open MPI need not yield between
-    // our looks. It must not: a yield hands the core over for whole time slices as soon as anything
-    // else runs there, 4 ms and more for a sum of 1 us (what --mca mpi_yield_when_idle 1 asks for,
-    // and mpirun --oversubscribe by itself).
+    // Every wait here sleeps after a short hot phase (waiting.h), so Open MPI need not yield
+    // between our looks. It must not: a yield hands the core over for whole time slices as soon as
+    // anything else runs there, 4 ms and more for a sum of 1 us (what --mca mpi_yield_when_idle 1
+    // asks for, and mpirun --oversubscribe by itself).
     setenv("OMPI_MCA_mpi_yield_when_idle", "0", 1);
     int provided = 0;
     mpi::check(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
@@ -172,7 +174,12 @@ class MpiWorld final : public World {
   std::unique_ptr<TargetGroup> make_target_group(int num_ranks) override {
     OUTRIDER_CHECK(rank_ < num_ranks && num_ranks <= size_);
     if (num_ranks == 1) return make_solo_group();
-    return mpi::make_group(rank_, num_ranks, [this, num_ranks] { check_alive(num_ranks); });
+    const int num_here = num_ranks_here(num_ranks);
+    const GroupWaits waits = {.hot_time = hot_time_for(num_here, num_cores_here(num_ranks)),
+                              .check_alive = [this, num_ranks] { check_alive(num_ranks); }};
+    auto group = mpi::make_group(rank_, num_ranks, waits);
+    if (num_here < num_ranks || !may_share_memory()) return group;
+    return make_shared_group(std::move(group), waits);
   }
 
   void end_unresponsive(int rank) override {
@@ -199,17 +206,31 @@ class MpiWorld final : public World {
     struct Fixed {
       char host[MPI_MAX_PROCESSOR_NAME];
       int64_t pid;
+      cpu_set_t cores;
     };
     Fixed mine{};
     int length = 0;
     mpi::check(MPI_Get_processor_name(mine.host, &length), "MPI_Get_processor_name");
     mine.pid = getpid();
+    sched_getaffinity(0, sizeof(mine.cores), &mine.cores);  // empty when it fails
     std::vector<Fixed> all(static_cast<size_t>(size_));
     mpi::check(
         MPI_Allgather(
             &mine, sizeof(Fixed), MPI_BYTE, all.data(), sizeof(Fixed), MPI_BYTE, MPI_COMM_WORLD),
         "MPI_Allgather");
-    for (const Fixed& peer : all) peers_.push_back({peer.host, static_cast<pid_t>(peer.pid)});
+    for (const Fixed& peer : all)
+      peers_.push_back({peer.host, static_cast<pid_t>(peer.pid), peer.cores});
+  }
+
+  // That ranks [0, num_ranks) of this host may run on together.
+  int num_cores_here(int num_ranks) const {
+    cpu_set_t cores;
+    CPU_ZERO(&cores);
+    for (int r = 0; r < num_ranks; ++r) {
+      const Peer& peer = peers_[static_cast<size_t>(r)];
+      if (peer.host == host()) CPU_OR(&cores, &cores, &peer.cores);
+    }
+    return CPU_COUNT(&cores);
   }
 
   void post_with_tag(int to, Bytes message, int tag) {
