@@ -95,10 +95,8 @@ Transformer::Transformer(ModelConfig config,
                          const TransformerOptions& options,
                          TargetGroup& group,
                          ops::Context& ctx)
-    : config_(std::move(config)),
+    : Model(std::move(config), shard, options),
       weights_(std::move(weights)),
-      shard_(shard),
-      options_(options),
       group_(group),
       ctx_(ctx),
       buffers_(std::make_unique<Buffers>()) {
@@ -164,6 +162,8 @@ size_t Transformer::kv_bytes_per_block(const ModelConfig& config,
                                        int32_t block_size) {
   return checked_bytes({2, config.n_layers, floats_per_block(config, shard, block_size)});
 }
+
+std::span<const ops::KvPages> Transformer::kv_pages() const { return buffers_->kv; }
 
 const ops::KvPages& Transformer::kv_pages(int32_t layer) const {
   return buffers_->kv.at(static_cast<size_t>(layer));

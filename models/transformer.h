@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "models/model.h"
 #include "models/model_config.h"
 #include "models/shard.h"
 #include "runtime/comm/target_group.h"
@@ -18,32 +19,9 @@ namespace outrider {
 
 struct Weights;  // models/weights.h
 
-// A ragged step: rows of any number of sequences. There is no prefill flag; a prompt chunk is many
-// rows of one sequence. Rows of a sequence are consecutive and in ascending position.
-struct Batch {
-  std::vector<int32_t> tokens;                         // [rows]
-  std::vector<int32_t> positions;                      // [rows]
-  std::vector<int32_t> sequence_of_row;                // [rows], index into block_tables
-  std::vector<std::span<const int32_t>> block_tables;  // [sequences], physical block ids
-  std::vector<int32_t> logit_rows;                     // ascending; rows whose logits are wanted
-};
+using TransformerOptions = ModelOptions;
 
-struct TransformerOptions {
-  int32_t block_size = 16;  // positions per KV block
-  int32_t num_blocks = 0;
-  int32_t max_rows = 512;  // of a step; buffers are allocated once for it
-  int32_t max_logit_rows = 512;
-};
-
-// What a rank's partial sums cost: the sums over the ranks that forward() makes. Nothing is counted
-// on one rank.
-struct SumTraffic {
-  uint64_t num_sums = 0;
-  uint64_t num_bytes = 0;  // what this rank handed over; one copy, however many peers read it
-  double seconds = 0;      // from the call to the sum: waiting for later ranks is part of it
-};
-
-class Transformer {
+class Transformer final : public Model {
  public:
   // group and ctx must outlive this. Weights may have more layers than config: the first ones count.
   // Several may share weights of the same ranges, also when their
@@ -54,40 +32,19 @@ class Transformer {
               const TransformerOptions& options,
               TargetGroup& group,
               ops::Context& ctx);
-  ~Transformer();
+  ~Transformer() override;
 
-  const ModelConfig& config() const { return config_; }
-  const ModelShard& shard() const { return shard_; }
-  const TransformerOptions& options() const { return options_; }
-  // Bytes of weights that the products of one step read on this rank.
-  size_t matrix_bytes() const;
-
-  // Computes the batch's rows, stores their keys and values, and returns [logit_rows,
-  // shard().vocab.size()], valid until the next call. Collective over the group: every member calls
-  // it with the same batch.
-  std::span<const float> forward(const Batch& batch);
+  size_t matrix_bytes() const override;
+  std::span<const float> forward(const Batch& batch) override;
 
   // Bytes of KV memory per block on this rank, for sizing before construction.
   static size_t kv_bytes_per_block(const ModelConfig& config,
                                    const ModelShard& shard,
                                    int32_t block_size);
 
-  // Since the start. Read on the thread that calls forward().
-  const SumTraffic& sum_traffic() const { return sum_traffic_; }
+  void clear_blocks(std::span<const int32_t> blocks) override;
 
-  // Zeroes a block's keys and values (a failed sequence's blocks must not carry NaN to the next
-  // owner).
-  void clear_blocks(std::span<const int32_t> blocks);
-
-  // Of this rank, in bytes. KV and buffers are taken from the system page by page as they are used.
-  struct Memory {
-    size_t weights = 0;
-    size_t kv = 0;
-    size_t buffers = 0;
-  };
-  const Memory& memory() const { return memory_; }
-
-  // One layer's KV memory, for faults on purpose and for tests.
+  std::span<const ops::KvPages> kv_pages() const override;
   const ops::KvPages& kv_pages(int32_t layer) const;
 
  private:
@@ -98,14 +55,9 @@ class Transformer {
   int64_t window_of(int32_t layer) const {
     return layer >= config_.first_windowed_layer ? config_.sliding_window : 0;
   }
-  ModelConfig config_;
   std::shared_ptr<const Weights> weights_;
-  ModelShard shard_;
-  TransformerOptions options_;
   TargetGroup& group_;
   ops::Context& ctx_;
-  SumTraffic sum_traffic_;
-  Memory memory_;
   std::unique_ptr<Buffers> buffers_;
 };
 

@@ -142,7 +142,8 @@ std::vector<Option> run_config_options(RunConfig* c) {
   };
   add(text_option("model",
                   &c->model,
-                  "target: a Hugging Face folder, 'embedded', or for bench 'synth:SHAPE'"),
+                  "target: a Hugging Face folder, 'embedded', or simulated: 'sim:step_ms=40', "
+                  "'sim:llama-70b-tp8'; for bench 'synth:SHAPE'"),
       {"-m"});
   add(choice_option("quantization",
                     &c->quantization,

@@ -12,6 +12,7 @@
 #include "runtime/commands/bench/machine_bench.h"
 #include "runtime/commands/bench/prefill_bench.h"
 #include "runtime/commands/bench/serve_bench.h"
+#include "runtime/commands/bench/sim_bench.h"
 #include "runtime/commands/bench/theory_bench.h"
 #include "runtime/commands/bench/throughput_bench.h"
 #include "runtime/commands/bench/verify_curve_bench.h"
@@ -32,6 +33,7 @@ std::vector<BenchKind> bench_kinds() {
       forward_bench(),
       ops_bench(),
       load_bench(),
+      sim_bench(),
   };
 }
 

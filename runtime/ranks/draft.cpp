@@ -31,7 +31,7 @@ int32_t DraftWorker::num_missing(const Copy& copy) const {
          static_cast<int32_t>(copy.kv_tokens.size());
 }
 
-DraftWorker::DraftWorker(Transformer& model, const Options& options)
+DraftWorker::DraftWorker(Model& model, const Options& options)
     : model_(model), options_(options) {
   if (options_.vocabulary != nullptr)
     target_logits_.assign(static_cast<size_t>(options_.target_vocab_size), kNeverProposed);

@@ -10,7 +10,7 @@
 #include <optional>
 #include <vector>
 
-#include "models/transformer.h"
+#include "models/model.h"
 #include "models/vocabulary_map.h"
 #include "runtime/comm/world.h"
 #include "runtime/ranks/roles.h"
@@ -30,7 +30,7 @@ class DraftWorker {
     const VocabularyMap* vocabulary = nullptr;
   };
   // model must outlive this and be of a group of one.
-  DraftWorker(Transformer& model, const Options& options);
+  DraftWorker(Model& model, const Options& options);
 
   // Takes in what the coordinator says. Blocks not finished for re-committed sequences are given
   // up.
@@ -74,7 +74,7 @@ class DraftWorker {
   const float* by_target_id(const float* logits);
   void finish_block(uint64_t sequence_id, Copy& copy);
 
-  Transformer& model_;
+  Model& model_;
   Options options_;
   std::map<uint64_t, Copy> copies_;
   std::vector<int32_t> free_blocks_;

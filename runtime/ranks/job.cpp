@@ -3,6 +3,7 @@
 
 #include <thread>
 
+#include "models/simulated_spec.h"
 #include "runtime/base/files.h"
 #include "runtime/base/log.h"
 #include "runtime/ranks/draft.h"
@@ -45,10 +46,10 @@ struct FrontDesk {
 };
 
 FrontDesk open_front_desk(const RunConfig& config) {
-  // A synthetic model has no tokenizer; the embedded one's ids lie within its vocabulary, which is
-  // enough to bench.
+  // A synthetic or simulated model has no tokenizer; the embedded one's ids lie within its
+  // vocabulary, which is enough to bench.
   const auto folder =
-      model_folder(is_synthetic(config.model) ? "embedded" : config.model, Role::kTarget);
+      model_folder(has_no_files(config.model) ? "embedded" : config.model, Role::kTarget);
   FrontDesk desk;
   desk.tokenizer = Tokenizer::load(folder);
   desk.chat_template =
@@ -71,7 +72,7 @@ DraftMethod draft_method(const RunConfig& config, const RankLayout& layout) {
 
 PlannerConfig planner_config(const RunConfig& config,
                              const RankLayout& layout,
-                             const Transformer& model) {
+                             const Model& model) {
   const EngineSizes sizes = engine_sizes(config, model.config(), layout);
   PlannerConfig planner;
   planner.block_size = config.block_size;
@@ -96,8 +97,9 @@ EngineInfo engine_info(const RunConfig& config,
   info.model_root = config.model;
   info.served_model_name = config.served_model_name;
   if (info.served_model_name.empty()) {
-    info.served_model_name = config.model == "embedded"
-                                 ? "outrider-embedded"
+    info.served_model_name = config.model == "embedded" ? "outrider-embedded"
+                             : is_simulated(config.model)
+                                 ? "outrider-simulated"
                                  : std::filesystem::path(config.model).filename().string();
   }
   if (info.served_model_name.empty()) info.served_model_name = config.model;
@@ -135,7 +137,7 @@ int run_coordinator(World& world,
   const EngineInfo info = engine_info(config, layout, planner);
   ServingMetrics metrics(
       info.served_model_name, info.max_model_len, std::max(1, info.num_speculative_tokens));
-  const Transformer::Memory& memory = target.model().memory();
+  const Model::Memory& memory = target.model().memory();
   metrics.weight_bytes.set(static_cast<double>(memory.weights));
   metrics.kv_cache_bytes.set(static_cast<double>(memory.kv));
   metrics.buffer_bytes.set(static_cast<double>(memory.buffers));

@@ -7,6 +7,7 @@
 #include <charconv>
 #include <chrono>
 
+#include "models/simulated.h"
 #include "models/synthetic.h"
 #include "models/tokenizer.h"
 #include "models/weights.h"
@@ -48,8 +49,8 @@ struct Pair {
 
 Pair load_pair(const std::string& target, const std::string& draft) {
   for (const std::string& name : {target, draft}) {
-    if (is_synthetic(name))
-      throw Error(fmt::format("'{}' is synthetic: it has no tokenizer", name));
+    if (has_no_files(name))
+      throw Error(fmt::format("'{}' is synthetic or simulated: it has no tokenizer", name));
   }
   const auto target_folder = model_folder(target, Role::kTarget);
   const auto draft_folder = model_folder(draft, Role::kDraft);
@@ -71,7 +72,7 @@ bool needs_no_translation(const VocabularyMatch& found) {
 // difference, but a draft with too few rows for the target's tokens is told of those by their text.
 std::shared_ptr<const VocabularyMap> draft_vocabulary(const RunConfig& config) {
   const std::string& draft_name = config.speculative.model;
-  if (is_synthetic(config.model) || is_synthetic(draft_name)) return nullptr;
+  if (has_no_files(config.model) || has_no_files(draft_name)) return nullptr;
   const Pair pair = load_pair(config.model, draft_name);
   const VocabularyMatch found = match(pair);
   if (needs_no_translation(found)) return nullptr;
@@ -124,8 +125,8 @@ class LoadLog {
   Clock::time_point last_ = begin_;
 };
 
-void log_memory(const Transformer& model) {
-  const Transformer::Memory& memory = model.memory();
+void log_memory(const Model& model) {
+  const Model::Memory& memory = model.memory();
   log_info(
       "memory: {} MiB of weights, up to {} MiB of KV and {} MiB of buffers; the process has "
       "{} MiB",
@@ -178,6 +179,29 @@ std::unique_ptr<Weights> weights_of(const std::string& name,
   return weights;
 }
 
+SimulatedSpec simulated_target(const RunConfig& config) {
+  SimulatedSpec spec = parse_simulated(config.model);
+  if (!spec.alpha.empty())
+    throw Error("simulated model: alpha is the draft's; the target has none");
+  return spec;
+}
+
+// Another seed, vocabulary or number of dialects would be another language.
+SimulatedSpec simulated_draft(const RunConfig& config) {
+  SimulatedSpec spec = parse_simulated(config.speculative.model);
+  const SimulatedSpec target = parse_simulated(config.model);
+  const auto check_same = [](const char* key, auto draft_value, auto target_value) {
+    if (draft_value == target_value) return;
+    throw Error(fmt::format(
+        "simulated draft: {} is {} where the target's is {}", key, draft_value, target_value));
+  };
+  check_same("seed", spec.seed, target.seed);
+  check_same("vocab", spec.vocab, target.vocab);
+  check_same("dialects", spec.dialects, target.dialects);
+  if (spec.alpha.empty()) spec.alpha = {kDefaultSimulatedAlpha};
+  return spec;
+}
+
 }  // namespace
 
 std::filesystem::path model_folder(const std::string& name, Role role) {
@@ -192,6 +216,8 @@ std::filesystem::path model_folder(const std::string& name, Role role) {
 
 bool is_synthetic(const std::string& name) { return name.starts_with(kSyntheticPrefix); }
 
+bool has_no_files(const std::string& name) { return is_synthetic(name) || is_simulated(name); }
+
 ModelConfig model_config_of(const RunConfig& config, Role role) {
   const bool is_draft = role == Role::kDraft;
   ModelConfig model = model_config_of(is_draft ? config.speculative.model : config.model, role);
@@ -201,6 +227,7 @@ ModelConfig model_config_of(const RunConfig& config, Role role) {
 
 ModelConfig model_config_of(const std::string& name, Role role) {
   if (is_synthetic(name)) return synthetic_shape(parse_synthetic(name).shape);
+  if (is_simulated(name)) return simulated_config(parse_simulated(name));
   return load_model_config(model_folder(name, role));
 }
 
@@ -209,7 +236,7 @@ VocabularyMatch match_pair(const std::string& target, const std::string& draft) 
 }
 
 bool drafts_in_target_ids(const RunConfig& config) {
-  if (is_synthetic(config.model) || is_synthetic(config.speculative.model)) return true;
+  if (has_no_files(config.model) || has_no_files(config.speculative.model)) return true;
   return needs_no_translation(match_pair(config.model, config.speculative.model));
 }
 
@@ -273,9 +300,14 @@ LoadedModel load_target(const RunConfig& config,
   const ModelShard shard =
       shard_model(model_config, rank, layout.num_targets, numerics_from_name(config.numerics));
   LoadedModel parts;
+  parts.group = std::move(group);
+  if (is_simulated(config.model)) {
+    parts.model = std::make_unique<SimulatedModel>(
+        simulated_target(config), SimulatedRole::kTarget, shard, options);
+    return parts;
+  }
   parts.context = std::make_unique<ops::Context>(num_threads, ops::isa_from_name(config.isa));
   parts.context->set_activations(activations_of(config, model_config));
-  parts.group = std::move(group);
   parts.model = std::make_unique<Transformer>(
       model_config,
       weights_of(config.model, Role::kTarget, model_config, shard, num_threads),
@@ -290,6 +322,8 @@ LoadedModel load_target(const RunConfig& config,
 LoadedModel load_draft(const RunConfig& config, const RankLayout& layout, int num_threads) {
   check_device(config);
   const std::string& name = config.speculative.model;
+  if (is_simulated(name) != is_simulated(config.model))
+    throw Error("a simulated draft needs a simulated target, and the other way round");
   std::shared_ptr<const VocabularyMap> vocabulary = draft_vocabulary(config);
   const ModelConfig target_config = model_config_of(config.model, Role::kTarget);
   const ModelConfig model_config = model_config_of(config, Role::kDraft);
@@ -303,9 +337,14 @@ LoadedModel load_draft(const RunConfig& config, const RankLayout& layout, int nu
                                    .max_logit_rows = config.max_num_seqs};
   const ModelShard shard = shard_model(model_config, 0, 1);
   LoadedModel parts;
+  parts.group = make_solo_group();
+  if (is_simulated(name)) {
+    parts.model = std::make_unique<SimulatedModel>(
+        simulated_draft(config), SimulatedRole::kDraft, shard, options);
+    return parts;
+  }
   parts.context = std::make_unique<ops::Context>(num_threads, ops::isa_from_name(config.isa));
   parts.context->set_activations(activations_of(config, model_config));
-  parts.group = make_solo_group();
   parts.model = std::make_unique<Transformer>(
       model_config,
       weights_of(name, Role::kDraft, model_config, shard, num_threads),

@@ -22,7 +22,9 @@ std::filesystem::path model_folder(const std::string& name, Role role);
 // folder and no tokenizer. "synth:SHAPE?epsilon=0.09": how much the layers after the first two
 // change, so how seldom a draft of those two is right.
 bool is_synthetic(const std::string& name);
-// Of a folder, the embedded pair or a synthetic model.
+// Synthetic, or simulated (models/simulated_spec.h): neither folder nor tokenizer.
+bool has_no_files(const std::string& name);
+// Of a folder, the embedded pair, a synthetic or a simulated model.
 ModelConfig model_config_of(const std::string& name, Role role);
 // Of the config's target or draft, with what its weights become at load.
 ModelConfig model_config_of(const RunConfig& config, Role role);
@@ -50,9 +52,9 @@ ops::Activations activations_of(const RunConfig& config, const ModelConfig& mode
 
 // A model ready to run, with what it must not outlive.
 struct LoadedModel {
-  std::unique_ptr<ops::Context> context;
+  std::unique_ptr<ops::Context> context;  // null: a simulated model
   std::unique_ptr<TargetGroup> group;
-  std::unique_ptr<Transformer> model;
+  std::unique_ptr<Model> model;
   std::shared_ptr<const VocabularyMap>
       vocabulary;  // a draft whose ids are not the target's; or null
 };

@@ -41,7 +41,7 @@ ModelProbe::ModelProbe(const RunConfig& config, Role role, int num_threads) {
 }
 
 void ModelProbe::visit_logits(std::span<const int32_t> tokens, size_t first, const Visit& visit) {
-  const Transformer& model = *loaded_.model;
+  const Model& model = *loaded_.model;
   OUTRIDER_CHECK(tokens.size() <= blocks_.size() * static_cast<size_t>(model.options().block_size));
   const auto width = static_cast<size_t>(vocab_size());
   const auto max_rows =

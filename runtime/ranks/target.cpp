@@ -42,7 +42,7 @@ class GroupExchange final : public ShardExchange {
 
 }  // namespace
 
-TargetRank::TargetRank(Transformer& model, TargetGroup& group, Faults faults)
+TargetRank::TargetRank(Model& model, TargetGroup& group, Faults faults)
     : model_(model),
       exchange_(std::make_unique<GroupExchange>(group, traffic_)),
       faults_(std::move(faults)) {
@@ -239,8 +239,7 @@ const float* TargetRank::spoiled(const RoundPlan& plan, std::span<const float> l
 void TargetRank::spoil_kv(std::span<const int32_t> blocks, int32_t position) {
   const int32_t block_size = model_.options().block_size;
   const int32_t block = blocks[static_cast<size_t>(position / block_size)];
-  for (int32_t layer = 0; layer < model_.config().n_layers; ++layer) {
-    const ops::KvPages& pages = model_.kv_pages(layer);
+  for (const ops::KvPages& pages : model_.kv_pages()) {
     for (int64_t head = 0; head < pages.n_kv_heads; ++head) {
       const int64_t slot =
           (block * pages.n_kv_heads + head) * pages.block_size + position % block_size;

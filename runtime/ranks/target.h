@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "models/transformer.h"
+#include "models/model.h"
 #include "runtime/comm/target_group.h"
 #include "runtime/comm/world.h"
 #include "runtime/ranks/faults.h"
@@ -21,9 +21,9 @@ namespace outrider {
 class TargetRank {
  public:
   // model and group must outlive this. faults: what goes wrong on this rank on purpose.
-  TargetRank(Transformer& model, TargetGroup& group, Faults faults = {});
+  TargetRank(Model& model, TargetGroup& group, Faults faults = {});
   ~TargetRank();
-  const Transformer& model() const { return model_; }
+  const Model& model() const { return model_; }
 
   // One round: forward, verify, commit to this rank's copies. Collective over the group: every
   // member calls it with the same plan and returns the same decision.
@@ -61,7 +61,7 @@ class TargetRank {
   const float* spoiled(const RoundPlan& plan, std::span<const float> logits);
   void spoil_kv(std::span<const int32_t> blocks, int32_t position);
 
-  Transformer& model_;
+  Model& model_;
   ExchangeTraffic traffic_;
   std::unique_ptr<ShardExchange> exchange_;
   VocabShard vocab_;

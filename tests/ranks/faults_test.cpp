@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <thread>
 
+#include "models/transformer.h"
 #include "runtime/base/log.h"
 #include "tests/base/error_sentence.h"
 #include "tests/ranks/engine_harness.h"

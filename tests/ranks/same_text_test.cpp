@@ -5,6 +5,7 @@
 
 #include <set>
 
+#include "models/transformer.h"
 #include "tests/ranks/engine_harness.h"
 
 namespace outrider::test {

@@ -1,0 +1,103 @@
+// See simulated.h.
+#include "models/simulated.h"
+
+#include <sys/prctl.h>
+#include <time.h>
+
+#include "runtime/base/error.h"
+
+namespace outrider {
+namespace {
+
+constexpr int64_t kNsPerSecond = 1'000'000'000;
+constexpr int64_t kPolledNs = 20'000;
+
+class SystemClock final : public StepClock {
+ public:
+  int64_t now_ns() override {
+    timespec time{};
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * kNsPerSecond + time.tv_nsec;
+  }
+  void sleep_until_ns(int64_t time_ns) override {
+    // The default timer slack of 50 us would make every step late by so much.
+    thread_local const int slack_set = prctl(PR_SET_TIMERSLACK, 1000UL);
+    static_cast<void>(slack_set);
+    const int64_t wake_ns = time_ns - kPolledNs;
+    const timespec wake{wake_ns / kNsPerSecond, wake_ns % kNsPerSecond};
+    while (now_ns() < wake_ns) clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &wake, nullptr);
+    while (now_ns() < time_ns) {
+    }
+  }
+};
+
+}  // namespace
+
+StepClock& system_step_clock() {
+  static SystemClock clock;
+  return clock;
+}
+
+SimulatedModel::SimulatedModel(SimulatedSpec spec,
+                               SimulatedRole role,
+                               const ModelShard& shard,
+                               const ModelOptions& options,
+                               StepClock& clock)
+    : Model(simulated_config(spec), shard, options),
+      spec_(std::move(spec)),
+      role_(role),
+      law_{spec_.seed, spec_.dialects},
+      clock_(clock) {}
+
+std::span<const float> SimulatedModel::forward(const Batch& batch) {
+  const int64_t begin_ns = clock_.now_ns();
+  check_batch(batch);
+  const auto width = static_cast<size_t>(shard_.vocab.size());
+  for (const size_t index : said_) logits_[index] = kNeverSaid;
+  said_.clear();
+  if (logits_.size() < batch.logit_rows.size() * width)
+    logits_.resize(batch.logit_rows.size() * width, kNeverSaid);
+  for (size_t i = 0; i < batch.logit_rows.size(); ++i) {
+    const auto row = static_cast<size_t>(batch.logit_rows[i]);
+    fill_row(batch.tokens[row], batch.positions[row], i);
+  }
+  const double cost_ms = jittered_ms(spec_, simulated_step_ms(spec_, batch), num_steps_++);
+  clock_.sleep_until_ns(begin_ns + static_cast<int64_t>(cost_ms * 1e6));
+  return std::span(logits_).first(batch.logit_rows.size() * width);
+}
+
+void SimulatedModel::check_batch(const Batch& batch) const {
+  const size_t num_rows = batch.tokens.size();
+  OUTRIDER_CHECK(num_rows > 0 && num_rows <= static_cast<size_t>(options_.max_rows));
+  OUTRIDER_CHECK(batch.positions.size() == num_rows && batch.sequence_of_row.size() == num_rows);
+  OUTRIDER_CHECK(batch.logit_rows.size() <= static_cast<size_t>(options_.max_logit_rows));
+  for (size_t i = 0; i < num_rows; ++i) {
+    OUTRIDER_CHECK(batch.tokens[i] >= 0 && batch.tokens[i] < config_.vocab_size);
+    OUTRIDER_CHECK(batch.positions[i] >= 0 && batch.positions[i] < config_.max_positions);
+  }
+  for (const int32_t row : batch.logit_rows)
+    OUTRIDER_CHECK(row >= 0 && static_cast<size_t>(row) < num_rows);
+}
+
+void SimulatedModel::fill_row(int32_t token, int32_t position, size_t logit_row) {
+  const SimulatedRow row = law_.row(token, position);
+  SimulatedLogits logits;
+  if (role_ == SimulatedRole::kTarget) {
+    logits = target_logits(row);
+  } else {
+    const auto dialect = static_cast<size_t>(law_.dialect_of(token));
+    logits = draft_logits(row, spec_.alpha[spec_.alpha.size() == 1 ? 0 : dialect]);
+  }
+  for (size_t i = 0; i < row.kept.size(); ++i) put(logit_row, row.kept[i], logits.kept[i]);
+  for (size_t i = 0; i < row.other.size(); ++i) put(logit_row, row.other[i], logits.other[i]);
+}
+
+void SimulatedModel::put(size_t logit_row, int32_t token, float logit) {
+  if (token < shard_.vocab.begin || token >= shard_.vocab.end) return;
+  const size_t index = logit_row * static_cast<size_t>(shard_.vocab.size()) +
+                       static_cast<size_t>(token - shard_.vocab.begin);
+  logits_[index] = logit;
+  said_.push_back(index);
+}
+
+}  // namespace outrider

@@ -1,0 +1,11 @@
+// `bench sim`: what the runtime makes of dialled acceptance and costs. Simulated models, everything
+// else real.
+#pragma once
+
+#include "runtime/commands/bench/bench_kind.h"
+
+namespace outrider {
+
+BenchKind sim_bench();
+
+}  // namespace outrider
