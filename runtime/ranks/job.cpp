@@ -348,6 +348,8 @@ int run_job(const RunConfig& config, int* argc, char*** argv, const FrontEnd& fr
 }
 
 int run_on_targets(const RunConfig& config, int* argc, char*** argv, const OnTargets& body) {
+  if (is_simulated(config.model))
+    throw Error("a simulated model computes nothing to measure: give --model a real one");
   RunConfig without_draft = config;
   without_draft.speculative.method = "none";
   return run_for(without_draft, argc, argv, {.front_end = {}, .on_targets = body});

@@ -215,7 +215,7 @@ void LoadBench::fill(BenchReport* report) const {
 int run_load(const CommandLine& line) {
   LoadBenchOptions options;
   BenchRun run("load", line, load_options(&options));
-  if (is_synthetic(run.config().model))
+  if (has_no_files(run.config().model))
     throw Error("bench load reads files: give --model a folder");
   set_log_level(LogLevel::kWarning);  // or each turn would be logged
   LoadBench bench(run.config(), options);
