@@ -5,10 +5,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <string_view>
 
 #include "runtime/base/log.h"
 #include "runtime/comm/arena_group.h"
@@ -133,11 +135,16 @@ bool may_share_memory() {
   // A user who tells Open MPI not to use it means us, too.
   const char* const transports = std::getenv("OMPI_MCA_btl");
   if (transports == nullptr) return true;
-  const std::string list = transports;
-  const bool names_it = list.find("vader") != std::string::npos || list == "sm" ||
-                        list.find("sm,") != std::string::npos ||
-                        list.find(",sm") != std::string::npos;
-  return list.starts_with("^") ? !names_it : names_it;
+  std::string_view list = transports;
+  const bool excludes = list.starts_with('^');
+  if (excludes) list.remove_prefix(1);
+  bool names_it = false;
+  while (!list.empty()) {
+    const std::string_view word = list.substr(0, list.find(','));
+    names_it = names_it || word == "vader" || word == "sm";
+    list.remove_prefix(std::min(list.size(), word.size() + 1));
+  }
+  return names_it != excludes;
 }
 
 std::unique_ptr<TargetGroup> make_shared_group(std::unique_ptr<TargetGroup> over_messages,
