@@ -176,7 +176,7 @@ std::unique_ptr<TargetGroup> make_arena_group(ArenaMember member) {
 }
 
 std::chrono::microseconds hot_time_for(int num_ranks_here, int num_cores) {
-  return std::chrono::microseconds(num_ranks_here <= num_cores ? 500 : 10);
+  return std::chrono::microseconds(num_ranks_here <= num_cores ? 300 : 10);
 }
 
 }  // namespace outrider
