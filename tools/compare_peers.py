@@ -55,7 +55,10 @@ def parse_arguments():
     parser.add_argument("--prompt-tokens", type=int, default=64)
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--json", help="also write every sample to this file")
-    return parser.parse_args()
+    args = parser.parse_args()
+    args.peer_bin = args.peer_bin.resolve()
+    args.gguf_target = os.path.abspath(args.gguf_target)
+    return args
 
 
 # ---- one process a measurement: steps and prefill -------------------------------------------------------------------
@@ -83,7 +86,10 @@ def run_sweep_bench(args, rows):
     command = [str(args.peer_bin / "llama-sweep-bench"), "-m", args.gguf_target, "-t", str(args.threads)]
     command += ["-c", "256", "-b", str(rows), "-ub", str(rows)] + args.peer_server_options.split()
     # It runs until its context is full and then fails, which is no fault here.
-    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    # In a folder of its own: it writes a log beside itself.
+    with tempfile.TemporaryDirectory() as folder:
+        options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "cwd": folder}
+        result = subprocess.run(command, **options)
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in result.stdout.splitlines()]
     steps = [cells for cells in lines if len(cells) == 7 and cells[0] == str(rows)]
     if len(steps) < 5:
