@@ -11,7 +11,8 @@
 
 namespace outrider {
 
-DraftLedger::DraftLedger(const PlannerConfig& config) : config_(config) {
+DraftLedger::DraftLedger(const PlannerConfig& config)
+    : config_(config), draft_len_(config.num_speculative_tokens) {
   const bool counts =
       config.draft_method == DraftMethod::kUnigram || config.draft_method == DraftMethod::kBigram;
   if (!counts || config.draft_corpus != nullptr) return;
@@ -25,17 +26,18 @@ bool DraftLedger::uses_model() const {
 }
 
 int32_t DraftLedger::limit(const Sequence& sequence) const {
-  return sequence.draft_len_limit(
-      sequence.num_tokens(), config_.num_speculative_tokens, config_.max_model_len);
+  return sequence.draft_len_limit(sequence.num_tokens(), draft_len_, config_.max_model_len);
 }
 
 DraftRequest DraftLedger::take_request(const SequencePool& pool) {
   DraftRequest request;
   if (!uses_model()) return request;
   request.closes = std::exchange(closes_, {});
-  for (const auto& [order, sequence] : pool.running()) describe(*sequence, request);
-  for (const auto& [order, sequence] : pool.waiting()) {
-    if (sequence->started) describe(*sequence, request);
+  if (draft_len_ > 0) {
+    for (const auto& [order, sequence] : pool.running()) describe(*sequence, request);
+    for (const auto& [order, sequence] : pool.waiting()) {
+      if (sequence->started) describe(*sequence, request);
+    }
   }
   if (!request.closes.empty() || !request.opens.empty() || !request.commits.empty()) {
     request.serial = ++serial_;
@@ -68,7 +70,10 @@ void DraftLedger::describe(Sequence& sequence, DraftRequest& request) const {
 
 // The worker's word is not trusted: the accept rule divides by its numbers.
 bool DraftLedger::well_formed(const Sequence& sequence, const DraftBlock& block) const {
-  if (static_cast<int64_t>(block.tokens.size()) > limit(sequence)) return false;
+  // Asked for when the length was another, maybe.
+  const int32_t most = sequence.draft_len_limit(
+      sequence.num_tokens(), config_.num_speculative_tokens, config_.max_model_len);
+  if (static_cast<int64_t>(block.tokens.size()) > most) return false;
   const int32_t vocab_size =
       config_.vocab_size > 0 ? config_.vocab_size : std::numeric_limits<int32_t>::max();
   return std::all_of(block.tokens.begin(), block.tokens.end(), [&](const DraftToken& token) {

@@ -31,6 +31,9 @@ class DraftLedger {
   void sequence_committed(Sequence& sequence);
   void sequence_ended(const Sequence& sequence);
   void set_available(const SequencePool& pool, bool available);
+  // Of what is asked for from now on; at most the configured length. At 0 the draft hears nothing
+  // of new tokens until it is wanted again.
+  void set_draft_len(int32_t draft_len) { draft_len_ = draft_len; }
 
  private:
   bool uses_model() const;
@@ -40,6 +43,7 @@ class DraftLedger {
   std::vector<DraftToken> counted_draft(const Sequence& sequence, int32_t draft_len) const;
 
   PlannerConfig config_;
+  int32_t draft_len_;  // now
   bool available_ = true;
   uint64_t serial_ = 0;
   std::vector<uint64_t> closes_;

@@ -184,6 +184,11 @@ void Planner::set_draft_available(bool available) {
   state_->drafts.set_available(state_->pool, available);
 }
 
+void Planner::set_draft_len(int32_t draft_len) {
+  OUTRIDER_CHECK(draft_len >= 0 && draft_len <= state_->config.num_speculative_tokens);
+  state_->drafts.set_draft_len(draft_len);
+}
+
 PlannerCounters Planner::counters() const {
   PlannerCounters counters;
   counters.num_running = static_cast<int32_t>(state_->pool.running().size());

@@ -82,6 +82,9 @@ class Planner {
   // back, they are opened to it anew.
   void set_draft_available(bool available);
 
+  // How long drafts are from now on: 0 to the configured length, which it is at first.
+  void set_draft_len(int32_t draft_len);
+
   PlannerCounters counters() const;
   // Checks the planner's own books (every KV block free or owned as often as its count says, and so
   // on): the first thing wrong as a sentence, empty when all is right. For tests and debugging.

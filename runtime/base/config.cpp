@@ -207,6 +207,9 @@ std::vector<Option> run_config_options(RunConfig* c) {
   add(integer_option(
           group + "num_speculative_tokens", &s->num_speculative_tokens, 1, 64, "draft length"),
       {"--draft-max"});
+  add(flag_option(group + "adaptive_draft_len",
+                  &s->adaptive_draft_len,
+                  "shorter drafts when measured step times say that they bring more tokens"));
   add(integer_option(group + "prompt_lookup_max",
                      &s->prompt_lookup_max,
                      1,

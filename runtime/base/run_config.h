@@ -14,6 +14,7 @@ struct SpeculativeConfig {
   std::string model;                  // the draft's folder, or "embedded"
   std::string quantization = "none";  // of the draft's weights, as below
   int32_t num_speculative_tokens = 4;
+  bool adaptive_draft_len = true;  // shorter drafts when many requests are in flight
   int32_t prompt_lookup_max = 4;
   int32_t prompt_lookup_min = 2;
   std::string draft_corpus;  // unigram, bigram: the text they learn; empty = what is served

@@ -38,7 +38,11 @@ Coordinator::Coordinator(const Parts& parts)
       max_num_queued_reqs_(parts.max_num_queued_reqs),
       verify_mode_(parts.verify_mode),
       num_blocks_(parts.planner.num_blocks),
-      planner_(parts.planner) {
+      planner_(parts.planner),
+      draft_length_(parts.planner.num_speculative_tokens),
+      adaptive_draft_len_(parts.adaptive_draft_len && parts.draft_patience_s == 0 &&
+                          parts.planner.draft_method != DraftMethod::kNone),
+      draft_len_(parts.planner.num_speculative_tokens) {
   if (layout_.has_draft) {
     draft_ = std::make_unique<DraftLink>(
         world_, layout_.draft_rank(), parts.epoch, parts.draft_patience_s);
@@ -152,6 +156,7 @@ bool Coordinator::run_round() {
   metrics_.round_draft_wait_seconds.observe(seconds_since(begin));
 
   RoundPlan plan = planner_.plan();
+  choose_draft_len();
   tell_draft();  // admitted sequences: the draft reads their prompts while the target does
   if (plan.sequences.empty() && plan.ends.empty() && plan.starts.empty()) return false;
   const auto compute_begin = Clock::now();
@@ -162,10 +167,11 @@ bool Coordinator::run_round() {
   const double compute_s = seconds_since(compute_begin);
 
   planner_.apply(plan, decision);
+  count_round(plan, decision, compute_s);
+  choose_draft_len();
   tell_draft();
   metrics_.round_forward_seconds.observe(compute_s);
   metrics_.round_seconds.observe(seconds_since(begin));
-  count_round(plan, decision, compute_s);
   publish_status();
   return true;
 }
@@ -182,7 +188,9 @@ void Coordinator::wait_for_draft() {
     hear_draft();
     if (draft_state_ != DraftState::kUp) return;
   }
-  draft_->note_wait(!planner_.wants_draft());
+  const bool complete = !planner_.wants_draft();
+  draft_->note_wait(complete);
+  if (complete) draft_length_.note_wait(draft_len_, backoff.waited_s());
 }
 
 void Coordinator::hear_draft() {
@@ -205,6 +213,12 @@ void Coordinator::hear_draft() {
 
 void Coordinator::tell_draft() {
   if (draft_) draft_->send(planner_.take_draft_request(), Clock::now());
+}
+
+void Coordinator::choose_draft_len() {
+  if (!adaptive_draft_len_) return;
+  draft_len_ = draft_length_.choose(planner_.counters().num_running);
+  planner_.set_draft_len(draft_len_);
 }
 
 void Coordinator::broadcast(const RoundPlan& plan) {
@@ -240,6 +254,7 @@ void Coordinator::count_round(const RoundPlan& plan,
     metrics_.spec_decode_num_draft_tokens.add(static_cast<double>(planned.draft.size()));
     metrics_.spec_decode_num_accepted_tokens.add(decided.num_accepted);
     update_average(&accepted_per_block_, decided.num_accepted);
+    draft_length_.note_verdict(static_cast<int32_t>(planned.draft.size()), decided.num_accepted);
     for (int32_t j = 0; j < decided.num_accepted; ++j) {
       metrics_.accepted_tokens_at(static_cast<size_t>(j)).add();
     }
@@ -251,6 +266,7 @@ void Coordinator::count_round(const RoundPlan& plan,
   metrics_.rounds.add();
   metrics_.iteration_tokens.observe(static_cast<double>(num_tokens));
   if (any_prefill) return;
+  draft_length_.note_round(static_cast<int32_t>(num_tokens), round_s);
   std::lock_guard lock(status_mutex_);
   update_average(any_draft ? &times_.verify_round_s : &times_.plain_round_s, round_s);
   (any_draft ? times_.verify_total_s : times_.plain_total_s) += round_s;

@@ -14,6 +14,7 @@
 #include "runtime/ranks/draft_link.h"
 #include "runtime/ranks/roles.h"
 #include "runtime/ranks/target.h"
+#include "scheduler/draft_length.h"
 #include "scheduler/engine.h"
 #include "scheduler/planner.h"
 
@@ -44,6 +45,7 @@ class Coordinator final : public Engine {
     VerifyMode verify_mode = VerifyMode::kAuto;  // of requests that name none
     uint32_t epoch = 0;
     double draft_patience_s = 0;
+    bool adaptive_draft_len = true;
   };
   explicit Coordinator(const Parts& parts);
 
@@ -76,6 +78,7 @@ class Coordinator final : public Engine {
   void wait_for_draft();
   void hear_draft();
   void tell_draft();
+  void choose_draft_len();
   void broadcast(const RoundPlan& plan);
   void shut_down();
   void count_round(const RoundPlan& plan, const RoundDecision& decision, double round_s);
@@ -97,6 +100,9 @@ class Coordinator final : public Engine {
   uint64_t num_preemptions_counted_ = 0;
   uint64_t num_misses_counted_ = 0;
   uint64_t num_plan_bytes_ = 0;
+  DraftLength draft_length_;
+  const bool adaptive_draft_len_;
+  int32_t draft_len_;              // of the drafts asked for
   double accepted_per_block_ = 0;  // moving average
   std::map<uint64_t, std::chrono::steady_clock::time_point>
       arrivals_;  // of requests not yet planned

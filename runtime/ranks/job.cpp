@@ -151,7 +151,8 @@ int run_coordinator(World& world,
        .max_num_queued_reqs = config.max_num_queued_reqs,
        .verify_mode = verify_mode_from_name(config.speculative.rejection_sample_method).value(),
        .epoch = kEpoch,
-       .draft_patience_s = config.speculative.draft_patience_s});
+       .draft_patience_s = config.speculative.draft_patience_s,
+       .adaptive_draft_len = config.speculative.adaptive_draft_len});
   const FrontEndContext context{.config = config,
                                 .engine = coordinator,
                                 .tokenizer = desk.tokenizer,
