@@ -23,6 +23,18 @@ TEST(StrictMpi, LogitsHaveTheBitsOfOneRank) {
   EXPECT_GE(num_compared, 5);
 }
 
+TEST(StrictMpi, WeightsInIntegers) {
+  const auto group = world->make_target_group(world->size());
+  for (const StrictModel& model : integer_models()) {
+    ASSERT_TRUE(fits(model, world->size())) << model.name;
+    const std::vector<float> together = run_script(model, *group, Numerics::kStrict);
+    if (world->rank() != 0) continue;
+    const std::vector<float> alone = run_script(model, *make_solo_group(), Numerics::kStrict);
+    expect_real_logits(alone);
+    EXPECT_TRUE(same_logit_bits(together, alone)) << model.name;
+  }
+}
+
 TEST(StrictMpi, FastHasOtherBitsThanOneRank) {
   if (world->size() == 1) GTEST_SKIP() << "needs two ranks";
   const auto group = world->make_target_group(world->size());

@@ -40,6 +40,15 @@ TEST(Strict, LogitsHaveTheSameBitsOnAnyNumberOfRanks) {
   EXPECT_GE(num_on_eight, 5);
 }
 
+TEST(Strict, WeightsInIntegers) {
+  for (const StrictModel& model : integer_models()) {
+    EXPECT_GE(expect_same_bits(model), 2) << model.name;
+    EXPECT_FALSE(
+        same_logit_bits(run_on(model, 2, Numerics::kFast), run_on(model, 1, Numerics::kFast)))
+        << model.name;
+  }
+}
+
 TEST(Strict, RandomShapes) {
   std::mt19937 generator(20);
   const auto pick = [&](std::initializer_list<int32_t> values) {
