@@ -28,7 +28,10 @@ class Backoff {
     // An eighth of what was waited already: the latency added is in proportion, and a rank that
     // waits for long leaves its core to those that compute.
     const auto waited_us = std::chrono::duration_cast<std::chrono::microseconds>(waited).count();
-    sleep_us(std::clamp<long>(static_cast<long>(waited_us / 8), 5, 500));
+    // Who has waited for a second is idle, and a few milliseconds of the next request's time matter
+    // less than thousands of wake-ups a second.
+    const long longest_us = waited_us < 1000000 ? 500 : 4000;
+    sleep_us(std::clamp<long>(static_cast<long>(waited_us / 8), 5, longest_us));
   }
   // Tells the core that this is a wait: the other thread of the core gets on.
   static void relax() {

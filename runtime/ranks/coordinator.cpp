@@ -159,6 +159,10 @@ bool Coordinator::run_round() {
   choose_draft_len();
   tell_draft();  // admitted sequences: the draft reads their prompts while the target does
   if (plan.sequences.empty() && plan.ends.empty() && plan.starts.empty()) return false;
+  for (const SequenceStart& start : plan.starts) {
+    const auto arrival = arrivals_.extract(start.sequence_id);
+    if (arrival) metrics_.request_queue_time_seconds.observe(seconds_since(arrival.mapped()));
+  }
   const auto compute_begin = Clock::now();
   plan.round = ++round_;
   broadcast(plan);
@@ -258,10 +262,6 @@ void Coordinator::count_round(const RoundPlan& plan,
     for (int32_t j = 0; j < decided.num_accepted; ++j) {
       metrics_.accepted_tokens_at(static_cast<size_t>(j)).add();
     }
-  }
-  for (const SequenceStart& start : plan.starts) {
-    const auto arrival = arrivals_.extract(start.sequence_id);
-    if (arrival) metrics_.request_queue_time_seconds.observe(seconds_since(arrival.mapped()));
   }
   metrics_.rounds.add();
   metrics_.iteration_tokens.observe(static_cast<double>(num_tokens));
