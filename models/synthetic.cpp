@@ -186,8 +186,9 @@ std::unique_ptr<TensorSource> make_synthetic_source(const ModelConfig& config,
 
 std::unique_ptr<Weights> synthetic_weights(const ModelConfig& config,
                                            const ModelShard& shard,
-                                           const SyntheticRecipe& recipe) {
-  return build_weights(config, shard, SyntheticSource(config, recipe));
+                                           const SyntheticRecipe& recipe,
+                                           const ops::ThreadPlan& threads) {
+  return build_weights(config, shard, SyntheticSource(config, recipe), {}, threads);
 }
 
 // A small vocabulary has no special and byte tokens to keep silent.

@@ -39,6 +39,7 @@ std::unique_ptr<TensorSource> make_synthetic_source(const ModelConfig& config,
                                                     const SyntheticRecipe& recipe);
 std::unique_ptr<Weights> synthetic_weights(const ModelConfig& config,
                                            const ModelShard& shard,
-                                           const SyntheticRecipe& recipe);
+                                           const SyntheticRecipe& recipe,
+                                           const ops::ThreadPlan& threads = 0);
 
 }  // namespace outrider

@@ -123,7 +123,7 @@ Transformer::Transformer(ModelConfig config,
   const auto aligned = [](size_t bytes) { return (bytes + 63) / 64 * 64; };
   size_t total = 0;
   for (const auto& [pointer, bytes] : parts) total += aligned(bytes);
-  buffers_->memory = ops::allocate_bytes(total);
+  buffers_->memory = ops::allocate_bytes(total, ctx_.plan().nodes);
   memory_.buffers = total;
   memory_.weights = weights_->num_bytes();
   std::byte* next = buffers_->memory.get();
@@ -145,7 +145,7 @@ void Transformer::allocate_kv() {
   const int64_t block = floats_per_block(config_, shard_, options_.block_size);
   const size_t half_bytes = checked_bytes({options_.num_blocks, block});
   for (int32_t layer = 0; layer < config_.n_layers; ++layer) {
-    buffers_->kv_memory.push_back(ops::allocate_bytes(2 * half_bytes));
+    buffers_->kv_memory.push_back(ops::allocate_bytes(2 * half_bytes, ctx_.plan().nodes));
     memory_.kv += 2 * half_bytes;
     std::byte* memory = buffers_->kv_memory.back().get();
     buffers_->kv.push_back({.keys = reinterpret_cast<float*>(memory),

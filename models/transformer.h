@@ -23,9 +23,8 @@ using TransformerOptions = ModelOptions;
 
 class Transformer final : public Model {
  public:
-  // group and ctx must outlive this. Weights may have more layers than config: the first ones count.
-  // Several may share weights of the same ranges, also when their
-  // shards' numerics differ.
+  // group and ctx must outlive this. Weights may have more layers than config: the first ones
+  // count. Several may share weights of the same ranges, also when their shards' numerics differ.
   Transformer(ModelConfig config,
               std::shared_ptr<const Weights> weights,
               const ModelShard& shard,
@@ -63,12 +62,12 @@ class Transformer final : public Model {
 
 // Reads one rank's shard of a Hugging Face folder (model.safetensors, or sharded with an index).
 // Throws Error naming the file and tensor. progress is called with bytes done and bytes in all,
-// when given; num_threads 0: the host's cores, at most 16.
+// when given; 0 threads: the host's cores, at most 16.
 std::unique_ptr<Weights> load_weights(const std::filesystem::path& model_dir,
                                       const ModelConfig& config,
                                       const ModelShard& shard,
                                       const std::function<void(size_t, size_t)>& progress = {},
-                                      int num_threads = 0);
+                                      const ops::ThreadPlan& threads = 0);
 
 // Seeded random weights in a given shape, the same for any sharding; for benchmarks and tests.
 std::unique_ptr<Weights> random_weights(const ModelConfig& config,

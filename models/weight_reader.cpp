@@ -49,8 +49,12 @@ int64_t run_begin(const PlannedPart& planned, int64_t t, int64_t num) {
 
 class PartsReader {
  public:
-  PartsReader(const TensorSource& source, const std::vector<PlannedPart>& parts, int num_threads)
-      : source_(source), lanes_(static_cast<size_t>(num_threads)) {
+  PartsReader(const TensorSource& source,
+              const std::vector<PlannedPart>& parts,
+              const ops::ThreadPlan& threads)
+      : source_(source),
+        threads_(threads),
+        lanes_(static_cast<size_t>(std::max(1, threads.num_threads))) {
     for (const PlannedPart& planned : parts) plan(planned);
   }
 
@@ -63,6 +67,7 @@ class PartsReader {
   void ask_ahead(const Lane& lane, size_t index) const;
 
   const TensorSource& source_;
+  const ops::ThreadPlan& threads_;
   std::vector<Lane> lanes_;
   size_t buffer_bytes_ = 0;
   size_t total_bytes_ = 0;
@@ -152,6 +157,7 @@ void PartsReader::carry(Lane& lane,
 
 void PartsReader::work(size_t own, const std::function<void()>& report) {
   try {
+    const ops::PinnedThread pinned(threads_, static_cast<int>(own));
     std::vector<std::byte> buffer(buffer_bytes_);
     bool is_waiting = false;
     for (size_t i = 0; i < lanes_.size(); ++i) {
@@ -187,9 +193,9 @@ void PartsReader::run(const std::function<void(size_t, size_t)>& progress) {
 
 void read_parts(const TensorSource& source,
                 const std::vector<PlannedPart>& parts,
-                int num_threads,
+                const ops::ThreadPlan& threads,
                 const std::function<void(size_t, size_t)>& progress) {
-  PartsReader(source, parts, std::max(1, num_threads)).run(progress);
+  PartsReader(source, parts, threads).run(progress);
 }
 
 }  // namespace outrider

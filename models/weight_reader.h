@@ -11,6 +11,7 @@
 
 #include "models/shard.h"
 #include "runtime/ops/tensor.h"
+#include "runtime/ops/thread_plan.h"
 
 namespace outrider {
 
@@ -45,11 +46,12 @@ struct PlannedPart {
 
 // Reads all parts; destinations must stand still meanwhile. Thread t of T carries what falls into
 // the t-th of T equal runs of panels (or of rows, dense), as the kernels' threads share them, so
-// that it touches the memory first; who is done early takes over from the others. progress: bytes
-// done, bytes in all; called on the calling thread. Rethrows the first failure.
+// that it touches the memory first, held on that thread's CPU if the plan has CPUs; who is done
+// early takes over from the others. progress: bytes done, bytes in all; called on the calling
+// thread. Rethrows the first failure.
 void read_parts(const TensorSource& source,
                 const std::vector<PlannedPart>& parts,
-                int num_threads,
+                const ops::ThreadPlan& threads,
                 const std::function<void(size_t, size_t)>& progress);
 
 }  // namespace outrider

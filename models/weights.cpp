@@ -360,12 +360,12 @@ std::unique_ptr<Weights> build_weights(const ModelConfig& config,
                                        const ModelShard& shard,
                                        const TensorSource& source,
                                        const std::function<void(size_t, size_t)>& progress,
-                                       int num_threads) {
+                                       const ops::ThreadPlan& threads) {
   Loader loader(config, shard, source);
   auto weights = loader.plan();
   const unsigned cores = std::clamp(std::thread::hardware_concurrency(), 1u, kMaxThreads);
-  read_parts(
-      source, loader.parts(), num_threads > 0 ? num_threads : static_cast<int>(cores), progress);
+  const ops::ThreadPlan readers = threads.num_threads > 0 ? threads : static_cast<int>(cores);
+  read_parts(source, loader.parts(), readers, progress);
   weights->num_bytes_read = loader.num_bytes_read();
   return weights;
 }
@@ -374,9 +374,9 @@ std::unique_ptr<Weights> load_weights(const std::filesystem::path& model_dir,
                                       const ModelConfig& config,
                                       const ModelShard& shard,
                                       const std::function<void(size_t, size_t)>& progress,
-                                      int num_threads) {
+                                      const ops::ThreadPlan& threads) {
   const CheckpointSource source(model_dir, config.quantization);
-  auto weights = build_weights(config, shard, source, progress, num_threads);
+  auto weights = build_weights(config, shard, source, progress, threads);
   source.check_unchanged();
   return weights;
 }

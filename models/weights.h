@@ -73,12 +73,12 @@ class TensorSource {
 // The tensors of a Hugging Face folder.
 std::unique_ptr<TensorSource> make_checkpoint_source(const std::filesystem::path& model_dir);
 
-// progress: bytes done, bytes in all; called on the calling thread. num_threads 0: the host's
-// cores, at most 16.
+// progress: bytes done, bytes in all; called on the calling thread. 0 threads: the host's cores, at
+// most 16.
 std::unique_ptr<Weights> build_weights(const ModelConfig& config,
                                        const ModelShard& shard,
                                        const TensorSource& source,
                                        const std::function<void(size_t, size_t)>& progress = {},
-                                       int num_threads = 0);
+                                       const ops::ThreadPlan& threads = 0);
 
 }  // namespace outrider

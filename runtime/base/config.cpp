@@ -184,6 +184,8 @@ std::vector<Option> run_config_options(RunConfig* c) {
                      1024,
                      "threads per rank; 0 = cores divided among the host's targets"),
       {"-t"});
+  add(text_option(
+      "cpu_bind", &c->cpu_bind, "CPUs of the threads: auto, none, or per host 0-15 or 0-7|8-15"));
   add(choice_option("isa", &c->isa, {"auto", "scalar", "avx2", "avx512"}, "CPU kernels"));
   add(choice_option("activation_dtype",
                     &c->activation_dtype,

@@ -1,4 +1,4 @@
-// Reads /proc/self/status; see process_memory.h.
+// Reads /proc/self and /sys; see process_memory.h.
 #include "runtime/base/process_memory.h"
 
 #include <charconv>
@@ -30,6 +30,25 @@ ProcessMemory process_memory() {
     memory.file_bytes += kilobytes_of(line, "RssFile:") * 1024;
   }
   return memory;
+}
+
+int64_t huge_page_bytes() {
+  std::ifstream sums("/proc/self/smaps_rollup");
+  int64_t bytes = 0;
+  for (std::string line; std::getline(sums, line);) {
+    bytes += kilobytes_of(line, "AnonHugePages:") * 1024;
+  }
+  return bytes;
+}
+
+std::string huge_page_mode() {
+  std::ifstream file("/sys/kernel/mm/transparent_hugepage/enabled");
+  std::string modes;  // "always [madvise] never"
+  std::getline(file, modes);
+  const size_t begin = modes.find('[');
+  const size_t end = modes.find(']');
+  if (begin == std::string::npos || end == std::string::npos || end < begin) return "";
+  return modes.substr(begin + 1, end - begin - 1);
 }
 
 }  // namespace outrider

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace outrider {
 
@@ -13,5 +14,11 @@ struct ProcessMemory {
   int64_t file_bytes = 0;           // of resident_bytes: pages of mapped files, mostly code
 };
 ProcessMemory process_memory();
+
+// Of the private memory: what lies in transparent huge pages. The system counts all pages for it,
+// so not to be asked often. 0 where it does not say.
+int64_t huge_page_bytes();
+// "always", "madvise" or "never"; empty where the system does not say.
+std::string huge_page_mode();
 
 }  // namespace outrider

@@ -41,6 +41,8 @@ struct RunConfig {
   int64_t kv_cache_memory_bytes =
       0;                // per target rank; 0 = enough for max_num_seqs full contexts, at most 4 GiB
   int32_t threads = 0;  // per rank; 0 = the host's cores divided among its ranks
+  // none, auto, or CPUs: "0-15" divided among the host's target ranks, "0-7|8-15" one list a rank
+  std::string cpu_bind = "auto";
   std::string isa = "auto";  // auto, scalar, avx2, avx512
   // auto, float32, bfloat16: products with bf16 weights round their activations
   std::string activation_dtype = "auto";

@@ -24,6 +24,8 @@ class World {
   virtual std::string library() const { return "threads of one process"; }
   // How many ranks share this host, of ranks [0, num_ranks).
   virtual int num_ranks_here(int num_ranks) const = 0;
+  // How many of those were given the same CPUs as this one (mpirun --bind-to).
+  virtual int num_ranks_on_these_cpus(int num_ranks) const { return num_ranks_here(num_ranks); }
 
   // Hands a message over; returns at once. A message to a rank that is gone is lost without an
   // error.

@@ -109,6 +109,16 @@ class MpiWorld final : public World {
     return count;
   }
 
+  int num_ranks_on_these_cpus(int num_ranks) const override {
+    const Peer& own = peers_[static_cast<size_t>(rank_)];
+    int count = 0;
+    for (int r = 0; r < num_ranks; ++r) {
+      const Peer& peer = peers_[static_cast<size_t>(r)];
+      count += peer.host == own.host && CPU_EQUAL(&peer.cores, &own.cores) ? 1 : 0;
+    }
+    return count;
+  }
+
   void post(int to, Bytes message) override {
     drop_completed_sends(to);
     post_with_tag(to, std::move(message), mpi::kMessageTag);

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "runtime/ops/tensor.h"
+#include "runtime/ops/thread_plan.h"
 
 namespace outrider::ops {
 
@@ -30,13 +31,14 @@ bool has_bf16_dot();  // whether this CPU has AVX512-BF16
 // One rank's way to compute: its threads and its kernels. Not thread-safe: one call at a time.
 class Context {
  public:
-  explicit Context(int num_threads, Isa isa = best_isa());
+  explicit Context(const ThreadPlan& plan, Isa isa = best_isa());
   ~Context();
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
   int num_threads() const;
   Isa isa() const { return isa_; }
   ThreadPool& threads() { return *threads_; }
+  const ThreadPlan& plan() const;
   uint32_t num_hand_overs() const;  // jobs given to all threads so far, modulo 2^32
   // Memory for one call's temporary values, 64-byte aligned; the next call's may lie in the same.
   // Grows when more is asked for than ever before, else allocates nothing.

@@ -16,6 +16,7 @@
 #include "runtime/base/error.h"
 #include "runtime/ops/cpu/kernel_choice.h"
 #include "runtime/ops/cpu/kernels.h"
+#include "runtime/ops/cpu/topology.h"
 #include "runtime/ops/half.h"
 
 namespace outrider::ops {
@@ -24,7 +25,7 @@ namespace {
 static_assert(kRowsPerPanel == cpu::kPanel);
 
 constexpr size_t kAlignment = 64;
-constexpr size_t kHugePage = size_t{2} << 20;
+constexpr size_t kHugePage = kHugePageBytes;
 
 // Lies in the kAlignment bytes before what allocate_bytes returned.
 struct MemoryHeader {
@@ -38,13 +39,14 @@ std::byte* place_header(std::byte* block, const MemoryHeader& header) {
   return block + kAlignment;
 }
 
-std::byte* map_huge(size_t num_bytes) {
+std::byte* map_huge(size_t num_bytes, std::span<const int> nodes) {
   const size_t mapped = num_bytes + kAlignment + kHugePage;
   void* base = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (base == MAP_FAILED) return nullptr;
   const size_t address = reinterpret_cast<size_t>(base);
   std::byte* block = static_cast<std::byte*>(base) + (kHugePage - address % kHugePage) % kHugePage;
   madvise(block, num_bytes + kAlignment, MADV_HUGEPAGE);  // a wish; small pages work too
+  cpu::lay_over_nodes(block, num_bytes + kAlignment, nodes);
   return place_header(block, {base, mapped});
 }
 
@@ -179,10 +181,10 @@ void AlignedFree::operator()(void* memory) const {
   }
 }
 
-AlignedBytes allocate_bytes(size_t num_bytes) {
+AlignedBytes allocate_bytes(size_t num_bytes, std::span<const int> nodes) {
   std::byte* memory = nullptr;
   if (num_bytes <= physical_bytes()) {
-    memory = num_bytes >= kHugePage ? map_huge(num_bytes) : allocate_small(num_bytes);
+    memory = num_bytes >= kHugePage ? map_huge(num_bytes, nodes) : allocate_small(num_bytes);
   }
   if (memory == nullptr) {
     throw Error("no memory for " + std::to_string(num_bytes) + " bytes (" +

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "runtime/ops/quantized.h"
 
@@ -19,8 +20,11 @@ struct AlignedFree {
   void operator()(void* memory) const;
 };
 using AlignedBytes = std::unique_ptr<std::byte[], AlignedFree>;
-// Zeroed memory, 64-byte aligned; throws Error naming the size when there is none.
-AlignedBytes allocate_bytes(size_t num_bytes);
+inline constexpr size_t kHugePageBytes = size_t{2} << 20;
+// Zeroed memory, 64-byte aligned; throws Error naming the size when there is none. From
+// kHugePageBytes on it is taken page by page by who touches it first; with several memory nodes
+// pages are laid over them in turn instead, for what every thread uses.
+AlignedBytes allocate_bytes(size_t num_bytes, std::span<const int> nodes = {});
 
 // Rows of floating-point numbers that are to be quantised. The source may hold columns beyond the
 // matrix' own, which complete the groups a shard's ends cut: then every shard gets the integers and

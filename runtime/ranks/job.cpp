@@ -29,11 +29,29 @@ struct Purpose {
   OnTargets on_targets;
 };
 
-int threads_per_rank(const RunConfig& config, const World& world, const RankLayout& layout) {
-  if (config.threads > 0) return config.threads;
-  const int num_cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  // The draft works while the targets wait and the other way round, so it does not count.
-  return std::max(1, num_cores / std::max(1, world.num_ranks_here(layout.num_targets)));
+// The draft works while the targets wait and the other way round, so it does not count: its CPUs
+// are the targets' too.
+ops::ThreadPlan threads_of_rank(const RunConfig& config,
+                                const World& world,
+                                const RankLayout& layout,
+                                Role role) {
+  const int num_targets = layout.num_targets;
+  const int before = role == Role::kDraft ? num_targets : world.rank();
+  return ops::plan_threads(
+      {.num_threads = config.threads,
+       .cpu_bind = config.cpu_bind,
+       .on_host = {world.num_ranks_here(before), world.num_ranks_here(num_targets)},
+       .on_cpus = {world.num_ranks_on_these_cpus(before),
+                   world.num_ranks_on_these_cpus(num_targets)}});
+}
+
+// For the report of a draft rank whose child computes, and says so itself when there is a problem.
+int num_threads_of_draft(const RunConfig& config, const World& world, const RankLayout& layout) {
+  try {
+    return threads_of_rank(config, world, layout, Role::kDraft).num_threads;
+  } catch (const Error&) {
+    return 0;
+  }
 }
 
 // What rank 0 needs beside its shard.
@@ -165,6 +183,7 @@ int run_coordinator(World& world,
   std::exception_ptr problem;
   std::thread front([&] {
     set_thread_log_name("front");
+    ops::leave_pinning();  // its own threads inherit where it may run
     try {
       exit_code = front_end(context);
     } catch (...) {
@@ -192,7 +211,7 @@ void run_draft(World& world,
   ModelConfig target_config;
   std::string problem;
   try {
-    loaded = load_draft(config, layout, threads_per_rank(config, world, layout));
+    loaded = load_draft(config, layout, threads_of_rank(config, world, layout, Role::kDraft));
     target_config = model_config_of(config.model, Role::kTarget);
   } catch (const std::exception& error) {
     problem = error.what();
@@ -241,21 +260,18 @@ int run_target(World& world,
   FrontDesk desk;
   Faults faults;
   std::string problem;
+  ops::ThreadPlan threads = 0;
   try {
+    threads = threads_of_rank(config, world, layout, Role::kTarget);
     faults = Faults::from_environment(world.rank(), layout.num_targets);
-    loaded = load_target(config,
-                         layout,
-                         world.rank(),
-                         threads_per_rank(config, world, layout),
-                         world.make_target_group(layout.num_targets));
+    loaded = load_target(
+        config, layout, world.rank(), threads, world.make_target_group(layout.num_targets));
     if (coordinates && purpose.front_end) desk = open_front_desk(config);
   } catch (const std::exception& error) {
     problem = error.what();
   }
-  desk.topology = roll_call(
-      world,
-      layout,
-      {problem, shared_settings(config, loaded), threads_per_rank(config, world, layout)});
+  desk.topology =
+      roll_call(world, layout, {problem, shared_settings(config, loaded), threads.num_threads});
   if (purpose.on_targets) {
     return run_on_this_target({.config = config,
                                .world = world,
@@ -285,10 +301,11 @@ int run_rank(World& world,
   if (layout.role(world.rank()) != Role::kDraft) return run_target(world, config, layout, purpose);
   if (engine == nullptr) {
     run_draft(world, config, layout, [&](const std::string& problem) {
-      roll_call(world, layout, {problem, {}, threads_per_rank(config, world, layout)});
+      roll_call(world, layout, {problem, {}, num_threads_of_draft(config, world, layout)});
     });
   } else {
-    roll_call(world, layout, {engine->wait_report(), {}, threads_per_rank(config, world, layout)});
+    roll_call(
+        world, layout, {engine->wait_report(), {}, num_threads_of_draft(config, world, layout)});
     engine->relay(world, kEpoch);
   }
   return 0;

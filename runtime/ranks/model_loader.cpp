@@ -125,15 +125,22 @@ class LoadLog {
   Clock::time_point last_ = begin_;
 };
 
-void log_memory(const Model& model) {
+void log_memory(const Model& model, const ops::ThreadPlan& threads) {
   const Model::Memory& memory = model.memory();
+  log_info("{}", ops::describe(threads));
   log_info(
       "memory: {} MiB of weights, up to {} MiB of KV and {} MiB of buffers; the process has "
-      "{} MiB",
+      "{} MiB, {} MiB of it in huge pages",
       memory.weights >> 20,
       memory.kv >> 20,
       memory.buffers >> 20,
-      process_memory().resident_bytes >> 20);
+      process_memory().resident_bytes >> 20,
+      huge_page_bytes() >> 20);
+  if (huge_page_mode() == "never") {
+    log_info(
+        "huge pages are off on this host (transparent_hugepage: never); what that costs: "
+        "docs/config.md, Threads and memory");
+  }
 }
 
 void check_device(const RunConfig& config) {
@@ -169,12 +176,17 @@ std::unique_ptr<Weights> weights_of(const std::string& name,
                                     Role role,
                                     const ModelConfig& config,
                                     const ModelShard& shard,
-                                    int num_threads) {
-  if (is_synthetic(name)) return synthetic_weights(config, shard, parse_synthetic(name).recipe);
+                                    const ops::ThreadPlan& threads) {
+  if (is_synthetic(name)) {
+    // Making numbers takes longer than computing with them: all the host's cores, unless the
+    // memory's place matters.
+    const ops::ThreadPlan makers = threads.cpus.empty() ? ops::ThreadPlan(0) : threads;
+    return synthetic_weights(config, shard, parse_synthetic(name).recipe, makers);
+  }
   const auto folder = model_folder(name, role);
   LoadLog log(folder.filename().string());
   const auto progress = [&log](size_t done, size_t all) { log.advance(done, all); };
-  auto weights = load_weights(folder, config, shard, progress, num_threads);
+  auto weights = load_weights(folder, config, shard, progress, threads);
   log.finish(weights->num_bytes_read);
   return weights;
 }
@@ -288,7 +300,7 @@ ops::Activations activations_of(const RunConfig& config, const ModelConfig& mode
 LoadedModel load_target(const RunConfig& config,
                         const RankLayout& layout,
                         int rank,
-                        int num_threads,
+                        const ops::ThreadPlan& threads,
                         std::unique_ptr<TargetGroup> group) {
   check_device(config);
   const ModelConfig model_config = model_config_of(config, Role::kTarget);
@@ -306,20 +318,22 @@ LoadedModel load_target(const RunConfig& config,
         simulated_target(config), SimulatedRole::kTarget, shard, options);
     return parts;
   }
-  parts.context = std::make_unique<ops::Context>(num_threads, ops::isa_from_name(config.isa));
+  parts.context = std::make_unique<ops::Context>(threads, ops::isa_from_name(config.isa));
   parts.context->set_activations(activations_of(config, model_config));
   parts.model = std::make_unique<Transformer>(
       model_config,
-      weights_of(config.model, Role::kTarget, model_config, shard, num_threads),
+      weights_of(config.model, Role::kTarget, model_config, shard, threads),
       shard,
       options,
       *parts.group,
       *parts.context);
-  log_memory(*parts.model);
+  log_memory(*parts.model, threads);
   return parts;
 }
 
-LoadedModel load_draft(const RunConfig& config, const RankLayout& layout, int num_threads) {
+LoadedModel load_draft(const RunConfig& config,
+                       const RankLayout& layout,
+                       const ops::ThreadPlan& threads) {
   check_device(config);
   const std::string& name = config.speculative.model;
   if (is_simulated(name) != is_simulated(config.model))
@@ -343,17 +357,17 @@ LoadedModel load_draft(const RunConfig& config, const RankLayout& layout, int nu
         simulated_draft(config), SimulatedRole::kDraft, shard, options);
     return parts;
   }
-  parts.context = std::make_unique<ops::Context>(num_threads, ops::isa_from_name(config.isa));
+  parts.context = std::make_unique<ops::Context>(threads, ops::isa_from_name(config.isa));
   parts.context->set_activations(activations_of(config, model_config));
-  parts.model = std::make_unique<Transformer>(
-      model_config,
-      weights_of(name, Role::kDraft, model_config, shard, num_threads),
-      shard,
-      options,
-      *parts.group,
-      *parts.context);
+  parts.model =
+      std::make_unique<Transformer>(model_config,
+                                    weights_of(name, Role::kDraft, model_config, shard, threads),
+                                    shard,
+                                    options,
+                                    *parts.group,
+                                    *parts.context);
   parts.vocabulary = std::move(vocabulary);
-  log_memory(*parts.model);
+  log_memory(*parts.model, threads);
   return parts;
 }
 

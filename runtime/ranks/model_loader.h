@@ -62,10 +62,12 @@ struct LoadedModel {
 LoadedModel load_target(const RunConfig& config,
                         const RankLayout& layout,
                         int rank,
-                        int num_threads,
+                        const ops::ThreadPlan& threads,
                         std::unique_ptr<TargetGroup> group);
 // Also checks that the draft speaks the target's tokens, or may have another tokenizer; throws
 // Error naming the first id that differs.
-LoadedModel load_draft(const RunConfig& config, const RankLayout& layout, int num_threads);
+LoadedModel load_draft(const RunConfig& config,
+                       const RankLayout& layout,
+                       const ops::ThreadPlan& threads);
 
 }  // namespace outrider

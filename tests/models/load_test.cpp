@@ -1,6 +1,7 @@
 // Loading: every thread count gives the same weights, ranks read only what is theirs, a tied
 // embedding is held once, progress and failures.
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <chrono>
@@ -71,7 +72,14 @@ TEST(Load, AnyNumberOfThreadsGivesTheSameWeights) {
                             *build_weights(config, shard, *other, {}, 2)));
 }
 
-// Notes every part that is read, and can fail.
+cpu_set_t own_cpus() {
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  EXPECT_EQ(sched_getaffinity(0, sizeof(cpus), &cpus), 0);
+  return cpus;
+}
+
+// Notes every part that is read and where, and can fail.
 class WatchedSource : public TensorSource {
  public:
   explicit WatchedSource(const ModelConfig& config) : source_(make_synthetic_source(config, {})) {}
@@ -84,9 +92,11 @@ class WatchedSource : public TensorSource {
     const std::lock_guard<std::mutex> lock(mutex_);
     num_bytes_ += static_cast<size_t>(part.rows.size() * part.columns.size()) *
                   ops::dtype_bytes(source_->expect(part.name, {}));
+    if (part.rows.size() > 1) cpus_.push_back(own_cpus());  // norms are read one by one before
     source_->read(part, out);
   }
   size_t num_bytes() const { return num_bytes_; }
+  const std::vector<cpu_set_t>& cpus() const { return cpus_; }  // of the threads that read matrices
 
   std::string broken;
   int64_t broken_row = 0;
@@ -95,6 +105,7 @@ class WatchedSource : public TensorSource {
   std::unique_ptr<TensorSource> source_;
   mutable std::mutex mutex_;
   mutable size_t num_bytes_ = 0;
+  mutable std::vector<cpu_set_t> cpus_;
 };
 
 TEST(Load, EveryByteIsReadOnceAndProgressEndsThere) {
@@ -119,6 +130,29 @@ TEST(Load, EveryByteIsReadOnceAndProgressEndsThere) {
     // All but the norms are matrices and the embedding.
     EXPECT_EQ(total, weights->num_bytes_read - 7u * 256 * 2);
   }
+}
+
+// Where the kernels' threads will run, so that first touch puts pages there.
+TEST(Load, ThreadsReadWhereThePlanHoldsThem) {
+  const ModelConfig config = small_shape(false);
+  const cpu_set_t before = own_cpus();
+  ops::ThreadPlan plan = 3;
+  for (int c = 0; c < CPU_SETSIZE && plan.cpus.size() < 3; ++c) {
+    if (CPU_ISSET(c, &before)) plan.cpus.push_back(c);
+  }
+  ASSERT_FALSE(plan.cpus.empty());
+  while (plan.cpus.size() < 3) plan.cpus.push_back(plan.cpus.front());
+  const WatchedSource source(config);
+  const auto weights = build_weights(config, shard_model(config, 0, 1), source, {}, plan);
+  const std::vector<cpu_set_t> seen = source.cpus();
+  EXPECT_GE(seen.size(), 14u);  // a read at least for every matrix
+  for (const cpu_set_t& cpus : seen) {
+    EXPECT_EQ(CPU_COUNT(&cpus), 1);
+    EXPECT_TRUE(std::ranges::any_of(plan.cpus, [&](int c) { return CPU_ISSET(c, &cpus); }));
+  }
+  const cpu_set_t after = own_cpus();
+  EXPECT_TRUE(CPU_EQUAL(&after, &before));
+  EXPECT_TRUE(same_weights(*weights, *build_weights(config, shard_model(config, 0, 1), source)));
 }
 
 TEST(Load, AFailureOfAnyThreadIsToldOnce) {

@@ -32,6 +32,33 @@ TEST(ThreadPool, EveryThreadRunsEveryJobOnce) {
   }
 }
 
+ThreadPlan crowded(int num_threads) {
+  ThreadPlan plan(num_threads);
+  plan.crowded = true;
+  return plan;
+}
+
+TEST(ThreadPool, CrowdedThreadsSleepAndWakeForEveryJob) {
+  for (const int threads : {1, 2, 7}) {
+    ThreadPool pool(crowded(threads));
+    std::atomic<int> runs{0};
+    for (int job = 0; job < 2000; ++job) {
+      pool.run([&](int, int) { ++runs; });
+      ASSERT_EQ(runs.load(), threads * (job + 1));  // all were waited for
+    }
+  }
+}
+
+// Waiting for a worker that takes its time: polled for, it would cost the caller as much.
+TEST(ThreadPool, ACrowdedCallerUsesNoProcessorWhileItWaits) {
+  ThreadPool pool(crowded(2));
+  const std::clock_t before = std::clock();
+  pool.run([](int thread, int) {
+    if (thread == 1) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  });
+  EXPECT_LE(1e3 * static_cast<double>(std::clock() - before) / CLOCKS_PER_SEC, 40);
+}
+
 TEST(ThreadPool, RangesCoverEverythingOnce) {
   ThreadPool pool(3);
   for (const int64_t count : {0, 1, 2, 3, 4, 100, 101}) {

@@ -116,41 +116,39 @@ class LoadBench {
         options_(options),
         layout_(make_layout(config, 0)),
         files_(model_folder(config.model, Role::kTarget)),
-        num_threads_(config.threads > 0
-                         ? config.threads
-                         : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()))) {}
+        threads_(ops::plan_threads({.num_threads = config.threads, .cpu_bind = config.cpu_bind})) {}
 
   // Once untimed: what the process holds before it has had any other memory.
   void load_first() {
     const LoadedModel loaded = load();
     memory_ = loaded.model->memory();
     after_load_ = process_memory();
+    huge_bytes_ = static_cast<size_t>(huge_page_bytes());
   }
 
   void measure() {
     Progress progress("load", options_.num_turns);
-    run_in_turns(options_.num_turns,
-                 {[&] { timed(&samples_.read_s, [&] { files_.read(nullptr, num_threads_); }); },
-                  [&] {
-                    ops::AlignedBytes to;
-                    timed(&samples_.copy_s, [&] {
-                      to = ops::allocate_bytes(files_.num_bytes());
-                      files_.read(to.get(), num_threads_);
-                    });
-                  },
-                  [&] {
-                    LoadedModel loaded;
-                    timed(&samples_.load_s, [&] { loaded = load(); });
-                  }},
-                 &progress);
+    run_in_turns(
+        options_.num_turns,
+        {[&] { timed(&samples_.read_s, [&] { files_.read(nullptr, threads_.num_threads); }); },
+         [&] {
+           ops::AlignedBytes to;
+           timed(&samples_.copy_s, [&] {
+             to = ops::allocate_bytes(files_.num_bytes());
+             files_.read(to.get(), threads_.num_threads);
+           });
+         },
+         [&] {
+           LoadedModel loaded;
+           timed(&samples_.load_s, [&] { loaded = load(); });
+         }},
+        &progress);
   }
 
   void fill(BenchReport* report) const;
 
  private:
-  LoadedModel load() const {
-    return load_target(config_, layout_, 0, num_threads_, make_solo_group());
-  }
+  LoadedModel load() const { return load_target(config_, layout_, 0, threads_, make_solo_group()); }
 
   template <typename Work>
   void timed(std::vector<double>* seconds, const Work& work) const {
@@ -165,10 +163,11 @@ class LoadBench {
   const LoadBenchOptions& options_;
   RankLayout layout_;
   ModelFiles files_;
-  int num_threads_;
+  ops::ThreadPlan threads_;
   LoadSamples samples_;
   Transformer::Memory memory_;
   ProcessMemory after_load_;
+  size_t huge_bytes_ = 0;
 };
 
 std::string mib(size_t num_bytes) { return fmt::format("{} MiB", num_bytes >> 20); }
@@ -178,7 +177,7 @@ void LoadBench::fill(BenchReport* report) const {
   report->title = fmt::format("{}: {:.3f} GB, {} thread(s), {}",
                               config_.model,
                               gigabytes,
-                              num_threads_,
+                              threads_.num_threads,
                               options_.cold ? "files forgotten before each" : "files in memory");
   BenchTable times{.title = "", .columns = {"", "seconds", "GB/s", "load / this"}, .rows = {}};
   const auto add = [&](const char* name, const std::vector<double>& seconds) {
@@ -204,11 +203,13 @@ void LoadBench::fill(BenchReport* report) const {
                                      {"KV, taken when used", mib(memory_.kv)},
                                      {"buffers, taken when used", mib(memory_.buffers)},
                                      {"the process holds", mib(held)},
+                                     {"of it in huge pages", mib(huge_bytes_)},
                                      {"and held at most", mib(peak)}}});
   report->add_figure("weights", "bytes", static_cast<double>(memory_.weights));
   report->add_figure("KV", "bytes", static_cast<double>(memory_.kv));
   report->add_figure("buffers", "bytes", static_cast<double>(memory_.buffers));
   report->add_figure("resident after load", "bytes", static_cast<double>(held));
+  report->add_figure("in huge pages", "bytes", static_cast<double>(huge_bytes_));
   report->add_figure("resident at most", "bytes", static_cast<double>(peak));
 }
 

@@ -68,12 +68,12 @@ const char* isa_name(Isa isa) {
   return "unknown";
 }
 
-Context::Context(int num_threads, Isa isa) : isa_(isa) {
+Context::Context(const ThreadPlan& plan, Isa isa) : isa_(isa) {
   if (isa > best_isa()) {
     throw Error(std::string("this CPU has no ") + isa_name(isa) + "; the best it has is " +
                 isa_name(best_isa()));
   }
-  threads_ = std::make_unique<ThreadPool>(num_threads);
+  threads_ = std::make_unique<ThreadPool>(plan);
 }
 
 Context::~Context() = default;
@@ -82,11 +82,13 @@ std::byte* Context::scratch(size_t num_bytes) {
   if (num_bytes > scratch_bytes_) {
     scratch_ = nullptr;
     scratch_bytes_ = 0;
-    scratch_ = allocate_bytes(num_bytes);
+    scratch_ = allocate_bytes(num_bytes, plan().nodes);
     scratch_bytes_ = num_bytes;
   }
   return scratch_.get();
 }
+
+const ThreadPlan& Context::plan() const { return threads_->plan(); }
 
 int Context::num_threads() const { return threads_->num_threads(); }
 

@@ -24,6 +24,14 @@ void pause_cpu() {
 #endif
 }
 
+const ThreadPlan& checked(const ThreadPlan& plan) {
+  if (plan.num_threads < 1 || plan.num_threads > 1024) {
+    throw Error("number of threads must be 1 to 1024, not " + std::to_string(plan.num_threads));
+  }
+  OUTRIDER_CHECK(plan.cpus.empty() || std::ssize(plan.cpus) == plan.num_threads);
+  return plan;
+}
+
 // Polls until ready() or, when limited, until the poll time is over. Gives the core away between
 // bursts.
 template <typename Ready>
@@ -42,12 +50,9 @@ bool poll(const Ready& ready, bool limited) {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int num_threads) {
-  if (num_threads < 1 || num_threads > 1024) {
-    throw Error("number of threads must be 1 to 1024, not " + std::to_string(num_threads));
-  }
-  workers_.reserve(static_cast<size_t>(num_threads - 1));
-  for (int thread = 1; thread < num_threads; ++thread) {
+ThreadPool::ThreadPool(const ThreadPlan& plan) : plan_(checked(plan)), caller_(plan_, 0) {
+  workers_.reserve(static_cast<size_t>(plan.num_threads - 1));
+  for (int thread = 1; thread < plan.num_threads; ++thread) {
     workers_.emplace_back([this, thread] { work(thread); });
   }
 }
@@ -75,14 +80,22 @@ void ThreadPool::run_erased(Erased function, const void* job) {
     }
   }
   function(job, 0, count);
-  if (count > 1) {
-    poll([this] { return unfinished_.load(std::memory_order_acquire) == 0; }, false);
+  if (count > 1) await_workers();
+}
+
+void ThreadPool::await_workers() {
+  const auto finished = [this] { return unfinished_.load(std::memory_order_acquire) == 0; };
+  if (!plan_.crowded) {
+    poll(finished, false);
+    return;
   }
+  std::unique_lock lock(mutex_);
+  finished_.wait(lock, finished);
 }
 
 uint32_t ThreadPool::await_round(uint32_t seen) {
   const auto raised = [this, seen] { return round_.load() != seen; };
-  if (!poll(raised, true)) {
+  if (plan_.crowded || !poll(raised, true)) {
     std::unique_lock lock(mutex_);
     sleepers_.fetch_add(1);
     wake_.wait(lock, raised);
@@ -92,12 +105,17 @@ uint32_t ThreadPool::await_round(uint32_t seen) {
 }
 
 void ThreadPool::work(int thread) {
+  const PinnedThread pinned(plan_, thread);
   uint32_t round = 0;
   for (;;) {
     round = await_round(round);
     if (stop_) return;
     function_(job_, thread, num_threads());
-    unfinished_.fetch_sub(1, std::memory_order_release);
+    const bool is_last = unfinished_.fetch_sub(1, std::memory_order_release) == 1;
+    if (!is_last || !plan_.crowded) continue;
+    // Once the mutex is free the caller either sleeps or has not looked yet.
+    { const std::lock_guard lock(mutex_); }
+    finished_.notify_one();
   }
 }
 

@@ -1,7 +1,8 @@
 // The threads of one rank's forward pass. run() hands every thread the same job with its index and
 // returns when all are done; who does what is a fixed partition, so nothing depends on timing. The
 // caller is thread 0. Workers wait by polling for a moment (ops follow each other within
-// microseconds) and then sleep, because several ranks may share the cores. One caller at a time.
+// microseconds) and then sleep, because several ranks may share the cores; where threads are known
+// to be more than CPUs they sleep at once. One caller at a time.
 #pragma once
 
 #include <atomic>
@@ -11,16 +12,20 @@
 #include <thread>
 #include <vector>
 
+#include "runtime/ops/thread_plan.h"
+
 namespace outrider::ops {
 
 class ThreadPool {
  public:
-  explicit ThreadPool(
-      int num_threads);  // num_threads - 1 workers; throws Error when below 1 or above 1024
+  // num_threads - 1 workers; throws Error when below 1 or above 1024. With CPUs in the plan each
+  // thread is held on its own, the calling one too, until the pool ends.
+  explicit ThreadPool(const ThreadPlan& plan);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
+  const ThreadPlan& plan() const { return plan_; }
   int num_threads() const { return static_cast<int>(workers_.size()) + 1; }
 
   // Jobs handed over so far, modulo 2^32.
@@ -55,8 +60,11 @@ class ThreadPool {
   using Erased = void (*)(const void*, int, int);
   void run_erased(Erased function, const void* job);
   void work(int thread);
+  void await_workers();
   uint32_t await_round(uint32_t seen);
 
+  const ThreadPlan plan_;
+  const PinnedThread caller_;
   std::vector<std::thread> workers_;
   Erased function_ = nullptr;
   const void* job_ = nullptr;
@@ -68,6 +76,7 @@ class ThreadPool {
   bool stop_ = false;
   std::mutex mutex_;
   std::condition_variable wake_;
+  std::condition_variable finished_;  // crowded pools only
 };
 
 }  // namespace outrider::ops
