@@ -15,7 +15,7 @@ import statistics
 
 import bench_runs
 
-MPIRUN = ["mpirun", "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"]
+MPIRUN = ["mpirun", "--oversubscribe", "--bind-to", "none"]
 
 
 def parse_arguments():

@@ -34,7 +34,7 @@ def free_port():
 
 def start_server(program, port, log):
     environment = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
-    command = ["mpirun", "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1",
+    command = ["mpirun", "--oversubscribe", "--bind-to", "none",
                "-np", "3", program, "serve", "--model", "embedded",
                "--speculative-config.model", "embedded", "--port", str(port)]
     print("$", " ".join(command), flush=True)
