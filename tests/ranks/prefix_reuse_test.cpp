@@ -242,7 +242,7 @@ class OneRank {
   std::vector<float> slot(int32_t block, int32_t slot) const {
     std::vector<float> content;
     for (int32_t layer = 0; layer < loaded_.model->config().n_layers; ++layer) {
-      const ops::KvPages& pages = loaded_.model->kv_pages(layer);
+      const ops::KvPages& pages = dynamic_cast<const Transformer&>(*loaded_.model).kv_pages(layer);
       for (const float* memory : {pages.keys, pages.values}) {
         for (int64_t head = 0; head < pages.n_kv_heads; ++head) {
           const float* begin =
