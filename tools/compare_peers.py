@@ -58,6 +58,7 @@ def parse_arguments():
     args = parser.parse_args()
     args.peer_bin = args.peer_bin.resolve()
     args.gguf_target = os.path.abspath(args.gguf_target)
+    args.gguf_draft = os.path.abspath(args.gguf_draft) if args.gguf_draft else None
     return args
 
 
@@ -144,11 +145,11 @@ def free_port():
 class Server:
     """A server process that answers POST /v1/completions or /completion."""
 
-    def __init__(self, command, port, path):
+    def __init__(self, command, port, path, folder=None):
         self.port = port
         self.path = path
         self.log = tempfile.TemporaryFile()
-        self.process = subprocess.Popen(command, stdout=self.log, stderr=self.log)
+        self.process = subprocess.Popen(command, stdout=self.log, stderr=self.log, cwd=folder)
 
     def call(self, method, path, body=None):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=600)
@@ -213,7 +214,8 @@ class Peer(Server):
         command += ["-t", str(args.threads), "-c", str(context), "-np", str(num_slots)]
         if draft_len > 0:
             command += ["-md", args.gguf_draft, *args.peer_draft_options.format(draft_len).split()]
-        super().__init__(command + args.peer_server_options.split(), port, "/completion")
+        self.folder = tempfile.TemporaryDirectory()  # it writes a log into where it runs
+        super().__init__(command + args.peer_server_options.split(), port, "/completion", self.folder.name)
 
     def complete(self, prompt, max_tokens):
         body = {"prompt": prompt, "n_predict": max_tokens, "temperature": 0, "ignore_eos": True, "cache_prompt": False}
