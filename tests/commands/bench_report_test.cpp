@@ -1,6 +1,6 @@
 // The form all benchmarks report in: statistics against known laws, JSON, CSV and plot as readers
 // expect them.
-#include "runtime/commands/bench/bench_report.h"
+#include "runtime/commands/bench/report/bench_report.h"
 
 #include <gtest/gtest.h>
 
@@ -12,9 +12,9 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/rng.h"
-#include "runtime/commands/bench/bench_lists.h"
-#include "runtime/commands/bench/bench_progress.h"
-#include "runtime/commands/bench/theory_formulas.h"
+#include "runtime/commands/bench/report/bench_lists.h"
+#include "runtime/commands/bench/report/bench_progress.h"
+#include "runtime/commands/bench/theory/theory_formulas.h"
 
 namespace outrider {
 namespace {

@@ -1,6 +1,6 @@
 // The exchanges that `bench comm` times: right over threads at every size, and told wrong when
 // somebody changes a bit on the way.
-#include "runtime/commands/bench/comm_cases.h"
+#include "runtime/commands/bench/comm/comm_cases.h"
 
 #include <gtest/gtest.h>
 

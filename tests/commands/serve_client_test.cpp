@@ -7,8 +7,8 @@
 #include <set>
 
 #include "http/http_client.h"
-#include "runtime/commands/bench/serve_runner.h"
-#include "runtime/commands/bench/serve_statistics.h"
+#include "runtime/commands/bench/serve/serve_runner.h"
+#include "runtime/commands/bench/serve/serve_statistics.h"
 #include "tests/base/error_sentence.h"
 #include "tests/commands/scripted_server.h"
 

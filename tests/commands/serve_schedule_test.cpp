@@ -11,11 +11,11 @@
 #include <sstream>
 
 #include "runtime/base/error.h"
-#include "runtime/commands/bench/serve_arrivals.h"
-#include "runtime/commands/bench/serve_options.h"
-#include "runtime/commands/bench/serve_plan.h"
-#include "runtime/commands/bench/serve_prompts.h"
-#include "runtime/commands/bench/serve_traces.h"
+#include "runtime/commands/bench/serve/serve_arrivals.h"
+#include "runtime/commands/bench/serve/serve_options.h"
+#include "runtime/commands/bench/serve/serve_plan.h"
+#include "runtime/commands/bench/serve/serve_prompts.h"
+#include "runtime/commands/bench/serve/serve_traces.h"
 #include "tests/base/error_sentence.h"
 
 namespace outrider {

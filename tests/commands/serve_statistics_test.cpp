@@ -1,12 +1,12 @@
 // bench serve, what is read and counted: answers as recorded bytes and times, latencies of scripted
 // timelines to the digit, sums.
-#include "runtime/commands/bench/serve_statistics.h"
+#include "runtime/commands/bench/serve/serve_statistics.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "runtime/commands/bench/serve_stream.h"
+#include "runtime/commands/bench/serve/serve_stream.h"
 
 namespace outrider {
 namespace {

@@ -6,8 +6,8 @@
 #include <random>
 
 #include "runtime/base/error.h"
-#include "runtime/commands/bench/theory_formulas.h"
-#include "runtime/commands/bench/theory_simulation.h"
+#include "runtime/commands/bench/theory/theory_formulas.h"
+#include "runtime/commands/bench/theory/theory_simulation.h"
 
 namespace outrider {
 namespace {

@@ -14,7 +14,7 @@
 #include "runtime/base/files.h"
 #include "runtime/base/log.h"
 #include "runtime/base/process_memory.h"
-#include "runtime/commands/bench/bench_progress.h"
+#include "runtime/commands/bench/report/bench_progress.h"
 #include "runtime/ranks/model_loader.h"
 
 namespace outrider {

@@ -1,7 +1,7 @@
 // bench load: how long a model takes until it can be run, against reading its files.
 #pragma once
 
-#include "runtime/commands/bench/bench_kind.h"
+#include "runtime/commands/bench/report/bench_kind.h"
 
 namespace outrider {
 

@@ -1,7 +1,7 @@
 // Benchmarks without a job: forward runs one model shape, ops the kernels one by one.
 #pragma once
 
-#include "runtime/commands/bench/bench_kind.h"
+#include "runtime/commands/bench/report/bench_kind.h"
 
 namespace outrider {
 

@@ -7,8 +7,8 @@
 #include <optional>
 
 #include "runtime/base/error.h"
-#include "runtime/commands/bench/bench_lists.h"
-#include "runtime/commands/bench/bench_progress.h"
+#include "runtime/commands/bench/report/bench_lists.h"
+#include "runtime/commands/bench/report/bench_progress.h"
 #include "runtime/commands/bench/step_runner.h"
 
 namespace outrider {

@@ -2,7 +2,7 @@
 // in one step. On every target rank; rank 0 reports.
 #pragma once
 
-#include "runtime/commands/bench/bench_kind.h"
+#include "runtime/commands/bench/report/bench_kind.h"
 
 namespace outrider {
 

@@ -12,9 +12,9 @@
 #include "models/simulated.h"
 #include "runtime/base/error.h"
 #include "runtime/base/rng.h"
-#include "runtime/commands/bench/bench_progress.h"
 #include "runtime/commands/bench/bench_requests.h"
-#include "runtime/commands/bench/theory_formulas.h"
+#include "runtime/commands/bench/report/bench_progress.h"
+#include "runtime/commands/bench/theory/theory_formulas.h"
 #include "runtime/ranks/job.h"
 #include "runtime/ranks/signals.h"
 

@@ -2,7 +2,7 @@
 // else real.
 #pragma once
 
-#include "runtime/commands/bench/bench_kind.h"
+#include "runtime/commands/bench/report/bench_kind.h"
 
 namespace outrider {
 

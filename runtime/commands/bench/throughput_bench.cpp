@@ -7,9 +7,9 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/rng.h"
-#include "runtime/commands/bench/bench_lists.h"
-#include "runtime/commands/bench/bench_progress.h"
 #include "runtime/commands/bench/bench_requests.h"
+#include "runtime/commands/bench/report/bench_lists.h"
+#include "runtime/commands/bench/report/bench_progress.h"
 #include "runtime/ranks/job.h"
 
 namespace outrider {

@@ -2,7 +2,7 @@
 // and without speculation in turns. A front end on rank 0.
 #pragma once
 
-#include "runtime/commands/bench/bench_kind.h"
+#include "runtime/commands/bench/report/bench_kind.h"
 
 namespace outrider {
 

@@ -1,0 +1,343 @@
+// See comm_cases.h.
+#include "runtime/commands/bench/comm/comm_cases.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/base/error.h"
+#include "runtime/base/fold_tree.h"
+#include "runtime/ranks/agreement.h"
+#include "runtime/ranks/round_wire.h"
+
+namespace outrider {
+namespace {
+
+constexpr uint32_t kEpoch = 1;
+
+// Any number, the same on every rank (the finaliser of splitmix64).
+uint64_t noise(uint64_t turn, uint64_t member, uint64_t place) {
+  uint64_t z = turn * 0x9e3779b97f4a7c15u + member * 0xbf58476d1ce4e5b9u + place + 1;
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+  return z ^ (z >> 31);
+}
+
+template <typename T>
+T value_of(uint64_t turn, int member, size_t place) {
+  const uint64_t bits = noise(turn, static_cast<uint64_t>(member), place);
+  if constexpr (std::is_same_v<T, float>) {
+    // In [-1, 1) with 24 bits, so that sums round and their order shows.
+    return static_cast<float>(static_cast<int32_t>(bits >> 40) - (1 << 23)) * 0x1p-23f;
+  } else {
+    return static_cast<T>(bits);
+  }
+}
+
+template <typename T>
+void fill(std::span<T> values, uint64_t turn, int member) {
+  for (size_t i = 0; i < values.size(); ++i) values[i] = value_of<T>(turn, member, i);
+}
+
+template <typename T>
+uint64_t num_different(std::span<const T> left, std::span<const T> right) {
+  const size_t common = std::min(left.size(), right.size());
+  uint64_t count = std::max(left.size(), right.size()) - common;
+  for (size_t i = 0; i < common; ++i)
+    count += std::memcmp(&left[i], &right[i], sizeof(T)) != 0 ? 1 : 0;
+  return count;
+}
+
+enum class Redop { kSum, kMax };
+
+// What the members' values of this turn come to, in the first count elements.
+template <typename T>
+std::vector<T> expected_reduction(
+    uint64_t turn, int num_members, size_t count, Redop redop, Fold fold) {
+  std::vector<T> slots(count * static_cast<size_t>(num_members));
+  for (int r = 0; r < num_members; ++r)
+    fill(std::span<T>(slots).subspan(count * static_cast<size_t>(r), count), turn, r);
+  if constexpr (std::is_same_v<T, float>) {
+    if (fold == Fold::kTree) {
+      fold_in_tree(slots.data(), static_cast<size_t>(num_members), count);
+      return slots;
+    }
+  }
+  for (size_t at = count; at < slots.size(); ++at) {
+    T& to = slots[at % count];
+    to = redop == Redop::kSum ? to + slots[at] : std::max(to, slots[at]);
+  }
+  return slots;
+}
+
+struct Reduction {
+  std::string message;
+  std::string x_name;
+  int32_t x = 0;
+  size_t count = 0;
+  Redop redop = Redop::kSum;
+  Fold fold = Fold::kRankOrder;
+};
+
+template <typename T>
+CommCase reduction(TargetGroup& group, const Reduction& what) {
+  const auto values = std::make_shared<std::vector<T>>(what.count);
+  const auto exchange = [&group, values, redop = what.redop, fold = what.fold] {
+    const std::span<T> all(*values);
+    if constexpr (std::is_same_v<T, float>) {
+      group.all_reduce_sum(all, fold);
+    } else if (redop == Redop::kSum) {
+      group.all_reduce_sum(all);
+    } else {
+      group.all_reduce_max(all);
+    }
+  };
+  const auto num_wrong = [&group, values, exchange, what](uint64_t turn) {
+    fill(std::span<T>(*values), turn, group.rank());
+    exchange();
+    const std::vector<T> expected =
+        expected_reduction<T>(turn, group.size(), what.count, what.redop, what.fold);
+    return num_different<T>(*values, std::span<const T>(expected).first(what.count));
+  };
+  const double members = group.size();
+  return {.message = what.message,
+          .x_name = what.x_name,
+          .x = what.x,
+          .num_bytes = what.count * sizeof(T),
+          .count = what.count,
+          .type = std::is_same_v<T, float> ? "float" : "uint64",
+          .redop = what.redop == Redop::kSum ? "sum" : "max",
+          .bus_factor = 2 * (members - 1) / members,
+          .run = exchange,
+          .num_wrong = num_wrong};
+}
+
+CommCase gather(TargetGroup& group,
+                const std::string& message,
+                int32_t num_seqs,
+                size_t num_bytes_of_rank) {
+  struct State {
+    std::vector<std::byte> mine;
+    std::vector<std::byte> all;
+  };
+  const auto members = static_cast<size_t>(group.size());
+  const auto state = std::make_shared<State>();
+  state->mine.resize(num_bytes_of_rank);
+  state->all.resize(num_bytes_of_rank * members);
+  const auto num_wrong = [&group, state, members](uint64_t turn) {
+    fill(std::span<std::byte>(state->mine), turn, group.rank());
+    group.all_gather(state->mine, state->all);
+    uint64_t count = 0;
+    std::vector<std::byte> expected(state->mine.size());
+    for (size_t r = 0; r < members; ++r) {
+      fill(std::span<std::byte>(expected), turn, static_cast<int>(r));
+      count += num_different<std::byte>(
+          expected,
+          std::span<const std::byte>(state->all).subspan(r * expected.size(), expected.size()));
+    }
+    return count;
+  };
+  return {.message = message,
+          .x_name = "sequences",
+          .x = num_seqs,
+          .num_bytes = state->all.size(),
+          .count = state->all.size(),
+          .type = "uint8",
+          .redop = "none",
+          .bus_factor = static_cast<double>(members - 1) / static_cast<double>(members),
+          .run = [&group, state] { group.all_gather(state->mine, state->all); },
+          .num_wrong = num_wrong};
+}
+
+// ---- messages as the round makes them, with contents that depend on the turn
+
+std::vector<DraftToken> draft_tokens(const CommSizes& sizes, uint64_t turn, uint64_t sequence) {
+  const auto vocab_size = static_cast<uint64_t>(sizes.vocab_size);
+  std::vector<DraftToken> tokens(static_cast<size_t>(sizes.draft_len));
+  uint64_t place = 0;
+  for (DraftToken& token : tokens) {
+    for (int32_t i = 0; i < sizes.num_candidates; ++i) {
+      const uint64_t bits = noise(turn, sequence, place++);
+      token.candidates.push_back({.token = static_cast<int32_t>(bits % vocab_size),
+                                  .draft_prob = static_cast<float>(bits >> 40) * 0x1p-24f});
+    }
+    token.token = static_cast<int32_t>(noise(turn, sequence, place++) % vocab_size);
+  }
+  return tokens;
+}
+
+// A round in which every sequence verifies a block, as most rounds are.
+Bytes plan_of(const CommSizes& sizes, int32_t num_seqs, uint64_t turn) {
+  RoundPlan plan;
+  plan.round = turn;
+  for (int32_t i = 0; i < num_seqs; ++i) {
+    SequencePlan sequence;
+    sequence.sequence_id = static_cast<uint64_t>(i);
+    sequence.round = static_cast<uint32_t>(turn);
+    sequence.first_position = i;
+    sequence.draft = draft_tokens(sizes, turn, sequence.sequence_id);
+    plan.sequences.push_back(std::move(sequence));
+  }
+  return encode(plan);
+}
+
+// After a round in which every block stood.
+Bytes draft_request_of(const CommSizes& sizes, int32_t num_seqs, uint64_t turn) {
+  DraftRequest request;
+  request.serial = turn;
+  for (int32_t i = 0; i < num_seqs; ++i) {
+    DraftCommit commit;
+    commit.sequence_id = static_cast<uint64_t>(i);
+    commit.round = static_cast<uint32_t>(turn);
+    for (const DraftToken& token : draft_tokens(sizes, turn, commit.sequence_id))
+      commit.tokens.push_back(token.token);
+    commit.tokens.push_back(0);
+    commit.draft_len = sizes.draft_len;
+    request.commits.push_back(std::move(commit));
+  }
+  return encode_frame({FrameKind::kRequest, kEpoch, encode(request)});
+}
+
+Bytes draft_reply_of(const CommSizes& sizes, int32_t num_seqs, uint64_t turn) {
+  DraftReply reply;
+  reply.serial = turn;
+  for (int32_t i = 0; i < num_seqs; ++i) {
+    const auto id = static_cast<uint64_t>(i);
+    reply.blocks.push_back({.sequence_id = id,
+                            .round = static_cast<uint32_t>(turn),
+                            .base_len = i,
+                            .tokens = draft_tokens(sizes, turn, id)});
+  }
+  return encode_frame({FrameKind::kReply, kEpoch, encode(reply)});
+}
+
+Bytes digest_of(uint64_t turn, int member) {
+  WireWriter out;
+  out.put(turn);
+  out.put(noise(turn, static_cast<uint64_t>(member), 0));
+  return out.take();
+}
+
+// From rank 0 to each of the answerers, who answer at once.
+struct RoundTrip {
+  std::string message;
+  int32_t num_seqs = 0;
+  int first_answerer = 1;  // to the last rank
+  std::function<Bytes(uint64_t turn)> ask;
+  std::function<Bytes(uint64_t turn, int rank)> answer;
+};
+
+CommCase round_trip(World& world, const RoundTrip& trip) {
+  // Both contents are made before the time counts; what came in stays to be looked at.
+  struct State {
+    Bytes ask;
+    Bytes answer;
+    std::vector<Bytes> received;  // by sender
+  };
+  const auto state = std::make_shared<State>();
+  const auto ranks = world.size();
+  const auto prepare = [&world, state, trip](uint64_t turn) {
+    state->ask = trip.ask(turn);
+    state->answer = trip.answer(turn, world.rank());
+  };
+  prepare(0);
+  state->received.resize(static_cast<size_t>(ranks));
+  const auto exchange = [&world, state, ranks, first = trip.first_answerer] {
+    const auto take = [&](int from) {
+      state->received[static_cast<size_t>(from)] = receive(world, from, ranks);
+    };
+    if (world.rank() == 0) {
+      for (int r = first; r < ranks; ++r) world.post(r, state->ask);
+      for (int r = first; r < ranks; ++r) take(r);
+    } else if (world.rank() >= first) {
+      take(0);
+      world.post(0, state->answer);
+    }
+  };
+  const auto num_wrong = [&world, state, ranks, prepare, exchange, trip](uint64_t turn) {
+    prepare(turn);
+    exchange();
+    uint64_t count = 0;
+    if (world.rank() == 0) {
+      for (int r = trip.first_answerer; r < ranks; ++r) {
+        count +=
+            num_different<std::byte>(state->received[static_cast<size_t>(r)], trip.answer(turn, r));
+      }
+    } else if (world.rank() >= trip.first_answerer) {
+      count += num_different<std::byte>(state->received[0], state->ask);
+    }
+    return count;
+  };
+  const size_t num_bytes = state->ask.size() + state->answer.size();
+  return {.message = trip.message,
+          .x_name = "sequences",
+          .x = trip.num_seqs,
+          .num_bytes = num_bytes,
+          .count = num_bytes,
+          .type = "uint8",
+          .redop = "none",
+          .bus_factor = 1,
+          .run = exchange,
+          .num_wrong = num_wrong};
+}
+
+void add_messages(World& world, const CommSizes& sizes, int32_t seqs, std::vector<CommCase>* to) {
+  to->push_back(
+      round_trip(world,
+                 {.message = "plan, digests back",
+                  .num_seqs = seqs,
+                  .first_answerer = 1,
+                  .ask = [sizes, seqs](uint64_t turn) { return plan_of(sizes, seqs, turn); },
+                  .answer = [](uint64_t turn, int rank) { return digest_of(turn, rank); }}));
+  to->push_back(round_trip(
+      world,
+      {.message = "draft request, reply",
+       .num_seqs = seqs,
+       .first_answerer = world.size() - 1,
+       .ask = [sizes, seqs](uint64_t turn) { return draft_request_of(sizes, seqs, turn); },
+       .answer = [sizes, seqs](uint64_t turn, int) { return draft_reply_of(sizes, seqs, turn); }}));
+}
+
+// Words of scheduler/verify: per row a maximum; per draft token its mass and value, or the mass and
+// all candidates, two to a word; per sequence the correction's maximum; per row top-p's table.
+void add_sampling(TargetGroup& group,
+                  const CommSizes& sizes,
+                  int32_t seqs,
+                  std::vector<CommCase>* to) {
+  const auto num_drafted = static_cast<size_t>(seqs) * static_cast<size_t>(sizes.draft_len);
+  const size_t num_rows = num_drafted + static_cast<size_t>(seqs);
+  const auto block_words = 1 + (static_cast<size_t>(sizes.num_candidates) + 1) / 2;
+  const auto words = [&](const char* message, size_t count, Redop redop) {
+    to->push_back(reduction<uint64_t>(
+        group,
+        {.message = message, .x_name = "sequences", .x = seqs, .count = count, .redop = redop}));
+  };
+  words("sampling: row maxima", num_rows, Redop::kMax);
+  words("sampling: masses, standard", 2 * num_drafted, Redop::kSum);
+  words("sampling: masses, block", block_words * num_drafted, Redop::kSum);
+  words("sampling: corrections", static_cast<size_t>(seqs), Redop::kMax);
+  constexpr size_t kTopPBytes = 268;
+  to->push_back(gather(group, "sampling: top-p", seqs, kTopPBytes * num_rows));
+}
+
+}  // namespace
+
+std::vector<CommCase> comm_cases(World& world, TargetGroup& group, const CommSizes& sizes) {
+  OUTRIDER_CHECK(world.size() >= 2 && group.size() == world.size());
+  OUTRIDER_CHECK(sizes.draft_len >= 1 && sizes.vocab_size >= 1);
+  std::vector<CommCase> cases;
+  for (const int32_t rows : sizes.rows) {
+    const size_t count = static_cast<size_t>(rows) * static_cast<size_t>(sizes.hidden_dim);
+    cases.push_back(reduction<float>(group,
+                                     {.message = "partial sums",
+                                      .x_name = "rows",
+                                      .x = rows,
+                                      .count = count,
+                                      .redop = Redop::kSum,
+                                      .fold = sizes.fold}));
+  }
+  for (const int32_t seqs : sizes.num_seqs) add_messages(world, sizes, seqs, &cases);
+  for (const int32_t seqs : sizes.num_seqs) add_sampling(group, sizes, seqs, &cases);
+  return cases;
+}
+
+}  // namespace outrider

@@ -1,0 +1,80 @@
+// See bench_kind.h.
+#include "runtime/commands/bench/report/bench_kind.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "runtime/base/log.h"
+
+namespace outrider {
+namespace {
+
+// As it may be typed again; keys are nobody's business.
+std::string command_text(const std::string& kind, const std::vector<std::string>& arguments) {
+  std::string text = "outrider bench " + kind;
+  bool is_secret = false;
+  for (const std::string& argument : arguments) {
+    const bool names_key = argument.starts_with("--api-key") || argument.starts_with("--api_key") ||
+                           argument.starts_with("--header");
+    const size_t equals = argument.find('=');
+    std::string shown = argument;
+    if (is_secret) shown = "...";
+    if (names_key && equals != std::string::npos) shown = argument.substr(0, equals) + "=...";
+    is_secret = names_key && equals == std::string::npos;
+    const bool plain = !shown.empty() && shown.find_first_of(" \t\"'\\$") == std::string::npos;
+    text += plain ? " " + shown : " '" + shown + "'";
+  }
+  return text;
+}
+
+std::vector<Option> with_outputs(std::vector<Option> own, BenchOutputs* outputs) {
+  for (Option& option : output_options(outputs)) own.push_back(std::move(option));
+  return own;
+}
+
+}  // namespace
+
+BenchRun::BenchRun(std::string kind, const CommandLine& line, std::vector<Option> own)
+    : kind_(std::move(kind)),
+      command_(command_text(kind_, line.arguments)),
+      own_(with_outputs(std::move(own), &outputs_)),
+      loaded_(load_config(line.arguments, option_rows(own_))) {
+  set_log_level(log_level_from_name(loaded_.config.log_level));
+  check_outputs(outputs_);
+}
+
+bool BenchRun::is_given(const std::string& key) const {
+  return std::any_of(loaded_.given.begin(), loaded_.given.end(), [&](const GivenValue& given) {
+    return given.key == key;
+  });
+}
+
+BenchReport BenchRun::new_report(const Topology& topology) const {
+  BenchReport report;
+  report.kind = kind_;
+  report.command = command_;
+  report.environment = look_around(loaded_.config.isa, topology);
+  RunConfig config = loaded_.config;
+  for (const Option& option : run_config_options(&config)) {
+    if (option.key != "api_key") report.options.emplace_back(option.key, option.get());
+  }
+  for (const Option& option : own_) {
+    if (option.key != "header") report.options.emplace_back(option.key, option.get());
+  }
+  return report;
+}
+
+void BenchRun::finish(BenchReport report) const {
+  report.environment.load_at_end = load_average();
+  print_tables(report, stdout);
+  write_report(report, outputs_);
+}
+
+std::string bench_options_help(std::vector<Option> own) {
+  BenchOutputs outputs;
+  const std::vector<Option> options = with_outputs(std::move(own), &outputs);
+  return help_text(option_rows(options));
+}
+
+}  // namespace outrider

@@ -1,0 +1,54 @@
+// A kind of benchmark as the command sees it, and what all kinds do alike: options, the empty
+// report, the files at the end. A kind is a file pair that offers one function returning its
+// BenchKind; runtime/commands/bench.cpp lists them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "runtime/base/config.h"
+#include "runtime/commands/bench/report/bench_report.h"
+#include "runtime/commands/commands.h"
+
+namespace outrider {
+
+struct BenchKind {
+  const char* name;
+  const char* help;  // one line
+  // line.arguments: after the kind's name. Every rank of the job calls it.
+  int (*run)(const CommandLine& line);
+  std::string (*options_help)();  // "--key VALUE   help" lines of its own options
+};
+
+// One run of a benchmark, from its arguments to its files.
+class BenchRun {
+ public:
+  // own: the kind's options; --json, --csv and --svg are added. Throws Error for what cannot be
+  // understood and for a file whose folder does not exist.
+  BenchRun(std::string kind, const CommandLine& line, std::vector<Option> own);
+  // The options point into this object.
+  BenchRun(const BenchRun&) = delete;
+  BenchRun& operator=(const BenchRun&) = delete;
+
+  RunConfig& config() { return loaded_.config; }
+  const RunConfig& config() const { return loaded_.config; }
+  const std::vector<std::string>& positional() const { return loaded_.positional; }
+  bool is_given(const std::string& key) const;
+
+  // Kind, command, environment and the options in effect; the caller adds the rest.
+  BenchReport new_report(const Topology& topology) const;
+  // Prints the tables, notes the load average, writes the files.
+  void finish(BenchReport report) const;
+
+ private:
+  std::string kind_;
+  std::string command_;
+  BenchOutputs outputs_;
+  std::vector<Option> own_;
+  LoadedConfig loaded_;
+};
+
+// For BenchKind::options_help: the kind's own options and the outputs'.
+std::string bench_options_help(std::vector<Option> own);
+
+}  // namespace outrider
