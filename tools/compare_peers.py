@@ -50,6 +50,11 @@ def parse_arguments():
     parser.add_argument("--prefill-lengths", default="512")
     parser.add_argument("--concurrencies", default="1,4,8,16", help="of the test load")
     parser.add_argument("--load-draft-len", type=int, default=0, help="of the test load; 0 = without a draft")
+    parser.add_argument(
+        "--peer-load-without-draft",
+        action="store_true",
+        help="the test load gives only this program a draft: some peers draft for one request at a time only",
+    )
     parser.add_argument("--draft-lens", default="0,2,4,8", help="of the test draft; 0 = without a draft")
     parser.add_argument("--max-prompt-id", type=int, default=31000, help="prompts are random ids from 300 to this")
     parser.add_argument("--prompt-tokens", type=int, default=64)
@@ -251,9 +256,9 @@ def running(args, *servers):
             server.stop()
 
 
-def serve_both(args, draft_len, concurrencies, label):
+def serve_both(args, draft_len, peer_draft_len, concurrencies, label):
     """Both servers at once, one of them asked at a time; samples by label(concurrency), and memory afterwards."""
-    ours, theirs = Outrider(args, draft_len, max(concurrencies)), Peer(args, draft_len, max(concurrencies))
+    ours, theirs = Outrider(args, draft_len, max(concurrencies)), Peer(args, peer_draft_len, max(concurrencies))
     samples = {}
     with running(args, ours, theirs):
         for concurrency in concurrencies:
@@ -269,7 +274,8 @@ def serve_both(args, draft_len, concurrencies, label):
 
 def test_load(args):
     concurrencies = [int(n) for n in args.concurrencies.split(",")]
-    samples, memory = serve_both(args, args.load_draft_len, concurrencies, lambda n: n if n == "memory" else f"{n} in flight")
+    peer_draft_len = 0 if args.peer_load_without_draft else args.load_draft_len
+    samples, memory = serve_both(args, args.load_draft_len, peer_draft_len, concurrencies, lambda n: n if n == "memory" else f"{n} in flight")
     bench_runs.print_ratios("server, all requests at once", "tokens/s in total", samples, higher_is_better=True)
     bench_runs.print_ratios("resident memory after it", "MiB", memory, higher_is_better=False)
     return samples | memory
@@ -282,7 +288,7 @@ def test_draft(args):
         def label(what, draft_len=draft_len):
             return f"draft length {draft_len}, {'memory' if what == 'memory' else 'tokens/s'}"
 
-        more, room = serve_both(args, draft_len, [1], label)
+        more, room = serve_both(args, draft_len, draft_len, [1], label)
         samples |= more
         memory |= room
     bench_runs.print_ratios("server, one request, greedy", "tokens/s", samples, higher_is_better=True)

@@ -215,6 +215,16 @@ TEST(BenchReport, FilesAreCheckedBeforeAndWrittenAfter) {
   EXPECT_THROW(write_report(example(), {.csv_file = "no/such/folder/a.csv"}), Error);
 }
 
+TEST(BenchReport, ASingleSampleIsDrawnWithoutAnErrorBar) {
+  const PlotPoint measured = plot_point(4, {2.0, 1.5, 2.7});
+  EXPECT_EQ(measured.x, 4);
+  EXPECT_EQ(measured.y, 2.0);
+  EXPECT_NEAR(measured.error, 0.6, 1e-12);
+  const PlotPoint single = plot_point(4, bootstrap_median(std::vector<double>{3.0}));
+  EXPECT_EQ(single.y, 3.0);
+  EXPECT_EQ(single.error, 0);
+}
+
 TEST(BenchReport, IntervalsAsText) {
   EXPECT_EQ(interval_text({1.054, 1.03, 1.081}, 2), "1.05 [1.03, 1.08]");
   const double none = std::nan("");

@@ -93,7 +93,7 @@ void fill_report(const TargetContext& context,
       rates.push_back(report->add_figure(name, "tokens/s", bootstrap_median(per_s), x));
       report->add_series(name, "tokens/s", std::move(per_s), x);
       const Interval& rate = rates.back();
-      lines[whole ? 1 : 0].points.push_back({x.value, rate.value, (rate.high - rate.low) / 2});
+      lines[whole ? 1 : 0].points.push_back(plot_point(x.value, rate));
     }
     const double operations =
         step_operations(context.loaded.model->config(), 0, length, StepLogits::kLastRow);

@@ -197,8 +197,7 @@ void add_cell(const LoadCell& cell, int32_t in_flight, BenchReport* report) {
                                     alpha,
                                     "",
                                     ""});
-  report->plot.panels[0].series[cell.speculate ? 1 : 0].points.push_back(
-      {x.value, rate.value, (rate.high - rate.low) / 2});
+  report->plot.panels[0].series[cell.speculate ? 1 : 0].points.push_back(plot_point(x.value, rate));
 }
 
 void add_ratio(const LoadCell& off, const LoadCell& on, int32_t in_flight, BenchReport* report) {

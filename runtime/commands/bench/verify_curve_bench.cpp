@@ -110,8 +110,8 @@ void fill_report(const TargetContext& context,
                           fmt::format("{:.1f}", 1e3 * rows / step.value),
                           fmt::format("{:.0f}", gflops),
                           fmt::format("{:.0f} %", 100 * gflops / peak)});
-    times.points.push_back({x.value, step.value, (step.high - step.low) / 2});
-    ratios.points.push_back({x.value, ratio.value, (ratio.high - ratio.low) / 2});
+    times.points.push_back(plot_point(x.value, step));
+    ratios.points.push_back(plot_point(x.value, ratio));
     if (rows <= 4) linear.points.push_back({x.value, x.value});
   }
   report->tables.push_back(std::move(table));

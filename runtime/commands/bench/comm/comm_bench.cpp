@@ -134,7 +134,7 @@ void add_case(const CommCase& one,
                                     fmt::format("{:.3f}", bus),
                                     std::to_string(samples.num_wrong)});
   if (one.x_name != "rows") return;
-  curves->time.points.push_back({bytes / 1e3, time.value, (time.high - time.low) / 2});
+  curves->time.points.push_back(plot_point(bytes / 1e3, time));
   curves->bandwidth.points.push_back({bytes / 1e3, bus});
 }
 

@@ -149,7 +149,7 @@ PlotPanel by_length_panel(const std::vector<DecodeMeasurement>& pairs) {
       if (length.draft_len == 0) continue;
       const double x = length.draft_len;
       const Interval speedup = pair.speedup(length);
-      measured.points.push_back({x, speedup.value, (speedup.high - speedup.low) / 2});
+      measured.points.push_back(plot_point(x, speedup));
       steps.points.push_back({x, by_steps(pair, length)});
       theorem.points.push_back({x, by_theorem(pair, length)});
     }
@@ -175,7 +175,7 @@ PlotPanel by_acceptance_panel(const std::vector<DecodeMeasurement>& pairs) {
       times.verify += own.verify;
       times.draft += own.draft;
       const Interval speedup = pair.speedup(length);
-      points.points.push_back({length.alpha(), speedup.value, (speedup.high - speedup.low) / 2});
+      points.points.push_back(plot_point(length.alpha(), speedup));
     }
     PlotSeries line{fmt::format("K = {}, formula", draft_len), PlotMark::kLine, color, {}};
     for (int percent = 0; percent < 100; percent += 2)

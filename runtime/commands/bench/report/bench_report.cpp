@@ -206,6 +206,11 @@ std::string report_csv(const BenchReport& report) {
   return text;
 }
 
+PlotPoint plot_point(double x, const Interval& interval) {
+  const double half = (interval.high - interval.low) / 2;
+  return {x, interval.value, std::isfinite(half) ? half : 0};
+}
+
 std::string interval_text(const Interval& interval, int num_decimals) {
   if (!std::isfinite(interval.value)) return "-";
   if (!std::isfinite(interval.low) || !std::isfinite(interval.high))

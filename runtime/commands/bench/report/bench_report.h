@@ -73,6 +73,8 @@ std::string csv_field(const std::string& text);
 
 // "1.05 [1.03, 1.08]"; without brackets where there is no interval.
 std::string interval_text(const Interval& interval, int num_decimals);
+// With half the interval as its error bar; without one where a single sample gave no interval.
+PlotPoint plot_point(double x, const Interval& interval);
 
 struct BenchOutputs {
   std::string json_file;
