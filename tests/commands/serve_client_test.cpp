@@ -52,7 +52,9 @@ bool has(const std::string& request, const std::string& word) {
 }
 
 // One of every way to go wrong, told apart by the body.
-bool answer_by_body(int socket, const std::string& request) {
+bool answer_by_body(int socket, const std::string& head_and_body) {
+  // The head names the port, in whose digits any number may stand.
+  const std::string request = head_and_body.substr(head_and_body.find("\r\n\r\n"));
   if (has(request, "429")) {
     Server::send_whole(socket, "429 Too Many Requests", R"({"error":{"message":"queue full"}})");
     return true;
