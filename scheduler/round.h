@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,10 @@ struct SequencePlan {
   int32_t first_position = 0;  // KV before it is kept, everything from it on is (re)computed
   int32_t num_committed_rows = 1;
   std::vector<DraftToken> draft;
+  // A further draft token, without a row of its own: judged in the last row, where the bonus token
+  // would be drawn, so that what the draft has made behind it stays good when it stands. Standard
+  // and block rules only; not empty only when the sequence samples.
+  std::optional<DraftToken> proposal;
   // The block table is new_blocks from now on: after preemption, and when unused blocks at its end
   // were taken back. KV before first_position stays where it is.
   bool replace_blocks = false;
@@ -57,6 +62,20 @@ struct RoundPlan {
   std::vector<uint64_t> ends;  // sequences to forget, before starts
   std::vector<SequenceStart> starts;
   std::vector<SequencePlan> sequences;
+  // After its forward pass every rank but 0 receives a RoundAmendment before it verifies.
+  bool awaits_proposals = false;
+};
+
+// Proposals that came while the ranks computed, in the plan's order of sequences; they take the
+// place of SequencePlan::proposal where that is empty.
+struct LateProposal {
+  uint64_t sequence_id = 0;
+  DraftToken token;
+};
+
+struct RoundAmendment {
+  uint64_t round = 0;
+  std::vector<LateProposal> proposals;
 };
 
 // ---- decided alike on every target rank
@@ -91,13 +110,17 @@ struct DraftOpen {
 };
 
 // "Your sequence now has these tokens; propose draft_len more." num_tokens_before lets the draft
-// notice a gap.
+// notice a gap. A second one for the same round, mostly without tokens, tells that the round has
+// begun.
 struct DraftCommit {
   uint64_t sequence_id = 0;
   uint32_t round = 0;             // the sampling round the block will be verified in
   int32_t num_tokens_before = 0;  // length before the new tokens
   std::vector<int32_t> tokens;    // committed since the last message
   int32_t draft_len = 0;          // 0 = just keep up
+  // Tokens of the block for `round` that are being verified now (0: a plain step): the draft rides
+  // ahead to round + 1. -1: the round has not begun, the block for it is urgent.
+  int32_t in_flight = -1;
 };
 
 struct DraftRequest {
@@ -107,18 +130,25 @@ struct DraftRequest {
   std::vector<DraftCommit> commits;
 };
 
+// Tokens for sampling round `round`, behind a text of base_len tokens. Without a guess that is the
+// committed text. With one it is a text that may come: what is committed, some of the draft tokens
+// in flight, and `guess` as its last token; base_len says how many of them.
 struct DraftBlock {
   uint64_t sequence_id = 0;
   uint32_t round = 0;
-  int32_t base_len = 0;            // the block continues a sequence of this many tokens
+  int32_t base_len = 0;
   std::vector<DraftToken> tokens;  // may be empty: the draft has nothing to offer
+  int32_t guess = -1;              // -1 = nothing assumed
+  int32_t first = 0;  // index of tokens[0]: 0 begins the block, else it goes on where it ended
 };
 
 struct DraftReply {
-  uint64_t serial = 0;        // of the request it answers
+  uint64_t serial = 0;        // of the last request it took
   uint64_t step_time_us = 0;  // time of the draft's work, for the cost ratio
   uint32_t num_steps = 0;     // forward passes in it
   std::vector<DraftBlock> blocks;
+  uint32_t num_rows = 0;  // of those passes together
+  uint64_t idle_us = 0;   // time without work since the last reply
 };
 
 }  // namespace outrider

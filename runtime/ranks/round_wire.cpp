@@ -1,12 +1,16 @@
 // See round_wire.h. Writers and readers stand in pairs, field by field.
 #include "runtime/ranks/round_wire.h"
 
+#include <algorithm>
+#include <cstring>
+
 namespace outrider {
 namespace {
 
-constexpr uint32_t kPlanMagic = 0x4e4c504f;   // "OPLN"
-constexpr uint32_t kFrameMagic = 0x4d52464f;  // "OFRM"
-constexpr uint16_t kVersion = 1;
+constexpr uint32_t kPlanMagic = 0x4e4c504f;       // "OPLN"
+constexpr uint32_t kAmendmentMagic = 0x444d414f;  // "OAMD"
+constexpr uint32_t kFrameMagic = 0x4d52464f;      // "OFRM"
+constexpr uint16_t kVersion = 2;
 
 void write(WireWriter& out, const SamplingParams& params) {
   out.put(params.temperature);
@@ -93,6 +97,8 @@ void write(WireWriter& out, const SequencePlan& plan) {
   out.put(plan.first_position);
   out.put(plan.num_committed_rows);
   out.put_list(plan.draft, [](WireWriter& w, const DraftToken& draft) { write(w, draft); });
+  out.put_bool(plan.proposal.has_value());
+  if (plan.proposal) write(out, *plan.proposal);
   out.put_bool(plan.replace_blocks);
   out.put_numbers(plan.new_blocks);
 }
@@ -104,6 +110,7 @@ SequencePlan read_sequence_plan(WireReader& in) {
   plan.first_position = in.get<int32_t>();
   plan.num_committed_rows = in.get<int32_t>();
   plan.draft = in.get_list<DraftToken>(read_draft_token);
+  if (in.get_bool()) plan.proposal = read_draft_token(in);
   plan.replace_blocks = in.get_bool();
   plan.new_blocks = in.get_numbers<int32_t>();
   return plan;
@@ -126,10 +133,16 @@ Opening read_opening(WireReader& in) {
   return opening;
 }
 
-// FNV-1a: cheap, and enough against a cut or garbled frame (the link is not an adversary's).
+// FNV-1a's step over words of eight bytes, the last one filled up with zeros: cheap, and enough
+// against a cut or garbled frame (the link is not an adversary's).
 uint64_t checksum(const Bytes& bytes) {
-  uint64_t hash = 0xcbf29ce484222325ull;
-  for (std::byte b : bytes) hash = (hash ^ static_cast<uint64_t>(b)) * 0x100000001b3ull;
+  uint64_t hash = 0xcbf29ce484222325ull ^ bytes.size();
+  for (size_t begin = 0; begin < bytes.size(); begin += sizeof(uint64_t)) {
+    uint64_t word = 0;
+    std::memcpy(&word, bytes.data() + begin, std::min(sizeof(word), bytes.size() - begin));
+    hash = (hash ^ word) * 0x100000001b3ull;
+    hash ^= hash >> 29;
+  }
   return hash;
 }
 
@@ -145,6 +158,7 @@ Bytes encode(const RoundPlan& plan) {
                [](WireWriter& w, const SequenceStart& start) { write_opening(w, start); });
   out.put_list(plan.sequences,
                [](WireWriter& w, const SequencePlan& sequence) { write(w, sequence); });
+  out.put_bool(plan.awaits_proposals);
   return out.take();
 }
 
@@ -157,8 +171,34 @@ RoundPlan decode_round_plan(const Bytes& bytes) {
   plan.ends = in.get_numbers<uint64_t>();
   plan.starts = in.get_list<SequenceStart>(read_opening<SequenceStart>);
   plan.sequences = in.get_list<SequencePlan>(read_sequence_plan);
+  plan.awaits_proposals = in.get_bool();
   in.expect_end();
   return plan;
+}
+
+Bytes encode(const RoundAmendment& amendment) {
+  WireWriter out;
+  out.put(kAmendmentMagic);
+  out.put(amendment.round);
+  out.put_list(amendment.proposals, [](WireWriter& w, const LateProposal& proposal) {
+    w.put(proposal.sequence_id);
+    write(w, proposal.token);
+  });
+  return out.take();
+}
+
+RoundAmendment decode_round_amendment(const Bytes& bytes) {
+  WireReader in(bytes);
+  if (in.get<uint32_t>() != kAmendmentMagic)
+    throw Error("the amendment of a round does not begin as one");
+  RoundAmendment amendment;
+  amendment.round = in.get<uint64_t>();
+  amendment.proposals = in.get_list<LateProposal>([](WireReader& r) {
+    const auto sequence_id = r.get<uint64_t>();
+    return LateProposal{sequence_id, read_draft_token(r)};
+  });
+  in.expect_end();
+  return amendment;
 }
 
 Bytes encode_frame(const Frame& frame) {
@@ -199,6 +239,7 @@ Bytes encode(const DraftRequest& request) {
     w.put(commit.num_tokens_before);
     w.put_numbers(commit.tokens);
     w.put(commit.draft_len);
+    w.put(commit.in_flight);
   });
   return out.take();
 }
@@ -216,6 +257,7 @@ DraftRequest decode_draft_request(const Bytes& bytes) {
     commit.num_tokens_before = r.get<int32_t>();
     commit.tokens = r.get_numbers<int32_t>();
     commit.draft_len = r.get<int32_t>();
+    commit.in_flight = r.get<int32_t>();
     return commit;
   });
   in.expect_end();
@@ -233,7 +275,11 @@ Bytes encode(const DraftReply& reply) {
     w.put(block.base_len);
     w.put_list(block.tokens,
                [](WireWriter& inner, const DraftToken& draft) { write(inner, draft); });
+    w.put(block.guess);
+    w.put(block.first);
   });
+  out.put(reply.num_rows);
+  out.put(reply.idle_us);
   return out.take();
 }
 
@@ -249,8 +295,12 @@ DraftReply decode_draft_reply(const Bytes& bytes) {
     block.round = r.get<uint32_t>();
     block.base_len = r.get<int32_t>();
     block.tokens = r.get_list<DraftToken>(read_draft_token);
+    block.guess = r.get<int32_t>();
+    block.first = r.get<int32_t>();
     return block;
   });
+  reply.num_rows = in.get<uint32_t>();
+  reply.idle_us = in.get<uint64_t>();
   in.expect_end();
   return reply;
 }

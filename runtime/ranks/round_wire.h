@@ -10,6 +10,8 @@ namespace outrider {
 
 Bytes encode(const RoundPlan& plan);
 RoundPlan decode_round_plan(const Bytes& bytes);  // throws Error
+Bytes encode(const RoundAmendment& amendment);
+RoundAmendment decode_round_amendment(const Bytes& bytes);  // throws Error
 
 // A frame of the draft link. Decoding gives nothing for a frame that is damaged, of another
 // version, too long, or of another epoch: the caller drops it.

@@ -49,10 +49,12 @@ RoundPlan some_plan(uint32_t seed) {
     sequence.num_committed_rows = 1 + static_cast<int32_t>(random() % 7);
     sequence.draft.push_back({5, {}});
     sequence.draft.push_back({6, {{6, 0.75f}, {9, 0.25f}}});
+    if (random() % 2 == 0) sequence.proposal = {8, {{8, 0.5f}, {3, 0.5f}}};
     sequence.replace_blocks = random() % 2 == 0;
     sequence.new_blocks = {static_cast<int32_t>(random() % 100), 7};
     plan.sequences.push_back(sequence);
   }
+  plan.awaits_proposals = random() % 2 == 0;
   return plan;
 }
 
@@ -87,6 +89,8 @@ TEST(RoundWire, PlansComeBackAsTheyWere) {
     EXPECT_EQ(a.verify_mode, b.verify_mode);
     ASSERT_EQ(back.sequences.size(), plan.sequences.size());
     EXPECT_EQ(back.sequences[0].draft, plan.sequences[0].draft);
+    EXPECT_EQ(back.sequences[0].proposal, plan.sequences[0].proposal);
+    EXPECT_EQ(back.awaits_proposals, plan.awaits_proposals);
     EXPECT_EQ(back.sequences[0].new_blocks, plan.sequences[0].new_blocks);
     EXPECT_EQ(back.sequences[0].replace_blocks, plan.sequences[0].replace_blocks);
   }
@@ -114,13 +118,34 @@ TEST(RoundWire, DamagedPlansAreErrors) {
   }
 }
 
+TEST(RoundWire, AmendmentsComeBack) {
+  RoundAmendment amendment{.round = 12, .proposals = {}};
+  amendment.proposals.push_back({3, {9, {{9, 0.25f}, {1, 0.75f}}}});
+  amendment.proposals.push_back({5, {2, {}}});
+  const Bytes bytes = encode(amendment);
+  const RoundAmendment back = decode_round_amendment(bytes);
+  EXPECT_EQ(back.round, 12u);
+  ASSERT_EQ(back.proposals.size(), 2u);
+  EXPECT_EQ(back.proposals[0].sequence_id, 3u);
+  EXPECT_EQ(back.proposals[0].token, amendment.proposals[0].token);
+  EXPECT_EQ(back.proposals[1].token, amendment.proposals[1].token);
+  for (size_t size = 0; size < bytes.size(); ++size) {
+    EXPECT_THROW(
+        decode_round_amendment(Bytes(bytes.begin(), bytes.begin() + static_cast<ptrdiff_t>(size))),
+        Error);
+  }
+  EXPECT_THROW(decode_round_amendment(encode(some_plan(1))), Error);
+}
+
 DraftReply some_reply() {
   DraftReply reply;
   reply.serial = 9;
   reply.step_time_us = 1234;
   reply.num_steps = 4;
   reply.blocks.push_back({11, 2, 40, {{5, {{5, 0.5f}, {6, 0.5f}}}, {7, {}}}});
-  reply.blocks.push_back({12, 3, 41, {}});
+  reply.blocks.push_back({12, 3, 41, {}, 17, 4});
+  reply.num_rows = 8;
+  reply.idle_us = 77;
   return reply;
 }
 
@@ -135,7 +160,12 @@ TEST(RoundWire, FramesAreTakenWholeOrNotAtAll) {
   EXPECT_EQ(reply.num_steps, 4u);
   ASSERT_EQ(reply.blocks.size(), 2u);
   EXPECT_EQ(reply.blocks[0].tokens, some_reply().blocks[0].tokens);
+  EXPECT_EQ(reply.blocks[0].guess, -1);
   EXPECT_EQ(reply.blocks[1].base_len, 41);
+  EXPECT_EQ(reply.blocks[1].guess, 17);
+  EXPECT_EQ(reply.blocks[1].first, 4);
+  EXPECT_EQ(reply.num_rows, 8u);
+  EXPECT_EQ(reply.idle_us, 77u);
 
   EXPECT_FALSE(decode_frame(bytes, 4, &frame)) << "of another epoch";
   for (size_t size = 0; size < bytes.size(); ++size) {
@@ -153,8 +183,8 @@ TEST(RoundWire, FramesAreTakenWholeOrNotAtAll) {
 // The table of docs/round.md, section "Bytes", at draft_len 7: 924 B of tokens and candidates, 28 B
 // of tokens alone; around them a list length per token and what does not grow with the draft.
 TEST(RoundWire, ADraftBlockHasTheBytesOfTheTable) {
-  constexpr size_t kAroundReply = 8 + 8 + 4 + 4;
-  constexpr size_t kAroundBlock = 8 + 4 + 4 + 4;
+  constexpr size_t kAroundReply = 8 + 8 + 4 + 4 + 4 + 8;
+  constexpr size_t kAroundBlock = 8 + 4 + 4 + 4 + 4 + 4;
   constexpr size_t kListLength = 4;
   DraftReply reply;
   EXPECT_EQ(encode(reply).size(), kAroundReply);
@@ -174,7 +204,7 @@ TEST(RoundWire, DraftRequestsComeBack) {
   request.serial = 77;
   request.closes = {1, 2};
   request.opens.push_back({5, some_params(random), {9, 8, 7}});
-  request.commits.push_back({6, 4, 10, {1, 2, 3}, 5});
+  request.commits.push_back({6, 4, 10, {1, 2, 3}, 5, 3});
   const DraftRequest back = decode_draft_request(encode(request));
   EXPECT_EQ(back.serial, 77u);
   EXPECT_EQ(back.closes, request.closes);
@@ -185,6 +215,7 @@ TEST(RoundWire, DraftRequestsComeBack) {
   EXPECT_EQ(back.commits[0].num_tokens_before, 10);
   EXPECT_EQ(back.commits[0].tokens, request.commits[0].tokens);
   EXPECT_EQ(back.commits[0].draft_len, 5);
+  EXPECT_EQ(back.commits[0].in_flight, 3);
 }
 
 }  // namespace
