@@ -241,7 +241,8 @@ void read_speculation(const JsonFields& body, SamplingParams* params) {
   const std::optional<JsonFields> speculative = body.object("speculative");
   if (!speculative) return;
   for (const std::string& name : speculative->names()) {
-    if (name != "enabled" && name != "num_speculative_tokens" && name != "verify_mode") {
+    if (name != "enabled" && name != "num_speculative_tokens" && name != "verify_mode" &&
+        name != "fixed_num_speculative_tokens" && name != "ride_ahead") {
       throw bad_param(speculative->path_of(name),
                       fmt::format("unknown parameter '{}'", speculative->path_of(name)));
     }
@@ -256,6 +257,13 @@ void read_speculation(const JsonFields& body, SamplingParams* params) {
                     "'speculative.verify_mode' must be auto, standard, block or coupled");
   }
   params->verify_mode = *mode;
+  params->fixed_draft_len = speculative->boolean("fixed_num_speculative_tokens").value_or(false);
+  const std::optional<RideAhead> ride_ahead =
+      ride_ahead_from_name(speculative->text("ride_ahead").value_or("auto"));
+  if (!ride_ahead)
+    throw bad_param("speculative.ride_ahead",
+                    "'speculative.ride_ahead' must be auto, off, chain or cache");
+  params->ride_ahead = *ride_ahead;
 }
 
 void read_stream_options(const JsonFields& body, CompletionCall* call) {

@@ -25,6 +25,27 @@ std::optional<VerifyMode> verify_mode_from_name(std::string_view name) {
   return std::nullopt;
 }
 
+const char* ride_ahead_name(RideAhead mode) {
+  switch (mode) {
+    case RideAhead::kOff:
+      return "off";
+    case RideAhead::kChain:
+      return "chain";
+    case RideAhead::kCache:
+      return "cache";
+    case RideAhead::kAuto:
+      break;
+  }
+  return "auto";
+}
+
+std::optional<RideAhead> ride_ahead_from_name(std::string_view name) {
+  for (RideAhead mode : {RideAhead::kAuto, RideAhead::kOff, RideAhead::kChain, RideAhead::kCache}) {
+    if (name == ride_ahead_name(mode)) return mode;
+  }
+  return std::nullopt;
+}
+
 void ResultStream::push(ResultEvent event) {
   {
     std::lock_guard lock(mutex_);

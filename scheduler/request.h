@@ -24,6 +24,13 @@ enum class VerifyMode : uint8_t { kAuto, kStandard, kCoupled, kBlock };
 std::optional<VerifyMode> verify_mode_from_name(std::string_view name);
 const char* verify_mode_name(VerifyMode mode);
 
+// What the draft does while the target verifies (docs/round.md, Riding ahead): nothing; go on
+// behind the block in flight; prepare blocks for the likely outcomes. kAuto = the server's.
+enum class RideAhead : uint8_t { kAuto, kOff, kChain, kCache };
+// "auto", "off", "chain", "cache"; nothing for another name.
+std::optional<RideAhead> ride_ahead_from_name(std::string_view name);
+const char* ride_ahead_name(RideAhead mode);
+
 struct SamplingParams {
   float temperature = 1.0f;         // 0 = greedy
   float top_p = 1.0f;               // (0, 1]
@@ -46,6 +53,9 @@ struct SamplingParams {
   bool prompt_logprobs = false;  // also for each prompt token (echo)
   VerifyMode verify_mode = VerifyMode::kAuto;
   int32_t max_draft_len = -1;  // -1 = the server's; 0 = no speculation for this request
+  // Drafts are as long as max_draft_len and the server allow, whatever the planner would choose.
+  bool fixed_draft_len = false;
+  RideAhead ride_ahead = RideAhead::kAuto;
 };
 
 enum class FinishReason : uint8_t { kNone, kStop, kLength, kAborted, kError };

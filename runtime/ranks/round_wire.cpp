@@ -38,6 +38,8 @@ void write(WireWriter& out, const SamplingParams& params) {
   out.put_bool(params.prompt_logprobs);
   out.put(params.verify_mode);
   out.put(params.max_draft_len);
+  out.put_bool(params.fixed_draft_len);
+  out.put(params.ride_ahead);
 }
 
 SamplingParams read_params(WireReader& in) {
@@ -68,6 +70,8 @@ SamplingParams read_params(WireReader& in) {
   params.prompt_logprobs = in.get_bool();
   params.verify_mode = in.get<VerifyMode>();
   params.max_draft_len = in.get<int32_t>();
+  params.fixed_draft_len = in.get_bool();
+  params.ride_ahead = in.get<RideAhead>();
   return params;
 }
 

@@ -30,6 +30,8 @@ SamplingParams some_params(std::mt19937& random) {
   params.prompt_logprobs = random() % 2 == 0;
   params.verify_mode = VerifyMode::kCoupled;
   params.max_draft_len = 3;
+  params.fixed_draft_len = random() % 2 == 0;
+  params.ride_ahead = random() % 2 == 0 ? RideAhead::kChain : RideAhead::kOff;
   return params;
 }
 
@@ -87,6 +89,8 @@ TEST(RoundWire, PlansComeBackAsTheyWere) {
     EXPECT_EQ(a.prompt_logprobs, b.prompt_logprobs);
     EXPECT_EQ(a.num_logprobs, b.num_logprobs);
     EXPECT_EQ(a.verify_mode, b.verify_mode);
+    EXPECT_EQ(a.fixed_draft_len, b.fixed_draft_len);
+    EXPECT_EQ(a.ride_ahead, b.ride_ahead);
     ASSERT_EQ(back.sequences.size(), plan.sequences.size());
     EXPECT_EQ(back.sequences[0].draft, plan.sequences[0].draft);
     EXPECT_EQ(back.sequences[0].proposal, plan.sequences[0].proposal);
