@@ -1,0 +1,146 @@
+// See trace.h.
+#include "runtime/base/trace.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "runtime/base/error.h"
+
+namespace outrider {
+namespace {
+
+constexpr TraceKindText kTexts[] = {
+    {"round", {"round", "sequences", "rows"}},
+    {"idle", {}},
+    {"wait for draft", {"complete"}},
+    {"plan", {}},
+    {"broadcast", {"bytes"}},
+    {"apply", {}},
+    {"tell draft", {"sequences", "bytes"}},
+    {"hear draft", {"blocks"}},
+    {"agreement", {}},
+    {"verdict", {"round", "drafted", "accepted", "rows", "source", "proposal"}},
+    {"block arrived", {"round", "base_len", "guess", "tokens"}},
+    {"block stale", {"round", "tokens"}},
+    {"request", {"prompt", "output"}},
+    {"receive plan", {}},
+    {"forward", {"rows", "sequences"}},
+    {"verify", {"sequences"}},
+    {"proposals", {"proposals"}},
+    {"draft idle", {}},
+    {"draft step", {"rows", "sequences", "branches", "proposing"}},
+    {"take request", {"commits", "opens"}},
+    {"send reply", {"blocks", "tokens"}},
+    {"drafted", {"round", "base_len", "guess", "tokens"}},
+    {"flow out", {}},
+    {"flow in", {}},
+};
+static_assert(std::size(kTexts) == kNumTraceKinds);
+
+// The finaliser of SplitMix64.
+uint64_t mixed(uint64_t value) {
+  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9ull;
+  value = (value ^ (value >> 27)) * 0x94d049bb133111ebull;
+  return value ^ (value >> 31);
+}
+
+void put(std::initializer_list<int64_t> arguments, TraceEvent* event) {
+  OUTRIDER_CHECK(arguments.size() <= kMaxTraceArguments);
+  std::transform(
+      arguments.begin(), arguments.end(), event->arguments.begin(), [](int64_t argument) {
+        return static_cast<int32_t>(std::clamp<int64_t>(argument, INT32_MIN, INT32_MAX));
+      });
+}
+
+void add_arrow_end(TraceKind kind, uint64_t arrow) {
+  if (thread_trace == nullptr) return;
+  TraceEvent event;
+  event.kind = kind;
+  event.id = arrow;
+  event.begin_ns = trace_now_ns();
+  thread_trace->add(event);
+}
+
+}  // namespace
+
+const TraceKindText& text_of(TraceKind kind) { return kTexts[static_cast<size_t>(kind)]; }
+
+int64_t trace_now_ns() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+}
+
+TraceRing::TraceRing(size_t capacity) : capacity_(capacity) {
+  OUTRIDER_CHECK(capacity > 0);
+  events_.reserve(capacity);
+}
+
+std::vector<TraceEvent> TraceRing::events() const {
+  std::vector<TraceEvent> list;
+  list.reserve(static_cast<size_t>(num_added_ - num_lost()));
+  for (uint64_t i = num_lost(); i < num_added_; ++i) {
+    list.push_back(events_[static_cast<size_t>(i % capacity_)]);
+  }
+  return list;
+}
+
+void TraceSpan::begin(TraceKind kind, std::initializer_list<int64_t> arguments) {
+  event_.kind = kind;
+  put(arguments, &event_);
+  event_.begin_ns = trace_now_ns();
+}
+
+void TraceSpan::take(std::initializer_list<int64_t> arguments) { put(arguments, &event_); }
+
+void TraceSpan::end() {
+  event_.duration_ns = trace_now_ns() - event_.begin_ns;
+  ring_->add(event_);
+}
+
+void trace_sequence(TraceKind kind,
+                    uint64_t sequence_id,
+                    int64_t begin_ns,
+                    std::initializer_list<int64_t> arguments) {
+  if (thread_trace == nullptr) return;
+  TraceEvent event;
+  event.kind = kind;
+  event.id = sequence_id;
+  event.begin_ns = begin_ns;
+  event.duration_ns = trace_now_ns() - begin_ns;
+  put(arguments, &event);
+  thread_trace->add(event);
+}
+
+void trace_sequence(TraceKind kind,
+                    uint64_t sequence_id,
+                    std::initializer_list<int64_t> arguments) {
+  if (thread_trace != nullptr) trace_sequence(kind, sequence_id, trace_now_ns(), arguments);
+}
+
+void trace_verdict(uint64_t sequence_id, int64_t begin_ns, const TraceVerdict& verdict) {
+  trace_sequence(TraceKind::kVerdict,
+                 sequence_id,
+                 begin_ns,
+                 {verdict.round,
+                  verdict.num_drafted,
+                  verdict.num_accepted,
+                  verdict.num_rows,
+                  static_cast<int64_t>(verdict.source),
+                  verdict.had_proposal ? 1 : 0});
+}
+
+void trace_flow_out(uint64_t arrow) { add_arrow_end(TraceKind::kFlowOut, arrow); }
+
+void trace_flow_in(uint64_t arrow) { add_arrow_end(TraceKind::kFlowIn, arrow); }
+
+uint64_t request_arrow(uint64_t serial) { return mixed(2 * serial + 1); }
+
+uint64_t tokens_arrow(const ArrowOfTokens& tokens) {
+  uint64_t name = mixed(tokens.sequence_id + 0x9e3779b97f4a7c15ull);
+  name = mixed(name + tokens.round);
+  name = mixed(name + static_cast<uint32_t>(tokens.base_len));
+  name = mixed(name + static_cast<uint32_t>(tokens.guess));
+  return mixed(name + static_cast<uint32_t>(tokens.first)) & ~uint64_t{1};
+}
+
+}  // namespace outrider

@@ -1,0 +1,164 @@
+// What a rank did and when, for --trace: spans of one thread in a ring of fixed size, taken with
+// one line where something happens. A thread without a ring (the normal case) pays one look at a
+// thread-local pointer. Each rank's thread keeps its own; runtime/ranks/trace_gather.h brings them
+// together, trace_file.h writes them as one file.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <vector>
+
+namespace outrider {
+
+// Names and arguments of the kinds stand in trace.cpp.
+enum class TraceKind : uint8_t {
+  // Coordinator.
+  kRound,         // round, sequences, rows: all of the below but kIdle
+  kIdle,          // nothing to do
+  kWaitForDraft,  // complete: the targets wait for draft tokens
+  kPlan,
+  kBroadcast,     // bytes
+  kApply,         // the decision is committed; tokens go to the streams
+  kTellDraft,     // sequences, bytes
+  kHearDraft,     // blocks
+  kAgreement,     // waits for the other targets' digests
+  kVerdict,       // of one sequence, over the targets' step: see TraceVerdict
+  kBlockArrived,  // of one sequence: round, base_len, guess, tokens
+  kBlockStale,    // of one sequence: round, tokens: dropped, what it continues is not what came
+  kRequest,       // of one sequence, from submission to the last token: prompt, output
+  // Every target.
+  kReceivePlan,  // ranks 1 and up
+  kForward,      // rows, sequences
+  kVerify,       // sequences
+  kProposals,    // proposals: the hand-over of late proposals
+  // Draft.
+  kDraftIdle,
+  kDraftStep,    // rows, sequences, branches, proposing
+  kTakeRequest,  // commits, opens
+  kSendReply,    // blocks, tokens
+  kDrafted,      // of one sequence: round, base_len, guess, tokens: drafted in this step
+  // Arrows between ranks.
+  kFlowOut,
+  kFlowIn,
+};
+constexpr size_t kNumTraceKinds = static_cast<size_t>(TraceKind::kFlowIn) + 1;
+constexpr size_t kMaxTraceArguments = 6;
+
+struct TraceKindText {
+  const char* name;
+  std::array<const char*, kMaxTraceArguments> arguments;  // null from the first one unused
+};
+const TraceKindText& text_of(TraceKind kind);
+
+struct TraceEvent {
+  int64_t begin_ns = 0;  // of the rank's own clock
+  int64_t duration_ns = 0;
+  uint64_t id = 0;  // of the sequence, or of the arrow; 0 = none
+  std::array<int32_t, kMaxTraceArguments> arguments{};
+  TraceKind kind = TraceKind::kRound;
+};
+
+// The clock of all spans, in nanoseconds. Hosts differ by an offset.
+int64_t trace_now_ns();
+
+// The newest events of one thread. Memory is reserved at once and touched as it fills.
+class TraceRing {
+ public:
+  explicit TraceRing(size_t capacity);
+  void add(const TraceEvent& event) {
+    if (events_.size() < capacity_) {
+      events_.push_back(event);
+    } else {
+      events_[static_cast<size_t>(num_added_ % capacity_)] = event;
+    }
+    ++num_added_;
+  }
+  std::vector<TraceEvent> events() const;  // as they were added, oldest first
+  uint64_t num_lost() const { return num_added_ > capacity_ ? num_added_ - capacity_ : 0; }
+
+ private:
+  const uint64_t capacity_;
+  std::vector<TraceEvent> events_;
+  uint64_t num_added_ = 0;
+};
+
+// This thread's ring; null while nothing is recorded.
+inline thread_local TraceRing* thread_trace = nullptr;
+
+// Records what this thread does while it lives. ring may be null.
+class ThreadTrace {
+ public:
+  explicit ThreadTrace(TraceRing* ring) : before_(thread_trace) { thread_trace = ring; }
+  ~ThreadTrace() { thread_trace = before_; }
+  ThreadTrace(const ThreadTrace&) = delete;
+  ThreadTrace& operator=(const ThreadTrace&) = delete;
+
+ private:
+  TraceRing* before_;
+};
+
+// From here to the end of the scope.
+class TraceSpan {
+ public:
+  explicit TraceSpan(TraceKind kind, std::initializer_list<int64_t> arguments = {})
+      : ring_(thread_trace) {
+    if (ring_ != nullptr) begin(kind, arguments);
+  }
+  ~TraceSpan() {
+    if (ring_ != nullptr) end();
+  }
+  TraceSpan(const TraceSpan&) = delete;
+  TraceSpan& operator=(const TraceSpan&) = delete;
+  // For what is known only at the end.
+  void set(std::initializer_list<int64_t> arguments) {
+    if (ring_ != nullptr) take(arguments);
+  }
+
+ private:
+  void begin(TraceKind kind, std::initializer_list<int64_t> arguments);
+  void take(std::initializer_list<int64_t> arguments);
+  void end();
+
+  TraceRing* ring_;
+  TraceEvent event_;
+};
+
+// Something of one sequence, from begin_ns (trace_now_ns) until now.
+void trace_sequence(TraceKind kind,
+                    uint64_t sequence_id,
+                    int64_t begin_ns,
+                    std::initializer_list<int64_t> arguments);
+// The same for a moment.
+void trace_sequence(TraceKind kind, uint64_t sequence_id, std::initializer_list<int64_t> arguments);
+
+// The arguments of kVerdict, in order: the sampling round, draft tokens judged, accepted, rows of
+// the step, where the draft tokens came from, and whether a late proposal was judged (0, 1).
+enum class BlockSource : uint8_t { kNone, kAtHand, kWaitedFor, kOwn };  // kOwn: no draft model's
+struct TraceVerdict {
+  int64_t round = 0;
+  int64_t num_drafted = 0;
+  int64_t num_accepted = 0;
+  int64_t num_rows = 0;
+  BlockSource source = BlockSource::kNone;
+  bool had_proposal = false;
+};
+void trace_verdict(uint64_t sequence_id, int64_t begin_ns, const TraceVerdict& verdict);
+
+// An arrow from a span on one rank to one on another: both ends name it alike, inside a span.
+void trace_flow_out(uint64_t arrow);
+void trace_flow_in(uint64_t arrow);
+// Names of arrows. A request to the draft: by its serial number.
+uint64_t request_arrow(uint64_t serial);
+// Draft tokens: by what they are and where they begin in their block.
+struct ArrowOfTokens {
+  uint64_t sequence_id = 0;
+  uint32_t round = 0;
+  int32_t base_len = 0;
+  int32_t guess = -1;
+  int32_t first = 0;
+};
+uint64_t tokens_arrow(const ArrowOfTokens& tokens);
+
+}  // namespace outrider

@@ -1,0 +1,115 @@
+// See speedup_account.h.
+#include "scheduler/speedup_account.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace outrider {
+namespace {
+
+double ratio(double part, double whole) { return whole > 0 ? part / whole : 0; }
+
+}  // namespace
+
+SpeedupTotals SpeedupTotals::operator-(const SpeedupTotals& earlier) const {
+  SpeedupTotals difference = *this;
+  difference.round_s -= earlier.round_s;
+  difference.waited_s -= earlier.waited_s;
+  difference.step_s -= earlier.step_s;
+  difference.draft_busy_s -= earlier.draft_busy_s;
+  difference.num_draft_steps -= earlier.num_draft_steps;
+  difference.num_rows -= earlier.num_rows;
+  difference.num_wasted_rows -= earlier.num_wasted_rows;
+  difference.num_lookups -= earlier.num_lookups;
+  difference.num_hits -= earlier.num_hits;
+  difference.compared_s -= earlier.compared_s;
+  difference.plain_s -= earlier.plain_s;
+  difference.plain_steps_s -= earlier.plain_steps_s;
+  difference.num_rounds -= earlier.num_rounds;
+  difference.num_tokens -= earlier.num_tokens;
+  difference.num_turns -= earlier.num_turns;
+  difference.num_drafts -= earlier.num_drafts;
+  difference.num_ready -= earlier.num_ready;
+  difference.num_drafted -= earlier.num_drafted;
+  difference.num_examined -= earlier.num_examined;
+  difference.num_accepted -= earlier.num_accepted;
+  return difference;
+}
+
+double SpeedupTotals::bubble() const { return ratio(waited_s, round_s); }
+
+double SpeedupTotals::draft_idle_s() const { return std::max(0.0, round_s - draft_busy_s); }
+
+double SpeedupTotals::hit_rate() const {
+  return ratio(static_cast<double>(num_hits), static_cast<double>(num_lookups));
+}
+
+double SpeedupTotals::tokens_per_s() const {
+  return ratio(static_cast<double>(num_tokens), compared_s);
+}
+
+double SpeedupTotals::plain_tokens_per_s() const {
+  return ratio(static_cast<double>(num_tokens), plain_s);
+}
+
+double SpeedupTotals::measured_speedup() const { return ratio(plain_s, compared_s); }
+
+double SpeedupTotals::acceptance() const {
+  return ratio(static_cast<double>(num_accepted), static_cast<double>(num_examined));
+}
+
+double SpeedupTotals::mean_draft_len() const {
+  return ratio(static_cast<double>(num_drafted), static_cast<double>(num_drafts));
+}
+
+double SpeedupTotals::cost_ratio() const {
+  const double draft_step_s = ratio(draft_busy_s, static_cast<double>(num_draft_steps));
+  return ratio(draft_step_s, ratio(plain_steps_s, static_cast<double>(num_rounds)));
+}
+
+double SpeedupTotals::predicted_speedup() const {
+  if (num_turns == 0) return 0;
+  const double alpha = acceptance();
+  const double draft_len = mean_draft_len();
+  const double drafting = draft_len * cost_ratio();
+  const double tokens =
+      alpha < 1 ? (1 - std::pow(alpha, draft_len + 1)) / (1 - alpha) : draft_len + 1;
+  const double ready = ratio(static_cast<double>(num_ready), static_cast<double>(num_drafts));
+  const double with_draft = ready * std::max(1.0, drafting) + (1 - ready) * (1 + drafting);
+  const double drafted = static_cast<double>(num_drafts) / static_cast<double>(num_turns);
+  return (drafted * tokens + 1 - drafted) / (drafted * with_draft + 1 - drafted);
+}
+
+void SpeedupAccount::note_round(const SpeedupRound& round) {
+  totals_.round_s += round.round_s;
+  totals_.waited_s += round.waited_s;
+  totals_.step_s += round.step_s;
+  totals_.num_rows += round.num_rows;
+  totals_.num_wasted_rows += round.num_drafted - round.num_accepted;
+  if (round.reads_prompt || round.num_sequences <= 0 || !(round.plain_step_s > 0)) return;
+  const double overhead_s = std::max(0.0, round.round_s - round.waited_s - round.step_s);
+  const double num_plain_rounds = static_cast<double>(round.num_tokens) / round.num_sequences;
+  totals_.compared_s += round.round_s;
+  totals_.plain_s += num_plain_rounds * (round.plain_step_s + overhead_s);
+  totals_.plain_steps_s += round.plain_step_s;
+  ++totals_.num_rounds;
+  totals_.num_tokens += round.num_tokens;
+  totals_.num_turns += round.num_sequences;
+  totals_.num_drafts += round.num_drafts;
+  totals_.num_ready += round.num_ready;
+  totals_.num_drafted += round.num_drafted;
+  totals_.num_examined += round.num_examined;
+  totals_.num_accepted += round.num_accepted;
+}
+
+void SpeedupAccount::note_lookup(bool hit) {
+  ++totals_.num_lookups;
+  totals_.num_hits += hit ? 1 : 0;
+}
+
+void SpeedupAccount::note_draft_steps(int64_t num_steps, double seconds) {
+  totals_.num_draft_steps += num_steps;
+  totals_.draft_busy_s += seconds;
+}
+
+}  // namespace outrider

@@ -1,0 +1,89 @@
+// What speculation brought and what it cost: pure arithmetic over notes of each round, for
+// /metrics, logs and benchmarks. The coordinator's thread notes; no clock here.
+//
+// The counterfactual: a round gave num_tokens to num_sequences sequences. Without speculation they
+// would have got num_sequences a round, so num_tokens / num_sequences rounds of one row each, with
+// the same overhead around the step. Only rounds that read no prompt are compared: a prompt costs
+// the same either way.
+#pragma once
+
+#include <cstdint>
+
+namespace outrider {
+
+struct SpeedupRound {
+  double round_s = 0;   // all of it
+  double waited_s = 0;  // of that: the targets were idle, waiting for the draft
+  double step_s = 0;    // of that: forward pass, verification, agreement
+  // What the step would have taken with one row for each sequence, by measured step times; 0 = not
+  // known yet: the round counts in no comparison.
+  double plain_step_s = 0;
+  bool reads_prompt = false;  // some sequence had more than one committed row
+  int32_t num_rows = 0;
+  int32_t num_sequences = 0;  // that sampled
+  int32_t num_tokens = 0;     // that came out
+  int32_t num_drafts = 0;     // sequences with draft tokens
+  int32_t num_ready = 0;      // of these: the draft was at hand when the round before ended
+  int32_t num_drafted = 0;    // draft tokens judged
+  int32_t num_examined = 0;   // of these: all before it in its draft stood
+  int32_t num_accepted = 0;   // of these: stood
+};
+
+// Sums since the start; the difference of two is an interval. Ratios are 0 where nothing is known.
+struct SpeedupTotals {
+  double round_s = 0;
+  double waited_s = 0;
+  double step_s = 0;
+  double draft_busy_s = 0;
+  int64_t num_draft_steps = 0;
+  int64_t num_rows = 0;
+  int64_t num_wasted_rows = 0;  // verified draft tokens that did not stand
+  int64_t num_lookups = 0;      // in the outcome caches
+  int64_t num_hits = 0;
+
+  // Of the rounds compared.
+  double compared_s = 0;
+  double plain_s = 0;        // what their tokens would have taken without speculation
+  double plain_steps_s = 0;  // sum of plain_step_s
+  int64_t num_rounds = 0;
+  int64_t num_tokens = 0;
+  int64_t num_turns = 0;  // sum of num_sequences
+  int64_t num_drafts = 0;
+  int64_t num_ready = 0;
+  int64_t num_drafted = 0;
+  int64_t num_examined = 0;
+  int64_t num_accepted = 0;
+
+  SpeedupTotals operator-(const SpeedupTotals& earlier) const;
+
+  double bubble() const;  // share of the rounds' time in which the targets waited for the draft
+  double draft_idle_s() const;
+  double hit_rate() const;
+  double tokens_per_s() const;
+  double plain_tokens_per_s() const;
+  double measured_speedup() const;  // plain_s / compared_s
+  double acceptance() const;        // alpha: accepted of examined
+  double mean_draft_len() const;    // K
+  double cost_ratio() const;        // c: a draft step by a plain step
+  // E / T. E = tokens a turn: (1 - a^(K+1)) / (1 - a) with a draft (Leviathan et al., arXiv
+  // 2211.17192, Eq. 1), else 1. T = plain steps a turn: max(1, K c) with a draft that was at hand,
+  // 1 + K c with one that was waited for, else 1; so Theorem 3.8 there when every draft was waited
+  // for. It takes a verification to cost what a plain step costs.
+  double predicted_speedup() const;
+};
+
+class SpeedupAccount {
+ public:
+  void note_round(const SpeedupRound& round);
+  // Whether the block for what came out was prepared.
+  void note_lookup(bool hit);
+  // num_steps forward passes of the draft that took so long together.
+  void note_draft_steps(int64_t num_steps, double seconds);
+
+  const SpeedupTotals& totals() const { return totals_; }
+
+ private:
+  SpeedupTotals totals_;
+};
+
+}  // namespace outrider

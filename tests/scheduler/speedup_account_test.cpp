@@ -1,0 +1,162 @@
+// The arithmetic of what speculation brought, against rounds worked out by hand and the papers'
+// formulas.
+#include "scheduler/speedup_account.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace outrider {
+namespace {
+
+SpeedupRound synchronous_round(int32_t draft_len, int32_t num_accepted, double cost_ratio) {
+  SpeedupRound round;
+  round.plain_step_s = 0.010;
+  round.step_s = 0.010;
+  round.waited_s = draft_len * cost_ratio * 0.010;
+  round.round_s = round.waited_s + round.step_s;
+  round.num_rows = draft_len + 1;
+  round.num_sequences = 1;
+  round.num_tokens = num_accepted + 1;
+  round.num_drafts = draft_len > 0 ? 1 : 0;
+  round.num_drafted = draft_len;
+  round.num_accepted = num_accepted;
+  round.num_examined = std::min(num_accepted + 1, draft_len);
+  return round;
+}
+
+TEST(SpeedupAccount, NothingNotedMeansZerosAndNoNan) {
+  const SpeedupTotals totals = SpeedupAccount().totals();
+  for (const double value : {totals.bubble(),
+                             totals.draft_idle_s(),
+                             totals.hit_rate(),
+                             totals.tokens_per_s(),
+                             totals.plain_tokens_per_s(),
+                             totals.measured_speedup(),
+                             totals.acceptance(),
+                             totals.mean_draft_len(),
+                             totals.cost_ratio(),
+                             totals.predicted_speedup()}) {
+    EXPECT_EQ(value, 0);
+  }
+}
+
+TEST(SpeedupAccount, OneRoundByHand) {
+  SpeedupAccount account;
+  SpeedupRound round;
+  round.round_s = 0.018;
+  round.waited_s = 0.004;
+  round.step_s = 0.012;
+  round.plain_step_s = 0.010;
+  round.num_rows = 10;
+  round.num_sequences = 2;
+  round.num_tokens = 7;
+  round.num_drafts = 2;
+  round.num_ready = 1;
+  round.num_drafted = 8;
+  round.num_examined = 7;
+  round.num_accepted = 5;
+  account.note_round(round);
+  account.note_draft_steps(4, 0.008);
+  const SpeedupTotals& totals = account.totals();
+  // 3.5 plain rounds of 10 ms and 2 ms of overhead.
+  EXPECT_NEAR(totals.plain_s, 0.042, 1e-12);
+  EXPECT_NEAR(totals.measured_speedup(), 0.042 / 0.018, 1e-12);
+  EXPECT_NEAR(totals.tokens_per_s(), 7 / 0.018, 1e-9);
+  EXPECT_NEAR(totals.plain_tokens_per_s(), 7 / 0.042, 1e-9);
+  EXPECT_NEAR(totals.bubble(), 4.0 / 18, 1e-12);
+  EXPECT_NEAR(totals.draft_idle_s(), 0.010, 1e-12);
+  EXPECT_NEAR(totals.acceptance(), 5.0 / 7, 1e-12);
+  EXPECT_NEAR(totals.mean_draft_len(), 4, 1e-12);
+  EXPECT_NEAR(totals.cost_ratio(), 0.2, 1e-12);
+  EXPECT_EQ(totals.num_wasted_rows, 3);
+  EXPECT_EQ(totals.num_rows, 10);
+}
+
+// Rounds whose accepted lengths follow the geometric law exactly: what was measured, what was
+// predicted and Theorem 3.8 are one number.
+TEST(SpeedupAccount, SynchronousDraftingAgreesWithTheFormula) {
+  const double alpha = 0.8;
+  const double c = 0.1;
+  const int32_t draft_len = 3;
+  SpeedupAccount account;
+  // Out of 625 = 5^4 rounds: P(0) = 1/5, P(1) = 4/25, P(2) = 16/125, P(3) = 64/125.
+  const int counts[] = {125, 100, 80, 320};
+  for (int32_t k = 0; k <= draft_len; ++k) {
+    for (int i = 0; i < counts[k]; ++i) {
+      account.note_round(synchronous_round(draft_len, k, c));
+      account.note_draft_steps(draft_len, draft_len * c * 0.010);
+      account.note_lookup(false);
+    }
+  }
+  const double formula = (1 - std::pow(alpha, draft_len + 1)) / ((1 - alpha) * (draft_len * c + 1));
+  const SpeedupTotals& totals = account.totals();
+  EXPECT_NEAR(totals.acceptance(), alpha, 1e-12);
+  EXPECT_NEAR(totals.measured_speedup(), formula, 1e-9);
+  EXPECT_NEAR(totals.predicted_speedup(), formula, 1e-9);
+  EXPECT_EQ(totals.hit_rate(), 0);
+}
+
+TEST(SpeedupAccount, AtHandDraftsHideTheDraftingUpToItsOwnTime) {
+  for (const double c : {0.1, 0.5}) {
+    SpeedupAccount account;
+    for (int i = 0; i < 10; ++i) {
+      SpeedupRound round = synchronous_round(4, 2, 0);
+      const bool ready = i < 9;
+      round.num_ready = ready ? 1 : 0;
+      account.note_round(round);
+      account.note_lookup(ready);
+      account.note_draft_steps(4, 4 * c * 0.010);
+    }
+    const SpeedupTotals& totals = account.totals();
+    const double alpha = 2.0 / 3;
+    const double tokens = (1 - std::pow(alpha, 5)) / (1 - alpha);
+    const double time = 0.9 * std::max(1.0, 4 * c) + 0.1 * (1 + 4 * c);
+    EXPECT_NEAR(totals.predicted_speedup(), tokens / time, 1e-9);
+    EXPECT_NEAR(totals.hit_rate(), 0.9, 1e-12);
+  }
+}
+
+TEST(SpeedupAccount, WithoutDraftsTheSpeedupIsOne) {
+  SpeedupAccount account;
+  for (int i = 0; i < 5; ++i) account.note_round(synchronous_round(0, 0, 0));
+  EXPECT_NEAR(account.totals().measured_speedup(), 1, 1e-12);
+  EXPECT_NEAR(account.totals().predicted_speedup(), 1, 1e-12);
+}
+
+TEST(SpeedupAccount, PromptsAndUnknownCostsAreNotCompared) {
+  SpeedupAccount account;
+  SpeedupRound prompt = synchronous_round(0, 0, 0);
+  prompt.reads_prompt = true;
+  account.note_round(prompt);
+  SpeedupRound unknown = synchronous_round(4, 4, 0.1);
+  unknown.plain_step_s = 0;
+  account.note_round(unknown);
+  const SpeedupTotals& totals = account.totals();
+  EXPECT_EQ(totals.num_rounds, 0);
+  EXPECT_EQ(totals.measured_speedup(), 0);
+  EXPECT_GT(totals.bubble(), 0);
+  EXPECT_EQ(totals.num_rows, 6);
+}
+
+TEST(SpeedupAccount, AnIntervalIsADifference) {
+  SpeedupAccount account;
+  account.note_round(synchronous_round(4, 0, 0.3));
+  account.note_lookup(false);
+  account.note_draft_steps(4, 0.012);
+  const SpeedupTotals before = account.totals();
+  account.note_round(synchronous_round(4, 4, 0.1));
+  account.note_lookup(true);
+  account.note_draft_steps(4, 0.004);
+  const SpeedupTotals interval = account.totals() - before;
+  EXPECT_EQ(interval.num_rounds, 1);
+  EXPECT_EQ(interval.hit_rate(), 1);
+  EXPECT_NEAR(interval.measured_speedup(), 5 / 1.4, 1e-9);
+  EXPECT_NEAR(interval.cost_ratio(), 0.1, 1e-9);
+  EXPECT_EQ(interval.num_wasted_rows, 0);
+  EXPECT_EQ(interval.acceptance(), 1);
+  EXPECT_NEAR(interval.predicted_speedup(), 5 / 1.4, 1e-9);
+}
+
+}  // namespace
+}  // namespace outrider
