@@ -17,6 +17,7 @@ SpeedupTotals SpeedupTotals::operator-(const SpeedupTotals& earlier) const {
   difference.waited_s -= earlier.waited_s;
   difference.step_s -= earlier.step_s;
   difference.draft_busy_s -= earlier.draft_busy_s;
+  difference.draft_idle_s -= earlier.draft_idle_s;
   difference.num_draft_steps -= earlier.num_draft_steps;
   difference.num_rows -= earlier.num_rows;
   difference.num_wasted_rows -= earlier.num_wasted_rows;
@@ -37,8 +38,6 @@ SpeedupTotals SpeedupTotals::operator-(const SpeedupTotals& earlier) const {
 }
 
 double SpeedupTotals::bubble() const { return ratio(waited_s, round_s); }
-
-double SpeedupTotals::draft_idle_s() const { return std::max(0.0, round_s - draft_busy_s); }
 
 double SpeedupTotals::hit_rate() const {
   return ratio(static_cast<double>(num_hits), static_cast<double>(num_lookups));
@@ -107,9 +106,10 @@ void SpeedupAccount::note_lookup(bool hit) {
   totals_.num_hits += hit ? 1 : 0;
 }
 
-void SpeedupAccount::note_draft_steps(int64_t num_steps, double seconds) {
+void SpeedupAccount::note_draft(int64_t num_steps, double busy_s, double idle_s) {
   totals_.num_draft_steps += num_steps;
-  totals_.draft_busy_s += seconds;
+  totals_.draft_busy_s += busy_s;
+  totals_.draft_idle_s += idle_s;
 }
 
 }  // namespace outrider

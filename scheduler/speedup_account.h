@@ -35,6 +35,7 @@ struct SpeedupTotals {
   double waited_s = 0;
   double step_s = 0;
   double draft_busy_s = 0;
+  double draft_idle_s = 0;  // without work, while requests were running
   int64_t num_draft_steps = 0;
   int64_t num_rows = 0;
   int64_t num_wasted_rows = 0;  // verified draft tokens that did not stand
@@ -57,7 +58,6 @@ struct SpeedupTotals {
   SpeedupTotals operator-(const SpeedupTotals& earlier) const;
 
   double bubble() const;  // share of the rounds' time in which the targets waited for the draft
-  double draft_idle_s() const;
   double hit_rate() const;
   double tokens_per_s() const;
   double plain_tokens_per_s() const;
@@ -77,8 +77,8 @@ class SpeedupAccount {
   void note_round(const SpeedupRound& round);
   // Whether the block for what came out was prepared.
   void note_lookup(bool hit);
-  // num_steps forward passes of the draft that took so long together.
-  void note_draft_steps(int64_t num_steps, double seconds);
+  // num_steps forward passes of the draft that took so long together, and how long it had no work.
+  void note_draft(int64_t num_steps, double busy_s, double idle_s);
 
   const SpeedupTotals& totals() const { return totals_; }
 

@@ -28,7 +28,7 @@ SpeedupRound synchronous_round(int32_t draft_len, int32_t num_accepted, double c
 TEST(SpeedupAccount, NothingNotedMeansZerosAndNoNan) {
   const SpeedupTotals totals = SpeedupAccount().totals();
   for (const double value : {totals.bubble(),
-                             totals.draft_idle_s(),
+                             totals.draft_idle_s,
                              totals.hit_rate(),
                              totals.tokens_per_s(),
                              totals.plain_tokens_per_s(),
@@ -57,7 +57,7 @@ TEST(SpeedupAccount, OneRoundByHand) {
   round.num_examined = 7;
   round.num_accepted = 5;
   account.note_round(round);
-  account.note_draft_steps(4, 0.008);
+  account.note_draft(4, 0.008, 0.010);
   const SpeedupTotals& totals = account.totals();
   // 3.5 plain rounds of 10 ms and 2 ms of overhead.
   EXPECT_NEAR(totals.plain_s, 0.042, 1e-12);
@@ -65,7 +65,7 @@ TEST(SpeedupAccount, OneRoundByHand) {
   EXPECT_NEAR(totals.tokens_per_s(), 7 / 0.018, 1e-9);
   EXPECT_NEAR(totals.plain_tokens_per_s(), 7 / 0.042, 1e-9);
   EXPECT_NEAR(totals.bubble(), 4.0 / 18, 1e-12);
-  EXPECT_NEAR(totals.draft_idle_s(), 0.010, 1e-12);
+  EXPECT_NEAR(totals.draft_idle_s, 0.010, 1e-12);
   EXPECT_NEAR(totals.acceptance(), 5.0 / 7, 1e-12);
   EXPECT_NEAR(totals.mean_draft_len(), 4, 1e-12);
   EXPECT_NEAR(totals.cost_ratio(), 0.2, 1e-12);
@@ -85,7 +85,7 @@ TEST(SpeedupAccount, SynchronousDraftingAgreesWithTheFormula) {
   for (int32_t k = 0; k <= draft_len; ++k) {
     for (int i = 0; i < counts[k]; ++i) {
       account.note_round(synchronous_round(draft_len, k, c));
-      account.note_draft_steps(draft_len, draft_len * c * 0.010);
+      account.note_draft(draft_len, draft_len * c * 0.010, 0);
       account.note_lookup(false);
     }
   }
@@ -106,7 +106,7 @@ TEST(SpeedupAccount, AtHandDraftsHideTheDraftingUpToItsOwnTime) {
       round.num_ready = ready ? 1 : 0;
       account.note_round(round);
       account.note_lookup(ready);
-      account.note_draft_steps(4, 4 * c * 0.010);
+      account.note_draft(4, 4 * c * 0.010, 0);
     }
     const SpeedupTotals& totals = account.totals();
     const double alpha = 2.0 / 3;
@@ -143,11 +143,11 @@ TEST(SpeedupAccount, AnIntervalIsADifference) {
   SpeedupAccount account;
   account.note_round(synchronous_round(4, 0, 0.3));
   account.note_lookup(false);
-  account.note_draft_steps(4, 0.012);
+  account.note_draft(4, 0.012, 0);
   const SpeedupTotals before = account.totals();
   account.note_round(synchronous_round(4, 4, 0.1));
   account.note_lookup(true);
-  account.note_draft_steps(4, 0.004);
+  account.note_draft(4, 0.004, 0);
   const SpeedupTotals interval = account.totals() - before;
   EXPECT_EQ(interval.num_rounds, 1);
   EXPECT_EQ(interval.hit_rate(), 1);
