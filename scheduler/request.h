@@ -62,10 +62,10 @@ enum class FinishReason : uint8_t { kNone, kStop, kLength, kAborted, kError };
 
 // Where a token came from, in the words of a round.
 enum class TokenOrigin : uint8_t {
-  kPlain,      // the round had no draft tokens for this sequence
-  kAccepted,   // a draft token that stood
-  kCorrected,  // drawn by the target where a draft token fell
-  kBonus,      // drawn by the target after all draft tokens stood
+  kPlain,      // the round had nothing proposed for this sequence
+  kAccepted,   // a draft token that stood, or the proposal behind them
+  kCorrected,  // drawn by the target where one of these fell
+  kBonus,      // drawn by the target after all that was proposed stood
 };
 
 // Log-probabilities under the target's real distribution: log softmax of its raw logits, before
@@ -77,7 +77,10 @@ struct TokenLogprobs {
       top;  // (id, logprob), most likely first, lowest id first in ties
 };
 
-// Counters of one request's speculation.
+// Counters of one request's speculation. A proposal for the bonus position is no draft token here:
+// it costs no row, and the token at its place comes out in any case, so counting it would break
+// "tokens per round = 1 + accepted / rounds" (vLLM's mean acceptance length). It has counters of
+// its own; the share that stood is an acceptance rate like the others'.
 struct SpeculationStats {
   int32_t num_rounds = 0;       // rounds that produced tokens
   int32_t num_spec_rounds = 0;  // of these, with draft tokens
@@ -85,6 +88,8 @@ struct SpeculationStats {
   int32_t num_accepted_tokens = 0;
   std::vector<int32_t> accepted_per_position;  // [i] = rounds in which draft token i stood
   std::vector<int32_t> drafted_per_position;   // [i] = rounds that had a draft token i
+  int32_t num_proposals = 0;                   // judged: all draft tokens of their rounds stood
+  int32_t num_accepted_proposals = 0;          // of these
 };
 
 struct ResultEvent {

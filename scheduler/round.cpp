@@ -14,6 +14,12 @@ uint64_t mixed(uint64_t state, uint64_t value) {
 
 }  // namespace
 
+bool proposal_stood(const SequencePlan& plan, const SequenceDecision& decision) {
+  return plan.proposal && !decision.failed &&
+         decision.num_accepted == static_cast<int32_t>(plan.draft.size()) &&
+         decision.next_token == plan.proposal->token;
+}
+
 uint64_t digest(uint64_t round, const RoundDecision& decision) {
   uint64_t state = mixed(0, round);
   for (const SequenceDecision& sequence : decision.sequences) {

@@ -97,6 +97,9 @@ struct RoundDecision {
   std::vector<SequenceDecision> sequences;  // in the plan's order
 };
 
+// Whether the plan's proposal is what the sequence goes on with, and not something drawn.
+bool proposal_stood(const SequencePlan& plan, const SequenceDecision& decision);
+
 // A hash of (sequence, accepted, token, failed) over the round, for the agreement check.
 uint64_t digest(uint64_t round, const RoundDecision& decision);
 

@@ -115,6 +115,11 @@ VerifyRule resolve_rule(const SamplingParams& params) {
   return params.seed.has_value() ? VerifyRule::kCoupled : VerifyRule::kBlock;
 }
 
+bool judges_proposals(const SamplingParams& params) {
+  const VerifyRule rule = resolve_rule(params);
+  return rule == VerifyRule::kStandard || rule == VerifyRule::kBlock;
+}
+
 bool valid_draft(const DraftToken& token, int32_t vocab_size) {
   if (token.token < 0 || token.token >= vocab_size) return false;
   if (token.candidates.empty()) return true;

@@ -9,10 +9,13 @@
 namespace outrider {
 namespace {
 
-TokenOrigin origin_of(size_t index, size_t num_accepted, size_t draft_len) {
-  if (draft_len == 0) return TokenOrigin::kPlain;
+// Of the index-th token of a round.
+TokenOrigin origin_of(size_t index, const SequencePlan& plan, const SequenceDecision& decision) {
+  const auto num_accepted = static_cast<size_t>(decision.num_accepted);
   if (index < num_accepted) return TokenOrigin::kAccepted;
-  return num_accepted == draft_len ? TokenOrigin::kBonus : TokenOrigin::kCorrected;
+  if (num_accepted < plan.draft.size()) return TokenOrigin::kCorrected;
+  if (!plan.proposal) return plan.draft.empty() ? TokenOrigin::kPlain : TokenOrigin::kBonus;
+  return proposal_stood(plan, decision) ? TokenOrigin::kAccepted : TokenOrigin::kCorrected;
 }
 
 }  // namespace
@@ -92,6 +95,10 @@ void Sequence::gather_prompt_scores(const SequencePlan& plan, const SequenceDeci
 void Sequence::count(const SequencePlan& plan, const SequenceDecision& decision) {
   ++stats_.num_rounds;
   const size_t draft_len = plan.draft.size();
+  if (plan.proposal && decision.num_accepted == static_cast<int32_t>(draft_len)) {
+    ++stats_.num_proposals;
+    stats_.num_accepted_proposals += proposal_stood(plan, decision) ? 1 : 0;
+  }
   if (draft_len == 0) return;
   ++stats_.num_spec_rounds;
   stats_.num_draft_tokens += static_cast<int32_t>(draft_len);
@@ -129,7 +136,7 @@ void Sequence::append(const SequencePlan& plan,
     }
     tokens_.push_back(token);
     event.tokens.push_back(token);
-    event.origins.push_back(origin_of(i, num_accepted, plan.draft.size()));
+    event.origins.push_back(origin_of(i, plan, decision));
     if (i < decision.logprobs.size()) event.logprobs.push_back(decision.logprobs[i]);
     if (num_output + 1 >= params().max_tokens || num_tokens() >= max_model_len) {
       event.finish_reason = FinishReason::kLength;

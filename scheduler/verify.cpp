@@ -23,8 +23,9 @@ namespace {
 
 enum class RowTask : uint8_t {
   kArgmax,  // greedy
-  kDraw,    // coupled, or no draft: one sample of the row
-  kJudge,   // standard or block with a draft: weighed first, drawn from only if it ends the block
+  kDraw,    // coupled, or nothing proposed: one sample of the row
+  kJudge,   // standard or block with draft or proposal: weighed first, drawn from only if it ends
+            // the block
 };
 
 // In place of a row's best key when one of its logits is bad; above every key of a finite value.
@@ -97,14 +98,23 @@ class RoundVerifier {
         row.task = RowTask::kDraw;
         row.noise = {seed, position, Stream::kCoupled, 0};
       } else if (rule != VerifyRule::kGreedy) {
-        row.task = input.draft.empty() ? RowTask::kDraw : RowTask::kJudge;
+        row.task = num_judged(n) == 0 ? RowTask::kDraw : RowTask::kJudge;
         row.noise = {seed, position, Stream::kResidual, input.round};
       }
-      if (row.task == RowTask::kJudge && row.index < input.draft.size()) {
-        row.judged = judged_row(input.draft[row.index], rule == VerifyRule::kBlock);
+      if (row.task == RowTask::kJudge && row.index < num_judged(n)) {
+        row.judged = judged_row(judged_token(n, row.index), rule == VerifyRule::kBlock);
       }
       rows_.push_back(std::move(row));
     }
+  }
+
+  // Draft tokens, and the proposal behind them. Only of the rules that judge.
+  size_t num_judged(size_t n) const {
+    return inputs_[n].draft.size() + (inputs_[n].proposal == nullptr ? 0 : 1);
+  }
+  const DraftToken& judged_token(size_t n, size_t index) const {
+    const VerifyInput& input = inputs_[n];
+    return index < input.draft.size() ? input.draft[index] : *input.proposal;
   }
 
   // Under the standard rule only the drawn token's own weight is needed.
@@ -205,20 +215,27 @@ class RoundVerifier {
       if (decisions_[n].failed || rows_[first_row_[n]].task != RowTask::kJudge) continue;
       std::vector<JudgedRow> rows;
       std::vector<double> uniforms;
-      for (size_t i = 0; i < inputs_[n].draft.size(); ++i) {
+      for (size_t i = 0; i < num_judged(n); ++i) {
         const Row& row = rows_[first_row_[n] + i];
         rows.push_back(row.judged);
         uniforms.push_back(
             uniform_of({row.noise.seed, row.noise.position, Stream::kAccept, inputs_[n].round}));
       }
       if (resolve_rule(*inputs_[n].params) == VerifyRule::kStandard) {
-        decisions_[n].num_accepted = judge_standard(rows, uniforms);
+        settle(n, judge_standard(rows, uniforms));
         continue;
       }
       const BlockVerdict verdict = judge_block(rows, uniforms);
-      decisions_[n].num_accepted = verdict.num_accepted;
+      settle(n, verdict.num_accepted);
       kept_prob_[n] = verdict.kept_prob;
     }
+  }
+
+  // num_standing: of the draft tokens and the proposal.
+  void settle(size_t n, int32_t num_standing) {
+    const auto draft_len = static_cast<int32_t>(inputs_[n].draft.size());
+    decisions_[n].num_accepted = std::min(num_standing, draft_len);
+    if (num_standing > draft_len) decisions_[n].next_token = inputs_[n].proposal->token;
   }
 
   uint64_t draw(const Row& row) const {
@@ -227,7 +244,7 @@ class RoundVerifier {
                             .max = row.max,
                             .cut = row.cut,
                             .mass = row.judged.mass,
-                            .draft = &inputs_[row.input].draft[row.index],
+                            .draft = &judged_token(row.input, row.index),
                             .kept_prob = kept_prob_[row.input],
                             .noise = row.noise});
   }
@@ -236,8 +253,9 @@ class RoundVerifier {
     std::vector<Row*> waiting;
     for (Row& row : rows_) {
       if (failed(row)) continue;
-      const bool ends_block = row.task == RowTask::kJudge &&
-                              static_cast<int32_t>(row.index) == decisions_[row.input].num_accepted;
+      const SequenceDecision& decision = decisions_[row.input];
+      const bool ends_block = row.task == RowTask::kJudge && decision.next_token < 0 &&
+                              static_cast<int32_t>(row.index) == decision.num_accepted;
       if (ends_block || (row.task == RowTask::kDraw && row.filtered)) waiting.push_back(&row);
     }
     if (waiting.empty()) return;

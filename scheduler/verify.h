@@ -18,6 +18,9 @@ namespace outrider {
 // The rule a request is judged by, after kAuto and temperature are resolved.
 enum class VerifyRule : uint8_t { kGreedy, kStandard, kBlock, kCoupled };
 VerifyRule resolve_rule(const SamplingParams& params);
+// Whether a proposal for the bonus position changes anything: under the standard and block rules.
+// Greedy and coupled requests take the target's own choice there, whatever is proposed.
+bool judges_proposals(const SamplingParams& params);
 
 // One sampling sequence of the round.
 struct VerifyInput {
@@ -28,19 +31,27 @@ struct VerifyInput {
   int32_t num_prompt_tokens = 0;      // of these
   uint32_t round = 0;                 // this sequence's sampling round, part of the noise keys
   std::span<const DraftToken> draft;  // may be empty
+  // One draft token more, for the position after them all, or null. The last row judges it where it
+  // would draw the bonus token (an empty draft: the plain sample). Standard rule: as any draft
+  // token. Block rule: the draft is a block of draft.size() + 1 tokens of which the last has no row
+  // behind it, so that P of all is h of all and nothing is drawn when all stand. Whether there is
+  // one may depend on anything but the value of this token (and of others that are never used).
+  const DraftToken* proposal = nullptr;
   const float* logits =
       nullptr;  // [draft.size() + 1, shard.size()], raw; row i judges position tokens.size() + i
   const TokenMask* mask = nullptr;  // of params, kept between rounds; null: made anew when needed
 };
 
-// Decisions in the order of the inputs. A sequence with NaN or infinity in any of its rows (on any
+// Decisions in the order of the inputs. A proposal that stands is the decision's next_token, with
+// num_accepted = draft.size(). Where it falls nothing of it is left to be drawn, so
+// proposal_stood() of round.h can tell. A sequence with NaN or infinity in any of its rows (on any
 // shard) comes back failed; a logit above 1e30 in size counts as infinite. So does one where masks
 // forbid every token of the row that the next token would be drawn from. The collectives made
 // depend only on params, draft lengths and earlier reduced results, so they are the same on all
 // ranks; their number does not grow with the number of sequences. Unfiltered: 1 for greedy, coupled
 // and plain sampling, 3 for the standard and block rules with drafts; their bytes are in
-// docs/round.md. Filters add a gather (narrow ones) or four SUMs each (wide ones) and a draw of
-// their own; log-probabilities 3 or 4.
+// docs/round.md; a proposal counts as a draft token, without a row. Filters add a gather (narrow
+// ones) or four SUMs each (wide ones) and a draw of their own; log-probabilities 3 or 4.
 std::vector<SequenceDecision> verify(std::span<const VerifyInput> inputs,
                                      const VocabShard& shard,
                                      ShardExchange& exchange);

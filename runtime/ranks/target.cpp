@@ -1,8 +1,11 @@
 // See target.h.
 #include "runtime/ranks/target.h"
 
+#include <fmt/format.h>
+
 #include <limits>
 
+#include "runtime/base/error.h"
 #include "runtime/base/log.h"
 #include "runtime/ranks/agreement.h"
 #include "runtime/ranks/round_wire.h"
@@ -54,7 +57,11 @@ TargetRank::TargetRank(Model& model, TargetGroup& group, Faults faults)
 
 TargetRank::~TargetRank() = default;
 
-RoundDecision TargetRank::execute(const RoundPlan& plan) {
+RoundDecision TargetRank::execute(RoundPlan plan) {
+  return execute(plan, [&] { return RoundAmendment{plan.round, {}}; });
+}
+
+RoundDecision TargetRank::execute(RoundPlan& plan, const LateProposals& late) {
   update_copies(plan);
   build_batch(plan);
   RoundDecision decision;
@@ -64,6 +71,7 @@ RoundDecision TargetRank::execute(const RoundPlan& plan) {
   if (batch_.tokens.empty()) return decision;
   const std::span<const float> computed = model_.forward(batch_);
   const float* logits = faults_.any() ? spoiled(plan, computed) : computed.data();
+  settle_proposals(plan, plan.awaits_proposals ? late() : RoundAmendment{plan.round, {}});
   verify_rows(plan, logits, &decision);
   score_prompts(plan, logits, &decision);
   faults_.flip(plan, &decision);
@@ -147,6 +155,26 @@ void TargetRank::add_rows(const SequencePlan& planned, int32_t sequence_index) {
   spans_.push_back(span);
 }
 
+// Every rank settles the same, from the same two messages.
+void TargetRank::settle_proposals(RoundPlan& plan, const RoundAmendment& amendment) const {
+  if (amendment.round != plan.round) {
+    throw Error(
+        fmt::format("the proposals of round {} came in round {}", amendment.round, plan.round));
+  }
+  auto next = amendment.proposals.begin();
+  for (size_t i = 0; i < plan.sequences.size(); ++i) {
+    SequencePlan& planned = plan.sequences[i];
+    if (next != amendment.proposals.end() && next->sequence_id == planned.sequence_id) {
+      if (!planned.proposal) planned.proposal = next->token;
+      ++next;
+    }
+    const bool judged = planned.proposal && spans_[i].num_sampled > 0 &&
+                        judges_proposals(copies_.at(planned.sequence_id).params) &&
+                        valid_draft(*planned.proposal, vocab_.vocab_size);
+    if (!judged) planned.proposal.reset();
+  }
+}
+
 void TargetRank::verify_rows(const RoundPlan& plan, const float* logits, RoundDecision* decision) {
   std::vector<VerifyInput> inputs;
   std::vector<size_t> planned_index;
@@ -160,6 +188,7 @@ void TargetRank::verify_rows(const RoundPlan& plan, const float* logits, RoundDe
                       .num_prompt_tokens = copy.num_prompt_tokens,
                       .round = planned.round,
                       .draft = planned.draft,
+                      .proposal = planned.proposal ? &*planned.proposal : nullptr,
                       .logits = logits_of_row(logits, spans_[i].first + spans_[i].num_scored),
                       .mask = copy.mask.get()});
     planned_index.push_back(i);
@@ -253,9 +282,11 @@ void TargetRank::spoil_kv(std::span<const int32_t> blocks, int32_t position) {
 
 void run_target_loop(World& world, const RankLayout& layout, TargetRank& target) {
   while (true) {
-    const RoundPlan plan = decode_round_plan(receive(world, 0, layout.num_targets));
+    RoundPlan plan = decode_round_plan(receive(world, 0, layout.num_targets));
     if (plan.shutdown) return;
-    report_digest(world, plan.round, digest(plan.round, target.execute(plan)));
+    const RoundDecision decision = target.execute(
+        plan, [&] { return decode_round_amendment(receive(world, 0, layout.num_targets)); });
+    report_digest(world, plan.round, digest(plan.round, decision));
   }
 }
 

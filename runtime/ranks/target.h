@@ -3,6 +3,7 @@
 // whether a collective happens.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <vector>
@@ -25,9 +26,18 @@ class TargetRank {
   ~TargetRank();
   const Model& model() const { return model_; }
 
+  // Gives the proposals that came while the ranks computed. Called once in a round whose plan
+  // awaits them, between the forward pass and the verification: by rank 0 to hear the draft and
+  // tell the other ranks, by those to hear rank 0.
+  using LateProposals = std::function<RoundAmendment()>;
+
   // One round: forward, verify, commit to this rank's copies. Collective over the group: every
-  // member calls it with the same plan and returns the same decision.
-  RoundDecision execute(const RoundPlan& plan);
+  // member calls it with the same plan, is given the same amendment and returns the same decision.
+  // Afterwards the plan holds the proposals that were judged, early and late ones, and no others:
+  // what cannot be judged (nonsense, another rule, a sequence that does not sample) is dropped.
+  RoundDecision execute(RoundPlan& plan, const LateProposals& late);
+  // The same where nothing comes late.
+  RoundDecision execute(RoundPlan plan);
 
   // Of the sampling path, since the start; nothing with one rank.
   const ExchangeTraffic& traffic() const { return traffic_; }
@@ -54,6 +64,7 @@ class TargetRank {
                           size_t num_before);
   void build_batch(const RoundPlan& plan);
   void add_rows(const SequencePlan& planned, int32_t sequence_index);
+  void settle_proposals(RoundPlan& plan, const RoundAmendment& amendment) const;
   void verify_rows(const RoundPlan& plan, const float* logits, RoundDecision* decision);
   void score_prompts(const RoundPlan& plan, const float* logits, RoundDecision* decision);
   void commit(const RoundPlan& plan, const RoundDecision& decision);

@@ -73,6 +73,32 @@ TEST(Sequence, OriginsAndStatistics) {
   EXPECT_EQ(event.stats.accepted_per_position, (Tokens{2, 1, 0}));
 }
 
+// A proposal is counted apart from the draft tokens, and only where it was its turn.
+TEST(Sequence, OriginsAndStatisticsOfProposals) {
+  Sequence sequence(request_of({1, 2}, 50), 0);
+  const auto commit_proposed = [&](std::vector<int32_t> draft, int32_t num_accepted, int32_t next) {
+    SequencePlan plan = plan_of(sequence, std::move(draft));
+    plan.proposal = DraftToken{30, {}};
+    ResultEvent event;
+    EXPECT_TRUE(sequence.commit(plan, decision_of(num_accepted, next), kMaxModelLen, event));
+    return event;
+  };
+  EXPECT_EQ(commit_proposed({}, 0, 30).origins, (Origins{TokenOrigin::kAccepted}));
+  EXPECT_EQ(commit_proposed({}, 0, 31).origins, (Origins{TokenOrigin::kCorrected}));
+  EXPECT_EQ(commit_proposed({4, 5}, 2, 30).origins, Origins(3, TokenOrigin::kAccepted));
+  EXPECT_EQ(sequence.num_computed(), 6);  // 1 2, two tokens without a draft, 4 5; no row for 30
+  EXPECT_EQ(commit_proposed({4}, 1, 31).origins,
+            (Origins{TokenOrigin::kAccepted, TokenOrigin::kCorrected}));
+  const ResultEvent event = commit_proposed({4, 5}, 1, 30);  // what was drawn only looks like it
+  EXPECT_EQ(event.origins, (Origins{TokenOrigin::kAccepted, TokenOrigin::kCorrected}));
+  EXPECT_EQ(event.stats.num_rounds, 5);
+  EXPECT_EQ(event.stats.num_spec_rounds, 3);
+  EXPECT_EQ(event.stats.num_draft_tokens, 5);
+  EXPECT_EQ(event.stats.num_accepted_tokens, 4);
+  EXPECT_EQ(event.stats.num_proposals, 4);
+  EXPECT_EQ(event.stats.num_accepted_proposals, 2);
+}
+
 TEST(Sequence, StopTokenInsideABlockDropsTheRest) {
   Request request = request_of({1}, 50);
   request.params.stop_token_ids = {9};
