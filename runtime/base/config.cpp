@@ -206,12 +206,19 @@ std::vector<Option> run_config_options(RunConfig* c) {
                     &s->quantization,
                     {"none", "int8"},
                     "of the draft's weights, as quantization"));
-  add(integer_option(
-          group + "num_speculative_tokens", &s->num_speculative_tokens, 1, 64, "draft length"),
+  add(or_word(integer_option(group + "num_speculative_tokens",
+                             &s->num_speculative_tokens,
+                             1,
+                             64,
+                             "draft length; auto = what measured times and acceptance ask for"),
+              "auto",
+              &s->num_speculative_tokens,
+              kAutoDraftLen),
       {"--draft-max"});
-  add(flag_option(group + "adaptive_draft_len",
-                  &s->adaptive_draft_len,
-                  "shorter drafts when measured step times say that they bring more tokens"));
+  add(choice_option(group + "ride_ahead",
+                    &s->ride_ahead,
+                    {"off", "chain", "cache"},
+                    "what a draft model does while the target verifies"));
   add(integer_option(group + "prompt_lookup_max",
                      &s->prompt_lookup_max,
                      1,

@@ -143,6 +143,15 @@ Option integer_option(
   return option;
 }
 
+Option or_word(Option option, std::string word, int32_t* field, int32_t value) {
+  option.set = [=, number = option.set](const std::string& text) {
+    if (text != word) return number(text);
+    *field = value;
+  };
+  option.get = [=, number = option.get] { return *field == value ? word : number(); };
+  return option;
+}
+
 Option size_option(std::string key, int64_t* field, std::string help) {
   Option option = base_option(std::move(key), std::move(help));
   option.set = [field](const std::string& text) { *field = parse_size(text); };

@@ -27,6 +27,8 @@ struct Option {
 Option text_option(std::string key, std::string* field, std::string help);
 Option integer_option(
     std::string key, int32_t* field, int32_t least, int32_t most, std::string help);
+// The row also takes `word`, which stands for this value of its field.
+Option or_word(Option option, std::string word, int32_t* field, int32_t value);
 Option size_option(std::string key,
                    int64_t* field,
                    std::string help);  // bytes; k, M, G suffixes of 1024

@@ -8,13 +8,22 @@
 
 namespace outrider {
 
+constexpr int32_t kAutoDraftLen = 0;          // as num_speculative_tokens
+constexpr int32_t kLongestAutoDraftLen = 16;  // what memory and buffers are made for then
+
 struct SpeculativeConfig {
+  // The longest draft that any round will verify.
+  int32_t longest_draft_len() const {
+    return num_speculative_tokens == kAutoDraftLen ? kLongestAutoDraftLen : num_speculative_tokens;
+  }
+
   // auto, draft_model, ngram, unigram, bigram, none; auto = draft_model when model is set
   std::string method = "auto";
   std::string model;                  // the draft's folder, or "embedded"
   std::string quantization = "none";  // of the draft's weights, as below
-  int32_t num_speculative_tokens = 4;
-  bool adaptive_draft_len = true;  // shorter drafts when many requests are in flight
+  // auto: each round as many for each sequence as bring most tokens per second, maybe none
+  int32_t num_speculative_tokens = kAutoDraftLen;
+  std::string ride_ahead = "cache";  // off, chain, cache: what the draft does while a round runs
   int32_t prompt_lookup_max = 4;
   int32_t prompt_lookup_min = 2;
   std::string draft_corpus;  // unigram, bigram: the text they learn; empty = what is served

@@ -21,6 +21,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int32_t kInFlight = 64;
 constexpr double kDraftPatienceS = 2;
+constexpr int32_t kDraftLen = 4;
 constexpr int32_t kContextTokensPerSample = 4;
 constexpr int32_t kMostContextTokens = 1000000000;
 constexpr int32_t kQuickToySamples = 15000;
@@ -58,6 +59,9 @@ void set_defaults(LoadedConfig& loaded) {
     config.speculative.model = "embedded";
   }
   if (!is_given("max_num_seqs")) config.max_num_seqs = kInFlight;
+  // Lengths are swept up to this one; the planner's own choice would leave out what does not pay.
+  if (config.speculative.num_speculative_tokens == kAutoDraftLen)
+    config.speculative.num_speculative_tokens = kDraftLen;
   // Rounds without a draft say nothing about drafts, and a busy machine would have many.
   config.speculative.draft_patience_s = kDraftPatienceS;
 }

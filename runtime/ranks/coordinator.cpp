@@ -13,6 +13,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kIdleCheckInterval = std::chrono::milliseconds(100);
 constexpr double kAverageWeight = 0.1;
+constexpr int32_t kLongestAdapted = 4;
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
@@ -39,15 +40,18 @@ Coordinator::Coordinator(const Parts& parts)
       verify_mode_(parts.verify_mode),
       num_blocks_(parts.planner.num_blocks),
       planner_(parts.planner),
-      draft_length_(parts.planner.num_speculative_tokens),
+      draft_length_(parts.adaptive_draft_len
+                        ? std::min(kLongestAdapted, parts.planner.num_speculative_tokens)
+                        : parts.planner.num_speculative_tokens),
       adaptive_draft_len_(parts.adaptive_draft_len && parts.draft_patience_s == 0 &&
                           parts.planner.draft_method != DraftMethod::kNone),
-      draft_len_(parts.planner.num_speculative_tokens) {
+      draft_len_(draft_length_.choose(1)) {
   if (layout_.has_draft) {
     draft_ = std::make_unique<DraftLink>(
         world_, layout_.draft_rank(), parts.epoch, parts.draft_patience_s);
     draft_state_ = DraftState::kUp;
   }
+  if (adaptive_draft_len_) planner_.set_draft_len(draft_len_);
   planner_.set_draft_available(layout_.has_draft);
   status_.ready = true;
   publish_status();

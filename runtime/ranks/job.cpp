@@ -101,7 +101,7 @@ PlannerConfig planner_config(const RunConfig& config,
   planner.enable_prefix_caching = config.enable_prefix_caching;
   planner.vocab_size = model.config().vocab_size;
   planner.draft_method = draft_method(config, layout);
-  planner.num_speculative_tokens = config.speculative.num_speculative_tokens;
+  planner.num_speculative_tokens = config.speculative.longest_draft_len();
   planner.prompt_lookup_max = config.speculative.prompt_lookup_max;
   planner.prompt_lookup_min = config.speculative.prompt_lookup_min;
   planner.num_draft_candidates = config.speculative.num_draft_candidates;
@@ -170,7 +170,7 @@ int run_coordinator(World& world,
        .verify_mode = verify_mode_from_name(config.speculative.rejection_sample_method).value(),
        .epoch = kEpoch,
        .draft_patience_s = config.speculative.draft_patience_s,
-       .adaptive_draft_len = config.speculative.adaptive_draft_len});
+       .adaptive_draft_len = config.speculative.num_speculative_tokens == kAutoDraftLen});
   const FrontEndContext context{.config = config,
                                 .engine = coordinator,
                                 .tokenizer = desk.tokenizer,

@@ -268,7 +268,7 @@ EngineSizes engine_sizes(const RunConfig& config,
       shard_model(target, 0, layout.num_targets, numerics_from_name(config.numerics)),
       config.block_size));
   const int64_t blocks_per_sequence =
-      (sizes.max_model_len + config.speculative.num_speculative_tokens + block_size) / block_size;
+      (sizes.max_model_len + config.speculative.longest_draft_len() + block_size) / block_size;
   const int64_t wanted = blocks_per_sequence * config.max_num_seqs;
   const int64_t budget =
       config.kv_cache_memory_bytes > 0 ? config.kv_cache_memory_bytes : kMostDefaultKvBytes;

@@ -18,7 +18,7 @@ RunConfig one_sequence(RunConfig config) {
   const int64_t max_model_len =
       config.max_model_len > 0 ? config.max_model_len : target.max_positions;
   const int64_t num_blocks =
-      (max_model_len + config.speculative.num_speculative_tokens + config.block_size) /
+      (max_model_len + config.speculative.longest_draft_len() + config.block_size) /
       config.block_size;
   const size_t block_bytes =
       Transformer::kv_bytes_per_block(target, shard_model(target, 0, 1), config.block_size);

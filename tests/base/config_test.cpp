@@ -125,6 +125,26 @@ TEST_F(ConfigTest, GroupsAndTheirDottedForm) {
                          "'speculative_config.method' has several values"));
 }
 
+TEST_F(ConfigTest, DraftLengthAndRidingAhead) {
+  EXPECT_EQ(config_of({}).speculative.num_speculative_tokens, kAutoDraftLen);
+  EXPECT_EQ(config_of({}).speculative.longest_draft_len(), 16);
+  EXPECT_EQ(config_of({}).speculative.ride_ahead, "cache");
+  const RunConfig fixed = config_of({"--draft-max", "5", "--speculative-config.ride-ahead=off"});
+  EXPECT_EQ(fixed.speculative.num_speculative_tokens, 5);
+  EXPECT_EQ(fixed.speculative.longest_draft_len(), 5);
+  EXPECT_EQ(fixed.speculative.ride_ahead, "off");
+  EXPECT_EQ(from_yaml("speculative_config: {num_speculative_tokens: auto}\n")
+                .speculative.longest_draft_len(),
+            16);
+  const std::string group = "speculative_config: ";
+  EXPECT_TRUE(yaml_fails(group + "{num_speculative_tokens: 0}\n", "0 is not between 1 and 64"));
+  EXPECT_TRUE(
+      yaml_fails(group + "{num_speculative_tokens: some}\n", "'some' is not a whole number"));
+  EXPECT_TRUE(yaml_fails(group + "{ride_ahead: far}\n", "'far' is not one of off, chain, cache"));
+  EXPECT_NE(dump_config(load_config({})).find("  num_speculative_tokens: auto  # default\n"),
+            std::string::npos);
+}
+
 TEST_F(ConfigTest, WhatEmptyMeansDependsOnTheKey) {
   EXPECT_EQ(from_yaml("served_model_name:\n").served_model_name, "");
   EXPECT_TRUE(yaml_fails("port:\n", "port: '' is not a whole number"));

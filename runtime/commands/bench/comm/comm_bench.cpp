@@ -73,13 +73,16 @@ class CommRunner {
 
  private:
   static CommSizes sizes_of(const TargetContext& context, const CommOptions& options) {
+    constexpr int32_t kDraftLen = 4;
     const ModelConfig& model = context.loaded.model->config();
     const Numerics numerics = context.loaded.model->shard().numerics;
     return {.hidden_dim = model.hidden_dim,
             .vocab_size = model.vocab_size,
             .rows = options.rows,
             .num_seqs = options.num_seqs,
-            .draft_len = std::max(1, context.config.speculative.num_speculative_tokens),
+            .draft_len = context.config.speculative.num_speculative_tokens == kAutoDraftLen
+                             ? kDraftLen
+                             : context.config.speculative.num_speculative_tokens,
             .num_candidates = context.config.speculative.num_draft_candidates,
             .fold = numerics == Numerics::kStrict ? Fold::kTree : Fold::kRankOrder};
   }

@@ -88,14 +88,15 @@ void settle_draft_lens(DecodeOptions* options, RunConfig* config) {
 }
 
 int run_decode(const CommandLine& line) {
+  constexpr int32_t kDraftLen = 4;
   DecodeOptions options;
   PairOptions pairs;
   BenchRun run("decode", line, decode_options(&options, &pairs));
   // The same prompts with speculation off and on: the second must not profit from the first.
   if (!run.is_given("enable_prefix_caching")) run.config().enable_prefix_caching = false;
-  // The lengths compared are those asked for.
-  if (!run.is_given("speculative_config.adaptive_draft_len"))
-    run.config().speculative.adaptive_draft_len = false;
+  // Fixed lengths are compared, unless the planner's choice is asked for.
+  if (!run.is_given("speculative_config.num_speculative_tokens"))
+    run.config().speculative.num_speculative_tokens = kDraftLen;
   settle_draft_lens(&options, &run.config());
   const std::vector<RunConfig> configs = job_configs(run.config(), pairs);
   if (configs.size() > 1 && launched_by_mpi())
