@@ -14,6 +14,7 @@
 #include "http/openai_response.h"
 #include "http/output_assembler.h"
 #include "http/serving_metrics.h"
+#include "runtime/base/clock.h"
 #include "scheduler/engine.h"
 
 namespace outrider {
@@ -63,7 +64,7 @@ class Generation {
   std::optional<SpeculationReport> speculation(int32_t num_spec_tokens) const;
 
  private:
-  using Clock = std::chrono::steady_clock;
+  using Clock = JobClock;
 
   struct Choice {
     size_t prompt = 0;

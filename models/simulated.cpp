@@ -1,40 +1,24 @@
 // See simulated.h.
 #include "models/simulated.h"
 
-#include <sys/prctl.h>
-#include <time.h>
-
+#include "runtime/base/clock.h"
 #include "runtime/base/error.h"
 
 namespace outrider {
 namespace {
 
-constexpr int64_t kNsPerSecond = 1'000'000'000;
-constexpr int64_t kPolledNs = 20'000;
-
-class SystemClock final : public StepClock {
+class SystemStepClock final : public StepClock {
  public:
-  int64_t now_ns() override {
-    timespec time{};
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return time.tv_sec * kNsPerSecond + time.tv_nsec;
-  }
+  int64_t now_ns() override { return JobClock::now_ns(); }
   void sleep_until_ns(int64_t time_ns) override {
-    // The default timer slack of 50 us would make every step late by so much.
-    thread_local const int slack_set = prctl(PR_SET_TIMERSLACK, 1000UL);
-    static_cast<void>(slack_set);
-    const int64_t wake_ns = time_ns - kPolledNs;
-    const timespec wake{wake_ns / kNsPerSecond, wake_ns % kNsPerSecond};
-    while (now_ns() < wake_ns) clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &wake, nullptr);
-    while (now_ns() < time_ns) {
-    }
+    JobClock::sleep_until(JobClock::time_point(std::chrono::nanoseconds(time_ns)));
   }
 };
 
 }  // namespace
 
 StepClock& system_step_clock() {
-  static SystemClock clock;
+  static SystemStepClock clock;
   return clock;
 }
 

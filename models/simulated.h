@@ -20,8 +20,7 @@ class StepClock {
   virtual void sleep_until_ns(int64_t time_ns) = 0;
 };
 
-// The system's monotonic clock. Sleeps, and polls for the last few microseconds, because the system
-// wakes a sleeper late.
+// The job's clock (runtime/base/clock.h).
 StepClock& system_step_clock();
 
 enum class SimulatedRole : uint8_t { kTarget, kDraft };

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -14,6 +13,8 @@
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "runtime/base/clock.h"
 
 namespace outrider {
 
@@ -116,7 +117,7 @@ class ResultStream {
 
  private:
   std::mutex mutex_;
-  std::condition_variable arrived_;
+  ClockCondition arrived_;
   std::deque<ResultEvent> events_;
 };
 
@@ -126,7 +127,7 @@ struct Request {
   SamplingParams params;
   int32_t priority = 0;  // lower runs first, then arrival order
   std::shared_ptr<ResultStream> stream;
-  std::chrono::steady_clock::time_point arrival = std::chrono::steady_clock::now();
+  JobClock::time_point arrival = JobClock::now();
 };
 
 }  // namespace outrider

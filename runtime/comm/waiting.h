@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "runtime/base/clock.h"
+
 namespace outrider {
 
 class Backoff {
@@ -19,11 +21,14 @@ class Backoff {
       : hot_time_(hot_time) {}
 
   void pause() {
-    ++num_pauses_;
-    relax();
-    if (num_pauses_ <= kHotPauses) return;
-    const auto waited = std::chrono::steady_clock::now() - begin_;
-    if (waited < hot_time_) return;
+    const bool is_virtual = JobClock::is_virtual_here();
+    if (!is_virtual) {
+      ++num_pauses_;
+      relax();
+      if (num_pauses_ <= kHotPauses) return;
+    }
+    const auto waited = JobClock::now() - begin_;
+    if (waited < hot_time_ && !is_virtual) return;
     sleeping_ = true;
     // An eighth of what was waited already: the latency added is in proportion, and a rank that
     // waits for long leaves its core to those that compute.
@@ -31,7 +36,9 @@ class Backoff {
     // Who has waited for a second is idle, and a few milliseconds of the next request's time matter
     // less than thousands of wake-ups a second.
     const long longest_us = waited_us < 1000000 ? 500 : 4000;
-    sleep_us(std::clamp<long>(static_cast<long>(waited_us / 8), 5, longest_us));
+    const long us = std::clamp<long>(static_cast<long>(waited_us / 8), 5, longest_us);
+    if (is_virtual) return JobClock::listen_until(JobClock::now() + std::chrono::microseconds(us));
+    sleep_us(us);
   }
   // Tells the core that this is a wait: the other thread of the core gets on.
   static void relax() {
@@ -42,13 +49,13 @@ class Backoff {
   // True about every millisecond of waiting: time to look whether the peers are still there.
   bool should_check() {
     if (!sleeping_) return false;
-    const auto now = std::chrono::steady_clock::now();
+    const auto now = JobClock::now();
     if (now - last_check_ < std::chrono::milliseconds(1)) return false;
     last_check_ = now;
     return true;
   }
   double waited_s() const {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+    return std::chrono::duration<double>(JobClock::now() - begin_).count();
   }
   static void sleep_us(long us) {
     // The default timer slack of 50 us is longer than most waits here.
@@ -63,8 +70,8 @@ class Backoff {
   std::chrono::microseconds hot_time_;
   int num_pauses_ = 0;
   bool sleeping_ = false;
-  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
-  std::chrono::steady_clock::time_point last_check_ = begin_;
+  JobClock::time_point begin_ = JobClock::now();
+  JobClock::time_point last_check_ = begin_;
 };
 
 }  // namespace outrider

@@ -3,6 +3,7 @@
 // sender. Two forms: MPI processes, and threads of one process with the same interface.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -59,9 +60,17 @@ bool launched_by_mpi();
 // Calls MPI_Init; one per process.
 std::unique_ptr<World> make_mpi_world(int* argc, char*** argv);
 
+// What the messages between threads of one process are made to take, to rehearse a network.
+struct InProcessLink {
+  std::chrono::microseconds latency{0};
+  int only_rank = -1;  // -1: all messages; else those from and to this rank
+};
+
 // Runs body once per rank, each on its own thread with its own World; returns when all have
 // returned. A rank that ends by an exception ends the others' waits; the first exception is
-// rethrown.
-void run_in_process(int num_ranks, const std::function<void(World&)>& body);
+// rethrown. Under a virtual clock the ranks are its members.
+void run_in_process(int num_ranks,
+                    const std::function<void(World&)>& body,
+                    const InProcessLink& link = {});
 
 }  // namespace outrider

@@ -8,15 +8,21 @@
 #include <mutex>
 #include <thread>
 
+#include "runtime/base/clock.h"
 #include "runtime/comm/arena_group.h"
 #include "runtime/comm/world.h"
 
 namespace outrider {
 namespace {
 
+struct Message {
+  Bytes bytes;
+  JobClock::time_point arrives_at;  // with a latency only
+};
+
 struct Mailbox {
   std::mutex mutex;
-  std::deque<Bytes> messages;
+  std::deque<Message> messages;
   size_t num_bytes = 0;
 };
 
@@ -26,10 +32,13 @@ struct alignas(64) ArenaLine {
 
 // What the threads share. Lives until all of them have returned.
 struct Shared {
-  explicit Shared(int ranks)
-      : num_ranks(ranks), mailboxes(static_cast<size_t>(ranks) * static_cast<size_t>(ranks)) {}
+  Shared(int ranks, const InProcessLink& messages)
+      : num_ranks(ranks),
+        link(messages),
+        mailboxes(static_cast<size_t>(ranks) * static_cast<size_t>(ranks)) {}
 
   const int num_ranks;
+  const InProcessLink link;
   std::vector<Mailbox> mailboxes;
   std::atomic<bool> aborted{false};
   std::mutex abort_mutex;
@@ -48,6 +57,10 @@ struct Shared {
   Mailbox& mailbox(int from, int to) {
     return mailboxes[static_cast<size_t>(from) * static_cast<size_t>(num_ranks) +
                      static_cast<size_t>(to)];
+  }
+  std::chrono::microseconds latency(int from, int to) const {
+    const bool all = link.only_rank < 0 || link.only_rank == from || link.only_rank == to;
+    return all ? link.latency : std::chrono::microseconds(0);
   }
   void set_aborted(const std::string& reason) {
     std::lock_guard lock(abort_mutex);
@@ -69,16 +82,23 @@ class ThreadWorld final : public World {
   int num_ranks_here(int num_ranks) const override { return num_ranks; }
 
   void post(int to, Bytes message) override {
-    Mailbox& box = shared_.mailbox(rank_, to);
-    std::lock_guard lock(box.mutex);
-    box.num_bytes += message.size();
-    box.messages.push_back(std::move(message));
+    const std::chrono::microseconds latency = shared_.latency(rank_, to);
+    {
+      Mailbox& box = shared_.mailbox(rank_, to);
+      std::lock_guard lock(box.mutex);
+      box.num_bytes += message.size();
+      box.messages.push_back({std::move(message), {}});
+      if (latency.count() > 0) box.messages.back().arrives_at = JobClock::now() + latency;
+    }
+    JobClock::note_event(latency);
   }
   std::optional<Bytes> poll(int from) override {
     Mailbox& box = shared_.mailbox(from, rank_);
     std::lock_guard lock(box.mutex);
     if (box.messages.empty()) return std::nullopt;
-    Bytes message = std::move(box.messages.front());
+    const bool takes_time = box.messages.front().arrives_at != JobClock::time_point{};
+    if (takes_time && JobClock::now() < box.messages.front().arrives_at) return std::nullopt;
+    Bytes message = std::move(box.messages.front().bytes);
     box.messages.pop_front();
     box.num_bytes -= message.size();
     return message;
@@ -113,11 +133,16 @@ class ThreadWorld final : public World {
 
 }  // namespace
 
-void run_in_process(int num_ranks, const std::function<void(World&)>& body) {
-  Shared shared(num_ranks);
+void run_in_process(int num_ranks,
+                    const std::function<void(World&)>& body,
+                    const InProcessLink& link) {
+  Shared shared(num_ranks, link);
   std::mutex failure_mutex;
   std::exception_ptr failure;
+  std::vector<int> seats(static_cast<size_t>(num_ranks));
+  for (int& seat : seats) seat = ClockSeat::reserve();
   const auto run_rank = [&](int rank) {
+    const ClockSeat seat(seats[static_cast<size_t>(rank)]);
     try {
       ThreadWorld world(shared, rank);
       body(world);

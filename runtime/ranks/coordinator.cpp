@@ -9,7 +9,7 @@
 namespace outrider {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using Clock = JobClock;
 
 constexpr auto kIdleCheckInterval = std::chrono::milliseconds(100);
 constexpr double kAverageWeight = 0.1;

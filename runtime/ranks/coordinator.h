@@ -4,12 +4,12 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <map>
 #include <mutex>
 #include <vector>
 
 #include "http/serving_metrics.h"
+#include "runtime/base/clock.h"
 #include "runtime/comm/world.h"
 #include "runtime/ranks/draft_link.h"
 #include "runtime/ranks/roles.h"
@@ -102,14 +102,13 @@ class Coordinator final : public Engine {
   uint64_t num_plan_bytes_ = 0;
   DraftLength draft_length_;
   const bool adaptive_draft_len_;
-  int32_t draft_len_;              // of the drafts asked for
-  double accepted_per_block_ = 0;  // moving average
-  std::map<uint64_t, std::chrono::steady_clock::time_point>
-      arrivals_;  // of requests not yet planned
+  int32_t draft_len_;                                  // of the drafts asked for
+  double accepted_per_block_ = 0;                      // moving average
+  std::map<uint64_t, JobClock::time_point> arrivals_;  // of requests not yet planned
 
   std::atomic<uint64_t> last_request_id_{0};
   mutable std::mutex inbox_mutex_;
-  std::condition_variable inbox_filled_;
+  ClockCondition inbox_filled_;
   Inbox inbox_;
   bool stopping_ = false;
   bool stop_now_ = false;
@@ -117,7 +116,7 @@ class Coordinator final : public Engine {
   mutable std::mutex status_mutex_;
   EngineStatus status_;
   RoundTimes times_;
-  std::chrono::steady_clock::time_point last_round_end_ = std::chrono::steady_clock::now();
+  JobClock::time_point last_round_end_ = JobClock::now();
 };
 
 }  // namespace outrider

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "runtime/base/clock.h"
 #include "runtime/base/log.h"
 #include "runtime/comm/waiting.h"
 #include "runtime/ranks/round_wire.h"
@@ -31,8 +32,7 @@ int32_t DraftWorker::num_missing(const Copy& copy) const {
          static_cast<int32_t>(copy.kv_tokens.size());
 }
 
-DraftWorker::DraftWorker(Model& model, const Options& options)
-    : model_(model), options_(options) {
+DraftWorker::DraftWorker(Model& model, const Options& options) : model_(model), options_(options) {
   if (options_.vocabulary != nullptr)
     target_logits_.assign(static_cast<size_t>(options_.target_vocab_size), kNeverProposed);
   for (int32_t block = model.options().num_blocks - 1; block >= 0; --block)
@@ -197,7 +197,7 @@ void DraftWorker::step() {
   }
   if (batch_.tokens.empty()) return;
 
-  const auto begin = std::chrono::steady_clock::now();
+  const auto begin = JobClock::now();
   const float* logits = model_.forward(batch_).data();
   const int32_t vocab_size = model_.config().vocab_size;
   for (size_t i = 0; i < proposing.size(); ++i) {
@@ -205,7 +205,7 @@ void DraftWorker::step() {
   }
   // Steps that read a prompt say nothing about the cost of drafting.
   if (largest_chunk <= 2) {
-    const auto time = std::chrono::steady_clock::now() - begin;
+    const auto time = JobClock::now() - begin;
     reply_.step_time_us +=
         static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(time).count());
     ++reply_.num_steps;
@@ -296,19 +296,18 @@ class DraftPort {
   }
   void send(const DraftReply& reply) { post(FrameKind::kReply, encode(reply)); }
   void say_alive() {
-    if (std::chrono::steady_clock::now() - last_sent_ >= kAliveInterval)
-      post(FrameKind::kAlive, {});
+    if (JobClock::now() - last_sent_ >= kAliveInterval) post(FrameKind::kAlive, {});
   }
 
  private:
   void post(FrameKind kind, Bytes payload) {
     world_.post(0, encode_frame({.kind = kind, .epoch = epoch_, .payload = std::move(payload)}));
-    last_sent_ = std::chrono::steady_clock::now();
+    last_sent_ = JobClock::now();
   }
 
   World& world_;
   const uint32_t epoch_;
-  std::chrono::steady_clock::time_point last_sent_{};
+  JobClock::time_point last_sent_{};
 };
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <optional>
 #include <vector>
 
+#include "runtime/base/clock.h"
 #include "runtime/comm/world.h"
 #include "scheduler/engine.h"
 #include "scheduler/round.h"
@@ -17,7 +18,7 @@ namespace outrider {
 
 class DraftLink {
  public:
-  using Clock = std::chrono::steady_clock;
+  using Clock = JobClock;
 
   // patience_s: every round may wait so long at least, and a silent draft counts as down only after
   // it; 0 = none.

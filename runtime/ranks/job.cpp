@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "models/simulated_spec.h"
+#include "runtime/base/clock.h"
 #include "runtime/base/files.h"
 #include "runtime/base/log.h"
 #include "runtime/ranks/draft.h"
@@ -27,6 +28,7 @@ constexpr uint32_t kEpoch = 1;
 struct Purpose {
   FrontEnd front_end;
   OnTargets on_targets;
+  InProcessLink link = {};
 };
 
 // The draft works while the targets wait and the other way round, so it does not count: its CPUs
@@ -181,7 +183,8 @@ int run_coordinator(World& world,
                                 .topology = desk.topology};
   int exit_code = 0;
   std::exception_ptr problem;
-  std::thread front([&] {
+  std::thread front([&, reserved = ClockSeat::reserve()] {
+    const ClockSeat seat(reserved);
     set_thread_log_name("front");
     ops::leave_pinning();  // its own threads inherit where it may run
     try {
@@ -349,20 +352,31 @@ int run_mpi_job(const RunConfig& config, int* argc, char*** argv, const Purpose&
 
 int run_for(const RunConfig& config, int* argc, char*** argv, const Purpose& purpose) {
   block_stop_signals();
-  if (launched_by_mpi()) return run_mpi_job(config, argc, argv, purpose);
+  if (launched_by_mpi()) {
+    if (JobClock::is_virtual() || purpose.link.latency.count() > 0)
+      throw Error("virtual time and made-up links need all ranks in one process, without mpirun");
+    return run_mpi_job(config, argc, argv, purpose);
+  }
   const RankLayout layout = make_layout(config, 0);
   int exit_code = 0;
-  run_in_process(layout.num_ranks(), [&](World& world) {
-    const int code = run_rank(world, config, layout, nullptr, purpose);
-    if (world.rank() == 0) exit_code = code;
-  });
+  run_in_process(
+      layout.num_ranks(),
+      [&](World& world) {
+        const int code = run_rank(world, config, layout, nullptr, purpose);
+        if (world.rank() == 0) exit_code = code;
+      },
+      purpose.link);
   return exit_code;
 }
 
 }  // namespace
 
-int run_job(const RunConfig& config, int* argc, char*** argv, const FrontEnd& front_end) {
-  return run_for(config, argc, argv, {.front_end = front_end, .on_targets = {}});
+int run_job(const RunConfig& config,
+            int* argc,
+            char*** argv,
+            const FrontEnd& front_end,
+            const InProcessLink& link) {
+  return run_for(config, argc, argv, {.front_end = front_end, .on_targets = {}, .link = link});
 }
 
 int run_on_targets(const RunConfig& config, int* argc, char*** argv, const OnTargets& body) {

@@ -34,7 +34,13 @@ using FrontEnd = std::function<int(const FrontEndContext&)>;
 
 // Returns the exit code of this process (0 on ranks other than 0). Throws Error for a start-up
 // problem, on rank 0 only; the other ranks return 2 silently.
-int run_job(const RunConfig& config, int* argc, char*** argv, const FrontEnd& front_end);
+// In one process the job runs under the virtual clock when there is one, front end included, and
+// link is what its messages take; under MPI both are errors.
+int run_job(const RunConfig& config,
+            int* argc,
+            char*** argv,
+            const FrontEnd& front_end,
+            const InProcessLink& link = {});
 
 // A target rank with its shard loaded, without coordinator, rounds and draft: for measurements of
 // the forward pass alone.

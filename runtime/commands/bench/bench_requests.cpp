@@ -20,7 +20,7 @@ namespace outrider {
 namespace {
 
 using Json = nlohmann::json;
-using Clock = std::chrono::steady_clock;
+using Clock = JobClock;
 
 constexpr const char* kOwnPrompts[] = {
     "Once upon a time there was a king who had three sons.",

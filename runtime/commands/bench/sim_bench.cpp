@@ -21,7 +21,7 @@
 namespace outrider {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using Clock = JobClock;
 
 constexpr int32_t kMostDraftLen = 16;
 constexpr int32_t kWarmUpTokens = 24;

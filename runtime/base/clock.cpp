@@ -1,0 +1,63 @@
+// See clock.h.
+#include "runtime/base/clock.h"
+
+#include <sys/prctl.h>
+#include <time.h>
+
+namespace outrider {
+namespace {
+
+constexpr int64_t kNsPerSecond = 1'000'000'000;
+constexpr int64_t kPolledNs = 20'000;
+
+int64_t ns_of(JobClock::duration duration) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count();
+}
+
+void sleep_until_system_ns(int64_t time_ns) {
+  // The default timer slack of 50 us would make every sleep late by so much.
+  thread_local const int slack_set = prctl(PR_SET_TIMERSLACK, 1000UL);
+  static_cast<void>(slack_set);
+  const auto now_ns = [] { return ns_of(std::chrono::steady_clock::now().time_since_epoch()); };
+  const int64_t wake_ns = time_ns - kPolledNs;
+  const timespec wake{wake_ns / kNsPerSecond, wake_ns % kNsPerSecond};
+  while (now_ns() < wake_ns) clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &wake, nullptr);
+  while (now_ns() < time_ns) {
+  }
+}
+
+}  // namespace
+
+void JobClock::sleep_until(time_point time) {
+  TimeSource* const source = source_.load(std::memory_order_acquire);
+  const int64_t time_ns = ns_of(time.time_since_epoch());
+  if (source == nullptr) return sleep_until_system_ns(time_ns);
+  if (source->is_member()) return source->rest_until_ns(time_ns);
+  // Who is no member of virtual time waits as long in real time.
+  const int64_t left_ns = time_ns - source->now_ns();
+  sleep_until_system_ns(ns_of(std::chrono::steady_clock::now().time_since_epoch()) + left_ns);
+}
+
+void JobClock::listen_until(time_point time) {
+  source_.load(std::memory_order_acquire)->listen_until_ns(ns_of(time.time_since_epoch()));
+}
+
+void JobClock::note_event_at(TimeSource& source, duration delay) {
+  source.note_event(ns_of(delay));
+}
+
+int ClockSeat::reserve() {
+  TimeSource* const source = JobClock::source_.load(std::memory_order_acquire);
+  return source == nullptr ? -1 : source->reserve_seat();
+}
+
+ClockSeat::ClockSeat(int reserved)
+    : source_(reserved < 0 ? nullptr : JobClock::source_.load(std::memory_order_acquire)) {
+  if (source_ != nullptr) source_->take_seat(reserved);
+}
+
+ClockSeat::~ClockSeat() {
+  if (source_ != nullptr) source_->leave_seat();
+}
+
+}  // namespace outrider

@@ -1,0 +1,121 @@
+// The one place where a rank asks for the time, sleeps, or waits with a time-out. Normally that is
+// the system's monotonic clock; a test or a rehearsal may put a virtual one in its place for the
+// whole process (virtual_clock.h). Any thread.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+
+namespace outrider {
+
+// Stands in for the system's clock. Members are threads that wait for virtual time; the others see
+// it pass and wait in real time.
+class TimeSource {
+ public:
+  virtual ~TimeSource() = default;
+  virtual int64_t now_ns() = 0;
+  virtual bool is_member() = 0;  // the calling thread
+  // Of members only. rest: until then; listen: at most until then, and woken by an event.
+  virtual void rest_until_ns(int64_t time_ns) = 0;
+  virtual void listen_until_ns(int64_t time_ns) = 0;
+  // In delay_ns something may be there that listeners wait for.
+  virtual void note_event(int64_t delay_ns) = 0;
+  virtual int reserve_seat() = 0;
+  virtual void take_seat(int seat) = 0;
+  virtual void leave_seat() = 0;
+};
+
+// As a clock of <chrono>. Time points are steady_clock's and are compared with each other only: in
+// virtual time they say nothing about the system's.
+class JobClock {
+ public:
+  using duration = std::chrono::steady_clock::duration;
+  using rep = duration::rep;
+  using period = duration::period;
+  using time_point = std::chrono::steady_clock::time_point;
+  static constexpr bool is_steady = true;
+
+  static time_point now() {
+    TimeSource* const source = source_.load(std::memory_order_acquire);
+    if (source == nullptr) return std::chrono::steady_clock::now();
+    return time_point(std::chrono::nanoseconds(source->now_ns()));
+  }
+  static int64_t now_ns() {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(now().time_since_epoch()).count();
+  }
+
+  // To the microsecond: sleeps, and polls for the last few, because the system wakes a sleeper
+  // late.
+  static void sleep_until(time_point time);
+  static void sleep_for(duration time) { sleep_until(now() + time); }
+
+  static bool is_virtual() { return source_.load(std::memory_order_acquire) != nullptr; }
+  // True for a member of virtual time: then a wait must go through this class, or no time passes.
+  static bool is_virtual_here() {
+    TimeSource* const source = source_.load(std::memory_order_acquire);
+    return source != nullptr && source->is_member();
+  }
+  // Members of virtual time only: until then, or until something was noted.
+  static void listen_until(time_point time);
+  // Says that a wait may be over, now or after delay: a message was posted, a result is there.
+  // Nothing in real time, where waits poll or have their condition variable.
+  static void note_event(duration delay = {}) {
+    TimeSource* const source = source_.load(std::memory_order_acquire);
+    if (source != nullptr) note_event_at(*source, delay);
+  }
+
+ private:
+  friend class ClockSeat;
+  friend class VirtualClock;
+  static void note_event_at(TimeSource& source, duration delay);
+
+  static inline std::atomic<TimeSource*> source_{nullptr};
+};
+
+// A thread's place in virtual time; nothing at all without a virtual clock. Who starts threads
+// reserves their seats first, so that time stands still until all have come; the thread holds the
+// seat while it runs, and leaves it before it waits for a thread's end.
+class ClockSeat {
+ public:
+  static int reserve();
+  explicit ClockSeat(int reserved);  // what reserve() gave
+  ~ClockSeat();
+  ClockSeat(const ClockSeat&) = delete;
+  ClockSeat& operator=(const ClockSeat&) = delete;
+
+ private:
+  TimeSource* const source_;
+};
+
+// A condition variable whose time-outs are the job's time. What it waits for must be noted by
+// notify_one().
+class ClockCondition {
+ public:
+  void notify_one() {
+    condition_.notify_one();
+    JobClock::note_event();
+  }
+  // As std::condition_variable's.
+  template <typename Rep, typename Period, typename Predicate>
+  bool wait_for(std::unique_lock<std::mutex>& lock,
+                std::chrono::duration<Rep, Period> timeout,
+                Predicate holds) {
+    if (!JobClock::is_virtual_here()) return condition_.wait_for(lock, timeout, holds);
+    const JobClock::time_point deadline = JobClock::now() + timeout;
+    while (!holds()) {
+      if (JobClock::now() >= deadline) return false;
+      lock.unlock();
+      JobClock::listen_until(deadline);
+      lock.lock();
+    }
+    return true;
+  }
+
+ private:
+  std::condition_variable condition_;
+};
+
+}  // namespace outrider

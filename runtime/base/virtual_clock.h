@@ -1,0 +1,61 @@
+// Time that passes only when everybody waits, for tests and rehearsals of what a job does when, in
+// one process: the same run has the same history on any machine, however busy it is. While one of
+// these lives, it is the time of the whole process (clock.h).
+//
+// Threads with a seat (ClockSeat) are members. Only one of them runs at a time; computing costs no
+// time. When all wait, time jumps to the earliest moment that one of them waits for, and that one
+// runs (of equals the seat with the lowest number). A member must not wait for another by anything
+// but JobClock: a bare condition variable or join would stop time for good.
+#pragma once
+
+#include <map>
+#include <set>
+
+#include "runtime/base/clock.h"
+
+namespace outrider {
+
+class VirtualClock final : public TimeSource {
+ public:
+  // Throws Error when there is one already. Threads that will be members are started afterwards.
+  VirtualClock();
+  ~VirtualClock() override;  // after all members have left
+  VirtualClock(const VirtualClock&) = delete;
+  VirtualClock& operator=(const VirtualClock&) = delete;
+
+  int64_t now_ns() override { return now_ns_.load(std::memory_order_acquire); }
+  // Who ran when, so far, as one number: equal for equal runs.
+  uint64_t history() const;
+  int64_t num_turns() const;
+
+  bool is_member() override;
+  void rest_until_ns(int64_t time_ns) override { wait_until(time_ns, false); }
+  void listen_until_ns(int64_t time_ns) override { wait_until(time_ns, true); }
+  void note_event(int64_t delay_ns) override;
+  int reserve_seat() override;
+  void take_seat(int seat) override;
+  void leave_seat() override;
+
+ private:
+  struct Seat {
+    bool taken = false;
+    bool listens = false;
+    int64_t wake_ns = 0;
+    std::condition_variable turn;
+  };
+
+  void wait_until(int64_t time_ns, bool listens);
+  void pass_turn();
+  void wait_for_turn(std::unique_lock<std::mutex>& lock, int seat);
+
+  mutable std::mutex mutex_;
+  std::atomic<int64_t> now_ns_;  // changed under the mutex
+  std::map<int, Seat> seats_;
+  int next_seat_ = 0;
+  int running_;
+  std::multiset<int64_t> coming_events_;  // later than now
+  uint64_t history_ = 0;
+  int64_t num_turns_ = 0;
+};
+
+}  // namespace outrider
