@@ -124,6 +124,33 @@ std::vector<LawCase> sampler_cases(VerifyMode mode) {
   return list.take();
 }
 
+std::vector<LawCase> proposal_cases(VerifyMode mode) {
+  std::vector<LawCase> cases;
+  for (LawCase law_case : sampler_cases(mode)) {
+    if (law_case.draft == DraftKind::kNone) continue;
+    law_case.name = "proposed_" + law_case.name;
+    law_case.proposals = Proposals::kSometimes;
+    cases.push_back(law_case);
+  }
+  const auto add = [&](const char* name, Proposals proposals, BlockSize block_size) -> LawCase& {
+    LawCase& law_case = cases.emplace_back(base_case(name, mode));
+    law_case.proposals = proposals;
+    law_case.block_size = block_size;
+    law_case.num_tokens = 4;
+    return law_case;
+  };
+  add("always_proposed", Proposals::kAlways, BlockSize::kWhole);
+  add("proposed_alone", Proposals::kAlways, BlockSize::kWhole).draft_len = 0;
+  add("proposed_to_any_block", Proposals::kSometimes, BlockSize::kByCoin);
+  add("any_block", Proposals::kNone, BlockSize::kByCoin);
+  add("prepared_and_proposed", Proposals::kSometimes, BlockSize::kPrepared);
+  LawCase& rounds = add("prepared_many_rounds", Proposals::kSometimes, BlockSize::kPrepared);
+  rounds.vocab_size = 3;
+  rounds.num_tokens = 5;
+  rounds.draft_len = 1;
+  return cases;
+}
+
 std::vector<LawCase> negative_controls() {
   std::vector<LawCase> cases;
   LawCase shared =
@@ -142,6 +169,13 @@ std::vector<LawCase> negative_controls() {
   }
   cases.push_back(
       broken(LawFault::kAcceptByTargetProb, VerifyMode::kStandard, "accept_by_target_prob"));
+  for (VerifyMode mode : {VerifyMode::kStandard, VerifyMode::kBlock}) {
+    cases.push_back(broken(LawFault::kProposalByValue, mode, "proposal_by_value"));
+    cases.back().proposals = Proposals::kAlways;
+  }
+  cases.push_back(broken(
+      LawFault::kBonusWhereProposalFell, VerifyMode::kStandard, "bonus_where_proposal_fell"));
+  cases.back().proposals = Proposals::kAlways;
   return cases;
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "runtime/base/error.h"
 #include "runtime/base/rng.h"
@@ -16,6 +17,7 @@ namespace outrider {
 namespace {
 
 constexpr uint64_t kNoiseSeed = 99;
+constexpr uint64_t kCoinSeed = 98;
 // Sequences verified at once: the shards meet a few times for all of them together.
 constexpr int kBatchSize = 16000;
 
@@ -24,6 +26,9 @@ struct Sequence {
   std::vector<int32_t> tokens;
   uint32_t round = 0;
   std::vector<DraftToken> draft;
+  std::optional<DraftToken> proposal;
+  std::vector<int32_t> guesses;  // of the token after so many accepted ones; with kPrepared
+  bool prepared = true;
 };
 
 using Decisions = std::vector<SequenceDecision>;
@@ -85,16 +90,58 @@ class LawSampler {
 
   // ---- the draft's side
 
+  // A number in [0, 1) that nothing else depends on; one round may throw several coins.
+  static double coin(const Sequence& sequence, uint32_t which) {
+    return uniform_of(
+        {mix_seed(kCoinSeed, sequence.params.noise_seed), which, Stream::kAccept, sequence.round});
+  }
+
+  int draft_len(const Sequence& sequence) const {
+    if (case_.block_size == BlockSize::kPrepared) return sequence.prepared ? case_.draft_len : 0;
+    if (case_.block_size == BlockSize::kWhole) return case_.draft_len;
+    return static_cast<int>(coin(sequence, 0) * (case_.draft_len + 1));
+  }
+
+  bool has_proposal(const Sequence& sequence) const {
+    if (case_.proposals == Proposals::kSometimes) return coin(sequence, 1) < 0.5;
+    return case_.proposals == Proposals::kAlways;
+  }
+
   void make_draft(Sequence& sequence) const {
     sequence.draft.clear();
+    sequence.guesses.clear();
+    sequence.proposal.reset();
     if (case_.draft == DraftKind::kNone) return;
     std::vector<int32_t> context = sequence.tokens;
-    for (int i = 0; i < case_.draft_len; ++i) {
+    const int len = draft_len(sequence);
+    for (int i = 0; i <= len; ++i) {
       DraftToken token = next_draft(sequence, context);
       OUTRIDER_CHECK(valid_draft(token, case_.vocab_size));
-      context.push_back(token.token);
-      sequence.draft.push_back(std::move(token));
+      // The draft goes on to the proposal whether that comes in time or not.
+      sequence.guesses.push_back(i < len ? likeliest_but(context, token.token) : token.token);
+      if (i < len) {
+        context.push_back(token.token);
+        sequence.draft.push_back(std::move(token));
+      } else if (has_proposal(sequence) && may_be_judged(context, token)) {
+        sequence.proposal = std::move(token);
+      }
     }
+  }
+
+  bool may_be_judged(const std::vector<int32_t>& context, const DraftToken& proposal) const {
+    return case_.fault != LawFault::kProposalByValue ||
+           proposal.token == likeliest_but(context, -1);
+  }
+
+  int32_t likeliest_but(const std::vector<int32_t>& context, int32_t excluded) const {
+    const std::span<const float> logits = draft_.logits(context);
+    int32_t best = -1;
+    for (int32_t v = 0; v < case_.vocab_size; ++v) {
+      const bool better =
+          best < 0 || logits[static_cast<size_t>(v)] > logits[static_cast<size_t>(best)];
+      if (v != excluded && better) best = v;
+    }
+    return best;
   }
 
   DraftToken next_draft(const Sequence& sequence, const std::vector<int32_t>& context) const {
@@ -184,6 +231,7 @@ class LawSampler {
       input.num_prompt_tokens = num_prompt_tokens();
       input.round = noise_round(sequence);
       input.draft = sequence.draft;
+      if (sequence.proposal) input.proposal = &*sequence.proposal;
       input.logits = next;
       inputs.push_back(input);
       next += (sequence.draft.size() + 1) * static_cast<size_t>(shard.size());
@@ -203,7 +251,7 @@ class LawSampler {
 
   Decisions decide(const std::vector<Sequence>& batch) {
     if (case_.fault == LawFault::kAcceptByTargetProb) return decide_by_target_prob(batch);
-    const Decisions decisions = decide_on(batch, case_.shard_counts.at(0));
+    Decisions decisions = decide_on(batch, case_.shard_counts.at(0));
     for (size_t s = 1; s < case_.shard_counts.size(); ++s) {
       const Decisions others = decide_on(batch, case_.shard_counts[s]);
       for (size_t i = 0; i < decisions.size(); ++i) {
@@ -213,7 +261,29 @@ class LawSampler {
         result_.num_unlike += alike ? 0 : 1;
       }
     }
+    if (case_.fault == LawFault::kBonusWhereProposalFell) draw_again(batch, decisions);
     return decisions;
+  }
+
+  // The same rounds without their proposals, whose bonus tokens replace what followed a fallen one.
+  void draw_again(std::vector<Sequence> batch, Decisions& decisions) const {
+    std::vector<bool> fell;
+    for (size_t i = 0; i < batch.size(); ++i) {
+      fell.push_back(is_judged(batch[i], decisions[i]) && !stood(batch[i], decisions[i]));
+      batch[i].proposal.reset();
+    }
+    const Decisions blind = decide_on(batch, 1);
+    for (size_t i = 0; i < batch.size(); ++i) {
+      if (fell[i]) decisions[i].next_token = blind[i].next_token;
+    }
+  }
+
+  // Whether the proposal's turn came, and whether it is what follows.
+  static bool is_judged(const Sequence& sequence, const SequenceDecision& decision) {
+    return sequence.proposal && static_cast<size_t>(decision.num_accepted) == sequence.draft.size();
+  }
+  static bool stood(const Sequence& sequence, const SequenceDecision& decision) {
+    return is_judged(sequence, decision) && decision.next_token == sequence.proposal->token;
   }
 
   // The standard rule written anew on probabilities, with its accept test wrong.
@@ -276,6 +346,14 @@ class LawSampler {
       result_.num_examined += static_cast<int64_t>(num_examined);
       if (case_.expect_agreement) {
         result_.expected_accepted += expected_accepted(sequence, num_examined);
+      }
+      result_.num_proposals += is_judged(sequence, decisions[i]) ? 1 : 0;
+      result_.num_proposals_stood += stood(sequence, decisions[i]) ? 1 : 0;
+      result_.num_whole_blocks +=
+          sequence.draft.size() == static_cast<size_t>(case_.draft_len) ? 1 : 0;
+      if (!sequence.guesses.empty()) {
+        sequence.prepared = decisions[i].next_token ==
+                            sequence.guesses[static_cast<size_t>(decisions[i].num_accepted)];
       }
       for (int32_t k = 0; k < decisions[i].num_accepted; ++k) {
         sequence.tokens.push_back(sequence.draft[static_cast<size_t>(k)].token);

@@ -20,6 +20,20 @@ enum class DraftKind : uint8_t {
   kLastRepeated,  // the last token again, one-hot
 };
 
+// Whether a round has a proposal for the bonus position.
+enum class Proposals : uint8_t {
+  kNone,
+  kAlways,
+  kSometimes,  // by a fair coin of its own
+};
+
+// How much of a block there is when its round begins.
+enum class BlockSize : uint8_t {
+  kWhole,     // draft_len tokens
+  kByCoin,    // 0 to draft_len, alike likely
+  kPrepared,  // riding ahead: draft_len when the round before came out as the draft guessed, else 0
+};
+
 // What is broken on purpose.
 enum class LawFault : uint8_t {
   kNone,
@@ -27,6 +41,8 @@ enum class LawFault : uint8_t {
   kRoundLeftOut,              // ACCEPT, RESIDUAL and DRAFT noise is keyed by position alone
   kAcceptByTargetProb,        // standard rule, but accepts when u < target_prob
   kBonusFromWrongRow,         // the bonus token comes from the row before the last
+  kProposalByValue,           // the proposal is judged only when the draft thinks it the likeliest
+  kBonusWhereProposalFell,    // standard rule: the target's law, where its residual is due
 };
 
 struct LawCase {
@@ -34,6 +50,8 @@ struct LawCase {
   SamplingParams params;  // every generation gets a noise seed of its own
   DraftKind draft = DraftKind::kModel;
   LawFault fault = LawFault::kNone;
+  Proposals proposals = Proposals::kNone;
+  BlockSize block_size = BlockSize::kWhole;
   int32_t num_candidates = 16;
   int draft_len = 2;  // below num_tokens, or the law would not see the bonus token
   int32_t vocab_size = 4;
@@ -56,7 +74,10 @@ struct LawResult {
   int64_t num_rounds = 0;
   int64_t num_drafted = 0;
   int64_t num_accepted = 0;
-  int64_t num_examined = 0;        // draft tokens that stood or fell
+  int64_t num_examined = 0;   // draft tokens that stood or fell
+  int64_t num_proposals = 0;  // whose turn came: all draft tokens before them stood
+  int64_t num_proposals_stood = 0;
+  int64_t num_whole_blocks = 0;    // rounds with draft_len tokens
   double expected_accepted = 0.0;  // of these by coupled_agreement(), with expect_agreement
   int64_t num_unlike = 0;          // decisions that came out otherwise on another number of shards
 };

@@ -24,6 +24,7 @@ std::vector<SequenceDecision> verify_shard(const TestRound& round,
     input.num_prompt_tokens = sequence.num_prompt_tokens;
     input.round = sequence.round;
     input.draft = sequence.draft;
+    if (sequence.proposal) input.proposal = &*sequence.proposal;
     input.logits = logits.back().data();
     inputs.push_back(input);
   }
@@ -36,27 +37,6 @@ int32_t random_token(int32_t vocab_size, std::mt19937_64& generator) {
 
 bool chance(double probability, std::mt19937_64& generator) {
   return std::uniform_real_distribution<double>(0.0, 1.0)(generator) < probability;
-}
-
-DraftToken random_draft(const std::vector<float>& row, std::mt19937_64& generator) {
-  const auto vocab_size = static_cast<int32_t>(row.size());
-  DraftToken token;
-  const auto best = static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin());
-  token.token = chance(0.7, generator) ? best : random_token(vocab_size, generator);
-  if (chance(0.4, generator)) return token;
-  token.candidates.push_back({token.token, 0.5f});
-  float left = 0.5f;
-  for (int i = 0; i < 6 && left > 0.0f; ++i) {
-    const int32_t other = random_token(vocab_size, generator);
-    const bool known = std::any_of(token.candidates.begin(), token.candidates.end(), [&](auto& c) {
-      return c.token == other;
-    });
-    if (known) continue;
-    token.candidates.push_back({other, left / 2});
-    left /= 2;
-  }
-  token.candidates[0].draft_prob += left;
-  return token;
 }
 
 }  // namespace
@@ -142,6 +122,27 @@ SamplingParams random_params(int32_t vocab_size, std::mt19937_64& generator) {
   }
   if (chance(0.3, generator)) params.num_logprobs = static_cast<int32_t>(generator() % 6);
   return params;
+}
+
+DraftToken random_draft(const std::vector<float>& row, std::mt19937_64& generator) {
+  const auto vocab_size = static_cast<int32_t>(row.size());
+  DraftToken token;
+  const auto best = static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin());
+  token.token = chance(0.7, generator) ? best : random_token(vocab_size, generator);
+  if (chance(0.4, generator)) return token;
+  token.candidates.push_back({token.token, 0.5f});
+  float left = 0.5f;
+  for (int i = 0; i < 6 && left > 0.0f; ++i) {
+    const int32_t other = random_token(vocab_size, generator);
+    const bool known = std::any_of(token.candidates.begin(), token.candidates.end(), [&](auto& c) {
+      return c.token == other;
+    });
+    if (known) continue;
+    token.candidates.push_back({other, left / 2});
+    left /= 2;
+  }
+  token.candidates[0].draft_prob += left;
+  return token;
 }
 
 TestSequence random_sequence(int32_t vocab_size, std::mt19937_64& generator) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <random>
 #include <vector>
 
@@ -18,6 +19,7 @@ struct TestSequence {
   uint32_t round = 0;
   std::vector<DraftToken> draft;
   std::vector<std::vector<float>> rows;  // [draft.size() + 1][vocab]
+  std::optional<DraftToken> proposal;
 };
 
 struct TestRound {
@@ -42,6 +44,8 @@ std::vector<int32_t> even_cuts(int32_t vocab_size, int num_shards);
 std::vector<float> random_logits(int32_t vocab_size, bool ties, std::mt19937_64& generator);
 SamplingParams random_params(int32_t vocab_size, std::mt19937_64& generator);
 TestSequence random_sequence(int32_t vocab_size, std::mt19937_64& generator);
+// For the position that the row decides: likely to stand or not, one-hot or with candidates.
+DraftToken random_draft(const std::vector<float>& row, std::mt19937_64& generator);
 
 bool operator==(const TokenLogprobs& a, const TokenLogprobs& b);
 bool same(const SequenceDecision& a, const SequenceDecision& b);
