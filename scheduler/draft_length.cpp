@@ -29,7 +29,7 @@ double moved(double average, double value) {
 
 }  // namespace
 
-void StepCosts::add(int32_t num_rows, double seconds) {
+void RowCosts::add(int32_t num_rows, double seconds) {
   Bucket& bucket = buckets_[bucket_of(num_rows)];
   ++num_added_;
   if (bucket.num_seen == 0 || num_added_ - bucket.last_seen > kMemory) {
@@ -41,11 +41,11 @@ void StepCosts::add(int32_t num_rows, double seconds) {
   ++bucket.num_seen;
 }
 
-bool StepCosts::known(const Bucket& bucket) const {
+bool RowCosts::known(const Bucket& bucket) const {
   return bucket.num_seen >= kSeenOften && num_added_ - bucket.last_seen <= kMemory;
 }
 
-double StepCosts::at(int32_t num_rows) const {
+double RowCosts::at(int32_t num_rows) const {
   const auto found = buckets_.find(bucket_of(num_rows));
   if (found == buckets_.end()) return guess(num_rows);
   if (known(found->second)) return found->second.seconds;
@@ -55,7 +55,7 @@ double StepCosts::at(int32_t num_rows) const {
 
 // From the nearest known below and above. A step's time curves upwards (memory first, arithmetic
 // later), so beyond the largest the last two give the least that it can be.
-double StepCosts::guess(int32_t num_rows) const {
+double RowCosts::guess(int32_t num_rows) const {
   const Bucket* second = nullptr;  // below `below`
   const Bucket* below = nullptr;
   const Bucket* above = nullptr;

@@ -12,7 +12,7 @@ namespace outrider {
 // Seconds of a step by its rows, learned from the steps that happened. A number of rows that was
 // seen less than twice, or not for a while, counts as a little cheaper than its neighbours
 // suggest: so it is tried when it might pay, and found out.
-class StepCosts {
+class RowCosts {
  public:
   // num_rows >= 1. What disturbs a step makes it longer, so that shorter ones count more.
   void add(int32_t num_rows, double seconds);
@@ -35,7 +35,7 @@ class StepCosts {
 };
 
 struct DraftCosts {
-  StepCosts steps;        // of the target, without the wait for drafts
+  RowCosts steps;        // of the target, without the wait for drafts
   double draft_s = 0;     // wait for one draft token, all sequences at once
   double acceptance = 0;  // chance that a draft token stands, when those before it do
 };

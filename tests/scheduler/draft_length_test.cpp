@@ -65,8 +65,8 @@ TEST(BestDraftLen, IsNoneForADraftThatLoses) {
   EXPECT_EQ(best_draft_len(DraftCosts{}, 4, 8), 0);                  // nothing known
 }
 
-TEST(StepCosts, LiesBetweenNeighboursWhereNothingWasSeen) {
-  StepCosts costs;
+TEST(RowCosts, LiesBetweenNeighboursWhereNothingWasSeen) {
+  RowCosts costs;
   EXPECT_EQ(costs.at(16), 0);
   for (int i = 0; i < 3; ++i) costs.add(16, 0.04);
   EXPECT_DOUBLE_EQ(costs.at(16), 0.04);
@@ -77,8 +77,8 @@ TEST(StepCosts, LiesBetweenNeighboursWhereNothingWasSeen) {
   EXPECT_LT(costs.at(48), 0.10);
 }
 
-TEST(StepCosts, OneDisturbedStepDoesNotCount) {
-  StepCosts costs;
+TEST(RowCosts, OneDisturbedStepDoesNotCount) {
+  RowCosts costs;
   costs.add(32, 1.0);
   for (int i = 0; i < 8; ++i) costs.add(32, 0.05);
   EXPECT_LT(costs.at(32), 0.06);

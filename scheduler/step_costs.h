@@ -1,0 +1,69 @@
+// What a step of a model takes by its rows and by the positions that they attend to: learned from
+// probes at start and from the steps that happen. Plain values; no clock. One table for each
+// state that changes it (the target's with the draft at work, or idle).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <vector>
+
+namespace outrider {
+
+struct StepLoad {
+  int32_t num_rows = 0;
+  int64_t kv_positions = 0;   // read: of each sequence its length
+  int64_t row_positions = 0;  // attended to: of each row the positions before it
+};
+
+class StepCosts {
+ public:
+  // num_rows >= 1. What disturbs a step makes it longer, so that shorter ones count more.
+  void add(const StepLoad& load, double seconds);
+
+  // 0 when nothing is known. Never falls with the rows. A number of rows that was seen less than
+  // twice, or not for a while, counts as a little cheaper than its neighbours suggest: so it is
+  // tried when it might pay, and found out.
+  double at(const StepLoad& load) const;
+  // at() for each number of rows from load.num_rows to most_rows; a further row attends to
+  // positions_per_row.
+  std::vector<double> range(const StepLoad& load,
+                            int32_t most_rows,
+                            double positions_per_row) const;
+
+  bool empty() const { return buckets_.empty(); }
+  // Seconds per position read, and per position attended to by a row.
+  double kv_position_s() const { return slopes_[0]; }
+  double row_position_s() const { return slopes_[1]; }
+
+ private:
+  struct Bucket {
+    int64_t num_seen = 0;
+    int64_t last_seen = 0;  // number of the addition
+    // Averages.
+    double rows = 0;
+    double seconds = 0;
+    std::array<double, 2> positions{};  // kv_positions, row_positions
+  };
+  struct Point {
+    double rows = 0;
+    double seconds = 0;  // without positions
+    bool known = false;
+  };
+  bool known(const Bucket& bucket) const;
+  double without_positions(const Bucket& bucket) const;
+  void learn_slopes(const Bucket& bucket, const StepLoad& load, double seconds);
+  void update_curve();
+  double guess(int32_t num_rows) const;
+  double of_rows(int32_t num_rows) const;
+
+  // Neighbouring numbers of rows share a bucket, 8 to a doubling.
+  std::map<int32_t, Bucket> buckets_;
+  int64_t num_added_ = 0;
+  // Least squares of seconds by positions within buckets: sums that decay.
+  std::array<double, 3> squares_{};  // 00, 01, 11
+  std::array<double, 2> products_{};
+  std::array<double, 2> slopes_{};
+};
+
+}  // namespace outrider
