@@ -1,5 +1,6 @@
 // The formulas of `bench theory` against brute force and the papers' own figures, and the program's
 // propose() and verify() against the formulas at acceptances known beforehand.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -61,6 +62,75 @@ TEST(TheoryFormulas, BestDraftLenIsTheGreatestOfAll) {
       }
     }
   }
+}
+
+// Riding ahead: every column of the design's table, with the lengths that give it.
+TEST(TheoryFormulas, TheDesignsTableComesOutToItsDigits) {
+  constexpr double kHalfDigit = 0.00501;
+  for (const DesignSpeedups& row : kDesignSpeedups) {
+    const std::string name = fmt::format("alpha {} c {}", row.alpha, row.cost_ratio);
+    const int draft_len = best_draft_len(row.alpha, row.cost_ratio, 40);
+    EXPECT_EQ(draft_len, row.draft_len) << name;
+    const double synchronous = predicted_speedup(row.alpha, row.cost_ratio, draft_len);
+    EXPECT_NEAR(synchronous, row.synchronous, kHalfDigit) << name;
+    const ChainChoice chain = best_chain(row.alpha, row.cost_ratio);
+    EXPECT_EQ(chain.draft_len, std::lround(1 / row.cost_ratio)) << name;
+    EXPECT_NEAR(chain.speedup, row.chain, kHalfDigit) << name << " waits " << chain.num_waited;
+    EXPECT_GE(chain.speedup, synchronous) << name;
+    EXPECT_NEAR(best_cache(row.alpha, row.cost_ratio, 0.8).speedup, row.cache_80, kHalfDigit)
+        << name;
+    EXPECT_NEAR(best_cache(row.alpha, row.cost_ratio, 0.9).speedup, row.cache_90, kHalfDigit)
+        << name;
+    EXPECT_NEAR(cache_ceiling(row.alpha, row.cost_ratio), row.ceiling, kHalfDigit) << name;
+  }
+  EXPECT_EQ(best_chain(0.6, 0.05).num_waited, 4);
+  EXPECT_EQ(best_chain(0.8, 0.05).num_waited, 6);
+  EXPECT_EQ(best_chain(0.8, 0.20).num_waited, 1);
+  EXPECT_EQ(best_cache(0.8, 0.10, 0.8).backup_len, 4);
+}
+
+// The chain as it runs: rounds of draws until many rejections have come.
+TEST(TheoryFormulas, TheChainsSpeedupIsWhatItsRoundsGive) {
+  std::mt19937_64 generator(7);
+  for (double alpha : {0.5, 0.8, 0.95}) {
+    for (int num_waited : {0, 2, 5}) {
+      constexpr double kCost = 0.1;
+      constexpr int kDraftLen = 8;
+      std::bernoulli_distribution stands(alpha);
+      double num_tokens = 0;
+      double steps = 0;
+      int ready = 0;
+      for (int round = 0; round < 200000; ++round) {
+        const int draft_len = ready > 0 ? ready : num_waited;
+        steps += 1 + (ready > 0 ? 0 : num_waited * kCost);
+        int num_standing = 0;  // the proposal is the last that may
+        while (num_standing <= draft_len && stands(generator)) ++num_standing;
+        num_tokens += std::min(num_standing, draft_len) + 1;
+        ready = num_standing > draft_len ? kDraftLen : 0;
+      }
+      const double formula = chain_speedup(alpha, kCost, num_waited, kDraftLen);
+      EXPECT_NEAR(num_tokens / steps, formula, 0.01 * formula) << alpha << " " << num_waited;
+    }
+  }
+}
+
+TEST(TheoryFormulas, RidingAheadAtItsEdges) {
+  EXPECT_EQ(longest_ready_block(0.1), 10);
+  EXPECT_EQ(longest_ready_block(1.0), 1);
+  EXPECT_EQ(longest_ready_block(2.5), 0);
+  EXPECT_EQ(longest_ready_block(0.0), 1000);
+  EXPECT_EQ(chain_speedup(1.0, 0.1, 0, 10), 11);
+  EXPECT_DOUBLE_EQ(chain_speedup(0.0, 0.1, 0, 10), 1.0);
+  EXPECT_DOUBLE_EQ(best_chain(0.0, 0.1).speedup, 1.0);
+  EXPECT_DOUBLE_EQ(best_cache(0.0, 0.1, 0.5).speedup, 1.0);
+  EXPECT_EQ(best_cache(0.0, 0.1, 0.5).backup_len, 0);
+  // The formula of the design, by hand: (.8 * 3 + .2 * 2) / (.8 * 1.5 + .2 * 1.25).
+  EXPECT_DOUBLE_EQ(cache_speedup({.hit_rate = 0.8,
+                                  .hit_tokens = 3,
+                                  .miss_tokens = 2,
+                                  .primary_time = 1.5,
+                                  .backup_time = 0.25}),
+                   2.8 / 1.45);
 }
 
 TEST(TheoryFormulas, AcceptanceIsOneLessTheDistance) {
