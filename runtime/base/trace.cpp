@@ -2,8 +2,8 @@
 #include "runtime/base/trace.h"
 
 #include <algorithm>
-#include <chrono>
 
+#include "runtime/base/clock.h"
 #include "runtime/base/error.h"
 
 namespace outrider {
@@ -65,10 +65,7 @@ void add_arrow_end(TraceKind kind, uint64_t arrow) {
 
 const TraceKindText& text_of(TraceKind kind) { return kTexts[static_cast<size_t>(kind)]; }
 
-int64_t trace_now_ns() {
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
-}
+int64_t trace_now_ns() { return JobClock::now_ns(); }
 
 TraceRing::TraceRing(size_t capacity) : capacity_(capacity) {
   OUTRIDER_CHECK(capacity > 0);
