@@ -41,7 +41,7 @@ void apply(const Preset& preset, SimulatedSpec* spec) {
   constexpr double kBytesPerMs = 3.35e12 * 0.8 / 1e3;
   constexpr double kFlopsPerMs = 989e12 * 0.5 / 1e3;
   spec->step_ms = {2 * preset.params / preset.tp / kBytesPerMs};
-  spec->row_ms = 2 * preset.params / preset.tp / kFlopsPerMs;
+  spec->row_ms = {2 * preset.params / preset.tp / kFlopsPerMs};
   spec->kv_us = 1e3 * 1000 * 4 * preset.layers * preset.kv_dim / preset.tp / kBytesPerMs;
   spec->context_us = 1e3 * 1000 * 4 * preset.layers * preset.hidden / preset.tp / kFlopsPerMs;
   spec->layers = preset.layers;
@@ -135,7 +135,7 @@ void set_key(std::string_view key, std::string_view value, SimulatedSpec* spec) 
   } else if (key == "curve") {
     spec->curve = read_curve(std::string(value));
   } else if (key == "row_ms") {
-    spec->row_ms = number(kMostMs);
+    spec->row_ms = list_of(key, value, 0, kMostMs);
   } else if (key == "context_us") {
     spec->context_us = number(kMostMs);
   } else if (key == "kv_us") {
@@ -187,6 +187,7 @@ void check_whole(const SimulatedSpec& spec, const std::set<std::string_view>& gi
   if (spec.step_ms.empty() && spec.curve.empty())
     throw Error("simulated model: it needs step_ms, curve or a preset");
   check_list("step_ms", spec.step_ms);
+  check_list("row_ms", spec.row_ms);
   check_list("alpha", spec.alpha);
 }
 
@@ -252,27 +253,27 @@ ModelConfig simulated_config(const SimulatedSpec& spec) {
 }
 
 double simulated_step_ms(const SimulatedSpec& spec, const Batch& batch) {
-  const auto num_rows = static_cast<double>(batch.tokens.size());
   const SimulatedLaw law{spec.seed, spec.dialects};
+  const auto dialect_of = [&](int32_t token) { return static_cast<size_t>(law.dialect_of(token)); };
   double cost = 0;
   if (!spec.curve.empty()) {
-    cost = curve_ms(spec.curve, num_rows);
+    cost = curve_ms(spec.curve, static_cast<double>(batch.tokens.size()));
   } else if (spec.step_ms.size() == 1) {
     cost = spec.step_ms[0];
   } else {
-    for (const int32_t token : batch.tokens)
-      cost = std::max(cost, spec.step_ms[static_cast<size_t>(law.dialect_of(token))]);
+    for (const int32_t token : batch.tokens) cost = std::max(cost, spec.step_ms[dialect_of(token)]);
   }
   double row_context = 0;
   double sequence_context = 0;
   for (size_t i = 0; i < batch.tokens.size(); ++i) {
+    cost += spec.row_ms[spec.row_ms.size() == 1 ? 0 : dialect_of(batch.tokens[i])];
     row_context += batch.positions[i];
     const bool is_last =
         i + 1 == batch.tokens.size() || batch.sequence_of_row[i + 1] != batch.sequence_of_row[i];
     if (is_last) sequence_context += batch.positions[i];
   }
-  return cost + spec.row_ms * num_rows + spec.context_us * row_context * 1e-6 +
-         spec.kv_us * sequence_context * 1e-6 + spec.link_us * 1e-3 * (2 * spec.layers + 1);
+  return cost + spec.context_us * row_context * 1e-6 + spec.kv_us * sequence_context * 1e-6 +
+         spec.link_us * 1e-3 * (2 * spec.layers + 1);
 }
 
 double jittered_ms(const SimulatedSpec& spec, double cost_ms, uint64_t step) {

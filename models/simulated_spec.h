@@ -3,7 +3,7 @@
 // same. Keys, all optional but that the cost of a step must come from somewhere:
 //   step_ms     a step's fixed cost; a list a/b/c gives one per dialect
 //   curve       a file of `bench verify-curve --json`: milliseconds by rows, instead of step_ms
-//   row_ms      per row
+//   row_ms      per row; a list a/b/c gives one per dialect
 //   context_us  per row and 1,000 positions before it (the attention's arithmetic)
 //   kv_us       per sequence and 1,000 positions before its last row (reading its KV)
 //   link_us     per sum over the ranks: 2 * layers + 1 of them a step
@@ -26,7 +26,7 @@ namespace outrider {
 struct SimulatedSpec {
   std::vector<double> step_ms;                    // one, or one per dialect; empty with a curve
   std::vector<std::pair<int32_t, double>> curve;  // rows, milliseconds; rows ascending
-  double row_ms = 0;
+  std::vector<double> row_ms = {0};               // one, or one per dialect
   double context_us = 0;
   double kv_us = 0;
   double link_us = 0;

@@ -12,7 +12,7 @@
 #include "runtime/commands/bench/prefill_bench.h"
 #include "runtime/commands/bench/report/bench_kind.h"
 #include "runtime/commands/bench/serve/serve_bench.h"
-#include "runtime/commands/bench/sim_bench.h"
+#include "runtime/commands/bench/sim/sim_bench.h"
 #include "runtime/commands/bench/theory/theory_bench.h"
 #include "runtime/commands/bench/throughput_bench.h"
 #include "runtime/commands/bench/verify_curve_bench.h"

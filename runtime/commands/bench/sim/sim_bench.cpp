@@ -1,0 +1,148 @@
+// See sim_bench.h.
+#include "runtime/commands/bench/sim/sim_bench.h"
+
+#include <fmt/format.h>
+
+#include "runtime/base/error.h"
+#include "runtime/commands/bench/report/bench_progress.h"
+#include "runtime/commands/bench/sim/sim_grid.h"
+#include "runtime/commands/bench/sim/sim_report.h"
+#include "runtime/commands/bench/sim/sim_waves.h"
+#include "runtime/ranks/job.h"
+
+namespace outrider {
+namespace {
+
+// What the planner and the draft's deadline learned from the pair of models before has to be
+// forgotten.
+constexpr int32_t kWarmUpTokens = 48;
+
+class SimMeasurement {
+ public:
+  SimMeasurement(const FrontEndContext& context, const SimOptions& options, const SimGrid& grid)
+      : options_(options), grid_(grid), runner_(context, grid, options.temperature) {
+    results_.synchronous.resize(grid.off ? grid.cells.size() : 0);
+    results_.chain.resize(grid.chain ? grid.cells.size() : 0);
+    results_.cache.resize(grid.cache ? grid.cells.size() : 0);
+    results_.cases.resize(grid.cases.size());
+    results_.sweep.resize(grid.requests.size());
+  }
+
+  int64_t num_steps() const {
+    return static_cast<int64_t>(grid_.cells.size() + grid_.cases.size() + grid_.requests.size());
+  }
+
+  void once(Progress& progress) {
+    for (size_t i = 0; i < grid_.cells.size(); ++i, progress.advance()) measure_cell(i);
+    for (size_t i = 0; i < grid_.cases.size(); ++i, progress.advance()) {
+      const SimCase& one = grid_.cases[i];
+      SimWaveSpec spec = {one.dialect,
+                          kPlannedDraftLen,
+                          RideAhead::kCache,
+                          one.num_requests,
+                          one.num_requests > 1 ? options_.sweep_tokens : options_.case_tokens};
+      measure(spec, spec.max_tokens, &results_.cases[i]);
+    }
+    for (size_t i = 0; i < grid_.requests.size(); ++i, progress.advance()) {
+      const SimWaveSpec spec = {grid_.many_dialect,
+                                kPlannedDraftLen,
+                                RideAhead::kCache,
+                                grid_.requests[i],
+                                options_.sweep_tokens};
+      measure(spec, spec.max_tokens, &results_.sweep[i]);
+    }
+  }
+
+  const SimResults& results() const { return results_; }
+
+ private:
+  void measure_cell(size_t i) {
+    const SimCell& cell = grid_.cells[i];
+    const int32_t off_tokens = std::max(8, options_.max_tokens / 8);
+    if (grid_.off) {
+      measure({cell.dialect, cell.draft_len, RideAhead::kOff, 1, options_.max_tokens},
+              off_tokens,
+              &results_.synchronous[i]);
+    }
+    if (grid_.chain) {
+      measure({cell.dialect, kPlannedDraftLen, RideAhead::kChain, 1, options_.max_tokens},
+              off_tokens,
+              &results_.chain[i]);
+    }
+    if (grid_.cache) {
+      measure({cell.dialect, kPlannedDraftLen, RideAhead::kCache, 1, options_.max_tokens},
+              off_tokens,
+              &results_.cache[i]);
+    }
+  }
+
+  // One wave without drafts, one to get used to it, one that counts.
+  void measure(const SimWaveSpec& spec, int32_t off_tokens, SimFindings* findings) {
+    SimWaveSpec off = spec;
+    off.draft_len = 0;
+    off.ride_ahead = RideAhead::kOff;
+    off.max_tokens = off_tokens;
+    const SimWave without = runner_.run(off);
+    SimWaveSpec warm_up = spec;
+    warm_up.max_tokens = kWarmUpTokens;
+    runner_.run(warm_up);
+    findings->take_in(without, runner_.run(spec));
+  }
+
+  const SimOptions& options_;
+  const SimGrid& grid_;
+  SimRunner runner_;
+  SimResults results_;
+};
+
+int measure(const BenchRun& run,
+            const FrontEndContext& context,
+            const SimOptions& options,
+            const SimGrid& grid) {
+  BenchReport report = run.new_report(context.topology);
+  report.title = fmt::format("simulated models, target step {} ms, on {} target ranks",
+                             options.step_ms,
+                             context.engine.info().num_target_ranks);
+  const std::vector<double> overshoot = sleep_overshoot_us();
+  report.add_series("sleep of 1 ms: late by", "us", overshoot);
+  SimMeasurement measurement(context, options, grid);
+  Progress progress("simulated rounds", options.num_repeats * measurement.num_steps());
+  for (int32_t repeat = 0; repeat < options.num_repeats; ++repeat) measurement.once(progress);
+  report_sim(grid, measurement.results(), &report);
+  report.plot.title = "Simulated models through the running job";
+  report.notes.push_back(fmt::format("a sleep of 1 ms is late by {:.0f} / {:.0f} us (median / p95)",
+                                     median(overshoot),
+                                     quantile(overshoot, 0.95)));
+  run.finish(std::move(report));
+  return 0;
+}
+
+int run_sim(const CommandLine& line) {
+  SimOptions options;
+  BenchRun run("sim", line, sim_options(&options));
+  for (const char* key : {"model", "speculative_config.model"}) {
+    if (run.is_given(key))
+      throw Error(fmt::format(
+          "bench sim makes its own models: not {}, but target_keys and draft_keys", key));
+  }
+  const SimGrid grid = make_sim_grid(options, run.config());
+  return run_job(run.config(), line.argc, line.argv, [&](const FrontEndContext& context) {
+    return measure(run, context, options, grid);
+  });
+}
+
+std::string sim_help() {
+  SimOptions options;
+  return bench_options_help(sim_options(&options));
+}
+
+}  // namespace
+
+BenchKind sim_bench() {
+  return {"sim",
+          "simulated models: speed-up against the formulas, overhead of a round, many requests",
+          run_sim,
+          sim_help};
+}
+
+}  // namespace outrider

@@ -1,0 +1,189 @@
+// See sim_grid.h.
+#include "runtime/commands/bench/sim/sim_grid.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "models/simulated_law.h"
+#include "runtime/base/error.h"
+#include "runtime/commands/bench/theory/theory_formulas.h"
+
+namespace outrider {
+namespace {
+
+constexpr int32_t kMostDraftLen = 16;
+constexpr int32_t kMostBestLen = 12;
+
+std::vector<std::string> parts_of(const std::string& text) {
+  std::vector<std::string> parts;
+  size_t begin = 0;
+  while (begin <= text.size()) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    parts.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+std::vector<double> numbers_of(const char* key,
+                               const std::string& text,
+                               double least,
+                               double most) {
+  std::vector<double> values;
+  for (const std::string& part : parts_of(text)) {
+    double value = 0;
+    const char* end = part.data() + part.size();
+    const auto [rest, problem] = std::from_chars(part.data(), end, value);
+    const bool inside = value >= least && value <= most;
+    if (problem != std::errc() || rest != end || !inside) {
+      throw Error(fmt::format("{} must be numbers from {} to {} with commas between, not '{}'",
+                              key,
+                              least,
+                              most,
+                              text));
+    }
+    values.push_back(value);
+  }
+  return values;
+}
+
+void read_modes(const std::string& text, SimGrid* grid) {
+  for (const std::string& part : parts_of(text)) {
+    bool* mode = part == "off"     ? &grid->off
+                 : part == "chain" ? &grid->chain
+                 : part == "cache" ? &grid->cache
+                                   : nullptr;
+    if (mode == nullptr)
+      throw Error(
+          fmt::format("modes must be off, chain, cache with commas between, not '{}'", text));
+    *mode = true;
+  }
+}
+
+// Collects the dialects' keys of the two models.
+class Dialects {
+ public:
+  int32_t add(const SimPair& pair, double step_ms) {
+    if (num_ > 0) {
+      for (std::string* list : {&alphas_, &steps_, &target_rows_, &draft_rows_}) *list += '/';
+    }
+    alphas_ += fmt::format("{}", pair.alpha);
+    steps_ += fmt::format("{}", pair.cost * step_ms);
+    target_rows_ += fmt::format("{}", pair.row_ms);
+    draft_rows_ += fmt::format("{}", pair.row_ms * pair.cost);
+    return num_++;
+  }
+  int32_t num() const { return num_; }
+  std::string target(double step_ms) const {
+    return fmt::format("sim:step_ms={},row_ms={},dialects={}", step_ms, target_rows_, num_);
+  }
+  std::string draft() const {
+    return fmt::format(
+        "sim:step_ms={},alpha={},row_ms={},dialects={}", steps_, alphas_, draft_rows_, num_);
+  }
+
+ private:
+  int32_t num_ = 0;
+  std::string alphas_, steps_, target_rows_, draft_rows_;
+};
+
+void add_cells(const SimOptions& options, Dialects& dialects, SimGrid* grid) {
+  for (const double alpha : numbers_of("alphas", options.alphas, 0, 1)) {
+    for (const double cost : numbers_of("costs", options.costs, 0, 100)) {
+      const SimPair pair = {alpha, cost, 0};
+      const int32_t dialect = dialects.add(pair, options.step_ms);
+      std::vector<double> lens = {
+          static_cast<double>(best_draft_len(alpha, cost, kMostBestLen))};
+      if (options.draft_len != "best")
+        lens = numbers_of("draft_len", options.draft_len, 0, kMostDraftLen);
+      for (const double len : lens)
+        grid->cells.push_back({pair, dialect, static_cast<int32_t>(len)});
+    }
+  }
+}
+
+void add_cases(const SimOptions& options, Dialects& dialects, SimGrid* grid) {
+  const auto add = [&](const char* name, SimPair pair, int32_t num_requests) {
+    grid->cases.push_back({name, pair, dialects.add(pair, options.step_ms), num_requests});
+  };
+  add("acceptance 0", {0, 0.1, 0}, 1);
+  add("draft as slow as the target, c = 1", {0.8, 1, 0}, 1);
+  add("draft ten times slower than the target, c = 10", {0.8, 10, 0}, 1);
+  add("256 requests, acceptance 0.3", {0.3, 0.1, options.many_row_ms}, 256);
+  add("acceptance 0, 16 requests", {0, 0.1, options.many_row_ms}, 16);
+}
+
+}  // namespace
+
+double sim_step_ms(const SimulatedSpec& spec,
+                   int32_t dialect,
+                   int32_t num_rows,
+                   int32_t position) {
+  Batch batch;
+  batch.tokens.assign(static_cast<size_t>(num_rows), kFirstSimulatedWord + dialect);
+  batch.positions.assign(batch.tokens.size(), position);
+  batch.sequence_of_row.assign(batch.tokens.size(), 0);
+  return simulated_step_ms(spec, batch);
+}
+
+SimGrid make_sim_grid(const SimOptions& options, RunConfig& config) {
+  SimGrid grid;
+  for (const double requests : numbers_of("requests", options.requests, 1, 1024))
+    grid.requests.push_back(static_cast<int32_t>(requests));
+  read_modes(options.modes, &grid);
+  Dialects dialects;
+  add_cells(options, dialects, &grid);
+  grid.many = {0.8, 0.1, options.many_row_ms};
+  grid.many_dialect = dialects.add(grid.many, options.step_ms);
+  if (options.cases) add_cases(options, dialects, &grid);
+  grid.num_dialects = dialects.num();
+  if (grid.num_dialects > kMostDialects)
+    throw Error(fmt::format("bench sim has {} pairs of models and at most {} fit a job",
+                            grid.num_dialects,
+                            kMostDialects));
+  const auto keys = [](const std::string& text) { return text.empty() ? "" : "," + text; };
+  config.model = dialects.target(options.step_ms) + keys(options.target_keys);
+  config.speculative.model = dialects.draft() + keys(options.draft_keys);
+  grid.target = parse_simulated(config.model);
+  grid.draft = parse_simulated(config.speculative.model);
+  int32_t most = *std::max_element(grid.requests.begin(), grid.requests.end());
+  for (const SimCase& one : grid.cases) most = std::max(most, one.num_requests);
+  config.max_num_seqs = std::max(config.max_num_seqs, most);
+  config.max_num_queued_reqs = std::max(config.max_num_queued_reqs, most);
+  config.max_num_batched_tokens = std::max(config.max_num_batched_tokens, most * 4);
+  config.enable_prefix_caching = false;
+  return grid;
+}
+
+std::vector<Option> sim_options(SimOptions* options) {
+  return {
+      number_option("step_ms", &options->step_ms, 0.01, 1e5, "the target's step, milliseconds"),
+      text_option("alphas", &options->alphas, "acceptances, commas between"),
+      text_option("costs", &options->costs, "costs of a draft step in target steps"),
+      text_option("modes", &options->modes, "ways of riding ahead: off, chain, cache"),
+      text_option("draft_len",
+                  &options->draft_len,
+                  "of synchronous drafts: lengths, or best (up to 12, by Leviathan)"),
+      text_option("requests", &options->requests, "how many requests at once"),
+      number_option("many_row_ms",
+                    &options->many_row_ms,
+                    0,
+                    1e5,
+                    "what a row more costs the target when many requests run"),
+      flag_option("cases", &options->cases, "also where speculation cannot pay"),
+      text_option(
+          "target_keys", &options->target_keys, "further keys of the target, as jitter=0.1"),
+      text_option("draft_keys", &options->draft_keys, "further keys of the draft"),
+      integer_option(
+          "max_tokens", &options->max_tokens, 16, 4096, "tokens of a request of the grid"),
+      integer_option("case_tokens", &options->case_tokens, 16, 4096, "of the cases' requests"),
+      integer_option(
+          "sweep_tokens", &options->sweep_tokens, 16, 4096, "tokens of each of many requests"),
+      integer_option("repeat", &options->num_repeats, 1, 1000, "times through all of it"),
+      number_option("temperature", &options->temperature, 0, 10, "0 = greedy"),
+  };
+}
+
+}  // namespace outrider

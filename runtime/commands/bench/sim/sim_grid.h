@@ -1,0 +1,79 @@
+// What `bench sim` runs: which acceptances, costs and numbers of requests. One job holds them all,
+// because every pair of acceptance and cost is a dialect of the simulated models
+// (models/simulated_law.h) and a request's prompt picks it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "models/simulated_spec.h"
+#include "runtime/base/options.h"
+#include "runtime/base/run_config.h"
+
+namespace outrider {
+
+struct SimOptions {
+  double step_ms = 10;
+  std::string alphas = "0.6,0.7,0.8,0.9";
+  std::string costs = "0.05,0.1,0.2";
+  std::string modes = "off,chain,cache";
+  std::string draft_len = "best";
+  std::string requests = "1,4,16,64,256";
+  double many_row_ms = 0.05;
+  bool cases = true;
+  std::string target_keys;
+  std::string draft_keys;
+  int32_t max_tokens = 400;
+  int32_t case_tokens = 150;
+  int32_t sweep_tokens = 64;
+  int32_t num_repeats = 2;
+  double temperature = 1;
+};
+
+std::vector<Option> sim_options(SimOptions* options);
+
+// A pair of models: a dialect.
+struct SimPair {
+  double alpha = 0;
+  double cost = 0;    // of a draft step, in target steps
+  double row_ms = 0;  // of the target; the draft's is cost times that
+};
+
+// A pair whose synchronous drafts have one length.
+struct SimCell {
+  SimPair pair;
+  int32_t dialect = 0;
+  int32_t draft_len = 0;
+};
+
+// A situation in which speculation cannot pay, or hardly.
+struct SimCase {
+  std::string name;
+  SimPair pair;
+  int32_t dialect = 0;
+  int32_t num_requests = 1;
+};
+
+struct SimGrid {
+  std::vector<SimCell> cells;
+  std::vector<SimCase> cases;
+  SimPair many;  // whose requests come many at once
+  int32_t many_dialect = 0;
+  std::vector<int32_t> requests;
+  bool off = false;  // which ways of riding ahead are measured
+  bool chain = false;
+  bool cache = false;
+  int32_t num_dialects = 0;
+  SimulatedSpec target;
+  SimulatedSpec draft;
+};
+
+// Reads the options, throwing Error for what cannot be understood, and sets the job's models and
+// limits.
+SimGrid make_sim_grid(const SimOptions& options, RunConfig& config);
+
+// Milliseconds of one step with num_rows rows of the dialect, all at one position.
+double sim_step_ms(const SimulatedSpec& spec, int32_t dialect, int32_t num_rows, int32_t position);
+
+}  // namespace outrider

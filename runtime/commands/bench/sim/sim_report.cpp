@@ -1,0 +1,317 @@
+// See sim_report.h. The bars are those of docs/benchmarks.md, "Riding ahead".
+#include "runtime/commands/bench/sim/sim_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "runtime/commands/bench/theory/theory_formulas.h"
+
+namespace outrider {
+namespace {
+
+constexpr double kNearFormula = 0.05;
+constexpr double kShareOfCacheColumn = 0.9;
+constexpr double kColumnHitRate = 0.8;
+constexpr double kNeverSlower = 0.98;
+constexpr double kOverSynchronous = 1.4;
+constexpr double kMostBubble = 0.03;
+constexpr double kHighHitRate = 0.9;
+constexpr double kMostOverheadUs = 150;
+constexpr double kMostOverheadManyUs = 1000;
+constexpr int32_t kManyRequests = 64;
+
+std::string verdict(bool passes) { return passes ? "pass" : "falls short"; }
+
+std::string percent(double share) { return fmt::format("{:.1f}%", 100 * share); }
+
+std::string overhead_text(const std::vector<double>& samples) {
+  return fmt::format("{:.0f} / {:.0f}", median(samples), quantile(samples, 0.95));
+}
+
+std::string name_of(const SimPair& pair) {
+  return fmt::format("alpha {} c {}", pair.alpha, pair.cost);
+}
+
+// Adds what was measured to the report; gives the speed-up over no drafts.
+Interval add_speedup(const std::string& name, const SimFindings& found, BenchReport* report) {
+  report->add_series(name + " on", "tokens/s", found.on);
+  report->add_series(name + " off", "tokens/s", found.off);
+  report->add_series(name + " overhead", "us", found.on_overhead_us);
+  return report->add_figure(name + " speed-up", "", bootstrap_ratio(found.on, found.off));
+}
+
+double tokens_per_round(const SimFindings& found) {
+  return static_cast<double>(found.num_round_tokens) /
+         static_cast<double>(std::max<int64_t>(1, found.num_rounds));
+}
+
+void report_synchronous(const SimGrid& grid,
+                        const std::vector<SimFindings>& findings,
+                        BenchReport* report) {
+  BenchTable table;
+  table.title = "synchronous drafts, one request: over no drafts";
+  table.columns = {"alpha",        "c",        "K",          "alpha seen", "tokens/round",
+                   "Leviathan",    "measured", "of formula", "within 5%",  "overhead us median / p95"};
+  for (size_t i = 0; i < findings.size(); ++i) {
+    const SimCell& cell = grid.cells[i];
+    const SimFindings& f = findings[i];
+    const std::string name = fmt::format("{} K {}", name_of(cell.pair), cell.draft_len);
+    const Interval speedup = add_speedup(name, f, report);
+    const double formula = predicted_speedup(cell.pair.alpha, cell.pair.cost, cell.draft_len);
+    report->add_figure(name + " Leviathan", "", formula);
+    const double ratio = speedup.value / formula;
+    const double seen = static_cast<double>(f.accepted) /
+                        static_cast<double>(std::max<int64_t>(1, f.examined));
+    table.rows.push_back({fmt::format("{}", cell.pair.alpha),
+                          fmt::format("{}", cell.pair.cost),
+                          fmt::format("{}", cell.draft_len),
+                          fmt::format("{:.3f}", seen),
+                          fmt::format("{:.2f}", tokens_per_round(f)),
+                          fmt::format("{:.2f}", formula),
+                          interval_text(speedup, 2),
+                          fmt::format("{:.3f}", ratio),
+                          verdict(std::abs(ratio - 1) <= kNearFormula),
+                          overhead_text(f.on_overhead_us)});
+  }
+  report->tables.push_back(std::move(table));
+}
+
+void report_chain(const SimGrid& grid,
+                  const std::vector<SimFindings>& findings,
+                  BenchReport* report) {
+  BenchTable table;
+  table.title = "\ngo or wait, a chain ahead, one request: over no drafts";
+  table.columns = {"alpha", "c", "go/wait column", "measured", "at least 0.95 of it", "bubble"};
+  for (size_t i = 0; i < findings.size(); ++i) {
+    const SimPair& pair = grid.cells[i].pair;
+    const SimFindings& f = findings[i];
+    const Interval speedup = add_speedup(name_of(pair) + " chain", f, report);
+    const double column = go_or_wait_speedup(pair.alpha, pair.cost);
+    report->add_figure(name_of(pair) + " chain formula", "", column);
+    table.rows.push_back({fmt::format("{}", pair.alpha),
+                          fmt::format("{}", pair.cost),
+                          fmt::format("{:.2f}", column),
+                          interval_text(speedup, 2),
+                          verdict(speedup.value >= (1 - kNearFormula) * column),
+                          percent(f.bubble_share())});
+  }
+  report->tables.push_back(std::move(table));
+}
+
+// What riding ahead must reach at least: the go/wait column everywhere, and most of the cache's
+// where drafts are good and cheap.
+double cache_bar(const SimPair& pair) {
+  const double bar = go_or_wait_speedup(pair.alpha, pair.cost);
+  if (pair.alpha < 0.7 || pair.cost > 0.1) return bar;
+  const double column = outcome_cache_speedup(pair.alpha, pair.cost, kColumnHitRate);
+  return std::max(bar, kShareOfCacheColumn * column);
+}
+
+void report_cache(const SimGrid& grid, const SimResults& results, BenchReport* report) {
+  BenchTable table;
+  table.title = "\nriding ahead with the outcome cache, one request: over no drafts";
+  table.columns = {"alpha",    "c",         "cache h=.8", "bar",    "measured",
+                   "",         "hit rate",  "at it",      "of that", "bubble",
+                   "tokens/round", "over synchronous"};
+  for (size_t i = 0; i < results.cache.size(); ++i) {
+    const SimPair& pair = grid.cells[i].pair;
+    const SimFindings& f = results.cache[i];
+    const Interval speedup = add_speedup(name_of(pair) + " cache", f, report);
+    const double bar = cache_bar(pair);
+    const double at_hit_rate = outcome_cache_speedup(pair.alpha, pair.cost, f.hit_rate());
+    report->add_figure(name_of(pair) + " cache bar", "", bar);
+    report->add_figure(name_of(pair) + " cache hit rate", "", f.hit_rate());
+    report->add_figure(name_of(pair) + " cache bubble", "", f.bubble_share());
+    std::string over = "";
+    if (i < results.synchronous.size())
+      over = fmt::format("{:.2f}", median(f.on) / median(results.synchronous[i].on));
+    const bool bubble_counts = f.hit_rate() >= kHighHitRate;
+    table.rows.push_back(
+        {fmt::format("{}", pair.alpha),
+         fmt::format("{}", pair.cost),
+         fmt::format("{:.2f}", outcome_cache_speedup(pair.alpha, pair.cost, kColumnHitRate)),
+         fmt::format("{:.2f}", bar),
+         interval_text(speedup, 2),
+         verdict(speedup.value >= bar),
+         fmt::format("{:.3f}", f.hit_rate()),
+         fmt::format("{:.2f}", at_hit_rate),
+         fmt::format("{:.2f}", speedup.value / at_hit_rate),
+         percent(f.bubble_share()) +
+             (bubble_counts ? " " + verdict(f.bubble_share() <= kMostBubble) : ""),
+         fmt::format("{:.2f}", tokens_per_round(f)),
+         over});
+  }
+  report->tables.push_back(std::move(table));
+}
+
+// Against the best that waiting for the draft can do, at the cell nearest to alpha 0.8 and c 0.1.
+void report_over_synchronous(const SimGrid& grid,
+                             const SimResults& results,
+                             BenchReport* report) {
+  if (results.cache.empty() || results.synchronous.empty()) return;
+  const auto distance = [&](size_t i) {
+    return std::abs(grid.cells[i].pair.alpha - 0.8) + std::abs(grid.cells[i].pair.cost - 0.1);
+  };
+  size_t nearest = 0;
+  for (size_t i = 1; i < grid.cells.size(); ++i) {
+    if (distance(i) < distance(nearest)) nearest = i;
+  }
+  const Interval ratio =
+      report->add_figure("riding ahead over the best synchronous",
+                         "",
+                         bootstrap_ratio(results.cache[nearest].on, results.synchronous[nearest].on));
+  report->notes.push_back(fmt::format("riding ahead over the best synchronous at {}: {}, bar {}: {}",
+                                      name_of(grid.cells[nearest].pair),
+                                      interval_text(ratio, 2),
+                                      kOverSynchronous,
+                                      verdict(ratio.value >= kOverSynchronous)));
+}
+
+void plot_speedups(const SimGrid& grid, const SimResults& results, BenchReport* report) {
+  PlotPanel panel;
+  panel.title = "speed-up, one request";
+  panel.x_label = "acceptance";
+  panel.y_label = "over no drafts";
+  const auto add = [&](const std::vector<SimFindings>& findings,
+                       const char* name,
+                       PlotMark mark,
+                       double cost,
+                       int color) {
+    PlotSeries series = {fmt::format("{}, c {}", name, cost), mark, color, {}};
+    for (size_t i = 0; i < findings.size(); ++i) {
+      if (grid.cells[i].pair.cost != cost) continue;
+      series.points.push_back(
+          plot_point(grid.cells[i].pair.alpha, bootstrap_ratio(findings[i].on, findings[i].off)));
+    }
+    if (!series.points.empty()) panel.series.push_back(std::move(series));
+  };
+  std::vector<double> costs;
+  for (const SimCell& cell : grid.cells) {
+    if (std::find(costs.begin(), costs.end(), cell.pair.cost) == costs.end())
+      costs.push_back(cell.pair.cost);
+  }
+  for (size_t i = 0; i < costs.size(); ++i) {
+    const auto color = static_cast<int>(i);
+    add(results.cache, "ahead", PlotMark::kLine, costs[i], color);
+    add(results.synchronous, "synchronous", PlotMark::kDashedLine, costs[i], color);
+  }
+  report->plot.panels.push_back(std::move(panel));
+}
+
+void report_cases(const SimGrid& grid,
+                  const std::vector<SimFindings>& findings,
+                  BenchReport* report) {
+  BenchTable table;
+  table.title = "\nwhere speculation cannot pay: the planner's choice over no drafts";
+  table.columns = {"case", "requests", "tokens/s without", "with", "ratio", "at least 0.98"};
+  for (size_t i = 0; i < findings.size(); ++i) {
+    const SimCase& one = grid.cases[i];
+    const SimFindings& f = findings[i];
+    const Interval ratio = add_speedup(one.name, f, report);
+    table.rows.push_back({one.name,
+                          fmt::format("{}", one.num_requests),
+                          fmt::format("{:.1f}", median(f.off)),
+                          fmt::format("{:.1f}", median(f.on)),
+                          interval_text(ratio, 3),
+                          verdict(ratio.value >= kNeverSlower)});
+  }
+  report->tables.push_back(std::move(table));
+}
+
+void report_sweep(const SimGrid& grid,
+                  const std::vector<SimFindings>& findings,
+                  BenchReport* report) {
+  BenchTable table;
+  table.title = fmt::format("\nrequests at once, {}, {} ms a row more: the planner's choice",
+                            name_of(grid.many),
+                            grid.many.row_ms);
+  table.columns = {"requests", "tokens/s without", "with", "ratio", "not below", "hit rate",
+                   "bubble"};
+  PlotPanel panel;
+  panel.title = "tokens/s by requests at once";
+  panel.x_label = "requests";
+  panel.y_label = "tokens/s";
+  PlotSeries off = {"without", PlotMark::kLine, 0, {}};
+  PlotSeries on = {"with speculation", PlotMark::kLine, 1, {}};
+  for (size_t i = 0; i < findings.size(); ++i) {
+    const SimFindings& f = findings[i];
+    const BenchX x = {"requests", static_cast<double>(grid.requests[i])};
+    report->add_series("sweep off", "tokens/s", f.off, x);
+    report->add_series("sweep on", "tokens/s", f.on, x);
+    report->add_series("sweep off overhead", "us", f.off_overhead_us, x);
+    const Interval ratio =
+        report->add_figure("sweep speed-up", "", bootstrap_ratio(f.on, f.off), x);
+    table.rows.push_back({fmt::format("{}", grid.requests[i]),
+                          fmt::format("{:.1f}", median(f.off)),
+                          fmt::format("{:.1f}", median(f.on)),
+                          interval_text(ratio, 2),
+                          verdict(ratio.value >= kNeverSlower),
+                          fmt::format("{:.3f}", f.hit_rate()),
+                          percent(f.bubble_share())});
+    off.points.push_back({x.value, median(f.off)});
+    on.points.push_back({x.value, median(f.on)});
+  }
+  panel.series = {off, on};
+  report->tables.push_back(std::move(table));
+  report->plot.panels.push_back(std::move(panel));
+}
+
+// A round's time less its steps', of rounds without drafts at all, and of one request's rounds
+// with: there the draft works beside the target, and a round that waited for it counts in full.
+void report_overhead(const SimGrid& grid,
+                     const std::vector<SimFindings>& findings,
+                     BenchReport* report) {
+  BenchTable table;
+  table.title = "\na round's time less its target step, us median / p95";
+  table.columns = {"requests", "without drafts", "riding ahead", "bar", ""};
+  for (size_t i = 0; i < findings.size(); ++i) {
+    const int32_t num_requests = grid.requests[i];
+    if (num_requests != 1 && num_requests != kManyRequests) continue;
+    const SimFindings& f = findings[i];
+    const double bar = num_requests == 1 ? kMostOverheadUs : kMostOverheadManyUs;
+    const double worst = std::max(median(f.off_overhead_us), median(f.on_overhead_us));
+    report->add_figure("overhead riding ahead",
+                       "us",
+                       median(f.on_overhead_us),
+                       {"requests", static_cast<double>(num_requests)});
+    table.rows.push_back({fmt::format("{}", num_requests),
+                          overhead_text(f.off_overhead_us),
+                          overhead_text(f.on_overhead_us),
+                          fmt::format("{:.0f}", bar),
+                          verdict(worst <= bar)});
+  }
+  if (!table.rows.empty()) report->tables.push_back(std::move(table));
+}
+
+}  // namespace
+
+void SimFindings::take_in(const SimWave& without, const SimWave& with) {
+  off.push_back(without.tokens_per_s());
+  on.push_back(with.tokens_per_s());
+  off_overhead_us.insert(
+      off_overhead_us.end(), without.overhead_us.begin(), without.overhead_us.end());
+  on_overhead_us.insert(on_overhead_us.end(), with.overhead_us.begin(), with.overhead_us.end());
+  seconds += with.seconds;
+  bubble_s += with.bubble_s;
+  num_lookups += with.num_lookups;
+  num_hits += with.num_hits;
+  num_rounds += with.num_rounds;
+  num_round_tokens += with.num_round_tokens;
+  examined += with.examined;
+  accepted += with.accepted;
+}
+
+void report_sim(const SimGrid& grid, const SimResults& results, BenchReport* report) {
+  if (!results.synchronous.empty()) report_synchronous(grid, results.synchronous, report);
+  if (!results.chain.empty()) report_chain(grid, results.chain, report);
+  if (!results.cache.empty()) report_cache(grid, results, report);
+  report_over_synchronous(grid, results, report);
+  report_overhead(grid, results.sweep, report);
+  if (!results.cases.empty()) report_cases(grid, results.cases, report);
+  report_sweep(grid, results.sweep, report);
+  plot_speedups(grid, results, report);
+}
+
+}  // namespace outrider

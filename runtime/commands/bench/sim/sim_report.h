@@ -1,0 +1,42 @@
+// The tables, figures and plots of `bench sim`, with a verdict for each row. Pure.
+#pragma once
+
+#include <vector>
+
+#include "runtime/commands/bench/report/bench_report.h"
+#include "runtime/commands/bench/sim/sim_grid.h"
+#include "runtime/commands/bench/sim/sim_waves.h"
+
+namespace outrider {
+
+// One way of drafting in one situation: waves taken in turns with waves without drafts.
+struct SimFindings {
+  std::vector<double> off;  // tokens/s of each wave without drafts
+  std::vector<double> on;   // with
+  std::vector<double> off_overhead_us;
+  std::vector<double> on_overhead_us;
+  double seconds = 0;  // with drafts
+  double bubble_s = 0;
+  double num_lookups = 0;
+  double num_hits = 0;
+  int64_t num_rounds = 0;
+  int64_t num_round_tokens = 0;
+  int64_t examined = 0;
+  int64_t accepted = 0;
+
+  void take_in(const SimWave& without, const SimWave& with);
+  double hit_rate() const { return num_lookups > 0 ? num_hits / num_lookups : 0; }
+  double bubble_share() const { return seconds > 0 ? bubble_s / seconds : 0; }
+};
+
+struct SimResults {
+  std::vector<SimFindings> synchronous;  // of each cell; empty when that mode was not measured
+  std::vector<SimFindings> chain;
+  std::vector<SimFindings> cache;
+  std::vector<SimFindings> cases;
+  std::vector<SimFindings> sweep;  // of each number of requests
+};
+
+void report_sim(const SimGrid& grid, const SimResults& results, BenchReport* report);
+
+}  // namespace outrider

@@ -1,0 +1,119 @@
+// See sim_waves.h.
+#include "runtime/commands/bench/sim/sim_waves.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "models/simulated.h"
+#include "runtime/base/error.h"
+#include "runtime/base/rng.h"
+#include "runtime/commands/bench/bench_requests.h"
+#include "runtime/ranks/signals.h"
+
+namespace outrider {
+namespace {
+
+void count_acceptance(const SpeculationStats& stats, SimWave* wave) {
+  for (size_t i = 0; i < stats.drafted_per_position.size(); ++i) {
+    const int32_t reached = i == 0 ? stats.num_spec_rounds : stats.accepted_per_position[i - 1];
+    wave->examined += std::min(reached, stats.drafted_per_position[i]);
+    wave->accepted += stats.accepted_per_position[i];
+  }
+}
+
+}  // namespace
+
+SimWave SimRunner::run(const SimWaveSpec& spec) {
+  const ServingMetrics& metrics = context_.metrics;
+  SimWave wave;
+  wave.bubble_s -= metrics.round_draft_wait_seconds.sum();
+  std::vector<std::shared_ptr<ResultStream>> streams;
+  for (int32_t i = 0; i < spec.num_requests; ++i) streams.push_back(ask(spec, i));
+  const Clock::time_point begin = follow(*streams[0], spec, &wave);
+  for (size_t i = 1; i < streams.size(); ++i) {
+    const BenchAnswer answer = collect_bench_answer(*streams[i]);
+    wave.num_tokens += static_cast<int64_t>(answer.tokens.size()) - 1;
+  }
+  wave.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  wave.bubble_s += metrics.round_draft_wait_seconds.sum();
+  return wave;
+}
+
+std::shared_ptr<ResultStream> SimRunner::ask(const SimWaveSpec& spec, int32_t index) {
+  Request request;
+  request.id = context_.engine.next_request_id();
+  const auto word = static_cast<int32_t>((request.id * 7) % 40);
+  request.prompt = {index % 200 + 20,
+                    kFirstSimulatedWord + spec.dialect + word * grid_.num_dialects};
+  request.params.max_tokens = spec.max_tokens;
+  request.params.temperature = static_cast<float>(temperature_);
+  request.params.max_draft_len = spec.draft_len;
+  request.params.fixed_draft_len = spec.draft_len > 0;
+  request.params.ride_ahead = spec.ride_ahead;
+  request.params.noise_seed = mix_seed(0x51u, request.id);
+  request.stream = std::make_shared<ResultStream>();
+  auto stream = request.stream;
+  submit_bench_request(context_, std::move(request));
+  return stream;
+}
+
+// Events come once a round, so the time between two is a round's. Returns when the first came.
+SimRunner::Clock::time_point SimRunner::follow(ResultStream& stream,
+                                               const SimWaveSpec& spec,
+                                               SimWave* wave) {
+  Clock::time_point first{};
+  Clock::time_point last{};
+  int32_t num_drafted_before = 0;
+  int32_t position = 2;
+  while (true) {
+    auto event = stream.wait_next(std::chrono::milliseconds(200));
+    if (wait_stop_signal(std::chrono::milliseconds(0))) throw Error("stopped by a signal");
+    if (!event) continue;
+    const auto now = Clock::now();
+    if (!event->error.empty()) throw Error(event->error);
+    const auto num_tokens = static_cast<int32_t>(event->tokens.size());
+    const int32_t draft_len = event->stats.num_draft_tokens - num_drafted_before;
+    if (first == Clock::time_point{}) {
+      first = now;
+    } else if (num_tokens > 0) {
+      const double round_ms = std::chrono::duration<double, std::milli>(now - last).count();
+      note_round(spec, draft_len, position, round_ms, wave);
+      wave->num_tokens += num_tokens;
+      wave->num_round_tokens += num_tokens;
+    }
+    last = now;
+    position += num_tokens;
+    num_drafted_before = event->stats.num_draft_tokens;
+    if (event->finish_reason == FinishReason::kNone) continue;
+    count_acceptance(event->stats, wave);
+    return first;
+  }
+}
+
+// The models' part of a round, all requests of the wave taken to do the same: the target's step,
+// and the draft's where nobody rides ahead.
+void SimRunner::note_round(const SimWaveSpec& spec,
+                           int32_t draft_len,
+                           int32_t position,
+                           double round_ms,
+                           SimWave* wave) const {
+  const int32_t num_rows = spec.num_requests * (draft_len + 1);
+  double models_ms = sim_step_ms(grid_.target, spec.dialect, num_rows, position);
+  if (spec.ride_ahead == RideAhead::kOff)
+    models_ms += draft_len * sim_step_ms(grid_.draft, spec.dialect, spec.num_requests, position);
+  ++wave->num_rounds;
+  wave->overhead_us.push_back(1e3 * (round_ms - models_ms));
+}
+
+std::vector<double> sleep_overshoot_us() {
+  std::vector<double> samples;
+  StepClock& clock = system_step_clock();
+  for (int i = 0; i < 300; ++i) {
+    const int64_t until = clock.now_ns() + 1'000'000;
+    clock.sleep_until_ns(until);
+    samples.push_back(static_cast<double>(clock.now_ns() - until) / 1e3);
+  }
+  return samples;
+}
+
+}  // namespace outrider

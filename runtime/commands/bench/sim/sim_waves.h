@@ -1,0 +1,68 @@
+// Waves of requests through the running job, all of one dialect and one way of drafting, and what
+// they show. Front end of rank 0; one thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "runtime/commands/bench/sim/sim_grid.h"
+#include "runtime/base/clock.h"
+#include "runtime/ranks/job.h"
+
+namespace outrider {
+
+inline constexpr int32_t kPlannedDraftLen = -1;
+
+struct SimWaveSpec {
+  int32_t dialect = 0;
+  int32_t draft_len = 0;  // 0 = no drafts, kPlannedDraftLen = the planner's choice, else fixed
+  RideAhead ride_ahead = RideAhead::kOff;
+  int32_t num_requests = 1;
+  int32_t max_tokens = 0;
+};
+
+struct SimWave {
+  double seconds = 0;      // from the first event of the first request to the last event of all
+  int64_t num_tokens = 0;  // in that time
+  std::vector<double> overhead_us;  // of the first request's rounds: all but the models' steps
+  int64_t num_rounds = 0;           // of the first request
+  int64_t num_round_tokens = 0;
+  int64_t examined = 0;
+  int64_t accepted = 0;
+  double bubble_s = 0;  // the targets waited for the draft
+  double num_lookups = 0;
+  double num_hits = 0;
+  double tokens_per_s() const {
+    return seconds > 0 ? static_cast<double>(num_tokens) / seconds : 0;
+  }
+};
+
+class SimRunner {
+ public:
+  SimRunner(const FrontEndContext& context, const SimGrid& grid, double temperature)
+      : context_(context), grid_(grid), temperature_(temperature) {}
+
+  // Throws Error when a request fails or a signal wants us to stop.
+  SimWave run(const SimWaveSpec& spec);
+
+ private:
+  using Clock = JobClock;
+
+  std::shared_ptr<ResultStream> ask(const SimWaveSpec& spec, int32_t index);
+  Clock::time_point follow(ResultStream& stream, const SimWaveSpec& spec, SimWave* wave);
+  void note_round(const SimWaveSpec& spec,
+                  int32_t draft_len,
+                  int32_t position,
+                  double round_ms,
+                  SimWave* wave) const;
+
+  const FrontEndContext& context_;
+  const SimGrid& grid_;
+  const double temperature_;
+};
+
+// How late the system wakes a sleeper on this machine now: part of every simulated step.
+std::vector<double> sleep_overshoot_us();
+
+}  // namespace outrider
