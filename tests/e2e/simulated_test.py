@@ -51,7 +51,7 @@ class Simulated(unittest.TestCase):
 
     def test_bench_sim_under_mpirun_and_in_one_process(self):
         small = ["--alphas", "0.6,0.9", "--costs", "0.1", "--draft-len", "3", "--step-ms", "5", "--max-tokens", "60", "--requests", "1,3",
-                 "--sweep-tokens", "24", "--repeat", "2"]
+                 "--modes", "off,cache", "--cases=false", "--sweep-tokens", "24", "--repeat", "2"]
         for launcher in ([], mpirun(3, recovery=False)):
             with tempfile.TemporaryDirectory() as folder:
                 paths = {kind: os.path.join(folder, "out." + kind) for kind in ("json", "csv", "svg")}
@@ -59,6 +59,8 @@ class Simulated(unittest.TestCase):
                 code, out, errors = run([*launcher, PROGRAM, "bench", "sim", *small, *files])
                 self.assertEqual(code, 0, errors)
                 self.assertIn("Leviathan", out)
+                self.assertIn("riding ahead with the outcome cache", out)
+                self.assertNotIn("where speculation cannot pay", out)
                 with open(paths["json"]) as file:
                     report = json.load(file)
                 figures = {figure["name"]: figure["value"] for figure in report["figures"]}
@@ -69,6 +71,9 @@ class Simulated(unittest.TestCase):
                 for name in ("alpha 0.6 c 0.1 K 3 overhead", "alpha 0.9 c 0.1 K 3 overhead"):
                     self.assertGreater(len(series[name, None]), 2 * 60 / 4 - 3)
                 xml.etree.ElementTree.parse(paths["svg"])
+        code, _, errors = run([PROGRAM, "bench", "sim", "--modes", "off,far"])
+        self.assertEqual(code, 2, errors)
+        self.assertIn("modes must be off, chain, cache", errors)
         code, _, errors = run([PROGRAM, "bench", "sim", "--alphas", "0.6,x"])
         self.assertEqual(code, 2, errors)
         self.assertIn("alphas must be numbers from 0 to 1", errors)

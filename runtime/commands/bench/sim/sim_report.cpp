@@ -11,6 +11,19 @@
 namespace outrider {
 namespace {
 
+// PROVISIONAL
+double outcome_cache_speedup(double alpha, double c, double h) {
+  const int k = static_cast<int>(std::min(12.0, 1 / c));
+  double best = 0;
+  for (int b = 0; b <= k; ++b)
+    best = std::max(best, (h * expected_tokens(alpha, k) + (1 - h) * expected_tokens(alpha, b)) /
+                              (h + (1 - h) * (1 + b * c)));
+  return best;
+}
+double go_or_wait_speedup(double alpha, double c) {
+  return predicted_speedup(alpha, c, best_draft_len(alpha, c, 12)) * 1.05;
+}
+
 constexpr double kNearFormula = 0.05;
 constexpr double kShareOfCacheColumn = 0.9;
 constexpr double kColumnHitRate = 0.8;
