@@ -3,7 +3,11 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+#include <optional>
+
 #include "runtime/base/error.h"
+#include "runtime/base/virtual_clock.h"
 #include "runtime/commands/bench/report/bench_progress.h"
 #include "runtime/commands/bench/sim/sim_grid.h"
 #include "runtime/commands/bench/sim/sim_report.h"
@@ -126,9 +130,13 @@ int run_sim(const CommandLine& line) {
           "bench sim makes its own models: not {}, but target_keys and draft_keys", key));
   }
   const SimGrid grid = make_sim_grid(options, run.config());
-  return run_job(run.config(), line.argc, line.argv, [&](const FrontEndContext& context) {
+  std::optional<VirtualClock> clock;
+  if (options.clock == "virtual") clock.emplace();
+  const auto front_end = [&](const FrontEndContext& context) {
     return measure(run, context, options, grid);
-  });
+  };
+  const std::chrono::microseconds latency(std::lround(options.message_us));
+  return run_job(run.config(), line.argc, line.argv, front_end, {.latency = latency});
 }
 
 std::string sim_help() {

@@ -183,6 +183,15 @@ std::vector<Option> sim_options(SimOptions* options) {
           "sweep_tokens", &options->sweep_tokens, 16, 4096, "tokens of each of many requests"),
       integer_option("repeat", &options->num_repeats, 1, 1000, "times through all of it"),
       number_option("temperature", &options->temperature, 0, 10, "0 = greedy"),
+      choice_option("clock",
+                    &options->clock,
+                    {"real", "virtual"},
+                    "virtual: one process, computing costs no time, the same on every run"),
+      number_option("message_us",
+                    &options->message_us,
+                    0,
+                    1e6,
+                    "with one process: what a message between ranks takes"),
   };
 }
 

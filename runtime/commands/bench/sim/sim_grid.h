@@ -24,11 +24,13 @@ struct SimOptions {
   bool cases = true;
   std::string target_keys;
   std::string draft_keys;
-  int32_t max_tokens = 400;
-  int32_t case_tokens = 150;
+  int32_t max_tokens = 1200;
+  int32_t case_tokens = 200;
   int32_t sweep_tokens = 64;
   int32_t num_repeats = 2;
   double temperature = 1;
+  std::string clock = "real";
+  double message_us = 0;
 };
 
 std::vector<Option> sim_options(SimOptions* options);
