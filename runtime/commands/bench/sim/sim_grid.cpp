@@ -94,8 +94,7 @@ void add_cells(const SimOptions& options, Dialects& dialects, SimGrid* grid) {
     for (const double cost : numbers_of("costs", options.costs, 0, 100)) {
       const SimPair pair = {alpha, cost, 0};
       const int32_t dialect = dialects.add(pair, options.step_ms);
-      std::vector<double> lens = {
-          static_cast<double>(best_draft_len(alpha, cost, kMostBestLen))};
+      std::vector<double> lens = {static_cast<double>(best_draft_len(alpha, cost, kMostBestLen))};
       if (options.draft_len != "best")
         lens = numbers_of("draft_len", options.draft_len, 0, kMostDraftLen);
       for (const double len : lens)
@@ -117,10 +116,7 @@ void add_cases(const SimOptions& options, Dialects& dialects, SimGrid* grid) {
 
 }  // namespace
 
-double sim_step_ms(const SimulatedSpec& spec,
-                   int32_t dialect,
-                   int32_t num_rows,
-                   int32_t position) {
+double sim_step_ms(const SimulatedSpec& spec, int32_t dialect, int32_t num_rows, int32_t position) {
   Batch batch;
   batch.tokens.assign(static_cast<size_t>(num_rows), kFirstSimulatedWord + dialect);
   batch.positions.assign(batch.tokens.size(), position);

@@ -11,19 +11,6 @@
 namespace outrider {
 namespace {
 
-// PROVISIONAL
-double outcome_cache_speedup(double alpha, double c, double h) {
-  const int k = static_cast<int>(std::min(12.0, 1 / c));
-  double best = 0;
-  for (int b = 0; b <= k; ++b)
-    best = std::max(best, (h * expected_tokens(alpha, k) + (1 - h) * expected_tokens(alpha, b)) /
-                              (h + (1 - h) * (1 + b * c)));
-  return best;
-}
-double go_or_wait_speedup(double alpha, double c) {
-  return predicted_speedup(alpha, c, best_draft_len(alpha, c, 12)) * 1.05;
-}
-
 constexpr double kNearFormula = 0.05;
 constexpr double kShareOfCacheColumn = 0.9;
 constexpr double kColumnHitRate = 0.8;
@@ -65,8 +52,16 @@ void report_synchronous(const SimGrid& grid,
                         BenchReport* report) {
   BenchTable table;
   table.title = "synchronous drafts, one request: over no drafts";
-  table.columns = {"alpha",        "c",        "K",          "alpha seen", "tokens/round",
-                   "Leviathan",    "measured", "of formula", "within 5%",  "overhead us median / p95"};
+  table.columns = {"alpha",
+                   "c",
+                   "K",
+                   "alpha seen",
+                   "tokens/round",
+                   "Leviathan",
+                   "measured",
+                   "of formula",
+                   "within 5%",
+                   "overhead us median / p95"};
   for (size_t i = 0; i < findings.size(); ++i) {
     const SimCell& cell = grid.cells[i];
     const SimFindings& f = findings[i];
@@ -75,8 +70,8 @@ void report_synchronous(const SimGrid& grid,
     const double formula = predicted_speedup(cell.pair.alpha, cell.pair.cost, cell.draft_len);
     report->add_figure(name + " Leviathan", "", formula);
     const double ratio = speedup.value / formula;
-    const double seen = static_cast<double>(f.accepted) /
-                        static_cast<double>(std::max<int64_t>(1, f.examined));
+    const double seen =
+        static_cast<double>(f.accepted) / static_cast<double>(std::max<int64_t>(1, f.examined));
     table.rows.push_back({fmt::format("{}", cell.pair.alpha),
                           fmt::format("{}", cell.pair.cost),
                           fmt::format("{}", cell.draft_len),
@@ -101,7 +96,7 @@ void report_chain(const SimGrid& grid,
     const SimPair& pair = grid.cells[i].pair;
     const SimFindings& f = findings[i];
     const Interval speedup = add_speedup(name_of(pair) + " chain", f, report);
-    const double column = go_or_wait_speedup(pair.alpha, pair.cost);
+    const double column = best_chain(pair.alpha, pair.cost).speedup;
     report->add_figure(name_of(pair) + " chain formula", "", column);
     table.rows.push_back({fmt::format("{}", pair.alpha),
                           fmt::format("{}", pair.cost),
@@ -116,24 +111,33 @@ void report_chain(const SimGrid& grid,
 // What riding ahead must reach at least: the go/wait column everywhere, and most of the cache's
 // where drafts are good and cheap.
 double cache_bar(const SimPair& pair) {
-  const double bar = go_or_wait_speedup(pair.alpha, pair.cost);
+  const double bar = best_chain(pair.alpha, pair.cost).speedup;
   if (pair.alpha < 0.7 || pair.cost > 0.1) return bar;
-  const double column = outcome_cache_speedup(pair.alpha, pair.cost, kColumnHitRate);
+  const double column = best_cache(pair.alpha, pair.cost, kColumnHitRate).speedup;
   return std::max(bar, kShareOfCacheColumn * column);
 }
 
 void report_cache(const SimGrid& grid, const SimResults& results, BenchReport* report) {
   BenchTable table;
   table.title = "\nriding ahead with the outcome cache, one request: over no drafts";
-  table.columns = {"alpha",    "c",         "cache h=.8", "bar",    "measured",
-                   "",         "hit rate",  "at it",      "of that", "bubble",
-                   "tokens/round", "over synchronous"};
+  table.columns = {"alpha",
+                   "c",
+                   "cache h=.8",
+                   "bar",
+                   "measured",
+                   "",
+                   "hit rate",
+                   "at it",
+                   "of that",
+                   "bubble",
+                   "tokens/round",
+                   "over synchronous"};
   for (size_t i = 0; i < results.cache.size(); ++i) {
     const SimPair& pair = grid.cells[i].pair;
     const SimFindings& f = results.cache[i];
     const Interval speedup = add_speedup(name_of(pair) + " cache", f, report);
     const double bar = cache_bar(pair);
-    const double at_hit_rate = outcome_cache_speedup(pair.alpha, pair.cost, f.hit_rate());
+    const double at_hit_rate = best_cache(pair.alpha, pair.cost, f.hit_rate()).speedup;
     report->add_figure(name_of(pair) + " cache bar", "", bar);
     report->add_figure(name_of(pair) + " cache hit rate", "", f.hit_rate());
     report->add_figure(name_of(pair) + " cache bubble", "", f.bubble_share());
@@ -144,7 +148,7 @@ void report_cache(const SimGrid& grid, const SimResults& results, BenchReport* r
     table.rows.push_back(
         {fmt::format("{}", pair.alpha),
          fmt::format("{}", pair.cost),
-         fmt::format("{:.2f}", outcome_cache_speedup(pair.alpha, pair.cost, kColumnHitRate)),
+         fmt::format("{:.2f}", best_cache(pair.alpha, pair.cost, kColumnHitRate).speedup),
          fmt::format("{:.2f}", bar),
          interval_text(speedup, 2),
          verdict(speedup.value >= bar),
@@ -160,9 +164,7 @@ void report_cache(const SimGrid& grid, const SimResults& results, BenchReport* r
 }
 
 // Against the best that waiting for the draft can do, at the cell nearest to alpha 0.8 and c 0.1.
-void report_over_synchronous(const SimGrid& grid,
-                             const SimResults& results,
-                             BenchReport* report) {
+void report_over_synchronous(const SimGrid& grid, const SimResults& results, BenchReport* report) {
   if (results.cache.empty() || results.synchronous.empty()) return;
   const auto distance = [&](size_t i) {
     return std::abs(grid.cells[i].pair.alpha - 0.8) + std::abs(grid.cells[i].pair.cost - 0.1);
@@ -171,15 +173,16 @@ void report_over_synchronous(const SimGrid& grid,
   for (size_t i = 1; i < grid.cells.size(); ++i) {
     if (distance(i) < distance(nearest)) nearest = i;
   }
-  const Interval ratio =
-      report->add_figure("riding ahead over the best synchronous",
-                         "",
-                         bootstrap_ratio(results.cache[nearest].on, results.synchronous[nearest].on));
-  report->notes.push_back(fmt::format("riding ahead over the best synchronous at {}: {}, bar {}: {}",
-                                      name_of(grid.cells[nearest].pair),
-                                      interval_text(ratio, 2),
-                                      kOverSynchronous,
-                                      verdict(ratio.value >= kOverSynchronous)));
+  const Interval ratio = report->add_figure(
+      "riding ahead over the best synchronous",
+      "",
+      bootstrap_ratio(results.cache[nearest].on, results.synchronous[nearest].on));
+  report->notes.push_back(
+      fmt::format("riding ahead over the best synchronous at {}: {}, bar {}: {}",
+                  name_of(grid.cells[nearest].pair),
+                  interval_text(ratio, 2),
+                  kOverSynchronous,
+                  verdict(ratio.value >= kOverSynchronous)));
 }
 
 void plot_speedups(const SimGrid& grid, const SimResults& results, BenchReport* report) {
@@ -240,8 +243,8 @@ void report_sweep(const SimGrid& grid,
   table.title = fmt::format("\nrequests at once, {}, {} ms a row more: the planner's choice",
                             name_of(grid.many),
                             grid.many.row_ms);
-  table.columns = {"requests", "tokens/s without", "with", "ratio", "not below", "hit rate",
-                   "bubble"};
+  table.columns = {
+      "requests", "tokens/s without", "with", "ratio", "not below", "hit rate", "bubble"};
   PlotPanel panel;
   panel.title = "tokens/s by requests at once";
   panel.x_label = "requests";

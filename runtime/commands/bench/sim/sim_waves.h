@@ -6,8 +6,8 @@
 #include <memory>
 #include <vector>
 
-#include "runtime/commands/bench/sim/sim_grid.h"
 #include "runtime/base/clock.h"
+#include "runtime/commands/bench/sim/sim_grid.h"
 #include "runtime/ranks/job.h"
 
 namespace outrider {
