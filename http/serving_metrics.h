@@ -110,6 +110,10 @@ class ServingMetrics {
   Histogram& request_queue_time_seconds = histogram(
       {"request_queue_time_seconds", "Time from arrival to the first round.", MetricScope::kShared},
       Buckets::kRequestSeconds);
+  Counter& kv_accounting_faults = registry_.counter(
+      {"kv_accounting_faults_total",
+       "Times the scheduler's KV books were found wrong; 0 unless the program is.",
+       MetricScope::kOwn});
   Counter& logits_not_finite =
       registry_.counter({"logits_not_finite_total",
                          "Requests ended because of NaN or infinite logits.",

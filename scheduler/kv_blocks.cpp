@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "runtime/base/error.h"
 
@@ -125,8 +126,27 @@ void KvBlocks::release(int32_t block) {
   if (index_.holds(block)) {
     append_cached(block);
   } else {
-    empty_.push_back(block);
+    append_empty(block);
   }
+}
+
+void KvBlocks::append_empty(int32_t block) {
+  empty_.push_back(block);
+  if (tracks_emptied_) emptied_.push_back(block);
+}
+
+void KvBlocks::track_emptied() {
+  tracks_emptied_ = true;
+  emptied_ = empty_;
+}
+
+std::vector<int32_t> KvBlocks::take_emptied() {
+  std::vector<int32_t> blocks = std::exchange(emptied_, {});
+  std::erase_if(blocks,
+                [&](int32_t block) { return num_owners(block) > 0 || index_.holds(block); });
+  std::sort(blocks.begin(), blocks.end());
+  blocks.erase(std::unique(blocks.begin(), blocks.end()), blocks.end());
+  return blocks;
 }
 
 void KvBlocks::append_cached(int32_t block) {

@@ -80,6 +80,11 @@ class KvBlocks {
   // Something in the table's blocks is wrong: nobody may find them any more.
   void withdraw(const BlockTable& table);
 
+  // From now on remembers which blocks become empty; those that are now count too.
+  void track_emptied();
+  // Blocks that became empty since the last call and still are, ascending. Only when tracked.
+  std::vector<int32_t> take_emptied();
+
   // Whether every block is free, or in as many of the tables as its count says; the tables must be
   // all there are. The first thing wrong as a sentence, empty when the books are right.
   std::string fault(std::span<const BlockTable* const> tables) const;
@@ -99,6 +104,7 @@ class KvBlocks {
   void release(int32_t block);
   void append_cached(int32_t block);
   void remove_cached(int32_t block);
+  void append_empty(int32_t block);
   std::string list_fault(std::vector<bool>& is_free) const;
 
   int32_t block_size_;
@@ -106,6 +112,8 @@ class KvBlocks {
   std::vector<int32_t> empty_;       // used as a stack
   std::vector<Link> links_;          // the last one is the anchor
   int32_t num_cached_ = 0;
+  bool tracks_emptied_ = false;
+  std::vector<int32_t> emptied_;  // may have been given out again meanwhile
   PrefixIndex index_;
 };
 

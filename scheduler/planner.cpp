@@ -24,6 +24,7 @@ PlannerConfig checked(PlannerConfig config) {
   require(config.max_num_seqs > 0, "max_num_seqs must be at least 1");
   require(config.max_num_batched_tokens > 0, "max_num_batched_tokens must be at least 1");
   require(config.max_model_len > 0, "max_model_len must be at least 1");
+  require(config.priority_aging_rounds >= 0, "priority_aging_rounds must not be negative");
   require(config.num_speculative_tokens >= 0, "num_speculative_tokens must not be negative");
   require(config.prompt_lookup_min > 0, "prompt_lookup_min must be at least 1");
   require(config.prompt_lookup_max >= config.prompt_lookup_min,
@@ -38,8 +39,11 @@ struct Planner::State {
   explicit State(const PlannerConfig& planner_config)
       : config(checked(planner_config)),
         pool(config.num_blocks, config.block_size),
-        drafts(config) {}
+        drafts(config) {
+    if (config.tells_emptied_blocks) pool.blocks.track_emptied();
+  }
 
+  int64_t turn_of(const Request& request) const;
   // Takes the sequence out of everything; its last event has been or will be pushed by the caller.
   std::unique_ptr<Sequence> retire(uint64_t id);
   void apply_one(const SequencePlan& plan, const SequenceDecision& decision);
@@ -50,6 +54,7 @@ struct Planner::State {
   DraftLedger drafts;
   std::vector<uint64_t> ends;  // started on the ranks, not yet told to be over
   uint64_t num_arrivals = 0;
+  int64_t num_rounds = 0;  // the only time there is
   uint64_t num_preemptions = 0;
   uint64_t num_prefix_queries = 0;
   uint64_t num_prefix_hits = 0;
@@ -58,6 +63,16 @@ struct Planner::State {
 
 Planner::Planner(const PlannerConfig& config) : state_(std::make_unique<State>(config)) {}
 Planner::~Planner() = default;
+
+// A line in which a better priority is a head start. With priority - waited / aging as what counts,
+// two that wait keep their order for ever, since both wait on; so a number fixed at arrival does.
+int64_t Planner::State::turn_of(const Request& request) const {
+  if (config.scheduling_policy == SchedulingPolicy::kFcfs || config.priority_aging_rounds == 0) {
+    return 0;
+  }
+  const int64_t priority = std::clamp(request.priority, -kLargestPriority, kLargestPriority);
+  return num_rounds + priority * config.priority_aging_rounds;
+}
 
 std::unique_ptr<Sequence> Planner::State::retire(uint64_t id) {
   std::unique_ptr<Sequence> sequence = pool.remove(id);
@@ -71,6 +86,12 @@ std::string Planner::refusal(const Request& request) const {
   const int64_t num_prompt = static_cast<int64_t>(request.prompt.size());
   const int64_t max_tokens = request.params.max_tokens;
   if (num_prompt == 0) return "the prompt is empty";
+  if (config.scheduling_policy == SchedulingPolicy::kFcfs && request.priority != 0) {
+    return fmt::format(
+        "priority is {}, and this server runs requests in order of arrival "
+        "(scheduling_policy fcfs)",
+        request.priority);
+  }
   if (max_tokens < 0) return fmt::format("max_tokens is {}, it must not be negative", max_tokens);
   if (num_prompt + max_tokens > config.max_model_len) {
     return fmt::format(
@@ -94,7 +115,8 @@ std::string Planner::refusal(const Request& request) const {
 void Planner::add(Request request) {
   OUTRIDER_CHECK(request.id != 0);
   const std::string reason = refusal(request);
-  auto sequence = std::make_unique<Sequence>(std::move(request), state_->num_arrivals++);
+  const int64_t turn = state_->turn_of(request);
+  auto sequence = std::make_unique<Sequence>(std::move(request), state_->num_arrivals++, turn);
   if (!reason.empty()) {
     sequence->finish(FinishReason::kError, reason);
   } else if (sequence->params().max_tokens == 0 && !sequence->params().prompt_logprobs) {
@@ -135,6 +157,8 @@ RoundPlan Planner::plan() {
   if (plan.sequences.empty())
     return plan;  // not executed, so what has ended is told with the next one
   plan.ends = std::exchange(state_->ends, {});
+  plan.emptied = state_->pool.blocks.take_emptied();
+  ++state_->num_rounds;
   state_->in_flight = true;
   return plan;
 }

@@ -64,6 +64,9 @@ struct RoundPlan {
   std::vector<SequencePlan> sequences;
   // After its forward pass every rank but 0 receives a RoundAmendment before it verifies.
   bool awaits_proposals = false;
+  // Blocks that hold nothing any more. Told only under OUTRIDER_CHECKS=poison: every rank fills
+  // them with NaN before anything else, so that whoever still reads them is noticed.
+  std::vector<int32_t> emptied;
 };
 
 // Proposals that came while the ranks computed, in the plan's order of sequences; they take the

@@ -68,17 +68,20 @@ int64_t RoundBuilder::num_prefill_rows_wanted() const {
 }
 
 // What the first waiting sequence begins with, if it is let in: when all its tokens fit with the
-// rows of its first verify. One that was thrown out before also leaves a block for each running
-// sequence, or it would be thrown out again at the next block boundary.
+// rows of its first verify, or, where nobody may be preempted, with all that it and the running
+// ones can ever need. One that was thrown out before also leaves a block for each running sequence,
+// or it would be thrown out again at the next block boundary.
 std::optional<KvPrefix> RoundBuilder::first_admissible() const {
   if (pool_.waiting().empty()) return std::nullopt;
   const int32_t num_running = static_cast<int32_t>(pool_.running().size());
   if (num_running >= config_.max_num_seqs) return std::nullopt;
   const Sequence& first = *pool_.waiting().begin()->second;
+  const bool reserves = config_.capacity_policy == CapacityPolicy::kGuaranteedNoEvict;
   const int64_t num_positions =
-      static_cast<int64_t>(first.num_tokens()) +
-      first.draft_len_limit(
-          first.num_tokens(), config_.num_speculative_tokens, config_.max_model_len);
+      reserves ? first.num_positions_at_most(config_.max_model_len)
+               : static_cast<int64_t>(first.num_tokens()) +
+                     first.draft_len_limit(
+                         first.num_tokens(), config_.num_speculative_tokens, config_.max_model_len);
   KvPrefix prefix;
   if (config_.enable_prefix_caching) {
     prefix = pool_.blocks.find_prefix(first.tokens(), first.num_reusable());
@@ -86,9 +89,21 @@ std::optional<KvPrefix> RoundBuilder::first_admissible() const {
   // What other tables hold costs nothing.
   int64_t num_needed = pool_.blocks.blocks_for(num_positions) + prefix.num_cached -
                        static_cast<int64_t>(prefix.blocks.size());
+  if (reserves) num_needed += num_blocks_promised();
   if (first.was_preempted) num_needed += num_running;
   if (num_needed > pool_.blocks.num_free()) return std::nullopt;
   return prefix;
+}
+
+// Blocks that the running sequences do not hold yet and may come to need.
+int64_t RoundBuilder::num_blocks_promised() const {
+  int64_t num_blocks = 0;
+  for (const auto& [order, sequence] : pool_.running()) {
+    const int32_t most =
+        pool_.blocks.blocks_for(sequence->num_positions_at_most(config_.max_model_len));
+    num_blocks += std::max(0, most - sequence->table.size());
+  }
+  return num_blocks;
 }
 
 void RoundBuilder::grant_drafts(int64_t num_rows_kept) {

@@ -25,6 +25,9 @@ namespace outrider {
 //    prefix whose KV is still there is not computed again.
 // 5. Rows that are still left go to drafts: of sequences whose last chunk this is, too.
 // The first in order always progresses, because it can take the blocks of all others: no livelock.
+// Nobody starves: the order is fixed at arrival (Planner, turn), nobody who waits is overtaken from
+// behind, whoever is preempted waits at its old place, and with aging only so many can come that go
+// before a given one.
 class RoundBuilder {
  public:
   RoundBuilder(const PlannerConfig& config, const DraftLedger& drafts, SequencePool& pool);
@@ -49,6 +52,7 @@ class RoundBuilder {
   void reclaim_unused_blocks();
   int64_t num_prefill_rows_wanted() const;
   std::optional<KvPrefix> first_admissible() const;
+  int64_t num_blocks_promised() const;
   void grant_drafts(int64_t num_rows_kept);
   bool grant_one(Entry& entry);
   void take_prefills();

@@ -20,8 +20,14 @@ TokenOrigin origin_of(size_t index, const SequencePlan& plan, const SequenceDeci
 
 }  // namespace
 
-Sequence::Sequence(Request request, uint64_t arrival)
-    : request_(std::move(request)), arrival_(arrival), tokens_(request_.prompt) {}
+Sequence::Sequence(Request request, uint64_t arrival, int64_t turn)
+    : request_(std::move(request)), arrival_(arrival), turn_(turn), tokens_(request_.prompt) {}
+
+int32_t Sequence::num_positions_at_most(int32_t max_model_len) const {
+  const int64_t last_len = static_cast<int64_t>(num_prompt_tokens()) + params().max_tokens;
+  return std::max(num_tokens(),
+                  static_cast<int32_t>(std::min<int64_t>(last_len, max_model_len)) - 1);
+}
 
 int32_t Sequence::draft_len_limit(int32_t num_tokens,
                                   int32_t server_draft_len,

@@ -17,6 +17,7 @@ namespace outrider {
 
 // Lower runs first.
 struct SequenceOrder {
+  int64_t turn = 0;  // the planner's: what priority and waiting make of each other (planner.h)
   int32_t priority = 0;
   uint64_t arrival = 0;
   auto operator<=>(const SequenceOrder&) const = default;
@@ -33,12 +34,12 @@ struct DraftView {
 
 class Sequence {
  public:
-  Sequence(Request request, uint64_t arrival);
+  Sequence(Request request, uint64_t arrival, int64_t turn = 0);
 
   uint64_t id() const { return request_.id; }
   const Request& request() const { return request_; }
   const SamplingParams& params() const { return request_.params; }
-  SequenceOrder order() const { return {request_.priority, arrival_}; }
+  SequenceOrder order() const { return {turn_, request_.priority, arrival_}; }
   const std::vector<int32_t>& tokens() const { return tokens_; }
   int32_t num_tokens() const { return static_cast<int32_t>(tokens_.size()); }
   int32_t num_prompt_tokens() const { return static_cast<int32_t>(request_.prompt.size()); }
@@ -52,6 +53,10 @@ class Sequence {
   int32_t draft_len_limit(int32_t num_tokens,
                           int32_t server_draft_len,
                           int32_t max_model_len) const;
+
+  // Positions whose KV it can ever need: all but its last possible token's, which is never
+  // computed.
+  int32_t num_positions_at_most(int32_t max_model_len) const;
 
   // Takes in what the ranks decided about `plan`. Returns whether there is something to say; it is
   // in `event`, with a finish reason when the sequence is over.
@@ -91,6 +96,7 @@ class Sequence {
 
   Request request_;
   uint64_t arrival_;
+  int64_t turn_;
   std::vector<int32_t> tokens_;
   int32_t num_computed_ = 0;
   uint32_t round_ = 0;

@@ -175,6 +175,19 @@ std::vector<Option> run_config_options(RunConfig* c) {
   add(flag_option("enable_prefix_caching",
                   &c->enable_prefix_caching,
                   "KV of a prefix that is still there is not computed again"));
+  add(choice_option("scheduling_policy",
+                    &c->scheduling_policy,
+                    {"fcfs", "priority"},
+                    "who runs first: by arrival, or by the requests' priority, then arrival"));
+  add(integer_option("priority_aging_rounds",
+                     &c->priority_aging_rounds,
+                     0,
+                     1000000,
+                     "rounds of waiting that make up for one of priority; 0 = none ever do"));
+  add(choice_option("capacity_scheduler_policy",
+                    &c->capacity_scheduler_policy,
+                    {"max_utilization", "guaranteed_no_evict"},
+                    "let in what fits now, or only what can never be preempted"));
   add(size_option("kv_cache_memory_bytes",
                   &c->kv_cache_memory_bytes,
                   "KV memory per target rank; 0 = enough, at most 4G"));

@@ -47,6 +47,10 @@ struct RunConfig {
   int32_t max_num_batched_tokens = 512;
   int32_t block_size = 16;
   bool enable_prefix_caching = true;
+  std::string scheduling_policy = "priority";  // fcfs; priority = by the requests' priority
+  int32_t priority_aging_rounds = 256;         // rounds of waiting that make up for one of priority
+  // max_utilization; guaranteed_no_evict = let in only what can never be preempted
+  std::string capacity_scheduler_policy = "max_utilization";
   int64_t kv_cache_memory_bytes =
       0;                // per target rank; 0 = enough for max_num_seqs full contexts, at most 4 GiB
   int32_t threads = 0;  // per rank; 0 = the host's cores divided among its ranks

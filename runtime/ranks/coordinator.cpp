@@ -40,6 +40,8 @@ Coordinator::Coordinator(const Parts& parts)
       verify_mode_(parts.verify_mode),
       num_blocks_(parts.planner.num_blocks),
       planner_(parts.planner),
+      book_check_(
+          parts.checks, parts.metrics.kv_accounting_faults, [this] { return planner_.fault(); }),
       draft_length_(parts.adaptive_draft_len
                         ? std::min(kLongestAdapted, parts.planner.num_speculative_tokens)
                         : parts.planner.num_speculative_tokens),
@@ -118,6 +120,7 @@ void Coordinator::loop() {
     }
     if (now) planner_.fail_all("the server was stopped before this request was done");
     if (planner_.idle()) arrivals_.clear();  // what ended before its first round
+    if (planner_.idle()) book_check_.when_idle();
     if (planner_.idle() && stopping) break;
     if (planner_.idle() || !run_round()) {
       publish_status();
@@ -175,6 +178,7 @@ bool Coordinator::run_round() {
   const double compute_s = seconds_since(compute_begin);
 
   planner_.apply(plan, decision);
+  book_check_.after_round();
   count_round(plan, decision, compute_s);
   choose_draft_len();
   tell_draft();

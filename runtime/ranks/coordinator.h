@@ -11,6 +11,7 @@
 #include "http/serving_metrics.h"
 #include "runtime/base/clock.h"
 #include "runtime/comm/world.h"
+#include "runtime/ranks/checks.h"
 #include "runtime/ranks/draft_link.h"
 #include "runtime/ranks/roles.h"
 #include "runtime/ranks/target.h"
@@ -46,6 +47,7 @@ class Coordinator final : public Engine {
     uint32_t epoch = 0;
     double draft_patience_s = 0;
     bool adaptive_draft_len = true;
+    Checks checks;
   };
   explicit Coordinator(const Parts& parts);
 
@@ -94,6 +96,7 @@ class Coordinator final : public Engine {
   const VerifyMode verify_mode_;
   const int32_t num_blocks_;
   Planner planner_;
+  BookCheck book_check_;
   std::unique_ptr<DraftLink> draft_;  // null without a draft worker
   DraftState draft_state_ = DraftState::kNone;
   uint64_t round_ = 0;

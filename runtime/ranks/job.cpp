@@ -62,6 +62,7 @@ struct FrontDesk {
   std::optional<ChatTemplate> chat_template;
   GenerationDefaults defaults;
   std::shared_ptr<const BigramModel> draft_corpus;  // null without one
+  Checks checks;
   Topology topology;
 };
 
@@ -71,6 +72,7 @@ FrontDesk open_front_desk(const RunConfig& config) {
   const auto folder =
       model_folder(has_no_files(config.model) ? "embedded" : config.model, Role::kTarget);
   FrontDesk desk;
+  desk.checks = Checks::from_environment();
   desk.tokenizer = Tokenizer::load(folder);
   desk.chat_template =
       config.chat_template.empty()
@@ -101,6 +103,12 @@ PlannerConfig planner_config(const RunConfig& config,
   planner.max_num_batched_tokens = sizes.max_rows;
   planner.max_model_len = sizes.max_model_len;
   planner.enable_prefix_caching = config.enable_prefix_caching;
+  planner.scheduling_policy =
+      config.scheduling_policy == "fcfs" ? SchedulingPolicy::kFcfs : SchedulingPolicy::kPriority;
+  planner.priority_aging_rounds = config.priority_aging_rounds;
+  planner.capacity_policy = config.capacity_scheduler_policy == "guaranteed_no_evict"
+                                ? CapacityPolicy::kGuaranteedNoEvict
+                                : CapacityPolicy::kMaxUtilization;
   planner.vocab_size = model.config().vocab_size;
   planner.draft_method = draft_method(config, layout);
   planner.num_speculative_tokens = config.speculative.longest_draft_len();
@@ -154,6 +162,7 @@ int run_coordinator(World& world,
                     const FrontEnd& front_end) {
   PlannerConfig planner = planner_config(config, layout, target.model());
   planner.draft_corpus = desk.draft_corpus;
+  planner.tells_emptied_blocks = desk.checks.poison;
   const EngineInfo info = engine_info(config, layout, planner);
   ServingMetrics metrics(
       info.served_model_name, info.max_model_len, std::max(1, info.num_speculative_tokens));
@@ -172,7 +181,8 @@ int run_coordinator(World& world,
        .verify_mode = verify_mode_from_name(config.speculative.rejection_sample_method).value(),
        .epoch = kEpoch,
        .draft_patience_s = config.speculative.draft_patience_s,
-       .adaptive_draft_len = config.speculative.num_speculative_tokens == kAutoDraftLen});
+       .adaptive_draft_len = config.speculative.num_speculative_tokens == kAutoDraftLen,
+       .checks = desk.checks});
   const FrontEndContext context{.config = config,
                                 .engine = coordinator,
                                 .tokenizer = desk.tokenizer,

@@ -8,6 +8,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
 #include "runtime/ranks/agreement.h"
+#include "runtime/ranks/checks.h"
 #include "runtime/ranks/round_wire.h"
 #include "scheduler/verify.h"
 
@@ -80,6 +81,7 @@ RoundDecision TargetRank::execute(RoundPlan& plan, const LateProposals& late) {
 }
 
 void TargetRank::update_copies(const RoundPlan& plan) {
+  poison_blocks(model_.kv_pages(), plan.emptied);
   for (uint64_t id : plan.ends) copies_.erase(id);
   for (const SequenceStart& start : plan.starts) {
     Copy copy;

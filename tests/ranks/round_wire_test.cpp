@@ -57,6 +57,7 @@ RoundPlan some_plan(uint32_t seed) {
     plan.sequences.push_back(sequence);
   }
   plan.awaits_proposals = random() % 2 == 0;
+  plan.emptied = {3, static_cast<int32_t>(random() % 100)};
   return plan;
 }
 
@@ -71,6 +72,7 @@ TEST(RoundWire, PlansComeBackAsTheyWere) {
     EXPECT_EQ(back.round, plan.round);
     EXPECT_EQ(back.shutdown, plan.shutdown);
     EXPECT_EQ(back.ends, plan.ends);
+    EXPECT_EQ(back.emptied, plan.emptied);
     ASSERT_EQ(back.starts.size(), 1u);
     EXPECT_EQ(back.starts[0].tokens, plan.starts[0].tokens);
     const SamplingParams& a = back.starts[0].params;

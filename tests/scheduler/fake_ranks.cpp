@@ -65,6 +65,17 @@ void FakeTarget::fault(const RoundPlan& plan, uint64_t sequence_id, const std::s
   faults_.push_back(fmt::format("round {} sequence {}: {}", plan.round, sequence_id, what));
 }
 
+void FakeTarget::empty_blocks(const RoundPlan& plan) {
+  const size_t size = static_cast<size_t>(config_.block_size);
+  for (int32_t block : plan.emptied) {
+    ++num_emptied_;
+    const size_t index = static_cast<size_t>(block);
+    const Slot poison{.nan = true};
+    std::fill_n(slots_.begin() + static_cast<std::ptrdiff_t>(index * size), size, poison);
+    block_owner_[index] = 0;
+  }
+}
+
 void FakeTarget::take_blocks(const SequencePlan& plan, Known& known) {
   if (plan.replace_blocks) known.table.clear();
   if (sabotage_ == Sabotage::kForgetNewBlocks && plan.first_position > 0) return;
@@ -196,9 +207,17 @@ RoundDecision FakeTarget::execute(const RoundPlan& plan, const std::vector<uint6
   int64_t num_rows = 0;
   RoundDecision decision;
   std::map<uint64_t, int> seen;
+  empty_blocks(plan);
   // All tables first: a block given to two sequences of one round is then seen by the first of
   // them.
-  for (const SequencePlan& rows : plan.sequences) take_blocks(rows, sequences_[rows.sequence_id]);
+  for (const SequencePlan& rows : plan.sequences) {
+    const std::vector<int32_t>& table = sequences_[rows.sequence_id].table;
+    take_blocks(rows, sequences_[rows.sequence_id]);
+    for (int32_t block : plan.emptied) {
+      if (std::find(table.begin(), table.end(), block) != table.end())
+        fault(plan, rows.sequence_id, "holds a block that is said to be empty");
+    }
+  }
   for (const SequencePlan& rows : plan.sequences) {
     num_rows += rows.num_committed_rows + static_cast<int32_t>(rows.draft.size());
     if (++seen[rows.sequence_id] > 1) fault(plan, rows.sequence_id, "twice in a round");

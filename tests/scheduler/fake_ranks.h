@@ -47,6 +47,7 @@ class FakeTarget {
   // Everything that was wrong with the plans so far.
   const std::vector<std::string>& faults() const { return faults_; }
   size_t num_known() const { return sequences_.size(); }
+  size_t num_emptied() const { return num_emptied_; }  // blocks told to be empty
 
  private:
   struct Slot {
@@ -64,6 +65,7 @@ class FakeTarget {
   };
 
   void fault(const RoundPlan& plan, uint64_t sequence_id, const std::string& what);
+  void empty_blocks(const RoundPlan& plan);
   void take_blocks(const SequencePlan& plan, Known& known);
   bool rows_make_sense(const RoundPlan& plan, const SequencePlan& rows, const Known& known);
   SequenceDecision run(const RoundPlan& plan,
@@ -81,6 +83,7 @@ class FakeTarget {
   Sabotage sabotage_;
   std::map<uint64_t, Known> sequences_;
   std::vector<Slot> slots_;
+  size_t num_emptied_ = 0;
   std::vector<uint64_t> block_owner_;  // who got the block to write it
   std::vector<std::string> faults_;
 };

@@ -31,6 +31,7 @@ TEST(PlannerRandom, EveryPromiseHoldsInEveryScenario) {
     total.num_cancelled += outcome.num_cancelled;
     total.num_failed += outcome.num_failed;
     total.num_reused += outcome.num_reused;
+    total.num_emptied += outcome.num_emptied;
   }
   // The scenarios must reach what they are meant to test.
   EXPECT_GT(total.num_preemptions, 1000u);
@@ -43,6 +44,7 @@ TEST(PlannerRandom, EveryPromiseHoldsInEveryScenario) {
   EXPECT_GT(total.num_cancelled, 200u);
   EXPECT_GT(total.num_failed, 200u);
   EXPECT_GT(total.num_reused, 10000u);
+  EXPECT_GT(total.num_emptied, 10000u);
 }
 
 TEST(PlannerRandom, SameInputsGiveTheSamePlans) {

@@ -271,6 +271,11 @@ void Play::check_end() {
   if (counters.num_running + counters.num_waiting != 0) fault("sequences are left at the end");
   outcome_.num_preemptions = counters.num_preemptions;
   outcome_.num_reused = counters.num_prefix_hits;
+  outcome_.num_emptied = target_.num_emptied();
+  if (counters.num_preemptions > 0 &&
+      scenario_.planner.capacity_policy == CapacityPolicy::kGuaranteedNoEvict) {
+    fault("preempts what may not be preempted");
+  }
   if (counters.num_prefix_hits > counters.num_prefix_queries) fault("more hits than queries");
   if (!scenario_.planner.enable_prefix_caching && counters.num_prefix_queries > 0) {
     fault("prefixes are reused though that is off");
@@ -341,6 +346,10 @@ Scenario random_scenario(uint32_t seed) {
   config.enable_prefix_caching = below(4) != 0;
   if (below(2) == 0) scenario.shared_prompt_percent = below(100);
   scenario.seed = random();
+  const int32_t agings[] = {0, 1, 4, 256};
+  config.priority_aging_rounds = agings[below(4)];
+  if (below(4) == 0) config.capacity_policy = CapacityPolicy::kGuaranteedNoEvict;
+  config.tells_emptied_blocks = below(2) == 0;
   return scenario;
 }
 

@@ -40,6 +40,7 @@ struct Outcome {
   uint64_t num_stops = 0;
   uint64_t num_cancelled = 0;
   uint64_t num_failed = 0;
+  uint64_t num_emptied = 0;  // blocks told to be empty
   uint64_t num_reused = 0;  // positions of prompts that were not computed
 };
 Outcome run_scenario(const Scenario& scenario);

@@ -1,0 +1,82 @@
+// See checks.h.
+#include "runtime/ranks/checks.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "runtime/base/error.h"
+#include "runtime/base/log.h"
+
+namespace outrider {
+namespace {
+
+#ifdef NDEBUG
+constexpr bool kIsDebugBuild = false;
+#else
+constexpr bool kIsDebugBuild = true;
+#endif
+
+}  // namespace
+
+Checks Checks::parse(std::string_view text) {
+  Checks checks;
+  while (!text.empty()) {
+    const size_t comma = text.find(',');
+    const std::string_view word = text.substr(0, comma);
+    if (word == "books") {
+      checks.books = true;
+    } else if (word == "poison") {
+      checks.poison = true;
+    } else {
+      throw Error(fmt::format("{}: '{}' is none of books, poison", kVariable, word));
+    }
+    text.remove_prefix(comma == std::string_view::npos ? text.size() : comma + 1);
+  }
+  return checks;
+}
+
+Checks Checks::from_environment() {
+  const char* text = std::getenv(kVariable);
+  return text == nullptr ? Checks{} : parse(text);
+}
+
+void poison_blocks(std::span<const ops::KvPages> layers, std::span<const int32_t> blocks) {
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  for (const ops::KvPages& pages : layers) {
+    const int64_t size = pages.n_kv_heads * pages.block_size * pages.head_dim;
+    for (const int32_t block : blocks) {
+      std::fill_n(pages.keys + block * size, size, kNan);
+      std::fill_n(pages.values + block * size, size, kNan);
+    }
+  }
+}
+
+BookCheck::BookCheck(const Checks& checks, Counter& faults, std::function<std::string()> look)
+    : look_(std::move(look)),
+      each_round_(checks.books || kIsDebugBuild),
+      ends_process_(checks.books || kIsDebugBuild),
+      faults_(faults) {}
+
+void BookCheck::after_round() {
+  was_idle_ = false;
+  if (each_round_) check();
+}
+
+void BookCheck::when_idle() {
+  if (!was_idle_) check();
+  was_idle_ = true;
+}
+
+void BookCheck::check() {
+  const std::string fault = look_();
+  if (fault.empty()) return;
+  faults_.add();
+  if (!has_spoken_) log_error("internal error: the KV accounting is wrong: {}", fault);
+  has_spoken_ = true;
+  OUTRIDER_CHECK(!ends_process_);
+}
+
+}  // namespace outrider
