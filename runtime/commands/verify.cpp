@@ -43,6 +43,8 @@ LawFault fault_from_name(const std::string& name) {
   if (name == "position_keyed_noise") return LawFault::kRoundLeftOut;
   if (name == "off_by_one_bonus") return LawFault::kBonusFromWrongRow;
   if (name == "accept_by_target_prob") return LawFault::kAcceptByTargetProb;
+  if (name == "proposal_by_value") return LawFault::kProposalByValue;
+  if (name == "bonus_where_proposal_fell") return LawFault::kBonusWhereProposalFell;
   return LawFault::kNone;
 }
 
@@ -136,7 +138,9 @@ int verify_command(const CommandLine& line) {
                      "shared_noise",
                      "position_keyed_noise",
                      "off_by_one_bonus",
-                     "accept_by_target_prob"},
+                     "accept_by_target_prob",
+                     "proposal_by_value",
+                     "bonus_where_proposal_fell"},
                     "breaks a rule in the toy checks, to see verify fail"),
       text_option("json", &options.json_file, "also write the result as JSON to this file"),
   };

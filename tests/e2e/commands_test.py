@@ -211,6 +211,12 @@ class Bench(unittest.TestCase):
         self.assertEqual([(row["alpha"], row["draft_len"], row["speed"]) for row in result["published"]],
                          [(0.6, 2, 1.96), (0.7, 3, 2.53), (0.8, 2, 2.44), (0.8, 5, 3.69), (0.9, 2, 2.71),
                           (0.9, 10, 6.86)])
+        self.assertIn("Riding ahead, by formula", out)
+        ridden = {(row["alpha"], row["cost_ratio"]): row for row in result["riding_ahead"]}
+        self.assertEqual(len(ridden), 4 * 3)
+        row = ridden[0.8, 0.1]
+        self.assertEqual([round(row[key], 2) for key in ("synchronous", "chain", "cache_80", "cache_90", "ceiling")],
+                         [2.47, 2.86, 4.01, 4.28, 4.57])
         self.check_pair(result["pair"])
         self.assertEqual(drawing.tag, "{http://www.w3.org/2000/svg}svg")
         self.assertGreater(len(drawing.findall("{http://www.w3.org/2000/svg}circle")), 50)

@@ -24,14 +24,14 @@ class Verify(unittest.TestCase):
         return code, out, errors, result
 
     def check_good(self, out, result):
-        self.assertRegex(out, r"verdict: EXACT\. \d+ checks passed, 8 controls were caught")
+        self.assertRegex(out, r"verdict: EXACT\. \d+ checks passed, 11 controls were caught")
         self.assertTrue(result["passed"])
         rows = result["checks"]
         for part, modes in (("toy", {"standard", "block", "coupled"}),
                             ("pair", {"direct", "standard", "block", "coupled"}), ("text", {"greedy", "seeded"})):
             self.assertEqual({row["mode"] for row in rows if row["check"].startswith(part)}, modes)
         controls = {row["check"] for row in rows if row["kind"] == "control"}
-        for word in ("shared noise", "position keyed noise", "off by one bonus"):
+        for word in ("shared noise", "position keyed noise", "off by one bonus", "proposal by value"):
             self.assertTrue(any(word in control for control in controls), word)
         for row in rows:
             self.assertTrue(row["passed"], row)

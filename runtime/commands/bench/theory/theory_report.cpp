@@ -109,6 +109,57 @@ void print_published(const TheoryReport& report, std::FILE* out) {
   fmt::print(out, "\n");
 }
 
+std::vector<double> ridden_alphas() {
+  std::set<double> alphas;
+  for (const DesignSpeedups& row : kDesignSpeedups) alphas.insert(row.alpha);
+  return {alphas.begin(), alphas.end()};
+}
+
+constexpr double kRiddenCosts[] = {0.05, 0.1, 0.2};
+constexpr int kLongestSynchronous = 40;
+
+void print_riding_ahead(std::FILE* out) {
+  fmt::print(
+      out,
+      "Riding ahead, by formula: speed-up over plain decoding when a verify costs what a plain "
+      "step costs\n(chain: waits for m tokens after a rejection, then goes on; cache: hit rate "
+      "h, b tokens drafted after a miss)\n\n"
+      "{:>4} {:>5} | {:>11} {:>3} | {:>6} {:>3} {:>3} | {:>9} {:>9} {:>3} | {:>7}\n",
+      "a",
+      "c",
+      "synchronous",
+      "K",
+      "chain",
+      "m",
+      "K",
+      "cache .8",
+      "cache .9",
+      "b",
+      "ceiling");
+  for (double alpha : ridden_alphas()) {
+    for (double cost : kRiddenCosts) {
+      const int draft_len = best_draft_len(alpha, cost, kLongestSynchronous);
+      const ChainChoice chain = best_chain(alpha, cost);
+      const CacheChoice cache = best_cache(alpha, cost, 0.8);
+      fmt::print(out,
+                 "{:>4} {:>5} | {:>11.2f} {:>3} | {:>6.2f} {:>3} {:>3} | {:>9.2f} {:>9.2f} {:>3} | "
+                 "{:>7.2f}\n",
+                 alpha,
+                 cost,
+                 predicted_speedup(alpha, cost, draft_len),
+                 draft_len,
+                 chain.speedup,
+                 chain.num_waited,
+                 chain.draft_len,
+                 cache.speedup,
+                 best_cache(alpha, cost, 0.9).speedup,
+                 cache.backup_len,
+                 cache_ceiling(alpha, cost));
+    }
+  }
+  fmt::print(out, "\n");
+}
+
 void print_mean(std::FILE* out, const char* name, const Mean& mean) {
   fmt::print(out,
              "{:<52} {:>8.4f} +- {:.4f}   over {}\n",
@@ -226,6 +277,26 @@ Json published_json(const TheoryReport& report) {
                     {"operations", row.operations},
                     {"measured_speed", cell->rounds.tokens_per_round},
                     {"measured_operations", (row.draft_len + 1) / cell->rounds.tokens_per_round}});
+  }
+  return rows;
+}
+
+Json riding_ahead_json() {
+  Json rows = Json::array();
+  for (double alpha : ridden_alphas()) {
+    for (double cost : kRiddenCosts) {
+      const int draft_len = best_draft_len(alpha, cost, kLongestSynchronous);
+      const ChainChoice chain = best_chain(alpha, cost);
+      rows.push_back({{"alpha", alpha},
+                      {"cost_ratio", cost},
+                      {"synchronous", predicted_speedup(alpha, cost, draft_len)},
+                      {"draft_len", draft_len},
+                      {"chain", chain.speedup},
+                      {"chain_waits", chain.num_waited},
+                      {"cache_80", best_cache(alpha, cost, 0.8).speedup},
+                      {"cache_90", best_cache(alpha, cost, 0.9).speedup},
+                      {"ceiling", cache_ceiling(alpha, cost)}});
+    }
   }
   return rows;
 }
@@ -350,12 +421,14 @@ PlotPanel pair_panel(const TheoryReport& report, bool speedup) {
 void print_report(const TheoryReport& report, std::FILE* out) {
   print_simulated(report, out);
   print_published(report, out);
+  print_riding_ahead(out);
   print_pair(report, out);
 }
 
 std::string report_json(const TheoryReport& report) {
   const Json json = {{"simulated", simulated_json(report)},
                      {"published", published_json(report)},
+                     {"riding_ahead", riding_ahead_json()},
                      {"pair", pair_json(report)}};
   return json.dump(2) + "\n";
 }
