@@ -14,7 +14,7 @@ constexpr size_t kChunkBytes = 64 * 1024;
 
 }  // namespace
 
-MessageSocket::MessageSocket(int descriptor) : descriptor_(descriptor) {
+MessageSocket::MessageSocket(int descriptor) : descriptor_(descriptor), chunk_(kChunkBytes) {
   fcntl(descriptor_, F_SETFL, fcntl(descriptor_, F_GETFL) | O_NONBLOCK);
   fcntl(descriptor_, F_SETFD, FD_CLOEXEC);
 }
@@ -62,11 +62,11 @@ void MessageSocket::send_some() {
 
 void MessageSocket::receive_some() {
   while (!closed_) {
-    const size_t old_size = incoming_.size();
-    incoming_.resize(old_size + kChunkBytes);
-    const ssize_t received = recv(descriptor_, incoming_.data() + old_size, kChunkBytes, 0);
-    incoming_.resize(old_size + (received > 0 ? static_cast<size_t>(received) : 0));
-    if (received > 0) continue;
+    const ssize_t received = recv(descriptor_, chunk_.data(), chunk_.size(), 0);
+    if (received > 0) {
+      incoming_.insert(incoming_.end(), chunk_.begin(), chunk_.begin() + received);
+      continue;
+    }
     if (received < 0 && errno == EINTR) continue;
     if (received < 0 && errno == EAGAIN) return;
     closed_ = true;

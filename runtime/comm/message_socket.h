@@ -20,6 +20,8 @@ class MessageSocket {
   std::optional<Bytes> poll();  // the next whole message; also sends what is left to send
   bool closed() const { return closed_; }  // the other end is gone and nothing whole is left
   size_t num_unsent_bytes() const { return outgoing_.size() - num_sent_; }
+  // For waits until there is something to receive.
+  int descriptor() const { return descriptor_; }
 
  private:
   void send_some();
@@ -29,6 +31,7 @@ class MessageSocket {
   Bytes outgoing_;
   size_t num_sent_ = 0;
   Bytes incoming_;
+  Bytes chunk_;  // what the socket writes into
   bool closed_ = false;
 };
 

@@ -3,8 +3,6 @@
 
 #include <cstdlib>
 
-#include "runtime/comm/waiting.h"
-
 namespace outrider {
 namespace {
 
@@ -35,7 +33,7 @@ Bytes receive(World& world, int from, int num_watched_ranks, double timeout_s) {
         throw Error("rank " + std::to_string(from) + " did not answer in time");
       }
     }
-    backoff.pause();
+    world.pause(backoff);
   }
 }
 

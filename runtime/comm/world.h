@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "runtime/comm/target_group.h"
+#include "runtime/comm/waiting.h"
 #include "runtime/comm/wire.h"
 
 namespace outrider {
@@ -33,6 +34,13 @@ class World {
   virtual void post(int to, Bytes message) = 0;
   // The next message from that rank, if one has arrived.
   virtual std::optional<Bytes> poll(int from) = 0;
+  // Part of a wait for messages, after poll() gave none: returns at once while backoff is hot,
+  // later when one may have come, or when `descriptor` (-1: none) can be read, or after a while.
+  virtual void pause_watching(Backoff& backoff, int descriptor) {
+    static_cast<void>(descriptor);
+    backoff.pause();
+  }
+  void pause(Backoff& backoff) { pause_watching(backoff, -1); }
   // Bytes posted to that rank that it has not taken yet; grows without end when it is gone.
   virtual size_t num_unsent_bytes(int to) = 0;
 

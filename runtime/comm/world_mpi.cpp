@@ -15,6 +15,7 @@
 
 #include "runtime/base/log.h"
 #include "runtime/comm/arena_group.h"
+#include "runtime/comm/doorbell.h"
 #include "runtime/comm/mpi_internal.h"
 #include "runtime/comm/waiting.h"
 #include "runtime/comm/world.h"
@@ -51,11 +52,15 @@ constexpr int kExitAborted = 70;
 constexpr auto kPeerCheckInterval = std::chrono::milliseconds(100);
 constexpr auto kFinishTimeout = std::chrono::seconds(5);
 constexpr auto kTimeToBeEnded = std::chrono::seconds(2);
+// How long one looks away at least where all others ring.
+constexpr std::chrono::microseconds kLeastRungWait{2000};
+constexpr int kTimesLongerIfRung = 4;
 
 struct Peer {
   std::string host;
   pid_t pid = 0;
-  cpu_set_t cores;  // it may run on
+  cpu_set_t cores;   // it may run on
+  std::string bell;  // empty on another host
 };
 
 struct PendingSend {
@@ -89,6 +94,7 @@ class MpiWorld final : public World {
     sends_.resize(static_cast<size_t>(size_));
     receives_.resize(static_cast<size_t>(size_));
     exchange_peers();
+    try_bells();
   }
 
   int rank() const override { return rank_; }
@@ -132,6 +138,17 @@ class MpiWorld final : public World {
     if (done == 0) return std::nullopt;
     receive.active = false;
     return std::move(receive.bytes);
+  }
+
+  void pause_watching(Backoff& backoff, int descriptor) override {
+    backoff.pause([&](std::chrono::microseconds time, std::chrono::microseconds most) {
+      const bool is_rung = all_ring_here_ && !is_moving_bytes();
+      if (is_rung) time = std::min(most, std::max(kLeastRungWait, kTimesLongerIfRung * time));
+      bell_.wait(time, descriptor);
+      // A probe that finds nothing takes in what has come, for the next one to find.
+      int flag = 0;
+      MPI_Iprobe(MPI_ANY_SOURCE, mpi::kAbortTag, MPI_COMM_WORLD, &flag, MPI_STATUS_IGNORE);
+    });
   }
 
   size_t num_unsent_bytes(int to) override {
@@ -217,19 +234,43 @@ class MpiWorld final : public World {
       char host[MPI_MAX_PROCESSOR_NAME];
       int64_t pid;
       cpu_set_t cores;
+      char bell[Doorbell::kNameBytes + 1];
     };
     Fixed mine{};
     int length = 0;
     mpi::check(MPI_Get_processor_name(mine.host, &length), "MPI_Get_processor_name");
     mine.pid = getpid();
+    bell_.name().copy(mine.bell, Doorbell::kNameBytes);
     sched_getaffinity(0, sizeof(mine.cores), &mine.cores);  // empty when it fails
     std::vector<Fixed> all(static_cast<size_t>(size_));
     mpi::check(
         MPI_Allgather(
             &mine, sizeof(Fixed), MPI_BYTE, all.data(), sizeof(Fixed), MPI_BYTE, MPI_COMM_WORLD),
         "MPI_Allgather");
-    for (const Fixed& peer : all)
-      peers_.push_back({peer.host, static_cast<pid_t>(peer.pid), peer.cores});
+    for (const Fixed& peer : all) {
+      const bool is_here = strcmp(peer.host, mine.host) == 0;
+      peers_.push_back(
+          {peer.host, static_cast<pid_t>(peer.pid), peer.cores, is_here ? peer.bell : ""});
+    }
+  }
+
+  // Who is not reached by all others' bells, or not by the shared memory that messages then lie in,
+  // must look by itself.
+  void try_bells() {
+    for (int to = 0; to < size_; ++to)
+      if (to != rank_) bell_.ring(peers_[static_cast<size_t>(to)].bell);
+    mpi::check(MPI_Barrier(MPI_COMM_WORLD), "MPI_Barrier");
+    all_ring_here_ = bell_.take_rings() == size_ - 1 && may_share_memory();
+  }
+
+  // Messages that Open MPI moves on only while somebody calls it.
+  bool is_moving_bytes() {
+    for (int r = 0; r < size_; ++r) {
+      if (receives_[static_cast<size_t>(r)].active) return true;
+      drop_completed_sends(r);
+      if (!sends_[static_cast<size_t>(r)].empty()) return true;
+    }
+    return false;
   }
 
   // That ranks [0, num_ranks) of this host may run on together.
@@ -255,6 +296,7 @@ class MpiWorld final : public World {
                          MPI_COMM_WORLD,
                          &send.request),
                "MPI_Isend");
+    bell_.ring(peers_[static_cast<size_t>(to)].bell);
   }
 
   void drop_completed_sends(int to) {
@@ -314,6 +356,8 @@ class MpiWorld final : public World {
   int rank_ = 0;
   int size_ = 0;
   std::vector<Peer> peers_;
+  const Doorbell bell_;
+  bool all_ring_here_ = false;
   std::vector<std::deque<PendingSend>>
       sends_;  // a deque: MPI holds pointers into the elements' bytes
   std::vector<PendingReceive> receives_;

@@ -195,8 +195,9 @@ void Coordinator::wait_for_draft() {
   // Each accepted token saves the target a round; waiting longer than that cannot pay.
   const auto deadline = draft_->deadline(times_.plain_round_s * std::max(1.0, accepted_per_block_));
   Backoff backoff;
+  backoff.end_at(deadline);
   while (planner_.wants_draft() && Clock::now() < deadline) {
-    backoff.pause();
+    world_.pause(backoff);
     hear_draft();
     if (draft_state_ != DraftState::kUp) return;
   }

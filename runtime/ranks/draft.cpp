@@ -291,7 +291,7 @@ class DraftPort {
         return;
       }
       if (backoff.should_check()) world_.check_alive(1);
-      backoff.pause();
+      world_.pause(backoff);
     }
   }
   void send(const DraftReply& reply) { post(FrameKind::kReply, encode(reply)); }
@@ -322,7 +322,7 @@ void serve_until_shutdown(World& world, DraftPort& port, DraftWorker& worker) {
       if (auto reply = worker.take_reply()) port.send(*reply);
       if (worker.has_work()) break;
       if (backoff.should_check()) world.check_alive(1);
-      backoff.pause();
+      world.pause(backoff);
     }
     worker.step();
     if (auto reply = worker.take_reply()) port.send(*reply);

@@ -11,6 +11,7 @@
 #include <cstdlib>
 
 #include "runtime/base/log.h"
+#include "runtime/comm/doorbell.h"
 #include "runtime/comm/waiting.h"
 #include "runtime/ranks/round_wire.h"
 
@@ -36,6 +37,12 @@ class EngineWorld final : public World {
   }
   void post(int, Bytes message) override { socket_.post(message); }
   std::optional<Bytes> poll(int) override { return socket_.poll(); }
+  void pause_watching(Backoff& backoff, int) override {
+    backoff.pause([&](std::chrono::microseconds time, std::chrono::microseconds most) {
+      const bool is_sending = socket_.num_unsent_bytes() > 0;
+      wait_readable(socket_.descriptor(), is_sending ? time : most);
+    });
+  }
   size_t num_unsent_bytes(int) override { return socket_.num_unsent_bytes(); }
   [[noreturn]] void abort(const std::string& reason) override { throw Error(reason); }
   void check_alive(int) override {
@@ -67,8 +74,11 @@ std::string end_of_process(pid_t pid) {
   return fmt::format("ended with code {}", WEXITSTATUS(status));
 }
 
+// Of the frames that end something, which are short; a long one is passed on without a look.
 FrameKind kind_of(const Bytes& bytes, uint32_t epoch) {
+  constexpr size_t kMostBytes = 64;
   Frame frame;
+  if (bytes.size() > kMostBytes) return FrameKind::kAlive;
   return decode_frame(bytes, epoch, &frame) ? frame.kind : FrameKind::kAlive;
 }
 
@@ -127,7 +137,11 @@ void DraftEngine::relay(World& world, uint32_t epoch) {
     if (engine_said_goodbye_) return;
     if (stopping_ && (gone_ || since_stop.waited_s() > kGoodbyeS)) return say_goodbye(world, epoch);
     if (idle.should_check()) world.check_alive(1);
-    idle.pause();
+    if (socket_.num_unsent_bytes() > 0) {
+      idle.pause();  // no bell rings when the engine has made room
+    } else {
+      world.pause_watching(idle, gone_ ? -1 : socket_.descriptor());
+    }
   }
 }
 

@@ -114,7 +114,7 @@ bool DraftLink::shut_down() {
       Frame frame;
       if (decode_frame(*bytes, epoch_, &frame) && frame.kind == FrameKind::kShutdown) return true;
     }
-    backoff.pause();
+    world_.pause(backoff);
   }
   return false;
 }

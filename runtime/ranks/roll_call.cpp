@@ -95,7 +95,7 @@ std::map<int, Report> collect(World& world,
       log_info("waiting for {}", missing_ranks(layout, reports));
       next_reminder_s += kReminderIntervalS;
     }
-    backoff.pause();
+    world.pause(backoff);
   }
   return reports;
 }
