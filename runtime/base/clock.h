@@ -58,7 +58,7 @@ class JobClock {
     TimeSource* const source = source_.load(std::memory_order_acquire);
     return source != nullptr && source->is_member();
   }
-  // Members of virtual time only: until then, or until something was noted.
+  // Members of virtual time only: until then, or until something was noted; a little at least.
   static void listen_until(time_point time);
   // Says that a wait may be over, now or after delay: a message was posted, a result is there.
   // Nothing in real time, where waits poll or have their condition variable.

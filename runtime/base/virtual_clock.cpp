@@ -11,6 +11,7 @@ namespace {
 
 // Far from 0, which stands for "never" in some time points.
 constexpr int64_t kStartNs = 1'000'000'000'000;
+constexpr int64_t kShortestListenNs = 1000;
 constexpr int kNobody = -1;
 
 thread_local int seat_of_this_thread = kNobody;
@@ -73,6 +74,8 @@ void VirtualClock::leave_seat() {
 
 void VirtualClock::wait_until(int64_t time_ns, bool listens) {
   std::unique_lock lock(mutex_);
+  // A wait that asks again and again must get on.
+  if (listens) time_ns = std::max(time_ns, now_ns_ + kShortestListenNs);
   if (time_ns <= now_ns_) return;
   const int number = seat_of_this_thread;
   Seat& mine = seats_.at(number);

@@ -95,6 +95,20 @@ TEST(VirtualClock, AListenerIsWokenByAnEventWhenItComes) {
                 microseconds(3000), microseconds(3250), microseconds(10000), microseconds(25000)}));
 }
 
+TEST(VirtualClock, AListenerThatDoesNotWantToWaitGetsOnAllTheSame) {
+  VirtualClock clock;
+  const auto begin = JobClock::now();
+  bool done = false;
+  run_members({[&] {
+                 while (!done) JobClock::listen_until(JobClock::now());
+                 EXPECT_GE(JobClock::now(), begin + milliseconds(1));
+               },
+               [&] {
+                 JobClock::sleep_for(milliseconds(1));
+                 done = true;
+               }});
+}
+
 TEST(VirtualClock, AConditionIsMetAtOnceOrTimesOut) {
   VirtualClock clock;
   const auto begin = JobClock::now();
