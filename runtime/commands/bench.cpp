@@ -10,6 +10,7 @@
 #include "runtime/commands/bench/load_bench.h"
 #include "runtime/commands/bench/machine_bench.h"
 #include "runtime/commands/bench/prefill_bench.h"
+#include "runtime/commands/bench/prefix/prefix_bench.h"
 #include "runtime/commands/bench/report/bench_kind.h"
 #include "runtime/commands/bench/serve/serve_bench.h"
 #include "runtime/commands/bench/sim/sim_bench.h"
@@ -34,6 +35,7 @@ std::vector<BenchKind> bench_kinds() {
       ops_bench(),
       load_bench(),
       sim_bench(),
+      prefix_bench(),
   };
 }
 

@@ -1,0 +1,153 @@
+// See prefix_replay.h.
+#include "runtime/commands/bench/prefix/prefix_replay.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <span>
+#include <utility>
+
+#include "runtime/base/error.h"
+#include "runtime/commands/bench/serve/serve_prompts.h"
+
+namespace outrider {
+namespace {
+
+// Another token for every request and position, so that answers are nobody's beginning.
+RoundDecision made_up(const RoundPlan& plan) {
+  RoundDecision decision;
+  for (const SequencePlan& rows : plan.sequences) {
+    SequenceDecision made;
+    made.sequence_id = rows.sequence_id;
+    made.next_token = static_cast<int32_t>((rows.sequence_id * 7919u + rows.round) & 0xFFFF);
+    decision.sequences.push_back(made);
+  }
+  return decision;
+}
+
+class Replay {
+ public:
+  Replay(const std::vector<ReplayRequest>& requests, const ReplaySettings& settings)
+      : requests_(requests), settings_(settings), planner_(settings.planner) {
+    result_.num_cached.resize(requests.size());
+  }
+
+  ReplayResult run() {
+    while (num_arrived_ < requests_.size() || !planner_.idle()) {
+      if (planner_.idle()) now_s_ = std::max(now_s_, requests_[num_arrived_].arrival_s);
+      while (num_arrived_ < requests_.size() && requests_[num_arrived_].arrival_s <= now_s_) {
+        arrive();
+      }
+      play_round();
+    }
+    result_.seconds = now_s_;
+    result_.mean_running /= std::max<double>(1, static_cast<double>(result_.num_rounds));
+    result_.num_preemptions = planner_.counters().num_preemptions;
+    return std::move(result_);
+  }
+
+ private:
+  void arrive() {
+    const ReplayRequest& wanted = requests_[num_arrived_++];
+    Request request;
+    request.id = num_arrived_;
+    request.prompt = wanted.prompt;
+    request.params.max_tokens = wanted.output_len;
+    request.stream = std::make_shared<ResultStream>();
+    if (const std::string reason = planner_.refusal(request); !reason.empty()) {
+      throw Error(fmt::format("request {} of the trace: {}", request.id, reason));
+    }
+    streams_[request.id] = request.stream;
+    planner_.add(std::move(request));
+  }
+
+  void play_round() {
+    const RoundPlan plan = planner_.plan();
+    planner_.apply(plan, settings_.execute ? settings_.execute(plan) : made_up(plan));
+    now_s_ += settings_.round_s;
+    ++result_.num_rounds;
+    const auto running = static_cast<int32_t>(plan.sequences.size());
+    result_.most_running = std::max(result_.most_running, running);
+    result_.mean_running += running;
+    for (const SequencePlan& rows : plan.sequences) listen(rows.sequence_id);
+  }
+
+  void listen(uint64_t id) {
+    const auto stream = streams_.find(id);
+    while (const auto event = stream->second->wait_next(std::chrono::milliseconds(0))) {
+      if (event->finish_reason == FinishReason::kNone) continue;
+      if (event->finish_reason == FinishReason::kError) {
+        throw Error(fmt::format("request {} of the trace: {}", id, event->error));
+      }
+      result_.num_cached[id - 1] = event->num_cached_tokens;
+      streams_.erase(stream);
+      return;
+    }
+  }
+
+  const std::vector<ReplayRequest>& requests_;
+  const ReplaySettings& settings_;
+  Planner planner_;
+  std::map<uint64_t, std::shared_ptr<ResultStream>> streams_;  // of requests that have not ended
+  size_t num_arrived_ = 0;
+  double now_s_ = 0;
+  ReplayResult result_;
+};
+
+}  // namespace
+
+std::vector<ReplayRequest> replay_requests(const std::vector<TraceRow>& scaled_rows,
+                                           double length_scale,
+                                           int32_t vocab_size) {
+  const PromptMaker maker(
+      {.tokenizer = nullptr, .vocab_size = vocab_size, .form = PromptForm::kIds});
+  std::vector<ReplayRequest> requests;
+  for (const TraceRow& row : scaled_rows) {
+    const auto index = static_cast<int32_t>(requests.size());
+    requests.push_back({.arrival_s = row.arrival_s,
+                        .prompt = maker.make(trace_pieces(row, length_scale, 1, index)).ids,
+                        .output_len = std::max(1, row.output_len)});
+  }
+  return requests;
+}
+
+ReplayResult replay(const std::vector<ReplayRequest>& requests, const ReplaySettings& settings) {
+  return Replay(requests, settings).run();
+}
+
+std::vector<int32_t> reusable_tokens(const std::vector<ReplayRequest>& requests,
+                                     int32_t block_size) {
+  // A tree of blocks: (the text before, a block's tokens) -> the text with it; 0 is the empty text.
+  std::map<std::pair<int64_t, std::vector<int32_t>>, int64_t> texts;
+  std::vector<int32_t> reusable;
+  for (const ReplayRequest& request : requests) {
+    int64_t text = 0;
+    int32_t num_known = 0;
+    bool all_known = true;
+    const std::span<const int32_t> prompt = request.prompt;
+    const auto size = static_cast<size_t>(block_size);
+    for (size_t begin = 0; begin + size <= prompt.size(); begin += size) {
+      const std::span<const int32_t> block = prompt.subspan(begin, size);
+      const auto [found, is_new] =
+          texts.try_emplace({text, {block.begin(), block.end()}}, std::ssize(texts) + 1);
+      text = found->second;
+      all_known = all_known && !is_new && begin + size < prompt.size();
+      if (all_known) num_known += block_size;
+    }
+    reusable.push_back(num_known);
+  }
+  return reusable;
+}
+
+int32_t blocks_for_all(const std::vector<ReplayRequest>& requests, int32_t block_size) {
+  int64_t num_blocks = 0;
+  for (const ReplayRequest& request : requests) {
+    num_blocks += static_cast<int64_t>(request.prompt.size()) + request.output_len + block_size - 1;
+  }
+  num_blocks /= block_size;
+  if (num_blocks > INT32_MAX / block_size) throw Error("the trace is too long for one replay");
+  return static_cast<int32_t>(num_blocks);
+}
+
+}  // namespace outrider
