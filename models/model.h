@@ -58,6 +58,9 @@ class Model {
   // owner).
   virtual void clear_blocks(std::span<const int32_t> blocks) = 0;
 
+  // Gives block `to` the keys and values of block `from`, in all layers of this rank.
+  virtual void copy_block(int32_t from, int32_t to) = 0;
+
   // The KV memory of each layer, for faults on purpose and for tests; nothing where there is none.
   virtual std::span<const ops::KvPages> kv_pages() const { return {}; }
 

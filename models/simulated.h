@@ -37,6 +37,7 @@ class SimulatedModel final : public Model {
   // Not a collective: each rank sleeps by itself, equally long.
   std::span<const float> forward(const Batch& batch) override;
   void clear_blocks(std::span<const int32_t>) override {}  // there is no KV
+  void copy_block(int32_t, int32_t) override {}
 
  private:
   void check_batch(const Batch& batch) const;

@@ -180,6 +180,15 @@ void Transformer::clear_blocks(std::span<const int32_t> blocks) {
   }
 }
 
+void Transformer::copy_block(int32_t from, int32_t to) {
+  OUTRIDER_CHECK(from >= 0 && from < options_.num_blocks && to >= 0 && to < options_.num_blocks);
+  const int64_t size = floats_per_block(config_, shard_, options_.block_size);
+  for (const ops::KvPages& pages : buffers_->kv) {
+    std::copy_n(pages.keys + from * size, size, pages.keys + to * size);
+    std::copy_n(pages.values + from * size, size, pages.values + to * size);
+  }
+}
+
 // A plan that names rows, blocks or tokens that do not exist is a fault of the planner, on every
 // rank at once.
 void Transformer::check_batch(const Batch& batch) const {

@@ -42,6 +42,7 @@ class Transformer final : public Model {
                                    int32_t block_size);
 
   void clear_blocks(std::span<const int32_t> blocks) override;
+  void copy_block(int32_t from, int32_t to) override;
 
   std::span<const ops::KvPages> kv_pages() const override;
   const ops::KvPages& kv_pages(int32_t layer) const;

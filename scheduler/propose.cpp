@@ -1,16 +1,22 @@
-// propose() of verify.h: one proposed token from the draft's own logits, under the same processors
-// and filters as the target's. Called by the draft for each token of a block.
+// See propose.h: one proposed token from the draft's own logits, under the same processors and
+// filters as the target's.
+#include "scheduler/propose.h"
+
 #include <algorithm>
+#include <functional>
 #include <vector>
 
 #include "scheduler/draft_choice.h"
 #include "scheduler/logits_processor.h"
 #include "scheduler/statistics.h"
 #include "scheduler/truncation.h"
-#include "scheduler/verify.h"
 
 namespace outrider {
 namespace {
+
+// Scaled values so far below the best one are no guesses: e^-16 of its weight.
+constexpr float kGuessRange = 16.0f;
+constexpr int32_t kRankedBehindNoise = 32;
 
 NoiseKey noise_for(const DraftInput& input, Stream stream) {
   const auto position = static_cast<uint32_t>(input.tokens.size() + input.drafted.size());
@@ -32,11 +38,6 @@ KeptRow truncated(const DraftInput& input, const RowView& row, float max) {
   return kept;
 }
 
-int32_t coupled_choice(const DraftInput& input, const RowView& row, float max) {
-  const KeptRow kept = truncated(input, row, max);
-  return key_token(draw_key(kept.view, kept.cut, noise_for(input, Stream::kCoupled)));
-}
-
 std::vector<WeightedToken> likeliest(const KeptRow& kept, int32_t n) {
   std::vector<WeightedToken> best;
   float top = kMasked;
@@ -50,26 +51,80 @@ std::vector<WeightedToken> likeliest(const KeptRow& kept, int32_t n) {
   return best;
 }
 
-DraftToken sampled_choice(const DraftInput& input, const RowView& row, float max) {
-  const int32_t n = std::clamp(input.num_candidates, 1, kMaxDraftCandidates);
-  std::vector<WeightedToken> best;
-  if (input.params->typical_p < 1.0f) {  // needs the whole row, so all filters do without guesses
-    best = likeliest(truncated(input, row, max), n);
-    apply_filters(SamplingParams{}, 0.0, best);
-    return draw_candidate(best, noise_for(input, Stream::kDraft));
+// Of tokens in order of their rank.
+template <typename Ranked, typename TokenOf>
+Guesses others_than(int32_t drawn, const Ranked& ranked, int32_t num_guesses, TokenOf token_of) {
+  Guesses others;
+  for (const auto& entry : ranked) {
+    if (others.full() || static_cast<int32_t>(others.tokens().size()) >= num_guesses) break;
+    if (token_of(entry) != drawn) others.add(token_of(entry));
   }
-  best = likeliest({row, kMasked}, n);
-  const bool needs_mass = input.params->top_p < 1.0f;
-  const uint64_t mass = needs_mass ? row_mass(row, max, kMasked) : 0;
-  apply_filters(*input.params, static_cast<double>(mass) / kWeightOne, best);
-  return draw_candidate(best, noise_for(input, Stream::kDraft));
+  return others;
+}
+
+RankedProposal greedy_choice(const RowView& row, float max, int32_t token, int32_t num_guesses) {
+  RankedProposal proposal;
+  proposal.drawn.token = token;
+  if (num_guesses <= 0) return proposal;
+  std::vector<uint64_t> keys = top_keys(row, num_guesses + 1);
+  std::erase_if(keys, [&](uint64_t key) { return !(key_score(key) >= max - kGuessRange); });
+  proposal.others = others_than(token, keys, num_guesses, key_token);
+  return proposal;
+}
+
+// The others are ranked among the likeliest tokens only: where these hold little of the mass, none
+// of them is a good guess.
+RankedProposal coupled_choice(const DraftInput& input,
+                              const RowView& row,
+                              float max,
+                              int32_t num_guesses) {
+  const KeptRow kept = truncated(input, row, max);
+  const NoiseKey noise = noise_for(input, Stream::kCoupled);
+  RankedProposal proposal;
+  proposal.drawn.token = key_token(draw_key(kept.view, kept.cut, noise));
+  if (num_guesses <= 0) return proposal;
+  std::vector<uint64_t> keys = top_keys(kept.view, kRankedBehindNoise);
+  std::erase_if(keys, [&](uint64_t key) {
+    return !(key_score(key) >= kept.cut && key_score(key) >= max - kGuessRange);
+  });
+  for (uint64_t& key : keys)
+    key = noisy_key(static_cast<double>(key_score(key)), key_token(key), noise);
+  std::sort(keys.begin(), keys.end(), std::greater<uint64_t>());
+  proposal.others = others_than(proposal.drawn.token, keys, num_guesses, key_token);
+  return proposal;
+}
+
+RankedProposal sampled_choice(const DraftInput& input,
+                              const RowView& row,
+                              float max,
+                              int32_t num_guesses) {
+  const int32_t n = std::clamp(input.num_candidates, 1, kMaxDraftCandidates);
+  const bool whole_row = input.params->typical_p < 1.0f;  // all filters do without guesses
+  std::vector<WeightedToken> best =
+      whole_row ? likeliest(truncated(input, row, max), n) : likeliest({row, kMasked}, n);
+  std::vector<WeightedToken> ranked = best;
+  if (whole_row) {
+    apply_filters(SamplingParams{}, 0.0, best);
+  } else {
+    const bool needs_mass = input.params->top_p < 1.0f;
+    const uint64_t mass = needs_mass ? row_mass(row, max, kMasked) : 0;
+    apply_filters(*input.params, static_cast<double>(mass) / kWeightOne, best);
+  }
+  RankedProposal proposal;
+  proposal.drawn = draw_candidate(best, noise_for(input, Stream::kDraft));
+  std::erase_if(ranked, [](const WeightedToken& entry) { return !(entry.weight > 1e-7); });
+  proposal.others = others_than(
+      proposal.drawn.token, ranked, num_guesses, [](const auto& entry) { return entry.token; });
+  return proposal;
 }
 
 }  // namespace
 
-DraftToken propose(const DraftInput& input) {
-  DraftToken nothing;
-  nothing.token = -1;
+DraftToken propose(const DraftInput& input) { return propose_ranked(input, 0).drawn; }
+
+RankedProposal propose_ranked(const DraftInput& input, int32_t num_guesses) {
+  RankedProposal nothing;
+  nothing.drawn.token = -1;
   const int32_t size = std::min(input.vocab_size, input.target_vocab_size);
   if (size <= 0 || size > kMaxVocabSize) return nothing;
   const VocabShard whole{0, size, size};
@@ -87,19 +142,16 @@ DraftToken propose(const DraftInput& input) {
   const RowScan scan = scan_row(row);
   const float max = key_score(scan.key);
   if (scan.bad || max == kMasked) return nothing;
-  DraftToken proposal;
   switch (resolve_rule(*input.params)) {
     case VerifyRule::kGreedy:
-      proposal.token = key_token(scan.key);
-      return proposal;
+      return greedy_choice(row, max, key_token(scan.key), num_guesses);
     case VerifyRule::kCoupled:
-      proposal.token = coupled_choice(input, row, max);
-      return proposal;
+      return coupled_choice(input, row, max, num_guesses);
     case VerifyRule::kStandard:
     case VerifyRule::kBlock:
       break;
   }
-  return sampled_choice(input, row, max);
+  return sampled_choice(input, row, max, num_guesses);
 }
 
 }  // namespace outrider

@@ -2,13 +2,11 @@
 #include "runtime/ranks/draft.h"
 
 #include <algorithm>
+#include <chrono>
+#include <utility>
 
 #include "runtime/base/clock.h"
-#include "runtime/base/log.h"
-#include "runtime/comm/waiting.h"
-#include "runtime/ranks/round_wire.h"
 #include "scheduler/statistics.h"
-#include "scheduler/verify.h"
 
 namespace outrider {
 namespace {
@@ -17,222 +15,164 @@ namespace {
 // so low that no bias brings it back.
 constexpr float kNeverProposed = -0.01f * kLargestLogit;
 
+// A branch's tokens are sent when there are so many new ones, or no more to come.
+constexpr int32_t kSentTogether = 4;
+
+std::vector<DraftToken> tokens_from(const DraftLine& line, int32_t first, int32_t end) {
+  return {line.drafted.begin() + first, line.drafted.begin() + end};
+}
+
 }  // namespace
 
-const std::vector<int32_t>& DraftWorker::context(const Copy& copy) const {
-  return options_.vocabulary == nullptr ? copy.tokens : copy.translated.ids();
-}
-
-int32_t DraftWorker::draft_id(int32_t token) const {
-  return options_.vocabulary == nullptr ? token : options_.vocabulary->draft_id(token);
-}
-
-int32_t DraftWorker::num_missing(const Copy& copy) const {
-  return static_cast<int32_t>(context(copy).size() + copy.drafted.size()) -
-         static_cast<int32_t>(copy.kv_tokens.size());
-}
-
-DraftWorker::DraftWorker(Model& model, const Options& options) : model_(model), options_(options) {
+DraftWorker::DraftWorker(Model& model, const Options& options)
+    : model_(model),
+      options_(options),
+      copies_(model, options.vocabulary, options.ride_ahead),
+      step_(model, copies_) {
   if (options_.vocabulary != nullptr)
     target_logits_.assign(static_cast<size_t>(options_.target_vocab_size), kNeverProposed);
-  for (int32_t block = model.options().num_blocks - 1; block >= 0; --block)
-    free_blocks_.push_back(block);
 }
 
 void DraftWorker::take(const DraftRequest& request) {
   last_serial_ = request.serial;
-  for (uint64_t id : request.closes) close(id);
-  for (const DraftOpen& opening : request.opens) open(opening);
-  for (const DraftCommit& committed : request.commits) commit(committed);
-}
-
-void DraftWorker::open(const DraftOpen& opening) {
-  Copy& copy = copies_[opening.sequence_id];  // an open of a known sequence keeps what its KV still
-                                              // agrees with
-  copy.params = opening.params;
-  copy.mask = make_token_mask(opening.params);
-  copy.num_prompt_tokens = static_cast<int32_t>(opening.tokens.size());
-  copy.tokens.clear();
-  copy.translated.clear();
-  copy.draft_len = 0;
-  copy.broken = false;
-  take_tokens(copy, opening.tokens);
-}
-
-void DraftWorker::commit(const DraftCommit& committed) {
-  const auto found = copies_.find(committed.sequence_id);
-  const bool unknown = found == copies_.end();
-  if (!unknown && !found->second.broken) {
-    Copy& copy = found->second;
-    copy.broken = committed.num_tokens_before != static_cast<int32_t>(copy.tokens.size());
-    if (!copy.broken) take_tokens(copy, committed.tokens);
+  for (uint64_t id : request.closes) copies_.close(id);
+  for (const DraftOpen& opening : request.opens) copies_.open(opening);
+  std::vector<uint64_t> begun;
+  for (const DraftCommit& committed : request.commits) {
+    if (commit(committed)) begun.push_back(committed.sequence_id);
   }
-  if (unknown || found->second.broken || context(found->second).empty()) {
+  if (!begun.empty()) begin_rides(std::move(begun));
+}
+
+// True when the sequence's round is in flight from now on, and is to be ridden ahead of.
+bool DraftWorker::commit(const DraftCommit& committed) {
+  DraftCopy* copy = copies_.find(committed.sequence_id);
+  if (copy != nullptr && !copy->broken) {
+    if (committed.round < copy->round) {
+      ++num_stale_;
+      return false;
+    }
+    copy->broken = committed.num_tokens_before != static_cast<int32_t>(copy->tokens.size());
+  }
+  if (copy != nullptr && copy->broken) copies_.drop_branches(*copy);
+  if (copy != nullptr && !copy->broken) {
+    rides_.learn(*copy, committed.tokens);
+    if (!committed.tokens.empty() || copy->mode == RideAhead::kOff) {
+      copies_.advance(*copy, committed.tokens, committed.round);
+    } else if (committed.round != copy->round) {
+      copies_.advance(*copy, {}, committed.round);
+    } else {
+      copies_.drop_branches(*copy);
+    }
+  }
+  if (copy == nullptr || copy->broken || copies_.context(*copy).empty()) {
     // An empty block says at once that there is nothing to wait for.
     const int32_t base_len =
         committed.num_tokens_before + static_cast<int32_t>(committed.tokens.size());
     if (committed.draft_len > 0) {
       reply_.blocks.push_back({committed.sequence_id, committed.round, base_len, {}});
     }
-    return;
+    return false;
   }
-  found->second.round = committed.round;
-  found->second.draft_len = committed.draft_len;
+  copy->round = committed.round;
+  copy->draft_len = committed.draft_len;
+  copy->in_flight = committed.in_flight;
+  copy->answered = false;
+  copy->spine.ended = false;
+  owes_answer_ = owes_answer_ || (copy->mode != RideAhead::kOff && copy->draft_len > 0);
+  return copy->rides();
 }
 
-// Appends committed tokens; what was drafted is over.
-void DraftWorker::take_tokens(Copy& copy, std::span<const int32_t> tokens) {
-  copy.tokens.insert(copy.tokens.end(), tokens.begin(), tokens.end());
-  copy.drafted.clear();
-  if (options_.vocabulary != nullptr) copy.translated.extend(*options_.vocabulary, copy.tokens);
-  const int32_t num_rows = model_.config().vocab_size;
-  // A prompt may hold ids that only the target's larger embedding has.
-  copy.broken = options_.vocabulary == nullptr &&
-                std::any_of(tokens.begin(), tokens.end(), [&](int32_t token) {
-                  return token < 0 || token >= num_rows;
-                });
-  keep_agreeing_kv(copy);
-}
-
-void DraftWorker::close(uint64_t sequence_id) {
-  const auto found = copies_.find(sequence_id);
-  if (found == copies_.end()) return;
-  const std::vector<int32_t>& blocks = found->second.blocks;
-  free_blocks_.insert(free_blocks_.end(), blocks.begin(), blocks.end());
-  copies_.erase(found);
-}
-
-// Rollback: the KV of a rejected draft token is simply not counted any more. The last committed
-// token is always read again, for the logits after it.
-void DraftWorker::keep_agreeing_kv(Copy& copy) {
-  const std::vector<int32_t>& committed = context(copy);
-  const auto last = committed.empty() ? committed.end() : committed.end() - 1;
-  const auto [kept, unused] =
-      std::mismatch(copy.kv_tokens.begin(), copy.kv_tokens.end(), committed.begin(), last);
-  copy.kv_tokens.erase(kept, copy.kv_tokens.end());
-}
-
-bool DraftWorker::wants_step(const Copy& copy) const {
-  if (copy.broken) return false;
-  if (copy.draft_len > static_cast<int32_t>(copy.drafted.size())) return true;
-  // Reading ahead: a prompt that was announced, all but the token whose logits nobody asked for
-  // yet.
-  return copy.draft_len == 0 && num_missing(copy) > 1;
+// The likeliest outcomes of all rounds that begin with this request.
+void DraftWorker::begin_rides(std::vector<uint64_t> begun) {
+  std::sort(begun.begin(), begun.end());
+  begun.erase(std::unique(begun.begin(), begun.end()), begun.end());
+  std::vector<DraftCopy*> riding;
+  for (const uint64_t id : begun) {
+    DraftCopy* copy = copies_.find(id);
+    if (copy != nullptr && !copy->broken && copy->rides()) riding.push_back(copy);
+  }
+  int32_t num_growing = 0;
+  for (const auto& [id, copy] : copies_.all()) {
+    num_growing += static_cast<int32_t>(copy.pending.size());
+    for (const DraftBranch& branch : copy.branches)
+      num_growing += copies_.branch_wants_step(copy, branch) ? 1 : 0;
+  }
+  rides_.begin(riding, options_.max_branches - num_growing);
 }
 
 bool DraftWorker::has_work() const {
-  return std::any_of(
-      copies_.begin(), copies_.end(), [&](const auto& entry) { return wants_step(entry.second); });
-}
-
-// Room for num_positions; takes blocks from sequences that want nothing now when the pool is empty.
-bool DraftWorker::ensure_blocks(uint64_t sequence_id, Copy& copy, int32_t num_positions) {
-  const int32_t block_size = model_.options().block_size;
-  const auto num_needed = static_cast<size_t>((num_positions + block_size - 1) / block_size);
-  for (auto& [id, other] : copies_) {
-    if (copy.blocks.size() + free_blocks_.size() >= num_needed) break;
-    if (id == sequence_id || wants_step(other)) continue;
-    free_blocks_.insert(free_blocks_.end(), other.blocks.begin(), other.blocks.end());
-    other.blocks.clear();
-    other.kv_tokens.clear();
-  }
-  if (copy.blocks.size() + free_blocks_.size() < num_needed) return false;
-  while (copy.blocks.size() < num_needed) {
-    copy.blocks.push_back(free_blocks_.back());
-    free_blocks_.pop_back();
-  }
-  return true;
-}
-
-// Adds this sequence's next rows to the batch; returns how many.
-int32_t DraftWorker::plan_rows(uint64_t sequence_id, Copy& copy, int32_t num_rows_left) {
-  const auto num_in_kv = static_cast<int32_t>(copy.kv_tokens.size());
-  const int32_t num_rows = std::min(num_missing(copy), num_rows_left);
-  if (num_rows <= 0) return 0;
-  if (num_in_kv + num_rows > model_.config().max_positions ||
-      !ensure_blocks(sequence_id, copy, num_in_kv + num_rows)) {
-    copy.broken =
-        copy.draft_len == 0;  // nothing asked for yet: stop reading ahead until opened anew
-    if (copy.draft_len > 0) finish_block(sequence_id, copy);
-    copy.draft_len = static_cast<int32_t>(copy.drafted.size());  // what there is must do
-    return 0;
-  }
-  const auto sequence_index = static_cast<int32_t>(batch_.block_tables.size());
-  batch_.block_tables.emplace_back(copy.blocks);
-  const std::vector<int32_t>& committed = context(copy);
-  for (int32_t i = 0; i < num_rows; ++i) {
-    const auto position = static_cast<size_t>(num_in_kv + i);
-    const int32_t token = position < committed.size()
-                              ? committed[position]
-                              : draft_id(copy.drafted[position - committed.size()].token);
-    copy.kv_tokens.push_back(token);
-    batch_.tokens.push_back(token);
-    batch_.positions.push_back(static_cast<int32_t>(position));
-    batch_.sequence_of_row.push_back(sequence_index);
-  }
-  return num_rows;
+  return std::any_of(copies_.all().begin(), copies_.all().end(), [&](const auto& entry) {
+    const DraftCopy& copy = entry.second;
+    return copies_.spine_wants_step(copy) ||
+           std::any_of(copy.branches.begin(), copy.branches.end(), [&](const DraftBranch& branch) {
+             return copies_.branch_wants_step(copy, branch);
+           });
+  });
 }
 
 void DraftWorker::step() {
-  batch_ = Batch{};
-  std::vector<Copy*> proposing;
-  std::vector<uint64_t> proposing_ids;
-  // Sequences that are nearly there go first: a long prompt must not hold up the others' blocks.
-  std::vector<std::pair<int32_t, uint64_t>> order;
-  for (const auto& [id, copy] : copies_) {
-    if (wants_step(copy)) order.emplace_back(num_missing(copy), id);
-  }
-  std::sort(order.begin(), order.end());
-  int32_t num_rows_left = model_.options().max_rows;
-  int32_t largest_chunk = 0;
-  for (const auto& [num_left, id] : order) {
-    Copy& copy = copies_.at(id);
-    const int32_t num_rows = plan_rows(id, copy, num_rows_left);
-    num_rows_left -= num_rows;
-    largest_chunk = std::max(largest_chunk, num_rows);
-    if (num_rows == 0 || num_missing(copy) > 0 || copy.draft_len == 0) continue;
-    batch_.logit_rows.push_back(static_cast<int32_t>(batch_.tokens.size()) - 1);
-    proposing.push_back(&copy);
-    proposing_ids.push_back(id);
-  }
-  if (batch_.tokens.empty()) return;
-
+  step_.plan(costs_);
+  if (step_.batch().tokens.empty()) return;
   const auto begin = JobClock::now();
-  const float* logits = model_.forward(batch_).data();
+  const float* logits = model_.forward(step_.batch()).data();
   const int32_t vocab_size = model_.config().vocab_size;
-  for (size_t i = 0; i < proposing.size(); ++i) {
-    propose_next(proposing_ids[i], *proposing[i], logits + static_cast<int64_t>(i) * vocab_size);
+  for (size_t i = 0; i < step_.proposing().size(); ++i) {
+    const DraftStep::Proposing& line = step_.proposing()[i];
+    take_proposal(line, propose_for(line, logits + static_cast<int64_t>(i) * vocab_size));
   }
   // Steps that read a prompt say nothing about the cost of drafting.
-  if (largest_chunk <= 2) {
-    const auto time = JobClock::now() - begin;
-    reply_.step_time_us +=
-        static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(time).count());
-    ++reply_.num_steps;
-  }
+  if (step_.reads_prompts()) return;
+  const auto time = JobClock::now() - begin;
+  reply_.step_time_us +=
+      static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(time).count());
+  ++reply_.num_steps;
+  reply_.num_rows += static_cast<uint32_t>(step_.num_rows());
+  costs_.add(step_.num_rows(), std::chrono::duration<double>(time).count());
 }
 
-// One more token of the block, from the logits after what stands and is drafted.
-void DraftWorker::propose_next(uint64_t sequence_id, Copy& copy, const float* logits) {
+// One more token of a line, from the logits after what stands and is drafted.
+RankedProposal DraftWorker::propose_for(const DraftStep::Proposing& line, const float* logits) {
+  DraftCopy& copy = *line.copy;
   const bool translates = options_.vocabulary != nullptr;
-  const int32_t vocab_size = translates ? options_.target_vocab_size : model_.config().vocab_size;
-  const DraftToken proposed = propose({.params = &copy.params,
-                                       .tokens = copy.tokens,
-                                       .num_prompt_tokens = copy.num_prompt_tokens,
-                                       .drafted = copy.drafted,
-                                       .round = copy.round,
-                                       .logits = translates ? by_target_id(logits) : logits,
-                                       .vocab_size = vocab_size,
-                                       .target_vocab_size = options_.target_vocab_size,
-                                       .num_candidates = options_.num_candidates,
-                                       .mask = copy.mask.get()});
-  if (proposed.token < 0 || draft_id(proposed.token) < 0) {
-    copy.draft_len =
-        static_cast<int32_t>(copy.drafted.size());  // unusable logits: what there is must do
-  } else {
-    copy.drafted.push_back(proposed);
+  DraftInput input{
+      .params = &copy.params,
+      .tokens = copy.tokens,
+      .num_prompt_tokens = copy.num_prompt_tokens,
+      .drafted = copy.spine.drafted,
+      .round = copy.round,
+      .logits = translates ? by_target_id(logits) : logits,
+      .vocab_size = translates ? options_.target_vocab_size : model_.config().vocab_size,
+      .target_vocab_size = options_.target_vocab_size,
+      .num_candidates = options_.num_candidates,
+      .mask = copy.mask.get()};
+  const int32_t num_guesses = copy.mode == RideAhead::kCache ? kMaxGuesses : 0;
+  if (line.branch < 0) return propose_ranked(input, num_guesses);
+  // The branch's text, as it would be committed.
+  const DraftBranch& branch = copy.branches[static_cast<size_t>(line.branch)];
+  const size_t num_committed = copy.tokens.size();
+  for (int32_t i = 0; i < branch.num_accepted; ++i)
+    copy.tokens.push_back(copy.spine.drafted[static_cast<size_t>(i)].token);
+  copy.tokens.push_back(branch.guess);
+  input.tokens = copy.tokens;
+  input.drafted = branch.line.drafted;
+  input.round = copy.round + 1;
+  RankedProposal proposal = propose_ranked(input, num_guesses);
+  copy.tokens.resize(num_committed);
+  return proposal;
+}
+
+void DraftWorker::take_proposal(const DraftStep::Proposing& line, RankedProposal proposal) {
+  DraftCopy& copy = *line.copy;
+  DraftLine& grown =
+      line.branch < 0 ? copy.spine : copy.branches[static_cast<size_t>(line.branch)].line;
+  if (proposal.drawn.token < 0 || copies_.draft_id(proposal.drawn.token) < 0) {
+    grown.ended = true;  // unusable logits: what there is must do
+    return;
   }
-  if (static_cast<int32_t>(copy.drafted.size()) == copy.draft_len) finish_block(sequence_id, copy);
+  grown.drafted.push_back(std::move(proposal.drawn));
+  grown.others.push_back(proposal.others);
+  if (line.branch < 0 && copy.rides()) DraftRides::grow_pending(copy);
 }
 
 // The draft's logits as the logits of the target's tokens (token-level intersection, Timor et al.,
@@ -246,101 +186,51 @@ const float* DraftWorker::by_target_id(const float* logits) {
   return target_logits_.data();
 }
 
-void DraftWorker::finish_block(uint64_t sequence_id, Copy& copy) {
+void DraftWorker::collect_spine(uint64_t sequence_id, DraftCopy& copy) {
+  DraftLine& spine = copy.spine;
+  const int32_t wanted = copy.wanted();
+  if (wanted == 0 || copy.answered) return;
+  const int32_t end = std::min(spine.num_drafted(), wanted);
+  copy.answered = spine.ended || end == wanted;
+  if (copy.mode == RideAhead::kOff && !copy.answered) return;
+  // A block that ends early says so: nobody need wait for the rest.
+  const bool says_end = spine.ended && end < wanted && copy.urgent();
+  if (end <= spine.num_sent && !says_end) return;
+  const int32_t first = std::min(spine.num_sent, end);
   reply_.blocks.push_back({.sequence_id = sequence_id,
                            .round = copy.round,
                            .base_len = static_cast<int32_t>(copy.tokens.size()),
-                           .tokens = copy.drafted});
+                           .tokens = tokens_from(spine, first, end),
+                           .guess = copy.guess,
+                           .first = first});
+  spine.num_sent = end;
+}
+
+void DraftWorker::collect_branch(uint64_t sequence_id, const DraftCopy& copy, DraftBranch& branch) {
+  DraftLine& line = branch.line;
+  const int32_t end = line.num_drafted();
+  const int32_t num_new = end - line.num_sent;
+  if (num_new <= 0 || (num_new < kSentTogether && !branch.complete())) return;
+  reply_.blocks.push_back(
+      {.sequence_id = sequence_id,
+       .round = copy.round + 1,
+       .base_len = static_cast<int32_t>(copy.tokens.size()) + branch.num_accepted + 1,
+       .tokens = tokens_from(line, line.num_sent, end),
+       .guess = branch.guess,
+       .first = line.num_sent});
+  line.num_sent = end;
 }
 
 std::optional<DraftReply> DraftWorker::take_reply() {
-  if (reply_.blocks.empty()) return std::nullopt;
+  for (auto& [id, copy] : copies_.all()) {
+    if (copy.broken) continue;
+    collect_spine(id, copy);
+    for (DraftBranch& branch : copy.branches) collect_branch(id, copy, branch);
+  }
+  if (reply_.blocks.empty() && !(owes_answer_ && !has_work())) return std::nullopt;
+  owes_answer_ = false;
   reply_.serial = last_serial_;
   return std::exchange(reply_, DraftReply{});
-}
-
-namespace {
-
-constexpr auto kAliveInterval = std::chrono::milliseconds(50);
-
-// The draft's end of the link.
-class DraftPort {
- public:
-  DraftPort(World& world, uint32_t epoch) : world_(world), epoch_(epoch) {}
-
-  // Takes all that has arrived; false after shutdown.
-  bool receive_into(DraftWorker& worker) {
-    while (auto bytes = world_.poll(0)) {
-      Frame frame;
-      if (!decode_frame(*bytes, epoch_, &frame)) continue;
-      if (frame.kind == FrameKind::kShutdown) {
-        post(FrameKind::kShutdown, {});  // goodbye
-        return false;
-      }
-      if (frame.kind == FrameKind::kRequest) worker.take(decode_draft_request(frame.payload));
-    }
-    return true;
-  }
-  void wait_for_shutdown() {
-    Backoff backoff;
-    while (true) {
-      while (auto bytes = world_.poll(0)) {
-        Frame frame;
-        if (!decode_frame(*bytes, epoch_, &frame) || frame.kind != FrameKind::kShutdown) continue;
-        post(FrameKind::kShutdown, {});
-        return;
-      }
-      if (backoff.should_check()) world_.check_alive(1);
-      world_.pause(backoff);
-    }
-  }
-  void send(const DraftReply& reply) { post(FrameKind::kReply, encode(reply)); }
-  void say_alive() {
-    if (JobClock::now() - last_sent_ >= kAliveInterval) post(FrameKind::kAlive, {});
-  }
-
- private:
-  void post(FrameKind kind, Bytes payload) {
-    world_.post(0, encode_frame({.kind = kind, .epoch = epoch_, .payload = std::move(payload)}));
-    last_sent_ = JobClock::now();
-  }
-
-  World& world_;
-  const uint32_t epoch_;
-  JobClock::time_point last_sent_{};
-};
-
-}  // namespace
-
-namespace {
-
-void serve_until_shutdown(World& world, DraftPort& port, DraftWorker& worker) {
-  while (true) {
-    Backoff backoff;
-    while (true) {
-      if (!port.receive_into(worker)) return;
-      if (auto reply = worker.take_reply()) port.send(*reply);
-      if (worker.has_work()) break;
-      if (backoff.should_check()) world.check_alive(1);
-      world.pause(backoff);
-    }
-    worker.step();
-    if (auto reply = worker.take_reply()) port.send(*reply);
-    port.say_alive();
-  }
-}
-
-}  // namespace
-
-void run_draft_loop(World& world, uint32_t epoch, DraftWorker& worker) {
-  DraftPort port(world, epoch);
-  try {
-    serve_until_shutdown(world, port, worker);
-  } catch (const std::exception& error) {
-    // The targets go on without a draft; this rank stays only to take part in the end of the job.
-    log_error("the draft worker stopped: {}", error.what());
-    port.wait_for_shutdown();
-  }
 }
 
 }  // namespace outrider

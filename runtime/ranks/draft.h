@@ -1,21 +1,22 @@
 // The draft worker: the whole draft model on one rank, with its own KV pages. It keeps a copy of
-// every sequence it was told about, proposes the tokens after each commit, and rolls back by
-// forgetting: what its KV holds beyond the committed tokens is kept only as far as it agrees with
-// them. It is only a hint-giver: whatever it sends or fails to send, the text is the target's.
+// every sequence it was told about and proposes the tokens after each commit. While the target
+// verifies a block it rides ahead: it drafts the token behind the block and, for the likely
+// outcomes, the next round's blocks. It is only a hint-giver: whatever it sends or fails to send,
+// the text is the target's.
 #pragma once
 
-#include <chrono>
-#include <map>
-#include <memory>
+#include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "models/model.h"
 #include "models/vocabulary_map.h"
-#include "runtime/comm/world.h"
-#include "runtime/ranks/roles.h"
+#include "runtime/ranks/draft/copies.h"
+#include "runtime/ranks/draft/rides.h"
+#include "runtime/ranks/draft/step.h"
+#include "scheduler/draft_length.h"
 #include "scheduler/round.h"
-#include "scheduler/token_mask.h"
 
 namespace outrider {
 
@@ -26,66 +27,57 @@ class DraftWorker {
     int32_t num_candidates = 16;
     // For a draft with another tokenizer; must outlive this. Null: the draft's ids are the
     // target's. Texts, blocks, positions and noise always speak the target's ids; only what the
-    // draft's model reads and its KV are in the draft's.
+    // draft's model reads and its KV are in the draft's. With one nothing rides ahead.
     const VocabularyMap* vocabulary = nullptr;
+    // Of requests that say nothing. Off: blocks are sent when they are whole, and only those that
+    // are waited for are made. Otherwise tokens are sent as they come.
+    RideAhead ride_ahead = RideAhead::kOff;
+    int32_t max_branches = DraftRides::kMaxBranches;
   };
   // model must outlive this and be of a group of one.
   DraftWorker(Model& model, const Options& options);
+  // step_ refers to copies_.
+  DraftWorker(const DraftWorker&) = delete;
+  DraftWorker& operator=(const DraftWorker&) = delete;
 
-  // Takes in what the coordinator says. Blocks not finished for re-committed sequences are given
-  // up.
+  // Takes in what the coordinator says. What was drafted behind another text is given up.
   void take(const DraftRequest& request);
   bool has_work() const;
-  // One forward pass over all sequences that want a block or have prompt tokens to read.
+  // One forward pass over all lines of draft tokens that are to grow and prompts to be read.
   void step();
-  // Blocks finished since the last call.
+  // What is new since the last call; nothing when there is nothing to say.
   std::optional<DraftReply> take_reply();
+  // Time spent without work, for the next reply.
+  void note_idle(uint64_t idle_us) { reply_.idle_us += idle_us; }
+
+  // Commits whose round was over already.
+  uint64_t num_stale() const { return num_stale_; }
+  // What is wrong in the books of KV blocks; empty when they are right.
+  std::string fault() const { return copies_.fault(); }
+  const DraftCopies& copies() const { return copies_; }
 
  private:
-  struct Copy {
-    SamplingParams params;
-    std::shared_ptr<const TokenMask> mask;  // null without one
-    int32_t num_prompt_tokens = 0;
-    std::vector<int32_t> tokens;     // committed
-    TranslatedTokens translated;     // of these, when there is a vocabulary
-    std::vector<int32_t> kv_tokens;  // tokens whose keys and values lie in the blocks, in order; in
-                                     // the draft's ids
-    std::vector<int32_t> blocks;
-    uint32_t round = 0;
-    int32_t draft_len = 0;  // of the block being made; 0 = none wanted
-    std::vector<DraftToken> drafted;
-    bool broken = false;  // a gap in what we were told, or a token the model has no row for; silent
-                          // until opened anew
-  };
-
-  void open(const DraftOpen& open);
-  void commit(const DraftCommit& commit);
-  void close(uint64_t sequence_id);
-  void take_tokens(Copy& copy, std::span<const int32_t> tokens);
-  void keep_agreeing_kv(Copy& copy);
-  // The committed tokens in the draft's ids.
-  const std::vector<int32_t>& context(const Copy& copy) const;
-  int32_t draft_id(int32_t token) const;
-  int32_t num_missing(const Copy& copy) const;  // tokens (committed and drafted) not in KV yet
-  bool wants_step(const Copy& copy) const;
-  bool ensure_blocks(uint64_t sequence_id, Copy& copy, int32_t num_positions);
-  int32_t plan_rows(uint64_t sequence_id, Copy& copy, int32_t num_rows_left);
-  void propose_next(uint64_t sequence_id, Copy& copy, const float* logits);
+  bool commit(const DraftCommit& commit);
+  void begin_rides(std::vector<uint64_t> begun);
+  RankedProposal propose_for(const DraftStep::Proposing& line, const float* logits);
+  void take_proposal(const DraftStep::Proposing& line, RankedProposal proposal);
   const float* by_target_id(const float* logits);
-  void finish_block(uint64_t sequence_id, Copy& copy);
+  void collect_spine(uint64_t sequence_id, DraftCopy& copy);
+  void collect_branch(uint64_t sequence_id, const DraftCopy& copy, DraftBranch& branch);
 
   Model& model_;
   Options options_;
-  std::map<uint64_t, Copy> copies_;
-  std::vector<int32_t> free_blocks_;
-  Batch batch_;
+  DraftCopies copies_;
+  DraftRides rides_;
+  DraftStep step_;
+  StepCosts costs_;
+  std::vector<int32_t> text_;         // of a branch, for its proposal
   std::vector<float> target_logits_;  // [target vocabulary] of by_target_id(); tokens without a
                                       // partner never change
   uint64_t last_serial_ = 0;
+  uint64_t num_stale_ = 0;
+  bool owes_answer_ = false;  // somebody who rides asked, and has heard nothing since
   DraftReply reply_;
 };
-
-// The life of the draft rank: until the coordinator says shutdown or is gone.
-void run_draft_loop(World& world, uint32_t epoch, DraftWorker& worker);
 
 }  // namespace outrider

@@ -8,6 +8,7 @@
 #include "runtime/base/files.h"
 #include "runtime/base/log.h"
 #include "runtime/ranks/draft.h"
+#include "runtime/ranks/draft/loop.h"
 #include "runtime/ranks/draft_corpus.h"
 #include "runtime/ranks/draft_engine.h"
 #include "runtime/ranks/model_loader.h"

@@ -14,6 +14,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
 #include "runtime/base/process_memory.h"
+#include "runtime/ranks/draft/rides.h"
 
 namespace outrider {
 namespace {
@@ -345,10 +346,16 @@ LoadedModel load_draft(const RunConfig& config,
   // A text has more tokens in a vocabulary that knows fewer of its words.
   const int32_t num_blocks =
       vocabulary == nullptr ? sizes.num_blocks : std::min(sizes.num_blocks, INT32_MAX / 2) * 2;
-  const TransformerOptions options{.block_size = config.block_size,
-                                   .num_blocks = num_blocks,
-                                   .max_rows = sizes.max_rows,
-                                   .max_logit_rows = config.max_num_seqs};
+  // Room for what it prepares while the target verifies (runtime/ranks/draft/rides.h). KV memory
+  // that is never used is never taken from the system.
+  const int32_t blocks_of_branch = 2 + config.speculative.longest_draft_len() / config.block_size;
+  const int32_t num_branch_blocks =
+      std::min(num_blocks, DraftRides::kMaxBranches * blocks_of_branch);
+  const TransformerOptions options{
+      .block_size = config.block_size,
+      .num_blocks = num_blocks + (vocabulary == nullptr ? num_branch_blocks : 0),
+      .max_rows = sizes.max_rows + DraftRides::kMaxBranches,
+      .max_logit_rows = config.max_num_seqs + DraftRides::kMaxBranches};
   const ModelShard shard = shard_model(model_config, 0, 1);
   LoadedModel parts;
   parts.group = make_solo_group();

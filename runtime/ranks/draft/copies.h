@@ -1,0 +1,77 @@
+// The draft worker's copies of sequences and who holds which KV block: open, commit, close, what a
+// commit keeps of what was drafted, and room in KV memory. Text and numbers only, no model; used by
+// the draft worker's thread.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "models/model.h"
+#include "runtime/ranks/draft/kv_pool.h"
+#include "runtime/ranks/draft/line.h"
+
+namespace outrider {
+
+class DraftCopies {
+ public:
+  // vocabulary: null, or must outlive this (draft.h); with one nothing rides ahead, whatever mode.
+  DraftCopies(const Model& model, const VocabularyMap* vocabulary, RideAhead mode);
+
+  void open(const DraftOpen& opening);
+  void close(uint64_t sequence_id);
+  // null when unknown
+  DraftCopy* find(uint64_t sequence_id);
+  std::map<uint64_t, DraftCopy>& all() { return copies_; }
+  const std::map<uint64_t, DraftCopy>& all() const { return copies_; }
+
+  // The sequence goes on with `tokens`, to be drafted for in `round`. When they are an outcome that
+  // a branch stands for, the branch becomes the spine; otherwise what was drafted is over and the
+  // KV that agrees is kept.
+  void advance(DraftCopy& copy, std::span<const int32_t> tokens, uint32_t round);
+  void drop_branches(DraftCopy& copy);
+
+  // The committed tokens in the draft's ids.
+  const std::vector<int32_t>& context(const DraftCopy& copy) const;
+  int32_t draft_id(int32_t token) const;
+  // Tokens (committed and drafted) not in the spine's KV yet.
+  int32_t num_missing(const DraftCopy& copy) const;
+  bool spine_wants_step(const DraftCopy& copy) const;
+  bool branch_wants_step(const DraftCopy& copy, const DraftBranch& branch) const;
+
+  // Room for num_positions of the spine. Takes, in this order, from branches, the least likely
+  // first, and from sequences that want nothing now.
+  bool make_room(uint64_t sequence_id, DraftCopy& copy, int32_t num_positions);
+  // Room for the branch's next row; takes from less likely branches only. `copied` is set to the
+  // blocks to copy (from, to), or from = -1.
+  struct BlockCopy {
+    int32_t from = -1;
+    int32_t to = -1;
+  };
+  bool make_room(DraftCopy& copy, DraftBranch& branch, BlockCopy* copied);
+  // Ends the branch and gives back what it holds; its tokens stay good.
+  void release(DraftBranch& branch);
+
+  // Whether every block is free or held by one line, and branches share what their spine holds.
+  // The first thing wrong as a sentence, empty when the books are right.
+  std::string fault() const;
+
+ private:
+  void take_tokens(DraftCopy& copy, std::span<const int32_t> tokens, size_t num_agreeing);
+  bool knows_rows_of(std::span<const int32_t> tokens) const;
+  size_t find_branch(const DraftCopy& copy, std::span<const int32_t> tokens) const;
+  void adopt(DraftCopy& copy, size_t index);
+  bool release_least_likely(double below);
+
+  const VocabularyMap* vocabulary_;
+  const RideAhead mode_;
+  const int32_t num_vocab_rows_;
+  const int32_t max_positions_;
+  const int32_t num_blocks_;
+  std::map<uint64_t, DraftCopy> copies_;
+  DraftKvPool pool_;
+};
+
+}  // namespace outrider

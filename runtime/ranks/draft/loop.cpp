@@ -1,0 +1,110 @@
+// See loop.h.
+#include "runtime/ranks/draft/loop.h"
+
+#include <chrono>
+
+#include "runtime/base/clock.h"
+#include "runtime/base/log.h"
+#include "runtime/comm/waiting.h"
+#include "runtime/ranks/round_wire.h"
+
+namespace outrider {
+namespace {
+
+constexpr auto kAliveInterval = std::chrono::milliseconds(50);
+
+// The draft's end of the link.
+class DraftPort {
+ public:
+  DraftPort(World& world, uint32_t epoch) : world_(world), epoch_(epoch) {}
+
+  // Takes all that has arrived; false after shutdown.
+  bool receive_into(DraftWorker& worker) {
+    while (auto bytes = world_.poll(0)) {
+      Frame frame;
+      if (!decode_frame(*bytes, epoch_, &frame)) continue;
+      if (frame.kind == FrameKind::kShutdown) {
+        post(FrameKind::kShutdown, {});  // goodbye
+        return false;
+      }
+      if (frame.kind == FrameKind::kRequest) worker.take(decode_draft_request(frame.payload));
+    }
+    return true;
+  }
+  void wait_for_shutdown() {
+    Backoff backoff;
+    while (true) {
+      while (auto bytes = world_.poll(0)) {
+        Frame frame;
+        if (!decode_frame(*bytes, epoch_, &frame) || frame.kind != FrameKind::kShutdown) continue;
+        post(FrameKind::kShutdown, {});
+        return;
+      }
+      if (backoff.should_check()) world_.check_alive(1);
+      world_.pause(backoff);
+    }
+  }
+  void send(const DraftReply& reply) { post(FrameKind::kReply, encode(reply)); }
+  void say_alive() {
+    if (JobClock::now() - last_sent_ >= kAliveInterval) post(FrameKind::kAlive, {});
+  }
+
+ private:
+  void post(FrameKind kind, Bytes payload) {
+    world_.post(0, encode_frame({.kind = kind, .epoch = epoch_, .payload = std::move(payload)}));
+    last_sent_ = JobClock::now();
+  }
+
+  World& world_;
+  const uint32_t epoch_;
+  JobClock::time_point last_sent_{};
+};
+
+// Tells the worker of the time that it had nothing to do.
+class IdleTime {
+ public:
+  explicit IdleTime(DraftWorker& worker) : worker_(worker) {}
+  void note() {
+    const auto now = JobClock::now();
+    const auto idle = std::chrono::duration_cast<std::chrono::microseconds>(now - since_);
+    worker_.note_idle(static_cast<uint64_t>(idle.count()));
+    since_ = now;
+  }
+
+ private:
+  DraftWorker& worker_;
+  JobClock::time_point since_ = JobClock::now();
+};
+
+void serve_until_shutdown(World& world, DraftPort& port, DraftWorker& worker) {
+  while (true) {
+    Backoff backoff;
+    IdleTime idle(worker);
+    while (true) {
+      if (!port.receive_into(worker)) return;
+      if (worker.has_work()) idle.note();
+      if (auto reply = worker.take_reply()) port.send(*reply);
+      if (worker.has_work()) break;
+      if (backoff.should_check()) world.check_alive(1);
+      world.pause(backoff);
+    }
+    worker.step();
+    if (auto reply = worker.take_reply()) port.send(*reply);
+    port.say_alive();
+  }
+}
+
+}  // namespace
+
+void run_draft_loop(World& world, uint32_t epoch, DraftWorker& worker) {
+  DraftPort port(world, epoch);
+  try {
+    serve_until_shutdown(world, port, worker);
+  } catch (const std::exception& error) {
+    // The targets go on without a draft; this rank stays only to take part in the end of the job.
+    log_error("the draft worker stopped: {}", error.what());
+    port.wait_for_shutdown();
+  }
+}
+
+}  // namespace outrider

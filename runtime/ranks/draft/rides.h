@@ -1,0 +1,41 @@
+// Which branches the draft worker grows while rounds are in flight, and what it learns from their
+// outcomes: how often a sequence's draft tokens stand, and which of the draft's guesses the token
+// after them was. Used by the draft worker's thread.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "runtime/ranks/draft/copies.h"
+#include "runtime/ranks/draft/line.h"
+
+namespace outrider {
+
+class DraftRides {
+ public:
+  // Of all sequences, and of one: the coordinator keeps so many of a sequence, and more.
+  static constexpr int32_t kMaxBranches = 128;
+  static constexpr int32_t kMaxBranchesOfOne = 48;
+
+  // From the tokens that are about to be committed.
+  void learn(DraftCopy& copy, std::span<const int32_t> committed);
+
+  // Chooses the outcomes of sequences whose round has just begun, with their branches dropped.
+  void begin(std::span<DraftCopy* const> begun, int32_t max_branches) const;
+  // The proposal has been drafted: the branches behind it.
+  static void grow_pending(DraftCopy& copy);
+
+ private:
+  struct Chances {
+    RankChances after_some;
+    RankChances after_all;
+  };
+  Chances& chances_of(const DraftCopy& copy);
+  const Chances& chances_of(const DraftCopy& copy) const;
+  RideOdds odds_of(const DraftCopy& copy) const;
+
+  std::array<Chances, 4> chances_;  // by VerifyRule
+};
+
+}  // namespace outrider

@@ -1,0 +1,65 @@
+// One forward pass of the draft: which lines (line.h) of which sequences have rows in it. Lines
+// that somebody waits for come first; the others ride along as far as that costs little. Used by
+// the draft worker's thread.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "models/model.h"
+#include "runtime/ranks/draft/copies.h"
+#include "scheduler/draft_length.h"
+
+namespace outrider {
+
+class DraftStep {
+ public:
+  DraftStep(Model& model, DraftCopies& copies) : model_(model), copies_(copies) {}
+
+  // A row whose logits give the next token of a line. Sequences are not opened, closed or committed
+  // between plan() and its use, branches only added.
+  struct Proposing {
+    uint64_t sequence_id = 0;
+    DraftCopy* copy = nullptr;
+    int32_t branch = -1;  // -1: the spine
+  };
+
+  // Makes the batch, which may be empty: nothing to do, or no room for any of it.
+  void plan(const StepCosts& costs);
+  const Batch& batch() const { return batch_; }
+  // One for each logit row.
+  const std::vector<Proposing>& proposing() const { return proposing_; }
+  bool reads_prompts() const { return largest_chunk_ > 2; }
+  int32_t num_rows() const { return static_cast<int32_t>(batch_.tokens.size()); }
+
+ private:
+  struct Chunk {
+    uint64_t sequence_id = 0;
+    DraftCopy* copy = nullptr;
+    int32_t branch = -1;
+    int32_t first = 0;  // position
+    int32_t num_rows = 0;
+    bool has_logits = false;
+  };
+  void plan_spines(const StepCosts& costs);
+  void plan_branches(const StepCosts& costs);
+  int32_t room_left() const;
+  int32_t room_to_ride(const StepCosts& costs);
+  void plan_spine(uint64_t sequence_id, DraftCopy& copy, int32_t most_rows);
+  bool plan_branch(uint64_t sequence_id, DraftCopy& copy, int32_t index);
+  void add_rows(const Chunk& chunk);
+  int32_t token_at(const Chunk& chunk, int32_t position) const;
+
+  Model& model_;
+  DraftCopies& copies_;
+  Batch batch_;
+  std::vector<Chunk> chunks_;
+  std::vector<Proposing> proposing_;
+  int32_t num_planned_ = 0;         // rows
+  int32_t num_urgent_ = 0;          // of these, before those that ride along
+  int32_t most_rows_ = 0;           // of the step, that riding along may make; 0 = not asked yet
+  int32_t num_planned_logits_ = 0;  // of these
+  int32_t largest_chunk_ = 0;
+};
+
+}  // namespace outrider

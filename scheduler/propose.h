@@ -1,0 +1,41 @@
+// The draft's side of a round: one token from the draft's own logits (propose() in verify.h), and
+// with it the tokens that the target is likeliest to say instead, for which the draft prepares
+// blocks while the target verifies. Called by the draft for each row with logits.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "scheduler/verify.h"
+
+namespace outrider {
+
+inline constexpr int32_t kMaxGuesses = 8;
+
+// Tokens that may stand in the place of a drafted one, the likeliest first; the drafted one itself
+// is not among them.
+class Guesses {
+ public:
+  void add(int32_t token) { tokens_[static_cast<size_t>(count_++)] = token; }
+  bool full() const { return count_ == kMaxGuesses; }
+  std::span<const int32_t> tokens() const { return {tokens_.data(), static_cast<size_t>(count_)}; }
+  bool operator==(const Guesses&) const = default;
+
+ private:
+  std::array<int32_t, kMaxGuesses> tokens_{};
+  int32_t count_ = 0;
+};
+
+struct RankedProposal {
+  DraftToken drawn;  // as propose() returns it
+  Guesses others;
+};
+
+// At most num_guesses (and kMaxGuesses) others, ranked by the rule: greedy by logit; coupled by
+// logit and the target's noise, which is the noise of the target's own draw; standard and block by
+// draft_prob. They use no noise that decides anything, and hang on text, parameters and logits
+// alone. Tokens as good as impossible are left out.
+RankedProposal propose_ranked(const DraftInput& input, int32_t num_guesses);
+
+}  // namespace outrider
