@@ -15,7 +15,7 @@
 #include "runtime/ranks/draft/copies.h"
 #include "runtime/ranks/draft/rides.h"
 #include "runtime/ranks/draft/step.h"
-#include "scheduler/draft_length.h"
+#include "runtime/ranks/draft/step_times.h"
 #include "scheduler/round.h"
 
 namespace outrider {
@@ -70,7 +70,7 @@ class DraftWorker {
   DraftCopies copies_;
   DraftRides rides_;
   DraftStep step_;
-  StepCosts costs_;
+  StepTimes costs_;
   std::vector<int32_t> text_;         // of a branch, for its proposal
   std::vector<float> target_logits_;  // [target vocabulary] of by_target_id(); tokens without a
                                       // partner never change

@@ -14,7 +14,7 @@ constexpr int32_t kChunkBesideBranches = 64;
 
 }  // namespace
 
-void DraftStep::plan(const StepCosts& costs) {
+void DraftStep::plan(const StepTimes& costs) {
   batch_ = Batch{};
   chunks_.clear();
   proposing_.clear();
@@ -30,7 +30,7 @@ void DraftStep::plan(const StepCosts& costs) {
 }
 
 // Sequences that are nearly there go first: a long prompt must not hold up the others' blocks.
-void DraftStep::plan_spines(const StepCosts& costs) {
+void DraftStep::plan_spines(const StepTimes& costs) {
   std::vector<std::tuple<bool, int32_t, uint64_t, DraftCopy*>> order;
   bool branches_grow = false;
   for (auto& [id, copy] : copies_.all()) {
@@ -55,7 +55,7 @@ void DraftStep::plan_spines(const StepCosts& costs) {
 int32_t DraftStep::room_left() const { return model_.options().max_rows - num_planned_; }
 
 // Rows that may be added without slowing those that are waited for.
-int32_t DraftStep::room_to_ride(const StepCosts& costs) {
+int32_t DraftStep::room_to_ride(const StepTimes& costs) {
   if (num_urgent_ == 0) return room_left();
   if (most_rows_ == 0) {
     const double limit = kSlowedAtMost * costs.at(num_urgent_);
@@ -69,7 +69,7 @@ int32_t DraftStep::room_to_ride(const StepCosts& costs) {
   return std::min(room_left(), most_rows_ - num_planned_);
 }
 
-void DraftStep::plan_branches(const StepCosts& costs) {
+void DraftStep::plan_branches(const StepTimes& costs) {
   struct Wanting {
     double chance = 0;
     uint64_t sequence_id = 0;

@@ -8,7 +8,7 @@
 
 #include "models/model.h"
 #include "runtime/ranks/draft/copies.h"
-#include "scheduler/draft_length.h"
+#include "runtime/ranks/draft/step_times.h"
 
 namespace outrider {
 
@@ -25,7 +25,7 @@ class DraftStep {
   };
 
   // Makes the batch, which may be empty: nothing to do, or no room for any of it.
-  void plan(const StepCosts& costs);
+  void plan(const StepTimes& costs);
   const Batch& batch() const { return batch_; }
   // One for each logit row.
   const std::vector<Proposing>& proposing() const { return proposing_; }
@@ -41,10 +41,10 @@ class DraftStep {
     int32_t num_rows = 0;
     bool has_logits = false;
   };
-  void plan_spines(const StepCosts& costs);
-  void plan_branches(const StepCosts& costs);
+  void plan_spines(const StepTimes& costs);
+  void plan_branches(const StepTimes& costs);
   int32_t room_left() const;
-  int32_t room_to_ride(const StepCosts& costs);
+  int32_t room_to_ride(const StepTimes& costs);
   void plan_spine(uint64_t sequence_id, DraftCopy& copy, int32_t most_rows);
   bool plan_branch(uint64_t sequence_id, DraftCopy& copy, int32_t index);
   void add_rows(const Chunk& chunk);
