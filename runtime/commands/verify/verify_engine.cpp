@@ -26,6 +26,7 @@ EngineAnswer collect(ResultStream& stream) {
     append(answer.logprobs, event->logprobs);
     append(answer.prompt_logprobs, event->prompt_logprobs);
     if (event->finish_reason == FinishReason::kNone) continue;
+    answer.stats = event->stats;
     if (!event->error.empty()) throw Error(event->error);
     return answer;
   }
@@ -67,6 +68,7 @@ size_t requests_in_flight(const RunConfig& config) {
 }
 
 void DraftCounts::add(const EngineAnswer& answer) {
+  num_proposals += answer.stats.num_proposals;
   for (TokenOrigin origin : answer.origins) {
     num_accepted += origin == TokenOrigin::kAccepted ? 1 : 0;
     num_examined += origin == TokenOrigin::kAccepted || origin == TokenOrigin::kCorrected ? 1 : 0;

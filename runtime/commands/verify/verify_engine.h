@@ -20,6 +20,7 @@ struct EngineAnswer {
   std::vector<TokenOrigin> origins;            // one per token
   std::vector<TokenLogprobs> logprobs;         // one per token when asked for
   std::vector<TokenLogprobs> prompt_logprobs;  // of prompt[1..] when asked for
+  SpeculationStats stats;
 };
 
 // Answers to questions 0 .. num_questions - 1, in order; at most num_in_flight at once. Throws
@@ -33,10 +34,11 @@ void ask_engine(Engine& engine,
 // As many as keep every slot busy, within what the queue takes.
 size_t requests_in_flight(const RunConfig& config);
 
-// Adds up what became of draft tokens.
+// Adds up what became of draft tokens and proposals.
 struct DraftCounts {
   int64_t num_examined = 0;  // stood or fell
   int64_t num_accepted = 0;
+  int64_t num_proposals = 0;  // of the examined ones
   void add(const EngineAnswer& answer);
 };
 

@@ -88,6 +88,7 @@ Json row_json(const CheckRow& row) {
   if (row.num_examined >= 0) {
     json["num_examined"] = row.num_examined;
     json["num_accepted"] = row.num_accepted;
+    json["num_proposals"] = row.num_proposals;
   }
   if (row.kind == CheckKind::kEquality) {
     json["num_tokens"] = row.num_tokens;
@@ -176,10 +177,17 @@ void print_report(const VerifyReport& report, std::FILE* out) {
       kPairTopK);
   int64_t num_failed = 0;
   int64_t num_controls = 0;
+  int64_t num_proposals = 0;  // of the pair, by a draft that rode ahead
   for (const CheckRow& row : report.rows) {
+    if (row.check.starts_with("pair")) num_proposals += row.num_proposals;
     num_failed += row.passed() ? 0 : 1;
     num_controls += row.kind == CheckKind::kControl ? 1 : 0;
   }
+  fmt::print(
+      out,
+      "Of the pair's draft tokens {} were proposals for the bonus position, which come from a "
+      "draft that rides ahead.\n",
+      grouped(num_proposals));
   const auto num_rows = static_cast<int64_t>(report.rows.size());
   if (report.all_passed()) {
     fmt::print(out,

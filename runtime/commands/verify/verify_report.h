@@ -40,7 +40,8 @@ struct CheckRow {
   // Speculation in it; examined = stood or fell. Not asked for when negative.
   int64_t num_examined = -1;
   int64_t num_accepted = 0;
-  std::string problem;  // one sentence; the row then fails whatever the numbers are
+  int64_t num_proposals = 0;  // of the examined ones, for the bonus position
+  std::string problem;        // one sentence; the row then fails whatever the numbers are
 
   bool passed() const;
   std::string verdict() const;  // pass, FAIL, caught, MISSED

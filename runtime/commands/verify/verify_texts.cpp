@@ -29,6 +29,13 @@ struct TextKind {
 };
 constexpr TextKind kKinds[] = {{"greedy", false}, {"seeded", true}};
 
+// How a pass is written.
+struct Manner {
+  int32_t draft_len = 0;
+  size_t num_in_flight = 1;
+  RideAhead ride_ahead = RideAhead::kAuto;
+};
+
 using Texts = std::vector<std::vector<int32_t>>;
 
 struct Pass {
@@ -51,20 +58,36 @@ class TextChecks {
  private:
   void run_kind(const TextKind& kind) {
     const size_t together = requests_in_flight(context_.config);
-    const Pass alone = write(kind, 0, 1);
-    add_row(kind, "speculation off, together = alone", alone, write(kind, 0, together), 0);
-    for (int32_t draft_len : draft_lens()) {
-      add_row(kind,
-              fmt::format("draft length {}, alone = off", draft_len),
-              alone,
-              write_with_drafts(kind, draft_len, 1, alone),
-              draft_len);
-      add_row(kind,
-              fmt::format("draft length {}, together = off", draft_len),
-              alone,
-              write_with_drafts(kind, draft_len, together, alone),
-              draft_len);
+    const Pass alone = write(kind, {});
+    add_row(kind,
+            "speculation off, together = alone",
+            alone,
+            write(kind, {.num_in_flight = together}),
+            0);
+    const std::vector<int32_t> lens = draft_lens();
+    for (int32_t draft_len : lens) {
+      compare(kind, fmt::format("draft length {}, alone", draft_len), {draft_len, 1}, alone);
+      compare(
+          kind, fmt::format("draft length {}, together", draft_len), {draft_len, together}, alone);
     }
+    // The others ride ahead as the server is told to.
+    for (RideAhead mode : {RideAhead::kOff, RideAhead::kChain, RideAhead::kCache}) {
+      compare(kind,
+              fmt::format("riding ahead: {}, together", ride_ahead_name(mode)),
+              {lens.back(), together, mode},
+              alone);
+    }
+  }
+
+  void compare(const TextKind& kind,
+               const std::string& what,
+               const Manner& manner,
+               const Pass& expected) {
+    add_row(kind,
+            what + " = off",
+            expected,
+            write_with_drafts(kind, manner, expected),
+            manner.draft_len);
   }
 
   // 1, 2 and the greatest.
@@ -75,25 +98,23 @@ class TextChecks {
   }
 
   // A pass with other texts than expected is never made anew.
-  Pass write_with_drafts(const TextKind& kind,
-                         int32_t draft_len,
-                         size_t num_in_flight,
-                         const Pass& expected) const {
-    Pass pass = write(kind, draft_len, num_in_flight);
+  Pass write_with_drafts(const TextKind& kind, const Manner& manner, const Pass& expected) const {
+    Pass pass = write(kind, manner);
     for (int attempt = 1; attempt < kMostAttempts; ++attempt) {
       if (pass.drafts.num_accepted > 0 || pass.texts != expected.texts) break;
-      pass = write(kind, draft_len, num_in_flight);
+      pass = write(kind, manner);
     }
     return pass;
   }
 
-  Pass write(const TextKind& kind, int32_t draft_len, size_t num_in_flight) const {
+  Pass write(const TextKind& kind, const Manner& manner) const {
     Pass pass;
     const auto question = [&](size_t i) {
       Question asked;
       asked.prompt = prompts_[i % prompts_.size()];
       asked.params.max_tokens = options_.num_text_tokens;
-      asked.params.max_draft_len = draft_len;
+      asked.params.max_draft_len = manner.draft_len;
+      asked.params.ride_ahead = manner.ride_ahead;
       asked.params.temperature = kind.seeded ? kSeededTemperature : 0.0f;
       if (kind.seeded) asked.params.seed = asked.params.noise_seed = 1000 + i;
       // What auto chooses for a seed, whatever the server's own choice is.
@@ -103,7 +124,7 @@ class TextChecks {
     const auto num_texts = static_cast<size_t>(options_.num_texts);
     ask_engine(context_.engine,
                num_texts,
-               num_in_flight,
+               manner.num_in_flight,
                question,
                [&](size_t, const EngineAnswer& answer) {
                  pass.texts.push_back(answer.tokens);
@@ -135,6 +156,7 @@ class TextChecks {
     if (draft_len > 0) {
       row.num_examined = got.drafts.num_examined;
       row.num_accepted = got.drafts.num_accepted;
+      row.num_proposals = got.drafts.num_proposals;
       if (row.num_accepted == 0)
         row.problem = "No draft token was accepted, so nothing was compared.";
     }

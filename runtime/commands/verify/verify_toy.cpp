@@ -77,6 +77,7 @@ CheckRow run(const Job& job) {
   if (law_case.draft != DraftKind::kNone) {
     row.num_examined = result.num_examined + result.num_proposals;
     row.num_accepted = result.num_accepted + result.num_proposals_stood;
+    row.num_proposals = result.num_proposals;
     if (row.num_accepted == 0 || row.num_accepted == row.num_examined) {
       row.problem =
           "Not both accepted and refused draft tokens: one side of the rule was not tried.";
