@@ -2,6 +2,7 @@
 #include "scheduler/draft_ledger.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -25,19 +26,29 @@ bool DraftLedger::uses_model() const {
   return available_ && config_.draft_method == DraftMethod::kDraftModel;
 }
 
-int32_t DraftLedger::limit(const Sequence& sequence) const {
-  return sequence.draft_len_limit(sequence.num_tokens(), draft_len_, config_.max_model_len);
+// Resolved when the request was taken; whoever left it open rides with nobody.
+bool DraftLedger::rides_ahead(const Sequence& sequence) const {
+  const RideAhead mode = sequence.params().ride_ahead;
+  return mode == RideAhead::kChain || mode == RideAhead::kCache;
 }
 
-DraftRequest DraftLedger::take_request(const SequencePool& pool) {
+int32_t DraftLedger::server_draft_len(const Sequence& sequence) const {
+  if (sequence.params().fixed_draft_len) return config_.num_speculative_tokens;
+  const int32_t chosen = sequence.draft_view.draft_len;
+  return chosen >= 0 ? chosen : draft_len_;
+}
+
+int32_t DraftLedger::limit(const Sequence& sequence, int32_t num_tokens) const {
+  return sequence.draft_len_limit(num_tokens, server_draft_len(sequence), config_.max_model_len);
+}
+
+DraftRequest DraftLedger::take_request(const SequencePool& pool, bool asks) {
   DraftRequest request;
   if (!uses_model()) return request;
   request.closes = std::exchange(closes_, {});
-  if (draft_len_ > 0) {
-    for (const auto& [order, sequence] : pool.running()) describe(*sequence, request);
-    for (const auto& [order, sequence] : pool.waiting()) {
-      if (sequence->started) describe(*sequence, request);
-    }
+  for (const auto& [order, sequence] : pool.running()) describe(*sequence, asks, request);
+  for (const auto& [order, sequence] : pool.waiting()) {
+    if (sequence->started) describe(*sequence, asks, request);
   }
   if (!request.closes.empty() || !request.opens.empty() || !request.commits.empty()) {
     request.serial = ++serial_;
@@ -45,67 +56,141 @@ DraftRequest DraftLedger::take_request(const SequencePool& pool) {
   return request;
 }
 
-// A sequence is opened when it first runs, so that the draft reads the prompt while the target
-// does, unless it is too short ever to take a draft after its first token.
-void DraftLedger::describe(Sequence& sequence, DraftRequest& request) const {
+void DraftLedger::describe(Sequence& sequence, bool asks, DraftRequest& request) const {
   DraftView& view = sequence.draft_view;
-  if (view.num_known_tokens == 0) {
-    const int32_t limit_after_first = sequence.draft_len_limit(
-        sequence.num_prompt_tokens() + 1, config_.num_speculative_tokens, config_.max_model_len);
-    if (limit_after_first == 0) return;
-    request.opens.push_back({sequence.id(), sequence.params(), sequence.tokens()});
-    view.num_known_tokens = sequence.num_tokens();
+  if (server_draft_len(sequence) == 0 || !open(sequence, request)) return;
+  const bool rides = rides_ahead(sequence);
+  if (rides && view.num_in_flight >= 0) {
+    // Blocks of the next round: behind one more token at least.
+    const int32_t draft_len = limit(sequence, sequence.num_tokens() + 1);
+    if (view.num_told_rounds > sequence.round() || draft_len == 0) return;
+    view.num_told_rounds = sequence.round() + 1;
+    commit(sequence, draft_len, request);
+    return;
   }
   if (view.asked_round == sequence.round()) return;
+  const int32_t draft_len = limit(sequence, sequence.num_tokens());
+  if (rides && (!asks || draft_len == 0 || sequence.num_uncomputed() > 1)) return;
+  view.asked_round = sequence.round();
+  commit(sequence, draft_len, request);
+}
+
+// A sequence is opened when it first runs, so that the draft reads the prompt while the target
+// does, unless it is too short ever to take a draft after its first token.
+bool DraftLedger::open(Sequence& sequence, DraftRequest& request) const {
+  DraftView& view = sequence.draft_view;
+  if (view.num_known_tokens > 0) return true;
+  const int32_t limit_after_first = sequence.draft_len_limit(
+      sequence.num_prompt_tokens() + 1, config_.num_speculative_tokens, config_.max_model_len);
+  if (limit_after_first == 0) return false;
+  request.opens.push_back({sequence.id(), sequence.params(), sequence.tokens()});
+  view.num_known_tokens = sequence.num_tokens();
+  return true;
+}
+
+void DraftLedger::commit(Sequence& sequence, int32_t draft_len, DraftRequest& request) const {
+  DraftView& view = sequence.draft_view;
   DraftCommit commit;
   commit.sequence_id = sequence.id();
   commit.round = sequence.round();
   commit.num_tokens_before = view.num_known_tokens;
   commit.tokens.assign(sequence.tokens().begin() + view.num_known_tokens, sequence.tokens().end());
-  commit.draft_len = limit(sequence);
+  commit.draft_len = draft_len;
+  commit.in_flight = rides_ahead(sequence) ? view.num_in_flight : -1;
   request.commits.push_back(std::move(commit));
   view.num_known_tokens = sequence.num_tokens();
-  view.asked_round = sequence.round();
 }
 
-// The worker's word is not trusted: the accept rule divides by its numbers.
-bool DraftLedger::well_formed(const Sequence& sequence, const DraftBlock& block) const {
-  // Asked for when the length was another, maybe.
-  const int32_t most = sequence.draft_len_limit(
-      sequence.num_tokens(), config_.num_speculative_tokens, config_.max_model_len);
-  if (static_cast<int64_t>(block.tokens.size()) > most) return false;
+// How many tokens can be used of those that begin at index `first` of a block. The worker's word is
+// not trusted: the accept rule divides by its numbers.
+size_t DraftLedger::num_well_formed(const Sequence& sequence,
+                                    size_t first,
+                                    const std::vector<DraftToken>& tokens) const {
+  // Asked for when the length was another, maybe. Who rides ahead goes on by the proposal.
+  int32_t most = config_.num_speculative_tokens + 1;
+  if (!rides_ahead(sequence)) {
+    most = sequence.draft_len_limit(
+        sequence.num_tokens(), config_.num_speculative_tokens, config_.max_model_len);
+  }
   const int32_t vocab_size =
       config_.vocab_size > 0 ? config_.vocab_size : std::numeric_limits<int32_t>::max();
-  return std::all_of(block.tokens.begin(), block.tokens.end(), [&](const DraftToken& token) {
-    return valid_draft(token, vocab_size);
+  const ptrdiff_t room = std::max<ptrdiff_t>(most - static_cast<ptrdiff_t>(first), 0);
+  const auto end = tokens.begin() + std::min(room, std::ssize(tokens));
+  const auto bad = std::find_if(tokens.begin(), end, [&](const DraftToken& token) {
+    return !valid_draft(token, vocab_size);
   });
+  return static_cast<size_t>(bad - tokens.begin());
 }
 
-bool DraftLedger::offer(const SequencePool& pool, const DraftBlock& block) {
+bool DraftLedger::offer(const SequencePool& pool, DraftBlock block) {
   if (!uses_model()) return false;
   Sequence* sequence = pool.find(block.sequence_id);
-  if (sequence == nullptr || sequence->draft_view.has_block) return false;
-  if (block.round != sequence->round() || block.base_len != sequence->num_tokens()) return false;
-  if (!well_formed(*sequence, block)) return false;
-  sequence->draft_view.block = block.tokens;
-  sequence->draft_view.has_block = true;
+  bool taken = false;
+  if (sequence != nullptr && block.round == sequence->round()) {
+    taken = take_block(*sequence, std::move(block));
+  } else if (sequence != nullptr && block.round == sequence->round() + 1) {
+    taken = take_prepared(*sequence, std::move(block));
+  }
+  if (!taken) ++counters_.num_stale_blocks;
+  return taken;
+}
+
+// Tokens for the next round or, while it is in flight, behind those that are being verified.
+bool DraftLedger::take_block(Sequence& sequence, DraftBlock block) {
+  DraftView& view = sequence.draft_view;
+  if (block.base_len != sequence.num_tokens() || view.is_complete) return false;
+  if (block.first < 0 || static_cast<size_t>(block.first) != view.block.size()) return false;
+  const bool rides = rides_ahead(sequence);
+  // What was prepared for the outcome that came is a block like any other.
+  const bool guessed = rides && block.guess == sequence.tokens().back();
+  if (block.guess != -1 && !guessed) return false;
+  if (num_well_formed(sequence, view.block.size(), block.tokens) < block.tokens.size()) {
+    return false;
+  }
+  view.is_complete = !rides || block.tokens.empty();
+  view.block.insert(view.block.end(),
+                    std::make_move_iterator(block.tokens.begin()),
+                    std::make_move_iterator(block.tokens.end()));
   return true;
 }
 
-bool DraftLedger::wants(const SequencePool& pool) const {
-  if (!uses_model()) return false;
-  return std::any_of(pool.running().begin(), pool.running().end(), [&](const auto& entry) {
-    const Sequence& sequence = *entry.second;
-    return sequence.num_uncomputed() == 1 && sequence.round() > 0 &&
-           !sequence.draft_view.has_block && limit(sequence) > 0;
-  });
+// Tokens for the round after the one in flight, behind one of its possible outcomes.
+bool DraftLedger::take_prepared(Sequence& sequence, DraftBlock block) {
+  DraftView& view = sequence.draft_view;
+  if (!rides_ahead(sequence) || view.num_in_flight < 0 || block.guess < 0) return false;
+  const int32_t num_accepted = block.base_len - sequence.num_tokens() - 1;
+  if (num_accepted < 0 || num_accepted > view.num_in_flight) return false;
+  const size_t num_tokens = block.tokens.size();
+  if (!view.outcomes.store(block.base_len, block.guess, block.first, std::move(block.tokens))) {
+    return false;
+  }
+  counters_.num_prepared_tokens += num_tokens;
+  return true;
+}
+
+DraftNeed DraftLedger::need(const SequencePool& pool) const {
+  DraftNeed need;
+  if (!uses_model()) return need;
+  for (const auto& [order, sequence] : pool.running()) {
+    if (sequence->num_uncomputed() > 1 || sequence->round() == 0) continue;
+    const int32_t draft_len = limit(*sequence, sequence->num_tokens());
+    if (draft_len == 0) continue;
+    ++need.num_sequences;
+    const DraftView& view = sequence->draft_view;
+    if (view.is_complete || std::ssize(view.block) >= draft_len) continue;
+    ++need.num_incomplete;
+    if (view.block.empty()) ++need.num_empty;
+  }
+  return need;
 }
 
 std::vector<DraftToken> DraftLedger::draft_for(const Sequence& sequence) const {
-  const int32_t draft_len = limit(sequence);
+  const int32_t draft_len = limit(sequence, sequence.num_tokens());
   std::vector<DraftToken> draft;
   if (config_.draft_method == DraftMethod::kDraftModel) {
-    if (sequence.draft_view.has_block) draft = sequence.draft_view.block;
+    const std::vector<DraftToken>& block = sequence.draft_view.block;
+    const auto num_used = std::min<ptrdiff_t>(draft_len, std::ssize(block));
+    draft.assign(block.begin(), block.begin() + num_used);
   } else if (config_.draft_method == DraftMethod::kNgram) {
     const NgramConfig ngram = {config_.prompt_lookup_max, config_.prompt_lookup_min};
     for (int32_t token : propose_ngram(sequence.tokens(), ngram, draft_len))
@@ -127,16 +212,51 @@ std::vector<DraftToken> DraftLedger::counted_draft(const Sequence& sequence,
                          .num_candidates = config_.num_draft_candidates});
 }
 
+std::optional<DraftToken> DraftLedger::begin_round(Sequence& sequence, int32_t num_granted) {
+  if (!uses_model() || !rides_ahead(sequence)) return std::nullopt;
+  sequence.draft_view.num_in_flight = num_granted;
+  return late_proposal(sequence);
+}
+
+bool DraftLedger::awaits_proposal(const Sequence& sequence) const {
+  if (!uses_model() || !rides_ahead(sequence)) return false;
+  if (limit(sequence, sequence.num_tokens() + 1) == 0) return false;  // not told of the round
+  const VerifyRule rule = resolve_rule(sequence.params());
+  return rule == VerifyRule::kStandard || rule == VerifyRule::kBlock;
+}
+
+std::optional<DraftToken> DraftLedger::late_proposal(const Sequence& sequence) const {
+  const DraftView& view = sequence.draft_view;
+  if (view.num_in_flight < 0 || std::ssize(view.block) <= view.num_in_flight) return std::nullopt;
+  if (!awaits_proposal(sequence)) return std::nullopt;
+  return view.block[static_cast<size_t>(view.num_in_flight)];
+}
+
 void DraftLedger::sequence_committed(Sequence& sequence) {
   if (served_) {
     served_->learn(sequence.tokens(), static_cast<size_t>(sequence.num_learned_tokens));
     sequence.num_learned_tokens = sequence.num_tokens();
   }
-  sequence.draft_view.has_block = false;
-  sequence.draft_view.block.clear();
+  DraftView& view = sequence.draft_view;
+  view.block.clear();
+  view.is_complete = false;
+  if (std::exchange(view.num_in_flight, -1) < 0) return;
+  const size_t num_prepared = view.outcomes.num_tokens();
+  auto prepared = view.outcomes.take(sequence.num_tokens(), sequence.tokens().back());
+  counters_.num_prepared_dropped += num_prepared - (prepared ? prepared->size() : 0);
+  if (view.num_told_rounds != sequence.round() || limit(sequence, sequence.num_tokens()) == 0) {
+    return;
+  }
+  ++counters_.num_lookups;
+  if (!prepared) return;
+  prepared->resize(num_well_formed(sequence, 0, *prepared));
+  if (prepared->empty()) return;
+  ++counters_.num_hits;
+  view.block = std::move(*prepared);
 }
 
 void DraftLedger::sequence_ended(const Sequence& sequence) {
+  counters_.num_prepared_dropped += sequence.draft_view.outcomes.num_tokens();
   if (sequence.draft_view.num_known_tokens > 0) closes_.push_back(sequence.id());
 }
 

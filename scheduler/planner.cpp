@@ -141,9 +141,13 @@ void Planner::fail_all(const std::string& error) {
 
 bool Planner::idle() const { return state_->pool.empty(); }
 
-bool Planner::wants_draft() const { return state_->drafts.wants(state_->pool); }
+bool Planner::wants_draft() const { return draft_need().num_incomplete > 0; }
 
-bool Planner::offer(const DraftBlock& block) { return state_->drafts.offer(state_->pool, block); }
+DraftNeed Planner::draft_need() const { return state_->drafts.need(state_->pool); }
+
+bool Planner::offer(DraftBlock block) {
+  return state_->drafts.offer(state_->pool, std::move(block));
+}
 
 RoundPlan Planner::plan() {
   OUTRIDER_CHECK(!state_->in_flight);
@@ -202,7 +206,21 @@ void Planner::State::settle_blocks(Sequence& sequence, const SequenceDecision& d
   pool.blocks.publish(sequence.table, sequence.tokens(), num_known);
 }
 
-DraftRequest Planner::take_draft_request() { return state_->drafts.take_request(state_->pool); }
+std::vector<LateProposal> Planner::late_proposals(const RoundPlan& plan) const {
+  std::vector<LateProposal> proposals;
+  for (const SequencePlan& planned : plan.sequences) {
+    const Sequence* sequence = state_->pool.find(planned.sequence_id);
+    if (sequence == nullptr || planned.proposal) continue;
+    if (auto token = state_->drafts.late_proposal(*sequence)) {
+      proposals.push_back({planned.sequence_id, std::move(*token)});
+    }
+  }
+  return proposals;
+}
+
+DraftRequest Planner::take_draft_request(bool asks) {
+  return state_->drafts.take_request(state_->pool, asks);
+}
 
 void Planner::set_draft_available(bool available) {
   state_->drafts.set_available(state_->pool, available);
@@ -212,6 +230,8 @@ void Planner::set_draft_len(int32_t draft_len) {
   OUTRIDER_CHECK(draft_len >= 0 && draft_len <= state_->config.num_speculative_tokens);
   state_->drafts.set_draft_len(draft_len);
 }
+
+DraftCounters Planner::draft_counters() const { return state_->drafts.counters(); }
 
 PlannerCounters Planner::counters() const {
   PlannerCounters counters;

@@ -61,6 +61,22 @@ struct PlannerCounters {
 // Priorities beyond this, on either side, count as this: it bounds what aging has to make up for.
 inline constexpr int32_t kLargestPriority = 100;
 
+// The draft model's part of the sequences that could verify a block of it next round.
+struct DraftNeed {
+  int32_t num_sequences = 0;
+  int32_t num_incomplete = 0;  // of these, whose block is not there or shorter than asked
+  int32_t num_empty = 0;       // of these, which have nothing of it yet
+};
+
+// What the draft's riding ahead came to, since the start.
+struct DraftCounters {
+  uint64_t num_lookups = 0;           // decided rounds for whose outcomes the draft could prepare
+  uint64_t num_hits = 0;              // of these, whose outcome was prepared
+  uint64_t num_stale_blocks = 0;      // for a round or text that is over, or without room
+  uint64_t num_prepared_tokens = 0;   // kept for outcomes
+  uint64_t num_prepared_dropped = 0;  // of these, for outcomes that did not come
+};
+
 class Planner {
  public:
   explicit Planner(const PlannerConfig& config);
@@ -82,26 +98,31 @@ class Planner {
   // model, samples next round, and its block has not come. The coordinator waits for the draft only
   // then.
   bool wants_draft() const;
+  DraftNeed draft_need() const;
 
   // A block from the draft worker. Stale, malformed or unknown ones are dropped; returns whether it
   // was taken.
-  bool offer(const DraftBlock& block);
+  bool offer(DraftBlock block);
 
   // The next round (its number is the coordinator's to fill in); sequences empty when
   // there is nothing to compute. Every plan must be followed by apply() of its decision before the
   // next.
   RoundPlan plan();
   void apply(const RoundPlan& plan, const RoundDecision& decision);
+  // Proposals for the plan's sequences that were offered since it was made.
+  std::vector<LateProposal> late_proposals(const RoundPlan& plan) const;
 
   // What the draft worker must hear since the last call: closes, opens, commits (empty without a
-  // draft model).
-  DraftRequest take_draft_request();
+  // draft model). Without `asks` sequences that ride ahead and wait for their next round are left
+  // out: when it begins, the message that says so carries their new tokens as well.
+  DraftRequest take_draft_request(bool asks = true);
   // The draft worker is gone (false) or back (true). While gone, sequences run without drafts; when
   // back, they are opened to it anew.
   void set_draft_available(bool available);
 
   // How long drafts are from now on: 0 to the configured length, which it is at first.
   void set_draft_len(int32_t draft_len);
+  DraftCounters draft_counters() const;
 
   PlannerCounters counters() const;
   // Checks the planner's own books (every KV block free or owned as often as its count says, and so

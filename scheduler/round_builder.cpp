@@ -8,9 +8,7 @@
 
 namespace outrider {
 
-RoundBuilder::RoundBuilder(const PlannerConfig& config,
-                           const DraftLedger& drafts,
-                           SequencePool& pool)
+RoundBuilder::RoundBuilder(const PlannerConfig& config, DraftLedger& drafts, SequencePool& pool)
     : config_(config), drafts_(drafts), pool_(pool), rows_left_(config.max_num_batched_tokens) {}
 
 void RoundBuilder::build(RoundPlan& plan) {
@@ -19,7 +17,7 @@ void RoundBuilder::build(RoundPlan& plan) {
   take_prefills();
   admit(plan);
   grant_drafts(0);
-  for (Entry& entry : entries_) plan.sequences.push_back(finished(entry));
+  for (Entry& entry : entries_) finish(entry, plan);
 }
 
 void RoundBuilder::take_decodes() {
@@ -165,19 +163,21 @@ void RoundBuilder::count_prefix(Sequence& sequence) {
   num_prefix_hits_ += static_cast<uint64_t>(sequence.num_computed());
 }
 
-SequencePlan RoundBuilder::finished(Entry& entry) const {
+void RoundBuilder::finish(Entry& entry, RoundPlan& plan) {
   Sequence& sequence = *entry.sequence;
-  SequencePlan plan;
-  plan.sequence_id = sequence.id();
-  plan.round = sequence.round();
-  plan.first_position = sequence.num_computed();
-  plan.num_committed_rows = entry.num_committed_rows;
+  SequencePlan& planned = plan.sequences.emplace_back();
+  planned.sequence_id = sequence.id();
+  planned.round = sequence.round();
+  planned.first_position = sequence.num_computed();
+  planned.num_committed_rows = entry.num_committed_rows;
   // Every row of the plan writes at or after first_position.
-  OUTRIDER_CHECK(sequence.table.num_shared() * config_.block_size <= plan.first_position);
+  OUTRIDER_CHECK(sequence.table.num_shared() * config_.block_size <= planned.first_position);
   entry.draft.resize(static_cast<size_t>(entry.num_granted));
-  plan.draft = std::move(entry.draft);
-  sequence.table.tell(plan);
-  return plan;
+  planned.draft = std::move(entry.draft);
+  sequence.table.tell(planned);
+  if (entry.num_committed_rows < sequence.num_uncomputed()) return;
+  planned.proposal = drafts_.begin_round(sequence, entry.num_granted);
+  if (!planned.proposal && drafts_.awaits_proposal(sequence)) plan.awaits_proposals = true;
 }
 
 }  // namespace outrider

@@ -30,9 +30,9 @@ namespace outrider {
 // before a given one.
 class RoundBuilder {
  public:
-  RoundBuilder(const PlannerConfig& config, const DraftLedger& drafts, SequencePool& pool);
+  RoundBuilder(const PlannerConfig& config, DraftLedger& drafts, SequencePool& pool);
 
-  // Fills plan.starts and plan.sequences.
+  // Fills plan.starts, plan.sequences and plan.awaits_proposals.
   void build(RoundPlan& plan);
   uint64_t num_preempted() const { return num_preempted_; }
   // Tokens of sequences let in for the first time, and how many of them were not to be computed.
@@ -59,10 +59,10 @@ class RoundBuilder {
   void take_chunk(Sequence& sequence);
   void admit(RoundPlan& plan);
   void count_prefix(Sequence& sequence);
-  SequencePlan finished(Entry& entry) const;
+  void finish(Entry& entry, RoundPlan& plan);
 
   const PlannerConfig& config_;
-  const DraftLedger& drafts_;
+  DraftLedger& drafts_;
   SequencePool& pool_;
   int32_t rows_left_;
   uint64_t num_preempted_ = 0;

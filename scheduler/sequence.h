@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "scheduler/kv_blocks.h"
+#include "scheduler/outcome_cache.h"
 #include "scheduler/request.h"
 #include "scheduler/round.h"
 
@@ -26,10 +27,17 @@ struct SequenceOrder {
 // What the draft worker knows of a sequence, and what it has answered.
 struct DraftView {
   int32_t num_known_tokens = 0;  // 0 = not opened
-  uint32_t asked_round = 0;      // sampling round of the last DraftCommit; 0 = none
-  bool has_block =
-      false;  // an answer for the next sampling round is in `block`, which may be empty
-  std::vector<DraftToken> block;
+  uint32_t asked_round = 0;      // sampling round whose block was last asked for; 0 = none
+  // Of what is asked for; -1 = the server's for all. Chosen by the planner's caller.
+  int32_t draft_len = -1;
+
+  // The draft tokens of the round that is being computed; -1 = none is.
+  int32_t num_in_flight = -1;
+  uint32_t num_told_rounds = 0;  // rounds before this one need not be told to have begun
+
+  std::vector<DraftToken> block;  // at hand, for the next sampling round or the one in flight
+  bool is_complete = false;       // no more of it is to come
+  OutcomeCache outcomes;          // for the round after the one in flight
 };
 
 class Sequence {

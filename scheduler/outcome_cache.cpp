@@ -1,0 +1,51 @@
+// See outcome_cache.h.
+#include "scheduler/outcome_cache.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+namespace outrider {
+
+OutcomeCache::Prepared* OutcomeCache::find(int32_t base_len, int32_t guess) {
+  const auto found = std::find_if(blocks_.begin(), blocks_.end(), [&](const Prepared& block) {
+    return block.base_len == base_len && block.guess == guess;
+  });
+  return found == blocks_.end() ? nullptr : &*found;
+}
+
+bool OutcomeCache::store(int32_t base_len,
+                         int32_t guess,
+                         int32_t first,
+                         std::vector<DraftToken> tokens) {
+  if (tokens.empty() || num_tokens_ + tokens.size() > kMaxTokens) return false;
+  Prepared* block = find(base_len, guess);
+  if (block == nullptr) {
+    if (first != 0 || blocks_.size() == kMaxBlocks) return false;
+    block = &blocks_.emplace_back(Prepared{base_len, guess, {}});
+  }
+  if (first < 0 || static_cast<size_t>(first) != block->tokens.size()) return false;
+  num_tokens_ += tokens.size();
+  if (first == 0) {
+    block->tokens = std::move(tokens);
+  } else {
+    block->tokens.insert(block->tokens.end(),
+                         std::make_move_iterator(tokens.begin()),
+                         std::make_move_iterator(tokens.end()));
+  }
+  return true;
+}
+
+std::optional<std::vector<DraftToken>> OutcomeCache::take(int32_t base_len, int32_t guess) {
+  std::optional<std::vector<DraftToken>> tokens;
+  if (Prepared* block = find(base_len, guess)) tokens = std::move(block->tokens);
+  clear();
+  return tokens;
+}
+
+void OutcomeCache::clear() {
+  blocks_.clear();
+  num_tokens_ = 0;
+}
+
+}  // namespace outrider

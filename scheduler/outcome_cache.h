@@ -1,0 +1,47 @@
+// What the draft has prepared for the outcomes of a sampling round that is being computed: blocks
+// for the round after it, by the text that they stand behind. When the round is decided its outcome
+// is looked up: a hit is the next round's block at once. One per sequence, kept by the draft
+// ledger; plain values, bounded in blocks and tokens whatever the draft sends.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "scheduler/round.h"
+
+namespace outrider {
+
+class OutcomeCache {
+ public:
+  static constexpr size_t kMaxBlocks = 64;
+  static constexpr size_t kMaxTokens = 1024;  // of all blocks together
+
+  // Tokens [first, first + tokens.size()) of the block behind a text of base_len tokens whose last
+  // is `guess`. first = 0 begins a block, otherwise it goes on where it ended. False when nothing
+  // was kept: a block begun twice, one with a gap, no room. What the tokens say is not looked at:
+  // most blocks are never used.
+  bool store(int32_t base_len, int32_t guess, int32_t first, std::vector<DraftToken> tokens);
+
+  // The block behind the text that came, if it was prepared; and forgets all blocks.
+  std::optional<std::vector<DraftToken>> take(int32_t base_len, int32_t guess);
+  void clear();
+
+  size_t num_blocks() const { return blocks_.size(); }
+  size_t num_tokens() const { return num_tokens_; }
+
+ private:
+  struct Prepared {
+    int32_t base_len = 0;
+    int32_t guess = 0;
+    std::vector<DraftToken> tokens;
+  };
+  Prepared* find(int32_t base_len, int32_t guess);
+
+  std::vector<Prepared> blocks_;  // few: looked through one by one
+  size_t num_tokens_ = 0;
+};
+
+}  // namespace outrider
