@@ -180,6 +180,7 @@ DraftNeed DraftLedger::need(const SequencePool& pool) const {
     if (view.is_complete || std::ssize(view.block) >= draft_len) continue;
     ++need.num_incomplete;
     if (view.block.empty()) ++need.num_empty;
+    if (!rides_ahead(*sequence)) ++need.num_synchronous;
   }
   return need;
 }

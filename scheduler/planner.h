@@ -66,6 +66,8 @@ struct DraftNeed {
   int32_t num_sequences = 0;
   int32_t num_incomplete = 0;  // of these, whose block is not there or shorter than asked
   int32_t num_empty = 0;       // of these, which have nothing of it yet
+  // Of the incomplete ones, whose draft does nothing before it hears how the round ended.
+  int32_t num_synchronous = 0;
 };
 
 // What the draft's riding ahead came to, since the start.

@@ -2,7 +2,6 @@
 #include "runtime/ranks/coordinator.h"
 
 #include "runtime/base/log.h"
-#include "runtime/comm/waiting.h"
 #include "runtime/ranks/agreement.h"
 #include "runtime/ranks/round_wire.h"
 
@@ -13,7 +12,6 @@ using Clock = JobClock;
 
 constexpr auto kIdleCheckInterval = std::chrono::milliseconds(100);
 constexpr double kAverageWeight = 0.1;
-constexpr int32_t kLongestAdapted = 4;
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
@@ -38,29 +36,25 @@ Coordinator::Coordinator(const Parts& parts)
       metrics_(parts.metrics),
       max_num_queued_reqs_(parts.max_num_queued_reqs),
       verify_mode_(parts.verify_mode),
+      ride_ahead_(parts.ride_ahead),
       num_blocks_(parts.planner.num_blocks),
       planner_(parts.planner),
       book_check_(
           parts.checks, parts.metrics.kv_accounting_faults, [this] { return planner_.fault(); }),
-      draft_length_(parts.adaptive_draft_len
-                        ? std::min(kLongestAdapted, parts.planner.num_speculative_tokens)
-                        : parts.planner.num_speculative_tokens),
-      adaptive_draft_len_(parts.adaptive_draft_len && parts.draft_patience_s == 0 &&
-                          parts.planner.draft_method != DraftMethod::kNone),
-      draft_len_(draft_length_.choose(1)) {
-  if (layout_.has_draft) {
-    draft_ = std::make_unique<DraftLink>(
-        world_, layout_.draft_rank(), parts.epoch, parts.draft_patience_s);
-    draft_state_ = DraftState::kUp;
-  }
-  if (adaptive_draft_len_) planner_.set_draft_len(draft_len_);
-  planner_.set_draft_available(layout_.has_draft);
+      draft_({.world = parts.world,
+              .layout = parts.layout,
+              .planner = planner_,
+              .config = parts.planner,
+              .epoch = parts.epoch,
+              .patience_s = parts.draft_patience_s,
+              .adaptive_draft_len = parts.adaptive_draft_len}) {
   status_.ready = true;
   publish_status();
 }
 
 AdmissionResult Coordinator::submit(Request request) {
   if (request.params.verify_mode == VerifyMode::kAuto) request.params.verify_mode = verify_mode_;
+  if (request.params.ride_ahead == RideAhead::kAuto) request.params.ride_ahead = ride_ahead_;
   if (std::string reason = planner_.refusal(request); !reason.empty()) {
     return {Admission::kRefused, std::move(reason)};
   }
@@ -154,18 +148,19 @@ void Coordinator::wait_for_work() {
     });
   }
   world_.check_alive(layout_.num_targets);
-  hear_draft();
+  draft_.hear();
 }
 
 bool Coordinator::run_round() {
   const auto begin = Clock::now();
-  wait_for_draft();
+  const double waited_s = draft_.wait_for_blocks();
   metrics_.round_draft_wait_seconds.observe(seconds_since(begin));
 
   RoundPlan plan = planner_.plan();
-  choose_draft_len();
-  tell_draft();  // admitted sequences: the draft reads their prompts while the target does
-  if (plan.sequences.empty() && plan.ends.empty() && plan.starts.empty()) return false;
+  if (plan.sequences.empty() && plan.ends.empty() && plan.starts.empty()) {
+    draft_.tell_begun();  // nothing has, but something may be over
+    return false;
+  }
   for (const SequenceStart& start : plan.starts) {
     const auto arrival = arrivals_.extract(start.sequence_id);
     if (arrival) metrics_.request_queue_time_seconds.observe(seconds_since(arrival.mapped()));
@@ -173,70 +168,35 @@ bool Coordinator::run_round() {
   const auto compute_begin = Clock::now();
   plan.round = ++round_;
   broadcast(plan);
-  const RoundDecision decision = target_.execute(plan);
+  draft_.tell_begun();
+  const RoundDecision decision = target_.execute(plan, [&] { return amend(plan); });
   check_agreement(world_, layout_, round_, digest(round_, decision));
   const double compute_s = seconds_since(compute_begin);
 
   planner_.apply(plan, decision);
+  draft_.note_round(plan, decision, compute_s);
+  draft_.settle();
   book_check_.after_round();
-  count_round(plan, decision, compute_s);
-  choose_draft_len();
-  tell_draft();
+  count_round(plan, decision, {.waited_s = waited_s, .compute_s = compute_s});
   metrics_.round_forward_seconds.observe(compute_s);
   metrics_.round_seconds.observe(seconds_since(begin));
   publish_status();
   return true;
 }
 
-void Coordinator::wait_for_draft() {
-  if (!draft_) return;
-  hear_draft();
-  if (draft_state_ != DraftState::kUp || !planner_.wants_draft()) return;
-  // Each accepted token saves the target a round; waiting longer than that cannot pay.
-  const auto deadline = draft_->deadline(times_.plain_round_s * std::max(1.0, accepted_per_block_));
-  Backoff backoff;
-  backoff.end_at(deadline);
-  while (planner_.wants_draft() && Clock::now() < deadline) {
-    world_.pause(backoff);
-    hear_draft();
-    if (draft_state_ != DraftState::kUp) return;
-  }
-  const bool complete = !planner_.wants_draft();
-  draft_->note_wait(complete);
-  if (complete) draft_length_.note_wait(draft_len_, backoff.waited_s());
-}
-
-void Coordinator::hear_draft() {
-  if (!draft_) return;
-  const auto now = Clock::now();
-  for (const DraftReply& reply : draft_->receive(now)) {
-    for (const DraftBlock& block : reply.blocks) planner_.offer(block);
-  }
-  const DraftState state = draft_->update_state(now);
-  if (state == draft_state_) return;
-  draft_state_ = state;
-  if (state == DraftState::kDown) {
-    log_warning("the draft worker (rank {}) does not answer: going on without it",
-                layout_.draft_rank());
-  } else {
-    log_info("the draft worker answers again");
-  }
-  planner_.set_draft_available(state == DraftState::kUp);
-}
-
-void Coordinator::tell_draft() {
-  if (draft_) draft_->send(planner_.take_draft_request(), Clock::now());
-}
-
-void Coordinator::choose_draft_len() {
-  if (!adaptive_draft_len_) return;
-  draft_len_ = draft_length_.choose(planner_.counters().num_running);
-  planner_.set_draft_len(draft_len_);
-}
-
 void Coordinator::broadcast(const RoundPlan& plan) {
-  if (layout_.num_targets == 1) return;
-  const Bytes bytes = encode(plan);
+  if (layout_.num_targets > 1) post_to_targets(encode(plan));
+}
+
+// While the ranks computed, the draft has gone on: what follows the tokens that they verify.
+RoundAmendment Coordinator::amend(const RoundPlan& plan) {
+  draft_.hear();
+  RoundAmendment amendment{plan.round, planner_.late_proposals(plan)};
+  if (layout_.num_targets > 1) post_to_targets(encode(amendment));
+  return amendment;
+}
+
+void Coordinator::post_to_targets(const Bytes& bytes) {
   for (int rank = 1; rank < layout_.num_targets; ++rank) world_.post(rank, bytes);
   num_plan_bytes_ += bytes.size() * static_cast<size_t>(layout_.num_targets - 1);
 }
@@ -246,12 +206,12 @@ void Coordinator::shut_down() {
   plan.round = ++round_;
   plan.shutdown = true;
   broadcast(plan);
-  if (draft_ && !draft_->shut_down()) world_.end_unresponsive(layout_.draft_rank());
+  if (!draft_.shut_down()) world_.end_unresponsive(layout_.draft_rank());
 }
 
 void Coordinator::count_round(const RoundPlan& plan,
                               const RoundDecision& decision,
-                              double round_s) {
+                              const RoundSeconds& seconds) {
   int64_t num_tokens = 0;
   bool any_draft = false;
   bool any_prefill = false;
@@ -266,19 +226,17 @@ void Coordinator::count_round(const RoundPlan& plan,
     metrics_.spec_decode_num_drafts.add();
     metrics_.spec_decode_num_draft_tokens.add(static_cast<double>(planned.draft.size()));
     metrics_.spec_decode_num_accepted_tokens.add(decided.num_accepted);
-    update_average(&accepted_per_block_, decided.num_accepted);
-    draft_length_.note_verdict(static_cast<int32_t>(planned.draft.size()), decided.num_accepted);
     for (int32_t j = 0; j < decided.num_accepted; ++j) {
       metrics_.accepted_tokens_at(static_cast<size_t>(j)).add();
     }
   }
   metrics_.rounds.add();
   metrics_.iteration_tokens.observe(static_cast<double>(num_tokens));
-  if (any_prefill) return;
-  draft_length_.note_round(static_cast<int32_t>(num_tokens), round_s);
   std::lock_guard lock(status_mutex_);
-  update_average(any_draft ? &times_.verify_round_s : &times_.plain_round_s, round_s);
-  (any_draft ? times_.verify_total_s : times_.plain_total_s) += round_s;
+  times_.waited_total_s += seconds.waited_s;
+  if (any_prefill) return;
+  update_average(any_draft ? &times_.verify_round_s : &times_.plain_round_s, seconds.compute_s);
+  (any_draft ? times_.verify_total_s : times_.plain_total_s) += seconds.compute_s;
   ++(any_draft ? times_.num_verify_rounds : times_.num_plain_rounds);
 }
 
@@ -287,9 +245,10 @@ void Coordinator::publish_traffic() {
   raise(metrics_.link_bytes_partial_sums, target_.model().sum_traffic().num_bytes);
   raise(metrics_.link_bytes_sampling, target_.traffic().num_bytes);
   raise(metrics_.sampling_collectives, target_.traffic().num_collectives);
-  if (!draft_) return;
-  raise(metrics_.link_bytes_to_draft, draft_->num_sent_bytes());
-  raise(metrics_.link_bytes_from_draft, draft_->num_received_bytes());
+  if (draft_.link() == nullptr) return;
+  raise(metrics_.link_bytes_to_draft, draft_.link()->num_sent_bytes());
+  raise(metrics_.link_bytes_from_draft, draft_.link()->num_received_bytes());
+  raise(metrics_.draft_deadline_misses, draft_.link()->num_deadline_misses());
 }
 
 void Coordinator::publish_status() {
@@ -303,18 +262,13 @@ void Coordinator::publish_status() {
   num_preemptions_counted_ = counters.num_preemptions;
   raise(metrics_.prefix_cache_queries, counters.num_prefix_queries);
   raise(metrics_.prefix_cache_hits, counters.num_prefix_hits);
-  metrics_.draft_up.set(draft_state_ == DraftState::kUp ? 1 : 0);
-  if (draft_) {
-    metrics_.draft_deadline_misses.add(
-        static_cast<double>(draft_->num_deadline_misses() - num_misses_counted_));
-    num_misses_counted_ = draft_->num_deadline_misses();
-  }
+  metrics_.draft_up.set(draft_.state() == DraftState::kUp ? 1 : 0);
   publish_traffic();
   std::lock_guard lock(status_mutex_);
   status_.num_running = counters.num_running;
   status_.num_waiting = counters.num_waiting;
-  status_.draft = draft_state_;
-  if (draft_) times_.draft_step_s = draft_->draft_step_s();
+  status_.draft = draft_.state();
+  times_.draft_step_s = draft_.draft_step_s();
   last_round_end_ = Clock::now();
 }
 

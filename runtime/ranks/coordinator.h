@@ -12,10 +12,9 @@
 #include "runtime/base/clock.h"
 #include "runtime/comm/world.h"
 #include "runtime/ranks/checks.h"
-#include "runtime/ranks/draft_link.h"
+#include "runtime/ranks/draft_side.h"
 #include "runtime/ranks/roles.h"
 #include "runtime/ranks/target.h"
-#include "scheduler/draft_length.h"
 #include "scheduler/engine.h"
 #include "scheduler/planner.h"
 
@@ -29,6 +28,7 @@ struct RoundTimes {
   // Since the start, of the same rounds: what lies between two looks has no other rounds in it.
   double plain_total_s = 0;
   double verify_total_s = 0;
+  double waited_total_s = 0;  // for the draft, between rounds
   int64_t num_plain_rounds = 0;
   int64_t num_verify_rounds = 0;
 };
@@ -43,7 +43,8 @@ class Coordinator final : public Engine {
     EngineInfo info;
     ServingMetrics& metrics;
     int32_t max_num_queued_reqs = 256;
-    VerifyMode verify_mode = VerifyMode::kAuto;  // of requests that name none
+    VerifyMode verify_mode = VerifyMode::kAuto;  // of requests that name none, as the next
+    RideAhead ride_ahead = RideAhead::kOff;
     uint32_t epoch = 0;
     double draft_patience_s = 0;
     bool adaptive_draft_len = true;
@@ -77,13 +78,17 @@ class Coordinator final : public Engine {
   void take_inbox();
   void wait_for_work();
   bool run_round();  // false when there was nothing to compute
-  void wait_for_draft();
-  void hear_draft();
-  void tell_draft();
-  void choose_draft_len();
   void broadcast(const RoundPlan& plan);
+  RoundAmendment amend(const RoundPlan& plan);
+  void post_to_targets(const Bytes& bytes);
   void shut_down();
-  void count_round(const RoundPlan& plan, const RoundDecision& decision, double round_s);
+  struct RoundSeconds {
+    double waited_s = 0;   // for the draft
+    double compute_s = 0;  // from the plan to the agreement
+  };
+  void count_round(const RoundPlan& plan,
+                   const RoundDecision& decision,
+                   const RoundSeconds& seconds);
   void publish_status();
   void publish_traffic();
 
@@ -94,19 +99,14 @@ class Coordinator final : public Engine {
   ServingMetrics& metrics_;
   const int32_t max_num_queued_reqs_;
   const VerifyMode verify_mode_;
+  const RideAhead ride_ahead_;
   const int32_t num_blocks_;
   Planner planner_;
   BookCheck book_check_;
-  std::unique_ptr<DraftLink> draft_;  // null without a draft worker
-  DraftState draft_state_ = DraftState::kNone;
+  DraftSide draft_;
   uint64_t round_ = 0;
   uint64_t num_preemptions_counted_ = 0;
-  uint64_t num_misses_counted_ = 0;
   uint64_t num_plan_bytes_ = 0;
-  DraftLength draft_length_;
-  const bool adaptive_draft_len_;
-  int32_t draft_len_;                                  // of the drafts asked for
-  double accepted_per_block_ = 0;                      // moving average
   std::map<uint64_t, JobClock::time_point> arrivals_;  // of requests not yet planned
 
   std::atomic<uint64_t> last_request_id_{0};

@@ -43,19 +43,39 @@ void DraftLink::send(DraftRequest request, Clock::time_point now) {
   if (request.closes.empty() && request.opens.empty() && request.commits.empty()) return;
   if (world_.num_unsent_bytes(draft_rank_) > kMaxUnsentBytes) return;
   request.serial = next_serial_++;
-  const bool asks = std::any_of(request.commits.begin(),
-                                request.commits.end(),
-                                [](const DraftCommit& commit) { return commit.draft_len > 0; });
-  if (asks) {
-    unanswered_.push_back({request.serial, now});
-    if (unanswered_.size() > kMaxUnanswered) unanswered_.pop_front();
+  forget(request.closes);
+  Asked asked{request.serial, now, false, {}};
+  for (const DraftCommit& commit : request.commits) {
+    if (commit.draft_len == 0) continue;
+    asked.sequence_ids.push_back(commit.sequence_id);
+    asked.is_urgent = asked.is_urgent || commit.in_flight < 0;
+  }
+  if (asked.is_urgent) {
+    urgent_serial_ = request.serial;
     last_sent_at_ = now;
+    last_tokens_at_.reset();
+  }
+  if (!asked.sequence_ids.empty()) {
+    unanswered_.push_back(std::move(asked));
+    if (unanswered_.size() > kMaxUnanswered) unanswered_.pop_front();
     if (!waiting_since_) waiting_since_ = now;
   }
   Bytes frame =
       encode_frame({.kind = FrameKind::kRequest, .epoch = epoch_, .payload = encode(request)});
   num_sent_bytes_ += frame.size();
   world_.post(draft_rank_, std::move(frame));
+}
+
+// Nobody answers for a sequence that is over.
+void DraftLink::forget(const std::vector<uint64_t>& closed) {
+  if (closed.empty()) return;
+  for (Asked& asked : unanswered_) {
+    std::erase_if(asked.sequence_ids, [&](uint64_t id) {
+      return std::find(closed.begin(), closed.end(), id) != closed.end();
+    });
+  }
+  std::erase_if(unanswered_, [](const Asked& asked) { return asked.sequence_ids.empty(); });
+  if (unanswered_.empty()) waiting_since_.reset();
 }
 
 std::vector<DraftReply> DraftLink::receive(Clock::time_point now) {
@@ -93,9 +113,13 @@ void DraftLink::note_answer(const DraftReply& reply, Clock::time_point now) {
     update_average(&draft_step_s_,
                    1e-6 * static_cast<double>(reply.step_time_us) / reply.num_steps);
   }
+  if (reply.serial == urgent_serial_ && !reply.blocks.empty()) {
+    if (last_tokens_at_) update_average(&tokens_gap_s_, seconds(now - *last_tokens_at_));
+    last_tokens_at_ = now;
+  }
   // A late answer counts too: it is how the usual answer time grows to what it really is.
   while (!unanswered_.empty() && unanswered_.front().serial <= reply.serial) {
-    if (unanswered_.front().serial == reply.serial) {
+    if (unanswered_.front().serial == reply.serial && unanswered_.front().is_urgent) {
       const double answer_s = seconds(now - unanswered_.front().sent_at);
       update_average(&answer_s_, answer_s);
       if (answer_s < kMaxWaitS) num_rounds_to_skip_ = 0;
@@ -120,11 +144,21 @@ bool DraftLink::shut_down() {
 }
 
 DraftLink::Clock::time_point DraftLink::deadline(double worth_s) const {
-  const double longest = std::max(kMaxWaitS, worth_s);
-  double wait_s = answer_s_ == 0 ? longest : std::clamp(2 * answer_s_, kMinWaitS, longest);
-  if (num_rounds_to_skip_ > 0) wait_s = 0;
-  return last_sent_at_ + std::chrono::duration_cast<Clock::duration>(
-                             std::chrono::duration<double>(std::max(wait_s, patience_s_)));
+  const auto after = [](Clock::time_point begin, double wait_s) {
+    return begin +
+           std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(wait_s));
+  };
+  const double longest_s = std::max(kMaxWaitS, worth_s);
+  const auto usual = [&](double average_s) {
+    return average_s == 0 ? longest_s : std::clamp(2 * average_s, kMinWaitS, longest_s);
+  };
+  if (num_rounds_to_skip_ > 0) return after(last_sent_at_, patience_s_);
+  Clock::time_point until = after(last_sent_at_, std::max(usual(answer_s_), patience_s_));
+  if (last_tokens_at_) {
+    const Clock::time_point latest = after(last_sent_at_, longest_s);
+    until = std::max(until, std::min(after(*last_tokens_at_, usual(tokens_gap_s_)), latest));
+  }
+  return until;
 }
 
 void DraftLink::note_wait(bool complete) {

@@ -32,10 +32,13 @@ class DraftLink {
   // came.
   bool shut_down();
 
-  // Until when this round may wait for blocks: clamp(2 x the usual answer time, 2 ms, max(50 ms,
-  // worth_s)) after the request went out, where worth_s is the time a block usually saves the
-  // target. After misses in a row the wait is skipped for a while, longer each time.
+  // Until when this round may wait for blocks: clamp(2 x the usual time to the first tokens, 2 ms,
+  // max(50 ms, worth_s)) after the request went out, where worth_s is the time a block usually
+  // saves the target. While tokens come: clamp(2 x the usual time between them, 2 ms, ...) after
+  // the last ones, within max(50 ms, worth_s) after the request. After misses in a row the wait is
+  // skipped for a while, longer each time.
   Clock::time_point deadline(double worth_s) const;
+  bool skips_wait() const { return num_rounds_to_skip_ > 0 && patience_s_ == 0; }
   // Tells how the round's wait ended.
   void note_wait(bool complete);
 
@@ -57,12 +60,20 @@ class DraftLink {
   const uint32_t epoch_;
   const double patience_s_;
   uint64_t next_serial_ = 1;
+  // A request that must be answered.
   struct Asked {
     uint64_t serial = 0;
     Clock::time_point sent_at{};
+    bool is_urgent = false;              // the round waits for it
+    std::vector<uint64_t> sequence_ids;  // for which something was asked
   };
-  std::deque<Asked> unanswered_;  // requests that asked for a block, oldest first
+  void forget(const std::vector<uint64_t>& closed);
+
+  std::deque<Asked> unanswered_;  // oldest first
+  uint64_t urgent_serial_ = 0;    // of the last urgent one
   Clock::time_point last_sent_at_{};
+  std::optional<Clock::time_point> last_tokens_at_;  // of its answers so far
+  double tokens_gap_s_ = 0;                          // moving average of the time between them
   std::optional<Clock::time_point>
       waiting_since_;    // oldest moment from which nothing was heard though asked
   double answer_s_ = 0;  // moving average of the time from request to answer
