@@ -3,9 +3,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
+#include <span>
 #include <utility>
 
 #include "runtime/base/clock.h"
+#include "runtime/base/error.h"
+#include "runtime/base/log.h"
 #include "scheduler/statistics.h"
 
 namespace outrider {
@@ -31,6 +35,35 @@ DraftWorker::DraftWorker(Model& model, const Options& options)
       step_(model, copies_) {
   if (options_.vocabulary != nullptr)
     target_logits_.assign(static_cast<size_t>(options_.target_vocab_size), kNeverProposed);
+  if (options_.checks.poison) poison_freed_blocks();
+}
+
+// Free blocks are full of NaN and taken ones begin as zeros: NaN spreads even through positions
+// that are masked.
+void DraftWorker::poison_freed_blocks() {
+  copies_.watch_blocks(
+      {.freed =
+           [this](std::span<const int32_t> blocks) { poison_blocks(model_.kv_pages(), blocks); },
+       .taken =
+           [this](int32_t block) {
+             model_.clear_blocks({&block, 1});
+           }});
+}
+
+void DraftWorker::check_books() const {
+  if (!options_.checks.books) return;
+  const std::string wrong = fault();
+  if (!wrong.empty()) log_error("internal error: the draft's KV accounting is wrong: {}", wrong);
+  OUTRIDER_CHECK(wrong.empty());
+}
+
+// A draft may be wrong about anything, so NaN would only cost acceptance: here it is a defect.
+void DraftWorker::check_logits(const float* logits) const {
+  if (!options_.checks.poison) return;
+  const bool has_nan = std::any_of(
+      logits, logits + model_.config().vocab_size, [](float logit) { return std::isnan(logit); });
+  if (has_nan) log_error("internal error: the draft has read KV of a block that nobody holds");
+  OUTRIDER_CHECK(!has_nan);
 }
 
 void DraftWorker::take(const DraftRequest& request) {
@@ -42,6 +75,7 @@ void DraftWorker::take(const DraftRequest& request) {
     if (commit(committed)) begun.push_back(committed.sequence_id);
   }
   if (!begun.empty()) begin_rides(std::move(begun));
+  check_books();
 }
 
 // True when the sequence's round is in flight from now on, and is to be ridden ahead of.
@@ -113,12 +147,14 @@ bool DraftWorker::has_work() const {
 
 void DraftWorker::step() {
   step_.plan(costs_);
+  check_books();
   if (step_.batch().tokens.empty()) return;
   const auto begin = JobClock::now();
   const float* logits = model_.forward(step_.batch()).data();
   const int32_t vocab_size = model_.config().vocab_size;
   for (size_t i = 0; i < step_.proposing().size(); ++i) {
     const DraftStep::Proposing& line = step_.proposing()[i];
+    check_logits(logits + static_cast<int64_t>(i) * vocab_size);
     take_proposal(line, propose_for(line, logits + static_cast<int64_t>(i) * vocab_size));
   }
   // Steps that read a prompt say nothing about the cost of drafting.

@@ -12,6 +12,7 @@
 
 #include "models/model.h"
 #include "models/vocabulary_map.h"
+#include "runtime/ranks/checks.h"
 #include "runtime/ranks/draft/copies.h"
 #include "runtime/ranks/draft/rides.h"
 #include "runtime/ranks/draft/step.h"
@@ -33,6 +34,7 @@ class DraftWorker {
     // are waited for are made. Otherwise tokens are sent as they come.
     RideAhead ride_ahead = RideAhead::kOff;
     int32_t max_branches = DraftRides::kMaxBranches;
+    Checks checks;
   };
   // model must outlive this and be of a group of one.
   DraftWorker(Model& model, const Options& options);
@@ -57,6 +59,9 @@ class DraftWorker {
   const DraftCopies& copies() const { return copies_; }
 
  private:
+  void poison_freed_blocks();
+  void check_books() const;
+  void check_logits(const float* logits) const;
   bool commit(const DraftCommit& commit);
   void begin_rides(std::vector<uint64_t> begun);
   RankedProposal propose_for(const DraftStep::Proposing& line, const float* logits);

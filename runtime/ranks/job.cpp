@@ -223,8 +223,10 @@ void run_draft(World& world,
                const std::function<void(const std::string&)>& report) {
   LoadedModel loaded;
   ModelConfig target_config;
+  Checks checks;
   std::string problem;
   try {
+    checks = Checks::from_environment();
     loaded = load_draft(config, layout, threads_of_rank(config, world, layout, Role::kDraft));
     target_config = model_config_of(config.model, Role::kTarget);
   } catch (const std::exception& error) {
@@ -235,7 +237,8 @@ void run_draft(World& world,
   DraftWorker worker(*loaded.model,
                      {.target_vocab_size = target_config.vocab_size,
                       .num_candidates = config.speculative.num_draft_candidates,
-                      .vocabulary = loaded.vocabulary.get()});
+                      .vocabulary = loaded.vocabulary.get(),
+                      .checks = checks});
   run_draft_loop(world, kEpoch, worker);
 }
 

@@ -8,6 +8,7 @@
 #include <cstdlib>
 
 #include "runtime/base/log.h"
+#include "runtime/ranks/draft.h"
 #include "runtime/ranks/model_loader.h"
 #include "tests/base/error_sentence.h"
 #include "tests/ranks/engine_harness.h"
@@ -144,6 +145,39 @@ TEST(Poison, StaleBlocksAreNoticedAndOthersAreLeftAlone) {
   for (int32_t block : {1, 2, 4, 5, 7}) EXPECT_FALSE(right.is_poisoned(block));
   // Somebody thinks block 4 is free, and the table still has it.
   EXPECT_TRUE(wrong.step({4}).failed);
+}
+
+// Where the block's first key lies in a layer.
+int64_t key_of(const LoadedModel& loaded, int32_t block) {
+  const ops::KvPages& pages = loaded.model->kv_pages()[0];
+  return block * pages.n_kv_heads * pages.block_size * pages.head_dim;
+}
+
+// The draft reads what it has computed, whatever is freed beside it; and it looks at what it reads.
+TEST(PoisonDeathTest, TheDraftStopsWhereItReadsAFreedBlock) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  set_log_level(LogLevel::kError);
+  LoadedModel loaded = load_draft(embedded_config(1, 4), {1, true}, 1);
+  DraftWorker worker(*loaded.model,
+                     {.target_vocab_size = 3072, .checks = {.books = true, .poison = true}});
+  std::vector<int32_t> tokens;
+  for (int32_t i = 0; i < 20; ++i) tokens.push_back(300 + 7 * i);
+  DraftRequest request;
+  request.opens = {{1, greedy(20), tokens}, {2, greedy(20), tokens}};
+  request.commits = {{1, 1, 20, {}, 4}, {2, 1, 20, {}, 4}};
+  worker.take(request);
+  while (worker.has_work()) worker.step();
+  DraftRequest next;
+  next.closes = {2};
+  next.commits = {{1, 2, 20, {400}, 4}};
+  const std::vector<int32_t> freed = worker.copies().all().at(2).spine.blocks;
+  const std::vector<int32_t> held = worker.copies().all().at(1).spine.blocks;
+  worker.take(next);
+  worker.step();
+  EXPECT_TRUE(std::isnan(loaded.model->kv_pages()[0].keys[key_of(loaded, freed[0])]));
+  EXPECT_FALSE(std::isnan(loaded.model->kv_pages()[0].keys[key_of(loaded, held[0])]));
+  poison_blocks(loaded.model->kv_pages(), std::span(held).first(1));
+  EXPECT_DEATH(worker.step(), "the draft has read KV of a block that nobody holds");
 }
 
 // The variable as it is read at the start of a job, for the time of one test.

@@ -112,7 +112,10 @@ class Rehearsal {
 
  private:
   DraftWorker::Options options(RideAhead mode) const {
-    return {.target_vocab_size = 3072, .ride_ahead = mode, .max_branches = script_.max_branches};
+    return {.target_vocab_size = 3072,
+            .ride_ahead = mode,
+            .max_branches = script_.max_branches,
+            .checks = {.books = true, .poison = true}};
   }
   int pick(int least, int most) { return std::uniform_int_distribution<int>(least, most)(random_); }
 

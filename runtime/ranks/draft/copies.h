@@ -7,6 +7,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "models/model.h"
@@ -54,6 +55,7 @@ class DraftCopies {
   // Ends the branch and gives back what it holds; its tokens stay good.
   void release(DraftBranch& branch);
 
+  void watch_blocks(DraftKvPool::Watch watch) { pool_.watch(std::move(watch)); }
   // Whether every block is free or held by one line, and branches share what their spine holds.
   // The first thing wrong as a sentence, empty when the books are right.
   std::string fault() const;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -22,9 +23,18 @@ class DraftKvPool {
   void take_back(std::vector<int32_t>& table, size_t first);
   std::span<const int32_t> free_blocks() const { return free_; }
 
+  // For checks: called for blocks that have become free (at once for those that are), and for each
+  // that is about to be used.
+  struct Watch {
+    std::function<void(std::span<const int32_t>)> freed;
+    std::function<void(int32_t)> taken;
+  };
+  void watch(Watch watch);
+
  private:
   int32_t block_size_;
   std::vector<int32_t> free_;  // used as a stack
+  Watch watch_;                // empty functions: nobody does
 };
 
 }  // namespace outrider
