@@ -144,6 +144,13 @@ EngineInfo engine_info(const RunConfig& config,
   return info;
 }
 
+// A draft with another tokenizer does not know what a token of the target's would read like before
+// it is followed by others.
+RideAhead ride_ahead(const RunConfig& config) {
+  if (config.speculative.use_heterogeneous_vocab) return RideAhead::kOff;
+  return ride_ahead_from_name(config.speculative.ride_ahead).value();
+}
+
 // An error in the middle of rounds: the other ranks may be inside a collective, so there is no
 // orderly way out.
 [[noreturn]] void end_job(World& world, const std::string& reason) {
@@ -180,6 +187,7 @@ int run_coordinator(World& world,
        .metrics = metrics,
        .max_num_queued_reqs = config.max_num_queued_reqs,
        .verify_mode = verify_mode_from_name(config.speculative.rejection_sample_method).value(),
+       .ride_ahead = ride_ahead(config),
        .epoch = kEpoch,
        .draft_patience_s = config.speculative.draft_patience_s,
        .adaptive_draft_len = config.speculative.num_speculative_tokens == kAutoDraftLen,
