@@ -22,7 +22,9 @@ struct Traffic {
 
 Traffic traffic_of(int num_targets, int draft_len, const SamplingParams& params) {
   Traffic traffic;
-  run_engine(embedded_config(num_targets, draft_len), [&](const FrontEndContext& context) {
+  RunConfig config = embedded_config(num_targets, draft_len);
+  config.speculative.ride_ahead = "off";  // no proposals: the table's rows to the byte
+  run_engine(config, [&](const FrontEndContext& context) {
     const auto prompt = context.tokenizer->encode("Once upon a time");
     traffic.num_prompt_tokens = prompt.size();
     auto stream = submit(context.engine, prompt, params);
