@@ -61,6 +61,8 @@ struct Sampled {
   std::map<Triple, int64_t> counts;
   int64_t num_accepted = 0;
   int64_t num_rejected = 0;
+  int64_t num_proposals = 0;
+  int64_t num_accepted_proposals = 0;
 };
 
 Sampled sample(RunConfig config,
@@ -84,6 +86,8 @@ Sampled sample(RunConfig config,
       const Outcome outcome = collect(*stream);
       ASSERT_EQ(outcome.tokens.size(), 4u) << outcome.error;
       ++result.counts[{outcome.tokens[0], outcome.tokens[1], outcome.tokens[2]}];
+      result.num_proposals += outcome.stats.num_proposals;
+      result.num_accepted_proposals += outcome.stats.num_accepted_proposals;
       for (TokenOrigin origin : outcome.origins) {
         result.num_accepted += origin == TokenOrigin::kAccepted ? 1 : 0;
         result.num_rejected += origin == TokenOrigin::kCorrected ? 1 : 0;
@@ -111,7 +115,7 @@ ChiSquare compare(const std::map<Triple, double>& law,
   return chi_square(observed, probs);
 }
 
-void expect_exact_law(const RunConfig& config, VerifyMode mode, int num_samples) {
+Sampled expect_exact_law(const RunConfig& config, VerifyMode mode, int num_samples) {
   ModelProbe target(embedded_config(1, 3), Role::kTarget);
   const auto tokenizer = Tokenizer::load(model_folder("embedded", Role::kTarget));
   const std::vector<int32_t> prompt = tokenizer->encode(kPrompt);
@@ -127,6 +131,7 @@ void expect_exact_law(const RunConfig& config, VerifyMode mode, int num_samples)
   // The control: the same counts against the law of another temperature must be far outside.
   const ChiSquare control = compare(exact_law(target, prompt, 1.3), result.counts, num_samples);
   EXPECT_GT(control.statistic, 3 * control.limit);
+  return result;
 }
 
 class ExactLaw : public ::testing::TestWithParam<std::tuple<VerifyMode, int>> {};
@@ -141,6 +146,28 @@ INSTANTIATE_TEST_SUITE_P(Rules,
                          ::testing::Combine(::testing::Values(VerifyMode::kStandard,
                                                               VerifyMode::kBlock,
                                                               VerifyMode::kCoupled),
+                                            ::testing::Values(1, 2)));
+
+class ExactLawRidingAhead
+    : public ::testing::TestWithParam<std::tuple<VerifyMode, const char*, int>> {};
+
+// Blocks of one, so that the proposals behind them come among the first three tokens.
+TEST_P(ExactLawRidingAhead, FirstThreeTokens) {
+  const auto [mode, ride_ahead, num_targets] = GetParam();
+  RunConfig config = embedded_config(num_targets, 1);
+  config.speculative.ride_ahead = ride_ahead;
+  config.speculative.draft_patience_s = 2;  // rounds without a draft say nothing here
+  const Sampled result = expect_exact_law(config, mode, 12000);
+  EXPECT_GT(result.num_proposals, 1000);
+  EXPECT_GT(result.num_accepted_proposals, result.num_proposals / 10);
+  EXPECT_LT(result.num_accepted_proposals, result.num_proposals);
+}
+
+INSTANTIATE_TEST_SUITE_P(Rules,
+                         ExactLawRidingAhead,
+                         ::testing::Combine(::testing::Values(VerifyMode::kStandard,
+                                                              VerifyMode::kBlock),
+                                            ::testing::Values("chain", "cache"),
                                             ::testing::Values(1, 2)));
 
 class ExactLawCounting : public ::testing::TestWithParam<VerifyMode> {};

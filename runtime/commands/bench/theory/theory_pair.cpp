@@ -61,7 +61,7 @@ class Passes {
   Passes(const FrontEndContext& context, const PairOptions& options)
       : context_(context), options_(options) {}
 
-  Pass run(VerifyMode mode, int32_t draft_len) {
+  Pass run(VerifyMode mode, int32_t draft_len, RideAhead ride_ahead = RideAhead::kOff) {
     Pass pass;
     std::vector<double> rates;
     for (const std::string& prompt : options_.prompts) {
@@ -70,6 +70,7 @@ class Passes {
       request.params.noise_seed = mix_seed(options_.seed, num_requests_++);
       request.params.verify_mode = mode;
       request.params.max_draft_len = draft_len;
+      request.params.ride_ahead = ride_ahead;
       const auto stream = request.stream;
       pass.prompts.push_back(request.prompt);
       submit_bench_request(context_, std::move(request));
@@ -205,6 +206,16 @@ PairCell cell_of(VerifyMode mode, int32_t draft_len, const Pass& pass) {
   return cell;
 }
 
+RidingPass riding_of(RideAhead mode, const Pass& pass) {
+  MeanOf proposals;
+  for (const BenchAnswer& answer : pass.answers) {
+    for (int32_t i = 0; i < answer.stats.num_proposals; ++i) {
+      proposals.add(i < answer.stats.num_accepted_proposals ? 1 : 0);
+    }
+  }
+  return {mode, proposals.mean(), pass.tokens_per_s};
+}
+
 // 1, 2, 3, 4, 6, 8, 12, 16, ... up to the server's.
 std::vector<int32_t> draft_lengths(int32_t most) {
   std::vector<int32_t> lengths;
@@ -275,6 +286,11 @@ PairMeasurement measure_pair(const FrontEndContext& context, const PairOptions& 
     }
   }
   result.off_tokens_per_s = median(off_rates);
+  if (has_draft_of_same_tokens(context.config)) {
+    for (RideAhead mode : {RideAhead::kChain, RideAhead::kCache}) {
+      result.riding.push_back(riding_of(mode, passes.run(VerifyMode::kStandard, most, mode)));
+    }
+  }
   result.counted = counted_acceptance(result.cells);
   if (has_draft_of_same_tokens(context.config)) {
     PairProbe probe(context.config, options.temperature);

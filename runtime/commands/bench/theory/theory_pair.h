@@ -37,6 +37,13 @@ struct PairCell {
   double verify_step_s = 0;  // a target step with draft tokens
 };
 
+// The same requests with the draft riding ahead, by the standard rule at the longest draft length.
+struct RidingPass {
+  RideAhead mode = RideAhead::kCache;
+  Mean proposals;  // share that stood of those judged for the bonus position
+  double tokens_per_s = 0;
+};
+
 // Counted by the engine, and asked of the models at the very same positions.
 struct CountedAcceptance {
   Mean counted;
@@ -47,8 +54,9 @@ struct PairMeasurement {
   // Without a draft model of the target's tokens there is nobody to ask.
   std::optional<AskedAcceptance> asked;
   std::optional<CountedAcceptance> compared;
-  Mean counted;  // accepted / examined by the standard rule, over all draft lengths
-  std::vector<PairCell> cells;
+  Mean counted;                 // accepted / examined by the standard rule, over all draft lengths
+  std::vector<PairCell> cells;  // of a draft that waits while the target verifies
+  std::vector<RidingPass> riding;  // none with a draft that cannot
   double off_tokens_per_s = 0;
   double target_step_s = 0;
   double draft_step_s = 0;

@@ -226,6 +226,28 @@ void print_cells(const PairMeasurement& pair, std::FILE* out) {
   }
 }
 
+void print_riding_pair(const PairMeasurement& pair, std::FILE* out) {
+  if (pair.riding.empty() || pair.cells.empty()) return;
+  const double alpha = pair.alpha();
+  const double cost = pair.cost_ratio;
+  fmt::print(
+      out,
+      "\nThe draft riding ahead, standard rule, K = {}; by formula the chain gives {:.2f}, the "
+      "cache at most {:.2f}\nwhen draft and target do not share cores\n\n",
+      pair.cells.back().draft_len,
+      best_chain(alpha, cost).speedup,
+      cache_ceiling(alpha, cost));
+  for (const RidingPass& pass : pair.riding) {
+    fmt::print(out,
+               "{:<8} speed-up {:>5.2f}   of {} proposals stood {:.3f} +- {:.3f}\n",
+               ride_ahead_name(pass.mode),
+               pair.off_tokens_per_s > 0 ? pass.tokens_per_s / pair.off_tokens_per_s : 0,
+               pass.proposals.count,
+               pass.proposals.value,
+               pass.proposals.standard_error);
+  }
+}
+
 void print_pair(const TheoryReport& report, std::FILE* out) {
   const PairMeasurement& pair = report.pair;
   fmt::print(out, "{}\n\n", report.title);
@@ -246,6 +268,7 @@ void print_pair(const TheoryReport& report, std::FILE* out) {
              "\nThe formula takes positions as independent and alike, and a verify to cost what a "
              "plain step costs;\n\"by cost\" takes the tokens per round and the cost of draft and "
              "verify steps as measured.\n");
+  print_riding_pair(pair, out);
 }
 
 Json json_of(const Mean& mean) {
@@ -321,6 +344,11 @@ Json pair_json(const TheoryReport& report) {
   if (pair.compared) {
     json["same_positions"] = {{"counted", json_of(pair.compared->counted)},
                               {"asked", json_of(pair.compared->asked)}};
+  }
+  for (const RidingPass& pass : pair.riding) {
+    json["riding"].push_back({{"mode", ride_ahead_name(pass.mode)},
+                              {"proposals", json_of(pass.proposals)},
+                              {"tokens_per_s", pass.tokens_per_s}});
   }
   for (const PairCell& cell : pair.cells) {
     Json entry = {{"mode", verify_mode_name(cell.mode)},
