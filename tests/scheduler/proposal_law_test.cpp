@@ -24,7 +24,7 @@ TEST_P(ProposalLawTest, FitsTheExactLawOnAnyNumberOfShards) {
   EXPECT_LE(smallest_found_distance(test, kNumSamples), 0.01);
   if (law_case.proposals != Proposals::kNone) {
     // Enough were judged, and neither all nor none stood.
-    EXPECT_GT(result.num_proposals, result.num_rounds / 20);
+    EXPECT_GT(result.num_proposals, kNumSamples / 20);
     EXPECT_GT(result.num_proposals_stood, result.num_proposals / 10);
     EXPECT_LT(result.num_proposals_stood, result.num_proposals * 97 / 100);
   }
