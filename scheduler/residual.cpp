@@ -2,7 +2,7 @@
 #include "scheduler/residual.h"
 
 #include <algorithm>
-#include <map>
+#include <span>
 #include <vector>
 
 #include "scheduler/rules.h"
@@ -19,27 +19,49 @@ uint64_t ranked(uint64_t rank, uint64_t key) {
   return key == 0 ? 0 : rank | key >> 32 << 31 | (key & kTokenBits);
 }
 
+struct Edits {
+  std::vector<int32_t> index;
+  std::vector<float> value;
+};
+
+// The row's own, and the draft's tokens masked; ascending.
+Edits edits_without(const RowView& row, std::span<const DraftCandidate> draft) {
+  std::vector<int32_t> masked;
+  for (const DraftCandidate& candidate : draft) {
+    const int32_t index = candidate.token - row.first_token;
+    if (index >= 0 && index < row.size) masked.push_back(index);
+  }
+  std::sort(masked.begin(), masked.end());
+  Edits edits;
+  edits.index.reserve(row.edit_index.size() + masked.size());
+  edits.value.reserve(row.edit_index.size() + masked.size());
+  const auto append = [&](int32_t index, float value) {
+    edits.index.push_back(index);
+    edits.value.push_back(value);
+  };
+  size_t next = 0;
+  for (const int32_t index : masked) {
+    for (; next < row.edit_index.size() && row.edit_index[next] < index; ++next)
+      append(row.edit_index[next], row.edit_value[next]);
+    if (next < row.edit_index.size() && row.edit_index[next] == index) ++next;
+    append(index, kMasked);
+  }
+  for (; next < row.edit_index.size(); ++next) append(row.edit_index[next], row.edit_value[next]);
+  return edits;
+}
+
 }  // namespace
 
 uint64_t residual_choice(const ResidualInput& input) {
   const RowView& row = input.row;
-  const std::vector<DraftCandidate> draft = draft_distribution(*input.draft);
+  const DraftCandidate certain = {input.draft->token, 1.0f};
+  const std::vector<DraftCandidate>& listed = input.draft->candidates;
+  const std::span<const DraftCandidate> draft = listed.empty() ? std::span(&certain, 1) : listed;
   // The draft's tokens are masked for the common draw and looked at one by one after it.
-  std::map<int32_t, float> edits;
-  for (size_t i = 0; i < row.edit_index.size(); ++i) edits[row.edit_index[i]] = row.edit_value[i];
-  for (const DraftCandidate& candidate : draft) {
-    const int32_t index = candidate.token - row.first_token;
-    if (index >= 0 && index < row.size) edits[index] = kMasked;
-  }
-  std::vector<int32_t> edit_index;
-  std::vector<float> edit_value;
-  for (const auto& [index, value] : edits) {
-    edit_index.push_back(index);
-    edit_value.push_back(value);
-  }
+  const Edits edits = edits_without(row, draft);
   RowView others = row;
-  others.edit_index = edit_index;
-  others.edit_value = edit_value;
+  others.edit_index = edits.index;
+  others.edit_value = edits.value;
   const uint64_t common = draw_key(others, input.cut, input.noise);
   uint64_t residual_key = common;
   uint64_t target_key = common;

@@ -67,6 +67,63 @@ OUTRIDER_INLINE void weights_body(const float* values,
   for (int32_t i = 0; i < count; ++i) out[i] = weight_of(values[i], local);
 }
 
+OUTRIDER_INLINE int32_t first_equal_body(const float* values,
+                                         int32_t count,
+                                         float scale,
+                                         float wanted) {
+  int32_t first = count;
+  for (int32_t i = 0; i < count; ++i) {
+    const int32_t here = exact_mul(values[i], scale) == wanted ? i : count;
+    first = here < first ? here : first;
+  }
+  return first;
+}
+
+OUTRIDER_INLINE void at_least_body(
+    const float* values, int32_t count, float scale, float least, uint8_t* hit) {
+  for (int32_t i = 0; i < count; ++i) hit[i] = exact_mul(values[i], scale) >= least ? 1 : 0;
+}
+
+OUTRIDER_INLINE void lane_max_body(const float* values, int32_t count, float scale, float* out) {
+  float lanes[kLanes];
+  for (float& lane : lanes) lane = -std::numeric_limits<float>::infinity();
+  int32_t begin = 0;
+  for (; begin + kLanes <= count; begin += kLanes) {
+    for (int32_t lane = 0; lane < kLanes; ++lane) {
+      const float value = exact_mul(values[begin + lane], scale);
+      lanes[lane] = value > lanes[lane] ? value : lanes[lane];
+    }
+  }
+  for (int32_t lane = 0; begin + lane < count; ++lane) {
+    const float value = exact_mul(values[begin + lane], scale);
+    lanes[lane] = value > lanes[lane] ? value : lanes[lane];
+  }
+  for (int32_t lane = 0; lane < kLanes; ++lane) out[lane] = lanes[lane];
+}
+
+// Noise lifts a token by t with -log(u) = y < exp(-t) (statistics.cpp, winning_limit). Of 2^x here
+// only a bound: the bits of a float, read as a number, run along the chords of 2^x, which lie above
+// it. kSlack covers all roundings of these floats, and the rest of y is cut off.
+OUTRIDER_INLINE void may_win_body(
+    const float* values, const uint32_t* bits, int32_t count, const WinScale& scale, uint8_t* hit) {
+  constexpr float kLog2E = 1.442695f;
+  constexpr float kSlack = 1e-4f;
+  constexpr float kLeast = -120.0f;
+  constexpr float kMost = 1.0f;
+  const WinScale local = scale;
+  for (int32_t i = 0; i < count; ++i) {
+    const float scaled = exact_mul(values[i], local.inverse_temperature);
+    float exponent = exact_add(exact_mul(exact_add(scaled, -local.bound), kLog2E), kSlack);
+    exponent = exponent > kLeast ? exponent : kLeast;
+    exponent = exponent < kMost ? exponent : kMost;
+    const auto chord = static_cast<int32_t>(exact_mul(exact_add(exponent, 127.0f), 8388608.0f));
+    const float limit = float_of(static_cast<uint32_t>(chord));
+    const float noise =
+        exact_mul(static_cast<float>(static_cast<int32_t>(~bits[i] >> 1)), 1.0f / 2147483648.0f);
+    hit[i] = (scaled >= local.cut) & (noise <= limit) ? 1 : 0;
+  }
+}
+
 #define OUTRIDER_KERNEL_SET(SUFFIX, ATTRIBUTE)                                                     \
   ATTRIBUTE TileRange range_##SUFFIX(const float* values, int32_t count) {                         \
     return range_body(values, count);                                                              \
@@ -82,9 +139,34 @@ OUTRIDER_INLINE void weights_body(const float* values,
       const float* values, int32_t count, const WeightScale& scale, uint64_t* out) {               \
     weights_body(values, count, scale, out);                                                       \
   }                                                                                                \
-  constexpr RowKernels k_##SUFFIX {                                                                \
-#SUFFIX, range_##SUFFIX, mass_##SUFFIX, moment_##SUFFIX, weights_##SUFFIX, row_noise_##SUFFIX  \
-  }
+  ATTRIBUTE int32_t first_equal_##SUFFIX(                                                          \
+      const float* values, int32_t count, float scale, float wanted) {                             \
+    return first_equal_body(values, count, scale, wanted);                                         \
+  }                                                                                                \
+  ATTRIBUTE void at_least_##SUFFIX(                                                                \
+      const float* values, int32_t count, float scale, float least, uint8_t* hit) {                \
+    at_least_body(values, count, scale, least, hit);                                               \
+  }                                                                                                \
+  ATTRIBUTE void lane_max_##SUFFIX(const float* values, int32_t count, float scale, float* out) {  \
+    lane_max_body(values, count, scale, out);                                                      \
+  }                                                                                                \
+  ATTRIBUTE void may_win_##SUFFIX(const float* values,                                             \
+                                  const uint32_t* bits,                                            \
+                                  int32_t count,                                                   \
+                                  const WinScale& scale,                                           \
+                                  uint8_t* hit) {                                                  \
+    may_win_body(values, bits, count, scale, hit);                                                 \
+  }                                                                                                \
+  constexpr RowKernels k_##SUFFIX = {#SUFFIX,                                                      \
+                                     range_##SUFFIX,                                               \
+                                     mass_##SUFFIX,                                                \
+                                     moment_##SUFFIX,                                              \
+                                     weights_##SUFFIX,                                             \
+                                     row_noise_##SUFFIX,                                           \
+                                     first_equal_##SUFFIX,                                         \
+                                     at_least_##SUFFIX,                                            \
+                                     lane_max_##SUFFIX,                                            \
+                                     may_win_##SUFFIX}
 
 OUTRIDER_KERNEL_SET(plain, );
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)  // GCC's target strings

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 
 #include "runtime/base/rng.h"
 
@@ -29,6 +30,17 @@ struct WeightScale {
   float cut;
 };
 
+// Which tokens of a tile a draw has to look at: those with value * inverse_temperature >= cut whose
+// noise may lift them above `bound`.
+struct WinScale {
+  float inverse_temperature;
+  float cut;
+  float bound;
+};
+
+// Maxima over every kLanes-th value: n of them that reach a value prove n values that do.
+inline constexpr int32_t kLanes = 64;
+
 struct RowKernels {
   const char* name;
   TileRange (*range)(const float* values, int32_t count);
@@ -39,11 +51,42 @@ struct RowKernels {
   // Philox bits of blocks first_block .. first_block + num_blocks, four per block; returns the
   // largest.
   uint32_t (*noise)(const NoiseKey& key, uint32_t first_block, int32_t num_blocks, uint32_t* out);
+  // In what follows `scale` multiplies the values, and `hit` gets a byte for each: 1 or 0.
+  // The first index whose product is `wanted`; count when there is none.
+  int32_t (*first_equal)(const float* values, int32_t count, float scale, float wanted);
+  // hit: product >= least.
+  void (*at_least)(const float* values, int32_t count, float scale, float least, uint8_t* hit);
+  // Greatest products by index % kLanes; -infinity for a lane without values.
+  void (*lane_max)(const float* values, int32_t count, float scale, float* out);
+  // hit: 1 for every token that scale describes, and for few others; bits: the tokens' noise.
+  void (*may_win)(const float* values,
+                  const uint32_t* bits,
+                  int32_t count,
+                  const WinScale& scale,
+                  uint8_t* hit);
 };
 
 // The fastest variant this machine can run.
 const RowKernels& row_kernels();
 // All variants this machine can run, for the test that they agree; the null name ends the list.
 const RowKernels* all_row_kernels();
+
+// Calls visit(i) for every hit, in order.
+template <typename Visit>
+void for_each_hit(const uint8_t* hit, int32_t count, Visit&& visit) {
+  constexpr int32_t kWord = 8;
+  int32_t begin = 0;
+  for (; begin + kWord <= count; begin += kWord) {
+    uint64_t word = 0;
+    std::memcpy(&word, hit + begin, kWord);
+    if (word == 0) continue;
+    for (int32_t i = begin; i < begin + kWord; ++i) {
+      if (hit[i] != 0) visit(i);
+    }
+  }
+  for (; begin < count; ++begin) {
+    if (hit[begin] != 0) visit(begin);
+  }
+}
 
 }  // namespace outrider

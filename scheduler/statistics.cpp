@@ -42,26 +42,42 @@ class DrawSearch {
     const auto num_blocks = static_cast<int32_t>((skipped + static_cast<uint32_t>(count) + 3) / 4);
     const uint32_t largest = kernels.noise(noise_, first_token / 4, num_blocks, bits);
     if (static_cast<int64_t>(~largest) > limit) return;
-    scan(begin, count, values, bits + skipped, static_cast<uint32_t>(limit));
+    if (best_ == kMasked) try_top(begin, count, values, bits + skipped, top);
+    scan(begin, count, values, bits + skipped);
   }
 
   uint64_t best_key() const { return best_key_; }
 
  private:
-  void scan(
-      int32_t begin, int32_t count, const float* values, const uint32_t* bits, uint32_t limit) {
-    for (int32_t i = 0; i < count; ++i) {
-      if (~bits[i] > limit) continue;
+  // Something to beat, so that the first tile is not looked at token by token.
+  void try_top(int32_t begin, int32_t count, const float* values, const uint32_t* bits, float top) {
+    const int32_t at = row_kernels().first_equal(values, count, row_.inverse_temperature, top);
+    if (at < count) consider(begin + at, top, bits[at]);
+  }
+
+  void scan(int32_t begin, int32_t count, const float* values, const uint32_t* bits) {
+    alignas(64) uint8_t hit[kTileTokens];
+    row_kernels().may_win(values, bits, count, {row_.inverse_temperature, cut_, bound()}, hit);
+    for_each_hit(hit, count, [&](int32_t i) {
       const float scaled = exact_mul(values[i], row_.inverse_temperature);
-      if (scaled < cut_ || static_cast<int64_t>(~bits[i]) > winning_limit(scaled, best_)) continue;
-      const auto score =
-          static_cast<float>(static_cast<double>(scaled) + gumbel_from_bits(bits[i]));
-      const uint64_t key = pack_key(score, row_.first_token + begin + i);
-      if (key > best_key_) {
-        best_key_ = key;
-        best_ = score;
-      }
-    }
+      if (static_cast<int64_t>(~bits[i]) > winning_limit(scaled, best_)) return;
+      consider(begin + i, scaled, bits[i]);
+    });
+  }
+
+  void consider(int32_t index, float scaled, uint32_t bits) {
+    const auto score = static_cast<float>(static_cast<double>(scaled) + gumbel_from_bits(bits));
+    const uint64_t key = pack_key(score, row_.first_token + index);
+    if (key <= best_key_) return;
+    best_key_ = key;
+    best_ = score;
+  }
+
+  // What noise must lift a value above, less the margin of winning_limit() for any value that can
+  // get there, and less the rounding of this float.
+  float bound() const {
+    const auto best = static_cast<double>(best_);
+    return static_cast<float>(best - 1e-6 * (64.0 + 3.0 * std::abs(best)));
   }
 
   const RowView& row_;
@@ -90,12 +106,7 @@ RowScan scan_row(const RowView& row) {
     const float top = exact_mul(range.max, row.inverse_temperature);
     if (!(top > best)) return;
     best = top;
-    for (int32_t i = 0; i < count; ++i) {
-      if (exact_mul(values[i], row.inverse_temperature) == top) {
-        best_index = begin + i;
-        return;
-      }
-    }
+    best_index = begin + kernels.first_equal(values, count, row.inverse_temperature, top);
   });
   scan.bad = magnitude > bits_of(kLargestLogit);
   if (row.size > 0) scan.key = pack_key(best, row.first_token + best_index);
@@ -104,6 +115,9 @@ RowScan scan_row(const RowView& row) {
 
 namespace {
 
+// So far below the maximum weights and moments are 0 (fixed_weight, fixed_moment).
+constexpr double kNothingBelow = -40.0;
+
 using SumKernel = uint64_t (*)(const float* values, int32_t count, const WeightScale& scale);
 
 uint64_t row_sum(const RowView& row, float max, float cut, SumKernel kernel) {
@@ -111,10 +125,8 @@ uint64_t row_sum(const RowView& row, float max, float cut, SumKernel kernel) {
   const WeightScale scale{row.inverse_temperature, static_cast<double>(max), cut};
   uint64_t sum = 0;
   for_each_tile(row, [&](int32_t, int32_t count, const float* values) {
-    if (cut > kMasked) {
-      const float top = exact_mul(kernels.range(values, count).max, row.inverse_temperature);
-      if (top < cut) return;
-    }
+    const float top = exact_mul(kernels.range(values, count).max, row.inverse_temperature);
+    if (top < cut || static_cast<double>(top) - scale.max < kNothingBelow) return;
     sum += kernel(values, count, scale);
   });
   return sum;
@@ -144,26 +156,46 @@ uint64_t noisy_key(double log_weight, int32_t token, const NoiseKey& noise) {
   return pack_key(static_cast<float>(log_weight + gumbel), token);
 }
 
+namespace {
+
+// A value that `capacity` of the tile reach, or kMasked when the lanes do not tell.
+float reached_by(const float* values, int32_t count, float scale, size_t capacity) {
+  if (capacity > static_cast<size_t>(std::min(count, kLanes))) return kMasked;
+  float lanes[kLanes];
+  row_kernels().lane_max(values, count, scale, lanes);
+  const auto last = static_cast<ptrdiff_t>(capacity) - 1;
+  std::nth_element(lanes, lanes + last, lanes + kLanes, std::greater<float>());
+  return lanes[last];
+}
+
+}  // namespace
+
 std::vector<uint64_t> top_keys(const RowView& row, int32_t n) {
   std::vector<uint64_t> heap;  // the lowest of the best so far on top
   if (n <= 0) return heap;
   const auto capacity = static_cast<size_t>(std::min(n, row.size));
   heap.reserve(capacity + 1);
   const auto lowest_first = std::greater<uint64_t>();
+  const RowKernels& kernels = row_kernels();
+  alignas(64) uint8_t hit[kTileTokens];
   for_each_tile(row, [&](int32_t begin, int32_t count, const float* values) {
-    const float top = exact_mul(row_kernels().range(values, count).max, row.inverse_temperature);
+    const float top = exact_mul(kernels.range(values, count).max, row.inverse_temperature);
     // Later tokens lose ties, so an equal value cannot enter a full heap.
     if (heap.size() == capacity && !(top > key_score(heap.front()))) return;
-    for (int32_t i = 0; i < count; ++i) {
+    const float least = heap.size() == capacity
+                            ? key_score(heap.front())
+                            : reached_by(values, count, row.inverse_temperature, capacity);
+    kernels.at_least(values, count, row.inverse_temperature, least, hit);
+    for_each_hit(hit, count, [&](int32_t i) {
       const float scaled = exact_mul(values[i], row.inverse_temperature);
-      if (heap.size() == capacity && !(scaled > key_score(heap.front()))) continue;
+      if (heap.size() == capacity && !(scaled > key_score(heap.front()))) return;
       if (heap.size() == capacity) {
         std::pop_heap(heap.begin(), heap.end(), lowest_first);
         heap.pop_back();
       }
       heap.push_back(pack_key(scaled, row.first_token + begin + i));
       std::push_heap(heap.begin(), heap.end(), lowest_first);
-    }
+    });
   });
   std::sort(heap.begin(), heap.end(), std::greater<uint64_t>());
   return heap;

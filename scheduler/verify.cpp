@@ -14,6 +14,7 @@
 #include "scheduler/logits_processor.h"
 #include "scheduler/logprobs.h"
 #include "scheduler/residual.h"
+#include "scheduler/row_kernels.h"
 #include "scheduler/rules.h"
 #include "scheduler/statistics.h"
 #include "scheduler/truncation.h"
@@ -30,6 +31,7 @@ enum class RowTask : uint8_t {
 
 // In place of a row's best key when one of its logits is bad; above every key of a finite value.
 constexpr uint64_t kBadRow = ~uint64_t{0};
+constexpr size_t kNotJudged = ~size_t{0};
 
 struct Row {
   size_t input = 0;
@@ -41,7 +43,7 @@ struct Row {
   float max = kMasked;
   float cut = kMasked;
   int32_t chosen = -1;
-  JudgedRow judged;  // of rows with a draft token to judge
+  size_t judged = kNotJudged;  // place in judged_ of rows with a draft token to judge
   bool drawn_at_once() const { return task == RowTask::kDraw && !filtered; }
 };
 
@@ -53,6 +55,10 @@ class RoundVerifier {
       : inputs_(inputs), shard_(shard), exchange_(exchange), decisions_(inputs.size()) {
     OUTRIDER_CHECK(shard.vocab_size <= kMaxVocabSize);
     processed_.reserve(inputs.size());
+    size_t num_rows = 0;
+    for (const VerifyInput& input : inputs) num_rows += input.draft.size() + 1;
+    rows_.reserve(num_rows);
+    judged_.reserve(num_rows);
     for (size_t n = 0; n < inputs.size(); ++n) add_rows(n);
   }
 
@@ -86,12 +92,13 @@ class RoundVerifier {
     first_row_.push_back(rows_.size());
     decisions_[n].sequence_id = input.sequence_id;
     const VerifyRule rule = resolve_rule(*input.params);
+    const bool filtered = rule != VerifyRule::kGreedy && filters(*input.params, shard_.vocab_size);
     for (int32_t i = 0; i < num_rows; ++i) {
-      Row row;
+      Row& row = rows_.emplace_back();
       row.input = n;
       row.index = static_cast<size_t>(i);
       row.view = processed_[n].row(i);
-      row.filtered = rule != VerifyRule::kGreedy && filters(*input.params, shard_.vocab_size);
+      row.filtered = filtered;
       const auto position = static_cast<uint32_t>(input.tokens.size() + row.index);
       const uint64_t seed = input.params->noise_seed;
       if (rule == VerifyRule::kCoupled) {
@@ -102,9 +109,9 @@ class RoundVerifier {
         row.noise = {seed, position, Stream::kResidual, input.round};
       }
       if (row.task == RowTask::kJudge && row.index < num_judged(n)) {
-        row.judged = judged_row(judged_token(n, row.index), rule == VerifyRule::kBlock);
+        row.judged = judged_.size();
+        judged_.push_back(judged_row(judged_token(n, row.index), rule == VerifyRule::kBlock));
       }
-      rows_.push_back(std::move(row));
     }
   }
 
@@ -167,7 +174,7 @@ class RoundVerifier {
     }
   }
 
-  bool is_weighed(const Row& row) const { return !row.judged.draft.empty() && !failed(row); }
+  bool is_weighed(const Row& row) const { return row.judged != kNotJudged && !failed(row); }
 
   // Per row: the mass, then the values of the draft's tokens, two to a word. Each value comes from
   // the one shard that holds the token, so adding the words up puts them together.
@@ -176,7 +183,7 @@ class RoundVerifier {
     for (const Row& row : rows_) {
       if (!is_weighed(row)) continue;
       words.push_back(row_mass(row.view, row.max, row.cut));
-      const std::vector<DraftCandidate>& draft = row.judged.draft;
+      const std::vector<DraftCandidate>& draft = judged_[row.judged].draft;
       for (size_t c = 0; c < draft.size(); c += 2) {
         uint64_t word = local_value(row, draft[c].token);
         if (c + 1 < draft.size()) word |= local_value(row, draft[c + 1].token) << 32;
@@ -186,13 +193,21 @@ class RoundVerifier {
     if (words.empty()) return;
     exchange_.sum(words);
     size_t next = 0;
-    for (Row& row : rows_) {
+    std::vector<float> values;
+    for (const Row& row : rows_) {
       if (!is_weighed(row)) continue;
-      row.judged.mass = words[next++];
-      for (size_t c = 0; c < row.judged.weights.size(); ++c) {
-        row.judged.weights[c] = weight_of(row, static_cast<uint32_t>(words[next] >> 32 * (c % 2)));
-        if (c % 2 == 1 || c + 1 == row.judged.weights.size()) ++next;
+      JudgedRow& judged = judged_[row.judged];
+      judged.mass = words[next++];
+      values.clear();
+      for (size_t c = 0; c < judged.weights.size(); ++c) {
+        const auto value = static_cast<uint32_t>(words[next + c / 2] >> 32 * (c % 2));
+        values.push_back(value == 0 ? kMasked : from_ordered_bits(value));
       }
+      next += (values.size() + 1) / 2;
+      row_kernels().weights(values.data(),
+                            static_cast<int32_t>(values.size()),
+                            {1.0f, static_cast<double>(row.max), kMasked},
+                            judged.weights.data());
     }
   }
 
@@ -203,21 +218,14 @@ class RoundVerifier {
     return scaled < row.cut ? 0 : ordered_bits(scaled);
   }
 
-  static uint64_t weight_of(const Row& row, uint32_t value) {
-    if (value == 0) return 0;
-    return fixed_weight(static_cast<double>(from_ordered_bits(value)) -
-                        static_cast<double>(row.max));
-  }
-
   void judge_drafts() {
     kept_prob_.assign(inputs_.size(), 1.0);
     for (size_t n = 0; n < inputs_.size(); ++n) {
       if (decisions_[n].failed || rows_[first_row_[n]].task != RowTask::kJudge) continue;
-      std::vector<JudgedRow> rows;
+      const auto rows = std::span(judged_).subspan(rows_[first_row_[n]].judged, num_judged(n));
       std::vector<double> uniforms;
-      for (size_t i = 0; i < num_judged(n); ++i) {
+      for (size_t i = 0; i < rows.size(); ++i) {
         const Row& row = rows_[first_row_[n] + i];
-        rows.push_back(row.judged);
         uniforms.push_back(
             uniform_of({row.noise.seed, row.noise.position, Stream::kAccept, inputs_[n].round}));
       }
@@ -239,11 +247,11 @@ class RoundVerifier {
   }
 
   uint64_t draw(const Row& row) const {
-    if (row.judged.draft.empty()) return target_choice(draw_key(row.view, row.cut, row.noise));
+    if (row.judged == kNotJudged) return target_choice(draw_key(row.view, row.cut, row.noise));
     return residual_choice({.row = row.view,
                             .max = row.max,
                             .cut = row.cut,
-                            .mass = row.judged.mass,
+                            .mass = judged_[row.judged].mass,
                             .draft = &judged_token(row.input, row.index),
                             .kept_prob = kept_prob_[row.input],
                             .noise = row.noise});
@@ -323,6 +331,7 @@ class RoundVerifier {
   ShardExchange& exchange_;
   std::vector<ProcessedRows> processed_;
   std::vector<Row> rows_;
+  std::vector<JudgedRow> judged_;  // of an input one after the other
   std::vector<size_t> first_row_;  // of each input
   std::vector<double> kept_prob_;  // of each input, below 1 only under the block rule
   std::vector<SequenceDecision> decisions_;

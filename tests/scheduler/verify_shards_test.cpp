@@ -2,11 +2,13 @@
 // every rank.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <limits>
 
 #include "scheduler/row_kernels.h"
+#include "scheduler/statistics.h"
 #include "tests/scheduler/verify_harness.h"
 
 namespace outrider {
@@ -322,6 +324,116 @@ TEST(RowKernels, EveryInstructionSetGivesTheSameBits) {
       for (int32_t i = 0; i < 4 * num_blocks; ++i) {
         ASSERT_EQ(noise[static_cast<size_t>(i)], noise_bits(key, 4000 + i)) << kernels->name;
       }
+    }
+  }
+}
+
+// What the searches for the best tokens ask, against one value after the other.
+TEST(RowKernels, SearchesFindTheSameOnEveryInstructionSet) {
+  std::mt19937_64 generator(26);
+  constexpr float kScale = 1.0f / 0.7f;
+  for (const RowKernels* kernels = all_row_kernels(); kernels->name != nullptr; ++kernels) {
+    for (int32_t count : {0, 1, 7, 63, 64, 65, 200, 511, 512}) {
+      std::vector<float> values = random_logits(512, count % 2 == 0, generator);
+      if (count > 20) values[20] = -std::numeric_limits<float>::infinity();
+      const auto product = [&](int32_t i) { return values[static_cast<size_t>(i)] * kScale; };
+      const float middle = product(count / 2);
+      int32_t first = 0;
+      while (first < count && product(first) != middle) ++first;
+      EXPECT_EQ(kernels->first_equal(values.data(), count, kScale, middle), first);
+      EXPECT_EQ(kernels->first_equal(values.data(), count, kScale, 1e9f), count);
+
+      std::vector<uint8_t> hit(512, 7);
+      kernels->at_least(values.data(), count, kScale, middle, hit.data());
+      for (int32_t i = 0; i < count; ++i) {
+        ASSERT_EQ(hit[static_cast<size_t>(i)], product(i) >= middle ? 1 : 0) << kernels->name;
+      }
+      std::vector<int32_t> visited;
+      for_each_hit(hit.data(), count, [&](int32_t i) { visited.push_back(i); });
+      std::vector<int32_t> expected;
+      for (int32_t i = 0; i < count; ++i) {
+        if (product(i) >= middle) expected.push_back(i);
+      }
+      EXPECT_EQ(visited, expected);
+
+      std::vector<float> lanes(kLanes);
+      kernels->lane_max(values.data(), count, kScale, lanes.data());
+      for (int32_t lane = 0; lane < kLanes; ++lane) {
+        float most = -std::numeric_limits<float>::infinity();
+        for (int32_t i = lane; i < count; i += kLanes) most = std::max(most, product(i));
+        EXPECT_EQ(lanes[static_cast<size_t>(lane)], most) << kernels->name;
+      }
+    }
+  }
+}
+
+// Never a token passed over that would win, and few looked at that do not.
+TEST(RowKernels, WhoMayWinHoldsEveryWinner) {
+  std::mt19937_64 generator(27);
+  const RowKernels* plain = all_row_kernels();
+  while (plain[1].name != nullptr) ++plain;
+  int64_t num_hits = 0;
+  int64_t num_winners = 0;
+  for (int32_t trial = 0; trial < 400; ++trial) {
+    const std::vector<float> values = random_logits(512, trial % 2 == 0, generator);
+    std::vector<uint32_t> bits(512);
+    for (uint32_t& word : bits) word = static_cast<uint32_t>(generator());
+    bits[static_cast<size_t>(trial)] = trial % 3 == 0 ? 0xffffffffu : 0xffffff00u;
+    const float best = std::uniform_real_distribution<float>(-5.0f, 35.0f)(generator);
+    const WinScale scale{1.25f, trial % 5 == 0 ? 0.0f : -1e30f, best};
+    std::vector<uint8_t> expected(512);
+    plain->may_win(values.data(), bits.data(), 512, scale, expected.data());
+    for (const RowKernels* kernels = all_row_kernels(); kernels->name != nullptr; ++kernels) {
+      std::vector<uint8_t> hit(512);
+      kernels->may_win(values.data(), bits.data(), 512, scale, hit.data());
+      EXPECT_EQ(hit, expected) << kernels->name;
+    }
+    for (size_t i = 0; i < values.size(); ++i) {
+      const float scaled = values[i] * scale.inverse_temperature;
+      const double score = static_cast<double>(scaled) + gumbel_from_bits(bits[i]);
+      const bool wins = scaled >= scale.cut && score >= static_cast<double>(best);
+      ASSERT_LE(wins ? 1 : 0, expected[i]) << "value " << scaled << " bits " << bits[i];
+      num_winners += wins ? 1 : 0;
+      num_hits += expected[i];
+    }
+  }
+  EXPECT_GT(num_winners, 1000);
+  EXPECT_LE(num_hits, 2 * num_winners);
+}
+
+// Against a plain search over all tokens, on rows whose best come early, late, often and masked.
+TEST(RowSearch, BestNoisyTokenAndBestTokensAreExact) {
+  std::mt19937_64 generator(28);
+  for (int32_t trial = 0; trial < 120; ++trial) {
+    const auto size = static_cast<int32_t>(1 + generator() % 3000);
+    std::vector<float> logits = random_logits(size, trial % 2 == 0, generator);
+    if (trial % 4 == 1) {
+      for (float& value : logits) value = std::round(value);  // ties
+    }
+    if (trial % 6 == 2) std::fill(logits.begin(), logits.begin() + size / 2, kMasked);
+    if (trial % 6 == 5) std::sort(logits.begin(), logits.end());
+    RowView row;
+    row.logits = logits.data();
+    row.size = size;
+    row.first_token = static_cast<int32_t>(generator() % 1000);
+    row.inverse_temperature = trial % 3 == 0 ? 1.0f : 1.7f;
+    const NoiseKey noise{generator(), 9, Stream::kResidual, static_cast<uint32_t>(trial)};
+    const float cut = trial % 5 == 0 ? row.scaled(size / 2) : kMasked;
+    uint64_t best = pack_key(kMasked, row.first_token);
+    std::vector<uint64_t> keys;
+    for (int32_t i = 0; i < size; ++i) {
+      const int32_t token = row.first_token + i;
+      keys.push_back(pack_key(row.scaled(i), token));
+      if (row.scaled(i) < cut || row.scaled(i) == kMasked) continue;
+      best = std::max(best, noisy_key(row.scaled(i), token, noise));
+    }
+    EXPECT_EQ(draw_key(row, cut, noise), best) << "trial " << trial;
+    std::sort(keys.begin(), keys.end(), std::greater<uint64_t>());
+    EXPECT_EQ(scan_row(row).key, keys[0]);
+    for (int32_t n : {1, 2, 16, 64, 65, 300}) {
+      const std::vector<uint64_t> top = top_keys(row, n);
+      ASSERT_EQ(top.size(), static_cast<size_t>(std::min(n, size)));
+      EXPECT_TRUE(std::equal(top.begin(), top.end(), keys.begin())) << "trial " << trial;
     }
   }
 }

@@ -1,0 +1,162 @@
+// See round_costs.h.
+#include "runtime/commands/bench/round/round_costs.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "runtime/base/error.h"
+#include "runtime/base/rng.h"
+#include "runtime/ranks/round_wire.h"
+#include "scheduler/verify.h"
+
+namespace outrider {
+namespace {
+
+constexpr uint64_t kSeed = 0x40d;
+constexpr int32_t kPromptTokens = 64;
+
+// About normal, with the spread of a language model's logits; target and draft agree in part.
+float made_up_logit(uint32_t row, int32_t token, double share_of_own, uint32_t owner) {
+  const auto sum_of_four = [&](uint32_t position) {
+    const PhiloxBlock block =
+        noise_block({kSeed, position, Stream::kAccept, row}, static_cast<uint32_t>(token));
+    double sum = -2;
+    for (const uint32_t lane : block.lane) sum += uniform_from_bits(lane);
+    return sum;
+  };
+  const double common = sum_of_four(0);
+  return static_cast<float>(5 * (common + share_of_own * sum_of_four(owner)));
+}
+
+// One round's work, made once.
+class Rounds {
+ public:
+  explicit Rounds(const RoundShape& shape) : shape_(shape) {
+    const auto num_rows = static_cast<size_t>(shape.num_sequences * (shape.draft_len + 1));
+    const auto width = static_cast<size_t>(shape.vocab_size);
+    target_logits_.resize(num_rows * width);
+    draft_logits_.resize(num_rows * width);
+    // Many rows share few patterns: what matters is how many bytes are read.
+    constexpr size_t kPatterns = 16;
+    for (size_t row = 0; row < num_rows; ++row) {
+      for (size_t i = 0; i < width; ++i) {
+        const size_t at = row * width + i;
+        const bool known = row >= kPatterns;
+        const size_t from = (row % kPatterns) * width + i;
+        const auto token = static_cast<int32_t>(i);
+        const auto index = static_cast<uint32_t>(row);
+        target_logits_[at] = known ? target_logits_[from] : made_up_logit(index, token, 0.3, 1);
+        draft_logits_[at] = known ? draft_logits_[from] : made_up_logit(index, token, 0.3, 2);
+      }
+    }
+    for (int32_t n = 0; n < shape.num_sequences; ++n) {
+      SamplingParams params = shape.params;
+      params.noise_seed = mix_seed(kSeed, static_cast<uint64_t>(n));
+      params_.push_back(params);
+      tokens_.emplace_back(static_cast<size_t>(kPromptTokens), 1);
+    }
+    propose_all();
+    make_plan();
+  }
+
+  void propose_all() {
+    drafts_.assign(static_cast<size_t>(shape_.num_sequences), {});
+    for (int32_t i = 0; i < shape_.draft_len; ++i) {
+      for (size_t n = 0; n < drafts_.size(); ++n) {
+        const DraftToken proposed = propose({.params = &params_[n],
+                                             .tokens = tokens_[n],
+                                             .num_prompt_tokens = kPromptTokens,
+                                             .drafted = drafts_[n],
+                                             .logits = row_of(draft_logits_, n, i),
+                                             .vocab_size = shape_.vocab_size,
+                                             .target_vocab_size = shape_.vocab_size,
+                                             .num_candidates = shape_.num_candidates});
+        drafts_[n].push_back(proposed);
+      }
+    }
+  }
+
+  // One shard's part of the work: its columns, without the exchange with the others.
+  void judge() {
+    std::vector<VerifyInput> inputs;
+    for (size_t n = 0; n < drafts_.size(); ++n) {
+      inputs.push_back({.sequence_id = n + 1,
+                        .params = &params_[n],
+                        .tokens = tokens_[n],
+                        .num_prompt_tokens = kPromptTokens,
+                        .draft = drafts_[n],
+                        .logits = row_of(target_logits_, n, 0)});
+    }
+    SoloExchange exchange;
+    decision_.sequences = verify(inputs, {0, shape_.vocab_size, shape_.vocab_size}, exchange);
+  }
+
+  void encode_plan() { plan_bytes_ = encode(plan_); }
+  void decode_plan() {
+    OUTRIDER_CHECK(decode_round_plan(plan_bytes_).sequences.size() == drafts_.size());
+  }
+  void encode_reply() {
+    reply_frame_ = encode_frame({.kind = FrameKind::kReply, .epoch = 1, .payload = encode(reply_)});
+  }
+  void decode_reply() {
+    Frame frame;
+    OUTRIDER_CHECK(decode_frame(reply_frame_, 1, &frame));
+    OUTRIDER_CHECK(decode_draft_reply(frame.payload).blocks.size() == drafts_.size());
+  }
+  void digest_decision() { digest_ = digest(1, decision_); }
+
+ private:
+  const float* row_of(const std::vector<float>& logits, size_t sequence, int32_t index) const {
+    const size_t row =
+        sequence * static_cast<size_t>(shape_.draft_len + 1) + static_cast<size_t>(index);
+    return logits.data() + row * static_cast<size_t>(shape_.vocab_size);
+  }
+  void make_plan() {
+    for (size_t n = 0; n < drafts_.size(); ++n) {
+      plan_.sequences.push_back({.sequence_id = n + 1, .draft = drafts_[n]});
+      reply_.blocks.push_back({.sequence_id = n + 1, .tokens = drafts_[n]});
+    }
+  }
+
+  const RoundShape shape_;
+  std::vector<float> target_logits_;
+  std::vector<float> draft_logits_;
+  std::vector<SamplingParams> params_;
+  std::vector<std::vector<int32_t>> tokens_;
+  std::vector<std::vector<DraftToken>> drafts_;
+  RoundPlan plan_;
+  DraftReply reply_;
+  RoundDecision decision_;
+  Bytes plan_bytes_;
+  Bytes reply_frame_;
+  uint64_t digest_ = 0;
+};
+
+}  // namespace
+
+std::vector<RoundCost> round_costs(const RoundShape& shape, int32_t num_repeats) {
+  Rounds rounds(shape);
+  const std::pair<const char*, void (Rounds::*)()> works[] = {
+      {"propose, all tokens", &Rounds::propose_all},
+      {"verify", &Rounds::judge},
+      {"encode plan", &Rounds::encode_plan},
+      {"decode plan", &Rounds::decode_plan},
+      {"encode reply", &Rounds::encode_reply},
+      {"decode reply", &Rounds::decode_reply},
+      {"digest", &Rounds::digest_decision},
+  };
+  std::vector<RoundCost> costs;
+  for (const auto& [name, work] : works) {
+    RoundCost& cost = costs.emplace_back(RoundCost{name, {}});
+    for (int32_t repeat = -1; repeat < num_repeats; ++repeat) {
+      const auto begin = std::chrono::steady_clock::now();
+      (rounds.*work)();
+      const auto time = std::chrono::steady_clock::now() - begin;
+      if (repeat < 0) continue;  // the first one pays for memory
+      cost.microseconds.push_back(std::chrono::duration<double, std::micro>(time).count());
+    }
+  }
+  return costs;
+}
+
+}  // namespace outrider
