@@ -12,6 +12,7 @@
 #include "runtime/commands/bench/prefill_bench.h"
 #include "runtime/commands/bench/prefix/prefix_bench.h"
 #include "runtime/commands/bench/report/bench_kind.h"
+#include "runtime/commands/bench/round/round_bench.h"
 #include "runtime/commands/bench/serve/serve_bench.h"
 #include "runtime/commands/bench/sim/sim_bench.h"
 #include "runtime/commands/bench/theory/theory_bench.h"
@@ -35,6 +36,7 @@ std::vector<BenchKind> bench_kinds() {
       ops_bench(),
       load_bench(),
       sim_bench(),
+      round_bench(),
       prefix_bench(),
   };
 }
