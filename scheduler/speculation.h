@@ -18,6 +18,7 @@ struct RoundFacts {
   int32_t num_sequences = 0;  // that sampled
   int32_t num_tokens = 0;     // that came out
   double step_s = 0;          // forward, verification, agreement: without the wait for drafts
+  double wait_s = 0;          // that wait
   double total_s = 0;         // since the end of the round before, the wait included
   bool has_prompts = false;   // rows of prompts were among them
   bool draft_worked = false;  // the draft was told to work while it ran
@@ -42,50 +43,61 @@ class Speculation {
   // After a round under which the draft rode ahead: was the next block prepared, with how many
   // tokens.
   void note_lookup(bool all_stood, bool hit, int32_t num_prepared);
-  // From the message that a round waits to the first token of its blocks.
-  void note_first_token(double seconds);
+  // From the message that a round waits to the first tokens of its blocks.
+  void note_first_token(double seconds, int32_t num_sequences);
   // A reply of the draft: DraftReply's figures.
   void note_draft_work(uint32_t num_steps, uint32_t num_rows, double seconds);
   void forget(uint64_t sequence_id) { survival_.forget(sequence_id); }
 
   RoundChoice choose(const RoundOutlook& outlook) const;
 
-  // What a round of one row a sequence would take with an idle draft; 0 = not known.
-  double plain_round_s(const RoundOutlook& outlook) const;
+  // What a round of one row a sequence takes with an idle draft, all in all; 0 = not known.
+  double plain_round_s(const StepLoad& load) const;
   const Survival& survival() const { return survival_; }
 
  private:
-  // Tokens and seconds, sums that decay.
+  // Tokens of a sequence and seconds: sums that decay.
   struct Rate {
+    double num_rounds = 0;
     double num_tokens = 0;
+    double squares = 0;  // of the tokens of a round
     double seconds = 0;
-    int64_t num_rounds = 0;
+    double plain_s = 0;  // of the same rounds, had the draft been idle and nothing been drafted
+    void add(double tokens, double round_s, double plain_round_s, double memory);
     double value() const { return seconds > 0 ? num_tokens / seconds : 0; }
+    double against_plain() const { return value() * plain_s / num_rounds; }
+    double relative_error() const;  // of value(): one standard deviation
   };
-  // Of a batch about this large, with the draft at work.
+  // Batches of about one size. The draft works until it is seen to cost more than it brings; then
+  // it is idle for so long that trying it again takes next to nothing of the time.
   struct Batch {
-    Rate rate;
-    double plain_rate = 0;  // what it would make with an idle draft, by the tables
-    bool works = true;
-    int64_t num_rounds_idle = 0;
-    int64_t num_rounds_until_trial = 0;
-    int64_t trial_pause = 0;
-    int64_t num_rounds_of_trial = 0;
+    Rate recent;                       // the price, and a verdict on what is new
+    Rate working;                      // the verdict on small losses
+    int64_t num_rounds_idle_left = 0;  // > 0: the draft is idle
+    int64_t num_rounds_working = 0;    // since it was last idle
+    bool lost = false;                 // why it is idle
   };
-  double plain_rate(const StepLoad& load, int32_t num_sequences) const;
-  void judge(Batch& batch, const RoundFacts& facts);
+  static int32_t class_of(int32_t num_sequences);
+  const Batch* batch_of(int32_t num_sequences) const;
+  static bool loses(const Rate& rate, double num_deviations);
+  static void judge(Batch& batch);
+  void note_idle(Batch& batch, const RoundFacts& facts, double plain_s);
+  double draft_token_s(int32_t num_sequences) const;
 
   Config config_;
   Survival survival_;
   StepCosts idle_steps_;
   StepCosts working_steps_;
+  StepCosts draft_steps_;
   std::map<int32_t, Batch> batches_;  // by the logarithm of the number of sequences
   double overhead_s_ = 0;             // of a round beside wait and step
-  double first_token_s_ = 0;
-  double draft_step_s_ = 0;
+  double idle_bias_ = 1;              // rounds with an idle draft, measured over predicted
+  double link_s_ = 0;                 // from asking to the first token, beside the draft's step
   double hit_if_all_stand_ = 0;
   double hit_if_not_ = 0;
   double num_prepared_ = 0;
+  bool seen_idle_ = false;  // a round with an idle draft
+  bool evidence_ = false;   // since the last round
 };
 
 }  // namespace outrider

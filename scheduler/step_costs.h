@@ -45,15 +45,9 @@ class StepCosts {
     double seconds = 0;
     std::array<double, 2> positions{};  // kv_positions, row_positions
   };
-  struct Point {
-    double rows = 0;
-    double seconds = 0;  // without positions
-    bool known = false;
-  };
   bool known(const Bucket& bucket) const;
   double without_positions(const Bucket& bucket) const;
   void learn_slopes(const Bucket& bucket, const StepLoad& load, double seconds);
-  void update_curve();
   double guess(int32_t num_rows) const;
   double of_rows(int32_t num_rows) const;
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 
@@ -24,7 +25,8 @@ class Survival {
   void forget(uint64_t sequence_id) { sequences_.erase(sequence_id); }
 
   // The sequence's own, blended with what other sequences showed: a new one begins with that.
-  SurvivalCurve curve(uint64_t sequence_id) const;
+  // Of the first num_positions; the rest is 0.
+  SurvivalCurve curve(uint64_t sequence_id, int32_t num_positions = kMostDraftTokens) const;
   double acceptance() const;  // of the server, all positions
 
  private:

@@ -1,0 +1,203 @@
+// See goodput.h.
+#include "scheduler/goodput.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace outrider {
+namespace {
+
+// A chance below this is not worth a row whatever it costs: the tables are not that exact.
+constexpr double kLeastSurvival = 0.02;
+
+struct Candidate {
+  double worth = 0;       // expected tokens that the row adds, now and by what follows
+  int32_t sequence = 0;   // index in the outlook
+  int32_t position = 0;   // in its block
+  int32_t num_waits = 0;  // tokens to wait for until it is there; 0 = at hand
+};
+
+// One way to go: so many waits, so many rows.
+struct Option {
+  double value = 0;  // expected tokens - price * time
+  int32_t num_waits = 0;
+  int32_t num_rows = 0;  // of drafts
+};
+
+class Choice {
+ public:
+  Choice(const RoundOutlook& outlook, const GoodputInputs& inputs)
+      : outlook_(outlook), inputs_(inputs) {
+    for (const SequenceOutlook& sequence : outlook.sequences) {
+      load_.kv_positions += sequence.num_context;
+      load_.row_positions += sequence.num_context;
+    }
+    const auto num_sequences = static_cast<int32_t>(outlook.sequences.size());
+    per_row_ = num_sequences > 0 ? static_cast<double>(load_.row_positions) / num_sequences : 0;
+    load_.num_rows = num_sequences + outlook.num_prompt_rows;
+    load_.kv_positions += outlook.num_prompt_positions;
+    load_.row_positions += outlook.num_prompt_positions;
+    for (int32_t i = 0; i < num_sequences; ++i) add_candidates(i);
+    std::stable_sort(candidates_.begin(),
+                     candidates_.end(),
+                     [](const Candidate& a, const Candidate& b) { return a.worth > b.worth; });
+    const auto budget = static_cast<size_t>(std::max(0, outlook.max_rows - load_.num_rows));
+    num_most_ = std::min(budget, candidates_.size());
+    step_s_ =
+        inputs.steps->range(load_, load_.num_rows + static_cast<int32_t>(num_most_), per_row_);
+  }
+
+  RoundChoice make() const {
+    const Option now = best(0);
+    const Option planned = outlook_.may_wait ? best_wait(now) : now;
+    RoundChoice choice;
+    choice.wait = planned.num_waits > 0;
+    choice.wait_s = choice.wait ? wait_s(planned.num_waits) : 0;
+    for (const SequenceOutlook& sequence : outlook_.sequences)
+      choice.sequences.push_back({.sequence_id = sequence.sequence_id});
+    take(planned, [&](const Candidate& taken) {
+      ++choice.sequences[static_cast<size_t>(taken.sequence)].draft_len;
+    });
+    take(best(kMostDraftTokens), [&](const Candidate& taken) {
+      ++choice.sequences[static_cast<size_t>(taken.sequence)].wanted_len;
+    });
+    serve_fixed(&choice);
+    return choice;
+  }
+
+ private:
+  // Rows of one sequence in the order of its block: their worth never rises, so that the likeliest
+  // of all rows never have a gap in a block.
+  void add_candidates(int32_t index) {
+    const SequenceOutlook& sequence = outlook_.sequences[static_cast<size_t>(index)];
+    const SurvivalCurve& survival = inputs_.survival[static_cast<size_t>(index)];
+    const int32_t most = std::min(sequence.limit, kMostDraftTokens);
+    const double follow = (inputs_.hit_if_all_stand - inputs_.hit_if_not) * worth_of_hit(survival);
+    double worth = 1;
+    for (int32_t i = 0; i < most; ++i) {
+      const double here = survival[static_cast<size_t>(i)];
+      const double before = i > 0 ? survival[static_cast<size_t>(i) - 1] : 1.0;
+      if (here < kLeastSurvival && !sequence.fixed) break;
+      // With one row more the chance that all stand falls from `before` to `here`.
+      worth = std::min(worth, here - (before - here) * std::max(0.0, follow));
+      if (worth <= 0 && !sequence.fixed) break;
+      candidates_.push_back(
+          {sequence.fixed ? 1 + here : worth, index, i, std::max(0, i + 1 - sequence.num_at_hand)});
+    }
+  }
+
+  // What it brings that a round finds its block prepared: tokens at once, and no wait for those
+  // that would be waited for.
+  double worth_of_hit(const SurvivalCurve& survival) const {
+    const int32_t prepared = std::min(inputs_.num_prepared, kMostDraftTokens);
+    const double share = 1.0 / static_cast<double>(outlook_.sequences.size());
+    double with = 0;
+    double without = 0;
+    for (int32_t i = 0; i < prepared; ++i) {
+      const double here = survival[static_cast<size_t>(i)];
+      with += here;
+      const double token_s = i == 0 ? inputs_.first_token_s : inputs_.token_s;
+      without += std::max(0.0, here - inputs_.price * share * token_s);
+    }
+    return with - without;
+  }
+
+  // Until `num_waits` further tokens of the sequences that lack them are there.
+  double wait_s(int32_t num_waits) const {
+    double longest = 0;
+    for (const SequenceOutlook& sequence : outlook_.sequences) {
+      const int32_t missing =
+          std::min(num_waits, std::min(sequence.limit, kMostDraftTokens) - sequence.num_at_hand);
+      if (missing <= 0 || !sequence.more_coming) continue;
+      const double first = sequence.num_at_hand == 0 ? inputs_.first_token_s : inputs_.token_s;
+      const double waited = std::max(0.0, sequence.waited_s);
+      // Who has waited longer than expected expects to wait as long again.
+      const double next = waited > first ? waited : first - waited;
+      longest = std::max(longest, next + (missing - 1) * inputs_.token_s);
+    }
+    return longest;
+  }
+
+  bool there(const Candidate& candidate, int32_t num_waits) const {
+    if (candidate.num_waits == 0 || num_waits >= kMostDraftTokens) return true;
+    return candidate.num_waits <= num_waits &&
+           outlook_.sequences[static_cast<size_t>(candidate.sequence)].more_coming;
+  }
+
+  // The rows that are worth most of those that are there by then.
+  Option best(int32_t num_waits) const {
+    const double waiting = num_waits >= kMostDraftTokens ? 0 : wait_s(num_waits);
+    const auto at_rows = [&](int32_t rows) {
+      return inputs_.price * step_s_[static_cast<size_t>(rows)];
+    };
+    double tokens = static_cast<double>(outlook_.sequences.size());
+    Option best{.value = tokens - inputs_.price * waiting - at_rows(0), .num_waits = num_waits};
+    int32_t rows = 0;
+    for (const Candidate& candidate : candidates_) {
+      if (!there(candidate, num_waits)) continue;
+      if (rows == static_cast<int32_t>(num_most_)) break;
+      tokens += candidate.worth;
+      ++rows;
+      const double value = tokens - inputs_.price * waiting - at_rows(rows);
+      if (value > best.value) {
+        best.value = value;
+        best.num_rows = rows;
+      }
+    }
+    return best;
+  }
+
+  Option best_wait(const Option& now) const {
+    Option found = now;
+    int32_t most = 0;
+    for (const Candidate& candidate : candidates_) most = std::max(most, candidate.num_waits);
+    for (int32_t waits = 1; waits <= most; ++waits) {
+      const Option option = best(waits);
+      if (option.value > found.value) found = option;
+    }
+    return found;
+  }
+
+  template <typename Take>
+  void take(const Option& option, Take take_one) const {
+    int32_t rows = 0;
+    for (const Candidate& candidate : candidates_) {
+      if (rows == option.num_rows) return;
+      if (!there(candidate, option.num_waits)) continue;
+      take_one(candidate);
+      ++rows;
+    }
+  }
+
+  // They were promised a length, and the round waits for it.
+  void serve_fixed(RoundChoice* choice) const {
+    for (size_t i = 0; i < outlook_.sequences.size(); ++i) {
+      const SequenceOutlook& sequence = outlook_.sequences[i];
+      if (!sequence.fixed) continue;
+      SequenceChoice& own = choice->sequences[i];
+      own.wanted_len = sequence.limit;
+      const bool waits =
+          outlook_.may_wait && sequence.more_coming && sequence.num_at_hand < sequence.limit;
+      own.draft_len = waits ? sequence.limit : std::min(sequence.limit, sequence.num_at_hand);
+      choice->wait = choice->wait || waits;
+      if (waits)
+        choice->wait_s = std::max(choice->wait_s, wait_s(sequence.limit - sequence.num_at_hand));
+    }
+  }
+
+  const RoundOutlook& outlook_;
+  const GoodputInputs& inputs_;
+  StepLoad load_;
+  double per_row_ = 0;
+  std::vector<Candidate> candidates_;  // the most worth first
+  size_t num_most_ = 0;
+  std::vector<double> step_s_;  // by rows of drafts
+};
+
+}  // namespace
+
+RoundChoice choose_round(const RoundOutlook& outlook, const GoodputInputs& inputs) {
+  return Choice(outlook, inputs).make();
+}
+
+}  // namespace outrider

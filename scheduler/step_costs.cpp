@@ -1,0 +1,169 @@
+// See step_costs.h.
+#include "scheduler/step_costs.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <utility>
+
+namespace outrider {
+namespace {
+
+constexpr int64_t kSeenOften = 2;
+constexpr int64_t kMemory = 2000;  // additions after which something is tried anew
+constexpr double kUnseenDiscount = 0.9;
+constexpr double kShorterWeight = 0.5;
+constexpr double kLongerWeight = 0.1;
+constexpr double kSumsKept = 0.998;
+// Deviations of so many positions make up for one lucky step.
+constexpr double kRidge = 1e4;
+
+// The three bits after the first one: widths of 1/8 to 1/16 of the value.
+int32_t bucket_of(int32_t num_rows) {
+  const int width = static_cast<int>(std::bit_width(static_cast<uint32_t>(num_rows)));
+  const int shift = std::max(0, width - 4);
+  return 8 * shift + (num_rows >> shift);
+}
+
+double moved(double average, double value) {
+  return average + (value < average ? kShorterWeight : kLongerWeight) * (value - average);
+}
+
+}  // namespace
+
+void StepCosts::add(const StepLoad& load, double seconds) {
+  Bucket& bucket = buckets_[bucket_of(load.num_rows)];
+  ++num_added_;
+  const std::array<double, 2> positions = {static_cast<double>(load.kv_positions),
+                                           static_cast<double>(load.row_positions)};
+  if (bucket.num_seen == 0 || num_added_ - bucket.last_seen > kMemory) {
+    bucket = {
+        .rows = static_cast<double>(load.num_rows), .seconds = seconds, .positions = positions};
+  }
+  learn_slopes(bucket, load, seconds);
+  bucket.rows += kLongerWeight * (load.num_rows - bucket.rows);
+  // What the change of positions explains is no news about the rows.
+  double expected = bucket.seconds;
+  for (size_t i = 0; i < 2; ++i) {
+    const double step = kLongerWeight * (positions[i] - bucket.positions[i]);
+    expected += slopes_[i] * (positions[i] - bucket.positions[i]);
+    bucket.seconds += slopes_[i] * step;
+    bucket.positions[i] += step;
+  }
+  bucket.seconds += moved(expected, seconds) - expected;
+  bucket.last_seen = num_added_;
+  ++bucket.num_seen;
+}
+
+void StepCosts::learn_slopes(const Bucket& bucket, const StepLoad& load, double seconds) {
+  const double x = static_cast<double>(load.kv_positions) - bucket.positions[0];
+  const double y = static_cast<double>(load.row_positions) - bucket.positions[1];
+  const double z = seconds - bucket.seconds;
+  squares_ = {kSumsKept * squares_[0] + x * x,
+              kSumsKept * squares_[1] + x * y,
+              kSumsKept * squares_[2] + y * y};
+  products_ = {kSumsKept * products_[0] + x * z, kSumsKept * products_[1] + y * z};
+  const double a = squares_[0] + kRidge;
+  const double b = squares_[1];
+  const double c = squares_[2] + kRidge;
+  const double determinant = a * c - b * b;
+  slopes_ = {(c * products_[0] - b * products_[1]) / determinant,
+             (a * products_[1] - b * products_[0]) / determinant};
+  // A step does not get shorter with more to read: then the other one explains it all.
+  if (slopes_[0] < 0) slopes_ = {0, std::max(0.0, products_[1] / c)};
+  if (slopes_[1] < 0) slopes_ = {std::max(0.0, products_[0] / a), 0};
+}
+
+bool StepCosts::known(const Bucket& bucket) const {
+  return bucket.num_seen >= kSeenOften && num_added_ - bucket.last_seen <= kMemory;
+}
+
+double StepCosts::without_positions(const Bucket& bucket) const {
+  const double seconds =
+      bucket.seconds - slopes_[0] * bucket.positions[0] - slopes_[1] * bucket.positions[1];
+  return std::max(0.0, seconds);
+}
+
+// Through a bucket's average goes the line to the next known one on that side.
+double StepCosts::of_rows(int32_t num_rows) const {
+  const auto found = buckets_.find(bucket_of(num_rows));
+  if (found == buckets_.end()) return guess(num_rows);
+  const Bucket& own = found->second;
+  const double seen = without_positions(own);
+  if (!known(own)) {
+    const double guessed = guess(num_rows);
+    return guessed > 0 ? std::min(guessed, seen) : seen;
+  }
+  const bool up = num_rows > own.rows;
+  const Bucket* other = nullptr;
+  for (const auto& [key, bucket] : buckets_) {
+    if (!known(bucket) || key == found->first) continue;
+    if (up ? key > found->first && other == nullptr : key < found->first) other = &bucket;
+  }
+  if (other == nullptr || std::abs(other->rows - own.rows) < 1) return seen;
+  const double slope = (without_positions(*other) - seen) / (other->rows - own.rows);
+  return seen + std::max(0.0, slope) * (num_rows - own.rows);
+}
+
+// From the nearest known below and above. A step's time curves upwards (memory first, arithmetic
+// later), so beyond the largest the last two give the least that it can be.
+double StepCosts::guess(int32_t num_rows) const {
+  const Bucket* second = nullptr;  // below `below`
+  const Bucket* below = nullptr;
+  const Bucket* above = nullptr;
+  for (const auto& [key, bucket] : buckets_) {
+    if (!known(bucket) || key == bucket_of(num_rows)) continue;
+    if (bucket.rows < num_rows) second = std::exchange(below, &bucket);
+    if (bucket.rows > num_rows && above == nullptr) above = &bucket;
+  }
+  if (below == nullptr && above == nullptr) return 0;
+  if (below == nullptr) return without_positions(*above) * num_rows / above->rows;  // at least
+  const double from = without_positions(*below);
+  if (above == nullptr && second == nullptr) return from;
+  if (above == nullptr) {
+    const double slope = (from - without_positions(*second)) / (below->rows - second->rows);
+    return from + std::max(0.0, slope) * (num_rows - below->rows);
+  }
+  const double share = (num_rows - below->rows) / (above->rows - below->rows);
+  const double line = from + share * (without_positions(*above) - from);
+  return std::max(from, kUnseenDiscount * line);
+}
+
+double StepCosts::at(const StepLoad& load) const {
+  // Never less than what fewer rows take. Where that was measured under worse conditions, the row
+  // more looks free, is tried, and found out.
+  double seconds = of_rows(load.num_rows);
+  for (const auto& [key, bucket] : buckets_) {
+    if (bucket.rows < load.num_rows && known(bucket))
+      seconds = std::max(seconds, without_positions(bucket));
+  }
+  if (seconds == 0) return 0;
+  return seconds + slopes_[0] * static_cast<double>(load.kv_positions) +
+         slopes_[1] * static_cast<double>(load.row_positions);
+}
+
+std::vector<double> StepCosts::range(const StepLoad& load,
+                                     int32_t most_rows,
+                                     double positions_per_row) const {
+  std::vector<double> seconds;
+  if (most_rows < load.num_rows) return seconds;
+  seconds.reserve(static_cast<size_t>(most_rows - load.num_rows) + 1);
+  // Only the ends of each bucket are worked out; between them it is nearly a line.
+  int32_t rows = load.num_rows;
+  while (rows <= most_rows) {
+    int32_t end = rows;
+    while (end < most_rows && bucket_of(end + 1) == bucket_of(rows)) ++end;
+    const double first = at({rows, load.kv_positions, load.row_positions});
+    const double last = at({end, load.kv_positions, load.row_positions});
+    for (int32_t r = rows; r <= end; ++r) {
+      const double share = end > rows ? static_cast<double>(r - rows) / (end - rows) : 0;
+      const double further = slopes_[1] * positions_per_row * (r - load.num_rows);
+      const double here = first + share * (last - first) + (first > 0 ? further : 0);
+      seconds.push_back(seconds.empty() ? here : std::max(here, seconds.back()));
+    }
+    rows = end + 1;
+  }
+  return seconds;
+}
+
+}  // namespace outrider

@@ -1,0 +1,120 @@
+// See speculation_sim.h.
+#include "tests/scheduler/speculation_sim.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace outrider {
+
+SpeculationSim::SpeculationSim(const SimulatedJob& job, uint32_t seed)
+    : job_(job),
+      planner_({.has_worker = true, .rides_ahead = job.mode != SimulatedJob::Mode::kOff}),
+      random_(seed),
+      states_(static_cast<size_t>(job.num_sequences)) {
+  if (!job.probes) return;
+  for (int32_t rows : {1, 2, 3, 5, 9, 17, 33, 65, 129, 257, 512}) {
+    for (int i = 0; i < 2; ++i) planner_.note_probe({.num_rows = rows}, job_.step(rows));
+  }
+}
+
+RoundOutlook SpeculationSim::outlook(bool may_wait) const {
+  RoundOutlook outlook;
+  outlook.may_wait = may_wait;
+  outlook.max_rows = 512;
+  for (size_t i = 0; i < states_.size(); ++i) {
+    outlook.sequences.push_back({.sequence_id = i + 1,
+                                 .num_context = 100,
+                                 .limit = 64,
+                                 .num_at_hand = static_cast<int32_t>(states_[i].chain + 1e-9),
+                                 .more_coming = true,
+                                 .waited_s = states_[i].waited_s});
+  }
+  return outlook;
+}
+
+// Waits as long as the planner says, token by token, and then for what it goes with.
+RoundChoice SpeculationSim::settle(SimulatedRun* run) {
+  RoundChoice choice = planner_.choose(outlook(true));
+  // Time goes on in quarters of a draft token; the planner is asked again each time.
+  constexpr int kTicks = 4;
+  int64_t ticks = 0;
+  while (choice.wait) {
+    if (ticks++ == 0) ++run->num_waits;
+    for (State& state : states_) state.waited_s += job_.draft_step / kTicks;
+    if (ticks % kTicks == 0) draw_tokens(ticks == kTicks);
+    choice = planner_.choose(outlook(true));
+  }
+  const double waited_s = static_cast<double>(ticks) * job_.draft_step / kTicks;
+  run->seconds += go(choice, waited_s) + waited_s;
+  return choice;
+}
+
+void SpeculationSim::draw_tokens(bool first) {
+  planner_.note_draft_work(1, static_cast<uint32_t>(states_.size()), job_.draft_step);
+  if (first) planner_.note_first_token(job_.draft_step, job_.num_sequences);
+  for (State& state : states_) {
+    state.chain = std::floor(state.chain + 1e-9) + 1;
+    state.waited_s = 0;
+  }
+}
+
+double SpeculationSim::go(const RoundChoice& choice, double waited_s) {
+  RoundFacts facts;
+  facts.num_sequences = job_.num_sequences;
+  facts.wait_s = waited_s;
+  facts.draft_worked = choice.draft_works;
+  facts.load.num_rows = job_.num_sequences;
+  for (const SequenceChoice& one : choice.sequences) facts.load.num_rows += one.draft_len;
+  facts.step_s = job_.step(facts.load.num_rows);
+  if (choice.draft_works) facts.step_s *= job_.slower_beside_draft;
+  const int64_t before = num_tokens_;
+  for (size_t i = 0; i < states_.size(); ++i) {
+    num_tokens_ += verify(i, choice.sequences[i].draft_len, facts.step_s, choice.draft_works) + 1;
+  }
+  if (choice.draft_works && job_.draft_step <= facts.step_s)
+    planner_.note_draft_work(1, static_cast<uint32_t>(states_.size()), job_.draft_step);
+  facts.num_tokens = static_cast<int32_t>(num_tokens_ - before);
+  facts.total_s = facts.step_s + waited_s;
+  planner_.note_round(facts);
+  return facts.step_s;
+}
+
+int32_t SpeculationSim::verify(size_t i, int32_t draft_len, double step_s, bool works) {
+  using Mode = SimulatedJob::Mode;
+  State& state = states_[i];
+  const double alpha = job_.alpha(num_tokens_);
+  int32_t accepted = 0;
+  while (accepted < draft_len && coin(alpha)) ++accepted;
+  const bool all_stand = accepted == draft_len;
+  // Behind what is verified; off: the draft was told to go on only where nothing is verified.
+  const double behind = state.chain - draft_len + (works ? step_s / job_.draft_step : 0);
+  const bool proposes = works && behind >= 1 - 1e-9 && (job_.mode != Mode::kOff || draft_len == 0);
+  const bool stood = proposes && all_stand && coin(alpha);
+  const bool judges = proposes && all_stand;
+  const int32_t num_judged = draft_len + (judges ? 1 : 0);
+  if (num_judged > 0) planner_.note_verdict(i + 1, num_judged, accepted + (stood ? 1 : 0));
+  state.waited_s = 0;
+  bool hit = false;
+  if (job_.mode == Mode::kChain) hit = stood;
+  if (job_.mode == Mode::kCache) hit = works && step_s >= job_.draft_step && coin(job_.hit_rate);
+  const double most = job_.mode == Mode::kChain ? std::min(behind - 1, 16.0)
+                                                : std::min(step_s / job_.draft_step, 16.0);
+  state.chain = hit ? std::floor(most + 1e-9) : 0;
+  if (works && job_.mode != Mode::kOff)
+    planner_.note_lookup(all_stand, hit, static_cast<int32_t>(state.chain));
+  return accepted;
+}
+
+SimulatedRun SpeculationSim::run(int64_t num_rounds) {
+  SimulatedRun run;
+  const int64_t before = num_tokens_;
+  for (int64_t round = 0; round < num_rounds; ++round) {
+    const RoundChoice choice = settle(&run);
+    for (const SequenceChoice& one : choice.sequences) run.num_drafted += one.draft_len;
+  }
+  run.num_rounds = static_cast<double>(num_rounds * job_.num_sequences);
+  run.num_tokens = static_cast<double>(num_tokens_ - before);
+  return run;
+}
+
+}  // namespace outrider

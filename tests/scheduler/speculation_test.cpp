@@ -1,0 +1,312 @@
+// The planner of speculation: single choices by hand, and a renewal process in virtual time against
+// the formulas that it should reach, and against plain decoding where speculation cannot pay.
+#include "scheduler/speculation.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/scheduler/speculation_sim.h"
+
+namespace outrider {
+namespace {
+
+using Mode = SimulatedJob::Mode;
+
+SurvivalCurve geometric(double alpha) {
+  SurvivalCurve curve{};
+  double survival = 1;
+  for (float& one : curve) one = static_cast<float>(survival *= alpha);
+  return curve;
+}
+
+StepCosts costs_of(const std::function<double(int32_t)>& step) {
+  StepCosts costs;
+  for (int32_t rows = 1; rows <= 128; ++rows) {
+    for (int i = 0; i < 2; ++i) costs.add({.num_rows = rows}, step(rows));
+  }
+  return costs;
+}
+
+RoundOutlook outlook_of(const std::vector<int32_t>& at_hand) {
+  RoundOutlook outlook;
+  for (size_t i = 0; i < at_hand.size(); ++i) {
+    outlook.sequences.push_back(
+        {.sequence_id = i + 1, .limit = 16, .num_at_hand = at_hand[i], .more_coming = true});
+  }
+  return outlook;
+}
+
+GoodputInputs inputs_of(const StepCosts& costs, std::vector<double> alphas, double price) {
+  GoodputInputs inputs;
+  for (double alpha : alphas) inputs.survival.push_back(geometric(alpha));
+  inputs.steps = &costs;
+  inputs.price = price;
+  inputs.first_token_s = inputs.token_s = 0.1;
+  return inputs;
+}
+
+double expected(double alpha, int32_t draft_len) {
+  return (1 - std::pow(alpha, draft_len + 1)) / (1 - alpha);
+}
+
+TEST(ChooseRound, WaitsWhileTheNextTokenIsWorthItsTime) {
+  const StepCosts flat = costs_of([](int32_t) { return 1.0; });
+  // 0.8^6 = 0.262 > 2.47 * 0.1 > 0.8^7.
+  const RoundChoice choice = choose_round(outlook_of({0}), inputs_of(flat, {0.8}, 2.47));
+  EXPECT_TRUE(choice.wait);
+  EXPECT_EQ(choice.sequences[0].draft_len, 6);
+  EXPECT_NEAR(choice.wait_s, 0.6, 1e-9);
+  EXPECT_FALSE(choose_round(outlook_of({6}), inputs_of(flat, {0.8}, 2.47)).wait);
+  EXPECT_FALSE(choose_round(outlook_of({0}), inputs_of(flat, {0.2}, 2.47)).wait);
+  // Two that wait for it pay for it together.
+  EXPECT_TRUE(choose_round(outlook_of({0, 0}), inputs_of(flat, {0.2, 0.2}, 2.47)).wait);
+  RoundOutlook late = outlook_of({0});
+  late.may_wait = false;
+  EXPECT_FALSE(choose_round(late, inputs_of(flat, {0.8}, 2.47)).wait);
+  late = outlook_of({0});
+  late.sequences[0].more_coming = false;
+  EXPECT_FALSE(choose_round(late, inputs_of(flat, {0.8}, 2.47)).wait);
+}
+
+TEST(ChooseRound, TakesAllThatIsAtHandWhenRowsAreFree) {
+  const StepCosts flat = costs_of([](int32_t) { return 1.0; });
+  const RoundChoice choice = choose_round(outlook_of({10}), inputs_of(flat, {0.8}, 4.5));
+  EXPECT_FALSE(choice.wait);
+  EXPECT_EQ(choice.sequences[0].draft_len, 10);
+  EXPECT_EQ(choice.sequences[0].wanted_len, 16);
+}
+
+TEST(ChooseRound, RowsGoToTheLikeliestTokensUpToWhatTheyCost) {
+  // Each row more costs 0.1; at a price of 4 that is a chance of 0.4.
+  const StepCosts linear = costs_of([](int32_t rows) { return 0.8 + 0.1 * rows; });
+  RoundChoice choice = choose_round(outlook_of({8, 8}), inputs_of(linear, {0.9, 0.5}, 4));
+  EXPECT_EQ(choice.sequences[0].draft_len, 8);  // 0.9^8 = 0.43
+  EXPECT_EQ(choice.sequences[1].draft_len, 1);  // 0.25 < 0.4
+  RoundOutlook tight = outlook_of({8, 8});
+  tight.max_rows = 5;
+  choice = choose_round(tight, inputs_of(linear, {0.9, 0.5}, 4));
+  EXPECT_EQ(choice.sequences[0].draft_len, 3);
+  EXPECT_EQ(choice.sequences[1].draft_len, 0);
+}
+
+TEST(ChooseRound, FixedLengthsAreServedWhateverTheyBring) {
+  const StepCosts linear = costs_of([](int32_t rows) { return 1.0 * rows; });
+  RoundOutlook outlook = outlook_of({2});
+  outlook.sequences[0].fixed = true;
+  outlook.sequences[0].limit = 5;
+  RoundChoice choice = choose_round(outlook, inputs_of(linear, {0.1}, 1));
+  EXPECT_TRUE(choice.wait);
+  EXPECT_EQ(choice.sequences[0].draft_len, 5);
+  outlook.may_wait = false;
+  choice = choose_round(outlook, inputs_of(linear, {0.1}, 1));
+  EXPECT_FALSE(choice.wait);
+  EXPECT_EQ(choice.sequences[0].draft_len, 2);
+}
+
+TEST(StepCosts, LiesBetweenNeighboursWhereNothingWasSeen) {
+  StepCosts costs;
+  EXPECT_EQ(costs.at({.num_rows = 16}), 0);
+  for (int i = 0; i < 3; ++i) costs.add({.num_rows = 16}, 0.04);
+  EXPECT_DOUBLE_EQ(costs.at({.num_rows = 16}), 0.04);
+  EXPECT_DOUBLE_EQ(costs.at({.num_rows = 64}), 0.04);  // to be found out
+  EXPECT_LT(costs.at({.num_rows = 4}), 0.04);
+  for (int i = 0; i < 3; ++i) costs.add({.num_rows = 80}, 0.16);
+  EXPECT_GT(costs.at({.num_rows = 48}), 0.08);
+  EXPECT_LT(costs.at({.num_rows = 48}), 0.10);
+}
+
+TEST(StepCosts, NeverFallsWithTheRowsAndForgetsOneDisturbedStep) {
+  StepCosts costs;
+  for (int i = 0; i < 8; ++i) {
+    costs.add({.num_rows = 4}, 0.05);
+    costs.add({.num_rows = 32}, 0.04);
+  }
+  EXPECT_GE(costs.at({.num_rows = 32}), costs.at({.num_rows = 4}));
+  const std::vector<double> range = costs.range({.num_rows = 1}, 64, 0);
+  ASSERT_EQ(range.size(), 64u);
+  for (size_t i = 1; i < range.size(); ++i) EXPECT_GE(range[i], range[i - 1]) << i;
+  costs.add({.num_rows = 32}, 1.0);
+  for (int i = 0; i < 8; ++i) costs.add({.num_rows = 32}, 0.05);
+  EXPECT_LT(costs.at({.num_rows = 32}), 0.06);
+}
+
+TEST(StepCosts, LearnsWhatPositionsCost) {
+  StepCosts costs;
+  std::mt19937 random(7);
+  const auto step = [](const StepLoad& load) {
+    return 0.01 + 1e-4 * load.num_rows + 2e-7 * static_cast<double>(load.kv_positions) +
+           1e-8 * static_cast<double>(load.row_positions);
+  };
+  for (int i = 0; i < 2000; ++i) {
+    const int32_t rows = 1 + static_cast<int32_t>(random() % 8);
+    const int64_t context = static_cast<int64_t>(random() % 20000);
+    const StepLoad load{rows, context, rows * context};
+    costs.add(load, step(load));
+  }
+  EXPECT_NEAR(costs.kv_position_s(), 2e-7, 2e-8);
+  EXPECT_NEAR(costs.row_position_s(), 1e-8, 5e-9);
+  const StepLoad far{4, 40000, 160000};  // further than ever seen
+  EXPECT_NEAR(costs.at(far), step(far), 0.1 * step(far));
+}
+
+TEST(Survival, NewSequencesBeginWithWhatOthersShowed) {
+  Survival survival;
+  const double hope = survival.curve(1)[0];
+  EXPECT_GT(hope, 0.4);
+  EXPECT_LT(hope, 0.8);
+  for (int i = 0; i < 200; ++i) survival.note_verdict(1, 4, 0);
+  EXPECT_LT(survival.curve(1)[0], 0.05);
+  EXPECT_LT(survival.curve(2)[0], 0.1);
+  for (int i = 0; i < 30; ++i) survival.note_verdict(2, 4, 4);
+  EXPECT_GT(survival.curve(2)[0], 0.8);
+  EXPECT_LT(survival.curve(1)[0], 0.3);
+  const SurvivalCurve curve = survival.curve(2);
+  for (size_t i = 1; i < curve.size(); ++i) EXPECT_LE(curve[i], curve[i - 1]);
+}
+
+TEST(Survival, DriftsBackToHopeLessAndLessOften) {
+  Survival survival;
+  int64_t rounds[3] = {};
+  for (int64_t& waited : rounds) {
+    for (int i = 0; i < 100; ++i) survival.note_verdict(1, 1, 0);
+    ASSERT_LT(survival.curve(1)[0], 0.1);
+    while (survival.curve(1)[0] < 0.2) {
+      survival.note_nothing();
+      ASSERT_LT(++waited, 10000);
+    }
+  }
+  EXPECT_GT(rounds[0], 100);
+  EXPECT_GE(rounds[1], 2 * rounds[0] - 1);
+  EXPECT_GE(rounds[2], 2 * rounds[1] - 1);
+}
+
+SimulatedRun steady(SimulatedJob job, int64_t num_rounds = 4000) {
+  SpeculationSim sim(job);
+  sim.run(500);
+  return sim.run(num_rounds);
+}
+
+// docs/benchmarks.md holds the same columns for real ranks.
+TEST(Speculation, ReachesTheFormulas) {
+  struct Row {
+    double alpha, cost, synchronous, chain, cache8, cache9;
+  };
+  for (const Row& row : {Row{.6, .05, 1.92, 1.96, 2.36, 2.43},
+                         Row{.7, .10, 1.98, 2.16, 2.94, 3.10},
+                         Row{.8, .05, 3.09, 3.31, 4.31, 4.51},
+                         Row{.8, .10, 2.47, 2.86, 4.01, 4.28},
+                         Row{.8, .20, 1.87, 2.42, 3.18, 3.43},
+                         Row{.9, .10, 3.43, 4.43, 5.84, 6.33}}) {
+    SimulatedJob job;
+    job.alpha = [&](int64_t) { return row.alpha; };
+    job.draft_step = row.cost;
+    const auto speed = [&](Mode mode, double hit_rate) {
+      job.mode = mode;
+      job.hit_rate = hit_rate;
+      return steady(job).speed();
+    };
+    SCOPED_TRACE(::testing::Message() << "alpha " << row.alpha << " c " << row.cost);
+    EXPECT_GE(speed(Mode::kOff, 0), 0.96 * row.synchronous);
+    EXPECT_GE(speed(Mode::kChain, 0), 0.93 * row.chain);
+    EXPECT_GE(speed(Mode::kCache, 0.8), 0.96 * row.cache8);
+    EXPECT_GE(speed(Mode::kCache, 0.9), 0.96 * row.cache9);
+  }
+}
+
+TEST(Speculation, SynchronousLengthIsTheBest) {
+  SimulatedJob job;
+  const SimulatedRun run = steady(job);
+  EXPECT_NEAR(run.mean_draft_len(), 6, 1);
+  EXPECT_NEAR(run.speed(), expected(0.8, 6) / 1.6, 0.1);
+}
+
+TEST(Speculation, PreparedBlocksAreTakenWholeAndNeverWaitedFor) {
+  SimulatedJob job;
+  job.mode = Mode::kCache;
+  job.hit_rate = 1;
+  const SimulatedRun run = steady(job);
+  EXPECT_GE(run.mean_draft_len(), 9);
+  EXPECT_LE(run.num_waits, 0.01 * run.num_rounds);
+  EXPECT_GE(run.speed(), 0.96 * expected(0.8, 10));
+}
+
+TEST(Speculation, NeverWorseThanPlain) {
+  struct Case {
+    const char* name;
+    SimulatedJob job;
+  };
+  const auto never = [](int64_t) { return 0.0; };
+  const auto linear = [](int32_t rows) { return 1.0 * rows; };
+  for (Mode mode : {Mode::kOff, Mode::kChain, Mode::kCache}) {
+    for (const Case& one :
+         {Case{"acceptance 0", {.alpha = never}},
+          Case{"acceptance 0, c 0.5", {.draft_step = 0.5, .alpha = never}},
+          Case{"acceptance 0, shared cores", {.slower_beside_draft = 1.3, .alpha = never}},
+          Case{"c 1", {.draft_step = 1}},
+          Case{"10 times too slow", {.draft_step = 10}},
+          Case{"10 times too slow, shared cores", {.draft_step = 10, .slower_beside_draft = 1.5}},
+          Case{"drafting costs more than it brings", {.slower_beside_draft = 6}},
+          Case{"saturated", {.num_sequences = 64, .draft_step = 6.4, .step = linear}}}) {
+      SimulatedJob job = one.job;
+      job.mode = mode;
+      SpeculationSim sim(job);
+      sim.run(300);
+      const double plain = job.num_sequences / job.step(job.num_sequences);
+      EXPECT_GE(sim.run(1000).speed(), 0.98 * plain)
+          << one.name << ", mode " << static_cast<int>(mode);
+    }
+  }
+}
+
+TEST(Speculation, FallsSmoothlyAsTheBatchGrows) {
+  double last = 100;
+  for (int32_t num_sequences : {1, 4, 16, 64, 160}) {
+    SimulatedJob job;
+    job.num_sequences = num_sequences;
+    job.mode = Mode::kCache;
+    job.step = [](int32_t rows) { return std::max(1.0, rows / 128.0); };
+    const double plain = num_sequences / job.step(num_sequences);
+    const double gain = steady(job, 400).speed() / plain;
+    EXPECT_GE(gain, 0.98) << num_sequences;
+    EXPECT_LE(gain, 1.05 * last) << num_sequences;
+    if (num_sequences == 64) {
+      EXPECT_GE(gain, 1.5);
+    }
+    last = gain;
+  }
+}
+
+TEST(Speculation, FollowsAcceptanceDownAndUpAgain) {
+  for (Mode mode : {Mode::kOff, Mode::kChain, Mode::kCache}) {
+    for (double slower : {1.0, 1.2}) {
+      SimulatedJob job;
+      job.mode = mode;
+      job.slower_beside_draft = slower;
+      bool good = true;
+      job.alpha = [&](int64_t) { return good ? 0.8 : 0.0; };
+      SpeculationSim sim(job);
+      sim.run(300);
+      const double before = sim.run(1000).speed();
+      good = false;
+      sim.run(400);
+      EXPECT_GE(sim.run(1000).speed(), 0.97) << static_cast<int>(mode) << " " << slower;
+      good = true;
+      // Where the draft slows the target down it is tried again every now and then only.
+      sim.run(slower > 1 ? 6000 : 200);
+      EXPECT_GE(sim.run(1000).speed(), 0.93 * before) << static_cast<int>(mode) << " " << slower;
+    }
+  }
+}
+
+TEST(Speculation, WithoutCostsItGoesWithAFewTokens) {
+  Speculation planner({.has_worker = true});
+  RoundOutlook outlook = outlook_of({0});
+  RoundChoice choice = planner.choose(outlook);
+  EXPECT_TRUE(choice.draft_works);
+  EXPECT_LE(choice.sequences[0].draft_len, 4);
+  EXPECT_TRUE(planner.choose({}).sequences.empty());
+}
+
+}  // namespace
+}  // namespace outrider
