@@ -297,6 +297,7 @@ struct Tally {
   int num_aborted_in_the_middle = 0;
   int64_t num_drafted = 0;
   int64_t num_accepted = 0;
+  int64_t num_proposals = 0;  // for the bonus position, judged
 };
 
 void expect_right(size_t index, const Outcome& got, Tally& tally) {
@@ -306,6 +307,7 @@ void expect_right(size_t index, const Outcome& got, Tally& tally) {
   ASSERT_EQ(got.origins.size(), got.tokens.size()) << "request " << index;
   tally.num_drafted += got.stats.num_draft_tokens;
   tally.num_accepted += got.stats.num_accepted_tokens;
+  tally.num_proposals += got.stats.num_proposals;
   if (got.finish_reason == FinishReason::kAborted) {
     EXPECT_GE(item.cancel_after, 0) << "request " << index << " was aborted, nobody cancelled it";
     ++tally.num_aborted;
@@ -369,8 +371,8 @@ TEST_P(MixedTraffic, EveryTextIsTheOneWrittenAlone) {
   Tally tally;
   for (size_t i = 0; i < kNumRequests; ++i) expect_right(i, outcomes[i], tally);
   std::printf(
-      "%s: %d texts equal, %d cancelled (%d in the middle), %.0f preemptions, %.0f tokens "
-      "reused, %lld of %lld draft tokens accepted\n",
+      "%s: %d texts equal, %d cancelled (%d in the middle), %.0f preemptions, %.0f tokens reused, "
+      "%lld of %lld draft tokens accepted, %lld proposals judged\n",
       GetParam().name,
       tally.num_equal,
       tally.num_aborted,
@@ -378,7 +380,8 @@ TEST_P(MixedTraffic, EveryTextIsTheOneWrittenAlone) {
       seen["preemptions"],
       seen["hits"],
       static_cast<long long>(tally.num_accepted),
-      static_cast<long long>(tally.num_drafted));
+      static_cast<long long>(tally.num_drafted),
+      static_cast<long long>(tally.num_proposals));
   EXPECT_EQ(seen["faults"], 0);
   EXPECT_EQ(seen["not finite"], 0);
   // What the test is about has happened.
