@@ -96,6 +96,14 @@ Counter& ServingMetrics::link_bytes(const std::string& link) {
                            {{"link", link}});
 }
 
+Counter& ServingMetrics::own_counter(const char* name, const char* help) {
+  return registry_.counter({name, help, MetricScope::kOwn});
+}
+
+Gauge& ServingMetrics::own_gauge(const char* name, const char* help) {
+  return registry_.gauge({name, help, MetricScope::kOwn});
+}
+
 Counter& ServingMetrics::requests_refused(int status) {
   return registry_.counter(
       {"requests_refused_total", "Calls answered with an error.", MetricScope::kOwn},

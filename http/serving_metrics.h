@@ -40,6 +40,8 @@ class ServingMetrics {
   };
   Histogram& histogram(const MetricName& name, Buckets buckets);
   Counter& link_bytes(const std::string& link);
+  Counter& own_counter(const char* name, const char* help);
+  Gauge& own_gauge(const char* name, const char* help);
 
   MetricsRegistry registry_;
   int32_t max_model_len_;
@@ -107,6 +109,45 @@ class ServingMetrics {
   Histogram& round_forward_seconds = histogram(
       {"round_forward_seconds", "Forward pass and verification of a round.", MetricScope::kOwn},
       Buckets::kRoundSeconds);
+  // What speculation brought and cost (scheduler/speedup_account.h, docs/metrics.md).
+  Counter& target_wait_seconds = own_counter(
+      "target_wait_seconds_total", "Time the targets were idle, waiting for draft tokens.");
+  Counter& target_busy_seconds = own_counter(
+      "target_busy_seconds_total", "Forward passes, verifications and agreements together.");
+  Counter& draft_busy_seconds =
+      own_counter("draft_busy_seconds_total", "Forward passes of the draft together.");
+  Counter& draft_idle_seconds =
+      own_counter("draft_idle_seconds_total", "Time the draft had nothing to do.");
+  Counter& verified_rows =
+      own_counter("verified_rows_total", "Rows the targets computed, of prompts and drafts too.");
+  Counter& wasted_rows = own_counter("wasted_rows_total", "Draft tokens verified that fell.");
+  Counter& outcome_cache_queries = own_counter(
+      "outcome_cache_queries_total", "Outcomes of rounds looked up among the prepared blocks.");
+  Counter& outcome_cache_hits = own_counter("outcome_cache_hits_total",
+                                            "Outcomes whose next block was prepared and at hand.");
+  Counter& draft_blocks_stale = own_counter("draft_blocks_stale_total",
+                                            "Blocks dropped because the text went on differently.");
+  Counter& compared_seconds = own_counter(
+      "speedup_compared_seconds_total", "Length of the rounds that the speed-up is counted over.");
+  Counter& compared_tokens =
+      own_counter("speedup_compared_tokens_total", "Tokens that came out of those rounds.");
+  Counter& without_speculation_seconds =
+      own_counter("speedup_without_speculation_seconds_total",
+                  "What those tokens would have taken with one row per sequence and step.");
+  Gauge& target_bubble_ratio = own_gauge(
+      "target_bubble_ratio", "Share of the rounds' time the targets waited for the draft.");
+  Gauge& outcome_cache_hit_rate =
+      own_gauge("outcome_cache_hit_rate", "Hits of the outcome cache by queries.");
+  Gauge& acceptance = own_gauge("acceptance_ratio", "Chance that an examined draft token stands.");
+  Gauge& draft_cost_ratio =
+      own_gauge("draft_cost_ratio", "A draft step by a target step of one row per sequence.");
+  Gauge& speedup_measured =
+      own_gauge("speedup_measured", "Tokens per second by those without speculation.");
+  Gauge& speedup_predicted =
+      own_gauge("speedup_predicted", "The same by the formula, from what was measured.");
+  Gauge& tokens_per_second_without_speculation =
+      own_gauge("tokens_per_second_without_speculation",
+                "The counterfactual, from the measured cost of plain steps.");
   Histogram& request_queue_time_seconds = histogram(
       {"request_queue_time_seconds", "Time from arrival to the first round.", MetricScope::kShared},
       Buckets::kRequestSeconds);

@@ -7,6 +7,9 @@
 namespace outrider {
 namespace {
 
+constexpr double kDecay = 0.999;
+constexpr double kSeenOften = 2.5;
+
 double ratio(double part, double whole) { return whole > 0 ? part / whole : 0; }
 
 }  // namespace
@@ -79,18 +82,46 @@ double SpeedupTotals::predicted_speedup() const {
   return (drafted * tokens + 1 - drafted) / (drafted * with_draft + 1 - drafted);
 }
 
+void MeasuredSteps::note(int32_t num_rows, double seconds) {
+  Mean& mean = means_[num_rows];
+  mean.weight = kDecay * mean.weight + 1;
+  mean.seconds += (seconds - mean.seconds) / mean.weight;
+  weight_ = kDecay * weight_ + 1;
+  rows_ = kDecay * rows_ + num_rows;
+  seconds_ = kDecay * seconds_ + seconds;
+  rows_squared_ = kDecay * rows_squared_ + static_cast<double>(num_rows) * num_rows;
+  rows_seconds_ = kDecay * rows_seconds_ + num_rows * seconds;
+}
+
+double MeasuredSteps::at(int32_t num_rows) const {
+  if (weight_ == 0) return 0;
+  const auto seen = means_.find(num_rows);
+  if (seen != means_.end() && seen->second.weight >= kSeenOften) return seen->second.seconds;
+  const double mean_rows = rows_ / weight_;
+  const double mean_seconds = seconds_ / weight_;
+  const double variance = rows_squared_ / weight_ - mean_rows * mean_rows;
+  const double covariance = rows_seconds_ / weight_ - mean_rows * mean_seconds;
+  const double slope = variance > 1e-3 ? std::max(0.0, covariance / variance) : 0;
+  // Never less than in proportion to the rows.
+  return std::max(mean_seconds + slope * (num_rows - mean_rows),
+                  mean_seconds * std::min(1.0, num_rows / mean_rows));
+}
+
 void SpeedupAccount::note_round(const SpeedupRound& round) {
   totals_.round_s += round.round_s;
   totals_.waited_s += round.waited_s;
   totals_.step_s += round.step_s;
   totals_.num_rows += round.num_rows;
   totals_.num_wasted_rows += round.num_drafted - round.num_accepted;
-  if (round.reads_prompt || round.num_sequences <= 0 || !(round.plain_step_s > 0)) return;
+  if (round.reads_prompt || round.num_sequences <= 0) return;
+  steps_.note(round.num_rows, round.step_s);
+  const double plain_step_s =
+      round.plain_step_s > 0 ? round.plain_step_s : steps_.at(round.num_sequences);
   const double overhead_s = std::max(0.0, round.round_s - round.waited_s - round.step_s);
   const double num_plain_rounds = static_cast<double>(round.num_tokens) / round.num_sequences;
   totals_.compared_s += round.round_s;
-  totals_.plain_s += num_plain_rounds * (round.plain_step_s + overhead_s);
-  totals_.plain_steps_s += round.plain_step_s;
+  totals_.plain_s += num_plain_rounds * (plain_step_s + overhead_s);
+  totals_.plain_steps_s += plain_step_s;
   ++totals_.num_rounds;
   totals_.num_tokens += round.num_tokens;
   totals_.num_turns += round.num_sequences;

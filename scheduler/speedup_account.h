@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 
 namespace outrider {
 
@@ -15,8 +16,8 @@ struct SpeedupRound {
   double round_s = 0;   // all of it
   double waited_s = 0;  // of that: the targets were idle, waiting for the draft
   double step_s = 0;    // of that: forward pass, verification, agreement
-  // What the step would have taken with one row for each sequence, by measured step times; 0 = not
-  // known yet: the round counts in no comparison.
+  // What the step would have taken with one row for each sequence, when the caller knows; 0 = by
+  // MeasuredSteps.
   double plain_step_s = 0;
   bool reads_prompt = false;  // some sequence had more than one committed row
   int32_t num_rows = 0;
@@ -72,6 +73,28 @@ struct SpeedupTotals {
   double predicted_speedup() const;
 };
 
+// What steps without prompts took, by their rows: the mean where a number of rows was seen often,
+// else on the line through all of them; with a single number of rows seen, that line is level (a
+// step of few rows costs what reading the weights costs). Old steps count less and less.
+class MeasuredSteps {
+ public:
+  void note(int32_t num_rows, double seconds);
+  double at(int32_t num_rows) const;  // 0 when nothing was seen
+
+ private:
+  struct Mean {
+    double weight = 0;
+    double seconds = 0;
+  };
+  std::map<int32_t, Mean> means_;
+  // Decaying sums over the steps: 1, rows, seconds, rows^2, rows x seconds.
+  double weight_ = 0;
+  double rows_ = 0;
+  double seconds_ = 0;
+  double rows_squared_ = 0;
+  double rows_seconds_ = 0;
+};
+
 class SpeedupAccount {
  public:
   void note_round(const SpeedupRound& round);
@@ -83,6 +106,7 @@ class SpeedupAccount {
   const SpeedupTotals& totals() const { return totals_; }
 
  private:
+  MeasuredSteps steps_;
   SpeedupTotals totals_;
 };
 

@@ -272,6 +272,11 @@ std::vector<Option> run_config_options(RunConfig* c) {
                     "seconds that running requests get at SIGTERM"));
   add(choice_option(
       "log_level", &c->log_level, {"debug", "info", "warning", "error"}, "what is logged"));
+  add(choice_option("per_request_spec_decode_metrics",
+                    &c->per_request_spec_decode_metrics,
+                    {"none", "summary", "detailed"},
+                    "metrics.speculative_decoding in responses"));
+  add(text_option("trace", &c->trace, "file for what all ranks did, in Chrome's trace format"));
   return options;
 }
 

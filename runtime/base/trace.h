@@ -15,30 +15,30 @@ namespace outrider {
 // Names and arguments of the kinds stand in trace.cpp.
 enum class TraceKind : uint8_t {
   // Coordinator.
-  kRound,         // round, sequences, rows: all of the below but kIdle
+  kRound,         // round, sequences: all of the below but kIdle
   kIdle,          // nothing to do
-  kWaitForDraft,  // complete: the targets wait for draft tokens
+  kWaitForDraft,  // the targets wait for draft tokens
   kPlan,
-  kBroadcast,     // bytes
+  kBroadcast,
   kApply,         // the decision is committed; tokens go to the streams
-  kTellDraft,     // sequences, bytes
-  kHearDraft,     // blocks
+  kTellDraft,     // a message to the draft
+  kHearDraft,     // a message from it: blocks, tokens
   kAgreement,     // waits for the other targets' digests
   kVerdict,       // of one sequence, over the targets' step: see TraceVerdict
-  kBlockArrived,  // of one sequence: round, base_len, guess, tokens
-  kBlockStale,    // of one sequence: round, tokens: dropped, what it continues is not what came
+  kBlockArrived,  // of one sequence: round, base_len, guess, first, tokens
+  kBlockStale,    // of one sequence: round, tokens: dropped, the text went on differently
   kRequest,       // of one sequence, from submission to the last token: prompt, output
   // Every target.
-  kReceivePlan,  // ranks 1 and up
+  kReceivePlan,  // ranks 1 and up: the wait for it
   kForward,      // rows, sequences
   kVerify,       // sequences
-  kProposals,    // proposals: the hand-over of late proposals
+  kProposals,    // the hand-over of late proposals
   // Draft.
   kDraftIdle,
-  kDraftStep,    // rows, sequences, branches, proposing
+  kDraftStep,    // rows, texts: sequences and branches of them
   kTakeRequest,  // commits, opens
   kSendReply,    // blocks, tokens
-  kDrafted,      // of one sequence: round, base_len, guess, tokens: drafted in this step
+  kDrafted,      // of one sequence: as kBlockArrived
   // Arrows between ranks.
   kFlowOut,
   kFlowIn,
@@ -124,6 +124,13 @@ class TraceSpan {
   TraceRing* ring_;
   TraceEvent event_;
 };
+
+// What body does is one span.
+template <typename Body>
+auto traced(TraceKind kind, Body body) {
+  const TraceSpan span(kind);
+  return body();
+}
 
 // Something of one sequence, from begin_ns (trace_now_ns) until now.
 void trace_sequence(TraceKind kind,

@@ -10,6 +10,7 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
+#include "runtime/base/trace.h"
 #include "scheduler/statistics.h"
 
 namespace outrider {
@@ -68,6 +69,9 @@ void DraftWorker::check_logits(const float* logits) const {
 
 void DraftWorker::take(const DraftRequest& request) {
   last_serial_ = request.serial;
+  const TraceSpan span(TraceKind::kTakeRequest,
+                       {std::ssize(request.commits), std::ssize(request.opens)});
+  trace_flow_in(request_arrow(request.serial));
   for (uint64_t id : request.closes) copies_.close(id);
   for (const DraftOpen& opening : request.opens) copies_.open(opening);
   std::vector<uint64_t> begun;
@@ -149,6 +153,8 @@ void DraftWorker::step() {
   step_.plan(costs_);
   check_books();
   if (step_.batch().tokens.empty()) return;
+  const TraceSpan span(TraceKind::kDraftStep,
+                       {std::ssize(step_.batch().tokens), std::ssize(step_.batch().block_tables)});
   const auto begin = JobClock::now();
   const float* logits = model_.forward(step_.batch()).data();
   const int32_t vocab_size = model_.config().vocab_size;

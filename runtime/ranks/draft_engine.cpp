@@ -20,6 +20,7 @@ namespace {
 
 constexpr double kGoodbyeS = 1.0;
 constexpr double kReapS = 0.5;
+constexpr double kRestS = 3.0;
 constexpr size_t kMaxUnsentBytes = 16 << 20;
 
 // The engine's view of the world: itself and the coordinator, at the other end of the socket.
@@ -142,6 +143,12 @@ void DraftEngine::relay(World& world, uint32_t epoch) {
     } else {
       world.pause_watching(idle, gone_ ? -1 : socket_.descriptor());
     }
+  }
+}
+
+void DraftEngine::relay_rest(World& world, uint32_t epoch) {
+  for (Backoff backoff; !socket_.closed() && backoff.waited_s() < kRestS; backoff.pause()) {
+    pass_on(world, epoch);
   }
 }
 

@@ -31,6 +31,8 @@ class DraftEngine {
   // Passes messages between the coordinator and the engine until the job is over. Tells the
   // coordinator when the engine is gone.
   void relay(World& world, uint32_t epoch);
+  // After that: what the engine still says until it ends, for a few seconds at most.
+  void relay_rest(World& world, uint32_t epoch);
 
  private:
   DraftEngine(pid_t pid, int descriptor);

@@ -14,6 +14,7 @@
 #include "runtime/ranks/model_loader.h"
 #include "runtime/ranks/roll_call.h"
 #include "runtime/ranks/signals.h"
+#include "runtime/ranks/trace_gather.h"
 
 namespace outrider {
 namespace {
@@ -228,6 +229,7 @@ int run_coordinator(World& world,
 void run_draft(World& world,
                const RunConfig& config,
                const RankLayout& layout,
+               JobTrace& trace,
                const std::function<void(const std::string&)>& report) {
   LoadedModel loaded;
   ModelConfig target_config;
@@ -247,7 +249,9 @@ void run_draft(World& world,
                       .num_candidates = config.speculative.num_draft_candidates,
                       .vocabulary = loaded.vocabulary.get(),
                       .checks = checks});
+  const ThreadTrace recording(trace.ring());
   run_draft_loop(world, kEpoch, worker);
+  trace.hand_over(world);
 }
 
 // What decides how a target rank cuts the model, sizes its memory and folds its sums.
@@ -263,6 +267,7 @@ std::vector<std::string> shared_settings(const RunConfig& config, const LoadedMo
           fmt::format("block_size {}", config.block_size),
           fmt::format("kv_cache_memory_bytes {}", config.kv_cache_memory_bytes),
           fmt::format("num_speculative_tokens {}", config.speculative.num_speculative_tokens),
+          fmt::format("trace {}", config.trace.empty() ? "off" : "on"),
           fmt::format("activation_dtype {}", rounds ? "bfloat16" : "float32")};
 }
 
@@ -279,6 +284,7 @@ int run_on_this_target(const TargetContext& context, const OnTargets& body) {
 int run_target(World& world,
                const RunConfig& config,
                const RankLayout& layout,
+               JobTrace& trace,
                const Purpose& purpose) {
   const bool coordinates = layout.role(world.rank()) == Role::kCoordinator;
   LoadedModel loaded;
@@ -291,7 +297,10 @@ int run_target(World& world,
     faults = Faults::from_environment(world.rank(), layout.num_targets);
     loaded = load_target(
         config, layout, world.rank(), threads, world.make_target_group(layout.num_targets));
-    if (coordinates && purpose.front_end) desk = open_front_desk(config);
+    if (coordinates && purpose.front_end) {
+      desk = open_front_desk(config);
+      trace.open_file();
+    }
   } catch (const std::exception& error) {
     problem = error.what();
   }
@@ -305,10 +314,17 @@ int run_target(World& world,
                                .topology = desk.topology},
                               purpose.on_targets);
   }
+  trace.compare_clocks(world, layout);
+  const ThreadTrace recording(trace.ring());
   TargetRank target(*loaded.model, *loaded.group, std::move(faults));
-  if (coordinates) return run_coordinator(world, config, layout, target, desk, purpose.front_end);
+  if (coordinates) {
+    const int code = run_coordinator(world, config, layout, target, desk, purpose.front_end);
+    trace.gather(world, layout, desk.topology);
+    return code;
+  }
   try {
     run_target_loop(world, layout, target);
+    trace.hand_over(world);
   } catch (const std::exception& error) {
     end_job(world, error.what());
   }
@@ -323,15 +339,21 @@ int run_rank(World& world,
              DraftEngine* engine,
              const Purpose& purpose) {
   set_thread_log_name(layout.name(world.rank()));
-  if (layout.role(world.rank()) != Role::kDraft) return run_target(world, config, layout, purpose);
+  JobTrace trace(purpose.front_end ? config.trace : "");
+  if (layout.role(world.rank()) != Role::kDraft) {
+    return run_target(world, config, layout, trace, purpose);
+  }
   if (engine == nullptr) {
-    run_draft(world, config, layout, [&](const std::string& problem) {
+    run_draft(world, config, layout, trace, [&](const std::string& problem) {
       roll_call(world, layout, {problem, {}, num_threads_of_draft(config, world, layout)});
+      trace.compare_clocks(world, layout);
     });
   } else {
     roll_call(
         world, layout, {engine->wait_report(), {}, num_threads_of_draft(config, world, layout)});
+    trace.compare_clocks(world, layout);  // the engine's clock is this host's
     engine->relay(world, kEpoch);
+    if (trace.on()) engine->relay_rest(world, kEpoch);
   }
   return 0;
 }
@@ -350,8 +372,10 @@ std::unique_ptr<DraftEngine> start_draft_engine(const RunConfig& config) {
   if (!layout.has_draft || std::atoi(rank) != layout.draft_rank()) return nullptr;
   return DraftEngine::start([&config, layout](World& parent) {
     set_process_log_name("draft engine");
-    run_draft(
-        parent, config, layout, [&](const std::string& problem) { report_ready(parent, problem); });
+    JobTrace trace(config.trace);
+    run_draft(parent, config, layout, trace, [&](const std::string& problem) {
+      report_ready(parent, problem);
+    });
   });
 }
 

@@ -7,6 +7,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
+#include "runtime/base/trace.h"
 #include "runtime/ranks/agreement.h"
 #include "runtime/ranks/checks.h"
 #include "runtime/ranks/round_wire.h"
@@ -70,14 +71,22 @@ RoundDecision TargetRank::execute(RoundPlan& plan, const LateProposals& late) {
     decision.sequences.emplace_back().sequence_id = planned.sequence_id;
   }
   if (batch_.tokens.empty()) return decision;
-  const std::span<const float> computed = model_.forward(batch_);
+  const std::span<const float> computed = forward();
   const float* logits = faults_.any() ? spoiled(plan, computed) : computed.data();
-  settle_proposals(plan, plan.awaits_proposals ? late() : RoundAmendment{plan.round, {}});
+  settle_proposals(
+      plan,
+      plan.awaits_proposals ? traced(TraceKind::kProposals, late) : RoundAmendment{plan.round, {}});
   verify_rows(plan, logits, &decision);
   score_prompts(plan, logits, &decision);
   faults_.flip(plan, &decision);
   commit(plan, decision);
   return decision;
+}
+
+std::span<const float> TargetRank::forward() {
+  const TraceSpan span(TraceKind::kForward,
+                       {std::ssize(batch_.tokens), std::ssize(batch_.block_tables)});
+  return model_.forward(batch_);
 }
 
 void TargetRank::update_copies(const RoundPlan& plan) {
@@ -196,6 +205,7 @@ void TargetRank::verify_rows(const RoundPlan& plan, const float* logits, RoundDe
     planned_index.push_back(i);
   }
   if (inputs.empty()) return;
+  const TraceSpan span(TraceKind::kVerify, {std::ssize(inputs)});
   std::vector<SequenceDecision> decided = verify(inputs, vocab_, *exchange_);
   for (size_t i = 0; i < decided.size(); ++i) {
     decision->sequences[planned_index[i]] = std::move(decided[i]);
@@ -284,8 +294,12 @@ void TargetRank::spoil_kv(std::span<const int32_t> blocks, int32_t position) {
 
 void run_target_loop(World& world, const RankLayout& layout, TargetRank& target) {
   while (true) {
-    RoundPlan plan = decode_round_plan(receive(world, 0, layout.num_targets));
+    RoundPlan plan = traced(TraceKind::kReceivePlan, [&] {
+      return decode_round_plan(receive(world, 0, layout.num_targets));
+    });
     if (plan.shutdown) return;
+    const TraceSpan span(TraceKind::kRound,
+                         {static_cast<int64_t>(plan.round), std::ssize(plan.sequences)});
     const RoundDecision decision = target.execute(
         plan, [&] { return decode_round_amendment(receive(world, 0, layout.num_targets)); });
     report_digest(world, plan.round, digest(plan.round, decision));

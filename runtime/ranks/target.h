@@ -58,6 +58,7 @@ class TargetRank {
     int32_t num_sampled = 0;  // draft.size() + 1, or 0
   };
 
+  std::span<const float> forward();
   void update_copies(const RoundPlan& plan);
   void clear_fresh_blocks(const SequencePlan& planned,
                           std::span<const int32_t> told,

@@ -5,7 +5,9 @@
 
 #include "runtime/base/clock.h"
 #include "runtime/base/log.h"
+#include "runtime/base/trace.h"
 #include "runtime/comm/waiting.h"
+#include "runtime/ranks/round_trace.h"
 #include "runtime/ranks/round_wire.h"
 
 namespace outrider {
@@ -44,7 +46,10 @@ class DraftPort {
       world_.pause(backoff);
     }
   }
-  void send(const DraftReply& reply) { post(FrameKind::kReply, encode(reply)); }
+  void send(const DraftReply& reply) {
+    trace_reply_out(reply);
+    post(FrameKind::kReply, encode(reply));
+  }
   void say_alive() {
     if (JobClock::now() - last_sent_ >= kAliveInterval) post(FrameKind::kAlive, {});
   }
@@ -80,14 +85,17 @@ void serve_until_shutdown(World& world, DraftPort& port, DraftWorker& worker) {
   while (true) {
     Backoff backoff;
     IdleTime idle(worker);
+    std::optional<TraceSpan> idle_span;
     while (true) {
       if (!port.receive_into(worker)) return;
       if (worker.has_work()) idle.note();
       if (auto reply = worker.take_reply()) port.send(*reply);
       if (worker.has_work()) break;
+      if (!idle_span) idle_span.emplace(TraceKind::kDraftIdle);
       if (backoff.should_check()) world.check_alive(1);
       world.pause(backoff);
     }
+    idle_span.reset();
     worker.step();
     if (auto reply = worker.take_reply()) port.send(*reply);
     port.say_alive();
