@@ -127,6 +127,10 @@ class ServingMetrics {
                                             "Outcomes whose next block was prepared and at hand.");
   Counter& draft_blocks_stale = own_counter("draft_blocks_stale_total",
                                             "Blocks dropped because the text went on differently.");
+  Counter& prepared_tokens =
+      own_counter("prepared_tokens_total", "Draft tokens kept for outcomes that may come.");
+  Counter& prepared_tokens_dropped =
+      own_counter("prepared_tokens_dropped_total", "Of these, for outcomes that did not come.");
   Counter& compared_seconds = own_counter(
       "speedup_compared_seconds_total", "Length of the rounds that the speed-up is counted over.");
   Counter& compared_tokens =

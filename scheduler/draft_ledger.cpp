@@ -213,6 +213,12 @@ std::vector<DraftToken> DraftLedger::counted_draft(const Sequence& sequence,
                          .num_candidates = config_.num_draft_candidates});
 }
 
+BlockSource DraftLedger::source_of(const Sequence& sequence, size_t num_tokens) const {
+  if (num_tokens == 0) return BlockSource::kNone;
+  if (!uses_model()) return BlockSource::kOwn;
+  return sequence.draft_view.was_prepared ? BlockSource::kAtHand : BlockSource::kWaitedFor;
+}
+
 std::optional<DraftToken> DraftLedger::begin_round(Sequence& sequence, int32_t num_granted) {
   if (!uses_model() || !rides_ahead(sequence)) return std::nullopt;
   sequence.draft_view.num_in_flight = num_granted;
@@ -241,6 +247,7 @@ void DraftLedger::sequence_committed(Sequence& sequence) {
   DraftView& view = sequence.draft_view;
   view.block.clear();
   view.is_complete = false;
+  view.was_prepared = false;
   if (std::exchange(view.num_in_flight, -1) < 0) return;
   const size_t num_prepared = view.outcomes.num_tokens();
   auto prepared = view.outcomes.take(sequence.num_tokens(), sequence.tokens().back());
@@ -254,6 +261,7 @@ void DraftLedger::sequence_committed(Sequence& sequence) {
   if (prepared->empty()) return;
   ++counters_.num_hits;
   view.block = std::move(*prepared);
+  view.was_prepared = true;
 }
 
 void DraftLedger::sequence_ended(const Sequence& sequence) {

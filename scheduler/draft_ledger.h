@@ -32,6 +32,9 @@ class DraftLedger {
   // The draft tokens at hand for the sequence's next sampling round; at most its limit.
   std::vector<DraftToken> draft_for(const Sequence& sequence) const;
 
+  // Where so many draft tokens of the sequence's next round came from.
+  BlockSource source_of(const Sequence& sequence, size_t num_tokens) const;
+
   // The sequence samples in the round being planned, with so many of its draft tokens. Returns the
   // token at hand behind them, when it is to be judged in the last row.
   std::optional<DraftToken> begin_round(Sequence& sequence, int32_t num_granted);

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/block_source.h"
 #include "scheduler/request.h"
 
 namespace outrider {
@@ -54,6 +55,7 @@ struct SequencePlan {
   // were taken back. KV before first_position stays where it is.
   bool replace_blocks = false;
   std::vector<int32_t> new_blocks;  // appended to the block table
+  BlockSource source = BlockSource::kNone;  // of `draft`; stays with the coordinator
 };
 
 struct RoundPlan {

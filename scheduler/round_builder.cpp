@@ -174,6 +174,7 @@ void RoundBuilder::finish(Entry& entry, RoundPlan& plan) {
   OUTRIDER_CHECK(sequence.table.num_shared() * config_.block_size <= planned.first_position);
   entry.draft.resize(static_cast<size_t>(entry.num_granted));
   planned.draft = std::move(entry.draft);
+  planned.source = drafts_.source_of(sequence, planned.draft.size());
   sequence.table.tell(planned);
   if (entry.num_committed_rows < sequence.num_uncomputed()) return;
   planned.proposal = drafts_.begin_round(sequence, entry.num_granted);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "runtime/base/error.h"
+#include "runtime/base/trace.h"
 
 namespace outrider {
 namespace {
@@ -164,7 +165,17 @@ void Sequence::finish(FinishReason reason, const std::string& error) {
   push(std::move(event));
 }
 
+void Sequence::trace_request() const {
+  const auto arrival = request_.arrival.time_since_epoch();
+  const int64_t begin_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(arrival).count();
+  trace_sequence(TraceKind::kRequest,
+                 id(),
+                 {begin_ns, trace_now_ns()},
+                 {num_prompt_tokens(), num_tokens() - num_prompt_tokens()});
+}
+
 void Sequence::push(ResultEvent event) const {
+  if (event.finish_reason != FinishReason::kNone) trace_request();
   if (request_.stream) request_.stream->push(std::move(event));
 }
 

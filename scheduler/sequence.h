@@ -37,6 +37,7 @@ struct DraftView {
 
   std::vector<DraftToken> block;  // at hand, for the next sampling round or the one in flight
   bool is_complete = false;       // no more of it is to come
+  bool was_prepared = false;      // it was there when the round before ended
   OutcomeCache outcomes;          // for the round after the one in flight
 };
 
@@ -96,6 +97,7 @@ class Sequence {
  private:
   void gather_prompt_scores(const SequencePlan& plan, const SequenceDecision& decision);
   void describe(ResultEvent& event) const;
+  void trace_request() const;
   void count(const SequencePlan& plan, const SequenceDecision& decision);
   void append(const SequencePlan& plan,
               const SequenceDecision& decision,

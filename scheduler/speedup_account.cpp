@@ -132,9 +132,9 @@ void SpeedupAccount::note_round(const SpeedupRound& round) {
   totals_.num_accepted += round.num_accepted;
 }
 
-void SpeedupAccount::note_lookup(bool hit) {
-  ++totals_.num_lookups;
-  totals_.num_hits += hit ? 1 : 0;
+void SpeedupAccount::note_lookups(int64_t num_lookups, int64_t num_hits) {
+  totals_.num_lookups += num_lookups;
+  totals_.num_hits += num_hits;
 }
 
 void SpeedupAccount::note_draft(int64_t num_steps, double busy_s, double idle_s) {

@@ -98,8 +98,8 @@ class MeasuredSteps {
 class SpeedupAccount {
  public:
   void note_round(const SpeedupRound& round);
-  // Whether the block for what came out was prepared.
-  void note_lookup(bool hit);
+  // So many outcomes were looked up, for so many of them the next block was prepared.
+  void note_lookups(int64_t num_lookups, int64_t num_hits);
   // num_steps forward passes of the draft that took so long together, and how long it had no work.
   void note_draft(int64_t num_steps, double busy_s, double idle_s);
 

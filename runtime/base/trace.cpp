@@ -96,14 +96,14 @@ void TraceSpan::end() {
 
 void trace_sequence(TraceKind kind,
                     uint64_t sequence_id,
-                    int64_t begin_ns,
+                    std::pair<int64_t, int64_t> begin_and_end_ns,
                     std::initializer_list<int64_t> arguments) {
   if (thread_trace == nullptr) return;
   TraceEvent event;
   event.kind = kind;
   event.id = sequence_id;
-  event.begin_ns = begin_ns;
-  event.duration_ns = trace_now_ns() - begin_ns;
+  event.begin_ns = begin_and_end_ns.first;
+  event.duration_ns = begin_and_end_ns.second - begin_and_end_ns.first;
   put(arguments, &event);
   thread_trace->add(event);
 }
@@ -111,13 +111,17 @@ void trace_sequence(TraceKind kind,
 void trace_sequence(TraceKind kind,
                     uint64_t sequence_id,
                     std::initializer_list<int64_t> arguments) {
-  if (thread_trace != nullptr) trace_sequence(kind, sequence_id, trace_now_ns(), arguments);
+  if (thread_trace == nullptr) return;
+  const int64_t now_ns = trace_now_ns();
+  trace_sequence(kind, sequence_id, {now_ns, now_ns}, arguments);
 }
 
-void trace_verdict(uint64_t sequence_id, int64_t begin_ns, const TraceVerdict& verdict) {
+void trace_verdict(uint64_t sequence_id,
+                   std::pair<int64_t, int64_t> begin_and_end_ns,
+                   const TraceVerdict& verdict) {
   trace_sequence(TraceKind::kVerdict,
                  sequence_id,
-                 begin_ns,
+                 begin_and_end_ns,
                  {verdict.round,
                   verdict.num_drafted,
                   verdict.num_accepted,

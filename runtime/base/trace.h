@@ -8,7 +8,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <utility>
 #include <vector>
+
+#include "runtime/base/block_source.h"
 
 namespace outrider {
 
@@ -132,17 +135,16 @@ auto traced(TraceKind kind, Body body) {
   return body();
 }
 
-// Something of one sequence, from begin_ns (trace_now_ns) until now.
+// Something of one sequence, from begin_ns (trace_now_ns) until then.
 void trace_sequence(TraceKind kind,
                     uint64_t sequence_id,
-                    int64_t begin_ns,
+                    std::pair<int64_t, int64_t> begin_and_end_ns,
                     std::initializer_list<int64_t> arguments);
-// The same for a moment.
+// The same for a moment, now.
 void trace_sequence(TraceKind kind, uint64_t sequence_id, std::initializer_list<int64_t> arguments);
 
 // The arguments of kVerdict, in order: the sampling round, draft tokens judged, accepted, rows of
 // the step, where the draft tokens came from, and whether a late proposal was judged (0, 1).
-enum class BlockSource : uint8_t { kNone, kAtHand, kWaitedFor, kOwn };  // kOwn: no draft model's
 struct TraceVerdict {
   int64_t round = 0;
   int64_t num_drafted = 0;
@@ -151,7 +153,9 @@ struct TraceVerdict {
   BlockSource source = BlockSource::kNone;
   bool had_proposal = false;
 };
-void trace_verdict(uint64_t sequence_id, int64_t begin_ns, const TraceVerdict& verdict);
+void trace_verdict(uint64_t sequence_id,
+                   std::pair<int64_t, int64_t> begin_and_end_ns,
+                   const TraceVerdict& verdict);
 
 // An arrow from a span on one rank to one on another: both ends name it alike, inside a span.
 void trace_flow_out(uint64_t arrow);

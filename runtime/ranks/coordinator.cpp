@@ -2,6 +2,7 @@
 #include "runtime/ranks/coordinator.h"
 
 #include "runtime/base/log.h"
+#include "runtime/base/trace.h"
 #include "runtime/ranks/agreement.h"
 #include "runtime/ranks/round_wire.h"
 
@@ -41,10 +42,12 @@ Coordinator::Coordinator(const Parts& parts)
       planner_(parts.planner),
       book_check_(
           parts.checks, parts.metrics.kv_accounting_faults, [this] { return planner_.fault(); }),
+      account_(parts.metrics),
       draft_({.world = parts.world,
               .layout = parts.layout,
               .planner = planner_,
               .config = parts.planner,
+              .account = account_,
               .epoch = parts.epoch,
               .patience_s = parts.draft_patience_s,
               .adaptive_draft_len = parts.adaptive_draft_len}) {
@@ -88,6 +91,11 @@ EngineStatus Coordinator::status() const {
 RoundTimes Coordinator::round_times() const {
   std::lock_guard lock(status_mutex_);
   return times_;
+}
+
+SpeedupTotals Coordinator::speedup_totals() const {
+  std::lock_guard lock(status_mutex_);
+  return speedup_totals_;
 }
 
 void Coordinator::request_stop(Stop when) {
@@ -142,6 +150,7 @@ void Coordinator::take_inbox() {
 
 void Coordinator::wait_for_work() {
   {
+    const TraceSpan span(TraceKind::kIdle);
     std::unique_lock lock(inbox_mutex_);
     inbox_filled_.wait_for(lock, kIdleCheckInterval, [&] {
       return !inbox_.requests.empty() || !inbox_.cancels.empty() || stopping_;
@@ -153,10 +162,11 @@ void Coordinator::wait_for_work() {
 
 bool Coordinator::run_round() {
   const auto begin = Clock::now();
+  TraceSpan span(TraceKind::kRound);
   const double waited_s = draft_.wait_for_blocks();
   metrics_.round_draft_wait_seconds.observe(seconds_since(begin));
 
-  RoundPlan plan = planner_.plan();
+  RoundPlan plan = traced(TraceKind::kPlan, [&] { return planner_.plan(); });
   if (plan.sequences.empty() && plan.ends.empty() && plan.starts.empty()) {
     draft_.tell_begun();  // nothing has, but something may be over
     return false;
@@ -166,26 +176,40 @@ bool Coordinator::run_round() {
     if (arrival) metrics_.request_queue_time_seconds.observe(seconds_since(arrival.mapped()));
   }
   const auto compute_begin = Clock::now();
+  const int64_t step_begin_ns = trace_now_ns();
   plan.round = ++round_;
+  span.set({static_cast<int64_t>(round_), std::ssize(plan.sequences)});
   broadcast(plan);
   draft_.tell_begun();
   const RoundDecision decision = target_.execute(plan, [&] { return amend(plan); });
-  check_agreement(world_, layout_, round_, digest(round_, decision));
+  traced(TraceKind::kAgreement,
+         [&] { check_agreement(world_, layout_, round_, digest(round_, decision)); });
   const double compute_s = seconds_since(compute_begin);
 
-  planner_.apply(plan, decision);
+  const int64_t step_end_ns = trace_now_ns();
+  traced(TraceKind::kApply, [&] { planner_.apply(plan, decision); });
   draft_.note_round(plan, decision, compute_s);
   draft_.settle();
   book_check_.after_round();
   count_round(plan, decision, {.waited_s = waited_s, .compute_s = compute_s});
   metrics_.round_forward_seconds.observe(compute_s);
-  metrics_.round_seconds.observe(seconds_since(begin));
+  const double round_s = seconds_since(begin);
+  metrics_.round_seconds.observe(round_s);
+  account_.note_round(plan,
+                      decision,
+                      {.round_s = round_s,
+                       .waited_s = waited_s,
+                       .step_s = compute_s,
+                       .step_begin_ns = step_begin_ns,
+                       .step_end_ns = step_end_ns});
   publish_status();
   return true;
 }
 
 void Coordinator::broadcast(const RoundPlan& plan) {
-  if (layout_.num_targets > 1) post_to_targets(encode(plan));
+  if (layout_.num_targets == 1) return;
+  const TraceSpan span(TraceKind::kBroadcast);
+  post_to_targets(encode(plan));
 }
 
 // While the ranks computed, the draft has gone on: what follows the tokens that they verify.
@@ -264,7 +288,9 @@ void Coordinator::publish_status() {
   raise(metrics_.prefix_cache_hits, counters.num_prefix_hits);
   metrics_.draft_up.set(draft_.state() == DraftState::kUp ? 1 : 0);
   publish_traffic();
+  account_.publish(planner_.draft_counters());
   std::lock_guard lock(status_mutex_);
+  speedup_totals_ = account_.totals();
   status_.num_running = counters.num_running;
   status_.num_waiting = counters.num_waiting;
   status_.draft = draft_.state();

@@ -14,6 +14,7 @@
 #include "runtime/ranks/checks.h"
 #include "runtime/ranks/draft_side.h"
 #include "runtime/ranks/roles.h"
+#include "runtime/ranks/round_account.h"
 #include "runtime/ranks/target.h"
 #include "scheduler/engine.h"
 #include "scheduler/planner.h"
@@ -68,6 +69,8 @@ class Coordinator final : public Engine {
   enum class Stop { kWhenIdle, kNow };
   void request_stop(Stop when);
   RoundTimes round_times() const;
+  // What speculation brought so far.
+  SpeedupTotals speedup_totals() const;
 
  private:
   struct Inbox {
@@ -103,6 +106,7 @@ class Coordinator final : public Engine {
   const int32_t num_blocks_;
   Planner planner_;
   BookCheck book_check_;
+  RoundAccount account_;
   DraftSide draft_;
   uint64_t round_ = 0;
   uint64_t num_preemptions_counted_ = 0;
@@ -119,6 +123,7 @@ class Coordinator final : public Engine {
   mutable std::mutex status_mutex_;
   EngineStatus status_;
   RoundTimes times_;
+  SpeedupTotals speedup_totals_;
   JobClock::time_point last_round_end_ = JobClock::now();
 };
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "runtime/base/log.h"
+#include "runtime/base/trace.h"
 #include "runtime/comm/waiting.h"
 #include "runtime/ranks/round_wire.h"
 
@@ -43,6 +44,7 @@ void DraftLink::send(DraftRequest request, Clock::time_point now) {
   if (request.closes.empty() && request.opens.empty() && request.commits.empty()) return;
   if (world_.num_unsent_bytes(draft_rank_) > kMaxUnsentBytes) return;
   request.serial = next_serial_++;
+  trace_flow_out(request_arrow(request.serial));
   forget(request.closes);
   Asked asked{request.serial, now, false, {}};
   for (const DraftCommit& commit : request.commits) {

@@ -4,7 +4,9 @@
 #include <algorithm>
 
 #include "runtime/base/log.h"
+#include "runtime/base/trace.h"
 #include "runtime/comm/waiting.h"
+#include "runtime/ranks/round_trace.h"
 
 namespace outrider {
 namespace {
@@ -23,6 +25,7 @@ void update_average(double* average, double value) {
 DraftSide::DraftSide(const Parts& parts)
     : world_(parts.world),
       planner_(parts.planner),
+      account_(parts.account),
       draft_rank_(parts.layout.has_draft ? parts.layout.draft_rank() : -1),
       draft_length_(parts.adaptive_draft_len
                         ? std::min(kLongestAdapted, parts.config.num_speculative_tokens)
@@ -45,6 +48,7 @@ double DraftSide::wait_for_blocks() {
   if (!waits_ || state_ != DraftState::kUp || !planner_.wants_draft()) return 0;
   // Each accepted token saves the target a round; waiting longer than that cannot pay.
   const double worth_s = plain_round_s_ * std::max(1.0, accepted_per_block_);
+  const TraceSpan span(TraceKind::kWaitForDraft);
   Backoff backoff;
   while (planner_.wants_draft()) {
     const Clock::time_point deadline = link_->deadline(worth_s);
@@ -64,6 +68,8 @@ void DraftSide::hear() {
   if (!link_) return;
   const auto now = Clock::now();
   for (DraftReply& reply : link_->receive(now)) {
+    account_.note_reply(reply);
+    trace_reply_in(reply);
     for (DraftBlock& block : reply.blocks) planner_.offer(std::move(block));
   }
   const DraftState state = link_->update_state(now);
@@ -88,7 +94,9 @@ void DraftSide::settle() {
 }
 
 void DraftSide::tell(bool asks) {
-  if (link_) link_->send(planner_.take_draft_request(asks), Clock::now());
+  if (!link_) return;
+  const TraceSpan span(TraceKind::kTellDraft);
+  link_->send(planner_.take_draft_request(asks), Clock::now());
 }
 
 // A round that goes at once still lets the draft ride ahead from what it decides; so for the few

@@ -9,6 +9,7 @@
 #include "runtime/comm/world.h"
 #include "runtime/ranks/draft_link.h"
 #include "runtime/ranks/roles.h"
+#include "runtime/ranks/round_account.h"
 #include "scheduler/draft_length.h"
 #include "scheduler/planner.h"
 
@@ -21,6 +22,7 @@ class DraftSide {
     RankLayout layout;
     Planner& planner;  // outlives this
     const PlannerConfig& config;
+    RoundAccount& account;  // outlives this
     uint32_t epoch = 0;
     double patience_s = 0;  // see DraftLink
     bool adaptive_draft_len = true;
@@ -53,6 +55,7 @@ class DraftSide {
 
   World& world_;
   Planner& planner_;
+  RoundAccount& account_;
   const int draft_rank_;
   std::unique_ptr<DraftLink> link_;
   DraftState state_ = DraftState::kNone;

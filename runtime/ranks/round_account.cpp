@@ -5,28 +5,17 @@
 
 #include <algorithm>
 
+#include "runtime/base/trace.h"
+
 namespace outrider {
-
-RoundAccount::RoundAccount(ServingMetrics& metrics, bool own_drafts)
-    : metrics_(metrics), own_drafts_(own_drafts) {}
-
-BlockSource RoundAccount::source_of(const SequencePlan& planned,
-                                    size_t index,
-                                    std::span<const BlockSource> sources) const {
-  if (planned.draft.empty()) return BlockSource::kNone;
-  if (own_drafts_) return BlockSource::kOwn;
-  return index < sources.size() ? sources[index] : BlockSource::kWaitedFor;
-}
 
 void RoundAccount::note_round(const RoundPlan& plan,
                               const RoundDecision& decision,
-                              const RoundSeconds& seconds,
-                              int64_t step_begin_ns,
-                              std::span<const BlockSource> sources) {
-  SpeedupRound round{.round_s = seconds.round_s,
-                     .waited_s = seconds.waited_s,
-                     .step_s = seconds.step_s,
-                     .plain_step_s = seconds.plain_step_s};
+                              const RoundClock& clock) {
+  SpeedupRound round{.round_s = clock.round_s,
+                     .waited_s = clock.waited_s,
+                     .step_s = clock.step_s,
+                     .plain_step_s = clock.plain_step_s};
   for (const SequencePlan& planned : plan.sequences) {
     round.num_rows += planned.num_committed_rows + static_cast<int32_t>(planned.draft.size());
   }
@@ -36,21 +25,21 @@ void RoundAccount::note_round(const RoundPlan& plan,
     round.reads_prompt = round.reads_prompt || planned.num_committed_rows > 1;
     if (decided.failed || decided.next_token < 0) continue;
     const auto num_drafted = static_cast<int32_t>(planned.draft.size());
-    const BlockSource source = source_of(planned, i, sources);
     ++round.num_sequences;
     round.num_tokens += decided.num_accepted + 1;
     round.num_drafts += num_drafted > 0 ? 1 : 0;
-    round.num_ready += source == BlockSource::kAtHand || source == BlockSource::kOwn ? 1 : 0;
+    round.num_ready +=
+        planned.source == BlockSource::kAtHand || planned.source == BlockSource::kOwn ? 1 : 0;
     round.num_drafted += num_drafted;
     round.num_examined += std::min(num_drafted, decided.num_accepted + 1);
     round.num_accepted += decided.num_accepted;
     trace_verdict(decided.sequence_id,
-                  step_begin_ns,
+                  {clock.step_begin_ns, clock.step_end_ns},
                   {.round = planned.round,
                    .num_drafted = num_drafted,
                    .num_accepted = decided.num_accepted,
                    .num_rows = round.num_rows,
-                   .source = source,
+                   .source = planned.source,
                    .had_proposal = planned.proposal.has_value()});
   }
   account_.note_round(round);
@@ -62,7 +51,16 @@ void RoundAccount::note_reply(const DraftReply& reply) {
                       1e-6 * static_cast<double>(reply.idle_us));
 }
 
-void RoundAccount::publish() {
+void RoundAccount::publish(const DraftCounters& counters) {
+  account_.note_lookups(static_cast<int64_t>(counters.num_lookups - counted_.num_lookups),
+                        static_cast<int64_t>(counters.num_hits - counted_.num_hits));
+  metrics_.draft_blocks_stale.add(
+      static_cast<double>(counters.num_stale_blocks - counted_.num_stale_blocks));
+  metrics_.prepared_tokens.add(
+      static_cast<double>(counters.num_prepared_tokens - counted_.num_prepared_tokens));
+  metrics_.prepared_tokens_dropped.add(
+      static_cast<double>(counters.num_prepared_dropped - counted_.num_prepared_dropped));
+  counted_ = counters;
   const SpeedupTotals& totals = account_.totals();
   const SpeedupTotals news = totals - published_;
   published_ = totals;
@@ -74,8 +72,6 @@ void RoundAccount::publish() {
   metrics_.wasted_rows.add(static_cast<double>(news.num_wasted_rows));
   metrics_.outcome_cache_queries.add(static_cast<double>(news.num_lookups));
   metrics_.outcome_cache_hits.add(static_cast<double>(news.num_hits));
-  metrics_.draft_blocks_stale.add(static_cast<double>(num_stale_blocks_ - num_stale_published_));
-  num_stale_published_ = num_stale_blocks_;
   metrics_.compared_seconds.add(news.compared_s);
   metrics_.compared_tokens.add(static_cast<double>(news.num_tokens));
   metrics_.without_speculation_seconds.add(news.plain_s);

@@ -86,7 +86,7 @@ TEST(SpeedupAccount, SynchronousDraftingAgreesWithTheFormula) {
     for (int i = 0; i < counts[k]; ++i) {
       account.note_round(synchronous_round(draft_len, k, c));
       account.note_draft(draft_len, draft_len * c * 0.010, 0);
-      account.note_lookup(false);
+      account.note_lookups(1, 0);
     }
   }
   const double formula = (1 - std::pow(alpha, draft_len + 1)) / ((1 - alpha) * (draft_len * c + 1));
@@ -105,7 +105,7 @@ TEST(SpeedupAccount, AtHandDraftsHideTheDraftingUpToItsOwnTime) {
       const bool ready = i < 9;
       round.num_ready = ready ? 1 : 0;
       account.note_round(round);
-      account.note_lookup(ready);
+      account.note_lookups(1, ready ? 1 : 0);
       account.note_draft(4, 4 * c * 0.010, 0);
     }
     const SpeedupTotals& totals = account.totals();
@@ -167,11 +167,11 @@ TEST(SpeedupAccount, PromptsAreNotCompared) {
 TEST(SpeedupAccount, AnIntervalIsADifference) {
   SpeedupAccount account;
   account.note_round(synchronous_round(4, 0, 0.3));
-  account.note_lookup(false);
+  account.note_lookups(1, 0);
   account.note_draft(4, 0.012, 0);
   const SpeedupTotals before = account.totals();
   account.note_round(synchronous_round(4, 4, 0.1));
-  account.note_lookup(true);
+  account.note_lookups(1, 1);
   account.note_draft(4, 0.004, 0);
   const SpeedupTotals interval = account.totals() - before;
   EXPECT_EQ(interval.num_rounds, 1);
