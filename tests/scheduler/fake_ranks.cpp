@@ -261,21 +261,64 @@ void FakeDraft::corrupt(DraftBlock& block) {
   if (kind >= 3 && kind <= 8) block.tokens.assign(1, token);
 }
 
-DraftBlock FakeDraft::propose(const DraftCommit& commit, const Known& known) {
-  DraftBlock block{commit.sequence_id, commit.round, static_cast<int32_t>(known.tokens.size()), {}};
-  uint64_t state = model_.state_of(known.tokens);
+std::vector<DraftToken> FakeDraft::some_tokens(uint64_t state, int32_t count) {
+  std::vector<DraftToken> tokens;
   const bool right = mood_ == DraftMood::kRight || (mood_ == DraftMood::kMixed && chance(60));
-  for (int32_t i = 0; i < commit.draft_len; ++i) {
+  for (int32_t i = 0; i < count; ++i) {
     int32_t token = model_.choose(state, {}, 0);
     if (!right && chance(50)) token = (token + 1) % model_.vocab_size;
-    block.tokens.push_back({token, {}});
+    tokens.push_back({token, {}});
     if (chance(30))
-      block.tokens.back().candidates = {{token, 0.75f},
-                                        {token + 1 == model_.vocab_size ? 0 : token + 1, 0.25f}};
+      tokens.back().candidates = {{token, 0.75f},
+                                  {token + 1 == model_.vocab_size ? 0 : token + 1, 0.25f}};
     state = model_.next_state(state, token);
     if (mood_ == DraftMood::kMixed && chance(10)) break;
   }
-  return block;
+  return tokens;
+}
+
+DraftBlock FakeDraft::propose(const DraftCommit& commit, const Known& known) {
+  return {.sequence_id = commit.sequence_id,
+          .round = commit.round,
+          .base_len = static_cast<int32_t>(known.tokens.size()),
+          .tokens = some_tokens(model_.state_of(known.tokens), commit.draft_len)};
+}
+
+void FakeDraft::ride_ahead(const DraftCommit& commit,
+                           const Known& known,
+                           std::vector<DraftBlock>& blocks) {
+  const auto base_len = static_cast<int32_t>(known.tokens.size());
+  uint64_t state = model_.state_of(known.tokens);
+  for (int32_t k = 0; k <= commit.in_flight; ++k) {
+    const int32_t right = model_.choose(state, {}, 0);
+    if (k == commit.in_flight && chance(70)) {
+      blocks.push_back({.sequence_id = commit.sequence_id,
+                        .round = commit.round,
+                        .base_len = base_len,
+                        .tokens = some_tokens(state, 1 + static_cast<int32_t>(random_() % 2)),
+                        .first = commit.in_flight});
+    }
+    for (const int32_t guess : {right, (right + 1) % model_.vocab_size}) {
+      if (!chance(60)) continue;
+      DraftBlock block{.sequence_id = commit.sequence_id,
+                       .round = commit.round + 1,
+                       .base_len = base_len + k + 1,
+                       .tokens = some_tokens(model_.next_state(state, guess), commit.draft_len),
+                       .guess = guess};
+      const size_t cut = block.tokens.empty() ? 0 : random_() % block.tokens.size();
+      if (cut > 0) {  // as it comes, in two pieces
+        DraftBlock rest = block;
+        const auto middle = static_cast<std::ptrdiff_t>(cut);
+        rest.tokens.erase(rest.tokens.begin(), rest.tokens.begin() + middle);
+        rest.first = static_cast<int32_t>(cut);
+        block.tokens.resize(cut);
+        blocks.push_back(std::move(block));
+        block = std::move(rest);
+      }
+      blocks.push_back(std::move(block));
+    }
+    state = model_.next_state(state, right);
+  }
 }
 
 std::vector<DraftBlock> FakeDraft::answer(const DraftRequest& request) {
@@ -300,10 +343,17 @@ std::vector<DraftBlock> FakeDraft::answer(const DraftRequest& request) {
     }
     tokens.insert(tokens.end(), commit.tokens.begin(), commit.tokens.end());
     if (mood_ == DraftMood::kSilent || commit.draft_len == 0) continue;
-    DraftBlock block = propose(commit, known->second);
-    if (mood_ == DraftMood::kHostile && chance(70)) corrupt(block);
-    const bool is_late = mood_ != DraftMood::kRight && chance(20);
-    (is_late ? late_ : blocks).push_back(std::move(block));
+    std::vector<DraftBlock> made;
+    if (commit.in_flight >= 0) {
+      ride_ahead(commit, known->second, made);
+    } else {
+      made.push_back(propose(commit, known->second));
+    }
+    for (DraftBlock& block : made) {
+      if (mood_ == DraftMood::kHostile && chance(70)) corrupt(block);
+      const bool is_late = mood_ != DraftMood::kRight && chance(20);
+      (is_late ? late_ : blocks).push_back(std::move(block));
+    }
   }
   return blocks;
 }

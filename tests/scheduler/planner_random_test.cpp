@@ -27,6 +27,10 @@ TEST(PlannerRandom, EveryPromiseHoldsInEveryScenario) {
     total.num_tokens += outcome.num_tokens;
     total.num_draft_tokens += outcome.num_draft_tokens;
     total.num_accepted += outcome.num_accepted;
+    total.num_proposals += outcome.num_proposals;
+    total.num_accepted_proposals += outcome.num_accepted_proposals;
+    total.num_lookups += outcome.num_lookups;
+    total.num_hits += outcome.num_hits;
     total.num_stops += outcome.num_stops;
     total.num_cancelled += outcome.num_cancelled;
     total.num_failed += outcome.num_failed;
@@ -40,6 +44,10 @@ TEST(PlannerRandom, EveryPromiseHoldsInEveryScenario) {
   EXPECT_GT(total.num_draft_tokens, 20000u);
   EXPECT_GT(total.num_accepted, 10000u);
   EXPECT_LT(total.num_accepted, total.num_draft_tokens);
+  EXPECT_GT(total.num_accepted_proposals, 1000u);
+  EXPECT_LT(total.num_accepted_proposals, total.num_proposals);
+  EXPECT_GT(total.num_hits, 1000u);
+  EXPECT_LT(total.num_hits, total.num_lookups);
   EXPECT_GT(total.num_stops, 500u);
   EXPECT_GT(total.num_cancelled, 200u);
   EXPECT_GT(total.num_failed, 200u);

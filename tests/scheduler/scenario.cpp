@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <tuple>
 
 namespace outrider::testing {
 namespace {
@@ -42,7 +43,9 @@ class Play {
 
   void arrive();
   void disturb();
-  void talk_to_draft();
+  void talk_to_draft(bool asks);
+  void keep(const DraftBlock& block);
+  void take_late_proposals(RoundPlan& plan);
   void play_round();
   void note_plan(const RoundPlan& plan);
   void check_drafts(const RoundPlan& plan);
@@ -59,7 +62,9 @@ class Play {
   FakeTarget target_;
   FakeDraft draft_;
   std::map<uint64_t, Story> stories_;
-  std::map<uint64_t, DraftBlock> offered_;  // the last one taken
+  // What the planner took, by sequence, round, length and last token of the text it stands behind.
+  using Place = std::tuple<uint64_t, uint32_t, int32_t, int32_t>;
+  std::map<Place, std::vector<DraftToken>> offered_;
   uint64_t num_rows_needed_ = 0;
   bool draft_up_ = true;
   Outcome outcome_;
@@ -87,6 +92,8 @@ void Play::arrive() {
   if (chance(30)) params.min_tokens = below(params.max_tokens + 1);
   if (chance(30)) params.max_draft_len = below(4);
   if (chance(30)) params.num_logprobs = below(3);
+  const RideAhead ways[] = {RideAhead::kOff, RideAhead::kChain, RideAhead::kCache};
+  params.ride_ahead = ways[below(3)];
   params.prompt_logprobs = chance(30);
   if (scenario_.priorities) request.priority = below(3) - 1;
   request.stream = std::make_shared<ResultStream>();
@@ -113,13 +120,34 @@ void Play::disturb() {
   }
 }
 
-void Play::talk_to_draft() {
-  const DraftRequest request = planner_.take_draft_request();
+void Play::talk_to_draft(bool asks) {
+  const DraftRequest request = planner_.take_draft_request(asks);
   const size_t num_messages = request.closes.size() + request.opens.size() + request.commits.size();
   if (!draft_up_ && num_messages > 0) fault("talks to a draft that is gone");
   if ((request.serial == 0) != (num_messages == 0)) fault("serial of a draft request");
   for (const DraftBlock& block : draft_.answer(request)) {
-    if (planner_.offer(block)) offered_[block.sequence_id] = block;
+    if (planner_.offer(block)) keep(block);
+  }
+}
+
+void Play::keep(const DraftBlock& block) {
+  const Story& story = stories_.at(block.sequence_id);
+  int32_t last = block.guess;
+  if (last < 0) last = story.text.empty() ? story.request.prompt.back() : story.text.back();
+  std::vector<DraftToken>& tokens =
+      offered_[{block.sequence_id, block.round, block.base_len, last}];
+  tokens.resize(static_cast<size_t>(block.first));
+  tokens.insert(tokens.end(), block.tokens.begin(), block.tokens.end());
+}
+
+// Those that the draft makes while the ranks compute, as rank 0 hands them on.
+void Play::take_late_proposals(RoundPlan& plan) {
+  auto rows = plan.sequences.begin();
+  for (LateProposal& late : planner_.late_proposals(plan)) {
+    while (rows != plan.sequences.end() && rows->sequence_id != late.sequence_id) ++rows;
+    if (rows == plan.sequences.end()) return fault("late proposals out of the plan's order");
+    if (rows->proposal || !plan.awaits_proposals) fault("a late proposal that nobody awaits");
+    rows->proposal = std::move(late.token);
   }
 }
 
@@ -153,14 +181,17 @@ void Play::check_progress(const RoundPlan& plan) {
 void Play::check_drafts(const RoundPlan& plan) {
   if (scenario_.planner.draft_method == DraftMethod::kNgram) return;
   for (const SequencePlan& rows : plan.sequences) {
-    if (rows.draft.empty()) continue;
-    const DraftBlock& block = offered_[rows.sequence_id];
-    const bool fits = block.round == rows.round &&
-                      block.base_len == rows.first_position + rows.num_committed_rows &&
-                      block.tokens.size() >= rows.draft.size() &&
-                      std::equal(rows.draft.begin(), rows.draft.end(), block.tokens.begin());
-    if (!fits)
+    std::vector<DraftToken> used = rows.draft;
+    if (rows.proposal) used.push_back(*rows.proposal);
+    if (used.empty()) continue;
+    const Story& story = stories_.at(rows.sequence_id);
+    const int32_t last = story.text.empty() ? story.request.prompt.back() : story.text.back();
+    const std::vector<DraftToken>& block = offered_[{
+        rows.sequence_id, rows.round, rows.first_position + rows.num_committed_rows, last}];
+    if (block.size() < used.size() || !std::equal(used.begin(), used.end(), block.begin()))
       fault(fmt::format("sequence {} verifies a draft made for another round", rows.sequence_id));
+    if (rows.proposal && story.request.params.ride_ahead == RideAhead::kOff)
+      fault(fmt::format("sequence {} has a proposal and does not ride ahead", rows.sequence_id));
   }
 }
 
@@ -171,6 +202,8 @@ void Play::play_round() {
   if (plan.sequences.empty()) return;
   note_plan(plan);
   check_progress(plan);
+  talk_to_draft(false);
+  take_late_proposals(plan);
   check_drafts(plan);
   std::vector<uint64_t> poisoned;
   if (chance(scenario_.fail_percent)) {
@@ -216,6 +249,8 @@ void Play::check_text(const Story& story) {
   outcome_.num_tokens += story.text.size();
   outcome_.num_draft_tokens += static_cast<uint64_t>(story.last.stats.num_draft_tokens);
   outcome_.num_accepted += static_cast<uint64_t>(story.last.stats.num_accepted_tokens);
+  outcome_.num_proposals += static_cast<uint64_t>(story.last.stats.num_proposals);
+  outcome_.num_accepted_proposals += static_cast<uint64_t>(story.last.stats.num_accepted_proposals);
   const size_t num_common = std::min(story.text.size(), expected.tokens.size());
   if (!std::equal(story.text.begin(),
                   story.text.begin() + static_cast<std::ptrdiff_t>(num_common),
@@ -271,6 +306,8 @@ void Play::check_end() {
   if (counters.num_running + counters.num_waiting != 0) fault("sequences are left at the end");
   outcome_.num_preemptions = counters.num_preemptions;
   outcome_.num_reused = counters.num_prefix_hits;
+  outcome_.num_lookups = planner_.draft_counters().num_lookups;
+  outcome_.num_hits = planner_.draft_counters().num_hits;
   outcome_.num_emptied = target_.num_emptied();
   if (counters.num_preemptions > 0 &&
       scenario_.planner.capacity_policy == CapacityPolicy::kGuaranteedNoEvict) {
@@ -299,7 +336,7 @@ Outcome Play::run() {
     while (stories_.size() < num_requests && (planner_.idle() || chance(scenario_.arrival_percent)))
       arrive();
     disturb();
-    talk_to_draft();
+    talk_to_draft(chance(80));
     collect();
     play_round();
     collect();

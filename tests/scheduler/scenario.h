@@ -37,11 +37,15 @@ struct Outcome {
   uint64_t num_tokens = 0;
   uint64_t num_draft_tokens = 0;
   uint64_t num_accepted = 0;
+  uint64_t num_proposals = 0;           // judged behind a block
+  uint64_t num_accepted_proposals = 0;  // of these
+  uint64_t num_lookups = 0;             // rounds for whose outcome the draft could prepare
+  uint64_t num_hits = 0;                // of these, whose outcome was prepared
   uint64_t num_stops = 0;
   uint64_t num_cancelled = 0;
   uint64_t num_failed = 0;
   uint64_t num_emptied = 0;  // blocks told to be empty
-  uint64_t num_reused = 0;  // positions of prompts that were not computed
+  uint64_t num_reused = 0;   // positions of prompts that were not computed
 };
 Outcome run_scenario(const Scenario& scenario);
 
