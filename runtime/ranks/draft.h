@@ -60,7 +60,7 @@ class DraftWorker {
 
  private:
   void poison_freed_blocks();
-  void check_books() const;
+  void check_books(bool is_idle) const;
   void check_logits(const float* logits) const;
   bool commit(const DraftCommit& commit);
   void begin_rides(std::vector<uint64_t> begun);

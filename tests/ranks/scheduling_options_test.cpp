@@ -1,0 +1,83 @@
+// The scheduler's options as a whole job sees them.
+#include <gtest/gtest.h>
+
+#include "models/transformer.h"
+#include "tests/ranks/engine_harness.h"
+
+namespace outrider::test {
+namespace {
+
+RunConfig small_memory(int32_t num_blocks) {
+  RunConfig config = embedded_config(1, 2);
+  config.max_model_len = 96;
+  config.block_size = 4;
+  config.enable_prefix_caching = false;
+  const ModelConfig model = model_config_of("embedded", Role::kTarget);
+  config.kv_cache_memory_bytes =
+      num_blocks * static_cast<int64_t>(Transformer::kv_bytes_per_block(
+                       model, shard_model(model, 0, 1), config.block_size));
+  return config;
+}
+
+struct JobRun {
+  std::vector<Outcome> outcomes;
+  double num_preemptions = 0;
+  double num_faults = 0;
+};
+
+JobRun run_eight(const RunConfig& config) {
+  JobRun run;
+  run_engine(config, [&](const FrontEndContext& context) {
+    std::vector<std::shared_ptr<ResultStream>> streams;
+    for (int i = 0; i < 8; ++i) {
+      const std::string prompt = "The " + std::string(static_cast<size_t>(i), 'a') + " king said";
+      streams.push_back(submit(context.engine, context.tokenizer->encode(prompt), greedy(60 + i)));
+    }
+    for (const auto& stream : streams) run.outcomes.push_back(collect(*stream));
+    run.num_preemptions = context.metrics.num_preemptions.value();
+    run.num_faults = context.metrics.kv_accounting_faults.value();
+  });
+  return run;
+}
+
+TEST(CapacitySchedulerPolicy, GuaranteedNoEvictCostsNoTokenAndPreemptsNobody) {
+  RunConfig config = small_memory(60);
+  const JobRun used = run_eight(config);
+  config.capacity_scheduler_policy = "guaranteed_no_evict";
+  const JobRun reserved = run_eight(config);
+  EXPECT_GT(used.num_preemptions, 0);
+  EXPECT_EQ(reserved.num_preemptions, 0);
+  EXPECT_EQ(used.num_faults + reserved.num_faults, 0);
+  for (size_t i = 0; i < 8; ++i) {
+    EXPECT_EQ(reserved.outcomes[i].error, "");
+    EXPECT_EQ(reserved.outcomes[i].tokens.size(), 60 + i);
+    EXPECT_EQ(reserved.outcomes[i].tokens, used.outcomes[i].tokens);
+  }
+}
+
+AdmissionResult submit_with_priority(Engine& engine, int32_t priority) {
+  Request request;
+  request.id = engine.next_request_id();
+  request.prompt = {300, 301};
+  request.params = greedy(1);
+  request.priority = priority;
+  request.stream = std::make_shared<ResultStream>();
+  return engine.submit(std::move(request));
+}
+
+TEST(SchedulingPolicy, OnlyFcfsRefusesPriorities) {
+  for (const char* policy : {"fcfs", "priority"}) {
+    RunConfig config = embedded_config(1, 0);
+    config.scheduling_policy = policy;
+    run_engine(config, [&](const FrontEndContext& context) {
+      EXPECT_EQ(submit_with_priority(context.engine, 0).admission, Admission::kAccepted);
+      const AdmissionResult result = submit_with_priority(context.engine, 3);
+      const bool refuses = std::string(policy) == "fcfs";
+      EXPECT_EQ(result.admission, refuses ? Admission::kRefused : Admission::kAccepted);
+      EXPECT_EQ(result.reason.find("priority is 3") != std::string::npos, refuses);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace outrider::test
