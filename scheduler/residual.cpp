@@ -57,14 +57,13 @@ uint64_t residual_choice(const ResidualInput& input) {
   const DraftCandidate certain = {input.draft->token, 1.0f};
   const std::vector<DraftCandidate>& listed = input.draft->candidates;
   const std::span<const DraftCandidate> draft = listed.empty() ? std::span(&certain, 1) : listed;
-  // The draft's tokens are masked for the common draw and looked at one by one after it.
+  // The draft's tokens are looked at one by one, and masked for the draw among all others.
   const Edits edits = edits_without(row, draft);
   RowView others = row;
   others.edit_index = edits.index;
   others.edit_value = edits.value;
-  const uint64_t common = draw_key(others, input.cut, input.noise);
-  uint64_t residual_key = common;
-  uint64_t target_key = common;
+  uint64_t residual_key = 0;
+  uint64_t target_key = 0;
   for (const DraftCandidate& candidate : draft) {
     const int32_t index = candidate.token - row.first_token;
     if (index < 0 || index >= row.size) continue;
@@ -78,8 +77,10 @@ uint64_t residual_choice(const ResidualInput& input) {
     const double log_weight = static_cast<double>(input.max) + exact_log(weight);
     residual_key = std::max(residual_key, noisy_key(log_weight, candidate.token, input.noise));
   }
+  residual_key = draw_key(others, input.cut, input.noise, residual_key);
   const bool has_residual = residual_key >> 32 > ordered_bits(kMasked);
-  return has_residual ? ranked(kResidualRank, residual_key) : target_choice(target_key);
+  if (has_residual) return ranked(kResidualRank, residual_key);
+  return target_choice(std::max(residual_key, target_key));
 }
 
 uint64_t target_choice(uint64_t key) { return ranked(0, key); }

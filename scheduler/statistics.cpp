@@ -27,8 +27,12 @@ int64_t winning_limit(float value, float best) {
 // One shard's search for the best noisy token.
 class DrawSearch {
  public:
-  DrawSearch(const RowView& row, float cut, const NoiseKey& noise)
-      : row_(row), cut_(cut), noise_(noise), best_key_(pack_key(kMasked, row.first_token)) {}
+  DrawSearch(const RowView& row, float cut, const NoiseKey& noise, uint64_t key_to_beat)
+      : row_(row),
+        cut_(cut),
+        noise_(noise),
+        best_key_(std::max(pack_key(kMasked, row.first_token), key_to_beat)),
+        best_(key_score(best_key_)) {}
 
   void visit(int32_t begin, int32_t count, const float* values) {
     const RowKernels& kernels = row_kernels();
@@ -42,7 +46,10 @@ class DrawSearch {
     const auto num_blocks = static_cast<int32_t>((skipped + static_cast<uint32_t>(count) + 3) / 4);
     const uint32_t largest = kernels.noise(noise_, first_token / 4, num_blocks, bits);
     if (static_cast<int64_t>(~largest) > limit) return;
-    if (best_ == kMasked) try_top(begin, count, values, bits + skipped, top);
+    if (best_ == kMasked) {
+      try_top(begin, count, values, bits + skipped, top);
+      try_luckiest(begin, count, values, bits + skipped, largest);
+    }
     scan(begin, count, values, bits + skipped);
   }
 
@@ -53,6 +60,15 @@ class DrawSearch {
   void try_top(int32_t begin, int32_t count, const float* values, const uint32_t* bits, float top) {
     const int32_t at = row_kernels().first_equal(values, count, row_.inverse_temperature, top);
     if (at < count) consider(begin + at, top, bits[at]);
+  }
+
+  // The same, for tiles in which many are about equally likely.
+  void try_luckiest(
+      int32_t begin, int32_t count, const float* values, const uint32_t* bits, uint32_t largest) {
+    const auto at = static_cast<int32_t>(std::find(bits, bits + count, largest) - bits);
+    if (at == count) return;  // it belongs to a neighbour of the tile
+    const float scaled = exact_mul(values[at], row_.inverse_temperature);
+    if (scaled >= cut_) consider(begin + at, scaled, bits[at]);
   }
 
   void scan(int32_t begin, int32_t count, const float* values, const uint32_t* bits) {
@@ -84,7 +100,7 @@ class DrawSearch {
   const float cut_;
   const NoiseKey noise_;
   uint64_t best_key_;
-  float best_ = kMasked;
+  float best_;
 };
 
 }  // namespace
@@ -142,9 +158,9 @@ uint64_t row_moment(const RowView& row, float max, float cut) {
   return row_sum(row, max, cut, row_kernels().moment);
 }
 
-uint64_t draw_key(const RowView& row, float cut, const NoiseKey& noise) {
-  if (row.size == 0) return 0;
-  DrawSearch search(row, cut, noise);
+uint64_t draw_key(const RowView& row, float cut, const NoiseKey& noise, uint64_t key_to_beat) {
+  if (row.size == 0) return key_to_beat;
+  DrawSearch search(row, cut, noise, key_to_beat);
   for_each_tile(row, [&](int32_t begin, int32_t count, const float* values) {
     search.visit(begin, count, values);
   });
@@ -157,6 +173,8 @@ uint64_t noisy_key(double log_weight, int32_t token, const NoiseKey& noise) {
 }
 
 namespace {
+
+float next_above(float value) { return from_ordered_bits(ordered_bits(value) + 1); }
 
 // A value that `capacity` of the tile reach, or kMasked when the lanes do not tell.
 float reached_by(const float* values, int32_t count, float scale, size_t capacity) {
@@ -182,20 +200,26 @@ std::vector<uint64_t> top_keys(const RowView& row, int32_t n) {
     const float top = exact_mul(kernels.range(values, count).max, row.inverse_temperature);
     // Later tokens lose ties, so an equal value cannot enter a full heap.
     if (heap.size() == capacity && !(top > key_score(heap.front()))) return;
-    const float least = heap.size() == capacity
-                            ? key_score(heap.front())
-                            : reached_by(values, count, row.inverse_temperature, capacity);
-    kernels.at_least(values, count, row.inverse_temperature, least, hit);
-    for_each_hit(hit, count, [&](int32_t i) {
-      const float scaled = exact_mul(values[i], row.inverse_temperature);
-      if (heap.size() == capacity && !(scaled > key_score(heap.front()))) return;
+    // Of equal values, of which there may be many, only the first count, and only while there is
+    // room after those above.
+    const float reached = heap.size() == capacity
+                              ? key_score(heap.front())
+                              : reached_by(values, count, row.inverse_temperature, capacity);
+    const auto offer = [&](int32_t i, float scaled) {
       if (heap.size() == capacity) {
+        if (!(scaled > key_score(heap.front()))) return;
         std::pop_heap(heap.begin(), heap.end(), lowest_first);
         heap.pop_back();
       }
       heap.push_back(pack_key(scaled, row.first_token + begin + i));
       std::push_heap(heap.begin(), heap.end(), lowest_first);
-    });
+    };
+    const float scale = row.inverse_temperature;
+    kernels.at_least(values, count, scale, next_above(reached), hit);
+    for_each_hit(hit, count, [&](int32_t i) { offer(i, exact_mul(values[i], scale)); });
+    for (int32_t i = 0; i < count && heap.size() < capacity; ++i) {
+      if (exact_mul(values[i], scale) == reached) offer(i, reached);
+    }
   });
   std::sort(heap.begin(), heap.end(), std::greater<uint64_t>());
   return heap;

@@ -30,8 +30,9 @@ uint64_t row_moment(const RowView& row, float max, float cut);
 
 // The highest key of scaled + Gumbel noise over tokens with scaled >= cut: a sample of the softmax
 // by the Gumbel-max rule, without normaliser or prefix scan. Masked tokens take part with
-// -infinity, so that a wholly masked row still names its lowest token. 0 on an empty shard.
-uint64_t draw_key(const RowView& row, float cut, const NoiseKey& noise);
+// -infinity, so that a wholly masked row still names its lowest token. 0 on an empty shard. With a
+// key of tokens that are not in the row: the higher of both, the sooner found the higher it is.
+uint64_t draw_key(const RowView& row, float cut, const NoiseKey& noise, uint64_t key_to_beat = 0);
 
 // The score of one token as draw_key sees it.
 uint64_t noisy_key(double log_weight, int32_t token, const NoiseKey& noise);

@@ -54,6 +54,8 @@ constexpr auto kFinishTimeout = std::chrono::seconds(5);
 constexpr auto kTimeToBeEnded = std::chrono::seconds(2);
 // How long one looks away at least where all others ring.
 constexpr std::chrono::microseconds kLeastRungWait{2000};
+// The same while messages of ours are on their way, which the others mostly take by themselves.
+constexpr std::chrono::microseconds kLeastMovingWait{100};
 constexpr int kTimesLongerIfRung = 4;
 
 struct Peer {
@@ -143,7 +145,8 @@ class MpiWorld final : public World {
   void pause_watching(Backoff& backoff, int descriptor) override {
     backoff.pause([&](std::chrono::microseconds time, std::chrono::microseconds most) {
       const bool is_rung = all_ring_here_ && !is_moving_bytes();
-      if (is_rung) time = std::min(most, std::max(kLeastRungWait, kTimesLongerIfRung * time));
+      if (is_rung) time = std::max(kLeastRungWait, kTimesLongerIfRung * time);
+      if (all_ring_here_) time = std::min(most, std::max(kLeastMovingWait, time));
       bell_.wait(time, descriptor);
       // A probe that finds nothing takes in what has come, for the next one to find.
       int flag = 0;

@@ -410,6 +410,9 @@ TEST(RowSearch, BestNoisyTokenAndBestTokensAreExact) {
     if (trial % 4 == 1) {
       for (float& value : logits) value = std::round(value);  // ties
     }
+    if (trial % 6 == 3) {  // as simulated models have them: most alike, a few above
+      for (float& value : logits) value = value > 5.0f ? value : -100.0f;
+    }
     if (trial % 6 == 2) std::fill(logits.begin(), logits.begin() + size / 2, kMasked);
     if (trial % 6 == 5) std::sort(logits.begin(), logits.end());
     RowView row;
@@ -428,6 +431,10 @@ TEST(RowSearch, BestNoisyTokenAndBestTokensAreExact) {
       best = std::max(best, noisy_key(row.scaled(i), token, noise));
     }
     EXPECT_EQ(draw_key(row, cut, noise), best) << "trial " << trial;
+    for (const float score : {-50.0f, key_score(best), 9.0f}) {
+      const uint64_t other = pack_key(score, row.first_token + size);
+      EXPECT_EQ(draw_key(row, cut, noise, other), std::max(best, other)) << "trial " << trial;
+    }
     std::sort(keys.begin(), keys.end(), std::greater<uint64_t>());
     EXPECT_EQ(scan_row(row).key, keys[0]);
     for (int32_t n : {1, 2, 16, 64, 65, 300}) {
