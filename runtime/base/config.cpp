@@ -230,7 +230,7 @@ std::vector<Option> run_config_options(RunConfig* c) {
       {"--draft-max"});
   add(choice_option(group + "ride_ahead",
                     &s->ride_ahead,
-                    {"off", "chain", "cache"},
+                    {"auto", "off", "chain", "cache"},
                     "what a draft model does while the target verifies"));
   add(integer_option(group + "prompt_lookup_max",
                      &s->prompt_lookup_max,

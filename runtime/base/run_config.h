@@ -23,7 +23,7 @@ struct SpeculativeConfig {
   std::string quantization = "none";  // of the draft's weights, as below
   // auto: each round as many for each sequence as bring most tokens per second, maybe none
   int32_t num_speculative_tokens = kAutoDraftLen;
-  std::string ride_ahead = "cache";  // off, chain, cache: what the draft does while a round runs
+  std::string ride_ahead = "auto";  // auto, off, chain, cache: what the draft does while a round runs
   int32_t prompt_lookup_max = 4;
   int32_t prompt_lookup_min = 2;
   std::string draft_corpus;  // unigram, bigram: the text they learn; empty = what is served

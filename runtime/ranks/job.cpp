@@ -12,6 +12,7 @@
 #include "runtime/ranks/draft_corpus.h"
 #include "runtime/ranks/draft_engine.h"
 #include "runtime/ranks/model_loader.h"
+#include "runtime/ranks/ride_ahead.h"
 #include "runtime/ranks/roll_call.h"
 #include "runtime/ranks/signals.h"
 #include "runtime/ranks/trace_gather.h"
@@ -145,13 +146,6 @@ EngineInfo engine_info(const RunConfig& config,
   return info;
 }
 
-// A draft with another tokenizer does not know what a token of the target's would read like before
-// it is followed by others.
-RideAhead ride_ahead(const RunConfig& config) {
-  if (config.speculative.use_heterogeneous_vocab) return RideAhead::kOff;
-  return ride_ahead_from_name(config.speculative.ride_ahead).value();
-}
-
 // An error in the middle of rounds: the other ranks may be inside a collective, so there is no
 // orderly way out.
 [[noreturn]] void end_job(World& world, const std::string& reason) {
@@ -179,6 +173,10 @@ int run_coordinator(World& world,
   metrics.weight_bytes.set(static_cast<double>(memory.weights));
   metrics.kv_cache_bytes.set(static_cast<double>(memory.kv));
   metrics.buffer_bytes.set(static_cast<double>(memory.buffers));
+  const RideAhead ride_ahead = resolve_ride_ahead(
+      config, layout, desk.topology, static_cast<int>(std::thread::hardware_concurrency()));
+  if (layout.has_draft)
+    log_info("while the targets verify, the draft rides ahead: {}", ride_ahead_name(ride_ahead));
   Coordinator coordinator(
       {.world = world,
        .layout = layout,
@@ -188,7 +186,7 @@ int run_coordinator(World& world,
        .metrics = metrics,
        .max_num_queued_reqs = config.max_num_queued_reqs,
        .verify_mode = verify_mode_from_name(config.speculative.rejection_sample_method).value(),
-       .ride_ahead = ride_ahead(config),
+       .ride_ahead = ride_ahead,
        .epoch = kEpoch,
        .draft_patience_s = config.speculative.draft_patience_s,
        .adaptive_draft_len = config.speculative.num_speculative_tokens == kAutoDraftLen,

@@ -128,7 +128,7 @@ TEST_F(ConfigTest, GroupsAndTheirDottedForm) {
 TEST_F(ConfigTest, DraftLengthAndRidingAhead) {
   EXPECT_EQ(config_of({}).speculative.num_speculative_tokens, kAutoDraftLen);
   EXPECT_EQ(config_of({}).speculative.longest_draft_len(), 16);
-  EXPECT_EQ(config_of({}).speculative.ride_ahead, "cache");
+  EXPECT_EQ(config_of({}).speculative.ride_ahead, "auto");
   const RunConfig fixed = config_of({"--draft-max", "5", "--speculative-config.ride-ahead=off"});
   EXPECT_EQ(fixed.speculative.num_speculative_tokens, 5);
   EXPECT_EQ(fixed.speculative.longest_draft_len(), 5);
@@ -140,7 +140,7 @@ TEST_F(ConfigTest, DraftLengthAndRidingAhead) {
   EXPECT_TRUE(yaml_fails(group + "{num_speculative_tokens: 0}\n", "0 is not between 1 and 64"));
   EXPECT_TRUE(
       yaml_fails(group + "{num_speculative_tokens: some}\n", "'some' is not a whole number"));
-  EXPECT_TRUE(yaml_fails(group + "{ride_ahead: far}\n", "'far' is not one of off, chain, cache"));
+  EXPECT_TRUE(yaml_fails(group + "{ride_ahead: far}\n", "'far' is not one of auto, off, chain, cache"));
   EXPECT_NE(dump_config(load_config({})).find("  num_speculative_tokens: auto  # default\n"),
             std::string::npos);
 }
