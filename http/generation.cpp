@@ -87,7 +87,7 @@ void Generation::add_choice(size_t prompt, int32_t number) {
                                                      .noise_seed = noise_seed,
                                                      .stream = std::make_shared<ResultStream>(),
                                                      .assembler = std::move(assembler),
-                                                     .stats = {},
+                                                     .speculation = {},
                                                      .submitted_at = {},
                                                      .first_token_at = {},
                                                      .last_token_at = {}}));
@@ -179,7 +179,11 @@ bool Generation::poll(std::chrono::milliseconds timeout) {
 
 void Generation::receive(Choice& choice, const ResultEvent& event) {
   saw_event_ = true;
-  choice.stats = event.stats;
+  if (call_.spec_decode_metrics == SpecDecodeMetrics::kNone) {
+    choice.speculation.stats = event.stats;
+  } else {
+    choice.speculation.note(event.stats, call_.spec_decode_metrics == SpecDecodeMetrics::kDetailed);
+  }
   choice.num_cached_tokens = event.num_cached_tokens;
   if (event.finish_reason == FinishReason::kError) {
     choice.ended = true;
@@ -255,9 +259,9 @@ void Generation::log_end(const std::string& id, const char* outcome) const {
   int32_t num_drafted = 0;
   int32_t num_accepted = 0;
   for (const auto& choice : choices_) {
-    num_rounds += choice->stats.num_rounds;
-    num_drafted += choice->stats.num_draft_tokens;
-    num_accepted += choice->stats.num_accepted_tokens;
+    num_rounds += choice->speculation.stats.num_rounds;
+    num_drafted += choice->speculation.stats.num_draft_tokens;
+    num_accepted += choice->speculation.stats.num_accepted_tokens;
   }
   log_info("{} {}: {} prompt tokens, {} generated in {} rounds, {} of {} draft tokens accepted",
            id,
@@ -290,10 +294,11 @@ Usage Generation::usage() const {
 }
 
 std::optional<SpeculationReport> Generation::speculation(int32_t num_spec_tokens) const {
-  if (choices_.size() != 1 || choices_.front()->stats.num_spec_rounds == 0) return std::nullopt;
+  if (choices_.size() != 1 || engine_.info().draft.empty()) return std::nullopt;
   const int32_t asked = call_.params.max_draft_len;
-  return SpeculationReport{choices_.front()->stats,
-                           asked >= 0 ? std::min(asked, num_spec_tokens) : num_spec_tokens};
+  SpeculationReport report = choices_.front()->speculation;
+  report.num_spec_tokens = asked >= 0 ? std::min(asked, num_spec_tokens) : num_spec_tokens;
+  return report;
 }
 
 }  // namespace outrider

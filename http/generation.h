@@ -60,7 +60,7 @@ class Generation {
   Usage usage() const;
   // So far, of one choice.
   Usage usage_of(size_t i) const;
-  // Only for calls with one choice that speculated.
+  // Only for calls with one choice to a server that speculates.
   std::optional<SpeculationReport> speculation(int32_t num_spec_tokens) const;
 
  private:
@@ -72,7 +72,7 @@ class Generation {
     uint64_t request_id = 0;  // 0: not submitted yet
     std::shared_ptr<ResultStream> stream;
     OutputAssembler assembler;
-    SpeculationStats stats;
+    SpeculationReport speculation;
     int32_t num_cached_tokens = 0;
     Clock::time_point submitted_at;
     std::optional<Clock::time_point> first_token_at;

@@ -39,6 +39,8 @@ struct CompletionCall {
   bool continuous_usage = false;
   bool return_token_ids = false;
   bool return_token_origins = false;
+  // The server's; read_...() leaves it alone.
+  SpecDecodeMetrics spec_decode_metrics = SpecDecodeMetrics::kNone;
   bool tokens_as_ids = false;  // logprobs name tokens "token_id:7"
   int32_t priority = 0;
   std::optional<int32_t> truncate_prompt_tokens;

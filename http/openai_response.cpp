@@ -81,20 +81,46 @@ Json speculation_json(const SpeculationReport& report) {
     const int32_t at_least_k = k == 0 ? stats.num_spec_rounds : stood_at(k - 1);
     histogram.push_back(at_least_k - stood_at(k));
   }
+  Json by_length = Json::object();
+  for (const auto& [draft_len, counts] : report.histograms) {
+    by_length[std::to_string(draft_len)] = counts;
+  }
   const double rounds = std::max(stats.num_spec_rounds, 1);
   const double drafted = std::max(stats.num_draft_tokens, 1);
   return {{"mean_acceptance_length",
            stats.num_spec_rounds == 0 ? 1.0 : 1.0 + stats.num_accepted_tokens / rounds},
           {"draft_acceptance_rate", stats.num_accepted_tokens / drafted},
           {"acceptance_histogram", std::move(histogram)},
+          {"acceptance_histogram_by_draft_length", std::move(by_length)},
           {"num_spec_steps", stats.num_spec_rounds},
           {"num_accepted_draft_tokens", stats.num_accepted_tokens},
           {"num_draft_tokens", stats.num_draft_tokens},
           {"num_spec_tokens", report.num_spec_tokens}};
 }
 
-void add_speculation(const std::optional<SpeculationReport>& report, Json* out) {
-  if (report) (*out)["metrics"] = {{"speculative_decoding", speculation_json(*report)}};
+// Ours, beside vLLM's: how the rounds came to their draft tokens.
+Json rounds_json(const SpeculationStats& stats) {
+  return {{"num_rounds", stats.num_rounds},
+          {"num_rounds_draft_at_hand", stats.num_ready_rounds},
+          {"num_rounds_draft_waited_for", stats.num_waited_rounds},
+          {"num_proposals", stats.num_proposals},
+          {"num_accepted_proposals", stats.num_accepted_proposals}};
+}
+
+void add_speculation(const CompletionCall& call,
+                     const std::optional<SpeculationReport>& report,
+                     Json* out) {
+  if (call.spec_decode_metrics == SpecDecodeMetrics::kNone) return;
+  Json& metrics = (*out)["metrics"];
+  metrics = {{"speculative_decoding", nullptr}};
+  if (!report) return;
+  Json& figures = metrics["speculative_decoding"];
+  figures = speculation_json(*report);
+  if (call.spec_decode_metrics == SpecDecodeMetrics::kDetailed) {
+    figures["per_step_accepted"] = report->accepted_per_round;
+    figures["per_step_drafted"] = report->drafted_per_round;
+  }
+  metrics["outrider"] = rounds_json(report->stats);
 }
 
 // How log-probabilities name tokens.
@@ -205,6 +231,19 @@ const char* chunk_object(CallKind kind) {
 
 }  // namespace
 
+void SpeculationReport::note(const SpeculationStats& later, bool detailed) {
+  const int32_t num_drafted = later.num_draft_tokens - stats.num_draft_tokens;
+  const int32_t num_accepted = later.num_accepted_tokens - stats.num_accepted_tokens;
+  stats = later;
+  if (num_drafted <= 0 || num_accepted < 0 || num_accepted > num_drafted) return;
+  std::vector<int32_t>& counts = histograms[num_drafted];
+  counts.resize(static_cast<size_t>(num_drafted) + 1);
+  ++counts[static_cast<size_t>(num_accepted)];
+  if (!detailed) return;
+  accepted_per_round.push_back(num_accepted);
+  drafted_per_round.push_back(num_drafted);
+}
+
 std::string error_json(const ErrorBody& error) {
   const Json body = {{"message", error.message},
                      {"type", error_type(error.status)},
@@ -248,7 +287,7 @@ std::string ResponseWriter::response(const std::vector<ChoiceOutput>& choices,
   if (chat && !choices.empty() && choices.front().prompt_token_ids) {
     out["prompt_token_ids"] = *choices.front().prompt_token_ids;
   }
-  add_speculation(speculation, &out);
+  add_speculation(call_, speculation, &out);
   return dumped(out);
 }
 
@@ -296,7 +335,7 @@ std::string ResponseWriter::usage_chunk(const Usage& usage,
   Json out = frame(head_, chunk_object(call_.kind));
   out["choices"] = Json::array();
   out["usage"] = usage_json(usage);
-  add_speculation(speculation, &out);
+  add_speculation(call_, speculation, &out);
   return dumped(out);
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -39,6 +40,14 @@ struct Usage {
 struct SpeculationReport {
   SpeculationStats stats;
   int32_t num_spec_tokens = 0;  // the draft length that was allowed
+  // [k][j] = rounds in which j of k draft tokens stood.
+  std::map<int32_t, std::vector<int32_t>> histograms;
+  // One entry per round with draft tokens; empty unless detailed.
+  std::vector<int32_t> accepted_per_round;
+  std::vector<int32_t> drafted_per_round;
+
+  // Notes the rounds between two states of a request's counters, at most one with draft tokens.
+  void note(const SpeculationStats& later, bool detailed);
 };
 
 // One choice of a response, or what a chunk adds to it.

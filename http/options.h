@@ -43,6 +43,9 @@ struct CallLimits {
   bool strict_params = false;  // unknown fields are a 400 instead of being ignored
 };
 
+// metrics.speculative_decoding of responses: never, sums and histograms, also each round.
+enum class SpecDecodeMetrics : uint8_t { kNone, kSummary, kDetailed };
+
 struct HttpOptions {
   std::string host = "127.0.0.1";
   int port = 8000;                        // 0 = any free port
@@ -53,6 +56,7 @@ struct HttpOptions {
   std::chrono::milliseconds sse_ping_interval{15000};  // 0 = off
   std::chrono::milliseconds stall_after{30000};  // /health is 503 when no round ends for so long
   int retry_after_s = 1;                         // with 429 and 503
+  SpecDecodeMetrics per_request_spec_decode_metrics = SpecDecodeMetrics::kNone;
   std::vector<std::string> metrics_namespaces = {"outrider", "vllm"};
 };
 

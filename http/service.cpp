@@ -244,6 +244,7 @@ PreparedCall OpenAiService::prepare(const ServiceCall& call, CallKind kind) {
   CompletionCall& request = prepared.call;
   request = kind == CallKind::kChat ? read_chat_call(call.body, context)
                                     : read_completion_call(call.body, context);
+  request.spec_decode_metrics = options_.per_request_spec_decode_metrics;
   metrics_.unknown_parameters.add(static_cast<double>(request.num_unknown_fields));
   if (kind == CallKind::kChat) {
     prepared.prompts.push_back(encode_chat(request.template_inputs, request.add_special_tokens));

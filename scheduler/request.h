@@ -91,6 +91,8 @@ struct SpeculationStats {
   std::vector<int32_t> drafted_per_position;   // [i] = rounds that had a draft token i
   int32_t num_proposals = 0;                   // judged: all draft tokens of their rounds stood
   int32_t num_accepted_proposals = 0;          // of these
+  int32_t num_ready_rounds = 0;   // of num_spec_rounds: prepared when the round before ended
+  int32_t num_waited_rounds = 0;  // of num_spec_rounds: drafted after it
 };
 
 struct ResultEvent {

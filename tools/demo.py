@@ -36,7 +36,8 @@ def start_server(program, port, log):
     environment = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
     command = ["mpirun", "--oversubscribe", "--bind-to", "none",
                "-np", "3", program, "serve", "--model", "embedded",
-               "--speculative-config.model", "embedded", "--port", str(port)]
+               "--speculative-config.model", "embedded", "--per-request-spec-decode-metrics", "summary",
+               "--port", str(port)]
     print("$", " ".join(command), flush=True)
     return subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
 

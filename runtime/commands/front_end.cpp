@@ -20,6 +20,11 @@ HttpOptions http_options(const RunConfig& config) {
   options.port = config.port;
   options.api_keys = config.api_keys;
   options.call.max_logprobs = config.max_logprobs;
+  if (config.per_request_spec_decode_metrics == "summary") {
+    options.per_request_spec_decode_metrics = SpecDecodeMetrics::kSummary;
+  } else if (config.per_request_spec_decode_metrics == "detailed") {
+    options.per_request_spec_decode_metrics = SpecDecodeMetrics::kDetailed;
+  }
   return options;
 }
 
