@@ -1,0 +1,97 @@
+// What riding ahead is worth, and that speculation never costs anyone time: whole jobs of simulated
+// models in virtual time, against the formulas of bench/theory. Nothing here depends on the
+// machine.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "runtime/commands/bench/theory/theory_formulas.h"
+#include "runtime/ranks/rehearsal.h"
+#include "tests/ranks/engine_harness.h"
+
+namespace outrider::test {
+namespace {
+
+constexpr double kStepMs = 20;
+
+struct Setting {
+  std::string target = fmt::format("step_ms={}", kStepMs);
+  std::string draft;  // keys; empty = no draft
+  std::string ride_ahead = "cache";
+  int32_t draft_len = kAutoDraftLen;
+  int num_targets = 1;
+  int32_t num_requests = 1;
+  int32_t max_tokens = 2000;
+  double temperature = 1;
+};
+
+std::string draft_keys(double alpha, double cost) {
+  return fmt::format("step_ms={},alpha={}", cost * kStepMs, alpha);
+}
+
+Rehearsal rehearse(const Setting& setting) {
+  RunConfig config = embedded_config(setting.num_targets, 0);
+  config.model = "sim:" + setting.target;
+  config.max_num_seqs = std::max(8, setting.num_requests);
+  config.max_num_batched_tokens = std::max(512, 17 * setting.num_requests);
+  config.max_num_queued_reqs = 1024;
+  config.enable_prefix_caching = false;
+  if (!setting.draft.empty()) config.speculative.model = "sim:" + setting.draft;
+  config.speculative.ride_ahead = setting.ride_ahead;
+  config.speculative.num_speculative_tokens = setting.draft_len;
+  std::vector<TimedRequest> requests;
+  for (int32_t i = 0; i < setting.num_requests; ++i) {
+    SamplingParams params = sampled(static_cast<float>(setting.temperature), setting.max_tokens);
+    params.noise_seed = static_cast<uint64_t>(1000 + i);
+    requests.push_back({.prompt = {20 + i % 200, 270 + 7 * i}, .params = params});
+  }
+  return outrider::rehearse(config, requests);
+}
+
+// From the first token of all to the last.
+double tokens_per_s(const Rehearsal& run) {
+  double begin_s = run.seconds;
+  double num_tokens = 0;
+  for (const TimedAnswer& answer : run.answers) {
+    begin_s = std::min(begin_s, answer.first_token_s);
+    num_tokens += static_cast<double>(answer.tokens.size()) - answer.events.at(0).num_tokens;
+  }
+  return num_tokens / (run.seconds - begin_s);
+}
+
+double speed_up(const Setting& setting) {
+  Setting without = setting;
+  without.draft.clear();
+  return tokens_per_s(rehearse(setting)) / tokens_per_s(rehearse(without));
+}
+
+// With lengths that suit each row of the design's table.
+TEST(AheadSpeed, OneRequestGetsWhatTheDesignPromises) {
+  constexpr int kPreparedLen[] = {8, 8, 12, 10, 5, 10};
+  for (size_t i = 0; i < kDesignSpeedups.size(); ++i) {
+    const DesignSpeedups& row = kDesignSpeedups[i];
+    SCOPED_TRACE(fmt::format("alpha {} c {}", row.alpha, row.cost_ratio));
+    Setting setting{.draft = draft_keys(row.alpha, row.cost_ratio), .max_tokens = 2500};
+    setting.ride_ahead = "off";
+    setting.draft_len = row.draft_len;
+    EXPECT_NEAR(speed_up(setting) / row.synchronous, 1, 0.07);
+    setting.ride_ahead = "cache";
+    setting.draft_len = kPreparedLen[i];
+    const double cache = speed_up(setting);
+    EXPECT_GE(cache, row.chain);
+    EXPECT_GE(cache, 0.9 * row.cache_80);
+    EXPECT_LE(cache, 1.05 * row.ceiling);
+  }
+}
+
+TEST(AheadSpeed, ManyRequestsAreNotSlower) {
+  for (const int32_t num_requests : {1, 4, 16, 64}) {
+    const double ratio = speed_up({.target = fmt::format("step_ms={},row_ms=0.2", kStepMs),
+                                   .draft = draft_keys(0.8, 0.1) + ",row_ms=0.02",
+                                   .num_requests = num_requests,
+                                   .max_tokens = 300});
+    EXPECT_GE(ratio, 1) << num_requests;
+  }
+}
+
+}  // namespace
+}  // namespace outrider::test
