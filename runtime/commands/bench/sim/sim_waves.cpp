@@ -26,7 +26,9 @@ void count_acceptance(const SpeculationStats& stats, SimWave* wave) {
 SimWave SimRunner::run(const SimWaveSpec& spec) {
   const ServingMetrics& metrics = context_.metrics;
   SimWave wave;
-  wave.bubble_s -= metrics.round_draft_wait_seconds.sum();
+  const double waited_before_s = metrics.target_wait_seconds.value();
+  const double lookups_before = metrics.outcome_cache_queries.value();
+  const double hits_before = metrics.outcome_cache_hits.value();
   std::vector<std::shared_ptr<ResultStream>> streams;
   for (int32_t i = 0; i < spec.num_requests; ++i) streams.push_back(ask(spec, i));
   const Clock::time_point begin = follow(*streams[0], spec, &wave);
@@ -35,7 +37,9 @@ SimWave SimRunner::run(const SimWaveSpec& spec) {
     wave.num_tokens += static_cast<int64_t>(answer.tokens.size()) - 1;
   }
   wave.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-  wave.bubble_s += metrics.round_draft_wait_seconds.sum();
+  wave.bubble_s = metrics.target_wait_seconds.value() - waited_before_s;
+  wave.num_lookups = metrics.outcome_cache_queries.value() - lookups_before;
+  wave.num_hits = metrics.outcome_cache_hits.value() - hits_before;
   return wave;
 }
 
