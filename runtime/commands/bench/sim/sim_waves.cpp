@@ -21,14 +21,30 @@ void count_acceptance(const SpeculationStats& stats, SimWave* wave) {
   }
 }
 
+// The job's own counters, of which a wave is the difference of two.
+struct Counts {
+  double round_s = 0;
+  double waited_s = 0;
+  double num_rounds = 0;
+  double num_rows = 0;
+  double num_lookups = 0;
+  double num_hits = 0;
+};
+
+Counts counts_of(const ServingMetrics& metrics) {
+  return {.round_s = metrics.round_seconds.sum(),
+          .waited_s = metrics.target_wait_seconds.value(),
+          .num_rounds = metrics.rounds.value(),
+          .num_rows = metrics.verified_rows.value(),
+          .num_lookups = metrics.outcome_cache_queries.value(),
+          .num_hits = metrics.outcome_cache_hits.value()};
+}
+
 }  // namespace
 
 SimWave SimRunner::run(const SimWaveSpec& spec) {
-  const ServingMetrics& metrics = context_.metrics;
+  const Counts before = counts_of(context_.metrics);
   SimWave wave;
-  const double waited_before_s = metrics.target_wait_seconds.value();
-  const double lookups_before = metrics.outcome_cache_queries.value();
-  const double hits_before = metrics.outcome_cache_hits.value();
   std::vector<std::shared_ptr<ResultStream>> streams;
   for (int32_t i = 0; i < spec.num_requests; ++i) streams.push_back(ask(spec, i));
   const Clock::time_point begin = follow(*streams[0], spec, &wave);
@@ -37,10 +53,22 @@ SimWave SimRunner::run(const SimWaveSpec& spec) {
     wave.num_tokens += static_cast<int64_t>(answer.tokens.size()) - 1;
   }
   wave.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-  wave.bubble_s = metrics.target_wait_seconds.value() - waited_before_s;
-  wave.num_lookups = metrics.outcome_cache_queries.value() - lookups_before;
-  wave.num_hits = metrics.outcome_cache_hits.value() - hits_before;
+  const Counts after = counts_of(context_.metrics);
+  const double num_rounds = after.num_rounds - before.num_rounds;
+  wave.bubble_s = after.waited_s - before.waited_s;
+  wave.num_lookups = after.num_lookups - before.num_lookups;
+  wave.num_hits = after.num_hits - before.num_hits;
+  const double steps = steps_s(spec.dialect, num_rounds, after.num_rows - before.num_rows);
+  const double overhead_s = after.round_s - before.round_s - wave.bubble_s - steps;
+  wave.round_overhead_us = num_rounds > 0 ? 1e6 * overhead_s / num_rounds : 0;
   return wave;
+}
+
+// What the target's steps of so many rounds and rows were to take: steps grow evenly with rows.
+double SimRunner::steps_s(int32_t dialect, double num_rounds, double num_rows) const {
+  const double one_ms = sim_step_ms(grid_.target, dialect, 1, 0);
+  const double row_ms = sim_step_ms(grid_.target, dialect, 2, 0) - one_ms;
+  return 1e-3 * (num_rounds * (one_ms - row_ms) + num_rows * row_ms);
 }
 
 std::shared_ptr<ResultStream> SimRunner::ask(const SimWaveSpec& spec, int32_t index) {

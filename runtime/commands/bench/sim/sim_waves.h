@@ -31,6 +31,8 @@ struct SimWave {
   int64_t examined = 0;
   int64_t accepted = 0;
   double bubble_s = 0;  // the targets waited for the draft
+  // Mean of the job's rounds: all of a round but its target step and its wait for the draft.
+  double round_overhead_us = 0;
   double num_lookups = 0;
   double num_hits = 0;
   double tokens_per_s() const {
@@ -49,6 +51,7 @@ class SimRunner {
  private:
   using Clock = JobClock;
 
+  double steps_s(int32_t dialect, double num_rounds, double num_rows) const;
   std::shared_ptr<ResultStream> ask(const SimWaveSpec& spec, int32_t index);
   Clock::time_point follow(ResultStream& stream, const SimWaveSpec& spec, SimWave* wave);
   void note_round(const SimWaveSpec& spec,
