@@ -3,7 +3,10 @@
 #include "scheduler/propose.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "scheduler/draft_choice.h"
@@ -38,12 +41,14 @@ KeptRow truncated(const DraftInput& input, const RowView& row, float max) {
   return kept;
 }
 
-std::vector<WeightedToken> likeliest(const KeptRow& kept, int32_t n) {
+// keys: best first
+std::vector<WeightedToken> weighted(std::span<const uint64_t> keys, float cut) {
   std::vector<WeightedToken> best;
+  best.reserve(keys.size());
   float top = kMasked;
-  for (uint64_t key : top_keys(kept.view, n)) {
+  for (uint64_t key : keys) {
     const float scaled = key_score(key);
-    if (scaled < kept.cut) break;
+    if (scaled < cut) break;
     if (best.empty()) top = scaled;
     best.push_back(
         {key_token(key), exact_exp(static_cast<double>(scaled) - static_cast<double>(top))});
@@ -62,52 +67,74 @@ Guesses others_than(int32_t drawn, const Ranked& ranked, int32_t num_guesses, To
   return others;
 }
 
-RankedProposal greedy_choice(const RowView& row, float max, int32_t token, int32_t num_guesses) {
+// The row and its best keys.
+struct ScannedRow {
+  RowView view;
+  std::vector<uint64_t> keys;
+  float max() const { return key_score(keys.front()); }
+  bool may_be_guessed(uint64_t key) const { return key_score(key) >= max() - kGuessRange; }
+};
+
+RankedProposal greedy_choice(const ScannedRow& row, int32_t num_guesses) {
   RankedProposal proposal;
-  proposal.drawn.token = token;
-  if (num_guesses <= 0) return proposal;
-  std::vector<uint64_t> keys = top_keys(row, num_guesses + 1);
-  std::erase_if(keys, [&](uint64_t key) { return !(key_score(key) >= max - kGuessRange); });
-  proposal.others = others_than(token, keys, num_guesses, key_token);
+  proposal.drawn.token = key_token(row.keys.front());
+  const auto end = std::find_if_not(
+      row.keys.begin(), row.keys.end(), [&](uint64_t key) { return row.may_be_guessed(key); });
+  const std::span<const uint64_t> ranked(row.keys.begin(), end);
+  proposal.others = others_than(proposal.drawn.token, ranked, num_guesses, key_token);
   return proposal;
+}
+
+// The most that a token's noise can lift it, with what rounding its score may add.
+bool may_reach(float scaled, uint64_t best) {
+  const double margin = 1e-6 * (2.0 + std::abs(static_cast<double>(key_score(best))) +
+                                std::abs(static_cast<double>(scaled)));
+  return static_cast<double>(scaled) + kMaxGumbel + margin >= key_score(best);
 }
 
 // The others are ranked among the likeliest tokens only: where these hold little of the mass, none
-// of them is a good guess.
-RankedProposal coupled_choice(const DraftInput& input,
-                              const RowView& row,
-                              float max,
-                              int32_t num_guesses) {
-  const KeptRow kept = truncated(input, row, max);
+// of them is a good guess. Mostly no other token can win the draw either, and the row is not looked
+// at again.
+RankedProposal coupled_choice(const DraftInput& input, const ScannedRow& row, int32_t num_guesses) {
+  const bool filtered = filters(*input.params, row.view.size);
+  const KeptRow kept =
+      filtered ? truncated(input, row.view, row.max()) : KeptRow{row.view, kMasked};
   const NoiseKey noise = noise_for(input, Stream::kCoupled);
+  std::vector<uint64_t> noisy;
+  noisy.reserve(row.keys.size());
+  uint64_t best = 0;
+  const auto may_win = [&](float scaled) { return best == 0 || may_reach(scaled, best); };
+  for (const uint64_t key : row.keys) {
+    const float scaled = key_score(key);
+    if (scaled < kept.cut || scaled > kept.view.ceiling) continue;
+    if (!may_win(scaled) && !row.may_be_guessed(key)) break;
+    noisy.push_back(noisy_key(static_cast<double>(scaled), key_token(key), noise));
+    best = std::max(best, noisy.back());
+  }
+  const bool has_more = static_cast<int32_t>(row.keys.size()) < row.view.size &&
+                        !(key_score(row.keys.back()) < kept.cut);
+  if (has_more && may_win(key_score(row.keys.back())))
+    best = draw_key(kept.view, kept.cut, noise, best);
   RankedProposal proposal;
-  proposal.drawn.token = key_token(draw_key(kept.view, kept.cut, noise));
-  if (num_guesses <= 0) return proposal;
-  std::vector<uint64_t> keys = top_keys(kept.view, kRankedBehindNoise);
-  std::erase_if(keys, [&](uint64_t key) {
-    return !(key_score(key) >= kept.cut && key_score(key) >= max - kGuessRange);
-  });
-  for (uint64_t& key : keys)
-    key = noisy_key(static_cast<double>(key_score(key)), key_token(key), noise);
-  std::sort(keys.begin(), keys.end(), std::greater<uint64_t>());
-  proposal.others = others_than(proposal.drawn.token, keys, num_guesses, key_token);
+  proposal.drawn.token = key_token(best);
+  std::sort(noisy.begin(), noisy.end(), std::greater<uint64_t>());
+  proposal.others = others_than(proposal.drawn.token, noisy, num_guesses, key_token);
   return proposal;
 }
 
-RankedProposal sampled_choice(const DraftInput& input,
-                              const RowView& row,
-                              float max,
-                              int32_t num_guesses) {
-  const int32_t n = std::clamp(input.num_candidates, 1, kMaxDraftCandidates);
-  const bool whole_row = input.params->typical_p < 1.0f;  // all filters do without guesses
-  std::vector<WeightedToken> best =
-      whole_row ? likeliest(truncated(input, row, max), n) : likeliest({row, kMasked}, n);
-  std::vector<WeightedToken> ranked = best;
-  if (whole_row) {
+RankedProposal sampled_choice(const DraftInput& input, const ScannedRow& row, int32_t num_guesses) {
+  std::vector<WeightedToken> best;
+  std::vector<WeightedToken> ranked;
+  if (input.params->typical_p < 1.0f) {  // needs the whole row, so all filters do without guesses
+    const KeptRow kept = truncated(input, row.view, row.max());
+    best = weighted(top_keys(kept.view, static_cast<int32_t>(row.keys.size())), kept.cut);
+    ranked = best;
     apply_filters(SamplingParams{}, 0.0, best);
   } else {
+    best = weighted(row.keys, kMasked);
+    ranked = best;
     const bool needs_mass = input.params->top_p < 1.0f;
-    const uint64_t mass = needs_mass ? row_mass(row, max, kMasked) : 0;
+    const uint64_t mass = needs_mass ? row_mass(row.view, row.max(), kMasked) : 0;
     apply_filters(*input.params, static_cast<double>(mass) / kWeightOne, best);
   }
   RankedProposal proposal;
@@ -116,6 +143,12 @@ RankedProposal sampled_choice(const DraftInput& input,
   proposal.others = others_than(
       proposal.drawn.token, ranked, num_guesses, [](const auto& entry) { return entry.token; });
   return proposal;
+}
+
+int32_t num_keys_for(const DraftInput& input, VerifyRule rule, int32_t num_guesses) {
+  if (rule == VerifyRule::kGreedy) return 1 + std::clamp(num_guesses, 0, kMaxGuesses);
+  if (rule == VerifyRule::kCoupled) return kRankedBehindNoise;
+  return std::clamp(input.num_candidates, 1, kMaxDraftCandidates);
 }
 
 }  // namespace
@@ -138,20 +171,21 @@ RankedProposal propose_ranked(const DraftInput& input, int32_t num_guesses) {
                                  .row_stride = size,
                                  .mask = input.mask},
                                 whole);
-  const RowView row = processed.row(0);
-  const RowScan scan = scan_row(row);
-  const float max = key_score(scan.key);
-  if (scan.bad || max == kMasked) return nothing;
-  switch (resolve_rule(*input.params)) {
+  const VerifyRule rule = resolve_rule(*input.params);
+  ScannedRow row{.view = processed.row(0)};
+  TopScan scan = scan_top(row.view, num_keys_for(input, rule, num_guesses));
+  row.keys = std::move(scan.keys);
+  if (scan.bad || row.keys.empty() || row.max() == kMasked) return nothing;
+  switch (rule) {
     case VerifyRule::kGreedy:
-      return greedy_choice(row, max, key_token(scan.key), num_guesses);
+      return greedy_choice(row, num_guesses);
     case VerifyRule::kCoupled:
-      return coupled_choice(input, row, max, num_guesses);
+      return coupled_choice(input, row, num_guesses);
     case VerifyRule::kStandard:
     case VerifyRule::kBlock:
       break;
   }
-  return sampled_choice(input, row, max, num_guesses);
+  return sampled_choice(input, row, num_guesses);
 }
 
 }  // namespace outrider

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <utility>
 
 namespace outrider {
 namespace {
@@ -186,43 +187,78 @@ float reached_by(const float* values, int32_t count, float scale, size_t capacit
   return lanes[last];
 }
 
+// The n best keys seen so far.
+class TopSearch {
+ public:
+  TopSearch(const RowView& row, int32_t n)
+      : row_(row), capacity_(static_cast<size_t>(std::clamp(n, 0, row.size))) {
+    heap_.reserve(capacity_ + 1);
+  }
+
+  // largest: of the values.
+  void visit(int32_t begin, int32_t count, const float* values, float largest) {
+    const float scale = row_.inverse_temperature;
+    // Later tokens lose ties, so an equal value cannot enter a full heap.
+    if (capacity_ == 0 || (full() && !(exact_mul(largest, scale) > lowest()))) return;
+    // Of equal values, of which there may be many, only the first count, and only while there is
+    // room after those above.
+    const float reached = full() ? lowest() : reached_by(values, count, scale, capacity_);
+    alignas(64) uint8_t hit[kTileTokens];
+    row_kernels().at_least(values, count, scale, next_above(reached), hit);
+    for_each_hit(hit, count, [&](int32_t i) { offer(begin + i, exact_mul(values[i], scale)); });
+    for (int32_t i = 0; i < count && !full(); ++i) {
+      if (exact_mul(values[i], scale) == reached) offer(begin + i, reached);
+    }
+  }
+
+  std::vector<uint64_t> best_first() && {
+    std::sort(heap_.begin(), heap_.end(), std::greater<uint64_t>());
+    return std::move(heap_);
+  }
+
+ private:
+  bool full() const { return heap_.size() == capacity_; }
+  float lowest() const { return key_score(heap_.front()); }
+
+  void offer(int32_t index, float scaled) {
+    const auto lowest_first = std::greater<uint64_t>();
+    if (full()) {
+      if (!(scaled > lowest())) return;
+      std::pop_heap(heap_.begin(), heap_.end(), lowest_first);
+      heap_.pop_back();
+    }
+    heap_.push_back(pack_key(scaled, row_.first_token + index));
+    std::push_heap(heap_.begin(), heap_.end(), lowest_first);
+  }
+
+  const RowView& row_;
+  const size_t capacity_;
+  std::vector<uint64_t> heap_;  // the lowest of the best so far on top
+};
+
 }  // namespace
 
 std::vector<uint64_t> top_keys(const RowView& row, int32_t n) {
-  std::vector<uint64_t> heap;  // the lowest of the best so far on top
-  if (n <= 0) return heap;
-  const auto capacity = static_cast<size_t>(std::min(n, row.size));
-  heap.reserve(capacity + 1);
-  const auto lowest_first = std::greater<uint64_t>();
-  const RowKernels& kernels = row_kernels();
-  alignas(64) uint8_t hit[kTileTokens];
+  TopSearch search(row, n);
   for_each_tile(row, [&](int32_t begin, int32_t count, const float* values) {
-    const float top = exact_mul(kernels.range(values, count).max, row.inverse_temperature);
-    // Later tokens lose ties, so an equal value cannot enter a full heap.
-    if (heap.size() == capacity && !(top > key_score(heap.front()))) return;
-    // Of equal values, of which there may be many, only the first count, and only while there is
-    // room after those above.
-    const float reached = heap.size() == capacity
-                              ? key_score(heap.front())
-                              : reached_by(values, count, row.inverse_temperature, capacity);
-    const auto offer = [&](int32_t i, float scaled) {
-      if (heap.size() == capacity) {
-        if (!(scaled > key_score(heap.front()))) return;
-        std::pop_heap(heap.begin(), heap.end(), lowest_first);
-        heap.pop_back();
-      }
-      heap.push_back(pack_key(scaled, row.first_token + begin + i));
-      std::push_heap(heap.begin(), heap.end(), lowest_first);
-    };
-    const float scale = row.inverse_temperature;
-    kernels.at_least(values, count, scale, next_above(reached), hit);
-    for_each_hit(hit, count, [&](int32_t i) { offer(i, exact_mul(values[i], scale)); });
-    for (int32_t i = 0; i < count && heap.size() < capacity; ++i) {
-      if (exact_mul(values[i], scale) == reached) offer(i, reached);
-    }
+    search.visit(begin, count, values, row_kernels().range(values, count).max);
   });
-  std::sort(heap.begin(), heap.end(), std::greater<uint64_t>());
-  return heap;
+  return std::move(search).best_first();
+}
+
+TopScan scan_top(const RowView& row, int32_t n) {
+  const RowKernels& kernels = row_kernels();
+  TopSearch search(row, n);
+  uint32_t magnitude = 0;
+  for_each_tile(row, [&](int32_t begin, int32_t count, const float* values) {
+    const TileRange range = kernels.range(values, count);
+    const bool raw = values == row.logits + begin;
+    magnitude = std::max(
+        magnitude,
+        raw ? range.largest_magnitude : kernels.range(row.logits + begin, count).largest_magnitude);
+    search.visit(begin, count, values, range.max);
+  });
+  return {.keys = std::move(search).best_first(), .bad = magnitude > bits_of(kLargestLogit)};
 }
 
 }  // namespace outrider

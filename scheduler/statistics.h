@@ -40,4 +40,11 @@ uint64_t noisy_key(double log_weight, int32_t token, const NoiseKey& noise);
 // The n best keys of this shard (scaled value, token), best first; fewer when the shard is smaller.
 std::vector<uint64_t> top_keys(const RowView& row, int32_t n);
 
+// The same, n >= 1, and what scan_row() says, in one pass. A bad row may have no keys.
+struct TopScan {
+  std::vector<uint64_t> keys;
+  bool bad = false;
+};
+TopScan scan_top(const RowView& row, int32_t n);
+
 }  // namespace outrider
