@@ -187,6 +187,7 @@ struct Setting {
   int32_t block_size = 4;
   int32_t num_blocks = 64;
   int32_t priority_aging_rounds = 16;
+  double least_prepared = 0;  // outcomes, in time: far fewer than usually
 };
 
 void PrintTo(const Setting& setting, std::ostream* out) { *out << setting.name; }
@@ -364,6 +365,8 @@ TEST_P(MixedTraffic, EveryTextIsTheOneWrittenAlone) {
     outcomes = Driver(context.engine, 17).run();
     seen["preemptions"] = context.metrics.num_preemptions.value();
     seen["hits"] = context.metrics.prefix_cache_hits.value();
+    seen["prepared"] = context.metrics.outcome_cache_hits.value();
+    seen["outcomes"] = context.metrics.outcome_cache_queries.value();
     seen["faults"] = context.metrics.kv_accounting_faults.value();
     seen["not finite"] = context.metrics.logits_not_finite.value();
   });
@@ -372,7 +375,7 @@ TEST_P(MixedTraffic, EveryTextIsTheOneWrittenAlone) {
   for (size_t i = 0; i < kNumRequests; ++i) expect_right(i, outcomes[i], tally);
   std::printf(
       "%s: %d texts equal, %d cancelled (%d in the middle), %.0f preemptions, %.0f tokens reused, "
-      "%lld of %lld draft tokens accepted, %lld proposals judged\n",
+      "%lld of %lld draft tokens accepted, %lld proposals judged, %.0f of %.0f outcomes prepared\n",
       GetParam().name,
       tally.num_equal,
       tally.num_aborted,
@@ -381,7 +384,9 @@ TEST_P(MixedTraffic, EveryTextIsTheOneWrittenAlone) {
       seen["hits"],
       static_cast<long long>(tally.num_accepted),
       static_cast<long long>(tally.num_drafted),
-      static_cast<long long>(tally.num_proposals));
+      static_cast<long long>(tally.num_proposals),
+      seen["prepared"],
+      seen["outcomes"]);
   EXPECT_EQ(seen["faults"], 0);
   EXPECT_EQ(seen["not finite"], 0);
   // What the test is about has happened.
@@ -390,6 +395,7 @@ TEST_P(MixedTraffic, EveryTextIsTheOneWrittenAlone) {
   EXPECT_GT(tally.num_aborted_in_the_middle, 10);
   EXPECT_GT(seen["preemptions"], 10);
   EXPECT_GT(seen["hits"], 5000);
+  EXPECT_GE(seen["prepared"], GetParam().least_prepared);
   EXPECT_GT(tally.num_accepted, 200);
   EXPECT_LT(tally.num_accepted, tally.num_drafted);
 }
@@ -409,6 +415,13 @@ INSTANTIATE_TEST_SUITE_P(
                 .block_size = 1,
                 .num_blocks = 200,
                 .priority_aging_rounds = 1},
+        // A slow target with few to serve: more outcomes are prepared in time.
+        Setting{.name = "few at once",
+                .num_targets = 2,
+                .draft_len = 2,
+                .max_num_seqs = 4,
+                .num_blocks = 42,
+                .least_prepared = 50},
         Setting{.name = "n-gram", .draft_len = 5, .method = "ngram"}),
     [](const auto& setting) {
       std::string name = setting.param.name;
