@@ -154,7 +154,7 @@ TEST_P(SimulatedJobLaw, WordsAreIndependentDrawsFromTheTargetsLaw) {
       "proposals stood, in {:.1f} s of virtual time\n",
       one.name,
       three.statistic,
-      three.limit,
+      chi_square_quantile(three.degrees, kUpperTail),
       total.num_accepted_tokens,
       total.num_draft_tokens,
       total.num_accepted_proposals,
