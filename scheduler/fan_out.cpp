@@ -79,4 +79,31 @@ std::vector<Outcome> fan_out(std::span<const RideOdds> rides,
   return outcomes;
 }
 
+int32_t num_worth_preparing(std::span<const Outcome> outcomes, const RideTime& time) {
+  if (!(time.ride_s > 0) || time.step_s.empty() || !(time.step_s[0] > 0))
+    return static_cast<int32_t>(outcomes.size());
+  const auto most = static_cast<int32_t>(std::min(outcomes.size(), time.step_s.size() - 1));
+  int32_t best = std::min(most, 1);
+  double best_value = 0;
+  double hit_chance = 0;
+  for (int32_t n = 1; n <= most; ++n) {
+    hit_chance += outcomes[static_cast<size_t>(n) - 1].chance;
+    const double step_s = time.step_s[static_cast<size_t>(n)];
+    // The first step makes the proposal.
+    const double num_steps = step_s > 0 ? time.ride_s / step_s - 1 : 0;
+    const double num_drafted = std::clamp(num_steps, 0.0, static_cast<double>(time.draft_len));
+    // 1 + a + .. + a^(m - 1) for whole m, straight lines between.
+    double tokens = 0;
+    double survival = 1;
+    for (double left = num_drafted; left > 0; left -= 1) {
+      tokens += survival * std::min(left, 1.0);
+      survival *= time.acceptance;
+    }
+    if (hit_chance * tokens <= best_value) continue;
+    best_value = hit_chance * tokens;
+    best = n;
+  }
+  return best;
+}
+
 }  // namespace outrider

@@ -70,4 +70,16 @@ std::vector<Outcome> fan_out(std::span<const RideOdds> rides,
                              int32_t max_outcomes,
                              int32_t max_per_ride);
 
+// How many of them to prepare, the likeliest first, when every one makes the draft's steps longer
+// and the rounds leave it only so much time: the number with the most tokens expected to be at
+// hand, chance of a hit times tokens of its block that stand. At least 1, when there is one.
+struct RideTime {
+  double ride_s = 0;  // from a round's begin to its outcome; 0 = not known: all of them
+  // Seconds of a draft step by the number of outcomes in it, from 0 on; 0 = not known.
+  std::span<const double> step_s;
+  int32_t draft_len = 0;
+  double acceptance = 0;
+};
+int32_t num_worth_preparing(std::span<const Outcome> outcomes, const RideTime& time);
+
 }  // namespace outrider

@@ -20,8 +20,10 @@ namespace {
 // so low that no bias brings it back.
 constexpr float kNeverProposed = -0.01f * kLargestLogit;
 
-// A branch's tokens are sent when there are so many new ones, or no more to come.
+// A branch's tokens are sent when there are so many new ones, or no more to come; those of a likely
+// one at once.
 constexpr int32_t kSentTogether = 4;
+constexpr double kLikely = 0.05;
 
 std::vector<DraftToken> tokens_from(const DraftLine& line, int32_t first, int32_t end) {
   return {line.drafted.begin() + first, line.drafted.begin() + end};
@@ -96,6 +98,10 @@ bool DraftWorker::commit(const DraftCommit& committed) {
   }
   if (copy != nullptr && copy->broken) copies_.drop_branches(*copy);
   if (copy != nullptr && !copy->broken) {
+    if (copy->rides() && !committed.tokens.empty()) {
+      const auto time = JobClock::now() - copy->ride_began;
+      rides_.note_ride(std::chrono::duration<double>(time).count());
+    }
     rides_.learn(*copy, committed.tokens);
     if (!committed.tokens.empty() || copy->mode == RideAhead::kOff) {
       copies_.advance(*copy, committed.tokens, committed.round);
@@ -119,6 +125,7 @@ bool DraftWorker::commit(const DraftCommit& committed) {
   copy->in_flight = committed.in_flight;
   copy->answered = false;
   copy->spine.ended = false;
+  copy->ride_began = JobClock::now();
   owes_answer_ = owes_answer_ || (copy->mode != RideAhead::kOff && copy->draft_len > 0);
   return copy->rides();
 }
@@ -138,7 +145,7 @@ void DraftWorker::begin_rides(std::vector<uint64_t> begun) {
     for (const DraftBranch& branch : copy.branches)
       num_growing += copies_.branch_wants_step(copy, branch) ? 1 : 0;
   }
-  rides_.begin(riding, options_.max_branches - num_growing);
+  rides_.begin(riding, options_.max_branches - num_growing, costs_);
 }
 
 bool DraftWorker::has_work() const {
@@ -254,7 +261,8 @@ void DraftWorker::collect_branch(uint64_t sequence_id, const DraftCopy& copy, Dr
   DraftLine& line = branch.line;
   const int32_t end = line.num_drafted();
   const int32_t num_new = end - line.num_sent;
-  if (num_new <= 0 || (num_new < kSentTogether && !branch.complete())) return;
+  const int32_t least = branch.chance >= kLikely || branch.complete() ? 1 : kSentTogether;
+  if (num_new < least) return;
   reply_.blocks.push_back(
       {.sequence_id = sequence_id,
        .round = copy.round + 1,

@@ -364,5 +364,93 @@ TEST(RideAheadWorker, ThousandRoundsLoseNoBlock) {
   }
 }
 
+struct Alone {
+  TestModel made = make_model(200);
+  DraftWorker worker{*made.model, {.target_vocab_size = 3072, .ride_ahead = RideAhead::kCache}};
+
+  void tell(const DraftCommit& commit) {
+    DraftRequest request;
+    request.serial = ++serial;
+    request.commits.push_back(commit);
+    worker.take(request);
+  }
+  std::optional<DraftReply> run() {
+    for (int i = 0; i < 1000 && worker.has_work(); ++i) worker.step();
+    return worker.take_reply();
+  }
+  uint64_t serial = 0;
+};
+
+TEST(RideAheadWorker, StaleAndMalformedCommitsLeaveTheBooksRight) {
+  Alone alone;
+  DraftRequest request;
+  request.opens.push_back({1, greedy(100), {40, 41, 60}});
+  alone.worker.take(request);
+  alone.tell({1, 0, 3, {}, 4, 0});
+  ASSERT_TRUE(alone.run().has_value());
+  EXPECT_FALSE(alone.worker.copies().all().at(1).branches.empty());
+  alone.tell({1, 3, 3, {77}, 4, 2});  // more is in flight than was ever drafted: it is drafted now
+  ASSERT_TRUE(alone.run().has_value());
+  EXPECT_GE(alone.worker.copies().all().at(1).spine.num_drafted(), 3);
+  alone.tell({1, 2, 4, {78}, 4, 0});  // a round that is over
+  EXPECT_EQ(alone.worker.num_stale(), 1u);
+  EXPECT_EQ(alone.worker.copies().all().at(1).tokens.size(), 4u);
+  EXPECT_EQ(alone.worker.fault(), "");
+  alone.tell({1, 4, 9, {78}, 4, -1});  // a gap
+  auto reply = alone.run();
+  ASSERT_TRUE(reply.has_value());
+  ASSERT_EQ(reply->blocks.size(), 1u);
+  EXPECT_TRUE(reply->blocks[0].tokens.empty()) << "there is nothing to wait for";
+  EXPECT_TRUE(alone.worker.copies().all().at(1).branches.empty());
+  alone.tell({2, 0, 0, {5}, 4, 1});  // never opened
+  EXPECT_TRUE(alone.run().has_value());
+  EXPECT_EQ(alone.worker.fault(), "");
+}
+
+TEST(RideAheadWorker, CountsItsWorkAndAnswersEveryRequest) {
+  Alone alone;
+  DraftRequest request;
+  request.opens.push_back({1, greedy(100), {40, 41, 60}});
+  alone.worker.take(request);
+  alone.run();
+  alone.tell({1, 0, 3, {}, 4, 0});
+  auto reply = alone.run();
+  ASSERT_TRUE(reply.has_value());
+  EXPECT_EQ(reply->serial, 1u);
+  EXPECT_GE(reply->num_steps, 5u) << "the proposal and four tokens behind it";
+  EXPECT_GT(reply->num_rows, reply->num_steps) << "branches share steps";
+  alone.worker.note_idle(123);
+  // The same again: all of it was said, and the answer says that this was heard.
+  alone.tell({1, 0, 3, {}, 0, -1});
+  alone.tell({1, 0, 3, {}, 1, -1});
+  reply = alone.run();
+  ASSERT_TRUE(reply.has_value());
+  EXPECT_EQ(reply->serial, 3u);
+  EXPECT_EQ(reply->idle_us, 123u);
+  EXPECT_FALSE(alone.run().has_value());
+}
+
+TEST(RideAheadWorker, OffRidesNothing) {
+  TestModel made = make_model(200);
+  DraftWorker worker(*made.model, {.target_vocab_size = 3072});
+  DraftRequest request;
+  request.opens.push_back({1, greedy(100), {40, 41, 60}});
+  request.commits.push_back({1, 0, 3, {77}, 4, 2});
+  worker.take(request);
+  for (int i = 0; i < 100 && worker.has_work(); ++i) worker.step();
+  EXPECT_FALSE(worker.take_reply().has_value());
+  EXPECT_TRUE(worker.copies().all().at(1).branches.empty());
+  DraftRequest next;
+  next.commits.push_back({1, 1, 4, {78}, 4});
+  worker.take(next);
+  worker.step();
+  EXPECT_FALSE(worker.take_reply().has_value()) << "blocks are sent whole";
+  for (int i = 0; i < 100 && worker.has_work(); ++i) worker.step();
+  const auto reply = worker.take_reply();
+  ASSERT_TRUE(reply.has_value());
+  ASSERT_EQ(reply->blocks.size(), 1u);
+  EXPECT_EQ(reply->blocks[0].tokens.size(), 4u);
+}
+
 }  // namespace
 }  // namespace outrider::test

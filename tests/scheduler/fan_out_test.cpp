@@ -180,5 +180,32 @@ TEST(FanOut, EstimatesAcceptanceAndIsNeverQuiteSure) {
   EXPECT_NEAR(sum, 0.5, 0.05);
 }
 
+TEST(FanOut, PreparesFewerWhenRowsMakeTheStepsLonger) {
+  const History history;
+  const RideOdds odds = odds_of(history, 4, 0.7);
+  const std::vector<Outcome> outcomes = fan_out(std::span(&odds, 1), 40, 48);
+  ASSERT_GE(outcomes.size(), 30u);
+  int32_t last = static_cast<int32_t>(outcomes.size());
+  // From rows that cost nothing to rows of which each costs as much as the first.
+  for (const double row_s : {0.0, 0.00002, 0.0001, 0.001}) {
+    std::vector<double> step_s;
+    for (size_t n = 0; n <= outcomes.size(); ++n)
+      step_s.push_back(0.001 + row_s * static_cast<double>(n));
+    const RideTime time = {0.008, step_s, 6, 0.7};
+    const int32_t chosen = num_worth_preparing(outcomes, time);
+    EXPECT_LE(chosen, last) << row_s;
+    EXPECT_GE(chosen, 1);
+    if (row_s == 0) {
+      EXPECT_EQ(chosen, static_cast<int32_t>(outcomes.size()));
+    }
+    last = chosen;
+  }
+  EXPECT_LE(last, 3);
+  EXPECT_EQ(num_worth_preparing(outcomes, {}), static_cast<int32_t>(outcomes.size()));
+  EXPECT_EQ(num_worth_preparing({}, {}), 0);
+  const std::vector<double> slow(outcomes.size() + 1, 1.0);
+  EXPECT_EQ(num_worth_preparing(outcomes, {0.008, slow, 6, 0.7}), 1) << "no time for any";
+}
+
 }  // namespace
 }  // namespace outrider

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "models/vocabulary_map.h"
+#include "runtime/base/clock.h"
 #include "scheduler/fan_out.h"
 #include "scheduler/propose.h"
 #include "scheduler/round.h"
@@ -62,6 +63,7 @@ struct DraftCopy {
   std::vector<DraftBranch> branches;
   std::vector<PendingOutcome> pending;  // branches to come when the proposal is there
   AcceptanceEstimate acceptance;
+  JobClock::time_point ride_began{};  // when it was told, while it rides
   bool broken = false;  // a gap in what we were told, or a token the model has no row for; silent
                         // until opened anew
 

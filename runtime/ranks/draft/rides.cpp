@@ -86,10 +86,29 @@ RideOdds DraftRides::odds_of(const DraftCopy& copy) const {
   return odds;
 }
 
-void DraftRides::begin(std::span<DraftCopy* const> begun, int32_t max_branches) const {
+void DraftRides::note_ride(double seconds) {
+  constexpr double kWeight = 0.1;
+  ride_s_ = ride_s_ == 0 ? seconds : ride_s_ + kWeight * (seconds - ride_s_);
+}
+
+void DraftRides::begin(std::span<DraftCopy* const> begun,
+                       int32_t max_branches,
+                       const StepTimes& times) {
   std::vector<RideOdds> odds;
-  for (const DraftCopy* copy : begun) odds.push_back(odds_of(*copy));
-  for (const Outcome& outcome : fan_out(odds, max_branches, kMaxBranchesOfOne)) {
+  RideTime time{.ride_s = ride_s_};
+  const auto num_rides = static_cast<int32_t>(begun.size());
+  for (const DraftCopy* copy : begun) {
+    odds.push_back(odds_of(*copy));
+    time.draft_len = std::max(time.draft_len, copy->draft_len);
+    time.acceptance += odds.back().acceptance / num_rides;
+  }
+  std::vector<Outcome> outcomes = fan_out(odds, max_branches, kMaxBranchesOfOne);
+  step_s_.clear();
+  for (int32_t n = 0; n <= static_cast<int32_t>(outcomes.size()); ++n)
+    step_s_.push_back(times.at(std::max(n, num_rides)));
+  time.step_s = step_s_;
+  outcomes.resize(static_cast<size_t>(num_worth_preparing(outcomes, time)));
+  for (const Outcome& outcome : outcomes) {
     DraftCopy& copy = *begun[static_cast<size_t>(outcome.ride)];
     const PendingOutcome pending = {outcome.rank, outcome.chance};
     if (outcome.num_accepted == copy.in_flight) {

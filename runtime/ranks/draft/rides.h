@@ -6,9 +6,11 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "runtime/ranks/draft/copies.h"
 #include "runtime/ranks/draft/line.h"
+#include "runtime/ranks/draft/step_times.h"
 
 namespace outrider {
 
@@ -22,7 +24,9 @@ class DraftRides {
   void learn(DraftCopy& copy, std::span<const int32_t> committed);
 
   // Chooses the outcomes of sequences whose round has just begun, with their branches dropped.
-  void begin(std::span<DraftCopy* const> begun, int32_t max_branches) const;
+  void begin(std::span<DraftCopy* const> begun, int32_t max_branches, const StepTimes& times);
+  // A round was in flight for so long.
+  void note_ride(double seconds);
   // The proposal has been drafted: the branches behind it.
   static void grow_pending(DraftCopy& copy);
 
@@ -36,6 +40,8 @@ class DraftRides {
   RideOdds odds_of(const DraftCopy& copy) const;
 
   std::array<Chances, 4> chances_;  // by VerifyRule
+  double ride_s_ = 0;               // moving average of note_ride(); 0 = not known
+  std::vector<double> step_s_;
 };
 
 }  // namespace outrider
