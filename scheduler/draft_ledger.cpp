@@ -32,14 +32,23 @@ bool DraftLedger::rides_ahead(const Sequence& sequence) const {
   return mode == RideAhead::kChain || mode == RideAhead::kCache;
 }
 
-int32_t DraftLedger::server_draft_len(const Sequence& sequence) const {
-  if (sequence.params().fixed_draft_len) return config_.num_speculative_tokens;
-  const int32_t chosen = sequence.draft_view.draft_len;
-  return chosen >= 0 ? chosen : draft_len_;
+int32_t DraftLedger::limit(const Sequence& sequence, int32_t num_tokens, int32_t chosen) const {
+  const int32_t draft_len =
+      sequence.params().fixed_draft_len ? config_.num_speculative_tokens : chosen;
+  return sequence.draft_len_limit(num_tokens, draft_len, config_.max_model_len);
 }
 
-int32_t DraftLedger::limit(const Sequence& sequence, int32_t num_tokens) const {
-  return sequence.draft_len_limit(num_tokens, server_draft_len(sequence), config_.max_model_len);
+// Of the block for the next sampling round: what is asked for.
+int32_t DraftLedger::limit_now(const Sequence& sequence) const {
+  const DraftView& view = sequence.draft_view;
+  const int32_t wanted = view.wanted_len < 0 ? draft_len_ : view.wanted_len;
+  return limit(sequence, sequence.num_tokens(), std::max(view.verify_len, wanted));
+}
+
+// Of the block for the round after it, which stands behind one more token at least.
+int32_t DraftLedger::limit_next(const Sequence& sequence) const {
+  const int32_t wanted = sequence.draft_view.wanted_len;
+  return limit(sequence, sequence.num_tokens() + 1, wanted < 0 ? draft_len_ : wanted);
 }
 
 DraftRequest DraftLedger::take_request(const SequencePool& pool, bool asks) {
@@ -58,18 +67,19 @@ DraftRequest DraftLedger::take_request(const SequencePool& pool, bool asks) {
 
 void DraftLedger::describe(Sequence& sequence, bool asks, DraftRequest& request) const {
   DraftView& view = sequence.draft_view;
-  if (server_draft_len(sequence) == 0 || !open(sequence, request)) return;
+  const bool rests = view.wanted_len == 0 || (view.wanted_len < 0 && draft_len_ == 0);
+  if (rests && view.verify_len <= 0 && !sequence.params().fixed_draft_len) return;
+  if (!open(sequence, request)) return;
   const bool rides = rides_ahead(sequence);
   if (rides && view.num_in_flight >= 0) {
-    // Blocks of the next round: behind one more token at least.
-    const int32_t draft_len = limit(sequence, sequence.num_tokens() + 1);
+    const int32_t draft_len = limit_next(sequence);
     if (view.num_told_rounds > sequence.round() || draft_len == 0) return;
     view.num_told_rounds = sequence.round() + 1;
     commit(sequence, draft_len, request);
     return;
   }
   if (view.asked_round == sequence.round()) return;
-  const int32_t draft_len = limit(sequence, sequence.num_tokens());
+  const int32_t draft_len = limit_now(sequence);
   if (rides && (!asks || draft_len == 0 || sequence.num_uncomputed() > 1)) return;
   view.asked_round = sequence.round();
   commit(sequence, draft_len, request);
@@ -173,7 +183,7 @@ DraftNeed DraftLedger::need(const SequencePool& pool) const {
   if (!uses_model()) return need;
   for (const auto& [order, sequence] : pool.running()) {
     if (sequence->num_uncomputed() > 1 || sequence->round() == 0) continue;
-    const int32_t draft_len = limit(*sequence, sequence->num_tokens());
+    const int32_t draft_len = limit_now(*sequence);
     if (draft_len == 0) continue;
     ++need.num_sequences;
     const DraftView& view = sequence->draft_view;
@@ -185,8 +195,29 @@ DraftNeed DraftLedger::need(const SequencePool& pool) const {
   return need;
 }
 
+// Drafts that are made by counting are at hand as soon as they are wanted.
+std::vector<SequenceOutlook> DraftLedger::outlook(const SequencePool& pool) const {
+  const bool has_worker = config_.draft_method == DraftMethod::kDraftModel;
+  std::vector<SequenceOutlook> outlook;
+  for (const auto& [order, sequence] : pool.running()) {
+    if (sequence->num_uncomputed() > 1) continue;
+    SequenceOutlook& one = outlook.emplace_back();
+    one.sequence_id = sequence->id();
+    one.num_context = sequence->num_tokens();
+    one.limit = limit(*sequence, sequence->num_tokens(), config_.num_speculative_tokens);
+    one.fixed = sequence->params().fixed_draft_len;
+    const DraftView& view = sequence->draft_view;
+    const auto num_drafted = static_cast<int32_t>(view.block.size());
+    one.num_at_hand = has_worker ? std::min(num_drafted, one.limit) : one.limit;
+    one.more_coming = uses_model() && sequence->round() > 0 && !view.is_complete;
+  }
+  return outlook;
+}
+
 std::vector<DraftToken> DraftLedger::draft_for(const Sequence& sequence) const {
-  const int32_t draft_len = limit(sequence, sequence.num_tokens());
+  const int32_t chosen = sequence.draft_view.verify_len;
+  const int32_t draft_len =
+      limit(sequence, sequence.num_tokens(), chosen < 0 ? draft_len_ : chosen);
   std::vector<DraftToken> draft;
   if (config_.draft_method == DraftMethod::kDraftModel) {
     const std::vector<DraftToken>& block = sequence.draft_view.block;
@@ -227,7 +258,7 @@ std::optional<DraftToken> DraftLedger::begin_round(Sequence& sequence, int32_t n
 
 bool DraftLedger::awaits_proposal(const Sequence& sequence) const {
   if (!uses_model() || !rides_ahead(sequence)) return false;
-  if (limit(sequence, sequence.num_tokens() + 1) == 0) return false;  // not told of the round
+  if (limit_next(sequence) == 0) return false;  // not told of the round
   const VerifyRule rule = resolve_rule(sequence.params());
   return rule == VerifyRule::kStandard || rule == VerifyRule::kBlock;
 }
@@ -239,34 +270,54 @@ std::optional<DraftToken> DraftLedger::late_proposal(const Sequence& sequence) c
   return view.block[static_cast<size_t>(view.num_in_flight)];
 }
 
-void DraftLedger::sequence_committed(Sequence& sequence) {
+void DraftLedger::sequence_committed(Sequence& sequence,
+                                     const SequencePlan& plan,
+                                     const SequenceDecision& decision) {
   if (served_) {
     served_->learn(sequence.tokens(), static_cast<size_t>(sequence.num_learned_tokens));
     sequence.num_learned_tokens = sequence.num_tokens();
   }
   DraftView& view = sequence.draft_view;
+  DraftVerdict verdict{.sequence_id = sequence.id()};
+  verdict.num_drafted = static_cast<int32_t>(plan.draft.size());
+  verdict.num_accepted = decision.num_accepted;
+  verdict.all_stood = verdict.num_accepted == verdict.num_drafted;
+  const size_t behind = plan.draft.size();
+  if (verdict.all_stood && plan.proposal) {
+    ++verdict.num_drafted;
+    verdict.num_accepted += proposal_stood(plan, decision) ? 1 : 0;
+  } else if (verdict.all_stood && view.num_in_flight >= 0 && view.block.size() > behind) {
+    verdict.shadow = view.block[behind].token == decision.next_token;
+  }
   view.block.clear();
   view.is_complete = false;
   view.was_prepared = false;
-  if (std::exchange(view.num_in_flight, -1) < 0) return;
+  view.verify_len = -1;
+  if (std::exchange(view.num_in_flight, -1) >= 0) verdict.num_prepared = look_up(sequence);
+  if (!decision.failed) news_.verdicts.push_back(verdict);
+}
+
+// How much was prepared for the round's outcome; nothing when the draft could not prepare for it.
+std::optional<int32_t> DraftLedger::look_up(Sequence& sequence) {
+  DraftView& view = sequence.draft_view;
   const size_t num_prepared = view.outcomes.num_tokens();
   auto prepared = view.outcomes.take(sequence.num_tokens(), sequence.tokens().back());
   counters_.num_prepared_dropped += num_prepared - (prepared ? prepared->size() : 0);
-  if (view.num_told_rounds != sequence.round() || limit(sequence, sequence.num_tokens()) == 0) {
-    return;
-  }
+  const bool was_told = view.num_told_rounds == sequence.round();
+  if (!was_told || limit_now(sequence) == 0) return std::nullopt;
   ++counters_.num_lookups;
-  if (!prepared) return;
+  if (!prepared) return 0;
   prepared->resize(num_well_formed(sequence, 0, *prepared));
-  if (prepared->empty()) return;
-  ++counters_.num_hits;
   view.block = std::move(*prepared);
-  view.was_prepared = true;
+  view.was_prepared = !view.block.empty();
+  if (view.was_prepared) ++counters_.num_hits;
+  return static_cast<int32_t>(view.block.size());
 }
 
 void DraftLedger::sequence_ended(const Sequence& sequence) {
   counters_.num_prepared_dropped += sequence.draft_view.outcomes.num_tokens();
   if (sequence.draft_view.num_known_tokens > 0) closes_.push_back(sequence.id());
+  news_.ended.push_back(sequence.id());
 }
 
 void DraftLedger::set_available(const SequencePool& pool, bool available) {

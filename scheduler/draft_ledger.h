@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "scheduler/bigram.h"
@@ -29,6 +30,7 @@ class DraftLedger {
   DraftRequest take_request(const SequencePool& pool, bool asks);
   bool offer(const SequencePool& pool, DraftBlock block);
   DraftNeed need(const SequencePool& pool) const;
+  std::vector<SequenceOutlook> outlook(const SequencePool& pool) const;
   // The draft tokens at hand for the sequence's next sampling round; at most its limit.
   std::vector<DraftToken> draft_for(const Sequence& sequence) const;
 
@@ -46,19 +48,25 @@ class DraftLedger {
   // Blocks for the round before are void, and what was prepared for its outcome is looked up. A
   // draft that learns from what is served learns the new tokens. Proposals then differ with the
   // other requests of the server, which no text may show: the verification sees to that.
-  void sequence_committed(Sequence& sequence);
+  void sequence_committed(Sequence& sequence,
+                          const SequencePlan& plan,
+                          const SequenceDecision& decision);
   void sequence_ended(const Sequence& sequence);
   void set_available(const SequencePool& pool, bool available);
   // Of what is asked for from now on; at most the configured length. At 0 the draft hears nothing
   // of new tokens until it is wanted again.
   void set_draft_len(int32_t draft_len) { draft_len_ = draft_len; }
   const DraftCounters& counters() const { return counters_; }
+  void begin_verdicts() { news_.verdicts.clear(); }
+  DraftNews take_news() { return std::exchange(news_, {}); }
 
  private:
   bool uses_model() const;
   bool rides_ahead(const Sequence& sequence) const;
-  int32_t server_draft_len(const Sequence& sequence) const;
-  int32_t limit(const Sequence& sequence, int32_t num_tokens) const;
+  int32_t limit_now(const Sequence& sequence) const;
+  int32_t limit_next(const Sequence& sequence) const;
+  int32_t limit(const Sequence& sequence, int32_t num_tokens, int32_t chosen) const;
+  std::optional<int32_t> look_up(Sequence& sequence);
   void describe(Sequence& sequence, bool asks, DraftRequest& request) const;
   bool open(Sequence& sequence, DraftRequest& request) const;
   void commit(Sequence& sequence, int32_t draft_len, DraftRequest& request) const;
@@ -76,6 +84,7 @@ class DraftLedger {
   std::vector<uint64_t> closes_;
   std::optional<BigramModel> served_;  // learned from the sequences
   DraftCounters counters_;
+  DraftNews news_;
 };
 
 }  // namespace outrider

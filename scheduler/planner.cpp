@@ -172,6 +172,7 @@ void Planner::apply(const RoundPlan& plan, const RoundDecision& decision) {
   OUTRIDER_CHECK(state_->in_flight);
   OUTRIDER_CHECK(decision.sequences.size() == plan.sequences.size());
   state_->in_flight = false;
+  state_->drafts.begin_verdicts();
   for (size_t i = 0; i < plan.sequences.size(); ++i) {
     OUTRIDER_CHECK(decision.sequences[i].sequence_id == plan.sequences[i].sequence_id);
     state_->apply_one(plan.sequences[i], decision.sequences[i]);
@@ -184,7 +185,7 @@ void Planner::State::apply_one(const SequencePlan& plan, const SequenceDecision&
   ResultEvent event;
   if (!sequence->commit(plan, decision, config.max_model_len, event)) return;
   settle_blocks(*sequence, decision);
-  drafts.sequence_committed(*sequence);
+  drafts.sequence_committed(*sequence, plan, decision);
   if (event.finish_reason == FinishReason::kNone) {
     sequence->push(std::move(event));
     return;
@@ -230,6 +231,21 @@ void Planner::set_draft_len(int32_t draft_len) {
   OUTRIDER_CHECK(draft_len >= 0 && draft_len <= state_->config.num_speculative_tokens);
   state_->drafts.set_draft_len(draft_len);
 }
+
+void Planner::set_draft_lens(std::span<const SequenceChoice> choices) {
+  for (const SequenceChoice& choice : choices) {
+    Sequence* sequence = state_->pool.find(choice.sequence_id);
+    if (sequence == nullptr) continue;
+    sequence->draft_view.verify_len = choice.draft_len;
+    sequence->draft_view.wanted_len = choice.wanted_len;
+  }
+}
+
+std::vector<SequenceOutlook> Planner::draft_outlook() const {
+  return state_->drafts.outlook(state_->pool);
+}
+
+DraftNews Planner::take_draft_news() { return state_->drafts.take_news(); }
 
 DraftCounters Planner::draft_counters() const { return state_->drafts.counters(); }
 

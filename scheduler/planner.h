@@ -5,9 +5,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "scheduler/goodput.h"
 #include "scheduler/request.h"
 #include "scheduler/round.h"
 
@@ -70,6 +73,23 @@ struct DraftNeed {
   int32_t num_synchronous = 0;
 };
 
+// What a decided round says of its sequence's draft.
+struct DraftVerdict {
+  uint64_t sequence_id = 0;
+  // A proposal that was judged counts as one more.
+  int32_t num_drafted = 0;
+  int32_t num_accepted = 0;
+  // Whether the token that the draft had behind them, without a row or a judgement, came next.
+  std::optional<bool> shadow;
+  bool all_stood = false;  // all draft tokens of the round
+  // When the draft could prepare for the outcome: how much of the next block was there.
+  std::optional<int32_t> num_prepared;
+};
+struct DraftNews {
+  std::vector<DraftVerdict> verdicts;  // of the last apply()
+  std::vector<uint64_t> ended;         // sequences
+};
+
 // What the draft's riding ahead came to, since the start.
 struct DraftCounters {
   uint64_t num_lookups = 0;           // decided rounds for whose outcomes the draft could prepare
@@ -124,6 +144,13 @@ class Planner {
 
   // How long drafts are from now on: 0 to the configured length, which it is at first.
   void set_draft_len(int32_t draft_len);
+  // Of these sequences instead, until their next choice.
+  void set_draft_lens(std::span<const SequenceChoice> choices);
+  // The running sequences that will sample next round, with what is at hand for them. No clock
+  // here: waited_s is the caller's.
+  std::vector<SequenceOutlook> draft_outlook() const;
+  // Since the last call.
+  DraftNews take_draft_news();
   DraftCounters draft_counters() const;
 
   PlannerCounters counters() const;

@@ -28,8 +28,9 @@ struct SequenceOrder {
 struct DraftView {
   int32_t num_known_tokens = 0;  // 0 = not opened
   uint32_t asked_round = 0;      // sampling round whose block was last asked for; 0 = none
-  // Of what is asked for; -1 = the server's for all. Chosen by the planner's caller.
-  int32_t draft_len = -1;
+  // Chosen by the planner's caller; -1 = the server's for all.
+  int32_t verify_len = -1;  // of the next round, at most
+  int32_t wanted_len = -1;  // of the blocks after it
 
   // The draft tokens of the round that is being computed; -1 = none is.
   int32_t num_in_flight = -1;

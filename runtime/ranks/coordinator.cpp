@@ -50,6 +50,7 @@ Coordinator::Coordinator(const Parts& parts)
               .account = account_,
               .epoch = parts.epoch,
               .patience_s = parts.draft_patience_s,
+              .rides_ahead = parts.ride_ahead != RideAhead::kOff,
               .adaptive_draft_len = parts.adaptive_draft_len}) {
   status_.ready = true;
   publish_status();
@@ -157,7 +158,7 @@ void Coordinator::wait_for_work() {
     });
   }
   world_.check_alive(layout_.num_targets);
-  draft_.hear();
+  draft_.note_idle();
 }
 
 bool Coordinator::run_round() {
@@ -188,8 +189,7 @@ bool Coordinator::run_round() {
 
   const int64_t step_end_ns = trace_now_ns();
   traced(TraceKind::kApply, [&] { planner_.apply(plan, decision); });
-  draft_.note_round(plan, decision, compute_s);
-  draft_.settle();
+  draft_.settle(plan, decision, compute_s);
   book_check_.after_round();
   count_round(plan, decision, {.waited_s = waited_s, .compute_s = compute_s});
   metrics_.round_forward_seconds.observe(compute_s);

@@ -2,6 +2,8 @@
 #include "runtime/ranks/draft_side.h"
 
 #include <algorithm>
+#include <iterator>
+#include <utility>
 
 #include "runtime/base/log.h"
 #include "runtime/base/trace.h"
@@ -14,10 +16,33 @@ namespace {
 using Clock = DraftLink::Clock;
 
 constexpr double kAverageWeight = 0.1;
-constexpr int32_t kLongestAdapted = 4;
+// Until something was measured.
+constexpr int32_t kFirstDraftLen = 4;
+// A wait that was to take so long is thought over after this many times as long.
+constexpr double kOverdue = 1.5;
+constexpr double kShortestLookS = 50e-6;
 
 void update_average(double* average, double value) {
   *average = *average == 0 ? value : (1 - kAverageWeight) * *average + kAverageWeight * value;
+}
+
+double seconds_between(Clock::time_point begin, Clock::time_point end) {
+  return std::chrono::duration<double>(end - begin).count();
+}
+
+Clock::duration duration_of(double seconds) {
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+StepLoad load_of(const RoundPlan& plan) {
+  StepLoad load;
+  for (const SequencePlan& planned : plan.sequences) {
+    const int64_t rows = planned.num_committed_rows + std::ssize(planned.draft);
+    load.num_rows += static_cast<int32_t>(rows);
+    load.kv_positions += planned.first_position + rows;
+    load.row_positions += rows * planned.first_position + rows * (rows + 1) / 2;
+  }
+  return load;
 }
 
 }  // namespace
@@ -27,51 +52,51 @@ DraftSide::DraftSide(const Parts& parts)
       planner_(parts.planner),
       account_(parts.account),
       draft_rank_(parts.layout.has_draft ? parts.layout.draft_rank() : -1),
-      draft_length_(parts.adaptive_draft_len
-                        ? std::min(kLongestAdapted, parts.config.num_speculative_tokens)
-                        : parts.config.num_speculative_tokens),
-      is_patient_(parts.patience_s > 0),
-      is_adaptive_(parts.adaptive_draft_len && !is_patient_ &&
-                   parts.config.draft_method != DraftMethod::kNone),
-      draft_len_(draft_length_.choose(1)) {
+      speculation_({.longest_draft_len = parts.config.num_speculative_tokens,
+                    .has_worker = parts.layout.has_draft,
+                    .rides_ahead = parts.rides_ahead}),
+      chooses_(parts.adaptive_draft_len && parts.patience_s == 0),
+      has_drafts_(parts.config.draft_method != DraftMethod::kNone),
+      most_rows_(parts.config.max_num_batched_tokens) {
   if (parts.layout.has_draft) {
     link_ = std::make_unique<DraftLink>(parts.world, draft_rank_, parts.epoch, parts.patience_s);
     state_ = DraftState::kUp;
   }
-  if (is_adaptive_) planner_.set_draft_len(draft_len_);
+  if (chooses_ && has_drafts_)
+    planner_.set_draft_len(std::min(kFirstDraftLen, parts.config.num_speculative_tokens));
   planner_.set_draft_available(parts.layout.has_draft);
 }
 
 double DraftSide::wait_for_blocks() {
+  waited_s_ = 0;
   if (!link_) return 0;
   hear();
-  if (!waits_ || state_ != DraftState::kUp || !planner_.wants_draft()) return 0;
+  if (news_) choose(true);
+  if (!choice_.wait) return 0;
   // Each accepted token saves the target a round; waiting longer than that cannot pay.
   const double worth_s = plain_round_s_ * std::max(1.0, accepted_per_block_);
   const TraceSpan span(TraceKind::kWaitForDraft);
+  bool in_time = true;
   Backoff backoff;
-  while (planner_.wants_draft()) {
+  while (choice_.wait && state_ == DraftState::kUp) {
     const Clock::time_point deadline = link_->deadline(worth_s);
-    if (Clock::now() >= deadline) break;
-    backoff.end_at(deadline);
-    world_.pause(backoff);
-    hear();
-    if (state_ != DraftState::kUp) return backoff.waited_s();
+    in_time = Clock::now() < deadline;
+    if (in_time) {
+      backoff.end_at(std::min(deadline, look_again_));
+      world_.pause(backoff);
+      hear();
+    }
+    if (!in_time || news_ || Clock::now() >= look_again_) choose(in_time);
   }
-  const bool complete = !planner_.wants_draft();
-  link_->note_wait(complete);
-  if (complete) draft_length_.note_wait(draft_len_, backoff.waited_s());
-  return backoff.waited_s();
+  if (state_ == DraftState::kUp) link_->note_wait(in_time && tokens_at_.has_value());
+  waited_s_ = backoff.waited_s();
+  return waited_s_;
 }
 
 void DraftSide::hear() {
   if (!link_) return;
   const auto now = Clock::now();
-  for (DraftReply& reply : link_->receive(now)) {
-    account_.note_reply(reply);
-    trace_reply_in(reply);
-    for (DraftBlock& block : reply.blocks) planner_.offer(std::move(block));
-  }
+  for (DraftReply& reply : link_->receive(now)) take_blocks(reply, now);
   const DraftState state = link_->update_state(now);
   if (state == state_) return;
   state_ = state;
@@ -81,55 +106,118 @@ void DraftSide::hear() {
     log_info("the draft worker answers again");
   }
   planner_.set_draft_available(state == DraftState::kUp);
+  news_ = true;
 }
 
-void DraftSide::tell_begun() { tell(false); }
+void DraftSide::take_blocks(DraftReply& reply, Clock::time_point now) {
+  account_.note_reply(reply);
+  trace_reply_in(reply);
+  speculation_.note_draft_work(
+      reply.num_steps, reply.num_rows, 1e-6 * static_cast<double>(reply.step_time_us));
+  size_t num_tokens = 0;
+  for (DraftBlock& block : reply.blocks) {
+    const size_t size = block.tokens.size();
+    if (!planner_.offer(std::move(block))) continue;
+    news_ = true;
+    num_tokens = std::max(num_tokens, size);
+  }
+  if (!is_asking_ || num_tokens == 0) return;
+  // Who does not ride ahead sends blocks when they are whole.
+  if (!tokens_at_)
+    speculation_.note_first_token(seconds_between(asked_at_, now) / static_cast<double>(num_tokens),
+                                  static_cast<int32_t>(choice_.sequences.size()));
+  tokens_at_ = now;
+}
 
-void DraftSide::settle() {
-  choose_draft_len();
-  if (!link_) return;
+void DraftSide::tell_begun() {
+  if (is_asking_ && !tokens_at_) {
+    speculation_.note_first_token(seconds_between(asked_at_, Clock::now()),
+                                  static_cast<int32_t>(choice_.sequences.size()));
+  }
+  tell(false);
+  is_asking_ = false;
+}
+
+void DraftSide::settle(const RoundPlan& plan, const RoundDecision& decision, double compute_s) {
   hear();
-  waits_ = pays_to_wait(planner_.draft_need());
-  tell(waits_ && !link_->skips_wait());
+  note_round(plan, decision, compute_s);
+  tokens_at_.reset();
+  choose(true);
+  if (!link_) return;
+  // A wait that is skipped counts as one.
+  if (link_->skips_wait() && planner_.draft_need().num_incomplete > 0) link_->note_wait(false);
+  tell(choice_.wait);
+}
+
+void DraftSide::note_idle() {
+  hear();
+  round_end_ = Clock::now();
 }
 
 void DraftSide::tell(bool asks) {
   if (!link_) return;
   const TraceSpan span(TraceKind::kTellDraft);
-  link_->send(planner_.take_draft_request(asks), Clock::now());
+  const auto now = Clock::now();
+  DraftRequest request = planner_.take_draft_request(asks);
+  is_asking_ = std::any_of(request.commits.begin(),
+                           request.commits.end(),
+                           [](const DraftCommit& commit) { return commit.in_flight < 0; });
+  if (is_asking_) asked_at_ = now;
+  link_->send(std::move(request), now);
 }
 
-// A round that goes at once still lets the draft ride ahead from what it decides; so for the few
-// whose blocks are missing the others do not wait.
-bool DraftSide::pays_to_wait(const DraftNeed& need) const {
-  if (need.num_incomplete == 0) return false;
-  if (is_patient_ || need.num_synchronous > 0) return true;
-  return 2 * (is_adaptive_ ? need.num_empty : need.num_incomplete) > need.num_sequences;
-}
-
-void DraftSide::choose_draft_len() {
-  if (!is_adaptive_) return;
-  draft_len_ = draft_length_.choose(planner_.counters().num_running);
-  planner_.set_draft_len(draft_len_);
+void DraftSide::choose(bool may_wait) {
+  news_ = false;
+  if (!has_drafts_ || (!chooses_ && !link_)) return;
+  const auto now = Clock::now();
+  RoundOutlook outlook;
+  outlook.sequences = planner_.draft_outlook();
+  outlook.max_rows = most_rows_;
+  outlook.may_wait = may_wait && link_ && !link_->skips_wait();
+  for (SequenceOutlook& one : outlook.sequences) {
+    one.fixed = one.fixed || !chooses_;
+    if (is_asking_) one.waited_s = seconds_between(tokens_at_.value_or(asked_at_), now);
+  }
+  choice_ = speculation_.choose(outlook);
+  look_again_ = now + duration_of(std::max(kShortestLookS, kOverdue * choice_.wait_s));
+  planner_.set_draft_lens(choice_.sequences);
+  if (!chooses_) return;
+  int32_t longest = choice_.sequences.empty() ? kFirstDraftLen : 0;
+  for (const SequenceChoice& one : choice_.sequences) longest = std::max(longest, one.wanted_len);
+  planner_.set_draft_len(longest);
 }
 
 void DraftSide::note_round(const RoundPlan& plan, const RoundDecision& decision, double compute_s) {
-  int32_t num_rows = 0;
+  RoundFacts facts{.load = load_of(plan),
+                   .step_s = compute_s,
+                   .wait_s = waited_s_,
+                   .draft_worked = choice_.draft_works};
   bool any_draft = false;
-  bool any_prefill = false;
   for (size_t i = 0; i < plan.sequences.size(); ++i) {
-    const SequencePlan& planned = plan.sequences[i];
-    const auto draft_len = static_cast<int32_t>(planned.draft.size());
-    any_prefill = any_prefill || planned.num_committed_rows > 1;
-    num_rows += planned.num_committed_rows + draft_len;
-    if (draft_len == 0) continue;
-    any_draft = true;
-    update_average(&accepted_per_block_, decision.sequences[i].num_accepted);
-    draft_length_.note_verdict(draft_len, decision.sequences[i].num_accepted);
+    facts.has_prompts = facts.has_prompts || plan.sequences[i].num_committed_rows > 1;
+    any_draft = any_draft || !plan.sequences[i].draft.empty();
+    if (decision.sequences[i].next_token < 0) continue;
+    ++facts.num_sequences;
+    facts.num_tokens += decision.sequences[i].num_accepted + 1;
   }
-  if (any_prefill) return;
-  draft_length_.note_round(num_rows, compute_s);
-  if (!any_draft) update_average(&plain_round_s_, compute_s);
+  const DraftNews news = planner_.take_draft_news();
+  for (const DraftVerdict& verdict : news.verdicts) {
+    if (verdict.num_drafted > 0) {
+      speculation_.note_verdict(verdict.sequence_id, verdict.num_drafted, verdict.num_accepted);
+      update_average(&accepted_per_block_, verdict.num_accepted);
+    }
+    if (verdict.shadow) speculation_.note_shadow(verdict.sequence_id, *verdict.shadow);
+    if (verdict.num_prepared) {
+      const bool hit = *verdict.num_prepared > 0;
+      speculation_.note_lookup(verdict.all_stood, hit, *verdict.num_prepared);
+    }
+  }
+  for (uint64_t id : news.ended) speculation_.forget(id);
+  if (!any_draft && !facts.has_prompts) update_average(&plain_round_s_, compute_s);
+  const auto now = Clock::now();
+  facts.total_s = seconds_between(round_end_, now);
+  round_end_ = now;
+  speculation_.note_round(facts);
 }
 
 }  // namespace outrider

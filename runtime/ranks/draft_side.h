@@ -5,13 +5,15 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
+#include "runtime/base/clock.h"
 #include "runtime/comm/world.h"
 #include "runtime/ranks/draft_link.h"
 #include "runtime/ranks/roles.h"
 #include "runtime/ranks/round_account.h"
-#include "scheduler/draft_length.h"
 #include "scheduler/planner.h"
+#include "scheduler/speculation.h"
 
 namespace outrider {
 
@@ -25,22 +27,24 @@ class DraftSide {
     RoundAccount& account;  // outlives this
     uint32_t epoch = 0;
     double patience_s = 0;  // see DraftLink
+    bool rides_ahead = false;
     bool adaptive_draft_len = true;
   };
   explicit DraftSide(const Parts& parts);
 
   // The steps of a round (docs/round.md), in order.
-  // Before the plan: waits for blocks where that was decided. Returns the seconds waited.
+  // Before the plan: waits for blocks while that pays. Returns the seconds waited.
   double wait_for_blocks();
   // After the plan was sent: which rounds have begun.
   void tell_begun();
-  // Between forward pass and verification: takes what has come.
+  // Between forward pass and verification, and whenever there is time: takes what has come.
   void hear();
-  // After apply(): takes what has come, chooses the next drafts' length and whether to wait for
-  // them; tells the draft so when it waits.
-  void settle();
+  // After apply(): takes what has come, and chooses for the next round whether to wait, and how
+  // long drafts should be; tells the draft so when it waits.
+  void settle(const RoundPlan& plan, const RoundDecision& decision, double compute_s);
+  // Nothing was to be done since the last round.
+  void note_idle();
 
-  void note_round(const RoundPlan& plan, const RoundDecision& decision, double compute_s);
   // Tells the draft that the job is over; false when it did not say goodbye.
   bool shut_down() { return !link_ || link_->shut_down(); }
 
@@ -50,8 +54,9 @@ class DraftSide {
 
  private:
   void tell(bool asks);
-  void choose_draft_len();
-  bool pays_to_wait(const DraftNeed& need) const;
+  void choose(bool may_wait);
+  void take_blocks(DraftReply& reply, JobClock::time_point now);
+  void note_round(const RoundPlan& plan, const RoundDecision& decision, double compute_s);
 
   World& world_;
   Planner& planner_;
@@ -59,11 +64,19 @@ class DraftSide {
   const int draft_rank_;
   std::unique_ptr<DraftLink> link_;
   DraftState state_ = DraftState::kNone;
-  DraftLength draft_length_;
-  const bool is_patient_;
-  const bool is_adaptive_;
-  int32_t draft_len_;         // of the drafts asked for
-  bool waits_ = false;        // for the blocks of the next round
+  Speculation speculation_;
+  const bool chooses_;  // else every draft is as long as can be
+  const bool has_drafts_;
+  const int32_t most_rows_;
+  RoundChoice choice_;                 // for the next round
+  JobClock::time_point look_again_{};  // when it is waiting: to choose anew
+
+  bool news_ = false;       // blocks were taken since the choice
+  bool is_asking_ = false;  // no round runs, and the draft was told that its blocks are urgent
+  JobClock::time_point asked_at_{};
+  std::optional<JobClock::time_point> tokens_at_;  // of the last that came since
+  JobClock::time_point round_end_ = JobClock::now();
+  double waited_s_ = 0;       // before the round that runs
   double plain_round_s_ = 0;  // moving averages
   double accepted_per_block_ = 0;
 };
