@@ -178,7 +178,7 @@ INSTANTIATE_TEST_SUITE_P(
         Case{.name = "standard_cache", .mode = VerifyMode::kStandard},
         Case{.name = "standard_cache_of_3", .mode = VerifyMode::kStandard, .draft_len = 3},
         Case{.name = "block_cache_of_1", .draft_len = 1},
-        Case{.name = "block_cache_slow_draft", .draft = "step_ms=12,alpha=0.7"},
+        Case{.name = "block_cache_slow_draft", .draft_len = 2, .draft = "step_ms=12,alpha=0.7"},
         Case{.name = "coupled_cache", .mode = VerifyMode::kCoupled}),
     [](const auto& one) { return std::string(one.param.name); });
 
