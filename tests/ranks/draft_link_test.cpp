@@ -98,6 +98,49 @@ TEST_F(LinkTest, TheDeadlineIsTwiceTheUsualAnswerWithinItsBounds) {
   EXPECT_NEAR(link.draft_step_s(), 0.001, 1e-6);
 }
 
+TEST_F(LinkTest, WhileTokensComeTheyAreWaitedForOneByOneButNotForEver) {
+  for (int i = 0; i < 80; ++i) answer_in(10);
+  link.send(asking_request(), now);
+  const Clock::time_point sent = now;
+  EXPECT_NEAR(std::chrono::duration<double>(link.deadline(0.0) - sent).count(), 0.020, 0.001);
+  for (int i = 0; i < 30; ++i) {  // a token each 5 ms
+    now += ms(5);
+    world.incoming.push_back(reply_to(last_serial(world)));
+    link.receive(now);
+    EXPECT_LE(link.deadline(0.0), sent + ms(50)) << i;
+  }
+  EXPECT_EQ(link.deadline(0.0), sent + ms(50)) << "tokens that never end cost no more than silence";
+  const Clock::duration more = link.deadline(0.2) - now;
+  EXPECT_NEAR(std::chrono::duration<double>(more).count(), 0.010, 1e-6)
+      << "twice the usual time between them";
+}
+
+TEST_F(LinkTest, AnswersThatNobodyWaitsForSayNothingOfTheWait) {
+  DraftRequest begun = asking_request();
+  begun.commits[0].in_flight = 2;
+  for (int i = 0; i < 40; ++i) {
+    link.send(begun, now);
+    now += ms(30);
+    world.incoming.push_back(reply_to(last_serial(world)));
+    link.receive(now);
+  }
+  for (int i = 0; i < 80; ++i) answer_in(5);
+  link.send(asking_request(), now);
+  EXPECT_NEAR(std::chrono::duration<double>(link.deadline(0.0) - now).count(), 0.010, 0.001);
+  // But silence does.
+  answer_in(5);
+  link.send(begun, now);
+  EXPECT_EQ(link.update_state(now + ms(310)), DraftState::kDown);
+}
+
+TEST_F(LinkTest, NoAnswerIsDueForASequenceThatIsOver) {
+  link.send(asking_request(), now);
+  DraftRequest over;
+  over.closes = {1};
+  link.send(over, now);
+  EXPECT_EQ(link.update_state(now + ms(60000)), DraftState::kUp);
+}
+
 TEST_F(LinkTest, MissesInARowSkipTheWait) {
   answer_in(10);
   int num_waits = 0;
