@@ -42,6 +42,9 @@ constexpr Command kCommands[] = {
     {"render",
      "chat messages to a prompt, one JSON line each: --model DIR or --template FILE",
      render_command},
+    {"plot-rounds",
+     "rounds of one request of a --trace file as SVG: TRACE -o FILE.svg [--request N]",
+     plot_rounds_command},
     {"config",
      "config dump: the effective configuration and where each value came from",
      config_command},
@@ -51,7 +54,7 @@ std::string usage() {
   std::string text =
       "usage: outrider COMMAND [options]\n       mpirun -np R+1 outrider COMMAND [options]\n\n";
   for (const Command& command : kCommands)
-    text += fmt::format("  {:<10} {}\n", command.name, command.help);
+    text += fmt::format("  {:<11} {}\n", command.name, command.help);
   text += "\nOptions may also come from OUTRIDER_NAME variables and --config file.yaml:\n";
   RunConfig config;
   const std::vector<Option> options = run_config_options(&config);
