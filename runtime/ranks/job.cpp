@@ -219,6 +219,8 @@ int run_coordinator(World& world,
     end_job(world, error.what());
   }
   front.join();
+  const std::string summary = speedup_summary(coordinator.speedup_totals());
+  if (!summary.empty()) log_info("{}", summary);
   if (problem) std::rethrow_exception(problem);
   return exit_code;
 }

@@ -84,8 +84,6 @@ void RoundAccount::publish(const DraftCounters& counters) {
   metrics_.tokens_per_second_without_speculation.set(totals.plain_tokens_per_s());
 }
 
-std::string RoundAccount::summary() const { return speedup_summary(account_.totals()); }
-
 std::string speedup_summary(const SpeedupTotals& totals) {
   if (totals.num_drafts == 0) return "";
   std::string text = fmt::format(

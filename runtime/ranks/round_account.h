@@ -32,8 +32,6 @@ class RoundAccount {
   // Once a round: the metrics follow.
   void publish(const DraftCounters& counters);
   const SpeedupTotals& totals() const { return account_.totals(); }
-  // One line for logs; empty when nothing was drafted.
-  std::string summary() const;
 
  private:
   ServingMetrics& metrics_;
@@ -42,7 +40,7 @@ class RoundAccount {
   DraftCounters counted_;
 };
 
-// The same line of any interval, for benchmarks; empty when nothing was drafted.
+// One line for the log; empty when nothing was drafted.
 std::string speedup_summary(const SpeedupTotals& totals);
 
 }  // namespace outrider
