@@ -188,6 +188,7 @@ bool Coordinator::run_round() {
   const double compute_s = seconds_since(compute_begin);
 
   const int64_t step_end_ns = trace_now_ns();
+  draft_.catch_up();  // what was prepared for this outcome must be here to be found
   traced(TraceKind::kApply, [&] { planner_.apply(plan, decision); });
   draft_.settle(plan, decision, compute_s);
   book_check_.after_round();
@@ -214,7 +215,7 @@ void Coordinator::broadcast(const RoundPlan& plan) {
 
 // While the ranks computed, the draft has gone on: what follows the tokens that they verify.
 RoundAmendment Coordinator::amend(const RoundPlan& plan) {
-  draft_.hear();
+  draft_.catch_up();
   RoundAmendment amendment{plan.round, planner_.late_proposals(plan)};
   if (layout_.num_targets > 1) post_to_targets(encode(amendment));
   return amendment;

@@ -21,6 +21,7 @@ constexpr int32_t kFirstDraftLen = 4;
 // A wait that was to take so long is thought over after this many times as long.
 constexpr double kOverdue = 1.5;
 constexpr double kShortestLookS = 50e-6;
+constexpr int kLooks = 4;  // until nothing is left half taken in
 
 void update_average(double* average, double value) {
   *average = *average == 0 ? value : (1 - kAverageWeight) * *average + kAverageWeight * value;
@@ -91,6 +92,10 @@ double DraftSide::wait_for_blocks() {
   if (state_ == DraftState::kUp) link_->note_wait(in_time && tokens_at_.has_value());
   waited_s_ = backoff.waited_s();
   return waited_s_;
+}
+
+void DraftSide::catch_up() {
+  for (int look = 0; link_ && look < kLooks; ++look) hear();
 }
 
 void DraftSide::hear() {

@@ -39,6 +39,9 @@ class DraftSide {
   void tell_begun();
   // Between forward pass and verification, and whenever there is time: takes what has come.
   void hear();
+  // The same for all that has come while nobody looked: MPI takes in what has arrived while it is
+  // asked, and hands it out when it is asked again.
+  void catch_up();
   // After apply(): takes what has come, and chooses for the next round whether to wait, and how
   // long drafts should be; tells the draft so when it waits.
   void settle(const RoundPlan& plan, const RoundDecision& decision, double compute_s);

@@ -1,0 +1,142 @@
+"""--trace from outside: a file that trace viewers load, with every rank on one clock, under mpirun and in one
+process; its plot; and the figures in responses."""
+
+import collections
+import json
+import os
+import tempfile
+import unittest
+import xml.etree.ElementTree
+
+from cluster import PROGRAM, mpirun, run
+
+MODELS = ["--model", "sim:step_ms=3", "--max-model-len", "512",
+          "--speculative-config.model", "sim:step_ms=0.3,alpha=0.8", "--draft-max", "4"]
+COORDINATOR = {"round", "plan", "forward", "verify", "agreement", "apply", "tell draft", "hear draft"}
+
+
+class Trace(unittest.TestCase):
+    def batch(self, folder, launcher, *options):
+        source, output = os.path.join(folder, "in.jsonl"), os.path.join(folder, "out.jsonl")
+        with open(source, "w") as file:
+            for number in range(3):
+                body = {"prompt": f"Request {number}", "max_tokens": 40, "temperature": 0.5 * number}
+                file.write(json.dumps({"custom_id": f"{number}", "method": "POST", "url": "/v1/completions",
+                                       "body": body}) + "\n")
+        code, _, errors = run([*launcher, PROGRAM, "batch", "-i", source, "-o", output, *MODELS, *options])
+        self.assertEqual(code, 0, errors)
+        with open(output) as file:
+            return [json.loads(line)["response"]["body"] for line in file], errors
+
+    def check_spans(self, events):
+        """Times ascend; spans of a rank nest; what begins in a request's lane ends there."""
+        last, open_spans, lanes = 0, collections.defaultdict(list), collections.defaultdict(list)
+        for event in events:
+            if event["ph"] == "M":
+                continue
+            self.assertGreaterEqual(event["ts"], last)
+            last = event["ts"]
+            if event["ph"] == "X":
+                ends = open_spans[event["pid"]]
+                while ends and ends[-1] <= event["ts"] + 1e-6:
+                    ends.pop()
+                end = event["ts"] + event["dur"]
+                self.assertTrue(not ends or end <= ends[-1] + 1e-6, event)
+                ends.append(end)
+            elif event["ph"] == "b":
+                lanes[event["id"]].append(event["name"])
+            elif event["ph"] == "e":
+                self.assertEqual(lanes[event["id"]].pop(), event["name"])
+        self.assertFalse(any(lanes.values()))
+
+    def check_messages(self, events):
+        """Every message heard was sent, and before."""
+        sent = {event["id"]: event for event in events if event["ph"] == "s"}
+        heard = [event for event in events if event["ph"] == "f"]
+        self.assertGreater(len(heard), 10)
+        for event in heard:
+            self.assertIn(event["id"], sent)
+            self.assertNotEqual(sent[event["id"]]["pid"], event["pid"])
+            # Clocks of ranks on one host are compared to some microseconds; a busy host does worse.
+            self.assertGreater(event["ts"] - sent[event["id"]]["ts"], -2000)
+
+    def test_all_ranks_on_one_clock(self):
+        for ranks, launcher in ((3, mpirun(3, recovery=False)), (2, [])):
+            with tempfile.TemporaryDirectory() as folder:
+                path = os.path.join(folder, "rounds.json")
+                bodies, errors = self.batch(folder, launcher, "--trace", path)
+                self.assertFalse(any("metrics" in body for body in bodies))
+                self.assertIn("speculation:", errors)
+                with open(path) as file:
+                    trace = json.load(file)
+                events = trace["traceEvents"]
+                self.check_spans(events)
+                self.check_messages(events)
+                spans = collections.defaultdict(collections.Counter)
+                for event in events:
+                    if event["ph"] == "X":
+                        spans[event["pid"]][event["name"]] += 1
+                self.assertEqual(sorted(spans), list(range(ranks)))
+                self.assertLessEqual(COORDINATOR, set(spans[0]))
+                self.assertGreater(spans[ranks - 1]["draft step"], 5)
+                for rank in range(ranks - 1):
+                    self.assertEqual(spans[rank]["forward"], spans[0]["forward"])
+                verdicts = [event["args"] for event in events if event["name"] == "verdict" and event["ph"] == "b"]
+                requests = [event["args"] for event in events if event["name"] == "request" and event["ph"] == "b"]
+                self.assertEqual([request["output"] for request in requests], [40] * 3)
+                self.assertGreaterEqual(sum(verdict["accepted"] + 1 for verdict in verdicts), 120)
+                self.assertTrue(all(verdict["accepted"] <= verdict["drafted"] <= 4 for verdict in verdicts))
+                self.assertGreater(sum(verdict["accepted"] for verdict in verdicts), 10)
+                self.check_plot(folder, path, verdicts[0]["sequence"])
+
+    def check_plot(self, folder, path, request):
+        svg = os.path.join(folder, "rounds.svg")
+        code, out, errors = run([PROGRAM, "plot-rounds", path, "-o", svg, "--request", str(request), "--rounds", "4"])
+        self.assertEqual(code, 0, errors)
+        self.assertIn("rounds 0 to 3", out)
+        texts = [element.text for element in xml.etree.ElementTree.parse(svg).iter() if element.tag.endswith("text")]
+        self.assertIn(f"Request {request}, rounds 0 to 3", texts)
+        for lane in ("target", "draft", "accepted", "corrected"):
+            self.assertIn(lane, texts)
+        for options, sentence in ((["--request", "9999"], "no rounds of request 9999"),
+                                  (["--first-round", "500"], "no round 500 or later")):
+            code, _, errors = run([PROGRAM, "plot-rounds", path, "-o", svg, *options])
+            self.assertEqual(code, 2)
+            self.assertIn(sentence, errors)
+
+    def test_a_file_that_cannot_be_is_refused_at_the_start(self):
+        with tempfile.TemporaryDirectory() as folder:
+            source = os.path.join(folder, "in.jsonl")
+            with open(source, "w") as file:
+                file.write("\n")
+            code, _, errors = run([PROGRAM, "batch", "-i", source, "-o", os.path.join(folder, "out"), *MODELS,
+                                   "--trace", os.path.join(folder, "nowhere", "rounds.json")])
+            self.assertEqual(code, 2, errors)
+            self.assertIn("nowhere", errors)
+            other = os.path.join(folder, "other.json")
+            with open(other, "w") as file:
+                file.write("[1, 2]")
+            code, _, errors = run([PROGRAM, "plot-rounds", other, "-o", os.path.join(folder, "x.svg")])
+            self.assertEqual(code, 2)
+            self.assertIn("not a trace file", errors)
+
+    def test_figures_in_responses(self):
+        with tempfile.TemporaryDirectory() as folder:
+            bodies, _ = self.batch(folder, mpirun(2, recovery=False), "--per-request-spec-decode-metrics", "detailed")
+        for body in bodies:
+            figures, ours = body["metrics"]["speculative_decoding"], body["metrics"]["outrider"]
+            self.assertEqual(len(figures["per_step_drafted"]), figures["num_spec_steps"])
+            self.assertEqual(sum(figures["per_step_drafted"]), figures["num_draft_tokens"])
+            self.assertEqual(sum(figures["per_step_accepted"]), figures["num_accepted_draft_tokens"])
+            self.assertEqual(sum(figures["acceptance_histogram"]), figures["num_spec_steps"])
+            for length, counts in figures["acceptance_histogram_by_draft_length"].items():
+                self.assertEqual(len(counts), int(length) + 1)
+                self.assertEqual(sum(counts), figures["per_step_drafted"].count(int(length)))
+            self.assertGreaterEqual(ours["num_rounds"], figures["num_spec_steps"])
+            self.assertEqual(ours["num_rounds_draft_at_hand"] + ours["num_rounds_draft_waited_for"],
+                             figures["num_spec_steps"])
+        self.assertGreater(sum(body["metrics"]["speculative_decoding"]["num_spec_steps"] for body in bodies), 5)
+
+
+if __name__ == "__main__":
+    unittest.main()
