@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "runtime/commands/rounds/rounds_picture.h"
 
@@ -20,7 +21,7 @@ constexpr double kDraftBottom = 352;
 constexpr double kDraftHeight = 92;
 constexpr double kAxis = 372;
 constexpr double kLegend = 424;
-constexpr double kMostMessages = 600;
+constexpr double kMostMessages = 20000;
 
 constexpr const char* kText = "#24292f";
 constexpr const char* kFaint = "#6e7781";
@@ -146,7 +147,10 @@ class Drawing {
     if (static_cast<double>(picture_.messages.size()) > kMostMessages) return;
     const double target = kTargetTop + kTargetHeight;
     const double draft = kDraftBottom - kDraftHeight;
+    std::set<std::pair<long, long>> drawn;  // many tokens of one message are one line
     for (const PicturedMessage& message : picture_.messages) {
+      const std::pair ends(std::lround(x_of(message.sent_us)), std::lround(x_of(message.heard_us)));
+      if (!drawn.insert(ends).second) continue;
       const double from_y = message.to_draft ? target : draft;
       const double to_y = message.to_draft ? draft : target;
       add("<line x1=\"{:.2f}\" y1=\"{:.1f}\" x2=\"{:.2f}\" y2=\"{:.1f}\" stroke=\"{}\" "
@@ -253,8 +257,10 @@ class Drawing {
       add_text(
           x + width / 2, kDraftBottom - 9, "middle", "#ffffff", fmt::format("{}", step.num_rows));
     }
+    std::set<std::pair<long, bool>> drawn;
     for (const PicturedTokens& tokens : picture_.drafted) {
       if (tokens.num_tokens == 0) continue;
+      if (!drawn.insert({std::lround(x_of(tokens.time_us)), tokens.guessed}).second) continue;
       add("<circle cx=\"{:.2f}\" cy=\"{:.1f}\" r=\"2.6\" fill=\"{}\" stroke=\"#7d3f63\" "
           "stroke-width=\"0.9\"/>\n",
           x_of(tokens.time_us),
