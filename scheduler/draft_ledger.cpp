@@ -82,6 +82,7 @@ void DraftLedger::describe(Sequence& sequence, bool asks, DraftRequest& request)
   const int32_t draft_len = limit_now(sequence);
   if (rides && (!asks || draft_len == 0 || sequence.num_uncomputed() > 1)) return;
   view.asked_round = sequence.round();
+  view.asked_len = draft_len;
   commit(sequence, draft_len, request);
 }
 
@@ -209,6 +210,8 @@ std::vector<SequenceOutlook> DraftLedger::outlook(const SequencePool& pool) cons
     const DraftView& view = sequence->draft_view;
     const auto num_drafted = static_cast<int32_t>(view.block.size());
     one.num_at_hand = has_worker ? std::min(num_drafted, one.limit) : one.limit;
+    one.in_one_piece = !rides_ahead(*sequence);
+    if (one.in_one_piece && view.asked_round == sequence->round()) one.asked_len = view.asked_len;
     one.more_coming = uses_model() && sequence->round() > 0 && !view.is_complete;
   }
   return outlook;

@@ -109,19 +109,31 @@ class Choice {
       const int32_t missing =
           std::min(num_waits, std::min(sequence.limit, kMostDraftTokens) - sequence.num_at_hand);
       if (missing <= 0 || !sequence.more_coming) continue;
+      if (sequence.asked_len > 0) {
+        longest = std::max(longest, rest_of_block(sequence));
+        continue;
+      }
       const double first = sequence.num_at_hand == 0 ? inputs_.first_token_s : inputs_.token_s;
       const double waited = std::max(0.0, sequence.waited_s);
-      // Who has waited longer than expected expects to wait as long again.
-      const double next = waited > first ? waited : first - waited;
-      longest = std::max(longest, next + (missing - 1) * inputs_.token_s);
+      longest = std::max(longest, rest_of(first, waited) + (missing - 1) * inputs_.token_s);
     }
     return longest;
   }
 
+  // Who has waited longer than expected expects to wait as long again.
+  static double rest_of(double expected, double waited) {
+    return waited > expected ? waited : expected - waited;
+  }
+  double rest_of_block(const SequenceOutlook& sequence) const {
+    const double whole = inputs_.first_token_s + (sequence.asked_len - 1) * inputs_.token_s;
+    return rest_of(whole, std::max(0.0, sequence.waited_s));
+  }
+
   bool there(const Candidate& candidate, int32_t num_waits) const {
     if (candidate.num_waits == 0 || num_waits >= kMostDraftTokens) return true;
-    return candidate.num_waits <= num_waits &&
-           outlook_.sequences[static_cast<size_t>(candidate.sequence)].more_coming;
+    const SequenceOutlook& sequence = outlook_.sequences[static_cast<size_t>(candidate.sequence)];
+    if (candidate.num_waits > num_waits || !sequence.more_coming) return false;
+    return sequence.asked_len == 0 || candidate.position < sequence.asked_len;
   }
 
   // The rows that are worth most of those that are there by then.

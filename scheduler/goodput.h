@@ -28,6 +28,10 @@ struct SequenceOutlook {
   bool more_coming = false;
   // Since its block's last token came; when none has, since it was asked for; -1 = not asked yet.
   double waited_s = -1;
+  // The draft answers once, with its whole block; asked_len = how long a block is on its way, 0 =
+  // none.
+  bool in_one_piece = false;
+  int32_t asked_len = 0;
   bool fixed = false;  // gets as many tokens as its limit, whatever they bring
 };
 

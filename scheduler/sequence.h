@@ -28,6 +28,7 @@ struct SequenceOrder {
 struct DraftView {
   int32_t num_known_tokens = 0;  // 0 = not opened
   uint32_t asked_round = 0;      // sampling round whose block was last asked for; 0 = none
+  int32_t asked_len = 0;         // and how long a one
   // Chosen by the planner's caller; -1 = the server's for all.
   int32_t verify_len = -1;  // of the next round, at most
   int32_t wanted_len = -1;  // of the blocks after it

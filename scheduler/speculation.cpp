@@ -84,8 +84,8 @@ void Speculation::note_lookup(bool all_stood, bool hit, int32_t num_prepared) {
   if (hit) update(&num_prepared_, num_prepared, kHitWeight);
 }
 
-void Speculation::note_first_token(double seconds, int32_t num_sequences) {
-  const double beside = std::max(0.0, seconds - draft_token_s(num_sequences));
+void Speculation::note_first_tokens(double seconds, int32_t num_sequences, double num_tokens) {
+  const double beside = std::max(0.0, seconds - num_tokens * draft_token_s(num_sequences));
   link_s_ += kAverageWeight * (beside - link_s_);
 }
 
@@ -200,6 +200,8 @@ RoundChoice Speculation::choose(const RoundOutlook& outlook) const {
   for (size_t i = 0; i < choice.sequences.size(); ++i) {
     // One token at least: what becomes of it costs no row and says how good the draft is.
     int32_t& wanted_len = choice.sequences[i].wanted_len;
+    const bool whole = choice.wait && seen.sequences[i].in_one_piece && !seen.sequences[i].fixed;
+    if (whole) wanted_len = choice.sequences[i].draft_len;  // no longer than is waited for
     wanted_len = works ? std::max(wanted_len, std::min(1, seen.sequences[i].limit)) : 0;
   }
   return choice;

@@ -44,7 +44,8 @@ class Speculation {
   // tokens.
   void note_lookup(bool all_stood, bool hit, int32_t num_prepared);
   // From the message that a round waits to the first tokens of its blocks.
-  void note_first_token(double seconds, int32_t num_sequences);
+  // num_tokens: of each sequence, in the one reply.
+  void note_first_tokens(double seconds, int32_t num_sequences, double num_tokens);
   // A reply of the draft: DraftReply's figures.
   void note_draft_work(uint32_t num_steps, uint32_t num_rows, double seconds);
   void forget(uint64_t sequence_id) { survival_.forget(sequence_id); }

@@ -128,16 +128,19 @@ void DraftSide::take_blocks(DraftReply& reply, Clock::time_point now) {
   }
   if (!is_asking_ || num_tokens == 0) return;
   // Who does not ride ahead sends blocks when they are whole.
-  if (!tokens_at_)
-    speculation_.note_first_token(seconds_between(asked_at_, now) / static_cast<double>(num_tokens),
-                                  static_cast<int32_t>(choice_.sequences.size()));
+  if (!tokens_at_) {
+    speculation_.note_first_tokens(seconds_between(asked_at_, now),
+                                   static_cast<int32_t>(choice_.sequences.size()),
+                                   static_cast<double>(num_tokens));
+  }
   tokens_at_ = now;
 }
 
 void DraftSide::tell_begun() {
-  if (is_asking_ && !tokens_at_) {
-    speculation_.note_first_token(seconds_between(asked_at_, Clock::now()),
-                                  static_cast<int32_t>(choice_.sequences.size()));
+  if (is_asking_ && !tokens_at_ && waited_s_ > 0) {
+    speculation_.note_first_tokens(seconds_between(asked_at_, Clock::now()),
+                                   static_cast<int32_t>(choice_.sequences.size()),
+                                   1);
   }
   tell(false);
   is_asking_ = false;

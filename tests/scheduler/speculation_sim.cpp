@@ -51,7 +51,7 @@ RoundChoice SpeculationSim::settle(SimulatedRun* run) {
 
 void SpeculationSim::draw_tokens(bool first) {
   planner_.note_draft_work(1, static_cast<uint32_t>(states_.size()), job_.draft_step);
-  if (first) planner_.note_first_token(job_.draft_step, job_.num_sequences);
+  if (first) planner_.note_first_tokens(job_.draft_step, job_.num_sequences, 1);
   for (State& state : states_) {
     state.chain = std::floor(state.chain + 1e-9) + 1;
     state.waited_s = 0;
