@@ -4,11 +4,14 @@ process; its plot; and the figures in responses."""
 import collections
 import json
 import os
+import signal
 import tempfile
+import time
 import unittest
+import urllib.request
 import xml.etree.ElementTree
 
-from cluster import PROGRAM, mpirun, run
+from cluster import PROGRAM, Server, mpirun, run
 
 MODELS = ["--model", "sim:step_ms=3", "--max-model-len", "512",
           "--speculative-config.model", "sim:step_ms=0.3,alpha=0.8", "--draft-max", "4"]
@@ -136,6 +139,43 @@ class Trace(unittest.TestCase):
             self.assertEqual(ours["num_rounds_draft_at_hand"] + ours["num_rounds_draft_waited_for"],
                              figures["num_spec_steps"])
         self.assertGreater(sum(body["metrics"]["speculative_decoding"]["num_spec_steps"] for body in bodies), 5)
+
+    def test_a_server_whose_draft_died_leaves_the_trace_of_the_others(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "rounds.json")
+            with Server(3, *MODELS, "--trace", path) as server:
+                status, answer = server.post("/v1/completions", {"prompt": "x", "max_tokens": 150, "temperature": 0})
+                self.assertEqual(status, 200, answer)
+                self.assertFalse("metrics" in answer)
+                figures = self.figures(server)
+                for name in ("verified_rows_total", "outcome_cache_queries_total", "draft_busy_seconds_total",
+                             "target_busy_seconds_total", "speedup_compared_tokens_total", "speedup_measured",
+                             "speedup_predicted", "tokens_per_second_without_speculation", "acceptance_ratio",
+                             "draft_cost_ratio", "prepared_tokens_total"):
+                    self.assertGreater(figures[name], 0, name)
+                self.assertEqual(figures["wasted_rows_total"], figures["spec_decode_num_draft_tokens_total"]
+                                 - figures["spec_decode_num_accepted_tokens_total"])
+                self.assertGreaterEqual(figures["outcome_cache_queries_total"], figures["outcome_cache_hits_total"])
+                self.assertLess(figures["target_bubble_ratio"], 1)
+                os.kill(server.engine_pid(), signal.SIGKILL)
+                os.kill(server.rank_pids()[0], signal.SIGTERM)
+                end = time.time() + 60
+                while not os.path.exists(path) and time.time() < end:
+                    time.sleep(0.05)
+                log = server.text_of_log()
+            self.assertIn("rank 2 (draft) handed nothing over", log)
+            with open(path) as file:
+                trace = json.load(file)
+            self.check_spans(trace["traceEvents"])
+            self.assertEqual({event["pid"] for event in trace["traceEvents"] if event["ph"] == "X"}, {0, 1})
+
+    def figures(self, server):
+        """Our metrics that have one value."""
+        with urllib.request.urlopen(server.url + "/metrics", timeout=10) as response:
+            lines = response.read().decode().splitlines()
+        names = (line.split("{")[0] for line in lines)
+        return {name[len("outrider:"):]: float(line.split()[-1]) for name, line in zip(names, lines)
+                if name.startswith("outrider:")}
 
 
 if __name__ == "__main__":
