@@ -27,6 +27,9 @@ constexpr double kLongestPause = 65536;
 constexpr int64_t kCheckAfter = 1024;
 constexpr int64_t kCheckRounds = 8;
 constexpr double kCheckBelow = 1.3;
+// Without probes: when, and for how many rounds, a batch of a new size runs with an idle draft.
+constexpr int64_t kMeasureAfter = 16;
+constexpr int64_t kMeasureRounds = 4;
 // Before anything was measured.
 constexpr int32_t kBlindDraftLen = 4;
 
@@ -64,6 +67,7 @@ const Speculation::Batch* Speculation::batch_of(int32_t num_sequences) const {
 }
 
 void Speculation::note_probe(const StepLoad& load, double seconds) {
+  probed_ = true;
   idle_steps_.add(load, seconds);
   working_steps_.add(load, seconds);
 }
@@ -125,7 +129,8 @@ void Speculation::note_round(const RoundFacts& facts) {
   if (!config_.has_worker) return;
   batch.working.add(tokens, facts.total_s, plain_s, kVerdictMemory);
   ++batch.num_rounds_working;
-  if (plain_s > 0) judge(batch);
+  if (batch.measured || probed_) return judge(batch);
+  if (batch.num_rounds_working >= kMeasureAfter) batch.num_rounds_idle_left = kMeasureRounds;
 }
 
 void Speculation::note_idle(Batch& batch, const RoundFacts& facts, double plain_s) {
@@ -136,6 +141,11 @@ void Speculation::note_idle(Batch& batch, const RoundFacts& facts, double plain_
   }
   if (batch.num_rounds_idle_left == 0 || --batch.num_rounds_idle_left > 0) return;
   batch.num_rounds_working = 0;
+  if (!batch.measured && !probed_) {
+    batch.recent.plain_s = batch.recent.num_rounds * plain_s;
+    batch.working.plain_s = batch.working.num_rounds * plain_s;
+  }
+  batch.measured = true;
   if (!batch.lost) return;
   batch.lost = false;
   batch.working = {};

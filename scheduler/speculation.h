@@ -76,6 +76,7 @@ class Speculation {
     Rate working;                      // the verdict on small losses
     int64_t num_rounds_idle_left = 0;  // > 0: the draft is idle
     int64_t num_rounds_working = 0;    // since it was last idle
+    bool measured = false;             // rounds with an idle draft were seen, or probes
     bool lost = false;                 // why it is idle
   };
   static int32_t class_of(int32_t num_sequences);
@@ -97,6 +98,7 @@ class Speculation {
   double hit_if_all_stand_ = 0;
   double hit_if_not_ = 0;
   double num_prepared_ = 0;
+  bool probed_ = false;
   bool seen_idle_ = false;  // a round with an idle draft
   bool evidence_ = false;   // since the last round
 };

@@ -221,6 +221,15 @@ TEST(Speculation, SynchronousLengthIsTheBest) {
   EXPECT_NEAR(run.speed(), expected(0.8, 6) / 1.6, 0.1);
 }
 
+TEST(Speculation, FindsOutWithoutProbes) {
+  SimulatedJob job;
+  job.mode = Mode::kCache;
+  job.probes = false;
+  EXPECT_GE(steady(job).speed(), 0.96 * 4.01);
+  job.mode = Mode::kOff;
+  EXPECT_GE(steady(job).speed(), 0.96 * 2.47);
+}
+
 TEST(Speculation, PreparedBlocksAreTakenWholeAndNeverWaitedFor) {
   SimulatedJob job;
   job.mode = Mode::kCache;
@@ -246,6 +255,9 @@ TEST(Speculation, NeverWorseThanPlain) {
           Case{"c 1", {.draft_step = 1}},
           Case{"10 times too slow", {.draft_step = 10}},
           Case{"10 times too slow, shared cores", {.draft_step = 10, .slower_beside_draft = 1.5}},
+          Case{"shared cores, no probes",
+               {.slower_beside_draft = 1.3, .alpha = never, .probes = false}},
+          Case{"c 1, no probes", {.draft_step = 1, .probes = false}},
           Case{"drafting costs more than it brings", {.slower_beside_draft = 6}},
           Case{"saturated", {.num_sequences = 64, .draft_step = 6.4, .step = linear}}}) {
       SimulatedJob job = one.job;
