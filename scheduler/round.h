@@ -54,7 +54,7 @@ struct SequencePlan {
   // The block table is new_blocks from now on: after preemption, and when unused blocks at its end
   // were taken back. KV before first_position stays where it is.
   bool replace_blocks = false;
-  std::vector<int32_t> new_blocks;  // appended to the block table
+  std::vector<int32_t> new_blocks;          // appended to the block table
   BlockSource source = BlockSource::kNone;  // of `draft`; stays with the coordinator
 };
 
@@ -64,6 +64,9 @@ struct RoundPlan {
   std::vector<uint64_t> ends;  // sequences to forget, before starts
   std::vector<SequenceStart> starts;
   std::vector<SequencePlan> sequences;
+  // Not 0: no round at all, but one forward pass of so many made-up rows, to see what it takes.
+  // Before the first request: it writes into KV blocks that nobody holds yet.
+  int32_t num_probe_rows = 0;
   // After its forward pass every rank but 0 receives a RoundAmendment before it verifies.
   bool awaits_proposals = false;
   // Blocks that hold nothing any more. Told only under OUTRIDER_CHECKS=poison: every rank fills

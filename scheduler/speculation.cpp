@@ -68,8 +68,11 @@ const Speculation::Batch* Speculation::batch_of(int32_t num_sequences) const {
 
 void Speculation::note_probe(const StepLoad& load, double seconds) {
   probed_ = true;
-  idle_steps_.add(load, seconds);
-  working_steps_.add(load, seconds);
+  for (StepCosts* steps : {&idle_steps_, &working_steps_}) {
+    // The shortest of several steps: as good as seen often.
+    steps->add(load, seconds);
+    steps->add(load, seconds);
+  }
 }
 
 void Speculation::note_verdict(uint64_t sequence_id, int32_t num_drafted, int32_t num_accepted) {

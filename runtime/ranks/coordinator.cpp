@@ -5,6 +5,7 @@
 #include "runtime/base/trace.h"
 #include "runtime/ranks/agreement.h"
 #include "runtime/ranks/round_wire.h"
+#include "runtime/ranks/step_probe.h"
 
 namespace outrider {
 namespace {
@@ -112,6 +113,7 @@ void Coordinator::request_stop(Stop when) {
 }
 
 void Coordinator::loop() {
+  if (draft_.wants_probes()) measure_steps();
   while (true) {
     take_inbox();
     bool stopping;
@@ -131,6 +133,24 @@ void Coordinator::loop() {
     }
   }
   shut_down();
+}
+
+void Coordinator::measure_steps() {
+  const auto run_step = [&](int32_t num_rows) {
+    RoundPlan plan;
+    plan.num_probe_rows = num_rows;
+    const auto begin = Clock::now();
+    broadcast(plan);
+    const RoundDecision decision = target_.execute(plan);
+    check_agreement(world_, layout_, plan.round, digest(plan.round, decision));
+    return seconds_since(begin);
+  };
+  const int32_t most_rows = most_probe_rows(target_.model().options());
+  if (most_rows == 0) return;
+  for (const StepProbe& probe : probe_steps(most_rows, run_step)) {
+    draft_.note_probe(probe);
+    log_debug("a step of {} rows takes {:.3f} ms", probe.load.num_rows, 1e3 * probe.seconds);
+  }
 }
 
 void Coordinator::take_inbox() {

@@ -79,6 +79,7 @@ class Coordinator final : public Engine {
   };
 
   void take_inbox();
+  void measure_steps();
   void wait_for_work();
   bool run_round();  // false when there was nothing to compute
   void broadcast(const RoundPlan& plan);

@@ -12,6 +12,7 @@
 #include "runtime/ranks/draft_link.h"
 #include "runtime/ranks/roles.h"
 #include "runtime/ranks/round_account.h"
+#include "runtime/ranks/step_probe.h"
 #include "scheduler/planner.h"
 #include "scheduler/speculation.h"
 
@@ -31,6 +32,11 @@ class DraftSide {
     bool adaptive_draft_len = true;
   };
   explicit DraftSide(const Parts& parts);
+
+  // Whether it is this side that chooses lengths, by what steps cost: then probes of the target's
+  // help. They are noted before the first round.
+  bool wants_probes() const { return chooses_ && has_drafts_; }
+  void note_probe(const StepProbe& probe) { speculation_.note_probe(probe.load, probe.seconds); }
 
   // The steps of a round (docs/round.md), in order.
   // Before the plan: waits for blocks while that pays. Returns the seconds waited.

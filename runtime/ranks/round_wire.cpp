@@ -163,6 +163,7 @@ Bytes encode(const RoundPlan& plan) {
   out.put_list(plan.sequences,
                [](WireWriter& w, const SequencePlan& sequence) { write(w, sequence); });
   out.put_bool(plan.awaits_proposals);
+  out.put(plan.num_probe_rows);
   out.put_numbers(plan.emptied);
   return out.take();
 }
@@ -177,6 +178,7 @@ RoundPlan decode_round_plan(const Bytes& bytes) {
   plan.starts = in.get_list<SequenceStart>(read_opening<SequenceStart>);
   plan.sequences = in.get_list<SequencePlan>(read_sequence_plan);
   plan.awaits_proposals = in.get_bool();
+  plan.num_probe_rows = in.get<int32_t>();
   plan.emptied = in.get_numbers<int32_t>();
   in.expect_end();
   return plan;

@@ -11,6 +11,7 @@
 #include "runtime/ranks/agreement.h"
 #include "runtime/ranks/checks.h"
 #include "runtime/ranks/round_wire.h"
+#include "runtime/ranks/step_probe.h"
 #include "scheduler/verify.h"
 
 namespace outrider {
@@ -64,6 +65,11 @@ RoundDecision TargetRank::execute(RoundPlan plan) {
 }
 
 RoundDecision TargetRank::execute(RoundPlan& plan, const LateProposals& late) {
+  if (plan.num_probe_rows > 0) {
+    std::vector<int32_t> blocks;
+    model_.forward(probe_batch(plan.num_probe_rows, model_.options().block_size, &blocks));
+    return {};
+  }
   update_copies(plan);
   build_batch(plan);
   RoundDecision decision;

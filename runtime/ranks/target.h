@@ -35,6 +35,7 @@ class TargetRank {
   // member calls it with the same plan, is given the same amendment and returns the same decision.
   // Afterwards the plan holds the proposals that were judged, early and late ones, and no others:
   // what cannot be judged (nonsense, another rule, a sequence that does not sample) is dropped.
+  // A plan with probe rows is one forward pass of them; its decision is empty.
   RoundDecision execute(RoundPlan& plan, const LateProposals& late);
   // The same where nothing comes late.
   RoundDecision execute(RoundPlan plan);

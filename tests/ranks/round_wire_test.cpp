@@ -57,6 +57,7 @@ RoundPlan some_plan(uint32_t seed) {
     plan.sequences.push_back(sequence);
   }
   plan.awaits_proposals = random() % 2 == 0;
+  plan.num_probe_rows = static_cast<int32_t>(random() % 9);
   plan.emptied = {3, static_cast<int32_t>(random() % 100)};
   return plan;
 }
@@ -97,6 +98,7 @@ TEST(RoundWire, PlansComeBackAsTheyWere) {
     EXPECT_EQ(back.sequences[0].draft, plan.sequences[0].draft);
     EXPECT_EQ(back.sequences[0].proposal, plan.sequences[0].proposal);
     EXPECT_EQ(back.awaits_proposals, plan.awaits_proposals);
+    EXPECT_EQ(back.num_probe_rows, plan.num_probe_rows);
     EXPECT_EQ(back.sequences[0].new_blocks, plan.sequences[0].new_blocks);
     EXPECT_EQ(back.sequences[0].replace_blocks, plan.sequences[0].replace_blocks);
   }

@@ -130,9 +130,10 @@ SimGrid make_sim_grid(const SimOptions& options, RunConfig& config) {
     grid.requests.push_back(static_cast<int32_t>(requests));
   read_modes(options.modes, &grid);
   Dialects dialects;
-  add_cells(options, dialects, &grid);
+  // The first one, because the planner's probes of the target's steps are of that dialect.
   grid.many = {0.8, 0.1, options.many_row_ms};
   grid.many_dialect = dialects.add(grid.many, options.step_ms);
+  add_cells(options, dialects, &grid);
   if (options.cases) add_cases(options, dialects, &grid);
   grid.num_dialects = dialects.num();
   if (grid.num_dialects > kMostDialects)
