@@ -176,6 +176,26 @@ void Speculation::judge(Batch& batch) {
   }
 }
 
+// Tokens per second if this round went with what is at hand, and all to come like it, as far as
+// their blocks will be prepared. The rate that was made says less while waits that do not pay still
+// keep it low.
+double Speculation::rate_of_going(const RoundOutlook& outlook,
+                                  const GoodputInputs& inputs,
+                                  StepLoad load) const {
+  double num_tokens = 0;
+  for (size_t i = 0; i < outlook.sequences.size(); ++i) {
+    const SequenceOutlook& one = outlook.sequences[i];
+    const int32_t num_rows = std::min(one.num_at_hand, one.limit);
+    double expected = 1;
+    for (int32_t j = 0; j < num_rows; ++j) expected += inputs.survival[i][static_cast<size_t>(j)];
+    const double all = num_rows > 0 ? inputs.survival[i][static_cast<size_t>(num_rows) - 1] : 1.0;
+    num_tokens += expected * (all * inputs.hit_if_all_stand + (1 - all) * inputs.hit_if_not);
+    load.num_rows += num_rows;
+  }
+  const double step_s = inputs.steps->at(load);
+  return step_s > 0 ? num_tokens / (step_s + overhead_s_) : 0;
+}
+
 RoundChoice Speculation::choose(const RoundOutlook& outlook) const {
   const auto num_sequences = static_cast<int32_t>(outlook.sequences.size());
   if (num_sequences == 0) return {};
@@ -201,6 +221,8 @@ RoundChoice Speculation::choose(const RoundOutlook& outlook) const {
   inputs.hit_if_all_stand = hit_if_all_stand_;
   inputs.hit_if_not = hit_if_not_;
   inputs.num_prepared = static_cast<int32_t>(num_prepared_);
+  if (inputs.price > 0)
+    inputs.price = std::max(inputs.price, rate_of_going(outlook, inputs, plain));
   RoundOutlook seen = outlook;
   for (SequenceOutlook& sequence : seen.sequences) {
     sequence.limit = std::min(sequence.limit, config_.longest_draft_len);

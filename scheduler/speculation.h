@@ -57,6 +57,9 @@ class Speculation {
   const Survival& survival() const { return survival_; }
 
  private:
+  double rate_of_going(const RoundOutlook& outlook,
+                       const GoodputInputs& inputs,
+                       StepLoad load) const;
   // Tokens of a sequence and seconds: sums that decay.
   struct Rate {
     double num_rounds = 0;

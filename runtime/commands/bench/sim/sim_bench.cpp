@@ -38,6 +38,14 @@ class SimMeasurement {
 
   void once(Progress& progress) {
     for (size_t i = 0; i < grid_.cells.size(); ++i, progress.advance()) measure_cell(i);
+    for (size_t i = 0; i < grid_.requests.size(); ++i, progress.advance()) {
+      const SimWaveSpec spec = {grid_.many_dialect,
+                                kPlannedDraftLen,
+                                RideAhead::kCache,
+                                grid_.requests[i],
+                                options_.sweep_tokens};
+      measure(spec, spec.max_tokens, &results_.sweep[i]);
+    }
     for (size_t i = 0; i < grid_.cases.size(); ++i, progress.advance()) {
       const SimCase& one = grid_.cases[i];
       SimWaveSpec spec = {one.dialect,
@@ -46,14 +54,6 @@ class SimMeasurement {
                           one.num_requests,
                           one.num_requests > 1 ? options_.sweep_tokens : options_.case_tokens};
       measure(spec, spec.max_tokens, &results_.cases[i]);
-    }
-    for (size_t i = 0; i < grid_.requests.size(); ++i, progress.advance()) {
-      const SimWaveSpec spec = {grid_.many_dialect,
-                                kPlannedDraftLen,
-                                RideAhead::kCache,
-                                grid_.requests[i],
-                                options_.sweep_tokens};
-      measure(spec, spec.max_tokens, &results_.sweep[i]);
     }
   }
 
