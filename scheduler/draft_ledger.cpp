@@ -197,12 +197,13 @@ DraftNeed DraftLedger::need(const SequencePool& pool) const {
 }
 
 // Drafts that are made by counting are at hand as soon as they are wanted.
-std::vector<SequenceOutlook> DraftLedger::outlook(const SequencePool& pool) const {
+RoundOutlook DraftLedger::outlook(const SequencePool& pool) const {
   const bool has_worker = config_.draft_method == DraftMethod::kDraftModel;
-  std::vector<SequenceOutlook> outlook;
+  RoundOutlook outlook;
+  outlook.max_rows = config_.max_num_batched_tokens;
   for (const auto& [order, sequence] : pool.running()) {
     if (sequence->num_uncomputed() > 1) continue;
-    SequenceOutlook& one = outlook.emplace_back();
+    SequenceOutlook& one = outlook.sequences.emplace_back();
     one.sequence_id = sequence->id();
     one.num_context = sequence->num_tokens();
     one.limit = limit(*sequence, sequence->num_tokens(), config_.num_speculative_tokens);
@@ -214,7 +215,25 @@ std::vector<SequenceOutlook> DraftLedger::outlook(const SequencePool& pool) cons
     if (one.in_one_piece && view.asked_round == sequence->round()) one.asked_len = view.asked_len;
     one.more_coming = uses_model() && sequence->round() > 0 && !view.is_complete;
   }
+  add_prompts(pool, &outlook);
   return outlook;
+}
+
+// Drafts may take half of the rows from them (RoundBuilder).
+void DraftLedger::add_prompts(const SequencePool& pool, RoundOutlook* outlook) const {
+  const auto num_decodes = static_cast<int32_t>(outlook->sequences.size());
+  int32_t rows_left = (std::max(0, outlook->max_rows - num_decodes) + 1) / 2;
+  for (const auto& [order, sequence] : pool.running()) {
+    if (sequence->num_uncomputed() <= 1) continue;
+    const int32_t num_rows = std::min(sequence->num_uncomputed(), rows_left);
+    if (num_rows == 0) return;
+    const int64_t num_before = sequence->num_computed();
+    rows_left -= num_rows;
+    outlook->num_prompt_rows += num_rows;
+    outlook->num_prompt_kv_positions += num_before + num_rows;
+    outlook->num_prompt_positions +=
+        num_rows * num_before + static_cast<int64_t>(num_rows) * (num_rows + 1) / 2;
+  }
 }
 
 std::vector<DraftToken> DraftLedger::draft_for(const Sequence& sequence) const {

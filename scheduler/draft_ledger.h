@@ -30,7 +30,7 @@ class DraftLedger {
   DraftRequest take_request(const SequencePool& pool, bool asks);
   bool offer(const SequencePool& pool, DraftBlock block);
   DraftNeed need(const SequencePool& pool) const;
-  std::vector<SequenceOutlook> outlook(const SequencePool& pool) const;
+  RoundOutlook outlook(const SequencePool& pool) const;
   // The draft tokens at hand for the sequence's next sampling round; at most its limit.
   std::vector<DraftToken> draft_for(const Sequence& sequence) const;
 
@@ -66,6 +66,7 @@ class DraftLedger {
   int32_t limit_now(const Sequence& sequence) const;
   int32_t limit_next(const Sequence& sequence) const;
   int32_t limit(const Sequence& sequence, int32_t num_tokens, int32_t chosen) const;
+  void add_prompts(const SequencePool& pool, RoundOutlook* outlook) const;
   std::optional<int32_t> look_up(Sequence& sequence);
   void describe(Sequence& sequence, bool asks, DraftRequest& request) const;
   bool open(Sequence& sequence, DraftRequest& request) const;

@@ -35,7 +35,7 @@ class Choice {
     const auto num_sequences = static_cast<int32_t>(outlook.sequences.size());
     per_row_ = num_sequences > 0 ? static_cast<double>(load_.row_positions) / num_sequences : 0;
     load_.num_rows = num_sequences + outlook.num_prompt_rows;
-    load_.kv_positions += outlook.num_prompt_positions;
+    load_.kv_positions += outlook.num_prompt_kv_positions;
     load_.row_positions += outlook.num_prompt_positions;
     for (int32_t i = 0; i < num_sequences; ++i) add_candidates(i);
     std::stable_sort(candidates_.begin(),

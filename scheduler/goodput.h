@@ -37,8 +37,11 @@ struct SequenceOutlook {
 
 struct RoundOutlook {
   std::vector<SequenceOutlook> sequences;
-  int32_t num_prompt_rows = 0;       // rows of prompts in the same step
-  int64_t num_prompt_positions = 0;  // and what they attend to, in all
+  // Rows of prompts in the same step; the positions that are read for them, and those that they
+  // attend to, in all.
+  int32_t num_prompt_rows = 0;
+  int64_t num_prompt_kv_positions = 0;
+  int64_t num_prompt_positions = 0;
   int32_t max_rows = 1 << 30;        // of the step, everything counted
   bool may_wait = true;              // false: the deadline has passed
 };

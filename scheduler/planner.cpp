@@ -241,7 +241,7 @@ void Planner::set_draft_lens(std::span<const SequenceChoice> choices) {
   }
 }
 
-std::vector<SequenceOutlook> Planner::draft_outlook() const {
+RoundOutlook Planner::draft_outlook() const {
   return state_->drafts.outlook(state_->pool);
 }
 

@@ -146,9 +146,9 @@ class Planner {
   void set_draft_len(int32_t draft_len);
   // Of these sequences instead, until their next choice.
   void set_draft_lens(std::span<const SequenceChoice> choices);
-  // The running sequences that will sample next round, with what is at hand for them. No clock
-  // here: waited_s is the caller's.
-  std::vector<SequenceOutlook> draft_outlook() const;
+  // The running sequences that will sample next round, with what is at hand for them, and the rows
+  // of prompts that run with them. No clock here: waited_s and may_wait are the caller's.
+  RoundOutlook draft_outlook() const;
   // Since the last call.
   DraftNews take_draft_news();
   DraftCounters draft_counters() const;

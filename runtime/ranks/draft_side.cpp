@@ -57,8 +57,7 @@ DraftSide::DraftSide(const Parts& parts)
                     .has_worker = parts.layout.has_draft,
                     .rides_ahead = parts.rides_ahead}),
       chooses_(parts.adaptive_draft_len && parts.patience_s == 0),
-      has_drafts_(parts.config.draft_method != DraftMethod::kNone),
-      most_rows_(parts.config.max_num_batched_tokens) {
+      has_drafts_(parts.config.draft_method != DraftMethod::kNone) {
   if (parts.layout.has_draft) {
     link_ = std::make_unique<DraftLink>(parts.world, draft_rank_, parts.epoch, parts.patience_s);
     state_ = DraftState::kUp;
@@ -171,6 +170,7 @@ void DraftSide::tell(bool asks) {
                            request.commits.end(),
                            [](const DraftCommit& commit) { return commit.in_flight < 0; });
   if (is_asking_) asked_at_ = now;
+  was_told_ = was_told_ || !request.commits.empty();
   link_->send(std::move(request), now);
 }
 
@@ -178,9 +178,7 @@ void DraftSide::choose(bool may_wait) {
   news_ = false;
   if (!has_drafts_ || (!chooses_ && !link_)) return;
   const auto now = Clock::now();
-  RoundOutlook outlook;
-  outlook.sequences = planner_.draft_outlook();
-  outlook.max_rows = most_rows_;
+  RoundOutlook outlook = planner_.draft_outlook();
   outlook.may_wait = may_wait && link_ && !link_->skips_wait();
   for (SequenceOutlook& one : outlook.sequences) {
     one.fixed = one.fixed || !chooses_;
@@ -198,8 +196,7 @@ void DraftSide::choose(bool may_wait) {
 void DraftSide::note_round(const RoundPlan& plan, const RoundDecision& decision, double compute_s) {
   RoundFacts facts{.load = load_of(plan),
                    .step_s = compute_s,
-                   .wait_s = waited_s_,
-                   .draft_worked = choice_.draft_works};
+                   .wait_s = waited_s_};
   bool any_draft = false;
   for (size_t i = 0; i < plan.sequences.size(); ++i) {
     facts.has_prompts = facts.has_prompts || plan.sequences[i].num_committed_rows > 1;
@@ -208,6 +205,9 @@ void DraftSide::note_round(const RoundPlan& plan, const RoundDecision& decision,
     ++facts.num_sequences;
     facts.num_tokens += decision.sequences[i].num_accepted + 1;
   }
+  // A draft that is away, or has nothing to do, takes nothing from the target.
+  facts.draft_worked = choice_.draft_works && (!link_ || was_told_ || any_draft);
+  was_told_ = false;
   const DraftNews news = planner_.take_draft_news();
   for (const DraftVerdict& verdict : news.verdicts) {
     if (verdict.num_drafted > 0) {

@@ -76,11 +76,11 @@ class DraftSide {
   Speculation speculation_;
   const bool chooses_;  // else every draft is as long as can be
   const bool has_drafts_;
-  const int32_t most_rows_;
   RoundChoice choice_;                 // for the next round
   JobClock::time_point look_again_{};  // when it is waiting: to choose anew
 
   bool news_ = false;       // blocks were taken since the choice
+  bool was_told_ = false;   // something to draft for, since the last round
   bool is_asking_ = false;  // no round runs, and the draft was told that its blocks are urgent
   JobClock::time_point asked_at_{};
   std::optional<JobClock::time_point> tokens_at_;  // of the last that came since

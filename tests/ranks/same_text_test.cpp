@@ -106,6 +106,7 @@ TEST(SameTextOneRank, NgramDraft) {
   RunConfig config = embedded_config(1, 0);
   config.speculative.method = "ngram";
   config.speculative.prompt_lookup_min = 1;
+  config.speculative.num_speculative_tokens = 4;
   const std::vector<Outcome> outcomes = run_asks(config, asks);
   EXPECT_EQ(tokens_of(outcomes), expected);
   EXPECT_GT(num_accepted(outcomes), 0);
