@@ -42,8 +42,8 @@ struct RoundOutlook {
   int32_t num_prompt_rows = 0;
   int64_t num_prompt_kv_positions = 0;
   int64_t num_prompt_positions = 0;
-  int32_t max_rows = 1 << 30;        // of the step, everything counted
-  bool may_wait = true;              // false: the deadline has passed
+  int32_t max_rows = 1 << 30;  // of the step, everything counted
+  bool may_wait = true;        // false: the deadline has passed
 };
 
 struct SequenceChoice {

@@ -194,9 +194,7 @@ void DraftSide::choose(bool may_wait) {
 }
 
 void DraftSide::note_round(const RoundPlan& plan, const RoundDecision& decision, double compute_s) {
-  RoundFacts facts{.load = load_of(plan),
-                   .step_s = compute_s,
-                   .wait_s = waited_s_};
+  RoundFacts facts{.load = load_of(plan), .step_s = compute_s, .wait_s = waited_s_};
   bool any_draft = false;
   for (size_t i = 0; i < plan.sequences.size(); ++i) {
     facts.has_prompts = facts.has_prompts || plan.sequences[i].num_committed_rows > 1;
