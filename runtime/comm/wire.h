@@ -37,9 +37,13 @@ class WireWriter {
     put<uint32_t>(static_cast<uint32_t>(list.size()));
     for (const T& element : list) write(*this, element);
   }
+  // Plain values without padding, in one piece.
   template <typename T>
   void put_numbers(const std::vector<T>& list) {
-    put_list(list, [](WireWriter& out, T value) { out.put(value); });
+    static_assert(std::is_trivially_copyable_v<T>);
+    put<uint32_t>(static_cast<uint32_t>(list.size()));
+    const auto* from = reinterpret_cast<const std::byte*>(list.data());
+    bytes_.insert(bytes_.end(), from, from + list.size() * sizeof(T));
   }
   Bytes take() { return std::move(bytes_); }
 
@@ -80,7 +84,17 @@ class WireReader {
   }
   template <typename T>
   std::vector<T> get_numbers() {
-    return get_list<T>([](WireReader& in) { return in.get<T>(); });
+    static_assert(std::is_trivially_copyable_v<T>);
+    const size_t count = get<uint32_t>();
+    need(count * sizeof(T));  // 32 bits times a few bytes: no overflow
+    std::vector<T> list;
+    list.reserve(count);
+    for (size_t i = 0; i < count; ++i, position_ += sizeof(T)) {
+      T value;
+      std::memcpy(&value, bytes_.data() + position_, sizeof(T));
+      list.push_back(value);
+    }
+    return list;
   }
   void expect_end() const {
     if (position_ != bytes_.size()) throw Error("a message between ranks has bytes after its end");

@@ -77,21 +77,14 @@ SamplingParams read_params(WireReader& in) {
 
 void write(WireWriter& out, const DraftToken& draft) {
   out.put(draft.token);
-  out.put_list(draft.candidates, [](WireWriter& w, const DraftCandidate& candidate) {
-    w.put(candidate.token);
-    w.put(candidate.draft_prob);
-  });
+  static_assert(sizeof(DraftCandidate) == 8);  // no padding
+  out.put_numbers(draft.candidates);
 }
 
 DraftToken read_draft_token(WireReader& in) {
   DraftToken draft;
   draft.token = in.get<int32_t>();
-  draft.candidates = in.get_list<DraftCandidate>([](WireReader& r) {
-    DraftCandidate candidate;
-    candidate.token = r.get<int32_t>();
-    candidate.draft_prob = r.get<float>();
-    return candidate;
-  });
+  draft.candidates = in.get_numbers<DraftCandidate>();
   return draft;
 }
 
