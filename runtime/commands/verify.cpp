@@ -64,6 +64,8 @@ void set_defaults(LoadedConfig& loaded) {
   // Lengths are swept up to this one; the planner's own choice would leave out what does not pay.
   if (config.speculative.num_speculative_tokens == kAutoDraftLen)
     config.speculative.num_speculative_tokens = kDraftLen;
+  // The same for riding ahead.
+  if (config.speculative.ride_ahead == "auto") config.speculative.ride_ahead = "cache";
   // Rounds without a draft say nothing about drafts, and a busy machine would have many.
   config.speculative.draft_patience_s = kDraftPatienceS;
 }

@@ -9,7 +9,7 @@ import unittest
 import urllib.error
 import urllib.request
 
-from cluster import PAIR, PROGRAM, Server, children, mpirun, run
+from cluster import DRAFTED_PAIR, PAIR, PROGRAM, Server, children, mpirun, run
 
 PROMPTS = ["Once upon a time", "The king said to his daughter", "In the forest", "My dear Watson, I",
            "The soldiers", "It was a dark night and", "\"Where are you going?\" asked", "A"]
@@ -47,7 +47,7 @@ class Divergence(unittest.TestCase):
     """The job stops in that round: no token of it reaches a client, no rank survives."""
 
     def check(self, num_ranks, fault, sentence, recovery=False, drafts=True):
-        with Server(num_ranks, *PAIR, recovery=recovery, fault=fault) as server:
+        with Server(num_ranks, *DRAFTED_PAIR, recovery=recovery, fault=fault) as server:
             pids = list(children(server.process.pid))
             self.assertGreaterEqual(len(pids), num_ranks)
             options = {"max_tokens": 400}
@@ -125,7 +125,7 @@ class Nan(unittest.TestCase):
         # Requests 1-8, 9-16, ... in order of arrival; who of a group is hit is chance.
         fault = "nan_logits:sequence=11,output=5,rank={0};nan_logits:sequence=25,output=7,rank={0}".format(
             1 if num_ranks else 0)
-        with Server(num_ranks, *PAIR, *options, recovery=False, fault=fault) as server:
+        with Server(num_ranks, *DRAFTED_PAIR, *options, recovery=False, fault=fault) as server:
             self.assertIn("WILL MISBEHAVE ON PURPOSE", server.text_of_log())
             expected = [reply["choices"][0]["token_ids"] for _, reply in all_at_once(server, temperature=0)]
             hit = all_at_once(server, temperature=0)

@@ -6,7 +6,7 @@ import signal
 import time
 import unittest
 
-from cluster import PAIR, PROGRAM, Server, mpirun, run
+from cluster import DRAFTED_PAIR, PAIR, PROGRAM, Server, mpirun, run
 
 PROMPTS = ["Once upon a time", "The king said to his daughter", "In the forest", "My dear Watson, I",
            "The soldiers", "It was a dark night and", "\"Where are you going?\" asked", "A"]
@@ -40,12 +40,12 @@ class SameText(unittest.TestCase):
         self.assertEqual(server.metric("outrider:draft_up"), 1)
 
     def test_two_targets_and_a_draft(self):
-        with Server(3, *PAIR) as server:
+        with Server(3, *DRAFTED_PAIR) as server:
             self.check(server)
             self.assertEqual(server.stop(), 0, server.text_of_log())
 
     def test_one_process(self):
-        with Server(0, *PAIR) as server:
+        with Server(0, *DRAFTED_PAIR) as server:
             self.check(server)
             self.assertEqual(server.stop(), 0, server.text_of_log())
 
@@ -91,7 +91,7 @@ class DraftFaults(unittest.TestCase):
         self.assertEqual(server.metric("outrider:draft_up"), draft_up)
 
     def check_fault(self, fault, words):
-        with Server(3, *PAIR, recovery=False) as server:
+        with Server(3, *DRAFTED_PAIR, recovery=False) as server:
             expected = all_at_once(server, temperature=0, max_tokens=400)
             engine = server.engine_pid()
             with concurrent.futures.ThreadPoolExecutor(len(PROMPTS)) as pool:
@@ -115,7 +115,7 @@ class DraftFaults(unittest.TestCase):
         self.check_fault(signal.SIGSTOP, ["draft worker (rank 2) does not answer"])
 
     def test_stopped_and_continued(self):
-        with Server(3, *PAIR, recovery=False) as server:
+        with Server(3, *DRAFTED_PAIR, recovery=False) as server:
             expected = all_at_once(server, temperature=0, max_tokens=400)
             os.kill(server.engine_pid(), signal.SIGSTOP)
             self.keep_busy_until(server, 0, expected)
