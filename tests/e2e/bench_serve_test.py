@@ -20,7 +20,7 @@ SMALL = ["--tokenizer", "embedded", "--random-input-len", "48", "--random-output
 class BenchServe(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.server = Server(0, *DRAFTED_PAIR, "-t", "1")
+        cls.server = Server(0, *DRAFTED_PAIR, "-t", "1", "--per-request-spec-decode-metrics", "summary")
 
     @classmethod
     def tearDownClass(cls):
@@ -71,7 +71,7 @@ class BenchServe(unittest.TestCase):
         self.assertEqual(result["tokens_of_chunks_counted_by"], {"continuous_usage": 32})
         # Speculation brings several tokens at once, and the server tells what it did.
         self.assertLess(result["num_chunks"], 32 * 24)
-        self.assertEqual(result["spec_decode_draft_tokens"], sum(r.get("num_draft_tokens", 0) for r in requests))
+        self.assertEqual(result["spec_decode_draft_tokens"], sum(r["num_draft_tokens"] for r in requests))
         self.assertGreater(result["spec_decode_accepted_tokens"], 0)
         self.assertIn("commit", result["environment"])
         for words in ("Successful requests", "TTFT", "inter-chunk", "Acceptance rate"):
