@@ -83,6 +83,29 @@ TEST(AheadSpeed, OneRequestGetsWhatTheDesignPromises) {
   }
 }
 
+// What the first rounds cost to find out is in it, over 600 tokens.
+TEST(AheadSpeed, NeverSlower) {
+  struct Case {
+    const char* what;
+    std::string target;
+    std::string draft;
+    int32_t num_requests;
+  };
+  const std::string step = fmt::format("step_ms={}", kStepMs);
+  for (const Case& c : {
+           Case{"nothing is accepted", step, draft_keys(0, 0.1), 1},
+           {"nothing is accepted, 8 requests", step, draft_keys(0, 0.1), 8},
+           {"a draft as slow as the target", step, draft_keys(0.8, 1), 1},
+           {"a draft ten times too slow", step, draft_keys(0.8, 10), 1},
+           {"a draft ten times too slow, 8 requests", step, draft_keys(0.8, 10), 8},
+           {"saturation", step + ",row_ms=20", draft_keys(0.8, 0.1) + ",row_ms=2", 64},
+       }) {
+    const double ratio = speed_up(
+        {.target = c.target, .draft = c.draft, .num_requests = c.num_requests, .max_tokens = 600});
+    EXPECT_GE(ratio, 0.98) << c.what;
+  }
+}
+
 TEST(AheadSpeed, ManyRequestsAreNotSlower) {
   for (const int32_t num_requests : {1, 4, 16, 64}) {
     const double ratio = speed_up({.target = fmt::format("step_ms={},row_ms=0.2", kStepMs),
