@@ -109,7 +109,7 @@ class Batch(unittest.TestCase):
 
     def test_a_draft_with_another_tokenizer(self):
         draft = changed_draft(self.folder.name, with_other_texts)
-        pair = ["--model", "embedded", "--model-draft", draft]
+        pair = ["--model", "embedded", "--model-draft", draft, "--draft-max", "4"]
         self.write([line(number, return_token_origins=True) for number in range(6)]
                    + [dict(line(9, temperature=0), custom_id="greedy")])
         code, _, errors = self.batch(3, *pair)

@@ -9,7 +9,7 @@ import json
 import os
 import unittest
 
-from cluster import PAIR, Server
+from cluster import DRAFTED_PAIR, Server
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 TARGET = ["--model", "embedded"]
@@ -101,7 +101,7 @@ class LmEvalScoring(unittest.TestCase):
         with Server(ranks_off, *TARGET) as server:
             off = self.run_all(server)
             self.assertEqual(server.stop(), 0, server.text_of_log())
-        with Server(ranks_on, *PAIR) as server:
+        with Server(ranks_on, *DRAFTED_PAIR) as server:
             on = self.run_all(server)
             self.assertGreater(server.metric("vllm:spec_decode_num_accepted_tokens_total"), 20)
             self.assertEqual(server.stop(), 0, server.text_of_log())
