@@ -179,21 +179,14 @@ bool DraftLedger::take_prepared(Sequence& sequence, DraftBlock block) {
   return true;
 }
 
-DraftNeed DraftLedger::need(const SequencePool& pool) const {
-  DraftNeed need;
-  if (!uses_model()) return need;
+bool DraftLedger::lacks_tokens(const SequencePool& pool) const {
+  if (!uses_model()) return false;
   for (const auto& [order, sequence] : pool.running()) {
     if (sequence->num_uncomputed() > 1 || sequence->round() == 0) continue;
-    const int32_t draft_len = limit_now(*sequence);
-    if (draft_len == 0) continue;
-    ++need.num_sequences;
     const DraftView& view = sequence->draft_view;
-    if (view.is_complete || std::ssize(view.block) >= draft_len) continue;
-    ++need.num_incomplete;
-    if (view.block.empty()) ++need.num_empty;
-    if (!rides_ahead(*sequence)) ++need.num_synchronous;
+    if (!view.is_complete && std::ssize(view.block) < limit_now(*sequence)) return true;
   }
-  return need;
+  return false;
 }
 
 // Drafts that are made by counting are at hand as soon as they are wanted.

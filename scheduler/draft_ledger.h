@@ -29,7 +29,8 @@ class DraftLedger {
   // begun, and with `asks` the new text of those that wait for their next round.
   DraftRequest take_request(const SequencePool& pool, bool asks);
   bool offer(const SequencePool& pool, DraftBlock block);
-  DraftNeed need(const SequencePool& pool) const;
+  // Whether the block of some sequence that samples next is not there, or shorter than asked.
+  bool lacks_tokens(const SequencePool& pool) const;
   RoundOutlook outlook(const SequencePool& pool) const;
   // The draft tokens at hand for the sequence's next sampling round; at most its limit.
   std::vector<DraftToken> draft_for(const Sequence& sequence) const;

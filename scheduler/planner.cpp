@@ -141,9 +141,7 @@ void Planner::fail_all(const std::string& error) {
 
 bool Planner::idle() const { return state_->pool.empty(); }
 
-bool Planner::wants_draft() const { return draft_need().num_incomplete > 0; }
-
-DraftNeed Planner::draft_need() const { return state_->drafts.need(state_->pool); }
+bool Planner::wants_draft() const { return state_->drafts.lacks_tokens(state_->pool); }
 
 bool Planner::offer(DraftBlock block) {
   return state_->drafts.offer(state_->pool, std::move(block));
@@ -241,9 +239,7 @@ void Planner::set_draft_lens(std::span<const SequenceChoice> choices) {
   }
 }
 
-RoundOutlook Planner::draft_outlook() const {
-  return state_->drafts.outlook(state_->pool);
-}
+RoundOutlook Planner::draft_outlook() const { return state_->drafts.outlook(state_->pool); }
 
 DraftNews Planner::take_draft_news() { return state_->drafts.take_news(); }
 

@@ -64,15 +64,6 @@ struct PlannerCounters {
 // Priorities beyond this, on either side, count as this: it bounds what aging has to make up for.
 inline constexpr int32_t kLargestPriority = 100;
 
-// The draft model's part of the sequences that could verify a block of it next round.
-struct DraftNeed {
-  int32_t num_sequences = 0;
-  int32_t num_incomplete = 0;  // of these, whose block is not there or shorter than asked
-  int32_t num_empty = 0;       // of these, which have nothing of it yet
-  // Of the incomplete ones, whose draft does nothing before it hears how the round ended.
-  int32_t num_synchronous = 0;
-};
-
 // What a decided round says of its sequence's draft.
 struct DraftVerdict {
   uint64_t sequence_id = 0;
@@ -120,7 +111,6 @@ class Planner {
   // model, samples next round, and its block has not come. The coordinator waits for the draft only
   // then.
   bool wants_draft() const;
-  DraftNeed draft_need() const;
 
   // A block from the draft worker. Stale, malformed or unknown ones are dropped; returns whether it
   // was taken.

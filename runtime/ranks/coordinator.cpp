@@ -52,7 +52,7 @@ Coordinator::Coordinator(const Parts& parts)
               .epoch = parts.epoch,
               .patience_s = parts.draft_patience_s,
               .rides_ahead = parts.ride_ahead != RideAhead::kOff,
-              .adaptive_draft_len = parts.adaptive_draft_len}) {
+              .chooses_draft_len = parts.chooses_draft_len}) {
   status_.ready = true;
   publish_status();
 }

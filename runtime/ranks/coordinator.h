@@ -48,7 +48,7 @@ class Coordinator final : public Engine {
     RideAhead ride_ahead = RideAhead::kOff;
     uint32_t epoch = 0;
     double draft_patience_s = 0;
-    bool adaptive_draft_len = true;
+    bool chooses_draft_len = true;  // num_speculative_tokens: auto
     Checks checks;
   };
   explicit Coordinator(const Parts& parts);

@@ -56,7 +56,7 @@ DraftSide::DraftSide(const Parts& parts)
       speculation_({.longest_draft_len = parts.config.num_speculative_tokens,
                     .has_worker = parts.layout.has_draft,
                     .rides_ahead = parts.rides_ahead}),
-      chooses_(parts.adaptive_draft_len && parts.patience_s == 0),
+      chooses_(parts.chooses_draft_len && parts.patience_s == 0),
       has_drafts_(parts.config.draft_method != DraftMethod::kNone) {
   if (parts.layout.has_draft) {
     link_ = std::make_unique<DraftLink>(parts.world, draft_rank_, parts.epoch, parts.patience_s);
@@ -152,7 +152,7 @@ void DraftSide::settle(const RoundPlan& plan, const RoundDecision& decision, dou
   choose(true);
   if (!link_) return;
   // A wait that is skipped counts as one.
-  if (link_->skips_wait() && planner_.draft_need().num_incomplete > 0) link_->note_wait(false);
+  if (link_->skips_wait() && planner_.wants_draft()) link_->note_wait(false);
   tell(choice_.wait);
 }
 

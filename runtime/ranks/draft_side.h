@@ -29,7 +29,7 @@ class DraftSide {
     uint32_t epoch = 0;
     double patience_s = 0;  // see DraftLink
     bool rides_ahead = false;
-    bool adaptive_draft_len = true;
+    bool chooses_draft_len = true;  // num_speculative_tokens: auto
   };
   explicit DraftSide(const Parts& parts);
 

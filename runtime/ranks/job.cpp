@@ -189,7 +189,7 @@ int run_coordinator(World& world,
        .ride_ahead = ride_ahead,
        .epoch = kEpoch,
        .draft_patience_s = config.speculative.draft_patience_s,
-       .adaptive_draft_len = config.speculative.num_speculative_tokens == kAutoDraftLen,
+       .chooses_draft_len = config.speculative.num_speculative_tokens == kAutoDraftLen,
        .checks = desk.checks});
   const FrontEndContext context{.config = config,
                                 .engine = coordinator,

@@ -6,34 +6,13 @@
 
 #include <atomic>
 
-#include "runtime/ranks/model_probe.h"
 #include "runtime/ranks/roll_call.h"
 #include "runtime/ranks/round_wire.h"
-#include "runtime/ranks/target.h"
 #include "tests/ranks/engine_harness.h"
+#include "tests/ranks/played_rounds.h"
 
 namespace outrider::test {
 namespace {
-
-// Rank 0 plays the coordinator by hand, rank 1 is a real target rank.
-std::string run_two_targets(const std::function<void(World&, TargetRank&)>& coordinator) {
-  const RunConfig config = embedded_config(2, 0);
-  const RankLayout layout{2, false};
-  try {
-    run_in_process(2, [&](World& world) {
-      LoadedModel loaded = load_target(config, layout, world.rank(), 1, world.make_target_group(2));
-      TargetRank target(*loaded.model, *loaded.group);
-      if (world.rank() == 0) {
-        coordinator(world, target);
-      } else {
-        run_target_loop(world, layout, target);
-      }
-    });
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
 
 RoundPlan first_plan() {
   RoundPlan plan;
@@ -47,28 +26,22 @@ RoundPlan first_plan() {
   return plan;
 }
 
-RoundPlan last_plan() {
-  RoundPlan plan;
-  plan.round = 42;
-  plan.shutdown = true;
-  return plan;
-}
-
 const RankLayout kTwoTargets{2, false};
 
 TEST(Agreement, RanksThatAgreeGoOn) {
-  EXPECT_EQ(run_two_targets([](World& world, TargetRank& target) {
-              world.post(1, encode(first_plan()));
-              const RoundDecision decision = target.execute(first_plan());
-              EXPECT_GE(decision.sequences.at(0).next_token, 0);
-              check_agreement(world, kTwoTargets, 41, digest(41, decision));
-              world.post(1, encode(last_plan()));
-            }),
+  EXPECT_EQ(run_targets(2,
+                        [](World& world, TargetRank& target) {
+                          world.post(1, encode(first_plan()));
+                          const RoundDecision decision = target.execute(first_plan());
+                          EXPECT_GE(decision.sequences.at(0).next_token, 0);
+                          check_agreement(world, kTwoTargets, 41, digest(41, decision));
+                          world.post(1, encode(shutdown_plan(42)));
+                        }),
             "");
 }
 
 TEST(Agreement, AnotherDecisionStopsTheJobNamingRankAndRound) {
-  const std::string sentence = run_two_targets([](World& world, TargetRank& target) {
+  const std::string sentence = run_targets(2, [](World& world, TargetRank& target) {
     world.post(1, encode(first_plan()));
     RoundDecision decision = target.execute(first_plan());
     decision.sequences.at(0).next_token ^= 1;  // one flipped bit on one rank
@@ -79,7 +52,7 @@ TEST(Agreement, AnotherDecisionStopsTheJobNamingRankAndRound) {
 }
 
 TEST(Agreement, ARankInAnotherRoundStopsTheJob) {
-  const std::string sentence = run_two_targets([](World& world, TargetRank& target) {
+  const std::string sentence = run_targets(2, [](World& world, TargetRank& target) {
     world.post(1, encode(first_plan()));
     const RoundDecision decision = target.execute(first_plan());
     check_agreement(world, kTwoTargets, 40, digest(40, decision));

@@ -8,11 +8,10 @@
 
 #include "runtime/base/rng.h"
 #include "runtime/ranks/agreement.h"
-#include "runtime/ranks/model_probe.h"
 #include "runtime/ranks/round_wire.h"
-#include "runtime/ranks/target.h"
 #include "scheduler/verify.h"
 #include "tests/ranks/engine_harness.h"
+#include "tests/ranks/played_rounds.h"
 
 namespace outrider::test {
 namespace {
@@ -20,27 +19,6 @@ namespace {
 constexpr int kNumRounds = 40;
 constexpr int32_t kNumSequences = 4;  // block, standard, greedy, coupled
 constexpr int32_t kBlocksEach = 8;
-
-// Rank 0 plays the coordinator by hand, the others are real target ranks.
-std::string run_targets(int num_targets, const std::function<void(World&, TargetRank&)>& rank0) {
-  const RunConfig config = embedded_config(num_targets, 0);
-  const RankLayout layout{num_targets, false};
-  try {
-    run_in_process(num_targets, [&](World& world) {
-      LoadedModel loaded =
-          load_target(config, layout, world.rank(), 1, world.make_target_group(num_targets));
-      TargetRank target(*loaded.model, *loaded.group);
-      if (world.rank() == 0) {
-        rank0(world, target);
-      } else {
-        run_target_loop(world, layout, target);
-      }
-    });
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
 
 void post_all(World& world, int num_targets, const Bytes& bytes) {
   for (int rank = 1; rank < num_targets; ++rank) world.post(rank, bytes);
@@ -74,10 +52,7 @@ class Writer {
 
   void run() {
     for (uint64_t round = 1; round <= kNumRounds; ++round) step(round);
-    RoundPlan last;
-    last.round = kNumRounds + 1;
-    last.shutdown = true;
-    post_all(world_, num_targets_, encode(last));
+    post_all(world_, num_targets_, encode(shutdown_plan(kNumRounds + 1)));
   }
 
   const Texts& texts() const { return texts_; }
@@ -233,13 +208,6 @@ RoundPlan plan_of_two(bool awaits) {
   return plan;
 }
 
-RoundPlan last_plan() {
-  RoundPlan plan;
-  plan.round = 42;
-  plan.shutdown = true;
-  return plan;
-}
-
 // The decision of sequence 1, and what of the proposals is left in the plan.
 std::pair<int32_t, int> decide_with(const std::vector<LateProposal>& proposals) {
   std::pair<int32_t, int> result;
@@ -253,7 +221,7 @@ std::pair<int32_t, int> decide_with(const std::vector<LateProposal>& proposals) 
                             return amendment;
                           });
                           check_agreement(world, {2, false}, 41, digest(41, decision));
-                          world.post(1, encode(last_plan()));
+                          world.post(1, encode(shutdown_plan(42)));
                           result.first = decision.sequences[0].next_token;
                           for (const SequencePlan& planned : plan.sequences) {
                             result.second += planned.proposal ? 1 : 0;

@@ -2,29 +2,19 @@
 // rounds: as in verify_law_test, for the two rules that judge proposals. Built once for each.
 #include <gtest/gtest.h>
 
-#include "scheduler/exactness/law_cases.h"
+#include "tests/scheduler/law_check.h"
 
 namespace outrider {
 namespace {
 
-constexpr int kNumSamples = 400000;
-
 class ProposalLawTest : public ::testing::TestWithParam<LawCase> {};
 
 TEST_P(ProposalLawTest, FitsTheExactLawOnAnyNumberOfShards) {
-  LawCase law_case = GetParam();
-  law_case.num_samples = kNumSamples;
-  law_case.shard_counts = {1, 2, 4};
-  const LawResult result = sample_law(law_case);
-  EXPECT_EQ(result.num_unlike, 0);
-  const ChiSquare& test = result.test;
-  RecordProperty("chi_square", std::to_string(test.statistic));
-  EXPECT_GE(test.degrees, 3);
-  EXPECT_TRUE(test.fits()) << test.statistic << " over " << test.limit << " at df " << test.degrees;
-  EXPECT_LE(smallest_found_distance(test, kNumSamples), 0.01);
+  const LawCase& law_case = GetParam();
+  const LawResult result = expect_exact_law(law_case);
   if (law_case.proposals != Proposals::kNone) {
     // Enough were judged, and neither all nor none stood.
-    EXPECT_GT(result.num_proposals, kNumSamples / 20);
+    EXPECT_GT(result.num_proposals, kNumLawSamples / 20);
     EXPECT_GT(result.num_proposals_stood, result.num_proposals / 10);
     EXPECT_LT(result.num_proposals_stood, result.num_proposals * 97 / 100);
   }

@@ -3,28 +3,16 @@
 // rule, so that the three run side by side.
 #include <gtest/gtest.h>
 
-#include "scheduler/exactness/law_cases.h"
+#include "tests/scheduler/law_check.h"
 
 namespace outrider {
 namespace {
 
-constexpr int kNumSamples = 400000;
-
 class LawTest : public ::testing::TestWithParam<LawCase> {};
 
 TEST_P(LawTest, FitsTheExactLawOnAnyNumberOfShards) {
-  LawCase law_case = GetParam();
-  law_case.num_samples = kNumSamples;
-  law_case.shard_counts = {1, 2, 4};
-  const LawResult result = sample_law(law_case);
-  // The counts of 2 and 4 shards equal those of 1 because every single decision does.
-  EXPECT_EQ(result.num_unlike, 0);
-  const ChiSquare& test = result.test;
-  RecordProperty("chi_square", std::to_string(test.statistic));
-  EXPECT_GE(test.degrees, 3);
-  EXPECT_TRUE(test.fits()) << test.statistic << " over " << test.limit << " at df " << test.degrees;
-  // A rule that is off by as little as this would have been found.
-  EXPECT_LE(smallest_found_distance(test, kNumSamples), 0.01);
+  const LawCase& law_case = GetParam();
+  const LawResult result = expect_exact_law(law_case);
   if (law_case.draft != DraftKind::kNone) {
     // Neither everything nor nothing stood: both branches of the rule were taken.
     const auto accepted = static_cast<double>(result.num_accepted);
