@@ -1,0 +1,35 @@
+// Rows of the embedding table by token id. One block per row.
+#include "runtime/ops/cuda/numbers.h"
+#include "runtime/ops/cuda/op_table.h"
+#include "runtime/ops/cuda/platform.h"
+
+namespace outrider::gpu {
+namespace {
+
+constexpr uint32_t kThreads = 256;
+
+OUTRIDER_KERNEL(kThreads) void embed_rows(EmbedArgs args) {
+  wait_for_predecessor();
+  let_successor_begin();
+  const auto row = static_cast<int32_t>(block_id().x);
+  if (row >= args.step.counts->num_rows) return;
+  const int32_t id = args.step.tokens[row] - args.first_id;
+  const bool is_here = id >= 0 && id < args.n_rows;
+  const size_t from = static_cast<size_t>(is_here ? id : 0) * static_cast<size_t>(args.n);
+  float* out = args.out + static_cast<size_t>(row) * static_cast<size_t>(args.n);
+  for (uint32_t i = thread_id(); i < static_cast<uint32_t>(args.n); i += kThreads) {
+    // Adding zero takes a zero's sign away, so that sums over ranks do not depend on their number.
+    out[i] = is_here ? exact_add(load_as_float(args.table, args.type, from + i), 0.0f) : 0.0f;
+  }
+}
+
+}  // namespace
+
+void embed(Stream& stream, const EmbedArgs& args) {
+  launch(stream,
+         embed_rows,
+         {.grid = {static_cast<uint32_t>(args.max_rows)}, .threads = kThreads, .overlaps = true},
+         args);
+}
+
+}  // namespace outrider::gpu

@@ -1,0 +1,184 @@
+// The words of platform.h on a real device, sm_80 and later. For nvcc only.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <string>
+
+#include "runtime/base/error.h"
+#include "runtime/base/exact_math.h"
+#include "runtime/ops/gpu/device.h"
+#include "runtime/ops/gpu/launch_shape.h"
+
+#define OUTRIDER_KERNEL(max_threads) __global__ __launch_bounds__(max_threads)
+#define OUTRIDER_DEVICE __device__ __forceinline__
+
+namespace outrider::gpu {
+
+// ---- launching
+cudaStream_t native_stream(Stream& stream);  // cuda_device.cu
+bool overlap_allowed();                      // cuda_device.cu: programmatic dependent launch is on
+
+inline void check_cuda(cudaError_t result, const char* what) {
+  if (result == cudaSuccess) return;
+  throw Error(std::string("the GPU failed at ") + what + ": " + cudaGetErrorString(result));
+}
+
+template <typename Args>
+void launch(Stream& stream, void (*kernel)(Args), const LaunchShape& shape, const Args& args) {
+  constexpr size_t kSharedWithoutAsking = 48 << 10;
+  if (shape.shared_bytes > kSharedWithoutAsking) {
+    check_cuda(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                    cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    static_cast<int>(shape.shared_bytes)),
+               "asking for shared memory");
+  }
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(shape.grid.x, shape.grid.y, shape.grid.z);
+  config.blockDim = dim3(shape.threads, 1, 1);
+  config.dynamicSmemBytes = shape.shared_bytes;
+  config.stream = native_stream(stream);
+  cudaLaunchAttribute overlap = {};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &overlap;
+  config.numAttrs = shape.overlaps && overlap_allowed() ? 1 : 0;
+  check_cuda(cudaLaunchKernelEx(&config, kernel, args), "a launch");
+}
+
+// ---- who am I
+OUTRIDER_DEVICE uint32_t thread_id() { return threadIdx.x; }
+OUTRIDER_DEVICE uint32_t num_threads() { return blockDim.x; }
+OUTRIDER_DEVICE uint32_t lane_id() { return threadIdx.x % 32; }
+OUTRIDER_DEVICE uint32_t warp_id() { return threadIdx.x / 32; }
+OUTRIDER_DEVICE Grid block_id() { return {blockIdx.x, blockIdx.y, blockIdx.z}; }
+OUTRIDER_DEVICE Grid num_blocks() { return {gridDim.x, gridDim.y, gridDim.z}; }
+
+// ---- a block together
+// The launch's shared_bytes, 128-byte aligned.
+template <typename T>
+OUTRIDER_DEVICE T* shared_memory() {
+  extern __shared__ __align__(128) unsigned char dynamic_shared_memory[];
+  return reinterpret_cast<T*>(dynamic_shared_memory);
+}
+OUTRIDER_DEVICE void sync_block() { __syncthreads(); }
+OUTRIDER_DEVICE void sync_warp() { __syncwarp(); }
+
+// ---- a warp together. T: 4 or 8 bytes.
+template <typename T>
+OUTRIDER_DEVICE T shuffle_xor(T value, uint32_t mask) {
+  return __shfl_xor_sync(0xffffffffu, value, static_cast<int>(mask));
+}
+template <typename T>
+OUTRIDER_DEVICE T shuffle(T value, uint32_t lane) {
+  return __shfl_sync(0xffffffffu, value, static_cast<int>(lane));
+}
+OUTRIDER_DEVICE uint32_t ballot(bool vote) { return __ballot_sync(0xffffffffu, vote); }
+
+// ---- memory
+OUTRIDER_DEVICE void atomic_add(uint32_t* to, uint32_t value) { atomicAdd(to, value); }
+OUTRIDER_DEVICE void atomic_add(uint64_t* to, uint64_t value) {
+  atomicAdd(reinterpret_cast<unsigned long long*>(to), static_cast<unsigned long long>(value));
+}
+OUTRIDER_DEVICE void atomic_max(uint64_t* to, uint64_t value) {
+  atomicMax(reinterpret_cast<unsigned long long*>(to), static_cast<unsigned long long>(value));
+}
+// What was there before.
+OUTRIDER_DEVICE uint32_t atomic_next(uint32_t* to) { return atomicAdd(to, 1u); }
+// This thread's writes are seen by other blocks before what it writes afterwards.
+OUTRIDER_DEVICE void publish_writes() { __threadfence(); }
+
+// 16 or 8 bytes that are read once and by nobody else (weights): past the first-level cache.
+OUTRIDER_DEVICE Vector4 load_once(const Vector4* from) {
+  Vector4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(from));
+  return v;
+}
+OUTRIDER_DEVICE Vector2 load_once(const Vector2* from) {
+  Vector2 v;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v2.u32 {%0, %1}, [%2];"
+               : "=r"(v.x), "=r"(v.y)
+               : "l"(from));
+  return v;
+}
+
+// Copies to shared memory that this thread waits for later. Both addresses 16-byte aligned;
+// without `valid` zeros arrive.
+OUTRIDER_DEVICE void copy_async_16(void* shared, const void* global, bool valid = true) {
+  const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  asm volatile(
+      "cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(valid ? 16 : 0)
+      : "memory");
+}
+// Ends a group of copies; wait_copies<N>: until at most the N latest groups are under way. Then
+// sync_block() before other threads read what came.
+OUTRIDER_DEVICE void end_copy_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int kMostUnderWay>
+OUTRIDER_DEVICE void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kMostUnderWay) : "memory");
+}
+
+// ---- matrix instruction: d[16, 8] += a[16, 16] b[16, 8], fragments as PTX lays them out for
+// mma.m16n8k16 (gpu/tiles.h has the map)
+OUTRIDER_DEVICE void multiply_bf16(float (&d)[4], const Vector4& a, const Vector2& b) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b.x), "r"(b.y));
+}
+OUTRIDER_DEVICE void multiply_f16(float (&d)[4], const Vector4& a, const Vector2& b) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b.x), "r"(b.y));
+}
+// Four 8x8 tiles of 16-bit values from shared memory, as ldmatrix.x4 does: lane l gives the address
+// of row l % 8 of tile l / 8 and gets of tile i, in element i of the result, columns (l % 4) * 2
+// and + 1 of row l / 4; transposed: rows (l % 4) * 2 and + 1 of column l / 4.
+OUTRIDER_DEVICE Vector4 load_tiles(const void* shared_row) {
+  const auto from = static_cast<uint32_t>(__cvta_generic_to_shared(shared_row));
+  Vector4 v;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(from)
+               : "memory");
+  return v;
+}
+OUTRIDER_DEVICE Vector4 load_tiles_transposed(const void* shared_row) {
+  const auto from = static_cast<uint32_t>(__cvta_generic_to_shared(shared_row));
+  Vector4 v;
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(from)
+               : "memory");
+  return v;
+}
+
+// ---- overlapping launches
+// Until the launch before has ended and what it wrote can be seen (nothing to wait for without
+// overlap).
+OUTRIDER_DEVICE void wait_for_predecessor() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+// The next launch may begin as soon as every block has said so.
+OUTRIDER_DEVICE void let_successor_begin() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// ---- arithmetic: one rounding each, the same on both sides but for exp (within 2 units in the
+// last place)
+OUTRIDER_DEVICE float fused_multiply_add(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+OUTRIDER_DEVICE float divide(float a, float b) { return __fdiv_rn(a, b); }
+OUTRIDER_DEVICE float square_root(float a) { return __fsqrt_rn(a); }
+OUTRIDER_DEVICE float exponential(float a) { return expf(a); }
+
+}  // namespace outrider::gpu

@@ -1,0 +1,224 @@
+// See machine.h. Fibers are Boost.Context's.
+#include "runtime/ops/emulated/machine.h"
+
+#include <algorithm>
+#include <boost/context/fiber.hpp>
+#include <boost/context/pooled_fixedsize_stack.hpp>
+#include <cstring>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <string>
+
+#include "runtime/base/error.h"
+#include "runtime/base/rng.h"
+
+namespace outrider::gpu::emulated {
+namespace {
+
+namespace context = boost::context;
+
+constexpr uint32_t kLanes = 32;
+constexpr uint32_t kMostThreads = 1024;
+constexpr size_t kStackBytes = 256 << 10;
+constexpr size_t kMostSharedBytes = 227 << 10;
+
+struct Copy {
+  std::byte* to;
+  std::byte bytes[16];
+};
+
+enum class State : uint8_t { kReady, kAtBlock, kAtWarp, kEnded };
+
+struct Thread {
+  context::fiber fiber;
+  State state = State::kReady;
+  WarpAction action = nullptr;
+  void* argument = nullptr;
+  std::vector<Copy> open_copies;              // of the group not yet ended
+  std::deque<std::vector<Copy>> copy_groups;  // ended, not yet waited for
+};
+
+void arrive(const Copy& copy) { std::memcpy(copy.to, copy.bytes, sizeof copy.bytes); }
+
+// One block at a time; its memory is used again for the next.
+class Machine {
+ public:
+  void run(const LaunchShape& shape, const std::function<void()>& body) {
+    if (shape.threads == 0 || shape.threads % kLanes != 0 || shape.threads > kMostThreads ||
+        shape.shared_bytes > kMostSharedBytes) {
+      throw Error("a launch of " + std::to_string(shape.threads) + " threads and " +
+                  std::to_string(shape.shared_bytes) + " bytes of shared memory cannot be");
+    }
+    if (running_) throw Error("a launch inside a launch");
+    running_ = true;
+    place_.grid = shape.grid;
+    place_.num_threads = shape.threads;
+    body_ = &body;
+    failure_ = nullptr;
+    shared_.resize((shape.shared_bytes + 127) / 128);
+    const uint64_t num_blocks = uint64_t{shape.grid.x} * shape.grid.y * shape.grid.z;
+    const uint64_t first = num_blocks == 0 ? 0 : next_random() % num_blocks;
+    for (uint64_t i = 0; i < num_blocks && failure_ == nullptr; ++i) {
+      uint64_t block = (first + i) % num_blocks;
+      place_.block.x = static_cast<uint32_t>(block % shape.grid.x);
+      block /= shape.grid.x;
+      place_.block.y = static_cast<uint32_t>(block % shape.grid.y);
+      place_.block.z = static_cast<uint32_t>(block / shape.grid.y);
+      run_block(shape.threads);
+    }
+    running_ = false;
+    if (failure_ != nullptr) std::rethrow_exception(failure_);
+  }
+
+  void set_seed(uint64_t seed) { seed_ = seed; }
+  const Place& place() const { return place_; }
+  std::byte* shared_bytes() { return reinterpret_cast<std::byte*>(shared_.data()); }
+
+  void wait_as(State state) {
+    current().state = state;
+    scheduler_ = std::move(scheduler_).resume();
+  }
+
+  Thread& current() { return threads_[place_.thread]; }
+
+  bool coin() { return (next_random() & 1) != 0; }
+
+ private:
+  struct alignas(128) SharedLine {
+    std::byte bytes[128];
+  };
+
+  uint64_t next_random() { return mix_seed(seed_, draws_++); }
+
+  void run_block(uint32_t num_threads) {
+    if (!shared_.empty()) std::memset(shared_.data(), 0xff, shared_.size() * sizeof(SharedLine));
+    threads_.clear();
+    threads_.resize(num_threads);
+    for (uint32_t t = 0; t < num_threads; ++t) begin_thread(t);
+    std::vector<uint32_t> order(num_threads);
+    for (uint32_t t = 0; t < num_threads; ++t) order[t] = t;
+    size_t num_ended = 0;
+    while (num_ended < num_threads && failure_ == nullptr) {
+      std::rotate(order.begin(),
+                  order.begin() + static_cast<ptrdiff_t>(next_random() % num_threads),
+                  order.end());
+      if (coin()) std::reverse(order.begin(), order.end());
+      bool moved = false;
+      for (const uint32_t t : order) {
+        if (threads_[t].state != State::kReady) continue;
+        moved = true;
+        place_.thread = t;
+        threads_[t].fiber = std::move(threads_[t].fiber).resume();
+        if (failure_ != nullptr) return;
+        if (threads_[t].state == State::kEnded) ++num_ended;
+        if (threads_[t].state == State::kAtWarp) settle_warp(t / kLanes);
+      }
+      if (!moved && num_ended < num_threads) settle_block(num_threads);
+    }
+  }
+
+  void begin_thread(uint32_t t) {
+    threads_[t].fiber =
+        context::fiber(std::allocator_arg, stacks_, [this, t](context::fiber&& scheduler) {
+          scheduler_ = std::move(scheduler);
+          try {
+            (*body_)();
+          } catch (const context::detail::forced_unwind&) {
+            throw;
+          } catch (...) {
+            failure_ = std::current_exception();
+          }
+          threads_[t].state = State::kEnded;
+          return std::move(scheduler_);
+        });
+  }
+
+  void settle_warp(uint32_t warp) {
+    void* arguments[kLanes];
+    const WarpAction action = threads_[warp * kLanes].action;
+    for (uint32_t lane = 0; lane < kLanes; ++lane) {
+      const Thread& thread = threads_[warp * kLanes + lane];
+      if (thread.state != State::kAtWarp) return;
+      if (thread.action != action) {
+        failure_ =
+            std::make_exception_ptr(Error("the lanes of a warp are at different warp operations"));
+        return;
+      }
+      arguments[lane] = thread.argument;
+    }
+    if (action != nullptr) action(arguments);
+    for (uint32_t lane = 0; lane < kLanes; ++lane) {
+      threads_[warp * kLanes + lane].state = State::kReady;
+    }
+  }
+
+  // Nobody can go on: all must stand at sync_block().
+  void settle_block(uint32_t num_threads) {
+    for (uint32_t t = 0; t < num_threads; ++t) {
+      if (threads_[t].state == State::kAtBlock) continue;
+      failure_ = std::make_exception_ptr(
+          Error("thread " + std::to_string(t) +
+                (threads_[t].state == State::kEnded ? " has ended" : " waits for its warp") +
+                " while others wait for the block"));
+      return;
+    }
+    for (uint32_t t = 0; t < num_threads; ++t) threads_[t].state = State::kReady;
+  }
+
+  context::pooled_fixedsize_stack stacks_{kStackBytes};
+  std::vector<SharedLine> shared_;
+  std::vector<Thread> threads_;
+  context::fiber scheduler_;
+  const std::function<void()>* body_ = nullptr;
+  std::exception_ptr failure_;
+  Place place_;
+  bool running_ = false;
+  uint64_t seed_ = 1;
+  uint64_t draws_ = 0;
+};
+
+Machine& machine() {
+  thread_local Machine machine;
+  return machine;
+}
+
+}  // namespace
+
+void run(const LaunchShape& shape, const std::function<void()>& body) {
+  machine().run(shape, body);
+}
+void set_seed(uint64_t seed) { machine().set_seed(seed); }
+const Place& place() { return machine().place(); }
+std::byte* shared_bytes() { return machine().shared_bytes(); }
+void sync_block() { machine().wait_as(State::kAtBlock); }
+
+void warp_together(WarpAction action, void* lane_argument) {
+  Thread& thread = machine().current();
+  thread.action = action;
+  thread.argument = lane_argument;
+  machine().wait_as(State::kAtWarp);
+}
+
+void copy_async_16(void* to, const void* from, bool valid) {
+  Copy copy = {static_cast<std::byte*>(to), {}};
+  if (valid) std::memcpy(copy.bytes, from, sizeof copy.bytes);
+  if (machine().coin()) return arrive(copy);
+  machine().current().open_copies.push_back(copy);
+}
+
+void end_copy_group() {
+  Thread& thread = machine().current();
+  thread.copy_groups.push_back(std::move(thread.open_copies));
+  thread.open_copies.clear();
+}
+
+void wait_copies(int most_under_way) {
+  Thread& thread = machine().current();
+  while (thread.copy_groups.size() > static_cast<size_t>(most_under_way)) {
+    for (const Copy& copy : thread.copy_groups.front()) arrive(copy);
+    thread.copy_groups.pop_front();
+  }
+}
+
+}  // namespace outrider::gpu::emulated

@@ -1,0 +1,45 @@
+// A GPU's threads on one CPU thread: the blocks of a launch run one after the other, in an order
+// drawn from a seed, and the threads of a block are fibers that take turns, in such an order too.
+// So a missing sync_block() shows as a wrong result under some seed, and a warp operation or
+// sync_block() that only some threads reach ends with an Error instead of hanging. Shared memory
+// begins as NaN bytes. Asynchronous copies arrive at once or at the wait, whichever the seed says.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "runtime/ops/gpu/launch_shape.h"
+
+namespace outrider::gpu::emulated {
+
+// Runs body once per thread. Throws Error when threads wait for each other for ever or the shape
+// cannot be. Not reentrant; any number of OS threads may each run a launch of their own.
+void run(const LaunchShape& shape, const std::function<void()>& body);
+
+// The seed of orders and copies; run() changes it from launch to launch.
+void set_seed(uint64_t seed);
+
+// What a warp does together: called by the last lane to arrive, with every lane's argument.
+using WarpAction = void (*)(void* const (&lanes)[32]);
+
+// The running thread's place.
+struct Place {
+  Grid block;
+  Grid grid;
+  uint32_t thread = 0;
+  uint32_t num_threads = 0;
+};
+const Place& place();
+std::byte* shared_bytes();
+
+// The running thread waits until all threads of the block / the warp's 32 lanes have arrived.
+void sync_block();
+void warp_together(WarpAction action, void* lane_argument);
+
+void copy_async_16(void* to, const void* from, bool valid);
+void end_copy_group();
+void wait_copies(int most_under_way);
+
+}  // namespace outrider::gpu::emulated

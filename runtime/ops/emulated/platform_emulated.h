@@ -1,0 +1,140 @@
+// The words of runtime/ops/cuda/platform.h on the emulated device.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#include "runtime/base/exact_math.h"
+#include "runtime/ops/emulated/emulated_stream.h"
+#include "runtime/ops/emulated/machine.h"
+#include "runtime/ops/half.h"
+
+#define OUTRIDER_KERNEL(max_threads)
+#define OUTRIDER_DEVICE inline
+
+namespace outrider::gpu {
+
+template <typename Args>
+void launch(Stream& stream, void (*kernel)(Args), const LaunchShape& shape, const Args& args) {
+  emulated::enqueue(stream, [=] { emulated::run(shape, [&] { kernel(args); }); });
+}
+
+OUTRIDER_DEVICE uint32_t thread_id() { return emulated::place().thread; }
+OUTRIDER_DEVICE uint32_t num_threads() { return emulated::place().num_threads; }
+OUTRIDER_DEVICE uint32_t lane_id() { return thread_id() % 32; }
+OUTRIDER_DEVICE uint32_t warp_id() { return thread_id() / 32; }
+OUTRIDER_DEVICE Grid block_id() { return emulated::place().block; }
+OUTRIDER_DEVICE Grid num_blocks() { return emulated::place().grid; }
+
+template <typename T>
+OUTRIDER_DEVICE T* shared_memory() {
+  return reinterpret_cast<T*>(emulated::shared_bytes());
+}
+OUTRIDER_DEVICE void sync_block() { emulated::sync_block(); }
+OUTRIDER_DEVICE void sync_warp() { emulated::warp_together(nullptr, nullptr); }
+
+namespace emulated {
+template <typename T>
+struct Shuffle {
+  T value;
+  uint32_t from;
+  T result;
+};
+template <typename T>
+void shuffle_lanes(void* const (&lanes)[32]) {
+  for (void* lane : lanes) {
+    auto& mine = *static_cast<Shuffle<T>*>(lane);
+    mine.result = static_cast<Shuffle<T>*>(lanes[mine.from % 32])->value;
+  }
+}
+}  // namespace emulated
+
+template <typename T>
+OUTRIDER_DEVICE T shuffle(T value, uint32_t lane) {
+  emulated::Shuffle<T> mine = {value, lane, value};
+  emulated::warp_together(emulated::shuffle_lanes<T>, &mine);
+  return mine.result;
+}
+template <typename T>
+OUTRIDER_DEVICE T shuffle_xor(T value, uint32_t mask) {
+  return shuffle(value, lane_id() ^ mask);
+}
+OUTRIDER_DEVICE uint32_t ballot(bool vote) {
+  struct Vote {
+    bool vote;
+    uint32_t result;
+  } mine = {vote, 0};
+  emulated::warp_together(
+      [](void* const(&lanes)[32]) {
+        uint32_t all = 0;
+        for (uint32_t i = 0; i < 32; ++i) all |= uint32_t{static_cast<Vote*>(lanes[i])->vote} << i;
+        for (void* lane : lanes) static_cast<Vote*>(lane)->result = all;
+      },
+      &mine);
+  return mine.result;
+}
+
+OUTRIDER_DEVICE void atomic_add(uint32_t* to, uint32_t value) { *to += value; }
+OUTRIDER_DEVICE void atomic_add(uint64_t* to, uint64_t value) { *to += value; }
+OUTRIDER_DEVICE void atomic_max(uint64_t* to, uint64_t value) { *to = *to > value ? *to : value; }
+OUTRIDER_DEVICE uint32_t atomic_next(uint32_t* to) { return (*to)++; }
+OUTRIDER_DEVICE void publish_writes() {}
+OUTRIDER_DEVICE Vector4 load_once(const Vector4* from) { return *from; }
+OUTRIDER_DEVICE Vector2 load_once(const Vector2* from) { return *from; }
+
+OUTRIDER_DEVICE void copy_async_16(void* shared, const void* global, bool valid = true) {
+  emulated::copy_async_16(shared, global, valid);
+}
+OUTRIDER_DEVICE void end_copy_group() { emulated::end_copy_group(); }
+template <int kMostUnderWay>
+OUTRIDER_DEVICE void wait_copies() {
+  emulated::wait_copies(kMostUnderWay);
+}
+
+// The sums inside a real matrix instruction have their own order and rounding; these are in
+// ascending order, rounded once at the end. Tests allow for it.
+namespace emulated {
+struct Multiply {
+  float* d;
+  const Vector4* a;
+  const Vector2* b;
+};
+void multiply_lanes_bf16(void* const (&lanes)[32]);
+void multiply_lanes_f16(void* const (&lanes)[32]);
+struct TileLoad {
+  const void* row;
+  Vector4 result;
+};
+void load_tiles_of_lanes(void* const (&lanes)[32]);
+void load_transposed_tiles_of_lanes(void* const (&lanes)[32]);
+}  // namespace emulated
+
+OUTRIDER_DEVICE void multiply_bf16(float (&d)[4], const Vector4& a, const Vector2& b) {
+  emulated::Multiply mine = {d, &a, &b};
+  emulated::warp_together(emulated::multiply_lanes_bf16, &mine);
+}
+OUTRIDER_DEVICE void multiply_f16(float (&d)[4], const Vector4& a, const Vector2& b) {
+  emulated::Multiply mine = {d, &a, &b};
+  emulated::warp_together(emulated::multiply_lanes_f16, &mine);
+}
+OUTRIDER_DEVICE Vector4 load_tiles(const void* shared_row) {
+  emulated::TileLoad mine = {shared_row, {}};
+  emulated::warp_together(emulated::load_tiles_of_lanes, &mine);
+  return mine.result;
+}
+OUTRIDER_DEVICE Vector4 load_tiles_transposed(const void* shared_row) {
+  emulated::TileLoad mine = {shared_row, {}};
+  emulated::warp_together(emulated::load_transposed_tiles_of_lanes, &mine);
+  return mine.result;
+}
+
+OUTRIDER_DEVICE void wait_for_predecessor() {}
+OUTRIDER_DEVICE void let_successor_begin() {}
+
+OUTRIDER_DEVICE float fused_multiply_add(float a, float b, float c) { return std::fma(a, b, c); }
+OUTRIDER_DEVICE float divide(float a, float b) { return a / b; }
+OUTRIDER_DEVICE float square_root(float a) { return std::sqrt(a); }
+OUTRIDER_DEVICE float exponential(float a) { return std::exp(a); }
+
+}  // namespace outrider::gpu

@@ -1,0 +1,33 @@
+// Where devices come from: the CUDA shared object, found at run time, or the emulated device of the
+// tests.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "runtime/ops/gpu/device.h"
+#include "runtime/ops/gpu/ops.h"
+
+namespace outrider::gpu {
+
+// One per process and kind; immutable.
+struct Backend {
+  const char* name = nullptr;      // "cuda", "emulated"
+  uint32_t interface_version = 0;  // kInterfaceVersion of what it was built with
+  int (*num_devices)() = nullptr;  // throws Error when the driver says no
+  std::unique_ptr<Device> (*open)(int ordinal) = nullptr;
+  OpTable ops{};
+};
+// Changes whenever device.h or ops.h does.
+inline constexpr uint32_t kInterfaceVersion = 1;
+
+// Loads liboutrider_cuda.so from beside the program, its lib folder, or where the linker looks.
+// Throws Error with one sentence when it is not there, is of another build, or finds no driver or
+// device. Thread-safe; the second call gives what the first one found.
+const Backend& cuda_backend();
+
+// The one function that the shared object exports.
+inline constexpr const char* kBackendSymbol = "outrider_gpu_backend";
+using BackendFunction = const Backend* (*)();
+
+}  // namespace outrider::gpu

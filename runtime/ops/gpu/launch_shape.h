@@ -1,0 +1,35 @@
+// How many threads a kernel runs in: blocks of `threads`, in a grid of up to three dimensions.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace outrider::gpu {
+
+struct Grid {
+  uint32_t x = 1;
+  uint32_t y = 1;
+  uint32_t z = 1;
+};
+
+struct LaunchShape {
+  Grid grid;
+  uint32_t threads = 32;    // of a block; a multiple of 32, at most 1024
+  size_t shared_bytes = 0;  // of a block, what shared_memory() gives
+  // The launch may begin before the one before it has ended; the kernel calls
+  // wait_for_predecessor() before it reads what others wrote.
+  bool overlaps = false;
+};
+
+struct Vector4 {  // 16 bytes that move at once
+  uint32_t x;
+  uint32_t y;
+  uint32_t z;
+  uint32_t w;
+};
+struct Vector2 {
+  uint32_t x;
+  uint32_t y;
+};
+
+}  // namespace outrider::gpu

@@ -1,0 +1,202 @@
+// The vocabulary of the forward pass on a GPU: what runtime/ops/ops.h is for the CPU, with the
+// fusions that a GPU wants. Declares arguments only; the functions are the fields of OpTable, which
+// the CUDA shared object and the emulated device fill with the same kernels. Every op queues its
+// work on a stream and returns; every op is row-invariant: a row's result has the same bits
+// whatever other rows share the step (docs/gpu.md).
+//
+// Sizes of a launch may depend on max_rows only (a graph is recorded once for each); how many rows
+// there really are stands in StepCounts, in device memory. What an op writes for rows beyond them
+// is undefined and never looked at.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "runtime/ops/gpu/device.h"
+
+namespace outrider::gpu {
+
+enum class Type : uint8_t { kF32, kBF16, kF16, kE4M3 };
+constexpr size_t type_bytes(Type type) {
+  return type == Type::kF32 ? 4 : type == Type::kE4M3 ? 1 : 2;
+}
+
+// ---- the step
+struct StepCounts {
+  int32_t num_rows = 0;
+  int32_t num_logit_rows = 0;
+  int32_t num_sequences = 0;
+  int32_t num_attention_items = 0;
+};
+
+// A piece of attention's work: up to kMaxItemRows neighbouring rows of one sequence. Made on the
+// host (gpu/attention_plan.h).
+struct AttentionItem {
+  int32_t first_row = 0;
+  int32_t num_rows = 0;
+  int32_t sequence = 0;
+  int32_t num_splits = 0;  // of the item's last row: those its positions reach into
+};
+inline constexpr int32_t kMaxItemRows = 32;
+// Attention's sum over positions is cut at multiples of this, whatever rows share the step.
+inline constexpr int32_t kSplitPositions = 256;
+
+// Device memory, at the same addresses for a model's life; filled by one copy at a step's start.
+struct StepView {
+  const StepCounts* counts = nullptr;
+  const int32_t* tokens = nullptr;           // [max rows]
+  const int32_t* positions = nullptr;        // [max rows]
+  const int32_t* sequence_of_row = nullptr;  // [max rows]
+  const int32_t* block_tables = nullptr;     // [max sequences, table_stride]
+  int32_t table_stride = 0;                  // blocks per sequence
+  const int32_t* logit_rows = nullptr;       // [max logit rows], ascending
+  const AttentionItem* attention_items = nullptr;
+};
+
+// ---- activations
+// What goes into a product. 16-bit: in the order of the matrix instruction's fragments, see
+// activation_offset() in gpu/tiles.h, inner dimension padded with zeros to a multiple of
+// kTileInner; f32: row-major [rows, n].
+struct Activations {
+  void* data = nullptr;
+  Type type = Type::kBF16;
+  int32_t n = 0;  // inner dimension
+};
+
+struct EmbedArgs {
+  float* out = nullptr;         // [max_rows, n]
+  const void* table = nullptr;  // [n_rows, n] row-major; ids outside [first_id, first_id + n_rows)
+                                // give zeros
+  Type type = Type::kBF16;
+  int32_t n_rows = 0;
+  int32_t n = 0;
+  int32_t first_id = 0;
+  int32_t max_rows = 0;
+  StepView step;
+};
+
+// x += part where there is one, then out = x / sqrt(mean(x^2) + eps) * weight. With `selected` the
+// rows are the step's logit rows: out row j is of x row logit_rows[j], and x is left as it is.
+struct NormArgs {
+  Activations out;
+  float* x = nullptr;             // [max_rows, n]
+  const float* part = nullptr;    // [max_rows, n] or null
+  const float* weight = nullptr;  // [n]
+  float eps = 0.0f;
+  bool selected = false;
+  int32_t max_rows = 0;
+  StepView step;
+};
+
+// ---- products
+// A weight matrix in device memory, packed for the kernels (gpu/tiles.h).
+struct Matrix {
+  const void* data = nullptr;
+  const float* scales = nullptr;  // [n_out] of kE4M3, else null
+  Type type = Type::kBF16;
+  int32_t n_out = 0;  // outputs, before padding
+  int32_t n_in = 0;
+  int32_t num_slices = 0;  // pieces of the inner dimension, summed apart and folded in a tree
+};
+
+// Keys and values of one layer: [num_blocks, n_kv_heads, block_size, head_dim] each.
+struct KvView {
+  void* keys = nullptr;
+  void* values = nullptr;
+  Type type = Type::kBF16;
+  int32_t num_blocks = 0;
+  int32_t n_kv_heads = 0;
+  int32_t block_size = 0;
+  int32_t head_dim = 0;
+};
+
+// How rows turn with their position: angles[position] holds rotary_dim / 2 cosines, then sines.
+struct RotaryView {
+  const float* angles = nullptr;  // [max positions, rotary_dim]
+  int32_t rotary_dim = 0;
+};
+
+// out[r, o] = sum_i in[r, i] w[o, i] + bias[o]; the number of rows from counts->num_rows, or
+// num_logit_rows when `selected`.
+struct ProductArgs {
+  Activations in;
+  Matrix weights;
+  const float* bias = nullptr;  // [n_out] or null
+  bool selected = false;
+  int32_t max_rows = 0;
+  StepView step;
+};
+// out: [max_rows, n_out] row-major.
+struct StoreArgs {
+  float* out = nullptr;
+};
+// Weights in kHalves order over head_dim: q and k heads are turned; q goes to `queries`
+// [max_rows, n_heads, head_dim] of kv.type, k and v to their slots of the pages.
+struct QkvArgs {
+  void* queries = nullptr;
+  int32_t n_heads = 0;
+  KvView kv;
+  RotaryView rotary;
+};
+// Weights in kPairs order: gate and up. out = silu(gate) * up.
+struct SwigluArgs {
+  Activations out;
+};
+
+// The same as QkvArgs does, for models with norms between: qkv [max_rows, (n_heads + 2 kv) *
+// head_dim] row-major as StoreArgs left it.
+struct RopeWriteArgs {
+  const float* qkv = nullptr;
+  const float* q_norm = nullptr;  // [head_dim] or null
+  const float* k_norm = nullptr;
+  float eps = 0.0f;
+  QkvArgs to;
+  int32_t max_rows = 0;
+  StepView step;
+};
+
+// ---- attention
+// Causal, grouped KV heads, positions max(0, p - window + 1) .. p (window 0: all). out: [rows,
+// n_heads * head_dim] as a product's input.
+struct AttentionArgs {
+  Activations out;
+  const void* queries = nullptr;  // [max_rows, n_heads, head_dim] of kv.type
+  int32_t n_heads = 0;
+  float scale = 0.0f;
+  int32_t window = 0;
+  KvView kv;
+  void* scratch = nullptr;  // attention_scratch_bytes()
+  int32_t max_rows = 0;
+  int32_t max_items = 0;   // of this launch
+  int32_t max_splits = 0;  // of this launch: no row has more
+  StepView step;
+};
+
+struct BlockCopyArgs {
+  KvView kv;
+  int32_t from = 0;
+  int32_t to = 0;
+};
+struct BlockFillArgs {
+  KvView kv;
+  const int32_t* blocks = nullptr;  // [num_blocks], pinned or device memory
+  int32_t num_blocks = 0;
+  bool poison = false;  // NaN instead of zeros, for tests
+};
+
+// Random weights, uniform in [-scale, scale], from a seed; for benchmarks. `count` elements of
+// `type`, in memory order.
+struct RandomArgs {
+  void* out = nullptr;
+  Type type = Type::kBF16;
+  size_t count = 0;
+  uint64_t seed = 0;
+  float scale = 0.0f;
+};
+
+struct OpTable {
+  void (*embed)(Stream&, const EmbedArgs&);
+  void (*norm)(Stream&, const NormArgs&);
+};
+
+}  // namespace outrider::gpu

@@ -1,0 +1,76 @@
+// Where an element of a 16-bit or 8-bit matrix lies in device memory: in the order in which a warp
+// feeds the matrix instruction mma.m16n8k16 (weights are its 16 rows, tokens its 8 columns), so
+// that a lane's load is its operand. Plain arithmetic, the same for host, device and emulation.
+//
+//   weights      fragments of 16 outputs x 16 inputs; a fragment is 32 lanes x 8 elements.
+//                [output tile][input tile][lane][8]
+//   activations  fragments of 8 rows x 16 inputs, 32 lanes x 4 elements.
+//                [row tile][input tile][lane][4]
+//
+// The inner dimension is padded with zeros to whole input tiles, outputs to whole output tiles.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace outrider::gpu {
+
+inline constexpr int32_t kTileOutputs = 16;
+inline constexpr int32_t kTileRows = 8;
+inline constexpr int32_t kTileInner = 16;
+
+constexpr int32_t whole_tiles(int32_t n, int32_t tile) { return (n + tile - 1) / tile; }
+constexpr int32_t padded(int32_t n, int32_t tile) { return whole_tiles(n, tile) * tile; }
+
+// Elements of the activations of n inputs for up to max_rows rows.
+constexpr size_t activation_elements(int32_t max_rows, int32_t n) {
+  return static_cast<size_t>(padded(max_rows, kTileRows)) *
+         static_cast<size_t>(padded(n, kTileInner));
+}
+
+// Element (row, k) of 16-bit activations with n inputs.
+constexpr size_t activation_offset(int32_t row, int32_t k, int32_t n) {
+  const int32_t inner = k % kTileInner;
+  const int32_t lane = row % kTileRows * 4 + inner % 8 / 2;
+  const int32_t element = inner / 8 * 2 + inner % 2;
+  const size_t tile =
+      static_cast<size_t>(row / kTileRows) * static_cast<size_t>(whole_tiles(n, kTileInner)) +
+      static_cast<size_t>(k / kTileInner);
+  return tile * 128 + static_cast<size_t>(lane * 4 + element);
+}
+
+// Elements of a packed [n_out, n_in] matrix.
+constexpr size_t weight_elements(int32_t n_out, int32_t n_in) {
+  return static_cast<size_t>(padded(n_out, kTileOutputs)) *
+         static_cast<size_t>(padded(n_in, kTileInner));
+}
+
+// Element (row, k) of a packed matrix with n_in inputs; row: of the packed order (weight_row()).
+constexpr size_t weight_offset(int32_t row, int32_t k, int32_t n_in) {
+  const int32_t in_tile = row % kTileOutputs;
+  const int32_t inner = k % kTileInner;
+  const int32_t lane = in_tile % 8 * 4 + inner % 8 / 2;
+  const int32_t element = inner / 8 * 4 + in_tile / 8 * 2 + inner % 2;
+  const size_t tile =
+      static_cast<size_t>(row / kTileOutputs) * static_cast<size_t>(whole_tiles(n_in, kTileInner)) +
+      static_cast<size_t>(k / kTileInner);
+  return tile * 256 + static_cast<size_t>(lane * 8 + element);
+}
+
+// A thread holds outputs g and g + 8 of a tile, so what a fusion combines is put 8 apart.
+// kPlain: as in the file. kPairs: gate and up ([2 ffn, n_in], gate first): outputs i and ffn + i.
+// kHalves: heads of head_dim: i and i + head_dim / 2 of the same head.
+enum class RowOrder : uint8_t { kPlain, kPairs, kHalves };
+
+// Which packed row holds output `out`. span: of kPairs ffn, of kHalves head_dim / 2; a multiple
+// of 8, else the order is not to be used.
+constexpr int32_t weight_row(int32_t out, RowOrder order, int32_t span) {
+  if (order == RowOrder::kPlain) return out;
+  const int32_t head = out / (2 * span);
+  const int32_t within = out % (2 * span);
+  const int32_t upper = within / span;  // 0: gate or first half; 1: up or second half
+  const int32_t i = within % span;
+  return head * 2 * span + i / 8 * 16 + upper * 8 + i % 8;
+}
+
+}  // namespace outrider::gpu

@@ -1,0 +1,113 @@
+// The ops that go row by row, on the emulated device, against plain arithmetic.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include "runtime/ops/emulated/emulated.h"
+#include "runtime/ops/gpu/tiles.h"
+#include "runtime/ops/half.h"
+
+namespace outrider::gpu {
+namespace {
+
+std::vector<float> random_floats(size_t count, unsigned seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(count);
+  for (float& value : values) value = normal(random);
+  return values;
+}
+
+class Rows : public ::testing::TestWithParam<Type> {
+ protected:
+  const OpTable& ops = emulated::backend().ops;
+  std::unique_ptr<Device> device = emulated::backend().open(0);
+  std::unique_ptr<Stream> stream = device->make_stream(Priority::kNormal);
+};
+
+TEST_P(Rows, EmbedGivesTheTablesRowsOrZeros) {
+  constexpr int32_t kN = 40;
+  constexpr int32_t kFirstId = 100;
+  const std::vector<float> table = random_floats(5 * kN, 1);
+  std::vector<uint16_t> narrow;
+  for (const float value : table) {
+    narrow.push_back(GetParam() == Type::kBF16 ? ops::float_to_bf16(value)
+                                               : ops::float_to_f16(value));
+  }
+  const bool wide = GetParam() == Type::kF32;
+  const std::vector<int32_t> tokens = {104, 99, 100, 105};
+  const StepCounts counts = {.num_rows = 4};
+  std::vector<float> out(5 * kN, -1.0f);
+  ops.embed(*stream,
+            {.out = out.data(),
+             .table = wide ? static_cast<const void*>(table.data()) : narrow.data(),
+             .type = GetParam(),
+             .n_rows = 5,
+             .n = kN,
+             .first_id = kFirstId,
+             .max_rows = 5,
+             .step = {.counts = &counts, .tokens = tokens.data()}});
+  for (size_t row = 0; row < 4; ++row) {
+    for (size_t i = 0; i < kN; ++i) {
+      const int32_t id = tokens[row] - kFirstId;
+      float expected = 0.0f;
+      if (id >= 0 && id < 5) {
+        const size_t at = static_cast<size_t>(id) * kN + i;
+        expected = wide                        ? table[at]
+                   : GetParam() == Type::kBF16 ? ops::bf16_to_float(narrow[at])
+                                               : ops::f16_to_float(narrow[at]);
+      }
+      EXPECT_EQ(out[row * kN + i], expected);
+    }
+  }
+  EXPECT_EQ(out[4 * kN], -1.0f);  // a row the step does not have
+}
+
+TEST_P(Rows, NormAddsAndScales) {
+  constexpr int32_t kN = 72;
+  const std::vector<float> x = random_floats(3 * kN, 2);
+  const std::vector<float> part = random_floats(3 * kN, 3);
+  const std::vector<float> weight = random_floats(kN, 4);
+  const StepCounts counts = {.num_rows = 3, .num_logit_rows = 1};
+  const std::vector<int32_t> logit_rows = {2};
+  for (const bool selected : {false, true}) {
+    std::vector<float> stream_x = x;
+    Buffer out(*device, activation_elements(3, kN) * sizeof(float));
+    ops.norm(*stream,
+             {.out = {out.data(), GetParam(), kN},
+              .x = stream_x.data(),
+              .part = part.data(),
+              .weight = weight.data(),
+              .eps = 1e-5f,
+              .selected = selected,
+              .max_rows = 3,
+              .step = {.counts = &counts, .logit_rows = logit_rows.data()}});
+    for (int32_t row = 0; row < (selected ? 1 : 3); ++row) {
+      const auto from = static_cast<size_t>(selected ? 2 : row) * kN;
+      double squares = 0.0;
+      for (size_t i = 0; i < kN; ++i) squares += std::pow(double{x[from + i]} + part[from + i], 2);
+      for (int32_t i = 0; i < kN; ++i) {
+        const auto at = from + static_cast<size_t>(i);
+        const double expected = (double{x[at]} + part[at]) / std::sqrt(squares / kN + 1e-5) *
+                                weight[static_cast<size_t>(i)];
+        float found = 0.0f;
+        if (GetParam() == Type::kF32) {
+          found = out.as<float>()[row * kN + i];
+        } else {
+          const uint16_t bits = out.as<uint16_t>()[activation_offset(row, i, kN)];
+          found = GetParam() == Type::kBF16 ? ops::bf16_to_float(bits) : ops::f16_to_float(bits);
+        }
+        const double tolerance = GetParam() == Type::kF32 ? 1e-5 : 4e-3;
+        EXPECT_TRUE(std::fabs(found - expected) <= tolerance * (1 + std::fabs(expected)));
+      }
+    }
+    EXPECT_EQ(stream_x[0] == x[0], selected);  // the sum is kept unless rows were picked
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, Rows, ::testing::Values(Type::kF32, Type::kBF16, Type::kF16));
+
+}  // namespace
+}  // namespace outrider::gpu
