@@ -11,8 +11,9 @@ constexpr double kForget = 0.995;
 constexpr double kForgetAcceptance = 0.97;
 // As if so many had been noted before the first.
 constexpr double kPriorNotes = 8;
-// Outcomes less likely than this are not worth their rows.
-constexpr double kLeastChance = 1e-4;
+// Outcomes less likely than this are not worth their bytes: a hit is worth some tokens, which take
+// milliseconds, and a block takes microseconds to send and to take in.
+constexpr double kLeastChance = 1e-3;
 
 void add_outcomes(const RideOdds& odds, int32_t ride, std::vector<Outcome>& outcomes) {
   double survival = 1;

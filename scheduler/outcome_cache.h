@@ -16,8 +16,8 @@ namespace outrider {
 
 class OutcomeCache {
  public:
-  static constexpr size_t kMaxBlocks = 64;
-  static constexpr size_t kMaxTokens = 1024;  // of all blocks together
+  static constexpr size_t kMaxBlocks = 128;
+  static constexpr size_t kMaxTokens = 2048;  // of all blocks together
 
   // Tokens [first, first + tokens.size()) of the block behind a text of base_len tokens whose last
   // is `guess`. first = 0 begins a block, otherwise it goes on where it ended. False when nothing

@@ -18,7 +18,7 @@ class DraftRides {
  public:
   // Of all sequences, and of one: the coordinator keeps so many of a sequence, and more.
   static constexpr int32_t kMaxBranches = 128;
-  static constexpr int32_t kMaxBranchesOfOne = 48;
+  static constexpr int32_t kMaxBranchesOfOne = 96;
 
   // From the tokens that are about to be committed.
   void learn(DraftCopy& copy, std::span<const int32_t> committed);
