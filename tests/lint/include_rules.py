@@ -30,7 +30,7 @@ ABOVE = {
 ONLY = {
     ("http", "models"): {f"models/{name}.h" for name in ("tokenizer", "streaming_decoder", "chat_template",
                                                          "text_span", "model_config")},
-    ("models", "runtime/comm"): {"runtime/comm/target_group.h"},
+    ("models", "runtime/comm"): {"runtime/comm/target_group.h", "runtime/comm/device_group.h"},
 }
 # Folders that only one area may look into.
 PRIVATE = {"models/jinja/": "models", "models/tokenizer/": "models", "runtime/ops/cpu/": "runtime/ops",
