@@ -1,0 +1,28 @@
+# Sets OUTRIDER_NVCC to the CUDA compiler, or to nothing when device code is not built, and then enables the language.
+# OUTRIDER_CUDA=AUTO: built where nvcc is found, but not with sanitizers (they are for host code, which such a build
+# tests without it).
+set(OUTRIDER_NVCC "")
+if(OUTRIDER_CUDA STREQUAL "AUTO" AND OUTRIDER_SANITIZE)
+  message(STATUS "Device code: not built with sanitizers")
+elseif(OUTRIDER_CUDA)
+  find_program(OUTRIDER_NVCC_FOUND nvcc HINTS $ENV{CUDA_HOME}/bin $ENV{CUDA_PATH}/bin /usr/local/cuda/bin)
+  if(OUTRIDER_NVCC_FOUND)
+    set(OUTRIDER_NVCC ${OUTRIDER_NVCC_FOUND})
+    set(CMAKE_CUDA_COMPILER ${OUTRIDER_NVCC})
+    if(NOT CMAKE_CUDA_ARCHITECTURES)
+      set(CMAKE_CUDA_ARCHITECTURES 80-real 90a-real)
+    endif()
+    if(CMAKE_CXX_COMPILER_LAUNCHER AND NOT DEFINED CMAKE_CUDA_COMPILER_LAUNCHER)
+      set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
+    endif()
+    # CMake 3.25 does not know how to ask nvcc 13 for C++20 and would refuse; outrider_cuda_options asks.
+    set(CMAKE_CUDA_STANDARD_REQUIRED OFF)
+    enable_language(CUDA)
+    find_package(CUDAToolkit REQUIRED)
+    message(STATUS "Device code: built with nvcc ${CMAKE_CUDA_COMPILER_VERSION} for ${CMAKE_CUDA_ARCHITECTURES}")
+  elseif(OUTRIDER_CUDA STREQUAL "AUTO")
+    message(STATUS "Device code: no nvcc found; building without")
+  else()
+    message(FATAL_ERROR "OUTRIDER_CUDA=ON, but no nvcc found: put it in PATH or set CUDA_HOME, or leave OUTRIDER_CUDA at AUTO")
+  endif()
+endif()

@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# first_run.sh OUT_FOLDER [BUILD_FOLDER]: everything a machine with a GPU must be asked, in under nine minutes and in
+# the order of importance: the GPU tests, gpu_probe's questions, the PyTorch baseline, then what may hang. Needs the
+# binaries of a build made anywhere (default: build) and nothing else: no network, no mpirun, no cmake; python3 with
+# torch for the baseline. Each part has a time limit and a part that fails does not stop the others. Leaves in
+# OUT_FOLDER: first_run.md, first_run.json (gpu_probe's), baseline.json, first_run.log. Exit code 3: no GPU.
+set -uo pipefail
+
+out=${1:?usage: first_run.sh OUT_FOLDER [BUILD_FOLDER]}
+root=$(cd "$(dirname "$0")/../.." && pwd)
+build=${2:-$root/build}
+probe=$build/runtime/ops/cuda/probe/gpu_probe
+budget_s=${FIRST_RUN_BUDGET_S:-530}
+mkdir -p "$out"
+log=$out/first_run.log
+page=$out/first_run.md
+results=$(mktemp -d)
+trap 'rm -rf "$results"' EXIT
+: >"$log"
+
+[ -x "$probe" ] || { echo "first_run: no $probe: build it (cmake --preset cpu where nvcc is)" >&2; exit 2; }
+"$probe" device --out "$results/device" >/dev/null 2>"$results/device.log" || {
+  cat "$results/device.log" >&2
+  exit 3
+}
+
+left_s() { echo $((budget_s - SECONDS)); }
+
+# part NAME LIMIT_S COMMAND...: runs it for at most LIMIT_S and at most what is left.
+part() {
+  local name=$1 limit=$2 start=$SECONDS code=0
+  shift 2
+  [ "$limit" -gt "$(left_s)" ] && limit=$(left_s)
+  if [ "$limit" -lt 10 ]; then
+    echo "| $name | not begun: no time left | |" >>"$page"
+    return
+  fi
+  echo "=== $name (at most $limit s): $*" | tee -a "$log" >&2
+  timeout -k 5 "$limit" "$@" >>"$log" 2>&1 || code=$?
+  local word="exit code $code"
+  case $code in 0) word=done ;; 77) word=skipped ;; 124 | 137) word="out of time" ;; esac
+  echo "| $name | $word | $((SECONDS - start)) |" >>"$page"
+}
+
+{
+  echo "# First GPU run"
+  echo
+  echo "$(date -u +%Y-%m-%d), $(nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null |
+    head -1), commit $(git -C "$root" rev-parse --short HEAD 2>/dev/null || echo unknown)," \
+    "command \`tools/gpu/first_run.sh\`"
+  echo
+  echo "| part | result | s |"
+  echo "|---|---|---|"
+} >"$page"
+
+for test in "$build"/tests/gpu/*_gpu_test; do
+  [ -x "$test" ] && part "$(basename "$test")" 60 "$test"
+done
+part "gpu_probe: what kernels must know" 230 "$probe" device bandwidth cublaslt launch_gap latency --out "$results/first"
+part "PyTorch, 8B shapes" 150 python3 "$root/tools/gpu/torch_baseline.py" --model 8b --json "$results/8b.json"
+part "PyTorch, 1B shapes" 110 python3 "$root/tools/gpu/torch_baseline.py" --model 1b --json "$results/1b.json"
+part "gpu_probe: two processes" 110 "$probe" ipc nccl --out "$results/second"
+part "PyTorch, assisted generation" 90 python3 "$root/tools/gpu/torch_baseline.py" --assisted --json "$results/assisted.json"
+
+for folder in first second; do
+  [ -f "$results/$folder/gpu_probe.md" ] && { echo; sed 's/^# GPU probe/# gpu_probe/' "$results/$folder/gpu_probe.md"; } >>"$page"
+  cat "$results/$folder"/*.log >>"$log" 2>/dev/null
+done
+python3 - "$results" "$out" <<'PY' >>"$page" 2>>"$log"
+import json, pathlib, sys
+results, out = map(pathlib.Path, sys.argv[1:])
+probes = [probe for name in ("first", "second") for path in [results / name / "gpu_probe.json"] if path.is_file()
+          for probe in json.loads(path.read_text())["probes"]]
+(out / "first_run.json").write_text(json.dumps({"probes": probes}, indent=1))
+baseline = [row for path in sorted(results.glob("*.json")) for row in json.loads(path.read_text())["rows"]]
+(out / "baseline.json").write_text(json.dumps(baseline, indent=1))
+if baseline:
+    print("\n## PyTorch\n\n| case | tokens/s | GB/s | what |\n|---|---|---|---|")
+    for row in baseline:
+        print(f"| {row['case']} | {row.get('tokens_per_s', '')} | {row.get('gb_per_s', '')} | {row['what']} |")
+PY
+cat "$page"
