@@ -52,33 +52,44 @@ class IndexSet {
 bool is_greedy(const SamplingParams& params) { return !(params.temperature >= 1e-5f); }
 
 ProcessedRows::ProcessedRows(const ProcessorInput& input, const VocabShard& shard)
-    : params_(*input.params),
+    : input_(input),
+      params_(*input.params),
       shard_(shard),
-      logits_(input.logits),
-      row_stride_(input.row_stride),
       inverse_temperature_(is_greedy(*input.params) ? 1.0f : 1.0f / input.params->temperature) {
-  collect_allowed(input);
-  collect_indices(input);
+  collect_allowed();
+  collect_indices();
   if (index_.empty()) return;
-  collect_states(input);
+  collect_states();
   values_.resize(static_cast<size_t>(input.num_rows) * index_.size());
-  const auto first_row = static_cast<size_t>(input.first_row);
-  for (const DraftToken& draft : input.draft.first(first_row)) count_output(draft.token);
-  for (int32_t row = 0; row < input.num_rows; ++row) {
-    const int32_t num_drafted = input.first_row + row;
-    if (row > 0) count_output(input.draft[static_cast<size_t>(num_drafted) - 1].token);
-    const bool mask_stops = num_output(input) + num_drafted < params_.min_tokens;
-    const float* raw = logits_ + static_cast<size_t>(row) * static_cast<size_t>(row_stride_);
+}
+
+void ProcessedRows::ask(RowQuestions& questions) {
+  if (index_.empty()) return;
+  questions.reads.push_back({.logits = input_.logits,
+                             .stride = input_.row_stride,
+                             .num_rows = input_.num_rows,
+                             .index = index_,
+                             .values = values_});
+}
+
+void ProcessedRows::process() {
+  if (index_.empty()) return;
+  const auto first_row = static_cast<size_t>(input_.first_row);
+  for (const DraftToken& draft : input_.draft.first(first_row)) count_output(draft.token);
+  for (int32_t row = 0; row < input_.num_rows; ++row) {
+    const int32_t num_drafted = input_.first_row + row;
+    if (row > 0) count_output(input_.draft[static_cast<size_t>(num_drafted) - 1].token);
+    const bool mask_stops = num_output(input_) + num_drafted < params_.min_tokens;
     float* values = values_.data() + static_cast<size_t>(row) * index_.size();
     for (size_t i = 0; i < index_.size(); ++i) {
-      values[i] = processed(raw[index_[i]], states_[i], mask_stops);
+      values[i] = processed(values[i], states_[i], mask_stops);
     }
   }
 }
 
-void ProcessedRows::collect_indices(const ProcessorInput& input) {
+void ProcessedRows::collect_indices() {
   const bool masks_stops =
-      num_output(input) < params_.min_tokens && !params_.stop_token_ids.empty();
+      num_output(input_) < params_.min_tokens && !params_.stop_token_ids.empty();
   const bool repeats = repeats_matter(params_);
   const bool outputs = output_matters(params_);
   if (!masks_stops && !repeats && !outputs && params_.logit_bias.empty()) return;
@@ -88,14 +99,14 @@ void ProcessedRows::collect_indices(const ProcessorInput& input) {
     for (int32_t token : params_.stop_token_ids) set.insert(token);
   }
   if (repeats || outputs) {
-    const size_t first = repeats ? 0 : static_cast<size_t>(input.num_prompt_tokens);
-    for (int32_t token : input.tokens.subspan(first)) set.insert(token);
-    for (const DraftToken& draft : input.draft) set.insert(draft.token);
+    const size_t first = repeats ? 0 : static_cast<size_t>(input_.num_prompt_tokens);
+    for (int32_t token : input_.tokens.subspan(first)) set.insert(token);
+    for (const DraftToken& draft : input_.draft) set.insert(draft.token);
   }
   index_ = set.ascending();
 }
 
-void ProcessedRows::collect_states(const ProcessorInput& input) {
+void ProcessedRows::collect_states() {
   states_.resize(index_.size());
   for (const auto& [token, bias] : params_.logit_bias) {
     if (TokenState* state = state_of(token)) state->bias = bias;
@@ -109,35 +120,35 @@ void ProcessedRows::collect_states(const ProcessorInput& input) {
   for (size_t i = 0; i < index_.size(); ++i) {
     place[static_cast<size_t>(index_[i])] = static_cast<int32_t>(i);
   }
-  for (size_t t = 0; t < input.tokens.size(); ++t) {
-    if (!shard_.contains(input.tokens[t])) continue;
-    const int32_t found = place[static_cast<size_t>(input.tokens[t] - shard_.begin)];
+  for (size_t t = 0; t < input_.tokens.size(); ++t) {
+    if (!shard_.contains(input_.tokens[t])) continue;
+    const int32_t found = place[static_cast<size_t>(input_.tokens[t] - shard_.begin)];
     if (found < 0) continue;
     TokenState& state = states_[static_cast<size_t>(found)];
     state.seen = true;
-    if (t >= static_cast<size_t>(input.num_prompt_tokens)) ++state.output_count;
+    if (t >= static_cast<size_t>(input_.num_prompt_tokens)) ++state.output_count;
   }
 }
 
-void ProcessedRows::collect_allowed(const ProcessorInput& input) {
+void ProcessedRows::collect_allowed() {
   std::shared_ptr<const TokenMask> made;
-  const TokenMask* mask = input.mask;
+  const TokenMask* mask = input_.mask;
   if (mask == nullptr) {
     made = make_token_mask(params_);
     mask = made.get();
   }
   if (mask == nullptr) return;
   std::vector<int32_t> drafted;
-  for (const DraftToken& draft : input.draft) drafted.push_back(draft.token);
+  for (const DraftToken& draft : input_.draft) drafted.push_back(draft.token);
   const size_t num_words = AllowedBits::num_words(shard_);
-  allowed_.assign(static_cast<size_t>(input.num_rows) * num_words, ~uint64_t{0});
-  for (int32_t row = 0; row < input.num_rows; ++row) {
+  allowed_.assign(static_cast<size_t>(input_.num_rows) * num_words, ~uint64_t{0});
+  for (int32_t row = 0; row < input_.num_rows; ++row) {
     const size_t first_word = static_cast<size_t>(row) * num_words;
     AllowedBits allowed(shard_, std::span(allowed_).subspan(first_word, num_words));
     mask->restrict_next(
-        {.committed = input.tokens,
-         .num_prompt_tokens = input.num_prompt_tokens,
-         .drafted = std::span(drafted).first(static_cast<size_t>(input.first_row + row))},
+        {.committed = input_.tokens,
+         .num_prompt_tokens = input_.num_prompt_tokens,
+         .drafted = std::span(drafted).first(static_cast<size_t>(input_.first_row + row))},
         allowed);
   }
 }
@@ -174,7 +185,7 @@ float ProcessedRows::processed(float raw, const TokenState& state, bool mask_sto
 RowView ProcessedRows::row(int32_t index) const {
   const auto at = static_cast<size_t>(index);
   RowView view;
-  view.logits = logits_ + at * static_cast<size_t>(row_stride_);
+  view.logits = input_.logits + index * static_cast<int64_t>(input_.row_stride);
   view.size = shard_.size();
   view.first_token = shard_.begin;
   view.edit_index = index_;

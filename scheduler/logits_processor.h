@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "scheduler/round.h"
-#include "scheduler/row_view.h"
+#include "scheduler/row_scanner.h"
 #include "scheduler/shard_exchange.h"
 #include "scheduler/token_mask.h"
 
@@ -23,15 +23,19 @@ struct ProcessorInput {
   std::span<const DraftToken> draft;  // row i follows draft[0 .. i), which count as output
   int32_t first_row = 0;              // rows first_row .. first_row + num_rows are processed
   int32_t num_rows = 0;
-  const float* logits = nullptr;  // [num_rows, row_stride]
+  LogitsAddress logits;  // [num_rows, row_stride]
   int32_t row_stride = 0;
   const TokenMask* mask = nullptr;  // null: made from params, which costs its construction
 };
 
 class ProcessedRows {
  public:
+  // What input refers to must outlive this.
   ProcessedRows(const ProcessorInput& input, const VocabShard& shard);
 
+  // Asks for the raw values that are changed, when there are any; process() must follow the answer.
+  void ask(RowQuestions& questions);
+  void process();
   // The index-th of the num_rows. Valid while this object and the logits live.
   RowView row(int32_t index) const;
 
@@ -42,21 +46,20 @@ class ProcessedRows {
     bool seen = false;   // in prompt or output so far
     int32_t output_count = 0;
   };
-  void collect_indices(const ProcessorInput& input);
-  void collect_states(const ProcessorInput& input);
-  void collect_allowed(const ProcessorInput& input);
+  void collect_indices();
+  void collect_states();
+  void collect_allowed();
   void count_output(int32_t token);
   float processed(float raw, const TokenState& state, bool mask_stops) const;
   TokenState* state_of(int32_t token);
 
+  ProcessorInput input_;
   const SamplingParams& params_;
   VocabShard shard_;
-  const float* logits_;
-  int32_t row_stride_;
   float inverse_temperature_;
   std::vector<int32_t> index_;      // ascending, into this shard's logits
   std::vector<TokenState> states_;  // one per index
-  std::vector<float> values_;       // [num_rows, index_.size()]
+  std::vector<float> values_;       // [num_rows, index_.size()]: raw, then processed
   std::vector<uint64_t> allowed_;   // [num_rows, AllowedBits::num_words()], empty without a mask
 };
 

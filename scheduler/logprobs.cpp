@@ -3,8 +3,9 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 
-#include "scheduler/statistics.h"
+#include "scheduler/host_row_scanner.h"
 #include "scheduler/verify.h"
 
 namespace outrider {
@@ -18,23 +19,24 @@ RowView raw_view(const LogprobRow& row, const VocabShard& shard) {
   return view;
 }
 
-// Tokens of this shard that come before (value, token) in the order of rank: higher value, then
-// lower id.
-uint64_t count_before(const RowView& view, float value, int32_t token) {
-  const int32_t split = std::clamp(token - view.first_token, 0, view.size);
-  uint64_t count = 0;
-  for (int32_t i = 0; i < split; ++i) count += view.logits[i] >= value ? 1 : 0;
-  for (int32_t i = split; i < view.size; ++i) count += view.logits[i] > value ? 1 : 0;
-  return count;
-}
-
 class LogprobPass {
  public:
-  LogprobPass(std::span<const LogprobRow> rows, const VocabShard& shard, ShardExchange& exchange)
-      : rows_(rows), shard_(shard), exchange_(exchange), results_(rows.size()) {}
+  LogprobPass(std::span<const LogprobRow> rows,
+              const VocabShard& shard,
+              RowScanner& scanner,
+              ShardExchange& exchange)
+      : rows_(rows),
+        shard_(shard),
+        scanner_(scanner),
+        exchange_(exchange),
+        results_(rows.size()),
+        index_(rows.size()),
+        local_logit_(rows.size()) {}
 
   std::vector<LogprobResult> run() {
     if (rows_.empty()) return {};
+    for (const LogprobRow& row : rows_) views_.push_back(raw_view(row, shard_));
+    scanner_.hold(views_);
     find_maxima();
     find_logprobs();
     find_ranks();
@@ -45,11 +47,20 @@ class LogprobPass {
  private:
   // Two words per row: the maximum, and whether the row is bad.
   void find_maxima() {
-    std::vector<uint64_t> words(2 * rows_.size());
+    RowQuestions questions;
     for (size_t i = 0; i < rows_.size(); ++i) {
-      const RowScan scan = scan_row(raw_view(rows_[i], shard_));
-      words[2 * i] = scan.key;
-      words[2 * i + 1] = scan.bad ? 1 : 0;
+      questions.scans.push_back({.row = static_cast<int32_t>(i)});
+      if (!shard_.contains(rows_[i].token)) continue;
+      index_[i] = rows_[i].token - shard_.begin;
+      questions.reads.push_back({.logits = rows_[i].logits,
+                                 .index = std::span(index_).subspan(i, 1),
+                                 .values = std::span(local_logit_).subspan(i, 1)});
+    }
+    scanner_.answer(questions);
+    std::vector<uint64_t> words;
+    for (const ScanQuestion& scan : questions.scans) {
+      words.push_back(scan.bad ? 0 : scan.key);
+      words.push_back(scan.bad ? 1 : 0);
     }
     exchange_.max(words);
     for (size_t i = 0; i < rows_.size(); ++i) {
@@ -60,14 +71,16 @@ class LogprobPass {
 
   // Two words per row: the mass, and the logit of the token from the shard that has it.
   void find_logprobs() {
+    RowQuestions questions;
+    for_each_good([&](size_t i) {
+      questions.sums.push_back({.row = static_cast<int32_t>(i), .max = max_[i]});
+    });
+    scanner_.answer(questions);
     std::vector<uint64_t> words(2 * rows_.size());
-    for (size_t i = 0; i < rows_.size(); ++i) {
-      const LogprobRow& row = rows_[i];
-      if (results_[i].bad) continue;
-      words[2 * i] = row_mass(raw_view(row, shard_), max_[i], kMasked);
-      if (shard_.contains(row.token)) {
-        words[2 * i + 1] = ordered_bits(row.logits[row.token - shard_.begin]);
-      }
+    for (const SumQuestion& sum : questions.sums) {
+      const auto i = static_cast<size_t>(sum.row);
+      words[2 * i] = sum.mass;
+      if (shard_.contains(rows_[i].token)) words[2 * i + 1] = ordered_bits(local_logit_[i]);
     }
     exchange_.sum(words);
     for (size_t i = 0; i < rows_.size(); ++i) {
@@ -77,15 +90,30 @@ class LogprobPass {
     }
   }
 
+  // The best tokens of this shard are found on the same trip.
   void find_ranks() {
+    RowQuestions questions;
+    for_each_good([&](size_t i) {
+      const auto row = static_cast<int32_t>(i);
+      questions.ranks.push_back({.row = row, .value = logit_[i], .token = rows_[i].token});
+      if (num_top(i) > 0) questions.tops.push_back({.row = row, .n = num_top(i)});
+    });
+    scanner_.answer(questions);
+    tops_ = std::move(questions.tops);
     std::vector<uint64_t> words(rows_.size());
-    for (size_t i = 0; i < rows_.size(); ++i) {
-      if (results_[i].bad) continue;
-      words[i] = count_before(raw_view(rows_[i], shard_), logit_[i], rows_[i].token);
+    for (const RankQuestion& rank : questions.ranks) {
+      words[static_cast<size_t>(rank.row)] = rank.num_before;
     }
     exchange_.sum(words);
     for (size_t i = 0; i < rows_.size(); ++i) {
       results_[i].logprobs.rank = static_cast<int32_t>(words[i]) + 1;
+    }
+  }
+
+  template <typename Visit>
+  void for_each_good(Visit&& visit) const {
+    for (size_t i = 0; i < rows_.size(); ++i) {
+      if (!results_[i].bad) visit(i);
     }
   }
 
@@ -97,10 +125,12 @@ class LogprobPass {
     if (size == 0) return;
     std::vector<uint64_t> mine(size);
     size_t offset = 0;
+    auto top = tops_.begin();
     for (size_t i = 0; i < rows_.size(); ++i) {
-      if (!results_[i].bad) {
-        const std::vector<uint64_t> keys = top_keys(raw_view(rows_[i], shard_), num_top(i));
-        std::copy(keys.begin(), keys.end(), mine.begin() + static_cast<ptrdiff_t>(offset));
+      if (top != tops_.end() && static_cast<size_t>(top->row) == i) {
+        const auto out = mine.begin() + static_cast<ptrdiff_t>(offset);
+        std::copy(top->keys.begin(), top->keys.end(), out);
+        ++top;
       }
       offset += static_cast<size_t>(num_top(i));
     }
@@ -135,8 +165,13 @@ class LogprobPass {
 
   std::span<const LogprobRow> rows_;
   const VocabShard& shard_;
+  RowScanner& scanner_;
   ShardExchange& exchange_;
   std::vector<LogprobResult> results_;
+  std::vector<RowView> views_;
+  std::vector<int32_t> index_;      // of the rows' tokens, when they are on this shard
+  std::vector<float> local_logit_;  // and what it says of them
+  std::vector<TopQuestion> tops_;
   std::vector<float> max_;
   std::vector<float> logit_;
   std::vector<double> log_mass_;
@@ -146,21 +181,23 @@ class LogprobPass {
 
 std::vector<LogprobResult> token_logprobs(std::span<const LogprobRow> rows,
                                           const VocabShard& shard,
+                                          RowScanner& scanner,
                                           ShardExchange& exchange) {
-  return LogprobPass(rows, shard, exchange).run();
+  return LogprobPass(rows, shard, scanner, exchange).run();
 }
 
 std::vector<std::vector<TokenLogprobs>> score(std::span<const ScoreInput> inputs,
                                               const VocabShard& shard,
+                                              RowScanner& scanner,
                                               ShardExchange& exchange) {
   std::vector<LogprobRow> rows;
   for (const ScoreInput& input : inputs) {
     for (size_t i = 0; i < input.next_tokens.size(); ++i) {
-      const float* logits = input.logits + i * static_cast<size_t>(shard.size());
-      rows.push_back({logits, input.next_tokens[i], input.num_top});
+      const auto offset = static_cast<int64_t>(i) * shard.size();
+      rows.push_back({input.logits + offset, input.next_tokens[i], input.num_top});
     }
   }
-  std::vector<LogprobResult> results = token_logprobs(rows, shard, exchange);
+  std::vector<LogprobResult> results = token_logprobs(rows, shard, scanner, exchange);
   std::vector<std::vector<TokenLogprobs>> scores(inputs.size());
   size_t next = 0;
   for (size_t n = 0; n < inputs.size(); ++n) {
@@ -172,6 +209,13 @@ std::vector<std::vector<TokenLogprobs>> score(std::span<const ScoreInput> inputs
     if (bad) scores[n].clear();
   }
   return scores;
+}
+
+std::vector<std::vector<TokenLogprobs>> score(std::span<const ScoreInput> inputs,
+                                              const VocabShard& shard,
+                                              ShardExchange& exchange) {
+  HostRowScanner scanner;
+  return score(inputs, shard, scanner, exchange);
 }
 
 }  // namespace outrider

@@ -7,12 +7,13 @@
 #include <vector>
 
 #include "scheduler/request.h"
+#include "scheduler/row_scanner.h"
 #include "scheduler/shard_exchange.h"
 
 namespace outrider {
 
 struct LogprobRow {
-  const float* logits = nullptr;  // [shard.size()]
+  LogitsAddress logits;  // [shard.size()]
   int32_t token = 0;
   int32_t num_top = 0;
 };
@@ -26,6 +27,7 @@ struct LogprobResult {
 // must pass the same tokens and num_top.
 std::vector<LogprobResult> token_logprobs(std::span<const LogprobRow> rows,
                                           const VocabShard& shard,
+                                          RowScanner& scanner,
                                           ShardExchange& exchange);
 
 }  // namespace outrider

@@ -1,5 +1,5 @@
-// See propose.h: one proposed token from the draft's own logits, under the same processors and
-// filters as the target's.
+// See propose.h: proposed tokens from the draft's own logits, under the same processors and filters
+// as the target's.
 #include "scheduler/propose.h"
 
 #include <algorithm>
@@ -9,7 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/error.h"
 #include "scheduler/draft_choice.h"
+#include "scheduler/host_row_scanner.h"
 #include "scheduler/logits_processor.h"
 #include "scheduler/statistics.h"
 #include "scheduler/truncation.h"
@@ -24,21 +26,6 @@ constexpr int32_t kRankedBehindNoise = 32;
 NoiseKey noise_for(const DraftInput& input, Stream stream) {
   const auto position = static_cast<uint32_t>(input.tokens.size() + input.drafted.size());
   return {input.params->noise_seed, position, stream, input.round};
-}
-
-struct KeptRow {
-  RowView view;
-  float cut = kMasked;
-};
-
-// By the target's own filters.
-KeptRow truncated(const DraftInput& input, const RowView& row, float max) {
-  SoloExchange solo;
-  TruncationRow truncation{.view = row, .params = input.params, .max = max};
-  truncate(std::span(&truncation, 1), {0, row.size, row.size}, solo);
-  KeptRow kept{row, truncation.cut};
-  kept.view.ceiling = truncation.ceiling;
-  return kept;
 }
 
 // keys: best first
@@ -67,23 +54,27 @@ Guesses others_than(int32_t drawn, const Ranked& ranked, int32_t num_guesses, To
   return others;
 }
 
-// The row and its best keys.
-struct ScannedRow {
-  RowView view;
-  std::vector<uint64_t> keys;
+// One input and what is known of its row so far.
+struct Line {
+  const DraftInput* input = nullptr;
+  VerifyRule rule = VerifyRule::kGreedy;
+  int32_t row = 0;             // of the scanner
+  std::vector<uint64_t> keys;  // its best tokens, best first; none: unusable
+  float cut = kMasked;         // by the target's filters, where they are applied to the whole row
+  float ceiling = kNoCeiling;
+  std::vector<uint64_t> noisy;      // coupled: the likeliest tokens with their noise
+  uint64_t best = 0;                // coupled: of these and of all others
+  std::vector<uint64_t> kept_keys;  // standard and block with typical_p: the best that it keeps
+  uint64_t mass = 0;                // standard and block with top_p: of the row
+
   float max() const { return key_score(keys.front()); }
   bool may_be_guessed(uint64_t key) const { return key_score(key) >= max() - kGuessRange; }
+  bool draws_from_list() const {
+    return rule == VerifyRule::kStandard || rule == VerifyRule::kBlock;
+  }
+  // typical_p needs the whole row.
+  bool is_typical() const { return draws_from_list() && input->params->typical_p < 1.0f; }
 };
-
-RankedProposal greedy_choice(const ScannedRow& row, int32_t num_guesses) {
-  RankedProposal proposal;
-  proposal.drawn.token = key_token(row.keys.front());
-  const auto end = std::find_if_not(
-      row.keys.begin(), row.keys.end(), [&](uint64_t key) { return row.may_be_guessed(key); });
-  const std::span<const uint64_t> ranked(row.keys.begin(), end);
-  proposal.others = others_than(proposal.drawn.token, ranked, num_guesses, key_token);
-  return proposal;
-}
 
 // The most that a token's noise can lift it, with what rounding its score may add.
 bool may_reach(float scaled, uint64_t best) {
@@ -92,100 +83,231 @@ bool may_reach(float scaled, uint64_t best) {
   return static_cast<double>(scaled) + kMaxGumbel + margin >= key_score(best);
 }
 
-// The others are ranked among the likeliest tokens only: where these hold little of the mass, none
-// of them is a good guess. Mostly no other token can win the draw either, and the row is not looked
-// at again.
-RankedProposal coupled_choice(const DraftInput& input, const ScannedRow& row, int32_t num_guesses) {
-  const bool filtered = filters(*input.params, row.view.size);
-  const KeptRow kept =
-      filtered ? truncated(input, row.view, row.max()) : KeptRow{row.view, kMasked};
-  const NoiseKey noise = noise_for(input, Stream::kCoupled);
-  std::vector<uint64_t> noisy;
-  noisy.reserve(row.keys.size());
-  uint64_t best = 0;
-  const auto may_win = [&](float scaled) { return best == 0 || may_reach(scaled, best); };
-  for (const uint64_t key : row.keys) {
-    const float scaled = key_score(key);
-    if (scaled < kept.cut || scaled > kept.view.ceiling) continue;
-    if (!may_win(scaled) && !row.may_be_guessed(key)) break;
-    noisy.push_back(noisy_key(static_cast<double>(scaled), key_token(key), noise));
-    best = std::max(best, noisy.back());
-  }
-  const bool has_more = static_cast<int32_t>(row.keys.size()) < row.view.size &&
-                        !(key_score(row.keys.back()) < kept.cut);
-  if (has_more && may_win(key_score(row.keys.back())))
-    best = draw_key(kept.view, kept.cut, noise, best);
-  RankedProposal proposal;
-  proposal.drawn.token = key_token(best);
-  std::sort(noisy.begin(), noisy.end(), std::greater<uint64_t>());
-  proposal.others = others_than(proposal.drawn.token, noisy, num_guesses, key_token);
-  return proposal;
-}
-
-RankedProposal sampled_choice(const DraftInput& input, const ScannedRow& row, int32_t num_guesses) {
-  std::vector<WeightedToken> best;
-  std::vector<WeightedToken> ranked;
-  if (input.params->typical_p < 1.0f) {  // needs the whole row, so all filters do without guesses
-    const KeptRow kept = truncated(input, row.view, row.max());
-    best = weighted(top_keys(kept.view, static_cast<int32_t>(row.keys.size())), kept.cut);
-    ranked = best;
-    apply_filters(SamplingParams{}, 0.0, best);
-  } else {
-    best = weighted(row.keys, kMasked);
-    ranked = best;
-    const bool needs_mass = input.params->top_p < 1.0f;
-    const uint64_t mass = needs_mass ? row_mass(row.view, row.max(), kMasked) : 0;
-    apply_filters(*input.params, static_cast<double>(mass) / kWeightOne, best);
-  }
-  RankedProposal proposal;
-  proposal.drawn = draw_candidate(best, noise_for(input, Stream::kDraft));
-  std::erase_if(ranked, [](const WeightedToken& entry) { return !(entry.weight > 1e-7); });
-  proposal.others = others_than(
-      proposal.drawn.token, ranked, num_guesses, [](const auto& entry) { return entry.token; });
-  return proposal;
-}
-
-int32_t num_keys_for(const DraftInput& input, VerifyRule rule, int32_t num_guesses) {
-  if (rule == VerifyRule::kGreedy) return 1 + std::clamp(num_guesses, 0, kMaxGuesses);
+int32_t num_keys_for(const DraftInput& input, VerifyRule rule) {
+  if (rule == VerifyRule::kGreedy) return 1 + std::clamp(input.num_guesses, 0, kMaxGuesses);
   if (rule == VerifyRule::kCoupled) return kRankedBehindNoise;
   return std::clamp(input.num_candidates, 1, kMaxDraftCandidates);
 }
 
+// ---- the choice, once everything is known
+
+RankedProposal greedy_choice(const Line& line) {
+  RankedProposal proposal;
+  proposal.drawn.token = key_token(line.keys.front());
+  const auto end = std::find_if_not(
+      line.keys.begin(), line.keys.end(), [&](uint64_t key) { return line.may_be_guessed(key); });
+  const std::span<const uint64_t> ranked(line.keys.begin(), end);
+  proposal.others = others_than(proposal.drawn.token, ranked, line.input->num_guesses, key_token);
+  return proposal;
+}
+
+RankedProposal coupled_choice(Line& line) {
+  RankedProposal proposal;
+  proposal.drawn.token = key_token(line.best);
+  std::sort(line.noisy.begin(), line.noisy.end(), std::greater<uint64_t>());
+  proposal.others =
+      others_than(proposal.drawn.token, line.noisy, line.input->num_guesses, key_token);
+  return proposal;
+}
+
+RankedProposal sampled_choice(const Line& line) {
+  const DraftInput& input = *line.input;
+  std::vector<WeightedToken> best =
+      line.is_typical() ? weighted(line.kept_keys, line.cut) : weighted(line.keys, kMasked);
+  std::vector<WeightedToken> ranked = best;
+  if (line.is_typical()) {  // all filters are applied already
+    apply_filters(SamplingParams{}, 0.0, best);
+  } else {
+    apply_filters(*input.params, static_cast<double>(line.mass) / kWeightOne, best);
+  }
+  RankedProposal proposal;
+  proposal.drawn = draw_candidate(best, noise_for(input, Stream::kDraft));
+  std::erase_if(ranked, [](const WeightedToken& entry) { return !(entry.weight > 1e-7); });
+  proposal.others =
+      others_than(proposal.drawn.token, ranked, input.num_guesses, [](const auto& entry) {
+        return entry.token;
+      });
+  return proposal;
+}
+
+// ---- the rows of a step
+
+class ProposalStep {
+ public:
+  ProposalStep(std::span<const DraftInput> inputs, int32_t size, RowScanner& scanner)
+      : size_(size), scanner_(scanner) {
+    const VocabShard whole{0, size, size};
+    processed_.reserve(inputs.size());
+    for (const DraftInput& input : inputs) {
+      processed_.emplace_back(
+          ProcessorInput{.params = input.params,
+                         .tokens = input.tokens,
+                         .num_prompt_tokens = input.num_prompt_tokens,
+                         .draft = input.drafted,
+                         .first_row = static_cast<int32_t>(input.drafted.size()),
+                         .num_rows = 1,
+                         .logits = input.logits,
+                         .row_stride = size,
+                         .mask = input.mask},
+          whole);
+      lines_.push_back({.input = &input,
+                        .rule = resolve_rule(*input.params),
+                        .row = static_cast<int32_t>(lines_.size())});
+    }
+  }
+
+  std::vector<RankedProposal> run() {
+    process_rows();
+    find_best();
+    truncate_rows();
+    look_again();
+    std::vector<RankedProposal> proposals;
+    for (Line& line : lines_) proposals.push_back(choice(line));
+    return proposals;
+  }
+
+ private:
+  void process_rows() {
+    RowQuestions questions;
+    for (ProcessedRows& processed : processed_) processed.ask(questions);
+    scanner_.answer(questions);
+    for (ProcessedRows& processed : processed_) {
+      processed.process();
+      views_.push_back(processed.row(0));
+    }
+    scanner_.hold(views_);
+  }
+
+  void find_best() {
+    RowQuestions questions;
+    for (const Line& line : lines_) {
+      questions.tops.push_back({.row = line.row, .n = num_keys_for(*line.input, line.rule)});
+    }
+    scanner_.answer(questions);
+    for (Line& line : lines_) {
+      TopQuestion& top = questions.tops[static_cast<size_t>(line.row)];
+      if (top.bad || top.keys.empty() || key_score(top.keys.front()) == kMasked) continue;
+      line.keys = std::move(top.keys);
+    }
+  }
+
+  // By the target's own filters. Under the standard and block rules those other than typical_p are
+  // applied to the best tokens alone.
+  void truncate_rows() {
+    std::vector<TruncationRow> rows;
+    for (const Line& line : lines_) {
+      const bool coupled = line.rule == VerifyRule::kCoupled;
+      const bool wanted = coupled ? filters(*line.input->params, size_) : line.is_typical();
+      if (line.keys.empty() || !wanted) continue;
+      rows.push_back({.row = line.row, .params = line.input->params, .max = line.max()});
+    }
+    SoloExchange solo;
+    truncate(rows, size_, scanner_, solo);
+    for (const TruncationRow& row : rows) {
+      Line& line = lines_[static_cast<size_t>(row.row)];
+      line.cut = row.cut;
+      line.ceiling = row.ceiling;
+    }
+  }
+
+  // What the best tokens do not tell.
+  void look_again() {
+    RowQuestions questions;
+    for (Line& line : lines_) {
+      if (line.keys.empty()) continue;
+      if (line.rule == VerifyRule::kCoupled) draw_coupled(line, questions);
+      if (!line.draws_from_list()) continue;
+      if (line.is_typical()) {
+        questions.tops.push_back({.row = line.row,
+                                  .n = static_cast<int32_t>(line.keys.size()),
+                                  .ceiling = line.ceiling});
+      } else if (line.input->params->top_p < 1.0f) {
+        questions.sums.push_back({.row = line.row, .max = line.max()});
+      }
+    }
+    if (questions.empty()) return;
+    scanner_.answer(questions);
+    for (const DrawQuestion& draw : questions.draws) line_of(draw).best = draw.key;
+    for (TopQuestion& top : questions.tops) line_of(top).kept_keys = std::move(top.keys);
+    for (const SumQuestion& sum : questions.sums) line_of(sum).mass = sum.mass;
+  }
+
+  template <typename Question>
+  Line& line_of(const Question& question) {
+    return lines_[static_cast<size_t>(question.row)];
+  }
+
+  // The others are ranked among the likeliest tokens only: where these hold little of the mass,
+  // none of them is a good guess. Mostly no other token can win the draw either, and the row is not
+  // looked at again.
+  void draw_coupled(Line& line, RowQuestions& questions) const {
+    const NoiseKey noise = noise_for(*line.input, Stream::kCoupled);
+    line.noisy.reserve(line.keys.size());
+    const auto may_win = [&](float scaled) {
+      return line.best == 0 || may_reach(scaled, line.best);
+    };
+    for (const uint64_t key : line.keys) {
+      const float scaled = key_score(key);
+      if (scaled < line.cut || scaled > line.ceiling) continue;
+      if (!may_win(scaled) && !line.may_be_guessed(key)) break;
+      line.noisy.push_back(noisy_key(static_cast<double>(scaled), key_token(key), noise));
+      line.best = std::max(line.best, line.noisy.back());
+    }
+    const float last = key_score(line.keys.back());
+    const bool has_more = std::ssize(line.keys) < size_ && !(last < line.cut);
+    if (!has_more || !may_win(last)) return;
+    questions.draws.push_back({.row = line.row,
+                               .cut = line.cut,
+                               .ceiling = line.ceiling,
+                               .noise = noise,
+                               .key_to_beat = line.best});
+  }
+
+  static RankedProposal choice(Line& line) {
+    if (line.keys.empty()) {
+      RankedProposal nothing;
+      nothing.drawn.token = -1;
+      return nothing;
+    }
+    switch (line.rule) {
+      case VerifyRule::kGreedy:
+        return greedy_choice(line);
+      case VerifyRule::kCoupled:
+        return coupled_choice(line);
+      case VerifyRule::kStandard:
+      case VerifyRule::kBlock:
+        break;
+    }
+    return sampled_choice(line);
+  }
+
+  const int32_t size_;
+  RowScanner& scanner_;
+  std::vector<ProcessedRows> processed_;
+  std::vector<RowView> views_;
+  std::vector<Line> lines_;
+};
+
 }  // namespace
 
-DraftToken propose(const DraftInput& input) { return propose_ranked(input, 0).drawn; }
-
-RankedProposal propose_ranked(const DraftInput& input, int32_t num_guesses) {
-  RankedProposal nothing;
-  nothing.drawn.token = -1;
-  const int32_t size = std::min(input.vocab_size, input.target_vocab_size);
-  if (size <= 0 || size > kMaxVocabSize) return nothing;
-  const VocabShard whole{0, size, size};
-  const ProcessedRows processed({.params = input.params,
-                                 .tokens = input.tokens,
-                                 .num_prompt_tokens = input.num_prompt_tokens,
-                                 .draft = input.drafted,
-                                 .first_row = static_cast<int32_t>(input.drafted.size()),
-                                 .num_rows = 1,
-                                 .logits = input.logits,
-                                 .row_stride = size,
-                                 .mask = input.mask},
-                                whole);
-  const VerifyRule rule = resolve_rule(*input.params);
-  ScannedRow row{.view = processed.row(0)};
-  TopScan scan = scan_top(row.view, num_keys_for(input, rule, num_guesses));
-  row.keys = std::move(scan.keys);
-  if (scan.bad || row.keys.empty() || row.max() == kMasked) return nothing;
-  switch (rule) {
-    case VerifyRule::kGreedy:
-      return greedy_choice(row, num_guesses);
-    case VerifyRule::kCoupled:
-      return coupled_choice(input, row, num_guesses);
-    case VerifyRule::kStandard:
-    case VerifyRule::kBlock:
-      break;
+std::vector<RankedProposal> propose_ranked(std::span<const DraftInput> inputs,
+                                           RowScanner& scanner) {
+  if (inputs.empty()) return {};
+  const int32_t size = std::min(inputs[0].vocab_size, inputs[0].target_vocab_size);
+  for (const DraftInput& input : inputs) {
+    OUTRIDER_CHECK(std::min(input.vocab_size, input.target_vocab_size) == size);
   }
-  return sampled_choice(input, row, num_guesses);
+  if (size <= 0 || size > kMaxVocabSize) {
+    RankedProposal nothing;
+    nothing.drawn.token = -1;
+    return std::vector<RankedProposal>(inputs.size(), nothing);
+  }
+  return ProposalStep(inputs, size, scanner).run();
+}
+
+DraftToken propose(const DraftInput& input) {
+  HostRowScanner scanner;
+  return std::move(propose_ranked(std::span(&input, 1), scanner).front().drawn);
 }
 
 }  // namespace outrider

@@ -1,11 +1,12 @@
 // The draft's side of a round: one token from the draft's own logits (propose() in verify.h), and
 // with it the tokens that the target is likeliest to say instead, for which the draft prepares
-// blocks while the target verifies. Called by the draft for each row with logits.
+// blocks while the target verifies. Called by the draft for all rows of a step.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "scheduler/verify.h"
 
@@ -32,10 +33,11 @@ struct RankedProposal {
   Guesses others;
 };
 
-// At most num_guesses (and kMaxGuesses) others, ranked by the rule: greedy by logit; coupled by
-// logit and the target's noise, which is the noise of the target's own draw; standard and block by
-// draft_prob. They use no noise that decides anything, and hang on text, parameters and logits
-// alone. Tokens as good as impossible are left out.
-RankedProposal propose_ranked(const DraftInput& input, int32_t num_guesses);
+// For every input its token and at most num_guesses (and kMaxGuesses) others, ranked by the rule:
+// greedy by logit; coupled by logit and the target's noise, which is the noise of the target's own
+// draw; standard and block by draft_prob. They use no noise that decides anything, and hang on
+// text, parameters and logits alone. Tokens as good as impossible are left out. All inputs are of
+// one draft: their vocabularies are the same.
+std::vector<RankedProposal> propose_ranked(std::span<const DraftInput> inputs, RowScanner& scanner);
 
 }  // namespace outrider

@@ -1,4 +1,4 @@
-// How far a filter reaches, found digit by digit over sharded rows: four SUMs of 256 bins a row,
+// How far a filter reaches, found digit by digit over sharded rows: four SUMs of 256 bands a row,
 // whatever the vocabulary. Used by the truncation only, alike on all ranks.
 #pragma once
 
@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "scheduler/keep_order.h"
+#include "scheduler/row_scanner.h"
 #include "scheduler/shard_exchange.h"
 
 namespace outrider {
@@ -13,7 +14,7 @@ namespace outrider {
 // Finds the smallest distance whose set {token of the row : distance <= it} reaches a number of
 // tokens or a share of the row's mass. Tokens below `cut` are not in the row any more.
 struct Selection {
-  RowView view;
+  int32_t row = 0;  // of the scanner
   float cut = kMasked;
   KeepOrder order;
   bool by_mass = false;
@@ -22,13 +23,11 @@ struct Selection {
 
   uint32_t farthest = 0;  // out; its leading digits on the way
   uint64_t reached = 0;   // before the band of `farthest`
-  struct Entry {
-    uint32_t distance;
-    uint64_t amount;
-  };
-  std::vector<Entry> inside;  // this shard's tokens in the band of the first digit
 };
 
-void select_by_radix(std::vector<Selection>& selections, ShardExchange& exchange);
+// In ascending order of rows.
+void select_by_radix(std::vector<Selection>& selections,
+                     RowScanner& scanner,
+                     ShardExchange& exchange);
 
 }  // namespace outrider

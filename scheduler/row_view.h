@@ -1,6 +1,7 @@
 // One row of logits of one shard as sampling sees it: the raw values, a short sorted list of
 // changed ones (bias, penalties, stop tokens), the token mask's bits, the ceiling that typical_p
-// sets, and the temperature. The raw row is never copied; a tile is, when something in it changed.
+// sets, and the temperature. A description only: the raw row stays where it is, on a device or
+// here. Of one that is here no more than a tile is ever copied, when something in it changed.
 #pragma once
 
 #include <algorithm>
@@ -16,8 +17,20 @@ namespace outrider {
 inline constexpr float kMasked = -std::numeric_limits<float>::infinity();
 inline constexpr float kNoCeiling = std::numeric_limits<float>::infinity();
 
+// Where a row begins, in the memory of the scanner that reads it (row_scanner.h): the host's, or a
+// device's. So only a scanner may look behind it.
+class LogitsAddress {
+ public:
+  LogitsAddress(const float* first = nullptr) : first_(first) {}  // NOLINT: as forward() gives it
+  LogitsAddress operator+(int64_t num_logits) const { return first_ + num_logits; }
+  const float* behind() const { return first_; }
+
+ private:
+  const float* first_;
+};
+
 struct RowView {
-  const float* logits = nullptr;  // [size], raw
+  LogitsAddress logits;  // [size], raw
   int32_t size = 0;
   int32_t first_token = 0;              // token id of logits[0]
   std::span<const int32_t> edit_index;  // ascending indices into logits
@@ -26,13 +39,13 @@ struct RowView {
   float inverse_temperature = 1.0f;
   float ceiling = kNoCeiling;  // scaled values above it are masked
 
-  // The processed value divided by the temperature. O(log edits).
-  float scaled(int32_t index) const {
+  // The processed value, divided by the temperature, of a token whose raw logit is given. O(log
+  // edits).
+  float scaled(int32_t index, float raw) const {
     if (!is_allowed(index)) return kMasked;
     const auto found = std::lower_bound(edit_index.begin(), edit_index.end(), index);
     const bool edited = found != edit_index.end() && *found == index;
-    const float value =
-        edited ? edit_value[static_cast<size_t>(found - edit_index.begin())] : logits[index];
+    const float value = edited ? edit_value[static_cast<size_t>(found - edit_index.begin())] : raw;
     const float result = exact_mul(value, inverse_temperature);
     return result > ceiling ? kMasked : result;
   }
@@ -71,15 +84,15 @@ struct RowView {
   }
 };
 
-// Calls visit(begin, count, values) for every tile; values are processed but not yet divided by the
-// temperature.
+// Of a row in host memory. Calls visit(begin, count, values) for every tile; values are processed
+// but not yet divided by the temperature.
 template <typename Visit>
 void for_each_tile(const RowView& row, Visit&& visit) {
   alignas(64) float patched[kTileTokens];
   size_t next = 0;
   for (int32_t begin = 0; begin < row.size; begin += kTileTokens) {
     const int32_t count = std::min(kTileTokens, row.size - begin);
-    const float* values = row.logits + begin;
+    const float* values = row.logits.behind() + begin;
     if (next < row.edit_index.size() && row.edit_index[next] < begin + count) {
       std::copy_n(values, count, patched);
       for (; next < row.edit_index.size() && row.edit_index[next] < begin + count; ++next) {

@@ -114,9 +114,10 @@ RowScan scan_row(const RowView& row) {
   int32_t best_index = 0;
   for_each_tile(row, [&](int32_t begin, int32_t count, const float* values) {
     TileRange range = kernels.range(values, count);
-    if (values != row.logits + begin) {
+    if (values != row.logits.behind() + begin) {
       // A masked or penalised value may hide a NaN, and a mask is not a fault: judge the raw tile.
-      magnitude = std::max(magnitude, kernels.range(row.logits + begin, count).largest_magnitude);
+      magnitude =
+          std::max(magnitude, kernels.range(row.logits.behind() + begin, count).largest_magnitude);
     } else {
       magnitude = std::max(magnitude, range.largest_magnitude);
     }
@@ -238,24 +239,16 @@ class TopSearch {
 
 }  // namespace
 
-std::vector<uint64_t> top_keys(const RowView& row, int32_t n) {
-  TopSearch search(row, n);
-  for_each_tile(row, [&](int32_t begin, int32_t count, const float* values) {
-    search.visit(begin, count, values, row_kernels().range(values, count).max);
-  });
-  return std::move(search).best_first();
-}
-
 TopScan scan_top(const RowView& row, int32_t n) {
   const RowKernels& kernels = row_kernels();
   TopSearch search(row, n);
   uint32_t magnitude = 0;
   for_each_tile(row, [&](int32_t begin, int32_t count, const float* values) {
     const TileRange range = kernels.range(values, count);
-    const bool raw = values == row.logits + begin;
-    magnitude = std::max(
-        magnitude,
-        raw ? range.largest_magnitude : kernels.range(row.logits + begin, count).largest_magnitude);
+    const bool raw = values == row.logits.behind() + begin;
+    magnitude = std::max(magnitude,
+                         raw ? range.largest_magnitude
+                             : kernels.range(row.logits.behind() + begin, count).largest_magnitude);
     search.visit(begin, count, values, range.max);
   });
   return {.keys = std::move(search).best_first(), .bad = magnitude > bits_of(kLargestLogit)};

@@ -1,7 +1,7 @@
 // What one shard says about one row: its best token, its mass, its best noisy token, its n best.
 // Each is a 64-bit integer that the shards combine by MAX or SUM, so the answer for the whole
-// vocabulary has the same bits for any number of shards. Called by verify(), propose(), truncation
-// and logprobs.
+// vocabulary has the same bits for any number of shards. Of rows in host memory: how HostRowScanner
+// answers.
 #pragma once
 
 #include <cstdint>
@@ -38,9 +38,7 @@ uint64_t draw_key(const RowView& row, float cut, const NoiseKey& noise, uint64_t
 uint64_t noisy_key(double log_weight, int32_t token, const NoiseKey& noise);
 
 // The n best keys of this shard (scaled value, token), best first; fewer when the shard is smaller.
-std::vector<uint64_t> top_keys(const RowView& row, int32_t n);
-
-// The same, n >= 1, and what scan_row() says, in one pass. A bad row may have no keys.
+// A bad row may have no keys.
 struct TopScan {
   std::vector<uint64_t> keys;
   bool bad = false;

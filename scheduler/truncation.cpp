@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "scheduler/radix_selection.h"
-#include "scheduler/statistics.h"
 
 namespace outrider {
 namespace {
@@ -41,6 +40,10 @@ void keep_around(TruncationRow& row, const KeepOrder& order, uint32_t farthest) 
   row.cut = std::max(row.cut, order.lowest(farthest));
   const float highest = order.highest(farthest);
   row.ceiling = highest < row.max ? highest : kNoCeiling;
+}
+
+SumQuestion sums_of(const TruncationRow& row, bool wants_moment) {
+  return {.row = row.row, .max = row.max, .cut = row.cut, .wants_moment = wants_moment};
 }
 
 // What a row still needs. Settled in this order.
@@ -81,31 +84,15 @@ bool is_gathered(const Filters& filters) {
   return filters.top_p || filters.typical_p;
 }
 
-uint32_t count_equal(const RowView& view, float value) {
-  uint32_t count = 0;
-  for_each_tile(view, [&](int32_t, int32_t tile_count, const float* values) {
-    const float top =
-        exact_mul(row_kernels().range(values, tile_count).max, view.inverse_temperature);
-    if (top < value) return;
-    for (int32_t i = 0; i < tile_count; ++i) {
-      count += exact_mul(values[i], view.inverse_temperature) == value ? 1 : 0;
-    }
-  });
-  return count;
-}
-
-void write_local_best(const TruncationRow& row,
+void write_local_best(const TopQuestion& top,
+                      const SumQuestion* sums,
                       const GatherLayout& layout,
                       std::span<uint32_t> out) {
-  const std::vector<uint64_t> best = top_keys(row.view, static_cast<int32_t>(layout.num_values));
   std::fill(out.begin(), out.end(), 0);
-  for (size_t i = 0; i < best.size(); ++i) out[i] = static_cast<uint32_t>(best[i] >> 32);
-  if (best.size() == layout.num_values) {
-    out[layout.count_at()] = count_equal(row.view, key_score(best.back()));
-  }
+  for (size_t i = 0; i < top.keys.size(); ++i) out[i] = static_cast<uint32_t>(top.keys[i] >> 32);
+  out[layout.count_at()] = top.num_last;
   for (size_t i = 0; i < layout.num_sums; ++i) {
-    const uint64_t sum =
-        i == 0 ? row_mass(row.view, row.max, row.cut) : row_moment(row.view, row.max, row.cut);
+    const uint64_t sum = i == 0 ? sums->mass : sums->moment;
     out[layout.sum_at(i)] = static_cast<uint32_t>(sum);
     out[layout.sum_at(i) + 1] = static_cast<uint32_t>(sum >> 32);
   }
@@ -220,27 +207,47 @@ void settle(Filters& filters, BestValues& best) {
   filters.typical_p = !cut_to_typical(row, best);
 }
 
-// Every rank settles the same rows from the same words.
-void cut_by_gather(const std::vector<Filters*>& rows, ShardExchange& exchange) {
-  if (rows.empty()) return;
+// This shard's words of the rows, one layout after the other.
+std::vector<uint32_t> local_best(const std::vector<Filters*>& rows, RowScanner& scanner) {
+  RowQuestions questions;
   size_t size = 0;
-  for (const Filters* filters : rows) size += layout_of(*filters).size();
-  std::vector<uint32_t> mine(size);
-  const auto num_shards = static_cast<size_t>(exchange.num_shards());
-  std::vector<uint32_t> all(size * num_shards);
-  size_t offset = 0;
   for (const Filters* filters : rows) {
     const GatherLayout layout = layout_of(*filters);
-    write_local_best(*filters->row, layout, std::span(mine).subspan(offset, layout.size()));
+    const TruncationRow& row = *filters->row;
+    questions.tops.push_back(
+        {.row = row.row, .n = static_cast<int32_t>(layout.num_values), .counts_last = true});
+    if (layout.num_sums > 0) questions.sums.push_back(sums_of(row, layout.num_sums > 1));
+    size += layout.size();
+  }
+  scanner.answer(questions);
+  std::vector<uint32_t> words(size);
+  size_t offset = 0;
+  const SumQuestion* next = questions.sums.data();
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const GatherLayout layout = layout_of(*rows[i]);
+    const SumQuestion* sums = layout.num_sums > 0 ? next++ : nullptr;
+    write_local_best(
+        questions.tops[i], sums, layout, std::span(words).subspan(offset, layout.size()));
     offset += layout.size();
   }
+  return words;
+}
+
+// Every rank settles the same rows from the same words.
+void cut_by_gather(const std::vector<Filters*>& rows,
+                   RowScanner& scanner,
+                   ShardExchange& exchange) {
+  if (rows.empty()) return;
+  const std::vector<uint32_t> mine = local_best(rows, scanner);
+  const auto num_shards = static_cast<size_t>(exchange.num_shards());
+  std::vector<uint32_t> all(mine.size() * num_shards);
   exchange.gather(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)));
-  offset = 0;
+  size_t offset = 0;
   for (Filters* filters : rows) {
     const GatherLayout layout = layout_of(*filters);
     BestValues best;
     for (size_t shard = 0; shard < num_shards; ++shard) {
-      best.add_shard(layout, std::span(all).subspan(shard * size + offset, layout.size()));
+      best.add_shard(layout, std::span(all).subspan(shard * mine.size() + offset, layout.size()));
     }
     settle(*filters, best);
     offset += layout.size();
@@ -250,7 +257,7 @@ void cut_by_gather(const std::vector<Filters*>& rows, ShardExchange& exchange) {
 // ---- by radix selection
 // ----------------------------------------------------------------------------------------
 
-void cut_to_wide_top_k(std::vector<Filters>& work, ShardExchange& exchange) {
+void cut_to_wide_top_k(std::vector<Filters>& work, RowScanner& scanner, ShardExchange& exchange) {
   std::vector<Selection> selections;
   std::vector<TruncationRow*> rows;
   for (const Filters& filters : work) {
@@ -258,11 +265,11 @@ void cut_to_wide_top_k(std::vector<Filters>& work, ShardExchange& exchange) {
     TruncationRow& row = *filters.row;
     rows.push_back(&row);
     Selection& selection = selections.emplace_back();
-    selection.view = row.view;
+    selection.row = row.row;
     selection.order = {row.max, 0.0};
     selection.target = static_cast<uint64_t>(row.params->top_k);
   }
-  select_by_radix(selections, exchange);
+  select_by_radix(selections, scanner, exchange);
   for (size_t i = 0; i < rows.size(); ++i) {
     rows[i]->cut = selections[i].order.lowest(selections[i].farthest);
   }
@@ -270,7 +277,7 @@ void cut_to_wide_top_k(std::vector<Filters>& work, ShardExchange& exchange) {
 
 Selection mass_selection(const TruncationRow& row, const KeepOrder& order, float share) {
   Selection selection;
-  selection.view = row.view;
+  selection.row = row.row;
   selection.cut = row.cut;
   selection.order = order;
   selection.by_mass = true;
@@ -278,7 +285,7 @@ Selection mass_selection(const TruncationRow& row, const KeepOrder& order, float
   return selection;
 }
 
-void cut_to_wide_top_p(std::vector<Filters>& work, ShardExchange& exchange) {
+void cut_to_wide_top_p(std::vector<Filters>& work, RowScanner& scanner, ShardExchange& exchange) {
   std::vector<Selection> selections;
   std::vector<TruncationRow*> rows;
   for (const Filters& filters : work) {
@@ -287,31 +294,36 @@ void cut_to_wide_top_p(std::vector<Filters>& work, ShardExchange& exchange) {
     rows.push_back(&row);
     selections.push_back(mass_selection(row, {row.max, 0.0}, row.params->top_p));
   }
-  select_by_radix(selections, exchange);
+  select_by_radix(selections, scanner, exchange);
   for (size_t i = 0; i < rows.size(); ++i) {
     rows[i]->cut = std::max(rows[i]->cut, selections[i].order.lowest(selections[i].farthest));
   }
 }
 
 // Mass and moment of what the other filters left, in one SUM, before the selection.
-void cut_to_wide_typical(std::vector<Filters>& work, ShardExchange& exchange) {
+void cut_to_wide_typical(std::vector<Filters>& work, RowScanner& scanner, ShardExchange& exchange) {
   std::vector<TruncationRow*> rows;
-  std::vector<uint64_t> sums;
+  RowQuestions questions;
   for (const Filters& filters : work) {
     TruncationRow& row = *filters.row;
     if (!filters.typical_p || row.max == kMasked) continue;
     rows.push_back(&row);
-    sums.push_back(row_mass(row.view, row.max, row.cut));
-    sums.push_back(row_moment(row.view, row.max, row.cut));
+    questions.sums.push_back(sums_of(row, true));
   }
   if (rows.empty()) return;
+  scanner.answer(questions);
+  std::vector<uint64_t> sums;
+  for (const SumQuestion& answered : questions.sums) {
+    sums.push_back(answered.mass);
+    sums.push_back(answered.moment);
+  }
   exchange.sum(sums);
   std::vector<Selection> selections;
   for (size_t i = 0; i < rows.size(); ++i) {
     const KeepOrder order = typical_order(*rows[i], sums[2 * i], sums[2 * i + 1]);
     selections.push_back(mass_selection(*rows[i], order, rows[i]->params->typical_p));
   }
-  select_by_radix(selections, exchange);
+  select_by_radix(selections, scanner, exchange);
   for (size_t i = 0; i < rows.size(); ++i) {
     keep_around(*rows[i], selections[i].order, selections[i].farthest);
   }
@@ -324,12 +336,15 @@ bool filters(const SamplingParams& params, int32_t vocab_size) {
          has_typical_p(params);
 }
 
-void truncate(std::span<TruncationRow> rows, const VocabShard& shard, ShardExchange& exchange) {
+void truncate(std::span<TruncationRow> rows,
+              int32_t vocab_size,
+              RowScanner& scanner,
+              ShardExchange& exchange) {
   std::vector<Filters> work;
   for (TruncationRow& row : rows) {
     const SamplingParams& params = *row.params;
     work.push_back({.row = &row,
-                    .top_k = has_top_k(params, shard.vocab_size),
+                    .top_k = has_top_k(params, vocab_size),
                     .top_p = has_top_p(params),
                     .typical_p = has_typical_p(params)});
     if (!work.back().top_k && !work.back().top_p) apply_min_p(row);
@@ -338,11 +353,11 @@ void truncate(std::span<TruncationRow> rows, const VocabShard& shard, ShardExcha
   for (Filters& filters : work) {
     if (is_gathered(filters)) gathered.push_back(&filters);
   }
-  cut_by_gather(gathered, exchange);
-  cut_to_wide_top_k(work, exchange);
-  cut_to_wide_top_p(work, exchange);
+  cut_by_gather(gathered, scanner, exchange);
+  cut_to_wide_top_k(work, scanner, exchange);
+  cut_to_wide_top_p(work, scanner, exchange);
   for (TruncationRow& row : rows) apply_min_p(row);
-  cut_to_wide_typical(work, exchange);
+  cut_to_wide_typical(work, scanner, exchange);
 }
 
 }  // namespace outrider

@@ -16,13 +16,13 @@
 #include <span>
 
 #include "scheduler/request.h"
-#include "scheduler/row_view.h"
+#include "scheduler/row_scanner.h"
 #include "scheduler/shard_exchange.h"
 
 namespace outrider {
 
 struct TruncationRow {
-  RowView view;
+  int32_t row = 0;  // of the scanner
   const SamplingParams* params = nullptr;
   float max = kMasked;         // the best scaled value over all shards
   float cut = kMasked;         // out
@@ -31,7 +31,11 @@ struct TruncationRow {
 
 bool filters(const SamplingParams& params, int32_t vocab_size);
 
-void truncate(std::span<TruncationRow> rows, const VocabShard& shard, ShardExchange& exchange);
+// Rows in ascending order.
+void truncate(std::span<TruncationRow> rows,
+              int32_t vocab_size,
+              RowScanner& scanner,
+              ShardExchange& exchange);
 
 // k up to here is decided from the shards' best k values in one gather; above it by radix
 // selection.

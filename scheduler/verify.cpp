@@ -11,12 +11,13 @@
 #include <algorithm>
 
 #include "runtime/base/error.h"
+#include "scheduler/host_row_scanner.h"
+#include "scheduler/listed_tokens.h"
 #include "scheduler/logits_processor.h"
 #include "scheduler/logprobs.h"
 #include "scheduler/residual.h"
 #include "scheduler/row_kernels.h"
 #include "scheduler/rules.h"
-#include "scheduler/statistics.h"
 #include "scheduler/truncation.h"
 
 namespace outrider {
@@ -36,14 +37,14 @@ constexpr size_t kNotJudged = ~size_t{0};
 struct Row {
   size_t input = 0;
   size_t index = 0;  // in its block
-  RowView view;
   RowTask task = RowTask::kArgmax;
   NoiseKey noise;
   bool filtered = false;
   float max = kMasked;
   float cut = kMasked;
+  float ceiling = kNoCeiling;
   int32_t chosen = -1;
-  size_t judged = kNotJudged;  // place in judged_ of rows with a draft token to judge
+  size_t judged = kNotJudged;  // place in judged_ and listed_ of rows with a draft token to judge
   bool drawn_at_once() const { return task == RowTask::kDraw && !filtered; }
 };
 
@@ -51,19 +52,27 @@ class RoundVerifier {
  public:
   RoundVerifier(std::span<const VerifyInput> inputs,
                 const VocabShard& shard,
+                RowScanner& scanner,
                 ShardExchange& exchange)
-      : inputs_(inputs), shard_(shard), exchange_(exchange), decisions_(inputs.size()) {
+      : inputs_(inputs),
+        shard_(shard),
+        scanner_(scanner),
+        exchange_(exchange),
+        decisions_(inputs.size()) {
     OUTRIDER_CHECK(shard.vocab_size <= kMaxVocabSize);
     processed_.reserve(inputs.size());
     size_t num_rows = 0;
     for (const VerifyInput& input : inputs) num_rows += input.draft.size() + 1;
     rows_.reserve(num_rows);
     judged_.reserve(num_rows);
+    listed_.reserve(num_rows);
+    views_.reserve(num_rows);
     for (size_t n = 0; n < inputs.size(); ++n) add_rows(n);
   }
 
   std::vector<SequenceDecision> run() {
     if (inputs_.empty()) return {};
+    process_rows();
     find_best();
     truncate_rows();
     weigh_drafts();
@@ -97,7 +106,6 @@ class RoundVerifier {
       Row& row = rows_.emplace_back();
       row.input = n;
       row.index = static_cast<size_t>(i);
-      row.view = processed_[n].row(i);
       row.filtered = filtered;
       const auto position = static_cast<uint32_t>(input.tokens.size() + row.index);
       const uint64_t seed = input.params->noise_seed;
@@ -110,7 +118,9 @@ class RoundVerifier {
       }
       if (row.task == RowTask::kJudge && row.index < num_judged(n)) {
         row.judged = judged_.size();
-        judged_.push_back(judged_row(judged_token(n, row.index), rule == VerifyRule::kBlock));
+        const DraftToken& token = judged_token(n, row.index);
+        listed_.emplace_back(token, shard_);
+        judged_.push_back(judged_row(token, listed_.back(), rule == VerifyRule::kBlock));
       }
     }
   }
@@ -125,10 +135,10 @@ class RoundVerifier {
   }
 
   // Under the standard rule only the drawn token's own weight is needed.
-  static JudgedRow judged_row(const DraftToken& token, bool whole) {
+  static JudgedRow judged_row(const DraftToken& token, const ListedTokens& listed, bool whole) {
     JudgedRow judged;
-    judged.draft = whole ? draft_distribution(token)
-                         : std::vector<DraftCandidate>{{token.token, draft_prob_of(token)}};
+    judged.draft =
+        whole ? listed.draft() : std::vector<DraftCandidate>{{token.token, draft_prob_of(token)}};
     judged.weights.resize(judged.draft.size());
     const auto is_drawn = [&](const DraftCandidate& c) { return c.token == token.token; };
     const auto found = std::find_if(judged.draft.begin(), judged.draft.end(), is_drawn);
@@ -137,15 +147,27 @@ class RoundVerifier {
     return judged;
   }
 
-  void find_best() {
-    std::vector<uint64_t> keys(rows_.size());
-    for (size_t r = 0; r < rows_.size(); ++r) {
-      const Row& row = rows_[r];
-      const RowScan scan = scan_row(row.view);
-      const bool draw = row.drawn_at_once() && !scan.bad;
-      keys[r] = draw ? draw_key(row.view, row.cut, row.noise) : scan.key;
-      if (scan.bad) keys[r] = kBadRow;
+  // The raw values that bias, penalties and min_tokens change.
+  void process_rows() {
+    RowQuestions questions;
+    for (ProcessedRows& processed : processed_) processed.ask(questions);
+    scanner_.answer(questions);
+    for (ProcessedRows& processed : processed_) processed.process();
+    for (const Row& row : rows_) {
+      views_.push_back(processed_[row.input].row(static_cast<int32_t>(row.index)));
     }
+    scanner_.hold(views_);
+  }
+
+  void find_best() {
+    RowQuestions questions;
+    for (size_t r = 0; r < rows_.size(); ++r) {
+      questions.scans.push_back(
+          {.row = place_of(r), .draws = rows_[r].drawn_at_once(), .noise = rows_[r].noise});
+    }
+    scanner_.answer(questions);
+    std::vector<uint64_t> keys;
+    for (const ScanQuestion& scan : questions.scans) keys.push_back(scan.bad ? kBadRow : scan.key);
     exchange_.max(keys);
     for (size_t r = 0; r < rows_.size(); ++r) {
       if (keys[r] == kBadRow) decisions_[rows_[r].input].failed = true;
@@ -157,46 +179,67 @@ class RoundVerifier {
     }
   }
 
+  // Among the rows that the scanner holds.
+  static int32_t place_of(size_t row) { return static_cast<int32_t>(row); }
+
   bool failed(const Row& row) const { return decisions_[row.input].failed; }
 
   void truncate_rows() {
     std::vector<TruncationRow> filtered;
-    for (const Row& row : rows_) {
+    for (size_t r = 0; r < rows_.size(); ++r) {
+      const Row& row = rows_[r];
       if (!row.filtered || failed(row)) continue;
-      filtered.push_back({row.view, inputs_[row.input].params, row.max, kMasked});
+      filtered.push_back({place_of(r), inputs_[row.input].params, row.max});
     }
-    truncate(filtered, shard_, exchange_);
-    size_t next = 0;
-    for (Row& row : rows_) {
-      if (!row.filtered || failed(row)) continue;
-      row.view.ceiling = filtered[next].ceiling;
-      row.cut = filtered[next++].cut;
+    truncate(filtered, shard_.vocab_size, scanner_, exchange_);
+    for (const TruncationRow& truncated : filtered) {
+      Row& row = rows_[static_cast<size_t>(truncated.row)];
+      row.ceiling = truncated.ceiling;
+      row.cut = truncated.cut;
     }
   }
 
-  bool is_weighed(const Row& row) const { return row.judged != kNotJudged && !failed(row); }
+  // The masses of the rows that judge, and there the logits of all tokens that the draft may have
+  // proposed.
+  void weigh_drafts() {
+    std::vector<size_t> weighed;
+    for (size_t r = 0; r < rows_.size(); ++r) {
+      if (rows_[r].judged != kNotJudged && !failed(rows_[r])) weighed.push_back(r);
+    }
+    if (weighed.empty()) return;
+    RowQuestions questions;
+    for (const size_t r : weighed) {
+      const Row& row = rows_[r];
+      listed_[row.judged].ask(views_[r], questions);
+      questions.sums.push_back(
+          {.row = place_of(r), .max = row.max, .cut = row.cut, .ceiling = row.ceiling});
+    }
+    scanner_.answer(questions);
+    for (const size_t r : weighed) {
+      listed_[rows_[r].judged].scale(views_[r], rows_[r].ceiling);
+    }
+    exchange_weights(weighed, questions.sums);
+  }
 
   // Per row: the mass, then the values of the draft's tokens, two to a word. Each value comes from
   // the one shard that holds the token, so adding the words up puts them together.
-  void weigh_drafts() {
+  void exchange_weights(std::span<const size_t> weighed, std::span<const SumQuestion> sums) {
     std::vector<uint64_t> words;
-    for (const Row& row : rows_) {
-      if (!is_weighed(row)) continue;
-      words.push_back(row_mass(row.view, row.max, row.cut));
+    for (size_t i = 0; i < weighed.size(); ++i) {
+      const Row& row = rows_[weighed[i]];
       const std::vector<DraftCandidate>& draft = judged_[row.judged].draft;
+      words.push_back(sums[i].mass);
       for (size_t c = 0; c < draft.size(); c += 2) {
         uint64_t word = local_value(row, draft[c].token);
         if (c + 1 < draft.size()) word |= local_value(row, draft[c + 1].token) << 32;
         words.push_back(word);
       }
     }
-    if (words.empty()) return;
     exchange_.sum(words);
     size_t next = 0;
     std::vector<float> values;
-    for (const Row& row : rows_) {
-      if (!is_weighed(row)) continue;
-      JudgedRow& judged = judged_[row.judged];
+    for (const size_t r : weighed) {
+      JudgedRow& judged = judged_[rows_[r].judged];
       judged.mass = words[next++];
       values.clear();
       for (size_t c = 0; c < judged.weights.size(); ++c) {
@@ -206,16 +249,15 @@ class RoundVerifier {
       next += (values.size() + 1) / 2;
       row_kernels().weights(values.data(),
                             static_cast<int32_t>(values.size()),
-                            {1.0f, static_cast<double>(row.max), kMasked},
+                            {1.0f, static_cast<double>(rows_[r].max), kMasked},
                             judged.weights.data());
     }
   }
 
   // The token's scaled value as ordered bits; 0 when it is cut or lies on another shard.
   uint64_t local_value(const Row& row, int32_t token) const {
-    if (!shard_.contains(token)) return 0;
-    const float scaled = row.view.scaled(token - shard_.begin);
-    return scaled < row.cut ? 0 : ordered_bits(scaled);
+    const float scaled = listed_[row.judged].scaled_of(token);
+    return scaled < row.cut || scaled == kMasked ? 0 : ordered_bits(scaled);
   }
 
   void judge_drafts() {
@@ -246,32 +288,54 @@ class RoundVerifier {
     if (num_standing > draft_len) decisions_[n].next_token = inputs_[n].proposal->token;
   }
 
-  uint64_t draw(const Row& row) const {
-    if (row.judged == kNotJudged) return target_choice(draw_key(row.view, row.cut, row.noise));
-    return residual_choice({.row = row.view,
-                            .max = row.max,
-                            .cut = row.cut,
-                            .mass = judged_[row.judged].mass,
-                            .draft = &judged_token(row.input, row.index),
-                            .kept_prob = kept_prob_[row.input],
-                            .noise = row.noise});
+  // What the draws have to beat, for rows whose draft token fell.
+  ListedKeys keys_listed(const Row& row) const {
+    if (row.judged == kNotJudged) return {};
+    return listed_keys({.listed = &listed_[row.judged],
+                        .max = row.max,
+                        .cut = row.cut,
+                        .mass = judged_[row.judged].mass,
+                        .kept_prob = kept_prob_[row.input],
+                        .noise = row.noise});
   }
 
-  void draw_rest() {
-    std::vector<Row*> waiting;
-    for (Row& row : rows_) {
+  std::vector<size_t> rows_to_draw() const {
+    std::vector<size_t> waiting;
+    for (size_t r = 0; r < rows_.size(); ++r) {
+      const Row& row = rows_[r];
       if (failed(row)) continue;
       const SequenceDecision& decision = decisions_[row.input];
       const bool ends_block = row.task == RowTask::kJudge && decision.next_token < 0 &&
                               static_cast<int32_t>(row.index) == decision.num_accepted;
-      if (ends_block || (row.task == RowTask::kDraw && row.filtered)) waiting.push_back(&row);
+      if (ends_block || (row.task == RowTask::kDraw && row.filtered)) waiting.push_back(r);
     }
+    return waiting;
+  }
+
+  void draw_rest() {
+    const std::vector<size_t> waiting = rows_to_draw();
     if (waiting.empty()) return;
+    RowQuestions questions;
+    std::vector<ListedKeys> listed;
+    for (const size_t r : waiting) {
+      const Row& row = rows_[r];
+      listed.push_back(keys_listed(row));
+      DrawQuestion& draw = questions.draws.emplace_back();
+      draw = {.row = place_of(r), .cut = row.cut, .ceiling = row.ceiling, .noise = row.noise};
+      if (row.judged == kNotJudged) continue;
+      draw.without = listed_[row.judged].index();
+      draw.key_to_beat = listed.back().residual;
+    }
+    scanner_.answer(questions);
     std::vector<uint64_t> choices;
-    for (const Row* row : waiting) choices.push_back(draw(*row));
+    for (size_t i = 0; i < waiting.size(); ++i) {
+      const uint64_t key = questions.draws[i].key;
+      const bool judges = rows_[waiting[i]].judged != kNotJudged;
+      choices.push_back(judges ? residual_choice(listed[i], key) : target_choice(key));
+    }
     exchange_.max(choices);
     for (size_t i = 0; i < waiting.size(); ++i) {
-      Row& row = *waiting[i];
+      Row& row = rows_[waiting[i]];
       row.chosen = chosen_token(choices[i]);
       if (row.task == RowTask::kJudge) decisions_[row.input].next_token = row.chosen;
     }
@@ -314,13 +378,13 @@ class RoundVerifier {
       if (decision.failed || inputs_[n].params->num_logprobs < 0) continue;
       for (size_t i = 0; i <= static_cast<size_t>(decision.num_accepted); ++i) {
         const bool last = i == static_cast<size_t>(decision.num_accepted);
-        wanted.push_back({rows_[first_row_[n] + i].view.logits,
+        wanted.push_back({views_[first_row_[n] + i].logits,
                           last ? decision.next_token : inputs_[n].draft[i].token,
                           inputs_[n].params->num_logprobs});
         owner.push_back(n);
       }
     }
-    std::vector<LogprobResult> results = token_logprobs(wanted, shard_, exchange_);
+    std::vector<LogprobResult> results = token_logprobs(wanted, shard_, scanner_, exchange_);
     for (size_t i = 0; i < results.size(); ++i) {
       decisions_[owner[i]].logprobs.push_back(std::move(results[i].logprobs));
     }
@@ -328,12 +392,15 @@ class RoundVerifier {
 
   std::span<const VerifyInput> inputs_;
   const VocabShard& shard_;
+  RowScanner& scanner_;
   ShardExchange& exchange_;
   std::vector<ProcessedRows> processed_;
   std::vector<Row> rows_;
-  std::vector<JudgedRow> judged_;  // of an input one after the other
-  std::vector<size_t> first_row_;  // of each input
-  std::vector<double> kept_prob_;  // of each input, below 1 only under the block rule
+  std::vector<RowView> views_;        // of the rows
+  std::vector<JudgedRow> judged_;     // of an input one after the other
+  std::vector<ListedTokens> listed_;  // of the same
+  std::vector<size_t> first_row_;     // of each input
+  std::vector<double> kept_prob_;     // of each input, below 1 only under the block rule
   std::vector<SequenceDecision> decisions_;
 };
 
@@ -341,8 +408,16 @@ class RoundVerifier {
 
 std::vector<SequenceDecision> verify(std::span<const VerifyInput> inputs,
                                      const VocabShard& shard,
+                                     RowScanner& scanner,
                                      ShardExchange& exchange) {
-  return RoundVerifier(inputs, shard, exchange).run();
+  return RoundVerifier(inputs, shard, scanner, exchange).run();
+}
+
+std::vector<SequenceDecision> verify(std::span<const VerifyInput> inputs,
+                                     const VocabShard& shard,
+                                     ShardExchange& exchange) {
+  HostRowScanner scanner;
+  return verify(inputs, shard, scanner, exchange);
 }
 
 }  // namespace outrider

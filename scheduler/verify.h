@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "scheduler/round.h"
+#include "scheduler/row_scanner.h"
 #include "scheduler/shard_exchange.h"
 #include "scheduler/token_mask.h"
 
@@ -37,8 +38,8 @@ struct VerifyInput {
   // behind it, so that P of all is h of all and nothing is drawn when all stand. Whether there is
   // one may depend on anything but the value of this token (and of others that are never used).
   const DraftToken* proposal = nullptr;
-  const float* logits =
-      nullptr;  // [draft.size() + 1, shard.size()], raw; row i judges position tokens.size() + i
+  LogitsAddress logits;  // [draft.size() + 1, shard.size()], raw, in the scanner's memory; row i
+                         // judges position tokens.size() + i
   const TokenMask* mask = nullptr;  // of params, kept between rounds; null: made anew when needed
 };
 
@@ -54,6 +55,11 @@ struct VerifyInput {
 // ones) or four SUMs each (wide ones) and a draw of their own; log-probabilities 3 or 4.
 std::vector<SequenceDecision> verify(std::span<const VerifyInput> inputs,
                                      const VocabShard& shard,
+                                     RowScanner& scanner,
+                                     ShardExchange& exchange);
+// Of logits in host memory, as all that follows without a scanner.
+std::vector<SequenceDecision> verify(std::span<const VerifyInput> inputs,
+                                     const VocabShard& shard,
                                      ShardExchange& exchange);
 
 // Whether a proposed token and its distribution make sense: ids in range and distinct,
@@ -66,10 +72,14 @@ inline constexpr int32_t kMaxDraftCandidates = 256;
 // Log-probabilities of given next tokens under raw logits, for prompt scoring: row i scores
 // next_tokens[i]. An input with NaN or infinity in any row, on any shard, comes back empty.
 struct ScoreInput {
-  const float* logits = nullptr;  // [next_tokens.size(), shard.size()]
+  LogitsAddress logits;  // [next_tokens.size(), shard.size()]
   std::span<const int32_t> next_tokens;
   int32_t num_top = 0;
 };
+std::vector<std::vector<TokenLogprobs>> score(std::span<const ScoreInput> inputs,
+                                              const VocabShard& shard,
+                                              RowScanner& scanner,
+                                              ShardExchange& exchange);
 std::vector<std::vector<TokenLogprobs>> score(std::span<const ScoreInput> inputs,
                                               const VocabShard& shard,
                                               ShardExchange& exchange);
@@ -85,11 +95,12 @@ struct DraftInput {
   int32_t num_prompt_tokens = 0;
   std::span<const DraftToken> drafted;  // of this block so far
   uint32_t round = 0;
-  const float* logits = nullptr;  // [vocab_size of the draft]
-  int32_t vocab_size = 0;         // ids at and above target_vocab_size are never proposed
+  LogitsAddress logits;    // [vocab_size of the draft]
+  int32_t vocab_size = 0;  // ids at and above target_vocab_size are never proposed
   int32_t target_vocab_size = 0;
   int32_t num_candidates = 16;
   const TokenMask* mask = nullptr;  // as in VerifyInput
+  int32_t num_guesses = 0;          // other tokens that are wanted (propose.h)
 };
 DraftToken propose(const DraftInput& input);
 

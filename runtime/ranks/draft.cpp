@@ -165,13 +165,7 @@ void DraftWorker::step() {
   const TraceSpan span(TraceKind::kDraftStep,
                        {std::ssize(step_.batch().tokens), std::ssize(step_.batch().block_tables)});
   const auto begin = JobClock::now();
-  const float* logits = model_.forward(step_.batch()).data();
-  const int32_t vocab_size = model_.config().vocab_size;
-  for (size_t i = 0; i < step_.proposing().size(); ++i) {
-    const DraftStep::Proposing& line = step_.proposing()[i];
-    check_logits(logits + static_cast<int64_t>(i) * vocab_size);
-    take_proposal(line, propose_for(line, logits + static_cast<int64_t>(i) * vocab_size));
-  }
+  propose_all(model_.forward(step_.batch()).data());
   // Steps that read a prompt say nothing about the cost of drafting.
   if (step_.reads_prompts()) return;
   const auto time = JobClock::now() - begin;
@@ -182,35 +176,56 @@ void DraftWorker::step() {
   costs_.add(step_.num_rows(), std::chrono::duration<double>(time).count());
 }
 
-// One more token of a line, from the logits after what stands and is drafted.
-RankedProposal DraftWorker::propose_for(const DraftStep::Proposing& line, const float* logits) {
-  DraftCopy& copy = *line.copy;
-  const bool translates = options_.vocabulary != nullptr;
-  DraftInput input{
-      .params = &copy.params,
-      .tokens = copy.tokens,
-      .num_prompt_tokens = copy.num_prompt_tokens,
-      .drafted = copy.spine.drafted,
-      .round = copy.round,
-      .logits = translates ? by_target_id(logits) : logits,
-      .vocab_size = translates ? options_.target_vocab_size : model_.config().vocab_size,
-      .target_vocab_size = options_.target_vocab_size,
-      .num_candidates = options_.num_candidates,
-      .mask = copy.mask.get()};
-  const int32_t num_guesses = copy.mode == RideAhead::kCache ? kMaxGuesses : 0;
-  if (line.branch < 0) return propose_ranked(input, num_guesses);
-  // The branch's text, as it would be committed.
+// One more token of every line, from the logits after what stands and is drafted.
+void DraftWorker::propose_all(const float* logits) {
+  const std::vector<DraftStep::Proposing>& lines = step_.proposing();
+  const int32_t vocab_size = model_.config().vocab_size;
+  std::vector<DraftInput> inputs;
+  branch_texts_.resize(lines.size());
+  for (size_t i = 0; i < lines.size(); ++i) {
+    const float* row = logits + static_cast<int64_t>(i) * vocab_size;
+    check_logits(row);
+    inputs.push_back(input_of(lines[i], &branch_texts_[i]));
+    inputs.back().logits = row;
+    inputs.back().vocab_size = vocab_size;
+  }
+  if (options_.vocabulary == nullptr) {
+    std::vector<RankedProposal> proposals = propose_ranked(inputs, scanner_);
+    for (size_t i = 0; i < lines.size(); ++i) take_proposal(lines[i], std::move(proposals[i]));
+    return;
+  }
+  // One by one, through the one row in the target's ids.
+  for (size_t i = 0; i < lines.size(); ++i) {
+    inputs[i].logits = by_target_id(logits + static_cast<int64_t>(i) * vocab_size);
+    inputs[i].vocab_size = options_.target_vocab_size;
+    take_proposal(lines[i], std::move(propose_ranked(std::span(&inputs[i], 1), scanner_).front()));
+  }
+}
+
+// All but the logits. text: where a branch's tokens after the committed ones are kept.
+DraftInput DraftWorker::input_of(const DraftStep::Proposing& line,
+                                 std::vector<DraftToken>* text) const {
+  const DraftCopy& copy = *line.copy;
+  DraftInput input{.params = &copy.params,
+                   .tokens = copy.tokens,
+                   .num_prompt_tokens = copy.num_prompt_tokens,
+                   .drafted = copy.spine.drafted,
+                   .round = copy.round,
+                   .target_vocab_size = options_.target_vocab_size,
+                   .num_candidates = options_.num_candidates,
+                   .mask = copy.mask.get(),
+                   .num_guesses = copy.mode == RideAhead::kCache ? kMaxGuesses : 0};
+  if (line.branch < 0) return input;
+  // The branch's text, as it would be committed: drafted tokens count as output, too.
   const DraftBranch& branch = copy.branches[static_cast<size_t>(line.branch)];
-  const size_t num_committed = copy.tokens.size();
+  text->clear();
   for (int32_t i = 0; i < branch.num_accepted; ++i)
-    copy.tokens.push_back(copy.spine.drafted[static_cast<size_t>(i)].token);
-  copy.tokens.push_back(branch.guess);
-  input.tokens = copy.tokens;
-  input.drafted = branch.line.drafted;
+    text->push_back({.token = copy.spine.drafted[static_cast<size_t>(i)].token});
+  text->push_back({.token = branch.guess});
+  for (const DraftToken& drafted : branch.line.drafted) text->push_back({.token = drafted.token});
+  input.drafted = *text;
   input.round = copy.round + 1;
-  RankedProposal proposal = propose_ranked(input, num_guesses);
-  copy.tokens.resize(num_committed);
-  return proposal;
+  return input;
 }
 
 void DraftWorker::take_proposal(const DraftStep::Proposing& line, RankedProposal proposal) {

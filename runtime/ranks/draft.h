@@ -17,6 +17,7 @@
 #include "runtime/ranks/draft/rides.h"
 #include "runtime/ranks/draft/step.h"
 #include "runtime/ranks/draft/step_times.h"
+#include "scheduler/host_row_scanner.h"
 #include "scheduler/round.h"
 
 namespace outrider {
@@ -64,7 +65,8 @@ class DraftWorker {
   void check_logits(const float* logits) const;
   bool commit(const DraftCommit& commit);
   void begin_rides(std::vector<uint64_t> begun);
-  RankedProposal propose_for(const DraftStep::Proposing& line, const float* logits);
+  void propose_all(const float* logits);
+  DraftInput input_of(const DraftStep::Proposing& line, std::vector<DraftToken>* text) const;
   void take_proposal(const DraftStep::Proposing& line, RankedProposal proposal);
   const float* by_target_id(const float* logits);
   void collect_spine(uint64_t sequence_id, DraftCopy& copy);
@@ -76,7 +78,8 @@ class DraftWorker {
   DraftRides rides_;
   DraftStep step_;
   StepTimes costs_;
-  std::vector<int32_t> text_;         // of a branch, for its proposal
+  HostRowScanner scanner_;
+  std::vector<std::vector<DraftToken>> branch_texts_;  // of the lines of a step
   std::vector<float> target_logits_;  // [target vocabulary] of by_target_id(); tokens without a
                                       // partner never change
   uint64_t last_serial_ = 0;

@@ -99,7 +99,7 @@ TEST(RowView, TilesAndSingleValuesAgreeUnderMaskCeilingAndEdits) {
         expected = kMasked;
       }
       ASSERT_EQ(seen[at], expected) << "trial " << trial << " token " << i;
-      ASSERT_EQ(view.scaled(i), expected * view.inverse_temperature);
+      ASSERT_EQ(view.scaled(i, row[at]), expected * view.inverse_temperature);
     }
   }
   EXPECT_GT(num_cut, 1000);

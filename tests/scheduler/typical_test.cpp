@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "scheduler/exactness/toy_model.h"
+#include "scheduler/host_row_scanner.h"
 #include "scheduler/keep_order.h"
 #include "scheduler/statistics.h"
 #include "scheduler/truncation.h"
@@ -35,14 +36,17 @@ KeptInterval kept_interval(const std::vector<float>& row,
       static_cast<int>(cuts.size()), [&](int rank, ThreadExchangeHub::Member& exchange) {
         const int32_t begin = rank == 0 ? 0 : cuts[static_cast<size_t>(rank) - 1];
         const int32_t end = cuts[static_cast<size_t>(rank)];
+        RowView view;
+        view.logits = row.data() + begin;
+        view.size = end - begin;
+        view.first_token = begin;
+        view.inverse_temperature = inverse_temperature;
+        HostRowScanner scanner;
+        scanner.hold(std::span(&view, 1));
         TruncationRow truncation;
-        truncation.view.logits = row.data() + begin;
-        truncation.view.size = end - begin;
-        truncation.view.first_token = begin;
-        truncation.view.inverse_temperature = inverse_temperature;
         truncation.params = &params;
         truncation.max = max;
-        truncate(std::span(&truncation, 1), {begin, end, vocab_size}, exchange);
+        truncate(std::span(&truncation, 1), vocab_size, scanner, exchange);
         return KeptInterval{truncation.cut, truncation.ceiling, exchange.num_calls};
       });
   for (const KeptInterval& interval : intervals) {

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "scheduler/exactness/toy_model.h"
+#include "scheduler/host_row_scanner.h"
 #include "scheduler/statistics.h"
 #include "scheduler/truncation.h"
 #include "scheduler/verify.h"
@@ -131,8 +132,11 @@ TEST(Filters, KeepWhatSortingKeeps) {
           static_cast<int>(cuts.size()), [&](int rank, ShardExchange& exchange) {
             const int32_t begin = rank == 0 ? 0 : cuts[static_cast<size_t>(rank) - 1];
             const int32_t end = cuts[static_cast<size_t>(rank)];
-            TruncationRow truncation{view_of(row, begin, end, temperature), &params, max};
-            truncate(std::span(&truncation, 1), {begin, end, vocab_size}, exchange);
+            const RowView view = view_of(row, begin, end, temperature);
+            HostRowScanner scanner;
+            scanner.hold(std::span(&view, 1));
+            TruncationRow truncation{0, &params, max};
+            truncate(std::span(&truncation, 1), vocab_size, scanner, exchange);
             return std::pair{truncation.cut, truncation.ceiling};
           });
       for (const auto& [cut, ceiling] : results) {

@@ -421,14 +421,15 @@ TEST(RowSearch, BestNoisyTokenAndBestTokensAreExact) {
     row.first_token = static_cast<int32_t>(generator() % 1000);
     row.inverse_temperature = trial % 3 == 0 ? 1.0f : 1.7f;
     const NoiseKey noise{generator(), 9, Stream::kResidual, static_cast<uint32_t>(trial)};
-    const float cut = trial % 5 == 0 ? row.scaled(size / 2) : kMasked;
+    const auto scaled_of = [&](int32_t i) { return row.scaled(i, logits[static_cast<size_t>(i)]); };
+    const float cut = trial % 5 == 0 ? scaled_of(size / 2) : kMasked;
     uint64_t best = pack_key(kMasked, row.first_token);
     std::vector<uint64_t> keys;
     for (int32_t i = 0; i < size; ++i) {
       const int32_t token = row.first_token + i;
-      keys.push_back(pack_key(row.scaled(i), token));
-      if (row.scaled(i) < cut || row.scaled(i) == kMasked) continue;
-      best = std::max(best, noisy_key(row.scaled(i), token, noise));
+      keys.push_back(pack_key(scaled_of(i), token));
+      if (scaled_of(i) < cut || scaled_of(i) == kMasked) continue;
+      best = std::max(best, noisy_key(scaled_of(i), token, noise));
     }
     EXPECT_EQ(draw_key(row, cut, noise), best) << "trial " << trial;
     for (const float score : {-50.0f, key_score(best), 9.0f}) {
@@ -438,7 +439,7 @@ TEST(RowSearch, BestNoisyTokenAndBestTokensAreExact) {
     std::sort(keys.begin(), keys.end(), std::greater<uint64_t>());
     EXPECT_EQ(scan_row(row).key, keys[0]);
     for (int32_t n : {1, 2, 16, 64, 65, 300}) {
-      const std::vector<uint64_t> top = top_keys(row, n);
+      const std::vector<uint64_t> top = scan_top(row, n).keys;
       ASSERT_EQ(top.size(), static_cast<size_t>(std::min(n, size)));
       EXPECT_TRUE(std::equal(top.begin(), top.end(), keys.begin())) << "trial " << trial;
     }
