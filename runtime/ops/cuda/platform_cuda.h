@@ -17,8 +17,8 @@
 namespace outrider::gpu {
 
 // ---- launching
-cudaStream_t native_stream(Stream& stream);  // cuda_device.cu
-bool overlap_allowed();                      // cuda_device.cu: programmatic dependent launch is on
+cudaStream_t native_stream(Stream& stream);  // cuda_device.cu; also chooses its device
+bool overlap_allowed(Stream& stream);        // cuda_device.cu: programmatic dependent launch is on
 
 inline void check_cuda(cudaError_t result, const char* what) {
   if (result == cudaSuccess) return;
@@ -43,7 +43,7 @@ void launch(Stream& stream, void (*kernel)(Args), const LaunchShape& shape, cons
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   overlap.val.programmaticStreamSerializationAllowed = 1;
   config.attrs = &overlap;
-  config.numAttrs = shape.overlaps && overlap_allowed() ? 1 : 0;
+  config.numAttrs = shape.overlaps && overlap_allowed(stream) ? 1 : 0;
   check_cuda(cudaLaunchKernelEx(&config, kernel, args), "a launch");
 }
 
