@@ -6,9 +6,22 @@
 
 namespace outrider::gpu {
 
-void embed(Stream& stream, const EmbedArgs& args);  // embed.cu
-void norm(Stream& stream, const NormArgs& args);    // norm.cu
+void attention(Stream& stream, const AttentionArgs& args);    // attention_merge.cu
+size_t attention_scratch_bytes(const AttentionArgs& args);    // attention_merge.cu
+void copy_block(Stream& stream, const BlockCopyArgs& args);   // kv_blocks.cu
+void embed(Stream& stream, const EmbedArgs& args);            // embed.cu
+void fill_blocks(Stream& stream, const BlockFillArgs& args);  // kv_blocks.cu
+void norm(Stream& stream, const NormArgs& args);              // norm.cu
+void rope_write(Stream& stream, const RopeWriteArgs& args);   // rope_write.cu
 
-inline OpTable op_table() { return {.embed = embed, .norm = norm}; }
+inline OpTable op_table() {
+  return {.embed = embed,
+          .norm = norm,
+          .rope_write = rope_write,
+          .attention = attention,
+          .attention_scratch_bytes = attention_scratch_bytes,
+          .copy_block = copy_block,
+          .fill_blocks = fill_blocks};
+}
 
 }  // namespace outrider::gpu

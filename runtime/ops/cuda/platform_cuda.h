@@ -11,8 +11,11 @@
 #include "runtime/ops/gpu/device.h"
 #include "runtime/ops/gpu/launch_shape.h"
 
-#define OUTRIDER_KERNEL(max_threads) __global__ __launch_bounds__(max_threads)
+// Threads of a block at most; then, if said, blocks of a multiprocessor at least.
+#define OUTRIDER_KERNEL(...) __global__ __launch_bounds__(__VA_ARGS__)
 #define OUTRIDER_DEVICE __device__ __forceinline__
+// The loop that follows is laid out flat: for arrays that are to stay in registers.
+#define OUTRIDER_UNROLL _Pragma("unroll")
 
 namespace outrider::gpu {
 
@@ -157,6 +160,18 @@ OUTRIDER_DEVICE Vector4 load_tiles_transposed(const void* shared_row) {
                : "r"(from)
                : "memory");
   return v;
+}
+
+// Two floats as 16-bit values in one word, to nearest even; `low` comes first in memory.
+OUTRIDER_DEVICE uint32_t pack_bf16(float low, float high) {
+  uint32_t pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+OUTRIDER_DEVICE uint32_t pack_f16(float low, float high) {
+  uint32_t pair;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
 }
 
 // ---- overlapping launches

@@ -10,8 +10,9 @@
 #include "runtime/ops/emulated/machine.h"
 #include "runtime/ops/half.h"
 
-#define OUTRIDER_KERNEL(max_threads)
+#define OUTRIDER_KERNEL(...)
 #define OUTRIDER_DEVICE inline
+#define OUTRIDER_UNROLL
 
 namespace outrider::gpu {
 
@@ -127,6 +128,13 @@ OUTRIDER_DEVICE Vector4 load_tiles_transposed(const void* shared_row) {
   emulated::TileLoad mine = {shared_row, {}};
   emulated::warp_together(emulated::load_transposed_tiles_of_lanes, &mine);
   return mine.result;
+}
+
+OUTRIDER_DEVICE uint32_t pack_bf16(float low, float high) {
+  return uint32_t{ops::float_to_bf16(low)} | uint32_t{ops::float_to_bf16(high)} << 16;
+}
+OUTRIDER_DEVICE uint32_t pack_f16(float low, float high) {
+  return uint32_t{ops::float_to_f16(low)} | uint32_t{ops::float_to_f16(high)} << 16;
 }
 
 OUTRIDER_DEVICE void wait_for_predecessor() {}

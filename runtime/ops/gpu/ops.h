@@ -197,6 +197,12 @@ struct RandomArgs {
 struct OpTable {
   void (*embed)(Stream&, const EmbedArgs&);
   void (*norm)(Stream&, const NormArgs&);
+  void (*rope_write)(Stream&, const RopeWriteArgs&);
+  void (*attention)(Stream&, const AttentionArgs&);
+  // Enough for every launch of up to args' rows, items and splits; looks at sizes only.
+  size_t (*attention_scratch_bytes)(const AttentionArgs&);
+  void (*copy_block)(Stream&, const BlockCopyArgs&);
+  void (*fill_blocks)(Stream&, const BlockFillArgs&);
 };
 
 }  // namespace outrider::gpu

@@ -1,0 +1,211 @@
+// What the attention kernels share: which rows and positions a block has before it, and how sums
+// over splits are folded. A split's part of a row is its largest score, the sum of its weights
+// exp(score - largest) and the weighted values; parts are folded in ascending order of splits (the
+// online softmax of Milakov and Gimelshein 2018), whoever folds them, so a row's bits depend on its
+// own positions only.
+#pragma once
+
+#include "runtime/ops/cuda/numbers.h"
+#include "runtime/ops/cuda/platform.h"
+#include "runtime/ops/gpu/attention_plan.h"
+
+namespace outrider::gpu {
+
+inline constexpr float kNoScore = -__builtin_huge_valf();  // of a position that a row does not see
+
+OUTRIDER_DEVICE float larger(float a, float b) { return a > b ? a : b; }
+
+// A row and one of its query heads, with the positions it sees: [begin, end).
+struct Query {
+  int32_t row = 0;
+  int32_t head = 0;
+  int32_t begin = 0;
+  int32_t end = 0;  // 0: there is no such query
+  OUTRIDER_DEVICE int32_t first_split() const { return begin / kSplitPositions; }
+  OUTRIDER_DEVICE int32_t last_split() const { return (end - 1) / kSplitPositions; }
+  OUTRIDER_DEVICE bool sees(int32_t position) const { return position >= begin && position < end; }
+};
+
+OUTRIDER_DEVICE Query make_query(const AttentionArgs& args, int32_t row, int32_t head) {
+  const int32_t end = args.step.positions[row] + 1;
+  const int32_t begin = args.window > 0 && end > args.window ? end - args.window : 0;
+  return {row, head, begin, end};
+}
+
+OUTRIDER_DEVICE size_t query_index(const AttentionArgs& args, const Query& query) {
+  return static_cast<size_t>(query.row) * static_cast<size_t>(args.n_heads) +
+         static_cast<size_t>(query.head);
+}
+
+// A block's work: the queries of an item that read one KV head. Query j is of the item's row
+// j / group, so that a row's heads lie side by side.
+struct ItemHead {
+  AttentionItem item;
+  int32_t kv_head = 0;
+  int32_t group = 0;
+  int32_t num_queries = 0;
+  int32_t begin = 0;  // positions that any of them sees
+  int32_t end = 0;
+};
+
+OUTRIDER_DEVICE ItemHead make_item_head(const AttentionArgs& args, int32_t index, int32_t kv_head) {
+  ItemHead work;
+  work.item = args.step.attention_items[index];
+  work.kv_head = kv_head;
+  work.group = args.n_heads / args.kv.n_kv_heads;
+  work.num_queries = work.item.num_rows * work.group;
+  work.begin = make_query(args, work.item.first_row, 0).begin;
+  work.end = make_query(args, work.item.first_row + work.item.num_rows - 1, 0).end;
+  return work;
+}
+
+OUTRIDER_DEVICE Query query_of(const AttentionArgs& args, const ItemHead& work, int32_t j) {
+  if (j >= work.num_queries) return {};
+  return make_query(
+      args, work.item.first_row + j / work.group, work.kv_head * work.group + j % work.group);
+}
+
+// The part of a split that the item sees, in positions from the split's first: [begin, end).
+struct SplitRange {
+  int32_t split = 0;
+  int32_t first = 0;  // absolute position of the split's first
+  int32_t begin = 0;
+  int32_t end = 0;
+};
+
+OUTRIDER_DEVICE SplitRange split_range(const ItemHead& work, int32_t split) {
+  const int32_t first = split * kSplitPositions;
+  const int32_t begin = work.begin - first;
+  const int32_t end = work.end - first;
+  return {split, first, begin > 0 ? begin : 0, end < kSplitPositions ? end : kSplitPositions};
+}
+
+// Which slot of the pages, counted over all of them in vectors of head_dim, holds position
+// range.first + i; -1 for those the item does not see.
+OUTRIDER_DEVICE int32_t slot_of(const AttentionArgs& args,
+                                const ItemHead& work,
+                                const SplitRange& range,
+                                int32_t i) {
+  if (i < range.begin || i >= range.end) return -1;
+  const int32_t position = range.first + i;
+  const int32_t* table =
+      args.step.block_tables + static_cast<ptrdiff_t>(work.item.sequence) * args.step.table_stride;
+  const int32_t block = table[position / args.kv.block_size];
+  return (block * args.kv.n_kv_heads + work.kv_head) * args.kv.block_size +
+         position % args.kv.block_size;
+}
+
+// ---- folding
+// What a row knows of the splits so far, but for the weighted values.
+struct SoftmaxState {
+  float top;  // largest score
+  float sum;  // of weights
+};
+struct FoldFactors {
+  float of_old;
+  float of_new;
+};
+
+// Takes a later part into the state; values follow as fold_value says.
+OUTRIDER_DEVICE FoldFactors fold_part(SoftmaxState& state, const SoftmaxState& part) {
+  const float top = larger(state.top, part.top);
+  const FoldFactors factors = {exponential(exact_add(state.top, -top)),
+                               exponential(exact_add(part.top, -top))};
+  state.sum = fused_multiply_add(state.sum, factors.of_old, exact_mul(part.sum, factors.of_new));
+  state.top = top;
+  return factors;
+}
+OUTRIDER_DEVICE float fold_value(float old_value, float new_value, const FoldFactors& factors) {
+  return fused_multiply_add(old_value, factors.of_old, exact_mul(new_value, factors.of_new));
+}
+
+OUTRIDER_DEVICE float* scratch_values(const AttentionArgs& args, const Query& query, int32_t slot) {
+  const size_t slots = static_cast<size_t>(attention_scratch(args).sum_slots);
+  return static_cast<float*>(args.scratch) +
+         (query_index(args, query) * slots + static_cast<size_t>(slot)) *
+             static_cast<size_t>(args.kv.head_dim);
+}
+OUTRIDER_DEVICE SoftmaxState* scratch_state(const AttentionArgs& args,
+                                            const Query& query,
+                                            int32_t slot) {
+  const AttentionScratch scratch = attention_scratch(args);
+  auto* const states =
+      reinterpret_cast<SoftmaxState*>(static_cast<float*>(args.scratch) + scratch.num_sums);
+  return states + query_index(args, query) * static_cast<size_t>(scratch.stat_slots) +
+         static_cast<size_t>(slot);
+}
+
+// Where a block's part of a query goes: to the output when nothing follows, else to the scratch
+// memory; with one block for all splits, folded with what is there already. All threads of a block
+// make it with the same part, between two sync_block(); `keeps_state`: true in one of them.
+struct Destination {
+  Query query;
+  SoftmaxState state = {kNoScore, 0.0f};
+  FoldFactors factors = {0.0f, 0.0f};
+  float* values = nullptr;
+  bool is_first = false;
+  bool is_last = false;
+
+  OUTRIDER_DEVICE void give(const AttentionArgs& args, int32_t dim, float value) const {
+    if (query.end == 0) return;
+    if (!is_first) value = fold_value(values[dim], value, factors);
+    if (is_last) {
+      const int32_t k = query.head * args.kv.head_dim + dim;
+      store_activation(args.out, query.row, k, divide(value, state.sum));
+    } else {
+      values[dim] = value;
+    }
+  }
+};
+
+OUTRIDER_DEVICE Destination make_destination(const AttentionArgs& args,
+                                             const Query& query,
+                                             int32_t split,
+                                             const SoftmaxState& part,
+                                             bool keeps_state) {
+  Destination to;
+  if (query.end == 0 || split < query.first_split() || split > query.last_split()) return to;
+  to.query = query;
+  to.state = part;
+  const bool alone = attention_scratch(args).one_block_for_all_splits;
+  to.is_first = !alone || split == query.first_split();
+  to.is_last = split == query.last_split() && (alone || split == query.first_split());
+  const int32_t from_first = split - query.first_split();
+  if (!to.is_first) {
+    // States alternate between two slots, so that no thread reads what another has just written.
+    to.state = *scratch_state(args, query, (from_first + 1) % 2);
+    to.factors = fold_part(to.state, part);
+  }
+  if (!to.is_first || !to.is_last) to.values = scratch_values(args, query, alone ? 0 : from_first);
+  if (keeps_state && !to.is_last) {
+    *scratch_state(args, query, alone ? from_first % 2 : from_first) = to.state;
+  }
+  return to;
+}
+
+// ---- launching
+struct SplitLoop {
+  int32_t begin;
+  int32_t end;
+};
+// The splits of this block; the grid is attention_grid().
+OUTRIDER_DEVICE SplitLoop splits_of_block(const AttentionArgs& args, const ItemHead& work) {
+  const int32_t first = work.begin / kSplitPositions;
+  if (attention_scratch(args).one_block_for_all_splits) return {first, work.item.num_splits};
+  const auto split = static_cast<int32_t>(block_id().x);
+  const bool has_work = split >= first && split < work.item.num_splits;
+  return {split, has_work ? split + 1 : split};
+}
+
+inline Grid attention_grid(const AttentionArgs& args) {
+  const bool alone = attention_scratch(args).one_block_for_all_splits;
+  return {static_cast<uint32_t>(alone ? 1 : args.max_splits),
+          static_cast<uint32_t>(args.kv.n_kv_heads),
+          static_cast<uint32_t>(args.max_items)};
+}
+
+// The kernels; the first returns false when it has no instance for the head_dim.
+bool attention_16bit(Stream& stream, const AttentionArgs& args);  // attention_16bit.cu
+void attention_plain(Stream& stream, const AttentionArgs& args);  // attention_plain.cu
+
+}  // namespace outrider::gpu

@@ -1,0 +1,297 @@
+// A random ragged batch with paged keys and values, for tests of attention: what it is told to be,
+// its attention in double precision, and a run of it on the emulated device.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <span>
+#include <vector>
+
+#include "runtime/ops/emulated/emulated.h"
+#include "runtime/ops/gpu/attention_plan.h"
+#include "runtime/ops/gpu/tiles.h"
+#include "runtime/ops/half.h"
+
+namespace outrider::gpu {
+
+inline float widen(Type type, const void* data, size_t at) {
+  if (type == Type::kF32) return static_cast<const float*>(data)[at];
+  const uint16_t bits = static_cast<const uint16_t*>(data)[at];
+  return type == Type::kBF16 ? ops::bf16_to_float(bits) : ops::f16_to_float(bits);
+}
+inline void narrow(Type type, void* data, size_t at, float value) {
+  if (type == Type::kF32) {
+    static_cast<float*>(data)[at] = value;
+  } else {
+    static_cast<uint16_t*>(data)[at] =
+        type == Type::kBF16 ? ops::float_to_bf16(value) : ops::float_to_f16(value);
+  }
+}
+
+// Memory that the test and a kernel see under one address, on an emulated device and on a real one.
+template <typename T>
+class Shared {
+ public:
+  Shared() = default;
+  Shared(Device& device, size_t count) : buffer_(device, count * sizeof(T)), count_(count) {}
+  Shared(Device& device, const std::vector<T>& values) : Shared(device, values.size()) {
+    std::copy(values.begin(), values.end(), data());
+  }
+  T* data() const { return buffer_.as<T>(); }
+  size_t size() const { return count_; }
+  T& operator[](size_t i) const { return data()[i]; }
+  std::span<T> span() const { return {data(), count_}; }
+  void poison() const { std::memset(buffer_.as<void>(), 0xff, count_ * sizeof(T)); }
+
+ private:
+  PinnedBuffer buffer_;
+  size_t count_ = 0;
+};
+
+// Rows of one sequence that a step has: positions first .. first + count - 1.
+struct RunOfRows {
+  int32_t sequence = 0;
+  int32_t first = 0;
+  int32_t count = 1;
+};
+
+struct AttentionShape {
+  Type type = Type::kBF16;
+  int32_t n_kv_heads = 2;
+  int32_t group = 4;
+  int32_t head_dim = 64;
+  int32_t block_size = 16;
+  int32_t window = 0;
+  int32_t n_heads() const { return n_kv_heads * group; }
+  int32_t width() const { return n_heads() * head_dim; }
+};
+
+// Sequences of the given lengths in shuffled blocks; every slot that no sequence has written is
+// NaN.
+class AttentionCase {
+ public:
+  AttentionCase(const AttentionShape& shape, const std::vector<int32_t>& lengths, unsigned seed)
+      : shape_(shape), lengths_(lengths), random_(seed) {
+    int32_t num_blocks = 0;
+    for (const int32_t length : lengths) {
+      num_blocks += (length + shape.block_size - 1) / shape.block_size;
+      stride_ = std::max(stride_, (length + shape.block_size - 1) / shape.block_size);
+    }
+    std::vector<int32_t> order(static_cast<size_t>(num_blocks + 1));  // one that nobody has
+    std::iota(order.begin(), order.end(), 0);
+    std::shuffle(order.begin(), order.end(), random_);
+    tables_.assign(lengths.size() * static_cast<size_t>(stride_), -1);
+    size_t next = 0;
+    for (size_t s = 0; s < lengths.size(); ++s) {
+      for (int32_t b = 0; b * shape.block_size < lengths[s]; ++b) {
+        tables_[s * static_cast<size_t>(stride_) + static_cast<size_t>(b)] = order[next++];
+      }
+    }
+    num_blocks_ = num_blocks + 1;
+    const size_t page_bytes = static_cast<size_t>(num_blocks_ * shape.n_kv_heads) *
+                              static_cast<size_t>(shape.block_size * shape.head_dim) *
+                              type_bytes(shape.type);
+    keys_ = Shared<uint8_t>(*device_, page_bytes);
+    values_ = Shared<uint8_t>(*device_, page_bytes);
+    keys_.poison();
+    values_.poison();
+    for (size_t s = 0; s < lengths.size(); ++s) write_sequence(static_cast<int32_t>(s));
+  }
+
+  // The first `count` blocks of sequence `to` are those of `from`.
+  void share_blocks(int32_t from, int32_t to, int32_t count) {
+    for (int32_t b = 0; b < count; ++b) table(to)[b] = table(from)[b];
+  }
+
+  void put_nan(int32_t sequence, int32_t position) {
+    for (int32_t head = 0; head < shape_.n_kv_heads; ++head) {
+      for (int32_t d = 0; d < shape_.head_dim; ++d) {
+        narrow(shape_.type, keys_.data(), at(sequence, head, position, d), NAN);
+        narrow(shape_.type, values_.data(), at(sequence, head, position, d), NAN);
+      }
+    }
+  }
+
+  // Query (sequence, position) is the same in whatever step it is asked.
+  float query(int32_t sequence, int32_t position, int32_t head, int32_t d) const {
+    std::minstd_rand random(
+        static_cast<unsigned>(((sequence * 4099 + position) * 131 + head) * 521 + d * 7 + 12345));
+    random.discard(3);
+    const float value = std::uniform_real_distribution<float>(-2.0f, 2.0f)(random);
+    float rounded[1] = {};
+    narrow(shape_.type, rounded, 0, value);
+    return widen(shape_.type, rounded, 0);
+  }
+
+  struct Run {
+    std::vector<float> rows;  // [rows, width]
+    AttentionPlan plan;
+    bool one_block_for_all_splits = false;
+  };
+  struct Launch {
+    int32_t rows_per_item = 0;  // 0: as the planner has it
+    int32_t max_rows = 0;       // what is 0 is as the step needs it
+    int32_t max_items = 0;
+    int32_t max_splits = 0;
+  };
+  Run run(const std::vector<RunOfRows>& runs, const Launch& launch) const;
+  Run run(const std::vector<RunOfRows>& runs) const { return run(runs, Launch{}); }
+  // The same in double precision.
+  std::vector<double> expected(const std::vector<RunOfRows>& runs) const;
+
+  const AttentionShape& shape() const { return shape_; }
+  float scale() const { return 1.0f / std::sqrt(static_cast<float>(shape_.head_dim)); }
+
+ private:
+  int32_t* table(int32_t sequence) {
+    return tables_.data() + static_cast<ptrdiff_t>(sequence) * stride_;
+  }
+  size_t at(int32_t sequence, int32_t head, int32_t position, int32_t d) const {
+    const int32_t block =
+        tables_[static_cast<size_t>(sequence * stride_ + position / shape_.block_size)];
+    const int32_t slot =
+        (block * shape_.n_kv_heads + head) * shape_.block_size + position % shape_.block_size;
+    return static_cast<size_t>(slot) * static_cast<size_t>(shape_.head_dim) +
+           static_cast<size_t>(d);
+  }
+  void write_sequence(int32_t sequence) {
+    std::normal_distribution<float> normal;
+    for (int32_t p = 0; p < lengths_[static_cast<size_t>(sequence)]; ++p) {
+      for (int32_t head = 0; head < shape_.n_kv_heads; ++head) {
+        for (int32_t d = 0; d < shape_.head_dim; ++d) {
+          narrow(shape_.type, keys_.data(), at(sequence, head, p, d), normal(random_));
+          narrow(shape_.type, values_.data(), at(sequence, head, p, d), normal(random_));
+        }
+      }
+    }
+  }
+
+  AttentionShape shape_;
+  std::vector<int32_t> lengths_;
+  std::mt19937 random_;
+  std::unique_ptr<Device> device_ = emulated::backend().open(0);
+  int32_t stride_ = 1;
+  int32_t num_blocks_ = 0;
+  std::vector<int32_t> tables_;
+  Shared<uint8_t> keys_;
+  Shared<uint8_t> values_;
+};
+
+inline AttentionCase::Run AttentionCase::run(const std::vector<RunOfRows>& runs,
+                                             const Launch& launch) const {
+  std::vector<int32_t> of_rows;
+  std::vector<int32_t> sequences_of_rows;
+  for (const RunOfRows& run : runs) {
+    for (int32_t i = 0; i < run.count; ++i) {
+      of_rows.push_back(run.first + i);
+      sequences_of_rows.push_back(run.sequence);
+    }
+  }
+  const auto num_rows = static_cast<int32_t>(of_rows.size());
+  const int32_t max_rows = std::max(launch.max_rows, num_rows);
+  const auto width = static_cast<size_t>(shape_.width());
+  const size_t num_elements = static_cast<size_t>(max_rows) * width;
+  const Shared<uint8_t> queries(*device_, num_elements * type_bytes(shape_.type));
+  queries.poison();
+  for (size_t i = 0; i < static_cast<size_t>(num_rows) * width; ++i) {
+    const auto k = static_cast<int32_t>(i % width);
+    const size_t row = i / width;
+    const float value =
+        query(sequences_of_rows[row], of_rows[row], k / shape_.head_dim, k % shape_.head_dim);
+    narrow(shape_.type, queries.data(), i, value);
+  }
+  Run result;
+  const Shared<int32_t> positions(*device_, of_rows);
+  const Shared<int32_t> sequences(*device_, sequences_of_rows);
+  const Shared<int32_t> tables(*device_, tables_);
+  const Shared<AttentionItem> items(*device_, static_cast<size_t>(num_rows));
+  const int32_t rows_per_item = launch.rows_per_item > 0
+                                    ? launch.rows_per_item
+                                    : rows_per_attention_item(shape_.group, shape_.head_dim);
+  result.plan = plan_attention(
+      {positions.span(), sequences.span()}, shape_.group, rows_per_item, items.span());
+  const Shared<StepCounts> counts(
+      *device_, {{.num_rows = num_rows, .num_attention_items = result.plan.num_items}});
+  const Shared<float> out(*device_, activation_elements(max_rows, shape_.width()));
+  out.poison();
+  AttentionArgs args = {.out = {out.data(), shape_.type, shape_.width()},
+                        .queries = queries.data(),
+                        .n_heads = shape_.n_heads(),
+                        .scale = scale(),
+                        .window = shape_.window,
+                        .kv = {keys_.data(),
+                               values_.data(),
+                               shape_.type,
+                               num_blocks_,
+                               shape_.n_kv_heads,
+                               shape_.block_size,
+                               shape_.head_dim},
+                        .max_rows = max_rows,
+                        .max_items = std::max(launch.max_items, result.plan.num_items),
+                        .max_splits = std::max(launch.max_splits, result.plan.max_splits),
+                        .step = {.counts = counts.data(),
+                                 .positions = positions.data(),
+                                 .sequence_of_row = sequences.data(),
+                                 .block_tables = tables.data(),
+                                 .table_stride = stride_,
+                                 .attention_items = items.data()}};
+  result.one_block_for_all_splits = attention_scratch(args).one_block_for_all_splits;
+  const OpTable& ops = emulated::backend().ops;
+  const Buffer scratch(*device_, ops.attention_scratch_bytes(args));
+  args.scratch = scratch.data();
+  const std::unique_ptr<Stream> stream = device_->make_stream(Priority::kNormal);
+  ops.attention(*stream, args);
+  stream->wait();
+  for (int32_t row = 0; row < num_rows; ++row) {
+    for (int32_t k = 0; k < shape_.width(); ++k) {
+      const size_t where = shape_.type == Type::kF32
+                               ? static_cast<size_t>(row) * width + static_cast<size_t>(k)
+                               : activation_offset(row, k, shape_.width());
+      result.rows.push_back(widen(shape_.type, out.data(), where));
+    }
+  }
+  return result;
+}
+
+inline std::vector<double> AttentionCase::expected(const std::vector<RunOfRows>& runs) const {
+  std::vector<double> out;
+  for (const RunOfRows& run : runs) {
+    for (int32_t p = run.first; p < run.first + run.count; ++p) {
+      const int32_t begin = shape_.window > 0 ? std::max(0, p - shape_.window + 1) : 0;
+      for (int32_t head = 0; head < shape_.n_heads(); ++head) {
+        const int32_t kv_head = head / shape_.group;
+        std::vector<double> asked;
+        for (int32_t d = 0; d < shape_.head_dim; ++d) {
+          asked.push_back(query(run.sequence, p, head, d));
+        }
+        std::vector<double> weights;
+        double sum = 0.0;
+        for (int32_t t = begin; t <= p; ++t) {
+          double score = 0.0;
+          for (int32_t d = 0; d < shape_.head_dim; ++d) {
+            score += asked[static_cast<size_t>(d)] *
+                     widen(shape_.type, keys_.data(), at(run.sequence, kv_head, t, d));
+          }
+          weights.push_back(std::exp(score * scale()));
+          sum += weights.back();
+        }
+        for (int32_t d = 0; d < shape_.head_dim; ++d) {
+          double value = 0.0;
+          for (int32_t t = begin; t <= p; ++t) {
+            value += weights[static_cast<size_t>(t - begin)] *
+                     widen(shape_.type, values_.data(), at(run.sequence, kv_head, t, d));
+          }
+          out.push_back(value / sum);
+        }
+      }
+    }
+  }
+  return out;
+}
+
+}  // namespace outrider::gpu

@@ -1,0 +1,180 @@
+// Attention on the emulated device: against double precision, and a row's bits whatever shares the
+// step with it.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/gpu/attention_case.h"
+
+namespace outrider::gpu {
+namespace {
+
+// The largest error of a head over the head's largest value.
+double worst_error(const AttentionShape& shape,
+                   const std::vector<float>& found,
+                   const std::vector<double>& expected) {
+  EXPECT_EQ(found.size(), expected.size());
+  const auto head_dim = static_cast<size_t>(shape.head_dim);
+  double worst = 0.0;
+  for (size_t head = 0; head < expected.size(); head += head_dim) {
+    double error = 0.0;
+    double largest = 0.0;
+    for (size_t i = head; i < head + head_dim; ++i) {
+      const double off = std::fabs(found[i] - expected[i]);
+      if (!(off <= error)) error = off;  // NaN stays
+      largest = std::max(largest, std::fabs(expected[i]));
+    }
+    if (!(error / largest <= worst)) worst = error / largest;
+  }
+  return worst;
+}
+
+void expect_close(const AttentionCase& batch, const std::vector<RunOfRows>& runs) {
+  const double tolerance = batch.shape().type == Type::kF32 ? 1e-5 : 1e-2;
+  const double worst = worst_error(batch.shape(), batch.run(runs).rows, batch.expected(runs));
+  EXPECT_TRUE(worst <= tolerance) << "worst error " << worst;
+}
+
+struct Named {
+  const char* name;
+  AttentionShape shape;
+};
+void PrintTo(const Named& named, std::ostream* out) { *out << named.name; }
+
+class Attention : public ::testing::TestWithParam<Named> {};
+
+// Prompts in chunks, rows to verify and single rows, with lengths on both sides of a split's edge.
+TEST_P(Attention, IsThatOfDoublePrecision) {
+  for (const uint64_t seed : {1u, 2u}) {
+    emulated::set_seed(seed);
+    const AttentionCase batch(GetParam().shape, {530, 33, 257, 1}, static_cast<unsigned>(seed));
+    expect_close(batch, {{0, 513, 17}, {1, 0, 33}, {2, 255, 2}, {3, 0, 1}});
+  }
+}
+
+// The same rows in steps of other company: alone, in pieces, with all before them, in items and
+// launches of other sizes.
+TEST_P(Attention, ARowsBitsAreItsOwn) {
+  const auto width = static_cast<size_t>(GetParam().shape.width());
+  const AttentionCase batch(GetParam().shape, {522, 40}, 7);
+  emulated::set_seed(3);
+  const std::vector<float> together = batch.run({{0, 508, 9}}).rows;
+  for (int32_t i = 0; i < 9; i += 4) {
+    const auto from = together.begin() + static_cast<ptrdiff_t>(static_cast<size_t>(i) * width);
+    const std::vector<float> expected(from, from + static_cast<ptrdiff_t>(width));
+    EXPECT_EQ(batch.run({{0, 508 + i, 1}}).rows, expected);
+  }
+  std::vector<float> among_others = batch.run({{1, 3, 5}, {0, 503, 14}, {1, 39, 1}}).rows;
+  among_others.erase(among_others.begin(),
+                     among_others.begin() + static_cast<ptrdiff_t>(10 * width));
+  among_others.resize(9 * width);
+  EXPECT_EQ(among_others, together);
+  const AttentionCase::Launch others[] = {
+      {.rows_per_item = 1},
+      {.rows_per_item = 5, .max_rows = 20, .max_items = 11, .max_splits = 8},
+      {.max_items = kManyAttentionBlocks}};
+  for (const AttentionCase::Launch& launch : others) {
+    const AttentionCase::Run run = batch.run({{0, 508, 9}}, launch);
+    EXPECT_EQ(run.rows, together);
+    EXPECT_EQ(run.one_block_for_all_splits, launch.max_items == kManyAttentionBlocks);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Shapes,
+    Attention,
+    ::testing::Values(
+        Named{"bf16_64", {.type = Type::kBF16, .group = 4, .head_dim = 64}},
+        Named{"bf16_128", {.type = Type::kBF16, .n_kv_heads = 1, .group = 8, .head_dim = 128}},
+        Named{"f16_96_of_seven",
+              {.type = Type::kF16, .n_kv_heads = 1, .group = 7, .head_dim = 96, .block_size = 8}},
+        Named{"f16_80_alone", {.type = Type::kF16, .group = 1, .head_dim = 80, .block_size = 32}},
+        Named{"bf16_256", {.type = Type::kBF16, .n_kv_heads = 1, .group = 4, .head_dim = 256}},
+        Named{"bf16_64_window",
+              {.type = Type::kBF16, .n_kv_heads = 1, .group = 4, .head_dim = 64, .window = 250}},
+        Named{"bf16_24", {.type = Type::kBF16, .n_kv_heads = 1, .group = 2, .head_dim = 24}},
+        Named{"f32_64", {.type = Type::kF32, .group = 4, .head_dim = 64}},
+        Named{"f32_20_window",
+              {.type = Type::kF32,
+               .n_kv_heads = 1,
+               .group = 7,
+               .head_dim = 20,
+               .block_size = 5,
+               .window = 40}}),
+    [](const auto& param) { return std::string(param.param.name); });
+
+const AttentionShape kSmall = {.type = Type::kBF16, .n_kv_heads = 1, .group = 4, .head_dim = 64};
+
+// Whole prompts at once, with splits apart and in one block, and in chunks as a server cuts them.
+TEST(AttentionOfPrompts, ChunksChangeNothing) {
+  for (const Type type : {Type::kBF16, Type::kF32}) {
+    AttentionShape shape = kSmall;
+    shape.type = type;
+    shape.window = type == Type::kF32 ? 100 : 0;
+    const AttentionCase batch(shape, {300}, 11);
+    const std::vector<float> whole = batch.run({{0, 0, 300}}).rows;
+    EXPECT_EQ(batch.run({{0, 0, 300}}, {.max_items = kManyAttentionBlocks}).rows, whole);
+    std::vector<float> chunks;
+    for (const auto& [first, count] : {std::pair{0, 100}, {100, 163}, {263, 36}, {299, 1}}) {
+      const std::vector<float> rows = batch.run({{0, first, count}}).rows;
+      chunks.insert(chunks.end(), rows.begin(), rows.end());
+    }
+    EXPECT_EQ(chunks, whole);
+  }
+}
+
+TEST(AttentionOfPrompts, SharedBlocksAreReadByBoth) {
+  AttentionCase batch(kSmall, {70, 75}, 12);
+  const std::vector<float> apart = batch.run({{1, 70, 2}}).rows;
+  batch.share_blocks(0, 1, 4);
+  expect_close(batch, {{0, 60, 4}, {1, 70, 2}});
+  EXPECT_NE(batch.run({{1, 70, 2}}).rows, apart);
+}
+
+// What a row does not see is not there: what lies before the window and behind the row's item, and
+// in the plain kernel also what the other rows of the item see.
+TEST(AttentionMasks, NanThatIsNotSeenChangesNothing) {
+  AttentionShape shape = kSmall;
+  shape.window = 20;
+  for (const Type type : {Type::kBF16, Type::kF32}) {
+    shape.type = type;
+    AttentionCase batch(shape, {100}, 13);
+    const std::vector<float> before = batch.run({{0, 60, 3}}).rows;
+    for (const int32_t position : {0, 39, 40, 63, 64}) batch.put_nan(0, position);
+    EXPECT_EQ(batch.run({{0, 60, 3}}).rows, before);
+    batch.put_nan(0, 62);
+    const std::vector<float> after = batch.run({{0, 60, 3}}).rows;
+    EXPECT_TRUE(std::isnan(after.back()));
+    EXPECT_EQ(batch.run({{0, 60, 2}}).rows[0], before[0]);
+    if (type == Type::kF32) {
+      EXPECT_EQ(after[0], before[0]);
+    }
+  }
+}
+
+TEST(AttentionOfPrompts, ScratchMemoryIsBounded) {
+  AttentionArgs args = {.n_heads = 32,
+                        .kv = {.n_kv_heads = 8, .head_dim = 128},
+                        .max_rows = 2048,
+                        .max_items = 2048,
+                        .max_splits = 512};
+  const size_t bound = emulated::backend().ops.attention_scratch_bytes(args);
+  EXPECT_LE(bound, size_t{128} << 20);
+  for (const int32_t rows : {1, 17, 512, 2048}) {
+    for (const int32_t items : {1, 32, 2048}) {
+      for (const int32_t splits : {1, 2, 16, 512}) {
+        args.max_rows = rows;
+        args.max_items = std::min(items, rows);
+        args.max_splits = splits;
+        const AttentionScratch scratch = attention_scratch(args);
+        EXPECT_LE((scratch.num_sums + scratch.num_stats) * sizeof(float), bound);
+        EXPECT_LE((scratch.num_sums + scratch.num_stats) * sizeof(float),
+                  emulated::backend().ops.attention_scratch_bytes(args));
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace outrider::gpu

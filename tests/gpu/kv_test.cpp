@@ -1,0 +1,199 @@
+// Writing keys and values, on the emulated device: against the ops of the CPU; blocks as a whole.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <set>
+#include <vector>
+
+#include "runtime/ops/ops.h"
+#include "tests/gpu/attention_case.h"
+
+namespace outrider::gpu {
+namespace {
+
+std::vector<float> random_floats(size_t count, unsigned seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(count);
+  for (float& value : values) value = normal(random);
+  return values;
+}
+
+struct Turned {
+  Type type;
+  bool normed;
+  int32_t rotary_dim;
+};
+
+class RopeWrite : public ::testing::TestWithParam<Turned> {};
+
+constexpr int32_t kHeads = 6;
+constexpr int32_t kKvHeads = 2;
+constexpr int32_t kHeadDim = 40;
+constexpr int32_t kBlockSize = 8;
+constexpr int32_t kNumBlocks = 5;
+constexpr int32_t kAllHeads = kHeads + 2 * kKvHeads;
+constexpr size_t kWidth = size_t{kAllHeads} * kHeadDim;
+
+// The rows as the CPU's ops leave them.
+std::vector<float> expected_rows(std::vector<float> rows,
+                                 const std::vector<int32_t>& positions,
+                                 const std::vector<float>& angles,
+                                 const std::vector<float>& q_norm,
+                                 const std::vector<float>& k_norm,
+                                 const Turned& turned) {
+  ops::Context ctx(1);
+  const auto num_rows = static_cast<int64_t>(positions.size());
+  float* const keys = rows.data() + kHeads * kHeadDim;
+  if (turned.normed) {
+    ops::rms_norm_heads(ctx, rows.data(), num_rows, kWidth, kHeads, kHeadDim, q_norm.data(), 1e-6f);
+    ops::rms_norm_heads(ctx, keys, num_rows, kWidth, kKvHeads, kHeadDim, k_norm.data(), 1e-6f);
+  }
+  std::vector<float> of_rows;
+  for (const int32_t position : positions) {
+    const auto from = angles.begin() + position * turned.rotary_dim;
+    of_rows.insert(of_rows.end(), from, from + turned.rotary_dim);
+  }
+  ops::rope(ctx,
+            rows.data(),
+            num_rows,
+            kWidth,
+            kHeads + kKvHeads,
+            kHeadDim,
+            {of_rows.data(), turned.rotary_dim});
+  return rows;
+}
+
+TEST_P(RopeWrite, IsNormRopeAndWriteOfTheCpu) {
+  const Turned& turned = GetParam();
+  const std::unique_ptr<Device> device = emulated::backend().open(0);
+  const std::unique_ptr<Stream> stream = device->make_stream(Priority::kNormal);
+  const Shared<int32_t> positions(*device, std::vector<int32_t>{17, 18, 3});
+  const Shared<int32_t> sequences(*device, std::vector<int32_t>{0, 0, 1});
+  const Shared<int32_t> tables(*device, std::vector<int32_t>{4, 0, 2, 1, -1, -1});
+  const Shared<StepCounts> counts(*device, {{.num_rows = 3}});
+  const Shared<float> qkv(*device, random_floats(3 * kWidth, 21));
+  const Shared<float> q_norm(*device, random_floats(kHeadDim, 22));
+  const Shared<float> k_norm(*device, random_floats(kHeadDim, 23));
+  const Shared<float> angles(*device,
+                             random_floats(static_cast<size_t>(20 * turned.rotary_dim), 24));
+  const size_t page_elements = size_t{kNumBlocks} * kKvHeads * kBlockSize * kHeadDim;
+  const Shared<uint8_t> keys(*device, page_elements * type_bytes(turned.type));
+  const Shared<uint8_t> values(*device, page_elements * type_bytes(turned.type));
+  const Shared<uint8_t> queries(*device, size_t{4} * kHeads * kHeadDim * type_bytes(turned.type));
+  for (const auto* memory : {&keys, &values, &queries}) memory->poison();
+  emulated::backend().ops.rope_write(*stream,
+                                     {.qkv = qkv.data(),
+                                      .q_norm = turned.normed ? q_norm.data() : nullptr,
+                                      .k_norm = turned.normed ? k_norm.data() : nullptr,
+                                      .eps = 1e-6f,
+                                      .to = {.queries = queries.data(),
+                                             .n_heads = kHeads,
+                                             .kv = {keys.data(),
+                                                    values.data(),
+                                                    turned.type,
+                                                    kNumBlocks,
+                                                    kKvHeads,
+                                                    kBlockSize,
+                                                    kHeadDim},
+                                             .rotary = {angles.data(), turned.rotary_dim}},
+                                      .max_rows = 4,
+                                      .step = {.counts = counts.data(),
+                                               .positions = positions.data(),
+                                               .sequence_of_row = sequences.data(),
+                                               .block_tables = tables.data(),
+                                               .table_stride = 3}});
+  stream->wait();
+
+  const auto vector = [](const auto& shared) {
+    return std::vector(shared.data(), shared.data() + shared.size());
+  };
+  const std::vector<float> expected = expected_rows(
+      vector(qkv), vector(positions), vector(angles), vector(q_norm), vector(k_norm), turned);
+  const double tolerance = turned.type == Type::kF32 ? 1e-6 : 4e-3;
+  const int32_t blocks[] = {2, 2, 1};  // of the rows, by the tables
+  size_t num_written = 0;
+  for (size_t row = 0; row < 3; ++row) {
+    for (size_t i = 0; i < kWidth; ++i) {
+      const auto head = static_cast<int32_t>(i / kHeadDim);
+      const size_t d = i % kHeadDim;
+      float found = 0.0f;
+      if (head < kHeads) {
+        found = widen(turned.type, queries.data(), row * kHeads * kHeadDim + i);
+      } else {
+        const bool is_key = head < kHeads + kKvHeads;
+        const int32_t kv_head = (head - kHeads) % kKvHeads;
+        const int32_t slot =
+            (blocks[row] * kKvHeads + kv_head) * kBlockSize + positions[row] % kBlockSize;
+        found = widen(turned.type,
+                      is_key ? keys.data() : values.data(),
+                      static_cast<size_t>(slot) * kHeadDim + d);
+        ++num_written;
+      }
+      const double off = std::fabs(double{found} - expected[row * kWidth + i]);
+      EXPECT_TRUE(off <= tolerance * (1.0 + std::fabs(expected[row * kWidth + i])))
+          << "row " << row << " head " << head << " dim " << d;
+    }
+  }
+  size_t num_found = 0;  // nothing else was written
+  for (size_t i = 0; i < page_elements; ++i) {
+    num_found += std::isnan(widen(turned.type, keys.data(), i)) ? 0 : 1;
+    num_found += std::isnan(widen(turned.type, values.data(), i)) ? 0 : 1;
+  }
+  EXPECT_EQ(num_found, num_written);
+  EXPECT_TRUE(std::isnan(widen(turned.type, queries.data(), size_t{3} * kHeads * kHeadDim)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Types,
+                         RopeWrite,
+                         ::testing::Values(Turned{Type::kF32, false, kHeadDim},
+                                           Turned{Type::kF32, true, kHeadDim},
+                                           Turned{Type::kF32, true, 16},
+                                           Turned{Type::kBF16, true, kHeadDim},
+                                           Turned{Type::kF16, false, 24}));
+
+class KvBlocks : public ::testing::TestWithParam<Type> {};
+
+TEST_P(KvBlocks, AreCopiedClearedAndPoisonedWhole) {
+  const std::unique_ptr<Device> device = emulated::backend().open(0);
+  const std::unique_ptr<Stream> stream = device->make_stream(Priority::kNormal);
+  const OpTable& ops = emulated::backend().ops;
+  constexpr size_t kPerBlock = size_t{kKvHeads} * kBlockSize * kHeadDim;
+  const size_t block_bytes = kPerBlock * type_bytes(GetParam());
+  const Shared<uint8_t> keys(*device, kNumBlocks * block_bytes);
+  const Shared<uint8_t> values(*device, kNumBlocks * block_bytes);
+  for (size_t i = 0; i < kNumBlocks * kPerBlock; ++i) {
+    narrow(GetParam(), keys.data(), i, 1.0f + static_cast<float>(i % 97));
+    narrow(GetParam(), values.data(), i, -1.0f - static_cast<float>(i % 89));
+  }
+  const KvView kv = {
+      keys.data(), values.data(), GetParam(), kNumBlocks, kKvHeads, kBlockSize, kHeadDim};
+  const Shared<int32_t> cleared(*device, std::vector<int32_t>{4, 1});
+  const Shared<int32_t> poisoned(*device, std::vector<int32_t>{0});
+  ops.copy_block(*stream, {.kv = kv, .from = 2, .to = 3});
+  ops.fill_blocks(*stream, {.kv = kv, .blocks = cleared.data(), .num_blocks = 2});
+  ops.fill_blocks(*stream, {.kv = kv, .blocks = poisoned.data(), .num_blocks = 1, .poison = true});
+  ops.fill_blocks(*stream, {.kv = kv, .blocks = nullptr, .num_blocks = 0});
+  stream->wait();
+  for (size_t i = 0; i < kNumBlocks * kPerBlock; ++i) {
+    const float key = widen(GetParam(), keys.data(), i);
+    const float value = widen(GetParam(), values.data(), i);
+    const size_t block = i / kPerBlock;
+    if (block == 0) {
+      EXPECT_TRUE(std::isnan(key) && std::isnan(value));
+    } else if (block == 1 || block == 4) {
+      EXPECT_TRUE(key == 0.0f && value == 0.0f);
+    } else {
+      const size_t from = 2 * kPerBlock + i % kPerBlock;
+      EXPECT_EQ(key, 1.0f + static_cast<float>(from % 97));
+      EXPECT_EQ(value, -1.0f - static_cast<float>(from % 89));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, KvBlocks, ::testing::Values(Type::kF32, Type::kBF16, Type::kF16));
+
+}  // namespace
+}  // namespace outrider::gpu
