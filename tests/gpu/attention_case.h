@@ -1,5 +1,5 @@
 // A random ragged batch with paged keys and values, for tests of attention: what it is told to be,
-// its attention in double precision, and a run of it on the emulated device.
+// its attention in double precision, and a run of it on the device.
 #pragma once
 
 #include <algorithm>
@@ -12,46 +12,11 @@
 #include <span>
 #include <vector>
 
-#include "runtime/ops/emulated/emulated.h"
 #include "runtime/ops/gpu/attention_plan.h"
 #include "runtime/ops/gpu/tiles.h"
-#include "runtime/ops/half.h"
+#include "tests/gpu/gpu_testing.h"
 
 namespace outrider::gpu {
-
-inline float widen(Type type, const void* data, size_t at) {
-  if (type == Type::kF32) return static_cast<const float*>(data)[at];
-  const uint16_t bits = static_cast<const uint16_t*>(data)[at];
-  return type == Type::kBF16 ? ops::bf16_to_float(bits) : ops::f16_to_float(bits);
-}
-inline void narrow(Type type, void* data, size_t at, float value) {
-  if (type == Type::kF32) {
-    static_cast<float*>(data)[at] = value;
-  } else {
-    static_cast<uint16_t*>(data)[at] =
-        type == Type::kBF16 ? ops::float_to_bf16(value) : ops::float_to_f16(value);
-  }
-}
-
-// Memory that the test and a kernel see under one address, on an emulated device and on a real one.
-template <typename T>
-class Shared {
- public:
-  Shared() = default;
-  Shared(Device& device, size_t count) : buffer_(device, count * sizeof(T)), count_(count) {}
-  Shared(Device& device, const std::vector<T>& values) : Shared(device, values.size()) {
-    std::copy(values.begin(), values.end(), data());
-  }
-  T* data() const { return buffer_.as<T>(); }
-  size_t size() const { return count_; }
-  T& operator[](size_t i) const { return data()[i]; }
-  std::span<T> span() const { return {data(), count_}; }
-  void poison() const { std::memset(buffer_.as<void>(), 0xff, count_ * sizeof(T)); }
-
- private:
-  PinnedBuffer buffer_;
-  size_t count_ = 0;
-};
 
 // Rows of one sequence that a step has: positions first .. first + count - 1.
 struct RunOfRows {
@@ -174,7 +139,7 @@ class AttentionCase {
   AttentionShape shape_;
   std::vector<int32_t> lengths_;
   std::mt19937 random_;
-  std::unique_ptr<Device> device_ = emulated::backend().open(0);
+  std::unique_ptr<Device> device_ = test_backend().open(0);
   int32_t stride_ = 1;
   int32_t num_blocks_ = 0;
   std::vector<int32_t> tables_;
@@ -241,7 +206,7 @@ inline AttentionCase::Run AttentionCase::run(const std::vector<RunOfRows>& runs,
                                  .table_stride = stride_,
                                  .attention_items = items.data()}};
   result.one_block_for_all_splits = attention_scratch(args).one_block_for_all_splits;
-  const OpTable& ops = emulated::backend().ops;
+  const OpTable& ops = test_backend().ops;
   const Buffer scratch(*device_, ops.attention_scratch_bytes(args));
   args.scratch = scratch.data();
   const std::unique_ptr<Stream> stream = device_->make_stream(Priority::kNormal);

@@ -1,4 +1,4 @@
-// Attention on the emulated device: against double precision, and a row's bits whatever shares the
+// Attention: against double precision, and a row's bits whatever shares the
 // step with it.
 #include <gtest/gtest.h>
 
@@ -47,7 +47,7 @@ class Attention : public ::testing::TestWithParam<Named> {};
 // Prompts in chunks, rows to verify and single rows, with lengths on both sides of a split's edge.
 TEST_P(Attention, IsThatOfDoublePrecision) {
   for (const uint64_t seed : {1u, 2u}) {
-    emulated::set_seed(seed);
+    choose_thread_order(seed);
     const AttentionCase batch(GetParam().shape, {530, 33, 257, 1}, static_cast<unsigned>(seed));
     expect_close(batch, {{0, 513, 17}, {1, 0, 33}, {2, 255, 2}, {3, 0, 1}});
   }
@@ -58,7 +58,7 @@ TEST_P(Attention, IsThatOfDoublePrecision) {
 TEST_P(Attention, ARowsBitsAreItsOwn) {
   const auto width = static_cast<size_t>(GetParam().shape.width());
   const AttentionCase batch(GetParam().shape, {522, 40}, 7);
-  emulated::set_seed(3);
+  choose_thread_order(3);
   const std::vector<float> together = batch.run({{0, 508, 9}}).rows;
   for (int32_t i = 0; i < 9; i += 4) {
     const auto from = together.begin() + static_cast<ptrdiff_t>(static_cast<size_t>(i) * width);
@@ -159,7 +159,7 @@ TEST(AttentionOfPrompts, ScratchMemoryIsBounded) {
                         .max_rows = 2048,
                         .max_items = 2048,
                         .max_splits = 512};
-  const size_t bound = emulated::backend().ops.attention_scratch_bytes(args);
+  const size_t bound = test_backend().ops.attention_scratch_bytes(args);
   EXPECT_LE(bound, size_t{128} << 20);
   for (const int32_t rows : {1, 17, 512, 2048}) {
     for (const int32_t items : {1, 32, 2048}) {
@@ -170,7 +170,7 @@ TEST(AttentionOfPrompts, ScratchMemoryIsBounded) {
         const AttentionScratch scratch = attention_scratch(args);
         EXPECT_LE((scratch.num_sums + scratch.num_stats) * sizeof(float), bound);
         EXPECT_LE((scratch.num_sums + scratch.num_stats) * sizeof(float),
-                  emulated::backend().ops.attention_scratch_bytes(args));
+                  test_backend().ops.attention_scratch_bytes(args));
       }
     }
   }

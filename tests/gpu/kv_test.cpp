@@ -1,4 +1,4 @@
-// Writing keys and values, on the emulated device: against the ops of the CPU; blocks as a whole.
+// Writing keys and values: against the ops of the CPU; blocks as a whole.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -68,7 +68,7 @@ std::vector<float> expected_rows(std::vector<float> rows,
 
 TEST_P(RopeWrite, IsNormRopeAndWriteOfTheCpu) {
   const Turned& turned = GetParam();
-  const std::unique_ptr<Device> device = emulated::backend().open(0);
+  const std::unique_ptr<Device> device = test_backend().open(0);
   const std::unique_ptr<Stream> stream = device->make_stream(Priority::kNormal);
   const Shared<int32_t> positions(*device, std::vector<int32_t>{17, 18, 3});
   const Shared<int32_t> sequences(*device, std::vector<int32_t>{0, 0, 1});
@@ -84,27 +84,27 @@ TEST_P(RopeWrite, IsNormRopeAndWriteOfTheCpu) {
   const Shared<uint8_t> values(*device, page_elements * type_bytes(turned.type));
   const Shared<uint8_t> queries(*device, size_t{4} * kHeads * kHeadDim * type_bytes(turned.type));
   for (const auto* memory : {&keys, &values, &queries}) memory->poison();
-  emulated::backend().ops.rope_write(*stream,
-                                     {.qkv = qkv.data(),
-                                      .q_norm = turned.normed ? q_norm.data() : nullptr,
-                                      .k_norm = turned.normed ? k_norm.data() : nullptr,
-                                      .eps = 1e-6f,
-                                      .to = {.queries = queries.data(),
-                                             .n_heads = kHeads,
-                                             .kv = {keys.data(),
-                                                    values.data(),
-                                                    turned.type,
-                                                    kNumBlocks,
-                                                    kKvHeads,
-                                                    kBlockSize,
-                                                    kHeadDim},
-                                             .rotary = {angles.data(), turned.rotary_dim}},
-                                      .max_rows = 4,
-                                      .step = {.counts = counts.data(),
-                                               .positions = positions.data(),
-                                               .sequence_of_row = sequences.data(),
-                                               .block_tables = tables.data(),
-                                               .table_stride = 3}});
+  test_backend().ops.rope_write(*stream,
+                                {.qkv = qkv.data(),
+                                 .q_norm = turned.normed ? q_norm.data() : nullptr,
+                                 .k_norm = turned.normed ? k_norm.data() : nullptr,
+                                 .eps = 1e-6f,
+                                 .to = {.queries = queries.data(),
+                                        .n_heads = kHeads,
+                                        .kv = {keys.data(),
+                                               values.data(),
+                                               turned.type,
+                                               kNumBlocks,
+                                               kKvHeads,
+                                               kBlockSize,
+                                               kHeadDim},
+                                        .rotary = {angles.data(), turned.rotary_dim}},
+                                 .max_rows = 4,
+                                 .step = {.counts = counts.data(),
+                                          .positions = positions.data(),
+                                          .sequence_of_row = sequences.data(),
+                                          .block_tables = tables.data(),
+                                          .table_stride = 3}});
   stream->wait();
 
   const auto vector = [](const auto& shared) {
@@ -157,9 +157,9 @@ INSTANTIATE_TEST_SUITE_P(Types,
 class KvBlocks : public ::testing::TestWithParam<Type> {};
 
 TEST_P(KvBlocks, AreCopiedClearedAndPoisonedWhole) {
-  const std::unique_ptr<Device> device = emulated::backend().open(0);
+  const std::unique_ptr<Device> device = test_backend().open(0);
   const std::unique_ptr<Stream> stream = device->make_stream(Priority::kNormal);
-  const OpTable& ops = emulated::backend().ops;
+  const OpTable& ops = test_backend().ops;
   constexpr size_t kPerBlock = size_t{kKvHeads} * kBlockSize * kHeadDim;
   const size_t block_bytes = kPerBlock * type_bytes(GetParam());
   const Shared<uint8_t> keys(*device, kNumBlocks * block_bytes);

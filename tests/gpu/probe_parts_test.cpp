@@ -1,14 +1,15 @@
-// The host side of gpu_probe: reports that parse whatever is written into them, and processes that end in time.
+// The host side of gpu_probe: reports that parse whatever is written into them, and processes that
+// end in time.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
-
-#include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
-#include <unistd.h>
 
 #include "runtime/ops/cuda/probe/process.h"
 #include "runtime/ops/cuda/probe/report.h"
@@ -31,7 +32,8 @@ TEST(GpuProbeReport, IsJsonWhateverIsWrittenIntoIt) {
   report.value("rate", 4321.5);
   report.value("nothing", 0.0 / 0.0);
   Table& table = report.table("A table", {"what", "us"});
-  for (const char* cell : {"12.5", "-3", "1e5", "4.", "+1", "", "1.2.3", "12 (34)", "nan", "0x10", "e", "-"}) {
+  for (const char* cell :
+       {"12.5", "-3", "1e5", "4.", "+1", "", "1.2.3", "12 (34)", "nan", "0x10", "e", "-"}) {
     table.rows.push_back({"cell", cell});
   }
   ASSERT_TRUE(report.save("a \"problem\""));
@@ -63,17 +65,21 @@ TEST(DISABLED_Again, SleepsLong) {
   std::this_thread::sleep_for(std::chrono::seconds(100));
   EXPECT_TRUE(false);
 }
-TEST(DISABLED_Again, SaysItsEnvironment) { EXPECT_STREQ(std::getenv("OUTRIDER_PROBE_TEST"), "told"); }
+TEST(DISABLED_Again, SaysItsEnvironment) {
+  EXPECT_STREQ(std::getenv("OUTRIDER_PROBE_TEST"), "told");
+}
 
 Ended run_again(const char* which, StartOptions options, double limit_s) {
-  const auto process =
-      start_self({"--gtest_also_run_disabled_tests", std::string("--gtest_filter=DISABLED_Again.") + which}, options);
+  const auto process = start_self(
+      {"--gtest_also_run_disabled_tests", std::string("--gtest_filter=DISABLED_Again.") + which},
+      options);
   return wait_for(process, limit_s, options.own_group);
 }
 
 TEST(GpuProbeProcess, IsEndedWhenItsTimeIsOver) {
   for (const bool own_group : {false, true}) {
-    const Ended ended = run_again("SleepsLong", {{}, testing::TempDir() + "again.log", own_group}, 0.3);
+    const Ended ended =
+        run_again("SleepsLong", {{}, testing::TempDir() + "again.log", own_group}, 0.3);
     EXPECT_TRUE(ended.timed_out);
     EXPECT_EQ(ended.code, 128 + 9);
     EXPECT_LT(ended.seconds, 60);
@@ -82,7 +88,8 @@ TEST(GpuProbeProcess, IsEndedWhenItsTimeIsOver) {
 
 TEST(GpuProbeProcess, GetsItsEnvironmentAndItsExitCodeIsSeen) {
   const std::string log = testing::TempDir() + "again" + std::to_string(getpid()) + ".log";
-  const Ended told = run_again("SaysItsEnvironment", {{{"OUTRIDER_PROBE_TEST", "told"}}, log, false}, 60);
+  const Ended told =
+      run_again("SaysItsEnvironment", {{{"OUTRIDER_PROBE_TEST", "told"}}, log, false}, 60);
   EXPECT_EQ(told.code, 0);
   EXPECT_FALSE(told.timed_out);
   const Ended not_told = run_again("SaysItsEnvironment", {{}, log, false}, 60);

@@ -1,13 +1,12 @@
-// The ops that go row by row, on the emulated device, against plain arithmetic.
+// The ops that go row by row, against plain arithmetic.
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <random>
 #include <vector>
 
-#include "runtime/ops/emulated/emulated.h"
 #include "runtime/ops/gpu/tiles.h"
-#include "runtime/ops/half.h"
+#include "tests/gpu/gpu_testing.h"
 
 namespace outrider::gpu {
 namespace {
@@ -22,8 +21,8 @@ std::vector<float> random_floats(size_t count, unsigned seed) {
 
 class Rows : public ::testing::TestWithParam<Type> {
  protected:
-  const OpTable& ops = emulated::backend().ops;
-  std::unique_ptr<Device> device = emulated::backend().open(0);
+  const OpTable& ops = test_backend().ops;
+  std::unique_ptr<Device> device = test_backend().open(0);
   std::unique_ptr<Stream> stream = device->make_stream(Priority::kNormal);
 };
 
@@ -37,18 +36,21 @@ TEST_P(Rows, EmbedGivesTheTablesRowsOrZeros) {
                                                : ops::float_to_f16(value));
   }
   const bool wide = GetParam() == Type::kF32;
-  const std::vector<int32_t> tokens = {104, 99, 100, 105};
-  const StepCounts counts = {.num_rows = 4};
-  std::vector<float> out(5 * kN, -1.0f);
+  const Shared<float> wide_table(*device, table);
+  const Shared<uint16_t> narrow_table(*device, narrow);
+  const Shared<int32_t> tokens(*device, std::vector<int32_t>{104, 99, 100, 105});
+  const Shared<StepCounts> counts(*device, std::vector<StepCounts>{{.num_rows = 4}});
+  const Shared<float> out(*device, std::vector<float>(5 * kN, -1.0f));
   ops.embed(*stream,
             {.out = out.data(),
-             .table = wide ? static_cast<const void*>(table.data()) : narrow.data(),
+             .table = wide ? static_cast<const void*>(wide_table.data()) : narrow_table.data(),
              .type = GetParam(),
              .n_rows = 5,
              .n = kN,
              .first_id = kFirstId,
              .max_rows = 5,
-             .step = {.counts = &counts, .tokens = tokens.data()}});
+             .step = {.counts = counts.data(), .tokens = tokens.data()}});
+  stream->wait();
   for (size_t row = 0; row < 4; ++row) {
     for (size_t i = 0; i < kN; ++i) {
       const int32_t id = tokens[row] - kFirstId;
@@ -70,20 +72,25 @@ TEST_P(Rows, NormAddsAndScales) {
   const std::vector<float> x = random_floats(3 * kN, 2);
   const std::vector<float> part = random_floats(3 * kN, 3);
   const std::vector<float> weight = random_floats(kN, 4);
-  const StepCounts counts = {.num_rows = 3, .num_logit_rows = 1};
-  const std::vector<int32_t> logit_rows = {2};
+  const Shared<float> shared_part(*device, part);
+  const Shared<float> shared_weight(*device, weight);
+  const Shared<StepCounts> counts(*device,
+                                  std::vector<StepCounts>{{.num_rows = 3, .num_logit_rows = 1}});
+  const Shared<int32_t> logit_rows(*device, std::vector<int32_t>{2});
   for (const bool selected : {false, true}) {
-    std::vector<float> stream_x = x;
-    Buffer out(*device, activation_elements(3, kN) * sizeof(float));
+    const Shared<float> stream_x(*device, x);
+    const Shared<float> out(*device, activation_elements(3, kN));
+    out.poison();
     ops.norm(*stream,
              {.out = {out.data(), GetParam(), kN},
               .x = stream_x.data(),
-              .part = part.data(),
-              .weight = weight.data(),
+              .part = shared_part.data(),
+              .weight = shared_weight.data(),
               .eps = 1e-5f,
               .selected = selected,
               .max_rows = 3,
-              .step = {.counts = &counts, .logit_rows = logit_rows.data()}});
+              .step = {.counts = counts.data(), .logit_rows = logit_rows.data()}});
+    stream->wait();
     for (int32_t row = 0; row < (selected ? 1 : 3); ++row) {
       const auto from = static_cast<size_t>(selected ? 2 : row) * kN;
       double squares = 0.0;
@@ -92,13 +99,10 @@ TEST_P(Rows, NormAddsAndScales) {
         const auto at = from + static_cast<size_t>(i);
         const double expected = (double{x[at]} + part[at]) / std::sqrt(squares / kN + 1e-5) *
                                 weight[static_cast<size_t>(i)];
-        float found = 0.0f;
-        if (GetParam() == Type::kF32) {
-          found = out.as<float>()[row * kN + i];
-        } else {
-          const uint16_t bits = out.as<uint16_t>()[activation_offset(row, i, kN)];
-          found = GetParam() == Type::kBF16 ? ops::bf16_to_float(bits) : ops::f16_to_float(bits);
-        }
+        const bool is_wide = GetParam() == Type::kF32;
+        const auto where = static_cast<size_t>(row * kN + i);
+        const double found =
+            widen(GetParam(), out.data(), is_wide ? where : activation_offset(row, i, kN));
         const double tolerance = GetParam() == Type::kF32 ? 1e-5 : 4e-3;
         EXPECT_TRUE(std::fabs(found - expected) <= tolerance * (1 + std::fabs(expected)));
       }

@@ -1,5 +1,5 @@
-// What the shared object exports, and what stands between asking for a GPU and having one: a driver, a device, and
-// machine code for it in this build. Each that is missing is one sentence.
+// What the shared object exports, and what stands between asking for a GPU and having one: a
+// driver, a device, and machine code for it in this build. Each that is missing is one sentence.
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -24,12 +24,14 @@ int count_devices() {
   if (result == cudaSuccess) return count;
   if (result == cudaErrorNoDevice) return 0;
   if (result == cudaErrorInsufficientDriver) {
-    throw Error("device 'cuda': there is no NVIDIA driver on this machine, or one too old for CUDA " +
-                std::to_string(CUDART_VERSION / 1000) + "." + std::to_string(CUDART_VERSION % 1000 / 10) +
-                " (CUDA error 35)");
+    throw Error(
+        "device 'cuda': there is no NVIDIA driver on this machine, or one too old for CUDA " +
+        std::to_string(CUDART_VERSION / 1000) + "." + std::to_string(CUDART_VERSION % 1000 / 10) +
+        " (CUDA error 35)");
   }
-  throw Error(std::string("device 'cuda': the NVIDIA driver says no: ") + cudaGetErrorString(result) +
-              " (CUDA error " + std::to_string(static_cast<int>(result)) + ")");
+  throw Error(std::string("device 'cuda': the NVIDIA driver says no: ") +
+              cudaGetErrorString(result) + " (CUDA error " +
+              std::to_string(static_cast<int>(result)) + ")");
 }
 
 // Overlapping launches need compute capability 9.0; OUTRIDER_GPU_OVERLAP=0 turns them off.
@@ -41,20 +43,24 @@ bool overlap_wanted(int compute_capability_major) {
 std::unique_ptr<Device> open_device(int ordinal) {
   const int count = count_devices();
   if (ordinal < 0 || ordinal >= count) {
-    throw Error("device 'cuda': there is no GPU " + std::to_string(ordinal) + ", this machine has " +
-                std::to_string(count));
+    throw Error("device 'cuda': there is no GPU " + std::to_string(ordinal) +
+                ", this machine has " + std::to_string(count));
   }
   check_cuda(cudaSetDevice(ordinal), "choosing the device");
   int major = 0;
   int minor = 0;
-  check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal), "asking what it is");
-  check_cuda(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, ordinal), "asking what it is");
+  check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal),
+             "asking what it is");
+  check_cuda(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, ordinal),
+             "asking what it is");
   cudaFuncAttributes attributes = {};
-  const cudaError_t code = cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(is_there_code));
+  const cudaError_t code =
+      cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(is_there_code));
   if (code == cudaErrorNoKernelImageForDevice) {
     cudaGetLastError();
-    throw Error("device 'cuda': GPU " + std::to_string(ordinal) + " has compute capability " + std::to_string(major) +
-                "." + std::to_string(minor) + ", for which this build has no code");
+    throw Error("device 'cuda': GPU " + std::to_string(ordinal) + " has compute capability " +
+                std::to_string(major) + "." + std::to_string(minor) +
+                ", for which this build has no code");
   }
   check_cuda(code, "loading the kernels");
   return make_cuda_device(ordinal, overlap_wanted(major));

@@ -1,5 +1,5 @@
-// The real device behind runtime/ops/gpu/device.h, on the CUDA runtime. Device, streams and graphs; every call chooses
-// its device for the calling thread first, so that threads may share one.
+// The real device behind runtime/ops/gpu/device.h, on the CUDA runtime. Device, streams and graphs;
+// every call chooses its device for the calling thread first, so that threads may share one.
 #include <cstring>
 #include <memory>
 #include <string>
@@ -60,8 +60,10 @@ class CudaStream final : public Stream {
     check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "asking for priorities");
     const int wanted = priority == Priority::kHigh ? greatest : least;
     // Non-blocking: nothing waits for the default stream, which nobody uses.
-    check_cuda(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, wanted), "making a stream");
-    if (const auto result = cudaEventCreateWithFlags(&mark_, cudaEventDisableTiming); result != cudaSuccess) {
+    check_cuda(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, wanted),
+               "making a stream");
+    if (const auto result = cudaEventCreateWithFlags(&mark_, cudaEventDisableTiming);
+        result != cudaSuccess) {
       cudaStreamDestroy(stream_);
       check_cuda(result, "making an event");
     }
@@ -95,13 +97,15 @@ class CudaStream final : public Stream {
     check_cuda(cudaStreamSynchronize(native()), "what was queued on a stream");
   }
   void wait_for(Stream& other) override {
-    check_cuda(cudaEventRecord(mark_, static_cast<CudaStream&>(other).native()), "marking a stream");
+    check_cuda(cudaEventRecord(mark_, static_cast<CudaStream&>(other).native()),
+               "marking a stream");
     check_cuda(cudaStreamWaitEvent(native(), mark_), "waiting for another stream");
   }
   // Of this thread only: other threads may allocate meanwhile.
   void begin_recording() override {
     OUTRIDER_CHECK(!recording_);
-    check_cuda(cudaStreamBeginCapture(native(), cudaStreamCaptureModeThreadLocal), "beginning a graph");
+    check_cuda(cudaStreamBeginCapture(native(), cudaStreamCaptureModeThreadLocal),
+               "beginning a graph");
     recording_ = true;
   }
   std::unique_ptr<Graph> end_recording() override {
@@ -163,8 +167,8 @@ class CudaDevice final : public Device {
       size_t free_bytes = 0;
       size_t total_bytes = 0;
       cudaMemGetInfo(&free_bytes, &total_bytes);
-      throw Error("the GPU has no " + std::to_string(num_bytes) + " bytes left: " + std::to_string(free_bytes) +
-                  " of " + std::to_string(total_bytes) + " are free");
+      throw Error("the GPU has no " + std::to_string(num_bytes) + " bytes left: " +
+                  std::to_string(free_bytes) + " of " + std::to_string(total_bytes) + " are free");
     }
     check_cuda(result, "allocating memory");
     return memory;
@@ -174,10 +178,12 @@ class CudaDevice final : public Device {
     card_.use();
     if (num_bytes == 0) return nullptr;
     void* memory = nullptr;
-    const cudaError_t result = cudaHostAlloc(&memory, num_bytes, cudaHostAllocMapped | cudaHostAllocPortable);
+    const cudaError_t result =
+        cudaHostAlloc(&memory, num_bytes, cudaHostAllocMapped | cudaHostAllocPortable);
     if (result == cudaErrorMemoryAllocation) {
       cudaGetLastError();
-      throw Error("this machine cannot pin " + std::to_string(num_bytes) + " bytes of memory for the GPU");
+      throw Error("this machine cannot pin " + std::to_string(num_bytes) +
+                  " bytes of memory for the GPU");
     }
     check_cuda(result, "pinning host memory");
     void* seen_by_device = nullptr;
@@ -201,8 +207,8 @@ class CudaDevice final : public Device {
     return std::make_unique<CudaStream>(card_, priority);
   }
 
-  // By way of the calling thread's own stream: a plain cudaMemcpy may return before the bytes have arrived, and no
-  // other stream would wait for it.
+  // By way of the calling thread's own stream: a plain cudaMemcpy may return before the bytes have
+  // arrived, and no other stream would wait for it.
   void upload_now(void* device, const void* host, size_t num_bytes) override {
     move_now(device, host, num_bytes, cudaMemcpyHostToDevice);
   }

@@ -1,7 +1,8 @@
-// How fast can the device's memory be read? Reading only, since decoding reads weights and writes next to nothing;
-// a copy's figure would set the ceiling too low. Three ways of reading, each with a few shapes of the grid: plain
-// 16-byte loads, cp.async, and one-dimensional bulk copies (sm_90). Every way folds the same xor over the data, and
-// a way whose xor is wrong is a failure, not a figure.
+// How fast can the device's memory be read? Reading only, since decoding reads weights and writes
+// next to nothing; a copy's figure would set the ceiling too low. Three ways of reading, each with
+// a few shapes of the grid: plain 16-byte loads, cp.async, and one-dimensional bulk copies (sm_90).
+// Every way folds the same xor over the data, and a way whose xor is wrong is a failure, not a
+// figure.
 #include <algorithm>
 #include <cstdint>
 #include <functional>
@@ -29,23 +30,30 @@ struct Way {
 
 int blocks_per_sm(const Way& way) {
   int blocks = 0;
-  check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, way.kernel, way.shape.threads, way.shape.shared_bytes),
+  check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+            &blocks, way.kernel, way.shape.threads, way.shape.shared_bytes),
         "asking for the occupancy");
   return blocks;
 }
 
 // One entry per grid: as many blocks as fit at once, and twice that.
-void add_way(std::vector<Way>& ways, const std::string& name, Reader kernel, int threads, size_t shared, int num_sms) {
+void add_way(std::vector<Way>& ways,
+             const std::string& name,
+             Reader kernel,
+             int threads,
+             size_t shared,
+             int num_sms) {
   if (shared > 0) {
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
+    check(cudaFuncSetAttribute(
+              kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared)),
           "asking for shared memory");
   }
   Way way{name, kernel, {0, threads, shared, false}};
   const int fit = blocks_per_sm(way);
   for (const int waves : {1, 2}) {
     way.shape.blocks = fit * num_sms * waves;
-    way.name = name + ", " + std::to_string(threads) + " threads, " + std::to_string(fit) + " blocks per SM x " +
-               std::to_string(waves);
+    way.name = name + ", " + std::to_string(threads) + " threads, " + std::to_string(fit) +
+               " blocks per SM x " + std::to_string(waves);
     if (fit > 0) {
       ways.push_back(way);
     }
@@ -81,7 +89,8 @@ struct Pool {
   cudaStream_t stream;
 };
 
-void read_piece(const Pool& pool, const Way& way, size_t piece_bytes, int index, bool programmatic) {
+void read_piece(
+    const Pool& pool, const Way& way, size_t piece_bytes, int index, bool programmatic) {
   const size_t pieces = std::max<size_t>(1, pool.bytes / piece_bytes);
   const size_t offset = static_cast<size_t>(index) % pieces * piece_bytes;
   LaunchShape shape = way.shape;
@@ -89,12 +98,12 @@ void read_piece(const Pool& pool, const Way& way, size_t piece_bytes, int index,
   launch(way.kernel, shape, pool.stream, pool.data + offset / 16, piece_bytes / 16, pool.sum);
 }
 
-// GB/s of reading pieces one after the other, a graph node each, all over the pool so that no piece is in the L2
-// when its turn comes.
+// GB/s of reading pieces one after the other, a graph node each, all over the pool so that no piece
+// is in the L2 when its turn comes.
 double gb_per_s(const Pool& pool, const Way& way, size_t piece_bytes, bool programmatic) {
   const int nodes = static_cast<int>(std::clamp<size_t>(8192 * kMiB / piece_bytes, 2, 200));
-  const double us = us_per_node(pool.stream, nodes, 5,
-                                [&](int i) { read_piece(pool, way, piece_bytes, i, programmatic); });
+  const double us = us_per_node(
+      pool.stream, nodes, 5, [&](int i) { read_piece(pool, way, piece_bytes, i, programmatic); });
   return static_cast<double>(piece_bytes) / us / 1e3;
 }
 
@@ -102,7 +111,8 @@ unsigned xor_of(const Pool& pool, const Way& way, size_t bytes) {
   unsigned sum = 0;
   check(cudaMemsetAsync(pool.sum, 0, sizeof(sum), pool.stream), "clearing the sum");
   read_piece(pool, way, bytes, 0, false);
-  check(cudaMemcpyAsync(&sum, pool.sum, sizeof(sum), cudaMemcpyDefault, pool.stream), "reading the sum");
+  check(cudaMemcpyAsync(&sum, pool.sum, sizeof(sum), cudaMemcpyDefault, pool.stream),
+        "reading the sum");
   check(cudaStreamSynchronize(pool.stream), way.name.c_str());
   return sum;
 }
@@ -120,8 +130,9 @@ std::vector<Way> best_of_each(const Pool& pool, const cudaDeviceProp& device, Re
     const double rate = gb_per_s(pool, way, std::min(2048 * kMiB, pool.bytes), false);
     table.rows.push_back({way.name, number(rate, 0)});
     const std::string kind = way.name.substr(0, way.name.find(','));
-    const auto same = std::find_if(best.begin(), best.end(),
-                                   [&](const Way& other) { return other.name.substr(0, kind.size()) == kind; });
+    const auto same = std::find_if(best.begin(), best.end(), [&](const Way& other) {
+      return other.name.substr(0, kind.size()) == kind;
+    });
     if (same == best.end()) {
       best.push_back(way);
       best_rate.push_back(rate);
@@ -134,8 +145,12 @@ std::vector<Way> best_of_each(const Pool& pool, const cudaDeviceProp& device, Re
   return best;
 }
 
-double size_table(const Pool& pool, const std::vector<Way>& best, const std::string& title,
-                  const std::vector<double>& sizes_mb, bool with_programmatic, Report& report) {
+double size_table(const Pool& pool,
+                  const std::vector<Way>& best,
+                  const std::string& title,
+                  const std::vector<double>& sizes_mb,
+                  bool with_programmatic,
+                  Report& report) {
   std::vector<std::string> columns{"MB per piece"};
   for (const Way& way : best) {
     columns.push_back(way.name);
@@ -180,14 +195,24 @@ void probe_bandwidth(const ProbeOptions&, Report& report) {
   const Pool pool{data.as<uint4>(), bytes, sum.as<unsigned>(), stream};
 
   const std::vector<Way> best = best_of_each(pool, device, report);
-  const double ceiling = size_table(pool, best, "Read ceiling, GB/s: the best shape of each way, large pieces",
-                                    {512, 1024, 2048, 4096, 8192}, false, report);
+  const double ceiling = size_table(pool,
+                                    best,
+                                    "Read ceiling, GB/s: the best shape of each way, large pieces",
+                                    {512, 1024, 2048, 4096, 8192},
+                                    false,
+                                    report);
   report.value("read_ceiling_gb_s", ceiling);
-  size_table(pool, best,
-             "GB/s reached by one kernel per piece (sizes of llama's matrices), with and without programmatic "
+  size_table(pool,
+             best,
+             "GB/s reached by one kernel per piece (sizes of llama's matrices), with and without "
+             "programmatic "
              "dependent launch",
-             {8.4, 12.6, 16.8, 21.0, 33.6, 50.3, 58.7, 67.1, 117.4, 234.9, 525.3, 1050.7}, true, report);
-  report.note("each piece is a kernel of its own in a graph, so the short ones show what starting and draining cost");
+             {8.4, 12.6, 16.8, 21.0, 33.6, 50.3, 58.7, 67.1, 117.4, 234.9, 525.3, 1050.7},
+             true,
+             report);
+  report.note(
+      "each piece is a kernel of its own in a graph, so the short ones show what starting and "
+      "draining cost");
 }
 
 }  // namespace outrider::gpu_probe

@@ -1,11 +1,11 @@
 // The shared pieces of cuda_util.h.
-#include "runtime/ops/cuda/probe/cuda_util.h"
+#include <cuda_bf16.h>
 
 #include <algorithm>
 #include <stdexcept>
 #include <vector>
 
-#include <cuda_bf16.h>
+#include "runtime/ops/cuda/probe/cuda_util.h"
 
 namespace outrider::gpu_probe {
 namespace {
@@ -20,9 +20,11 @@ struct Event {
 
 __global__ void fill_kernel(__nv_bfloat16* data, size_t elements, float scale, unsigned seed) {
   const size_t stride = static_cast<size_t>(gridDim.x) * blockDim.x;
-  for (size_t i = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < elements; i += stride) {
+  for (size_t i = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < elements;
+       i += stride) {
     // Mixer of SplitMix64 (Steele, Lea and Flood 2014).
-    unsigned long long z = (i + (static_cast<unsigned long long>(seed) << 40)) * 0x9e3779b97f4a7c15ULL;
+    unsigned long long z =
+        (i + (static_cast<unsigned long long>(seed) << 40)) * 0x9e3779b97f4a7c15ULL;
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
     z ^= z >> 31;
@@ -35,8 +37,8 @@ __global__ void fill_kernel(__nv_bfloat16* data, size_t elements, float scale, u
 
 void check(cudaError_t error, const char* what) {
   if (error != cudaSuccess) {
-    throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(error) + " (CUDA error " +
-                             std::to_string(static_cast<int>(error)) + ")");
+    throw std::runtime_error(std::string(what) + ": " + cudaGetErrorString(error) +
+                             " (CUDA error " + std::to_string(static_cast<int>(error)) + ")");
   }
 }
 
@@ -48,8 +50,8 @@ std::string why_no_device() {
   }
   if (error == cudaErrorInsufficientDriver) {
     return "no GPU can be used here: there is no NVIDIA driver, or one too old for CUDA " +
-           std::to_string(CUDART_VERSION / 1000) + "." + std::to_string(CUDART_VERSION % 1000 / 10) +
-           " (CUDA error 35)";
+           std::to_string(CUDART_VERSION / 1000) + "." +
+           std::to_string(CUDART_VERSION % 1000 / 10) + " (CUDA error 35)";
   }
   if (error == cudaErrorNoDevice || error == cudaSuccess) {
     return "no GPU can be used here: the NVIDIA driver sees none (CUDA error 100)";
@@ -62,7 +64,9 @@ DeviceBuffer::DeviceBuffer(size_t bytes) : bytes_(bytes) {
   check(cudaMalloc(&data_, bytes), ("allocating " + std::to_string(bytes >> 20) + " MiB").c_str());
 }
 
-Stream::Stream() { check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream"); }
+Stream::Stream() {
+  check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream");
+}
 
 Graph::Graph(cudaStream_t stream, const std::function<void()>& record) {
   check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "beginning a capture");
@@ -102,7 +106,10 @@ double median_us(cudaStream_t stream, int repeats, const std::function<void()>& 
   return times[static_cast<size_t>(repeats / 2)];
 }
 
-double us_per_node(cudaStream_t stream, int nodes, int repeats, const std::function<void(int)>& record) {
+double us_per_node(cudaStream_t stream,
+                   int nodes,
+                   int repeats,
+                   const std::function<void(int)>& record) {
   const Graph graph(stream, [&] {
     for (int i = 0; i < nodes; ++i) {
       record(i);
@@ -111,7 +118,8 @@ double us_per_node(cudaStream_t stream, int nodes, int repeats, const std::funct
   return median_us(stream, repeats, [&] { graph.launch(stream); }) / nodes;
 }
 
-void fill_random_bf16(void* data, size_t elements, float scale, unsigned seed, cudaStream_t stream) {
+void fill_random_bf16(
+    void* data, size_t elements, float scale, unsigned seed, cudaStream_t stream) {
   fill_kernel<<<1024, 256, 0, stream>>>(static_cast<__nv_bfloat16*>(data), elements, scale, seed);
   check(cudaGetLastError(), "filling memory");
 }

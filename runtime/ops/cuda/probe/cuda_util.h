@@ -1,11 +1,12 @@
-// Small things all probes share: errors as sentences, memory that frees itself, timing by graph replay.
+// Small things all probes share: errors as sentences, memory that frees itself, timing by graph
+// replay.
 #pragma once
+
+#include <cuda_runtime.h>
 
 #include <cstddef>
 #include <functional>
 #include <string>
-
-#include <cuda_runtime.h>
 
 namespace outrider::gpu_probe {
 
@@ -52,21 +53,27 @@ class Graph {
   ~Graph();
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
-  void launch(cudaStream_t stream) const { check(cudaGraphLaunch(executable_, stream), "launching a graph"); }
+  void launch(cudaStream_t stream) const {
+    check(cudaGraphLaunch(executable_, stream), "launching a graph");
+  }
 
  private:
   cudaGraph_t graph_ = nullptr;
   cudaGraphExec_t executable_ = nullptr;
 };
 
-// Microseconds on the device from the first event to the last around `work`: the median of `repeats` after one
-// warm-up.
+// Microseconds on the device from the first event to the last around `work`: the median of
+// `repeats` after one warm-up.
 double median_us(cudaStream_t stream, int repeats, const std::function<void()>& work);
 
 // Captures `record(i)` for i < nodes in one graph and replays it; microseconds per node.
-double us_per_node(cudaStream_t stream, int nodes, int repeats, const std::function<void(int)>& record);
+double us_per_node(cudaStream_t stream,
+                   int nodes,
+                   int repeats,
+                   const std::function<void(int)>& record);
 
-// A launch that may begin before its predecessor in the stream has ended (programmatic dependent launch).
+// A launch that may begin before its predecessor in the stream has ended (programmatic dependent
+// launch).
 struct LaunchShape {
   int blocks = 1;
   int threads = 1;
@@ -75,7 +82,10 @@ struct LaunchShape {
 };
 
 template <class... Parameters, class... Arguments>
-void launch(void (*kernel)(Parameters...), const LaunchShape& shape, cudaStream_t stream, Arguments... arguments) {
+void launch(void (*kernel)(Parameters...),
+            const LaunchShape& shape,
+            cudaStream_t stream,
+            Arguments... arguments) {
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
@@ -86,7 +96,8 @@ void launch(void (*kernel)(Parameters...), const LaunchShape& shape, cudaStream_
   config.stream = stream;
   config.attrs = &attribute;
   config.numAttrs = shape.programmatic ? 1 : 0;
-  check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...), "launching a kernel");
+  check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...),
+        "launching a kernel");
 }
 
 // Fills with bf16 values uniform in [-scale, scale], another sequence for another seed.

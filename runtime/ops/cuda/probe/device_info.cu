@@ -16,15 +16,19 @@ void probe_device(const ProbeOptions&, Report& report) {
   check(cudaDriverGetVersion(&driver), "asking for the driver's version");
   check(cudaRuntimeGetVersion(&runtime), "asking for the runtime's version");
   check(cudaDeviceGetAttribute(&clock_khz, cudaDevAttrClockRate, 0), "asking for the clock");
-  check(cudaDeviceGetAttribute(&memory_clock_khz, cudaDevAttrMemoryClockRate, 0), "asking for the memory's clock");
+  check(cudaDeviceGetAttribute(&memory_clock_khz, cudaDevAttrMemoryClockRate, 0),
+        "asking for the memory's clock");
   size_t free_bytes = 0;
   size_t total_bytes = 0;
   check(cudaMemGetInfo(&free_bytes, &total_bytes), "asking for the free memory");
 
   Table& table = report.table("The device", {"what", "value"});
-  const auto row = [&](const char* what, const std::string& value) { table.rows.push_back({what, value}); };
+  const auto row = [&](const char* what, const std::string& value) {
+    table.rows.push_back({what, value});
+  };
   row("name", properties.name);
-  row("compute capability", std::to_string(properties.major) + "." + std::to_string(properties.minor));
+  row("compute capability",
+      std::to_string(properties.major) + "." + std::to_string(properties.minor));
   row("multiprocessors", std::to_string(properties.multiProcessorCount));
   row("L2, MiB", number(static_cast<double>(properties.l2CacheSize) / (1 << 20)));
   row("shared memory a block may ask for, KiB",
@@ -34,8 +38,10 @@ void probe_device(const ProbeOptions&, Report& report) {
   row("highest clock, MHz", std::to_string(clock_khz / 1000));
   row("memory clock, MHz", std::to_string(memory_clock_khz / 1000));
   row("memory bus, bits", std::to_string(properties.memoryBusWidth));
-  row("CUDA the driver supports", std::to_string(driver / 1000) + "." + std::to_string(driver % 1000 / 10));
-  row("CUDA runtime linked", std::to_string(runtime / 1000) + "." + std::to_string(runtime % 1000 / 10));
+  row("CUDA the driver supports",
+      std::to_string(driver / 1000) + "." + std::to_string(driver % 1000 / 10));
+  row("CUDA runtime linked",
+      std::to_string(runtime / 1000) + "." + std::to_string(runtime % 1000 / 10));
 }
 
 }  // namespace outrider::gpu_probe

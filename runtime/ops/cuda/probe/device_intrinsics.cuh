@@ -1,13 +1,13 @@
-// The PTX that the probes use, by name. What needs sm_90 does nothing (or is left out) below it. PTX ISA 8.x, sections
-// "Data Movement", "mbarrier" and "Parallel Synchronization".
+// The PTX that the probes use, by name. What needs sm_90 does nothing (or is left out) below it.
+// PTX ISA 8.x, sections "Data Movement", "mbarrier" and "Parallel Synchronization".
 #pragma once
 
 #include <cstdint>
 
 namespace outrider::gpu_probe {
 
-// Programmatic dependent launch: lets the next kernel of the stream start now; without effect when it was launched
-// the ordinary way.
+// Programmatic dependent launch: lets the next kernel of the stream start now; without effect when
+// it was launched the ordinary way.
 __device__ inline void let_successor_start() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -25,8 +25,8 @@ __device__ inline void wait_for_predecessor() {
 __device__ inline uint4 load_streaming(const uint4* address) {
   uint4 word;
   asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-      : "=r"(word.x), "=r"(word.y), "=r"(word.z), "=r"(word.w)
-      : "l"(address));
+               : "=r"(word.x), "=r"(word.y), "=r"(word.z), "=r"(word.w)
+               : "l"(address));
   return word;
 }
 
@@ -35,7 +35,8 @@ __device__ inline uint32_t shared_address(const void* pointer) {
 }
 
 __device__ inline void copy_async_16(void* to_shared, const void* from_global) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to_shared)), "l"(from_global)
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to_shared)),
+               "l"(from_global)
                : "memory");
 }
 
@@ -49,7 +50,9 @@ __device__ inline void wait_for_copies() {
 
 #if __CUDA_ARCH__ >= 900
 __device__ inline void init_barrier(uint64_t* barrier, unsigned arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
+               "r"(arrivals)
+               : "memory");
 }
 
 __device__ inline void fence_barrier_init() {
@@ -59,16 +62,23 @@ __device__ inline void fence_barrier_init() {
 
 // The one arrival of this phase, and how many bytes it must wait for.
 __device__ inline void expect_bytes(uint64_t* barrier, unsigned bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
-               : "memory");
+  asm volatile(
+      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+      "r"(bytes)
+      : "memory");
 }
 
 // bytes: a multiple of 16; both addresses 16-byte aligned.
-__device__ inline void copy_bulk(void* to_shared, const void* from_global, unsigned bytes, uint64_t* barrier) {
+__device__ inline void copy_bulk(void* to_shared,
+                                 const void* from_global,
+                                 unsigned bytes,
+                                 uint64_t* barrier) {
   asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-          shared_address(to_shared)),
-      "l"(from_global), "r"(bytes), "r"(shared_address(barrier))
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(shared_address(to_shared)),
+      "l"(from_global),
+      "r"(bytes),
+      "r"(shared_address(barrier))
       : "memory");
 }
 

@@ -1,13 +1,14 @@
-// Can two processes share memory of one device (CUDA IPC), and how fast do they hear each other? First with the host
-// in between (always safe), then two kernels, one in each process, that answer each other through a flag: without MPS
-// the device gives the processes turns, so that a round trip is expected to cost time slices.
+// Can two processes share memory of one device (CUDA IPC), and how fast do they hear each other?
+// First with the host in between (always safe), then two kernels, one in each process, that answer
+// each other through a flag: without MPS the device gives the processes turns, so that a round trip
+// is expected to cost time slices.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <cstdint>
 #include <cstring>
 #include <stdexcept>
 #include <string>
-
-#include <fcntl.h>
-#include <unistd.h>
 
 #include "runtime/ops/cuda/probe/cuda_util.h"
 #include "runtime/ops/cuda/probe/device_intrinsics.cuh"
@@ -26,22 +27,25 @@ __device__ __host__ unsigned pattern(size_t index, unsigned seed) {
 }
 
 __global__ void write_pattern(unsigned* words, size_t count, unsigned seed) {
-  for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += static_cast<size_t>(gridDim.x) * blockDim.x) {
+  for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < count;
+       i += static_cast<size_t>(gridDim.x) * blockDim.x) {
     words[i] = pattern(i, seed);
   }
 }
 
 __global__ void count_wrong(const unsigned* words, size_t count, unsigned seed, unsigned* wrong) {
-  for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += static_cast<size_t>(gridDim.x) * blockDim.x) {
+  for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < count;
+       i += static_cast<size_t>(gridDim.x) * blockDim.x) {
     if (words[i] != pattern(i, seed)) {
       atomicAdd(wrong, 1u);
     }
   }
 }
 
-// flags[0] is written by the first process, flags[32] by the second. reached: rounds that were answered within two
-// seconds; nanoseconds: how long they took after the first.
-__global__ void answer_each_other(unsigned* flags, int me, unsigned rounds, unsigned* reached, uint64_t* nanoseconds) {
+// flags[0] is written by the first process, flags[32] by the second. reached: rounds that were
+// answered within two seconds; nanoseconds: how long they took after the first.
+__global__ void answer_each_other(
+    unsigned* flags, int me, unsigned rounds, unsigned* reached, uint64_t* nanoseconds) {
   unsigned* mine = flags + 32 * me;
   const unsigned* other = flags + 32 * (1 - me);
   const uint64_t end = device_nanoseconds() + 2000000000ULL;
@@ -84,7 +88,8 @@ unsigned wrong_words(const unsigned* words, unsigned seed) {
   check(cudaMemset(wrong.as<void>(), 0, wrong.bytes()), "clearing a counter");
   count_wrong<<<64, 256>>>(words, kWords, seed, wrong.as<unsigned>());
   unsigned counted = ~0u;
-  check(cudaMemcpy(&counted, wrong.as<void>(), sizeof(counted), cudaMemcpyDefault), "comparing shared memory");
+  check(cudaMemcpy(&counted, wrong.as<void>(), sizeof(counted), cudaMemcpyDefault),
+        "comparing shared memory");
   return counted;
 }
 
@@ -104,12 +109,14 @@ Answered run_answering(unsigned* flags, int me) {
   check(cudaMemcpy(host, results.as<void>(), sizeof(host), cudaMemcpyDefault), "reading results");
   Answered answered;
   answered.rounds = static_cast<unsigned>(host[1]);
-  answered.us = answered.rounds > 1 ? static_cast<double>(host[0]) / 1e3 / (answered.rounds - 1) : 0;
+  answered.us =
+      answered.rounds > 1 ? static_cast<double>(host[0]) / 1e3 / (answered.rounds - 1) : 0;
   return answered;
 }
 
 // The turns both processes take; `me` 0 reports.
-void exchange(const ProbeOptions& options, unsigned* words, unsigned* flags, int me, Report* report) {
+void exchange(
+    const ProbeOptions& options, unsigned* words, unsigned* flags, int me, Report* report) {
   const auto fill = [&](unsigned seed) {
     write_pattern<<<64, 256>>>(words, kWords, seed);
     check(cudaDeviceSynchronize(), "writing shared memory");
@@ -124,7 +131,8 @@ void exchange(const ProbeOptions& options, unsigned* words, unsigned* flags, int
     tell(options.write_file);
     hear(options.read_file);
     expect(22);
-    report->note("two processes on one device share memory over CUDA IPC: yes, 4 MiB compared both ways");
+    report->note(
+        "two processes on one device share memory over CUDA IPC: yes, 4 MiB compared both ways");
     report->save("running");
   } else {
     hear(options.read_file);
@@ -153,8 +161,9 @@ void exchange(const ProbeOptions& options, unsigned* words, unsigned* flags, int
   hear(options.read_file);
   const Answered answered = run_answering(flags, me);
   if (me == 0) {
-    report->note("two running kernels of two processes that answer each other: " + std::to_string(answered.rounds) +
-                 " of " + std::to_string(kKernelRounds) + " rounds within 2 s");
+    report->note("two running kernels of two processes that answer each other: " +
+                 std::to_string(answered.rounds) + " of " + std::to_string(kKernelRounds) +
+                 " rounds within 2 s");
     if (answered.rounds > 1) {
       report->value("flag_round_trip_us", answered.us);
     }
@@ -170,13 +179,19 @@ void probe_ipc(const ProbeOptions& options, Report& report) {
   if (pipe(to_peer) != 0 || pipe(from_peer) != 0) {
     throw std::runtime_error("no pipes");
   }
-  // The other process is started before this one touches the driver, and without this one's ends of the pipes, so
-  // that each sees the other end.
+  // The other process is started before this one touches the driver, and without this one's ends of
+  // the pipes, so that each sees the other end.
   fcntl(to_peer[1], F_SETFD, FD_CLOEXEC);
   fcntl(from_peer[0], F_SETFD, FD_CLOEXEC);
   const std::string log = options.folder + "/ipc_peer.log";
-  const pid_t peer = start_self({"--peer", "ipc", "--read", std::to_string(to_peer[0]), "--write",
-                                 std::to_string(from_peer[1]), "--out", options.folder},
+  const pid_t peer = start_self({"--peer",
+                                 "ipc",
+                                 "--read",
+                                 std::to_string(to_peer[0]),
+                                 "--write",
+                                 std::to_string(from_peer[1]),
+                                 "--out",
+                                 options.folder},
                                 {{}, log, false});
   close(to_peer[0]);
   close(from_peer[1]);
@@ -203,8 +218,8 @@ void probe_ipc(const ProbeOptions& options, Report& report) {
   close(mine.read_file);
   const Ended ended = wait_for(peer, 5, false);
   if (!problem.empty() || ended.code != 0) {
-    throw std::runtime_error((problem.empty() ? "the second process failed" : problem) + "; the second process said: " +
-                             last_lines(log, 3));
+    throw std::runtime_error((problem.empty() ? "the second process failed" : problem) +
+                             "; the second process said: " + last_lines(log, 3));
   }
 }
 
@@ -215,8 +230,10 @@ int ipc_peer(const ProbeOptions& options) {
   }
   void* words = nullptr;
   void* flags = nullptr;
-  check(cudaIpcOpenMemHandle(&words, handles[0], cudaIpcMemLazyEnablePeerAccess), "opening an IPC handle");
-  check(cudaIpcOpenMemHandle(&flags, handles[1], cudaIpcMemLazyEnablePeerAccess), "opening an IPC handle");
+  check(cudaIpcOpenMemHandle(&words, handles[0], cudaIpcMemLazyEnablePeerAccess),
+        "opening an IPC handle");
+  check(cudaIpcOpenMemHandle(&flags, handles[1], cudaIpcMemLazyEnablePeerAccess),
+        "opening an IPC handle");
   exchange(options, static_cast<unsigned*>(words), static_cast<unsigned*>(flags), 1, nullptr);
   check(cudaIpcCloseMemHandle(words), "closing an IPC handle");
   check(cudaIpcCloseMemHandle(flags), "closing an IPC handle");

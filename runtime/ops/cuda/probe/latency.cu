@@ -1,5 +1,5 @@
-// What does it cost to hear from the device? Starting and awaiting an empty graph, reading and writing host memory
-// from kernels, small copies. Host clock around the whole exchange; medians.
+// What does it cost to hear from the device? Starting and awaiting an empty graph, reading and
+// writing host memory from kernels, small copies. Host clock around the whole exchange; medians.
 #include <algorithm>
 #include <functional>
 #include <stdexcept>
@@ -123,11 +123,13 @@ void probe_latency(const ProbeOptions&, Report& report) {
   row("graph launch alone, as the host sees it (not awaited)", [&] { empty.launch(stream); });
   wait();
   row("64 B from the device, asynchronous copy, stream synchronised", [&] {
-    check(cudaMemcpyAsync(output.words, device.as<void>(), 64, cudaMemcpyDeviceToHost, stream), "copying 64 B");
+    check(cudaMemcpyAsync(output.words, device.as<void>(), 64, cudaMemcpyDeviceToHost, stream),
+          "copying 64 B");
     wait();
   });
   row("64 B to the device, asynchronous copy, stream synchronised", [&] {
-    check(cudaMemcpyAsync(device.as<void>(), input.words, 64, cudaMemcpyHostToDevice, stream), "copying 64 B");
+    check(cudaMemcpyAsync(device.as<void>(), input.words, 64, cudaMemcpyHostToDevice, stream),
+          "copying 64 B");
     wait();
   });
 
@@ -154,7 +156,8 @@ void probe_latency(const ProbeOptions&, Report& report) {
         [&] { wait_for_word(output.words, ask(), "reading mapped memory"); });
     wait();
   }
-  table.rows.push_back({"round trip host, running kernel, host through mapped memory", number(round_trip_us(stream), 2)});
+  table.rows.push_back({"round trip host, running kernel, host through mapped memory",
+                        number(round_trip_us(stream), 2)});
 }
 
 }  // namespace outrider::gpu_probe

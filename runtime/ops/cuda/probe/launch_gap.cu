@@ -1,6 +1,7 @@
-// What does a kernel cost besides its work when it is a node of a graph? Chains of kernels that wait for a set number
-// of clocks; gap = time per node - the waiting. With and without programmatic dependent launch. Every kernel adds one
-// to a counter that its predecessor wrote, so a chain whose counter is wrong shows that the dependency did not hold.
+// What does a kernel cost besides its work when it is a node of a graph? Chains of kernels that
+// wait for a set number of clocks; gap = time per node - the waiting. With and without programmatic
+// dependent launch. Every kernel adds one to a counter that its predecessor wrote, so a chain whose
+// counter is wrong shows that the dependency did not hold.
 #include <cstdint>
 #include <stdexcept>
 #include <string>
@@ -18,8 +19,8 @@ __device__ void wait_clocks(long long clocks) {
   }
 }
 
-// before: clocks waited before the predecessor's results are asked for (as a kernel that fetches its weights first),
-// after: behind that. counters[0] in, counters[0] out.
+// before: clocks waited before the predecessor's results are asked for (as a kernel that fetches
+// its weights first), after: behind that. counters[0] in, counters[0] out.
 __global__ void chain_kernel(unsigned* counter, long long before, long long after) {
   let_successor_start();
   wait_clocks(before);
@@ -41,31 +42,41 @@ struct Chain {
 
 constexpr int kNodes = 400;
 
-double chain_us(const Chain& chain, double clocks_per_us, bool programmatic, unsigned* counter, const Stream& stream) {
+double chain_us(const Chain& chain,
+                double clocks_per_us,
+                bool programmatic,
+                unsigned* counter,
+                const Stream& stream) {
   const auto before = static_cast<long long>(chain.us * chain.share_before * clocks_per_us);
   const auto after = static_cast<long long>(chain.us * (1 - chain.share_before) * clocks_per_us);
   const LaunchShape shape{chain.blocks, chain.threads, 0, programmatic};
   const int repeats = 20;
   check(cudaMemsetAsync(counter, 0, sizeof(unsigned), stream), "clearing a counter");
-  const double us = us_per_node(stream, kNodes, repeats,
-                                [&](int) { launch(chain_kernel, shape, stream, counter, before, after); });
+  const double us = us_per_node(stream, kNodes, repeats, [&](int) {
+    launch(chain_kernel, shape, stream, counter, before, after);
+  });
   unsigned counted = 0;
-  check(cudaMemcpyAsync(&counted, counter, sizeof(counted), cudaMemcpyDefault, stream), "reading a counter");
+  check(cudaMemcpyAsync(&counted, counter, sizeof(counted), cudaMemcpyDefault, stream),
+        "reading a counter");
   check(cudaStreamSynchronize(stream), chain.name);
   if (counted != kNodes * (repeats + 1)) {
-    throw std::runtime_error(std::string(chain.name) + ": kernels of a chain ran before their predecessors had ended (" +
-                             std::to_string(counted) + " of " + std::to_string(kNodes * (repeats + 1)) + " counted)");
+    throw std::runtime_error(
+        std::string(chain.name) + ": kernels of a chain ran before their predecessors had ended (" +
+        std::to_string(counted) + " of " + std::to_string(kNodes * (repeats + 1)) + " counted)");
   }
   return us;
 }
 
 double without_graph_us(const Stream& stream, unsigned* counter, bool programmatic) {
   const LaunchShape shape{132, 128, 0, programmatic};
-  return median_us(stream, 20, [&] {
-           for (int i = 0; i < kNodes; ++i) {
-             launch(chain_kernel, shape, stream, counter, 0LL, 0LL);
-           }
-         }) / kNodes;
+  return median_us(stream,
+                   20,
+                   [&] {
+                     for (int i = 0; i < kNodes; ++i) {
+                       launch(chain_kernel, shape, stream, counter, 0LL, 0LL);
+                     }
+                   }) /
+         kNodes;
 }
 
 }  // namespace
@@ -80,8 +91,9 @@ void probe_launch_gap(const ProbeOptions&, Report& report) {
 
   // How long is a clock? Two long waits, so that what starting costs drops out.
   const auto long_wait = [&](long long clocks) {
-    return median_us(stream, 9,
-                     [&] { launch(chain_kernel, {sms, 128, 0, false}, stream, counter.as<unsigned>(), 0LL, clocks); });
+    return median_us(stream, 9, [&] {
+      launch(chain_kernel, {sms, 128, 0, false}, stream, counter.as<unsigned>(), 0LL, clocks);
+    });
   };
   const double clocks_per_us = 2e6 / (long_wait(3000000) - long_wait(1000000));
   report.value("clock_mhz_while_waiting", clocks_per_us);
@@ -97,18 +109,26 @@ void probe_launch_gap(const ProbeOptions&, Report& report) {
       {"5 us, 4 blocks of 256 per SM", 5, 0, 4 * sms, 256},
   };
   Table& table = report.table("Chains of " + std::to_string(kNodes) + " kernels in a graph, us",
-                              {"each kernel waits", "per node", "gap", "per node, dependent launch",
+                              {"each kernel waits",
+                               "per node",
+                               "gap",
+                               "per node, dependent launch",
                                "gap, dependent launch"});
   for (const Chain& chain : chains) {
     const double plain = chain_us(chain, clocks_per_us, false, counter.as<unsigned>(), stream);
     const double dependent = chain_us(chain, clocks_per_us, true, counter.as<unsigned>(), stream);
-    table.rows.push_back({chain.name, number(plain, 2), number(plain - chain.us, 2), number(dependent, 2),
+    table.rows.push_back({chain.name,
+                          number(plain, 2),
+                          number(plain - chain.us, 2),
+                          number(dependent, 2),
                           number(dependent - chain.us, 2)});
     report.save("running");
   }
   report.note("without a graph a kernel that does nothing costs " +
-              number(without_graph_us(stream, counter.as<unsigned>(), false), 2) + " us in a stream, " +
-              number(without_graph_us(stream, counter.as<unsigned>(), true), 2) + " us with dependent launch");
+              number(without_graph_us(stream, counter.as<unsigned>(), false), 2) +
+              " us in a stream, " +
+              number(without_graph_us(stream, counter.as<unsigned>(), true), 2) +
+              " us with dependent launch");
   report.note("a negative gap is work done before the predecessor had ended");
 }
 

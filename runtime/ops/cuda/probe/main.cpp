@@ -1,8 +1,9 @@
 // gpu_probe [PROBE...] [--out FOLDER] [--nccl FILE] [--cublaslt FILE] [--list]
-// The questions about a GPU that must be answered before kernels are written for it. Each probe is a process of its
-// own with a time limit, so that one that fails or hangs is a line in the report and no more. Results: FOLDER/
-// gpu_probe.json and gpu_probe.md, the latter also on standard output. Exit code 0: all probes ran; 1: some failed;
-// 2: not understood; 3: no GPU. Nothing here includes CUDA: the process that forks must not have touched the driver.
+// The questions about a GPU that must be answered before kernels are written for it. Each probe is
+// a process of its own with a time limit, so that one that fails or hangs is a line in the report
+// and no more. Results: FOLDER/ gpu_probe.json and gpu_probe.md, the latter also on standard
+// output. Exit code 0: all probes ran; 1: some failed; 2: not understood; 3: no GPU. Nothing here
+// includes CUDA: the process that forks must not have touched the driver.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -68,8 +69,10 @@ CommandLine parse(int argc, char** argv) {
     } else if (word.rfind("--", 0) != 0) {
       line.names.push_back(probe_named(word).name);
     } else if (i + 1 == argc) {
-      throw std::invalid_argument(word + " is no option, or wants a value; usage: gpu_probe [PROBE...] [--out FOLDER] "
-                                  "[--nccl FILE] [--cublaslt FILE] [--list]");
+      throw std::invalid_argument(
+          word +
+          " is no option, or wants a value; usage: gpu_probe [PROBE...] [--out FOLDER] "
+          "[--nccl FILE] [--cublaslt FILE] [--list]");
     } else {
       const std::string value = argv[++i];
       if (word == "--out") {
@@ -108,9 +111,10 @@ std::string text_of(const std::string& path) {
 
 // This process is the probe.
 int run_probe(const Probe& probe, const ProbeOptions& options) {
-  const std::string missing = std::strcmp(probe.name, "ipc") == 0 || std::strcmp(probe.name, "nccl") == 0
-                                  ? ""  // these start others first
-                                  : no_device_sentence();
+  const std::string missing =
+      std::strcmp(probe.name, "ipc") == 0 || std::strcmp(probe.name, "nccl") == 0
+          ? ""  // these start others first
+          : no_device_sentence();
   if (!missing.empty()) {
     std::fprintf(stderr, "gpu_probe: %s\n", missing.c_str());
     return kNoGpu;
@@ -130,7 +134,8 @@ int run_peer(const std::string& name, const ProbeOptions& options) {
   return name == "ipc" ? ipc_peer(options) : nccl_rank(options);
 }
 
-// The first number behind "read_ceiling_gb_s" in the bandwidth probe's results; 0 when there is none.
+// The first number behind "read_ceiling_gb_s" in the bandwidth probe's results; 0 when there is
+// none.
 double read_ceiling(const std::string& folder) {
   const std::string text = text_of(folder + "/bandwidth.json");
   const std::string key = "\"read_ceiling_gb_s\": ";
@@ -140,7 +145,11 @@ double read_ceiling(const std::string& folder) {
 
 // Runs one probe as a process and sees to it that its report exists. The process's exit code.
 int run_as_process(const Probe& probe, const ProbeOptions& options) {
-  std::vector<std::string> arguments{"--run", probe.name, "--out", options.folder, "--ceiling",
+  std::vector<std::string> arguments{"--run",
+                                     probe.name,
+                                     "--out",
+                                     options.folder,
+                                     "--ceiling",
                                      std::to_string(read_ceiling(options.folder))};
   if (!options.nccl_library.empty()) {
     arguments.insert(arguments.end(), {"--nccl", options.nccl_library});
@@ -153,13 +162,19 @@ int run_as_process(const Probe& probe, const ProbeOptions& options) {
   const std::string said = last_lines(log, 3);
   if (ended.timed_out || (ended.code > 1 && ended.code != kNoGpu)) {
     const std::string how = ended.timed_out ? "not done within " + number(probe.limit_s, 0) + " s"
-                            : ended.code > 128 ? "ended by signal " + std::to_string(ended.code - 128)
-                                               : said;
-    Report(std::string(probe.name) + "_end", std::string(probe.question) + " (how it ended)", options.folder)
+                            : ended.code > 128
+                                ? "ended by signal " + std::to_string(ended.code - 128)
+                                : said;
+    Report(std::string(probe.name) + "_end",
+           std::string(probe.question) + " (how it ended)",
+           options.folder)
         .save(how + (ended.code > 128 && !said.empty() ? "; it said: " + said : ""));
   }
   if (ended.code != kNoGpu) {
-    std::fprintf(stderr, "gpu_probe: %s: %s, %.1f s\n", probe.name, ended.code == 0 ? "done" : "failed",
+    std::fprintf(stderr,
+                 "gpu_probe: %s: %s, %.1f s\n",
+                 probe.name,
+                 ended.code == 0 ? "done" : "failed",
                  ended.seconds);
   }
   return ended.timed_out ? 1 : ended.code;

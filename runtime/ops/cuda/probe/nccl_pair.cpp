@@ -1,6 +1,9 @@
-// Two NCCL ranks on one device: NCCL refuses two ranks of one host on one device, and NCCL_HOSTID tells it that they
-// are two hosts. They then talk over sockets on the loopback: good for testing the code, useless for speed. The
-// library is loaded at run time and its few functions are declared here, so that building needs no NCCL.
+// Two NCCL ranks on one device: NCCL refuses two ranks of one host on one device, and NCCL_HOSTID
+// tells it that they are two hosts. They then talk over sockets on the loopback: good for testing
+// the code, useless for speed. The library is loaded at run time and its few functions are declared
+// here, so that building needs no NCCL.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <csignal>
@@ -10,8 +13,6 @@
 #include <stdexcept>
 #include <string>
 #include <vector>
-
-#include <unistd.h>
 
 #include "runtime/ops/cuda/probe/cuda_util.h"
 #include "runtime/ops/cuda/probe/probes.h"
@@ -36,16 +37,21 @@ struct Nccl {
   SharedLibrary library;
   int (*version)(int*) = library.function<int(int*)>("ncclGetVersion");
   int (*unique_id)(UniqueId*) = library.function<int(UniqueId*)>("ncclGetUniqueId");
-  int (*init)(Communicator**, int, UniqueId, int) =
-      library.function<int(Communicator**, int, UniqueId, int)>("ncclCommInitRank");
+  int (*init)(Communicator**,
+              int,
+              UniqueId,
+              int) = library.function<int(Communicator**, int, UniqueId, int)>("ncclCommInitRank");
   int (*all_reduce)(const void*, void*, size_t, int, int, Communicator*, cudaStream_t) =
-      library.function<int(const void*, void*, size_t, int, int, Communicator*, cudaStream_t)>("ncclAllReduce");
+      library.function<int(const void*, void*, size_t, int, int, Communicator*, cudaStream_t)>(
+          "ncclAllReduce");
   const char* (*error_text)(int) = library.function<const char*(int)>("ncclGetErrorString");
-  const char* (*last_error)(Communicator*) = library.function<const char*(Communicator*)>("ncclGetLastError");
+  const char* (*last_error)(Communicator*) =
+      library.function<const char*(Communicator*)>("ncclGetLastError");
 
   void check_nccl(int result, const char* what) const {
     if (result != 0) {
-      throw std::runtime_error(std::string(what) + ": " + error_text(result) + " (" + last_error(nullptr) + ")");
+      throw std::runtime_error(std::string(what) + ": " + error_text(result) + " (" +
+                               last_error(nullptr) + ")");
     }
   }
 };
@@ -69,7 +75,9 @@ uint16_t bf16_of(float value) {
 }
 
 // Small whole numbers whose sum over both ranks bf16 holds exactly.
-float element(size_t index, int rank) { return static_cast<float>((index * 7 + static_cast<size_t>(rank) * 3) % 61); }
+float element(size_t index, int rank) {
+  return static_cast<float>((index * 7 + static_cast<size_t>(rank) * 3) % 61);
+}
 
 double time_all_reduce(const Nccl& nccl, Communicator* communicator, int rank, int bytes) {
   const Stream stream;
@@ -80,17 +88,21 @@ double time_all_reduce(const Nccl& nccl, Communicator* communicator, int rank, i
   for (size_t i = 0; i < count; ++i) {
     host[i] = bf16_of(element(i, rank));
   }
-  check(cudaMemcpy(input.as<void>(), host.data(), input.bytes(), cudaMemcpyDefault), "copying an input");
+  check(cudaMemcpy(input.as<void>(), host.data(), input.bytes(), cudaMemcpyDefault),
+        "copying an input");
   check(cudaMemset(output.as<void>(), 0xff, output.bytes()), "poisoning an output");
   std::vector<double> times;
   for (int i = 0; i < 12; ++i) {
     const double start = monotonic_seconds();
-    nccl.check_nccl(nccl.all_reduce(input.as<void>(), output.as<void>(), count, kBf16, kSum, communicator, stream),
-                    "ncclAllReduce");
+    nccl.check_nccl(
+        nccl.all_reduce(
+            input.as<void>(), output.as<void>(), count, kBf16, kSum, communicator, stream),
+        "ncclAllReduce");
     check(cudaStreamSynchronize(stream), "an allreduce");
     times.push_back(1e6 * (monotonic_seconds() - start));
   }
-  check(cudaMemcpy(host.data(), output.as<void>(), output.bytes(), cudaMemcpyDefault), "copying a result");
+  check(cudaMemcpy(host.data(), output.as<void>(), output.bytes(), cudaMemcpyDefault),
+        "copying a result");
   for (size_t i = 0; i < count; ++i) {
     if (host[i] != bf16_of(element(i, 0) + element(i, 1))) {
       throw std::runtime_error("an allreduce of " + std::to_string(bytes) + " B gave a wrong sum");
@@ -103,15 +115,28 @@ double time_all_reduce(const Nccl& nccl, Communicator* communicator, int rank, i
 StartOptions rank_environment(int rank, bool same_gpu_option, const std::string& log) {
   const std::string number = std::to_string(rank);
   if (same_gpu_option) {
-    return {{{"NCCL_MULTI_RANK_GPU_ENABLE", "1"}, {"NCCL_NVLS_ENABLE", "0"}, {"NCCL_MAX_CTAS", "2"},
-             {"NCCL_RAS_ENABLE", "0"}, {"NCCL_SOCKET_IFNAME", "lo"}, {"NCCL_DEBUG", "WARN"}},
-            log, false};
+    return {{{"NCCL_MULTI_RANK_GPU_ENABLE", "1"},
+             {"NCCL_NVLS_ENABLE", "0"},
+             {"NCCL_MAX_CTAS", "2"},
+             {"NCCL_RAS_ENABLE", "0"},
+             {"NCCL_SOCKET_IFNAME", "lo"},
+             {"NCCL_DEBUG", "WARN"}},
+            log,
+            false};
   }
-  return {{{"NCCL_HOSTID", "fake" + number}, {"NCCL_SOCKET_IFNAME", "lo"}, {"NCCL_NET", "Socket"},
-           {"NCCL_IB_DISABLE", "1"}, {"NCCL_MNNVL_ENABLE", "0"}, {"NCCL_NVLS_ENABLE", "0"},
-           {"NCCL_MAX_NCHANNELS", "1"}, {"NCCL_ALGO", "Ring"}, {"NCCL_PROTO", "Simple"}, {"NCCL_RAS_ENABLE", "0"},
+  return {{{"NCCL_HOSTID", "fake" + number},
+           {"NCCL_SOCKET_IFNAME", "lo"},
+           {"NCCL_NET", "Socket"},
+           {"NCCL_IB_DISABLE", "1"},
+           {"NCCL_MNNVL_ENABLE", "0"},
+           {"NCCL_NVLS_ENABLE", "0"},
+           {"NCCL_MAX_NCHANNELS", "1"},
+           {"NCCL_ALGO", "Ring"},
+           {"NCCL_PROTO", "Simple"},
+           {"NCCL_RAS_ENABLE", "0"},
            {"NCCL_DEBUG", "WARN"}},
-          log, false};
+          log,
+          false};
 }
 
 // Starts both ranks and waits. Empty: it worked, and `answer` is rank 0's.
@@ -124,10 +149,14 @@ std::string run_pair(const ProbeOptions& options, bool same_gpu_option, Answer& 
   pid_t ranks[2];
   std::string logs[2];
   for (int rank = 0; rank < 2; ++rank) {
-    logs[rank] = options.folder + "/nccl_rank" + std::to_string(rank) + (same_gpu_option ? "_same_gpu.log" : ".log");
-    std::vector<std::string> arguments{"--peer", "nccl", "--rank", std::to_string(rank), "--out", options.folder};
+    logs[rank] = options.folder + "/nccl_rank" + std::to_string(rank) +
+                 (same_gpu_option ? "_same_gpu.log" : ".log");
+    std::vector<std::string> arguments{
+        "--peer", "nccl", "--rank", std::to_string(rank), "--out", options.folder};
     if (rank == 0) {
-      arguments.insert(arguments.end(), {"--write", std::to_string(id_pipe[1]), "--answer", std::to_string(answer_pipe[1])});
+      arguments.insert(
+          arguments.end(),
+          {"--write", std::to_string(id_pipe[1]), "--answer", std::to_string(answer_pipe[1])});
     } else {
       arguments.insert(arguments.end(), {"--read", std::to_string(id_pipe[0])});
     }
@@ -144,15 +173,18 @@ std::string run_pair(const ProbeOptions& options, bool same_gpu_option, Answer& 
   if (first.timed_out || first.code != 0) {
     kill(ranks[1], SIGKILL);
   }
-  const Ended second = wait_for(ranks[1], std::max(1.0, kDeadlineS + 2 - (monotonic_seconds() - start)), false);
+  const Ended second =
+      wait_for(ranks[1], std::max(1.0, kDeadlineS + 2 - (monotonic_seconds() - start)), false);
   const bool answered = read_all(answer_pipe[0], &answer, sizeof(answer));
   close(answer_pipe[0]);
   if (first.timed_out || second.timed_out) {
-    return "no answer within " + number(kDeadlineS, 0) + " s; rank 0 said: " + last_lines(logs[0], 3);
+    return "no answer within " + number(kDeadlineS, 0) +
+           " s; rank 0 said: " + last_lines(logs[0], 3);
   }
   if (first.code != 0 || second.code != 0 || !answered) {
     const int failed = first.code != 0 ? 0 : 1;
-    return "rank " + std::to_string(failed) + " ended with " + std::to_string(failed == 0 ? first.code : second.code) +
+    return "rank " + std::to_string(failed) + " ended with " +
+           std::to_string(failed == 0 ? first.code : second.code) +
            "; it said: " + last_lines(logs[failed], 3);
   }
   return "";
@@ -163,7 +195,8 @@ std::string run_pair(const ProbeOptions& options, bool same_gpu_option, Answer& 
 void probe_nccl(const ProbeOptions& options, Report& report) {
   std::string first_problem;
   for (const bool same_gpu_option : {false, true}) {
-    const char* way = same_gpu_option ? "NCCL_MULTI_RANK_GPU_ENABLE=1 (NCCL 2.30 and newer)" : "a NCCL_HOSTID for each";
+    const char* way = same_gpu_option ? "NCCL_MULTI_RANK_GPU_ENABLE=1 (NCCL 2.30 and newer)"
+                                      : "a NCCL_HOSTID for each";
     Answer answer;
     const std::string problem = run_pair(options, same_gpu_option, answer);
     if (!problem.empty()) {
@@ -172,10 +205,12 @@ void probe_nccl(const ProbeOptions& options, Report& report) {
       report.save("running");
       continue;
     }
-    report.note(std::string("two NCCL ranks on one device with ") + way + ": yes, sums right; NCCL " +
-                std::to_string(answer.version) + " from " + answer.path);
-    Table& table = report.table(std::string("Allreduce of two ranks on one device, ") + way + ", medians of 10",
-                                {"KiB", "us"});
+    report.note(std::string("two NCCL ranks on one device with ") + way +
+                ": yes, sums right; NCCL " + std::to_string(answer.version) + " from " +
+                answer.path);
+    Table& table = report.table(
+        std::string("Allreduce of two ranks on one device, ") + way + ", medians of 10",
+        {"KiB", "us"});
     for (const Timed& timed : answer.timed) {
       table.rows.push_back({std::to_string(timed.bytes / 1024), number(timed.us, 0)});
     }
@@ -209,7 +244,8 @@ int nccl_rank(const ProbeOptions& options) {
   for (Timed& timed : answer.timed) {
     timed.us = time_all_reduce(nccl, communicator, options.rank, timed.bytes);
   }
-  // The communicator is left to the end of the process: destroying it is one more exchange that may hang.
+  // The communicator is left to the end of the process: destroying it is one more exchange that may
+  // hang.
   if (options.rank == 0 && !write_all(options.answer_file, &answer, sizeof(answer))) {
     return 1;
   }

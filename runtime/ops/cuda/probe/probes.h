@@ -1,5 +1,5 @@
-// The probes of gpu_probe, one per file. Each fills its report and throws std::runtime_error with one sentence when
-// it cannot go on; what it had measured by then stays in the report.
+// The probes of gpu_probe, one per file. Each fills its report and throws std::runtime_error with
+// one sentence when it cannot go on; what it had measured by then stays in the report.
 #pragma once
 
 #include <string>
@@ -15,8 +15,8 @@ struct ProbeOptions {
   double read_ceiling_gb_s = 0;  // what the bandwidth probe found before; 0: not known
   // For the second processes that two of the probes start:
   int rank = 0;
-  int read_file = -1;   // pipe from the other process
-  int write_file = -1;  // pipe to it
+  int read_file = -1;    // pipe from the other process
+  int write_file = -1;   // pipe to it
   int answer_file = -1;  // pipe to the probe that started both
 };
 

@@ -1,6 +1,12 @@
 // fork and exec of this very program, with a deadline.
 #include "runtime/ops/cuda/probe/process.h"
 
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -8,12 +14,6 @@
 #include <cstring>
 #include <fstream>
 #include <stdexcept>
-
-#include <fcntl.h>
-#include <poll.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 namespace outrider::gpu_probe {
 namespace {
@@ -118,7 +118,8 @@ std::string last_lines(const std::string& path, int count) {
     }
   }
   std::string text;
-  const size_t first = lines.size() > static_cast<size_t>(count) ? lines.size() - static_cast<size_t>(count) : 0;
+  const size_t first =
+      lines.size() > static_cast<size_t>(count) ? lines.size() - static_cast<size_t>(count) : 0;
   for (size_t i = first; i < lines.size(); ++i) {
     text += (text.empty() ? "" : " / ") + lines[i];
   }

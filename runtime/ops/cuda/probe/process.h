@@ -1,12 +1,12 @@
-// Other processes of this program: starting them, and ending them when their time is over. Host code only, and
-// nothing of CUDA: whoever forks must not have touched the driver.
+// Other processes of this program: starting them, and ending them when their time is over. Host
+// code only, and nothing of CUDA: whoever forks must not have touched the driver.
 #pragma once
+
+#include <sys/types.h>
 
 #include <string>
 #include <utility>
 #include <vector>
-
-#include <sys/types.h>
 
 namespace outrider::gpu_probe {
 

@@ -1,6 +1,7 @@
-// The kernels of the bandwidth probe: each reads all of `data` and folds the xor of its words into *sum. count: how
-// many uint4, a multiple of 8192 (128 KiB). All may be launched as programmatic dependents: they let the next one
-// start at once and wait for their predecessor only before they write.
+// The kernels of the bandwidth probe: each reads all of `data` and folds the xor of its words into
+// *sum. count: how many uint4, a multiple of 8192 (128 KiB). All may be launched as programmatic
+// dependents: they let the next one start at once and wait for their predecessor only before they
+// write.
 #pragma once
 
 #include <cstddef>
@@ -22,9 +23,11 @@ __device__ inline void add_to_sum(unsigned mine, unsigned* sum) {
   }
 }
 
-// Plain 16-byte loads, kPerTurn of them per thread and turn; how many are on their way at once is the compiler's choice.
+// Plain 16-byte loads, kPerTurn of them per thread and turn; how many are on their way at once is
+// the compiler's choice.
 template <int kPerTurn, int kMaxThreads>
-__global__ void __launch_bounds__(kMaxThreads) read_plain(const uint4* data, size_t count, unsigned* sum) {
+__global__ void __launch_bounds__(kMaxThreads)
+    read_plain(const uint4* data, size_t count, unsigned* sum) {
   let_successor_start();
   unsigned mine = 0;
   const size_t tile = static_cast<size_t>(blockDim.x) * kPerTurn;
@@ -42,9 +45,11 @@ __global__ void __launch_bounds__(kMaxThreads) read_plain(const uint4* data, siz
   add_to_sum(mine, sum);
 }
 
-// cp.async: each thread keeps kStages copies of 16 bytes on their way into shared memory and reads back its own.
+// cp.async: each thread keeps kStages copies of 16 bytes on their way into shared memory and reads
+// back its own.
 template <int kStages>
-__global__ void __launch_bounds__(256) read_cp_async(const uint4* data, size_t count, unsigned* sum) {
+__global__ void __launch_bounds__(256)
+    read_cp_async(const uint4* data, size_t count, unsigned* sum) {
   let_successor_start();
   extern __shared__ uint4 stages[];
   const size_t stride = static_cast<size_t>(gridDim.x) * blockDim.x;
@@ -77,7 +82,8 @@ constexpr size_t bulk_shared_bytes() {
   return size_t{kTileBytes} * kStages + size_t{8} * kStages;
 }
 
-// One-dimensional bulk copies of kTileBytes, kStages of them on their way per block; thread 0 asks for them.
+// One-dimensional bulk copies of kTileBytes, kStages of them on their way per block; thread 0 asks
+// for them.
 template <int kTileBytes, int kStages>
 __global__ void __launch_bounds__(512) read_bulk(const uint4* data, size_t count, unsigned* sum) {
 #if __CUDA_ARCH__ >= 900
@@ -89,7 +95,9 @@ __global__ void __launch_bounds__(512) read_bulk(const uint4* data, size_t count
   const size_t my_tiles = blockIdx.x < tiles ? (tiles - blockIdx.x - 1) / gridDim.x + 1 : 0;
   const auto ask_for = [&](size_t tile, int stage) {
     expect_bytes(barriers + stage, kTileBytes);
-    copy_bulk(memory + size_t{kTileBytes} * stage, data + (blockIdx.x + tile * gridDim.x) * kTileWords, kTileBytes,
+    copy_bulk(memory + size_t{kTileBytes} * stage,
+              data + (blockIdx.x + tile * gridDim.x) * kTileWords,
+              kTileBytes,
               barriers + stage);
   };
   if (threadIdx.x == 0) {

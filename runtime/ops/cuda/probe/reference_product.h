@@ -5,9 +5,14 @@
 
 namespace outrider::gpu_probe {
 
-// ||output - input * weights^T|| / ||input * weights^T|| over all rows x outputs, all three in bf16 and row-major, sums in
-// fp32. NaN when the output has one.
-double relative_error(const void* output, const void* weights, const void* input, int rows, int outputs, int inner,
+// ||output - input * weights^T|| / ||input * weights^T|| over all rows x outputs, all three in bf16
+// and row-major, sums in fp32. NaN when the output has one.
+double relative_error(const void* output,
+                      const void* weights,
+                      const void* input,
+                      int rows,
+                      int outputs,
+                      int inner,
                       cudaStream_t stream);
 
 }  // namespace outrider::gpu_probe

@@ -1,4 +1,5 @@
-// Writing a probe's report: no library, since the program must start on machines that have none of ours.
+// Writing a probe's report: no library, since the program must start on machines that have none of
+// ours.
 #include "runtime/ops/cuda/probe/report.h"
 
 #include <cmath>
@@ -16,7 +17,8 @@ bool reads_as_number(const std::string& text) {
   }
   char* end = nullptr;
   const double value = std::strtod(text.c_str(), &end);
-  return *end == '\0' && std::isfinite(value) && text.front() != '+' && text.front() != '.' && text.back() != '.';
+  return *end == '\0' && std::isfinite(value) && text.front() != '+' && text.front() != '.' &&
+         text.back() != '.';
 }
 
 std::string json_cell(const std::string& text) {
@@ -33,9 +35,12 @@ std::string joined(const Range& range, const char* between, Print print) {
 }
 
 std::string json_table(const Table& table) {
-  const auto row_text = [](const std::vector<std::string>& row) { return "[" + joined(row, ", ", json_cell) + "]"; };
-  return "{\"title\": " + json_string(table.title) + ", \"columns\": [" + joined(table.columns, ", ", json_string) +
-         "], \"rows\": [" + joined(table.rows, ",\n    ", row_text) + "]}";
+  const auto row_text = [](const std::vector<std::string>& row) {
+    return "[" + joined(row, ", ", json_cell) + "]";
+  };
+  return "{\"title\": " + json_string(table.title) + ", \"columns\": [" +
+         joined(table.columns, ", ", json_string) + "], \"rows\": [" +
+         joined(table.rows, ",\n    ", row_text) + "]}";
 }
 
 std::string markdown_row(const std::vector<std::string>& row) {
@@ -83,9 +88,10 @@ std::string Report::json(const std::string& status) const {
     const std::string shown = number(entry.second, 3);
     return json_string(entry.first) + ": " + (shown == "none" ? "null" : shown);
   };
-  return "{\"probe\": " + json_string(name_) + ", \"status\": " + json_string(status) + ",\n \"values\": {" +
-         joined(values_, ", ", value_text) + "},\n \"notes\": [" + joined(notes_, ", ", json_string) +
-         "],\n \"tables\": [" + joined(tables_, ",\n  ", json_table) + "]}";
+  return "{\"probe\": " + json_string(name_) + ", \"status\": " + json_string(status) +
+         ",\n \"values\": {" + joined(values_, ", ", value_text) + "},\n \"notes\": [" +
+         joined(notes_, ", ", json_string) + "],\n \"tables\": [" +
+         joined(tables_, ",\n  ", json_table) + "]}";
 }
 
 std::string Report::markdown(const std::string& status) const {
@@ -109,7 +115,8 @@ std::string Report::markdown(const std::string& status) const {
 
 bool Report::save(const std::string& status) const {
   bool written = true;
-  for (const auto& [ending, text] : {std::pair(".json", json(status)), std::pair(".md", markdown(status))}) {
+  for (const auto& [ending, text] :
+       {std::pair(".json", json(status)), std::pair(".md", markdown(status))}) {
     // In one step, so that whoever ends this process never finds half a file.
     const std::string path = folder_ + "/" + name_ + ending;
     std::ofstream(path + ".part") << text << "\n";

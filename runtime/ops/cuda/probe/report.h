@@ -1,5 +1,5 @@
-// What one probe found: sentences, named numbers and tables, written as JSON and as Markdown. Host code only; one
-// process writes one report.
+// What one probe found: sentences, named numbers and tables, written as JSON and as Markdown. Host
+// code only; one process writes one report.
 #pragma once
 
 #include <map>
@@ -14,7 +14,8 @@ std::string number(double value, int digits = 1);
 struct Table {
   std::string title;
   std::vector<std::string> columns;
-  std::vector<std::vector<std::string>> rows;  // as many cells as columns; a cell that reads as a number is one in JSON
+  std::vector<std::vector<std::string>>
+      rows;  // as many cells as columns; a cell that reads as a number is one in JSON
 };
 
 class Report {
@@ -27,8 +28,9 @@ class Report {
   // The place is fixed until the next call of table().
   Table& table(const std::string& title, std::vector<std::string> columns);
 
-  // Called after every few rows, so that a probe that is ended by its time limit leaves what it had. `status`:
-  // "ok", "running", or a sentence that says what failed. False when a file could not be written.
+  // Called after every few rows, so that a probe that is ended by its time limit leaves what it
+  // had. `status`: "ok", "running", or a sentence that says what failed. False when a file could
+  // not be written.
   bool save(const std::string& status) const;
 
   std::string json(const std::string& status) const;

@@ -1,12 +1,12 @@
 // dlopen with a search that knows Python's wheels.
 #include "runtime/ops/cuda/probe/shared_library.h"
 
+#include <dlfcn.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <stdexcept>
 #include <vector>
-
-#include <dlfcn.h>
 
 namespace outrider::gpu_probe {
 namespace {
@@ -16,7 +16,9 @@ std::vector<std::string> in_python_wheels(const std::string& file) {
   const std::string script =
       "python3 -c \"import glob, site, sys\n"
       "folders = [p for p in sys.path + site.getsitepackages() if p]\n"
-      "found = [f for p in folders for f in glob.glob(p + '/nvidia/*/lib/" + file + "')]\n"
+      "found = [f for p in folders for f in glob.glob(p + '/nvidia/*/lib/" +
+      file +
+      "')]\n"
       "print('\\n'.join(sorted(set(found), key=lambda f: ('cu13' not in f, f))))\" 2>/dev/null";
   std::vector<std::string> paths;
   std::FILE* pipe = popen(script.c_str(), "r");
@@ -39,7 +41,9 @@ std::vector<std::string> in_python_wheels(const std::string& file) {
 
 }  // namespace
 
-SharedLibrary::SharedLibrary(const std::string& file, const std::string& asked, const char* environment_variable)
+SharedLibrary::SharedLibrary(const std::string& file,
+                             const std::string& asked,
+                             const char* environment_variable)
     : file_(file) {
   std::string tried;
   const auto open_path = [&](const std::string& path) {
@@ -62,7 +66,8 @@ SharedLibrary::SharedLibrary(const std::string& file, const std::string& asked, 
     }
   }
   if (handle_ == nullptr) {
-    throw std::runtime_error("no " + file + " found (" + tried + "); name it by " + environment_variable);
+    throw std::runtime_error("no " + file + " found (" + tried + "); name it by " +
+                             environment_variable);
   }
 }
 
@@ -76,7 +81,8 @@ void* SharedLibrary::symbol(const char* name) const {
 
 std::string SharedLibrary::path_of(const void* function) {
   Dl_info info{};
-  return dladdr(function, &info) != 0 && info.dli_fname != nullptr ? info.dli_fname : "an unknown place";
+  return dladdr(function, &info) != 0 && info.dli_fname != nullptr ? info.dli_fname
+                                                                   : "an unknown place";
 }
 
 }  // namespace outrider::gpu_probe

@@ -1,17 +1,20 @@
-// Libraries that are loaded when they are asked for, so that the program starts where they are missing or lie in
-// Python's folders. Host code only.
+// Libraries that are loaded when they are asked for, so that the program starts where they are
+// missing or lie in Python's folders. Host code only.
 #pragma once
 
 #include <string>
 
 namespace outrider::gpu_probe {
 
-// Looked for in this order: `asked` (a path; from an option), the environment variable, the system's own search, the
-// wheels of every python3 in PATH (site-packages/nvidia/*/lib). Never unloaded.
+// Looked for in this order: `asked` (a path; from an option), the environment variable, the
+// system's own search, the wheels of every python3 in PATH (site-packages/nvidia/*/lib). Never
+// unloaded.
 class SharedLibrary {
  public:
   // file: such as "libnccl.so.2". Throws std::runtime_error naming all places when none has it.
-  SharedLibrary(const std::string& file, const std::string& asked, const char* environment_variable);
+  SharedLibrary(const std::string& file,
+                const std::string& asked,
+                const char* environment_variable);
 
   // Throws when the library lacks it.
   template <class Function>

@@ -1,0 +1,10 @@
+// Makes a GPU test one of the emulated device.
+#include "runtime/ops/emulated/emulated.h"
+#include "tests/gpu/gpu_testing.h"
+
+namespace outrider::gpu {
+
+const Backend& test_backend() { return emulated::backend(); }
+void choose_thread_order(unsigned seed) { emulated::set_seed(seed); }
+
+}  // namespace outrider::gpu

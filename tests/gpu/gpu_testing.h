@@ -1,0 +1,60 @@
+// What tests of the GPU's kernels stand on. Every such test is built twice: for the emulated device
+// (gpu_X_test, run everywhere) and for the real one (X_gpu_test, label gpu, skipped where there is
+// none). So it must not take device memory for its own: what kernels and the test both look at is
+// Shared.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "runtime/ops/gpu/backend.h"
+#include "runtime/ops/half.h"
+
+namespace outrider::gpu {
+
+// The backend this binary was built for (emulated_backend.cpp, cuda_backend_main.cpp).
+const Backend& test_backend();
+// Another order of threads from now on, where the device has a choice: the emulated one.
+void choose_thread_order(unsigned seed);
+
+// Memory that the test and a kernel see under one address, on an emulated device and on a real one.
+// On a real one what a kernel wrote is there after Stream::wait().
+template <typename T>
+class Shared {
+ public:
+  Shared() = default;
+  Shared(Device& device, size_t count) : buffer_(device, count * sizeof(T)), count_(count) {}
+  Shared(Device& device, const std::vector<T>& values) : Shared(device, values.size()) {
+    std::copy(values.begin(), values.end(), data());
+  }
+  T* data() const { return buffer_.template as<T>(); }
+  size_t size() const { return count_; }
+  T& operator[](size_t i) const { return data()[i]; }
+  std::span<T> span() const { return {data(), count_}; }
+  std::vector<T> values() const { return {data(), data() + count_}; }
+  void poison() const { std::memset(buffer_.template as<void>(), 0xff, count_ * sizeof(T)); }
+
+ private:
+  PinnedBuffer buffer_;
+  size_t count_ = 0;
+};
+
+inline float widen(Type type, const void* data, size_t at) {
+  if (type == Type::kF32) return static_cast<const float*>(data)[at];
+  const uint16_t bits = static_cast<const uint16_t*>(data)[at];
+  return type == Type::kBF16 ? ops::bf16_to_float(bits) : ops::f16_to_float(bits);
+}
+
+inline void narrow(Type type, void* data, size_t at, float value) {
+  if (type == Type::kF32) {
+    static_cast<float*>(data)[at] = value;
+  } else {
+    static_cast<uint16_t*>(data)[at] =
+        type == Type::kBF16 ? ops::float_to_bf16(value) : ops::float_to_f16(value);
+  }
+}
+
+}  // namespace outrider::gpu
