@@ -1,6 +1,7 @@
 // Groups over device memory on the emulated device, their members being threads.
 #include "runtime/comm/device_group.h"
 
+#include "runtime/comm/exchange_group.h"
 #include "runtime/comm/world.h"
 #include "runtime/ops/emulated/emulated.h"
 #include "tests/comm/device_group_checks.h"
@@ -32,6 +33,101 @@ TEST(DeviceGroup, StagedSumsThroughTheHost) {
       check_sum_and_norm(*group, *device, backend().ops, *stream, 5, 24);
     });
   }
+}
+
+TEST(DeviceGroup, ExchangeSumsByItself) {
+  for (const int num_ranks : {1, 2, 3, 8}) {
+    for (const size_t two_shot_bytes : {size_t{1} << 30, size_t{200}}) {
+      run_in_process(num_ranks, [&](World& world) {
+        const auto device = backend().open(0);
+        const auto stream = device->make_stream(gpu::Priority::kNormal);
+        const auto over_host = world.make_target_group(num_ranks);
+        const auto group = make_exchange_group(
+            *device,
+            backend(),
+            *over_host,
+            {.max_count = 4 * 72, .two_shot_bytes = two_shot_bytes, .limit_s = 60});
+        EXPECT_TRUE(group->is_capturable());
+        check_sums(*group, *device, *stream, 650);  // in pieces
+        check_sum_and_norm(*group, *device, backend().ops, *stream, 4, 72);
+        check_sum_and_norm(*group, *device, backend().ops, *stream, 5, 72);  // not in one launch
+        check_sum_and_norm(*group, *device, backend().ops, *stream, 4, 70);
+      });
+    }
+  }
+}
+
+TEST(DeviceGroup, ARecordedExchangeIsReplayed) {
+  constexpr int kRanks = 2;
+  run_in_process(kRanks, [&](World& world) {
+    const auto device = backend().open(0);
+    const auto stream = device->make_stream(gpu::Priority::kNormal);
+    const auto over_host = world.make_target_group(kRanks);
+    const auto group =
+        make_exchange_group(*device, backend(), *over_host, {.max_count = 64, .limit_s = 60});
+    const gpu::Buffer values(*device, 50 * sizeof(float));
+    stream->begin_recording();
+    group->all_reduce_sum(*stream, values.as<float>(), 50, Fold::kRankOrder);
+    const auto graph = stream->end_recording();
+    for (unsigned draw = 0; draw < 20; ++draw) {
+      std::vector<float> host = values_of(world.rank(), draw, 50);
+      device->upload_now(values.data(), host.data(), 50 * sizeof(float));
+      stream->replay(*graph);
+      group->wait(*stream);
+      device->download_now(host.data(), values.data(), 50 * sizeof(float));
+      EXPECT_EQ(first_difference(host, expected_sum(kRanks, draw, 50, Fold::kRankOrder)), -1);
+    }
+  });
+}
+
+TEST(DeviceGroup, AnExchangeWithoutAPeerEndsAndNamesIt) {
+  for (const int num_ranks : {2, 4}) {
+    run_in_process(num_ranks, [&](World& world) {
+      const auto device = backend().open(0);
+      const auto stream = device->make_stream(gpu::Priority::kNormal);
+      const auto over_host = world.make_target_group(num_ranks);
+      const auto group = make_exchange_group(
+          *device, backend(), *over_host, {.max_count = 64, .two_shot_bytes = 0, .limit_s = 1.5});
+      const gpu::Buffer values(*device, 64 * sizeof(float));
+      const auto sum = [&] {
+        group->all_reduce_sum(*stream, values.as<float>(), 64, Fold::kRankOrder);
+        group->wait(*stream);
+      };
+      sum();
+      if (world.rank() != 1) {
+        try {
+          sum();
+          ADD_FAILURE() << "no error";
+        } catch (const Error& error) {
+          EXPECT_NE(std::string(error.what()).find("for rank 1"), std::string::npos)
+              << error.what();
+        }
+      }
+      uint64_t all_done = 1;
+      over_host->all_reduce_sum(std::span(&all_done, 1));  // its memory goes last
+    });
+  }
+}
+
+TEST(DeviceGroup, AllMembersHearWhyThereIsNoExchange) {
+  // One member's device has no memory left.
+  run_in_process(3, [&](World& world) {
+    const auto device = backend().open(0);
+    const auto over_host = world.make_target_group(3);
+    gpu::Backend without = backend();
+    without.peers.share = [](gpu::Device&, void*) -> gpu::MemoryHandle {
+      throw Error("GPU 3 cannot share memory with other processes");
+    };
+    try {
+      make_exchange_group(
+          *device, world.rank() == 1 ? without : backend(), *over_host, {.max_count = 8});
+      ADD_FAILURE() << "no error";
+    } catch (const Error& error) {
+      EXPECT_STREQ(error.what(),
+                   "the exchange between GPUs cannot be set up: rank 1: GPU 3 cannot share memory "
+                   "with other processes");
+    }
+  });
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "runtime/base/error.h"
 #include "runtime/ops/cuda/cuda_device.h"
 #include "runtime/ops/cuda/op_table.h"
+#include "runtime/ops/cuda/peer_memory.h"
 #include "runtime/ops/cuda/platform.h"
 #include "runtime/ops/gpu/backend.h"
 
@@ -75,6 +76,7 @@ extern "C" const outrider::gpu::Backend* outrider_gpu_backend() {
                                   .interface_version = kInterfaceVersion,
                                   .num_devices = count_devices,
                                   .open = open_device,
-                                  .ops = op_table()};
+                                  .ops = op_table(),
+                                  .peers = cuda_peer_memory()};
   return &backend;
 }

@@ -2,17 +2,20 @@
 // that a missing one is a link error.
 #pragma once
 
+#include "runtime/ops/gpu/exchange.h"
 #include "runtime/ops/gpu/ops.h"
 
 namespace outrider::gpu {
 
-void attention(Stream& stream, const AttentionArgs& args);    // attention_merge.cu
-size_t attention_scratch_bytes(const AttentionArgs& args);    // attention_merge.cu
-void copy_block(Stream& stream, const BlockCopyArgs& args);   // kv_blocks.cu
-void embed(Stream& stream, const EmbedArgs& args);            // embed.cu
-void fill_blocks(Stream& stream, const BlockFillArgs& args);  // kv_blocks.cu
-void norm(Stream& stream, const NormArgs& args);              // norm.cu
-void rope_write(Stream& stream, const RopeWriteArgs& args);   // rope_write.cu
+void attention(Stream& stream, const AttentionArgs& args);         // attention_merge.cu
+size_t attention_scratch_bytes(const AttentionArgs& args);         // attention_merge.cu
+void copy_block(Stream& stream, const BlockCopyArgs& args);        // kv_blocks.cu
+void embed(Stream& stream, const EmbedArgs& args);                 // embed.cu
+void exchange_norm(Stream& stream, const ExchangeNormArgs& args);  // exchange.cu
+void exchange_sum(Stream& stream, const ExchangeSumArgs& args);    // exchange.cu
+void fill_blocks(Stream& stream, const BlockFillArgs& args);       // kv_blocks.cu
+void norm(Stream& stream, const NormArgs& args);                   // norm.cu
+void rope_write(Stream& stream, const RopeWriteArgs& args);        // rope_write.cu
 
 inline OpTable op_table() {
   return {.embed = embed,
@@ -21,7 +24,9 @@ inline OpTable op_table() {
           .attention = attention,
           .attention_scratch_bytes = attention_scratch_bytes,
           .copy_block = copy_block,
-          .fill_blocks = fill_blocks};
+          .fill_blocks = fill_blocks,
+          .exchange_sum = exchange_sum,
+          .exchange_norm = exchange_norm};
 }
 
 }  // namespace outrider::gpu

@@ -124,6 +124,45 @@ OUTRIDER_DEVICE void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kMostUnderWay) : "memory");
 }
 
+// Asks for the cache line at `from` to be brought near, for a launch that follows.
+OUTRIDER_DEVICE void prefetch_line(const void* from) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
+}
+
+// Words that other launches, devices or the host read and write meanwhile; the Memory of
+// exchange_protocol.h.
+struct WatchedMemory {
+  OUTRIDER_DEVICE Vector4 load(const Vector4* from) const {
+    Vector4 v;
+    asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(from)
+                 : "memory");
+    return v;
+  }
+  OUTRIDER_DEVICE void store(Vector4* to, const Vector4& v) const {
+    asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to),
+                 "r"(v.x),
+                 "r"(v.y),
+                 "r"(v.z),
+                 "r"(v.w)
+                 : "memory");
+  }
+  OUTRIDER_DEVICE uint32_t load(const uint32_t* from) const {
+    return *static_cast<const volatile uint32_t*>(from);
+  }
+  OUTRIDER_DEVICE void store(uint32_t* to, uint32_t value) const {
+    *static_cast<volatile uint32_t*>(to) = value;
+  }
+  OUTRIDER_DEVICE void fence() const { __threadfence_system(); }
+  OUTRIDER_DEVICE uint64_t now_ns() const {
+    uint64_t now = 0;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    return now;
+  }
+  OUTRIDER_DEVICE void pause() const {}
+};
+
 // ---- matrix instruction: d[16, 8] += a[16, 16] b[16, 8], fragments as PTX lays them out for
 // mma.m16n8k16 (gpu/tiles.h has the map)
 OUTRIDER_DEVICE void multiply_bf16(float (&d)[4], const Vector4& a, const Vector2& b) {

@@ -113,7 +113,14 @@ const Backend& backend() {
       .interface_version = kInterfaceVersion,
       .num_devices = [] { return 1; },
       .open = [](int) -> std::unique_ptr<Device> { return std::make_unique<EmulatedDevice>(); },
-      .ops = op_table()};
+      .ops = op_table(),
+      .peers = {.share = [](Device&, void*) { return MemoryHandle{}; },
+                .open = [](Device&, const MemoryHandle&) -> void* {
+                  throw Error("an emulated GPU's memory belongs to one process");
+                },
+                .close = [](Device&, void*) noexcept {},
+                .reach = [](Device&, int) {},
+                .max_waiting_blocks = 1}};  // blocks run one after the other
   return backend;
 }
 

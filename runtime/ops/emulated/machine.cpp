@@ -9,6 +9,7 @@
 #include <exception>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "runtime/base/error.h"
 #include "runtime/base/rng.h"
@@ -191,6 +192,10 @@ void run(const LaunchShape& shape, const std::function<void()>& body) {
 void set_seed(uint64_t seed) { machine().set_seed(seed); }
 const Place& place() { return machine().place(); }
 std::byte* shared_bytes() { return machine().shared_bytes(); }
+void yield_thread() {
+  std::this_thread::yield();
+  machine().wait_as(State::kReady);
+}
 void sync_block() { machine().wait_as(State::kAtBlock); }
 
 void warp_together(WarpAction action, void* lane_argument) {

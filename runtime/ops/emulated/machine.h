@@ -34,6 +34,8 @@ struct Place {
 const Place& place();
 std::byte* shared_bytes();
 
+// Lets the other threads of the block run, and other OS threads: for waits for what those do.
+void yield_thread();
 // The running thread waits until all threads of the block / the warp's 32 lanes have arrived.
 void sync_block();
 void warp_together(WarpAction action, void* lane_argument);

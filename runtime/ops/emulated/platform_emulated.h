@@ -1,6 +1,8 @@
 // The words of runtime/ops/cuda/platform.h on the emulated device.
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -92,6 +94,33 @@ template <int kMostUnderWay>
 OUTRIDER_DEVICE void wait_copies() {
   emulated::wait_copies(kMostUnderWay);
 }
+
+OUTRIDER_DEVICE void prefetch_line(const void*) {}
+
+// The other side of a wait is a launch on another OS thread, or another thread of this block.
+struct WatchedMemory {
+  uint32_t load(const uint32_t* from) const {
+    return std::atomic_ref(*const_cast<uint32_t*>(from)).load(std::memory_order_acquire);
+  }
+  void store(uint32_t* to, uint32_t value) const {
+    std::atomic_ref(*to).store(value, std::memory_order_release);
+  }
+  Vector4 load(const Vector4* from) const {
+    return {load(&from->x), load(&from->y), load(&from->z), load(&from->w)};
+  }
+  void store(Vector4* to, const Vector4& v) const {
+    store(&to->x, v.x);
+    store(&to->y, v.y);
+    store(&to->z, v.z);
+    store(&to->w, v.w);
+  }
+  void fence() const {}  // every access above is one
+  uint64_t now_ns() const {
+    const auto now = std::chrono::steady_clock::now().time_since_epoch();
+    return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
+  }
+  void pause() const { emulated::yield_thread(); }
+};
 
 // The sums inside a real matrix instruction have their own order and rounding; these are in
 // ascending order, rounded once at the end. Tests allow for it.

@@ -7,6 +7,7 @@
 
 #include "runtime/ops/gpu/device.h"
 #include "runtime/ops/gpu/ops.h"
+#include "runtime/ops/gpu/peer_memory.h"
 
 namespace outrider::gpu {
 
@@ -17,6 +18,7 @@ struct Backend {
   int (*num_devices)() = nullptr;  // throws Error when the driver says no
   std::unique_ptr<Device> (*open)(int ordinal) = nullptr;
   OpTable ops{};
+  PeerMemory peers{};
 };
 // Changes whenever device.h or ops.h does.
 inline constexpr uint32_t kInterfaceVersion = 2;

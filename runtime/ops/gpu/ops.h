@@ -194,6 +194,9 @@ struct RandomArgs {
   float scale = 0.0f;
 };
 
+struct ExchangeSumArgs;   // gpu/exchange.h
+struct ExchangeNormArgs;  // gpu/exchange.h
+
 struct OpTable {
   void (*embed)(Stream&, const EmbedArgs&);
   void (*norm)(Stream&, const NormArgs&);
@@ -203,6 +206,8 @@ struct OpTable {
   size_t (*attention_scratch_bytes)(const AttentionArgs&);
   void (*copy_block)(Stream&, const BlockCopyArgs&);
   void (*fill_blocks)(Stream&, const BlockFillArgs&);
+  void (*exchange_sum)(Stream&, const ExchangeSumArgs&);
+  void (*exchange_norm)(Stream&, const ExchangeNormArgs&);
 };
 
 }  // namespace outrider::gpu

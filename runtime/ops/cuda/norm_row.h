@@ -1,0 +1,42 @@
+// The second half of a row's norm, for all kernels that end in one: the same bits in each.
+#pragma once
+
+#include "runtime/ops/cuda/numbers.h"
+#include "runtime/ops/cuda/platform.h"
+
+namespace outrider::gpu {
+
+inline constexpr uint32_t kNormThreads = 512;
+inline constexpr uint32_t kNormWarps = kNormThreads / 32;
+
+constexpr size_t norm_shared_bytes(int32_t n) {
+  return (static_cast<size_t>(n) + kNormWarps) * sizeof(float);
+}
+
+// The sum of every thread's value, in all threads.
+OUTRIDER_DEVICE float sum_over_block(float value, float* of_warps) {
+  for (uint32_t mask = 16; mask > 0; mask /= 2) value = exact_add(value, shuffle_xor(value, mask));
+  if (lane_id() == 0) of_warps[warp_id()] = value;
+  sync_block();
+  float sum = of_warps[0];
+  for (uint32_t warp = 1; warp < kNormWarps; ++warp) sum = exact_add(sum, of_warps[warp]);
+  return sum;
+}
+
+// values: the row, in shared memory, element i put there by thread i % kNormThreads; room for
+// kNormWarps more behind it. squares: the thread's sum over its elements, ascending. The threads
+// need no sync_block() before; they do before the next row.
+OUTRIDER_DEVICE void store_normed_row(const NormArgs& args,
+                                      int32_t out_row,
+                                      float* values,
+                                      float squares) {
+  const auto n = static_cast<uint32_t>(args.out.n);
+  const float mean = divide(sum_over_block(squares, values + n), static_cast<float>(n));
+  const float factor = divide(1.0f, square_root(exact_add(mean, args.eps)));
+  for (uint32_t i = thread_id(); i < n; i += kNormThreads) {
+    const float scaled = exact_mul(values[i], factor);
+    store_activation(args.out, out_row, static_cast<int32_t>(i), exact_mul(scaled, args.weight[i]));
+  }
+}
+
+}  // namespace outrider::gpu

@@ -1,0 +1,83 @@
+// The exchange between GPUs that can write into each other's memory: the sum of every rank's part,
+// alone or as part of the norm that wants it. Arguments only; the protocol is exchange_protocol.h,
+// the kernels runtime/ops/cuda/exchange.cu, who sets the memory up runtime/comm/exchange_group.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "runtime/ops/gpu/launch_shape.h"
+#include "runtime/ops/gpu/ops.h"
+
+namespace outrider::gpu {
+
+inline constexpr int32_t kMaxPeers = 8;
+inline constexpr int32_t kNumExchangeBuffers = 3;
+
+// What a word holds while nothing has arrived: the bits of -0.0f. Never sent: a part's -0.0 goes as
+// +0.0, and sums of such parts are never -0.0.
+inline constexpr uint32_t kEmptyWord = 0x80000000u;
+
+// In device memory, one rank's own; zeros at first. Graph replays read it, so nothing of a round
+// stands in a launch's arguments.
+struct ExchangeState {
+  uint32_t buffer = 0;        // of the next round: 0, 1, 2, 0, ...
+  uint32_t last_vectors = 0;  // of a slot that the round before used
+  uint32_t num_done = 0;      // blocks of the running launch
+  uint32_t is_broken = 0;     // a wait was given up: nothing is waited for any more
+};
+
+// In pinned host memory, one rank's own; zeros at first.
+struct ExchangeReport {
+  uint32_t stop = 0;  // written by the host: waits end
+  uint32_t is_broken = 0;
+  // By rank: its part / the sums it folds were waited for until the time limit.
+  uint32_t is_part_late[kMaxPeers] = {};
+  uint32_t are_sums_late[kMaxPeers] = {};
+};
+
+// One rank's view of all ranks' exchange memory: [kNumExchangeBuffers][size + 1
+// slots][slot_vectors] of 16 bytes, kEmptyWord in every word at first. Slot r is for rank r's part,
+// slot `size` for sums.
+struct ExchangeView {
+  int32_t rank = 0;
+  int32_t size = 1;
+  Vector4* memory[kMaxPeers] = {};
+  uint32_t slot_vectors = 0;
+  // At most so many blocks; all ranks' blocks of one GPU must find room at once. The emulated
+  // device runs blocks one after the other: 1.
+  uint32_t max_blocks = 1;
+  ExchangeState* state = nullptr;
+  ExchangeReport* report = nullptr;
+  uint64_t limit_ns = 0;  // of one wait
+};
+constexpr size_t exchange_memory_vectors(int32_t size, uint32_t slot_vectors) {
+  return size_t{kNumExchangeBuffers} * static_cast<size_t>(size + 1) * slot_vectors;
+}
+
+struct ExchangeKind {
+  bool in_tree = false;   // fold ranks as fold_tree.h does, else in rank order
+  bool two_shot = false;  // every rank folds a share for all; else everyone folds everything
+  // May be read into the cache while waiting.
+  const void* next = nullptr;
+  size_t next_bytes = 0;
+};
+
+// values[i] = the sum over the ranks of values[i]. 16-byte aligned; at most 4 * slot_vectors.
+struct ExchangeSumArgs {
+  ExchangeView view;
+  ExchangeKind kind;
+  float* values = nullptr;
+  size_t count = 0;
+};
+
+// NormArgs with the sum over the ranks of `part` in place of norm.part. max_rows * n at most
+// 4 * slot_vectors, n a multiple of 4.
+struct ExchangeNormArgs {
+  ExchangeView view;
+  ExchangeKind kind;
+  NormArgs norm;
+  const float* part = nullptr;
+};
+
+}  // namespace outrider::gpu

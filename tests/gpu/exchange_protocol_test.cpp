@@ -1,0 +1,256 @@
+// The exchange's protocol with threads as ranks: its sums, with ranks that are held up now and
+// then, and what the others do when one dies. OUTRIDER_EXCHANGE_ROUNDS sets the number of rounds
+// (for a long run under ThreadSanitizer, docs/testing.md).
+#include "runtime/ops/cuda/exchange_protocol.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <barrier>
+#include <chrono>
+#include <cstdlib>
+#include <deque>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "runtime/base/rng.h"
+
+namespace outrider::gpu {
+namespace {
+
+constexpr uint32_t kSlotVectors = 12;
+constexpr uint64_t kLongNs = uint64_t{120} * 1000000000;
+
+struct HostMemory : WatchedMemory {
+  void pause() {
+    if (++num_pauses_ % 256 == 0) std::this_thread::yield();
+  }
+
+ private:
+  uint32_t num_pauses_ = 0;
+};
+using Round = ExchangeRound<HostMemory>;
+
+struct Member {
+  std::vector<Vector4> memory;
+  ExchangeState state;
+  ExchangeReport report;
+  ExchangeView view;
+};
+
+std::deque<Member> make_members(int32_t size, uint64_t limit_ns) {
+  std::deque<Member> members(static_cast<size_t>(size));
+  for (Member& member : members) {
+    member.memory.assign(exchange_memory_vectors(size, kSlotVectors),
+                         {kEmptyWord, kEmptyWord, kEmptyWord, kEmptyWord});
+  }
+  for (int32_t r = 0; r < size; ++r) {
+    Member& member = members[static_cast<size_t>(r)];
+    member.view = {.rank = r,
+                   .size = size,
+                   .slot_vectors = kSlotVectors,
+                   .state = &member.state,
+                   .report = &member.report,
+                   .limit_ns = limit_ns};
+    for (size_t peer = 0; peer < members.size(); ++peer) {
+      member.view.memory[peer] = members[peer].memory.data();
+    }
+  }
+  return members;
+}
+
+// What a round is made of, the same for all who ask.
+struct Draw {
+  explicit Draw(uint64_t round) : hash(mix_seed(77, round)) {}
+  uint64_t hash;
+  uint32_t num_vectors() const { return 1 + static_cast<uint32_t>(hash % kSlotVectors); }
+  ExchangeKind kind() const {
+    return {.in_tree = (hash >> 20 & 1) != 0, .two_shot = (hash >> 21 & 1) != 0};
+  }
+  // Few bits, so that the order of sums shows; sometimes -0.0.
+  uint32_t part(int32_t rank, uint32_t element) const {
+    const auto r = static_cast<uint32_t>(rank);
+    const uint32_t x = static_cast<uint32_t>(hash >> 32) + (r * 101 + element) * 2654435761u;
+    if (x % 16 == 0) return kEmptyWord;
+    return bits_of(static_cast<float>(static_cast<int32_t>(x)) * (x % 3 == 0 ? 1.0f : 1e-5f));
+  }
+  Vector4 part_vector(int32_t rank, uint32_t v) const {
+    return {part(rank, 4 * v), part(rank, 4 * v + 1), part(rank, 4 * v + 2), part(rank, 4 * v + 3)};
+  }
+  float sum(int32_t size, uint32_t element) const {
+    float parts[kMaxPeers] = {};
+    for (int32_t r = 0; r < size; ++r) parts[r] = float_of(part(r, element)) + 0.0f;
+    if (!kind().in_tree) {
+      for (int32_t r = 1; r < size; ++r) parts[0] += parts[r];
+      return parts[0];
+    }
+    for (int32_t step = 1; step < size; step *= 2) {
+      for (int32_t left = 0; left + step < size; left += 2 * step)
+        parts[left] += parts[left + step];
+    }
+    return parts[0];
+  }
+};
+
+// One of a rank's threads; all of them call, and meet at `meet` where a launch would end. Returns
+// how many sums were wrong.
+int run_round(Member& member,
+              uint64_t number,
+              uint32_t thread,
+              uint32_t num_threads,
+              const std::function<void()>& meet) {
+  const Draw draw(number);
+  const ExchangeKind kind = draw.kind();
+  const ExchangeRow row = {0, draw.num_vectors()};
+  const auto load = [&](uint32_t v) { return draw.part_vector(member.view.rank, v); };
+  int num_wrong = 0;
+  const auto keep = [&](uint32_t v, const Vector4& sum) {
+    const uint32_t found[] = {sum.x, sum.y, sum.z, sum.w};
+    for (uint32_t i = 0; i < 4; ++i) {
+      num_wrong += found[i] == bits_of(draw.sum(member.view.size, 4 * v + i)) ? 0 : 1;
+    }
+  };
+  Round round(member.view, kind, thread, num_threads);
+  round.send(row, load);
+  round.fold_share(row, load);
+  round.collect(row, load, keep);
+  round.clear(thread, num_threads);
+  meet();
+  if (thread == 0) round.end(row.num_vectors);
+  meet();
+  return num_wrong;
+}
+
+uint64_t num_rounds(uint64_t in_short_form) {
+  const char* const text = std::getenv("OUTRIDER_EXCHANGE_ROUNDS");
+  return text == nullptr ? in_short_form : std::strtoull(text, nullptr, 10);
+}
+
+void on_all_threads(int32_t size,
+                    uint32_t num_threads,
+                    const std::function<void(Member&, uint32_t)>& body,
+                    std::deque<Member>& members) {
+  std::vector<std::thread> threads;
+  for (int32_t r = 0; r < size; ++r) {
+    for (uint32_t t = 0; t < num_threads; ++t) {
+      threads.emplace_back([&, r, t] { body(members[static_cast<size_t>(r)], t); });
+    }
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+class ExchangeProtocol : public ::testing::TestWithParam<int32_t> {};
+
+TEST_P(ExchangeProtocol, SumsAreRightHoweverRanksAreHeldUp) {
+  const int32_t size = GetParam();
+  const uint64_t rounds = num_rounds(2000);
+  std::deque<Member> members = make_members(size, kLongNs);
+  std::atomic<int> num_wrong = 0;
+  on_all_threads(
+      size,
+      1,
+      [&](Member& member, uint32_t) {
+        uint64_t delays = mix_seed(5, static_cast<uint64_t>(member.view.rank));
+        for (uint64_t round = 0; round < rounds; ++round) {
+          num_wrong += run_round(member, round, 0, 1, [] {});
+          delays = mix_seed(delays, round);
+          if (delays % 256 == 0) std::this_thread::yield();
+          if (delays % 4096 == 1) {
+            std::this_thread::sleep_for(std::chrono::microseconds(delays >> 40 & 255));
+          }
+        }
+      },
+      members);
+  EXPECT_EQ(num_wrong, 0);
+  for (const Member& member : members) EXPECT_EQ(member.report.is_broken, 0u);
+}
+
+TEST_P(ExchangeProtocol, ARankMayHaveManyThreads) {
+  const int32_t size = GetParam();
+  constexpr uint32_t kThreads = 2;
+  std::deque<Member> members = make_members(size, kLongNs);
+  std::deque<std::barrier<>> barriers;
+  for (int32_t r = 0; r < size; ++r) barriers.emplace_back(kThreads);
+  std::atomic<int> num_wrong = 0;
+  on_all_threads(
+      size,
+      kThreads,
+      [&](Member& member, uint32_t thread) {
+        auto& barrier = barriers[static_cast<size_t>(member.view.rank)];
+        for (uint64_t round = 0; round < 500; ++round) {
+          num_wrong +=
+              run_round(member, round, thread, kThreads, [&] { barrier.arrive_and_wait(); });
+        }
+      },
+      members);
+  EXPECT_EQ(num_wrong, 0);
+}
+
+TEST_P(ExchangeProtocol, TheOthersLeaveADeadRankAndNameIt) {
+  const int32_t size = GetParam();
+  std::deque<Member> members = make_members(size, uint64_t{2} * 1000000000);
+  const int32_t dead = size / 2;
+  constexpr uint64_t kLastRound = 300;
+  std::atomic<int> num_wrong = 0;
+  std::atomic<int> num_ended = 0;
+  on_all_threads(
+      size,
+      1,
+      [&](Member& member, uint32_t) {
+        for (uint64_t round = 0; round < 1000; ++round) {
+          if (member.view.rank == dead && round == kLastRound) return;
+          const int wrong = run_round(member, round, 0, 1, [] {});
+          if (member.report.is_broken != 0) break;
+          num_wrong += wrong;
+        }
+        ++num_ended;
+        // What follows does not wait at all.
+        for (uint64_t round = 0; round < 2000; ++round) run_round(member, round, 0, 1, [] {});
+      },
+      members);
+  EXPECT_EQ(num_wrong, 0);
+  EXPECT_EQ(num_ended, size - 1);
+  uint32_t num_who_name_it = 0;
+  for (const Member& member : members) {
+    if (member.view.rank == dead) continue;
+    EXPECT_EQ(member.report.is_broken, 1u);
+    num_who_name_it += member.report.is_part_late[dead];
+    for (int32_t r = 0; r < size; ++r) {
+      const bool is_named = member.report.is_part_late[r] != 0;
+      EXPECT_FALSE(is_named && r != dead) << r << " by " << member.view.rank;
+    }
+  }
+  EXPECT_GT(num_who_name_it, 0u);
+}
+
+TEST_P(ExchangeProtocol, TheHostsStopEndsAWait) {
+  const int32_t size = GetParam();
+  std::deque<Member> members = make_members(size, kLongNs);
+  std::atomic<int> num_in_last_round = 0;
+  std::thread host([&] {
+    while (num_in_last_round < size - 1) std::this_thread::yield();
+    // Rank 0 may still be taking in what the others sent.
+    for (size_t r = 1; r < members.size(); ++r) HostMemory().store(&members[r].report.stop, 1);
+  });
+  on_all_threads(
+      size,
+      1,
+      [&](Member& member, uint32_t) {
+        for (uint64_t round = 0; round < 50; ++round) run_round(member, round, 0, 1, [] {});
+        if (member.view.rank == 0) return;
+        ++num_in_last_round;
+        run_round(member, 50, 0, 1, [] {});
+      },
+      members);
+  host.join();
+  for (const Member& member : members) {
+    EXPECT_EQ(member.report.is_broken, member.view.rank == 0 ? 0u : 1u);
+    for (const uint32_t late : member.report.is_part_late) EXPECT_EQ(late, 0u);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, ExchangeProtocol, ::testing::Values(2, 4, 8));
+
+}  // namespace
+}  // namespace outrider::gpu
