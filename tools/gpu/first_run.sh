@@ -1,14 +1,19 @@
 #!/usr/bin/env bash
 # first_run.sh OUT_FOLDER [BUILD_FOLDER]: everything a machine with a GPU must be asked, in under nine minutes and in
-# the order of importance: the GPU tests, gpu_probe's questions, the PyTorch baseline, then what may hang. Needs the
-# binaries of a build made anywhere (default: build) and nothing else: no network, no mpirun, no cmake; python3 with
-# torch for the baseline. Each part has a time limit and a part that fails does not stop the others. Leaves in
-# OUT_FOLDER: first_run.md, first_run.json (gpu_probe's), baseline.json, first_run.log. Exit code 3: no GPU.
+# the order of importance: the GPU tests, gpu_probe's questions, the PyTorch baseline, the tests under
+# compute-sanitizer, then what may hang. Needs the binaries of a build made anywhere (default: build-gpu-run, what
+# tools/gpu/pack.sh made, else build) and nothing else: no network, no mpirun, no cmake; python3 with torch for the
+# baseline. Each part has a time limit and a part that fails does not stop the others. FIRST_RUN_PARTS: some of "tests
+# probe torch sanitize pairs assisted", in this order. FIRST_RUN_BUDGET_S: 530. Leaves in OUT_FOLDER: first_run.md,
+# first_run.json (gpu_probe's), baseline.json, first_run.log. Exit code 3: no GPU.
 set -uo pipefail
 
 out=${1:?usage: first_run.sh OUT_FOLDER [BUILD_FOLDER]}
 root=$(cd "$(dirname "$0")/../.." && pwd)
-build=${2:-$root/build}
+build=$root/build
+[ -d "$root/build-gpu-run" ] && build=$root/build-gpu-run
+build=${2:-$build}
+parts=" ${FIRST_RUN_PARTS:-tests probe torch sanitize pairs assisted} "
 probe=$build/runtime/ops/cuda/probe/gpu_probe
 budget_s=${FIRST_RUN_BUDGET_S:-530}
 mkdir -p "$out"
@@ -19,10 +24,15 @@ trap 'rm -rf "$results"' EXIT
 : >"$log"
 
 [ -x "$probe" ] || { echo "first_run: no $probe: build it (cmake --preset cpu where nvcc is)" >&2; exit 2; }
+export OUTRIDER_REQUIRE_GPU=1 PYTHONUNBUFFERED=1
 "$probe" device --out "$results/device" >/dev/null 2>"$results/device.log" || {
   cat "$results/device.log" >&2
   exit 3
 }
+
+wanted() { [[ $parts == *" $1 "* ]]; }
+# What we built finds its libraries in the pack; python must not.
+ours() { part "$1" "$2" env LD_LIBRARY_PATH="$build/lib:${LD_LIBRARY_PATH:-}" "${@:3}"; }
 
 left_s() { echo $((budget_s - SECONDS)); }
 
@@ -53,14 +63,27 @@ part() {
   echo "|---|---|---|"
 } >"$page"
 
-for test in "$build"/tests/gpu/*_gpu_test; do
-  [ -x "$test" ] && part "$(basename "$test")" 60 "$test"
-done
-part "gpu_probe: what kernels must know" 230 "$probe" device bandwidth cublaslt launch_gap latency --out "$results/first"
-part "PyTorch, 8B shapes" 150 python3 "$root/tools/gpu/torch_baseline.py" --model 8b --json "$results/8b.json"
-part "PyTorch, 1B shapes" 110 python3 "$root/tools/gpu/torch_baseline.py" --model 1b --json "$results/1b.json"
-part "gpu_probe: two processes" 110 "$probe" ipc nccl --out "$results/second"
-part "PyTorch, assisted generation" 90 python3 "$root/tools/gpu/torch_baseline.py" --assisted --json "$results/assisted.json"
+torch() { part "PyTorch, $1" "$2" python3 "$root/tools/gpu/torch_baseline.py" --json "$results/$3.json" "${@:4}"; }
+
+if wanted tests; then
+  for test in "$build"/tests/gpu/*_gpu_test; do
+    [ -x "$test" ] && ours "$(basename "$test")" 60 "$test"
+  done
+fi
+wanted probe && ours "gpu_probe: what kernels must know" 230 "$probe" device bandwidth cublaslt launch_gap latency --out "$results/first"
+if wanted torch; then
+  torch "8B shapes" 130 8b --model 8b --budget-s 110
+  torch "1B shapes" 100 1b --model 1b --budget-s 80
+fi
+if wanted sanitize; then
+  for tool in memcheck racecheck; do
+    for test in "$build"/tests/gpu/*_gpu_test; do
+      [ -x "$test" ] && ours "$(basename "$test") under $tool" 40 "$root/tools/gpu/sanitize.sh" "$tool" "$test"
+    done
+  done
+fi
+wanted pairs && ours "gpu_probe: two processes" 110 "$probe" ipc nccl --out "$results/second"
+wanted assisted && torch "assisted generation" 90 assisted --assisted --budget-s 70
 
 for folder in first second; do
   [ -f "$results/$folder/gpu_probe.md" ] && { echo; sed 's/^# GPU probe/# gpu_probe/' "$results/$folder/gpu_probe.md"; } >>"$page"

@@ -1,0 +1,91 @@
+"""tools/gpu/first_run.sh without a GPU: on a build folder of stand-ins, every part becomes a line of the page, one that
+fails or hangs stops nothing, and the numbers arrive; without a GPU it says so and ends with 3.
+"""
+
+import json
+import os
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+SCRIPT = pathlib.Path(__file__).parents[2] / "tools/gpu/first_run.sh"
+
+# Writes what the real one would into the folder behind --out, under the probes' names.
+PROBE = """#!/bin/bash
+names=() out=.
+while [ $# -gt 0 ]; do
+  if [ "$1" = --out ]; then out=$2; shift; else names+=("$1"); fi
+  shift
+done
+mkdir -p "$out"
+printf '# GPU probe\\n\\n## %s\\n' "${names[*]}" >"$out/gpu_probe.md"
+printf '{"probes": [{"probe": "%s"}]}' "${names[-1]}" >"$out/gpu_probe.json"
+echo "said by the probe" >"$out/${names[-1]}.log"
+"""
+NO_GPU = "#!/bin/bash\necho 'gpu_probe: no GPU can be used here: none' >&2\nexit 3\n"
+
+
+def program(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+class FirstRun(unittest.TestCase):
+    def setUp(self):
+        holder = tempfile.TemporaryDirectory()
+        self.addCleanup(holder.cleanup)
+        self.build, self.out = pathlib.Path(holder.name, "build"), pathlib.Path(holder.name, "out")
+        program(self.build / "runtime/ops/cuda/probe/gpu_probe", PROBE)
+
+    def put_test(self, name, text):
+        program(self.build / "tests/gpu" / name, "#!/bin/bash\n" + text)
+
+    def run_script(self, **environment):
+        return subprocess.run([str(SCRIPT), str(self.out), str(self.build)], capture_output=True, text=True, timeout=250,
+                              env={**os.environ, **environment}, check=False)
+
+    def page(self):
+        return (self.out / "first_run.md").read_text()
+
+    def test_every_part_is_a_line(self):
+        self.put_test("a_gpu_test", "echo fine $OUTRIDER_REQUIRE_GPU\n")
+        self.put_test("b_gpu_test", "echo broken; exit 1\n")
+        self.put_test("c_gpu_test", "exit 77\n")
+        done = self.run_script(FIRST_RUN_PARTS="tests probe pairs")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for line in (r"a_gpu_test \| done", r"b_gpu_test \| exit code 1", r"c_gpu_test \| skipped",
+                     r"gpu_probe: what kernels must know \| done", r"gpu_probe: two processes \| done",
+                     r"## device bandwidth cublaslt launch_gap latency", r"## ipc nccl"):
+            self.assertRegex(self.page(), line)
+        self.assertEqual(json.loads((self.out / "first_run.json").read_text()),
+                         {"probes": [{"probe": "latency"}, {"probe": "nccl"}]})
+        log = (self.out / "first_run.log").read_text()
+        for said in ("fine 1", "broken", "said by the probe"):
+            self.assertIn(said, log)
+        self.assertLessEqual(len(list(self.out.iterdir())), 4)
+
+    def test_a_part_that_hangs_is_ended_and_no_more_is_begun_than_fits(self):
+        self.put_test("a_gpu_test", "sleep 100\n")
+        self.put_test("b_gpu_test", "echo never; exit 1\n")
+        done = self.run_script(FIRST_RUN_PARTS="tests", FIRST_RUN_BUDGET_S="11")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(self.page(), r"a_gpu_test \| out of time")
+        self.assertRegex(self.page(), r"b_gpu_test \| not begun: no time left")
+
+    def test_without_a_gpu(self):
+        program(self.build / "runtime/ops/cuda/probe/gpu_probe", NO_GPU)
+        done = self.run_script()
+        self.assertEqual(done.returncode, 3)
+        self.assertEqual(done.stderr, "gpu_probe: no GPU can be used here: none\n")
+
+    def test_without_a_build(self):
+        (self.build / "runtime/ops/cuda/probe/gpu_probe").unlink()
+        done = self.run_script()
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("build it", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
