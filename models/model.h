@@ -4,12 +4,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "models/model_config.h"
 #include "models/shard.h"
+#include "runtime/base/clock.h"
 #include "runtime/ops/ops.h"
 
 namespace outrider {
@@ -54,6 +56,12 @@ class Model {
   // member calls it with the same batch.
   virtual std::span<const float> forward(const Batch& batch) = 0;
 
+  // What the rank does on forward()'s thread while that only waits for a device, maybe several times
+  // a step: returns at `end` at the latest. Not called where this thread computes, nor in virtual
+  // time.
+  using Meanwhile = std::function<void(JobClock::time_point end)>;
+  void set_meanwhile(Meanwhile meanwhile) { meanwhile_ = std::move(meanwhile); }
+
   // Zeroes a block's keys and values (a failed sequence's blocks must not carry NaN to the next
   // owner).
   virtual void clear_blocks(std::span<const int32_t> blocks) = 0;
@@ -87,6 +95,7 @@ class Model {
   ModelOptions options_;
   SumTraffic sum_traffic_;
   Memory memory_;
+  Meanwhile meanwhile_;  // may be empty
 };
 
 }  // namespace outrider

@@ -46,7 +46,10 @@ std::span<const float> SimulatedModel::forward(const Batch& batch) {
     fill_row(batch.tokens[row], batch.positions[row], i);
   }
   const double cost_ms = jittered_ms(spec_, simulated_step_ms(spec_, batch), num_steps_++);
-  clock_.sleep_until_ns(begin_ns + static_cast<int64_t>(cost_ms * 1e6));
+  const int64_t end_ns = begin_ns + static_cast<int64_t>(cost_ms * 1e6);
+  if (meanwhile_ && !JobClock::is_virtual_here())
+    meanwhile_(JobClock::time_point(std::chrono::nanoseconds(end_ns)));
+  clock_.sleep_until_ns(end_ns);
   return std::span(logits_).first(batch.logit_rows.size() * width);
 }
 

@@ -50,25 +50,24 @@ Doorbell::~Doorbell() {
   if (socket_ >= 0) close(socket_);
 }
 
-void Doorbell::ring(const std::string& name) const {
+void Doorbell::send_to(const std::string& name, char ring) const {
   if (name.empty() || name.size() > kNameBytes || socket_ < 0) return;
   sockaddr_un address;
   const socklen_t size = address_of(name, &address);
-  const char look = 1;
   // A full queue is as good: its owner will wake.
-  sendto(socket_, &look, 1, MSG_NOSIGNAL, reinterpret_cast<const sockaddr*>(&address), size);
+  sendto(socket_, &ring, 1, MSG_NOSIGNAL, reinterpret_cast<const sockaddr*>(&address), size);
 }
 
 void Doorbell::wait(std::chrono::microseconds time, int descriptor) const {
   pollfd descriptors[2] = {{socket_, POLLIN, 0}, {descriptor, POLLIN, 0}};  // -1 is passed over
   wait_for_any(descriptors, 2, time);
-  if ((descriptors[0].revents & POLLIN) != 0) take_rings();
+  if ((descriptors[0].revents & POLLIN) != 0) take_greetings();
 }
 
-int Doorbell::take_rings() const {
+int Doorbell::take_greetings() const {
   int count = 0;
-  char look = 0;
-  while (recv(socket_, &look, 1, 0) >= 0) ++count;
+  char ring = 0;
+  while (recv(socket_, &ring, 1, 0) >= 0) count += ring == kGreeting ? 1 : 0;
   return count;
 }
 

@@ -1,6 +1,6 @@
 // Wakes a process of this host that sleeps while it waits for messages: MPI has no wait that gives
 // the core up, and sleeping in steps adds part of a step to every message. A bell is a datagram
-// socket without a file; who posts a message rings it, one byte that says nothing but "look". It
+// socket without a file; who posts a message rings it, one byte that says no more than "look". It
 // may be rung without need, and a ring may be lost with its owner; so waits keep a time-out. Used
 // by world_mpi.cpp, on the round's thread.
 #pragma once
@@ -23,16 +23,22 @@ class Doorbell {
   static constexpr size_t kNameBytes = 64;
 
   // Rings another's bell; never waits. Nothing happens when there is none of that name.
-  void ring(const std::string& name) const;
+  void ring(const std::string& name) const { send_to(name, kLook); }
 
   // Returns when the bell was rung since the last call, when the other descriptor (-1: none) has
   // something to read or is closed, or after that time.
   void wait(std::chrono::microseconds time, int descriptor) const;
 
-  // How often it was rung since the last look; for the test whether all peers reach it.
-  int take_rings() const;
+  // For the test whether all peers reach it: a ring that is told from those for messages, which may
+  // come at any time; and how many have come since the last look.
+  void greet(const std::string& name) const { send_to(name, kGreeting); }
+  int take_greetings() const;
 
  private:
+  static constexpr char kLook = 1;
+  static constexpr char kGreeting = 2;
+  void send_to(const std::string& name, char ring) const;
+
   int socket_ = -1;
   std::string name_;
 };

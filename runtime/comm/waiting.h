@@ -23,7 +23,8 @@ inline void use_fine_timers() {
 
 class Backoff {
  public:
-  // hot_time: how long to poll without a break. Longer where the answer is microseconds away.
+  // hot_time: how long to poll without a break. Longer where the answer is microseconds away; none
+  // where it is not.
   explicit Backoff(std::chrono::microseconds hot_time = std::chrono::microseconds(30))
       : hot_time_(hot_time) {}
 
@@ -38,7 +39,7 @@ class Backoff {
     if (!is_virtual) {
       ++num_pauses_;
       relax();
-      if (num_pauses_ <= kHotPauses) return;
+      if (num_pauses_ <= kHotPauses && hot_time_ > kNoTime) return;
     }
     const auto now = JobClock::now();
     const auto waited = now - begin_;

@@ -261,9 +261,9 @@ class MpiWorld final : public World {
   // must look by itself.
   void try_bells() {
     for (int to = 0; to < size_; ++to)
-      if (to != rank_) bell_.ring(peers_[static_cast<size_t>(to)].bell);
+      if (to != rank_) bell_.greet(peers_[static_cast<size_t>(to)].bell);
     mpi::check(MPI_Barrier(MPI_COMM_WORLD), "MPI_Barrier");
-    all_ring_here_ = bell_.take_rings() == size_ - 1 && may_share_memory();
+    all_ring_here_ = bell_.take_greetings() == size_ - 1 && may_share_memory();
   }
 
   // Messages that Open MPI moves on only while somebody calls it.

@@ -114,6 +114,7 @@ void Coordinator::request_stop(Stop when) {
 
 void Coordinator::loop() {
   if (draft_.wants_probes()) measure_steps();
+  target_.set_meanwhile([this](Clock::time_point end) { draft_.listen_until(end); });
   while (true) {
     take_inbox();
     bool stopping;
@@ -132,6 +133,7 @@ void Coordinator::loop() {
       wait_for_work();
     }
   }
+  target_.set_meanwhile({});
   shut_down();
 }
 

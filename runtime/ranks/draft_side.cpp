@@ -21,6 +21,9 @@ constexpr int32_t kFirstDraftLen = 4;
 // A wait that was to take so long is thought over after this many times as long.
 constexpr double kOverdue = 1.5;
 constexpr double kShortestLookS = 50e-6;
+// Who listens during a step is back so long before it ends, and has no reason to poll meanwhile.
+constexpr std::chrono::microseconds kBackBefore{60};
+constexpr std::chrono::microseconds kNotHot{0};
 constexpr int kLooks = 4;  // until nothing is left half taken in
 
 void update_average(double* average, double value) {
@@ -91,6 +94,16 @@ double DraftSide::wait_for_blocks() {
   if (state_ == DraftState::kUp) link_->note_wait(in_time && tokens_at_.has_value());
   waited_s_ = backoff.waited_s();
   return waited_s_;
+}
+
+void DraftSide::listen_until(Clock::time_point end) {
+  if (!link_) return;
+  Backoff backoff(kNotHot);
+  backoff.end_at(end - kBackBefore);
+  while (Clock::now() + kBackBefore < end) {
+    world_.pause(backoff);
+    hear();
+  }
 }
 
 void DraftSide::catch_up() {

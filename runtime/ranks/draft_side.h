@@ -45,6 +45,8 @@ class DraftSide {
   void tell_begun();
   // Between forward pass and verification, and whenever there is time: takes what has come.
   void hear();
+  // While the target's device computes: takes what comes, as it comes, until a little before `end`.
+  void listen_until(JobClock::time_point end);
   // The same for all that has come while nobody looked: MPI takes in what has arrived while it is
   // asked, and hands it out when it is asked again.
   void catch_up();

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "models/model.h"
@@ -25,6 +26,7 @@ class TargetRank {
   TargetRank(Model& model, TargetGroup& group, Faults faults = {});
   ~TargetRank();
   const Model& model() const { return model_; }
+  void set_meanwhile(Model::Meanwhile meanwhile) { model_.set_meanwhile(std::move(meanwhile)); }
 
   // Gives the proposals that came while the ranks computed. Called once in a round whose plan
   // awaits them, between the forward pass and the verification: by rank 0 to hear the draft and

@@ -140,6 +140,26 @@ TEST(SimulatedModel, AsksForWhatItsSpecSays) {
               1e-5);
 }
 
+// A device computes: the rank has the whole step to itself, and the step is as long as without.
+TEST(SimulatedModel, LeavesItsStepToTheRank) {
+  const SimulatedSpec spec = parse_simulated("sim:step_ms=40,row_ms=0.5");
+  WrittenClock clock;
+  SimulatedModel model(
+      spec, SimulatedRole::kTarget, shard_model(simulated_config(spec), 0, 1), kFewRows, clock);
+  std::vector<int64_t> left_ns;
+  model.set_meanwhile([&](JobClock::time_point end) {
+    left_ns.push_back(end.time_since_epoch() / std::chrono::nanoseconds(1) - clock.now_ns());
+    clock.sleep_until_ns(clock.now_ns() + 30'000'000);
+  });
+  model.forward(four_rows());
+  model.set_meanwhile({});
+  model.forward(four_rows());
+  EXPECT_EQ(left_ns, std::vector<int64_t>{42'000'000});
+  ASSERT_EQ(clock.asked_ms.size(), 3u);
+  EXPECT_NEAR(clock.asked_ms[1], 12, 1e-5);
+  EXPECT_NEAR(clock.asked_ms[2], 42, 1e-5);
+}
+
 TEST(SimulatedModel, JitterStaysWithinItsBoundsVariesAndIsTheSameOnAllRanks) {
   const SimulatedSpec spec = parse_simulated("sim:step_ms=10,jitter=0.05");
   std::vector<std::vector<double>> asked;

@@ -1,0 +1,59 @@
+// What the coordinator hears of the draft while the target's device computes.
+#include "runtime/ranks/draft_side.h"
+
+#include <gtest/gtest.h>
+
+#include "runtime/ranks/round_wire.h"
+
+namespace outrider {
+namespace {
+
+constexpr uint32_t kEpoch = 3;
+constexpr auto kStep = std::chrono::milliseconds(10);
+
+void run_coordinator(World& world, const RankLayout& layout) {
+  ServingMetrics metrics("test", 64, 4);
+  RoundAccount account(metrics);
+  PlannerConfig config;
+  config.num_blocks = 8;
+  config.max_model_len = 64;
+  config.draft_method = DraftMethod::kDraftModel;
+  Planner planner(config);
+  DraftSide side({.world = world,
+                  .layout = layout,
+                  .planner = planner,
+                  .config = config,
+                  .account = account,
+                  .epoch = kEpoch,
+                  .rides_ahead = true});
+  // Nothing comes before it is asked for.
+  side.listen_until(JobClock::now() + kStep);
+  EXPECT_EQ(side.link()->num_received_bytes(), 0u);
+  world.post(layout.draft_rank(), Bytes(1));
+  // A test that hangs has failed: whatever comes is taken during steps, with nobody else asking.
+  while (side.link()->num_received_bytes() == 0) side.listen_until(JobClock::now() + kStep);
+  EXPECT_EQ(account.totals().draft_busy_s, 0.25);
+}
+
+void run_draft(World& world) {
+  receive(world, 0, 1);
+  DraftReply reply;
+  reply.num_steps = 1;
+  reply.step_time_us = 250000;
+  world.post(0,
+             encode_frame({.kind = FrameKind::kReply, .epoch = kEpoch, .payload = encode(reply)}));
+}
+
+TEST(DraftSide, HearsTheDraftWhileTheDeviceComputes) {
+  const RankLayout layout{1, true};
+  run_in_process(2, [&](World& world) {
+    if (world.rank() == 0) {
+      run_coordinator(world, layout);
+    } else {
+      run_draft(world);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace outrider
