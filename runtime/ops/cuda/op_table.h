@@ -17,6 +17,13 @@ void fill_blocks(Stream& stream, const BlockFillArgs& args);       // kv_blocks.
 void norm(Stream& stream, const NormArgs& args);                   // norm.cu
 void rope_write(Stream& stream, const RopeWriteArgs& args);        // rope_write.cu
 
+// product.cu
+void store_product(Stream& stream, const ProductArgs& args, const StoreArgs& to);
+void qkv_product(Stream& stream, const ProductArgs& args, const QkvArgs& to);
+void swiglu_product(Stream& stream, const ProductArgs& args, const SwigluArgs& to);
+
+void fill_random(Stream& stream, const RandomArgs& args);  // random.cu
+
 inline OpTable op_table() {
   return {.embed = embed,
           .norm = norm,
@@ -26,7 +33,11 @@ inline OpTable op_table() {
           .copy_block = copy_block,
           .fill_blocks = fill_blocks,
           .exchange_sum = exchange_sum,
-          .exchange_norm = exchange_norm};
+          .exchange_norm = exchange_norm,
+          .store_product = store_product,
+          .qkv_product = qkv_product,
+          .swiglu_product = swiglu_product,
+          .fill_random = fill_random};
 }
 
 }  // namespace outrider::gpu

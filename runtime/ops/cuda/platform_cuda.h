@@ -16,6 +16,8 @@
 #define OUTRIDER_DEVICE __device__ __forceinline__
 // The loop that follows is laid out flat: for arrays that are to stay in registers.
 #define OUTRIDER_UNROLL _Pragma("unroll")
+// The loop that follows stays one.
+#define OUTRIDER_ROLLED _Pragma("unroll 1")
 
 namespace outrider::gpu {
 
@@ -108,6 +110,14 @@ OUTRIDER_DEVICE Vector2 load_once(const Vector2* from) {
   return v;
 }
 
+// 8 bytes that other blocks on the same processor read too (activations). Keeps its place among
+// the loads above.
+OUTRIDER_DEVICE Vector2 load_in_order(const Vector2* from) {
+  Vector2 v;
+  asm volatile("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(from) : "memory");
+  return v;
+}
+
 // Copies to shared memory that this thread waits for later. Both addresses 16-byte aligned;
 // without `valid` zeros arrive.
 OUTRIDER_DEVICE void copy_async_16(void* shared, const void* global, bool valid = true) {
@@ -178,6 +188,21 @@ OUTRIDER_DEVICE void multiply_f16(float (&d)[4], const Vector4& a, const Vector2
       "{%0,%1,%2,%3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b.x), "r"(b.y));
+}
+// Two products of 16-bit floats, low halves and high halves, each rounded to nearest even.
+OUTRIDER_DEVICE uint32_t multiply_pair_bf16(uint32_t a, uint32_t b) {
+  uint32_t d;
+  asm volatile("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(0x80008000u));
+  return d;
+}
+OUTRIDER_DEVICE uint32_t multiply_pair_f16(uint32_t a, uint32_t b) {
+  uint32_t d;
+  asm volatile("mul.rn.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+  return d;
+}
+// Bytes by number: digit i of `selector` says which byte of v byte i is; 4 gives a zero.
+OUTRIDER_DEVICE uint32_t select_bytes(uint32_t v, uint32_t selector) {
+  return __byte_perm(v, 0, selector);
 }
 // Four 8x8 tiles of 16-bit values from shared memory, as ldmatrix.x4 does: lane l gives the address
 // of row l % 8 of tile l / 8 and gets of tile i, in element i of the result, columns (l % 4) * 2

@@ -15,6 +15,7 @@
 #define OUTRIDER_KERNEL(...)
 #define OUTRIDER_DEVICE inline
 #define OUTRIDER_UNROLL
+#define OUTRIDER_ROLLED
 
 namespace outrider::gpu {
 
@@ -86,6 +87,8 @@ OUTRIDER_DEVICE void publish_writes() {}
 OUTRIDER_DEVICE Vector4 load_once(const Vector4* from) { return *from; }
 OUTRIDER_DEVICE Vector2 load_once(const Vector2* from) { return *from; }
 
+OUTRIDER_DEVICE Vector2 load_in_order(const Vector2* from) { return *from; }
+
 OUTRIDER_DEVICE void copy_async_16(void* shared, const void* global, bool valid = true) {
   emulated::copy_async_16(shared, global, valid);
 }
@@ -147,6 +150,28 @@ OUTRIDER_DEVICE void multiply_bf16(float (&d)[4], const Vector4& a, const Vector
 OUTRIDER_DEVICE void multiply_f16(float (&d)[4], const Vector4& a, const Vector2& b) {
   emulated::Multiply mine = {d, &a, &b};
   emulated::warp_together(emulated::multiply_lanes_f16, &mine);
+}
+OUTRIDER_DEVICE uint32_t multiply_pair_bf16(uint32_t a, uint32_t b) {
+  const auto one = [](uint32_t x, uint32_t y) -> uint32_t {
+    return ops::float_to_bf16(ops::bf16_to_float(static_cast<uint16_t>(x)) *
+                              ops::bf16_to_float(static_cast<uint16_t>(y)));
+  };
+  return one(a, b) | one(a >> 16, b >> 16) << 16;
+}
+OUTRIDER_DEVICE uint32_t multiply_pair_f16(uint32_t a, uint32_t b) {
+  const auto one = [](uint32_t x, uint32_t y) -> uint32_t {
+    return ops::float_to_f16(ops::f16_to_float(static_cast<uint16_t>(x)) *
+                             ops::f16_to_float(static_cast<uint16_t>(y)));
+  };
+  return one(a, b) | one(a >> 16, b >> 16) << 16;
+}
+OUTRIDER_DEVICE uint32_t select_bytes(uint32_t v, uint32_t selector) {
+  uint32_t result = 0;
+  for (uint32_t i = 0; i < 4; ++i) {
+    const uint32_t from = selector >> (4 * i) & 7u;
+    if (from < 4) result |= (v >> (8 * from) & 0xffu) << (8 * i);
+  }
+  return result;
 }
 OUTRIDER_DEVICE Vector4 load_tiles(const void* shared_row) {
   emulated::TileLoad mine = {shared_row, {}};

@@ -21,7 +21,7 @@ struct Backend {
   PeerMemory peers{};
 };
 // Changes whenever device.h or ops.h does.
-inline constexpr uint32_t kInterfaceVersion = 2;
+inline constexpr uint32_t kInterfaceVersion = 3;
 
 // Loads liboutrider_cuda.so from beside the program, its lib folder, or where the linker looks.
 // Throws Error with one sentence when it is not there, is of another build, or finds no driver or

@@ -13,6 +13,7 @@
 #include <cstdint>
 
 #include "runtime/ops/gpu/device.h"
+#include "runtime/ops/gpu/tiles.h"
 
 namespace outrider::gpu {
 
@@ -55,8 +56,8 @@ struct StepView {
 
 // ---- activations
 // What goes into a product. 16-bit: in the order of the matrix instruction's fragments, see
-// activation_offset() in gpu/tiles.h, inner dimension padded with zeros to a multiple of
-// kTileInner; f32: row-major [rows, n].
+// activation_offset() in gpu/tiles.h, activation_elements() of them, inner dimension padded with
+// zeros to a multiple of kTileInner by the op that writes them; f32: row-major [rows, n].
 struct Activations {
   void* data = nullptr;
   Type type = Type::kBF16;
@@ -89,14 +90,17 @@ struct NormArgs {
 };
 
 // ---- products
-// A weight matrix in device memory, packed for the kernels (gpu/tiles.h).
+// A weight matrix in device memory, packed for the kernels (gpu/tiles.h); kF32: row-major [n_out,
+// n_in], rows in the packed order (weight_row()) all the same. Activations in front of kE4M3 are
+// 16-bit, else of the same type.
 struct Matrix {
   const void* data = nullptr;
-  const float* scales = nullptr;  // [n_out] of kE4M3, else null
+  const float* scales = nullptr;  // [n_out] of kE4M3 in the packed order, else null
   Type type = Type::kBF16;
   int32_t n_out = 0;  // outputs, before padding
   int32_t n_in = 0;
-  int32_t num_slices = 0;  // pieces of the inner dimension, summed apart and folded in a tree
+  int32_t num_slices = 0;  // see SliceEnds; f32 has the CPU backend's bits with its slices
+  int32_t slice_ends[kMaxSlices] = {};
 };
 
 // Keys and values of one layer: [num_blocks, n_kv_heads, block_size, head_dim] each.
@@ -117,11 +121,12 @@ struct RotaryView {
 };
 
 // out[r, o] = sum_i in[r, i] w[o, i] + bias[o]; the number of rows from counts->num_rows, or
-// num_logit_rows when `selected`.
+// num_logit_rows when `selected`. Scales and bias join the slices before these are folded, the bias
+// the first one. Queueing one throws Error when the arguments do not fit each other.
 struct ProductArgs {
   Activations in;
   Matrix weights;
-  const float* bias = nullptr;  // [n_out] or null
+  const float* bias = nullptr;  // [n_out] in the packed order, or null
   bool selected = false;
   int32_t max_rows = 0;
   StepView step;
@@ -130,15 +135,16 @@ struct ProductArgs {
 struct StoreArgs {
   float* out = nullptr;
 };
-// Weights in kHalves order over head_dim: q and k heads are turned; q goes to `queries`
-// [max_rows, n_heads, head_dim] of kv.type, k and v to their slots of the pages.
+// Weights in kHalves order over head_dim, which is a multiple of 16 and the rotary_dim: q and k
+// heads are turned; q goes to `queries` [max_rows, n_heads, head_dim] of kv.type, k and v to their
+// slots of the pages.
 struct QkvArgs {
   void* queries = nullptr;
   int32_t n_heads = 0;
   KvView kv;
   RotaryView rotary;
 };
-// Weights in kPairs order: gate and up. out = silu(gate) * up.
+// Weights in kPairs order: gate and up, out.n of each, a multiple of 8. out = silu(gate) * up.
 struct SwigluArgs {
   Activations out;
 };
@@ -185,7 +191,7 @@ struct BlockFillArgs {
 };
 
 // Random weights, uniform in [-scale, scale], from a seed; for benchmarks. `count` elements of
-// `type`, in memory order.
+// `type`, in memory order; an element depends on seed, scale and its index alone.
 struct RandomArgs {
   void* out = nullptr;
   Type type = Type::kBF16;
@@ -208,6 +214,10 @@ struct OpTable {
   void (*fill_blocks)(Stream&, const BlockFillArgs&);
   void (*exchange_sum)(Stream&, const ExchangeSumArgs&);
   void (*exchange_norm)(Stream&, const ExchangeNormArgs&);
+  void (*store_product)(Stream&, const ProductArgs&, const StoreArgs&);
+  void (*qkv_product)(Stream&, const ProductArgs&, const QkvArgs&);
+  void (*swiglu_product)(Stream&, const ProductArgs&, const SwigluArgs&);
+  void (*fill_random)(Stream&, const RandomArgs&);
 };
 
 }  // namespace outrider::gpu

@@ -73,4 +73,29 @@ constexpr int32_t weight_row(int32_t out, RowOrder order, int32_t span) {
   return head * 2 * span + i / 8 * 16 + upper * 8 + i % 8;
 }
 
+// Into which pieces a product's inner dimension is cut: slice s reaches from the end of the one
+// before (0 for the first) to slice_ends[s]. Each is summed by itself and the slices are folded in
+// the tree of runtime/base/fold_tree.h, so the cut decides a result's bits. num_slices is 1, 2, 4
+// or 8; ends ascend (a slice may be empty) and the last is n_in; in front of 16-bit activations the
+// others are multiples of kTileInner.
+inline constexpr int32_t kMaxSlices = 8;
+struct SliceEnds {
+  int32_t num_slices = 0;
+  int32_t slice_ends[kMaxSlices] = {};
+};
+
+// What is taken where nothing else decides: even slices, each of kMinSliceTiles tiles or more (so
+// that a slice's first loads are not all it has), else fewer of them. Depends on n_in alone.
+inline constexpr int32_t kMinSliceTiles = 4;
+constexpr SliceEnds default_slice_ends(int32_t n_in) {
+  const int32_t tiles = whole_tiles(n_in, kTileInner);
+  SliceEnds cut = {.num_slices = kMaxSlices};
+  while (cut.num_slices > 1 && tiles < cut.num_slices * kMinSliceTiles) cut.num_slices /= 2;
+  for (int32_t s = 0; s < cut.num_slices; ++s) {
+    cut.slice_ends[s] = tiles * (s + 1) / cut.num_slices * kTileInner;
+  }
+  cut.slice_ends[cut.num_slices - 1] = n_in;
+  return cut;
+}
+
 }  // namespace outrider::gpu

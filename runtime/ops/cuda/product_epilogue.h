@@ -1,0 +1,115 @@
+// What becomes of a product's sums, decided once per launch: shared by all product kernels, which
+// hand over outputs two by two, those that lie 8 packed rows apart (RowOrder in gpu/tiles.h).
+#pragma once
+
+#include "runtime/ops/cuda/exponential.h"
+#include "runtime/ops/cuda/numbers.h"
+#include "runtime/ops/cuda/pages.h"
+#include "runtime/ops/cuda/platform.h"
+#include "runtime/ops/gpu/ops.h"
+#include "runtime/ops/gpu/tiles.h"
+
+namespace outrider::gpu {
+
+enum class Ending : uint8_t { kStore, kQkv, kSwiglu };
+
+struct ProductJob {
+  ProductArgs product;
+  Ending ending = Ending::kStore;
+  StoreArgs store;
+  QkvArgs qkv;
+  SwigluArgs swiglu;
+};
+
+OUTRIDER_DEVICE int32_t rows_of(const ProductArgs& product) {
+  const StepCounts& counts = *product.step.counts;
+  return product.selected ? counts.num_logit_rows : counts.num_rows;
+}
+
+// What a leaf of the fold is made of a slice's sum of packed row `out` (past the end: anything).
+struct LeafTerms {
+  float scale = 1.0f;
+  float bias = 0.0f;
+  bool has_scale = false;
+  bool has_bias = false;
+};
+OUTRIDER_DEVICE LeafTerms leaf_terms(const ProductArgs& product, int32_t out) {
+  LeafTerms terms;
+  const bool is_there = out < product.weights.n_out;
+  terms.has_scale = is_there && product.weights.scales != nullptr;
+  terms.has_bias = is_there && product.bias != nullptr;
+  if (terms.has_scale) terms.scale = product.weights.scales[out];
+  if (terms.has_bias) terms.bias = product.bias[out];
+  return terms;
+}
+OUTRIDER_DEVICE float make_leaf(const LeafTerms& terms, int32_t slice, float sum) {
+  if (terms.has_scale) sum = exact_mul(sum, terms.scale);
+  if (terms.has_bias && slice == 0) sum = exact_add(sum, terms.bias);
+  return sum;
+}
+
+OUTRIDER_DEVICE void store_pair(
+    const ProductJob& job, int32_t out, int32_t row, float low, float high) {
+  const int32_t n_out = job.product.weights.n_out;
+  float* const to = job.store.out + static_cast<size_t>(row) * static_cast<size_t>(n_out);
+  if (out < n_out) to[out] = low;
+  if (out + 8 < n_out) to[out + 8] = high;
+}
+
+OUTRIDER_DEVICE void store_qkv_pair(
+    const ProductJob& job, int32_t out, int32_t row, float low, float high) {
+  const QkvArgs& to = job.qkv;
+  const int32_t head_dim = to.kv.head_dim;
+  const int32_t half = head_dim / 2;
+  const int32_t head = out / head_dim;
+  const int32_t i = out % head_dim / 16 * 8 + out % 8;
+  const int32_t n_turned = to.n_heads + to.kv.n_kv_heads;
+  if (head >= n_turned + to.kv.n_kv_heads) return;
+  if (head < n_turned) {
+    const float* const angles =
+        to.rotary.angles + static_cast<size_t>(job.product.step.positions[row]) *
+                               static_cast<size_t>(to.rotary.rotary_dim);
+    const float cosine = angles[i];
+    const float sine = angles[half + i];
+    const float first = low;
+    low = exact_add(exact_mul(first, cosine), -exact_mul(high, sine));
+    high = exact_add(exact_mul(high, cosine), exact_mul(first, sine));
+  }
+  void* data = to.queries;
+  size_t at = 0;
+  if (head < to.n_heads) {
+    const size_t heads_before =
+        static_cast<size_t>(row) * static_cast<size_t>(to.n_heads) + static_cast<size_t>(head);
+    at = heads_before * static_cast<size_t>(head_dim);
+  } else {
+    const bool is_key = head < n_turned;
+    data = is_key ? to.kv.keys : to.kv.values;
+    at = slot_of_row(to.kv, job.product.step, row, head - (is_key ? to.n_heads : n_turned));
+  }
+  store_float(data, to.kv.type, at + static_cast<size_t>(i), low);
+  store_float(data, to.kv.type, at + static_cast<size_t>(half + i), high);
+}
+
+OUTRIDER_DEVICE void store_swiglu_pair(
+    const ProductJob& job, int32_t out, int32_t row, float gate, float up) {
+  const Activations& to = job.swiglu.out;
+  const int32_t i = out / 16 * 8 + out % 8;
+  if (i >= to.n) return;
+  store_activation(to, row, i, exact_mul(silu(gate), up));
+  const bool pads = to.type != Type::kF32 && to.n % kTileInner != 0 && i >= to.n - 8;
+  if (pads) store_activation(to, row, i + 8, 0.0f);
+}
+
+// Packed rows `out` (out % 16 < 8) and out + 8 of the weights, for one row of the step.
+OUTRIDER_DEVICE void finish_pair(
+    const ProductJob& job, int32_t out, int32_t row, float low, float high) {
+  if (job.ending == Ending::kStore) {
+    store_pair(job, out, row, low, high);
+  } else if (job.ending == Ending::kQkv) {
+    store_qkv_pair(job, out, row, low, high);
+  } else {
+    store_swiglu_pair(job, out, row, low, high);
+  }
+}
+
+}  // namespace outrider::gpu

@@ -1,0 +1,49 @@
+// What a lane holds of a packed weight tile, by type, and the matrix instruction that takes it.
+#pragma once
+
+#include "runtime/ops/cuda/platform.h"
+#include "runtime/ops/gpu/ops.h"
+
+namespace outrider::gpu {
+
+// kWeights: the packed type; kInputs: kBF16 or kF16, what the instruction multiplies.
+template <Type kWeights, Type kInputs>
+struct Fragment {
+  static_assert(kWeights == kInputs);
+  using Packed = Vector4;
+  static OUTRIDER_DEVICE Vector4 widened(const Packed& packed) { return packed; }
+};
+
+// e4m3 to 16 bits: exponent and fraction move to where the wider type has them, which then stand
+// for the value times a power of two, also where the exponent is 0; one multiplication, exact. (The
+// NaN codes come out as 480: whoever packs weights refuses NaN.)
+template <Type kInputs>
+struct Fragment<Type::kE4M3, kInputs> {
+  using Packed = Vector2;
+  static constexpr bool kIsBF16 = kInputs == Type::kBF16;
+  static constexpr uint32_t kShift = kIsBF16 ? 4 : 1;  // from the upper byte of each half
+  static constexpr uint32_t kMagnitudes = 0x7F007F00u >> kShift;
+  static constexpr uint32_t kFactors = kIsBF16 ? 0x7B807B80u : 0x5C005C00u;  // 2^120, 2^8
+
+  static OUTRIDER_DEVICE uint32_t widened_pair(uint32_t upper_bytes) {
+    const uint32_t bits = (upper_bytes & 0x80008000u) | (upper_bytes >> kShift & kMagnitudes);
+    return kIsBF16 ? multiply_pair_bf16(bits, kFactors) : multiply_pair_f16(bits, kFactors);
+  }
+  static OUTRIDER_DEVICE Vector4 widened(const Packed& packed) {
+    return {widened_pair(select_bytes(packed.x, 0x1404)),
+            widened_pair(select_bytes(packed.x, 0x3424)),
+            widened_pair(select_bytes(packed.y, 0x1404)),
+            widened_pair(select_bytes(packed.y, 0x3424))};
+  }
+};
+
+template <Type kInputs>
+OUTRIDER_DEVICE void multiply(float (&sums)[4], const Vector4& weights, const Vector2& inputs) {
+  if constexpr (kInputs == Type::kBF16) {
+    multiply_bf16(sums, weights, inputs);
+  } else {
+    multiply_f16(sums, weights, inputs);
+  }
+}
+
+}  // namespace outrider::gpu

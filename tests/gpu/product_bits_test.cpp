@@ -1,0 +1,134 @@
+// What a product's bits may not depend on: the other rows, the kernel that the number of rows
+// chooses, how many output tiles a warp takes, the number of ranks under strict numerics.
+#include "runtime/base/fold_tree.h"
+#include "tests/gpu/product_case.h"
+
+namespace outrider::gpu {
+namespace {
+
+class SameBits : public ProductTest, public ::testing::WithParamInterface<Type> {
+ protected:
+  Type weight_type = GetParam();
+  Type input_type = inputs_for(weight_type);
+
+  static bool same(const float* a, const float* b, size_t count) {
+    return std::memcmp(a, b, count * sizeof(float)) == 0;
+  }
+};
+
+// Row r of a call of 1, 5, 17, 32 and 70 rows.
+TEST_P(SameBits, WhateverOtherRowsThereAre) {
+  constexpr int32_t kOut = 88;
+  constexpr int32_t kRows = 70;
+  for (const int32_t n_in : {600, 72}) {
+    const TestMatrix weights(
+        *device, random_table(kOut, n_in, inputs_for(weight_type), 1), weight_type);
+    const Table inputs = random_table(kRows, n_in, input_type, 2);
+    const TestInputs all(*device, inputs, input_type);
+    const std::vector<float> bias = random_table(1, kOut, Type::kF32, 3).values;
+    const std::vector<float> wide = store(weights, all.activations, kRows, kRows, bias);
+    for (const int32_t rows : {5, 17, 32, 40}) {
+      choose_thread_order(static_cast<unsigned>(rows));
+      const std::vector<float> some = store(weights, all.activations, rows, rows, bias);
+      EXPECT_TRUE(same(some.data(), wide.data(), some.size())) << rows << " rows";
+    }
+    for (const int32_t row : {0, 3, 31, 69}) {
+      Table one = {1, n_in, {}};
+      for (int32_t k = 0; k < n_in; ++k) one.values.push_back(inputs.at(row, k));
+      const TestInputs alone(*device, one, input_type);
+      const std::vector<float> found = store(weights, alone.activations, 1, 1, bias);
+      EXPECT_TRUE(same(found.data(), wide.data() + row * kOut, kOut)) << "row " << row;
+    }
+  }
+}
+
+// Orders of blocks, threads and arriving copies.
+TEST_P(SameBits, UnderEverySeed) {
+  const TestMatrix weights(*device, random_table(50, 400, inputs_for(weight_type), 4), weight_type);
+  const TestInputs in(*device, random_table(70, 400, input_type, 5), input_type);
+  for (const int32_t rows : {7, 70}) {
+    const std::vector<float> first = store(weights, in.activations, rows, rows);
+    for (unsigned seed = 10; seed < 16; ++seed) {
+      choose_thread_order(seed);
+      const std::vector<float> again = store(weights, in.activations, rows, rows);
+      EXPECT_TRUE(same(again.data(), first.data(), first.size())) << "seed " << seed;
+    }
+  }
+}
+
+// 8 slices of the whole, or 8 / R on each of R ranks whose results are folded in the same tree.
+TEST_P(SameBits, WhateverTheNumberOfRanks) {
+  constexpr int32_t kOut = 24;
+  constexpr int32_t kIn = 256;
+  const SliceEnds whole = {8, {32, 48, 96, 96, 128, 176, 240, 256}};  // one is empty
+  const Table values = random_table(kOut, kIn, inputs_for(weight_type), 6);
+  const std::vector<float> bias = random_table(1, kOut, Type::kF32, 7).values;
+  for (const int32_t rows : {4, 40}) {
+    const Table inputs = random_table(rows, kIn, input_type, 8);
+    TestMatrix weights(*device, values, weight_type);
+    weights.cut(whole);
+    const TestInputs in(*device, inputs, input_type);
+    const std::vector<float> expected = store(weights, in.activations, rows, rows, bias);
+    weights.cut({1, {kIn}});
+    const std::vector<float> uncut = store(weights, in.activations, rows, rows, bias);
+    EXPECT_FALSE(same(uncut.data(), expected.data(), expected.size()));  // the cut can be seen
+    for (const int32_t ranks : {2, 4}) {
+      std::vector<float> parts;
+      const int32_t per_rank = 8 / ranks;
+      for (int32_t rank = 0; rank < ranks; ++rank) {
+        const int32_t begin = rank == 0 ? 0 : whole.slice_ends[rank * per_rank - 1];
+        const int32_t end = whole.slice_ends[(rank + 1) * per_rank - 1];
+        Table part_inputs = {rows, end - begin, {}};
+        for (int32_t row = 0; row < rows; ++row) {
+          for (int32_t k = begin; k < end; ++k) part_inputs.values.push_back(inputs.at(row, k));
+        }
+        TestMatrix shard = weights.part(*device, begin, end);
+        SliceEnds ends = {.num_slices = per_rank};
+        for (int32_t s = 0; s < per_rank; ++s) {
+          ends.slice_ends[s] = whole.slice_ends[rank * per_rank + s] - begin;
+        }
+        shard.cut(ends);
+        const TestInputs part_in(*device, part_inputs, input_type);
+        const std::vector<float> part =
+            store(shard, part_in.activations, rows, rows, rank == 0 ? bias : std::vector<float>());
+        parts.insert(parts.end(), part.begin(), part.end());
+      }
+      fold_in_tree(parts.data(), static_cast<size_t>(ranks), expected.size());
+      EXPECT_TRUE(same(parts.data(), expected.data(), expected.size())) << ranks << " ranks";
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types,
+                         SameBits,
+                         ::testing::Values(Type::kF32, Type::kBF16, Type::kF16, Type::kE4M3));
+
+// A matrix so tall that warps take two or four output tiles each, against its first rows alone.
+using TallMatrix = ProductTest;
+TEST_F(TallMatrix, TilesPerWarpDoNotShow) {
+  constexpr int32_t kIn = 512;
+  for (const auto& [n_out, rows] :
+       {std::pair{8448 + 16, 3}, {8448, 12}, {8448, 28}, {16896 + 48, 20}, {16896, 32}}) {
+    const Table values = random_table(n_out, kIn, Type::kBF16, static_cast<unsigned>(rows));
+    const TestInputs in(*device, random_table(rows, kIn, Type::kBF16, 2), Type::kBF16);
+    const TestMatrix tall(*device, values, Type::kBF16);
+    const std::vector<float> found = store(tall, in.activations, rows, rows);
+    for (const int32_t first : {0, n_out - 64}) {
+      Table some = {64, kIn, {}};
+      const auto from = values.values.begin() + static_cast<ptrdiff_t>(first) * kIn;
+      some.values.assign(from, from + 64 * kIn);
+      const TestMatrix low(*device, some, Type::kBF16);
+      const std::vector<float> expected = store(low, in.activations, rows, rows);
+      for (int32_t row = 0; row < rows; ++row) {
+        EXPECT_EQ(std::memcmp(found.data() + static_cast<ptrdiff_t>(row) * n_out + first,
+                              expected.data() + row * 64,
+                              64 * sizeof(float)),
+                  0)
+            << n_out << " outputs from " << first << ", row " << row;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace outrider::gpu
