@@ -43,8 +43,12 @@ class Choice {
                      [](const Candidate& a, const Candidate& b) { return a.worth > b.worth; });
     const auto budget = static_cast<size_t>(std::max(0, outlook.max_rows - load_.num_rows));
     num_most_ = std::min(budget, candidates_.size());
-    step_s_ =
-        inputs.steps->range(load_, load_.num_rows + static_cast<int32_t>(num_most_), per_row_);
+    const int32_t most_rows = load_.num_rows + static_cast<int32_t>(num_most_);
+    step_s_ = inputs.steps->range(load_, most_rows, per_row_);
+    if (inputs.overhead == nullptr) return;
+    const std::vector<double> overhead_s =
+        inputs.overhead->range({.num_rows = load_.num_rows}, most_rows, 0);
+    for (size_t i = 0; i < step_s_.size(); ++i) step_s_[i] += overhead_s[i];
   }
 
   RoundChoice make() const {

@@ -65,9 +65,11 @@ struct RoundChoice {
 struct GoodputInputs {
   std::vector<SurvivalCurve> survival;
   const StepCosts* steps = nullptr;  // of the target, as things are (draft idle or at work)
-  double price = 0;                  // tokens per second that the job is making
-  double first_token_s = 0;          // from "the round waits" to the first draft tokens
-  double token_s = 0;                // between draft tokens of a block, all sequences at once
+  // Of the round beside wait and step, by its rows; null = nothing.
+  const StepCosts* overhead = nullptr;
+  double price = 0;          // tokens per second that the job is making
+  double first_token_s = 0;  // from "the round waits" to the first draft tokens
+  double token_s = 0;        // between draft tokens of a block, all sequences at once
   // Chance that the next round finds its block prepared, when all draft tokens of this one stand
   // and when not; and how many tokens it then has.
   double hit_if_all_stand = 0;

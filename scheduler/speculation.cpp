@@ -2,36 +2,71 @@
 #include "scheduler/speculation.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
+#include <limits>
 
 namespace outrider {
 namespace {
 
 constexpr double kAverageWeight = 0.1;
+constexpr double kIdleWeight = 0.03;
 constexpr double kHitWeight = 0.05;
 // Rounds that count.
 constexpr double kPriceMemory = 64;
 constexpr double kVerdictMemory = 4000;
 constexpr double kRoundsForPrice = 8;
-constexpr double kRoundsForVerdict = 24;
-constexpr double kRoundsForQuickVerdict = 6;
-constexpr double kClearlyWorse = 0.7;
+constexpr double kRoundsForVerdict = 6;
+// A verdict's error, beside what its rounds show: this by the number of rounds. So a few rounds
+// find a large loss, and a small one takes many.
+constexpr double kDoubt = 0.5;
+// Rounds of a draft that begins anew: it reads what it has not heard, and its memory is cold.
+constexpr int64_t kWarmUpRounds = 2;
 // The draft is idle when it makes the job slower than this share of plain decoding.
 constexpr double kTolerance = 0.99;
-// A try that fails may take this share of the time until the next one.
-constexpr double kShareOfTries = 0.005;
-constexpr double kShortestPause = 256;
+// A try that fails may take this share of the time until the next one; by how many failed in a row,
+// the last for all further ones. The first verdict may be of disturbed rounds, or by an expectation
+// from better times: it is soon looked at again, beside rounds with an idle draft.
+struct Pause {
+  double share_of_tries;
+  double least;  // rounds
+};
+constexpr std::array<Pause, 3> kPauses = {Pause{1, 32}, {0.01, 64}, {0.005, 256}};
 constexpr double kLongestPause = 65536;
-// How often rounds with an idle draft are measured again, where it could matter.
-constexpr int64_t kCheckAfter = 1024;
+// So many rounds without a verdict against it, and the next one counts as the first.
+constexpr int64_t kTrustAfter = 256;
+// How often rounds with an idle draft are measured again, where it could matter: twice as many
+// rounds each time.
+constexpr int64_t kLongestCheckAfter = 1024;
 constexpr int64_t kCheckRounds = 8;
-constexpr double kCheckBelow = 1.3;
+constexpr double kCheckBelow = 1.6;
 // Without probes: when, and for how many rounds, a batch of a new size runs with an idle draft.
 constexpr int64_t kMeasureAfter = 16;
 constexpr int64_t kMeasureRounds = 4;
 // Before anything was measured.
 constexpr int32_t kBlindDraftLen = 4;
+constexpr double kBlindWait = 0.25;  // of a plain round
+constexpr int32_t kBlindWaits = 4;
+constexpr double kNoLimit = std::numeric_limits<double>::max();
+// A round counts as so many typical ones at most.
+constexpr double kOutlier = 3;
+
+// One row for each sequence.
+StepLoad plain_load(const RoundOutlook& outlook) {
+  StepLoad plain{.num_rows = static_cast<int32_t>(outlook.sequences.size())};
+  for (const SequenceOutlook& one : outlook.sequences) plain.kv_positions += one.num_context;
+  plain.row_positions = plain.kv_positions;
+  return plain;
+}
+
+RoundChoice idle_choice(const RoundOutlook& outlook) {
+  RoundChoice choice;
+  choice.draft_works = false;
+  for (const SequenceOutlook& one : outlook.sequences)
+    choice.sequences.push_back({.sequence_id = one.sequence_id});
+  return choice;
+}
 
 void update(double* average, double value, double weight) {
   *average = *average == 0 ? value : (1 - weight) * *average + weight * value;
@@ -43,16 +78,30 @@ void Speculation::Rate::add(double tokens, double round_s, double plain_round_s,
   const double kept = 1 - 1 / memory;
   num_rounds = kept * num_rounds + 1;
   num_tokens = kept * num_tokens + tokens;
-  squares = kept * squares + tokens * tokens;
   seconds = kept * seconds + round_s;
   plain_s = kept * plain_s + plain_round_s;
+  tokens_tokens = kept * tokens_tokens + tokens * tokens;
+  tokens_seconds = kept * tokens_seconds + tokens * round_s;
+  seconds_seconds = kept * seconds_seconds + round_s * round_s;
 }
 
-double Speculation::Rate::relative_error() const {
+// Of a ratio of sums: the squares of tokens - value() * seconds.
+double Speculation::Rate::relative_error(int32_t num_sequences) const {
   if (num_tokens <= 0) return 1;
-  const double mean = num_tokens / num_rounds;
-  const double variance = std::max(0.0, squares / num_rounds - mean * mean);
-  return std::sqrt(variance / num_rounds) / mean;
+  const double rate = value();
+  const double squares =
+      std::max(0.0, tokens_tokens - 2 * rate * tokens_seconds + rate * rate * seconds_seconds);
+  const double seen = std::sqrt(squares) / num_tokens;
+  return seen + kDoubt / (num_rounds * std::sqrt(static_cast<double>(num_sequences)));
+}
+
+double Speculation::Typical::take_in(double ratio) {
+  last_[num_seen_++ % last_.size()] = ratio;
+  std::array<double, 9> sorted = last_;
+  const auto end = sorted.begin() + static_cast<ptrdiff_t>(std::min(num_seen_, last_.size()));
+  const auto middle = sorted.begin() + (end - sorted.begin()) / 2;
+  std::nth_element(sorted.begin(), middle, end);
+  return std::min(ratio, kOutlier * *middle);
 }
 
 Speculation::Speculation(const Config& config) : config_(config) {}
@@ -68,11 +117,7 @@ const Speculation::Batch* Speculation::batch_of(int32_t num_sequences) const {
 
 void Speculation::note_probe(const StepLoad& load, double seconds) {
   probed_ = true;
-  for (StepCosts* steps : {&idle_steps_, &working_steps_}) {
-    // The shortest of several steps: as good as seen often.
-    steps->add(load, seconds);
-    steps->add(load, seconds);
-  }
+  for (StepCosts* steps : {&idle_steps_, &working_steps_}) steps->add_probe(load, seconds);
 }
 
 void Speculation::note_verdict(uint64_t sequence_id, int32_t num_drafted, int32_t num_accepted) {
@@ -108,7 +153,9 @@ double Speculation::draft_token_s(int32_t num_sequences) const {
 
 double Speculation::plain_round_s(const StepLoad& load) const {
   const double step_s = idle_steps_.at(load);
-  return step_s == 0 ? 0 : idle_bias_ * (step_s + overhead_s_);
+  if (step_s == 0) return 0;
+  const StepCosts& overhead = idle_overhead_.empty() ? working_overhead_ : idle_overhead_;
+  return idle_bias_ * (step_s + overhead.at({.num_rows = load.num_rows}));
 }
 
 void Speculation::note_round(const RoundFacts& facts) {
@@ -116,34 +163,43 @@ void Speculation::note_round(const RoundFacts& facts) {
   evidence_ = false;
   if (facts.has_prompts || facts.num_sequences == 0) return;
   StepCosts& steps = facts.draft_worked ? working_steps_ : idle_steps_;
-  steps.add(facts.load, facts.step_s);
-  const double outside_s = std::max(0.0, facts.total_s - facts.wait_s - facts.step_s);
-  // With the draft at work some of it is the draft's.
-  if (!facts.draft_worked || !seen_idle_) update(&overhead_s_, outside_s, kAverageWeight);
-  seen_idle_ = seen_idle_ || !facts.draft_worked;
+  const double usual_s = steps.at(facts.load);
+  steps.add(facts.load, usual_s > 0 ? std::min(facts.step_s, kOutlier * usual_s) : facts.step_s);
+  if (facts.wait_s > 0 && draft_token_s(facts.num_sequences) == 0) ++num_blind_waits_;
+  num_idle_in_a_row_ = facts.draft_worked ? 0 : num_idle_in_a_row_ + 1;
+  StepCosts& overhead = facts.draft_worked ? working_overhead_ : idle_overhead_;
+  overhead.add({.num_rows = facts.load.num_rows},
+               std::max(0.0, facts.total_s - facts.wait_s - facts.step_s));
   StepLoad plain = facts.load;  // what the round would have been
   plain.row_positions = plain.row_positions * facts.num_sequences / std::max(1, plain.num_rows);
   plain.num_rows = facts.num_sequences;
   const double plain_s = plain_round_s(plain);
   Batch& batch = batches_[class_of(facts.num_sequences)];
   if (!facts.draft_worked && config_.has_worker) return note_idle(batch, facts, plain_s);
+  double total_s = facts.total_s;
+  if (plain_s > 0) {
+    const double beside_wait_s = facts.total_s - facts.wait_s;
+    total_s = facts.wait_s + plain_s * batch.typical.take_in(beside_wait_s / plain_s);
+  }
+  if (config_.has_worker && ++batch.num_rounds_working <= kWarmUpRounds) return;
   const double tokens = static_cast<double>(facts.num_tokens) / facts.num_sequences;
-  batch.recent.add(tokens, facts.total_s, plain_s, kPriceMemory);
+  batch.recent.add(tokens, total_s, plain_s, kPriceMemory);
   if (!config_.has_worker) return;
-  batch.working.add(tokens, facts.total_s, plain_s, kVerdictMemory);
-  ++batch.num_rounds_working;
-  if (batch.measured || probed_) return judge(batch);
+  batch.working.add(tokens, total_s, plain_s, kVerdictMemory);
+  if (batch.measured || probed_) return judge(batch, facts.num_sequences);
   if (batch.num_rounds_working >= kMeasureAfter) batch.num_rounds_idle_left = kMeasureRounds;
 }
 
 void Speculation::note_idle(Batch& batch, const RoundFacts& facts, double plain_s) {
   if (plain_s > 0) {
-    idle_bias_ +=
-        kAverageWeight * (idle_bias_ * (facts.total_s - facts.wait_s) / plain_s - idle_bias_);
-    idle_bias_ = std::clamp(idle_bias_, 0.5, 2.0);
+    const double ratio = idle_typical_.take_in((facts.total_s - facts.wait_s) / plain_s);
+    // The mean of the rounds in a row, and a little of what was known before.
+    const double weight = std::max(kIdleWeight, 1.0 / static_cast<double>(num_idle_in_a_row_ + 3));
+    idle_bias_ = std::clamp(idle_bias_ * (1 + weight * (ratio - 1)), 0.5, 4.0);
   }
   if (batch.num_rounds_idle_left == 0 || --batch.num_rounds_idle_left > 0) return;
   batch.num_rounds_working = 0;
+  batch.check_after = std::min(2 * batch.check_after, kLongestCheckAfter);
   if (!batch.measured && !probed_) {
     batch.recent.plain_s = batch.recent.num_rounds * plain_s;
     batch.working.plain_s = batch.working.num_rounds * plain_s;
@@ -155,22 +211,28 @@ void Speculation::note_idle(Batch& batch, const RoundFacts& facts, double plain_
   batch.recent = {};
 }
 
-// Beyond what chance explains, or soon when it is much.
-bool Speculation::loses(const Rate& rate, double num_deviations) {
-  if (rate.num_rounds < kRoundsForQuickVerdict) return false;
-  const double at_best = rate.against_plain() * (1 + num_deviations * rate.relative_error());
-  return at_best < (rate.num_rounds < kRoundsForVerdict ? kClearlyWorse : kTolerance);
+// Beyond what chance explains.
+bool Speculation::loses(const Rate& rate, int32_t num_sequences, double num_deviations) {
+  if (rate.num_rounds < kRoundsForVerdict - 0.5) return false;  // a sum that decays
+  const double error = rate.relative_error(num_sequences);
+  return rate.against_plain() * (1 + num_deviations * error) < kTolerance;
 }
 
-void Speculation::judge(Batch& batch) {
-  const bool lost_of_late = loses(batch.recent, 3);
-  if (lost_of_late || loses(batch.working, 2)) {
+void Speculation::judge(Batch& batch, int32_t num_sequences) const {
+  const bool lost_of_late = loses(batch.recent, num_sequences, 3);
+  if (lost_of_late || loses(batch.working, num_sequences, 2)) {
     const Rate& rate = lost_of_late ? batch.recent : batch.working;
     const double num_lost = rate.seconds * rate.num_rounds / rate.plain_s - rate.num_tokens;
+    const Pause& pause =
+        kPauses[std::min(static_cast<size_t>(batch.num_losses), kPauses.size() - 1)];
     batch.lost = true;
-    batch.num_rounds_idle_left =
-        static_cast<int64_t>(std::clamp(num_lost / kShareOfTries, kShortestPause, kLongestPause));
-  } else if (batch.num_rounds_working >= kCheckAfter) {
+    ++batch.num_losses;
+    batch.num_rounds_idle_left = static_cast<int64_t>(
+        std::clamp(num_lost / pause.share_of_tries, pause.least, kLongestPause));
+    return;
+  }
+  if (batch.num_rounds_working >= kTrustAfter) batch.num_losses = 0;
+  if (batch.num_rounds_working >= batch.check_after) {
     batch.num_rounds_working = 0;
     if (batch.recent.against_plain() < kCheckBelow) batch.num_rounds_idle_left = kCheckRounds;
   }
@@ -193,26 +255,28 @@ double Speculation::rate_of_going(const RoundOutlook& outlook,
     load.num_rows += num_rows;
   }
   const double step_s = inputs.steps->at(load);
-  return step_s > 0 ? num_tokens / (step_s + overhead_s_) : 0;
+  return step_s > 0 ? num_tokens / (step_s + inputs.overhead->at({.num_rows = load.num_rows})) : 0;
 }
 
-RoundChoice Speculation::choose(const RoundOutlook& outlook) const {
+double Speculation::longest_wait(const RoundOutlook& outlook, double plain_s) const {
   const auto num_sequences = static_cast<int32_t>(outlook.sequences.size());
-  if (num_sequences == 0) return {};
-  const Batch* batch = batch_of(num_sequences);
-  const bool any_fixed = std::any_of(outlook.sequences.begin(),
-                                     outlook.sequences.end(),
-                                     [](const SequenceOutlook& one) { return one.fixed; });
-  const bool works = any_fixed || batch == nullptr || batch->num_rounds_idle_left == 0;
-  GoodputInputs inputs;
-  StepLoad plain{.num_rows = num_sequences};
-  for (const SequenceOutlook& sequence : outlook.sequences) {
-    inputs.survival.push_back(survival_.curve(sequence.sequence_id, config_.longest_draft_len));
-    plain.kv_positions += sequence.num_context;
-  }
-  plain.row_positions = plain.kv_positions;
+  if (plain_s == 0 || draft_token_s(num_sequences) > 0) return kNoLimit;
+  if (num_blind_waits_ >= kBlindWaits) return 0;
+  double waited_s = 0;
+  for (const SequenceOutlook& one : outlook.sequences) waited_s = std::max(waited_s, one.waited_s);
+  return std::max(0.0, kBlindWait * plain_s - waited_s);
+}
+
+GoodputInputs Speculation::what_is_known(const RoundOutlook& outlook,
+                                         const StepLoad& plain,
+                                         const Batch* batch) const {
+  const auto num_sequences = static_cast<int32_t>(outlook.sequences.size());
   const double plain_s = plain_round_s(plain);
-  inputs.steps = works ? &working_steps_ : &idle_steps_;
+  GoodputInputs inputs;
+  for (const SequenceOutlook& sequence : outlook.sequences)
+    inputs.survival.push_back(survival_.curve(sequence.sequence_id, config_.longest_draft_len));
+  inputs.steps = &working_steps_;
+  inputs.overhead = working_overhead_.empty() ? &idle_overhead_ : &working_overhead_;
   inputs.price = plain_s > 0 ? num_sequences / plain_s : 0;
   if (batch != nullptr && batch->recent.num_rounds >= kRoundsForPrice)
     inputs.price = std::max(inputs.price, num_sequences * batch->recent.value());
@@ -223,21 +287,37 @@ RoundChoice Speculation::choose(const RoundOutlook& outlook) const {
   inputs.num_prepared = static_cast<int32_t>(num_prepared_);
   if (inputs.price > 0)
     inputs.price = std::max(inputs.price, rate_of_going(outlook, inputs, plain));
+  return inputs;
+}
+
+RoundChoice Speculation::choose(const RoundOutlook& outlook) const {
+  const auto num_sequences = static_cast<int32_t>(outlook.sequences.size());
+  if (num_sequences == 0) return {};
+  const Batch* batch = batch_of(num_sequences);
+  const bool any_fixed = std::any_of(outlook.sequences.begin(),
+                                     outlook.sequences.end(),
+                                     [](const SequenceOutlook& one) { return one.fixed; });
+  const bool works = any_fixed || batch == nullptr || batch->num_rounds_idle_left == 0;
+  if (!works) return idle_choice(outlook);
+  const StepLoad plain = plain_load(outlook);
+  const double plain_s = plain_round_s(plain);
+  const GoodputInputs inputs = what_is_known(outlook, plain, batch);
   RoundOutlook seen = outlook;
   for (SequenceOutlook& sequence : seen.sequences) {
     sequence.limit = std::min(sequence.limit, config_.longest_draft_len);
     if (inputs.price == 0 && !sequence.fixed)
       sequence.limit = std::min(sequence.limit, kBlindDraftLen);
   }
-  seen.may_wait = seen.may_wait && works;
+  const double longest_wait_s = any_fixed ? kNoLimit : longest_wait(seen, plain_s);
+  seen.may_wait = seen.may_wait && longest_wait_s > 0;
   RoundChoice choice = choose_round(seen, inputs);
-  choice.draft_works = works;
+  choice.wait_s = std::min(choice.wait_s, longest_wait_s);
   for (size_t i = 0; i < choice.sequences.size(); ++i) {
     // One token at least: what becomes of it costs no row and says how good the draft is.
     int32_t& wanted_len = choice.sequences[i].wanted_len;
     const bool whole = choice.wait && seen.sequences[i].in_one_piece && !seen.sequences[i].fixed;
     if (whole) wanted_len = choice.sequences[i].draft_len;  // no longer than is waited for
-    wanted_len = works ? std::max(wanted_len, std::min(1, seen.sequences[i].limit)) : 0;
+    wanted_len = std::max(wanted_len, std::min(1, seen.sequences[i].limit));
   }
   return choice;
 }

@@ -3,6 +3,7 @@
 // what it takes from the target. Plain values of what happened; no clock. The coordinator's thread.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 
@@ -64,30 +65,54 @@ class Speculation {
   struct Rate {
     double num_rounds = 0;
     double num_tokens = 0;
-    double squares = 0;  // of the tokens of a round
     double seconds = 0;
     double plain_s = 0;  // of the same rounds, had the draft been idle and nothing been drafted
+    // Of tokens and seconds of a round: squares, products, squares.
+    double tokens_tokens = 0;
+    double tokens_seconds = 0;
+    double seconds_seconds = 0;
     void add(double tokens, double round_s, double plain_round_s, double memory);
     double value() const { return seconds > 0 ? num_tokens / seconds : 0; }
     double against_plain() const { return value() * plain_s / num_rounds; }
-    double relative_error() const;  // of value(): one standard deviation
+    // Of value(): one standard deviation, by how far its rounds lie apart in tokens and in time,
+    // and by how few they are.
+    double relative_error(int32_t num_sequences) const;
+  };
+  // Whatever disturbs a round makes it longer, sometimes many times: then it counts as a few times
+  // a typical one of the last.
+  class Typical {
+   public:
+    // ratio: of a round's time to the expected one. Returns what it counts as.
+    double take_in(double ratio);
+
+   private:
+    std::array<double, 9> last_{};
+    size_t num_seen_ = 0;
   };
   // Batches of about one size. The draft works until it is seen to cost more than it brings; then
   // it is idle for so long that trying it again takes next to nothing of the time.
   struct Batch {
-    Rate recent;                       // the price, and a verdict on what is new
-    Rate working;                      // the verdict on small losses
+    Rate recent;   // the price, and a verdict on what is new
+    Rate working;  // the verdict on small losses
+    Typical typical;
     int64_t num_rounds_idle_left = 0;  // > 0: the draft is idle
     int64_t num_rounds_working = 0;    // since it was last idle
+    int32_t num_losses = 0;            // verdicts in a row against the draft
+    int64_t check_after = 128;         // rounds until ones with an idle draft are measured again
     bool measured = false;             // rounds with an idle draft were seen, or probes
     bool lost = false;                 // why it is idle
   };
   static int32_t class_of(int32_t num_sequences);
   const Batch* batch_of(int32_t num_sequences) const;
-  static bool loses(const Rate& rate, double num_deviations);
-  static void judge(Batch& batch);
+  static bool loses(const Rate& rate, int32_t num_sequences, double num_deviations);
+  void judge(Batch& batch, int32_t num_sequences) const;
   void note_idle(Batch& batch, const RoundFacts& facts, double plain_s);
+  GoodputInputs what_is_known(const RoundOutlook& outlook,
+                              const StepLoad& plain,
+                              const Batch* batch) const;
   double draft_token_s(int32_t num_sequences) const;
+  // A draft of whose speed nothing is known gets a share of a few rounds to show it.
+  double longest_wait(const RoundOutlook& outlook, double plain_s) const;
 
   Config config_;
   Survival survival_;
@@ -95,15 +120,19 @@ class Speculation {
   StepCosts working_steps_;
   StepCosts draft_steps_;
   std::map<int32_t, Batch> batches_;  // by the logarithm of the number of sequences
-  double overhead_s_ = 0;             // of a round beside wait and step
-  double idle_bias_ = 1;              // rounds with an idle draft, measured over predicted
-  double link_s_ = 0;                 // from asking to the first token, beside the draft's step
+  // Of a round beside wait and step, by its rows.
+  StepCosts idle_overhead_;
+  StepCosts working_overhead_;
+  double idle_bias_ = 1;  // rounds with an idle draft, measured over predicted
+  Typical idle_typical_;
+  int64_t num_idle_in_a_row_ = 0;  // rounds with an idle draft
+  double link_s_ = 0;              // from asking to the first token, beside the draft's step
   double hit_if_all_stand_ = 0;
   double hit_if_not_ = 0;
   double num_prepared_ = 0;
+  int32_t num_blind_waits_ = 0;
   bool probed_ = false;
-  bool seen_idle_ = false;  // a round with an idle draft
-  bool evidence_ = false;   // since the last round
+  bool evidence_ = false;  // since the last round
 };
 
 }  // namespace outrider

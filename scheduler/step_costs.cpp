@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 namespace outrider {
@@ -11,6 +12,7 @@ namespace {
 
 constexpr int64_t kSeenOften = 2;
 constexpr int64_t kMemory = 2000;  // additions after which something is tried anew
+constexpr int64_t kFresh = 48;  // additions for which a bucket's own time is the best that is known
 constexpr double kUnseenDiscount = 0.9;
 constexpr double kShorterWeight = 0.5;
 constexpr double kLongerWeight = 0.1;
@@ -31,9 +33,19 @@ double moved(double average, double value) {
 
 }  // namespace
 
+void StepCosts::add_probe(const StepLoad& load, double seconds) {
+  probes_[load.num_rows] = seconds;
+  for (int i = 0; i < kSeenOften; ++i) add(load, seconds);
+}
+
 void StepCosts::add(const StepLoad& load, double seconds) {
   Bucket& bucket = buckets_[bucket_of(load.num_rows)];
   ++num_added_;
+  if (const double usual = probed(load.num_rows); usual > 0) {
+    const double apart = slopes_[0] * static_cast<double>(load.kv_positions) +
+                         slopes_[1] * static_cast<double>(load.row_positions);
+    pace_ = moved(pace_, std::max(0.0, seconds - apart) / usual);
+  }
   const std::array<double, 2> positions = {static_cast<double>(load.kv_positions),
                                            static_cast<double>(load.row_positions)};
   if (bucket.num_seen == 0 || num_added_ - bucket.last_seen > kMemory) {
@@ -81,7 +93,20 @@ bool StepCosts::known(const Bucket& bucket) const {
 double StepCosts::without_positions(const Bucket& bucket) const {
   const double seconds =
       bucket.seconds - slopes_[0] * bucket.positions[0] - slopes_[1] * bucket.positions[1];
-  return std::max(0.0, seconds);
+  const double own = std::max(0.0, seconds);
+  if (probes_.empty() || num_added_ - bucket.last_seen <= kFresh) return own;
+  return std::min(own, pace_ * probed(bucket.rows));
+}
+
+// On the line between the probes, level before the first and behind the last; 0 without any.
+double StepCosts::probed(double num_rows) const {
+  if (probes_.empty()) return 0;
+  const auto above = probes_.lower_bound(static_cast<int32_t>(std::ceil(num_rows)));
+  if (above == probes_.end()) return probes_.rbegin()->second;
+  if (above == probes_.begin()) return above->second;
+  const auto below = std::prev(above);
+  const double share = (num_rows - below->first) / (above->first - below->first);
+  return below->second + share * (above->second - below->second);
 }
 
 // Through a bucket's average goes the line to the next known one on that side.

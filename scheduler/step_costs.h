@@ -20,10 +20,13 @@ class StepCosts {
  public:
   // num_rows >= 1. What disturbs a step makes it longer, so that shorter ones count more.
   void add(const StepLoad& load, double seconds);
+  // Before the first step, on a machine that does nothing else: the shortest of several steps.
+  void add_probe(const StepLoad& load, double seconds);
 
   // 0 when nothing is known. Never falls with the rows. A number of rows that was seen less than
   // twice, or not for a while, counts as a little cheaper than its neighbours suggest: so it is
-  // tried when it might pay, and found out.
+  // tried when it might pay, and found out. Nor is one that was seen when the machine was slower
+  // than of late still thought to be that slow, where probes tell what it should take.
   double at(const StepLoad& load) const;
   // at() for each number of rows from load.num_rows to most_rows; a further row attends to
   // positions_per_row.
@@ -46,6 +49,7 @@ class StepCosts {
     std::array<double, 2> positions{};  // kv_positions, row_positions
   };
   bool known(const Bucket& bucket) const;
+  double probed(double num_rows) const;
   double without_positions(const Bucket& bucket) const;
   void learn_slopes(const Bucket& bucket, const StepLoad& load, double seconds);
   double guess(int32_t num_rows) const;
@@ -54,6 +58,8 @@ class StepCosts {
   // Neighbouring numbers of rows share a bucket, 8 to a doubling.
   std::map<int32_t, Bucket> buckets_;
   int64_t num_added_ = 0;
+  std::map<int32_t, double> probes_;  // seconds by rows
+  double pace_ = 1;                   // steps of late by probes
   // Least squares of seconds by positions within buckets: sums that decay.
   std::array<double, 3> squares_{};  // 00, 01, 11
   std::array<double, 2> products_{};

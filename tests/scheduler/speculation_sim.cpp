@@ -34,24 +34,28 @@ RoundOutlook SpeculationSim::outlook(bool may_wait) const {
 
 // Waits as long as the planner says, token by token, and then for what it goes with.
 RoundChoice SpeculationSim::settle(SimulatedRun* run) {
+  slower_ = job_.disturbance ? job_.disturbance(num_rounds_++, random_) : 1;
   RoundChoice choice = planner_.choose(outlook(true));
-  // Time goes on in quarters of a draft token; the planner is asked again each time.
-  constexpr int kTicks = 4;
+  // Time goes on in quarters of a draft token, or smaller parts of a slow one's; the planner is
+  // asked again each time.
+  const auto num_ticks = std::max<int64_t>(4, std::llround(8 * job_.draft_step));
+  const double tick_s = slower_ * job_.draft_step / static_cast<double>(num_ticks);
   int64_t ticks = 0;
   while (choice.wait) {
     if (ticks++ == 0) ++run->num_waits;
-    for (State& state : states_) state.waited_s += job_.draft_step / kTicks;
-    if (ticks % kTicks == 0) draw_tokens(ticks == kTicks);
+    for (State& state : states_) state.waited_s += tick_s;
+    if (ticks % num_ticks == 0) draw_tokens(ticks == num_ticks);
     choice = planner_.choose(outlook(true));
   }
-  const double waited_s = static_cast<double>(ticks) * job_.draft_step / kTicks;
+  const double waited_s = static_cast<double>(ticks) * tick_s;
   run->seconds += go(choice, waited_s) + waited_s;
   return choice;
 }
 
 void SpeculationSim::draw_tokens(bool first) {
-  planner_.note_draft_work(1, static_cast<uint32_t>(states_.size()), job_.draft_step);
-  if (first) planner_.note_first_tokens(job_.draft_step, job_.num_sequences, 1);
+  const double seconds = slower_ * job_.draft_step;
+  planner_.note_draft_work(1, static_cast<uint32_t>(states_.size()), seconds);
+  if (first) planner_.note_first_tokens(seconds, job_.num_sequences, 1);
   for (State& state : states_) {
     state.chain = std::floor(state.chain + 1e-9) + 1;
     state.waited_s = 0;
@@ -67,12 +71,14 @@ double SpeculationSim::go(const RoundChoice& choice, double waited_s) {
   for (const SequenceChoice& one : choice.sequences) facts.load.num_rows += one.draft_len;
   facts.step_s = job_.step(facts.load.num_rows);
   if (choice.draft_works) facts.step_s *= job_.slower_beside_draft;
+  const double quiet_s = facts.step_s;
+  facts.step_s *= slower_;
   const int64_t before = num_tokens_;
   for (size_t i = 0; i < states_.size(); ++i) {
-    num_tokens_ += verify(i, choice.sequences[i].draft_len, facts.step_s, choice.draft_works) + 1;
+    num_tokens_ += verify(i, choice.sequences[i].draft_len, quiet_s, choice.draft_works) + 1;
   }
-  if (choice.draft_works && job_.draft_step <= facts.step_s)
-    planner_.note_draft_work(1, static_cast<uint32_t>(states_.size()), job_.draft_step);
+  if (choice.draft_works && job_.draft_step <= quiet_s)
+    planner_.note_draft_work(1, static_cast<uint32_t>(states_.size()), slower_ * job_.draft_step);
   facts.num_tokens = static_cast<int32_t>(num_tokens_ - before);
   facts.total_s = facts.step_s + waited_s;
   planner_.note_round(facts);
@@ -110,6 +116,7 @@ SimulatedRun SpeculationSim::run(int64_t num_rounds) {
   const int64_t before = num_tokens_;
   for (int64_t round = 0; round < num_rounds; ++round) {
     const RoundChoice choice = settle(&run);
+    run.plain_s += slower_ * job_.step(job_.num_sequences);
     for (const SequenceChoice& one : choice.sequences) run.num_drafted += one.draft_len;
   }
   run.num_rounds = static_cast<double>(num_rounds * job_.num_sequences);

@@ -21,7 +21,9 @@ struct SimulatedJob {
   double slower_beside_draft = 1;  // steps with the draft at work
   std::function<double(int64_t)> alpha = [](int64_t) { return 0.8; };  // by tokens so far
   double hit_rate = 0.8;  // cache: of the prepared outcomes
-  bool probes = true;
+  bool probes = true;     // on a quiet machine
+  // What other work on the machine makes of a round's times: a factor, by rounds so far.
+  std::function<double(int64_t, std::mt19937&)> disturbance;
 };
 
 struct SimulatedRun {
@@ -30,6 +32,7 @@ struct SimulatedRun {
   double num_waits = 0;
   double num_drafted = 0;
   double num_rounds = 0;
+  double plain_s = 0;  // of as many rounds with an idle draft, as disturbed
   double speed() const { return num_tokens / seconds; }
   double mean_draft_len() const { return num_drafted / num_rounds; }
 };
@@ -39,7 +42,6 @@ class SpeculationSim {
   explicit SpeculationSim(const SimulatedJob& job, uint32_t seed = 1);
 
   SimulatedRun run(int64_t num_rounds);
-  Speculation& planner() { return planner_; }
 
  private:
   struct State {
@@ -60,6 +62,8 @@ class SpeculationSim {
   std::mt19937 random_;
   std::vector<State> states_;
   int64_t num_tokens_ = 0;
+  int64_t num_rounds_ = 0;
+  double slower_ = 1;  // this round, by the disturbance
 };
 
 }  // namespace outrider

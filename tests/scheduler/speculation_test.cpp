@@ -311,6 +311,68 @@ TEST(Speculation, FollowsAcceptanceDownAndUpAgain) {
   }
 }
 
+// ---- disturbed machines
+// -------------------------------------------------------------------------------------------------------
+
+double between(double least, double most, std::mt19937& random) {
+  return std::uniform_real_distribution<double>(least, most)(random);
+}
+
+// While the draft is judged for the first time, or longer.
+struct Disturbance {
+  const char* name;
+  std::function<double(int64_t, std::mt19937&)> factor;
+};
+std::vector<Disturbance> disturbed_beginnings() {
+  return {{"outliers",
+           [](int64_t round, std::mt19937& random) {
+             const bool hit = between(0, 1, random) < 0.33;
+             return round < 30 && hit ? between(3, 20, random) : 1.0;
+           }},
+          {"everything slower than when it was probed",
+           [](int64_t round, std::mt19937& random) {
+             return round < 100 ? between(2, 4, random) : 1.0;
+           }},
+          {"slower for a few rounds", [](int64_t round, std::mt19937& random) {
+             return round < 20 ? between(3, 6, random) : 1.0;
+           }}};
+}
+
+TEST(Speculation, ADraftThatPaysIsNotGivenUpForDisturbedFirstRounds) {
+  for (Mode mode : {Mode::kOff, Mode::kCache}) {
+    for (const Disturbance& disturbance : disturbed_beginnings()) {
+      for (uint32_t seed = 1; seed <= 20; ++seed) {
+        SimulatedJob job;
+        job.mode = mode;
+        job.disturbance = disturbance.factor;
+        SpeculationSim sim(job, seed);
+        sim.run(100);  // disturbed, and some rounds to get over it
+        const double formula = mode == Mode::kOff ? 2.47 : 4.01;
+        EXPECT_GE(sim.run(150).speed(), 0.6 * formula)
+            << disturbance.name << ", mode " << static_cast<int>(mode) << ", seed " << seed;
+      }
+    }
+  }
+}
+
+TEST(Speculation, ADraftThatCostsIsFoundOutAmongOutliers) {
+  const auto outliers = [](int64_t, std::mt19937& random) {
+    return between(0, 1, random) < 0.05 ? between(3, 10, random) : 1.0;
+  };
+  for (Mode mode : {Mode::kOff, Mode::kCache}) {
+    double seconds = 0;
+    double plain_s = 0;
+    for (uint32_t seed = 1; seed <= 20; ++seed) {
+      SimulatedJob job{.mode = mode, .slower_beside_draft = 1.3, .disturbance = outliers};
+      job.alpha = [](int64_t) { return 0.0; };
+      const SimulatedRun run = SpeculationSim(job, seed).run(1000);
+      seconds += run.seconds;
+      plain_s += run.plain_s;
+    }
+    EXPECT_LE(seconds, plain_s / 0.95) << static_cast<int>(mode);
+  }
+}
+
 TEST(Speculation, WithoutCostsItGoesWithAFewTokens) {
   Speculation planner({.has_worker = true});
   RoundOutlook outlook = outlook_of({0});
