@@ -66,6 +66,15 @@ class FirstRun(unittest.TestCase):
             self.assertIn(said, log)
         self.assertLessEqual(len(list(self.out.iterdir())), 4)
 
+    def test_tests_of_overlap_and_their_control(self):
+        name = "[  FAILED  ] GraphTest.OverlappingLaunchesGiveTheSameBits"
+        for fails_unwaited in (True, False):
+            said = f"case $LD_LIBRARY_PATH in *unwaited*) echo '{name if fails_unwaited else 'fine'}';; esac\n"
+            self.put_test("device_gpu_test", said)
+            self.assertEqual(self.run_script(FIRST_RUN_PARTS="overlap").returncode, 0)
+            self.assertRegex(self.page(), r"device_gpu_test, every kernel late \| done")
+            self.assertRegex(self.page(), r"control: [^|]* \| " + ("done" if fails_unwaited else "exit code 1"))
+
     def test_a_part_that_hangs_is_ended_and_no_more_is_begun_than_fits(self):
         self.put_test("a_gpu_test", "sleep 100\n")
         self.put_test("b_gpu_test", "echo never; exit 1\n")

@@ -4,7 +4,7 @@
 # compute-sanitizer, then what may hang. Needs the binaries of a build made anywhere (default: build-gpu-run, what
 # tools/gpu/pack.sh made, else build) and nothing else: no network, no mpirun, no cmake; python3 with torch for the
 # baseline. Each part has a time limit and a part that fails does not stop the others. FIRST_RUN_PARTS: some of "tests
-# probe torch sanitize pairs assisted", in this order. FIRST_RUN_BUDGET_S: 530. Leaves in OUT_FOLDER: first_run.md,
+# probe torch overlap sanitize pairs assisted", in this order. FIRST_RUN_BUDGET_S: 530. Leaves in OUT_FOLDER: first_run.md,
 # first_run.json (gpu_probe's), baseline.json, first_run.log. Exit code 3: no GPU.
 set -uo pipefail
 
@@ -13,7 +13,7 @@ root=$(cd "$(dirname "$0")/../.." && pwd)
 build=$root/build
 [ -d "$root/build-gpu-run" ] && build=$root/build-gpu-run
 build=${2:-$build}
-parts=" ${FIRST_RUN_PARTS:-tests probe torch sanitize pairs assisted} "
+parts=" ${FIRST_RUN_PARTS:-tests probe torch overlap sanitize pairs assisted} "
 probe=$build/runtime/ops/cuda/probe/gpu_probe
 budget_s=${FIRST_RUN_BUDGET_S:-530}
 mkdir -p "$out"
@@ -32,7 +32,8 @@ export OUTRIDER_REQUIRE_GPU=1 PYTHONUNBUFFERED=1
 
 wanted() { [[ $parts == *" $1 "* ]]; }
 # What we built finds its libraries in the pack; python must not.
-ours() { part "$1" "$2" env LD_LIBRARY_PATH="$build/lib:${LD_LIBRARY_PATH:-}" "${@:3}"; }
+ours() { part "$1" "$2" env LD_LIBRARY_PATH="$first$build/lib:${LD_LIBRARY_PATH:-}" "${@:3}"; }
+first=  # folders searched before
 
 left_s() { echo $((budget_s - SECONDS)); }
 
@@ -74,6 +75,16 @@ wanted probe && ours "gpu_probe: what kernels must know" 230 "$probe" device ban
 if wanted torch; then
   torch "8B shapes" 130 8b --model 8b --budget-s 110
   torch "1B shapes" 100 1b --model 1b --budget-s 80
+fi
+if wanted overlap; then
+  first=$build/late:
+  for test in "$build"/tests/gpu/*_gpu_test; do
+    [ -x "$test" ] && ours "$(basename "$test"), every kernel late" 30 "$test"
+  done
+  first=$build/unwaited:
+  ours "control: found that norm does not wait for its predecessor" 30 bash -c \
+    '"$0" --gtest_filter="GraphTest.*" | grep "FAILED.*GraphTest.OverlappingLaunches"' "$build/tests/gpu/device_gpu_test"
+  first=
 fi
 if wanted sanitize; then
   for tool in memcheck racecheck; do

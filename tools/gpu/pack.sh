@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# pack.sh [FOLDER [BUILD_FOLDER]]: puts what tools/gpu/first_run.sh needs into FOLDER (default: build-gpu-run), so that
+# pack.sh [FOLDER [BUILD_FOLDER]]: builds (target gpu_run) and puts what tools/gpu/first_run.sh needs into FOLDER (default: build-gpu-run), so that
 # it can be carried to a machine with a GPU that has none of our libraries: the program, liboutrider_cuda.so, gpu_probe,
 # the GPU tests, and under lib/ the shared libraries they need but for the C and C++ runtimes. Symbols are stripped.
 set -euo pipefail
@@ -7,6 +7,7 @@ set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 folder=${1:-$root/build-gpu-run}
 build=${2:-$root/build}
+cmake --build "$build" --target gpu_run
 rm -rf "$folder"
 mkdir -p "$folder/lib"
 
@@ -17,8 +18,8 @@ put() {  # put FILE: into the same place under FOLDER
 }
 
 num_tests=0
-for file in "$build"/outrider "$build"/liboutrider_cuda.so "$build"/runtime/ops/cuda/probe/gpu_probe; do
-  if [ -f "$file" ]; then put "$file"; else echo "pack: no $file; left out" >&2; fi
+for file in outrider {.,late,unwaited}/liboutrider_cuda.so runtime/ops/cuda/probe/gpu_probe; do
+  put "$build/$file"
 done
 for file in "$build"/tests/gpu/*_gpu_test; do
   [ -x "$file" ] || { echo "pack: no GPU tests in $build: build them where nvcc is" >&2; exit 1; }
