@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "runtime/base/error.h"
+#include "runtime/comm/agreed_setup.h"
 #include "runtime/ops/gpu/exchange.h"
 
 namespace outrider {
@@ -26,7 +27,6 @@ struct Introduction {
   uint64_t address = 0;  // of its exchange memory, for members of the same process
   uint64_t ordinal = 0;
   gpu::MemoryHandle handle{};
-  char problem[256] = {};
 };
 
 uint64_t this_process() {
@@ -34,31 +34,10 @@ uint64_t this_process() {
   return drawn;
 }
 
-void put(const std::string& text, std::span<char> to) {
-  const size_t length = std::min(text.size(), to.size() - 1);
-  std::copy_n(text.begin(), length, to.begin());
-  to[length] = '\0';
-}
-
 void put_host(std::span<char> to) {
   std::string id;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> id;
-  put(id, to);
-}
-
-std::vector<Introduction> gather(TargetGroup& group, const Introduction& mine) {
-  std::vector<Introduction> all(static_cast<size_t>(group.size()));
-  group.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
-  return all;
-}
-
-void throw_first_problem(const std::vector<Introduction>& members) {
-  for (size_t r = 0; r < members.size(); ++r) {
-    if (members[r].problem[0] == '\0') continue;
-    throw Error(fmt::format("the exchange between GPUs cannot be set up: rank {}: {}",
-                            r,
-                            static_cast<const char*>(members[r].problem)));
-  }
+  id.copy(to.data(), to.size() - 1);
 }
 
 class ExchangeGroup final : public DeviceGroup {
@@ -155,21 +134,16 @@ class ExchangeGroup final : public DeviceGroup {
     Introduction mine = {.process = this_process(),
                          .ordinal = static_cast<uint64_t>(device_.info().ordinal)};
     put_host(mine.host);
-    try {
+    const std::string what = "the exchange between GPUs cannot be set up";
+    set_up_together(over_host, what, [&] {
       allocate();
       mine.address = reinterpret_cast<uint64_t>(memory_.data());
       mine.handle = peers_.share(device_, memory_.data());
-    } catch (const Error& error) {
-      put(error.what(), mine.problem);
-    }
-    const std::vector<Introduction> members = gather(over_host, mine);
-    throw_first_problem(members);
-    try {
+    });
+    const auto members = gather_values(over_host, mine);
+    set_up_together(over_host, what, [&] {
       for (int r = 0; r < size(); ++r) open_peer(r, members[static_cast<size_t>(r)], mine);
-    } catch (const Error& error) {
-      put(error.what(), mine.problem);
-    }
-    throw_first_problem(gather(over_host, mine));
+    });
   }
 
   void allocate() {

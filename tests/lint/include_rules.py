@@ -42,7 +42,7 @@ FENCES = (
     Fence(r"mpi\.h", r"runtime/comm/mpi_internal\.h", 1, "mpi.h belongs in runtime/comm/mpi_internal.h alone"),
     Fence(r"runtime/comm/mpi_internal\.h", r"runtime/comm/(world|group)_mpi\.cpp", None,
           "mpi_internal.h is for world_mpi.cpp and group_mpi.cpp alone"),
-    Fence(r"nccl\.h", r"(?!)", None, "nothing includes nccl.h yet"),
+    Fence(r"nccl\.h", r"runtime/comm/nccl_library\.cpp", 1, "nccl.h belongs in runtime/comm/nccl_library.cpp alone"),
     Fence(r"(cuda|cublas|curand|nvml|cub/|thrust/|mma\.h|cooperative_groups).*", r"runtime/ops/cuda/.*", None,
           "CUDA headers belong under runtime/ops/cuda"),
     Fence(r"httplib\.h", r"http/(guarded_server|http_client)\.cpp", None,

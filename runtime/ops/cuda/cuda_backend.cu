@@ -77,6 +77,7 @@ extern "C" const outrider::gpu::Backend* outrider_gpu_backend() {
                                   .num_devices = count_devices,
                                   .open = open_device,
                                   .ops = op_table(),
-                                  .peers = cuda_peer_memory()};
+                                  .peers = cuda_peer_memory(),
+                                  .native_stream = [](Stream& stream) -> void* { return native_stream(stream); }};
   return &backend;
 }

@@ -5,6 +5,7 @@ set(OUTRIDER_GPU_KERNELS
   ${CMAKE_CURRENT_LIST_DIR}/attention_plain.cu
   ${CMAKE_CURRENT_LIST_DIR}/embed.cu
   ${CMAKE_CURRENT_LIST_DIR}/exchange.cu
+  ${CMAKE_CURRENT_LIST_DIR}/fold_parts.cu
   ${CMAKE_CURRENT_LIST_DIR}/kv_blocks.cu
   ${CMAKE_CURRENT_LIST_DIR}/norm.cu
   ${CMAKE_CURRENT_LIST_DIR}/product.cu

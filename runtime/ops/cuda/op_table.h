@@ -13,6 +13,7 @@ void copy_block(Stream& stream, const BlockCopyArgs& args);        // kv_blocks.
 void embed(Stream& stream, const EmbedArgs& args);                 // embed.cu
 void exchange_norm(Stream& stream, const ExchangeNormArgs& args);  // exchange.cu
 void exchange_sum(Stream& stream, const ExchangeSumArgs& args);    // exchange.cu
+void fold_parts(Stream& stream, const FoldPartsArgs& args);        // fold_parts.cu
 void fill_blocks(Stream& stream, const BlockFillArgs& args);       // kv_blocks.cu
 void norm(Stream& stream, const NormArgs& args);                   // norm.cu
 void rope_write(Stream& stream, const RopeWriteArgs& args);        // rope_write.cu
@@ -34,6 +35,7 @@ inline OpTable op_table() {
           .fill_blocks = fill_blocks,
           .exchange_sum = exchange_sum,
           .exchange_norm = exchange_norm,
+          .fold_parts = fold_parts,
           .store_product = store_product,
           .qkv_product = qkv_product,
           .swiglu_product = swiglu_product,

@@ -120,7 +120,8 @@ const Backend& backend() {
                 },
                 .close = [](Device&, void*) noexcept {},
                 .reach = [](Device&, int) {},
-                .max_waiting_blocks = 1}};  // blocks run one after the other
+                .max_waiting_blocks = 1},  // blocks run one after the other
+      .native_stream = [](Stream& stream) -> void* { return &stream; }};
   return backend;
 }
 

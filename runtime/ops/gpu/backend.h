@@ -19,6 +19,7 @@ struct Backend {
   std::unique_ptr<Device> (*open)(int ordinal) = nullptr;
   OpTable ops{};
   PeerMemory peers{};
+  void* (*native_stream)(Stream&) = nullptr;  // as the vendor's libraries call it
 };
 // Changes whenever device.h or ops.h does.
 inline constexpr uint32_t kInterfaceVersion = 3;

@@ -80,4 +80,13 @@ struct ExchangeNormArgs {
   const float* part = nullptr;
 };
 
+// out[i] = parts[0, count) and those of the others at i, folded in the tree over parts.
+struct FoldPartsArgs {
+  const float* parts = nullptr;  // [num_parts, count]
+  int32_t num_parts = 0;         // at most kMaxFoldParts
+  float* out = nullptr;
+  size_t count = 0;
+};
+inline constexpr int32_t kMaxFoldParts = 64;
+
 }  // namespace outrider::gpu

@@ -202,6 +202,7 @@ struct RandomArgs {
 
 struct ExchangeSumArgs;   // gpu/exchange.h
 struct ExchangeNormArgs;  // gpu/exchange.h
+struct FoldPartsArgs;     // gpu/exchange.h
 
 struct OpTable {
   void (*embed)(Stream&, const EmbedArgs&);
@@ -214,6 +215,7 @@ struct OpTable {
   void (*fill_blocks)(Stream&, const BlockFillArgs&);
   void (*exchange_sum)(Stream&, const ExchangeSumArgs&);
   void (*exchange_norm)(Stream&, const ExchangeNormArgs&);
+  void (*fold_parts)(Stream&, const FoldPartsArgs&);
   void (*store_product)(Stream&, const ProductArgs&, const StoreArgs&);
   void (*qkv_product)(Stream&, const ProductArgs&, const QkvArgs&);
   void (*swiglu_product)(Stream&, const ProductArgs&, const SwigluArgs&);

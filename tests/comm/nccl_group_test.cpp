@@ -1,0 +1,221 @@
+// The group over NCCL with a fake library (fake_nccl.cpp) on the emulated device, members being
+// threads: setting up, sums, and every way to fail in bounded time.
+#include "runtime/comm/nccl_group.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <thread>
+
+#include "runtime/comm/nccl_library.h"
+#include "runtime/comm/world.h"
+#include "runtime/ops/emulated/emulated.h"
+#include "runtime/ops/gpu/exchange.h"
+#include "tests/comm/device_group_checks.h"
+#include "tests/comm/fake_nccl.h"
+
+namespace outrider::test {
+namespace {
+
+// An emulated stream whose wait does not end while the fake says so.
+class StuckStream final : public gpu::Stream, public FakeQueue {
+ public:
+  explicit StuckStream(gpu::Device& device) : stream_(device.make_stream(gpu::Priority::kNormal)) {}
+  void upload(void* to, const void* from, size_t n) override { stream_->upload(to, from, n); }
+  void download(void* to, const void* from, size_t n) override { stream_->download(to, from, n); }
+  void copy(void* to, const void* from, size_t n) override { stream_->copy(to, from, n); }
+  void fill(void* to, uint8_t byte, size_t n) override { stream_->fill(to, byte, n); }
+  void wait() override {
+    while (is_stuck) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  void wait_for(gpu::Stream& other) override { stream_->wait_for(other); }
+  void begin_recording() override { stream_->begin_recording(); }
+  std::unique_ptr<gpu::Graph> end_recording() override { return stream_->end_recording(); }
+  void replay(gpu::Graph& graph) override { stream_->replay(graph); }
+  gpu::Stream& inner() { return *stream_; }
+
+ private:
+  std::unique_ptr<gpu::Stream> stream_;
+};
+
+// The emulated device's backend, its ops given the stream inside.
+const gpu::Backend& backend() {
+  static const gpu::Backend backend = [] {
+    gpu::Backend made = gpu::emulated::backend();
+    static const gpu::OpTable ops = made.ops;
+    made.ops.norm = [](gpu::Stream& stream, const gpu::NormArgs& args) {
+      ops.norm(static_cast<StuckStream&>(stream).inner(), args);
+    };
+    made.ops.fold_parts = [](gpu::Stream& stream, const gpu::FoldPartsArgs& args) {
+      ops.fold_parts(static_cast<StuckStream&>(stream).inner(), args);
+    };
+    made.native_stream = [](gpu::Stream& stream) -> void* {
+      return static_cast<FakeQueue*>(&static_cast<StuckStream&>(stream));
+    };
+    return made;
+  }();
+  return backend;
+}
+
+class Nccl : public ::testing::Test {
+ protected:
+  void SetUp() override { tell(nullptr, nullptr); }
+  void TearDown() override { tell(nullptr, nullptr); }
+  static void tell(const char* what, const char* ranks) {
+    unsetenv("FAKE_NCCL");
+    unsetenv("FAKE_NCCL_RANKS");
+    if (what != nullptr) setenv("FAKE_NCCL", what, 1);
+    if (ranks != nullptr) setenv("FAKE_NCCL_RANKS", ranks, 1);
+  }
+  static NcclOptions options() {
+    return {.library = FAKE_NCCL, .max_count = 64, .limit_s = 0.7, .init_limit_s = 0.7};
+  }
+  // Body per member; every member's error, "" where there was none.
+  static std::vector<std::string> errors(
+      int num_ranks,
+      const NcclOptions& options,
+      const std::function<void(DeviceGroup&, StuckStream&)>& body) {
+    std::vector<std::string> found(static_cast<size_t>(num_ranks));
+    run_in_process(num_ranks, [&](World& world) {
+      const auto device = backend().open(0);
+      const auto over_host = world.make_target_group(num_ranks);
+      try {
+        StuckStream stream(*device);
+        const auto group = make_nccl_group(*device, backend(), *over_host, options);
+        body(*group, stream);
+      } catch (const Error& error) {
+        found[static_cast<size_t>(world.rank())] = error.what();
+      }
+      uint64_t done = 1;
+      over_host->all_reduce_sum(std::span(&done, 1));
+    });
+    return found;
+  }
+  static void sum_once(DeviceGroup& group, StuckStream& stream) {
+    float values[4] = {1, 2, 3, 4};
+    group.all_reduce_sum(stream, values, 4, Fold::kRankOrder);
+    group.wait(stream);
+  }
+};
+
+TEST_F(Nccl, Sums) {
+  for (const char* const how : {"", "slow"}) {
+    tell(how, nullptr);
+    for (const int num_ranks : {2, 3, 4}) {
+      const auto found = errors(num_ranks, options(), [](DeviceGroup& group, StuckStream& stream) {
+        EXPECT_EQ(group.name(), "nccl 2.28.9");
+        EXPECT_TRUE(group.is_capturable());
+        const auto device = backend().open(0);
+        check_sums(group, *device, stream, 150);
+        check_sum_and_norm(group, *device, backend().ops, stream, 3, 24);
+      });
+      for (const std::string& error : found) EXPECT_EQ(error, "");
+    }
+  }
+}
+
+TEST_F(Nccl, SettingsThatTheUserMadeStay) {
+  setenv("NCCL_PROTO", "LL", 1);
+  errors(2, options(), sum_once);
+  EXPECT_STREQ(std::getenv("NCCL_PROTO"), "LL");
+  EXPECT_NE(nccl_settings().find("NCCL_PROTO=LL"), std::string::npos) << nccl_settings();
+  EXPECT_NE(nccl_settings().find("NCCL_NVLS_ENABLE=0"), std::string::npos) << nccl_settings();
+  unsetenv("NCCL_PROTO");
+}
+
+TEST_F(Nccl, WhatCannotBeSetUpIsOneSentenceForAll) {
+  const auto expect = [](const std::vector<std::string>& found, const std::string& begin) {
+    for (const std::string& error : found) EXPECT_EQ(error.substr(0, begin.size()), begin);
+  };
+  NcclOptions other = options();
+  other.library = "/nowhere/libnccl.so.2";
+  expect(errors(2, other, sum_once),
+         "NCCL cannot be used: rank 0: NCCL could not be loaded (OUTRIDER_NCCL names the file to "
+         "take): /nowhere/libnccl.so.2: cannot open");
+  tell("no_id", nullptr);
+  expect(errors(3, options(), sum_once),
+         "NCCL cannot be used: rank 0: NCCL could not begin: what the fake says");
+  tell("no_peers", "1");
+  expect(
+      errors(3, options(), sum_once),
+      "NCCL cannot be used: rank 1: NCCL: meeting the other ranks did not get done within 0.7 s");
+}
+
+// Without a GPU this is all that can be asked of it.
+TEST_F(Nccl, TheRealLibraryHasWhatIsCalled) {
+  try {
+    const NcclLibrary& library = NcclLibrary::load("");
+    EXPECT_EQ(library.version().substr(0, 2), "2.");
+  } catch (const Error& error) {
+    if (std::string(error.what()).find("could not be loaded") == std::string::npos) throw;
+    GTEST_SKIP() << error.what();
+  }
+}
+
+TEST_F(Nccl, AnOldLibraryIsRefused) {
+  tell("old", nullptr);
+  EXPECT_THROW(
+      try { NcclLibrary::load(FAKE_NCCL_COPY); } catch (const Error& error) {
+        EXPECT_NE(std::string(error.what()).find("NCCL 2.27.5 at "), std::string::npos);
+        EXPECT_NE(std::string(error.what()).find("is too old: 2.28.0 or newer is needed"),
+                  std::string::npos);
+        throw;
+      },
+      Error);
+}
+
+TEST_F(Nccl, ASumThatIsNeverDoneEndsEveryWait) {
+  // Two have queued theirs, the third has not come: nobody's is ever done.
+  tell("silent", nullptr);
+  const auto found = errors(3, options(), [](DeviceGroup& group, StuckStream& stream) {
+    sum_once(group, stream);
+    if (group.rank() != 2) sum_once(group, stream);
+  });
+  for (const int r : {0, 1}) {
+    EXPECT_EQ(found[static_cast<size_t>(r)],
+              "NCCL: the other ranks' GPUs did not answer within 0.7 s");
+  }
+  EXPECT_EQ(found[2], "");
+}
+
+TEST_F(Nccl, WhatNcclReportsEndsTheWait) {
+  NcclOptions patient = options();
+  patient.limit_s = 1000;
+  tell("lost", nullptr);
+  const auto found = errors(2, patient, [](DeviceGroup& group, StuckStream& stream) {
+    sum_once(group, stream);
+    sum_once(group, stream);
+  });
+  for (const std::string& error : found) {
+    EXPECT_EQ(error,
+              "NCCL: remote process exited or there was a network error (what the fake says)");
+  }
+}
+
+TEST_F(Nccl, ADeadRankIsNamedWhereTheJobKnowsIt) {
+  NcclOptions watched = options();
+  std::atomic<bool> is_gone = false;
+  watched.check_alive = [&] {
+    if (is_gone) throw Error("rank 1 (host h, process 7) is gone");
+  };
+  tell("silent", nullptr);
+  const auto found = errors(2, watched, [&](DeviceGroup& group, StuckStream& stream) {
+    sum_once(group, stream);
+    if (group.rank() == 0) return sum_once(group, stream);
+    is_gone = true;
+  });
+  EXPECT_EQ(found[0], "rank 1 (host h, process 7) is gone");
+}
+
+TEST_F(Nccl, ACallThatIsNeverQueuedIsLeft) {
+  tell("unqueued", nullptr);
+  const auto found = errors(2, options(), [](DeviceGroup& group, StuckStream& stream) {
+    sum_once(group, stream);
+    sum_once(group, stream);
+  });
+  for (const std::string& error : found) {
+    EXPECT_EQ(error, "NCCL: a sum did not get done within 0.7 s");
+  }
+}
+
+}  // namespace
+}  // namespace outrider::test
