@@ -133,7 +133,7 @@ size_t DraftLedger::num_well_formed(const Sequence& sequence,
   return static_cast<size_t>(bad - tokens.begin());
 }
 
-bool DraftLedger::offer(const SequencePool& pool, DraftBlock block) {
+bool DraftLedger::offer(const SequencePool& pool, PackedBlock block) {
   if (!uses_model()) return false;
   Sequence* sequence = pool.find(block.sequence_id);
   bool taken = false;
@@ -147,7 +147,7 @@ bool DraftLedger::offer(const SequencePool& pool, DraftBlock block) {
 }
 
 // Tokens for the next round or, while it is in flight, behind those that are being verified.
-bool DraftLedger::take_block(Sequence& sequence, DraftBlock block) {
+bool DraftLedger::take_block(Sequence& sequence, PackedBlock block) {
   DraftView& view = sequence.draft_view;
   if (block.base_len != sequence.num_tokens() || view.is_complete) return false;
   if (block.first < 0 || static_cast<size_t>(block.first) != view.block.size()) return false;
@@ -155,18 +155,19 @@ bool DraftLedger::take_block(Sequence& sequence, DraftBlock block) {
   // What was prepared for the outcome that came is a block like any other.
   const bool guessed = rides && block.guess == sequence.tokens().back();
   if (block.guess != -1 && !guessed) return false;
-  if (num_well_formed(sequence, view.block.size(), block.tokens) < block.tokens.size()) {
+  auto tokens = block.tokens.unpack();
+  if (!tokens || num_well_formed(sequence, view.block.size(), *tokens) < tokens->size()) {
     return false;
   }
-  view.is_complete = !rides || block.tokens.empty();
+  view.is_complete = !rides || tokens->empty();
   view.block.insert(view.block.end(),
-                    std::make_move_iterator(block.tokens.begin()),
-                    std::make_move_iterator(block.tokens.end()));
+                    std::make_move_iterator(tokens->begin()),
+                    std::make_move_iterator(tokens->end()));
   return true;
 }
 
 // Tokens for the round after the one in flight, behind one of its possible outcomes.
-bool DraftLedger::take_prepared(Sequence& sequence, DraftBlock block) {
+bool DraftLedger::take_prepared(Sequence& sequence, PackedBlock block) {
   DraftView& view = sequence.draft_view;
   if (!rides_ahead(sequence) || view.num_in_flight < 0 || block.guess < 0) return false;
   const int32_t num_accepted = block.base_len - sequence.num_tokens() - 1;

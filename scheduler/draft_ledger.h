@@ -28,7 +28,7 @@ class DraftLedger {
   // What the draft has not heard yet. Of sequences that ride ahead: which of their rounds have
   // begun, and with `asks` the new text of those that wait for their next round.
   DraftRequest take_request(const SequencePool& pool, bool asks);
-  bool offer(const SequencePool& pool, DraftBlock block);
+  bool offer(const SequencePool& pool, PackedBlock block);
   // Whether the block of some sequence that samples next is not there, or shorter than asked.
   bool lacks_tokens(const SequencePool& pool) const;
   RoundOutlook outlook(const SequencePool& pool) const;
@@ -72,8 +72,8 @@ class DraftLedger {
   void describe(Sequence& sequence, bool asks, DraftRequest& request) const;
   bool open(Sequence& sequence, DraftRequest& request) const;
   void commit(Sequence& sequence, int32_t draft_len, DraftRequest& request) const;
-  bool take_block(Sequence& sequence, DraftBlock block);
-  bool take_prepared(Sequence& sequence, DraftBlock block);
+  bool take_block(Sequence& sequence, PackedBlock block);
+  bool take_prepared(Sequence& sequence, PackedBlock block);
   size_t num_well_formed(const Sequence& sequence,
                          size_t first,
                          const std::vector<DraftToken>& tokens) const;

@@ -2,7 +2,6 @@
 #include "scheduler/outcome_cache.h"
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 namespace outrider {
@@ -14,11 +13,9 @@ OutcomeCache::Prepared* OutcomeCache::find(int32_t base_len, int32_t guess) {
   return found == blocks_.end() ? nullptr : &*found;
 }
 
-bool OutcomeCache::store(int32_t base_len,
-                         int32_t guess,
-                         int32_t first,
-                         std::vector<DraftToken> tokens) {
+bool OutcomeCache::store(int32_t base_len, int32_t guess, int32_t first, PackedTokens tokens) {
   if (tokens.empty() || num_tokens_ + tokens.size() > kMaxTokens) return false;
+  if (num_bytes_ + tokens.bytes().size() > kMaxBytes) return false;
   Prepared* block = find(base_len, guess);
   if (block == nullptr) {
     if (first != 0 || blocks_.size() == kMaxBlocks) return false;
@@ -26,19 +23,18 @@ bool OutcomeCache::store(int32_t base_len,
   }
   if (first < 0 || static_cast<size_t>(first) != block->tokens.size()) return false;
   num_tokens_ += tokens.size();
+  num_bytes_ += tokens.bytes().size();
   if (first == 0) {
     block->tokens = std::move(tokens);
   } else {
-    block->tokens.insert(block->tokens.end(),
-                         std::make_move_iterator(tokens.begin()),
-                         std::make_move_iterator(tokens.end()));
+    block->tokens.append(tokens);
   }
   return true;
 }
 
 std::optional<std::vector<DraftToken>> OutcomeCache::take(int32_t base_len, int32_t guess) {
   std::optional<std::vector<DraftToken>> tokens;
-  if (Prepared* block = find(base_len, guess)) tokens = std::move(block->tokens);
+  if (const Prepared* block = find(base_len, guess)) tokens = block->tokens.unpack();
   clear();
   return tokens;
 }
@@ -46,6 +42,7 @@ std::optional<std::vector<DraftToken>> OutcomeCache::take(int32_t base_len, int3
 void OutcomeCache::clear() {
   blocks_.clear();
   num_tokens_ = 0;
+  num_bytes_ = 0;
 }
 
 }  // namespace outrider

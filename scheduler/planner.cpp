@@ -143,7 +143,7 @@ bool Planner::idle() const { return state_->pool.empty(); }
 
 bool Planner::wants_draft() const { return state_->drafts.lacks_tokens(state_->pool); }
 
-bool Planner::offer(DraftBlock block) {
+bool Planner::offer(PackedBlock block) {
   return state_->drafts.offer(state_->pool, std::move(block));
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "scheduler/goodput.h"
+#include "scheduler/packed_block.h"
 #include "scheduler/request.h"
 #include "scheduler/round.h"
 
@@ -114,7 +115,7 @@ class Planner {
 
   // A block from the draft worker. Stale, malformed or unknown ones are dropped; returns whether it
   // was taken.
-  bool offer(DraftBlock block);
+  bool offer(PackedBlock block);
 
   // The next round (its number is the coordinator's to fill in); sequences empty when
   // there is nothing to compute. Every plan must be followed by apply() of its decision before the

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -87,14 +88,17 @@ class WireReader {
     static_assert(std::is_trivially_copyable_v<T>);
     const size_t count = get<uint32_t>();
     need(count * sizeof(T));  // 32 bits times a few bytes: no overflow
-    std::vector<T> list;
-    list.reserve(count);
-    for (size_t i = 0; i < count; ++i, position_ += sizeof(T)) {
-      T value;
-      std::memcpy(&value, bytes_.data() + position_, sizeof(T));
-      list.push_back(value);
-    }
+    std::vector<T> list(count);
+    if (count > 0) std::memcpy(list.data(), bytes_.data() + position_, count * sizeof(T));
+    position_ += count * sizeof(T);
     return list;
+  }
+  // A list of bytes (put_numbers), where it lies.
+  std::span<const std::byte> get_bytes() {
+    const size_t count = get<uint32_t>();
+    need(count);
+    position_ += count;
+    return std::span(bytes_).subspan(position_ - count, count);
   }
   void expect_end() const {
     if (position_ != bytes_.size()) throw Error("a message between ranks has bytes after its end");

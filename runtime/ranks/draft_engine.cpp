@@ -129,11 +129,13 @@ std::string DraftEngine::wait_report() {
 }
 
 void DraftEngine::relay(World& world, uint32_t epoch) {
-  Backoff idle;
+  // Bell and socket wake it, so it never polls: it shares its core with those that compute.
+  constexpr std::chrono::microseconds kNotHot{0};
+  Backoff idle(kNotHot);
   Backoff since_stop;
   while (true) {
     const bool was_stopping = stopping_;
-    if (pass_on(world, epoch)) idle = Backoff();
+    if (pass_on(world, epoch)) idle = Backoff(kNotHot);
     if (stopping_ && !was_stopping) since_stop = Backoff();
     if (engine_said_goodbye_) return;
     if (stopping_ && (gone_ || since_stop.waited_s() > kGoodbyeS)) return say_goodbye(world, epoch);

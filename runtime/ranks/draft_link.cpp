@@ -80,8 +80,8 @@ void DraftLink::forget(const std::vector<uint64_t>& closed) {
   if (unanswered_.empty()) waiting_since_.reset();
 }
 
-std::vector<DraftReply> DraftLink::receive(Clock::time_point now) {
-  std::vector<DraftReply> replies;
+std::vector<PackedReply> DraftLink::receive(Clock::time_point now) {
+  std::vector<PackedReply> replies;
   while (auto bytes = world_.poll(draft_rank_)) {
     num_received_bytes_ += bytes->size();
     Frame frame;
@@ -110,7 +110,7 @@ std::vector<DraftReply> DraftLink::receive(Clock::time_point now) {
   return replies;
 }
 
-void DraftLink::note_answer(const DraftReply& reply, Clock::time_point now) {
+void DraftLink::note_answer(const PackedReply& reply, Clock::time_point now) {
   if (reply.num_steps > 0) {
     update_average(&draft_step_s_,
                    1e-6 * static_cast<double>(reply.step_time_us) / reply.num_steps);

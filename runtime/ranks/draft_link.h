@@ -12,6 +12,7 @@
 #include "runtime/base/clock.h"
 #include "runtime/comm/world.h"
 #include "scheduler/engine.h"
+#include "scheduler/packed_block.h"
 #include "scheduler/round.h"
 
 namespace outrider {
@@ -27,7 +28,7 @@ class DraftLink {
   // Fills in the serial and sends; a request that carries nothing is not sent.
   void send(DraftRequest request, Clock::time_point now);
   // All replies that have arrived. Damaged and stale frames are dropped and counted.
-  std::vector<DraftReply> receive(Clock::time_point now);
+  std::vector<PackedReply> receive(Clock::time_point now);
   // Tells the draft that the job is over and waits a few seconds for its goodbye; false when none
   // came.
   bool shut_down();
@@ -53,7 +54,7 @@ class DraftLink {
   double draft_step_s() const { return draft_step_s_; }  // moving average; 0 = not known
 
  private:
-  void note_answer(const DraftReply& reply, Clock::time_point now);
+  void note_answer(const PackedReply& reply, Clock::time_point now);
 
   World& world_;
   const int draft_rank_;

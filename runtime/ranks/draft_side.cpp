@@ -113,7 +113,7 @@ void DraftSide::catch_up() {
 void DraftSide::hear() {
   if (!link_) return;
   const auto now = Clock::now();
-  for (DraftReply& reply : link_->receive(now)) take_blocks(reply, now);
+  for (PackedReply& reply : link_->receive(now)) take_blocks(reply, now);
   const DraftState state = link_->update_state(now);
   if (state == state_) return;
   state_ = state;
@@ -126,13 +126,13 @@ void DraftSide::hear() {
   news_ = true;
 }
 
-void DraftSide::take_blocks(DraftReply& reply, Clock::time_point now) {
+void DraftSide::take_blocks(PackedReply& reply, Clock::time_point now) {
   account_.note_reply(reply);
   trace_reply_in(reply);
   speculation_.note_draft_work(
       reply.num_steps, reply.num_rows, 1e-6 * static_cast<double>(reply.step_time_us));
   size_t num_tokens = 0;
-  for (DraftBlock& block : reply.blocks) {
+  for (PackedBlock& block : reply.blocks) {
     const size_t size = block.tokens.size();
     if (!planner_.offer(std::move(block))) continue;
     news_ = true;

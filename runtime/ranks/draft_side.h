@@ -66,7 +66,7 @@ class DraftSide {
  private:
   void tell(bool asks);
   void choose(bool may_wait);
-  void take_blocks(DraftReply& reply, JobClock::time_point now);
+  void take_blocks(PackedReply& reply, JobClock::time_point now);
   void note_round(const RoundPlan& plan, const RoundDecision& decision, double compute_s);
 
   World& world_;

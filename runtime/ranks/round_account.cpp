@@ -45,7 +45,7 @@ void RoundAccount::note_round(const RoundPlan& plan,
   account_.note_round(round);
 }
 
-void RoundAccount::note_reply(const DraftReply& reply) {
+void RoundAccount::note_reply(const PackedReply& reply) {
   account_.note_draft(reply.num_steps,
                       1e-6 * static_cast<double>(reply.step_time_us),
                       1e-6 * static_cast<double>(reply.idle_us));

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "http/serving_metrics.h"
+#include "scheduler/packed_block.h"
 #include "scheduler/planner.h"
 #include "scheduler/round.h"
 #include "scheduler/speedup_account.h"
@@ -27,7 +28,7 @@ class RoundAccount {
 
   // A round that was decided alike.
   void note_round(const RoundPlan& plan, const RoundDecision& decision, const RoundClock& clock);
-  void note_reply(const DraftReply& reply);
+  void note_reply(const PackedReply& reply);
 
   // Once a round: the metrics follow.
   void publish(const DraftCounters& counters);

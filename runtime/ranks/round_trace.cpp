@@ -6,13 +6,14 @@
 namespace outrider {
 namespace {
 
-int64_t num_tokens_of(const DraftReply& reply) {
+// Replies and blocks are packed where they arrive, and look the same otherwise.
+int64_t num_tokens_of(const auto& reply) {
   int64_t num_tokens = 0;
-  for (const DraftBlock& block : reply.blocks) num_tokens += std::ssize(block.tokens);
+  for (const auto& block : reply.blocks) num_tokens += std::ssize(block.tokens);
   return num_tokens;
 }
 
-uint64_t arrow_of(const DraftBlock& block) {
+uint64_t arrow_of(const auto& block) {
   return tokens_arrow({.sequence_id = block.sequence_id,
                        .round = block.round,
                        .base_len = block.base_len,
@@ -20,7 +21,7 @@ uint64_t arrow_of(const DraftBlock& block) {
                        .first = block.first});
 }
 
-void trace_block(TraceKind kind, const DraftBlock& block) {
+void trace_block(TraceKind kind, const auto& block) {
   trace_sequence(kind,
                  block.sequence_id,
                  {block.round, block.base_len, block.guess, block.first, std::ssize(block.tokens)});
@@ -37,10 +38,10 @@ void trace_reply_out(const DraftReply& reply) {
   }
 }
 
-void trace_reply_in(const DraftReply& reply) {
+void trace_reply_in(const PackedReply& reply) {
   if (thread_trace == nullptr) return;
   const TraceSpan span(TraceKind::kHearDraft, {std::ssize(reply.blocks), num_tokens_of(reply)});
-  for (const DraftBlock& block : reply.blocks) {
+  for (const PackedBlock& block : reply.blocks) {
     trace_flow_in(arrow_of(block));
     trace_block(TraceKind::kBlockArrived, block);
   }

@@ -2,12 +2,13 @@
 // recorded.
 #pragma once
 
+#include "scheduler/packed_block.h"
 #include "scheduler/round.h"
 
 namespace outrider {
 
 // The draft's rank, as it sends; the coordinator's, as it takes the blocks.
 void trace_reply_out(const DraftReply& reply);
-void trace_reply_in(const DraftReply& reply);
+void trace_reply_in(const PackedReply& reply);
 
 }  // namespace outrider

@@ -10,7 +10,7 @@ namespace {
 constexpr uint32_t kPlanMagic = 0x4e4c504f;       // "OPLN"
 constexpr uint32_t kAmendmentMagic = 0x444d414f;  // "OAMD"
 constexpr uint32_t kFrameMagic = 0x4d52464f;      // "OFRM"
-constexpr uint16_t kVersion = 2;
+constexpr uint16_t kVersion = 3;
 
 void write(WireWriter& out, const SamplingParams& params) {
   out.put(params.temperature);
@@ -274,30 +274,34 @@ Bytes encode(const DraftReply& reply) {
     w.put(block.sequence_id);
     w.put(block.round);
     w.put(block.base_len);
-    w.put_list(block.tokens,
-               [](WireWriter& inner, const DraftToken& draft) { write(inner, draft); });
     w.put(block.guess);
     w.put(block.first);
+    w.put(static_cast<uint32_t>(block.tokens.size()));
+    w.put_numbers(PackedTokens(block.tokens).bytes());
   });
   out.put(reply.num_rows);
   out.put(reply.idle_us);
   return out.take();
 }
 
-DraftReply decode_draft_reply(const Bytes& bytes) {
+PackedReply decode_draft_reply(const Bytes& bytes) {
   WireReader in(bytes);
-  DraftReply reply;
+  PackedReply reply;
   reply.serial = in.get<uint64_t>();
   reply.step_time_us = in.get<uint64_t>();
   reply.num_steps = in.get<uint32_t>();
-  reply.blocks = in.get_list<DraftBlock>([](WireReader& r) {
-    DraftBlock block;
+  reply.blocks = in.get_list<PackedBlock>([](WireReader& r) {
+    PackedBlock block;
     block.sequence_id = r.get<uint64_t>();
     block.round = r.get<uint32_t>();
     block.base_len = r.get<int32_t>();
-    block.tokens = r.get_list<DraftToken>(read_draft_token);
     block.guess = r.get<int32_t>();
     block.first = r.get<int32_t>();
+    const auto num_tokens = r.get<uint32_t>();
+    const std::span<const std::byte> tokens = r.get_bytes();
+    if (num_tokens > tokens.size() / PackedTokens::kLeastTokenBytes)
+      throw Error("a draft block has fewer tokens than it says");
+    block.tokens = PackedTokens(num_tokens, tokens);
     return block;
   });
   reply.num_rows = in.get<uint32_t>();

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "runtime/comm/wire.h"
+#include "scheduler/packed_block.h"
 #include "scheduler/round.h"
 
 namespace outrider {
@@ -30,6 +31,7 @@ bool decode_frame(const Bytes& bytes, uint32_t epoch, Frame* frame);
 Bytes encode(const DraftRequest& request);
 DraftRequest decode_draft_request(const Bytes& bytes);  // throws Error
 Bytes encode(const DraftReply& reply);
-DraftReply decode_draft_reply(const Bytes& bytes);  // throws Error
+// Reads all but the blocks' tokens; throws Error.
+PackedReply decode_draft_reply(const Bytes& bytes);
 
 }  // namespace outrider

@@ -163,11 +163,11 @@ TEST(RoundWire, FramesAreTakenWholeOrNotAtAll) {
   Frame frame;
   ASSERT_TRUE(decode_frame(bytes, 3, &frame));
   EXPECT_EQ(frame.kind, FrameKind::kReply);
-  const DraftReply reply = decode_draft_reply(frame.payload);
+  const PackedReply reply = decode_draft_reply(frame.payload);
   EXPECT_EQ(reply.serial, 9u);
   EXPECT_EQ(reply.num_steps, 4u);
   ASSERT_EQ(reply.blocks.size(), 2u);
-  EXPECT_EQ(reply.blocks[0].tokens, some_reply().blocks[0].tokens);
+  EXPECT_EQ(reply.blocks[0].tokens.unpack(), some_reply().blocks[0].tokens);
   EXPECT_EQ(reply.blocks[0].guess, -1);
   EXPECT_EQ(reply.blocks[1].base_len, 41);
   EXPECT_EQ(reply.blocks[1].guess, 17);
@@ -188,11 +188,23 @@ TEST(RoundWire, FramesAreTakenWholeOrNotAtAll) {
   }
 }
 
+// The header is read when a reply comes, tokens when they are wanted: what is wrong in them is
+// found then, and what makes no sense of the header at once.
+TEST(RoundWire, ABlockOfFewerTokensThanItSaysIsNoReply) {
+  constexpr size_t kBeforeCount = 8 + 8 + 4 + 4 + (8 + 4 + 4 + 4 + 4);
+  Bytes bytes = encode(some_reply());
+  ASSERT_EQ(bytes[kBeforeCount], std::byte{2});
+  bytes[kBeforeCount] = std::byte{4};  // 32 bytes hold no more tokens
+  EXPECT_EQ(decode_draft_reply(bytes).blocks[0].tokens.unpack(), std::nullopt);
+  bytes[kBeforeCount] = std::byte{5};
+  EXPECT_THROW(decode_draft_reply(bytes), Error);
+}
+
 // The table of docs/round.md, section "Bytes", at draft_len 7: 924 B of tokens and candidates, 28 B
 // of tokens alone; around them a list length per token and what does not grow with the draft.
 TEST(RoundWire, ADraftBlockHasTheBytesOfTheTable) {
   constexpr size_t kAroundReply = 8 + 8 + 4 + 4 + 4 + 8;
-  constexpr size_t kAroundBlock = 8 + 4 + 4 + 4 + 4 + 4;
+  constexpr size_t kAroundBlock = 8 + 4 + 4 + 4 + 4 + 4 + 4;
   constexpr size_t kListLength = 4;
   DraftReply reply;
   EXPECT_EQ(encode(reply).size(), kAroundReply);

@@ -47,6 +47,40 @@ TEST(OutcomeCache, IsBoundedInBlocksAndTokens) {
   EXPECT_TRUE(cache.store(5, 2000, 0, tokens_of({1})));
 }
 
+std::vector<std::byte> bytes_of(const std::vector<DraftToken>& tokens) {
+  return PackedTokens(tokens).bytes();
+}
+
+TEST(OutcomeCache, WhatCannotBeReadWasNotPrepared) {
+  const std::vector<DraftToken> tokens = {{5, {{5, 0.5f}, {6, 0.5f}}}, {7, {}}};
+  std::vector<std::byte> bytes = bytes_of(tokens);
+  OutcomeCache cache;
+  EXPECT_TRUE(cache.store(5, 7, 0, PackedTokens(2, bytes)));
+  EXPECT_EQ(cache.take(5, 7), tokens);
+  for (const size_t said : {size_t{1}, size_t{3}, size_t{4}, size_t{1000}}) {
+    cache.store(5, 7, 0, PackedTokens(said, bytes));
+    EXPECT_EQ(cache.take(5, 7), std::nullopt) << said << " tokens of 2";
+  }
+  for (size_t size = 0; size < bytes.size(); ++size) {
+    EXPECT_TRUE(cache.store(5, 7, 0, PackedTokens(2, std::span(bytes).first(size))));
+    EXPECT_EQ(cache.take(5, 7), std::nullopt) << size << " bytes";
+  }
+  bytes[4] = std::byte{0xff};
+  bytes[7] = std::byte{0xff};  // four thousand million candidates
+  cache.store(5, 7, 0, PackedTokens(2, bytes));
+  EXPECT_EQ(cache.take(5, 7), std::nullopt);
+}
+
+TEST(OutcomeCache, IsBoundedInBytes) {
+  OutcomeCache cache;
+  const std::vector<std::byte> most(OutcomeCache::kMaxBytes);
+  EXPECT_FALSE(cache.store(5, 1, 0, PackedTokens(1, std::vector<std::byte>(most.size() + 1))));
+  EXPECT_TRUE(cache.store(5, 1, 0, PackedTokens(1, most)));
+  EXPECT_FALSE(cache.store(5, 2, 0, tokens_of({1})));
+  cache.clear();
+  EXPECT_TRUE(cache.store(5, 2, 0, tokens_of({1})));
+}
+
 TEST(OutcomeCache, RandomStreamsLikeAMapThatKeepsAll) {
   std::mt19937 random(11);
   const auto below = [&](int limit) { return static_cast<int32_t>(random() % limit); };
