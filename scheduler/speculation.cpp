@@ -33,6 +33,9 @@ struct Pause {
   double least;  // rounds
 };
 constexpr std::array<Pause, 3> kPauses = {Pause{1, 32}, {0.01, 64}, {0.005, 256}};
+// With so many at once a wrong verdict costs little, for drafts bring little, and a try costs as
+// much.
+constexpr int32_t kManySequences = 32;
 constexpr double kLongestPause = 65536;
 // So many rounds without a verdict against it, and the next one counts as the first.
 constexpr int64_t kTrustAfter = 256;
@@ -223,8 +226,8 @@ void Speculation::judge(Batch& batch, int32_t num_sequences) const {
   if (lost_of_late || loses(batch.working, num_sequences, 2)) {
     const Rate& rate = lost_of_late ? batch.recent : batch.working;
     const double num_lost = rate.seconds * rate.num_rounds / rate.plain_s - rate.num_tokens;
-    const Pause& pause =
-        kPauses[std::min(static_cast<size_t>(batch.num_losses), kPauses.size() - 1)];
+    const size_t num_before = num_sequences >= kManySequences ? kPauses.size() : batch.num_losses;
+    const Pause& pause = kPauses[std::min(num_before, kPauses.size() - 1)];
     batch.lost = true;
     ++batch.num_losses;
     batch.num_rounds_idle_left = static_cast<int64_t>(

@@ -97,7 +97,7 @@ class Speculation {
     Typical typical;
     int64_t num_rounds_idle_left = 0;  // > 0: the draft is idle
     int64_t num_rounds_working = 0;    // since it was last idle
-    int32_t num_losses = 0;            // verdicts in a row against the draft
+    size_t num_losses = 0;             // verdicts in a row against the draft
     int64_t check_after = 128;         // rounds until ones with an idle draft are measured again
     bool measured = false;             // rounds with an idle draft were seen, or probes
     bool lost = false;                 // why it is idle
