@@ -122,13 +122,18 @@ std::vector<Way> best_of_each(const Pool& pool, const cudaDeviceProp& device, Re
   std::vector<Way> best;
   std::vector<double> best_rate;
   Table& table = report.table("Ways of reading, 2 GiB pieces", {"way", "GB/s"});
+  double highest = 0;
   const unsigned expected = xor_of(pool, all_ways(device).front(), check_bytes);
   for (const Way& way : all_ways(device)) {
     if (xor_of(pool, way, check_bytes) != expected || expected == 0) {
-      throw std::runtime_error("reading by " + way.name + " gave another xor than plain loads");
+      table.rows.push_back({way.name, "read something else than plain loads"});
+      continue;
     }
     const double rate = gb_per_s(pool, way, std::min(2048 * kMiB, pool.bytes), false);
     table.rows.push_back({way.name, number(rate, 0)});
+    highest = std::max(highest, rate);
+    report.value("read_ceiling_gb_s", highest);
+    report.save("running");
     const std::string kind = way.name.substr(0, way.name.find(','));
     const auto same = std::find_if(best.begin(), best.end(), [&](const Way& other) {
       return other.name.substr(0, kind.size()) == kind;
@@ -141,7 +146,6 @@ std::vector<Way> best_of_each(const Pool& pool, const cudaDeviceProp& device, Re
       *same = way;
     }
   }
-  report.save("running");
   return best;
 }
 

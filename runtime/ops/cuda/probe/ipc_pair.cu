@@ -19,6 +19,7 @@ namespace outrider::gpu_probe {
 namespace {
 
 constexpr size_t kWords = 1024 * 1024;
+constexpr size_t kFlagWords = 1024;  // behind them
 constexpr unsigned kKernelRounds = 50;
 constexpr int kHostRounds = 200;
 
@@ -115,8 +116,7 @@ Answered run_answering(unsigned* flags, int me) {
 }
 
 // The turns both processes take; `me` 0 reports.
-void exchange(
-    const ProbeOptions& options, unsigned* words, unsigned* flags, int me, Report* report) {
+void exchange(const ProbeOptions& options, unsigned* words, int me, Report* report) {
   const auto fill = [&](unsigned seed) {
     write_pattern<<<64, 256>>>(words, kWords, seed);
     check(cudaDeviceSynchronize(), "writing shared memory");
@@ -159,7 +159,7 @@ void exchange(
   // Both start their kernels at about the same time.
   tell(options.write_file);
   hear(options.read_file);
-  const Answered answered = run_answering(flags, me);
+  const Answered answered = run_answering(words + kWords, me);
   if (me == 0) {
     report->note("two running kernels of two processes that answer each other: " +
                  std::to_string(answered.rounds) + " of " + std::to_string(kKernelRounds) +
@@ -200,17 +200,15 @@ void probe_ipc(const ProbeOptions& options, Report& report) {
   mine.write_file = to_peer[1];
   std::string problem;
   try {
-    const DeviceBuffer words(kWords * sizeof(unsigned));
-    const DeviceBuffer flags(4096);
-    check(cudaMemset(flags.as<void>(), 0, flags.bytes()), "clearing flags");
-    check(cudaDeviceSynchronize(), "clearing flags");
-    cudaIpcMemHandle_t handles[2];
-    check(cudaIpcGetMemHandle(&handles[0], words.as<void>()), "making an IPC handle");
-    check(cudaIpcGetMemHandle(&handles[1], flags.as<void>()), "making an IPC handle");
-    if (!write_all(mine.write_file, handles, sizeof(handles))) {
+    const DeviceBuffer words((kWords + kFlagWords) * sizeof(unsigned));
+    check(cudaMemset(words.as<void>(), 0, words.bytes()), "clearing memory");
+    check(cudaDeviceSynchronize(), "clearing memory");
+    cudaIpcMemHandle_t handle;
+    check(cudaIpcGetMemHandle(&handle, words.as<void>()), "making an IPC handle");
+    if (!write_all(mine.write_file, &handle, sizeof(handle))) {
       throw std::runtime_error("the other process is gone");
     }
-    exchange(mine, words.as<unsigned>(), flags.as<unsigned>(), 0, &report);
+    exchange(mine, words.as<unsigned>(), 0, &report);
   } catch (const std::exception& error) {
     problem = error.what();
   }
@@ -224,19 +222,15 @@ void probe_ipc(const ProbeOptions& options, Report& report) {
 }
 
 int ipc_peer(const ProbeOptions& options) {
-  cudaIpcMemHandle_t handles[2];
-  if (!read_all(options.read_file, handles, sizeof(handles))) {
+  cudaIpcMemHandle_t handle;
+  if (!read_all(options.read_file, &handle, sizeof(handle))) {
     return 1;
   }
   void* words = nullptr;
-  void* flags = nullptr;
-  check(cudaIpcOpenMemHandle(&words, handles[0], cudaIpcMemLazyEnablePeerAccess),
+  check(cudaIpcOpenMemHandle(&words, handle, cudaIpcMemLazyEnablePeerAccess),
         "opening an IPC handle");
-  check(cudaIpcOpenMemHandle(&flags, handles[1], cudaIpcMemLazyEnablePeerAccess),
-        "opening an IPC handle");
-  exchange(options, static_cast<unsigned*>(words), static_cast<unsigned*>(flags), 1, nullptr);
+  exchange(options, static_cast<unsigned*>(words), 1, nullptr);
   check(cudaIpcCloseMemHandle(words), "closing an IPC handle");
-  check(cudaIpcCloseMemHandle(flags), "closing an IPC handle");
   tell(options.write_file);
   return 0;
 }
