@@ -103,20 +103,30 @@ INSTANTIATE_TEST_SUITE_P(Types,
                          SameBits,
                          ::testing::Values(Type::kF32, Type::kBF16, Type::kF16, Type::kE4M3));
 
-// A matrix so tall that warps take two or four output tiles each, against its first rows alone.
+// A matrix so tall that warps take two or four output tiles each, and blocks of the kernel for many
+// rows four times as many, against some of its outputs alone.
 using TallMatrix = ProductTest;
 TEST_F(TallMatrix, TilesPerWarpDoNotShow) {
-  constexpr int32_t kIn = 512;
-  for (const auto& [n_out, rows] :
-       {std::pair{8448 + 16, 3}, {8448, 12}, {8448, 28}, {16896 + 48, 20}, {16896, 32}}) {
-    const Table values = random_table(n_out, kIn, Type::kBF16, static_cast<unsigned>(rows));
-    const TestInputs in(*device, random_table(rows, kIn, Type::kBF16, 2), Type::kBF16);
+  struct Size {
+    int32_t n_out;
+    int32_t n_in;
+    int32_t rows;
+  };
+  for (const auto& [n_out, n_in, rows] : {Size{8448 + 16, 512, 3},
+                                          {8448, 512, 12},
+                                          {8448, 512, 28},
+                                          {16896 + 48, 512, 20},
+                                          {16896, 512, 32},
+                                          {16896 - 16, 264, 40},
+                                          {4240, 264, 200}}) {
+    const Table values = random_table(n_out, n_in, Type::kBF16, static_cast<unsigned>(rows));
+    const TestInputs in(*device, random_table(rows, n_in, Type::kBF16, 2), Type::kBF16);
     const TestMatrix tall(*device, values, Type::kBF16);
     const std::vector<float> found = store(tall, in.activations, rows, rows);
     for (const int32_t first : {0, n_out - 64}) {
-      Table some = {64, kIn, {}};
-      const auto from = values.values.begin() + static_cast<ptrdiff_t>(first) * kIn;
-      some.values.assign(from, from + 64 * kIn);
+      Table some = {64, n_in, {}};
+      const auto from = values.values.begin() + static_cast<ptrdiff_t>(first) * n_in;
+      some.values.assign(from, from + 64 * n_in);
       const TestMatrix low(*device, some, Type::kBF16);
       const std::vector<float> expected = store(low, in.activations, rows, rows);
       for (int32_t row = 0; row < rows; ++row) {

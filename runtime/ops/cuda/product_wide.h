@@ -1,6 +1,6 @@
 // Products of 16-bit activations of many rows (prefill): bound by arithmetic. A block has 128
-// outputs x 64 rows, a warp 32 x 32 of them; weights and activations come through shared memory in
-// stages, copied ahead.
+// outputs x 64 rows, or 32 x 64 where that would be too few blocks, a warp 32 x 32 of them; weights
+// and activations come through shared memory in stages, copied ahead.
 //
 // Every output has the bits that product_skinny.h gives it: the slices are summed one after the
 // other, each by the same chain of matrix instructions from zero, and folded in the same tree on
@@ -12,20 +12,20 @@
 
 namespace outrider::gpu {
 
-template <Type kWeightType, Type kInputType>
+template <Type kWeightType, Type kInputType, int kAcross>
 struct Wide {
   static constexpr Type kInputs = kInputType;
   using Weights = Fragment<kWeightType, kInputType>;
   using Packed = typename Weights::Packed;
   static constexpr int kTiles = 2;     // of outputs, of a warp
   static constexpr int kRowTiles = 4;  // of 8 rows, of a warp
-  static constexpr int kWarpsAcross = 4;
+  static constexpr int kWarpsAcross = kAcross;
   static constexpr int kWarpsDown = 2;
   static constexpr int kBlockTiles = kTiles * kWarpsAcross;
   static constexpr int kBlockRowTiles = kRowTiles * kWarpsDown;
   static constexpr uint32_t kThreads = 32 * kWarpsAcross * kWarpsDown;
-  static constexpr int kSteps = 4;   // of 16 inputs, of a stage
-  static constexpr int kStages = 4;  // of which three are under way
+  static constexpr int kSteps = 4;                      // of 16 inputs, of a stage
+  static constexpr int kStages = kAcross == 1 ? 8 : 4;  // of which all but one are under way
   static constexpr size_t kWeightBytes = sizeof(Packed) * 32 * kSteps * kBlockTiles;
   static constexpr size_t kInputBytes = sizeof(Vector2) * 32 * kSteps * kBlockRowTiles;
   static constexpr size_t kSharedBytes = kStages * (kWeightBytes + kInputBytes);
@@ -240,19 +240,34 @@ void wide_product(ProductJob job) {
   }
 }
 
-template <Type kWeights, Type kInputs>
-void run_wide(Stream& stream, const ProductJob& job) {
-  using Shape = Wide<kWeights, kInputs>;
-  const int32_t row_tiles = whole_tiles(job.product.max_rows, kTileRows);
-  const int32_t out_tiles = whole_tiles(job.product.weights.n_out, kTileOutputs);
+template <typename Shape>
+Grid wide_grid(const ProductArgs& product) {
+  const int32_t row_tiles = whole_tiles(product.max_rows, kTileRows);
+  const int32_t out_tiles = whole_tiles(product.weights.n_out, kTileOutputs);
+  return {static_cast<uint32_t>(whole_tiles(row_tiles, Shape::kBlockRowTiles)),
+          static_cast<uint32_t>(whole_tiles(out_tiles, Shape::kBlockTiles))};
+}
+
+template <typename Shape>
+void launch_wide(Stream& stream, const ProductJob& job) {
   launch(stream,
          wide_product<Shape>,
-         {.grid = {static_cast<uint32_t>(whole_tiles(row_tiles, Shape::kBlockRowTiles)),
-                   static_cast<uint32_t>(whole_tiles(out_tiles, Shape::kBlockTiles))},
+         {.grid = wide_grid<Shape>(job.product),
           .threads = Shape::kThreads,
           .shared_bytes = Shape::kSharedBytes,
           .overlaps = true},
          job);
+}
+
+// One block per processor of a large device is wanted.
+inline constexpr uint32_t kWantedWideBlocks = 132;
+
+template <Type kWeights, Type kInputs>
+void run_wide(Stream& stream, const ProductJob& job) {
+  using Broad = Wide<kWeights, kInputs, 4>;
+  const Grid grid = wide_grid<Broad>(job.product);
+  if (grid.x * grid.y >= kWantedWideBlocks) return launch_wide<Broad>(stream, job);
+  launch_wide<Wide<kWeights, kInputs, 1>>(stream, job);
 }
 
 }  // namespace outrider::gpu

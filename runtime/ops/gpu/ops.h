@@ -57,7 +57,8 @@ struct StepView {
 // ---- activations
 // What goes into a product. 16-bit: in the order of the matrix instruction's fragments, see
 // activation_offset() in gpu/tiles.h, activation_elements() of them, inner dimension padded with
-// zeros to a multiple of kTileInner by the op that writes them; f32: row-major [rows, n].
+// zeros to a multiple of kTileInner (zeroed once by whoever allocates them: ops write nothing else
+// there); f32: row-major [rows, n].
 struct Activations {
   void* data = nullptr;
   Type type = Type::kBF16;
