@@ -96,13 +96,14 @@ class AttentionCase {
   struct Run {
     std::vector<float> rows;  // [rows, width]
     AttentionPlan plan;
-    bool one_block_for_all_splits = false;
+    AttentionFold fold = AttentionFold::kNothing;
   };
   struct Launch {
     int32_t rows_per_item = 0;  // 0: as the planner has it
     int32_t max_rows = 0;       // what is 0 is as the step needs it
     int32_t max_items = 0;
     int32_t max_splits = 0;
+    int times = 1;
   };
   Run run(const std::vector<RunOfRows>& runs, const Launch& launch) const;
   Run run(const std::vector<RunOfRows>& runs) const { return run(runs, Launch{}); }
@@ -205,12 +206,14 @@ inline AttentionCase::Run AttentionCase::run(const std::vector<RunOfRows>& runs,
                                  .block_tables = tables.data(),
                                  .table_stride = stride_,
                                  .attention_items = items.data()}};
-  result.one_block_for_all_splits = attention_scratch(args).one_block_for_all_splits;
+  result.fold = attention_scratch(args).fold;
   const OpTable& ops = test_backend().ops;
-  const Buffer scratch(*device_, ops.attention_scratch_bytes(args));
+  const Shared<uint8_t> scratch(*device_, ops.attention_scratch_bytes(args));
+  scratch.poison();
+  if (scratch.size() > 0) std::fill_n(scratch.data(), kManyAttentionBlocks * sizeof(float), 0);
   args.scratch = scratch.data();
   const std::unique_ptr<Stream> stream = device_->make_stream(Priority::kNormal);
-  ops.attention(*stream, args);
+  for (int i = 0; i < launch.times; ++i) ops.attention(*stream, args);
   stream->wait();
   for (int32_t row = 0; row < num_rows; ++row) {
     for (int32_t k = 0; k < shape_.width(); ++k) {

@@ -15,6 +15,7 @@ void attend(AttentionArgs args) {
   const SplitLoop splits = splits_of_block(args, work);
   SplitAttention<Half, kHeadDim> attention(args, work);
   for (int32_t split = splits.begin; split < splits.end; ++split) attention.run(split);
+  merge_if_last(args, work, splits, shared_memory<uint32_t>());
 }
 
 template <typename Half, int kHeadDim>

@@ -15,21 +15,7 @@ OUTRIDER_KERNEL(kWarps * 32) void merge_splits(AttentionArgs args) {
   const auto row = static_cast<int32_t>(block_id().x);
   const auto head = static_cast<int32_t>(block_id().y * kWarps + warp_id());
   if (row >= args.step.counts->num_rows || head >= args.n_heads) return;
-  const Query query = make_query(args, row, head);
-  const int32_t num_parts = query.last_split() - query.first_split() + 1;
-  if (num_parts == 1) return;  // is in the output already
-  const int32_t head_dim = args.kv.head_dim;
-  const SoftmaxState* const parts = scratch_state(args, query, 0);
-  const float* const values = scratch_values(args, query, 0);
-  for (auto dim = static_cast<int32_t>(lane_id()); dim < head_dim; dim += 32) {
-    SoftmaxState state = parts[0];
-    float value = values[dim];
-    for (int32_t i = 1; i < num_parts; ++i) {
-      const FoldFactors factors = fold_part(state, parts[i]);
-      value = fold_value(value, values[static_cast<ptrdiff_t>(i) * head_dim + dim], factors);
-    }
-    store_activation(args.out, row, head * head_dim + dim, divide(value, state.sum));
-  }
+  merge_parts(args, make_query(args, row, head));
 }
 
 }  // namespace
@@ -37,7 +23,7 @@ OUTRIDER_KERNEL(kWarps * 32) void merge_splits(AttentionArgs args) {
 void attention(Stream& stream, const AttentionArgs& args) {
   OUTRIDER_CHECK(args.kv.type != Type::kE4M3 && args.n_heads % args.kv.n_kv_heads == 0);
   if (!attention_16bit(stream, args)) attention_plain(stream, args);
-  if (args.max_splits == 1 || attention_scratch(args).one_block_for_all_splits) return;
+  if (attention_scratch(args).fold != AttentionFold::kNextLaunch) return;
   const auto head_blocks = (static_cast<uint32_t>(args.n_heads) + kWarps - 1) / kWarps;
   launch(stream,
          merge_splits,

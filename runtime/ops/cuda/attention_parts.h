@@ -121,7 +121,7 @@ OUTRIDER_DEVICE float fold_value(float old_value, float new_value, const FoldFac
 
 OUTRIDER_DEVICE float* scratch_values(const AttentionArgs& args, const Query& query, int32_t slot) {
   const size_t slots = static_cast<size_t>(attention_scratch(args).sum_slots);
-  return static_cast<float*>(args.scratch) +
+  return static_cast<float*>(args.scratch) + kManyAttentionBlocks +
          (query_index(args, query) * slots + static_cast<size_t>(slot)) *
              static_cast<size_t>(args.kv.head_dim);
 }
@@ -129,9 +129,9 @@ OUTRIDER_DEVICE SoftmaxState* scratch_state(const AttentionArgs& args,
                                             const Query& query,
                                             int32_t slot) {
   const AttentionScratch scratch = attention_scratch(args);
-  auto* const states =
-      reinterpret_cast<SoftmaxState*>(static_cast<float*>(args.scratch) + scratch.num_sums);
-  return states + query_index(args, query) * static_cast<size_t>(scratch.stat_slots) +
+  float* const states = static_cast<float*>(args.scratch) + kManyAttentionBlocks + scratch.num_sums;
+  return reinterpret_cast<SoftmaxState*>(states) +
+         query_index(args, query) * static_cast<size_t>(scratch.state_slots) +
          static_cast<size_t>(slot);
 }
 
@@ -167,7 +167,7 @@ OUTRIDER_DEVICE Destination make_destination(const AttentionArgs& args,
   if (query.end == 0 || split < query.first_split() || split > query.last_split()) return to;
   to.query = query;
   to.state = part;
-  const bool alone = attention_scratch(args).one_block_for_all_splits;
+  const bool alone = attention_scratch(args).fold == AttentionFold::kOneBlock;
   to.is_first = !alone || split == query.first_split();
   to.is_last = split == query.last_split() && (alone || split == query.first_split());
   const int32_t from_first = split - query.first_split();
@@ -183,23 +183,86 @@ OUTRIDER_DEVICE Destination make_destination(const AttentionArgs& args,
   return to;
 }
 
-// ---- launching
-struct SplitLoop {
-  int32_t begin;
-  int32_t end;
-};
+// The parts of a row that has more than one, folded into the output: by a warp.
+OUTRIDER_DEVICE void merge_parts(const AttentionArgs& args, const Query& query) {
+  constexpr int32_t kDims = 4;  // of a lane at a time
+  const int32_t num_parts = query.last_split() - query.first_split() + 1;
+  if (num_parts == 1) return;  // is in the output already
+  const int32_t head_dim = args.kv.head_dim;
+  const SoftmaxState* const parts = scratch_state(args, query, 0);
+  const float* const values = scratch_values(args, query, 0);
+  const auto lane = static_cast<int32_t>(lane_id());
+  for (int32_t first = lane; first < head_dim; first += 32 * kDims) {
+    SoftmaxState state = parts[0];
+    float sums[kDims];
+    OUTRIDER_UNROLL
+    for (int i = 0; i < kDims; ++i) {
+      const int32_t dim = first + i * 32;
+      sums[i] = dim < head_dim ? values[dim] : 0.0f;
+    }
+    for (int32_t part = 1; part < num_parts; ++part) {
+      const float* const from = values + static_cast<ptrdiff_t>(part) * head_dim;
+      const FoldFactors factors = fold_part(state, parts[part]);
+      OUTRIDER_UNROLL
+      for (int i = 0; i < kDims; ++i) {
+        const int32_t dim = first + i * 32;
+        if (dim < head_dim) sums[i] = fold_value(sums[i], from[dim], factors);
+      }
+    }
+    OUTRIDER_UNROLL
+    for (int i = 0; i < kDims; ++i) {
+      const int32_t dim = first + i * 32;
+      if (dim >= head_dim) continue;
+      store_activation(
+          args.out, query.row, query.head * head_dim + dim, divide(sums[i], state.sum));
+    }
+  }
+}
+
+// ---- a block
 // The splits of this block; the grid is attention_grid().
+struct SplitLoop {
+  int32_t begin = 0;
+  int32_t end = 0;
+  int32_t of_item = 0;  // how many the item has
+};
 OUTRIDER_DEVICE SplitLoop splits_of_block(const AttentionArgs& args, const ItemHead& work) {
   const int32_t first = work.begin / kSplitPositions;
-  if (attention_scratch(args).one_block_for_all_splits) return {first, work.item.num_splits};
+  const int32_t end = work.item.num_splits;
+  if (attention_scratch(args).fold == AttentionFold::kOneBlock) return {first, end, end - first};
   const auto split = static_cast<int32_t>(block_id().x);
-  const bool has_work = split >= first && split < work.item.num_splits;
-  return {split, has_work ? split + 1 : split};
+  return {split, split >= first && split < end ? split + 1 : split, end - first};
+}
+
+// After a block's splits, by all of its threads: the last block of an item and KV head folds the
+// parts of all, where the launch wants it so. `flag` lies in shared memory and is free.
+OUTRIDER_DEVICE void merge_if_last(const AttentionArgs& args,
+                                   const ItemHead& work,
+                                   const SplitLoop& splits,
+                                   uint32_t* flag) {
+  if (attention_scratch(args).fold != AttentionFold::kLastBlock) return;
+  if (splits.begin == splits.end || splits.of_item == 1) return;
+  sync_block();
+  if (thread_id() == 0) {
+    auto* const counter =
+        static_cast<uint32_t*>(args.scratch) + block_id().z * num_blocks().y + block_id().y;
+    publish_writes();
+    const bool is_last = atomic_next(counter) + 1 == static_cast<uint32_t>(splits.of_item);
+    if (is_last) *counter = 0;  // for the next launch
+    publish_writes();
+    *flag = is_last ? 1 : 0;
+  }
+  sync_block();
+  if (*flag == 0) return;
+  for (auto j = static_cast<int32_t>(warp_id()); j < work.num_queries;
+       j += static_cast<int32_t>(num_threads() / 32)) {
+    merge_parts(args, query_of(args, work, j));
+  }
 }
 
 inline Grid attention_grid(const AttentionArgs& args) {
-  const bool alone = attention_scratch(args).one_block_for_all_splits;
-  return {static_cast<uint32_t>(alone ? 1 : args.max_splits),
+  const bool one_block = attention_scratch(args).fold == AttentionFold::kOneBlock;
+  return {static_cast<uint32_t>(one_block ? 1 : args.max_splits),
           static_cast<uint32_t>(args.kv.n_kv_heads),
           static_cast<uint32_t>(args.max_items)};
 }

@@ -41,33 +41,47 @@ struct AttentionBucket {
 };
 AttentionBucket attention_bucket(const AttentionPlan& plan, int32_t max_rows);
 
-// With many items a block goes through all splits of its item and folds them as it goes, in the
-// order in which the merge does and with the same bits; with few, every split has a block of its
-// own. So the scratch memory stays small where rows are many.
+// What becomes of an item's parts, one from each split. With many items one block goes through all
+// splits of its item and folds as it goes; so the scratch memory stays small where rows are many.
+// With few, every split has a block of its own, and the parts are folded by a launch that follows
+// or, where there are few rows, by the block that is done last. All fold in the same order with the
+// same bits.
+enum class AttentionFold : uint8_t { kNothing, kOneBlock, kLastBlock, kNextLaunch };
+
+// The scratch memory of a launch: counters (zero between launches), f32 sums, then for each of them
+// the largest score and the sum of weights.
 struct AttentionScratch {
-  bool one_block_for_all_splits = false;
-  int32_t sum_slots = 0;   // [rows, query heads, slots, head_dim], f32
-  int32_t stat_slots = 0;  // [rows, query heads, slots, 2] behind them: maximum, sum of weights
-  size_t num_sums = 0;     // floats
-  size_t num_stats = 0;    // floats
+  AttentionFold fold = AttentionFold::kNothing;
+  int32_t sum_slots = 0;    // [rows, query heads, slots, head_dim]
+  int32_t state_slots = 0;  // [rows, query heads, slots, 2]
+  size_t num_sums = 0;      // floats
+  size_t num_states = 0;    // floats
 };
-inline constexpr size_t kMaxAttentionScratchBytes = size_t{64} << 20;  // of sums with splits apart
+// From so many (item, KV head) on it is one block; so there are fewer counters than this.
 inline constexpr int32_t kManyAttentionBlocks = 512;
+inline constexpr size_t kMaxAttentionSumBytes = size_t{64} << 20;  // with a block for every split
+// (row, query head) pairs of one KV head that the last block folds.
+inline constexpr int32_t kMaxPairsOfLastBlock = 32;
 
 constexpr AttentionScratch attention_scratch(const AttentionArgs& args) {
+  AttentionScratch scratch;
+  if (args.max_splits <= 1) return scratch;
   const size_t queries = static_cast<size_t>(args.max_rows) * static_cast<size_t>(args.n_heads);
   const size_t head_dim = static_cast<size_t>(args.kv.head_dim);
-  AttentionScratch scratch;
   const size_t apart = queries * static_cast<size_t>(args.max_splits) * head_dim;
-  scratch.one_block_for_all_splits =
-      args.max_splits > 1 && (args.max_items * args.kv.n_kv_heads >= kManyAttentionBlocks ||
-                              apart * sizeof(float) > kMaxAttentionScratchBytes);
-  scratch.sum_slots = scratch.one_block_for_all_splits ? 1 : args.max_splits;
-  scratch.stat_slots = scratch.one_block_for_all_splits ? 2 : args.max_splits;
-  if (args.max_splits > 1) {
-    scratch.num_sums = queries * static_cast<size_t>(scratch.sum_slots) * head_dim;
-    scratch.num_stats = queries * static_cast<size_t>(scratch.stat_slots) * 2;
+  if (args.max_items * args.kv.n_kv_heads >= kManyAttentionBlocks ||
+      apart * sizeof(float) > kMaxAttentionSumBytes) {
+    scratch.fold = AttentionFold::kOneBlock;
+  } else if (args.max_rows * (args.n_heads / args.kv.n_kv_heads) <= kMaxPairsOfLastBlock) {
+    scratch.fold = AttentionFold::kLastBlock;
+  } else {
+    scratch.fold = AttentionFold::kNextLaunch;
   }
+  const bool one_block = scratch.fold == AttentionFold::kOneBlock;
+  scratch.sum_slots = one_block ? 1 : args.max_splits;
+  scratch.state_slots = one_block ? 2 : args.max_splits;
+  scratch.num_sums = queries * static_cast<size_t>(scratch.sum_slots) * head_dim;
+  scratch.num_states = queries * static_cast<size_t>(scratch.state_slots) * 2;
   return scratch;
 }
 
@@ -76,12 +90,12 @@ constexpr size_t attention_scratch_bound(const AttentionArgs& args) {
   if (args.max_splits <= 1) return 0;
   const size_t queries = static_cast<size_t>(args.max_rows) * static_cast<size_t>(args.n_heads);
   const size_t head_dim = static_cast<size_t>(args.kv.head_dim);
-  const size_t most_apart = kMaxAttentionScratchBytes / (head_dim * sizeof(float));
+  const size_t most_apart = kMaxAttentionSumBytes / (head_dim * sizeof(float));
   const size_t apart = queries * static_cast<size_t>(args.max_splits);
   const size_t slots = apart < most_apart ? apart : most_apart;
   const size_t sums = (slots > queries ? slots : queries) * head_dim;
-  const size_t stats = (slots > 2 * queries ? slots : 2 * queries) * 2;
-  return (sums + stats) * sizeof(float);
+  const size_t states = (slots > 2 * queries ? slots : 2 * queries) * 2;
+  return (static_cast<size_t>(kManyAttentionBlocks) + sums + states) * sizeof(float);
 }
 
 }  // namespace outrider::gpu

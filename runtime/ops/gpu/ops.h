@@ -36,7 +36,7 @@ struct AttentionItem {
   int32_t first_row = 0;
   int32_t num_rows = 0;
   int32_t sequence = 0;
-  int32_t num_splits = 0;  // of the item's last row: those its positions reach into
+  int32_t num_splits = 0;  // of the item's last row: those its positions reach into, or more
 };
 inline constexpr int32_t kMaxItemRows = 32;
 // Attention's sum over positions is cut at multiples of this, whatever rows share the step.
@@ -172,7 +172,7 @@ struct AttentionArgs {
   float scale = 0.0f;
   int32_t window = 0;
   KvView kv;
-  void* scratch = nullptr;  // attention_scratch_bytes()
+  void* scratch = nullptr;  // attention_scratch_bytes(), zeros before the first use
   int32_t max_rows = 0;
   int32_t max_items = 0;   // of this launch
   int32_t max_splits = 0;  // of this launch: no row has more
