@@ -97,6 +97,7 @@ class AttentionCase {
     std::vector<float> rows;  // [rows, width]
     AttentionPlan plan;
     AttentionFold fold = AttentionFold::kNothing;
+    bool padding_is_zero = true;  // of the output's inner dimension
   };
   struct Launch {
     int32_t rows_per_item = 0;  // 0: as the planner has it
@@ -184,7 +185,6 @@ inline AttentionCase::Run AttentionCase::run(const std::vector<RunOfRows>& runs,
   const Shared<StepCounts> counts(
       *device_, {{.num_rows = num_rows, .num_attention_items = result.plan.num_items}});
   const Shared<float> out(*device_, activation_elements(max_rows, shape_.width()));
-  out.poison();
   AttentionArgs args = {.out = {out.data(), shape_.type, shape_.width()},
                         .queries = queries.data(),
                         .n_heads = shape_.n_heads(),
@@ -213,14 +213,21 @@ inline AttentionCase::Run AttentionCase::run(const std::vector<RunOfRows>& runs,
   if (scratch.size() > 0) std::fill_n(scratch.data(), kManyAttentionBlocks * sizeof(float), 0);
   args.scratch = scratch.data();
   const std::unique_ptr<Stream> stream = device_->make_stream(Priority::kNormal);
-  for (int i = 0; i < launch.times; ++i) ops.attention(*stream, args);
-  stream->wait();
+  for (int i = 0; i < launch.times; ++i) {
+    out.poison();
+    ops.attention(*stream, args);
+    stream->wait();
+  }
   for (int32_t row = 0; row < num_rows; ++row) {
     for (int32_t k = 0; k < shape_.width(); ++k) {
       const size_t where = shape_.type == Type::kF32
                                ? static_cast<size_t>(row) * width + static_cast<size_t>(k)
                                : activation_offset(row, k, shape_.width());
       result.rows.push_back(widen(shape_.type, out.data(), where));
+    }
+    for (int32_t k = shape_.width(); k % kTileInner != 0 && shape_.type != Type::kF32; ++k) {
+      const size_t where = activation_offset(row, k, shape_.width());
+      result.padding_is_zero &= widen(shape_.type, out.data(), where) == 0.0f;
     }
   }
   return result;

@@ -95,6 +95,19 @@ OUTRIDER_DEVICE int32_t slot_of(const AttentionArgs& args,
          position % args.kv.block_size;
 }
 
+// Element `dim` of a query's output; with the last one the zeros that fill up the row's last tile.
+OUTRIDER_DEVICE void store_output(const AttentionArgs& args,
+                                  const Query& query,
+                                  int32_t dim,
+                                  float value) {
+  const int32_t k = query.head * args.kv.head_dim + dim;
+  store_activation(args.out, query.row, k, value);
+  if (k + 1 < args.out.n || args.out.type == Type::kF32) return;
+  for (int32_t pad = args.out.n; pad % kTileInner != 0; ++pad) {
+    store_activation(args.out, query.row, pad, 0.0f);
+  }
+}
+
 // ---- folding
 // What a row knows of the splits so far, but for the weighted values.
 struct SoftmaxState {
@@ -150,8 +163,7 @@ struct Destination {
     if (query.end == 0) return;
     if (!is_first) value = fold_value(values[dim], value, factors);
     if (is_last) {
-      const int32_t k = query.head * args.kv.head_dim + dim;
-      store_activation(args.out, query.row, k, divide(value, state.sum));
+      store_output(args, query, dim, divide(value, state.sum));
     } else {
       values[dim] = value;
     }
@@ -213,8 +225,7 @@ OUTRIDER_DEVICE void merge_parts(const AttentionArgs& args, const Query& query) 
     for (int i = 0; i < kDims; ++i) {
       const int32_t dim = first + i * 32;
       if (dim >= head_dim) continue;
-      store_activation(
-          args.out, query.row, query.head * head_dim + dim, divide(sums[i], state.sum));
+      store_output(args, query, dim, divide(sums[i], state.sum));
     }
   }
 }

@@ -2,6 +2,7 @@
 // keys and values. A warp per row and head.
 #include "runtime/ops/cuda/numbers.h"
 #include "runtime/ops/cuda/op_table.h"
+#include "runtime/ops/cuda/pages.h"
 #include "runtime/ops/cuda/platform.h"
 
 namespace outrider::gpu {
@@ -25,15 +26,7 @@ OUTRIDER_DEVICE HeadPlace place_of_head(const RopeWriteArgs& args, int32_t row, 
   }
   const bool is_key = head < to.n_heads + kv.n_kv_heads;
   const int32_t kv_head = head - to.n_heads - (is_key ? 0 : kv.n_kv_heads);
-  const int32_t position = args.step.positions[row];
-  const ptrdiff_t sequence = args.step.sequence_of_row[row];
-  const int32_t block =
-      args.step.block_tables[sequence * args.step.table_stride + position / kv.block_size];
-  const size_t page = static_cast<size_t>(block) * static_cast<size_t>(kv.n_kv_heads) +
-                      static_cast<size_t>(kv_head);
-  const size_t slot =
-      page * static_cast<size_t>(kv.block_size) + static_cast<size_t>(position % kv.block_size);
-  return {is_key ? kv.keys : kv.values, slot * head_dim};
+  return {is_key ? kv.keys : kv.values, slot_of_row(kv, args.step, row, kv_head)};
 }
 
 // 1 / sqrt(mean(x^2) + eps), in all lanes.

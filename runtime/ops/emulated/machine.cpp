@@ -83,6 +83,8 @@ class Machine {
 
   Thread& current() { return threads_[place_.thread]; }
 
+  void wake_all() { sleepers_ = 0; }
+
   bool coin() { return (next_random() & 1) != 0; }
 
  private:
@@ -100,6 +102,7 @@ class Machine {
     std::vector<uint32_t> order(num_threads);
     for (uint32_t t = 0; t < num_threads; ++t) order[t] = t;
     size_t num_ended = 0;
+    sleepers_ = next_random();
     while (num_ended < num_threads && failure_ == nullptr) {
       std::rotate(order.begin(),
                   order.begin() + static_cast<ptrdiff_t>(next_random() % num_threads),
@@ -108,6 +111,7 @@ class Machine {
       bool moved = false;
       for (const uint32_t t : order) {
         if (threads_[t].state != State::kReady) continue;
+        if ((sleepers_ >> (t / kLanes) & 1) != 0) continue;
         moved = true;
         place_.thread = t;
         threads_[t].fiber = std::move(threads_[t].fiber).resume();
@@ -115,7 +119,14 @@ class Machine {
         if (threads_[t].state == State::kEnded) ++num_ended;
         if (threads_[t].state == State::kAtWarp) settle_warp(t / kLanes);
       }
-      if (!moved && num_ended < num_threads) settle_block(num_threads);
+      if (moved || num_ended == num_threads) continue;
+      // Who is awake can go no further: now the others.
+      if (sleepers_ == 0) {
+        settle_block(num_threads);
+        sleepers_ = next_random();
+      } else {
+        sleepers_ = 0;
+      }
     }
   }
 
@@ -177,6 +188,7 @@ class Machine {
   bool running_ = false;
   uint64_t seed_ = 1;
   uint64_t draws_ = 0;
+  uint64_t sleepers_ = 0;  // a bit for each warp
 };
 
 Machine& machine() {
@@ -194,6 +206,7 @@ const Place& place() { return machine().place(); }
 std::byte* shared_bytes() { return machine().shared_bytes(); }
 void yield_thread() {
   std::this_thread::yield();
+  machine().wake_all();  // what the thread waits for may be theirs to do
   machine().wait_as(State::kReady);
 }
 void sync_block() { machine().wait_as(State::kAtBlock); }
