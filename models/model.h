@@ -69,8 +69,13 @@ class Model {
   // Gives block `to` the keys and values of block `from`, in all layers of this rank.
   virtual void copy_block(int32_t from, int32_t to) = 0;
 
-  // The KV memory of each layer, for faults on purpose and for tests; nothing where there is none.
+  // The KV memory of each layer where the CPU can reach it, for tests; else nothing.
   virtual std::span<const ops::KvPages> kv_pages() const { return {}; }
+
+  // Keys and values of blocks, or of one position's slot, become NaN in every layer: for faults on
+  // purpose and for tests.
+  virtual void poison_blocks(std::span<const int32_t> blocks);
+  virtual void poison_position(int32_t block, int32_t slot);
 
   // Bytes of weights that the products of one step read on this rank.
   virtual size_t matrix_bytes() const { return 0; }
@@ -89,6 +94,10 @@ class Model {
  protected:
   Model(ModelConfig config, const ModelShard& shard, const ModelOptions& options)
       : config_(std::move(config)), shard_(shard), options_(options) {}
+
+  // A plan that names rows, blocks or tokens that do not exist is a fault of the planner, on every
+  // rank at once.
+  void check_batch(const Batch& batch) const;
 
   ModelConfig config_;
   ModelShard shard_;

@@ -189,31 +189,6 @@ void Transformer::copy_block(int32_t from, int32_t to) {
   }
 }
 
-// A plan that names rows, blocks or tokens that do not exist is a fault of the planner, on every
-// rank at once.
-void Transformer::check_batch(const Batch& batch) const {
-  const size_t rows = batch.tokens.size();
-  OUTRIDER_CHECK(rows <= static_cast<size_t>(options_.max_rows));
-  OUTRIDER_CHECK(batch.positions.size() == rows && batch.sequence_of_row.size() == rows);
-  for (size_t row = 0; row < rows; ++row) {
-    OUTRIDER_CHECK(batch.tokens[row] >= 0 && batch.tokens[row] < config_.vocab_size);
-    const auto sequence = static_cast<size_t>(batch.sequence_of_row[row]);
-    OUTRIDER_CHECK(batch.sequence_of_row[row] >= 0 && sequence < batch.block_tables.size());
-    const int32_t position = batch.positions[row];
-    const auto num_positions = batch.block_tables[sequence].size() * options_.block_size;
-    OUTRIDER_CHECK(position >= 0 && static_cast<size_t>(position) < num_positions);
-  }
-  for (const auto& table : batch.block_tables) {
-    for (const int32_t block : table) OUTRIDER_CHECK(block >= 0 && block < options_.num_blocks);
-  }
-  OUTRIDER_CHECK(batch.logit_rows.size() <= static_cast<size_t>(options_.max_logit_rows));
-  int32_t last = -1;
-  for (const int32_t row : batch.logit_rows) {
-    OUTRIDER_CHECK(row > last && static_cast<size_t>(row) < rows);
-    last = row;
-  }
-}
-
 void Transformer::sum_over_ranks(float* values, int64_t count) {
   if (group_.size() == 1) return;
   const auto begin = std::chrono::steady_clock::now();

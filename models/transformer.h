@@ -50,7 +50,6 @@ class Transformer final : public Model {
  private:
   struct Buffers;
   void allocate_kv();
-  void check_batch(const Batch& batch) const;
   void sum_over_ranks(float* values, int64_t count);
   int64_t window_of(int32_t layer) const {
     return layer >= config_.first_windowed_layer ? config_.sliding_window : 0;

@@ -147,8 +147,8 @@ std::vector<Option> run_config_options(RunConfig* c) {
       {"-m"});
   add(choice_option("quantization",
                     &c->quantization,
-                    {"none", "int8"},
-                    "what float weights become at load; none = what the file has"));
+                    {"none", "int8", "fp8"},
+                    "what float weights become at load; int8 on CPUs, fp8 on GPUs"));
   add(text_option(
           "served_model_name", &c->served_model_name, "name in the API; default: the folder's"),
       {"--alias"});
@@ -204,7 +204,19 @@ std::vector<Option> run_config_options(RunConfig* c) {
                     &c->activation_dtype,
                     {"auto", "float32", "bfloat16"},
                     "of products with bf16 weights; auto = bfloat16 where the CPU multiplies it"));
-  add(text_option("device", &c->device, "where tensors live: cpu"));
+  add(choice_option("device", &c->device, {"cpu", "cuda"}, "where the target computes"));
+  add(number_option("gpu_memory_utilization",
+                    &c->gpu_memory_utilization,
+                    0.01,
+                    1.0,
+                    "share of a GPU's memory for weights, KV and buffers of all ranks on it"));
+  add(choice_option("kv_cache_dtype", &c->kv_cache_dtype, {"auto"}, "type of keys and values"));
+  add(flag_option("enforce_eager", &c->enforce_eager, "on GPUs: no recorded graphs"));
+  add(integer_option("cuda_device",
+                     &c->cuda_device,
+                     -1,
+                     255,
+                     "this rank's GPU among the visible ones; -1 = by its place on the host"));
   add(choice_option("numerics",
                     &c->numerics,
                     {"fast", "strict"},
@@ -217,8 +229,12 @@ std::vector<Option> run_config_options(RunConfig* c) {
       {"-md", "--model-draft"});
   add(choice_option(group + "quantization",
                     &s->quantization,
-                    {"none", "int8"},
+                    {"none", "int8", "fp8"},
                     "of the draft's weights, as quantization"));
+  add(choice_option(group + "device",
+                    &s->device,
+                    {"auto", "cpu", "cuda"},
+                    "where the draft computes; auto = as the target"));
   add(or_word(integer_option(group + "num_speculative_tokens",
                              &s->num_speculative_tokens,
                              1,

@@ -21,9 +21,11 @@ struct SpeculativeConfig {
   std::string method = "auto";
   std::string model;                  // the draft's folder, or "embedded"
   std::string quantization = "none";  // of the draft's weights, as below
+  std::string device = "auto";        // auto = the target's
   // auto: each round as many for each sequence as bring most tokens per second, maybe none
   int32_t num_speculative_tokens = kAutoDraftLen;
-  std::string ride_ahead = "auto";  // auto, off, chain, cache: what the draft does while a round runs
+  std::string ride_ahead =
+      "auto";  // auto, off, chain, cache: what the draft does while a round runs
   int32_t prompt_lookup_max = 4;
   int32_t prompt_lookup_min = 2;
   std::string draft_corpus;  // unigram, bigram: the text they learn; empty = what is served
@@ -36,10 +38,11 @@ struct SpeculativeConfig {
 };
 
 struct RunConfig {
-  std::string model = "embedded";          // a Hugging Face folder, or "embedded"
-  std::string served_model_name;           // empty = the model's folder name
-  std::string chat_template;               // a file; empty = the model's
-  std::string quantization = "none";       // what float weights become at load: none, int8
+  std::string model = "embedded";  // a Hugging Face folder, or "embedded"
+  std::string served_model_name;   // empty = the model's folder name
+  std::string chat_template;       // a file; empty = the model's
+  // What float weights become at load: none, int8 (on CPUs), fp8 (on GPUs).
+  std::string quantization = "none";
   std::string generation_config = "auto";  // auto = the model's sampling defaults, vllm = none
   int32_t tensor_parallel_size = 0;  // 0 = under MPI all ranks but the draft's, in one process 1
   int32_t max_model_len = 0;         // 0 = the model's
@@ -59,7 +62,11 @@ struct RunConfig {
   std::string isa = "auto";  // auto, scalar, avx2, avx512
   // auto, float32, bfloat16: products with bf16 weights round their activations
   std::string activation_dtype = "auto";
-  std::string device = "cpu";
+  std::string device = "cpu";           // cpu, cuda
+  double gpu_memory_utilization = 0.9;  // of a GPU's memory, by all ranks of the job that share it
+  std::string kv_cache_dtype = "auto";  // as activations: float32 on CPUs
+  bool enforce_eager = false;           // no recorded graphs on GPUs
+  int32_t cuda_device = -1;             // -1 = by the rank's place on its host
   std::string numerics = "fast";  // fast; strict = the same bits on 1, 2, 4 and 8 target ranks
   SpeculativeConfig speculative;
 

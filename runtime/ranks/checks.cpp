@@ -43,17 +43,6 @@ Checks Checks::from_environment() {
   return text == nullptr ? Checks{} : parse(text);
 }
 
-void poison_blocks(std::span<const ops::KvPages> layers, std::span<const int32_t> blocks) {
-  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-  for (const ops::KvPages& pages : layers) {
-    const int64_t size = pages.n_kv_heads * pages.block_size * pages.head_dim;
-    for (const int32_t block : blocks) {
-      std::fill_n(pages.keys + block * size, size, kNan);
-      std::fill_n(pages.values + block * size, size, kNan);
-    }
-  }
-}
-
 BookCheck::BookCheck(const Checks& checks, Counter& faults, std::function<std::string()> look)
     : look_(std::move(look)),
       each_round_(checks.books || kIsDebugBuild),

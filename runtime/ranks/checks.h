@@ -30,9 +30,6 @@ struct Checks {
   static Checks from_environment();
 };
 
-// Keys and values of these blocks become NaN in every layer.
-void poison_blocks(std::span<const ops::KvPages> layers, std::span<const int32_t> blocks);
-
 // Every KV block is free or owned, as often as it says: looked at whenever the coordinator has
 // nothing to do, and with Checks::books after every round. A fault is counted, said once, and ends
 // the process in debug builds and with Checks::books.

@@ -45,8 +45,7 @@ DraftWorker::DraftWorker(Model& model, const Options& options)
 // that are masked.
 void DraftWorker::poison_freed_blocks() {
   copies_.watch_blocks(
-      {.freed =
-           [this](std::span<const int32_t> blocks) { poison_blocks(model_.kv_pages(), blocks); },
+      {.freed = [this](std::span<const int32_t> blocks) { model_.poison_blocks(blocks); },
        .taken =
            [this](int32_t block) {
              model_.clear_blocks({&block, 1});

@@ -50,6 +50,13 @@ ops::ThreadPlan threads_of_rank(const RunConfig& config,
                    world.num_ranks_on_these_cpus(num_targets)}});
 }
 
+HostPlace place_on_host(const World& world, const RankLayout& layout, Role role) {
+  const int num_targets = world.num_ranks_here(layout.num_targets);
+  return {.index = role == Role::kDraft ? num_targets : world.num_ranks_here(world.rank()),
+          .num_targets = num_targets,
+          .has_draft = world.num_ranks_here(layout.num_ranks()) > num_targets};
+}
+
 // For the report of a draft rank whose child computes, and says so itself when there is a problem.
 int num_threads_of_draft(const RunConfig& config, const World& world, const RankLayout& layout) {
   try {
@@ -97,11 +104,12 @@ DraftMethod draft_method(const RunConfig& config, const RankLayout& layout) {
 
 PlannerConfig planner_config(const RunConfig& config,
                              const RankLayout& layout,
-                             const Model& model) {
+                             const Model& model,
+                             int32_t num_blocks) {
   const EngineSizes sizes = engine_sizes(config, model.config(), layout);
   PlannerConfig planner;
   planner.block_size = config.block_size;
-  planner.num_blocks = sizes.num_blocks;
+  planner.num_blocks = num_blocks;
   planner.max_num_seqs = config.max_num_seqs;
   planner.max_num_batched_tokens = sizes.max_rows;
   planner.max_model_len = sizes.max_model_len;
@@ -163,7 +171,8 @@ int run_coordinator(World& world,
                     TargetRank& target,
                     const FrontDesk& desk,
                     const FrontEnd& front_end) {
-  PlannerConfig planner = planner_config(config, layout, target.model());
+  PlannerConfig planner =
+      planner_config(config, layout, target.model(), desk.topology.num_kv_blocks);
   planner.draft_corpus = desk.draft_corpus;
   planner.tells_emptied_blocks = desk.checks.poison;
   const EngineInfo info = engine_info(config, layout, planner);
@@ -237,7 +246,10 @@ void run_draft(World& world,
   std::string problem;
   try {
     checks = Checks::from_environment();
-    loaded = load_draft(config, layout, threads_of_rank(config, world, layout, Role::kDraft));
+    loaded = load_draft(config,
+                        layout,
+                        threads_of_rank(config, world, layout, Role::kDraft),
+                        place_on_host(world, layout, Role::kDraft));
     target_config = model_config_of(config.model, Role::kTarget);
   } catch (const std::exception& error) {
     problem = error.what();
@@ -258,7 +270,8 @@ void run_draft(World& world,
 std::vector<std::string> shared_settings(const RunConfig& config, const LoadedModel& loaded) {
   const bool rounds =
       loaded.context != nullptr && loaded.context->activations() == ops::Activations::kBF16;
-  return {fmt::format("numerics {}", config.numerics),
+  return {fmt::format("device {}", config.device),
+          fmt::format("numerics {}", config.numerics),
           fmt::format("quantization {}", config.quantization),
           fmt::format("tensor_parallel_size {}", config.tensor_parallel_size),
           fmt::format("max_model_len {}", config.max_model_len),
@@ -295,8 +308,12 @@ int run_target(World& world,
   try {
     threads = threads_of_rank(config, world, layout, Role::kTarget);
     faults = Faults::from_environment(world.rank(), layout.num_targets);
-    loaded = load_target(
-        config, layout, world.rank(), threads, world.make_target_group(layout.num_targets));
+    loaded = load_target(config,
+                         layout,
+                         world.rank(),
+                         threads,
+                         world.make_target_group(layout.num_targets),
+                         place_on_host(world, layout, Role::kTarget));
     if (coordinates && purpose.front_end) {
       desk = open_front_desk(config);
       trace.open_file();
@@ -305,7 +322,12 @@ int run_target(World& world,
     problem = error.what();
   }
   desk.topology =
-      roll_call(world, layout, {problem, shared_settings(config, loaded), threads.num_threads});
+      roll_call(world,
+                layout,
+                {.problem = problem,
+                 .settings = shared_settings(config, loaded),
+                 .num_threads = threads.num_threads,
+                 .num_kv_blocks = loaded.model ? loaded.model->options().num_blocks : 0});
   if (purpose.on_targets) {
     return run_on_this_target({.config = config,
                                .world = world,

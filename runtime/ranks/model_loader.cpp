@@ -15,6 +15,7 @@
 #include "runtime/base/log.h"
 #include "runtime/base/process_memory.h"
 #include "runtime/ranks/draft/rides.h"
+#include "runtime/ranks/gpu_memory.h"
 
 namespace outrider {
 namespace {
@@ -144,11 +145,6 @@ void log_memory(const Model& model, const ops::ThreadPlan& threads) {
   }
 }
 
-void check_device(const RunConfig& config) {
-  if (config.device == "cpu") return;
-  throw Error(fmt::format("device '{}' is not in this build; it has: cpu", config.device));
-}
-
 struct SyntheticName {
   std::string shape;
   SyntheticRecipe recipe;
@@ -270,7 +266,14 @@ EngineSizes engine_sizes(const RunConfig& config,
       config.block_size));
   const int64_t blocks_per_sequence =
       (sizes.max_model_len + config.speculative.longest_draft_len() + block_size) / block_size;
+  sizes.blocks_per_sequence = static_cast<int32_t>(blocks_per_sequence);
+  // Every running sequence must fit with its draft rows, or draft rows would be cut for no reason.
+  sizes.max_rows = std::max(config.max_num_batched_tokens, config.max_num_seqs);
   const int64_t wanted = blocks_per_sequence * config.max_num_seqs;
+  if (config.device == "cuda") {  // as many as its GPU has room for
+    sizes.num_blocks = static_cast<int32_t>(std::min<int64_t>(wanted, INT32_MAX / 4));
+    return sizes;
+  }
   const int64_t budget =
       config.kv_cache_memory_bytes > 0 ? config.kv_cache_memory_bytes : kMostDefaultKvBytes;
   const int64_t num_blocks = std::min(wanted, budget / block_bytes);
@@ -283,8 +286,6 @@ EngineSizes engine_sizes(const RunConfig& config,
                     sizes.max_model_len));
   }
   sizes.num_blocks = static_cast<int32_t>(num_blocks);
-  // Every running sequence must fit with its draft rows, or draft rows would be cut for no reason.
-  sizes.max_rows = std::max(config.max_num_batched_tokens, config.max_num_seqs);
   return sizes;
 }
 
@@ -298,20 +299,143 @@ ops::Activations activations_of(const RunConfig& config, const ModelConfig& mode
                                                       : ops::Activations::kF32;
 }
 
+namespace {
+
+// Of a target rank, without KV.
+ModelOptions target_options(const RunConfig& config, const EngineSizes& sizes) {
+  return {.block_size = config.block_size,
+          .num_blocks = sizes.num_blocks,
+          .max_rows = sizes.max_rows,
+          .max_logit_rows = sizes.max_rows};
+}
+
+// With room for what it prepares while the target verifies (runtime/ranks/draft/rides.h).
+ModelOptions draft_options(const RunConfig& config, const EngineSizes& sizes) {
+  return {.block_size = config.block_size,
+          .num_blocks = sizes.num_blocks,
+          .max_rows = sizes.max_rows + DraftRides::kMaxBranches,
+          .max_logit_rows = config.max_num_seqs + DraftRides::kMaxBranches};
+}
+
+bool is_draft_on_gpu(const RunConfig& config) {
+  const std::string& own = config.speculative.device;
+  return (own == "auto" ? config.device : own) == "cuda";
+}
+
+GpuOptions gpu_options(const RunConfig& config,
+                       const EngineSizes& sizes,
+                       const ModelConfig& model,
+                       GpuWeightFormat format,
+                       gpu::Priority priority) {
+  return {.max_positions = sizes.blocks_per_sequence * config.block_size,
+          .kv_type = gpu_kv_type(model, format),
+          .priority = priority,
+          .enforce_eager = config.enforce_eager};
+}
+
+GpuDemand target_demand(const RunConfig& config,
+                        const EngineSizes& sizes,
+                        const RankLayout& layout) {
+  const ModelConfig model = model_config_of(config, Role::kTarget);
+  const GpuWeightFormat format = gpu_weight_format(config, config.quantization);
+  return {.config = model,
+          .shard = shard_model(model, 0, layout.num_targets, numerics_from_name(config.numerics)),
+          .format = format,
+          .options = target_options(config, sizes),
+          .gpu = gpu_options(config, sizes, model, format, gpu::Priority::kNormal)};
+}
+
+GpuDemand draft_demand(const RunConfig& config, const EngineSizes& sizes) {
+  const ModelConfig model = model_config_of(config, Role::kDraft);
+  const GpuWeightFormat format = gpu_weight_format(config, config.speculative.quantization);
+  return {.config = model,
+          .shard = shard_model(model, 0, 1),
+          .format = format,
+          .options = draft_options(config, sizes),
+          .gpu = gpu_options(config, sizes, model, format, gpu::Priority::kHigh)};
+}
+
+// KV blocks of everyone on the GPU of `seat`: of the target only what it was allowed.
+int32_t gpu_blocks(const RunConfig& config,
+                   const EngineSizes& sizes,
+                   const RankLayout& layout,
+                   const GpuSeat& seat) {
+  std::vector<GpuDemand> demands;
+  if (config.device == "cuda" && seat.num_targets > 0) {
+    demands.push_back(target_demand(config, sizes, layout));
+    demands.back().num_copies = seat.num_targets;
+  }
+  if (seat.has_draft) demands.push_back(draft_demand(config, sizes));
+  const int32_t most = shared_num_blocks(demands,
+                                         config.gpu_memory_utilization,
+                                         seat.device->info().total_bytes,
+                                         sizes.blocks_per_sequence);
+  if (config.kv_cache_memory_bytes == 0) return most;
+  const GpuDemand& first = demands.front();
+  const int64_t allowed = config.kv_cache_memory_bytes /
+                          static_cast<int64_t>(gpu_kv_bytes_per_block(
+                              first.config, first.shard, config.block_size, first.gpu.kv_type));
+  if (allowed >= sizes.blocks_per_sequence) {
+    return static_cast<int32_t>(std::min<int64_t>(most, allowed));
+  }
+  throw Error(fmt::format(
+      "kv_cache_memory_bytes {} holds {} tokens, fewer than max_model_len {}: raise the one or "
+      "lower the other",
+      config.kv_cache_memory_bytes,
+      allowed * config.block_size,
+      sizes.max_model_len));
+}
+
+// Numbers of synthetic models are drawn on the device.
+LoadedModel load_on_gpu(GpuSeat seat,
+                        const std::string& name,
+                        Role role,
+                        const GpuDemand& demand,
+                        const ModelShard& shard,
+                        const ops::ThreadPlan& threads,
+                        std::unique_ptr<TargetGroup> group) {
+  GpuModelSource source{.config = demand.config,
+                        .shard = shard,
+                        .format = demand.format,
+                        .options = demand.options,
+                        .gpu = demand.gpu};
+  if (is_synthetic(name)) source.recipe = parse_synthetic(name).recipe;
+  source.read_weights = [&] { return weights_of(name, role, source.config, shard, threads); };
+  LoadedModel parts;
+  parts.group = std::move(group);
+  GpuModel loaded = load_gpu_model(std::move(seat), source, *parts.group);
+  parts.device = std::move(loaded.device);
+  parts.device_group = std::move(loaded.group);
+  parts.model = std::move(loaded.model);
+  return parts;
+}
+
+void check_cpu_quantization(const std::string& quantization) {
+  if (quantization == "fp8")
+    throw Error("quantization fp8 is for device cuda; on CPUs there is int8");
+}
+
+}  // namespace
+
 LoadedModel load_target(const RunConfig& config,
                         const RankLayout& layout,
                         int rank,
                         const ops::ThreadPlan& threads,
-                        std::unique_ptr<TargetGroup> group) {
-  check_device(config);
+                        std::unique_ptr<TargetGroup> group,
+                        const HostPlace& place) {
   const ModelConfig model_config = model_config_of(config, Role::kTarget);
   const EngineSizes sizes = engine_sizes(config, model_config, layout);
-  const TransformerOptions options{.block_size = config.block_size,
-                                   .num_blocks = sizes.num_blocks,
-                                   .max_rows = sizes.max_rows,
-                                   .max_logit_rows = sizes.max_rows};
   const ModelShard shard =
       shard_model(model_config, rank, layout.num_targets, numerics_from_name(config.numerics));
+  if (config.device == "cuda" && !is_simulated(config.model)) {
+    GpuSeat seat = take_gpu_seat(config, place, is_draft_on_gpu(config));
+    GpuDemand demand = target_demand(config, sizes, layout);
+    demand.options.num_blocks = gpu_blocks(config, sizes, layout, seat);
+    return load_on_gpu(
+        std::move(seat), config.model, Role::kTarget, demand, shard, threads, std::move(group));
+  }
+  check_cpu_quantization(config.quantization);
+  const ModelOptions options = target_options(config, sizes);
   LoadedModel parts;
   parts.group = std::move(group);
   if (is_simulated(config.model)) {
@@ -334,8 +458,8 @@ LoadedModel load_target(const RunConfig& config,
 
 LoadedModel load_draft(const RunConfig& config,
                        const RankLayout& layout,
-                       const ops::ThreadPlan& threads) {
-  check_device(config);
+                       const ops::ThreadPlan& threads,
+                       const HostPlace& place) {
   const std::string& name = config.speculative.model;
   if (is_simulated(name) != is_simulated(config.model))
     throw Error("a simulated draft needs a simulated target, and the other way round");
@@ -346,16 +470,12 @@ LoadedModel load_draft(const RunConfig& config,
   // A text has more tokens in a vocabulary that knows fewer of its words.
   const int32_t num_blocks =
       vocabulary == nullptr ? sizes.num_blocks : std::min(sizes.num_blocks, INT32_MAX / 2) * 2;
-  // Room for what it prepares while the target verifies (runtime/ranks/draft/rides.h). KV memory
-  // that is never used is never taken from the system.
+  // KV memory that is never used is never taken from the system.
   const int32_t blocks_of_branch = 2 + config.speculative.longest_draft_len() / config.block_size;
   const int32_t num_branch_blocks =
       std::min(num_blocks, DraftRides::kMaxBranches * blocks_of_branch);
-  const TransformerOptions options{
-      .block_size = config.block_size,
-      .num_blocks = num_blocks + (vocabulary == nullptr ? num_branch_blocks : 0),
-      .max_rows = sizes.max_rows + DraftRides::kMaxBranches,
-      .max_logit_rows = config.max_num_seqs + DraftRides::kMaxBranches};
+  ModelOptions options = draft_options(config, sizes);
+  options.num_blocks = num_blocks + (vocabulary == nullptr ? num_branch_blocks : 0);
   const ModelShard shard = shard_model(model_config, 0, 1);
   LoadedModel parts;
   parts.group = make_solo_group();
@@ -364,6 +484,18 @@ LoadedModel load_draft(const RunConfig& config,
         simulated_draft(config), SimulatedRole::kDraft, shard, options);
     return parts;
   }
+  if (is_draft_on_gpu(config)) {
+    GpuSeat seat = take_gpu_seat(config, place, true);
+    GpuDemand demand = draft_demand(config, sizes);
+    demand.options.num_blocks =
+        std::min(options.num_blocks, gpu_blocks(config, sizes, layout, seat));
+    if (vocabulary != nullptr) demand.gpu.max_positions *= 2;
+    parts = load_on_gpu(
+        std::move(seat), name, Role::kDraft, demand, shard, threads, std::move(parts.group));
+    parts.vocabulary = std::move(vocabulary);
+    return parts;
+  }
+  check_cpu_quantization(config.speculative.quantization);
   parts.context = std::make_unique<ops::Context>(threads, ops::isa_from_name(config.isa));
   parts.context->set_activations(activations_of(config, model_config));
   parts.model =

@@ -10,6 +10,7 @@
 #include "models/vocabulary_map.h"
 #include "models/vocabulary_match.h"
 #include "runtime/base/run_config.h"
+#include "runtime/ranks/gpu_loader.h"
 #include "runtime/ranks/roles.h"
 
 namespace outrider {
@@ -39,8 +40,9 @@ bool drafts_in_target_ids(const RunConfig& config);
 // Sizes every rank agrees on.
 struct EngineSizes {
   int32_t max_model_len = 0;
-  int32_t num_blocks = 0;  // of the target's KV memory, on every rank
-  int32_t max_rows = 0;    // of a step
+  int32_t max_rows = 0;             // of a step
+  int32_t blocks_per_sequence = 0;  // of the longest text with its longest draft
+  int32_t num_blocks = 0;           // of the KV memory of a target rank on a CPU
 };
 EngineSizes engine_sizes(const RunConfig& config,
                          const ModelConfig& target,
@@ -52,8 +54,10 @@ ops::Activations activations_of(const RunConfig& config, const ModelConfig& mode
 
 // A model ready to run, with what it must not outlive.
 struct LoadedModel {
-  std::unique_ptr<ops::Context> context;  // null: a simulated model
+  std::unique_ptr<ops::Context> context;  // null: simulated, or on a GPU
   std::unique_ptr<TargetGroup> group;
+  std::unique_ptr<gpu::Device> device;        // null: not on a GPU
+  std::unique_ptr<DeviceGroup> device_group;  // the same
   std::unique_ptr<Model> model;
   std::shared_ptr<const VocabularyMap>
       vocabulary;  // a draft whose ids are not the target's; or null
@@ -63,11 +67,13 @@ LoadedModel load_target(const RunConfig& config,
                         const RankLayout& layout,
                         int rank,
                         const ops::ThreadPlan& threads,
-                        std::unique_ptr<TargetGroup> group);
+                        std::unique_ptr<TargetGroup> group,
+                        const HostPlace& place = {});
 // Also checks that the draft speaks the target's tokens, or may have another tokenizer; throws
 // Error naming the first id that differs.
 LoadedModel load_draft(const RunConfig& config,
                        const RankLayout& layout,
-                       const ops::ThreadPlan& threads);
+                       const ops::ThreadPlan& threads,
+                       const HostPlace& place = {.index = 1});
 
 }  // namespace outrider

@@ -16,6 +16,7 @@ struct Report {
   std::string problem;
   std::vector<std::string> settings;
   int32_t num_threads = 0;
+  int32_t num_kv_blocks = 0;
 };
 
 Bytes encode_report(const Report& report) {
@@ -25,6 +26,7 @@ Bytes encode_report(const Report& report) {
   out.put_list(report.settings,
                [](WireWriter& w, const std::string& setting) { w.put_string(setting); });
   out.put(report.num_threads);
+  out.put(report.num_kv_blocks);
   return out.take();
 }
 
@@ -35,6 +37,7 @@ Report decode_report(const Bytes& bytes) {
   report.problem = in.get_string();
   report.settings = in.get_list<std::string>([](WireReader& r) { return r.get_string(); });
   report.num_threads = in.get<int32_t>();
+  report.num_kv_blocks = in.get<int32_t>();
   return report;
 }
 
@@ -106,15 +109,21 @@ Topology roll_call(World& world,
                    const RankLayout& layout,
                    const Readiness& readiness,
                    double timeout_s) {
-  const Report own{world.host(), readiness.problem, readiness.settings, readiness.num_threads};
+  const Report own{.host = world.host(),
+                   .problem = readiness.problem,
+                   .settings = readiness.settings,
+                   .num_threads = readiness.num_threads,
+                   .num_kv_blocks = readiness.num_kv_blocks};
   Topology topology;
   std::string sentence;
   if (world.rank() == 0) {
     const std::map<int, Report> reports = collect(world, layout, own, timeout_s);
     sentence = verdict(layout, reports);
     for (const auto& [rank, report] : reports) {
-      if (rank > 0) world.post(rank, encode_report({"", sentence, {}, 0}));
+      if (rank > 0) world.post(rank, encode_report({.problem = sentence}));
       if (!sentence.empty()) continue;
+      if (rank == 0 || (report.num_kv_blocks > 0 && report.num_kv_blocks < topology.num_kv_blocks))
+        topology.num_kv_blocks = report.num_kv_blocks;
       log_info("rank {} ready: {} on {}", rank, layout.name(rank), report.host);
       topology.ranks.push_back({rank, layout.name(rank), report.host, report.num_threads});
     }

@@ -16,7 +16,8 @@ struct Readiness {
   // "name value", in the same order everywhere: what the target ranks must have been told alike,
   // since each host has its own environment and files. The draft gives none.
   std::vector<std::string> settings;
-  int num_threads = 0;  // this rank computes with; for reports
+  int num_threads = 0;        // this rank computes with; for reports
+  int32_t num_kv_blocks = 0;  // of this target rank; 0: not a target
 };
 
 struct RankPlace {
@@ -30,6 +31,8 @@ struct RankPlace {
 struct Topology {
   std::vector<RankPlace> ranks;
   std::string library;  // World::library
+  int32_t num_kv_blocks =
+      0;  // what every target rank has; GPUs may have room for different numbers
 };
 
 // Throws Error on every rank when any has a problem, other settings than rank 0, or does not report

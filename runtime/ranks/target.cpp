@@ -96,7 +96,7 @@ std::span<const float> TargetRank::forward() {
 }
 
 void TargetRank::update_copies(const RoundPlan& plan) {
-  poison_blocks(model_.kv_pages(), plan.emptied);
+  if (!plan.emptied.empty()) model_.poison_blocks(plan.emptied);
   for (uint64_t id : plan.ends) copies_.erase(id);
   for (const SequenceStart& start : plan.starts) {
     Copy copy;
@@ -286,15 +286,7 @@ const float* TargetRank::spoiled(const RoundPlan& plan, std::span<const float> l
 void TargetRank::spoil_kv(std::span<const int32_t> blocks, int32_t position) {
   const int32_t block_size = model_.options().block_size;
   const int32_t block = blocks[static_cast<size_t>(position / block_size)];
-  for (const ops::KvPages& pages : model_.kv_pages()) {
-    for (int64_t head = 0; head < pages.n_kv_heads; ++head) {
-      const int64_t slot =
-          (block * pages.n_kv_heads + head) * pages.block_size + position % block_size;
-      const float nan = std::numeric_limits<float>::quiet_NaN();
-      std::fill_n(pages.keys + slot * pages.head_dim, pages.head_dim, nan);
-      std::fill_n(pages.values + slot * pages.head_dim, pages.head_dim, nan);
-    }
-  }
+  model_.poison_position(block, position % block_size);
   log_warning("{}: NaN in the KV of position {}", Faults::kVariable, position);
 }
 

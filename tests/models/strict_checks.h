@@ -147,8 +147,39 @@ inline Batch strict_batch(const std::vector<StrictPiece>& step,
   return batch;
 }
 
-// Logits of all steps, [rows, whole vocabulary], on every member. Members differ in instruction
-// sets and numbers of threads, which must not matter either.
+inline constexpr ModelOptions kStrictOptions = {
+    .block_size = 16, .num_blocks = 16, .max_rows = 128, .max_logit_rows = 64};
+
+// Logits of all steps, [rows, whole vocabulary], on every member.
+inline std::vector<float> play_script(Model& model, TargetGroup& group) {
+  std::mt19937 generator(5);
+  std::vector<std::vector<int32_t>> texts(2);
+  const auto vocab = static_cast<size_t>(model.config().vocab_size);
+  for (auto& text : texts) {
+    for (int i = 0; i < 160; ++i) text.push_back(static_cast<int32_t>(generator() % vocab));
+  }
+  const std::vector<std::vector<int32_t>> blocks = {{5, 0, 9, 2, 3, 14, 1, 7, 11, 4}, {8, 6}};
+  std::vector<float> logits;
+  const Range& own = model.shard().vocab;
+  const auto width = static_cast<size_t>(own.size());
+  for (const auto& step : kStrictScript) {
+    const std::span<const float> part = model.forward(strict_batch(step, texts, blocks));
+    // Each element has one member that knows it, so the sum of the bits puts them together.
+    std::vector<uint64_t> bits(part.size() / width * vocab);
+    for (size_t i = 0; i < part.size(); ++i) {
+      bits[i / width * vocab + static_cast<size_t>(own.begin) + i % width] =
+          std::bit_cast<uint32_t>(part[i]);
+    }
+    group.all_reduce_sum(std::span<uint64_t>(bits));
+    for (const uint64_t value : bits) {
+      logits.push_back(std::bit_cast<float>(static_cast<uint32_t>(value)));
+    }
+  }
+  return logits;
+}
+
+// On the CPU. Members differ in instruction sets and numbers of threads, which must not matter
+// either.
 inline std::vector<float> run_script(const StrictModel& model,
                                      TargetGroup& group,
                                      Numerics numerics,
@@ -159,38 +190,8 @@ inline std::vector<float> run_script(const StrictModel& model,
                    isas[(isas.size() - 1 + static_cast<size_t>(group.rank())) % isas.size()]);
   ctx.set_activations(activations);
   Transformer transformer(
-      model.config,
-      weights_of(model, shard),
-      shard,
-      {.block_size = 16, .num_blocks = 16, .max_rows = 128, .max_logit_rows = 64},
-      group,
-      ctx);
-  std::mt19937 generator(5);
-  std::vector<std::vector<int32_t>> texts(2);
-  for (auto& text : texts) {
-    for (int i = 0; i < 160; ++i) {
-      text.push_back(
-          static_cast<int32_t>(generator() % static_cast<uint32_t>(model.config.vocab_size)));
-    }
-  }
-  const std::vector<std::vector<int32_t>> blocks = {{5, 0, 9, 2, 3, 14, 1, 7, 11, 4}, {8, 6}};
-  std::vector<float> logits;
-  const auto vocab = static_cast<size_t>(model.config.vocab_size);
-  const auto width = static_cast<size_t>(shard.vocab.size());
-  for (const auto& step : kStrictScript) {
-    const std::span<const float> part = transformer.forward(strict_batch(step, texts, blocks));
-    // Each element has one member that knows it, so the sum of the bits puts them together.
-    std::vector<uint64_t> bits(part.size() / width * vocab);
-    for (size_t i = 0; i < part.size(); ++i) {
-      bits[i / width * vocab + static_cast<size_t>(shard.vocab.begin) + i % width] =
-          std::bit_cast<uint32_t>(part[i]);
-    }
-    group.all_reduce_sum(std::span<uint64_t>(bits));
-    for (const uint64_t value : bits) {
-      logits.push_back(std::bit_cast<float>(static_cast<uint32_t>(value)));
-    }
-  }
-  return logits;
+      model.config, weights_of(model, shard), shard, kStrictOptions, group, ctx);
+  return play_script(transformer, group);
 }
 
 inline bool fits(const StrictModel& model, int num_ranks) {

@@ -176,7 +176,7 @@ TEST(PoisonDeathTest, TheDraftStopsWhereItReadsAFreedBlock) {
   worker.step();
   EXPECT_TRUE(std::isnan(loaded.model->kv_pages()[0].keys[key_of(loaded, freed[0])]));
   EXPECT_FALSE(std::isnan(loaded.model->kv_pages()[0].keys[key_of(loaded, held[0])]));
-  poison_blocks(loaded.model->kv_pages(), std::span(held).first(1));
+  loaded.model->poison_blocks(std::span(held).first(1));
   EXPECT_DEATH(worker.step(), "the draft has read KV of a block that nobody holds");
 }
 

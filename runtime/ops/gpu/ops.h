@@ -70,6 +70,7 @@ struct EmbedArgs {
   const void* table = nullptr;  // [n_rows, n] row-major; ids outside [first_id, first_id + n_rows)
                                 // give zeros
   Type type = Type::kBF16;
+  bool is_packed = false;  // the table is the head, packed for products, to which it is tied
   int32_t n_rows = 0;
   int32_t n = 0;
   int32_t first_id = 0;

@@ -1,0 +1,66 @@
+// The decoder on a GPU: what Transformer is on the CPU, with the same batch in and the same logits
+// out. A step is one upload, one chain of launches and one download; steps of few rows replay the
+// chain as a recorded graph. Everything is allocated at construction.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "models/gpu_buffers.h"
+#include "models/gpu_step.h"
+#include "models/gpu_weights.h"
+#include "models/model.h"
+#include "runtime/comm/device_group.h"
+#include "runtime/ops/gpu/device.h"
+
+namespace outrider {
+
+class GpuTransformer final : public Model {
+ public:
+  // device, ops and group must outlive this; group is this rank's among the shard's ranks. Throws
+  // Error with the sum when device memory does not suffice.
+  GpuTransformer(ModelConfig config,
+                 std::shared_ptr<const GpuWeights> weights,
+                 const ModelShard& shard,
+                 const ModelOptions& options,
+                 const GpuOptions& gpu_options,
+                 gpu::Device& device,
+                 const gpu::OpTable& ops,
+                 DeviceGroup& group);
+  ~GpuTransformer() override;
+
+  std::span<const float> forward(const Batch& batch) override;
+  void clear_blocks(std::span<const int32_t> blocks) override;
+  void copy_block(int32_t from, int32_t to) override;
+  void poison_blocks(std::span<const int32_t> blocks) override;
+  void poison_position(int32_t block, int32_t slot) override;
+  size_t matrix_bytes() const override { return weights_->matrix_bytes; }
+
+  // Records the graphs of decoding and verifying, which would else be recorded on first use.
+  void warm_up();
+  size_t num_graphs() const { return graphs_.size(); }
+
+ private:
+  void run(const LaunchSizes& sizes);
+  void launch(const LaunchSizes& sizes);
+  void record(const LaunchSizes& sizes);
+  void count_sums(const LaunchSizes& sizes);
+  void fill_blocks(std::span<const int32_t> blocks, bool poison);
+  int32_t window_of(int32_t layer) const {
+    return layer >= config_.first_windowed_layer ? config_.sliding_window : 0;
+  }
+
+  std::shared_ptr<const GpuWeights> weights_;
+  const GpuOptions gpu_options_;
+  const gpu::OpTable& ops_;
+  DeviceGroup& group_;
+  std::unique_ptr<gpu::Stream> stream_;
+  std::unique_ptr<GpuBuffers> buffers_;
+  GpuStep step_;
+  std::map<LaunchSizes, std::unique_ptr<gpu::Graph>> graphs_;
+};
+
+}  // namespace outrider

@@ -1,0 +1,32 @@
+// How the memory of a GPU is shared by the models that lie on it. Pure arithmetic over options and
+// shapes, so that every rank finds the same numbers before anything is loaded.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "models/gpu_buffers.h"
+#include "models/gpu_weights.h"
+#include "models/model.h"
+
+namespace outrider {
+
+// What a model will take.
+struct GpuDemand {
+  ModelConfig config;
+  ModelShard shard;
+  GpuWeightFormat format = GpuWeightFormat::kAuto;
+  ModelOptions options;  // num_blocks is not looked at
+  GpuOptions gpu;
+  int num_copies = 1;  // ranks on this GPU that take as much
+};
+
+// KV blocks that each of the models gets, the same number for all: what weights and buffers leave
+// of utilization * total_bytes, but of a target no more than most_kv_bytes (0: no limit). Throws
+// Error with the sum when that is fewer than least_blocks.
+int32_t shared_num_blocks(std::span<const GpuDemand> demands,
+                          double utilization,
+                          size_t total_bytes,
+                          int32_t least_blocks);
+
+}  // namespace outrider

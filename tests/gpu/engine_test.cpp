@@ -1,0 +1,109 @@
+// Whole jobs with their models on a GPU: the embedded pair writes what it writes on the
+// CPU, alone and with drafts, and bad options are one sentence.
+#include <gtest/gtest.h>
+
+#include "runtime/base/error.h"
+#include "runtime/ranks/gpu_memory.h"
+#include "tests/base/error_sentence.h"
+#include "tests/gpu/gpu_testing.h"
+#include "tests/ranks/engine_harness.h"
+
+namespace outrider::test {
+namespace {
+
+class GpuEngine : public ::testing::Test {
+ protected:
+  void SetUp() override { set_gpu_provider(gpu::test_backend); }
+  void TearDown() override { set_gpu_provider(gpu::cuda_backend); }
+};
+
+RunConfig small_config(int num_targets, int draft_len, const std::string& device) {
+  RunConfig config = embedded_config(num_targets, draft_len);
+  config.device = device;
+  config.activation_dtype = "float32";
+  config.max_model_len = 96;
+  config.max_num_seqs = 2;
+  config.max_num_batched_tokens = 64;
+  config.kv_cache_memory_bytes = 8 << 20;
+  return config;
+}
+
+std::vector<Ask> asks() {
+  return {{"The king said", greedy(8)}, {"Once upon a time there was", seeded(0.8f, 7, 8)}};
+}
+
+std::vector<std::vector<int32_t>> texts_of(const RunConfig& config) {
+  std::vector<std::vector<int32_t>> texts;
+  for (const Outcome& outcome : run_asks(config, asks())) {
+    EXPECT_EQ(outcome.error, "");
+    texts.push_back(outcome.tokens);
+  }
+  return texts;
+}
+
+ModelOptions options_of(int32_t max_rows) {
+  return {.block_size = 16, .num_blocks = 0, .max_rows = max_rows, .max_logit_rows = max_rows};
+}
+
+TEST(GpuMemory, IsSharedByAllOnTheGpu) {
+  const ModelConfig config = model_config_of("embedded", Role::kTarget);
+  const GpuDemand target = {.config = config,
+                            .shard = shard_model(config, 0, 1),
+                            .options = options_of(64),
+                            .gpu = {.max_positions = 112}};
+  GpuDemand draft = target;
+  draft.config = model_config_of("embedded", Role::kDraft);
+  draft.shard = shard_model(draft.config, 0, 1);
+  constexpr size_t kTotal = size_t{1} << 30;
+  const auto blocks = [&](std::vector<GpuDemand> demands, double utilization) {
+    return shared_num_blocks(demands, utilization, kTotal, 7);
+  };
+  const int32_t alone = blocks({target}, 0.9);
+  EXPECT_GT(alone, blocks({target}, 0.8));
+  EXPECT_GT(alone, blocks({target, draft}, 0.9));
+  // What is counted is what is taken: one more block would be too much.
+  const size_t block = gpu_kv_bytes_per_block(config, target.shard, 16, gpu::Type::kBF16);
+  const size_t rest =
+      gpu_weight_bytes(config, target.shard, GpuWeightFormat::kAuto) +
+      gpu_buffer_bytes(config, target.shard, target.options, target.gpu, gpu::Type::kBF16);
+  const auto budget = static_cast<size_t>(0.9 * static_cast<double>(kTotal));
+  EXPECT_LE(rest + static_cast<size_t>(alone) * block, budget);
+  EXPECT_GT(rest + static_cast<size_t>(alone + 1) * block, budget);
+  EXPECT_TRUE(fails_with([&] { blocks({target}, 0.005); }, "one sequence of max_model_len takes"));
+}
+
+TEST_F(GpuEngine, WhatCannotBeIsOneSentence) {
+  const auto load = [](const RunConfig& config) {
+    load_target(config, {1, false}, 0, 1, make_solo_group());
+  };
+  RunConfig config = small_config(1, 0, "cuda");
+  config.cuda_device = 200;
+  EXPECT_TRUE(fails_with([&] { load(config); }, "cuda_device 200 does not exist"));
+  config = small_config(1, 0, "cuda");
+  config.quantization = "int8";
+  EXPECT_TRUE(fails_with([&] { load(config); }, "int8 is for device cpu"));
+  config = small_config(1, 0, "cpu");
+  config.quantization = "fp8";
+  EXPECT_TRUE(fails_with([&] { load(config); }, "fp8 is for device cuda"));
+  config = small_config(1, 0, "cuda");
+  config.kv_cache_memory_bytes = 1 << 16;
+  EXPECT_TRUE(fails_with([&] { load(config); }, "fewer than max_model_len 96"));
+  config = small_config(1, 0, "cuda");
+  config.gpu_memory_utilization = 0.001;
+  EXPECT_TRUE(fails_with([&] { load(config); }, "GB for KV, where one sequence"));
+}
+
+TEST_F(GpuEngine, WritesTheTextOfTheCpu) {
+  const auto expected = texts_of(small_config(1, 0, "cpu"));
+  ASSERT_EQ(expected.size(), 2u);
+  EXPECT_EQ(expected[0].size(), 8u);
+  EXPECT_EQ(texts_of(small_config(1, 0, "cuda")), expected);
+  EXPECT_EQ(texts_of(small_config(1, 3, "cuda")), expected);
+  EXPECT_EQ(texts_of(small_config(2, 3, "cuda")), expected);
+  RunConfig apart = small_config(1, 3, "cuda");
+  apart.speculative.device = "cpu";
+  EXPECT_EQ(texts_of(apart), expected);
+}
+
+}  // namespace
+}  // namespace outrider::test

@@ -1,0 +1,37 @@
+// A model on a GPU, on one rank or as a member of a group, for the tests of
+// GpuTransformer.
+#pragma once
+
+#include "models/gpu_transformer.h"
+#include "runtime/comm/device_group.h"
+#include "tests/gpu/gpu_testing.h"
+#include "tests/models/strict_checks.h"
+
+namespace outrider::test {
+
+struct CaseModel {
+  const gpu::OpTable& ops = gpu::test_backend().ops;
+  std::unique_ptr<gpu::Device> device = gpu::test_backend().open(0);
+  std::unique_ptr<DeviceGroup> group;
+  std::unique_ptr<GpuTransformer> model;
+
+  CaseModel(const StrictModel& source,
+            TargetGroup& host_group,
+            Numerics numerics,
+            GpuWeightFormat format = GpuWeightFormat::kAuto,
+            bool enforce_eager = false) {
+    const ModelShard shard =
+        shard_model(source.config, host_group.rank(), host_group.size(), numerics);
+    std::shared_ptr<const GpuWeights> weights =
+        upload_weights(*device, source.config, shard, weights_of(source, shard), format, 1);
+    group = host_group.size() == 1 ? make_solo_device_group(ops)
+                                   : make_staged_device_group(*device, ops, host_group, 5000);
+    const GpuOptions options = {.max_positions = 176,
+                                .kv_type = activation_type(weights->layers[0].qkv.type),
+                                .enforce_eager = enforce_eager};
+    model = std::make_unique<GpuTransformer>(
+        source.config, weights, shard, kStrictOptions, options, *device, ops, *group);
+  }
+};
+
+}  // namespace outrider::test

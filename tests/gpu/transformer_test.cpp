@@ -1,0 +1,225 @@
+// The forward pass on a GPU against the CPU's, and its own promises: bits that do not
+// depend on what shares a step, on graphs, or under numerics strict on the number of ranks.
+#include "runtime/comm/world.h"
+#include "tests/gpu/model_case.h"
+
+namespace outrider::test {
+namespace {
+
+using Format = GpuWeightFormat;
+
+StrictModel small(const char* name, ops::DType dtype) {
+  StrictModel model = {name, strict_shape(4, 2, 16), dtype};
+  model.config.hidden_dim = 64;
+  model.config.ffn_dim = 88;
+  model.config.vocab_size = 75;
+  return model;
+}
+
+// The switches that a model can have, over as few numbers as show them.
+std::vector<StrictModel> small_models() {
+  std::vector<StrictModel> models = {small("plain, bf16", ops::DType::kBF16),
+                                     small("biases, f16", ops::DType::kF16),
+                                     small("q/k norm, f32", ops::DType::kF32),
+                                     small("partial rotary, tied, bf16", ops::DType::kBF16),
+                                     small("window from layer 1, f32", ops::DType::kF32),
+                                     small("odd sizes, tied, f16", ops::DType::kF16)};
+  models[1].config.attention_bias = models[1].config.attention_out_bias = true;
+  models[1].config.mlp_bias = true;
+  models[2].config.qk_norm = true;
+  models[3].config.rope.rotary_dim = 8;
+  models[3].config.tied_head = true;
+  models[4].config.sliding_window = 20;
+  models[4].config.first_windowed_layer = 1;
+  models[5].config.hidden_dim = 72;
+  models[5].config.head_dim = models[5].config.rope.rotary_dim = 24;
+  models[5].config.ffn_dim = 37;
+  models[5].config.tied_head = true;
+  return models;
+}
+
+// Relative, over all rows; NaN counts as far.
+double distance(const std::vector<float>& found, const std::vector<float>& expected) {
+  if (found.size() != expected.size()) return HUGE_VAL;
+  double apart = 0;
+  double all = 0;
+  for (size_t i = 0; i < found.size(); ++i) {
+    apart += std::pow(double{found[i]} - expected[i], 2);
+    all += std::pow(double{expected[i]}, 2);
+  }
+  return std::sqrt(apart / all);
+}
+
+std::vector<float> on_cpu(const StrictModel& model) {
+  const auto group = make_solo_group();
+  return run_script(model, *group, Numerics::kFast);
+}
+
+std::vector<float> on_gpu(const StrictModel& model,
+                          Format format = Format::kAuto,
+                          bool enforce_eager = false) {
+  const auto group = make_solo_group();
+  CaseModel gpu(model, *group, Numerics::kFast, format, enforce_eager);
+  return play_script(*gpu.model, *group);
+}
+
+std::vector<float> on_ranks(const StrictModel& model, int num_ranks, Numerics numerics) {
+  std::vector<float> logits;
+  run_in_process(num_ranks, [&](World& world) {
+    const auto group = world.make_target_group(num_ranks);
+    CaseModel gpu(model, *group, numerics);
+    std::vector<float> own = play_script(*gpu.model, *group);
+    if (group->rank() == 0) logits = std::move(own);
+  });
+  return logits;
+}
+
+// A text's rows [first, first + count) in a step of their own, or behind another sequence's.
+std::vector<float> logits_of(Model& model, int32_t first, int32_t count, int32_t num_others = 0) {
+  static const std::vector<int32_t> own_blocks = {5, 0, 9};
+  static const std::vector<int32_t> other_blocks = {7, 2};
+  Batch batch;
+  std::vector<int32_t> text;
+  for (int32_t i = 0; i < 48; ++i) text.push_back(i * 7 % 75);
+  if (num_others > 0) {
+    append_rows(batch, std::span(text).last(static_cast<size_t>(num_others)), 0, other_blocks);
+  }
+  const auto from = static_cast<size_t>(first);
+  append_rows(batch, std::span(text).subspan(from, static_cast<size_t>(count)), first, own_blocks);
+  for (int32_t i = 0; i < count; ++i) batch.logit_rows.push_back(num_others + i);
+  const std::span<const float> logits = model.forward(batch);
+  return {logits.begin(), logits.end()};
+}
+
+TEST(GpuTransformer, ComputesWhatTheCpuComputes) {
+  for (const StrictModel& model : small_models()) {
+    const std::vector<float> expected = on_cpu(model);
+    expect_real_logits(expected);
+    const double tolerance = model.dtype == ops::DType::kF32 ? 1e-5 : 1e-2;
+    const double found = distance(on_gpu(model), expected);
+    EXPECT_TRUE(found <= tolerance) << model.name << ": " << found;
+    const double wide = distance(on_gpu(model, Format::kF32), expected);
+    EXPECT_TRUE(wide <= 1e-5) << model.name << " in f32: " << wide;
+  }
+}
+
+// A verification of 17 rows gives the bits of 17 single steps, behind other rows or not, and what
+// it leaves in the pages too; the graph of the second time gives those of the first.
+TEST(GpuTransformer, RowsDoNotDependOnWhatSharesTheirStep) {
+  for (const ops::DType dtype : {ops::DType::kBF16, ops::DType::kF32}) {
+    const StrictModel source = small("rows", dtype);
+    const auto group = make_solo_group();
+    CaseModel gpu(source, *group, Numerics::kFast);
+    GpuTransformer& model = *gpu.model;
+    logits_of(model, 0, 20);
+    const std::vector<float> verified = logits_of(model, 20, 17);
+    expect_real_logits(verified);
+    std::vector<float> singly;
+    for (int32_t row = 20; row < 37; ++row) {
+      const std::vector<float> one = logits_of(model, row, 1);
+      singly.insert(singly.end(), one.begin(), one.end());
+    }
+    EXPECT_TRUE(same_logit_bits(singly, verified));
+    EXPECT_TRUE(same_logit_bits(logits_of(model, 20, 17, 11), verified));
+    EXPECT_TRUE(same_logit_bits(logits_of(model, 20, 17, 28), verified));  // 45 rows: no graph
+    // The next row reads pages that single steps wrote, then those of a verification.
+    EXPECT_TRUE(same_logit_bits(logits_of(model, 37, 1), logits_of(model, 37, 1, 3)));
+  }
+}
+
+TEST(GpuTransformer, GraphsGiveWhatLaunchesGive) {
+  for (const StrictModel& source : {small("graphs", ops::DType::kBF16), small_models()[2]}) {
+    const auto group = make_solo_group();
+    CaseModel eager(source, *group, Numerics::kFast, Format::kAuto, true);
+    CaseModel recorded(source, *group, Numerics::kFast);
+    recorded.model->warm_up();
+    const size_t num_graphs = recorded.model->num_graphs();
+    EXPECT_GT(num_graphs, 3u);
+    for (const int32_t first : {0, 17, 18, 22, 39}) {
+      const int32_t count = first == 0 ? 17 : first == 22 ? 17 : first == 18 ? 4 : 1;
+      EXPECT_TRUE(same_logit_bits(logits_of(*recorded.model, first, count),
+                                  logits_of(*eager.model, first, count)));
+    }
+    EXPECT_EQ(recorded.model->num_graphs(), num_graphs);
+    EXPECT_EQ(eager.model->num_graphs(), 0u);
+  }
+}
+
+TEST(GpuTransformer, APromptInPiecesIsThePromptInOne) {
+  const StrictModel source = small("pieces", ops::DType::kBF16);
+  const auto group = make_solo_group();
+  CaseModel whole(source, *group, Numerics::kFast);
+  CaseModel pieces(source, *group, Numerics::kFast);
+  logits_of(*whole.model, 0, 45);
+  for (const auto& [first, count] : {std::pair{0, 33}, {33, 5}, {38, 7}}) {
+    logits_of(*pieces.model, first, count);
+  }
+  EXPECT_TRUE(same_logit_bits(logits_of(*pieces.model, 45, 3), logits_of(*whole.model, 45, 3)));
+}
+
+TEST(GpuTransformer, StrictBitsAreThoseOfAnyNumberOfRanks) {
+  for (const StrictModel& model : {small_models()[1], small_models()[4]}) {
+    const std::vector<float> expected = on_ranks(model, 1, Numerics::kStrict);
+    expect_real_logits(expected);
+    const double tolerance = model.dtype == ops::DType::kF32 ? 1e-5 : 1e-2;
+    EXPECT_TRUE(distance(expected, on_cpu(model)) <= tolerance) << model.name;
+    for (const int num_ranks : {2, 4}) {
+      EXPECT_TRUE(same_logit_bits(on_ranks(model, num_ranks, Numerics::kStrict), expected))
+          << model.name << " on " << num_ranks << " ranks";
+    }
+    EXPECT_TRUE(distance(on_ranks(model, 2, Numerics::kFast), on_cpu(model)) <= tolerance);
+  }
+}
+
+TEST(GpuTransformer, EightBitWeightsComeNear) {
+  const StrictModel model = small("e4m3", ops::DType::kBF16);
+  const std::vector<float> expected = on_cpu(model);
+  const double found = distance(on_gpu(model, Format::kFp8), expected);
+  EXPECT_TRUE(found <= 0.2) << found;
+  EXPECT_GT(found, 0.01);  // they were rounded
+}
+
+TEST(GpuTransformer, BlocksAreClearedCopiedAndPoisoned) {
+  const StrictModel source = small("blocks", ops::DType::kBF16);
+  const auto group = make_solo_group();
+  CaseModel gpu(source, *group, Numerics::kFast);
+  GpuTransformer& model = *gpu.model;
+  logits_of(model, 0, 20);
+  const std::vector<float> expected = logits_of(model, 20, 1);
+  model.copy_block(5, 11);
+  model.poison_position(5, 3);
+  EXPECT_TRUE(std::isnan(logits_of(model, 20, 1)[0]));
+  model.copy_block(11, 5);
+  EXPECT_TRUE(same_logit_bits(logits_of(model, 20, 1), expected));
+  const std::vector<int32_t> blocks = {5, 9};
+  model.poison_blocks(blocks);
+  EXPECT_TRUE(std::isnan(logits_of(model, 20, 1)[0]));
+  model.clear_blocks(blocks);
+  EXPECT_FALSE(std::isnan(logits_of(model, 20, 1)[0]));
+  EXPECT_FALSE(same_logit_bits(logits_of(model, 20, 1), expected));
+}
+
+TEST(GpuWeights, DrawnOnTheDeviceGiveLogitsThatMeanSomething) {
+  StrictModel source = small("random", ops::DType::kBF16);
+  const auto& ops = gpu::test_backend().ops;
+  for (const Format format : {Format::kAuto, Format::kFp8}) {
+    const auto device = gpu::test_backend().open(0);
+    const ModelShard shard = shard_model(source.config, 0, 1);
+    std::shared_ptr<const GpuWeights> weights =
+        random_gpu_weights(*device, ops, source.config, shard, {.num_silent_ids = 0}, format);
+    EXPECT_EQ(weights->num_bytes, gpu_weight_bytes(source.config, shard, format));
+    const auto group = make_solo_device_group(ops);
+    GpuTransformer model(source.config,
+                         weights,
+                         shard,
+                         kStrictOptions,
+                         {.max_positions = 176},
+                         *device,
+                         ops,
+                         *group);
+    expect_real_logits(logits_of(model, 0, 9));
+  }
+}
+
+}  // namespace
+}  // namespace outrider::test
