@@ -64,7 +64,19 @@ class FirstRun(unittest.TestCase):
         log = (self.out / "first_run.log").read_text()
         for said in ("fine 1", "broken", "said by the probe"):
             self.assertIn(said, log)
-        self.assertLessEqual(len(list(self.out.iterdir())), 4)
+        self.assertLessEqual(len(list(self.out.iterdir())), 5)
+
+    def test_benchmarks_arrive(self):
+        program(self.build / "outrider", """#!/bin/bash
+echo "table of $2 on $4"
+case "$*" in *verify-curve*) printf '{"kind": "%s"}' "$2" >"$6" ;; *) exit 1 ;; esac
+""")
+        self.assertEqual(self.run_script(FIRST_RUN_PARTS="bench").returncode, 0)
+        for line in ("8B steps by rows \\| done", "the embedded pair \\| exit code 1", "table of verify-curve on cuda",
+                     "table of decode on cuda"):
+            self.assertRegex(self.page(), line)
+        self.assertEqual(json.loads((self.out / "bench.json").read_text()),
+                         {"8b_curve": {"kind": "verify-curve"}, "1b_curve": {"kind": "verify-curve"}})
 
     def test_tests_of_overlap_and_their_control(self):
         name = "[  FAILED  ] GraphTest.OverlappingLaunchesGiveTheSameBits"

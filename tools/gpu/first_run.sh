@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # first_run.sh OUT_FOLDER [BUILD_FOLDER]: everything a machine with a GPU must be asked, in under nine minutes and in
-# the order of importance: the GPU tests, gpu_probe's questions, the PyTorch baseline, the tests under
+# the order of importance: the GPU tests, our benchmarks, gpu_probe's questions, the PyTorch baseline, the tests under
 # compute-sanitizer, then what may hang. Needs the binaries of a build made anywhere (default: build-gpu-run, what
 # tools/gpu/pack.sh made, else build) and nothing else: no network, no mpirun, no cmake; python3 with torch for the
 # baseline. Each part has a time limit and a part that fails does not stop the others. FIRST_RUN_PARTS: some of "tests
-# probe torch overlap sanitize pairs assisted", in this order. FIRST_RUN_BUDGET_S: 530. Leaves in OUT_FOLDER: first_run.md,
-# first_run.json (gpu_probe's), baseline.json, first_run.log. Exit code 3: no GPU.
+# bench probe torch overlap sanitize pairs assisted", in this order. FIRST_RUN_BUDGET_S: 530. Leaves in OUT_FOLDER: first_run.md,
+# first_run.json (gpu_probe's), baseline.json, bench.json, first_run.log. Exit code 3: no GPU.
 set -uo pipefail
 
 out=${1:?usage: first_run.sh OUT_FOLDER [BUILD_FOLDER]}
@@ -13,7 +13,7 @@ root=$(cd "$(dirname "$0")/../.." && pwd)
 build=$root/build
 [ -d "$root/build-gpu-run" ] && build=$root/build-gpu-run
 build=${2:-$build}
-parts=" ${FIRST_RUN_PARTS:-tests probe torch overlap sanitize pairs assisted} "
+parts=" ${FIRST_RUN_PARTS:-tests bench probe torch overlap sanitize pairs assisted} "
 probe=$build/runtime/ops/cuda/probe/gpu_probe
 budget_s=${FIRST_RUN_BUDGET_S:-530}
 mkdir -p "$out"
@@ -21,6 +21,7 @@ log=$out/first_run.log
 page=$out/first_run.md
 results=$(mktemp -d)
 trap 'rm -rf "$results"' EXIT
+mkdir "$results/bench"
 : >"$log"
 
 [ -x "$probe" ] || { echo "first_run: no $probe: build it (cmake --preset cpu where nvcc is)" >&2; exit 2; }
@@ -66,10 +67,24 @@ part() {
 
 torch() { part "PyTorch, $1" "$2" python3 "$root/tools/gpu/torch_baseline.py" --json "$results/$3.json" "${@:4}"; }
 
+# bench NAME LIMIT_S FILE KIND OPTIONS...: its tables go onto the page, its JSON into bench.json.
+bench() {
+  ours "outrider bench, $1" "$2" bash -o pipefail -c '"$@" | tee "$0"' "$results/bench/$3.txt" "$build/outrider" \
+    bench "$4" --device cuda --json "$results/bench/$3.json" "${@:5}"
+}
+
 if wanted tests; then
   for test in "$build"/tests/gpu/*_gpu_test; do
     [ -x "$test" ] && ours "$(basename "$test")" 60 "$test"
   done
+fi
+if wanted bench; then
+  curve=(--rows 2,4,5,8,9,16,17,32 --context 512 --repeat 10 --max-model-len 1024)
+  bench "8B steps by rows" 60 8b_curve verify-curve --model synth:llama-3.1-8b "${curve[@]}"
+  bench "1B steps by rows" 40 1b_curve verify-curve --model synth:llama-3.2-1b "${curve[@]}"
+  bench "8B and its first layers as draft" 60 8b_pair decode --model synth:llama-3.1-8b --speculative-config.model \
+    synth:llama-3.1-8b@2 --draft-lens 0,2,4,6 --num-prompts 2 --max-tokens 128 --max-model-len 1024
+  bench "the embedded pair" 30 embedded decode --config "$root/configs/bench.yaml" --num-prompts 4 --repeat 1
 fi
 wanted probe && ours "gpu_probe: what kernels must know" 230 "$probe" device bandwidth cublaslt launch_gap latency --out "$results/first"
 if wanted torch; then
@@ -96,6 +111,9 @@ fi
 wanted pairs && ours "gpu_probe: two processes" 110 "$probe" ipc nccl --out "$results/second"
 wanted assisted && torch "assisted generation" 90 assisted --assisted --budget-s 70
 
+for table in "$results"/bench/*.txt; do
+  [ -s "$table" ] && { echo; echo "## outrider bench: $(basename "$table" .txt)"; echo; echo '```'; cat "$table"; echo '```'; } >>"$page"
+done
 for folder in first second; do
   [ -f "$results/$folder/gpu_probe.md" ] && { echo; sed 's/^# GPU probe/# gpu_probe/' "$results/$folder/gpu_probe.md"; } >>"$page"
   cat "$results/$folder"/*.log >>"$log" 2>/dev/null
@@ -106,6 +124,8 @@ results, out = map(pathlib.Path, sys.argv[1:])
 probes = [probe for name in ("first", "second") for path in [results / name / "gpu_probe.json"] if path.is_file()
           for probe in json.loads(path.read_text())["probes"]]
 (out / "first_run.json").write_text(json.dumps({"probes": probes}, indent=1))
+(out / "bench.json").write_text(json.dumps({path.stem: json.loads(path.read_text())
+                                            for path in sorted((results / "bench").glob("*.json"))}, indent=1))
 baseline = [row for path in sorted(results.glob("*.json")) for row in json.loads(path.read_text())["rows"]]
 (out / "baseline.json").write_text(json.dumps(baseline, indent=1))
 if baseline:
