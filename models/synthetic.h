@@ -14,8 +14,8 @@
 
 namespace outrider {
 
-// tinyllama-1.1b, llama-3.2-1b, llama-3.1-8b, qwen3-4b; "NAME@L" is its first L layers, which with
-// the weights below is a draft of NAME. Throws Error naming the known ones.
+// tinyllama-1.1b, llama-3.2-1b, llama-3.1-8b, llama-3.1-70b, qwen3-4b; "NAME@L" is its first L
+// layers, which with the weights below is a draft of NAME. Throws Error naming the known ones.
 ModelConfig synthetic_shape(const std::string& name);
 std::vector<std::string> synthetic_shape_names();
 

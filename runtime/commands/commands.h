@@ -26,6 +26,7 @@ int export_gguf_command(const CommandLine& line);
 int quantize_command(const CommandLine& line);
 int tokenize_command(const CommandLine& line);
 int render_command(const CommandLine& line);
+int plan_command(const CommandLine& line);
 int plot_rounds_command(const CommandLine& line);
 int config_command(const CommandLine& line);
 

@@ -41,7 +41,7 @@ struct SynthOptions {
 
 std::vector<Option> rows_of(SynthOptions* options) {
   return {
-      text_option("shape", &options->shape, "tinyllama-1.1b, llama-3.2-1b, llama-3.1-8b, qwen3-4b"),
+      text_option("shape", &options->shape, "tinyllama-1.1b, llama-3.2-1b, llama-3.1-8b, llama-3.1-70b, qwen3-4b"),
       with_aliases(text_option("output", &options->output, "folder to make"), {"-o"}),
       number_option("alpha", &options->alpha, 0.01, 0.99, "acceptance wanted (0.8)"),
       number_option("epsilon", &options->epsilon, 0.0, 1.0, "given instead of alpha"),
