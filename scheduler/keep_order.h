@@ -14,17 +14,12 @@
 
 namespace outrider {
 
-inline constexpr uint32_t kFarthest = 0xffffffffu;
-
 struct KeepOrder {
   float max = 0.0f;     // of the row, over all shards
   double center = 0.0;  // how far below it the reference lies
 
   uint32_t distance(float scaled) const {
-    constexpr double kUnitsPerNat = 67108864.0;  // 2^26
-    const double from_center = below_max(scaled) - center;
-    const double distance = from_center < 0.0 ? -from_center : from_center;
-    return distance < 64.0 ? static_cast<uint32_t>(distance * kUnitsPerNat) : kFarthest;
+    return keep_distance(max, center, scaled);
   }
 
   // The interval of the values at distance <= farthest, exactly: both ends are searched with

@@ -14,7 +14,6 @@
 
 namespace outrider {
 
-inline constexpr float kMasked = -std::numeric_limits<float>::infinity();
 inline constexpr float kNoCeiling = std::numeric_limits<float>::infinity();
 
 // Where a row begins, in the memory of the scanner that reads it (row_scanner.h): the host's, or a

@@ -11,10 +11,6 @@
 
 namespace outrider {
 
-// Raw logits above this in size count as infinite: what is left cannot overflow when divided by the
-// smallest temperature. No model that works comes near it.
-inline constexpr float kLargestLogit = 1e30f;
-
 struct RowScan {
   uint64_t key = 0;  // best scaled value and its token (pack_key); 0 on an empty shard
   bool bad = false;  // NaN or infinity among the raw logits of this shard

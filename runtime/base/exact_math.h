@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
 #if defined(__CUDACC__)
 #define OUTRIDER_HD __host__ __device__
@@ -134,6 +135,24 @@ OUTRIDER_HD inline uint64_t fixed_moment(double below_max) {
   const double bounded = below_max > -60.0 ? below_max : -60.0;
   const double moment = exact_mul(exact_exp(bounded), -bounded);
   return bits_of(exact_add(exact_mul(moment, kWeightOne), kTwo52)) & 0xfffffffffffffu;
+}
+
+// ---- the values of a row
+// What a forbidden token's logit counts as.
+inline constexpr float kMasked = -std::numeric_limits<float>::infinity();
+// Raw logits above this in size count as infinite: what is left cannot overflow when divided by the
+// smallest temperature. No model that works comes near it.
+inline constexpr float kLargestLogit = 1e30f;
+
+// How far a scaled value lies from a reference `center` below the row's maximum, in units of 2^-26
+// nats; all that is 64 nats and more away ties (scheduler/keep_order.h).
+inline constexpr uint32_t kFarthest = 0xffffffffu;
+OUTRIDER_HD inline uint32_t keep_distance(float max, double center, float scaled) {
+  constexpr double kUnitsPerNat = 67108864.0;  // 2^26
+  const double below_max = exact_add(static_cast<double>(max), -static_cast<double>(scaled));
+  const double from_center = exact_add(below_max, -center);
+  const double distance = from_center < 0.0 ? -from_center : from_center;
+  return distance < 64.0 ? static_cast<uint32_t>(exact_mul(distance, kUnitsPerNat)) : kFarthest;
 }
 
 // ---- order-preserving keys

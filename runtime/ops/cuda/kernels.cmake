@@ -14,4 +14,9 @@ set(OUTRIDER_GPU_KERNELS
   ${CMAKE_CURRENT_LIST_DIR}/product_f16.cu
   ${CMAKE_CURRENT_LIST_DIR}/product_f32.cu
   ${CMAKE_CURRENT_LIST_DIR}/random.cu
-  ${CMAKE_CURRENT_LIST_DIR}/rope_write.cu)
+  ${CMAKE_CURRENT_LIST_DIR}/rope_write.cu
+  ${CMAKE_CURRENT_LIST_DIR}/row_bands.cu
+  ${CMAKE_CURRENT_LIST_DIR}/row_best.cu
+  ${CMAKE_CURRENT_LIST_DIR}/row_scan.cu
+  ${CMAKE_CURRENT_LIST_DIR}/row_sums.cu
+  ${CMAKE_CURRENT_LIST_DIR}/row_top.cu)

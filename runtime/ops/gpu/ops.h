@@ -205,6 +205,7 @@ struct RandomArgs {
 struct ExchangeSumArgs;   // gpu/exchange.h
 struct ExchangeNormArgs;  // gpu/exchange.h
 struct FoldPartsArgs;     // gpu/exchange.h
+struct RowTasks;          // gpu/row_scan.h
 
 struct OpTable {
   void (*embed)(Stream&, const EmbedArgs&);
@@ -222,6 +223,7 @@ struct OpTable {
   void (*qkv_product)(Stream&, const ProductArgs&, const QkvArgs&);
   void (*swiglu_product)(Stream&, const ProductArgs&, const SwigluArgs&);
   void (*fill_random)(Stream&, const RandomArgs&);
+  void (*scan_rows)(Stream&, const RowTasks&);
 };
 
 }  // namespace outrider::gpu
