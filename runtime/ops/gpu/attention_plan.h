@@ -2,6 +2,7 @@
 // it changes a bit of the result: sums are cut at absolute positions whatever the pieces are.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -85,13 +86,14 @@ constexpr AttentionScratch attention_scratch(const AttentionArgs& args) {
   return scratch;
 }
 
-// Bytes that are enough for every launch of up to args' rows, items and splits.
+// Bytes that are enough for every launch of up to args' rows, items and splits, these rounded up as
+// attention_bucket() does.
 constexpr size_t attention_scratch_bound(const AttentionArgs& args) {
   if (args.max_splits <= 1) return 0;
   const size_t queries = static_cast<size_t>(args.max_rows) * static_cast<size_t>(args.n_heads);
   const size_t head_dim = static_cast<size_t>(args.kv.head_dim);
   const size_t most_apart = kMaxAttentionSumBytes / (head_dim * sizeof(float));
-  const size_t apart = queries * static_cast<size_t>(args.max_splits);
+  const size_t apart = queries * std::bit_ceil(static_cast<uint32_t>(args.max_splits));
   const size_t slots = apart < most_apart ? apart : most_apart;
   const size_t sums = (slots > queries ? slots : queries) * head_dim;
   const size_t states = (slots > 2 * queries ? slots : 2 * queries) * 2;

@@ -212,7 +212,8 @@ struct OpTable {
   void (*norm)(Stream&, const NormArgs&);
   void (*rope_write)(Stream&, const RopeWriteArgs&);
   void (*attention)(Stream&, const AttentionArgs&);
-  // Enough for every launch of up to args' rows, items and splits; looks at sizes only.
+  // Enough for every launch of up to args' rows, items and splits, splits rounded up to a power of
+  // two; looks at sizes only.
   size_t (*attention_scratch_bytes)(const AttentionArgs&);
   void (*copy_block)(Stream&, const BlockCopyArgs&);
   void (*fill_blocks)(Stream&, const BlockFillArgs&);
