@@ -53,7 +53,8 @@ Measurements measure_lengths(StepRunner& runner, const PrefillOptions& options, 
   std::vector<Measured>& measured = found.lengths;
   measured.resize(options.lengths.size());
   std::vector<std::function<void()>> variants;
-  variants.emplace_back([&] { found.peak_gflops.push_back(runner.peak_gflops()); });
+  if (runner.has_ceilings())
+    variants.emplace_back([&] { found.peak_gflops.push_back(runner.peak_gflops()); });
   for (size_t i = 0; i < options.lengths.size(); ++i) {
     const int32_t length = options.lengths[i];
     variants.emplace_back(
@@ -77,9 +78,12 @@ void fill_report(const TargetContext& context,
       "", {"tokens", "chunked, tokens/s", "in one step, tokens/s", "GFLOP/s", "of peak"}, {}};
   PlotSeries lines[] = {{.name = "chunked", .mark = PlotMark::kDots, .color = 0},
                         {.name = "in one step", .mark = PlotMark::kRings, .color = 1}};
-  report->add_series("multipliers' peak", "GFLOP/s", found.peak_gflops);
-  const double peak =
-      report->add_figure("multipliers' peak", "GFLOP/s", bootstrap_median(found.peak_gflops)).value;
+  double peak = 0;  // unknown
+  if (!found.peak_gflops.empty()) {
+    report->add_series("multipliers' peak", "GFLOP/s", found.peak_gflops);
+    peak = report->add_figure("multipliers' peak", "GFLOP/s", bootstrap_median(found.peak_gflops))
+               .value;
+  }
   for (size_t i = 0; i < options.lengths.size(); ++i) {
     const Measured& measured = found.lengths[i];
     const int32_t length = options.lengths[i];
@@ -103,11 +107,13 @@ void fill_report(const TargetContext& context,
                           interval_text(rates[0], 1),
                           interval_text(rates[1], 1),
                           fmt::format("{:.0f}", gflops),
-                          fmt::format("{:.0f} %", 100 * gflops / peak)});
+                          peak > 0 ? fmt::format("{:.0f} %", 100 * gflops / peak) : "-"});
   }
   report->tables.push_back(std::move(table));
-  report->tables.push_back(
-      {"", {"", ""}, {{"multipliers in turns with it, GFLOP/s", fmt::format("{:.0f}", peak)}}});
+  if (peak > 0) {
+    report->tables.push_back(
+        {"", {"", ""}, {{"multipliers in turns with it, GFLOP/s", fmt::format("{:.0f}", peak)}}});
+  }
   report->plot = {.title = report->title,
                   .panels = {{"prefill", "prompt tokens", "tokens/s", {lines[0], lines[1]}}}};
 }

@@ -15,8 +15,9 @@ namespace outrider {
 StepRunner::StepRunner(const TargetContext& context, int32_t num_positions)
     : context_(context),
       blocks_(static_cast<size_t>((num_positions + context.config.block_size - 1) /
-                                  context.config.block_size)),
-      reader_(*context.loaded.context, context.loaded.model->matrix_bytes()) {
+                                  context.config.block_size)) {
+  if (context.loaded.context != nullptr)
+    reader_.emplace(*context.loaded.context, context.loaded.model->matrix_bytes());
   OUTRIDER_CHECK(static_cast<int32_t>(blocks_.size()) <=
                  context.loaded.model->options().num_blocks);
   std::iota(blocks_.begin(), blocks_.end(), 0);
@@ -58,7 +59,7 @@ void StepRunner::fill(int32_t num_positions) {
 
 double StepRunner::read_ms() {
   meet();
-  return reader_.run_ms();
+  return reader_->run_ms();
 }
 
 double StepRunner::peak_gflops() {
@@ -84,6 +85,13 @@ double step_operations(const ModelConfig& config,
 }
 
 std::string describe_target(const TargetContext& context) {
+  if (context.loaded.device != nullptr) {
+    return fmt::format("model {}, {} target rank(s) on {}, quantization {}",
+                       context.config.model,
+                       context.num_targets,
+                       context.loaded.device->info().name,
+                       context.config.quantization);
+  }
   const ops::Context& ctx = *context.loaded.context;
   return fmt::format("model {}, {} target rank(s) of {} thread(s), {}, {} activations",
                      context.config.model,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,9 @@ class StepRunner {
   double exchange_bytes() const { return exchange_bytes_; }
   // All positions before it, in steps of at most max_num_batched_tokens.
   void fill(int32_t num_positions);
+  // Whether this machine's ceilings can be measured in turns with the steps: on CPUs. Those of GPUs
+  // are gpu_probe's (docs/gpu.md).
+  bool has_ceilings() const { return reader_.has_value(); }
   // One plain read of as many bytes as this rank's products read; ranks start together.
   double read_ms();
 
@@ -35,7 +39,7 @@ class StepRunner {
   double bytes_per_step() const {
     return static_cast<double>(context_.loaded.model->matrix_bytes());
   }
-  double bytes_per_read() const { return static_cast<double>(reader_.num_bytes()); }
+  double bytes_per_read() const { return static_cast<double>(reader_->num_bytes()); }
   bool reports() const { return context_.world.rank() == 0; }
 
  private:
@@ -43,7 +47,7 @@ class StepRunner {
 
   const TargetContext& context_;
   std::vector<int32_t> blocks_;
-  ops::ReadLoop reader_;
+  std::optional<ops::ReadLoop> reader_;
   double exchange_ms_ = 0;
   double exchange_bytes_ = 0;
 };

@@ -51,8 +51,10 @@ struct Measured {
 Measured measure_steps(StepRunner& runner, const CurveOptions& options) {
   Measured measured(options.rows.size());
   std::vector<std::function<void()>> variants;
-  variants.emplace_back([&] { measured.read_ms.push_back(runner.read_ms()); });
-  variants.emplace_back([&] { measured.peak_gflops.push_back(runner.peak_gflops()); });
+  if (runner.has_ceilings()) {
+    variants.emplace_back([&] { measured.read_ms.push_back(runner.read_ms()); });
+    variants.emplace_back([&] { measured.peak_gflops.push_back(runner.peak_gflops()); });
+  }
   for (size_t i = 0; i < options.rows.size(); ++i) {
     variants.emplace_back([&, i] {
       measured.step_ms[i].push_back(
@@ -84,14 +86,19 @@ void fill_report(const TargetContext& context,
                  const StepRunner& runner,
                  const Measured& measured,
                  BenchReport* report) {
-  BenchTable table{"", {"rows", "step, ms", "x one row", "tokens/s", "GFLOP/s", "of peak"}, {}};
+  const bool has_ceilings = runner.has_ceilings();
+  BenchTable table{"", {"rows", "step, ms", "x one row", "tokens/s", "GFLOP/s"}, {}};
+  table.columns.emplace_back(has_ceilings ? "of peak" : "weights, GB/s");
   PlotSeries times{.name = "measured", .mark = PlotMark::kDots, .color = 0};
   PlotSeries ratios{.name = "measured", .mark = PlotMark::kDots, .color = 0};
   PlotSeries linear{.name = "as many steps of one row", .mark = PlotMark::kDashedLine, .color = 7};
-  report->add_series("multipliers' peak", "GFLOP/s", measured.peak_gflops);
-  const double peak =
-      report->add_figure("multipliers' peak", "GFLOP/s", bootstrap_median(measured.peak_gflops))
-          .value;
+  double peak = 0;
+  if (has_ceilings) {
+    report->add_series("multipliers' peak", "GFLOP/s", measured.peak_gflops);
+    peak =
+        report->add_figure("multipliers' peak", "GFLOP/s", bootstrap_median(measured.peak_gflops))
+            .value;
+  }
   for (size_t i = 0; i < options.rows.size(); ++i) {
     const int32_t rows = options.rows[i];
     const BenchX x = {"rows", static_cast<double>(rows)};
@@ -109,7 +116,9 @@ void fill_report(const TargetContext& context,
                           interval_text(ratio, 3),
                           fmt::format("{:.1f}", 1e3 * rows / step.value),
                           fmt::format("{:.0f}", gflops),
-                          fmt::format("{:.0f} %", 100 * gflops / peak)});
+                          has_ceilings
+                              ? fmt::format("{:.0f} %", 100 * gflops / peak)
+                              : fmt::format("{:.0f}", runner.bytes_per_step() / step.value / 1e6)});
     times.points.push_back(plot_point(x.value, step));
     ratios.points.push_back(plot_point(x.value, ratio));
     if (rows <= 4) linear.points.push_back({x.value, x.value});
@@ -119,13 +128,14 @@ void fill_report(const TargetContext& context,
       .title = report->title,
       .panels = {{"step time", "rows of the step", "ms", {times}},
                  {"step time / that of one row", "rows of the step", "", {ratios, linear}}}};
+  const double step_rate = runner.bytes_per_step() / median(measured.step_ms[0]) / 1e6;
+  report->add_figure("weights read by one row", "GB/s", step_rate);
+  if (!has_ceilings) return;
   report->add_series("plain read", "ms", measured.read_ms);
   const Interval share = report->add_figure("share of the plain read's bandwidth",
                                             "",
                                             bootstrap_median(shares_of_read(runner, measured)));
-  const double step_rate = runner.bytes_per_step() / median(measured.step_ms[0]) / 1e6;
   const double read_rate = runner.bytes_per_read() / median(measured.read_ms) / 1e6;
-  report->add_figure("weights read by one row", "GB/s", step_rate);
   report->add_figure("plain read", "GB/s", read_rate);
   report->tables.push_back(
       {"",
