@@ -61,6 +61,7 @@ TEST_F(FillRandom, AnElementDependsOnSeedAndIndexAlone) {
   const std::vector<uint8_t> many = fill(Type::kF32, 5000, 9, 1.0f);
   const std::vector<uint8_t> few = fill(Type::kF32, 30, 9, 1.0f);
   EXPECT_TRUE(std::equal(few.begin(), few.begin() + 30 * 4, many.begin()));
+  EXPECT_EQ(fill(Type::kF32, 0, 9, 1.0f).size(), 4u);
   const std::vector<uint8_t> other = fill(Type::kF32, 30, uint64_t{9} | uint64_t{1} << 40, 1.0f);
   EXPECT_FALSE(std::equal(other.begin(), other.begin() + 30 * 4, many.begin()));
   const auto* values = reinterpret_cast<const float*>(many.data());

@@ -40,6 +40,7 @@ OUTRIDER_KERNEL(kThreads) void fill_with_random(RandomArgs args) {
 }  // namespace
 
 void fill_random(Stream& stream, const RandomArgs& args) {
+  if (args.count == 0) return;
   const size_t blocks = (args.count + 4 * kThreads - 1) / (4 * kThreads);
   launch(stream,
          fill_with_random,

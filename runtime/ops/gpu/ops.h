@@ -124,7 +124,8 @@ struct RotaryView {
 
 // out[r, o] = sum_i in[r, i] w[o, i] + bias[o]; the number of rows from counts->num_rows, or
 // num_logit_rows when `selected`. Scales and bias join the slices before these are folded, the bias
-// the first one. Queueing one throws Error when the arguments do not fit each other.
+// the first one. Weights are read before the launch before has ended, so that one may not be what
+// writes them. Queueing one throws Error when the arguments do not fit each other.
 struct ProductArgs {
   Activations in;
   Matrix weights;
