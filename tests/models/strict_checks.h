@@ -7,6 +7,7 @@
 
 #include <bit>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <random>
 
@@ -23,6 +24,14 @@ struct StrictModel {
   ops::DType dtype = ops::DType::kBF16;
   bool embedded = false;  // the target of the embedded pair instead of random weights
 };
+
+// OUTRIDER_SHARE, as for the program: tests for GPUs are carried to machines that did not build
+// them.
+inline std::filesystem::path embedded_target() {
+  const char* share = std::getenv("OUTRIDER_SHARE");
+  return std::filesystem::path(share != nullptr ? share : OUTRIDER_SOURCE_DIR) / "models" /
+         "embedded" / "target";
+}
 
 inline ModelConfig strict_shape(int32_t n_heads, int32_t n_kv_heads, int32_t head_dim) {
   ModelConfig config = synthetic_shape("tinyllama-1.1b@2");
@@ -60,8 +69,7 @@ inline std::vector<StrictModel> awkward_models() {
   ModelConfig& wide = add("slices beyond a chunk", strict_shape(8, 8, 96), ops::DType::kBF16);
   wide.ffn_dim = 2802;
   wide.n_layers = 1;
-  const auto folder = std::filesystem::path(OUTRIDER_SOURCE_DIR) / "models" / "embedded" / "target";
-  models.push_back({"embedded", load_model_config(folder), ops::DType::kBF16, true});
+  models.push_back({"embedded", load_model_config(embedded_target()), ops::DType::kBF16, true});
   return models;
 }
 
@@ -108,8 +116,7 @@ class SignedZeros : public TensorSource {
 inline std::unique_ptr<Weights> weights_of(const StrictModel& model, const ModelShard& shard) {
   if (!model.embedded)
     return build_weights(model.config, shard, SignedZeros(model.config, model.dtype));
-  const auto folder = std::filesystem::path(OUTRIDER_SOURCE_DIR) / "models" / "embedded" / "target";
-  return load_weights(folder, model.config, shard);
+  return load_weights(embedded_target(), model.config, shard);
 }
 
 // Rows [first, first + count) of a sequence and how many of the last of them give logits.
