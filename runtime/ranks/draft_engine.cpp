@@ -26,7 +26,7 @@ constexpr size_t kMaxUnsentBytes = 16 << 20;
 // The engine's view of the world: itself and the coordinator, at the other end of the socket.
 class EngineWorld final : public World {
  public:
-  explicit EngineWorld(int descriptor) : socket_(descriptor) {}
+  EngineWorld(int descriptor, int draft_rank) : socket_(descriptor), draft_rank_(draft_rank) {}
   int rank() const override { return 1; }
   int size() const override { return 2; }
   std::string host() const override { return "this host"; }
@@ -34,7 +34,8 @@ class EngineWorld final : public World {
   // included.
   int num_ranks_here(int num_ranks) const override {
     const char* local_size = std::getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
-    return local_size == nullptr ? num_ranks : std::min(num_ranks, std::atoi(local_size) - 1);
+    if (local_size == nullptr) return num_ranks;
+    return std::min(num_ranks, std::atoi(local_size) - 1) + (num_ranks > draft_rank_ ? 1 : 0);
   }
   void post(int, Bytes message) override { socket_.post(message); }
   std::optional<Bytes> poll(int) override { return socket_.poll(); }
@@ -61,6 +62,7 @@ class EngineWorld final : public World {
 
  private:
   MessageSocket socket_;
+  int draft_rank_;  // the job's last
 };
 
 std::string end_of_process(pid_t pid) {
@@ -85,7 +87,7 @@ FrameKind kind_of(const Bytes& bytes, uint32_t epoch) {
 
 }  // namespace
 
-std::unique_ptr<DraftEngine> DraftEngine::start(const Body& body) {
+std::unique_ptr<DraftEngine> DraftEngine::start(int draft_rank, const Body& body) {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0)
     throw Error("no socket pair for the draft engine");
@@ -101,7 +103,7 @@ std::unique_ptr<DraftEngine> DraftEngine::start(const Body& body) {
   if (getppid() != parent) _exit(1);  // it died before the line above
   int code = 0;
   try {
-    EngineWorld world(ends[1]);
+    EngineWorld world(ends[1], draft_rank);
     body(world);
     world.finish(0);
   } catch (const std::exception& error) {

@@ -19,9 +19,10 @@ namespace outrider {
 class DraftEngine {
  public:
   // Forks; call before MPI_Init and before any thread is started. The child runs body, which is to
-  // report readiness, serve and return; it never comes back from here.
+  // report readiness, serve and return; it never comes back from here. draft_rank: this process's
+  // in the job, the last one.
   using Body = std::function<void(World& rank)>;
-  static std::unique_ptr<DraftEngine> start(const Body& body);
+  static std::unique_ptr<DraftEngine> start(int draft_rank, const Body& body);
   ~DraftEngine();  // kills the child if it still lives
   DraftEngine(const DraftEngine&) = delete;
   DraftEngine& operator=(const DraftEngine&) = delete;

@@ -18,6 +18,7 @@ int32_t shared_num_blocks(std::span<const GpuDemand> demands,
                           double utilization,
                           size_t total_bytes,
                           int32_t least_blocks) {
+  OUTRIDER_CHECK(!demands.empty());
   size_t weights = 0;
   size_t buffers = 0;
   size_t per_block = 0;

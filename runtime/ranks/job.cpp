@@ -392,7 +392,7 @@ std::unique_ptr<DraftEngine> start_draft_engine(const RunConfig& config) {
     return nullptr;  // said by all ranks together, later
   }
   if (!layout.has_draft || std::atoi(rank) != layout.draft_rank()) return nullptr;
-  return DraftEngine::start([&config, layout](World& parent) {
+  return DraftEngine::start(layout.draft_rank(), [&config, layout](World& parent) {
     set_process_log_name("draft engine");
     JobTrace trace(config.trace);
     run_draft(parent, config, layout, trace, [&](const std::string& problem) {
