@@ -1,6 +1,7 @@
 // The decoder on a GPU: what Transformer is on the CPU, with the same batch in and the same logits
-// out. A step is one upload, one chain of launches and one download; steps of few rows replay the
-// chain as a recorded graph. Everything is allocated at construction.
+// out. A step is one upload, one chain of launches and one download, or none where sampling asks
+// the GPU; steps of few rows replay the chain as a recorded graph. Everything is allocated at
+// construction.
 #pragma once
 
 #include <cstdint>
@@ -39,6 +40,13 @@ class GpuTransformer final : public Model {
   void poison_position(int32_t block, int32_t slot) override;
   size_t matrix_bytes() const override { return weights_->matrix_bytes; }
 
+  // From now on forward() leaves the logits in device memory and returns their address there, which
+  // only work on stream() may follow.
+  void keep_logits() { keeps_logits_ = true; }
+  gpu::Device& device() const { return device_; }
+  gpu::Stream& stream() const { return *stream_; }
+  const gpu::OpTable& ops() const { return ops_; }
+
   // Records the graphs of decoding and verifying, which would else be recorded on first use.
   void warm_up();
   size_t num_graphs() const { return graphs_.size(); }
@@ -55,11 +63,13 @@ class GpuTransformer final : public Model {
 
   std::shared_ptr<const GpuWeights> weights_;
   const GpuOptions gpu_options_;
+  gpu::Device& device_;
   const gpu::OpTable& ops_;
   DeviceGroup& group_;
   std::unique_ptr<gpu::Stream> stream_;
   std::unique_ptr<GpuBuffers> buffers_;
   GpuStep step_;
+  bool keeps_logits_ = false;
   std::map<LaunchSizes, std::unique_ptr<gpu::Graph>> graphs_;
 };
 

@@ -52,8 +52,8 @@ class Model {
   const ModelOptions& options() const { return options_; }
 
   // Computes the batch's rows, stores their keys and values, and returns [logit_rows,
-  // shard().vocab.size()], valid until the next call. Collective over the target group: every
-  // member calls it with the same batch.
+  // shard().vocab.size()], valid until the next call: in host memory, or where the model was told
+  // to leave them. Collective over the target group: every member calls it with the same batch.
   virtual std::span<const float> forward(const Batch& batch) = 0;
 
   // What the rank does on forward()'s thread while that only waits for a device, maybe several times

@@ -11,6 +11,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
 #include "runtime/base/trace.h"
+#include "runtime/ranks/logit_scanner.h"
 #include "scheduler/statistics.h"
 
 namespace outrider {
@@ -35,7 +36,8 @@ DraftWorker::DraftWorker(Model& model, const Options& options)
     : model_(model),
       options_(options),
       copies_(model, options.vocabulary, options.ride_ahead),
-      step_(model, copies_) {
+      step_(model, copies_),
+      scanner_(make_logit_scanner(model, options.checks.poison || options.vocabulary != nullptr)) {
   if (options_.vocabulary != nullptr)
     target_logits_.assign(static_cast<size_t>(options_.target_vocab_size), kNeverProposed);
   if (options_.checks.poison) poison_freed_blocks();
@@ -189,7 +191,7 @@ void DraftWorker::propose_all(const float* logits) {
     inputs.back().vocab_size = vocab_size;
   }
   if (options_.vocabulary == nullptr) {
-    std::vector<RankedProposal> proposals = propose_ranked(inputs, scanner_);
+    std::vector<RankedProposal> proposals = propose_ranked(inputs, *scanner_);
     for (size_t i = 0; i < lines.size(); ++i) take_proposal(lines[i], std::move(proposals[i]));
     return;
   }
@@ -197,7 +199,7 @@ void DraftWorker::propose_all(const float* logits) {
   for (size_t i = 0; i < lines.size(); ++i) {
     inputs[i].logits = by_target_id(logits + static_cast<int64_t>(i) * vocab_size);
     inputs[i].vocab_size = options_.target_vocab_size;
-    take_proposal(lines[i], std::move(propose_ranked(std::span(&inputs[i], 1), scanner_).front()));
+    take_proposal(lines[i], std::move(propose_ranked(std::span(&inputs[i], 1), *scanner_).front()));
   }
 }
 

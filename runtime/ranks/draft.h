@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,7 +18,7 @@
 #include "runtime/ranks/draft/rides.h"
 #include "runtime/ranks/draft/step.h"
 #include "runtime/ranks/draft/step_times.h"
-#include "scheduler/host_row_scanner.h"
+#include "scheduler/row_scanner.h"
 #include "scheduler/round.h"
 
 namespace outrider {
@@ -78,7 +79,7 @@ class DraftWorker {
   DraftRides rides_;
   DraftStep step_;
   StepTimes costs_;
-  HostRowScanner scanner_;
+  std::unique_ptr<RowScanner> scanner_;
   std::vector<std::vector<DraftToken>> branch_texts_;  // of the lines of a step
   std::vector<float> target_logits_;  // [target vocabulary] of by_target_id(); tokens without a
                                       // partner never change

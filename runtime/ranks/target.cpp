@@ -10,6 +10,7 @@
 #include "runtime/base/trace.h"
 #include "runtime/ranks/agreement.h"
 #include "runtime/ranks/checks.h"
+#include "runtime/ranks/logit_scanner.h"
 #include "runtime/ranks/round_wire.h"
 #include "runtime/ranks/step_probe.h"
 #include "scheduler/verify.h"
@@ -51,6 +52,7 @@ class GroupExchange final : public ShardExchange {
 TargetRank::TargetRank(Model& model, TargetGroup& group, Faults faults)
     : model_(model),
       exchange_(std::make_unique<GroupExchange>(group, traffic_)),
+      scanner_(make_logit_scanner(model, faults.any())),
       faults_(std::move(faults)) {
   const Range& vocab = model.shard().vocab;
   vocab_ = {static_cast<int32_t>(vocab.begin),
@@ -212,7 +214,7 @@ void TargetRank::verify_rows(const RoundPlan& plan, const float* logits, RoundDe
   }
   if (inputs.empty()) return;
   const TraceSpan span(TraceKind::kVerify, {std::ssize(inputs)});
-  std::vector<SequenceDecision> decided = verify(inputs, vocab_, *exchange_);
+  std::vector<SequenceDecision> decided = verify(inputs, vocab_, *scanner_, *exchange_);
   for (size_t i = 0; i < decided.size(); ++i) {
     decision->sequences[planned_index[i]] = std::move(decided[i]);
   }
@@ -235,7 +237,7 @@ void TargetRank::score_prompts(const RoundPlan& plan,
     planned_index.push_back(i);
   }
   if (inputs.empty()) return;
-  auto scored = score(inputs, vocab_, *exchange_);
+  auto scored = score(inputs, vocab_, *scanner_, *exchange_);
   for (size_t i = 0; i < scored.size(); ++i) {
     SequenceDecision& decided = decision->sequences[planned_index[i]];
     if (scored[i].empty()) decided.failed = true;  // NaN or infinity in a prompt row

@@ -15,6 +15,7 @@
 #include "runtime/ranks/faults.h"
 #include "runtime/ranks/roles.h"
 #include "scheduler/round.h"
+#include "scheduler/row_scanner.h"
 #include "scheduler/shard_exchange.h"
 #include "scheduler/token_mask.h"
 
@@ -79,6 +80,7 @@ class TargetRank {
   Model& model_;
   ExchangeTraffic traffic_;
   std::unique_ptr<ShardExchange> exchange_;
+  std::unique_ptr<RowScanner> scanner_;
   VocabShard vocab_;
   std::map<uint64_t, Copy> copies_;
   Batch batch_;

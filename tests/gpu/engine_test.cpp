@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include "runtime/base/error.h"
+#include "runtime/ranks/device_row_scanner.h"
 #include "runtime/ranks/gpu_memory.h"
+#include "runtime/ranks/logit_scanner.h"
 #include "tests/base/error_sentence.h"
 #include "tests/gpu/gpu_testing.h"
 #include "tests/ranks/engine_harness.h"
@@ -29,7 +31,14 @@ RunConfig small_config(int num_targets, int draft_len, const std::string& device
 }
 
 std::vector<Ask> asks() {
-  return {{"The king said", greedy(8)}, {"Once upon a time there was", seeded(0.8f, 7, 8)}};
+  SamplingParams edited = seeded(0.9f, 11, 8);
+  edited.top_p = 0.95f;
+  edited.repetition_penalty = 1.3f;
+  edited.num_logprobs = 2;
+  edited.prompt_logprobs = true;
+  return {{"The king said", greedy(8)},
+          {"Once upon a time there was", seeded(0.8f, 7, 8)},
+          {"In the forest", edited}};
 }
 
 std::vector<std::vector<int32_t>> texts_of(const RunConfig& config) {
@@ -93,9 +102,21 @@ TEST_F(GpuEngine, WhatCannotBeIsOneSentence) {
   EXPECT_TRUE(fails_with([&] { load(config); }, "GB for KV, where one sequence"));
 }
 
+TEST_F(GpuEngine, LogitsStayThereUnlessTheHostReadsThem) {
+  const auto asks_gpu = [](const std::string& device, bool read_on_host) {
+    const LoadedModel loaded =
+        load_target(small_config(1, 0, device), {1, false}, 0, 1, make_solo_group());
+    const auto scanner = make_logit_scanner(*loaded.model, read_on_host);
+    return dynamic_cast<const DeviceRowScanner*>(scanner.get()) != nullptr;
+  };
+  EXPECT_TRUE(asks_gpu("cuda", false));
+  EXPECT_FALSE(asks_gpu("cuda", true));
+  EXPECT_FALSE(asks_gpu("cpu", false));
+}
+
 TEST_F(GpuEngine, WritesTheTextOfTheCpu) {
   const auto expected = texts_of(small_config(1, 0, "cpu"));
-  ASSERT_EQ(expected.size(), 2u);
+  ASSERT_EQ(expected.size(), 3u);
   EXPECT_EQ(expected[0].size(), 8u);
   EXPECT_EQ(texts_of(small_config(1, 0, "cuda")), expected);
   EXPECT_EQ(texts_of(small_config(1, 3, "cuda")), expected);

@@ -1,0 +1,17 @@
+// See logit_scanner.h.
+#include "runtime/ranks/logit_scanner.h"
+
+#include "models/gpu_transformer.h"
+#include "runtime/ranks/device_row_scanner.h"
+#include "scheduler/host_row_scanner.h"
+
+namespace outrider {
+
+std::unique_ptr<RowScanner> make_logit_scanner(Model& model, bool read_on_host) {
+  auto* const on_gpu = dynamic_cast<GpuTransformer*>(&model);
+  if (on_gpu == nullptr || read_on_host) return std::make_unique<HostRowScanner>();
+  on_gpu->keep_logits();
+  return std::make_unique<DeviceRowScanner>(on_gpu->device(), on_gpu->stream(), on_gpu->ops());
+}
+
+}  // namespace outrider
