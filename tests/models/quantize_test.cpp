@@ -214,7 +214,7 @@ TEST(Quantize, Refusals) {
   expect_error([&] { quantize_folder(model, dir.path() / "odd", {.group_size = 48}, {}); },
                "groups of 48 inputs cannot be run");
   EXPECT_FALSE(std::filesystem::exists(dir.path() / "odd"));
-  expect_error([] { load_format("int3"); }, "quantization must be none or int8");
+  expect_error([] { load_format("int3"); }, "quantization must be none, int8 or fp8");
 }
 
 TEST(Quantize, HeadsThatCannotBeCutAreRefused) {
