@@ -6,13 +6,12 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cstring>
-#include <fstream>
 #include <random>
 #include <vector>
 
 #include "runtime/base/error.h"
 #include "runtime/comm/agreed_setup.h"
+#include "runtime/comm/host_id.h"
 #include "runtime/ops/gpu/exchange.h"
 
 namespace outrider {
@@ -23,7 +22,7 @@ using gpu::Vector4;
 // What a member tells the others of itself; the same bytes for all.
 struct Introduction {
   uint64_t process = 0;  // drawn at random
-  char host[40] = {};    // the running kernel's id
+  HostId host{};
   uint64_t address = 0;  // of its exchange memory, for members of the same process
   uint64_t ordinal = 0;
   gpu::MemoryHandle handle{};
@@ -32,12 +31,6 @@ struct Introduction {
 uint64_t this_process() {
   static const uint64_t drawn = std::random_device()() | uint64_t{std::random_device()()} << 32;
   return drawn;
-}
-
-void put_host(std::span<char> to) {
-  std::string id;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> id;
-  id.copy(to.data(), to.size() - 1);
 }
 
 class ExchangeGroup final : public DeviceGroup {
@@ -111,14 +104,15 @@ class ExchangeGroup final : public DeviceGroup {
     const auto late_of = [&](const uint32_t(&late)[gpu::kMaxPeers]) {
       std::string ranks;
       for (int r = 0; r < size(); ++r) {
-        if (late[r] != 0) ranks += (ranks.empty() ? "" : ", ") + std::to_string(r);
+        if (late[r] == 0) continue;
+        ranks += (ranks.empty() ? "" : ", ") + std::to_string(options_.first_rank + r);
       }
       return ranks;
     };
     std::string late = late_of(report()->is_part_late);
     if (late.empty()) late = late_of(report()->are_sums_late);
     throw Error(fmt::format("the exchange between GPUs broke off: rank {} waited {} s for rank {}",
-                            rank(),
+                            options_.first_rank + rank(),
                             limit_s_,
                             late));
   }
@@ -132,8 +126,8 @@ class ExchangeGroup final : public DeviceGroup {
 
   void introduce(TargetGroup& over_host) {
     Introduction mine = {.process = this_process(),
+                         .host = this_host(),
                          .ordinal = static_cast<uint64_t>(device_.info().ordinal)};
-    put_host(mine.host);
     const std::string what = "the exchange between GPUs cannot be set up";
     set_up_together(over_host, what, [&] {
       allocate();
@@ -171,7 +165,7 @@ class ExchangeGroup final : public DeviceGroup {
       memory = reinterpret_cast<Vector4*>(peer.address);
       return;
     }
-    if (std::strcmp(peer.host, mine.host) != 0) {
+    if (peer.host != mine.host) {
       throw Error(fmt::format("rank {} is on another host, whose memory no GPU here reaches", r));
     }
     memory = static_cast<Vector4*>(peers_.open(device_, peer.handle));

@@ -19,6 +19,7 @@ struct ExchangeOptions {
   size_t two_shot_bytes = 48 << 10;
   // A wait for a peer ends after it. Below what the job takes to notice a dead rank.
   double limit_s = 4.0;
+  int first_rank = 0;  // what errors call the first member; the others follow
 };
 
 // All members of over_host call it. Throws the same Error on every member when one of them cannot

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 #include <random>
 #include <vector>
 
@@ -50,7 +51,14 @@ inline ptrdiff_t first_difference(const std::vector<float>& a, const std::vector
   return -1;
 }
 
-inline void check_sums(DeviceGroup& group, gpu::Device& device, gpu::Stream& stream, size_t most) {
+// What the sum over so many ranks must be; expected_sum() unless a group has an order of its own.
+using ExpectedSum = std::function<std::vector<float>(int, unsigned, size_t, Fold)>;
+
+inline void check_sums(DeviceGroup& group,
+                       gpu::Device& device,
+                       gpu::Stream& stream,
+                       size_t most,
+                       const ExpectedSum& expected = expected_sum) {
   unsigned draw = 1;
   for (const size_t count : {most, size_t{1}, most / 2 + 3, size_t{5}, most, most - 1}) {
     for (const Fold fold : {Fold::kRankOrder, Fold::kTree}) {
@@ -61,7 +69,7 @@ inline void check_sums(DeviceGroup& group, gpu::Device& device, gpu::Stream& str
       group.all_reduce_sum(stream, values.as<float>(), count, fold);
       group.wait(stream);
       device.download_now(host.data(), values.data(), count * sizeof(float));
-      EXPECT_EQ(first_difference(host, expected_sum(group.size(), draw, count, fold)), -1)
+      EXPECT_EQ(first_difference(host, expected(group.size(), draw, count, fold)), -1)
           << group.name() << " rank " << group.rank() << " count " << count;
     }
   }
@@ -73,7 +81,8 @@ inline void check_sum_and_norm(DeviceGroup& group,
                                const gpu::OpTable& ops,
                                gpu::Stream& stream,
                                int32_t max_rows,
-                               int32_t n) {
+                               int32_t n,
+                               const ExpectedSum& expected = expected_sum) {
   const auto count = static_cast<size_t>(max_rows * n);
   const size_t num_bytes = count * sizeof(float);
   const gpu::Buffer counts(device, sizeof(gpu::StepCounts));
@@ -101,7 +110,7 @@ inline void check_sum_and_norm(DeviceGroup& group,
       put(x_alone, values_of(50, draw, count));
       put(weight, values_of(51, draw, static_cast<size_t>(n)));
       put(part, values_of(group.rank(), draw, count));
-      put(sum, expected_sum(group.size(), draw, count, fold));
+      put(sum, expected(group.size(), draw, count, fold));
       gpu::NormArgs norm = {
           .out = {out_alone.data(), gpu::Type::kF32, n},
           .x = x_alone.as<float>(),

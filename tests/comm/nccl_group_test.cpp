@@ -8,53 +8,13 @@
 
 #include "runtime/comm/nccl_library.h"
 #include "runtime/comm/world.h"
-#include "runtime/ops/emulated/emulated.h"
-#include "runtime/ops/gpu/exchange.h"
 #include "tests/comm/device_group_checks.h"
-#include "tests/comm/fake_nccl.h"
+#include "tests/comm/stuck_stream.h"
 
 namespace outrider::test {
 namespace {
 
-// An emulated stream whose wait does not end while the fake says so.
-class StuckStream final : public gpu::Stream, public FakeQueue {
- public:
-  explicit StuckStream(gpu::Device& device) : stream_(device.make_stream(gpu::Priority::kNormal)) {}
-  void upload(void* to, const void* from, size_t n) override { stream_->upload(to, from, n); }
-  void download(void* to, const void* from, size_t n) override { stream_->download(to, from, n); }
-  void copy(void* to, const void* from, size_t n) override { stream_->copy(to, from, n); }
-  void fill(void* to, uint8_t byte, size_t n) override { stream_->fill(to, byte, n); }
-  void wait() override {
-    while (is_stuck) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  void wait_for(gpu::Stream& other) override { stream_->wait_for(other); }
-  void begin_recording() override { stream_->begin_recording(); }
-  std::unique_ptr<gpu::Graph> end_recording() override { return stream_->end_recording(); }
-  void replay(gpu::Graph& graph) override { stream_->replay(graph); }
-  gpu::Stream& inner() { return *stream_; }
-
- private:
-  std::unique_ptr<gpu::Stream> stream_;
-};
-
-// The emulated device's backend, its ops given the stream inside.
-const gpu::Backend& backend() {
-  static const gpu::Backend backend = [] {
-    gpu::Backend made = gpu::emulated::backend();
-    static const gpu::OpTable ops = made.ops;
-    made.ops.norm = [](gpu::Stream& stream, const gpu::NormArgs& args) {
-      ops.norm(static_cast<StuckStream&>(stream).inner(), args);
-    };
-    made.ops.fold_parts = [](gpu::Stream& stream, const gpu::FoldPartsArgs& args) {
-      ops.fold_parts(static_cast<StuckStream&>(stream).inner(), args);
-    };
-    made.native_stream = [](gpu::Stream& stream) -> void* {
-      return static_cast<FakeQueue*>(&static_cast<StuckStream&>(stream));
-    };
-    return made;
-  }();
-  return backend;
-}
+const gpu::Backend& backend() { return stuck_backend(); }
 
 class Nccl : public ::testing::Test {
  protected:

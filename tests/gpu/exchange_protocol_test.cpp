@@ -1,6 +1,6 @@
 // The exchange's protocol with threads as ranks: its sums, with ranks that are held up now and
-// then, and what the others do when one dies. OUTRIDER_EXCHANGE_ROUNDS sets the number of rounds
-// (for a long run under ThreadSanitizer, docs/testing.md).
+// then, and what the others do when one dies. OUTRIDER_EXCHANGE_ROUNDS sets the number of rounds,
+// OUTRIDER_EXCHANGE_SEED what is in them (for long runs under ThreadSanitizer, docs/testing.md).
 #include "runtime/ops/cuda/exchange_protocol.h"
 
 #include <gtest/gtest.h>
@@ -60,9 +60,19 @@ std::deque<Member> make_members(int32_t size, uint64_t limit_ns) {
   return members;
 }
 
+uint64_t number_from(const char* variable, uint64_t otherwise) {
+  const char* const text = std::getenv(variable);
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+}
+
+uint64_t seed() {
+  static const uint64_t from_outside = number_from("OUTRIDER_EXCHANGE_SEED", 0);
+  return from_outside;
+}
+
 // What a round is made of, the same for all who ask.
 struct Draw {
-  explicit Draw(uint64_t round) : hash(mix_seed(77, round)) {}
+  explicit Draw(uint64_t round) : hash(mix_seed(77 + seed(), round)) {}
   uint64_t hash;
   uint32_t num_vectors() const { return 1 + static_cast<uint32_t>(hash % kSlotVectors); }
   ExchangeKind kind() const {
@@ -122,11 +132,6 @@ int run_round(Member& member,
   return num_wrong;
 }
 
-uint64_t num_rounds(uint64_t in_short_form) {
-  const char* const text = std::getenv("OUTRIDER_EXCHANGE_ROUNDS");
-  return text == nullptr ? in_short_form : std::strtoull(text, nullptr, 10);
-}
-
 void on_all_threads(int32_t size,
                     uint32_t num_threads,
                     const std::function<void(Member&, uint32_t)>& body,
@@ -144,14 +149,14 @@ class ExchangeProtocol : public ::testing::TestWithParam<int32_t> {};
 
 TEST_P(ExchangeProtocol, SumsAreRightHoweverRanksAreHeldUp) {
   const int32_t size = GetParam();
-  const uint64_t rounds = num_rounds(2000);
+  const uint64_t rounds = number_from("OUTRIDER_EXCHANGE_ROUNDS", 2000);
   std::deque<Member> members = make_members(size, kLongNs);
   std::atomic<int> num_wrong = 0;
   on_all_threads(
       size,
       1,
       [&](Member& member, uint32_t) {
-        uint64_t delays = mix_seed(5, static_cast<uint64_t>(member.view.rank));
+        uint64_t delays = mix_seed(5 + seed(), static_cast<uint64_t>(member.view.rank));
         for (uint64_t round = 0; round < rounds; ++round) {
           num_wrong += run_round(member, round, 0, 1, [] {});
           delays = mix_seed(delays, round);
@@ -191,7 +196,7 @@ TEST_P(ExchangeProtocol, TheOthersLeaveADeadRankAndNameIt) {
   const int32_t size = GetParam();
   std::deque<Member> members = make_members(size, uint64_t{2} * 1000000000);
   const int32_t dead = size / 2;
-  constexpr uint64_t kLastRound = 300;
+  const uint64_t last_round = 300 + mix_seed(9, seed()) % 512;
   std::atomic<int> num_wrong = 0;
   std::atomic<int> num_ended = 0;
   on_all_threads(
@@ -199,7 +204,7 @@ TEST_P(ExchangeProtocol, TheOthersLeaveADeadRankAndNameIt) {
       1,
       [&](Member& member, uint32_t) {
         for (uint64_t round = 0; round < 1000; ++round) {
-          if (member.view.rank == dead && round == kLastRound) return;
+          if (member.view.rank == dead && round == last_round) return;
           const int wrong = run_round(member, round, 0, 1, [] {});
           if (member.report.is_broken != 0) break;
           num_wrong += wrong;
