@@ -177,8 +177,9 @@ void GpuTransformer::warm_up() {
 std::span<const float> GpuTransformer::forward(const Batch& batch) {
   check_batch(batch);
   if (batch.tokens.empty()) return {};
-  group_.wait(*stream_);  // what the last step reads may be written again
+  wait_.finish(*stream_, group_, meanwhile_);  // what the last step reads may be written again
   const LaunchSizes sizes = step_.fill(batch);
+  wait_.begin(sizes);
   step_.upload(*stream_);
   launch(sizes);
   count_sums(sizes);
@@ -186,11 +187,12 @@ std::span<const float> GpuTransformer::forward(const Batch& batch) {
   const size_t count = batch.logit_rows.size() * static_cast<size_t>(shard_.vocab.size());
   if (count == 0) return {};
   if (keeps_logits_) {
-    group_.wait(*stream_);  // whoever measures steps means the work, not its queueing
+    // Whoever measures steps means the work, not its queueing.
+    wait_.finish(*stream_, group_, meanwhile_);
     return {buffers_->logits, count};
   }
   stream_->download(buffers_->host_logits.as<float>(), buffers_->logits, count * sizeof(float));
-  group_.wait(*stream_);
+  wait_.finish(*stream_, group_, meanwhile_);
   return {buffers_->host_logits.as<float>(), count};
 }
 

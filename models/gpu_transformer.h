@@ -12,6 +12,7 @@
 
 #include "models/gpu_buffers.h"
 #include "models/gpu_step.h"
+#include "models/gpu_step_wait.h"
 #include "models/gpu_weights.h"
 #include "models/model.h"
 #include "runtime/comm/device_group.h"
@@ -69,6 +70,7 @@ class GpuTransformer final : public Model {
   std::unique_ptr<gpu::Stream> stream_;
   std::unique_ptr<GpuBuffers> buffers_;
   GpuStep step_;
+  GpuStepWait wait_;
   bool keeps_logits_ = false;
   std::map<LaunchSizes, std::unique_ptr<gpu::Graph>> graphs_;
 };

@@ -114,7 +114,8 @@ void Coordinator::request_stop(Stop when) {
 
 void Coordinator::loop() {
   if (draft_.wants_probes()) measure_steps();
-  target_.set_meanwhile([this](Clock::time_point end) { draft_.listen_until(end); });
+  if (draft_.link() != nullptr)
+    target_.set_meanwhile([this](Clock::time_point end) { draft_.listen_until(end); });
   while (true) {
     take_inbox();
     bool stopping;

@@ -22,6 +22,7 @@ class StuckStream final : public gpu::Stream, public FakeQueue {
   void wait() override {
     while (is_stuck) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
+  bool is_done() override { return !is_stuck && stream_->is_done(); }
   void wait_for(gpu::Stream& other) override { stream_->wait_for(other); }
   void begin_recording() override { stream_->begin_recording(); }
   std::unique_ptr<gpu::Graph> end_recording() override { return stream_->end_recording(); }

@@ -98,6 +98,32 @@ TEST_F(DeviceTest, AStreamWaitsForAnother) {
   }
 }
 
+TEST_F(DeviceTest, SaysWithoutWaitingWhetherItIsDone) {
+  const LateWork late;
+  constexpr size_t kCount = 64 << 20;
+  const Buffer buffer(*device, kCount);
+  const Shared<uint8_t> out(*device, kCount);
+  EXPECT_TRUE(stream->is_done());
+  for (uint8_t turn = 1; turn < 4; ++turn) {
+    stream->fill(buffer.data(), turn, kCount);
+    stream->download(out.data(), buffer.data(), kCount);
+    EXPECT_FALSE(stream->is_done());
+    while (!stream->is_done()) {
+    }
+    EXPECT_EQ(out[0], turn);
+    EXPECT_EQ(out[kCount - 1], turn);
+  }
+  // Work of one stream that another waits for is done before that one's.
+  const std::unique_ptr<Stream> urgent = device->make_stream(Priority::kHigh);
+  stream->fill(buffer.data(), 77, kCount);
+  urgent->wait_for(*stream);
+  stream->fill(buffer.data(), 78, 1);
+  urgent->download(out.data(), buffer.data(), kCount);
+  urgent->wait();
+  EXPECT_EQ(out[kCount - 1], 77);
+  stream->wait();
+}
+
 TEST_F(DeviceTest, TooMuchMemoryIsOneSentenceAndNothingBreaks) {
   try {
     const Buffer buffer(*device, size_t{1} << 50);

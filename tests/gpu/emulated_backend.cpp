@@ -6,5 +6,6 @@ namespace outrider::gpu {
 
 const Backend& test_backend() { return emulated::backend(); }
 void choose_thread_order(unsigned seed) { emulated::set_seed(seed); }
+void do_work_late(bool is_late) { emulated::set_late(is_late); }
 
 }  // namespace outrider::gpu

@@ -19,6 +19,16 @@ namespace outrider::gpu {
 const Backend& test_backend();
 // Another order of threads from now on, where the device has a choice: the emulated one.
 void choose_thread_order(unsigned seed);
+// Queued work is done as late as may be, on the emulated device (emulated.h); a real one has its
+// own time. To outlive the buffers and streams of its device.
+void do_work_late(bool is_late);
+class LateWork {
+ public:
+  LateWork() { do_work_late(true); }
+  ~LateWork() { do_work_late(false); }
+  LateWork(const LateWork&) = delete;
+  LateWork& operator=(const LateWork&) = delete;
+};
 
 // Memory that the test and a kernel see under one address, on an emulated device and on a real one.
 // On a real one what a kernel wrote is there after Stream::wait().

@@ -145,6 +145,35 @@ TEST(GpuTransformer, GraphsGiveWhatLaunchesGive) {
   }
 }
 
+// While the device computes, the rank's own work is called for, and gets the time until the next
+// look at the device; nothing is read before it is there, nor written while it is read.
+TEST(GpuTransformer, LeavesTheDevicesTimeToTheRank) {
+  const StrictModel source = small("meanwhile", ops::DType::kBF16);
+  const auto group = make_solo_group();
+  CaseModel plain(source, *group, Numerics::kFast);
+  const gpu::LateWork late;
+  CaseModel listening(source, *group, Numerics::kFast);
+  int num_calls = 0;
+  listening.model->set_meanwhile([&](JobClock::time_point end) {
+    ++num_calls;
+    EXPECT_LE(end - JobClock::now(), std::chrono::milliseconds(1));
+  });
+  for (Model* model :
+       {static_cast<Model*>(plain.model.get()), static_cast<Model*>(listening.model.get())})
+    logits_of(*model, 0, 17);
+  EXPECT_EQ(num_calls, 0);  // how long such a step takes was not known
+  // A test that hangs has failed.
+  for (int32_t row = 17; row < 48 || num_calls == 0; row = row < 48 ? row + 1 : 17) {
+    const int32_t at = std::min(row, 47);
+    EXPECT_TRUE(
+        same_logit_bits(logits_of(*listening.model, at, 1), logits_of(*plain.model, at, 1)));
+  }
+  const int before = num_calls;
+  listening.model->set_meanwhile({});
+  EXPECT_TRUE(same_logit_bits(logits_of(*listening.model, 40, 3), logits_of(*plain.model, 40, 3)));
+  EXPECT_EQ(num_calls, before);
+}
+
 TEST(GpuTransformer, APromptInPiecesIsThePromptInOne) {
   const StrictModel source = small("pieces", ops::DType::kBF16);
   const auto group = make_solo_group();

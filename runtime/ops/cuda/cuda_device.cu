@@ -96,6 +96,16 @@ class CudaStream final : public Stream {
     OUTRIDER_CHECK(!recording_);
     check_cuda(cudaStreamSynchronize(native()), "what was queued on a stream");
   }
+  bool is_done() override {
+    OUTRIDER_CHECK(!recording_);
+    const cudaError_t result = cudaStreamQuery(native());
+    if (result == cudaErrorNotReady) {
+      cudaGetLastError();  // it is kept as if it were an error
+      return false;
+    }
+    check_cuda(result, "what was queued on a stream");
+    return true;
+  }
   void wait_for(Stream& other) override {
     check_cuda(cudaEventRecord(mark_, static_cast<CudaStream&>(other).native()),
                "marking a stream");

@@ -1,7 +1,12 @@
 // A device whose memory is the host's and whose kernels run on fibers: for tests. Memory begins as
 // NaN bytes, as in "whoever reads this before writing it will notice".
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -13,23 +18,49 @@
 namespace outrider::gpu::emulated {
 namespace {
 
+using Work = std::function<void()>;
+
 constexpr size_t kAlignment = 256;
 constexpr size_t kTotalBytes = size_t{8} << 30;
 
 class EmulatedGraph final : public Graph {
  public:
-  explicit EmulatedGraph(std::vector<std::function<void()>> work) : work_(std::move(work)) {}
-  size_t num_nodes() const override { return work_.size(); }
-  void run() const {
-    for (const auto& piece : work_) piece();
-  }
+  explicit EmulatedGraph(std::vector<Work> works) : works_(std::move(works)) {}
+  size_t num_nodes() const override { return works_.size(); }
+  const std::vector<Work>& works() const { return works_; }
 
  private:
-  std::vector<std::function<void()>> work_;
+  std::vector<Work> works_;
+};
+
+std::atomic<bool> late = false;
+
+// Work in order, and how much of it is done.
+class Queue {
+ public:
+  void add(Work work) { works_.push_back(std::move(work)); }
+  uint64_t num_queued() const { return num_done_ + works_.size(); }
+  void do_until(uint64_t count) {
+    while (num_done_ < count && !works_.empty()) do_next();
+  }
+  void do_all() { do_until(UINT64_MAX); }
+  void do_next() {
+    if (works_.empty()) return;
+    const Work work = std::move(works_.front());
+    works_.pop_front();
+    ++num_done_;
+    work();
+  }
+  bool is_empty() const { return works_.empty(); }
+
+ private:
+  std::deque<Work> works_;
+  uint64_t num_done_ = 0;
 };
 
 class EmulatedStream final : public Stream {
  public:
+  ~EmulatedStream() override { queue_->do_all(); }
   void upload(void* device, const void* pinned, size_t n) override { copy(device, pinned, n); }
   void download(void* pinned, const void* device, size_t n) override { copy(pinned, device, n); }
   void copy(void* to, const void* from, size_t n) override {
@@ -38,8 +69,20 @@ class EmulatedStream final : public Stream {
   void fill(void* device, uint8_t byte, size_t n) override {
     add([=] { std::memset(device, byte, n); });
   }
-  void wait() override { OUTRIDER_CHECK(!recording_); }
-  void wait_for(Stream&) override {}
+  void wait() override {
+    OUTRIDER_CHECK(!recording_);
+    queue_->do_all();
+  }
+  // A look is the time that one piece of work takes.
+  bool is_done() override {
+    OUTRIDER_CHECK(!recording_);
+    queue_->do_next();
+    return queue_->is_empty();
+  }
+  void wait_for(Stream& other) override {
+    const std::shared_ptr<Queue> queue = static_cast<EmulatedStream&>(other).queue_;
+    add([queue, count = queue->num_queued()] { queue->do_until(count); });
+  }
   void begin_recording() override {
     OUTRIDER_CHECK(!recording_);
     recording_ = true;
@@ -49,16 +92,24 @@ class EmulatedStream final : public Stream {
     recording_ = false;
     return std::make_unique<EmulatedGraph>(std::exchange(recorded_, {}));
   }
-  void replay(Graph& graph) override { static_cast<EmulatedGraph&>(graph).run(); }
-
-  void add(std::function<void()> work) {
-    if (!recording_) return work();
-    recorded_.push_back(std::move(work));
+  void replay(Graph& graph) override {
+    for (const Work& work : static_cast<EmulatedGraph&>(graph).works()) add(work);
   }
 
+  void add(Work work) {
+    if (recording_) {
+      recorded_.push_back(std::move(work));
+      return;
+    }
+    queue_->add(std::move(work));
+    if (!late) queue_->do_all();
+  }
+  const std::shared_ptr<Queue>& queue() const { return queue_; }
+
  private:
+  const std::shared_ptr<Queue> queue_ = std::make_shared<Queue>();
   bool recording_ = false;
-  std::vector<std::function<void()>> recorded_;
+  std::vector<Work> recorded_;
 };
 
 class EmulatedDevice final : public Device {
@@ -88,10 +139,17 @@ class EmulatedDevice final : public Device {
     std::memset(memory, 0, num_bytes);
     return memory;
   }
-  void free(void* device) noexcept override { std::free(device); }
-  void free_pinned(void* pinned) noexcept override { std::free(pinned); }
+  // As on a real device: not before all work is done.
+  void free(void* device) noexcept override {
+    if (late) do_all();
+    std::free(device);
+  }
+  void free_pinned(void* pinned) noexcept override { free(pinned); }
   std::unique_ptr<Stream> make_stream(Priority) override {
-    return std::make_unique<EmulatedStream>();
+    auto stream = std::make_unique<EmulatedStream>();
+    const std::lock_guard lock(mutex_);
+    queues_.push_back(stream->queue());
+    return stream;
   }
   void upload_now(void* device, const void* host, size_t n) override {
     std::memcpy(device, host, n);
@@ -99,9 +157,20 @@ class EmulatedDevice final : public Device {
   void download_now(void* host, const void* device, size_t n) override {
     std::memcpy(host, device, n);
   }
+
+ private:
+  void do_all() {
+    for (const auto& weak : queues_) {
+      if (const auto queue = weak.lock()) queue->do_all();
+    }
+  }
+  std::mutex mutex_;
+  std::vector<std::weak_ptr<Queue>> queues_;
 };
 
 }  // namespace
+
+void set_late(bool is_late) { late = is_late; }
 
 void enqueue(Stream& stream, std::function<void()> work) {
   static_cast<EmulatedStream&>(stream).add(std::move(work));

@@ -1,4 +1,5 @@
-// The emulated device's queues: work is done when it is queued, or kept while recording.
+// The emulated device's queues: work is done when it is queued, or later (emulated.h); kept while
+// recording.
 #pragma once
 
 #include <functional>

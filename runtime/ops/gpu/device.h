@@ -43,6 +43,8 @@ class Stream {
   virtual void fill(void* device, uint8_t byte, size_t num_bytes) = 0;
   // Until all work queued so far is done.
   virtual void wait() = 0;
+  // Whether it is, without waiting.
+  virtual bool is_done() = 0;
   // Work queued on this stream from now on begins after what is queued on `other` so far.
   virtual void wait_for(Stream& other) = 0;
   // Between the two calls work is recorded, not done. No allocation and no wait() between them.
