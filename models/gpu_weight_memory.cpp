@@ -81,9 +81,7 @@ void pack(const GpuMatrixLayout& layout,
     if (sources[row] < 0) continue;
     from.read_row(sources[row], values.data());
     if (type == Type::kE4M3) {
-      float largest = 0.0f;
-      for (const float value : values) largest = std::max(largest, std::fabs(value));
-      scales[row] = gpu::e4m3_scale(largest);
+      scales[row] = gpu::e4m3_scale(values);
       for (float& value : values) value /= scales[row];
     }
     for (const Stretch& s : layout.inputs) {

@@ -144,7 +144,7 @@ QuantizationConfig read_compressed(const Section& section) {
 }  // namespace
 
 ops::QuantFormat load_format(const std::string& quantization) {
-  if (quantization == "none" || quantization == "fp8") return {};  // fp8 is made on a GPU
+  if (quantization == "none" || quantization == "fp8") return {};  // fp8 are floats
   if (quantization == "int8") return {.bits = 8, .group_size = 128};
   throw Error(fmt::format("quantization must be none, int8 or fp8, not '{}'",
                           printable(quantization).substr(0, 100)));

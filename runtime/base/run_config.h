@@ -41,7 +41,8 @@ struct RunConfig {
   std::string model = "embedded";  // a Hugging Face folder, or "embedded"
   std::string served_model_name;   // empty = the model's folder name
   std::string chat_template;       // a file; empty = the model's
-  // What float weights become at load: none, int8 (on CPUs), fp8 (on GPUs).
+  // What float weights become at load: none, int8 (on CPUs), fp8 (on GPUs; on
+  // CPUs the same numbers in float32, for comparisons).
   std::string quantization = "none";
   std::string generation_config = "auto";  // auto = the model's sampling defaults, vllm = none
   int32_t tensor_parallel_size = 0;  // 0 = under MPI all ranks but the draft's, in one process 1

@@ -7,6 +7,7 @@
 #include <charconv>
 #include <chrono>
 
+#include "models/e4m3_weights.h"
 #include "models/simulated.h"
 #include "models/synthetic.h"
 #include "models/tokenizer.h"
@@ -410,9 +411,18 @@ LoadedModel load_on_gpu(GpuSeat seat,
   return parts;
 }
 
-void check_cpu_quantization(const std::string& quantization) {
-  if (quantization == "fp8")
-    throw Error("quantization fp8 is for device cuda; on CPUs there is int8");
+std::unique_ptr<Weights> cpu_weights_of(const std::string& name,
+                                        Role role,
+                                        const ModelConfig& config,
+                                        const ModelShard& shard,
+                                        const ops::ThreadPlan& threads,
+                                        const std::string& quantization) {
+  std::unique_ptr<Weights> weights = weights_of(name, role, config, shard, threads);
+  if (quantization == "fp8") {
+    log_warning("quantization fp8 on a CPU is for comparisons: the numbers of a GPU in float32");
+    round_to_e4m3(config, shard, *weights);
+  }
+  return weights;
 }
 
 }  // namespace
@@ -423,6 +433,11 @@ LoadedModel load_target(const RunConfig& config,
                         const ops::ThreadPlan& threads,
                         std::unique_ptr<TargetGroup> group,
                         const HostPlace& place) {
+  if (config.quantization == "fp8" && config.numerics == "strict" && layout.num_targets > 1) {
+    throw Error(
+        "quantization fp8 does not go with numerics strict on several ranks: each has scales of "
+        "its own");
+  }
   const ModelConfig model_config = model_config_of(config, Role::kTarget);
   const EngineSizes sizes = engine_sizes(config, model_config, layout);
   const ModelShard shard =
@@ -434,7 +449,6 @@ LoadedModel load_target(const RunConfig& config,
     return load_on_gpu(
         std::move(seat), config.model, Role::kTarget, demand, shard, threads, std::move(group));
   }
-  check_cpu_quantization(config.quantization);
   const ModelOptions options = target_options(config, sizes);
   LoadedModel parts;
   parts.group = std::move(group);
@@ -447,7 +461,8 @@ LoadedModel load_target(const RunConfig& config,
   parts.context->set_activations(activations_of(config, model_config));
   parts.model = std::make_unique<Transformer>(
       model_config,
-      weights_of(config.model, Role::kTarget, model_config, shard, threads),
+      cpu_weights_of(
+          config.model, Role::kTarget, model_config, shard, threads, config.quantization),
       shard,
       options,
       *parts.group,
@@ -495,16 +510,16 @@ LoadedModel load_draft(const RunConfig& config,
     parts.vocabulary = std::move(vocabulary);
     return parts;
   }
-  check_cpu_quantization(config.speculative.quantization);
   parts.context = std::make_unique<ops::Context>(threads, ops::isa_from_name(config.isa));
   parts.context->set_activations(activations_of(config, model_config));
-  parts.model =
-      std::make_unique<Transformer>(model_config,
-                                    weights_of(name, Role::kDraft, model_config, shard, threads),
-                                    shard,
-                                    options,
-                                    *parts.group,
-                                    *parts.context);
+  parts.model = std::make_unique<Transformer>(
+      model_config,
+      cpu_weights_of(
+          name, Role::kDraft, model_config, shard, threads, config.speculative.quantization),
+      shard,
+      options,
+      *parts.group,
+      *parts.context);
   parts.vocabulary = std::move(vocabulary);
   log_memory(*parts.model, threads);
   return parts;

@@ -91,9 +91,14 @@ TEST_F(GpuEngine, WhatCannotBeIsOneSentence) {
   config = small_config(1, 0, "cuda");
   config.quantization = "int8";
   EXPECT_TRUE(fails_with([&] { load(config); }, "int8 is for device cpu"));
-  config = small_config(1, 0, "cpu");
+  config = small_config(2, 0, "cuda");
   config.quantization = "fp8";
-  EXPECT_TRUE(fails_with([&] { load(config); }, "fp8 is for device cuda"));
+  config.numerics = "strict";
+  EXPECT_TRUE(fails_with(
+      [&] {
+        load_target(config, {2, false}, 0, 1, make_solo_group());
+      },
+      "fp8 does not go with numerics strict"));
   config = small_config(1, 0, "cuda");
   config.kv_cache_memory_bytes = 1 << 16;
   EXPECT_TRUE(fails_with([&] { load(config); }, "fewer than max_model_len 96"));

@@ -108,5 +108,58 @@ TEST_F(RealPair, CountedAcceptanceIsSumMin) {
   EXPECT_TRUE(std::abs(counted - expected) <= 0.02) << counted << " against " << expected;
 }
 
+// What e4m3 weights cost: the chance that a draft token stands, over the same texts for each.
+TEST_F(RealPair, AcceptanceWithEightBitWeights) {
+  const std::vector<Ask> asks(24, {"Once upon a time", sampled(1.0f, 200)});
+  const std::vector<Outcome> outcomes = run_asks(stories_config(1, 0), asks);
+  const auto probs_of = [&](Role role, const std::string& quantization) {
+    RunConfig config = stories_config(1, 1);
+    config.quantization = config.speculative.quantization = quantization;
+    ModelProbe probe(config, role);
+    std::vector<std::vector<double>> all;
+    for (const Outcome& outcome : outcomes) {
+      std::vector<int32_t> tokens = {1};
+      tokens.insert(tokens.end(), outcome.tokens.begin(), outcome.tokens.end());
+      for (auto& probs : probe.next_token_probs(tokens)) all.push_back(std::move(probs));
+    }
+    return all;
+  };
+  const auto acceptance = [](const auto& a, const auto& b) {
+    double sum = 0;
+    for (size_t i = 0; i < a.size(); ++i) {
+      for (size_t v = 0; v < a[i].size(); ++v) sum += std::min(a[i][v], b[i][v]);
+    }
+    return sum / static_cast<double>(a.size());
+  };
+  const auto target = probs_of(Role::kTarget, "none");
+  const auto draft = probs_of(Role::kDraft, "none");
+  const auto target8 = probs_of(Role::kTarget, "fp8");
+  const auto draft8 = probs_of(Role::kDraft, "fp8");
+  ASSERT_GT(target.size(), 3000u);
+  const double plain = acceptance(target, draft);
+  const double rounded_draft = acceptance(target, draft8);
+  const double rounded_target = acceptance(target8, draft);
+  const double rounded_pair = acceptance(target8, draft8);
+  const double same_target = acceptance(target, target8);
+  const double same_draft = acceptance(draft, draft8);
+  std::printf(
+      "mean of sum min(target, draft) over %zu positions: %.4f, draft in e4m3 %.4f, target %.4f, "
+      "both %.4f; target with itself in e4m3 %.4f, draft %.4f\n",
+      target.size(),
+      plain,
+      rounded_draft,
+      rounded_target,
+      rounded_pair,
+      same_target,
+      same_draft);
+  for (const double found : {rounded_draft, rounded_target, rounded_pair}) {
+    EXPECT_NE(found, plain);
+    EXPECT_TRUE(std::abs(found - plain) <= 0.02) << found << " against " << plain;
+  }
+  for (const double found : {same_target, same_draft}) {
+    EXPECT_TRUE(found >= 0.9 && found <= 0.999) << found;
+  }
+}
+
 }  // namespace
 }  // namespace outrider::test

@@ -4,7 +4,10 @@
 // host, device and emulation.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <span>
 
 #include "runtime/base/exact_math.h"
 
@@ -42,6 +45,11 @@ OUTRIDER_HD inline uint8_t float_to_e4m3(float value) {
 // are zero.
 OUTRIDER_HD inline float e4m3_scale(float largest) {
   return largest > 0.0f ? largest / kLargestE4M3 : 1.0f;
+}
+inline float e4m3_scale(std::span<const float> weights) {
+  float largest = 0.0f;
+  for (const float weight : weights) largest = std::max(largest, std::fabs(weight));
+  return e4m3_scale(largest);
 }
 
 }  // namespace outrider::gpu
