@@ -161,6 +161,7 @@ class ExchangeGroup final : public DeviceGroup {
   void open_peer(int r, const Introduction& peer, const Introduction& mine) {
     Vector4*& memory = view_.memory[r];
     if (peer.process == mine.process) {
+      if (r != rank() && peer.ordinal == mine.ordinal) view_.shares_device = true;
       if (peer.ordinal != mine.ordinal) peers_.reach(device_, static_cast<int>(peer.ordinal));
       memory = reinterpret_cast<Vector4*>(peer.address);
       return;

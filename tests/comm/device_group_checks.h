@@ -54,11 +54,22 @@ inline ptrdiff_t first_difference(const std::vector<float>& a, const std::vector
 // What the sum over so many ranks must be; expected_sum() unless a group has an order of its own.
 using ExpectedSum = std::function<std::vector<float>(int, unsigned, size_t, Fold)>;
 
-inline void check_sums(DeviceGroup& group,
-                       gpu::Device& device,
-                       gpu::Stream& stream,
-                       size_t most,
-                       const ExpectedSum& expected = expected_sum) {
+inline std::function<void()> meeting_of(TargetGroup& group) {
+  return [&group] {
+    uint64_t num_here = 1;
+    group.all_reduce_sum(std::span(&num_here, 1));
+  };
+}
+
+// meet(): comes back when all members have called it. For members that share a real GPU: freeing
+// memory waits for all that runs there, so for sums that wait for this member.
+inline void check_sums(
+    DeviceGroup& group,
+    gpu::Device& device,
+    gpu::Stream& stream,
+    size_t most,
+    const ExpectedSum& expected = expected_sum,
+    const std::function<void()>& meet = [] {}) {
   unsigned draw = 1;
   for (const size_t count : {most, size_t{1}, most / 2 + 3, size_t{5}, most, most - 1}) {
     for (const Fold fold : {Fold::kRankOrder, Fold::kTree}) {
@@ -66,6 +77,7 @@ inline void check_sums(DeviceGroup& group,
       const gpu::Buffer values(device, count * sizeof(float));
       std::vector<float> host = values_of(group.rank(), draw, count);
       device.upload_now(values.data(), host.data(), count * sizeof(float));
+      meet();
       group.all_reduce_sum(stream, values.as<float>(), count, fold);
       group.wait(stream);
       device.download_now(host.data(), values.data(), count * sizeof(float));
@@ -76,13 +88,15 @@ inline void check_sums(DeviceGroup& group,
 }
 
 // sum_and_norm() against the op `norm` of the sum made here.
-inline void check_sum_and_norm(DeviceGroup& group,
-                               gpu::Device& device,
-                               const gpu::OpTable& ops,
-                               gpu::Stream& stream,
-                               int32_t max_rows,
-                               int32_t n,
-                               const ExpectedSum& expected = expected_sum) {
+inline void check_sum_and_norm(
+    DeviceGroup& group,
+    gpu::Device& device,
+    const gpu::OpTable& ops,
+    gpu::Stream& stream,
+    int32_t max_rows,
+    int32_t n,
+    const ExpectedSum& expected = expected_sum,
+    const std::function<void()>& meet = [] {}) {
   const auto count = static_cast<size_t>(max_rows * n);
   const size_t num_bytes = count * sizeof(float);
   const gpu::Buffer counts(device, sizeof(gpu::StepCounts));
@@ -124,6 +138,7 @@ inline void check_sum_and_norm(DeviceGroup& group,
       norm.out.data = out.data();
       norm.x = x.as<float>();
       norm.part = nullptr;
+      meet();
       group.sum_and_norm(stream, {.norm = norm, .part = part.as<float>(), .fold = fold});
       group.wait(stream);
       const auto used = static_cast<size_t>((selected ? 1 : num_rows) * n);

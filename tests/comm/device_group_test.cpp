@@ -1,15 +1,16 @@
-// Groups over device memory on the emulated device, their members being threads.
+// Groups over device memory on one device, their members being threads; on a real GPU the
+// exchange's launches of all of them must run at the same time.
 #include "runtime/comm/device_group.h"
 
 #include "runtime/comm/exchange_group.h"
 #include "runtime/comm/world.h"
-#include "runtime/ops/emulated/emulated.h"
 #include "tests/comm/device_group_checks.h"
+#include "tests/gpu/gpu_testing.h"
 
 namespace outrider::test {
 namespace {
 
-const gpu::Backend& backend() { return gpu::emulated::backend(); }
+const gpu::Backend& backend() { return gpu::test_backend(); }
 
 TEST(DeviceGroup, SoloLeavesValuesAsTheyAre) {
   const auto device = backend().open(0);
@@ -29,14 +30,15 @@ TEST(DeviceGroup, StagedSumsThroughTheHost) {
       // Pieces that do not divide the sizes.
       const auto group = make_staged_device_group(*device, backend().ops, *over_host, 64);
       EXPECT_FALSE(group->is_capturable());
-      check_sums(*group, *device, *stream, 150);
-      check_sum_and_norm(*group, *device, backend().ops, *stream, 5, 24);
+      const auto meet = meeting_of(*over_host);
+      check_sums(*group, *device, *stream, 150, expected_sum, meet);
+      check_sum_and_norm(*group, *device, backend().ops, *stream, 5, 24, expected_sum, meet);
     });
   }
 }
 
 TEST(DeviceGroup, ExchangeSumsByItself) {
-  for (const int num_ranks : {1, 2, 3, 8}) {
+  for (const int num_ranks : {1, 2, 3, 4, 8}) {
     for (const size_t two_shot_bytes : {size_t{1} << 30, size_t{200}}) {
       run_in_process(num_ranks, [&](World& world) {
         const auto device = backend().open(0);
@@ -48,10 +50,18 @@ TEST(DeviceGroup, ExchangeSumsByItself) {
             *over_host,
             {.max_count = 4 * 72, .two_shot_bytes = two_shot_bytes, .limit_s = 60});
         EXPECT_TRUE(group->is_capturable());
-        check_sums(*group, *device, *stream, 650);  // in pieces
-        check_sum_and_norm(*group, *device, backend().ops, *stream, 4, 72);
-        check_sum_and_norm(*group, *device, backend().ops, *stream, 5, 72);  // not in one launch
-        check_sum_and_norm(*group, *device, backend().ops, *stream, 4, 70);
+        const auto meet = meeting_of(*over_host);
+        check_sums(*group, *device, *stream, 650, expected_sum, meet);  // in pieces
+        check_sum_and_norm(*group, *device, backend().ops, *stream, 4, 72, expected_sum, meet);
+        check_sum_and_norm(*group,
+                           *device,
+                           backend().ops,
+                           *stream,
+                           5,
+                           72,
+                           expected_sum,
+                           meet);  // not in one launch
+        check_sum_and_norm(*group, *device, backend().ops, *stream, 4, 70, expected_sum, meet);
       });
     }
   }
@@ -69,6 +79,7 @@ TEST(DeviceGroup, ARecordedExchangeIsReplayed) {
     stream->begin_recording();
     group->all_reduce_sum(*stream, values.as<float>(), 50, Fold::kRankOrder);
     const auto graph = stream->end_recording();
+    meeting_of (*over_host)();
     for (unsigned draw = 0; draw < 20; ++draw) {
       std::vector<float> host = values_of(world.rank(), draw, 50);
       device->upload_now(values.data(), host.data(), 50 * sizeof(float));

@@ -7,13 +7,13 @@
 
 #include "runtime/comm/subgroup.h"
 #include "runtime/comm/world.h"
-#include "runtime/ops/emulated/emulated.h"
 #include "tests/comm/hierarchical_checks.h"
+#include "tests/gpu/gpu_testing.h"
 
 namespace outrider::test {
 namespace {
 
-const gpu::Backend& backend() { return gpu::emulated::backend(); }
+const gpu::Backend& backend() { return gpu::test_backend(); }
 
 struct Shape {
   int num_hosts;
@@ -74,9 +74,10 @@ TEST(HierarchicalGroup, SumsAndNorms) {
       EXPECT_EQ(group->size(), world.size());
       EXPECT_FALSE(group->is_capturable());
       const ExpectedSum expected = sum_by_hosts(shape.ranks_per_host);
-      check_sums(*group, *device, *stream, 336, expected);  // in pieces
-      check_sum_and_norm(*group, *device, backend().ops, *stream, 4, 72, expected);
-      check_sum_and_norm(*group, *device, backend().ops, *stream, 3, 70, expected);
+      const auto meet = meeting_of(*over_host);
+      check_sums(*group, *device, *stream, 336, expected, meet);  // in pieces
+      check_sum_and_norm(*group, *device, backend().ops, *stream, 4, 72, expected, meet);
+      check_sum_and_norm(*group, *device, backend().ops, *stream, 3, 70, expected, meet);
     });
   }
 }
@@ -108,6 +109,7 @@ TEST(HierarchicalGroup, IsReplayedWhereBothPartsAre) {
       stream->begin_recording();
       group->all_reduce_sum(*stream, values.as<float>(), kCount, Fold::kTree);
       const auto graph = stream->end_recording();
+      meeting_of (*over_host)();
       for (unsigned draw = 0; draw < 20; ++draw) {
         std::vector<float> host = values_of(world.rank(), draw, kCount);
         device->upload_now(values.data(), host.data(), kCount * sizeof(float));

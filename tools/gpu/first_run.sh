@@ -105,7 +105,8 @@ fi
 if wanted sanitize; then
   for tool in memcheck racecheck; do
     for test in "$build"/tests/gpu/*_gpu_test; do
-      case $test in */engine*_gpu_test | */transformer_gpu_test) continue ;; esac  # whole models: too long
+      case $test in */engine*_gpu_test | */transformer_gpu_test) continue ;; esac        # whole models: too long
+      case $test in */device_group_gpu_test | */hierarchical_gpu_test) continue ;; esac  # launches wait for each other
       [ -x "$test" ] && ours "$(basename "$test") under $tool" 40 "$root/tools/gpu/sanitize.sh" "$tool" "$test"
     done
   done

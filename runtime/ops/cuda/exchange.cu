@@ -49,7 +49,7 @@ OUTRIDER_DEVICE void store_sum(float* to, const Vector4& sum, uint32_t left) {
 
 OUTRIDER_KERNEL(kSumThreads) void sum_values(ExchangeSumArgs args) {
   wait_for_predecessor();
-  let_successor_begin();
+  if (!args.view.shares_device) let_successor_begin();
   const auto num_vectors = static_cast<uint32_t>((args.count + 3) / 4);
   const auto begin_of = [&](uint32_t block) {
     return static_cast<uint32_t>(uint64_t{num_vectors} * block / num_blocks().x);
@@ -73,7 +73,7 @@ OUTRIDER_KERNEL(kSumThreads) void sum_values(ExchangeSumArgs args) {
 
 OUTRIDER_KERNEL(kNormThreads) void sum_and_norm(ExchangeNormArgs args) {
   wait_for_predecessor();
-  let_successor_begin();
+  if (!args.view.shares_device) let_successor_begin();
   const NormArgs& norm = args.norm;
   const StepCounts& counts = *norm.step.counts;
   const auto num_rows =

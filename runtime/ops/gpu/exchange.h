@@ -47,6 +47,10 @@ struct ExchangeView {
   // At most so many blocks; all ranks' blocks of one GPU must find room at once. The emulated
   // device runs blocks one after the other: 1.
   uint32_t max_blocks = 1;
+  // Another rank of this process is on this GPU: what follows must not begin before this launch
+  // ends, or its blocks, which wait for this one, could take the room of those of the other rank,
+  // for which this one waits.
+  bool shares_device = false;
   ExchangeState* state = nullptr;
   ExchangeReport* report = nullptr;
   uint64_t limit_ns = 0;  // of one wait
