@@ -78,6 +78,21 @@ case "$*" in *verify-curve*) printf '{"kind": "%s"}' "$2" >"$6" ;; *) exit 1 ;; 
         self.assertEqual(json.loads((self.out / "bench.json").read_text()),
                          {"8b_curve": {"kind": "verify-curve"}, "1b_curve": {"kind": "verify-curve"}})
 
+    def test_prompts_stand_beside_cublaslt(self):
+        program(self.build / "outrider", """#!/bin/bash
+case "$2" in
+  prefill) echo '{"figures": [{"name": "chunked", "x": 512, "value": 1}, {"name": "in one step", "x": 512, "value": 25600}]}' >"$6" ;;
+  *) printf '{"half' >"$6" ;;
+esac
+""")
+        values = """'{"probes": [{"probe": "cublaslt", "values": {"prompt_8b_ms_512": 12.5, "prompt_8b_ms_2048": 50}}]}'"""
+        program(self.build / "runtime/ops/cuda/probe/gpu_probe",
+                PROBE + f'echo {values} >"$out/gpu_probe.json"\n')
+        self.assertEqual(self.run_script(FIRST_RUN_PARTS="bench probe").returncode, 0)
+        for line in (r"\| 128 \| not measured \| not measured \|", r"\| 512 \| 20.000 \| 12.500 \|",
+                     r"\| 2048 \| not measured \| 50.000 \|"):
+            self.assertRegex(self.page(), line)
+
     def test_tests_of_overlap_and_their_control(self):
         name = "[  FAILED  ] GraphTest.OverlappingLaunchesGiveTheSameBits"
         for fails_unwaited in (True, False):

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <random>
 #include <span>
 #include <vector>
 
@@ -51,6 +52,14 @@ class Shared {
   PinnedBuffer buffer_;
   size_t count_ = 0;
 };
+
+inline std::vector<float> random_floats(size_t count, unsigned seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(count);
+  for (float& value : values) value = normal(random);
+  return values;
+}
 
 inline float widen(Type type, const void* data, size_t at) {
   if (type == Type::kF32) return static_cast<const float*>(data)[at];

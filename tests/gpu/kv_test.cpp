@@ -3,7 +3,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <random>
 #include <set>
 #include <vector>
 
@@ -12,14 +11,6 @@
 
 namespace outrider::gpu {
 namespace {
-
-std::vector<float> random_floats(size_t count, unsigned seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> values(count);
-  for (float& value : values) value = normal(random);
-  return values;
-}
 
 struct Turned {
   Type type;

@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <random>
 #include <vector>
 
 #include "runtime/ops/gpu/tiles.h"
@@ -10,14 +9,6 @@
 
 namespace outrider::gpu {
 namespace {
-
-std::vector<float> random_floats(size_t count, unsigned seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> values(count);
-  for (float& value : values) value = normal(random);
-  return values;
-}
 
 class Rows : public ::testing::TestWithParam<Type> {
  protected:

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # first_run.sh OUT_FOLDER [BUILD_FOLDER]: everything a machine with a GPU must be asked, in under nine minutes and in
-# the order of importance: the GPU tests, our benchmarks, gpu_probe's questions, the PyTorch baseline, the tests under
-# compute-sanitizer, then what may hang. Needs the binaries of a build made anywhere (default: build-gpu-run, what
-# tools/gpu/pack.sh made, else build) and nothing else: no network, no mpirun, no cmake; python3 with torch for the
-# baseline. Each part has a time limit and a part that fails does not stop the others. FIRST_RUN_PARTS: some of "tests
-# bench probe torch overlap sanitize pairs assisted", in this order. FIRST_RUN_BUDGET_S: 530. Leaves in OUT_FOLDER: first_run.md,
-# first_run.json (gpu_probe's), baseline.json, bench.json, first_run.log. Exit code 3: no GPU.
+# the order of importance: the GPU tests, our benchmarks, gpu_probe's questions, the PyTorch baseline, the tests with
+# every kernel late, two processes on one GPU, assisted generation, the tests under compute-sanitizer. Needs the
+# binaries of a build made anywhere (default: build-gpu-run, what tools/gpu/pack.sh made, else build) and nothing else:
+# no network, no mpirun, no cmake; python3 with torch for the baseline. Each part has a time limit and a part that fails
+# does not stop the others. FIRST_RUN_PARTS: some of "tests bench probe torch overlap pairs assisted memcheck racecheck",
+# in this order. FIRST_RUN_BUDGET_S: 530. Leaves in OUT_FOLDER: first_run.md, first_run.json (gpu_probe's),
+# baseline.json, bench.json, first_run.log. Exit code 3: no GPU.
 set -uo pipefail
 
 out=${1:?usage: first_run.sh OUT_FOLDER [BUILD_FOLDER]}
@@ -13,7 +14,7 @@ root=$(cd "$(dirname "$0")/../.." && pwd)
 build=$root/build
 [ -d "$root/build-gpu-run" ] && build=$root/build-gpu-run
 build=${2:-$build}
-parts=" ${FIRST_RUN_PARTS:-tests bench probe torch overlap sanitize pairs assisted} "
+parts=" ${FIRST_RUN_PARTS:-tests bench probe torch overlap pairs assisted memcheck racecheck} "
 probe=$build/runtime/ops/cuda/probe/gpu_probe
 budget_s=${FIRST_RUN_BUDGET_S:-530}
 mkdir -p "$out"
@@ -85,6 +86,7 @@ if wanted bench; then
   bench "1B steps by rows" 40 1b_curve verify-curve --model synth:llama-3.2-1b "${curve[@]}"
   bench "8B and its first layers as draft" 60 8b_pair decode --model synth:llama-3.1-8b --speculative-config.model \
     synth:llama-3.1-8b@2 --draft-lens 0,2,4,6 --num-prompts 2 --max-tokens 128 --max-model-len 1024
+  bench "8B prompts" 60 8b_prompts prefill --model synth:llama-3.1-8b --lengths 128,512,2048 --repeat 5
   bench "the embedded pair" 30 embedded decode --config "$root/configs/bench.yaml" --num-prompts 4 --repeat 1
 fi
 wanted probe && ours "gpu_probe: what kernels must know" 230 "$probe" device bandwidth cublaslt launch_gap latency --out "$results/first"
@@ -102,17 +104,16 @@ if wanted overlap; then
     '"$0" --gtest_filter="GraphTest.*" | grep "FAILED.*GraphTest.OverlappingLaunches"' "$build/tests/gpu/device_gpu_test"
   first=
 fi
-if wanted sanitize; then
-  for tool in memcheck racecheck; do
-    for test in "$build"/tests/gpu/*_gpu_test; do
-      case $test in */engine*_gpu_test | */transformer_gpu_test) continue ;; esac        # whole models: too long
-      case $test in */device_group_gpu_test | */hierarchical_gpu_test) continue ;; esac  # launches wait for each other
-      [ -x "$test" ] && ours "$(basename "$test") under $tool" 40 "$root/tools/gpu/sanitize.sh" "$tool" "$test"
-    done
-  done
-fi
 wanted pairs && ours "gpu_probe: two processes" 110 "$probe" ipc nccl --out "$results/second"
 wanted assisted && torch "assisted generation" 90 assisted --assisted --budget-s 70
+for tool in memcheck racecheck; do
+  wanted $tool || continue
+  for test in "$build"/tests/gpu/*_gpu_test; do
+    case $test in */colocated_gpu_test | */engine*_gpu_test | */transformer_gpu_test) continue ;; esac  # whole models: too long
+    case $test in */device_group_gpu_test | */hierarchical_gpu_test) continue ;; esac  # launches wait for each other
+    [ -x "$test" ] && ours "$(basename "$test") under $tool" 40 "$root/tools/gpu/sanitize.sh" "$tool" "$test"
+  done
+done
 
 for table in "$results"/bench/*.txt; do
   [ -s "$table" ] && { echo; echo "## outrider bench: $(basename "$table" .txt)"; echo; echo '```'; cat "$table"; echo '```'; } >>"$page"
@@ -124,12 +125,30 @@ done
 python3 - "$results" "$out" <<'PY' >>"$page" 2>>"$log"
 import json, pathlib, sys
 results, out = map(pathlib.Path, sys.argv[1:])
-probes = [probe for name in ("first", "second") for path in [results / name / "gpu_probe.json"] if path.is_file()
-          for probe in json.loads(path.read_text())["probes"]]
+
+
+def load(path):  # what a part that was ended left may be half a file
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+
+
+probes = [probe for name in ("first", "second") for probe in load(results / name / "gpu_probe.json").get("probes", [])]
 (out / "first_run.json").write_text(json.dumps({"probes": probes}, indent=1))
-(out / "bench.json").write_text(json.dumps({path.stem: json.loads(path.read_text())
-                                            for path in sorted((results / "bench").glob("*.json"))}, indent=1))
-baseline = [row for path in sorted(results.glob("*.json")) for row in json.loads(path.read_text())["rows"]]
+(out / "bench.json").write_text(json.dumps({path.stem: load(path) for path in sorted((results / "bench").glob("*.json"))},
+                                           indent=1))
+# What decides whether prompts want cuBLASLt (docs/gpu.md, Products).
+blas = {key: value for probe in probes for key, value in probe.get("values", {}).items()}
+ours = {figure["x"]: figure["value"] for figure in load(results / "bench/8b_prompts.json").get("figures", [])
+        if figure["name"] == "in one step"}
+if ours or any(key.startswith("prompt_8b_ms_") for key in blas):
+    print("\n## Prompts of an 8B\n\n| rows | our whole step, ms | the layers' products by cuBLASLt, ms |\n|---|---|---|")
+    for rows in (128, 512, 2048):
+        step = f"{1e3 * rows / ours[rows]:.3f}" if rows in ours else "not measured"
+        products = blas.get(f"prompt_8b_ms_{rows}")
+        print(f"| {rows} | {step} | {'not measured' if products is None else f'{products:.3f}'} |")
+baseline = [row for path in sorted(results.glob("*.json")) for row in load(path).get("rows", [])]
 (out / "baseline.json").write_text(json.dumps(baseline, indent=1))
 if baseline:
     print("\n## PyTorch\n\n| case | tokens/s | GB/s | what |\n|---|---|---|---|")

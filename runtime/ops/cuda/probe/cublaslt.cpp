@@ -1,7 +1,7 @@
-// How good is cuBLASLt at products with few rows? All matrices of llama 1B, 8B and of one of eight
-// shards of 70B, in bf16, for the rows of decode and verify steps; the first eight algorithms its
-// heuristic offers; weights rotated so that they come from memory and not from the L2. The best
-// algorithm's result is checked against a plain kernel.
+// How good is cuBLASLt at products with few rows, and at those of prompts? All matrices of llama
+// 1B, 8B and of one of eight shards of 70B, in bf16, for the rows of decode and verify steps; the
+// first eight algorithms its heuristic offers; weights rotated so that they come from memory and
+// not from the L2. The best algorithm's result is checked against a plain kernel.
 #include <cublasLt.h>
 
 #include <algorithm>
@@ -21,6 +21,10 @@ namespace {
 
 constexpr int kRows[] = {1, 2, 4, 5, 8, 9, 16, 17, 24, 32};
 constexpr int kMaxRows = 32;
+// Of prompts, for the 8B's layers: to be held against `outrider bench prefill --device cuda`.
+constexpr int kPromptRows[] = {128, 512, 2048};
+constexpr int kMaxPromptRows = 2048;
+constexpr const char* kPromptModel = "8B";
 constexpr int kAlgorithms = 8;
 constexpr size_t kPoolBytes = size_t{3} << 30;
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;
@@ -99,8 +103,9 @@ struct BlasLt {
 struct Memory {
   Stream stream;
   DeviceBuffer weights{kPoolBytes};
-  DeviceBuffer input{size_t{2} * kMaxRows * 16384};
-  DeviceBuffer output{size_t{2} * kMaxRows * 131072};
+  DeviceBuffer input{size_t{2} * kMaxPromptRows * 16384};
+  DeviceBuffer output{size_t{2} * kMaxPromptRows * 28672};
+  static_assert(kMaxRows * 131072 <= kMaxPromptRows * 28672);
   DeviceBuffer workspace{kWorkspaceBytes};
 };
 
@@ -262,6 +267,41 @@ std::optional<Measured> measure(const BlasLt& blas,
   return measured;
 }
 
+// All products of the layers in a prompt's step; the worst relative error.
+double measure_prompts(const BlasLt& blas,
+                       cublasLtHandle_t handle,
+                       const Memory& memory,
+                       Report& report) {
+  Table table{"Products of an 8B's layers in a prompt's step: us each, ms in all, TFLOP/s",
+              {"rows", "qkv", "o", "gate_up", "down", "all, ms", "TFLOP/s"},
+              {}};
+  double worst_error = 0;
+  for (const int rows : kPromptRows) {
+    std::vector<std::string> cells{std::to_string(rows)};
+    double all_us = 0;
+    double operations = 0;
+    for (const Shape& shape : kShapes) {
+      if (std::string(shape.model) != kPromptModel || shape.times == 1) {
+        continue;
+      }
+      const auto measured = measure(blas, handle, memory, shape, rows);
+      cells.push_back(measured ? number(measured->best_us) : "none");
+      all_us += measured ? shape.times * measured->best_us : NAN;
+      operations += shape.times * static_cast<double>(shape.bytes()) * rows;
+      worst_error = std::max(worst_error, measured ? measured->error : 0);
+    }
+    cells.push_back(number(all_us / 1e3, 3));
+    cells.push_back(number(operations / all_us / 1e6, 0));
+    table.rows.push_back(cells);
+    report.value("prompt_8b_ms_" + std::to_string(rows), all_us / 1e3);
+    Report now = report;
+    now.table(table.title, table.columns).rows = table.rows;
+    now.save("running");
+  }
+  report.table(table.title, table.columns).rows = table.rows;
+  return worst_error;
+}
+
 double moved_bytes(const Shape& shape, int rows) {
   return static_cast<double>(shape.bytes()) + 2.0 * rows * (shape.inner + shape.outputs);
 }
@@ -356,6 +396,7 @@ void probe_cublaslt(const ProbeOptions& options, Report& report) {
     save("running");
   }
   report = save("running");
+  worst_error = std::max(worst_error, measure_prompts(blas, handle, memory, report));
   blas.destroy(handle);
   if (!(worst_error < 1e-2)) {
     throw std::runtime_error("a product is wrong: relative error " + number(worst_error, 4));

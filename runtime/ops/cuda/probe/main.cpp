@@ -34,7 +34,7 @@ struct Probe {
 constexpr Probe kProbes[] = {
     {"device", "Which device?", probe_device, 20},
     {"bandwidth", "How fast is reading?", probe_bandwidth, 60},
-    {"cublaslt", "How good is cuBLASLt with few rows?", probe_cublaslt, 120},
+    {"cublaslt", "How good is cuBLASLt with few rows, and with those of prompts?", probe_cublaslt, 120},
     {"launch_gap", "What does a kernel in a graph cost besides its work?", probe_launch_gap, 30},
     {"latency", "What does hearing from the device cost?", probe_latency, 30},
     {"ipc", "Can two processes share memory of one device?", probe_ipc, 30},
