@@ -110,6 +110,19 @@ esac
         self.assertRegex(self.page(), r"a_gpu_test \| out of time")
         self.assertRegex(self.page(), r"b_gpu_test \| not begun: no time left")
 
+    def test_a_pack_is_unpacked(self):
+        self.put_test("a_gpu_test", "echo fine\n")
+        pack = self.build.with_name("pack")
+        pack.mkdir()
+        subprocess.run(["tar", "-C", self.build, "-czf", pack / "pack.tar.gz", "."], check=True)
+        self.build = pack
+        self.assertEqual(self.run_script(FIRST_RUN_PARTS="tests").returncode, 0)
+        self.assertRegex(self.page(), r"a_gpu_test \| done")
+        (pack / "pack.tar.gz").write_bytes(b"no archive")
+        done = self.run_script(FIRST_RUN_PARTS="tests")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("pack.tar.gz is damaged", done.stderr)
+
     def test_without_a_gpu(self):
         program(self.build / "runtime/ops/cuda/probe/gpu_probe", NO_GPU)
         done = self.run_script()

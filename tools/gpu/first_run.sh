@@ -15,7 +15,6 @@ build=$root/build
 [ -d "$root/build-gpu-run" ] && build=$root/build-gpu-run
 build=${2:-$build}
 parts=" ${FIRST_RUN_PARTS:-tests bench probe torch overlap pairs assisted memcheck racecheck} "
-probe=$build/runtime/ops/cuda/probe/gpu_probe
 budget_s=${FIRST_RUN_BUDGET_S:-530}
 mkdir -p "$out"
 log=$out/first_run.log
@@ -23,6 +22,12 @@ page=$out/first_run.md
 results=$(mktemp -d)
 trap 'rm -rf "$results"' EXIT
 mkdir "$results/bench"
+if [ -f "$build/pack.tar.gz" ]; then
+  mkdir "$results/build"
+  tar -C "$results/build" -xzf "$build/pack.tar.gz" || { echo "first_run: $build/pack.tar.gz is damaged" >&2; exit 2; }
+  build=$results/build
+fi
+probe=$build/runtime/ops/cuda/probe/gpu_probe
 : >"$log"
 
 [ -x "$probe" ] || { echo "first_run: no $probe: build it (cmake --preset cpu where nvcc is)" >&2; exit 2; }

@@ -1,18 +1,20 @@
 #!/usr/bin/env bash
-# pack.sh [FOLDER [BUILD_FOLDER]]: builds (target gpu_run) and puts what tools/gpu/first_run.sh needs into FOLDER (default: build-gpu-run), so that
-# it can be carried to a machine with a GPU that has none of our libraries: the program, liboutrider_cuda.so, gpu_probe,
-# the GPU tests, and under lib/ the shared libraries they need but for the C and C++ runtimes. Symbols are stripped.
+# pack.sh [FOLDER [BUILD_FOLDER]]: builds (target gpu_run) and writes FOLDER/pack.tar.gz (default: build-gpu-run), what
+# tools/gpu/first_run.sh needs, so that it can be carried to a machine with a GPU that has none of our libraries: the
+# program, liboutrider_cuda.so, gpu_probe, the GPU tests, and under lib/ the shared libraries they need but for the C and
+# C++ runtimes. Symbols are stripped.
 set -euo pipefail
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
 folder=${1:-$root/build-gpu-run}
 build=${2:-$root/build}
 cmake --build "$build" --target gpu_run
-rm -rf "$folder"
-mkdir -p "$folder/lib"
+files=$(mktemp -d)
+trap 'rm -rf "$files"' EXIT
+mkdir "$files/lib"
 
-put() {  # put FILE: into the same place under FOLDER
-  local to=$folder/${1#"$build"/}
+put() {  # put FILE: into the same place in the pack
+  local to=$files/${1#"$build"/}
   mkdir -p "$(dirname "$to")"
   strip -o "$to" "$1"
 }
@@ -27,7 +29,10 @@ for file in "$build"/tests/gpu/*_gpu_test; do
   num_tests=$((num_tests + 1))
 done
 
-find "$folder" -type f -perm -u+x -exec ldd {} + | awk '$3 ~ /^\// { print $3 }' | sort -u |
+find "$files" -type f -perm -u+x -exec ldd {} + | awk '$3 ~ /^\// { print $3 }' | sort -u |
   grep -Ev '/(ld-linux|libc|libm|libdl|librt|libpthread|libstdc\+\+|libgcc_s)[-.]' |
-  while read -r library; do cp -L "$library" "$folder/lib/"; done
-echo "packed $num_tests GPU tests into $folder: $(du -sh "$folder" | cut -f1)"
+  while read -r library; do cp -L "$library" "$files/lib/"; done
+rm -rf "$folder"
+mkdir -p "$folder"
+tar -C "$files" -czf "$folder/pack.tar.gz" .
+echo "packed $num_tests GPU tests, $(du -sh "$files" | cut -f1), into $folder/pack.tar.gz: $(du -h "$folder/pack.tar.gz" | cut -f1)"
