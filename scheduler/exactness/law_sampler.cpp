@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <optional>
 
 #include "runtime/base/error.h"
@@ -16,10 +17,22 @@
 namespace outrider {
 namespace {
 
-constexpr uint64_t kNoiseSeed = 99;
 constexpr uint64_t kCoinSeed = 98;
-// Sequences verified at once: the shards meet a few times for all of them together.
-constexpr int kBatchSize = 16000;
+// Sequences verified at once. On several shards many: their threads meet a few times for all of
+// them together. On one as few as stay in the processor's cache: the same work takes two thirds of
+// the time.
+constexpr int kSharedBatchSize = 16000;
+constexpr int kBatchSize = 200;
+
+const std::vector<int32_t> kPrompt = {1, 2, 1};
+
+std::vector<double> law_of(const LawCase& law_case, const ToyModel& target) {
+  return joint_law(target, law_case.params, kPrompt, law_case.num_tokens);
+}
+
+ToyModel target_of(const LawCase& law_case) {
+  return {law_case.vocab_size, law_case.model_seed, law_case.target_spread};
+}
 
 struct Sequence {
   SamplingParams params;
@@ -33,50 +46,80 @@ struct Sequence {
 
 using Decisions = std::vector<SequenceDecision>;
 
+// The exact laws of a model by context, each worked out once.
+class ExactLaws {
+ public:
+  ExactLaws(const ToyModel& model, const SamplingParams& params) : model_(model), params_(params) {}
+  const std::vector<double>& after(const std::vector<int32_t>& context) {
+    std::vector<double>& law = laws_[context];
+    if (law.empty()) {
+      const auto num_prompt_tokens = static_cast<int32_t>(kPrompt.size());
+      const std::vector<long double> probs =
+          exact_law(model_.logits(context), params_, context, num_prompt_tokens);
+      law.assign(probs.begin(), probs.end());
+    }
+    return law;
+  }
+
+ private:
+  const ToyModel& model_;
+  const SamplingParams& params_;
+  std::map<std::vector<int32_t>, std::vector<double>> laws_;
+};
+
 class LawSampler {
  public:
   explicit LawSampler(const LawCase& law_case)
       : case_(law_case),
-        target_(law_case.vocab_size, law_case.model_seed, law_case.target_spread),
+        target_(target_of(law_case)),
         draft_(target_.perturbed(law_case.model_seed + 1, law_case.draft_spread)) {}
 
   LawResult run() {
-    result_.law = joint_law(target_, case_.params, prompt_, case_.num_tokens);
+    result_.law = law_of(case_, target_);
     result_.counts.assign(result_.law.size(), 0);
-    for (int first = 0; first < case_.num_samples; first += kBatchSize) {
-      generate(first, std::min(kBatchSize, case_.num_samples - first));
-    }
+    const bool compares = case_.shard_counts.size() > 1;
+    const int num_compared = compares ? std::min(case_.num_compared, case_.num_samples) : 0;
+    int first = 0;
+    const auto generate_up_to = [&](int end, int batch_size, std::span<const int> shard_counts) {
+      for (; first < end; first += std::min(batch_size, end - first)) {
+        generate(first, std::min(batch_size, end - first), shard_counts);
+      }
+    };
+    generate_up_to(num_compared, kSharedBatchSize, case_.shard_counts);
+    const std::span first_only = std::span(case_.shard_counts).first(1);
+    generate_up_to(
+        case_.num_samples, first_only[0] == 1 ? kBatchSize : kSharedBatchSize, first_only);
     result_.test = chi_square(result_.counts, result_.law, case_.rule);
     return std::move(result_);
   }
 
  private:
-  int32_t num_prompt_tokens() const { return static_cast<int32_t>(prompt_.size()); }
+  int32_t num_prompt_tokens() const { return static_cast<int32_t>(kPrompt.size()); }
 
   size_t cell(const Sequence& sequence) const {
     size_t index = 0;
     for (int t = 0; t < case_.num_tokens; ++t) {
       index = index * static_cast<size_t>(case_.vocab_size) +
-              static_cast<size_t>(sequence.tokens[prompt_.size() + static_cast<size_t>(t)]);
+              static_cast<size_t>(sequence.tokens[kPrompt.size() + static_cast<size_t>(t)]);
     }
     return index;
   }
 
-  void generate(int first, int count) {
+  void generate(int first, int count, std::span<const int> shard_counts) {
     std::vector<Sequence> running;
     for (int i = 0; i < count; ++i) {
       Sequence sequence;
       sequence.params = case_.params;
-      sequence.params.noise_seed = mix_seed(kNoiseSeed, static_cast<uint64_t>(first + i));
-      sequence.tokens = prompt_;
+      sequence.params.noise_seed = mix_seed(case_.noise_seed, static_cast<uint64_t>(first + i));
+      sequence.tokens = kPrompt;
       running.push_back(std::move(sequence));
     }
     const auto is_done = [&](const Sequence& sequence) {
-      return sequence.tokens.size() >= prompt_.size() + static_cast<size_t>(case_.num_tokens);
+      return sequence.tokens.size() >= kPrompt.size() + static_cast<size_t>(case_.num_tokens);
     };
     while (!running.empty()) {
       for (Sequence& sequence : running) make_draft(sequence);
-      apply(running, decide(running));
+      apply(running, decide(running, shard_counts));
       for (const Sequence& sequence : running) {
         if (is_done(sequence)) ++result_.counts[cell(sequence)];
       }
@@ -249,11 +292,12 @@ class LawSampler {
     })[0];
   }
 
-  Decisions decide(const std::vector<Sequence>& batch) {
+  Decisions decide(const std::vector<Sequence>& batch, std::span<const int> shard_counts) {
     if (case_.fault == LawFault::kAcceptByTargetProb) return decide_by_target_prob(batch);
-    Decisions decisions = decide_on(batch, case_.shard_counts.at(0));
-    for (size_t s = 1; s < case_.shard_counts.size(); ++s) {
-      const Decisions others = decide_on(batch, case_.shard_counts[s]);
+    Decisions decisions = decide_on(batch, shard_counts.front());
+    if (shard_counts.size() > 1) result_.num_compared += std::ssize(decisions);
+    for (const int num_shards : shard_counts.subspan(1)) {
+      const Decisions others = decide_on(batch, num_shards);
       for (size_t i = 0; i < decisions.size(); ++i) {
         const bool alike = decisions[i].num_accepted == others[i].num_accepted &&
                            decisions[i].next_token == others[i].next_token &&
@@ -287,16 +331,14 @@ class LawSampler {
   }
 
   // The standard rule written anew on probabilities, with its accept test wrong.
-  Decisions decide_by_target_prob(const std::vector<Sequence>& batch) const {
+  Decisions decide_by_target_prob(const std::vector<Sequence>& batch) {
     Decisions decisions;
     for (const Sequence& sequence : batch) {
       SequenceDecision decision;
       std::vector<int32_t> context = sequence.tokens;
       while (decision.next_token < 0) {
         const auto index = static_cast<size_t>(decision.num_accepted);
-        const std::vector<long double> law =
-            exact_law(target_.logits(context), sequence.params, context, num_prompt_tokens());
-        std::vector<double> weights(law.begin(), law.end());
+        std::vector<double> weights = target_laws_.after(context);
         NoiseKey key{sequence.params.noise_seed,
                      static_cast<uint32_t>(context.size()),
                      Stream::kAccept,
@@ -322,16 +364,11 @@ class LawSampler {
   }
 
   // P(agree) of every draft token that was examined, given the text before it.
-  double expected_accepted(const Sequence& sequence, size_t num_examined) const {
+  double expected_accepted(const Sequence& sequence, size_t num_examined) {
     double sum = 0.0;
     std::vector<int32_t> context = sequence.tokens;
     for (size_t i = 0; i < num_examined; ++i) {
-      const auto law = [&](const ToyModel& model) {
-        const std::vector<long double> probs =
-            exact_law(model.logits(context), sequence.params, context, num_prompt_tokens());
-        return std::vector<double>(probs.begin(), probs.end());
-      };
-      sum += coupled_agreement(law(target_), law(draft_));
+      sum += coupled_agreement(target_laws_.after(context), draft_laws_.after(context));
       context.push_back(sequence.draft[i].token);
     }
     return sum;
@@ -369,12 +406,29 @@ class LawSampler {
   const LawCase case_;
   const ToyModel target_;
   const ToyModel draft_;
-  const std::vector<int32_t> prompt_ = {1, 2, 1};
+  ExactLaws target_laws_{target_, case_.params};
+  ExactLaws draft_laws_{draft_, case_.params};
   LawResult result_;
 };
 
 }  // namespace
 
 LawResult sample_law(const LawCase& law_case) { return LawSampler(law_case).run(); }
+
+int samples_to_find(double distance, const LawCase& law_case) {
+  const std::vector<double> law = law_of(law_case, target_of(law_case));
+  std::vector<uint64_t> counts(law.size(), 0);
+  // Cells that are pooled with fewer samples count with more: from 1,000 up until nothing changes.
+  uint64_t num_samples = 1000;
+  while (true) {
+    counts[0] = num_samples;
+    const ChiSquare test = chi_square(counts, law, law_case.rule);
+    const double found = smallest_found_distance(test, static_cast<double>(num_samples));
+    if (found <= distance) return static_cast<int>(num_samples);
+    const double ratio = found / distance;
+    const double needed = static_cast<double>(num_samples) * ratio * ratio;
+    num_samples = std::max(num_samples + 1000, static_cast<uint64_t>(needed / 1000) * 1000);
+  }
+}
 
 }  // namespace outrider

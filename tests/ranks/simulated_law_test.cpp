@@ -21,7 +21,7 @@ namespace {
 constexpr int32_t kNumTokens = 48;
 // What a right program exceeds with this probability in each of some 70 comparisons: the draws are
 // others whenever the planner or a step's costs change.
-constexpr double kUpperTail = 1e-6;
+constexpr double kUpperTail = 1e-9;
 
 // The numbers, 0 to 3, of the words of each answer.
 using Numbers = std::vector<std::vector<int>>;

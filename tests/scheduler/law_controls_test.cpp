@@ -3,31 +3,71 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
+#include <limits>
 
 #include "runtime/base/rng.h"
-#include "scheduler/exactness/law_cases.h"
+#include "tests/scheduler/law_check.h"
 
 namespace outrider {
 namespace {
 
-constexpr int kNumSamples = 400000;
+constexpr int kNumAgreementSamples = 300000;
+// The smallest fault shown here, shared noise, is off by 0.03: three times what is found anyway.
+constexpr double kMargin = 5.0;
+
+// How many seeds each broken rule is tried with: docs/testing.md, Long forms.
+uint64_t num_seeds() {
+  const char* asked = std::getenv("OUTRIDER_LAW_SEEDS");
+  return asked == nullptr ? 1 : static_cast<uint64_t>(std::atoi(asked));
+}
 
 class NegativeControl : public ::testing::TestWithParam<LawCase> {};
 
-TEST_P(NegativeControl, ExceedsTheLimitByAFactorOfTenAndItsTwinFits) {
+// With as many samples as the law tests take.
+TEST_P(NegativeControl, ExceedsTheLimitByFarAndItsTwinFits) {
   LawCase law_case = GetParam();
-  law_case.num_samples = kNumSamples;
-  const ChiSquare broken = sample_law(law_case).test;
-  RecordProperty("chi_square", std::to_string(broken.statistic));
-  std::printf("%s: chi-square %.0f, limit %.1f, df %d\n",
+  law_case.rule = kFirstLook;
+  law_case.num_samples = samples_to_find(law_distance(), law_case);
+  double least = std::numeric_limits<double>::infinity();
+  double limit = 0.0;
+  for (uint64_t seed = 0; seed < num_seeds(); ++seed) {
+    law_case.noise_seed = 99 + seed;
+    const ChiSquare broken = sample_law(law_case).test;
+    limit = broken.limit;
+    least = std::min(least, broken.statistic);
+    EXPECT_GT(broken.statistic, kMargin * limit) << "df " << broken.degrees << ", seed " << seed;
+  }
+  RecordProperty("chi_square", std::to_string(least));
+  std::printf("%s: least chi-square %.0f of %d seeds, limit %.1f, %d samples\n",
               law_case.name.c_str(),
-              broken.statistic,
-              broken.limit,
-              broken.degrees);
-  EXPECT_GT(broken.statistic, 10.0 * broken.limit) << "df " << broken.degrees;
+              least,
+              static_cast<int>(num_seeds()),
+              limit,
+              law_case.num_samples);
+  // What fails is the fault and not the model it is shown on. A quarter of the samples is enough:
+  // the same laws are counted in full by the law tests.
   law_case.fault = LawFault::kNone;
-  const ChiSquare right = sample_law(law_case).test;
+  const ChiSquare right = judge_law(law_case, 2.0 * law_distance()).last;
   EXPECT_TRUE(right.fits()) << right.statistic << " over " << right.limit;
+}
+
+// The broken rules also fail the test that the right ones pass, at its second look.
+TEST(NegativeControls, FailBothLooks) {
+  const ChiSquare last = judge_law(negative_controls().front(), 2.0 * law_distance()).last;
+  EXPECT_NEAR(chi_square_tail(last.limit, last.degrees), kSecondLook.upper_tail, 1e-9);
+  EXPECT_GT(last.statistic, kMargin * last.limit);
+}
+
+TEST(SamplesToFind, AreEnoughAndNotManyMore) {
+  for (const LawCase& sampler : sampler_cases(VerifyMode::kStandard)) {
+    LawCase law_case = sampler;
+    law_case.rule = kFirstLook;
+    law_case.num_samples = samples_to_find(0.03, law_case);
+    const ChiSquare test = sample_law(law_case).test;
+    EXPECT_LE(smallest_found_distance(test, law_case.num_samples), 0.03) << law_case.name;
+    EXPECT_GT(smallest_found_distance(test, law_case.num_samples), 0.027) << law_case.name;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All,
@@ -37,13 +77,13 @@ INSTANTIATE_TEST_SUITE_P(All,
                            return instance.param.name + "_" + std::to_string(instance.index);
                          });
 
-TEST(CoupledAgreement, IsItsFormulaWithinTwoTenthsOfAPoint) {
+TEST(CoupledAgreement, IsItsFormulaWithinFourTenthsOfAPoint) {
   for (const LawCase& sampler : sampler_cases(VerifyMode::kCoupled)) {
     if (sampler.name != "plain" && sampler.name != "top_p" && sampler.name != "warm_many_cells") {
       continue;
     }
     LawCase law_case = sampler;
-    law_case.num_samples = kNumSamples;
+    law_case.num_samples = kNumAgreementSamples;
     law_case.expect_agreement = true;
     const LawResult result = sample_law(law_case);
     const auto examined = static_cast<double>(result.num_examined);
@@ -56,7 +96,9 @@ TEST(CoupledAgreement, IsItsFormulaWithinTwoTenthsOfAPoint) {
                 examined);
     EXPECT_GT(formula, 0.2);
     EXPECT_LT(formula, 0.9);
-    EXPECT_TRUE(std::abs(measured - formula) <= 0.002);
+    // Six standard deviations at least: a right rule fails once in 500 million.
+    EXPECT_LE(6.0 * std::sqrt(formula * (1.0 - formula) / examined), 0.004);
+    EXPECT_TRUE(std::abs(measured - formula) <= 0.004);
   }
 }
 

@@ -14,7 +14,7 @@ TEST_P(ProposalLawTest, FitsTheExactLawOnAnyNumberOfShards) {
   const LawResult result = expect_exact_law(law_case);
   if (law_case.proposals != Proposals::kNone) {
     // Enough were judged, and neither all nor none stood.
-    EXPECT_GT(result.num_proposals, kNumLawSamples / 20);
+    EXPECT_GT(result.num_proposals, num_samples_of(result) / 20);
     EXPECT_GT(result.num_proposals_stood, result.num_proposals / 10);
     EXPECT_LT(result.num_proposals_stood, result.num_proposals * 97 / 100);
   }
