@@ -26,9 +26,11 @@ RowView under(const RowView& row, float ceiling) {
 }
 
 void answer_about(const RowView& row, ScanQuestion& question) {
-  const RowScan scan = scan_row(row);
+  thread_local RowPeaks peaks;
+  const RowScan scan = scan_row(row, question.draws ? &peaks : nullptr);
   question.bad = scan.bad;
-  question.key = question.draws && !scan.bad ? draw_key(row, kMasked, question.noise) : scan.key;
+  question.key =
+      question.draws && !scan.bad ? draw_key(row, peaks, kMasked, question.noise) : scan.key;
 }
 
 void answer_about(const RowView& row, SumQuestion& question) {

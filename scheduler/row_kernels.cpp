@@ -19,20 +19,49 @@ namespace {
 // As signed integers the bits of floats compare like the floats, once the negative ones are turned
 // round. Unlike a float maximum, an integer one may be vectorised: it is associative for all
 // inputs.
-OUTRIDER_INLINE TileRange range_body(const float* values, int32_t count) {
+struct OrderedRange {
   int32_t max = INT32_MIN;
   int32_t magnitude = 0;
-  for (int32_t i = 0; i < count; ++i) {
-    const auto bits = static_cast<int32_t>(bits_of(values[i]));
-    const int32_t absolute = bits & 0x7fffffff;
-    const int32_t ordered = bits ^ ((bits >> 31) & 0x7fffffff);
-    max = ordered > max ? ordered : max;
-    magnitude = absolute > magnitude ? absolute : magnitude;
+
+  OUTRIDER_INLINE void widen(const float* values, int32_t count) {
+    int32_t widest = max;
+    int32_t largest = magnitude;
+    for (int32_t i = 0; i < count; ++i) {
+      const auto bits = static_cast<int32_t>(bits_of(values[i]));
+      const int32_t absolute = bits & 0x7fffffff;
+      const int32_t ordered = bits ^ ((bits >> 31) & 0x7fffffff);
+      widest = ordered > widest ? ordered : widest;
+      largest = absolute > largest ? absolute : largest;
+    }
+    max = widest;
+    magnitude = largest;
   }
-  const int32_t max_bits = max ^ ((max >> 31) & 0x7fffffff);
-  const float largest = count > 0 ? float_of(static_cast<uint32_t>(max_bits))
-                                  : -std::numeric_limits<float>::infinity();
-  return {largest, static_cast<uint32_t>(magnitude)};
+  OUTRIDER_INLINE float greatest() const {
+    return float_of(static_cast<uint32_t>(max ^ ((max >> 31) & 0x7fffffff)));
+  }
+};
+
+OUTRIDER_INLINE TileRange range_body(const float* values, int32_t count) {
+  if (count <= 0) return {-std::numeric_limits<float>::infinity(), 0};
+  OrderedRange range;
+  range.widen(values, count);
+  return {range.greatest(), static_cast<uint32_t>(range.magnitude)};
+}
+
+OUTRIDER_INLINE TileRange peaks_body(const float* values, int32_t count, float* out) {
+  if (count <= 0) return {-std::numeric_limits<float>::infinity(), 0};
+  OrderedRange range;
+  const auto add = [&](int32_t begin, int32_t num) {
+    OrderedRange stretch;
+    stretch.widen(values + begin, num);
+    *out++ = stretch.greatest();
+    range.max = stretch.max > range.max ? stretch.max : range.max;
+    range.magnitude = stretch.magnitude > range.magnitude ? stretch.magnitude : range.magnitude;
+  };
+  int32_t begin = 0;
+  for (; begin + kStretchTokens <= count; begin += kStretchTokens) add(begin, kStretchTokens);
+  if (begin < count) add(begin, count - begin);
+  return {range.greatest(), static_cast<uint32_t>(range.magnitude)};
 }
 
 OUTRIDER_INLINE uint64_t weight_of(float value, const WeightScale& scale) {
@@ -128,6 +157,9 @@ OUTRIDER_INLINE void may_win_body(
   ATTRIBUTE TileRange range_##SUFFIX(const float* values, int32_t count) {                         \
     return range_body(values, count);                                                              \
   }                                                                                                \
+  ATTRIBUTE TileRange peaks_##SUFFIX(const float* values, int32_t count, float* out) {             \
+    return peaks_body(values, count, out);                                                         \
+  }                                                                                                \
   ATTRIBUTE uint64_t mass_##SUFFIX(const float* values, int32_t count, const WeightScale& scale) { \
     return mass_body(values, count, scale);                                                        \
   }                                                                                                \
@@ -159,6 +191,7 @@ OUTRIDER_INLINE void may_win_body(
   }                                                                                                \
   constexpr RowKernels k_##SUFFIX = {#SUFFIX,                                                      \
                                      range_##SUFFIX,                                               \
+                                     peaks_##SUFFIX,                                               \
                                      mass_##SUFFIX,                                                \
                                      moment_##SUFFIX,                                              \
                                      weights_##SUFFIX,                                             \

@@ -22,6 +22,9 @@ struct TileRange {
                                // finite one
 };
 
+// A tile is looked at in stretches of so many tokens, of which a draw passes over most.
+inline constexpr int32_t kStretchTokens = 64;
+
 // weight(value) = fixed_weight(value * inverse_temperature - max) when value * inverse_temperature
 // >= cut, else 0.
 struct WeightScale {
@@ -44,6 +47,8 @@ inline constexpr int32_t kLanes = 64;
 struct RowKernels {
   const char* name;
   TileRange (*range)(const float* values, int32_t count);
+  // The same, and into `out` the greatest value of each stretch.
+  TileRange (*peaks)(const float* values, int32_t count, float* out);
   uint64_t (*mass)(const float* values, int32_t count, const WeightScale& scale);
   // Sum of fixed_moment(value * inverse_temperature - max) over the same values.
   uint64_t (*moment)(const float* values, int32_t count, const WeightScale& scale);

@@ -83,28 +83,35 @@ struct RowView {
   }
 };
 
-// Of a row in host memory. Calls visit(begin, count, values) for every tile; values are processed
-// but not yet divided by the temperature.
+// Of a row in host memory: its processed values from `begin`, a multiple of 64, not yet divided by
+// the temperature. Where they lie, or a copy in patched[count] when something in them changed.
+inline const float* processed_values(const RowView& row,
+                                     int32_t begin,
+                                     int32_t count,
+                                     float* patched) {
+  const float* values = row.logits.behind() + begin;
+  auto next = std::lower_bound(row.edit_index.begin(), row.edit_index.end(), begin);
+  if (next != row.edit_index.end() && *next < begin + count) {
+    std::copy_n(values, count, patched);
+    for (; next != row.edit_index.end() && *next < begin + count; ++next)
+      patched[*next - begin] = row.edit_value[static_cast<size_t>(next - row.edit_index.begin())];
+    values = patched;
+  }
+  if (row.is_cut(begin, count, values)) {
+    if (values != patched) std::copy_n(values, count, patched);
+    row.cut_tile(begin, count, patched);
+    values = patched;
+  }
+  return values;
+}
+
+// Calls visit(begin, count, values) for every tile, with processed_values().
 template <typename Visit>
 void for_each_tile(const RowView& row, Visit&& visit) {
   alignas(64) float patched[kTileTokens];
-  size_t next = 0;
   for (int32_t begin = 0; begin < row.size; begin += kTileTokens) {
     const int32_t count = std::min(kTileTokens, row.size - begin);
-    const float* values = row.logits.behind() + begin;
-    if (next < row.edit_index.size() && row.edit_index[next] < begin + count) {
-      std::copy_n(values, count, patched);
-      for (; next < row.edit_index.size() && row.edit_index[next] < begin + count; ++next) {
-        patched[row.edit_index[next] - begin] = row.edit_value[next];
-      }
-      values = patched;
-    }
-    if (row.is_cut(begin, count, values)) {
-      if (values != patched) std::copy_n(values, count, patched);
-      row.cut_tile(begin, count, patched);
-      values = patched;
-    }
-    visit(begin, count, values);
+    visit(begin, count, processed_values(row, begin, count, patched));
   }
 }
 

@@ -7,113 +7,18 @@
 #include <utility>
 
 namespace outrider {
-namespace {
 
-constexpr uint32_t kEveryNoise = 0xffffffffu;
-
-// Tokens whose Gumbel noise may lift them from `value` over `best`: -log(u) >= 1 - u, so noise
-// above t needs 1 - u < exp(-t). With y = ~bits, 1 - u = (y + 1/2) / 2^32: only y <= limit can win.
-// The margin covers the rounding of the score to a float, so that skipping never changes the
-// maximum. Returns -1 when none can.
-int64_t winning_limit(float value, float best) {
-  const double margin =
-      1e-6 * (2.0 + std::abs(static_cast<double>(best)) + std::abs(static_cast<double>(value)));
-  const double needed = static_cast<double>(best) - value - margin;
-  if (!(needed > 0.0)) return kEveryNoise;  // also for infinities that cancel
-  if (needed > kMaxGumbel) return -1;
-  const double limit = exact_exp(-needed) * 4294967296.0 * 1.000001;
-  return limit < 4294967295.0 ? static_cast<int64_t>(limit) : kEveryNoise;
-}
-
-// One shard's search for the best noisy token.
-class DrawSearch {
- public:
-  DrawSearch(const RowView& row, float cut, const NoiseKey& noise, uint64_t key_to_beat)
-      : row_(row),
-        cut_(cut),
-        noise_(noise),
-        best_key_(std::max(pack_key(kMasked, row.first_token), key_to_beat)),
-        best_(key_score(best_key_)) {}
-
-  void visit(int32_t begin, int32_t count, const float* values) {
-    const RowKernels& kernels = row_kernels();
-    const float top = exact_mul(kernels.range(values, count).max, row_.inverse_temperature);
-    if (top < cut_ || top == kMasked) return;
-    const int64_t limit = winning_limit(top, best_);
-    if (limit < 0) return;
-    alignas(64) uint32_t bits[kTileNoise];
-    const auto first_token = static_cast<uint32_t>(row_.first_token + begin);
-    const uint32_t skipped = first_token % 4;
-    const auto num_blocks = static_cast<int32_t>((skipped + static_cast<uint32_t>(count) + 3) / 4);
-    const uint32_t largest = kernels.noise(noise_, first_token / 4, num_blocks, bits);
-    if (static_cast<int64_t>(~largest) > limit) return;
-    if (best_ == kMasked) {
-      try_top(begin, count, values, bits + skipped, top);
-      try_luckiest(begin, count, values, bits + skipped, largest);
-    }
-    scan(begin, count, values, bits + skipped);
-  }
-
-  uint64_t best_key() const { return best_key_; }
-
- private:
-  // Something to beat, so that the first tile is not looked at token by token.
-  void try_top(int32_t begin, int32_t count, const float* values, const uint32_t* bits, float top) {
-    const int32_t at = row_kernels().first_equal(values, count, row_.inverse_temperature, top);
-    if (at < count) consider(begin + at, top, bits[at]);
-  }
-
-  // The same, for tiles in which many are about equally likely.
-  void try_luckiest(
-      int32_t begin, int32_t count, const float* values, const uint32_t* bits, uint32_t largest) {
-    const auto at = static_cast<int32_t>(std::find(bits, bits + count, largest) - bits);
-    if (at == count) return;  // it belongs to a neighbour of the tile
-    const float scaled = exact_mul(values[at], row_.inverse_temperature);
-    if (scaled >= cut_) consider(begin + at, scaled, bits[at]);
-  }
-
-  void scan(int32_t begin, int32_t count, const float* values, const uint32_t* bits) {
-    alignas(64) uint8_t hit[kTileTokens];
-    row_kernels().may_win(values, bits, count, {row_.inverse_temperature, cut_, bound()}, hit);
-    for_each_hit(hit, count, [&](int32_t i) {
-      const float scaled = exact_mul(values[i], row_.inverse_temperature);
-      if (static_cast<int64_t>(~bits[i]) > winning_limit(scaled, best_)) return;
-      consider(begin + i, scaled, bits[i]);
-    });
-  }
-
-  void consider(int32_t index, float scaled, uint32_t bits) {
-    const auto score = static_cast<float>(static_cast<double>(scaled) + gumbel_from_bits(bits));
-    const uint64_t key = pack_key(score, row_.first_token + index);
-    if (key <= best_key_) return;
-    best_key_ = key;
-    best_ = score;
-  }
-
-  // What noise must lift a value above, less the margin of winning_limit() for any value that can
-  // get there, and less the rounding of this float.
-  float bound() const {
-    const auto best = static_cast<double>(best_);
-    return static_cast<float>(best - 1e-6 * (64.0 + 3.0 * std::abs(best)));
-  }
-
-  const RowView& row_;
-  const float cut_;
-  const NoiseKey noise_;
-  uint64_t best_key_;
-  float best_;
-};
-
-}  // namespace
-
-RowScan scan_row(const RowView& row) {
+RowScan scan_row(const RowView& row, RowPeaks* peaks) {
   const RowKernels& kernels = row_kernels();
   RowScan scan;
   uint32_t magnitude = 0;
   float best = kMasked;
   int32_t best_index = 0;
+  if (peaks != nullptr) peaks->resize(num_stretches(row.size));
   for_each_tile(row, [&](int32_t begin, int32_t count, const float* values) {
-    TileRange range = kernels.range(values, count);
+    const TileRange range =
+        peaks != nullptr ? kernels.peaks(values, count, peaks->data() + begin / kStretchTokens)
+                         : kernels.range(values, count);
     if (values != row.logits.behind() + begin) {
       // A masked or penalised value may hide a NaN, and a mask is not a fault: judge the raw tile.
       magnitude =
@@ -158,20 +63,6 @@ uint64_t row_mass(const RowView& row, float max, float cut) {
 
 uint64_t row_moment(const RowView& row, float max, float cut) {
   return row_sum(row, max, cut, row_kernels().moment);
-}
-
-uint64_t draw_key(const RowView& row, float cut, const NoiseKey& noise, uint64_t key_to_beat) {
-  if (row.size == 0) return key_to_beat;
-  DrawSearch search(row, cut, noise, key_to_beat);
-  for_each_tile(row, [&](int32_t begin, int32_t count, const float* values) {
-    search.visit(begin, count, values);
-  });
-  return search.best_key();
-}
-
-uint64_t noisy_key(double log_weight, int32_t token, const NoiseKey& noise) {
-  const double gumbel = gumbel_from_bits(noise_bits(noise, token));
-  return pack_key(static_cast<float>(log_weight + gumbel), token);
 }
 
 namespace {

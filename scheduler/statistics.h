@@ -1,4 +1,5 @@
-// What one shard says about one row: its best token, its mass, its best noisy token, its n best.
+// What one shard says about one row: its best token, its mass, its n best (its best noisy token:
+// draw_search.h).
 // Each is a 64-bit integer that the shards combine by MAX or SUM, so the answer for the whole
 // vocabulary has the same bits for any number of shards. Of rows in host memory: how HostRowScanner
 // answers.
@@ -7,6 +8,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "scheduler/draw_search.h"
 #include "scheduler/row_view.h"
 
 namespace outrider {
@@ -15,7 +17,8 @@ struct RowScan {
   uint64_t key = 0;  // best scaled value and its token (pack_key); 0 on an empty shard
   bool bad = false;  // NaN or infinity among the raw logits of this shard
 };
-RowScan scan_row(const RowView& row);
+// peaks: filled if given, for draw_key().
+RowScan scan_row(const RowView& row, RowPeaks* peaks = nullptr);
 
 // Sum of fixed_weight(scaled - max) over this shard's tokens with scaled >= cut.
 uint64_t row_mass(const RowView& row, float max, float cut);
@@ -23,15 +26,6 @@ uint64_t row_mass(const RowView& row, float max, float cut);
 // Sum of fixed_moment(scaled - max) over the same tokens: over their mass it is the mean distance
 // below max, which is the entropy less the maximum's own surprisal.
 uint64_t row_moment(const RowView& row, float max, float cut);
-
-// The highest key of scaled + Gumbel noise over tokens with scaled >= cut: a sample of the softmax
-// by the Gumbel-max rule, without normaliser or prefix scan. Masked tokens take part with
-// -infinity, so that a wholly masked row still names its lowest token. 0 on an empty shard. With a
-// key of tokens that are not in the row: the higher of both, the sooner found the higher it is.
-uint64_t draw_key(const RowView& row, float cut, const NoiseKey& noise, uint64_t key_to_beat = 0);
-
-// The score of one token as draw_key sees it.
-uint64_t noisy_key(double log_weight, int32_t token, const NoiseKey& noise);
 
 // The n best keys of this shard (scaled value, token), best first; fewer when the shard is smaller.
 // A bad row may have no keys.

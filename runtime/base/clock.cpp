@@ -4,11 +4,30 @@
 #include <sys/prctl.h>
 #include <time.h>
 
+#include <algorithm>
+
 namespace outrider {
 namespace {
 
 constexpr int64_t kNsPerSecond = 1'000'000'000;
-constexpr int64_t kPolledNs = 20'000;
+// What is polled at the end of a sleep: as much as the system has lately woken this thread late, at
+// least and at most so much.
+constexpr int64_t kLeastPolledNs = 20'000;
+constexpr int64_t kMostPolledNs = 150'000;
+
+// How late this thread is woken: a bound that most wake-ups keep. It rises with those that break it
+// and sinks slowly.
+class WakeDelay {
+ public:
+  int64_t polled_ns() const { return std::max(bound_ns_, kLeastPolledNs); }
+  void note(int64_t late_ns) {
+    const int64_t late = std::min(late_ns + kLeastPolledNs / 2, kMostPolledNs);
+    bound_ns_ += late > bound_ns_ ? (late - bound_ns_) / 4 : (late - bound_ns_) / 64;
+  }
+
+ private:
+  int64_t bound_ns_ = kLeastPolledNs;
+};
 
 int64_t ns_of(JobClock::duration duration) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count();
@@ -18,10 +37,15 @@ void sleep_until_system_ns(int64_t time_ns) {
   // The default timer slack of 50 us would make every sleep late by so much.
   thread_local const int slack_set = prctl(PR_SET_TIMERSLACK, 1000UL);
   static_cast<void>(slack_set);
+  thread_local WakeDelay delay;
   const auto now_ns = [] { return ns_of(std::chrono::steady_clock::now().time_since_epoch()); };
-  const int64_t wake_ns = time_ns - kPolledNs;
-  const timespec wake{wake_ns / kNsPerSecond, wake_ns % kNsPerSecond};
-  while (now_ns() < wake_ns) clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &wake, nullptr);
+  const int64_t begin_ns = now_ns();
+  const int64_t wake_ns = time_ns - delay.polled_ns();
+  if (begin_ns < wake_ns) {
+    const timespec wake{wake_ns / kNsPerSecond, wake_ns % kNsPerSecond};
+    while (now_ns() < wake_ns) clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &wake, nullptr);
+    delay.note(now_ns() - wake_ns);
+  }
   while (now_ns() < time_ns) {
   }
 }

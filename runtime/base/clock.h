@@ -47,8 +47,8 @@ class JobClock {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(now().time_since_epoch()).count();
   }
 
-  // To the microsecond: sleeps, and polls for the last few, because the system wakes a sleeper
-  // late.
+  // To the microsecond: sleeps, and polls at the end for as long as the system has lately woken
+  // this thread late (20 to 150 us).
   static void sleep_until(time_point time);
   static void sleep_for(duration time) { sleep_until(now() + time); }
 

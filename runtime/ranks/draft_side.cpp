@@ -22,7 +22,7 @@ constexpr int32_t kFirstDraftLen = 4;
 constexpr double kOverdue = 1.5;
 constexpr double kShortestLookS = 50e-6;
 // Who listens during a step is back so long before it ends, and has no reason to poll meanwhile.
-constexpr std::chrono::microseconds kBackBefore{60};
+constexpr std::chrono::microseconds kBackBefore{150};
 constexpr std::chrono::microseconds kNotHot{0};
 constexpr int kLooks = 4;  // until nothing is left half taken in
 

@@ -308,6 +308,16 @@ TEST(RowKernels, EveryInstructionSetGivesTheSameBits) {
       EXPECT_EQ(kernels->range(values.data(), count).max, plain.range(values.data(), count).max);
       EXPECT_EQ(kernels->range(values.data(), count).largest_magnitude,
                 plain.range(values.data(), count).largest_magnitude);
+      std::vector<float> peaks((static_cast<size_t>(count) + kStretchTokens - 1) / kStretchTokens);
+      const TileRange range = kernels->peaks(values.data(), count, peaks.data());
+      EXPECT_EQ(range.max, plain.range(values.data(), count).max);
+      EXPECT_EQ(range.largest_magnitude, plain.range(values.data(), count).largest_magnitude);
+      for (size_t i = 0; i < peaks.size(); ++i) {
+        const auto begin = static_cast<int32_t>(i) * kStretchTokens;
+        const int32_t num = std::min(count - begin, kStretchTokens);
+        EXPECT_EQ(peaks[i], *std::max_element(values.begin() + begin, values.begin() + begin + num))
+            << kernels->name;
+      }
       EXPECT_EQ(kernels->mass(values.data(), count, scale),
                 plain.mass(values.data(), count, scale));
       EXPECT_EQ(kernels->moment(values.data(), count, scale),

@@ -1,6 +1,9 @@
 // See loop.h.
 #include "runtime/ranks/draft/loop.h"
 
+#include <sched.h>
+
+#include <algorithm>
 #include <chrono>
 
 #include "runtime/base/clock.h"
@@ -81,6 +84,18 @@ class IdleTime {
   JobClock::time_point since_ = JobClock::now();
 };
 
+// Where the draft shares cores with targets, its wake-ups do not interrupt them, and theirs
+// interrupt it: a target that is late makes all of them late. This thread only.
+void let_targets_go_first() {
+  sched_param param{};
+  const int policy = sched_getscheduler(0);
+  if (policy == SCHED_OTHER) sched_setscheduler(0, SCHED_BATCH, &param);
+  if (policy != SCHED_RR && policy != SCHED_FIFO) return;
+  sched_getparam(0, &param);
+  param.sched_priority = std::max(param.sched_priority - 1, sched_get_priority_min(policy));
+  sched_setscheduler(0, policy, &param);
+}
+
 void serve_until_shutdown(World& world, DraftPort& port, DraftWorker& worker) {
   while (true) {
     Backoff backoff;
@@ -106,6 +121,7 @@ void serve_until_shutdown(World& world, DraftPort& port, DraftWorker& worker) {
 
 void run_draft_loop(World& world, uint32_t epoch, DraftWorker& worker) {
   DraftPort port(world, epoch);
+  let_targets_go_first();
   try {
     serve_until_shutdown(world, port, worker);
   } catch (const std::exception& error) {
