@@ -65,6 +65,13 @@ void StepCosts::add(const StepLoad& load, double seconds) {
   bucket.seconds += moved(expected, seconds) - expected;
   bucket.last_seen = num_added_;
   ++bucket.num_seen;
+  level();
+}
+
+void StepCosts::level() {
+  levels_.clear();
+  for (const auto& [key, bucket] : buckets_)
+    levels_.push_back({key, known(bucket), bucket.rows, without_positions(bucket)});
 }
 
 void StepCosts::learn_slopes(const Bucket& bucket, const StepLoad& load, double seconds) {
@@ -111,46 +118,50 @@ double StepCosts::probed(double num_rows) const {
 
 // Through a bucket's average goes the line to the next known one on that side.
 double StepCosts::of_rows(int32_t num_rows) const {
-  const auto found = buckets_.find(bucket_of(num_rows));
-  if (found == buckets_.end()) return guess(num_rows);
-  const Bucket& own = found->second;
-  const double seen = without_positions(own);
-  if (!known(own)) {
+  const int32_t key = bucket_of(num_rows);
+  const auto own =
+      std::lower_bound(levels_.begin(), levels_.end(), key, [](const Level& level, int32_t k) {
+        return level.key < k;
+      });
+  if (own == levels_.end() || own->key != key) return guess(num_rows);
+  if (!own->known) {
     const double guessed = guess(num_rows);
-    return guessed > 0 ? std::min(guessed, seen) : seen;
+    return guessed > 0 ? std::min(guessed, own->seconds) : own->seconds;
   }
-  const bool up = num_rows > own.rows;
-  const Bucket* other = nullptr;
-  for (const auto& [key, bucket] : buckets_) {
-    if (!known(bucket) || key == found->first) continue;
-    if (up ? key > found->first && other == nullptr : key < found->first) other = &bucket;
+  const Level* other = nullptr;
+  if (num_rows > own->rows) {
+    for (auto up = own + 1; up != levels_.end() && other == nullptr; ++up)
+      if (up->known) other = &*up;
+  } else {
+    for (auto down = own; down != levels_.begin() && other == nullptr; --down)
+      if ((down - 1)->known) other = &*(down - 1);
   }
-  if (other == nullptr || std::abs(other->rows - own.rows) < 1) return seen;
-  const double slope = (without_positions(*other) - seen) / (other->rows - own.rows);
-  return seen + std::max(0.0, slope) * (num_rows - own.rows);
+  if (other == nullptr || std::abs(other->rows - own->rows) < 1) return own->seconds;
+  const double slope = (other->seconds - own->seconds) / (other->rows - own->rows);
+  return own->seconds + std::max(0.0, slope) * (num_rows - own->rows);
 }
 
 // From the nearest known below and above. A step's time curves upwards (memory first, arithmetic
 // later), so beyond the largest the last two give the least that it can be.
 double StepCosts::guess(int32_t num_rows) const {
-  const Bucket* second = nullptr;  // below `below`
-  const Bucket* below = nullptr;
-  const Bucket* above = nullptr;
-  for (const auto& [key, bucket] : buckets_) {
-    if (!known(bucket) || key == bucket_of(num_rows)) continue;
-    if (bucket.rows < num_rows) second = std::exchange(below, &bucket);
-    if (bucket.rows > num_rows && above == nullptr) above = &bucket;
+  const Level* second = nullptr;  // below `below`
+  const Level* below = nullptr;
+  const Level* above = nullptr;
+  for (const Level& level : levels_) {
+    if (!level.known || level.key == bucket_of(num_rows)) continue;
+    if (level.rows < num_rows) second = std::exchange(below, &level);
+    if (level.rows > num_rows && above == nullptr) above = &level;
   }
   if (below == nullptr && above == nullptr) return 0;
-  if (below == nullptr) return without_positions(*above) * num_rows / above->rows;  // at least
-  const double from = without_positions(*below);
+  if (below == nullptr) return above->seconds * num_rows / above->rows;  // at least
+  const double from = below->seconds;
   if (above == nullptr && second == nullptr) return from;
   if (above == nullptr) {
-    const double slope = (from - without_positions(*second)) / (below->rows - second->rows);
+    const double slope = (from - second->seconds) / (below->rows - second->rows);
     return from + std::max(0.0, slope) * (num_rows - below->rows);
   }
   const double share = (num_rows - below->rows) / (above->rows - below->rows);
-  const double line = from + share * (without_positions(*above) - from);
+  const double line = from + share * (above->seconds - from);
   return std::max(from, kUnseenDiscount * line);
 }
 
@@ -158,9 +169,8 @@ double StepCosts::at(const StepLoad& load) const {
   // Never less than what fewer rows take. Where that was measured under worse conditions, the row
   // more looks free, is tried, and found out.
   double seconds = of_rows(load.num_rows);
-  for (const auto& [key, bucket] : buckets_) {
-    if (bucket.rows < load.num_rows && known(bucket))
-      seconds = std::max(seconds, without_positions(bucket));
+  for (const Level& level : levels_) {
+    if (level.rows < load.num_rows && level.known) seconds = std::max(seconds, level.seconds);
   }
   if (seconds == 0) return 0;
   return seconds + slopes_[0] * static_cast<double>(load.kv_positions) +

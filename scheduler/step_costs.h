@@ -51,12 +51,21 @@ class StepCosts {
   bool known(const Bucket& bucket) const;
   double probed(double num_rows) const;
   double without_positions(const Bucket& bucket) const;
+  void level();
   void learn_slopes(const Bucket& bucket, const StepLoad& load, double seconds);
   double guess(int32_t num_rows) const;
   double of_rows(int32_t num_rows) const;
 
   // Neighbouring numbers of rows share a bucket, 8 to a doubling.
   std::map<int32_t, Bucket> buckets_;
+  // The same as at() needs them, ascending: a round asks dozens of times for each addition.
+  struct Level {
+    int32_t key = 0;
+    bool known = false;
+    double rows = 0;
+    double seconds = 0;  // without positions
+  };
+  std::vector<Level> levels_;
   int64_t num_added_ = 0;
   std::map<int32_t, double> probes_;  // seconds by rows
   double pace_ = 1;                   // steps of late by probes

@@ -19,12 +19,8 @@ class SoloGroup final : public TargetGroup {
   }
 };
 
-}  // namespace
-
-std::unique_ptr<TargetGroup> make_solo_group() { return std::make_unique<SoloGroup>(); }
-
-Bytes receive(World& world, int from, int num_watched_ranks, double timeout_s) {
-  Backoff backoff;
+Bytes receive_with(
+    Backoff backoff, World& world, int from, int num_watched_ranks, double timeout_s) {
   while (true) {
     if (auto message = world.poll(from)) return std::move(*message);
     if (backoff.should_check()) {
@@ -35,6 +31,21 @@ Bytes receive(World& world, int from, int num_watched_ranks, double timeout_s) {
     }
     world.pause(backoff);
   }
+}
+
+}  // namespace
+
+std::unique_ptr<TargetGroup> make_solo_group() { return std::make_unique<SoloGroup>(); }
+
+Bytes receive(World& world, int from, int num_watched_ranks, double timeout_s) {
+  return receive_with(Backoff(), world, from, num_watched_ranks, timeout_s);
+}
+
+Bytes receive_soon(World& world,
+                   int from,
+                   int num_watched_ranks,
+                   std::chrono::microseconds hot_time) {
+  return receive_with(Backoff(hot_time), world, from, num_watched_ranks, 0);
 }
 
 bool launched_by_mpi() {

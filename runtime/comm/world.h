@@ -62,6 +62,11 @@ class World {
 // Waits for a message: polls hot for a moment, then with short sleeps. Throws Error when the job is
 // ending or timeout_s passes (0 = none).
 Bytes receive(World& world, int from, int num_watched_ranks, double timeout_s = 0);
+// The same where the message is microseconds away, as a rule: hot for that long.
+Bytes receive_soon(World& world,
+                   int from,
+                   int num_watched_ranks,
+                   std::chrono::microseconds hot_time = std::chrono::microseconds(200));
 
 // True when this process was started by an MPI launcher.
 bool launched_by_mpi();
