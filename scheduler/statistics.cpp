@@ -2,6 +2,7 @@
 #include "scheduler/statistics.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 #include <utility>
@@ -44,13 +45,23 @@ constexpr double kNothingBelow = -40.0;
 using SumKernel = uint64_t (*)(const float* values, int32_t count, const WeightScale& scale);
 
 uint64_t row_sum(const RowView& row, float max, float cut, SumKernel kernel) {
-  const RowKernels& kernels = row_kernels();
   const WeightScale scale{row.inverse_temperature, static_cast<double>(max), cut};
   uint64_t sum = 0;
   for_each_tile(row, [&](int32_t, int32_t count, const float* values) {
-    const float top = exact_mul(kernels.range(values, count).max, row.inverse_temperature);
-    if (top < cut || static_cast<double>(top) - scale.max < kNothingBelow) return;
-    sum += kernel(values, count, scale);
+    std::array<float, kTileTokens / kStretchTokens> peaks;
+    row_kernels().peaks(values, count, peaks.data());
+    const auto weighs = [&](int32_t begin) {
+      const float top =
+          exact_mul(peaks[static_cast<size_t>(begin / kStretchTokens)], row.inverse_temperature);
+      return !(top < cut || static_cast<double>(top) - scale.max < kNothingBelow);
+    };
+    // Neighbouring stretches together.
+    for (int32_t begin = 0; begin < count;) {
+      int32_t end = begin;
+      while (end < count && weighs(end)) end += kStretchTokens;
+      if (end > begin) sum += kernel(values + begin, std::min(end, count) - begin, scale);
+      begin = std::max(end, begin + kStretchTokens);
+    }
   });
   return sum;
 }

@@ -24,7 +24,7 @@ constexpr double kShortestLookS = 50e-6;
 // Who listens during a step is back so long before it ends, and has no reason to poll meanwhile.
 constexpr std::chrono::microseconds kBackBefore{150};
 constexpr std::chrono::microseconds kNotHot{0};
-constexpr int kLooks = 4;  // until nothing is left half taken in
+constexpr int kMostLooks = 4;
 
 void update_average(double* average, double value) {
   *average = *average == 0 ? value : (1 - kAverageWeight) * *average + kAverageWeight * value;
@@ -106,14 +106,23 @@ void DraftSide::listen_until(Clock::time_point end) {
   }
 }
 
+// A look that finds nothing may take in the half of a message: so until two find nothing.
 void DraftSide::catch_up() {
-  for (int look = 0; link_ && look < kLooks; ++look) hear();
+  int num_empty = 0;
+  for (int look = 0; link_ && look < kMostLooks && num_empty < 2; ++look)
+    num_empty = hear() ? 0 : num_empty + 1;
 }
 
-void DraftSide::hear() {
-  if (!link_) return;
+bool DraftSide::hear() {
+  if (!link_) return false;
   const auto now = Clock::now();
-  for (PackedReply& reply : link_->receive(now)) take_blocks(reply, now);
+  std::vector<PackedReply> replies = link_->receive(now);
+  for (PackedReply& reply : replies) take_blocks(reply, now);
+  follow_state(now);
+  return !replies.empty();
+}
+
+void DraftSide::follow_state(Clock::time_point now) {
   const DraftState state = link_->update_state(now);
   if (state == state_) return;
   state_ = state;
@@ -159,7 +168,6 @@ void DraftSide::tell_begun() {
 }
 
 void DraftSide::settle(const RoundPlan& plan, const RoundDecision& decision, double compute_s) {
-  hear();
   note_round(plan, decision, compute_s);
   tokens_at_.reset();
   choose(true);

@@ -43,15 +43,15 @@ class DraftSide {
   double wait_for_blocks();
   // After the plan was sent: which rounds have begun.
   void tell_begun();
-  // Between forward pass and verification, and whenever there is time: takes what has come.
-  void hear();
+  // Whenever there is time: takes what has come; false when nothing had.
+  bool hear();
   // While the target's device computes: takes what comes, as it comes, until a little before `end`.
   void listen_until(JobClock::time_point end);
   // The same for all that has come while nobody looked: MPI takes in what has arrived while it is
   // asked, and hands it out when it is asked again.
   void catch_up();
-  // After apply(): takes what has come, and chooses for the next round whether to wait, and how
-  // long drafts should be; tells the draft so when it waits.
+  // After apply(): chooses for the next round whether to wait, and how long drafts should be; tells
+  // the draft so when it waits.
   void settle(const RoundPlan& plan, const RoundDecision& decision, double compute_s);
   // Nothing was to be done since the last round.
   void note_idle();
@@ -66,6 +66,7 @@ class DraftSide {
  private:
   void tell(bool asks);
   void choose(bool may_wait);
+  void follow_state(JobClock::time_point now);
   void take_blocks(PackedReply& reply, JobClock::time_point now);
   void note_round(const RoundPlan& plan, const RoundDecision& decision, double compute_s);
 
