@@ -3,14 +3,11 @@
 
 #include <fmt/format.h>
 
-#include <array>
-#include <chrono>
-#include <optional>
-
 #include "runtime/base/error.h"
 #include "runtime/commands/bench/comm/comm_cases.h"
+#include "runtime/commands/bench/comm/comm_runner.h"
+#include "runtime/commands/bench/comm/device_comm_bench.h"
 #include "runtime/commands/bench/report/bench_lists.h"
-#include "runtime/commands/bench/report/bench_progress.h"
 #include "runtime/ranks/job.h"
 
 namespace outrider {
@@ -21,6 +18,8 @@ struct CommOptions {
   std::vector<int32_t> num_seqs = {1, 8, 32};
   int32_t num_iterations = 20;
   int32_t num_repeats = 20;
+  int32_t hidden_dim = 0;
+  std::vector<std::string> groups = device_group_names();
 };
 
 std::vector<Option> comm_options(CommOptions* options) {
@@ -41,69 +40,34 @@ std::vector<Option> comm_options(CommOptions* options) {
                      100000,
                      "exchanges in a row that make one sample (20)"),
       integer_option("repeat", &options->num_repeats, 1, 100000, "turns, a sample of each (20)"),
+      integer_option(
+          "hidden_dim", &options->hidden_dim, 0, 65536, "floats of a row (0: the model's)"),
+      word_list_option(
+          "groups",
+          &options->groups,
+          "who sums between GPUs, with --device cuda (staged,exchange,nccl,hierarchical; "
+          "what cannot be set up is left out)"),
   };
 }
 
-struct CommSamples {
-  std::vector<double> us;  // of one exchange, a sample a turn
-  uint64_t num_wrong = 0;  // over all ranks and turns
-};
+CommSizes sizes_of(const TargetContext& context, const CommOptions& options) {
+  constexpr int32_t kDraftLen = 4;
+  const ModelConfig& model = context.loaded.model->config();
+  const Numerics numerics = context.loaded.model->shard().numerics;
+  return {.hidden_dim = options.hidden_dim > 0 ? options.hidden_dim : model.hidden_dim,
+          .vocab_size = model.vocab_size,
+          .rows = options.rows,
+          .num_seqs = options.num_seqs,
+          .draft_len = context.config.speculative.num_speculative_tokens == kAutoDraftLen
+                           ? kDraftLen
+                           : context.config.speculative.num_speculative_tokens,
+          .num_candidates = context.config.speculative.num_draft_candidates,
+          .fold = numerics == Numerics::kStrict ? Fold::kTree : Fold::kRankOrder};
+}
 
-class CommRunner {
- public:
-  CommRunner(const TargetContext& context, const CommOptions& options)
-      : context_(context),
-        options_(options),
-        group_(*context.loaded.group),
-        cases_(comm_cases(context.world, group_, sizes_of(context, options))),
-        samples_(cases_.size()) {}
-
-  void measure() {
-    std::vector<std::function<void()>> variants;
-    for (size_t i = 0; i < cases_.size(); ++i) variants.emplace_back([this, i] { sample(i); });
-    for (const auto& variant : variants) variant();  // warm-up; what it finds wrong counts
-    for (CommSamples& samples : samples_) samples.us.clear();
-    std::optional<Progress> progress;
-    if (context_.world.rank() == 0) progress.emplace("comm", options_.num_repeats);
-    run_in_turns(options_.num_repeats, variants, progress ? &*progress : nullptr);
-  }
-
-  const std::vector<CommCase>& cases() const { return cases_; }
-  const std::vector<CommSamples>& samples() const { return samples_; }
-
- private:
-  static CommSizes sizes_of(const TargetContext& context, const CommOptions& options) {
-    constexpr int32_t kDraftLen = 4;
-    const ModelConfig& model = context.loaded.model->config();
-    const Numerics numerics = context.loaded.model->shard().numerics;
-    return {.hidden_dim = model.hidden_dim,
-            .vocab_size = model.vocab_size,
-            .rows = options.rows,
-            .num_seqs = options.num_seqs,
-            .draft_len = context.config.speculative.num_speculative_tokens == kAutoDraftLen
-                             ? kDraftLen
-                             : context.config.speculative.num_speculative_tokens,
-            .num_candidates = context.config.speculative.num_draft_candidates,
-            .fold = numerics == Numerics::kStrict ? Fold::kTree : Fold::kRankOrder};
-  }
-
-  void sample(size_t i) {
-    std::array<uint64_t, 1> wrong = {cases_[i].num_wrong(++turn_)};
-    group_.all_reduce_sum(wrong);  // also lets the ranks start together
-    samples_[i].num_wrong += wrong[0];
-    const auto start = std::chrono::steady_clock::now();
-    for (int32_t n = 0; n < options_.num_iterations; ++n) cases_[i].run();
-    const std::chrono::duration<double, std::micro> taken =
-        std::chrono::steady_clock::now() - start;
-    samples_[i].us.push_back(taken.count() / options_.num_iterations);
-  }
-
-  const TargetContext& context_;
-  const CommOptions& options_;
-  TargetGroup& group_;
-  std::vector<CommCase> cases_;
-  std::vector<CommSamples> samples_;
-  uint64_t turn_ = 0;
+struct Measured {
+  std::vector<CommCase> cases;
+  std::vector<CommSamples> samples;
 };
 
 struct CommCurves {
@@ -115,43 +79,24 @@ void add_case(const CommCase& one,
               const CommSamples& samples,
               BenchReport* report,
               CommCurves* curves) {
-  const BenchX x = {one.x_name, static_cast<double>(one.x)};
-  report->add_series(one.message, "us", samples.us, x);
-  const Interval time =
-      report->add_figure(one.message + ": time", "us", bootstrap_median(samples.us), x);
-  const double bytes = static_cast<double>(one.num_bytes);
-  report->add_figure(one.message + ": size", "bytes", bytes, x);
-  const double algorithm =
-      report->add_figure(one.message + ": algbw", "GB/s", bytes / time.value / 1e3, x);
-  const double bus =
-      report->add_figure(one.message + ": busbw", "GB/s", algorithm * one.bus_factor, x);
-  report->add_figure(one.message + ": #wrong", "", static_cast<double>(samples.num_wrong), x);
-  report->tables[0].rows.push_back({one.message,
-                                    fmt::format("{} {}", one.x, one.x_name),
-                                    std::to_string(one.num_bytes),
-                                    std::to_string(one.count),
-                                    one.type,
-                                    one.redop,
-                                    interval_text(time, 1),
-                                    fmt::format("{:.3f}", algorithm),
-                                    fmt::format("{:.3f}", bus),
-                                    std::to_string(samples.num_wrong)});
+  const CommRow row = add_comm_row(one, samples, report, &report->tables[0]);
   if (one.x_name != "rows") return;
-  curves->time.points.push_back(plot_point(bytes / 1e3, time));
-  curves->bandwidth.points.push_back({bytes / 1e3, bus});
+  const double kilobytes = static_cast<double>(one.num_bytes) / 1e3;
+  curves->time.points.push_back(plot_point(kilobytes, row.time));
+  curves->bandwidth.points.push_back({kilobytes, row.bus_gb_s});
 }
 
 // What the exchanges of a step's partial sums come to.
-void add_steps(const ModelConfig& model, const CommRunner& runner, BenchReport* report) {
+void add_steps(const ModelConfig& model, const Measured& measured, BenchReport* report) {
   const int num_sums = 2 * model.n_layers + 1;
   BenchTable table{
       fmt::format("the {} sums of a step", num_sums), {"rows", "ms", "kB of a rank"}, {}};
-  for (size_t i = 0; i < runner.cases().size(); ++i) {
-    const CommCase& one = runner.cases()[i];
+  for (size_t i = 0; i < measured.cases.size(); ++i) {
+    const CommCase& one = measured.cases[i];
     if (one.x_name != "rows") continue;
     const double ms = report->add_figure("partial sums of a step",
                                          "ms",
-                                         num_sums * median(runner.samples()[i].us) / 1e3,
+                                         num_sums * median(measured.samples[i].us) / 1e3,
                                          {one.x_name, static_cast<double>(one.x)});
     table.rows.push_back(
         {std::to_string(one.x),
@@ -163,7 +108,7 @@ void add_steps(const ModelConfig& model, const CommRunner& runner, BenchReport* 
 
 BenchReport report_of(const BenchRun& run,
                       const TargetContext& context,
-                      const CommRunner& runner,
+                      const Measured& measured,
                       uint64_t num_wrong) {
   BenchReport report = run.new_report(context.topology);
   const ModelConfig& model = context.loaded.model->config();
@@ -171,14 +116,11 @@ BenchReport report_of(const BenchRun& run,
                              context.config.model,
                              context.num_targets,
                              context.topology.library);
-  report.tables.push_back(
-      {"",
-       {"message", "of", "size", "count", "type", "redop", "time, us", "algbw", "busbw", "#wrong"},
-       {}});
+  report.tables.push_back(comm_table());
   CommCurves curves;
-  for (size_t i = 0; i < runner.cases().size(); ++i)
-    add_case(runner.cases()[i], runner.samples()[i], &report, &curves);
-  add_steps(model, runner, &report);
+  for (size_t i = 0; i < measured.cases.size(); ++i)
+    add_case(measured.cases[i], measured.samples[i], &report, &curves);
+  add_steps(model, measured, &report);
   report.notes.emplace_back(
       "Sizes in bytes, bandwidths in GB/s as nccl-tests define them, times of rank 0. A message "
       "with "
@@ -196,18 +138,25 @@ int measure(const BenchRun& run, const TargetContext& context, const CommOptions
         "bench comm measures what ranks say to each other, and there is only one: use mpirun -np "
         "2, or --tensor-parallel-size 2");
   }
-  CommRunner runner(context, options);
-  runner.measure();
+  const CommSizes sizes = sizes_of(context, options);
+  if (context.config.device == "cuda") {
+    return measure_device_comm(
+        run, context, sizes, {options.groups, options.num_iterations, options.num_repeats});
+  }
+  TargetGroup& group = *context.loaded.group;
+  Measured measured{.cases = comm_cases(context.world, group, sizes)};
+  measured.samples =
+      run_comm_cases(group, measured.cases, options.num_iterations, options.num_repeats);
   if (context.world.rank() != 0) return 0;
-  uint64_t num_wrong = 0;
-  for (const CommSamples& samples : runner.samples()) num_wrong += samples.num_wrong;
-  run.finish(report_of(run, context, runner, num_wrong));
+  const uint64_t num_wrong = count_wrong(measured.samples);
+  run.finish(report_of(run, context, measured, num_wrong));
   return num_wrong == 0 ? 0 : 1;
 }
 
 int run_comm(const CommandLine& line) {
   CommOptions options;
   BenchRun run("comm", line, comm_options(&options));
+  check_device_groups(options.groups);
   RunConfig& config = run.config();
   config.max_num_seqs = 1;
   if (!run.is_given("max_model_len")) config.max_model_len = config.block_size;

@@ -39,6 +39,8 @@ struct CommCase {
   // One exchange of values that depend on turn, rank and place; the number of elements that came
   // to this rank and are not, bit for bit, what they must be.
   std::function<uint64_t(uint64_t turn)> num_wrong;
+  // Where run() only queues: until all that was queued is done. Else empty.
+  std::function<void()> finish = {};
 };
 
 // Of a job in which all ranks are targets, at least two. The draft's part is played by the last
