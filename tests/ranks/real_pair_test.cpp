@@ -64,7 +64,7 @@ TEST_F(RealPair, CountedAcceptanceIsSumMin) {
       256;  // half the vocabulary holds all but nothing of the mass
   config.max_num_seqs = 32;
   std::vector<Outcome> outcomes;
-  constexpr int kSequences = 48;
+  constexpr int kSequences = 96;
   run_engine(config, [&](const FrontEndContext& context) {
     std::vector<std::shared_ptr<ResultStream>> streams;
     for (int i = 0; i < kSequences; ++i)
@@ -93,7 +93,7 @@ TEST_F(RealPair, CountedAcceptanceIsSumMin) {
       }
     }
   }
-  ASSERT_GT(num_examined, 3000);
+  ASSERT_GT(num_examined, 6000);
   const double counted = static_cast<double>(num_accepted) / static_cast<double>(num_examined);
   const double expected = sum_of_minima / static_cast<double>(num_examined);
   RecordProperty("counted_acceptance", std::to_string(counted));
@@ -104,8 +104,10 @@ TEST_F(RealPair, CountedAcceptanceIsSumMin) {
               static_cast<long>(num_examined));
   EXPECT_GT(expected, 0.4);
   EXPECT_LT(expected, 0.9);
-  // Four standard deviations of the count would be about 0.025 at the least number of positions.
-  EXPECT_TRUE(std::abs(counted - expected) <= 0.02) << counted << " against " << expected;
+  // Six standard deviations of as many fair coins: which positions are examined varies from run to
+  // run.
+  const double tolerance = 3.0 / std::sqrt(static_cast<double>(num_examined));
+  EXPECT_TRUE(std::abs(counted - expected) <= tolerance) << counted << " against " << expected;
 }
 
 // What e4m3 weights cost: the chance that a draft token stands, over the same texts for each.
