@@ -25,19 +25,16 @@ GpuTransformer::GpuTransformer(ModelConfig config,
                                const ModelOptions& options,
                                const GpuOptions& gpu_options,
                                gpu::Device& device,
-                               const gpu::OpTable& ops,
-                               DeviceGroup& group)
+                               const gpu::OpTable& ops)
     : Model(std::move(config), shard, options),
       weights_(std::move(weights)),
       gpu_options_(gpu_options),
       device_(device),
       ops_(ops),
-      group_(group),
       stream_(device.make_stream(gpu_options.priority)),
       step_(device, config_, shard_, options_, gpu_options.max_positions) {
   OUTRIDER_CHECK(weights_ != nullptr);
   OUTRIDER_CHECK(weights_->layers.size() >= static_cast<size_t>(config_.n_layers));
-  OUTRIDER_CHECK(group_.rank() == shard_.rank && group_.size() == shard_.num_ranks);
   memory_.weights = weights_->num_bytes;
   buffers_ = std::make_unique<GpuBuffers>(
       device, *stream_, config_, shard_, *weights_, options_, gpu_options_);
@@ -46,6 +43,13 @@ GpuTransformer::GpuTransformer(ModelConfig config,
 }
 
 GpuTransformer::~GpuTransformer() = default;
+
+void GpuTransformer::join(DeviceGroup& group) {
+  OUTRIDER_CHECK(group.rank() == shard_.rank && group.size() == shard_.num_ranks);
+  OUTRIDER_CHECK(group_ == nullptr);
+  group_ = &group;
+  memory_.buffers += group.num_bytes();
+}
 
 void GpuTransformer::run(const LaunchSizes& sizes) {
   const GpuBuffers& b = *buffers_;
@@ -72,12 +76,12 @@ void GpuTransformer::run(const LaunchSizes& sizes) {
   };
   // x += the sum of the ranks' parts, then the norm in front of the product with `next`.
   const auto sum_and_norm = [&](gpu::NormArgs norm, const gpu::Matrix& next) {
-    group_.sum_and_norm(*stream_,
-                        {.norm = norm,
-                         .part = b.part,
-                         .fold = fold,
-                         .next = next.data,
-                         .next_bytes = bytes_of(next)});
+    group_->sum_and_norm(*stream_,
+                         {.norm = norm,
+                          .part = b.part,
+                          .fold = fold,
+                          .next = next.data,
+                          .next_bytes = bytes_of(next)});
   };
 
   ops_.embed(*stream_,  // x [rows, hidden]
@@ -90,7 +94,7 @@ void GpuTransformer::run(const LaunchSizes& sizes) {
               .first_id = static_cast<int32_t>(shard_.vocab.begin),
               .max_rows = rows,
               .step = step});
-  group_.all_reduce_sum(
+  group_->all_reduce_sum(
       *stream_, b.x, static_cast<size_t>(rows) * static_cast<size_t>(hidden), fold);
 
   for (int32_t layer = 0; layer < config_.n_layers; ++layer) {
@@ -151,7 +155,7 @@ void GpuTransformer::run(const LaunchSizes& sizes) {
 
 void GpuTransformer::launch(const LaunchSizes& sizes) {
   const bool may_record =
-      !gpu_options_.enforce_eager && group_.is_capturable() && sizes.rows <= kMostRecordedRows;
+      !gpu_options_.enforce_eager && group_->is_capturable() && sizes.rows <= kMostRecordedRows;
   const auto found = graphs_.find(sizes);
   if (found != graphs_.end()) {
     stream_->replay(*found->second);
@@ -168,16 +172,17 @@ void GpuTransformer::record(const LaunchSizes& sizes) {
 }
 
 void GpuTransformer::warm_up() {
-  if (gpu_options_.enforce_eager || !group_.is_capturable()) return;
+  if (gpu_options_.enforce_eager || !group_->is_capturable()) return;
   for (const LaunchSizes& sizes : step_.recorded_sizes()) {
     if (!graphs_.contains(sizes)) record(sizes);
   }
 }
 
 std::span<const float> GpuTransformer::forward(const Batch& batch) {
+  OUTRIDER_CHECK(group_ != nullptr);
   check_batch(batch);
   if (batch.tokens.empty()) return {};
-  wait_.finish(*stream_, group_, meanwhile_);  // what the last step reads may be written again
+  wait_.finish(*stream_, *group_, meanwhile_);  // what the last step reads may be written again
   const LaunchSizes sizes = step_.fill(batch);
   wait_.begin(sizes);
   step_.upload(*stream_);
@@ -188,17 +193,17 @@ std::span<const float> GpuTransformer::forward(const Batch& batch) {
   if (count == 0) return {};
   if (keeps_logits_) {
     // Whoever measures steps means the work, not its queueing.
-    wait_.finish(*stream_, group_, meanwhile_);
+    wait_.finish(*stream_, *group_, meanwhile_);
     return {buffers_->logits, count};
   }
   stream_->download(buffers_->host_logits.as<float>(), buffers_->logits, count * sizeof(float));
-  wait_.finish(*stream_, group_, meanwhile_);
+  wait_.finish(*stream_, *group_, meanwhile_);
   return {buffers_->host_logits.as<float>(), count};
 }
 
 // Their time is the device's own and is not seen here.
 void GpuTransformer::count_sums(const LaunchSizes& sizes) {
-  if (group_.size() == 1) return;
+  if (group_->size() == 1) return;
   const int32_t skipped = sizes.logit_rows == 0 ? 2 : 0;
   const auto num_sums = static_cast<uint64_t>(2 * config_.n_layers + 1 - skipped);
   sum_traffic_.num_sums += num_sums;
@@ -214,7 +219,7 @@ void GpuTransformer::fill_blocks(std::span<const int32_t> blocks, bool poison) {
   GpuBuffers& b = *buffers_;
   while (!blocks.empty()) {
     if (b.num_blocks_named == b.most_blocks_named) {
-      group_.wait(*stream_);
+      group_->wait(*stream_);
       b.num_blocks_named = 0;
     }
     const size_t count = std::min(blocks.size(), b.most_blocks_named - b.num_blocks_named);

@@ -22,16 +22,15 @@ namespace outrider {
 
 class GpuTransformer final : public Model {
  public:
-  // device, ops and group must outlive this; group is this rank's among the shard's ranks. Throws
-  // Error with the sum when device memory does not suffice.
+  // device and ops must outlive this. Throws Error with the sum when device memory does not
+  // suffice.
   GpuTransformer(ModelConfig config,
                  std::shared_ptr<const GpuWeights> weights,
                  const ModelShard& shard,
                  const ModelOptions& options,
                  const GpuOptions& gpu_options,
                  gpu::Device& device,
-                 const gpu::OpTable& ops,
-                 DeviceGroup& group);
+                 const gpu::OpTable& ops);
   ~GpuTransformer() override;
 
   std::span<const float> forward(const Batch& batch) override;
@@ -48,6 +47,8 @@ class GpuTransformer final : public Model {
   gpu::Stream& stream() const { return *stream_; }
   const gpu::OpTable& ops() const { return ops_; }
 
+  // Before the first step; group is this rank's among the shard's ranks and must outlive this.
+  void join(DeviceGroup& group);
   // Records the graphs of decoding and verifying, which would else be recorded on first use.
   void warm_up();
   size_t num_graphs() const { return graphs_.size(); }
@@ -66,7 +67,7 @@ class GpuTransformer final : public Model {
   const GpuOptions gpu_options_;
   gpu::Device& device_;
   const gpu::OpTable& ops_;
-  DeviceGroup& group_;
+  DeviceGroup* group_ = nullptr;  // null until join()
   std::unique_ptr<gpu::Stream> stream_;
   std::unique_ptr<GpuBuffers> buffers_;
   GpuStep step_;

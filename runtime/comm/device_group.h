@@ -29,7 +29,8 @@ class DeviceGroup {
   virtual ~DeviceGroup() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  virtual std::string name() const = 0;  // "exchange", "nccl 2.28.9"; for logs and reports
+  virtual std::string name() const = 0;           // "exchange", "nccl 2.28.9"; for logs and reports
+  virtual size_t num_bytes() const { return 0; }  // of device memory that it holds
   // True when the calls below may stand between Stream::begin_recording() and end_recording().
   virtual bool is_capturable() const = 0;
 

@@ -11,6 +11,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/comm/agreed_setup.h"
+#include "runtime/comm/broken_group.h"
 #include "runtime/comm/host_id.h"
 #include "runtime/ops/gpu/exchange.h"
 
@@ -73,6 +74,7 @@ class ExchangeGroup final : public DeviceGroup {
   int rank() const override { return view_.rank; }
   int size() const override { return view_.size; }
   std::string name() const override { return "exchange"; }
+  size_t num_bytes() const override { return memory_.num_bytes() + state_.num_bytes(); }
   bool is_capturable() const override { return true; }
 
   void all_reduce_sum(gpu::Stream& stream, float* values, size_t count, Fold fold) override {
@@ -109,6 +111,7 @@ class ExchangeGroup final : public DeviceGroup {
       }
       return ranks;
     };
+    throw_name_of_dead(options_.check_alive);
     std::string late = late_of(report()->is_part_late);
     if (late.empty()) late = late_of(report()->are_sums_late);
     throw Error(fmt::format("the exchange between GPUs broke off: rank {} waited {} s for rank {}",

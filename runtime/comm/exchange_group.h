@@ -3,6 +3,7 @@
 // (runtime/ops/gpu/exchange.h), so they can be recorded and joined with the norm.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "runtime/comm/device_group.h"
@@ -19,6 +20,9 @@ struct ExchangeOptions {
   size_t two_shot_bytes = 48 << 10;
   // A wait for a peer ends after it. Below what the job takes to notice a dead rank.
   double limit_s = 4.0;
+  // Called by the thread that waited in vain: throws, naming the rank, when one is known to be
+  // gone.
+  std::function<void()> check_alive;
   int first_rank = 0;  // what errors call the first member; the others follow
 };
 

@@ -12,6 +12,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
 #include "runtime/comm/agreed_setup.h"
+#include "runtime/comm/broken_group.h"
 #include "runtime/comm/nccl_library.h"
 #include "runtime/ops/gpu/exchange.h"
 
@@ -118,6 +119,7 @@ class NcclGroup final : public DeviceGroup {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   std::string name() const override { return "nccl " + library_->version(); }
+  size_t num_bytes() const override { return parts_.num_bytes(); }
   bool is_capturable() const override { return true; }
 
   void all_reduce_sum(gpu::Stream& stream, float* values, size_t count, Fold fold) override {
@@ -149,9 +151,6 @@ class NcclGroup final : public DeviceGroup {
   }
 
  private:
-  // What a member has that is gone is mostly known a moment later, with its name.
-  static constexpr std::chrono::milliseconds kTimeForName{500};
-
   static std::array<char, 16> version_of(const NcclLibrary& library) {
     std::array<char, 16> text{};
     library.version().copy(text.data(), text.size() - 1);
@@ -169,11 +168,7 @@ class NcclGroup final : public DeviceGroup {
 
   [[noreturn]] void give_up(const std::string& problem) {
     comm_->abort();
-    const auto end = Clock::now() + kTimeForName;
-    while (options_.check_alive && Clock::now() < end) {
-      options_.check_alive();
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
+    throw_name_of_dead(options_.check_alive);
     throw Error(problem);
   }
 

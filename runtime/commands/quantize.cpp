@@ -9,7 +9,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
 #include "runtime/commands/commands.h"
-#include "runtime/ranks/model_loader.h"
+#include "runtime/ranks/model_names.h"
 
 namespace outrider {
 

@@ -121,13 +121,22 @@ DraftEngine::~DraftEngine() {
   waitpid(pid_, nullptr, 0);
 }
 
-std::string DraftEngine::wait_report() {
+std::optional<Bytes> DraftEngine::wait_message() {
   Backoff backoff;
   while (true) {
-    if (auto message = socket_.poll()) return WireReader(*message).get_string();
-    if (socket_.closed()) return "the draft engine " + end_of_process(pid_) + " while it started";
+    if (auto message = socket_.poll()) return message;
+    if (socket_.closed()) return std::nullopt;
     backoff.pause();
   }
+}
+
+std::string DraftEngine::wait_report() {
+  const auto message = wait_message();
+  return message ? WireReader(*message).get_string() : why_not_started();
+}
+
+std::string DraftEngine::why_not_started() const {
+  return "the draft engine " + end_of_process(pid_) + " while it started";
 }
 
 void DraftEngine::relay(World& world, uint32_t epoch) {

@@ -27,8 +27,13 @@ class DraftEngine {
   DraftEngine(const DraftEngine&) = delete;
   DraftEngine& operator=(const DraftEngine&) = delete;
 
-  // The engine's first message: empty when it is ready, else what is wrong. Waits for it.
+  // The engine's next message before it serves; nothing when it has ended. Waits for it.
+  std::optional<Bytes> wait_message();
+  void send(const Bytes& message) { socket_.post(message); }
+  // The engine's last word before it serves: empty when it is ready, else what is wrong.
   std::string wait_report();
+  // Of an engine that ended before it served.
+  std::string why_not_started() const;
   // Passes messages between the coordinator and the engine until the job is over. Tells the
   // coordinator when the engine is gone.
   void relay(World& world, uint32_t epoch);
@@ -47,7 +52,7 @@ class DraftEngine {
   bool stopping_ = false;
 };
 
-// What the engine says first.
+// What the engine says when it is ready, or why it is not.
 void report_ready(World& rank, const std::string& problem);
 
 }  // namespace outrider

@@ -26,8 +26,9 @@ int32_t shared_num_blocks(std::span<const GpuDemand> demands,
     const auto copies = static_cast<size_t>(demand.num_copies);
     const gpu::Type matrices = matrix_type(gpu_type(demand.config.dtype), demand.format);
     weights += copies * gpu_weight_bytes(demand.config, demand.shard, demand.format);
-    buffers += copies *
-               gpu_buffer_bytes(demand.config, demand.shard, demand.options, demand.gpu, matrices);
+    buffers += copies * (demand.sums_bytes +
+                         gpu_buffer_bytes(
+                             demand.config, demand.shard, demand.options, demand.gpu, matrices));
     per_block +=
         copies * gpu_kv_bytes_per_block(
                      demand.config, demand.shard, demand.options.block_size, demand.gpu.kv_type);

@@ -18,7 +18,8 @@ struct GpuDemand {
   GpuWeightFormat format = GpuWeightFormat::kAuto;
   ModelOptions options;  // num_blocks is not looked at
   GpuOptions gpu;
-  int num_copies = 1;  // ranks on this GPU that take as much
+  size_t sums_bytes = 0;  // of what sums over the ranks want
+  int num_copies = 1;     // ranks on this GPU that take as much
 };
 
 // KV blocks that each of the models gets, the same number for all: what weights and buffers leave

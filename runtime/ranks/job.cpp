@@ -11,7 +11,11 @@
 #include "runtime/ranks/draft/loop.h"
 #include "runtime/ranks/draft_corpus.h"
 #include "runtime/ranks/draft_engine.h"
+#include "runtime/ranks/engine_sizes.h"
+#include "runtime/ranks/gpu_call.h"
+#include "runtime/ranks/gpu_demands.h"
 #include "runtime/ranks/model_loader.h"
+#include "runtime/ranks/model_names.h"
 #include "runtime/ranks/ride_ahead.h"
 #include "runtime/ranks/roll_call.h"
 #include "runtime/ranks/signals.h"
@@ -234,27 +238,53 @@ int run_coordinator(World& world,
   return exit_code;
 }
 
-// The draft with its model, until the job is over. report hears that it is ready, or why not.
+// What the draft says to the other ranks while it starts: of its GPU, and that it is ready or why
+// not.
+struct DraftStart {
+  std::function<Bytes(const Bytes& claim)> call_gpus;
+  std::function<void(const std::string& problem)> report;
+};
+
+// A rank's GPU, or none where it computes elsewhere. Throws what all ranks stop with.
+GpuSeat agreed_seat(const std::function<GpuSeat()>& take,
+                    const std::function<Bytes(const Bytes& claim)>& call) {
+  GpuSeat seat;
+  GpuClaim claim;
+  try {
+    seat = take();
+    claim = claim_of(seat);
+  } catch (const std::exception& error) {
+    claim.problem = error.what();
+  }
+  settle_seat(call(encode_claim(claim)), seat);
+  return seat;
+}
+
+GpuSeat draft_seat(const World& world, const RunConfig& config, const RankLayout& layout) {
+  if (!is_draft_on_gpu(config) || is_simulated(config.speculative.model)) return {};
+  return take_gpu_seat(config, place_on_host(world, layout, Role::kDraft), true);
+}
+
+// The draft with its model, until the job is over.
 void run_draft(World& world,
                const RunConfig& config,
                const RankLayout& layout,
                JobTrace& trace,
-               const std::function<void(const std::string&)>& report) {
+               const DraftStart& start) {
+  GpuSeat seat = agreed_seat([&] { return draft_seat(world, config, layout); }, start.call_gpus);
   LoadedModel loaded;
   ModelConfig target_config;
   Checks checks;
   std::string problem;
   try {
     checks = Checks::from_environment();
-    loaded = load_draft(config,
-                        layout,
-                        threads_of_rank(config, world, layout, Role::kDraft),
-                        place_on_host(world, layout, Role::kDraft));
+    loaded = load_draft(
+        config, layout, threads_of_rank(config, world, layout, Role::kDraft), std::move(seat));
     target_config = model_config_of(config.model, Role::kTarget);
   } catch (const std::exception& error) {
     problem = error.what();
   }
-  report(problem);
+  start.report(problem);
   if (!problem.empty()) return;
   DraftWorker worker(*loaded.model,
                      {.target_vocab_size = target_config.vocab_size,
@@ -271,6 +301,7 @@ std::vector<std::string> shared_settings(const RunConfig& config, const LoadedMo
   const bool rounds =
       loaded.context != nullptr && loaded.context->activations() == ops::Activations::kBF16;
   return {fmt::format("device {}", config.device),
+          fmt::format("device_sums {}", config.device_sums),
           fmt::format("numerics {}", config.numerics),
           fmt::format("quantization {}", config.quantization),
           fmt::format("tensor_parallel_size {}", config.tensor_parallel_size),
@@ -305,15 +336,22 @@ int run_target(World& world,
   Faults faults;
   std::string problem;
   ops::ThreadPlan threads = 0;
+  GpuSeat seat = agreed_seat(
+      [&]() -> GpuSeat {
+        threads = threads_of_rank(config, world, layout, Role::kTarget);
+        faults = Faults::from_environment(world.rank(), layout.num_targets);
+        if (config.device != "cuda" || is_simulated(config.model)) return {};
+        return take_gpu_seat(
+            config, place_on_host(world, layout, Role::kTarget), is_draft_on_gpu(config));
+      },
+      [&](const Bytes& claim) { return call_gpus(world, layout, claim); });
   try {
-    threads = threads_of_rank(config, world, layout, Role::kTarget);
-    faults = Faults::from_environment(world.rank(), layout.num_targets);
     loaded = load_target(config,
                          layout,
                          world.rank(),
                          threads,
                          world.make_target_group(layout.num_targets),
-                         place_on_host(world, layout, Role::kTarget));
+                         std::move(seat));
     if (coordinates && purpose.front_end) {
       desk = open_front_desk(config);
       trace.open_file();
@@ -328,6 +366,12 @@ int run_target(World& world,
                  .settings = shared_settings(config, loaded),
                  .num_threads = threads.num_threads,
                  .num_kv_blocks = loaded.model ? loaded.model->options().num_blocks : 0});
+  try {  // what can hang when a rank is missing comes after the roll call
+    begin_together(loaded, config, [&] { world.check_alive(layout.num_targets); });
+  } catch (const std::exception& error) {
+    problem = error.what();
+  }
+  go_on_together(world, layout, problem);
   if (purpose.on_targets) {
     return run_on_this_target({.config = config,
                                .world = world,
@@ -365,15 +409,23 @@ int run_rank(World& world,
   if (layout.role(world.rank()) != Role::kDraft) {
     return run_target(world, config, layout, trace, purpose);
   }
+  const auto report_to_all = [&](const std::string& problem) {
+    roll_call(world, layout, {problem, {}, num_threads_of_draft(config, world, layout)});
+    go_on_together(world, layout, "");
+    trace.compare_clocks(world, layout);
+  };
   if (engine == nullptr) {
-    run_draft(world, config, layout, trace, [&](const std::string& problem) {
-      roll_call(world, layout, {problem, {}, num_threads_of_draft(config, world, layout)});
-      trace.compare_clocks(world, layout);
-    });
+    run_draft(world,
+              config,
+              layout,
+              trace,
+              {.call_gpus = [&](const Bytes& claim) { return call_gpus(world, layout, claim); },
+               .report = report_to_all});
   } else {
-    roll_call(
-        world, layout, {engine->wait_report(), {}, num_threads_of_draft(config, world, layout)});
-    trace.compare_clocks(world, layout);  // the engine's clock is this host's
+    const auto claim = engine->wait_message();
+    engine->send(call_gpus(
+        world, layout, claim ? *claim : encode_claim({.problem = engine->why_not_started()})));
+    report_to_all(engine->wait_report());  // the engine's clock is this host's
     engine->relay(world, kEpoch);
     if (trace.on()) engine->relay_rest(world, kEpoch);
   }
@@ -395,9 +447,18 @@ std::unique_ptr<DraftEngine> start_draft_engine(const RunConfig& config) {
   return DraftEngine::start(layout.draft_rank(), [&config, layout](World& parent) {
     set_process_log_name("draft engine");
     JobTrace trace(config.trace);
-    run_draft(parent, config, layout, trace, [&](const std::string& problem) {
-      report_ready(parent, problem);
-    });
+    const auto call = [&](const Bytes& claim) {
+      parent.post(0, claim);
+      Bytes answer = receive(parent, 0, 1);
+      if (!refusal_in(answer).empty()) std::_Exit(kExitUsage);  // its rank says why
+      return answer;
+    };
+    run_draft(parent,
+              config,
+              layout,
+              trace,
+              {.call_gpus = call,
+               .report = [&](const std::string& problem) { report_ready(parent, problem); }});
   });
 }
 

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "runtime/base/error.h"
+#include "runtime/ranks/model_names.h"
 
 namespace outrider {
 namespace {

@@ -4,12 +4,10 @@
 #include <map>
 
 #include "runtime/base/log.h"
-#include "runtime/comm/waiting.h"
+#include "runtime/ranks/muster.h"
 
 namespace outrider {
 namespace {
-
-constexpr double kReminderIntervalS = 5;
 
 struct Report {
   std::string host;
@@ -41,15 +39,6 @@ Report decode_report(const Bytes& bytes) {
   return report;
 }
 
-std::string missing_ranks(const RankLayout& layout, const std::map<int, Report>& reports) {
-  std::string text;
-  for (int rank = 0; rank < layout.num_ranks(); ++rank) {
-    if (reports.contains(rank)) continue;
-    text += fmt::format("{}rank {} ({})", text.empty() ? "" : ", ", rank, layout.name(rank));
-  }
-  return text;
-}
-
 // How this rank was told something else than rank 0; empty when it was not, or gives no settings.
 std::string difference(const Report& report, const Report& first) {
   if (report.settings.empty()) return "";
@@ -65,42 +54,28 @@ std::string difference(const Report& report, const Report& first) {
 }
 
 // The sentence all ranks stop with; empty when all are ready.
-std::string verdict(const RankLayout& layout, const std::map<int, Report>& reports) {
-  const auto named = [&](int rank, const Report& report, const std::string& problem) {
-    if (layout.num_ranks() == 1) return problem;
-    return fmt::format("rank {} ({} on {}): {}", rank, layout.name(rank), report.host, problem);
-  };
+std::string verdict(const RankLayout& layout,
+                    const std::map<int, Report>& reports,
+                    const std::string& missing) {
   for (const auto& [rank, report] : reports) {
-    if (!report.problem.empty()) return named(rank, report, report.problem);
+    if (!report.problem.empty()) return named_problem(layout, rank, report.host, report.problem);
   }
   for (const auto& [rank, report] : reports) {
     const std::string other = difference(report, reports.at(0));
-    if (!other.empty()) return named(rank, report, other);
+    if (!other.empty()) return named_problem(layout, rank, report.host, other);
   }
-  const std::string missing = missing_ranks(layout, reports);
   return missing.empty() ? "" : "no report from " + missing + " in time";
 }
 
-std::map<int, Report> collect(World& world,
-                              const RankLayout& layout,
-                              const Report& own,
-                              double timeout_s) {
-  std::map<int, Report> reports{{0, own}};
-  Backoff backoff;
-  double next_reminder_s = kReminderIntervalS;
-  while (static_cast<int>(reports.size()) < layout.num_ranks() && backoff.waited_s() < timeout_s) {
-    for (int rank = 1; rank < layout.num_ranks(); ++rank) {
-      if (reports.contains(rank)) continue;
-      if (auto bytes = world.poll(rank)) reports[rank] = decode_report(*bytes);
-    }
-    if (backoff.should_check()) world.check_alive(layout.num_ranks());
-    if (backoff.waited_s() > next_reminder_s) {
-      log_info("waiting for {}", missing_ranks(layout, reports));
-      next_reminder_s += kReminderIntervalS;
-    }
-    world.pause(backoff);
-  }
-  return reports;
+Bytes encode_sentence(const std::string& sentence) {
+  WireWriter out;
+  out.put_string(sentence);
+  return out.take();
+}
+
+void stop_for(const Bytes& answer) {
+  const std::string sentence = WireReader(answer).get_string();
+  if (!sentence.empty()) throw Error(sentence);
 }
 
 }  // namespace
@@ -109,31 +84,44 @@ Topology roll_call(World& world,
                    const RankLayout& layout,
                    const Readiness& readiness,
                    double timeout_s) {
-  const Report own{.host = world.host(),
-                   .problem = readiness.problem,
-                   .settings = readiness.settings,
-                   .num_threads = readiness.num_threads,
-                   .num_kv_blocks = readiness.num_kv_blocks};
   Topology topology;
-  std::string sentence;
-  if (world.rank() == 0) {
-    const std::map<int, Report> reports = collect(world, layout, own, timeout_s);
-    sentence = verdict(layout, reports);
-    for (const auto& [rank, report] : reports) {
-      if (rank > 0) world.post(rank, encode_report({.problem = sentence}));
-      if (!sentence.empty()) continue;
+  const auto judge = [&](const Reports& reports) {
+    std::map<int, Report> decoded;
+    for (const auto& [rank, bytes] : reports) decoded[rank] = decode_report(bytes);
+    const std::string sentence = verdict(layout, decoded, missing_ranks(layout, reports));
+    for (const auto& [rank, report] : decoded) {
+      if (!sentence.empty()) break;
       if (rank == 0 || (report.num_kv_blocks > 0 && report.num_kv_blocks < topology.num_kv_blocks))
         topology.num_kv_blocks = report.num_kv_blocks;
       log_info("rank {} ready: {} on {}", rank, layout.name(rank), report.host);
       topology.ranks.push_back({rank, layout.name(rank), report.host, report.num_threads});
     }
-  } else {
-    world.post(0, encode_report(own));
-    sentence = decode_report(receive(world, 0, 1)).problem;
-  }
-  if (!sentence.empty()) throw Error(sentence);
+    return encode_sentence(sentence);
+  };
+  const Report own{.host = world.host(),
+                   .problem = readiness.problem,
+                   .settings = readiness.settings,
+                   .num_threads = readiness.num_threads,
+                   .num_kv_blocks = readiness.num_kv_blocks};
+  stop_for(muster(world, layout, encode_report(own), judge, timeout_s));
   if (world.rank() == 0) topology.library = world.library();
   return topology;
+}
+
+void go_on_together(World& world,
+                    const RankLayout& layout,
+                    const std::string& problem,
+                    double timeout_s) {
+  const auto judge = [&](const Reports& reports) {
+    std::string sentence;
+    for (const auto& [rank, bytes] : reports) {
+      if (sentence.empty()) sentence = WireReader(bytes).get_string();
+    }
+    const std::string missing = missing_ranks(layout, reports);
+    if (sentence.empty() && !missing.empty()) sentence = "no report from " + missing + " in time";
+    return encode_sentence(sentence);
+  };
+  stop_for(muster(world, layout, encode_sentence(problem), judge, timeout_s));
 }
 
 }  // namespace outrider

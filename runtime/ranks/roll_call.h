@@ -43,4 +43,11 @@ Topology roll_call(World& world,
                    const Readiness& readiness,
                    double timeout_s = 600);
 
+// After what only some of the ranks did together: throws the first problem on all of them. Problems
+// name their rank.
+void go_on_together(World& world,
+                    const RankLayout& layout,
+                    const std::string& problem,
+                    double timeout_s = 600);
+
 }  // namespace outrider

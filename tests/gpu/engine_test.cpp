@@ -6,6 +6,7 @@
 #include "runtime/ranks/device_row_scanner.h"
 #include "runtime/ranks/gpu_memory.h"
 #include "runtime/ranks/logit_scanner.h"
+#include "runtime/ranks/model_names.h"
 #include "tests/base/error_sentence.h"
 #include "tests/gpu/gpu_testing.h"
 #include "tests/ranks/engine_harness.h"

@@ -30,7 +30,8 @@ struct CaseModel {
                                 .kv_type = activation_type(weights->layers[0].qkv.type),
                                 .enforce_eager = enforce_eager};
     model = std::make_unique<GpuTransformer>(
-        source.config, weights, shard, kStrictOptions, options, *device, ops, *group);
+        source.config, weights, shard, kStrictOptions, options, *device, ops);
+    model->join(*group);
   }
 };
 

@@ -259,8 +259,8 @@ TEST(GpuWeights, DrawnOnTheDeviceGiveLogitsThatMeanSomething) {
                          kStrictOptions,
                          {.max_positions = 176},
                          *device,
-                         ops,
-                         *group);
+                         ops);
+    model.join(*group);
     expect_real_logits(logits_of(model, 0, 9));
   }
 }

@@ -11,6 +11,7 @@
 #include "models/transformer.h"
 #include "models/weights.h"
 #include "runtime/ranks/draft.h"
+#include "runtime/ranks/model_names.h"
 #include "tests/ranks/engine_harness.h"
 
 namespace outrider::test {

@@ -7,6 +7,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/ranks/draft.h"
+#include "runtime/ranks/model_names.h"
 #include "runtime/ranks/model_probe.h"
 #include "tests/ranks/engine_harness.h"
 #include "tests/ranks/other_vocabulary.h"

@@ -11,6 +11,7 @@
 #include <cmath>
 #include <map>
 
+#include "runtime/ranks/model_names.h"
 #include "runtime/ranks/model_probe.h"
 #include "scheduler/exactness/chi_square.h"
 #include "tests/ranks/engine_harness.h"

@@ -17,6 +17,7 @@
 #include "http/generation.h"
 #include "models/transformer.h"
 #include "runtime/ranks/checks.h"
+#include "runtime/ranks/model_names.h"
 #include "tests/ranks/engine_harness.h"
 
 namespace outrider::test {

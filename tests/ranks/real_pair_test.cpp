@@ -5,7 +5,6 @@
 #include <cmath>
 #include <fstream>
 
-#include "runtime/ranks/model_loader.h"
 #include "runtime/ranks/model_probe.h"
 #include "tests/ranks/engine_harness.h"
 

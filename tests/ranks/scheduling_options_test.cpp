@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "models/transformer.h"
+#include "runtime/ranks/model_names.h"
 #include "tests/ranks/engine_harness.h"
 
 namespace outrider::test {

@@ -16,6 +16,7 @@
 #include "runtime/base/process_memory.h"
 #include "runtime/commands/bench/report/bench_progress.h"
 #include "runtime/ranks/model_loader.h"
+#include "runtime/ranks/model_names.h"
 
 namespace outrider {
 namespace {

@@ -85,11 +85,11 @@ double step_operations(const ModelConfig& config,
 }
 
 std::string describe_target(const TargetContext& context) {
-  if (context.loaded.device != nullptr) {
+  if (context.loaded.seat.device != nullptr) {
     return fmt::format("model {}, {} target rank(s) on {}, quantization {}",
                        context.config.model,
                        context.num_targets,
-                       context.loaded.device->info().name,
+                       context.loaded.seat.device->info().name,
                        context.config.quantization);
   }
   const ops::Context& ctx = *context.loaded.context;

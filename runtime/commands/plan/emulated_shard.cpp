@@ -56,16 +56,18 @@ std::vector<EmulatedStep> time_shard(const RunConfig& config,
   RunConfig own = config;
   own.tensor_parallel_size = num_ranks;
   own.speculative = {};
+  own.device_sums = "staged";  // through the group below, which says nothing
   own.max_num_seqs = 1;
   own.max_model_len = kFirstPosition + most_rows;
   own.max_num_batched_tokens = std::max(kFirstPosition, most_rows);
   const RankLayout layout = {.num_targets = num_ranks};
   const auto cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  const LoadedModel loaded = load_target(own,
-                                         layout,
-                                         0,
-                                         own.threads > 0 ? own.threads : cores,
-                                         std::make_unique<NullGroup>(num_ranks));
+  LoadedModel loaded = load_target(own,
+                                   layout,
+                                   0,
+                                   own.threads > 0 ? own.threads : cores,
+                                   std::make_unique<NullGroup>(num_ranks));
+  begin_together(loaded, own, {});
   std::vector<int32_t> blocks(
       static_cast<size_t>((own.max_model_len + own.block_size - 1) / own.block_size));
   std::iota(blocks.begin(), blocks.end(), 0);

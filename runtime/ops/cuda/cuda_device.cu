@@ -15,6 +15,18 @@ std::string version_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
 
+// As nvidia-smi writes it, without hyphens.
+std::string uuid_text(const cudaUUID_t& uuid) {
+  constexpr const char* kDigits = "0123456789abcdef";
+  std::string text = "GPU-";
+  for (const char signed_byte : uuid.bytes) {
+    const auto byte = static_cast<unsigned char>(signed_byte);
+    text += kDigits[byte / 16];
+    text += kDigits[byte % 16];
+  }
+  return text;
+}
+
 // The device itself, shared by what was made on it.
 struct Card {
   int ordinal = 0;
@@ -158,6 +170,7 @@ class CudaDevice final : public Device {
     check_cuda(cudaDriverGetVersion(&driver), "asking for the driver's version");
     check_cuda(cudaRuntimeGetVersion(&runtime), "asking for the runtime's version");
     DeviceInfo info = {.name = properties.name,
+                       .uuid = uuid_text(properties.uuid),
                        .ordinal = card_.ordinal,
                        .compute_capability = properties.major * 10 + properties.minor,
                        .num_processors = properties.multiProcessorCount,

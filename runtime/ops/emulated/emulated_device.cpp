@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -112,19 +113,19 @@ class EmulatedStream final : public Stream {
   std::vector<Work> recorded_;
 };
 
+std::vector<DeviceInfo>& devices() {
+  static std::vector<DeviceInfo> shown = [] {
+    DeviceInfo info = default_device();
+    info.uuid = "GPU-emulated-0";
+    return std::vector<DeviceInfo>{info};
+  }();
+  return shown;
+}
+
 class EmulatedDevice final : public Device {
  public:
-  DeviceInfo info() const override {
-    return {.name = "emulated",
-            .ordinal = 0,
-            .compute_capability = 80,
-            .num_processors = 4,
-            .total_bytes = kTotalBytes,
-            .free_bytes = kTotalBytes,
-            .l2_bytes = size_t{1} << 20,
-            .driver_version = "none",
-            .runtime_version = "none"};
-  }
+  explicit EmulatedDevice(DeviceInfo info) : info_(std::move(info)) {}
+  DeviceInfo info() const override { return info_; }
   void* allocate(size_t num_bytes) override {
     const size_t rounded = (num_bytes + kAlignment - 1) / kAlignment * kAlignment;
     void* memory = num_bytes > kTotalBytes ? nullptr : std::aligned_alloc(kAlignment, rounded);
@@ -166,9 +167,29 @@ class EmulatedDevice final : public Device {
   }
   std::mutex mutex_;
   std::vector<std::weak_ptr<Queue>> queues_;
+  const DeviceInfo info_;
 };
 
 }  // namespace
+
+DeviceInfo default_device() {
+  return {.name = "emulated",
+          .compute_capability = 80,
+          .num_processors = 4,
+          .total_bytes = kTotalBytes,
+          .free_bytes = kTotalBytes,
+          .l2_bytes = size_t{1} << 20,
+          .driver_version = "none",
+          .runtime_version = "none"};
+}
+
+void set_devices(const std::vector<DeviceInfo>& shown) {
+  devices() = shown;
+  for (size_t i = 0; i < shown.size(); ++i) {
+    devices()[i].ordinal = static_cast<int>(i);
+    devices()[i].uuid = "GPU-emulated-" + std::to_string(i);
+  }
+}
 
 void set_late(bool is_late) { late = is_late; }
 
@@ -180,8 +201,10 @@ const Backend& backend() {
   static const Backend backend = {
       .name = "emulated",
       .interface_version = kInterfaceVersion,
-      .num_devices = [] { return 1; },
-      .open = [](int) -> std::unique_ptr<Device> { return std::make_unique<EmulatedDevice>(); },
+      .num_devices = [] { return static_cast<int>(devices().size()); },
+      .open = [](int ordinal) -> std::unique_ptr<Device> {
+        return std::make_unique<EmulatedDevice>(devices().at(static_cast<size_t>(ordinal)));
+      },
       .ops = op_table(),
       .peers = {.share = [](Device&, void*) { return MemoryHandle{}; },
                 .open = [](Device&, const MemoryHandle&) -> void* {

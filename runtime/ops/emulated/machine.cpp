@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <boost/context/fiber.hpp>
 #include <boost/context/pooled_fixedsize_stack.hpp>
+#include <chrono>
 #include <cstring>
 #include <deque>
 #include <exception>
@@ -204,8 +205,16 @@ void run(const LaunchShape& shape, const std::function<void()>& body) {
 void set_seed(uint64_t seed) { machine().set_seed(seed); }
 const Place& place() { return machine().place(); }
 std::byte* shared_bytes() { return machine().shared_bytes(); }
+// What is waited for may be another process's or thread's to do, which needs a core: one look of
+// all of a block's threads is enough before this one goes to sleep.
 void yield_thread() {
-  std::this_thread::yield();
+  constexpr uint32_t kLooksBetweenSleeps = 256;
+  static thread_local uint32_t num_looks = 0;
+  if (++num_looks % kLooksBetweenSleeps == 0) {
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  } else {
+    std::this_thread::yield();
+  }
   machine().wake_all();  // what the thread waits for may be theirs to do
   machine().wait_as(State::kReady);
 }

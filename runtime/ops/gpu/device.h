@@ -14,6 +14,7 @@ namespace outrider::gpu {
 
 struct DeviceInfo {
   std::string name;
+  std::string uuid;  // the same for all processes, whatever number they know it by
   int ordinal = 0;
   int compute_capability = 0;  // 90 for 9.0
   int num_processors = 0;      // streaming multiprocessors

@@ -11,6 +11,7 @@
 #include "runtime/commands/bench/decode/decode_report.h"
 #include "runtime/commands/bench/report/bench_lists.h"
 #include "runtime/ranks/job.h"
+#include "runtime/ranks/model_names.h"
 
 namespace outrider {
 namespace {

@@ -16,7 +16,7 @@
 #include "runtime/commands/bench/serve/serve_report.h"
 #include "runtime/commands/bench/serve/serve_runner.h"
 #include "runtime/commands/bench/serve/serve_server.h"
-#include "runtime/ranks/model_loader.h"
+#include "runtime/ranks/model_names.h"
 #include "runtime/ranks/signals.h"
 
 namespace outrider {

@@ -12,6 +12,7 @@
 #include "runtime/commands/bench/bench_requests.h"
 #include "runtime/commands/bench/report/bench_statistics.h"
 #include "runtime/commands/bench/theory/theory_formulas.h"
+#include "runtime/ranks/draft_pair.h"
 #include "runtime/ranks/model_probe.h"
 #include "scheduler/rules.h"
 #include "scheduler/verify.h"

@@ -1,0 +1,190 @@
+// See device_sums.h.
+#include "runtime/comm/device_sums.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <vector>
+
+#include "runtime/base/error.h"
+#include "runtime/base/log.h"
+#include "runtime/comm/agreed_setup.h"
+#include "runtime/comm/exchange_group.h"
+#include "runtime/comm/host_id.h"
+#include "runtime/comm/nccl_group.h"
+#include "runtime/ops/gpu/exchange.h"
+
+namespace outrider {
+namespace {
+
+// Where a member is.
+struct Whereabouts {
+  HostId host{};
+  std::array<char, 64> gpu{};  // DeviceInfo::uuid
+};
+
+// What all members know of all of them, so that all come to the same answer.
+struct Layout {
+  bool is_one_host = true;
+  std::optional<std::pair<int, int>> sharing;  // the first two members on one GPU
+};
+
+Layout layout_of(TargetGroup& over_host, const gpu::Device& device) {
+  Whereabouts mine = {.host = this_host()};
+  device.info().uuid.copy(mine.gpu.data(), mine.gpu.size() - 1);
+  const auto all = gather_values(over_host, mine);
+  Layout layout;
+  for (size_t r = 1; r < all.size(); ++r) {
+    layout.is_one_host = layout.is_one_host && all[r].host == all[0].host;
+    for (size_t s = 0; s < r && !layout.sharing; ++s) {
+      if (all[s].gpu == all[r].gpu) layout.sharing = {static_cast<int>(s), static_cast<int>(r)};
+    }
+  }
+  return layout;
+}
+
+// One sum that must be right: that memory can be mapped does not mean that what is written into it
+// arrives (an IOMMU between GPUs).
+void try_out(DeviceGroup& group, gpu::Device& device) {
+  constexpr size_t kMost = 1000;
+  const auto value = [](int rank, size_t i) {
+    return static_cast<float>((i * 7 + static_cast<size_t>(rank) * 13) % 256);
+  };
+  const auto stream = device.make_stream(gpu::Priority::kNormal);
+  const gpu::Buffer values(device, kMost * sizeof(float));
+  std::vector<float> host(kMost);
+  for (size_t i = 0; i < kMost; ++i) host[i] = value(group.rank(), i);
+  device.upload_now(values.data(), host.data(), kMost * sizeof(float));
+  group.all_reduce_sum(*stream, values.as<float>(), kMost, Fold::kRankOrder);
+  group.wait(*stream);
+  device.download_now(host.data(), values.data(), kMost * sizeof(float));
+  for (size_t i = 0; i < kMost; ++i) {
+    float sum = 0;
+    for (int r = 0; r < group.size(); ++r) sum += value(r, i);
+    if (!(host[i] == sum)) throw Error("what other ranks' GPUs wrote did not arrive as written");
+  }
+}
+
+class Chooser {
+ public:
+  Chooser(gpu::Device& device,
+          const gpu::Backend& backend,
+          TargetGroup& over_host,
+          const DeviceSumsOptions& options)
+      : device_(device), backend_(backend), over_host_(over_host), options_(options) {}
+
+  std::unique_ptr<DeviceGroup> choose() {
+    const Layout layout = layout_of(over_host_, device_);
+    std::string why_not;  // of all forms that are better than the one taken
+    const auto take = [&](const char* form, const auto& make) -> std::unique_ptr<DeviceGroup> {
+      try {
+        return make();
+      } catch (const Error& error) {  // the same on all members
+        why_not += fmt::format("; not {}: {}", form, error.what());
+        return nullptr;
+      }
+    };
+    std::unique_ptr<DeviceGroup> group;
+    if (!layout.is_one_host) {
+      why_not += "; not exchange: the ranks are on several hosts";
+    } else if (over_host_.size() > gpu::kMaxPeers) {
+      why_not += fmt::format("; not exchange: more than {} ranks", gpu::kMaxPeers);
+    } else {
+      group = take("exchange", [&] { return exchange(); });
+    }
+    if (!group && layout.sharing) {
+      why_not += fmt::format(
+          "; not nccl: ranks {} and {} share a GPU", layout.sharing->first, layout.sharing->second);
+    } else if (!group) {
+      group = take("nccl", [&] { return nccl(); });
+    }
+    if (!group) group = staged();
+    if (over_host_.rank() == 0) {
+      log_info("sums over the ranks' GPUs: {}{}", group->name(), why_not);
+    }
+    return group;
+  }
+
+  std::unique_ptr<DeviceGroup> exchange() {
+    auto group = make_exchange_group(device_,
+                                     backend_,
+                                     over_host_,
+                                     {.max_count = options_.max_count,
+                                      .limit_s = options_.limit_s,
+                                      .check_alive = options_.check_alive});
+    set_up_together(
+        over_host_, "the exchange between GPUs does not work", [&] { try_out(*group, device_); });
+    return group;
+  }
+
+  std::unique_ptr<DeviceGroup> nccl() {
+    return make_nccl_group(device_,
+                           backend_,
+                           over_host_,
+                           {.library = options_.nccl_library,
+                            .max_count = options_.max_count,
+                            .limit_s = options_.limit_s,
+                            .check_alive = options_.check_alive});
+  }
+
+  std::unique_ptr<DeviceGroup> staged() {
+    return make_staged_device_group(device_, backend_.ops, over_host_, options_.max_count);
+  }
+
+ private:
+  gpu::Device& device_;
+  const gpu::Backend& backend_;
+  TargetGroup& over_host_;
+  const DeviceSumsOptions& options_;
+};
+
+}  // namespace
+
+DeviceSums device_sums_from_name(const std::string& name) {
+  if (name == "auto") return DeviceSums::kAuto;
+  if (name == "exchange") return DeviceSums::kExchange;
+  if (name == "nccl") return DeviceSums::kNccl;
+  if (name == "staged") return DeviceSums::kStaged;
+  throw Error(fmt::format("device_sums '{}' is none of auto, exchange, nccl, staged", name));
+}
+
+size_t device_sums_bytes(DeviceSums wanted, int num_members, size_t max_count) {
+  if (num_members == 1) return 0;
+  const size_t parts = static_cast<size_t>(num_members) * max_count * sizeof(float);
+  const size_t exchange =
+      num_members > gpu::kMaxPeers
+          ? 0
+          : gpu::exchange_memory_vectors(num_members, static_cast<uint32_t>((max_count + 3) / 4)) *
+                sizeof(gpu::Vector4);
+  if (wanted == DeviceSums::kStaged) return 0;
+  if (wanted == DeviceSums::kNccl) return parts;
+  return wanted == DeviceSums::kExchange ? exchange : std::max(exchange, parts);
+}
+
+std::unique_ptr<DeviceGroup> make_device_group(gpu::Device& device,
+                                               const gpu::Backend& backend,
+                                               TargetGroup& over_host,
+                                               const DeviceSumsOptions& options) {
+  if (over_host.size() == 1) return make_solo_device_group(backend.ops);
+  Chooser chooser(device, backend, over_host, options);
+  std::unique_ptr<DeviceGroup> group;
+  switch (options.wanted) {
+    case DeviceSums::kAuto:
+      return chooser.choose();
+    case DeviceSums::kExchange:
+      group = chooser.exchange();
+      break;
+    case DeviceSums::kNccl:
+      group = chooser.nccl();
+      break;
+    case DeviceSums::kStaged:
+      group = chooser.staged();
+      break;
+  }
+  if (over_host.rank() == 0) log_info("sums over the ranks' GPUs: {}, as asked", group->name());
+  return group;
+}
+
+}  // namespace outrider
