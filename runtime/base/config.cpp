@@ -219,7 +219,7 @@ std::vector<Option> run_config_options(RunConfig* c) {
                      "this rank's GPU among the visible ones; -1 = by its place on the host"));
   add(choice_option("device_sums",
                     &c->device_sums,
-                    {"auto", "exchange", "nccl", "staged"},
+                    {"auto", "exchange", "hierarchical", "nccl", "staged"},
                     "how the target ranks' GPUs sum; auto = the best that all of them can have"));
   add(choice_option("numerics",
                     &c->numerics,

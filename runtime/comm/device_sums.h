@@ -13,10 +13,11 @@
 
 namespace outrider {
 
-// kAuto: the exchange where every rank reaches every GPU's memory (one host); else NCCL where each
-// rank has a GPU to itself; else staged.
-enum class DeviceSums : uint8_t { kAuto, kExchange, kNccl, kStaged };
-// Of "auto", "exchange", "nccl", "staged"; throws Error for anything else.
+// kAuto: the exchange where every rank reaches every GPU's memory (one host); on several hosts the
+// hierarchical group where they have as many ranks each; else NCCL where each rank has a GPU to
+// itself; else staged.
+enum class DeviceSums : uint8_t { kAuto, kExchange, kHierarchical, kNccl, kStaged };
+// Of "auto", "exchange", "hierarchical", "nccl", "staged"; throws Error for anything else.
 DeviceSums device_sums_from_name(const std::string& name);
 
 struct DeviceSumsOptions {
@@ -24,6 +25,7 @@ struct DeviceSumsOptions {
   size_t max_count = 0;                   // floats of a sum that goes in one piece
   double limit_s = 4.0;                   // of a wait for another member
   std::string nccl_library;               // path; empty: as NcclLibrary::load finds it
+  int host = -1;                          // this member counts as on; -1: the one it is on
   // Throws, naming the rank, when one is known to be gone. Called by the thread that waits.
   std::function<void()> check_alive;
 };

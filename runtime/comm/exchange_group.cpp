@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <random>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "runtime/comm/agreed_setup.h"
 #include "runtime/comm/broken_group.h"
 #include "runtime/comm/host_id.h"
+#include "runtime/comm/waiting.h"
 #include "runtime/ops/gpu/exchange.h"
 
 namespace outrider {
@@ -101,6 +103,7 @@ class ExchangeGroup final : public DeviceGroup {
   }
 
   void wait(gpu::Stream& stream) override {
+    if (options_.check_alive) wait_watching(stream);
     stream.wait();
     if (std::atomic_ref(report()->is_broken).load() == 0) return;
     const auto late_of = [&](const uint32_t(&late)[gpu::kMaxPeers]) {
@@ -125,6 +128,23 @@ class ExchangeGroup final : public DeviceGroup {
     return {.in_tree = fold == Fold::kTree,
             .two_shot = size() > 2 && count * sizeof(float) >= options_.two_shot_bytes};
   }
+  // A rank that is known to be gone is not waited for until the limit: the launches give up.
+  void wait_watching(gpu::Stream& stream) {
+    using Clock = std::chrono::steady_clock;
+    constexpr std::chrono::milliseconds kBetweenChecks{1};
+    for (auto next = Clock::now() + kBetweenChecks; !stream.is_done(); Backoff::relax()) {
+      if (Clock::now() < next) continue;
+      next = Clock::now() + kBetweenChecks;
+      try {
+        options_.check_alive();
+      } catch (const Error&) {
+        std::atomic_ref(report()->stop).store(1);
+        stream.wait();
+        throw;
+      }
+    }
+  }
+
   gpu::ExchangeReport* report() const { return report_.as<gpu::ExchangeReport>(); }
 
   void introduce(TargetGroup& over_host) {

@@ -39,6 +39,7 @@ class HierarchicalGroup final : public DeviceGroup {
                        within_->name(),
                        between_->name());
   }
+  size_t num_bytes() const override { return within_->num_bytes() + between_->num_bytes(); }
   bool is_capturable() const override {
     return within_->is_capturable() && between_->is_capturable();
   }
