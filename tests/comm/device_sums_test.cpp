@@ -55,11 +55,15 @@ class DeviceSumsChoice : public ::testing::Test {
       const auto over_host = world.make_target_group(num_ranks);
       std::string& mine = got[static_cast<size_t>(world.rank())];
       try {
-        const auto group = make_device_group(
-            *device,
-            backend,
-            *over_host,
-            {.wanted = wanted, .max_count = 4 * 72, .limit_s = 20, .nccl_library = FAKE_NCCL});
+        const auto group =
+            make_device_group(*device,
+                              backend,
+                              *over_host,
+                              {.wanted = wanted,
+                               .max_count = 4 * 72,
+                               .limit_s = 20,
+                               .nccl_library = FAKE_NCCL,
+                               .host = ranks_per_host == 0 ? -1 : world.rank() / ranks_per_host});
         // A hierarchical group's own tests know its order.
         if (ranks_per_host == 0) {
           check_sums(*group, *device, *stream, 650);

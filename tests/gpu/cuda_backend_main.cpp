@@ -22,10 +22,6 @@ void do_work_late(bool) {}
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
   if (testing::GTEST_FLAG(list_tests)) return RUN_ALL_TESTS();
-  // Where ranks are threads on one GPU, a sum of one waits for launches of another: these must have
-  // queues of their own, and must not wait for the first to end so that a kernel can be loaded.
-  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0);
-  setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0);
   try {
     const outrider::gpu::DeviceInfo info = outrider::gpu::cuda_backend().open(0)->info();
     std::printf("GPU 0: %s, compute capability %d.%d, driver %s\n",
