@@ -423,8 +423,10 @@ int run_rank(World& world,
                .report = report_to_all});
   } else {
     const auto claim = engine->wait_message();
-    engine->send(call_gpus(
-        world, layout, claim ? *claim : encode_claim({.problem = engine->why_not_started()})));
+    const Bytes answer = call_gpus(
+        world, layout, claim ? *claim : encode_claim({.problem = engine->why_not_started()}));
+    engine->send(answer);
+    if (const std::string refusal = refusal_in(answer); !refusal.empty()) throw Error(refusal);
     report_to_all(engine->wait_report());  // the engine's clock is this host's
     engine->relay(world, kEpoch);
     if (trace.on()) engine->relay_rest(world, kEpoch);
