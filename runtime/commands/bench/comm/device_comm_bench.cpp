@@ -12,7 +12,7 @@
 #include "runtime/comm/hierarchical_group.h"
 #include "runtime/commands/bench/comm/comm_runner.h"
 #include "runtime/commands/bench/comm/device_comm_cases.h"
-#include "runtime/ranks/gpu_loader.h"
+#include "runtime/ranks/gpu_seat.h"
 
 namespace outrider {
 namespace {
