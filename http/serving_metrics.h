@@ -118,6 +118,8 @@ class ServingMetrics {
       own_counter("draft_busy_seconds_total", "Forward passes of the draft together.");
   Counter& draft_idle_seconds =
       own_counter("draft_idle_seconds_total", "Time the draft had nothing to do.");
+  Counter& draft_rest_rounds = own_counter(
+      "draft_rest_rounds_total", "Rounds that left the draft idle because it did not pay.");
   Counter& verified_rows =
       own_counter("verified_rows_total", "Rows the targets computed, of prompts and drafts too.");
   Counter& wasted_rows = own_counter("wasted_rows_total", "Draft tokens verified that fell.");

@@ -6,6 +6,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 namespace outrider {
 namespace {
@@ -37,6 +38,18 @@ constexpr std::array<Pause, 3> kPauses = {Pause{1, 32}, {0.01, 64}, {0.005, 256}
 // much.
 constexpr int32_t kManySequences = 32;
 constexpr double kLongestPause = 65536;
+// With many sequences the draft rests after so many rounds whose rows took in less than one of its
+// tokens for so many sequences, or after so many times as many rounds without a word of it; each
+// time in a row twice as long.
+constexpr int64_t kUnusedRounds = 8;
+constexpr int64_t kSilentRounds = 8;
+constexpr int32_t kUsefulPart = 32;
+// Also when rounds bring less than this over plain ones. Drafts make requests end
+// one by one where steps without drafts would have stayed full, which no single round shows.
+constexpr double kWorthOfMany = 1.05;
+constexpr double kRoundsForWorth = 24;
+constexpr int64_t kShortestRest = 32;
+constexpr int64_t kLongestRest = 512;
 // So many rounds without a verdict against it, and the next one counts as the first.
 constexpr int64_t kTrustAfter = 256;
 // How often rounds with an idle draft are measured again, where it could matter: twice as many
@@ -125,12 +138,12 @@ void Speculation::note_probe(const StepLoad& load, double seconds) {
 
 void Speculation::note_verdict(uint64_t sequence_id, int32_t num_drafted, int32_t num_accepted) {
   survival_.note_verdict(sequence_id, num_drafted, num_accepted);
-  evidence_ = evidence_ || num_drafted > 0;
+  num_heard_of_ += num_drafted > 0 ? 1 : 0;
 }
 
 void Speculation::note_shadow(uint64_t sequence_id, bool stood) {
   survival_.note_shadow(sequence_id, stood);
-  evidence_ = true;
+  ++num_heard_of_;
 }
 
 void Speculation::note_lookup(bool all_stood, bool hit, int32_t num_prepared) {
@@ -155,15 +168,16 @@ double Speculation::draft_token_s(int32_t num_sequences) const {
 }
 
 double Speculation::plain_round_s(const StepLoad& load) const {
-  const double step_s = idle_steps_.at(load);
+  const double step_s = idle_steps_.likely(load);
   if (step_s == 0) return 0;
   const StepCosts& overhead = idle_overhead_.empty() ? working_overhead_ : idle_overhead_;
-  return idle_bias_ * (step_s + overhead.at({.num_rows = load.num_rows}));
+  return idle_bias_ * (step_s + overhead.likely({.num_rows = load.num_rows}));
 }
 
 void Speculation::note_round(const RoundFacts& facts) {
-  if (!evidence_) survival_.note_nothing();
-  evidence_ = false;
+  const int32_t num_heard_of = std::exchange(num_heard_of_, 0);
+  // Of a worker that is idle nothing is to be heard.
+  if (num_heard_of == 0 && (facts.draft_worked || !config_.has_worker)) survival_.note_nothing();
   if (facts.has_prompts || facts.num_sequences == 0) return;
   StepCosts& steps = facts.draft_worked ? working_steps_ : idle_steps_;
   const double usual_s = steps.at(facts.load);
@@ -189,6 +203,8 @@ void Speculation::note_round(const RoundFacts& facts) {
   batch.recent.add(tokens, total_s, plain_s, kPriceMemory);
   if (!config_.has_worker) return;
   batch.working.add(tokens, total_s, plain_s, kVerdictMemory);
+  note_use(batch, facts, num_heard_of);
+  if (batch.rests) return;
   if (batch.measured || probed_) return judge(batch, facts.num_sequences);
   if (batch.num_rounds_working >= kMeasureAfter) batch.num_rounds_idle_left = kMeasureRounds;
 }
@@ -208,10 +224,34 @@ void Speculation::note_idle(Batch& batch, const RoundFacts& facts, double plain_
     batch.working.plain_s = batch.working.num_rounds * plain_s;
   }
   batch.measured = true;
-  if (!batch.lost) return;
+  const bool had_verdict = std::exchange(batch.rests, false) || batch.lost;
+  if (!had_verdict) return;
   batch.lost = false;
   batch.working = {};
   batch.recent = {};
+}
+
+// With many sequences a draft whose tokens are there and get no rows may as well rest: the host's
+// work for it is saved, and where it shares the machine with the target, its own. One that has said
+// nothing, because it still reads or is slow, is given more rounds.
+void Speculation::note_use(Batch& batch, const RoundFacts& facts, int32_t num_heard_of) {
+  const int32_t num_drafted = facts.load.num_rows - facts.num_sequences;
+  if (facts.num_sequences < kManySequences) return;
+  const bool brings_little =
+      batch.recent.num_rounds >= kRoundsForWorth && batch.recent.against_plain() < kWorthOfMany;
+  if (brings_little) {
+    batch.unused = kUnusedRounds * kSilentRounds;
+  } else if (num_drafted * kUsefulPart >= facts.num_sequences) {
+    batch.unused = 0;
+    batch.num_rests = 0;
+    return;
+  }
+  if (!brings_little) batch.unused += 2 * num_heard_of >= facts.num_sequences ? kSilentRounds : 1;
+  if (batch.unused < kUnusedRounds * kSilentRounds) return;
+  batch.unused = 0;
+  batch.rests = true;
+  batch.num_rounds_idle_left = std::min(kShortestRest << batch.num_rests, kLongestRest);
+  batch.num_rests = std::min<int64_t>(batch.num_rests + 1, 16);
 }
 
 // Beyond what chance explains.
@@ -270,9 +310,19 @@ double Speculation::longest_wait(const RoundOutlook& outlook, double plain_s) co
   return std::max(0.0, kBlindWait * plain_s - waited_s);
 }
 
-GoodputInputs Speculation::what_is_known(const RoundOutlook& outlook,
-                                         const StepLoad& plain,
-                                         const Batch* batch) const {
+// Tokens per second that the job is making, 0 = not known. A batch that has just become smaller
+// gains no less by its drafts than it did.
+double Speculation::price_of(int32_t num_sequences, double plain_s) const {
+  const double plain = plain_s > 0 ? num_sequences / plain_s : 0;
+  const Batch* own = batch_of(num_sequences);
+  if (own != nullptr && own->recent.num_rounds >= kRoundsForPrice)
+    return std::max(plain, num_sequences * own->recent.value());
+  const Batch* larger = batch_of(2 * num_sequences);
+  if (larger == nullptr || larger->recent.num_rounds < kRoundsForPrice) return plain;
+  return plain * std::max(1.0, larger->recent.against_plain());
+}
+
+GoodputInputs Speculation::what_is_known(const RoundOutlook& outlook, const StepLoad& plain) const {
   const auto num_sequences = static_cast<int32_t>(outlook.sequences.size());
   const double plain_s = plain_round_s(plain);
   GoodputInputs inputs;
@@ -280,9 +330,7 @@ GoodputInputs Speculation::what_is_known(const RoundOutlook& outlook,
     inputs.survival.push_back(survival_.curve(sequence.sequence_id, config_.longest_draft_len));
   inputs.steps = &working_steps_;
   inputs.overhead = working_overhead_.empty() ? &idle_overhead_ : &working_overhead_;
-  inputs.price = plain_s > 0 ? num_sequences / plain_s : 0;
-  if (batch != nullptr && batch->recent.num_rounds >= kRoundsForPrice)
-    inputs.price = std::max(inputs.price, num_sequences * batch->recent.value());
+  inputs.price = price_of(num_sequences, plain_s);
   inputs.token_s = draft_token_s(num_sequences);
   inputs.first_token_s = link_s_ + inputs.token_s;
   inputs.hit_if_all_stand = hit_if_all_stand_;
@@ -304,7 +352,7 @@ RoundChoice Speculation::choose(const RoundOutlook& outlook) const {
   if (!works) return idle_choice(outlook);
   const StepLoad plain = plain_load(outlook);
   const double plain_s = plain_round_s(plain);
-  const GoodputInputs inputs = what_is_known(outlook, plain, batch);
+  const GoodputInputs inputs = what_is_known(outlook, plain);
   RoundOutlook seen = outlook;
   for (SequenceOutlook& sequence : seen.sequences) {
     sequence.limit = std::min(sequence.limit, config_.longest_draft_len);

@@ -89,8 +89,9 @@ class Speculation {
     std::array<double, 9> last_{};
     size_t num_seen_ = 0;
   };
-  // Batches of about one size. The draft works until it is seen to cost more than it brings; then
-  // it is idle for so long that trying it again takes next to nothing of the time.
+  // Batches of about one size. The draft works until it is seen to cost more than it brings, or to
+  // bring nothing because its tokens get no rows; then it is idle for so long that trying it again
+  // takes next to nothing of the time.
   struct Batch {
     Rate recent;   // the price, and a verdict on what is new
     Rate working;  // the verdict on small losses
@@ -101,15 +102,18 @@ class Speculation {
     int64_t check_after = 128;         // rounds until ones with an idle draft are measured again
     bool measured = false;             // rounds with an idle draft were seen, or probes
     bool lost = false;                 // why it is idle
+    bool rests = false;                // the other reason
+    int64_t unused = 0;                // rounds in a row that took nothing of it, weighted
+    int64_t num_rests = 0;             // in a row
   };
   static int32_t class_of(int32_t num_sequences);
   const Batch* batch_of(int32_t num_sequences) const;
   static bool loses(const Rate& rate, int32_t num_sequences, double num_deviations);
   void judge(Batch& batch, int32_t num_sequences) const;
   void note_idle(Batch& batch, const RoundFacts& facts, double plain_s);
-  GoodputInputs what_is_known(const RoundOutlook& outlook,
-                              const StepLoad& plain,
-                              const Batch* batch) const;
+  static void note_use(Batch& batch, const RoundFacts& facts, int32_t num_heard_of);
+  double price_of(int32_t num_sequences, double plain_s) const;
+  GoodputInputs what_is_known(const RoundOutlook& outlook, const StepLoad& plain) const;
   double draft_token_s(int32_t num_sequences) const;
   // A draft of whose speed nothing is known gets a share of a few rounds to show it.
   double longest_wait(const RoundOutlook& outlook, double plain_s) const;
@@ -132,7 +136,7 @@ class Speculation {
   double num_prepared_ = 0;
   int32_t num_blind_waits_ = 0;
   bool probed_ = false;
-  bool evidence_ = false;  // since the last round
+  int32_t num_heard_of_ = 0;  // sequences of whose drafts something was seen since the last round
 };
 
 }  // namespace outrider

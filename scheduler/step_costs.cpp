@@ -16,9 +16,6 @@ constexpr int64_t kFresh = 48;  // additions for which a bucket's own time is th
 constexpr double kUnseenDiscount = 0.9;
 constexpr double kShorterWeight = 0.5;
 constexpr double kLongerWeight = 0.1;
-constexpr double kSumsKept = 0.998;
-// Deviations of so many positions make up for one lucky step.
-constexpr double kRidge = 1e4;
 
 // The three bits after the first one: widths of 1/8 to 1/16 of the value.
 int32_t bucket_of(int32_t num_rows) {
@@ -42,24 +39,30 @@ void StepCosts::add(const StepLoad& load, double seconds) {
   Bucket& bucket = buckets_[bucket_of(load.num_rows)];
   ++num_added_;
   if (const double usual = probed(load.num_rows); usual > 0) {
-    const double apart = slopes_[0] * static_cast<double>(load.kv_positions) +
-                         slopes_[1] * static_cast<double>(load.row_positions);
+    const double apart = kv_position_s() * static_cast<double>(load.kv_positions) +
+                         row_position_s() * static_cast<double>(load.row_positions);
     pace_ = moved(pace_, std::max(0.0, seconds - apart) / usual);
   }
   const std::array<double, 2> positions = {static_cast<double>(load.kv_positions),
                                            static_cast<double>(load.row_positions)};
   if (bucket.num_seen == 0 || num_added_ - bucket.last_seen > kMemory) {
-    bucket = {
-        .rows = static_cast<double>(load.num_rows), .seconds = seconds, .positions = positions};
+    bucket = {.rows = static_cast<double>(load.num_rows),
+              .seconds = seconds,
+              .positions = positions,
+              .seconds_in_all = seconds};
   }
-  learn_slopes(bucket, load, seconds);
+  slopes_.add({.kv_positions = positions[0] - bucket.positions[0],
+               .row_positions = positions[1] - bucket.positions[1],
+               .rows = load.num_rows - bucket.rows,
+               .seconds = seconds - bucket.seconds_in_all});
+  bucket.seconds_in_all += kLongerWeight * (seconds - bucket.seconds_in_all);
   bucket.rows += kLongerWeight * (load.num_rows - bucket.rows);
   // What the change of positions explains is no news about the rows.
   double expected = bucket.seconds;
   for (size_t i = 0; i < 2; ++i) {
     const double step = kLongerWeight * (positions[i] - bucket.positions[i]);
-    expected += slopes_[i] * (positions[i] - bucket.positions[i]);
-    bucket.seconds += slopes_[i] * step;
+    expected += slopes_.seconds()[i] * (positions[i] - bucket.positions[i]);
+    bucket.seconds += slopes_.seconds()[i] * step;
     bucket.positions[i] += step;
   }
   bucket.seconds += moved(expected, seconds) - expected;
@@ -74,32 +77,13 @@ void StepCosts::level() {
     levels_.push_back({key, known(bucket), bucket.rows, without_positions(bucket)});
 }
 
-void StepCosts::learn_slopes(const Bucket& bucket, const StepLoad& load, double seconds) {
-  const double x = static_cast<double>(load.kv_positions) - bucket.positions[0];
-  const double y = static_cast<double>(load.row_positions) - bucket.positions[1];
-  const double z = seconds - bucket.seconds;
-  squares_ = {kSumsKept * squares_[0] + x * x,
-              kSumsKept * squares_[1] + x * y,
-              kSumsKept * squares_[2] + y * y};
-  products_ = {kSumsKept * products_[0] + x * z, kSumsKept * products_[1] + y * z};
-  const double a = squares_[0] + kRidge;
-  const double b = squares_[1];
-  const double c = squares_[2] + kRidge;
-  const double determinant = a * c - b * b;
-  slopes_ = {(c * products_[0] - b * products_[1]) / determinant,
-             (a * products_[1] - b * products_[0]) / determinant};
-  // A step does not get shorter with more to read: then the other one explains it all.
-  if (slopes_[0] < 0) slopes_ = {0, std::max(0.0, products_[1] / c)};
-  if (slopes_[1] < 0) slopes_ = {std::max(0.0, products_[0] / a), 0};
-}
-
 bool StepCosts::known(const Bucket& bucket) const {
   return bucket.num_seen >= kSeenOften && num_added_ - bucket.last_seen <= kMemory;
 }
 
 double StepCosts::without_positions(const Bucket& bucket) const {
   const double seconds =
-      bucket.seconds - slopes_[0] * bucket.positions[0] - slopes_[1] * bucket.positions[1];
+      bucket.seconds - kv_position_s() * bucket.positions[0] - row_position_s() * bucket.positions[1];
   const double own = std::max(0.0, seconds);
   if (probes_.empty() || num_added_ - bucket.last_seen <= kFresh) return own;
   return std::min(own, pace_ * probed(bucket.rows));
@@ -117,15 +101,15 @@ double StepCosts::probed(double num_rows) const {
 }
 
 // Through a bucket's average goes the line to the next known one on that side.
-double StepCosts::of_rows(int32_t num_rows) const {
+double StepCosts::of_rows(int32_t num_rows, double unseen) const {
   const int32_t key = bucket_of(num_rows);
   const auto own =
       std::lower_bound(levels_.begin(), levels_.end(), key, [](const Level& level, int32_t k) {
         return level.key < k;
       });
-  if (own == levels_.end() || own->key != key) return guess(num_rows);
+  if (own == levels_.end() || own->key != key) return guess(num_rows, unseen);
   if (!own->known) {
-    const double guessed = guess(num_rows);
+    const double guessed = guess(num_rows, unseen);
     return guessed > 0 ? std::min(guessed, own->seconds) : own->seconds;
   }
   const Level* other = nullptr;
@@ -143,7 +127,7 @@ double StepCosts::of_rows(int32_t num_rows) const {
 
 // From the nearest known below and above. A step's time curves upwards (memory first, arithmetic
 // later), so beyond the largest the last two give the least that it can be.
-double StepCosts::guess(int32_t num_rows) const {
+double StepCosts::guess(int32_t num_rows, double unseen) const {
   const Level* second = nullptr;  // below `below`
   const Level* below = nullptr;
   const Level* above = nullptr;
@@ -162,19 +146,23 @@ double StepCosts::guess(int32_t num_rows) const {
   }
   const double share = (num_rows - below->rows) / (above->rows - below->rows);
   const double line = from + share * (above->seconds - from);
-  return std::max(from, kUnseenDiscount * line);
+  return std::max(from, unseen * line);
 }
 
-double StepCosts::at(const StepLoad& load) const {
+double StepCosts::at(const StepLoad& load) const { return estimate(load, kUnseenDiscount); }
+
+double StepCosts::likely(const StepLoad& load) const { return estimate(load, 1); }
+
+double StepCosts::estimate(const StepLoad& load, double unseen) const {
   // Never less than what fewer rows take. Where that was measured under worse conditions, the row
   // more looks free, is tried, and found out.
-  double seconds = of_rows(load.num_rows);
+  double seconds = of_rows(load.num_rows, unseen);
   for (const Level& level : levels_) {
     if (level.rows < load.num_rows && level.known) seconds = std::max(seconds, level.seconds);
   }
   if (seconds == 0) return 0;
-  return seconds + slopes_[0] * static_cast<double>(load.kv_positions) +
-         slopes_[1] * static_cast<double>(load.row_positions);
+  return seconds + kv_position_s() * static_cast<double>(load.kv_positions) +
+         row_position_s() * static_cast<double>(load.row_positions);
 }
 
 std::vector<double> StepCosts::range(const StepLoad& load,
@@ -192,7 +180,7 @@ std::vector<double> StepCosts::range(const StepLoad& load,
     const double last = at({end, load.kv_positions, load.row_positions});
     for (int32_t r = rows; r <= end; ++r) {
       const double share = end > rows ? static_cast<double>(r - rows) / (end - rows) : 0;
-      const double further = slopes_[1] * positions_per_row * (r - load.num_rows);
+      const double further = row_position_s() * positions_per_row * (r - load.num_rows);
       const double here = first + share * (last - first) + (first > 0 ? further : 0);
       seconds.push_back(seconds.empty() ? here : std::max(here, seconds.back()));
     }

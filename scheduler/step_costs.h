@@ -8,6 +8,8 @@
 #include <map>
 #include <vector>
 
+#include "scheduler/position_slopes.h"
+
 namespace outrider {
 
 struct StepLoad {
@@ -28,6 +30,8 @@ class StepCosts {
   // tried when it might pay, and found out. Nor is one that was seen when the machine was slower
   // than of late still thought to be that slow, where probes tell what it should take.
   double at(const StepLoad& load) const;
+  // The same without that discount: what is most likely.
+  double likely(const StepLoad& load) const;
   // at() for each number of rows from load.num_rows to most_rows; a further row attends to
   // positions_per_row.
   std::vector<double> range(const StepLoad& load,
@@ -36,8 +40,8 @@ class StepCosts {
 
   bool empty() const { return buckets_.empty(); }
   // Seconds per position read, and per position attended to by a row.
-  double kv_position_s() const { return slopes_[0]; }
-  double row_position_s() const { return slopes_[1]; }
+  double kv_position_s() const { return slopes_.seconds()[0]; }
+  double row_position_s() const { return slopes_.seconds()[1]; }
 
  private:
   struct Bucket {
@@ -47,14 +51,16 @@ class StepCosts {
     double rows = 0;
     double seconds = 0;
     std::array<double, 2> positions{};  // kv_positions, row_positions
+    double seconds_in_all = 0;          // with whatever disturbed them
   };
   bool known(const Bucket& bucket) const;
   double probed(double num_rows) const;
   double without_positions(const Bucket& bucket) const;
   void level();
-  void learn_slopes(const Bucket& bucket, const StepLoad& load, double seconds);
-  double guess(int32_t num_rows) const;
-  double of_rows(int32_t num_rows) const;
+  // unseen: what the line between neighbours counts as.
+  double guess(int32_t num_rows, double unseen) const;
+  double of_rows(int32_t num_rows, double unseen) const;
+  double estimate(const StepLoad& load, double unseen) const;
 
   // Neighbouring numbers of rows share a bucket, 8 to a doubling.
   std::map<int32_t, Bucket> buckets_;
@@ -69,10 +75,7 @@ class StepCosts {
   int64_t num_added_ = 0;
   std::map<int32_t, double> probes_;  // seconds by rows
   double pace_ = 1;                   // steps of late by probes
-  // Least squares of seconds by positions within buckets: sums that decay.
-  std::array<double, 3> squares_{};  // 00, 01, 11
-  std::array<double, 2> products_{};
-  std::array<double, 2> slopes_{};
+  PositionSlopes slopes_;
 };
 
 }  // namespace outrider

@@ -227,6 +227,7 @@ void DraftSide::note_round(const RoundPlan& plan, const RoundDecision& decision,
   // A draft that is away, or has nothing to do, takes nothing from the target.
   facts.draft_worked = choice_.draft_works && (!link_ || was_told_ || any_draft);
   was_told_ = false;
+  if (link_ && !choice_.draft_works) account_.note_rest();
   const DraftNews news = planner_.take_draft_news();
   for (const DraftVerdict& verdict : news.verdicts) {
     if (verdict.num_drafted > 0) {

@@ -29,6 +29,8 @@ class RoundAccount {
   // A round that was decided alike.
   void note_round(const RoundPlan& plan, const RoundDecision& decision, const RoundClock& clock);
   void note_reply(const PackedReply& reply);
+  // A round for which the draft was left idle.
+  void note_rest() { metrics_.draft_rest_rounds.add(); }
 
   // Once a round: the metrics follow.
   void publish(const DraftCounters& counters);

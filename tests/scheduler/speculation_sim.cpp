@@ -111,11 +111,17 @@ int32_t SpeculationSim::verify(size_t i, int32_t draft_len, double step_s, bool 
   return accepted;
 }
 
+void SpeculationSim::resize(int32_t num_sequences) {
+  job_.num_sequences = num_sequences;
+  states_.resize(static_cast<size_t>(num_sequences));
+}
+
 SimulatedRun SpeculationSim::run(int64_t num_rounds) {
   SimulatedRun run;
   const int64_t before = num_tokens_;
   for (int64_t round = 0; round < num_rounds; ++round) {
     const RoundChoice choice = settle(&run);
+    run.num_idle_rounds += choice.draft_works ? 0 : 1;
     run.plain_s += slower_ * job_.step(job_.num_sequences);
     for (const SequenceChoice& one : choice.sequences) run.num_drafted += one.draft_len;
   }

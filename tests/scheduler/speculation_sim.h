@@ -32,6 +32,7 @@ struct SimulatedRun {
   double num_waits = 0;
   double num_drafted = 0;
   double num_rounds = 0;
+  double num_idle_rounds = 0;  // with an idle draft
   double plain_s = 0;  // of as many rounds with an idle draft, as disturbed
   double speed() const { return num_tokens / seconds; }
   double mean_draft_len() const { return num_drafted / num_rounds; }
@@ -42,6 +43,8 @@ class SpeculationSim {
   explicit SpeculationSim(const SimulatedJob& job, uint32_t seed = 1);
 
   SimulatedRun run(int64_t num_rounds);
+  // From now on so many sequences: the first ones, or further ones that begin.
+  void resize(int32_t num_sequences);
 
  private:
   struct State {

@@ -114,6 +114,7 @@ TEST(StepCosts, LiesBetweenNeighboursWhereNothingWasSeen) {
   for (int i = 0; i < 3; ++i) costs.add({.num_rows = 80}, 0.16);
   EXPECT_GT(costs.at({.num_rows = 48}), 0.08);
   EXPECT_LT(costs.at({.num_rows = 48}), 0.10);
+  EXPECT_DOUBLE_EQ(costs.likely({.num_rows = 48}), 0.10);
 }
 
 TEST(StepCosts, NeverFallsWithTheRowsAndForgetsOneDisturbedStep) {
@@ -148,6 +149,33 @@ TEST(StepCosts, LearnsWhatPositionsCost) {
   EXPECT_NEAR(costs.row_position_s(), 1e-8, 5e-9);
   const StepLoad far{4, 40000, 160000};  // further than ever seen
   EXPECT_NEAR(costs.at(far), step(far), 0.1 * step(far));
+}
+
+// Of many requests at once that all grow by a token a step, and then of new ones: disturbed steps
+// say nothing about positions, unless these cost what stands out of it.
+TEST(StepCosts, DisturbedStepsAreNotTakenForLongTexts) {
+  for (const double position_s : {0.0, 2e-7}) {
+    for (uint32_t seed = 1; seed <= 20; ++seed) {
+      StepCosts costs;
+      std::mt19937 random(seed);
+      std::exponential_distribution<double> late(1 / 0.8e-3);
+      std::normal_distribution<double> change(0, 0.1e-3);
+      double drift = 0;  // of the machine
+      for (int wave = 0; wave < 4; ++wave) {
+        for (int32_t context = 3; context < 150; ++context) {
+          const int32_t rows = 256 - std::max(0, context - 140);  // towards the end some are over
+          const StepLoad load{rows, rows * context, rows * context};
+          const double quiet = 0.010 + 5e-5 * rows + position_s * rows * context;
+          if (wave > 1) {
+            ASSERT_NEAR(costs.at(load), quiet, 0.2 * quiet)
+                << position_s << " s, seed " << seed << ", wave " << wave << ", " << context;
+          }
+          drift = 0.98 * drift + change(random);
+          costs.add(load, quiet + std::max(-2e-3, drift) + late(random));
+        }
+      }
+    }
+  }
 }
 
 TEST(Survival, NewSequencesBeginWithWhatOthersShowed) {
@@ -309,6 +337,91 @@ TEST(Speculation, FollowsAcceptanceDownAndUpAgain) {
       EXPECT_GE(sim.run(1000).speed(), 0.93 * before) << static_cast<int>(mode) << " " << slower;
     }
   }
+}
+
+// ---- drafts that nobody uses
+// -------------------------------------------------------------------------------------------------------
+
+// Rows cost what they bring at 256 sequences, and next to nothing at 16.
+SimulatedJob busy_job(double* alpha) {
+  return {.mode = Mode::kCache,
+          .num_sequences = 256,
+          .step = [](int32_t rows) { return 1 + 0.005 * rows; },
+          .alpha = [alpha](int64_t) { return *alpha; }};
+}
+
+TEST(Speculation, ADraftWhoseTokensGetNoRowsRests) {
+  double alpha = 0.3;
+  const SimulatedJob job = busy_job(&alpha);
+  SpeculationSim sim(job);
+  EXPECT_EQ(sim.run(8).num_idle_rounds, 0);
+  EXPECT_GE(sim.run(100).num_idle_rounds, 60);
+  const SimulatedRun run = sim.run(1000);
+  EXPECT_GE(run.num_idle_rounds, 900);
+  EXPECT_LE(run.num_idle_rounds, 999);  // it is tried
+  EXPECT_GE(run.speed(), 0.995 * 256 / job.step(256));
+}
+
+TEST(Speculation, ARestEndsWhenTheLoadFalls) {
+  double alpha = 0.3;
+  SpeculationSim rested(busy_job(&alpha));
+  rested.run(1500);
+  rested.resize(16);
+  const SimulatedRun first = rested.run(60);
+  const SimulatedRun after = rested.run(400);
+  SimulatedJob small = busy_job(&alpha);
+  small.num_sequences = 16;
+  SpeculationSim never(small);
+  never.run(60);
+  const SimulatedRun as_ever = never.run(400);
+  EXPECT_GE(as_ever.speed(), 1.1 * 16 / small.step(16));
+  EXPECT_GE(after.speed(), 0.97 * as_ever.speed());
+  EXPECT_GE(first.speed(), 0.9 * as_ever.speed());
+  rested.resize(256);
+  rested.run(600);  // and it goes on where it was
+  EXPECT_GE(rested.run(600).num_idle_rounds, 500);
+}
+
+TEST(Speculation, ARestingDraftThatWouldPayIsFoundOut) {
+  double alpha = 0.1;
+  SpeculationSim sim(busy_job(&alpha));
+  sim.run(1500);
+  alpha = 0.95;
+  sim.run(600);
+  SpeculationSim never(busy_job(&alpha));
+  never.run(600);
+  EXPECT_GE(sim.run(400).speed(), 0.97 * never.run(400).speed());
+}
+
+TEST(Speculation, DraftsThatPayNeverRest) {
+  double alpha = 0.6;
+  for (const int32_t num_sequences : {1, 4, 16, 64}) {
+    SimulatedJob job = busy_job(&alpha);
+    job.num_sequences = num_sequences;
+    // But for rounds that measure what idle drafts would make of them.
+    EXPECT_LE(SpeculationSim(job).run(1000).num_idle_rounds, 40) << num_sequences;
+  }
+}
+
+// It reads what it has not heard, and that may take a while.
+TEST(Speculation, ADraftThatHasNotSpokenYetIsNotSentToRest) {
+  Speculation planner({.has_worker = true, .rides_ahead = true});
+  for (int i = 0; i < 4; ++i) planner.note_probe({.num_rows = 1 + 16 * i}, 1);
+  const RoundOutlook outlook = outlook_of(std::vector<int32_t>(64, 0));
+  RoundFacts facts{.load = {.num_rows = 64}, .num_sequences = 64, .num_tokens = 64};
+  facts.step_s = facts.total_s = 1;
+  facts.draft_worked = true;
+  for (int round = 0; round < 14; ++round) {
+    ASSERT_TRUE(planner.choose(outlook).draft_works) << round;
+    planner.note_round(facts);
+  }
+  int num_rounds = 0;
+  for (; num_rounds < 100 && planner.choose(outlook).draft_works; ++num_rounds) {
+    for (uint64_t id = 1; id <= 64; ++id) planner.note_shadow(id, false);
+    planner.note_round(facts);
+  }
+  EXPECT_LE(num_rounds, 8);
+  EXPECT_GE(num_rounds, 4);
 }
 
 // ---- disturbed machines
