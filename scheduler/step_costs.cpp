@@ -82,8 +82,8 @@ bool StepCosts::known(const Bucket& bucket) const {
 }
 
 double StepCosts::without_positions(const Bucket& bucket) const {
-  const double seconds =
-      bucket.seconds - kv_position_s() * bucket.positions[0] - row_position_s() * bucket.positions[1];
+  const double seconds = bucket.seconds - kv_position_s() * bucket.positions[0] -
+                         row_position_s() * bucket.positions[1];
   const double own = std::max(0.0, seconds);
   if (probes_.empty() || num_added_ - bucket.last_seen <= kFresh) return own;
   return std::min(own, pace_ * probed(bucket.rows));
