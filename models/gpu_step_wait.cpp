@@ -28,7 +28,8 @@ void GpuStepWait::begin(const LaunchSizes& sizes) {
 
 void GpuStepWait::finish(gpu::Stream& stream,
                          DeviceGroup& group,
-                         const Model::Meanwhile& meanwhile) {
+                         const Model::Meanwhile& meanwhile,
+                         const std::function<void()>& before_end) {
   JobClock::duration* const time = std::exchange(time_, nullptr);
   const bool may_listen =
       time != nullptr && meanwhile && !JobClock::is_virtual_here() && !stream.is_done();
@@ -37,6 +38,7 @@ void GpuStepWait::finish(gpu::Stream& stream,
     const std::chrono::duration<double> part = kListenedPart * *time;
     was_early =
         listen(stream, meanwhile, begin_ + std::chrono::duration_cast<JobClock::duration>(part));
+    if (before_end) before_end();
   }
   group.wait(stream);
   if (!may_listen) return;

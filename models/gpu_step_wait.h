@@ -17,8 +17,12 @@ class GpuStepWait {
  public:
   // The step's work begins to be queued.
   void begin(const LaunchSizes& sizes);
-  // Until all that was queued on `stream` is done. Throws what DeviceGroup::wait() throws.
-  void finish(gpu::Stream& stream, DeviceGroup& group, const Model::Meanwhile& meanwhile);
+  // Until all that was queued on `stream` is done; before_end is called between listening and
+  // waiting. Throws what DeviceGroup::wait() throws.
+  void finish(gpu::Stream& stream,
+              DeviceGroup& group,
+              const Model::Meanwhile& meanwhile,
+              const std::function<void()>& before_end = {});
 
  private:
   // True when the step was over before it was expected.

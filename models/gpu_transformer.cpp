@@ -182,7 +182,8 @@ std::span<const float> GpuTransformer::forward(const Batch& batch) {
   OUTRIDER_CHECK(group_ != nullptr);
   check_batch(batch);
   if (batch.tokens.empty()) return {};
-  wait_.finish(*stream_, *group_, meanwhile_);  // what the last step reads may be written again
+  wait_.finish(
+      *stream_, *group_, meanwhile_, before_end_);  // what the last step reads may be written again
   const LaunchSizes sizes = step_.fill(batch);
   wait_.begin(sizes);
   step_.upload(*stream_);
@@ -193,11 +194,11 @@ std::span<const float> GpuTransformer::forward(const Batch& batch) {
   if (count == 0) return {};
   if (keeps_logits_) {
     // Whoever measures steps means the work, not its queueing.
-    wait_.finish(*stream_, *group_, meanwhile_);
+    wait_.finish(*stream_, *group_, meanwhile_, before_end_);
     return {buffers_->logits, count};
   }
   stream_->download(buffers_->host_logits.as<float>(), buffers_->logits, count * sizeof(float));
-  wait_.finish(*stream_, *group_, meanwhile_);
+  wait_.finish(*stream_, *group_, meanwhile_, before_end_);
   return {buffers_->host_logits.as<float>(), count};
 }
 

@@ -56,11 +56,14 @@ class Model {
   // to leave them. Collective over the target group: every member calls it with the same batch.
   virtual std::span<const float> forward(const Batch& batch) = 0;
 
-  // What the rank does on forward()'s thread while that only waits for a device, maybe several times
-  // a step: returns at `end` at the latest. Not called where this thread computes, nor in virtual
-  // time.
+  // What the rank does on forward()'s thread while that only waits for a device, maybe several
+  // times a step: returns at `end` at the latest. Not called where this thread computes, nor in
+  // virtual time.
   using Meanwhile = std::function<void(JobClock::time_point end)>;
   void set_meanwhile(Meanwhile meanwhile) { meanwhile_ = std::move(meanwhile); }
+  // After the last of these calls, shortly before the step is expected to end: once a step, or not
+  // at all.
+  void set_before_end(std::function<void()> before_end) { before_end_ = std::move(before_end); }
 
   // Zeroes a block's keys and values (a failed sequence's blocks must not carry NaN to the next
   // owner).
@@ -104,7 +107,8 @@ class Model {
   ModelOptions options_;
   SumTraffic sum_traffic_;
   Memory memory_;
-  Meanwhile meanwhile_;  // may be empty
+  Meanwhile meanwhile_;               // may be empty
+  std::function<void()> before_end_;  // the same
 };
 
 }  // namespace outrider

@@ -47,8 +47,10 @@ std::span<const float> SimulatedModel::forward(const Batch& batch) {
   }
   const double cost_ms = jittered_ms(spec_, simulated_step_ms(spec_, batch), num_steps_++);
   const int64_t end_ns = begin_ns + static_cast<int64_t>(cost_ms * 1e6);
-  if (meanwhile_ && !JobClock::is_virtual_here())
+  if (meanwhile_ && !JobClock::is_virtual_here()) {
     meanwhile_(JobClock::time_point(std::chrono::nanoseconds(end_ns)));
+    if (before_end_) before_end_();
+  }
   clock_.sleep_until_ns(end_ns);
   return std::span(logits_).first(batch.logit_rows.size() * width);
 }

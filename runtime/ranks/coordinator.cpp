@@ -14,6 +14,7 @@ using Clock = JobClock;
 
 constexpr auto kIdleCheckInterval = std::chrono::milliseconds(100);
 constexpr double kAverageWeight = 0.1;
+constexpr size_t kMostSamples = 8192;
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
@@ -26,6 +27,13 @@ void raise(Counter& counter, uint64_t total) {
 
 void update_average(double* average, double value) {
   *average = *average == 0 ? value : (1 - kAverageWeight) * *average + kAverageWeight * value;
+}
+
+int32_t num_rows_of(const RoundPlan& plan) {
+  int32_t num_rows = 0;
+  for (const SequencePlan& planned : plan.sequences)
+    num_rows += planned.num_committed_rows + static_cast<int32_t>(planned.draft.size());
+  return num_rows;
 }
 
 }  // namespace
@@ -100,6 +108,11 @@ SpeedupTotals Coordinator::speedup_totals() const {
   return speedup_totals_;
 }
 
+std::vector<RoundSample> Coordinator::take_round_samples() {
+  std::lock_guard lock(status_mutex_);
+  return std::exchange(samples_, {});
+}
+
 void Coordinator::request_stop(Stop when) {
   {
     std::lock_guard lock(inbox_mutex_);
@@ -116,6 +129,7 @@ void Coordinator::loop() {
   if (draft_.wants_probes()) measure_steps();
   if (draft_.link() != nullptr)
     target_.set_meanwhile([this](Clock::time_point end) { draft_.listen_until(end); });
+  target_.set_before_end([this] { amend_early(); });
   while (true) {
     take_inbox();
     bool stopping;
@@ -135,6 +149,7 @@ void Coordinator::loop() {
     }
   }
   target_.set_meanwhile({});
+  target_.set_before_end({});
   shut_down();
 }
 
@@ -205,7 +220,11 @@ bool Coordinator::run_round() {
   span.set({static_cast<int64_t>(round_), std::ssize(plan.sequences)});
   broadcast(plan);
   draft_.tell_begun();
-  const RoundDecision decision = target_.execute(plan, [&] { return amend(plan); });
+  awaiting_ = plan.awaits_proposals ? &plan : nullptr;
+  const RoundDecision decision = target_.execute(plan, [&] {
+    awaiting_ = nullptr;
+    return amended_early_ ? *std::exchange(amended_early_, std::nullopt) : amend(plan);
+  });
   traced(TraceKind::kAgreement,
          [&] { check_agreement(world_, layout_, round_, digest(round_, decision)); });
   const double compute_s = seconds_since(compute_begin);
@@ -226,6 +245,7 @@ bool Coordinator::run_round() {
                        .step_s = compute_s,
                        .step_begin_ns = step_begin_ns,
                        .step_end_ns = step_end_ns});
+  note_sample({round_s - waited_s, num_rows_of(plan)});
   publish_status();
   return true;
 }
@@ -242,6 +262,12 @@ RoundAmendment Coordinator::amend(const RoundPlan& plan) {
   RoundAmendment amendment{plan.round, planner_.late_proposals(plan)};
   if (layout_.num_targets > 1) post_to_targets(encode(amendment));
   return amendment;
+}
+
+// Where the end of the step is foreseen: then nobody waits for the amendment after it, and what
+// comes in the moments between is too late.
+void Coordinator::amend_early() {
+  if (awaiting_ != nullptr && !amended_early_) amended_early_ = amend(*awaiting_);
 }
 
 void Coordinator::post_to_targets(const Bytes& bytes) {
@@ -286,6 +312,13 @@ void Coordinator::count_round(const RoundPlan& plan,
   update_average(any_draft ? &times_.verify_round_s : &times_.plain_round_s, seconds.compute_s);
   (any_draft ? times_.verify_total_s : times_.plain_total_s) += seconds.compute_s;
   ++(any_draft ? times_.num_verify_rounds : times_.num_plain_rounds);
+}
+
+void Coordinator::note_sample(const RoundSample& sample) {
+  std::lock_guard lock(status_mutex_);
+  if (samples_.size() == kMostSamples)
+    samples_.erase(samples_.begin(), samples_.begin() + kMostSamples / 2);
+  samples_.push_back(sample);
 }
 
 void Coordinator::publish_traffic() {

@@ -34,6 +34,12 @@ struct RoundTimes {
   int64_t num_verify_rounds = 0;
 };
 
+// One round, all of it but its wait for the draft.
+struct RoundSample {
+  double seconds = 0;
+  int32_t num_rows = 0;
+};
+
 class Coordinator final : public Engine {
  public:
   struct Parts {
@@ -69,6 +75,8 @@ class Coordinator final : public Engine {
   enum class Stop { kWhenIdle, kNow };
   void request_stop(Stop when);
   RoundTimes round_times() const;
+  // The rounds since the last call, the latest few thousand at most. Any thread.
+  std::vector<RoundSample> take_round_samples();
   // What speculation brought so far.
   SpeedupTotals speedup_totals() const;
 
@@ -84,6 +92,7 @@ class Coordinator final : public Engine {
   bool run_round();  // false when there was nothing to compute
   void broadcast(const RoundPlan& plan);
   RoundAmendment amend(const RoundPlan& plan);
+  void amend_early();
   void post_to_targets(const Bytes& bytes);
   void shut_down();
   struct RoundSeconds {
@@ -94,6 +103,7 @@ class Coordinator final : public Engine {
                    const RoundDecision& decision,
                    const RoundSeconds& seconds);
   void publish_status();
+  void note_sample(const RoundSample& sample);
   void publish_traffic();
 
   World& world_;
@@ -110,6 +120,8 @@ class Coordinator final : public Engine {
   RoundAccount account_;
   DraftSide draft_;
   uint64_t round_ = 0;
+  const RoundPlan* awaiting_ = nullptr;          // the plan under way, while it awaits proposals
+  std::optional<RoundAmendment> amended_early_;  // to it
   uint64_t num_preemptions_counted_ = 0;
   uint64_t num_plan_bytes_ = 0;
   std::map<uint64_t, JobClock::time_point> arrivals_;  // of requests not yet planned
@@ -124,6 +136,7 @@ class Coordinator final : public Engine {
   mutable std::mutex status_mutex_;
   EngineStatus status_;
   RoundTimes times_;
+  std::vector<RoundSample> samples_;
   SpeedupTotals speedup_totals_;
   JobClock::time_point last_round_end_ = JobClock::now();
 };

@@ -28,6 +28,7 @@ class TargetRank {
   ~TargetRank();
   const Model& model() const { return model_; }
   void set_meanwhile(Model::Meanwhile meanwhile) { model_.set_meanwhile(std::move(meanwhile)); }
+  void set_before_end(std::function<void()> hook) { model_.set_before_end(std::move(hook)); }
 
   // Gives the proposals that came while the ranks computed. Called once in a round whose plan
   // awaits them, between the forward pass and the verification: by rank 0 to hear the draft and

@@ -49,12 +49,16 @@ class StepWait : public ::testing::Test {
     JobClock::sleep_until(end);
     if (ends_early) stream.is_stuck = false;
   };
+  int num_ends = 0;  // foreseen
   // How often the rank's own work was called for.
   int calls_of_step(const LaunchSizes& sizes) {
     const int before = num_calls;
+    const int ends_before = num_ends;
     wait.begin(sizes);
     stream.is_stuck = true;
-    wait.finish(stream, group, meanwhile);
+    wait.finish(stream, group, meanwhile, [&] { ++num_ends; });
+    EXPECT_LE(num_ends - ends_before, 1);
+    EXPECT_TRUE(num_calls == before || num_ends == ends_before + 1);
     return num_calls - before;
   }
 };

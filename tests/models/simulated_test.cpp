@@ -151,7 +151,10 @@ TEST(SimulatedModel, LeavesItsStepToTheRank) {
     left_ns.push_back(end.time_since_epoch() / std::chrono::nanoseconds(1) - clock.now_ns());
     clock.sleep_until_ns(clock.now_ns() + 30'000'000);
   });
+  std::vector<size_t> sleeps_before_end;
+  model.set_before_end([&] { sleeps_before_end.push_back(clock.asked_ms.size()); });
   model.forward(four_rows());
+  EXPECT_EQ(sleeps_before_end, std::vector<size_t>{1});  // after its own work, before the rest
   model.set_meanwhile({});
   model.forward(four_rows());
   EXPECT_EQ(left_ns, std::vector<int64_t>{42'000'000});

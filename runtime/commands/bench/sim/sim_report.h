@@ -16,6 +16,8 @@ struct SimFindings {
   std::vector<double> on_overhead_us;         // of each of the first request's rounds
   std::vector<double> off_round_overhead_us;  // mean of each wave's rounds
   std::vector<double> on_round_overhead_us;
+  std::vector<double> off_rounds_us;  // of every round
+  std::vector<double> on_rounds_us;
   double seconds = 0;  // with drafts
   double bubble_s = 0;
   double num_lookups = 0;

@@ -44,6 +44,7 @@ Counts counts_of(const ServingMetrics& metrics) {
 
 SimWave SimRunner::run(const SimWaveSpec& spec) {
   const Counts before = counts_of(context_.metrics);
+  context_.engine.take_round_samples();
   SimWave wave;
   std::vector<std::shared_ptr<ResultStream>> streams;
   for (int32_t i = 0; i < spec.num_requests; ++i) streams.push_back(ask(spec, i));
@@ -61,6 +62,10 @@ SimWave SimRunner::run(const SimWaveSpec& spec) {
   const double steps = steps_s(spec.dialect, num_rounds, after.num_rows - before.num_rows);
   const double overhead_s = after.round_s - before.round_s - wave.bubble_s - steps;
   wave.round_overhead_us = num_rounds > 0 ? 1e6 * overhead_s / num_rounds : 0;
+  for (const RoundSample& round : context_.engine.take_round_samples()) {
+    const double step_s = steps_s(spec.dialect, 1, round.num_rows);
+    wave.round_overheads_us.push_back(1e6 * (round.seconds - step_s));
+  }
   return wave;
 }
 

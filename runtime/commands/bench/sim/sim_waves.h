@@ -31,7 +31,9 @@ struct SimWave {
   int64_t examined = 0;
   int64_t accepted = 0;
   double bubble_s = 0;  // the targets waited for the draft
-  // Mean of the job's rounds: all of a round but its target step and its wait for the draft.
+  // Of the job's rounds: all of a round but its target step and its wait for the draft; and their
+  // mean.
+  std::vector<double> round_overheads_us;
   double round_overhead_us = 0;
   double num_lookups = 0;
   double num_hits = 0;
