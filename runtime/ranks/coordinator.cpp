@@ -286,7 +286,6 @@ void Coordinator::shut_down() {
 void Coordinator::count_round(const RoundPlan& plan,
                               const RoundDecision& decision,
                               const RoundSeconds& seconds) {
-  int64_t num_tokens = 0;
   bool any_draft = false;
   bool any_prefill = false;
   for (size_t i = 0; i < plan.sequences.size(); ++i) {
@@ -294,7 +293,6 @@ void Coordinator::count_round(const RoundPlan& plan,
     const SequenceDecision& decided = decision.sequences[i];
     if (decided.failed && !decided.no_token_allowed) metrics_.logits_not_finite.add();
     any_prefill = any_prefill || planned.num_committed_rows > 1;
-    num_tokens += planned.num_committed_rows + static_cast<int64_t>(planned.draft.size());
     if (planned.draft.empty()) continue;
     any_draft = true;
     metrics_.spec_decode_num_drafts.add();
@@ -305,7 +303,7 @@ void Coordinator::count_round(const RoundPlan& plan,
     }
   }
   metrics_.rounds.add();
-  metrics_.iteration_tokens.observe(static_cast<double>(num_tokens));
+  metrics_.iteration_tokens.observe(num_rows_of(plan));
   std::lock_guard lock(status_mutex_);
   times_.waited_total_s += seconds.waited_s;
   if (any_prefill) return;
