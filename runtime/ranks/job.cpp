@@ -464,21 +464,29 @@ std::unique_ptr<DraftEngine> start_draft_engine(const RunConfig& config) {
   });
 }
 
-int run_mpi_job(const RunConfig& config, int* argc, char*** argv, const Purpose& purpose) {
-  const std::unique_ptr<DraftEngine> engine = start_draft_engine(config);
-  const std::unique_ptr<World> world = make_mpi_world(argc, argv);
+// A rank that is a process, to its end.
+int run_process(World& world,
+                const RunConfig& config,
+                DraftEngine* engine,
+                const Purpose& purpose) {
   int exit_code = 0;
   std::string problem;
   try {
-    const RankLayout layout = make_layout(config, world->size());
-    exit_code = run_rank(*world, config, layout, engine.get(), purpose);
+    const RankLayout layout = make_layout(config, world.size());
+    exit_code = run_rank(world, config, layout, engine, purpose);
   } catch (const std::exception& error) {
     problem = error.what();
   }
   if (!problem.empty()) exit_code = kExitUsage;
-  world->finish(exit_code);
-  if (!problem.empty() && world->rank() == 0) throw Error(problem);
+  world.finish(exit_code);
+  if (!problem.empty() && world.rank() == 0) throw Error(problem);
   return exit_code;
+}
+
+int run_mpi_job(const RunConfig& config, int* argc, char*** argv, const Purpose& purpose) {
+  const std::unique_ptr<DraftEngine> engine = start_draft_engine(config);
+  const std::unique_ptr<World> world = make_mpi_world(argc, argv);
+  return run_process(*world, config, engine.get(), purpose);
 }
 
 int run_for(const RunConfig& config, int* argc, char*** argv, const Purpose& purpose) {
@@ -508,6 +516,11 @@ int run_job(const RunConfig& config,
             const FrontEnd& front_end,
             const InProcessLink& link) {
   return run_for(config, argc, argv, {.front_end = front_end, .on_targets = {}, .link = link});
+}
+
+int run_job_in(World& world, const RunConfig& config, const FrontEnd& front_end) {
+  block_stop_signals();
+  return run_process(world, config, nullptr, {.front_end = front_end, .on_targets = {}});
 }
 
 int run_on_targets(const RunConfig& config, int* argc, char*** argv, const OnTargets& body) {

@@ -42,6 +42,10 @@ int run_job(const RunConfig& config,
             const FrontEnd& front_end,
             const InProcessLink& link = {});
 
+// One rank of a job, in a process that somebody else started and gave a world: as run_job under
+// MPI, but the draft computes in its rank's own process.
+int run_job_in(World& world, const RunConfig& config, const FrontEnd& front_end);
+
 // A target rank with its shard loaded, without coordinator, rounds and draft: for measurements of
 // the forward pass alone.
 struct TargetContext {

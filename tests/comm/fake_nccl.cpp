@@ -1,7 +1,7 @@
-// A library with NCCL's functions for the tests of nccl_group.h: members are threads of one
-// process, memory is the emulated device's. It sums when all members have called, or does what
-// FAKE_NCCL says (read at each call, by the members that FAKE_NCCL_RANKS names, all when it is not
-// set):
+// A library with NCCL's functions for the tests of nccl_group.h: members are threads or processes
+// of one host, memory is the emulated device's. A call is in progress until all members have made
+// it, and then it sums, or it does what FAKE_NCCL says (read at each call, by the members that
+// FAKE_NCCL_RANKS names, all when it is not set):
 //   old          is version 2.27.5
 //   no_id        gives no unique id
 //   no_peers     never finishes to meet the others
@@ -11,49 +11,60 @@
 //   slow         every call is "in progress" for a moment, then done
 #include "tests/comm/fake_nccl.h"
 
+#include <fcntl.h>
 #include <nccl.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
-#include <map>
-#include <memory>
-#include <mutex>
 #include <random>
 #include <string>
-#include <thread>
 #include <vector>
 
 namespace {
 
-using Id = std::array<char, NCCL_UNIQUE_ID_BYTES>;
 using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kMoment{3};
+constexpr int kMostMembers = 16;
+constexpr size_t kMostFloats = size_t{1} << 20;
 
-// What the members share.
+// What the members share, in a file without a name; zeros at first. Nobody writes a part of round
+// s + 2 before all have done round s: the parts of two rounds are enough.
 struct Meeting {
-  std::mutex mutex;
-  std::condition_variable changed;
-  int size = 0;
-  int num_joined = 0;
-  int num_here = 0;
-  uint64_t round = 0;
-  int num_aborted = 0;
-  std::vector<std::vector<float>> parts;
-  std::vector<std::vector<float>> done;  // of the latest round that all have come to
+  std::atomic<int32_t> num_joined;
+  std::atomic<int32_t> num_aborted;
+  std::atomic<uint64_t> rounds_begun[kMostMembers];
+  float parts[2][kMostMembers][kMostFloats];
 };
 
-std::mutex registry_mutex;
-std::map<Id, std::shared_ptr<Meeting>> registry;
+// In the unique id: where the file is to be had.
+struct Place {
+  int32_t process = 0;
+  int32_t file = 0;
+  uint64_t drawn = 0;  // two ids are never the same
+};
+
+Meeting* map_meeting(int file) {
+  void* const memory =
+      mmap(nullptr, sizeof(Meeting), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
+  return memory == MAP_FAILED ? nullptr : static_cast<Meeting*>(memory);
+}
 
 }  // namespace
 
 struct ncclComm {
-  std::shared_ptr<Meeting> meeting;
+  Meeting* meeting = nullptr;
   int rank = 0;
+  int size = 0;
+  uint64_t num_rounds = 0;  // done
+  // Of the call in progress, if `receive` is not null.
+  float* receive = nullptr;
+  size_t count = 0;
+  bool gathers = false;
   int num_sums = 0;
   Clock::time_point busy_until;  // "slow"
   Clock::time_point lost_at = Clock::time_point::max();
@@ -78,22 +89,37 @@ ncclResult_t begin_call(ncclComm_t comm) {
   return ncclSuccess;
 }
 
-// All members' parts, when all have come; empty after an abort.
-std::vector<std::vector<float>> meet(ncclComm_t comm, const float* mine, size_t count) {
-  Meeting& meeting = *comm->meeting;
-  std::unique_lock lock(meeting.mutex);
-  const uint64_t round = meeting.round;
-  if (meeting.num_here == 0) meeting.parts.assign(static_cast<size_t>(meeting.size), {});
-  meeting.parts[static_cast<size_t>(comm->rank)].assign(mine, mine + count);
-  if (++meeting.num_here == meeting.size) {
-    meeting.num_here = 0;
-    ++meeting.round;
-    meeting.done = std::move(meeting.parts);
-    meeting.changed.notify_all();
-    return meeting.done;
+ncclResult_t begin_round(
+    ncclComm_t comm, const void* send, void* receive, size_t count, bool gathers) {
+  if (count > kMostFloats || comm->receive != nullptr) return ncclInvalidArgument;
+  float* const part = comm->meeting->parts[comm->num_rounds % 2][comm->rank];
+  std::memcpy(part, send, count * sizeof(float));
+  comm->receive = static_cast<float*>(receive);
+  comm->count = count;
+  comm->gathers = gathers;
+  comm->meeting->rounds_begun[comm->rank].store(comm->num_rounds + 1);
+  return ncclInProgress;
+}
+
+// Of the call in progress.
+ncclResult_t go_on(ncclComm_t comm) {
+  if (comm->receive == nullptr) return ncclSuccess;
+  for (int r = 0; r < comm->size; ++r) {
+    if (comm->meeting->rounds_begun[r].load() > comm->num_rounds) continue;
+    return comm->meeting->num_aborted.load() > 0 ? ncclRemoteError : ncclInProgress;
   }
-  meeting.changed.wait(lock, [&] { return meeting.round != round || meeting.num_aborted > 0; });
-  return meeting.round != round ? meeting.done : std::vector<std::vector<float>>();
+  float* const to = comm->receive;
+  const auto& parts = comm->meeting->parts[comm->num_rounds % 2];
+  for (int r = 0; r < comm->size; ++r) {
+    if (comm->gathers || r == 0) {
+      std::memcpy(to + static_cast<size_t>(r) * comm->count, parts[r], comm->count * sizeof(float));
+    } else {
+      for (size_t i = 0; i < comm->count; ++i) to[i] += parts[r][i];
+    }
+  }
+  comm->receive = nullptr;
+  ++comm->num_rounds;
+  return begin_call(comm);
 }
 
 // True when the call is not to be done.
@@ -126,51 +152,55 @@ ncclResult_t ncclGetVersion(int* version) {
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   if (told_to("no_id", 0)) return ncclSystemError;
-  std::random_device random;
-  for (char& byte : id->internal) byte = static_cast<char>(random());
+  // Open as long as this process lives, for whoever comes.
+  const int file = memfd_create("fake-nccl", MFD_CLOEXEC);
+  if (file < 0 || ftruncate(file, sizeof(Meeting)) != 0) return ncclSystemError;
+  const Place place = {.process = getpid(), .file = file, .drawn = std::random_device()()};
+  static_assert(sizeof place <= sizeof id->internal);
+  std::memset(id->internal, 0, sizeof id->internal);
+  std::memcpy(id->internal, &place, sizeof place);
   return ncclSuccess;
 }
 
 ncclResult_t ncclCommInitRankConfig(
     ncclComm_t* comm, int size, ncclUniqueId unique, int rank, ncclConfig_t* config) {
-  if (config->blocking != 0) return ncclInvalidArgument;
-  Id id;
-  std::memcpy(id.data(), unique.internal, id.size());
-  const std::lock_guard lock(registry_mutex);
-  std::shared_ptr<Meeting>& meeting = registry[id];
-  if (meeting == nullptr) meeting = std::make_shared<Meeting>();
-  meeting->size = size;
+  if (config->blocking != 0 || size > kMostMembers) return ncclInvalidArgument;
+  Place place;
+  std::memcpy(&place, unique.internal, sizeof place);
+  const std::string path =
+      "/proc/" + std::to_string(place.process) + "/fd/" + std::to_string(place.file);
+  const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (file < 0) return ncclSystemError;
+  Meeting* const meeting = map_meeting(file);
+  close(file);
+  if (meeting == nullptr) return ncclSystemError;
   ++meeting->num_joined;
-  *comm = new ncclComm{.meeting = meeting, .rank = rank};
+  *comm = new ncclComm{.meeting = meeting, .rank = rank, .size = size};
   (*comm)->is_stuck = told_to("no_peers", rank);
   return ncclInProgress;
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* result) {
-  const std::lock_guard lock(comm->meeting->mutex);
-  *result = ncclSuccess;
-  if (comm->is_stuck || comm->meeting->num_joined < comm->meeting->size) *result = ncclInProgress;
+  *result = go_on(comm);
+  if (comm->is_stuck || comm->meeting->num_joined.load() < comm->size) *result = ncclInProgress;
   if (Clock::now() < comm->busy_until) *result = ncclInProgress;
   if (Clock::now() > comm->lost_at) *result = ncclRemoteError;
   return ncclSuccess;
 }
 
-ncclResult_t ncclCommAbort(ncclComm_t comm) {
-  {
-    const std::lock_guard lock(comm->meeting->mutex);
-    ++comm->meeting->num_aborted;
-    comm->meeting->changed.notify_all();
-    for (auto* const queue : comm->silent) queue->is_stuck = false;
-  }
+ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  munmap(comm->meeting, sizeof(Meeting));
   delete comm;
   return ncclSuccess;
 }
 
-ncclResult_t ncclCommFinalize(ncclComm_t comm) { return begin_call(comm); }
-ncclResult_t ncclCommDestroy(ncclComm_t comm) {
-  delete comm;
-  return ncclSuccess;
+ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  ++comm->meeting->num_aborted;
+  for (auto* const queue : comm->silent) queue->is_stuck = false;
+  return ncclCommDestroy(comm);
 }
+
+ncclResult_t ncclCommFinalize(ncclComm_t comm) { return begin_call(comm); }
 
 ncclResult_t ncclAllReduce(const void* send,
                            void* receive,
@@ -182,14 +212,7 @@ ncclResult_t ncclAllReduce(const void* send,
   if (type != ncclFloat32 || op != ncclSum) return ncclInvalidArgument;
   ncclResult_t result = ncclSuccess;
   if (fails_to_sum(comm, stream, &result)) return result;
-  const auto parts = meet(comm, static_cast<const float*>(send), count);
-  if (parts.empty()) return ncclRemoteError;
-  auto* const sums = static_cast<float*>(receive);
-  for (size_t i = 0; i < count; ++i) {
-    sums[i] = parts[0][i];
-    for (size_t r = 1; r < parts.size(); ++r) sums[i] += parts[r][i];
-  }
-  return begin_call(comm);
+  return begin_round(comm, send, receive, count, false);
 }
 
 ncclResult_t ncclAllGather(const void* send,
@@ -201,12 +224,7 @@ ncclResult_t ncclAllGather(const void* send,
   if (type != ncclFloat32) return ncclInvalidArgument;
   ncclResult_t result = ncclSuccess;
   if (fails_to_sum(comm, stream, &result)) return result;
-  const auto parts = meet(comm, static_cast<const float*>(send), count);
-  if (parts.empty()) return ncclRemoteError;
-  for (size_t r = 0; r < parts.size(); ++r) {
-    std::memcpy(static_cast<float*>(receive) + r * count, parts[r].data(), count * sizeof(float));
-  }
-  return begin_call(comm);
+  return begin_round(comm, send, receive, count, true);
 }
 
 const char* ncclGetErrorString(ncclResult_t result) {

@@ -16,6 +16,7 @@ namespace outrider::gpu {
 const Backend& test_backend() { return cuda_backend(); }
 void choose_thread_order(unsigned) {}
 void do_work_late(bool) {}
+void do_work_on_threads() {}
 
 }  // namespace outrider::gpu
 

@@ -23,6 +23,8 @@ void choose_thread_order(unsigned seed);
 // Queued work is done as late as may be, on the emulated device (emulated.h); a real one has its
 // own time. To outlive the buffers and streams of its device.
 void do_work_late(bool is_late);
+// The emulated device works while the caller goes on, as a real one does. Before streams are made.
+void do_work_on_threads();
 class LateWork {
  public:
   LateWork() { do_work_late(true); }

@@ -115,7 +115,9 @@ for tool in memcheck racecheck; do
   wanted $tool || continue
   for test in "$build"/tests/gpu/*_gpu_test; do
     case $test in */colocated_gpu_test | */engine*_gpu_test | */transformer_gpu_test) continue ;; esac  # whole models: too long
+    case $test in */many_ranks_gpu_test) continue ;; esac
     case $test in */device_group_gpu_test | */hierarchical_gpu_test) continue ;; esac  # launches wait for each other
+    case $test in *_processes_gpu_test) continue ;; esac
     [ -x "$test" ] && ours "$(basename "$test") under $tool" 40 "$root/tools/gpu/sanitize.sh" "$tool" "$test"
   done
 done

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "runtime/ops/emulated/machine.h"
+#include "runtime/ops/emulated/work_queue.h"
 #include "runtime/ops/gpu/backend.h"
 
 namespace outrider::gpu::emulated {
@@ -15,9 +16,9 @@ const Backend& backend();
 void set_devices(const std::vector<DeviceInfo>& devices);
 DeviceInfo default_device();
 
-// What is queued from now on is done when somebody waits for it, or a piece at each
-// Stream::is_done(): who looks at results or touches inputs too early is found out. Else it is done
-// as it is queued. For devices that one thread uses.
-void set_late(bool is_late);
+// When the work of streams is done. kLate: who looks at results or touches inputs too early is
+// found out; for devices that one thread uses. kOnThread, of streams made from now on: as on a real
+// device, who waits for a launch that waits for another rank can look around meanwhile.
+void set_work_time(WorkTime time);
 
 }  // namespace outrider::gpu::emulated

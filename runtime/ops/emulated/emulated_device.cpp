@@ -1,9 +1,7 @@
 // A device whose memory is the host's and whose kernels run on fibers: for tests. Memory begins as
 // NaN bytes, as in "whoever reads this before writing it will notice".
 #include <atomic>
-#include <cstdlib>
 #include <cstring>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -13,15 +11,13 @@
 
 #include "runtime/base/error.h"
 #include "runtime/ops/cuda/op_table.h"
+#include "runtime/ops/emulated/device_memory.h"
 #include "runtime/ops/emulated/emulated.h"
 #include "runtime/ops/emulated/emulated_stream.h"
 
 namespace outrider::gpu::emulated {
 namespace {
 
-using Work = std::function<void()>;
-
-constexpr size_t kAlignment = 256;
 constexpr size_t kTotalBytes = size_t{8} << 30;
 
 class EmulatedGraph final : public Graph {
@@ -34,34 +30,11 @@ class EmulatedGraph final : public Graph {
   std::vector<Work> works_;
 };
 
-std::atomic<bool> late = false;
-
-// Work in order, and how much of it is done.
-class Queue {
- public:
-  void add(Work work) { works_.push_back(std::move(work)); }
-  uint64_t num_queued() const { return num_done_ + works_.size(); }
-  void do_until(uint64_t count) {
-    while (num_done_ < count && !works_.empty()) do_next();
-  }
-  void do_all() { do_until(UINT64_MAX); }
-  void do_next() {
-    if (works_.empty()) return;
-    const Work work = std::move(works_.front());
-    works_.pop_front();
-    ++num_done_;
-    work();
-  }
-  bool is_empty() const { return works_.empty(); }
-
- private:
-  std::deque<Work> works_;
-  uint64_t num_done_ = 0;
-};
+std::atomic<WorkTime> work_time = WorkTime::kAtOnce;
 
 class EmulatedStream final : public Stream {
  public:
-  ~EmulatedStream() override { queue_->do_all(); }
+  ~EmulatedStream() override { finish(*queue_); }
   void upload(void* device, const void* pinned, size_t n) override { copy(device, pinned, n); }
   void download(void* pinned, const void* device, size_t n) override { copy(pinned, device, n); }
   void copy(void* to, const void* from, size_t n) override {
@@ -74,14 +47,12 @@ class EmulatedStream final : public Stream {
     OUTRIDER_CHECK(!recording_);
     queue_->do_all();
   }
-  // A look is the time that one piece of work takes.
   bool is_done() override {
     OUTRIDER_CHECK(!recording_);
-    queue_->do_next();
-    return queue_->is_empty();
+    return queue_->look();
   }
   void wait_for(Stream& other) override {
-    const std::shared_ptr<Queue> queue = static_cast<EmulatedStream&>(other).queue_;
+    const std::shared_ptr<WorkQueue> queue = static_cast<EmulatedStream&>(other).queue_;
     add([queue, count = queue->num_queued()] { queue->do_until(count); });
   }
   void begin_recording() override {
@@ -103,12 +74,21 @@ class EmulatedStream final : public Stream {
       return;
     }
     queue_->add(std::move(work));
-    if (!late) queue_->do_all();
+    if (work_time == WorkTime::kAtOnce) queue_->do_all();
   }
-  const std::shared_ptr<Queue>& queue() const { return queue_; }
+  const std::shared_ptr<WorkQueue>& queue() const { return queue_; }
+
+  // What the work threw was for those who wait for it.
+  static void finish(WorkQueue& queue) noexcept {
+    try {
+      queue.do_all();
+    } catch (...) {
+    }
+  }
 
  private:
-  const std::shared_ptr<Queue> queue_ = std::make_shared<Queue>();
+  const std::shared_ptr<WorkQueue> queue_ =
+      std::make_shared<WorkQueue>(work_time == WorkTime::kOnThread);
   bool recording_ = false;
   std::vector<Work> recorded_;
 };
@@ -127,12 +107,10 @@ class EmulatedDevice final : public Device {
   explicit EmulatedDevice(DeviceInfo info) : info_(std::move(info)) {}
   DeviceInfo info() const override { return info_; }
   void* allocate(size_t num_bytes) override {
-    const size_t rounded = (num_bytes + kAlignment - 1) / kAlignment * kAlignment;
-    void* memory = num_bytes > kTotalBytes ? nullptr : std::aligned_alloc(kAlignment, rounded);
-    if (memory == nullptr && num_bytes > 0) {
+    void* memory = num_bytes > kTotalBytes ? nullptr : take_block(num_bytes);
+    if (memory == nullptr) {
       throw Error("the GPU has no " + std::to_string(num_bytes) + " bytes left");
     }
-    std::memset(memory, 0xff, rounded);
     return memory;
   }
   void* allocate_pinned(size_t num_bytes) override {
@@ -142,8 +120,8 @@ class EmulatedDevice final : public Device {
   }
   // As on a real device: not before all work is done.
   void free(void* device) noexcept override {
-    if (late) do_all();
-    std::free(device);
+    if (work_time != WorkTime::kAtOnce) finish_all();
+    give_back_block(device);
   }
   void free_pinned(void* pinned) noexcept override { free(pinned); }
   std::unique_ptr<Stream> make_stream(Priority) override {
@@ -160,13 +138,14 @@ class EmulatedDevice final : public Device {
   }
 
  private:
-  void do_all() {
+  void finish_all() noexcept {
+    const std::lock_guard lock(mutex_);
     for (const auto& weak : queues_) {
-      if (const auto queue = weak.lock()) queue->do_all();
+      if (const auto queue = weak.lock()) EmulatedStream::finish(*queue);
     }
   }
   std::mutex mutex_;
-  std::vector<std::weak_ptr<Queue>> queues_;
+  std::vector<std::weak_ptr<WorkQueue>> queues_;
   const DeviceInfo info_;
 };
 
@@ -191,7 +170,7 @@ void set_devices(const std::vector<DeviceInfo>& shown) {
   }
 }
 
-void set_late(bool is_late) { late = is_late; }
+void set_work_time(WorkTime time) { work_time = time; }
 
 void enqueue(Stream& stream, std::function<void()> work) {
   static_cast<EmulatedStream&>(stream).add(std::move(work));
@@ -206,11 +185,9 @@ const Backend& backend() {
         return std::make_unique<EmulatedDevice>(devices().at(static_cast<size_t>(ordinal)));
       },
       .ops = op_table(),
-      .peers = {.share = [](Device&, void*) { return MemoryHandle{}; },
-                .open = [](Device&, const MemoryHandle&) -> void* {
-                  throw Error("an emulated GPU's memory belongs to one process");
-                },
-                .close = [](Device&, void*) noexcept {},
+      .peers = {.share = [](Device&, void* memory) { return share_block(memory); },
+                .open = [](Device&, const MemoryHandle& handle) { return open_block(handle); },
+                .close = [](Device&, void* opened) noexcept { close_block(opened); },
                 .reach = [](Device&, int) {},
                 .max_waiting_blocks = 1},  // blocks run one after the other
       .native_stream = [](Stream& stream) -> void* { return &stream; }};
