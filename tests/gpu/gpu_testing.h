@@ -9,6 +9,7 @@
 #include <memory>
 #include <random>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "runtime/ops/gpu/backend.h"
@@ -18,6 +19,7 @@ namespace outrider::gpu {
 
 // The backend this binary was built for (emulated_backend.cpp, cuda_backend_main.cpp).
 const Backend& test_backend();
+inline bool is_emulated() { return std::string(test_backend().name) == "emulated"; }
 // Another order of threads from now on, where the device has a choice: the emulated one.
 void choose_thread_order(unsigned seed);
 // Queued work is done as late as may be, on the emulated device (emulated.h); a real one has its

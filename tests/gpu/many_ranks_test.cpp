@@ -2,14 +2,12 @@
 // that of one rank, whatever the ranks sum with; under strict numerics all bits are.
 #include <gtest/gtest.h>
 
-#include <bit>
 #include <cstdlib>
 
 #include "runtime/base/error.h"
 #include "runtime/ranks/gpu_call.h"
 #include "tests/base/error_sentence.h"
-#include "tests/gpu/gpu_testing.h"
-#include "tests/ranks/engine_harness.h"
+#include "tests/gpu/job_case.h"
 
 namespace outrider::test {
 namespace {
@@ -26,69 +24,37 @@ class ManyRanks : public ::testing::Test {
   }
 };
 
-RunConfig config_of(int num_targets, const std::string& device_sums) {
-  RunConfig config = embedded_config(num_targets, 0);
-  config.device = "cuda";
-  config.activation_dtype = "float32";
-  config.numerics = "strict";
-  config.max_model_len = 64;
-  config.max_num_seqs = 2;
-  config.max_num_batched_tokens = 24;  // prompts in pieces
-  config.kv_cache_memory_bytes = 8 << 20;
-  config.device_sums = device_sums;
-  return config;
-}
-
-std::vector<Ask> asks() {
-  SamplingParams scored = seeded(0.9f, 11, 5);
-  scored.num_logprobs = 2;
-  return {{"Once upon a time there was a king who", greedy(6)}, {"In the forest", scored}};
-}
-
-// Equal to the bit, also what the samples' log-probabilities were.
-void expect_same(const std::vector<Outcome>& found, const std::vector<Outcome>& expected) {
-  ASSERT_EQ(found.size(), expected.size());
-  for (size_t i = 0; i < found.size(); ++i) {
-    EXPECT_EQ(found[i].error, "");
-    EXPECT_EQ(found[i].tokens, expected[i].tokens) << i;
-    ASSERT_EQ(found[i].logprobs.size(), expected[i].logprobs.size()) << i;
-    for (size_t t = 0; t < found[i].logprobs.size(); ++t) {
-      EXPECT_EQ(std::bit_cast<uint32_t>(found[i].logprobs[t].logprob),
-                std::bit_cast<uint32_t>(expected[i].logprobs[t].logprob));
-      EXPECT_TRUE(found[i].logprobs[t].top == expected[i].logprobs[t].top);
-    }
-  }
-}
-
 TEST_F(ManyRanks, HaveTheBitsOfOne) {
-  const std::vector<Outcome> expected = run_asks(config_of(1, "auto"), asks());
-  ASSERT_EQ(expected.size(), 2u);
-  ASSERT_EQ(expected[0].tokens.size(), 6u);
-  ASSERT_EQ(expected[1].logprobs.size(), 5u);
+  const std::vector<Ask> asks = gpu_job_asks();
+  const std::vector<Outcome> one = run_asks(gpu_job_config(1, "auto"), asks);
+  ASSERT_EQ(one.size(), 2u);
+  ASSERT_EQ(one[0].tokens.size(), static_cast<size_t>(asks[0].params.max_tokens));
+  ASSERT_EQ(one[1].logprobs.size(), static_cast<size_t>(asks[1].params.max_tokens));
   for (const int num_targets : {2, 4, 8}) {
-    expect_same(run_asks(config_of(num_targets, "exchange"), asks()), expected);
+    EXPECT_EQ(record_of(run_asks(gpu_job_config(num_targets, "exchange"), asks)), record_of(one))
+        << num_targets;
   }
-  expect_same(run_asks(config_of(2, "staged"), asks()), expected);
+  EXPECT_EQ(record_of(run_asks(gpu_job_config(2, "staged"), asks)), record_of(one));
 }
 
 #ifdef FAKE_NCCL
 // The fake sums as it is called, so nothing can be recorded.
 TEST_F(ManyRanks, HaveTheBitsOfOneOverNccl) {
-  if (std::string(gpu::test_backend().name) != "emulated") GTEST_SKIP() << "for the fake NCCL";
+  if (!gpu::is_emulated()) GTEST_SKIP() << "for the fake NCCL";
   setenv("OUTRIDER_NCCL", FAKE_NCCL, 1);
-  const std::vector<Outcome> expected = run_asks(config_of(1, "auto"), asks());
-  RunConfig config = config_of(2, "nccl");
+  const std::vector<Outcome> one = run_asks(gpu_job_config(1, "auto"), gpu_job_asks());
+  RunConfig config = gpu_job_config(2, "nccl");
   config.enforce_eager = true;
-  expect_same(run_asks(config, asks()), expected);
+  EXPECT_EQ(record_of(run_asks(config, gpu_job_asks())), record_of(one));
 }
 #endif
 
 TEST_F(ManyRanks, WhatCannotBeHadEndsTheJobWithOneSentence) {
   setenv("OUTRIDER_NCCL", "/nowhere/libnccl.so.2", 1);
   for (const int num_targets : {2, 3}) {
-    RunConfig config = config_of(num_targets, "nccl");
+    RunConfig config = gpu_job_config(num_targets, "nccl");
     config.numerics = "fast";
-    EXPECT_TRUE(fails_with([&] { run_asks(config, asks()); },
+    EXPECT_TRUE(fails_with([&] { run_asks(config, gpu_job_asks()); },
                            "NCCL cannot be used: rank 0: NCCL could not be loaded (OUTRIDER_NCCL "
                            "names the file to take): /nowhere/libnccl.so.2"));
   }
@@ -96,12 +62,13 @@ TEST_F(ManyRanks, WhatCannotBeHadEndsTheJobWithOneSentence) {
 
 // A rank that cannot load must not leave the others in the set-up of their sums.
 TEST_F(ManyRanks, ARankWithoutMemoryEndsTheJob) {
-  RunConfig config = config_of(2, "exchange");
+  RunConfig config = gpu_job_config(2, "exchange");
   config.gpu_memory_utilization = 0.01;
   config.kv_cache_memory_bytes = 0;
   config.max_model_len = 256;
   config.max_num_batched_tokens = 400000;
-  EXPECT_TRUE(fails_with([&] { run_asks(config, asks()); }, "the GPU's memory does not suffice"));
+  EXPECT_TRUE(
+      fails_with([&] { run_asks(config, gpu_job_asks()); }, "the GPU's memory does not suffice"));
 }
 
 GpuClaim claim_on(const std::string& uuid, int32_t compute_capability) {

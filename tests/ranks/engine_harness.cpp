@@ -77,18 +77,21 @@ void run_engine(const RunConfig& config,
   EXPECT_EQ(code, 0);
 }
 
+std::vector<Outcome> ask_all(const FrontEndContext& context, const std::vector<Ask>& asks) {
+  std::vector<std::shared_ptr<ResultStream>> streams;
+  for (const Ask& ask : asks) {
+    streams.push_back(submit(context.engine, context.tokenizer->encode(ask.prompt), ask.params));
+  }
+  std::vector<Outcome> outcomes;
+  for (const auto& stream : streams) {
+    if (stream != nullptr) outcomes.push_back(collect(*stream));
+  }
+  return outcomes;
+}
+
 std::vector<Outcome> run_asks(const RunConfig& config, const std::vector<Ask>& asks) {
   std::vector<Outcome> outcomes;
-  run_engine(config, [&](const FrontEndContext& context) {
-    std::vector<std::shared_ptr<ResultStream>> streams;
-    for (const Ask& ask : asks) {
-      streams.push_back(submit(context.engine, context.tokenizer->encode(ask.prompt), ask.params));
-    }
-    for (const auto& stream : streams) {
-      ASSERT_NE(stream, nullptr);
-      outcomes.push_back(collect(*stream));
-    }
-  });
+  run_engine(config, [&](const FrontEndContext& context) { outcomes = ask_all(context, asks); });
   return outcomes;
 }
 

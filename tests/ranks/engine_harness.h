@@ -34,11 +34,12 @@ Outcome collect(ResultStream& stream);
 void run_engine(const RunConfig& config,
                 const std::function<void(const FrontEndContext&)>& front_end);
 
-// All requests at once in one job; outcomes in order.
+// All requests at once, in a front end or in one job; outcomes in order, of those that were taken.
 struct Ask {
   std::string prompt;
   SamplingParams params;
 };
+std::vector<Outcome> ask_all(const FrontEndContext& context, const std::vector<Ask>& asks);
 std::vector<Outcome> run_asks(const RunConfig& config, const std::vector<Ask>& asks);
 
 SamplingParams greedy(int32_t max_tokens);
