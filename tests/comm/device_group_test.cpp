@@ -4,6 +4,7 @@
 
 #include "runtime/comm/exchange_group.h"
 #include "runtime/comm/world.h"
+#include "tests/base/error_sentence.h"
 #include "tests/comm/device_group_checks.h"
 #include "tests/gpu/gpu_testing.h"
 
@@ -116,6 +117,47 @@ TEST(DeviceGroup, AnExchangeWithoutAPeerEndsAndNamesIt) {
       }
       uint64_t all_done = 1;
       over_host->all_reduce_sum(std::span(&all_done, 1));  // its memory goes last
+    });
+  }
+}
+
+// Long before the limit, by asking while it waits.
+TEST(DeviceGroup, AnExchangeIsLeftAsSoonAsAPeerIsKnownToBeDead) {
+  const gpu::WorkOnThreads on_threads;
+  constexpr double kForEver = 10000;
+  constexpr int kLooksUntilKnown = 20;
+  for (const int num_ranks : {2, 4}) {
+    run_in_process(num_ranks, [&](World& world) {
+      const auto device = backend().open(0);
+      const auto stream = device->make_stream(gpu::Priority::kNormal);
+      const auto over_host = world.make_target_group(num_ranks);
+      int num_looks = 0;
+      bool is_gone = false;
+      const auto group =
+          make_exchange_group(*device,
+                              backend(),
+                              *over_host,
+                              {.max_count = 64, .limit_s = kForEver, .check_alive = [&] {
+                                 ++num_looks;
+                                 if (is_gone && num_looks >= kLooksUntilKnown) {
+                                   throw Error("rank 1 (host h, process 7) is gone");
+                                 }
+                               }});
+      const gpu::Buffer values(*device, 64 * sizeof(float));
+      const auto sum = [&] {
+        group->all_reduce_sum(*stream, values.as<float>(), 64, Fold::kRankOrder);
+        group->wait(*stream);
+      };
+      sum();
+      num_looks = 0;
+      is_gone = true;
+      if (world.rank() != 1) {
+        EXPECT_EQ(error_of(sum), "rank 1 (host h, process 7) is gone");
+        EXPECT_EQ(num_looks, kLooksUntilKnown);
+        // What is queued afterwards waits for nobody.
+        EXPECT_EQ(error_of(sum), "rank 1 (host h, process 7) is gone");
+      }
+      meeting_of (*over_host)();  // its memory goes last
     });
   }
 }

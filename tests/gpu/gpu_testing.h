@@ -27,6 +27,13 @@ void choose_thread_order(unsigned seed);
 void do_work_late(bool is_late);
 // The emulated device works while the caller goes on, as a real one does. Before streams are made.
 void do_work_on_threads();
+class WorkOnThreads {
+ public:
+  WorkOnThreads() { do_work_on_threads(); }
+  ~WorkOnThreads() { do_work_late(false); }
+  WorkOnThreads(const WorkOnThreads&) = delete;
+  WorkOnThreads& operator=(const WorkOnThreads&) = delete;
+};
 class LateWork {
  public:
   LateWork() { do_work_late(true); }
