@@ -71,38 +71,6 @@ TEST_F(ManyRanks, ARankWithoutMemoryEndsTheJob) {
       fails_with([&] { run_asks(config, gpu_job_asks()); }, "the GPU's memory does not suffice"));
 }
 
-GpuClaim claim_on(const std::string& uuid, int32_t compute_capability) {
-  return {.uuid = uuid,
-          .name = "some GPU",
-          .compute_capability = compute_capability,
-          .total_bytes = size_t{80} << 30,
-          .num_visible = 1};
-}
-
-// What every rank hears when ranks have these GPUs; "" for none.
-std::vector<std::string> heard(const RankLayout& layout, const std::vector<GpuClaim>& claims) {
-  std::vector<std::string> sentences(claims.size());
-  run_in_process(layout.num_ranks(), [&](World& world) {
-    const auto rank = static_cast<size_t>(world.rank());
-    sentences[rank] = refusal_in(call_gpus(world, layout, encode_claim(claims[rank])));
-  });
-  for (const std::string& sentence : sentences) EXPECT_EQ(sentence, sentences[0]);
-  return sentences;
-}
-
-TEST(GpuCall, OneSentenceForAll) {
-  const RankLayout layout = {.num_targets = 2, .has_draft = true};
-  EXPECT_EQ(heard(layout, {claim_on("a", 90), claim_on("b", 90), claim_on("c", 80)})[0], "");
-  EXPECT_EQ(heard(layout, {claim_on("a", 90), claim_on("b", 80), claim_on("c", 90)})[0],
-            "rank 1 (target[1/2] on this process): its GPU is a some GPU (compute capability 8.0, "
-            "85.9 GB) where rank 0's is a some GPU (compute capability 9.0, 85.9 GB): the target "
-            "needs GPUs of one generation");
-  GpuClaim without;
-  without.problem = "device 'cuda': there is no GPU on this machine";
-  EXPECT_EQ(heard(layout, {claim_on("a", 90), claim_on("b", 90), without})[0],
-            "rank 2 (draft on this process): device 'cuda': there is no GPU on this machine");
-}
-
 // As under Slurm's --gpus-per-task: each rank knows its GPU by the number 0.
 TEST_F(ManyRanks, AreCountedByTheGpuItself) {
   const RankLayout layout = {.num_targets = 3, .has_draft = true};
