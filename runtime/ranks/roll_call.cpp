@@ -1,6 +1,7 @@
 // See roll_call.h.
 #include "runtime/ranks/roll_call.h"
 
+#include <algorithm>
 #include <map>
 
 #include "runtime/base/log.h"
@@ -67,6 +68,21 @@ std::string verdict(const RankLayout& layout,
   return missing.empty() ? "" : "no report from " + missing + " in time";
 }
 
+// What the targets agreed on among themselves says who it was; what only some of them say does not.
+std::string together(const RankLayout& layout,
+                     const std::map<int, Report>& reports,
+                     const std::string& missing) {
+  const std::string& first = reports.at(0).problem;
+  const bool all_say_it = std::all_of(reports.begin(), reports.end(), [&](const auto& one) {
+    return one.first >= layout.num_targets || one.second.problem == first;
+  });
+  if (all_say_it && !first.empty()) return first;
+  for (const auto& [rank, report] : reports) {
+    if (!report.problem.empty()) return named_problem(layout, rank, report.host, report.problem);
+  }
+  return missing.empty() ? "" : "no report from " + missing + " in time";
+}
+
 Bytes encode_sentence(const std::string& sentence) {
   WireWriter out;
   out.put_string(sentence);
@@ -113,15 +129,12 @@ void go_on_together(World& world,
                     const std::string& problem,
                     double timeout_s) {
   const auto judge = [&](const Reports& reports) {
-    std::string sentence;
-    for (const auto& [rank, bytes] : reports) {
-      if (sentence.empty()) sentence = WireReader(bytes).get_string();
-    }
-    const std::string missing = missing_ranks(layout, reports);
-    if (sentence.empty() && !missing.empty()) sentence = "no report from " + missing + " in time";
-    return encode_sentence(sentence);
+    std::map<int, Report> decoded;
+    for (const auto& [rank, bytes] : reports) decoded[rank] = decode_report(bytes);
+    return encode_sentence(together(layout, decoded, missing_ranks(layout, reports)));
   };
-  stop_for(muster(world, layout, encode_sentence(problem), judge, timeout_s));
+  const Report own{.host = world.host(), .problem = problem, .settings = {}};
+  stop_for(muster(world, layout, encode_report(own), judge, timeout_s));
 }
 
 }  // namespace outrider

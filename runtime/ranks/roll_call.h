@@ -43,8 +43,8 @@ Topology roll_call(World& world,
                    const Readiness& readiness,
                    double timeout_s = 600);
 
-// After what only some of the ranks did together: throws the first problem on all of them. Problems
-// name their rank.
+// After what the targets did together: throws the first problem on all ranks. One that all targets
+// have is theirs together and stands as it is; others are said with rank, role and host.
 void go_on_together(World& world,
                     const RankLayout& layout,
                     const std::string& problem,

@@ -2,6 +2,8 @@
 
 import json
 import os
+import random
+import re
 import signal
 import socket
 import subprocess
@@ -22,16 +24,32 @@ def mpirun(num_ranks, recovery=True):
     return command + (["--enable-recovery"] if recovery else []) + ["-np", str(num_ranks)]
 
 
+def job_code(returned, log):
+    """The exit code of a job that mpirun ran: what mpirun returned. But Open MPI 4.1.4's mpirun can die of SIGSEGV in
+    its own finalize after it has ended an aborted job; then what it said of the first process that failed."""
+    said = re.search(r"The first process to do so was:\s+Process name: .*\s+Exit code: +(\d+)", log)
+    return int(said.group(1)) if returned == -signal.SIGSEGV and said else returned
+
+
 def run(command, timeout_s=120, **options):
     """Runs to the end; returns (code, stdout, stderr)."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, env=ENVIRONMENT, **options)
-    return done.returncode, done.stdout, done.stderr
+    code = job_code(done.returncode, done.stderr) if command[0] == "mpirun" else done.returncode
+    return code, done.stdout, done.stderr
 
 
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """Not one of those that the system gives to who asks for any: mpirun would, before the server takes it."""
+    with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
+        first_given = int(file.read().split()[0])
+    while True:
+        port = random.randrange(first_given * 2 // 3, first_given)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
 
 
 def children(pid):
@@ -60,15 +78,15 @@ def parent(pid):
 class Server:
     """`outrider serve` under mpirun (num_ranks 0: one process)."""
 
-    def __init__(self, num_ranks, *options, recovery=True, fault=""):
+    def __init__(self, num_ranks, *options, recovery=True, fault="", program=PROGRAM, environment=None):
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.num_ranks = num_ranks
         self.log = tempfile.NamedTemporaryFile("w+", suffix=".log")
         launcher = mpirun(num_ranks, recovery) if num_ranks else []
-        self.process = subprocess.Popen([*launcher, PROGRAM, "serve", *options, "--port", str(self.port)],
+        self.process = subprocess.Popen([*launcher, program, "serve", *options, "--port", str(self.port)],
                                         stdout=self.log, stderr=self.log, start_new_session=True,
-                                        env=dict(ENVIRONMENT, OUTRIDER_FAULT=fault))
+                                        env=dict(ENVIRONMENT, OUTRIDER_FAULT=fault, **(environment or {})))
         self.wait_ready()
 
     def __enter__(self):
@@ -120,6 +138,20 @@ class Server:
         except urllib.error.HTTPError as error:
             return error.code, json.loads(error.read())
 
+    def events(self, path, body, timeout_s=60):
+        """Yields the events of a streamed answer, parsed; that the server ends cuts it short. HTTPError as it is."""
+        request = urllib.request.Request(self.url + path, json.dumps({**body, "stream": True}).encode(),
+                                         {"Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=timeout_s) as response:
+                for line in response:
+                    if line.startswith(b"data: {"):
+                        yield json.loads(line[6:])
+        except urllib.error.HTTPError:
+            raise
+        except OSError:
+            return
+
     def get(self, path):
         with urllib.request.urlopen(self.url + path, timeout=10) as response:
             return response.read().decode()
@@ -135,7 +167,12 @@ class Server:
     def stop(self, timeout_s=20):
         """SIGUSR1 to mpirun (which forwards it) or SIGTERM; returns the exit code."""
         self.process.send_signal(signal.SIGUSR1 if self.num_ranks else signal.SIGTERM)
-        return self.process.wait(timeout_s)
+        return self.wait_end(timeout_s)
+
+    def wait_end(self, timeout_s=30):
+        """Until the job has ended by itself; returns its exit code."""
+        code = self.process.wait(timeout_s)
+        return job_code(code, self.text_of_log()) if self.num_ranks else code
 
     def kill(self):
         if self.process.poll() is None:

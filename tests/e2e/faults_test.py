@@ -7,9 +7,8 @@ import re
 import time
 import unittest
 import urllib.error
-import urllib.request
 
-from cluster import DRAFTED_PAIR, PAIR, PROGRAM, Server, children, mpirun, run
+from cluster import DRAFTED_PAIR, PAIR, PROGRAM, Server, children, job_code, mpirun, run
 
 PROMPTS = ["Once upon a time", "The king said to his daughter", "In the forest", "My dear Watson, I",
            "The soldiers", "It was a dark night and", "\"Where are you going?\" asked", "A"]
@@ -17,23 +16,15 @@ PROMPTS = ["Once upon a time", "The king said to his daughter", "In the forest",
 
 def stream(server, prompt, **options):
     """(token ids received, error object or None) of a streamed completion that may be cut."""
-    body = {"prompt": prompt, "stream": True, "return_token_ids": True, "temperature": 0, "ignore_eos": True, **options}
-    request = urllib.request.Request(server.url + "/v1/completions", json.dumps(body).encode(),
-                                     {"Content-Type": "application/json"})
     ids, error = [], None
     try:
-        with urllib.request.urlopen(request, timeout=60) as response:
-            for line in response:
-                if not line.startswith(b"data: {"):
-                    continue
-                event = json.loads(line[6:])
-                error = event.get("error", error)
-                for choice in event.get("choices", []):
-                    ids += choice.get("token_ids") or []
+        for event in server.events("/v1/completions", {"prompt": prompt, "return_token_ids": True, "temperature": 0,
+                                                       "ignore_eos": True, **options}):
+            error = event.get("error", error)
+            for choice in event.get("choices", []):
+                ids += choice.get("token_ids") or []
     except urllib.error.HTTPError as problem:
         error = json.loads(problem.read())["error"]
-    except OSError:  # the server ended
-        pass
     return ids, error
 
 
@@ -41,6 +32,19 @@ def all_at_once(server, **options):
     body = {"max_tokens": 40, "return_token_ids": True, **options}
     with concurrent.futures.ThreadPoolExecutor(len(PROMPTS)) as pool:
         return list(pool.map(lambda prompt: server.post("/v1/completions", {"prompt": prompt, **body}), PROMPTS))
+
+
+class JobCode(unittest.TestCase):
+    """What tests take for a job's exit code when mpirun itself may have died."""
+
+    SAID = ("mpirun detected that one or more processes exited with non-zero status, thus causing\nthe job to be "
+            "terminated. The first process to do so was:\n\n  Process name: [[50833,1],0]\n  Exit code:    70\n")
+
+    def test_only_a_crash_after_the_sentence_is_overlooked(self):
+        self.assertEqual(job_code(-11, self.SAID + "[host:1] *** Process received signal ***\n"), 70)
+        self.assertEqual(job_code(-11, "Exit code:    70\n"), -11)
+        for returned in (0, 1, 70, 137, -6, -9):
+            self.assertEqual(job_code(returned, self.SAID), returned)
 
 
 class Divergence(unittest.TestCase):
@@ -55,7 +59,7 @@ class Divergence(unittest.TestCase):
                 options["speculative"] = {"enabled": False}
             with concurrent.futures.ThreadPoolExecutor(len(PROMPTS)) as pool:
                 answers = [pool.submit(stream, server, prompt, **options) for prompt in PROMPTS]
-                code = server.process.wait(30)
+                code = server.wait_end()
                 received = [answer.result()[0] for answer in answers]
             log = server.text_of_log()
             if not recovery:  # with it Open MPI 4.1's mpirun returns 0 whatever its ranks return
@@ -93,14 +97,14 @@ class Divergence(unittest.TestCase):
     def test_the_last_round_before_idle(self):
         with Server(2, "--model", "embedded", "-tp", "2", recovery=False, fault="flip_decision:rank=1,round=12") as server:
             ids, _ = stream(server, PROMPTS[0], max_tokens=12)
-            self.assertEqual(server.process.wait(30), 70)
+            self.assertEqual(server.wait_end(), 70)
             self.assertIn("round 12 was decided differently", server.text_of_log())
             self.assertLess(len(ids), 12)
 
     def test_one_process(self):
         with Server(0, *PAIR, "-tp", "4", fault="flip_decision:rank=2,round=9") as server:
             stream(server, PROMPTS[0], max_tokens=100)
-            self.assertEqual(server.process.wait(30), 70)
+            self.assertEqual(server.wait_end(), 70)
             self.assertIn("round 9 was decided differently by rank 2 (target[2/4])", server.text_of_log())
 
     def test_a_wrong_text_is_refused(self):

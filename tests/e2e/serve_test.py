@@ -132,7 +132,7 @@ class JobFaults(unittest.TestCase):
             with Server(3, *PAIR, recovery=recovery) as server:
                 completion(server, "x", temperature=0)
                 os.kill(server.rank_pids()[1], signal.SIGKILL)
-                code = server.process.wait(10)
+                code = server.wait_end(10)
                 self.assertIn("rank 1", server.text_of_log())
                 # With --enable-recovery Open MPI 4.1's mpirun returns 0 whatever its ranks return.
                 if not recovery:

@@ -165,6 +165,35 @@ TEST(RollCall, ASilentRankIsNamed) {
   }
 }
 
+// What every rank stops with when ranks have these problems; "" when all go on.
+std::string stopped_with(const RankLayout& layout, const std::vector<std::string>& problems) {
+  std::vector<std::string> heard(problems.size());
+  run_in_process(layout.num_ranks(), [&](World& world) {
+    const auto rank = static_cast<size_t>(world.rank());
+    try {
+      go_on_together(world, layout, problems[rank], 30);
+    } catch (const Error& error) {
+      heard[rank] = error.what();
+    }
+  });
+  for (const std::string& sentence : heard) EXPECT_EQ(sentence, heard[0]);
+  return heard[0];
+}
+
+TEST(RollCall, AProblemOfSomeIsToldWithItsRankAndOneOfAllAsItIs) {
+  const RankLayout layout{3, true};
+  const std::string all = "the exchange cannot be set up: rank 1: no memory";
+  EXPECT_EQ(stopped_with(layout, {"", "", "", ""}), "");
+  EXPECT_EQ(stopped_with(layout, {"", "", "no memory", ""}),
+            "rank 2 (target[2/3] on this process): no memory");
+  EXPECT_EQ(stopped_with(layout, {"no memory", "", "", ""}),
+            "rank 0 (coordinator+target[0/3] on this process): no memory");
+  EXPECT_EQ(stopped_with(layout, {"rank 2 is late", "rank 2 is late", "no memory", ""}),
+            "rank 0 (coordinator+target[0/3] on this process): rank 2 is late");
+  EXPECT_EQ(stopped_with(layout, {all, all, all, ""}), all);
+  EXPECT_EQ(stopped_with({1, false}, {"no memory"}), "no memory");
+}
+
 TEST(Layout, SizesThatDoNotFitAreRefused) {
   RunConfig config;
   EXPECT_EQ(make_layout(config, 4).num_targets, 4);

@@ -1,0 +1,129 @@
+// See failing_gpu.h.
+#include "tests/gpu/failing_gpu.h"
+
+#include <atomic>
+#include <mutex>
+#include <set>
+#include <string>
+
+#include "runtime/base/error.h"
+#include "runtime/ops/emulated/emulated.h"
+#include "runtime/ops/emulated/emulated_stream.h"
+
+namespace outrider::test {
+namespace {
+
+using Kind = GpuFailure::Kind;
+
+GpuFailure failure;
+std::atomic<int64_t> num_calls;
+std::mutex mutex;
+std::set<const gpu::Stream*> streams;  // of the GPU that fails
+
+bool fails(Kind kind, int gpu) { return failure.kind == kind && failure.gpu == gpu; }
+
+class FailingDevice final : public gpu::Device {
+ public:
+  explicit FailingDevice(int ordinal)
+      : ordinal_(ordinal), inner_(gpu::emulated::backend().open(ordinal)) {}
+  gpu::DeviceInfo info() const override {
+    gpu::DeviceInfo info = inner_->info();
+    if (fails(Kind::kSmall, ordinal_)) info.total_bytes = info.free_bytes = 1'000'000;
+    return info;
+  }
+  void* allocate(size_t num_bytes) override {
+    count_memory(num_bytes);
+    return inner_->allocate(num_bytes);
+  }
+  void* allocate_pinned(size_t num_bytes) override {
+    count_memory(num_bytes);
+    return inner_->allocate_pinned(num_bytes);
+  }
+  void free(void* device) noexcept override { inner_->free(device); }
+  void free_pinned(void* pinned) noexcept override { inner_->free_pinned(pinned); }
+  std::unique_ptr<gpu::Stream> make_stream(gpu::Priority priority) override {
+    auto stream = inner_->make_stream(priority);
+    if (fails(Kind::kStep, ordinal_)) {
+      const std::lock_guard lock(mutex);
+      streams.insert(stream.get());
+    }
+    return stream;
+  }
+  void upload_now(void* device, const void* host, size_t num_bytes) override {
+    inner_->upload_now(device, host, num_bytes);
+  }
+  void download_now(void* host, const void* device, size_t num_bytes) override {
+    inner_->download_now(host, device, num_bytes);
+  }
+  gpu::Device& inner() { return *inner_; }
+  int ordinal() const { return ordinal_; }
+
+ private:
+  void count_memory(size_t num_bytes) const {
+    if (!fails(Kind::kAllocate, ordinal_) || num_calls++ < failure.after) return;
+    throw Error("GPU " + std::to_string(ordinal_) + " has no " + std::to_string(num_bytes) +
+                " bytes left");
+  }
+  const int ordinal_;
+  const std::unique_ptr<gpu::Device> inner_;
+};
+
+FailingDevice& mine(gpu::Device& device) { return static_cast<FailingDevice&>(device); }
+
+void norm(gpu::Stream& stream, const gpu::NormArgs& args) {
+  bool is_failing = false;
+  {
+    const std::lock_guard lock(mutex);
+    is_failing = streams.contains(&stream);
+  }
+  if (is_failing) {
+    gpu::emulated::enqueue(stream, [] {
+      if (num_calls++ >= failure.after) throw Error("the GPU has fallen off the bus");
+    });
+  }
+  gpu::emulated::backend().ops.norm(stream, args);
+}
+
+}  // namespace
+
+void fail_gpu(const GpuFailure& told) {
+  failure = told;
+  num_calls = 0;
+  const std::lock_guard lock(mutex);
+  streams.clear();
+}
+
+int64_t num_calls_of_failing_gpu() { return num_calls; }
+
+const gpu::Backend& failing_gpus() {
+  static const gpu::Backend backend = [] {
+    gpu::Backend made = gpu::emulated::backend();
+    made.open = [](int ordinal) -> std::unique_ptr<gpu::Device> {
+      if (fails(Kind::kOpen, ordinal)) {
+        throw Error("GPU " + std::to_string(ordinal) + " is in use by another process");
+      }
+      return std::make_unique<FailingDevice>(ordinal);
+    };
+    made.ops.norm = norm;
+    made.peers.share = [](gpu::Device& device, void* memory) {
+      if (fails(Kind::kShare, mine(device).ordinal())) {
+        throw Error("GPU " + std::to_string(mine(device).ordinal()) +
+                    " cannot share memory with other processes");
+      }
+      return gpu::emulated::backend().peers.share(mine(device).inner(), memory);
+    };
+    made.peers.open = [](gpu::Device& device, const gpu::MemoryHandle& handle) {
+      return gpu::emulated::backend().peers.open(mine(device).inner(), handle);
+    };
+    made.peers.close = [](gpu::Device& device, void* memory) noexcept {
+      gpu::emulated::backend().peers.close(mine(device).inner(), memory);
+    };
+    made.peers.reach = [](gpu::Device& device, int ordinal) {
+      gpu::emulated::backend().peers.reach(mine(device).inner(), ordinal);
+    };
+    return made;
+  }();
+  return backend;
+}
+
+}  // namespace outrider::test
