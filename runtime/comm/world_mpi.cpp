@@ -222,6 +222,8 @@ class MpiWorld final : public World {
   }
 
   void finish(int exit_code) override {
+    // MPI_Finalize while a job is being ended can crash Open MPI 4.1.4's mpirun (docs/round.md).
+    if (was_told_to_end_) await_the_end("leaving with the others");
     // MPI_Finalize waits for every rank, also for one that is stopped or whose node is gone.
     std::thread([exit_code] {
       std::this_thread::sleep_for(kFinishTimeout);
