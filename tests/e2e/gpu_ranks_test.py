@@ -48,7 +48,7 @@ class Text(GpuRanks):
         with Server(0, *OPTIONS) as server:
             expected = ids_of(server)
         self.assertEqual(len(expected), 12)
-        for ranks, sums, options in ((2, "exchange", []), (3, "staged", DRAFT_ON_CPU), (4, "auto", DRAFT_ON_CPU)):
+        for ranks, sums, options in ((2, "exchange", []), (3, "staged", DRAFT_ON_CPU), (3, "auto", DRAFT_ON_CPU)):
             with self.server(ranks, *ON_GPU, *options, "--device-sums", sums) as server:
                 self.assertEqual(ids_of(server), expected)
                 taken = "exchange" if sums == "auto" else f"{sums}, as asked"
