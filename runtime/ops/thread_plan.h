@@ -1,5 +1,5 @@
 // How one rank's threads run: how many, on which CPUs, which memory nodes what they share is spread
-// over, and whether they may poll. Made once per rank at start (runtime/ranks/job.cpp) and given to
+// over, and whether they may poll. Made once per rank at start (runtime/ranks/job/) and given to
 // the context and to the loader, so that thread t of both is on the same CPU and weights lie where
 // they are read (first touch). Results never depend on it.
 #pragma once

@@ -1,6 +1,6 @@
 // --trace on all ranks: each records what its thread does, rank 0 learns at the start how their
 // clocks differ and gathers everything at the end. The gathering waits for nobody for long: a rank
-// that is gone is left out with a warning. Called from job.cpp, on each rank's own thread.
+// that is gone is left out with a warning. Called from job/, on each rank's own thread.
 #pragma once
 
 #include <map>

@@ -1,0 +1,101 @@
+// See coordinator_part.h.
+#include "runtime/ranks/job/coordinator_part.h"
+
+#include <algorithm>
+#include <exception>
+#include <string>
+#include <thread>
+
+#include "runtime/base/clock.h"
+#include "runtime/base/log.h"
+#include "runtime/ranks/job/draft_part.h"
+#include "runtime/ranks/job/ending.h"
+#include "runtime/ranks/ride_ahead.h"
+
+namespace outrider {
+namespace {
+
+void note_memory(const Model::Memory& memory, ServingMetrics& metrics) {
+  metrics.weight_bytes.set(static_cast<double>(memory.weights));
+  metrics.kv_cache_bytes.set(static_cast<double>(memory.kv));
+  metrics.buffer_bytes.set(static_cast<double>(memory.buffers));
+}
+
+RideAhead ride_ahead_of(const JobRank& rank, const Topology& topology) {
+  const auto num_cpus = static_cast<int>(std::thread::hardware_concurrency());
+  const RideAhead ride_ahead = resolve_ride_ahead(rank.config, rank.layout, topology, num_cpus);
+  if (rank.layout.has_draft)
+    log_info("while the targets verify, the draft rides ahead: {}", ride_ahead_name(ride_ahead));
+  return ride_ahead;
+}
+
+// The rounds here, the front end on a thread of its own, until both are done.
+int run_both(World& world, Coordinator& coordinator, const std::function<int()>& front_end) {
+  int exit_code = 0;
+  std::exception_ptr problem;
+  std::thread front([&, reserved = ClockSeat::reserve()] {
+    const ClockSeat seat(reserved);
+    set_thread_log_name("front");
+    ops::leave_pinning();  // its own threads inherit where it may run
+    try {
+      exit_code = front_end();
+    } catch (...) {
+      problem = std::current_exception();
+    }
+    // A front end that failed leaves nobody to read what still runs.
+    coordinator.request_stop(problem ? Coordinator::Stop::kNow : Coordinator::Stop::kWhenIdle);
+  });
+  try {
+    coordinator.loop();
+  } catch (const std::exception& error) {
+    end_job(world, error.what());
+  }
+  front.join();
+  const std::string summary = speedup_summary(coordinator.speedup_totals());
+  if (!summary.empty()) log_info("{}", summary);
+  if (problem) std::rethrow_exception(problem);
+  return exit_code;
+}
+
+}  // namespace
+
+int run_coordinator(const JobRank& rank,
+                    TargetRank& target,
+                    const FrontDesk& desk,
+                    const Topology& topology,
+                    const FrontEnd& front_end) {
+  const RunConfig& config = rank.config;
+  const SpeculativeConfig& speculative = config.speculative;
+  const ModelConfig& model_config = target.model().config();
+  const PlannerConfig planner =
+      planner_config(config, rank.layout, model_config, topology.num_kv_blocks, desk);
+  const EngineInfo info = engine_info(config, rank.layout, planner);
+  ServingMetrics metrics(
+      info.served_model_name, info.max_model_len, std::max(1, info.num_speculative_tokens));
+  note_memory(target.model().memory(), metrics);
+  Coordinator coordinator(
+      {.world = rank.world,
+       .layout = rank.layout,
+       .target = target,
+       .planner = planner,
+       .info = info,
+       .metrics = metrics,
+       .max_num_queued_reqs = config.max_num_queued_reqs,
+       .verify_mode = verify_mode_from_name(speculative.rejection_sample_method).value(),
+       .ride_ahead = ride_ahead_of(rank, topology),
+       .epoch = kDraftEpoch,
+       .draft_patience_s = speculative.draft_patience_s,
+       .chooses_draft_len = speculative.num_speculative_tokens == kAutoDraftLen,
+       .checks = desk.checks});
+  const FrontEndContext context{.config = config,
+                                .engine = coordinator,
+                                .tokenizer = desk.tokenizer,
+                                .chat_template = desk.chat_template,
+                                .model_config = model_config,
+                                .defaults = desk.defaults,
+                                .metrics = metrics,
+                                .topology = topology};
+  return run_both(rank.world, coordinator, [&] { return front_end(context); });
+}
+
+}  // namespace outrider

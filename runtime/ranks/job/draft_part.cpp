@@ -1,0 +1,121 @@
+// See draft_part.h.
+#include "runtime/ranks/job/draft_part.h"
+
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "runtime/base/error.h"
+#include "runtime/base/log.h"
+#include "runtime/ranks/checks.h"
+#include "runtime/ranks/draft.h"
+#include "runtime/ranks/draft/loop.h"
+#include "runtime/ranks/gpu_call.h"
+#include "runtime/ranks/job/ending.h"
+#include "runtime/ranks/job/host_share.h"
+#include "runtime/ranks/model_loader.h"
+#include "runtime/ranks/model_names.h"
+#include "runtime/ranks/roll_call.h"
+
+namespace outrider {
+namespace {
+
+// What the draft says to the other ranks while it starts: of its GPU, and that it is ready or why
+// not.
+struct DraftStart {
+  std::function<Bytes(const Bytes& claim)> call_gpus;
+  std::function<void(const std::string& problem)> report;
+};
+
+// The draft with its model, until the job is over.
+void run_worker(const JobRank& rank, const DraftStart& start) {
+  const auto& [world, config, layout, trace] = rank;
+  GpuSeat seat = agreed_seat([&] { return draft_seat(config, world, layout); }, start.call_gpus);
+  LoadedModel loaded;
+  ModelConfig target_config;
+  Checks checks;
+  std::string problem;
+  try {
+    checks = Checks::from_environment();
+    loaded = load_draft(
+        config, layout, threads_of_rank(config, world, layout, Role::kDraft), std::move(seat));
+    target_config = model_config_of(config.model, Role::kTarget);
+  } catch (const std::exception& error) {
+    problem = error.what();
+  }
+  start.report(problem);
+  if (!problem.empty()) return;
+  DraftWorker worker(*loaded.model,
+                     {.target_vocab_size = target_config.vocab_size,
+                      .num_candidates = config.speculative.num_draft_candidates,
+                      .vocabulary = loaded.vocabulary.get(),
+                      .checks = checks});
+  const ThreadTrace recording(trace.ring());
+  run_draft_loop(world, kDraftEpoch, worker);
+  trace.hand_over(world);
+}
+
+void answer_roll_call(const JobRank& rank, const std::string& problem) {
+  const int num_threads = num_threads_of_draft(rank.config, rank.world, rank.layout);
+  roll_call(
+      rank.world, rank.layout, {.problem = problem, .settings = {}, .num_threads = num_threads});
+  go_on_together(rank.world, rank.layout, "");
+  rank.trace.compare_clocks(rank.world, rank.layout);  // a child's clock is this host's
+}
+
+// The rank whose child computes.
+void relay_for(DraftEngine& engine, const JobRank& rank) {
+  const auto claim = engine.wait_message();
+  const Bytes answer =
+      call_gpus(rank.world,
+                rank.layout,
+                claim ? *claim : encode_claim({.problem = engine.why_not_started()}));
+  engine.send(answer);
+  if (const std::string refusal = refusal_in(answer); !refusal.empty()) throw Error(refusal);
+  answer_roll_call(rank, engine.wait_report());
+  engine.relay(rank.world, kDraftEpoch);
+  if (rank.trace.on()) engine.relay_rest(rank.world, kDraftEpoch);
+}
+
+// The child itself: to it its rank is the world.
+void run_child(World& parent, const RunConfig& config, const RankLayout& layout) {
+  set_process_log_name("draft engine");
+  JobTrace trace(config.trace);
+  const auto call = [&](const Bytes& claim) {
+    parent.post(0, claim);
+    Bytes answer = receive(parent, 0, 1);
+    if (!refusal_in(answer).empty()) std::_Exit(kExitUsage);  // its rank says why
+    return answer;
+  };
+  const auto report = [&](const std::string& problem) { report_ready(parent, problem); };
+  run_worker({.world = parent, .config = config, .layout = layout, .trace = trace},
+             {.call_gpus = call, .report = report});
+}
+
+}  // namespace
+
+std::unique_ptr<DraftEngine> start_draft_engine(const RunConfig& config) {
+  const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
+  const char* size = std::getenv("OMPI_COMM_WORLD_SIZE");
+  if (rank == nullptr || size == nullptr) return nullptr;
+  RankLayout layout;
+  try {
+    layout = make_layout(config, std::atoi(size));
+  } catch (const Error&) {
+    return nullptr;  // said by all ranks together, later
+  }
+  if (!layout.has_draft || std::atoi(rank) != layout.draft_rank()) return nullptr;
+  return DraftEngine::start(
+      layout.draft_rank(), [&config, layout](World& parent) { run_child(parent, config, layout); });
+}
+
+void run_draft(const JobRank& rank, DraftEngine* engine) {
+  if (engine != nullptr) return relay_for(*engine, rank);
+  run_worker(
+      rank,
+      {.call_gpus = [&](const Bytes& claim) { return call_gpus(rank.world, rank.layout, claim); },
+       .report = [&](const std::string& problem) { answer_roll_call(rank, problem); }});
+}
+
+}  // namespace outrider

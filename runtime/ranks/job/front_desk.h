@@ -1,0 +1,42 @@
+// What rank 0 needs beside its shard to serve requests: the tokenizer and what goes with it, and
+// what the options say of planning and of the engine that front ends see.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "models/chat_template.h"
+#include "models/model_config.h"
+#include "models/tokenizer.h"
+#include "runtime/base/run_config.h"
+#include "runtime/ranks/checks.h"
+#include "runtime/ranks/roles.h"
+#include "scheduler/bigram.h"
+#include "scheduler/engine.h"
+#include "scheduler/planner.h"
+
+namespace outrider {
+
+struct FrontDesk {
+  std::shared_ptr<const Tokenizer> tokenizer;
+  std::optional<ChatTemplate> chat_template;
+  GenerationDefaults defaults;
+  std::shared_ptr<const BigramModel> draft_corpus;  // null without one
+  Checks checks;
+};
+
+// Reads files. Throws Error with one sentence when one of them is not what it should be.
+FrontDesk open_front_desk(const RunConfig& config);
+
+// model: the target's. num_kv_blocks: of every target rank.
+PlannerConfig planner_config(const RunConfig& config,
+                             const RankLayout& layout,
+                             const ModelConfig& model,
+                             int32_t num_kv_blocks,
+                             const FrontDesk& desk);
+
+EngineInfo engine_info(const RunConfig& config,
+                       const RankLayout& layout,
+                       const PlannerConfig& planner);
+
+}  // namespace outrider

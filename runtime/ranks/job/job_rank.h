@@ -1,0 +1,18 @@
+// One rank of a job as its part in it is given it: by reference, for as long as the job lasts.
+#pragma once
+
+#include "runtime/base/run_config.h"
+#include "runtime/comm/world.h"
+#include "runtime/ranks/roles.h"
+#include "runtime/ranks/trace_gather.h"
+
+namespace outrider {
+
+struct JobRank {
+  World& world;
+  const RunConfig& config;
+  const RankLayout& layout;
+  JobTrace& trace;
+};
+
+}  // namespace outrider

@@ -1,0 +1,150 @@
+// See target_part.h.
+#include "runtime/ranks/job/target_part.h"
+
+#include <fmt/format.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/ranks/faults.h"
+#include "runtime/ranks/gpu_call.h"
+#include "runtime/ranks/job/coordinator_part.h"
+#include "runtime/ranks/job/ending.h"
+#include "runtime/ranks/job/front_desk.h"
+#include "runtime/ranks/job/host_share.h"
+#include "runtime/ranks/target.h"
+
+namespace outrider {
+namespace {
+
+// A target rank that is ready.
+struct ReadyTarget {
+  LoadedModel loaded;
+  Faults faults;
+  FrontDesk desk;     // rank 0's, where there is a front end
+  Topology topology;  // rank 0's
+};
+
+// What decides how a target rank cuts the model, sizes its memory and folds its sums.
+std::vector<std::string> shared_settings(const RunConfig& config, const LoadedModel& loaded) {
+  const bool rounds =
+      loaded.context != nullptr && loaded.context->activations() == ops::Activations::kBF16;
+  return {fmt::format("device {}", config.device),
+          fmt::format("device_sums {}", config.device_sums),
+          fmt::format("numerics {}", config.numerics),
+          fmt::format("quantization {}", config.quantization),
+          fmt::format("tensor_parallel_size {}", config.tensor_parallel_size),
+          fmt::format("max_model_len {}", config.max_model_len),
+          fmt::format("max_num_seqs {}", config.max_num_seqs),
+          fmt::format("max_num_batched_tokens {}", config.max_num_batched_tokens),
+          fmt::format("block_size {}", config.block_size),
+          fmt::format("kv_cache_memory_bytes {}", config.kv_cache_memory_bytes),
+          fmt::format("num_speculative_tokens {}", config.speculative.num_speculative_tokens),
+          fmt::format("trace {}", config.trace.empty() ? "off" : "on"),
+          fmt::format("activation_dtype {}", rounds ? "bfloat16" : "float32")};
+}
+
+bool coordinates(const JobRank& rank) {
+  return rank.layout.role(rank.world.rank()) == Role::kCoordinator;
+}
+
+// Up to the roll call; what went wrong is said there.
+std::string load_shard(const JobRank& rank,
+                       const Purpose& purpose,
+                       const ops::ThreadPlan& threads,
+                       GpuSeat seat,
+                       ReadyTarget* ready) {
+  try {
+    ready->loaded = load_target(rank.config,
+                                rank.layout,
+                                rank.world.rank(),
+                                threads,
+                                rank.world.make_target_group(rank.layout.num_targets),
+                                std::move(seat));
+    if (coordinates(rank) && purpose.front_end) {
+      ready->desk = open_front_desk(rank.config);
+      rank.trace.open_file();
+    }
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
+}
+
+// After the roll call: what can hang when a rank is missing.
+std::string begin_sums(const JobRank& rank, LoadedModel& loaded) {
+  try {
+    begin_together(loaded, rank.config, [&] { rank.world.check_alive(rank.layout.num_targets); });
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
+}
+
+ReadyTarget start_target(const JobRank& rank, const Purpose& purpose) {
+  ReadyTarget ready;
+  ops::ThreadPlan threads = 0;
+  GpuSeat seat = agreed_seat(
+      [&] {
+        threads = threads_of_rank(rank.config, rank.world, rank.layout, Role::kTarget);
+        ready.faults = Faults::from_environment(rank.world.rank(), rank.layout.num_targets);
+        return target_seat(rank.config, rank.world, rank.layout);
+      },
+      [&](const Bytes& claim) { return call_gpus(rank.world, rank.layout, claim); });
+  const std::string problem = load_shard(rank, purpose, threads, std::move(seat), &ready);
+  const Model* const model = ready.loaded.model.get();
+  ready.topology = roll_call(rank.world,
+                             rank.layout,
+                             {.problem = problem,
+                              .settings = shared_settings(rank.config, ready.loaded),
+                              .num_threads = threads.num_threads,
+                              .num_kv_blocks = model ? model->options().num_blocks : 0});
+  go_on_together(rank.world, rank.layout, begin_sums(rank, ready.loaded));
+  return ready;
+}
+
+int run_on_this_target(const TargetContext& context, const OnTargets& body) {
+  try {
+    return body(context);
+  } catch (const std::exception& error) {
+    if (context.num_targets == 1) throw;
+    end_job(context.world, error.what());
+  }
+}
+
+void run_rounds(const JobRank& rank, TargetRank& target) {
+  try {
+    run_target_loop(rank.world, rank.layout, target);
+    rank.trace.hand_over(rank.world);
+  } catch (const std::exception& error) {
+    end_job(rank.world, error.what());
+  }
+}
+
+}  // namespace
+
+int run_target(const JobRank& rank, const Purpose& purpose) {
+  ReadyTarget ready = start_target(rank, purpose);
+  if (purpose.on_targets) {
+    return run_on_this_target({.config = rank.config,
+                               .world = rank.world,
+                               .num_targets = rank.layout.num_targets,
+                               .loaded = ready.loaded,
+                               .topology = ready.topology},
+                              purpose.on_targets);
+  }
+  rank.trace.compare_clocks(rank.world, rank.layout);
+  const ThreadTrace recording(rank.trace.ring());
+  TargetRank target(*ready.loaded.model, *ready.loaded.group, std::move(ready.faults));
+  if (!coordinates(rank)) {
+    run_rounds(rank, target);
+    return 0;
+  }
+  const int exit_code =
+      run_coordinator(rank, target, ready.desk, ready.topology, purpose.front_end);
+  rank.trace.gather(rank.world, rank.layout, ready.topology);
+  return exit_code;
+}
+
+}  // namespace outrider
