@@ -14,6 +14,16 @@ uint64_t mixed(uint64_t state, uint64_t value) {
 
 }  // namespace
 
+int32_t num_rows_of(const SequencePlan& plan) {
+  return plan.num_committed_rows + static_cast<int32_t>(plan.draft.size());
+}
+
+int32_t num_rows_of(std::span<const SequencePlan> plans) {
+  int32_t num_rows = 0;
+  for (const SequencePlan& plan : plans) num_rows += num_rows_of(plan);
+  return num_rows;
+}
+
 bool proposal_stood(const SequencePlan& plan, const SequenceDecision& decision) {
   return plan.proposal && !decision.failed &&
          decision.num_accepted == static_cast<int32_t>(plan.draft.size()) &&

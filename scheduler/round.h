@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -104,6 +105,10 @@ struct SequenceDecision {
 struct RoundDecision {
   std::vector<SequenceDecision> sequences;  // in the plan's order
 };
+
+// Rows that the target computes: of a sequence, and of all sequences of a round together.
+int32_t num_rows_of(const SequencePlan& plan);
+int32_t num_rows_of(std::span<const SequencePlan> plans);
 
 // Whether the plan's proposal is what the sequence goes on with, and not something drawn.
 bool proposal_stood(const SequencePlan& plan, const SequenceDecision& decision);

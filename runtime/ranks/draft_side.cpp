@@ -39,10 +39,9 @@ Clock::duration duration_of(double seconds) {
 }
 
 StepLoad load_of(const RoundPlan& plan) {
-  StepLoad load;
+  StepLoad load{.num_rows = num_rows_of(plan.sequences)};
   for (const SequencePlan& planned : plan.sequences) {
-    const int64_t rows = planned.num_committed_rows + std::ssize(planned.draft);
-    load.num_rows += static_cast<int32_t>(rows);
+    const int64_t rows = num_rows_of(planned);
     load.kv_positions += planned.first_position + rows;
     load.row_positions += rows * planned.first_position + rows * (rows + 1) / 2;
   }

@@ -15,10 +15,8 @@ void RoundAccount::note_round(const RoundPlan& plan,
   SpeedupRound round{.round_s = clock.round_s,
                      .waited_s = clock.waited_s,
                      .step_s = clock.step_s,
-                     .plain_step_s = clock.plain_step_s};
-  for (const SequencePlan& planned : plan.sequences) {
-    round.num_rows += planned.num_committed_rows + static_cast<int32_t>(planned.draft.size());
-  }
+                     .plain_step_s = clock.plain_step_s,
+                     .num_rows = num_rows_of(plan.sequences)};
   for (size_t i = 0; i < plan.sequences.size(); ++i) {
     const SequencePlan& planned = plan.sequences[i];
     const SequenceDecision& decided = decision.sequences[i];

@@ -35,14 +35,6 @@ Request request_of(uint64_t id, int32_t num_prompt, int32_t max_tokens) {
   return request;
 }
 
-StepLoad load_of(const RoundPlan& plan) {
-  StepLoad load;
-  for (const SequencePlan& planned : plan.sequences) {
-    load.num_rows += planned.num_committed_rows + static_cast<int32_t>(planned.draft.size());
-  }
-  return load;
-}
-
 struct Figures {
   double tokens_per_s = 0;
   double per_round = 0;  // tokens of a sequence
@@ -70,7 +62,7 @@ Figures run(bool repeating,
     const RoundPlan plan = planner.plan();
     const RoundDecision decision = target.execute(plan);
     planner.apply(plan, decision);
-    RoundFacts facts{.load = load_of(plan), .draft_worked = true};
+    RoundFacts facts{.load = {.num_rows = num_rows_of(plan.sequences)}, .draft_worked = true};
     facts.step_s = step(facts.load.num_rows);
     facts.total_s = facts.step_s + 0.001;
     seconds += facts.total_s;

@@ -171,6 +171,8 @@ TEST(Planner, AShortBudgetShortensAllDraftsAlikeAndKeepsHalfForPrompts) {
   EXPECT_EQ(rows_of(plan, 1).draft.size(), 3u);
   EXPECT_EQ(rows_of(plan, 2).draft.size(), 2u);
   EXPECT_EQ(rows_of(plan, 3).draft.size(), 2u);
+  EXPECT_EQ(num_rows_of(rows_of(plan, 1)), 4);
+  EXPECT_EQ(num_rows_of(plan.sequences), 10);
 
   Bench other(config);
   for (uint64_t id = 1; id <= 3; ++id) other.add(id, 3, 20);
@@ -181,6 +183,7 @@ TEST(Planner, AShortBudgetShortensAllDraftsAlikeAndKeepsHalfForPrompts) {
   EXPECT_EQ(rows_of(mixed, 1).draft.size(), 1u);
   EXPECT_EQ(rows_of(mixed, 3).draft.size(), 1u);
   EXPECT_EQ(rows_of(mixed, 4).num_committed_rows, 4);
+  EXPECT_EQ(num_rows_of(mixed.sequences), 10);
 }
 
 TEST(Planner, NoMoreSequencesRunThanTheBudgetHasRows) {
