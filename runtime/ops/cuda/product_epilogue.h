@@ -75,19 +75,9 @@ OUTRIDER_DEVICE void store_qkv_pair(
     low = exact_add(exact_mul(first, cosine), -exact_mul(high, sine));
     high = exact_add(exact_mul(high, cosine), exact_mul(first, sine));
   }
-  void* data = to.queries;
-  size_t at = 0;
-  if (head < to.n_heads) {
-    const size_t heads_before =
-        static_cast<size_t>(row) * static_cast<size_t>(to.n_heads) + static_cast<size_t>(head);
-    at = heads_before * static_cast<size_t>(head_dim);
-  } else {
-    const bool is_key = head < n_turned;
-    data = is_key ? to.kv.keys : to.kv.values;
-    at = slot_of_row(to.kv, job.product.step, row, head - (is_key ? to.n_heads : n_turned));
-  }
-  store_float(data, to.kv.type, at + static_cast<size_t>(i), low);
-  store_float(data, to.kv.type, at + static_cast<size_t>(half + i), high);
+  const HeadPlace place = place_of_head(to, job.product.step, row, head);
+  store_float(place.data, to.kv.type, place.first + static_cast<size_t>(i), low);
+  store_float(place.data, to.kv.type, place.first + static_cast<size_t>(half + i), high);
 }
 
 OUTRIDER_DEVICE void store_swiglu_pair(

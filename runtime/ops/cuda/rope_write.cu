@@ -10,25 +10,6 @@ namespace {
 
 constexpr uint32_t kWarps = 8;
 
-struct HeadPlace {
-  void* to;
-  size_t first;  // element
-};
-
-// Queries lie in the order of heads, then keys, then values.
-OUTRIDER_DEVICE HeadPlace place_of_head(const RopeWriteArgs& args, int32_t row, int32_t head) {
-  const QkvArgs& to = args.to;
-  const KvView& kv = to.kv;
-  const auto head_dim = static_cast<size_t>(kv.head_dim);
-  if (head < to.n_heads) {
-    const size_t query = static_cast<size_t>(row) * static_cast<size_t>(to.n_heads);
-    return {to.queries, (query + static_cast<size_t>(head)) * head_dim};
-  }
-  const bool is_key = head < to.n_heads + kv.n_kv_heads;
-  const int32_t kv_head = head - to.n_heads - (is_key ? 0 : kv.n_kv_heads);
-  return {is_key ? kv.keys : kv.values, slot_of_row(kv, args.step, row, kv_head)};
-}
-
 // 1 / sqrt(mean(x^2) + eps), in all lanes.
 OUTRIDER_DEVICE float norm_factor(const float* x, uint32_t n, float eps) {
   float squares = 0.0f;
@@ -63,7 +44,7 @@ OUTRIDER_KERNEL(kWarps * 32) void rope_write_heads(RopeWriteArgs args) {
       args.to.rotary.angles +
       static_cast<size_t>(args.step.positions[row]) * (2 * static_cast<size_t>(half));
   const float* const sines = cosines + half;
-  const HeadPlace place = place_of_head(args, row, head);
+  const HeadPlace place = place_of_head(args.to, args.step, row, head);
   for (uint32_t i = lane_id(); i < n; i += 32) {
     float value = normed(i);
     if (i < half) {
@@ -72,7 +53,7 @@ OUTRIDER_KERNEL(kWarps * 32) void rope_write_heads(RopeWriteArgs args) {
       const uint32_t pair = i - half;
       value = exact_add(exact_mul(value, cosines[pair]), exact_mul(normed(pair), sines[pair]));
     }
-    store_float(place.to, kv.type, place.first + i, value);
+    store_float(place.data, kv.type, place.first + i, value);
   }
 }
 
