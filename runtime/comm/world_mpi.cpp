@@ -187,7 +187,8 @@ class MpiWorld final : public World {
                "MPI_Iprobe");
     if (flag != 0) {
       was_told_to_end_ = true;
-      throw Error(take_abort_reason(status));
+      end_reason_ = take_abort_reason(status);
+      throw Error(end_reason_);
     }
     const auto now = std::chrono::steady_clock::now();
     if (now - last_peer_check_ < kPeerCheckInterval) return;
@@ -196,7 +197,8 @@ class MpiWorld final : public World {
       const Peer& peer = peers_[static_cast<size_t>(r)];
       if (peer.host != host() || r == rank_) continue;
       if (kill(peer.pid, 0) != 0 && errno == ESRCH) {
-        throw Error(fmt::format("rank {} (host {}, process {}) is gone", r, peer.host, peer.pid));
+        end_reason_ = fmt::format("rank {} (host {}, process {}) is gone", r, peer.host, peer.pid);
+        throw Error(end_reason_);
       }
     }
   }
@@ -222,8 +224,9 @@ class MpiWorld final : public World {
   }
 
   void finish(int exit_code) override {
-    // MPI_Finalize while a job is being ended can crash Open MPI 4.1.4's mpirun (docs/round.md).
-    if (was_told_to_end_) await_the_end("leaving with the others");
+    // Open MPI 4.1.4's mpirun may crash or hang when it ends a job of which a rank is in
+    // MPI_Finalize (docs/round.md), and with a rank that is gone that would never return.
+    if (!end_reason_.empty()) abort(end_reason_);
     // MPI_Finalize waits for every rank, also for one that is stopped or whose node is gone.
     std::thread([exit_code] {
       std::this_thread::sleep_for(kFinishTimeout);
@@ -366,6 +369,7 @@ class MpiWorld final : public World {
   std::vector<std::deque<PendingSend>>
       sends_;  // a deque: MPI holds pointers into the elements' bytes
   std::vector<PendingReceive> receives_;
+  std::string end_reason_;  // once this rank knows that the job is ending
   bool was_told_to_end_ = false;
   std::chrono::steady_clock::time_point last_peer_check_ = std::chrono::steady_clock::now();
 };

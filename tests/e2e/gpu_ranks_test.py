@@ -95,9 +95,18 @@ class Death(GpuRanks):
 class Start(GpuRanks):
     """What only one rank's GPU lacks stops all with one sentence."""
 
+    def start(self, failure, *options, recovery=False):
+        """(code, what was said) of a job of two targets and a draft that would end as soon as it has begun."""
+        launch = [*mpirun(3, recovery), "-x", "OUTRIDER_TEST_GPUS=2", "-x", f"OUTRIDER_TEST_GPU_FAILURE={failure}"]
+        with tempfile.TemporaryDirectory() as folder:
+            requests = os.path.join(folder, "in.jsonl")
+            open(requests, "w").close()
+            code, _, errors = run([*launch, self.program, "batch", "-i", requests, "-o", os.path.join(folder, "out.jsonl"),
+                                   *ON_GPU, *DRAFT_ON_CPU, *options], timeout_s=60)
+        return code, errors
+
     def refusal(self, failure, *options):
-        launch = [*mpirun(2, recovery=False), "-x", "OUTRIDER_TEST_GPUS=2", "-x", f"OUTRIDER_TEST_GPU_FAILURE={failure}"]
-        code, _, errors = run([*launch, self.program, "serve", *ON_GPU, *options, "--port", "0"], timeout_s=60)
+        code, errors = self.start(failure, *options)
         self.assertEqual(code, 2, errors)
         sentences = [line for line in errors.splitlines() if line.startswith("outrider")]
         self.assertEqual(len(sentences), 1, errors)
@@ -110,6 +119,18 @@ class Start(GpuRanks):
         self.assertRegex(self.refusal("allocate:1:5"), named + r"GPU 1 has no \d+ bytes left")
         self.assertRegex(self.refusal("share:1:0", "--device-sums", "exchange"),
                          "the exchange between GPUs cannot be set up: rank 1: GPU 1 cannot share memory")
+
+    def test_a_rank_that_dies_on_the_way_is_named(self):
+        """In its loading, and in what the ranks set up together."""
+        num_deaths = 0
+        for after in range(0, 1000, 8):
+            code, errors = self.start(f"die:1:{after}", "--device-sums", "exchange", recovery=True)
+            if "rank 1 ready" in errors and "is gone" not in errors:
+                self.assertEqual(code, 0, errors)
+                break
+            self.assertRegex(errors, r"rank 1 \(host \S+, process \d+\) is gone")
+            num_deaths += 1
+        self.assertGreater(num_deaths, 2)
 
 
 if __name__ == "__main__":

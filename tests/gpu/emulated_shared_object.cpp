@@ -3,7 +3,8 @@
 // optional:
 //   OUTRIDER_TEST_GPUS=2                 how many GPUs this machine shows
 //   OUTRIDER_TEST_GPU_FAILURE=step:1:50  how which of them fails, after how many calls
-//                                        (failing_gpu.h: open, small, allocate, share, step)
+//                                        (failing_gpu.h: open, small, allocate, die, share,
+//                                        step)
 #include <cstdlib>
 #include <sstream>
 #include <string>
@@ -21,6 +22,7 @@ GpuFailure::Kind kind_of(const std::string& name) {
   if (name == "open") return Kind::kOpen;
   if (name == "small") return Kind::kSmall;
   if (name == "allocate") return Kind::kAllocate;
+  if (name == "die") return Kind::kDie;
   if (name == "share") return Kind::kShare;
   if (name == "step") return Kind::kStep;
   throw Error("OUTRIDER_TEST_GPU_FAILURE: '" + name + "' is no failure");

@@ -2,6 +2,7 @@
 #include "tests/gpu/failing_gpu.h"
 
 #include <atomic>
+#include <csignal>
 #include <mutex>
 #include <set>
 #include <string>
@@ -60,7 +61,10 @@ class FailingDevice final : public gpu::Device {
 
  private:
   void count_memory(size_t num_bytes) const {
-    if (!fails(Kind::kAllocate, ordinal_) || num_calls++ < failure.after) return;
+    const bool dies = fails(Kind::kDie, ordinal_);
+    if (!dies && !fails(Kind::kAllocate, ordinal_)) return;
+    if (num_calls++ < failure.after) return;
+    if (dies) raise(SIGKILL);
     throw Error("GPU " + std::to_string(ordinal_) + " has no " + std::to_string(num_bytes) +
                 " bytes left");
   }

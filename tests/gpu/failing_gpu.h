@@ -14,6 +14,7 @@ struct GpuFailure {
     kOpen,      // it cannot be opened
     kSmall,     // it has 1 MB
     kAllocate,  // its (after + 1)-th piece of memory cannot be had, pinned memory included
+    kDie,       // ... its process dies there
     kShare,     // its memory cannot be shared with others
     kStep,      // its (after + 1)-th norm, in a step, ends all its work
   };
@@ -24,7 +25,8 @@ struct GpuFailure {
 
 // For the devices that are opened from now on. Not while a job runs.
 void fail_gpu(const GpuFailure& failure);
-// How often that GPU was asked for memory (kAllocate), or computed a norm (otherwise), since then.
+// How often that GPU was asked for memory (kAllocate, kDie), or computed a norm (otherwise), since
+// then.
 int64_t num_calls_of_failing_gpu();
 
 const gpu::Backend& failing_gpus();

@@ -26,6 +26,7 @@ class FailingRank : public ::testing::Test {
   }
   void TearDown() override {
     set_gpu_provider(gpu::cuda_backend);
+    unsetenv("OUTRIDER_NCCL");
     emulated::set_devices({emulated::default_device()});
     emulated::set_work_time(emulated::WorkTime::kAtOnce);
   }
@@ -88,8 +89,15 @@ TEST_F(FailingRank, WhoCannotShareItsMemoryIsNamedOrDoneWithout) {
 
 // Every piece of memory that a rank takes while it starts, in turn.
 TEST_F(FailingRank, WhoLacksMemoryAnywhereOnTheWayIsNamed) {
-  for (const auto& [sums, rank] : {std::pair{"exchange", 1}, {"exchange", 0}, {"staged", 1}}) {
-    const RunConfig config = config_of(2, sums);
+  std::vector<std::pair<const char*, int>> cases = {
+      {"exchange", 1}, {"exchange", 0}, {"staged", 1}};
+#ifdef FAKE_NCCL
+  setenv("OUTRIDER_NCCL", FAKE_NCCL, 1);
+  cases.push_back({"nccl", 1});
+#endif
+  for (const auto& [sums, rank] : cases) {
+    RunConfig config = config_of(2, sums);
+    config.enforce_eager = sums == std::string("nccl");  // the fake sums as it is called
     fail_gpu({.kind = Kind::kAllocate, .gpu = rank, .after = INT64_MAX});
     int64_t num_pieces = 0;
     run_engine(config, [&](const FrontEndContext&) { num_pieces = num_calls_of_failing_gpu(); });
