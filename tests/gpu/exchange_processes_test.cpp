@@ -81,7 +81,10 @@ TEST_P(ExchangeProcesses, Sum) {
 
 INSTANTIATE_TEST_SUITE_P(,
                          ExchangeProcesses,
-                         ::testing::Values(Shape{2, 1 << 30}, Shape{3, 1 << 30}, Shape{3, 200}),
+                         ::testing::Values(Shape{2, 1 << 30},
+                                           Shape{3, 200},
+                                           Shape{4, 1 << 30},  // a tree unlike rank order
+                                           Shape{4, 200}),
                          [](const auto& test) {
                            return std::to_string(test.param.num_ranks) + "Ranks" +
                                   (test.param.two_shot_bytes < 1000 ? "InTwoShots" : "InOneShot");
