@@ -90,6 +90,24 @@ TEST(Processes, ADeadRankIsNamedToWhoWaits) {
   }
 }
 
+TEST(Processes, ARankThatIsDoneIsNotDead) {
+  const auto ended = run_in_processes(3, kMostS, [](SocketWorld& world) -> std::string {
+    if (world.rank() == 1) return "done";
+    if (world.rank() == 0) {
+      const auto pid = [&] { return world.board().pids[1].load(); };
+      while (pid() == 0 || kill(pid(), 0) == 0) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      world.check_alive(3);
+      world.post(2, bytes_of(10, 0));
+    } else {
+      EXPECT_TRUE(receive(world, 0, 3) == bytes_of(10, 0));
+    }
+    return "done";
+  });
+  expect_fine(ended);
+}
+
 TEST(Processes, AnAbortEndsAll) {
   const auto ended = run_in_processes(3, kMostS, [](SocketWorld& world) -> std::string {
     if (world.rank() == 2) world.abort("no more");
