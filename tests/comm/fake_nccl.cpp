@@ -2,7 +2,7 @@
 // of one host, memory is the emulated device's. A call is in progress until all members have made
 // it, and then it sums, or it does what FAKE_NCCL says (read at each call, by the members that
 // FAKE_NCCL_RANKS names, all when it is not set):
-//   old          is version 2.27.5
+//   old, new     is version 2.27.5, 2.29.1 (else 2.28.9)
 //   no_id        gives no unique id
 //   no_peers     never finishes to meet the others
 //   lost         the communicator reports an error a moment after its second sum was queued
@@ -146,7 +146,9 @@ bool fails_to_sum(ncclComm_t comm, cudaStream_t stream, ncclResult_t* result) {
 extern "C" {
 
 ncclResult_t ncclGetVersion(int* version) {
-  *version = told_to("old", 0) ? NCCL_VERSION(2, 27, 5) : NCCL_VERSION(2, 28, 9);
+  *version = told_to("old", 0)   ? NCCL_VERSION(2, 27, 5)
+             : told_to("new", 0) ? NCCL_VERSION(2, 29, 1)
+                                 : NCCL_VERSION(2, 28, 9);
   return ncclSuccess;
 }
 

@@ -8,6 +8,7 @@
 
 #include "runtime/comm/nccl_library.h"
 #include "runtime/comm/world.h"
+#include "tests/base/error_sentence.h"
 #include "tests/comm/device_group_checks.h"
 #include "tests/comm/stuck_stream.h"
 
@@ -121,6 +122,25 @@ TEST_F(Nccl, AnOldLibraryIsRefused) {
         throw;
       },
       Error);
+}
+
+TEST_F(Nccl, RanksWithOtherVersionsAreRefusedTogether) {
+  const std::string other = std::string("/.") + FAKE_NCCL_COPY;  // under a name of its own
+  tell("new", nullptr);
+  NcclLibrary::load(other);
+  tell(nullptr, nullptr);
+  std::vector<std::string> found(3);
+  run_in_process(3, [&](World& world) {
+    const auto device = backend().open(0);
+    const auto over_host = world.make_target_group(3);
+    NcclOptions mine = options();
+    if (world.rank() == 1) mine.library = other;
+    found[static_cast<size_t>(world.rank())] =
+        error_of([&] { make_nccl_group(*device, backend(), *over_host, mine); });
+  });
+  for (const std::string& error : found) {
+    EXPECT_EQ(error, "NCCL cannot be used: rank 1: it has NCCL 2.29.1, rank 0 has 2.28.9");
+  }
 }
 
 TEST_F(Nccl, ASumThatIsNeverDoneEndsEveryWait) {
