@@ -8,6 +8,7 @@
 #include <atomic>
 #include <chrono>
 #include <random>
+#include <type_traits>
 #include <vector>
 
 #include "runtime/base/error.h"
@@ -104,7 +105,7 @@ class ExchangeGroup final : public DeviceGroup {
 
   void wait(gpu::Stream& stream) override {
     if (options_.check_alive) wait_watching(stream);
-    stream.wait();
+    on_gpu([&] { stream.wait(); });
     if (std::atomic_ref(report()->is_broken).load() == 0) return;
     const auto late_of = [&](const uint32_t(&late)[gpu::kMaxPeers]) {
       std::string ranks;
@@ -128,18 +129,29 @@ class ExchangeGroup final : public DeviceGroup {
     return {.in_tree = fold == Fold::kTree,
             .two_shot = size() > 2 && count * sizeof(float) >= options_.two_shot_bytes};
   }
+  // A GPU may fail because memory that it wrote into went with the rank that owned it.
+  template <typename Call>
+  std::invoke_result_t<Call> on_gpu(const Call& call) const {
+    try {
+      return call();
+    } catch (const Error&) {
+      throw_name_of_dead(options_.check_alive);
+      throw;
+    }
+  }
   // A rank that is known to be gone is not waited for until the limit: the launches give up.
   void wait_watching(gpu::Stream& stream) {
     using Clock = std::chrono::steady_clock;
     constexpr std::chrono::milliseconds kBetweenChecks{1};
-    for (auto next = Clock::now() + kBetweenChecks; !stream.is_done(); Backoff::relax()) {
+    for (auto next = Clock::now() + kBetweenChecks; !on_gpu([&] { return stream.is_done(); });
+         Backoff::relax()) {
       if (Clock::now() < next) continue;
       next = Clock::now() + kBetweenChecks;
       try {
         options_.check_alive();
       } catch (const Error&) {
         std::atomic_ref(report()->stop).store(1);
-        stream.wait();
+        on_gpu([&] { stream.wait(); });
         throw;
       }
     }

@@ -162,6 +162,47 @@ TEST(DeviceGroup, AnExchangeIsLeftAsSoonAsAPeerIsKnownToBeDead) {
   }
 }
 
+// A stream of a GPU that has failed.
+class LostStream final : public gpu::Stream {
+ public:
+  void upload(void*, const void*, size_t) override { fail(); }
+  void download(void*, const void*, size_t) override { fail(); }
+  void copy(void*, const void*, size_t) override { fail(); }
+  void fill(void*, uint8_t, size_t) override { fail(); }
+  void wait() override { fail(); }
+  bool is_done() override { fail(); }
+  void wait_for(gpu::Stream&) override { fail(); }
+  void begin_recording() override { fail(); }
+  std::unique_ptr<gpu::Graph> end_recording() override { fail(); }
+  void replay(gpu::Graph&) override { fail(); }
+
+ private:
+  [[noreturn]] static void fail() { throw Error("GPU 0: an illegal memory access"); }
+};
+
+// Memory of a rank that died may go while others write into it.
+TEST(DeviceGroup, AnExchangesGpuThatFailsBecauseAPeerDiedNamesThePeer) {
+  run_in_process(1, [&](World& world) {
+    const auto device = backend().open(0);
+    const auto over_host = world.make_target_group(1);
+    bool is_gone = false;
+    const auto check_alive = [&] {
+      if (is_gone) throw Error("rank 1 (host h, process 7) is gone");
+    };
+    for (const bool can_ask : {false, true}) {
+      ExchangeOptions options = {.max_count = 64};
+      if (can_ask) options.check_alive = check_alive;
+      const auto group = make_exchange_group(*device, backend(), *over_host, options);
+      LostStream stream;
+      is_gone = false;
+      EXPECT_EQ(error_of([&] { group->wait(stream); }), "GPU 0: an illegal memory access");
+      is_gone = true;
+      EXPECT_EQ(error_of([&] { group->wait(stream); }),
+                can_ask ? "rank 1 (host h, process 7) is gone" : "GPU 0: an illegal memory access");
+    }
+  });
+}
+
 TEST(DeviceGroup, AllMembersHearWhyThereIsNoExchange) {
   // One member's device has no memory left.
   run_in_process(3, [&](World& world) {
