@@ -133,13 +133,12 @@ TEST_F(GpuSeats, AJobWhoseRanksShareAGpuSaysSo) {
   RunConfig given = config_of(2);
   given.cuda_device = 1;
   EXPECT_EQ(warnings_of(given), "");
-  emulated::set_devices({emulated::default_device(),
-                         {.name = "emulated, but smaller",
-                          .compute_capability = 80,
-                          .num_processors = 4,
-                          .total_bytes = size_t{4} << 30}});
+  gpu::DeviceInfo smaller = emulated::default_device();
+  smaller.name = "smaller one";
+  smaller.total_bytes = smaller.free_bytes = size_t{4} << 30;
+  emulated::set_devices({emulated::default_device(), smaller});
   const std::string mixed = warnings_of(config_of(2));
-  EXPECT_NE(mixed.find(" W coordinator+target[0/2] rank 1 has a emulated, but smaller (compute "
+  EXPECT_NE(mixed.find(" W coordinator+target[0/2] rank 1 has a smaller one (compute "
                        "capability 8.0, 4.3 GB) where rank 0 has a emulated (compute capability "
                        "8.0, 8.6 GB): "),
             std::string::npos)
