@@ -41,6 +41,7 @@ class SimulatedModel final : public Model {
 
  private:
   void check_batch(const Batch& batch) const;
+  void spend(int64_t begin_ns, int64_t end_ns, std::span<const float> logits);
   void fill_row(int32_t token, int32_t position, size_t logit_row);
   void put(size_t logit_row, int32_t token, float logit);
 

@@ -2,6 +2,7 @@
 #include "scheduler/draft_choice.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "scheduler/statistics.h"
 
@@ -31,15 +32,21 @@ DraftToken draw_candidate(std::span<const WeightedToken> best, const NoiseKey& n
   double sum = 0.0;
   for (const WeightedToken& entry : best) sum += entry.weight;
   DraftToken proposal;
-  uint64_t best_key = 0;
+  // The least -log(u) / draft_prob, which is the greatest log(draft_prob) + Gumbel noise. Since
+  // -log(u) >= 1 - u, most need no logarithm.
+  double least = std::numeric_limits<double>::infinity();
   for (const WeightedToken& entry : best) {
     // Drawn from exactly the floats that are sent: the target's test divides by them.
     const auto draft_prob = static_cast<float>(entry.weight / sum);
     proposal.candidates.push_back({entry.token, draft_prob});
-    const double log_prob = exact_log(static_cast<double>(draft_prob));
-    best_key = std::max(best_key, noisy_key(log_prob, entry.token, noise));
+    const uint32_t bits = noise_bits(noise, entry.token);
+    const double bar = exact_mul(least, static_cast<double>(draft_prob));
+    if (!(1.0 - uniform_from_bits(bits) < bar)) continue;
+    const double exponential = exponential_from_bits(bits);
+    if (!(exponential < bar)) continue;
+    least = exact_div(exponential, static_cast<double>(draft_prob));
+    proposal.token = entry.token;
   }
-  proposal.token = key_token(best_key);
   if (proposal.candidates.size() == 1) proposal.candidates.clear();
   return proposal;
 }

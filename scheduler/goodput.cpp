@@ -38,9 +38,7 @@ class Choice {
     load_.kv_positions += outlook.num_prompt_kv_positions;
     load_.row_positions += outlook.num_prompt_positions;
     for (int32_t i = 0; i < num_sequences; ++i) add_candidates(i);
-    std::stable_sort(candidates_.begin(),
-                     candidates_.end(),
-                     [](const Candidate& a, const Candidate& b) { return a.worth > b.worth; });
+    sort_by_worth();
     const auto budget = static_cast<size_t>(std::max(0, outlook.max_rows - load_.num_rows));
     num_most_ = std::min(budget, candidates_.size());
     const int32_t most_rows = load_.num_rows + static_cast<int32_t>(num_most_);
@@ -88,6 +86,19 @@ class Choice {
       candidates_.push_back(
           {sequence.fixed ? 1 + here : worth, index, i, std::max(0, i + 1 - sequence.num_at_hand)});
     }
+  }
+
+  // Stable, which keeps a block's rows in order. By the numbers alone, which are few and small.
+  void sort_by_worth() {
+    std::vector<std::pair<double, uint32_t>> order;
+    order.reserve(candidates_.size());
+    for (const Candidate& candidate : candidates_)
+      order.emplace_back(-candidate.worth, static_cast<uint32_t>(order.size()));
+    std::sort(order.begin(), order.end());
+    std::vector<Candidate> sorted;
+    sorted.reserve(order.size());
+    for (const auto& [minus_worth, index] : order) sorted.push_back(candidates_[index]);
+    candidates_ = std::move(sorted);
   }
 
   // What it brings that a round finds its block prepared: tokens at once, and no wait for those

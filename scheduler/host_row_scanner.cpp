@@ -7,6 +7,7 @@
 
 #include "runtime/base/error.h"
 #include "scheduler/statistics.h"
+#include "scheduler/top_search.h"
 
 namespace outrider {
 namespace {

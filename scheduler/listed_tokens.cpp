@@ -3,18 +3,29 @@
 
 #include <algorithm>
 
+#include "runtime/base/error.h"
 #include "scheduler/rules.h"
 
 namespace outrider {
 
 ListedTokens::ListedTokens(const DraftToken& token, const VocabShard& shard)
-    : draft_(draft_distribution(token)), first_token_(shard.begin) {
-  index_.reserve(draft_.size());
+    : draft_(draft_distribution(token)) {
+  const auto drawn = std::find_if(draft_.begin(), draft_.end(), [&](const DraftCandidate& c) {
+    return c.token == token.token;
+  });
+  OUTRIDER_CHECK(drawn != draft_.end());
+  drawn_ = static_cast<size_t>(drawn - draft_.begin());
   for (const DraftCandidate& candidate : draft_) {
     if (shard.contains(candidate.token)) index_.push_back(candidate.token - shard.begin);
   }
   std::sort(index_.begin(), index_.end());
   values_.resize(index_.size());
+  for (const DraftCandidate& candidate : draft_) {
+    const int32_t index = candidate.token - shard.begin;
+    const auto found = std::lower_bound(index_.begin(), index_.end(), index);
+    const bool is_ours = found != index_.end() && *found == index;
+    places_.push_back(is_ours ? static_cast<int32_t>(found - index_.begin()) : -1);
+  }
 }
 
 void ListedTokens::ask(const RowView& row, RowQuestions& questions) {
@@ -26,13 +37,6 @@ void ListedTokens::scale(const RowView& row, float ceiling) {
   RowView kept = row;
   kept.ceiling = ceiling;
   for (size_t i = 0; i < index_.size(); ++i) values_[i] = kept.scaled(index_[i], values_[i]);
-}
-
-float ListedTokens::scaled_of(int32_t token) const {
-  const int32_t index = token - first_token_;
-  const auto found = std::lower_bound(index_.begin(), index_.end(), index);
-  if (found == index_.end() || *found != index) return kMasked;
-  return values_[static_cast<size_t>(found - index_.begin())];
 }
 
 }  // namespace outrider

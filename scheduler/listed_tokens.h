@@ -16,21 +16,27 @@ class ListedTokens {
  public:
   ListedTokens(const DraftToken& token, const VocabShard& shard);
 
-  const std::vector<DraftCandidate>& draft() const { return draft_; }
+  const DraftCandidates& draft() const { return draft_; }
+  // Which of these was proposed.
+  size_t drawn() const { return drawn_; }
   // Those on this shard, ascending, as indices into its rows.
   std::span<const int32_t> index() const { return index_; }
 
   // Asks for their raw logits in the row that judges them; scale() must follow the answer.
   void ask(const RowView& row, RowQuestions& questions);
   void scale(const RowView& row, float ceiling);
-  // kMasked for a token that is masked, above the ceiling, or on another shard.
-  float scaled_of(int32_t token) const;
+  // Of draft()[candidate]; kMasked when it is masked, above the ceiling, or on another shard.
+  float scaled_of(size_t candidate) const {
+    const int32_t place = places_[candidate];
+    return place < 0 ? kMasked : values_[static_cast<size_t>(place)];
+  }
 
  private:
-  std::vector<DraftCandidate> draft_;
-  int32_t first_token_;
-  std::vector<int32_t> index_;
-  std::vector<float> values_;  // [index_.size()] raw, then scaled
+  DraftCandidates draft_;
+  size_t drawn_;
+  ShortList<int32_t, kUsualCandidates> index_;
+  ShortList<int32_t, kUsualCandidates> places_;  // [draft_.size()] in index_; -1: another shard's
+  ShortList<float, kUsualCandidates> values_;    // [index_.size()] raw, then scaled
 };
 
 }  // namespace outrider

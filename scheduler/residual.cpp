@@ -21,8 +21,10 @@ uint64_t ranked(uint64_t rank, uint64_t key) {
 
 ListedKeys listed_keys(const ResidualInput& input) {
   ListedKeys keys;
-  for (const DraftCandidate& candidate : input.listed->draft()) {
-    const float scaled = input.listed->scaled_of(candidate.token);
+  const DraftCandidates& draft = input.listed->draft();
+  for (size_t c = 0; c < draft.size(); ++c) {
+    const DraftCandidate& candidate = draft[c];
+    const float scaled = input.listed->scaled_of(c);
     if (scaled < input.cut || scaled == kMasked) continue;
     keys.target = std::max(keys.target, noisy_key(scaled, candidate.token, input.noise));
     const double below_max = static_cast<double>(scaled) - static_cast<double>(input.max);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "runtime/base/block_source.h"
+#include "runtime/base/short_list.h"
 #include "scheduler/request.h"
 
 namespace outrider {
@@ -21,11 +22,15 @@ struct DraftCandidate {
   bool operator==(const DraftCandidate&) const = default;
 };
 
+// So many candidates are usual (num_draft_candidates); a list of them takes no heap memory.
+inline constexpr size_t kUsualCandidates = 16;
+using DraftCandidates = ShortList<DraftCandidate, kUsualCandidates>;
+
 // A proposed token with the distribution it was drawn from. No candidates means draft_prob = 1 on
 // the token: a greedy or n-gram draft, and every draft under the coupled rule.
 struct DraftToken {
   int32_t token = 0;
-  std::vector<DraftCandidate> candidates;  // descending draft_prob, contains token
+  DraftCandidates candidates;  // descending draft_prob, contains token
   bool operator==(const DraftToken&) const = default;
 };
 

@@ -113,23 +113,6 @@ OUTRIDER_INLINE void at_least_body(
   for (int32_t i = 0; i < count; ++i) hit[i] = exact_mul(values[i], scale) >= least ? 1 : 0;
 }
 
-OUTRIDER_INLINE void lane_max_body(const float* values, int32_t count, float scale, float* out) {
-  float lanes[kLanes];
-  for (float& lane : lanes) lane = -std::numeric_limits<float>::infinity();
-  int32_t begin = 0;
-  for (; begin + kLanes <= count; begin += kLanes) {
-    for (int32_t lane = 0; lane < kLanes; ++lane) {
-      const float value = exact_mul(values[begin + lane], scale);
-      lanes[lane] = value > lanes[lane] ? value : lanes[lane];
-    }
-  }
-  for (int32_t lane = 0; begin + lane < count; ++lane) {
-    const float value = exact_mul(values[begin + lane], scale);
-    lanes[lane] = value > lanes[lane] ? value : lanes[lane];
-  }
-  for (int32_t lane = 0; lane < kLanes; ++lane) out[lane] = lanes[lane];
-}
-
 // Noise lifts a token by t with -log(u) = y < exp(-t) (statistics.cpp, winning_limit). Of 2^x here
 // only a bound: the bits of a float, read as a number, run along the chords of 2^x, which lie above
 // it. kSlack covers all roundings of these floats, and the rest of y is cut off.
@@ -179,9 +162,6 @@ OUTRIDER_INLINE void may_win_body(
       const float* values, int32_t count, float scale, float least, uint8_t* hit) {                \
     at_least_body(values, count, scale, least, hit);                                               \
   }                                                                                                \
-  ATTRIBUTE void lane_max_##SUFFIX(const float* values, int32_t count, float scale, float* out) {  \
-    lane_max_body(values, count, scale, out);                                                      \
-  }                                                                                                \
   ATTRIBUTE void may_win_##SUFFIX(const float* values,                                             \
                                   const uint32_t* bits,                                            \
                                   int32_t count,                                                   \
@@ -198,7 +178,6 @@ OUTRIDER_INLINE void may_win_body(
                                      row_noise_##SUFFIX,                                           \
                                      first_equal_##SUFFIX,                                         \
                                      at_least_##SUFFIX,                                            \
-                                     lane_max_##SUFFIX,                                            \
                                      may_win_##SUFFIX}
 
 OUTRIDER_KERNEL_SET(plain, );

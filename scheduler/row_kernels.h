@@ -22,7 +22,7 @@ struct TileRange {
                                // finite one
 };
 
-// A tile is looked at in stretches of so many tokens, of which a draw passes over most.
+// A tile is looked at in stretches of so many tokens, of which searches pass over most.
 inline constexpr int32_t kStretchTokens = 64;
 
 // weight(value) = fixed_weight(value * inverse_temperature - max) when value * inverse_temperature
@@ -41,9 +41,6 @@ struct WinScale {
   float bound;
 };
 
-// Maxima over every kLanes-th value: n of them that reach a value prove n values that do.
-inline constexpr int32_t kLanes = 64;
-
 struct RowKernels {
   const char* name;
   TileRange (*range)(const float* values, int32_t count);
@@ -61,8 +58,6 @@ struct RowKernels {
   int32_t (*first_equal)(const float* values, int32_t count, float scale, float wanted);
   // hit: product >= least.
   void (*at_least)(const float* values, int32_t count, float scale, float least, uint8_t* hit);
-  // Greatest products by index % kLanes; -infinity for a lane without values.
-  void (*lane_max)(const float* values, int32_t count, float scale, float* out);
   // hit: 1 for every token that scale describes, and for few others; bits: the tokens' noise.
   void (*may_win)(const float* values,
                   const uint32_t* bits,

@@ -87,7 +87,7 @@ int32_t count_agreements(std::span<const int32_t> chosen, std::span<const DraftT
   return static_cast<int32_t>(count);
 }
 
-std::vector<DraftCandidate> draft_distribution(const DraftToken& token) {
+DraftCandidates draft_distribution(const DraftToken& token) {
   if (token.candidates.empty()) return {{token.token, 1.0f}};
   return token.candidates;
 }
@@ -124,7 +124,7 @@ bool valid_draft(const DraftToken& token, int32_t vocab_size) {
   if (token.token < 0 || token.token >= vocab_size) return false;
   if (token.candidates.empty()) return true;
   if (token.candidates.size() > static_cast<size_t>(kMaxDraftCandidates)) return false;
-  std::vector<int32_t> ids;
+  ShortList<int32_t, kUsualCandidates> ids;
   double sum = 0.0;
   for (const DraftCandidate& candidate : token.candidates) {
     if (candidate.token < 0 || candidate.token >= vocab_size) return false;

@@ -28,10 +28,11 @@ double residual_weight(double target_weight, float draft_prob, uint64_t mass, do
 // What every rank knows of the row that judges one draft token. Under the standard rule `draft`
 // and `weights` hold the drawn token alone.
 struct JudgedRow {
-  uint64_t mass = 0;                  // of the row's kept tokens, in fixed point
-  std::vector<DraftCandidate> draft;  // draft_distribution() of the token
-  std::vector<uint64_t> weights;      // [draft.size()] the target's weights of these; 0: cut
-  size_t drawn = 0;                   // which of them the token is
+  uint64_t mass = 0;      // of the row's kept tokens, in fixed point
+  DraftCandidates draft;  // draft_distribution() of the token
+  ShortList<uint64_t, kUsualCandidates>
+      weights;       // [draft.size()] the target's weights of these; 0: cut
+  size_t drawn = 0;  // which of them the token is
 };
 
 // How many draft tokens stand, one after the other; uniforms[i] is draft token i's.
@@ -55,7 +56,7 @@ BlockVerdict judge_block(std::span<const JudgedRow> rows, std::span<const double
 int32_t count_agreements(std::span<const int32_t> chosen, std::span<const DraftToken> draft);
 
 // What the draft says it drew the token from. No candidates: all of it on the token.
-std::vector<DraftCandidate> draft_distribution(const DraftToken& token);
+DraftCandidates draft_distribution(const DraftToken& token);
 float draft_prob_of(const DraftToken& token);
 
 }  // namespace outrider

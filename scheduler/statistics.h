@@ -1,12 +1,11 @@
-// What one shard says about one row: its best token, its mass, its n best (its best noisy token:
-// draw_search.h).
+// What one shard says about one row: its best token and its mass (its best noisy token:
+// draw_search.h, its n best: top_search.h).
 // Each is a 64-bit integer that the shards combine by MAX or SUM, so the answer for the whole
 // vocabulary has the same bits for any number of shards. Of rows in host memory: how HostRowScanner
 // answers.
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "scheduler/draw_search.h"
 #include "scheduler/row_view.h"
@@ -26,13 +25,5 @@ uint64_t row_mass(const RowView& row, float max, float cut);
 // Sum of fixed_moment(scaled - max) over the same tokens: over their mass it is the mean distance
 // below max, which is the entropy less the maximum's own surprisal.
 uint64_t row_moment(const RowView& row, float max, float cut);
-
-// The n best keys of this shard (scaled value, token), best first; fewer when the shard is smaller.
-// A bad row may have no keys.
-struct TopScan {
-  std::vector<uint64_t> keys;
-  bool bad = false;
-};
-TopScan scan_top(const RowView& row, int32_t n);
 
 }  // namespace outrider

@@ -120,7 +120,7 @@ class RoundVerifier {
         row.judged = judged_.size();
         const DraftToken& token = judged_token(n, row.index);
         listed_.emplace_back(token, shard_);
-        judged_.push_back(judged_row(token, listed_.back(), rule == VerifyRule::kBlock));
+        judged_.push_back(judged_row(listed_.back(), rule == VerifyRule::kBlock));
       }
     }
   }
@@ -135,15 +135,15 @@ class RoundVerifier {
   }
 
   // Under the standard rule only the drawn token's own weight is needed.
-  static JudgedRow judged_row(const DraftToken& token, const ListedTokens& listed, bool whole) {
+  static JudgedRow judged_row(const ListedTokens& listed, bool whole) {
     JudgedRow judged;
-    judged.draft =
-        whole ? listed.draft() : std::vector<DraftCandidate>{{token.token, draft_prob_of(token)}};
+    if (whole) {
+      judged.draft = listed.draft();
+      judged.drawn = listed.drawn();
+    } else {
+      judged.draft = {listed.draft()[listed.drawn()]};
+    }
     judged.weights.resize(judged.draft.size());
-    const auto is_drawn = [&](const DraftCandidate& c) { return c.token == token.token; };
-    const auto found = std::find_if(judged.draft.begin(), judged.draft.end(), is_drawn);
-    OUTRIDER_CHECK(found != judged.draft.end());
-    judged.drawn = static_cast<size_t>(found - judged.draft.begin());
     return judged;
   }
 
@@ -227,11 +227,13 @@ class RoundVerifier {
     std::vector<uint64_t> words;
     for (size_t i = 0; i < weighed.size(); ++i) {
       const Row& row = rows_[weighed[i]];
-      const std::vector<DraftCandidate>& draft = judged_[row.judged].draft;
+      // Of all listed tokens, or of the drawn one.
+      const size_t num_values = judged_[row.judged].draft.size();
+      const size_t first = num_values == 1 ? listed_[row.judged].drawn() : 0;
       words.push_back(sums[i].mass);
-      for (size_t c = 0; c < draft.size(); c += 2) {
-        uint64_t word = local_value(row, draft[c].token);
-        if (c + 1 < draft.size()) word |= local_value(row, draft[c + 1].token) << 32;
+      for (size_t c = 0; c < num_values; c += 2) {
+        uint64_t word = local_value(row, first + c);
+        if (c + 1 < num_values) word |= local_value(row, first + c + 1) << 32;
         words.push_back(word);
       }
     }
@@ -254,9 +256,10 @@ class RoundVerifier {
     }
   }
 
-  // The token's scaled value as ordered bits; 0 when it is cut or lies on another shard.
-  uint64_t local_value(const Row& row, int32_t token) const {
-    const float scaled = listed_[row.judged].scaled_of(token);
+  // The scaled value of one of the listed tokens as ordered bits; 0 when it is cut or lies on
+  // another shard.
+  uint64_t local_value(const Row& row, size_t candidate) const {
+    const float scaled = listed_[row.judged].scaled_of(candidate);
     return scaled < row.cut || scaled == kMasked ? 0 : ordered_bits(scaled);
   }
 

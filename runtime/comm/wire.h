@@ -39,8 +39,9 @@ class WireWriter {
     for (const T& element : list) write(*this, element);
   }
   // Plain values without padding, in one piece.
-  template <typename T>
-  void put_numbers(const std::vector<T>& list) {
+  template <typename List>
+  void put_numbers(const List& list) {
+    using T = typename List::value_type;
     static_assert(std::is_trivially_copyable_v<T>);
     put<uint32_t>(static_cast<uint32_t>(list.size()));
     const auto* from = reinterpret_cast<const std::byte*>(list.data());
@@ -83,16 +84,22 @@ class WireReader {
     for (uint32_t i = 0; i < count; ++i) list.push_back(read(*this));
     return list;
   }
-  // Not inlined: GCC 12 warns of a size that it works out from a message known to be cut short.
   template <typename T>
-  [[gnu::noinline]] std::vector<T> get_numbers() {
+  std::vector<T> get_numbers() {
+    std::vector<T> list;
+    get_numbers(&list);
+    return list;
+  }
+  // Not inlined: GCC 12 warns of a size that it works out from a message known to be cut short.
+  template <typename List>
+  [[gnu::noinline]] void get_numbers(List* list) {
+    using T = typename List::value_type;
     static_assert(std::is_trivially_copyable_v<T>);
     const size_t count = get<uint32_t>();
     need(count * sizeof(T));  // 32 bits times a few bytes: no overflow
-    std::vector<T> list(count);
-    if (count > 0) std::memcpy(list.data(), bytes_.data() + position_, count * sizeof(T));
+    list->resize(count);
+    if (count > 0) std::memcpy(list->data(), bytes_.data() + position_, count * sizeof(T));
     position_ += count * sizeof(T);
-    return list;
   }
   // A list of bytes (put_numbers), where it lies.
   std::span<const std::byte> get_bytes() {

@@ -84,7 +84,7 @@ void write(WireWriter& out, const DraftToken& draft) {
 DraftToken read_draft_token(WireReader& in) {
   DraftToken draft;
   draft.token = in.get<int32_t>();
-  draft.candidates = in.get_numbers<DraftCandidate>();
+  in.get_numbers(&draft.candidates);
   return draft;
 }
 
