@@ -95,7 +95,7 @@ uint32_t count_equal(const RowView& view, float value) {
 
 void answer_about(const RowView& row, TopQuestion& question) {
   const RowView kept = under(row, question.ceiling);
-  TopScan scan = scan_top(kept, question.n);
+  TopScan scan = scan_top(kept, question.n, question.within);
   question.bad = scan.bad;
   question.keys = std::move(scan.keys);
   const bool has_last = !scan.bad && question.n > 0 && std::ssize(question.keys) == question.n;

@@ -22,6 +22,8 @@ namespace {
 // Scaled values so far below the best one are no guesses: e^-16 of its weight.
 constexpr float kGuessRange = 16.0f;
 constexpr int32_t kRankedBehindNoise = 32;
+// So far below the best one, values weigh less than what filters leave out anyway (1e-7).
+constexpr float kNoWeightBelow = 17.0f;
 
 NoiseKey noise_for(const DraftInput& input, Stream stream) {
   const auto position = static_cast<uint32_t>(input.tokens.size() + input.drafted.size());
@@ -181,7 +183,9 @@ class ProposalStep {
   void find_best() {
     RowQuestions questions;
     for (const Line& line : lines_) {
-      questions.tops.push_back({.row = line.row, .n = num_keys_for(*line.input, line.rule)});
+      TopQuestion& top = questions.tops.emplace_back();
+      top = {.row = line.row, .n = num_keys_for(*line.input, line.rule)};
+      if (line.draws_from_list()) top.within = kNoWeightBelow;
     }
     scanner_.answer(questions);
     for (Line& line : lines_) {

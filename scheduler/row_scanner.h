@@ -16,6 +16,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -70,11 +71,13 @@ struct DrawQuestion {
   uint64_t key = 0;                  // out: key_to_beat for an empty row
 };
 
-// The n best keys (pack_key of the scaled value), best first; fewer when the row is shorter.
+// The n best keys (pack_key of the scaled value), best first; fewer when the row is shorter, and
+// maybe without those of values more than `within` below the best.
 struct TopQuestion {
   int32_t row = 0;
   int32_t n = 0;
   float ceiling = kNoCeiling;
+  float within = std::numeric_limits<float>::infinity();
   bool counts_last = false;    // wants num_last
   std::vector<uint64_t> keys;  // out; anything for a bad row
   bool bad = false;            // out: as in ScanQuestion

@@ -3,18 +3,22 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "scheduler/row_view.h"
 
 namespace outrider {
 
-// The n best keys of this shard (scaled value, token), best first; fewer when the shard is smaller.
-// A bad row may have any keys.
+// The n best keys of this shard (scaled value, token), best first; fewer when the shard is smaller,
+// and without those of values that lie more than `within` below its best. A bad row may have any
+// keys.
 struct TopScan {
   std::vector<uint64_t> keys;
   bool bad = false;  // NaN or infinity among the raw logits of this shard
 };
-TopScan scan_top(const RowView& row, int32_t n);
+TopScan scan_top(const RowView& row,
+                 int32_t n,
+                 float within = std::numeric_limits<float>::infinity());
 
 }  // namespace outrider

@@ -445,6 +445,11 @@ TEST(RowSearch, BestNoisyTokenAndBestTokensAreExact) {
       const std::vector<uint64_t> top = scan_top(row, n).keys;
       ASSERT_EQ(top.size(), static_cast<size_t>(std::min(n, size)));
       EXPECT_TRUE(std::equal(top.begin(), top.end(), keys.begin())) << "trial " << trial;
+      const float floor = key_score(keys[0]) - 3.0f;
+      const std::vector<uint64_t> near = scan_top(row, n, 3.0f).keys;
+      const auto is_near = [&](uint64_t key) { return key_score(key) >= floor; };
+      EXPECT_EQ(std::ssize(near), std::count_if(top.begin(), top.end(), is_near));
+      EXPECT_TRUE(std::equal(near.begin(), near.end(), keys.begin())) << "trial " << trial;
     }
   }
 }
