@@ -39,7 +39,7 @@ class GpuRanks(unittest.TestCase):
 
 class Text(GpuRanks):
     def test_is_that_of_the_cpu(self):
-        body = {"prompt": "Once upon a time", "max_tokens": 12, "temperature": 0, "return_token_ids": True}
+        body = {"prompt": "Once upon a time", "max_tokens": 8, "temperature": 0, "return_token_ids": True}
 
         def ids_of(server):
             status, reply = server.post("/v1/completions", body)
@@ -48,8 +48,8 @@ class Text(GpuRanks):
 
         with Server(0, *OPTIONS) as server:
             expected = ids_of(server)
-        self.assertEqual(len(expected), 12)
-        for ranks, sums, options in ((2, "exchange", []), (3, "staged", DRAFT_ON_CPU), (3, "auto", DRAFT_ON_CPU)):
+        self.assertEqual(len(expected), 8)
+        for ranks, sums, options in ((2, "staged", []), (3, "auto", DRAFT_ON_CPU)):
             with self.server(ranks, *ON_GPU, *options, "--device-sums", sums) as server:
                 self.assertEqual(ids_of(server), expected)
                 taken = "exchange" if sums == "auto" else f"{sums}, as asked"
