@@ -66,6 +66,16 @@ class FirstRun(unittest.TestCase):
             self.assertIn(said, log)
         self.assertLessEqual(len(list(self.out.iterdir())), 5)
 
+    def test_nccl_of_a_wheel_is_found_for_the_tests(self):
+        wheel = self.build / "site/nvidia/nccl/lib/libnccl.so.2"
+        wheel.parent.mkdir(parents=True)
+        wheel.touch()
+        self.put_test("a_gpu_test", 'echo "takes [$OUTRIDER_NCCL]"\n')
+        for asked, taken in (("", str(wheel)), ("mine.so", "mine.so")):
+            done = self.run_script(FIRST_RUN_PARTS="tests", PYTHONPATH=str(self.build / "site"), OUTRIDER_NCCL=asked)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn(f"takes [{taken}]", (self.out / "first_run.log").read_text())
+
     def test_benchmarks_arrive(self):
         program(self.build / "outrider", """#!/bin/bash
 echo "table of $2 on $4"

@@ -38,6 +38,14 @@ export OUTRIDER_REQUIRE_GPU=1 OUTRIDER_SHARE=$root PYTHONUNBUFFERED=1
   exit 3
 }
 
+# The tests of NCCL take it from where gpu_probe finds it, too.
+if [ -z "${OUTRIDER_NCCL:-}" ]; then
+  OUTRIDER_NCCL=$(python3 -c 'import glob, sys
+found = {f for p in sys.path if p for f in glob.glob(p + "/nvidia/*/lib/libnccl.so.2")}
+print(min(found, key=lambda f: ("cu13" not in f, f)) if found else "")' 2>/dev/null)
+  if [ -n "$OUTRIDER_NCCL" ]; then export OUTRIDER_NCCL; else unset OUTRIDER_NCCL; fi
+fi
+
 wanted() { [[ $parts == *" $1 "* ]]; }
 # What we built finds its libraries in the pack; python must not.
 ours() { part "$1" "$2" env LD_LIBRARY_PATH="$first$build/lib:${LD_LIBRARY_PATH:-}" "${@:3}"; }
