@@ -70,17 +70,26 @@ inline void check_sums(
     size_t most,
     const ExpectedSum& expected = expected_sum,
     const std::function<void()>& meet = [] {}) {
+  constexpr size_t kNumBehind = 70;
   unsigned draw = 1;
   for (const size_t count : {most, size_t{1}, most / 2 + 3, size_t{5}, most, most - 1}) {
     for (const Fold fold : {Fold::kRankOrder, Fold::kTree}) {
       ++draw;
-      const gpu::Buffer values(device, count * sizeof(float));
+      // What lies behind the array stays as it is.
+      const std::vector<float> behind(kNumBehind, 3);
+      const size_t num_bytes = (count + kNumBehind) * sizeof(float);
+      const gpu::Buffer values(device, num_bytes);
       std::vector<float> host = values_of(group.rank(), draw, count);
-      device.upload_now(values.data(), host.data(), count * sizeof(float));
+      host.insert(host.end(), behind.begin(), behind.end());
+      device.upload_now(values.data(), host.data(), num_bytes);
       meet();
       group.all_reduce_sum(stream, values.as<float>(), count, fold);
       group.wait(stream);
-      device.download_now(host.data(), values.data(), count * sizeof(float));
+      device.download_now(host.data(), values.data(), num_bytes);
+      const auto end = host.begin() + static_cast<ptrdiff_t>(count);
+      EXPECT_EQ(std::vector<float>(end, host.end()), behind)
+          << group.name() << " rank " << group.rank() << " count " << count;
+      host.resize(count);
       EXPECT_EQ(first_difference(host, expected(group.size(), draw, count, fold)), -1)
           << group.name() << " rank " << group.rank() << " count " << count;
     }

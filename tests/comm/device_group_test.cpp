@@ -2,8 +2,11 @@
 // exchange's launches of all of them must run at the same time.
 #include "runtime/comm/device_group.h"
 
+#include <atomic>
+
 #include "runtime/comm/exchange_group.h"
 #include "runtime/comm/world.h"
+#include "runtime/ops/gpu/exchange.h"
 #include "tests/base/error_sentence.h"
 #include "tests/comm/device_group_checks.h"
 #include "tests/gpu/gpu_testing.h"
@@ -200,6 +203,56 @@ TEST(DeviceGroup, AnExchangesGpuThatFailsBecauseAPeerDiedNamesThePeer) {
       EXPECT_EQ(error_of([&] { group->wait(stream); }),
                 can_ask ? "rank 1 (host h, process 7) is gone" : "GPU 0: an illegal memory access");
     }
+  });
+}
+
+// Of three and more, from so many bytes on: nothing but the time tells them apart.
+TEST(DeviceGroup, LongSumsOfAnExchangeTakeTwoShots) {
+  static const gpu::OpTable ops = backend().ops;
+  static std::atomic<int> num_sums[2];  // in one shot, in two
+  gpu::Backend counting = backend();
+  counting.ops.exchange_sum = [](gpu::Stream& stream, const gpu::ExchangeSumArgs& args) {
+    ++num_sums[args.kind.two_shot ? 1 : 0];
+    ops.exchange_sum(stream, args);
+  };
+  for (const int num_ranks : {2, 3}) {
+    num_sums[0] = num_sums[1] = 0;
+    run_in_process(num_ranks, [&](World& world) {
+      const auto device = backend().open(0);
+      const auto stream = device->make_stream(gpu::Priority::kNormal);
+      const auto over_host = world.make_target_group(num_ranks);
+      const auto group = make_exchange_group(
+          *device, counting, *over_host, {.max_count = 64, .two_shot_bytes = 160, .limit_s = 60});
+      const gpu::Buffer values(*device, 64 * sizeof(float));
+      meeting_of (*over_host)();
+      for (const size_t count : {size_t{39}, size_t{40}, size_t{64}}) {
+        group->all_reduce_sum(*stream, values.as<float>(), count, Fold::kRankOrder);
+      }
+      group->wait(*stream);
+      meeting_of (*over_host)();  // its memory goes last
+    });
+    EXPECT_EQ(num_sums[0], num_ranks == 2 ? 6 : 3);
+    EXPECT_EQ(num_sums[1], num_ranks == 2 ? 0 : 6);
+  }
+}
+
+// Else its memory would never be free.
+TEST(DeviceGroup, AnExchangeThatGoesEndsWhatItWaitsFor) {
+  const gpu::WorkOnThreads on_threads;
+  constexpr double kForEver = 10000;
+  run_in_process(2, [&](World& world) {
+    const auto device = backend().open(0);
+    const auto stream = device->make_stream(gpu::Priority::kNormal);
+    const auto over_host = world.make_target_group(2);
+    auto group =
+        make_exchange_group(*device, backend(), *over_host, {.max_count = 64, .limit_s = kForEver});
+    const gpu::Buffer values(*device, 64 * sizeof(float));
+    if (world.rank() == 0) {
+      group->all_reduce_sum(*stream, values.as<float>(), 64, Fold::kRankOrder);
+      group.reset();
+      stream->wait();
+    }
+    meeting_of (*over_host)();  // the other's memory goes last
   });
 }
 
