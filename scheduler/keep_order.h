@@ -18,23 +18,23 @@ struct KeepOrder {
   float max = 0.0f;     // of the row, over all shards
   double center = 0.0;  // how far below it the reference lies
 
-  uint32_t distance(float scaled) const {
-    return keep_distance(max, center, scaled);
-  }
+  uint32_t distance(float scaled) const { return keep_distance(max, center, scaled); }
 
   // The interval of the values at distance <= farthest, exactly: both ends are searched with
   // distance() itself, which rises to both sides of the reference.
   float lowest(uint32_t farthest) const {
     if (farthest == kFarthest) return kMasked;
-    const uint32_t pivot = last_at_or_below_reference();
-    return first_where(
-        ordered_bits(kMasked), pivot, [&](float value) { return distance(value) <= farthest; });
+    return first_where(ordered_bits(kMasked),
+                       last_at_or_below_reference(),
+                       value_at(center + nats(farthest)),
+                       [&](float value) { return distance(value) <= farthest; });
   }
   float highest(uint32_t farthest) const {
     if (farthest == kFarthest) return kNoCeiling;
-    const uint32_t pivot = last_at_or_below_reference();
-    const float above = first_where(
-        pivot + 1, ordered_bits(max), [&](float value) { return distance(value) > farthest; });
+    const float above = first_where(last_at_or_below_reference() + 1,
+                                    ordered_bits(max),
+                                    value_at(center - nats(farthest)),
+                                    [&](float value) { return distance(value) > farthest; });
     return from_ordered_bits(ordered_bits(above) - 1);
   }
 
@@ -42,27 +42,41 @@ struct KeepOrder {
   double below_max(float scaled) const {
     return static_cast<double>(max) - static_cast<double>(scaled);
   }
+  float value_at(double distance_below_max) const {
+    return static_cast<float>(static_cast<double>(max) - distance_below_max);
+  }
+  static double nats(uint32_t distance) { return static_cast<double>(distance) / 67108864.0; }
 
   uint32_t last_at_or_below_reference() const {
-    const float above = first_where(ordered_bits(kMasked), ordered_bits(max), [&](float value) {
-      return below_max(value) < center;
-    });
+    const float above =
+        first_where(ordered_bits(kMasked), ordered_bits(max), value_at(center), [&](float value) {
+          return below_max(value) < center;
+        });
     return ordered_bits(above) - 1;
   }
 
   // The first float of [first, last], in ordered bits, that fulfils a condition which once true
-  // stays true; the one after last when none does.
+  // stays true; the one after last when none does. Wherever `guess` lies, but the sooner the nearer
+  // it is: looked for from there in growing steps, then by halving.
   template <typename Condition>
-  static float first_where(uint32_t first, uint32_t last, Condition&& condition) {
-    uint32_t end = last + 1;
-    while (first < end) {
-      const uint32_t middle = first + (end - first) / 2;
-      if (condition(from_ordered_bits(middle))) {
-        end = middle;
+  static float first_where(uint32_t first, uint32_t last, float guess, Condition&& condition) {
+    if (first > last) return from_ordered_bits(first);
+    uint32_t end = last + 1;  // the answer lies in [first, end]
+    const auto look = [&](uint32_t at) {
+      const bool holds = condition(from_ordered_bits(at));
+      if (holds) {
+        end = at;
       } else {
-        first = middle + 1;
+        first = at + 1;
       }
+      return holds;
+    };
+    const bool goes_down = look(std::clamp(ordered_bits(guess), first, last));
+    for (uint32_t step = 4; first < end; step = std::min(step, 1u << 28) * 4) {
+      const uint32_t leap = std::min(step, end - first);
+      if (look(goes_down ? end - leap : first + leap - 1) != goes_down) break;
     }
+    while (first < end) look(first + (end - first) / 2);
     return from_ordered_bits(first);
   }
 };

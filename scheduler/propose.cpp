@@ -116,7 +116,8 @@ RankedProposal sampled_choice(const Line& line) {
   const DraftInput& input = *line.input;
   std::vector<WeightedToken> best =
       line.is_typical() ? weighted(line.kept_keys, line.cut) : weighted(line.keys, kMasked);
-  std::vector<WeightedToken> ranked = best;
+  std::vector<WeightedToken> ranked;
+  if (input.num_guesses > 0) ranked = best;
   if (line.is_typical()) {  // all filters are applied already
     apply_filters(SamplingParams{}, 0.0, best);
   } else {

@@ -154,6 +154,7 @@ std::optional<uint32_t> farthest_of(const TruncationRow& row,
                                     const BestValues& best,
                                     uint64_t target) {
   std::vector<std::pair<uint32_t, uint64_t>> nearest;  // distance, mass
+  nearest.reserve(best.values.size());
   for (const ValueCount& entry : best.values) {
     const double below_max = static_cast<double>(entry.value) - static_cast<double>(row.max);
     const uint64_t mass = entry.value < row.cut ? 0 : entry.count * fixed_weight(below_max);

@@ -9,6 +9,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/rng.h"
 #include "scheduler/exactness/law_cases.h"
+#include "scheduler/exactness/law_draft.h"
 #include "scheduler/exactness/thread_exchange.h"
 #include "scheduler/exactness/toy_model.h"
 #include "scheduler/rules.h"
@@ -17,11 +18,9 @@
 namespace outrider {
 namespace {
 
-constexpr uint64_t kCoinSeed = 98;
-// Sequences verified at once. On several shards many: their threads meet a few times for all of
-// them together. On one as few as stay in the processor's cache: the same work takes two thirds of
-// the time.
-constexpr int kSharedBatchSize = 16000;
+// Sequences verified at once: as few as stay in the processor's cache. On several shards more,
+// since their threads are started, and meet a few times, for all of them together.
+constexpr int kSharedBatchSize = 4000;
 constexpr int kBatchSize = 200;
 
 const std::vector<int32_t> kPrompt = {1, 2, 1};
@@ -33,16 +32,6 @@ std::vector<double> law_of(const LawCase& law_case, const ToyModel& target) {
 ToyModel target_of(const LawCase& law_case) {
   return {law_case.vocab_size, law_case.model_seed, law_case.target_spread};
 }
-
-struct Sequence {
-  SamplingParams params;
-  std::vector<int32_t> tokens;
-  uint32_t round = 0;
-  std::vector<DraftToken> draft;
-  std::optional<DraftToken> proposal;
-  std::vector<int32_t> guesses;  // of the token after so many accepted ones; with kPrepared
-  bool prepared = true;
-};
 
 using Decisions = std::vector<SequenceDecision>;
 
@@ -79,16 +68,10 @@ class LawSampler {
     result_.counts.assign(result_.law.size(), 0);
     const bool compares = case_.shard_counts.size() > 1;
     const int num_compared = compares ? std::min(case_.num_compared, case_.num_samples) : 0;
-    int first = 0;
-    const auto generate_up_to = [&](int end, int batch_size, std::span<const int> shard_counts) {
-      for (; first < end; first += std::min(batch_size, end - first)) {
-        generate(first, std::min(batch_size, end - first), shard_counts);
-      }
-    };
-    generate_up_to(num_compared, kSharedBatchSize, case_.shard_counts);
+    generate(0, num_compared, kSharedBatchSize, case_.shard_counts);
     const std::span first_only = std::span(case_.shard_counts).first(1);
-    generate_up_to(
-        case_.num_samples, first_only[0] == 1 ? kBatchSize : kSharedBatchSize, first_only);
+    const int batch_size = first_only[0] == 1 ? kBatchSize : kSharedBatchSize;
+    generate(num_compared, case_.num_samples, batch_size, first_only);
     result_.test = chi_square(result_.counts, result_.law, case_.rule);
     return std::move(result_);
   }
@@ -96,7 +79,7 @@ class LawSampler {
  private:
   int32_t num_prompt_tokens() const { return static_cast<int32_t>(kPrompt.size()); }
 
-  size_t cell(const Sequence& sequence) const {
+  size_t cell(const Generation& sequence) const {
     size_t index = 0;
     for (int t = 0; t < case_.num_tokens; ++t) {
       index = index * static_cast<size_t>(case_.vocab_size) +
@@ -105,137 +88,34 @@ class LawSampler {
     return index;
   }
 
-  void generate(int first, int count, std::span<const int> shard_counts) {
-    std::vector<Sequence> running;
-    for (int i = 0; i < count; ++i) {
-      Sequence sequence;
-      sequence.params = case_.params;
-      sequence.params.noise_seed = mix_seed(case_.noise_seed, static_cast<uint64_t>(first + i));
-      sequence.tokens = kPrompt;
-      running.push_back(std::move(sequence));
-    }
-    const auto is_done = [&](const Sequence& sequence) {
-      return sequence.tokens.size() >= kPrompt.size() + static_cast<size_t>(case_.num_tokens);
-    };
+  // Generations first .. end, batch_size of them at a time: where one ends the next begins.
+  void generate(int first, int end, int batch_size, std::span<const int> shard_counts) {
+    std::vector<Generation> running(static_cast<size_t>(std::min(batch_size, end - first)));
+    for (Generation& sequence : running) begin(sequence, first++);
     while (!running.empty()) {
-      for (Sequence& sequence : running) make_draft(sequence);
+      drafter_.propose(running);
       apply(running, decide(running, shard_counts));
-      for (const Sequence& sequence : running) {
-        if (is_done(sequence)) ++result_.counts[cell(sequence)];
-      }
-      std::erase_if(running, is_done);
+      const auto has_ended = [&](Generation& sequence) {
+        if (sequence.tokens.size() < kPrompt.size() + static_cast<size_t>(case_.num_tokens)) {
+          return false;
+        }
+        ++result_.counts[cell(sequence)];
+        if (first >= end) return true;
+        begin(sequence, first++);
+        return false;
+      };
+      std::erase_if(running, has_ended);
     }
   }
 
-  uint32_t noise_round(const Sequence& sequence) const {
-    return case_.fault == LawFault::kRoundLeftOut ? 0 : sequence.round;
+  // What it held before gives its memory.
+  void begin(Generation& sequence, int index) const {
+    sequence.params = case_.params;
+    sequence.params.noise_seed = mix_seed(case_.noise_seed, static_cast<uint64_t>(index));
+    sequence.tokens = kPrompt;
+    sequence.round = 0;
+    sequence.prepared = true;
   }
-
-  // ---- the draft's side
-
-  // A number in [0, 1) that nothing else depends on; one round may throw several coins.
-  static double coin(const Sequence& sequence, uint32_t which) {
-    return uniform_of(
-        {mix_seed(kCoinSeed, sequence.params.noise_seed), which, Stream::kAccept, sequence.round});
-  }
-
-  int draft_len(const Sequence& sequence) const {
-    if (case_.block_size == BlockSize::kPrepared) return sequence.prepared ? case_.draft_len : 0;
-    if (case_.block_size == BlockSize::kWhole) return case_.draft_len;
-    return static_cast<int>(coin(sequence, 0) * (case_.draft_len + 1));
-  }
-
-  bool has_proposal(const Sequence& sequence) const {
-    if (case_.proposals == Proposals::kSometimes) return coin(sequence, 1) < 0.5;
-    return case_.proposals == Proposals::kAlways;
-  }
-
-  void make_draft(Sequence& sequence) const {
-    sequence.draft.clear();
-    sequence.guesses.clear();
-    sequence.proposal.reset();
-    if (case_.draft == DraftKind::kNone) return;
-    std::vector<int32_t> context = sequence.tokens;
-    const int len = draft_len(sequence);
-    for (int i = 0; i <= len; ++i) {
-      DraftToken token = next_draft(sequence, context);
-      OUTRIDER_CHECK(valid_draft(token, case_.vocab_size));
-      // The draft goes on to the proposal whether that comes in time or not.
-      sequence.guesses.push_back(i < len ? likeliest_but(context, token.token) : token.token);
-      if (i < len) {
-        context.push_back(token.token);
-        sequence.draft.push_back(std::move(token));
-      } else if (has_proposal(sequence) && may_be_judged(context, token)) {
-        sequence.proposal = std::move(token);
-      }
-    }
-  }
-
-  bool may_be_judged(const std::vector<int32_t>& context, const DraftToken& proposal) const {
-    return case_.fault != LawFault::kProposalByValue ||
-           proposal.token == likeliest_but(context, -1);
-  }
-
-  int32_t likeliest_but(const std::vector<int32_t>& context, int32_t excluded) const {
-    const std::span<const float> logits = draft_.logits(context);
-    int32_t best = -1;
-    for (int32_t v = 0; v < case_.vocab_size; ++v) {
-      const bool better =
-          best < 0 || logits[static_cast<size_t>(v)] > logits[static_cast<size_t>(best)];
-      if (v != excluded && better) best = v;
-    }
-    return best;
-  }
-
-  DraftToken next_draft(const Sequence& sequence, const std::vector<int32_t>& context) const {
-    const std::span<const float> logits = draft_.logits(context);
-    if (case_.draft == DraftKind::kLastRepeated) return {context.back(), {}};
-    if (case_.draft == DraftKind::kMostLikely) {
-      const auto best = std::max_element(logits.begin(), logits.end()) - logits.begin();
-      return {static_cast<int32_t>(best), {}};
-    }
-    DraftInput input;
-    input.params = &sequence.params;
-    input.tokens = sequence.tokens;
-    input.num_prompt_tokens = num_prompt_tokens();
-    input.drafted = sequence.draft;
-    input.round = noise_round(sequence);
-    input.logits = logits.data();
-    input.vocab_size = case_.vocab_size;
-    input.target_vocab_size = case_.vocab_size;
-    input.num_candidates = case_.num_candidates;
-    DraftToken token = propose(input);
-    if (case_.fault == LawFault::kDraftSharesResidualNoise) {
-      token.token = draw_with_residual_noise(sequence, token);
-    }
-    return token;
-  }
-
-  int32_t draw_with_residual_noise(const Sequence& sequence, const DraftToken& token) const {
-    const auto position = static_cast<uint32_t>(sequence.tokens.size() + sequence.draft.size());
-    const NoiseKey key{
-        sequence.params.noise_seed, position, Stream::kResidual, noise_round(sequence)};
-    std::vector<double> weights(static_cast<size_t>(case_.vocab_size), 0.0);
-    for (const DraftCandidate& candidate : draft_distribution(token)) {
-      weights[static_cast<size_t>(candidate.token)] = static_cast<double>(candidate.draft_prob);
-    }
-    return draw(weights, key);
-  }
-
-  static int32_t draw(const std::vector<double>& weights, const NoiseKey& key) {
-    int32_t chosen = 0;
-    double best = -1e300;
-    for (size_t v = 0; v < weights.size(); ++v) {
-      if (!(weights[v] > 0.0)) continue;
-      const auto token = static_cast<int32_t>(v);
-      const double score = exact_log(weights[v]) + gumbel_from_bits(noise_bits(key, token));
-      if (score > best) chosen = token;
-      best = std::max(best, score);
-    }
-    return chosen;
-  }
-
-  // ---- the target's side
 
   // Row i of a sequence: its logits after the i-th draft token.
   std::span<const float> target_row(std::span<const int32_t> context,
@@ -246,10 +126,11 @@ class LawSampler {
   }
 
   // The logits of every row of the batch, cut to a shard: [rows, shard.size()].
-  std::vector<float> shard_rows(const std::vector<Sequence>& batch, const VocabShard& shard) const {
+  std::vector<float> shard_rows(const std::vector<Generation>& batch,
+                                const VocabShard& shard) const {
     std::vector<float> rows;
     std::vector<int32_t> context;
-    for (const Sequence& sequence : batch) {
+    for (const Generation& sequence : batch) {
       context = sequence.tokens;
       for (size_t i = 0; i <= sequence.draft.size(); ++i) {
         const std::span<const float> logits = target_row(context, i, sequence.draft.size());
@@ -260,29 +141,30 @@ class LawSampler {
     return rows;
   }
 
-  Decisions verify_shard(const std::vector<Sequence>& batch,
+  Decisions verify_shard(const std::vector<Generation>& batch,
                          const VocabShard& shard,
                          ShardExchange& exchange) const {
     const std::vector<float> logits = shard_rows(batch, shard);
     std::vector<VerifyInput> inputs;
     inputs.reserve(batch.size());
     const float* next = logits.data();
-    for (const Sequence& sequence : batch) {
+    for (const Generation& sequence : batch) {
       VerifyInput input;
       input.params = &sequence.params;
       input.tokens = sequence.tokens;
       input.num_prompt_tokens = num_prompt_tokens();
-      input.round = noise_round(sequence);
+      input.round = noise_round(case_, sequence);
       input.draft = sequence.draft;
       if (sequence.proposal) input.proposal = &*sequence.proposal;
       input.logits = next;
+      input.mask = mask_.get();
       inputs.push_back(input);
       next += (sequence.draft.size() + 1) * static_cast<size_t>(shard.size());
     }
     return verify(inputs, shard, exchange);
   }
 
-  Decisions decide_on(const std::vector<Sequence>& batch, int num_shards) const {
+  Decisions decide_on(const std::vector<Generation>& batch, int num_shards) const {
     if (num_shards == 1) {
       SoloExchange solo;
       return verify_shard(batch, {0, case_.vocab_size, case_.vocab_size}, solo);
@@ -292,7 +174,7 @@ class LawSampler {
     })[0];
   }
 
-  Decisions decide(const std::vector<Sequence>& batch, std::span<const int> shard_counts) {
+  Decisions decide(const std::vector<Generation>& batch, std::span<const int> shard_counts) {
     if (case_.fault == LawFault::kAcceptByTargetProb) return decide_by_target_prob(batch);
     Decisions decisions = decide_on(batch, shard_counts.front());
     if (shard_counts.size() > 1) result_.num_compared += std::ssize(decisions);
@@ -310,7 +192,7 @@ class LawSampler {
   }
 
   // The same rounds without their proposals, whose bonus tokens replace what followed a fallen one.
-  void draw_again(std::vector<Sequence> batch, Decisions& decisions) const {
+  void draw_again(std::vector<Generation> batch, Decisions& decisions) const {
     std::vector<bool> fell;
     for (size_t i = 0; i < batch.size(); ++i) {
       fell.push_back(is_judged(batch[i], decisions[i]) && !stood(batch[i], decisions[i]));
@@ -323,17 +205,17 @@ class LawSampler {
   }
 
   // Whether the proposal's turn came, and whether it is what follows.
-  static bool is_judged(const Sequence& sequence, const SequenceDecision& decision) {
+  static bool is_judged(const Generation& sequence, const SequenceDecision& decision) {
     return sequence.proposal && static_cast<size_t>(decision.num_accepted) == sequence.draft.size();
   }
-  static bool stood(const Sequence& sequence, const SequenceDecision& decision) {
+  static bool stood(const Generation& sequence, const SequenceDecision& decision) {
     return is_judged(sequence, decision) && decision.next_token == sequence.proposal->token;
   }
 
   // The standard rule written anew on probabilities, with its accept test wrong.
-  Decisions decide_by_target_prob(const std::vector<Sequence>& batch) {
+  Decisions decide_by_target_prob(const std::vector<Generation>& batch) {
     Decisions decisions;
-    for (const Sequence& sequence : batch) {
+    for (const Generation& sequence : batch) {
       SequenceDecision decision;
       std::vector<int32_t> context = sequence.tokens;
       while (decision.next_token < 0) {
@@ -356,7 +238,7 @@ class LawSampler {
           }
         }
         key.stream = Stream::kResidual;
-        decision.next_token = draw(weights, key);
+        decision.next_token = draw_by_noise(weights, key);
       }
       decisions.push_back(decision);
     }
@@ -364,7 +246,7 @@ class LawSampler {
   }
 
   // P(agree) of every draft token that was examined, given the text before it.
-  double expected_accepted(const Sequence& sequence, size_t num_examined) {
+  double expected_accepted(const Generation& sequence, size_t num_examined) {
     double sum = 0.0;
     std::vector<int32_t> context = sequence.tokens;
     for (size_t i = 0; i < num_examined; ++i) {
@@ -374,9 +256,9 @@ class LawSampler {
     return sum;
   }
 
-  void apply(std::vector<Sequence>& batch, const Decisions& decisions) {
+  void apply(std::vector<Generation>& batch, const Decisions& decisions) {
     for (size_t i = 0; i < batch.size(); ++i) {
-      Sequence& sequence = batch[i];
+      Generation& sequence = batch[i];
       OUTRIDER_CHECK(!decisions[i].failed);
       const auto num_examined =
           std::min(sequence.draft.size(), static_cast<size_t>(decisions[i].num_accepted) + 1);
@@ -406,6 +288,9 @@ class LawSampler {
   const LawCase case_;
   const ToyModel target_;
   const ToyModel draft_;
+  const std::shared_ptr<const TokenMask> mask_ =
+      make_token_mask(case_.params);  // kept, as ranks do
+  LawDraft drafter_{case_, draft_, num_prompt_tokens(), mask_.get()};
   ExactLaws target_laws_{target_, case_.params};
   ExactLaws draft_laws_{draft_, case_.params};
   LawResult result_;

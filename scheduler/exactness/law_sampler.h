@@ -1,7 +1,7 @@
 // Losslessness, counted: the first tokens of many speculative generations of a toy model, made by
-// propose() and verify() as the ranks do, beside their exact joint law. The same generations with a
-// rule broken on purpose must not fit it. Called by the law tests and by `outrider verify`, on one
-// thread (more shards: one thread each, while it lasts).
+// propose_ranked() and verify() as the ranks do, beside their exact joint law. The same generations
+// with a rule broken on purpose must not fit it. Called by the law tests and by `outrider verify`,
+// on one thread (more shards: one thread each, while it lasts).
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
 // typical_p against transformers' own warper, and that a filter settled from gathered values and by
 // radix selection is the same filter, down to values closer together than the unit of distance.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -128,6 +129,21 @@ TEST(Truncation, GatherAndRadixSelectionDrawTheSameLine) {
   EXPECT_GT(num_otherwise, 5);
 }
 
+// Of the values at the distance of `value` and nearer.
+void expect_exact_interval(const KeepOrder& order, float value) {
+  SCOPED_TRACE(fmt::format("max {}, center {}, value {}", order.max, order.center, value));
+  const uint32_t farthest = order.distance(value);
+  const float lowest = order.lowest(farthest);
+  const float highest = order.highest(farthest);
+  ASSERT_TRUE(lowest <= value && value <= std::min(highest, order.max));
+  ASSERT_LE(order.distance(lowest), farthest);
+  ASSERT_LE(order.distance(std::min(highest, order.max)), farthest);
+  ASSERT_GT(order.distance(std::nextafter(lowest, -1e35f)), farthest);
+  if (highest < order.max) {
+    ASSERT_GT(order.distance(std::nextafter(highest, 1e35f)), farthest);
+  }
+}
+
 TEST(KeepOrder, IntervalsHoldExactlyTheValuesUpToADistance) {
   std::mt19937_64 generator(83);
   std::uniform_real_distribution<float> any(-40.0f, 40.0f);
@@ -135,18 +151,30 @@ TEST(KeepOrder, IntervalsHoldExactlyTheValuesUpToADistance) {
     KeepOrder order{any(generator), 0.0};
     if (trial % 3 != 0) order.center = std::fabs(static_cast<double>(any(generator))) / 8;
     if (trial % 7 == 0) order.max = static_cast<float>(order.center);  // the reference is at 0
-    const float value = std::min(order.max, order.max - std::fabs(any(generator)) / 4);
-    const uint32_t farthest = order.distance(value);
-    const float lowest = order.lowest(farthest);
-    const float highest = order.highest(farthest);
-    ASSERT_TRUE(lowest <= value && value <= std::min(highest, order.max)) << trial;
-    ASSERT_LE(order.distance(lowest), farthest);
-    ASSERT_LE(order.distance(std::min(highest, order.max)), farthest);
-    ASSERT_GT(order.distance(std::nextafter(lowest, -1e30f)), farthest);
-    if (highest < order.max) {
-      ASSERT_GT(order.distance(std::nextafter(highest, 1e30f)), farthest);
+    expect_exact_interval(order, std::min(order.max, order.max - std::fabs(any(generator)) / 4));
+  }
+}
+
+// Where the nearest floats to a bound are much denser, or sparser, than its distance says.
+TEST(KeepOrder, IntervalsAreExactNextToZeroAndFarFromIt) {
+  const float values[] = {0.0f, 1e-9f, -1e-9f, 3e-39f, -1e-30f, 1.5e-8f, -1.4e-8f, 1e30f, -1e30f};
+  for (const float max : {0.0f, 1e-9f, 1e-30f, 0.5f, 3.0f, 1e30f, -1e30f, -1e-9f}) {
+    for (const double center : {0.0, 1e-9, 0.5, 3.0}) {
+      const KeepOrder order{max, center};
+      for (const float value : values) {
+        if (value <= max && order.distance(value) < kFarthest) expect_exact_interval(order, value);
+      }
     }
   }
+  // No such distribution is; yet the search ends.
+  for (const double center : {std::nan(""), 1e30, -1e30, HUGE_VAL}) {
+    const KeepOrder order{2.0f, center};
+    EXPECT_FALSE(order.distance(order.lowest(5)) <= 5);
+    EXPECT_FALSE(order.distance(order.highest(5)) <= 5);
+  }
+}
+
+TEST(KeepOrder, TheFarthestDistanceKeepsAll) {
   const KeepOrder order{2.0f, 0.5};
   EXPECT_EQ(order.distance(kMasked), kFarthest);
   EXPECT_EQ(order.lowest(kFarthest), kMasked);

@@ -1,0 +1,168 @@
+// See law_draft.h.
+#include "scheduler/exactness/law_draft.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/base/error.h"
+#include "runtime/base/rng.h"
+#include "scheduler/propose.h"
+#include "scheduler/rules.h"
+
+namespace outrider {
+namespace {
+
+constexpr uint64_t kCoinSeed = 98;
+
+// A number in [0, 1) that nothing else depends on; one round may throw several coins.
+double coin(const Generation& generation, uint32_t which) {
+  return uniform_of({mix_seed(kCoinSeed, generation.params.noise_seed),
+                     which,
+                     Stream::kAccept,
+                     generation.round});
+}
+
+}  // namespace
+
+uint32_t noise_round(const LawCase& law_case, const Generation& generation) {
+  return law_case.fault == LawFault::kRoundLeftOut ? 0 : generation.round;
+}
+
+int32_t draw_by_noise(std::span<const double> weights, const NoiseKey& key) {
+  int32_t chosen = 0;
+  double best = -1e300;
+  for (size_t v = 0; v < weights.size(); ++v) {
+    if (!(weights[v] > 0.0)) continue;
+    const auto token = static_cast<int32_t>(v);
+    const double score = exact_log(weights[v]) + gumbel_from_bits(noise_bits(key, token));
+    if (score > best) chosen = token;
+    best = std::max(best, score);
+  }
+  return chosen;
+}
+
+void LawDraft::propose(std::span<Generation> batch) {
+  std::vector<Line> lines;
+  for (Generation& generation : batch) {
+    Line line{.generation = &generation};
+    if (begin(line)) lines.push_back(line);
+  }
+  for (int step = 0; !lines.empty(); ++step) {
+    std::vector<DraftToken> tokens = step_of(lines);
+    for (size_t i = 0; i < lines.size(); ++i) take(lines[i], step, std::move(tokens[i]));
+    std::erase_if(lines, [&](const Line& line) { return step + 1 >= line.num_wanted; });
+  }
+}
+
+// Whether anything is wanted. The draft goes on to the token behind its block where that is
+// proposed, or guessed from.
+bool LawDraft::begin(Line& line) const {
+  Generation& generation = *line.generation;
+  generation.draft.clear();
+  generation.guesses.clear();
+  generation.proposal.reset();
+  if (case_.draft == DraftKind::kNone) return false;
+  generation.context = generation.tokens;
+  line.has_proposal = has_proposal(generation);
+  const bool goes_on = line.has_proposal || case_.block_size == BlockSize::kPrepared;
+  line.num_wanted = draft_len(generation) + (goes_on ? 1 : 0);
+  return line.num_wanted > 0;
+}
+
+int LawDraft::draft_len(const Generation& generation) const {
+  if (case_.block_size == BlockSize::kPrepared) return generation.prepared ? case_.draft_len : 0;
+  if (case_.block_size == BlockSize::kWhole) return case_.draft_len;
+  return static_cast<int>(coin(generation, 0) * (case_.draft_len + 1));
+}
+
+bool LawDraft::has_proposal(const Generation& generation) const {
+  if (case_.proposals == Proposals::kSometimes) return coin(generation, 1) < 0.5;
+  return case_.proposals == Proposals::kAlways;
+}
+
+bool LawDraft::may_be_judged(const Generation& generation, const DraftToken& proposal) const {
+  return case_.fault != LawFault::kProposalByValue ||
+         proposal.token == likeliest_but(generation, -1);
+}
+
+int32_t LawDraft::likeliest_but(const Generation& generation, int32_t excluded) const {
+  const std::span<const float> logits = draft_.logits(generation.context);
+  int32_t best = -1;
+  for (int32_t v = 0; v < case_.vocab_size; ++v) {
+    const bool better =
+        best < 0 || logits[static_cast<size_t>(v)] > logits[static_cast<size_t>(best)];
+    if (v != excluded && better) best = v;
+  }
+  return best;
+}
+
+void LawDraft::take(Line& line, int step, DraftToken token) const {
+  Generation& generation = *line.generation;
+  OUTRIDER_CHECK(valid_draft(token, case_.vocab_size));
+  const bool in_block = step < draft_len(generation);
+  if (case_.block_size == BlockSize::kPrepared) {
+    generation.guesses.push_back(in_block ? likeliest_but(generation, token.token) : token.token);
+  }
+  if (in_block) {
+    generation.context.push_back(token.token);
+    generation.draft.push_back(std::move(token));
+  } else if (line.has_proposal && may_be_judged(generation, token)) {
+    generation.proposal = std::move(token);
+  }
+}
+
+// The next token of every line.
+std::vector<DraftToken> LawDraft::step_of(std::span<const Line> lines) {
+  std::vector<DraftToken> tokens;
+  tokens.reserve(lines.size());
+  if (case_.draft == DraftKind::kLastRepeated) {
+    for (const Line& line : lines) tokens.push_back({line.generation->context.back(), {}});
+    return tokens;
+  }
+  if (case_.draft == DraftKind::kMostLikely) {
+    for (const Line& line : lines) tokens.push_back({likeliest_but(*line.generation, -1), {}});
+    return tokens;
+  }
+  std::vector<DraftInput> inputs;
+  inputs.reserve(lines.size());
+  for (const Line& line : lines) inputs.push_back(input_of(*line.generation));
+  for (RankedProposal& proposal : propose_ranked(inputs, scanner_)) {
+    tokens.push_back(std::move(proposal.drawn));
+  }
+  if (case_.fault == LawFault::kDraftSharesResidualNoise) {
+    for (size_t i = 0; i < lines.size(); ++i) {
+      tokens[i].token = draw_with_residual_noise(*lines[i].generation, tokens[i]);
+    }
+  }
+  return tokens;
+}
+
+DraftInput LawDraft::input_of(const Generation& generation) const {
+  DraftInput input;
+  input.params = &generation.params;
+  input.tokens = generation.tokens;
+  input.num_prompt_tokens = num_prompt_tokens_;
+  input.drafted = generation.draft;
+  input.round = noise_round(case_, generation);
+  input.logits = draft_.logits(generation.context).data();
+  input.vocab_size = case_.vocab_size;
+  input.target_vocab_size = case_.vocab_size;
+  input.num_candidates = case_.num_candidates;
+  input.mask = mask_;
+  return input;
+}
+
+int32_t LawDraft::draw_with_residual_noise(const Generation& generation,
+                                           const DraftToken& token) const {
+  const NoiseKey key{generation.params.noise_seed,
+                     static_cast<uint32_t>(generation.context.size()),
+                     Stream::kResidual,
+                     noise_round(case_, generation)};
+  std::vector<double> weights(static_cast<size_t>(case_.vocab_size), 0.0);
+  for (const DraftCandidate& candidate : draft_distribution(token)) {
+    weights[static_cast<size_t>(candidate.token)] = static_cast<double>(candidate.draft_prob);
+  }
+  return draw_by_noise(weights, key);
+}
+
+}  // namespace outrider

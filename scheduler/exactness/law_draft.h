@@ -1,0 +1,75 @@
+// The draft's side of counted losslessness: what is proposed to every generation of a batch, step
+// by step for all of them together, by propose_ranked() as a draft rank does it. Used by
+// law_sampler.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "scheduler/exactness/law_sampler.h"
+#include "scheduler/exactness/toy_model.h"
+#include "scheduler/host_row_scanner.h"
+#include "scheduler/round.h"
+#include "scheduler/verify.h"
+
+namespace outrider {
+
+// One speculative generation under way.
+struct Generation {
+  SamplingParams params;
+  std::vector<int32_t> tokens;
+  uint32_t round = 0;
+  std::vector<DraftToken> draft;
+  std::optional<DraftToken> proposal;
+  // The tokens, and behind them what leads to the next draft token.
+  std::vector<int32_t> context;
+  std::vector<int32_t> guesses;  // of the token after so many accepted ones; with kPrepared
+  bool prepared = true;
+};
+
+// As part of the noise keys.
+uint32_t noise_round(const LawCase& law_case, const Generation& generation);
+
+// The token with the greatest log weight + Gumbel noise: a draw, written anew for broken rules.
+int32_t draw_by_noise(std::span<const double> weights, const NoiseKey& key);
+
+class LawDraft {
+ public:
+  // All must outlive this. mask: of the case's parameters, or null.
+  LawDraft(const LawCase& law_case,
+           const ToyModel& draft,
+           int32_t num_prompt_tokens,
+           const TokenMask* mask)
+      : case_(law_case), draft_(draft), num_prompt_tokens_(num_prompt_tokens), mask_(mask) {}
+
+  // Gives each generation its draft of this round, and its proposal where it has one.
+  void propose(std::span<Generation> batch);
+
+ private:
+  // A generation that wants tokens in this round.
+  struct Line {
+    Generation* generation = nullptr;
+    int num_wanted = 0;
+    bool has_proposal = false;
+  };
+  bool begin(Line& line) const;
+  int draft_len(const Generation& generation) const;
+  bool has_proposal(const Generation& generation) const;
+  bool may_be_judged(const Generation& generation, const DraftToken& proposal) const;
+  int32_t likeliest_but(const Generation& generation, int32_t excluded) const;
+  void take(Line& line, int step, DraftToken token) const;
+  std::vector<DraftToken> step_of(std::span<const Line> lines);
+  DraftInput input_of(const Generation& generation) const;
+  int32_t draw_with_residual_noise(const Generation& generation, const DraftToken& token) const;
+
+  const LawCase& case_;
+  const ToyModel& draft_;
+  const int32_t num_prompt_tokens_;
+  const TokenMask* mask_;
+  HostRowScanner scanner_;
+};
+
+}  // namespace outrider
