@@ -144,12 +144,16 @@ uint64_t draw_key(const RowView& row,
   return DrawSearch(row, peaks, cut, noise, key_to_beat).run();
 }
 
-uint64_t draw_key(const RowView& row, float cut, const NoiseKey& noise, uint64_t key_to_beat) {
-  thread_local RowPeaks peaks;
+void find_peaks(const RowView& row, RowPeaks& peaks) {
   peaks.resize(num_stretches(row.size));
   for_each_tile(row, [&](int32_t begin, int32_t count, const float* values) {
     row_kernels().peaks(values, count, peaks.data() + begin / kStretchTokens);
   });
+}
+
+uint64_t draw_key(const RowView& row, float cut, const NoiseKey& noise, uint64_t key_to_beat) {
+  thread_local RowPeaks peaks;
+  find_peaks(row, peaks);
   return draw_key(row, peaks, cut, noise, key_to_beat);
 }
 

@@ -18,10 +18,13 @@ inline size_t num_stretches(int32_t row_size) {
   return (static_cast<size_t>(row_size) + kStretchTokens - 1) / kStretchTokens;
 }
 
+void find_peaks(const RowView& row, RowPeaks& peaks);
+
 // The highest key of scaled + Gumbel noise over tokens with scaled >= cut: needs neither normaliser
 // nor prefix scan. Masked tokens take part with -infinity, so that a wholly masked row still names
 // its lowest token; an empty one has key_to_beat, a key of tokens that are not in the row: the
-// answer is the higher of both, the sooner found the higher it is. peaks: of this very row.
+// answer is the higher of both, the sooner found the higher it is. peaks: of this row, or of it
+// with less masked.
 uint64_t draw_key(const RowView& row,
                   std::span<const float> peaks,
                   float cut,

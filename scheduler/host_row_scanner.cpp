@@ -26,18 +26,20 @@ RowView under(const RowView& row, float ceiling) {
   return kept;
 }
 
-void answer_about(const RowView& row, ScanQuestion& question) {
-  thread_local RowPeaks peaks;
-  const RowScan scan = scan_row(row, question.draws ? &peaks : nullptr);
+// Peaks are the row's own; under a lower ceiling, or with more masked, no value is higher, which is
+// all that is asked of them.
+void answer_about(const RowView& row, RowPeaks& peaks, ScanQuestion& question) {
+  const RowScan scan = scan_row(row, &peaks);
   question.bad = scan.bad;
   question.key =
       question.draws && !scan.bad ? draw_key(row, peaks, kMasked, question.noise) : scan.key;
 }
 
-void answer_about(const RowView& row, SumQuestion& question) {
+void answer_about(const RowView& row, RowPeaks& peaks, SumQuestion& question) {
   const RowView kept = under(row, question.ceiling);
-  question.mass = row_mass(kept, question.max, question.cut);
-  if (question.wants_moment) question.moment = row_moment(kept, question.max, question.cut);
+  if (peaks.empty()) find_peaks(row, peaks);
+  question.mass = row_mass(kept, peaks, question.max, question.cut);
+  if (question.wants_moment) question.moment = row_moment(kept, peaks, question.max, question.cut);
 }
 
 // ---- draws
@@ -67,7 +69,8 @@ Edits edits_and_masked(const RowView& row, std::span<const int32_t> masked) {
   return edits;
 }
 
-void answer_about(const RowView& row, DrawQuestion& question) {
+void answer_about(const RowView& row, RowPeaks& peaks, DrawQuestion& question) {
+  if (peaks.empty()) find_peaks(row, peaks);
   RowView kept = under(row, question.ceiling);
   Edits edits;
   if (!question.without.empty()) {
@@ -75,7 +78,7 @@ void answer_about(const RowView& row, DrawQuestion& question) {
     kept.edit_index = edits.index;
     kept.edit_value = edits.value;
   }
-  question.key = draw_key(kept, question.cut, question.noise, question.key_to_beat);
+  question.key = draw_key(kept, peaks, question.cut, question.noise, question.key_to_beat);
 }
 
 // ---- best tokens
@@ -93,7 +96,7 @@ uint32_t count_equal(const RowView& view, float value) {
   return count;
 }
 
-void answer_about(const RowView& row, TopQuestion& question) {
+void answer_about(const RowView& row, RowPeaks&, TopQuestion& question) {
   const RowView kept = under(row, question.ceiling);
   TopScan scan = scan_top(kept, question.n, question.within);
   question.bad = scan.bad;
@@ -132,7 +135,7 @@ void for_each_distance(const RowView& row,
 
 // Two passes over the row: into the bands of the first digit, then into a list of what lies in the
 // chosen one.
-void answer_about(const RowView& row, BandQuestion& question) {
+void answer_about(const RowView& row, RowPeaks&, BandQuestion& question) {
   const std::span<uint64_t> bands = question.bands;
   std::fill(bands.begin(), bands.end(), 0);
   const int shift = 8 * (kNumDigits - 1 - question.digit);
@@ -159,7 +162,7 @@ void answer_about(const RowView& row, BandQuestion& question) {
 
 // ---- ranks
 
-void answer_about(const RowView& row, RankQuestion& question) {
+void answer_about(const RowView& row, RowPeaks&, RankQuestion& question) {
   const float* logits = row.logits.behind();
   const float value = question.value;
   const int32_t split = std::clamp(question.token - row.first_token, 0, row.size);
@@ -174,9 +177,9 @@ template <typename Question>
 class Queue {
  public:
   explicit Queue(std::vector<Question>& questions) : questions_(questions) {}
-  void answer_row(int32_t row, const RowView& view) {
+  void answer_row(int32_t row, const RowView& view, RowPeaks& peaks) {
     for (; next_ < questions_.size() && questions_[next_].row == row; ++next_) {
-      answer_about(view, questions_[next_]);
+      answer_about(view, peaks, questions_[next_]);
     }
   }
   bool is_done() const { return next_ == questions_.size(); }
@@ -188,6 +191,12 @@ class Queue {
 
 }  // namespace
 
+void HostRowScanner::hold(std::span<const RowView> rows) {
+  rows_ = rows;
+  if (peaks_.size() < rows.size()) peaks_.resize(rows.size());
+  for (RowPeaks& peaks : peaks_) peaks.clear();
+}
+
 void HostRowScanner::answer(RowQuestions& questions) {
   for (ReadQuestion& question : questions.reads) answer_read(question);
   Queue scans(questions.scans);
@@ -198,12 +207,12 @@ void HostRowScanner::answer(RowQuestions& questions) {
   Queue ranks(questions.ranks);
   for (size_t r = 0; r < rows_.size(); ++r) {
     const auto row = static_cast<int32_t>(r);
-    scans.answer_row(row, rows_[r]);
-    tops.answer_row(row, rows_[r]);
-    sums.answer_row(row, rows_[r]);
-    draws.answer_row(row, rows_[r]);
-    bands.answer_row(row, rows_[r]);
-    ranks.answer_row(row, rows_[r]);
+    scans.answer_row(row, rows_[r], peaks_[r]);
+    tops.answer_row(row, rows_[r], peaks_[r]);
+    sums.answer_row(row, rows_[r], peaks_[r]);
+    draws.answer_row(row, rows_[r], peaks_[r]);
+    bands.answer_row(row, rows_[r], peaks_[r]);
+    ranks.answer_row(row, rows_[r], peaks_[r]);
   }
   OUTRIDER_CHECK(scans.is_done() && sums.is_done() && draws.is_done() && tops.is_done() &&
                  bands.is_done() && ranks.is_done());

@@ -4,23 +4,21 @@
 #include <algorithm>
 
 #include "runtime/base/error.h"
-#include "scheduler/rules.h"
 
 namespace outrider {
 
 ListedTokens::ListedTokens(const DraftToken& token, const VocabShard& shard)
-    : draft_(draft_distribution(token)) {
-  const auto drawn = std::find_if(draft_.begin(), draft_.end(), [&](const DraftCandidate& c) {
-    return c.token == token.token;
-  });
-  OUTRIDER_CHECK(drawn != draft_.end());
-  drawn_ = static_cast<size_t>(drawn - draft_.begin());
-  for (const DraftCandidate& candidate : draft_) {
+    : candidates_(token.candidates), only_{token.token, 1.0f} {
+  const auto is_drawn = [&](const DraftCandidate& c) { return c.token == token.token; };
+  const auto drawn = std::find_if(draft().begin(), draft().end(), is_drawn);
+  OUTRIDER_CHECK(drawn != draft().end());
+  drawn_ = static_cast<size_t>(drawn - draft().begin());
+  for (const DraftCandidate& candidate : draft()) {
     if (shard.contains(candidate.token)) index_.push_back(candidate.token - shard.begin);
   }
   std::sort(index_.begin(), index_.end());
   values_.resize(index_.size());
-  for (const DraftCandidate& candidate : draft_) {
+  for (const DraftCandidate& candidate : draft()) {
     const int32_t index = candidate.token - shard.begin;
     const auto found = std::lower_bound(index_.begin(), index_.end(), index);
     const bool is_ours = found != index_.end() && *found == index;

@@ -14,9 +14,12 @@ namespace outrider {
 
 class ListedTokens {
  public:
+  // token must outlive this.
   ListedTokens(const DraftToken& token, const VocabShard& shard);
 
-  const DraftCandidates& draft() const { return draft_; }
+  std::span<const DraftCandidate> draft() const {
+    return candidates_.empty() ? std::span(&only_, 1) : candidates_;
+  }
   // Which of these was proposed.
   size_t drawn() const { return drawn_; }
   // Those on this shard, ascending, as indices into its rows.
@@ -32,10 +35,11 @@ class ListedTokens {
   }
 
  private:
-  DraftCandidates draft_;
+  std::span<const DraftCandidate> candidates_;
+  DraftCandidate only_;  // where there are none
   size_t drawn_;
   ShortList<int32_t, kUsualCandidates> index_;
-  ShortList<int32_t, kUsualCandidates> places_;  // [draft_.size()] in index_; -1: another shard's
+  ShortList<int32_t, kUsualCandidates> places_;  // [draft().size()] in index_; -1: another shard's
   ShortList<float, kUsualCandidates> values_;    // [index_.size()] raw, then scaled
 };
 

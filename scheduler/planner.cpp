@@ -46,7 +46,8 @@ struct Planner::State {
   int64_t turn_of(const Request& request) const;
   // Takes the sequence out of everything; its last event has been or will be pushed by the caller.
   std::unique_ptr<Sequence> retire(uint64_t id);
-  void apply_one(const SequencePlan& plan, const SequenceDecision& decision);
+  std::optional<PendingResult> apply_one(const SequencePlan& plan,
+                                         const SequenceDecision& decision);
   void settle_blocks(Sequence& sequence, const SequenceDecision& decision);
 
   const PlannerConfig config;
@@ -166,29 +167,35 @@ RoundPlan Planner::plan() {
 }
 
 void Planner::apply(const RoundPlan& plan, const RoundDecision& decision) {
-  if (plan.sequences.empty()) return;
+  for (PendingResult& result : decide(plan, decision)) std::move(result).deliver();
+}
+
+std::vector<PendingResult> Planner::decide(const RoundPlan& plan, const RoundDecision& decision) {
+  if (plan.sequences.empty()) return {};
   OUTRIDER_CHECK(state_->in_flight);
   OUTRIDER_CHECK(decision.sequences.size() == plan.sequences.size());
   state_->in_flight = false;
   state_->drafts.begin_verdicts();
+  std::vector<PendingResult> results;
+  results.reserve(plan.sequences.size());
   for (size_t i = 0; i < plan.sequences.size(); ++i) {
     OUTRIDER_CHECK(decision.sequences[i].sequence_id == plan.sequences[i].sequence_id);
-    state_->apply_one(plan.sequences[i], decision.sequences[i]);
+    auto result = state_->apply_one(plan.sequences[i], decision.sequences[i]);
+    if (result) results.push_back(std::move(*result));
   }
+  return results;
 }
 
-void Planner::State::apply_one(const SequencePlan& plan, const SequenceDecision& decision) {
+std::optional<PendingResult> Planner::State::apply_one(const SequencePlan& plan,
+                                                       const SequenceDecision& decision) {
   Sequence* sequence = pool.find(plan.sequence_id);
-  if (sequence == nullptr) return;  // cancelled while the ranks computed
+  if (sequence == nullptr) return std::nullopt;  // cancelled while the ranks computed
   ResultEvent event;
-  if (!sequence->commit(plan, decision, config.max_model_len, event)) return;
+  if (!sequence->commit(plan, decision, config.max_model_len, event)) return std::nullopt;
   settle_blocks(*sequence, decision);
   drafts.sequence_committed(*sequence, plan, decision);
-  if (event.finish_reason == FinishReason::kNone) {
-    sequence->push(std::move(event));
-    return;
-  }
-  retire(plan.sequence_id)->push(std::move(event));
+  if (event.finish_reason == FinishReason::kNone) return sequence->result(std::move(event));
+  return retire(plan.sequence_id)->result(std::move(event));
 }
 
 // The sequence has sampled or failed. Its logits depend on the KV of every position before them, so

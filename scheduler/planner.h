@@ -121,6 +121,11 @@ class Planner {
   // there is nothing to compute. Every plan must be followed by apply() of its decision before the
   // next.
   RoundPlan plan();
+  // What streams get is left to the caller, who may have more urgent things to do: to be delivered
+  // in this order, and before a cancel() or fail_all().
+  [[nodiscard]] std::vector<PendingResult> decide(const RoundPlan& plan,
+                                                  const RoundDecision& decision);
+  // The same, delivered at once.
   void apply(const RoundPlan& plan, const RoundDecision& decision);
   // Proposals for the plan's sequences that were offered since it was made.
   std::vector<LateProposal> late_proposals(const RoundPlan& plan) const;

@@ -123,6 +123,15 @@ class ResultStream {
   std::deque<ResultEvent> events_;
 };
 
+// An event that its stream has not been given yet.
+struct PendingResult {
+  std::shared_ptr<ResultStream> stream;  // may be null
+  ResultEvent event;
+  void deliver() && {
+    if (stream) stream->push(std::move(event));
+  }
+};
+
 struct Request {
   uint64_t id = 0;              // unique in this process, never 0
   std::vector<int32_t> prompt;  // at least one token

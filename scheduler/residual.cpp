@@ -21,7 +21,7 @@ uint64_t ranked(uint64_t rank, uint64_t key) {
 
 ListedKeys listed_keys(const ResidualInput& input) {
   ListedKeys keys;
-  const DraftCandidates& draft = input.listed->draft();
+  const std::span<const DraftCandidate> draft = input.listed->draft();
   for (size_t c = 0; c < draft.size(); ++c) {
     const DraftCandidate& candidate = draft[c];
     const float scaled = input.listed->scaled_of(c);

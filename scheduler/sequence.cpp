@@ -164,7 +164,7 @@ void Sequence::finish(FinishReason reason, const std::string& error) {
   event.finish_reason = reason;
   event.error = error;
   describe(event);
-  push(std::move(event));
+  result(std::move(event)).deliver();
 }
 
 void Sequence::trace_request() const {
@@ -176,9 +176,9 @@ void Sequence::trace_request() const {
                  {num_prompt_tokens(), num_tokens() - num_prompt_tokens()});
 }
 
-void Sequence::push(ResultEvent event) const {
+PendingResult Sequence::result(ResultEvent event) const {
   if (event.finish_reason != FinishReason::kNone) trace_request();
-  if (request_.stream) request_.stream->push(std::move(event));
+  return {request_.stream, std::move(event)};
 }
 
 }  // namespace outrider

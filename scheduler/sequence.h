@@ -87,7 +87,8 @@ class Sequence {
 
   // Sends the last event. At most once.
   void finish(FinishReason reason, const std::string& error = {});
-  void push(ResultEvent event) const;
+  // For the request's stream.
+  PendingResult result(ResultEvent event) const;
 
   BlockTable table;
   DraftView draft_view;

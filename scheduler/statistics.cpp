@@ -2,7 +2,6 @@
 #include "scheduler/statistics.h"
 
 #include <algorithm>
-#include <array>
 
 namespace outrider {
 
@@ -41,36 +40,47 @@ constexpr double kNothingBelow = -40.0;
 
 using SumKernel = uint64_t (*)(const float* values, int32_t count, const WeightScale& scale);
 
-uint64_t row_sum(const RowView& row, float max, float cut, SumKernel kernel) {
+uint64_t row_sum(
+    const RowView& row, std::span<const float> peaks, float max, float cut, SumKernel kernel) {
   const WeightScale scale{row.inverse_temperature, static_cast<double>(max), cut};
   uint64_t sum = 0;
-  for_each_tile(row, [&](int32_t, int32_t count, const float* values) {
-    std::array<float, kTileTokens / kStretchTokens> peaks;
-    row_kernels().peaks(values, count, peaks.data());
-    const auto weighs = [&](int32_t begin) {
-      const float top =
-          exact_mul(peaks[static_cast<size_t>(begin / kStretchTokens)], row.inverse_temperature);
-      return !(top < cut || static_cast<double>(top) - scale.max < kNothingBelow);
-    };
-    // Neighbouring stretches together.
-    for (int32_t begin = 0; begin < count;) {
-      int32_t end = begin;
-      while (end < count && weighs(end)) end += kStretchTokens;
-      if (end > begin) sum += kernel(values + begin, std::min(end, count) - begin, scale);
-      begin = std::max(end, begin + kStretchTokens);
-    }
-  });
+  const auto weighs = [&](int32_t begin) {
+    const float top =
+        exact_mul(peaks[static_cast<size_t>(begin / kStretchTokens)], row.inverse_temperature);
+    return !(top < cut || static_cast<double>(top) - scale.max < kNothingBelow);
+  };
+  // Neighbouring stretches together, up to a tile.
+  alignas(64) float patched[kTileTokens];
+  for (int32_t begin = 0; begin < row.size;) {
+    int32_t end = begin;
+    while (end < row.size && end - begin < kTileTokens && weighs(end)) end += kStretchTokens;
+    const int32_t count = std::min(end, row.size) - begin;
+    if (count > 0) sum += kernel(processed_values(row, begin, count, patched), count, scale);
+    begin = std::max(end, begin + kStretchTokens);
+  }
   return sum;
 }
 
 }  // namespace
 
+uint64_t row_mass(const RowView& row, std::span<const float> peaks, float max, float cut) {
+  return row_sum(row, peaks, max, cut, row_kernels().mass);
+}
+
+uint64_t row_moment(const RowView& row, std::span<const float> peaks, float max, float cut) {
+  return row_sum(row, peaks, max, cut, row_kernels().moment);
+}
+
 uint64_t row_mass(const RowView& row, float max, float cut) {
-  return row_sum(row, max, cut, row_kernels().mass);
+  RowPeaks peaks;
+  find_peaks(row, peaks);
+  return row_mass(row, peaks, max, cut);
 }
 
 uint64_t row_moment(const RowView& row, float max, float cut) {
-  return row_sum(row, max, cut, row_kernels().moment);
+  RowPeaks peaks;
+  find_peaks(row, peaks);
+  return row_moment(row, peaks, max, cut);
 }
 
 }  // namespace outrider

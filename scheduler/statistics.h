@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "scheduler/draw_search.h"
 #include "scheduler/row_view.h"
@@ -19,11 +20,16 @@ struct RowScan {
 // peaks: filled if given, for draw_key().
 RowScan scan_row(const RowView& row, RowPeaks* peaks = nullptr);
 
-// Sum of fixed_weight(scaled - max) over this shard's tokens with scaled >= cut.
-uint64_t row_mass(const RowView& row, float max, float cut);
+// Sum of fixed_weight(scaled - max) over this shard's tokens with scaled >= cut. peaks: of this
+// row, or of it with less masked.
+uint64_t row_mass(const RowView& row, std::span<const float> peaks, float max, float cut);
 
 // Sum of fixed_moment(scaled - max) over the same tokens: over their mass it is the mean distance
 // below max, which is the entropy less the maximum's own surprisal.
+uint64_t row_moment(const RowView& row, std::span<const float> peaks, float max, float cut);
+
+// The same for who has no peaks.
+uint64_t row_mass(const RowView& row, float max, float cut);
 uint64_t row_moment(const RowView& row, float max, float cut);
 
 }  // namespace outrider

@@ -138,7 +138,7 @@ class RoundVerifier {
   static JudgedRow judged_row(const ListedTokens& listed, bool whole) {
     JudgedRow judged;
     if (whole) {
-      judged.draft = listed.draft();
+      judged.draft = DraftCandidates(listed.draft());
       judged.drawn = listed.drawn();
     } else {
       judged.draft = {listed.draft()[listed.drawn()]};

@@ -24,6 +24,7 @@ class ShortList {
 
   ShortList() {}  // NOLINT: the elements' memory stays as it is
   ShortList(std::initializer_list<T> elements) { copy(elements); }
+  explicit ShortList(std::span<const T> elements) { copy(elements); }
   ShortList(const std::vector<T>& elements) { copy(elements); }  // NOLINT: a list is a list
   ShortList(const ShortList& other) { copy(other); }
   ShortList(ShortList&& other) noexcept { take(std::move(other)); }

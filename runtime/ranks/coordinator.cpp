@@ -139,11 +139,13 @@ void Coordinator::loop() {
       stopping = stopping_ && inbox_.requests.empty();
       now = stop_now_;
     }
+    if (now || planner_.idle()) deliver_results();
     if (now) planner_.fail_all("the server was stopped before this request was done");
     if (planner_.idle()) arrivals_.clear();  // what ended before its first round
     if (planner_.idle()) book_check_.when_idle();
     if (planner_.idle() && stopping) break;
     if (planner_.idle() || !run_round()) {
+      deliver_results();
       publish_status();
       wait_for_work();
     }
@@ -181,6 +183,7 @@ void Coordinator::take_inbox() {
     arrivals_[request.id] = request.arrival;
     planner_.add(std::move(request));
   }
+  if (!inbox.cancels.empty()) deliver_results();
   for (uint64_t id : inbox.cancels) {
     arrivals_.erase(id);
     planner_.cancel(id);
@@ -202,6 +205,7 @@ void Coordinator::wait_for_work() {
 bool Coordinator::run_round() {
   const auto begin = Clock::now();
   TraceSpan span(TraceKind::kRound);
+  if (draft_.will_wait()) deliver_results();
   const double waited_s = draft_.wait_for_blocks();
   metrics_.round_draft_wait_seconds.observe(seconds_since(begin));
 
@@ -220,6 +224,7 @@ bool Coordinator::run_round() {
   span.set({static_cast<int64_t>(round_), std::ssize(plan.sequences)});
   broadcast(plan);
   draft_.tell_begun();
+  deliver_results();
   awaiting_ = plan.awaits_proposals ? &plan : nullptr;
   const RoundDecision decision = target_.execute(plan, [&] {
     awaiting_ = nullptr;
@@ -231,7 +236,7 @@ bool Coordinator::run_round() {
 
   const int64_t step_end_ns = trace_now_ns();
   draft_.catch_up();  // what was prepared for this outcome must be here to be found
-  traced(TraceKind::kApply, [&] { planner_.apply(plan, decision); });
+  traced(TraceKind::kApply, [&] { results_ = planner_.decide(plan, decision); });
   draft_.settle(plan, decision, compute_s);
   book_check_.after_round();
   count_round(plan, decision, {.waited_s = waited_s, .compute_s = compute_s});
@@ -248,6 +253,13 @@ bool Coordinator::run_round() {
   note_sample({round_s - waited_s, num_rows_of(plan)});
   publish_status();
   return true;
+}
+
+// While the targets compute the next round, where there is one: whoever waits for them is woken
+// then.
+void Coordinator::deliver_results() {
+  for (PendingResult& result : results_) std::move(result).deliver();
+  results_.clear();
 }
 
 void Coordinator::broadcast(const RoundPlan& plan) {

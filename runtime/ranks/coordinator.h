@@ -94,6 +94,7 @@ class Coordinator final : public Engine {
   RoundAmendment amend(const RoundPlan& plan);
   void amend_early();
   void post_to_targets(const Bytes& bytes);
+  void deliver_results();
   void shut_down();
   struct RoundSeconds {
     double waited_s = 0;   // for the draft
@@ -120,6 +121,7 @@ class Coordinator final : public Engine {
   RoundAccount account_;
   DraftSide draft_;
   uint64_t round_ = 0;
+  std::vector<PendingResult> results_;           // of the last round, for the streams
   const RoundPlan* awaiting_ = nullptr;          // the plan under way, while it awaits proposals
   std::optional<RoundAmendment> amended_early_;  // to it
   uint64_t num_preemptions_counted_ = 0;

@@ -40,6 +40,7 @@ class DraftSide {
 
   // The steps of a round (docs/round.md), in order.
   // Before the plan: waits for blocks while that pays. Returns the seconds waited.
+  bool will_wait() const { return link_ && choice_.wait; }
   double wait_for_blocks();
   // After the plan was sent: which rounds have begun.
   void tell_begun();
