@@ -117,10 +117,14 @@ class Server:
         for pid, line in children(self.process.pid).items():
             if " serve " not in line:
                 continue
-            with open(f"/proc/{pid}/environ") as file:
-                for entry in file.read().split("\0"):
-                    if entry.startswith("OMPI_COMM_WORLD_RANK="):
-                        pids.setdefault(int(entry.split("=")[1]), []).append(pid)
+            try:
+                with open(f"/proc/{pid}/environ") as file:
+                    entries = file.read().split("\0")
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # ended meanwhile, as a draft's engine that a test has killed
+            for entry in entries:
+                if entry.startswith("OMPI_COMM_WORLD_RANK="):
+                    pids.setdefault(int(entry.split("=")[1]), []).append(pid)
         # The draft rank has a child with the same environment: its engine.
         return {rank: next(pid for pid in found if not set(found) & {parent(pid)}) for rank, found in pids.items()}
 
