@@ -42,7 +42,9 @@ TEST(ShortList, DoesWhatAVectorDoes) {
     ASSERT_EQ(contents(list), expected) << step;
     ASSERT_EQ(list.size(), expected.size());
     ASSERT_EQ(list.empty(), expected.empty());
-    if (!expected.empty()) ASSERT_EQ(list.back(), expected.back());
+    if (!expected.empty()) {
+      ASSERT_EQ(list.back(), expected.back());
+    }
     most = std::max(most, expected.size());
     num_returns += was_long && expected.size() <= 4 ? 1 : 0;
   }
