@@ -29,13 +29,6 @@ void update_average(double* average, double value) {
   *average = *average == 0 ? value : (1 - kAverageWeight) * *average + kAverageWeight * value;
 }
 
-int32_t num_rows_of(const RoundPlan& plan) {
-  int32_t num_rows = 0;
-  for (const SequencePlan& planned : plan.sequences)
-    num_rows += planned.num_committed_rows + static_cast<int32_t>(planned.draft.size());
-  return num_rows;
-}
-
 }  // namespace
 
 Coordinator::Coordinator(const Parts& parts)
@@ -250,7 +243,7 @@ bool Coordinator::run_round() {
                        .step_s = compute_s,
                        .step_begin_ns = step_begin_ns,
                        .step_end_ns = step_end_ns});
-  note_sample({round_s - waited_s, num_rows_of(plan)});
+  note_sample({round_s - waited_s, num_rows_of(plan.sequences)});
   publish_status();
   return true;
 }
@@ -315,7 +308,7 @@ void Coordinator::count_round(const RoundPlan& plan,
     }
   }
   metrics_.rounds.add();
-  metrics_.iteration_tokens.observe(num_rows_of(plan));
+  metrics_.iteration_tokens.observe(num_rows_of(plan.sequences));
   std::lock_guard lock(status_mutex_);
   times_.waited_total_s += seconds.waited_s;
   if (any_prefill) return;
