@@ -6,13 +6,12 @@ On a terminal the server stays up afterwards; otherwise everything that was star
 import argparse
 import json
 import os
+import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
 import urllib.request
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -24,12 +23,6 @@ MARKS = {
     "plain": ("\033[2m", ("(", ")")),
 }
 LEGEND = "accepted draft tokens, <corrected where a draft token fell>, [bonus after a whole block], (plain step)"
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def start_server(program, port, log):
@@ -45,16 +38,17 @@ def start_server(program, port, log):
     return subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
 
 
-def wait_ready(server, url, timeout_s=120):
+def wait_ready(server, log, timeout_s=120):
+    """The server's address, as it says in its log."""
     end = time.time() + timeout_s
     while time.time() < end:
         if server.poll() is not None:
             raise RuntimeError(f"the server ended with code {server.returncode} before it was ready")
-        try:
-            with urllib.request.urlopen(url + "/readyz", timeout=2):
-                return
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.1)
+        with open(log.name) as written:  # not `log` itself: the server writes where it stands
+            said = re.search(r"ready: (http://\S+)/v1 serves", written.read())
+        if said:
+            return said.group(1)
+        time.sleep(0.1)
     raise RuntimeError(f"the server was not ready after {timeout_s} s")
 
 
@@ -119,16 +113,14 @@ def main():
     arguments = parser.parse_args()
 
     on_terminal = sys.stdout.isatty() and sys.stdin.isatty()
-    port = arguments.port or free_port()
-    url = f"http://127.0.0.1:{port}"
     body = {"messages": [{"role": "user", "content": arguments.prompt}], "stream": True,
             "stream_options": {"include_usage": True}, "max_tokens": arguments.max_tokens,
             "seed": arguments.seed, "temperature": arguments.temperature,
             "logprobs": True, "return_token_ids": True, "return_token_origins": True}
     log = tempfile.NamedTemporaryFile("w+", prefix="outrider-demo-", suffix=".log", delete=False)
-    server = start_server(arguments.program, port, log)
+    server = start_server(arguments.program, arguments.port, log)
     try:
-        wait_ready(server, url)
+        url = wait_ready(server, log)
         print(f"\n{arguments.prompt}\n({LEGEND})\n")
         text, ids, metrics, usage = run_chat(url, body, colour=sys.stdout.isatty())
         stats, own = metrics.get("speculative_decoding", {}), metrics.get("outrider", {})
