@@ -243,7 +243,7 @@ bool Coordinator::run_round() {
                        .step_s = compute_s,
                        .step_begin_ns = step_begin_ns,
                        .step_end_ns = step_end_ns});
-  note_sample({round_s - waited_s, num_rows_of(plan.sequences)});
+  note_sample(plan, decision, round_s - waited_s);
   publish_status();
   return true;
 }
@@ -317,7 +317,16 @@ void Coordinator::count_round(const RoundPlan& plan,
   ++(any_draft ? times_.num_verify_rounds : times_.num_plain_rounds);
 }
 
-void Coordinator::note_sample(const RoundSample& sample) {
+void Coordinator::note_sample(const RoundPlan& plan,
+                              const RoundDecision& decision,
+                              double seconds) {
+  RoundSample sample{
+      .seconds = seconds, .num_rows = num_rows_of(plan.sequences), .end = Clock::now()};
+  for (const SequenceDecision& decided : decision.sequences) {
+    if (decided.next_token < 0) continue;
+    ++sample.num_sequences;
+    sample.num_tokens += decided.num_accepted + 1;
+  }
   std::lock_guard lock(status_mutex_);
   if (samples_.size() == kMostSamples)
     samples_.erase(samples_.begin(), samples_.begin() + kMostSamples / 2);

@@ -34,10 +34,12 @@ struct RoundTimes {
   int64_t num_verify_rounds = 0;
 };
 
-// One round, all of it but its wait for the draft.
 struct RoundSample {
-  double seconds = 0;
+  double seconds = 0;  // all of it but its wait for the draft
   int32_t num_rows = 0;
+  int32_t num_sequences = 0;  // that got tokens
+  int32_t num_tokens = 0;
+  JobClock::time_point end;
 };
 
 class Coordinator final : public Engine {
@@ -104,7 +106,7 @@ class Coordinator final : public Engine {
                    const RoundDecision& decision,
                    const RoundSeconds& seconds);
   void publish_status();
-  void note_sample(const RoundSample& sample);
+  void note_sample(const RoundPlan& plan, const RoundDecision& decision, double seconds);
   void publish_traffic();
 
   World& world_;

@@ -11,8 +11,10 @@ namespace outrider {
 
 // One way of drafting in one situation: waves taken in turns with waves without drafts.
 struct SimFindings {
-  std::vector<double> off;                    // tokens/s of each wave without drafts
-  std::vector<double> on;                     // with
+  std::vector<double> off;       // tokens/s of each wave without drafts
+  std::vector<double> on;        // with
+  std::vector<double> off_full;  // the same, of the time in which all requests of a wave ran
+  std::vector<double> on_full;
   std::vector<double> on_overhead_us;         // of each of the first request's rounds
   std::vector<double> off_round_overhead_us;  // mean of each wave's rounds
   std::vector<double> on_round_overhead_us;

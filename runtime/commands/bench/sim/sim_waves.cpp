@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 
 #include "models/simulated.h"
 #include "runtime/base/error.h"
@@ -62,11 +63,25 @@ SimWave SimRunner::run(const SimWaveSpec& spec) {
   const double steps = steps_s(spec.dialect, num_rounds, after.num_rows - before.num_rows);
   const double overhead_s = after.round_s - before.round_s - wave.bubble_s - steps;
   wave.round_overhead_us = num_rounds > 0 ? 1e6 * overhead_s / num_rounds : 0;
+  note_samples(spec, &wave);
+  return wave;
+}
+
+void SimRunner::note_samples(const SimWaveSpec& spec, SimWave* wave) {
+  std::optional<Clock::time_point> full_since;  // the end of a round with all requests
   for (const RoundSample& round : context_.engine.take_round_samples()) {
     const double step_s = steps_s(spec.dialect, 1, round.num_rows);
-    wave.round_overheads_us.push_back(1e6 * (round.seconds - step_s));
+    wave->round_overheads_us.push_back(1e6 * (round.seconds - step_s));
+    if (round.num_sequences < spec.num_requests) {
+      full_since.reset();
+      continue;
+    }
+    if (full_since) {
+      wave->full_seconds += std::chrono::duration<double>(round.end - *full_since).count();
+      wave->num_full_tokens += round.num_tokens;
+    }
+    full_since = round.end;
   }
-  return wave;
 }
 
 // What the target's steps of so many rounds and rows were to take: steps grow evenly with rows.

@@ -25,6 +25,10 @@ struct SimWaveSpec {
 struct SimWave {
   double seconds = 0;      // from the first event of the first request to the last event of all
   int64_t num_tokens = 0;  // in that time
+  // The same of the time in which all requests of the wave ran at once: the last ones of a wave
+  // leave steps half empty, which is no load.
+  double full_seconds = 0;
+  int64_t num_full_tokens = 0;
   std::vector<double> overhead_us;  // of the first request's rounds: all but the models' steps
   int64_t num_rounds = 0;           // of the first request
   int64_t num_round_tokens = 0;
@@ -40,6 +44,9 @@ struct SimWave {
   double tokens_per_s() const {
     return seconds > 0 ? static_cast<double>(num_tokens) / seconds : 0;
   }
+  double full_tokens_per_s() const {
+    return full_seconds > 0 ? static_cast<double>(num_full_tokens) / full_seconds : 0;
+  }
 };
 
 class SimRunner {
@@ -53,6 +60,7 @@ class SimRunner {
  private:
   using Clock = JobClock;
 
+  void note_samples(const SimWaveSpec& spec, SimWave* wave);
   double steps_s(int32_t dialect, double num_rounds, double num_rows) const;
   std::shared_ptr<ResultStream> ask(const SimWaveSpec& spec, int32_t index);
   Clock::time_point follow(ResultStream& stream, const SimWaveSpec& spec, SimWave* wave);
