@@ -18,6 +18,7 @@ inline size_t num_stretches(int32_t row_size) {
   return (static_cast<size_t>(row_size) + kStretchTokens - 1) / kStretchTokens;
 }
 
+// All of them; with the row's edits and mask, and under its ceiling.
 void find_peaks(const RowView& row, RowPeaks& peaks);
 
 // The highest key of scaled + Gumbel noise over tokens with scaled >= cut: needs neither normaliser

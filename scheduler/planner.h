@@ -78,7 +78,7 @@ struct DraftVerdict {
   std::optional<int32_t> num_prepared;
 };
 struct DraftNews {
-  std::vector<DraftVerdict> verdicts;  // of the last apply()
+  std::vector<DraftVerdict> verdicts;  // of the last decide() or apply()
   std::vector<uint64_t> ended;         // sequences
 };
 
@@ -118,8 +118,8 @@ class Planner {
   bool offer(PackedBlock block);
 
   // The next round (its number is the coordinator's to fill in); sequences empty when
-  // there is nothing to compute. Every plan must be followed by apply() of its decision before the
-  // next.
+  // there is nothing to compute. Every plan must be followed by decide() or apply() of its decision
+  // before the next.
   RoundPlan plan();
   // What streams get is left to the caller, who may have more urgent things to do: to be delivered
   // in this order, and before a cancel() or fail_all().

@@ -47,14 +47,9 @@ constexpr int32_t kUsefulPart = 32;
 // Also when rounds bring less than this over plain ones. Drafts make requests end
 // one by one where steps without drafts would have stayed full, which no single round shows.
 constexpr double kWorthOfMany = 1.05;
-// Known after so many rounds of all sequences together, but of so many at least and at most.
-constexpr double kTurnsForWorth = 64 * 24;
-constexpr double kLeastRoundsForWorth = 8;
-constexpr double kMostRoundsForWorth = 24;
-// Between tries, which may take this share of the time when they lose.
+constexpr double kRoundsForWorth = 24;
 constexpr int64_t kShortestRest = 32;
 constexpr int64_t kLongestRest = 512;
-constexpr double kShareOfTries = 0.005;
 // So many rounds without a verdict against it, and the next one counts as the first.
 constexpr int64_t kTrustAfter = 256;
 // How often rounds with an idle draft are measured again, where it could matter: twice as many
@@ -242,25 +237,20 @@ void Speculation::note_idle(Batch& batch, const RoundFacts& facts, double plain_
 void Speculation::note_use(Batch& batch, const RoundFacts& facts, int32_t num_heard_of) {
   const int32_t num_drafted = facts.load.num_rows - facts.num_sequences;
   if (facts.num_sequences < kManySequences) return;
-  const double rounds_for_worth =
-      std::clamp(kTurnsForWorth / facts.num_sequences, kLeastRoundsForWorth, kMostRoundsForWorth);
-  const bool is_known = batch.recent.num_rounds >= rounds_for_worth - 0.5;  // a sum that decays
-  const bool brings_little = is_known && batch.recent.against_plain() < kWorthOfMany;
+  const bool brings_little =
+      batch.recent.num_rounds >= kRoundsForWorth && batch.recent.against_plain() < kWorthOfMany;
   if (brings_little) {
     batch.unused = kUnusedRounds * kSilentRounds;
   } else if (num_drafted * kUsefulPart >= facts.num_sequences) {
     batch.unused = 0;
-    if (is_known) batch.num_rests = 0;
+    batch.num_rests = 0;
     return;
   }
   if (!brings_little) batch.unused += 2 * num_heard_of >= facts.num_sequences ? kSilentRounds : 1;
   if (batch.unused < kUnusedRounds * kSilentRounds) return;
   batch.unused = 0;
   batch.rests = true;
-  const double num_lost = batch.recent.num_rounds * (1 - batch.recent.against_plain());
-  const double for_loss = num_lost > 0 ? num_lost / kShareOfTries : 0;  // not a number: none known
-  const auto least = static_cast<int64_t>(std::min(for_loss, double{kLongestRest}));
-  batch.num_rounds_idle_left = std::clamp(kShortestRest << batch.num_rests, least, kLongestRest);
+  batch.num_rounds_idle_left = std::min(kShortestRest << batch.num_rests, kLongestRest);
   batch.num_rests = std::min<int64_t>(batch.num_rests + 1, 16);
 }
 

@@ -51,8 +51,8 @@ class DraftSide {
   // The same for all that has come while nobody looked: MPI takes in what has arrived while it is
   // asked, and hands it out when it is asked again.
   void catch_up();
-  // After apply(): chooses for the next round whether to wait, and how long drafts should be; tells
-  // the draft so when it waits.
+  // After decide(): chooses for the next round whether to wait, and how long drafts should be;
+  // tells the draft so when it waits.
   void settle(const RoundPlan& plan, const RoundDecision& decision, double compute_s);
   // Nothing was to be done since the last round.
   void note_idle();

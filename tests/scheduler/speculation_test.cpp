@@ -362,20 +362,6 @@ TEST(Speculation, ADraftWhoseTokensGetNoRowsRests) {
   EXPECT_GE(run.speed(), 0.995 * 256 / job.step(256));
 }
 
-// Its tokens are used, and what it takes from the target is more than they bring.
-TEST(Speculation, ADraftThatLosesALittleUnderLoadIsTriedSeldom) {
-  double alpha = 0.8;
-  SimulatedJob job = busy_job(&alpha);
-  job.slower_beside_draft = 1.15;
-  SpeculationSim sim(job);
-  const SimulatedRun first = sim.run(128);
-  EXPECT_GE(first.num_idle_rounds, 96);
-  EXPECT_GE(first.speed(), 0.985 * 256 / job.step(256));
-  const SimulatedRun run = sim.run(4000);
-  EXPECT_LE(run.num_idle_rounds, 3999);
-  EXPECT_GE(run.num_idle_rounds, 3850);
-}
-
 TEST(Speculation, ARestEndsWhenTheLoadFalls) {
   double alpha = 0.3;
   SpeculationSim rested(busy_job(&alpha));
