@@ -68,11 +68,26 @@ class Simulated(unittest.TestCase):
                 series = {(entry["name"], entry.get("x")): entry["samples"] for entry in report["series"]}
                 self.assertEqual(len(series["alpha 0.9 c 0.1 K 3 on", None]), 2)
                 self.assertTrue(all(value > 0 for value in series["sweep on", 3]))
-                # Of the rounds in which all three ran: as fast as the wave or faster, but for the clock's doing.
                 self.assertGreater(figures["sweep speed-up while all run"], 0.5)
+                # The three requests of a pass have the same drawn lengths with drafts and without, other ones in the next.
+                self.assertEqual(series["sweep tokens on", 3], series["sweep tokens off", 3])
+                self.assertEqual(len(set(series["sweep tokens on", 3])), 2, series["sweep tokens on", 3])
+                self.assertTrue(all(3 * 11 <= tokens <= 3 * 35 for tokens in series["sweep tokens on", 3]))
+                self.assertEqual(series["sweep tokens on", 1], [23, 23])
                 for name in ("alpha 0.6 c 0.1 K 3 overhead", "alpha 0.9 c 0.1 K 3 overhead"):
                     self.assertGreater(len(series[name, None]), 2 * 60 / 4 - 3)
                 xml.etree.ElementTree.parse(paths["svg"])
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "equal.json")
+            code, _, errors = run([PROGRAM, "bench", "sim", *small, "--clock", "virtual", "--random-range-ratio", "0", "--json", path])
+            self.assertEqual(code, 0, errors)
+            with open(path) as file:
+                series = {(entry["name"], entry.get("x")): entry["samples"] for entry in json.load(file)["series"]}
+            for mode in ("off", "on"):
+                self.assertEqual(series["sweep tokens " + mode, 3], [3 * 23, 3 * 23])
+        code, _, errors = run([PROGRAM, "bench", "sim", "--random-range-ratio", "1"])
+        self.assertEqual(code, 2, errors)
+        self.assertIn("1 is not between 0 and 0.99", errors)
         code, _, errors = run([PROGRAM, "bench", "sim", "--modes", "off,far"])
         self.assertEqual(code, 2, errors)
         self.assertIn("modes must be off, chain, cache", errors)

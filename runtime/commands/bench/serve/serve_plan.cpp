@@ -10,6 +10,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/files.h"
 #include "runtime/base/rng.h"
+#include "runtime/commands/bench/seeded_draws.h"
 #include "runtime/commands/bench/serve/serve_arrivals.h"
 
 namespace outrider {
@@ -23,12 +24,6 @@ constexpr int32_t kDefaultOutputLen = 128;
 constexpr size_t kMaxFileBytes = size_t{1} << 30;
 constexpr int64_t kMaxPromptTokens = 400000000;  // of a whole run, since all bodies lie in memory
 constexpr uint64_t kPrefixKey = 0x5eed5eed;
-
-int32_t random_length(int32_t length, double ratio, SeededDraws* draws) {
-  const auto least = static_cast<int32_t>(std::floor(length * (1 - ratio)));
-  const auto most = static_cast<int32_t>(std::ceil(length * (1 + ratio)));
-  return std::max(1, draws->between(least, most));
-}
 
 std::vector<RequestShape> random_shapes(const ServeBenchOptions& options, const ServeSetup& setup) {
   double count = options.num_prompts;

@@ -9,7 +9,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/rng.h"
-#include "runtime/commands/bench/serve/serve_arrivals.h"
+#include "runtime/commands/bench/seeded_draws.h"
 
 namespace outrider {
 namespace {

@@ -7,9 +7,11 @@
 #include <optional>
 
 #include "runtime/base/error.h"
+#include "runtime/base/rng.h"
 #include "runtime/base/virtual_clock.h"
 #include "runtime/commands/bench/report/bench_progress.h"
 #include "runtime/commands/bench/sim/sim_grid.h"
+#include "runtime/commands/bench/sim/sim_lengths.h"
 #include "runtime/commands/bench/sim/sim_report.h"
 #include "runtime/commands/bench/sim/sim_waves.h"
 #include "runtime/ranks/job.h"
@@ -24,7 +26,7 @@ constexpr int32_t kWarmUpTokens = 48;
 class SimMeasurement {
  public:
   SimMeasurement(const FrontEndContext& context, const SimOptions& options, const SimGrid& grid)
-      : options_(options), grid_(grid), runner_(context, grid, options.temperature) {
+      : options_(options), grid_(grid), runner_(context, grid, options.temperature, seed()) {
     results_.synchronous.resize(grid.off ? grid.cells.size() : 0);
     results_.chain.resize(grid.chain ? grid.cells.size() : 0);
     results_.cache.resize(grid.cache ? grid.cells.size() : 0);
@@ -37,22 +39,20 @@ class SimMeasurement {
   }
 
   void once(Progress& progress) {
+    ++num_passes_;
     for (size_t i = 0; i < grid_.cells.size(); ++i, progress.advance()) measure_cell(i);
     for (size_t i = 0; i < grid_.requests.size(); ++i, progress.advance()) {
       const SimWaveSpec spec = {grid_.many_dialect,
                                 kPlannedDraftLen,
                                 RideAhead::kCache,
-                                grid_.requests[i],
-                                options_.sweep_tokens};
+                                lengths(grid_.requests[i], options_.sweep_tokens)};
       measure(spec, spec.max_tokens, &results_.sweep[i]);
     }
     for (size_t i = 0; i < grid_.cases.size(); ++i, progress.advance()) {
       const SimCase& one = grid_.cases[i];
-      SimWaveSpec spec = {one.dialect,
-                          kPlannedDraftLen,
-                          RideAhead::kCache,
-                          one.num_requests,
-                          one.num_requests > 1 ? options_.sweep_tokens : options_.case_tokens};
+      const int32_t length = one.num_requests > 1 ? options_.sweep_tokens : options_.case_tokens;
+      const SimWaveSpec spec = {
+          one.dialect, kPlannedDraftLen, RideAhead::kCache, lengths(one.num_requests, length)};
       measure(spec, spec.max_tokens, &results_.cases[i]);
     }
   }
@@ -64,38 +64,49 @@ class SimMeasurement {
     const SimCell& cell = grid_.cells[i];
     const int32_t off_tokens = std::max(8, options_.max_tokens / 8);
     if (grid_.off) {
-      measure({cell.dialect, cell.draft_len, RideAhead::kOff, 1, options_.max_tokens},
-              off_tokens,
+      measure({cell.dialect, cell.draft_len, RideAhead::kOff, {options_.max_tokens}},
+              {off_tokens},
               &results_.synchronous[i]);
     }
     if (grid_.chain) {
-      measure({cell.dialect, kPlannedDraftLen, RideAhead::kChain, 1, options_.max_tokens},
-              off_tokens,
+      measure({cell.dialect, kPlannedDraftLen, RideAhead::kChain, {options_.max_tokens}},
+              {off_tokens},
               &results_.chain[i]);
     }
     if (grid_.cache) {
-      measure({cell.dialect, kPlannedDraftLen, RideAhead::kCache, 1, options_.max_tokens},
-              off_tokens,
+      measure({cell.dialect, kPlannedDraftLen, RideAhead::kCache, {options_.max_tokens}},
+              {off_tokens},
               &results_.cache[i]);
     }
   }
 
   // One wave without drafts, one to get used to it, one that counts.
-  void measure(const SimWaveSpec& spec, int32_t off_tokens, SimFindings* findings) {
+  void measure(const SimWaveSpec& spec,
+               const std::vector<int32_t>& off_tokens,
+               SimFindings* findings) {
     SimWaveSpec off = spec;
     off.draft_len = 0;
     off.ride_ahead = RideAhead::kOff;
     off.max_tokens = off_tokens;
     const SimWave without = runner_.run(off);
     SimWaveSpec warm_up = spec;
-    warm_up.max_tokens = kWarmUpTokens;
+    warm_up.max_tokens = lengths(spec.num_requests(), kWarmUpTokens);
     runner_.run(warm_up);
     findings->take_in(without, runner_.run(spec));
+  }
+
+  uint64_t seed() const { return static_cast<uint64_t>(options_.seed); }
+
+  // Other ones in each pass.
+  std::vector<int32_t> lengths(int32_t num_requests, int32_t length) const {
+    return output_lengths(
+        num_requests, length, options_.random_range_ratio, mix_seed(seed(), num_passes_));
   }
 
   const SimOptions& options_;
   const SimGrid& grid_;
   SimRunner runner_;
+  uint64_t num_passes_ = 0;
   SimResults results_;
 };
 
@@ -113,6 +124,12 @@ int measure(const BenchRun& run,
   Progress progress("simulated rounds", options.num_repeats * measurement.num_steps());
   for (int32_t repeat = 0; repeat < options.num_repeats; ++repeat) measurement.once(progress);
   report_sim(grid, measurement.results(), &report);
+  report.notes.push_back(fmt::format(
+      "waves of several requests: {} tokens each on average, lengths drawn with ratio {} from "
+      "seed {}, the same with and without drafts",
+      options.sweep_tokens,
+      options.random_range_ratio,
+      options.seed));
   report.plot.title = "Simulated models through the running job";
   report.notes.push_back(fmt::format("a sleep of 1 ms is late by {:.0f} / {:.0f} us (median / p95)",
                                      median(overshoot),

@@ -176,9 +176,19 @@ std::vector<Option> sim_options(SimOptions* options) {
       integer_option(
           "max_tokens", &options->max_tokens, 16, 4096, "tokens of a request of the grid"),
       integer_option("case_tokens", &options->case_tokens, 16, 4096, "of the cases' requests"),
-      integer_option(
-          "sweep_tokens", &options->sweep_tokens, 16, 4096, "tokens of each of many requests"),
+      integer_option("sweep_tokens",
+                     &options->sweep_tokens,
+                     16,
+                     4096,
+                     "tokens of each of several requests, on average"),
+      number_option("random_range_ratio",
+                    &options->random_range_ratio,
+                    0,
+                    0.99,
+                    "of several requests: lengths are drawn from length x (1 - ratio) to length x "
+                    "(1 + ratio)"),
       integer_option("repeat", &options->num_repeats, 1, 1000, "times through all of it"),
+      integer_option("seed", &options->seed, 0, INT32_MAX, "of the lengths and the noise"),
       number_option("temperature", &options->temperature, 0, 10, "0 = greedy"),
       choice_option("clock",
                     &options->clock,

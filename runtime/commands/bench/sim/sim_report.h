@@ -15,10 +15,14 @@ struct SimFindings {
   std::vector<double> on;        // with
   std::vector<double> off_full;  // the same, of the time in which all requests of a wave ran
   std::vector<double> on_full;
-  std::vector<double> on_overhead_us;         // of each of the first request's rounds
+  std::vector<double> off_tokens;  // of each wave
+  std::vector<double> on_tokens;
+  std::vector<double> off_full_rounds;  // of each wave: in which all requests ran
+  std::vector<double> on_full_rounds;
+  std::vector<double> on_overhead_us;         // of each round of a single request
   std::vector<double> off_round_overhead_us;  // mean of each wave's rounds
   std::vector<double> on_round_overhead_us;
-  std::vector<double> off_rounds_us;  // of every round
+  std::vector<double> off_rounds_us;  // of every round in which all requests ran
   std::vector<double> on_rounds_us;
   double seconds = 0;  // with drafts
   double bubble_s = 0;

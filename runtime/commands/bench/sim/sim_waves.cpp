@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 #include <optional>
 
 #include "models/simulated.h"
@@ -24,19 +25,13 @@ void count_acceptance(const SpeculationStats& stats, SimWave* wave) {
 
 // The job's own counters, of which a wave is the difference of two.
 struct Counts {
-  double round_s = 0;
   double waited_s = 0;
-  double num_rounds = 0;
-  double num_rows = 0;
   double num_lookups = 0;
   double num_hits = 0;
 };
 
 Counts counts_of(const ServingMetrics& metrics) {
-  return {.round_s = metrics.round_seconds.sum(),
-          .waited_s = metrics.target_wait_seconds.value(),
-          .num_rounds = metrics.rounds.value(),
-          .num_rows = metrics.verified_rows.value(),
+  return {.waited_s = metrics.target_wait_seconds.value(),
           .num_lookups = metrics.outcome_cache_queries.value(),
           .num_hits = metrics.outcome_cache_hits.value()};
 }
@@ -48,7 +43,7 @@ SimWave SimRunner::run(const SimWaveSpec& spec) {
   context_.engine.take_round_samples();
   SimWave wave;
   std::vector<std::shared_ptr<ResultStream>> streams;
-  for (int32_t i = 0; i < spec.num_requests; ++i) streams.push_back(ask(spec, i));
+  for (int32_t i = 0; i < spec.num_requests(); ++i) streams.push_back(ask(spec, i));
   const Clock::time_point begin = follow(*streams[0], spec, &wave);
   for (size_t i = 1; i < streams.size(); ++i) {
     const BenchAnswer answer = collect_bench_answer(*streams[i]);
@@ -56,13 +51,9 @@ SimWave SimRunner::run(const SimWaveSpec& spec) {
   }
   wave.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   const Counts after = counts_of(context_.metrics);
-  const double num_rounds = after.num_rounds - before.num_rounds;
   wave.bubble_s = after.waited_s - before.waited_s;
   wave.num_lookups = after.num_lookups - before.num_lookups;
   wave.num_hits = after.num_hits - before.num_hits;
-  const double steps = steps_s(spec.dialect, num_rounds, after.num_rows - before.num_rows);
-  const double overhead_s = after.round_s - before.round_s - wave.bubble_s - steps;
-  wave.round_overhead_us = num_rounds > 0 ? 1e6 * overhead_s / num_rounds : 0;
   note_samples(spec, &wave);
   return wave;
 }
@@ -70,25 +61,29 @@ SimWave SimRunner::run(const SimWaveSpec& spec) {
 void SimRunner::note_samples(const SimWaveSpec& spec, SimWave* wave) {
   std::optional<Clock::time_point> full_since;  // the end of a round with all requests
   for (const RoundSample& round : context_.engine.take_round_samples()) {
-    const double step_s = steps_s(spec.dialect, 1, round.num_rows);
-    wave->round_overheads_us.push_back(1e6 * (round.seconds - step_s));
-    if (round.num_sequences < spec.num_requests) {
+    if (round.num_sequences < spec.num_requests()) {
       full_since.reset();
       continue;
     }
+    wave->round_overheads_us.push_back(1e6 *
+                                       (round.seconds - step_s(spec.dialect, round.num_rows)));
     if (full_since) {
       wave->full_seconds += std::chrono::duration<double>(round.end - *full_since).count();
       wave->num_full_tokens += round.num_tokens;
+      ++wave->num_full_rounds;
     }
     full_since = round.end;
   }
+  const std::vector<double>& all = wave->round_overheads_us;
+  if (!all.empty())
+    wave->round_overhead_us = std::accumulate(all.begin(), all.end(), 0.0) / all.size();
 }
 
-// What the target's steps of so many rounds and rows were to take: steps grow evenly with rows.
-double SimRunner::steps_s(int32_t dialect, double num_rounds, double num_rows) const {
+// What the target's step of so many rows was to take: steps grow evenly with rows.
+double SimRunner::step_s(int32_t dialect, int32_t num_rows) const {
   const double one_ms = sim_step_ms(grid_.target, dialect, 1, 0);
   const double row_ms = sim_step_ms(grid_.target, dialect, 2, 0) - one_ms;
-  return 1e-3 * (num_rounds * (one_ms - row_ms) + num_rows * row_ms);
+  return 1e-3 * (one_ms + (num_rows - 1) * row_ms);
 }
 
 std::shared_ptr<ResultStream> SimRunner::ask(const SimWaveSpec& spec, int32_t index) {
@@ -97,12 +92,12 @@ std::shared_ptr<ResultStream> SimRunner::ask(const SimWaveSpec& spec, int32_t in
   const auto word = static_cast<int32_t>((request.id * 7) % 40);
   request.prompt = {index % 200 + 20,
                     kFirstSimulatedWord + spec.dialect + word * grid_.num_dialects};
-  request.params.max_tokens = spec.max_tokens;
+  request.params.max_tokens = spec.max_tokens[static_cast<size_t>(index)];
   request.params.temperature = static_cast<float>(temperature_);
   request.params.max_draft_len = spec.draft_len;
   request.params.fixed_draft_len = spec.draft_len > 0;
   request.params.ride_ahead = spec.ride_ahead;
-  request.params.noise_seed = mix_seed(0x51u, request.id);
+  request.params.noise_seed = mix_seed(0x51u + seed_, request.id);
   request.stream = std::make_shared<ResultStream>();
   auto stream = request.stream;
   submit_bench_request(context_, std::move(request));
@@ -129,7 +124,8 @@ SimRunner::Clock::time_point SimRunner::follow(ResultStream& stream,
       first = now;
     } else if (num_tokens > 0) {
       const double round_ms = std::chrono::duration<double, std::milli>(now - last).count();
-      note_round(spec, draft_len, position, round_ms, wave);
+      if (spec.num_requests() == 1) note_round(spec, draft_len, position, round_ms, wave);
+      ++wave->num_rounds;
       wave->num_tokens += num_tokens;
       wave->num_round_tokens += num_tokens;
     }
@@ -142,18 +138,16 @@ SimRunner::Clock::time_point SimRunner::follow(ResultStream& stream,
   }
 }
 
-// The models' part of a round, all requests of the wave taken to do the same: the target's step,
-// and the draft's where nobody rides ahead.
+// The models' part of a round of a single request: the target's step, and the draft's where nobody
+// rides ahead.
 void SimRunner::note_round(const SimWaveSpec& spec,
                            int32_t draft_len,
                            int32_t position,
                            double round_ms,
                            SimWave* wave) const {
-  const int32_t num_rows = spec.num_requests * (draft_len + 1);
-  double models_ms = sim_step_ms(grid_.target, spec.dialect, num_rows, position);
+  double models_ms = sim_step_ms(grid_.target, spec.dialect, draft_len + 1, position);
   if (spec.ride_ahead == RideAhead::kOff)
-    models_ms += draft_len * sim_step_ms(grid_.draft, spec.dialect, spec.num_requests, position);
-  ++wave->num_rounds;
+    models_ms += draft_len * sim_step_ms(grid_.draft, spec.dialect, 1, position);
   wave->overhead_us.push_back(1e3 * (round_ms - models_ms));
 }
 

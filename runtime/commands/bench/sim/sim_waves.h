@@ -18,25 +18,25 @@ struct SimWaveSpec {
   int32_t dialect = 0;
   int32_t draft_len = 0;  // 0 = no drafts, kPlannedDraftLen = the planner's choice, else fixed
   RideAhead ride_ahead = RideAhead::kOff;
-  int32_t num_requests = 1;
-  int32_t max_tokens = 0;
+  std::vector<int32_t> max_tokens;  // of each request
+  int32_t num_requests() const { return static_cast<int32_t>(max_tokens.size()); }
 };
 
 struct SimWave {
   double seconds = 0;      // from the first event of the first request to the last event of all
   int64_t num_tokens = 0;  // in that time
-  // The same of the time in which all requests of the wave ran at once: the last ones of a wave
-  // leave steps half empty, which is no load.
+  // The same of the time in which all requests of the wave ran at once.
   double full_seconds = 0;
   int64_t num_full_tokens = 0;
-  std::vector<double> overhead_us;  // of the first request's rounds: all but the models' steps
+  int64_t num_full_rounds = 0;
+  std::vector<double> overhead_us;  // of a single request's rounds: all but the models' steps
   int64_t num_rounds = 0;           // of the first request
   int64_t num_round_tokens = 0;
   int64_t examined = 0;
   int64_t accepted = 0;
   double bubble_s = 0;  // the targets waited for the draft
-  // Of the job's rounds: all of a round but its target step and its wait for the draft; and their
-  // mean.
+  // Of the rounds in which all requests ran: all of a round but its target step and its wait for
+  // the draft; and their mean.
   std::vector<double> round_overheads_us;
   double round_overhead_us = 0;
   double num_lookups = 0;
@@ -51,8 +51,8 @@ struct SimWave {
 
 class SimRunner {
  public:
-  SimRunner(const FrontEndContext& context, const SimGrid& grid, double temperature)
-      : context_(context), grid_(grid), temperature_(temperature) {}
+  SimRunner(const FrontEndContext& context, const SimGrid& grid, double temperature, uint64_t seed)
+      : context_(context), grid_(grid), temperature_(temperature), seed_(seed) {}
 
   // Throws Error when a request fails or a signal wants us to stop.
   SimWave run(const SimWaveSpec& spec);
@@ -61,7 +61,7 @@ class SimRunner {
   using Clock = JobClock;
 
   void note_samples(const SimWaveSpec& spec, SimWave* wave);
-  double steps_s(int32_t dialect, double num_rounds, double num_rows) const;
+  double step_s(int32_t dialect, int32_t num_rows) const;
   std::shared_ptr<ResultStream> ask(const SimWaveSpec& spec, int32_t index);
   Clock::time_point follow(ResultStream& stream, const SimWaveSpec& spec, SimWave* wave);
   void note_round(const SimWaveSpec& spec,
@@ -73,6 +73,7 @@ class SimRunner {
   const FrontEndContext& context_;
   const SimGrid& grid_;
   const double temperature_;
+  const uint64_t seed_;  // of the noise
 };
 
 // How late the system wakes a sleeper on this machine now: part of every simulated step.
