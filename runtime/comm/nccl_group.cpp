@@ -147,7 +147,10 @@ class NcclGroup final : public DeviceGroup {
     }
     const std::string problem = watch_->end();
     if (!problem.empty()) give_up(fmt::format("NCCL: {}", problem));
-    if (!failure.empty()) throw Error(failure);
+    if (failure.empty()) return;
+    // The GPU may have failed because a rank is gone, a moment before the watch would know.
+    throw_name_of_dead(options_.check_alive);
+    throw Error(failure);
   }
 
  private:

@@ -186,6 +186,27 @@ TEST_F(Nccl, ADeadRankIsNamedWhereTheJobKnowsIt) {
   EXPECT_EQ(found[0], "rank 1 (host h, process 7) is gone");
 }
 
+// The stream's own failure comes before the watch has seen anything.
+TEST_F(Nccl, AStreamThatFailsIsADeadRanksFaultWhereTheJobKnowsOne) {
+  for (const bool is_gone : {true, false}) {
+    std::atomic<bool> is_known = false;
+    NcclOptions watched = options();
+    watched.check_alive = [&] {
+      if (is_known) throw Error("rank 1 (host h, process 7) is gone");
+    };
+    const auto found = errors(2, watched, [&](DeviceGroup& group, StuckStream& stream) {
+      sum_once(group, stream);
+      if (group.rank() != 0) return;
+      is_known = is_gone;
+      stream.is_broken = true;
+      group.wait(stream);
+    });
+    EXPECT_EQ(
+        found[0],
+        is_gone ? "rank 1 (host h, process 7) is gone" : "the GPU failed (what the test says)");
+  }
+}
+
 TEST_F(Nccl, ACallThatIsNeverQueuedIsLeft) {
   tell("unqueued", nullptr);
   const auto found = errors(2, options(), [](DeviceGroup& group, StuckStream& stream) {

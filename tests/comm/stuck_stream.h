@@ -1,17 +1,18 @@
-// The emulated device with streams that the fake NCCL can hold up.
+// The emulated device with streams that the fake NCCL can hold up and tests can break.
 #pragma once
 
 #include <chrono>
 #include <memory>
 #include <thread>
 
+#include "runtime/base/error.h"
 #include "runtime/ops/emulated/emulated.h"
 #include "runtime/ops/gpu/exchange.h"
 #include "tests/comm/fake_nccl.h"
 
 namespace outrider::test {
 
-// An emulated stream whose wait does not end while the fake says so.
+// An emulated stream whose wait does not end while the fake says so, and fails where a test does.
 class StuckStream final : public gpu::Stream, public FakeQueue {
  public:
   explicit StuckStream(gpu::Device& device) : stream_(device.make_stream(gpu::Priority::kNormal)) {}
@@ -20,6 +21,7 @@ class StuckStream final : public gpu::Stream, public FakeQueue {
   void copy(void* to, const void* from, size_t n) override { stream_->copy(to, from, n); }
   void fill(void* to, uint8_t byte, size_t n) override { stream_->fill(to, byte, n); }
   void wait() override {
+    if (is_broken) throw Error("the GPU failed (what the test says)");
     while (is_stuck) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   bool is_done() override { return !is_stuck && stream_->is_done(); }
@@ -28,6 +30,8 @@ class StuckStream final : public gpu::Stream, public FakeQueue {
   std::unique_ptr<gpu::Graph> end_recording() override { return stream_->end_recording(); }
   void replay(gpu::Graph& graph) override { stream_->replay(graph); }
   gpu::Stream& inner() { return *stream_; }
+
+  bool is_broken = false;
 
  private:
   std::unique_ptr<gpu::Stream> stream_;
