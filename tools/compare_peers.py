@@ -17,13 +17,13 @@ import json
 import os
 import pathlib
 import random
-import socket
 import statistics
 import subprocess
 import tempfile
 import time
 
 import bench_runs
+from free_port import free_port
 
 ROWS = [1, 2, 3, 5, 9, 17]
 
@@ -139,12 +139,6 @@ def test_prefill(args):
 
 
 # ---- servers --------------------------------------------------------------------------------------------------------
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Server:

@@ -2,15 +2,19 @@
 
 import json
 import os
-import random
+import pathlib
 import re
 import signal
-import socket
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.error
 import urllib.request
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent.parent / "tools"))
+
+from free_port import free_port  # noqa: E402 - found by the line above
 
 PROGRAM = os.environ["OUTRIDER_PROGRAM"]
 ENVIRONMENT = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
@@ -36,20 +40,6 @@ def run(command, timeout_s=120, **options):
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, env=ENVIRONMENT, **options)
     code = job_code(done.returncode, done.stderr) if command[0] == "mpirun" else done.returncode
     return code, done.stdout, done.stderr
-
-
-def free_port():
-    """Not one of those that the system gives to who asks for any: mpirun would, before the server takes it."""
-    with open("/proc/sys/net/ipv4/ip_local_port_range") as file:
-        first_given = int(file.read().split()[0])
-    while True:
-        port = random.randrange(first_given * 2 // 3, first_given)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-                return port
-            except OSError:
-                continue
 
 
 def children(pid):

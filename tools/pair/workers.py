@@ -5,11 +5,12 @@ than two threads that meet in every operation.
 """
 
 import os
-import socket
 
 import torch
 import torch.distributed as distributed
 import torch.multiprocessing as multiprocessing
+
+from free_port import free_port
 
 
 class Workers:
@@ -43,7 +44,4 @@ def launch(function, args):
     if args.workers == 1:
         function(args, Workers(0, 1, 0))
         return
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    multiprocessing.spawn(run_worker, (function, args, port), nprocs=args.workers)
+    multiprocessing.spawn(run_worker, (function, args, free_port()), nprocs=args.workers)
