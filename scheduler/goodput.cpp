@@ -12,6 +12,8 @@ namespace {
 // A chance below this is not worth a row whatever it costs: the tables are not that exact.
 constexpr double kLeastSurvival = 0.02;
 
+constexpr size_t kUsualLen = 16;  // of a sequence's candidates
+
 // Of a candidate, and how finely they are told apart.
 constexpr double kMostWorth = 2;
 constexpr int kPlacesPerToken = 2048;
@@ -44,6 +46,7 @@ class Choice {
     load_.num_rows = num_sequences + outlook.num_prompt_rows;
     load_.kv_positions += outlook.num_prompt_kv_positions;
     load_.row_positions += outlook.num_prompt_positions;
+    candidates_.reserve(static_cast<size_t>(num_sequences) * kUsualLen);
     for (int32_t i = 0; i < num_sequences; ++i) add_candidates(i);
     sort_by_worth();
     const auto budget = static_cast<size_t>(std::max(0, outlook.max_rows - load_.num_rows));
@@ -58,7 +61,8 @@ class Choice {
 
   RoundChoice make() const {
     const Option now = best(0);
-    const Option planned = outlook_.may_wait ? best_wait(now) : now;
+    const Option if_all_were_there = best(kMostDraftTokens);
+    const Option planned = outlook_.may_wait ? best_wait(now, if_all_were_there.value) : now;
     RoundChoice choice;
     choice.wait = planned.num_waits > 0;
     choice.wait_s = choice.wait ? wait_s(planned.num_waits) : 0;
@@ -67,7 +71,7 @@ class Choice {
     take(planned, [&](const Candidate& taken) {
       ++choice.sequences[static_cast<size_t>(taken.sequence)].draft_len;
     });
-    take(best(kMostDraftTokens), [&](const Candidate& taken) {
+    take(if_all_were_there, [&](const Candidate& taken) {
       ++choice.sequences[static_cast<size_t>(taken.sequence)].wanted_len;
     });
     serve_fixed(&choice);
@@ -183,11 +187,13 @@ class Choice {
     return best;
   }
 
-  Option best_wait(const Option& now) const {
+  // most_value: of what a round could do without any wait; longer waits cost more.
+  Option best_wait(const Option& now, double most_value) const {
     Option found = now;
     int32_t most = 0;
     for (const Candidate& candidate : candidates_) most = std::max(most, candidate.num_waits);
     for (int32_t waits = 1; waits <= most; ++waits) {
+      if (most_value - inputs_.price * wait_s(waits) <= found.value) break;
       const Option option = best(waits);
       if (option.value > found.value) found = option;
     }

@@ -13,17 +13,20 @@ ListedTokens::ListedTokens(const DraftToken& token, const VocabShard& shard)
   const auto drawn = std::find_if(draft().begin(), draft().end(), is_drawn);
   OUTRIDER_CHECK(drawn != draft().end());
   drawn_ = static_cast<size_t>(drawn - draft().begin());
-  for (const DraftCandidate& candidate : draft()) {
-    if (shard.contains(candidate.token)) index_.push_back(candidate.token - shard.begin);
+  // By index; who it is stands behind it.
+  ShortList<uint64_t, kUsualCandidates> ours;
+  for (size_t c = 0; c < draft().size(); ++c) {
+    const int32_t token_id = draft()[c].token;
+    places_.push_back(-1);
+    if (shard.contains(token_id))
+      ours.push_back(static_cast<uint64_t>(token_id - shard.begin) << 32 | c);
   }
-  std::sort(index_.begin(), index_.end());
+  std::sort(ours.begin(), ours.end());
+  for (const uint64_t one : ours) {
+    places_[static_cast<uint32_t>(one)] = static_cast<int32_t>(index_.size());
+    index_.push_back(static_cast<int32_t>(one >> 32));
+  }
   values_.resize(index_.size());
-  for (const DraftCandidate& candidate : draft()) {
-    const int32_t index = candidate.token - shard.begin;
-    const auto found = std::lower_bound(index_.begin(), index_.end(), index);
-    const bool is_ours = found != index_.end() && *found == index;
-    places_.push_back(is_ours ? static_cast<int32_t>(found - index_.begin()) : -1);
-  }
 }
 
 void ListedTokens::ask(const RowView& row, RowQuestions& questions) {

@@ -7,10 +7,11 @@
 namespace outrider {
 
 OutcomeCache::Prepared* OutcomeCache::find(int32_t base_len, int32_t guess) {
-  const auto found = std::find_if(blocks_.begin(), blocks_.end(), [&](const Prepared& block) {
+  const auto end = blocks_.begin() + static_cast<ptrdiff_t>(num_blocks_);
+  const auto found = std::find_if(blocks_.begin(), end, [&](const Prepared& block) {
     return block.base_len == base_len && block.guess == guess;
   });
-  return found == blocks_.end() ? nullptr : &*found;
+  return found == end ? nullptr : &*found;
 }
 
 bool OutcomeCache::store(int32_t base_len, int32_t guess, int32_t first, PackedTokens tokens) {
@@ -18,8 +19,10 @@ bool OutcomeCache::store(int32_t base_len, int32_t guess, int32_t first, PackedT
   if (num_bytes_ + tokens.bytes().size() > kMaxBytes) return false;
   Prepared* block = find(base_len, guess);
   if (block == nullptr) {
-    if (first != 0 || blocks_.size() == kMaxBlocks) return false;
-    block = &blocks_.emplace_back(Prepared{base_len, guess, {}});
+    if (first != 0 || num_blocks_ == kMaxBlocks) return false;
+    if (num_blocks_ == blocks_.size()) blocks_.emplace_back();
+    block = &blocks_[num_blocks_++];
+    *block = {base_len, guess, {}};
   }
   if (first < 0 || static_cast<size_t>(first) != block->tokens.size()) return false;
   num_tokens_ += tokens.size();
@@ -40,7 +43,7 @@ std::optional<std::vector<DraftToken>> OutcomeCache::take(int32_t base_len, int3
 }
 
 void OutcomeCache::clear() {
-  blocks_.clear();
+  num_blocks_ = 0;
   num_tokens_ = 0;
   num_bytes_ = 0;
 }

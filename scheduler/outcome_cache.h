@@ -31,7 +31,7 @@ class OutcomeCache {
   std::optional<std::vector<DraftToken>> take(int32_t base_len, int32_t guess);
   void clear();
 
-  size_t num_blocks() const { return blocks_.size(); }
+  size_t num_blocks() const { return num_blocks_; }
   size_t num_tokens() const { return num_tokens_; }
 
  private:
@@ -42,7 +42,10 @@ class OutcomeCache {
   };
   Prepared* find(int32_t base_len, int32_t guess);
 
-  std::vector<Prepared> blocks_;  // few: looked through one by one
+  // Few: looked through one by one. Behind num_blocks_ lie forgotten ones, whose memory is given
+  // back when they are written over: between a round and the next there is no time for it.
+  std::vector<Prepared> blocks_;
+  size_t num_blocks_ = 0;
   size_t num_tokens_ = 0;
   size_t num_bytes_ = 0;
 };

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "runtime/base/clock.h"
+#include "runtime/base/short_list.h"
 
 namespace outrider {
 
@@ -87,10 +88,11 @@ struct SpeculationStats {
   int32_t num_spec_rounds = 0;  // of these, with draft tokens
   int32_t num_draft_tokens = 0;
   int32_t num_accepted_tokens = 0;
-  std::vector<int32_t> accepted_per_position;  // [i] = rounds in which draft token i stood
-  std::vector<int32_t> drafted_per_position;   // [i] = rounds that had a draft token i
-  int32_t num_proposals = 0;                   // judged: all draft tokens of their rounds stood
-  int32_t num_accepted_proposals = 0;          // of these
+  // Every event carries a copy: no heap memory for usual lengths.
+  ShortList<int32_t, 16> accepted_per_position;  // [i] = rounds in which draft token i stood
+  ShortList<int32_t, 16> drafted_per_position;   // [i] = rounds that had a draft token i
+  int32_t num_proposals = 0;                     // judged: all draft tokens of their rounds stood
+  int32_t num_accepted_proposals = 0;            // of these
   int32_t num_ready_rounds = 0;   // of num_spec_rounds: prepared when the round before ended
   int32_t num_waited_rounds = 0;  // of num_spec_rounds: drafted after it
 };

@@ -120,21 +120,41 @@ bool judges_proposals(const SamplingParams& params) {
   return rule == VerifyRule::kStandard || rule == VerifyRule::kBlock;
 }
 
+namespace {
+
+using Ids = ShortList<int32_t, kUsualCandidates>;
+
+// Every pair of a usual list, which is quicker than to sort it.
+bool is_one_twice(Ids& ids) {
+  if (ids.size() > kUsualCandidates) {
+    std::sort(ids.begin(), ids.end());
+    return std::adjacent_find(ids.begin(), ids.end()) != ids.end();
+  }
+  bool twice = false;
+  const int32_t* const id = ids.data();
+  for (size_t i = 1; i < ids.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) twice |= id[i] == id[j];
+  }
+  return twice;
+}
+
+}  // namespace
+
 bool valid_draft(const DraftToken& token, int32_t vocab_size) {
   if (token.token < 0 || token.token >= vocab_size) return false;
   if (token.candidates.empty()) return true;
   if (token.candidates.size() > static_cast<size_t>(kMaxDraftCandidates)) return false;
-  ShortList<int32_t, kUsualCandidates> ids;
+  Ids ids;
   double sum = 0.0;
+  float own_prob = 0.0f;
   for (const DraftCandidate& candidate : token.candidates) {
     if (candidate.token < 0 || candidate.token >= vocab_size) return false;
     if (!(candidate.draft_prob >= 0.0f && candidate.draft_prob <= 1.0001f)) return false;
     sum += static_cast<double>(candidate.draft_prob);
+    if (candidate.token == token.token) own_prob = candidate.draft_prob;
     ids.push_back(candidate.token);
   }
-  if (!(sum > 0.999 && sum < 1.001) || !(draft_prob_of(token) > 0.0f)) return false;
-  std::sort(ids.begin(), ids.end());
-  return std::adjacent_find(ids.begin(), ids.end()) == ids.end();
+  return sum > 0.999 && sum < 1.001 && own_prob > 0.0f && !is_one_twice(ids);
 }
 
 }  // namespace outrider

@@ -12,26 +12,24 @@
 namespace outrider {
 
 void SequencePool::add(std::unique_ptr<Sequence> sequence) {
-  const bool is_new = order_of_.emplace(sequence->id(), sequence->order()).second;
+  const bool is_new = by_id_.emplace(sequence->id(), sequence.get()).second;
   OUTRIDER_CHECK(is_new);
   const SequenceOrder order = sequence->order();
   waiting_.emplace(order, std::move(sequence));
 }
 
 Sequence* SequencePool::find(uint64_t id) const {
-  const auto order = order_of_.find(id);
-  if (order == order_of_.end()) return nullptr;
-  auto found = running_.find(order->second);
-  if (found == running_.end()) found = waiting_.find(order->second);
-  return found->second.get();
+  const auto found = by_id_.find(id);
+  return found == by_id_.end() ? nullptr : found->second;
 }
 
 std::unique_ptr<Sequence> SequencePool::remove(uint64_t id) {
-  const auto order = order_of_.find(id);
-  OUTRIDER_CHECK(order != order_of_.end());
-  auto node = running_.extract(order->second);
-  if (node.empty()) node = waiting_.extract(order->second);
-  order_of_.erase(order);
+  const auto found = by_id_.find(id);
+  OUTRIDER_CHECK(found != by_id_.end());
+  const SequenceOrder order = found->second->order();
+  by_id_.erase(found);
+  auto node = running_.extract(order);
+  if (node.empty()) node = waiting_.extract(order);
   blocks.shrink(node.mapped()->table, 0);
   return std::move(node.mapped());
 }
@@ -76,7 +74,7 @@ std::string SequencePool::fault() const {
       return fmt::format("sequence {} waits and has KV", sequence->id());
     }
   }
-  if (order_of_.size() != running_.size() + waiting_.size()) return "the index is not exact";
+  if (by_id_.size() != running_.size() + waiting_.size()) return "the index is not exact";
   return blocks.fault(tables);
 }
 

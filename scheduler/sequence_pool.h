@@ -44,7 +44,7 @@ class SequencePool {
  private:
   Queue waiting_;
   Queue running_;
-  std::unordered_map<uint64_t, SequenceOrder> order_of_;  // for look-ups, never iterated
+  std::unordered_map<uint64_t, Sequence*> by_id_;  // for look-ups, never iterated
 };
 
 }  // namespace outrider

@@ -171,6 +171,7 @@ std::vector<double> StepCosts::range(const StepLoad& load,
   std::vector<double> seconds;
   if (most_rows < load.num_rows) return seconds;
   seconds.reserve(static_cast<size_t>(most_rows - load.num_rows) + 1);
+  const double further_s = row_position_s() * positions_per_row;
   // Only the ends of each bucket are worked out; between them it is nearly a line.
   int32_t rows = load.num_rows;
   while (rows <= most_rows) {
@@ -180,8 +181,8 @@ std::vector<double> StepCosts::range(const StepLoad& load,
     const double last = at({end, load.kv_positions, load.row_positions});
     for (int32_t r = rows; r <= end; ++r) {
       const double share = end > rows ? static_cast<double>(r - rows) / (end - rows) : 0;
-      const double further = row_position_s() * positions_per_row * (r - load.num_rows);
-      const double here = first + share * (last - first) + (first > 0 ? further : 0);
+      const double further = first > 0 ? further_s * (r - load.num_rows) : 0;
+      const double here = first + share * (last - first) + further;
       seconds.push_back(seconds.empty() ? here : std::max(here, seconds.back()));
     }
     rows = end + 1;

@@ -468,6 +468,23 @@ TEST(Rules, ValidDraft) {
   EXPECT_FALSE(valid_draft(long_list, 1000));
 }
 
+// Both ways of looking for one, short lists and long ones.
+TEST(Rules, ADraftThatNamesATokenTwiceIsNotValid) {
+  for (const int32_t num : {2, 3, 15, 16, 17, 40}) {
+    DraftToken token{100, {}};
+    const float prob = 1.0f / static_cast<float>(num);
+    for (int32_t i = 0; i < num; ++i) token.candidates.push_back({100 + i * 37 % 101, prob});
+    ASSERT_TRUE(valid_draft(token, 1000)) << num;
+    for (size_t i = 1; i < token.candidates.size(); ++i) {
+      for (size_t j = 0; j < i; ++j) {
+        DraftToken twice = token;
+        twice.candidates[i].token = twice.candidates[j].token;
+        ASSERT_FALSE(valid_draft(twice, 1000)) << num << ": " << i << " as " << j;
+      }
+    }
+  }
+}
+
 TEST(Rules, AnEmptyResidualFallsBackToTheTarget) {
   // Rounding up to 1 in the draft's likeliest token leaves the target nothing over, and the token
   // offered was cut.
