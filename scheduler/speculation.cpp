@@ -44,8 +44,9 @@ constexpr double kLongestPause = 65536;
 constexpr int64_t kUnusedRounds = 8;
 constexpr int64_t kSilentRounds = 8;
 constexpr int32_t kUsefulPart = 32;
-// Also when rounds bring less than this over plain ones. Drafts make requests end
-// one by one where steps without drafts would have stayed full, which no single round shows.
+// Also when rounds bring less than this over plain ones. Drafts make requests of equal lengths end
+// one by one where steps without drafts would have stayed full, which no single round shows. With
+// lengths that differ it takes next to nothing.
 constexpr double kWorthOfMany = 1.05;
 constexpr double kRoundsForWorth = 24;
 constexpr int64_t kShortestRest = 32;

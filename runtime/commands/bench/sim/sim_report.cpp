@@ -335,8 +335,8 @@ void report_overhead(const SimGrid& grid,
                      BenchReport* report) {
   BenchTable table;
   table.title =
-      "\na round less its target step and its wait for drafts, us: median / p90 of the rounds / "
-      "mean";
+      "\na round of all requests less its target step and its wait for drafts, us: median / p90 of "
+      "the rounds / mean";
   table.columns = {"requests", "without drafts", "riding ahead", "bar, of the median", ""};
   for (size_t i = 0; i < findings.size(); ++i) {
     const SimFindings& f = findings[i];
