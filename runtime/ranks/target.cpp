@@ -292,45 +292,4 @@ void TargetRank::spoil_kv(std::span<const int32_t> blocks, int32_t position) {
   log_warning("{}: NaN in the KV of position {}", Faults::kVariable, position);
 }
 
-namespace {
-
-// While there is work a plan follows the round before it within microseconds: who slept meanwhile
-// would begin its step later than the coordinator by what waking takes, and all wait for it.
-class PlanWait {
- public:
-  Bytes receive(World& world, int num_targets) {
-    const auto begin = JobClock::now();
-    const bool is_short = average_us_ < kShortUs;
-    Bytes bytes =
-        is_short ? receive_soon(world, 0, num_targets) : outrider::receive(world, 0, num_targets);
-    const auto waited_us =
-        std::chrono::duration<double, std::micro>(JobClock::now() - begin).count();
-    average_us_ += kWeight * (std::min(waited_us, kMostUs) - average_us_);
-    return bytes;
-  }
-
- private:
-  static constexpr double kShortUs = 200;
-  static constexpr double kMostUs = 1000;  // of an idle time: it is soon forgotten
-  static constexpr double kWeight = 0.2;
-  double average_us_ = 0;
-};
-
-}  // namespace
-
-void run_target_loop(World& world, const RankLayout& layout, TargetRank& target) {
-  PlanWait plan_wait;
-  while (true) {
-    RoundPlan plan = traced(TraceKind::kReceivePlan, [&] {
-      return decode_round_plan(plan_wait.receive(world, layout.num_targets));
-    });
-    if (plan.shutdown) return;
-    const TraceSpan span(TraceKind::kRound,
-                         {static_cast<int64_t>(plan.round), std::ssize(plan.sequences)});
-    const RoundDecision decision = target.execute(
-        plan, [&] { return decode_round_amendment(receive_soon(world, 0, layout.num_targets)); });
-    report_digest(world, plan.round, digest(plan.round, decision));
-  }
-}
-
 }  // namespace outrider

@@ -90,8 +90,4 @@ class TargetRank {
   std::vector<float> spoiled_logits_;
 };
 
-// The life of ranks 1 .. R-1: receive a plan, execute it, tell the coordinator the decision's
-// digest. Returns after the plan that says shutdown.
-void run_target_loop(World& world, const RankLayout& layout, TargetRank& target);
-
 }  // namespace outrider

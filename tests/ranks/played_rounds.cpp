@@ -2,6 +2,7 @@
 #include "tests/ranks/played_rounds.h"
 
 #include "runtime/ranks/model_probe.h"
+#include "runtime/ranks/target_loop.h"
 #include "tests/ranks/engine_harness.h"
 
 namespace outrider::test {

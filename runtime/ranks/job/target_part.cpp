@@ -14,6 +14,7 @@
 #include "runtime/ranks/job/front_desk.h"
 #include "runtime/ranks/job/host_share.h"
 #include "runtime/ranks/target.h"
+#include "runtime/ranks/target_loop.h"
 
 namespace outrider {
 namespace {
