@@ -160,6 +160,7 @@ LoadedModel load_target(const RunConfig& config,
   LoadedModel parts;
   parts.group = std::move(group);
   if (is_simulated(config.model)) {
+    parts.held = std::make_unique<ops::PinnedThread>(threads, 0);
     parts.model = std::make_unique<SimulatedModel>(
         simulated_target(config), SimulatedRole::kTarget, shard, options);
     return parts;

@@ -19,7 +19,8 @@ ops::Activations activations_of(const RunConfig& config, const ModelConfig& mode
 
 // A model ready to run, with what it must not outlive.
 struct LoadedModel {
-  std::unique_ptr<ops::Context> context;  // null: simulated, or on a GPU
+  std::unique_ptr<ops::Context> context;    // null: simulated, or on a GPU
+  std::unique_ptr<ops::PinnedThread> held;  // simulated: the thread that a context would hold
   std::unique_ptr<TargetGroup> group;
   GpuSeat seat;                               // its device: null when not on a GPU
   std::unique_ptr<DeviceGroup> device_group;  // the same; and before begin_together()

@@ -185,14 +185,52 @@ TEST(ThreadPlan, RanksDivideTheCpusNodeByNode) {
 }
 
 TEST(ThreadPlan, AutoLeavesAWholeMachineOfOneNodeToTheSystem) {
-  const ThreadPlan whole = plan_threads({.on_cpus = {0, 2}}, plain_machine(1, 8));
+  const ThreadPlan whole = plan_threads({}, plain_machine(1, 8));
   EXPECT_TRUE(whole.cpus.empty());
-  EXPECT_EQ(whole.num_threads, 4);
+  EXPECT_EQ(whole.num_threads, 8);
   FakeMachine machine;
   machine.node(0, "0-7");
   EXPECT_EQ(plan_threads({}, machine.read({2, 3, 6})).cpus, (Cpus{2, 3, 6}));
   EXPECT_TRUE(plan_threads({.cpu_bind = "none"}, siblings_machine()).cpus.empty());
   EXPECT_EQ(plan_threads({.cpu_bind = "none"}, siblings_machine()).nodes, (Cpus{0, 1}));
+}
+
+TEST(ThreadPlan, TargetsThatFillAWholeMachineAreHeldEachOnItsOwnCpus) {
+  const CpuTopology machine = plain_machine(1, 4);
+  for (const int rank : {0, 1}) {
+    for (const int num_threads : {0, 2}) {
+      const ThreadPlan plan =
+          plan_threads({.num_threads = num_threads, .on_cpus = {rank, 2}}, machine);
+      EXPECT_EQ(plan.cpus, (Cpus{2 * rank, 2 * rank + 1}));
+      EXPECT_FALSE(plan.crowded);
+    }
+  }
+  const auto is_left_to_the_system = [](const ThreadRequest& request, const CpuTopology& topology) {
+    return plan_threads(request, topology).cpus.empty();
+  };
+  // A CPU to spare, given or because they do not divide evenly.
+  EXPECT_TRUE(is_left_to_the_system({.num_threads = 2, .on_cpus = {0, 2}}, plain_machine(1, 5)));
+  EXPECT_TRUE(is_left_to_the_system({.on_cpus = {1, 2}}, plain_machine(1, 5)));
+  // Too many threads; one rank; the draft; a wish.
+  EXPECT_TRUE(is_left_to_the_system({.num_threads = 3, .on_cpus = {0, 2}}, machine));
+  EXPECT_TRUE(is_left_to_the_system({.num_threads = 4, .on_cpus = {0, 1}}, machine));
+  EXPECT_TRUE(is_left_to_the_system({.num_threads = 2, .on_cpus = {2, 2}}, machine));
+  EXPECT_TRUE(is_left_to_the_system({.cpu_bind = "none", .on_cpus = {0, 2}}, machine));
+}
+
+// Four cores of two CPUs each: no two ranks on one core.
+TEST(ThreadPlan, TargetsThatFillAWholeMachineDivideItsCores) {
+  FakeMachine fake;
+  fake.node(0, "0-7");
+  for (int c = 0; c < 8; ++c) {
+    fake.write("cpu/cpu" + std::to_string(c) + "/topology/thread_siblings_list",
+               std::to_string(c % 4) + "," + std::to_string(c % 4 + 4));
+  }
+  const CpuTopology machine = fake.read(cpus_below(8));
+  EXPECT_EQ(plan_threads({.on_cpus = {0, 2}}, machine).cpus, (Cpus{0, 4, 1, 5}));
+  EXPECT_EQ(plan_threads({.on_cpus = {1, 2}}, machine).cpus, (Cpus{2, 6, 3, 7}));
+  // A thread a core: half of the CPUs are to spare.
+  EXPECT_TRUE(plan_threads({.num_threads = 2, .on_cpus = {0, 2}}, machine).cpus.empty());
 }
 
 TEST(ThreadPlan, MoreThreadsThanCpusAreCrowded) {

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <set>
 
+#include "runtime/ops/cpu/topology.h"
+#include "runtime/ranks/model_loader.h"
 #include "tests/base/error_sentence.h"
 #include "tests/ranks/engine_harness.h"
 
@@ -112,6 +114,30 @@ TEST(SimulatedEngine, SameTextWithEveryDraftLengthAndNumberOfRanks) {
       EXPECT_GT(count_of(outcomes).accepted, 50);
     }
   }
+}
+
+// It has no context, which would hold the thread.
+TEST(SimulatedEngine, ATargetHoldsItsThreadWhereThePlanSays) {
+  const std::vector<int> before = ops::cpu::current_cpus();
+  if (ops::cpu::given_cpus().size() < 2) GTEST_SKIP() << "one CPU: no choice";
+  for (const int cpu : {before.front(), before.back()}) {
+    ops::ThreadPlan plan(1);
+    plan.cpus = {cpu};
+    const LoadedModel loaded =
+        load_target(simulated(1, 0, ""), {1, false}, 0, plan, make_solo_group());
+    EXPECT_EQ(ops::cpu::current_cpus(), std::vector{cpu});
+  }
+  EXPECT_EQ(ops::cpu::current_cpus(), before);
+}
+
+// Two ranks that fill the CPUs, so that rank 0 is held (topology_test) and starts the front end.
+TEST(SimulatedEngine, TheFrontEndIsNotHeldWithItsRank) {
+  RunConfig config = simulated(2, 0, "");
+  config.threads = static_cast<int>(ops::cpu::given_cpus().size() / 2);
+  if (config.threads == 0) GTEST_SKIP() << "one CPU: no choice";
+  std::vector<int> seen;
+  run_engine(config, [&](const FrontEndContext&) { seen = ops::cpu::current_cpus(); });
+  EXPECT_EQ(seen, ops::cpu::given_cpus());
 }
 
 TEST(SimulatedEngine, PairsThatCannotBeAreRefused) {

@@ -215,9 +215,13 @@ ThreadPlan plan_threads(const ThreadRequest& request, const CpuTopology& topolog
                                           : std::max(1, num_allowed / num_sharing));
   plan.nodes = topology.nodes_of(topology.allowed);
   plan.crowded = int64_t{plan.num_threads} * num_sharing > num_allowed;
+  // Ranks that compute in step and fill their CPUs: the system may wake two of them on one CPU, all
+  // wait for the second, and there is no CPU free to move out of another program's way.
+  const bool fills = num_sharing > 1 && request.on_cpus.index < num_sharing &&
+                     int64_t{plan.num_threads} * num_sharing == num_allowed;
   // The whole of a machine with one node: the system moves threads out of others' way.
   const bool nothing_to_gain =
-      topology.allowed.size() == topology.cpus.size() && !topology.has_several_nodes();
+      topology.allowed.size() == topology.cpus.size() && !topology.has_several_nodes() && !fills;
   const std::vector<int> share = share_of(topology.allowed, request.on_cpus);
   if (leave || nothing_to_gain || static_cast<size_t>(plan.num_threads) > share.size()) return plan;
   plan.cpus = spread(share, plan.num_threads, topology);
