@@ -26,7 +26,7 @@ struct SimOptions {
   std::string draft_keys;
   int32_t max_tokens = 1200;
   int32_t case_tokens = 200;
-  int32_t sweep_tokens = 128;
+  int32_t sweep_tokens = 256;
   double random_range_ratio = 0.5;
   int32_t num_repeats = 2;
   int32_t seed = 0;
