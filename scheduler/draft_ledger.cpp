@@ -146,6 +146,14 @@ bool DraftLedger::offer(const SequencePool& pool, PackedBlock block) {
   return taken;
 }
 
+bool DraftLedger::awaits_tokens(const SequencePool& pool, uint64_t sequence_id) const {
+  const Sequence* const sequence = pool.find(sequence_id);
+  if (sequence == nullptr) return false;
+  const DraftView& view = sequence->draft_view;
+  const int32_t useful_len = std::max(view.verify_len, view.wanted_len);
+  return useful_len < 0 || std::ssize(view.block) < useful_len;
+}
+
 // Tokens for the next round or, while it is in flight, behind those that are being verified.
 bool DraftLedger::take_block(Sequence& sequence, PackedBlock block) {
   DraftView& view = sequence.draft_view;

@@ -29,6 +29,8 @@ class DraftLedger {
   // begun, and with `asks` the new text of those that wait for their next round.
   DraftRequest take_request(const SequencePool& pool, bool asks);
   bool offer(const SequencePool& pool, PackedBlock block);
+  // Whether that sequence would use more of a block than is there: more of it is news.
+  bool awaits_tokens(const SequencePool& pool, uint64_t sequence_id) const;
   // Whether the block of some sequence that samples next is not there, or shorter than asked.
   bool lacks_tokens(const SequencePool& pool) const;
   RoundOutlook outlook(const SequencePool& pool) const;

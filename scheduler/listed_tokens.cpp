@@ -2,10 +2,20 @@
 #include "scheduler/listed_tokens.h"
 
 #include <algorithm>
+#include <span>
 
 #include "runtime/base/error.h"
 
 namespace outrider {
+namespace {
+
+int32_t num_below(int32_t index, std::span<const int32_t> list) {
+  int32_t num = 0;
+  for (const int32_t one : list) num += one < index ? 1 : 0;
+  return num;
+}
+
+}  // namespace
 
 ListedTokens::ListedTokens(const DraftToken& token, const VocabShard& shard)
     : candidates_(token.candidates), only_{token.token, 1.0f} {
@@ -13,18 +23,18 @@ ListedTokens::ListedTokens(const DraftToken& token, const VocabShard& shard)
   const auto drawn = std::find_if(draft().begin(), draft().end(), is_drawn);
   OUTRIDER_CHECK(drawn != draft().end());
   drawn_ = static_cast<size_t>(drawn - draft().begin());
-  // By index; who it is stands behind it.
-  ShortList<uint64_t, kUsualCandidates> ours;
-  for (size_t c = 0; c < draft().size(); ++c) {
-    const int32_t token_id = draft()[c].token;
-    places_.push_back(-1);
-    if (shard.contains(token_id))
-      ours.push_back(static_cast<uint64_t>(token_id - shard.begin) << 32 | c);
+  ShortList<int32_t, kUsualCandidates> ours;  // in the draft's order
+  for (const DraftCandidate& candidate : draft()) {
+    if (shard.contains(candidate.token)) ours.push_back(candidate.token - shard.begin);
   }
-  std::sort(ours.begin(), ours.end());
-  for (const uint64_t one : ours) {
-    places_[static_cast<uint32_t>(one)] = static_cast<int32_t>(index_.size());
-    index_.push_back(static_cast<int32_t>(one >> 32));
+  // They are few: a token's place is the number of lower ones.
+  index_.resize(ours.size());
+  places_.resize(draft().size());
+  const int32_t* next = ours.begin();
+  for (size_t c = 0; c < draft().size(); ++c) {
+    const bool is_ours = shard.contains(draft()[c].token);
+    places_[c] = is_ours ? num_below(*next, ours) : -1;
+    if (is_ours) index_[static_cast<size_t>(places_[c])] = *next++;
   }
   values_.resize(index_.size());
 }

@@ -148,6 +148,10 @@ bool Planner::offer(PackedBlock block) {
   return state_->drafts.offer(state_->pool, std::move(block));
 }
 
+bool Planner::awaits_tokens(uint64_t sequence_id) const {
+  return state_->drafts.awaits_tokens(state_->pool, sequence_id);
+}
+
 RoundPlan Planner::plan() {
   OUTRIDER_CHECK(!state_->in_flight);
   RoundPlan plan;

@@ -116,6 +116,8 @@ class Planner {
   // A block from the draft worker. Stale, malformed or unknown ones are dropped; returns whether it
   // was taken.
   bool offer(PackedBlock block);
+  // Whether the sequence would use more draft tokens than it has, by set_draft_lens().
+  bool awaits_tokens(uint64_t sequence_id) const;
 
   // The next round (its number is the coordinator's to fill in); sequences empty when
   // there is nothing to compute. Every plan must be followed by decide() or apply() of its decision

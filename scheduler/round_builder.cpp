@@ -17,6 +17,7 @@ void RoundBuilder::build(RoundPlan& plan) {
   take_prefills();
   admit(plan);
   grant_drafts(0);
+  plan.sequences.reserve(entries_.size());
   for (Entry& entry : entries_) finish(entry, plan);
 }
 
@@ -27,6 +28,7 @@ void RoundBuilder::take_decodes() {
   }
   // In order, victims from the end: nobody who already has a row in this round loses blocks, and
   // whoever lost them before its turn is known by its empty table.
+  entries_.reserve(decodes.size());
   for (Sequence* sequence : decodes) {
     const bool was_preempted = sequence->table.size() == 0;
     if (was_preempted || !make_room(*sequence, sequence->num_tokens())) continue;

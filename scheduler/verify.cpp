@@ -161,12 +161,14 @@ class RoundVerifier {
 
   void find_best() {
     RowQuestions questions;
+    questions.scans.reserve(rows_.size());
     for (size_t r = 0; r < rows_.size(); ++r) {
       questions.scans.push_back(
           {.row = place_of(r), .draws = rows_[r].drawn_at_once(), .noise = rows_[r].noise});
     }
     scanner_.answer(questions);
     std::vector<uint64_t> keys;
+    keys.reserve(rows_.size());
     for (const ScanQuestion& scan : questions.scans) keys.push_back(scan.bad ? kBadRow : scan.key);
     exchange_.max(keys);
     for (size_t r = 0; r < rows_.size(); ++r) {
@@ -203,11 +205,14 @@ class RoundVerifier {
   // proposed.
   void weigh_drafts() {
     std::vector<size_t> weighed;
+    weighed.reserve(judged_.size());
     for (size_t r = 0; r < rows_.size(); ++r) {
       if (rows_[r].judged != kNotJudged && !failed(rows_[r])) weighed.push_back(r);
     }
     if (weighed.empty()) return;
     RowQuestions questions;
+    questions.reads.reserve(weighed.size());
+    questions.sums.reserve(weighed.size());
     for (const size_t r : weighed) {
       const Row& row = rows_[r];
       listed_[row.judged].ask(views_[r], questions);
@@ -225,6 +230,7 @@ class RoundVerifier {
   // the one shard that holds the token, so adding the words up puts them together.
   void exchange_weights(std::span<const size_t> weighed, std::span<const SumQuestion> sums) {
     std::vector<uint64_t> words;
+    words.reserve(weighed.size() * (1 + kUsualCandidates / 2));
     for (size_t i = 0; i < weighed.size(); ++i) {
       const Row& row = rows_[weighed[i]];
       // Of all listed tokens, or of the drawn one.

@@ -142,8 +142,9 @@ void DraftSide::take_blocks(PackedReply& reply, Clock::time_point now) {
   size_t num_tokens = 0;
   for (PackedBlock& block : reply.blocks) {
     const size_t size = block.tokens.size();
+    const bool is_awaited = planner_.awaits_tokens(block.sequence_id);
     if (!planner_.offer(std::move(block))) continue;
-    news_ = true;
+    news_ = news_ || is_awaited;
     num_tokens = std::max(num_tokens, size);
   }
   if (!is_asking_ || num_tokens == 0) return;
@@ -173,7 +174,8 @@ void DraftSide::settle(const RoundPlan& plan, const RoundDecision& decision, dou
   if (!link_) return;
   // A wait that is skipped counts as one.
   if (link_->skips_wait() && planner_.wants_draft()) link_->note_wait(false);
-  tell(choice_.wait);
+  // Of sequences that ride ahead there is nothing to say before the next round has begun.
+  if (choice_.wait || any_in_one_piece_) tell(choice_.wait);
 }
 
 void DraftSide::note_idle() {
@@ -200,7 +202,9 @@ void DraftSide::choose(bool may_wait) {
   const auto now = Clock::now();
   RoundOutlook outlook = planner_.draft_outlook();
   outlook.may_wait = may_wait && link_ && !link_->skips_wait();
+  any_in_one_piece_ = false;
   for (SequenceOutlook& one : outlook.sequences) {
+    any_in_one_piece_ = any_in_one_piece_ || one.in_one_piece;
     one.fixed = one.fixed || !chooses_;
     if (is_asking_) one.waited_s = seconds_between(tokens_at_.value_or(asked_at_), now);
   }

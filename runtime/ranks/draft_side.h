@@ -81,9 +81,10 @@ class DraftSide {
   const bool chooses_;  // else every draft is as long as can be
   const bool has_drafts_;
   RoundChoice choice_;                 // for the next round
+  bool any_in_one_piece_ = false;      // a sequence that does not ride ahead was chosen for
   JobClock::time_point look_again_{};  // when it is waiting: to choose anew
 
-  bool news_ = false;       // blocks were taken since the choice
+  bool news_ = false;       // blocks were taken since the choice, of those that could change it
   bool was_told_ = false;   // something to draft for, since the last round
   bool is_asking_ = false;  // no round runs, and the draft was told that its blocks are urgent
   JobClock::time_point asked_at_{};
