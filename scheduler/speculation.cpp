@@ -65,6 +65,12 @@ constexpr int64_t kMeasureRounds = 4;
 constexpr int32_t kBlindDraftLen = 4;
 constexpr double kBlindWait = 0.25;  // of a plain round
 constexpr int32_t kBlindWaits = 4;
+// Where the draft does not ride ahead: a wait is hoped to be half as long after so many rounds in
+// a row that did not wait, and one that is hoped to be shorter still may take this part of a plain
+// round.
+constexpr int64_t kFirstRoundsToHalve = 8;
+constexpr int64_t kRoundsToHalve = 128;
+constexpr double kHopefulWait = 1;
 constexpr double kNoLimit = std::numeric_limits<double>::max();
 // A round counts as so many typical ones at most.
 constexpr double kOutlier = 3;
@@ -158,14 +164,31 @@ void Speculation::note_first_tokens(double seconds, int32_t num_sequences, doubl
   link_s_ += kAverageWeight * (beside - link_s_);
 }
 
-void Speculation::note_draft_work(uint32_t num_steps, uint32_t num_rows, double seconds) {
+void Speculation::note_draft_work(uint32_t num_steps,
+                                  uint32_t num_rows,
+                                  double seconds,
+                                  bool awaited) {
   if (num_steps == 0 || !(seconds >= 0)) return;
   const auto rows = static_cast<int32_t>(std::max(1u, num_rows / num_steps));
-  draft_steps_.add({.num_rows = rows}, seconds / num_steps);
+  const double step_s = seconds / num_steps;
+  // One beside the target's step says only that a wait costs no more.
+  const bool says_little = !config_.rides_ahead && !awaited && seen_awaited_;
+  if (says_little && step_s >= draft_steps_.at({.num_rows = rows})) return;
+  if (awaited && !std::exchange(seen_awaited_, true) && !config_.rides_ahead) draft_steps_ = {};
+  draft_steps_.add({.num_rows = rows}, step_s);
 }
 
 double Speculation::draft_token_s(int32_t num_sequences) const {
   return draft_steps_.at({.num_rows = std::max(1, num_sequences)});
+}
+
+// Nobody sees what a wait would cost while none is made: so one is hoped to be shorter and shorter,
+// until it is tried. Soon, while all that was seen of the draft was beside the target's steps.
+double Speculation::hope() const {
+  const int64_t num_tries = std::min<int64_t>(num_vain_waits_, 8);
+  const int64_t to_halve =
+      seen_awaited_ ? kRoundsToHalve : std::min(kFirstRoundsToHalve << num_tries, kRoundsToHalve);
+  return std::exp2(-static_cast<double>(num_unawaited_) / static_cast<double>(to_halve));
 }
 
 double Speculation::plain_round_s(const StepLoad& load) const {
@@ -184,6 +207,10 @@ void Speculation::note_round(const RoundFacts& facts) {
   const double usual_s = steps.at(facts.load);
   steps.add(facts.load, usual_s > 0 ? std::min(facts.step_s, kOutlier * usual_s) : facts.step_s);
   if (facts.wait_s > 0 && draft_token_s(facts.num_sequences) == 0) ++num_blind_waits_;
+  if (facts.draft_worked && !config_.rides_ahead) {
+    num_unawaited_ = facts.wait_s > 0 ? 0 : num_unawaited_ + 1;
+    num_vain_waits_ += facts.wait_s > 0 && !seen_awaited_ ? 1 : 0;
+  }
   num_idle_in_a_row_ = facts.draft_worked ? 0 : num_idle_in_a_row_ + 1;
   StepCosts& overhead = facts.draft_worked ? working_overhead_ : idle_overhead_;
   overhead.add({.num_rows = facts.load.num_rows},
@@ -304,11 +331,12 @@ double Speculation::rate_of_going(const RoundOutlook& outlook,
 
 double Speculation::longest_wait(const RoundOutlook& outlook, double plain_s) const {
   const auto num_sequences = static_cast<int32_t>(outlook.sequences.size());
-  if (plain_s == 0 || draft_token_s(num_sequences) > 0) return kNoLimit;
-  if (num_blind_waits_ >= kBlindWaits) return 0;
+  const bool blind = draft_token_s(num_sequences) == 0;
+  if (plain_s == 0 || (!blind && hope() > 0.5)) return kNoLimit;
+  if (blind && num_blind_waits_ >= kBlindWaits) return 0;
   double waited_s = 0;
   for (const SequenceOutlook& one : outlook.sequences) waited_s = std::max(waited_s, one.waited_s);
-  return std::max(0.0, kBlindWait * plain_s - waited_s);
+  return std::max(0.0, (blind ? kBlindWait : kHopefulWait) * plain_s - waited_s);
 }
 
 // Tokens per second that the job is making, 0 = not known. A batch that has just become smaller
@@ -332,8 +360,8 @@ GoodputInputs Speculation::what_is_known(const RoundOutlook& outlook, const Step
   inputs.steps = &working_steps_;
   inputs.overhead = working_overhead_.empty() ? &idle_overhead_ : &working_overhead_;
   inputs.price = price_of(num_sequences, plain_s);
-  inputs.token_s = draft_token_s(num_sequences);
-  inputs.first_token_s = link_s_ + inputs.token_s;
+  inputs.token_s = hope() * draft_token_s(num_sequences);
+  inputs.first_token_s = hope() * link_s_ + inputs.token_s;
   inputs.hit_if_all_stand = hit_if_all_stand_;
   inputs.hit_if_not = hit_if_not_;
   inputs.num_prepared = static_cast<int32_t>(num_prepared_);
@@ -354,11 +382,14 @@ RoundChoice Speculation::choose(const RoundOutlook& outlook) const {
   const StepLoad plain = plain_load(outlook);
   const double plain_s = plain_round_s(plain);
   const GoodputInputs inputs = what_is_known(outlook, plain);
+  const bool is_blind = config_.has_worker && inputs.token_s == 0;
   RoundOutlook seen = outlook;
   for (SequenceOutlook& sequence : seen.sequences) {
     sequence.limit = std::min(sequence.limit, config_.longest_draft_len);
-    if (inputs.price == 0 && !sequence.fixed)
-      sequence.limit = std::min(sequence.limit, kBlindDraftLen);
+    if (sequence.fixed) continue;
+    if (inputs.price == 0) sequence.limit = std::min(sequence.limit, kBlindDraftLen);
+    // Its first word should come within a short wait.
+    if (is_blind && sequence.in_one_piece) sequence.limit = std::min(sequence.limit, 1);
   }
   const double longest_wait_s = any_fixed ? kNoLimit : longest_wait(seen, plain_s);
   seen.may_wait = seen.may_wait && longest_wait_s > 0;

@@ -47,8 +47,10 @@ class Speculation {
   // From the message that a round waits to the first tokens of its blocks.
   // num_tokens: of each sequence, in the one reply.
   void note_first_tokens(double seconds, int32_t num_sequences, double num_tokens);
-  // A reply of the draft: DraftReply's figures.
-  void note_draft_work(uint32_t num_steps, uint32_t num_rows, double seconds);
+  // A reply of the draft: DraftReply's figures. awaited: the target waited while the draft took
+  // those steps, so that they show what a wait costs. Others may have been taken on cores that the
+  // target was using.
+  void note_draft_work(uint32_t num_steps, uint32_t num_rows, double seconds, bool awaited);
   void forget(uint64_t sequence_id) { survival_.forget(sequence_id); }
 
   RoundChoice choose(const RoundOutlook& outlook) const;
@@ -115,7 +117,9 @@ class Speculation {
   double price_of(int32_t num_sequences, double plain_s) const;
   GoodputInputs what_is_known(const RoundOutlook& outlook, const StepLoad& plain) const;
   double draft_token_s(int32_t num_sequences) const;
-  // A draft of whose speed nothing is known gets a share of a few rounds to show it.
+  double hope() const;
+  // A draft of whose speed nothing is known, or nothing new for long, gets a part of a few rounds
+  // to show it.
   double longest_wait(const RoundOutlook& outlook, double plain_s) const;
 
   Config config_;
@@ -135,6 +139,10 @@ class Speculation {
   double hit_if_not_ = 0;
   double num_prepared_ = 0;
   int32_t num_blind_waits_ = 0;
+  // Where the draft does not ride ahead:
+  bool seen_awaited_ = false;   // a step of its, beside none of the target's
+  int64_t num_unawaited_ = 0;   // rounds since one last waited
+  int64_t num_vain_waits_ = 0;  // before any such step was seen
   bool probed_ = false;
   int32_t num_heard_of_ = 0;  // sequences of whose drafts something was seen since the last round
 };

@@ -137,8 +137,9 @@ void DraftSide::follow_state(Clock::time_point now) {
 void DraftSide::take_blocks(PackedReply& reply, Clock::time_point now) {
   account_.note_reply(reply);
   trace_reply_in(reply);
-  speculation_.note_draft_work(
-      reply.num_steps, reply.num_rows, 1e-6 * static_cast<double>(reply.step_time_us));
+  const double step_s = 1e-6 * static_cast<double>(reply.step_time_us);
+  const bool awaited = is_asking_ && step_s <= seconds_between(asked_at_, now);
+  speculation_.note_draft_work(reply.num_steps, reply.num_rows, step_s, awaited);
   size_t num_tokens = 0;
   for (PackedBlock& block : reply.blocks) {
     const size_t size = block.tokens.size();

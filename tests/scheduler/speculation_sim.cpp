@@ -38,8 +38,8 @@ RoundChoice SpeculationSim::settle(SimulatedRun* run) {
   RoundChoice choice = planner_.choose(outlook(true));
   // Time goes on in quarters of a draft token, or smaller parts of a slow one's; the planner is
   // asked again each time.
-  const auto num_ticks = std::max<int64_t>(4, std::llround(8 * job_.draft_step));
-  const double tick_s = slower_ * job_.draft_step / static_cast<double>(num_ticks);
+  const auto num_ticks = std::max<int64_t>(4, std::llround(8 * draft_step()));
+  const double tick_s = slower_ * draft_step() / static_cast<double>(num_ticks);
   int64_t ticks = 0;
   while (choice.wait) {
     if (ticks++ == 0) ++run->num_waits;
@@ -53,8 +53,8 @@ RoundChoice SpeculationSim::settle(SimulatedRun* run) {
 }
 
 void SpeculationSim::draw_tokens(bool first) {
-  const double seconds = slower_ * job_.draft_step;
-  planner_.note_draft_work(1, static_cast<uint32_t>(states_.size()), seconds);
+  const double seconds = slower_ * draft_step();
+  planner_.note_draft_work(1, static_cast<uint32_t>(states_.size()), seconds, true);
   if (first) planner_.note_first_tokens(seconds, job_.num_sequences, 1);
   for (State& state : states_) {
     state.chain = std::floor(state.chain + 1e-9) + 1;
@@ -77,8 +77,12 @@ double SpeculationSim::go(const RoundChoice& choice, double waited_s) {
   for (size_t i = 0; i < states_.size(); ++i) {
     num_tokens_ += verify(i, choice.sequences[i].draft_len, quiet_s, choice.draft_works) + 1;
   }
-  if (choice.draft_works && job_.draft_step <= quiet_s)
-    planner_.note_draft_work(1, static_cast<uint32_t>(states_.size()), slower_ * job_.draft_step);
+  const double draft_s = job_.slower_beside_target * draft_step();
+  const bool starves = job_.slower_beside_target > 1;  // and is heard of in the end
+  if (choice.draft_works && (starves ? waited_s == 0 : draft_s <= quiet_s)) {
+    const auto num_rows = static_cast<uint32_t>(states_.size());
+    planner_.note_draft_work(1, num_rows, slower_ * draft_s, false);
+  }
   facts.num_tokens = static_cast<int32_t>(num_tokens_ - before);
   facts.total_s = facts.step_s + waited_s;
   planner_.note_round(facts);
@@ -93,7 +97,7 @@ int32_t SpeculationSim::verify(size_t i, int32_t draft_len, double step_s, bool 
   while (accepted < draft_len && coin(alpha)) ++accepted;
   const bool all_stand = accepted == draft_len;
   // Behind what is verified; off: the draft was told to go on only where nothing is verified.
-  const double behind = state.chain - draft_len + (works ? step_s / job_.draft_step : 0);
+  const double behind = state.chain - draft_len + (works ? step_s / draft_step() : 0);
   const bool proposes = works && behind >= 1 - 1e-9 && (job_.mode != Mode::kOff || draft_len == 0);
   const bool stood = proposes && all_stand && coin(alpha);
   const bool judges = proposes && all_stand;
@@ -102,9 +106,9 @@ int32_t SpeculationSim::verify(size_t i, int32_t draft_len, double step_s, bool 
   state.waited_s = 0;
   bool hit = false;
   if (job_.mode == Mode::kChain) hit = stood;
-  if (job_.mode == Mode::kCache) hit = works && step_s >= job_.draft_step && coin(job_.hit_rate);
+  if (job_.mode == Mode::kCache) hit = works && step_s >= draft_step() && coin(job_.hit_rate);
   const double most = job_.mode == Mode::kChain ? std::min(behind - 1, 16.0)
-                                                : std::min(step_s / job_.draft_step, 16.0);
+                                                : std::min(step_s / draft_step(), 16.0);
   state.chain = hit ? std::floor(most + 1e-9) : 0;
   if (works && job_.mode != Mode::kOff)
     planner_.note_lookup(all_stand, hit, static_cast<int32_t>(state.chain));

@@ -17,8 +17,10 @@ struct SimulatedJob {
   Mode mode = Mode::kOff;
   int32_t num_sequences = 1;
   double draft_step = 0.1;                                            // one token of all sequences
+  std::function<double()> draft_slower;                               // times this, as things are
   std::function<double(int32_t)> step = [](int32_t) { return 1.0; };  // by rows
-  double slower_beside_draft = 1;  // steps with the draft at work
+  double slower_beside_draft = 1;   // steps with the draft at work
+  double slower_beside_target = 1;  // the draft's steps while the target's run
   std::function<double(int64_t)> alpha = [](int64_t) { return 0.8; };  // by tokens so far
   double hit_rate = 0.8;  // cache: of the prepared outcomes
   bool probes = true;     // on a quiet machine
@@ -33,7 +35,7 @@ struct SimulatedRun {
   double num_drafted = 0;
   double num_rounds = 0;
   double num_idle_rounds = 0;  // with an idle draft
-  double plain_s = 0;  // of as many rounds with an idle draft, as disturbed
+  double plain_s = 0;          // of as many rounds with an idle draft, as disturbed
   double speed() const { return num_tokens / seconds; }
   double mean_draft_len() const { return num_drafted / num_rounds; }
 };
@@ -51,6 +53,9 @@ class SpeculationSim {
     double chain = 0;  // draft tokens behind the committed text, with the part of the next one
     double waited_s = 0;
   };
+  double draft_step() const {
+    return job_.draft_step * (job_.draft_slower ? job_.draft_slower() : 1);
+  }
   RoundOutlook outlook(bool may_wait) const;
   RoundChoice settle(SimulatedRun* run);
   void draw_tokens(bool first);

@@ -339,6 +339,40 @@ TEST(Speculation, FollowsAcceptanceDownAndUpAgain) {
   }
 }
 
+// Who shares its cores with the target takes long while the target's steps run: of those times no
+// wait may be judged. The first, of a draft of whose speed nothing is known, is too short for c
+// 0.3.
+TEST(Speculation, ADraftThatTheTargetStarvesIsWaitedFor) {
+  struct Case {
+    double cost, speed;  // of the best length
+  };
+  for (const Case& one : {Case{.1, 2.47}, Case{.3, 1.55}}) {
+    for (bool probes : {true, false}) {
+      SimulatedJob job;
+      job.draft_step = one.cost;
+      job.slower_beside_target = 40;
+      job.probes = probes;
+      EXPECT_GE(steady(job).speed(), 0.96 * one.speed) << one.cost << " " << probes;
+    }
+  }
+}
+
+// What made its steps long is over, and nobody waits for it any more.
+TEST(Speculation, ADraftThatWasSlowIsWaitedForAgain) {
+  for (double slower : {4.0, 30.0}) {
+    SimulatedJob job;
+    job.slower_beside_target = 40;
+    bool slow = true;
+    job.draft_slower = [&] { return slow ? slower : 1.0; };
+    SpeculationSim sim(job);
+    sim.run(1000);
+    EXPECT_GE(sim.run(1000).speed(), 0.98) << slower;
+    slow = false;
+    sim.run(2000);
+    EXPECT_GE(sim.run(1000).speed(), 0.95 * 2.47) << slower;
+  }
+}
+
 // ---- drafts that nobody uses
 // -------------------------------------------------------------------------------------------------------
 

@@ -85,12 +85,14 @@ class IdleTime {
 };
 
 // Where the draft shares cores with targets, its wake-ups do not interrupt them, and theirs
-// interrupt it: a target that is late makes all of them late. This thread only.
-void let_targets_go_first() {
+// interrupt it: a target that is late makes all of them late. Of real-time priorities a lower one
+// gets nothing while a higher one works: a draft that computes on those cores keeps its own. This
+// thread only.
+void let_targets_go_first(bool takes_cpu) {
   sched_param param{};
   const int policy = sched_getscheduler(0);
   if (policy == SCHED_OTHER) sched_setscheduler(0, SCHED_BATCH, &param);
-  if (policy != SCHED_RR && policy != SCHED_FIFO) return;
+  if (takes_cpu || (policy != SCHED_RR && policy != SCHED_FIFO)) return;
   sched_getparam(0, &param);
   param.sched_priority = std::max(param.sched_priority - 1, sched_get_priority_min(policy));
   sched_setscheduler(0, policy, &param);
@@ -119,9 +121,9 @@ void serve_until_shutdown(World& world, DraftPort& port, DraftWorker& worker) {
 
 }  // namespace
 
-void run_draft_loop(World& world, uint32_t epoch, DraftWorker& worker) {
+void run_draft_loop(World& world, uint32_t epoch, bool takes_cpu, DraftWorker& worker) {
   DraftPort port(world, epoch);
-  let_targets_go_first();
+  let_targets_go_first(takes_cpu);
   try {
     serve_until_shutdown(world, port, worker);
   } catch (const std::exception& error) {

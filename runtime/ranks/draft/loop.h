@@ -7,7 +7,8 @@
 
 namespace outrider {
 
-// Until the coordinator says shutdown or is gone.
-void run_draft_loop(World& world, uint32_t epoch, DraftWorker& worker);
+// Until the coordinator says shutdown or is gone. takes_cpu: the model's steps compute on this
+// host's CPUs; those of a simulated one, or on a GPU, only wait.
+void run_draft_loop(World& world, uint32_t epoch, bool takes_cpu, DraftWorker& worker);
 
 }  // namespace outrider

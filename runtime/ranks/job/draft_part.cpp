@@ -52,7 +52,8 @@ void run_worker(const JobRank& rank, const DraftStart& start) {
                       .vocabulary = loaded.vocabulary.get(),
                       .checks = checks});
   const ThreadTrace recording(trace.ring());
-  run_draft_loop(world, kDraftEpoch, worker);
+  const bool takes_cpu = loaded.context != nullptr;
+  run_draft_loop(world, kDraftEpoch, takes_cpu, worker);
   trace.hand_over(world);
 }
 
