@@ -188,6 +188,7 @@ std::span<const float> GpuTransformer::forward(const Batch& batch) {
   wait_.begin(sizes);
   step_.upload(*stream_);
   launch(sizes);
+  has_begun();
   count_sums(sizes);
   buffers_->num_blocks_named = 0;
   const size_t count = batch.logit_rows.size() * static_cast<size_t>(shard_.vocab.size());

@@ -56,6 +56,9 @@ class Model {
   // to leave them. Collective over the target group: every member calls it with the same batch.
   virtual std::span<const float> forward(const Batch& batch) = 0;
 
+  // Once in a step that has rows: as soon as the device has its work; where forward()'s own thread
+  // computes, before it does.
+  void set_when_begun(std::function<void()> when_begun) { when_begun_ = std::move(when_begun); }
   // What the rank does on forward()'s thread while that only waits for a device, maybe several
   // times a step: returns at `end` at the latest. Not called where this thread computes, nor in
   // virtual time.
@@ -101,13 +104,17 @@ class Model {
   // A plan that names rows, blocks or tokens that do not exist is a fault of the planner, on every
   // rank at once.
   void check_batch(const Batch& batch) const;
+  void has_begun() const {
+    if (when_begun_) when_begun_();
+  }
 
   ModelConfig config_;
   ModelShard shard_;
   ModelOptions options_;
   SumTraffic sum_traffic_;
   Memory memory_;
-  Meanwhile meanwhile_;               // may be empty
+  std::function<void()> when_begun_;  // may be empty
+  Meanwhile meanwhile_;               // the same
   std::function<void()> before_end_;  // the same
 };
 

@@ -59,6 +59,7 @@ std::span<const float> SimulatedModel::forward(const Batch& batch) {
   const double cost_ms = jittered_ms(spec_, simulated_step_ms(spec_, batch), num_steps_++);
   const int64_t end_ns = begin_ns + static_cast<int64_t>(cost_ms * 1e6);
   const std::span<const float> logits = std::span(logits_).first(batch.logit_rows.size() * width);
+  has_begun();
   if (!JobClock::is_virtual_here()) spend(begin_ns, end_ns, logits);
   clock_.sleep_until_ns(end_ns);
   return logits;

@@ -225,6 +225,7 @@ std::span<const float> Transformer::forward(const Batch& batch) {
   const ops::RowAngles angles = {b.angles, config_.rope.rotary_dim};
   ops::AttentionRows where = {batch.positions, batch.sequence_of_row, batch.block_tables};
   if (rows == 0) return {};
+  has_begun();
 
   ops::rope_angles(ctx_, b.angles, batch.positions, rotation);
   ops::embed(ctx_, b.x, batch.tokens, table);  // x [rows, hidden]

@@ -14,6 +14,7 @@ namespace outrider {
 
 class ListedTokens {
  public:
+  ListedTokens() = default;  // of nothing
   // token must outlive this.
   ListedTokens(const DraftToken& token, const VocabShard& shard);
 
@@ -37,7 +38,7 @@ class ListedTokens {
  private:
   std::span<const DraftCandidate> candidates_;
   DraftCandidate only_;  // where there are none
-  size_t drawn_;
+  size_t drawn_ = 0;
   ShortList<int32_t, kUsualCandidates> index_;
   ShortList<int32_t, kUsualCandidates> places_;  // [draft().size()] in index_; -1: another shard's
   ShortList<float, kUsualCandidates> values_;    // [index_.size()] raw, then scaled

@@ -73,6 +73,8 @@ struct RoundPlan {
   // Not 0: no round at all, but one forward pass of so many made-up rows, to see what it takes.
   // Before the first request: it writes into KV blocks that nobody holds yet.
   int32_t num_probe_rows = 0;
+  // What the draft tokens were drawn from is told while the step runs, which does not need it.
+  bool candidates_follow = false;
   // After its forward pass every rank but 0 receives a RoundAmendment before it verifies.
   bool awaits_proposals = false;
   // Blocks that hold nothing any more. Told only under OUTRIDER_CHECKS=poison: every rank fills

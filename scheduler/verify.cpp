@@ -32,7 +32,6 @@ enum class RowTask : uint8_t {
 
 // In place of a row's best key when one of its logits is bad; above every key of a finite value.
 constexpr uint64_t kBadRow = ~uint64_t{0};
-constexpr size_t kNotJudged = ~size_t{0};
 
 struct Row {
   size_t input = 0;
@@ -44,34 +43,37 @@ struct Row {
   float cut = kMasked;
   float ceiling = kNoCeiling;
   int32_t chosen = -1;
-  size_t judged = kNotJudged;  // place in judged_ and listed_ of rows with a draft token to judge
+  bool judges = false;  // a draft token, or a proposal
+  size_t place = 0;     // in judged_ and listed_, of rows that may judge
   bool drawn_at_once() const { return task == RowTask::kDraw && !filtered; }
 };
 
-class RoundVerifier {
+}  // namespace
+
+class Verification::Round {
  public:
-  RoundVerifier(std::span<const VerifyInput> inputs,
-                const VocabShard& shard,
-                RowScanner& scanner,
-                ShardExchange& exchange)
+  Round(std::span<const VerifyInput> inputs,
+        const VocabShard& shard,
+        RowScanner& scanner,
+        ShardExchange& exchange)
       : inputs_(inputs),
         shard_(shard),
         scanner_(scanner),
         exchange_(exchange),
         decisions_(inputs.size()) {
     OUTRIDER_CHECK(shard.vocab_size <= kMaxVocabSize);
-    processed_.reserve(inputs.size());
     size_t num_rows = 0;
     for (const VerifyInput& input : inputs) num_rows += input.draft.size() + 1;
     rows_.reserve(num_rows);
     judged_.reserve(num_rows);
     listed_.reserve(num_rows);
-    views_.reserve(num_rows);
+    first_row_.reserve(inputs.size());
     for (size_t n = 0; n < inputs.size(); ++n) add_rows(n);
   }
 
   std::vector<SequenceDecision> run() {
     if (inputs_.empty()) return {};
+    for (size_t n = 0; n < inputs_.size(); ++n) take_proposal(n);
     process_rows();
     find_best();
     truncate_rows();
@@ -87,25 +89,14 @@ class RoundVerifier {
  private:
   void add_rows(size_t n) {
     const VerifyInput& input = inputs_[n];
-    const auto num_rows = static_cast<int32_t>(input.draft.size()) + 1;
-    processed_.emplace_back(ProcessorInput{.params = input.params,
-                                           .tokens = input.tokens,
-                                           .num_prompt_tokens = input.num_prompt_tokens,
-                                           .draft = input.draft,
-                                           .first_row = 0,
-                                           .num_rows = num_rows,
-                                           .logits = input.logits,
-                                           .row_stride = shard_.size(),
-                                           .mask = input.mask},
-                            shard_);
     first_row_.push_back(rows_.size());
     decisions_[n].sequence_id = input.sequence_id;
     const VerifyRule rule = resolve_rule(*input.params);
     const bool filtered = rule != VerifyRule::kGreedy && filters(*input.params, shard_.vocab_size);
-    for (int32_t i = 0; i < num_rows; ++i) {
+    for (size_t i = 0; i <= input.draft.size(); ++i) {
       Row& row = rows_.emplace_back();
       row.input = n;
-      row.index = static_cast<size_t>(i);
+      row.index = i;
       row.filtered = filtered;
       const auto position = static_cast<uint32_t>(input.tokens.size() + row.index);
       const uint64_t seed = input.params->noise_seed;
@@ -113,25 +104,36 @@ class RoundVerifier {
         row.task = RowTask::kDraw;
         row.noise = {seed, position, Stream::kCoupled, 0};
       } else if (rule != VerifyRule::kGreedy) {
-        row.task = num_judged(n) == 0 ? RowTask::kDraw : RowTask::kJudge;
+        row.task = input.draft.empty() ? RowTask::kDraw : RowTask::kJudge;
         row.noise = {seed, position, Stream::kResidual, input.round};
-      }
-      if (row.task == RowTask::kJudge && row.index < num_judged(n)) {
-        row.judged = judged_.size();
-        const DraftToken& token = judged_token(n, row.index);
-        listed_.emplace_back(token, shard_);
-        judged_.push_back(judged_row(listed_.back(), rule == VerifyRule::kBlock));
+        // The last one's place is for a proposal.
+        row.place = judged_.size();
+        listed_.emplace_back();
+        judged_.emplace_back();
+        if (i < input.draft.size()) list(row, input.draft[i]);
       }
     }
+  }
+
+  // The last row judges what has come meanwhile, if its rule judges.
+  void take_proposal(size_t n) {
+    const VerifyInput& input = inputs_[n];
+    if (input.proposal == nullptr || !judges_proposals(*input.params)) return;
+    Row& row = rows_[first_row_[n] + input.draft.size()];
+    row.task = RowTask::kJudge;
+    list(row, *input.proposal);
+  }
+
+  void list(Row& row, const DraftToken& token) {
+    const bool whole = resolve_rule(*inputs_[row.input].params) == VerifyRule::kBlock;
+    row.judges = true;
+    listed_[row.place] = ListedTokens(token, shard_);
+    judged_[row.place] = judged_row(listed_[row.place], whole);
   }
 
   // Draft tokens, and the proposal behind them. Only of the rules that judge.
   size_t num_judged(size_t n) const {
     return inputs_[n].draft.size() + (inputs_[n].proposal == nullptr ? 0 : 1);
-  }
-  const DraftToken& judged_token(size_t n, size_t index) const {
-    const VerifyInput& input = inputs_[n];
-    return index < input.draft.size() ? input.draft[index] : *input.proposal;
   }
 
   // Under the standard rule only the drawn token's own weight is needed.
@@ -150,6 +152,21 @@ class RoundVerifier {
   // The raw values that bias, penalties and min_tokens change.
   void process_rows() {
     RowQuestions questions;
+    processed_.reserve(inputs_.size());
+    views_.reserve(rows_.size());
+    for (const VerifyInput& input : inputs_) {
+      processed_.emplace_back(
+          ProcessorInput{.params = input.params,
+                         .tokens = input.tokens,
+                         .num_prompt_tokens = input.num_prompt_tokens,
+                         .draft = input.draft,
+                         .first_row = 0,
+                         .num_rows = static_cast<int32_t>(input.draft.size()) + 1,
+                         .logits = input.logits,
+                         .row_stride = shard_.size(),
+                         .mask = input.mask},
+          shard_);
+    }
     for (ProcessedRows& processed : processed_) processed.ask(questions);
     scanner_.answer(questions);
     for (ProcessedRows& processed : processed_) processed.process();
@@ -207,7 +224,7 @@ class RoundVerifier {
     std::vector<size_t> weighed;
     weighed.reserve(judged_.size());
     for (size_t r = 0; r < rows_.size(); ++r) {
-      if (rows_[r].judged != kNotJudged && !failed(rows_[r])) weighed.push_back(r);
+      if (rows_[r].judges && !failed(rows_[r])) weighed.push_back(r);
     }
     if (weighed.empty()) return;
     RowQuestions questions;
@@ -215,13 +232,13 @@ class RoundVerifier {
     questions.sums.reserve(weighed.size());
     for (const size_t r : weighed) {
       const Row& row = rows_[r];
-      listed_[row.judged].ask(views_[r], questions);
+      listed_[row.place].ask(views_[r], questions);
       questions.sums.push_back(
           {.row = place_of(r), .max = row.max, .cut = row.cut, .ceiling = row.ceiling});
     }
     scanner_.answer(questions);
     for (const size_t r : weighed) {
-      listed_[rows_[r].judged].scale(views_[r], rows_[r].ceiling);
+      listed_[rows_[r].place].scale(views_[r], rows_[r].ceiling);
     }
     exchange_weights(weighed, questions.sums);
   }
@@ -234,8 +251,8 @@ class RoundVerifier {
     for (size_t i = 0; i < weighed.size(); ++i) {
       const Row& row = rows_[weighed[i]];
       // Of all listed tokens, or of the drawn one.
-      const size_t num_values = judged_[row.judged].draft.size();
-      const size_t first = num_values == 1 ? listed_[row.judged].drawn() : 0;
+      const size_t num_values = judged_[row.place].draft.size();
+      const size_t first = num_values == 1 ? listed_[row.place].drawn() : 0;
       words.push_back(sums[i].mass);
       for (size_t c = 0; c < num_values; c += 2) {
         uint64_t word = local_value(row, first + c);
@@ -247,7 +264,7 @@ class RoundVerifier {
     size_t next = 0;
     std::vector<float> values;
     for (const size_t r : weighed) {
-      JudgedRow& judged = judged_[rows_[r].judged];
+      JudgedRow& judged = judged_[rows_[r].place];
       judged.mass = words[next++];
       values.clear();
       for (size_t c = 0; c < judged.weights.size(); ++c) {
@@ -265,7 +282,7 @@ class RoundVerifier {
   // The scaled value of one of the listed tokens as ordered bits; 0 when it is cut or lies on
   // another shard.
   uint64_t local_value(const Row& row, size_t candidate) const {
-    const float scaled = listed_[row.judged].scaled_of(candidate);
+    const float scaled = listed_[row.place].scaled_of(candidate);
     return scaled < row.cut || scaled == kMasked ? 0 : ordered_bits(scaled);
   }
 
@@ -273,7 +290,7 @@ class RoundVerifier {
     kept_prob_.assign(inputs_.size(), 1.0);
     for (size_t n = 0; n < inputs_.size(); ++n) {
       if (decisions_[n].failed || rows_[first_row_[n]].task != RowTask::kJudge) continue;
-      const auto rows = std::span(judged_).subspan(rows_[first_row_[n]].judged, num_judged(n));
+      const auto rows = std::span(judged_).subspan(rows_[first_row_[n]].place, num_judged(n));
       std::vector<double> uniforms;
       for (size_t i = 0; i < rows.size(); ++i) {
         const Row& row = rows_[first_row_[n] + i];
@@ -299,11 +316,11 @@ class RoundVerifier {
 
   // What the draws have to beat, for rows whose draft token fell.
   ListedKeys keys_listed(const Row& row) const {
-    if (row.judged == kNotJudged) return {};
-    return listed_keys({.listed = &listed_[row.judged],
+    if (!row.judges) return {};
+    return listed_keys({.listed = &listed_[row.place],
                         .max = row.max,
                         .cut = row.cut,
-                        .mass = judged_[row.judged].mass,
+                        .mass = judged_[row.place].mass,
                         .kept_prob = kept_prob_[row.input],
                         .noise = row.noise});
   }
@@ -331,15 +348,15 @@ class RoundVerifier {
       listed.push_back(keys_listed(row));
       DrawQuestion& draw = questions.draws.emplace_back();
       draw = {.row = place_of(r), .cut = row.cut, .ceiling = row.ceiling, .noise = row.noise};
-      if (row.judged == kNotJudged) continue;
-      draw.without = listed_[row.judged].index();
+      if (!row.judges) continue;
+      draw.without = listed_[row.place].index();
       draw.key_to_beat = listed.back().residual;
     }
     scanner_.answer(questions);
     std::vector<uint64_t> choices;
     for (size_t i = 0; i < waiting.size(); ++i) {
       const uint64_t key = questions.draws[i].key;
-      const bool judges = rows_[waiting[i]].judged != kNotJudged;
+      const bool judges = rows_[waiting[i]].judges;
       choices.push_back(judges ? residual_choice(listed[i], key) : target_choice(key));
     }
     exchange_.max(choices);
@@ -413,13 +430,22 @@ class RoundVerifier {
   std::vector<SequenceDecision> decisions_;
 };
 
-}  // namespace
+Verification::Verification(std::span<const VerifyInput> inputs,
+                           const VocabShard& shard,
+                           RowScanner& scanner,
+                           ShardExchange& exchange)
+    : round_(std::make_unique<Round>(inputs, shard, scanner, exchange)) {}
+Verification::~Verification() = default;
+Verification::Verification(Verification&&) noexcept = default;
+Verification& Verification::operator=(Verification&&) noexcept = default;
+
+std::vector<SequenceDecision> Verification::run() { return round_->run(); }
 
 std::vector<SequenceDecision> verify(std::span<const VerifyInput> inputs,
                                      const VocabShard& shard,
                                      RowScanner& scanner,
                                      ShardExchange& exchange) {
-  return RoundVerifier(inputs, shard, scanner, exchange).run();
+  return Verification(inputs, shard, scanner, exchange).run();
 }
 
 std::vector<SequenceDecision> verify(std::span<const VerifyInput> inputs,

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -57,6 +58,26 @@ std::vector<SequenceDecision> verify(std::span<const VerifyInput> inputs,
                                      const VocabShard& shard,
                                      RowScanner& scanner,
                                      ShardExchange& exchange);
+
+// The same in two parts: before the logits are there, all that needs none of them; then the rest.
+class Verification {
+ public:
+  // All must outlive this. Of the inputs, logits and proposals may still change until run().
+  Verification(std::span<const VerifyInput> inputs,
+               const VocabShard& shard,
+               RowScanner& scanner,
+               ShardExchange& exchange);
+  ~Verification();
+  Verification(Verification&&) noexcept;
+  Verification& operator=(Verification&&) noexcept;
+  // Once.
+  std::vector<SequenceDecision> run();
+
+ private:
+  class Round;
+  std::unique_ptr<Round> round_;
+};
+
 // Of logits in host memory, as all that follows without a scanner.
 std::vector<SequenceDecision> verify(std::span<const VerifyInput> inputs,
                                      const VocabShard& shard,

@@ -15,6 +15,9 @@ using Clock = JobClock;
 constexpr auto kIdleCheckInterval = std::chrono::milliseconds(100);
 constexpr double kAverageWeight = 0.1;
 constexpr size_t kMostSamples = 8192;
+// A wait for drafts that is expected to be longer is used for what else would be done beside a
+// step.
+constexpr double kWorthUsingS = 300e-6;
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
@@ -132,13 +135,13 @@ void Coordinator::loop() {
       stopping = stopping_ && inbox_.requests.empty();
       now = stop_now_;
     }
-    if (now || planner_.idle()) deliver_results();
+    if (now || planner_.idle()) finish_round();
     if (now) planner_.fail_all("the server was stopped before this request was done");
     if (planner_.idle()) arrivals_.clear();  // what ended before its first round
     if (planner_.idle()) book_check_.when_idle();
     if (planner_.idle() && stopping) break;
     if (planner_.idle() || !run_round()) {
-      deliver_results();
+      finish_round();
       publish_status();
       wait_for_work();
     }
@@ -176,7 +179,7 @@ void Coordinator::take_inbox() {
     arrivals_[request.id] = request.arrival;
     planner_.add(std::move(request));
   }
-  if (!inbox.cancels.empty()) deliver_results();
+  if (!inbox.cancels.empty()) finish_round();
   for (uint64_t id : inbox.cancels) {
     arrivals_.erase(id);
     planner_.cancel(id);
@@ -198,7 +201,7 @@ void Coordinator::wait_for_work() {
 bool Coordinator::run_round() {
   const auto begin = Clock::now();
   TraceSpan span(TraceKind::kRound);
-  if (draft_.will_wait()) deliver_results();
+  if (draft_.expected_wait_s() > kWorthUsingS) finish_round();
   const double waited_s = draft_.wait_for_blocks();
   metrics_.round_draft_wait_seconds.observe(seconds_since(begin));
 
@@ -207,52 +210,64 @@ bool Coordinator::run_round() {
     draft_.tell_begun();  // nothing has, but something may be over
     return false;
   }
-  for (const SequenceStart& start : plan.starts) {
-    const auto arrival = arrivals_.extract(start.sequence_id);
-    if (arrival) metrics_.request_queue_time_seconds.observe(seconds_since(arrival.mapped()));
-  }
   const auto compute_begin = Clock::now();
   const int64_t step_begin_ns = trace_now_ns();
   plan.round = ++round_;
+  plan.candidates_follow = layout_.num_targets > 1 && has_candidates(plan);
   span.set({static_cast<int64_t>(round_), std::ssize(plan.sequences)});
   broadcast(plan);
-  draft_.tell_begun();
-  deliver_results();
   awaiting_ = plan.awaits_proposals ? &plan : nullptr;
-  const RoundDecision decision = target_.execute(plan, [&] {
+  const auto late = [&] {
     awaiting_ = nullptr;
     return amended_early_ ? *std::exchange(amended_early_, std::nullopt) : amend(plan);
-  });
+  };
+  RoundDecision decision = target_.execute(plan, late, [&] { work_beside_step(plan); });
   traced(TraceKind::kAgreement,
          [&] { check_agreement(world_, layout_, round_, digest(round_, decision)); });
   const double compute_s = seconds_since(compute_begin);
 
   const int64_t step_end_ns = trace_now_ns();
   draft_.catch_up();  // what was prepared for this outcome must be here to be found
-  traced(TraceKind::kApply, [&] { results_ = planner_.decide(plan, decision); });
+  FinishedRound& finished = finished_.emplace();
+  traced(TraceKind::kApply, [&] { finished.results = planner_.decide(plan, decision); });
   draft_.settle(plan, decision, compute_s);
   book_check_.after_round();
-  count_round(plan, decision, {.waited_s = waited_s, .compute_s = compute_s});
-  metrics_.round_forward_seconds.observe(compute_s);
-  const double round_s = seconds_since(begin);
-  metrics_.round_seconds.observe(round_s);
-  account_.note_round(plan,
-                      decision,
-                      {.round_s = round_s,
-                       .waited_s = waited_s,
-                       .step_s = compute_s,
-                       .step_begin_ns = step_begin_ns,
-                       .step_end_ns = step_end_ns});
-  note_sample(plan, decision, round_s - waited_s);
-  publish_status();
+  finished.plan = std::move(plan);
+  finished.decision = std::move(decision);
+  finished.clock = {.round_s = seconds_since(begin),
+                    .waited_s = waited_s,
+                    .step_s = compute_s,
+                    .step_begin_ns = step_begin_ns,
+                    .step_end_ns = step_end_ns};
+  finished.end = Clock::now();
   return true;
 }
 
-// While the targets compute the next round, where there is one: whoever waits for them is woken
-// then.
-void Coordinator::deliver_results() {
-  for (PendingResult& result : results_) std::move(result).deliver();
-  results_.clear();
+// While the targets compute: what does not have to be before their step, and what the round before
+// has left.
+void Coordinator::work_beside_step(const RoundPlan& plan) {
+  if (plan.candidates_follow) post_to_targets(encode_candidates(plan));
+  draft_.tell_begun();
+  finish_round();
+  for (const SequenceStart& start : plan.starts) {
+    const auto arrival = arrivals_.extract(start.sequence_id);
+    if (arrival) metrics_.request_queue_time_seconds.observe(seconds_since(arrival.mapped()));
+  }
+}
+
+// Counts the round that is over, then wakes whoever waits for its results: beside the next one's
+// step, where there is one.
+void Coordinator::finish_round() {
+  if (!finished_) return;
+  const FinishedRound& round = *finished_;
+  count_round(round);
+  metrics_.round_forward_seconds.observe(round.clock.step_s);
+  metrics_.round_seconds.observe(round.clock.round_s);
+  account_.note_round(round.plan, round.decision, round.clock);
+  note_sample(round);
+  publish_status();
+  for (PendingResult& result : finished_->results) std::move(result).deliver();
+  finished_.reset();
 }
 
 void Coordinator::broadcast(const RoundPlan& plan) {
@@ -288,9 +303,8 @@ void Coordinator::shut_down() {
   if (!draft_.shut_down()) world_.end_unresponsive(layout_.draft_rank());
 }
 
-void Coordinator::count_round(const RoundPlan& plan,
-                              const RoundDecision& decision,
-                              const RoundSeconds& seconds) {
+void Coordinator::count_round(const FinishedRound& round) {
+  const auto& [plan, decision, results, seconds, end] = round;
   bool any_draft = false;
   bool any_prefill = false;
   for (size_t i = 0; i < plan.sequences.size(); ++i) {
@@ -312,17 +326,16 @@ void Coordinator::count_round(const RoundPlan& plan,
   std::lock_guard lock(status_mutex_);
   times_.waited_total_s += seconds.waited_s;
   if (any_prefill) return;
-  update_average(any_draft ? &times_.verify_round_s : &times_.plain_round_s, seconds.compute_s);
-  (any_draft ? times_.verify_total_s : times_.plain_total_s) += seconds.compute_s;
+  update_average(any_draft ? &times_.verify_round_s : &times_.plain_round_s, seconds.step_s);
+  (any_draft ? times_.verify_total_s : times_.plain_total_s) += seconds.step_s;
   ++(any_draft ? times_.num_verify_rounds : times_.num_plain_rounds);
 }
 
-void Coordinator::note_sample(const RoundPlan& plan,
-                              const RoundDecision& decision,
-                              double seconds) {
-  RoundSample sample{
-      .seconds = seconds, .num_rows = num_rows_of(plan.sequences), .end = Clock::now()};
-  for (const SequenceDecision& decided : decision.sequences) {
+void Coordinator::note_sample(const FinishedRound& round) {
+  RoundSample sample{.seconds = round.clock.round_s - round.clock.waited_s,
+                     .num_rows = num_rows_of(round.plan.sequences),
+                     .end = round.end};
+  for (const SequenceDecision& decided : round.decision.sequences) {
     if (decided.next_token < 0) continue;
     ++sample.num_sequences;
     sample.num_tokens += decided.num_accepted + 1;

@@ -96,17 +96,19 @@ class Coordinator final : public Engine {
   RoundAmendment amend(const RoundPlan& plan);
   void amend_early();
   void post_to_targets(const Bytes& bytes);
-  void deliver_results();
+  void work_beside_step(const RoundPlan& plan);
+  void finish_round();
   void shut_down();
-  struct RoundSeconds {
-    double waited_s = 0;   // for the draft
-    double compute_s = 0;  // from the plan to the agreement
+  struct FinishedRound {
+    RoundPlan plan;
+    RoundDecision decision;
+    std::vector<PendingResult> results;  // for the streams
+    RoundClock clock;
+    JobClock::time_point end;
   };
-  void count_round(const RoundPlan& plan,
-                   const RoundDecision& decision,
-                   const RoundSeconds& seconds);
+  void count_round(const FinishedRound& round);
   void publish_status();
-  void note_sample(const RoundPlan& plan, const RoundDecision& decision, double seconds);
+  void note_sample(const FinishedRound& round);
   void publish_traffic();
 
   World& world_;
@@ -123,7 +125,7 @@ class Coordinator final : public Engine {
   RoundAccount account_;
   DraftSide draft_;
   uint64_t round_ = 0;
-  std::vector<PendingResult> results_;           // of the last round, for the streams
+  std::optional<FinishedRound> finished_;        // not yet counted and delivered
   const RoundPlan* awaiting_ = nullptr;          // the plan under way, while it awaits proposals
   std::optional<RoundAmendment> amended_early_;  // to it
   uint64_t num_preemptions_counted_ = 0;

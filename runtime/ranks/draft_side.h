@@ -40,7 +40,7 @@ class DraftSide {
 
   // The steps of a round (docs/round.md), in order.
   // Before the plan: waits for blocks while that pays. Returns the seconds waited.
-  bool will_wait() const { return link_ && choice_.wait; }
+  double expected_wait_s() const { return link_ && choice_.wait ? choice_.wait_s : 0; }
   double wait_for_blocks();
   // After the plan was sent: which rounds have begun.
   void tell_begun();

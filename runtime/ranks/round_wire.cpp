@@ -1,15 +1,18 @@
 // See round_wire.h. Writers and readers stand in pairs, field by field.
 #include "runtime/ranks/round_wire.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 
 namespace outrider {
 namespace {
 
-constexpr uint32_t kPlanMagic = 0x4e4c504f;       // "OPLN"
-constexpr uint32_t kAmendmentMagic = 0x444d414f;  // "OAMD"
-constexpr uint32_t kFrameMagic = 0x4d52464f;      // "OFRM"
+constexpr uint32_t kPlanMagic = 0x4e4c504f;        // "OPLN"
+constexpr uint32_t kCandidatesMagic = 0x444e434f;  // "OCND"
+constexpr uint32_t kAmendmentMagic = 0x444d414f;   // "OAMD"
+constexpr uint32_t kFrameMagic = 0x4d52464f;       // "OFRM"
 constexpr uint16_t kVersion = 3;
 
 void write(WireWriter& out, const SamplingParams& params) {
@@ -93,9 +96,9 @@ void write(WireWriter& out, const SequencePlan& plan) {
   out.put(plan.round);
   out.put(plan.first_position);
   out.put(plan.num_committed_rows);
-  out.put_list(plan.draft, [](WireWriter& w, const DraftToken& draft) { write(w, draft); });
+  out.put_list(plan.draft, [](WireWriter& w, const DraftToken& draft) { w.put(draft.token); });
   out.put_bool(plan.proposal.has_value());
-  if (plan.proposal) write(out, *plan.proposal);
+  if (plan.proposal) out.put(plan.proposal->token);
   out.put_bool(plan.replace_blocks);
   out.put_numbers(plan.new_blocks);
 }
@@ -106,8 +109,11 @@ SequencePlan read_sequence_plan(WireReader& in) {
   plan.round = in.get<uint32_t>();
   plan.first_position = in.get<int32_t>();
   plan.num_committed_rows = in.get<int32_t>();
-  plan.draft = in.get_list<DraftToken>(read_draft_token);
-  if (in.get_bool()) plan.proposal = read_draft_token(in);
+  const auto read_token = [](WireReader& r) {
+    return DraftToken{.token = r.get<int32_t>(), .candidates = {}};
+  };
+  plan.draft = in.get_list<DraftToken>(read_token);
+  if (in.get_bool()) plan.proposal = read_token(in);
   plan.replace_blocks = in.get_bool();
   plan.new_blocks = in.get_numbers<int32_t>();
   return plan;
@@ -155,6 +161,7 @@ Bytes encode(const RoundPlan& plan) {
                [](WireWriter& w, const SequenceStart& start) { write_opening(w, start); });
   out.put_list(plan.sequences,
                [](WireWriter& w, const SequencePlan& sequence) { write(w, sequence); });
+  out.put_bool(plan.candidates_follow);
   out.put_bool(plan.awaits_proposals);
   out.put(plan.num_probe_rows);
   out.put_numbers(plan.emptied);
@@ -170,11 +177,44 @@ RoundPlan decode_round_plan(const Bytes& bytes) {
   plan.ends = in.get_numbers<uint64_t>();
   plan.starts = in.get_list<SequenceStart>(read_opening<SequenceStart>);
   plan.sequences = in.get_list<SequencePlan>(read_sequence_plan);
+  plan.candidates_follow = in.get_bool();
   plan.awaits_proposals = in.get_bool();
   plan.num_probe_rows = in.get<int32_t>();
   plan.emptied = in.get_numbers<int32_t>();
   in.expect_end();
   return plan;
+}
+
+bool has_candidates(const RoundPlan& plan) {
+  const auto lists = [](const DraftToken& token) { return !token.candidates.empty(); };
+  return std::any_of(plan.sequences.begin(), plan.sequences.end(), [&](const SequencePlan& one) {
+    return (one.proposal && lists(*one.proposal)) || std::ranges::any_of(one.draft, lists);
+  });
+}
+
+// In the plan's order of draft tokens, each sequence's proposal behind them.
+Bytes encode_candidates(const RoundPlan& plan) {
+  WireWriter out;
+  out.put(kCandidatesMagic);
+  out.put(plan.round);
+  for (const SequencePlan& sequence : plan.sequences) {
+    for (const DraftToken& token : sequence.draft) out.put_numbers(token.candidates);
+    if (sequence.proposal) out.put_numbers(sequence.proposal->candidates);
+  }
+  return out.take();
+}
+
+void decode_candidates(const Bytes& bytes, RoundPlan& plan) {
+  WireReader in(bytes);
+  if (in.get<uint32_t>() != kCandidatesMagic)
+    throw Error("the candidates of a round do not begin as such");
+  if (in.get<uint64_t>() != plan.round)
+    throw Error(fmt::format("the candidates of round {} are not the next message", plan.round));
+  for (SequencePlan& sequence : plan.sequences) {
+    for (DraftToken& token : sequence.draft) in.get_numbers(&token.candidates);
+    if (sequence.proposal) in.get_numbers(&sequence.proposal->candidates);
+  }
+  in.expect_end();
 }
 
 Bytes encode(const RoundAmendment& amendment) {

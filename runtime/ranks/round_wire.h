@@ -9,8 +9,13 @@
 
 namespace outrider {
 
+// In two parts, the second only where the plan says that it follows: all that the step needs, and
+// then the candidates of the draft tokens, that only the verification asks for.
 Bytes encode(const RoundPlan& plan);
 RoundPlan decode_round_plan(const Bytes& bytes);  // throws Error
+Bytes encode_candidates(const RoundPlan& plan);
+void decode_candidates(const Bytes& bytes, RoundPlan& plan);  // throws Error
+bool has_candidates(const RoundPlan& plan);
 Bytes encode(const RoundAmendment& amendment);
 RoundAmendment decode_round_amendment(const Bytes& bytes);  // throws Error
 

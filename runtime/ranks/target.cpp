@@ -13,7 +13,6 @@
 #include "runtime/ranks/logit_scanner.h"
 #include "runtime/ranks/round_wire.h"
 #include "runtime/ranks/step_probe.h"
-#include "scheduler/verify.h"
 
 namespace outrider {
 namespace {
@@ -66,7 +65,9 @@ RoundDecision TargetRank::execute(RoundPlan plan) {
   return execute(plan, [&] { return RoundAmendment{plan.round, {}}; });
 }
 
-RoundDecision TargetRank::execute(RoundPlan& plan, const LateProposals& late) {
+RoundDecision TargetRank::execute(RoundPlan& plan,
+                                  const LateProposals& late,
+                                  const WhenBegun& when_begun) {
   if (plan.num_probe_rows > 0) {
     std::vector<int32_t> blocks;
     model_.forward(probe_batch(plan.num_probe_rows, model_.options().block_size, &blocks));
@@ -78,8 +79,11 @@ RoundDecision TargetRank::execute(RoundPlan& plan, const LateProposals& late) {
   for (const SequencePlan& planned : plan.sequences) {
     decision.sequences.emplace_back().sequence_id = planned.sequence_id;
   }
-  if (batch_.tokens.empty()) return decision;
-  const std::span<const float> computed = forward();
+  if (batch_.tokens.empty()) {
+    if (when_begun) when_begun();
+    return decision;
+  }
+  const std::span<const float> computed = forward(plan, when_begun);
   const float* logits = faults_.any() ? spoiled(plan, computed) : computed.data();
   settle_proposals(
       plan,
@@ -91,9 +95,17 @@ RoundDecision TargetRank::execute(RoundPlan& plan, const LateProposals& late) {
   return decision;
 }
 
-std::span<const float> TargetRank::forward() {
+std::span<const float> TargetRank::forward(const RoundPlan& plan, const WhenBegun& when_begun) {
   const TraceSpan span(TraceKind::kForward,
                        {std::ssize(batch_.tokens), std::ssize(batch_.block_tables)});
+  const struct Hook {
+    Model& model;
+    ~Hook() { model.set_when_begun({}); }
+  } hook{model_};
+  model_.set_when_begun([&] {
+    if (when_begun) when_begun();
+    prepare_verification(plan);
+  });
   return model_.forward(batch_);
 }
 
@@ -194,29 +206,39 @@ void TargetRank::settle_proposals(RoundPlan& plan, const RoundAmendment& amendme
   }
 }
 
-void TargetRank::verify_rows(const RoundPlan& plan, const float* logits, RoundDecision* decision) {
-  std::vector<VerifyInput> inputs;
-  std::vector<size_t> planned_index;
+// What needs no logits, beside the step that computes them.
+void TargetRank::prepare_verification(const RoundPlan& plan) {
+  verification_.reset();
+  inputs_.clear();
+  planned_index_.clear();
   for (size_t i = 0; i < plan.sequences.size(); ++i) {
     if (spans_[i].num_sampled == 0) continue;
     const SequencePlan& planned = plan.sequences[i];
     const Copy& copy = copies_.at(planned.sequence_id);
-    inputs.push_back({.sequence_id = planned.sequence_id,
-                      .params = &copy.params,
-                      .tokens = copy.tokens,
-                      .num_prompt_tokens = copy.num_prompt_tokens,
-                      .round = planned.round,
-                      .draft = planned.draft,
-                      .proposal = planned.proposal ? &*planned.proposal : nullptr,
-                      .logits = logits_of_row(logits, spans_[i].first + spans_[i].num_scored),
-                      .mask = copy.mask.get()});
-    planned_index.push_back(i);
+    inputs_.push_back({.sequence_id = planned.sequence_id,
+                       .params = &copy.params,
+                       .tokens = copy.tokens,
+                       .num_prompt_tokens = copy.num_prompt_tokens,
+                       .round = planned.round,
+                       .draft = planned.draft,
+                       .mask = copy.mask.get()});
+    planned_index_.push_back(i);
   }
-  if (inputs.empty()) return;
-  const TraceSpan span(TraceKind::kVerify, {std::ssize(inputs)});
-  std::vector<SequenceDecision> decided = verify(inputs, vocab_, *scanner_, *exchange_);
-  for (size_t i = 0; i < decided.size(); ++i) {
-    decision->sequences[planned_index[i]] = std::move(decided[i]);
+  verification_.emplace(inputs_, vocab_, *scanner_, *exchange_);
+}
+
+void TargetRank::verify_rows(const RoundPlan& plan, const float* logits, RoundDecision* decision) {
+  if (inputs_.empty()) return;
+  const TraceSpan span(TraceKind::kVerify, {std::ssize(inputs_)});
+  for (size_t n = 0; n < inputs_.size(); ++n) {
+    const size_t i = planned_index_[n];
+    const std::optional<DraftToken>& proposal = plan.sequences[i].proposal;
+    inputs_[n].proposal = proposal ? &*proposal : nullptr;
+    inputs_[n].logits = logits_of_row(logits, spans_[i].first + spans_[i].num_scored);
+  }
+  std::vector<SequenceDecision> decided = verification_->run();
+  for (size_t n = 0; n < decided.size(); ++n) {
+    decision->sequences[planned_index_[n]] = std::move(decided[n]);
   }
 }
 

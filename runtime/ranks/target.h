@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -18,6 +19,7 @@
 #include "scheduler/row_scanner.h"
 #include "scheduler/shard_exchange.h"
 #include "scheduler/token_mask.h"
+#include "scheduler/verify.h"
 
 namespace outrider {
 
@@ -35,12 +37,19 @@ class TargetRank {
   // tell the other ranks, by those to hear rank 0.
   using LateProposals = std::function<RoundAmendment()>;
 
+  // Called once in every round: when the step has begun, or where there is none to compute. By rank
+  // 0 for what can be done beside it, by the others to hear what the plan left out.
+  using WhenBegun = std::function<void()>;
+
   // One round: forward, verify, commit to this rank's copies. Collective over the group: every
-  // member calls it with the same plan, is given the same amendment and returns the same decision.
+  // member calls it with the same plan (of draft tokens, their candidates may be missing until
+  // when_begun), is given the same amendment and returns the same decision.
   // Afterwards the plan holds the proposals that were judged, early and late ones, and no others:
   // what cannot be judged (nonsense, another rule, a sequence that does not sample) is dropped.
   // A plan with probe rows is one forward pass of them; its decision is empty.
-  RoundDecision execute(RoundPlan& plan, const LateProposals& late);
+  RoundDecision execute(RoundPlan& plan,
+                        const LateProposals& late,
+                        const WhenBegun& when_begun = {});
   // The same where nothing comes late.
   RoundDecision execute(RoundPlan plan);
 
@@ -63,7 +72,7 @@ class TargetRank {
     int32_t num_sampled = 0;  // draft.size() + 1, or 0
   };
 
-  std::span<const float> forward();
+  std::span<const float> forward(const RoundPlan& plan, const WhenBegun& when_begun);
   void update_copies(const RoundPlan& plan);
   void clear_fresh_blocks(const SequencePlan& planned,
                           std::span<const int32_t> told,
@@ -71,6 +80,7 @@ class TargetRank {
   void build_batch(const RoundPlan& plan);
   void add_rows(const SequencePlan& planned, int32_t sequence_index);
   void settle_proposals(RoundPlan& plan, const RoundAmendment& amendment) const;
+  void prepare_verification(const RoundPlan& plan);
   void verify_rows(const RoundPlan& plan, const float* logits, RoundDecision* decision);
   void score_prompts(const RoundPlan& plan, const float* logits, RoundDecision* decision);
   void commit(const RoundPlan& plan, const RoundDecision& decision);
@@ -85,7 +95,10 @@ class TargetRank {
   VocabShard vocab_;
   std::map<uint64_t, Copy> copies_;
   Batch batch_;
-  std::vector<RowSpan> spans_;  // one per planned sequence
+  std::vector<RowSpan> spans_;         // one per planned sequence
+  std::vector<VerifyInput> inputs_;    // of the round
+  std::vector<size_t> planned_index_;  // of each input, in the plan
+  std::optional<Verification> verification_;
   Faults faults_;
   std::vector<float> spoiled_logits_;
 };

@@ -93,7 +93,12 @@ void run_target_loop(World& world, const RankLayout& layout, TargetRank& target)
     const TraceSpan span(TraceKind::kRound,
                          {static_cast<int64_t>(plan.round), std::ssize(plan.sequences)});
     amendment.expect(plan.awaits_proposals);
-    const RoundDecision decision = target.execute(plan, [&] { return amendment.take(); });
+    const auto hear_candidates = [&] {
+      if (plan.candidates_follow)
+        decode_candidates(receive_soon(world, 0, layout.num_targets), plan);
+    };
+    const RoundDecision decision = target.execute(
+        plan, [&] { return amendment.take(); }, hear_candidates);
     report_digest(world, plan.round, digest(plan.round, decision));
   }
 }

@@ -49,14 +49,21 @@ TEST_F(ManyRanks, HaveTheBitsOfOneOverNccl) {
 }
 #endif
 
+#ifdef FAKE_NCCL
+constexpr const char* kNoNccl =
+    "NCCL cannot be used: rank 0: NCCL could not be loaded (OUTRIDER_NCCL names the file to take): "
+    "/nowhere/libnccl.so.2";
+#else
+constexpr const char* kNoNccl =
+    "NCCL cannot be used: rank 0: this build has no NCCL: build it where nccl.h and nvcc are";
+#endif
+
 TEST_F(ManyRanks, WhatCannotBeHadEndsTheJobWithOneSentence) {
   setenv("OUTRIDER_NCCL", "/nowhere/libnccl.so.2", 1);
   for (const int num_targets : {2, 3}) {
     RunConfig config = gpu_job_config(num_targets, "nccl");
     config.numerics = "fast";
-    EXPECT_TRUE(fails_with([&] { run_asks(config, gpu_job_asks()); },
-                           "NCCL cannot be used: rank 0: NCCL could not be loaded (OUTRIDER_NCCL "
-                           "names the file to take): /nowhere/libnccl.so.2"));
+    EXPECT_TRUE(fails_with([&] { run_asks(config, gpu_job_asks()); }, kNoNccl));
   }
 }
 

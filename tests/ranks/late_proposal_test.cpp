@@ -71,6 +71,7 @@ class Writer {
   void step(uint64_t round) {
     RoundPlan plan;
     plan.round = round;
+    plan.candidates_follow = true;  // also where there are none
     plan.awaits_proposals = when_ == When::kLate || when_ == When::kByTurns;
     RoundAmendment amendment{round, {}};
     for (auto& [id, text] : texts_) {
@@ -105,10 +106,12 @@ class Writer {
 
   RoundDecision execute(RoundPlan& plan, const RoundAmendment& amendment) {
     post_all(world_, num_targets_, encode(plan));
-    const RoundDecision decision = target_.execute(plan, [&] {
+    const auto late = [&] {
       post_all(world_, num_targets_, encode(amendment));
       return amendment;
-    });
+    };
+    const RoundDecision decision = target_.execute(
+        plan, late, [&] { post_all(world_, num_targets_, encode_candidates(plan)); });
     check_agreement(world_, {num_targets_, false}, plan.round, digest(plan.round, decision));
     return decision;
   }
@@ -259,6 +262,20 @@ TEST(LateProposal, ThatOfAnotherRoundEndsTheJob) {
     receive(world, 1, 2);
   });
   EXPECT_EQ(sentence, "the proposals of round 40 came in round 41");
+}
+
+TEST(LateProposal, CandidatesOfAnotherRoundEndTheJob) {
+  const std::string sentence = run_targets(2, [](World& world, TargetRank& target) {
+    RoundPlan plan = plan_of_two(false);
+    plan.candidates_follow = true;
+    world.post(1, encode(plan));
+    RoundPlan other = plan;
+    other.round = 40;
+    world.post(1, encode_candidates(other));
+    target.execute(plan);
+    receive(world, 1, 2);
+  });
+  EXPECT_EQ(sentence, "the candidates of round 41 are not the next message");
 }
 
 TEST(LateProposal, ARankThatWaitsForOneSeesTheEndOfTheJob) {

@@ -56,6 +56,7 @@ RoundPlan some_plan(uint32_t seed) {
     sequence.new_blocks = {static_cast<int32_t>(random() % 100), 7};
     plan.sequences.push_back(sequence);
   }
+  plan.candidates_follow = random() % 2 == 0;
   plan.awaits_proposals = random() % 2 == 0;
   plan.num_probe_rows = static_cast<int32_t>(random() % 9);
   plan.emptied = {3, static_cast<int32_t>(random() % 100)};
@@ -66,7 +67,7 @@ TEST(RoundWire, PlansComeBackAsTheyWere) {
   for (uint32_t seed = 0; seed < 50; ++seed) {
     const RoundPlan plan = some_plan(seed);
     const Bytes bytes = encode(plan);
-    const RoundPlan back = decode_round_plan(bytes);
+    RoundPlan back = decode_round_plan(bytes);
     // Encoding is injective on the fields it writes, so equal bytes are equal plans; the spot
     // checks below keep a field from being left out on both sides.
     EXPECT_EQ(encode(back), bytes);
@@ -95,8 +96,13 @@ TEST(RoundWire, PlansComeBackAsTheyWere) {
     EXPECT_EQ(a.fixed_draft_len, b.fixed_draft_len);
     EXPECT_EQ(a.ride_ahead, b.ride_ahead);
     ASSERT_EQ(back.sequences.size(), plan.sequences.size());
+    EXPECT_FALSE(has_candidates(back));
+    decode_candidates(encode_candidates(plan), back);
+    EXPECT_TRUE(has_candidates(back));
+    EXPECT_EQ(encode_candidates(back), encode_candidates(plan));
     EXPECT_EQ(back.sequences[0].draft, plan.sequences[0].draft);
     EXPECT_EQ(back.sequences[0].proposal, plan.sequences[0].proposal);
+    EXPECT_EQ(back.candidates_follow, plan.candidates_follow);
     EXPECT_EQ(back.awaits_proposals, plan.awaits_proposals);
     EXPECT_EQ(back.num_probe_rows, plan.num_probe_rows);
     EXPECT_EQ(back.sequences[0].new_blocks, plan.sequences[0].new_blocks);
@@ -121,6 +127,32 @@ TEST(RoundWire, DamagedPlansAreErrors) {
     flipped[random() % flipped.size()] ^= std::byte(1 + random() % 255);
     try {
       decode_round_plan(flipped);
+    } catch (const Error&) {
+    }
+  }
+}
+
+TEST(RoundWire, DamagedCandidatesAreErrors) {
+  const RoundPlan plan = some_plan(1);
+  const RoundPlan outline = decode_round_plan(encode(plan));
+  const auto decode = [&](const Bytes& bytes) {
+    RoundPlan filled = outline;
+    decode_candidates(bytes, filled);
+  };
+  const Bytes whole = encode_candidates(plan);
+  EXPECT_NO_THROW(decode(whole));
+  for (size_t size = 0; size < whole.size(); ++size)
+    EXPECT_THROW(decode(Bytes(whole.begin(), whole.begin() + static_cast<ptrdiff_t>(size))), Error);
+  Bytes longer = whole;
+  longer.push_back(std::byte{0});
+  EXPECT_THROW(decode(longer), Error);
+  EXPECT_THROW(decode(encode_candidates(some_plan(2))), Error);  // of another round
+  std::mt19937 random(3);
+  for (int i = 0; i < 2000; ++i) {
+    Bytes flipped = whole;
+    flipped[random() % flipped.size()] ^= std::byte(1 + random() % 255);
+    try {
+      decode(flipped);
     } catch (const Error&) {
     }
   }

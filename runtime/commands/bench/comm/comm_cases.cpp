@@ -177,7 +177,11 @@ Bytes plan_of(const CommSizes& sizes, int32_t num_seqs, uint64_t turn) {
     sequence.draft = draft_tokens(sizes, turn, sequence.sequence_id);
     plan.sequences.push_back(std::move(sequence));
   }
-  return encode(plan);
+  // Both parts as one message.
+  Bytes bytes = encode(plan);
+  const Bytes candidates = encode_candidates(plan);
+  bytes.insert(bytes.end(), candidates.begin(), candidates.end());
+  return bytes;
 }
 
 // After a round in which every block stood.
