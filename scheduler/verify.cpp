@@ -71,9 +71,12 @@ class Verification::Round {
     for (size_t n = 0; n < inputs.size(); ++n) add_rows(n);
   }
 
+  void take_proposals() {
+    for (size_t n = 0; n < inputs_.size(); ++n) take_proposal(n);
+  }
+
   std::vector<SequenceDecision> run() {
     if (inputs_.empty()) return {};
-    for (size_t n = 0; n < inputs_.size(); ++n) take_proposal(n);
     process_rows();
     find_best();
     truncate_rows();
@@ -439,13 +442,17 @@ Verification::~Verification() = default;
 Verification::Verification(Verification&&) noexcept = default;
 Verification& Verification::operator=(Verification&&) noexcept = default;
 
+void Verification::take_proposals() { round_->take_proposals(); }
+
 std::vector<SequenceDecision> Verification::run() { return round_->run(); }
 
 std::vector<SequenceDecision> verify(std::span<const VerifyInput> inputs,
                                      const VocabShard& shard,
                                      RowScanner& scanner,
                                      ShardExchange& exchange) {
-  return Verification(inputs, shard, scanner, exchange).run();
+  Verification verification(inputs, shard, scanner, exchange);
+  verification.take_proposals();
+  return verification.run();
 }
 
 std::vector<SequenceDecision> verify(std::span<const VerifyInput> inputs,

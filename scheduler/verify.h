@@ -62,7 +62,7 @@ std::vector<SequenceDecision> verify(std::span<const VerifyInput> inputs,
 // The same in two parts: before the logits are there, all that needs none of them; then the rest.
 class Verification {
  public:
-  // All must outlive this. Of the inputs, logits and proposals may still change until run().
+  // All must outlive this. Of the inputs, proposals are read when they are taken, logits by run().
   Verification(std::span<const VerifyInput> inputs,
                const VocabShard& shard,
                RowScanner& scanner,
@@ -70,7 +70,8 @@ class Verification {
   ~Verification();
   Verification(Verification&&) noexcept;
   Verification& operator=(Verification&&) noexcept;
-  // Once.
+  // Once each, in this order.
+  void take_proposals();
   std::vector<SequenceDecision> run();
 
  private:

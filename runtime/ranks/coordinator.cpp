@@ -219,7 +219,7 @@ bool Coordinator::run_round() {
   awaiting_ = plan.awaits_proposals ? &plan : nullptr;
   const auto late = [&] {
     awaiting_ = nullptr;
-    return amended_early_ ? *std::exchange(amended_early_, std::nullopt) : amend(plan);
+    return amend(plan);
   };
   RoundDecision decision = target_.execute(plan, late, [&] { work_beside_step(plan); });
   traced(TraceKind::kAgreement,
@@ -287,7 +287,9 @@ RoundAmendment Coordinator::amend(const RoundPlan& plan) {
 // Where the end of the step is foreseen: then nobody waits for the amendment after it, and what
 // comes in the moments between is too late.
 void Coordinator::amend_early() {
-  if (awaiting_ != nullptr && !amended_early_) amended_early_ = amend(*awaiting_);
+  if (awaiting_ == nullptr) return;
+  RoundPlan& plan = *std::exchange(awaiting_, nullptr);
+  target_.amend(plan, amend(plan));
 }
 
 void Coordinator::post_to_targets(const Bytes& bytes) {

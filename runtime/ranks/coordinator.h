@@ -125,9 +125,8 @@ class Coordinator final : public Engine {
   RoundAccount account_;
   DraftSide draft_;
   uint64_t round_ = 0;
-  std::optional<FinishedRound> finished_;        // not yet counted and delivered
-  const RoundPlan* awaiting_ = nullptr;          // the plan under way, while it awaits proposals
-  std::optional<RoundAmendment> amended_early_;  // to it
+  std::optional<FinishedRound> finished_;  // not yet counted and delivered
+  RoundPlan* awaiting_ = nullptr;          // the plan under way, while it awaits proposals
   uint64_t num_preemptions_counted_ = 0;
   uint64_t num_plan_bytes_ = 0;
   std::map<uint64_t, JobClock::time_point> arrivals_;  // of requests not yet planned

@@ -71,7 +71,7 @@ DraftSide::DraftSide(const Parts& parts)
 
 double DraftSide::wait_for_blocks() {
   waited_s_ = 0;
-  if (!link_) return 0;
+  if (!link_ || !choice_.wait) return 0;
   hear();
   if (news_) choose(true);
   if (!choice_.wait) return 0;

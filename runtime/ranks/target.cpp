@@ -85,26 +85,44 @@ RoundDecision TargetRank::execute(RoundPlan& plan,
   }
   const std::span<const float> computed = forward(plan, when_begun);
   const float* logits = faults_.any() ? spoiled(plan, computed) : computed.data();
-  settle_proposals(
-      plan,
-      plan.awaits_proposals ? traced(TraceKind::kProposals, late) : RoundAmendment{plan.round, {}});
-  verify_rows(plan, logits, &decision);
+  if (!is_amended_) amend(plan, traced(TraceKind::kProposals, late));
+  verify_rows(logits, &decision);
   score_prompts(plan, logits, &decision);
   faults_.flip(plan, &decision);
   commit(plan, decision);
   return decision;
 }
 
-std::span<const float> TargetRank::forward(const RoundPlan& plan, const WhenBegun& when_begun) {
+void TargetRank::set_meanwhile(Model::Meanwhile meanwhile) {
+  if (!meanwhile) return model_.set_meanwhile({});
+  model_.set_meanwhile([this, meanwhile = std::move(meanwhile)](JobClock::time_point end) {
+    has_begun_ ? meanwhile(end) : JobClock::sleep_until(end);
+  });
+}
+
+void TargetRank::set_before_end(std::function<void()> before_end) {
+  if (!before_end) return model_.set_before_end({});
+  model_.set_before_end([this, before_end = std::move(before_end)] {
+    if (has_begun_) before_end();
+  });
+}
+
+std::span<const float> TargetRank::forward(RoundPlan& plan, const WhenBegun& when_begun) {
   const TraceSpan span(TraceKind::kForward,
                        {std::ssize(batch_.tokens), std::ssize(batch_.block_tables)});
   const struct Hook {
     Model& model;
-    ~Hook() { model.set_when_begun({}); }
-  } hook{model_};
+    bool& has_begun;
+    ~Hook() {
+      model.set_when_begun({});
+      has_begun = false;
+    }
+  } hook{model_, has_begun_};
+  is_amended_ = false;
   model_.set_when_begun([&] {
     if (when_begun) when_begun();
     prepare_verification(plan);
+    has_begun_ = true;
   });
   return model_.forward(batch_);
 }
@@ -207,7 +225,7 @@ void TargetRank::settle_proposals(RoundPlan& plan, const RoundAmendment& amendme
 }
 
 // What needs no logits, beside the step that computes them.
-void TargetRank::prepare_verification(const RoundPlan& plan) {
+void TargetRank::prepare_verification(RoundPlan& plan) {
   verification_.reset();
   inputs_.clear();
   planned_index_.clear();
@@ -225,16 +243,25 @@ void TargetRank::prepare_verification(const RoundPlan& plan) {
     planned_index_.push_back(i);
   }
   verification_.emplace(inputs_, vocab_, *scanner_, *exchange_);
+  if (!plan.awaits_proposals) amend(plan, {plan.round, {}});
 }
 
-void TargetRank::verify_rows(const RoundPlan& plan, const float* logits, RoundDecision* decision) {
+void TargetRank::amend(RoundPlan& plan, const RoundAmendment& amendment) {
+  settle_proposals(plan, amendment);
+  for (size_t n = 0; n < inputs_.size(); ++n) {
+    const std::optional<DraftToken>& proposal = plan.sequences[planned_index_[n]].proposal;
+    inputs_[n].proposal = proposal ? &*proposal : nullptr;
+  }
+  verification_->take_proposals();
+  is_amended_ = true;
+}
+
+void TargetRank::verify_rows(const float* logits, RoundDecision* decision) {
   if (inputs_.empty()) return;
   const TraceSpan span(TraceKind::kVerify, {std::ssize(inputs_)});
   for (size_t n = 0; n < inputs_.size(); ++n) {
-    const size_t i = planned_index_[n];
-    const std::optional<DraftToken>& proposal = plan.sequences[i].proposal;
-    inputs_[n].proposal = proposal ? &*proposal : nullptr;
-    inputs_[n].logits = logits_of_row(logits, spans_[i].first + spans_[i].num_scored);
+    const RowSpan& rows = spans_[planned_index_[n]];
+    inputs_[n].logits = logits_of_row(logits, rows.first + rows.num_scored);
   }
   std::vector<SequenceDecision> decided = verification_->run();
   for (size_t n = 0; n < decided.size(); ++n) {

@@ -29,8 +29,9 @@ class TargetRank {
   TargetRank(Model& model, TargetGroup& group, Faults faults = {});
   ~TargetRank();
   const Model& model() const { return model_; }
-  void set_meanwhile(Model::Meanwhile meanwhile) { model_.set_meanwhile(std::move(meanwhile)); }
-  void set_before_end(std::function<void()> hook) { model_.set_before_end(std::move(hook)); }
+  // As Model's; of the step that execute() has begun.
+  void set_meanwhile(Model::Meanwhile meanwhile);
+  void set_before_end(std::function<void()> before_end);
 
   // Gives the proposals that came while the ranks computed. Called once in a round whose plan
   // awaits them, between the forward pass and the verification: by rank 0 to hear the draft and
@@ -50,6 +51,8 @@ class TargetRank {
   RoundDecision execute(RoundPlan& plan,
                         const LateProposals& late,
                         const WhenBegun& when_begun = {});
+  // From a hook: the proposals are known while the step still runs; nobody is asked for them later.
+  void amend(RoundPlan& plan, const RoundAmendment& amendment);
   // The same where nothing comes late.
   RoundDecision execute(RoundPlan plan);
 
@@ -72,7 +75,7 @@ class TargetRank {
     int32_t num_sampled = 0;  // draft.size() + 1, or 0
   };
 
-  std::span<const float> forward(const RoundPlan& plan, const WhenBegun& when_begun);
+  std::span<const float> forward(RoundPlan& plan, const WhenBegun& when_begun);
   void update_copies(const RoundPlan& plan);
   void clear_fresh_blocks(const SequencePlan& planned,
                           std::span<const int32_t> told,
@@ -80,8 +83,8 @@ class TargetRank {
   void build_batch(const RoundPlan& plan);
   void add_rows(const SequencePlan& planned, int32_t sequence_index);
   void settle_proposals(RoundPlan& plan, const RoundAmendment& amendment) const;
-  void prepare_verification(const RoundPlan& plan);
-  void verify_rows(const RoundPlan& plan, const float* logits, RoundDecision* decision);
+  void prepare_verification(RoundPlan& plan);
+  void verify_rows(const float* logits, RoundDecision* decision);
   void score_prompts(const RoundPlan& plan, const float* logits, RoundDecision* decision);
   void commit(const RoundPlan& plan, const RoundDecision& decision);
   const float* logits_of_row(const float* logits, int32_t logit_row) const;
@@ -99,6 +102,8 @@ class TargetRank {
   std::vector<VerifyInput> inputs_;    // of the round
   std::vector<size_t> planned_index_;  // of each input, in the plan
   std::optional<Verification> verification_;
+  bool has_begun_ = false;   // the round's step
+  bool is_amended_ = false;  // and its proposals are taken
   Faults faults_;
   std::vector<float> spoiled_logits_;
 };

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <optional>
 #include <utility>
 
 #include "runtime/base/trace.h"
@@ -49,35 +48,33 @@ class AmendmentWait {
   AmendmentWait& operator=(const AmendmentWait&) = delete;
 
   // Of the round that begins.
-  void expect(bool awaited) {
-    early_.reset();
-    if (!awaited) return target_.set_meanwhile({});
-    target_.set_meanwhile([this](JobClock::time_point end) { listen_until(end); });
+  void expect(RoundPlan& plan) {
+    if (!plan.awaits_proposals) return target_.set_meanwhile({});
+    target_.set_meanwhile([this, &plan, is_here = false](JobClock::time_point end) mutable {
+      if (!is_here) is_here = listen_until(end, plan);
+      JobClock::sleep_until(end);
+    });
   }
-  RoundAmendment take() {
-    if (early_) return *std::exchange(early_, std::nullopt);
-    return decode_round_amendment(receive_soon(world_, 0, num_targets_));
-  }
+  RoundAmendment take() { return decode_round_amendment(receive_soon(world_, 0, num_targets_)); }
 
  private:
-  void listen_until(JobClock::time_point end) {
+  bool listen_until(JobClock::time_point end, RoundPlan& plan) {
     Backoff backoff(kNotHot);
     backoff.end_at(end);
-    while (!early_ && JobClock::now() < end) {
+    while (JobClock::now() < end) {
       if (const auto message = world_.poll(0)) {
-        early_ = decode_round_amendment(*message);
-      } else {
-        world_.pause(backoff);
+        target_.amend(plan, decode_round_amendment(*message));
+        return true;
       }
+      world_.pause(backoff);
     }
-    JobClock::sleep_until(end);
+    return false;
   }
 
   static constexpr std::chrono::microseconds kNotHot{0};
   World& world_;
   const int num_targets_;
   TargetRank& target_;
-  std::optional<RoundAmendment> early_;
 };
 
 }  // namespace
@@ -92,7 +89,7 @@ void run_target_loop(World& world, const RankLayout& layout, TargetRank& target)
     if (plan.shutdown) return;
     const TraceSpan span(TraceKind::kRound,
                          {static_cast<int64_t>(plan.round), std::ssize(plan.sequences)});
-    amendment.expect(plan.awaits_proposals);
+    amendment.expect(plan);
     const auto hear_candidates = [&] {
       if (plan.candidates_follow)
         decode_candidates(receive_soon(world, 0, layout.num_targets), plan);
