@@ -1,6 +1,8 @@
 // See job.h.
 #include "runtime/ranks/job.h"
 
+#include <cstdio>
+
 #include "models/simulated_spec.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/error.h"
@@ -27,29 +29,33 @@ int run_rank(World& world,
   return 0;
 }
 
-// A rank that is a process, to its end.
-int run_process(World& world,
-                const RunConfig& config,
-                DraftEngine* engine,
-                const Purpose& purpose) {
+struct Ending {
   int exit_code = 0;
-  std::string problem;
+  std::string problem;  // why it did not begin: the same on all ranks
+};
+
+// A rank that is a process, until only the end of the job is left.
+Ending run_process(World& world,
+                   const RunConfig& config,
+                   DraftEngine* engine,
+                   const Purpose& purpose) {
   try {
     const RankLayout layout = make_layout(config, world.size());
-    exit_code = run_rank(world, config, layout, engine, purpose);
+    return {run_rank(world, config, layout, engine, purpose), ""};
   } catch (const std::exception& error) {
-    problem = error.what();
+    return {kExitUsage, error.what()};
   }
-  if (!problem.empty()) exit_code = kExitUsage;
-  world.finish(exit_code);
-  if (!problem.empty() && world.rank() == 0) throw Error(problem);
-  return exit_code;
 }
 
 int run_mpi_job(const RunConfig& config, int* argc, char*** argv, const Purpose& purpose) {
   const std::unique_ptr<DraftEngine> engine = start_draft_engine(config);
   const std::unique_ptr<World> world = make_mpi_world(argc, argv);
-  return run_process(*world, config, engine.get(), purpose);
+  const Ending ending = run_process(*world, config, engine.get(), purpose);
+  // Said before the ranks leave: of the first that has left, mpirun ends the others.
+  if (!ending.problem.empty() && world->rank() == 0)
+    std::fprintf(stderr, "outrider: %s\n", ending.problem.c_str());
+  world->finish(ending.exit_code);
+  return ending.exit_code;
 }
 
 int run_threads_job(const RunConfig& config, const Purpose& purpose, const InProcessLink& link) {
@@ -89,7 +95,11 @@ int run_job(const RunConfig& config,
 
 int run_job_in(World& world, const RunConfig& config, const FrontEnd& front_end) {
   block_stop_signals();
-  return run_process(world, config, nullptr, {.front_end = front_end, .on_targets = {}});
+  const Ending ending =
+      run_process(world, config, nullptr, {.front_end = front_end, .on_targets = {}});
+  world.finish(ending.exit_code);
+  if (!ending.problem.empty() && world.rank() == 0) throw Error(ending.problem);
+  return ending.exit_code;
 }
 
 int run_on_targets(const RunConfig& config, int* argc, char*** argv, const OnTargets& body) {

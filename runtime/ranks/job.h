@@ -9,8 +9,8 @@
 
 namespace outrider {
 
-// Returns the exit code of this process (0 on ranks other than 0). Throws Error for a start-up
-// problem, on rank 0 only; the other ranks return 2 silently.
+// Returns the exit code of this process (0 on ranks other than 0). A start-up problem is an Error;
+// under MPI rank 0 says it on stderr and all ranks return 2.
 // In one process the job runs under the virtual clock when there is one, front end included, and
 // link is what its messages take; under MPI both are errors.
 int run_job(const RunConfig& config,
