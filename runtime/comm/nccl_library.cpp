@@ -32,6 +32,10 @@ constexpr std::pair<const char*, const char*> kSettings[] = {
 
 }  // namespace
 
+void pin_nccl_settings() {
+  for (const auto& [name, value] : kSettings) setenv(name, value, 0);
+}
+
 std::string nccl_settings() {
   std::string text;
   for (const auto& [name, value] : kSettings) {
@@ -83,7 +87,6 @@ void find(void* library, const std::string& path, const char* name, Function* to
 }  // namespace
 
 NcclLibrary::NcclLibrary(const std::string& path) {
-  for (const auto& [name, value] : kSettings) setenv(name, value, 0);
   void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     throw Error(fmt::format("NCCL could not be loaded (OUTRIDER_NCCL names the file to take): {}",

@@ -18,9 +18,8 @@ struct NcclFunctions;  // of the library, by name
 // The loaded library; one per path and process.
 class NcclLibrary {
  public:
-  // path empty: OUTRIDER_NCCL, else libnccl.so.2 where the linker looks. Before it is loaded, its
-  // settings that make sums the same from run to run are put into the environment, except what is
-  // set there already. Throws Error with one sentence: no such library, or older than 2.28.
+  // path empty: OUTRIDER_NCCL, else libnccl.so.2 where the linker looks. Throws Error with one
+  // sentence: no such library, or older than 2.28.
   static const NcclLibrary& load(const std::string& path);
 
   std::string version() const;  // "2.28.9"
@@ -32,7 +31,10 @@ class NcclLibrary {
   std::shared_ptr<const NcclFunctions> functions_;
 };
 
-// What is put into the environment, "NAME=value"; for logs.
+// Puts the settings that make NCCL's sums the same from run to run into the environment, except
+// what is set there already. Call it before any thread begins: setenv races with every getenv.
+void pin_nccl_settings();
+// What they are, "NAME=value"; for logs.
 std::string nccl_settings();
 
 // One member's communicator. Calls may be queued from one thread only; abort() may come from any.

@@ -76,6 +76,7 @@ TEST_F(Nccl, Sums) {
 
 TEST_F(Nccl, SettingsThatTheUserMadeStay) {
   setenv("NCCL_PROTO", "LL", 1);
+  pin_nccl_settings();
   errors(2, options(), sum_once);
   EXPECT_STREQ(std::getenv("NCCL_PROTO"), "LL");
   EXPECT_NE(nccl_settings().find("NCCL_PROTO=LL"), std::string::npos) << nccl_settings();

@@ -6,6 +6,7 @@
 #include <csignal>
 
 #include "runtime/comm/nccl_group.h"
+#include "runtime/comm/nccl_library.h"
 #include "tests/comm/device_group_checks.h"
 #include "tests/comm/processes.h"
 #include "tests/gpu/nccl_ways.h"
@@ -30,6 +31,7 @@ class NcclProcesses : public ::testing::TestWithParam<Shape> {
     if (gpu::is_emulated() && GetParam().way == NcclWay::kSharedGpu) {
       GTEST_SKIP() << "the fake NCCL has but one way";
     }
+    pin_nccl_settings();
   }
 };
 

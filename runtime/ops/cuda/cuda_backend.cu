@@ -19,14 +19,6 @@ struct NoArgs {};
 // Asked for, never launched: is there machine code for this device?
 OUTRIDER_KERNEL(32) void is_there_code(NoArgs) {}
 
-// Several ranks may be threads of this process, whose kernels wait for each other (runtime/comm/exchange_group.h): a
-// queue of its own for each of their streams (8 by default, shared by the streams beyond), and kernels loaded at start,
-// since loading one may wait for those that run. Read by the driver when it begins.
-void prepare_driver() {
-  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
-  setenv("CUDA_MODULE_LOADING", "EAGER", 0);
-}
-
 int count_devices() {
   int count = 0;
   const cudaError_t result = cudaGetDeviceCount(&count);
@@ -80,7 +72,7 @@ std::unique_ptr<Device> open_device(int ordinal) {
 
 extern "C" const outrider::gpu::Backend* outrider_gpu_backend() {
   using namespace outrider::gpu;
-  prepare_driver();
+  pin_driver_settings();  // changes nothing where the program did so in main
   static const Backend backend = {.name = "cuda",
                                   .interface_version = kInterfaceVersion,
                                   .num_devices = count_devices,
