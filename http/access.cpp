@@ -57,18 +57,18 @@ bool lacks_key(const RequestHead& head, const std::vector<std::string>& keys) {
 }
 
 std::optional<std::string> allowed_origin(const RequestHead& head,
-                                          const std::vector<std::string>& cors_origins) {
+                                          const std::vector<std::string>& allowed_origins) {
   const std::string origin(head.header("origin"));
   if (origin.empty()) return std::nullopt;
-  for (const std::string& allowed : cors_origins) {
+  for (const std::string& allowed : allowed_origins) {
     if (allowed == "*" || allowed == origin) return allowed;
   }
   return std::nullopt;
 }
 
-bool is_foreign_origin(const RequestHead& head, const std::vector<std::string>& cors_origins) {
+bool is_foreign_origin(const RequestHead& head, const std::vector<std::string>& allowed_origins) {
   const std::string origin = lower(head.header("origin"));
-  if (origin.empty() || allowed_origin(head, cors_origins)) return false;
+  if (origin.empty() || allowed_origin(head, allowed_origins)) return false;
   const std::string host = lower(head.header("host"));
   return origin != "http://" + host && origin != "https://" + host;
 }

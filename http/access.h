@@ -25,10 +25,10 @@ bool lacks_key(const RequestHead& head, const std::vector<std::string>& keys);
 
 // The origin to allow in the answer, or nullopt for none.
 std::optional<std::string> allowed_origin(const RequestHead& head,
-                                          const std::vector<std::string>& cors_origins);
+                                          const std::vector<std::string>& allowed_origins);
 
 // A browser page of another origin must not be able to make this server work, even blindly.
-bool is_foreign_origin(const RequestHead& head, const std::vector<std::string>& cors_origins);
+bool is_foreign_origin(const RequestHead& head, const std::vector<std::string>& allowed_origins);
 
 // A body that is there must call itself JSON or nothing.
 bool has_json_body(const RequestHead& head);

@@ -2,7 +2,6 @@
 #include "http/connection.h"
 
 #include <fmt/format.h>
-#include <malloc.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -16,7 +15,6 @@ namespace {
 constexpr std::chrono::milliseconds kSlice{
     50};  // how often a waiting connection looks at `stopping`
 constexpr size_t kReceiveBytes = 16u << 10;
-constexpr size_t kLargeBodyBytes = 1u << 20;
 
 }  // namespace
 
@@ -36,10 +34,10 @@ Connection::Wait Connection::wait_readable(Clock::time_point deadline, bool stop
   }
 }
 
-bool Connection::receive(size_t at_most) {
+bool Connection::receive() {
   std::array<char, kReceiveBytes> chunk;
   for (;;) {
-    const ssize_t got = ::recv(fd_, chunk.data(), std::min(at_most, chunk.size()), MSG_DONTWAIT);
+    const ssize_t got = ::recv(fd_, chunk.data(), chunk.size(), MSG_DONTWAIT);
     if (got > 0) {
       buffer_.append(chunk.data(), static_cast<size_t>(got));
       return true;
@@ -54,7 +52,7 @@ Connection::ReadResult Connection::fail(int status, std::string sentence) {
   return ReadResult::kFault;
 }
 
-Connection::ReadResult Connection::read_request() {
+Connection::ReadResult Connection::read_head() {
   // The first request has the head's time; later ones may keep the connection idle for a while
   // first.
   if (buffer_.empty() && num_requests_ > 0) {
@@ -62,12 +60,6 @@ Connection::ReadResult Connection::read_request() {
     if (wait != Wait::kReady) return ReadResult::kClosed;
   }
   ++num_requests_;
-  const ReadResult result = read_head();
-  if (result != ReadResult::kRequest) return result;
-  return read_body();
-}
-
-Connection::ReadResult Connection::read_head() {
   const auto deadline = Clock::now() + limits_.head_timeout;
   size_t scanned = 0;
   for (;;) {
@@ -78,56 +70,75 @@ Connection::ReadResult Connection::read_head() {
       buffer_.erase(0, scan.head_bytes);
       if (!result.head) return fail(result.fault.status, result.fault.sentence);
       head_ = std::move(*result.head);
-      return ReadResult::kRequest;
+      return ReadResult::kDone;
     }
     const Wait wait = wait_readable(deadline, true);
     if (wait == Wait::kTimeout && !buffer_.empty()) {
       return fail(408, "the request head did not arrive in time");
     }
-    if (wait != Wait::kReady || !receive(kReceiveBytes)) return ReadResult::kClosed;
+    if (wait != Wait::kReady || !receive()) return ReadResult::kClosed;
   }
 }
 
-Connection::ReadResult Connection::read_body() {
-  body_.clear();
-  if (head_.content_length == 0) return ReadResult::kRequest;
+Connection::ReadResult Connection::read_body(ByteBudget* budget, RequestBody* body) {
+  const auto too_large = [&] {
+    return fail(
+        413, fmt::format("the body is larger than the limit of {} bytes", limits_.max_body_bytes));
+  };
+  if (!head_.has_body()) return ReadResult::kDone;
+  if (head_.content_length > limits_.max_body_bytes) return too_large();
   if (head_.expects_continue && buffer_.empty() && !write_all("HTTP/1.1 100 Continue\r\n\r\n")) {
     return ReadResult::kClosed;
   }
-  // The buffer grows with what has come, never with what was announced.
   const auto start = Clock::now();
-  while (buffer_.size() < head_.content_length) {
+  ChunkedBody chunks(limits_.max_body_bytes);
+  for (;;) {
+    switch (head_.is_chunked ? chunks.take(&buffer_, &body->text) : take_plain(&body->text)) {
+      case ChunkedBody::State::kDone:
+        return ReadResult::kDone;
+      case ChunkedBody::State::kFault:
+        return fail(400, "the chunks of the body are not valid");
+      case ChunkedBody::State::kTooLarge:
+        return too_large();
+      case ChunkedBody::State::kMore:
+        break;
+    }
+    const size_t num_bytes = body->text.size();
+    if (num_bytes > kLargeBodyBytes && !budget->grow(&body->share, num_bytes)) {
+      return fail(503, "too many large requests at once");
+    }
+    const ReadResult result = wait_body_bytes(start, num_bytes);
+    if (result != ReadResult::kDone) return result;
+  }
+}
+
+// What has come of a body with a Content-Length. The text grows with what has come, never with what
+// was announced.
+ChunkedBody::State Connection::take_plain(std::string* text) {
+  const size_t taken = std::min(buffer_.size(), head_.content_length - text->size());
+  text->append(buffer_, 0, taken);
+  buffer_.erase(0, taken);
+  return text->size() == head_.content_length ? ChunkedBody::State::kDone
+                                              : ChunkedBody::State::kMore;
+}
+
+Connection::ReadResult Connection::wait_body_bytes(Clock::time_point start, size_t num_so_far) {
+  for (;;) {
     const auto elapsed = Clock::now() - start;
-    if (elapsed > limits_.body_grace) {
-      const auto due_seconds = std::chrono::duration<double>(elapsed - limits_.body_grace).count();
-      if (static_cast<double>(buffer_.size()) <
-          due_seconds * static_cast<double>(limits_.min_body_bytes_per_s)) {
-        return fail(408, "the request body came too slowly");
-      }
+    const double due_s = std::chrono::duration<double>(elapsed - limits_.body_grace).count();
+    if (static_cast<double>(num_so_far) <
+        due_s * static_cast<double>(limits_.min_body_bytes_per_s)) {
+      return fail(408, "the request body came too slowly");
+    }
+    if (elapsed >= limits_.body_timeout) {
+      return fail(408, "the request body did not arrive in time");
     }
     const auto next_look =
         std::min(start + limits_.body_timeout, Clock::now() + std::chrono::milliseconds(500));
     const Wait wait = wait_readable(next_look, true);
-    if (wait == Wait::kTimeout && Clock::now() >= start + limits_.body_timeout) {
-      return fail(408, "the request body did not arrive in time");
-    }
     if (wait == Wait::kTimeout) continue;
-    if (wait != Wait::kReady || !receive(head_.content_length - buffer_.size())) {
-      return ReadResult::kClosed;
-    }
+    return wait == Wait::kReady && receive() ? ReadResult::kDone : ReadResult::kClosed;
   }
-  body_.assign(buffer_, 0, head_.content_length);
-  buffer_.erase(0, head_.content_length);
-  return ReadResult::kRequest;
-}
-
-void Connection::release_body() {
-  if (body_.capacity() < kLargeBodyBytes) return;
-  body_ = std::string();
-  buffer_.shrink_to_fit();
-#ifdef __GLIBC__
-  ::malloc_trim(0);
-#endif
 }
 
 bool Connection::write_all(std::string_view bytes) {

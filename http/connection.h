@@ -9,6 +9,8 @@
 #include <string>
 #include <string_view>
 
+#include "http/byte_budget.h"
+#include "http/chunked_body.h"
 #include "http/request_head.h"
 
 namespace outrider {
@@ -18,19 +20,16 @@ class Connection {
   // Does not own the descriptor. `stopping` is watched while the connection is idle.
   Connection(int fd, const ConnectionLimits& limits, const std::atomic<bool>& stopping);
 
-  enum class ReadResult : uint8_t { kRequest, kClosed, kFault };
+  enum class ReadResult : uint8_t { kDone, kClosed, kFault };
 
-  // Reads the next request: kRequest fills head() and body(); kFault fills fault(), to be answered
-  // before the connection is closed; kClosed means that there is nobody to answer.
-  ReadResult read_request();
+  // Read the next request, its head and then its body. kFault fills fault(), to be answered before
+  // the connection is closed; kClosed means that there is nobody to answer.
+  ReadResult read_head();
+  // A large body takes its bytes from the budget while they come.
+  ReadResult read_body(ByteBudget* budget, RequestBody* body);
 
   const RequestHead& head() const { return head_; }
-  const std::string& body() const { return body_; }
   const HeadFault& fault() const { return fault_; }
-
-  // Gives a large body's memory back to the system: an idle connection must not hold it, nor the
-  // allocator.
-  void release_body();
 
   // False when the client is gone or took nothing for write_timeout. No write succeeds afterwards.
   bool write_all(std::string_view bytes);
@@ -50,9 +49,9 @@ class Connection {
 
   Wait wait_readable(Clock::time_point deadline, bool stop_when_asked) const;
   // Appends what is there; false at the end of input or an error.
-  bool receive(size_t at_most);
-  ReadResult read_head();
-  ReadResult read_body();
+  bool receive();
+  ChunkedBody::State take_plain(std::string* text);
+  ReadResult wait_body_bytes(Clock::time_point start, size_t num_so_far);
   ReadResult fail(int status, std::string sentence);
 
   int fd_;
@@ -60,7 +59,6 @@ class Connection {
   const std::atomic<bool>& stopping_;
   std::string buffer_;  // received, not yet used
   RequestHead head_;
-  std::string body_;
   HeadFault fault_;
   bool write_failed_ = false;
   size_t num_requests_ = 0;

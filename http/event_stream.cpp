@@ -2,6 +2,7 @@
 #include "http/event_stream.h"
 
 #include "http/api_error.h"
+#include "runtime/base/log.h"
 
 namespace outrider {
 namespace {
@@ -30,17 +31,13 @@ CallEventStream::~CallEventStream() {
 bool CallEventStream::next(std::string* out) {
   const size_t before = out->size();
   try {
-    if (!roles_sent_) append_roles(out);
-    append_deltas(out);
-    if (out->size() == before && !generation_->done()) {
-      if (surroundings_.aborting) throw ApiError(503, "the server is shutting down");
-      if (generation_->poll(kSlice)) append_deltas(out);
-    }
-    if (generation_->done()) append_end(out);
+    append_news(out);
   } catch (const ApiError& error) {
     append_deltas(out);  // what had come before it
-    *out += sse_event(error_json({error.status(), error.what(), error.param(), error.code()}));
-    ended_ = failed_ = true;
+    append_error(out, {error.status(), error.what(), error.param(), error.code()});
+  } catch (const std::exception& error) {
+    log_error("{} failed: {}", id_, error.what());
+    append_error(out, {500, "internal error", {}, {}});
   }
   const auto now = std::chrono::steady_clock::now();
   const auto interval = surroundings_.ping_interval;
@@ -49,6 +46,22 @@ bool CallEventStream::next(std::string* out) {
   }
   if (out->size() != before) last_sent_ = now;
   return !ended_;
+}
+
+void CallEventStream::append_news(std::string* out) {
+  const size_t before = out->size();
+  if (!roles_sent_) append_roles(out);
+  append_deltas(out);
+  if (out->size() == before && !generation_->done()) {
+    if (surroundings_.aborting) throw ApiError(503, "the server is shutting down");
+    if (generation_->poll(kSlice)) append_deltas(out);
+  }
+  if (generation_->done()) append_end(out);
+}
+
+void CallEventStream::append_error(std::string* out, const ErrorBody& error) {
+  *out += sse_event(error_json(error));
+  ended_ = failed_ = true;
 }
 
 void CallEventStream::append_roles(std::string* out) {

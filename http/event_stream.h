@@ -33,6 +33,8 @@ class CallEventStream : public ByteSource {
   bool next(std::string* out) override;
 
  private:
+  void append_news(std::string* out);
+  void append_error(std::string* out, const ErrorBody& error);
   void append_roles(std::string* out);
   void append_deltas(std::string* out);
   void append_end(std::string* out);

@@ -6,6 +6,7 @@
 
 #include "http/api_error.h"
 #include "runtime/base/log.h"
+#include "runtime/base/mix.h"
 
 namespace outrider {
 namespace {
@@ -43,11 +44,7 @@ double seconds(std::chrono::steady_clock::duration duration) {
 
 uint64_t choice_noise_seed(uint64_t seed, int32_t number) {
   if (number == 0) return seed;
-  // The finaliser of SplitMix64 over seed and choice.
-  uint64_t mixed = seed + 0x9e3779b97f4a7c15ull * static_cast<uint64_t>(number);
-  mixed = (mixed ^ (mixed >> 30)) * 0xbf58476d1ce4e5b9ull;
-  mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111ebull;
-  return mixed ^ (mixed >> 31);
+  return mix64(seed + 0x9e3779b97f4a7c15ull * static_cast<uint64_t>(number));
 }
 
 Generation::Generation(Engine& engine,
@@ -74,7 +71,6 @@ void Generation::add_choice(size_t prompt, int32_t number) {
   options.user_stop_token_ids = call_.user_stop_token_ids;
   options.wants_prompt_logprobs = call_.params.prompt_logprobs;
   options.drop_output = echo_only_;
-  options.list_end_token = call_.kind == CallKind::kCompletion && call_.params.num_logprobs >= 0;
   OutputAssembler assembler(tokenizer_, std::move(options));
   if (call_.echo) {
     assembler.echo_prompt(prompts_[prompt]);
@@ -127,6 +123,7 @@ bool Generation::submit(Choice& choice) {
   // The engine makes at least one token; the one of an echo is dropped.
   request.params.max_tokens = std::max(request.params.max_tokens, 1);
   request.priority = call_.priority;
+  request.is_further = &choice != choices_.front().get();
   request.stream = choice.stream;
   choice.submitted_at = request.arrival;
   const uint64_t id = request.id;
@@ -205,15 +202,15 @@ void Generation::receive(Choice& choice, const ResultEvent& event) {
 }
 
 void Generation::observe_tokens(Choice& choice, const ResultEvent& event) {
-  if (event.tokens.empty()) return;
+  const size_t num_tokens = event.tokens.size() + (event.stop_token ? 1 : 0);
+  if (num_tokens == 0) return;
   const auto now = Clock::now();
   if (!choice.first_token_at) {
     choice.first_token_at = now;
     metrics_.time_to_first_token_seconds.observe(seconds(now - choice.submitted_at));
   } else {
-    const double each =
-        seconds(now - choice.last_token_at) / static_cast<double>(event.tokens.size());
-    for (size_t i = 0; i < event.tokens.size(); ++i) {
+    const double each = seconds(now - choice.last_token_at) / static_cast<double>(num_tokens);
+    for (size_t i = 0; i < num_tokens; ++i) {
       metrics_.inter_token_latency_seconds.observe(each);
     }
   }
@@ -233,6 +230,21 @@ void Generation::end(Choice& choice) {
   }
 }
 
+size_t Generation::num_prompt_logprobs() const {
+  if (!call_.params.prompt_logprobs) return 0;
+  size_t num_tokens = 0;
+  for (const auto& choice : choices_) num_tokens += prompts_[choice->prompt].size();
+  return num_tokens * (1 + static_cast<size_t>(std::max(0, call_.params.num_logprobs)));
+}
+
+size_t Generation::num_logprobs() const {
+  if (call_.params.num_logprobs < 0) return 0;
+  size_t num_tokens = 0;
+  for (const auto& choice : choices_)
+    num_tokens += static_cast<size_t>(choice->assembler.num_tokens());
+  return num_prompt_logprobs() + num_tokens * (1 + static_cast<size_t>(call_.params.num_logprobs));
+}
+
 std::optional<ChoiceOutput> Generation::take(size_t i) {
   Choice& choice = *choices_[i];
   if (choice.end_taken) return std::nullopt;
@@ -246,9 +258,8 @@ std::optional<ChoiceOutput> Generation::take(size_t i) {
   } else if (out.delta.text.empty() && out.delta.tokens.empty()) {
     return std::nullopt;
   }
-  if (call_.return_token_ids && !choice.anything_taken) {
-    out.prompt_token_ids = &prompts_[choice.prompt];
-  }
+  out.is_first = !choice.anything_taken;
+  if (call_.return_token_ids && out.is_first) out.prompt_token_ids = &prompts_[choice.prompt];
   choice.anything_taken = true;
   return out;
 }

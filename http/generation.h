@@ -49,6 +49,9 @@ class Generation {
   const CompletionCall& call() const { return call_; }
   const std::vector<std::vector<int32_t>>& prompts() const { return prompts_; }
   size_t num_choices() const { return choices_.size(); }
+  // Listed in the answer: of the prompts, and so far in all.
+  size_t num_prompt_logprobs() const;
+  size_t num_logprobs() const;
 
   // What choice i can show now; its finish reason comes with the last of it. nullopt when there is
   // nothing new.

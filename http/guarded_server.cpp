@@ -1,10 +1,11 @@
-// See guarded_server.h. The only file that includes httplib (Debian's 0.11.4 is a compiled library:
+// See guarded_server.h. The only server file that includes httplib (Debian's is a compiled library:
 // its limits are frozen, so backlog, threads and deadlines are set from outside).
 #include "http/guarded_server.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <httplib.h>
+#include <malloc.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
@@ -12,12 +13,12 @@
 #include <array>
 #include <atomic>
 #include <condition_variable>
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <set>
 #include <thread>
 
-#include "http/connection.h"
 #include "http/on_demand_threads.h"
 #include "http/openai_response.h"
 #include "runtime/base/error.h"
@@ -28,59 +29,29 @@ namespace {
 
 constexpr int kBacklog = 1024;
 constexpr size_t kProbeConnections = 16;
+// Such a body's memory is given back to the system at once: the allocator would keep it.
+constexpr size_t kTrimmedBodyBytes = 1u << 20;
 
-// What the handler of the library may reach of the request that its thread serves.
-struct ActiveRequest {
-  Connection* connection = nullptr;
-};
-thread_local ActiveRequest active_request;
 // Set on the accepting thread while it turns a connection away.
 thread_local bool turning_away = false;
-
-// The library reads a fixed head from here and writes to the guarded connection.
-class GuardedStream : public httplib::Stream {
- public:
-  GuardedStream(Connection& connection, std::string head)
-      : connection_(connection), head_(std::move(head)) {}
-
-  bool is_readable() const override { return true; }
-  bool is_writable() const override { return !connection_.client_gone(); }
-  ssize_t read(char* out, size_t size) override {
-    const size_t taken = std::min(size, head_.size() - position_);
-    std::copy_n(head_.data() + position_, taken, out);
-    position_ += taken;
-    return static_cast<ssize_t>(taken);
-  }
-  ssize_t write(const char* bytes, size_t size) override {
-    return connection_.write_all({bytes, size}) ? static_cast<ssize_t>(size) : -1;
-  }
-  void get_remote_ip_and_port(std::string& ip, int& port) const override {
-    ip.clear();
-    port = 0;
-  }
-  void get_local_ip_and_port(std::string& ip, int& port) const override {
-    ip.clear();
-    port = 0;
-  }
-  socket_t socket() const override { return connection_.fd(); }
-
- private:
-  Connection& connection_;
-  std::string head_;
-  size_t position_ = 0;
-};
 
 // The library's queue of accepted connections. Beyond the last thread the job runs at once on the
 // accepting thread with turning_away set, which answers 503 without blocking.
 class ConnectionQueue : public httplib::TaskQueue {
  public:
+  using Job = std::function<void()>;
+  // void in older versions of the library, bool (the job was taken) in newer ones.
+  using Enqueued = decltype(std::declval<httplib::TaskQueue&>().enqueue(Job()));
+
   explicit ConnectionQueue(size_t max_threads) : threads_(max_threads) {}
 
-  void enqueue(std::function<void()> job) override {
-    if (threads_.submit(job)) return;
-    turning_away = true;
-    job();
-    turning_away = false;
+  Enqueued enqueue(Job job) override {
+    if (!threads_.submit(job)) {
+      turning_away = true;
+      job();
+      turning_away = false;
+    }
+    return Enqueued(true);
   }
   void shutdown() override { threads_.shutdown(); }
 
@@ -109,35 +80,25 @@ bool is_loopback(const std::string& peer) {
   return peer.empty() || peer.rfind("127.", 0) == 0 || peer == "::1";
 }
 
-std::string refusal(int status, const std::string& sentence, int retry_after_s) {
-  const std::string body = error_json(status, sentence);
-  const std::string retry =
-      status == 503 ? fmt::format("Retry-After: {}\r\n", retry_after_s) : std::string();
-  return fmt::format(
-      "HTTP/1.1 {} {}\r\nContent-Type: application/json\r\nContent-Length: {}\r\n{}"
-      "Connection: close\r\n\r\n{}",
-      status,
-      status_text(status),
-      body.size(),
-      retry,
-      body);
+ServerResponse refusal(int status, const std::string& sentence, int retry_after_s) {
+  ServerResponse response;
+  response.status = status;
+  response.body = error_json(status, sentence);
+  if (status == 503) response.headers.emplace_back("Retry-After", std::to_string(retry_after_s));
+  return response;
 }
 
 }  // namespace
 
 class GuardedServer::Impl : public httplib::Server {
  public:
-  Impl(const HttpOptions& options,
-       ServingMetrics& metrics,
-       GuardedServer::Handler handler,
-       IsProbe is_probe)
+  Impl(const HttpOptions& options, GuardedServer::Handler handler, IsProbe is_probe)
       : options_(options),
-        metrics_(metrics),
         handler_(std::move(handler)),
-        is_probe_(std::move(is_probe)) {
+        is_probe_(std::move(is_probe)),
+        large_bodies_(options.connection.max_large_body_bytes_in_flight) {
     probe_limits_ = options.connection;
     probe_limits_.head_timeout = std::min(probe_limits_.head_timeout, kProbeHeadTimeout);
-    probe_limits_.max_body_bytes = 0;
     probe_limits_.max_requests_per_connection = 1;
     new_task_queue = [this] {
       return new ConnectionQueue(options_.connection.max_connections + kProbeConnections);
@@ -149,13 +110,6 @@ class GuardedServer::Impl : public httplib::Server {
       ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
       ::fcntl(fd, F_SETFD, FD_CLOEXEC);
       listen_fd_ = fd;
-    });
-    set_keep_alive_max_count(options.connection.max_requests_per_connection);
-    set_keep_alive_timeout(
-        std::chrono::duration_cast<std::chrono::seconds>(options.connection.idle_timeout).count());
-    set_pre_routing_handler([this](const httplib::Request&, httplib::Response& response) {
-      serve(*active_request.connection, response);
-      return HandlerResponse::Handled;
     });
   }
 
@@ -192,6 +146,11 @@ class GuardedServer::Impl : public httplib::Server {
   }
 
   int port() const { return port_; }
+  size_t num_connections() const {
+    std::lock_guard lock(mutex_);
+    return open_fds_.size();
+  }
+  uint64_t num_malformed_requests() const { return num_malformed_; }
 
  private:
   static constexpr std::chrono::milliseconds kProbeHeadTimeout{1000};
@@ -204,13 +163,12 @@ class GuardedServer::Impl : public httplib::Server {
     ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
     const std::string peer = peer_of(fd);
     const Lane lane = turning_away ? Lane::kRefused : enter(fd, peer);
-    if (lane == Lane::kRefused) {
-      const std::string text = refusal(503, "too many connections", options_.retry_after_s);
-      ::send(fd, text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-    } else {
+    try {
       run_connection(fd, lane);
-      leave(fd, peer);
+    } catch (const std::exception& error) {
+      log_error("a connection ended by an error of ours: {}", error.what());
     }
+    if (lane != Lane::kRefused) leave(fd, peer);
     ::shutdown(fd, SHUT_RDWR);
     ::close(fd);
     return true;
@@ -218,13 +176,11 @@ class GuardedServer::Impl : public httplib::Server {
 
   Lane enter(int fd, const std::string& peer) {
     std::lock_guard lock(mutex_);
+    const size_t most_of_peer = options_.connection.max_connections_per_peer;
     size_t& from_peer = peers_[peer];
-    if (!is_loopback(peer) && from_peer >= options_.connection.max_connections_per_peer) {
-      return Lane::kRefused;
-    }
+    if (most_of_peer > 0 && !is_loopback(peer) && from_peer >= most_of_peer) return Lane::kRefused;
     ++from_peer;
     open_fds_.insert(fd);
-    metrics_.http_connections.set(static_cast<double>(open_fds_.size()));
     return open_fds_.size() > options_.connection.max_connections ? Lane::kProbe : Lane::kNormal;
   }
 
@@ -233,149 +189,90 @@ class GuardedServer::Impl : public httplib::Server {
     const auto from_peer = peers_.find(peer);
     if (--from_peer->second == 0) peers_.erase(from_peer);
     open_fds_.erase(fd);
-    metrics_.http_connections.set(static_cast<double>(open_fds_.size()));
     if (open_fds_.empty()) all_closed_.notify_all();
   }
 
   void run_connection(int fd, Lane lane) {
-    const ConnectionLimits& limits = lane == Lane::kProbe ? probe_limits_ : options_.connection;
+    const ConnectionLimits& limits = lane == Lane::kNormal ? options_.connection : probe_limits_;
     Connection connection(fd, limits, stopping_);
-    for (size_t served = 0; served < limits.max_requests_per_connection; ++served) {
-      const Connection::ReadResult result = connection.read_request();
-      if (result == Connection::ReadResult::kClosed) return;
-      if (result == Connection::ReadResult::kFault) {
-        metrics_.http_requests_malformed.add();
-        refuse(connection, connection.fault().status, connection.fault().sentence);
-        return;
-      }
-      if (lane == Lane::kProbe && !is_probe_(connection.head())) {
-        refuse(connection, 503, "too many connections");
-        return;
-      }
-      const bool last = served + 1 == limits.max_requests_per_connection ||
-                        !connection.head().keep_alive || stopping_;
-      const bool goes_on = respond(connection, last);
-      connection.release_body();
-      if (!goes_on) return;
+    // Without a wait for what the client sends: other connections wait for this thread.
+    if (lane == Lane::kRefused) return refuse(connection, 503, "too many connections");
+    for (size_t served = 1;; ++served) {
+      const bool may_follow = served < limits.max_requests_per_connection;
+      if (!serve_request(connection, lane, may_follow)) return;
     }
+  }
+
+  // False when the connection is at its end.
+  bool serve_request(Connection& connection, Lane lane, bool may_follow) {
+    Connection::ReadResult result = connection.read_head();
+    if (result == Connection::ReadResult::kDone && lane == Lane::kProbe &&
+        !is_probe_(connection.head())) {
+      refuse(connection, 503, "too many connections");
+      connection.linger();
+      return false;
+    }
+    RequestBody body;
+    if (result == Connection::ReadResult::kDone)
+      result = connection.read_body(&large_bodies_, &body);
+    if (result == Connection::ReadResult::kFault) {
+      ++num_malformed_;
+      refuse(connection, connection.fault().status, connection.fault().sentence);
+      connection.linger();
+    }
+    if (result != Connection::ReadResult::kDone) return false;
+    const bool is_trimmed = body.text.size() >= kTrimmedBodyBytes;
+    const bool goes_on = respond(connection, std::move(body), may_follow);
+    if (is_trimmed) trim_memory();
+    return goes_on;
   }
 
   void refuse(Connection& connection, int status, const std::string& sentence) {
-    connection.write_all(refusal(status, sentence, options_.retry_after_s));
-    connection.linger();
+    send_response(connection, refusal(status, sentence, options_.retry_after_s), false);
   }
 
-  // The library answers one request; false when the connection is at its end.
-  bool respond(Connection& connection, bool last) {
-    const bool head_only = connection.head().method == "HEAD";
-    GuardedStream stream(
-        connection,
-        head_only ? "HEAD / HTTP/1.1\r\n\r\n" : "POST / HTTP/1.1\r\nContent-Length: 0\r\n\r\n");
-    active_request.connection = &connection;
-    bool closed = false;
-    const bool written = process_request(stream, last, closed, nullptr);
-    active_request.connection = nullptr;
-    return written && !closed && !last && !connection.client_gone();
+  bool respond(Connection& connection, RequestBody body, bool may_follow) {
+    const bool keep_alive = may_follow && connection.head().keep_alive && !stopping_;
+    ServerResponse response =
+        handler_({.head = connection.head(), .body = std::move(body), .client_gone = [&] {
+                    return connection.client_gone();
+                  }});
+    return send_response(connection, std::move(response), keep_alive) && !connection.client_gone();
   }
 
-  void serve(Connection& connection, httplib::Response& response) {
-    const ServerRequest request{
-        connection.head(), connection.body(), [&connection] { return connection.client_gone(); }};
-    ServerResponse reply = handler_(request);
-    if (reply.stream && connection.head().minor_version == 0) {
-      reply.stream.reset();
-      reply.status = 400;
-      reply.body = error_json(400, "streaming needs HTTP/1.1");
-      reply.content_type = "application/json";
-    }
-    response.status = reply.status;
-    for (const auto& [name, value] : reply.headers) response.set_header(name, value);
-    if (!reply.stream) {
-      response.set_content(reply.body, reply.content_type);
-      return;
-    }
-    response.set_chunked_content_provider(
-        reply.content_type,
-        [source = std::shared_ptr<ByteSource>(std::move(reply.stream)), &connection](
-            size_t, httplib::DataSink& sink) {
-          if (connection.client_gone()) return false;
-          std::string bytes;
-          const bool more = source->next(&bytes);
-          if (!bytes.empty() && !sink.write(bytes.data(), bytes.size())) return false;
-          if (!more) sink.done();
-          return true;
-        });
+  static void trim_memory() {
+#ifdef __GLIBC__
+    ::malloc_trim(0);
+#endif
   }
 
   const HttpOptions& options_;
-  ServingMetrics& metrics_;
-  GuardedServer::Handler handler_;
-  IsProbe is_probe_;
+  const GuardedServer::Handler handler_;
+  const IsProbe is_probe_;
+  ByteBudget large_bodies_;
   ConnectionLimits probe_limits_;
   socket_t listen_fd_ = -1;
   int port_ = -1;
   std::thread listener_;
   std::atomic<bool> stopping_{false};
 
-  std::mutex mutex_;
+  std::atomic<uint64_t> num_malformed_{0};
+
+  mutable std::mutex mutex_;
   std::condition_variable all_closed_;
   std::set<int> open_fds_;
   std::map<std::string, size_t> peers_;
 };
 
-GuardedServer::GuardedServer(const HttpOptions& options,
-                             ServingMetrics& metrics,
-                             Handler handler,
-                             IsProbe is_probe)
-    : impl_(std::make_unique<Impl>(options, metrics, std::move(handler), std::move(is_probe))) {}
+GuardedServer::GuardedServer(const HttpOptions& options, Handler handler, IsProbe is_probe)
+    : impl_(std::make_unique<Impl>(options, std::move(handler), std::move(is_probe))) {}
 
 GuardedServer::~GuardedServer() { stop(std::chrono::milliseconds(0)); }
 
 void GuardedServer::start() { impl_->start(); }
 int GuardedServer::port() const { return impl_->port(); }
+size_t GuardedServer::num_connections() const { return impl_->num_connections(); }
+uint64_t GuardedServer::num_malformed_requests() const { return impl_->num_malformed_requests(); }
 void GuardedServer::stop(std::chrono::milliseconds grace) { impl_->shut_down(grace); }
-
-const char* status_text(int status) {
-  switch (status) {
-    case 200:
-      return "OK";
-    case 204:
-      return "No Content";
-    case 400:
-      return "Bad Request";
-    case 401:
-      return "Unauthorized";
-    case 403:
-      return "Forbidden";
-    case 404:
-      return "Not Found";
-    case 405:
-      return "Method Not Allowed";
-    case 408:
-      return "Request Timeout";
-    case 413:
-      return "Content Too Large";
-    case 414:
-      return "URI Too Long";
-    case 415:
-      return "Unsupported Media Type";
-    case 417:
-      return "Expectation Failed";
-    case 429:
-      return "Too Many Requests";
-    case 431:
-      return "Request Header Fields Too Large";
-    case 500:
-      return "Internal Server Error";
-    case 501:
-      return "Not Implemented";
-    case 503:
-      return "Service Unavailable";
-    case 505:
-      return "HTTP Version Not Supported";
-    default:
-      return "Error";
-  }
-}
 
 }  // namespace outrider

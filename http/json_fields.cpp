@@ -5,7 +5,6 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "http/api_error.h"
 
@@ -13,70 +12,6 @@ namespace outrider {
 namespace {
 
 using nlohmann::json;
-
-// First pass over the text: depth, number of values, duplicate keys, syntax. The library's SAX
-// parser keeps its own stack, so the depth of the input costs no call depth.
-class Scan : public nlohmann::json_sax<json> {
- public:
-  explicit Scan(const JsonLimits& limits) : limits_(limits) {}
-
-  bool null() override { return value(); }
-  bool boolean(bool) override { return value(); }
-  bool number_integer(number_integer_t) override { return value(); }
-  bool number_unsigned(number_unsigned_t) override { return value(); }
-  bool number_float(number_float_t, const string_t&) override { return value(); }
-  bool string(string_t&) override { return value(); }
-  bool binary(binary_t&) override { return value(); }
-  bool start_object(std::size_t) override { return open(); }
-  bool end_object() override { return close(); }
-  bool start_array(std::size_t) override { return open(); }
-  bool end_array() override { return close(); }
-
-  bool key(string_t& name) override {
-    if (keys_.back().insert(name).second) return true;
-    return fail(fmt::format("duplicate key {} in the JSON body", json_quoted(name)));
-  }
-
-  bool parse_error(std::size_t position, const std::string&, const json::exception&) override {
-    return fail(fmt::format("the body is not valid JSON: syntax error near byte {}", position));
-  }
-
-  const std::string& fault() const { return fault_; }
-
- private:
-  bool value() {
-    if (++num_values_ <= limits_.max_values) return true;
-    return fail(fmt::format("the JSON body has more than {} values", limits_.max_values));
-  }
-  bool open() {
-    if (keys_.size() >= limits_.max_depth) {
-      return fail(fmt::format("the JSON body is nested deeper than {} levels", limits_.max_depth));
-    }
-    keys_.emplace_back();
-    return value();
-  }
-  bool close() {
-    keys_.pop_back();
-    return true;
-  }
-  bool fail(std::string sentence) {
-    if (fault_.empty()) fault_ = std::move(sentence);
-    return false;
-  }
-
-  const JsonLimits& limits_;
-  std::vector<std::set<std::string>> keys_;
-  size_t num_values_ = 0;
-  std::string fault_;
-};
-
-json parse_checked(std::string_view text, const JsonLimits& limits) {
-  Scan scan(limits);
-  if (!json::sax_parse(text.begin(), text.end(), &scan)) {
-    throw ApiError(400, scan.fault().empty() ? "the body is not valid JSON" : scan.fault());
-  }
-  return json::parse(text.begin(), text.end(), nullptr, false);
-}
 
 std::optional<int64_t> as_integer(const json& value) {
   if (value.is_number_unsigned()) {
@@ -120,9 +55,10 @@ JsonFields::JsonFields(std::shared_ptr<const Impl> impl, std::string path)
     : impl_(std::move(impl)), path_(std::move(path)) {}
 
 JsonFields JsonFields::parse(std::string_view text, const JsonLimits& limits) {
+  const std::string fault = json_fault(text, limits);
+  if (!fault.empty()) throw ApiError(400, fmt::format("the body {}", fault));
   auto impl = std::make_shared<Impl>();
-  impl->value = parse_checked(text, limits);
-  if (!impl->value.is_object()) throw ApiError(400, "the body must be a JSON object");
+  impl->value = json::parse(text.begin(), text.end(), nullptr, false);
   return JsonFields(std::move(impl), "");
 }
 

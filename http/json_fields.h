@@ -10,20 +10,19 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/base/json_gate.h"
+
 namespace outrider {
 
 enum class JsonKind : uint8_t { kAbsent, kNull, kBoolean, kNumber, kText, kArray, kObject };
 
-struct JsonLimits {
-  size_t max_depth = 64;
-  size_t max_values = 2'000'000;
-};
+// Of a request's body, whose size the server has bounded.
+inline constexpr JsonLimits kBodyLimits{.max_bytes = SIZE_MAX, .max_depth = 64};
 
 class JsonFields {
  public:
-  // The text must be one object: valid UTF-8 JSON, no duplicate keys, within the limits. Both are
-  // checked by a scan that neither recurses nor builds anything.
-  static JsonFields parse(std::string_view text, const JsonLimits& limits = {});
+  // The text must be one object: valid UTF-8 JSON, no duplicate keys, within the limits.
+  static JsonFields parse(std::string_view text, const JsonLimits& limits = kBodyLimits);
 
   // A field that is null counts as absent for everything but kind().
   JsonKind kind(const std::string& name) const;

@@ -2,6 +2,7 @@
 #include "http/on_demand_threads.h"
 
 #include <chrono>
+#include <exception>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -54,7 +55,11 @@ void OnDemandThreads::work() {
     const std::function<void()> job = std::move(jobs_.front());
     jobs_.pop_front();
     lock.unlock();
-    job();
+    try {
+      job();
+    } catch (const std::exception& error) {
+      log_error("a job failed: {}", error.what());
+    }
     lock.lock();
   }
   --num_threads_;

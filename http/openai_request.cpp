@@ -6,95 +6,14 @@
 
 #include <algorithm>
 #include <limits>
-#include <set>
 
 #include "http/api_error.h"
 #include "http/chat_messages.h"
+#include "http/request_fields.h"
+#include "http/request_id.h"
 
 namespace outrider {
 namespace {
-
-const std::set<std::string> kCommonFields = {"model",
-                                             "max_tokens",
-                                             "temperature",
-                                             "top_p",
-                                             "top_k",
-                                             "min_p",
-                                             "typical_p",
-                                             "repetition_penalty",
-                                             "presence_penalty",
-                                             "frequency_penalty",
-                                             "logit_bias",
-                                             "allowed_token_ids",
-                                             "bad_words",
-                                             "seed",
-                                             "n",
-                                             "stop",
-                                             "stop_token_ids",
-                                             "include_stop_str_in_output",
-                                             "skip_special_tokens",
-                                             "add_special_tokens",
-                                             "ignore_eos",
-                                             "min_tokens",
-                                             "stream",
-                                             "stream_options",
-                                             "logprobs",
-                                             "echo",
-                                             "priority",
-                                             "user",
-                                             "best_of",
-                                             "return_token_ids",
-                                             "return_token_origins",
-                                             "return_tokens_as_token_ids",
-                                             "speculative",
-                                             "truncate_prompt_tokens",
-                                             "response_format",
-                                             "request_id",
-                                             "spaces_between_special_tokens",
-                                             "metadata",
-                                             "store",
-                                             "service_tier",
-                                             "prompt_cache_key",
-                                             "safety_identifier"};
-const std::set<std::string> kCompletionFields = {"prompt", "suffix"};
-const std::set<std::string> kChatFields = {"messages",
-                                           "max_completion_tokens",
-                                           "top_logprobs",
-                                           "tools",
-                                           "tool_choice",
-                                           "parallel_tool_calls",
-                                           "add_generation_prompt",
-                                           "chat_template_kwargs",
-                                           "reasoning_effort",
-                                           "modalities"};
-// Known to other servers and not done here: silence would be a wrong answer.
-const std::set<std::string> kUnsupportedFields = {
-    "suffix",          "use_beam_search",    "length_penalty",
-    "guided_json",     "guided_regex",       "guided_choice",
-    "guided_grammar",  "structured_outputs", "logits_processors",
-    "prompt_logprobs", "functions",          "function_call",
-    "audio",           "prediction",         "web_search_options",
-    "chat_template",   "documents",          "continue_final_message",
-    "prompt_embeds",   "truncation_side",    "lora_request"};
-
-size_t check_fields(const JsonFields& body, const std::set<std::string>& own, bool strict) {
-  size_t num_unknown = 0;
-  for (const std::string& name : body.names()) {
-    if (kUnsupportedFields.count(name) > 0) {
-      // false, null and empty mean "off" and are what clients send by default.
-      const std::string value = body.dump(name);
-      if (value == "null" || value == "false" || value == "[]" || value == "{}" ||
-          value == "\"\"") {
-        continue;
-      }
-      throw bad_param(name, fmt::format("'{}' is not supported", name));
-    }
-    if (kCommonFields.count(name) > 0 || own.count(name) > 0) continue;
-    if (strict) throw bad_param(name, fmt::format("unknown parameter '{}'", name));
-    ++num_unknown;
-  }
-  return num_unknown;
-}
 
 void check_response_format(const JsonFields& body) {
   const std::optional<JsonFields> format = body.object("response_format");
@@ -304,13 +223,20 @@ void read_choices(const JsonFields& body, const CallContext& context, Completion
   }
 }
 
+std::string read_request_id(const JsonFields& body) {
+  std::string id = body.text("request_id").value_or("");
+  if (id.empty() || is_valid_request_id(id)) return id;
+  throw bad_param("request_id", "'request_id' may hold up to 64 letters, digits and . _ -");
+}
+
 // What both endpoints share.
 CompletionCall read_common(const JsonFields& body, CallKind kind, const CallContext& context) {
   CompletionCall call;
   call.kind = kind;
-  call.num_unknown_fields = check_fields(body,
-                                         kind == CallKind::kChat ? kChatFields : kCompletionFields,
-                                         context.limits.strict_params);
+  call.warnings = check_fields(body,
+                               kind == CallKind::kChat ? Endpoint::kChat : Endpoint::kCompletions,
+                               context.limits.strict_params);
+  call.request_id = read_request_id(body);
   check_model_name(body.text("model"), context.info);
   check_response_format(body);
   call.echo = body.boolean("echo").value_or(false);
@@ -334,14 +260,21 @@ CompletionCall read_common(const JsonFields& body, CallKind kind, const CallCont
   return call;
 }
 
+// Answers are not searched for tool calls yet, so a client that offers tools would wait for them in
+// vain. With "none" they only stand in the prompt.
 void check_tools(const JsonFields& body) {
   const JsonKind kind = body.kind("tool_choice");
-  if (kind == JsonKind::kAbsent || kind == JsonKind::kNull) return;
-  const std::string choice = kind == JsonKind::kText ? *body.text("tool_choice") : std::string();
-  if (choice == "auto" || choice == "none") return;
-  throw bad_param(
-      "tool_choice",
-      "'tool_choice' other than auto and none is not supported: a call cannot be forced");
+  const bool is_given = kind != JsonKind::kAbsent && kind != JsonKind::kNull;
+  std::string choice;
+  if (kind == JsonKind::kText) choice = *body.text("tool_choice");
+  if (is_given && choice == "none") return;
+  if (is_given && choice != "auto") {
+    throw bad_param("tool_choice", "'tool_choice' other than none is not supported");
+  }
+  const auto tools = body.objects("tools");
+  if (!tools || tools->empty()) return;
+  throw bad_param("tools",
+                  "'tools' is only supported with 'tool_choice' none: calls are not parsed");
 }
 
 void check_modalities(const JsonFields& body) {

@@ -44,7 +44,8 @@ struct CompletionCall {
   bool tokens_as_ids = false;  // logprobs name tokens "token_id:7"
   int32_t priority = 0;
   std::optional<int32_t> truncate_prompt_tokens;
-  size_t num_unknown_fields = 0;
+  std::string request_id;             // empty: none was given
+  std::vector<std::string> warnings;  // of fields that were ignored
 };
 
 // What the server is, as far as a call's checks need it.

@@ -213,7 +213,7 @@ void add_token_lists(const CompletionCall& call,
   Json ids = Json::array();
   Json origins = Json::array();
   for (const OutputToken& token : tokens) {
-    if (token.from_prompt || token.is_end) continue;
+    if (token.from_prompt) continue;
     ids.push_back(token.id);
     origins.push_back(origin_name(token.origin));
   }
@@ -288,6 +288,7 @@ std::string ResponseWriter::response(const std::vector<ChoiceOutput>& choices,
     out["prompt_token_ids"] = *choices.front().prompt_token_ids;
   }
   add_speculation(call_, speculation, &out);
+  if (!call_.warnings.empty()) out["warnings"] = call_.warnings;
   return dumped(out);
 }
 
@@ -322,6 +323,8 @@ std::string ResponseWriter::delta_chunk(const ChoiceOutput& choice,
   }
   add_token_lists(call_, choice.delta.tokens, &entry);
   out["choices"] = Json::array({std::move(entry)});
+  if (choice.is_first && choice.index == 0 && !call_.warnings.empty())
+    out["warnings"] = call_.warnings;
   if (usage) {
     out["usage"] = usage_json(*usage);
   } else if (call_.include_usage) {

@@ -24,7 +24,10 @@ struct ConnectionLimits {
   std::chrono::milliseconds write_timeout{30000};  // without progress
   size_t max_requests_per_connection = 100;
   size_t max_connections = 1024;
-  size_t max_connections_per_peer = 64;  // loopback peers are exempt
+  size_t max_connections_per_peer = 0;  // 0 = any; loopback peers are exempt
+  // Bodies over 64 KiB together, until their requests are read; beyond it 503. What a body takes
+  // while it is read can be 40 times its size.
+  size_t max_large_body_bytes_in_flight = 64u << 20;
 };
 
 // What one call may ask for.
@@ -40,6 +43,8 @@ struct CallLimits {
   size_t max_bad_words = 256;
   size_t max_bad_word_bytes = 256;
   size_t max_messages = 1024;
+  // Of answers that are sent in one piece and list log-probabilities; beyond it 503.
+  size_t max_answer_bytes_in_flight = 1u << 30;
   bool strict_params = false;  // unknown fields are a 400 instead of being ignored
 };
 
@@ -48,9 +53,9 @@ enum class SpecDecodeMetrics : uint8_t { kNone, kSummary, kDetailed };
 
 struct HttpOptions {
   std::string host = "127.0.0.1";
-  int port = 8000;                        // 0 = any free port
-  std::vector<std::string> api_keys;      // empty = open
-  std::vector<std::string> cors_origins;  // empty = same origin only; "*" = any
+  int port = 8000;                           // 0 = any free port
+  std::vector<std::string> api_keys;         // empty = open
+  std::vector<std::string> allowed_origins;  // CORS; empty = same origin only; "*" = any
   ConnectionLimits connection;
   CallLimits call;
   std::chrono::milliseconds sse_ping_interval{15000};  // 0 = off

@@ -91,15 +91,16 @@ void OutputAssembler::add(const ResultEvent& event) {
   append_end_token(event, std::min(end_token_offset, text_characters_));
 }
 
+// The stop token is a token as the others, as with vLLM; only its text is not shown.
 void OutputAssembler::append_end_token(const ResultEvent& event, size_t text_offset) {
-  if (!options_.list_end_token || options_.drop_output || stop_reason_.text) return;
-  if (!event.stop_token || !event.stop_token_logprobs) return;
+  if (!event.stop_token || options_.drop_output || stop_reason_.text) return;
   OutputToken token;
   token.id = *event.stop_token;
-  token.is_end = true;
+  token.origin = event.stop_token_origin;
   token.text_offset = text_offset;
   token.logprobs = event.stop_token_logprobs;
   pending_.push_back({std::move(token), text_.size()});
+  ++num_tokens_;
 }
 
 void OutputAssembler::finish(FinishReason reason) {

@@ -22,7 +22,6 @@ struct OutputToken {
   int32_t id = 0;
   TokenOrigin origin = TokenOrigin::kPlain;
   bool from_prompt = false;               // echoed
-  bool is_end = false;                    // the stop token: log-probabilities but no place in ids
   size_t text_offset = 0;                 // characters before this token's text
   std::optional<TokenLogprobs> logprobs;  // absent for the first token of an echoed prompt
 };
@@ -49,9 +48,6 @@ class OutputAssembler {
     std::vector<int32_t> user_stop_token_ids;
     bool wants_prompt_logprobs = false;
     bool drop_output = false;  // only the echoed prompt is wanted
-    // The stop token that ended the choice is one of the tokens when its log-probabilities came:
-    // who scores a prompt with max_tokens 1 counts on one token more than the prompt has.
-    bool list_end_token = false;
   };
 
   OutputAssembler(std::shared_ptr<const Tokenizer> tokenizer, Options options);
@@ -73,7 +69,7 @@ class OutputAssembler {
   bool finished() const { return finish_reason_ != FinishReason::kNone; }
   FinishReason finish_reason() const { return finish_reason_; }
   const StopReason& stop_reason() const { return stop_reason_; }
-  // Generated tokens up to and including the one that completed a stop string.
+  // Generated tokens up to and including the one that completed a stop string, or the stop token.
   int32_t num_tokens() const { return num_tokens_; }
 
  private:

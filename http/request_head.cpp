@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
+#include <cstdint>
 
 namespace outrider {
 namespace {
@@ -132,36 +134,33 @@ std::optional<HeadFault> check_single(const RequestHead& head) {
   return std::nullopt;
 }
 
-std::optional<HeadFault> read_content_length(const ConnectionLimits& limits, RequestHead* head) {
-  const auto given =
-      std::find_if(head->headers.begin(), head->headers.end(), [](const auto& header) {
-        return header.first == "content-length";
-      });
-  if (given == head->headers.end()) return std::nullopt;
-  const std::string& text = given->second;
+std::optional<HeadFault> read_content_length(RequestHead* head) {
+  if (!head->has_header("content-length")) return std::nullopt;
+  const std::string_view text = head->header("content-length");
   const bool digits =
       std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
   if (text.empty() || !digits) return bad("Content-Length must be a number");
-  size_t length = 0;
-  for (const char c : text) {
-    length = length * 10 + static_cast<size_t>(c - '0');
-    if (length > limits.max_body_bytes) {
-      return HeadFault{
-          413, fmt::format("the body is larger than the limit of {} bytes", limits.max_body_bytes)};
-    }
-  }
-  head->content_length = length;
+  const auto [end, error] =
+      std::from_chars(text.data(), text.data() + text.size(), head->content_length);
+  if (error != std::errc{}) head->content_length = SIZE_MAX;
   return std::nullopt;
 }
 
-std::optional<HeadFault> read_framing(const ConnectionLimits& limits, RequestHead* head) {
-  const bool has_transfer_encoding = !head->header("transfer-encoding").empty();
-  if (has_transfer_encoding && !head->header("content-length").empty()) {
+std::optional<HeadFault> read_transfer_encoding(RequestHead* head) {
+  if (!head->has_header("transfer-encoding")) return std::nullopt;
+  if (head->has_header("content-length")) {
     return bad("Transfer-Encoding together with Content-Length is refused");
   }
-  if (has_transfer_encoding) {
-    return HeadFault{501, "Transfer-Encoding is not supported in requests; send Content-Length"};
+  if (head->minor_version == 0) return bad("Transfer-Encoding needs HTTP/1.1");
+  if (lower(head->header("transfer-encoding")) != "chunked") {
+    return HeadFault{501, "the only Transfer-Encoding that is supported in requests is chunked"};
   }
+  head->is_chunked = true;
+  return std::nullopt;
+}
+
+std::optional<HeadFault> read_framing(RequestHead* head) {
+  if (auto fault = read_transfer_encoding(head)) return fault;
   const std::string encoding = lower(head->header("content-encoding"));
   if (!encoding.empty() && encoding != "identity") {
     return HeadFault{415, "Content-Encoding is not supported in requests"};
@@ -172,7 +171,7 @@ std::optional<HeadFault> read_framing(const ConnectionLimits& limits, RequestHea
   }
   head->expects_continue = !expect.empty() && head->minor_version == 1;
   if (head->minor_version == 1 && head->header("host").empty()) return bad("Host is missing");
-  return read_content_length(limits, head);
+  return read_content_length(head);
 }
 
 bool wants_keep_alive(const RequestHead& head) {
@@ -202,7 +201,7 @@ std::optional<HeadFault> parse_lines(std::string_view bytes,
     bytes.remove_prefix(end + kLineEnd.size());
   }
   if (auto fault = check_single(*head)) return fault;
-  if (auto fault = read_framing(limits, head)) return fault;
+  if (auto fault = read_framing(head)) return fault;
   head->keep_alive = wants_keep_alive(*head);
   return std::nullopt;
 }
@@ -214,6 +213,12 @@ std::string_view RequestHead::header(std::string_view lower_case_name) const {
     if (name == lower_case_name) return value;
   }
   return {};
+}
+
+bool RequestHead::has_header(std::string_view lower_case_name) const {
+  return std::any_of(headers.begin(), headers.end(), [&](const auto& header) {
+    return header.first == lower_case_name;
+  });
 }
 
 HeadScan scan_head(std::string_view bytes, const ConnectionLimits& limits, size_t* scanned) {
@@ -229,7 +234,7 @@ HeadScan scan_head(std::string_view bytes, const ConnectionLimits& limits, size_
     if (i > 0 && bytes[i - 1] == '\r' && c != '\n') return {0, bad("bare CR in the head")};
     if (c != '\n') continue;
     if (i == 1) return {0, bad("empty request line")};
-    if (bytes.substr(i - 1 - kLineEnd.size(), kLineEnd.size()) == kLineEnd) {
+    if (i >= 3 && bytes.substr(i - 3, kLineEnd.size()) == kLineEnd) {
       ++i;
       return {i, std::nullopt};
     }

@@ -1,7 +1,6 @@
-// Strict reader of an HTTP/1.x request head: pure functions over bytes, no sockets. Stands in front
-// of the HTTP library, whose own parser never sees what a client sent. Whatever is unusual is
-// refused, not repaired: bare CR or LF, NUL, obs-fold, two Content-Lengths, Transfer-Encoding,
-// Content-Encoding, a target that is not a plain path.
+// Strict reader of an HTTP/1.x request head: pure functions over bytes, no sockets. Whatever is
+// unusual is refused, not repaired: bare CR or LF, NUL, obs-fold, two Content-Lengths, a
+// Transfer-Encoding other than chunked, Content-Encoding, a target that is not a plain path.
 #pragma once
 
 #include <cstddef>
@@ -20,12 +19,15 @@ struct RequestHead {
   std::string path;                                          // percent-decoded, without the query
   int minor_version = 1;                                     // HTTP/1.x
   std::vector<std::pair<std::string, std::string>> headers;  // names in lower case, values trimmed
-  size_t content_length = 0;
+  size_t content_length = 0;                                 // SIZE_MAX: more than fits
+  bool is_chunked = false;                                   // then there is no content length
   bool keep_alive = true;
   bool expects_continue = false;
 
   // Empty when absent. The parser made sure that those we use come once.
   std::string_view header(std::string_view lower_case_name) const;
+  bool has_header(std::string_view lower_case_name) const;
+  bool has_body() const { return is_chunked || content_length > 0; }
 };
 
 // Why a request was refused before it was routed.

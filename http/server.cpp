@@ -37,7 +37,7 @@ void log_call(const RequestHead& head,
 void add_cors_headers(const RequestHead& head,
                       const HttpOptions& options,
                       ServerResponse* response) {
-  const std::optional<std::string> origin = allowed_origin(head, options.cors_origins);
+  const std::optional<std::string> origin = allowed_origin(head, options.allowed_origins);
   if (!origin) return;
   response->headers.emplace_back("Access-Control-Allow-Origin", *origin);
   response->headers.emplace_back("Vary", "Origin");
@@ -48,16 +48,25 @@ void add_cors_headers(const RequestHead& head,
   response->headers.emplace_back("Access-Control-Max-Age", "600");
 }
 
+ServerResponse still_loading(const RequestHead& head, int retry_after_s) {
+  ServerResponse response;
+  if (head.path == "/livez") {
+    response.body = text_object_json({{"status", "ok"}});
+    return response;
+  }
+  response.status = 503;
+  response.body = error_json({503, "the model is being loaded", {}, "loading"});
+  response.headers.emplace_back("Retry-After", std::to_string(retry_after_s));
+  return response;
+}
+
 }  // namespace
 
-HttpServer::HttpServer(const HttpOptions& options, OpenAiService& service, ServingMetrics& metrics)
+HttpServer::HttpServer(const HttpOptions& options)
     : options_(options),
-      service_(service),
-      metrics_(metrics),
       server_(
           options,
-          metrics,
-          [this](const ServerRequest& request) { return respond(request); },
+          [this](ServerRequest request) { return respond(std::move(request)); },
           [](const RequestHead& head) {
             return head.method == "GET" && is_public_path(head.path);
           }) {}
@@ -69,8 +78,15 @@ void HttpServer::start() {
   log_info("listening on http://{}:{}", options_.host, port());
 }
 
+HttpServer::Opening HttpServer::open(OpenAiService& service, ServingMetrics& metrics) {
+  service_ = &service;
+  metrics_ = &metrics;
+  is_open_ = true;
+  return Opening(*this);
+}
+
 ServerResponse HttpServer::refused(int status, const std::string& message) {
-  metrics_.requests_refused(status).add();
+  if (is_open_) metrics_->requests_refused(status).add();
   ServerResponse response;
   response.status = status;
   response.body = error_json(status, message);
@@ -78,31 +94,12 @@ ServerResponse HttpServer::refused(int status, const std::string& message) {
   return response;
 }
 
-ServerResponse HttpServer::respond(const ServerRequest& request) {
+ServerResponse HttpServer::respond(ServerRequest request) {
   const auto start = std::chrono::steady_clock::now();
   const RequestHead& head = request.head;
   const std::string_view sent_id = head.header("x-request-id");
   const std::string id = is_valid_request_id(sent_id) ? std::string(sent_id) : new_request_id();
-  ServerResponse response;
-  if (head.method == "OPTIONS" && allowed_origin(head, options_.cors_origins)) {
-    response.status = 204;
-  } else if (!is_public_path(head.path) && lacks_key(head, options_.api_keys)) {
-    response = refused(401, "a valid API key is needed");
-  } else if (is_foreign_origin(head, options_.cors_origins)) {
-    response = refused(403, "requests from this origin are not allowed");
-  } else if (!has_json_body(head)) {
-    response = refused(415, "the body must be application/json");
-  } else {
-    ServiceReply reply =
-        service_.handle({head.method, head.path, request.body, id, request.client_gone});
-    response.status = reply.status;
-    response.content_type = std::move(reply.content_type);
-    response.body = std::move(reply.body);
-    response.stream = std::move(reply.stream);
-    if (reply.retry_after_s) {
-      response.headers.emplace_back("Retry-After", std::to_string(*reply.retry_after_s));
-    }
-  }
+  ServerResponse response = answer(std::move(request), id);
   if (response.stream) {
     response.headers.emplace_back("Cache-Control", "no-cache");
     response.headers.emplace_back("X-Accel-Buffering",
@@ -115,24 +112,65 @@ ServerResponse HttpServer::respond(const ServerRequest& request) {
   return response;
 }
 
+ServerResponse HttpServer::answer(ServerRequest request, const std::string& id) {
+  const RequestHead& head = request.head;
+  if (head.method == "OPTIONS" && allowed_origin(head, options_.allowed_origins)) {
+    ServerResponse preflight;
+    preflight.status = 204;
+    return preflight;
+  }
+  if (!is_public_path(head.path) && lacks_key(head, options_.api_keys))
+    return refused(401, "a valid API key is needed");
+  if (is_foreign_origin(head, options_.allowed_origins))
+    return refused(403, "requests from this origin are not allowed");
+  if (!has_json_body(head)) return refused(415, "the body must be application/json");
+  if (!is_open_) return still_loading(head, options_.retry_after_s);
+  return serve(std::move(request), id);
+}
+
+ServerResponse HttpServer::serve(ServerRequest request, const std::string& id) {
+  metrics_->http_connections.set(static_cast<double>(server_.num_connections()));
+  metrics_->http_requests_malformed.set_total(server_.num_malformed_requests());
+  ServiceReply reply = service_->handle({.method = request.head.method,
+                                         .path = request.head.path,
+                                         .body = std::move(request.body),
+                                         .request_id = id,
+                                         .client_gone = std::move(request.client_gone)});
+  ServerResponse response;
+  response.status = reply.status;
+  response.content_type = std::move(reply.content_type);
+  response.body = std::move(reply.body);
+  response.stream = std::move(reply.stream);
+  if (reply.retry_after_s) {
+    response.headers.emplace_back("Retry-After", std::to_string(*reply.retry_after_s));
+  }
+  return response;
+}
+
 bool HttpServer::wait_idle(std::chrono::milliseconds timeout) const {
   const auto deadline = std::chrono::steady_clock::now() + timeout;
-  while (service_.num_running() > 0) {
+  while (service_->num_running() > 0) {
     if (std::chrono::steady_clock::now() >= deadline) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   return true;
 }
 
-void HttpServer::begin_drain() { service_.begin_drain(); }
+void HttpServer::begin_drain() {
+  if (is_open_) service_->begin_drain();
+}
 
 bool HttpServer::stop(std::chrono::milliseconds drain_timeout) {
-  begin_drain();
-  const bool idle = wait_idle(drain_timeout);
-  if (!idle) log_warning("drain time is over: {} calls are cut off", service_.num_running());
-  service_.abort_running();
-  wait_idle(kCutGrace);
+  bool idle = true;
+  if (is_open_) {
+    begin_drain();
+    idle = wait_idle(drain_timeout);
+    if (!idle) log_warning("drain time is over: {} calls are cut off", service_->num_running());
+    service_->abort_running();
+    wait_idle(kCutGrace);
+  }
   server_.stop(std::chrono::milliseconds(500));
+  is_open_ = false;
   return idle;
 }
 

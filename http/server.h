@@ -1,9 +1,10 @@
-// The HTTP front: routes requests through access checks to the service, and the life of the
-// listener from start to drain and stop. Used by the serve command on the coordinator's process.
+// The HTTP front: access checks before the service, and the life of the listener from start to
+// drain and stop. Used by the serve command on the coordinator's process.
 #pragma once
 
+#include <atomic>
 #include <chrono>
-#include <memory>
+#include <string>
 
 #include "http/guarded_server.h"
 #include "http/options.h"
@@ -14,13 +15,26 @@ namespace outrider {
 
 class HttpServer {
  public:
-  // All references must outlive the server.
-  HttpServer(const HttpOptions& options, OpenAiService& service, ServingMetrics& metrics);
+  explicit HttpServer(const HttpOptions& options);
   ~HttpServer();
 
-  // Listens; throws Error when the address cannot be had.
+  // Listens; throws Error when the address cannot be had. Until open() probes and calls are told
+  // that the model is being loaded.
   void start();
   int port() const { return server_.port(); }
+  // From now on the service answers. Both must live until stop() has returned, or the opening has
+  // gone, which stops the server too.
+  class Opening {
+   public:
+    explicit Opening(HttpServer& server) : server_(server) {}
+    ~Opening() { server_.stop(std::chrono::milliseconds(0)); }
+    Opening(const Opening&) = delete;
+    Opening& operator=(const Opening&) = delete;
+
+   private:
+    HttpServer& server_;
+  };
+  [[nodiscard]] Opening open(OpenAiService& service, ServingMetrics& metrics);
 
   // Readiness fails and new generations are refused at once; what runs may end. The listener stays
   // open so that probes are answered.
@@ -30,13 +44,16 @@ class HttpServer {
   bool stop(std::chrono::milliseconds drain_timeout);
 
  private:
-  ServerResponse respond(const ServerRequest& request);
+  ServerResponse respond(ServerRequest request);
+  ServerResponse answer(ServerRequest request, const std::string& id);
+  ServerResponse serve(ServerRequest request, const std::string& id);
   ServerResponse refused(int status, const std::string& message);
   bool wait_idle(std::chrono::milliseconds timeout) const;
 
   const HttpOptions& options_;
-  OpenAiService& service_;
-  ServingMetrics& metrics_;
+  OpenAiService* service_ = nullptr;  // both set before is_open_
+  ServingMetrics* metrics_ = nullptr;
+  std::atomic<bool> is_open_{false};
   GuardedServer server_;
 };
 

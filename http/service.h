@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "http/byte_budget.h"
 #include "http/byte_source.h"
 #include "http/generation.h"
 #include "http/openai_request.h"
@@ -34,7 +35,7 @@ struct ServedModel {
 struct ServiceCall {
   std::string method = "POST";
   std::string path;
-  std::string_view body;
+  RequestBody body;
   std::string request_id;             // part of the response's id; made up when empty
   std::function<bool()> client_gone;  // empty: there is nobody who could leave
 };
@@ -59,7 +60,7 @@ class OpenAiService {
 
   // Never throws. A non-streaming generation is waited for; a streaming one is waited for up to its
   // first event, so that an early error has its own status.
-  ServiceReply handle(const ServiceCall& call);
+  ServiceReply handle(ServiceCall call);
 
   // From now on new generations are 503 and readiness fails.
   void begin_drain() { draining_ = true; }
@@ -70,15 +71,16 @@ class OpenAiService {
  private:
   struct RunningCount;
 
-  ServiceReply route(const ServiceCall& call);
+  ServiceReply route(ServiceCall& call);
   ServiceReply route_get(const ServiceCall& call);
-  ServiceReply route_post(const ServiceCall& call);
-  ServiceReply generate(const ServiceCall& call, CallKind kind);
+  ServiceReply route_post(ServiceCall& call);
+  ServiceReply generate(ServiceCall& call, CallKind kind);
   ServiceReply run_to_end(const ServiceCall& call,
                           Generation& generation,
                           const ResponseWriter& writer);
   // False when the client left first.
   bool wait_first_event(const ServiceCall& call, Generation& generation);
+  void check_answer_size(size_t num_logprobs) const;
   PreparedCall prepare(const ServiceCall& call, CallKind kind);
   void settle_lengths(CompletionCall* call, std::vector<int32_t>* prompt) const;
   std::vector<int32_t> encode_chat(const std::string& template_inputs, bool add_special) const;
@@ -95,6 +97,7 @@ class OpenAiService {
   ServedModel model_;
   const HttpOptions& options_;
   const int64_t created_;
+  ByteBudget large_answers_;
   std::atomic<bool> draining_{false};
   std::atomic<bool> aborting_{false};
   std::atomic<int> num_running_{0};

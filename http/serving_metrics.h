@@ -89,6 +89,8 @@ class ServingMetrics {
       registry_.counter({"draft_deadline_misses_total",
                          "Rounds that went on without a draft that was due.",
                          MetricScope::kOwn});
+  Counter& draft_dropped_frames = own_counter(
+      "draft_dropped_frames_total", "Messages of the draft that were damaged or of another job.");
   // Bytes that crossed a link, by link (docs/round.md, Bytes): to_draft and from_draft (frames),
   // plan (to all target ranks), sampling (what one target rank hands over).
   Counter& link_bytes_to_draft = link_bytes("to_draft");

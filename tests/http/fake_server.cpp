@@ -31,8 +31,9 @@ int main() {
       "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n"
       "{% endfor %}<|im_start|>assistant\n");
   OpenAiService service(engine, metrics, std::move(model), options);
-  HttpServer server(options, service, metrics);
+  HttpServer server(options);
   server.start();
+  const HttpServer::Opening opening = server.open(service, metrics);
   std::printf("port %d\n", server.port());
   std::fflush(stdout);
   for (std::string line; std::getline(std::cin, line);) {

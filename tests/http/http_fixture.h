@@ -66,15 +66,15 @@ class HttpFixture : public ::testing::Test {
   ServiceReply post(const std::string& path, const std::string& body) {
     ServiceCall call;
     call.path = path;
-    call.body = body;
+    call.body.text = body;
     call.request_id = "fixed";
-    return service->handle(call);
+    return service->handle(std::move(call));
   }
   ServiceReply get(const std::string& path) {
     ServiceCall call;
     call.method = "GET";
     call.path = path;
-    return service->handle(call);
+    return service->handle(std::move(call));
   }
   nlohmann::json post_json(const std::string& path, const std::string& body, int status = 200) {
     const ServiceReply reply = post(path, body);

@@ -289,12 +289,55 @@ TEST_F(OpenAiRequest, WhatIsKnownButNotDoneIsRefused) {
   // Off is fine.
   completion(
       R"("suffix":null,"best_of":1,"use_beam_search":false,"response_format":{"type":"text"})");
+  completion(R"("repeat_penalty":1.0,"mirostat":0,"top_n_sigma":-1,"n_predict":-1,"grammar":"")");
   chat(R"("tool_choice":"auto","functions":[],"continue_final_message":false)");
 }
 
-TEST_F(OpenAiRequest, UnknownFieldsAreCountedOrRefused) {
-  EXPECT_EQ(completion(R"("foo":1,"bar":2)").num_unknown_fields, 2u);
-  EXPECT_EQ(completion(R"("user":"u","metadata":{})").num_unknown_fields, 0u);
+// Other servers' fields that would change the answer.
+TEST_F(OpenAiRequest, OtherServersFieldsAreRefused) {
+  for (const char* field : {R"("grammar":"root ::= \"a\"")",
+                            R"("json_schema":{"type":"object"})",
+                            R"("regex":"a+")",
+                            R"("ebnf":"root ::= a")",
+                            R"("format":"json")",
+                            R"("cache_salt":"s")",
+                            R"("mirostat":2)",
+                            R"("dry_multiplier":0.8)",
+                            R"("xtc_probability":0.5)",
+                            R"("lora":[{"id":0}])",
+                            R"("repeat_penalty":1.1)",
+                            R"("n_predict":5)"}) {
+    const std::string name = std::string(field).substr(1, std::string(field).find(':') - 2);
+    EXPECT_EQ(completion_fault(field), name);
+    EXPECT_EQ(chat_fault(field), name);
+  }
+  try {
+    completion(R"("n_predict":5)");
+  } catch (const ApiError& error) {
+    EXPECT_STREQ(error.what(), "'n_predict' is not supported: use 'max_tokens'");
+  }
+}
+
+TEST_F(OpenAiRequest, ToolsAreNotSilentlyLeftInTheText) {
+  const std::string tools = R"("tools":[{"type":"function","function":{"name":"f"}}])";
+  EXPECT_EQ(chat_fault(tools), "tools");
+  EXPECT_EQ(chat_fault(tools + R"(,"tool_choice":"auto")"), "tools");
+  chat(tools + R"(,"tool_choice":"none")");
+  chat(R"("tools":[],"tool_choice":"auto")");
+}
+
+TEST_F(OpenAiRequest, RequestIdIsTakenOrRefused) {
+  EXPECT_EQ(completion(R"("request_id":"a-1.b_2")").request_id, "a-1.b_2");
+  EXPECT_EQ(completion_fault(R"("request_id":"a b")"), "request_id");
+  EXPECT_EQ(completion_fault(R"("request_id":7)"), "request_id");
+}
+
+TEST_F(OpenAiRequest, UnknownFieldsAreToldOrRefused) {
+  const std::vector<std::string> expected = {
+      "unknown parameter \"max_token\" (did you mean 'max_tokens'?) was ignored",
+      "unknown parameter \"zzzzzzzz\" was ignored"};
+  EXPECT_EQ(completion(R"("max_token":1,"zzzzzzzz":2)").warnings, expected);
+  EXPECT_TRUE(completion(R"("user":"u","metadata":{})").warnings.empty());
   limits.strict_params = true;
   EXPECT_EQ(completion_fault(R"("foo":1)"), "foo");
 }
@@ -319,7 +362,7 @@ TEST_F(OpenAiRequest, ChatMessagesBecomeTemplateInputs) {
   EXPECT_FALSE(joined.contains("tools"));
   const auto tools = inputs(
       R"([{"role":"assistant","content":null,"tool_calls":[{"id":"c1","type":"function","function":{"name":"f","arguments":"{\"x\":1}"}}]},{"role":"tool","tool_call_id":"c1","content":"r"}])",
-      R"("tools":[{"type":"function","function":{"name":"f"}}],"chat_template_kwargs":{"enable_thinking":false})");
+      R"("tool_choice":"none","tools":[{"type":"function","function":{"name":"f"}}],"chat_template_kwargs":{"enable_thinking":false})");
   EXPECT_EQ(tools["messages"][0]["tool_calls"][0]["function"]["arguments"]["x"], 1);
   EXPECT_TRUE(tools["messages"][0]["content"].is_null());
   EXPECT_EQ(tools["messages"][1]["tool_call_id"], "c1");

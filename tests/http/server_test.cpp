@@ -100,8 +100,9 @@ std::string get_bytes(const std::string& path, const std::string& headers = "") 
 class Server : public HttpFixture {
  protected:
   void start() {
-    server = std::make_unique<HttpServer>(options, *service, metrics);
+    server = std::make_unique<HttpServer>(options);
     server->start();
+    opening.reset(new HttpServer::Opening(server->open(*service, metrics)));
   }
   std::string ask(const std::string& bytes) {
     Client client(server->port());
@@ -122,6 +123,7 @@ class Server : public HttpFixture {
   }
 
   std::unique_ptr<HttpServer> server;
+  std::unique_ptr<HttpServer::Opening> opening;
 };
 
 const char* kEndless = R"({"prompt":"a","max_tokens":500,"stream":true})";
@@ -185,7 +187,9 @@ TEST_F(Server, RefusesWhatTheGuardKnows) {
   };
   const std::string length = "Content-Length: " + std::to_string(body.size()) + "\r\n";
   const std::vector<std::pair<std::string, int>> attacks = {
-      {framed("Transfer-Encoding: chunked\r\n"), 501},
+      {framed("Transfer-Encoding: chunked\r\n"), 400},  // the body is no chunk
+      {framed("Transfer-Encoding: gzip, chunked\r\n"), 501},
+      {framed("Transfer-Encoding:\r\n" + length), 400},
       {framed("Transfer-Encoding: chunked\r\n" + length), 400},
       {framed(length + "Content-Length: 1\r\n"), 400},
       {framed(length + length), 400},
@@ -239,7 +243,7 @@ TEST_F(Server, KeysGuardAllButProbes) {
 }
 
 TEST_F(Server, CrossOriginOnlyWhenAllowed) {
-  options.cors_origins = {"http://ui.example"};
+  options.allowed_origins = {"http://ui.example"};
   start();
   const std::string preflight =
       ask("OPTIONS /v1/completions HTTP/1.1\r\nHost: x\r\nOrigin: http://ui.example\r\n\r\n");
@@ -377,6 +381,111 @@ TEST_F(Server, ProbesAnswerWhenConnectionsAreUsedUp) {
   EXPECT_TRUE(eventually([&] { return status_of(ask(get_bytes("/health"))) == 200; }));
 }
 
+// Whatever their size: a client must come again, not give up.
+TEST_F(Server, CallsAreToldToComeAgainWhenConnectionsAreUsedUp) {
+  options.connection.max_connections = 1;
+  start();
+  Client holder(server->port());
+  EXPECT_TRUE(eventually([&] { return status_of(ask(get_bytes("/v1/models"))) == 503; }));
+  for (const char* length : {"10", "8388608", "999999999"}) {
+    const std::string head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: ";
+    const std::string response = ask(head + length + "\r\n\r\n");
+    EXPECT_EQ(status_of(response), 503) << length;
+    EXPECT_NE(response.find("Retry-After: 1\r\n"), std::string::npos);
+  }
+}
+
+TEST_F(Server, LargeBodiesShareABudget) {
+  options.connection.max_large_body_bytes_in_flight = 200'000;
+  start();
+  const std::string body = R"({"prompt":"a","user":")" + std::string(150'000, 'x') + "\"}";
+  const std::string bytes = post_bytes(body);
+  Client first(server->port());
+  first.send(bytes.substr(0, bytes.size() - 10));
+  std::string refused;
+  EXPECT_TRUE(eventually([&] {
+    refused = ask(bytes);
+    return status_of(refused) == 503;
+  }));
+  EXPECT_NE(refused.find("Retry-After: 1\r\n"), std::string::npos);
+  EXPECT_EQ(status_of(ask(post_bytes(R"({"prompt":"a"})"))), 200);  // a small one
+  first.send(bytes.substr(bytes.size() - 10));
+  EXPECT_EQ(status_of(first.read_response()), 200);
+  EXPECT_EQ(status_of(ask(bytes)), 200);  // the first has given back its share
+}
+
+TEST_F(Server, ChunkedBodiesInAnyPieces) {
+  start();
+  const std::string head =
+      "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+      "Transfer-Encoding: Chunked\r\n\r\n";
+  const std::string whole = head + "5\r\n{\"pro\r\n00b\r\nmpt\":\"abc\"}\r\n0\r\n\r\n";
+  EXPECT_EQ(status_of(ask(whole)), 200);
+  Client client(server->port());
+  for (const char c : whole) client.send(std::string(1, c));
+  EXPECT_EQ(status_of(client.read_response()), 200);
+  client.send(whole + whole);  // what follows the last chunk is the next request
+  EXPECT_EQ(status_of(client.read_response()), 200);
+  EXPECT_EQ(status_of(client.read_response()), 200);
+  ASSERT_EQ(engine.submitted().size(), 4u);
+  EXPECT_EQ(engine.submitted().back().prompt, engine.submitted().front().prompt);
+  for (const char* wrong : {"-2\r\n",
+                            "x\r\n",
+                            "5;a=b\r\n{\"pro\r\n",
+                            "\r\n",
+                            "5\r\n{\"prompt",
+                            "0\r\nA: b\r\n\r\n",
+                            "11111111111111111\r\n",
+                            "5\n"}) {
+    EXPECT_EQ(status_of(ask(head + wrong)), 400) << wrong;
+  }
+  EXPECT_EQ(status_of(ask(head + "fffffff\r\n")), 413);
+}
+
+// As nginx asks unless it is told otherwise: the end of the connection ends the stream.
+TEST_F(Server, StreamsToOldProxies) {
+  start();
+  Client client(server->port());
+  const std::string body = R"({"prompt":"a","stream":true})";
+  client.send(
+      "POST /v1/completions HTTP/1.0\r\nContent-Type: application/json\r\nConnection: close\r\n"
+      "Content-Length: " +
+      std::to_string(body.size()) + "\r\n\r\n" + body);
+  const std::string response = client.read_all();
+  EXPECT_EQ(status_of(response), 200);
+  EXPECT_EQ(response.find("Transfer-Encoding"), std::string::npos);
+  EXPECT_TRUE(response.ends_with("data: [DONE]\n\n")) << response;
+}
+
+TEST_F(Server, SaysThatTheModelIsBeingLoaded) {
+  server = std::make_unique<HttpServer>(options);
+  server->start();
+  for (const char* path : {"/readyz", "/health", "/v1/models", "/metrics"}) {
+    const std::string response = ask(get_bytes(path));
+    EXPECT_EQ(status_of(response), 503) << path;
+    EXPECT_NE(response.find("\"code\":\"loading\""), std::string::npos) << response;
+    EXPECT_NE(response.find("Retry-After: 1\r\n"), std::string::npos);
+  }
+  EXPECT_EQ(status_of(ask(get_bytes("/livez"))), 200);
+  EXPECT_EQ(status_of(ask(post_bytes(R"({"prompt":"a"})"))), 503);
+  opening.reset(new HttpServer::Opening(server->open(*service, metrics)));
+  EXPECT_EQ(status_of(ask(get_bytes("/readyz"))), 200);
+  EXPECT_EQ(status_of(ask(post_bytes(R"({"prompt":"a"})"))), 200);
+}
+
+TEST_F(Server, AnErrorOfOursEndsItsConnectionOnly) {
+  engine.script = [](const Request&) -> Script { throw std::runtime_error("made up"); };
+  start();
+  for (const char* stream : {"false", "true"}) {
+    const std::string body = std::string(R"({"prompt":"a","stream":)") + stream + "}";
+    const std::string response = ask(post_bytes(body));
+    EXPECT_EQ(status_of(response), 500);
+    EXPECT_EQ(response.find("made up"), std::string::npos);
+  }
+  play("fine");
+  EXPECT_EQ(status_of(ask(post_bytes(R"({"prompt":"a"})"))), 200);
+}
+
 TEST_F(Server, QueueFullIs429WithRetryAfter) {
   engine.capacity = 1;
   play_endless();
@@ -421,7 +530,7 @@ TEST_F(Server, TwoServersDoNotShareAPort) {
   start();
   HttpOptions same = options;
   same.port = server->port();
-  HttpServer second(same, *service, metrics);
+  HttpServer second(same);
   EXPECT_THROW(second.start(), Error);
 }
 

@@ -1,5 +1,5 @@
 // The OpenAI API over a fake engine, without a transport: shapes, equality of streams and answers,
-// usage, errors, cancelling, limits, drain.
+// usage, limits.
 #include <random>
 #include <set>
 
@@ -219,8 +219,8 @@ TEST_F(Service, TheEndTokenIsOneOfTheLogprobs) {
   EXPECT_EQ(choice["logprobs"]["top_logprobs"].size(), 4u);
   EXPECT_EQ(choice["logprobs"]["text_offset"], (json{0, 1, 2, 3}));
   const json ids = post_json("/v1/completions", R"({"return_token_ids":true,)" + scoring);
-  EXPECT_EQ(ids["choices"][0]["token_ids"], json::array());
-  EXPECT_EQ(ids["usage"]["completion_tokens"], 0);
+  EXPECT_EQ(ids["choices"][0]["token_ids"], json::array({65}));
+  EXPECT_EQ(ids["usage"]["completion_tokens"], 1);
   const std::string shown = R"({"include_stop_str_in_output":true,)" + scoring;
   const json with_text = post_json("/v1/completions", shown)["choices"][0];
   EXPECT_EQ(with_text["text"], "abcA");
@@ -228,7 +228,45 @@ TEST_F(Service, TheEndTokenIsOneOfTheLogprobs) {
   const json chat =
       post_json("/v1/chat/completions",
                 R"({"messages":[{"role":"user","content":"hi"}],"logprobs":true,"max_tokens":1})");
-  EXPECT_TRUE(chat["choices"][0]["logprobs"]["content"].empty());
+  ASSERT_EQ(chat["choices"][0]["logprobs"]["content"].size(), 1u);
+  EXPECT_EQ(chat["choices"][0]["logprobs"]["content"][0]["token"], "A");
+  EXPECT_EQ(chat["choices"][0]["message"]["content"], "");
+  EXPECT_EQ(chat["usage"]["completion_tokens"], 1);
+}
+
+// As with vLLM: the token that ends an answer counts, is listed and has an origin, streamed or not.
+TEST_F(Service, TheEndTokenIsOneOfTheTokens) {
+  play(Script{.tokens = ids_of("ab"), .stop_token = 65});
+  for (const std::string stop : {"", R"("stop_token_ids":[65],)"}) {
+    const std::string body =
+        "{" + stop + R"("prompt":"a","return_token_ids":true,"return_token_origins":true)";
+    const json out = post_json("/v1/completions", body + "}");
+    std::vector<int32_t> expected = ids_of("ab");
+    expected.push_back(65);
+    const json& choice = out["choices"][0];
+    EXPECT_EQ(choice["text"], "ab");
+    EXPECT_EQ(choice["token_ids"], json(expected));
+    EXPECT_EQ(choice["token_origins"].size(), expected.size());
+    EXPECT_EQ(out["usage"]["completion_tokens"], expected.size());
+    json ids = json::array();
+    std::string text;
+    json usage;
+    for (const std::string& data :
+         stream("/v1/completions",
+                body + R"(,"stream":true,"stream_options":{"include_usage":true}})")) {
+      if (data == "[DONE]") break;
+      const json event = json::parse(data);
+      if (event["choices"].empty()) {
+        usage = event["usage"];
+        continue;
+      }
+      for (const json& id : event["choices"][0]["token_ids"]) ids.push_back(id);
+      text += event["choices"][0]["text"];
+    }
+    EXPECT_EQ(ids, json(expected));
+    EXPECT_EQ(text, "ab");
+    EXPECT_EQ(usage["completion_tokens"], expected.size());
+  }
 }
 
 TEST_F(Service, EchoWithoutOutput) {
@@ -317,125 +355,6 @@ TEST_F(Service, ContextLength) {
   post_json("/v1/completions", R"({"prompt":""})", 400);
 }
 
-TEST_F(Service, QueueFullBeforeAndWithinACall) {
-  engine.capacity = 0;
-  const ServiceReply full = post("/v1/completions", R"({"prompt":"a"})");
-  EXPECT_EQ(full.status, 429);
-  EXPECT_EQ(full.retry_after_s, 1);
-  EXPECT_EQ(json::parse(full.body)["error"]["type"], "rate_limit_error");
-  engine.capacity = 2;  // a call of six goes through two at a time
-  const json out = post_json("/v1/completions", R"({"prompt":["a","b","c"],"n":2})");
-  EXPECT_EQ(out["choices"].size(), 6u);
-}
-
-TEST_F(Service, EngineErrorsBeforeTheStreamAreStatuses) {
-  play(Script{.tokens = {}, .end = FinishReason::kError, .error = "NaN in the logits"});
-  for (const char* stream : {"true", "false"}) {
-    const ServiceReply reply =
-        post("/v1/completions", std::string(R"({"prompt":"a","stream":)") + stream + "}");
-    EXPECT_EQ(reply.status, 500);
-    EXPECT_EQ(error_of(json::parse(reply.body)), "NaN in the logits");
-    EXPECT_FALSE(reply.stream);
-  }
-}
-
-TEST_F(Service, AnErrorThatTheRequestAskedForIsA400) {
-  play(Script{.tokens = {},
-              .end = FinishReason::kError,
-              .error = "no token is allowed to come next",
-              .is_request_fault = true});
-  const json out = post_json("/v1/completions", R"({"prompt":"a"})", 400);
-  EXPECT_EQ(error_of(out), "no token is allowed to come next");
-  EXPECT_EQ(out["error"]["type"], "invalid_request_error");
-}
-
-TEST_F(Service, EngineErrorsWithinTheStreamAreEvents) {
-  play(Script{.tokens = ids_of("abcdef"),
-              .pause = std::chrono::milliseconds(20),
-              .end = FinishReason::kError,
-              .error = "broken"});
-  const auto events = stream("/v1/completions", R"({"prompt":"a","stream":true})");
-  ASSERT_GE(events.size(), 2u);
-  const json last = json::parse(events.back());
-  EXPECT_EQ(last["error"]["message"], "broken");
-  EXPECT_EQ(last["error"]["type"], "server_error");
-  std::string text;
-  for (size_t i = 0; i + 1 < events.size(); ++i) {
-    text += json::parse(events[i])["choices"][0]["text"].get<std::string>();
-  }
-  EXPECT_EQ(text, "abcdef");
-}
-
-TEST_F(Service, ErrorShapeEverywhere) {
-  const std::vector<std::pair<std::string, int>> posts = {{"/v1/completions", 400},
-                                                          {"/v1/chat/completions", 400},
-                                                          {"/tokenize", 400},
-                                                          {"/detokenize", 400},
-                                                          {"/nowhere", 404},
-                                                          {"/v1/embeddings", 501},
-                                                          {"/v1/models", 405},
-                                                          {"/health", 405}};
-  for (const auto& [path, status] : posts) {
-    const json out = post_json(path, "{", status);
-    for (const char* field : {"message", "type", "param", "code"}) {
-      EXPECT_TRUE(out["error"].contains(field)) << path;
-    }
-  }
-  EXPECT_EQ(get("/nowhere").status, 404);
-  EXPECT_EQ(get("/v1/completions").status, 405);
-  EXPECT_EQ(get("/v1/models/other").status, 404);
-  ServiceCall call;
-  call.method = "DELETE";
-  call.path = "/v1/completions";
-  EXPECT_EQ(service->handle(call).status, 405);
-}
-
-TEST_F(Service, ClientLeavesWhileWaiting) {
-  play(Script{.tokens = ids_of("abc"), .pause = std::chrono::milliseconds(5), .endless = true});
-  for (const char* stream : {"false", "true"}) {
-    int asked = 0;
-    ServiceCall call;
-    call.path = "/v1/completions";
-    const std::string body =
-        std::string(R"({"prompt":"a","max_tokens":500,"stop":"zzz","stream":)") + stream + "}";
-    call.body = body;
-    call.client_gone = [&asked] { return ++asked > 1; };
-    ServiceReply reply = service->handle(call);
-    if (reply.stream) {
-      std::string bytes;
-      reply.stream->next(&bytes);
-      reply.stream.reset();  // what the transport does when the client is gone
-    } else {
-      EXPECT_TRUE(reply.client_gone);
-    }
-  }
-  EXPECT_EQ(engine.num_cancelled(), 2u);
-  EXPECT_EQ(service->num_running(), 0);
-}
-
-TEST_F(Service, DrainAndAbort) {
-  play(Script{.tokens = ids_of("abc"), .pause = std::chrono::milliseconds(5), .endless = true});
-  ServiceReply reply = post("/v1/completions", R"({"prompt":"a","max_tokens":500,"stream":true})");
-  ASSERT_TRUE(reply.stream);
-  EXPECT_EQ(service->num_running(), 1);
-  EXPECT_EQ(get("/readyz").status, 200);
-  service->begin_drain();
-  EXPECT_EQ(get("/readyz").status, 503);
-  EXPECT_EQ(get("/health").status, 200);
-  const ServiceReply refused = post("/v1/completions", R"({"prompt":"a"})");
-  EXPECT_EQ(refused.status, 503);
-  EXPECT_TRUE(refused.retry_after_s);
-  service->abort_running();
-  std::string text;
-  while (reply.stream->next(&text)) {
-  }
-  const json last = json::parse(events_of(text).back());
-  EXPECT_EQ(last["error"]["type"], "service_unavailable_error");
-  reply.stream.reset();
-  EXPECT_EQ(service->num_running(), 0);
-  EXPECT_EQ(engine.num_cancelled(), 1u);
-}
-
 TEST_F(Service, HealthFollowsTheEngine) {
   EXPECT_EQ(get("/health").status, 200);
   engine.ready = false;
@@ -484,6 +403,20 @@ TEST_F(Service, TokenizeBothFieldSets) {
   EXPECT_EQ(back["content"], "hello w");
   post_json("/tokenize", "{}", 400);
   post_json("/detokenize", R"({"tokens":[99999]})", 400);
+}
+
+TEST_F(Service, IgnoredFieldsAreNamedInTheAnswer) {
+  const std::string warning =
+      "unknown parameter \"temprature\" (did you mean 'temperature'?) was ignored";
+  const std::string body = R"({"prompt":"abc","temprature":1,"request_id":"mine","n":2,"stream":)";
+  const json whole = post_json("/v1/completions", body + "false}");
+  EXPECT_EQ(whole["warnings"], json::array({warning}));
+  EXPECT_EQ(whole["id"], "cmpl-mine");
+  const std::vector<std::string> events = stream("/v1/completions", body + "true}");
+  EXPECT_EQ(json::parse(events[0])["warnings"], json::array({warning}));
+  for (size_t i = 1; i + 1 < events.size(); ++i)
+    EXPECT_FALSE(json::parse(events[i]).contains("warnings"));
+  EXPECT_FALSE(post_json("/v1/completions", R"({"prompt":"abc"})").contains("warnings"));
 }
 
 TEST_F(Service, MetricsAreCounted) {

@@ -1,0 +1,31 @@
+// Reads a request body sent in chunks (RFC 9112, section 7.1) as its bytes come. Strict as the head
+// reader: chunk extensions and trailers, which nobody needs here, are refused. Pure; no sockets.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace outrider {
+
+class ChunkedBody {
+ public:
+  enum class State { kMore, kDone, kFault, kTooLarge };
+
+  explicit ChunkedBody(size_t max_body_bytes) : max_body_bytes_(max_body_bytes) {}
+
+  // Takes what it understands from the front of *bytes and appends the payload to *body. kMore:
+  // more bytes are needed; after any other state it must not be called again.
+  State take(std::string* bytes, std::string* body);
+
+ private:
+  enum class Step { kSize, kData, kDataEnd, kLastEnd };
+  State take_step(std::string_view* rest, std::string* body);
+  State take_size(std::string_view line);
+
+  const size_t max_body_bytes_;
+  Step step_ = Step::kSize;
+  size_t chunk_bytes_left_ = 0;
+};
+
+}  // namespace outrider

@@ -1,0 +1,214 @@
+// See request_fields.h.
+#include "http/request_fields.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string_view>
+
+#include "http/api_error.h"
+#include "runtime/base/log.h"
+#include "runtime/base/options.h"
+
+namespace outrider {
+namespace {
+
+constexpr uint8_t kC = static_cast<uint8_t>(Endpoint::kCompletions);
+constexpr uint8_t kM = static_cast<uint8_t>(Endpoint::kChat);
+constexpr uint8_t kT = static_cast<uint8_t>(Endpoint::kTokenize);
+constexpr uint8_t kD = static_cast<uint8_t>(Endpoint::kDetokenize);
+constexpr uint8_t kCM = kC | kM;
+
+// Used, or without an effect on the answer (user, metadata ...).
+struct KnownField {
+  const char* name;
+  uint8_t endpoints;
+};
+
+constexpr KnownField kKnown[] = {
+    {"model", kCM | kT | kD},
+    {"prompt", kC | kT},
+    {"messages", kM | kT},
+    {"content", kT},
+    {"tokens", kD},
+    {"max_tokens", kCM},
+    {"max_completion_tokens", kM},
+    {"min_tokens", kCM},
+    {"temperature", kCM},
+    {"top_p", kCM},
+    {"top_k", kCM},
+    {"min_p", kCM},
+    {"typical_p", kCM},
+    {"repetition_penalty", kCM},
+    {"presence_penalty", kCM},
+    {"frequency_penalty", kCM},
+    {"logit_bias", kCM},
+    {"allowed_token_ids", kCM},
+    {"bad_words", kCM},
+    {"seed", kCM},
+    {"n", kCM},
+    {"best_of", kCM},
+    {"stop", kCM},
+    {"stop_token_ids", kCM},
+    {"ignore_eos", kCM},
+    {"include_stop_str_in_output", kCM},
+    {"skip_special_tokens", kCM},
+    {"spaces_between_special_tokens", kCM},
+    {"add_special_tokens", kCM | kT},
+    {"add_special", kT},
+    {"parse_special", kT},
+    {"with_pieces", kT},
+    {"return_token_strs", kT},
+    {"truncate_prompt_tokens", kCM},
+    {"stream", kCM},
+    {"stream_options", kCM},
+    {"echo", kCM},
+    {"logprobs", kCM},
+    {"top_logprobs", kM},
+    {"return_token_ids", kCM},
+    {"return_token_origins", kCM},
+    {"return_tokens_as_token_ids", kCM},
+    {"speculative", kCM},
+    {"priority", kCM},
+    {"request_id", kCM},
+    {"response_format", kCM},
+    {"tools", kM | kT},
+    {"tool_choice", kM},
+    {"parallel_tool_calls", kM},
+    {"add_generation_prompt", kM | kT},
+    {"chat_template_kwargs", kM | kT},
+    {"reasoning_effort", kM | kT},
+    {"modalities", kM},
+    {"user", kCM},
+    {"metadata", kCM},
+    {"store", kCM},
+    {"service_tier", kCM},
+    {"prompt_cache_key", kCM},
+    {"safety_identifier", kCM},
+};
+
+// Known to other servers and not done here: silence would be a wrong answer.
+struct RefusedField {
+  const char* name;
+  std::optional<double> off = std::nullopt;  // a number that means "off"
+  const char* instead = nullptr;             // the name of ours
+};
+
+constexpr RefusedField kRefused[] = {
+    // OpenAI
+    {"suffix"},
+    {"functions"},
+    {"function_call"},
+    {"audio"},
+    {"prediction"},
+    {"web_search_options"},
+    // vLLM
+    {"guided_json"},
+    {"guided_regex"},
+    {"guided_choice"},
+    {"guided_grammar"},
+    {"structured_outputs"},
+    {"use_beam_search"},
+    {"length_penalty", 1},
+    {"logits_processors"},
+    {"prompt_logprobs"},
+    {"logprob_token_ids"},
+    {"prompt_embeds"},
+    {"truncation_side"},
+    {"chat_template"},
+    {"documents"},
+    {"continue_final_message"},
+    {"cache_salt"},
+    {"lora_request"},
+    {"kv_transfer_params"},
+    {"repetition_detection"},
+    {"thinking_token_budget"},
+    // llama.cpp
+    {"grammar"},
+    {"json_schema"},
+    {"lora"},
+    {"n_predict", -1, "max_tokens"},
+    {"repeat_penalty", 1, "repetition_penalty"},
+    {"dry_multiplier", 0},
+    {"xtc_probability", 0},
+    {"mirostat", 0},
+    {"dynatemp_range", 0},
+    {"top_n_sigma", -1},
+    // SGLang, Ollama
+    {"regex"},
+    {"ebnf"},
+    {"format"},
+};
+
+bool is_known(std::string_view name, Endpoint endpoint) {
+  return std::any_of(std::begin(kKnown), std::end(kKnown), [&](const KnownField& field) {
+    return name == field.name && (field.endpoints & static_cast<uint8_t>(endpoint)) != 0;
+  });
+}
+
+// null, false and empty mean "off" and are what clients send by default.
+bool is_off(const JsonFields& body, const RefusedField& field) {
+  const std::string value = body.dump(field.name);
+  if (value == "null" || value == "false" || value == "[]" || value == "{}" || value == "\"\"")
+    return true;
+  return field.off && body.kind(field.name) == JsonKind::kNumber &&
+         body.number(field.name, -1e300, 1e300) == field.off;
+}
+
+void refuse_unsupported(const JsonFields& body, const std::string& name) {
+  const auto* const field =
+      std::find_if(std::begin(kRefused), std::end(kRefused), [&](const RefusedField& refused) {
+        return name == refused.name;
+      });
+  if (field == std::end(kRefused) || is_off(body, *field)) return;
+  throw bad_param(name,
+                  field->instead == nullptr
+                      ? fmt::format("'{}' is not supported", name)
+                      : fmt::format("'{}' is not supported: use '{}'", name, field->instead));
+}
+
+bool is_refused(std::string_view name) {
+  return std::any_of(std::begin(kRefused), std::end(kRefused), [&](const RefusedField& field) {
+    return name == field.name;
+  });
+}
+
+std::string unknown_field(const std::string& name) {
+  constexpr size_t kMostBytes = 64;
+  std::vector<std::string> names;
+  for (const KnownField& field : kKnown) names.emplace_back(field.name);
+  const std::string nearest = nearest_name(name, names);
+  return fmt::format("unknown parameter {}{}",
+                     json_quoted(std::string_view(name).substr(0, kMostBytes)),
+                     nearest.empty() ? "" : fmt::format(" (did you mean '{}'?)", nearest));
+}
+
+void log_once(const std::string& name) {
+  constexpr size_t kMostNames = 256;  // clients make them up
+  static std::mutex mutex;
+  static std::set<std::string> logged;
+  std::lock_guard lock(mutex);
+  if (logged.size() < kMostNames && logged.insert(name).second)
+    log_warning("requests have the {}, which is ignored", unknown_field(name));
+}
+
+}  // namespace
+
+std::vector<std::string> check_fields(const JsonFields& body, Endpoint endpoint, bool strict) {
+  constexpr size_t kMostWarnings = 16;
+  std::vector<std::string> warnings;
+  for (const std::string& name : body.names()) {
+    refuse_unsupported(body, name);
+    if (is_known(name, endpoint) || is_refused(name)) continue;
+    if (strict) throw bad_param(name, unknown_field(name));
+    log_once(name);
+    if (warnings.size() < kMostWarnings) warnings.push_back(unknown_field(name) + " was ignored");
+  }
+  return warnings;
+}
+
+}  // namespace outrider

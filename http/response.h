@@ -1,0 +1,29 @@
+// What the server answers with, and how it goes over a connection: a body with its length, or a
+// stream in chunks (to HTTP/1.0 peers, nginx's default among them, until the connection closes).
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "http/byte_source.h"
+#include "http/connection.h"
+
+namespace outrider {
+
+struct ServerResponse {
+  int status = 200;
+  std::string content_type = "application/json";
+  std::vector<std::pair<std::string, std::string>> headers;
+  std::string body;
+  std::unique_ptr<ByteSource> stream;  // instead of body
+};
+
+// Sends a response to the request that connection.head() holds. True when another request may
+// follow, which is never so unless keep_alive. Runs a stream to its end or its client's.
+bool send_response(Connection& connection, ServerResponse response, bool keep_alive);
+
+const char* status_text(int status);
+
+}  // namespace outrider

@@ -1,0 +1,134 @@
+// What clients of the OpenAI API get when something goes wrong: full queues, errors of the engine
+// before and within a stream, clients that leave, drain.
+#include "tests/http/http_fixture.h"
+
+namespace outrider::testing {
+namespace {
+
+using nlohmann::json;
+
+using ServiceErrors = HttpFixture;
+
+std::string error_of(const json& body) { return body["error"]["message"]; }
+
+TEST_F(ServiceErrors, QueueFullBeforeAndWithinACall) {
+  engine.capacity = 0;
+  const ServiceReply full = post("/v1/completions", R"({"prompt":"a"})");
+  EXPECT_EQ(full.status, 429);
+  EXPECT_EQ(full.retry_after_s, 1);
+  EXPECT_EQ(json::parse(full.body)["error"]["type"], "rate_limit_error");
+  engine.capacity = 2;  // a call of six goes through two at a time
+  const json out = post_json("/v1/completions", R"({"prompt":["a","b","c"],"n":2})");
+  EXPECT_EQ(out["choices"].size(), 6u);
+}
+
+TEST_F(ServiceErrors, EngineErrorsBeforeTheStreamAreStatuses) {
+  play(Script{.tokens = {}, .end = FinishReason::kError, .error = "NaN in the logits"});
+  for (const char* stream : {"true", "false"}) {
+    const ServiceReply reply =
+        post("/v1/completions", std::string(R"({"prompt":"a","stream":)") + stream + "}");
+    EXPECT_EQ(reply.status, 500);
+    EXPECT_EQ(error_of(json::parse(reply.body)), "NaN in the logits");
+    EXPECT_FALSE(reply.stream);
+  }
+}
+
+TEST_F(ServiceErrors, AnErrorThatTheRequestAskedForIsA400) {
+  play(Script{.tokens = {},
+              .end = FinishReason::kError,
+              .error = "no token is allowed to come next",
+              .is_request_fault = true});
+  const json out = post_json("/v1/completions", R"({"prompt":"a"})", 400);
+  EXPECT_EQ(error_of(out), "no token is allowed to come next");
+  EXPECT_EQ(out["error"]["type"], "invalid_request_error");
+}
+
+TEST_F(ServiceErrors, EngineErrorsWithinTheStreamAreEvents) {
+  play(Script{.tokens = ids_of("abcdef"),
+              .pause = std::chrono::milliseconds(20),
+              .end = FinishReason::kError,
+              .error = "broken"});
+  const auto events = stream("/v1/completions", R"({"prompt":"a","stream":true})");
+  ASSERT_GE(events.size(), 2u);
+  const json last = json::parse(events.back());
+  EXPECT_EQ(last["error"]["message"], "broken");
+  EXPECT_EQ(last["error"]["type"], "server_error");
+  std::string text;
+  for (size_t i = 0; i + 1 < events.size(); ++i) {
+    text += json::parse(events[i])["choices"][0]["text"].get<std::string>();
+  }
+  EXPECT_EQ(text, "abcdef");
+}
+
+TEST_F(ServiceErrors, ErrorShapeEverywhere) {
+  const std::vector<std::pair<std::string, int>> posts = {{"/v1/completions", 400},
+                                                          {"/v1/chat/completions", 400},
+                                                          {"/tokenize", 400},
+                                                          {"/detokenize", 400},
+                                                          {"/nowhere", 404},
+                                                          {"/v1/embeddings", 501},
+                                                          {"/v1/models", 405},
+                                                          {"/health", 405}};
+  for (const auto& [path, status] : posts) {
+    const json out = post_json(path, "{", status);
+    for (const char* field : {"message", "type", "param", "code"}) {
+      EXPECT_TRUE(out["error"].contains(field)) << path;
+    }
+  }
+  EXPECT_EQ(get("/nowhere").status, 404);
+  EXPECT_EQ(get("/v1/completions").status, 405);
+  EXPECT_EQ(get("/v1/models/other").status, 404);
+  ServiceCall call;
+  call.method = "DELETE";
+  call.path = "/v1/completions";
+  EXPECT_EQ(service->handle(std::move(call)).status, 405);
+}
+
+TEST_F(ServiceErrors, ClientLeavesWhileWaiting) {
+  play(Script{.tokens = ids_of("abc"), .pause = std::chrono::milliseconds(5), .endless = true});
+  for (const char* stream : {"false", "true"}) {
+    int asked = 0;
+    ServiceCall call;
+    call.path = "/v1/completions";
+    const std::string body =
+        std::string(R"({"prompt":"a","max_tokens":500,"stop":"zzz","stream":)") + stream + "}";
+    call.body.text = body;
+    call.client_gone = [&asked] { return ++asked > 1; };
+    ServiceReply reply = service->handle(std::move(call));
+    if (reply.stream) {
+      std::string bytes;
+      reply.stream->next(&bytes);
+      reply.stream.reset();  // what the transport does when the client is gone
+    } else {
+      EXPECT_TRUE(reply.client_gone);
+    }
+  }
+  EXPECT_EQ(engine.num_cancelled(), 2u);
+  EXPECT_EQ(service->num_running(), 0);
+}
+
+TEST_F(ServiceErrors, DrainAndAbort) {
+  play(Script{.tokens = ids_of("abc"), .pause = std::chrono::milliseconds(5), .endless = true});
+  ServiceReply reply = post("/v1/completions", R"({"prompt":"a","max_tokens":500,"stream":true})");
+  ASSERT_TRUE(reply.stream);
+  EXPECT_EQ(service->num_running(), 1);
+  EXPECT_EQ(get("/readyz").status, 200);
+  service->begin_drain();
+  EXPECT_EQ(get("/readyz").status, 503);
+  EXPECT_EQ(get("/health").status, 200);
+  const ServiceReply refused = post("/v1/completions", R"({"prompt":"a"})");
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_TRUE(refused.retry_after_s);
+  service->abort_running();
+  std::string text;
+  while (reply.stream->next(&text)) {
+  }
+  const json last = json::parse(events_of(text).back());
+  EXPECT_EQ(last["error"]["type"], "service_unavailable_error");
+  reply.stream.reset();
+  EXPECT_EQ(service->num_running(), 0);
+  EXPECT_EQ(engine.num_cancelled(), 1u);
+}
+
+}  // namespace
+}  // namespace outrider::testing
