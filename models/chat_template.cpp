@@ -23,6 +23,7 @@ using jinja::Value;
 
 constexpr size_t kMaxTemplateBytes = 64u << 10;
 constexpr size_t kMaxConfigBytes = 64u << 20;
+constexpr const char* kTokenizerConfig = "tokenizer_config.json";
 
 // The names under which Hugging Face gives a tokenizer's special tokens to a template.
 constexpr std::string_view kSpecialTokens[] = {
@@ -76,6 +77,14 @@ Value read_config(const std::filesystem::path& path) {
   return config;
 }
 
+// config: of the tokenizer, which goes before the map.
+Dict special_tokens(const std::filesystem::path& model_dir, const Value& config) {
+  Dict tokens;
+  collect_tokens(config, tokens);
+  collect_tokens(read_config(model_dir / "special_tokens_map.json"), tokens);
+  return tokens;
+}
+
 struct Sources {
   std::optional<std::string> common, with_tools;
 };
@@ -101,7 +110,7 @@ Sources find_sources(const std::filesystem::path& model_dir, const Value& config
   if (sources.common) return sources;
   const Value* field = config.entries().find("chat_template");
   if (field == nullptr || field->is(Kind::kNone)) return sources;
-  const std::string where = (model_dir / "tokenizer_config.json").string();
+  const std::string where = (model_dir / kTokenizerConfig).string();
   if (field->is(Kind::kList)) return named_templates(*field, where);
   if (!field->is(Kind::kString)) throw Error(where + ": chat_template is neither text nor a list");
   sources.common = field->bytes();
@@ -174,14 +183,16 @@ struct ChatTemplate::Impl {
 
 ChatTemplate::ChatTemplate(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
 
-ChatTemplate ChatTemplate::parse(std::string source) {
+ChatTemplate ChatTemplate::parse(std::string source, const std::filesystem::path& model_dir) {
   auto impl = std::make_shared<Impl>();
   impl->common = parse_source(source);
+  if (!model_dir.empty())
+    impl->tokens = special_tokens(model_dir, read_config(model_dir / kTokenizerConfig));
   return ChatTemplate(std::move(impl));
 }
 
 std::optional<ChatTemplate> ChatTemplate::load(const std::filesystem::path& model_dir) {
-  const Value config = read_config(model_dir / "tokenizer_config.json");
+  const Value config = read_config(model_dir / kTokenizerConfig);
   const Sources sources = find_sources(model_dir, config);
   if (!sources.common) return std::nullopt;
   auto impl = std::make_shared<Impl>();
@@ -191,8 +202,7 @@ std::optional<ChatTemplate> ChatTemplate::load(const std::filesystem::path& mode
   } catch (const Error& error) {
     throw Error(model_dir.string() + ": " + error.what());
   }
-  collect_tokens(config, impl->tokens);
-  collect_tokens(read_config(model_dir / "special_tokens_map.json"), impl->tokens);
+  impl->tokens = special_tokens(model_dir, config);
   return ChatTemplate(std::move(impl));
 }
 

@@ -41,12 +41,13 @@ class ChatTemplate {
   static std::optional<ChatTemplate> load(const std::filesystem::path& model_dir);
 
   // At most 64 KiB of source, nesting at most 64. Throws Error naming the line and what is wrong.
-  static ChatTemplate parse(std::string source);
+  // The special tokens are those of model_dir, or none without one.
+  static ChatTemplate parse(std::string source, const std::filesystem::path& model_dir = {});
 
   // inputs_json: one JSON object {"messages": [...], "tools": [...], "add_generation_prompt": true,
   // ...}; every member is a variable of the template. Hand over the request's own bytes: key order
   // shows in the prompt, and a sorted re-dump would change it. bos_token, eos_token and the other
-  // special tokens come from tokenizer_config.json unless given. Throws Error for bad JSON (depth
+  // special tokens come from the model's folder unless given. Throws Error for bad JSON (depth
   // over 64 included), for anything the template does wrong, and for its raise_exception, whose
   // text it carries.
   RenderedPrompt render(std::string_view inputs_json, const RenderLimits& limits = {}) const;

@@ -329,7 +329,7 @@ void export_gguf(const std::filesystem::path& model_dir,
                 config.model_type,
                 config.sliding_window);
   }
-  const std::unique_ptr<TensorSource> source = make_checkpoint_source(model_dir);
+  const std::unique_ptr<TensorSource> source = make_checkpoint_source(model_dir, config);
   const std::vector<Entry> entries = entries_of(config, type);
   std::vector<GgufTensor> tensors;
   uint64_t num_bytes = 0;

@@ -86,6 +86,10 @@ class Model {
   // Bytes of weights that the products of one step read on this rank.
   virtual size_t matrix_bytes() const { return 0; }
 
+  // What forward() computes with, for other work between its calls, from the same thread; null:
+  // simulated, or on a device.
+  virtual ops::Context* context() const { return nullptr; }
+
   // Since the start. Read on the thread that calls forward().
   const SumTraffic& sum_traffic() const { return sum_traffic_; }
 

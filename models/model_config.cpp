@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "models/checked_json.h"
+#include "models/folder_mistakes.h"
 #include "runtime/base/error.h"
 
 namespace outrider {
@@ -98,6 +99,39 @@ class Fields {
   std::string where_;
 };
 
+// Keys of other families that change the numbers. A file that has one wants them honoured, whatever
+// its model_type says.
+void refuse_other_numbers(const Fields& fields) {
+  for (const char* key : {"use_mrope",
+                          "rope_interleaved",
+                          "use_bidirectional_attention",
+                          "qk_layernorm",
+                          "attn_temperature_tuning"}) {
+    if (fields.flag_or(key, false)) fields.fail(fmt::format("{} is not supported", key));
+  }
+  if (!fields.flag_or("is_causal", true)) fields.fail("is_causal false is not supported");
+  for (const char* key : {"logits_scaling",
+                          "logit_scale",
+                          "embedding_multiplier",
+                          "residual_multiplier",
+                          "scale_emb",
+                          "lm_head_multiplier"}) {
+    if (fields.optional_number(key).value_or(1.0) != 1.0)
+      fields.fail(fmt::format("{} other than 1 is not supported", key));
+  }
+  for (const char* key : {"attention_multiplier",
+                          "query_pre_attn_scalar",
+                          "attn_logit_softcapping",
+                          "final_logit_softcapping",
+                          "attention_chunk_size",
+                          "clip_qkv",
+                          "scale_depth",
+                          "no_rope_layers",
+                          "no_rope_layer_interval"}) {
+    if (fields.find(key) != nullptr) fields.fail(fmt::format("{} is not supported", key));
+  }
+}
+
 void refuse_unsupported(const Fields& fields) {
   const std::string act = fields.text_or("hidden_act", "silu");
   if (act != "silu" && act != "swish") {
@@ -106,9 +140,7 @@ void refuse_unsupported(const Fields& fields) {
   for (const char* key : {"compression_config", "auto_map"}) {
     if (fields.find(key) != nullptr) fields.fail(fmt::format("{} is not supported", key));
   }
-  for (const char* key : {"use_mrope", "rope_interleaved"}) {
-    if (fields.flag_or(key, false)) fields.fail(fmt::format("{} is not supported", key));
-  }
+  refuse_other_numbers(fields);
   if (fields.number_or("partial_rotary_factor", 0.0, 1.0, 1.0) != 1.0) {
     fields.fail("partial_rotary_factor other than 1 is not supported");
   }
@@ -152,26 +184,34 @@ void read_sizes(const Fields& fields, ModelConfig& config) {
   config.norm_eps = static_cast<float>(fields.number_or("rms_norm_eps", 1e-12, 0.1, 1e-6));
 }
 
-// Qwen gives the windowed layers by number or by a list of names; only "the first n full, the rest
-// windowed" is known here.
-int32_t first_windowed(const Fields& fields, const ModelConfig& config) {
+// Of every layer, whether it is windowed, where the file lists them.
+std::optional<std::vector<bool>> windowed_layers(const Fields& fields, const ModelConfig& config) {
   const Json* types = fields.find("layer_types");
-  if (types == nullptr) {
-    return fields.integer_or("max_window_layers", {0, 1'000'000}, 28);
-  }
+  if (types == nullptr) return std::nullopt;
   if (!types->is_array() || types->size() != static_cast<size_t>(config.n_layers)) {
     fields.fail("\"layer_types\" must list every layer");
   }
-  int32_t first = config.n_layers;
-  for (int32_t layer = 0; layer < config.n_layers; ++layer) {
-    const Json& type = (*types)[static_cast<size_t>(layer)];
-    const bool windowed = type == "sliding_attention";
-    if (!windowed && type != "full_attention") {
+  std::vector<bool> windowed;
+  for (const Json& type : *types) {
+    windowed.push_back(type == "sliding_attention");
+    if (!windowed.back() && type != "full_attention") {
       fields.fail(
           "\"layer_types\" holds something other than full_attention and sliding_attention");
     }
-    if (windowed && first == config.n_layers) first = layer;
-    if (!windowed && first < layer) {
+  }
+  return windowed;
+}
+
+// Qwen gives the windowed layers by number or by a list of names; only "the first n full, the rest
+// windowed" is known here.
+int32_t first_windowed(const Fields& fields, const ModelConfig& config) {
+  const auto windowed = windowed_layers(fields, config);
+  if (!windowed) return fields.integer_or("max_window_layers", {0, 1'000'000}, 28);
+  int32_t first = config.n_layers;
+  for (int32_t layer = 0; layer < config.n_layers; ++layer) {
+    const bool is_windowed = (*windowed)[static_cast<size_t>(layer)];
+    if (is_windowed && first == config.n_layers) first = layer;
+    if (!is_windowed && first < layer) {
       fields.fail(
           "\"layer_types\" mixes full and windowed layers in an order that is not supported");
     }
@@ -187,11 +227,24 @@ void read_window(const Fields& fields, ModelConfig& config) {
     config.first_windowed_layer = std::min(first_windowed(fields, config), config.n_layers);
     if (config.first_windowed_layer == config.n_layers) config.sliding_window = 0;
   }
+  if (is_qwen) return;
+  const auto windowed = windowed_layers(fields, config);
+  const bool has_full =
+      windowed && std::find(windowed->begin(), windowed->end(), false) != windowed->end();
+  const bool has_windowed =
+      windowed && std::find(windowed->begin(), windowed->end(), true) != windowed->end();
   if (config.model_type == "mistral") {
     // Hugging Face's default where the key is absent; an explicit null means none.
     config.sliding_window =
         fields.integer_or("sliding_window", range, fields.has("sliding_window") ? 0 : 4096);
+    if (config.sliding_window > 0 ? has_full : has_windowed)
+      fields.fail("\"layer_types\" and \"sliding_window\" say different things");
+    return;
   }
+  // Other programs read llama's window in different ways, so only contexts within it are the same.
+  const bool is_off = !fields.flag_or("use_sliding_window", true) || (windowed && !has_windowed);
+  const int32_t window = fields.integer_or("sliding_window", range, 0);
+  if (!is_off) config.undecided_window = window;
 }
 
 void read_family(const Fields& fields, ModelConfig& config) {
@@ -321,6 +374,7 @@ bool is_there(const std::filesystem::path& path) {
 
 ModelConfig load_model_config(const std::filesystem::path& model_dir) {
   const std::filesystem::path path = model_dir / "config.json";
+  if (!is_there(path)) refuse_without_config(model_dir);
   const Json json = Json::parse(read_json_file(path));
   const Fields fields(json, path.string());
   ModelConfig config;

@@ -50,6 +50,7 @@ struct ModelConfig {
   bool tied_head = false;
   int32_t sliding_window = 0;        // 0 = none
   int32_t first_windowed_layer = 0;  // layers from here on use the window
+  int32_t undecided_window = 0;      // 0, or no longer context is served: llama with sliding_window
   RopeConfig rope;
   ops::DType dtype = ops::DType::kBF16;  // what the file says; weights keep the file's own type
   QuantizationConfig quantization;       // how the file keeps projections, when in integers

@@ -296,7 +296,7 @@ void quantize_folder(const std::filesystem::path& model_dir,
     throw Error(fmt::format("{}: is quantised already", (model_dir / "config.json").string()));
   }
   ops::check_quant_format({.bits = 8, .group_size = options.group_size});
-  const auto source = make_checkpoint_source(model_dir);
+  const auto source = make_checkpoint_source(model_dir, config);
   make_folder(output);
   FolderWriter(config, *source, options).write(output, progress);
   copy_other_files(model_dir, output);

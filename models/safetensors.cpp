@@ -10,6 +10,7 @@
 #include <set>
 
 #include "models/checked_json.h"
+#include "models/folder_mistakes.h"
 #include "runtime/base/error.h"
 
 namespace outrider {
@@ -159,6 +160,9 @@ std::string read_header(const ReadOnlyFile& file) {
   }
   unsigned char raw[8];
   file.read_at(0, raw, sizeof(raw));
+  std::string begin(std::min<uint64_t>(file.size_bytes(), kPointerBegin.size()), '\0');
+  file.read_at(0, begin.data(), begin.size());
+  refuse_pointer_file(file.name(), begin);
   uint64_t header_bytes = 0;
   for (int i = 7; i >= 0; --i) header_bytes = header_bytes << 8 | raw[i];
   if (header_bytes > kMaxHeaderBytes || header_bytes > file.size_bytes() - 8) {
@@ -237,8 +241,7 @@ Checkpoint::Checkpoint(const std::filesystem::path& model_dir) {
   } else if (std::filesystem::exists(index, ignored)) {
     open_sharded(model_dir, index);
   } else {
-    throw Error(fmt::format("{}: has neither model.safetensors nor model.safetensors.index.json",
-                            model_dir.string()));
+    refuse_without_weights(model_dir);
   }
 }
 

@@ -63,6 +63,7 @@ class Checkpoint {
   Entry find(const std::string& tensor_name) const;
   // Throws Error naming the file that was written to since it was opened.
   void check_unchanged() const;
+  const std::map<std::string, SafetensorsFile>& files() const { return files_; }  // by name
   // The file that lists the tensors, for messages.
   const std::string& origin() const { return origin_; }
 
@@ -70,7 +71,7 @@ class Checkpoint {
   void open_sharded(const std::filesystem::path& model_dir, const std::filesystem::path& index);
 
   std::string origin_;
-  std::map<std::string, SafetensorsFile> files_;     // by file name
+  std::map<std::string, SafetensorsFile> files_;
   std::map<std::string, std::string> file_of_name_;  // tensor -> file name
 };
 

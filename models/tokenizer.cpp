@@ -7,6 +7,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "models/folder_mistakes.h"
 #include "models/tokenizer/added_tokens.h"
 #include "models/tokenizer/bpe.h"
 #include "models/tokenizer/decoder.h"
@@ -152,6 +153,8 @@ Tokenizer::~Tokenizer() = default;
 std::shared_ptr<const Tokenizer> Tokenizer::load(const std::filesystem::path& model_dir) {
   const auto path = model_dir / "tokenizer.json";
   const auto config_path = model_dir / "tokenizer_config.json";
+  if (std::error_code ignored; !std::filesystem::exists(path, ignored))
+    refuse_without_tokenizer(model_dir);
   const std::string tokenizer_json = read_regular_file(path, kMaxFileBytes);
   const bool has_config = std::filesystem::exists(config_path);
   return from_json(tokenizer_json,

@@ -45,6 +45,7 @@ class Transformer final : public Model {
   void copy_block(int32_t from, int32_t to) override;
 
   std::span<const ops::KvPages> kv_pages() const override;
+  ops::Context* context() const override { return &ctx_; }
   const ops::KvPages& kv_pages(int32_t layer) const;
 
  private:

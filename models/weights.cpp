@@ -12,6 +12,7 @@
 #include "models/quantized_checkpoint.h"
 #include "models/safetensors.h"
 #include "models/transformer.h"
+#include "models/unused_tensors.h"
 #include "models/weight_names.h"
 #include "runtime/base/error.h"
 #include "runtime/ops/half.h"
@@ -233,8 +234,11 @@ std::unique_ptr<Weights> Loader::plan() {
 // The tensors of a Hugging Face folder.
 class CheckpointSource : public TensorSource {
  public:
-  CheckpointSource(const std::filesystem::path& model_dir, const QuantizationConfig& quantization)
-      : checkpoint_(model_dir), quantized_(checkpoint_, quantization) {}
+  // vocab: the rows of embedding and head that will be read.
+  CheckpointSource(const std::filesystem::path& model_dir, const ModelConfig& config, Range vocab)
+      : checkpoint_(model_dir), quantized_(checkpoint_, config.quantization) {
+    refuse_unused_tensors(checkpoint_, config, vocab);
+  }
 
   ops::DType expect(const std::string& name, const std::vector<int64_t>& shape) const override {
     if (const auto projection = quantized_.projection_of(name); projection && shape.size() == 2) {
@@ -334,9 +338,9 @@ size_t Weights::matrix_bytes() const {
   return total;
 }
 
-std::unique_ptr<TensorSource> make_checkpoint_source(const std::filesystem::path& model_dir) {
-  return std::make_unique<CheckpointSource>(model_dir,
-                                            read_quantization_config(model_dir / "config.json"));
+std::unique_ptr<TensorSource> make_checkpoint_source(const std::filesystem::path& model_dir,
+                                                     const ModelConfig& config) {
+  return std::make_unique<CheckpointSource>(model_dir, config, Range{0, config.vocab_size});
 }
 
 size_t Weights::num_bytes() const {
@@ -375,7 +379,7 @@ std::unique_ptr<Weights> load_weights(const std::filesystem::path& model_dir,
                                       const ModelShard& shard,
                                       const std::function<void(size_t, size_t)>& progress,
                                       const ops::ThreadPlan& threads) {
-  const CheckpointSource source(model_dir, config.quantization);
+  const CheckpointSource source(model_dir, config, shard.vocab);
   auto weights = build_weights(config, shard, source, progress, threads);
   source.check_unchanged();
   return weights;

@@ -70,8 +70,10 @@ class TensorSource {
   virtual void expect_soon(const TensorPart&) const {}
 };
 
-// The tensors of a Hugging Face folder.
-std::unique_ptr<TensorSource> make_checkpoint_source(const std::filesystem::path& model_dir);
+// The tensors of a Hugging Face folder. Throws Error when config.json leaves out some that change
+// the numbers (unused_tensors.h).
+std::unique_ptr<TensorSource> make_checkpoint_source(const std::filesystem::path& model_dir,
+                                                     const ModelConfig& config);
 
 // progress: bytes done, bytes in all; called on the calling thread. 0 threads: the host's cores, at
 // most 16.

@@ -40,6 +40,12 @@ const Text* ArgumentReader::next_text(std::string_view parameter) {
   return value == nullptr || value->is(Kind::kNone) ? nullptr : &expect_text(*value, callee_);
 }
 
+const Arguments& ArgumentReader::take_all() {
+  position_ = arguments_.positional.size();
+  named_used_ = arguments_.named.size();
+  return arguments_;
+}
+
 void ArgumentReader::finish() const {
   if (position_ < arguments_.positional.size()) {
     throw Failure(fmt::format("{} got too many arguments", callee_));

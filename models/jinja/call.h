@@ -27,6 +27,7 @@ class ArgumentReader {
   int64_t next_int(std::string_view parameter, int64_t otherwise);  // none counts as not given
   const Text* next_text(std::string_view parameter);                // none counts as not given
   void finish() const;                                              // throws when some are left
+  const Arguments& take_all();                                      // none is left
 
  private:
   std::string_view callee_;

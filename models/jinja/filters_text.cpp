@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "models/jinja/filters.h"
+#include "models/jinja/format.h"
 #include "models/jinja/operators.h"
 #include "models/jinja/tojson.h"
 

@@ -1,10 +1,10 @@
-// printf-style formatting: the % operator on strings and the format filter.
+// printf-style formatting: the % operator on strings and the format filter. See format.h.
+#include "models/jinja/format.h"
+
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
-
-#include "models/jinja/operators.h"
 
 namespace outrider::jinja {
 
@@ -16,15 +16,6 @@ struct Directive {
   int precision = -1;
   char type = 's';
 };
-
-size_t read_size(std::string_view bytes, size_t& at) {
-  size_t value = 0;
-  while (at < bytes.size() && bytes[at] >= '0' && bytes[at] <= '9') {
-    value = value * 10 + static_cast<size_t>(bytes[at++] - '0');
-    if (value > 1000) throw Failure("a format width is too large");
-  }
-  return value;
-}
 
 // `at` is behind the percent sign; ends behind the type letter.
 Directive read_directive(std::string_view bytes, size_t& at) {
@@ -41,10 +32,10 @@ Directive read_directive(std::string_view bytes, size_t& at) {
     else
       break;
   }
-  directive.width = read_size(bytes, at);
+  directive.width = read_format_size(bytes, at);
   if (at < bytes.size() && bytes[at] == '.') {
     ++at;
-    directive.precision = static_cast<int>(read_size(bytes, at));
+    directive.precision = static_cast<int>(read_format_size(bytes, at));
   }
   if (at >= bytes.size()) throw Failure("a format ends inside a directive");
   directive.type = bytes[at++];
@@ -108,6 +99,15 @@ Text format_one(Budget& budget, const Directive& directive, const Value& value) 
 }
 
 }  // namespace
+
+size_t read_format_size(std::string_view bytes, size_t& at) {
+  size_t value = 0;
+  while (at < bytes.size() && bytes[at] >= '0' && bytes[at] <= '9') {
+    value = value * 10 + static_cast<size_t>(bytes[at++] - '0');
+    if (value > 1000) throw Failure("a number in a format is too large");
+  }
+  return value;
+}
 
 Value format_percent(Budget& budget, const Text& format, const std::vector<Value>& values) {
   TextBuilder out(budget);

@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "models/jinja/call.h"
+#include "models/jinja/format.h"
 #include "models/jinja/loop.h"
 #include "models/jinja/operators.h"
 
@@ -117,6 +118,10 @@ Value position(Budget& budget, const Value& self, ArgumentReader& arguments) {
   const int64_t at = position_of(budget, self, arguments, kLast);
   if (kMustExist && at < 0) throw Failure("substring not found");
   return Value::integer(at);
+}
+
+Value format(Budget& budget, const Value& self, ArgumentReader& arguments) {
+  return format_braces(budget, self.text(), arguments.take_all());
 }
 
 Value count(Budget& budget, const Value& self, ArgumentReader& arguments) {
@@ -262,7 +267,7 @@ constexpr NamedMethod kStringMethods[] = {{"strip", strip<Side::kBoth>},
                                           {"islower", has_case<false>},
                                           {"partition", partition<false>},
                                           {"rpartition", partition<true>},
-                                          {"format", not_supported},
+                                          {"format", format},
                                           {"encode", not_supported},
                                           {"translate", not_supported},
                                           {"casefold", not_supported},

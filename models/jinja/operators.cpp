@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "models/jinja/format.h"
+
 namespace outrider::jinja {
 
 Value make_list(std::vector<Value> items, ListKind kind) {

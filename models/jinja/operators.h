@@ -27,7 +27,5 @@ int64_t length_of(Budget& budget, const Value& value);
 
 Value make_list(std::vector<Value> items, ListKind kind = ListKind::kList);
 Value make_text_list(std::vector<Text> texts);
-// "%s and %d" filled in, as Python's % does.
-Value format_percent(Budget& budget, const Text& format, const std::vector<Value>& values);
 
 }  // namespace outrider::jinja

@@ -23,7 +23,6 @@ struct MarkedText {
 class Normalizer {
  public:
   explicit Normalizer(const std::vector<NormalizerStep>& steps);
-  bool is_identity() const { return steps_.empty(); }
   void apply(MarkedText& text) const;
 
  private:

@@ -166,8 +166,6 @@ PatternMatcher::~PatternMatcher() = default;
 PatternMatcher::PatternMatcher(PatternMatcher&&) noexcept = default;
 PatternMatcher& PatternMatcher::operator=(PatternMatcher&&) noexcept = default;
 
-bool PatternMatcher::is_scanner() const { return impl_->code == nullptr; }
-
 void PatternMatcher::for_each_match(std::string_view text,
                                     const std::function<void(size_t, size_t)>& visit) const {
   if (impl_->scanner != nullptr) {

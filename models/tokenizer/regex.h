@@ -26,9 +26,6 @@ class PatternMatcher {
   void for_each_match(std::string_view text,
                       const std::function<void(size_t, size_t)>& visit) const;
 
-  // True when a hand-written scanner or a literal search does the work.
-  bool is_scanner() const;
-
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;

@@ -227,6 +227,16 @@ TEST_F(ModelFolder, PrefersTheJinjaFile) {
   EXPECT_EQ(ChatTemplate::load(folder_)->render("{}").text, "new <s>");
 }
 
+TEST_F(ModelFolder, ATemplateOfAnotherFileSeesTheTokens) {
+  write("tokenizer_config.json", R"({"bos_token": "<s>", "chat_template": "its own"})");
+  write("special_tokens_map.json", R"({"bos_token": "<b>", "eos_token": {"content": "</s>"}})");
+  const std::string source = "{{ bos_token }}{{ messages[0].content + eos_token }}";
+  const std::string inputs = R"({"messages": [{"role": "user", "content": "Hi"}]})";
+  EXPECT_EQ(ChatTemplate::parse(source, folder_).render(inputs).text, "<s>Hi</s>");
+  EXPECT_NE(error_of(ChatTemplate::parse(source), inputs).find("'eos_token' is undefined"),
+            std::string::npos);
+}
+
 TEST_F(ModelFolder, ChoosesTheToolTemplate) {
   write("tokenizer_config.json",
         R"({"chat_template": [{"name": "default", "template": "plain"},

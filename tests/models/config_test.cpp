@@ -110,7 +110,7 @@ TEST(ModelConfig, SlidingWindows) {
   EXPECT_EQ(with({mistral, {"sliding_window", "12"}}).sliding_window, 12);
   EXPECT_EQ(with({mistral, {"sliding_window", "null"}}).sliding_window, 0);
   EXPECT_EQ(with({mistral}).sliding_window, 4096);
-  EXPECT_EQ(with({{"sliding_window", "12"}}).sliding_window, 0);  // llama has none
+  EXPECT_EQ(with({{"sliding_window", "12"}}).sliding_window, 0);  // llama has none of its own
 
   const std::pair<std::string, std::string> qwen = {"model_type", "\"qwen2\""};
   const std::pair<std::string, std::string> used = {"use_sliding_window", "true"};
@@ -134,6 +134,29 @@ TEST(ModelConfig, SlidingWindows) {
   expect_refused({qwen, used, window, types("fsfss")}, "order that is not supported");
   expect_refused({qwen, used, window, types("fss")}, "must list every layer");
   expect_refused({qwen, used, window, {"layer_types", "[1,2,3,4,5]"}}, "something other than");
+}
+
+TEST(ModelConfig, WindowsThatProgramsReadInDifferentWays) {
+  const std::pair<std::string, std::string> window = {"sliding_window", "12"};
+  const std::string full = R"("full_attention")", sliding = R"("sliding_attention")";
+  const auto types = [](const std::string& last, const std::string& others) {
+    const std::string list = others + "," + others + "," + others + "," + others + "," + last;
+    return std::pair<std::string, std::string>("layer_types", "[" + list + "]");
+  };
+  EXPECT_EQ(with({window}).undecided_window, 12);
+  EXPECT_EQ(with({window, types(sliding, full)}).undecided_window, 12);
+  EXPECT_EQ(with({window, types(full, full)}).undecided_window, 0);
+  EXPECT_EQ(with({window, {"use_sliding_window", "false"}}).undecided_window, 0);
+  EXPECT_EQ(with({{"sliding_window", "null"}}).undecided_window, 0);
+  EXPECT_EQ(with({{"model_type", "\"qwen2\""}, window}).undecided_window, 0);
+
+  const std::pair<std::string, std::string> mistral = {"model_type", "\"mistral\""};
+  const std::pair<std::string, std::string> none = {"sliding_window", "null"};
+  EXPECT_EQ(with({mistral, window, types(sliding, sliding)}).sliding_window, 12);
+  EXPECT_EQ(with({mistral, none, types(full, full)}).sliding_window, 0);
+  expect_refused({mistral, window, types(full, sliding)}, "say different things");
+  expect_refused({mistral, none, types(sliding, full)}, "say different things");
+  expect_refused({types("\"chunked_attention\"", full)}, "something other than full_attention");
 }
 
 TEST(ModelConfig, RopeInBothForms) {
@@ -243,6 +266,18 @@ TEST(ModelConfig, RefusesWhatItDoesNotKnow) {
   expect_refused({{"quantization_config", "{}"}}, "quantization_config is not supported");
   expect_refused({{"use_mrope", "true"}}, "use_mrope is not supported");
   expect_refused({{"rope_interleaved", "true"}}, "rope_interleaved is not supported");
+  expect_refused({{"is_causal", "false"}}, "is_causal false is not supported");
+  expect_refused({{"use_bidirectional_attention", "true"}}, "use_bidirectional_attention is not");
+  for (const char* key : {"logits_scaling", "logit_scale", "embedding_multiplier"}) {
+    expect_refused({{key, "8.0"}}, std::string(key) + " other than 1 is not supported");
+    with({{key, "1.0"}});
+    with({{key, "null"}});
+  }
+  for (const char* key : {"final_logit_softcapping", "attention_multiplier", "clip_qkv"}) {
+    expect_refused({{key, "30.0"}}, std::string(key) + " is not supported");
+    with({{key, "null"}});
+  }
+  with({{"is_causal", "true"}, {"attention_dropout", "0.1"}, {"pretraining_tp", "2"}});
   expect_refused({{"auto_map", "{}"}}, "auto_map is not supported");
   expect_refused({{"partial_rotary_factor", "0.5"}}, "partial_rotary_factor");
   expect_refused({{"architectures", "[\"LlamaForSequenceClassification\"]"}}, "architectures");

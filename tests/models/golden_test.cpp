@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/comm/world.h"
+#include "tests/base/error_sentence.h"
 #include "tests/models/model_test_util.h"
 
 namespace outrider {
@@ -128,15 +129,26 @@ TEST(GoldenModels, AMissingFeatureIsSeen) {
   expect_seen("mistral-window-sharded", [](ModelConfig& c) { c.sliding_window = 0; });
   expect_seen("mistral-window-sharded", [](ModelConfig& c) { c.sliding_window += 1; });
   expect_seen("qwen2-window-f16", [](ModelConfig& c) { c.first_windowed_layer = 0; });
-  expect_seen("qwen2-tied-bf16", [](ModelConfig& c) { c.attention_bias = false; });
-  expect_seen("llama-bias-f16", [](ModelConfig& c) { c.mlp_bias = false; });
-  expect_seen("llama-bias-f16", [](ModelConfig& c) { c.attention_out_bias = false; });
-  expect_seen("qwen3-bf16", [](ModelConfig& c) { c.qk_norm = false; });
   expect_seen("llama-yarn-bf16", [](ModelConfig& c) { c.rope.attention_factor = 1.0; });
   expect_seen("llama-untied-bf16", [](ModelConfig& c) { c.norm_eps = 0.05f; });
   for (const char* name : {"llama-yarn-bf16", "llama3-rope-bf16", "llama-linear-bf16"}) {
     expect_seen(name, [](ModelConfig& c) { c.rope.scaling = RopeScaling::kNone; });
   }
+}
+
+// What has weights of its own is missed by the loader already.
+TEST(GoldenModels, AFeatureThatIsLeftOutThoughItHasWeightsIsRefused) {
+  const auto expect_refused = [](const char* name, const char* part, const auto& spoil) {
+    const Golden golden(name);
+    ModelConfig config = load_model_config(golden.dir);
+    spoil(config);
+    EXPECT_TRUE(fails_with([&] { error_with(golden, config); }, part)) << name;
+  };
+  const char* bias = "is not zero, but by config.json there is no such bias";
+  expect_refused("qwen2-tied-bf16", bias, [](ModelConfig& c) { c.attention_bias = false; });
+  expect_refused("llama-bias-f16", bias, [](ModelConfig& c) { c.mlp_bias = false; });
+  expect_refused("llama-bias-f16", bias, [](ModelConfig& c) { c.attention_out_bias = false; });
+  expect_refused("qwen3-bf16", "no such tensor", [](ModelConfig& c) { c.qk_norm = false; });
 }
 
 // One rank's part of the logits of every position, put into its columns of `all`.

@@ -177,6 +177,30 @@ TEST(JinjaStatements, Scopes) {
   for (const auto& [source, expected] : pairs) EXPECT_EQ(render(source), expected) << source;
 }
 
+TEST(JinjaExpressions, StrFormatRefusesWhatDoesNotFit) {
+  expect_errors({{"\n{{ '{}'.format() }}", "line 2: a format has no value number 0"},
+                 {"{{ '{x}'.format(y=1) }}", "no value named 'x'"},
+                 {"{{ '{} {0}'.format(1) }}", "may not mix numbered fields"},
+                 {"{{ '{0} {}'.format(1) }}", "may not mix numbered fields"},
+                 {"{{ '{'.format(1) }}", "a single '{' in a format"},
+                 {"{{ '}'.format(1) }}", "a single '}' in a format"},
+                 {"{{ '{0'.format(1) }}", "a field of a format has no end"},
+                 {"{{ '{0[}'.format(l) }}", "a field of a format has no end"},
+                 {"{{ '{0.}'.format(d) }}", "empty attribute"},
+                 {"{{ '{0.a.b}'.format(s) }}", "has no attribute 'a'"},
+                 {"{{ '{!x}'.format(1) }}", "the conversion '!x' is not supported"},
+                 {"{{ '{:d}'.format('a') }}", "format code 'd' is not for a value of type 'str'"},
+                 {"{{ '{:d}'.format(1.5) }}", "format code 'd' is not for a value of type 'float'"},
+                 {"{{ '{:s}'.format(5) }}", "format code 's' is not for a value of type 'int'"},
+                 {"{{ '{:>5}'.format(none) }}", "of type 'NoneType' takes no format spec"},
+                 {"{{ '{:=5}'.format('a') }}", "for numbers was given to a text"},
+                 {"{{ '{:.3d}'.format(5) }}", "without a precision"},
+                 {"{{ '{:010,}'.format(5) }}", "not supported"},
+                 {"{{ '{:9999}'.format(5) }}", "a number in a format is too large"},
+                 {"{{ '{:q q}'.format(5) }}", "the format spec 'q q' is not supported"},
+                 {"{{ '{:{:{:{}}}}'.format(1, 2, 3, 4) }}", "nested too deep"}});
+}
+
 TEST(JinjaErrors, OfTheSourceNameTheLine) {
   expect_errors({{"\n{{ 1 + }}", "line 2: unexpected '}}'"},
                  {"{{ (1 }}", "unexpected '}'"},

@@ -5,7 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <span>
+#include <utility>
 
+#include "models/safetensors_writer.h"
 #include "runtime/base/error.h"
 #include "tests/models/model_test_util.h"
 
@@ -144,7 +147,7 @@ TEST(Safetensors, RefusesHolesAndOverlaps) {
 
 TEST(Safetensors, RefusesBrokenJson) {
   expect_complaint(with_header("{", ""), "not valid JSON");
-  expect_complaint(with_header("[]", ""), "not an object");
+  expect_complaint(with_header("[]", ""), "not a JSON object");
   expect_complaint(with_header("{}x", ""), "not valid JSON");
   expect_complaint(with_header("{\"a\xff\":1}", ""), "not valid JSON");
   expect_complaint(with_header(std::string(1'000'000, '['), ""), "");
@@ -155,7 +158,7 @@ TEST(Safetensors, RefusesBrokenJson) {
   expect_complaint(with_header(R"({"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},)"
                                R"("a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}})",
                                ""),
-                   "there twice");
+                   "has the key \"a\" twice");
 }
 
 TEST(Safetensors, RefusesWhatIsNoFile) {
@@ -264,7 +267,8 @@ TEST(Checkpoint, RefusesABrokenIndex) {
   expect_part(index_of(R"({"a":1})"), "not a text");
   expect_part(index_of(R"({"a":"two.safetensors"})"), "cannot be opened");
   expect_part(index_of(R"({"z":"one.safetensors"})"), "does not have it");
-  expect_part(index_of(R"({"a":"one.safetensors","a":"one.safetensors"})"), "there twice");
+  expect_part(index_of(R"({"a":"one.safetensors","a":"one.safetensors"})"),
+              "has the key \"a\" twice");
   expect_part("nonsense", "not valid JSON");
 }
 
@@ -365,6 +369,94 @@ TEST_F(BrokenModel, AShrinkingFileIsRefused) {
 TEST_F(BrokenModel, WeightsCannotBeLargerThanTheConfigAllows) {
   replace_in("config.json", "\"vocab_size\": 259", "\"vocab_size\": 1999999");
   EXPECT_NE(load_complaint().find("embed_tokens.weight\" has shape [259, 48]"), std::string::npos);
+}
+
+// Tensors beside those of the config: they must change nothing, or be refused.
+class SurplusTensors : public BrokenModel {
+ protected:
+  // The folder's weights with one more tensor of the same type, as long as `bytes`.
+  void add(const std::string& name, const std::vector<int64_t>& shape, const std::string& bytes) {
+    const std::filesystem::path path = dir_.path() / "model.safetensors";
+    std::vector<std::pair<PlannedTensor, std::string>> tensors;
+    {
+      const SafetensorsFile file(path);
+      for (const auto& [own, info] : file.tensors()) {
+        std::string data(info.end - info.begin, '\0');
+        file.read(info, 0, data.data(), data.size());
+        tensors.push_back({{own, info.type_name, info.shape}, std::move(data)});
+      }
+    }
+    tensors.push_back({{name, "BF16", shape}, bytes});
+    std::vector<PlannedTensor> planned;
+    for (const auto& [tensor, data] : tensors) planned.push_back(tensor);
+    SafetensorsWriter writer(path, planned);
+    for (const auto& [tensor, data] : tensors)
+      writer.append(tensor.name, std::as_bytes(std::span(data)));
+    writer.finish();
+  }
+  std::string bytes_of(const std::string& name) {
+    const SafetensorsFile file(dir_.path() / "model.safetensors");
+    const TensorInfo& info = *file.find(name);
+    std::string data(info.end - info.begin, '\0');
+    file.read(info, 0, data.data(), data.size());
+    return data;
+  }
+};
+
+TEST_F(SurplusTensors, ATiedHeadMustBeTheEmbedding) {
+  replace_in("config.json", "\"tie_word_embeddings\": false", "\"tie_word_embeddings\": true");
+  EXPECT_NE(load_complaint().find("\"lm_head.weight\" differs from \"model.embed_tokens.weight\", "
+                                  "but config.json has tie_word_embeddings true: set it to false"),
+            std::string::npos)
+      << load_complaint();
+  const ModelConfig config = load_model_config(dir_.path());
+  EXPECT_THROW(load_weights(dir_.path(), config, shard_model(config, 1, 2)), Error);
+  replace_in("model.safetensors", "\"lm_head.weight\"", "\"no_head.weight\"");
+  EXPECT_EQ(load_complaint(), "") << "without a head";
+}
+
+TEST_F(SurplusTensors, ACopyOfTheEmbeddingIsFineAsAHead) {
+  std::filesystem::remove_all(dir_.path());
+  std::filesystem::copy(golden_dir() / "qwen2-tied-bf16", dir_.path());
+  const ModelConfig config = load_model_config(dir_.path());
+  ASSERT_TRUE(config.tied_head);
+  const std::string embedding = bytes_of("model.embed_tokens.weight");
+  add("lm_head.weight", {config.vocab_size, config.hidden_dim}, embedding);
+  EXPECT_EQ(load_complaint(), "");
+  // One value of the last row: only the rank that has the row can see it.
+  std::string other = embedding;
+  other[other.size() - 2] ^= 1;
+  const std::string whole = read_bytes(dir_.path() / "model.safetensors");
+  const size_t at = whole.rfind(embedding);
+  ASSERT_NE(at, std::string::npos);
+  dir_.write("model.safetensors", std::string(whole).replace(at, embedding.size(), other));
+  EXPECT_NE(load_complaint().find("lm_head.weight"), std::string::npos) << load_complaint();
+  load_weights(dir_.path(), config, shard_model(config, 0, 2));
+  EXPECT_THROW(load_weights(dir_.path(), config, shard_model(config, 1, 2)), Error);
+}
+
+TEST_F(SurplusTensors, ABiasThatNobodyAddsMustBeZero) {
+  const std::string zeros(2 * 48, '\0');
+  std::string minus_zero = zeros;
+  minus_zero[3] = static_cast<char>(0x80);
+  add("model.layers.0.self_attn.o_proj.bias", {48}, minus_zero);
+  EXPECT_EQ(load_complaint(), "");
+  std::string bias = zeros;
+  bias[95] = 1;
+  add("model.layers.1.mlp.down_proj.bias", {48}, bias);
+  EXPECT_NE(
+      load_complaint().find("tensor \"model.layers.1.mlp.down_proj.bias\" is not zero, but by "
+                            "config.json there is no such bias"),
+      std::string::npos)
+      << load_complaint();
+}
+
+TEST_F(SurplusTensors, ANormOfAnotherFamilyIsRefused) {
+  add("model.layers.1.self_attn.q_norm.weight", {1}, std::string(2, '\0'));
+  EXPECT_NE(load_complaint().find("\"model.layers.1.self_attn.q_norm.weight\" is there, but "
+                                  "model_type llama has no such tensor"),
+            std::string::npos)
+      << load_complaint();
 }
 
 }  // namespace

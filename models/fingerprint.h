@@ -1,0 +1,18 @@
+// What tells one model folder from another without loading it, so that ranks can compare theirs
+// before they begin. A fingerprint is 16 hexadecimal digits; equal ones mean equal content but for
+// chance.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+namespace outrider {
+
+// Of all bytes of a file. Throws Error when it cannot be read.
+std::string fingerprint_of_file(const std::filesystem::path& file);
+
+// Of all safetensors of a folder: names, types, shapes and places of the tensors, and the bytes of
+// each at its begin, middle and end. Reads some KB a tensor. Throws Error as Checkpoint does.
+std::string fingerprint_of_weights(const std::filesystem::path& model_dir);
+
+}  // namespace outrider

@@ -1,0 +1,19 @@
+// What people give in place of a Hugging Face model folder, told by what lies there, and the one
+// command that mends it. Asked only when something is missing; any thread.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+namespace outrider {
+
+// The folder itself, or the snapshot of a Hugging Face cache folder (models--ORG--NAME, by
+// refs/main, or the only one). Throws Error for a name that is no folder.
+std::filesystem::path find_model_folder(const std::string& name);
+
+// Each throws Error: the folder lacks config.json, weights, tokenizer.json.
+[[noreturn]] void refuse_without_config(const std::filesystem::path& folder);
+[[noreturn]] void refuse_without_weights(const std::filesystem::path& folder);
+[[noreturn]] void refuse_without_tokenizer(const std::filesystem::path& folder);
+
+}  // namespace outrider

@@ -1,0 +1,124 @@
+// What is given in place of a model folder: each mistake is told for what it is, with what mends
+// it.
+#include "models/folder_mistakes.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "models/model_config.h"
+#include "models/safetensors.h"
+#include "models/tokenizer.h"
+#include "tests/base/error_sentence.h"
+
+namespace outrider {
+namespace {
+
+namespace fs = std::filesystem;
+
+class FolderMistakes : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = (fs::temp_directory_path() / "folder_mistakes_XXXXXX").string();
+    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  // A file in the folder, with the folders on its way.
+  std::string write(const std::string& name, const std::string& text = "x") const {
+    const fs::path path = folder_ / name;
+    fs::create_directories(path.parent_path());
+    std::ofstream(path, std::ios::binary) << text;
+    return path.string();
+  }
+  ::testing::AssertionResult no_config(const std::string& part) const {
+    return fails_with([&] { load_model_config(folder_); }, part);
+  }
+  static ::testing::AssertionResult no_folder(const std::string& name, const std::string& part) {
+    return fails_with([&] { find_model_folder(name); }, part);
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(FolderMistakes, AFileIsNoFolder) {
+  EXPECT_TRUE(no_folder(write("x.gguf"), "is a GGUF file, which is not read"));
+  EXPECT_TRUE(no_folder(write("alone.safetensors"), "is a file: give a Hugging Face model folder"));
+  const std::string weights = write("model.safetensors");
+  write("config.json");
+  EXPECT_TRUE(no_folder(weights, "give its folder, '" + folder_.string() + "'"));
+  EXPECT_EQ(find_model_folder(folder_.string()), folder_);
+}
+
+TEST_F(FolderMistakes, WhatIsNotThereIsNotDownloaded) {
+  EXPECT_TRUE(no_folder("/no/such/folder",
+                        "does not exist (nothing is downloaded: give a Hugging Face folder)"));
+  EXPECT_TRUE(no_folder("Qwen/Qwen3-0.6B", "'hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B'"));
+  for (const std::string name : {"./folder", "~/folder", "folder/", "folder"})
+    EXPECT_TRUE(no_folder(name, "give a Hugging Face folder")) << name;
+}
+
+TEST_F(FolderMistakes, TheCacheOfHuggingFaceLeadsToASnapshot) {
+  const fs::path cache = folder_ / "models--org--name";
+  write("models--org--name/snapshots/abc/config.json");
+  EXPECT_EQ(find_model_folder(cache.string()), cache / "snapshots" / "abc") << "the only one";
+  write("models--org--name/snapshots/def/config.json");
+  EXPECT_TRUE(no_folder(cache.string(), "holds 2 snapshots and no refs/main"));
+  write("models--org--name/refs/main", "def\n");
+  EXPECT_EQ(find_model_folder(cache.string()), cache / "snapshots" / "def");
+  for (const std::string hash : {"gone", "", "../snapshots/abc", ".."}) {
+    write("models--org--name/refs/main", hash);
+    EXPECT_TRUE(no_folder(cache.string(), "names a snapshot that is not there")) << hash;
+  }
+}
+
+TEST_F(FolderMistakes, WhatLiesThereInPlaceOfAConfigIsNamed) {
+  EXPECT_TRUE(no_config("is an empty folder, not a model"));
+  write("notes.txt");
+  EXPECT_TRUE(no_config("has no config.json, so it is no Hugging Face model folder"));
+  write("weights.gguf");
+  EXPECT_TRUE(no_config("has a GGUF file and no config.json"));
+  write("target/config.json");
+  write("draft/config.json");
+  EXPECT_TRUE(no_config("holds two models: give --model " + (folder_ / "target").string() +
+                        " --speculative-config.model "));
+  write("adapter_config.json");
+  EXPECT_TRUE(no_config("holds a LoRA adapter, not a model: merge it into its base model first"));
+}
+
+TEST_F(FolderMistakes, WeightsInAnotherFormatAreNamed) {
+  const auto no_weights = [&](const std::string& part) {
+    return fails_with([&] { Checkpoint{folder_}; }, part);
+  };
+  EXPECT_TRUE(no_weights("has neither model.safetensors nor model.safetensors.index.json"));
+  write("pytorch_model-00001-of-00002.bin");
+  EXPECT_TRUE(no_weights("in pytorch_model-00001-of-00002.bin only, which is not read: convert"));
+  write("adapter_config.json");
+  EXPECT_TRUE(no_weights("holds a LoRA adapter"));
+}
+
+TEST_F(FolderMistakes, AMissingTokenizerSaysHowToMakeIt) {
+  const auto no_tokenizer = [&](const std::string& part) {
+    return fails_with([&] { Tokenizer::load(folder_); }, part);
+  };
+  EXPECT_TRUE(no_tokenizer("has no tokenizer.json"));
+  write("tokenizer.model");
+  EXPECT_TRUE(no_tokenizer("has tokenizer.model but no tokenizer.json: make it, python3 -c"));
+}
+
+TEST_F(FolderMistakes, AGitLfsPointerIsNamedInEveryFile) {
+  const std::string pointer =
+      "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb"
+      "8f32b1258daaa5e2ca24d17e2393\nsize 12345\n";
+  const std::string sentence = "is a Git LFS pointer, not the file itself: run 'git lfs pull'";
+  for (const char* name : {"config.json", "model.safetensors", "tokenizer.json"})
+    write(name, pointer);
+  EXPECT_TRUE(no_config(sentence));
+  EXPECT_TRUE(fails_with([&] { Checkpoint{folder_}; }, sentence));
+  EXPECT_TRUE(fails_with([&] { Tokenizer::load(folder_); }, sentence));
+}
+
+}  // namespace
+}  // namespace outrider
