@@ -59,9 +59,6 @@ DraftRequest DraftLedger::take_request(const SequencePool& pool, bool asks) {
   for (const auto& [order, sequence] : pool.waiting()) {
     if (sequence->started) describe(*sequence, asks, request);
   }
-  if (!request.closes.empty() || !request.opens.empty() || !request.commits.empty()) {
-    request.serial = ++serial_;
-  }
   return request;
 }
 

@@ -84,7 +84,6 @@ class DraftLedger {
   PlannerConfig config_;
   int32_t draft_len_;  // now
   bool available_ = true;
-  uint64_t serial_ = 0;
   std::vector<uint64_t> closes_;
   std::optional<BigramModel> served_;  // learned from the sequences
   DraftCounters counters_;

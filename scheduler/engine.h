@@ -36,6 +36,7 @@ enum class DraftState : uint8_t { kNone, kUp, kDown };
 struct EngineStatus {
   bool ready = false;     // accepts requests
   bool draining = false;  // finishes what it has
+  bool failed = false;    // the job is ending; all requests have been told
   DraftState draft = DraftState::kNone;
   int32_t num_running = 0;
   int32_t num_waiting = 0;

@@ -12,6 +12,9 @@
 namespace outrider {
 namespace {
 
+// Fewer logits are looked at in about the time that a hand-over to other threads takes.
+constexpr int64_t kWorthSpreading = 32768;
+
 void answer_read(ReadQuestion& question) {
   float* out = question.values.data();
   for (int32_t row = 0; row < question.num_rows; ++row) {
@@ -172,22 +175,33 @@ void answer_about(const RowView& row, RowPeaks&, RankQuestion& question) {
   question.num_before = count;
 }
 
-// One kind's questions, in order of rows.
+// One kind's questions, in order of rows, from a first row on.
 template <typename Question>
 class Queue {
  public:
-  explicit Queue(std::vector<Question>& questions) : questions_(questions) {}
+  Queue(std::vector<Question>& questions, int32_t first)
+      : questions_(questions),
+        next_(static_cast<size_t>(std::ranges::lower_bound(questions, first, {}, &Question::row) -
+                                  questions.begin())) {}
   void answer_row(int32_t row, const RowView& view, RowPeaks& peaks) {
     for (; next_ < questions_.size() && questions_[next_].row == row; ++next_) {
       answer_about(view, peaks, questions_[next_]);
     }
   }
-  bool is_done() const { return next_ == questions_.size(); }
 
  private:
   std::vector<Question>& questions_;
-  size_t next_ = 0;
+  size_t next_;
 };
+
+template <typename Question>
+void add_rows(const std::vector<Question>& questions, size_t num_rows, std::vector<int32_t>& rows) {
+  for (const Question& question : questions) rows.push_back(question.row);
+  OUTRIDER_CHECK(std::ranges::is_sorted(questions, {}, &Question::row));
+  if (questions.empty()) return;
+  OUTRIDER_CHECK(questions.front().row >= 0 &&
+                 static_cast<size_t>(questions.back().row) < num_rows);
+}
 
 }  // namespace
 
@@ -199,23 +213,43 @@ void HostRowScanner::hold(std::span<const RowView> rows) {
 
 void HostRowScanner::answer(RowQuestions& questions) {
   for (ReadQuestion& question : questions.reads) answer_read(question);
-  Queue scans(questions.scans);
-  Queue sums(questions.sums);
-  Queue draws(questions.draws);
-  Queue tops(questions.tops);
-  Queue bands(questions.bands);
-  Queue ranks(questions.ranks);
-  for (size_t r = 0; r < rows_.size(); ++r) {
-    const auto row = static_cast<int32_t>(r);
-    scans.answer_row(row, rows_[r], peaks_[r]);
-    tops.answer_row(row, rows_[r], peaks_[r]);
-    sums.answer_row(row, rows_[r], peaks_[r]);
-    draws.answer_row(row, rows_[r], peaks_[r]);
-    bands.answer_row(row, rows_[r], peaks_[r]);
-    ranks.answer_row(row, rows_[r], peaks_[r]);
+  asked_.clear();
+  add_rows(questions.scans, rows_.size(), asked_);
+  add_rows(questions.sums, rows_.size(), asked_);
+  add_rows(questions.draws, rows_.size(), asked_);
+  add_rows(questions.tops, rows_.size(), asked_);
+  add_rows(questions.bands, rows_.size(), asked_);
+  add_rows(questions.ranks, rows_.size(), asked_);
+  std::ranges::sort(asked_);
+  asked_.erase(std::unique(asked_.begin(), asked_.end()), asked_.end());
+  if (asked_.empty()) return;
+  int64_t num_logits = 0;
+  for (const int32_t row : asked_) num_logits += rows_[static_cast<size_t>(row)].size;
+  const auto body = [&](int64_t begin, int64_t end) {
+    answer_rows(
+        questions, asked_[static_cast<size_t>(begin)], asked_[static_cast<size_t>(end) - 1]);
+  };
+  if (num_logits < kWorthSpreading) return body(0, std::ssize(asked_));
+  for_range(std::ssize(asked_), body);
+}
+
+void HostRowScanner::answer_rows(RowQuestions& questions, int32_t first, int32_t last) {
+  Queue scans(questions.scans, first);
+  Queue sums(questions.sums, first);
+  Queue draws(questions.draws, first);
+  Queue tops(questions.tops, first);
+  Queue bands(questions.bands, first);
+  Queue ranks(questions.ranks, first);
+  for (int32_t row = first; row <= last; ++row) {
+    const RowView& view = rows_[static_cast<size_t>(row)];
+    RowPeaks& peaks = peaks_[static_cast<size_t>(row)];
+    scans.answer_row(row, view, peaks);
+    tops.answer_row(row, view, peaks);
+    sums.answer_row(row, view, peaks);
+    draws.answer_row(row, view, peaks);
+    bands.answer_row(row, view, peaks);
+    ranks.answer_row(row, view, peaks);
   }
-  OUTRIDER_CHECK(scans.is_done() && sums.is_done() && draws.is_done() && tops.is_done() &&
-                 bands.is_done() && ranks.is_done());
 }
 
 }  // namespace outrider

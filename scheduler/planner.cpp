@@ -136,9 +136,11 @@ void Planner::fail_all(const std::string& error) {
   const SequencePool& pool = state_->pool;
   while (!pool.empty()) {
     const auto& queue = pool.running().empty() ? pool.waiting() : pool.running();
-    state_->retire(queue.begin()->second->id())->finish(FinishReason::kError, error);
+    state_->retire(queue.begin()->second->id())->finish(FinishReason::kAborted, error);
   }
 }
+
+int32_t Planner::num_waiting() const { return static_cast<int32_t>(state_->pool.waiting().size()); }
 
 bool Planner::idle() const { return state_->pool.empty(); }
 
@@ -259,7 +261,7 @@ DraftCounters Planner::draft_counters() const { return state_->drafts.counters()
 PlannerCounters Planner::counters() const {
   PlannerCounters counters;
   counters.num_running = static_cast<int32_t>(state_->pool.running().size());
-  counters.num_waiting = static_cast<int32_t>(state_->pool.waiting().size());
+  counters.num_waiting = num_waiting();
   counters.num_free_blocks = state_->pool.blocks.num_free();
   counters.num_preemptions = state_->num_preemptions;
   counters.num_prefix_queries = state_->num_prefix_queries;

@@ -104,8 +104,9 @@ class Planner {
   // Takes the sequence out; its stream ends with kAborted. Unknown ids are ignored (it may just
   // have finished).
   void cancel(uint64_t request_id);
-  // Ends all sequences with kError and this text; used at shutdown.
+  // Ends all sequences with kAborted and this text; used when the job ends.
   void fail_all(const std::string& error);
+  int32_t num_waiting() const;  // not let in yet, or preempted
 
   bool idle() const;  // nothing running or waiting
   // True when some running sequence would verify more than it now has: it speculates with the draft

@@ -105,6 +105,7 @@ struct ResultEvent {
       prompt_logprobs;  // once, before the first token, when asked for: prompt[1..]
   FinishReason finish_reason = FinishReason::kNone;
   std::optional<int32_t> stop_token;  // the stop token that ended the sequence; it is not in tokens
+  TokenOrigin stop_token_origin = TokenOrigin::kPlain;
   std::optional<TokenLogprobs> stop_token_logprobs;  // with it, when asked for
   std::string error;                                 // with kError
   bool is_request_fault = false;  // kError: by the request's own parameters, no fault of ours
@@ -138,7 +139,8 @@ struct Request {
   uint64_t id = 0;              // unique in this process, never 0
   std::vector<int32_t> prompt;  // at least one token
   SamplingParams params;
-  int32_t priority = 0;  // lower runs first, then arrival order
+  int32_t priority = 0;     // lower runs first, then arrival order
+  bool is_further = false;  // its call has another one already
   std::shared_ptr<ResultStream> stream;
   JobClock::time_point arrival = JobClock::now();
 };

@@ -147,10 +147,11 @@ struct DraftCommit {
 };
 
 struct DraftRequest {
-  uint64_t serial = 0;
+  uint64_t serial = 0;  // DraftLink's
   std::vector<uint64_t> closes;
   std::vector<DraftOpen> opens;
   std::vector<DraftCommit> commits;
+  bool is_empty() const { return closes.empty() && opens.empty() && commits.empty(); }
 };
 
 // Tokens for sampling round `round`, behind a text of base_len tokens. Without a guess that is the

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <limits>
 
+#include "scheduler/row_mass.h"
 #include "scheduler/row_noise.h"
 
 namespace outrider {
@@ -186,6 +187,17 @@ OUTRIDER_KERNEL_SET(plain, );
 OUTRIDER_KERNEL_SET(avx2, __attribute__((target("avx2"))));
 OUTRIDER_KERNEL_SET(avx512,
                     __attribute__((target("avx512f,avx512dq,avx512vl,prefer-vector-width=512"))));
+
+uint64_t quick_mass_avx512(const float* values, int32_t count, const WeightScale& scale) {
+  uint64_t mass = 0;
+  for (int32_t begin = 0; begin < count;) {
+    begin += certain_mass_avx512(values + begin, count - begin, scale, &mass);
+    const int32_t uncertain = count - begin < kStretchTokens ? count - begin : kStretchTokens;
+    mass += mass_avx512(values + begin, uncertain, scale);
+    begin += uncertain;
+  }
+  return mass;
+}
 #endif
 
 std::array<RowKernels, 4> runnable_kernels() {
@@ -194,7 +206,8 @@ std::array<RowKernels, 4> runnable_kernels() {
 #if defined(OUTRIDER_HAVE_X86_KERNELS)
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512vl")) {
-    list[count++] = k_avx512;
+    list[count] = k_avx512;
+    list[count++].mass = quick_mass_avx512;
   }
   if (__builtin_cpu_supports("avx2")) list[count++] = k_avx2;
 #endif

@@ -92,14 +92,6 @@ DraftCandidates draft_distribution(const DraftToken& token) {
   return token.candidates;
 }
 
-float draft_prob_of(const DraftToken& token) {
-  if (token.candidates.empty()) return 1.0f;
-  for (const DraftCandidate& candidate : token.candidates) {
-    if (candidate.token == token.token) return candidate.draft_prob;
-  }
-  return 0.0f;
-}
-
 VerifyRule resolve_rule(const SamplingParams& params) {
   if (is_greedy(params)) return VerifyRule::kGreedy;
   switch (params.verify_mode) {

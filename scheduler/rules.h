@@ -57,6 +57,5 @@ int32_t count_agreements(std::span<const int32_t> chosen, std::span<const DraftT
 
 // What the draft says it drew the token from. No candidates: all of it on the token.
 DraftCandidates draft_distribution(const DraftToken& token);
-float draft_prob_of(const DraftToken& token);
 
 }  // namespace outrider

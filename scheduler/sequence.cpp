@@ -142,6 +142,7 @@ void Sequence::append(const SequencePlan& plan,
         std::find(stops.begin(), stops.end(), token) != stops.end()) {
       event.finish_reason = FinishReason::kStop;
       event.stop_token = token;
+      event.stop_token_origin = origin_of(i, plan, decision);
       if (i < decision.logprobs.size()) event.stop_token_logprobs = decision.logprobs[i];
       return;
     }

@@ -9,6 +9,9 @@ namespace {
 
 constexpr double kDecay = 0.999;
 constexpr double kSeenOften = 2.5;
+constexpr double kStallFactor = 10;
+constexpr size_t kNumRecent =
+    33;  // half of them is how long a load that is so much slower misleads
 
 double ratio(double part, double whole) { return whole > 0 ? part / whole : 0; }
 
@@ -107,13 +110,24 @@ double MeasuredSteps::at(int32_t num_rows) const {
                   mean_seconds * std::min(1.0, num_rows / mean_rows));
 }
 
+bool RecentRounds::is_stall(double round_s) {
+  if (seconds_.size() < kNumRecent) seconds_.push_back(0);
+  seconds_[next_] = round_s;
+  next_ = (next_ + 1) % kNumRecent;
+  // The upper of two: of the first rounds none is a stall for one that was quick.
+  std::vector<double> sorted = seconds_;
+  const auto middle = sorted.begin() + std::ssize(sorted) / 2;
+  std::nth_element(sorted.begin(), middle, sorted.end());
+  return round_s > kStallFactor * *middle;
+}
+
 void SpeedupAccount::note_round(const SpeedupRound& round) {
   totals_.round_s += round.round_s;
   totals_.waited_s += round.waited_s;
   totals_.step_s += round.step_s;
   totals_.num_rows += round.num_rows;
   totals_.num_wasted_rows += round.num_drafted - round.num_accepted;
-  if (round.reads_prompt || round.num_sequences <= 0) return;
+  if (round.reads_prompt || round.num_sequences <= 0 || recent_.is_stall(round.round_s)) return;
   steps_.note(round.num_rows, round.step_s);
   const double plain_step_s =
       round.plain_step_s > 0 ? round.plain_step_s : steps_.at(round.num_sequences);

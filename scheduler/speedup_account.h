@@ -4,11 +4,14 @@
 // The counterfactual: a round gave num_tokens to num_sequences sequences. Without speculation they
 // would have got num_sequences a round, so num_tokens / num_sequences rounds of one row each, with
 // the same overhead around the step. Only rounds that read no prompt are compared: a prompt costs
-// the same either way.
+// the same either way. Nor are rounds that took many times as long as usual: a process that was
+// stopped, a machine that was suspended, and without speculation too.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
+#include <vector>
 
 namespace outrider {
 
@@ -95,6 +98,17 @@ class MeasuredSteps {
   double rows_seconds_ = 0;
 };
 
+// How long rounds take lately.
+class RecentRounds {
+ public:
+  // Notes it too; whether it took far longer than the others' median.
+  bool is_stall(double round_s);
+
+ private:
+  std::vector<double> seconds_;  // of the last ones, in no order
+  size_t next_ = 0;              // the oldest's place
+};
+
 class SpeedupAccount {
  public:
   void note_round(const SpeedupRound& round);
@@ -106,6 +120,7 @@ class SpeedupAccount {
   const SpeedupTotals& totals() const { return totals_; }
 
  private:
+  RecentRounds recent_;
   MeasuredSteps steps_;
   SpeedupTotals totals_;
 };

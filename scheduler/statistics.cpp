@@ -36,7 +36,7 @@ RowScan scan_row(const RowView& row, RowPeaks* peaks) {
 namespace {
 
 // So far below the maximum weights and moments are 0 (fixed_weight, fixed_moment).
-constexpr double kNothingBelow = -40.0;
+constexpr double kNothingBelow = -35.0;
 
 using SumKernel = uint64_t (*)(const float* values, int32_t count, const WeightScale& scale);
 

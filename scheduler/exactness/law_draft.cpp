@@ -15,17 +15,17 @@ namespace {
 constexpr uint64_t kCoinSeed = 98;
 
 // A number in [0, 1) that nothing else depends on; one round may throw several coins.
-double coin(const Generation& generation, uint32_t which) {
-  return uniform_of({mix_seed(kCoinSeed, generation.params.noise_seed),
+double coin(const LawSequence& sequence, uint32_t which) {
+  return uniform_of({mix_seed(kCoinSeed, sequence.params.noise_seed),
                      which,
                      Stream::kAccept,
-                     generation.round});
+                     sequence.round});
 }
 
 }  // namespace
 
-uint32_t noise_round(const LawCase& law_case, const Generation& generation) {
-  return law_case.fault == LawFault::kRoundLeftOut ? 0 : generation.round;
+uint32_t noise_round(const LawCase& law_case, const LawSequence& sequence) {
+  return law_case.fault == LawFault::kRoundLeftOut ? 0 : sequence.round;
 }
 
 int32_t draw_by_noise(std::span<const double> weights, const NoiseKey& key) {
@@ -41,10 +41,10 @@ int32_t draw_by_noise(std::span<const double> weights, const NoiseKey& key) {
   return chosen;
 }
 
-void LawDraft::propose(std::span<Generation> batch) {
+void LawDraft::propose(std::span<LawSequence> batch) {
   std::vector<Line> lines;
-  for (Generation& generation : batch) {
-    Line line{.generation = &generation};
+  for (LawSequence& sequence : batch) {
+    Line line{.sequence = &sequence};
     if (begin(line)) lines.push_back(line);
   }
   for (int step = 0; !lines.empty(); ++step) {
@@ -57,36 +57,36 @@ void LawDraft::propose(std::span<Generation> batch) {
 // Whether anything is wanted. The draft goes on to the token behind its block where that is
 // proposed, or guessed from.
 bool LawDraft::begin(Line& line) const {
-  Generation& generation = *line.generation;
-  generation.draft.clear();
-  generation.guesses.clear();
-  generation.proposal.reset();
+  LawSequence& sequence = *line.sequence;
+  sequence.draft.clear();
+  sequence.guesses.clear();
+  sequence.proposal.reset();
   if (case_.draft == DraftKind::kNone) return false;
-  generation.context = generation.tokens;
-  line.has_proposal = has_proposal(generation);
+  sequence.context = sequence.tokens;
+  line.has_proposal = has_proposal(sequence);
   const bool goes_on = line.has_proposal || case_.block_size == BlockSize::kPrepared;
-  line.num_wanted = draft_len(generation) + (goes_on ? 1 : 0);
+  line.num_wanted = draft_len(sequence) + (goes_on ? 1 : 0);
   return line.num_wanted > 0;
 }
 
-int LawDraft::draft_len(const Generation& generation) const {
-  if (case_.block_size == BlockSize::kPrepared) return generation.prepared ? case_.draft_len : 0;
+int LawDraft::draft_len(const LawSequence& sequence) const {
+  if (case_.block_size == BlockSize::kPrepared) return sequence.prepared ? case_.draft_len : 0;
   if (case_.block_size == BlockSize::kWhole) return case_.draft_len;
-  return static_cast<int>(coin(generation, 0) * (case_.draft_len + 1));
+  return static_cast<int>(coin(sequence, 0) * (case_.draft_len + 1));
 }
 
-bool LawDraft::has_proposal(const Generation& generation) const {
-  if (case_.proposals == Proposals::kSometimes) return coin(generation, 1) < 0.5;
+bool LawDraft::has_proposal(const LawSequence& sequence) const {
+  if (case_.proposals == Proposals::kSometimes) return coin(sequence, 1) < 0.5;
   return case_.proposals == Proposals::kAlways;
 }
 
-bool LawDraft::may_be_judged(const Generation& generation, const DraftToken& proposal) const {
+bool LawDraft::may_be_judged(const LawSequence& sequence, const DraftToken& proposal) const {
   return case_.fault != LawFault::kProposalByValue ||
-         proposal.token == likeliest_but(generation, -1);
+         proposal.token == likeliest_but(sequence, -1);
 }
 
-int32_t LawDraft::likeliest_but(const Generation& generation, int32_t excluded) const {
-  const std::span<const float> logits = draft_.logits(generation.context);
+int32_t LawDraft::likeliest_but(const LawSequence& sequence, int32_t excluded) const {
+  const std::span<const float> logits = draft_.logits(sequence.context);
   int32_t best = -1;
   for (int32_t v = 0; v < case_.vocab_size; ++v) {
     const bool better =
@@ -97,17 +97,17 @@ int32_t LawDraft::likeliest_but(const Generation& generation, int32_t excluded) 
 }
 
 void LawDraft::take(Line& line, int step, DraftToken token) const {
-  Generation& generation = *line.generation;
+  LawSequence& sequence = *line.sequence;
   OUTRIDER_CHECK(valid_draft(token, case_.vocab_size));
-  const bool in_block = step < draft_len(generation);
+  const bool in_block = step < draft_len(sequence);
   if (case_.block_size == BlockSize::kPrepared) {
-    generation.guesses.push_back(in_block ? likeliest_but(generation, token.token) : token.token);
+    sequence.guesses.push_back(in_block ? likeliest_but(sequence, token.token) : token.token);
   }
   if (in_block) {
-    generation.context.push_back(token.token);
-    generation.draft.push_back(std::move(token));
-  } else if (line.has_proposal && may_be_judged(generation, token)) {
-    generation.proposal = std::move(token);
+    sequence.context.push_back(token.token);
+    sequence.draft.push_back(std::move(token));
+  } else if (line.has_proposal && may_be_judged(sequence, token)) {
+    sequence.proposal = std::move(token);
   }
 }
 
@@ -116,35 +116,35 @@ std::vector<DraftToken> LawDraft::step_of(std::span<const Line> lines) {
   std::vector<DraftToken> tokens;
   tokens.reserve(lines.size());
   if (case_.draft == DraftKind::kLastRepeated) {
-    for (const Line& line : lines) tokens.push_back({line.generation->context.back(), {}});
+    for (const Line& line : lines) tokens.push_back({line.sequence->context.back(), {}});
     return tokens;
   }
   if (case_.draft == DraftKind::kMostLikely) {
-    for (const Line& line : lines) tokens.push_back({likeliest_but(*line.generation, -1), {}});
+    for (const Line& line : lines) tokens.push_back({likeliest_but(*line.sequence, -1), {}});
     return tokens;
   }
   std::vector<DraftInput> inputs;
   inputs.reserve(lines.size());
-  for (const Line& line : lines) inputs.push_back(input_of(*line.generation));
+  for (const Line& line : lines) inputs.push_back(input_of(*line.sequence));
   for (RankedProposal& proposal : propose_ranked(inputs, scanner_)) {
     tokens.push_back(std::move(proposal.drawn));
   }
   if (case_.fault == LawFault::kDraftSharesResidualNoise) {
     for (size_t i = 0; i < lines.size(); ++i) {
-      tokens[i].token = draw_with_residual_noise(*lines[i].generation, tokens[i]);
+      tokens[i].token = draw_with_residual_noise(*lines[i].sequence, tokens[i]);
     }
   }
   return tokens;
 }
 
-DraftInput LawDraft::input_of(const Generation& generation) const {
+DraftInput LawDraft::input_of(const LawSequence& sequence) const {
   DraftInput input;
-  input.params = &generation.params;
-  input.tokens = generation.tokens;
+  input.params = &sequence.params;
+  input.tokens = sequence.tokens;
   input.num_prompt_tokens = num_prompt_tokens_;
-  input.drafted = generation.draft;
-  input.round = noise_round(case_, generation);
-  input.logits = draft_.logits(generation.context).data();
+  input.drafted = sequence.draft;
+  input.round = noise_round(case_, sequence);
+  input.logits = draft_.logits(sequence.context).data();
   input.vocab_size = case_.vocab_size;
   input.target_vocab_size = case_.vocab_size;
   input.num_candidates = case_.num_candidates;
@@ -152,12 +152,12 @@ DraftInput LawDraft::input_of(const Generation& generation) const {
   return input;
 }
 
-int32_t LawDraft::draw_with_residual_noise(const Generation& generation,
+int32_t LawDraft::draw_with_residual_noise(const LawSequence& sequence,
                                            const DraftToken& token) const {
-  const NoiseKey key{generation.params.noise_seed,
-                     static_cast<uint32_t>(generation.context.size()),
+  const NoiseKey key{sequence.params.noise_seed,
+                     static_cast<uint32_t>(sequence.context.size()),
                      Stream::kResidual,
-                     noise_round(case_, generation)};
+                     noise_round(case_, sequence)};
   std::vector<double> weights(static_cast<size_t>(case_.vocab_size), 0.0);
   for (const DraftCandidate& candidate : draft_distribution(token)) {
     weights[static_cast<size_t>(candidate.token)] = static_cast<double>(candidate.draft_prob);

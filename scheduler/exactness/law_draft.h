@@ -1,4 +1,4 @@
-// The draft's side of counted losslessness: what is proposed to every generation of a batch, step
+// The draft's side of counted losslessness: what is proposed to every sequence of a batch, step
 // by step for all of them together, by propose_ranked() as a draft rank does it. Used by
 // law_sampler.
 #pragma once
@@ -17,8 +17,8 @@
 
 namespace outrider {
 
-// One speculative generation under way.
-struct Generation {
+// One speculative sequence under way.
+struct LawSequence {
   SamplingParams params;
   std::vector<int32_t> tokens;
   uint32_t round = 0;
@@ -31,7 +31,7 @@ struct Generation {
 };
 
 // As part of the noise keys.
-uint32_t noise_round(const LawCase& law_case, const Generation& generation);
+uint32_t noise_round(const LawCase& law_case, const LawSequence& sequence);
 
 // The token with the greatest log weight + Gumbel noise: a draw, written anew for broken rules.
 int32_t draw_by_noise(std::span<const double> weights, const NoiseKey& key);
@@ -45,25 +45,25 @@ class LawDraft {
            const TokenMask* mask)
       : case_(law_case), draft_(draft), num_prompt_tokens_(num_prompt_tokens), mask_(mask) {}
 
-  // Gives each generation its draft of this round, and its proposal where it has one.
-  void propose(std::span<Generation> batch);
+  // Gives each sequence its draft of this round, and its proposal where it has one.
+  void propose(std::span<LawSequence> batch);
 
  private:
-  // A generation that wants tokens in this round.
+  // A sequence that wants tokens in this round.
   struct Line {
-    Generation* generation = nullptr;
+    LawSequence* sequence = nullptr;
     int num_wanted = 0;
     bool has_proposal = false;
   };
   bool begin(Line& line) const;
-  int draft_len(const Generation& generation) const;
-  bool has_proposal(const Generation& generation) const;
-  bool may_be_judged(const Generation& generation, const DraftToken& proposal) const;
-  int32_t likeliest_but(const Generation& generation, int32_t excluded) const;
+  int draft_len(const LawSequence& sequence) const;
+  bool has_proposal(const LawSequence& sequence) const;
+  bool may_be_judged(const LawSequence& sequence, const DraftToken& proposal) const;
+  int32_t likeliest_but(const LawSequence& sequence, int32_t excluded) const;
   void take(Line& line, int step, DraftToken token) const;
   std::vector<DraftToken> step_of(std::span<const Line> lines);
-  DraftInput input_of(const Generation& generation) const;
-  int32_t draw_with_residual_noise(const Generation& generation, const DraftToken& token) const;
+  DraftInput input_of(const LawSequence& sequence) const;
+  int32_t draw_with_residual_noise(const LawSequence& sequence, const DraftToken& token) const;
 
   const LawCase& case_;
   const ToyModel& draft_;

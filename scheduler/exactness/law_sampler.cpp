@@ -79,7 +79,7 @@ class LawSampler {
  private:
   int32_t num_prompt_tokens() const { return static_cast<int32_t>(kPrompt.size()); }
 
-  size_t cell(const Generation& sequence) const {
+  size_t cell(const LawSequence& sequence) const {
     size_t index = 0;
     for (int t = 0; t < case_.num_tokens; ++t) {
       index = index * static_cast<size_t>(case_.vocab_size) +
@@ -90,12 +90,12 @@ class LawSampler {
 
   // Generations first .. end, batch_size of them at a time: where one ends the next begins.
   void generate(int first, int end, int batch_size, std::span<const int> shard_counts) {
-    std::vector<Generation> running(static_cast<size_t>(std::min(batch_size, end - first)));
-    for (Generation& sequence : running) begin(sequence, first++);
+    std::vector<LawSequence> running(static_cast<size_t>(std::min(batch_size, end - first)));
+    for (LawSequence& sequence : running) begin(sequence, first++);
     while (!running.empty()) {
       drafter_.propose(running);
       apply(running, decide(running, shard_counts));
-      const auto has_ended = [&](Generation& sequence) {
+      const auto has_ended = [&](LawSequence& sequence) {
         if (sequence.tokens.size() < kPrompt.size() + static_cast<size_t>(case_.num_tokens)) {
           return false;
         }
@@ -109,7 +109,7 @@ class LawSampler {
   }
 
   // What it held before gives its memory.
-  void begin(Generation& sequence, int index) const {
+  void begin(LawSequence& sequence, int index) const {
     sequence.params = case_.params;
     sequence.params.noise_seed = mix_seed(case_.noise_seed, static_cast<uint64_t>(index));
     sequence.tokens = kPrompt;
@@ -126,11 +126,11 @@ class LawSampler {
   }
 
   // The logits of every row of the batch, cut to a shard: [rows, shard.size()].
-  std::vector<float> shard_rows(const std::vector<Generation>& batch,
+  std::vector<float> shard_rows(const std::vector<LawSequence>& batch,
                                 const VocabShard& shard) const {
     std::vector<float> rows;
     std::vector<int32_t> context;
-    for (const Generation& sequence : batch) {
+    for (const LawSequence& sequence : batch) {
       context = sequence.tokens;
       for (size_t i = 0; i <= sequence.draft.size(); ++i) {
         const std::span<const float> logits = target_row(context, i, sequence.draft.size());
@@ -141,14 +141,14 @@ class LawSampler {
     return rows;
   }
 
-  Decisions verify_shard(const std::vector<Generation>& batch,
+  Decisions verify_shard(const std::vector<LawSequence>& batch,
                          const VocabShard& shard,
                          ShardExchange& exchange) const {
     const std::vector<float> logits = shard_rows(batch, shard);
     std::vector<VerifyInput> inputs;
     inputs.reserve(batch.size());
     const float* next = logits.data();
-    for (const Generation& sequence : batch) {
+    for (const LawSequence& sequence : batch) {
       VerifyInput input;
       input.params = &sequence.params;
       input.tokens = sequence.tokens;
@@ -164,7 +164,7 @@ class LawSampler {
     return verify(inputs, shard, exchange);
   }
 
-  Decisions decide_on(const std::vector<Generation>& batch, int num_shards) const {
+  Decisions decide_on(const std::vector<LawSequence>& batch, int num_shards) const {
     if (num_shards == 1) {
       SoloExchange solo;
       return verify_shard(batch, {0, case_.vocab_size, case_.vocab_size}, solo);
@@ -174,7 +174,7 @@ class LawSampler {
     })[0];
   }
 
-  Decisions decide(const std::vector<Generation>& batch, std::span<const int> shard_counts) {
+  Decisions decide(const std::vector<LawSequence>& batch, std::span<const int> shard_counts) {
     if (case_.fault == LawFault::kAcceptByTargetProb) return decide_by_target_prob(batch);
     Decisions decisions = decide_on(batch, shard_counts.front());
     if (shard_counts.size() > 1) result_.num_compared += std::ssize(decisions);
@@ -192,7 +192,7 @@ class LawSampler {
   }
 
   // The same rounds without their proposals, whose bonus tokens replace what followed a fallen one.
-  void draw_again(std::vector<Generation> batch, Decisions& decisions) const {
+  void draw_again(std::vector<LawSequence> batch, Decisions& decisions) const {
     std::vector<bool> fell;
     for (size_t i = 0; i < batch.size(); ++i) {
       fell.push_back(is_judged(batch[i], decisions[i]) && !stood(batch[i], decisions[i]));
@@ -205,17 +205,17 @@ class LawSampler {
   }
 
   // Whether the proposal's turn came, and whether it is what follows.
-  static bool is_judged(const Generation& sequence, const SequenceDecision& decision) {
+  static bool is_judged(const LawSequence& sequence, const SequenceDecision& decision) {
     return sequence.proposal && static_cast<size_t>(decision.num_accepted) == sequence.draft.size();
   }
-  static bool stood(const Generation& sequence, const SequenceDecision& decision) {
+  static bool stood(const LawSequence& sequence, const SequenceDecision& decision) {
     return is_judged(sequence, decision) && decision.next_token == sequence.proposal->token;
   }
 
   // The standard rule written anew on probabilities, with its accept test wrong.
-  Decisions decide_by_target_prob(const std::vector<Generation>& batch) {
+  Decisions decide_by_target_prob(const std::vector<LawSequence>& batch) {
     Decisions decisions;
-    for (const Generation& sequence : batch) {
+    for (const LawSequence& sequence : batch) {
       SequenceDecision decision;
       std::vector<int32_t> context = sequence.tokens;
       while (decision.next_token < 0) {
@@ -246,7 +246,7 @@ class LawSampler {
   }
 
   // P(agree) of every draft token that was examined, given the text before it.
-  double expected_accepted(const Generation& sequence, size_t num_examined) {
+  double expected_accepted(const LawSequence& sequence, size_t num_examined) {
     double sum = 0.0;
     std::vector<int32_t> context = sequence.tokens;
     for (size_t i = 0; i < num_examined; ++i) {
@@ -256,9 +256,9 @@ class LawSampler {
     return sum;
   }
 
-  void apply(std::vector<Generation>& batch, const Decisions& decisions) {
+  void apply(std::vector<LawSequence>& batch, const Decisions& decisions) {
     for (size_t i = 0; i < batch.size(); ++i) {
-      Generation& sequence = batch[i];
+      LawSequence& sequence = batch[i];
       OUTRIDER_CHECK(!decisions[i].failed);
       const auto num_examined =
           std::min(sequence.draft.size(), static_cast<size_t>(decisions[i].num_accepted) + 1);
@@ -314,6 +314,15 @@ int samples_to_find(double distance, const LawCase& law_case) {
     const double needed = static_cast<double>(num_samples) * ratio * ratio;
     num_samples = std::max(num_samples + 1000, static_cast<uint64_t>(needed / 1000) * 1000);
   }
+}
+
+int least_samples(const LawCase& law_case) {
+  const std::vector<double> law = law_of(law_case, target_of(law_case));
+  std::vector<uint64_t> counts(law.size(), 0);
+  do {
+    counts[0] += 100;
+  } while (chi_square(counts, law, law_case.rule).degrees < 1);
+  return static_cast<int>(counts[0]);
 }
 
 }  // namespace outrider

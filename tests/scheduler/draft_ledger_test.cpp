@@ -86,7 +86,7 @@ TEST(RidingAhead, OneMessageARoundAndTheOutcomeIsTheNextBlock) {
   EXPECT_EQ(request.commits[0].in_flight, 0);
   EXPECT_EQ(request.commits[0].num_tokens_before, 4);
   EXPECT_EQ(request.commits[0].draft_len, 3);
-  EXPECT_EQ(planner.take_draft_request(false).serial, 0u) << "told once";
+  EXPECT_TRUE(planner.take_draft_request(false).is_empty()) << "told once";
   EXPECT_TRUE(plan.awaits_proposals);
   EXPECT_TRUE(planner.offer(block(1, 1, 5, 9, 0, {2, 3})));
   EXPECT_TRUE(planner.offer(block(1, 1, 5, 8, 0, {4, 5, 6})));

@@ -58,11 +58,13 @@ Figures run(bool repeating,
   int64_t num_tokens = 0;
   int64_t num_sampled = 0;
   if (longest > 0) planner.set_draft_len(4);
+  RoundChoice choice;
   while (!planner.idle()) {
     const RoundPlan plan = planner.plan();
     const RoundDecision decision = target.execute(plan);
     planner.apply(plan, decision);
-    RoundFacts facts{.load = {.num_rows = num_rows_of(plan.sequences)}, .draft_worked = true};
+    RoundFacts facts{.load = {.num_rows = num_rows_of(plan.sequences)},
+                     .draft_worked = choice.draft_works};
     facts.step_s = step(facts.load.num_rows);
     facts.total_s = facts.step_s + 0.001;
     seconds += facts.total_s;
@@ -83,7 +85,7 @@ Figures run(bool repeating,
     for (uint64_t id : news.ended) speculation.forget(id);
     speculation.note_round(facts);
     if (longest == 0) continue;
-    const RoundChoice choice = speculation.choose(planner.draft_outlook());
+    choice = speculation.choose(planner.draft_outlook());
     EXPECT_FALSE(choice.wait);  // for whom
     planner.set_draft_lens(choice.sequences);
   }

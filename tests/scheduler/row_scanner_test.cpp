@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
+#include <thread>
 
 #include "scheduler/host_row_scanner.h"
 #include "scheduler/propose.h"
@@ -24,6 +26,8 @@ LogitsAddress back(LogitsAddress there) {
 
 class FarScanner final : public RowScanner {
  public:
+  FarScanner() = default;
+  explicit FarScanner(HostRowScanner& host) : host_(host) {}
   void hold(std::span<const RowView> rows) override {
     rows_.assign(rows.begin(), rows.end());
     for (RowView& row : rows_) row.logits = back(row.logits);
@@ -37,7 +41,8 @@ class FarScanner final : public RowScanner {
   int num_trips = 0;
 
  private:
-  HostRowScanner host_;
+  HostRowScanner own_;
+  HostRowScanner& host_ = own_;
   std::vector<RowView> rows_;
 };
 
@@ -150,6 +155,134 @@ TEST(RowScanner, ADraftsRowsTogetherProposeWhatEachProposesAlone) {
     }
   }
   EXPECT_GT(num_guesses, 300);
+}
+
+// As a rank's threads are handed the rows, with a thread of its own for every range.
+class ThreadedScanner final : public HostRowScanner {
+ public:
+  explicit ThreadedScanner(int64_t num_threads) : num_threads_(num_threads) {}
+  int num_spread = 0;  // answers that more than one thread worked on
+
+ private:
+  void for_range(int64_t count, const RangeBody& body) override {
+    std::vector<std::thread> threads;
+    for (int64_t t = 0; t < num_threads_; ++t) {
+      const int64_t begin = count * t / num_threads_;
+      const int64_t end = count * (t + 1) / num_threads_;
+      if (begin < end) threads.emplace_back([&body, begin, end] { body(begin, end); });
+    }
+    num_spread += threads.size() > 1 ? 1 : 0;
+    for (std::thread& thread : threads) thread.join();
+  }
+  const int64_t num_threads_;
+};
+
+// What searches and sums might stumble over.
+void spoil(std::vector<float>& row, std::mt19937_64& generator) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const auto somewhere = [&] { return generator() % row.size(); };
+  switch (generator() % 10) {
+    case 0:
+      std::fill(row.begin(), row.end(), 1.5f);
+      break;
+    case 1:
+      for (float& value : row) value = generator() % 2 == 0 ? 0.0f : -0.0f;
+      break;
+    case 2:
+      for (float& value : row) value = generator() % 3 == 0 ? -3e29f : value;
+      break;
+    case 3:
+      for (float& value : row) value += 123456.0f;  // floats are coarse there
+      break;
+    case 4:
+      std::sort(row.begin(), row.end());
+      break;
+    case 5:
+      row[somewhere()] = generator() % 2 == 0 ? kInfinity : -kInfinity;
+      break;
+    case 6:
+      row[somewhere()] = std::numeric_limits<float>::quiet_NaN();
+      break;
+    default:
+      break;
+  }
+}
+
+TestRound spoiled_round(std::mt19937_64& generator) {
+  constexpr int32_t kSizes[] = {1, 2, 63, 64, 65, 511, 513, 1000, 2999, 4097};
+  TestRound round;
+  round.vocab_size = kSizes[generator() % std::size(kSizes)];
+  for (int n = 0; n < 12; ++n) {
+    TestSequence sequence = random_sequence(round.vocab_size, generator);
+    if (generator() % 3 == 0) {
+      for (std::vector<float>& row : sequence.rows) spoil(row, generator);
+    }
+    round.sequences.push_back(std::move(sequence));
+  }
+  return round;
+}
+
+TEST(RowScanner, AnyNumberOfThreadsGivesTheSameDecisions) {
+  std::mt19937_64 generator(34);
+  int num_spread = 0;
+  int num_failed = 0;
+  for (int trial = 0; trial < 120; ++trial) {
+    const TestRound round = spoiled_round(generator);
+    const std::vector<SequenceDecision> alone = verify_alone(round);
+    for (const int num_threads : {1, 2, 3}) {
+      ThreadedScanner threads(num_threads);
+      FarScanner scanner(threads);
+      const std::vector<SequenceDecision> together = verify_far(round, scanner);
+      for (size_t n = 0; n < alone.size(); ++n) {
+        ASSERT_TRUE(same(together[n], alone[n])) << trial << " " << n << " " << num_threads;
+        num_failed += alone[n].failed ? 1 : 0;
+      }
+      num_spread += threads.num_spread;
+    }
+  }
+  EXPECT_GT(num_spread, 100);
+  EXPECT_GT(num_failed, 30);
+}
+
+TEST(RowScanner, AnyNumberOfThreadsProposesTheSame) {
+  std::mt19937_64 generator(35);
+  int num_spread = 0;
+  for (int trial = 0; trial < 60; ++trial) {
+    const TestRound round = spoiled_round(generator);
+    std::vector<DraftInput> inputs;
+    for (const TestSequence& sequence : round.sequences) {
+      inputs.push_back({.params = &sequence.params,
+                        .tokens = sequence.tokens,
+                        .num_prompt_tokens = sequence.num_prompt_tokens,
+                        .round = sequence.round,
+                        .logits = sequence.rows[0].data(),
+                        .vocab_size = round.vocab_size,
+                        .target_vocab_size = round.vocab_size,
+                        .num_guesses = 4});
+    }
+    HostRowScanner one;
+    const std::vector<RankedProposal> alone = propose_ranked(inputs, one);
+    for (const int num_threads : {2, 3}) {
+      ThreadedScanner threads(num_threads);
+      const std::vector<RankedProposal> together = propose_ranked(inputs, threads);
+      for (size_t n = 0; n < inputs.size(); ++n) {
+        ASSERT_EQ(together[n].drawn, alone[n].drawn) << trial << " " << n << " " << num_threads;
+        ASSERT_EQ(together[n].others, alone[n].others) << trial << " " << n << " " << num_threads;
+      }
+      num_spread += threads.num_spread;
+    }
+  }
+  EXPECT_GT(num_spread, 15);
+}
+
+// Waking others takes longer than so little work.
+TEST(RowScanner, FewLogitsStayOnOneThread) {
+  std::mt19937_64 generator(36);
+  TestRound round{.vocab_size = 300, .sequences = {random_sequence(300, generator)}};
+  ThreadedScanner threads(2);
+  FarScanner scanner(threads);
+  verify_far(round, scanner);
+  EXPECT_EQ(threads.num_spread, 0);
 }
 
 }  // namespace

@@ -108,6 +108,7 @@ TEST(Sequence, StopTokenInsideABlockDropsTheRest) {
   EXPECT_EQ(event.origins.size(), 1u);
   EXPECT_EQ(event.finish_reason, FinishReason::kStop);
   EXPECT_EQ(event.stop_token, 9);
+  EXPECT_EQ(event.stop_token_origin, TokenOrigin::kAccepted);
 }
 
 TEST(Sequence, TheStopTokenHasItsLogprobs) {

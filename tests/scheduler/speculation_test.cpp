@@ -437,27 +437,6 @@ TEST(Speculation, DraftsThatPayNeverRest) {
   }
 }
 
-// It reads what it has not heard, and that may take a while.
-TEST(Speculation, ADraftThatHasNotSpokenYetIsNotSentToRest) {
-  Speculation planner({.has_worker = true, .rides_ahead = true});
-  for (int i = 0; i < 4; ++i) planner.note_probe({.num_rows = 1 + 16 * i}, 1);
-  const RoundOutlook outlook = outlook_of(std::vector<int32_t>(64, 0));
-  RoundFacts facts{.load = {.num_rows = 64}, .num_sequences = 64, .num_tokens = 64};
-  facts.step_s = facts.total_s = 1;
-  facts.draft_worked = true;
-  for (int round = 0; round < 14; ++round) {
-    ASSERT_TRUE(planner.choose(outlook).draft_works) << round;
-    planner.note_round(facts);
-  }
-  int num_rounds = 0;
-  for (; num_rounds < 100 && planner.choose(outlook).draft_works; ++num_rounds) {
-    for (uint64_t id = 1; id <= 64; ++id) planner.note_shadow(id, false);
-    planner.note_round(facts);
-  }
-  EXPECT_LE(num_rounds, 8);
-  EXPECT_GE(num_rounds, 4);
-}
-
 // ---- disturbed machines
 // -------------------------------------------------------------------------------------------------------
 

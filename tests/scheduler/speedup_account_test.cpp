@@ -164,6 +164,41 @@ TEST(SpeedupAccount, PromptsAreNotCompared) {
   EXPECT_EQ(totals.num_rows, 1);
 }
 
+// A stop of 30 s within a step, between steps and while a draft was waited for.
+TEST(SpeedupAccount, AStallIsNotCompared) {
+  for (double SpeedupRound::*where :
+       {&SpeedupRound::step_s, &SpeedupRound::round_s, &SpeedupRound::waited_s}) {
+    SpeedupAccount account;
+    for (int i = 0; i < 200; ++i) {
+      SpeedupRound round = synchronous_round(4, 2, 0.1);
+      round.plain_step_s = 0;
+      if (i == 20) {
+        round.*where += 30;
+        if (where != &SpeedupRound::round_s) round.round_s += 30;
+      }
+      account.note_round(round);
+    }
+    const SpeedupTotals& totals = account.totals();
+    EXPECT_EQ(totals.num_rounds, 199);
+    EXPECT_NEAR(totals.measured_speedup(), 3 / 1.4, 1e-9);
+    EXPECT_NEAR(totals.tokens_per_s(), 3 / 0.014, 1e-6);
+    EXPECT_GT(totals.round_s, 30);
+  }
+}
+
+// Rounds that stay slow are no stall: soon they count.
+TEST(SpeedupAccount, ALoadThatIsFarSlowerCountsBeforeLong) {
+  SpeedupAccount account;
+  for (int i = 0; i < 100; ++i) account.note_round(synchronous_round(0, 0, 0));
+  for (int i = 0; i < 100; ++i) {
+    SpeedupRound slow = synchronous_round(0, 0, 0);
+    slow.round_s = slow.step_s = slow.plain_step_s = 0.5;
+    account.note_round(slow);
+  }
+  EXPECT_GT(account.totals().num_rounds, 180);
+  EXPECT_NEAR(account.totals().measured_speedup(), 1, 1e-9);
+}
+
 TEST(SpeedupAccount, AnIntervalIsADifference) {
   SpeedupAccount account;
   account.note_round(synchronous_round(4, 0, 0.3));

@@ -339,6 +339,36 @@ TEST(RowKernels, EveryInstructionSetGivesTheSameBits) {
   }
 }
 
+// Weights near the middle between two integers, many and few to a stretch, cut, masked, and values
+// so large that floats are coarse.
+TEST(RowKernels, MassesHaveTheSameBitsOnEveryInstructionSet) {
+  std::mt19937_64 generator(29);
+  const RowKernels* plain = all_row_kernels();
+  while (plain[1].name != nullptr) ++plain;
+  std::vector<float> values(kTileTokens);
+  for (int trial = 0; trial < 3000; ++trial) {
+    const auto count = static_cast<int32_t>(generator() % (kTileTokens + 1));
+    std::normal_distribution<float> normal(0.0f, 0.01f + static_cast<float>(generator() % 12));
+    const float offset = trial % 7 == 0 ? 4e5f : trial % 7 == 1 ? 3e29f : 0.0f;
+    for (float& value : values)
+      value = generator() % 40 == 0 ? kMasked : normal(generator) + offset;
+    const float scale = trial % 3 == 0 ? 1.0f : 0.6f;
+    float max = -1.0f;
+    for (int32_t i = 0; i < count; ++i) {
+      max = std::max(max, exact_mul(values[static_cast<size_t>(i)], scale));
+    }
+    // The maximum may lie on another shard.
+    const WeightScale weights{scale,
+                              static_cast<double>(max) + static_cast<double>(trial % 5) * 7,
+                              trial % 4 == 0 ? max - 6.0f : kMasked};
+    const uint64_t expected = plain->mass(values.data(), count, weights);
+    for (const RowKernels* kernels = all_row_kernels(); kernels->name != nullptr; ++kernels) {
+      ASSERT_EQ(kernels->mass(values.data(), count, weights), expected)
+          << kernels->name << " " << trial;
+    }
+  }
+}
+
 // What the searches for the best tokens ask, against one value after the other.
 TEST(RowKernels, SearchesFindTheSameOnEveryInstructionSet) {
   std::mt19937_64 generator(26);
