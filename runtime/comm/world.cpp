@@ -1,6 +1,8 @@
 // What all worlds share; see world.h.
 #include "runtime/comm/world.h"
 
+#include <fmt/format.h>
+
 #include <cstdlib>
 
 namespace outrider {
@@ -53,6 +55,20 @@ bool launched_by_mpi() {
     if (std::getenv(name) != nullptr) return true;
   }
   return false;
+}
+
+void refuse_foreign_launcher(int world_size) {
+  if (std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr) return;  // mpirun, maybe inside of srun
+  for (const char* name : {"SLURM_STEP_NUM_TASKS", "PMI_SIZE"}) {
+    const char* text = std::getenv(name);
+    const int num_tasks = text != nullptr ? std::atoi(text) : 1;
+    if (num_tasks <= world_size) continue;
+    throw Error(fmt::format(
+        "{} tasks were started ({}), but MPI sees {}: start them with mpirun, or srun --mpi=pmix",
+        num_tasks,
+        name,
+        world_size));
+  }
 }
 
 }  // namespace outrider

@@ -70,6 +70,9 @@ Bytes receive_soon(World& world,
 
 // True when this process was started by an MPI launcher.
 bool launched_by_mpi();
+// Throws Error when a launcher that is none of MPI's started several processes, each of which would
+// be a job of its own: srun without PMIx, or another MPI's.
+void refuse_foreign_launcher(int world_size);
 // Calls MPI_Init; one per process.
 std::unique_ptr<World> make_mpi_world(int* argc, char*** argv);
 

@@ -8,14 +8,18 @@
 
 #include <cerrno>
 #include <chrono>
+#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <mutex>
+#include <string_view>
 #include <thread>
 
 #include "runtime/base/log.h"
 #include "runtime/comm/arena_group.h"
 #include "runtime/comm/doorbell.h"
+#include "runtime/comm/host_id.h"
 #include "runtime/comm/mpi_internal.h"
 #include "runtime/comm/waiting.h"
 #include "runtime/comm/world.h"
@@ -52,6 +56,7 @@ constexpr int kExitAborted = 70;
 constexpr auto kPeerCheckInterval = std::chrono::milliseconds(100);
 constexpr auto kFinishTimeout = std::chrono::seconds(5);
 constexpr auto kTimeToBeEnded = std::chrono::seconds(2);
+constexpr auto kUsualMeetingTime = std::chrono::seconds(10);
 // How long one looks away at least where all others ring.
 constexpr std::chrono::microseconds kLeastRungWait{2000};
 // The same while messages of ours are on their way, which the others mostly take by themselves.
@@ -59,10 +64,11 @@ constexpr std::chrono::microseconds kLeastMovingWait{100};
 constexpr int kTimesLongerIfRung = 4;
 
 struct Peer {
-  std::string host;
+  std::string host;      // its name
+  bool is_here = false;  // on this host, and its process id means something here
   pid_t pid = 0;
   cpu_set_t cores;   // it may run on
-  std::string bell;  // empty on another host
+  std::string bell;  // empty unless is_here
 };
 
 struct PendingSend {
@@ -77,9 +83,36 @@ struct PendingReceive {
   bool active = false;
 };
 
+// MPI's start waits for all ranks without a word; while one of these lives, rank 0 says so.
+class MeetingWatch {
+ public:
+  // Asks for the rank before its thread begins: MPI's start changes the environment.
+  MeetingWatch() {
+    const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
+    if (rank != nullptr && std::string_view(rank) != "0") return;
+    thread_ = std::jthread([this](const std::stop_token& has_met) { watch(has_met); });
+  }
+
+ private:
+  void watch(const std::stop_token& has_met) {
+    std::unique_lock lock(mutex_);
+    never_.wait_for(lock, has_met, kUsualMeetingTime, [] { return false; });
+    if (has_met.stop_requested()) return;
+    log_warning(
+        "the ranks have not met within {} s: one has not started, or a firewall or another network "
+        "is between them (docs/cluster.md, Networks)",
+        kUsualMeetingTime.count());
+  }
+
+  std::mutex mutex_;
+  std::condition_variable_any never_;
+  std::jthread thread_;
+};
+
 class MpiWorld final : public World {
  public:
   MpiWorld(int* argc, char*** argv) {
+    const MeetingWatch watch;
     // Every wait here sleeps after a short hot phase (waiting.h), so Open MPI need not yield
     // between our looks. It must not: a yield hands the core over for whole time slices as soon as
     // anything else runs there, 4 ms and more for a sum of 1 us (what --mca mpi_yield_when_idle 1
@@ -112,8 +145,7 @@ class MpiWorld final : public World {
 
   int num_ranks_here(int num_ranks) const override {
     int count = 0;
-    for (int r = 0; r < num_ranks; ++r)
-      count += peers_[static_cast<size_t>(r)].host == host() ? 1 : 0;
+    for (int r = 0; r < num_ranks; ++r) count += peers_[static_cast<size_t>(r)].is_here ? 1 : 0;
     return count;
   }
 
@@ -122,7 +154,7 @@ class MpiWorld final : public World {
     int count = 0;
     for (int r = 0; r < num_ranks; ++r) {
       const Peer& peer = peers_[static_cast<size_t>(r)];
-      count += peer.host == own.host && CPU_EQUAL(&peer.cores, &own.cores) ? 1 : 0;
+      count += peer.is_here && CPU_EQUAL(&peer.cores, &own.cores) ? 1 : 0;
     }
     return count;
   }
@@ -195,7 +227,7 @@ class MpiWorld final : public World {
     last_peer_check_ = now;
     for (int r = 0; r < num_ranks; ++r) {
       const Peer& peer = peers_[static_cast<size_t>(r)];
-      if (peer.host != host() || r == rank_) continue;
+      if (!peer.is_here || r == rank_) continue;
       if (kill(peer.pid, 0) != 0 && errno == ESRCH) {
         end_reason_ = fmt::format("rank {} (host {}, process {}) is gone", r, peer.host, peer.pid);
         throw Error(end_reason_);
@@ -216,7 +248,7 @@ class MpiWorld final : public World {
 
   void end_unresponsive(int rank) override {
     const Peer& peer = peers_[static_cast<size_t>(rank)];
-    if (peer.host == host()) {
+    if (peer.is_here) {
       kill(peer.pid, SIGKILL);
     } else {
       log_warning("rank {} on {} does not answer; mpirun may wait for it", rank, peer.host);
@@ -240,6 +272,8 @@ class MpiWorld final : public World {
   void exchange_peers() {
     struct Fixed {
       char host[MPI_MAX_PROCESSOR_NAME];
+      HostId host_id;
+      uint64_t pid_namespace;
       int64_t pid;
       cpu_set_t cores;
       char bell[Doorbell::kNameBytes + 1];
@@ -247,6 +281,8 @@ class MpiWorld final : public World {
     Fixed mine{};
     int length = 0;
     mpi::check(MPI_Get_processor_name(mine.host, &length), "MPI_Get_processor_name");
+    mine.host_id = this_host();
+    mine.pid_namespace = this_pid_namespace();
     mine.pid = getpid();
     bell_.name().copy(mine.bell, Doorbell::kNameBytes);
     sched_getaffinity(0, sizeof(mine.cores), &mine.cores);  // empty when it fails
@@ -256,9 +292,9 @@ class MpiWorld final : public World {
             &mine, sizeof(Fixed), MPI_BYTE, all.data(), sizeof(Fixed), MPI_BYTE, MPI_COMM_WORLD),
         "MPI_Allgather");
     for (const Fixed& peer : all) {
-      const bool is_here = strcmp(peer.host, mine.host) == 0;
+      const bool is_here = peer.host_id == mine.host_id && peer.pid_namespace == mine.pid_namespace;
       peers_.push_back(
-          {peer.host, static_cast<pid_t>(peer.pid), peer.cores, is_here ? peer.bell : ""});
+          {peer.host, is_here, static_cast<pid_t>(peer.pid), peer.cores, is_here ? peer.bell : ""});
     }
   }
 
@@ -287,7 +323,7 @@ class MpiWorld final : public World {
     CPU_ZERO(&cores);
     for (int r = 0; r < num_ranks; ++r) {
       const Peer& peer = peers_[static_cast<size_t>(r)];
-      if (peer.host == host()) CPU_OR(&cores, &cores, &peer.cores);
+      if (peer.is_here) CPU_OR(&cores, &cores, &peer.cores);
     }
     return CPU_COUNT(&cores);
   }

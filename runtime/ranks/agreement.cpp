@@ -25,7 +25,7 @@ void check_agreement(World& world, const RankLayout& layout, uint64_t round, uin
     digests.push_back(in.get<uint64_t>());
     in.expect_end();
     if (reported_round != round) {
-      world.abort(fmt::format("rank {} ({}) is at round {} while the coordinator is at round {}",
+      throw Error(fmt::format("rank {} ({}) is at round {} while the coordinator is at round {}",
                               rank,
                               layout.name(rank),
                               reported_round,
@@ -33,7 +33,7 @@ void check_agreement(World& world, const RankLayout& layout, uint64_t round, uin
     }
   }
   const std::string sentence = disagreement(layout, round, digests);
-  if (!sentence.empty()) world.abort(sentence);
+  if (!sentence.empty()) throw Error(sentence);
 }
 
 std::string disagreement(const RankLayout& layout,

@@ -15,7 +15,7 @@ namespace outrider {
 void report_digest(World& world, uint64_t round, uint64_t digest);
 
 // The coordinator, after each round: waits for the other target ranks' digests, which are as far
-// away as the slowest of them. Aborts the job when they differ.
+// away as the slowest of them. Throws Error when they differ: the job must end in this round.
 void check_agreement(World& world, const RankLayout& layout, uint64_t round, uint64_t digest);
 
 // digests[r]: what target rank r decided. Empty when all are the same, otherwise one sentence that

@@ -1,10 +1,9 @@
-// Extra looks at the program's own books, for tests and drills. Read by every rank at start from
-// OUTRIDER_CHECKS, a list with commas of
+// Extra looks at the program's own books, for tests and drills. Rank 0 and the draft read them at
+// start from OUTRIDER_CHECKS, a list with commas of
 //   books    the coordinator checks its KV accounting after every round, not only when it is idle
 //            (always so in debug builds)
 //   poison   KV blocks that nobody holds are filled with NaN on every target rank (and on the
-//   draft,
-//            those it frees), so that whoever reads stale KV is noticed
+//            draft, those it frees), so that whoever reads stale KV is noticed
 // BookCheck is the coordinator's, on the round's thread.
 #pragma once
 

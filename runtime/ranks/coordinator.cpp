@@ -23,11 +23,6 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// The coordinator is the only one who adds to such a counter.
-void raise(Counter& counter, uint64_t total) {
-  counter.add(static_cast<double>(total) - counter.value());
-}
-
 void update_average(double* average, double value) {
   *average = *average == 0 ? value : (1 - kAverageWeight) * *average + kAverageWeight * value;
 }
@@ -67,10 +62,14 @@ AdmissionResult Coordinator::submit(Request request) {
   if (std::string reason = planner_.refusal(request); !reason.empty()) {
     return {Admission::kRefused, std::move(reason)};
   }
-  const int32_t num_waiting = status().num_waiting;
   std::lock_guard lock(inbox_mutex_);
+  if (!failure_.empty()) return {Admission::kShuttingDown, failure_};
   if (stopping_) return {Admission::kShuttingDown, "the server is shutting down"};
-  if (num_waiting + static_cast<int32_t>(inbox_.requests.size()) >= max_num_queued_reqs_) {
+  const int32_t num_waiting = num_taken_waiting_ + static_cast<int32_t>(inbox_.requests.size());
+  // A call with many requests leaves half of the queue to others.
+  const int32_t most =
+      request.is_further ? std::max(1, max_num_queued_reqs_ / 2) : max_num_queued_reqs_;
+  if (num_waiting >= most) {
     return {Admission::kQueueFull,
             fmt::format("{} requests are waiting already, which is the most this server queues",
                         num_waiting)};
@@ -174,6 +173,7 @@ void Coordinator::take_inbox() {
   {
     std::lock_guard lock(inbox_mutex_);
     std::swap(inbox, inbox_);
+    num_taken_waiting_ += static_cast<int32_t>(inbox.requests.size());
   }
   for (Request& request : inbox.requests) {
     arrivals_[request.id] = request.arrival;
@@ -184,6 +184,37 @@ void Coordinator::take_inbox() {
     arrivals_.erase(id);
     planner_.cancel(id);
   }
+  if (!inbox.cancels.empty()) note_waiting();
+}
+
+// After whatever lets sequences in, back to wait, or end.
+void Coordinator::note_waiting() {
+  const int32_t num_waiting = planner_.num_waiting();
+  std::lock_guard lock(inbox_mutex_);
+  num_taken_waiting_ = num_waiting;
+}
+
+void Coordinator::fail(const std::string& reason) {
+  Inbox inbox;
+  {
+    std::lock_guard lock(inbox_mutex_);
+    failure_ = fmt::format("the job has ended: {}", reason);
+    std::swap(inbox, inbox_);
+  }
+  if (finished_) {
+    for (PendingResult& result : finished_->results) std::move(result).deliver();
+  }
+  planner_.fail_all(failure_);
+  for (const Request& request : inbox.requests) {
+    if (!request.stream) continue;
+    ResultEvent event;
+    event.finish_reason = FinishReason::kAborted;
+    event.error = failure_;
+    request.stream->push(std::move(event));
+  }
+  std::lock_guard lock(status_mutex_);
+  status_.ready = false;
+  status_.failed = true;
 }
 
 void Coordinator::wait_for_work() {
@@ -206,6 +237,7 @@ bool Coordinator::run_round() {
   metrics_.round_draft_wait_seconds.observe(seconds_since(begin));
 
   RoundPlan plan = traced(TraceKind::kPlan, [&] { return planner_.plan(); });
+  note_waiting();
   if (plan.sequences.empty() && plan.ends.empty() && plan.starts.empty()) {
     draft_.tell_begun();  // nothing has, but something may be over
     return false;
@@ -349,14 +381,15 @@ void Coordinator::note_sample(const FinishedRound& round) {
 }
 
 void Coordinator::publish_traffic() {
-  raise(metrics_.link_bytes_plan, num_plan_bytes_);
-  raise(metrics_.link_bytes_partial_sums, target_.model().sum_traffic().num_bytes);
-  raise(metrics_.link_bytes_sampling, target_.traffic().num_bytes);
-  raise(metrics_.sampling_collectives, target_.traffic().num_collectives);
+  metrics_.link_bytes_plan.set_total(num_plan_bytes_);
+  metrics_.link_bytes_partial_sums.set_total(target_.model().sum_traffic().num_bytes);
+  metrics_.link_bytes_sampling.set_total(target_.traffic().num_bytes);
+  metrics_.sampling_collectives.set_total(target_.traffic().num_collectives);
   if (draft_.link() == nullptr) return;
-  raise(metrics_.link_bytes_to_draft, draft_.link()->num_sent_bytes());
-  raise(metrics_.link_bytes_from_draft, draft_.link()->num_received_bytes());
-  raise(metrics_.draft_deadline_misses, draft_.link()->num_deadline_misses());
+  metrics_.link_bytes_to_draft.set_total(draft_.link()->num_sent_bytes());
+  metrics_.link_bytes_from_draft.set_total(draft_.link()->num_received_bytes());
+  metrics_.draft_deadline_misses.set_total(draft_.link()->num_deadline_misses());
+  metrics_.draft_dropped_frames.set_total(draft_.link()->num_dropped_frames());
 }
 
 void Coordinator::publish_status() {
@@ -368,8 +401,8 @@ void Coordinator::publish_status() {
   metrics_.num_preemptions.add(
       static_cast<double>(counters.num_preemptions - num_preemptions_counted_));
   num_preemptions_counted_ = counters.num_preemptions;
-  raise(metrics_.prefix_cache_queries, counters.num_prefix_queries);
-  raise(metrics_.prefix_cache_hits, counters.num_prefix_hits);
+  metrics_.prefix_cache_queries.set_total(counters.num_prefix_queries);
+  metrics_.prefix_cache_hits.set_total(counters.num_prefix_hits);
   metrics_.draft_up.set(draft_.state() == DraftState::kUp ? 1 : 0);
   publish_traffic();
   account_.publish(planner_.draft_counters());

@@ -65,6 +65,9 @@ class Coordinator final : public Engine {
   // ranks.
   void loop();
 
+  // When loop() has thrown: every request ends with this reason, also those still to come.
+  void fail(const std::string& reason);
+
   // Engine: any thread.
   const EngineInfo& info() const override { return info_; }
   uint64_t next_request_id() override { return ++last_request_id_; }
@@ -89,6 +92,7 @@ class Coordinator final : public Engine {
   };
 
   void take_inbox();
+  void note_waiting();
   void measure_steps();
   void wait_for_work();
   bool run_round();  // false when there was nothing to compute
@@ -137,6 +141,8 @@ class Coordinator final : public Engine {
   Inbox inbox_;
   bool stopping_ = false;
   bool stop_now_ = false;
+  std::string failure_;
+  int32_t num_taken_waiting_ = 0;  // requests that wait and are not in the inbox any more
 
   mutable std::mutex status_mutex_;
   EngineStatus status_;

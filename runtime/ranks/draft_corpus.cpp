@@ -38,7 +38,7 @@ std::shared_ptr<const BigramModel> learn_draft_corpus(const SpeculativeConfig& c
   size_t num_tokens = 0;
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = end_of_piece(text, begin);
-    if (!tokens.empty()) tokens = {tokens.back()};
+    if (!tokens.empty()) tokens.erase(tokens.begin(), tokens.end() - 1);
     const size_t num_known = tokens.size();
     const auto piece =
         tokenizer.encode(std::string_view(text).substr(begin, end - begin),

@@ -130,9 +130,13 @@ std::optional<Bytes> DraftEngine::wait_message() {
   }
 }
 
-std::string DraftEngine::wait_report() {
+Readiness DraftEngine::wait_report() {
   const auto message = wait_message();
-  return message ? WireReader(*message).get_string() : why_not_started();
+  if (!message) return {.problem = why_not_started()};
+  WireReader in(*message);
+  Readiness readiness{.problem = in.get_string()};
+  readiness.translates = in.get_bool();
+  return readiness;
 }
 
 std::string DraftEngine::why_not_started() const {
@@ -191,9 +195,10 @@ void DraftEngine::say_goodbye(World& world, uint32_t epoch) {
   world.post(0, encode_frame({.kind = FrameKind::kShutdown, .epoch = epoch, .payload = {}}));
 }
 
-void report_ready(World& rank, const std::string& problem) {
+void report_ready(World& rank, const Readiness& readiness) {
   WireWriter out;
-  out.put_string(problem);
+  out.put_string(readiness.problem);
+  out.put_bool(readiness.translates);
   rank.post(0, out.take());
 }
 

@@ -12,6 +12,7 @@
 
 #include "runtime/comm/message_socket.h"
 #include "runtime/comm/world.h"
+#include "runtime/ranks/roll_call.h"
 
 namespace outrider {
 
@@ -30,8 +31,8 @@ class DraftEngine {
   // The engine's next message before it serves; nothing when it has ended. Waits for it.
   std::optional<Bytes> wait_message();
   void send(const Bytes& message) { socket_.post(message); }
-  // The engine's last word before it serves: empty when it is ready, else what is wrong.
-  std::string wait_report();
+  // The engine's last word before it serves: report_ready()'s.
+  Readiness wait_report();
   // Of an engine that ended before it served.
   std::string why_not_started() const;
   // Passes messages between the coordinator and the engine until the job is over. Tells the
@@ -52,7 +53,7 @@ class DraftEngine {
   bool stopping_ = false;
 };
 
-// What the engine says when it is ready, or why it is not.
-void report_ready(World& rank, const std::string& problem);
+// What the engine says when it is ready, or why it is not. Its threads are for its rank to say.
+void report_ready(World& rank, const Readiness& readiness);
 
 }  // namespace outrider

@@ -41,7 +41,7 @@ DraftLink::DraftLink(World& world, int draft_rank, uint32_t epoch, double patien
       down_after_s_(std::max(kDownAfterS, patience_s)) {}
 
 void DraftLink::send(DraftRequest request, Clock::time_point now) {
-  if (request.closes.empty() && request.opens.empty() && request.commits.empty()) return;
+  if (request.is_empty()) return;
   if (world_.num_unsent_bytes(draft_rank_) > kMaxUnsentBytes) return;
   request.serial = next_serial_++;
   trace_flow_out(request_arrow(request.serial));

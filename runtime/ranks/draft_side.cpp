@@ -21,6 +21,9 @@ constexpr int32_t kFirstDraftLen = 4;
 // A wait that was to take so long is thought over after this many times as long.
 constexpr double kOverdue = 1.5;
 constexpr double kShortestLookS = 50e-6;
+// Nor does a round give a block up before this many times as long: what the link knows of answers
+// may be of shorter blocks.
+constexpr double kOverdueForGood = 3;
 // Who listens during a step is back so long before it ends, and has no reason to poll meanwhile.
 constexpr std::chrono::microseconds kBackBefore{150};
 constexpr std::chrono::microseconds kNotHot{0};
@@ -77,11 +80,13 @@ double DraftSide::wait_for_blocks() {
   if (!choice_.wait) return 0;
   // Each accepted token saves the target a round; waiting longer than that cannot pay.
   const double worth_s = plain_round_s_ * std::max(1.0, accepted_per_block_);
+  const double expected_s = chooses_ ? choice_.wait_s : 0;
+  const Clock::time_point earliest_end = Clock::now() + duration_of(kOverdueForGood * expected_s);
   const TraceSpan span(TraceKind::kWaitForDraft);
   bool in_time = true;
   Backoff backoff;
   while (choice_.wait && state_ == DraftState::kUp) {
-    const Clock::time_point deadline = link_->deadline(worth_s);
+    const Clock::time_point deadline = std::max(link_->deadline(worth_s), earliest_end);
     in_time = Clock::now() < deadline;
     if (in_time) {
       backoff.end_at(std::min(deadline, look_again_));

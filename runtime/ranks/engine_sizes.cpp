@@ -26,6 +26,13 @@ EngineSizes engine_sizes(const RunConfig& config,
                             config.max_model_len,
                             target.max_positions));
   }
+  if (target.undecided_window > 0 && sizes.max_model_len > target.undecided_window) {
+    throw Error(fmt::format(
+        "the model's config.json has sliding_window {0}, which is not supported for {1}: give "
+        "--max-model-len {0}, within which it changes nothing",
+        target.undecided_window,
+        target.model_type));
+  }
   const int64_t block_size = config.block_size;
   const auto block_bytes = static_cast<int64_t>(Transformer::kv_bytes_per_block(
       target,

@@ -23,8 +23,7 @@ struct GpuDemand {
 };
 
 // KV blocks that each of the models gets, the same number for all: what weights and buffers leave
-// of utilization * total_bytes, but of a target no more than most_kv_bytes (0: no limit). Throws
-// Error with the sum when that is fewer than least_blocks.
+// of utilization * total_bytes. Throws Error with the sum when that is fewer than least_blocks.
 int32_t shared_num_blocks(std::span<const GpuDemand> demands,
                           double utilization,
                           size_t total_bytes,

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <vector>
 
+#include "models/folder_mistakes.h"
 #include "models/simulated_spec.h"
 #include "runtime/base/error.h"
 
@@ -38,12 +39,7 @@ std::filesystem::path embedded_folder(const std::string& name) {
 
 std::filesystem::path model_folder(const std::string& name, Role role) {
   if (name == "embedded") return embedded_folder(role == Role::kDraft ? "draft" : "target");
-  if (!std::filesystem::is_directory(name)) {
-    throw Error(fmt::format(
-        "model folder '{}' does not exist (nothing is downloaded: give a Hugging Face folder)",
-        name));
-  }
-  return name;
+  return find_model_folder(name);
 }
 
 SyntheticName parse_synthetic(const std::string& name) {

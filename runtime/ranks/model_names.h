@@ -12,8 +12,8 @@
 
 namespace outrider {
 
-// A folder as given, or of the embedded pair for "embedded" (role picks target or draft). Throws
-// Error when there is no such folder.
+// A folder as given (models/folder_mistakes.h: a cache folder's snapshot), or of the embedded pair
+// for "embedded" (role picks target or draft). Throws Error when there is no such folder.
 std::filesystem::path model_folder(const std::string& name, Role role);
 
 // "synth:SHAPE": random weights in a shape of models/synthetic.h, for benchmarks. There is no

@@ -141,15 +141,13 @@ Rehearsal rehearse(const RunConfig& config,
                    const InProcessLink& link) {
   VirtualClock clock;
   Rehearsal rehearsal;
-  int argc = 0;
-  char** argv = nullptr;
   const auto front_end = [&](const FrontEndContext& context) {
     rehearsal.answers = play_requests(context, requests);
     rehearsal.round_times = context.engine.round_times();
     rehearsal.metrics = parse_metrics(context.metrics.render({"outrider"}));
     return 0;
   };
-  run_job(config, &argc, &argv, front_end, link);
+  run_job(config, {}, front_end, {.before_load = {}, .link = link});
   for (const TimedAnswer& answer : rehearsal.answers)
     rehearsal.seconds = std::max(rehearsal.seconds, answer.done_s);
   rehearsal.history = clock.history();

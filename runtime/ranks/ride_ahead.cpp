@@ -9,7 +9,7 @@ RideAhead resolve_ride_ahead(const RunConfig& config,
                              const RankLayout& layout,
                              const Topology& topology,
                              int num_cpus) {
-  if (config.speculative.use_heterogeneous_vocab) return RideAhead::kOff;
+  if (topology.draft_translates) return RideAhead::kOff;
   const RideAhead asked = ride_ahead_from_name(config.speculative.ride_ahead).value();
   if (asked != RideAhead::kAuto) return asked;
   if (!layout.has_draft || is_simulated(config.model)) return RideAhead::kCache;

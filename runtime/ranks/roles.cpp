@@ -24,6 +24,13 @@ std::string RankLayout::name(int rank) const {
   return "";
 }
 
+std::string RankLayout::text() const {
+  return fmt::format("{} target {}{}",
+                     num_targets,
+                     num_targets == 1 ? "rank" : "ranks",
+                     has_draft ? " and a draft" : "");
+}
+
 RankLayout make_layout(const RunConfig& config, int world_size) {
   RankLayout layout;
   const std::string& method = config.speculative.method;

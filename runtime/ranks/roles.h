@@ -28,6 +28,7 @@ struct RankLayout {
   int draft_rank() const { return num_targets; }
   Role role(int rank) const;
   std::string name(int rank) const;  // "target[1/2]", for logs and errors
+  std::string text() const;          // "2 target ranks and a draft"
 };
 
 // How many ranks of each role world_size ranks become; world_size 0 = one process, which has as

@@ -13,19 +13,18 @@ namespace {
 struct Report {
   std::string host;
   std::string problem;
-  std::vector<std::string> settings;
   int32_t num_threads = 0;
   int32_t num_kv_blocks = 0;
+  bool translates = false;
 };
 
 Bytes encode_report(const Report& report) {
   WireWriter out;
   out.put_string(report.host);
   out.put_string(report.problem);
-  out.put_list(report.settings,
-               [](WireWriter& w, const std::string& setting) { w.put_string(setting); });
   out.put(report.num_threads);
   out.put(report.num_kv_blocks);
+  out.put_bool(report.translates);
   return out.take();
 }
 
@@ -34,24 +33,10 @@ Report decode_report(const Bytes& bytes) {
   Report report;
   report.host = in.get_string();
   report.problem = in.get_string();
-  report.settings = in.get_list<std::string>([](WireReader& r) { return r.get_string(); });
   report.num_threads = in.get<int32_t>();
   report.num_kv_blocks = in.get<int32_t>();
+  report.translates = in.get_bool();
   return report;
-}
-
-// How this rank was told something else than rank 0; empty when it was not, or gives no settings.
-std::string difference(const Report& report, const Report& first) {
-  if (report.settings.empty()) return "";
-  for (size_t i = 0; i < std::max(report.settings.size(), first.settings.size()); ++i) {
-    const std::string own = i < report.settings.size() ? report.settings[i] : "nothing";
-    const std::string expected = i < first.settings.size() ? first.settings[i] : "nothing";
-    if (own == expected) continue;
-    // What `auto` came to; the other settings were given.
-    const char* remedy = own.starts_with("activation_dtype ") ? ": set it for all ranks" : "";
-    return fmt::format("it has {} where rank 0 has {}{}", own, expected, remedy);
-  }
-  return "";
 }
 
 // The sentence all ranks stop with; empty when all are ready.
@@ -60,10 +45,6 @@ std::string verdict(const RankLayout& layout,
                     const std::string& missing) {
   for (const auto& [rank, report] : reports) {
     if (!report.problem.empty()) return named_problem(layout, rank, report.host, report.problem);
-  }
-  for (const auto& [rank, report] : reports) {
-    const std::string other = difference(report, reports.at(0));
-    if (!other.empty()) return named_problem(layout, rank, report.host, other);
   }
   return missing.empty() ? "" : "no report from " + missing + " in time";
 }
@@ -109,6 +90,7 @@ Topology roll_call(World& world,
       if (!sentence.empty()) break;
       if (rank == 0 || (report.num_kv_blocks > 0 && report.num_kv_blocks < topology.num_kv_blocks))
         topology.num_kv_blocks = report.num_kv_blocks;
+      if (layout.role(rank) == Role::kDraft) topology.draft_translates = report.translates;
       log_info("rank {} ready: {} on {}", rank, layout.name(rank), report.host);
       topology.ranks.push_back({rank, layout.name(rank), report.host, report.num_threads});
     }
@@ -116,9 +98,9 @@ Topology roll_call(World& world,
   };
   const Report own{.host = world.host(),
                    .problem = readiness.problem,
-                   .settings = readiness.settings,
                    .num_threads = readiness.num_threads,
-                   .num_kv_blocks = readiness.num_kv_blocks};
+                   .num_kv_blocks = readiness.num_kv_blocks,
+                   .translates = readiness.translates};
   stop_for(muster(world, layout, encode_report(own), judge, timeout_s));
   if (world.rank() == 0) topology.library = world.library();
   return topology;
@@ -133,7 +115,7 @@ void go_on_together(World& world,
     for (const auto& [rank, bytes] : reports) decoded[rank] = decode_report(bytes);
     return encode_sentence(together(layout, decoded, missing_ranks(layout, reports)));
   };
-  const Report own{.host = world.host(), .problem = problem, .settings = {}};
+  const Report own{.host = world.host(), .problem = problem};
   stop_for(muster(world, layout, encode_report(own), judge, timeout_s));
 }
 

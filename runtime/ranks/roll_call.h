@@ -1,6 +1,5 @@
-// The start-up roll call: every rank says that it is ready or why not, and with which settings;
-// rank 0 says which ranks it is still waiting for, and all go on together or all stop with one
-// sentence.
+// The start-up roll call: every rank says that it is ready or why not; rank 0 says which ranks it
+// is still waiting for, and all go on together or all stop with one sentence.
 #pragma once
 
 #include <string>
@@ -12,12 +11,10 @@
 namespace outrider {
 
 struct Readiness {
-  std::string problem;  // empty when this rank is ready
-  // "name value", in the same order everywhere: what the target ranks must have been told alike,
-  // since each host has its own environment and files. The draft gives none.
-  std::vector<std::string> settings;
+  std::string problem;        // empty when this rank is ready
   int num_threads = 0;        // this rank computes with; for reports
   int32_t num_kv_blocks = 0;  // of this target rank; 0: not a target
+  bool translates = false;    // a draft whose tokens are not the target's
 };
 
 struct RankPlace {
@@ -33,9 +30,10 @@ struct Topology {
   std::string library;  // World::library
   int32_t num_kv_blocks =
       0;  // what every target rank has; GPUs may have room for different numbers
+  bool draft_translates = false;
 };
 
-// Throws Error on every rank when any has a problem, other settings than rank 0, or does not report
+// Throws Error on every rank when any has a problem or does not report
 // within timeout_s; the sentence names rank, host and role. Rank 0 logs the table and gets it; the
 // others get an empty one.
 Topology roll_call(World& world,

@@ -8,6 +8,7 @@
 
 #include "runtime/ranks/roll_call.h"
 #include "runtime/ranks/round_wire.h"
+#include "runtime/ranks/startup/handshake.h"
 #include "tests/ranks/engine_harness.h"
 #include "tests/ranks/played_rounds.h"
 
@@ -116,42 +117,45 @@ TEST(RollCall, AllReadyGoOn) {
   run_in_process(3, [](World& world) { roll_call(world, RankLayout{2, true}, {}, 30); });
 }
 
-TEST(RollCall, RanksThatWereToldOtherThingsStopAll) {
+TEST(Handshake, RanksThatWereToldOtherThingsStopAll) {
   std::atomic<int> num_stopped{0};
   run_in_process(3, [&](World& world) {
-    Readiness readiness;
-    if (world.rank() < 2) {  // the draft gives no settings
-      readiness.settings = {"block_size 16",
-                            world.rank() == 1 ? "numerics fast" : "numerics strict"};
-    }
+    std::vector<Fact> facts = {{"block_size", "16"}};
+    if (world.rank() < 2)  // of the targets alone
+      facts.push_back({"numerics", world.rank() == 1 ? "fast" : "strict"});
     try {
-      roll_call(world, RankLayout{2, true}, readiness, 30);
+      startup_handshake(world, RankLayout{2, true}, "", facts, 30);
     } catch (const Error& error) {
       EXPECT_STREQ(error.what(),
                    "rank 1 (target[1/2] on this process): it has numerics fast where rank 0 has "
-                   "numerics strict");
+                   "numerics strict; all ranks need the same");
       ++num_stopped;
     }
   });
   EXPECT_EQ(num_stopped, 3);
 }
 
-TEST(RollCall, RanksThatRoundActivationsDifferentlyAreToldWhatToDo) {
+TEST(Handshake, ProblemsAndSilenceStopAllAndEqualRanksGoOn) {
+  const RankLayout layout{2, true};
+  run_in_process(3, [&](World& world) {
+    startup_handshake(world, layout, "", {{"command", "serve"}}, 30);
+  });
   std::atomic<int> num_stopped{0};
-  run_in_process(2, [&](World& world) {
-    Readiness readiness;
-    readiness.settings = {world.rank() == 1 ? "activation_dtype float32"
-                                            : "activation_dtype bfloat16"};
+  run_in_process(3, [&](World& world) {
     try {
-      roll_call(world, RankLayout{2, false}, readiness, 30);
+      startup_handshake(world, layout, world.rank() == 2 ? "no such folder" : "", {}, 30);
     } catch (const Error& error) {
-      EXPECT_STREQ(error.what(),
-                   "rank 1 (target[1/2] on this process): it has activation_dtype float32 where "
-                   "rank 0 has activation_dtype bfloat16: set it for all ranks");
+      EXPECT_STREQ(error.what(), "rank 2 (draft on this process): no such folder");
       ++num_stopped;
     }
   });
-  EXPECT_EQ(num_stopped, 2);
+  EXPECT_EQ(num_stopped, 3);
+  EXPECT_THROW(run_in_process(3,
+                              [&](World& world) {
+                                if (world.rank() != 1)
+                                  startup_handshake(world, layout, "", {}, 0.2);
+                              }),
+               Error);
 }
 
 TEST(RollCall, ASilentRankIsNamed) {

@@ -117,10 +117,8 @@ TEST(CountingDraftStream, LearnsFromOneRequestForTheNext) {
 }
 
 std::string problem_of(const RunConfig& config) {
-  int argc = 0;
-  char** argv = nullptr;
   try {
-    run_job(config, &argc, &argv, [](const FrontEndContext&) { return 0; });
+    run_job(config, {}, [](const FrontEndContext&) { return 0; });
   } catch (const Error& error) {
     return error.what();
   }

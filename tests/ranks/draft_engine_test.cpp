@@ -17,10 +17,10 @@ std::string counted_on_a_host_of(int num_local_ranks) {
   const auto engine = DraftEngine::start(kNumTargets, [](World& parent) {
     report_ready(
         parent,
-        fmt::format(
-            "{} {}", parent.num_ranks_here(kNumTargets), parent.num_ranks_here(kNumTargets + 1)));
+        {.problem = fmt::format(
+             "{} {}", parent.num_ranks_here(kNumTargets), parent.num_ranks_here(kNumTargets + 1))});
   });
-  return engine->wait_report();
+  return engine->wait_report().problem;
 }
 
 // A draft on a GPU shares out memory among the job's ranks there, of which it is one.

@@ -68,9 +68,7 @@ Outcome collect(ResultStream& stream) {
 
 void run_engine(const RunConfig& config,
                 const std::function<void(const FrontEndContext&)>& front_end) {
-  int argc = 0;
-  char** argv = nullptr;
-  const int code = run_job(config, &argc, &argv, [&](const FrontEndContext& context) {
+  const int code = run_job(config, {}, [&](const FrontEndContext& context) {
     front_end(context);
     return 0;
   });

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "runtime/comm/world.h"
+
 namespace outrider {
 namespace {
 
@@ -11,8 +13,12 @@ struct Place {
   int num_threads;
 };
 
-RideAhead resolved(const RunConfig& config, std::vector<Place> places, int num_cpus) {
+RideAhead resolved(const RunConfig& config,
+                   std::vector<Place> places,
+                   int num_cpus,
+                   bool draft_translates = false) {
   Topology topology;
+  topology.draft_translates = draft_translates;
   for (const Place& place : places)
     topology.ranks.push_back({.rank = static_cast<int>(topology.ranks.size()),
                               .role = "",
@@ -38,8 +44,26 @@ TEST(RideAhead, WhatIsAskedForHolds) {
     config.speculative.ride_ahead = ride_ahead_name(mode);
     EXPECT_EQ(resolved(config, {{"a", 2}, {"a", 2}}, 2), mode);
   }
+}
+
+// The option allows a translation; only one that is made is in the way.
+TEST(RideAhead, OffForATranslatedDraftOnly) {
+  RunConfig config;
+  config.speculative.ride_ahead = "cache";
   config.speculative.use_heterogeneous_vocab = true;
-  EXPECT_EQ(resolved(config, {{"a", 2}, {"b", 2}}, 2), RideAhead::kOff);
+  EXPECT_EQ(resolved(config, {{"a", 2}, {"b", 2}}, 2), RideAhead::kCache);
+  config.speculative.use_heterogeneous_vocab = false;
+  EXPECT_EQ(resolved(config, {{"a", 2}, {"b", 2}}, 2, true), RideAhead::kOff);
+}
+
+TEST(RideAhead, TheRollCallTellsOfATranslatedDraft) {
+  for (const bool translates : {false, true}) {
+    run_in_process(2, [&](World& world) {
+      const Readiness readiness{.translates = translates && world.rank() == 1};
+      const Topology topology = roll_call(world, {.num_targets = 1, .has_draft = true}, readiness);
+      EXPECT_EQ(topology.draft_translates, translates && world.rank() == 0);
+    });
+  }
 }
 
 }  // namespace

@@ -1,6 +1,9 @@
 // The scheduler's options as a whole job sees them.
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <thread>
+
 #include "models/transformer.h"
 #include "runtime/ranks/model_names.h"
 #include "tests/ranks/engine_harness.h"
@@ -54,6 +57,41 @@ TEST(CapacitySchedulerPolicy, GuaranteedNoEvictCostsNoTokenAndPreemptsNobody) {
     EXPECT_EQ(reserved.outcomes[i].tokens.size(), 60 + i);
     EXPECT_EQ(reserved.outcomes[i].tokens, used.outcomes[i].tokens);
   }
+}
+
+// Requests behind one that runs for long; how many the queue takes.
+int num_taken(const FrontEndContext& context, int num_requests, bool is_further) {
+  int num_taken = 0;
+  for (int i = 0; i < num_requests; ++i) {
+    Request request;
+    request.id = context.engine.next_request_id();
+    request.prompt = context.tokenizer->encode("A");
+    request.params = greedy(4);
+    request.is_further = is_further;
+    const AdmissionResult result = context.engine.submit(std::move(request));
+    num_taken += result.admission == Admission::kAccepted ? 1 : 0;
+  }
+  return num_taken;
+}
+
+TEST(MaxNumQueuedReqs, IsExactWhoeverAsksAndHalfOfItForFurtherOnesOfACall) {
+  RunConfig config = embedded_config(1, 0);
+  config.max_num_seqs = 1;
+  config.max_num_queued_reqs = 32;
+  run_engine(config, [&](const FrontEndContext& context) {
+    const auto running = submit(context.engine, context.tokenizer->encode("The"), greedy(900));
+    ASSERT_TRUE(running->wait_next(std::chrono::seconds(60)));
+    EXPECT_EQ(num_taken(context, 100, true), 16);
+    // Rounds take requests out of the inbox meanwhile, and each is counted once.
+    std::atomic<int> num_first{0};
+    std::vector<std::thread> callers;
+    for (int i = 0; i < 4; ++i)
+      callers.emplace_back([&] { num_first += num_taken(context, 100, false); });
+    for (std::thread& caller : callers) caller.join();
+    EXPECT_EQ(num_first, 16);
+    EXPECT_EQ(num_taken(context, 100, true), 0);
+    context.engine.request_stop(Coordinator::Stop::kNow);
+  });
 }
 
 AdmissionResult submit_with_priority(Engine& engine, int32_t priority) {

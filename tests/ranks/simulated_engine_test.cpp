@@ -145,9 +145,7 @@ TEST(SimulatedEngine, PairsThatCannotBeAreRefused) {
     RunConfig config = simulated(1, 2, "");
     config.model = target;
     config.speculative.model = draft;
-    int argc = 0;
-    char** argv = nullptr;
-    run_job(config, &argc, &argv, [](const FrontEndContext&) { return 0; });
+    run_job(config, {}, [](const FrontEndContext&) { return 0; });
   };
   EXPECT_TRUE(
       fails_with([&] { run("sim:step_ms=1,alpha=.5", "sim:step_ms=1"); }, "alpha is the draft's"));

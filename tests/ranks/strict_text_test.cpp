@@ -40,10 +40,8 @@ TEST(StrictText, FastDiffersBetweenNumbersOfRanks) {
 TEST(StrictText, OtherNumbersOfRanksAreRefusedAtStart) {
   RunConfig config = embedded_config(3, 0);
   config.numerics = "strict";
-  int argc = 0;
-  char** argv = nullptr;
   try {
-    run_job(config, &argc, &argv, [](const FrontEndContext&) { return 0; });
+    run_job(config, {}, [](const FrontEndContext&) { return 0; });
     FAIL() << "no exception";
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("1, 2, 4 or 8 target ranks, not for 3"),

@@ -2,7 +2,9 @@
 #include "runtime/ranks/job/coordinator_part.h"
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
+#include <future>
 #include <string>
 #include <thread>
 
@@ -14,6 +16,9 @@
 
 namespace outrider {
 namespace {
+
+// mpirun ends the job about a second after a rank has died.
+constexpr std::chrono::milliseconds kTimeToTellClients{700};
 
 void note_memory(const Model::Memory& memory, ServingMetrics& metrics) {
   metrics.weight_bytes.set(static_cast<double>(memory.weights));
@@ -33,6 +38,7 @@ RideAhead ride_ahead_of(const JobRank& rank, const Topology& topology) {
 int run_both(World& world, Coordinator& coordinator, const std::function<int()>& front_end) {
   int exit_code = 0;
   std::exception_ptr problem;
+  std::promise<void> has_ended;
   std::thread front([&, reserved = ClockSeat::reserve()] {
     const ClockSeat seat(reserved);
     set_thread_log_name("front");
@@ -44,10 +50,13 @@ int run_both(World& world, Coordinator& coordinator, const std::function<int()>&
     }
     // A front end that failed leaves nobody to read what still runs.
     coordinator.request_stop(problem ? Coordinator::Stop::kNow : Coordinator::Stop::kWhenIdle);
+    has_ended.set_value();
   });
   try {
     coordinator.loop();
   } catch (const std::exception& error) {
+    coordinator.fail(error.what());
+    has_ended.get_future().wait_for(kTimeToTellClients);
     end_job(world, error.what());
   }
   front.join();

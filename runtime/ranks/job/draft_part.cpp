@@ -25,7 +25,7 @@ namespace {
 // not.
 struct DraftStart {
   std::function<Bytes(const Bytes& claim)> call_gpus;
-  std::function<void(const std::string& problem)> report;
+  std::function<void(const Readiness& readiness)> report;
 };
 
 // The draft with its model, until the job is over.
@@ -35,17 +35,18 @@ void run_worker(const JobRank& rank, const DraftStart& start) {
   LoadedModel loaded;
   ModelConfig target_config;
   Checks checks;
-  std::string problem;
+  Readiness readiness;
   try {
     checks = Checks::from_environment();
     loaded = load_draft(
         config, layout, threads_of_rank(config, world, layout, Role::kDraft), std::move(seat));
     target_config = model_config_of(config.model, Role::kTarget);
+    readiness.translates = loaded.vocabulary != nullptr;
   } catch (const std::exception& error) {
-    problem = error.what();
+    readiness.problem = error.what();
   }
-  start.report(problem);
-  if (!problem.empty()) return;
+  start.report(readiness);
+  if (!readiness.problem.empty()) return;
   DraftWorker worker(*loaded.model,
                      {.target_vocab_size = target_config.vocab_size,
                       .num_candidates = config.speculative.num_draft_candidates,
@@ -57,10 +58,9 @@ void run_worker(const JobRank& rank, const DraftStart& start) {
   trace.hand_over(world);
 }
 
-void answer_roll_call(const JobRank& rank, const std::string& problem) {
-  const int num_threads = num_threads_of_draft(rank.config, rank.world, rank.layout);
-  roll_call(
-      rank.world, rank.layout, {.problem = problem, .settings = {}, .num_threads = num_threads});
+void answer_roll_call(const JobRank& rank, Readiness readiness) {
+  readiness.num_threads = num_threads_of_draft(rank.config, rank.world, rank.layout);
+  roll_call(rank.world, rank.layout, readiness);
   go_on_together(rank.world, rank.layout, "");
   rank.trace.compare_clocks(rank.world, rank.layout);  // a child's clock is this host's
 }
@@ -89,7 +89,7 @@ void run_child(World& parent, const RunConfig& config, const RankLayout& layout)
     if (!refusal_in(answer).empty()) std::_Exit(kExitUsage);  // its rank says why
     return answer;
   };
-  const auto report = [&](const std::string& problem) { report_ready(parent, problem); };
+  const auto report = [&](const Readiness& readiness) { report_ready(parent, readiness); };
   run_worker({.world = parent, .config = config, .layout = layout, .trace = trace},
              {.call_gpus = call, .report = report});
 }
@@ -116,7 +116,7 @@ void run_draft(const JobRank& rank, DraftEngine* engine) {
   run_worker(
       rank,
       {.call_gpus = [&](const Bytes& claim) { return call_gpus(rank.world, rank.layout, claim); },
-       .report = [&](const std::string& problem) { answer_roll_call(rank, problem); }});
+       .report = [&](const Readiness& readiness) { answer_roll_call(rank, readiness); }});
 }
 
 }  // namespace outrider

@@ -30,21 +30,25 @@ std::string served_name(const RunConfig& config) {
   return file.empty() ? config.model : file;
 }
 
+// A synthetic or simulated model has no tokenizer; the embedded one's ids lie within its
+// vocabulary, which is enough to bench.
+std::filesystem::path text_folder(const RunConfig& config) {
+  return model_folder(has_no_files(config.model) ? "embedded" : config.model, Role::kTarget);
+}
+
 }  // namespace
 
 FrontDesk open_front_desk(const RunConfig& config) {
-  // A synthetic or simulated model has no tokenizer; the embedded one's ids lie within its
-  // vocabulary, which is enough to bench.
-  const auto folder =
-      model_folder(has_no_files(config.model) ? "embedded" : config.model, Role::kTarget);
+  const auto folder = text_folder(config);
   FrontDesk desk;
   desk.checks = Checks::from_environment();
   desk.tokenizer = Tokenizer::load(folder);
   desk.chat_template =
       config.chat_template.empty()
           ? ChatTemplate::load(folder)
-          : ChatTemplate::parse(read_text_file(config.chat_template, kMaxTemplateFileBytes));
-  if (config.generation_config == "auto") desk.defaults = load_generation_defaults(folder);
+          : ChatTemplate::parse(read_text_file(config.chat_template, kMaxTemplateFileBytes),
+                                folder);
+  desk.defaults = generation_defaults(config);
   desk.draft_corpus = learn_draft_corpus(
       config.speculative, *desk.tokenizer, model_config_of(config.model, Role::kTarget).vocab_size);
   return desk;
@@ -96,6 +100,17 @@ EngineInfo engine_info(const RunConfig& config,
   }
   info.num_speculative_tokens = info.draft.empty() ? 0 : planner.num_speculative_tokens;
   return info;
+}
+
+EngineInfo engine_info(const RunConfig& config) {
+  const RankLayout layout = make_layout(config, 0);
+  const ModelConfig model = model_config_of(config.model, Role::kTarget);
+  return engine_info(config, layout, planner_config(config, layout, model, 0, {}));
+}
+
+GenerationDefaults generation_defaults(const RunConfig& config) {
+  if (config.generation_config != "auto") return {};
+  return load_generation_defaults(text_folder(config));
 }
 
 }  // namespace outrider

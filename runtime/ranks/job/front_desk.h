@@ -39,4 +39,8 @@ EngineInfo engine_info(const RunConfig& config,
                        const RankLayout& layout,
                        const PlannerConfig& planner);
 
+// What requests can be checked with before anything is loaded.
+EngineInfo engine_info(const RunConfig& config);
+GenerationDefaults generation_defaults(const RunConfig& config);
+
 }  // namespace outrider

@@ -48,10 +48,12 @@ struct TargetContext {
 // the job.
 using OnTargets = std::function<int(const TargetContext&)>;
 
-// One of the two; the other is empty.
+// One of the two is empty.
 struct Purpose {
   FrontEnd front_end;
   OnTargets on_targets;
+  std::function<void()> before_load;  // on rank 0; may be empty
+  std::string program;                // Launch::program
 };
 
 }  // namespace outrider

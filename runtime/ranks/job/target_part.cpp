@@ -23,28 +23,8 @@ namespace {
 struct ReadyTarget {
   LoadedModel loaded;
   Faults faults;
-  FrontDesk desk;     // rank 0's, where there is a front end
   Topology topology;  // rank 0's
 };
-
-// What decides how a target rank cuts the model, sizes its memory and folds its sums.
-std::vector<std::string> shared_settings(const RunConfig& config, const LoadedModel& loaded) {
-  const bool rounds =
-      loaded.context != nullptr && loaded.context->activations() == ops::Activations::kBF16;
-  return {fmt::format("device {}", config.device),
-          fmt::format("device_sums {}", config.device_sums),
-          fmt::format("numerics {}", config.numerics),
-          fmt::format("quantization {}", config.quantization),
-          fmt::format("tensor_parallel_size {}", config.tensor_parallel_size),
-          fmt::format("max_model_len {}", config.max_model_len),
-          fmt::format("max_num_seqs {}", config.max_num_seqs),
-          fmt::format("max_num_batched_tokens {}", config.max_num_batched_tokens),
-          fmt::format("block_size {}", config.block_size),
-          fmt::format("kv_cache_memory_bytes {}", config.kv_cache_memory_bytes),
-          fmt::format("num_speculative_tokens {}", config.speculative.num_speculative_tokens),
-          fmt::format("trace {}", config.trace.empty() ? "off" : "on"),
-          fmt::format("activation_dtype {}", rounds ? "bfloat16" : "float32")};
-}
 
 bool coordinates(const JobRank& rank) {
   return rank.layout.role(rank.world.rank()) == Role::kCoordinator;
@@ -52,7 +32,6 @@ bool coordinates(const JobRank& rank) {
 
 // Up to the roll call; what went wrong is said there.
 std::string load_shard(const JobRank& rank,
-                       const Purpose& purpose,
                        const ops::ThreadPlan& threads,
                        GpuSeat seat,
                        ReadyTarget* ready) {
@@ -63,10 +42,7 @@ std::string load_shard(const JobRank& rank,
                                 threads,
                                 rank.world.make_target_group(rank.layout.num_targets),
                                 std::move(seat));
-    if (coordinates(rank) && purpose.front_end) {
-      ready->desk = open_front_desk(rank.config);
-      rank.trace.open_file();
-    }
+    if (coordinates(rank)) rank.trace.open_file();
   } catch (const std::exception& error) {
     return error.what();
   }
@@ -83,7 +59,7 @@ std::string begin_sums(const JobRank& rank, LoadedModel& loaded) {
   return "";
 }
 
-ReadyTarget start_target(const JobRank& rank, const Purpose& purpose) {
+ReadyTarget start_target(const JobRank& rank) {
   ReadyTarget ready;
   ops::ThreadPlan threads = 0;
   GpuSeat seat = agreed_seat(
@@ -93,12 +69,11 @@ ReadyTarget start_target(const JobRank& rank, const Purpose& purpose) {
         return target_seat(rank.config, rank.world, rank.layout);
       },
       [&](const Bytes& claim) { return call_gpus(rank.world, rank.layout, claim); });
-  const std::string problem = load_shard(rank, purpose, threads, std::move(seat), &ready);
+  const std::string problem = load_shard(rank, threads, std::move(seat), &ready);
   const Model* const model = ready.loaded.model.get();
   ready.topology = roll_call(rank.world,
                              rank.layout,
                              {.problem = problem,
-                              .settings = shared_settings(rank.config, ready.loaded),
                               .num_threads = threads.num_threads,
                               .num_kv_blocks = model ? model->options().num_blocks : 0});
   go_on_together(rank.world, rank.layout, begin_sums(rank, ready.loaded));
@@ -125,8 +100,8 @@ void run_rounds(const JobRank& rank, TargetRank& target) {
 
 }  // namespace
 
-int run_target(const JobRank& rank, const Purpose& purpose) {
-  ReadyTarget ready = start_target(rank, purpose);
+int run_target(const JobRank& rank, const Purpose& purpose, const FrontDesk& desk) {
+  ReadyTarget ready = start_target(rank);
   if (purpose.on_targets) {
     return run_on_this_target({.config = rank.config,
                                .world = rank.world,
@@ -142,8 +117,7 @@ int run_target(const JobRank& rank, const Purpose& purpose) {
     run_rounds(rank, target);
     return 0;
   }
-  const int exit_code =
-      run_coordinator(rank, target, ready.desk, ready.topology, purpose.front_end);
+  const int exit_code = run_coordinator(rank, target, desk, ready.topology, purpose.front_end);
   rank.trace.gather(rank.world, rank.layout, ready.topology);
   return exit_code;
 }

@@ -2,6 +2,7 @@
 // rounds until the job is over.
 #pragma once
 
+#include "runtime/ranks/job/front_desk.h"
 #include "runtime/ranks/job/job_rank.h"
 #include "runtime/ranks/job/purpose.h"
 
@@ -9,6 +10,7 @@ namespace outrider {
 
 // Returns the rank's exit code; 0 of all but rank 0 where there is a front end. Throws Error, the
 // same on all ranks, for a problem before the first round; later ones end the job.
-int run_target(const JobRank& rank, const Purpose& purpose);
+// desk: rank 0's, where there is a front end.
+int run_target(const JobRank& rank, const Purpose& purpose, const FrontDesk& desk);
 
 }  // namespace outrider

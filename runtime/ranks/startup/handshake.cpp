@@ -1,0 +1,100 @@
+// See handshake.h.
+#include "runtime/ranks/startup/handshake.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+
+#include "runtime/ranks/muster.h"
+
+namespace outrider {
+namespace {
+
+// Stands first, so that a program that speaks otherwise is found out.
+constexpr uint64_t kMagic = 0x3144454e'5254554full;
+
+struct Hello {
+  std::string host;
+  std::string problem;
+  std::vector<Fact> facts;
+};
+
+Bytes encode(const Hello& hello) {
+  WireWriter out;
+  out.put(kMagic);
+  out.put_string(hello.host);
+  out.put_string(hello.problem);
+  out.put_list(hello.facts, [](WireWriter& w, const Fact& fact) {
+    w.put_string(fact.name);
+    w.put_string(fact.value);
+  });
+  return out.take();
+}
+
+Hello decode(const Bytes& bytes) {
+  Hello hello;
+  try {
+    WireReader in(bytes);
+    if (in.get<uint64_t>() != kMagic) throw Error("no hello");
+    hello.host = in.get_string();
+    hello.problem = in.get_string();
+    hello.facts = in.get_list<Fact>([](WireReader& r) {
+      std::string name = r.get_string();
+      return Fact{std::move(name), r.get_string()};
+    });
+  } catch (const Error&) {
+    hello.problem = "its program begins otherwise than rank 0's: another version of outrider?";
+  }
+  return hello;
+}
+
+std::string difference(const Hello& hello, const Hello& first) {
+  for (const Fact& fact : hello.facts) {
+    const auto expected = std::find_if(first.facts.begin(),
+                                       first.facts.end(),
+                                       [&](const Fact& other) { return other.name == fact.name; });
+    if (expected == first.facts.end() || expected->value == fact.value) continue;
+    return fmt::format("it has {0} {1} where rank 0 has {0} {2}; all ranks need the same",
+                       fact.name,
+                       fact.value,
+                       expected->value);
+  }
+  return "";
+}
+
+// The sentence that all ranks stop with; empty when they may go on. Rank 0's own problem comes
+// first: what the others are compared with is then not known.
+std::string verdict(const RankLayout& layout, const Reports& reports) {
+  std::map<int, Hello> hellos;
+  for (const auto& [rank, bytes] : reports) hellos[rank] = decode(bytes);
+  if (!hellos.at(0).problem.empty())
+    return named_problem(layout, 0, hellos.at(0).host, hellos.at(0).problem);
+  for (const auto& [rank, hello] : hellos) {
+    const std::string other = difference(hello, hellos.at(0));
+    const std::string& problem = other.empty() ? hello.problem : other;
+    if (!problem.empty()) return named_problem(layout, rank, hello.host, problem);
+  }
+  const std::string missing = missing_ranks(layout, reports);
+  return missing.empty() ? "" : "no word from " + missing + " in time";
+}
+
+}  // namespace
+
+void startup_handshake(World& world,
+                       const RankLayout& layout,
+                       const std::string& problem,
+                       const std::vector<Fact>& facts,
+                       double timeout_s) {
+  const auto judge = [&](const Reports& reports) {
+    WireWriter out;
+    out.put_string(verdict(layout, reports));
+    return out.take();
+  };
+  const Bytes answer =
+      muster(world, layout, encode({world.host(), problem, facts}), judge, timeout_s);
+  const std::string sentence = WireReader(answer).get_string();
+  if (!sentence.empty()) throw Error(sentence);
+}
+
+}  // namespace outrider
