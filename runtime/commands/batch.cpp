@@ -1,26 +1,28 @@
-// batch: a file of OpenAI batch lines through the same service as HTTP. Lines are checked first,
-// results are appended as they come (a killed job keeps what it has), --resume skips what is
-// already answered.
-#include <unistd.h>
-
+// batch: a file of OpenAI batch lines through the same service as HTTP. Lines are checked before
+// the model is loaded (batch/batch_lines.h), results are appended as they come
+// (batch/result_file.h), and --resume skips what is already answered.
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
-#include <fstream>
+#include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <thread>
 
-#include "http/openai_request.h"
 #include "http/service.h"
 #include "runtime/base/config.h"
 #include "runtime/base/error.h"
-#include "runtime/base/json_depth.h"
 #include "runtime/base/log.h"
+#include "runtime/commands/batch/batch_lines.h"
+#include "runtime/commands/batch/result_file.h"
 #include "runtime/commands/commands.h"
 #include "runtime/commands/front_end.h"
+#include "runtime/ranks/job/front_desk.h"
+#include "runtime/ranks/model_names.h"
 #include "runtime/ranks/signals.h"
 
 namespace outrider {
@@ -29,10 +31,11 @@ namespace {
 using Json = nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
-constexpr int kMaxDepth = 66;  // what a request may have, and the line around it
+constexpr int kMostWorkers = 256;
 constexpr int kExitSomeFailed = 3;
 constexpr int kExitStopped = 75;  // EX_TEMPFAIL: run again with --resume
 constexpr auto kProgressInterval = std::chrono::seconds(5);
+constexpr auto kRetrySlice = std::chrono::milliseconds(20);
 
 struct BatchOptions {
   std::string input;
@@ -40,136 +43,41 @@ struct BatchOptions {
   bool resume = false;
 };
 
-struct BatchLine {
-  int number = 0;
-  std::string custom_id;
-  std::string url;
-  std::string body;
-};
-
 std::string dump(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-std::string text_field(const Json& json, const char* name, int number) {
-  if (!json.contains(name) || !json[name].is_string()) {
-    throw Error(fmt::format("line {}: {} must be a string", number, name));
-  }
-  return json[name].get<std::string>();
-}
-
-BatchLine read_line(const std::string& text, int number) {
-  if (json_nests_deeper_than(text, kMaxDepth))
-    throw Error(fmt::format("line {}: nested deeper than {} levels", number, kMaxDepth));
-  const Json json = Json::parse(text, nullptr, false);
-  if (!json.is_object()) throw Error(fmt::format("line {}: not a JSON object", number));
-  BatchLine line;
-  line.number = number;
-  line.custom_id = text_field(json, "custom_id", number);
-  line.url = text_field(json, "url", number);
-  if (json.value("method", "POST") != "POST")
-    throw Error(fmt::format("line {}: method must be POST", number));
-  if (line.url != "/v1/completions" && line.url != "/v1/chat/completions") {
-    throw Error(fmt::format(
-        "line {}: url '{}' is not /v1/completions or /v1/chat/completions", number, line.url));
-  }
-  if (!json.contains("body") || !json["body"].is_object()) {
-    throw Error(fmt::format("line {}: body must be an object", number));
-  }
-  if (json["body"].value("stream", false))
-    throw Error(fmt::format("line {}: stream must be false", number));
-  line.body = dump(json["body"]);
-  return line;
-}
-
-// What is wrong with a call's body, as far as that can be said without running it; throws Error.
-void check_body(const BatchLine& line, const CallContext& context) {
-  try {
-    if (line.url == "/v1/completions") {
-      read_completion_call(line.body, context);
-    } else {
-      read_chat_call(line.body, context);
-    }
-  } catch (const std::exception& error) {
-    throw Error(fmt::format("line {}: {}", line.number, error.what()));
-  }
-}
-
-std::vector<BatchLine> read_input(const std::string& path, const CallContext& context) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw Error(fmt::format("cannot read {}", path));
-  std::vector<BatchLine> lines;
-  std::set<std::string> ids;
-  std::string text;
-  for (int number = 1; std::getline(file, text); ++number) {
-    if (text.empty()) continue;
-    lines.push_back(read_line(text, number));
-    const BatchLine& line = lines.back();
-    if (!ids.insert(line.custom_id).second) {
-      throw Error(fmt::format("line {}: custom_id '{}' was used before", number, line.custom_id));
-    }
-    check_body(line, context);
-  }
-  return lines;
-}
-
-// The ids already answered without an error. A last line without an end was torn by a kill: it is
-// cut off.
-std::set<std::string> read_answered(const std::string& path) {
-  std::set<std::string> answered;
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return answered;
-  std::string text;
-  std::streamoff whole_bytes = 0;
-  while (std::getline(file, text)) {
-    if (file.eof()) break;
-    whole_bytes = file.tellg();
-    const Json json = Json::parse(text, nullptr, false);
-    if (!json.is_object() || !json.contains("custom_id") || !json["custom_id"].is_string()) {
-      throw Error(
-          fmt::format("{} is not the output of a batch: it has a line without custom_id", path));
-    }
-    if (json.contains("error") && json["error"].is_null())
-      answered.insert(json["custom_id"].get<std::string>());
-  }
-  file.close();
-  if (truncate(path.c_str(), whole_bytes) != 0)
-    throw Error(fmt::format("cannot mend the end of {}", path));
-  return answered;
-}
-
-// Appends whole lines; each is on the disk before the next batch of them begins.
-class ResultFile {
+// Lines whose requests find a place in the engine's queue at once; a larger line goes alone.
+class Room {
  public:
-  ResultFile(const std::string& path, bool append)
-      : file_(std::fopen(path.c_str(), append ? "ab" : "wb")) {
-    if (file_ == nullptr) throw Error(fmt::format("cannot write {}", path));
-  }
-  ~ResultFile() { std::fclose(file_); }
-  ResultFile(const ResultFile&) = delete;
-  ResultFile& operator=(const ResultFile&) = delete;
+  explicit Room(int num_requests) : num_free_(num_requests), size_(num_requests) {}
 
-  void append(const std::string& line) {
+  void enter(int num_requests) {
+    std::unique_lock lock(mutex_);
+    freed_.wait(lock, [&] { return num_free_ >= std::min(num_requests, size_); });
+    num_free_ -= num_requests;
+  }
+  void leave(int num_requests) {
     std::lock_guard lock(mutex_);
-    const bool written = std::fwrite(line.data(), 1, line.size(), file_) == line.size();
-    if (!written || std::fflush(file_) != 0)
-      throw Error("cannot write the results: is the disk full?");
-    const auto now = Clock::now();
-    if (now - last_sync_ < std::chrono::seconds(1)) return;
-    last_sync_ = now;
-    fsync(fileno(file_));
+    num_free_ += num_requests;
+    freed_.notify_all();
   }
 
  private:
-  std::FILE* file_;
   std::mutex mutex_;
-  Clock::time_point last_sync_ = Clock::now();
+  std::condition_variable freed_;
+  int num_free_;
+  const int size_;
 };
 
 class BatchRun {
  public:
-  BatchRun(OpenAiService& service, ResultFile& results, std::vector<BatchLine> lines)
-      : service_(service), results_(results), lines_(std::move(lines)) {}
+  // num_places: requests of the engine's queue.
+  BatchRun(OpenAiService& service,
+           ResultFile& results,
+           std::vector<BatchLine> lines,
+           int num_places)
+      : service_(service), results_(results), lines_(std::move(lines)), room_(num_places) {}
 
   // Returns the exit code.
   int run(int num_workers) {
@@ -179,7 +87,10 @@ class BatchRun {
     watch();
     for (std::thread& worker : workers) worker.join();
     print_progress(true);
+    if (!first_failure_.empty())
+      fmt::print(stderr, "batch: the first failure is {}\n", first_failure_);
     if (!problem_.empty()) throw Error(problem_);
+    results_.finish();
     if (num_done_ < lines_.size()) return kExitStopped;
     return num_failed_ > 0 ? kExitSomeFailed : 0;
   }
@@ -189,34 +100,61 @@ class BatchRun {
     while (!stopping_) {
       const size_t index = next_++;
       if (index >= lines_.size()) return;
+      const BatchLine& line = lines_[index];
+      room_.enter(line.num_requests);
       try {
-        answer(lines_[index]);
+        if (answer(line)) ++num_done_;
       } catch (const std::exception& error) {
         std::lock_guard lock(mutex_);
-        problem_ = error.what();
+        if (problem_.empty()) problem_ = error.what();
+        cut_off_ = true;
         stopping_ = true;
       }
-      ++num_done_;
+      room_.leave(line.num_requests);
     }
   }
 
-  void answer(const BatchLine& line) {
-    const std::string request_id = "batch-" + line.custom_id;
-    ServiceReply reply = service_.handle(
-        {.path = line.url, .body = line.body, .client_gone = [this] { return cut_off_.load(); }});
-    if (reply.client_gone) return;
-    const Json body = Json::parse(reply.body, nullptr, false);
-    const bool failed = reply.status != 200;
-    if (failed) ++num_failed_;
-    Json out = {
-        {"id", request_id},
-        {"custom_id", line.custom_id},
-        {"response", {{"status_code", reply.status}, {"request_id", request_id}, {"body", body}}},
-        {"error", nullptr}};
-    if (failed) out["error"] = body.is_object() && body.contains("error") ? body["error"] : body;
-    if (!failed && body.contains("usage"))
+  // False when the run was stopped first: then nothing is written.
+  bool answer(const BatchLine& line) {
+    const std::optional<ServiceReply> reply = ask(line);
+    if (!reply) return false;
+    const Json body = Json::parse(reply->body);
+    BatchResult result{.custom_id = line.custom_id, .status = reply->status, .body = dump(body)};
+    if (reply->status != 200) {
+      const Json error = body.is_object() && body.contains("error") ? body["error"] : body;
+      result.error = dump(error);
+      note_failure(line, error);
+    } else if (body.contains("usage")) {
       num_tokens_ += body["usage"].value("completion_tokens", int64_t{0});
-    results_.append(dump(out) + "\n");
+    }
+    results_.append(result);
+    return true;
+  }
+
+  // While there is no room for the line it is asked again: that is no answer to it.
+  std::optional<ServiceReply> ask(const BatchLine& line) {
+    while (!stopping_) {
+      ServiceReply reply = service_.handle({.path = line.url,
+                                            .body = {.text = line.body, .share = {}},
+                                            .client_gone = [this] { return cut_off_.load(); }});
+      if (reply.client_gone) break;
+      if (reply.status != 429 && reply.status != 503) return reply;
+      const auto end = Clock::now() + std::chrono::seconds(reply.retry_after_s.value_or(1));
+      while (!stopping_ && Clock::now() < end) std::this_thread::sleep_for(kRetrySlice);
+    }
+    return std::nullopt;
+  }
+
+  void note_failure(const BatchLine& line, const Json& error) {
+    ++num_failed_;
+    std::lock_guard lock(mutex_);
+    if (first_failed_line_ != 0 && first_failed_line_ < line.number) return;
+    first_failed_line_ = line.number;
+    const bool has_message = error.is_object() && error.contains("message");
+    first_failure_ = fmt::format("line {} ({}): {}",
+                                 line.number,
+                                 line.custom_id,
+                                 has_message ? error["message"].get<std::string>() : dump(error));
   }
 
   void watch() {
@@ -224,8 +162,8 @@ class BatchRun {
     while (num_done_ < lines_.size() && !stopping_) {
       if (wait_stop_signal(std::chrono::milliseconds(100))) {
         log_warning("stopping: run again with --resume for the rest");
-        stopping_ = true;
         cut_off_ = true;
+        stopping_ = true;
       }
       if (Clock::now() - last < kProgressInterval) continue;
       last = Clock::now();
@@ -237,7 +175,7 @@ class BatchRun {
     const double elapsed_s = std::chrono::duration<double>(Clock::now() - begin_).count();
     const auto done = static_cast<double>(num_done_.load());
     const double rate = elapsed_s > 0 ? done / elapsed_s : 0;
-    const double left_s = rate > 0 ? (static_cast<double>(lines_.size()) - done) / rate : 0;
+    const double left = static_cast<double>(lines_.size()) - done;
     fmt::print(stderr,
                "batch: {} of {} done, {} failed, {:.2f} requests/s, {:.1f} tokens/s{}\n",
                num_done_.load(),
@@ -245,46 +183,67 @@ class BatchRun {
                num_failed_.load(),
                rate,
                elapsed_s > 0 ? static_cast<double>(num_tokens_.load()) / elapsed_s : 0,
-               final ? "" : fmt::format(", about {:.0f} s left", left_s));
+               final || rate == 0 ? "" : fmt::format(", about {:.0f} s left", left / rate));
   }
 
   OpenAiService& service_;
   ResultFile& results_;
   const std::vector<BatchLine> lines_;
+  Room room_;
   const Clock::time_point begin_ = Clock::now();
   std::atomic<size_t> next_{0};
-  std::atomic<size_t> num_done_{0};
+  std::atomic<size_t> num_done_{0};  // with a line in the results
   std::atomic<int> num_failed_{0};
   std::atomic<int64_t> num_tokens_{0};
   std::atomic<bool> stopping_{false};
   std::atomic<bool> cut_off_{false};
   std::mutex mutex_;
   std::string problem_;
+  int first_failed_line_ = 0;
+  std::string first_failure_;
 };
 
-int batch(const FrontEndContext& context, const BatchOptions& options) {
+std::set<std::string> custom_ids(const std::vector<BatchLine>& lines) {
+  std::set<std::string> ids;
+  for (const BatchLine& line : lines) ids.insert(line.custom_id);
+  return ids;
+}
+
+// What is left to do, known before the model is loaded.
+struct BatchWork {
+  std::vector<BatchLine> lines;
+  std::unique_ptr<ResultFile> results;
+};
+
+BatchWork prepare_batch(const RunConfig& config, const BatchOptions& options) {
+  const EngineInfo info = engine_info(config);
+  const GenerationDefaults defaults = generation_defaults(config);
+  const HttpOptions http = http_options(config);
+  const ModelConfig model = model_config_of(config.model, Role::kTarget);
+  refuse_same_file(options.input, options.output);
+  BatchWork work;
+  work.lines = read_batch_lines(options.input, {info, defaults, http.call, model.eos_token_ids});
+  work.results =
+      std::make_unique<ResultFile>(options.output, custom_ids(work.lines), options.resume);
+  const size_t num_all = work.lines.size();
+  const std::set<std::string>& answered = work.results->answered();
+  std::erase_if(work.lines,
+                [&](const BatchLine& line) { return answered.contains(line.custom_id); });
+  if (options.resume)
+    log_info("resuming: {} of {} lines are answered already", num_all - work.lines.size(), num_all);
+  return work;
+}
+
+int batch(const FrontEndContext& context, BatchWork work) {
+  if (work.lines.empty()) return 0;
   const HttpOptions http = http_options(context.config);
   OpenAiService service(context.engine, context.metrics, served_model(context), http);
-  const CallContext call_context{
-      context.engine.info(), context.defaults, http.call, context.model_config.eos_token_ids};
-  std::vector<BatchLine> lines = read_input(options.input, call_context);
-  if (options.resume) {
-    const std::set<std::string> answered = read_answered(options.output);
-    const auto is_answered = [&](const BatchLine& line) {
-      return answered.contains(line.custom_id);
-    };
-    const size_t num_before = lines.size();
-    std::erase_if(lines, is_answered);
-    log_info(
-        "resuming: {} of {} lines are answered already", num_before - lines.size(), num_before);
-  }
-  ResultFile results(options.output, options.resume);
-  if (lines.empty()) return 0;
-  const int num_workers = std::min({static_cast<int>(lines.size()),
+  const int num_places = context.config.max_num_queued_reqs;
+  const int num_workers = std::min({static_cast<int>(work.lines.size()),
                                     2 * context.config.max_num_seqs,
-                                    context.config.max_num_queued_reqs,
-                                    256});
-  BatchRun run(service, results, std::move(lines));
+                                    num_places,
+                                    kMostWorkers});
+  BatchRun run(service, *work.results, std::move(work.lines), num_places);
   return run.run(num_workers);
 }
 
@@ -292,9 +251,9 @@ int batch(const FrontEndContext& context, const BatchOptions& options) {
 
 int batch_command(const CommandLine& line) {
   BatchOptions options;
-  const Option input = with_aliases(text_option("input", &options.input, "batch lines (JSONL)"),
+  const Option input = with_aliases(path_option("input", &options.input, "batch lines (JSONL)"),
                                     {"-i", "--input-file"});
-  const Option output = with_aliases(text_option("output", &options.output, "results (JSONL)"),
+  const Option output = with_aliases(path_option("output", &options.output, "results (JSONL)"),
                                      {"-o", "--output-file"});
   const Option resume =
       flag_option("resume", &options.resume, "keep the results there are, answer the rest");
@@ -302,11 +261,13 @@ int batch_command(const CommandLine& line) {
   set_log_level(log_level_from_name(loaded.config.log_level));
   if (options.input.empty() || options.output.empty())
     throw Error("batch needs -i in.jsonl and -o out.jsonl");
-  if (options.input == options.output) throw Error("the results cannot go into the input file");
   refuse_synthetic(loaded.config);
-  return run_job(loaded.config, line.argc, line.argv, [&](const FrontEndContext& context) {
-    return batch(context, options);
-  });
+  BatchWork work;
+  const auto prepare = [&] { work = prepare_batch(loaded.config, options); };
+  const auto front_end = [&](const FrontEndContext& context) {
+    return batch(context, std::move(work));
+  };
+  return run_job(loaded.config, line.launch, front_end, {.before_load = prepare, .link = {}});
 }
 
 }  // namespace outrider

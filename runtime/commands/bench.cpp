@@ -50,19 +50,7 @@ std::string names_of_kinds(const char* between) {
   return names;
 }
 
-}  // namespace
-
-int bench_command(const CommandLine& line) {
-  if (line.arguments.empty())
-    throw Error(fmt::format("usage: outrider bench {} [options]", names_of_kinds("|")));
-  const std::string& name = line.arguments[0];
-  const CommandLine rest{line.argc, line.argv, {line.arguments.begin() + 1, line.arguments.end()}};
-  for (const BenchKind& kind : bench_kinds()) {
-    if (name == kind.name) return kind.run(rest);
-  }
-  throw Error(fmt::format("unknown benchmark '{}'; there are {}", name, names_of_kinds(", ")));
-}
-
+// Of one kind of benchmark, or of all when there is none of this name.
 std::string bench_help(const std::string& name) {
   const std::vector<BenchKind> kinds = bench_kinds();
   const bool known = std::any_of(
@@ -72,7 +60,23 @@ std::string bench_help(const std::string& name) {
     if (known && name != kind.name) continue;
     text += fmt::format("\n{}: {}\n{}", kind.name, kind.help, kind.options_help());
   }
-  return text + "\nand the options of a run, see outrider --help\n";
+  return text + "\nand the options of all commands, see outrider --help\n";
+}
+
+}  // namespace
+
+int bench_command(const CommandLine& line) {
+  if (line.arguments.empty())
+    throw Error(fmt::format("usage: outrider bench {} [options]", names_of_kinds("|")));
+  const std::string& name = line.arguments[0];
+  for (const std::string& argument : line.arguments) {
+    if (argument == "--help" || argument == "-h") throw HelpAsked{bench_help(name)};
+  }
+  const CommandLine rest{line.launch, {line.arguments.begin() + 1, line.arguments.end()}};
+  for (const BenchKind& kind : bench_kinds()) {
+    if (name == kind.name) return kind.run(rest);
+  }
+  throw Error(fmt::format("unknown benchmark '{}'; there are {}", name, names_of_kinds(", ")));
 }
 
 }  // namespace outrider

@@ -15,7 +15,7 @@ constexpr int kExitNotCompatible = 4;
 }  // namespace
 
 int check_pair_command(const CommandLine& line) {
-  const LoadedConfig loaded = load_config(line.arguments);
+  const LoadedConfig loaded = load_config(line.arguments, {}, {.most = 2, .are_model = false});
   if (loaded.positional.size() != 2)
     throw Error("usage: outrider check-pair TARGET DRAFT (model folders, or 'embedded')");
   const VocabularyMatch match = match_pair(loaded.positional[0], loaded.positional[1]);

@@ -5,20 +5,18 @@
 #include <string>
 #include <vector>
 
+#include "runtime/ranks/job/launch.h"
+
 namespace outrider {
 
-// The process's own argc and argv (for MPI) and the words after the command's name.
 struct CommandLine {
-  int* argc = nullptr;
-  char*** argv = nullptr;
-  std::vector<std::string> arguments;
+  Launch launch;
+  std::vector<std::string> arguments;  // the words after the command's name
 };
 
 int serve_command(const CommandLine& line);
 int batch_command(const CommandLine& line);
 int bench_command(const CommandLine& line);
-// Of one kind of benchmark, or of all when there is none of this name.
-std::string bench_help(const std::string& kind);
 int check_pair_command(const CommandLine& line);
 int verify_command(const CommandLine& line);
 int synth_command(const CommandLine& line);

@@ -27,10 +27,11 @@ int export_gguf_command(const CommandLine& line) {
   std::string output;
   std::string type = "bf16";
   const Option rows[] = {
-      with_aliases(text_option("output", &output, "file to write"), {"-o", "--outfile"}),
+      with_aliases(path_option("output", &output, "file to write"), {"-o", "--outfile"}),
       choice_option("outtype", &type, {"f32", "f16", "bf16", "q8_0"}, "of the matrices (bf16)")};
-  const LoadedConfig loaded = load_config(line.arguments, {&rows[0], &rows[1]});
-  if (loaded.positional.size() != 1 || output.empty()) {
+  const LoadedConfig loaded =
+      load_config(line.arguments, {&rows[0], &rows[1]}, {.most = 1, .are_model = false});
+  if (loaded.positional.empty() || output.empty()) {
     throw Error("usage: outrider export-gguf MODEL -o FILE.gguf --outtype f32|f16|bf16|q8_0");
   }
   auto last = std::chrono::steady_clock::now();

@@ -1,5 +1,6 @@
 // tokenize, render and config dump: what the program would do with an input, for people, scripts
 // and tests. No model is loaded.
+#include <algorithm>
 #include <cstdio>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -87,11 +88,19 @@ int tokenize_command(const CommandLine& line) {
 
 int render_command(const CommandLine& line) {
   std::string template_file;
-  const Option file = text_option("template", &template_file, "Jinja file, instead of a model's");
+  const Option file = path_option("template", &template_file, "Jinja file, instead of a model's");
   const LoadedConfig loaded = load_config(line.arguments, {&file});
   std::optional<ChatTemplate> chat_template;
   if (!template_file.empty()) {
-    chat_template = ChatTemplate::parse(read_text_file(template_file, kMaxTemplateFileBytes));
+    // The special tokens of the model that was named; those of the embedded one would be a
+    // surprise.
+    const bool has_model =
+        std::any_of(loaded.given.begin(), loaded.given.end(), [](const GivenValue& given) {
+          return given.key == "model";
+        });
+    chat_template = ChatTemplate::parse(
+        read_text_file(template_file, kMaxTemplateFileBytes),
+        has_model ? model_folder(loaded.config.model, Role::kTarget) : std::filesystem::path());
   } else {
     chat_template = ChatTemplate::load(model_folder(loaded.config.model, Role::kTarget));
     if (!chat_template)
@@ -104,9 +113,10 @@ int render_command(const CommandLine& line) {
 }
 
 int config_command(const CommandLine& line) {
-  if (line.arguments.empty() || line.arguments[0] != "dump")
-    throw Error("usage: outrider config dump [options]");
-  const LoadedConfig loaded = load_config({line.arguments.begin() + 1, line.arguments.end()});
+  const bool dumps = !line.arguments.empty() && line.arguments[0] == "dump";
+  const LoadedConfig loaded =
+      load_config({line.arguments.begin() + (dumps ? 1 : 0), line.arguments.end()}, {}, kNoWords);
+  if (!dumps) throw Error("usage: outrider config dump [options]");
   std::fputs(dump_config(loaded).c_str(), stdout);
   return 0;
 }

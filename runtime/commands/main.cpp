@@ -6,7 +6,10 @@
 
 #include "runtime/base/config.h"
 #include "runtime/base/error.h"
+#include "runtime/commands/bench/report/bench_environment.h"
 #include "runtime/commands/commands.h"
+#include "runtime/comm/nccl_library.h"
+#include "runtime/ops/gpu/backend.h"
 
 namespace outrider {
 namespace {
@@ -64,6 +67,21 @@ std::string usage() {
   return text + help_text(option_rows(options));
 }
 
+// bench has a kind beside its name.
+std::string program_of(int argc, char** argv) {
+  const std::string kind = argc > 2 && std::strcmp(argv[1], "bench") == 0 ? argv[2] : "";
+  return fmt::format("outrider {} ({}) {} {}", OUTRIDER_VERSION, kBuildCommit, argv[1], kind);
+}
+
+int run_command(const Command& command, const CommandLine& line) {
+  try {
+    return command.run(line);
+  } catch (const HelpAsked& asked) {
+    fmt::print("outrider {}: {}\n\n{}", command.name, command.help, asked.text);
+    return 0;
+  }
+}
+
 int run(int argc, char** argv) {
   const std::string name = argc > 1 ? argv[1] : "--help";
   if (name == "--help" || name == "-h" || name == "help") {
@@ -71,17 +89,12 @@ int run(int argc, char** argv) {
     return argc > 1 ? 0 : kExitUsage;
   }
   if (name == "--version" || name == "version") {
-    std::printf("outrider %s\n", OUTRIDER_VERSION);
+    std::printf("outrider %s (%s)\n", OUTRIDER_VERSION, kBuildCommit);
     return 0;
   }
-  CommandLine line{&argc, &argv, {argv + 2, argv + argc}};
-  for (const std::string& argument : line.arguments) {
-    if (argument != "--help" && argument != "-h") continue;
-    std::fputs((name == "bench" ? bench_help(line.arguments[0]) : usage()).c_str(), stdout);
-    return 0;
-  }
+  CommandLine line{{&argc, &argv, program_of(argc, argv)}, {argv + 2, argv + argc}};
   for (const Command& command : kCommands) {
-    if (name == command.name) return command.run(line);
+    if (name == command.name) return run_command(command, line);
   }
   throw Error(fmt::format("unknown command '{}'; see outrider --help", name));
 }
@@ -90,6 +103,8 @@ int run(int argc, char** argv) {
 }  // namespace outrider
 
 int main(int argc, char** argv) {
+  outrider::pin_nccl_settings();
+  outrider::gpu::pin_driver_settings();
   try {
     return outrider::run(argc, argv);
   } catch (const std::exception& error) {

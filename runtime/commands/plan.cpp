@@ -32,7 +32,7 @@ std::vector<Option> rows_of(PlanOptions* options) {
   return {
       integer_option("gpus", &options->gpus, 1, 64, "a node's for the target (8)"),
       integer_option("nodes", &options->nodes, 1, 1024, "of the target (1)"),
-      text_option("draft", &options->draft, "the draft's folder or synth:SHAPE, on one more GPU"),
+      path_option("draft", &options->draft, "the draft's folder or synth:SHAPE, on one more GPU"),
       choice_option("dtype", &options->dtype, {"bfloat16", "fp8"}, "of the matrices"),
       integer_option("sequences", &options->sequences, 1, 1024, "decoded together (1)"),
       integer_option("context", &options->context, 1, 1 << 24, "tokens of each (1024)"),

@@ -23,11 +23,13 @@ int plot_rounds_command(const CommandLine& line) {
       integer_option("request", &request, 0, INT32_MAX, "its number; 0 = the first that drafts"),
       integer_option("first_round", &choice.first_round, 0, INT32_MAX, "sampling round"),
       integer_option("rounds", &choice.num_rounds, 1, 1000, "how many"),
-      with_aliases(text_option("output", &output, "SVG file"), {"-o"})};
+      with_aliases(path_option("output", &output, "SVG file"), {"-o"})};
   const std::vector<const Option*> options = option_rows(table);
+  answer_help(line.arguments, options, {});
   const ParsedArguments parsed = parse_arguments(line.arguments, options);
+  refuse_surplus_words(parsed.positional, 1);
   for (const GivenValue& given : parsed.values) apply_value(given, options);
-  if (parsed.positional.size() != 1 || output.empty())
+  if (parsed.positional.empty() || output.empty())
     throw Error("plot-rounds needs a trace file and -o FILE.svg");
   choice.request = static_cast<uint64_t>(request);
   const RoundsPicture picture =

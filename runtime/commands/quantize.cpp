@@ -18,7 +18,7 @@ int quantize_command(const CommandLine& line) {
   std::string format = "int8";
   std::string layout = "int-quantized";
   QuantizeOptions options;
-  const Option rows[] = {with_aliases(text_option("output", &output, "folder to make"), {"-o"}),
+  const Option rows[] = {with_aliases(path_option("output", &output, "folder to make"), {"-o"}),
                          choice_option("format", &format, {"int8"}, "of the weights (int8)"),
                          integer_option("group_size",
                                         &options.group_size,
@@ -30,9 +30,10 @@ int quantize_command(const CommandLine& line) {
                                        {"int-quantized", "pack-quantized"},
                                        "of compressed-tensors (int-quantized)"),
                          flag_option("keep_head", &options.keep_head, "leave the head as it is")};
-  const LoadedConfig loaded =
-      load_config(line.arguments, {&rows[0], &rows[1], &rows[2], &rows[3], &rows[4]});
-  if (loaded.positional.size() != 1 || output.empty()) {
+  const LoadedConfig loaded = load_config(line.arguments,
+                                          {&rows[0], &rows[1], &rows[2], &rows[3], &rows[4]},
+                                          {.most = 1, .are_model = false});
+  if (loaded.positional.empty() || output.empty()) {
     throw Error(
         "usage: outrider quantize MODEL -o DIR [--group-size 128] [--layout int-quantized]");
   }

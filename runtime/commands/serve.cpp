@@ -1,4 +1,6 @@
 // serve: the OpenAI-compatible server as a front end of the job.
+#include <unistd.h>
+
 #include "http/server.h"
 #include "http/service.h"
 #include "runtime/base/config.h"
@@ -12,46 +14,53 @@ namespace outrider {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr auto kSignalInterval = std::chrono::milliseconds(100);
+using std::chrono::milliseconds;
+constexpr milliseconds kSignalInterval{100};
 
-void warn_when_open(const RunConfig& config) {
+void warn_when_open(const HttpOptions& options) {
   const bool loopback =
-      config.host.starts_with("127.") || config.host == "localhost" || config.host == "::1";
-  if (loopback || !config.api_keys.empty()) return;
+      options.host.starts_with("127.") || options.host == "localhost" || options.host == "::1";
+  if (loopback || !options.api_keys.empty()) return;
   log_warning(
       "listening on {} without api_key: everyone who reaches this address can use the server",
-      config.host);
+      options.host);
 }
 
-// Until what runs has ended, the time is over, or a second signal says now.
-void drain(HttpServer& server, const OpenAiService& service, double timeout_s) {
+// 0.0.0.0 and :: are all of a host's addresses: clients elsewhere need its name.
+std::string reachable_host(const std::string& host) {
+  char name[256] = {};
+  const bool is_any = host == "0.0.0.0" || host == "::";
+  return is_any && gethostname(name, sizeof(name) - 1) == 0 ? name : host;
+}
+
+// Until what runs has ended, the time is over, or a second signal leaves less of it.
+void drain(HttpServer& server, const OpenAiService& service, milliseconds timeout) {
   server.begin_drain();
-  log_info("stopping: {} calls may finish within {} s", service.num_running(), timeout_s);
-  const auto end = Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                      std::chrono::duration<double>(timeout_s));
+  log_info("stopping: {} calls may finish within {:.1f} s",
+           service.num_running(),
+           static_cast<double>(timeout.count()) / 1e3);
+  const auto end = Clock::now() + timeout;
   while (service.num_running() > 0 && Clock::now() < end) {
     if (wait_stop_signal(kSignalInterval)) break;
   }
-  if (!server.stop(std::chrono::milliseconds(0))) log_warning("some calls were cut off");
+  if (!server.stop(milliseconds{0})) log_warning("some calls were cut off");
 }
 
-int serve(const FrontEndContext& context) {
-  const HttpOptions options = http_options(context.config);
+int serve(const FrontEndContext& context, const HttpOptions& options, HttpServer& server) {
   OpenAiService service(context.engine, context.metrics, served_model(context), options);
-  HttpServer server(options, service, context.metrics);
-  server.start();
+  const HttpServer::Opening opening = server.open(service, context.metrics);
   const EngineInfo& info = context.engine.info();
-  log_info("ready: http://{}:{}/v1 serves {} ({} tokens of context, {} target {}, {})",
-           options.host,
-           server.port(),
+  log_info("ready: {}/v1 serves {} ({} tokens of context, {} target {}, {})",
+           url_of(reachable_host(options.host), server.port()),
            info.served_model_name,
            info.max_model_len,
            info.num_target_ranks,
            info.num_target_ranks == 1 ? "rank" : "ranks",
            info.draft.empty() ? "no draft" : "draft: " + info.draft);
-  while (!wait_stop_signal(kSignalInterval)) {
-  }
-  drain(server, service, context.config.shutdown_timeout_s);
+  std::optional<milliseconds> grace;
+  while (!grace && !context.engine.status().failed) grace = wait_stop_signal(kSignalInterval);
+  const milliseconds timeout{static_cast<int64_t>(1e3 * context.config.shutdown_timeout_s)};
+  drain(server, service, std::min(timeout, grace.value_or(milliseconds{0})));
   context.engine.request_stop(Coordinator::Stop::kNow);
   return 0;
 }
@@ -61,9 +70,17 @@ int serve(const FrontEndContext& context) {
 int serve_command(const CommandLine& line) {
   const LoadedConfig loaded = load_config(line.arguments);
   set_log_level(log_level_from_name(loaded.config.log_level));
-  warn_when_open(loaded.config);
   refuse_synthetic(loaded.config);
-  return run_job(loaded.config, line.argc, line.argv, serve);
+  const HttpOptions options = http_options(loaded.config);
+  HttpServer server(options);
+  const auto listen = [&] {
+    warn_when_open(options);
+    server.start();
+  };
+  const auto front_end = [&](const FrontEndContext& context) {
+    return serve(context, options, server);
+  };
+  return run_job(loaded.config, line.launch, front_end, {.before_load = listen, .link = {}});
 }
 
 }  // namespace outrider

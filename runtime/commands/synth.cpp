@@ -41,8 +41,10 @@ struct SynthOptions {
 
 std::vector<Option> rows_of(SynthOptions* options) {
   return {
-      text_option("shape", &options->shape, "tinyllama-1.1b, llama-3.2-1b, llama-3.1-8b, llama-3.1-70b, qwen3-4b"),
-      with_aliases(text_option("output", &options->output, "folder to make"), {"-o"}),
+      text_option("shape",
+                  &options->shape,
+                  "tinyllama-1.1b, llama-3.2-1b, llama-3.1-8b, llama-3.1-70b, qwen3-4b"),
+      with_aliases(path_option("output", &options->output, "folder to make"), {"-o"}),
       number_option("alpha", &options->alpha, 0.01, 0.99, "acceptance wanted (0.8)"),
       number_option("epsilon", &options->epsilon, 0.0, 1.0, "given instead of alpha"),
       choice_option("dtype", &options->dtype, {"bfloat16", "float16", "float32"}, "of the weights"),
@@ -162,7 +164,7 @@ std::string report(const SynthOptions& options,
 int synth_command(const CommandLine& line) {
   SynthOptions options;
   const std::vector<Option> rows = rows_of(&options);
-  const LoadedConfig loaded = load_config(line.arguments, option_rows(rows));
+  const LoadedConfig loaded = load_config(line.arguments, option_rows(rows), kNoWords);
   check(options);
   if (options.alpha < 0 && options.epsilon < 0) options.alpha = 0.8;
   const std::filesystem::path folder = options.output;

@@ -144,13 +144,13 @@ int verify_command(const CommandLine& line) {
                      "proposal_by_value",
                      "bonus_where_proposal_fell"},
                     "breaks a rule in the toy checks, to see verify fail"),
-      text_option("json", &options.json_file, "also write the result as JSON to this file"),
+      path_option("json", &options.json_file, "also write the result as JSON to this file"),
   };
   LoadedConfig loaded = load_config(line.arguments, option_rows(own));
   set_defaults(loaded);
   set_log_level(log_level_from_name(loaded.config.log_level));
   refuse_synthetic(loaded.config);
-  return run_job(loaded.config, line.argc, line.argv, [&](const FrontEndContext& context) {
+  return run_job(loaded.config, line.launch, [&](const FrontEndContext& context) {
     return verify_job(context, options);
   });
 }

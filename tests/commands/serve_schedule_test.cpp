@@ -298,6 +298,23 @@ TEST(ServePrompts, FilesOfLinesAndJson) {
   EXPECT_NE(error_of([] { parse_prompt_lines("\n", "p"); }).find("no prompts"), std::string::npos);
 }
 
+// A small model's context holds prompt and answer; a length that was given stays.
+TEST(ServePlan, LengthsThatWereNotGivenFitTheModel) {
+  ServeBenchOptions options;
+  options.num_prompts = 1;
+  const auto lengths = [&](int32_t max_model_len) {
+    const ServeSetup setup = understand_serve_options(options, false, {});
+    const TraceRow row = load_shapes(options, setup, max_model_len).front().row;
+    return std::pair(row.input_len, row.output_len);
+  };
+  EXPECT_EQ(lengths(0), std::pair(1024, 128));
+  EXPECT_EQ(lengths(4096), std::pair(1024, 128));
+  EXPECT_EQ(lengths(1024), std::pair(512, 128));
+  EXPECT_EQ(lengths(256), std::pair(128, 64));
+  options.random_input_len = 700;
+  EXPECT_EQ(lengths(256), std::pair(700, 64));
+}
+
 TEST(ServePlan, TheSameSeedGivesTheSameBodiesAndTimes) {
   ServeBenchOptions options;
   options.num_prompts = 20;
@@ -305,7 +322,7 @@ TEST(ServePlan, TheSameSeedGivesTheSameBodiesAndTimes) {
   options.random_range_ratio = 0.5;
   options.random_prefix_len = 8;
   ServeSetup setup = understand_serve_options(options, false, {});
-  const auto shapes = load_shapes(options, setup);
+  const auto shapes = load_shapes(options, setup, 0);
   std::set<int32_t> lengths;
   for (const RequestShape& shape : shapes) {
     EXPECT_TRUE(shape.row.input_len >= 28 && shape.row.input_len <= 68) << shape.row.input_len;
@@ -315,7 +332,7 @@ TEST(ServePlan, TheSameSeedGivesTheSameBodiesAndTimes) {
   const PromptMaker maker({});
   RunSpec run{.load = {10, 0}, .seed = 3, .salt = 4, .random_prefix_len = 8};
   const auto requests = plan_run(shapes, run, {.model = "m"}, maker);
-  const auto again = plan_run(load_shapes(options, setup), run, {.model = "m"}, maker);
+  const auto again = plan_run(load_shapes(options, setup, 0), run, {.model = "m"}, maker);
   run.salt = 5;
   const auto salted = plan_run(shapes, run, {.model = "m"}, maker);
   std::set<std::string> bodies;

@@ -261,6 +261,19 @@ TEST(ServeStatistics, PeakConcurrencyCountsHalfOpenIntervals) {
   EXPECT_EQ(peak_concurrency({}), 0);
 }
 
+// Of runs shorter than a second, and with a rest behind their last whole one.
+TEST(ServeStatistics, ThePeakIsNoLessThanTheMean) {
+  for (const double duration_s : {0.25, 1.5, 2.25}) {
+    RequestRecord record;
+    record.end_s = duration_s;
+    record.chunks = {{0.0, 10}, {duration_s, 10}};
+    const std::vector<RequestRecord> records = {record};
+    const ServeSummary summary = summarize({&records}, {});
+    EXPECT_GE(summary.max_output_tokens_per_s, summary.output_throughput) << duration_s;
+    EXPECT_LE(summary.max_output_tokens_per_s, 20 / duration_s) << duration_s;
+  }
+}
+
 TEST(ServeStatistics, SumsOfARun) {
   std::vector<RequestRecord> records(3, scripted());
   records[1].sent_s = 9.75;  // not late

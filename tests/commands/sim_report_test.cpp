@@ -78,6 +78,7 @@ SimWave wave(double tokens_per_s, double full_tokens_per_s) {
   one.full_seconds = 5;
   one.num_full_tokens = static_cast<int64_t>(5 * full_tokens_per_s);
   one.num_full_rounds = 40;
+  one.round_overheads_us = {100};
   return one;
 }
 
@@ -90,6 +91,7 @@ std::string cell(const BenchTable& table, const std::string& column) {
 
 struct ManyVerdicts {
   BenchReport report;
+  int32_t num_short = 0;
   const BenchTable& table(const std::string& title) const {
     for (const BenchTable& one : report.tables) {
       if (one.title.find(title) != std::string::npos) return one;
@@ -123,7 +125,7 @@ ManyVerdicts judge(const SimWave& with) {
     results.cases[0].take_in(wave(1000, 1000), with);
   }
   ManyVerdicts verdicts;
-  report_sim(grid, results, &verdicts.report);
+  verdicts.num_short = report_sim(grid, results, &verdicts.report);
   return verdicts;
 }
 
@@ -143,6 +145,58 @@ TEST(SimVerdict, EitherOfThemBelowFallsShort) {
     const ManyVerdicts bad = judge(with);
     EXPECT_EQ(bad.sweep(kVerdict), "falls short");
     EXPECT_EQ(bad.of_case(kVerdict), "falls short");
+  }
+}
+
+// 40 rounds in 4 groups, of which two got a share more than the mean and two as much less.
+SimWave uneven_wave(double tokens_per_s, double share) {
+  SimWave one = wave(tokens_per_s, tokens_per_s);
+  for (const double sign : {1.0, -1.0, 1.0, -1.0}) {
+    const double tokens = static_cast<double>(one.num_full_tokens) / 4 * (1 + sign * share);
+    one.groups.push_back({.seconds = one.full_seconds / 4, .num_tokens = tokens});
+  }
+  return one;
+}
+
+// Two waves of 4 groups: share x sqrt(4 / 3 / 4) of one, by sqrt(2) of both. 0.97 is 1.03% of
+// itself below 0.98.
+TEST(SimVerdict, ARowMayMissItsBarByTwoStandardErrors) {
+  const ManyVerdicts sure = judge(uneven_wave(970, 0.01));
+  EXPECT_EQ(sure.sweep("standard error"), "0.4%");
+  EXPECT_EQ(sure.sweep(kVerdict), "falls short");
+  EXPECT_EQ(sure.of_case(kVerdict), "falls short");
+  EXPECT_EQ(sure.num_short, 2);
+  const ManyVerdicts unsure = judge(uneven_wave(970, 0.02));
+  EXPECT_EQ(unsure.sweep("standard error"), "0.8%");
+  EXPECT_EQ(unsure.sweep(kVerdict), "pass");
+  EXPECT_EQ(unsure.of_case(kVerdict), "pass");
+  EXPECT_EQ(unsure.num_short, 0);
+}
+
+// One request against the formulas, all of 3 waves alike.
+TEST(SimVerdict, RowsOfOneRequestAreJudgedTheSameWay) {
+  SimOptions options;
+  options.modes = "off,cache";
+  options.alphas = "0.8";
+  options.costs = "0.1";
+  options.requests = "1";
+  RunConfig config;
+  SimGrid grid = make_sim_grid(options, config);
+  for (const bool is_sure : {true, false}) {
+    const double share = is_sure ? 0.001 : 0.25;
+    SimResults results;
+    results.synchronous.resize(1);
+    results.cache.resize(1);
+    results.sweep.resize(1);
+    for (int turn = 0; turn < 3; ++turn) {
+      const SimWave off = wave(100, 100);
+      results.synchronous[0].take_in(off, uneven_wave(230, share));  // Leviathan: 2.48
+      results.cache[0].take_in(off, uneven_wave(320, share));        // bar: 3.61
+      results.sweep[0].take_in(off, uneven_wave(200, share));
+    }
+    BenchReport report;
+    // Both rows and the ratio of the two.
+    EXPECT_EQ(report_sim(grid, results, &report), is_sure ? 3 : 0);
   }
 }
 

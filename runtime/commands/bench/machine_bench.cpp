@@ -32,7 +32,7 @@ int run_forward(const CommandLine& line) {
   ForwardBenchOptions options;
   int32_t steps = options.steps;
   const std::vector<Option> own = forward_options(options, steps);
-  const LoadedConfig loaded = load_config(line.arguments, option_rows(own));
+  const LoadedConfig loaded = load_config(line.arguments, option_rows(own), kNoWords);
   options.steps = steps;
   options.isa = loaded.config.isa;
   options.activations = activations_of(loaded.config, synthetic_shape(options.shape));
@@ -51,7 +51,7 @@ std::string forward_help() {
 int run_ops(const CommandLine& line) {
   bool json = false;
   const Option flag = flag_option("json", &json, "print JSON");
-  const LoadedConfig loaded = load_config(line.arguments, {&flag});
+  const LoadedConfig loaded = load_config(line.arguments, {&flag}, kNoWords);
   ops::run_ops_bench(default_threads(loaded.config), json, stdout);
   return 0;
 }

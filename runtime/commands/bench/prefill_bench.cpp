@@ -4,25 +4,32 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <optional>
 
 #include "runtime/base/error.h"
 #include "runtime/commands/bench/report/bench_lists.h"
 #include "runtime/commands/bench/report/bench_progress.h"
 #include "runtime/commands/bench/step_runner.h"
+#include "runtime/ranks/model_names.h"
 
 namespace outrider {
 namespace {
 
+constexpr std::array<int32_t, 3> kUsualLengths = {128, 512, 2048};
+
 struct PrefillOptions {
-  std::vector<int32_t> lengths = {128, 512, 2048};
+  std::vector<int32_t> lengths;  // empty = kUsualLengths, as far as the model goes
   int32_t num_repeats = 5;
 };
 
 std::vector<Option> prefill_options(PrefillOptions* options) {
   return {
-      integer_list_option(
-          "lengths", &options->lengths, 1, 1 << 20, "prompt lengths, as in 128,512"),
+      integer_list_option("lengths",
+                          &options->lengths,
+                          1,
+                          1 << 20,
+                          "prompt lengths (128,512,2048, as far as the model goes)"),
       integer_option("repeat",
                      &options->num_repeats,
                      1,
@@ -133,9 +140,18 @@ int measure(const BenchRun& run,
   return 0;
 }
 
+std::vector<int32_t> usual_lengths(const RunConfig& config) {
+  int32_t most = config.max_model_len;
+  if (most <= 0) most = model_config_of(config.model, Role::kTarget).max_positions;
+  std::vector<int32_t> lengths;
+  for (const int32_t length : kUsualLengths) lengths.push_back(std::min(length, most));
+  return lengths;
+}
+
 int run_prefill(const CommandLine& line) {
   PrefillOptions options;
   BenchRun run("prefill", line, prefill_options(&options));
+  if (options.lengths.empty()) options.lengths = usual_lengths(run.config());
   std::sort(options.lengths.begin(), options.lengths.end());
   options.lengths.erase(std::unique(options.lengths.begin(), options.lengths.end()),
                         options.lengths.end());
@@ -149,7 +165,7 @@ int run_prefill(const CommandLine& line) {
     throw Error(fmt::format(
         "max_model_len {} is less than the longest prompt, {}", config.max_model_len, most));
   }
-  return run_on_targets(config, line.argc, line.argv, [&](const TargetContext& context) {
+  return run_on_targets(config, line.launch, [&](const TargetContext& context) {
     return measure(run, context, options, chunk);
   });
 }

@@ -29,7 +29,7 @@ struct ThroughputOptions {
 
 std::vector<Option> throughput_options(ThroughputOptions* options) {
   return {
-      text_option("prompts",
+      path_option("prompts",
                   &options->prompts_file,
                   "a text file of one prompt a line, or JSON lines; used again when too few"),
       integer_option("num_prompts", &options->num_prompts, 1, 1000000, "requests (32)"),
@@ -254,7 +254,7 @@ int run_throughput(const CommandLine& line) {
   if (!run.is_given("enable_prefix_caching")) run.config().enable_prefix_caching = false;
   run.config().max_num_queued_reqs =
       std::max(run.config().max_num_queued_reqs, options.num_prompts);
-  return run_job(run.config(), line.argc, line.argv, [&](const FrontEndContext& context) {
+  return run_job(run.config(), line.launch, [&](const FrontEndContext& context) {
     BenchReport report = run.new_report(context.topology);
     fill_report(context, options, measure_cells(context, options), &report);
     run.finish(std::move(report));

@@ -196,7 +196,7 @@ int run_curve(const CommandLine& line) {
                             config.max_model_len,
                             options.context,
                             options.rows.back()));
-  return run_on_targets(config, line.argc, line.argv, [&](const TargetContext& context) {
+  return run_on_targets(config, line.launch, [&](const TargetContext& context) {
     return measure(run, context, options);
   });
 }

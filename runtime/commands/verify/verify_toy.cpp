@@ -64,6 +64,13 @@ std::vector<Job> jobs_of(const ToyChecks& options) {
   return jobs;
 }
 
+void refuse_too_few(const std::vector<Job>& jobs, int num_samples) {
+  int least = 0;
+  for (const Job& job : jobs) least = std::max(least, least_samples(job.law_case));
+  if (num_samples < least)
+    throw Error(fmt::format("verify needs at least {} samples, not {}", least, num_samples));
+}
+
 CheckRow run(const Job& job) {
   const LawCase& law_case = job.law_case;
   const LawResult result = sample_law(law_case);
@@ -94,6 +101,7 @@ CheckRow run(const Job& job) {
 
 std::vector<CheckRow> run_toy_checks(const ToyChecks& options, const Progress& progress) {
   const std::vector<Job> jobs = jobs_of(options);
+  refuse_too_few(jobs, options.num_samples);
   std::vector<CheckRow> rows(jobs.size());
   std::atomic<size_t> next{0};
   std::atomic<size_t> num_done{0};

@@ -160,7 +160,7 @@ int run_comm(const CommandLine& line) {
   RunConfig& config = run.config();
   config.max_num_seqs = 1;
   if (!run.is_given("max_model_len")) config.max_model_len = config.block_size;
-  return run_on_targets(config, line.argc, line.argv, [&](const TargetContext& context) {
+  return run_on_targets(config, line.launch, [&](const TargetContext& context) {
     return measure(run, context, options);
   });
 }

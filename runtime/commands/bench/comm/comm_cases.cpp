@@ -6,6 +6,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/fold_tree.h"
+#include "runtime/base/mix.h"
 #include "runtime/ranks/agreement.h"
 #include "runtime/ranks/round_wire.h"
 
@@ -14,12 +15,9 @@ namespace {
 
 constexpr uint32_t kEpoch = 1;
 
-// Any number, the same on every rank (the finaliser of splitmix64).
+// Any number, the same on every rank.
 uint64_t noise(uint64_t turn, uint64_t member, uint64_t place) {
-  uint64_t z = turn * 0x9e3779b97f4a7c15u + member * 0xbf58476d1ce4e5b9u + place + 1;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return z ^ (z >> 31);
+  return mix64(turn * 0x9e3779b97f4a7c15u + member * 0xbf58476d1ce4e5b9u + place + 1);
 }
 
 template <typename T>

@@ -24,7 +24,7 @@ struct PairOptions {
 
 std::vector<Option> decode_options(DecodeOptions* options, PairOptions* pairs) {
   return {
-      text_option("prompts",
+      path_option("prompts",
                   &options->prompts_file,
                   "a text file of one prompt a line, or JSON lines with prompt or turns"),
       integer_option("num_prompts", &options->num_prompts, 1, 100000, "how many of them"),
@@ -106,7 +106,7 @@ int run_decode(const CommandLine& line) {
   std::optional<Progress> progress;
   std::vector<DecodeMeasurement> found;
   for (const RunConfig& config : configs) {
-    const int code = run_job(config, line.argc, line.argv, [&](const FrontEndContext& context) {
+    const int code = run_job(config, line.launch, [&](const FrontEndContext& context) {
       if (!report) report = run.new_report(context.topology);
       if (!progress)
         progress.emplace("decode", options.num_repeats * static_cast<int64_t>(configs.size()));

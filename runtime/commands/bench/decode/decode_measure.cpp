@@ -1,6 +1,8 @@
 // See decode_measure.h.
 #include "runtime/commands/bench/decode/decode_measure.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <numeric>
 #include <random>
@@ -99,12 +101,22 @@ double DecodeLength::tokens_per_round() const {
   return num_rounds > 0 ? static_cast<double>(num_tokens) / static_cast<double>(num_rounds) : 0;
 }
 
-StepTimes DecodeMeasurement::step_times(const DecodeLength& length) const {
+double DecodeLength::mean_draft_len() const {
+  const int64_t all = std::accumulate(drafted.begin(), drafted.end(), int64_t{0});
+  return all > 0 ? static_cast<double>(all) / static_cast<double>(drafted.front()) : 0;
+}
+
+std::string DecodeLength::name() const {
+  return is_auto ? fmt::format("auto, {:.1f} on average", mean_draft_len())
+                 : std::to_string(draft_len);
+}
+
+PairStepTimes DecodeMeasurement::step_times(const DecodeLength& length) const {
   return {median(plain().step_ms), median(length.step_ms), median(length.draft_step_ms)};
 }
 
 double DecodeMeasurement::cost_ratio(const DecodeLength& length) const {
-  const StepTimes times = step_times(length);
+  const PairStepTimes times = step_times(length);
   return times.plain > 0 ? times.draft / times.plain : 0;
 }
 
@@ -136,6 +148,8 @@ DecodeMeasurement measure_decode(const FrontEndContext& context,
   std::vector<std::function<void()>> variants;
   for (size_t i = 0; i < draft_lens.size(); ++i) {
     found.lengths[i].draft_len = draft_lens[i];
+    found.lengths[i].is_auto =
+        draft_lens[i] > 0 && context.config.speculative.num_speculative_tokens == kAutoDraftLen;
     variants.emplace_back([&, i] { run_pass(context, options, prompts, &found.lengths[i]); });
   }
   for (const int32_t draft_len : draft_lens) {  // warm-up

@@ -28,7 +28,8 @@ struct DecodeOptions {
 // All passes with one draft length. Lists have one entry a pass; pass i of every length belongs to
 // the same turn.
 struct DecodeLength {
-  int32_t draft_len = 0;
+  int32_t draft_len = 0;  // the longest
+  bool is_auto = false;   // up to that; how many, the planner says
   std::vector<double> tokens_per_s;
   std::vector<double> prefill_tokens_per_s;  // prompt tokens by time to first token; one in flight
   std::vector<double> step_ms;               // mean round: plain for length 0, else a verification
@@ -42,6 +43,8 @@ struct DecodeLength {
 
   double alpha() const;  // accepted / examined
   double tokens_per_round() const;
+  double mean_draft_len() const;  // of the blocks that had a token
+  std::string name() const;       // "4", "auto, 3.2 on average"
 };
 
 struct DecodeMeasurement {
@@ -51,7 +54,7 @@ struct DecodeMeasurement {
   std::vector<DecodeLength> lengths;  // the first without speculation
 
   const DecodeLength& plain() const { return lengths.front(); }
-  StepTimes step_times(const DecodeLength& length) const;  // medians, ms
+  PairStepTimes step_times(const DecodeLength& length) const;  // medians, ms
   double cost_ratio(const DecodeLength& length) const;
   Interval speedup(const DecodeLength& length) const;  // over plain(), turn by turn
   int num_same_text(const DecodeLength& length) const;

@@ -19,31 +19,37 @@ double by_steps(const DecodeMeasurement& pair, const DecodeLength& length) {
 }
 
 double verify_over_plain(const DecodeMeasurement& pair, const DecodeLength& length) {
-  const StepTimes times = pair.step_times(length);
+  const PairStepTimes times = pair.step_times(length);
   return times.plain > 0 ? times.verify / times.plain : 0;
 }
 
 Json length_json(const DecodeMeasurement& pair, const DecodeLength& length) {
   const Interval speedup = pair.speedup(length);
-  const StepTimes times = pair.step_times(length);
-  return {{"num_speculative_tokens", length.draft_len},
-          {"tokens_per_s", length.tokens_per_s},
-          {"acceptance", length.alpha()},
-          {"drafted_per_position", length.drafted},
-          {"examined_per_position", length.examined},
-          {"accepted_per_position", length.accepted},
-          {"tokens_per_round", length.tokens_per_round()},
-          {"cost_ratio", pair.cost_ratio(length)},
-          {"draft_step_s", times.draft / 1e3},
-          {"target_step_s", times.plain / 1e3},
-          {"verify_step_s", times.verify / 1e3},
-          {"speedup_predicted", by_theorem(pair, length)},
-          {"speedup_predicted_by_steps", by_steps(pair, length)},
-          {"speedup_measured", speedup.value},
-          {"speedup_low", speedup.low},
-          {"speedup_high", speedup.high},
-          {"num_same_text", pair.num_same_text(length)},
-          {"num_answers", length.texts.size()}};
+  const PairStepTimes times = pair.step_times(length);
+  Json json = {{"num_speculative_tokens", length.draft_len},
+               {"tokens_per_s", length.tokens_per_s},
+               {"acceptance", length.alpha()},
+               {"drafted_per_position", length.drafted},
+               {"examined_per_position", length.examined},
+               {"accepted_per_position", length.accepted},
+               {"tokens_per_round", length.tokens_per_round()},
+               {"cost_ratio", pair.cost_ratio(length)},
+               {"draft_step_s", times.draft / 1e3},
+               {"target_step_s", times.plain / 1e3},
+               {"verify_step_s", times.verify / 1e3},
+               {"speedup_measured", speedup.value},
+               {"speedup_low", speedup.low},
+               {"speedup_high", speedup.high},
+               {"num_same_text", pair.num_same_text(length)},
+               {"num_answers", length.texts.size()}};
+  if (length.is_auto) {
+    json["num_speculative_tokens"] = "auto";
+    json["mean_draft_len"] = length.mean_draft_len();
+  } else {
+    json["speedup_predicted"] = by_theorem(pair, length);
+    json["speedup_predicted_by_steps"] = by_steps(pair, length);
+  }
+  return json;
 }
 
 std::string details_of(const std::vector<DecodeMeasurement>& pairs, const DecodeOptions& options) {
@@ -82,10 +88,9 @@ BenchTable lengths_table(const DecodeMeasurement& pair, std::string title) {
                     "same text"},
                    {}};
   for (const DecodeLength& length : pair.lengths) {
-    const StepTimes times = pair.step_times(length);
-    std::vector<std::string> row = {
-        length.draft_len == 0 ? "0 (off)" : std::to_string(length.draft_len),
-        fmt::format("{:.1f}", median(length.tokens_per_s))};
+    const PairStepTimes times = pair.step_times(length);
+    std::vector<std::string> row = {length.draft_len == 0 ? "0 (off)" : length.name(),
+                                    fmt::format("{:.1f}", median(length.tokens_per_s))};
     if (length.draft_len == 0) {
       row.insert(row.end(), {"", fmt::format("{:.2f}", length.tokens_per_round()), ""});
       row.insert(row.end(), {fmt::format("{:.3f}", times.plain), "1.00", "", "", "", ""});
@@ -96,8 +101,8 @@ BenchTable lengths_table(const DecodeMeasurement& pair, std::string title) {
                   fmt::format("{:.3f}", times.draft),
                   fmt::format("{:.3f}", times.verify),
                   fmt::format("{:.2f}", verify_over_plain(pair, length)),
-                  fmt::format("{:.2f}", by_theorem(pair, length)),
-                  fmt::format("{:.2f}", by_steps(pair, length)),
+                  length.is_auto ? "" : fmt::format("{:.2f}", by_theorem(pair, length)),
+                  length.is_auto ? "" : fmt::format("{:.2f}", by_steps(pair, length)),
                   interval_text(pair.speedup(length), 2),
                   fmt::format("{} of {}", pair.num_same_text(length), length.texts.size())});
     }
@@ -107,7 +112,7 @@ BenchTable lengths_table(const DecodeMeasurement& pair, std::string title) {
 }
 
 BenchTable positions_table(const DecodeLength& length) {
-  BenchTable table{fmt::format("acceptance by position, draft length {}", length.draft_len),
+  BenchTable table{fmt::format("acceptance by position, draft length {}", length.name()),
                    {"position", "accepted / examined", "examined"},
                    {}};
   for (size_t i = 0; i < length.examined.size(); ++i) {
@@ -122,7 +127,7 @@ BenchTable positions_table(const DecodeLength& length) {
 
 void add_samples(const DecodeMeasurement& pair, const std::string& suffix, BenchReport* report) {
   for (const DecodeLength& length : pair.lengths) {
-    const BenchX x = {"draft length", static_cast<double>(length.draft_len)};
+    const BenchX x = {"draft length", length.is_auto ? length.mean_draft_len() : length.draft_len};
     report->add_series("decode" + suffix, "tokens/s", length.tokens_per_s, x);
     report->add_series("step" + suffix, "ms", length.step_ms, x);
     if (!length.prefill_tokens_per_s.empty())
@@ -132,6 +137,7 @@ void add_samples(const DecodeMeasurement& pair, const std::string& suffix, Bench
     report->add_series("draft step" + suffix, "ms", length.draft_step_ms, x);
     report->add_figure("acceptance" + suffix, "", length.alpha(), x);
     report->add_figure("speed-up measured" + suffix, "", pair.speedup(length), x);
+    if (length.is_auto) continue;
     report->add_figure("speed-up predicted" + suffix, "", by_theorem(pair, length), x);
     report->add_figure("speed-up predicted by step times" + suffix, "", by_steps(pair, length), x);
   }
@@ -147,15 +153,17 @@ PlotPanel by_length_panel(const std::vector<DecodeMeasurement>& pairs) {
     PlotSeries theorem{pairs.size() == 1 ? "Theorem 3.8" : "", PlotMark::kDashedLine, color, {}};
     for (const DecodeLength& length : pair.lengths) {
       if (length.draft_len == 0) continue;
-      const double x = length.draft_len;
+      const double x = length.is_auto ? length.mean_draft_len() : length.draft_len;
       const Interval speedup = pair.speedup(length);
       measured.points.push_back(plot_point(x, speedup));
+      if (length.is_auto) continue;
       steps.points.push_back({x, by_steps(pair, length)});
       theorem.points.push_back({x, by_theorem(pair, length)});
     }
     panel.series.insert(panel.series.end(), {steps, theorem, measured});
     ++color;
   }
+  std::erase_if(panel.series, [](const PlotSeries& series) { return series.points.empty(); });
   return panel;
 }
 
@@ -166,23 +174,26 @@ PlotPanel by_acceptance_panel(const std::vector<DecodeMeasurement>& pairs) {
   for (size_t n = 1; n < pairs.front().lengths.size(); ++n) {
     const int32_t draft_len = pairs.front().lengths[n].draft_len;
     const int color = static_cast<int>(n) - 1;
-    PlotSeries points{fmt::format("K = {}, measured", draft_len), PlotMark::kDots, color, {}};
-    StepTimes times;
+    const bool is_auto = pairs.front().lengths[n].is_auto;
+    const std::string name = is_auto ? "auto" : fmt::format("{}", draft_len);
+    PlotSeries points{fmt::format("K = {}, measured", name), PlotMark::kDots, color, {}};
+    PairStepTimes times;
     for (const DecodeMeasurement& pair : pairs) {
       const DecodeLength& length = pair.lengths[n];
-      const StepTimes own = pair.step_times(length);
+      const PairStepTimes own = pair.step_times(length);
       times.plain += own.plain;
       times.verify += own.verify;
       times.draft += own.draft;
       const Interval speedup = pair.speedup(length);
       points.points.push_back(plot_point(length.alpha(), speedup));
     }
-    PlotSeries line{fmt::format("K = {}, formula", draft_len), PlotMark::kLine, color, {}};
-    for (int percent = 0; percent < 100; percent += 2)
+    PlotSeries line{fmt::format("K = {}, formula", name), PlotMark::kLine, color, {}};
+    for (int percent = 0; !is_auto && percent < 100; percent += 2)
       line.points.push_back(
           {percent / 100.0, predicted_speedup(percent / 100.0, draft_len, times)});
     panel.series.insert(panel.series.end(), {line, points});
   }
+  std::erase_if(panel.series, [](const PlotSeries& series) { return series.points.empty(); });
   return panel;
 }
 
@@ -212,9 +223,14 @@ void report_decode(const std::vector<DecodeMeasurement>& pairs,
     }
     if (pair.lengths.size() > 1) report->tables.push_back(positions_table(pair.lengths.back()));
   }
-  report->notes = {
-      "speed-up predicted: Leviathan et al., Theorem 3.8 (a verify as dear as a step);",
-      "by step times: expected tokens x plain step / (verify step + K x draft step)"};
+  if (first.lengths.back().is_auto) {
+    report->notes = {
+        "draft length auto: the planner's choice in each round; no formula foretells it"};
+  } else {
+    report->notes = {
+        "speed-up predicted: Leviathan et al., Theorem 3.8 (a verify as dear as a step);",
+        "by step times: expected tokens x plain step / (verify step + K x draft step)"};
+  }
   report->plot = {.title = report->title, .panels = {by_length_panel(pairs)}};
   if (pairs.size() > 1) report->plot.panels.push_back(by_acceptance_panel(pairs));
 }

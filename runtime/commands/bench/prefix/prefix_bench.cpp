@@ -28,7 +28,7 @@ struct PrefixBenchOptions {
 
 std::vector<Option> prefix_options(PrefixBenchOptions* options) {
   return {
-      text_option("dataset_path",
+      path_option("dataset_path",
                   &options->dataset_path,
                   "JSON lines with timestamp, input_length, output_length, hash_ids (Mooncake)"),
       integer_option("num_prompts", &options->num_prompts, 0, INT32_MAX, "0 = all"),
@@ -77,7 +77,7 @@ PlannerConfig planner_for(const RunConfig& config, const std::vector<ReplayReque
 
 int run_prefix(const CommandLine& line) {
   PrefixBenchOptions options;
-  BenchRun run("prefix", line, prefix_options(&options));
+  BenchRun run("prefix", line, prefix_options(&options), kNoWords);
   // What a machine that serves such a trace would have.
   if (!run.is_given("max_num_seqs")) run.config().max_num_seqs = 256;
   if (!run.is_given("max_num_batched_tokens")) run.config().max_num_batched_tokens = 2048;

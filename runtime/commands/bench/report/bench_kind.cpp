@@ -35,11 +35,14 @@ std::vector<Option> with_outputs(std::vector<Option> own, BenchOutputs* outputs)
 
 }  // namespace
 
-BenchRun::BenchRun(std::string kind, const CommandLine& line, std::vector<Option> own)
+BenchRun::BenchRun(std::string kind,
+                   const CommandLine& line,
+                   std::vector<Option> own,
+                   const Words& words)
     : kind_(std::move(kind)),
       command_(command_text(kind_, line.arguments)),
       own_(with_outputs(std::move(own), &outputs_)),
-      loaded_(load_config(line.arguments, option_rows(own_))) {
+      loaded_(load_config(line.arguments, option_rows(own_), words)) {
   set_log_level(log_level_from_name(loaded_.config.log_level));
   check_outputs(outputs_);
 }

@@ -25,7 +25,10 @@ class BenchRun {
  public:
   // own: the kind's options; --json, --csv and --svg are added. Throws Error for what cannot be
   // understood and for a file whose folder does not exist.
-  BenchRun(std::string kind, const CommandLine& line, std::vector<Option> own);
+  BenchRun(std::string kind,
+           const CommandLine& line,
+           std::vector<Option> own,
+           const Words& words = {});
   // The options point into this object.
   BenchRun(const BenchRun&) = delete;
   BenchRun& operator=(const BenchRun&) = delete;

@@ -225,11 +225,11 @@ std::string interval_text(const Interval& interval, int num_decimals) {
 }
 
 std::vector<Option> output_options(BenchOutputs* outputs) {
-  return {text_option("json",
+  return {path_option("json",
                       &outputs->json_file,
                       "write environment, options, figures and every sample as JSON to this file"),
-          text_option("csv", &outputs->csv_file, "write one row a sample as CSV to this file"),
-          text_option("svg", &outputs->svg_file, "draw the figures into this file")};
+          path_option("csv", &outputs->csv_file, "write one row a sample as CSV to this file"),
+          path_option("svg", &outputs->svg_file, "draw the figures into this file")};
 }
 
 void check_outputs(const BenchOutputs& outputs) {

@@ -36,7 +36,7 @@ std::vector<Option> round_options(RoundOptions* options) {
 
 int run_round(const CommandLine& line) {
   RoundOptions options;
-  BenchRun run("round", line, round_options(&options));
+  BenchRun run("round", line, round_options(&options), kNoWords);
   RoundShape shape = options.shape;
   const auto mode = verify_mode_from_name(options.verify_mode);
   if (!mode)
@@ -45,6 +45,8 @@ int run_round(const CommandLine& line) {
   shape.params.verify_mode = *mode;
   shape.params.temperature = static_cast<float>(options.temperature);
   shape.params.top_p = static_cast<float>(options.top_p);
+  const ops::ThreadPlan threads =
+      ops::plan_threads({.num_threads = run.config().threads, .cpu_bind = run.config().cpu_bind});
   BenchReport report = run.new_report({});
   report.title = fmt::format("a round's work besides the models: {} draft tokens, {} columns, {}",
                              shape.draft_len,
@@ -54,7 +56,7 @@ int run_round(const CommandLine& line) {
   table.columns = {"sequences", "work", "us median", "p95"};
   for (const int32_t num_sequences : options.sequences) {
     shape.num_sequences = num_sequences;
-    for (const RoundCost& cost : round_costs(shape, options.num_repeats)) {
+    for (const RoundCost& cost : round_costs(shape, threads, options.num_repeats)) {
       const BenchX x = {"sequences", static_cast<double>(num_sequences)};
       report.add_series(cost.name, "us", cost.microseconds, x);
       table.rows.push_back({fmt::format("{}", num_sequences),
@@ -64,7 +66,8 @@ int run_round(const CommandLine& line) {
     }
   }
   report.tables.push_back(std::move(table));
-  report.notes.push_back("one thread, one shard; the exchange between ranks is not in it");
+  report.notes.push_back(describe(threads) +
+                         ", one shard; the exchange between ranks is not in it");
   run.finish(std::move(report));
   return 0;
 }

@@ -3,11 +3,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
 
 #include "runtime/base/error.h"
 #include "runtime/base/rng.h"
+#include "runtime/ops/ops.h"
+#include "runtime/ranks/logit_scanner.h"
 #include "runtime/ranks/round_wire.h"
-#include "scheduler/verify.h"
+#include "scheduler/propose.h"
 
 namespace outrider {
 namespace {
@@ -31,7 +34,8 @@ float made_up_logit(uint32_t row, int32_t token, double share_of_own, uint32_t o
 // One round's work, made once.
 class Rounds {
  public:
-  explicit Rounds(const RoundShape& shape) : shape_(shape) {
+  Rounds(const RoundShape& shape, const ops::ThreadPlan& threads)
+      : shape_(shape), context_(threads), scanner_(make_pooled_scanner(context_)) {
     const auto num_rows = static_cast<size_t>(shape.num_sequences * (shape.draft_len + 1));
     const auto width = static_cast<size_t>(shape.vocab_size);
     target_logits_.resize(num_rows * width);
@@ -62,17 +66,19 @@ class Rounds {
   void propose_all() {
     drafts_.assign(static_cast<size_t>(shape_.num_sequences), {});
     for (int32_t i = 0; i < shape_.draft_len; ++i) {
+      std::vector<DraftInput> inputs;
       for (size_t n = 0; n < drafts_.size(); ++n) {
-        const DraftToken proposed = propose({.params = &params_[n],
-                                             .tokens = tokens_[n],
-                                             .num_prompt_tokens = kPromptTokens,
-                                             .drafted = drafts_[n],
-                                             .logits = row_of(draft_logits_, n, i),
-                                             .vocab_size = shape_.vocab_size,
-                                             .target_vocab_size = shape_.vocab_size,
-                                             .num_candidates = shape_.num_candidates});
-        drafts_[n].push_back(proposed);
+        inputs.push_back({.params = &params_[n],
+                          .tokens = tokens_[n],
+                          .num_prompt_tokens = kPromptTokens,
+                          .drafted = drafts_[n],
+                          .logits = row_of(draft_logits_, n, i),
+                          .vocab_size = shape_.vocab_size,
+                          .target_vocab_size = shape_.vocab_size,
+                          .num_candidates = shape_.num_candidates});
       }
+      const std::vector<RankedProposal> proposed = propose_ranked(inputs, *scanner_);
+      for (size_t n = 0; n < drafts_.size(); ++n) drafts_[n].push_back(proposed[n].drawn);
     }
   }
 
@@ -88,7 +94,8 @@ class Rounds {
                         .logits = row_of(target_logits_, n, 0)});
     }
     SoloExchange exchange;
-    decision_.sequences = verify(inputs, {0, shape_.vocab_size, shape_.vocab_size}, exchange);
+    const VocabShard whole = {0, shape_.vocab_size, shape_.vocab_size};
+    decision_.sequences = verify(inputs, whole, *scanner_, exchange);
   }
 
   void encode_plan() { plan_bytes_ = encode(plan_); }
@@ -119,6 +126,8 @@ class Rounds {
   }
 
   const RoundShape shape_;
+  ops::Context context_;
+  const std::unique_ptr<RowScanner> scanner_;
   std::vector<float> target_logits_;
   std::vector<float> draft_logits_;
   std::vector<SamplingParams> params_;
@@ -134,8 +143,10 @@ class Rounds {
 
 }  // namespace
 
-std::vector<RoundCost> round_costs(const RoundShape& shape, int32_t num_repeats) {
-  Rounds rounds(shape);
+std::vector<RoundCost> round_costs(const RoundShape& shape,
+                                   const ops::ThreadPlan& threads,
+                                   int32_t num_repeats) {
+  Rounds rounds(shape, threads);
   const std::pair<const char*, void (Rounds::*)()> works[] = {
       {"propose, all tokens", &Rounds::propose_all},
       {"verify", &Rounds::judge},

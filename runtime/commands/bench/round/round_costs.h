@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/ops/thread_plan.h"
 #include "scheduler/request.h"
 
 namespace outrider {
@@ -24,7 +25,10 @@ struct RoundCost {
   std::vector<double> microseconds;  // of each repeat
 };
 
-// Throws Error when a message does not come back as it went.
-std::vector<RoundCost> round_costs(const RoundShape& shape, int32_t num_repeats);
+// threads: those of one rank, which judge and propose. Throws Error when a message does not come
+// back as it went.
+std::vector<RoundCost> round_costs(const RoundShape& shape,
+                                   const ops::ThreadPlan& threads,
+                                   int32_t num_repeats);
 
 }  // namespace outrider

@@ -16,6 +16,7 @@
 #include "runtime/commands/bench/serve/serve_report.h"
 #include "runtime/commands/bench/serve/serve_runner.h"
 #include "runtime/commands/bench/serve/serve_server.h"
+#include "runtime/commands/front_end.h"
 #include "runtime/ranks/model_names.h"
 #include "runtime/ranks/signals.h"
 
@@ -27,9 +28,7 @@ constexpr int kExitInterrupted = 130;
 
 std::string server_url(const BenchRun& run, const ServeBenchOptions& options) {
   if (!options.base_url.empty()) return options.base_url;
-  const std::string& host = run.config().host;
-  const bool is_ipv6 = host.find(':') != std::string::npos;
-  return fmt::format("http://{}:{}", is_ipv6 ? "[" + host + "]" : host, run.config().port);
+  return url_of(run.config().host, run.config().port);
 }
 
 ServeTarget target_of(const BenchRun& run,
@@ -57,6 +56,15 @@ PromptMaker prompt_maker(const ServeBenchOptions& options) {
   return PromptMaker(std::move(source));
 }
 
+AskedModel ready_model(const BenchRun& run,
+                       const ServeBenchOptions& options,
+                       const ServeTarget& target) {
+  check_body_option(options.extra_body, "extra_body");
+  check_body_option(options.compare_body, "compare_body");
+  if (options.ready_check_timeout_s > 0) wait_until_ready(target, options.ready_check_timeout_s);
+  return asked_model(target, run.is_given("model") ? run.config().model : "");
+}
+
 // Everything that the runs of one command share, and the order they come in.
 class ServeBench {
  public:
@@ -65,12 +73,10 @@ class ServeBench {
         setup_(understand_serve_options(options, run.is_given("request_rate"), run.positional())),
         target_(target_of(run, options, setup_)),
         prompts_(prompt_maker(options)),
-        shapes_(load_shapes(options, setup_)) {
-    check_body_option(options.extra_body, "extra_body");
-    check_body_option(options.compare_body, "compare_body");
+        model_(ready_model(run, options, target_)),
+        shapes_(load_shapes(options, setup_, model_.max_model_len)) {
     if (shapes_.empty()) throw Error("there are no requests to send within the duration");
-    if (options.ready_check_timeout_s > 0) wait_until_ready(target_, options.ready_check_timeout_s);
-    body_.model = run.is_given("model") ? run.config().model : first_model(target_);
+    body_.model = model_.name;
     body_.chat = setup_.chat;
     body_.ignore_eos = options.ignore_eos;
     body_.continuous_usage = options.continuous_usage;
@@ -117,11 +123,13 @@ class ServeBench {
         target_, plan_run(shapes, spec, body_, prompts_), {.max_concurrency = 1}, nullptr);
     for (const RequestRecord& record : records) {
       if (record.failure == ServeFailure::kNone) continue;
-      throw Error(fmt::format("the first request to {}{} failed with {}: {}",
+      const bool refuses_usage = record.error.find("continuous_usage") != std::string::npos;
+      throw Error(fmt::format("the first request to {}{} failed with {}: {}{}",
                               target_.address.origin,
                               target_.endpoint,
                               failure_name(record),
-                              record.error));
+                              record.error,
+                              refuses_usage ? "; give --no-continuous-usage" : ""));
     }
   }
 
@@ -192,6 +200,7 @@ class ServeBench {
   const ServeSetup setup_;
   const ServeTarget target_;
   const PromptMaker prompts_;
+  const AskedModel model_;
   const std::vector<RequestShape> shapes_;
   BodySpec body_;
   uint64_t num_salts_ = 0;
@@ -200,7 +209,9 @@ class ServeBench {
 
 int run_serve(const CommandLine& line) {
   ServeBenchOptions options;
-  BenchRun run("serve", line, serve_bench_options(&options));
+  // The words that follow --goodput's first.
+  BenchRun run(
+      "serve", line, serve_bench_options(&options), {.most = SIZE_MAX, .are_model = false});
   BenchReport report = run.new_report({});
   block_stop_signals();
   ServeBench bench(run, options);

@@ -56,7 +56,7 @@ std::vector<Option> prompt_rows(ServeBenchOptions* o) {
                                  "random lengths; custom: a file of prompts; azure (CSV) and "
                                  "mooncake (JSON lines): recorded traffic"),
                    {"--dataset"}),
-      text_option("dataset_path", &o->dataset_path, "the file of custom, azure, mooncake"),
+      path_option("dataset_path", &o->dataset_path, "the file of custom, azure, mooncake"),
       integer_option("num_prompts",
                      &o->num_prompts,
                      1,
@@ -66,13 +66,13 @@ std::vector<Option> prompt_rows(ServeBenchOptions* o) {
                                   &o->random_input_len,
                                   1,
                                   kMostTokens,
-                                  "tokens of a prompt (1024)"),
+                                  "tokens of a prompt (1024, at most half of max_model_len)"),
                    {"--input-len"}),
       integer_option("random_output_len",
                      &o->random_output_len,
                      1,
                      kMostTokens,
-                     "most tokens of an answer (128)"),
+                     "most tokens of an answer (128, at most a quarter of max_model_len)"),
       number_option("random_range_ratio",
                     &o->random_range_ratio,
                     0,
@@ -95,7 +95,7 @@ std::vector<Option> prompt_rows(ServeBenchOptions* o) {
                     1e-6,
                     1e3,
                     "a trace's lengths are multiplied by it (1)"),
-      text_option("tokenizer",
+      path_option("tokenizer",
                   &o->tokenizer,
                   "folder with tokenizer.json: prompts are made of its words and counted with it"),
       choice_option("prompt_form",
@@ -251,8 +251,7 @@ ServeSetup understand_serve_options(const ServeBenchOptions& options,
     throw Error("give request_rate or request_rates, not both");
   if (!options.max_concurrencies.empty() && options.max_concurrency > 0)
     throw Error("give max_concurrency or max_concurrencies, not both");
-  if (!more_goodput.empty() && options.goodput.empty())
-    throw Error(fmt::format("'{}' is no option", more_goodput.front()));
+  if (options.goodput.empty()) refuse_surplus_words(more_goodput, 0);
   setup.sweeps_rates = !options.request_rates.empty();
   setup.loads = loads_of(
       options, is_trace && !is_rate_given ? 0 : rate_of(options.request_rate, "request_rate"));

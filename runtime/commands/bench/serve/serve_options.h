@@ -16,9 +16,9 @@ struct ServeBenchOptions {
   std::string endpoint = "/v1/completions";
   std::string dataset = "random";
   std::string dataset_path;
-  int32_t num_prompts = 0;  // 0 = a file's lines, a trace's rows, else 1000 or rate * duration
-  int32_t random_input_len = 1024;
-  int32_t random_output_len = 128;
+  int32_t num_prompts = 0;       // 0 = a file's lines, a trace's rows, else 1000 or rate * duration
+  int32_t random_input_len = 0;  // 0 = 1024, or what the model has room for
+  int32_t random_output_len = 0;  // 0 = 128, or what the model has room for
   double random_range_ratio = 0;
   int32_t random_prefix_len = 0;
   int32_t output_len = 0;  // custom: longest answers where the file does not say; 0 = 128

@@ -20,25 +20,36 @@ using Json = nlohmann::json;
 
 constexpr uint32_t kLengthStream = 3;
 constexpr int32_t kDefaultPrompts = 1000;
+constexpr int32_t kDefaultInputLen = 1024;
 constexpr int32_t kDefaultOutputLen = 128;
 constexpr size_t kMaxFileBytes = size_t{1} << 30;
 constexpr int64_t kMaxPromptTokens = 400000000;  // of a whole run, since all bodies lie in memory
 constexpr uint64_t kPrefixKey = 0x5eed5eed;
 
-std::vector<RequestShape> random_shapes(const ServeBenchOptions& options, const ServeSetup& setup) {
+int32_t length_or(int32_t given, int32_t usual, int32_t room) {
+  if (given > 0) return given;
+  return room > 0 ? std::min(usual, room) : usual;
+}
+
+std::vector<RequestShape> random_shapes(const ServeBenchOptions& options,
+                                        const ServeSetup& setup,
+                                        int32_t max_model_len) {
   double count = options.num_prompts;
   const double rate = setup.loads.front().rate_per_s;
   if (count == 0 && options.duration_s > 0 && std::isfinite(rate))
     count = std::min(1e7, std::ceil(rate * options.duration_s));
   if (count == 0) count = kDefaultPrompts;
+  const int32_t input_len =
+      length_or(options.random_input_len, kDefaultInputLen, max_model_len / 2);
   const int32_t output_len =
-      options.output_len > 0 ? options.output_len : options.random_output_len;
+      options.output_len > 0
+          ? options.output_len
+          : length_or(options.random_output_len, kDefaultOutputLen, max_model_len / 4);
   SeededDraws draws(static_cast<uint64_t>(options.seed), kLengthStream);
   std::vector<RequestShape> shapes(static_cast<size_t>(count));
   for (RequestShape& shape : shapes) {
     shape.row.input_len =
-        options.random_prefix_len +
-        random_length(options.random_input_len, options.random_range_ratio, &draws);
+        options.random_prefix_len + random_length(input_len, options.random_range_ratio, &draws);
     shape.row.output_len = random_length(output_len, options.random_range_ratio, &draws);
   }
   return shapes;
@@ -95,8 +106,7 @@ std::vector<double> times_of(std::span<const RequestShape> shapes, const RunSpec
 std::vector<PromptPiece> pieces_of(const RequestShape& shape, const RunSpec& run, int32_t index) {
   if (run.random_prefix_len == 0 || !shape.row.hash_ids.empty())
     return trace_pieces(shape.row, run.length_scale, run.salt, index);
-  TraceRow own = shape.row;
-  own.input_len -= run.random_prefix_len;
+  const TraceRow own{.input_len = shape.row.input_len - run.random_prefix_len};
   std::vector<PromptPiece> pieces = trace_pieces(own, 1, run.salt, index);
   pieces.insert(pieces.begin(), {mix_seed(run.salt, kPrefixKey), run.random_prefix_len});
   return pieces;
@@ -104,11 +114,13 @@ std::vector<PromptPiece> pieces_of(const RequestShape& shape, const RunSpec& run
 
 }  // namespace
 
-std::vector<RequestShape> load_shapes(const ServeBenchOptions& options, const ServeSetup& setup) {
+std::vector<RequestShape> load_shapes(const ServeBenchOptions& options,
+                                      const ServeSetup& setup,
+                                      int32_t max_model_len) {
   std::vector<RequestShape> shapes;
   switch (setup.dataset) {
     case ServeDataset::kRandom:
-      shapes = random_shapes(options, setup);
+      shapes = random_shapes(options, setup, max_model_len);
       break;
     case ServeDataset::kCustom:
       shapes = custom_shapes(options);

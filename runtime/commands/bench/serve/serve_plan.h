@@ -20,9 +20,11 @@ struct RequestShape {
   std::string text;  // custom: the prompt
 };
 
-// All requests of the workload, the same for every load and variant. Throws Error naming file and
-// line.
-std::vector<RequestShape> load_shapes(const ServeBenchOptions& options, const ServeSetup& setup);
+// All requests of the workload, the same for every load and variant. max_model_len bounds random
+// lengths that were not given; 0 = not known. Throws Error naming file and line.
+std::vector<RequestShape> load_shapes(const ServeBenchOptions& options,
+                                      const ServeSetup& setup,
+                                      int32_t max_model_len);
 
 // What every body has in common.
 struct BodySpec {

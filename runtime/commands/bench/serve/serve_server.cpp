@@ -34,6 +34,20 @@ std::string state_of(const HttpClient::Answer& answer) {
   }
 }
 
+std::vector<AskedModel> models_in(const std::string& body) {
+  const Json json = Json::parse(body, nullptr, false);
+  const Json list = json.is_object() ? json.value("data", Json()) : Json();
+  std::vector<AskedModel> models;
+  for (const Json& entry : list) {
+    if (!entry.is_object() || !entry.contains("id") || !entry["id"].is_string()) continue;
+    const Json length = entry.value("max_model_len", Json());
+    const int64_t tokens = length.is_number_integer() ? length.get<int64_t>() : 0;
+    models.push_back({entry["id"].get<std::string>(),
+                      static_cast<int32_t>(std::clamp<int64_t>(tokens, 0, INT32_MAX))});
+  }
+  return models;
+}
+
 }  // namespace
 
 void wait_until_ready(const ServeTarget& target, int32_t timeout_s) {
@@ -52,15 +66,13 @@ void wait_until_ready(const ServeTarget& target, int32_t timeout_s) {
   }
 }
 
-std::string first_model(const ServeTarget& target) {
+AskedModel asked_model(const ServeTarget& target, const std::string& name) {
   HttpClient client(target.address, kPatience);
   const HttpClient::Answer answer = client.get("/v1/models", target.headers, kMaxBytes);
-  const Json json = Json::parse(answer.body, nullptr, false);
-  if (answer.status == 200 && json.is_object() && json.contains("data") &&
-      json["data"].is_array() && !json["data"].empty() && json["data"][0].is_object() &&
-      json["data"][0].contains("id") && json["data"][0]["id"].is_string()) {
-    return json["data"][0]["id"].get<std::string>();
+  for (const AskedModel& model : models_in(answer.body)) {
+    if (name.empty() || name == model.name) return model;
   }
+  if (!name.empty()) return {.name = name};
   throw Error(fmt::format("{}/v1/models names no model ({}): give --model",
                           target.address.origin + target.address.path_prefix,
                           state_of(answer)));

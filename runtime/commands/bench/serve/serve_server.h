@@ -13,8 +13,14 @@ namespace outrider {
 // time, or at once when a signal wants the program to stop.
 void wait_until_ready(const ServeTarget& target, int32_t timeout_s);
 
-// The first model of /v1/models. Throws Error when it cannot be had.
-std::string first_model(const ServeTarget& target);
+struct AskedModel {
+  std::string name;
+  int32_t max_model_len = 0;  // 0 = the server does not say
+};
+
+// Of /v1/models the model of that name, or the first when the name is empty. Throws Error when the
+// name is empty and there is none.
+AskedModel asked_model(const ServeTarget& target, const std::string& name);
 
 // Of /metrics; not known when it is not there.
 SpeculationCount speculation_counters(const ServeTarget& target);

@@ -65,17 +65,36 @@ void take_success(const RequestRecord& record,
   add_speculation(record.speculation, summary);
 }
 
-// Tokens of the fullest second of a run, counted from its first sending.
+struct Span {
+  double begin_s = INFINITY;
+  double end_s = -INFINITY;
+};
+
+Span span_of(const std::vector<RequestRecord>& records) {
+  Span span;
+  for (const RequestRecord& record : records) {
+    span.begin_s = std::min({span.begin_s, record.scheduled_s, record.sent_s});
+    span.end_s = std::max(span.end_s, record.end_s);
+  }
+  return span;
+}
+
+// Tokens per second of the fullest of a run's seconds. They are stretched to fill the run, so that
+// the fullest is never less than the mean.
 double best_second(const std::vector<RequestRecord>& records) {
-  std::map<int64_t, int64_t> tokens;
+  const auto [begin_s, end_s] = span_of(records);
+  if (!(end_s > begin_s)) return 0;
+  const double num_seconds = std::max(1.0, std::floor(end_s - begin_s));
+  const double width_s = (end_s - begin_s) / num_seconds;
+  std::vector<int64_t> tokens(static_cast<size_t>(num_seconds));
   for (const RequestRecord& record : records) {
     if (record.failure != ServeFailure::kNone) continue;
-    for (const StreamChunk& chunk : record.chunks)
-      tokens[static_cast<int64_t>(std::floor(chunk.time_s))] += chunk.num_tokens;
+    for (const StreamChunk& chunk : record.chunks) {
+      const auto second = static_cast<size_t>((chunk.time_s - begin_s) / width_s);
+      tokens[std::min(second, tokens.size() - 1)] += chunk.num_tokens;
+    }
   }
-  int64_t best = 0;
-  for (const auto& [second, count] : tokens) best = std::max(best, count);
-  return static_cast<double>(best);
+  return static_cast<double>(*std::max_element(tokens.begin(), tokens.end())) / width_s;
 }
 
 }  // namespace
@@ -131,13 +150,8 @@ LatencyStats latency_stats(std::vector<double> values, const std::vector<double>
 
 double run_duration_s(const std::vector<RequestRecord>& records) {
   if (records.empty()) return 0;
-  double begin = INFINITY;
-  double end = -INFINITY;
-  for (const RequestRecord& record : records) {
-    begin = std::min(begin, std::min(record.scheduled_s, record.sent_s));
-    end = std::max(end, record.end_s);
-  }
-  return end - begin;
+  const auto [begin_s, end_s] = span_of(records);
+  return end_s - begin_s;
 }
 
 int64_t peak_concurrency(const std::vector<RequestRecord>& records) {

@@ -71,7 +71,7 @@ struct ServeSummary {
   double output_throughput = 0;
   double total_token_throughput = 0;
   int64_t max_concurrent_requests = 0;
-  double max_output_tokens_per_s = 0;  // in the best second
+  double max_output_tokens_per_s = 0;  // in the best of a run's seconds
   LatencyStats ttft, tpot, itl, icl, e2el;
   LatencyStats queue;     // waiting for a place under max_concurrency
   LatencyStats lateness;  // sent later than scheduled, or than a place was free: the client's fault

@@ -123,7 +123,7 @@ int measure(const BenchRun& run,
   SimMeasurement measurement(context, options, grid);
   Progress progress("simulated rounds", options.num_repeats * measurement.num_steps());
   for (int32_t repeat = 0; repeat < options.num_repeats; ++repeat) measurement.once(progress);
-  report_sim(grid, measurement.results(), &report);
+  const int32_t num_short = report_sim(grid, measurement.results(), &report);
   report.notes.push_back(fmt::format(
       "waves of several requests: {} tokens each on average, lengths drawn with ratio {} from "
       "seed {}, the same with and without drafts",
@@ -135,12 +135,12 @@ int measure(const BenchRun& run,
                                      median(overshoot),
                                      quantile(overshoot, 0.95)));
   run.finish(std::move(report));
-  return 0;
+  return num_short > 0 ? 1 : 0;
 }
 
 int run_sim(const CommandLine& line) {
   SimOptions options;
-  BenchRun run("sim", line, sim_options(&options));
+  BenchRun run("sim", line, sim_options(&options), kNoWords);
   for (const char* key : {"model", "speculative_config.model"}) {
     if (run.is_given(key))
       throw Error(fmt::format(
@@ -153,7 +153,8 @@ int run_sim(const CommandLine& line) {
     return measure(run, context, options, grid);
   };
   const std::chrono::microseconds latency(std::lround(options.message_us));
-  return run_job(run.config(), line.argc, line.argv, front_end, {.latency = latency});
+  return run_job(
+      run.config(), line.launch, front_end, {.before_load = {}, .link = {.latency = latency}});
 }
 
 std::string sim_help() {

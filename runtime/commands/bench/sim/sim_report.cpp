@@ -22,9 +22,56 @@ constexpr double kMostOverheadUs = 150;
 constexpr double kMostOverheadManyUs = 1000;
 constexpr int32_t kManyRequests = 64;
 
-std::string verdict(bool passes) { return passes ? "pass" : "falls short"; }
+// Measured values may miss a bar by so many of their standard errors.
+constexpr double kErrors = 2;
+
+class Verdicts {
+ public:
+  std::string operator()(bool passes) {
+    num_short_ += passes ? 0 : 1;
+    return passes ? "pass" : "falls short";
+  }
+  // error: relative, of value
+  std::string at_least(double value, double error, double bar) {
+    return (*this)(value * (1 + kErrors * error) >= bar);
+  }
+  int32_t num_short() const { return num_short_; }
+
+ private:
+  int32_t num_short_ = 0;
+};
+
+// Variance of sum(part) / sum(whole) over pairs of which each hangs on few others (ratio estimator,
+// Cochran 1977, Eq. 2.39); 0 when there are fewer than two.
+double ratio_variance(const std::vector<RoundGroup>& groups,
+                      double RoundGroup::*part,
+                      double RoundGroup::*whole) {
+  double parts = 0;
+  double wholes = 0;
+  for (const RoundGroup& group : groups) {
+    parts += group.*part;
+    wholes += group.*whole;
+  }
+  if (groups.size() < 2 || wholes <= 0) return 0;
+  double squares = 0;
+  for (const RoundGroup& group : groups) {
+    const double residual = group.*part - parts / wholes * group.*whole;
+    squares += residual * residual;
+  }
+  const auto count = static_cast<double>(groups.size());
+  return squares * count / (count - 1) / (wholes * wholes);
+}
+
+double relative_rate_variance(const SimWave& wave) {
+  const double rate = wave.full_tokens_per_s();
+  if (rate <= 0) return 0;
+  return ratio_variance(wave.groups, &RoundGroup::num_tokens, &RoundGroup::seconds) / (rate * rate);
+}
 
 std::string percent(double share) { return fmt::format("{:.1f}%", 100 * share); }
+
+// 0: the rounds were too few to tell.
+std::string error_text(double error) { return error > 0 ? percent(error) : "-"; }
 
 std::string overhead_text(const std::vector<double>& samples) {
   return fmt::format("{:.0f} / {:.0f}", median(samples), quantile(samples, 0.95));
@@ -50,6 +97,7 @@ double tokens_per_round(const SimFindings& found) {
 
 void report_synchronous(const SimGrid& grid,
                         const std::vector<SimFindings>& findings,
+                        Verdicts& verdict,
                         BenchReport* report) {
   BenchTable table;
   table.title = "synchronous drafts, one request: over no drafts";
@@ -60,6 +108,7 @@ void report_synchronous(const SimGrid& grid,
                    "tokens/round",
                    "Leviathan",
                    "measured",
+                   "standard error",
                    "of formula",
                    "within 5%",
                    "overhead us median / p95"};
@@ -73,38 +122,49 @@ void report_synchronous(const SimGrid& grid,
     const double ratio = speedup.value / formula;
     const double seen =
         static_cast<double>(f.accepted) / static_cast<double>(std::max<int64_t>(1, f.examined));
-    table.rows.push_back({fmt::format("{}", cell.pair.alpha),
-                          fmt::format("{}", cell.pair.cost),
-                          fmt::format("{}", cell.draft_len),
-                          fmt::format("{:.3f}", seen),
-                          fmt::format("{:.2f}", tokens_per_round(f)),
-                          fmt::format("{:.2f}", formula),
-                          interval_text(speedup, 2),
-                          fmt::format("{:.3f}", ratio),
-                          verdict(std::abs(ratio - 1) <= kNearFormula),
-                          overhead_text(f.on_overhead_us)});
+    table.rows.push_back(
+        {fmt::format("{}", cell.pair.alpha),
+         fmt::format("{}", cell.pair.cost),
+         fmt::format("{}", cell.draft_len),
+         fmt::format("{:.3f}", seen),
+         fmt::format("{:.2f}", tokens_per_round(f)),
+         fmt::format("{:.2f}", formula),
+         interval_text(speedup, 2),
+         error_text(f.speedup_error()),
+         fmt::format("{:.3f}", ratio),
+         verdict(std::abs(ratio - 1) - kErrors * f.speedup_error() * ratio <= kNearFormula),
+         overhead_text(f.on_overhead_us)});
   }
   report->tables.push_back(std::move(table));
 }
 
 void report_chain(const SimGrid& grid,
                   const std::vector<SimFindings>& findings,
+                  Verdicts& verdict,
                   BenchReport* report) {
   BenchTable table;
   table.title = "\ngo or wait, a chain ahead, one request: over no drafts";
-  table.columns = {"alpha", "c", "go/wait column", "measured", "at least 0.95 of it", "bubble"};
+  table.columns = {"alpha",
+                   "c",
+                   "go/wait column",
+                   "measured",
+                   "standard error",
+                   "at least 0.95 of it",
+                   "bubble"};
   for (size_t i = 0; i < findings.size(); ++i) {
     const SimPair& pair = grid.cells[i].pair;
     const SimFindings& f = findings[i];
     const Interval speedup = add_speedup(name_of(pair) + " chain", f, report);
     const double column = best_chain(pair.alpha, pair.cost).speedup;
     report->add_figure(name_of(pair) + " chain formula", "", column);
-    table.rows.push_back({fmt::format("{}", pair.alpha),
-                          fmt::format("{}", pair.cost),
-                          fmt::format("{:.2f}", column),
-                          interval_text(speedup, 2),
-                          verdict(speedup.value >= (1 - kNearFormula) * column),
-                          percent(f.bubble_share())});
+    table.rows.push_back(
+        {fmt::format("{}", pair.alpha),
+         fmt::format("{}", pair.cost),
+         fmt::format("{:.2f}", column),
+         interval_text(speedup, 2),
+         error_text(f.speedup_error()),
+         verdict.at_least(speedup.value, f.speedup_error(), (1 - kNearFormula) * column),
+         percent(f.bubble_share())});
   }
   report->tables.push_back(std::move(table));
 }
@@ -118,7 +178,10 @@ double cache_bar(const SimPair& pair) {
   return std::max(bar, kShareOfCacheColumn * column);
 }
 
-void report_cache(const SimGrid& grid, const SimResults& results, BenchReport* report) {
+void report_cache(const SimGrid& grid,
+                  const SimResults& results,
+                  Verdicts& verdict,
+                  BenchReport* report) {
   BenchTable table;
   table.title = "\nriding ahead with the outcome cache, one request: over no drafts";
   table.columns = {"alpha",
@@ -126,6 +189,7 @@ void report_cache(const SimGrid& grid, const SimResults& results, BenchReport* r
                    "cache h=.8",
                    "bar",
                    "measured",
+                   "standard error",
                    "",
                    "hit rate",
                    "at it",
@@ -152,12 +216,15 @@ void report_cache(const SimGrid& grid, const SimResults& results, BenchReport* r
          fmt::format("{:.2f}", best_cache(pair.alpha, pair.cost, kColumnHitRate).speedup),
          fmt::format("{:.2f}", bar),
          interval_text(speedup, 2),
-         verdict(speedup.value >= bar),
+         error_text(f.speedup_error()),
+         verdict.at_least(speedup.value, f.speedup_error(), bar),
          fmt::format("{:.3f}", f.hit_rate()),
          fmt::format("{:.2f}", at_hit_rate),
          fmt::format("{:.2f}", speedup.value / at_hit_rate),
          percent(f.bubble_share()) +
-             (bubble_counts ? " " + verdict(f.bubble_share() <= kMostBubble) : ""),
+             (bubble_counts
+                  ? " " + verdict(f.bubble_share() - kErrors * f.bubble_error() <= kMostBubble)
+                  : ""),
          fmt::format("{:.2f}", tokens_per_round(f)),
          over});
   }
@@ -165,7 +232,10 @@ void report_cache(const SimGrid& grid, const SimResults& results, BenchReport* r
 }
 
 // Against the best that waiting for the draft can do, at the cell nearest to alpha 0.8 and c 0.1.
-void report_over_synchronous(const SimGrid& grid, const SimResults& results, BenchReport* report) {
+void report_over_synchronous(const SimGrid& grid,
+                             const SimResults& results,
+                             Verdicts& verdict,
+                             BenchReport* report) {
   if (results.cache.empty() || results.synchronous.empty()) return;
   const auto distance = [&](size_t i) {
     return std::abs(grid.cells[i].pair.alpha - 0.8) + std::abs(grid.cells[i].pair.cost - 0.1);
@@ -178,12 +248,16 @@ void report_over_synchronous(const SimGrid& grid, const SimResults& results, Ben
       "riding ahead over the best synchronous",
       "",
       bootstrap_ratio(results.cache[nearest].on, results.synchronous[nearest].on));
+  // Both were measured against waves without drafts, which this ratio does not hang on.
+  const double error = std::hypot(results.cache[nearest].speedup_error(),
+                                  results.synchronous[nearest].speedup_error());
   report->notes.push_back(
-      fmt::format("riding ahead over the best synchronous at {}: {}, bar {}: {}",
+      fmt::format("riding ahead over the best synchronous at {}: {}, standard error {}, bar {}: {}",
                   name_of(grid.cells[nearest].pair),
                   interval_text(ratio, 2),
+                  error_text(error),
                   kOverSynchronous,
-                  verdict(ratio.value >= kOverSynchronous)));
+                  verdict.at_least(ratio.value, error, kOverSynchronous)));
 }
 
 void plot_speedups(const SimGrid& grid, const SimResults& results, BenchReport* report) {
@@ -223,9 +297,8 @@ void plot_speedups(const SimGrid& grid, const SimResults& results, BenchReport* 
 struct SpeedRatios {
   Interval whole;
   Interval full;
-  bool hold() const {
-    return whole.value >= kNeverSlower && std::isfinite(full.value) && full.value >= kNeverSlower;
-  }
+  double error = 0;  // relative, of either
+  double lower() const { return std::isfinite(full.value) ? std::min(whole.value, full.value) : 0; }
 };
 
 Interval full_ratio(const SimFindings& found) {
@@ -239,6 +312,7 @@ std::string full_rounds_text(const SimFindings& found) {
 
 void report_cases(const SimGrid& grid,
                   const std::vector<SimFindings>& findings,
+                  Verdicts& verdict,
                   BenchReport* report) {
   BenchTable table;
   table.title = "\nwhere speculation cannot pay: the planner's choice over no drafts";
@@ -248,6 +322,7 @@ void report_cases(const SimGrid& grid,
                    "with",
                    "whole wave",
                    "while all run",
+                   "standard error",
                    "in rounds",
                    "both at least 0.98"};
   for (size_t i = 0; i < findings.size(); ++i) {
@@ -255,7 +330,8 @@ void report_cases(const SimGrid& grid,
     const SimFindings& f = findings[i];
     const SpeedRatios ratios = {
         add_speedup(one.name, f, report),
-        report->add_figure(one.name + " speed-up while all run", "", full_ratio(f))};
+        report->add_figure(one.name + " speed-up while all run", "", full_ratio(f)),
+        f.speedup_error()};
     report->add_series(one.name + " tokens off", "tokens", f.off_tokens);
     report->add_series(one.name + " tokens on", "tokens", f.on_tokens);
     table.rows.push_back({one.name,
@@ -264,14 +340,16 @@ void report_cases(const SimGrid& grid,
                           fmt::format("{:.1f}", median(f.on)),
                           interval_text(ratios.whole, 3),
                           interval_text(ratios.full, 3),
+                          error_text(ratios.error),
                           full_rounds_text(f),
-                          verdict(ratios.hold())});
+                          verdict.at_least(ratios.lower(), ratios.error, kNeverSlower)});
   }
   report->tables.push_back(std::move(table));
 }
 
 void report_sweep(const SimGrid& grid,
                   const std::vector<SimFindings>& findings,
+                  Verdicts& verdict,
                   BenchReport* report) {
   BenchTable table;
   table.title = fmt::format("\nrequests at once, {}, {} ms a row more: the planner's choice",
@@ -282,6 +360,7 @@ void report_sweep(const SimGrid& grid,
                    "with",
                    "whole wave",
                    "while all run",
+                   "standard error",
                    "in rounds",
                    "both at least 0.98",
                    "hit rate",
@@ -303,14 +382,16 @@ void report_sweep(const SimGrid& grid,
     report->add_series("sweep tokens on", "tokens", f.on_tokens, x);
     const SpeedRatios ratios = {
         report->add_figure("sweep speed-up", "", bootstrap_ratio(f.on, f.off), x),
-        report->add_figure("sweep speed-up while all run", "", full_ratio(f), x)};
+        report->add_figure("sweep speed-up while all run", "", full_ratio(f), x),
+        f.speedup_error()};
     table.rows.push_back({fmt::format("{}", grid.requests[i]),
                           fmt::format("{:.1f}", median(f.off)),
                           fmt::format("{:.1f}", median(f.on)),
                           interval_text(ratios.whole, 2),
                           interval_text(ratios.full, 2),
+                          error_text(ratios.error),
                           full_rounds_text(f),
-                          verdict(ratios.hold()),
+                          verdict.at_least(ratios.lower(), ratios.error, kNeverSlower),
                           fmt::format("{:.3f}", f.hit_rate()),
                           percent(f.bubble_share())});
     off.points.push_back({x.value, median(f.off)});
@@ -332,6 +413,7 @@ std::string rounds_text(const std::vector<double>& rounds_us, const std::vector<
 // median round: the mean has in it what the machine does to single ones.
 void report_overhead(const SimGrid& grid,
                      const std::vector<SimFindings>& findings,
+                     Verdicts& verdict,
                      BenchReport* report) {
   BenchTable table;
   table.title =
@@ -355,7 +437,7 @@ void report_overhead(const SimGrid& grid,
                           rounds_text(f.off_rounds_us, f.off_round_overhead_us),
                           rounds_text(f.on_rounds_us, f.on_round_overhead_us),
                           bar > 0 ? fmt::format("{:.0f}", bar) : "",
-                          bar > 0 ? verdict(std::max(off.value, on.value) <= bar) : ""});
+                          bar > 0 ? verdict(std::max(off.low, on.low) <= bar) : ""});
   }
   if (!table.rows.empty()) report->tables.push_back(std::move(table));
 }
@@ -387,17 +469,32 @@ void SimFindings::take_in(const SimWave& without, const SimWave& with) {
   num_round_tokens += with.num_round_tokens;
   examined += with.examined;
   accepted += with.accepted;
+  off_variance += relative_rate_variance(without);
+  on_variance += relative_rate_variance(with);
+  bubble_variance += ratio_variance(with.groups, &RoundGroup::waited_s, &RoundGroup::seconds);
 }
 
-void report_sim(const SimGrid& grid, const SimResults& results, BenchReport* report) {
-  if (!results.synchronous.empty()) report_synchronous(grid, results.synchronous, report);
-  if (!results.chain.empty()) report_chain(grid, results.chain, report);
-  if (!results.cache.empty()) report_cache(grid, results, report);
-  report_over_synchronous(grid, results, report);
-  report_overhead(grid, results.sweep, report);
-  if (!results.cases.empty()) report_cases(grid, results.cases, report);
-  report_sweep(grid, results.sweep, report);
+double SimFindings::speedup_error() const {
+  return std::sqrt(off_variance + on_variance) / static_cast<double>(on.size());
+}
+
+double SimFindings::bubble_error() const {
+  return std::sqrt(bubble_variance) / static_cast<double>(on.size());
+}
+
+int32_t report_sim(const SimGrid& grid, const SimResults& results, BenchReport* report) {
+  Verdicts verdict;
+  if (!results.synchronous.empty()) report_synchronous(grid, results.synchronous, verdict, report);
+  if (!results.chain.empty()) report_chain(grid, results.chain, verdict, report);
+  if (!results.cache.empty()) report_cache(grid, results, verdict, report);
+  report_over_synchronous(grid, results, verdict, report);
+  report_overhead(grid, results.sweep, verdict, report);
+  if (!results.cases.empty()) report_cases(grid, results.cases, verdict, report);
+  report_sweep(grid, results.sweep, verdict, report);
   plot_speedups(grid, results, report);
+  report->notes.push_back(fmt::format(
+      "verdicts: {} miss their bar by more than {} standard errors", verdict.num_short(), kErrors));
+  return verdict.num_short();
 }
 
 }  // namespace outrider

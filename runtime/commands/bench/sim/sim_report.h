@@ -1,6 +1,7 @@
 // The tables, figures and plots of `bench sim`, with a verdict for each row. Pure.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "runtime/commands/bench/report/bench_report.h"
@@ -32,10 +33,19 @@ struct SimFindings {
   int64_t num_round_tokens = 0;
   int64_t examined = 0;
   int64_t accepted = 0;
+  // Sums over the waves of the variance of their tokens/s by its square, and of the share of their
+  // time that the targets waited.
+  double off_variance = 0;
+  double on_variance = 0;
+  double bubble_variance = 0;
 
   void take_in(const SimWave& without, const SimWave& with);
   double hit_rate() const { return num_lookups > 0 ? num_hits / num_lookups : 0; }
   double bubble_share() const { return seconds > 0 ? bubble_s / seconds : 0; }
+  // Standard errors of the mean over the waves, by their rounds: of the speed-up, relative; of
+  // bubble_share().
+  double speedup_error() const;
+  double bubble_error() const;
 };
 
 struct SimResults {
@@ -46,6 +56,8 @@ struct SimResults {
   std::vector<SimFindings> sweep;  // of each number of requests
 };
 
-void report_sim(const SimGrid& grid, const SimResults& results, BenchReport* report);
+// Returns how many verdicts fall short: those that do by more than two standard errors of their
+// own.
+int32_t report_sim(const SimGrid& grid, const SimResults& results, BenchReport* report);
 
 }  // namespace outrider

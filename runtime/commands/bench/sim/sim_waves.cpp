@@ -68,7 +68,13 @@ void SimRunner::note_samples(const SimWaveSpec& spec, SimWave* wave) {
     wave->round_overheads_us.push_back(1e6 *
                                        (round.seconds - step_s(spec.dialect, round.num_rows)));
     if (full_since) {
-      wave->full_seconds += std::chrono::duration<double>(round.end - *full_since).count();
+      const double seconds = std::chrono::duration<double>(round.end - *full_since).count();
+      if (wave->num_full_rounds % kGroupRounds == 0) wave->groups.emplace_back();
+      RoundGroup& group = wave->groups.back();
+      group.seconds += seconds;
+      group.waited_s += std::max(0.0, seconds - round.seconds);
+      group.num_tokens += round.num_tokens;
+      wave->full_seconds += seconds;
       wave->num_full_tokens += round.num_tokens;
       ++wave->num_full_rounds;
     }

@@ -13,6 +13,9 @@
 namespace outrider {
 
 inline constexpr int32_t kPlannedDraftLen = -1;
+// What a round gives hangs on the one before (a draft that was ready or not), but hardly on one so
+// many earlier.
+inline constexpr int64_t kGroupRounds = 10;
 
 struct SimWaveSpec {
   int32_t dialect = 0;
@@ -22,6 +25,13 @@ struct SimWaveSpec {
   int32_t num_requests() const { return static_cast<int32_t>(max_tokens.size()); }
 };
 
+// Neighbouring rounds in which all requests of a wave ran.
+struct RoundGroup {
+  double seconds = 0;
+  double waited_s = 0;  // of these: the targets for the draft
+  double num_tokens = 0;
+};
+
 struct SimWave {
   double seconds = 0;      // from the first event of the first request to the last event of all
   int64_t num_tokens = 0;  // in that time
@@ -29,6 +39,7 @@ struct SimWave {
   double full_seconds = 0;
   int64_t num_full_tokens = 0;
   int64_t num_full_rounds = 0;
+  std::vector<RoundGroup> groups;   // of that time, each of kGroupRounds rounds but maybe the last
   std::vector<double> overhead_us;  // of a single request's rounds: all but the models' steps
   int64_t num_rounds = 0;           // of the first request
   int64_t num_round_tokens = 0;

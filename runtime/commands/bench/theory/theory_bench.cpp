@@ -62,7 +62,7 @@ std::vector<Option> theory_options(TheoryBenchOptions* options) {
                      2,
                      100000000,
                      "rounds of each of the 120 simulated figures (10000)"),
-      text_option("prompts",
+      path_option("prompts",
                   &options->prompts_file,
                   "for the pair: a text file of one prompt a line, or JSON lines"),
       integer_option("num_prompts", &options->num_prompts, 1, 100000, "how many of them (8)"),
@@ -119,7 +119,7 @@ int run_theory(const CommandLine& line) {
   }
   if (speculative.method == "none" || (speculative.method == "auto" && speculative.model.empty()))
     throw Error("bench theory needs a draft: give --speculative-config.model");
-  return run_job(run.config(), line.argc, line.argv, [&](const FrontEndContext& context) {
+  return run_job(run.config(), line.launch, [&](const FrontEndContext& context) {
     return measure(run, context, options);
   });
 }

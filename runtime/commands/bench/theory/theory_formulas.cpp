@@ -25,7 +25,7 @@ double predicted_speedup(double alpha, double cost_ratio, int draft_len) {
   return expected_tokens(alpha, draft_len) / (draft_len * cost_ratio + 1);
 }
 
-double predicted_speedup(double alpha, int draft_len, const StepTimes& times) {
+double predicted_speedup(double alpha, int draft_len, const PairStepTimes& times) {
   return expected_tokens(alpha, draft_len) * times.plain / (times.verify + draft_len * times.draft);
 }
 

@@ -19,12 +19,12 @@ double predicted_speedup(double alpha, double cost_ratio, int draft_len);
 
 // Theorem 3.8 without its assumption: expected_tokens * plain / (verify + K draft), the times of a
 // plain target step, of one with K + 1 rows and of a draft step, in any one unit.
-struct StepTimes {
+struct PairStepTimes {
   double plain = 0;
   double verify = 0;
   double draft = 0;
 };
-double predicted_speedup(double alpha, int draft_len, const StepTimes& times);
+double predicted_speedup(double alpha, int draft_len, const PairStepTimes& times);
 
 // Theorem 3.11: target rows computed per token, (K + 1) / expected_tokens, times plain decoding's;
 // the draft's own operations not counted.
