@@ -2,7 +2,7 @@
 #   make build   the program, at build/outrider
 #   make demo    the embedded pair under mpirun: 2 target ranks, 1 draft rank, one request
 #   make test    the whole test suite, warnings as errors
-.PHONY: build demo test setup clean
+.PHONY: build demo test smoke setup clean
 
 build: setup
 	cmake --preset cpu
@@ -16,6 +16,10 @@ test: setup
 	cmake --build build
 	tools/python_for_tests.sh build/venv
 	ctest --test-dir build --output-on-failure -j $$(nproc)
+
+# The program without optimisation and with sanitizers: verify, served requests, a batch.
+smoke: setup
+	tools/smoke.sh
 
 setup:
 	tools/setup.sh

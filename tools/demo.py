@@ -117,7 +117,7 @@ def main():
             "stream_options": {"include_usage": True}, "max_tokens": arguments.max_tokens,
             "seed": arguments.seed, "temperature": arguments.temperature,
             "logprobs": True, "return_token_ids": True, "return_token_origins": True}
-    log = tempfile.NamedTemporaryFile("w+", prefix="outrider-demo-", suffix=".log", delete=False)
+    log = tempfile.NamedTemporaryFile("w+", prefix="outrider-demo-", suffix=".log")
     server = start_server(arguments.program, arguments.port, log)
     try:
         url = wait_ready(server, log)
@@ -150,7 +150,7 @@ def main():
         return 0
     except (RuntimeError, OSError, KeyboardInterrupt) as problem:
         log.seek(0)
-        print(f"demo: FAILED: {problem}\n--- server log ({log.name})\n{log.read()}", file=sys.stderr)
+        print(f"demo: FAILED: {problem}\n--- server log\n{log.read()}", file=sys.stderr)
         return 1
     finally:
         stop(server)

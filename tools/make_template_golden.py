@@ -56,6 +56,7 @@ CASES = [
     ("gemma", {"messages": [{"role": "user", "content": 5}]}),
     ("phi3", {"messages": TURNS, "add_generation_prompt": True}), ("phi3", {"messages": TURNS}),
     ("features", {"messages": TURNS}), ("features", {"messages": CALLS, "missing": "here"}),
+    ("format", {"messages": TURNS[1:]}),
 ]
 
 

@@ -9,17 +9,33 @@ packages=(
   python3 python3-venv
 )
 
-missing=()
-for package in "${packages[@]}"; do
-  dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing+=("$package")
-done
-[ ${#missing[@]} -eq 0 ] && exit 0
+fail() {
+  echo "setup: $*" >&2
+  exit 1
+}
 
-sudo=()
-if [ "$(id -u)" -ne 0 ]; then
-  command -v sudo >/dev/null || { echo "setup: need root or sudo to install: ${missing[*]}" >&2; exit 1; }
-  sudo=(sudo)
+install_missing() {
+  local missing=() sudo=() package
+  for package in "${packages[@]}"; do
+    dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' || missing+=("$package")
+  done
+  [ ${#missing[@]} -eq 0 ] && return
+  if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null || fail "need root or sudo to install: ${missing[*]}"
+    sudo=(sudo)
+  fi
+  echo "setup: installing ${missing[*]}"
+  "${sudo[@]}" apt-get update -qq
+  DEBIAN_FRONTEND=noninteractive "${sudo[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}"
+}
+
+[ "$(uname -s)" = Linux ] || fail "$(uname -s) is not supported: Outrider needs Linux"
+if command -v apt-get >/dev/null; then
+  install_missing
+else
+  # Whoever has installed them by hand goes on.
+  echo "setup: there is no apt-get here; what Debian calls ${packages[*]} must be there" >&2
 fi
-echo "setup: installing ${missing[*]}"
-"${sudo[@]}" apt-get update -qq
-DEBIAN_FRONTEND=noninteractive "${sudo[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}"
+version=$(cmake --version | sed -n '1s/^cmake version //p') || fail "cmake 3.25 or later is needed"
+printf '3.25\n%s\n' "$version" | sort -VC ||
+  fail "cmake $version is too old, 3.25 or later is needed: pip install cmake (with python3-pip), then again"

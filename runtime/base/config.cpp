@@ -123,6 +123,18 @@ void apply_source(const std::vector<GivenValue>& source,
   }
 }
 
+// A word that stands alone is the model, so that it is never taken for nothing.
+void take_model(ParsedArguments* parsed) {
+  for (const std::string& model : parsed->positional) {
+    for (const GivenValue& given : parsed->values) {
+      if (given.key == "model" && given.value != model)
+        throw Error(
+            fmt::format("'{}' and --model {} are two models: give one", model, given.value));
+    }
+    parsed->values.push_back({"model", model, "command line"});
+  }
+}
+
 // What parse_arguments needs beside the table: the YAML file and vLLM's one-piece speculative
 // config.
 struct Inline {
@@ -140,7 +152,7 @@ std::vector<Option> run_config_options(RunConfig* c) {
   const auto add = [&](Option option, std::vector<std::string> aliases = {}) {
     options.push_back(with_aliases(std::move(option), std::move(aliases)));
   };
-  add(text_option("model",
+  add(path_option("model",
                   &c->model,
                   "target: a Hugging Face folder, 'embedded', or simulated: 'sim:step_ms=40', "
                   "'sim:llama-70b-tp8'; for bench 'synth:SHAPE'"),
@@ -152,7 +164,7 @@ std::vector<Option> run_config_options(RunConfig* c) {
   add(text_option(
           "served_model_name", &c->served_model_name, "name in the API; default: the folder's"),
       {"--alias"});
-  add(text_option(
+  add(path_option(
       "chat_template", &c->chat_template, "Jinja file instead of the model's own template"));
   add(choice_option("generation_config",
                     &c->generation_config,
@@ -229,7 +241,7 @@ std::vector<Option> run_config_options(RunConfig* c) {
                     &s->method,
                     {"auto", "draft_model", "ngram", "unigram", "bigram", "none"},
                     "who drafts; auto = draft_model when a draft is given"));
-  add(text_option(group + "model", &s->model, "draft: a Hugging Face folder, or 'embedded'"),
+  add(path_option(group + "model", &s->model, "draft: a Hugging Face folder, or 'embedded'"),
       {"-md", "--model-draft"});
   add(choice_option(group + "quantization",
                     &s->quantization,
@@ -262,7 +274,7 @@ std::vector<Option> run_config_options(RunConfig* c) {
                      1,
                      64,
                      "n-gram: shortest match that counts"));
-  add(text_option(group + "draft_corpus",
+  add(path_option(group + "draft_corpus",
                   &s->draft_corpus,
                   "unigram, bigram: a text to learn from; default: what is served"));
   add(choice_option(group + "rejection_sample_method",
@@ -281,6 +293,23 @@ std::vector<Option> run_config_options(RunConfig* c) {
   add(integer_option("port", &c->port, 0, 65535, "port to listen on; 0 = any free one"));
   add(list_option(
       "api_key", &c->api_keys, "key that requests must carry; may be given several times"));
+  add(list_option("allowed_origins",
+                  &c->allowed_origins,
+                  "other origins whose browser pages may call, or *; may be given several times"));
+  add(integer_option(
+      "max_connections", &c->max_connections, 1, 65536, "HTTP connections at once before 503"));
+  add(or_word(integer_option("max_connections_per_peer",
+                             &c->max_connections_per_peer,
+                             0,
+                             65536,
+                             "of them from one address but loopback; 0 = any; auto = 64 without "
+                             "api_key, any with one"),
+              "auto",
+              &c->max_connections_per_peer,
+              kAutoConnectionsPerPeer));
+  add(flag_option("strict_params",
+                  &c->strict_params,
+                  "refuse requests with unknown fields instead of warning"));
   add(integer_option(
       "max_num_queued_reqs", &c->max_num_queued_reqs, 1, kAny, "waiting requests before 429"));
   add(integer_option(
@@ -296,17 +325,19 @@ std::vector<Option> run_config_options(RunConfig* c) {
                     &c->per_request_spec_decode_metrics,
                     {"none", "summary", "detailed"},
                     "metrics.speculative_decoding in responses"));
-  add(text_option("trace", &c->trace, "file for what all ranks did, in Chrome's trace format"));
+  add(path_option("trace", &c->trace, "file for what all ranks did, in Chrome's trace format"));
   return options;
 }
 
 LoadedConfig load_config(const std::vector<std::string>& arguments,
-                         const std::vector<const Option*>& extra) {
+                         const std::vector<const Option*>& extra,
+                         const Words& words) {
   LoadedConfig loaded;
   Inline inline_values;
   const std::vector<Option> rows = run_config_options(&loaded.config);
   const std::vector<const Option*> options = option_rows(rows);
-  const Option config_file = text_option("config", &inline_values.config_file, "YAML file");
+  answer_help(arguments, extra, options);
+  const Option config_file = path_option("config", &inline_values.config_file, "YAML file");
   const Option speculative =
       text_option("speculative_config", &inline_values.speculative_json, "the whole group as JSON");
   std::vector<const Option*> typed = options;
@@ -315,7 +346,12 @@ LoadedConfig load_config(const std::vector<std::string>& arguments,
   typed.insert(typed.end(), extra.begin(), extra.end());
 
   ParsedArguments parsed = parse_arguments(arguments, typed);
-  loaded.positional = std::move(parsed.positional);
+  refuse_surplus_words(parsed.positional, words.most);
+  if (words.are_model) {
+    take_model(&parsed);
+  } else {
+    loaded.positional = std::move(parsed.positional);
+  }
   std::vector<GivenValue> command_line;
   for (const GivenValue& given : parsed.values) {
     const bool is_run_option =

@@ -3,6 +3,7 @@
 // name.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -20,10 +21,20 @@ struct LoadedConfig {
   std::vector<GivenValue> given;  // what was set, in the order applied; the last of a key won
 };
 
+// The words of a command line that belong to no option.
+struct Words {
+  size_t most = 1;
+  bool are_model =
+      true;  // one word is the model, as with vLLM; else LoadedConfig::positional has them
+};
+constexpr Words kNoWords{.most = 0, .are_model = false};
+
 // arguments: after the command's name; --config FILE names the YAML. extra: the command's own
-// options, command line only. Throws Error naming the key and where it came from.
+// options, command line only. Throws Error naming the key and where it came from, and for a word
+// too many; HelpAsked for --help.
 LoadedConfig load_config(const std::vector<std::string>& arguments,
-                         const std::vector<const Option*>& extra = {});
+                         const std::vector<const Option*>& extra = {},
+                         const Words& words = {});
 
 // The effective configuration as YAML, each line with the origin of its value as a comment. Keys
 // are not shown.

@@ -97,6 +97,12 @@ void ReadOnlyFile::read_at(uint64_t offset, void* out, size_t num_bytes) const {
   }
 }
 
+void refuse_pointer_file(const std::string& name, std::string_view begin) {
+  if (!begin.starts_with(kPointerBegin)) return;
+  throw Error(fmt::format(
+      "{}: is a Git LFS pointer, not the file itself: run 'git lfs pull' in its folder", name));
+}
+
 std::string read_regular_file(const std::filesystem::path& path, size_t max_bytes) {
   const ReadOnlyFile file(path);
   if (file.size_bytes() > max_bytes) {
@@ -104,6 +110,7 @@ std::string read_regular_file(const std::filesystem::path& path, size_t max_byte
   }
   std::string text(file.size_bytes(), '\0');
   file.read_at(0, text.data(), text.size());
+  refuse_pointer_file(file.name(), text);
   return text;
 }
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <string_view>
 
 namespace outrider {
 
@@ -41,8 +42,13 @@ class ReadOnlyFile {
   int64_t written_at_ns_ = 0;
 };
 
+// How a Git LFS pointer begins: the few lines that a clone without LFS leaves in place of a file.
+constexpr std::string_view kPointerBegin = "version https://git-lfs";
+// Throws Error when the file's first bytes are those of a pointer.
+void refuse_pointer_file(const std::string& name, std::string_view begin);
+
 // A whole regular file, for the files of a model folder; throws Error when it has more than
-// max_bytes.
+// max_bytes, and for a Git LFS pointer.
 std::string read_regular_file(const std::filesystem::path& path, size_t max_bytes);
 
 // The same for a file that the user names: a pipe is read to its end.

@@ -20,6 +20,10 @@ using MetricLabels = std::vector<std::pair<std::string, std::string>>;
 class Counter {
  public:
   void add(double amount = 1.0) { value_.fetch_add(amount, std::memory_order_relaxed); }
+  // Of what is counted elsewhere; never less than before.
+  void set_total(uint64_t total) {
+    value_.store(static_cast<double>(total), std::memory_order_relaxed);
+  }
   double value() const { return value_.load(std::memory_order_relaxed); }
 
  private:

@@ -31,9 +31,9 @@ void sync_folder_of(const std::string& name) {
 
 }  // namespace
 
-NewFile::NewFile(const std::filesystem::path& path)
+NewFile::NewFile(const std::filesystem::path& path, unsigned mode)
     : name_(path.string()), partial_name_(fmt::format("{}.partial-{}", name_, ::getpid())) {
-  descriptor_ = ::open(partial_name_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  descriptor_ = ::open(partial_name_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
   if (descriptor_ < 0) fail(partial_name_, "cannot be written");
 }
 

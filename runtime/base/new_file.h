@@ -13,8 +13,9 @@ namespace outrider {
 
 class NewFile {
  public:
-  // Begins PATH.partial-PID; throws Error naming it when that cannot be made.
-  explicit NewFile(const std::filesystem::path& path);
+  // Begins PATH.partial-PID; throws Error naming it when that cannot be made. mode: what may be
+  // allowed to whom, before the umask.
+  explicit NewFile(const std::filesystem::path& path, unsigned mode = 0666);
   // Without finish() nothing is left.
   ~NewFile();
   NewFile(NewFile&& other) noexcept;

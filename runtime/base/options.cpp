@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstdlib>
 #include <numeric>
 
 #include "runtime/base/error.h"
@@ -52,6 +53,29 @@ bool parse_bool(const std::string& text) {
   if (text == "true" || text == "1" || text == "yes" || text == "on") return true;
   if (text == "false" || text == "0" || text == "no" || text == "off") return false;
   throw Error(fmt::format("'{}' is not true or false", text));
+}
+
+std::vector<std::string> keys_of(const std::vector<const Option*>& options) {
+  std::vector<std::string> keys;
+  for (const Option* option : options) keys.push_back(option->key);
+  return keys;
+}
+
+// One entry, or several as vLLM's options take them: '["a", "b"]'.
+std::vector<std::string> list_entries(const std::string& text) {
+  if (text.size() < 2 || text.front() != '[' || text.back() != ']') return {text};
+  constexpr std::string_view kAround = " \t\"'";
+  std::vector<std::string> entries;
+  std::string_view rest = std::string_view(text).substr(1, text.size() - 2);
+  while (true) {
+    const size_t end = rest.find(',');
+    std::string_view entry = rest.substr(0, end);
+    entry.remove_prefix(std::min(entry.find_first_not_of(kAround), entry.size()));
+    entry = entry.substr(0, entry.find_last_not_of(kAround) + 1);
+    entries.emplace_back(entry);
+    if (end == std::string_view::npos) return entries;
+    rest.remove_prefix(end + 1);
+  }
 }
 
 std::string yaml_quoted(const std::string& text) {
@@ -109,7 +133,7 @@ const Option* find_negated_flag(const std::string& flag,
 [[noreturn]] void throw_unknown_flag(const std::string& flag,
                                      const std::vector<const Option*>& options) {
   const std::string key = flag.starts_with("--") ? normalized(flag.substr(2)) : flag;
-  std::string near = nearest_key(key, options);
+  std::string near = nearest_name(key, keys_of(options));
   std::replace(near.begin(), near.end(), '_', '-');
   throw Error(fmt::format(
       "unknown option {}{}", flag, near.empty() ? "" : fmt::format("; did you mean --{}?", near)));
@@ -128,6 +152,18 @@ Option text_option(std::string key, std::string* field, std::string help) {
   Option option = base_option(std::move(key), std::move(help));
   option.set = [field](const std::string& text) { *field = text; };
   option.get = [field] { return yaml_quoted(*field); };
+  return option;
+}
+
+Option path_option(std::string key, std::string* field, std::string help) {
+  Option option = text_option(std::move(key), field, std::move(help));
+  option.set = [field](const std::string& text) {
+    *field = text;
+    if (text != "~" && !text.starts_with("~/")) return;
+    const char* home = std::getenv("HOME");
+    if (home == nullptr) throw Error(fmt::format("'{}' needs HOME, which is not set", text));
+    *field = home + text.substr(1);
+  };
   return option;
 }
 
@@ -199,8 +235,10 @@ Option list_option(std::string key, std::vector<std::string>* field, std::string
   option.is_list = true;
   // An empty text is never meant: it would be a key that everybody has.
   option.set = [field](const std::string& text) {
-    if (text.empty()) throw Error("an entry is empty");
-    field->push_back(text);
+    for (std::string& entry : list_entries(text)) {
+      if (entry.empty()) throw Error("an entry is empty");
+      field->push_back(std::move(entry));
+    }
   };
   option.clear = [field] { field->clear(); };
   option.get = [field] {
@@ -255,14 +293,20 @@ ParsedArguments parse_arguments(const std::vector<std::string>& arguments,
   return parsed;
 }
 
-std::string nearest_key(std::string_view key, const std::vector<const Option*>& options) {
+void refuse_surplus_words(const std::vector<std::string>& words, size_t most) {
+  if (words.size() > most) throw Error(fmt::format("unexpected argument '{}'", words[most]));
+}
+
+std::string nearest_name(std::string_view name, const std::vector<std::string>& names) {
+  constexpr size_t kLongest = 100;  // nobody mistypes so much
   std::string best;
-  size_t best_distance = std::max<size_t>(2, key.size() / 3) + 1;
-  for (const Option* option : options) {
-    const size_t distance = edit_distance(key, option->key);
+  size_t best_distance = std::max<size_t>(2, name.size() / 3) + 1;
+  for (const std::string& candidate : names) {
+    if (name.size() > kLongest) break;
+    const size_t distance = edit_distance(name, candidate);
     if (distance < best_distance) {
       best_distance = distance;
-      best = option->key;
+      best = candidate;
     }
   }
   return best;
@@ -278,7 +322,7 @@ void apply_value(const GivenValue& given, const std::vector<const Option*>& opti
     }
     return;
   }
-  const std::string near = nearest_key(given.key, options);
+  const std::string near = nearest_name(given.key, keys_of(options));
   throw Error(fmt::format("unknown option '{}'{} (from {})",
                           given.key,
                           near.empty() ? "" : fmt::format(", did you mean '{}'?", near),
@@ -302,6 +346,18 @@ std::string help_text(const std::vector<const Option*>& options) {
     text += fmt::format("  {:<52} {}\n", flag, option->help);
   }
   return text;
+}
+
+void answer_help(const std::vector<std::string>& arguments,
+                 const std::vector<const Option*>& own,
+                 const std::vector<const Option*>& common) {
+  const bool is_asked = std::any_of(arguments.begin(), arguments.end(), [](const std::string& one) {
+    return one == "--help" || one == "-h";
+  });
+  if (!is_asked) return;
+  std::string text = help_text(own);
+  if (!own.empty() && !common.empty()) text += "\nOptions of all commands:\n";
+  throw HelpAsked{text + help_text(common)};
 }
 
 }  // namespace outrider

@@ -25,6 +25,9 @@ struct Option {
 // Rows for plain fields. The field must outlive the option; out-of-range and unparsable values
 // throw Error.
 Option text_option(std::string key, std::string* field, std::string help);
+// A file or folder: a ~ at its start is the home folder, as in a shell, which expands it only at
+// the start of a word.
+Option path_option(std::string key, std::string* field, std::string help);
 Option integer_option(
     std::string key, int32_t* field, int32_t least, int32_t most, std::string help);
 // The row also takes `word`, which stands for this value of its field.
@@ -58,8 +61,11 @@ struct ParsedArguments {
 ParsedArguments parse_arguments(const std::vector<std::string>& arguments,
                                 const std::vector<const Option*>& options);
 
-// The known key nearest to this one (edit distance), or empty when none is near.
-std::string nearest_key(std::string_view key, const std::vector<const Option*>& options);
+// Throws Error naming the first of the words that is one too many.
+void refuse_surplus_words(const std::vector<std::string>& words, size_t most);
+
+// The name nearest to this one (edit distance), or empty when none is near.
+std::string nearest_name(std::string_view name, const std::vector<std::string>& names);
 
 // Applies a value; throws Error "port: ... (from command line)".
 void apply_value(const GivenValue& given, const std::vector<const Option*>& options);
@@ -69,5 +75,14 @@ std::vector<const Option*> option_rows(const std::vector<Option>& options);
 
 // "--key VALUE   help" lines.
 std::string help_text(const std::vector<const Option*>& options);
+
+// Thrown in place of an answer when somebody asks what the options are.
+struct HelpAsked {
+  std::string text;
+};
+// Throws HelpAsked when --help or -h is among the arguments: a command's own options come first.
+void answer_help(const std::vector<std::string>& arguments,
+                 const std::vector<const Option*>& own,
+                 const std::vector<const Option*>& common);
 
 }  // namespace outrider

@@ -11,6 +11,9 @@ namespace outrider {
 constexpr int32_t kAutoDraftLen = 0;          // as num_speculative_tokens
 constexpr int32_t kLongestAutoDraftLen = 16;  // what memory and buffers are made for then
 
+// As max_connections_per_peer: 64 without api_key, any number with one, which a proxy needs.
+constexpr int32_t kAutoConnectionsPerPeer = -1;
+
 struct SpeculativeConfig {
   // The longest draft that any round will verify.
   int32_t longest_draft_len() const {
@@ -68,7 +71,8 @@ struct RunConfig {
   std::string kv_cache_dtype = "auto";  // as activations: float32 on CPUs
   bool enforce_eager = false;           // no recorded graphs on GPUs
   int32_t cuda_device = -1;             // -1 = by the rank's place on its host
-  // auto, exchange, hierarchical, nccl, staged: how the target ranks' GPUs sum (runtime/comm/device_sums.h)
+  // auto, exchange, hierarchical, nccl, staged: how the target ranks' GPUs sum
+  // (runtime/comm/device_sums.h)
   std::string device_sums = "auto";
   std::string numerics = "fast";  // fast; strict = the same bits on 1, 2, 4 and 8 target ranks
   SpeculativeConfig speculative;
@@ -76,6 +80,10 @@ struct RunConfig {
   std::string host = "127.0.0.1";
   int32_t port = 8000;
   std::vector<std::string> api_keys;
+  std::vector<std::string> allowed_origins;  // CORS; "*" = any
+  int32_t max_connections = 1024;
+  int32_t max_connections_per_peer = kAutoConnectionsPerPeer;  // 0 = any
+  bool strict_params = false;                                  // unknown fields are a 400
   int32_t max_num_queued_reqs = 256;
   int32_t max_logprobs = 20;
   double shutdown_timeout_s = 30;

@@ -5,6 +5,7 @@
 
 #include "runtime/base/clock.h"
 #include "runtime/base/error.h"
+#include "runtime/base/mix.h"
 
 namespace outrider {
 namespace {
@@ -36,13 +37,6 @@ constexpr TraceKindText kTexts[] = {
     {"flow in", {}},
 };
 static_assert(std::size(kTexts) == kNumTraceKinds);
-
-// The finaliser of SplitMix64.
-uint64_t mixed(uint64_t value) {
-  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9ull;
-  value = (value ^ (value >> 27)) * 0x94d049bb133111ebull;
-  return value ^ (value >> 31);
-}
 
 void put(std::initializer_list<int64_t> arguments, TraceEvent* event) {
   OUTRIDER_CHECK(arguments.size() <= kMaxTraceArguments);
@@ -134,14 +128,14 @@ void trace_flow_out(uint64_t arrow) { add_arrow_end(TraceKind::kFlowOut, arrow);
 
 void trace_flow_in(uint64_t arrow) { add_arrow_end(TraceKind::kFlowIn, arrow); }
 
-uint64_t request_arrow(uint64_t serial) { return mixed(2 * serial + 1); }
+uint64_t request_arrow(uint64_t serial) { return mix64(2 * serial + 1); }
 
 uint64_t tokens_arrow(const ArrowOfTokens& tokens) {
-  uint64_t name = mixed(tokens.sequence_id + 0x9e3779b97f4a7c15ull);
-  name = mixed(name + tokens.round);
-  name = mixed(name + static_cast<uint32_t>(tokens.base_len));
-  name = mixed(name + static_cast<uint32_t>(tokens.guess));
-  return mixed(name + static_cast<uint32_t>(tokens.first)) & ~uint64_t{1};
+  uint64_t name = mix64(tokens.sequence_id + 0x9e3779b97f4a7c15ull);
+  name = mix64(name + tokens.round);
+  name = mix64(name + static_cast<uint32_t>(tokens.base_len));
+  name = mix64(name + static_cast<uint32_t>(tokens.guess));
+  return mix64(name + static_cast<uint32_t>(tokens.first)) & ~uint64_t{1};
 }
 
 }  // namespace outrider

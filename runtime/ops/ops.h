@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -39,6 +40,9 @@ class Context {
   Isa isa() const { return isa_; }
   ThreadPool& threads() { return *threads_; }
   const ThreadPlan& plan() const;
+  // Cuts 0 .. count into a range for each thread, which all call body(begin, end) of theirs at once
+  // and must not throw.
+  void for_range(int64_t count, const std::function<void(int64_t begin, int64_t end)>& body);
   uint32_t num_hand_overs() const;  // jobs given to all threads so far, modulo 2^32
   // Memory for one call's temporary values, 64-byte aligned; the next call's may lie in the same.
   // Grows when more is asked for than ever before, else allocates nothing.

@@ -140,7 +140,8 @@ TEST_F(ConfigTest, DraftLengthAndRidingAhead) {
   EXPECT_TRUE(yaml_fails(group + "{num_speculative_tokens: 0}\n", "0 is not between 1 and 64"));
   EXPECT_TRUE(
       yaml_fails(group + "{num_speculative_tokens: some}\n", "'some' is not a whole number"));
-  EXPECT_TRUE(yaml_fails(group + "{ride_ahead: far}\n", "'far' is not one of auto, off, chain, cache"));
+  EXPECT_TRUE(
+      yaml_fails(group + "{ride_ahead: far}\n", "'far' is not one of auto, off, chain, cache"));
   EXPECT_NE(dump_config(load_config({})).find("  num_speculative_tokens: auto  # default\n"),
             std::string::npos);
 }
@@ -198,11 +199,53 @@ TEST_F(ConfigTest, AFileThatIsNotThere) {
 TEST_F(ConfigTest, OwnOptionsOfACommandAndPositionals) {
   std::string input;
   const Option extra = with_aliases(text_option("input", &input, ""), {"-i"});
-  const LoadedConfig loaded = load_config({"-i", "in.jsonl", "word", "-tp", "2"}, {&extra});
+  const LoadedConfig loaded = load_config(
+      {"-i", "in.jsonl", "word", "-tp", "2"}, {&extra}, {.most = 2, .are_model = false});
   EXPECT_EQ(input, "in.jsonl");
   EXPECT_EQ(loaded.positional, Arguments{"word"});
+  EXPECT_EQ(loaded.config.model, "embedded");
   EXPECT_EQ(loaded.config.tensor_parallel_size, 2);
   EXPECT_TRUE(yaml_fails("input: x\n", "unknown option 'input'")) << "command line only";
+}
+
+TEST_F(ConfigTest, ATildeIsTheHomeFolderInEverySource) {
+  set_environment("OUTRIDER_CHAT_TEMPLATE", "~/x.jinja");
+  const std::string home = std::getenv("HOME") != nullptr ? std::getenv("HOME") : "";
+  ::setenv("HOME", "/a-home", 1);
+  const std::string file = yaml("speculative_config:\n  model: ~/draft\n");
+  const LoadedConfig loaded = load_config({"--model=~/target", "--config", file, "--trace", "~"});
+  EXPECT_EQ(loaded.config.model, "/a-home/target");
+  EXPECT_EQ(loaded.config.speculative.model, "/a-home/draft");
+  EXPECT_EQ(loaded.config.chat_template, "/a-home/x.jinja");
+  EXPECT_EQ(loaded.config.trace, "/a-home");
+  EXPECT_EQ(config_of({"--model", "~other/x"}).model, "~other/x") << "as it is";
+  EXPECT_EQ(config_of({"--model", "a~/x"}).model, "a~/x");
+  ::unsetenv("HOME");
+  EXPECT_TRUE(fails_with([] { load_config({"--model", "~/x"}); }, "needs HOME, which is not set"));
+  ::setenv("HOME", home.c_str(), 1);
+}
+
+TEST_F(ConfigTest, AWordIsTheModelAndNoneIsIgnored) {
+  const std::string file = yaml("model: of-the-file\n");
+  const LoadedConfig loaded = load_config({"--config", file, "a-model"});
+  EXPECT_EQ(loaded.config.model, "a-model");
+  EXPECT_TRUE(loaded.positional.empty());
+  const LoadedConfig same = load_config({"a-model", "-m", "a-model"});
+  EXPECT_EQ(same.config.model, "a-model");
+  EXPECT_EQ(error_of([] {
+              load_config({"a-model", "--model", "b-model"});
+            }),
+            "'a-model' and --model b-model are two models: give one");
+  EXPECT_EQ(error_of([] {
+              load_config({"a-model", "-tp", "2", "more"});
+            }),
+            "unexpected argument 'more'");
+  EXPECT_EQ(error_of([] { load_config({"a-model"}, {}, kNoWords); }),
+            "unexpected argument 'a-model'");
+  EXPECT_EQ(error_of([] {
+              load_config({"a", "b", "c"}, {}, {.most = 2, .are_model = false});
+            }),
+            "unexpected argument 'c'");
 }
 
 TEST_F(ConfigTest, TheDumpTellsOriginsHidesKeysAndReadsBack) {

@@ -1,6 +1,7 @@
 """bench serve from outside, against our own server: figures recomputed from the raw times it writes, traces, A/B
 blocks, sweeps, and what goes wrong before a run."""
 
+import contextlib
 import http.server
 import json
 import os
@@ -15,6 +16,20 @@ from cluster import DRAFTED_PAIR, PAIR, PROGRAM, Server, free_port, run
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 DATA = os.environ.get("OUTRIDER_DATA", os.path.join(ROOT, "..", "shared", "data"))
 SMALL = ["--tokenizer", "embedded", "--random-input-len", "48", "--random-output-len", "24", "--ignore-eos"]
+
+
+@contextlib.contextmanager
+def fake_server(handler):
+    fake = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    fake.url = f"http://127.0.0.1:{fake.server_port}/v1"
+    thread = threading.Thread(target=fake.serve_forever)
+    thread.start()
+    try:
+        yield fake
+    finally:
+        fake.shutdown()
+        thread.join()
+        fake.server_close()
 
 
 class BenchServe(unittest.TestCase):
@@ -196,20 +211,38 @@ class BenchServe(unittest.TestCase):
             def log_message(self, *unused):
                 pass
 
-        fake = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        thread = threading.Thread(target=fake.serve_forever)
-        thread.start()
-        try:
-            fake.url = f"http://127.0.0.1:{fake.server_port}/v1"
+        with fake_server(Handler) as fake:
             result, out = self.bench("--num-prompts", "5", "--header", "x-secret=hidden", server=fake, code=1)
-        finally:
-            fake.shutdown()
-            thread.join()
-            fake.server_close()
         self.assertEqual((result["completed"], result["failed"]), (0, 5))
         self.assertEqual(result["failures"], {"http 503": 5})
         self.assertIn("5 failed with http 503, such as: overloaded", out)
         self.assertNotIn("hidden", json.dumps(result))
+
+    def test_a_server_that_refuses_running_usage(self):
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                self.send_response(200 if self.path == "/v1/models" else 404)
+                self.end_headers()
+                self.wfile.write(b'{"data": [{"id": "m"}]}')
+
+            def do_POST(self):
+                self.rfile.read(int(self.headers["Content-Length"]))
+                self.send_response(422)
+                self.end_headers()
+                self.wfile.write(b'{"error": "continuous_usage_stats: extra fields are not permitted"}')
+
+            def log_message(self, *unused):
+                pass
+
+        with fake_server(Handler) as fake:
+            code, _, errors = run([PROGRAM, "bench", "serve", "--base-url", fake.url, "--num-prompts", "5"])
+        self.assertEqual(code, 2)
+        self.assertIn("extra fields are not permitted; give --no-continuous-usage", errors)
+
+    def test_lengths_that_were_not_given_fit_a_small_model(self):
+        result, _ = self.bench("--num-prompts", "2", "--tokenizer", "embedded")
+        self.assertEqual((result["completed"], result["failed"]), (2, 0))
+        self.assertEqual({request["input_len"] for request in result["results"][0]["requests"]}, {512})
 
     def test_against_two_target_ranks_and_a_draft(self):
         with Server(3, *PAIR) as server:

@@ -135,6 +135,8 @@ class Kinds(unittest.TestCase):
             self.assertEqual({len(samples) for samples in rates.values()}, {3})
             self.assertGreater(min(map(min, rates.values())), 0)
         self.assertEqual(result["options"]["lengths"], [24, 40])
+        result, _ = self.bench("prefill", "--model", "embedded", "--repeat", "1")
+        self.assertEqual(result["options"]["lengths"], [128, 512, 1024], "all that a small model takes")
 
     def check_throughput(self, result):
         for state in ("off", "on"):

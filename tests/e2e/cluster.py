@@ -68,7 +68,8 @@ def parent(pid):
 class Server:
     """`outrider serve` under mpirun (num_ranks 0: one process)."""
 
-    def __init__(self, num_ranks, *options, recovery=True, fault="", program=PROGRAM, environment=None):
+    def __init__(self, num_ranks, *options, recovery=True, fault="", program=PROGRAM, environment=None,
+                 wait_s=60):
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.num_ranks = num_ranks
@@ -77,7 +78,7 @@ class Server:
         self.process = subprocess.Popen([*launcher, program, "serve", *options, "--port", str(self.port)],
                                         stdout=self.log, stderr=self.log, start_new_session=True,
                                         env=dict(ENVIRONMENT, OUTRIDER_FAULT=fault, **(environment or {})))
-        self.wait_ready()
+        self.wait_ready(wait_s)
 
     def __enter__(self):
         return self
@@ -89,7 +90,7 @@ class Server:
         with open(self.log.name) as file:
             return file.read()
 
-    def wait_ready(self, timeout_s=60):
+    def wait_ready(self, timeout_s):
         end = time.time() + timeout_s
         while time.time() < end:
             if self.process.poll() is not None:

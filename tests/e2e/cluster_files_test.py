@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import stat
 import tempfile
 import unittest
@@ -22,12 +23,10 @@ def with_variables(variables, command):
     return ["env", *(f"{name}={value}" for name, value in variables.items()), *command]
 
 
-def ranks_of_nodes(mpirun_options, variables=()):
-    """Where mpirun would put the ranks: a list for each node."""
-    command = ["mpirun", *mpirun_options, "--display-map", "--do-not-launch", "true"]
-    _, out, errors = run(with_variables(dict(variables), command))
-    nodes = out.split("Data for node: ")[1:]
-    assert nodes, out + errors
+def ranks_of_nodes(displayed):
+    """Where mpirun would put the ranks, by the map it has shown: a list for each node."""
+    nodes = displayed.split("Data for node: ")[1:]
+    assert nodes, displayed
     return [[int(rank) for rank in re.findall(r"Process rank: (\d+)", node)] for node in nodes]
 
 
@@ -50,18 +49,23 @@ class Files(unittest.TestCase):
             with open(f"{CONFIGS}/cluster-{nodes}x8.yaml") as file:
                 text = file.read().replace("\\\n#", "")
             options = re.search(r"mpirun (.*?) outrider serve", text).group(1).replace("configs/", CONFIGS + "/").split()
-            self.assertEqual(ranks_of_nodes(options), expected_ranks(nodes))
+            _, out, _ = run(["mpirun", *options, "--display-map", "--do-not-launch", "true"])
+            self.assertEqual(ranks_of_nodes(out), expected_ranks(nodes))
 
 
 class Slurm(unittest.TestCase):
-    """The script between stand-ins: scontrol names the nodes, mpirun writes down how it was called."""
+    """The script between stand-ins: scontrol names the nodes, mpirun writes down how it was called and shows its map."""
 
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory()
         self.root = self.folder.name
         os.symlink(CONFIGS, os.path.join(self.root, "configs"))
         self.called = os.path.join(self.root, "called")
-        self.stand_in("mpirun", f'printf "%s\\n" "$@" > {self.called}')
+        self.temporary = os.path.join(self.root, "temporary")
+        os.mkdir(self.temporary)
+        # Eight words stand before the program's name.
+        self.stand_in("mpirun", f'printf "%s\\n" "$@" > {self.called}\nexec {shutil.which("mpirun")} "$1" "$2" "$3" "$4" '
+                                '"$5" "$6" "$7" "$8" --display-map --do-not-launch true')
 
     def tearDown(self):
         self.folder.cleanup()
@@ -74,7 +78,10 @@ class Slurm(unittest.TestCase):
 
     def submit(self, num_nodes, *arguments, **changes):
         self.stand_in("scontrol", f"for node in $(seq {num_nodes}); do echo gpu-$node; done")
-        variables = {"SLURM_JOB_NODELIST": f"gpu-[1-{num_nodes}]", "SLURM_JOB_ID": "7", "SLURM_SUBMIT_DIR": self.root,
+        # With these mpirun, too, takes itself for a part of such a job.
+        variables = {"SLURM_JOBID": "7", "SLURM_JOB_ID": "7", "SLURM_NODELIST": f"gpu-[1-{num_nodes}]",
+                     "SLURM_JOB_NODELIST": f"gpu-[1-{num_nodes}]", "SLURM_TASKS_PER_NODE": f"8(x{num_nodes})",
+                     "SLURM_JOB_NUM_NODES": str(num_nodes), "SLURM_SUBMIT_DIR": self.root, "TMPDIR": self.temporary,
                      "MODEL": "a target", "DRAFT": "a draft", "PATH": f"{self.root}:{os.environ['PATH']}", **changes}
         return run(with_variables(variables, ["bash", SCRIPT, *arguments]))
 
@@ -85,17 +92,20 @@ class Slurm(unittest.TestCase):
     def test_ranks_of_a_node_are_neighbours_and_the_draft_is_last(self):
         for target_nodes in (1, 2):
             num_nodes = target_nodes + 1
-            code, _, errors = self.submit(num_nodes)
+            code, out, errors = self.submit(num_nodes)
             self.assertEqual(code, 0, errors)
             with open(self.called) as file:
-                options, _, program = file.read().partition(f"{self.root}/build/outrider\n")
+                program = file.read().partition(f"{self.root}/build/outrider\n")[2]
             config = f"{self.root}/configs/cluster-{target_nodes}x8.yaml"
             self.assertEqual(program.splitlines(), ["serve", "--config", config, "--model", "a target",
                                                     "--speculative-config.model", "a draft"])
-            # The real mpirun, told by Slurm's variables that it runs in such a job.
-            job = {"SLURM_JOBID": "7", "SLURM_JOB_ID": "7", "SLURM_NODELIST": f"gpu-[1-{num_nodes}]",
-                   "SLURM_TASKS_PER_NODE": f"8(x{num_nodes})", "SLURM_JOB_NUM_NODES": str(num_nodes)}
-            self.assertEqual(ranks_of_nodes(options.split(), job), expected_ranks(target_nodes))
+            self.assertEqual(ranks_of_nodes(out), expected_ranks(target_nodes))
+
+    def test_it_leaves_no_file(self):
+        before = sorted(os.listdir(self.root))
+        self.submit(2)
+        self.assertEqual(sorted(os.listdir(self.root)), sorted([*before, "called", "scontrol"]))
+        self.assertEqual([name for name in os.listdir(self.temporary) if not name.startswith("ompi.")], [])
 
     def test_another_command_takes_the_place_of_serve(self):
         code, _, errors = self.submit(2, "batch", "-i", "in.jsonl", "-o", "out file.jsonl", "--resume")

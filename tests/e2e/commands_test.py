@@ -64,6 +64,8 @@ class Batch(unittest.TestCase):
     def batch(self, num_ranks, *options):
         # With --enable-recovery Open MPI 4.1's mpirun returns 0 whatever its ranks return.
         launcher = mpirun(num_ranks, recovery=False) if num_ranks else []
+        if "--resume" not in options and os.path.exists(self.output):
+            os.remove(self.output)
         return run([*launcher, PROGRAM, "batch", "-i", self.input, "-o", self.output, "--log-level", "warning", *options])
 
     def test_same_tokens_for_every_draft_length_on_each_number_of_ranks(self):
@@ -102,7 +104,7 @@ class Batch(unittest.TestCase):
         rounding = [PROGRAM, "bench", "decode", "--speculative-config.method", "none", "--activation-dtype"]
         code, _, errors = run(mpirun(1, recovery=False) + rounding + ["float32", ":", "-np", "1"] + rounding + ["bfloat16"])
         self.assertEqual(code, 2, errors)
-        self.assertIn("it has activation_dtype bfloat16 where rank 0 has activation_dtype float32: set it", errors)
+        self.assertIn("it has activation_dtype bfloat16 where rank 0 has activation_dtype float32; all ranks need", errors)
         code, _, errors = self.batch(3, "--model", "embedded", "--numerics", "strict")
         self.assertEqual(code, 2, errors)
         self.assertIn("numerics strict is for 1, 2, 4 or 8 target ranks, not for 3", errors)
@@ -125,6 +127,14 @@ class Batch(unittest.TestCase):
         self.assertEqual(plain, {key: choice["token_ids"] for key, choice in drafted.items()})
         origins = [origin for choice in drafted.values() for origin in choice.get("token_origins", [])]
         self.assertGreater(origins.count("accepted"), 10)
+
+    def test_the_same_tokenizer_needs_no_translation(self):
+        self.write([line(0)])
+        code, _, errors = run([*mpirun(2), PROGRAM, "batch", "-i", self.input, "-o", self.output, *PAIR,
+                               "--speculative-config.ride-ahead", "cache", "--speculative-config.use-heterogeneous-vocab"])
+        self.assertEqual(code, 0, errors)
+        self.assertIn("the draft rides ahead: cache", errors)
+        self.assertNotIn("the draft is translated", errors)
 
     def test_resume_answers_only_the_rest(self):
         self.write([line(number) for number in range(10)])
@@ -149,17 +159,68 @@ class Batch(unittest.TestCase):
                           (dict(line(1), url="/v1/embeddings"), "embeddings"), (dict(line(0)), "line-0"),
                           (line(1, max_tokens="many"), "max_tokens")):
             self.write([line(0), bad])
-            code, _, errors = self.batch(0, "--model", "embedded")
+            code, _, errors = run([PROGRAM, "batch", "-i", self.input, "-o", self.output, "--model", "embedded"])
             self.assertEqual(code, 2, errors)
             self.assertIn(word, errors)
+            self.assertNotIn("rank 0 ready", errors)  # nothing was loaded for it
             self.assertFalse(os.path.exists(self.output))
 
     def test_a_failed_line_gives_code_3_and_its_error(self):
-        self.write([line(0), dict(line(1), body={"prompt": "x " * 3000, "max_tokens": 5})])
+        failing = dict(line(1), body={"prompt": "x " * 3000, "max_tokens": 5})
+        self.write([line(0), failing, dict(failing, custom_id="line-2")])
         code, _, errors = self.batch(0, "--model", "embedded")
         self.assertEqual(code, 3, errors)
+        self.assertIn("batch: the first failure is line 2 (line-1): This model's maximum context length is", errors)
         self.assertEqual(self.results()["line-1"]["response"]["status_code"], 400)
         self.assertIsNone(self.results()["line-0"]["error"])
+
+    def test_a_failed_line_is_there_once_however_often_it_is_resumed(self):
+        failing = dict(line(1), body={"prompt": "x " * 3000, "max_tokens": 5})
+        self.write([failing, line(0)])
+        for options in ([], ["--resume"], ["--resume"]):
+            code, _, errors = self.batch(0, "--model", "embedded", *options)
+            self.assertEqual(code, 3, errors)
+            with open(self.output) as file:
+                self.assertEqual(sorted(json.loads(entry)["custom_id"] for entry in file), ["line-0", "line-1"])
+        self.write([line(1), line(0)])
+        code, _, errors = self.batch(0, "--model", "embedded", "--resume")
+        self.assertEqual(code, 0, errors)
+        self.assertEqual({key: entry["error"] for key, entry in self.results().items()}, {"line-0": None, "line-1": None})
+
+    def test_a_chat_template_of_a_file_sees_the_special_tokens(self):
+        template = os.path.join(self.folder.name, "bos.jinja")
+        with open(template, "w") as file:
+            file.write("{{ bos_token }}{{ messages[0].content }}")
+        self.write([{"custom_id": "chat", "url": "/v1/chat/completions", "method": None,
+                     "body": {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1,
+                              "return_token_ids": True, "stream": None}}])
+        code, _, errors = self.batch(0, "--model", "embedded", "--chat-template", template)
+        self.assertEqual(code, 0, errors)
+        self.assertEqual(self.results()["chat"]["response"]["body"]["prompt_token_ids"][0], 0, "<|endoftext|>")
+
+    def test_no_file_is_lost_by_a_slip(self):
+        self.write([line(0)])
+        with open(self.input) as file:
+            before = file.read()
+        os.symlink(self.input, self.output)
+        notes = os.path.join(self.folder.name, "notes.txt")
+        with open(notes, "w") as file:
+            file.write("my only copy")
+        for output, options, words in ((self.output, ["--resume"], "are one file"), (self.input, [], "are one file"),
+                                       (notes, [], "--resume"), (notes, ["--resume"], "is not the output of this batch")):
+            code, _, errors = run([PROGRAM, "batch", "-i", self.input, "-o", output, *options])
+            self.assertEqual(code, 2, errors)
+            self.assertIn(words, errors)
+            self.assertNotIn("rank 0 ready", errors)
+        with open(self.input) as file, open(notes) as kept:
+            self.assertEqual((file.read(), kept.read()), (before, "my only copy"))
+
+    def test_no_line_is_lost_to_the_queue(self):
+        self.write([line(number, prompt=["The king"] * 8, n=2, max_tokens=4) for number in range(12)])
+        code, _, errors = self.batch(0, "--model", "embedded", "--max-num-queued-reqs", "20", "--max-num-seqs", "4")
+        self.assertEqual(code, 0, errors)
+        self.assertEqual(len(self.results()), 12)
+        self.assertEqual({len(entry["response"]["body"]["choices"]) for entry in self.results().values()}, {16})
 
     def test_exit_codes_pass_through_mpirun(self):
         self.write([line(0), dict(line(1), body={"prompt": "x " * 3000, "max_tokens": 5})])
@@ -179,6 +240,19 @@ class Batch(unittest.TestCase):
         num_done = len(self.results())
         self.assertGreater(num_done, 0)
         self.assertLess(num_done, 200)
+
+    def test_stopped_with_fewer_lines_than_run_at_once(self):
+        self.write([line(number, max_tokens=500, ignore_eos=True) for number in range(3)])
+        job = subprocess.Popen([PROGRAM, "batch", "-i", self.input, "-o", self.output, "--model", "sim:step_ms=200"],
+                               stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+        progress = next(entry for entry in job.stderr if entry.startswith("batch: "))
+        job.send_signal(signal.SIGTERM)
+        _, errors = job.communicate(timeout=30)
+        self.assertEqual(job.returncode, 75, errors)
+        self.assertEqual(self.results(), {})
+        for entry in (progress, errors):
+            self.assertIn("batch: 0 of 3 done, 0 failed", entry)
+            self.assertNotIn("s left", entry)
 
 
 class Bench(unittest.TestCase):
@@ -290,6 +364,22 @@ class Bench(unittest.TestCase):
             self.assertIn(option, out)
 
 
+class Help(unittest.TestCase):
+    def test_every_command_lists_its_own_options_first(self):
+        for command, option in (("batch", "--resume"), ("quantize", "--keep-head"), ("synth", "--positions"),
+                                ("verify", "--break"), ("plan", "--gpus"), ("plot-rounds", "--first-round"),
+                                ("render", "--template"), ("export-gguf", "--outtype"), ("bench serve", "--burstiness")):
+            code, out, errors = run([PROGRAM, *command.split(), "--help"])
+            self.assertEqual(code, 0, errors)
+            self.assertIn(f"\n  {option}", out)
+            if "--max-model-len" in out:
+                self.assertLess(out.index(f"\n  {option}"), out.index("--max-model-len"))
+        for command in ("serve", "check-pair", "tokenize", "config", "config dump"):
+            code, out, errors = run([PROGRAM, *command.split(), "--help"])
+            self.assertEqual((code, errors), (0, ""))
+            self.assertIn("--max-model-len", out)
+
+
 class Inspect(unittest.TestCase):
     def talk(self, command, lines):
         done = subprocess.run([PROGRAM, *command], input="\n".join(map(json.dumps, lines)) + "\n", text=True,
@@ -318,7 +408,12 @@ class Inspect(unittest.TestCase):
             file.write("{% for m in messages %}[{{ m.role }}: {{ m.content }}]{% endfor %}")
             file.flush()
             _, out, _ = self.talk(["render", "--template", file.name], [{"messages": messages}])
-        self.assertEqual(out[0]["prompt"], "[user: Hello]")
+            self.assertEqual(out[0]["prompt"], "[user: Hello]")
+            file.seek(0)
+            file.write("{{ bos_token }}{% for m in messages %}{{ '{:>7}'.format(m.content) }}{% endfor %}" + " " * 40)
+            file.flush()
+            _, out, _ = self.talk(["render", "--template", file.name, "--model", "embedded"], [{"messages": messages}])
+        self.assertEqual(out[0]["prompt"].rstrip(), "<|endoftext|>  Hello")
 
 
 class CheckPair(unittest.TestCase):
@@ -356,7 +451,7 @@ class CheckPair(unittest.TestCase):
     def test_bad_input_is_code_2_and_one_sentence(self):
         no_tokenizer = self.changed(lambda tokenizer: None)
         os.remove(os.path.join(no_tokenizer, "tokenizer.json"))
-        for arguments, word in (((), "usage"), (("embedded",), "usage"), (("embedded",) * 3, "usage"),
+        for arguments, word in (((), "usage"), (("embedded",), "usage"), (("embedded",) * 3, "'embedded'"),
                                 (("embedded", "/no/such/folder"), "/no/such/folder"),
                                 (("embedded", no_tokenizer), "tokenizer.json"),
                                 (("synth:tinyllama-1.1b", "embedded"), "synth:tinyllama-1.1b")):
@@ -364,6 +459,36 @@ class CheckPair(unittest.TestCase):
             self.assertEqual((code, out), (2, ""), arguments)
             self.assertIn(word, errors)
             self.assertEqual(errors.count("\n"), 1, errors)
+
+
+class Words(unittest.TestCase):
+    """What stands alone on a command line is the model, or is refused."""
+
+    OF_A_MODEL = [["serve", "--port", "0"], ["batch", "-i", "in", "-o", "out"], ["verify"], ["tokenize"], ["render"],
+                  ["plan"], ["bench", "theory", "-md", "embedded"],
+                  *(["bench", kind] for kind in ("decode", "verify-curve", "prefill", "throughput", "load"))]
+    OF_NO_MODEL = [["synth", "-o", "pair"], ["config", "dump"], ["bench", "forward"], ["bench", "ops"],
+                   ["bench", "sim"], ["bench", "round"], ["bench", "prefix"], ["bench", "serve"]]
+
+    def refusal(self, *arguments):
+        done = subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, timeout=60, env=ENVIRONMENT,
+                              stdin=subprocess.DEVNULL)
+        self.assertEqual(done.returncode, 2, f"{arguments}: {done.stderr}")
+        return done.stderr
+
+    def test_one_word_is_the_model(self):
+        for command in self.OF_A_MODEL:
+            self.assertIn("'/no/such/model'", self.refusal(*command, "/no/such/model"), command)
+            self.assertIn("unexpected argument 'more'", self.refusal(*command, "embedded", "more"))
+            self.assertIn("'embedded' and --model other are two models", self.refusal(*command, "embedded", "-m", "other"))
+        self.assertIn("unexpected argument 'more'", self.refusal("bench", "comm", "embedded", "more"))
+
+    def test_where_no_model_is_wanted(self):
+        for command in self.OF_NO_MODEL:
+            self.assertIn("unexpected argument 'embedded'", self.refusal(*command, "embedded"), command)
+        for command in (["check-pair", "embedded", "embedded"], ["quantize", "embedded", "-o", "x"],
+                        ["export-gguf", "embedded", "-o", "x"], ["plot-rounds", "trace", "-o", "x"]):
+            self.assertIn("unexpected argument 'more'", self.refusal(*command, "more"), command)
 
 
 class Config(unittest.TestCase):

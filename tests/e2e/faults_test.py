@@ -4,6 +4,7 @@ import concurrent.futures
 import json
 import os
 import re
+import signal
 import time
 import unittest
 import urllib.error
@@ -114,6 +115,60 @@ class Divergence(unittest.TestCase):
         sentences = [line for line in errors.splitlines() if "OUTRIDER_FAULT" in line]
         self.assertEqual(len(sentences), 1, errors)
         self.assertIn("names rank 5 of 2 target ranks", sentences[0])
+
+
+class LastWords(unittest.TestCase):
+    """When a job ends under its clients each is told: an error event in its stream, or a 5xx."""
+
+    def check(self, end, sentence, code):
+        with Server(3, *DRAFTED_PAIR, recovery=False) as server:
+            options = {"prompt": PROMPTS[0], "max_tokens": 900, "ignore_eos": True}
+            with concurrent.futures.ThreadPoolExecutor(12) as pool:
+                streams = [pool.submit(stream, server, prompt, max_tokens=900) for prompt in PROMPTS[:6]]
+                wholes = [pool.submit(server.post, "/v1/completions", options) for _ in range(6)]
+                while server.metric("outrider:rounds_total") < 10:
+                    time.sleep(0.005)
+                end(server)
+                returned = server.wait_end()
+                for answer in streams:
+                    error = answer.result()[1]
+                    self.assertIsNotNone(error, server.text_of_log())
+                    self.assertRegex(error["message"], sentence)
+                for answer in wholes:
+                    status, body = answer.result()
+                    self.assertEqual(status, 503, body)
+                    self.assertRegex(body["error"]["message"], sentence)
+            if code is not None:
+                self.assertEqual(returned, code, server.text_of_log())
+
+    def test_a_target_rank_dies(self):
+        def kill(server):
+            os.kill(server.rank_pids()[1], signal.SIGKILL)
+        # mpirun may tell the ranks to stop first, and a call may come after that.
+        self.check(kill, r"the job has ended: rank 1 \(host .*\) is gone|the server is shutting down|draining", None)
+
+    def test_the_ranks_disagree(self):
+        with Server(2, *PAIR[:2], recovery=False, fault="flip_decision:rank=1,round=60") as server:
+            _, error = stream(server, PROMPTS[0], max_tokens=400)
+            self.assertEqual(server.wait_end(), 70, server.text_of_log())
+            self.assertRegex((error or {}).get("message", ""), "the job has ended: round 60 was decided differently")
+
+    def test_mpirun_is_terminated(self):
+        self.check(lambda server: server.process.terminate(), "the server is shutting down", None)
+
+    def test_mpirun_is_terminated_with_time_to_drain(self):
+        environment = {"OMPI_MCA_odls_base_sigkill_timeout": "6"}
+        with Server(3, *DRAFTED_PAIR, recovery=False, environment=environment) as server:
+            with concurrent.futures.ThreadPoolExecutor(len(PROMPTS)) as pool:
+                answers = [pool.submit(stream, server, prompt, max_tokens=700) for prompt in PROMPTS]
+                while server.metric("outrider:rounds_total") < 10:
+                    time.sleep(0.005)
+                server.process.terminate()
+                for answer in answers:
+                    ids, error = answer.result()
+                    self.assertIsNone(error)
+                    self.assertEqual(len(ids), 700)
+            server.wait_end()
 
 
 class Nan(unittest.TestCase):

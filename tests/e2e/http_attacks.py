@@ -97,6 +97,7 @@ def attack_heads(checks):
         "NUL in a header": (head(method="GET") + b"A: b\0c\r\n\r\n", 400),
         "folded header": (head(method="GET") + b"A: b\r\n c\r\n\r\n", 400),
         "space before the colon": (head(method="GET") + b"A : b\r\n\r\n", 400),
+        "a request line of one byte": (b"X\r\n\r\n", 400),
         "no Host": (b"GET / HTTP/1.1\r\n\r\n", 400),
         "two Hosts": (head(method="GET") + b"Host: y\r\n\r\n", 400),
         "HTTP/0.9": (b"GET /\r\n\r\n", 400),
@@ -122,7 +123,7 @@ def attack_framing(checks):
         "negative Content-Length": (head(headers=b"Content-Length: -1\r\n") + b"\r\n" + body, 400),
         "Content-Length beyond 64 bits": (head(headers=b"Content-Length: 99999999999999999999\r\n") + b"\r\n", 413),
         "chunked with Content-Length": (head(headers=chunked + length) + b"\r\n" + body, 400),
-        "chunk size -2": (head(headers=chunked) + b"\r\n-2\r\n" + b"a" * 1000, 501),
+        "chunk size -2": (head(headers=chunked) + b"\r\n-2\r\n" + b"a" * 1000, 400),
         "gzip body": (head(headers=b"Content-Encoding: gzip\r\n" + length) + b"\r\n" + body, 415),
         "multipart body": (post(body, b"Content-Type: multipart/form-data; boundary=x\r\n"), 415),
         "body over the limit": (head(headers=b"Content-Length: 1000000000\r\n") + b"\r\n", 413),
@@ -131,7 +132,7 @@ def attack_framing(checks):
         status = status_of(exchange(data))
         checks.check(name, status == expected, f"status {status}, not {expected}")
     status, sent = flood(head(headers=chunked) + b"\r\n", b"10000\r\n" + b"a" * 65536 + b"\r\n", 128 << 20)
-    checks.check("128 MiB in chunks", status in (0, 501) and sent < (32 << 20), f"status {status}, {sent} bytes")
+    checks.check("128 MiB in chunks", status in (0, 413) and sent < (32 << 20), f"status {status}, {sent} bytes")
     reply = exchange(head("/version", "GET", b"X-A: a%0d%0aSet-Cookie: x=y\r\nX-Request-Id: a%0d%0aB: c\r\n"
                           b"REMOTE_ADDR: 9.9.9.9\r\n") + b"\r\n")
     checks.check("percent CRLF and REMOTE_ADDR in headers",

@@ -38,6 +38,8 @@ class SameText(unittest.TestCase):
             self.assertEqual(plain, one_by_one)
         self.assertGreater(server.metric("vllm:spec_decode_num_accepted_tokens_total"), 100)
         self.assertEqual(server.metric("outrider:draft_up"), 1)
+        self.assertTrue("\noutrider:draft_dropped_frames_total{" in server.get("/metrics"))
+        self.assertEqual(server.metric("outrider:draft_dropped_frames_total"), 0)
 
     def test_two_targets_and_a_draft(self):
         with Server(3, *DRAFTED_PAIR) as server:

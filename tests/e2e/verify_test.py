@@ -72,6 +72,7 @@ class Verify(unittest.TestCase):
 
     def test_wrong_options_give_code_2(self):
         for options, word in ((["--break", "everything"], "off_by_one_bonus"), (["--samples", "many"], "samples"),
+                              (["--samples", "300"], "verify needs at least "),
                               (["--model", "synth:tinyllama-1.1b"], "tokenizer"), (["--quik"], "--quick"),
                               (["--speculative-config.method", "none"], "speculative-config")):
             code, out, errors, _ = self.verify(0, *options)

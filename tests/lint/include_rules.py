@@ -52,7 +52,7 @@ FENCES = (
     Fence(r"nlohmann/json_fwd\.hpp", r".*\.cpp|models/tokenizer/json\.h", None,
           "the JSON library stays out of headers"),
     Fence(r".*mmintrin\.h|x86intrin\.h|arm_neon\.h",
-          r"runtime/ops/cpu/kernels_[a-z0-9]+\.cpp|scheduler/row_noise\.cpp", None,
+          r"runtime/ops/cpu/kernels_[a-z0-9]+\.cpp|scheduler/row_(mass|noise)\.cpp", None,
           "vector intrinsics belong in the kernels of one instruction set"),
 )
 MAX_LINES = 600
@@ -181,6 +181,12 @@ def check_shape(tree):
             yield Problem(path, lines, "file-length", f"{lines} lines; split by idea, at most {MAX_LINES}")
 
 
+def check_executable(tree):
+    for path, text in tree.texts.items():
+        if text.startswith("#!") != os.access(tree.root / path, os.X_OK):
+            yield Problem(path, 1, "executable", "a file is executable when it begins with #!, and only then")
+
+
 def check_words(tree):
     for path, text in tree.texts.items():
         for match in ABSOLUTE.finditer(text):
@@ -238,7 +244,50 @@ def check_golden(tree):
             yield Problem(path, 1, "unused-golden", "no test or script names it")
 
 
-CHECKS = (check_include_order, check_fences, check_shape, check_words, check_registered, check_golden)
+def namespaces_at(code):
+    """[(offset, depth, path)] of the code's scopes of named or nameless namespaces, in order: from that offset on."""
+    scopes, stack, depth = [(0, 0, ())], [], 0
+    pattern = re.compile(r"\bnamespace((?:\s+[\w:]+)?)\s*\{|[{}]")
+    for match in pattern.finditer(code):
+        if match.group() == "}":
+            depth -= 1
+            if stack and stack[-1][0] == depth:
+                stack.pop()
+        else:
+            if match.group(1) is not None:
+                stack.append((depth, match.group(1).strip() or "(nameless)"))
+            depth += 1
+        scopes.append((match.end(), depth, tuple(name for _, name in stack)))
+    return scopes
+
+
+def check_type_names(tree):
+    """One type of a name in a namespace: two of them in one program are undefined behaviour that nothing reports."""
+    places = collections.defaultdict(set)
+    definition = re.compile(r"\b(?:class|struct|union|enum(?:\s+class)?)\s+(?:alignas\([^)]*\)\s*)?(\w+)"
+                            r"(?:\s+final)?\s*(?::[^:;{}]+)?\{")
+    for path in tree.ending(".h", ".cpp", ".cu", ".cuh"):
+        # The emulated device stands in for the real one, in a library of its own.
+        if area_of(path) is None or path.startswith("runtime/ops/emulated/"):
+            continue
+        code = without_comments_and_strings(tree.texts[path])
+        scopes = namespaces_at(code)
+        at = 0
+        for match in definition.finditer(code):
+            while at + 1 < len(scopes) and scopes[at + 1][0] <= match.start():
+                at += 1
+            _, depth, names = scopes[at]
+            if depth == len(names) and "(nameless)" not in names:
+                places[names, match.group(1)].add((path, line_of(code, match.start())))
+    for (names, name), found in places.items():
+        first, *others = sorted(found)
+        for path, line in others:
+            if path != first[0]:
+                yield Problem(path, line, "type-name", f"{'::'.join((*names, name))} is also defined in {first[0]}")
+
+
+CHECKS = (check_include_order, check_fences, check_shape, check_executable, check_words, check_registered,
+          check_golden, check_type_names)
 
 
 def problems_of(root):

@@ -26,7 +26,8 @@ GOOD = {
     "models/tokenizer.h": HEADER + '#include "runtime/base/error.h"\n',
     "models/weights.h": HEADER + '#include "runtime/comm/target_group.h"\n',
     "models/jinja/lexer.h": HEADER,
-    "scheduler/request.h": HEADER,
+    "scheduler/request.h": HEADER + "namespace a { class Sizes { struct Own {}; }; namespace { struct Two {}; } }\n"
+                           "namespace a::b { enum class Sizes { kOne }; }\nnamespace a { class Later; struct Own {}; }\n",
     "http/server.h": HEADER + '#include "models/tokenizer.h"\n',
     "http/guarded_server.cpp": SOURCE + "#include <httplib.h>\n",
     "http/http_client.cpp": SOURCE + "#include <httplib.h>\n",
@@ -39,7 +40,9 @@ GOOD = {
     "tests/golden/ids/cases.json": '[{"name": "plain"}]',
     "tests/golden/ids/plain.txt": "1 2 3\n",
     "tools/make.py": '"""Makes it."""\n',
+    "tools/run.sh": "#!/bin/sh\n",
 }
+EXECUTABLE = {"tools/run.sh", "tools/bad_run.py", "docs/bad_run.md"}
 LONG = SOURCE + "int x;\n" * include_rules.MAX_LINES
 MARK = "TO" + "DO"
 
@@ -69,10 +72,13 @@ BAD = [
     ("regex", "tests/models/one_test.cpp", GOOD["tests/models/one_test.cpp"] + "#include <regex>\n"),
     ("pragma-once", "models/bad.h", "// What it is for.\n"),
     ("file-comment", "models/bad.h", "#pragma once\n// Too late.\n"),
-    ("file-comment", "tools/bad.py", "#!/usr/bin/env python3\nimport sys\n"),
+    ("file-comment", "tools/bad_run.py", "#!/usr/bin/env python3\nimport sys\n"),
+    ("executable", "tools/bad.sh", "#!/bin/sh\n"),
+    ("executable", "docs/bad_run.md", "# It\n"),
     ("using-namespace", "models/bad.h", HEADER + "namespace a { using namespace std; }\n"),
     ("using-namespace", "http/http_client.cpp", GOOD["http/http_client.cpp"] + "namespace a {}\nusing  namespace std;\n"),
     ("file-length", "models/bad.h", HEADER + LONG),
+    ("type-name", "models/weights.h", GOOD["models/weights.h"] + "namespace a { struct Sizes final : B<int> { int x; }; }\n"),
     ("file-length", "tools/bad.py", '"""It."""\n' + "x = 1\n" * include_rules.MAX_LINES),
     ("absolute-path", "docs/bad.md", "See /" + "tmp/build.\n"),
     ("absolute-path", "configs/bad.yaml", "model: /" + "home/me/model\n"),
@@ -97,6 +103,7 @@ def problems_with(changed):
             file = Path(folder, path)
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text, encoding="utf-8")
+            file.chmod(0o755 if path in EXECUTABLE else 0o644)
         return include_rules.problems_of(folder)
 
 

@@ -6,6 +6,10 @@
 #include "runtime/ops/cpu/thread_pool.h"
 #include "runtime/ops/ops.h"
 
+#if defined(OUTRIDER_X86_KERNELS)
+#include <cpuid.h>
+#endif
+
 namespace outrider::ops {
 
 namespace cpu {
@@ -26,11 +30,22 @@ const RoundedProducts& rounded_products_of(const Context& ctx) {
 
 }  // namespace cpu
 
+#if defined(OUTRIDER_X86_KERNELS)
+namespace {
+
+// __builtin_cpu_supports() of clang 14 does not know it.
+bool has_f16c() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+}
+
+}  // namespace
+#endif
+
 Isa best_isa() {
 #if defined(OUTRIDER_X86_KERNELS)
   // These ask the operating system too whether it saves the wide registers.
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                    __builtin_cpu_supports("f16c");
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
                       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
                       __builtin_cpu_supports("avx512vl");
@@ -91,6 +106,11 @@ std::byte* Context::scratch(size_t num_bytes) {
 const ThreadPlan& Context::plan() const { return threads_->plan(); }
 
 int Context::num_threads() const { return threads_->num_threads(); }
+
+void Context::for_range(int64_t count,
+                        const std::function<void(int64_t begin, int64_t end)>& body) {
+  threads_->for_range(count, false, body);
+}
 
 uint32_t Context::num_hand_overs() const { return threads_->num_rounds(); }
 

@@ -1,0 +1,1 @@
+// Compiles the headers that tests share (tests/CMakeLists.txt).
