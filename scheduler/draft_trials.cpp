@@ -41,8 +41,11 @@ constexpr double kWorthOfMany = 1.05;
 constexpr double kCertain = 2;
 constexpr double kLikely = 1;
 
+// The nearest power of two. A full batch, of as many as the server takes, is mostly one of these:
+// it stays in its class while one that ended is replaced.
 int32_t class_of(int32_t num_sequences) {
-  return static_cast<int32_t>(std::bit_width(static_cast<uint32_t>(num_sequences)));
+  const auto doubled_square = 2 * static_cast<uint64_t>(num_sequences) * num_sequences;
+  return (static_cast<int32_t>(std::bit_width(doubled_square)) - 1) / 2;
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ constexpr int64_t kSeenOften = 2;
 constexpr int64_t kMemory = 2000;  // additions after which something is tried anew
 constexpr int64_t kFresh = 48;  // additions for which a bucket's own time is the best that is known
 constexpr double kUnseenDiscount = 0.9;
-constexpr double kShorterWeight = 0.5;
+constexpr double kShorterWeight = 0.3;
 constexpr double kLongerWeight = 0.1;
 
 // The three bits after the first one: widths of 1/8 to 1/16 of the value.

@@ -12,7 +12,7 @@ constexpr double kServerMemory = 400;
 constexpr double kPositionMemory = 200;
 // A sequence begins as if it had shown so many tokens like the server's, a position as if it had
 // shown so many like all positions, the server as if it had shown so many of this acceptance.
-constexpr double kSequencePrior = 4;
+constexpr double kSequencePrior = 6;
 constexpr double kPositionPrior = 20;
 constexpr double kServerPrior = 4;
 constexpr double kHope = 0.6;

@@ -65,6 +65,17 @@ TEST(DraftTrials, ALossOfASixthIsFoundAtOnceAndHardlyTriedAgain) {
   }
 }
 
+// Of 16 requests one ends, and the next one begins a round later: the draft, idle for a while, would
+// first read what it has not heard.
+TEST(DraftTrials, AFullBatchThatReplacesARequestStaysInItsClass) {
+  DraftTrials trials;
+  Job{.num_sequences = 8}.run(trials, 200);
+  Job{.num_sequences = 16, .working_s = 3 / 0.85}.run(trials, 200);
+  ASSERT_EQ(trials.arm(8), kWorking);
+  for (int32_t num_sequences = 12; num_sequences <= 20; ++num_sequences)
+    EXPECT_EQ(trials.arm(num_sequences), kIdle) << num_sequences;
+}
+
 TEST(DraftTrials, ADisturbedStartDecidesNothingForLong) {
   for (uint32_t seed = 1; seed <= 50; ++seed) {
     DraftTrials trials;
