@@ -34,6 +34,9 @@ struct ThreadRequest {
   std::string cpu_bind = "auto";  // docs/config.md
   RankShare on_host;              // among the target ranks of this host
   RankShare on_cpus;              // among those of them that were given the same CPUs
+  // A draft that works while the targets wait. Where they leave it no CPUs of its own, and all lie
+  // in one node, it gets the threads of all of them.
+  bool takes_turns = false;
 };
 
 // For this machine. Throws Error naming what is wrong with cpu_bind.

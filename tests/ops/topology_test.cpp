@@ -245,6 +245,26 @@ TEST(ThreadPlan, MoreThreadsThanCpusAreCrowded) {
   EXPECT_EQ(plan_threads({.on_cpus = {3, 5}}, machine).num_threads, 1);
 }
 
+TEST(ThreadPlan, ADraftThatTakesTurnsGetsTheThreadsOfAllTargets) {
+  const auto threads = [](int num_threads, int num_targets, const CpuTopology& machine) {
+    return plan_threads({.num_threads = num_threads,
+                         .on_host = {num_targets, num_targets},
+                         .on_cpus = {num_targets, num_targets},
+                         .takes_turns = true},
+                        machine);
+  };
+  EXPECT_EQ(threads(1, 2, plain_machine(1, 2)).num_threads, 2);
+  EXPECT_EQ(threads(0, 2, plain_machine(1, 2)).num_threads, 2);
+  EXPECT_EQ(threads(0, 3, plain_machine(1, 8)).num_threads, 2) << "two CPUs are to spare";
+  EXPECT_EQ(threads(0, 4, plain_machine(1, 8)).num_threads, 8);
+  EXPECT_EQ(threads(2, 3, plain_machine(1, 4)).num_threads, 4) << "no more than CPUs";
+  EXPECT_EQ(threads(0, 1, plain_machine(1, 2)).num_threads, 2);
+  EXPECT_FALSE(threads(1, 2, plain_machine(1, 2)).crowded);
+  // CPUs of its own, on which it rides ahead; several nodes.
+  EXPECT_EQ(threads(1, 2, plain_machine(1, 3)).num_threads, 1);
+  EXPECT_EQ(threads(0, 2, siblings_machine()).num_threads, 8);
+}
+
 TEST(ThreadPlan, AListIsTakenAsItStands) {
   const CpuTopology machine = plain_machine(2, 4);
   EXPECT_EQ(plan_threads({.cpu_bind = "6,1-2"}, machine).cpus, (Cpus{6, 1, 2}));

@@ -214,7 +214,13 @@ ThreadPlan plan_threads(const ThreadRequest& request, const CpuTopology& topolog
   ThreadPlan plan(request.num_threads > 0 ? request.num_threads
                                           : std::max(1, num_allowed / num_sharing));
   plan.nodes = topology.nodes_of(topology.allowed);
-  plan.crowded = int64_t{plan.num_threads} * num_sharing > num_allowed;
+  const bool has_all = request.takes_turns && plan.nodes.size() == 1 &&
+                       int64_t{plan.num_threads} * (num_sharing + 1) > num_allowed;
+  if (has_all) {
+    const int64_t of_all = int64_t{plan.num_threads} * num_sharing;
+    plan.num_threads = std::max(plan.num_threads, static_cast<int>(std::min<int64_t>(of_all, num_allowed)));
+  }
+  plan.crowded = int64_t{plan.num_threads} * (has_all ? 1 : num_sharing) > num_allowed;
   // Ranks that compute in step and fill their CPUs: the system may wake two of them on one CPU, all
   // wait for the second, and there is no CPU free to move out of another program's way.
   const bool fills = num_sharing > 1 && request.on_cpus.index < num_sharing &&

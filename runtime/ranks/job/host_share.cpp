@@ -5,6 +5,7 @@
 #include "runtime/base/error.h"
 #include "runtime/ranks/gpu_call.h"
 #include "runtime/ranks/gpu_demands.h"
+#include "scheduler/request.h"
 
 namespace outrider {
 namespace {
@@ -23,13 +24,16 @@ ops::ThreadPlan threads_of_rank(const RunConfig& config,
                                 const RankLayout& layout,
                                 Role role) {
   const int num_targets = layout.num_targets;
-  const int before = role == Role::kDraft ? num_targets : world.rank();
+  const bool is_draft = role == Role::kDraft;
+  const int before = is_draft ? num_targets : world.rank();
+  const auto ride_ahead = ride_ahead_from_name(config.speculative.ride_ahead).value();
   return ops::plan_threads(
       {.num_threads = config.threads,
        .cpu_bind = config.cpu_bind,
        .on_host = {world.num_ranks_here(before), world.num_ranks_here(num_targets)},
        .on_cpus = {world.num_ranks_on_these_cpus(before),
-                   world.num_ranks_on_these_cpus(num_targets)}});
+                   world.num_ranks_on_these_cpus(num_targets)},
+       .takes_turns = is_draft && ride_ahead != RideAhead::kChain && ride_ahead != RideAhead::kCache});
 }
 
 int num_threads_of_draft(const RunConfig& config, const World& world, const RankLayout& layout) {

@@ -12,7 +12,7 @@
 namespace outrider {
 
 // The draft works while the targets wait and the other way round, so it does not count: its CPUs
-// are the targets' too. Throws Error where the options ask for what the host does not have.
+// are the targets' too, and all of them when it has none of its own. Throws Error where the options ask for what the host does not have.
 ops::ThreadPlan threads_of_rank(const RunConfig& config,
                                 const World& world,
                                 const RankLayout& layout,
