@@ -35,7 +35,7 @@ constexpr double kWeightBefore = 0.5;
 constexpr double kFallen = 0.7;
 // With so many sequences drafts must bring a little: they make requests of equal lengths end one by
 // one where steps without drafts would stay full, which no single round shows.
-constexpr int32_t kManySequences = 32;
+constexpr int32_t kManySequences = 8;
 constexpr double kWorthOfMany = 1.05;
 // Standard deviations: of a verdict that is certain, and of one that changes the kind in use.
 constexpr double kCertain = 2;
