@@ -400,18 +400,20 @@ TEST_F(Server, LargeBodiesShareABudget) {
   start();
   const std::string body = R"({"prompt":"a","user":")" + std::string(150'000, 'x') + "\"}";
   const std::string bytes = post_bytes(body);
-  Client first(server->port());
-  first.send(bytes.substr(0, bytes.size() - 10));
-  std::string refused;
+  // Two that are read at once may refuse each other: then the first one comes again.
   EXPECT_TRUE(eventually([&] {
-    refused = ask(bytes);
-    return status_of(refused) == 503;
+    Client first(server->port());
+    first.send(bytes.substr(0, bytes.size() - 10));
+    std::string refused;
+    for (int i = 0; i < 50 && status_of(refused) != 503; ++i) refused = ask(bytes);
+    if (status_of(refused) != 503) return false;
+    EXPECT_NE(refused.find("Retry-After: 1\r\n"), std::string::npos);
+    EXPECT_EQ(status_of(ask(post_bytes(R"({"prompt":"a"})"))), 200);  // a small one
+    first.send(bytes.substr(bytes.size() - 10));
+    return status_of(first.read_response()) == 200;
   }));
-  EXPECT_NE(refused.find("Retry-After: 1\r\n"), std::string::npos);
-  EXPECT_EQ(status_of(ask(post_bytes(R"({"prompt":"a"})"))), 200);  // a small one
-  first.send(bytes.substr(bytes.size() - 10));
-  EXPECT_EQ(status_of(first.read_response()), 200);
-  EXPECT_EQ(status_of(ask(bytes)), 200);  // the first has given back its share
+  // The first gives back its share once its answer is out.
+  EXPECT_TRUE(eventually([&] { return status_of(ask(bytes)) == 200; }));
 }
 
 TEST_F(Server, ChunkedBodiesInAnyPieces) {
