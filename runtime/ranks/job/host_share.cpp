@@ -27,13 +27,15 @@ ops::ThreadPlan threads_of_rank(const RunConfig& config,
   const bool is_draft = role == Role::kDraft;
   const int before = is_draft ? num_targets : world.rank();
   const auto ride_ahead = ride_ahead_from_name(config.speculative.ride_ahead).value();
+  const bool rides_ahead = ride_ahead == RideAhead::kChain || ride_ahead == RideAhead::kCache;
   return ops::plan_threads(
       {.num_threads = config.threads,
        .cpu_bind = config.cpu_bind,
        .on_host = {world.num_ranks_here(before), world.num_ranks_here(num_targets)},
        .on_cpus = {world.num_ranks_on_these_cpus(before),
                    world.num_ranks_on_these_cpus(num_targets)},
-       .takes_turns = is_draft && ride_ahead != RideAhead::kChain && ride_ahead != RideAhead::kCache});
+       // Targets on GPUs leave the CPUs to it, and it rides ahead.
+       .takes_turns = is_draft && !rides_ahead && config.device == "cpu"});
 }
 
 int num_threads_of_draft(const RunConfig& config, const World& world, const RankLayout& layout) {
