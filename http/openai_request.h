@@ -10,8 +10,8 @@
 
 #include "http/json_fields.h"
 #include "http/options.h"
-#include "models/model_config.h"
-#include "models/tokenizer.h"
+#include "models/checkpoint/model_config.h"
+#include "models/text/tokenizer.h"
 #include "scheduler/engine.h"
 #include "scheduler/request.h"
 

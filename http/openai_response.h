@@ -14,7 +14,7 @@
 
 #include "http/openai_request.h"
 #include "http/output_assembler.h"
-#include "models/tokenizer.h"
+#include "models/text/tokenizer.h"
 #include "scheduler/engine.h"
 
 namespace outrider {

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "models/streaming_decoder.h"
-#include "models/tokenizer.h"
+#include "models/text/streaming_decoder.h"
+#include "models/text/tokenizer.h"
 #include "scheduler/request.h"
 
 namespace outrider {

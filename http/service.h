@@ -17,9 +17,9 @@
 #include "http/openai_request.h"
 #include "http/options.h"
 #include "http/serving_metrics.h"
-#include "models/chat_template.h"
-#include "models/model_config.h"
-#include "models/tokenizer.h"
+#include "models/checkpoint/model_config.h"
+#include "models/text/chat_template.h"
+#include "models/text/tokenizer.h"
 #include "scheduler/engine.h"
 
 namespace outrider {

@@ -111,7 +111,7 @@ class ServingMetrics {
   Histogram& round_forward_seconds = histogram(
       {"round_forward_seconds", "Forward pass and verification of a round.", MetricScope::kOwn},
       Buckets::kRoundSeconds);
-  // What speculation brought and cost (scheduler/speedup_account.h, docs/metrics.md).
+  // What speculation brought and cost (scheduler/pacing/speedup_account.h, docs/metrics.md).
   Counter& target_wait_seconds = own_counter(
       "target_wait_seconds_total", "Time the targets were idle, waiting for draft tokens.");
   Counter& target_busy_seconds = own_counter(

@@ -145,7 +145,7 @@ inline constexpr float kMasked = -std::numeric_limits<float>::infinity();
 inline constexpr float kLargestLogit = 1e30f;
 
 // How far a scaled value lies from a reference `center` below the row's maximum, in units of 2^-26
-// nats; all that is 64 nats and more away ties (scheduler/keep_order.h).
+// nats; all that is 64 nats and more away ties (scheduler/rows/keep_order.h).
 inline constexpr uint32_t kFarthest = 0xffffffffu;
 OUTRIDER_HD inline uint32_t keep_distance(float max, double center, float scaled) {
   constexpr double kUnitsPerNat = 67108864.0;  // 2^26

@@ -72,7 +72,7 @@ struct RunConfig {
   bool enforce_eager = false;           // no recorded graphs on GPUs
   int32_t cuda_device = -1;             // -1 = by the rank's place on its host
   // auto, exchange, hierarchical, nccl, staged: how the target ranks' GPUs sum
-  // (runtime/comm/device_sums.h)
+  // (runtime/comm/device/device_sums.h)
   std::string device_sums = "auto";
   std::string numerics = "fast";  // fast; strict = the same bits on 1, 2, 4 and 8 target ranks
   SpeculativeConfig speculative;

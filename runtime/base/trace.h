@@ -1,7 +1,7 @@
 // What a rank did and when, for --trace: spans of one thread in a ring of fixed size, taken with
 // one line where something happens. A thread without a ring (the normal case) pays one look at a
-// thread-local pointer. Each rank's thread keeps its own; runtime/ranks/trace_gather.h brings them
-// together, trace_file.h writes them as one file.
+// thread-local pointer. Each rank's thread keeps its own; runtime/ranks/job/trace_gather.h brings
+// them together, trace_file.h writes them as one file.
 #pragma once
 
 #include <array>

@@ -22,8 +22,8 @@
 #include "runtime/commands/commands.h"
 #include "runtime/commands/front_end.h"
 #include "runtime/ranks/job/front_desk.h"
-#include "runtime/ranks/model_names.h"
-#include "runtime/ranks/signals.h"
+#include "runtime/ranks/job/signals.h"
+#include "runtime/ranks/loading/model_names.h"
 
 namespace outrider {
 namespace {

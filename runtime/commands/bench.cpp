@@ -8,7 +8,7 @@
 #include "runtime/commands/bench/comm/comm_bench.h"
 #include "runtime/commands/bench/decode/decode_bench.h"
 #include "runtime/commands/bench/load_bench.h"
-#include "runtime/commands/bench/machine_bench.h"
+#include "runtime/commands/bench/machine/machine_bench.h"
 #include "runtime/commands/bench/prefill_bench.h"
 #include "runtime/commands/bench/prefix/prefix_bench.h"
 #include "runtime/commands/bench/report/bench_kind.h"

@@ -5,7 +5,7 @@
 #include "runtime/base/config.h"
 #include "runtime/base/error.h"
 #include "runtime/commands/commands.h"
-#include "runtime/ranks/draft_pair.h"
+#include "runtime/ranks/loading/draft_pair.h"
 
 namespace outrider {
 namespace {

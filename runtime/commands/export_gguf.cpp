@@ -4,12 +4,12 @@
 
 #include <chrono>
 
-#include "models/gguf_export.h"
+#include "models/gguf/export.h"
 #include "runtime/base/config.h"
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
 #include "runtime/commands/commands.h"
-#include "runtime/ranks/model_names.h"
+#include "runtime/ranks/loading/model_names.h"
 
 namespace outrider {
 namespace {

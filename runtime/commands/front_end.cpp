@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include "runtime/base/error.h"
-#include "runtime/ranks/model_names.h"
+#include "runtime/ranks/loading/model_names.h"
 
 namespace outrider {
 

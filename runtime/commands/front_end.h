@@ -3,7 +3,7 @@
 
 #include "http/options.h"
 #include "http/service.h"
-#include "runtime/ranks/job.h"
+#include "runtime/ranks/job/job.h"
 
 namespace outrider {
 

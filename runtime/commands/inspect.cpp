@@ -5,15 +5,15 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "models/chat_template.h"
-#include "models/tokenizer.h"
+#include "models/text/chat_template.h"
+#include "models/text/tokenizer.h"
 #include "runtime/base/config.h"
 #include "runtime/base/error.h"
 #include "runtime/base/files.h"
 #include "runtime/base/json_depth.h"
 #include "runtime/base/log.h"
 #include "runtime/commands/commands.h"
-#include "runtime/ranks/model_names.h"
+#include "runtime/ranks/loading/model_names.h"
 
 namespace outrider {
 namespace {

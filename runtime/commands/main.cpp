@@ -6,9 +6,9 @@
 
 #include "runtime/base/config.h"
 #include "runtime/base/error.h"
+#include "runtime/comm/device/nccl_library.h"
 #include "runtime/commands/bench/report/bench_environment.h"
 #include "runtime/commands/commands.h"
-#include "runtime/comm/nccl_library.h"
 #include "runtime/ops/gpu/backend.h"
 
 namespace outrider {

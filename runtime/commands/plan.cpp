@@ -9,7 +9,7 @@
 #include "runtime/commands/commands.h"
 #include "runtime/commands/plan/cluster_plan.h"
 #include "runtime/commands/plan/emulated_shard.h"
-#include "runtime/ranks/model_names.h"
+#include "runtime/ranks/loading/model_names.h"
 
 namespace outrider {
 namespace {

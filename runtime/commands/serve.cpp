@@ -7,8 +7,8 @@
 #include "runtime/base/log.h"
 #include "runtime/commands/commands.h"
 #include "runtime/commands/front_end.h"
-#include "runtime/ranks/job.h"
-#include "runtime/ranks/signals.h"
+#include "runtime/ranks/job/job.h"
+#include "runtime/ranks/job/signals.h"
 
 namespace outrider {
 namespace {

@@ -10,14 +10,14 @@
 #include <optional>
 #include <thread>
 
-#include "models/synthetic_folder.h"
+#include "models/synthetic/folder.h"
 #include "runtime/base/config.h"
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
 #include "runtime/base/new_file.h"
 #include "runtime/commands/commands.h"
 #include "runtime/commands/synth/acceptance.h"
-#include "runtime/ranks/model_loader.h"
+#include "runtime/ranks/loading/model_loader.h"
 
 namespace outrider {
 namespace {

@@ -9,7 +9,7 @@
 //
 // Rank 0 is coordinator and target shard 0. Only the coordinator plans. The same layout holds for
 // MPI processes and for threads of one process; under MPI the draft's model lives in a child of its
-// rank (draft_engine.h).
+// rank (draft/engine.h).
 #pragma once
 
 #include <string>

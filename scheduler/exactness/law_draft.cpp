@@ -6,8 +6,9 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/rng.h"
-#include "scheduler/propose.h"
-#include "scheduler/rules.h"
+#include "scheduler/drafting/propose.h"
+#include "scheduler/verification/logprobs.h"
+#include "scheduler/verification/rules.h"
 
 namespace outrider {
 namespace {
@@ -16,10 +17,8 @@ constexpr uint64_t kCoinSeed = 98;
 
 // A number in [0, 1) that nothing else depends on; one round may throw several coins.
 double coin(const LawSequence& sequence, uint32_t which) {
-  return uniform_of({mix_seed(kCoinSeed, sequence.params.noise_seed),
-                     which,
-                     Stream::kAccept,
-                     sequence.round});
+  return uniform_of(
+      {mix_seed(kCoinSeed, sequence.params.noise_seed), which, Stream::kAccept, sequence.round});
 }
 
 }  // namespace
@@ -81,8 +80,7 @@ bool LawDraft::has_proposal(const LawSequence& sequence) const {
 }
 
 bool LawDraft::may_be_judged(const LawSequence& sequence, const DraftToken& proposal) const {
-  return case_.fault != LawFault::kProposalByValue ||
-         proposal.token == likeliest_but(sequence, -1);
+  return case_.fault != LawFault::kProposalByValue || proposal.token == likeliest_but(sequence, -1);
 }
 
 int32_t LawDraft::likeliest_but(const LawSequence& sequence, int32_t excluded) const {

@@ -9,11 +9,11 @@
 #include <span>
 #include <vector>
 
+#include "scheduler/drafting/propose.h"
 #include "scheduler/exactness/law_sampler.h"
 #include "scheduler/exactness/toy_model.h"
-#include "scheduler/host_row_scanner.h"
 #include "scheduler/round.h"
-#include "scheduler/verify.h"
+#include "scheduler/rows/host_row_scanner.h"
 
 namespace outrider {
 

@@ -8,12 +8,13 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/rng.h"
+#include "scheduler/drafting/propose.h"
 #include "scheduler/exactness/law_cases.h"
 #include "scheduler/exactness/law_draft.h"
 #include "scheduler/exactness/thread_exchange.h"
 #include "scheduler/exactness/toy_model.h"
-#include "scheduler/rules.h"
-#include "scheduler/verify.h"
+#include "scheduler/verification/rules.h"
+#include "scheduler/verification/verify.h"
 
 namespace outrider {
 namespace {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "runtime/base/error.h"
-#include "scheduler/shard_exchange.h"
+#include "scheduler/sampling/shard_exchange.h"
 
 namespace outrider {
 

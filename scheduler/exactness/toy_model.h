@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "scheduler/request.h"
-#include "scheduler/shard_exchange.h"
+#include "scheduler/sampling/shard_exchange.h"
 
 namespace outrider {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "runtime/base/fold_tree.h"
-#include "runtime/comm/device_group.h"
+#include "runtime/comm/device/device_group.h"
 
 namespace outrider::test {
 

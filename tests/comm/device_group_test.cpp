@@ -1,11 +1,11 @@
 // Groups over device memory on one device, their members being threads; on a real GPU the
 // exchange's launches of all of them must run at the same time.
-#include "runtime/comm/device_group.h"
+#include "runtime/comm/device/device_group.h"
 
 #include <atomic>
 
-#include "runtime/comm/exchange_group.h"
-#include "runtime/comm/world.h"
+#include "runtime/comm/device/exchange_group.h"
+#include "runtime/comm/world/world.h"
 #include "runtime/ops/gpu/exchange.h"
 #include "tests/base/error_sentence.h"
 #include "tests/comm/device_group_checks.h"

@@ -1,11 +1,11 @@
 // What sums over GPUs a job takes: with the emulated device, members being threads.
-#include "runtime/comm/device_sums.h"
+#include "runtime/comm/device/device_sums.h"
 
 #include <cstdlib>
 #include <cstring>
 
 #include "runtime/base/log.h"
-#include "runtime/comm/world.h"
+#include "runtime/comm/world/world.h"
 #include "runtime/ops/emulated/emulated.h"
 #include "runtime/ops/gpu/exchange.h"
 #include "tests/comm/device_group_checks.h"

@@ -1,6 +1,6 @@
 // The bell that ends a wait for messages: an hour's wait ends when it is rung, before it or during
 // it, and when the other descriptor has something. A test that hangs has failed.
-#include "runtime/comm/doorbell.h"
+#include "runtime/comm/world/doorbell.h"
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>

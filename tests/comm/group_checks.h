@@ -8,7 +8,7 @@
 #include <cstring>
 #include <random>
 
-#include "runtime/comm/world.h"
+#include "runtime/comm/world/world.h"
 
 namespace outrider::test {
 

@@ -1,12 +1,12 @@
 // Groups of several hosts with several GPUs each, on the emulated device, their members being
 // threads that say which host they are on. Between hosts through the host's memory, or by a second
 // exchange, which can be recorded; hierarchical_nccl_test has NCCL between them.
-#include "runtime/comm/hierarchical_group.h"
+#include "runtime/comm/device/hierarchical_group.h"
 
 #include <utility>
 
-#include "runtime/comm/subgroup.h"
-#include "runtime/comm/world.h"
+#include "runtime/comm/group/subgroup.h"
+#include "runtime/comm/world/world.h"
 #include "tests/comm/hierarchical_checks.h"
 #include "tests/gpu/gpu_testing.h"
 

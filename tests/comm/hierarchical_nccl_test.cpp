@@ -1,8 +1,8 @@
 // Hierarchical groups with a fake NCCL (fake_nccl.cpp) between hosts.
 #include <cstdlib>
 
-#include "runtime/comm/hierarchical_group.h"
-#include "runtime/comm/world.h"
+#include "runtime/comm/device/hierarchical_group.h"
+#include "runtime/comm/world/world.h"
 #include "tests/comm/hierarchical_checks.h"
 #include "tests/comm/stuck_stream.h"
 

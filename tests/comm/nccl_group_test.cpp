@@ -1,13 +1,13 @@
 // The group over NCCL with a fake library (fake_nccl.cpp) on the emulated device, members being
 // threads: setting up, sums, and every way to fail in bounded time.
-#include "runtime/comm/nccl_group.h"
+#include "runtime/comm/device/nccl_group.h"
 
 #include <atomic>
 #include <cstdlib>
 #include <thread>
 
-#include "runtime/comm/nccl_library.h"
-#include "runtime/comm/world.h"
+#include "runtime/comm/device/nccl_library.h"
+#include "runtime/comm/world/world.h"
 #include "tests/base/error_sentence.h"
 #include "tests/comm/device_group_checks.h"
 #include "tests/comm/stuck_stream.h"

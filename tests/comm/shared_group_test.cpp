@@ -1,5 +1,5 @@
 // The group over mapped memory, its members being threads here, and what it does without memory.
-#include "runtime/comm/shared_group.h"
+#include "runtime/comm/group/shared_group.h"
 
 #include <sys/resource.h>
 

@@ -10,7 +10,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
-#include "runtime/comm/arena_group.h"
+#include "runtime/comm/group/arena_group.h"
 
 namespace outrider::test {
 namespace {

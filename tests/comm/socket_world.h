@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "runtime/comm/message_socket.h"
-#include "runtime/comm/world.h"
+#include "runtime/comm/world/world.h"
 
 namespace outrider::test {
 

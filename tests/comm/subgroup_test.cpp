@@ -1,9 +1,9 @@
 // Some members of a group as a group of their own, all subgroups at the same time.
-#include "runtime/comm/subgroup.h"
+#include "runtime/comm/group/subgroup.h"
 
 #include <array>
 
-#include "runtime/comm/agreed_setup.h"
+#include "runtime/comm/group/agreed_setup.h"
 #include "tests/comm/group_checks.h"
 
 namespace outrider::test {

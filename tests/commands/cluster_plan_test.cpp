@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "models/synthetic.h"
+#include "models/synthetic/synthetic.h"
 #include "runtime/base/error.h"
 #include "runtime/commands/plan/emulated_shard.h"
 

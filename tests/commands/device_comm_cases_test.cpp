@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "runtime/comm/hierarchical_group.h"
+#include "runtime/comm/device/hierarchical_group.h"
 #include "runtime/ops/emulated/emulated.h"
 
 namespace outrider::test {

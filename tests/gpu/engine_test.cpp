@@ -3,10 +3,10 @@
 #include <gtest/gtest.h>
 
 #include "runtime/base/error.h"
-#include "runtime/ranks/device_row_scanner.h"
-#include "runtime/ranks/gpu_memory.h"
-#include "runtime/ranks/logit_scanner.h"
-#include "runtime/ranks/model_names.h"
+#include "runtime/ranks/loading/gpu_memory.h"
+#include "runtime/ranks/loading/model_names.h"
+#include "runtime/ranks/target/device_row_scanner.h"
+#include "runtime/ranks/target/logit_scanner.h"
 #include "tests/base/error_sentence.h"
 #include "tests/gpu/gpu_testing.h"
 #include "tests/ranks/engine_harness.h"

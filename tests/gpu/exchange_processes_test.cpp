@@ -6,7 +6,7 @@
 
 #include <csignal>
 
-#include "runtime/comm/exchange_group.h"
+#include "runtime/comm/device/exchange_group.h"
 #include "tests/comm/device_group_checks.h"
 #include "tests/comm/processes.h"
 #include "tests/gpu/gpu_testing.h"

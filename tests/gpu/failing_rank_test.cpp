@@ -6,7 +6,7 @@
 
 #include "runtime/base/log.h"
 #include "runtime/ops/emulated/emulated.h"
-#include "runtime/ranks/gpu_seat.h"
+#include "runtime/ranks/loading/gpu_seat.h"
 #include "tests/base/error_sentence.h"
 #include "tests/gpu/failing_gpu.h"
 #include "tests/ranks/engine_harness.h"

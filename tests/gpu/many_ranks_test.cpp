@@ -5,7 +5,7 @@
 #include <cstdlib>
 
 #include "runtime/base/error.h"
-#include "runtime/ranks/gpu_call.h"
+#include "runtime/ranks/startup/gpu_call.h"
 #include "tests/base/error_sentence.h"
 #include "tests/gpu/job_case.h"
 

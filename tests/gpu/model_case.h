@@ -2,8 +2,8 @@
 // GpuTransformer.
 #pragma once
 
-#include "models/gpu_transformer.h"
-#include "runtime/comm/device_group.h"
+#include "models/gpu/transformer.h"
+#include "runtime/comm/device/device_group.h"
 #include "tests/gpu/gpu_testing.h"
 #include "tests/models/strict_checks.h"
 

@@ -5,8 +5,8 @@
 
 #include <csignal>
 
-#include "runtime/comm/nccl_group.h"
-#include "runtime/comm/nccl_library.h"
+#include "runtime/comm/device/nccl_group.h"
+#include "runtime/comm/device/nccl_library.h"
 #include "tests/comm/device_group_checks.h"
 #include "tests/comm/processes.h"
 #include "tests/gpu/nccl_ways.h"

@@ -6,10 +6,11 @@
 #include <limits>
 
 #include "runtime/ops/cuda/noise_bound.h"
-#include "runtime/ranks/device_row_scanner.h"
-#include "scheduler/host_row_scanner.h"
-#include "scheduler/propose.h"
-#include "scheduler/statistics.h"
+#include "runtime/ranks/target/device_row_scanner.h"
+#include "scheduler/drafting/propose.h"
+#include "scheduler/rows/host_row_scanner.h"
+#include "scheduler/rows/row_sums.h"
+#include "scheduler/verification/logprobs.h"
 #include "tests/gpu/gpu_testing.h"
 #include "tests/scheduler/verify_harness.h"
 

@@ -4,8 +4,8 @@
 
 #include "runtime/base/log.h"
 #include "runtime/ops/emulated/emulated.h"
-#include "runtime/ranks/gpu_demands.h"
-#include "runtime/ranks/model_names.h"
+#include "runtime/ranks/loading/gpu_demands.h"
+#include "runtime/ranks/loading/model_names.h"
 #include "tests/base/error_sentence.h"
 #include "tests/ranks/engine_harness.h"
 

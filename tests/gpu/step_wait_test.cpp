@@ -1,8 +1,9 @@
 // Waiting for a step's end: a device that never comes to it costs the group's time limit, not more,
 // and the rank's own work is called for only where it is known how long a step takes.
+#include "models/gpu/step_wait.h"
+
 #include <gtest/gtest.h>
 
-#include "models/gpu_step_wait.h"
 #include "runtime/base/error.h"
 #include "tests/base/error_sentence.h"
 #include "tests/comm/stuck_stream.h"

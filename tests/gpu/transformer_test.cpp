@@ -1,7 +1,7 @@
 // The forward pass on a GPU against the CPU's, and its own promises: bits that do not
 // depend on what shares a step, on graphs, or under numerics strict on the number of ranks.
-#include "models/e4m3_weights.h"
-#include "runtime/comm/world.h"
+#include "models/weights/e4m3_weights.h"
+#include "runtime/comm/world/world.h"
 #include "tests/gpu/model_case.h"
 
 namespace outrider::test {
@@ -253,13 +253,8 @@ TEST(GpuWeights, DrawnOnTheDeviceGiveLogitsThatMeanSomething) {
         random_gpu_weights(*device, ops, source.config, shard, {.num_silent_ids = 0}, format);
     EXPECT_EQ(weights->num_bytes, gpu_weight_bytes(source.config, shard, format));
     const auto group = make_solo_device_group(ops);
-    GpuTransformer model(source.config,
-                         weights,
-                         shard,
-                         kStrictOptions,
-                         {.max_positions = 176},
-                         *device,
-                         ops);
+    GpuTransformer model(
+        source.config, weights, shard, kStrictOptions, {.max_positions = 176}, *device, ops);
     model.join(*group);
     expect_real_logits(logits_of(model, 0, 9));
   }

@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "models/tokenizer.h"
+#include "models/text/tokenizer.h"
 #include "scheduler/engine.h"
 
 namespace outrider::testing {

@@ -25,34 +25,43 @@ ABOVE = {
     "runtime/ranks": set(AREAS) - {"runtime/commands"},
     "runtime/commands": set(AREAS),
 }
+# An area's rooms, from the ground up: a room may look into those before it. "" holds the files outside of rooms.
+ROOMS = {
+    "runtime/comm": ("", "group", "world", "device"),
+    "models": ("checkpoint", "weights", "forward", "text", "synthetic", "gpu", "gguf", "simulated"),
+    "scheduler": ("", "rows", "sampling", "verification", "drafting", "pacing", "batching", "exactness"),
+    "runtime/ranks": ("", "messages", "loading", "startup", "target", "draft", "coordinator", "job"),
+}
 # Where an area is seen in part only. http needs of models: text to tokens and back, off the round; models know
 # the other ranks only as the group they sum with.
 ONLY = {
-    ("http", "models"): {f"models/{name}.h" for name in ("tokenizer", "streaming_decoder", "chat_template",
-                                                         "text_span", "model_config")},
-    ("models", "runtime/comm"): {"runtime/comm/target_group.h", "runtime/comm/device_group.h"},
+    ("http", "models"): {"models/checkpoint/model_config.h"} | {
+        f"models/text/{name}.h" for name in ("tokenizer", "streaming_decoder", "chat_template", "text_span")},
+    ("models", "runtime/comm"): {"runtime/comm/group/target_group.h", "runtime/comm/device/device_group.h"},
 }
 # Folders that only one area may look into.
-PRIVATE = {"models/jinja/": "models", "models/tokenizer/": "models", "runtime/ops/cpu/": "runtime/ops",
+PRIVATE = {"models/text/jinja/": "models", "models/text/tokenizer/": "models", "runtime/ops/cpu/": "runtime/ops",
            "runtime/ops/cuda/": "runtime/ops"}
 
 Fence = collections.namedtuple("Fence", "header allowed most sentence")
 # header: pattern of the included name; allowed: pattern of paths that may; most: how many files may, None = any.
 FENCES = (
-    Fence(r"mpi\.h", r"runtime/comm/mpi_internal\.h", 1, "mpi.h belongs in runtime/comm/mpi_internal.h alone"),
-    Fence(r"runtime/comm/mpi_internal\.h", r"runtime/comm/(world|group)_mpi\.cpp", None,
-          "mpi_internal.h is for world_mpi.cpp and group_mpi.cpp alone"),
-    Fence(r"nccl\.h", r"runtime/comm/nccl_library\.cpp", 1, "nccl.h belongs in runtime/comm/nccl_library.cpp alone"),
+    Fence(r"mpi\.h", r"runtime/comm/world/mpi_internal\.h", 1,
+          "mpi.h belongs in runtime/comm/world/mpi_internal.h alone"),
+    Fence(r"runtime/comm/world/mpi_internal\.h", r"runtime/comm/world/mpi(_group)?\.cpp", None,
+          "mpi_internal.h is for mpi.cpp and mpi_group.cpp alone"),
+    Fence(r"nccl\.h", r"runtime/comm/device/nccl_library\.cpp", 1,
+          "nccl.h belongs in runtime/comm/device/nccl_library.cpp alone"),
     Fence(r"(cuda|cublas|curand|nvml|cub/|thrust/|mma\.h|cooperative_groups).*", r"runtime/ops/cuda/.*", None,
           "CUDA headers belong under runtime/ops/cuda"),
     Fence(r"httplib\.h", r"http/(guarded_server|http_client)\.cpp", None,
           "httplib.h belongs in one server file and one client file: http/guarded_server.cpp, http/http_client.cpp"),
     Fence(r"yaml-cpp/.*", r"runtime/base/[a-z_]+\.cpp", 1, "yaml-cpp belongs in one .cpp of runtime/base"),
     Fence(r"nlohmann/json\.hpp", r".*\.cpp", None, "the JSON library stays out of headers"),
-    Fence(r"nlohmann/json_fwd\.hpp", r".*\.cpp|models/tokenizer/json\.h", None,
+    Fence(r"nlohmann/json_fwd\.hpp", r".*\.cpp|models/text/tokenizer/json\.h", None,
           "the JSON library stays out of headers"),
     Fence(r".*mmintrin\.h|x86intrin\.h|arm_neon\.h",
-          r"runtime/ops/cpu/kernels_[a-z0-9]+\.cpp|scheduler/row_(mass|noise)\.cpp", None,
+          r"runtime/ops/cpu/kernels_[a-z0-9]+\.cpp|scheduler/rows/row_(mass|noise)\.cpp", None,
           "vector intrinsics belong in the kernels of one instruction set"),
 )
 MAX_LINES = 600
@@ -89,6 +98,18 @@ def without_comments_and_strings(text):
 
 def area_of(path):
     return next((area for area in AREAS if path.startswith(area + "/")), None)
+
+
+def room_of(area, path):
+    room, slash, _ = path[len(area) + 1:].partition("/")
+    return room if slash else ""
+
+
+def is_below(area, included, path):
+    """Whether the included file lies in the same room as `path`, or in one further down."""
+    rooms = ROOMS.get(area, ())
+    below, above = room_of(area, included), room_of(area, path)
+    return below not in rooms or above not in rooms or rooms.index(below) <= rooms.index(above)
 
 
 def line_of(text, offset):
@@ -131,11 +152,20 @@ def check_include_order(tree):
             continue
         if target is None:
             yield Problem(path, line, "include-order", f"{source} may not include {included}")
+        elif target == source and not is_below(source, included, path):
+            yield Problem(path, line, "include-order", f"{source}/{room_of(source, path)} may not include {included}")
         elif target not in ABOVE[source] or included not in ONLY.get((source, target), {included}):
             yield Problem(path, line, "include-order", f"{source} may not include {included}")
         for folder, owner in PRIVATE.items():
             if included.startswith(folder) and source != owner:
                 yield Problem(path, line, "include-private", f"{included} is private to {owner}")
+
+
+def check_rooms(tree):
+    for path in tree.ending(*CODE):
+        area = area_of(path)
+        if area in ROOMS and room_of(area, path) not in ROOMS[area]:
+            yield Problem(path, 1, "room", f"{area}/{room_of(area, path)} has no place in the order of rooms")
 
 
 def check_fences(tree):
@@ -286,7 +316,7 @@ def check_type_names(tree):
                 yield Problem(path, line, "type-name", f"{'::'.join((*names, name))} is also defined in {first[0]}")
 
 
-CHECKS = (check_include_order, check_fences, check_shape, check_executable, check_words, check_registered,
+CHECKS = (check_include_order, check_rooms, check_fences, check_shape, check_executable, check_words, check_registered,
           check_golden, check_type_names)
 
 

@@ -1,6 +1,6 @@
 // Whole templates: our fixtures against real Jinja2, the given cases when they are there, folders,
 // and the promise that a user's text never becomes a special token.
-#include "models/chat_template.h"
+#include "models/text/chat_template.h"
 
 #include <gtest/gtest.h>
 

@@ -4,8 +4,8 @@
 
 #include <cmath>
 
-#include "models/model_config.h"
-#include "models/rope_frequencies.h"
+#include "models/checkpoint/model_config.h"
+#include "models/forward/rope_frequencies.h"
 #include "runtime/base/error.h"
 #include "tests/models/model_test_util.h"
 

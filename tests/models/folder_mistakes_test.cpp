@@ -1,15 +1,15 @@
 // What is given in place of a model folder: each mistake is told for what it is, with what mends
 // it.
-#include "models/folder_mistakes.h"
+#include "models/checkpoint/folder_mistakes.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <fstream>
 
-#include "models/model_config.h"
-#include "models/safetensors.h"
-#include "models/tokenizer.h"
+#include "models/checkpoint/model_config.h"
+#include "models/checkpoint/safetensors.h"
+#include "models/text/tokenizer.h"
 #include "tests/base/error_sentence.h"
 
 namespace outrider {

@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 #include <variant>
 
-#include "models/gguf_export.h"
-#include "models/gguf_vocabulary.h"
+#include "models/gguf/export.h"
+#include "models/gguf/vocabulary.h"
 #include "runtime/base/error.h"
 #include "runtime/ops/half.h"
 #include "tests/models/model_test_util.h"

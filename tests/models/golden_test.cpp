@@ -7,7 +7,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "runtime/comm/world.h"
+#include "runtime/comm/world/world.h"
 #include "tests/base/error_sentence.h"
 #include "tests/models/model_test_util.h"
 

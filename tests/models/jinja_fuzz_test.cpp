@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "models/chat_template.h"
+#include "models/text/chat_template.h"
 #include "runtime/base/error.h"
 
 namespace outrider {

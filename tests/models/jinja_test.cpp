@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "models/chat_template.h"
+#include "models/text/chat_template.h"
 #include "runtime/base/error.h"
 
 namespace outrider {

@@ -14,9 +14,9 @@
 #include <string>
 #include <utility>
 
-#include "models/safetensors_writer.h"
-#include "models/synthetic.h"
-#include "models/weight_names.h"
+#include "models/checkpoint/safetensors_writer.h"
+#include "models/checkpoint/weight_names.h"
+#include "models/synthetic/synthetic.h"
 #include "runtime/base/error.h"
 #include "runtime/base/process_memory.h"
 #include "tests/models/model_test_util.h"

@@ -17,9 +17,9 @@
 #include <string>
 #include <vector>
 
-#include "models/transformer.h"
-#include "models/weights.h"
-#include "runtime/comm/target_group.h"
+#include "models/forward/transformer.h"
+#include "models/weights/weights.h"
+#include "runtime/comm/group/target_group.h"
 
 namespace outrider::test {
 

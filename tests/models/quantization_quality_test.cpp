@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstdio>
 
-#include "models/tokenizer.h"
+#include "models/text/tokenizer.h"
 #include "tests/models/model_test_util.h"
 
 namespace outrider::test {

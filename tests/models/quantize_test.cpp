@@ -6,9 +6,9 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "models/quantized_folder.h"
-#include "models/safetensors.h"
-#include "models/safetensors_writer.h"
+#include "models/checkpoint/safetensors.h"
+#include "models/checkpoint/safetensors_writer.h"
+#include "models/weights/quantized_folder.h"
 #include "runtime/base/error.h"
 #include "tests/models/model_test_util.h"
 

@@ -8,10 +8,10 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "models/quantized_checkpoint.h"
-#include "models/weight_names.h"
+#include "models/checkpoint/weight_names.h"
+#include "models/weights/quantized_checkpoint.h"
 #include "runtime/base/error.h"
-#include "runtime/comm/world.h"
+#include "runtime/comm/world/world.h"
 #include "tests/models/model_test_util.h"
 
 namespace outrider {

@@ -2,8 +2,8 @@
 // figures of docs/architecture.md, Numerics), and that the promises of same bits hold under it.
 #include <cmath>
 
-#include "models/tokenizer.h"
-#include "runtime/comm/world.h"
+#include "models/text/tokenizer.h"
+#include "runtime/comm/world/world.h"
 #include "tests/models/strict_checks.h"
 
 namespace outrider::test {

@@ -1,6 +1,6 @@
 // The safetensors reader: what it reads, and that it refuses every kind of broken file with one
 // sentence.
-#include "models/safetensors.h"
+#include "models/checkpoint/safetensors.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <span>
 #include <utility>
 
-#include "models/safetensors_writer.h"
+#include "models/checkpoint/safetensors_writer.h"
 #include "runtime/base/error.h"
 #include "tests/models/model_test_util.h"
 

@@ -1,13 +1,13 @@
 // What the safetensors writer writes the strict reader reads, in one file and in several; nothing
 // half written has a file's name; plans and bytes that do not fit are refused.
-#include "models/safetensors_writer.h"
+#include "models/checkpoint/safetensors_writer.h"
 
 #include <gtest/gtest.h>
 
 #include <fstream>
 #include <set>
 
-#include "models/safetensors.h"
+#include "models/checkpoint/safetensors.h"
 #include "runtime/base/error.h"
 #include "tests/models/model_test_util.h"
 

@@ -1,10 +1,10 @@
 // The arithmetic of sharding: parts are disjoint, complete and even, and every query head stands
 // beside its KV head.
-#include "models/shard.h"
+#include "models/checkpoint/shard.h"
 
 #include <gtest/gtest.h>
 
-#include "models/synthetic.h"
+#include "models/synthetic/synthetic.h"
 #include "runtime/base/error.h"
 
 namespace outrider {

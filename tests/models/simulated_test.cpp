@@ -1,6 +1,6 @@
 // Simulated models: the law of their content, exactly and by counting; the text of a spec and what
 // is wrong with one; what a step costs, by the sleep that it asks for.
-#include "models/simulated.h"
+#include "models/simulated/simulated.h"
 
 #include <gtest/gtest.h>
 

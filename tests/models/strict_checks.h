@@ -11,8 +11,8 @@
 #include <cstring>
 #include <random>
 
-#include "models/synthetic.h"
-#include "models/weight_names.h"
+#include "models/checkpoint/weight_names.h"
+#include "models/synthetic/synthetic.h"
 #include "runtime/base/error.h"
 #include "tests/models/model_test_util.h"
 

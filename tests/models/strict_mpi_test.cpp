@@ -1,6 +1,6 @@
 // Promise P3 over MPI: run under mpirun, every rank a target. The strict logits of the whole group
 // must have the bits that rank 0 computes alone.
-#include "runtime/comm/world.h"
+#include "runtime/comm/world/world.h"
 #include "tests/models/strict_checks.h"
 
 namespace outrider::test {

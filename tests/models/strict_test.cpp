@@ -1,6 +1,6 @@
 // Promise P3 over threads: strict logits on 1, 2, 4 and 8 ranks have the same bits, those of fast
 // do not.
-#include "runtime/comm/world.h"
+#include "runtime/comm/world/world.h"
 #include "tests/models/strict_checks.h"
 
 namespace outrider::test {

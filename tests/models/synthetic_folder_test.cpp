@@ -1,14 +1,13 @@
 // A synthetic folder is what the generator makes in memory: the same bits, through the normal
 // loader; its config and tokenizer are read back whole; the draft is the first layers.
-#include "models/synthetic_folder.h"
-
 #include <gtest/gtest.h>
 
 #include <set>
 
-#include "models/safetensors.h"
-#include "models/synthetic_tokenizer.h"
-#include "models/tokenizer.h"
+#include "models/checkpoint/safetensors.h"
+#include "models/synthetic/folder.h"
+#include "models/synthetic/tokenizer.h"
+#include "models/text/tokenizer.h"
 #include "runtime/base/error.h"
 #include "tests/models/model_test_util.h"
 

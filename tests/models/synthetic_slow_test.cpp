@@ -4,9 +4,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include "models/forward_bench.h"
-#include "models/synthetic.h"
+#include "models/synthetic/synthetic.h"
 #include "runtime/base/error.h"
+#include "runtime/commands/bench/machine/forward_bench.h"
 #include "tests/models/model_test_util.h"
 
 namespace outrider {

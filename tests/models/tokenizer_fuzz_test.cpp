@@ -5,9 +5,9 @@
 #include <random>
 #include <set>
 
-#include "models/streaming_decoder.h"
-#include "models/tokenizer.h"
-#include "models/tokenizer/unicode.h"
+#include "models/text/streaming_decoder.h"
+#include "models/text/tokenizer.h"
+#include "models/text/tokenizer/unicode.h"
 #include "runtime/base/error.h"
 #include "tests/models/tokenizer_test_util.h"
 

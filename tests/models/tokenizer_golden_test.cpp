@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "models/streaming_decoder.h"
-#include "models/tokenizer.h"
+#include "models/text/streaming_decoder.h"
+#include "models/text/tokenizer.h"
 #include "tests/models/tokenizer_test_util.h"
 
 namespace outrider {

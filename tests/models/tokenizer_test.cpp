@@ -1,5 +1,5 @@
 // The tokenizer's own behaviour: options, user text, special tokens, refusals, limits, threads.
-#include "models/tokenizer.h"
+#include "models/text/tokenizer.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // The forward pass: row invariance (any way to cut a text into steps gives the same bits), sharding
 // of the synthetic models, and the 200 greedy tokens of stories260K when that model is there.
-#include "models/transformer.h"
+#include "models/forward/transformer.h"
 
 #include <gtest/gtest.h>
 
@@ -9,9 +9,9 @@
 #include <fstream>
 #include <iterator>
 
-#include "models/synthetic.h"
+#include "models/synthetic/synthetic.h"
 #include "runtime/base/error.h"
-#include "runtime/comm/world.h"
+#include "runtime/comm/world/world.h"
 #include "tests/models/model_test_util.h"
 
 namespace outrider {

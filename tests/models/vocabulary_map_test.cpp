@@ -1,6 +1,6 @@
 // One vocabulary said in another: which tokens pair up, and that a translated sequence stands for
 // the same bytes, however it grew.
-#include "models/vocabulary_map.h"
+#include "models/text/vocabulary_map.h"
 
 #include <gtest/gtest.h>
 

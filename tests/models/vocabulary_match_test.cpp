@@ -1,5 +1,5 @@
 // The verdict on a pair of vocabularies: the same, padded, different, and what the line says.
-#include "models/vocabulary_match.h"
+#include "models/text/vocabulary_match.h"
 
 #include <gtest/gtest.h>
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "models/tokenizer.h"
+#include "models/text/tokenizer.h"
 
 namespace outrider::test {
 

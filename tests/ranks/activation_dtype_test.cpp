@@ -1,7 +1,7 @@
 // What activation_dtype comes to on this machine.
 #include <gtest/gtest.h>
 
-#include "runtime/ranks/model_loader.h"
+#include "runtime/ranks/loading/model_loader.h"
 
 namespace outrider {
 namespace {

@@ -1,14 +1,14 @@
 // Promise P4 and the start of a job: ranks that disagree stop the job in that round, naming rank
 // and round; a rank that cannot start stops all with one sentence.
-#include "runtime/ranks/agreement.h"
+#include "runtime/ranks/target/agreement.h"
 
 #include <gtest/gtest.h>
 
 #include <atomic>
 
-#include "runtime/ranks/roll_call.h"
-#include "runtime/ranks/round_wire.h"
+#include "runtime/ranks/messages/round_wire.h"
 #include "runtime/ranks/startup/handshake.h"
+#include "runtime/ranks/startup/roll_call.h"
 #include "tests/ranks/engine_harness.h"
 #include "tests/ranks/played_rounds.h"
 

@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 
 #include "runtime/commands/bench/theory/theory_formulas.h"
-#include "runtime/ranks/rehearsal.h"
 #include "tests/ranks/engine_harness.h"
+#include "tests/ranks/rehearsal.h"
 
 namespace outrider::test {
 namespace {
@@ -41,7 +41,8 @@ Rehearsal rehearse(const Setting& setting) {
   config.speculative.num_speculative_tokens = setting.draft_len;
   std::vector<TimedRequest> requests;
   for (int32_t i = 0; i < setting.num_requests; ++i) {
-    const int32_t max_tokens = i < setting.num_requests - setting.num_short ? setting.max_tokens : 100;
+    const int32_t max_tokens =
+        i < setting.num_requests - setting.num_short ? setting.max_tokens : 100;
     SamplingParams params = sampled(static_cast<float>(setting.temperature), max_tokens);
     params.noise_seed = static_cast<uint64_t>(1000 + i);
     requests.push_back({.prompt = {20 + i % 200, 270 + 7 * i}, .params = params});
@@ -139,7 +140,8 @@ double tokens_per_s_after(const Rehearsal& run, double begin_s) {
   return num_tokens / (run.seconds - begin_s);
 }
 
-// With 68 requests a row costs more than it brings; with the 4 that are left in the end it does not.
+// With 68 requests a row costs more than it brings; with the 4 that are left in the end it does
+// not.
 TEST(AheadSpeed, ADraftRestsUnderLoadAndIsBackWhenItFalls) {
   Setting setting{.target = fmt::format("step_ms={},row_ms=0.5", kStepMs),
                   .draft = draft_keys(0.4, 0.1) + ",row_ms=0.05",

@@ -8,8 +8,8 @@
 #include <cstdlib>
 
 #include "runtime/base/log.h"
-#include "runtime/ranks/draft.h"
-#include "runtime/ranks/model_loader.h"
+#include "runtime/ranks/draft/worker.h"
+#include "runtime/ranks/loading/model_loader.h"
 #include "tests/base/error_sentence.h"
 #include "tests/ranks/engine_harness.h"
 

@@ -1,10 +1,10 @@
 // The draft's other process: what it knows of its host before MPI does.
-#include "runtime/ranks/draft_engine.h"
-
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+
+#include "runtime/ranks/draft/engine.h"
 
 namespace outrider {
 namespace {

@@ -1,10 +1,10 @@
 // The coordinator's end of the draft link on a clock of our own: how long it waits, when the draft
 // counts as down, and what it does with damaged frames.
-#include "runtime/ranks/draft_link.h"
+#include "runtime/ranks/coordinator/draft_link.h"
 
 #include <gtest/gtest.h>
 
-#include "runtime/ranks/round_wire.h"
+#include "runtime/ranks/messages/round_wire.h"
 
 namespace outrider {
 namespace {

@@ -8,10 +8,10 @@
 #include <set>
 #include <tuple>
 
-#include "models/transformer.h"
-#include "models/weights.h"
-#include "runtime/ranks/draft.h"
-#include "runtime/ranks/model_names.h"
+#include "models/forward/transformer.h"
+#include "models/weights/weights.h"
+#include "runtime/ranks/draft/worker.h"
+#include "runtime/ranks/loading/model_names.h"
 #include "tests/ranks/engine_harness.h"
 
 namespace outrider::test {

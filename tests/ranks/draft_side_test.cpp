@@ -1,9 +1,9 @@
 // What the coordinator hears of the draft while the target's device computes.
-#include "runtime/ranks/draft_side.h"
+#include "runtime/ranks/coordinator/draft_side.h"
 
 #include <gtest/gtest.h>
 
-#include "runtime/ranks/round_wire.h"
+#include "runtime/ranks/messages/round_wire.h"
 
 namespace outrider {
 namespace {

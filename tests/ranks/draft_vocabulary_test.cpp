@@ -6,9 +6,9 @@
 #include <random>
 
 #include "runtime/base/error.h"
-#include "runtime/ranks/draft.h"
-#include "runtime/ranks/model_names.h"
-#include "runtime/ranks/model_probe.h"
+#include "runtime/ranks/draft/worker.h"
+#include "runtime/ranks/loading/model_names.h"
+#include "runtime/ranks/loading/model_probe.h"
 #include "tests/ranks/engine_harness.h"
 #include "tests/ranks/other_vocabulary.h"
 

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "runtime/ranks/draft.h"
-#include "runtime/ranks/model_probe.h"
+#include "runtime/ranks/draft/worker.h"
+#include "runtime/ranks/loading/model_probe.h"
 #include "tests/ranks/engine_harness.h"
 
 namespace outrider::test {

@@ -1,9 +1,9 @@
 // Sizes of the engine from the options and the model: what cannot be served is refused.
-#include "runtime/ranks/engine_sizes.h"
+#include "runtime/ranks/loading/engine_sizes.h"
 
 #include <gtest/gtest.h>
 
-#include "models/synthetic.h"
+#include "models/synthetic/synthetic.h"
 #include "tests/base/error_sentence.h"
 
 namespace outrider {

@@ -11,8 +11,8 @@
 #include <cmath>
 #include <map>
 
-#include "runtime/ranks/model_names.h"
-#include "runtime/ranks/model_probe.h"
+#include "runtime/ranks/loading/model_names.h"
+#include "runtime/ranks/loading/model_probe.h"
 #include "scheduler/exactness/chi_square.h"
 #include "tests/ranks/engine_harness.h"
 #include "tests/ranks/other_vocabulary.h"

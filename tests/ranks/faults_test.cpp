@@ -1,13 +1,13 @@
 // Promise P4 with whole jobs as threads: a decision flipped on one rank stops the job in that round
 // with one sentence; NaN in one sequence ends that request and changes nothing else.
-#include "runtime/ranks/faults.h"
+#include "runtime/ranks/target/faults.h"
 
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <thread>
 
-#include "models/transformer.h"
+#include "models/forward/transformer.h"
 #include "runtime/base/log.h"
 #include "tests/base/error_sentence.h"
 #include "tests/ranks/engine_harness.h"

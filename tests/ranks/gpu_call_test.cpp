@@ -1,5 +1,5 @@
 // What ranks that compare their GPUs refuse together, and what rank 0 warns of.
-#include "runtime/ranks/gpu_call.h"
+#include "runtime/ranks/startup/gpu_call.h"
 
 #include <gtest/gtest.h>
 

@@ -7,9 +7,8 @@
 #include <map>
 
 #include "runtime/base/rng.h"
-#include "runtime/ranks/agreement.h"
-#include "runtime/ranks/round_wire.h"
-#include "scheduler/verify.h"
+#include "runtime/ranks/messages/round_wire.h"
+#include "runtime/ranks/target/agreement.h"
 #include "tests/ranks/engine_harness.h"
 #include "tests/ranks/played_rounds.h"
 

@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/ranks/model_probe.h"
+#include "runtime/ranks/loading/model_probe.h"
 #include "scheduler/exactness/chi_square.h"
 #include "scheduler/request.h"
 

@@ -4,7 +4,7 @@
 // partial sums are counted to the byte, too.
 #include <gtest/gtest.h>
 
-#include "models/model_config.h"
+#include "models/checkpoint/model_config.h"
 #include "tests/ranks/engine_harness.h"
 
 namespace outrider::test {

@@ -1,5 +1,5 @@
 // Sampling's questions about a model's logits are answered on all threads that the model has.
-#include "runtime/ranks/logit_scanner.h"
+#include "runtime/ranks/target/logit_scanner.h"
 
 #include <gtest/gtest.h>
 

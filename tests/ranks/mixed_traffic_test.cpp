@@ -15,9 +15,9 @@
 #include <thread>
 
 #include "http/generation.h"
-#include "models/transformer.h"
+#include "models/forward/transformer.h"
 #include "runtime/ranks/checks.h"
-#include "runtime/ranks/model_names.h"
+#include "runtime/ranks/loading/model_names.h"
 #include "tests/ranks/engine_harness.h"
 
 namespace outrider::test {

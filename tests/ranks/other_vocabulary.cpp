@@ -13,7 +13,7 @@
 #include <random>
 #include <set>
 
-#include "runtime/ranks/model_names.h"
+#include "runtime/ranks/loading/model_names.h"
 #include "tests/ranks/engine_harness.h"
 
 namespace outrider::test {

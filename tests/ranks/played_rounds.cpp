@@ -1,8 +1,8 @@
 // See played_rounds.h.
 #include "tests/ranks/played_rounds.h"
 
-#include "runtime/ranks/model_probe.h"
-#include "runtime/ranks/target_loop.h"
+#include "runtime/ranks/loading/model_probe.h"
+#include "runtime/ranks/target/loop.h"
 #include "tests/ranks/engine_harness.h"
 
 namespace outrider::test {

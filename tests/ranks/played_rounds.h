@@ -4,8 +4,8 @@
 #include <functional>
 #include <string>
 
-#include "runtime/comm/world.h"
-#include "runtime/ranks/target.h"
+#include "runtime/comm/world/world.h"
+#include "runtime/ranks/target/target.h"
 
 namespace outrider::test {
 

@@ -7,7 +7,7 @@
 #include <set>
 #include <thread>
 
-#include "runtime/ranks/model_loader.h"
+#include "runtime/ranks/loading/model_loader.h"
 #include "tests/ranks/engine_harness.h"
 
 namespace outrider::test {

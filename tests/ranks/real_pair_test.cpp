@@ -5,7 +5,7 @@
 #include <cmath>
 #include <fstream>
 
-#include "runtime/ranks/model_probe.h"
+#include "runtime/ranks/loading/model_probe.h"
 #include "tests/ranks/engine_harness.h"
 
 namespace outrider::test {

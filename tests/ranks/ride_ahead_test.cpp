@@ -1,9 +1,9 @@
 // What `auto` means by who runs where.
-#include "runtime/ranks/ride_ahead.h"
+#include "runtime/ranks/job/ride_ahead.h"
 
 #include <gtest/gtest.h>
 
-#include "runtime/comm/world.h"
+#include "runtime/comm/world/world.h"
 
 namespace outrider {
 namespace {

@@ -1,5 +1,5 @@
 // Plans and draft frames on the wire.
-#include "runtime/ranks/round_wire.h"
+#include "runtime/ranks/messages/round_wire.h"
 
 #include <gtest/gtest.h>
 

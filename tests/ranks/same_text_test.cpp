@@ -5,7 +5,7 @@
 
 #include <set>
 
-#include "models/transformer.h"
+#include "models/forward/transformer.h"
 #include "tests/ranks/engine_harness.h"
 
 namespace outrider::test {

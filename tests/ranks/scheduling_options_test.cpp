@@ -4,8 +4,8 @@
 #include <atomic>
 #include <thread>
 
-#include "models/transformer.h"
-#include "runtime/ranks/model_names.h"
+#include "models/forward/transformer.h"
+#include "runtime/ranks/loading/model_names.h"
 #include "tests/ranks/engine_harness.h"
 
 namespace outrider::test {

@@ -6,7 +6,7 @@
 #include <set>
 
 #include "runtime/ops/cpu/topology.h"
-#include "runtime/ranks/model_loader.h"
+#include "runtime/ranks/loading/model_loader.h"
 #include "tests/base/error_sentence.h"
 #include "tests/ranks/engine_harness.h"
 

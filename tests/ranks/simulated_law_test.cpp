@@ -4,16 +4,15 @@
 // four words of its row, whatever came before. So the words' numbers must be independent draws from
 // that law, alone and at every distance within reach of a block; what speculation would spoil first
 // is just that, since a token then depends on others of its block.
-#include "models/simulated_law.h"
-
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "runtime/ranks/rehearsal.h"
+#include "models/simulated/law.h"
 #include "scheduler/exactness/chi_square.h"
 #include "tests/ranks/engine_harness.h"
+#include "tests/ranks/rehearsal.h"
 
 namespace outrider::test {
 namespace {

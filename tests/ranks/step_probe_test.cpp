@@ -1,5 +1,5 @@
 // Probes of a model's steps: batches that any model takes, and which sizes are measured.
-#include "runtime/ranks/step_probe.h"
+#include "runtime/ranks/target/step_probe.h"
 
 #include <gtest/gtest.h>
 

@@ -10,7 +10,7 @@
 #include <random>
 #include <set>
 
-#include "runtime/ranks/model_names.h"
+#include "runtime/ranks/loading/model_names.h"
 
 namespace outrider::test {
 namespace {

@@ -8,9 +8,9 @@
 
 #include "runtime/base/virtual_clock.h"
 #include "runtime/comm/waiting.h"
-#include "runtime/ranks/rehearsal.h"
 #include "tests/base/error_sentence.h"
 #include "tests/ranks/engine_harness.h"
+#include "tests/ranks/rehearsal.h"
 
 namespace outrider::test {
 namespace {

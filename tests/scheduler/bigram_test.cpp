@@ -1,6 +1,6 @@
 // The counting draft: what it proposes, that its memory stays bounded, that what it says it drew
 // from is a distribution it did draw from, and that text judged against it keeps the target's law.
-#include "scheduler/bigram.h"
+#include "scheduler/drafting/bigram.h"
 
 #include <gtest/gtest.h>
 
@@ -11,10 +11,12 @@
 #include <set>
 
 #include "runtime/base/rng.h"
+#include "scheduler/batching/planner.h"
+#include "scheduler/drafting/propose.h"
 #include "scheduler/exactness/chi_square.h"
 #include "scheduler/exactness/toy_model.h"
-#include "scheduler/planner.h"
-#include "scheduler/verify.h"
+#include "scheduler/verification/rules.h"
+#include "scheduler/verification/verify.h"
 
 namespace outrider {
 namespace {

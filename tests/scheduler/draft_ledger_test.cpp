@@ -1,7 +1,7 @@
 // What the planner makes of a draft that rides ahead: rounds written out by hand, then random
 // streams of blocks (prepared, appended, late, repeated, with gaps, for other rounds and texts,
 // malformed) against a reference that keeps everything and judges it when it is needed.
-#include "scheduler/draft_ledger.h"
+#include "scheduler/batching/draft_ledger.h"
 
 #include <gtest/gtest.h>
 
@@ -11,8 +11,8 @@
 #include <random>
 #include <tuple>
 
-#include "scheduler/planner.h"
-#include "scheduler/verify.h"
+#include "scheduler/batching/planner.h"
+#include "scheduler/verification/rules.h"
 
 namespace outrider {
 namespace {

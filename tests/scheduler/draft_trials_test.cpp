@@ -1,5 +1,5 @@
 // Rounds with the draft at work and idle, measured in turns: times by hand, no planner.
-#include "scheduler/draft_trials.h"
+#include "scheduler/pacing/draft_trials.h"
 
 #include <gtest/gtest.h>
 
@@ -65,8 +65,8 @@ TEST(DraftTrials, ALossOfASixthIsFoundAtOnceAndHardlyTriedAgain) {
   }
 }
 
-// Of 16 requests one ends, and the next one begins a round later: the draft, idle for a while, would
-// first read what it has not heard.
+// Of 16 requests one ends, and the next one begins a round later: the draft, idle for a while,
+// would first read what it has not heard.
 TEST(DraftTrials, AFullBatchThatReplacesARequestStaysInItsClass) {
   DraftTrials trials;
   Job{.num_sequences = 8}.run(trials, 200);

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "scheduler/planner.h"
+#include "scheduler/batching/planner.h"
 
 namespace outrider::testing {
 

@@ -1,7 +1,7 @@
 // Which outcomes the draft prepares: the likeliest ones, never more than there are rows for, in an
 // order that does not hang on luck; and the shape that Saguaro derives for chances that fall off as
 // a power of the rank.
-#include "scheduler/fan_out.h"
+#include "scheduler/drafting/fan_out.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // Growth, loss and release of KV blocks; the books stay exact under random use, and the check of
 // the books finds faults.
-#include "scheduler/kv_blocks.h"
+#include "scheduler/batching/kv_blocks.h"
 
 #include <gtest/gtest.h>
 

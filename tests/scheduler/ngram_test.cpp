@@ -1,6 +1,6 @@
 // Prompt lookup: which match wins, and equality with a plain form of its definition on random
 // texts.
-#include "scheduler/ngram.h"
+#include "scheduler/drafting/ngram.h"
 
 #include <gtest/gtest.h>
 

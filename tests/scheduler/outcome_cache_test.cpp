@@ -1,5 +1,5 @@
 // Blocks for outcomes against a map that keeps everything, and the bounds.
-#include "scheduler/outcome_cache.h"
+#include "scheduler/drafting/outcome_cache.h"
 
 #include <gtest/gtest.h>
 

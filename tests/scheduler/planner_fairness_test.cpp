@@ -6,7 +6,7 @@
 #include <map>
 #include <random>
 
-#include "scheduler/planner.h"
+#include "scheduler/batching/planner.h"
 
 namespace outrider {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <numeric>
 
-#include "scheduler/planner.h"
+#include "scheduler/batching/planner.h"
 
 namespace outrider {
 namespace {

@@ -1,5 +1,5 @@
 // Rounds written out by hand; the random lives are in planner_random_test.cpp.
-#include "scheduler/planner.h"
+#include "scheduler/batching/planner.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The door to the logits: sampling reads rows through a scanner alone, and asks it seldom.
-#include "scheduler/row_scanner.h"
+#include "scheduler/rows/row_scanner.h"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,8 @@
 #include <limits>
 #include <thread>
 
-#include "scheduler/host_row_scanner.h"
-#include "scheduler/propose.h"
+#include "scheduler/drafting/propose.h"
+#include "scheduler/rows/host_row_scanner.h"
 #include "tests/scheduler/verify_harness.h"
 
 namespace outrider {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "scheduler/planner.h"
+#include "scheduler/batching/planner.h"
 #include "tests/scheduler/fake_ranks.h"
 
 namespace outrider::testing {

@@ -1,6 +1,6 @@
 // What a sequence does with decided tokens: origins, stops, length limits, NaN, scores of its
 // prompt.
-#include "scheduler/sequence.h"
+#include "scheduler/batching/sequence.h"
 
 #include <gtest/gtest.h>
 

@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-#include "scheduler/speculation.h"
+#include "scheduler/pacing/speculation.h"
 
 namespace outrider {
 

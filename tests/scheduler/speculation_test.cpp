@@ -1,6 +1,6 @@
 // The planner of speculation: single choices by hand, and a renewal process in virtual time against
 // the formulas that it should reach, and against plain decoding where speculation cannot pay.
-#include "scheduler/speculation.h"
+#include "scheduler/pacing/speculation.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // The arithmetic of what speculation brought, against rounds worked out by hand and the papers'
 // formulas.
-#include "scheduler/speedup_account.h"
+#include "scheduler/pacing/speedup_account.h"
 
 #include <gtest/gtest.h>
 

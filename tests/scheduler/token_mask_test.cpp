@@ -1,6 +1,6 @@
 // Token masks: the bits of a shard, the two masks a request can ask for, and a small automaton in
 // the place of a grammar, which is followed through drafts that break it, rejections and dead ends.
-#include "scheduler/token_mask.h"
+#include "scheduler/sampling/token_mask.h"
 
 #include <gtest/gtest.h>
 
@@ -10,10 +10,11 @@
 #include <set>
 
 #include "runtime/base/rng.h"
+#include "scheduler/drafting/propose.h"
 #include "scheduler/exactness/chi_square.h"
 #include "scheduler/exactness/toy_model.h"
-#include "scheduler/row_view.h"
-#include "scheduler/verify.h"
+#include "scheduler/rows/row_view.h"
+#include "scheduler/verification/verify.h"
 #include "tests/scheduler/verify_harness.h"
 
 namespace outrider {

@@ -8,12 +8,13 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "scheduler/drafting/propose.h"
 #include "scheduler/exactness/toy_model.h"
-#include "scheduler/host_row_scanner.h"
-#include "scheduler/keep_order.h"
-#include "scheduler/statistics.h"
-#include "scheduler/truncation.h"
-#include "scheduler/verify.h"
+#include "scheduler/rows/host_row_scanner.h"
+#include "scheduler/rows/keep_order.h"
+#include "scheduler/rows/row_sums.h"
+#include "scheduler/sampling/truncation.h"
+#include "scheduler/verification/rules.h"
 #include "tests/scheduler/verify_harness.h"
 
 namespace outrider {

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "scheduler/exactness/thread_exchange.h"
-#include "scheduler/verify.h"
 
 namespace outrider {
 

@@ -8,8 +8,8 @@
 #include <limits>
 
 #include "scheduler/exactness/toy_model.h"
-#include "scheduler/rules.h"
-#include "scheduler/statistics.h"
+#include "scheduler/rows/row_sums.h"
+#include "scheduler/verification/rules.h"
 #include "tests/scheduler/verify_harness.h"
 
 namespace outrider {

@@ -6,9 +6,9 @@
 #include <limits>
 
 #include "runtime/base/rng.h"
+#include "scheduler/drafting/propose.h"
 #include "scheduler/exactness/toy_model.h"
-#include "scheduler/rules.h"
-#include "scheduler/verify.h"
+#include "scheduler/verification/rules.h"
 #include "tests/scheduler/verify_harness.h"
 
 namespace outrider {

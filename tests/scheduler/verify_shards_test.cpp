@@ -7,9 +7,9 @@
 #include <functional>
 #include <limits>
 
-#include "scheduler/row_kernels.h"
-#include "scheduler/statistics.h"
-#include "scheduler/top_search.h"
+#include "scheduler/rows/row_kernels.h"
+#include "scheduler/rows/row_sums.h"
+#include "scheduler/rows/top_search.h"
 #include "tests/scheduler/verify_harness.h"
 
 namespace outrider {

@@ -14,7 +14,7 @@
 #include <thread>
 
 #include "runtime/base/error.h"
-#include "runtime/ranks/signals.h"
+#include "runtime/ranks/job/signals.h"
 
 namespace outrider {
 namespace {

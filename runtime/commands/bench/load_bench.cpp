@@ -15,8 +15,8 @@
 #include "runtime/base/log.h"
 #include "runtime/base/process_memory.h"
 #include "runtime/commands/bench/report/bench_progress.h"
-#include "runtime/ranks/model_loader.h"
-#include "runtime/ranks/model_names.h"
+#include "runtime/ranks/loading/model_loader.h"
+#include "runtime/ranks/loading/model_names.h"
 
 namespace outrider {
 namespace {

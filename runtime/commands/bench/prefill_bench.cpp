@@ -11,7 +11,7 @@
 #include "runtime/commands/bench/report/bench_lists.h"
 #include "runtime/commands/bench/report/bench_progress.h"
 #include "runtime/commands/bench/step_runner.h"
-#include "runtime/ranks/model_names.h"
+#include "runtime/ranks/loading/model_names.h"
 
 namespace outrider {
 namespace {

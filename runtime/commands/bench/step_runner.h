@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "runtime/ops/read_loop.h"
-#include "runtime/ranks/job.h"
+#include "runtime/ranks/job/job.h"
 
 namespace outrider {
 

@@ -10,7 +10,7 @@
 #include "runtime/commands/bench/bench_requests.h"
 #include "runtime/commands/bench/report/bench_lists.h"
 #include "runtime/commands/bench/report/bench_progress.h"
-#include "runtime/ranks/job.h"
+#include "runtime/ranks/job/job.h"
 
 namespace outrider {
 namespace {

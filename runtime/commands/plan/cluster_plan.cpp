@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "models/shard.h"
+#include "models/checkpoint/shard.h"
 #include "runtime/commands/bench/theory/theory_formulas.h"
 #include "runtime/ops/gpu/exchange.h"
 

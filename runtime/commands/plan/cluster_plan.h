@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "models/model_config.h"
+#include "models/checkpoint/model_config.h"
 
 namespace outrider {
 

@@ -6,7 +6,7 @@
 #include <numeric>
 #include <thread>
 
-#include "runtime/ranks/model_loader.h"
+#include "runtime/ranks/loading/model_loader.h"
 
 namespace outrider {
 namespace {

@@ -9,14 +9,14 @@
 #include <fstream>
 #include <numeric>
 
-#include "models/checkpoint_plan.h"
-#include "models/synthetic_tokenizer.h"
-#include "models/weight_names.h"
-#include "models/weight_reader.h"
-#include "models/weights.h"
+#include "models/checkpoint/checkpoint_plan.h"
+#include "models/checkpoint/weight_names.h"
+#include "models/synthetic/tokenizer.h"
+#include "models/weights/weight_reader.h"
+#include "models/weights/weights.h"
 #include "runtime/base/error.h"
 #include "runtime/base/rng.h"
-#include "runtime/ranks/model_probe.h"
+#include "runtime/ranks/loading/model_probe.h"
 
 namespace outrider {
 namespace {

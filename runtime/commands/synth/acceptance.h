@@ -9,8 +9,8 @@
 #include <span>
 #include <vector>
 
-#include "models/synthetic.h"
-#include "models/transformer.h"
+#include "models/forward/transformer.h"
+#include "models/synthetic/synthetic.h"
 #include "runtime/ops/ops.h"
 
 namespace outrider {

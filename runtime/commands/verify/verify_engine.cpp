@@ -5,7 +5,7 @@
 #include <deque>
 
 #include "runtime/base/error.h"
-#include "runtime/ranks/signals.h"
+#include "runtime/ranks/job/signals.h"
 
 namespace outrider {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "runtime/commands/verify/verify_engine.h"
 #include "runtime/commands/verify/verify_report.h"
-#include "runtime/ranks/job.h"
+#include "runtime/ranks/job/job.h"
 
 namespace outrider {
 

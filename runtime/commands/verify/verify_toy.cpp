@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "runtime/base/error.h"
-#include "runtime/ranks/signals.h"
+#include "runtime/ranks/job/signals.h"
 #include "scheduler/exactness/law_cases.h"
 
 namespace outrider {

@@ -1,4 +1,4 @@
-// One digit of a radix selection over rows of logits (scheduler/radix_selection.h).
+// One digit of a radix selection over rows of logits (scheduler/sampling/radix_selection.h).
 #include "runtime/ops/cuda/row_chunk.h"
 
 namespace outrider::gpu {

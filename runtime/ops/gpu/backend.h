@@ -31,10 +31,10 @@ inline constexpr uint32_t kInterfaceVersion = 7;
 const Backend& cuda_backend();
 
 // What the driver reads when it begins. Several ranks may be threads of this process, whose kernels
-// wait for each other (runtime/comm/exchange_group.h): a queue of its own for each of their streams
-// (8 by default, shared by the streams beyond), and kernels loaded at start, since loading one may
-// wait for those that run. What the user set stays. Call it before any thread begins: setenv races
-// with every getenv.
+// wait for each other (runtime/comm/device/exchange_group.h): a queue of its own for each of their
+// streams (8 by default, shared by the streams beyond), and kernels loaded at start, since loading
+// one may wait for those that run. What the user set stays. Call it before any thread begins:
+// setenv races with every getenv.
 inline void pin_driver_settings() {
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   setenv("CUDA_MODULE_LOADING", "EAGER", 0);

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "models/model.h"
+#include "models/forward/model.h"
 #include "runtime/ranks/draft/kv_pool.h"
 #include "runtime/ranks/draft/line.h"
 
@@ -18,7 +18,7 @@ namespace outrider {
 
 class DraftCopies {
  public:
-  // vocabulary: null, or must outlive this (draft.h); with one nothing rides ahead, whatever mode.
+  // vocabulary: null, or must outlive this (worker.h); with one nothing rides ahead, whatever mode.
   DraftCopies(const Model& model, const VocabularyMap* vocabulary, RideAhead mode);
 
   void open(const DraftOpen& opening);

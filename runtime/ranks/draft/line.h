@@ -8,12 +8,12 @@
 #include <memory>
 #include <vector>
 
-#include "models/vocabulary_map.h"
+#include "models/text/vocabulary_map.h"
 #include "runtime/base/clock.h"
-#include "scheduler/fan_out.h"
-#include "scheduler/propose.h"
+#include "scheduler/drafting/fan_out.h"
+#include "scheduler/drafting/propose.h"
 #include "scheduler/round.h"
-#include "scheduler/token_mask.h"
+#include "scheduler/sampling/token_mask.h"
 
 namespace outrider {
 

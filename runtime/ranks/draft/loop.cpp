@@ -10,8 +10,8 @@
 #include "runtime/base/log.h"
 #include "runtime/base/trace.h"
 #include "runtime/comm/waiting.h"
-#include "runtime/ranks/round_trace.h"
-#include "runtime/ranks/round_wire.h"
+#include "runtime/ranks/messages/round_trace.h"
+#include "runtime/ranks/messages/round_wire.h"
 
 namespace outrider {
 namespace {

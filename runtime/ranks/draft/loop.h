@@ -1,9 +1,9 @@
 // The life of the draft rank: takes the coordinator's requests, steps while there is work, sends
-// what is new. Runs on the draft's thread, or in the draft engine's process (draft_engine.h).
+// what is new. Runs on the draft's thread, or in the draft engine's process (draft/engine.h).
 #pragma once
 
-#include "runtime/comm/world.h"
-#include "runtime/ranks/draft.h"
+#include "runtime/comm/world/world.h"
+#include "runtime/ranks/draft/worker.h"
 
 namespace outrider {
 

@@ -17,7 +17,6 @@ namespace outrider {
 class DraftRides {
  public:
   // Of all sequences, and of one: the coordinator keeps so many of a sequence, and more.
-  static constexpr int32_t kMaxBranches = 128;
   static constexpr int32_t kMaxBranchesOfOne = 96;
 
   // From the tokens that are about to be committed.

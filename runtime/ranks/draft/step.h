@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "models/model.h"
+#include "models/forward/model.h"
 #include "runtime/ranks/draft/copies.h"
 #include "runtime/ranks/draft/step_times.h"
 

@@ -12,7 +12,7 @@
 #include "runtime/base/log.h"
 #include "runtime/ranks/job/draft_part.h"
 #include "runtime/ranks/job/ending.h"
-#include "runtime/ranks/ride_ahead.h"
+#include "runtime/ranks/job/ride_ahead.h"
 
 namespace outrider {
 namespace {

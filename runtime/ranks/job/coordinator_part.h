@@ -5,7 +5,7 @@
 #include "runtime/ranks/job/front_desk.h"
 #include "runtime/ranks/job/job_rank.h"
 #include "runtime/ranks/job/purpose.h"
-#include "runtime/ranks/target.h"
+#include "runtime/ranks/target/target.h"
 
 namespace outrider {
 

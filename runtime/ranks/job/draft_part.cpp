@@ -9,14 +9,14 @@
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
 #include "runtime/ranks/checks.h"
-#include "runtime/ranks/draft.h"
 #include "runtime/ranks/draft/loop.h"
-#include "runtime/ranks/gpu_call.h"
+#include "runtime/ranks/draft/worker.h"
 #include "runtime/ranks/job/ending.h"
-#include "runtime/ranks/job/host_share.h"
-#include "runtime/ranks/model_loader.h"
-#include "runtime/ranks/model_names.h"
-#include "runtime/ranks/roll_call.h"
+#include "runtime/ranks/loading/model_loader.h"
+#include "runtime/ranks/loading/model_names.h"
+#include "runtime/ranks/startup/gpu_call.h"
+#include "runtime/ranks/startup/host_share.h"
+#include "runtime/ranks/startup/roll_call.h"
 
 namespace outrider {
 namespace {

@@ -1,13 +1,13 @@
 // The draft's part of a job: its GPU and its model, the roll call, then what the coordinator asks
 // for. It is a thread, or under MPI a rank that passes messages on and its child with the model
-// (draft_engine.h).
+// (draft/engine.h).
 #pragma once
 
 #include <cstdint>
 #include <memory>
 
 #include "runtime/base/run_config.h"
-#include "runtime/ranks/draft_engine.h"
+#include "runtime/ranks/draft/engine.h"
 #include "runtime/ranks/job/job_rank.h"
 
 namespace outrider {

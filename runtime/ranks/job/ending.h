@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "runtime/comm/world.h"
+#include "runtime/comm/world/world.h"
 
 namespace outrider {
 

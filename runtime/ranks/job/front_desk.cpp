@@ -3,11 +3,11 @@
 
 #include <filesystem>
 
-#include "models/simulated_spec.h"
+#include "models/simulated/spec.h"
 #include "runtime/base/files.h"
-#include "runtime/ranks/draft_corpus.h"
-#include "runtime/ranks/engine_sizes.h"
-#include "runtime/ranks/model_names.h"
+#include "runtime/ranks/loading/draft_corpus.h"
+#include "runtime/ranks/loading/engine_sizes.h"
+#include "runtime/ranks/loading/model_names.h"
 
 namespace outrider {
 namespace {

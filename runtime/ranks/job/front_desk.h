@@ -5,15 +5,15 @@
 #include <memory>
 #include <optional>
 
-#include "models/chat_template.h"
-#include "models/model_config.h"
-#include "models/tokenizer.h"
+#include "models/checkpoint/model_config.h"
+#include "models/text/chat_template.h"
+#include "models/text/tokenizer.h"
 #include "runtime/base/run_config.h"
 #include "runtime/ranks/checks.h"
 #include "runtime/ranks/roles.h"
-#include "scheduler/bigram.h"
+#include "scheduler/batching/planner.h"
+#include "scheduler/drafting/bigram.h"
 #include "scheduler/engine.h"
-#include "scheduler/planner.h"
 
 namespace outrider {
 

@@ -2,9 +2,9 @@
 #pragma once
 
 #include "runtime/base/run_config.h"
-#include "runtime/comm/world.h"
+#include "runtime/comm/world/world.h"
+#include "runtime/ranks/job/trace_gather.h"
 #include "runtime/ranks/roles.h"
-#include "runtime/ranks/trace_gather.h"
 
 namespace outrider {
 

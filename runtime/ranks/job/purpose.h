@@ -7,13 +7,13 @@
 #include <optional>
 
 #include "http/serving_metrics.h"
-#include "models/chat_template.h"
-#include "models/model_config.h"
-#include "models/tokenizer.h"
+#include "models/checkpoint/model_config.h"
+#include "models/text/chat_template.h"
+#include "models/text/tokenizer.h"
 #include "runtime/base/run_config.h"
-#include "runtime/ranks/coordinator.h"
-#include "runtime/ranks/model_loader.h"
-#include "runtime/ranks/roll_call.h"
+#include "runtime/ranks/coordinator/coordinator.h"
+#include "runtime/ranks/loading/model_loader.h"
+#include "runtime/ranks/startup/roll_call.h"
 
 namespace outrider {
 

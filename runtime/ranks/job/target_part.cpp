@@ -7,14 +7,14 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/ranks/faults.h"
-#include "runtime/ranks/gpu_call.h"
 #include "runtime/ranks/job/coordinator_part.h"
 #include "runtime/ranks/job/ending.h"
 #include "runtime/ranks/job/front_desk.h"
-#include "runtime/ranks/job/host_share.h"
-#include "runtime/ranks/target.h"
-#include "runtime/ranks/target_loop.h"
+#include "runtime/ranks/startup/gpu_call.h"
+#include "runtime/ranks/startup/host_share.h"
+#include "runtime/ranks/target/faults.h"
+#include "runtime/ranks/target/loop.h"
+#include "runtime/ranks/target/target.h"
 
 namespace outrider {
 namespace {

@@ -5,10 +5,10 @@
 
 #include <filesystem>
 
-#include "models/fingerprint.h"
-#include "models/simulated_spec.h"
-#include "runtime/ranks/model_loader.h"
-#include "runtime/ranks/model_names.h"
+#include "models/checkpoint/fingerprint.h"
+#include "models/simulated/spec.h"
+#include "runtime/ranks/loading/model_loader.h"
+#include "runtime/ranks/loading/model_names.h"
 
 namespace outrider {
 namespace {

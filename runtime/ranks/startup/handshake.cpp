@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <map>
 
-#include "runtime/ranks/muster.h"
+#include "runtime/ranks/startup/muster.h"
 
 namespace outrider {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/comm/world.h"
+#include "runtime/comm/world/world.h"
 #include "runtime/ranks/roles.h"
 
 namespace outrider {

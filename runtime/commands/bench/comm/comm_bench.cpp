@@ -8,7 +8,7 @@
 #include "runtime/commands/bench/comm/comm_runner.h"
 #include "runtime/commands/bench/comm/device_comm_bench.h"
 #include "runtime/commands/bench/report/bench_lists.h"
-#include "runtime/ranks/job.h"
+#include "runtime/ranks/job/job.h"
 
 namespace outrider {
 namespace {

@@ -7,8 +7,8 @@
 #include "runtime/base/error.h"
 #include "runtime/base/fold_tree.h"
 #include "runtime/base/mix.h"
-#include "runtime/ranks/agreement.h"
-#include "runtime/ranks/round_wire.h"
+#include "runtime/ranks/messages/round_wire.h"
+#include "runtime/ranks/target/agreement.h"
 
 namespace outrider {
 namespace {
@@ -299,8 +299,9 @@ void add_messages(World& world, const CommSizes& sizes, int32_t seqs, std::vecto
        .answer = [sizes, seqs](uint64_t turn, int) { return draft_reply_of(sizes, seqs, turn); }}));
 }
 
-// Words of scheduler/verify: per row a maximum; per draft token its mass and value, or the mass and
-// all candidates, two to a word; per sequence the correction's maximum; per row top-p's table.
+// Words of scheduler/verification/verify: per row a maximum; per draft token its mass and value, or
+// the mass and all candidates, two to a word; per sequence the correction's maximum; per row
+// top-p's table.
 void add_sampling(TargetGroup& group,
                   const CommSizes& sizes,
                   int32_t seqs,

@@ -8,11 +8,11 @@
 #include <array>
 
 #include "runtime/base/error.h"
-#include "runtime/comm/agreed_setup.h"
-#include "runtime/comm/hierarchical_group.h"
+#include "runtime/comm/device/hierarchical_group.h"
+#include "runtime/comm/group/agreed_setup.h"
 #include "runtime/commands/bench/comm/comm_runner.h"
 #include "runtime/commands/bench/comm/device_comm_cases.h"
-#include "runtime/ranks/gpu_seat.h"
+#include "runtime/ranks/loading/gpu_seat.h"
 
 namespace outrider {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "runtime/commands/bench/comm/comm_cases.h"
 #include "runtime/commands/bench/report/bench_kind.h"
-#include "runtime/ranks/job.h"
+#include "runtime/ranks/job/job.h"
 
 namespace outrider {
 

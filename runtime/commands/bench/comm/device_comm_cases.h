@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/comm/device_group.h"
+#include "runtime/comm/device/device_group.h"
 #include "runtime/commands/bench/comm/comm_cases.h"
 
 namespace outrider {

@@ -10,8 +10,8 @@
 #include "runtime/commands/bench/decode/decode_measure.h"
 #include "runtime/commands/bench/decode/decode_report.h"
 #include "runtime/commands/bench/report/bench_lists.h"
-#include "runtime/ranks/job.h"
-#include "runtime/ranks/model_names.h"
+#include "runtime/ranks/job/job.h"
+#include "runtime/ranks/loading/model_names.h"
 
 namespace outrider {
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "runtime/commands/bench/serve/serve_traces.h"
-#include "scheduler/planner.h"
+#include "scheduler/batching/planner.h"
 
 namespace outrider {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/ranks/roll_call.h"
+#include "runtime/ranks/startup/roll_call.h"
 
 namespace outrider {
 

@@ -8,9 +8,9 @@
 #include "runtime/base/error.h"
 #include "runtime/base/rng.h"
 #include "runtime/ops/ops.h"
-#include "runtime/ranks/logit_scanner.h"
-#include "runtime/ranks/round_wire.h"
-#include "scheduler/propose.h"
+#include "runtime/ranks/messages/round_wire.h"
+#include "runtime/ranks/target/logit_scanner.h"
+#include "scheduler/drafting/propose.h"
 
 namespace outrider {
 namespace {

@@ -17,8 +17,8 @@
 #include "runtime/commands/bench/serve/serve_runner.h"
 #include "runtime/commands/bench/serve/serve_server.h"
 #include "runtime/commands/front_end.h"
-#include "runtime/ranks/model_names.h"
-#include "runtime/ranks/signals.h"
+#include "runtime/ranks/job/signals.h"
+#include "runtime/ranks/loading/model_names.h"
 
 namespace outrider {
 namespace {

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "models/tokenizer.h"
+#include "models/text/tokenizer.h"
 #include "runtime/commands/bench/serve/serve_traces.h"
 
 namespace outrider {

@@ -8,7 +8,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/commands/bench/serve/serve_stream.h"
-#include "runtime/ranks/signals.h"
+#include "runtime/ranks/job/signals.h"
 
 namespace outrider {
 namespace {

@@ -14,7 +14,7 @@
 #include "runtime/commands/bench/sim/sim_lengths.h"
 #include "runtime/commands/bench/sim/sim_report.h"
 #include "runtime/commands/bench/sim/sim_waves.h"
-#include "runtime/ranks/job.h"
+#include "runtime/ranks/job/job.h"
 
 namespace outrider {
 namespace {

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <charconv>
 
-#include "models/simulated_law.h"
+#include "models/simulated/law.h"
 #include "runtime/base/error.h"
 #include "runtime/commands/bench/theory/theory_formulas.h"
 

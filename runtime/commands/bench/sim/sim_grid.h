@@ -1,13 +1,13 @@
 // What `bench sim` runs: which acceptances, costs and numbers of requests. One job holds them all,
 // because every pair of acceptance and cost is a dialect of the simulated models
-// (models/simulated_law.h) and a request's prompt picks it.
+// (models/simulated/law.h) and a request's prompt picks it.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "models/simulated_spec.h"
+#include "models/simulated/spec.h"
 #include "runtime/base/options.h"
 #include "runtime/base/run_config.h"
 

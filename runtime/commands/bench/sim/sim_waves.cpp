@@ -6,11 +6,11 @@
 #include <numeric>
 #include <optional>
 
-#include "models/simulated.h"
+#include "models/simulated/simulated.h"
 #include "runtime/base/error.h"
 #include "runtime/base/rng.h"
 #include "runtime/commands/bench/bench_requests.h"
-#include "runtime/ranks/signals.h"
+#include "runtime/ranks/job/signals.h"
 
 namespace outrider {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "runtime/base/clock.h"
 #include "runtime/commands/bench/sim/sim_grid.h"
-#include "runtime/ranks/job.h"
+#include "runtime/ranks/job/job.h"
 
 namespace outrider {
 

@@ -7,8 +7,8 @@
 #include "runtime/base/rng.h"
 #include "runtime/commands/bench/bench_requests.h"
 #include "runtime/commands/bench/theory/theory_report.h"
-#include "runtime/ranks/job.h"
-#include "runtime/ranks/signals.h"
+#include "runtime/ranks/job/job.h"
+#include "runtime/ranks/job/signals.h"
 
 namespace outrider {
 namespace {

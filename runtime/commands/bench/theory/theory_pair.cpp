@@ -12,10 +12,10 @@
 #include "runtime/commands/bench/bench_requests.h"
 #include "runtime/commands/bench/report/bench_statistics.h"
 #include "runtime/commands/bench/theory/theory_formulas.h"
-#include "runtime/ranks/draft_pair.h"
-#include "runtime/ranks/model_probe.h"
-#include "scheduler/rules.h"
-#include "scheduler/verify.h"
+#include "runtime/ranks/loading/draft_pair.h"
+#include "runtime/ranks/loading/model_probe.h"
+#include "scheduler/drafting/propose.h"
+#include "scheduler/verification/rules.h"
 
 namespace outrider {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/ranks/job.h"
+#include "runtime/ranks/job/job.h"
 
 namespace outrider {
 

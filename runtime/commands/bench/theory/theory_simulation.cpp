@@ -9,7 +9,8 @@
 #include "runtime/base/error.h"
 #include "runtime/base/rng.h"
 #include "runtime/commands/bench/theory/theory_formulas.h"
-#include "scheduler/verify.h"
+#include "scheduler/drafting/propose.h"
+#include "scheduler/verification/verify.h"
 
 namespace outrider {
 namespace {

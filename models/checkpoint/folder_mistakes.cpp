@@ -1,0 +1,172 @@
+// See folder_mistakes.h.
+#include "models/checkpoint/folder_mistakes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/error.h"
+#include "runtime/base/files.h"
+
+namespace outrider {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kMaxRefBytes = 1024;
+
+bool is_there(const fs::path& path) {
+  std::error_code ignored;
+  return fs::exists(path, ignored);
+}
+
+bool is_folder(const fs::path& path) {
+  std::error_code ignored;
+  return fs::is_directory(path, ignored);
+}
+
+std::vector<fs::path> entries_of(const fs::path& folder) {
+  std::vector<fs::path> entries;
+  std::error_code ignored;
+  for (fs::directory_iterator entry(folder, ignored), end; entry != end; entry.increment(ignored))
+    entries.push_back(entry->path());
+  std::sort(entries.begin(), entries.end());
+  return entries;
+}
+
+// The name of the first entry that ends so, or empty.
+std::string entry_ending(const fs::path& folder, std::string_view ending) {
+  for (const fs::path& entry : entries_of(folder))
+    if (entry.filename().string().ends_with(ending)) return entry.filename().string();
+  return {};
+}
+
+[[noreturn]] void fail(const fs::path& path, const std::string& what) {
+  throw Error(fmt::format("{}: {}", path.string(), what));
+}
+
+std::string python(const std::string& program) {
+  return fmt::format("python3 -c \"from transformers import {}\"", program);
+}
+
+void refuse_adapter(const fs::path& folder) {
+  if (!is_there(folder / "adapter_config.json")) return;
+  fail(folder,
+       fmt::format("holds a LoRA adapter, not a model: merge it into its base model first, "
+                   "python3 -c \"from peft import AutoPeftModelForCausalLM as M; "
+                   "M.from_pretrained('{}').merge_and_unload().save_pretrained('MERGED')\"",
+                   folder.string()));
+}
+
+// "Qwen/Qwen3-0.6B", as on the Hub.
+bool is_hub_name(const std::string& name) {
+  const size_t slash = name.find('/');
+  if (slash == 0 || slash == std::string::npos || name.find('/', slash + 1) != std::string::npos)
+    return false;
+  return slash + 1 < name.size() && name[0] != '.' && name[0] != '~' && name[slash + 1] != '.';
+}
+
+[[noreturn]] void refuse_no_folder(const std::string& name) {
+  const fs::path path = name;
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (status.type() == fs::file_type::none)
+    throw Error(fmt::format("model folder '{}' cannot be looked at: {}", name, error.message()));
+  if (status.type() == fs::file_type::not_found) {
+    const std::string advice =
+        is_hub_name(name)
+            ? fmt::format(
+                  "get it with 'hf download {} --local-dir {}'", name, path.filename().string())
+            : "give a Hugging Face folder";
+    throw Error(
+        fmt::format("model folder '{}' does not exist (nothing is downloaded: {})", name, advice));
+  }
+  if (path.extension() == ".gguf") {
+    throw Error(fmt::format(
+        "'{}' is a GGUF file, which is not read: give the Hugging Face folder it was made from",
+        name));
+  }
+  if (is_there(path.parent_path() / "config.json")) {
+    throw Error(fmt::format(
+        "'{}' is a file of a model: give its folder, '{}'", name, path.parent_path().string()));
+  }
+  throw Error(fmt::format("'{}' is a file: give a Hugging Face model folder", name));
+}
+
+// The cache of Hugging Face keeps the files of a revision under snapshots/HASH and the name of the
+// newest in refs/main.
+fs::path snapshot_of(const fs::path& folder) {
+  const fs::path ref = folder / "refs" / "main";
+  const std::vector<fs::path> snapshots = entries_of(folder / "snapshots");
+  if (!is_there(ref) && snapshots.size() == 1) return snapshots.front();
+  if (!is_there(ref)) {
+    fail(folder,
+         fmt::format("holds {} snapshots and no refs/main: give one of the folders in its "
+                     "snapshots folder",
+                     snapshots.size()));
+  }
+  std::string hash = read_regular_file(ref, kMaxRefBytes);
+  hash.erase(std::find_if(hash.begin(), hash.end(), [](char c) { return c == '\n' || c == '\r'; }),
+             hash.end());
+  const bool plain = !hash.empty() && hash[0] != '.' &&
+                     hash.find_first_of(std::string("/\0", 2)) == std::string::npos;
+  if (!plain || !is_folder(folder / "snapshots" / hash))
+    fail(ref, "names a snapshot that is not there: download the model again");
+  return folder / "snapshots" / hash;
+}
+
+}  // namespace
+
+fs::path find_model_folder(const std::string& name) {
+  const fs::path folder = name;
+  if (!is_folder(folder)) refuse_no_folder(name);
+  const bool is_cache = !is_there(folder / "config.json") && is_folder(folder / "snapshots");
+  return is_cache ? snapshot_of(folder) : folder;
+}
+
+void refuse_without_config(const fs::path& folder) {
+  refuse_adapter(folder);
+  if (entries_of(folder).empty()) fail(folder, "is an empty folder, not a model");
+  if (is_there(folder / "target" / "config.json") && is_there(folder / "draft" / "config.json")) {
+    fail(folder,
+         fmt::format("holds two models: give --model {} --speculative-config.model {}",
+                     (folder / "target").string(),
+                     (folder / "draft").string()));
+  }
+  if (!entry_ending(folder, ".gguf").empty()) {
+    fail(folder,
+         "has a GGUF file and no config.json: give the Hugging Face folder it was made from");
+  }
+  fail(folder, "has no config.json, so it is no Hugging Face model folder");
+}
+
+void refuse_without_weights(const fs::path& folder) {
+  refuse_adapter(folder);
+  const std::string old = entry_ending(folder, ".bin");
+  if (old.starts_with("pytorch_model")) {
+    fail(folder,
+         fmt::format("has its weights in {} only, which is not read: convert them, {}",
+                     old,
+                     python(fmt::format("AutoModelForCausalLM as M; M.from_pretrained('{0}', "
+                                        "torch_dtype='auto').save_pretrained('{0}')",
+                                        folder.string()))));
+  }
+  fail(folder, "has neither model.safetensors nor model.safetensors.index.json");
+}
+
+void refuse_without_tokenizer(const fs::path& folder) {
+  for (const char* other : {"tokenizer.model", "vocab.json", "spiece.model"}) {
+    if (!is_there(folder / other)) continue;
+    fail(folder,
+         fmt::format("has {} but no tokenizer.json: make it, {}",
+                     other,
+                     python(fmt::format(
+                         "AutoTokenizer as T; T.from_pretrained('{0}').save_pretrained('{0}')",
+                         folder.string()))));
+  }
+  fail(folder, "has no tokenizer.json");
+}
+
+}  // namespace outrider

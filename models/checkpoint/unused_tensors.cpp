@@ -1,0 +1,116 @@
+// See unused_tensors.h.
+#include "models/checkpoint/unused_tensors.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "models/checkpoint/weight_names.h"
+#include "runtime/base/error.h"
+
+namespace outrider {
+namespace {
+
+constexpr uint64_t kChunkBytes = 1 << 20;
+
+bool is_zero(const Checkpoint::Entry& entry) {
+  const TensorInfo& info = *entry.info;
+  const uint64_t size = info.dtype ? ops::dtype_bytes(*info.dtype) : 1;
+  const uint64_t end = info.end - info.begin;
+  std::vector<unsigned char> bytes(kChunkBytes);
+  for (uint64_t at = 0; at < end; at += kChunkBytes) {
+    const uint64_t count = std::min(kChunkBytes, end - at);
+    entry.file->read(info, at, bytes.data(), count);
+    for (uint64_t i = 0; i < count; ++i) {
+      // The last byte of a float has its sign: minus zero is zero.
+      const bool has_sign = info.dtype && i % size == size - 1;
+      if ((bytes[i] & (has_sign ? 0x7f : 0xff)) != 0) return false;
+    }
+  }
+  return true;
+}
+
+void refuse_bias(const Checkpoint& checkpoint, const std::string& name) {
+  const Checkpoint::Entry entry = checkpoint.find(name);
+  if (entry.info == nullptr || is_zero(entry)) return;
+  throw Error(fmt::format("{}: tensor \"{}\" is not zero, but by config.json there is no such bias",
+                          entry.file->name(),
+                          name));
+}
+
+void refuse_tensor(const Checkpoint& checkpoint,
+                   const std::string& name,
+                   const ModelConfig& config) {
+  const Checkpoint::Entry entry = checkpoint.find(name);
+  if (entry.info == nullptr) return;
+  throw Error(fmt::format("{}: tensor \"{}\" is there, but model_type {} has no such tensor",
+                          entry.file->name(),
+                          name,
+                          config.model_type));
+}
+
+void refuse_of_layer(const Checkpoint& checkpoint,
+                     const LayerNames& names,
+                     const ModelConfig& config) {
+  const auto refuse_unless = [&](bool is_used, const std::vector<std::string>& projections) {
+    if (is_used) return;
+    for (const std::string& name : projections) refuse_bias(checkpoint, name + ".bias");
+  };
+  refuse_unless(config.attention_bias, {names.q(), names.k(), names.v()});
+  refuse_unless(config.attention_out_bias, {names.o()});
+  refuse_unless(config.mlp_bias, {names.gate(), names.up(), names.down()});
+  refuse_unless(false,
+                {names.prefix + "input_layernorm", names.prefix + "post_attention_layernorm"});
+  if (!config.qk_norm) {
+    refuse_tensor(checkpoint, names.q_norm(), config);
+    refuse_tensor(checkpoint, names.k_norm(), config);
+  }
+  for (const char* other : {"pre_feedforward_layernorm.weight",
+                            "post_feedforward_layernorm.weight",
+                            "self_attn.sinks"}) {
+    refuse_tensor(checkpoint, names.prefix + other, config);
+  }
+}
+
+bool same_rows(const Checkpoint::Entry& a, const Checkpoint::Entry& b, Range rows) {
+  if (a.info->shape != b.info->shape || a.info->type_name != b.info->type_name) return false;
+  if (a.info->shape.size() != 2 || a.info->shape[0] == 0) return false;
+  const auto num_rows = static_cast<uint64_t>(a.info->shape[0]);
+  const uint64_t row_bytes = (a.info->end - a.info->begin) / num_rows;
+  const uint64_t end = std::min<uint64_t>(num_rows, static_cast<uint64_t>(rows.end)) * row_bytes;
+  std::vector<char> left(kChunkBytes);
+  std::vector<char> right(kChunkBytes);
+  for (uint64_t at = static_cast<uint64_t>(rows.begin) * row_bytes; at < end; at += kChunkBytes) {
+    const uint64_t size = std::min(kChunkBytes, end - at);
+    a.file->read(*a.info, at, left.data(), size);
+    b.file->read(*b.info, at, right.data(), size);
+    if (!std::equal(left.begin(), left.begin() + static_cast<ptrdiff_t>(size), right.begin()))
+      return false;
+  }
+  return true;
+}
+
+void refuse_other_head(const Checkpoint& checkpoint, Range vocab) {
+  const Checkpoint::Entry head = checkpoint.find(kHeadName);
+  const Checkpoint::Entry embedding = checkpoint.find(kEmbeddingName);
+  if (head.info == nullptr || embedding.info == nullptr) return;
+  if (same_rows(head, embedding, vocab)) return;
+  throw Error(
+      fmt::format("{}: tensor \"{}\" differs from \"{}\", but config.json has "
+                  "tie_word_embeddings true: set it to false to use that head",
+                  head.file->name(),
+                  kHeadName,
+                  kEmbeddingName));
+}
+
+}  // namespace
+
+void refuse_unused_tensors(const Checkpoint& checkpoint, const ModelConfig& config, Range vocab) {
+  if (config.tied_head) refuse_other_head(checkpoint, vocab);
+  for (const char* name : {"model.norm.bias", "lm_head.bias"}) refuse_bias(checkpoint, name);
+  for (int32_t layer = 0; layer < config.n_layers; ++layer)
+    refuse_of_layer(checkpoint, LayerNames(layer), config);
+}
+
+}  // namespace outrider

@@ -1,0 +1,126 @@
+// What the ranks need of a model: rows of any number of sequences in, logits of the wanted rows
+// out. Transformer computes them; SimulatedModel (models/simulated/simulated.h) makes them up and
+// sleeps.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "models/checkpoint/model_config.h"
+#include "models/checkpoint/shard.h"
+#include "runtime/base/clock.h"
+#include "runtime/ops/ops.h"
+
+namespace outrider {
+
+// A ragged step: rows of any number of sequences. There is no prefill flag; a prompt chunk is many
+// rows of one sequence. Rows of a sequence are consecutive and in ascending position.
+struct Batch {
+  std::vector<int32_t> tokens;                         // [rows]
+  std::vector<int32_t> positions;                      // [rows]
+  std::vector<int32_t> sequence_of_row;                // [rows], index into block_tables
+  std::vector<std::span<const int32_t>> block_tables;  // [sequences], physical block ids
+  std::vector<int32_t> logit_rows;                     // ascending; rows whose logits are wanted
+};
+
+struct ModelOptions {
+  int32_t block_size = 16;  // positions per KV block
+  int32_t num_blocks = 0;
+  int32_t max_rows = 512;  // of a step; buffers are allocated once for it
+  int32_t max_logit_rows = 512;
+};
+
+// What a rank's partial sums cost: the sums over the ranks that forward() makes. Nothing is counted
+// on one rank.
+struct SumTraffic {
+  uint64_t num_sums = 0;
+  uint64_t num_bytes = 0;  // what this rank handed over; one copy, however many peers read it
+  double seconds = 0;      // from the call to the sum: waiting for later ranks is part of it
+};
+
+class Model {
+ public:
+  virtual ~Model() = default;
+  Model(const Model&) = delete;
+  Model& operator=(const Model&) = delete;
+
+  const ModelConfig& config() const { return config_; }
+  const ModelShard& shard() const { return shard_; }
+  const ModelOptions& options() const { return options_; }
+
+  // Computes the batch's rows, stores their keys and values, and returns [logit_rows,
+  // shard().vocab.size()], valid until the next call: in host memory, or where the model was told
+  // to leave them. Collective over the target group: every member calls it with the same batch.
+  virtual std::span<const float> forward(const Batch& batch) = 0;
+
+  // Once in a step that has rows: as soon as the device has its work; where forward()'s own thread
+  // computes, before it does.
+  void set_when_begun(std::function<void()> when_begun) { when_begun_ = std::move(when_begun); }
+  // What the rank does on forward()'s thread while that only waits for a device, maybe several
+  // times a step: returns at `end` at the latest. Not called where this thread computes, nor in
+  // virtual time.
+  using Meanwhile = std::function<void(JobClock::time_point end)>;
+  void set_meanwhile(Meanwhile meanwhile) { meanwhile_ = std::move(meanwhile); }
+  // After the last of these calls, shortly before the step is expected to end: once a step, or not
+  // at all.
+  void set_before_end(std::function<void()> before_end) { before_end_ = std::move(before_end); }
+
+  // Zeroes a block's keys and values (a failed sequence's blocks must not carry NaN to the next
+  // owner).
+  virtual void clear_blocks(std::span<const int32_t> blocks) = 0;
+
+  // Gives block `to` the keys and values of block `from`, in all layers of this rank.
+  virtual void copy_block(int32_t from, int32_t to) = 0;
+
+  // The KV memory of each layer where the CPU can reach it, for tests; else nothing.
+  virtual std::span<const ops::KvPages> kv_pages() const { return {}; }
+
+  // Keys and values of blocks, or of one position's slot, become NaN in every layer: for faults on
+  // purpose and for tests.
+  virtual void poison_blocks(std::span<const int32_t> blocks);
+  virtual void poison_position(int32_t block, int32_t slot);
+
+  // Bytes of weights that the products of one step read on this rank.
+  virtual size_t matrix_bytes() const { return 0; }
+
+  // What forward() computes with, for other work between its calls, from the same thread; null:
+  // simulated, or on a device.
+  virtual ops::Context* context() const { return nullptr; }
+
+  // Since the start. Read on the thread that calls forward().
+  const SumTraffic& sum_traffic() const { return sum_traffic_; }
+
+  // Of this rank, in bytes. KV and buffers are taken from the system page by page as they are used.
+  struct Memory {
+    size_t weights = 0;
+    size_t kv = 0;
+    size_t buffers = 0;
+  };
+  const Memory& memory() const { return memory_; }
+
+ protected:
+  Model(ModelConfig config, const ModelShard& shard, const ModelOptions& options)
+      : config_(std::move(config)), shard_(shard), options_(options) {}
+
+  // A plan that names rows, blocks or tokens that do not exist is a fault of the planner, on every
+  // rank at once.
+  void check_batch(const Batch& batch) const;
+  void has_begun() const {
+    if (when_begun_) when_begun_();
+  }
+
+  ModelConfig config_;
+  ModelShard shard_;
+  ModelOptions options_;
+  SumTraffic sum_traffic_;
+  Memory memory_;
+  std::function<void()> when_begun_;  // may be empty
+  Meanwhile meanwhile_;               // the same
+  std::function<void()> before_end_;  // the same
+};
+
+}  // namespace outrider

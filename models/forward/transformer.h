@@ -1,0 +1,79 @@
+// The decoder: weights of one shard, its KV pages, and forward(), the page that says what the model
+// computes. Draft and target are both this class, with another config, shard and group.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "models/checkpoint/model_config.h"
+#include "models/checkpoint/shard.h"
+#include "models/forward/model.h"
+#include "runtime/comm/group/target_group.h"
+#include "runtime/ops/ops.h"
+
+namespace outrider {
+
+struct Weights;  // models/weights/weights.h
+
+using TransformerOptions = ModelOptions;
+
+class Transformer final : public Model {
+ public:
+  // group and ctx must outlive this. Weights may have more layers than config: the first ones
+  // count. Several may share weights of the same ranges, also when their shards' numerics differ.
+  Transformer(ModelConfig config,
+              std::shared_ptr<const Weights> weights,
+              const ModelShard& shard,
+              const TransformerOptions& options,
+              TargetGroup& group,
+              ops::Context& ctx);
+  ~Transformer() override;
+
+  size_t matrix_bytes() const override;
+  std::span<const float> forward(const Batch& batch) override;
+
+  // Bytes of KV memory per block on this rank, for sizing before construction.
+  static size_t kv_bytes_per_block(const ModelConfig& config,
+                                   const ModelShard& shard,
+                                   int32_t block_size);
+
+  void clear_blocks(std::span<const int32_t> blocks) override;
+  void copy_block(int32_t from, int32_t to) override;
+
+  std::span<const ops::KvPages> kv_pages() const override;
+  ops::Context* context() const override { return &ctx_; }
+  const ops::KvPages& kv_pages(int32_t layer) const;
+
+ private:
+  struct Buffers;
+  void allocate_kv();
+  void sum_over_ranks(float* values, int64_t count);
+  int64_t window_of(int32_t layer) const {
+    return layer >= config_.first_windowed_layer ? config_.sliding_window : 0;
+  }
+  std::shared_ptr<const Weights> weights_;
+  TargetGroup& group_;
+  ops::Context& ctx_;
+  std::unique_ptr<Buffers> buffers_;
+};
+
+// Reads one rank's shard of a Hugging Face folder (model.safetensors, or sharded with an index).
+// Throws Error naming the file and tensor. progress is called with bytes done and bytes in all,
+// when given; 0 threads: the host's cores, at most 16.
+std::unique_ptr<Weights> load_weights(const std::filesystem::path& model_dir,
+                                      const ModelConfig& config,
+                                      const ModelShard& shard,
+                                      const std::function<void(size_t, size_t)>& progress = {},
+                                      const ops::ThreadPlan& threads = 0);
+
+// Seeded random weights in a given shape, the same for any sharding; for benchmarks and tests.
+std::unique_ptr<Weights> random_weights(const ModelConfig& config,
+                                        const ModelShard& shard,
+                                        uint64_t seed,
+                                        ops::DType dtype);
+
+}  // namespace outrider

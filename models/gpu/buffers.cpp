@@ -1,0 +1,197 @@
+// See buffers.h.
+#include "models/gpu/buffers.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "models/forward/rope_frequencies.h"
+#include "models/gpu/layout.h"
+#include "runtime/base/error.h"
+#include "runtime/ops/gpu/attention_plan.h"
+
+namespace outrider {
+namespace {
+
+using gpu::Type;
+
+struct Sizes {
+  size_t x = 0;
+  size_t normed = 0;
+  size_t qkv = 0;
+  size_t queries = 0;
+  size_t attended = 0;
+  size_t part = 0;
+  size_t gated = 0;
+  size_t logits = 0;
+  size_t attention_scratch = 0;
+  size_t angles = 0;
+  size_t all() const {
+    return x + normed + qkv + queries + attended + part + gated + logits + attention_scratch +
+           angles;
+  }
+};
+
+size_t product_of(std::initializer_list<int64_t> factors) {
+  size_t product = 1;
+  for (const int64_t factor : factors) {
+    if (factor < 0 || __builtin_mul_overflow(product, static_cast<size_t>(factor), &product)) {
+      throw Error("the model's buffers would be larger than any memory");
+    }
+  }
+  return product;
+}
+
+size_t scratch_bytes(const ModelConfig& config,
+                     const ModelShard& shard,
+                     const ModelOptions& options,
+                     const GpuOptions& gpu_options) {
+  const gpu::AttentionArgs largest = {
+      .n_heads = static_cast<int32_t>(shard.heads.size()),
+      .kv = {.n_kv_heads = static_cast<int32_t>(shard.kv_heads.size()),
+             .head_dim = config.head_dim},
+      .max_rows = options.max_rows,
+      .max_items = options.max_rows,
+      .max_splits = gpu_options.max_positions / gpu::kSplitPositions + 1};
+  return gpu::attention_scratch_bound(largest);
+}
+
+// weights: the widest type of the products' matrices.
+Sizes sizes_of(const ModelConfig& config,
+               const ModelShard& shard,
+               const ModelOptions& options,
+               const GpuOptions& gpu_options,
+               Type weights) {
+  const GpuLayout layout = gpu_layout(config, shard);
+  const int32_t rows = options.max_rows;
+  const size_t element = gpu::type_bytes(activation_type(weights));
+  const auto activations = [element](int32_t num_rows, int32_t n) {
+    return gpu::activation_elements(num_rows, n) * element;
+  };
+  Sizes sizes;
+  sizes.x = product_of({rows, config.hidden_dim, sizeof(float)});
+  sizes.normed = activations(std::max(rows, options.max_logit_rows), config.hidden_dim);
+  if (!layout.qkv_is_fused) sizes.qkv = product_of({rows, layout.qkv.n_out, sizeof(float)});
+  sizes.queries = product_of({rows, layout.o.n_in}) * gpu::type_bytes(gpu_options.kv_type);
+  sizes.attended = activations(rows, layout.o.n_in);
+  sizes.part = sizes.x;
+  sizes.gated = activations(rows, layout.ffn);
+  sizes.logits = product_of({options.max_logit_rows, shard.vocab.size(), sizeof(float)});
+  sizes.attention_scratch = scratch_bytes(config, shard, options, gpu_options);
+  sizes.angles = product_of({gpu_options.max_positions, config.rope.rotary_dim, sizeof(float)});
+  return sizes;
+}
+
+// The same numbers as the CPU's rows get, of every position there can be.
+void fill_angles(gpu::Device& device, const ModelConfig& config, int32_t count, float* to) {
+  constexpr int32_t kAtOnce = 4096;
+  const auto width = static_cast<size_t>(config.rope.rotary_dim);
+  const std::vector<float> inv_freq = rope_frequencies(config.rope);
+  const ops::Rope rope = {inv_freq, static_cast<float>(config.rope.attention_factor)};
+  ops::Context ctx(1);
+  std::vector<int32_t> positions;
+  std::vector<float> angles;
+  for (int32_t first = 0; first < count; first += kAtOnce) {
+    positions.resize(static_cast<size_t>(std::min(kAtOnce, count - first)));
+    std::iota(positions.begin(), positions.end(), first);
+    angles.resize(positions.size() * width);
+    ops::rope_angles(ctx, angles.data(), positions, rope);
+    device.upload_now(
+        to + static_cast<size_t>(first) * width, angles.data(), angles.size() * sizeof(float));
+  }
+}
+
+Type widest_type(const GpuWeights& weights) {
+  Type widest = weights.head.type;
+  for (const GpuLayerWeights& layer : weights.layers) {
+    for (const gpu::Matrix& matrix : {layer.qkv, layer.o, layer.gate_up, layer.down}) {
+      if (matrix.type == Type::kF32) widest = Type::kF32;
+    }
+  }
+  return widest;
+}
+
+double gigabytes(size_t num_bytes) { return static_cast<double>(num_bytes) / 1e9; }
+
+void check_room(const gpu::DeviceInfo& info, size_t weights, size_t kv, size_t buffers) {
+  if (kv + buffers <= info.free_bytes) return;
+  throw Error(fmt::format(
+      "the GPU's memory does not suffice: {:.2f} GB of weights are there, {:.2f} GB of KV and "
+      "{:.2f} GB of buffers are to come, {:.2f} of {:.2f} GB are free; lower "
+      "gpu_memory_utilization, max_num_seqs, max_model_len or max_num_batched_tokens",
+      gigabytes(weights),
+      gigabytes(kv),
+      gigabytes(buffers),
+      gigabytes(info.free_bytes),
+      gigabytes(info.total_bytes)));
+}
+
+}  // namespace
+
+GpuBuffers::GpuBuffers(gpu::Device& device,
+                       gpu::Stream& stream,
+                       const ModelConfig& config,
+                       const ModelShard& shard,
+                       const GpuWeights& weights,
+                       const ModelOptions& options,
+                       const GpuOptions& gpu_options) {
+  const Sizes sizes = sizes_of(config, shard, options, gpu_options, widest_type(weights));
+  const size_t block =
+      gpu_kv_bytes_per_block(config, shard, options.block_size, gpu_options.kv_type);
+  kv_bytes = product_of({options.num_blocks, static_cast<int64_t>(block)});
+  check_room(device.info(), weights.num_bytes, kv_bytes, sizes.all());
+  // Zeros: what pads the inner dimension of a product stays so.
+  const auto allocate = [&](size_t size) -> void* {
+    if (size == 0) return nullptr;
+    memory_.emplace_back(device, size);
+    stream.fill(memory_.back().data(), 0, size);
+    return memory_.back().data();
+  };
+  x = static_cast<float*>(allocate(sizes.x));
+  normed = allocate(sizes.normed);
+  qkv = static_cast<float*>(allocate(sizes.qkv));
+  queries = allocate(sizes.queries);
+  attended = allocate(sizes.attended);
+  part = static_cast<float*>(allocate(sizes.part));
+  gated = allocate(sizes.gated);
+  logits = static_cast<float*>(allocate(sizes.logits));
+  attention_scratch = allocate(sizes.attention_scratch);
+  auto* const angles = static_cast<float*>(allocate(sizes.angles));
+  num_bytes = sizes.all();
+  const size_t layer_bytes = kv_bytes / static_cast<size_t>(config.n_layers);
+  for (int32_t layer = 0; layer < config.n_layers; ++layer) {
+    auto* const pages = static_cast<std::byte*>(allocate(layer_bytes));
+    kv.push_back({.keys = pages,
+                  .values = pages + layer_bytes / 2,
+                  .type = gpu_options.kv_type,
+                  .num_blocks = options.num_blocks,
+                  .n_kv_heads = static_cast<int32_t>(shard.kv_heads.size()),
+                  .block_size = options.block_size,
+                  .head_dim = config.head_dim});
+  }
+  stream.wait();
+  fill_angles(device, config, gpu_options.max_positions, angles);
+  rotary = {.angles = angles, .rotary_dim = config.rope.rotary_dim};
+  host_logits = gpu::PinnedBuffer(device, sizes.logits);
+  most_blocks_named = static_cast<size_t>(options.num_blocks);
+  block_names = gpu::PinnedBuffer(device, most_blocks_named * sizeof(int32_t));
+}
+
+size_t gpu_buffer_bytes(const ModelConfig& config,
+                        const ModelShard& shard,
+                        const ModelOptions& options,
+                        const GpuOptions& gpu_options,
+                        Type weights) {
+  return sizes_of(config, shard, options, gpu_options, weights).all();
+}
+
+size_t gpu_kv_bytes_per_block(const ModelConfig& config,
+                              const ModelShard& shard,
+                              int32_t block_size,
+                              Type kv_type) {
+  return product_of({2, config.n_layers, shard.kv_heads.size(), block_size, config.head_dim}) *
+         gpu::type_bytes(kv_type);
+}
+
+}  // namespace outrider

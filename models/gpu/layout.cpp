@@ -1,0 +1,89 @@
+// See layout.h.
+#include "models/gpu/layout.h"
+
+#include "runtime/base/error.h"
+
+namespace outrider {
+namespace {
+
+int32_t narrow(int64_t n) {
+  OUTRIDER_CHECK(n >= 0 && n <= INT32_MAX);
+  return static_cast<int32_t>(n);
+}
+
+GpuMatrixLayout plain(int64_t n_out, int64_t n_in) {
+  const int32_t outputs = narrow(n_out);
+  const int32_t inputs = narrow(n_in);
+  return {
+      .n_out = outputs, .n_in = inputs, .outputs = {{0, 0, outputs}}, .inputs = {{0, 0, inputs}}};
+}
+
+void add_end(int32_t end, gpu::SliceEnds& slices) {
+  OUTRIDER_CHECK(slices.num_slices < gpu::kMaxSlices);
+  slices.slice_ends[slices.num_slices++] = end;
+}
+
+struct Units {
+  std::vector<Stretch> stretches;
+  gpu::SliceEnds slices;  // on the device
+  int32_t size = 0;       // on the device
+};
+
+// Feed-forward units: each slice from a whole tile on; one slice when sums are not cut.
+Units lay_out_ffn(const ModelShard& shard) {
+  Units units;
+  const std::vector<Range> whole = {shard.ffn};
+  for (const Range& slice : shard.ffn_slices.empty() ? whole : shard.ffn_slices) {
+    const int32_t count = narrow(slice.size());
+    units.stretches.push_back({narrow(slice.begin - shard.ffn.begin), units.size, count});
+    units.size += gpu::padded(count, gpu::kTileInner);
+    if (!shard.ffn_slices.empty()) add_end(units.size, units.slices);
+  }
+  return units;
+}
+
+gpu::SliceEnds head_slices(const ModelConfig& config, const ModelShard& shard) {
+  gpu::SliceEnds slices;
+  for (const Range& slice : shard.head_slices) {
+    add_end(narrow((slice.end - shard.heads.begin) * config.head_dim), slices);
+  }
+  return slices;
+}
+
+}  // namespace
+
+GpuLayout gpu_layout(const ModelConfig& config, const ModelShard& shard) {
+  const int32_t head_dim = config.head_dim;
+  const int64_t heads = shard.heads.size();
+  const int64_t kv_heads = shard.kv_heads.size();
+  const Units units = lay_out_ffn(shard);
+  GpuLayout layout;
+  layout.ffn = units.size;
+  // Halves of a head must be whole halves of tiles, and nothing may come between product and turn.
+  layout.qkv_is_fused =
+      config.rope.rotary_dim == head_dim && !config.qk_norm && head_dim % gpu::kTileOutputs == 0;
+  layout.qkv = plain((heads + 2 * kv_heads) * head_dim, config.hidden_dim);
+  if (layout.qkv_is_fused) {
+    layout.qkv.order = gpu::RowOrder::kHalves;
+    layout.qkv.span = head_dim / 2;
+  }
+  layout.o = plain(config.hidden_dim, heads * head_dim);
+  layout.o.slices = head_slices(config, shard);
+  layout.gate_up = plain(int64_t{2} * units.size, config.hidden_dim);
+  layout.gate_up.order = gpu::RowOrder::kPairs;
+  layout.gate_up.span = units.size;
+  layout.gate_up.outputs.clear();
+  for (const int32_t second : {0, 1}) {  // gate, then up
+    for (const Stretch& s : units.stretches) {
+      layout.gate_up.outputs.push_back(
+          {s.from + second * narrow(shard.ffn.size()), s.to + second * units.size, s.count});
+    }
+  }
+  layout.down = plain(config.hidden_dim, units.size);
+  layout.down.inputs = units.stretches;
+  layout.down.slices = units.slices;
+  layout.head = plain(shard.vocab.size(), config.hidden_dim);
+  return layout;
+}
+
+}  // namespace outrider

@@ -1,0 +1,48 @@
+// How a shard's matrices lie on a GPU: sizes with padding, which output and input of the file goes
+// where, slices of sums. Pure arithmetic; what weights.h fills and transformer.h multiplies.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "models/checkpoint/model_config.h"
+#include "models/checkpoint/shard.h"
+#include "runtime/ops/gpu/ops.h"
+#include "runtime/ops/gpu/tiles.h"
+
+namespace outrider {
+
+// `count` neighbours: in the file's matrix of this shard from `from` on, on the device from `to`
+// on.
+struct Stretch {
+  int32_t from = 0;
+  int32_t to = 0;
+  int32_t count = 0;
+};
+
+struct GpuMatrixLayout {
+  int32_t n_out = 0;  // on the device
+  int32_t n_in = 0;
+  gpu::RowOrder order = gpu::RowOrder::kPlain;
+  int32_t span = 0;              // of the order
+  std::vector<Stretch> outputs;  // where the file's go; what they leave free is zeros
+  std::vector<Stretch> inputs;   // the same
+  gpu::SliceEnds slices;         // num_slices 0: numerics strict does not say; device's inputs
+};
+
+// Of every layer alike.
+struct GpuLayout {
+  // Feed-forward units with the padding between: every slice of down's sums is whole tiles, so that
+  // it has the same bits on any number of ranks.
+  int32_t ffn = 0;
+  // The products that make queries, keys and values turn and store them themselves.
+  bool qkv_is_fused = false;
+  GpuMatrixLayout qkv;
+  GpuMatrixLayout o;
+  GpuMatrixLayout gate_up;
+  GpuMatrixLayout down;
+  GpuMatrixLayout head;
+};
+GpuLayout gpu_layout(const ModelConfig& config, const ModelShard& shard);
+
+}  // namespace outrider

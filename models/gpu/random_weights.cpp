@@ -1,0 +1,139 @@
+// Weights that are drawn on the device; see weights.h.
+#include <cmath>
+
+#include "models/gpu/weight_memory.h"
+#include "models/gpu/weights.h"
+
+namespace outrider {
+namespace {
+
+using gpu::Type;
+
+// Of elements as e4m3 draws them: more than one binade in front of the largest finite one.
+constexpr float kE4M3Spread = 256.0f;
+
+class RandomWeights {
+ public:
+  RandomWeights(gpu::Device& device,
+                const gpu::OpTable& ops,
+                const ModelConfig& config,
+                const ModelShard& shard,
+                const SyntheticRecipe& recipe,
+                GpuWeightFormat format)
+      : ops_(ops),
+        config_(config),
+        shard_(shard),
+        recipe_(recipe),
+        format_(format),
+        layout_(gpu_layout(config, shard)),
+        memory_(device, layout_, 1),
+        stream_(device.make_stream(gpu::Priority::kNormal)) {}
+
+  std::unique_ptr<GpuWeights> make() {
+    GpuWeights& out = memory_.weights();
+    make_head(out);
+    for (int32_t layer = 0; layer < config_.n_layers; ++layer) make_layer(layer, out);
+    out.final_norm = ones(config_.hidden_dim);
+    stream_->wait();
+    return memory_.take();
+  }
+
+ private:
+  Type file_type() const { return gpu_type(recipe_.dtype); }
+
+  const float* constant(int64_t n, float value) {
+    return memory_.vector(std::vector<float>(static_cast<size_t>(n), value));
+  }
+  const float* ones(int64_t n) { return constant(n, 1.0f); }
+
+  // A tensor's own numbers, whatever else the model has.
+  void fill(void* to, Type type, size_t count, uint64_t tensor, double spread) {
+    ops_.fill_random(*stream_,
+                     {.out = to,
+                      .type = type,
+                      .count = count,
+                      .seed = recipe_.seed + 0x9E3779B97F4A7C15u * (tensor + 1),
+                      .scale = static_cast<float>(spread)});
+  }
+
+  gpu::Matrix matrix(const GpuMatrixLayout& layout, uint64_t tensor, double sigma) {
+    const Type type = matrix_type(file_type(), format_);
+    gpu::Matrix matrix = memory_.allocate_matrix(layout, type);
+    const double spread = sigma * std::sqrt(3.0);  // of a uniform law
+    const bool is_narrow = type == Type::kE4M3;
+    fill(const_cast<void*>(matrix.data),
+         type,
+         memory_.weights().memory.back().num_bytes() / gpu::type_bytes(type),
+         tensor,
+         is_narrow ? kE4M3Spread : spread);
+    if (is_narrow) {
+      matrix.scales = constant(gpu::padded(layout.n_out, gpu::kTileOutputs),
+                               static_cast<float>(spread / kE4M3Spread));
+    }
+    return matrix;
+  }
+
+  void make_head(GpuWeights& out) {
+    const double root = std::sqrt(static_cast<double>(config_.hidden_dim));
+    out.head = matrix(layout_.head, 0, 5.0 / root);
+    if (!config_.tied_head && shard_.rank == 0) {
+      // Whole tiles of outputs, so some words more than the recipe says.
+      const size_t tiles =
+          static_cast<size_t>(gpu::whole_tiles(recipe_.num_silent_ids, gpu::kTileOutputs));
+      const size_t per_tile =
+          memory_.weights().matrix_bytes /
+          static_cast<size_t>(gpu::whole_tiles(out.head.n_out, gpu::kTileOutputs));
+      stream_->fill(const_cast<void*>(out.head.data), 0, tiles * per_tile);
+    }
+    out.embedding_type = embedding_type(file_type(), format_);
+    if (config_.tied_head && out.head.type == out.embedding_type) {
+      out.embedding = out.head.data;
+      out.embedding_is_packed = out.head.type != Type::kF32;
+      return;
+    }
+    const auto count =
+        static_cast<size_t>(shard_.vocab.size()) * static_cast<size_t>(config_.hidden_dim);
+    void* rows = memory_.allocate(count * gpu::type_bytes(out.embedding_type));
+    fill(rows, out.embedding_type, count, 1, std::sqrt(3.0) * (config_.tied_head ? 5 / root : 1));
+    out.embedding = rows;
+  }
+
+  void make_layer(int32_t layer, GpuWeights& out) {
+    const double hidden = std::sqrt(static_cast<double>(config_.hidden_dim));
+    const double attended = std::sqrt(static_cast<double>(config_.n_heads) * config_.head_dim);
+    const double strength = layer < recipe_.num_strong_layers ? 1.0 : recipe_.epsilon;
+    const uint64_t first = 2 + 4 * static_cast<uint64_t>(layer);
+    GpuLayerWeights& to = out.layers.emplace_back();
+    to.attn_norm = ones(config_.hidden_dim);
+    to.qkv = matrix(layout_.qkv, first, std::sqrt(3.0) / hidden);
+    if (config_.qk_norm) to.q_norm = ones(config_.head_dim);
+    if (config_.qk_norm) to.k_norm = ones(config_.head_dim);
+    to.o = matrix(layout_.o, first + 1, strength / attended);
+    to.mlp_norm = ones(config_.hidden_dim);
+    to.gate_up = matrix(layout_.gate_up, first + 2, 1.0 / hidden);
+    const double ffn = std::sqrt(static_cast<double>(config_.ffn_dim));
+    to.down = matrix(layout_.down, first + 3, strength / ffn);
+  }
+
+  const gpu::OpTable& ops_;
+  const ModelConfig& config_;
+  const ModelShard& shard_;
+  const SyntheticRecipe& recipe_;
+  const GpuWeightFormat format_;
+  const GpuLayout layout_;
+  GpuWeightMemory memory_;
+  std::unique_ptr<gpu::Stream> stream_;
+};
+
+}  // namespace
+
+std::unique_ptr<GpuWeights> random_gpu_weights(gpu::Device& device,
+                                               const gpu::OpTable& ops,
+                                               const ModelConfig& config,
+                                               const ModelShard& shard,
+                                               const SyntheticRecipe& recipe,
+                                               GpuWeightFormat format) {
+  return RandomWeights(device, ops, config, shard, recipe, format).make();
+}
+
+}  // namespace outrider

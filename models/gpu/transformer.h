@@ -1,0 +1,79 @@
+// The decoder on a GPU: what Transformer is on the CPU, with the same batch in and the same logits
+// out. A step is one upload, one chain of launches and one download, or none where sampling asks
+// the GPU; steps of few rows replay the chain as a recorded graph. Everything is allocated at
+// construction.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "models/forward/model.h"
+#include "models/gpu/buffers.h"
+#include "models/gpu/step.h"
+#include "models/gpu/step_wait.h"
+#include "models/gpu/weights.h"
+#include "runtime/comm/device/device_group.h"
+#include "runtime/ops/gpu/device.h"
+
+namespace outrider {
+
+class GpuTransformer final : public Model {
+ public:
+  // device and ops must outlive this. Throws Error with the sum when device memory does not
+  // suffice.
+  GpuTransformer(ModelConfig config,
+                 std::shared_ptr<const GpuWeights> weights,
+                 const ModelShard& shard,
+                 const ModelOptions& options,
+                 const GpuOptions& gpu_options,
+                 gpu::Device& device,
+                 const gpu::OpTable& ops);
+  ~GpuTransformer() override;
+
+  std::span<const float> forward(const Batch& batch) override;
+  void clear_blocks(std::span<const int32_t> blocks) override;
+  void copy_block(int32_t from, int32_t to) override;
+  void poison_blocks(std::span<const int32_t> blocks) override;
+  void poison_position(int32_t block, int32_t slot) override;
+  size_t matrix_bytes() const override { return weights_->matrix_bytes; }
+
+  // From now on forward() leaves the logits in device memory and returns their address there, which
+  // only work on stream() may follow.
+  void keep_logits() { keeps_logits_ = true; }
+  gpu::Device& device() const { return device_; }
+  gpu::Stream& stream() const { return *stream_; }
+  const gpu::OpTable& ops() const { return ops_; }
+
+  // Before the first step; group is this rank's among the shard's ranks and must outlive this.
+  void join(DeviceGroup& group);
+  // Records the graphs of decoding and verifying, which would else be recorded on first use.
+  void warm_up();
+  size_t num_graphs() const { return graphs_.size(); }
+
+ private:
+  void run(const LaunchSizes& sizes);
+  void launch(const LaunchSizes& sizes);
+  void record(const LaunchSizes& sizes);
+  void count_sums(const LaunchSizes& sizes);
+  void fill_blocks(std::span<const int32_t> blocks, bool poison);
+  int32_t window_of(int32_t layer) const {
+    return layer >= config_.first_windowed_layer ? config_.sliding_window : 0;
+  }
+
+  std::shared_ptr<const GpuWeights> weights_;
+  const GpuOptions gpu_options_;
+  gpu::Device& device_;
+  const gpu::OpTable& ops_;
+  DeviceGroup* group_ = nullptr;  // null until join()
+  std::unique_ptr<gpu::Stream> stream_;
+  std::unique_ptr<GpuBuffers> buffers_;
+  GpuStep step_;
+  GpuStepWait wait_;
+  bool keeps_logits_ = false;
+  std::map<LaunchSizes, std::unique_ptr<gpu::Graph>> graphs_;
+};
+
+}  // namespace outrider

@@ -1,0 +1,239 @@
+// See weight_memory.h.
+#include "models/gpu/weight_memory.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <thread>
+
+#include "runtime/base/error.h"
+#include "runtime/ops/gpu/float8.h"
+#include "runtime/ops/half.h"
+
+namespace outrider {
+namespace {
+
+using gpu::Type;
+
+constexpr size_t kPieceBytes = size_t{32} << 20;  // of host memory on the way
+
+void store(std::byte* to, Type type, size_t index, float value) {
+  if (type == Type::kF32) {
+    std::memcpy(to + 4 * index, &value, 4);
+  } else if (type == Type::kE4M3) {
+    to[index] = static_cast<std::byte>(gpu::float_to_e4m3(value));
+  } else {
+    const uint16_t bits =
+        type == Type::kBF16 ? ops::float_to_bf16(value) : ops::float_to_f16(value);
+    std::memcpy(to + 2 * index, &bits, 2);
+  }
+}
+
+// Calls work(i) for i of [0, count) on several threads.
+void in_parallel(int num_threads, int64_t count, const std::function<void(int64_t)>& work) {
+  std::atomic<int64_t> next{0};
+  const auto run = [&] {
+    for (int64_t i = next++; i < count; i = next++) work(i);
+  };
+  std::vector<std::jthread> others;
+  for (int64_t t = 1; t < std::min<int64_t>(num_threads, count); ++t) others.emplace_back(run);
+  run();
+}
+
+// Which output of the file each packed row holds, whole tiles of them; -1: none.
+std::vector<int32_t> sources_of_rows(const GpuMatrixLayout& layout) {
+  std::vector<int32_t> sources(static_cast<size_t>(gpu::padded(layout.n_out, gpu::kTileOutputs)),
+                               -1);
+  for (const Stretch& stretch : layout.outputs) {
+    for (int32_t i = 0; i < stretch.count; ++i) {
+      const int32_t row = gpu::weight_row(stretch.to + i, layout.order, layout.span);
+      sources.at(static_cast<size_t>(row)) = stretch.from + i;
+    }
+  }
+  return sources;
+}
+
+// A tile of 16 outputs, or a row of a matrix that is not tiled, is packed by one thread.
+int32_t outputs_at_once(Type type) { return type == Type::kF32 ? 1 : gpu::kTileOutputs; }
+
+size_t bytes_at_once(const GpuMatrixLayout& layout, Type type) {
+  if (type == Type::kF32) return static_cast<size_t>(layout.n_in) * sizeof(float);
+  return gpu::weight_elements(gpu::kTileOutputs, layout.n_in) * gpu::type_bytes(type);
+}
+
+size_t bytes_of(const GpuMatrixLayout& layout, Type type) {
+  const int32_t outputs = gpu::padded(layout.n_out, outputs_at_once(type));
+  return static_cast<size_t>(outputs / outputs_at_once(type)) * bytes_at_once(layout, type);
+}
+
+// Packs outputs_at_once() rows into `to`, which is zeros.
+void pack(const GpuMatrixLayout& layout,
+          Type type,
+          const ops::PackedMatrix& from,
+          std::span<const int32_t> sources,
+          std::byte* to,
+          float* scales) {
+  std::vector<float> values(static_cast<size_t>(from.n_in()));
+  for (size_t row = 0; row < sources.size(); ++row) {
+    if (sources[row] < 0) continue;
+    from.read_row(sources[row], values.data());
+    if (type == Type::kE4M3) {
+      scales[row] = gpu::e4m3_scale(values);
+      for (float& value : values) value /= scales[row];
+    }
+    for (const Stretch& s : layout.inputs) {
+      for (int32_t i = 0; i < s.count; ++i) {
+        const int32_t k = s.to + i;
+        const size_t at = type == Type::kF32
+                              ? static_cast<size_t>(k)
+                              : gpu::weight_offset(static_cast<int32_t>(row), k, layout.n_in);
+        store(to, type, at, values[static_cast<size_t>(s.from + i)]);
+      }
+    }
+  }
+}
+
+gpu::SliceEnds choose_slices(const GpuMatrixLayout& layout, Type type) {
+  if (layout.slices.num_slices == 0) {
+    if (type != Type::kF32) return gpu::default_slice_ends(layout.n_in);
+    return {.num_slices = 1, .slice_ends = {layout.n_in}};  // as the CPU backend sums
+  }
+  for (int32_t s = 0; s + 1 < layout.slices.num_slices; ++s) {
+    if (type == Type::kF32 || layout.slices.slice_ends[s] % gpu::kTileInner == 0) continue;
+    throw Error(fmt::format("numerics strict on a GPU wants heads of a multiple of {} numbers",
+                            gpu::kTileInner));
+  }
+  return layout.slices;
+}
+
+}  // namespace
+
+GpuWeightMemory::GpuWeightMemory(gpu::Device& device, const GpuLayout& layout, int num_threads)
+    : device_(device), num_threads_(num_threads), weights_(std::make_unique<GpuWeights>()) {
+  weights_->ffn = layout.ffn;
+  weights_->qkv_is_fused = layout.qkv_is_fused;
+}
+
+void* GpuWeightMemory::allocate(size_t num_bytes) {
+  weights_->memory.emplace_back(device_, num_bytes);
+  weights_->num_bytes += num_bytes;
+  return weights_->memory.back().data();
+}
+
+const float* GpuWeightMemory::vector(std::span<const float> values) {
+  if (values.empty()) return nullptr;
+  void* to = allocate(values.size_bytes());
+  device_.upload_now(to, values.data(), values.size_bytes());
+  return static_cast<const float*>(to);
+}
+
+const float* GpuWeightMemory::bias(std::span<const float> values, const GpuMatrixLayout& layout) {
+  if (values.empty()) return nullptr;
+  std::vector<float> placed;
+  for (const int32_t source : sources_of_rows(layout)) {
+    placed.push_back(source < 0 ? 0.0f : values[static_cast<size_t>(source)]);
+  }
+  return vector(placed);
+}
+
+gpu::Matrix GpuWeightMemory::allocate_matrix(const GpuMatrixLayout& layout, Type type) {
+  const gpu::SliceEnds slices = choose_slices(layout, type);
+  const size_t num_bytes = bytes_of(layout, type);
+  gpu::Matrix matrix;
+  matrix.data = allocate(num_bytes);
+  matrix.type = type;
+  matrix.n_out = layout.n_out;
+  matrix.n_in = layout.n_in;
+  matrix.num_slices = slices.num_slices;
+  std::copy_n(slices.slice_ends, gpu::kMaxSlices, matrix.slice_ends);
+  weights_->matrix_bytes += num_bytes;
+  return matrix;
+}
+
+gpu::Matrix GpuWeightMemory::matrix(const GpuMatrixLayout& layout,
+                                    Type type,
+                                    const ops::PackedMatrix& from) {
+  gpu::Matrix matrix = allocate_matrix(layout, type);
+  const std::vector<int32_t> sources = sources_of_rows(layout);
+  std::vector<float> scales(sources.size(), 1.0f);
+  const auto outputs = static_cast<size_t>(outputs_at_once(type));
+  const size_t num_bytes = bytes_at_once(layout, type);
+  const size_t num_packs =
+      static_cast<size_t>(gpu::padded(layout.n_out, outputs_at_once(type))) / outputs;
+  const size_t at_once = std::max<size_t>(1, kPieceBytes / num_bytes);
+  std::vector<std::byte> piece;
+  auto* const to = static_cast<std::byte*>(const_cast<void*>(matrix.data));
+  for (size_t first = 0; first < num_packs; first += at_once) {
+    const size_t count = std::min(at_once, num_packs - first);
+    piece.assign(count * num_bytes, std::byte{0});
+    in_parallel(num_threads_, static_cast<int64_t>(count), [&](int64_t i) {
+      const auto index = static_cast<size_t>(i);
+      const size_t row = (first + index) * outputs;
+      pack(layout,
+           type,
+           from,
+           std::span(sources).subspan(row, outputs),
+           piece.data() + index * num_bytes,
+           scales.data() + row);
+    });
+    device_.upload_now(to + first * num_bytes, piece.data(), piece.size());
+  }
+  if (type == Type::kE4M3) matrix.scales = vector(scales);
+  return matrix;
+}
+
+const void* GpuWeightMemory::rows(int64_t num_rows,
+                                  int64_t n,
+                                  Type type,
+                                  const std::function<void(int64_t, float*)>& read_row) {
+  const size_t row_bytes = static_cast<size_t>(n) * gpu::type_bytes(type);
+  auto* const to = static_cast<std::byte*>(allocate(static_cast<size_t>(num_rows) * row_bytes));
+  const auto at_once = static_cast<int64_t>(std::max<size_t>(1, kPieceBytes / row_bytes));
+  std::vector<std::byte> piece(static_cast<size_t>(std::min(at_once, num_rows)) * row_bytes);
+  for (int64_t first = 0; first < num_rows; first += at_once) {
+    const int64_t count = std::min(at_once, num_rows - first);
+    in_parallel(num_threads_, count, [&](int64_t row) {
+      std::vector<float> values(static_cast<size_t>(n));
+      read_row(first + row, values.data());
+      for (size_t i = 0; i < values.size(); ++i) {
+        store(piece.data() + static_cast<size_t>(row) * row_bytes, type, i, values[i]);
+      }
+    });
+    device_.upload_now(to + static_cast<size_t>(first) * row_bytes,
+                       piece.data(),
+                       static_cast<size_t>(count) * row_bytes);
+  }
+  return to;
+}
+
+size_t gpu_weight_bytes(const ModelConfig& config,
+                        const ModelShard& shard,
+                        GpuWeightFormat format) {
+  const Type file_type = gpu_type(config.dtype);
+  const Type type = matrix_type(file_type, format);
+  const GpuLayout layout = gpu_layout(config, shard);
+  const auto with_scales = [type](const GpuMatrixLayout& matrix) {
+    const auto outputs = static_cast<size_t>(gpu::padded(matrix.n_out, gpu::kTileOutputs));
+    return bytes_of(matrix, type) + (type == Type::kE4M3 ? outputs * sizeof(float) : 0);
+  };
+  const auto hidden = static_cast<size_t>(config.hidden_dim);
+  size_t floats = 2 * hidden;  // of a layer
+  if (config.attention_bias) floats += static_cast<size_t>(layout.qkv.n_out);
+  if (config.qk_norm) floats += 2 * static_cast<size_t>(config.head_dim);
+  if (config.attention_out_bias) floats += hidden;
+  if (config.mlp_bias) floats += static_cast<size_t>(layout.gate_up.n_out) + hidden;
+  const size_t layer = with_scales(layout.qkv) + with_scales(layout.o) +
+                       with_scales(layout.gate_up) + with_scales(layout.down) +
+                       floats * sizeof(float);
+  const Type rows = embedding_type(file_type, format);
+  const bool is_shared = config.tied_head && rows == type;
+  const size_t embedding =
+      is_shared ? 0 : static_cast<size_t>(shard.vocab.size()) * hidden * gpu::type_bytes(rows);
+  return static_cast<size_t>(config.n_layers) * layer + with_scales(layout.head) + embedding +
+         hidden * sizeof(float);
+}
+
+}  // namespace outrider

@@ -1,0 +1,84 @@
+// One rank's weights in a GPU's memory, in the order its kernels read them
+// (runtime/ops/gpu/tiles.h). Built once at start, constant afterwards.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "models/synthetic/synthetic.h"
+#include "models/weights/weights.h"
+#include "runtime/ops/gpu/device.h"
+#include "runtime/ops/gpu/ops.h"
+
+namespace outrider {
+
+// What matrices become on their way to the device; norms and biases are always float32.
+// kAuto: what the file has; integers of quantised files become floats of the config's type. kF32:
+// everything wide, for comparisons. kFp8: the products' matrices in e4m3 with one float32 scale per
+// output; embedding rows stay.
+enum class GpuWeightFormat : uint8_t { kAuto, kF32, kFp8 };
+
+gpu::Type gpu_type(ops::DType dtype);
+gpu::Type matrix_type(gpu::Type file_type, GpuWeightFormat format);
+gpu::Type embedding_type(gpu::Type file_type, GpuWeightFormat format);
+// Of what goes into a product with such weights.
+gpu::Type activation_type(gpu::Type weights);
+
+// Of a layer of this shard; null where the model has no such vector.
+struct GpuLayerWeights {
+  const float* attn_norm = nullptr;  // [hidden]
+  gpu::Matrix qkv;                   // heads in kHalves order when GpuWeights::qkv_is_fused
+  const float* qkv_bias = nullptr;   // biases lie in the packed order, as the outputs do
+  const float* q_norm = nullptr;     // [head_dim]
+  const float* k_norm = nullptr;     // [head_dim]
+  gpu::Matrix o;
+  const float* o_bias = nullptr;
+  const float* mlp_norm = nullptr;
+  gpu::Matrix gate_up;  // in kPairs order, over GpuWeights::ffn units
+  const float* gate_up_bias = nullptr;
+  gpu::Matrix down;  // [hidden, GpuWeights::ffn]
+  const float* down_bias = nullptr;
+};
+
+struct GpuWeights {
+  // [vocab of the shard, hidden] row-major, or the head's memory when both hold the same values.
+  const void* embedding = nullptr;
+  gpu::Type embedding_type = gpu::Type::kBF16;
+  bool embedding_is_packed = false;
+  std::vector<GpuLayerWeights> layers;
+  const float* final_norm = nullptr;
+  gpu::Matrix head;
+  // Feed-forward units with the padding between: every slice of a sum begins with a whole tile.
+  int32_t ffn = 0;
+  bool qkv_is_fused = false;  // rotation and the writing of keys and values are part of the product
+  size_t matrix_bytes = 0;    // what the products of one step read
+  size_t num_bytes = 0;
+  std::vector<gpu::Buffer> memory;
+};
+
+// Carries `host` over in pieces of a few MB and drops each matrix when it is there. 0 threads: the
+// host's cores, at most 16. Throws Error when the device has no memory left, or for a cut that its
+// kernels do not have.
+std::unique_ptr<GpuWeights> upload_weights(gpu::Device& device,
+                                           const ModelConfig& config,
+                                           const ModelShard& shard,
+                                           std::unique_ptr<Weights> host,
+                                           GpuWeightFormat format,
+                                           int num_threads = 0);
+
+// The same sizes with numbers drawn on the device, with the recipe's spreads but not its elements:
+// fills any GPU in seconds. The same seed gives the first layers of a shape the same weights, so
+// "NAME@2" is a draft of "NAME" here too; another number of ranks gives another model.
+std::unique_ptr<GpuWeights> random_gpu_weights(gpu::Device& device,
+                                               const gpu::OpTable& ops,
+                                               const ModelConfig& config,
+                                               const ModelShard& shard,
+                                               const SyntheticRecipe& recipe,
+                                               GpuWeightFormat format);
+
+// What either of them will take, by the config alone: for sizing KV memory before anything is
+// loaded.
+size_t gpu_weight_bytes(const ModelConfig& config, const ModelShard& shard, GpuWeightFormat format);
+
+}  // namespace outrider

@@ -1,0 +1,77 @@
+// See law.h.
+#include "models/simulated/law.h"
+
+#include <algorithm>
+
+#include "runtime/base/exact_math.h"
+#include "runtime/base/rng.h"
+
+namespace outrider {
+namespace {
+
+// From here on the draft keeps the kept words' proportions; below, words that the target never says
+// would be likelier than each of the four.
+constexpr double kLeastProportional = 0.3;
+
+float log_of(double weight) {
+  return weight > 0 ? static_cast<float>(exact_log(weight)) : kNeverSaid;
+}
+
+double uniform(uint64_t bits) { return static_cast<double>(bits >> 11) * 0x1p-53; }
+
+}  // namespace
+
+SimulatedRow SimulatedLaw::row(int32_t token, int32_t position) const {
+  const uint64_t key = mix_seed(mix_seed(seed, static_cast<uint64_t>(token)),
+                                static_cast<uint64_t>(position) + (uint64_t{1} << 32));
+  const int32_t dialect = dialect_of(token);
+  const int32_t num_words = (kEndSimulatedWords - kFirstSimulatedWord - 1 - dialect) / dialects + 1;
+  std::array<int32_t, 16> words{};
+  uint64_t draw = 0;
+  for (size_t i = 0; i < words.size();) {
+    const auto word =
+        static_cast<int32_t>(mix_seed(key, draw++) % static_cast<uint64_t>(num_words));
+    const int32_t id = kFirstSimulatedWord + dialect + word * dialects;
+    const auto end = words.begin() + static_cast<std::ptrdiff_t>(i);
+    if (std::find(words.begin(), end, id) == end) words[i++] = id;
+  }
+  SimulatedRow row;
+  std::copy_n(words.begin(), row.kept.size(), row.kept.begin());
+  std::copy_n(words.begin() + row.kept.size(), row.other.size(), row.other.begin());
+  row.coin = uniform(mix_seed(~key, 0));
+  return row;
+}
+
+SimulatedLogits target_logits(const SimulatedRow&) {
+  SimulatedLogits logits;
+  logits.kept = {kSimulatedTilt, 0, 0, 0};
+  logits.other.fill(kNeverSaid);
+  return logits;
+}
+
+SimulatedLogits draft_logits(const SimulatedRow& row, double alpha) {
+  if (alpha >= 1) return target_logits(row);
+  const double tilt = exact_exp(kSimulatedTilt);
+  const double sum = tilt + 3;  // of the kept words' weights
+  const bool agrees = row.coin < alpha;
+  SimulatedLogits logits;
+  if (agrees && alpha < kLeastProportional) {
+    // As much as the target gives it on its favourite, the rest of alpha on the other three.
+    const double favourite = std::min(alpha, tilt / sum);
+    logits.kept.fill(log_of((alpha - favourite) / 3));
+    logits.kept[0] = log_of(favourite);
+    logits.other.fill(log_of((1 - alpha) / 12));
+    return logits;
+  }
+  if (alpha <= 0) {
+    logits.kept.fill(kNeverSaid);
+    logits.other.fill(0);
+    return logits;
+  }
+  logits.kept.fill(0);
+  logits.kept[agrees ? 0 : 1] = kSimulatedTilt;
+  logits.other.fill(log_of((1 - alpha) / alpha * sum / 12));
+  return logits;
+}
+
+}  // namespace outrider

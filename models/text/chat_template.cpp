@@ -1,0 +1,225 @@
+// Loading a model folder's template and rendering requests with it.
+#include "models/text/chat_template.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <iterator>
+
+#include "models/text/jinja/evaluator.h"
+#include "models/text/jinja/json.h"
+#include "models/text/jinja/operators.h"
+#include "models/text/jinja/parser.h"
+#include "runtime/base/error.h"
+#include "runtime/base/files.h"
+
+namespace outrider {
+
+namespace {
+
+using jinja::Dict;
+using jinja::Kind;
+using jinja::Value;
+
+constexpr size_t kMaxTemplateBytes = 64u << 10;
+constexpr size_t kMaxConfigBytes = 64u << 20;
+constexpr const char* kTokenizerConfig = "tokenizer_config.json";
+
+// The names under which Hugging Face gives a tokenizer's special tokens to a template.
+constexpr std::string_view kSpecialTokens[] = {
+    "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"};
+
+// Roles a template may build special tokens from ('<|' + role + '|>'). Any other role is a text of
+// the request like all others.
+constexpr std::string_view kRoles[] = {"system",
+                                       "user",
+                                       "assistant",
+                                       "tool",
+                                       "developer",
+                                       "function",
+                                       "ipython",
+                                       "model",
+                                       "environment",
+                                       "observation",
+                                       "tool_response"};
+
+bool is_one_of(std::string_view name, const auto& names) {
+  return std::find(std::begin(names), std::end(names), name) != std::end(names);
+}
+
+std::optional<std::string> read_if_there(const std::filesystem::path& path, size_t max_bytes) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return std::nullopt;
+  return read_regular_file(path, max_bytes);
+}
+
+// A special token of a config: a string, or an object with its text as "content".
+const Value* token_text(const Value& token) {
+  if (token.is(Kind::kString)) return &token;
+  if (!token.is(Kind::kDict)) return nullptr;
+  const Value* content = token.entries().find("content");
+  return content != nullptr && content->is(Kind::kString) ? content : nullptr;
+}
+
+void collect_tokens(const Value& config, Dict& tokens) {
+  for (const auto& [key, value] : config.entries().items) {
+    if (!key.bytes().ends_with("_token")) continue;
+    const Value* text = token_text(value);
+    if (text != nullptr && tokens.find(key) == nullptr) tokens.set(key, *text);
+  }
+}
+
+Value read_config(const std::filesystem::path& path) {
+  const auto text = read_if_there(path, kMaxConfigBytes);
+  if (!text) return Value::dict({});
+  Value config = jinja::parse_json(*text, jinja::Trust::kConfig, path.string());
+  if (!config.is(Kind::kDict)) throw Error(path.string() + ": is not a JSON object");
+  return config;
+}
+
+// config: of the tokenizer, which goes before the map.
+Dict special_tokens(const std::filesystem::path& model_dir, const Value& config) {
+  Dict tokens;
+  collect_tokens(config, tokens);
+  collect_tokens(read_config(model_dir / "special_tokens_map.json"), tokens);
+  return tokens;
+}
+
+struct Sources {
+  std::optional<std::string> common, with_tools;
+};
+
+Sources named_templates(const Value& list, const std::string& where) {
+  Sources sources;
+  for (const Value& entry : list.items().items) {
+    const Value* name = entry.is(Kind::kDict) ? entry.entries().find("name") : nullptr;
+    const Value* text = entry.is(Kind::kDict) ? entry.entries().find("template") : nullptr;
+    if (!name || !text || !name->is(Kind::kString) || !text->is(Kind::kString)) {
+      throw Error(where + ": an entry of chat_template lacks its name or template");
+    }
+    if (name->bytes() == "default") sources.common = text->bytes();
+    if (name->bytes() == "tool_use") sources.with_tools = text->bytes();
+  }
+  if (!sources.common) throw Error(where + ": chat_template has no entry named 'default'");
+  return sources;
+}
+
+Sources find_sources(const std::filesystem::path& model_dir, const Value& config) {
+  Sources sources;
+  sources.common = read_if_there(model_dir / "chat_template.jinja", kMaxTemplateBytes);
+  if (sources.common) return sources;
+  const Value* field = config.entries().find("chat_template");
+  if (field == nullptr || field->is(Kind::kNone)) return sources;
+  const std::string where = (model_dir / kTokenizerConfig).string();
+  if (field->is(Kind::kList)) return named_templates(*field, where);
+  if (!field->is(Kind::kString)) throw Error(where + ": chat_template is neither text nor a list");
+  sources.common = field->bytes();
+  return sources;
+}
+
+jinja::Program parse_source(std::string_view source) {
+  if (source.size() > kMaxTemplateBytes) {
+    throw Error(fmt::format("chat template: larger than {} bytes", kMaxTemplateBytes));
+  }
+  return jinja::parse_program(source);
+}
+
+// One message: its role loses the mark when known; older names of the reasoning field get the
+// standard one too, as Hugging Face does.
+Value prepared_message(const Value& message) {
+  if (!message.is(Kind::kDict)) throw Error("chat template: a message is not a JSON object");
+  Dict result;
+  const Value* reasoning = nullptr;
+  for (const std::string_view name : {"reasoning_content", "thinking", "reasoning"}) {
+    const Value* found = message.entries().find(name);
+    if (reasoning == nullptr && found != nullptr && !found->is(Kind::kNone)) reasoning = found;
+  }
+  if (reasoning != nullptr) result.set(Value::string("thinking"), *reasoning);
+  for (const auto& [key, value] : message.entries().items) {
+    const bool known_role =
+        key.bytes() == "role" && value.is(Kind::kString) && is_one_of(value.bytes(), kRoles);
+    result.set(key, known_role ? Value::string(value.bytes()) : value);
+  }
+  if (reasoning != nullptr) result.set(Value::string("reasoning_content"), *reasoning);
+  return Value::dict(std::move(result));
+}
+
+Value prepared_messages(const Value& messages) {
+  if (!messages.is(Kind::kList)) throw Error("chat template: 'messages' is not a list");
+  std::vector<Value> result;
+  for (const Value& message : messages.items().items) result.push_back(prepared_message(message));
+  return jinja::make_list(std::move(result));
+}
+
+// The variables of the template: what Hugging Face always defines, the model's special tokens, and
+// over them what the request gives.
+Value make_inputs(std::string_view inputs_json, const Dict& tokens) {
+  const Value given = jinja::parse_json(inputs_json, jinja::Trust::kRequest, "chat request");
+  if (!given.is(Kind::kDict)) throw Error("chat request: is not a JSON object");
+  Dict inputs = tokens;
+  inputs.set(Value::string("messages"), jinja::make_list({}));
+  inputs.set(Value::string("tools"), Value::none());
+  inputs.set(Value::string("documents"), Value::none());
+  inputs.set(Value::string("add_generation_prompt"), Value::boolean(false));
+  for (const auto& [key, value] : given.entries().items) {
+    if (key.bytes() == "messages") {
+      inputs.set(key, prepared_messages(value));
+    } else if (is_one_of(key.bytes(), kSpecialTokens) && value.is(Kind::kString)) {
+      inputs.set(key, Value::string(value.bytes()));
+    } else {
+      inputs.set(key, value);
+    }
+  }
+  return Value::dict(std::move(inputs));
+}
+
+}  // namespace
+
+struct ChatTemplate::Impl {
+  jinja::Program common;
+  std::optional<jinja::Program> with_tools;
+  Dict tokens;
+};
+
+ChatTemplate::ChatTemplate(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+
+ChatTemplate ChatTemplate::parse(std::string source, const std::filesystem::path& model_dir) {
+  auto impl = std::make_shared<Impl>();
+  impl->common = parse_source(source);
+  if (!model_dir.empty())
+    impl->tokens = special_tokens(model_dir, read_config(model_dir / kTokenizerConfig));
+  return ChatTemplate(std::move(impl));
+}
+
+std::optional<ChatTemplate> ChatTemplate::load(const std::filesystem::path& model_dir) {
+  const Value config = read_config(model_dir / kTokenizerConfig);
+  const Sources sources = find_sources(model_dir, config);
+  if (!sources.common) return std::nullopt;
+  auto impl = std::make_shared<Impl>();
+  try {
+    impl->common = parse_source(*sources.common);
+    if (sources.with_tools) impl->with_tools = parse_source(*sources.with_tools);
+  } catch (const Error& error) {
+    throw Error(model_dir.string() + ": " + error.what());
+  }
+  impl->tokens = special_tokens(model_dir, config);
+  return ChatTemplate(std::move(impl));
+}
+
+RenderedPrompt ChatTemplate::render(std::string_view inputs_json,
+                                    const RenderLimits& limits) const {
+  const Value inputs = make_inputs(inputs_json, impl_->tokens);
+  const bool has_tools = jinja::is_true(*inputs.entries().find("tools"));
+  const jinja::Program& program =
+      has_tools && impl_->with_tools ? *impl_->with_tools : impl_->common;
+  jinja::Budget budget(limits.max_steps, limits.max_output_bytes);
+  jinja::Evaluator evaluator(program, budget, inputs, limits.now_unix_s);
+  try {
+    jinja::Text text = evaluator.run();
+    return {std::move(text.bytes), std::move(text.literals)};
+  } catch (const jinja::Failure& failure) {
+    throw Error(fmt::format("chat template line {}: {}", evaluator.line(), failure.what()));
+  }
+}
+
+}  // namespace outrider

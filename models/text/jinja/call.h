@@ -1,0 +1,60 @@
+// Arguments of calls, filters, tests and methods, and the tables of the last three.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "models/text/jinja/value.h"
+
+namespace outrider::jinja {
+
+struct Arguments {
+  std::vector<Value> positional;
+  std::vector<std::pair<std::string, Value>> named;
+};
+
+// Hands out arguments in the order a function declares its parameters.
+class ArgumentReader {
+ public:
+  ArgumentReader(std::string_view callee, const Arguments& arguments, size_t first = 0)
+      : callee_(callee), arguments_(arguments), position_(first) {}
+
+  const Value* next(std::string_view parameter);  // nullptr when not given
+  const Value& require(std::string_view parameter);
+  bool next_bool(std::string_view parameter, bool otherwise);
+  int64_t next_int(std::string_view parameter, int64_t otherwise);  // none counts as not given
+  const Text* next_text(std::string_view parameter);                // none counts as not given
+  void finish() const;                                              // throws when some are left
+  const Arguments& take_all();                                      // none is left
+
+ private:
+  std::string_view callee_;
+  const Arguments& arguments_;
+  size_t position_;
+  size_t named_used_ = 0;
+};
+
+// Each throws Failure: unknown name, wrong arguments, a value of the wrong type.
+Value apply_filter(Budget& budget,
+                   std::string_view name,
+                   const Value& value,
+                   const Arguments& arguments);
+bool apply_test(Budget& budget,
+                std::string_view name,
+                const Value& value,
+                const Arguments& arguments);
+bool is_filter(std::string_view name);
+bool is_test(std::string_view name);
+
+// The method `name` of a value as a callable; nullopt-like undefined kind when there is none.
+bool find_method(const Value& value, std::string_view name, Value& method);
+Value call_method(Budget& budget, const Callable& method, const Arguments& arguments);
+
+// Throws Failure naming what was expected of `callee`.
+const Text& expect_text(const Value& value, std::string_view callee);
+int64_t expect_int(const Value& value, std::string_view callee);
+[[noreturn]] void fail_type(std::string_view callee, const Value& value);
+
+}  // namespace outrider::jinja

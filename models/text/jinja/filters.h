@@ -1,0 +1,20 @@
+// The filters behind `|`, in two files: those on text and numbers, those on sequences.
+#pragma once
+
+#include <string_view>
+
+#include "models/text/jinja/call.h"
+
+namespace outrider::jinja {
+
+using Filter = Value (*)(Budget&, const Value&, const Arguments&);
+
+struct NamedFilter {
+  std::string_view name;
+  Filter apply;
+};
+
+const NamedFilter* find_text_filter(std::string_view name);      // nullptr when there is none
+const NamedFilter* find_sequence_filter(std::string_view name);  // nullptr when there is none
+
+}  // namespace outrider::jinja

@@ -1,0 +1,389 @@
+// Strings with marks: building, cutting, searching and case. Pure functions.
+#include "models/text/jinja/text.h"
+
+#include <string.h>
+#include <utf8proc.h>
+
+#include <algorithm>
+
+namespace outrider::jinja {
+
+void TextBuilder::mark(size_t begin, size_t end) {
+  if (begin == end) return;
+  if (!text_.literals.empty() && text_.literals.back().end == begin) {
+    text_.literals.back().end = end;
+  } else {
+    text_.literals.push_back({begin, end});
+  }
+}
+
+void TextBuilder::append(std::string_view bytes, bool literal) {
+  budget_->work(bytes.size());
+  budget_->check_text(text_.bytes.size() + bytes.size());
+  const size_t begin = text_.bytes.size();
+  text_.bytes.append(bytes);
+  if (literal) mark(begin, text_.bytes.size());
+}
+
+void TextBuilder::append(const Text& text, size_t begin, size_t end) {
+  const size_t base = text_.bytes.size();
+  append(std::string_view(text.bytes).substr(begin, end - begin), false);
+  auto span = std::upper_bound(
+      text.literals.begin(), text.literals.end(), begin, [](size_t at, const TextSpan& s) {
+        return at < s.end;
+      });
+  for (; span != text.literals.end() && span->begin < end; ++span) {
+    mark(base + std::max(span->begin, begin) - begin, base + std::min(span->end, end) - begin);
+  }
+}
+
+bool is_valid_utf8(std::string_view bytes) {
+  const auto* data = reinterpret_cast<const utf8proc_uint8_t*>(bytes.data());
+  size_t at = 0;
+  while (at < bytes.size()) {
+    utf8proc_int32_t code_point = 0;
+    const auto used =
+        utf8proc_iterate(data + at, static_cast<utf8proc_ssize_t>(bytes.size() - at), &code_point);
+    if (used <= 0) return false;
+    at += static_cast<size_t>(used);
+  }
+  return true;
+}
+
+uint32_t next_code_point(std::string_view bytes, size_t& position) {
+  const auto lead = static_cast<unsigned char>(bytes[position]);
+  const size_t length = lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+  uint32_t code_point = length == 1 ? lead : lead & (0x7Fu >> length);
+  const size_t end = std::min(position + length, bytes.size());
+  for (size_t at = position + 1; at < end; ++at) {
+    code_point = code_point << 6 | (static_cast<unsigned char>(bytes[at]) & 0x3Fu);
+  }
+  position = end;
+  return code_point;
+}
+
+void append_utf8(std::string& out, uint32_t code_point) {
+  utf8proc_uint8_t buffer[4];
+  const auto length = utf8proc_encode_char(static_cast<utf8proc_int32_t>(code_point), buffer);
+  out.append(reinterpret_cast<const char*>(buffer), static_cast<size_t>(length));
+}
+
+size_t count_code_points(std::string_view bytes) {
+  return static_cast<size_t>(std::count_if(bytes.begin(), bytes.end(), [](char c) {
+    return (static_cast<unsigned char>(c) & 0xC0) != 0x80;
+  }));
+}
+
+bool is_space(uint32_t code_point) {
+  if (code_point < 0x80) {
+    return (code_point >= 9 && code_point <= 13) || (code_point >= 0x1C && code_point <= 0x20);
+  }
+  if (code_point == 0x85) return true;
+  const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(code_point));
+  return category == UTF8PROC_CATEGORY_ZS || category == UTF8PROC_CATEGORY_ZL ||
+         category == UTF8PROC_CATEGORY_ZP;
+}
+
+bool is_word(uint32_t code_point) {
+  if (code_point == '_') return true;
+  const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(code_point));
+  return (category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LO) ||
+         (category >= UTF8PROC_CATEGORY_ND && category <= UTF8PROC_CATEGORY_NO);
+}
+
+namespace {
+
+bool contains(std::string_view characters, uint32_t wanted) {
+  for (size_t at = 0; at < characters.size();) {
+    if (next_code_point(characters, at) == wanted) return true;
+  }
+  return false;
+}
+
+size_t start_of_last(std::string_view bytes, size_t end) {
+  size_t at = end - 1;
+  while (at > 0 && (static_cast<unsigned char>(bytes[at]) & 0xC0) == 0x80) --at;
+  return at;
+}
+
+}  // namespace
+
+TextSpan stripped_range(std::string_view bytes, Side side, const std::string_view* characters) {
+  const auto goes = [&](uint32_t c) { return characters ? contains(*characters, c) : is_space(c); };
+  TextSpan range{0, bytes.size()};
+  while (side != Side::kRight && range.begin < range.end) {
+    size_t after = range.begin;
+    if (!goes(next_code_point(bytes, after))) break;
+    range.begin = after;
+  }
+  while (side != Side::kLeft && range.begin < range.end) {
+    const size_t last = start_of_last(bytes, range.end);
+    size_t after = last;
+    if (!goes(next_code_point(bytes, after))) break;
+    range.end = last;
+  }
+  return range;
+}
+
+Text substring(Budget& budget, const Text& text, size_t begin, size_t end) {
+  TextBuilder builder(budget);
+  builder.append(text, begin, end);
+  return builder.take();
+}
+
+size_t find(std::string_view haystack, std::string_view needle, size_t from) {
+  if (from > haystack.size()) return std::string_view::npos;
+  if (needle.empty()) return from;
+  const void* hit =
+      memmem(haystack.data() + from, haystack.size() - from, needle.data(), needle.size());
+  if (hit == nullptr) return std::string_view::npos;
+  return static_cast<size_t>(static_cast<const char*>(hit) - haystack.data());
+}
+
+size_t find_last(std::string_view haystack, std::string_view needle) {
+  const std::string reversed(haystack.rbegin(), haystack.rend());
+  const std::string reversed_needle(needle.rbegin(), needle.rend());
+  const size_t hit = find(reversed, reversed_needle);
+  return hit == std::string_view::npos ? hit : haystack.size() - hit - needle.size();
+}
+
+namespace {
+
+std::vector<TextSpan> separator_matches(Budget& budget,
+                                        std::string_view bytes,
+                                        std::string_view separator) {
+  if (separator.empty()) throw Failure("empty separator");
+  std::vector<TextSpan> matches;
+  for (size_t at = find(bytes, separator); at != std::string_view::npos;
+       at = find(bytes, separator, at + separator.size())) {
+    budget.step();
+    matches.push_back({at, at + separator.size()});
+  }
+  return matches;
+}
+
+// Matches counted from the right may lie elsewhere than those from the left ("aaa" by "aa").
+std::vector<TextSpan> separator_matches_from_right(Budget& budget,
+                                                   std::string_view bytes,
+                                                   std::string_view separator) {
+  if (separator.empty()) throw Failure("empty separator");
+  std::string reversed(bytes.rbegin(), bytes.rend());
+  const std::string reversed_separator(separator.rbegin(), separator.rend());
+  std::vector<TextSpan> matches = separator_matches(budget, reversed, reversed_separator);
+  for (TextSpan& match : matches) match = {bytes.size() - match.end, bytes.size() - match.begin};
+  return matches;
+}
+
+std::vector<TextSpan> space_matches(Budget& budget, std::string_view bytes) {
+  std::vector<TextSpan> matches;
+  for (size_t at = 0; at < bytes.size();) {
+    const size_t before = at;
+    if (!is_space(next_code_point(bytes, at))) continue;
+    if (!matches.empty() && matches.back().end == before) {
+      matches.back().end = at;
+    } else {
+      budget.step();
+      matches.push_back({before, at});
+    }
+  }
+  return matches;
+}
+
+std::vector<Text> pieces_between(Budget& budget,
+                                 const Text& text,
+                                 const std::vector<TextSpan>& cuts,
+                                 TextSpan whole) {
+  std::vector<Text> pieces;
+  size_t begin = whole.begin;
+  for (const TextSpan& cut : cuts) {
+    pieces.push_back(substring(budget, text, begin, cut.begin));
+    begin = cut.end;
+  }
+  pieces.push_back(substring(budget, text, begin, whole.end));
+  return pieces;
+}
+
+void drop_outside(std::vector<TextSpan>& cuts, TextSpan whole) {
+  std::erase_if(cuts,
+                [&](const TextSpan& c) { return c.begin < whole.begin || c.end > whole.end; });
+}
+
+}  // namespace
+
+std::vector<Text> split(Budget& budget,
+                        const Text& text,
+                        const Text* separator,
+                        int64_t max_splits) {
+  budget.work(text.bytes.size());
+  if (separator != nullptr) {
+    auto cuts = separator_matches(budget, text.bytes, separator->bytes);
+    if (max_splits >= 0 && cuts.size() > static_cast<size_t>(max_splits)) {
+      cuts.resize(static_cast<size_t>(max_splits));
+    }
+    return pieces_between(budget, text, cuts, {0, text.bytes.size()});
+  }
+  TextSpan whole = stripped_range(text.bytes, Side::kLeft, nullptr);
+  auto cuts = space_matches(budget, text.bytes);
+  drop_outside(cuts, whole);
+  if (max_splits >= 0 && cuts.size() > static_cast<size_t>(max_splits)) {
+    cuts.resize(static_cast<size_t>(max_splits));
+  }
+  if (!cuts.empty() && cuts.back().end == whole.end) {
+    whole.end = cuts.back().begin;
+    cuts.pop_back();
+  }
+  if (whole.begin == whole.end) return {};
+  return pieces_between(budget, text, cuts, whole);
+}
+
+std::vector<Text> split_from_right(Budget& budget,
+                                   const Text& text,
+                                   const Text* separator,
+                                   int64_t max_splits) {
+  budget.work(2 * text.bytes.size());
+  std::vector<TextSpan> cuts;
+  TextSpan whole{0, text.bytes.size()};
+  if (separator != nullptr) {
+    cuts = separator_matches_from_right(budget, text.bytes, separator->bytes);
+  } else {
+    whole = stripped_range(text.bytes, Side::kRight, nullptr);
+    cuts = space_matches(budget, text.bytes);
+    drop_outside(cuts, whole);
+    std::reverse(cuts.begin(), cuts.end());
+  }
+  if (max_splits >= 0 && cuts.size() > static_cast<size_t>(max_splits)) {
+    cuts.resize(static_cast<size_t>(max_splits));
+  }
+  std::reverse(cuts.begin(), cuts.end());
+  if (separator == nullptr) {
+    if (!cuts.empty() && cuts.front().begin == whole.begin) {
+      whole.begin = cuts.front().end;
+      cuts.erase(cuts.begin());
+    }
+    if (whole.begin == whole.end) return {};
+  }
+  return pieces_between(budget, text, cuts, whole);
+}
+
+std::vector<Text> split_lines(Budget& budget, const Text& text, bool keep_ends) {
+  budget.work(text.bytes.size());
+  std::vector<Text> lines;
+  const std::string_view bytes = text.bytes;
+  size_t begin = 0;
+  for (size_t at = 0; at < bytes.size();) {
+    const size_t before = at;
+    const uint32_t c = next_code_point(bytes, at);
+    const bool ends =
+        (c >= 10 && c <= 13) || (c >= 0x1C && c <= 0x1E) || c == 0x85 || c == 0x2028 || c == 0x2029;
+    if (!ends) continue;
+    if (c == '\r' && at < bytes.size() && bytes[at] == '\n') ++at;
+    budget.step();
+    lines.push_back(substring(budget, text, begin, keep_ends ? at : before));
+    begin = at;
+  }
+  if (begin < bytes.size()) lines.push_back(substring(budget, text, begin, bytes.size()));
+  return lines;
+}
+
+Text replace(Budget& budget, const Text& text, const Text& from, const Text& to, int64_t count) {
+  budget.work(text.bytes.size());
+  TextBuilder builder(budget);
+  const std::string_view bytes = text.bytes;
+  size_t begin = 0;
+  int64_t left = count < 0 ? INT64_MAX : count;
+  if (from.bytes.empty()) {
+    while (left > 0) {
+      budget.step();
+      builder.append(to);
+      --left;
+      if (begin == bytes.size()) break;
+      size_t after = begin;
+      next_code_point(bytes, after);
+      builder.append(text, begin, after);
+      begin = after;
+    }
+  } else {
+    size_t at = find(bytes, from.bytes);
+    for (; at != std::string_view::npos && left > 0; --left) {
+      budget.step();
+      builder.append(text, begin, at);
+      builder.append(to);
+      begin = at + from.bytes.size();
+      at = find(bytes, from.bytes, begin);
+    }
+  }
+  builder.append(text, begin, bytes.size());
+  return builder.take();
+}
+
+namespace {
+
+std::string to_upper(uint32_t c) {
+  std::string out;
+  if (c == 0xDF) return "SS";
+  append_utf8(out, static_cast<uint32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(c))));
+  return out;
+}
+
+std::string to_title(uint32_t c) {
+  std::string out;
+  if (c == 0xDF) return "Ss";
+  append_utf8(out, static_cast<uint32_t>(utf8proc_totitle(static_cast<utf8proc_int32_t>(c))));
+  return out;
+}
+
+std::string to_lower(uint32_t c) {
+  std::string out;
+  append_utf8(out, static_cast<uint32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))));
+  return out;
+}
+
+bool is_cased(uint32_t c) {
+  const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
+  return category == UTF8PROC_CATEGORY_LU || category == UTF8PROC_CATEGORY_LL ||
+         category == UTF8PROC_CATEGORY_LT;
+}
+
+bool breaks_title_filter(uint32_t c) {
+  return is_space(c) || c == '-' || c == '(' || c == '{' || c == '[' || c == '<';
+}
+
+std::string mapped(uint32_t c, Case how, bool at_word_start) {
+  switch (how) {
+    case Case::kUpper:
+      return to_upper(c);
+    case Case::kLower:
+      return to_lower(c);
+    case Case::kSwap:
+      return utf8proc_category(static_cast<utf8proc_int32_t>(c)) == UTF8PROC_CATEGORY_LU
+                 ? to_lower(c)
+                 : to_upper(c);
+    case Case::kTitleFilter:
+      return at_word_start ? to_upper(c) : to_lower(c);
+    case Case::kCapitalize:
+    case Case::kTitleMethod:
+      break;
+  }
+  return at_word_start ? to_title(c) : to_lower(c);
+}
+
+}  // namespace
+
+Text change_case(Budget& budget, const Text& text, Case how) {
+  TextBuilder builder(budget);
+  const std::string_view bytes = text.bytes;
+  auto span = text.literals.begin();
+  bool at_word_start = true;
+  for (size_t at = 0; at < bytes.size();) {
+    while (span != text.literals.end() && span->end <= at) ++span;
+    const bool literal = span != text.literals.end() && span->begin <= at;
+    const uint32_t c = next_code_point(bytes, at);
+    builder.append(mapped(c, how, at_word_start), literal);
+    if (how == Case::kCapitalize) at_word_start = false;
+    if (how == Case::kTitleMethod) at_word_start = !is_cased(c);
+    if (how == Case::kTitleFilter) at_word_start = breaks_title_filter(c);
+  }
+  return builder.take();
+}
+
+}  // namespace outrider::jinja

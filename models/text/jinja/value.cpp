@@ -1,0 +1,515 @@
+// Construction, truth, equality, order and printing of template values, as Python does it.
+#include "models/text/jinja/value.h"
+
+#include <utf8proc.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+namespace outrider::jinja {
+
+Value Value::undefined(std::string complaint) {
+  Value value;
+  value.object_ = std::make_shared<const std::string>(std::move(complaint));
+  return value;
+}
+
+Value Value::none() {
+  Value value;
+  value.kind_ = Kind::kNone;
+  return value;
+}
+
+Value Value::boolean(bool from) {
+  Value value;
+  value.kind_ = Kind::kBool;
+  value.boolean_ = from;
+  return value;
+}
+
+Value Value::integer(int64_t from) {
+  Value value;
+  value.kind_ = Kind::kInt;
+  value.integer_ = from;
+  return value;
+}
+
+Value Value::real(double from) {
+  Value value;
+  value.kind_ = Kind::kDouble;
+  value.real_ = from;
+  return value;
+}
+
+Value Value::big_integer(double from, std::string digits) {
+  Value value = real(from);
+  value.object_ = std::make_shared<const std::string>(std::move(digits));
+  return value;
+}
+
+Value Value::string(Text text) {
+  Value value;
+  value.kind_ = Kind::kString;
+  value.object_ = std::make_shared<const Text>(std::move(text));
+  return value;
+}
+
+Value Value::string(std::string_view trusted, bool literal) {
+  Text text;
+  text.bytes = trusted;
+  if (literal && !trusted.empty()) text.literals.push_back({0, trusted.size()});
+  return string(std::move(text));
+}
+
+namespace {
+
+void check_depth(int depth) {
+  if (depth > kMaxValueDepth) throw Failure("lists or dicts are nested too deeply");
+}
+
+}  // namespace
+
+Value Value::list(List list) {
+  list.depth = 1;
+  for (const Value& item : list.items) list.depth = std::max(list.depth, item.depth() + 1);
+  check_depth(list.depth);
+  return Value::list(std::make_shared<const List>(std::move(list)));
+}
+
+Value Value::list(std::shared_ptr<const List> list) {
+  Value value;
+  value.kind_ = Kind::kList;
+  value.object_ = std::move(list);
+  return value;
+}
+
+Value Value::dict(Dict dict) {
+  check_depth(dict.depth);
+  Value value;
+  value.kind_ = Kind::kDict;
+  value.object_ = std::make_shared<const Dict>(std::move(dict));
+  return value;
+}
+
+Value Value::callable(Callable callable) {
+  check_depth(callable.receiver.depth() + 1);
+  Value value;
+  value.kind_ = Kind::kCallable;
+  value.object_ = std::make_shared<const Callable>(std::move(callable));
+  return value;
+}
+
+Value Value::space(Namespace* space) {
+  Value value;
+  value.kind_ = Kind::kNamespace;
+  value.space_ = space;
+  return value;
+}
+
+Value Value::loop(LoopState* loop) {
+  Value value;
+  value.kind_ = Kind::kLoop;
+  value.loop_ = loop;
+  return value;
+}
+
+bool Value::is_number() const { return is_integral() || kind_ == Kind::kDouble; }
+
+std::shared_ptr<const List> Value::shared_items() const {
+  return std::static_pointer_cast<const List>(object_);
+}
+
+const std::string* Value::note() const {
+  const bool noted = kind_ == Kind::kUndefined || kind_ == Kind::kDouble;
+  return noted ? static_cast<const std::string*>(object_.get()) : nullptr;
+}
+
+int Value::depth() const {
+  switch (kind_) {
+    case Kind::kList:
+      return items().depth;
+    case Kind::kDict:
+      return entries().depth;
+    case Kind::kCallable:
+      return function().receiver.depth() + 1;
+    default:
+      return 0;
+  }
+}
+
+std::string hash_key(const Value& key) {
+  switch (key.kind()) {
+    case Kind::kUndefined:
+      return "u";
+    case Kind::kNone:
+      return "n";
+    case Kind::kBool:
+    case Kind::kInt:
+      return "i" + std::to_string(key.as_int());
+    case Kind::kDouble: {
+      const double real = key.as_double();
+      if (std::floor(real) == real && std::fabs(real) < 9e18) {
+        return "i" + std::to_string(static_cast<int64_t>(real));
+      }
+      return "d" + double_to_string(real);
+    }
+    case Kind::kString:
+      return "s" + key.text().bytes;
+    case Kind::kList: {
+      if (key.items().kind != ListKind::kTuple) break;
+      std::string joined = "(";
+      for (const Value& item : key.items().items) {
+        const std::string part = hash_key(item);
+        joined += std::to_string(part.size()) + ":" + part;
+        // A tuple of tuples of one shared tuple can be exponentially long.
+        if (joined.size() > 1u << 20) throw Failure("a dict key is too long");
+      }
+      return joined;
+    }
+    default:
+      break;
+  }
+  throw Failure("a value of type '" + std::string(type_name(key)) + "' cannot be a dict key");
+}
+
+size_t Dict::position(const std::string& key) const {
+  if (!index.empty()) {
+    const auto found = index.find(key);
+    return found == index.end() ? items.size() : found->second;
+  }
+  for (size_t i = 0; i < items.size(); ++i) {
+    const Value& held = items[i].first;
+    if (held.is(Kind::kString)) {
+      if (key[0] == 's' && held.bytes() == std::string_view(key).substr(1)) return i;
+    } else if (hash_key(held) == key) {
+      return i;
+    }
+  }
+  return items.size();
+}
+
+void Dict::set(Value key, Value value) {
+  std::string name = hash_key(key);
+  const size_t at = position(name);
+  depth = std::max({depth, key.depth() + 1, value.depth() + 1});
+  if (at < items.size()) {
+    items[at].second = std::move(value);
+    return;
+  }
+  items.emplace_back(std::move(key), std::move(value));
+  if (items.size() < 8) return;
+  if (index.empty()) {
+    for (size_t i = 0; i < items.size(); ++i) index.emplace(hash_key(items[i].first), i);
+  } else {
+    index.emplace(std::move(name), at);
+  }
+}
+
+const Value* Dict::find(const Value& key) const {
+  const size_t at = position(hash_key(key));
+  return at < items.size() ? &items[at].second : nullptr;
+}
+
+const Value* Dict::find(std::string_view key) const {
+  const size_t at = position("s" + std::string(key));
+  return at < items.size() ? &items[at].second : nullptr;
+}
+
+std::string_view type_name(const Value& value) {
+  switch (value.kind()) {
+    case Kind::kUndefined:
+      return "Undefined";
+    case Kind::kNone:
+      return "NoneType";
+    case Kind::kBool:
+      return "bool";
+    case Kind::kInt:
+      return "int";
+    case Kind::kDouble:
+      return "float";
+    case Kind::kString:
+      return "str";
+    case Kind::kList:
+      break;
+    case Kind::kDict:
+      return "dict";
+    case Kind::kCallable:
+      return "function";
+    case Kind::kNamespace:
+      return "Namespace";
+    case Kind::kLoop:
+      return "LoopContext";
+  }
+  switch (value.items().kind) {
+    case ListKind::kList:
+      return "list";
+    case ListKind::kTuple:
+      return "tuple";
+    case ListKind::kRange:
+      return "range";
+    case ListKind::kGenerator:
+      return "generator";
+    case ListKind::kView:
+      break;
+  }
+  return "dict view";
+}
+
+bool is_true(const Value& value) {
+  switch (value.kind()) {
+    case Kind::kUndefined:
+    case Kind::kNone:
+      return false;
+    case Kind::kBool:
+    case Kind::kInt:
+      return value.as_int() != 0;
+    case Kind::kDouble:
+      return value.as_double() != 0;
+    case Kind::kString:
+      return !value.bytes().empty();
+    case Kind::kList:
+      return value.items().kind == ListKind::kGenerator || !value.items().items.empty();
+    case Kind::kDict:
+      return !value.entries().items.empty();
+    case Kind::kCallable:
+    case Kind::kNamespace:
+    case Kind::kLoop:
+      break;
+  }
+  return true;
+}
+
+namespace {
+
+bool equal_lists(Budget& budget, const List& left, const List& right) {
+  if (left.kind != right.kind || left.items.size() != right.items.size()) return false;
+  for (size_t i = 0; i < left.items.size(); ++i) {
+    if (!equals(budget, left.items[i], right.items[i])) return false;
+  }
+  return true;
+}
+
+bool equal_dicts(Budget& budget, const Dict& left, const Dict& right) {
+  if (left.items.size() != right.items.size()) return false;
+  for (const auto& [key, value] : left.items) {
+    const Value* other = right.find(key);
+    if (other == nullptr || !equals(budget, value, *other)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+bool equals(Budget& budget, const Value& left, const Value& right) {
+  budget.step();
+  if (left.is_integral() && right.is_integral()) return left.as_int() == right.as_int();
+  if (left.is_number() && right.is_number()) return left.as_double() == right.as_double();
+  if (left.kind() != right.kind()) return false;
+  switch (left.kind()) {
+    case Kind::kString:
+      budget.work(std::min(left.bytes().size(), right.bytes().size()));
+      return left.bytes() == right.bytes();
+    case Kind::kList:
+      return equal_lists(budget, left.items(), right.items());
+    case Kind::kDict:
+      return equal_dicts(budget, left.entries(), right.entries());
+    case Kind::kCallable:
+      return &left.function() == &right.function();
+    case Kind::kNamespace:
+      return &left.name_space() == &right.name_space();
+    case Kind::kLoop:
+      return &left.loop_state() == &right.loop_state();
+    default:
+      return true;  // undefined and none are equal to their like
+  }
+}
+
+int compare(Budget& budget, const Value& left, const Value& right) {
+  budget.step();
+  if (left.is_integral() && right.is_integral()) {
+    return left.as_int() < right.as_int() ? -1 : left.as_int() > right.as_int();
+  }
+  if (left.is_number() && right.is_number()) {
+    return left.as_double() < right.as_double() ? -1 : left.as_double() > right.as_double();
+  }
+  if (left.is(Kind::kString) && right.is(Kind::kString)) {
+    budget.work(std::min(left.bytes().size(), right.bytes().size()));
+    return left.bytes().compare(right.bytes());
+  }
+  const bool lists =
+      left.is(Kind::kList) && right.is(Kind::kList) && left.items().kind == right.items().kind &&
+      (left.items().kind == ListKind::kList || left.items().kind == ListKind::kTuple);
+  if (!lists) {
+    throw Failure("values of type '" + std::string(type_name(left)) + "' and '" +
+                  std::string(type_name(right)) + "' have no order");
+  }
+  const auto& a = left.items().items;
+  const auto& b = right.items().items;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    if (!equals(budget, a[i], b[i])) return compare(budget, a[i], b[i]);
+  }
+  return a.size() < b.size() ? -1 : a.size() > b.size();
+}
+
+std::string double_to_string(double value) {
+  if (std::isnan(value)) return "nan";
+  if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
+  char buffer[32];
+  const auto end =
+      std::to_chars(buffer, buffer + sizeof buffer, value, std::chars_format::scientific).ptr;
+  const std::string_view shortest(buffer, static_cast<size_t>(end - buffer));
+  const size_t e = shortest.find('e');
+  const int exponent = std::stoi(std::string(shortest.substr(e + 1)));
+  std::string digits;
+  for (const char c : shortest.substr(0, e)) {
+    if (c >= '0' && c <= '9') digits += c;
+  }
+  const std::string sign = value < 0 || std::signbit(value) ? "-" : "";
+  if (exponent < -4 || exponent >= 16) {
+    return std::string(shortest);  // to_chars writes two exponent digits at least, as Python does
+  }
+  if (exponent < 0)
+    return sign + "0." + std::string(static_cast<size_t>(-exponent - 1), '0') + digits;
+  const auto whole = static_cast<size_t>(exponent) + 1;
+  if (digits.size() <= whole) return sign + digits + std::string(whole - digits.size(), '0') + ".0";
+  return sign + digits.substr(0, whole) + "." + digits.substr(whole);
+}
+
+namespace {
+
+bool is_printable(uint32_t c) {
+  if (c == ' ') return true;
+  switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
+    case UTF8PROC_CATEGORY_CN:
+    case UTF8PROC_CATEGORY_CC:
+    case UTF8PROC_CATEGORY_CF:
+    case UTF8PROC_CATEGORY_CS:
+    case UTF8PROC_CATEGORY_CO:
+    case UTF8PROC_CATEGORY_ZS:
+    case UTF8PROC_CATEGORY_ZL:
+    case UTF8PROC_CATEGORY_ZP:
+      return false;
+    default:
+      return true;
+  }
+}
+
+std::string escaped_for_repr(uint32_t c, char quote) {
+  switch (c) {
+    case '\n':
+      return "\\n";
+    case '\r':
+      return "\\r";
+    case '\t':
+      return "\\t";
+    case '\\':
+      return "\\\\";
+    default:
+      break;
+  }
+  std::string out;
+  if (c == static_cast<uint32_t>(quote)) {
+    out = {'\\', quote};
+  } else if (is_printable(c)) {
+    append_utf8(out, c);
+  } else {
+    char buffer[16];
+    std::snprintf(buffer,
+                  sizeof buffer,
+                  c < 0x100     ? "\\x%02x"
+                  : c < 0x10000 ? "\\u%04x"
+                                : "\\U%08x",
+                  c);
+    out = buffer;
+  }
+  return out;
+}
+
+void append_string_repr(TextBuilder& out, const Text& text) {
+  const bool single = text.bytes.find('\'') != std::string::npos;
+  const char quote = single && text.bytes.find('"') == std::string::npos ? '"' : '\'';
+  out.append({&quote, 1});
+  auto span = text.literals.begin();
+  for (size_t at = 0; at < text.bytes.size();) {
+    while (span != text.literals.end() && span->end <= at) ++span;
+    const bool literal = span != text.literals.end() && span->begin <= at;
+    out.append(escaped_for_repr(next_code_point(text.bytes, at), quote), literal);
+  }
+  out.append({&quote, 1});
+}
+
+void append_list_repr(Budget& budget, TextBuilder& out, const List& list) {
+  if (list.kind == ListKind::kGenerator || list.kind == ListKind::kView) {
+    throw Failure("a generator cannot be printed, turn it into a list first");
+  }
+  if (list.kind == ListKind::kRange) throw Failure("a range cannot be printed");
+  const bool tuple = list.kind == ListKind::kTuple;
+  out.append(tuple ? "(" : "[");
+  for (size_t i = 0; i < list.items.size(); ++i) {
+    if (i > 0) out.append(", ");
+    append_repr(budget, out, list.items[i]);
+  }
+  if (tuple && list.items.size() == 1) out.append(",");
+  out.append(tuple ? ")" : "]");
+}
+
+void append_dict_repr(Budget& budget, TextBuilder& out, const Dict& dict) {
+  out.append("{");
+  for (size_t i = 0; i < dict.items.size(); ++i) {
+    if (i > 0) out.append(", ");
+    append_repr(budget, out, dict.items[i].first);
+    out.append(": ");
+    append_repr(budget, out, dict.items[i].second);
+  }
+  out.append("}");
+}
+
+}  // namespace
+
+void append_repr(Budget& budget, TextBuilder& out, const Value& value) {
+  budget.step();
+  const DepthGuard guard(budget);
+  switch (value.kind()) {
+    case Kind::kUndefined:
+      return out.append("Undefined");
+    case Kind::kNone:
+      return out.append("None");
+    case Kind::kBool:
+      return out.append(value.as_bool() ? "True" : "False");
+    case Kind::kInt:
+      return out.append(std::to_string(value.as_int()));
+    case Kind::kDouble:
+      return out.append(value.note() != nullptr ? *value.note()
+                                                : double_to_string(value.as_double()));
+    case Kind::kString:
+      return append_string_repr(out, value.text());
+    case Kind::kList:
+      return append_list_repr(budget, out, value.items());
+    case Kind::kDict:
+      return append_dict_repr(budget, out, value.entries());
+    case Kind::kCallable:
+    case Kind::kNamespace:
+    case Kind::kLoop:
+      break;
+  }
+  throw Failure("a value of type '" + std::string(type_name(value)) + "' cannot be printed");
+}
+
+void append_string(Budget& budget, TextBuilder& out, const Value& value) {
+  if (value.is(Kind::kString)) return out.append(value.text());
+  if (value.is(Kind::kUndefined)) return;
+  append_repr(budget, out, value);
+}
+
+Text to_text(Budget& budget, const Value& value) {
+  if (value.is(Kind::kString)) {
+    budget.work(value.bytes().size());
+    return value.text();
+  }
+  TextBuilder out(budget);
+  append_string(budget, out, value);
+  return out.take();
+}
+
+}  // namespace outrider::jinja

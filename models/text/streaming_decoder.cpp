@@ -1,0 +1,28 @@
+// See streaming_decoder.h: the steps of Tokenizer::decode(), one per push.
+#include "models/text/streaming_decoder.h"
+
+#include <utility>
+
+#include "runtime/base/error.h"
+
+namespace outrider {
+
+StreamingDecoder::StreamingDecoder(std::shared_ptr<const Tokenizer> tokenizer,
+                                   bool skip_special_tokens)
+    : tokenizer_(std::move(tokenizer)), skip_special_tokens_(skip_special_tokens) {
+  OUTRIDER_CHECK(tokenizer_ != nullptr);
+}
+
+std::string StreamingDecoder::push(int32_t id) {
+  std::string out;
+  tokenizer_->push_token(state_, id, skip_special_tokens_, out);
+  return out;
+}
+
+std::string StreamingDecoder::flush() {
+  std::string out;
+  tokenizer_->flush_tokens(state_, out);
+  return out;
+}
+
+}  // namespace outrider

@@ -1,0 +1,51 @@
+// Finds added tokens written out in a text: leftmost, longest first, by a trie. Immutable after
+// construction; any thread.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "models/text/tokenizer/normalizer.h"
+#include "models/text/tokenizer/spec.h"
+
+namespace outrider {
+
+// A piece of the text: plain (id -1), or an added token with the white space its flags swallowed.
+struct AddedTokenPiece {
+  size_t begin = 0;
+  size_t end = 0;
+  int32_t id = -1;
+};
+
+class AddedTokenMatcher {
+ public:
+  // Adds a token under the text it is searched by; of two with one text the first stays.
+  void add(const AddedToken& token, std::string_view search_text);
+
+  // The pieces of the whole text in order. Special tokens are passed over when `parse_special` is
+  // false, control tokens where they touch a byte a user wrote.
+  std::vector<AddedTokenPiece> split(const MarkedText& text, bool parse_special) const;
+
+ private:
+  struct Node {
+    std::vector<std::pair<unsigned char, int32_t>> children;  // sorted by byte
+    int32_t token = -1;                                       // index into tokens_
+  };
+  struct Match {
+    size_t begin = 0;
+    size_t end = 0;
+    const AddedToken* token = nullptr;
+  };
+
+  int32_t child_of(int32_t node, unsigned char byte) const;
+  bool find_next(std::string_view text, size_t pos, Match& match) const;
+  bool is_accepted(const MarkedText& text, const Match& match, bool parse_special) const;
+
+  std::vector<AddedToken> tokens_;
+  std::vector<Node> nodes_{1};
+  std::array<bool, 256> starts_token_{};
+};
+
+}  // namespace outrider

@@ -1,0 +1,36 @@
+// The normalizer stages of a tokenizer.json over a text that remembers which bytes a user wrote.
+// Immutable after construction; any thread.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "models/text/tokenizer/regex.h"
+#include "models/text/tokenizer/spec.h"
+
+namespace outrider {
+
+// Valid UTF-8 and, when a part of it is a user's, one flag byte per text byte (1 = a user wrote
+// it). An empty `literal` means no byte is.
+struct MarkedText {
+  std::string text;
+  std::string literal;
+
+  void append(std::string_view piece, std::string_view flags);
+  void append_flagged(std::string_view piece, char flag);
+};
+
+class Normalizer {
+ public:
+  explicit Normalizer(const std::vector<NormalizerStep>& steps);
+  void apply(MarkedText& text) const;
+
+ private:
+  struct Step {
+    NormalizerStep spec;
+    std::unique_ptr<PatternMatcher> matcher;  // kReplace
+  };
+  std::vector<Step> steps_;
+};
+
+}  // namespace outrider

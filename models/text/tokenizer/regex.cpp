@@ -1,0 +1,188 @@
+// Pattern matching for the pre-tokenizers; PCRE2 stands behind the patterns we have no scanner for.
+// Compiled once at load; matching allocates its own match data, so any thread may match.
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include "models/text/tokenizer/regex.h"
+
+#include <pcre2.h>
+
+#include "models/text/tokenizer/scanners.h"
+#include "models/text/tokenizer/unicode.h"
+#include "runtime/base/error.h"
+
+namespace outrider {
+namespace {
+
+// Backtracking steps allowed per match attempt; ordinary patterns use a few per character of one
+// word.
+constexpr uint32_t kMatchLimit = 20'000'000;
+constexpr uint32_t kHeapLimitKib = 256 * 1024;
+
+// Hugging Face reads patterns with Oniguruma's Ruby syntax. What PCRE2 would silently read another
+// way is refused. Returns a name for it, or null.
+const char* find_other_meaning(std::string_view pattern) {
+  bool in_class = false;
+  for (size_t i = 0; i < pattern.size(); ++i) {
+    const char c = pattern[i];
+    const char next = i + 1 < pattern.size() ? pattern[i + 1] : '\0';
+    if (c == '\\') {
+      if (next == 'h' || next == 'H') return "\\h";
+      ++i;
+    } else if (in_class) {
+      if (c == ']') in_class = false;
+      if (c == '[' && next != ':') return "a class inside a class";
+      if (c == '[') i = pattern.find(']', i);  // [:name:]
+      if (i == std::string_view::npos) return "an open class";
+      if (c == '&' && next == '&') return "&&";
+    } else if (c == '[') {
+      in_class = true;
+      if (next == '^') ++i;
+      if (i + 1 < pattern.size() && pattern[i + 1] == ']') ++i;
+    } else if (c == '(' && pattern.substr(i, 3) == "(?m") {
+      return "(?m";
+    } else if (c == '}' && next == '+') {
+      // {1,3}+ is greedy in Ruby and possessive in PCRE2; \p{L}+ is neither.
+      const size_t open = pattern.rfind('{', i);
+      if (open != std::string_view::npos && open + 1 < i && pattern[open + 1] >= '0' &&
+          pattern[open + 1] <= '9') {
+        return "a possessive interval";
+      }
+    }
+  }
+  return nullptr;
+}
+
+// \s and \w mean White_Space and Unicode's word characters in Oniguruma; PCRE2's own \s also takes
+// U+180E and its \w no combining marks.
+std::string with_same_classes(std::string_view pattern) {
+  const std::string word = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})";
+  std::string out;
+  bool in_class = false;
+  for (size_t i = 0; i < pattern.size(); ++i) {
+    const char c = pattern[i];
+    if (c != '\\' || i + 1 == pattern.size()) {
+      if (c == '[') in_class = true;
+      if (c == ']') in_class = false;
+      out += c;
+      continue;
+    }
+    const char name = pattern[++i];
+    if (name == 's' || name == 'S') {
+      out += name == 's' ? R"(\p{White_Space})" : R"(\P{White_Space})";
+    } else if (name == 'w') {
+      out += in_class ? word : "[" + word + "]";
+    } else if (name == 'W') {
+      if (in_class) throw Error("a pattern uses \\W inside a class, which is not supported");
+      out += "[^" + word + "]";
+    } else {
+      out += c;
+      out += name;
+    }
+  }
+  return out;
+}
+
+struct CodeFree {
+  void operator()(pcre2_code* code) const { pcre2_code_free(code); }
+};
+struct ContextFree {
+  void operator()(pcre2_match_context* context) const { pcre2_match_context_free(context); }
+};
+struct MatchDataFree {
+  void operator()(pcre2_match_data* data) const { pcre2_match_data_free(data); }
+};
+
+}  // namespace
+
+struct PatternMatcher::Impl {
+  std::string literal;
+  Scanner scanner = nullptr;
+  std::unique_ptr<pcre2_code, CodeFree> code;
+  std::unique_ptr<pcre2_match_context, ContextFree> context;
+
+  void compile(const std::string& ruby_pattern);
+  void match_all(std::string_view text, const std::function<void(size_t, size_t)>& visit) const;
+};
+
+void PatternMatcher::Impl::compile(const std::string& ruby_pattern) {
+  if (ruby_pattern.size() > 16384) throw Error("a pattern is longer than 16 KiB");
+  if (const char* construct = find_other_meaning(ruby_pattern)) {
+    throw Error(std::string("a pattern uses ") + construct + ", which is not supported");
+  }
+  const std::string pattern = with_same_classes(ruby_pattern);
+  int code_of_error = 0;
+  PCRE2_SIZE offset = 0;
+  // Ruby's ^ and $ match at line breaks.
+  code.reset(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()),
+                           pattern.size(),
+                           PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C,
+                           &code_of_error,
+                           &offset,
+                           nullptr));
+  if (code == nullptr) {
+    PCRE2_UCHAR message[256];
+    pcre2_get_error_message(code_of_error, message, sizeof(message));
+    throw Error("a pattern does not compile at offset " + std::to_string(offset) + " (" +
+                reinterpret_cast<const char*>(message) + ")");
+  }
+  context.reset(pcre2_match_context_create(nullptr));
+  OUTRIDER_CHECK(context != nullptr);
+  pcre2_set_match_limit(context.get(), kMatchLimit);
+  pcre2_set_heap_limit(context.get(), kHeapLimitKib);
+}
+
+void PatternMatcher::Impl::match_all(std::string_view text,
+                                     const std::function<void(size_t, size_t)>& visit) const {
+  const std::unique_ptr<pcre2_match_data, MatchDataFree> data(
+      pcre2_match_data_create_from_pattern(code.get(), nullptr));
+  OUTRIDER_CHECK(data != nullptr);
+  const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
+  size_t start = 0;
+  while (start <= text.size()) {
+    const int rc = pcre2_match(
+        code.get(), subject, text.size(), start, PCRE2_NO_UTF_CHECK, data.get(), context.get());
+    if (rc == PCRE2_ERROR_NOMATCH) return;
+    if (rc < 0) throw Error("the pre-tokenizer's pattern took too many steps on this text");
+    const PCRE2_SIZE* range = pcre2_get_ovector_pointer(data.get());
+    // \K in a look-ahead can put the end before the start.
+    if (range[1] < range[0] || range[0] < start) throw Error("a pattern matched backwards");
+    visit(range[0], range[1]);
+    start = range[1];
+    if (range[0] != range[1]) continue;
+    if (start == text.size()) return;
+    start += unicode::code_point_at(text, start).num_bytes;
+  }
+}
+
+PatternMatcher::PatternMatcher(const PatternSpec& pattern) : impl_(std::make_unique<Impl>()) {
+  if (!pattern.is_regex) {
+    impl_->literal = pattern.text;
+    return;
+  }
+  impl_->scanner = find_scanner(pattern.text);
+  if (impl_->scanner == nullptr) impl_->compile(pattern.text);
+}
+
+PatternMatcher::~PatternMatcher() = default;
+PatternMatcher::PatternMatcher(PatternMatcher&&) noexcept = default;
+PatternMatcher& PatternMatcher::operator=(PatternMatcher&&) noexcept = default;
+
+void PatternMatcher::for_each_match(std::string_view text,
+                                    const std::function<void(size_t, size_t)>& visit) const {
+  if (impl_->scanner != nullptr) {
+    for (size_t pos = 0; pos < text.size();) {
+      const size_t end = impl_->scanner(text, pos);
+      visit(pos, end);
+      pos = end;
+    }
+  } else if (impl_->code != nullptr) {
+    impl_->match_all(text, visit);
+  } else {
+    const std::string& literal = impl_->literal;
+    for (size_t hit = text.find(literal); hit != std::string_view::npos;
+         hit = text.find(literal, hit + literal.size())) {
+      visit(hit, hit + literal.size());
+    }
+  }
+}
+
+}  // namespace outrider

@@ -1,0 +1,306 @@
+// See quantized_folder.h. config.json is written last: a folder without it is not whole.
+#include "models/weights/quantized_folder.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "models/checkpoint/checked_json.h"
+#include "models/checkpoint/checkpoint_plan.h"
+#include "models/checkpoint/safetensors.h"
+#include "models/checkpoint/weight_names.h"
+#include "models/weights/weights.h"
+#include "runtime/base/error.h"
+#include "runtime/base/files.h"
+#include "runtime/base/new_file.h"
+#include "runtime/ops/half.h"
+#include "runtime/ops/quantized.h"
+
+namespace outrider {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int64_t kBufferBytes = 4 << 20;
+constexpr size_t kMaxCopiedBytes = 256u << 20;
+
+const char* type_name_of(ops::DType dtype) {
+  if (dtype == ops::DType::kF32) return "F32";
+  return dtype == ops::DType::kBF16 ? "BF16" : "F16";
+}
+
+bool ends_with_any(const std::string& name, std::initializer_list<const char*> ends) {
+  return std::any_of(
+      ends.begin(), ends.end(), [&](const char* end) { return name.ends_with(end); });
+}
+
+// One tensor of the model and what becomes of it.
+struct Job {
+  std::string source;  // tensor it is read from
+  std::string name;    // of the projection, without ".weight", or of a copied tensor
+  std::vector<int64_t> shape;
+  ops::DType dtype = ops::DType::kF32;
+  bool quantized = false;
+};
+
+void widen_row(const std::byte* from, ops::DType dtype, std::vector<float>& to) {
+  if (dtype == ops::DType::kF32) {
+    std::memcpy(to.data(), from, to.size() * sizeof(float));
+    return;
+  }
+  for (size_t i = 0; i < to.size(); ++i) {
+    uint16_t bits = 0;
+    std::memcpy(&bits, from + 2 * i, sizeof(bits));
+    to[i] = dtype == ops::DType::kBF16 ? ops::bf16_to_float(bits) : ops::f16_to_float(bits);
+  }
+}
+
+class FolderWriter {
+ public:
+  FolderWriter(const ModelConfig& config,
+               const TensorSource& source,
+               const QuantizeOptions& options)
+      : config_(config), source_(source), options_(options) {}
+
+  void write(const std::filesystem::path& output,
+             const std::function<void(uint64_t, uint64_t)>& progress);
+
+ private:
+  void find_jobs();
+  std::vector<PlannedTensor> plan() const;
+  int64_t group_size(const Job& job) const {
+    return options_.group_size == 0 ? job.shape[1] : options_.group_size;
+  }
+  int64_t num_groups(const Job& job) const {
+    return (job.shape[1] + group_size(job) - 1) / group_size(job);
+  }
+  // Calls use(first row, rows, bytes) for runs of the tensor's rows.
+  template <typename Use>
+  void for_row_runs(const Job& job, const Use& use) const;
+  void copy(const Job& job, CheckpointWriter& writer) const;
+  void quantize(const Job& job, CheckpointWriter& writer) const;
+
+  const ModelConfig& config_;
+  const TensorSource& source_;
+  const QuantizeOptions& options_;
+  std::vector<Job> jobs_;
+};
+
+void FolderWriter::find_jobs() {
+  const bool quantizes_head = !options_.keep_head;
+  for (const TensorShape& tensor : checkpoint_tensors(config_)) {
+    Job job{.source = tensor.name, .name = tensor.name, .shape = tensor.shape};
+    job.dtype = source_.expect(tensor.name, tensor.shape);
+    job.quantized = ends_with_any(tensor.name, {"_proj.weight"}) ||
+                    (tensor.name == kHeadName && quantizes_head);
+    jobs_.push_back(std::move(job));
+  }
+  if (config_.tied_head && quantizes_head) {
+    Job head = jobs_.front();
+    OUTRIDER_CHECK(head.source == kEmbeddingName);
+    head.name = kHeadName;
+    head.quantized = true;
+    jobs_.push_back(std::move(head));
+  }
+  for (Job& job : jobs_) {
+    if (job.quantized) job.name.resize(job.name.size() - std::string(".weight").size());
+  }
+}
+
+std::vector<PlannedTensor> FolderWriter::plan() const {
+  std::vector<PlannedTensor> planned;
+  for (const Job& job : jobs_) {
+    if (!job.quantized) {
+      planned.push_back({job.name, type_name_of(job.dtype), job.shape});
+      continue;
+    }
+    if (options_.packed) {
+      planned.push_back({job.name + ".weight_shape", "I64", {2}});
+      planned.push_back(
+          {job.name + ".weight_packed", "I32", {job.shape[0], (job.shape[1] + 3) / 4}});
+    } else {
+      planned.push_back({job.name + ".weight", "I8", job.shape});
+    }
+    planned.push_back({job.name + ".weight_scale", "F32", {job.shape[0], num_groups(job)}});
+  }
+  return planned;
+}
+
+template <typename Use>
+void FolderWriter::for_row_runs(const Job& job, const Use& use) const {
+  const bool is_vector = job.shape.size() == 1;
+  const int64_t n_rows = is_vector ? 1 : job.shape[0];
+  const int64_t n_columns = is_vector ? job.shape[0] : job.shape[1];
+  const int64_t row_bytes = n_columns * static_cast<int64_t>(ops::dtype_bytes(job.dtype));
+  const int64_t run = std::clamp<int64_t>(kBufferBytes / row_bytes, 1, n_rows);
+  std::vector<std::byte> buffer(static_cast<size_t>(run * row_bytes));
+  for (int64_t row = 0; row < n_rows; row += run) {
+    const Range rows = {row, std::min(n_rows, row + run)};
+    source_.read({job.source, n_columns, rows, {0, n_columns}}, buffer.data());
+    use(rows,
+        std::span<const std::byte>(buffer).first(static_cast<size_t>(rows.size() * row_bytes)));
+  }
+}
+
+void FolderWriter::copy(const Job& job, CheckpointWriter& writer) const {
+  for_row_runs(job,
+               [&](Range, std::span<const std::byte> bytes) { writer.append(job.name, bytes); });
+}
+
+void FolderWriter::quantize(const Job& job, CheckpointWriter& writer) const {
+  const int64_t n_in = job.shape[1];
+  const int64_t padded = options_.packed ? (n_in + 3) / 4 * 4 : n_in;
+  const int64_t size = group_size(job);
+  if (options_.packed) {
+    const int64_t shape[2] = {job.shape[0], n_in};
+    writer.append(job.name + ".weight_shape", std::as_bytes(std::span(shape)));
+  }
+  std::vector<float> scales(static_cast<size_t>(job.shape[0] * num_groups(job)));
+  std::vector<float> row(static_cast<size_t>(n_in));
+  std::vector<uint8_t> integers;
+  size_t next_scale = 0;
+  for_row_runs(job, [&](Range rows, std::span<const std::byte> bytes) {
+    const size_t row_bytes = bytes.size() / static_cast<size_t>(rows.size());
+    integers.assign(static_cast<size_t>(rows.size() * padded), 0);
+    for (int64_t r = 0; r < rows.size(); ++r) {
+      widen_row(bytes.data() + static_cast<size_t>(r) * row_bytes, job.dtype, row);
+      uint8_t* out = integers.data() + r * padded;
+      for (int64_t begin = 0; begin < n_in; begin += size) {
+        const int64_t count = std::min(size, n_in - begin);
+        const float scale = ops::quantize_group(8, row.data() + begin, count, out + begin).scale;
+        if (!std::isfinite(scale)) {
+          throw Error(fmt::format(
+              "tensor \"{}\": row {} holds NaN or infinity", job.source, rows.begin + r));
+        }
+        scales[next_scale++] = scale;
+      }
+    }
+    // quantize_group counts from -128; so do packed words, bytes have a sign.
+    if (!options_.packed) {
+      for (uint8_t& integer : integers) integer ^= 0x80u;
+    }
+    writer.append(job.name + (options_.packed ? ".weight_packed" : ".weight"),
+                  std::as_bytes(std::span(integers)));
+  });
+  writer.append(job.name + ".weight_scale", std::as_bytes(std::span(scales)));
+}
+
+void FolderWriter::write(const std::filesystem::path& output,
+                         const std::function<void(uint64_t, uint64_t)>& progress) {
+  find_jobs();
+  const std::vector<PlannedTensor> planned = plan();
+  CheckpointWriter writer(output, planned, options_.max_file_bytes);
+  uint64_t done = 0;
+  size_t next = 0;
+  for (const Job& job : jobs_) {
+    if (job.quantized) {
+      quantize(job, writer);
+    } else {
+      copy(job, writer);
+    }
+    const size_t num_tensors = !job.quantized ? 1 : options_.packed ? 3 : 2;
+    for (size_t i = 0; i < num_tensors; ++i) done += planned[next++].num_bytes();
+    if (progress) progress(done, writer.total_bytes());
+  }
+  writer.finish();
+}
+
+Json quantization_json(const QuantizeOptions& options) {
+  Json weights;
+  weights["num_bits"] = 8;
+  weights["type"] = "int";
+  weights["symmetric"] = true;
+  weights["strategy"] = options.group_size == 0 ? "channel" : "group";
+  weights["group_size"] = options.group_size == 0 ? Json(nullptr) : Json(options.group_size);
+  weights["dynamic"] = false;
+  weights["observer"] = "minmax";
+  // What integer products make of their inputs; packed integers mean weights alone.
+  Json inputs = nullptr;
+  if (!options.packed) {
+    inputs = {{"num_bits", 8},
+              {"type", "int"},
+              {"symmetric", true},
+              {"strategy", "token"},
+              {"dynamic", true}};
+  }
+  Json group;
+  group["targets"] = Json::array({"Linear"});
+  group["weights"] = std::move(weights);
+  group["input_activations"] = std::move(inputs);
+  group["output_activations"] = nullptr;
+  Json json;
+  json["quant_method"] = "compressed-tensors";
+  json["format"] = options.packed ? "pack-quantized" : "int-quantized";
+  json["quantization_status"] = "compressed";
+  json["config_groups"]["group_0"] = std::move(group);
+  json["ignore"] = options.keep_head ? Json::array({"lm_head"}) : Json::array();
+  json["kv_cache_scheme"] = nullptr;
+  return json;
+}
+
+// config.json as it was, with what changes.
+std::string config_text(const std::filesystem::path& model_dir, const QuantizeOptions& options) {
+  Json json = Json::parse(read_json_file(model_dir / "config.json"));
+  if (!options.keep_head) json["tie_word_embeddings"] = false;
+  json["quantization_config"] = quantization_json(options);
+  return json.dump(2) + "\n";
+}
+
+void make_folder(const std::filesystem::path& folder) {
+  std::error_code failure;
+  std::filesystem::create_directories(folder, failure);
+  if (failure || !std::filesystem::is_directory(folder)) {
+    throw Error(fmt::format("folder {} cannot be made: {}", folder.string(), failure.message()));
+  }
+  if (!std::filesystem::is_empty(folder)) {
+    throw Error(fmt::format("folder {} is not empty", folder.string()));
+  }
+}
+
+// Tokenizer, templates, licence; not weights in any form, nor what stands beside this folder.
+void copy_other_files(const std::filesystem::path& from, const std::filesystem::path& to) {
+  std::vector<std::filesystem::path> names;
+  for (const auto& entry : std::filesystem::directory_iterator(from)) {
+    if (entry.is_regular_file()) names.push_back(entry.path().filename());
+  }
+  std::sort(names.begin(), names.end());
+  for (const std::filesystem::path& name : names) {
+    const bool is_weights = name == "config.json" || name.string().starts_with(".") ||
+                            ends_with_any(name.string(),
+                                          {".safetensors",
+                                           ".safetensors.index.json",
+                                           ".bin",
+                                           ".bin.index.json",
+                                           ".gguf",
+                                           ".pth",
+                                           ".pt",
+                                           ".h5",
+                                           ".msgpack",
+                                           ".onnx"});
+    if (!is_weights) write_new_file(to / name, read_regular_file(from / name, kMaxCopiedBytes));
+  }
+}
+
+}  // namespace
+
+void quantize_folder(const std::filesystem::path& model_dir,
+                     const std::filesystem::path& output,
+                     const QuantizeOptions& options,
+                     const std::function<void(uint64_t, uint64_t)>& progress) {
+  const ModelConfig config = load_model_config(model_dir);
+  if (config.is_quantized()) {
+    throw Error(fmt::format("{}: is quantised already", (model_dir / "config.json").string()));
+  }
+  ops::check_quant_format({.bits = 8, .group_size = options.group_size});
+  const auto source = make_checkpoint_source(model_dir, config);
+  make_folder(output);
+  FolderWriter(config, *source, options).write(output, progress);
+  copy_other_files(model_dir, output);
+  write_new_file(output / "config.json", config_text(model_dir, options));
+}
+
+}  // namespace outrider

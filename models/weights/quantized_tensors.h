@@ -1,0 +1,101 @@
+// Projections that a checkpoint keeps in integers (GPTQ, AWQ, compressed-tensors), read a rectangle
+// at a time into one plain form: weight[row, i] = scale[row, g] * (integer[row, i] - zero[row, g]),
+// g being the group of input i, integers and zero points unsigned. Nothing in the files is trusted:
+// names, types, shapes and indices are checked before memory is taken. Used while weights load, on
+// every rank; all of it may be called from several threads.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "models/checkpoint/quantization_config.h"
+#include "models/checkpoint/safetensors.h"
+#include "models/checkpoint/shard.h"
+#include "runtime/ops/tensor.h"
+
+namespace outrider {
+
+// A projection is named without ".weight": "model.layers.0.mlp.up_proj".
+struct Projection {
+  std::string name;
+  int64_t n_out = 0;
+  int64_t n_in = 0;
+};
+
+// Rows (outputs) and columns (inputs) of a projection. Scales and zero points are unpacked; the
+// integers stay as the file packs them until asked for. Row ranges count from the part's first.
+class QuantizedPart {
+ public:
+  int64_t n_rows() const { return rows_.size(); }
+  int64_t n_columns() const { return columns_.size(); }
+  int64_t n_groups() const { return n_groups_; }
+
+  // Integers of these rows, 0 .. 2^bits - 1, row-major [rows, n_columns].
+  void integers(Range rows, uint8_t* out) const;
+  // Integer - zero point. Throws Error naming the projection when one does not fit a signed byte.
+  void signed_values(Range rows, int8_t* out) const;
+  // scale * (integer - zero point), rounded to float once.
+  void dequantize(Range rows, float* out) const;
+
+  // [n_rows, n_groups]: of the file's groups that the part's columns touch, in order.
+  const std::vector<float>& scales() const { return scales_; }
+  const std::vector<uint8_t>& zeros() const { return zeros_; }
+  int32_t num_bits() const { return num_bits_; }
+
+ private:
+  friend class QuantizedTensors;
+  void unpack_input_words(Range rows, uint8_t* out) const;
+  void unpack_output_words(Range rows, uint8_t* out) const;
+  void unpack_row_words(Range rows, uint8_t* out) const;
+
+  std::string name_;
+  WeightLayout layout_ = WeightLayout::kPlain;
+  int32_t num_bits_ = 0;
+  Range rows_;  // of the projection
+  Range columns_;
+  // The rectangle of the packed tensor that holds the part; bytes when kIntQuantized, else words.
+  Range file_rows_;
+  Range file_columns_;
+  std::vector<std::byte> packed_;
+  int64_t n_groups_ = 0;
+  std::vector<int32_t> group_of_column_;  // [n_columns]
+  std::vector<float> scales_;
+  std::vector<uint8_t> zeros_;
+};
+
+class QuantizedTensors {
+ public:
+  // checkpoint must outlive this.
+  QuantizedTensors(const Checkpoint& checkpoint, const QuantizationConfig& config)
+      : checkpoint_(checkpoint), config_(config) {}
+
+  // Whether the file has the projection in integers; floats stand under NAME.weight as ever.
+  bool has(const std::string& projection) const;
+  // Of a projection that it has and that was found in order.
+  int64_t n_out(const std::string& projection) const;
+
+  struct Form {
+    ops::DType scale_dtype = ops::DType::kF32;
+    int64_t group_size = 0;  // inputs that share a scale
+    bool in_order = true;    // the group of input i is i / group_size
+    bool symmetric = true;   // every zero point is half the integers' range
+  };
+  // Checks names, types, shapes and indices of the projection's tensors; throws Error naming the
+  // file and the tensor.
+  Form expect(const Projection& projection) const;
+
+  QuantizedPart read(const Projection& projection, Range rows, Range columns) const;
+
+ private:
+  struct Found;
+  Found find(const Projection& projection) const;
+  std::vector<int32_t> group_of_inputs(const Projection& projection, const Found& found) const;
+  void read_scales(const Found& found, Range groups, QuantizedPart& part) const;
+  void read_zeros(const Found& found, Range groups, QuantizedPart& part) const;
+
+  const Checkpoint& checkpoint_;
+  QuantizationConfig config_;
+};
+
+}  // namespace outrider

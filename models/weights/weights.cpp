@@ -1,0 +1,387 @@
+// Fills a shard's weights piece by piece: which rows and columns of which tensor go where. See
+// weights.h.
+#include "models/weights/weights.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <thread>
+
+#include "models/checkpoint/safetensors.h"
+#include "models/checkpoint/unused_tensors.h"
+#include "models/checkpoint/weight_names.h"
+#include "models/weights/quantized_checkpoint.h"
+#include "runtime/base/error.h"
+#include "runtime/ops/half.h"
+
+namespace outrider {
+namespace {
+
+constexpr unsigned kMaxThreads = 16;
+
+// Rows (and columns) of one projection that become consecutive rows of a packed matrix.
+struct Piece {
+  std::string name;  // without ".weight"
+  int64_t n_rows;    // of the whole tensor
+  Range rows;
+};
+
+class Loader {
+ public:
+  Loader(const ModelConfig& config, const ModelShard& shard, const TensorSource& source)
+      : config_(config), shard_(shard), source_(source) {}
+
+  // Memory for everything, and vectors read; the matrices' parts are planned.
+  std::unique_ptr<Weights> plan();
+  const std::vector<PlannedPart>& parts() const { return parts_; }
+  // Of the vectors and the planned parts.
+  size_t num_bytes_read() const {
+    size_t total = vector_bytes_;
+    for (const PlannedPart& planned : parts_) total += static_cast<size_t>(planned.num_bytes());
+    return total;
+  }
+
+ private:
+  void plan_layer(int32_t layer, LayerWeights& out);
+  std::vector<float> vector(const std::string& name, int64_t n, Range part);
+  std::vector<float> vector(const std::string& name, int64_t n) { return vector(name, n, {0, n}); }
+  std::vector<float> biases(const std::vector<Piece>& pieces);
+  void plan_matrix(ops::PackedMatrix& out,
+                   const std::vector<Piece>& pieces,
+                   int64_t n_columns,
+                   Range columns);
+  ops::DType widest(const std::vector<Piece>& pieces, int64_t n_columns);
+  ops::PackedMatrix make_matrix(const std::vector<Piece>& pieces,
+                                int64_t n_columns,
+                                Range columns,
+                                bool as_integers);
+  bool are_integers(const std::vector<Piece>& pieces, int64_t n_columns) const;
+  void plan_embedding(Weights& out);
+
+  const ModelConfig& config_;
+  const ModelShard& shard_;
+  const TensorSource& source_;
+  std::vector<PlannedPart> parts_;
+  size_t vector_bytes_ = 0;
+};
+
+std::vector<float> widen(const std::vector<std::byte>& raw, ops::DType dtype) {
+  std::vector<float> values(raw.size() / ops::dtype_bytes(dtype));
+  if (dtype == ops::DType::kF32) {
+    std::memcpy(values.data(), raw.data(), raw.size());
+    return values;
+  }
+  for (size_t i = 0; i < values.size(); ++i) {
+    uint16_t bits = 0;
+    std::memcpy(&bits, raw.data() + 2 * i, sizeof(bits));
+    values[i] = dtype == ops::DType::kBF16 ? ops::bf16_to_float(bits) : ops::f16_to_float(bits);
+  }
+  return values;
+}
+
+std::vector<float> Loader::vector(const std::string& name, int64_t n, Range part) {
+  const ops::DType dtype = source_.expect(name, {n});
+  std::vector<std::byte> raw(static_cast<size_t>(part.size()) * ops::dtype_bytes(dtype));
+  source_.read({name, n, {0, 1}, part}, raw.data());
+  vector_bytes_ += raw.size();
+  return widen(raw, dtype);
+}
+
+std::vector<float> Loader::biases(const std::vector<Piece>& pieces) {
+  std::vector<float> all;
+  for (const Piece& piece : pieces) {
+    const auto part = vector(piece.name + ".bias", piece.n_rows, piece.rows);
+    all.insert(all.end(), part.begin(), part.end());
+  }
+  return all;
+}
+
+// Fused projections of different types share a matrix in float32, which holds all of them exactly.
+ops::DType Loader::widest(const std::vector<Piece>& pieces, int64_t n_columns) {
+  ops::DType all = source_.expect(pieces[0].name + ".weight", {pieces[0].n_rows, n_columns});
+  for (const Piece& piece : pieces) {
+    if (source_.expect(piece.name + ".weight", {piece.n_rows, n_columns}) != all) {
+      all = ops::DType::kF32;
+    }
+  }
+  return all;
+}
+
+void Loader::plan_matrix(ops::PackedMatrix& out,
+                         const std::vector<Piece>& pieces,
+                         int64_t n_columns,
+                         Range columns) {
+  const bool as_integers = are_integers(pieces, n_columns);
+  out = make_matrix(pieces, n_columns, columns, as_integers);
+  Range read = columns;
+  if (out.is_quantized() && !as_integers) {
+    // Whole groups, so that every shard finds the scales that the whole matrix has.
+    const int64_t size = out.quant_format().group_size;
+    const int64_t group = size == 0 ? n_columns : size;
+    read = {columns.begin / group * group,
+            std::min(n_columns, (columns.end + group - 1) / group * group)};
+  }
+  int64_t first_row = 0;
+  for (const Piece& piece : pieces) {
+    const std::string name = piece.name + ".weight";
+    const ops::DType own = source_.expect(name, {piece.n_rows, n_columns});
+    parts_.push_back({.part = {name, n_columns, piece.rows, read},
+                      .dtype = own,
+                      .packed = &out,
+                      .first_row = first_row,
+                      .as_integers = as_integers,
+                      .columns_before = columns.begin - read.begin,
+                      .columns_after = read.end - columns.end});
+    first_row += piece.rows.size();
+  }
+}
+
+// Whether all pieces are integers of one form, so that one matrix can hold them as they are.
+bool Loader::are_integers(const std::vector<Piece>& pieces, int64_t n_columns) const {
+  const auto format_of = [&](const Piece& piece) {
+    return source_.integer_format({piece.name, piece.n_rows, n_columns});
+  };
+  const auto first = format_of(pieces[0]);
+  return first && std::all_of(pieces.begin(), pieces.end(), [&](const Piece& piece) {
+           return format_of(piece) == first;
+         });
+}
+
+ops::PackedMatrix Loader::make_matrix(const std::vector<Piece>& pieces,
+                                      int64_t n_columns,
+                                      Range columns,
+                                      bool as_integers) {
+  int64_t n_out = 0;
+  for (const Piece& piece : pieces) n_out += piece.rows.size();
+  if (as_integers) {
+    const Projection first = {pieces[0].name, pieces[0].n_rows, n_columns};
+    return {n_out, columns.size(), *source_.integer_format(first), columns.begin};
+  }
+  const ops::DType dtype = widest(pieces, n_columns);
+  if (config_.load_format.bits != 0) {
+    return {n_out, columns.size(), config_.load_format, columns.begin};
+  }
+  return {n_out, columns.size(), dtype};
+}
+
+Range scaled(Range range, int64_t factor) { return {range.begin * factor, range.end * factor}; }
+
+void Loader::plan_layer(int32_t layer, LayerWeights& out) {
+  const LayerNames names(layer);
+  const int64_t hidden = config_.hidden_dim;
+  const int64_t head_dim = config_.head_dim;
+  const int64_t q_rows = config_.n_heads * head_dim;
+  const int64_t kv_rows = config_.n_kv_heads * head_dim;
+  const Range heads = scaled(shard_.heads, head_dim);
+  const Range kv = scaled(shard_.kv_heads, head_dim);
+  const Range whole = {0, hidden};
+  const std::vector<Piece> qkv = {
+      {names.q(), q_rows, heads}, {names.k(), kv_rows, kv}, {names.v(), kv_rows, kv}};
+  const std::vector<Piece> gate_up = {{names.gate(), config_.ffn_dim, shard_.ffn},
+                                      {names.up(), config_.ffn_dim, shard_.ffn}};
+
+  out.attn_norm = vector(names.attn_norm(), hidden);
+  plan_matrix(out.qkv, qkv, hidden, whole);
+  if (config_.attention_bias) out.qkv_bias = biases(qkv);
+  if (config_.qk_norm) out.q_norm = vector(names.q_norm(), head_dim);
+  if (config_.qk_norm) out.k_norm = vector(names.k_norm(), head_dim);
+  plan_matrix(out.o, {{names.o(), hidden, whole}}, q_rows, heads);
+  if (config_.attention_out_bias) out.o_bias = biases({{names.o(), hidden, whole}});
+
+  out.mlp_norm = vector(names.mlp_norm(), hidden);
+  plan_matrix(out.gate_up, gate_up, hidden, whole);
+  if (config_.mlp_bias) out.gate_up_bias = biases(gate_up);
+  plan_matrix(out.down, {{names.down(), hidden, whole}}, config_.ffn_dim, shard_.ffn);
+  if (config_.mlp_bias) out.down_bias = biases({{names.down(), hidden, whole}});
+  if (shard_.rank != 0) {
+    out.o_bias.clear();
+    out.down_bias.clear();
+  }
+}
+
+void Loader::plan_embedding(Weights& out) {
+  const int64_t hidden = config_.hidden_dim;
+  const bool head_has_it =
+      config_.tied_head && !out.head.is_quantized() && out.head.dtype() == out.embedding_dtype;
+  if (head_has_it) return;
+  PlannedPart planned{.part = {kEmbeddingName, hidden, shard_.vocab, {0, hidden}},
+                      .dtype = out.embedding_dtype};
+  out.embedding_bytes = static_cast<size_t>(planned.num_bytes());
+  out.embedding = ops::allocate_bytes(out.embedding_bytes);
+  planned.dense = out.embedding.get();
+  parts_.push_back(std::move(planned));
+}
+
+std::unique_ptr<Weights> Loader::plan() {
+  const int64_t hidden = config_.hidden_dim;
+  auto weights = std::make_unique<Weights>();
+  weights->embedding_dtype = source_.expect(kEmbeddingName, {config_.vocab_size, hidden});
+  std::string head = config_.tied_head ? kEmbeddingName : kHeadName;
+  head.resize(head.size() - std::string(".weight").size());
+  plan_matrix(weights->head, {{head, config_.vocab_size, shard_.vocab}}, hidden, {0, hidden});
+  plan_embedding(*weights);
+  weights->layers.resize(static_cast<size_t>(config_.n_layers));
+  for (int32_t layer = 0; layer < config_.n_layers; ++layer) {
+    plan_layer(layer, weights->layers[static_cast<size_t>(layer)]);
+  }
+  weights->final_norm = vector(kFinalNormName, hidden);
+  return weights;
+}
+
+// The tensors of a Hugging Face folder.
+class CheckpointSource : public TensorSource {
+ public:
+  // vocab: the rows of embedding and head that will be read.
+  CheckpointSource(const std::filesystem::path& model_dir, const ModelConfig& config, Range vocab)
+      : checkpoint_(model_dir), quantized_(checkpoint_, config.quantization) {
+    refuse_unused_tensors(checkpoint_, config, vocab);
+  }
+
+  ops::DType expect(const std::string& name, const std::vector<int64_t>& shape) const override {
+    if (const auto projection = quantized_.projection_of(name); projection && shape.size() == 2) {
+      return quantized_.float_type({*projection, shape[0], shape[1]});
+    }
+    const auto [file, info] = checkpoint_.find(name);
+    if (info == nullptr) {
+      throw Error(fmt::format("{}: tensor \"{}\" is missing; expected in shape {}",
+                              checkpoint_.origin(),
+                              name,
+                              shape_text(shape)));
+    }
+    if (info->shape != shape) {
+      throw Error(fmt::format("{}: tensor \"{}\" has shape {} but config.json asks for {}",
+                              file->name(),
+                              name,
+                              shape_text(info->shape),
+                              shape_text(shape)));
+    }
+    if (!info->dtype) {
+      throw Error(fmt::format("{}: tensor \"{}\" is of type {}; weights must be F32, BF16 or F16",
+                              file->name(),
+                              name,
+                              info->type_name));
+    }
+    return *info->dtype;
+  }
+
+  void read(const TensorPart& part, std::byte* out) const override {
+    if (const auto projection = quantized_.projection_of(part.name)) {
+      return quantized_.read_floats(*projection, part, out);
+    }
+    try {
+      for_each_run(part, [&](const Checkpoint::Entry& at, uint64_t offset, size_t num_bytes) {
+        at.file->read(*at.info, offset, out, num_bytes);
+        out += num_bytes;
+      });
+    } catch (const Error& error) {
+      throw Error(fmt::format("{} (tensor \"{}\")", error.what(), part.name));
+    }
+  }
+
+  std::optional<ops::QuantFormat> integer_format(const Projection& projection) const override {
+    return quantized_.runnable_format(projection);
+  }
+
+  void read_integers(const TensorPart& part,
+                     int64_t first_row,
+                     ops::PackedMatrix& to) const override {
+    quantized_.fill(*quantized_.projection_of(part.name), part, first_row, to);
+  }
+
+  void expect_soon(const TensorPart& part) const override {
+    if (quantized_.projection_of(part.name)) return;
+    for_each_run(part, [](const Checkpoint::Entry& at, uint64_t offset, size_t num_bytes) {
+      at.file->expect_soon(*at.info, offset, num_bytes);
+    });
+  }
+
+  void check_unchanged() const { checkpoint_.check_unchanged(); }
+
+ private:
+  // Calls use(file and tensor, offset, bytes) for each stretch of the file: one for whole rows,
+  // else one a row.
+  template <typename Use>
+  void for_each_run(const TensorPart& part, const Use& use) const {
+    const Checkpoint::Entry at = checkpoint_.find(part.name);
+    OUTRIDER_CHECK(at.info != nullptr && at.info->dtype.has_value());
+    const auto element = static_cast<int64_t>(ops::dtype_bytes(*at.info->dtype));
+    const bool whole_rows = part.columns.size() == part.n_columns;
+    const int64_t num_runs = whole_rows ? std::min<int64_t>(1, part.rows.size()) : part.rows.size();
+    const int64_t run_rows = whole_rows ? part.rows.size() : 1;
+    for (int64_t run = 0; run < num_runs; ++run) {
+      const int64_t begin = (part.rows.begin + run) * part.n_columns + part.columns.begin;
+      use(at,
+          static_cast<uint64_t>(begin * element),
+          static_cast<size_t>(run_rows * part.columns.size() * element));
+    }
+  }
+
+  Checkpoint checkpoint_;
+  QuantizedCheckpoint quantized_;
+};
+
+}  // namespace
+
+void TensorSource::read_integers(const TensorPart&, int64_t, ops::PackedMatrix&) const {
+  OUTRIDER_CHECK(false);  // integer_format() said that there are none
+}
+
+size_t Weights::matrix_bytes() const {
+  size_t total = head.num_bytes();
+  for (const LayerWeights& layer : layers) {
+    total += layer.qkv.num_bytes() + layer.o.num_bytes() + layer.gate_up.num_bytes() +
+             layer.down.num_bytes();
+  }
+  return total;
+}
+
+std::unique_ptr<TensorSource> make_checkpoint_source(const std::filesystem::path& model_dir,
+                                                     const ModelConfig& config) {
+  return std::make_unique<CheckpointSource>(model_dir, config, Range{0, config.vocab_size});
+}
+
+size_t Weights::num_bytes() const {
+  size_t total = matrix_bytes() + embedding_bytes + final_norm.size() * sizeof(float);
+  for (const LayerWeights& layer : layers) {
+    for (const auto* vector : {&layer.attn_norm,
+                               &layer.qkv_bias,
+                               &layer.q_norm,
+                               &layer.k_norm,
+                               &layer.o_bias,
+                               &layer.mlp_norm,
+                               &layer.gate_up_bias,
+                               &layer.down_bias}) {
+      total += vector->size() * sizeof(float);
+    }
+  }
+  return total;
+}
+
+std::unique_ptr<Weights> build_weights(const ModelConfig& config,
+                                       const ModelShard& shard,
+                                       const TensorSource& source,
+                                       const std::function<void(size_t, size_t)>& progress,
+                                       const ops::ThreadPlan& threads) {
+  Loader loader(config, shard, source);
+  auto weights = loader.plan();
+  const unsigned cores = std::clamp(std::thread::hardware_concurrency(), 1u, kMaxThreads);
+  const ops::ThreadPlan readers = threads.num_threads > 0 ? threads : static_cast<int>(cores);
+  read_parts(source, loader.parts(), readers, progress);
+  weights->num_bytes_read = loader.num_bytes_read();
+  return weights;
+}
+
+std::unique_ptr<Weights> load_weights(const std::filesystem::path& model_dir,
+                                      const ModelConfig& config,
+                                      const ModelShard& shard,
+                                      const std::function<void(size_t, size_t)>& progress,
+                                      const ops::ThreadPlan& threads) {
+  const CheckpointSource source(model_dir, config, shard.vocab);
+  auto weights = build_weights(config, shard, source, progress, threads);
+  source.check_unchanged();
+  return weights;
+}
+
+}  // namespace outrider

@@ -1,0 +1,86 @@
+// One rank's weights, packed for the kernels, and the one loader that fills them from any source of
+// tensors: a checkpoint on disk or the synthetic generator. Built once at start, constant
+// afterwards.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "models/checkpoint/model_config.h"
+#include "models/checkpoint/shard.h"
+#include "models/weights/quantized_tensors.h"
+#include "models/weights/weight_reader.h"
+#include "runtime/ops/tensor.h"
+
+namespace outrider {
+
+// Sizes of this rank's shard; heads, kv and ffn below are the shard's counts. Biases are empty
+// where the model has none; those of o and down, whose products are summed over the ranks, are
+// there on rank 0 only.
+struct LayerWeights {
+  std::vector<float> attn_norm;     // [hidden]
+  ops::PackedMatrix qkv;            // [(heads + 2 kv) * head_dim, hidden]: q, then k, then v
+  std::vector<float> qkv_bias;      // [(heads + 2 kv) * head_dim]
+  std::vector<float> q_norm;        // [head_dim]
+  std::vector<float> k_norm;        // [head_dim]
+  ops::PackedMatrix o;              // [hidden, heads * head_dim]
+  std::vector<float> o_bias;        // [hidden]
+  std::vector<float> mlp_norm;      // [hidden]
+  ops::PackedMatrix gate_up;        // [2 ffn, hidden]: gate, then up
+  std::vector<float> gate_up_bias;  // [2 ffn]
+  ops::PackedMatrix down;           // [hidden, ffn]
+  std::vector<float> down_bias;     // [hidden]
+};
+
+struct Weights {
+  // [vocab of the shard, hidden], row-major; null when the head holds the same values: then rows
+  // are read from there.
+  ops::AlignedBytes embedding;
+  ops::DType embedding_dtype = ops::DType::kF32;
+  std::vector<LayerWeights> layers;
+  std::vector<float> final_norm;  // [hidden]
+  ops::PackedMatrix head;         // [vocab of the shard, hidden]
+  // Bytes the products of one step read: all packed matrices, not the embedding rows.
+  size_t matrix_bytes() const;
+  size_t embedding_bytes = 0;  // of `embedding`
+  size_t num_bytes() const;    // everything
+  size_t num_bytes_read = 0;   // from the source, to build this
+};
+
+class TensorSource {
+ public:
+  virtual ~TensorSource() = default;
+  // Element type of a tensor; throws Error with one sentence unless it is there in this shape.
+  virtual ops::DType expect(const std::string& name, const std::vector<int64_t>& shape) const = 0;
+  // The part's elements, dense and row-major, in the tensor's own type. Called from several
+  // threads.
+  virtual void read(const TensorPart& part, std::byte* out) const = 0;
+  // Projections kept in integers that can be run as they are: in which form. expect() and read()
+  // give the floats they stand for, of any projection.
+  virtual std::optional<ops::QuantFormat> integer_format(const Projection&) const { return {}; }
+  // The part of such a projection, into rows [first_row, ...) of a matrix of that form that begins
+  // with the part's first column. Called from several threads.
+  virtual void read_integers(const TensorPart&, int64_t first_row, ops::PackedMatrix&) const;
+  // A hint that read() will want this part in a moment. Called from several threads.
+  virtual void expect_soon(const TensorPart&) const {}
+};
+
+// The tensors of a Hugging Face folder. Throws Error when config.json leaves out some that change
+// the numbers (unused_tensors.h).
+std::unique_ptr<TensorSource> make_checkpoint_source(const std::filesystem::path& model_dir,
+                                                     const ModelConfig& config);
+
+// progress: bytes done, bytes in all; called on the calling thread. 0 threads: the host's cores, at
+// most 16.
+std::unique_ptr<Weights> build_weights(const ModelConfig& config,
+                                       const ModelShard& shard,
+                                       const TensorSource& source,
+                                       const std::function<void(size_t, size_t)>& progress = {},
+                                       const ops::ThreadPlan& threads = 0);
+
+}  // namespace outrider

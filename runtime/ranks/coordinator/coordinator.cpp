@@ -1,0 +1,418 @@
+// See coordinator.h.
+#include "runtime/ranks/coordinator/coordinator.h"
+
+#include "runtime/base/log.h"
+#include "runtime/base/trace.h"
+#include "runtime/ranks/messages/round_wire.h"
+#include "runtime/ranks/target/agreement.h"
+#include "runtime/ranks/target/step_probe.h"
+
+namespace outrider {
+namespace {
+
+using Clock = JobClock;
+
+constexpr auto kIdleCheckInterval = std::chrono::milliseconds(100);
+constexpr double kAverageWeight = 0.1;
+constexpr size_t kMostSamples = 8192;
+// A wait for drafts that is expected to be longer is used for what else would be done beside a
+// step.
+constexpr double kWorthUsingS = 300e-6;
+
+double seconds_since(Clock::time_point begin) {
+  return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+void update_average(double* average, double value) {
+  *average = *average == 0 ? value : (1 - kAverageWeight) * *average + kAverageWeight * value;
+}
+
+}  // namespace
+
+Coordinator::Coordinator(const Parts& parts)
+    : world_(parts.world),
+      layout_(parts.layout),
+      target_(parts.target),
+      info_(parts.info),
+      metrics_(parts.metrics),
+      max_num_queued_reqs_(parts.max_num_queued_reqs),
+      verify_mode_(parts.verify_mode),
+      ride_ahead_(parts.ride_ahead),
+      num_blocks_(parts.planner.num_blocks),
+      planner_(parts.planner),
+      book_check_(
+          parts.checks, parts.metrics.kv_accounting_faults, [this] { return planner_.fault(); }),
+      account_(parts.metrics),
+      draft_({.world = parts.world,
+              .layout = parts.layout,
+              .planner = planner_,
+              .config = parts.planner,
+              .account = account_,
+              .epoch = parts.epoch,
+              .patience_s = parts.draft_patience_s,
+              .rides_ahead = parts.ride_ahead != RideAhead::kOff,
+              .chooses_draft_len = parts.chooses_draft_len}) {
+  status_.ready = true;
+  publish_status();
+}
+
+AdmissionResult Coordinator::submit(Request request) {
+  if (request.params.verify_mode == VerifyMode::kAuto) request.params.verify_mode = verify_mode_;
+  if (request.params.ride_ahead == RideAhead::kAuto) request.params.ride_ahead = ride_ahead_;
+  if (std::string reason = planner_.refusal(request); !reason.empty()) {
+    return {Admission::kRefused, std::move(reason)};
+  }
+  std::lock_guard lock(inbox_mutex_);
+  if (!failure_.empty()) return {Admission::kShuttingDown, failure_};
+  if (stopping_) return {Admission::kShuttingDown, "the server is shutting down"};
+  const int32_t num_waiting = num_taken_waiting_ + static_cast<int32_t>(inbox_.requests.size());
+  // A call with many requests leaves half of the queue to others.
+  const int32_t most =
+      request.is_further ? std::max(1, max_num_queued_reqs_ / 2) : max_num_queued_reqs_;
+  if (num_waiting >= most) {
+    return {Admission::kQueueFull,
+            fmt::format("{} requests are waiting already, which is the most this server queues",
+                        num_waiting)};
+  }
+  inbox_.requests.push_back(std::move(request));
+  inbox_filled_.notify_one();
+  return {};
+}
+
+void Coordinator::cancel(uint64_t request_id) {
+  std::lock_guard lock(inbox_mutex_);
+  inbox_.cancels.push_back(request_id);
+  inbox_filled_.notify_one();
+}
+
+EngineStatus Coordinator::status() const {
+  std::lock_guard lock(status_mutex_);
+  EngineStatus status = status_;
+  const bool busy = status.num_running + status.num_waiting > 0;
+  status.last_round_age_s = busy ? seconds_since(last_round_end_) : 0;
+  return status;
+}
+
+RoundTimes Coordinator::round_times() const {
+  std::lock_guard lock(status_mutex_);
+  return times_;
+}
+
+SpeedupTotals Coordinator::speedup_totals() const {
+  std::lock_guard lock(status_mutex_);
+  return speedup_totals_;
+}
+
+std::vector<RoundSample> Coordinator::take_round_samples() {
+  std::lock_guard lock(status_mutex_);
+  return std::exchange(samples_, {});
+}
+
+void Coordinator::request_stop(Stop when) {
+  {
+    std::lock_guard lock(inbox_mutex_);
+    stopping_ = true;
+    stop_now_ = stop_now_ || when == Stop::kNow;
+    inbox_filled_.notify_one();
+  }
+  std::lock_guard lock(status_mutex_);
+  status_.ready = false;
+  status_.draining = true;
+}
+
+void Coordinator::loop() {
+  if (draft_.wants_probes()) measure_steps();
+  if (draft_.link() != nullptr)
+    target_.set_meanwhile([this](Clock::time_point end) { draft_.listen_until(end); });
+  target_.set_before_end([this] { amend_early(); });
+  while (true) {
+    take_inbox();
+    bool stopping;
+    bool now;
+    {
+      std::lock_guard lock(inbox_mutex_);
+      stopping = stopping_ && inbox_.requests.empty();
+      now = stop_now_;
+    }
+    if (now || planner_.idle()) finish_round();
+    if (now) planner_.fail_all("the server was stopped before this request was done");
+    if (planner_.idle()) arrivals_.clear();  // what ended before its first round
+    if (planner_.idle()) book_check_.when_idle();
+    if (planner_.idle() && stopping) break;
+    if (planner_.idle() || !run_round()) {
+      finish_round();
+      publish_status();
+      wait_for_work();
+    }
+  }
+  target_.set_meanwhile({});
+  target_.set_before_end({});
+  shut_down();
+}
+
+void Coordinator::measure_steps() {
+  const auto run_step = [&](int32_t num_rows) {
+    RoundPlan plan;
+    plan.num_probe_rows = num_rows;
+    const auto begin = Clock::now();
+    broadcast(plan);
+    const RoundDecision decision = target_.execute(plan);
+    check_agreement(world_, layout_, plan.round, digest(plan.round, decision));
+    return seconds_since(begin);
+  };
+  const int32_t most_rows = most_probe_rows(target_.model().options());
+  if (most_rows == 0) return;
+  for (const StepProbe& probe : probe_steps(most_rows, run_step)) {
+    draft_.note_probe(probe);
+    log_debug("a step of {} rows takes {:.3f} ms", probe.load.num_rows, 1e3 * probe.seconds);
+  }
+}
+
+void Coordinator::take_inbox() {
+  Inbox inbox;
+  {
+    std::lock_guard lock(inbox_mutex_);
+    std::swap(inbox, inbox_);
+    num_taken_waiting_ += static_cast<int32_t>(inbox.requests.size());
+  }
+  for (Request& request : inbox.requests) {
+    arrivals_[request.id] = request.arrival;
+    planner_.add(std::move(request));
+  }
+  if (!inbox.cancels.empty()) finish_round();
+  for (uint64_t id : inbox.cancels) {
+    arrivals_.erase(id);
+    planner_.cancel(id);
+  }
+  if (!inbox.cancels.empty()) note_waiting();
+}
+
+// After whatever lets sequences in, back to wait, or end.
+void Coordinator::note_waiting() {
+  const int32_t num_waiting = planner_.num_waiting();
+  std::lock_guard lock(inbox_mutex_);
+  num_taken_waiting_ = num_waiting;
+}
+
+void Coordinator::fail(const std::string& reason) {
+  Inbox inbox;
+  {
+    std::lock_guard lock(inbox_mutex_);
+    failure_ = fmt::format("the job has ended: {}", reason);
+    std::swap(inbox, inbox_);
+  }
+  if (finished_) {
+    for (PendingResult& result : finished_->results) std::move(result).deliver();
+  }
+  planner_.fail_all(failure_);
+  for (const Request& request : inbox.requests) {
+    if (!request.stream) continue;
+    ResultEvent event;
+    event.finish_reason = FinishReason::kAborted;
+    event.error = failure_;
+    request.stream->push(std::move(event));
+  }
+  std::lock_guard lock(status_mutex_);
+  status_.ready = false;
+  status_.failed = true;
+}
+
+void Coordinator::wait_for_work() {
+  {
+    const TraceSpan span(TraceKind::kIdle);
+    std::unique_lock lock(inbox_mutex_);
+    inbox_filled_.wait_for(lock, kIdleCheckInterval, [&] {
+      return !inbox_.requests.empty() || !inbox_.cancels.empty() || stopping_;
+    });
+  }
+  world_.check_alive(layout_.num_targets);
+  draft_.note_idle();
+}
+
+bool Coordinator::run_round() {
+  const auto begin = Clock::now();
+  TraceSpan span(TraceKind::kRound);
+  if (draft_.expected_wait_s() > kWorthUsingS) finish_round();
+  const double waited_s = draft_.wait_for_blocks();
+  metrics_.round_draft_wait_seconds.observe(seconds_since(begin));
+
+  RoundPlan plan = traced(TraceKind::kPlan, [&] { return planner_.plan(); });
+  note_waiting();
+  if (plan.sequences.empty() && plan.ends.empty() && plan.starts.empty()) {
+    draft_.tell_begun();  // nothing has, but something may be over
+    return false;
+  }
+  const auto compute_begin = Clock::now();
+  const int64_t step_begin_ns = trace_now_ns();
+  plan.round = ++round_;
+  plan.candidates_follow = layout_.num_targets > 1 && has_candidates(plan);
+  span.set({static_cast<int64_t>(round_), std::ssize(plan.sequences)});
+  broadcast(plan);
+  awaiting_ = plan.awaits_proposals ? &plan : nullptr;
+  const auto late = [&] {
+    awaiting_ = nullptr;
+    return amend(plan);
+  };
+  RoundDecision decision = target_.execute(plan, late, [&] { work_beside_step(plan); });
+  traced(TraceKind::kAgreement,
+         [&] { check_agreement(world_, layout_, round_, digest(round_, decision)); });
+  const double compute_s = seconds_since(compute_begin);
+
+  const int64_t step_end_ns = trace_now_ns();
+  draft_.catch_up();  // what was prepared for this outcome must be here to be found
+  FinishedRound& finished = finished_.emplace();
+  traced(TraceKind::kApply, [&] { finished.results = planner_.decide(plan, decision); });
+  draft_.settle(plan, decision, compute_s);
+  book_check_.after_round();
+  finished.plan = std::move(plan);
+  finished.decision = std::move(decision);
+  finished.clock = {.round_s = seconds_since(begin),
+                    .waited_s = waited_s,
+                    .step_s = compute_s,
+                    .step_begin_ns = step_begin_ns,
+                    .step_end_ns = step_end_ns};
+  finished.end = Clock::now();
+  return true;
+}
+
+// While the targets compute: what does not have to be before their step, and what the round before
+// has left.
+void Coordinator::work_beside_step(const RoundPlan& plan) {
+  if (plan.candidates_follow) post_to_targets(encode_candidates(plan));
+  draft_.tell_begun();
+  finish_round();
+  for (const SequenceStart& start : plan.starts) {
+    const auto arrival = arrivals_.extract(start.sequence_id);
+    if (arrival) metrics_.request_queue_time_seconds.observe(seconds_since(arrival.mapped()));
+  }
+}
+
+// Counts the round that is over, then wakes whoever waits for its results: beside the next one's
+// step, where there is one.
+void Coordinator::finish_round() {
+  if (!finished_) return;
+  const FinishedRound& round = *finished_;
+  count_round(round);
+  metrics_.round_forward_seconds.observe(round.clock.step_s);
+  metrics_.round_seconds.observe(round.clock.round_s);
+  account_.note_round(round.plan, round.decision, round.clock);
+  note_sample(round);
+  publish_status();
+  for (PendingResult& result : finished_->results) std::move(result).deliver();
+  finished_.reset();
+}
+
+void Coordinator::broadcast(const RoundPlan& plan) {
+  if (layout_.num_targets == 1) return;
+  const TraceSpan span(TraceKind::kBroadcast);
+  post_to_targets(encode(plan));
+}
+
+// While the ranks computed, the draft has gone on: what follows the tokens that they verify.
+RoundAmendment Coordinator::amend(const RoundPlan& plan) {
+  draft_.catch_up();
+  RoundAmendment amendment{plan.round, planner_.late_proposals(plan)};
+  if (layout_.num_targets > 1) post_to_targets(encode(amendment));
+  return amendment;
+}
+
+// Where the end of the step is foreseen: then nobody waits for the amendment after it, and what
+// comes in the moments between is too late.
+void Coordinator::amend_early() {
+  if (awaiting_ == nullptr) return;
+  RoundPlan& plan = *std::exchange(awaiting_, nullptr);
+  target_.amend(plan, amend(plan));
+}
+
+void Coordinator::post_to_targets(const Bytes& bytes) {
+  for (int rank = 1; rank < layout_.num_targets; ++rank) world_.post(rank, bytes);
+  num_plan_bytes_ += bytes.size() * static_cast<size_t>(layout_.num_targets - 1);
+}
+
+void Coordinator::shut_down() {
+  RoundPlan plan;
+  plan.round = ++round_;
+  plan.shutdown = true;
+  broadcast(plan);
+  if (!draft_.shut_down()) world_.end_unresponsive(layout_.draft_rank());
+}
+
+void Coordinator::count_round(const FinishedRound& round) {
+  const auto& [plan, decision, results, seconds, end] = round;
+  bool any_draft = false;
+  bool any_prefill = false;
+  for (size_t i = 0; i < plan.sequences.size(); ++i) {
+    const SequencePlan& planned = plan.sequences[i];
+    const SequenceDecision& decided = decision.sequences[i];
+    if (decided.failed && !decided.no_token_allowed) metrics_.logits_not_finite.add();
+    any_prefill = any_prefill || planned.num_committed_rows > 1;
+    if (planned.draft.empty()) continue;
+    any_draft = true;
+    metrics_.spec_decode_num_drafts.add();
+    metrics_.spec_decode_num_draft_tokens.add(static_cast<double>(planned.draft.size()));
+    metrics_.spec_decode_num_accepted_tokens.add(decided.num_accepted);
+    for (int32_t j = 0; j < decided.num_accepted; ++j) {
+      metrics_.accepted_tokens_at(static_cast<size_t>(j)).add();
+    }
+  }
+  metrics_.rounds.add();
+  metrics_.iteration_tokens.observe(num_rows_of(plan.sequences));
+  std::lock_guard lock(status_mutex_);
+  times_.waited_total_s += seconds.waited_s;
+  if (any_prefill) return;
+  update_average(any_draft ? &times_.verify_round_s : &times_.plain_round_s, seconds.step_s);
+  (any_draft ? times_.verify_total_s : times_.plain_total_s) += seconds.step_s;
+  ++(any_draft ? times_.num_verify_rounds : times_.num_plain_rounds);
+}
+
+void Coordinator::note_sample(const FinishedRound& round) {
+  RoundSample sample{.seconds = round.clock.round_s - round.clock.waited_s,
+                     .num_rows = num_rows_of(round.plan.sequences),
+                     .end = round.end};
+  for (const SequenceDecision& decided : round.decision.sequences) {
+    if (decided.next_token < 0) continue;
+    ++sample.num_sequences;
+    sample.num_tokens += decided.num_accepted + 1;
+  }
+  std::lock_guard lock(status_mutex_);
+  if (samples_.size() == kMostSamples)
+    samples_.erase(samples_.begin(), samples_.begin() + kMostSamples / 2);
+  samples_.push_back(sample);
+}
+
+void Coordinator::publish_traffic() {
+  metrics_.link_bytes_plan.set_total(num_plan_bytes_);
+  metrics_.link_bytes_partial_sums.set_total(target_.model().sum_traffic().num_bytes);
+  metrics_.link_bytes_sampling.set_total(target_.traffic().num_bytes);
+  metrics_.sampling_collectives.set_total(target_.traffic().num_collectives);
+  if (draft_.link() == nullptr) return;
+  metrics_.link_bytes_to_draft.set_total(draft_.link()->num_sent_bytes());
+  metrics_.link_bytes_from_draft.set_total(draft_.link()->num_received_bytes());
+  metrics_.draft_deadline_misses.set_total(draft_.link()->num_deadline_misses());
+  metrics_.draft_dropped_frames.set_total(draft_.link()->num_dropped_frames());
+}
+
+void Coordinator::publish_status() {
+  const PlannerCounters counters = planner_.counters();
+  metrics_.num_requests_running.set(counters.num_running);
+  metrics_.num_requests_waiting.set(counters.num_waiting);
+  metrics_.kv_cache_usage_perc.set(1.0 -
+                                   static_cast<double>(counters.num_free_blocks) / num_blocks_);
+  metrics_.num_preemptions.add(
+      static_cast<double>(counters.num_preemptions - num_preemptions_counted_));
+  num_preemptions_counted_ = counters.num_preemptions;
+  metrics_.prefix_cache_queries.set_total(counters.num_prefix_queries);
+  metrics_.prefix_cache_hits.set_total(counters.num_prefix_hits);
+  metrics_.draft_up.set(draft_.state() == DraftState::kUp ? 1 : 0);
+  publish_traffic();
+  account_.publish(planner_.draft_counters());
+  std::lock_guard lock(status_mutex_);
+  speedup_totals_ = account_.totals();
+  status_.num_running = counters.num_running;
+  status_.num_waiting = counters.num_waiting;
+  status_.draft = draft_.state();
+  times_.draft_step_s = draft_.draft_step_s();
+  last_round_end_ = Clock::now();
+}
+
+}  // namespace outrider

@@ -1,0 +1,155 @@
+// The coordinator: the only one who plans. Its loop is the round of docs/round.md; its Engine side
+// is what front ends call from their threads. Rank 0's main thread runs loop(), everything else
+// comes in through one mailbox.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "http/serving_metrics.h"
+#include "runtime/base/clock.h"
+#include "runtime/comm/world/world.h"
+#include "runtime/ranks/checks.h"
+#include "runtime/ranks/coordinator/draft_side.h"
+#include "runtime/ranks/coordinator/round_account.h"
+#include "runtime/ranks/roles.h"
+#include "runtime/ranks/target/target.h"
+#include "scheduler/batching/planner.h"
+#include "scheduler/engine.h"
+
+namespace outrider {
+
+// Moving averages of what a round costs, for benchmarks and the draft's deadline.
+struct RoundTimes {
+  double plain_round_s = 0;   // one row per sequence, no draft tokens
+  double verify_round_s = 0;  // with draft tokens, without the wait for them
+  double draft_step_s = 0;    // one forward pass of the draft
+  // Since the start, of the same rounds: what lies between two looks has no other rounds in it.
+  double plain_total_s = 0;
+  double verify_total_s = 0;
+  double waited_total_s = 0;  // for the draft, between rounds
+  int64_t num_plain_rounds = 0;
+  int64_t num_verify_rounds = 0;
+};
+
+struct RoundSample {
+  double seconds = 0;  // all of it but its wait for the draft
+  int32_t num_rows = 0;
+  int32_t num_sequences = 0;  // that got tokens
+  int32_t num_tokens = 0;
+  JobClock::time_point end;
+};
+
+class Coordinator final : public Engine {
+ public:
+  struct Parts {
+    World& world;
+    RankLayout layout;
+    TargetRank& target;
+    PlannerConfig planner;
+    EngineInfo info;
+    ServingMetrics& metrics;
+    int32_t max_num_queued_reqs = 256;
+    VerifyMode verify_mode = VerifyMode::kAuto;  // of requests that name none, as the next
+    RideAhead ride_ahead = RideAhead::kOff;
+    uint32_t epoch = 0;
+    double draft_patience_s = 0;
+    bool chooses_draft_len = true;  // num_speculative_tokens: auto
+    Checks checks;
+  };
+  explicit Coordinator(const Parts& parts);
+
+  // Runs rounds until request_stop() and all work is done; then sends the last plan to the other
+  // ranks.
+  void loop();
+
+  // When loop() has thrown: every request ends with this reason, also those still to come.
+  void fail(const std::string& reason);
+
+  // Engine: any thread.
+  const EngineInfo& info() const override { return info_; }
+  uint64_t next_request_id() override { return ++last_request_id_; }
+  AdmissionResult submit(Request request) override;
+  void cancel(uint64_t request_id) override;
+  EngineStatus status() const override;
+
+  // Any thread. No new requests; loop() returns when what runs is done, or at once with kNow (what
+  // is left ends with an error).
+  enum class Stop { kWhenIdle, kNow };
+  void request_stop(Stop when);
+  RoundTimes round_times() const;
+  // The rounds since the last call, the latest few thousand at most. Any thread.
+  std::vector<RoundSample> take_round_samples();
+  // What speculation brought so far.
+  SpeedupTotals speedup_totals() const;
+
+ private:
+  struct Inbox {
+    std::vector<Request> requests;
+    std::vector<uint64_t> cancels;
+  };
+
+  void take_inbox();
+  void note_waiting();
+  void measure_steps();
+  void wait_for_work();
+  bool run_round();  // false when there was nothing to compute
+  void broadcast(const RoundPlan& plan);
+  RoundAmendment amend(const RoundPlan& plan);
+  void amend_early();
+  void post_to_targets(const Bytes& bytes);
+  void work_beside_step(const RoundPlan& plan);
+  void finish_round();
+  void shut_down();
+  struct FinishedRound {
+    RoundPlan plan;
+    RoundDecision decision;
+    std::vector<PendingResult> results;  // for the streams
+    RoundClock clock;
+    JobClock::time_point end;
+  };
+  void count_round(const FinishedRound& round);
+  void publish_status();
+  void note_sample(const FinishedRound& round);
+  void publish_traffic();
+
+  World& world_;
+  const RankLayout layout_;
+  TargetRank& target_;
+  const EngineInfo info_;
+  ServingMetrics& metrics_;
+  const int32_t max_num_queued_reqs_;
+  const VerifyMode verify_mode_;
+  const RideAhead ride_ahead_;
+  const int32_t num_blocks_;
+  Planner planner_;
+  BookCheck book_check_;
+  RoundAccount account_;
+  DraftSide draft_;
+  uint64_t round_ = 0;
+  std::optional<FinishedRound> finished_;  // not yet counted and delivered
+  RoundPlan* awaiting_ = nullptr;          // the plan under way, while it awaits proposals
+  uint64_t num_preemptions_counted_ = 0;
+  uint64_t num_plan_bytes_ = 0;
+  std::map<uint64_t, JobClock::time_point> arrivals_;  // of requests not yet planned
+
+  std::atomic<uint64_t> last_request_id_{0};
+  mutable std::mutex inbox_mutex_;
+  ClockCondition inbox_filled_;
+  Inbox inbox_;
+  bool stopping_ = false;
+  bool stop_now_ = false;
+  std::string failure_;
+  int32_t num_taken_waiting_ = 0;  // requests that wait and are not in the inbox any more
+
+  mutable std::mutex status_mutex_;
+  EngineStatus status_;
+  RoundTimes times_;
+  std::vector<RoundSample> samples_;
+  SpeedupTotals speedup_totals_;
+  JobClock::time_point last_round_end_ = JobClock::now();
+};
+
+}  // namespace outrider

@@ -1,0 +1,191 @@
+// See draft_link.h.
+#include "runtime/ranks/coordinator/draft_link.h"
+
+#include <algorithm>
+
+#include "runtime/base/log.h"
+#include "runtime/base/trace.h"
+#include "runtime/comm/waiting.h"
+#include "runtime/ranks/messages/round_wire.h"
+
+namespace outrider {
+namespace {
+
+constexpr double kMinWaitS = 0.002;
+constexpr double kMaxWaitS = 0.050;
+constexpr double kDownAfterS = 0.3;
+constexpr double kLongestDownAfterS = 10.0;
+constexpr double kGoodbyeS = 3.0;  // a healthy draft needs one forward pass at most
+constexpr int kMissesBeforeSkipping = 3;
+constexpr int kMostSkippedRounds = 256;
+// More than this unsent means that nobody takes it: the draft is gone, and memory must not grow.
+constexpr size_t kMaxUnsentBytes = 1 << 20;
+constexpr size_t kMaxUnanswered = 64;
+constexpr double kAverageWeight = 0.2;
+
+double seconds(DraftLink::Clock::duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+
+void update_average(double* average, double value) {
+  *average = *average == 0 ? value : (1 - kAverageWeight) * *average + kAverageWeight * value;
+}
+
+}  // namespace
+
+DraftLink::DraftLink(World& world, int draft_rank, uint32_t epoch, double patience_s)
+    : world_(world),
+      draft_rank_(draft_rank),
+      epoch_(epoch),
+      patience_s_(patience_s),
+      down_after_s_(std::max(kDownAfterS, patience_s)) {}
+
+void DraftLink::send(DraftRequest request, Clock::time_point now) {
+  if (request.is_empty()) return;
+  if (world_.num_unsent_bytes(draft_rank_) > kMaxUnsentBytes) return;
+  request.serial = next_serial_++;
+  trace_flow_out(request_arrow(request.serial));
+  forget(request.closes);
+  Asked asked{request.serial, now, false, {}};
+  for (const DraftCommit& commit : request.commits) {
+    if (commit.draft_len == 0) continue;
+    asked.sequence_ids.push_back(commit.sequence_id);
+    asked.is_urgent = asked.is_urgent || commit.in_flight < 0;
+  }
+  if (asked.is_urgent) {
+    urgent_serial_ = request.serial;
+    last_sent_at_ = now;
+    last_tokens_at_.reset();
+  }
+  if (!asked.sequence_ids.empty()) {
+    unanswered_.push_back(std::move(asked));
+    if (unanswered_.size() > kMaxUnanswered) unanswered_.pop_front();
+    if (!waiting_since_) waiting_since_ = now;
+  }
+  Bytes frame =
+      encode_frame({.kind = FrameKind::kRequest, .epoch = epoch_, .payload = encode(request)});
+  num_sent_bytes_ += frame.size();
+  world_.post(draft_rank_, std::move(frame));
+}
+
+// Nobody answers for a sequence that is over.
+void DraftLink::forget(const std::vector<uint64_t>& closed) {
+  if (closed.empty()) return;
+  for (Asked& asked : unanswered_) {
+    std::erase_if(asked.sequence_ids, [&](uint64_t id) {
+      return std::find(closed.begin(), closed.end(), id) != closed.end();
+    });
+  }
+  std::erase_if(unanswered_, [](const Asked& asked) { return asked.sequence_ids.empty(); });
+  if (unanswered_.empty()) waiting_since_.reset();
+}
+
+std::vector<PackedReply> DraftLink::receive(Clock::time_point now) {
+  std::vector<PackedReply> replies;
+  while (auto bytes = world_.poll(draft_rank_)) {
+    num_received_bytes_ += bytes->size();
+    Frame frame;
+    if (!decode_frame(*bytes, epoch_, &frame)) {
+      ++num_dropped_frames_;
+      continue;
+    }
+    if (frame.kind == FrameKind::kGone) {
+      state_ = DraftState::kDown;
+      continue;
+    }
+    if (state_ == DraftState::kDown && waiting_since_) {
+      down_after_s_ =
+          std::min(kLongestDownAfterS, std::max(down_after_s_, 2 * seconds(now - *waiting_since_)));
+    }
+    waiting_since_ = unanswered_.empty() ? std::nullopt : std::optional(now);
+    state_ = DraftState::kUp;
+    if (frame.kind != FrameKind::kReply) continue;
+    try {
+      replies.push_back(decode_draft_reply(frame.payload));
+      note_answer(replies.back(), now);
+    } catch (const Error&) {
+      ++num_dropped_frames_;
+    }
+  }
+  return replies;
+}
+
+void DraftLink::note_answer(const PackedReply& reply, Clock::time_point now) {
+  if (reply.num_steps > 0) {
+    update_average(&draft_step_s_,
+                   1e-6 * static_cast<double>(reply.step_time_us) / reply.num_steps);
+  }
+  if (reply.serial == urgent_serial_ && !reply.blocks.empty()) {
+    if (last_tokens_at_) update_average(&tokens_gap_s_, seconds(now - *last_tokens_at_));
+    last_tokens_at_ = now;
+  }
+  // A late answer counts too: it is how the usual answer time grows to what it really is.
+  while (!unanswered_.empty() && unanswered_.front().serial <= reply.serial) {
+    if (unanswered_.front().serial == reply.serial && unanswered_.front().is_urgent) {
+      const double answer_s = seconds(now - unanswered_.front().sent_at);
+      update_average(&answer_s_, answer_s);
+      if (answer_s < kMaxWaitS) num_rounds_to_skip_ = 0;
+    }
+    unanswered_.pop_front();
+  }
+  if (unanswered_.empty()) waiting_since_.reset();
+}
+
+bool DraftLink::shut_down() {
+  world_.post(draft_rank_,
+              encode_frame({.kind = FrameKind::kShutdown, .epoch = epoch_, .payload = {}}));
+  Backoff backoff;
+  while (backoff.waited_s() < kGoodbyeS) {
+    while (auto bytes = world_.poll(draft_rank_)) {
+      Frame frame;
+      if (decode_frame(*bytes, epoch_, &frame) && frame.kind == FrameKind::kShutdown) return true;
+    }
+    world_.pause(backoff);
+  }
+  return false;
+}
+
+DraftLink::Clock::time_point DraftLink::deadline(double worth_s) const {
+  const auto after = [](Clock::time_point begin, double wait_s) {
+    return begin +
+           std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(wait_s));
+  };
+  const double longest_s = std::max(kMaxWaitS, worth_s);
+  const auto usual = [&](double average_s) {
+    return average_s == 0 ? longest_s : std::clamp(2 * average_s, kMinWaitS, longest_s);
+  };
+  if (num_rounds_to_skip_ > 0) return after(last_sent_at_, patience_s_);
+  Clock::time_point until = after(last_sent_at_, std::max(usual(answer_s_), patience_s_));
+  if (last_tokens_at_) {
+    const Clock::time_point latest = after(last_sent_at_, longest_s);
+    until = std::max(until, std::min(after(*last_tokens_at_, usual(tokens_gap_s_)), latest));
+  }
+  return until;
+}
+
+void DraftLink::note_wait(bool complete) {
+  if (complete) {
+    num_misses_in_row_ = 0;
+    num_rounds_to_skip_ = 0;
+    return;
+  }
+  if (num_rounds_to_skip_ > 0) {
+    --num_rounds_to_skip_;
+    return;
+  }
+  ++num_deadline_misses_;
+  ++num_misses_in_row_;
+  if (num_misses_in_row_ >= kMissesBeforeSkipping) {
+    num_rounds_to_skip_ = std::min(kMostSkippedRounds, 1 << std::min(num_misses_in_row_, 20));
+  }
+}
+
+DraftState DraftLink::update_state(Clock::time_point now) {
+  if (state_ == DraftState::kUp && waiting_since_) {
+    const double limit_s = std::max(down_after_s_, 8 * answer_s_);
+    if (seconds(now - *waiting_since_) > limit_s) state_ = DraftState::kDown;
+  }
+  return state_;
+}
+
+}  // namespace outrider

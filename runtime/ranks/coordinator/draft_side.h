@@ -1,0 +1,98 @@
+// The coordinator's dealings with the draft worker: what it tells it and when, what it takes from
+// it, and whether a round goes at once or waits for blocks. Used by the coordinator's loop, on its
+// thread. Without a draft worker only the draft length is chosen (for drafts made by counting).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "runtime/base/clock.h"
+#include "runtime/comm/world/world.h"
+#include "runtime/ranks/coordinator/draft_link.h"
+#include "runtime/ranks/coordinator/round_account.h"
+#include "runtime/ranks/roles.h"
+#include "runtime/ranks/target/step_probe.h"
+#include "scheduler/batching/planner.h"
+#include "scheduler/pacing/speculation.h"
+
+namespace outrider {
+
+class DraftSide {
+ public:
+  struct Parts {
+    World& world;
+    RankLayout layout;
+    Planner& planner;  // outlives this
+    const PlannerConfig& config;
+    RoundAccount& account;  // outlives this
+    uint32_t epoch = 0;
+    double patience_s = 0;  // see DraftLink
+    bool rides_ahead = false;
+    bool chooses_draft_len = true;  // num_speculative_tokens: auto
+  };
+  explicit DraftSide(const Parts& parts);
+
+  // Whether it is this side that chooses lengths, by what steps cost: then probes of the target's
+  // help. They are noted before the first round.
+  bool wants_probes() const { return chooses_ && has_drafts_; }
+  void note_probe(const StepProbe& probe) { speculation_.note_probe(probe.load, probe.seconds); }
+
+  // The steps of a round (docs/round.md), in order.
+  // Before the plan: waits for blocks while that pays. Returns the seconds waited.
+  double expected_wait_s() const { return link_ && choice_.wait ? choice_.wait_s : 0; }
+  double wait_for_blocks();
+  // After the plan was sent: which rounds have begun.
+  void tell_begun();
+  // Whenever there is time: takes what has come; false when nothing had.
+  bool hear();
+  // While the target's device computes: takes what comes, as it comes, until a little before `end`.
+  void listen_until(JobClock::time_point end);
+  // The same for all that has come while nobody looked: MPI takes in what has arrived while it is
+  // asked, and hands it out when it is asked again.
+  void catch_up();
+  // After decide(): chooses for the next round whether to wait, and how long drafts should be;
+  // tells the draft so when it waits.
+  void settle(const RoundPlan& plan, const RoundDecision& decision, double compute_s);
+  // Nothing was to be done since the last round.
+  void note_idle();
+
+  // Tells the draft that the job is over; false when it did not say goodbye.
+  bool shut_down() { return !link_ || link_->shut_down(); }
+
+  DraftState state() const { return state_; }
+  const DraftLink* link() const { return link_.get(); }  // null without a draft worker
+  double draft_step_s() const { return link_ ? link_->draft_step_s() : 0; }
+
+ private:
+  void tell(bool asks);
+  void choose(bool may_wait);
+  void follow_state(JobClock::time_point now);
+  void take_blocks(PackedReply& reply, JobClock::time_point now);
+  void note_round(const RoundPlan& plan, const RoundDecision& decision, double compute_s);
+
+  World& world_;
+  Planner& planner_;
+  RoundAccount& account_;
+  const int draft_rank_;
+  std::unique_ptr<DraftLink> link_;
+  DraftState state_ = DraftState::kNone;
+  Speculation speculation_;
+  const bool chooses_;  // else every draft is as long as can be
+  const bool has_drafts_;
+  RoundChoice choice_;                 // for the next round
+  bool any_in_one_piece_ = false;      // a sequence that does not ride ahead was chosen for
+  JobClock::time_point look_again_{};  // when it is waiting: to choose anew
+
+  bool news_ = false;       // blocks were taken since the choice, of those that could change it
+  bool was_told_ = false;   // something to draft for, since the last round
+  bool is_asking_ = false;  // no round runs, and the draft was told that its blocks are urgent
+  JobClock::time_point asked_at_{};
+  std::optional<JobClock::time_point> tokens_at_;  // of the last that came since
+  JobClock::time_point round_end_ = JobClock::now();
+  double waited_s_ = 0;       // before the round that runs
+  double plain_round_s_ = 0;  // moving averages
+  double accepted_per_block_ = 0;
+};
+
+}  // namespace outrider

@@ -1,0 +1,202 @@
+// See trace_gather.h.
+#include "runtime/ranks/job/trace_gather.h"
+
+#include "runtime/base/log.h"
+#include "runtime/comm/waiting.h"
+
+namespace outrider {
+namespace {
+
+constexpr size_t kRingEvents = 1u << 18;  // 18 MiB a rank when full
+constexpr uint32_t kMagic = 0x4352544f;   // "OTRC"
+constexpr int kNumPings = 12;
+constexpr double kPingS = 2;
+constexpr double kHandOverS = 3;
+constexpr size_t kEventsPerMessage = 1u << 14;  // under 1 MiB
+
+enum class Word : uint8_t { kPing, kTime, kEvents, kEnd };
+
+WireWriter message_of(Word word) {
+  WireWriter out;
+  out.put(kMagic);
+  out.put(word);
+  return out;
+}
+
+// A message of ours, read up to its word; nothing for any other.
+struct Message {
+  explicit Message(Bytes received) : bytes(std::move(received)), in(bytes) {}
+  Message(const Message&) = delete;
+  Message& operator=(const Message&) = delete;
+  bool is_ours() {
+    if (bytes.size() < sizeof(uint32_t) + sizeof(Word) || in.get<uint32_t>() != kMagic)
+      return false;
+    word = in.get<Word>();
+    return true;
+  }
+  const Bytes bytes;
+  WireReader in;
+  Word word = Word::kEnd;
+};
+
+// The next message of ours from that rank, others dropped; null when none came in time. What still
+// lies in the mailbox at the end of a job is of nobody's interest.
+std::unique_ptr<Message> next_message(World& world,
+                                      int from,
+                                      const Backoff& since,
+                                      double limit_s) {
+  Backoff backoff;
+  while (since.waited_s() < limit_s) {
+    if (auto bytes = world.poll(from)) {
+      auto message = std::make_unique<Message>(std::move(*bytes));
+      if (message->is_ours()) return message;
+      continue;
+    }
+    world.pause(backoff);
+  }
+  return nullptr;
+}
+
+void put_event(const TraceEvent& event, WireWriter* out) {
+  out->put(event.kind);
+  out->put(event.begin_ns);
+  out->put(event.duration_ns);
+  out->put(event.id);
+  for (const int32_t argument : event.arguments) out->put(argument);
+}
+
+TraceEvent get_event(WireReader& in) {
+  TraceEvent event;
+  event.kind = in.get<TraceKind>();
+  if (static_cast<size_t>(event.kind) >= kNumTraceKinds) throw Error("an unknown kind of span");
+  event.begin_ns = in.get<int64_t>();
+  event.duration_ns = in.get<int64_t>();
+  event.id = in.get<uint64_t>();
+  for (int32_t& argument : event.arguments) argument = in.get<int32_t>();
+  return event;
+}
+
+// What a rank handed over; nothing when it did not, not in time, or damaged.
+std::optional<RankTrace> receive_trace(World& world, int rank) try {
+  RankTrace trace;
+  const Backoff begin;
+  while (true) {
+    const std::unique_ptr<Message> message = next_message(world, rank, begin, kHandOverS);
+    if (message == nullptr) return std::nullopt;
+    if (message->word == Word::kEvents) {
+      const auto events = message->in.get_list<TraceEvent>(get_event);
+      trace.events.insert(trace.events.end(), events.begin(), events.end());
+    } else if (message->word == Word::kEnd) {
+      trace.num_lost = message->in.get<uint64_t>();
+      return trace;
+    }
+  }
+} catch (const Error& error) {
+  log_warning("trace: from rank {}: {}", rank, error.what());
+  return std::nullopt;
+}
+
+// What that rank's clock shows more than this one's, from the exchange that took least time, when
+// the answer was under way for about as long as the question. Nothing when it does not answer.
+std::optional<int64_t> clock_offset(World& world, int rank) {
+  std::optional<int64_t> offset_ns;
+  int64_t least_ns = INT64_MAX;
+  const Backoff begin;
+  for (int i = 0; i < kNumPings; ++i) {
+    const int64_t asked_ns = trace_now_ns();
+    world.post(rank, message_of(Word::kPing).take());
+    const std::unique_ptr<Message> answer = next_message(world, rank, begin, kPingS);
+    if (answer == nullptr) return offset_ns;
+    const int64_t heard_ns = trace_now_ns();
+    if (answer->word != Word::kTime || heard_ns - asked_ns >= least_ns) continue;
+    least_ns = heard_ns - asked_ns;
+    offset_ns = answer->in.get<int64_t>() - (asked_ns + heard_ns) / 2;
+  }
+  return offset_ns;
+}
+
+}  // namespace
+
+JobTrace::JobTrace(const std::string& path)
+    : path_(path), ring_(path.empty() ? nullptr : std::make_unique<TraceRing>(kRingEvents)) {}
+
+void JobTrace::open_file() {
+  if (on()) file_.emplace(path_);
+}
+
+void JobTrace::compare_clocks(World& world, const RankLayout& layout) {
+  if (!on()) return;
+  if (world.rank() == 0) {
+    for (int rank = 1; rank < layout.num_ranks(); ++rank) {
+      const std::optional<int64_t> offset_ns = clock_offset(world, rank);
+      if (!offset_ns) log_warning("trace: rank {} did not tell its time", rank);
+      clock_offsets_ns_[rank] = offset_ns.value_or(0);
+    }
+    return;
+  }
+  // Rank 0 asks the ranks one after the other.
+  const Backoff begin;
+  for (int i = 0; i < kNumPings; ++i) {
+    if (next_message(world, 0, begin, kPingS * layout.num_ranks()) == nullptr) return;
+    WireWriter answer = message_of(Word::kTime);
+    answer.put(trace_now_ns());
+    world.post(0, answer.take());
+  }
+}
+
+void JobTrace::hand_over(World& world) const {
+  if (!on()) return;
+  const std::vector<TraceEvent> events = ring_->events();
+  for (size_t first = 0; first < events.size(); first += kEventsPerMessage) {
+    const size_t end = std::min(events.size(), first + kEventsPerMessage);
+    WireWriter out = message_of(Word::kEvents);
+    out.put(static_cast<uint32_t>(end - first));
+    for (size_t i = first; i < end; ++i) put_event(events[i], &out);
+    world.post(0, out.take());
+  }
+  WireWriter out = message_of(Word::kEnd);
+  out.put(ring_->num_lost());
+  world.post(0, out.take());
+  Backoff backoff;
+  while (world.num_unsent_bytes(0) > 0 && backoff.waited_s() < kHandOverS) {
+    world.poll(0);  // moves what is under way
+    world.pause(backoff);
+  }
+}
+
+void JobTrace::gather(World& world, const RankLayout& layout, const Topology& topology) {
+  if (!on()) return;
+  std::vector<RankTrace> ranks;
+  size_t num_events = 0;
+  for (int rank = 0; rank < layout.num_ranks(); ++rank) {
+    std::optional<RankTrace> trace;
+    if (rank == 0) {
+      trace.emplace();
+      trace->events = ring_->events();
+      trace->num_lost = ring_->num_lost();
+    } else {
+      trace = receive_trace(world, rank);
+    }
+    if (!trace) {
+      log_warning("trace: rank {} ({}) handed nothing over", rank, layout.name(rank));
+      continue;
+    }
+    trace->rank = rank;
+    trace->name = layout.name(rank);
+    trace->clock_offset_ns = clock_offsets_ns_[rank];
+    for (const RankPlace& place : topology.ranks) {
+      if (place.rank == rank) trace->host = place.host;
+    }
+    num_events += trace->events.size();
+    ranks.push_back(std::move(*trace));
+  }
+  try {
+    file_.value().append(chrome_trace_text(ranks));
+    file_->finish();
+    log_info("trace: {} events of {} ranks in {}", num_events, ranks.size(), path_);
+  } catch (const std::exception& error) {
+    log_error("trace: {}", error.what());
+  }
+}
+
+}  // namespace outrider

@@ -1,0 +1,69 @@
+// See draft_pair.h.
+#include "runtime/ranks/loading/draft_pair.h"
+
+#include "models/text/tokenizer.h"
+#include "runtime/base/error.h"
+#include "runtime/base/log.h"
+#include "runtime/ranks/loading/model_names.h"
+
+namespace outrider {
+namespace {
+
+// What can be known of a pair without weights.
+struct Pair {
+  std::shared_ptr<const Tokenizer> target;
+  std::shared_ptr<const Tokenizer> draft;
+  ModelConfig target_config;
+  ModelConfig draft_config;
+};
+
+Pair load_pair(const std::string& target, const std::string& draft) {
+  for (const std::string& name : {target, draft}) {
+    if (has_no_files(name))
+      throw Error(fmt::format("'{}' is synthetic or simulated: it has no tokenizer", name));
+  }
+  const auto target_folder = model_folder(target, Role::kTarget);
+  const auto draft_folder = model_folder(draft, Role::kDraft);
+  return {Tokenizer::load(target_folder),
+          Tokenizer::load(draft_folder),
+          load_model_config(target_folder),
+          load_model_config(draft_folder)};
+}
+
+VocabularyMatch match(const Pair& pair) {
+  return match_vocabularies(pair.target, pair.target_config, pair.draft, pair.draft_config);
+}
+
+bool needs_no_translation(const VocabularyMatch& found) {
+  return found.usable_directly() && found.draft_embeds_all;
+}
+
+}  // namespace
+
+VocabularyMatch match_pair(const std::string& target, const std::string& draft) {
+  return match(load_pair(target, draft));
+}
+
+bool drafts_in_target_ids(const RunConfig& config) {
+  if (has_no_files(config.model) || has_no_files(config.speculative.model)) return true;
+  return needs_no_translation(match_pair(config.model, config.speculative.model));
+}
+
+std::shared_ptr<const VocabularyMap> draft_vocabulary(const RunConfig& config) {
+  const std::string& draft_name = config.speculative.model;
+  if (has_no_files(config.model) || has_no_files(draft_name)) return nullptr;
+  const Pair pair = load_pair(config.model, draft_name);
+  const VocabularyMatch found = match(pair);
+  if (needs_no_translation(found)) return nullptr;
+  const bool may_translate = found.usable_directly() || config.speculative.use_heterogeneous_vocab;
+  if (!may_translate || found.num_translatable == 0)
+    throw Error(fmt::format(
+        "draft '{}' cannot serve target '{}': {}", draft_name, config.model, describe(found)));
+  log_info("the draft is translated: {} of the target's {} tokens can be drafted",
+           found.num_translatable,
+           found.num_target_tokens);
+  return std::make_shared<VocabularyMap>(
+      pair.target, found.num_target_rows, pair.draft, found.num_draft_rows);
+}
+
+}  // namespace outrider

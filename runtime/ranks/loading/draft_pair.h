@@ -1,0 +1,24 @@
+// Whether a draft speaks its target's tokens, and how it is translated when it does not.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "models/text/vocabulary_map.h"
+#include "models/text/vocabulary_match.h"
+#include "runtime/base/run_config.h"
+
+namespace outrider {
+
+// Names as in the options. Throws Error when a tokenizer or a configuration is missing or damaged.
+VocabularyMatch match_pair(const std::string& target, const std::string& draft);
+
+// Whether the draft of a config reads and proposes the target's ids as they are: no translation.
+bool drafts_in_target_ids(const RunConfig& config);
+
+// How the draft says the target's tokens; null when it has the same ids. Padding rows are no
+// difference, but a draft with too few rows for the target's tokens is told of those by their text.
+// Throws Error when it must not be translated, or no token can be.
+std::shared_ptr<const VocabularyMap> draft_vocabulary(const RunConfig& config);
+
+}  // namespace outrider

@@ -1,0 +1,248 @@
+// See model_loader.h.
+#include "runtime/ranks/loading/model_loader.h"
+
+#include <algorithm>
+
+#include "models/simulated/simulated.h"
+#include "models/weights/e4m3_weights.h"
+#include "runtime/base/error.h"
+#include "runtime/base/log.h"
+#include "runtime/base/process_memory.h"
+#include "runtime/comm/device/device_sums.h"
+#include "runtime/ranks/loading/draft_pair.h"
+#include "runtime/ranks/loading/engine_sizes.h"
+#include "runtime/ranks/loading/gpu_demands.h"
+#include "runtime/ranks/loading/gpu_loader.h"
+#include "runtime/ranks/loading/model_names.h"
+#include "runtime/ranks/loading/weight_reading.h"
+
+namespace outrider {
+namespace {
+
+void log_memory(const Model& model, const ops::ThreadPlan& threads) {
+  const Model::Memory& memory = model.memory();
+  log_info("{}", ops::describe(threads));
+  log_info(
+      "memory: {} MiB of weights, up to {} MiB of KV and {} MiB of buffers; the process has "
+      "{} MiB, {} MiB of it in huge pages",
+      memory.weights >> 20,
+      memory.kv >> 20,
+      memory.buffers >> 20,
+      process_memory().resident_bytes >> 20,
+      huge_page_bytes() >> 20);
+  if (huge_page_mode() == "never") {
+    log_info(
+        "huge pages are off on this host (transparent_hugepage: never); what that costs: "
+        "docs/config.md, Threads and memory");
+  }
+}
+
+SimulatedSpec simulated_target(const RunConfig& config) {
+  SimulatedSpec spec = parse_simulated(config.model);
+  if (!spec.alpha.empty())
+    throw Error("simulated model: alpha is the draft's; the target has none");
+  return spec;
+}
+
+// Another seed, vocabulary or number of dialects would be another language.
+SimulatedSpec simulated_draft(const RunConfig& config) {
+  SimulatedSpec spec = parse_simulated(config.speculative.model);
+  const SimulatedSpec target = parse_simulated(config.model);
+  const auto check_same = [](const char* key, auto draft_value, auto target_value) {
+    if (draft_value == target_value) return;
+    throw Error(fmt::format(
+        "simulated draft: {} is {} where the target's is {}", key, draft_value, target_value));
+  };
+  check_same("seed", spec.seed, target.seed);
+  check_same("vocab", spec.vocab, target.vocab);
+  check_same("dialects", spec.dialects, target.dialects);
+  if (spec.alpha.empty()) spec.alpha = {kDefaultSimulatedAlpha};
+  return spec;
+}
+
+void log_gpu_memory(const LoadedModel& parts, const GpuTransformer& model) {
+  const gpu::DeviceInfo info = parts.seat.device->info();
+  const Model::Memory& memory = model.memory();
+  log_info(
+      "GPU {} ({}): {} MiB of weights, {} MiB of KV, {} MiB of buffers, {} graphs; {} of {} "
+      "MiB are free",
+      info.ordinal,
+      info.name,
+      memory.weights >> 20,
+      memory.kv >> 20,
+      memory.buffers >> 20,
+      model.num_graphs(),
+      info.free_bytes >> 20,
+      info.total_bytes >> 20);
+}
+
+void join(LoadedModel& parts, std::unique_ptr<DeviceGroup> group) {
+  auto& model = dynamic_cast<GpuTransformer&>(*parts.model);
+  parts.device_group = std::move(group);
+  model.join(*parts.device_group);
+  model.warm_up();
+  log_gpu_memory(parts, model);
+}
+
+// Numbers of synthetic models are drawn on the device. Several ranks are still to begin_together().
+LoadedModel load_on_gpu(GpuSeat seat,
+                        const std::string& name,
+                        Role role,
+                        const GpuDemand& demand,
+                        const ModelShard& shard,
+                        const ops::ThreadPlan& threads,
+                        std::unique_ptr<TargetGroup> group) {
+  GpuModelSource source{.config = demand.config,
+                        .shard = shard,
+                        .format = demand.format,
+                        .options = demand.options,
+                        .gpu = demand.gpu};
+  if (is_synthetic(name)) source.recipe = parse_synthetic(name).recipe;
+  source.read_weights = [&] { return weights_of(name, role, source.config, shard, threads); };
+  LoadedModel parts;
+  parts.group = std::move(group);
+  parts.seat = std::move(seat);
+  parts.model = load_gpu_model(*parts.seat.device, parts.seat.backend->ops, source);
+  if (parts.group->size() == 1) join(parts, make_solo_device_group(parts.seat.backend->ops));
+  return parts;
+}
+
+std::unique_ptr<Weights> cpu_weights_of(const std::string& name,
+                                        Role role,
+                                        const ModelConfig& config,
+                                        const ModelShard& shard,
+                                        const ops::ThreadPlan& threads,
+                                        const std::string& quantization) {
+  std::unique_ptr<Weights> weights = weights_of(name, role, config, shard, threads);
+  if (quantization == "fp8") {
+    log_warning("quantization fp8 on a CPU is for comparisons: the numbers of a GPU in float32");
+    round_to_e4m3(config, shard, *weights);
+  }
+  return weights;
+}
+
+}  // namespace
+
+ops::Activations activations_of(const RunConfig& config, const ModelConfig& model) {
+  // Smaller models are quick anyway; they keep the more exact product.
+  constexpr int32_t kLeastRoundedDim = 512;
+  if (config.activation_dtype == "float32") return ops::Activations::kF32;
+  if (config.activation_dtype == "bfloat16") return ops::Activations::kBF16;
+  const bool fast = ops::has_bf16_dot() && ops::isa_from_name(config.isa) == ops::Isa::kAvx512;
+  return fast && model.hidden_dim >= kLeastRoundedDim ? ops::Activations::kBF16
+                                                      : ops::Activations::kF32;
+}
+
+LoadedModel load_target(const RunConfig& config,
+                        const RankLayout& layout,
+                        int rank,
+                        const ops::ThreadPlan& threads,
+                        std::unique_ptr<TargetGroup> group,
+                        GpuSeat seat) {
+  if (config.quantization == "fp8" && config.numerics == "strict" && layout.num_targets > 1) {
+    throw Error(
+        "quantization fp8 does not go with numerics strict on several ranks: each has scales of "
+        "its own");
+  }
+  const ModelConfig model_config = model_config_of(config, Role::kTarget);
+  const EngineSizes sizes = engine_sizes(config, model_config, layout);
+  const ModelShard shard =
+      shard_model(model_config, rank, layout.num_targets, numerics_from_name(config.numerics));
+  if (config.device == "cuda" && !is_simulated(config.model)) {
+    if (!seat.device) seat = take_gpu_seat(config, {}, false);
+    GpuDemand demand = target_demand(config, sizes, layout);
+    demand.options.num_blocks = gpu_blocks(config, sizes, layout, seat);
+    return load_on_gpu(
+        std::move(seat), config.model, Role::kTarget, demand, shard, threads, std::move(group));
+  }
+  const ModelOptions options = target_options(config, sizes);
+  LoadedModel parts;
+  parts.group = std::move(group);
+  if (is_simulated(config.model)) {
+    parts.held = std::make_unique<ops::PinnedThread>(threads, 0);
+    parts.model = std::make_unique<SimulatedModel>(
+        simulated_target(config), SimulatedRole::kTarget, shard, options);
+    return parts;
+  }
+  parts.context = std::make_unique<ops::Context>(threads, ops::isa_from_name(config.isa));
+  parts.context->set_activations(activations_of(config, model_config));
+  parts.model = std::make_unique<Transformer>(
+      model_config,
+      cpu_weights_of(
+          config.model, Role::kTarget, model_config, shard, threads, config.quantization),
+      shard,
+      options,
+      *parts.group,
+      *parts.context);
+  log_memory(*parts.model, threads);
+  return parts;
+}
+
+void begin_together(LoadedModel& loaded,
+                    const RunConfig& config,
+                    const std::function<void()>& check_alive) {
+  if (!loaded.seat.device || loaded.device_group) return;
+  const Model& model = *loaded.model;
+  join(loaded,
+       make_device_group(*loaded.seat.device,
+                         *loaded.seat.backend,
+                         *loaded.group,
+                         {.wanted = device_sums_from_name(config.device_sums),
+                          .max_count = most_summed_at_once(model.options(), model.config()),
+                          .check_alive = check_alive}));
+}
+
+LoadedModel load_draft(const RunConfig& config,
+                       const RankLayout& layout,
+                       const ops::ThreadPlan& threads,
+                       GpuSeat seat) {
+  const std::string& name = config.speculative.model;
+  if (is_simulated(name) != is_simulated(config.model))
+    throw Error("a simulated draft needs a simulated target, and the other way round");
+  std::shared_ptr<const VocabularyMap> vocabulary = draft_vocabulary(config);
+  const ModelConfig target_config = model_config_of(config.model, Role::kTarget);
+  const ModelConfig model_config = model_config_of(config, Role::kDraft);
+  const EngineSizes sizes = engine_sizes(config, target_config, layout);
+  // A text has more tokens in a vocabulary that knows fewer of its words.
+  const int32_t num_blocks =
+      vocabulary == nullptr ? sizes.num_blocks : std::min(sizes.num_blocks, INT32_MAX / 2) * 2;
+  // KV memory that is never used is never taken from the system.
+  const int32_t blocks_of_branch = 2 + config.speculative.longest_draft_len() / config.block_size;
+  const int32_t num_branch_blocks = std::min(num_blocks, kMaxDraftBranches * blocks_of_branch);
+  ModelOptions options = draft_options(config, sizes);
+  options.num_blocks = num_blocks + (vocabulary == nullptr ? num_branch_blocks : 0);
+  const ModelShard shard = shard_model(model_config, 0, 1);
+  LoadedModel parts;
+  parts.group = make_solo_group();
+  if (is_simulated(name)) {
+    parts.model = std::make_unique<SimulatedModel>(
+        simulated_draft(config), SimulatedRole::kDraft, shard, options);
+    return parts;
+  }
+  if (is_draft_on_gpu(config)) {
+    if (!seat.device) seat = take_gpu_seat(config, {.num_targets = 0, .has_draft = true}, true);
+    GpuDemand demand = draft_demand(config, sizes);
+    demand.options.num_blocks =
+        std::min(options.num_blocks, gpu_blocks(config, sizes, layout, seat));
+    if (vocabulary != nullptr) demand.gpu.max_positions *= 2;
+    parts = load_on_gpu(
+        std::move(seat), name, Role::kDraft, demand, shard, threads, std::move(parts.group));
+    parts.vocabulary = std::move(vocabulary);
+    return parts;
+  }
+  parts.context = std::make_unique<ops::Context>(threads, ops::isa_from_name(config.isa));
+  parts.context->set_activations(activations_of(config, model_config));
+  parts.model = std::make_unique<Transformer>(
+      model_config,
+      cpu_weights_of(
+          name, Role::kDraft, model_config, shard, threads, config.speculative.quantization),
+      shard,
+      options,
+      *parts.group,
+      *parts.context);
+  parts.vocabulary = std::move(vocabulary);
+  log_memory(*parts.model, threads);
+  return parts;
+}
+
+}  // namespace outrider

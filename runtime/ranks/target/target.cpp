@@ -1,0 +1,344 @@
+// See target.h.
+#include "runtime/ranks/target/target.h"
+
+#include <fmt/format.h>
+
+#include <limits>
+
+#include "runtime/base/error.h"
+#include "runtime/base/log.h"
+#include "runtime/base/trace.h"
+#include "runtime/ranks/checks.h"
+#include "runtime/ranks/messages/round_wire.h"
+#include "runtime/ranks/target/agreement.h"
+#include "runtime/ranks/target/logit_scanner.h"
+#include "runtime/ranks/target/step_probe.h"
+
+namespace outrider {
+namespace {
+
+// The sampling code's collectives over the target group.
+class GroupExchange final : public ShardExchange {
+ public:
+  GroupExchange(TargetGroup& group, ExchangeTraffic& traffic) : group_(group), traffic_(traffic) {}
+  int num_shards() const override { return group_.size(); }
+  void max(std::span<uint64_t> values) override {
+    count(values.size_bytes());
+    group_.all_reduce_max(values);
+  }
+  void sum(std::span<uint64_t> values) override {
+    count(values.size_bytes());
+    group_.all_reduce_sum(values);
+  }
+  void gather(std::span<const std::byte> mine, std::span<std::byte> all) override {
+    count(mine.size());
+    group_.all_gather(mine, all);
+  }
+
+ private:
+  void count(size_t num_bytes) {
+    if (group_.size() == 1) return;  // nothing crosses a link
+    ++traffic_.num_collectives;
+    traffic_.num_bytes += num_bytes;
+  }
+
+  TargetGroup& group_;
+  ExchangeTraffic& traffic_;
+};
+
+}  // namespace
+
+TargetRank::TargetRank(Model& model, TargetGroup& group, Faults faults)
+    : model_(model),
+      exchange_(std::make_unique<GroupExchange>(group, traffic_)),
+      scanner_(make_logit_scanner(model, faults.any())),
+      faults_(std::move(faults)) {
+  const Range& vocab = model.shard().vocab;
+  vocab_ = {static_cast<int32_t>(vocab.begin),
+            static_cast<int32_t>(vocab.end),
+            model.config().vocab_size};
+}
+
+TargetRank::~TargetRank() = default;
+
+RoundDecision TargetRank::execute(RoundPlan plan) {
+  return execute(plan, [&] { return RoundAmendment{plan.round, {}}; });
+}
+
+RoundDecision TargetRank::execute(RoundPlan& plan,
+                                  const LateProposals& late,
+                                  const WhenBegun& when_begun) {
+  if (plan.num_probe_rows > 0) {
+    std::vector<int32_t> blocks;
+    model_.forward(probe_batch(plan.num_probe_rows, model_.options().block_size, &blocks));
+    return {};
+  }
+  update_copies(plan);
+  build_batch(plan);
+  RoundDecision decision;
+  for (const SequencePlan& planned : plan.sequences) {
+    decision.sequences.emplace_back().sequence_id = planned.sequence_id;
+  }
+  if (batch_.tokens.empty()) {
+    if (when_begun) when_begun();
+    return decision;
+  }
+  const std::span<const float> computed = forward(plan, when_begun);
+  const float* logits = faults_.any() ? spoiled(plan, computed) : computed.data();
+  if (!is_amended_) amend(plan, traced(TraceKind::kProposals, late));
+  verify_rows(logits, &decision);
+  score_prompts(plan, logits, &decision);
+  faults_.flip(plan, &decision);
+  commit(plan, decision);
+  return decision;
+}
+
+void TargetRank::set_meanwhile(Model::Meanwhile meanwhile) {
+  if (!meanwhile) return model_.set_meanwhile({});
+  model_.set_meanwhile([this, meanwhile = std::move(meanwhile)](JobClock::time_point end) {
+    has_begun_ ? meanwhile(end) : JobClock::sleep_until(end);
+  });
+}
+
+void TargetRank::set_before_end(std::function<void()> before_end) {
+  if (!before_end) return model_.set_before_end({});
+  model_.set_before_end([this, before_end = std::move(before_end)] {
+    if (has_begun_) before_end();
+  });
+}
+
+std::span<const float> TargetRank::forward(RoundPlan& plan, const WhenBegun& when_begun) {
+  const TraceSpan span(TraceKind::kForward,
+                       {std::ssize(batch_.tokens), std::ssize(batch_.block_tables)});
+  const struct Hook {
+    Model& model;
+    bool& has_begun;
+    ~Hook() {
+      model.set_when_begun({});
+      has_begun = false;
+    }
+  } hook{model_, has_begun_};
+  is_amended_ = false;
+  model_.set_when_begun([&] {
+    if (when_begun) when_begun();
+    prepare_verification(plan);
+    has_begun_ = true;
+  });
+  return model_.forward(batch_);
+}
+
+void TargetRank::update_copies(const RoundPlan& plan) {
+  if (!plan.emptied.empty()) model_.poison_blocks(plan.emptied);
+  for (uint64_t id : plan.ends) copies_.erase(id);
+  for (const SequenceStart& start : plan.starts) {
+    Copy copy;
+    copy.params = start.params;
+    copy.num_prompt_tokens = static_cast<int32_t>(start.tokens.size());
+    copy.tokens = start.tokens;
+    copy.mask = make_token_mask(start.params);
+    copies_[start.sequence_id] = std::move(copy);
+  }
+  for (const SequencePlan& planned : plan.sequences) {
+    Copy& copy = copies_.at(planned.sequence_id);
+    if (planned.replace_blocks) copy.blocks.clear();
+    const size_t num_kept = copy.blocks.size();
+    copy.blocks.insert(copy.blocks.end(), planned.new_blocks.begin(), planned.new_blocks.end());
+    clear_fresh_blocks(planned, std::span(copy.blocks).subspan(num_kept), num_kept);
+  }
+}
+
+// Blocks of positions that are all still to be computed begin as zeros, whoever had them before:
+// NaN that a failed, cancelled or preempted sequence left spreads even through masked positions.
+// Blocks before first_position hold KV that is used, and may be others' too.
+void TargetRank::clear_fresh_blocks(const SequencePlan& planned,
+                                    std::span<const int32_t> told,
+                                    size_t num_before) {
+  const auto block_size = static_cast<size_t>(model_.options().block_size);
+  const size_t num_used =
+      (static_cast<size_t>(planned.first_position) + block_size - 1) / block_size;
+  const size_t num_skipped = num_used - std::min(num_used, num_before);
+  model_.clear_blocks(told.subspan(std::min(told.size(), num_skipped)));
+}
+
+void TargetRank::build_batch(const RoundPlan& plan) {
+  batch_.tokens.clear();
+  batch_.positions.clear();
+  batch_.sequence_of_row.clear();
+  batch_.block_tables.clear();
+  batch_.logit_rows.clear();
+  spans_.clear();
+  for (const SequencePlan& planned : plan.sequences) {
+    const auto sequence_index = static_cast<int32_t>(batch_.block_tables.size());
+    batch_.block_tables.emplace_back(copies_.at(planned.sequence_id).blocks);
+    add_rows(planned, sequence_index);
+  }
+}
+
+void TargetRank::add_rows(const SequencePlan& planned, int32_t sequence_index) {
+  const Copy& copy = copies_.at(planned.sequence_id);
+  const auto num_tokens = static_cast<int32_t>(copy.tokens.size());
+  const int32_t end = planned.first_position + planned.num_committed_rows;
+  OUTRIDER_CHECK(planned.first_position >= 0 && planned.num_committed_rows > 0 &&
+                 end <= num_tokens);
+  const bool samples = end == num_tokens;
+  RowSpan span;
+  span.first = static_cast<int32_t>(batch_.logit_rows.size());
+  const auto add_row = [&](int32_t token, int32_t position, bool wants_logits) {
+    if (wants_logits) batch_.logit_rows.push_back(static_cast<int32_t>(batch_.tokens.size()));
+    batch_.tokens.push_back(token);
+    batch_.positions.push_back(position);
+    batch_.sequence_of_row.push_back(sequence_index);
+  };
+  for (int32_t position = planned.first_position; position < end; ++position) {
+    const bool scored = copy.params.prompt_logprobs && position + 1 < copy.num_prompt_tokens;
+    const bool sampled = samples && position + 1 == end;
+    if (scored) ++span.num_scored;
+    add_row(copy.tokens[static_cast<size_t>(position)], position, scored || sampled);
+  }
+  if (samples) {
+    for (size_t i = 0; i < planned.draft.size(); ++i) {
+      add_row(planned.draft[i].token, end + static_cast<int32_t>(i), true);
+    }
+    span.num_sampled = static_cast<int32_t>(planned.draft.size()) + 1;
+  }
+  spans_.push_back(span);
+}
+
+// Every rank settles the same, from the same two messages.
+void TargetRank::settle_proposals(RoundPlan& plan, const RoundAmendment& amendment) const {
+  if (amendment.round != plan.round) {
+    throw Error(
+        fmt::format("the proposals of round {} came in round {}", amendment.round, plan.round));
+  }
+  auto next = amendment.proposals.begin();
+  for (size_t i = 0; i < plan.sequences.size(); ++i) {
+    SequencePlan& planned = plan.sequences[i];
+    if (next != amendment.proposals.end() && next->sequence_id == planned.sequence_id) {
+      if (!planned.proposal) planned.proposal = next->token;
+      ++next;
+    }
+    const bool judged = planned.proposal && spans_[i].num_sampled > 0 &&
+                        judges_proposals(copies_.at(planned.sequence_id).params) &&
+                        valid_draft(*planned.proposal, vocab_.vocab_size);
+    if (!judged) planned.proposal.reset();
+  }
+}
+
+// What needs no logits, beside the step that computes them.
+void TargetRank::prepare_verification(RoundPlan& plan) {
+  verification_.reset();
+  inputs_.clear();
+  planned_index_.clear();
+  for (size_t i = 0; i < plan.sequences.size(); ++i) {
+    if (spans_[i].num_sampled == 0) continue;
+    const SequencePlan& planned = plan.sequences[i];
+    const Copy& copy = copies_.at(planned.sequence_id);
+    inputs_.push_back({.sequence_id = planned.sequence_id,
+                       .params = &copy.params,
+                       .tokens = copy.tokens,
+                       .num_prompt_tokens = copy.num_prompt_tokens,
+                       .round = planned.round,
+                       .draft = planned.draft,
+                       .mask = copy.mask.get()});
+    planned_index_.push_back(i);
+  }
+  verification_.emplace(inputs_, vocab_, *scanner_, *exchange_);
+  if (!plan.awaits_proposals) amend(plan, {plan.round, {}});
+}
+
+void TargetRank::amend(RoundPlan& plan, const RoundAmendment& amendment) {
+  settle_proposals(plan, amendment);
+  for (size_t n = 0; n < inputs_.size(); ++n) {
+    const std::optional<DraftToken>& proposal = plan.sequences[planned_index_[n]].proposal;
+    inputs_[n].proposal = proposal ? &*proposal : nullptr;
+  }
+  verification_->take_proposals();
+  is_amended_ = true;
+}
+
+void TargetRank::verify_rows(const float* logits, RoundDecision* decision) {
+  if (inputs_.empty()) return;
+  const TraceSpan span(TraceKind::kVerify, {std::ssize(inputs_)});
+  for (size_t n = 0; n < inputs_.size(); ++n) {
+    const RowSpan& rows = spans_[planned_index_[n]];
+    inputs_[n].logits = logits_of_row(logits, rows.first + rows.num_scored);
+  }
+  std::vector<SequenceDecision> decided = verification_->run();
+  for (size_t n = 0; n < decided.size(); ++n) {
+    decision->sequences[planned_index_[n]] = std::move(decided[n]);
+  }
+}
+
+void TargetRank::score_prompts(const RoundPlan& plan,
+                               const float* logits,
+                               RoundDecision* decision) {
+  std::vector<ScoreInput> inputs;
+  std::vector<size_t> planned_index;
+  for (size_t i = 0; i < plan.sequences.size(); ++i) {
+    if (spans_[i].num_scored == 0) continue;
+    const SequencePlan& planned = plan.sequences[i];
+    const Copy& copy = copies_.at(planned.sequence_id);
+    const std::span<const int32_t> tokens = copy.tokens;
+    inputs.push_back({.logits = logits_of_row(logits, spans_[i].first),
+                      .next_tokens = tokens.subspan(static_cast<size_t>(planned.first_position) + 1,
+                                                    static_cast<size_t>(spans_[i].num_scored)),
+                      .num_top = std::max(0, copy.params.num_logprobs)});
+    planned_index.push_back(i);
+  }
+  if (inputs.empty()) return;
+  auto scored = score(inputs, vocab_, *scanner_, *exchange_);
+  for (size_t i = 0; i < scored.size(); ++i) {
+    SequenceDecision& decided = decision->sequences[planned_index[i]];
+    if (scored[i].empty()) decided.failed = true;  // NaN or infinity in a prompt row
+    decided.prompt_logprobs = std::move(scored[i]);
+  }
+}
+
+void TargetRank::commit(const RoundPlan& plan, const RoundDecision& decision) {
+  for (size_t i = 0; i < plan.sequences.size(); ++i) {
+    const SequencePlan& planned = plan.sequences[i];
+    const SequenceDecision& decided = decision.sequences[i];
+    Copy& copy = copies_.at(planned.sequence_id);
+    if (decided.failed || decided.next_token < 0) continue;
+    for (int32_t j = 0; j < decided.num_accepted; ++j) {
+      copy.tokens.push_back(planned.draft[static_cast<size_t>(j)].token);
+    }
+    copy.tokens.push_back(decided.next_token);
+  }
+}
+
+const float* TargetRank::logits_of_row(const float* logits, int32_t logit_row) const {
+  return logits + static_cast<int64_t>(logit_row) * vocab_.size();
+}
+
+// The step's results with the armed faults in them: KV now, logits as a copy.
+const float* TargetRank::spoiled(const RoundPlan& plan, std::span<const float> logits) {
+  spoiled_logits_.assign(logits.begin(), logits.end());
+  size_t logit_row = 0;
+  for (size_t row = 0; row < batch_.tokens.size(); ++row) {
+    const auto sequence = static_cast<size_t>(batch_.sequence_of_row[row]);
+    const uint64_t id = plan.sequences[sequence].sequence_id;
+    const int32_t position = batch_.positions[row];
+    if (faults_.spoils_kv(id, position)) spoil_kv(batch_.block_tables[sequence], position);
+    if (logit_row == batch_.logit_rows.size() ||
+        batch_.logit_rows[logit_row] != static_cast<int32_t>(row)) {
+      continue;
+    }
+    if (faults_.spoils_logits(id, position + 1, copies_.at(id).num_prompt_tokens)) {
+      spoiled_logits_[logit_row * static_cast<size_t>(vocab_.size())] =
+          std::numeric_limits<float>::quiet_NaN();
+      log_warning("{}: NaN in the logits of request {}", Faults::kVariable, id);
+    }
+    ++logit_row;
+  }
+  return spoiled_logits_.data();
+}
+
+void TargetRank::spoil_kv(std::span<const int32_t> blocks, int32_t position) {
+  const int32_t block_size = model_.options().block_size;
+  const int32_t block = blocks[static_cast<size_t>(position / block_size)];
+  model_.poison_position(block, position % block_size);
+  log_warning("{}: NaN in the KV of position {}", Faults::kVariable, position);
+}
+
+}  // namespace outrider

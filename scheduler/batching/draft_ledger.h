@@ -1,0 +1,96 @@
+// What the draft worker must hear and what it has answered. Messages are derived from the
+// sequences' state when they are asked for, not queued: a sequence that comes and goes between two
+// requests is never mentioned, and a draft that was away is simply told everything again. Used by
+// the planner.
+//
+// With a sequence that rides ahead the draft hears when its round begins, and prepares blocks for
+// the outcomes while the ranks compute; they wait in the sequence's outcome cache until the round
+// is decided. What the draft sends is judged by its round and the text it stands behind alone, so
+// it may come in any order, late, twice or not at all.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "scheduler/batching/planner_config.h"
+#include "scheduler/batching/sequence_pool.h"
+#include "scheduler/drafting/bigram.h"
+#include "scheduler/drafting/draft_news.h"
+#include "scheduler/drafting/packed_block.h"
+#include "scheduler/pacing/goodput.h"
+#include "scheduler/round.h"
+
+namespace outrider {
+
+class DraftLedger {
+ public:
+  explicit DraftLedger(const PlannerConfig& config);
+
+  // What the draft has not heard yet. Of sequences that ride ahead: which of their rounds have
+  // begun, and with `asks` the new text of those that wait for their next round.
+  DraftRequest take_request(const SequencePool& pool, bool asks);
+  bool offer(const SequencePool& pool, PackedBlock block);
+  // Whether that sequence would use more of a block than is there: more of it is news.
+  bool awaits_tokens(const SequencePool& pool, uint64_t sequence_id) const;
+  // Whether the block of some sequence that samples next is not there, or shorter than asked.
+  bool lacks_tokens(const SequencePool& pool) const;
+  RoundOutlook outlook(const SequencePool& pool) const;
+  // The draft tokens at hand for the sequence's next sampling round; at most its limit.
+  std::vector<DraftToken> draft_for(const Sequence& sequence) const;
+
+  // Where so many draft tokens of the sequence's next round came from.
+  BlockSource source_of(const Sequence& sequence, size_t num_tokens) const;
+
+  // The sequence samples in the round being planned, with so many of its draft tokens. Returns the
+  // token at hand behind them, when it is to be judged in the last row.
+  std::optional<DraftToken> begin_round(Sequence& sequence, int32_t num_granted);
+  // Whether a token that comes while the ranks compute is to be judged there.
+  bool awaits_proposal(const Sequence& sequence) const;
+  // That token, once it is here.
+  std::optional<DraftToken> late_proposal(const Sequence& sequence) const;
+
+  // Blocks for the round before are void, and what was prepared for its outcome is looked up. A
+  // draft that learns from what is served learns the new tokens. Proposals then differ with the
+  // other requests of the server, which no text may show: the verification sees to that.
+  void sequence_committed(Sequence& sequence,
+                          const SequencePlan& plan,
+                          const SequenceDecision& decision);
+  void sequence_ended(const Sequence& sequence);
+  void set_available(const SequencePool& pool, bool available);
+  // Of what is asked for from now on; at most the configured length. At 0 the draft hears nothing
+  // of new tokens until it is wanted again.
+  void set_draft_len(int32_t draft_len) { draft_len_ = draft_len; }
+  const DraftCounters& counters() const { return counters_; }
+  void begin_verdicts() { news_.verdicts.clear(); }
+  DraftNews take_news() { return std::exchange(news_, {}); }
+
+ private:
+  bool uses_model() const;
+  bool rides_ahead(const Sequence& sequence) const;
+  int32_t limit_now(const Sequence& sequence) const;
+  int32_t limit_next(const Sequence& sequence) const;
+  int32_t limit(const Sequence& sequence, int32_t num_tokens, int32_t chosen) const;
+  void add_prompts(const SequencePool& pool, RoundOutlook* outlook) const;
+  std::optional<int32_t> look_up(Sequence& sequence);
+  void describe(Sequence& sequence, bool asks, DraftRequest& request) const;
+  bool open(Sequence& sequence, DraftRequest& request) const;
+  void commit(Sequence& sequence, int32_t draft_len, DraftRequest& request) const;
+  bool take_block(Sequence& sequence, PackedBlock block);
+  bool take_prepared(Sequence& sequence, PackedBlock block);
+  size_t num_well_formed(const Sequence& sequence,
+                         size_t first,
+                         const std::vector<DraftToken>& tokens) const;
+  std::vector<DraftToken> counted_draft(const Sequence& sequence, int32_t draft_len) const;
+
+  PlannerConfig config_;
+  int32_t draft_len_;  // now
+  bool available_ = true;
+  std::vector<uint64_t> closes_;
+  std::optional<BigramModel> served_;  // learned from the sequences
+  DraftCounters counters_;
+  DraftNews news_;
+};
+
+}  // namespace outrider

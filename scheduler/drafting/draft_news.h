@@ -1,0 +1,36 @@
+// What became of drafts: a verdict for each decided round, and counts since the start.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace outrider {
+
+// What a decided round says of its sequence's draft.
+struct DraftVerdict {
+  uint64_t sequence_id = 0;
+  // A proposal that was judged counts as one more.
+  int32_t num_drafted = 0;
+  int32_t num_accepted = 0;
+  // Whether the token that the draft had behind them, without a row or a judgement, came next.
+  std::optional<bool> shadow;
+  bool all_stood = false;  // all draft tokens of the round
+  // When the draft could prepare for the outcome: how much of the next block was there.
+  std::optional<int32_t> num_prepared;
+};
+struct DraftNews {
+  std::vector<DraftVerdict> verdicts;  // of the last decide() or apply()
+  std::vector<uint64_t> ended;         // sequences
+};
+
+// What the draft's riding ahead came to, since the start.
+struct DraftCounters {
+  uint64_t num_lookups = 0;           // decided rounds for whose outcomes the draft could prepare
+  uint64_t num_hits = 0;              // of these, whose outcome was prepared
+  uint64_t num_stale_blocks = 0;      // for a round or text that is over, or without room
+  uint64_t num_prepared_tokens = 0;   // kept for outcomes
+  uint64_t num_prepared_dropped = 0;  // of these, for outcomes that did not come
+};
+
+}  // namespace outrider

@@ -1,0 +1,110 @@
+// See fan_out.h.
+#include "scheduler/drafting/fan_out.h"
+
+#include <algorithm>
+#include <tuple>
+
+namespace outrider {
+namespace {
+
+constexpr double kForget = 0.995;
+constexpr double kForgetAcceptance = 0.97;
+// As if so many had been noted before the first.
+constexpr double kPriorNotes = 8;
+// Outcomes less likely than this are not worth their bytes: a hit is worth some tokens, which take
+// milliseconds, and a block takes microseconds to send and to take in.
+constexpr double kLeastChance = 1e-3;
+
+void add_outcomes(const RideOdds& odds, int32_t ride, std::vector<Outcome>& outcomes) {
+  double survival = 1;
+  for (int32_t k = 0; k <= odds.num_in_flight; ++k) {
+    const bool all = k == odds.num_in_flight;
+    const double here = all ? survival : survival * (1 - odds.acceptance);
+    const RankChances& ranks = all ? *odds.after_all : *odds.after_some;
+    const auto at = static_cast<size_t>(k);
+    const int32_t num_ranks =
+        at < odds.num_guesses.size() ? std::min(odds.num_guesses[at], kNumRanks) : kNumRanks;
+    for (int32_t rank = 0; rank < num_ranks; ++rank) {
+      const double chance = here * ranks.at(rank);
+      if (chance >= kLeastChance) outcomes.push_back({ride, k, rank, chance});
+    }
+    survival *= odds.acceptance;
+  }
+}
+
+}  // namespace
+
+RankChances::RankChances() : num_noted_(kPriorNotes) {
+  double share = 0.4;  // of what is left, for the best guess and for each one after it
+  double left = 1;
+  for (double& count : counts_) {
+    count = kPriorNotes * left * share;
+    left -= left * share;
+  }
+}
+
+void RankChances::note(int32_t rank) {
+  for (double& count : counts_) count *= kForget;
+  num_noted_ = num_noted_ * kForget + 1;
+  if (rank >= 0 && rank < kNumRanks) counts_[static_cast<size_t>(rank)] += 1;
+}
+
+double RankChances::at(int32_t rank) const {
+  return counts_[static_cast<size_t>(rank)] / num_noted_;
+}
+
+void AcceptanceEstimate::note(int32_t num_drafted, int32_t num_accepted) {
+  num_examined_ = kForgetAcceptance * num_examined_ + std::min(num_drafted, num_accepted + 1);
+  num_accepted_ = kForgetAcceptance * num_accepted_ + num_accepted;
+  // Never quite sure: an outcome with chance 0 would never be prepared again.
+  num_accepted_ = std::clamp(num_accepted_, 0.02 * num_examined_, 0.98 * num_examined_);
+}
+
+std::vector<Outcome> fan_out(std::span<const RideOdds> rides,
+                             int32_t max_outcomes,
+                             int32_t max_per_ride) {
+  std::vector<Outcome> outcomes;
+  for (size_t ride = 0; ride < rides.size(); ++ride)
+    add_outcomes(rides[ride], static_cast<int32_t>(ride), outcomes);
+  std::sort(outcomes.begin(), outcomes.end(), [](const Outcome& a, const Outcome& b) {
+    return std::tuple(-a.chance, a.ride, a.num_accepted, a.rank) <
+           std::tuple(-b.chance, b.ride, b.num_accepted, b.rank);
+  });
+  std::vector<int32_t> num_taken(rides.size(), 0);
+  std::erase_if(outcomes, [&](const Outcome& outcome) {
+    int32_t& taken = num_taken[static_cast<size_t>(outcome.ride)];
+    return taken == max_per_ride || (++taken, false);
+  });
+  if (static_cast<int64_t>(outcomes.size()) > std::max(max_outcomes, 0))
+    outcomes.resize(static_cast<size_t>(std::max(max_outcomes, 0)));
+  return outcomes;
+}
+
+int32_t num_worth_preparing(std::span<const Outcome> outcomes, const RideTime& time) {
+  if (!(time.ride_s > 0) || time.step_s.empty() || !(time.step_s[0] > 0))
+    return static_cast<int32_t>(outcomes.size());
+  const auto most = static_cast<int32_t>(std::min(outcomes.size(), time.step_s.size() - 1));
+  int32_t best = std::min(most, 1);
+  double best_value = 0;
+  double hit_chance = 0;
+  for (int32_t n = 1; n <= most; ++n) {
+    hit_chance += outcomes[static_cast<size_t>(n) - 1].chance;
+    const double step_s = time.step_s[static_cast<size_t>(n)];
+    // The first step makes the proposal.
+    const double num_steps = step_s > 0 ? time.ride_s / step_s - 1 : 0;
+    const double num_drafted = std::clamp(num_steps, 0.0, static_cast<double>(time.draft_len));
+    // 1 + a + .. + a^(m - 1) for whole m, straight lines between.
+    double tokens = 0;
+    double survival = 1;
+    for (double left = num_drafted; left > 0; left -= 1) {
+      tokens += survival * std::min(left, 1.0);
+      survival *= time.acceptance;
+    }
+    if (hit_chance * tokens <= best_value) continue;
+    best_value = hit_chance * tokens;
+    best = n;
+  }
+  return best;
+}
+
+}  // namespace outrider

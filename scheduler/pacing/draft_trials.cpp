@@ -1,0 +1,196 @@
+// See draft_trials.h.
+#include "scheduler/pacing/draft_trials.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <iterator>
+
+namespace outrider {
+namespace {
+
+constexpr double kMemoryRounds = 64;
+// A round counts as so many times the median of the last ones at most.
+constexpr double kOutlier = 3;
+// The error of a rate beside what its rounds show: this by their number and the root of the
+// sequences. A few rounds that look alike may all be disturbed.
+constexpr double kDoubt = 0.5;
+
+// Rounds of a draft that begins: it reads what it has not heard, and its memory is cold.
+constexpr int64_t kWarmUpRounds = 2;
+constexpr int64_t kFirstTrialAfter = 8;  // rounds that count
+constexpr int64_t kLeastTrialRounds = 3;
+constexpr int64_t kMostTrialRounds = 16;
+// What trials may take of the time, by how many before them changed nothing; at least so many
+// rounds lie between two, twice as many after each of these. A first verdict may be of disturbed
+// rounds, and is soon looked at again.
+constexpr std::array<double, 3> kShareOfTrials = {0.1, 0.01, 0.005};
+constexpr int kMostConfirmed = static_cast<int>(kShareOfTrials.size()) - 1;
+constexpr double kLeastBetweenTrials = 32;
+constexpr double kMostBetweenTrials = 65536;
+// All earlier trials together weigh so much of the new one at most.
+constexpr double kWeightBefore = 0.5;
+// The kind in use is looked at when it makes less than this share of what it made at its last
+// trial.
+constexpr double kFallen = 0.7;
+// With so many sequences drafts must bring a little: they make requests of equal lengths end one by
+// one where steps without drafts would stay full, which no single round shows.
+constexpr int32_t kManySequences = 8;
+constexpr double kWorthOfMany = 1.05;
+// Standard deviations: of a verdict that is certain, and of one that changes the kind in use.
+constexpr double kCertain = 2;
+constexpr double kLikely = 1;
+
+// The nearest power of two. A full batch, of as many as the server takes, is mostly one of these:
+// it stays in its class while one that ended is replaced.
+int32_t class_of(int32_t num_sequences) {
+  const auto doubled_square = 2 * static_cast<uint64_t>(num_sequences) * num_sequences;
+  return (static_cast<int32_t>(std::bit_width(doubled_square)) - 1) / 2;
+}
+
+}  // namespace
+
+double RoundRate::without_outlier(double seconds) {
+  last_s_[num_seen_++ % last_s_.size()] = seconds;
+  std::array<double, 9> sorted = last_s_;
+  const auto end = sorted.begin() + static_cast<ptrdiff_t>(std::min(num_seen_, last_s_.size()));
+  const auto middle = sorted.begin() + (end - sorted.begin()) / 2;
+  std::nth_element(sorted.begin(), middle, end);
+  return std::min(seconds, kOutlier * *middle);
+}
+
+void RoundRate::add(double tokens, double seconds) {
+  const double kept = 1 - 1 / kMemoryRounds;
+  const double counted_s = without_outlier(seconds);
+  num_rounds_ = kept * num_rounds_ + 1;
+  num_tokens_ = kept * num_tokens_ + tokens;
+  seconds_ = kept * seconds_ + counted_s;
+  tokens_tokens_ = kept * tokens_tokens_ + tokens * tokens;
+  tokens_seconds_ = kept * tokens_seconds_ + tokens * counted_s;
+  seconds_seconds_ = kept * seconds_seconds_ + counted_s * counted_s;
+}
+
+// Of a ratio of sums: the squares of tokens - value() * seconds.
+double RoundRate::relative_error(int32_t num_sequences) const {
+  if (num_tokens_ <= 0) return 1;
+  const double rate = value();
+  const double squares =
+      std::max(0.0, tokens_tokens_ - 2 * rate * tokens_seconds_ + rate * rate * seconds_seconds_);
+  const double seen = std::sqrt(squares) / num_tokens_;
+  return seen + kDoubt / (num_rounds_ * std::sqrt(static_cast<double>(num_sequences)));
+}
+
+// Of the own size, or else of the next smaller or larger one: what it uses is the best guess.
+const DraftTrials::Batch* DraftTrials::nearest(int32_t num_sequences) const {
+  if (batches_.empty()) return nullptr;
+  const int32_t own = class_of(num_sequences);
+  const auto above = batches_.lower_bound(own);
+  if (above == batches_.begin()) return &above->second;
+  const auto below = std::prev(above);
+  if (above == batches_.end()) return &below->second;
+  return above->first - own <= own - below->first ? &above->second : &below->second;
+}
+
+DraftTrials::Batch& DraftTrials::batch_of(int32_t num_sequences) {
+  const int32_t own = class_of(num_sequences);
+  const auto found = batches_.find(own);
+  if (found != batches_.end()) return found->second;
+  Batch begun;
+  begun.num_until_trial = kFirstTrialAfter;
+  if (const Batch* like = nearest(num_sequences)) begun.in_use = like->in_use;
+  return batches_.emplace(own, begun).first->second;
+}
+
+DraftTrials::Arm DraftTrials::arm(int32_t num_sequences) const {
+  const auto own = batches_.find(class_of(num_sequences));
+  if (own != batches_.end()) return own->second.arm();
+  const Batch* like = nearest(num_sequences);
+  return like != nullptr ? like->in_use : kWorking;
+}
+
+bool DraftTrials::warms_up(int32_t num_sequences) const {
+  const auto own = batches_.find(class_of(num_sequences));
+  return own == batches_.end() || own->second.num_rounds < kWarmUpRounds;
+}
+
+const RoundRate* DraftTrials::rate(int32_t num_sequences, Arm arm) const {
+  const auto own = batches_.find(class_of(num_sequences));
+  if (own == batches_.end() || own->second.rates[arm].num_rounds() == 0) return nullptr;
+  return &own->second.rates[arm];
+}
+
+std::optional<double> DraftTrials::gain(int32_t num_sequences) const {
+  const auto own = batches_.find(class_of(num_sequences));
+  if (own == batches_.end() || own->second.weight == 0) return std::nullopt;
+  return std::exp(own->second.log_gain);
+}
+
+void DraftTrials::note_round(int32_t num_sequences, int32_t num_tokens, double seconds, Arm arm) {
+  Batch& batch = batch_of(num_sequences);
+  if (arm != batch.arm()) return;
+  const double tokens = static_cast<double>(num_tokens) / num_sequences;
+  ++batch.num_rounds;
+  if (batch.trying) {
+    batch.trial_tokens += tokens;
+    batch.trial_s += seconds;
+  }
+  if (arm == kWorking && batch.num_rounds <= kWarmUpRounds) return;
+  RoundRate& rate = batch.rates[arm];
+  rate.add(tokens, seconds);
+  if (batch.trying) return judge(batch, num_sequences);
+  const bool fell = static_cast<double>(batch.num_rounds) >= kLeastBetweenTrials &&
+                    rate.value() < kFallen * batch.rate_at_trial;
+  if (fell || batch.num_rounds >= batch.num_until_trial) begin_trial(batch);
+}
+
+void DraftTrials::begin_trial(Batch& batch) {
+  batch.trying = true;
+  batch.num_rounds = 0;
+  batch.trial_tokens = 0;
+  batch.trial_s = 0;
+  batch.rates[batch.arm()] = {};
+}
+
+void DraftTrials::judge(Batch& batch, int32_t num_sequences) {
+  const RoundRate& working = batch.rates[kWorking];
+  const RoundRate& idle = batch.rates[kIdle];
+  const RoundRate& tried = batch.rates[batch.arm()];
+  const RoundRate& used = batch.rates[batch.in_use];
+  const int64_t num_measured = batch.num_rounds - (batch.in_use == kIdle ? kWarmUpRounds : 0);
+  if (num_measured < kLeastTrialRounds) return;
+  if (!(working.value() > 0 && idle.value() > 0)) return end_trial(batch, false);
+  const double tried_error = tried.relative_error(num_sequences);
+  const double used_error = used.relative_error(num_sequences);
+  const double precision = 1 / (tried_error * tried_error + used_error * used_error);
+  const double seen = std::log(working.value() / idle.value());
+  const double before = std::min(batch.weight, kWeightBefore * precision);
+  const double weight = before + precision;
+  const double log_gain = (before * batch.log_gain + precision * seen) / weight;
+  const double needed = num_sequences >= kManySequences ? std::log(kWorthOfMany) : 0;
+  const double deviations = (log_gain - needed) * std::sqrt(weight);  // that drafts are ahead
+  const bool is_certain = std::abs(deviations) >= kCertain;
+  // More rounds help only as long as it is they that leave it open.
+  if (!is_certain && num_measured < kMostTrialRounds && tried_error > used_error) return;
+  batch.log_gain = log_gain;
+  batch.weight = weight;
+  end_trial(batch, batch.in_use == kWorking ? deviations < -kLikely : deviations > kLikely);
+}
+
+void DraftTrials::end_trial(Batch& batch, bool changes) {
+  batch.trying = false;
+  batch.num_rounds = 0;
+  batch.num_confirmed = changes ? 0 : batch.num_confirmed + 1;
+  if (changes) batch.in_use = batch.in_use == kIdle ? kWorking : kIdle;
+  const RoundRate& used = batch.rates[batch.in_use];
+  batch.rate_at_trial = used.value();
+  // By the rounds of the trial that were not of the better kind.
+  double num_lost = 0;
+  if (used.value() > 0)
+    num_lost = (batch.trial_s - batch.trial_tokens / used.value()) / used.round_s();
+  const int num_before = std::clamp(batch.num_confirmed - 1, 0, kMostConfirmed);
+  const double share = kShareOfTrials[static_cast<size_t>(num_before)];
+  batch.num_until_trial = std::llround(std::clamp(
+      num_lost / share, std::ldexp(kLeastBetweenTrials, num_before), kMostBetweenTrials));
+}
+
+}  // namespace outrider

@@ -1,0 +1,224 @@
+// See speculation.h.
+#include "scheduler/pacing/speculation.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+namespace outrider {
+namespace {
+
+constexpr double kAverageWeight = 0.1;
+constexpr double kHitWeight = 0.05;
+constexpr double kRoundsForPrice = 8;
+// Before anything was measured.
+constexpr int32_t kBlindDraftLen = 4;
+// Of a plain round: what a round may wait for a draft that has just begun, to learn its speed.
+constexpr double kFirstWait = 0.5;
+constexpr double kNoLimit = std::numeric_limits<double>::max();
+// A step counts as so many usual ones at most.
+constexpr double kOutlier = 3;
+
+// One row for each sequence.
+StepLoad plain_load(const RoundOutlook& outlook) {
+  StepLoad plain{.num_rows = static_cast<int32_t>(outlook.sequences.size())};
+  for (const SequenceOutlook& one : outlook.sequences) plain.kv_positions += one.num_context;
+  plain.row_positions = plain.kv_positions;
+  return plain;
+}
+
+RoundChoice idle_choice(const RoundOutlook& outlook) {
+  RoundChoice choice;
+  choice.draft_works = false;
+  for (const SequenceOutlook& one : outlook.sequences)
+    choice.sequences.push_back({.sequence_id = one.sequence_id});
+  return choice;
+}
+
+bool drafts_any(const RoundChoice& choice) {
+  return std::any_of(choice.sequences.begin(),
+                     choice.sequences.end(),
+                     [](const SequenceChoice& one) { return one.draft_len > 0; });
+}
+
+void update(double* average, double value, double weight) {
+  *average = *average == 0 ? value : (1 - weight) * *average + weight * value;
+}
+
+}  // namespace
+
+Speculation::Speculation(const Config& config) : config_(config) {}
+
+void Speculation::note_probe(const StepLoad& load, double seconds) {
+  for (StepCosts* steps : {&idle_steps_, &working_steps_}) steps->add_probe(load, seconds);
+}
+
+void Speculation::note_verdict(uint64_t sequence_id, int32_t num_drafted, int32_t num_accepted) {
+  survival_.note_verdict(sequence_id, num_drafted, num_accepted);
+  heard_ = heard_ || num_drafted > 0;
+}
+
+void Speculation::note_shadow(uint64_t sequence_id, bool stood) {
+  survival_.note_shadow(sequence_id, stood);
+  heard_ = true;
+}
+
+void Speculation::note_lookup(bool all_stood, bool hit, int32_t num_prepared) {
+  double* average = all_stood ? &hit_if_all_stand_ : &hit_if_not_;
+  *average += kHitWeight * ((hit ? 1 : 0) - *average);
+  if (hit) update(&num_prepared_, num_prepared, kHitWeight);
+}
+
+void Speculation::note_first_tokens(double seconds, int32_t num_sequences, double num_tokens) {
+  const double beside = std::max(0.0, seconds - num_tokens * draft_token_s(num_sequences));
+  link_s_ += kAverageWeight * (beside - link_s_);
+}
+
+void Speculation::note_draft_work(uint32_t num_steps,
+                                  uint32_t num_rows,
+                                  double seconds,
+                                  bool awaited) {
+  if (num_steps == 0 || !(seconds >= 0)) return;
+  const auto rows = static_cast<int32_t>(std::max(1u, num_rows / num_steps));
+  const double step_s = seconds / num_steps;
+  // One beside the target's step says only that a wait costs no more.
+  const bool says_little = !config_.rides_ahead && !awaited && seen_awaited_;
+  if (says_little && step_s >= draft_steps_.at({.num_rows = rows})) return;
+  if (awaited && !std::exchange(seen_awaited_, true) && !config_.rides_ahead) draft_steps_ = {};
+  draft_steps_.add({.num_rows = rows}, step_s);
+}
+
+double Speculation::draft_token_s(int32_t num_sequences) const {
+  return draft_steps_.at({.num_rows = std::max(1, num_sequences)});
+}
+
+// What a round of one row a sequence takes with an idle draft, all in all; 0 = not known.
+double Speculation::plain_round_s(const StepLoad& load) const {
+  const double step_s = idle_steps_.likely(load);
+  if (step_s == 0) return 0;
+  const StepCosts& overhead = idle_overhead_.empty() ? working_overhead_ : idle_overhead_;
+  return step_s + overhead.likely({.num_rows = load.num_rows});
+}
+
+void Speculation::note_round(const RoundFacts& facts) {
+  const bool heard = std::exchange(heard_, false);
+  // Of a worker that is idle nothing is to be heard.
+  if (!heard && (facts.draft_worked || !config_.has_worker)) survival_.note_nothing();
+  if (facts.has_prompts || facts.num_sequences == 0) return;
+  StepCosts& steps = facts.draft_worked ? working_steps_ : idle_steps_;
+  const double usual_s = steps.at(facts.load);
+  steps.add(facts.load, usual_s > 0 ? std::min(facts.step_s, kOutlier * usual_s) : facts.step_s);
+  StepCosts& overhead = facts.draft_worked ? working_overhead_ : idle_overhead_;
+  overhead.add({.num_rows = facts.load.num_rows},
+               std::max(0.0, facts.total_s - facts.wait_s - facts.step_s));
+  const DraftTrials::Arm arm = facts.draft_worked ? DraftTrials::kWorking : DraftTrials::kIdle;
+  trials_.note_round(facts.num_sequences, facts.num_tokens, facts.total_s, arm);
+}
+
+// Tokens per second if this round went with what is at hand, and all to come like it, as far as
+// their blocks will be prepared. The rate that was made says less while waits that do not pay still
+// keep it low.
+double Speculation::rate_of_going(const RoundOutlook& outlook,
+                                  const GoodputInputs& inputs,
+                                  StepLoad load) const {
+  double num_tokens = 0;
+  for (size_t i = 0; i < outlook.sequences.size(); ++i) {
+    const SequenceOutlook& one = outlook.sequences[i];
+    const int32_t num_rows = std::min(one.num_at_hand, one.limit);
+    double expected = 1;
+    for (int32_t j = 0; j < num_rows; ++j) expected += inputs.survival[i][static_cast<size_t>(j)];
+    const double all = num_rows > 0 ? inputs.survival[i][static_cast<size_t>(num_rows) - 1] : 1.0;
+    num_tokens += expected * (all * inputs.hit_if_all_stand + (1 - all) * inputs.hit_if_not);
+    load.num_rows += num_rows;
+  }
+  const double step_s = inputs.steps->at(load);
+  return step_s > 0 ? num_tokens / (step_s + inputs.overhead->at({.num_rows = load.num_rows})) : 0;
+}
+
+// Tokens per second that the job is making, or would make with an idle draft; 0 = not known. A
+// batch that has just become smaller gains no less by its drafts than it did.
+double Speculation::price_of(int32_t num_sequences, double plain_s) const {
+  const double plain = plain_s > 0 ? 1 / plain_s : 0;
+  const RoundRate* const working = trials_.rate(num_sequences, DraftTrials::kWorking);
+  if (working == nullptr || working->num_rounds() < kRoundsForPrice)
+    return num_sequences * plain * std::max(1.0, trials_.gain(2 * num_sequences).value_or(1));
+  const std::optional<double> gain = trials_.gain(num_sequences);
+  return num_sequences * std::max(working->value(), gain ? working->value() / *gain : plain);
+}
+
+GoodputInputs Speculation::what_is_known(const RoundOutlook& outlook, const StepLoad& plain) const {
+  const auto num_sequences = static_cast<int32_t>(outlook.sequences.size());
+  const double plain_s = plain_round_s(plain);
+  GoodputInputs inputs;
+  for (const SequenceOutlook& sequence : outlook.sequences)
+    inputs.survival.push_back(survival_.curve(sequence.sequence_id, config_.longest_draft_len));
+  inputs.steps = &working_steps_;
+  inputs.overhead = working_overhead_.empty() ? &idle_overhead_ : &working_overhead_;
+  inputs.price = price_of(num_sequences, plain_s);
+  inputs.token_s = draft_token_s(num_sequences);
+  inputs.first_token_s = link_s_ + inputs.token_s;
+  inputs.hit_if_all_stand = hit_if_all_stand_;
+  inputs.hit_if_not = hit_if_not_;
+  inputs.num_prepared = static_cast<int32_t>(num_prepared_);
+  if (inputs.price > 0)
+    inputs.price = std::max(inputs.price, rate_of_going(outlook, inputs, plain));
+  return inputs;
+}
+
+// A draft that has just begun gets a part of a round to show how fast it is: with one token, where
+// it answers with whole blocks.
+RoundChoice Speculation::choose_to_learn(RoundOutlook outlook,
+                                         GoodputInputs inputs,
+                                         double plain_s) const {
+  double rest_s = kNoLimit;
+  if (plain_s > 0) {
+    rest_s = kFirstWait * plain_s;
+    for (const SequenceOutlook& one : outlook.sequences)
+      rest_s = std::min(rest_s, kFirstWait * plain_s - one.waited_s);
+  }
+  for (SequenceOutlook& one : outlook.sequences)
+    one.limit = std::min(one.limit, one.in_one_piece ? 1 : kBlindDraftLen);
+  outlook.may_wait = outlook.may_wait && rest_s > 0;
+  inputs.first_token_s = inputs.token_s = 0;
+  RoundChoice choice = choose_round(outlook, inputs);
+  choice.wait_s = std::min(choice.wait_s, rest_s);
+  return choice;
+}
+
+RoundChoice Speculation::choose(const RoundOutlook& outlook) const {
+  const auto num_sequences = static_cast<int32_t>(outlook.sequences.size());
+  if (num_sequences == 0) return {};
+  const bool any_fixed = std::any_of(outlook.sequences.begin(),
+                                     outlook.sequences.end(),
+                                     [](const SequenceOutlook& one) { return one.fixed; });
+  if (!any_fixed && trials_.arm(num_sequences) == DraftTrials::kIdle) return idle_choice(outlook);
+  const StepLoad plain = plain_load(outlook);
+  const double plain_s = plain_round_s(plain);
+  const GoodputInputs inputs = what_is_known(outlook, plain);
+  RoundOutlook seen = outlook;
+  for (SequenceOutlook& sequence : seen.sequences) {
+    sequence.limit = std::min(sequence.limit, config_.longest_draft_len);
+    if (inputs.price == 0 && !sequence.fixed)
+      sequence.limit = std::min(sequence.limit, kBlindDraftLen);
+  }
+  const bool is_blind = config_.has_worker && inputs.token_s == 0;
+  const bool learns = config_.has_worker && !any_fixed && (is_blind || !config_.rides_ahead) &&
+                      trials_.warms_up(num_sequences);
+  if (is_blind && !any_fixed) seen.may_wait = false;
+  RoundChoice choice = choose_round(seen, inputs);
+  if (learns && !drafts_any(choice)) {
+    seen.may_wait = outlook.may_wait;
+    choice = choose_to_learn(seen, inputs, plain_s);
+  }
+  for (size_t i = 0; i < choice.sequences.size(); ++i) {
+    // One token at least: what becomes of it costs no row and says how good the draft is.
+    int32_t& wanted_len = choice.sequences[i].wanted_len;
+    const bool whole = choice.wait && seen.sequences[i].in_one_piece && !seen.sequences[i].fixed;
+    if (whole) wanted_len = choice.sequences[i].draft_len;  // no longer than is waited for
+    wanted_len = std::max(wanted_len, std::min(1, seen.sequences[i].limit));
+  }
+  return choice;
+}
+
+}  // namespace outrider

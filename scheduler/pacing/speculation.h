@@ -1,0 +1,86 @@
+// What the coordinator has learned about speculation, and the choice for each round: survival of
+// draft tokens, costs of steps, and the rate that the job makes. Whether the draft works at all is
+// measured (scheduler/pacing/draft_trials.h). Plain values of what happened; no clock. The
+// coordinator's thread.
+#pragma once
+
+#include <cstdint>
+
+#include "scheduler/pacing/draft_trials.h"
+#include "scheduler/pacing/goodput.h"
+#include "scheduler/pacing/step_costs.h"
+#include "scheduler/pacing/survival.h"
+
+namespace outrider {
+
+// A round that is over.
+struct RoundFacts {
+  StepLoad load;
+  int32_t num_sequences = 0;  // that sampled
+  int32_t num_tokens = 0;     // that came out
+  double step_s = 0;          // forward, verification, agreement: without the wait for drafts
+  double wait_s = 0;          // that wait
+  double total_s = 0;         // since the end of the round before, the wait included
+  bool has_prompts = false;   // rows of prompts were among them
+  bool draft_worked = false;  // the draft was told to work while it ran
+};
+
+class Speculation {
+ public:
+  struct Config {
+    int32_t longest_draft_len = 16;
+    bool has_worker = false;   // a draft model, that takes time
+    bool rides_ahead = false;  // and works while the target verifies
+  };
+  explicit Speculation(const Config& config);
+
+  // Before the first round; the draft was idle.
+  void note_probe(const StepLoad& load, double seconds);
+  void note_round(const RoundFacts& facts);
+  // Of a block (a proposal for the bonus position counts as one more token of it), or of what the
+  // draft had proposed without a row.
+  void note_verdict(uint64_t sequence_id, int32_t num_drafted, int32_t num_accepted);
+  void note_shadow(uint64_t sequence_id, bool stood);
+  // After a round under which the draft rode ahead: was the next block prepared, with how many
+  // tokens.
+  void note_lookup(bool all_stood, bool hit, int32_t num_prepared);
+  // From the message that a round waits to the first tokens of its blocks.
+  // num_tokens: of each sequence, in the one reply.
+  void note_first_tokens(double seconds, int32_t num_sequences, double num_tokens);
+  // A reply of the draft: DraftReply's figures. awaited: the target waited while the draft took
+  // those steps, so that they show what a wait costs. Others may have been taken on cores that the
+  // target was using.
+  void note_draft_work(uint32_t num_steps, uint32_t num_rows, double seconds, bool awaited);
+  void forget(uint64_t sequence_id) { survival_.forget(sequence_id); }
+
+  RoundChoice choose(const RoundOutlook& outlook) const;
+
+ private:
+  double rate_of_going(const RoundOutlook& outlook,
+                       const GoodputInputs& inputs,
+                       StepLoad load) const;
+  double plain_round_s(const StepLoad& load) const;
+  double price_of(int32_t num_sequences, double plain_s) const;
+  RoundChoice choose_to_learn(RoundOutlook outlook, GoodputInputs inputs, double plain_s) const;
+  GoodputInputs what_is_known(const RoundOutlook& outlook, const StepLoad& plain) const;
+  double draft_token_s(int32_t num_sequences) const;
+
+  Config config_;
+  Survival survival_;
+  StepCosts idle_steps_;
+  StepCosts working_steps_;
+  StepCosts draft_steps_;
+  DraftTrials trials_;
+  // Of a round beside wait and step, by its rows.
+  StepCosts idle_overhead_;
+  StepCosts working_overhead_;
+  double link_s_ = 0;  // from asking to the first token, beside the draft's step
+  double hit_if_all_stand_ = 0;
+  double hit_if_not_ = 0;
+  double num_prepared_ = 0;
+  // A step of a draft that does not ride ahead was seen, beside none of the target's.
+  bool seen_awaited_ = false;
+  bool heard_ = false;  // something of a draft, since the last round
+};
+
+}  // namespace outrider

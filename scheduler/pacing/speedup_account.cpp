@@ -1,0 +1,160 @@
+// See speedup_account.h.
+#include "scheduler/pacing/speedup_account.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace outrider {
+namespace {
+
+constexpr double kDecay = 0.999;
+constexpr double kSeenOften = 2.5;
+constexpr double kStallFactor = 10;
+constexpr size_t kNumRecent =
+    33;  // half of them is how long a load that is so much slower misleads
+
+double ratio(double part, double whole) { return whole > 0 ? part / whole : 0; }
+
+}  // namespace
+
+SpeedupTotals SpeedupTotals::operator-(const SpeedupTotals& earlier) const {
+  SpeedupTotals difference = *this;
+  difference.round_s -= earlier.round_s;
+  difference.waited_s -= earlier.waited_s;
+  difference.step_s -= earlier.step_s;
+  difference.draft_busy_s -= earlier.draft_busy_s;
+  difference.draft_idle_s -= earlier.draft_idle_s;
+  difference.num_draft_steps -= earlier.num_draft_steps;
+  difference.num_rows -= earlier.num_rows;
+  difference.num_wasted_rows -= earlier.num_wasted_rows;
+  difference.num_lookups -= earlier.num_lookups;
+  difference.num_hits -= earlier.num_hits;
+  difference.compared_s -= earlier.compared_s;
+  difference.plain_s -= earlier.plain_s;
+  difference.plain_steps_s -= earlier.plain_steps_s;
+  difference.num_rounds -= earlier.num_rounds;
+  difference.num_tokens -= earlier.num_tokens;
+  difference.num_turns -= earlier.num_turns;
+  difference.num_drafts -= earlier.num_drafts;
+  difference.num_ready -= earlier.num_ready;
+  difference.num_drafted -= earlier.num_drafted;
+  difference.num_examined -= earlier.num_examined;
+  difference.num_accepted -= earlier.num_accepted;
+  return difference;
+}
+
+double SpeedupTotals::bubble() const { return ratio(waited_s, round_s); }
+
+double SpeedupTotals::hit_rate() const {
+  return ratio(static_cast<double>(num_hits), static_cast<double>(num_lookups));
+}
+
+double SpeedupTotals::tokens_per_s() const {
+  return ratio(static_cast<double>(num_tokens), compared_s);
+}
+
+double SpeedupTotals::plain_tokens_per_s() const {
+  return ratio(static_cast<double>(num_tokens), plain_s);
+}
+
+double SpeedupTotals::measured_speedup() const { return ratio(plain_s, compared_s); }
+
+double SpeedupTotals::acceptance() const {
+  return ratio(static_cast<double>(num_accepted), static_cast<double>(num_examined));
+}
+
+double SpeedupTotals::mean_draft_len() const {
+  return ratio(static_cast<double>(num_drafted), static_cast<double>(num_drafts));
+}
+
+double SpeedupTotals::cost_ratio() const {
+  const double draft_step_s = ratio(draft_busy_s, static_cast<double>(num_draft_steps));
+  return ratio(draft_step_s, ratio(plain_steps_s, static_cast<double>(num_rounds)));
+}
+
+double SpeedupTotals::predicted_speedup() const {
+  if (num_turns == 0) return 0;
+  const double alpha = acceptance();
+  const double draft_len = mean_draft_len();
+  const double drafting = draft_len * cost_ratio();
+  const double tokens =
+      alpha < 1 ? (1 - std::pow(alpha, draft_len + 1)) / (1 - alpha) : draft_len + 1;
+  const double ready = ratio(static_cast<double>(num_ready), static_cast<double>(num_drafts));
+  const double with_draft = ready * std::max(1.0, drafting) + (1 - ready) * (1 + drafting);
+  const double drafted = static_cast<double>(num_drafts) / static_cast<double>(num_turns);
+  return (drafted * tokens + 1 - drafted) / (drafted * with_draft + 1 - drafted);
+}
+
+void MeasuredSteps::note(int32_t num_rows, double seconds) {
+  Mean& mean = means_[num_rows];
+  mean.weight = kDecay * mean.weight + 1;
+  mean.seconds += (seconds - mean.seconds) / mean.weight;
+  weight_ = kDecay * weight_ + 1;
+  rows_ = kDecay * rows_ + num_rows;
+  seconds_ = kDecay * seconds_ + seconds;
+  rows_squared_ = kDecay * rows_squared_ + static_cast<double>(num_rows) * num_rows;
+  rows_seconds_ = kDecay * rows_seconds_ + num_rows * seconds;
+}
+
+double MeasuredSteps::at(int32_t num_rows) const {
+  if (weight_ == 0) return 0;
+  const auto seen = means_.find(num_rows);
+  if (seen != means_.end() && seen->second.weight >= kSeenOften) return seen->second.seconds;
+  const double mean_rows = rows_ / weight_;
+  const double mean_seconds = seconds_ / weight_;
+  const double variance = rows_squared_ / weight_ - mean_rows * mean_rows;
+  const double covariance = rows_seconds_ / weight_ - mean_rows * mean_seconds;
+  const double slope = variance > 1e-3 ? std::max(0.0, covariance / variance) : 0;
+  // Never less than in proportion to the rows.
+  return std::max(mean_seconds + slope * (num_rows - mean_rows),
+                  mean_seconds * std::min(1.0, num_rows / mean_rows));
+}
+
+bool RecentRounds::is_stall(double round_s) {
+  if (seconds_.size() < kNumRecent) seconds_.push_back(0);
+  seconds_[next_] = round_s;
+  next_ = (next_ + 1) % kNumRecent;
+  // The upper of two: of the first rounds none is a stall for one that was quick.
+  std::vector<double> sorted = seconds_;
+  const auto middle = sorted.begin() + std::ssize(sorted) / 2;
+  std::nth_element(sorted.begin(), middle, sorted.end());
+  return round_s > kStallFactor * *middle;
+}
+
+void SpeedupAccount::note_round(const SpeedupRound& round) {
+  totals_.round_s += round.round_s;
+  totals_.waited_s += round.waited_s;
+  totals_.step_s += round.step_s;
+  totals_.num_rows += round.num_rows;
+  totals_.num_wasted_rows += round.num_drafted - round.num_accepted;
+  if (round.reads_prompt || round.num_sequences <= 0 || recent_.is_stall(round.round_s)) return;
+  steps_.note(round.num_rows, round.step_s);
+  const double plain_step_s =
+      round.plain_step_s > 0 ? round.plain_step_s : steps_.at(round.num_sequences);
+  const double overhead_s = std::max(0.0, round.round_s - round.waited_s - round.step_s);
+  const double num_plain_rounds = static_cast<double>(round.num_tokens) / round.num_sequences;
+  totals_.compared_s += round.round_s;
+  totals_.plain_s += num_plain_rounds * (plain_step_s + overhead_s);
+  totals_.plain_steps_s += plain_step_s;
+  ++totals_.num_rounds;
+  totals_.num_tokens += round.num_tokens;
+  totals_.num_turns += round.num_sequences;
+  totals_.num_drafts += round.num_drafts;
+  totals_.num_ready += round.num_ready;
+  totals_.num_drafted += round.num_drafted;
+  totals_.num_examined += round.num_examined;
+  totals_.num_accepted += round.num_accepted;
+}
+
+void SpeedupAccount::note_lookups(int64_t num_lookups, int64_t num_hits) {
+  totals_.num_lookups += num_lookups;
+  totals_.num_hits += num_hits;
+}
+
+void SpeedupAccount::note_draft(int64_t num_steps, double busy_s, double idle_s) {
+  totals_.num_draft_steps += num_steps;
+  totals_.draft_busy_s += busy_s;
+  totals_.draft_idle_s += idle_s;
+}
+
+}  // namespace outrider

@@ -1,0 +1,255 @@
+// See host_row_scanner.h.
+#include "scheduler/rows/host_row_scanner.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "runtime/base/error.h"
+#include "scheduler/rows/row_sums.h"
+#include "scheduler/rows/top_search.h"
+
+namespace outrider {
+namespace {
+
+// Fewer logits are looked at in about the time that a hand-over to other threads takes.
+constexpr int64_t kWorthSpreading = 32768;
+
+void answer_read(ReadQuestion& question) {
+  float* out = question.values.data();
+  for (int32_t row = 0; row < question.num_rows; ++row) {
+    const float* logits = question.logits.behind() + row * question.stride;
+    for (const int32_t index : question.index) *out++ = logits[index];
+  }
+}
+
+RowView under(const RowView& row, float ceiling) {
+  RowView kept = row;
+  kept.ceiling = ceiling;
+  return kept;
+}
+
+// Peaks are the row's own; under a lower ceiling, or with more masked, no value is higher, which is
+// all that is asked of them.
+void answer_about(const RowView& row, RowPeaks& peaks, ScanQuestion& question) {
+  const RowScan scan = scan_row(row, &peaks);
+  question.bad = scan.bad;
+  question.key =
+      question.draws && !scan.bad ? draw_key(row, peaks, kMasked, question.noise) : scan.key;
+}
+
+void answer_about(const RowView& row, RowPeaks& peaks, SumQuestion& question) {
+  const RowView kept = under(row, question.ceiling);
+  if (peaks.empty()) find_peaks(row, peaks);
+  question.mass = row_mass(kept, peaks, question.max, question.cut);
+  if (question.wants_moment) question.moment = row_moment(kept, peaks, question.max, question.cut);
+}
+
+// ---- draws
+
+struct Edits {
+  std::vector<int32_t> index;
+  std::vector<float> value;
+};
+
+// The row's own, and the `masked` ones; both ascending.
+Edits edits_and_masked(const RowView& row, std::span<const int32_t> masked) {
+  Edits edits;
+  edits.index.reserve(row.edit_index.size() + masked.size());
+  edits.value.reserve(row.edit_index.size() + masked.size());
+  const auto append = [&](int32_t index, float value) {
+    edits.index.push_back(index);
+    edits.value.push_back(value);
+  };
+  size_t next = 0;
+  for (const int32_t index : masked) {
+    for (; next < row.edit_index.size() && row.edit_index[next] < index; ++next)
+      append(row.edit_index[next], row.edit_value[next]);
+    if (next < row.edit_index.size() && row.edit_index[next] == index) ++next;
+    append(index, kMasked);
+  }
+  for (; next < row.edit_index.size(); ++next) append(row.edit_index[next], row.edit_value[next]);
+  return edits;
+}
+
+void answer_about(const RowView& row, RowPeaks& peaks, DrawQuestion& question) {
+  if (peaks.empty()) find_peaks(row, peaks);
+  RowView kept = under(row, question.ceiling);
+  Edits edits;
+  if (!question.without.empty()) {
+    edits = edits_and_masked(row, question.without);
+    kept.edit_index = edits.index;
+    kept.edit_value = edits.value;
+  }
+  question.key = draw_key(kept, peaks, question.cut, question.noise, question.key_to_beat);
+}
+
+// ---- best tokens
+
+uint32_t count_equal(const RowView& view, float value) {
+  uint32_t count = 0;
+  for_each_tile(view, [&](int32_t, int32_t tile_count, const float* values) {
+    const float top =
+        exact_mul(row_kernels().range(values, tile_count).max, view.inverse_temperature);
+    if (top < value) return;
+    for (int32_t i = 0; i < tile_count; ++i) {
+      count += exact_mul(values[i], view.inverse_temperature) == value ? 1 : 0;
+    }
+  });
+  return count;
+}
+
+void answer_about(const RowView& row, RowPeaks&, TopQuestion& question) {
+  const RowView kept = under(row, question.ceiling);
+  TopScan scan = scan_top(kept, question.n, question.within);
+  question.bad = scan.bad;
+  question.keys = std::move(scan.keys);
+  const bool has_last = !scan.bad && question.n > 0 && std::ssize(question.keys) == question.n;
+  question.num_last =
+      question.counts_last && has_last ? count_equal(kept, key_score(question.keys.back())) : 0;
+}
+
+// ---- bands
+
+// Calls add(distance, amount) for the row's tokens at distances from `nearest` to `farthest`.
+template <typename Add>
+void for_each_distance(const RowView& row,
+                       const BandQuestion& question,
+                       uint32_t nearest,
+                       uint32_t farthest,
+                       Add&& add) {
+  const KeepOrder& order = question.order;
+  const WeightScale scale{row.inverse_temperature, static_cast<double>(order.max), question.cut};
+  const float lowest = std::max(question.cut, order.lowest(farthest));
+  for_each_tile(row, [&](int32_t, int32_t count, const float* values) {
+    const float top = exact_mul(row_kernels().range(values, count).max, row.inverse_temperature);
+    if (top < lowest) return;
+    std::array<uint64_t, kTileTokens> weights;
+    if (question.by_mass) row_kernels().weights(values, count, scale, weights.data());
+    for (int32_t i = 0; i < count; ++i) {
+      const float scaled = exact_mul(values[i], row.inverse_temperature);
+      if (scaled < lowest) continue;
+      const uint32_t distance = order.distance(scaled);
+      if (distance < nearest || distance > farthest) continue;
+      add(distance, question.by_mass ? weights[static_cast<size_t>(i)] : 1);
+    }
+  });
+}
+
+// Two passes over the row: into the bands of the first digit, then into a list of what lies in the
+// chosen one.
+void answer_about(const RowView& row, RowPeaks&, BandQuestion& question) {
+  const std::span<uint64_t> bands = question.bands;
+  std::fill(bands.begin(), bands.end(), 0);
+  const int shift = 8 * (kNumDigits - 1 - question.digit);
+  if (question.digit == 0) {
+    for_each_distance(row, question, 0, kFarthest, [&](uint32_t distance, uint64_t amount) {
+      bands[distance >> shift] += amount;
+    });
+    return;
+  }
+  if (question.digit == 1) {
+    const uint32_t last = question.farthest | 0xffffffu;
+    question.inside.clear();
+    for_each_distance(
+        row, question, question.farthest, last, [&](uint32_t distance, uint64_t amount) {
+          question.inside.push_back({distance, amount});
+        });
+  }
+  const uint32_t found = question.farthest >> (shift + 8);
+  for (const BandQuestion::Entry& entry : question.inside) {
+    if (entry.distance >> (shift + 8) != found) continue;
+    bands[(entry.distance >> shift) & 0xff] += entry.amount;
+  }
+}
+
+// ---- ranks
+
+void answer_about(const RowView& row, RowPeaks&, RankQuestion& question) {
+  const float* logits = row.logits.behind();
+  const float value = question.value;
+  const int32_t split = std::clamp(question.token - row.first_token, 0, row.size);
+  uint64_t count = 0;
+  for (int32_t i = 0; i < split; ++i) count += logits[i] >= value ? 1 : 0;
+  for (int32_t i = split; i < row.size; ++i) count += logits[i] > value ? 1 : 0;
+  question.num_before = count;
+}
+
+// One kind's questions, in order of rows, from a first row on.
+template <typename Question>
+class Queue {
+ public:
+  Queue(std::vector<Question>& questions, int32_t first)
+      : questions_(questions),
+        next_(static_cast<size_t>(std::ranges::lower_bound(questions, first, {}, &Question::row) -
+                                  questions.begin())) {}
+  void answer_row(int32_t row, const RowView& view, RowPeaks& peaks) {
+    for (; next_ < questions_.size() && questions_[next_].row == row; ++next_) {
+      answer_about(view, peaks, questions_[next_]);
+    }
+  }
+
+ private:
+  std::vector<Question>& questions_;
+  size_t next_;
+};
+
+template <typename Question>
+void add_rows(const std::vector<Question>& questions, size_t num_rows, std::vector<int32_t>& rows) {
+  for (const Question& question : questions) rows.push_back(question.row);
+  OUTRIDER_CHECK(std::ranges::is_sorted(questions, {}, &Question::row));
+  if (questions.empty()) return;
+  OUTRIDER_CHECK(questions.front().row >= 0 &&
+                 static_cast<size_t>(questions.back().row) < num_rows);
+}
+
+}  // namespace
+
+void HostRowScanner::hold(std::span<const RowView> rows) {
+  rows_ = rows;
+  if (peaks_.size() < rows.size()) peaks_.resize(rows.size());
+  for (RowPeaks& peaks : peaks_) peaks.clear();
+}
+
+void HostRowScanner::answer(RowQuestions& questions) {
+  for (ReadQuestion& question : questions.reads) answer_read(question);
+  asked_.clear();
+  add_rows(questions.scans, rows_.size(), asked_);
+  add_rows(questions.sums, rows_.size(), asked_);
+  add_rows(questions.draws, rows_.size(), asked_);
+  add_rows(questions.tops, rows_.size(), asked_);
+  add_rows(questions.bands, rows_.size(), asked_);
+  add_rows(questions.ranks, rows_.size(), asked_);
+  std::ranges::sort(asked_);
+  asked_.erase(std::unique(asked_.begin(), asked_.end()), asked_.end());
+  if (asked_.empty()) return;
+  int64_t num_logits = 0;
+  for (const int32_t row : asked_) num_logits += rows_[static_cast<size_t>(row)].size;
+  const auto body = [&](int64_t begin, int64_t end) {
+    answer_rows(
+        questions, asked_[static_cast<size_t>(begin)], asked_[static_cast<size_t>(end) - 1]);
+  };
+  if (num_logits < kWorthSpreading) return body(0, std::ssize(asked_));
+  for_range(std::ssize(asked_), body);
+}
+
+void HostRowScanner::answer_rows(RowQuestions& questions, int32_t first, int32_t last) {
+  Queue scans(questions.scans, first);
+  Queue sums(questions.sums, first);
+  Queue draws(questions.draws, first);
+  Queue tops(questions.tops, first);
+  Queue bands(questions.bands, first);
+  Queue ranks(questions.ranks, first);
+  for (int32_t row = first; row <= last; ++row) {
+    const RowView& view = rows_[static_cast<size_t>(row)];
+    RowPeaks& peaks = peaks_[static_cast<size_t>(row)];
+    scans.answer_row(row, view, peaks);
+    tops.answer_row(row, view, peaks);
+    sums.answer_row(row, view, peaks);
+    draws.answer_row(row, view, peaks);
+    bands.answer_row(row, view, peaks);
+    ranks.answer_row(row, view, peaks);
+  }
+}
+
+}  // namespace outrider

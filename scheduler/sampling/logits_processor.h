@@ -1,0 +1,70 @@
+// What a request's parameters change in its logits before the temperature: logit_bias, then the
+// min_tokens mask, then repetition, frequency and presence penalties (vLLM's order), and the token
+// mask, which is last here and first there: what it forbids nothing brings back. Of the others only
+// the few changed values of this shard are kept, by index; see row_view.h. Built per sequence and
+// round by verify() and propose(), alike on all ranks.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "scheduler/round.h"
+#include "scheduler/rows/row_scanner.h"
+#include "scheduler/sampling/shard_exchange.h"
+#include "scheduler/sampling/token_mask.h"
+
+namespace outrider {
+
+struct ProcessorInput {
+  const SamplingParams* params = nullptr;
+  std::span<const int32_t> tokens;    // committed: prompt and output
+  int32_t num_prompt_tokens = 0;      // of these
+  std::span<const DraftToken> draft;  // row i follows draft[0 .. i), which count as output
+  int32_t first_row = 0;              // rows first_row .. first_row + num_rows are processed
+  int32_t num_rows = 0;
+  LogitsAddress logits;  // [num_rows, row_stride]
+  int32_t row_stride = 0;
+  const TokenMask* mask = nullptr;  // null: made from params, which costs its construction
+};
+
+class ProcessedRows {
+ public:
+  // What input refers to must outlive this.
+  ProcessedRows(const ProcessorInput& input, const VocabShard& shard);
+
+  // Asks for the raw values that are changed, when there are any; process() must follow the answer.
+  void ask(RowQuestions& questions);
+  void process();
+  // The index-th of the num_rows. Valid while this object and the logits live.
+  RowView row(int32_t index) const;
+
+ private:
+  struct TokenState {
+    float bias = 0.0f;
+    bool stops = false;  // masked while fewer than min_tokens are out
+    bool seen = false;   // in prompt or output so far
+    int32_t output_count = 0;
+  };
+  void collect_indices();
+  void collect_states();
+  void collect_allowed();
+  void count_output(int32_t token);
+  float processed(float raw, const TokenState& state, bool mask_stops) const;
+  TokenState* state_of(int32_t token);
+
+  ProcessorInput input_;
+  const SamplingParams& params_;
+  VocabShard shard_;
+  float inverse_temperature_;
+  std::vector<int32_t> index_;      // ascending, into this shard's logits
+  std::vector<TokenState> states_;  // one per index
+  std::vector<float> values_;       // [num_rows, index_.size()]: raw, then processed
+  std::vector<uint64_t> allowed_;   // [num_rows, AllowedBits::num_words()], empty without a mask
+};
+
+// Whether the temperature means "take the most likely token". Below 1e-5 the division would drown
+// every difference.
+bool is_greedy(const SamplingParams& params);
+
+}  // namespace outrider

@@ -1,0 +1,364 @@
+// See truncation.h. A filter is settled from values that were gathered where they are few, else by
+// radix selection; both decide by the numbers of keep_order.h, hence alike.
+#include "scheduler/sampling/truncation.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "scheduler/sampling/radix_selection.h"
+
+namespace outrider {
+namespace {
+
+bool has_top_k(const SamplingParams& params, int32_t vocab_size) {
+  return params.top_k > 0 && params.top_k < vocab_size;
+}
+bool has_top_p(const SamplingParams& params) { return params.top_p < 1.0f; }
+bool has_min_p(const SamplingParams& params) { return params.min_p > 0.0f; }
+bool has_typical_p(const SamplingParams& params) { return params.typical_p < 1.0f; }
+
+void apply_min_p(TruncationRow& row) {
+  if (!has_min_p(*row.params) || row.max == kMasked) return;
+  const double bound = static_cast<double>(row.max) + exact_log(row.params->min_p);
+  auto threshold = static_cast<float>(bound);
+  if (static_cast<double>(threshold) < bound) {
+    threshold = from_ordered_bits(ordered_bits(threshold) + 1);
+  }
+  row.cut = std::max(row.cut, std::min(threshold, row.max));
+}
+
+// The mean surprisal, as a distance below the maximum: moment / mass. Entropy and every surprisal
+// differ from these distances by the same log of the normaliser.
+KeepOrder typical_order(const TruncationRow& row, uint64_t mass, uint64_t moment) {
+  return {row.max, exact_div(static_cast<double>(moment), static_cast<double>(mass))};
+}
+
+// Keeps what lies within `farthest` of the mean surprisal.
+void keep_around(TruncationRow& row, const KeepOrder& order, uint32_t farthest) {
+  row.cut = std::max(row.cut, order.lowest(farthest));
+  const float highest = order.highest(farthest);
+  row.ceiling = highest < row.max ? highest : kNoCeiling;
+}
+
+SumQuestion sums_of(const TruncationRow& row, bool wants_moment) {
+  return {.row = row.row, .max = row.max, .cut = row.cut, .wants_moment = wants_moment};
+}
+
+// What a row still needs. Settled in this order.
+struct Filters {
+  TruncationRow* row = nullptr;
+  bool top_k = false;
+  bool top_p = false;
+  bool typical_p = false;
+};
+
+// ---- by one gather: the shards' best values, how often the last of them occurs, and their sums
+// -----------------
+
+struct ValueCount {
+  float value = 0.0f;
+  uint64_t count = 0;
+};
+
+// One row's part of the gathered words: [num_values] ordered bits of the best values, best first, 0
+// where there are none; the number of tokens that equal the last one; then, as two halves each, the
+// shard's mass and moment as far as they are needed.
+struct GatherLayout {
+  size_t num_values = 0;
+  size_t num_sums = 0;
+  size_t count_at() const { return num_values; }
+  size_t sum_at(size_t i) const { return num_values + 1 + 2 * i; }
+  size_t size() const { return sum_at(num_sums); }
+};
+
+// With top_k the values tell all; otherwise top_p needs the row's mass, typical_p its moment too.
+GatherLayout layout_of(const Filters& filters) {
+  if (filters.top_k) return {static_cast<size_t>(filters.row->params->top_k), 0};
+  return {static_cast<size_t>(kMaxGatheredTopK), filters.top_p ? size_t{1} : size_t{2}};
+}
+
+bool is_gathered(const Filters& filters) {
+  if (filters.top_k) return filters.row->params->top_k <= kMaxGatheredTopK;
+  return filters.top_p || filters.typical_p;
+}
+
+void write_local_best(const TopQuestion& top,
+                      const SumQuestion* sums,
+                      const GatherLayout& layout,
+                      std::span<uint32_t> out) {
+  std::fill(out.begin(), out.end(), 0);
+  for (size_t i = 0; i < top.keys.size(); ++i) out[i] = static_cast<uint32_t>(top.keys[i] >> 32);
+  out[layout.count_at()] = top.num_last;
+  for (size_t i = 0; i < layout.num_sums; ++i) {
+    const uint64_t sum = i == 0 ? sums->mass : sums->moment;
+    out[layout.sum_at(i)] = static_cast<uint32_t>(sum);
+    out[layout.sum_at(i) + 1] = static_cast<uint32_t>(sum >> 32);
+  }
+}
+
+// What the gathered words say about the whole row: every value at or above `known_down_to`, with
+// how often it occurs, and the sums over the row.
+struct BestValues {
+  std::vector<ValueCount> values;  // best first, once all shards are added
+  float known_down_to = kMasked;
+  uint64_t sums[2] = {0, 0};  // mass, moment
+
+  void add_shard(const GatherLayout& layout, std::span<const uint32_t> words) {
+    const uint32_t last = words[layout.num_values - 1];  // 0: the shard has told all its values
+    for (size_t i = 0; i < layout.num_values && words[i] != 0 && words[i] != last; ++i) {
+      values.push_back({from_ordered_bits(words[i]), 1});
+    }
+    if (last != 0) {
+      values.push_back({from_ordered_bits(last), words[layout.count_at()]});
+      known_down_to = std::max(known_down_to, from_ordered_bits(last));
+    }
+    for (size_t i = 0; i < layout.num_sums; ++i) {
+      const uint64_t high = words[layout.sum_at(i) + 1];
+      sums[i] += high << 32 | words[layout.sum_at(i)];
+    }
+  }
+
+  void sort() {
+    std::stable_sort(values.begin(), values.end(), [](const ValueCount& a, const ValueCount& b) {
+      return a.value > b.value;
+    });
+  }
+
+  // For when all kept values are known: what lies below the cut is not in the row any more.
+  void reduce_to(const TruncationRow& row) {
+    while (!values.empty() && values.back().value < row.cut) values.pop_back();
+    sums[0] = sums[1] = 0;
+    for (const ValueCount& entry : values) {
+      const double below_max = static_cast<double>(entry.value) - static_cast<double>(row.max);
+      sums[0] += entry.count * fixed_weight(below_max);
+      sums[1] += entry.count * fixed_moment(below_max);
+    }
+  }
+};
+
+void cut_to_top_k(TruncationRow& row, const BestValues& best) {
+  uint64_t count = 0;
+  for (const ValueCount& entry : best.values) {
+    if (count >= static_cast<uint64_t>(row.params->top_k)) break;
+    row.cut = entry.value;
+    count += entry.count;
+  }
+}
+
+// How far the smallest set of nearest values with `target` mass reaches; nothing when that, or
+// anything else that lies as near, is below what is known.
+std::optional<uint32_t> farthest_of(const TruncationRow& row,
+                                    const KeepOrder& order,
+                                    const BestValues& best,
+                                    uint64_t target) {
+  std::vector<std::pair<uint32_t, uint64_t>> nearest;  // distance, mass
+  nearest.reserve(best.values.size());
+  for (const ValueCount& entry : best.values) {
+    const double below_max = static_cast<double>(entry.value) - static_cast<double>(row.max);
+    const uint64_t mass = entry.value < row.cut ? 0 : entry.count * fixed_weight(below_max);
+    nearest.emplace_back(order.distance(entry.value), mass);
+  }
+  std::sort(nearest.begin(), nearest.end());
+  uint64_t reached = 0;
+  for (const auto& [distance, mass] : nearest) {
+    reached += mass;
+    if (reached < target) continue;
+    if (std::max(order.lowest(distance), row.cut) < best.known_down_to) return std::nullopt;
+    return distance;
+  }
+  return std::nullopt;
+}
+
+bool cut_to_top_p(TruncationRow& row, const BestValues& best) {
+  const KeepOrder order{row.max, 0.0};
+  const auto farthest = farthest_of(row, order, best, mass_target(row.params->top_p, best.sums[0]));
+  if (farthest) row.cut = std::max(row.cut, order.lowest(*farthest));
+  return farthest.has_value();
+}
+
+bool cut_to_typical(TruncationRow& row, const BestValues& best) {
+  const KeepOrder order = typical_order(row, best.sums[0], best.sums[1]);
+  const auto farthest =
+      farthest_of(row, order, best, mass_target(row.params->typical_p, best.sums[0]));
+  if (farthest) keep_around(row, order, *farthest);
+  return farthest.has_value();
+}
+
+// Leaves on what reaches below the known values.
+void settle(Filters& filters, BestValues& best) {
+  TruncationRow& row = *filters.row;
+  if (row.max == kMasked) {  // nothing to choose from
+    filters.top_k = filters.top_p = filters.typical_p = false;
+    return;
+  }
+  const bool knows_all_kept = filters.top_k || filters.top_p;
+  best.sort();
+  if (filters.top_k) {
+    cut_to_top_k(row, best);
+    best.reduce_to(row);
+    filters.top_k = false;
+  }
+  if (filters.top_p && !cut_to_top_p(row, best)) return;
+  filters.top_p = false;
+  if (!filters.typical_p) return;
+  apply_min_p(row);
+  if (knows_all_kept) best.reduce_to(row);
+  filters.typical_p = !cut_to_typical(row, best);
+}
+
+// This shard's words of the rows, one layout after the other.
+std::vector<uint32_t> local_best(const std::vector<Filters*>& rows, RowScanner& scanner) {
+  RowQuestions questions;
+  size_t size = 0;
+  for (const Filters* filters : rows) {
+    const GatherLayout layout = layout_of(*filters);
+    const TruncationRow& row = *filters->row;
+    questions.tops.push_back(
+        {.row = row.row, .n = static_cast<int32_t>(layout.num_values), .counts_last = true});
+    if (layout.num_sums > 0) questions.sums.push_back(sums_of(row, layout.num_sums > 1));
+    size += layout.size();
+  }
+  scanner.answer(questions);
+  std::vector<uint32_t> words(size);
+  size_t offset = 0;
+  const SumQuestion* next = questions.sums.data();
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const GatherLayout layout = layout_of(*rows[i]);
+    const SumQuestion* sums = layout.num_sums > 0 ? next++ : nullptr;
+    write_local_best(
+        questions.tops[i], sums, layout, std::span(words).subspan(offset, layout.size()));
+    offset += layout.size();
+  }
+  return words;
+}
+
+// Every rank settles the same rows from the same words.
+void cut_by_gather(const std::vector<Filters*>& rows,
+                   RowScanner& scanner,
+                   ShardExchange& exchange) {
+  if (rows.empty()) return;
+  const std::vector<uint32_t> mine = local_best(rows, scanner);
+  const auto num_shards = static_cast<size_t>(exchange.num_shards());
+  std::vector<uint32_t> all(mine.size() * num_shards);
+  exchange.gather(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)));
+  size_t offset = 0;
+  for (Filters* filters : rows) {
+    const GatherLayout layout = layout_of(*filters);
+    BestValues best;
+    for (size_t shard = 0; shard < num_shards; ++shard) {
+      best.add_shard(layout, std::span(all).subspan(shard * mine.size() + offset, layout.size()));
+    }
+    settle(*filters, best);
+    offset += layout.size();
+  }
+}
+
+// ---- by radix selection
+// ----------------------------------------------------------------------------------------
+
+void cut_to_wide_top_k(std::vector<Filters>& work, RowScanner& scanner, ShardExchange& exchange) {
+  std::vector<Selection> selections;
+  std::vector<TruncationRow*> rows;
+  for (const Filters& filters : work) {
+    if (!filters.top_k) continue;
+    TruncationRow& row = *filters.row;
+    rows.push_back(&row);
+    Selection& selection = selections.emplace_back();
+    selection.row = row.row;
+    selection.order = {row.max, 0.0};
+    selection.target = static_cast<uint64_t>(row.params->top_k);
+  }
+  select_by_radix(selections, scanner, exchange);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    rows[i]->cut = selections[i].order.lowest(selections[i].farthest);
+  }
+}
+
+Selection mass_selection(const TruncationRow& row, const KeepOrder& order, float share) {
+  Selection selection;
+  selection.row = row.row;
+  selection.cut = row.cut;
+  selection.order = order;
+  selection.by_mass = true;
+  selection.share = share;
+  return selection;
+}
+
+void cut_to_wide_top_p(std::vector<Filters>& work, RowScanner& scanner, ShardExchange& exchange) {
+  std::vector<Selection> selections;
+  std::vector<TruncationRow*> rows;
+  for (const Filters& filters : work) {
+    if (!filters.top_p) continue;
+    TruncationRow& row = *filters.row;
+    rows.push_back(&row);
+    selections.push_back(mass_selection(row, {row.max, 0.0}, row.params->top_p));
+  }
+  select_by_radix(selections, scanner, exchange);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    rows[i]->cut = std::max(rows[i]->cut, selections[i].order.lowest(selections[i].farthest));
+  }
+}
+
+// Mass and moment of what the other filters left, in one SUM, before the selection.
+void cut_to_wide_typical(std::vector<Filters>& work, RowScanner& scanner, ShardExchange& exchange) {
+  std::vector<TruncationRow*> rows;
+  RowQuestions questions;
+  for (const Filters& filters : work) {
+    TruncationRow& row = *filters.row;
+    if (!filters.typical_p || row.max == kMasked) continue;
+    rows.push_back(&row);
+    questions.sums.push_back(sums_of(row, true));
+  }
+  if (rows.empty()) return;
+  scanner.answer(questions);
+  std::vector<uint64_t> sums;
+  for (const SumQuestion& answered : questions.sums) {
+    sums.push_back(answered.mass);
+    sums.push_back(answered.moment);
+  }
+  exchange.sum(sums);
+  std::vector<Selection> selections;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const KeepOrder order = typical_order(*rows[i], sums[2 * i], sums[2 * i + 1]);
+    selections.push_back(mass_selection(*rows[i], order, rows[i]->params->typical_p));
+  }
+  select_by_radix(selections, scanner, exchange);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    keep_around(*rows[i], selections[i].order, selections[i].farthest);
+  }
+}
+
+}  // namespace
+
+bool filters(const SamplingParams& params, int32_t vocab_size) {
+  return has_top_k(params, vocab_size) || has_top_p(params) || has_min_p(params) ||
+         has_typical_p(params);
+}
+
+void truncate(std::span<TruncationRow> rows,
+              int32_t vocab_size,
+              RowScanner& scanner,
+              ShardExchange& exchange) {
+  std::vector<Filters> work;
+  for (TruncationRow& row : rows) {
+    const SamplingParams& params = *row.params;
+    work.push_back({.row = &row,
+                    .top_k = has_top_k(params, vocab_size),
+                    .top_p = has_top_p(params),
+                    .typical_p = has_typical_p(params)});
+    if (!work.back().top_k && !work.back().top_p) apply_min_p(row);
+  }
+  std::vector<Filters*> gathered;
+  for (Filters& filters : work) {
+    if (is_gathered(filters)) gathered.push_back(&filters);
+  }
+  cut_by_gather(gathered, scanner, exchange);
+  cut_to_wide_top_k(work, scanner, exchange);
+  cut_to_wide_top_p(work, scanner, exchange);
+  for (TruncationRow& row : rows) apply_min_p(row);
+  cut_to_wide_typical(work, scanner, exchange);
+}
+
+}  // namespace outrider
