@@ -5,7 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -52,22 +52,24 @@ class Model {
   const ModelShard& shard() const { return shard_; }
   const ModelOptions& options() const { return options_; }
 
-  // Computes the batch's rows, stores their keys and values, and returns [logit_rows,
-  // shard().vocab.size()], valid until the next call: in host memory, or where the model was told
-  // to leave them. Collective over the target group: every member calls it with the same batch.
-  virtual std::span<const float> forward(const Batch& batch) = 0;
-
-  // Once in a step that has rows: as soon as the device has its work; where forward()'s own thread
-  // computes, before it does.
-  void set_when_begun(std::function<void()> when_begun) { when_begun_ = std::move(when_begun); }
-  // What the rank does on forward()'s thread while that only waits for a device, maybe several
-  // times a step: returns at `end` at the latest. Not called where this thread computes, nor in
-  // virtual time.
-  using Meanwhile = std::function<void(JobClock::time_point end)>;
-  void set_meanwhile(Meanwhile meanwhile) { meanwhile_ = std::move(meanwhile); }
-  // After the last of these calls, shortly before the step is expected to end: once a step, or not
-  // at all.
-  void set_before_end(std::function<void()> before_end) { before_end_ = std::move(before_end); }
+  // One step, by begin(), any number of advance(), and finish(): computes the batch's rows and
+  // stores their keys and values. Collective over the target group: every member begins the same
+  // batches.
+  // The device has its work when this returns; where the calling thread computes, nothing is done
+  // yet. The batch must stay as it is until finish() returns.
+  virtual void begin(const Batch& batch) = 0;
+  // Does the part of this thread: on a CPU all of the step, on a device nothing. Returns until when
+  // the thread may turn to other things before it looks again; null when the step is over, or its
+  // end near or unknown.
+  virtual std::optional<JobClock::time_point> advance() = 0;
+  // Does what is left, or waits for it. Returns [logit_rows, shard().vocab.size()], valid until the
+  // next begin(): in host memory, or where the model was told to leave them.
+  virtual std::span<const float> finish() = 0;
+  // All of it, for who has nothing else to do.
+  std::span<const float> forward(const Batch& batch) {
+    begin(batch);
+    return finish();
+  }
 
   // Zeroes a block's keys and values (a failed sequence's blocks must not carry NaN to the next
   // owner).
@@ -109,18 +111,12 @@ class Model {
   // A plan that names rows, blocks or tokens that do not exist is a fault of the planner, on every
   // rank at once.
   void check_batch(const Batch& batch) const;
-  void has_begun() const {
-    if (when_begun_) when_begun_();
-  }
 
   ModelConfig config_;
   ModelShard shard_;
   ModelOptions options_;
   SumTraffic sum_traffic_;
   Memory memory_;
-  std::function<void()> when_begun_;  // may be empty
-  Meanwhile meanwhile_;               // the same
-  std::function<void()> before_end_;  // the same
 };
 
 }  // namespace outrider

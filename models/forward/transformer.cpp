@@ -200,8 +200,22 @@ void Transformer::sum_over_ranks(float* values, int64_t count) {
   sum_traffic_.seconds += taken.count();
 }
 
-std::span<const float> Transformer::forward(const Batch& batch) {
+void Transformer::begin(const Batch& batch) {
   check_batch(batch);
+  batch_ = &batch;
+}
+
+std::optional<JobClock::time_point> Transformer::advance() {
+  if (batch_ != nullptr) logits_ = compute(*std::exchange(batch_, nullptr));
+  return std::nullopt;
+}
+
+std::span<const float> Transformer::finish() {
+  advance();
+  return logits_;
+}
+
+std::span<const float> Transformer::compute(const Batch& batch) {
   auto rows = static_cast<int64_t>(batch.tokens.size());
   const auto logit_rows = static_cast<int64_t>(batch.logit_rows.size());
   const int64_t hidden = config_.hidden_dim;
@@ -225,7 +239,6 @@ std::span<const float> Transformer::forward(const Batch& batch) {
   const ops::RowAngles angles = {b.angles, config_.rope.rotary_dim};
   ops::AttentionRows where = {batch.positions, batch.sequence_of_row, batch.block_tables};
   if (rows == 0) return {};
-  has_begun();
 
   ops::rope_angles(ctx_, b.angles, batch.positions, rotation);
   ops::embed(ctx_, b.x, batch.tokens, table);  // x [rows, hidden]

@@ -1,4 +1,4 @@
-// The decoder: weights of one shard, its KV pages, and forward(), the page that says what the model
+// The decoder: weights of one shard, its KV pages, and compute(), the page that says what the model
 // computes. Draft and target are both this class, with another config, shard and group.
 #pragma once
 
@@ -34,7 +34,9 @@ class Transformer final : public Model {
   ~Transformer() override;
 
   size_t matrix_bytes() const override;
-  std::span<const float> forward(const Batch& batch) override;
+  void begin(const Batch& batch) override;
+  std::optional<JobClock::time_point> advance() override;
+  std::span<const float> finish() override;
 
   // Bytes of KV memory per block on this rank, for sizing before construction.
   static size_t kv_bytes_per_block(const ModelConfig& config,
@@ -50,6 +52,7 @@ class Transformer final : public Model {
 
  private:
   struct Buffers;
+  std::span<const float> compute(const Batch& batch);
   void allocate_kv();
   void sum_over_ranks(float* values, int64_t count);
   int64_t window_of(int32_t layer) const {
@@ -59,6 +62,8 @@ class Transformer final : public Model {
   TargetGroup& group_;
   ops::Context& ctx_;
   std::unique_ptr<Buffers> buffers_;
+  const Batch* batch_ = nullptr;  // begun and not computed yet
+  std::span<const float> logits_;
 };
 
 // Reads one rank's shard of a Hugging Face folder (model.safetensors, or sharded with an index).

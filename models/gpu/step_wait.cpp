@@ -24,36 +24,31 @@ LaunchSizes kind_of(const LaunchSizes& sizes) {
 void GpuStepWait::begin(const LaunchSizes& sizes) {
   time_ = &times_[kind_of(sizes)];
   begin_ = JobClock::now();
+  was_early_ = false;
 }
 
-void GpuStepWait::finish(gpu::Stream& stream,
-                         DeviceGroup& group,
-                         const Model::Meanwhile& meanwhile,
-                         const std::function<void()>& before_end) {
+std::optional<JobClock::time_point> GpuStepWait::next_look(gpu::Stream& stream) {
+  if (time_ == nullptr || JobClock::is_virtual_here()) return std::nullopt;
+  const std::chrono::duration<double> part = kListenedPart * *time_;
+  const auto end = begin_ + std::chrono::duration_cast<JobClock::duration>(part);
+  const auto now = JobClock::now();
+  if (now >= end) return std::nullopt;
+  was_early_ = stream.is_done();
+  if (was_early_) return std::nullopt;
+  return std::min<JobClock::time_point>(now + kLook, end);
+}
+
+void GpuStepWait::finish(gpu::Stream& stream, DeviceGroup& group) {
   JobClock::duration* const time = std::exchange(time_, nullptr);
-  const bool may_listen =
-      time != nullptr && meanwhile && !JobClock::is_virtual_here() && !stream.is_done();
-  bool was_early = false;
-  if (may_listen) {
-    const std::chrono::duration<double> part = kListenedPart * *time;
-    was_early =
-        listen(stream, meanwhile, begin_ + std::chrono::duration_cast<JobClock::duration>(part));
-    if (before_end) before_end();
-  }
+  const bool was_done = stream.is_done();
   group.wait(stream);
-  if (!may_listen) return;
+  if (time == nullptr || JobClock::is_virtual_here()) return;
   // When it ended is known only to who waited for the end.
-  *time = was_early ? *time - *time / 8 : JobClock::now() - begin_;
-}
-
-bool GpuStepWait::listen(gpu::Stream& stream,
-                         const Model::Meanwhile& meanwhile,
-                         JobClock::time_point end) {
-  for (auto now = JobClock::now(); now < end; now = JobClock::now()) {
-    meanwhile(std::min<JobClock::time_point>(now + kLook, end));
-    if (stream.is_done()) return true;
+  if (was_early_) {
+    *time -= *time / 8;
+  } else if (!was_done) {
+    *time = JobClock::now() - begin_;
   }
-  return false;
 }
 
 }  // namespace outrider

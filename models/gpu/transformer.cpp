@@ -1,4 +1,4 @@
-// The forward pass on a GPU: run() says what a step is, as Transformer::forward() does for the CPU.
+// The forward pass on a GPU: run() says what a step is, as Transformer::compute() does for the CPU.
 // See transformer.h.
 #include "models/gpu/transformer.h"
 
@@ -178,29 +178,28 @@ void GpuTransformer::warm_up() {
   }
 }
 
-std::span<const float> GpuTransformer::forward(const Batch& batch) {
+void GpuTransformer::begin(const Batch& batch) {
   OUTRIDER_CHECK(group_ != nullptr);
   check_batch(batch);
-  if (batch.tokens.empty()) return {};
-  wait_.finish(
-      *stream_, *group_, meanwhile_, before_end_);  // what the last step reads may be written again
+  num_logits_ = batch.logit_rows.size() * static_cast<size_t>(shard_.vocab.size());
+  if (batch.tokens.empty()) return;
+  wait_.finish(*stream_, *group_);  // what the last step reads may be written again
   const LaunchSizes sizes = step_.fill(batch);
   wait_.begin(sizes);
   step_.upload(*stream_);
   launch(sizes);
-  has_begun();
   count_sums(sizes);
   buffers_->num_blocks_named = 0;
-  const size_t count = batch.logit_rows.size() * static_cast<size_t>(shard_.vocab.size());
-  if (count == 0) return {};
-  if (keeps_logits_) {
-    // Whoever measures steps means the work, not its queueing.
-    wait_.finish(*stream_, *group_, meanwhile_, before_end_);
-    return {buffers_->logits, count};
-  }
-  stream_->download(buffers_->host_logits.as<float>(), buffers_->logits, count * sizeof(float));
-  wait_.finish(*stream_, *group_, meanwhile_, before_end_);
-  return {buffers_->host_logits.as<float>(), count};
+  if (num_logits_ == 0 || keeps_logits_) return;
+  stream_->download(
+      buffers_->host_logits.as<float>(), buffers_->logits, num_logits_ * sizeof(float));
+}
+
+// Where the logits stay on the device too: whoever measures steps means the work, not its queueing.
+std::span<const float> GpuTransformer::finish() {
+  if (num_logits_ == 0) return {};
+  wait_.finish(*stream_, *group_);
+  return {keeps_logits_ ? buffers_->logits : buffers_->host_logits.as<float>(), num_logits_};
 }
 
 // Their time is the device's own and is not seen here.

@@ -33,14 +33,19 @@ class GpuTransformer final : public Model {
                  const gpu::OpTable& ops);
   ~GpuTransformer() override;
 
-  std::span<const float> forward(const Batch& batch) override;
+  void begin(const Batch& batch) override;
+  std::optional<JobClock::time_point> advance() override {
+    if (num_logits_ == 0) return std::nullopt;
+    return wait_.next_look(*stream_);
+  }
+  std::span<const float> finish() override;
   void clear_blocks(std::span<const int32_t> blocks) override;
   void copy_block(int32_t from, int32_t to) override;
   void poison_blocks(std::span<const int32_t> blocks) override;
   void poison_position(int32_t block, int32_t slot) override;
   size_t matrix_bytes() const override { return weights_->matrix_bytes; }
 
-  // From now on forward() leaves the logits in device memory and returns their address there, which
+  // From now on finish() leaves the logits in device memory and returns their address there, which
   // only work on stream() may follow.
   void keep_logits() { keeps_logits_ = true; }
   gpu::Device& device() const { return device_; }
@@ -72,6 +77,7 @@ class GpuTransformer final : public Model {
   std::unique_ptr<GpuBuffers> buffers_;
   GpuStep step_;
   GpuStepWait wait_;
+  size_t num_logits_ = 0;  // of the step that has begun
   bool keeps_logits_ = false;
   std::map<LaunchSizes, std::unique_ptr<gpu::Graph>> graphs_;
 };

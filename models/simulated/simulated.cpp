@@ -44,7 +44,7 @@ SimulatedModel::SimulatedModel(SimulatedSpec spec,
       law_{spec_.seed, spec_.dialects},
       clock_(clock) {}
 
-std::span<const float> SimulatedModel::forward(const Batch& batch) {
+void SimulatedModel::begin(const Batch& batch) {
   const int64_t begin_ns = clock_.now_ns();
   check_batch(batch);
   const auto width = static_cast<size_t>(shard_.vocab.size());
@@ -57,27 +57,29 @@ std::span<const float> SimulatedModel::forward(const Batch& batch) {
     fill_row(batch.tokens[row], batch.positions[row], i);
   }
   const double cost_ms = jittered_ms(spec_, simulated_step_ms(spec_, batch), num_steps_++);
-  const int64_t end_ns = begin_ns + static_cast<int64_t>(cost_ms * 1e6);
-  const std::span<const float> logits = std::span(logits_).first(batch.logit_rows.size() * width);
-  has_begun();
-  if (!JobClock::is_virtual_here()) spend(begin_ns, end_ns, logits);
-  clock_.sleep_until_ns(end_ns);
-  return logits;
+  end_ns_ = begin_ns + static_cast<int64_t>(cost_ms * 1e6);
+  num_logits_ = batch.logit_rows.size() * width;
+  const auto bytes = static_cast<int64_t>(num_logits_ * sizeof(float));
+  reading_begin_ns_ = end_ns_ - std::min(bytes / kReadBytesPerNs, (end_ns_ - begin_ns) / 8);
 }
 
-// All of the step's time but its last moment. A model has written its logits when its step ends, so
-// that they lie in the caches; here they may have lain still for long, so they are read again.
-void SimulatedModel::spend(int64_t begin_ns, int64_t end_ns, std::span<const float> logits) {
-  const auto bytes = static_cast<int64_t>(logits.size_bytes());
-  const int64_t reading_ns = std::min(bytes / kReadBytesPerNs, (end_ns - begin_ns) / 8);
-  const int64_t reading_begin_ns = end_ns - reading_ns;
-  if (meanwhile_) {
-    meanwhile_(JobClock::time_point(std::chrono::nanoseconds(reading_begin_ns)));
-    if (before_end_) before_end_();
+std::optional<JobClock::time_point> SimulatedModel::advance() {
+  if (JobClock::is_virtual_here()) clock_.sleep_until_ns(end_ns_);
+  if (clock_.now_ns() >= reading_begin_ns_) return std::nullopt;
+  return JobClock::time_point(std::chrono::nanoseconds(reading_begin_ns_));
+}
+
+// A model has written its logits when its step ends, so that they lie in the caches. Here they may
+// have lain still for long, so they are read again.
+std::span<const float> SimulatedModel::finish() {
+  const std::span<const float> logits = std::span(logits_).first(num_logits_);
+  if (!JobClock::is_virtual_here()) {
+    clock_.sleep_until_ns(reading_begin_ns_);
+    for (size_t i = 0; i < logits.size() && clock_.now_ns() < end_ns_; i += kFloatsReadTogether)
+      read_again(logits.subspan(i, std::min(kFloatsReadTogether, logits.size() - i)));
   }
-  clock_.sleep_until_ns(reading_begin_ns);
-  for (size_t i = 0; i < logits.size() && clock_.now_ns() < end_ns; i += kFloatsReadTogether)
-    read_again(logits.subspan(i, std::min(kFloatsReadTogether, logits.size() - i)));
+  clock_.sleep_until_ns(end_ns_);
+  return logits;
 }
 
 void SimulatedModel::check_batch(const Batch& batch) const {

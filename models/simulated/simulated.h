@@ -34,14 +34,16 @@ class SimulatedModel final : public Model {
                  const ModelOptions& options,
                  StepClock& clock = system_step_clock());
 
-  // Not a collective: each rank sleeps by itself, equally long.
-  std::span<const float> forward(const Batch& batch) override;
+  // Not a collective: each rank sleeps by itself, equally long. In virtual time the step is this
+  // thread's own work, else a device's.
+  void begin(const Batch& batch) override;
+  std::optional<JobClock::time_point> advance() override;
+  std::span<const float> finish() override;
   void clear_blocks(std::span<const int32_t>) override {}  // there is no KV
   void copy_block(int32_t, int32_t) override {}
 
  private:
   void check_batch(const Batch& batch) const;
-  void spend(int64_t begin_ns, int64_t end_ns, std::span<const float> logits);
   void fill_row(int32_t token, int32_t position, size_t logit_row);
   void put(size_t logit_row, int32_t token, float logit);
 
@@ -50,6 +52,10 @@ class SimulatedModel final : public Model {
   const SimulatedLaw law_;
   StepClock& clock_;
   uint64_t num_steps_ = 0;
+  // Of the step that has begun.
+  int64_t reading_begin_ns_ = 0;
+  int64_t end_ns_ = 0;
+  size_t num_logits_ = 0;
   std::vector<float> logits_;  // [rows so far, vocab of the shard]; kNeverSaid but for `said_`
   std::vector<size_t> said_;   // indices of the last step's words
 };

@@ -148,23 +148,19 @@ TEST(SimulatedModel, LeavesItsStepToTheRank) {
   WrittenClock clock;
   SimulatedModel model(
       spec, SimulatedRole::kTarget, shard_model(simulated_config(spec), 0, 1), kFewRows, clock);
-  std::vector<double> left_ms;
-  model.set_meanwhile([&](JobClock::time_point end) {
-    const auto left = end.time_since_epoch() - std::chrono::nanoseconds(clock.now_ns());
-    left_ms.push_back(std::chrono::duration<double, std::milli>(left).count());
-    clock.sleep_until_ns(clock.now_ns() + 30'000'000);
-  });
-  std::vector<double> slept_before_end;
-  model.set_before_end([&] { slept_before_end.push_back(clock.take_slept_ms()); });
-  model.forward(four_rows());
-  ASSERT_EQ(slept_before_end.size(), 1u);  // after its own work, before the rest
-  EXPECT_NEAR(slept_before_end[0], 30, 1e-5);
-  EXPECT_NEAR(clock.take_slept_ms(), 12, 1e-5);
-  model.set_meanwhile({});
-  model.forward(four_rows());
-  ASSERT_EQ(left_ms.size(), 1u);
-  EXPECT_NEAR(left_ms[0], 42, 0.1);  // a moment before the end it gets its logits together
-  EXPECT_LE(left_ms[0], 42);
+  const Batch batch = four_rows();
+  model.begin(batch);
+  const auto until = model.advance();
+  ASSERT_TRUE(until);
+  const auto left = until->time_since_epoch() - std::chrono::nanoseconds(clock.now_ns());
+  const double left_ms = std::chrono::duration<double, std::milli>(left).count();
+  EXPECT_NEAR(left_ms, 42, 0.1);  // a moment before the end it gets its logits together
+  EXPECT_LE(left_ms, 42);
+  clock.sleep_until_ns(clock.now_ns() + 30'000'000);
+  EXPECT_EQ(model.advance(), until);
+  clock.sleep_until_ns(clock.now_ns() + 11'999'000);
+  EXPECT_FALSE(model.advance());
+  model.finish();
   EXPECT_NEAR(clock.take_slept_ms(), 42, 1e-5);
 }
 

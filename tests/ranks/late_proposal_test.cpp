@@ -100,19 +100,22 @@ class Writer {
       }
       plan.sequences.push_back(std::move(sequence));
     }
-    commit(execute(plan, amendment), plan);
+    execute(std::move(plan), amendment);
   }
 
-  RoundDecision execute(RoundPlan& plan, const RoundAmendment& amendment) {
+  void execute(RoundPlan plan, const RoundAmendment& amendment) {
     post_all(world_, num_targets_, encode(plan));
-    const auto late = [&] {
+    const uint64_t round = plan.round;
+    target_.begin(std::move(plan));
+    post_all(world_, num_targets_, encode_candidates(target_.plan()));
+    target_.prepare();
+    if (target_.awaits_proposals()) {
       post_all(world_, num_targets_, encode(amendment));
-      return amendment;
-    };
-    const RoundDecision decision = target_.execute(
-        plan, late, [&] { post_all(world_, num_targets_, encode_candidates(plan)); });
-    check_agreement(world_, {num_targets_, false}, plan.round, digest(plan.round, decision));
-    return decision;
+      target_.amend(amendment);
+    }
+    const RoundDecision decision = target_.finish();
+    check_agreement(world_, {num_targets_, false}, round, digest(round, decision));
+    commit(decision, target_.plan());
   }
 
   void commit(const RoundDecision& decision, const RoundPlan& plan) {
@@ -215,17 +218,17 @@ std::pair<int32_t, int> decide_with(const std::vector<LateProposal>& proposals) 
   std::pair<int32_t, int> result;
   EXPECT_EQ(run_targets(2,
                         [&](World& world, TargetRank& target) {
-                          RoundPlan plan = plan_of_two(true);
                           const RoundAmendment amendment{41, proposals};
-                          world.post(1, encode(plan));
-                          const RoundDecision decision = target.execute(plan, [&] {
-                            world.post(1, encode(amendment));
-                            return amendment;
-                          });
+                          world.post(1, encode(plan_of_two(true)));
+                          target.begin(plan_of_two(true));
+                          target.prepare();
+                          world.post(1, encode(amendment));
+                          target.amend(amendment);
+                          const RoundDecision decision = target.finish();
                           check_agreement(world, {2, false}, 41, digest(41, decision));
                           world.post(1, encode(shutdown_plan(42)));
                           result.first = decision.sequences[0].next_token;
-                          for (const SequencePlan& planned : plan.sequences) {
+                          for (const SequencePlan& planned : target.plan().sequences) {
                             result.second += planned.proposal ? 1 : 0;
                           }
                         }),
@@ -252,12 +255,12 @@ TEST(LateProposal, NonsenseIsDroppedAlikeOnEveryRank) {
 
 TEST(LateProposal, ThatOfAnotherRoundEndsTheJob) {
   const std::string sentence = run_targets(2, [](World& world, TargetRank& target) {
-    RoundPlan plan = plan_of_two(true);
-    world.post(1, encode(plan));
-    target.execute(plan, [&] {
-      world.post(1, encode(RoundAmendment{40, {}}));
-      return RoundAmendment{41, {}};
-    });
+    world.post(1, encode(plan_of_two(true)));
+    target.begin(plan_of_two(true));
+    target.prepare();
+    world.post(1, encode(RoundAmendment{40, {}}));
+    target.amend({41, {}});
+    target.finish();
     receive(world, 1, 2);
   });
   EXPECT_EQ(sentence, "the proposals of round 40 came in round 41");
@@ -279,9 +282,11 @@ TEST(LateProposal, CandidatesOfAnotherRoundEndTheJob) {
 
 TEST(LateProposal, ARankThatWaitsForOneSeesTheEndOfTheJob) {
   const std::string sentence = run_targets(2, [](World& world, TargetRank& target) {
-    RoundPlan plan = plan_of_two(true);
-    world.post(1, encode(plan));
-    target.execute(plan, [&]() -> RoundAmendment { throw Error("no more"); });
+    world.post(1, encode(plan_of_two(true)));
+    target.begin(plan_of_two(true));
+    target.prepare();
+    target.advance();
+    throw Error("no more");
   });
   EXPECT_EQ(sentence, "no more");
 }

@@ -122,9 +122,6 @@ void Coordinator::request_stop(Stop when) {
 
 void Coordinator::loop() {
   if (draft_.wants_probes()) measure_steps();
-  if (draft_.link() != nullptr)
-    target_.set_meanwhile([this](Clock::time_point end) { draft_.listen_until(end); });
-  target_.set_before_end([this] { amend_early(); });
   while (true) {
     take_inbox();
     bool stopping;
@@ -145,8 +142,6 @@ void Coordinator::loop() {
       wait_for_work();
     }
   }
-  target_.set_meanwhile({});
-  target_.set_before_end({});
   shut_down();
 }
 
@@ -156,8 +151,8 @@ void Coordinator::measure_steps() {
     plan.num_probe_rows = num_rows;
     const auto begin = Clock::now();
     broadcast(plan);
-    const RoundDecision decision = target_.execute(plan);
-    check_agreement(world_, layout_, plan.round, digest(plan.round, decision));
+    target_.probe(num_rows);
+    check_agreement(world_, layout_, plan.round, digest(plan.round, {}));
     return seconds_since(begin);
   };
   const int32_t most_rows = most_probe_rows(target_.model().options());
@@ -232,55 +227,69 @@ void Coordinator::wait_for_work() {
 bool Coordinator::run_round() {
   const auto begin = Clock::now();
   TraceSpan span(TraceKind::kRound);
+  RoundClock clock{.waited_s = wait_for_draft()};
+  std::optional<RoundPlan> next = plan_round();
+  if (!next) return false;
+  span.set({static_cast<int64_t>(round_), std::ssize(next->sequences)});
+
+  const auto step_begin = Clock::now();
+  clock.step_begin_ns = trace_now_ns();
+  broadcast(*next);
+  target_.begin(std::move(*next));  // a device computes from here on
+  const RoundPlan& plan = target_.plan();
+  if (plan.candidates_follow) post_to_targets(encode_candidates(plan));
+  draft_.tell_begun();
+  finish_round();  // the one before
+  note_started(plan);
+  target_.prepare();
+  while (const auto until = target_.advance()) {
+    if (!draft_.listen_until(*until)) break;
+  }
+  if (target_.awaits_proposals()) target_.amend(late_proposals(plan));
+  RoundDecision decision = target_.finish();
+  agree(decision);
+  clock.step_s = seconds_since(step_begin);
+  clock.step_end_ns = trace_now_ns();
+
+  draft_.catch_up();  // what was prepared for this outcome must be here to be found
+  FinishedRound& finished = finished_.emplace();
+  finished.results = traced(TraceKind::kApply, [&] { return planner_.decide(plan, decision); });
+  draft_.settle(plan, decision, clock.step_s);
+  book_check_.after_round();
+  finished.plan = target_.take_plan();
+  finished.decision = std::move(decision);
+  finished.end = Clock::now();
+  clock.round_s = seconds_since(begin);
+  finished.clock = clock;
+  return true;
+}
+
+double Coordinator::wait_for_draft() {
   if (draft_.expected_wait_s() > kWorthUsingS) finish_round();
+  const auto begin = Clock::now();
   const double waited_s = draft_.wait_for_blocks();
   metrics_.round_draft_wait_seconds.observe(seconds_since(begin));
+  return waited_s;
+}
 
+std::optional<RoundPlan> Coordinator::plan_round() {
   RoundPlan plan = traced(TraceKind::kPlan, [&] { return planner_.plan(); });
   note_waiting();
   if (plan.sequences.empty() && plan.ends.empty() && plan.starts.empty()) {
     draft_.tell_begun();  // nothing has, but something may be over
-    return false;
+    return std::nullopt;
   }
-  const auto compute_begin = Clock::now();
-  const int64_t step_begin_ns = trace_now_ns();
   plan.round = ++round_;
   plan.candidates_follow = layout_.num_targets > 1 && has_candidates(plan);
-  span.set({static_cast<int64_t>(round_), std::ssize(plan.sequences)});
-  broadcast(plan);
-  awaiting_ = plan.awaits_proposals ? &plan : nullptr;
-  const auto late = [&] {
-    awaiting_ = nullptr;
-    return amend(plan);
-  };
-  RoundDecision decision = target_.execute(plan, late, [&] { work_beside_step(plan); });
-  traced(TraceKind::kAgreement,
-         [&] { check_agreement(world_, layout_, round_, digest(round_, decision)); });
-  const double compute_s = seconds_since(compute_begin);
-
-  const int64_t step_end_ns = trace_now_ns();
-  draft_.catch_up();  // what was prepared for this outcome must be here to be found
-  FinishedRound& finished = finished_.emplace();
-  traced(TraceKind::kApply, [&] { finished.results = planner_.decide(plan, decision); });
-  draft_.settle(plan, decision, compute_s);
-  book_check_.after_round();
-  finished.plan = std::move(plan);
-  finished.decision = std::move(decision);
-  finished.clock = {.round_s = seconds_since(begin),
-                    .waited_s = waited_s,
-                    .step_s = compute_s,
-                    .step_begin_ns = step_begin_ns,
-                    .step_end_ns = step_end_ns};
-  finished.end = Clock::now();
-  return true;
+  return plan;
 }
 
-// While the targets compute: what does not have to be before their step, and what the round before
-// has left.
-void Coordinator::work_beside_step(const RoundPlan& plan) {
-  if (plan.candidates_follow) post_to_targets(encode_candidates(plan));
-  draft_.tell_begun();
-  finish_round();
+void Coordinator::agree(const RoundDecision& decision) {
+  const TraceSpan span(TraceKind::kAgreement);
+  check_agreement(world_, layout_, round_, digest(round_, decision));
+}
+
+void Coordinator::note_started(const RoundPlan& plan) {
   for (const SequenceStart& start : plan.starts) {
     const auto arrival = arrivals_.extract(start.sequence_id);
     if (arrival) metrics_.request_queue_time_seconds.observe(seconds_since(arrival.mapped()));
@@ -308,20 +317,15 @@ void Coordinator::broadcast(const RoundPlan& plan) {
   post_to_targets(encode(plan));
 }
 
-// While the ranks computed, the draft has gone on: what follows the tokens that they verify.
-RoundAmendment Coordinator::amend(const RoundPlan& plan) {
+// While the ranks computed, the draft has gone on: what follows the tokens that they verify. Where
+// the end of the step is foreseen nobody waits for this message behind it, and what comes in the
+// moments between is too late.
+RoundAmendment Coordinator::late_proposals(const RoundPlan& plan) {
+  const TraceSpan span(TraceKind::kProposals);
   draft_.catch_up();
   RoundAmendment amendment{plan.round, planner_.late_proposals(plan)};
   if (layout_.num_targets > 1) post_to_targets(encode(amendment));
   return amendment;
-}
-
-// Where the end of the step is foreseen: then nobody waits for the amendment after it, and what
-// comes in the moments between is too late.
-void Coordinator::amend_early() {
-  if (awaiting_ == nullptr) return;
-  RoundPlan& plan = *std::exchange(awaiting_, nullptr);
-  target_.amend(plan, amend(plan));
 }
 
 void Coordinator::post_to_targets(const Bytes& bytes) {

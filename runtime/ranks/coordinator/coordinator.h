@@ -97,10 +97,12 @@ class Coordinator final : public Engine {
   void wait_for_work();
   bool run_round();  // false when there was nothing to compute
   void broadcast(const RoundPlan& plan);
-  RoundAmendment amend(const RoundPlan& plan);
-  void amend_early();
+  double wait_for_draft();                // seconds
+  std::optional<RoundPlan> plan_round();  // null: nothing to compute
+  void agree(const RoundDecision& decision);
+  RoundAmendment late_proposals(const RoundPlan& plan);
   void post_to_targets(const Bytes& bytes);
-  void work_beside_step(const RoundPlan& plan);
+  void note_started(const RoundPlan& plan);
   void finish_round();
   void shut_down();
   struct FinishedRound {
@@ -130,7 +132,6 @@ class Coordinator final : public Engine {
   DraftSide draft_;
   uint64_t round_ = 0;
   std::optional<FinishedRound> finished_;  // not yet counted and delivered
-  RoundPlan* awaiting_ = nullptr;          // the plan under way, while it awaits proposals
   uint64_t num_preemptions_counted_ = 0;
   uint64_t num_plan_bytes_ = 0;
   std::map<uint64_t, JobClock::time_point> arrivals_;  // of requests not yet planned

@@ -100,14 +100,19 @@ double DraftSide::wait_for_blocks() {
   return waited_s_;
 }
 
-void DraftSide::listen_until(Clock::time_point end) {
-  if (!link_) return;
+bool DraftSide::listen_until(Clock::time_point end) {
+  if (!link_) {
+    JobClock::sleep_until(end);
+    return true;
+  }
+  if (Clock::now() + kBackBefore >= end) return false;
   Backoff backoff(kNotHot);
   backoff.end_at(end - kBackBefore);
   while (Clock::now() + kBackBefore < end) {
     world_.pause(backoff);
     hear();
   }
+  return true;
 }
 
 // A look that finds nothing may take in the half of a message: so until two find nothing.

@@ -47,7 +47,8 @@ class DraftSide {
   // Whenever there is time: takes what has come; false when nothing had.
   bool hear();
   // While the target's device computes: takes what comes, as it comes, until a little before `end`.
-  void listen_until(JobClock::time_point end);
+  // False when it is too near. Without a draft worker it is only waited for.
+  bool listen_until(JobClock::time_point end);
   // The same for all that has come while nobody looked: MPI takes in what has arrived while it is
   // asked, and hands it out when it is asked again.
   void catch_up();

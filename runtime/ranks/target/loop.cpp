@@ -39,64 +39,50 @@ class PlanWait {
 
 // The coordinator sends the proposals that came late shortly before a step ends, when it can tell.
 // Who only waits for a device takes them in then: behind the step all would wait for that.
-class AmendmentWait {
- public:
-  AmendmentWait(World& world, int num_targets, TargetRank& target)
-      : world_(world), num_targets_(num_targets), target_(target) {}
-  ~AmendmentWait() { target_.set_meanwhile({}); }
-  AmendmentWait(const AmendmentWait&) = delete;
-  AmendmentWait& operator=(const AmendmentWait&) = delete;
-
-  // Of the round that begins.
-  void expect(RoundPlan& plan) {
-    if (!plan.awaits_proposals) return target_.set_meanwhile({});
-    target_.set_meanwhile([this, &plan, is_here = false](JobClock::time_point end) mutable {
-      if (!is_here) is_here = listen_until(end, plan);
-      JobClock::sleep_until(end);
-    });
-  }
-  RoundAmendment take() { return decode_round_amendment(receive_soon(world_, 0, num_targets_)); }
-
- private:
-  bool listen_until(JobClock::time_point end, RoundPlan& plan) {
-    Backoff backoff(kNotHot);
-    backoff.end_at(end);
-    while (JobClock::now() < end) {
-      if (const auto message = world_.poll(0)) {
-        target_.amend(plan, decode_round_amendment(*message));
-        return true;
-      }
-      world_.pause(backoff);
+void listen_until(World& world, TargetRank& target, JobClock::time_point end) {
+  constexpr std::chrono::microseconds kNotHot{0};
+  Backoff backoff(kNotHot);
+  backoff.end_at(end);
+  while (target.awaits_proposals() && JobClock::now() < end) {
+    if (const auto message = world.poll(0)) {
+      target.amend(decode_round_amendment(*message));
+    } else {
+      world.pause(backoff);
     }
-    return false;
   }
+  JobClock::sleep_until(end);
+}
 
-  static constexpr std::chrono::microseconds kNotHot{0};
-  World& world_;
-  const int num_targets_;
-  TargetRank& target_;
-};
+RoundDecision follow(World& world, int num_targets, TargetRank& target, RoundPlan next) {
+  if (next.num_probe_rows > 0) {
+    target.probe(next.num_probe_rows);
+    return {};
+  }
+  target.begin(std::move(next));
+  if (target.plan().candidates_follow) target.add_candidates(receive_soon(world, 0, num_targets));
+  target.prepare();
+  while (const auto until = target.advance()) listen_until(world, target, *until);
+  if (target.awaits_proposals()) {
+    const TraceSpan span(TraceKind::kProposals);
+    target.amend(decode_round_amendment(receive_soon(world, 0, num_targets)));
+  }
+  return target.finish();
+}
 
 }  // namespace
 
 void run_target_loop(World& world, const RankLayout& layout, TargetRank& target) {
   PlanWait plan_wait;
-  AmendmentWait amendment(world, layout.num_targets, target);
   while (true) {
     RoundPlan plan = traced(TraceKind::kReceivePlan, [&] {
       return decode_round_plan(plan_wait.receive(world, layout.num_targets));
     });
     if (plan.shutdown) return;
+    const uint64_t round = plan.round;
     const TraceSpan span(TraceKind::kRound,
-                         {static_cast<int64_t>(plan.round), std::ssize(plan.sequences)});
-    amendment.expect(plan);
-    const auto hear_candidates = [&] {
-      if (plan.candidates_follow)
-        decode_candidates(receive_soon(world, 0, layout.num_targets), plan);
-    };
-    const RoundDecision decision = target.execute(
-        plan, [&] { return amendment.take(); }, hear_candidates);
-    report_digest(world, plan.round, digest(plan.round, decision));
+                         {static_cast<int64_t>(round), std::ssize(plan.sequences)});
+    const RoundDecision decision = follow(world, layout.num_targets, target, std::move(plan));
+    report_digest(world, round, digest(round, decision));
   }
 }
 

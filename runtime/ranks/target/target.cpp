@@ -61,76 +61,53 @@ TargetRank::TargetRank(Model& model, TargetGroup& group, Faults faults)
 
 TargetRank::~TargetRank() = default;
 
-RoundDecision TargetRank::execute(RoundPlan plan) {
-  return execute(plan, [&] { return RoundAmendment{plan.round, {}}; });
+void TargetRank::begin(RoundPlan plan) {
+  plan_ = std::move(plan);
+  update_copies();
+  build_batch();
+  awaits_proposals_ = plan_.awaits_proposals && !batch_.tokens.empty();
+  if (batch_.tokens.empty()) return;
+  forward_span_.emplace(
+      TraceKind::kForward,
+      std::initializer_list<int64_t>{std::ssize(batch_.tokens), std::ssize(batch_.block_tables)});
+  model_.begin(batch_);
 }
 
-RoundDecision TargetRank::execute(RoundPlan& plan,
-                                  const LateProposals& late,
-                                  const WhenBegun& when_begun) {
-  if (plan.num_probe_rows > 0) {
-    std::vector<int32_t> blocks;
-    model_.forward(probe_batch(plan.num_probe_rows, model_.options().block_size, &blocks));
-    return {};
-  }
-  update_copies(plan);
-  build_batch(plan);
+RoundDecision TargetRank::finish() {
+  OUTRIDER_CHECK(!awaits_proposals_);
   RoundDecision decision;
-  for (const SequencePlan& planned : plan.sequences) {
+  for (const SequencePlan& planned : plan_.sequences) {
     decision.sequences.emplace_back().sequence_id = planned.sequence_id;
   }
-  if (batch_.tokens.empty()) {
-    if (when_begun) when_begun();
-    return decision;
-  }
-  const std::span<const float> computed = forward(plan, when_begun);
-  const float* logits = faults_.any() ? spoiled(plan, computed) : computed.data();
-  if (!is_amended_) amend(plan, traced(TraceKind::kProposals, late));
+  if (batch_.tokens.empty()) return decision;
+  const std::span<const float> computed = model_.finish();
+  forward_span_.reset();
+  const float* logits = faults_.any() ? spoiled(computed) : computed.data();
   verify_rows(logits, &decision);
-  score_prompts(plan, logits, &decision);
-  faults_.flip(plan, &decision);
-  commit(plan, decision);
+  score_prompts(logits, &decision);
+  faults_.flip(plan_, &decision);
+  commit(decision);
   return decision;
 }
 
-void TargetRank::set_meanwhile(Model::Meanwhile meanwhile) {
-  if (!meanwhile) return model_.set_meanwhile({});
-  model_.set_meanwhile([this, meanwhile = std::move(meanwhile)](JobClock::time_point end) {
-    has_begun_ ? meanwhile(end) : JobClock::sleep_until(end);
-  });
+RoundDecision TargetRank::execute(RoundPlan plan) {
+  begin(std::move(plan));
+  prepare();
+  if (awaits_proposals_) amend({plan_.round, {}});
+  return finish();
 }
 
-void TargetRank::set_before_end(std::function<void()> before_end) {
-  if (!before_end) return model_.set_before_end({});
-  model_.set_before_end([this, before_end = std::move(before_end)] {
-    if (has_begun_) before_end();
-  });
+void TargetRank::probe(int32_t num_rows) {
+  std::vector<int32_t> blocks;
+  model_.forward(probe_batch(num_rows, model_.options().block_size, &blocks));
 }
 
-std::span<const float> TargetRank::forward(RoundPlan& plan, const WhenBegun& when_begun) {
-  const TraceSpan span(TraceKind::kForward,
-                       {std::ssize(batch_.tokens), std::ssize(batch_.block_tables)});
-  const struct Hook {
-    Model& model;
-    bool& has_begun;
-    ~Hook() {
-      model.set_when_begun({});
-      has_begun = false;
-    }
-  } hook{model_, has_begun_};
-  is_amended_ = false;
-  model_.set_when_begun([&] {
-    if (when_begun) when_begun();
-    prepare_verification(plan);
-    has_begun_ = true;
-  });
-  return model_.forward(batch_);
-}
+void TargetRank::add_candidates(const Bytes& message) { decode_candidates(message, plan_); }
 
-void TargetRank::update_copies(const RoundPlan& plan) {
-  if (!plan.emptied.empty()) model_.poison_blocks(plan.emptied);
-  for (uint64_t id : plan.ends) copies_.erase(id);
-  for (const SequenceStart& start : plan.starts) {
+void TargetRank::update_copies() {
+  if (!plan_.emptied.empty()) model_.poison_blocks(plan_.emptied);
+  for (uint64_t id : plan_.ends) copies_.erase(id);
+  for (const SequenceStart& start : plan_.starts) {
     Copy copy;
     copy.params = start.params;
     copy.num_prompt_tokens = static_cast<int32_t>(start.tokens.size());
@@ -138,7 +115,7 @@ void TargetRank::update_copies(const RoundPlan& plan) {
     copy.mask = make_token_mask(start.params);
     copies_[start.sequence_id] = std::move(copy);
   }
-  for (const SequencePlan& planned : plan.sequences) {
+  for (const SequencePlan& planned : plan_.sequences) {
     Copy& copy = copies_.at(planned.sequence_id);
     if (planned.replace_blocks) copy.blocks.clear();
     const size_t num_kept = copy.blocks.size();
@@ -160,14 +137,14 @@ void TargetRank::clear_fresh_blocks(const SequencePlan& planned,
   model_.clear_blocks(told.subspan(std::min(told.size(), num_skipped)));
 }
 
-void TargetRank::build_batch(const RoundPlan& plan) {
+void TargetRank::build_batch() {
   batch_.tokens.clear();
   batch_.positions.clear();
   batch_.sequence_of_row.clear();
   batch_.block_tables.clear();
   batch_.logit_rows.clear();
   spans_.clear();
-  for (const SequencePlan& planned : plan.sequences) {
+  for (const SequencePlan& planned : plan_.sequences) {
     const auto sequence_index = static_cast<int32_t>(batch_.block_tables.size());
     batch_.block_tables.emplace_back(copies_.at(planned.sequence_id).blocks);
     add_rows(planned, sequence_index);
@@ -205,14 +182,14 @@ void TargetRank::add_rows(const SequencePlan& planned, int32_t sequence_index) {
 }
 
 // Every rank settles the same, from the same two messages.
-void TargetRank::settle_proposals(RoundPlan& plan, const RoundAmendment& amendment) const {
-  if (amendment.round != plan.round) {
+void TargetRank::settle_proposals(const RoundAmendment& amendment) {
+  if (amendment.round != plan_.round) {
     throw Error(
-        fmt::format("the proposals of round {} came in round {}", amendment.round, plan.round));
+        fmt::format("the proposals of round {} came in round {}", amendment.round, plan_.round));
   }
   auto next = amendment.proposals.begin();
-  for (size_t i = 0; i < plan.sequences.size(); ++i) {
-    SequencePlan& planned = plan.sequences[i];
+  for (size_t i = 0; i < plan_.sequences.size(); ++i) {
+    SequencePlan& planned = plan_.sequences[i];
     if (next != amendment.proposals.end() && next->sequence_id == planned.sequence_id) {
       if (!planned.proposal) planned.proposal = next->token;
       ++next;
@@ -224,14 +201,13 @@ void TargetRank::settle_proposals(RoundPlan& plan, const RoundAmendment& amendme
   }
 }
 
-// What needs no logits, beside the step that computes them.
-void TargetRank::prepare_verification(RoundPlan& plan) {
+void TargetRank::prepare() {
   verification_.reset();
   inputs_.clear();
   planned_index_.clear();
-  for (size_t i = 0; i < plan.sequences.size(); ++i) {
+  for (size_t i = 0; i < plan_.sequences.size(); ++i) {
     if (spans_[i].num_sampled == 0) continue;
-    const SequencePlan& planned = plan.sequences[i];
+    const SequencePlan& planned = plan_.sequences[i];
     const Copy& copy = copies_.at(planned.sequence_id);
     inputs_.push_back({.sequence_id = planned.sequence_id,
                        .params = &copy.params,
@@ -242,18 +218,19 @@ void TargetRank::prepare_verification(RoundPlan& plan) {
                        .mask = copy.mask.get()});
     planned_index_.push_back(i);
   }
+  if (batch_.tokens.empty()) return;
   verification_.emplace(inputs_, vocab_, *scanner_, *exchange_);
-  if (!plan.awaits_proposals) amend(plan, {plan.round, {}});
+  if (!awaits_proposals_) amend({plan_.round, {}});
 }
 
-void TargetRank::amend(RoundPlan& plan, const RoundAmendment& amendment) {
-  settle_proposals(plan, amendment);
+void TargetRank::amend(const RoundAmendment& amendment) {
+  settle_proposals(amendment);
   for (size_t n = 0; n < inputs_.size(); ++n) {
-    const std::optional<DraftToken>& proposal = plan.sequences[planned_index_[n]].proposal;
+    const std::optional<DraftToken>& proposal = plan_.sequences[planned_index_[n]].proposal;
     inputs_[n].proposal = proposal ? &*proposal : nullptr;
   }
   verification_->take_proposals();
-  is_amended_ = true;
+  awaits_proposals_ = false;
 }
 
 void TargetRank::verify_rows(const float* logits, RoundDecision* decision) {
@@ -269,14 +246,12 @@ void TargetRank::verify_rows(const float* logits, RoundDecision* decision) {
   }
 }
 
-void TargetRank::score_prompts(const RoundPlan& plan,
-                               const float* logits,
-                               RoundDecision* decision) {
+void TargetRank::score_prompts(const float* logits, RoundDecision* decision) {
   std::vector<ScoreInput> inputs;
   std::vector<size_t> planned_index;
-  for (size_t i = 0; i < plan.sequences.size(); ++i) {
+  for (size_t i = 0; i < plan_.sequences.size(); ++i) {
     if (spans_[i].num_scored == 0) continue;
-    const SequencePlan& planned = plan.sequences[i];
+    const SequencePlan& planned = plan_.sequences[i];
     const Copy& copy = copies_.at(planned.sequence_id);
     const std::span<const int32_t> tokens = copy.tokens;
     inputs.push_back({.logits = logits_of_row(logits, spans_[i].first),
@@ -294,9 +269,9 @@ void TargetRank::score_prompts(const RoundPlan& plan,
   }
 }
 
-void TargetRank::commit(const RoundPlan& plan, const RoundDecision& decision) {
-  for (size_t i = 0; i < plan.sequences.size(); ++i) {
-    const SequencePlan& planned = plan.sequences[i];
+void TargetRank::commit(const RoundDecision& decision) {
+  for (size_t i = 0; i < plan_.sequences.size(); ++i) {
+    const SequencePlan& planned = plan_.sequences[i];
     const SequenceDecision& decided = decision.sequences[i];
     Copy& copy = copies_.at(planned.sequence_id);
     if (decided.failed || decided.next_token < 0) continue;
@@ -312,12 +287,12 @@ const float* TargetRank::logits_of_row(const float* logits, int32_t logit_row) c
 }
 
 // The step's results with the armed faults in them: KV now, logits as a copy.
-const float* TargetRank::spoiled(const RoundPlan& plan, std::span<const float> logits) {
+const float* TargetRank::spoiled(std::span<const float> logits) {
   spoiled_logits_.assign(logits.begin(), logits.end());
   size_t logit_row = 0;
   for (size_t row = 0; row < batch_.tokens.size(); ++row) {
     const auto sequence = static_cast<size_t>(batch_.sequence_of_row[row]);
-    const uint64_t id = plan.sequences[sequence].sequence_id;
+    const uint64_t id = plan_.sequences[sequence].sequence_id;
     const int32_t position = batch_.positions[row];
     if (faults_.spoils_kv(id, position)) spoil_kv(batch_.block_tables[sequence], position);
     if (logit_row == batch_.logit_rows.size() ||

@@ -3,7 +3,6 @@
 // whether a collective happens.
 #pragma once
 
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "models/forward/model.h"
+#include "runtime/base/trace.h"
 #include "runtime/comm/group/target_group.h"
 #include "runtime/comm/world/world.h"
 #include "runtime/ranks/roles.h"
@@ -29,32 +29,31 @@ class TargetRank {
   TargetRank(Model& model, TargetGroup& group, Faults faults = {});
   ~TargetRank();
   const Model& model() const { return model_; }
-  // As Model's; of the step that execute() has begun.
-  void set_meanwhile(Model::Meanwhile meanwhile);
-  void set_before_end(std::function<void()> before_end);
 
-  // Gives the proposals that came while the ranks computed. Called once in a round whose plan
-  // awaits them, between the forward pass and the verification: by rank 0 to hear the draft and
-  // tell the other ranks, by those to hear rank 0.
-  using LateProposals = std::function<RoundAmendment()>;
+  // One round, step by step in this order: forward, verify, commit to this rank's copies.
+  // Collective over the group: every member begins the same plan, hears the same and makes the same
+  // decision.
+  void begin(RoundPlan plan);  // the device computes from here on
+  // Where the plan said that they follow: what its draft tokens were drawn from. Throws Error.
+  void add_candidates(const Bytes& message);
+  void prepare();  // what of the verification needs no logits
+  // As Model's. Where this thread computes, the step is over afterwards.
+  std::optional<JobClock::time_point> advance() { return model_.advance(); }
+  // The proposals that came while the ranks computed, when the plan said that they would be told.
+  bool awaits_proposals() const { return awaits_proposals_; }
+  void amend(const RoundAmendment& amendment);
+  RoundDecision finish();
 
-  // Called once in every round: when the step has begun, or where there is none to compute. By rank
-  // 0 for what can be done beside it, by the others to hear what the plan left out.
-  using WhenBegun = std::function<void()>;
+  // Of the round that has begun. After amend() it holds the proposals that are judged, early and
+  // late ones, and no others: what cannot be judged (nonsense, another rule, a sequence that does
+  // not sample) is dropped.
+  const RoundPlan& plan() const { return plan_; }
+  RoundPlan take_plan() { return std::move(plan_); }
 
-  // One round: forward, verify, commit to this rank's copies. Collective over the group: every
-  // member calls it with the same plan (of draft tokens, their candidates may be missing until
-  // when_begun), is given the same amendment and returns the same decision.
-  // Afterwards the plan holds the proposals that were judged, early and late ones, and no others:
-  // what cannot be judged (nonsense, another rule, a sequence that does not sample) is dropped.
-  // A plan with probe rows is one forward pass of them; its decision is empty.
-  RoundDecision execute(RoundPlan& plan,
-                        const LateProposals& late,
-                        const WhenBegun& when_begun = {});
-  // From a hook: the proposals are known while the step still runs; nobody is asked for them later.
-  void amend(RoundPlan& plan, const RoundAmendment& amendment);
-  // The same where nothing comes late.
+  // All of it where nothing follows the plan.
   RoundDecision execute(RoundPlan plan);
+  // No round, but one forward pass of so many rows, to see what it takes. Collective.
+  void probe(int32_t num_rows);
 
   // Of the sampling path, since the start; nothing with one rank.
   const ExchangeTraffic& traffic() const { return traffic_; }
@@ -75,20 +74,18 @@ class TargetRank {
     int32_t num_sampled = 0;  // draft.size() + 1, or 0
   };
 
-  std::span<const float> forward(RoundPlan& plan, const WhenBegun& when_begun);
-  void update_copies(const RoundPlan& plan);
+  void update_copies();
   void clear_fresh_blocks(const SequencePlan& planned,
                           std::span<const int32_t> told,
                           size_t num_before);
-  void build_batch(const RoundPlan& plan);
+  void build_batch();
   void add_rows(const SequencePlan& planned, int32_t sequence_index);
-  void settle_proposals(RoundPlan& plan, const RoundAmendment& amendment) const;
-  void prepare_verification(RoundPlan& plan);
+  void settle_proposals(const RoundAmendment& amendment);
   void verify_rows(const float* logits, RoundDecision* decision);
-  void score_prompts(const RoundPlan& plan, const float* logits, RoundDecision* decision);
-  void commit(const RoundPlan& plan, const RoundDecision& decision);
+  void score_prompts(const float* logits, RoundDecision* decision);
+  void commit(const RoundDecision& decision);
   const float* logits_of_row(const float* logits, int32_t logit_row) const;
-  const float* spoiled(const RoundPlan& plan, std::span<const float> logits);
+  const float* spoiled(std::span<const float> logits);
   void spoil_kv(std::span<const int32_t> blocks, int32_t position);
 
   Model& model_;
@@ -97,13 +94,14 @@ class TargetRank {
   std::unique_ptr<RowScanner> scanner_;
   VocabShard vocab_;
   std::map<uint64_t, Copy> copies_;
+  RoundPlan plan_;
+  bool awaits_proposals_ = false;
   Batch batch_;
-  std::vector<RowSpan> spans_;         // one per planned sequence
-  std::vector<VerifyInput> inputs_;    // of the round
-  std::vector<size_t> planned_index_;  // of each input, in the plan
+  std::optional<TraceSpan> forward_span_;  // while the step runs
+  std::vector<RowSpan> spans_;             // one per planned sequence
+  std::vector<VerifyInput> inputs_;        // of the round
+  std::vector<size_t> planned_index_;      // of each input, in the plan
   std::optional<Verification> verification_;
-  bool has_begun_ = false;   // the round's step
-  bool is_amended_ = false;  // and its proposals are taken
   Faults faults_;
   std::vector<float> spoiled_logits_;
 };
