@@ -6,7 +6,7 @@
 
 #include "runtime/base/log.h"
 #include "runtime/comm/world/world.h"
-#include "runtime/ops/emulated/emulated.h"
+#include "tests/emulated/emulated.h"
 #include "runtime/ops/gpu/exchange.h"
 #include "tests/comm/device_group_checks.h"
 #include "tests/comm/fake_nccl.h"

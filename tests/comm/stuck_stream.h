@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "runtime/base/error.h"
-#include "runtime/ops/emulated/emulated.h"
+#include "tests/emulated/emulated.h"
 #include "runtime/ops/gpu/exchange.h"
 #include "tests/comm/fake_nccl.h"
 

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/comm/device/hierarchical_group.h"
-#include "runtime/ops/emulated/emulated.h"
+#include "tests/emulated/emulated.h"
 
 namespace outrider::test {
 namespace {

@@ -2,7 +2,7 @@
 // streams have threads of their own.
 #include <cstdlib>
 
-#include "runtime/ops/emulated/emulated.h"
+#include "tests/emulated/emulated.h"
 #include "tests/gpu/gpu_testing.h"
 
 namespace outrider::gpu {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "runtime/base/error.h"
-#include "runtime/ops/emulated/emulated.h"
+#include "tests/emulated/emulated.h"
 #include "tests/gpu/failing_gpu.h"
 
 namespace outrider::test {

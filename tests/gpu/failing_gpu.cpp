@@ -8,8 +8,8 @@
 #include <string>
 
 #include "runtime/base/error.h"
-#include "runtime/ops/emulated/emulated.h"
-#include "runtime/ops/emulated/emulated_stream.h"
+#include "tests/emulated/emulated.h"
+#include "tests/emulated/emulated_stream.h"
 
 namespace outrider::test {
 namespace {

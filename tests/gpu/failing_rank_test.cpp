@@ -5,7 +5,7 @@
 #include <cstdlib>
 
 #include "runtime/base/log.h"
-#include "runtime/ops/emulated/emulated.h"
+#include "tests/emulated/emulated.h"
 #include "runtime/ranks/loading/gpu_seat.h"
 #include "tests/base/error_sentence.h"
 #include "tests/gpu/failing_gpu.h"

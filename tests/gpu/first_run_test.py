@@ -37,7 +37,7 @@ class FirstRun(unittest.TestCase):
         holder = tempfile.TemporaryDirectory()
         self.addCleanup(holder.cleanup)
         self.build, self.out = pathlib.Path(holder.name, "build"), pathlib.Path(holder.name, "out")
-        program(self.build / "runtime/ops/cuda/probe/gpu_probe", PROBE)
+        program(self.build / "tools/gpu/probe/gpu_probe", PROBE)
 
     def put_test(self, name, text):
         program(self.build / "tests/gpu" / name, "#!/bin/bash\n" + text)
@@ -96,7 +96,7 @@ case "$2" in
 esac
 """)
         values = """'{"probes": [{"probe": "cublaslt", "values": {"prompt_8b_ms_512": 12.5, "prompt_8b_ms_2048": 50}}]}'"""
-        program(self.build / "runtime/ops/cuda/probe/gpu_probe",
+        program(self.build / "tools/gpu/probe/gpu_probe",
                 PROBE + f'echo {values} >"$out/gpu_probe.json"\n')
         self.assertEqual(self.run_script(FIRST_RUN_PARTS="bench probe").returncode, 0)
         for line in (r"\| 128 \| not measured \| not measured \|", r"\| 512 \| 20.000 \| 12.500 \|",
@@ -134,13 +134,13 @@ esac
         self.assertIn("pack.tar.gz is damaged", done.stderr)
 
     def test_without_a_gpu(self):
-        program(self.build / "runtime/ops/cuda/probe/gpu_probe", NO_GPU)
+        program(self.build / "tools/gpu/probe/gpu_probe", NO_GPU)
         done = self.run_script()
         self.assertEqual(done.returncode, 3)
         self.assertEqual(done.stderr, "gpu_probe: no GPU can be used here: none\n")
 
     def test_without_a_build(self):
-        (self.build / "runtime/ops/cuda/probe/gpu_probe").unlink()
+        (self.build / "tools/gpu/probe/gpu_probe").unlink()
         done = self.run_script()
         self.assertEqual(done.returncode, 2)
         self.assertIn("build it", done.stderr)

@@ -6,7 +6,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/ops/cuda/platform.h"
-#include "runtime/ops/emulated/emulated.h"
+#include "tests/emulated/emulated.h"
 #include "runtime/ops/gpu/tiles.h"
 
 namespace outrider::gpu {

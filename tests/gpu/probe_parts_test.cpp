@@ -11,9 +11,9 @@
 #include <string>
 #include <thread>
 
-#include "runtime/ops/cuda/probe/process.h"
-#include "runtime/ops/cuda/probe/report.h"
-#include "runtime/ops/cuda/probe/shared_library.h"
+#include "tools/gpu/probe/process.h"
+#include "tools/gpu/probe/report.h"
+#include "tools/gpu/probe/shared_library.h"
 
 namespace outrider::gpu_probe {
 namespace {

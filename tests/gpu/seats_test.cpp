@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "runtime/base/log.h"
-#include "runtime/ops/emulated/emulated.h"
+#include "tests/emulated/emulated.h"
 #include "runtime/ranks/loading/gpu_demands.h"
 #include "runtime/ranks/loading/model_names.h"
 #include "tests/base/error_sentence.h"

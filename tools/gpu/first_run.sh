@@ -27,7 +27,7 @@ if [ -f "$build/pack.tar.gz" ]; then
   tar -C "$results/build" -xzf "$build/pack.tar.gz" || { echo "first_run: $build/pack.tar.gz is damaged" >&2; exit 2; }
   build=$results/build
 fi
-probe=$build/runtime/ops/cuda/probe/gpu_probe
+probe=$build/tools/gpu/probe/gpu_probe
 : >"$log"
 
 [ -x "$probe" ] || { echo "first_run: no $probe: build it (cmake --preset cpu where nvcc is)" >&2; exit 2; }

@@ -20,7 +20,7 @@ put() {  # put FILE: into the same place in the pack
 }
 
 num_tests=0
-for file in outrider {.,late,unwaited}/liboutrider_cuda.so runtime/ops/cuda/probe/gpu_probe; do
+for file in outrider {.,late,unwaited}/liboutrider_cuda.so tools/gpu/probe/gpu_probe; do
   put "$build/$file"
 done
 for file in "$build"/tests/gpu/*_gpu_test; do

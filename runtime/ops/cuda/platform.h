@@ -1,5 +1,5 @@
 // The words kernels are written in. nvcc compiles them to the device; every other compiler to the
-// emulated one, where a block's threads are fibers (runtime/ops/emulated/machine.h): so the same
+// emulated one, where a block's threads are fibers (tests/emulated/machine.h): so the same
 // kernel source runs in the tests of a machine without GPU. A kernel is a function of one argument,
 // a struct of plain values:
 //
@@ -16,5 +16,5 @@
 #if defined(__CUDACC__)
 #include "runtime/ops/cuda/platform_cuda.h"
 #else
-#include "runtime/ops/emulated/platform_emulated.h"
+#include "tests/emulated/platform_emulated.h"
 #endif

@@ -1,6 +1,6 @@
 // A GPU as the models see it: memory, streams, graphs. No CUDA header: the real device lives in a
 // shared object of its own (runtime/ops/cuda, loaded when --device cuda asks for it), and tests run
-// the same kernels on an emulated one (runtime/ops/emulated). Every call throws Error with one
+// the same kernels on an emulated one (tests/emulated). Every call throws Error with one
 // sentence when the device fails; after that the device is not to be used any more.
 #pragma once
 

@@ -1,5 +1,5 @@
 // See machine.h. Fibers are Boost.Context's.
-#include "runtime/ops/emulated/machine.h"
+#include "tests/emulated/machine.h"
 
 #include <algorithm>
 #include <boost/context/fiber.hpp>

@@ -3,8 +3,8 @@
 
 #include <vector>
 
-#include "runtime/ops/emulated/machine.h"
-#include "runtime/ops/emulated/work_queue.h"
+#include "tests/emulated/machine.h"
+#include "tests/emulated/work_queue.h"
 #include "runtime/ops/gpu/backend.h"
 
 namespace outrider::gpu::emulated {

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/ops/cuda/probe/cuda_util.h"
-#include "runtime/ops/cuda/probe/probes.h"
-#include "runtime/ops/cuda/probe/read_kernels.cuh"
+#include "tools/gpu/probe/cuda_util.h"
+#include "tools/gpu/probe/probes.h"
+#include "tools/gpu/probe/read_kernels.cuh"
 
 namespace outrider::gpu_probe {
 namespace {

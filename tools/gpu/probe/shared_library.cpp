@@ -1,5 +1,5 @@
 // dlopen with a search that knows Python's wheels.
-#include "runtime/ops/cuda/probe/shared_library.h"
+#include "tools/gpu/probe/shared_library.h"
 
 #include <dlfcn.h>
 

@@ -1,6 +1,6 @@
 // Which device this is: every figure of the other probes is for this one.
-#include "runtime/ops/cuda/probe/cuda_util.h"
-#include "runtime/ops/cuda/probe/probes.h"
+#include "tools/gpu/probe/cuda_util.h"
+#include "tools/gpu/probe/probes.h"
 
 namespace outrider::gpu_probe {
 

@@ -8,8 +8,8 @@
 #include <cstring>
 
 #include "runtime/base/exact_math.h"
-#include "runtime/ops/emulated/emulated_stream.h"
-#include "runtime/ops/emulated/machine.h"
+#include "tests/emulated/emulated_stream.h"
+#include "tests/emulated/machine.h"
 #include "runtime/ops/half.h"
 
 #define OUTRIDER_KERNEL(...)

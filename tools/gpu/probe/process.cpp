@@ -1,5 +1,5 @@
 // fork and exec of this very program, with a deadline.
-#include "runtime/ops/cuda/probe/process.h"
+#include "tools/gpu/probe/process.h"
 
 #include <fcntl.h>
 #include <poll.h>

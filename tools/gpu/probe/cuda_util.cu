@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "runtime/ops/cuda/probe/cuda_util.h"
+#include "tools/gpu/probe/cuda_util.h"
 
 namespace outrider::gpu_probe {
 namespace {

@@ -2,7 +2,7 @@
 // gives for mma.m16n8k16 and ldmatrix.
 #include <cstring>
 
-#include "runtime/ops/emulated/platform_emulated.h"
+#include "tests/emulated/platform_emulated.h"
 #include "runtime/ops/half.h"
 
 namespace outrider::gpu::emulated {

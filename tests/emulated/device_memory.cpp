@@ -1,5 +1,5 @@
 // See device_memory.h.
-#include "runtime/ops/emulated/device_memory.h"
+#include "tests/emulated/device_memory.h"
 
 #include <fcntl.h>
 #include <sanitizer/asan_interface.h>

@@ -11,9 +11,9 @@
 
 #include "runtime/base/error.h"
 #include "runtime/ops/cuda/op_table.h"
-#include "runtime/ops/emulated/device_memory.h"
-#include "runtime/ops/emulated/emulated.h"
-#include "runtime/ops/emulated/emulated_stream.h"
+#include "tests/emulated/device_memory.h"
+#include "tests/emulated/emulated.h"
+#include "tests/emulated/emulated_stream.h"
 
 namespace outrider::gpu::emulated {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "runtime/ops/cuda/probe/report.h"
+#include "tools/gpu/probe/report.h"
 
 namespace outrider::gpu_probe {
 

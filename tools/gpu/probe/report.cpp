@@ -1,6 +1,6 @@
 // Writing a probe's report: no library, since the program must start on machines that have none of
 // ours.
-#include "runtime/ops/cuda/probe/report.h"
+#include "tools/gpu/probe/report.h"
 
 #include <cmath>
 #include <cstdio>

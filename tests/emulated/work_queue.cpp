@@ -1,5 +1,5 @@
 // See work_queue.h.
-#include "runtime/ops/emulated/work_queue.h"
+#include "tests/emulated/work_queue.h"
 
 #include <utility>
 

@@ -14,10 +14,10 @@
 #include <string>
 #include <vector>
 
-#include "runtime/ops/cuda/probe/cuda_util.h"
-#include "runtime/ops/cuda/probe/probes.h"
-#include "runtime/ops/cuda/probe/process.h"
-#include "runtime/ops/cuda/probe/shared_library.h"
+#include "tools/gpu/probe/cuda_util.h"
+#include "tools/gpu/probe/probes.h"
+#include "tools/gpu/probe/process.h"
+#include "tools/gpu/probe/shared_library.h"
 
 namespace outrider::gpu_probe {
 namespace {

@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "runtime/ops/cuda/probe/cuda_util.h"
-#include "runtime/ops/cuda/probe/probes.h"
-#include "runtime/ops/cuda/probe/reference_product.h"
-#include "runtime/ops/cuda/probe/shared_library.h"
+#include "tools/gpu/probe/cuda_util.h"
+#include "tools/gpu/probe/probes.h"
+#include "tools/gpu/probe/reference_product.h"
+#include "tools/gpu/probe/shared_library.h"
 
 namespace outrider::gpu_probe {
 namespace {

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "runtime/ops/cuda/probe/device_intrinsics.cuh"
+#include "tools/gpu/probe/device_intrinsics.cuh"
 
 namespace outrider::gpu_probe {
 

@@ -3,8 +3,8 @@
 
 #include <cmath>
 
-#include "runtime/ops/cuda/probe/cuda_util.h"
-#include "runtime/ops/cuda/probe/reference_product.h"
+#include "tools/gpu/probe/cuda_util.h"
+#include "tools/gpu/probe/reference_product.h"
 
 namespace outrider::gpu_probe {
 namespace {

@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/ops/cuda/probe/probes.h"
-#include "runtime/ops/cuda/probe/process.h"
+#include "tools/gpu/probe/probes.h"
+#include "tools/gpu/probe/process.h"
 
 namespace outrider::gpu_probe {
 namespace {

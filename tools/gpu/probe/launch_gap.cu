@@ -6,9 +6,9 @@
 #include <stdexcept>
 #include <string>
 
-#include "runtime/ops/cuda/probe/cuda_util.h"
-#include "runtime/ops/cuda/probe/device_intrinsics.cuh"
-#include "runtime/ops/cuda/probe/probes.h"
+#include "tools/gpu/probe/cuda_util.h"
+#include "tools/gpu/probe/device_intrinsics.cuh"
+#include "tools/gpu/probe/probes.h"
 
 namespace outrider::gpu_probe {
 namespace {
