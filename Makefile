@@ -1,8 +1,9 @@
 # Everything from a fresh Debian 12: each target does its own set-up.
 #   make build   the program, at build/outrider
 #   make demo    the embedded pair under mpirun: 2 target ranks, 1 draft rank, one request
+#   make package  a Debian package, build/outrider_*.deb
 #   make test    the whole test suite, warnings as errors
-.PHONY: build demo test smoke setup clean
+.PHONY: build demo package test smoke setup clean
 
 build: setup
 	cmake --preset cpu
@@ -10,6 +11,9 @@ build: setup
 
 demo: build
 	python3 tools/demo.py
+
+package: build
+	cd build && cpack -G DEB
 
 test: setup
 	cmake --preset cpu

@@ -11,6 +11,7 @@
 #include "scheduler/rows/host_row_scanner.h"
 #include "scheduler/rows/row_sums.h"
 #include "scheduler/verification/logprobs.h"
+#include "scheduler/verification/verify.h"
 #include "tests/gpu/gpu_testing.h"
 #include "tests/scheduler/verify_harness.h"
 

@@ -9,6 +9,7 @@
 
 #include "scheduler/drafting/propose.h"
 #include "scheduler/rows/host_row_scanner.h"
+#include "scheduler/verification/verify.h"
 #include "tests/scheduler/verify_harness.h"
 
 namespace outrider {

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "scheduler/verification/verify.h"
+
 namespace outrider {
 namespace {
 

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "scheduler/verification/rules.h"
+
 namespace outrider {
 namespace {
 

@@ -18,6 +18,7 @@
 #include "runtime/ranks/draft/rides.h"
 #include "runtime/ranks/draft/step.h"
 #include "runtime/ranks/draft/step_times.h"
+#include "runtime/ranks/loading/engine_sizes.h"
 #include "scheduler/round.h"
 #include "scheduler/rows/row_scanner.h"
 

@@ -13,6 +13,8 @@
 #include "runtime/ranks/target/agreement.h"
 #include "runtime/ranks/target/logit_scanner.h"
 #include "runtime/ranks/target/step_probe.h"
+#include "scheduler/verification/logprobs.h"
+#include "scheduler/verification/rules.h"
 
 namespace outrider {
 namespace {

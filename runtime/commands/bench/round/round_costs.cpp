@@ -11,6 +11,7 @@
 #include "runtime/ranks/messages/round_wire.h"
 #include "runtime/ranks/target/logit_scanner.h"
 #include "scheduler/drafting/propose.h"
+#include "scheduler/verification/verify.h"
 
 namespace outrider {
 namespace {

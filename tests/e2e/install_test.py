@@ -1,0 +1,56 @@
+"""cmake --install and the Debian package: what they hold, and that the installed program finds its models."""
+
+import pathlib
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+from cluster import ENVIRONMENT, PROGRAM
+
+BUILD = pathlib.Path(PROGRAM).resolve().parent
+INSTALLED = ("bin/outrider", "share/outrider/models/embedded/target/model.safetensors",
+             "share/outrider/models/embedded/draft/tokenizer.json", "share/outrider/configs/one-process.yaml",
+             "lib/systemd/system/outrider.service", "share/doc/outrider/copyright")
+
+
+def run(*command, **options):
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, **options)
+
+
+class Install(unittest.TestCase):
+    def setUp(self):
+        temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(temporary.cleanup)
+        self.folder = pathlib.Path(temporary.name)
+
+    def test_installed_program_has_its_models_beside_it(self):
+        done = run("cmake", "--install", BUILD, "--prefix", self.folder)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for name in INSTALLED:
+            self.assertTrue((self.folder / name).is_file(), name)
+        program = self.folder / "bin/outrider"
+        target = self.folder / "share/outrider/models/embedded/target"
+        done = run(program, "tokenize", "--model", "embedded", input='{"text": "Hello"}', env=ENVIRONMENT)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        # The pair that is found is the installed one: without its tokenizer nothing is tokenized.
+        (target / "tokenizer.json").unlink()
+        done = run(program, "tokenize", "--model", "embedded", input='{"text": "Hello"}', env=ENVIRONMENT)
+        self.assertIn(str(target), done.stderr)
+        self.assertNotEqual(done.returncode, 0)
+
+    @unittest.skipUnless(shutil.which("dpkg-deb") and shutil.which("dpkg-shlibdeps"), "no Debian packages here")
+    def test_debian_package(self):
+        done = run("cpack", "-G", "DEB", "--config", BUILD / "CPackConfig.cmake", "-B", self.folder, cwd=BUILD)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        package, = self.folder.glob("*.deb")
+        content = run("dpkg-deb", "--contents", package).stdout
+        for name in INSTALLED:
+            self.assertIn(f" ./usr/{name}\n", content)
+        depends = run("dpkg-deb", "--field", package, "Depends").stdout
+        for name in ("openmpi-bin", "libopenmpi", "libyaml-cpp"):
+            self.assertIn(name, depends)
+
+
+if __name__ == "__main__":
+    unittest.main()
