@@ -85,6 +85,15 @@ OUTRIDER_AVX512 WeightBounds bounds8(__m256 scaled, __m512d max) {
           _mm512_castpd_si512(_mm512_fmadd_pd(weight, all(1 + kError), all(kTwo52)))};
 }
 
+// Wraps around, which signed _mm512_reduce_add_epi64() may not.
+OUTRIDER_AVX512 uint64_t sum_of_lanes(__m512i lanes) {
+  alignas(64) std::array<uint64_t, 8> values;
+  _mm512_store_si512(values.data(), lanes);
+  uint64_t sum = 0;
+  for (const uint64_t value : values) sum += value;
+  return sum;
+}
+
 }  // namespace
 
 __attribute__((target("avx512f,avx512dq"))) int32_t certain_mass_avx512(const float* values,
@@ -112,8 +121,7 @@ __attribute__((target("avx512f,avx512dq"))) int32_t certain_mass_avx512(const fl
     if (_mm512_cmpneq_epi64_mask(ends.low, ends.high) != 0) break;
     total = _mm512_add_epi64(total, ends.low);
   }
-  *sum += static_cast<uint64_t>(_mm512_reduce_add_epi64(total)) -
-          static_cast<uint64_t>(done) * kTwo52Bits;
+  *sum += sum_of_lanes(total) - static_cast<uint64_t>(done) * kTwo52Bits;
   return done;
 }
 
