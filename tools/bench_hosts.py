@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tensor parallel over hosts, on one machine: network namespaces as hosts, one rank of one thread in each.
 
-  sudo tools/bench_hosts.py --model DIR [--hosts 1,2,4] [--links 10gbit,1gbit] [--svg FILE] [--json FILE]
+  sudo tools/bench_hosts.py --model DIR [--hosts 1,2,4] [--links 10gbit,1gbit] [--json FILE]
 
 For every link and number of hosts it runs `outrider bench verify-curve` over TCP between the namespaces, each behind
 its own token bucket, and prints the step time, the share of it spent in the sums over the ranks, the bytes a token
@@ -42,7 +42,6 @@ def parse_arguments():
     parser.add_argument("--passes", type=int, default=3, help="runs of every combination, in turns")
     parser.add_argument("--repeat", type=int, default=15, help="steps of each kind in a run")
     parser.add_argument("--json", help="also write every sample to this file")
-    parser.add_argument("--svg", help="also draw tokens/s over the number of hosts")
     return parser.parse_args()
 
 
@@ -141,8 +140,8 @@ def print_table(found):
         print(f"{link:>8} {num_hosts:>5} {rows:>4g} {step:9.2f} {share:7.1f} % {size:8.1f}  {ratio}")
 
 
-def draw(found, path):
-    """Tokens per second of one-row steps over the number of hosts, a line for each link."""
+def plot_of(found):
+    """For tools/plot.py: tokens per second of one-row steps over the number of hosts, a line for each link."""
     speeds = {}
     first = next(iter(found))[0]
     for (link, num_hosts, rows), samples in found.items():
@@ -150,8 +149,10 @@ def draw(found, path):
             speeds.setdefault(link, {})[num_hosts] = 1e3 / statistics.median(samples["step"])
     for points in speeds.values():
         points.setdefault(1, speeds[first][1])
-    lines = {link: sorted(points.items()) for link, points in speeds.items()}
-    path.write_text(bench_runs.line_plot("decode, one rank of one thread a host", "hosts", "tokens/s", lines))
+    series = [{"name": link, "mark": "line", "color": number, "points": [[x, y, 0] for x, y in sorted(points.items())]}
+              for number, (link, points) in enumerate(speeds.items())]
+    title = "decode, one rank of one thread a host"
+    return {"title": title, "panels": [{"title": "", "x_label": "hosts", "y_label": "tokens/s", "series": series}]}
 
 
 def main():
@@ -165,9 +166,8 @@ def main():
     print_table(found)
     if args.json:
         rows = [dict(zip(("link", "hosts", "rows"), key), **samples) for key, samples in found.items()]
-        pathlib.Path(args.json).write_text(json.dumps(rows, indent=1) + "\n")
-    if args.svg:
-        draw(found, pathlib.Path(args.svg))
+        report = {"rows": rows, "plot": plot_of(found)}
+        pathlib.Path(args.json).write_text(json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":

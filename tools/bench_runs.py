@@ -61,37 +61,3 @@ def run_bench(outrider, kind, options, launcher=(), environment=None):
 def medians_of(report, series):
     """{x: median of the samples} of one series of a report."""
     return {one["x"]: statistics.median(one["samples"]) for one in report["series"] if one["name"] == series}
-
-
-def line_plot(title, x_name, y_name, lines):
-    """An SVG of {name: [(x, y), ...]} over axes that begin at 0."""
-    width, height, left, bottom = 560, 340, 60, 50
-    colors = ["#1f6feb", "#c2410c", "#15803d", "#7e22ce", "#57534e"]
-    most_x = max(x for points in lines.values() for x, _ in points)
-    most_y = 1.1 * max(y for points in lines.values() for _, y in points)
-
-    def place(x, y):
-        return left + (width - left - 130) * x / most_x, height - bottom - (height - bottom - 40) * y / most_y
-
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" '
-        f'font-size="12"><rect width="100%" height="100%" fill="white"/>',
-        f'<text x="{left}" y="20" font-size="14">{title}</text>',
-    ]
-    for step in range(5):
-        x, y = place(0, most_y * step / 4)
-        parts.append(f'<path d="M{x:.1f} {y:.1f}H{width - 130}" stroke="#ddd"/>')
-        parts.append(f'<text x="{x - 6:.1f}" y="{y + 4:.1f}" text-anchor="end">{most_y * step / 4:.3g}</text>')
-    for x in sorted({x for points in lines.values() for x, _ in points}):
-        at, floor = place(x, 0)
-        parts.append(f'<text x="{at:.1f}" y="{floor + 16:.1f}" text-anchor="middle">{x:g}</text>')
-    parts.append(f'<text x="{(width - 70) / 2}" y="{height - 12}" text-anchor="middle">{x_name}</text>')
-    parts.append(f'<text x="{left - 6}" y="36" text-anchor="end">{y_name}</text>')
-    for number, (name, points) in enumerate(lines.items()):
-        color = colors[number % len(colors)]
-        placed = [place(x, y) for x, y in points]
-        path = "L".join(f"{x:.1f} {y:.1f}" for x, y in placed)
-        parts.append(f'<path d="M{path}" fill="none" stroke="{color}" stroke-width="2"/>')
-        parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{color}"/>' for x, y in placed]
-        parts.append(f'<text x="{width - 120}" y="{50 + 18 * number}" fill="{color}">{name}</text>')
-    return "\n".join(parts) + "</svg>\n"

@@ -142,116 +142,143 @@ struct Inline {
   std::string speculative_json;
 };
 
-}  // namespace
+// Rows under one heading after the other.
+struct Table {
+  std::vector<Option> rows;
+  std::string group;
 
-std::vector<Option> run_config_options(RunConfig* c) {
-  SpeculativeConfig* s = &c->speculative;
-  const std::string group = "speculative_config.";
-  constexpr int32_t kAny = INT32_MAX;
-  std::vector<Option> options;
-  const auto add = [&](Option option, std::vector<std::string> aliases = {}) {
-    options.push_back(with_aliases(std::move(option), std::move(aliases)));
-  };
-  add(path_option("model",
+  void add(Option row, std::vector<std::string> aliases = {}) {
+    row.group = group;
+    rows.push_back(with_aliases(std::move(row), std::move(aliases)));
+  }
+};
+
+void add_model_rows(Table& table, RunConfig* c) {
+  table.group = "Model";
+  table.add(
+      path_option("model",
                   &c->model,
                   "target: a Hugging Face folder, 'embedded', or simulated: 'sim:step_ms=40', "
                   "'sim:llama-70b-tp8'; for bench 'synth:SHAPE'"),
       {"-m"});
-  add(choice_option("quantization",
-                    &c->quantization,
-                    {"none", "int8", "fp8"},
-                    "what float weights become at load; int8 on CPUs, fp8 on GPUs"));
-  add(text_option(
+  table.add(
+      text_option(
           "served_model_name", &c->served_model_name, "name in the API; default: the folder's"),
       {"--alias"});
-  add(path_option(
+  table.add(path_option(
       "chat_template", &c->chat_template, "Jinja file instead of the model's own template"));
-  add(choice_option("generation_config",
-                    &c->generation_config,
-                    {"auto", "vllm"},
-                    "sampling defaults: the model's, or none"));
-  add(integer_option("tensor_parallel_size",
-                     &c->tensor_parallel_size,
-                     0,
-                     64,
-                     "target ranks; 0 = all but the draft's"),
-      {"-tp"});
-  add(integer_option(
-          "max_model_len", &c->max_model_len, 0, kAny, "tokens of context; 0 = the model's"),
+  table.add(choice_option("generation_config",
+                          &c->generation_config,
+                          {"auto", "vllm"},
+                          "sampling defaults: the model's, or none"));
+  table.add(choice_option("quantization",
+                          &c->quantization,
+                          {"none", "int8", "fp8"},
+                          "what float weights become at load; int8 on CPUs, fp8 on GPUs"));
+}
+
+void add_scheduling_rows(Table& table, RunConfig* c) {
+  table.group = "Scheduling and KV memory";
+  table.add(
+      integer_option(
+          "max_model_len", &c->max_model_len, 0, INT32_MAX, "tokens of context; 0 = the model's"),
       {"-c", "--ctx-size"});
-  add(integer_option("max_num_seqs", &c->max_num_seqs, 1, 4096, "sequences running at once"),
-      {"-np", "--parallel"});
-  add(integer_option(
+  table.add(integer_option("max_num_seqs", &c->max_num_seqs, 1, 4096, "sequences running at once"),
+            {"-np", "--parallel"});
+  table.add(integer_option(
       "max_num_batched_tokens", &c->max_num_batched_tokens, 1, 65536, "rows computed in a round"));
-  add(integer_option("block_size", &c->block_size, 1, 1024, "positions per KV block"));
-  add(flag_option("enable_prefix_caching",
-                  &c->enable_prefix_caching,
-                  "KV of a prefix that is still there is not computed again"));
-  add(choice_option("scheduling_policy",
+  table.add(integer_option("block_size", &c->block_size, 1, 1024, "positions per KV block"));
+  table.add(flag_option("enable_prefix_caching",
+                        &c->enable_prefix_caching,
+                        "KV of a prefix that is still there is not computed again"));
+  table.add(
+      choice_option("scheduling_policy",
                     &c->scheduling_policy,
                     {"fcfs", "priority"},
                     "who runs first: by arrival, or by the requests' priority, then arrival"));
-  add(integer_option("priority_aging_rounds",
-                     &c->priority_aging_rounds,
-                     0,
-                     1000000,
-                     "rounds of waiting that make up for one of priority; 0 = none ever do"));
-  add(choice_option("capacity_scheduler_policy",
-                    &c->capacity_scheduler_policy,
-                    {"max_utilization", "guaranteed_no_evict"},
-                    "let in what fits now, or only what can never be preempted"));
-  add(size_option("kv_cache_memory_bytes",
-                  &c->kv_cache_memory_bytes,
-                  "KV memory per target rank; 0 = enough, at most 4G"));
-  add(integer_option("threads",
-                     &c->threads,
-                     0,
-                     1024,
-                     "threads per rank; 0 = cores divided among the host's targets"),
-      {"-t"});
-  add(text_option(
+  table.add(integer_option("priority_aging_rounds",
+                           &c->priority_aging_rounds,
+                           0,
+                           1000000,
+                           "rounds of waiting that make up for one of priority; 0 = none ever do"));
+  table.add(choice_option("capacity_scheduler_policy",
+                          &c->capacity_scheduler_policy,
+                          {"max_utilization", "guaranteed_no_evict"},
+                          "let in what fits now, or only what can never be preempted"));
+  table.add(size_option("kv_cache_memory_bytes",
+                        &c->kv_cache_memory_bytes,
+                        "KV memory per target rank; 0 = enough, at most 4G"));
+}
+
+void add_rank_rows(Table& table, RunConfig* c) {
+  table.group = "Ranks, threads and devices";
+  table.add(integer_option("tensor_parallel_size",
+                           &c->tensor_parallel_size,
+                           0,
+                           64,
+                           "target ranks; 0 = all but the draft's"),
+            {"-tp"});
+  table.add(integer_option("threads",
+                           &c->threads,
+                           0,
+                           1024,
+                           "threads per rank; 0 = cores divided among the host's targets"),
+            {"-t"});
+  table.add(text_option(
       "cpu_bind", &c->cpu_bind, "CPUs of the threads: auto, none, or per host 0-15 or 0-7|8-15"));
-  add(choice_option("isa", &c->isa, {"auto", "scalar", "avx2", "avx512"}, "CPU kernels"));
-  add(choice_option("activation_dtype",
+  table.add(choice_option("isa", &c->isa, {"auto", "scalar", "avx2", "avx512"}, "CPU kernels"));
+  table.add(
+      choice_option("activation_dtype",
                     &c->activation_dtype,
                     {"auto", "float32", "bfloat16"},
                     "of products with bf16 weights; auto = bfloat16 where the CPU multiplies it"));
-  add(choice_option("device", &c->device, {"cpu", "cuda"}, "where the target computes"));
-  add(number_option("gpu_memory_utilization",
+  table.add(choice_option("device", &c->device, {"cpu", "cuda"}, "where the target computes"));
+  table.add(
+      number_option("gpu_memory_utilization",
                     &c->gpu_memory_utilization,
                     0.01,
                     1.0,
                     "share of a GPU's memory for weights, KV and buffers of all ranks on it"));
-  add(choice_option("kv_cache_dtype", &c->kv_cache_dtype, {"auto"}, "type of keys and values"));
-  add(flag_option("enforce_eager", &c->enforce_eager, "on GPUs: no recorded graphs"));
-  add(integer_option("cuda_device",
+  table.add(
+      choice_option("kv_cache_dtype", &c->kv_cache_dtype, {"auto"}, "type of keys and values"));
+  table.add(flag_option("enforce_eager", &c->enforce_eager, "on GPUs: no recorded graphs"));
+  table.add(
+      integer_option("cuda_device",
                      &c->cuda_device,
                      -1,
                      255,
                      "this rank's GPU among the visible ones; -1 = by its place on the host"));
-  add(choice_option("device_sums",
+  table.add(
+      choice_option("device_sums",
                     &c->device_sums,
                     {"auto", "exchange", "hierarchical", "nccl", "staged"},
                     "how the target ranks' GPUs sum; auto = the best that all of them can have"));
-  add(choice_option("numerics",
+  table.add(
+      choice_option("numerics",
                     &c->numerics,
                     {"fast", "strict"},
                     "strict = the target's logits have the same bits on 1, 2, 4 and 8 ranks"));
-  add(choice_option(group + "method",
-                    &s->method,
-                    {"auto", "draft_model", "ngram", "unigram", "bigram", "none"},
-                    "who drafts; auto = draft_model when a draft is given"));
-  add(path_option(group + "model", &s->model, "draft: a Hugging Face folder, or 'embedded'"),
-      {"-md", "--model-draft"});
-  add(choice_option(group + "quantization",
-                    &s->quantization,
-                    {"none", "int8", "fp8"},
-                    "of the draft's weights, as quantization"));
-  add(choice_option(group + "device",
-                    &s->device,
-                    {"auto", "cpu", "cuda"},
-                    "where the draft computes; auto = as the target"));
-  add(or_word(integer_option(group + "num_speculative_tokens",
+}
+
+void add_draft_rows(Table& table, SpeculativeConfig* s) {
+  table.group = "Speculative decoding";
+  const std::string prefix = "speculative_config.";
+  table.add(choice_option(prefix + "method",
+                          &s->method,
+                          {"auto", "draft_model", "ngram", "unigram", "bigram", "none"},
+                          "who drafts; auto = draft_model when a draft is given"));
+  table.add(path_option(prefix + "model", &s->model, "draft: a Hugging Face folder, or 'embedded'"),
+            {"-md", "--model-draft"});
+  table.add(choice_option(prefix + "quantization",
+                          &s->quantization,
+                          {"none", "int8", "fp8"},
+                          "of the draft's weights, as quantization"));
+  table.add(choice_option(prefix + "device",
+                          &s->device,
+                          {"auto", "cpu", "cuda"},
+                          "where the draft computes; auto = as the target"));
+  table.add(
+      or_word(integer_option(prefix + "num_speculative_tokens",
                              &s->num_speculative_tokens,
                              1,
                              64,
@@ -260,45 +287,51 @@ std::vector<Option> run_config_options(RunConfig* c) {
               &s->num_speculative_tokens,
               kAutoDraftLen),
       {"--draft-max"});
-  add(choice_option(group + "ride_ahead",
-                    &s->ride_ahead,
-                    {"auto", "off", "chain", "cache"},
-                    "what a draft model does while the target verifies"));
-  add(integer_option(group + "prompt_lookup_max",
-                     &s->prompt_lookup_max,
-                     1,
-                     64,
-                     "n-gram: longest match looked for"));
-  add(integer_option(group + "prompt_lookup_min",
-                     &s->prompt_lookup_min,
-                     1,
-                     64,
-                     "n-gram: shortest match that counts"));
-  add(path_option(group + "draft_corpus",
-                  &s->draft_corpus,
-                  "unigram, bigram: a text to learn from; default: what is served"));
-  add(choice_option(group + "rejection_sample_method",
-                    &s->rejection_sample_method,
-                    {"auto", "standard", "block", "coupled"},
-                    "how drafts are judged; auto = coupled with a seed, else block"));
-  add(integer_option(group + "num_draft_candidates",
-                     &s->num_draft_candidates,
-                     1,
-                     256,
-                     "entries of the draft's distribution that are kept"));
-  add(flag_option(group + "use_heterogeneous_vocab",
-                  &s->use_heterogeneous_vocab,
-                  "translate for a draft with another tokenizer"));
-  add(text_option("host", &c->host, "address to listen on"));
-  add(integer_option("port", &c->port, 0, 65535, "port to listen on; 0 = any free one"));
-  add(list_option(
+  table.add(choice_option(prefix + "ride_ahead",
+                          &s->ride_ahead,
+                          {"auto", "off", "chain", "cache"},
+                          "what a draft model does while the target verifies"));
+  table.add(integer_option(prefix + "prompt_lookup_max",
+                           &s->prompt_lookup_max,
+                           1,
+                           64,
+                           "n-gram: longest match looked for"));
+  table.add(integer_option(prefix + "prompt_lookup_min",
+                           &s->prompt_lookup_min,
+                           1,
+                           64,
+                           "n-gram: shortest match that counts"));
+  table.add(path_option(prefix + "draft_corpus",
+                        &s->draft_corpus,
+                        "unigram, bigram: a text to learn from; default: what is served"));
+  table.add(choice_option(prefix + "rejection_sample_method",
+                          &s->rejection_sample_method,
+                          {"auto", "standard", "block", "coupled"},
+                          "how drafts are judged; auto = coupled with a seed, else block"));
+  table.add(integer_option(prefix + "num_draft_candidates",
+                           &s->num_draft_candidates,
+                           1,
+                           256,
+                           "entries of the draft's distribution that are kept"));
+  table.add(flag_option(prefix + "use_heterogeneous_vocab",
+                        &s->use_heterogeneous_vocab,
+                        "translate for a draft with another tokenizer"));
+}
+
+void add_server_rows(Table& table, RunConfig* c) {
+  table.group = "Server";
+  table.add(text_option("host", &c->host, "address to listen on"));
+  table.add(integer_option("port", &c->port, 0, 65535, "port to listen on; 0 = any free one"));
+  table.add(list_option(
       "api_key", &c->api_keys, "key that requests must carry; may be given several times"));
-  add(list_option("allowed_origins",
+  table.add(
+      list_option("allowed_origins",
                   &c->allowed_origins,
                   "other origins whose browser pages may call, or *; may be given several times"));
-  add(integer_option(
+  table.add(integer_option(
       "max_connections", &c->max_connections, 1, 65536, "HTTP connections at once before 503"));
-  add(or_word(integer_option("max_connections_per_peer",
+  table.add(
+      or_word(integer_option("max_connections_per_peer",
                              &c->max_connections_per_peer,
                              0,
                              65536,
@@ -307,26 +340,43 @@ std::vector<Option> run_config_options(RunConfig* c) {
               "auto",
               &c->max_connections_per_peer,
               kAutoConnectionsPerPeer));
-  add(flag_option("strict_params",
-                  &c->strict_params,
-                  "refuse requests with unknown fields instead of warning"));
-  add(integer_option(
-      "max_num_queued_reqs", &c->max_num_queued_reqs, 1, kAny, "waiting requests before 429"));
-  add(integer_option(
+  table.add(flag_option("strict_params",
+                        &c->strict_params,
+                        "refuse requests with unknown fields instead of warning"));
+  table.add(integer_option(
+      "max_num_queued_reqs", &c->max_num_queued_reqs, 1, INT32_MAX, "waiting requests before 429"));
+  table.add(integer_option(
       "max_logprobs", &c->max_logprobs, 0, 256, "most logprobs a request may ask for"));
-  add(number_option("shutdown_timeout",
-                    &c->shutdown_timeout_s,
-                    0,
-                    86400,
-                    "seconds that running requests get at SIGTERM"));
-  add(choice_option(
+  table.add(number_option("shutdown_timeout",
+                          &c->shutdown_timeout_s,
+                          0,
+                          86400,
+                          "seconds that running requests get at SIGTERM"));
+}
+
+void add_log_rows(Table& table, RunConfig* c) {
+  table.group = "Logs, metrics and traces";
+  table.add(choice_option(
       "log_level", &c->log_level, {"debug", "info", "warning", "error"}, "what is logged"));
-  add(choice_option("per_request_spec_decode_metrics",
-                    &c->per_request_spec_decode_metrics,
-                    {"none", "summary", "detailed"},
-                    "metrics.speculative_decoding in responses"));
-  add(path_option("trace", &c->trace, "file for what all ranks did, in Chrome's trace format"));
-  return options;
+  table.add(choice_option("per_request_spec_decode_metrics",
+                          &c->per_request_spec_decode_metrics,
+                          {"none", "summary", "detailed"},
+                          "metrics.speculative_decoding in responses"));
+  table.add(
+      path_option("trace", &c->trace, "file for what all ranks did, in Chrome's trace format"));
+}
+
+}  // namespace
+
+std::vector<Option> run_config_options(RunConfig* c) {
+  Table table;
+  add_model_rows(table, c);
+  add_scheduling_rows(table, c);
+  add_rank_rows(table, c);
+  add_draft_rows(table, &c->speculative);
+  add_server_rows(table, c);
+  add_log_rows(table, c);
+  return table.rows;
 }
 
 LoadedConfig load_config(const std::vector<std::string>& arguments,

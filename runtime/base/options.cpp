@@ -338,12 +338,18 @@ std::vector<const Option*> option_rows(const std::vector<Option>& options) {
 
 std::string help_text(const std::vector<const Option*>& options) {
   std::string text;
+  std::string group;
   for (const Option* option : options) {
     std::string flag = "--" + option->key;
     std::replace(flag.begin(), flag.end(), '_', '-');
     for (const std::string& alias : option->aliases) flag += ", " + alias;
     if (!option->is_flag) flag += " VALUE";
-    text += fmt::format("  {:<52} {}\n", flag, option->help);
+    if (option->group != group) text += fmt::format("\n{}:\n", option->group);
+    group = option->group;
+    const std::string value = option->get ? option->get() : "";
+    const bool says_nothing = value.empty() || value == "\"\"" || value == "[]";
+    text += fmt::format(
+        "  {:<52} {}{}\n", flag, option->help, says_nothing ? "" : fmt::format(" [{}]", value));
   }
   return text;
 }

@@ -14,7 +14,8 @@ namespace outrider {
 struct Option {
   std::string key;                   // snake_case, dots for groups: speculative_config.model
   std::vector<std::string> aliases;  // further flags as typed: "-m", "--ctx-size"
-  std::string help;                  // one line, with unit and default where that helps
+  std::string help;                  // one line, with its unit
+  std::string group;                 // the heading it stands under in help; may be empty
   bool is_flag = false;              // needs no value on the command line
   bool is_list = false;              // may be given several times
   std::function<void(const std::string&)> set;  // throws Error that says what a good value is
@@ -73,7 +74,8 @@ void apply_value(const GivenValue& given, const std::vector<const Option*>& opti
 // Pointers to all rows, as the functions above take them.
 std::vector<const Option*> option_rows(const std::vector<Option>& options);
 
-// "--key VALUE   help" lines.
+// "--key VALUE   help [default]" lines under the headings of their groups; what the rows' fields
+// hold now counts as the default.
 std::string help_text(const std::vector<const Option*>& options);
 
 // Thrown in place of an answer when somebody asks what the options are.

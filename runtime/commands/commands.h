@@ -25,7 +25,6 @@ int quantize_command(const CommandLine& line);
 int tokenize_command(const CommandLine& line);
 int render_command(const CommandLine& line);
 int plan_command(const CommandLine& line);
-int plot_rounds_command(const CommandLine& line);
 int config_command(const CommandLine& line);
 
 }  // namespace outrider

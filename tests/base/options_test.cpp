@@ -187,12 +187,21 @@ TEST_F(CommandLineTest, ApplyingNamesKeyAndOrigin) {
             "unknown option 'zzzzzzzz' (from X)");
 }
 
-TEST_F(CommandLineTest, HelpHasEveryFlagWithItsAliases) {
+TEST_F(CommandLineTest, HelpHasEveryFlagWithItsAliasesAndDefault) {
   const std::string help = help_text({&model_, &port_, &resume_});
   EXPECT_NE(help.find("--group.model-name, -m, --alias VALUE"), std::string::npos);
   EXPECT_NE(help.find("the model\n"), std::string::npos);
   EXPECT_NE(help.find("--port VALUE"), std::string::npos);
   EXPECT_EQ(help.find("--resume VALUE"), std::string::npos);
+}
+
+TEST_F(CommandLineTest, HelpHasHeadingsAndDefaults) {
+  int32_t port = 8000;
+  Option row = integer_option("port", &port, 0, 65535, "port to listen on");
+  row.group = "Server";
+  const std::string help = help_text({&row});
+  EXPECT_EQ(help.find("\nServer:\n  --port VALUE"), 0u);
+  EXPECT_NE(help.find("port to listen on [8000]\n"), std::string::npos);
 }
 
 }  // namespace

@@ -7,7 +7,6 @@ import subprocess
 import tempfile
 import time
 import unittest
-import xml.etree.ElementTree
 
 from cluster import ENVIRONMENT, PAIR, PROGRAM, mpirun, run
 
@@ -272,13 +271,11 @@ class Bench(unittest.TestCase):
     def test_theory_prints_tables_json_and_a_plot(self):
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "theory.json")
-            plot = os.path.join(folder, "theory.svg")
             code, out, errors = run([*mpirun(3), PROGRAM, "bench", "theory", "--rounds", "400", "--num-prompts", "3",
-                                     "--max-tokens", "48", "--draft-max", "4", "--json", path, "--svg", plot])
+                                     "--max-tokens", "48", "--draft-max", "4", "--json", path])
             self.assertEqual(code, 0, errors)
             with open(path) as file:
                 result = json.load(file)
-            drawing = xml.etree.ElementTree.parse(plot).getroot()
         self.assertIn("largest deviation", out)
         self.assertIn("best draft length", out)
         self.check_simulation(result["simulated"])
@@ -292,9 +289,9 @@ class Bench(unittest.TestCase):
         self.assertEqual([round(row[key], 2) for key in ("synchronous", "chain", "cache_80", "cache_90", "ceiling")],
                          [2.47, 2.86, 4.01, 4.28, 4.57])
         self.check_pair(result["pair"])
-        self.assertEqual(drawing.tag, "{http://www.w3.org/2000/svg}svg")
-        self.assertGreater(len(drawing.findall("{http://www.w3.org/2000/svg}circle")), 50)
-        self.assertGreaterEqual(len(drawing.findall("{http://www.w3.org/2000/svg}polyline")), 8)
+        drawn = [series for panel in result["plot"]["panels"] for series in panel["series"]]
+        self.assertGreater(sum(len(series["points"]) for series in drawn if "line" not in series["mark"]), 50)
+        self.assertGreaterEqual(sum("line" in series["mark"] for series in drawn), 8)
 
     def check_simulation(self, cells):
         self.assertEqual(len(cells), 4 * 3 * 10)
@@ -353,21 +350,21 @@ class Bench(unittest.TestCase):
                                  (["--model", "/no/such/model"], ["draft"]),
                                  (["--rounds", "1"], ["rounds", "2"]), (["--max-tokens", "1"], ["max_tokens"]),
                                  (["--temperature", "-1"], ["temperature"]),
-                                 (["--svg", "/no/such/folder/x.svg"], ["/no/such/folder"])):
+                                 (["--csv", "/no/such/folder/x.csv"], ["/no/such/folder"])):
             code, _, errors = run([PROGRAM, "bench", "theory", *arguments])
             self.assertEqual(code, 2, errors)
             for word in words:
                 self.assertIn(word, errors)
         code, out, _ = run([PROGRAM, "bench", "theory", "--help"])
         self.assertEqual(code, 0)
-        for option in ("--rounds", "--svg", "--json", "--temperature", "--num-prompts"):
+        for option in ("--rounds", "--csv", "--json", "--temperature", "--num-prompts"):
             self.assertIn(option, out)
 
 
 class Help(unittest.TestCase):
     def test_every_command_lists_its_own_options_first(self):
         for command, option in (("batch", "--resume"), ("quantize", "--keep-head"), ("synth", "--positions"),
-                                ("verify", "--break"), ("plan", "--gpus"), ("plot-rounds", "--first-round"),
+                                ("verify", "--break"), ("plan", "--gpus"),
                                 ("render", "--template"), ("export-gguf", "--outtype"), ("bench serve", "--burstiness")):
             code, out, errors = run([PROGRAM, *command.split(), "--help"])
             self.assertEqual(code, 0, errors)
@@ -487,7 +484,7 @@ class Words(unittest.TestCase):
         for command in self.OF_NO_MODEL:
             self.assertIn("unexpected argument 'embedded'", self.refusal(*command, "embedded"), command)
         for command in (["check-pair", "embedded", "embedded"], ["quantize", "embedded", "-o", "x"],
-                        ["export-gguf", "embedded", "-o", "x"], ["plot-rounds", "trace", "-o", "x"]):
+                        ["export-gguf", "embedded", "-o", "x"]):
             self.assertIn("unexpected argument 'more'", self.refusal(*command, "more"), command)
 
 

@@ -83,6 +83,28 @@ Json json_of(const BenchFigure& figure) {
   return json;
 }
 
+Json json_of(const Plot& plot) {
+  constexpr const char* kMarks[] = {"line", "dashed line", "dots", "rings", "squares"};
+  Json panels = Json::array();
+  for (const PlotPanel& panel : plot.panels) {
+    Json all = Json::array();
+    for (const PlotSeries& series : panel.series) {
+      Json points = Json::array();
+      for (const PlotPoint& point : series.points)
+        points.push_back({point.x, point.y, point.error});
+      all.push_back({{"name", series.name},
+                     {"mark", kMarks[static_cast<size_t>(series.mark)]},
+                     {"color", series.color},
+                     {"points", std::move(points)}});
+    }
+    panels.push_back({{"title", panel.title},
+                      {"x_label", panel.x_label},
+                      {"y_label", panel.y_label},
+                      {"series", std::move(all)}});
+  }
+  return {{"title", plot.title}, {"panels", std::move(panels)}};
+}
+
 // Options are given as YAML; what is JSON as well keeps its type.
 Json json_of_option(const std::string& yaml) {
   const Json value = Json::parse(yaml, nullptr, false);
@@ -167,6 +189,7 @@ std::string report_json(const BenchReport& report) {
   for (const BenchFigure& figure : report.figures) json["figures"].push_back(json_of(figure));
   json["series"] = Json::array();
   for (const BenchSeries& series : report.series) json["series"].push_back(json_of(series));
+  json["plot"] = json_of(report.plot);
   if (!report.details.empty()) {
     const Json details = Json::parse(report.details);
     for (const auto& [key, value] : details.items()) {
@@ -228,12 +251,11 @@ std::vector<Option> output_options(BenchOutputs* outputs) {
   return {path_option("json",
                       &outputs->json_file,
                       "write environment, options, figures and every sample as JSON to this file"),
-          path_option("csv", &outputs->csv_file, "write one row a sample as CSV to this file"),
-          path_option("svg", &outputs->svg_file, "draw the figures into this file")};
+          path_option("csv", &outputs->csv_file, "write one row a sample as CSV to this file")};
 }
 
 void check_outputs(const BenchOutputs& outputs) {
-  for (const std::string& file : {outputs.json_file, outputs.csv_file, outputs.svg_file}) {
+  for (const std::string& file : {outputs.json_file, outputs.csv_file}) {
     const auto folder = std::filesystem::path(file).parent_path();
     if (folder.empty() || std::filesystem::is_directory(folder)) continue;
     throw Error(fmt::format("there is no folder {} to write {} into", folder.string(), file));
@@ -243,7 +265,6 @@ void check_outputs(const BenchOutputs& outputs) {
 void write_report(const BenchReport& report, const BenchOutputs& outputs) {
   if (!outputs.json_file.empty()) write_text(outputs.json_file, report_json(report));
   if (!outputs.csv_file.empty()) write_text(outputs.csv_file, report_csv(report));
-  if (!outputs.svg_file.empty()) write_svg(outputs.svg_file, report.plot);
 }
 
 }  // namespace outrider

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "runtime/base/options.h"
-#include "runtime/base/svg_plot.h"
 #include "runtime/commands/bench/report/bench_environment.h"
 #include "runtime/commands/bench/report/bench_statistics.h"
+#include "runtime/commands/bench/report/plot.h"
 
 namespace outrider {
 
@@ -55,7 +55,7 @@ struct BenchReport {
   std::string details;  // text of a JSON object whose members stand beside the above; may be empty
   std::vector<BenchTable> tables;
   std::vector<std::string> notes;  // lines under the tables
-  Plot plot;                       // without panels there is no --svg
+  Plot plot;                       // for tools/plot.py
 
   void add_series(std::string name, std::string unit, std::vector<double> samples, BenchX x = {});
   // Adds the figure and gives it back for a table.
@@ -79,7 +79,6 @@ PlotPoint plot_point(double x, const Interval& interval);
 struct BenchOutputs {
   std::string json_file;
   std::string csv_file;
-  std::string svg_file;
 };
 
 std::vector<Option> output_options(BenchOutputs* outputs);

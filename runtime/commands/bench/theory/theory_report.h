@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/svg_plot.h"
+#include "runtime/commands/bench/report/plot.h"
 #include "runtime/commands/bench/theory/theory_pair.h"
 #include "runtime/commands/bench/theory/theory_simulation.h"
 

@@ -1,5 +1,4 @@
-// Plots as SVG text: panels side by side with axes, lines, points with error bars, and a legend.
-// For the benchmarks' --svg; pure.
+// What there is to draw of a benchmark, as data: its JSON carries it, tools/plot.py draws it.
 #pragma once
 
 #include <string>
@@ -33,12 +32,5 @@ struct Plot {
   std::string title;
   std::vector<PlotPanel> panels;
 };
-
-// A whole SVG file. Both axes start at 0 unless something lies below it; points that are not finite
-// are left out. The same plot gives the same bytes.
-std::string svg_text(const Plot& plot);
-
-// Writes it; throws Error naming the file.
-void write_svg(const std::string& path, const Plot& plot);
 
 }  // namespace outrider
