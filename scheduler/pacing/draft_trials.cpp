@@ -80,15 +80,11 @@ double RoundRate::relative_error(int32_t num_sequences) const {
   return seen + kDoubt / (num_rounds_ * std::sqrt(static_cast<double>(num_sequences)));
 }
 
-// Of the own size, or else of the next smaller or larger one: what it uses is the best guess.
-const DraftTrials::Batch* DraftTrials::nearest(int32_t num_sequences) const {
-  if (batches_.empty()) return nullptr;
-  const int32_t own = class_of(num_sequences);
-  const auto above = batches_.lower_bound(own);
-  if (above == batches_.begin()) return &above->second;
-  const auto below = std::prev(above);
-  if (above == batches_.end()) return &below->second;
-  return above->first - own <= own - below->first ? &above->second : &below->second;
+// Of a size that was never measured: what the next smaller one uses. Drafts pay the less the more
+// sequences there are, so a larger one without them says nothing.
+DraftTrials::Arm DraftTrials::guess(int32_t own_class) const {
+  const auto above = batches_.lower_bound(own_class);
+  return above == batches_.begin() ? kWorking : std::prev(above)->second.in_use;
 }
 
 DraftTrials::Batch& DraftTrials::batch_of(int32_t num_sequences) {
@@ -97,15 +93,13 @@ DraftTrials::Batch& DraftTrials::batch_of(int32_t num_sequences) {
   if (found != batches_.end()) return found->second;
   Batch begun;
   begun.num_until_trial = kFirstTrialAfter;
-  if (const Batch* like = nearest(num_sequences)) begun.in_use = like->in_use;
+  begun.in_use = guess(own);
   return batches_.emplace(own, begun).first->second;
 }
 
 DraftTrials::Arm DraftTrials::arm(int32_t num_sequences) const {
   const auto own = batches_.find(class_of(num_sequences));
-  if (own != batches_.end()) return own->second.arm();
-  const Batch* like = nearest(num_sequences);
-  return like != nullptr ? like->in_use : kWorking;
+  return own != batches_.end() ? own->second.arm() : guess(class_of(num_sequences));
 }
 
 bool DraftTrials::warms_up(int32_t num_sequences) const {

@@ -76,7 +76,7 @@ class DraftTrials {
 
     Arm arm() const { return trying ? (in_use == kIdle ? kWorking : kIdle) : in_use; }
   };
-  const Batch* nearest(int32_t num_sequences) const;
+  Arm guess(int32_t own_class) const;
   Batch& batch_of(int32_t num_sequences);
   static void begin_trial(Batch& batch);
   static void judge(Batch& batch, int32_t num_sequences);

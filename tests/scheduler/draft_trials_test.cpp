@@ -61,7 +61,8 @@ TEST(DraftTrials, ALossOfASixthIsFoundAtOnceAndHardlyTriedAgain) {
     Job job{.num_sequences = 16, .working_s = 3 / 0.85, .random = std::mt19937(seed)};
     EXPECT_GE(job.run(trials, 200), 120) << seed;
     EXPECT_GE(job.run(trials, 1000), 970) << seed;
-    EXPECT_EQ(trials.arm(40), kIdle) << "as the nearest size, seed " << seed;
+    EXPECT_EQ(trials.arm(40), kIdle) << "as the next smaller size, seed " << seed;
+    EXPECT_EQ(trials.arm(4), kWorking) << "a larger one says nothing, seed " << seed;
   }
 }
 
