@@ -9,6 +9,7 @@
 #include "runtime/base/rng.h"
 #include "runtime/ranks/messages/round_wire.h"
 #include "runtime/ranks/target/agreement.h"
+#include "scheduler/round.h"
 #include "tests/ranks/engine_harness.h"
 #include "tests/ranks/played_rounds.h"
 

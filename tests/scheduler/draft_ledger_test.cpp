@@ -12,6 +12,7 @@
 #include <tuple>
 
 #include "scheduler/batching/planner.h"
+#include "scheduler/round.h"
 #include "scheduler/verification/rules.h"
 
 namespace outrider {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "scheduler/exactness/thread_exchange.h"
+#include "scheduler/round.h"
 
 namespace outrider {
 

@@ -8,6 +8,7 @@
 #include "runtime/base/rng.h"
 #include "scheduler/drafting/propose.h"
 #include "scheduler/exactness/toy_model.h"
+#include "scheduler/round.h"
 #include "scheduler/verification/rules.h"
 #include "tests/scheduler/verify_harness.h"
 

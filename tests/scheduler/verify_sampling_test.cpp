@@ -9,6 +9,7 @@
 
 #include "scheduler/drafting/propose.h"
 #include "scheduler/exactness/toy_model.h"
+#include "scheduler/round.h"
 #include "scheduler/rows/host_row_scanner.h"
 #include "scheduler/rows/row_sums.h"
 #include "scheduler/sampling/truncation.h"
