@@ -1,5 +1,5 @@
 // Waiting for a step's end: a device that never comes to it costs the group's time limit, not more,
-// and the rank's own work is called for only where it is known how long a step takes.
+// and the thread is free for other things only where it is known how long a step takes.
 #include "models/gpu/step_wait.h"
 
 #include <gtest/gtest.h>
@@ -43,53 +43,49 @@ class StepWait : public ::testing::Test {
   StuckStream stream{*device};
   LimitedGroup group{stream};
   GpuStepWait wait;
-  int num_calls = 0;
+  int num_looks = 0;
   bool ends_early = false;
-  const Model::Meanwhile meanwhile = [this](JobClock::time_point end) {
-    ++num_calls;
-    JobClock::sleep_until(end);
-    if (ends_early) stream.is_stuck = false;
-  };
-  int num_ends = 0;  // foreseen
-  // How often the rank's own work was called for.
-  int calls_of_step(const LaunchSizes& sizes) {
-    const int before = num_calls;
-    const int ends_before = num_ends;
+  // How often the thread was free for a while.
+  int looks_of_step(const LaunchSizes& sizes) {
+    const int before = num_looks;
     wait.begin(sizes);
     stream.is_stuck = true;
-    wait.finish(stream, group, meanwhile, [&] { ++num_ends; });
-    EXPECT_LE(num_ends - ends_before, 1);
-    EXPECT_TRUE(num_calls == before || num_ends == ends_before + 1);
-    return num_calls - before;
+    while (const auto until = wait.next_look(stream)) {
+      ++num_looks;
+      JobClock::sleep_until(*until);
+      if (ends_early) stream.is_stuck = false;
+    }
+    wait.finish(stream, group);
+    return num_looks - before;
   }
 };
 
 TEST_F(StepWait, ListensWhereTheTimeIsKnownThenAsksTheGroup) {
-  EXPECT_EQ(calls_of_step(kSizes), 0);
+  EXPECT_EQ(looks_of_step(kSizes), 0);
   // Unless this thread stood still for most of a step, it listens; a test that hangs has failed.
-  while (calls_of_step(kSizes) < 2) {
+  while (looks_of_step(kSizes) < 2) {
   }
-  EXPECT_EQ(calls_of_step({.rows = 40}), 0);
-  while (calls_of_step({.rows = 60}) < 2) {  // of the same power of two
+  EXPECT_EQ(looks_of_step({.rows = 40}), 0);
+  while (looks_of_step({.rows = 60}) < 2) {  // of the same power of two
   }
   const int num_waits = group.num_waits;
   ends_early = true;
-  while (calls_of_step(kSizes) == 0) {
+  while (looks_of_step(kSizes) == 0) {
   }
-  EXPECT_EQ(calls_of_step(kSizes) / 2, 0);  // one at most
+  EXPECT_EQ(looks_of_step(kSizes) / 2, 0);  // one at most
   EXPECT_GE(group.num_waits, num_waits + 2);
 }
 
 TEST_F(StepWait, ADeviceThatNeverEndsCostsTheGroupsLimit) {
-  calls_of_step(kSizes);
+  looks_of_step(kSizes);
   group.is_dead = true;
-  while (num_calls == 0) {
-    EXPECT_TRUE(fails_with([&] { calls_of_step(kSizes); }, "the group gave up"));
+  while (num_looks == 0) {
+    EXPECT_TRUE(fails_with([&] { looks_of_step(kSizes); }, "the group gave up"));
   }
-  const int before = num_calls;
+  const int before = num_looks;
   stream.is_stuck = false;
-  EXPECT_TRUE(fails_with([&] { wait.finish(stream, group, meanwhile); }, "the group gave up"));
-  EXPECT_EQ(num_calls, before);
+  EXPECT_TRUE(fails_with([&] { wait.finish(stream, group); }, "the group gave up"));
+  EXPECT_EQ(num_looks, before);
 }
 
 }  // namespace
