@@ -101,19 +101,19 @@ double Speculation::plain_round_s(const StepLoad& load) const {
   return step_s + overhead.likely({.num_rows = load.num_rows});
 }
 
-void Speculation::note_round(const RoundFacts& facts) {
+void Speculation::note_round(const RoundRecord& round) {
   const bool heard = std::exchange(heard_, false);
   // Of a worker that is idle nothing is to be heard.
-  if (!heard && (facts.draft_worked || !config_.has_worker)) survival_.note_nothing();
-  if (facts.has_prompts || facts.num_sequences == 0) return;
-  StepCosts& steps = facts.draft_worked ? working_steps_ : idle_steps_;
-  const double usual_s = steps.at(facts.load);
-  steps.add(facts.load, usual_s > 0 ? std::min(facts.step_s, kOutlier * usual_s) : facts.step_s);
-  StepCosts& overhead = facts.draft_worked ? working_overhead_ : idle_overhead_;
-  overhead.add({.num_rows = facts.load.num_rows},
-               std::max(0.0, facts.total_s - facts.wait_s - facts.step_s));
-  const DraftTrials::Arm arm = facts.draft_worked ? DraftTrials::kWorking : DraftTrials::kIdle;
-  trials_.note_round(facts.num_sequences, facts.num_tokens, facts.total_s, arm);
+  if (!heard && (round.draft_worked || !config_.has_worker)) survival_.note_nothing();
+  if (round.reads_prompt || round.num_sequences == 0) return;
+  StepCosts& steps = round.draft_worked ? working_steps_ : idle_steps_;
+  const double usual_s = steps.at(round.load);
+  steps.add(round.load, usual_s > 0 ? std::min(round.step_s, kOutlier * usual_s) : round.step_s);
+  StepCosts& overhead = round.draft_worked ? working_overhead_ : idle_overhead_;
+  overhead.add({.num_rows = round.load.num_rows},
+               std::max(0.0, round.total_s - round.waited_s - round.step_s));
+  const DraftTrials::Arm arm = round.draft_worked ? DraftTrials::kWorking : DraftTrials::kIdle;
+  trials_.note_round(round.num_sequences, round.num_tokens, round.total_s, arm);
 }
 
 // Tokens per second if this round went with what is at hand, and all to come like it, as far as

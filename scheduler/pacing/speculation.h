@@ -8,22 +8,11 @@
 
 #include "scheduler/pacing/draft_trials.h"
 #include "scheduler/pacing/goodput.h"
+#include "scheduler/pacing/round_record.h"
 #include "scheduler/pacing/step_costs.h"
 #include "scheduler/pacing/survival.h"
 
 namespace outrider {
-
-// A round that is over.
-struct RoundFacts {
-  StepLoad load;
-  int32_t num_sequences = 0;  // that sampled
-  int32_t num_tokens = 0;     // that came out
-  double step_s = 0;          // forward, verification, agreement: without the wait for drafts
-  double wait_s = 0;          // that wait
-  double total_s = 0;         // since the end of the round before, the wait included
-  bool has_prompts = false;   // rows of prompts were among them
-  bool draft_worked = false;  // the draft was told to work while it ran
-};
 
 class Speculation {
  public:
@@ -36,7 +25,7 @@ class Speculation {
 
   // Before the first round; the draft was idle.
   void note_probe(const StepLoad& load, double seconds);
-  void note_round(const RoundFacts& facts);
+  void note_round(const RoundRecord& round);
   // Of a block (a proposal for the bonus position counts as one more token of it), or of what the
   // draft had proposed without a row.
   void note_verdict(uint64_t sequence_id, int32_t num_drafted, int32_t num_accepted);

@@ -121,16 +121,15 @@ bool RecentRounds::is_stall(double round_s) {
   return round_s > kStallFactor * *middle;
 }
 
-void SpeedupAccount::note_round(const SpeedupRound& round) {
+void SpeedupAccount::note_round(const RoundRecord& round) {
   totals_.round_s += round.round_s;
   totals_.waited_s += round.waited_s;
   totals_.step_s += round.step_s;
-  totals_.num_rows += round.num_rows;
+  totals_.num_rows += round.load.num_rows;
   totals_.num_wasted_rows += round.num_drafted - round.num_accepted;
   if (round.reads_prompt || round.num_sequences <= 0 || recent_.is_stall(round.round_s)) return;
-  steps_.note(round.num_rows, round.step_s);
-  const double plain_step_s =
-      round.plain_step_s > 0 ? round.plain_step_s : steps_.at(round.num_sequences);
+  steps_.note(round.load.num_rows, round.step_s);
+  const double plain_step_s = steps_.at(round.num_sequences);
   const double overhead_s = std::max(0.0, round.round_s - round.waited_s - round.step_s);
   const double num_plain_rounds = static_cast<double>(round.num_tokens) / round.num_sequences;
   totals_.compared_s += round.round_s;

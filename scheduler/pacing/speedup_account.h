@@ -13,25 +13,9 @@
 #include <map>
 #include <vector>
 
-namespace outrider {
+#include "scheduler/pacing/round_record.h"
 
-struct SpeedupRound {
-  double round_s = 0;   // all of it
-  double waited_s = 0;  // of that: the targets were idle, waiting for the draft
-  double step_s = 0;    // of that: forward pass, verification, agreement
-  // What the step would have taken with one row for each sequence, when the caller knows; 0 = by
-  // MeasuredSteps.
-  double plain_step_s = 0;
-  bool reads_prompt = false;  // some sequence had more than one committed row
-  int32_t num_rows = 0;
-  int32_t num_sequences = 0;  // that sampled
-  int32_t num_tokens = 0;     // that came out
-  int32_t num_drafts = 0;     // sequences with draft tokens
-  int32_t num_ready = 0;      // of these: the draft was at hand when the round before ended
-  int32_t num_drafted = 0;    // draft tokens judged
-  int32_t num_examined = 0;   // of these: all before it in its draft stood
-  int32_t num_accepted = 0;   // of these: stood
-};
+namespace outrider {
 
 // Sums since the start; the difference of two is an interval. Ratios are 0 where nothing is known.
 struct SpeedupTotals {
@@ -49,7 +33,7 @@ struct SpeedupTotals {
   // Of the rounds compared.
   double compared_s = 0;
   double plain_s = 0;        // what their tokens would have taken without speculation
-  double plain_steps_s = 0;  // sum of plain_step_s
+  double plain_steps_s = 0;  // sum of a plain step's estimates
   int64_t num_rounds = 0;
   int64_t num_tokens = 0;
   int64_t num_turns = 0;  // sum of num_sequences
@@ -111,7 +95,7 @@ class RecentRounds {
 
 class SpeedupAccount {
  public:
-  void note_round(const SpeedupRound& round);
+  void note_round(const RoundRecord& round);
   // So many outcomes were looked up, for so many of them the next block was prepared.
   void note_lookups(int64_t num_lookups, int64_t num_hits);
   // num_steps forward passes of the draft that took so long together, and how long it had no work.

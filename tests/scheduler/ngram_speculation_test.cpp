@@ -63,27 +63,21 @@ Figures run(bool repeating,
     const RoundPlan plan = planner.plan();
     const RoundDecision decision = target.execute(plan);
     planner.apply(plan, decision);
-    RoundFacts facts{.load = {.num_rows = num_rows_of(plan.sequences)},
-                     .draft_worked = choice.draft_works};
-    facts.step_s = step(facts.load.num_rows);
-    facts.total_s = facts.step_s + 0.001;
-    seconds += facts.total_s;
-    for (size_t i = 0; i < plan.sequences.size(); ++i) {
-      facts.has_prompts = facts.has_prompts || plan.sequences[i].num_committed_rows > 1;
-      figures.num_drafted += static_cast<int64_t>(plan.sequences[i].draft.size());
-      if (decision.sequences[i].next_token < 0) continue;
-      ++facts.num_sequences;
-      facts.num_tokens += decision.sequences[i].num_accepted + 1;
-    }
-    num_tokens += facts.num_tokens;
-    num_sampled += facts.num_sequences;
+    RoundRecord round = record_of(plan, decision);
+    round.draft_worked = choice.draft_works;
+    round.step_s = step(round.load.num_rows);
+    round.total_s = round.step_s + 0.001;
+    seconds += round.total_s;
+    figures.num_drafted += round.num_drafted;
+    num_tokens += round.num_tokens;
+    num_sampled += round.num_sequences;
     const DraftNews news = planner.take_draft_news();
     for (const DraftVerdict& verdict : news.verdicts) {
       if (verdict.num_drafted == 0) continue;
       speculation.note_verdict(verdict.sequence_id, verdict.num_drafted, verdict.num_accepted);
     }
     for (uint64_t id : news.ended) speculation.forget(id);
-    speculation.note_round(facts);
+    speculation.note_round(round);
     if (longest == 0) continue;
     choice = speculation.choose(planner.draft_outlook());
     EXPECT_FALSE(choice.wait);  // for whom

@@ -63,16 +63,16 @@ void SpeculationSim::draw_tokens(bool first) {
 }
 
 double SpeculationSim::go(const RoundChoice& choice, double waited_s) {
-  RoundFacts facts;
-  facts.num_sequences = job_.num_sequences;
-  facts.wait_s = waited_s;
-  facts.draft_worked = choice.draft_works;
-  facts.load.num_rows = job_.num_sequences;
-  for (const SequenceChoice& one : choice.sequences) facts.load.num_rows += one.draft_len;
-  facts.step_s = job_.step(facts.load.num_rows);
-  if (choice.draft_works) facts.step_s *= job_.slower_beside_draft;
-  const double quiet_s = facts.step_s;
-  facts.step_s *= slower_;
+  RoundRecord round;
+  round.num_sequences = job_.num_sequences;
+  round.waited_s = waited_s;
+  round.draft_worked = choice.draft_works;
+  round.load.num_rows = job_.num_sequences;
+  for (const SequenceChoice& one : choice.sequences) round.load.num_rows += one.draft_len;
+  round.step_s = job_.step(round.load.num_rows);
+  if (choice.draft_works) round.step_s *= job_.slower_beside_draft;
+  const double quiet_s = round.step_s;
+  round.step_s *= slower_;
   const int64_t before = num_tokens_;
   for (size_t i = 0; i < states_.size(); ++i) {
     num_tokens_ += verify(i, choice.sequences[i].draft_len, quiet_s, choice.draft_works) + 1;
@@ -83,10 +83,10 @@ double SpeculationSim::go(const RoundChoice& choice, double waited_s) {
     const auto num_rows = static_cast<uint32_t>(states_.size());
     planner_.note_draft_work(1, num_rows, slower_ * draft_s, false);
   }
-  facts.num_tokens = static_cast<int32_t>(num_tokens_ - before);
-  facts.total_s = facts.step_s + waited_s;
-  planner_.note_round(facts);
-  return facts.step_s;
+  round.num_tokens = static_cast<int32_t>(num_tokens_ - before);
+  round.total_s = round.step_s + waited_s;
+  planner_.note_round(round);
+  return round.step_s;
 }
 
 int32_t SpeculationSim::verify(size_t i, int32_t draft_len, double step_s, bool works) {

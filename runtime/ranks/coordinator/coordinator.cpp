@@ -227,13 +227,13 @@ void Coordinator::wait_for_work() {
 bool Coordinator::run_round() {
   const auto begin = Clock::now();
   TraceSpan span(TraceKind::kRound);
-  RoundClock clock{.waited_s = wait_for_draft()};
+  const double waited_s = wait_for_draft();
   std::optional<RoundPlan> next = plan_round();
   if (!next) return false;
   span.set({static_cast<int64_t>(round_), std::ssize(next->sequences)});
 
   const auto step_begin = Clock::now();
-  clock.step_begin_ns = trace_now_ns();
+  const int64_t step_begin_ns = trace_now_ns();
   broadcast(*next);
   target_.begin(std::move(*next));  // a device computes from here on
   const RoundPlan& plan = target_.plan();
@@ -248,19 +248,21 @@ bool Coordinator::run_round() {
   if (target_.awaits_proposals()) target_.amend(late_proposals(plan));
   RoundDecision decision = target_.finish();
   agree(decision);
-  clock.step_s = seconds_since(step_begin);
-  clock.step_end_ns = trace_now_ns();
 
-  draft_.catch_up();  // what was prepared for this outcome must be here to be found
   FinishedRound& finished = finished_.emplace();
+  finished.step_begin_ns = step_begin_ns;
+  finished.step_end_ns = trace_now_ns();
+  finished.record = record_of(plan, decision);
+  finished.record.waited_s = waited_s;
+  finished.record.step_s = seconds_since(step_begin);
+  draft_.catch_up();  // what was prepared for this outcome must be here to be found
   finished.results = traced(TraceKind::kApply, [&] { return planner_.decide(plan, decision); });
-  draft_.settle(plan, decision, clock.step_s);
+  draft_.settle(finished.record);
   book_check_.after_round();
   finished.plan = target_.take_plan();
   finished.decision = std::move(decision);
   finished.end = Clock::now();
-  clock.round_s = seconds_since(begin);
-  finished.clock = clock;
+  finished.record.round_s = seconds_since(begin);
   return true;
 }
 
@@ -301,11 +303,9 @@ void Coordinator::note_started(const RoundPlan& plan) {
 void Coordinator::finish_round() {
   if (!finished_) return;
   const FinishedRound& round = *finished_;
-  count_round(round);
-  metrics_.round_forward_seconds.observe(round.clock.step_s);
-  metrics_.round_seconds.observe(round.clock.round_s);
-  account_.note_round(round.plan, round.decision, round.clock);
-  note_sample(round);
+  account_.note_round(round.plan, round.decision, round.record);
+  trace_verdicts(round.plan, round.decision, round.step_begin_ns, round.step_end_ns);
+  note_times(round);
   publish_status();
   for (PendingResult& result : finished_->results) std::move(result).deliver();
   finished_.reset();
@@ -341,47 +341,18 @@ void Coordinator::shut_down() {
   if (!draft_.shut_down()) world_.end_unresponsive(layout_.draft_rank());
 }
 
-void Coordinator::count_round(const FinishedRound& round) {
-  const auto& [plan, decision, results, seconds, end] = round;
-  bool any_draft = false;
-  bool any_prefill = false;
-  for (size_t i = 0; i < plan.sequences.size(); ++i) {
-    const SequencePlan& planned = plan.sequences[i];
-    const SequenceDecision& decided = decision.sequences[i];
-    if (decided.failed && !decided.no_token_allowed) metrics_.logits_not_finite.add();
-    any_prefill = any_prefill || planned.num_committed_rows > 1;
-    if (planned.draft.empty()) continue;
-    any_draft = true;
-    metrics_.spec_decode_num_drafts.add();
-    metrics_.spec_decode_num_draft_tokens.add(static_cast<double>(planned.draft.size()));
-    metrics_.spec_decode_num_accepted_tokens.add(decided.num_accepted);
-    for (int32_t j = 0; j < decided.num_accepted; ++j) {
-      metrics_.accepted_tokens_at(static_cast<size_t>(j)).add();
-    }
-  }
-  metrics_.rounds.add();
-  metrics_.iteration_tokens.observe(num_rows_of(plan.sequences));
-  std::lock_guard lock(status_mutex_);
-  times_.waited_total_s += seconds.waited_s;
-  if (any_prefill) return;
-  update_average(any_draft ? &times_.verify_round_s : &times_.plain_round_s, seconds.step_s);
-  (any_draft ? times_.verify_total_s : times_.plain_total_s) += seconds.step_s;
-  ++(any_draft ? times_.num_verify_rounds : times_.num_plain_rounds);
-}
-
-void Coordinator::note_sample(const FinishedRound& round) {
-  RoundSample sample{.seconds = round.clock.round_s - round.clock.waited_s,
-                     .num_rows = num_rows_of(round.plan.sequences),
-                     .end = round.end};
-  for (const SequenceDecision& decided : round.decision.sequences) {
-    if (decided.next_token < 0) continue;
-    ++sample.num_sequences;
-    sample.num_tokens += decided.num_accepted + 1;
-  }
+void Coordinator::note_times(const FinishedRound& round) {
+  const RoundRecord& record = round.record;
+  const bool any_draft = record.num_drafts > 0;
   std::lock_guard lock(status_mutex_);
   if (samples_.size() == kMostSamples)
     samples_.erase(samples_.begin(), samples_.begin() + kMostSamples / 2);
-  samples_.push_back(sample);
+  samples_.push_back({record, round.end});
+  times_.waited_total_s += record.waited_s;
+  if (record.reads_prompt) return;
+  update_average(any_draft ? &times_.verify_round_s : &times_.plain_round_s, record.step_s);
+  (any_draft ? times_.verify_total_s : times_.plain_total_s) += record.step_s;
+  ++(any_draft ? times_.num_verify_rounds : times_.num_plain_rounds);
 }
 
 void Coordinator::publish_traffic() {

@@ -35,10 +35,7 @@ struct RoundTimes {
 };
 
 struct RoundSample {
-  double seconds = 0;  // all of it but its wait for the draft
-  int32_t num_rows = 0;
-  int32_t num_sequences = 0;  // that got tokens
-  int32_t num_tokens = 0;
+  RoundRecord record;
   JobClock::time_point end;
 };
 
@@ -109,12 +106,13 @@ class Coordinator final : public Engine {
     RoundPlan plan;
     RoundDecision decision;
     std::vector<PendingResult> results;  // for the streams
-    RoundClock clock;
+    RoundRecord record;
+    int64_t step_begin_ns = 0;  // trace_now_ns()
+    int64_t step_end_ns = 0;
     JobClock::time_point end;
   };
-  void count_round(const FinishedRound& round);
+  void note_times(const FinishedRound& round);
   void publish_status();
-  void note_sample(const FinishedRound& round);
   void publish_traffic();
 
   World& world_;

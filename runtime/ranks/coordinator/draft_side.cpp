@@ -41,16 +41,6 @@ Clock::duration duration_of(double seconds) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
 }
 
-StepLoad load_of(const RoundPlan& plan) {
-  StepLoad load{.num_rows = num_rows_of(plan.sequences)};
-  for (const SequencePlan& planned : plan.sequences) {
-    const int64_t rows = num_rows_of(planned);
-    load.kv_positions += planned.first_position + rows;
-    load.row_positions += rows * planned.first_position + rows * (rows + 1) / 2;
-  }
-  return load;
-}
-
 }  // namespace
 
 DraftSide::DraftSide(const Parts& parts)
@@ -178,8 +168,8 @@ void DraftSide::tell_begun() {
   is_asking_ = false;
 }
 
-void DraftSide::settle(const RoundPlan& plan, const RoundDecision& decision, double compute_s) {
-  note_round(plan, decision, compute_s);
+void DraftSide::settle(RoundRecord& record) {
+  note_round(record);
   tokens_at_.reset();
   choose(true);
   if (!link_) return;
@@ -228,18 +218,9 @@ void DraftSide::choose(bool may_wait) {
   planner_.set_draft_len(longest);
 }
 
-void DraftSide::note_round(const RoundPlan& plan, const RoundDecision& decision, double compute_s) {
-  RoundFacts facts{.load = load_of(plan), .step_s = compute_s, .wait_s = waited_s_};
-  bool any_draft = false;
-  for (size_t i = 0; i < plan.sequences.size(); ++i) {
-    facts.has_prompts = facts.has_prompts || plan.sequences[i].num_committed_rows > 1;
-    any_draft = any_draft || !plan.sequences[i].draft.empty();
-    if (decision.sequences[i].next_token < 0) continue;
-    ++facts.num_sequences;
-    facts.num_tokens += decision.sequences[i].num_accepted + 1;
-  }
+void DraftSide::note_round(RoundRecord& record) {
   // A draft that is away, or has nothing to do, takes nothing from the target.
-  facts.draft_worked = choice_.draft_works && (!link_ || was_told_ || any_draft);
+  record.draft_worked = choice_.draft_works && (!link_ || was_told_ || record.num_drafts > 0);
   was_told_ = false;
   if (link_ && !choice_.draft_works) account_.note_rest();
   const DraftNews news = planner_.take_draft_news();
@@ -255,11 +236,12 @@ void DraftSide::note_round(const RoundPlan& plan, const RoundDecision& decision,
     }
   }
   for (uint64_t id : news.ended) speculation_.forget(id);
-  if (!any_draft && !facts.has_prompts) update_average(&plain_round_s_, compute_s);
+  if (record.num_drafts == 0 && !record.reads_prompt)
+    update_average(&plain_round_s_, record.step_s);
   const auto now = Clock::now();
-  facts.total_s = seconds_between(round_end_, now);
+  record.total_s = seconds_between(round_end_, now);
   round_end_ = now;
-  speculation_.note_round(facts);
+  speculation_.note_round(record);
 }
 
 }  // namespace outrider

@@ -53,8 +53,9 @@ class DraftSide {
   // asked, and hands it out when it is asked again.
   void catch_up();
   // After decide(): chooses for the next round whether to wait, and how long drafts should be;
-  // tells the draft so when it waits.
-  void settle(const RoundPlan& plan, const RoundDecision& decision, double compute_s);
+  // tells the draft so when it waits. Adds to the record what only this side knows: whether the
+  // draft worked, and the time since the last round.
+  void settle(RoundRecord& record);
   // Nothing was to be done since the last round.
   void note_idle();
 
@@ -70,7 +71,7 @@ class DraftSide {
   void choose(bool may_wait);
   void follow_state(JobClock::time_point now);
   void take_blocks(PackedReply& reply, JobClock::time_point now);
-  void note_round(const RoundPlan& plan, const RoundDecision& decision, double compute_s);
+  void note_round(RoundRecord& record);
 
   World& world_;
   Planner& planner_;

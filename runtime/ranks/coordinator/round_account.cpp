@@ -3,44 +3,47 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "runtime/base/trace.h"
 
 namespace outrider {
 
 void RoundAccount::note_round(const RoundPlan& plan,
                               const RoundDecision& decision,
-                              const RoundClock& clock) {
-  SpeedupRound round{.round_s = clock.round_s,
-                     .waited_s = clock.waited_s,
-                     .step_s = clock.step_s,
-                     .plain_step_s = clock.plain_step_s,
-                     .num_rows = num_rows_of(plan.sequences)};
+                              const RoundRecord& record) {
+  account_.note_round(record);
+  metrics_.rounds.add();
+  metrics_.iteration_tokens.observe(record.load.num_rows);
+  metrics_.round_forward_seconds.observe(record.step_s);
+  metrics_.round_seconds.observe(record.round_s);
+  metrics_.spec_decode_num_drafts.add(record.num_drafts);
+  metrics_.spec_decode_num_draft_tokens.add(record.num_drafted);
+  metrics_.spec_decode_num_accepted_tokens.add(record.num_accepted);
+  for (size_t i = 0; i < plan.sequences.size(); ++i) {
+    const SequenceDecision& decided = decision.sequences[i];
+    if (decided.failed && !decided.no_token_allowed) metrics_.logits_not_finite.add();
+    for (int32_t j = 0; j < decided.num_accepted; ++j) {
+      metrics_.accepted_tokens_at(static_cast<size_t>(j)).add();
+    }
+  }
+}
+
+void trace_verdicts(const RoundPlan& plan,
+                    const RoundDecision& decision,
+                    int64_t step_begin_ns,
+                    int64_t step_end_ns) {
   for (size_t i = 0; i < plan.sequences.size(); ++i) {
     const SequencePlan& planned = plan.sequences[i];
     const SequenceDecision& decided = decision.sequences[i];
-    round.reads_prompt = round.reads_prompt || planned.num_committed_rows > 1;
     if (decided.failed || decided.next_token < 0) continue;
-    const auto num_drafted = static_cast<int32_t>(planned.draft.size());
-    ++round.num_sequences;
-    round.num_tokens += decided.num_accepted + 1;
-    round.num_drafts += num_drafted > 0 ? 1 : 0;
-    round.num_ready +=
-        planned.source == BlockSource::kAtHand || planned.source == BlockSource::kOwn ? 1 : 0;
-    round.num_drafted += num_drafted;
-    round.num_examined += std::min(num_drafted, decided.num_accepted + 1);
-    round.num_accepted += decided.num_accepted;
     trace_verdict(decided.sequence_id,
-                  {clock.step_begin_ns, clock.step_end_ns},
+                  {step_begin_ns, step_end_ns},
                   {.round = planned.round,
-                   .num_drafted = num_drafted,
+                   .num_drafted = static_cast<int32_t>(planned.draft.size()),
                    .num_accepted = decided.num_accepted,
-                   .num_rows = round.num_rows,
+                   .num_rows = num_rows_of(plan.sequences),
                    .source = planned.source,
                    .had_proposal = planned.proposal.has_value()});
   }
-  account_.note_round(round);
 }
 
 void RoundAccount::note_reply(const PackedReply& reply) {

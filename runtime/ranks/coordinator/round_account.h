@@ -1,5 +1,5 @@
-// What the coordinator notes of each round for those who look on: the speed-up account, its
-// metrics, and each sequence's verdict in the trace. Rank 0's round thread only.
+// What the coordinator notes of each round for those who look on: metrics, the speed-up account,
+// and each sequence's verdict in the trace. Rank 0's round thread only.
 #pragma once
 
 #include <string>
@@ -12,22 +12,12 @@
 
 namespace outrider {
 
-// When a round was what; see SpeedupRound for the seconds.
-struct RoundClock {
-  double round_s = 0;
-  double waited_s = 0;
-  double step_s = 0;
-  double plain_step_s = 0;
-  int64_t step_begin_ns = 0;  // trace_now_ns()
-  int64_t step_end_ns = 0;
-};
-
 class RoundAccount {
  public:
   explicit RoundAccount(ServingMetrics& metrics) : metrics_(metrics) {}
 
   // A round that was decided alike.
-  void note_round(const RoundPlan& plan, const RoundDecision& decision, const RoundClock& clock);
+  void note_round(const RoundPlan& plan, const RoundDecision& decision, const RoundRecord& record);
   void note_reply(const PackedReply& reply);
   // A round for which the draft was left idle.
   void note_rest() { metrics_.draft_rest_rounds.add(); }
@@ -42,6 +32,12 @@ class RoundAccount {
   SpeedupTotals published_;
   DraftCounters counted_;
 };
+
+// Each sequence's verdict for the trace; the step's begin and end are trace_now_ns().
+void trace_verdicts(const RoundPlan& plan,
+                    const RoundDecision& decision,
+                    int64_t step_begin_ns,
+                    int64_t step_end_ns);
 
 // One line for the log; empty when nothing was drafted.
 std::string speedup_summary(const SpeedupTotals& totals);

@@ -60,25 +60,25 @@ SimWave SimRunner::run(const SimWaveSpec& spec) {
 
 void SimRunner::note_samples(const SimWaveSpec& spec, SimWave* wave) {
   std::optional<Clock::time_point> full_since;  // the end of a round with all requests
-  for (const RoundSample& round : context_.engine.take_round_samples()) {
+  for (const auto& [round, end] : context_.engine.take_round_samples()) {
     if (round.num_sequences < spec.num_requests()) {
       full_since.reset();
       continue;
     }
-    wave->round_overheads_us.push_back(1e6 *
-                                       (round.seconds - step_s(spec.dialect, round.num_rows)));
+    const double busy_s = round.round_s - round.waited_s;
+    wave->round_overheads_us.push_back(1e6 * (busy_s - step_s(spec.dialect, round.load.num_rows)));
     if (full_since) {
-      const double seconds = std::chrono::duration<double>(round.end - *full_since).count();
+      const double seconds = std::chrono::duration<double>(end - *full_since).count();
       if (wave->num_full_rounds % kGroupRounds == 0) wave->groups.emplace_back();
       RoundGroup& group = wave->groups.back();
       group.seconds += seconds;
-      group.waited_s += std::max(0.0, seconds - round.seconds);
+      group.waited_s += std::max(0.0, seconds - busy_s);
       group.num_tokens += round.num_tokens;
       wave->full_seconds += seconds;
       wave->num_full_tokens += round.num_tokens;
       ++wave->num_full_rounds;
     }
-    full_since = round.end;
+    full_since = end;
   }
   const std::vector<double>& all = wave->round_overheads_us;
   if (!all.empty())
