@@ -39,7 +39,7 @@ class Install(unittest.TestCase):
         self.assertIn(str(target), done.stderr)
         self.assertNotEqual(done.returncode, 0)
 
-    @unittest.skipUnless(shutil.which("dpkg-deb") and shutil.which("dpkg-shlibdeps"), "no Debian packages here")
+    @unittest.skipUnless(all(map(shutil.which, ("dpkg-deb", "dpkg-shlibdeps", "file"))), "no Debian packages here")
     def test_debian_package(self):
         done = run("cpack", "-G", "DEB", "--config", BUILD / "CPackConfig.cmake", "-B", self.folder, cwd=BUILD)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
