@@ -30,7 +30,7 @@ struct DraftInput {
   int32_t target_vocab_size = 0;
   int32_t num_candidates = 16;
   const TokenMask* mask = nullptr;  // as in VerifyInput
-  int32_t num_guesses = 0;          // other tokens that are wanted (propose.h)
+  int32_t num_guesses = 0;          // other tokens that are wanted, at most kMaxGuesses
 };
 DraftToken propose(const DraftInput& input);
 
