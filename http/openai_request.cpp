@@ -161,7 +161,8 @@ void read_speculation(const JsonFields& body, SamplingParams* params) {
   if (!speculative) return;
   for (const std::string& name : speculative->names()) {
     if (name != "enabled" && name != "num_speculative_tokens" && name != "verify_mode" &&
-        name != "fixed_num_speculative_tokens" && name != "ride_ahead") {
+        name != "fixed_num_speculative_tokens" && name != "async_drafting" &&
+        name != "ride_ahead") {
       throw bad_param(speculative->path_of(name),
                       fmt::format("unknown parameter '{}'", speculative->path_of(name)));
     }
@@ -177,12 +178,14 @@ void read_speculation(const JsonFields& body, SamplingParams* params) {
   }
   params->verify_mode = *mode;
   params->fixed_draft_len = speculative->boolean("fixed_num_speculative_tokens").value_or(false);
-  const std::optional<RideAhead> ride_ahead =
-      ride_ahead_from_name(speculative->text("ride_ahead").value_or("auto"));
-  if (!ride_ahead)
-    throw bad_param("speculative.ride_ahead",
-                    "'speculative.ride_ahead' must be auto, off, chain or cache");
-  params->ride_ahead = *ride_ahead;
+  // "ride_ahead" is its name of an earlier version.
+  const std::string async_name = speculative->text("async_drafting")
+                                     .value_or(speculative->text("ride_ahead").value_or("auto"));
+  const std::optional<AsyncDrafting> async_drafting = async_drafting_from_name(async_name);
+  if (!async_drafting)
+    throw bad_param("speculative.async_drafting",
+                    "'speculative.async_drafting' must be auto, off, chain or cache");
+  params->async_drafting = *async_drafting;
 }
 
 void read_stream_options(const JsonFields& body, CompletionCall* call) {

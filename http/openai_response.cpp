@@ -67,10 +67,10 @@ Json usage_json(const Usage& usage) {
           {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}}};
 }
 
-// histogram[k] = rounds with draft tokens of which exactly k stood.
+// histogram[k] = rounds with draft tokens of which exactly k were accepted.
 Json speculation_json(const SpeculationReport& report) {
   const SpeculationStats& stats = report.stats;
-  const auto stood_at = [&](size_t position) {
+  const auto accepted_at = [&](size_t position) {
     return position < stats.accepted_per_position.size() ? stats.accepted_per_position[position]
                                                          : 0;
   };
@@ -78,8 +78,8 @@ Json speculation_json(const SpeculationReport& report) {
                                         stats.accepted_per_position.size());
   Json histogram = Json::array();
   for (size_t k = 0; k <= num_positions; ++k) {
-    const int32_t at_least_k = k == 0 ? stats.num_spec_rounds : stood_at(k - 1);
-    histogram.push_back(at_least_k - stood_at(k));
+    const int32_t at_least_k = k == 0 ? stats.num_spec_rounds : accepted_at(k - 1);
+    histogram.push_back(at_least_k - accepted_at(k));
   }
   Json by_length = Json::object();
   for (const auto& [draft_len, counts] : report.histograms) {
@@ -103,8 +103,8 @@ Json rounds_json(const SpeculationStats& stats) {
   return {{"num_rounds", stats.num_rounds},
           {"num_rounds_draft_at_hand", stats.num_ready_rounds},
           {"num_rounds_draft_waited_for", stats.num_waited_rounds},
-          {"num_proposals", stats.num_proposals},
-          {"num_accepted_proposals", stats.num_accepted_proposals}};
+          {"num_bonus_drafts", stats.num_bonus_drafts},
+          {"num_accepted_bonus_drafts", stats.num_accepted_bonus_drafts}};
 }
 
 void add_speculation(const CompletionCall& call,

@@ -40,7 +40,7 @@ struct Usage {
 struct SpeculationReport {
   SpeculationStats stats;
   int32_t num_spec_tokens = 0;  // the draft length that was allowed
-  // [k][j] = rounds in which j of k draft tokens stood.
+  // [k][j] = rounds in which j of k draft tokens were accepted.
   std::map<int32_t, std::vector<int32_t>> histograms;
   // One entry per round with draft tokens; empty unless detailed.
   std::vector<int32_t> accepted_per_round;

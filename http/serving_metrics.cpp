@@ -96,12 +96,12 @@ Counter& ServingMetrics::link_bytes(const std::string& link) {
                            {{"link", link}});
 }
 
-Counter& ServingMetrics::own_counter(const char* name, const char* help) {
-  return registry_.counter({name, help, MetricScope::kOwn});
+Counter& ServingMetrics::own_counter(const char* name, const char* help, const char* old_name) {
+  return registry_.counter({name, help, MetricScope::kOwn, old_name});
 }
 
-Gauge& ServingMetrics::own_gauge(const char* name, const char* help) {
-  return registry_.gauge({name, help, MetricScope::kOwn});
+Gauge& ServingMetrics::own_gauge(const char* name, const char* help, const char* old_name) {
+  return registry_.gauge({name, help, MetricScope::kOwn, old_name});
 }
 
 Counter& ServingMetrics::requests_refused(int status) {

@@ -40,8 +40,8 @@ class ServingMetrics {
   };
   Histogram& histogram(const MetricName& name, Buckets buckets);
   Counter& link_bytes(const std::string& link);
-  Counter& own_counter(const char* name, const char* help);
-  Gauge& own_gauge(const char* name, const char* help);
+  Counter& own_counter(const char* name, const char* help, const char* old_name = "");
+  Gauge& own_gauge(const char* name, const char* help, const char* old_name = "");
 
   MetricsRegistry registry_;
   int32_t max_model_len_;
@@ -124,11 +124,13 @@ class ServingMetrics {
       "draft_rest_rounds_total", "Rounds that left the draft idle because it did not pay.");
   Counter& verified_rows =
       own_counter("verified_rows_total", "Rows the targets computed, of prompts and drafts too.");
-  Counter& wasted_rows = own_counter("wasted_rows_total", "Draft tokens verified that fell.");
-  Counter& outcome_cache_queries = own_counter(
-      "outcome_cache_queries_total", "Outcomes of rounds looked up among the prepared blocks.");
-  Counter& outcome_cache_hits = own_counter("outcome_cache_hits_total",
-                                            "Outcomes whose next block was prepared and at hand.");
+  Counter& wasted_rows = own_counter("wasted_rows_total", "Draft tokens verified and rejected.");
+  Counter& speculation_cache_queries = own_counter("speculation_cache_queries_total",
+                                                   "Outcomes looked up in the speculation cache.",
+                                                   "outcome_cache_queries_total");
+  Counter& speculation_cache_hits = own_counter("speculation_cache_hits_total",
+                                                "Outcomes whose next draft was ready.",
+                                                "outcome_cache_hits_total");
   Counter& draft_blocks_stale = own_counter("draft_blocks_stale_total",
                                             "Blocks dropped because the text went on differently.");
   Counter& prepared_tokens =
@@ -144,9 +146,11 @@ class ServingMetrics {
                   "What those tokens would have taken with one row per sequence and step.");
   Gauge& target_bubble_ratio = own_gauge(
       "target_bubble_ratio", "Share of the rounds' time the targets waited for the draft.");
-  Gauge& outcome_cache_hit_rate =
-      own_gauge("outcome_cache_hit_rate", "Hits of the outcome cache by queries.");
-  Gauge& acceptance = own_gauge("acceptance_ratio", "Chance that an examined draft token stands.");
+  Gauge& speculation_cache_hit_rate = own_gauge("speculation_cache_hit_rate",
+                                                "Hits of the speculation cache by queries.",
+                                                "outcome_cache_hit_rate");
+  Gauge& acceptance =
+      own_gauge("acceptance_ratio", "Chance that an examined draft token is accepted.");
   Gauge& draft_cost_ratio =
       own_gauge("draft_cost_ratio", "A draft step by a target step of one row per sequence.");
   Gauge& speedup_measured =

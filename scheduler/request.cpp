@@ -25,23 +25,24 @@ std::optional<VerifyMode> verify_mode_from_name(std::string_view name) {
   return std::nullopt;
 }
 
-const char* ride_ahead_name(RideAhead mode) {
+const char* async_drafting_name(AsyncDrafting mode) {
   switch (mode) {
-    case RideAhead::kOff:
+    case AsyncDrafting::kOff:
       return "off";
-    case RideAhead::kChain:
+    case AsyncDrafting::kChain:
       return "chain";
-    case RideAhead::kCache:
+    case AsyncDrafting::kCache:
       return "cache";
-    case RideAhead::kAuto:
+    case AsyncDrafting::kAuto:
       break;
   }
   return "auto";
 }
 
-std::optional<RideAhead> ride_ahead_from_name(std::string_view name) {
-  for (RideAhead mode : {RideAhead::kAuto, RideAhead::kOff, RideAhead::kChain, RideAhead::kCache}) {
-    if (name == ride_ahead_name(mode)) return mode;
+std::optional<AsyncDrafting> async_drafting_from_name(std::string_view name) {
+  for (AsyncDrafting mode :
+       {AsyncDrafting::kAuto, AsyncDrafting::kOff, AsyncDrafting::kChain, AsyncDrafting::kCache}) {
+    if (name == async_drafting_name(mode)) return mode;
   }
   return std::nullopt;
 }

@@ -26,12 +26,12 @@ enum class VerifyMode : uint8_t { kAuto, kStandard, kCoupled, kBlock };
 std::optional<VerifyMode> verify_mode_from_name(std::string_view name);
 const char* verify_mode_name(VerifyMode mode);
 
-// What the draft does while the target verifies (docs/round.md, Riding ahead): nothing; go on
-// behind the block in flight; prepare blocks for the likely outcomes. kAuto = the server's.
-enum class RideAhead : uint8_t { kAuto, kOff, kChain, kCache };
+// What the draft does while the target verifies (docs/round.md, Asynchronous drafting): nothing; go
+// on behind the block in flight; prepare blocks for the likely outcomes. kAuto = the server's.
+enum class AsyncDrafting : uint8_t { kAuto, kOff, kChain, kCache };
 // "auto", "off", "chain", "cache"; nothing for another name.
-std::optional<RideAhead> ride_ahead_from_name(std::string_view name);
-const char* ride_ahead_name(RideAhead mode);
+std::optional<AsyncDrafting> async_drafting_from_name(std::string_view name);
+const char* async_drafting_name(AsyncDrafting mode);
 
 struct SamplingParams {
   float temperature = 1.0f;         // 0 = greedy
@@ -57,7 +57,7 @@ struct SamplingParams {
   int32_t max_draft_len = -1;  // -1 = the server's; 0 = no speculation for this request
   // Drafts are as long as max_draft_len and the server allow, whatever the planner would choose.
   bool fixed_draft_len = false;
-  RideAhead ride_ahead = RideAhead::kAuto;
+  AsyncDrafting async_drafting = AsyncDrafting::kAuto;
 };
 
 enum class FinishReason : uint8_t { kNone, kStop, kLength, kAborted, kError };
@@ -65,9 +65,9 @@ enum class FinishReason : uint8_t { kNone, kStop, kLength, kAborted, kError };
 // Where a token came from, in the words of a round.
 enum class TokenOrigin : uint8_t {
   kPlain,      // the round had nothing proposed for this sequence
-  kAccepted,   // a draft token that stood, or the proposal behind them
-  kCorrected,  // drawn by the target where one of these fell
-  kBonus,      // drawn by the target after all that was proposed stood
+  kAccepted,   // a draft token that was accepted, or the bonus draft token behind them
+  kCorrected,  // drawn by the target where one of these was rejected
+  kBonus,      // drawn by the target after all that was proposed were accepted
 };
 
 // Log-probabilities under the target's real distribution: log softmax of its raw logits, before
@@ -79,20 +79,20 @@ struct TokenLogprobs {
       top;  // (id, logprob), most likely first, lowest id first in ties
 };
 
-// Counters of one request's speculation. A proposal for the bonus position is no draft token here:
+// Counters of one request's speculation. A bonus draft token is no draft token here:
 // it costs no row, and the token at its place comes out in any case, so counting it would break
 // "tokens per round = 1 + accepted / rounds" (vLLM's mean acceptance length). It has counters of
-// its own; the share that stood is an acceptance rate like the others'.
+// its own; the share that were accepted is an acceptance rate like the others'.
 struct SpeculationStats {
   int32_t num_rounds = 0;       // rounds that produced tokens
   int32_t num_spec_rounds = 0;  // of these, with draft tokens
   int32_t num_draft_tokens = 0;
   int32_t num_accepted_tokens = 0;
   // Every event carries a copy: no heap memory for usual lengths.
-  ShortList<int32_t, 16> accepted_per_position;  // [i] = rounds in which draft token i stood
+  ShortList<int32_t, 16> accepted_per_position;  // [i] = rounds in which draft token i was accepted
   ShortList<int32_t, 16> drafted_per_position;   // [i] = rounds that had a draft token i
-  int32_t num_proposals = 0;                     // judged: all draft tokens of their rounds stood
-  int32_t num_accepted_proposals = 0;            // of these
+  int32_t num_bonus_drafts = 0;           // judged: all draft tokens of their rounds were accepted
+  int32_t num_accepted_bonus_drafts = 0;  // of these
   int32_t num_ready_rounds = 0;   // of num_spec_rounds: prepared when the round before ended
   int32_t num_waited_rounds = 0;  // of num_spec_rounds: drafted after it
 };

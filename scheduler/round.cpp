@@ -24,10 +24,10 @@ int32_t num_rows_of(std::span<const SequencePlan> plans) {
   return num_rows;
 }
 
-bool proposal_stood(const SequencePlan& plan, const SequenceDecision& decision) {
-  return plan.proposal && !decision.failed &&
+bool bonus_draft_accepted(const SequencePlan& plan, const SequenceDecision& decision) {
+  return plan.bonus_draft && !decision.failed &&
          decision.num_accepted == static_cast<int32_t>(plan.draft.size()) &&
-         decision.next_token == plan.proposal->token;
+         decision.next_token == plan.bonus_draft->token;
 }
 
 uint64_t digest(uint64_t round, const RoundDecision& decision) {

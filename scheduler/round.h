@@ -56,7 +56,7 @@ struct SequencePlan {
   // A further draft token, without a row of its own: judged in the last row, where the bonus token
   // would be drawn, so that what the draft has made behind it stays good when it stands. Standard
   // and block rules only; not empty only when the sequence samples.
-  std::optional<DraftToken> proposal;
+  std::optional<DraftToken> bonus_draft;
   // The block table is new_blocks from now on: after preemption, and when unused blocks at its end
   // were taken back. KV before first_position stays where it is.
   bool replace_blocks = false;
@@ -75,23 +75,23 @@ struct RoundPlan {
   int32_t num_probe_rows = 0;
   // What the draft tokens were drawn from is told while the step runs, which does not need it.
   bool candidates_follow = false;
-  // After its forward pass every rank but 0 receives a RoundAmendment before it verifies.
-  bool awaits_proposals = false;
+  // After its forward pass every rank but 0 receives a LateDraftTokens before it verifies.
+  bool awaits_bonus_drafts = false;
   // Blocks that hold nothing any more. Told only under OUTRIDER_CHECKS=poison: every rank fills
   // them with NaN before anything else, so that whoever still reads them is noticed.
-  std::vector<int32_t> emptied;
+  std::vector<int32_t> freed;
 };
 
 // Proposals that came while the ranks computed, in the plan's order of sequences; they take the
-// place of SequencePlan::proposal where that is empty.
-struct LateProposal {
+// place of SequencePlan::bonus draft token where that is empty.
+struct LateDraftToken {
   uint64_t sequence_id = 0;
   DraftToken token;
 };
 
-struct RoundAmendment {
+struct LateDraftTokens {
   uint64_t round = 0;
-  std::vector<LateProposal> proposals;
+  std::vector<LateDraftToken> bonus_drafts;
 };
 
 // ---- decided alike on every target rank
@@ -99,7 +99,7 @@ struct RoundAmendment {
 
 struct SequenceDecision {
   uint64_t sequence_id = 0;
-  int32_t num_accepted = 0;  // draft tokens that stood
+  int32_t num_accepted = 0;  // draft tokens that were accepted
   int32_t next_token =
       -1;               // correction, bonus or plain sample; -1 when the sequence did not sample
   bool failed = false;  // NaN or infinity in this sequence's logits; nothing was committed
@@ -117,8 +117,8 @@ struct RoundDecision {
 int32_t num_rows_of(const SequencePlan& plan);
 int32_t num_rows_of(std::span<const SequencePlan> plans);
 
-// Whether the plan's proposal is what the sequence goes on with, and not something drawn.
-bool proposal_stood(const SequencePlan& plan, const SequenceDecision& decision);
+// Whether the plan's bonus draft token is what the sequence goes on with, and not something drawn.
+bool bonus_draft_accepted(const SequencePlan& plan, const SequenceDecision& decision);
 
 // A hash of (sequence, accepted, token, failed) over the round, for the agreement check.
 uint64_t digest(uint64_t round, const RoundDecision& decision);
@@ -141,7 +141,7 @@ struct DraftCommit {
   int32_t num_tokens_before = 0;  // length before the new tokens
   std::vector<int32_t> tokens;    // committed since the last message
   int32_t draft_len = 0;          // 0 = just keep up
-  // Tokens of the block for `round` that are being verified now (0: a plain step): the draft rides
+  // Tokens of the block for `round` that are being verified now (0: a plain step): the draft works
   // ahead to round + 1. -1: the round has not begun, the block for it is urgent.
   int32_t in_flight = -1;
 };

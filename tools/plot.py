@@ -70,7 +70,7 @@ def verdicts_of(events):
     """By request: what became of each round, with the time of the targets' step in ms."""
     rounds, begun = collections.defaultdict(list), {}
     for event in events:
-        if event.get("name") != "verdict":
+        if event.get("name") != "verification":
             continue
         if event["ph"] == "b":
             begun[event["id"]] = event

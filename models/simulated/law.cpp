@@ -24,14 +24,15 @@ double uniform(uint64_t bits) { return static_cast<double>(bits >> 11) * 0x1p-53
 SimulatedRow SimulatedLaw::row(int32_t token, int32_t position) const {
   const uint64_t key = mix_seed(mix_seed(seed, static_cast<uint64_t>(token)),
                                 static_cast<uint64_t>(position) + (uint64_t{1} << 32));
-  const int32_t dialect = dialect_of(token);
-  const int32_t num_words = (kEndSimulatedWords - kFirstSimulatedWord - 1 - dialect) / dialects + 1;
+  const int32_t workload_class = workload_class_of(token);
+  const int32_t num_words =
+      (kEndSimulatedWords - kFirstSimulatedWord - 1 - workload_class) / workload_classes + 1;
   std::array<int32_t, 16> words{};
   uint64_t draw = 0;
   for (size_t i = 0; i < words.size();) {
     const auto word =
         static_cast<int32_t>(mix_seed(key, draw++) % static_cast<uint64_t>(num_words));
-    const int32_t id = kFirstSimulatedWord + dialect + word * dialects;
+    const int32_t id = kFirstSimulatedWord + workload_class + word * workload_classes;
     const auto end = words.begin() + static_cast<std::ptrdiff_t>(i);
     if (std::find(words.begin(), end, id) == end) words[i++] = id;
   }

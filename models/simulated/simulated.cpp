@@ -41,7 +41,7 @@ SimulatedModel::SimulatedModel(SimulatedSpec spec,
     : Model(simulated_config(spec), shard, options),
       spec_(std::move(spec)),
       role_(role),
-      law_{spec_.seed, spec_.dialects},
+      law_{spec_.seed, spec_.workload_classes},
       clock_(clock) {}
 
 void SimulatedModel::begin(const Batch& batch) {
@@ -101,8 +101,8 @@ void SimulatedModel::fill_row(int32_t token, int32_t position, size_t logit_row)
   if (role_ == SimulatedRole::kTarget) {
     logits = target_logits(row);
   } else {
-    const auto dialect = static_cast<size_t>(law_.dialect_of(token));
-    logits = draft_logits(row, spec_.alpha[spec_.alpha.size() == 1 ? 0 : dialect]);
+    const auto workload_class = static_cast<size_t>(law_.workload_class_of(token));
+    logits = draft_logits(row, spec_.alpha[spec_.alpha.size() == 1 ? 0 : workload_class]);
   }
   for (size_t i = 0; i < row.kept.size(); ++i) put(logit_row, row.kept[i], logits.kept[i]);
   for (size_t i = 0; i < row.other.size(); ++i) put(logit_row, row.other[i], logits.other[i]);

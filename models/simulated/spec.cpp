@@ -154,13 +154,13 @@ void set_key(std::string_view key, std::string_view value, SimulatedSpec* spec) 
     spec->vocab = integer(kEndSimulatedWords, kMaxVocabSize);
   } else if (key == "max_len") {
     spec->max_len = integer(16, 1 << 20);
-  } else if (key == "dialects") {
-    spec->dialects = integer(1, kMostDialects);
+  } else if (key == "workload_classes") {
+    spec->workload_classes = integer(1, kMaxWorkloadClasses);
   } else {
     throw Error(
         fmt::format("simulated model: there is no key '{}'; there are step_ms, curve, row_ms, "
                     "context_us, kv_us, link_us, layers, jitter, alpha, seed, vocab, max_len and "
-                    "dialects",
+                    "workload_classes",
                     printable(std::string(key.substr(0, 100)))));
   }
 }
@@ -176,11 +176,11 @@ void apply_preset(std::string_view name, SimulatedSpec* spec) {
 
 void check_whole(const SimulatedSpec& spec, const std::set<std::string_view>& given) {
   const auto check_list = [&](const char* key, const std::vector<double>& values) {
-    if (values.size() <= 1 || values.size() == static_cast<size_t>(spec.dialects)) return;
-    throw Error(fmt::format("simulated model: {} has {} values where there are {} dialects",
+    if (values.size() <= 1 || values.size() == static_cast<size_t>(spec.workload_classes)) return;
+    throw Error(fmt::format("simulated model: {} has {} values where there are {} workload_classes",
                             key,
                             values.size(),
-                            spec.dialects));
+                            spec.workload_classes));
   };
   if (!spec.curve.empty() && given.contains("step_ms"))
     throw Error("simulated model: give step_ms or curve, not both");
@@ -253,20 +253,23 @@ ModelConfig simulated_config(const SimulatedSpec& spec) {
 }
 
 double simulated_step_ms(const SimulatedSpec& spec, const Batch& batch) {
-  const SimulatedLaw law{spec.seed, spec.dialects};
-  const auto dialect_of = [&](int32_t token) { return static_cast<size_t>(law.dialect_of(token)); };
+  const SimulatedLaw law{spec.seed, spec.workload_classes};
+  const auto workload_class_of = [&](int32_t token) {
+    return static_cast<size_t>(law.workload_class_of(token));
+  };
   double cost = 0;
   if (!spec.curve.empty()) {
     cost = curve_ms(spec.curve, static_cast<double>(batch.tokens.size()));
   } else if (spec.step_ms.size() == 1) {
     cost = spec.step_ms[0];
   } else {
-    for (const int32_t token : batch.tokens) cost = std::max(cost, spec.step_ms[dialect_of(token)]);
+    for (const int32_t token : batch.tokens)
+      cost = std::max(cost, spec.step_ms[workload_class_of(token)]);
   }
   double row_context = 0;
   double sequence_context = 0;
   for (size_t i = 0; i < batch.tokens.size(); ++i) {
-    cost += spec.row_ms[spec.row_ms.size() == 1 ? 0 : dialect_of(batch.tokens[i])];
+    cost += spec.row_ms[spec.row_ms.size() == 1 ? 0 : workload_class_of(batch.tokens[i])];
     row_context += batch.positions[i];
     const bool is_last =
         i + 1 == batch.tokens.size() || batch.sequence_of_row[i + 1] != batch.sequence_of_row[i];

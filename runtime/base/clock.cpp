@@ -66,8 +66,8 @@ void JobClock::listen_until(time_point time) {
   source_.load(std::memory_order_acquire)->listen_until_ns(ns_of(time.time_since_epoch()));
 }
 
-void JobClock::note_event_at(TimeSource& source, duration delay) {
-  source.note_event(ns_of(delay));
+void JobClock::record_event_at(TimeSource& source, duration delay) {
+  source.record_event(ns_of(delay));
 }
 
 int ClockSeat::reserve() {

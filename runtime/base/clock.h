@@ -22,7 +22,7 @@ class TimeSource {
   virtual void rest_until_ns(int64_t time_ns) = 0;
   virtual void listen_until_ns(int64_t time_ns) = 0;
   // In delay_ns something may be there that listeners wait for.
-  virtual void note_event(int64_t delay_ns) = 0;
+  virtual void record_event(int64_t delay_ns) = 0;
   virtual int reserve_seat() = 0;
   virtual void take_seat(int seat) = 0;
   virtual void leave_seat() = 0;
@@ -62,15 +62,15 @@ class JobClock {
   static void listen_until(time_point time);
   // Says that a wait may be over, now or after delay: a message was posted, a result is there.
   // Nothing in real time, where waits poll or have their condition variable.
-  static void note_event(duration delay = {}) {
+  static void record_event(duration delay = {}) {
     TimeSource* const source = source_.load(std::memory_order_acquire);
-    if (source != nullptr) note_event_at(*source, delay);
+    if (source != nullptr) record_event_at(*source, delay);
   }
 
  private:
   friend class ClockSeat;
   friend class VirtualClock;
-  static void note_event_at(TimeSource& source, duration delay);
+  static void record_event_at(TimeSource& source, duration delay);
 
   static inline std::atomic<TimeSource*> source_{nullptr};
 };
@@ -96,7 +96,7 @@ class ClockCondition {
  public:
   void notify_one() {
     condition_.notify_one();
-    JobClock::note_event();
+    JobClock::record_event();
   }
   // As std::condition_variable's.
   template <typename Rep, typename Period, typename Predicate>

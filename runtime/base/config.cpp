@@ -80,6 +80,10 @@ std::vector<GivenValue> parse_yaml(const std::string& text,
   } catch (const YAML::Exception& error) {
     throw Error(fmt::format("{}: {}", name, error.what()));
   }
+  for (GivenValue& given : values) {
+    for (const Option* option : options)
+      if (!option->old_key.empty() && given.key == option->old_key) given.key = option->key;
+  }
   check_single(values, options);
   return values;
 }
@@ -92,8 +96,11 @@ std::vector<GivenValue> read_yaml_file(const std::string& path,
 std::vector<GivenValue> read_environment(const std::vector<const Option*>& options) {
   std::vector<GivenValue> values;
   for (const Option* option : options) {
-    const std::string name = environment_name(option->key);
-    if (const char* value = std::getenv(name.c_str())) values.push_back({option->key, value, name});
+    for (const std::string& key : {option->key, option->old_key}) {
+      const std::string name = environment_name(key);
+      const char* value = key.empty() ? nullptr : std::getenv(name.c_str());
+      if (value != nullptr) values.push_back({option->key, value, name});
+    }
   }
   return values;
 }
@@ -287,10 +294,11 @@ void add_draft_rows(Table& table, SpeculativeConfig* s) {
               &s->num_speculative_tokens,
               kAutoDraftLen),
       {"--draft-max"});
-  table.add(choice_option(prefix + "ride_ahead",
-                          &s->ride_ahead,
-                          {"auto", "off", "chain", "cache"},
-                          "what a draft model does while the target verifies"));
+  table.add(with_old_key(choice_option(prefix + "async_drafting",
+                                       &s->async_drafting,
+                                       {"auto", "off", "chain", "cache"},
+                                       "what a draft model does while the target verifies"),
+                         prefix + "ride_ahead"));
   table.add(integer_option(prefix + "prompt_lookup_max",
                            &s->prompt_lookup_max,
                            1,

@@ -148,6 +148,8 @@ std::string MetricsRegistry::render(const std::vector<std::string>& namespaces) 
     for (size_t i = 0; i < namespaces.size(); ++i) {
       if (i > 0 && family.name.scope == MetricScope::kOwn) break;
       render_family(family, namespaces[i] + ":" + family.name.name, &out);
+      if (!family.name.old_name.empty())
+        render_family(family, namespaces[i] + ":" + family.name.old_name, &out);
     }
   }
   return out;

@@ -63,6 +63,7 @@ struct MetricName {
   std::string name;  // without a namespace; counters end in _total
   std::string help;
   MetricScope scope = MetricScope::kShared;
+  std::string old_name = {};  // of an earlier version, printed too for one more version
 };
 
 class MetricsRegistry {

@@ -115,7 +115,7 @@ std::string normalized(std::string key) {
 const Option* find_flag(const std::string& flag, const std::vector<const Option*>& options) {
   const std::string key = flag.starts_with("--") ? normalized(flag.substr(2)) : "";
   for (const Option* option : options) {
-    if (option->key == key) return option;
+    if (!key.empty() && (option->key == key || option->old_key == key)) return option;
     if (std::find(option->aliases.begin(), option->aliases.end(), flag) != option->aliases.end())
       return option;
   }
@@ -252,6 +252,11 @@ Option list_option(std::string key, std::vector<std::string>* field, std::string
 
 Option with_aliases(Option option, std::vector<std::string> aliases) {
   option.aliases = std::move(aliases);
+  return option;
+}
+
+Option with_old_key(Option option, std::string old_key) {
+  option.old_key = std::move(old_key);
   return option;
 }
 

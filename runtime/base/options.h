@@ -14,6 +14,7 @@ namespace outrider {
 struct Option {
   std::string key;                   // snake_case, dots for groups: speculative_config.model
   std::vector<std::string> aliases;  // further flags as typed: "-m", "--ctx-size"
+  std::string old_key = {};          // of an earlier version, understood wherever the key is
   std::string help;                  // one line, with its unit
   std::string group;                 // the heading it stands under in help; may be empty
   bool is_flag = false;              // needs no value on the command line
@@ -44,6 +45,7 @@ Option choice_option(std::string key,
                      std::string help);
 Option list_option(std::string key, std::vector<std::string>* field, std::string help);
 Option with_aliases(Option option, std::vector<std::string> aliases);
+Option with_old_key(Option option, std::string old_key);
 
 // A value as typed by the user, before it is applied.
 struct GivenValue {

@@ -27,7 +27,7 @@ struct SpeculativeConfig {
   std::string device = "auto";        // auto = the target's
   // auto: each round as many for each sequence as bring most tokens per second, maybe none
   int32_t num_speculative_tokens = kAutoDraftLen;
-  std::string ride_ahead =
+  std::string async_drafting =
       "auto";  // auto, off, chain, cache: what the draft does while a round runs
   int32_t prompt_lookup_max = 4;
   int32_t prompt_lookup_min = 2;

@@ -20,7 +20,7 @@ constexpr TraceKindText kTexts[] = {
     {"tell draft", {}},
     {"hear draft", {"blocks", "tokens"}},
     {"agreement", {}},
-    {"verdict", {"round", "drafted", "accepted", "rows", "source", "proposal"}},
+    {"verification", {"round", "drafted", "accepted", "rows", "source", "proposal"}},
     {"block arrived", {"round", "base_len", "guess", "first", "tokens"}},
     {"block stale", {"round", "tokens"}},
     {"request", {"prompt", "output"}},
@@ -110,18 +110,18 @@ void trace_sequence(TraceKind kind,
   trace_sequence(kind, sequence_id, {now_ns, now_ns}, arguments);
 }
 
-void trace_verdict(uint64_t sequence_id,
-                   std::pair<int64_t, int64_t> begin_and_end_ns,
-                   const TraceVerdict& verdict) {
-  trace_sequence(TraceKind::kVerdict,
+void trace_verification(uint64_t sequence_id,
+                        std::pair<int64_t, int64_t> begin_and_end_ns,
+                        const TraceVerification& verification) {
+  trace_sequence(TraceKind::kVerification,
                  sequence_id,
                  begin_and_end_ns,
-                 {verdict.round,
-                  verdict.num_drafted,
-                  verdict.num_accepted,
-                  verdict.num_rows,
-                  static_cast<int64_t>(verdict.source),
-                  verdict.had_proposal ? 1 : 0});
+                 {verification.round,
+                  verification.num_drafted,
+                  verification.num_accepted,
+                  verification.num_rows,
+                  static_cast<int64_t>(verification.source),
+                  verification.had_bonus_draft ? 1 : 0});
 }
 
 void trace_flow_out(uint64_t arrow) { add_arrow_end(TraceKind::kFlowOut, arrow); }

@@ -27,7 +27,7 @@ enum class TraceKind : uint8_t {
   kTellDraft,     // a message to the draft
   kHearDraft,     // a message from it: blocks, tokens
   kAgreement,     // waits for the other targets' digests
-  kVerdict,       // of one sequence, over the targets' step: see TraceVerdict
+  kVerification,  // of one sequence, over the targets' step: see TraceVerification
   kBlockArrived,  // of one sequence: round, base_len, guess, first, tokens
   kBlockStale,    // of one sequence: round, tokens: dropped, the text went on differently
   kRequest,       // of one sequence, from submission to the last token: prompt, output
@@ -35,7 +35,7 @@ enum class TraceKind : uint8_t {
   kReceivePlan,  // ranks 1 and up: the wait for it
   kForward,      // rows, sequences
   kVerify,       // sequences
-  kProposals,    // the hand-over of late proposals
+  kProposals,    // the hand-over of late bonus draft tokens
   // Draft.
   kDraftIdle,
   kDraftStep,    // rows, texts: sequences and branches of them
@@ -143,19 +143,20 @@ void trace_sequence(TraceKind kind,
 // The same for a moment, now.
 void trace_sequence(TraceKind kind, uint64_t sequence_id, std::initializer_list<int64_t> arguments);
 
-// The arguments of kVerdict, in order: the sampling round, draft tokens judged, accepted, rows of
-// the step, where the draft tokens came from, and whether a late proposal was judged (0, 1).
-struct TraceVerdict {
+// The arguments of kVerification, in order: the sampling round, draft tokens judged, accepted, rows
+// of the step, where the draft tokens came from, and whether a late bonus draft token was judged
+// (0, 1).
+struct TraceVerification {
   int64_t round = 0;
   int64_t num_drafted = 0;
   int64_t num_accepted = 0;
   int64_t num_rows = 0;
   BlockSource source = BlockSource::kNone;
-  bool had_proposal = false;
+  bool had_bonus_draft = false;
 };
-void trace_verdict(uint64_t sequence_id,
-                   std::pair<int64_t, int64_t> begin_and_end_ns,
-                   const TraceVerdict& verdict);
+void trace_verification(uint64_t sequence_id,
+                        std::pair<int64_t, int64_t> begin_and_end_ns,
+                        const TraceVerification& verification);
 
 // An arrow from a span on one rank to one on another: both ends name it alike, inside a span.
 void trace_flow_out(uint64_t arrow);

@@ -39,7 +39,7 @@ struct Line {
 
 char phase_of(TraceKind kind) {
   switch (kind) {
-    case TraceKind::kVerdict:
+    case TraceKind::kVerification:
     case TraceKind::kRequest:
       return 'b';
     case TraceKind::kBlockArrived:
@@ -87,7 +87,7 @@ std::string arguments_of(const TraceEvent& event) {
   const TraceKindText& text = text_of(event.kind);
   for (size_t i = 0; i < kMaxTraceArguments && text.arguments[i] != nullptr; ++i) {
     if (!out.empty()) out += ',';
-    if (event.kind == TraceKind::kVerdict && i == 4) {
+    if (event.kind == TraceKind::kVerification && i == 4) {
       const auto source = static_cast<BlockSource>(event.arguments[i]);
       out += fmt::format("\"{}\":\"{}\"", text.arguments[i], block_source_name(source));
     } else {

@@ -38,7 +38,7 @@ int64_t VirtualClock::num_turns() const {
 
 bool VirtualClock::is_member() { return seat_of_this_thread != kNobody; }
 
-void VirtualClock::note_event(int64_t delay_ns) {
+void VirtualClock::record_event(int64_t delay_ns) {
   std::lock_guard lock(mutex_);
   const int64_t time_ns = now_ns_ + std::max<int64_t>(0, delay_ns);
   for (auto& [number, seat] : seats_) {

@@ -31,7 +31,7 @@ class VirtualClock final : public TimeSource {
   bool is_member() override;
   void rest_until_ns(int64_t time_ns) override { wait_until(time_ns, false); }
   void listen_until_ns(int64_t time_ns) override { wait_until(time_ns, true); }
-  void note_event(int64_t delay_ns) override;
+  void record_event(int64_t delay_ns) override;
   int reserve_seat() override;
   void take_seat(int seat) override;
   void leave_seat() override;

@@ -21,7 +21,7 @@
 #include "runtime/commands/batch/result_file.h"
 #include "runtime/commands/commands.h"
 #include "runtime/commands/front_end.h"
-#include "runtime/ranks/job/front_desk.h"
+#include "runtime/ranks/job/serving_resources.h"
 #include "runtime/ranks/job/signals.h"
 #include "runtime/ranks/loading/model_names.h"
 
@@ -123,7 +123,7 @@ class BatchRun {
     if (reply->status != 200) {
       const Json error = body.is_object() && body.contains("error") ? body["error"] : body;
       result.error = dump(error);
-      note_failure(line, error);
+      record_failure(line, error);
     } else if (body.contains("usage")) {
       num_tokens_ += body["usage"].value("completion_tokens", int64_t{0});
     }
@@ -145,7 +145,7 @@ class BatchRun {
     return std::nullopt;
   }
 
-  void note_failure(const BatchLine& line, const Json& error) {
+  void record_failure(const BatchLine& line, const Json& error) {
     ++num_failed_;
     std::lock_guard lock(mutex_);
     if (first_failed_line_ != 0 && first_failed_line_ < line.number) return;

@@ -138,7 +138,7 @@ void print_speculation(const PlanOptions& options,
       plan.draft_len,
       plan.tokens_per_round,
       plan.waiting_speedup);
-  std::printf("riding ahead, hit rate %g, a verify taken to cost a plain step: %.2f x\n",
+  std::printf("asynchronous drafting, hit rate %g, a verify taken to cost a plain step: %.2f x\n",
               options.hit_rate,
               plan.ahead_speedup);
 }

@@ -43,8 +43,8 @@ LawFault fault_from_name(const std::string& name) {
   if (name == "position_keyed_noise") return LawFault::kRoundLeftOut;
   if (name == "off_by_one_bonus") return LawFault::kBonusFromWrongRow;
   if (name == "accept_by_target_prob") return LawFault::kAcceptByTargetProb;
-  if (name == "proposal_by_value") return LawFault::kProposalByValue;
-  if (name == "bonus_where_proposal_fell") return LawFault::kBonusWhereProposalFell;
+  if (name == "bonus_draft_by_value") return LawFault::kBonusDraftByValue;
+  if (name == "bonus_where_draft_rejected") return LawFault::kBonusWhereDraftRejected;
   return LawFault::kNone;
 }
 
@@ -64,8 +64,8 @@ void set_defaults(LoadedConfig& loaded) {
   // Lengths are swept up to this one; the planner's own choice would leave out what does not pay.
   if (config.speculative.num_speculative_tokens == kAutoDraftLen)
     config.speculative.num_speculative_tokens = kDraftLen;
-  // The same for riding ahead.
-  if (config.speculative.ride_ahead == "auto") config.speculative.ride_ahead = "cache";
+  // The same for asynchronous drafting.
+  if (config.speculative.async_drafting == "auto") config.speculative.async_drafting = "cache";
   // Rounds without a draft say nothing about drafts, and a busy machine would have many.
   config.speculative.draft_patience_s = kDraftPatienceS;
 }
@@ -141,8 +141,8 @@ int verify_command(const CommandLine& line) {
                      "position_keyed_noise",
                      "off_by_one_bonus",
                      "accept_by_target_prob",
-                     "proposal_by_value",
-                     "bonus_where_proposal_fell"},
+                     "bonus_draft_by_value",
+                     "bonus_where_draft_rejected"},
                     "breaks a rule in the toy checks, to see verify fail"),
       path_option("json", &options.json_file, "also write the result as JSON to this file"),
   };

@@ -26,10 +26,10 @@ bool DraftLedger::uses_model() const {
   return available_ && config_.draft_method == DraftMethod::kDraftModel;
 }
 
-// Resolved when the request was taken; whoever left it open rides with nobody.
-bool DraftLedger::rides_ahead(const Sequence& sequence) const {
-  const RideAhead mode = sequence.params().ride_ahead;
-  return mode == RideAhead::kChain || mode == RideAhead::kCache;
+// Resolved when the request was taken; whoever left it open drafts with nobody.
+bool DraftLedger::drafts_async(const Sequence& sequence) const {
+  const AsyncDrafting mode = sequence.params().async_drafting;
+  return mode == AsyncDrafting::kChain || mode == AsyncDrafting::kCache;
 }
 
 int32_t DraftLedger::limit(const Sequence& sequence, int32_t num_tokens, int32_t chosen) const {
@@ -67,8 +67,8 @@ void DraftLedger::describe(Sequence& sequence, bool asks, DraftRequest& request)
   const bool rests = view.wanted_len == 0 || (view.wanted_len < 0 && draft_len_ == 0);
   if (rests && view.verify_len <= 0 && !sequence.params().fixed_draft_len) return;
   if (!open(sequence, request)) return;
-  const bool rides = rides_ahead(sequence);
-  if (rides && view.num_in_flight >= 0) {
+  const bool async = drafts_async(sequence);
+  if (async && view.num_in_flight >= 0) {
     const int32_t draft_len = limit_next(sequence);
     if (view.num_told_rounds > sequence.round() || draft_len == 0) return;
     view.num_told_rounds = sequence.round() + 1;
@@ -77,7 +77,7 @@ void DraftLedger::describe(Sequence& sequence, bool asks, DraftRequest& request)
   }
   if (view.asked_round == sequence.round()) return;
   const int32_t draft_len = limit_now(sequence);
-  if (rides && (!asks || draft_len == 0 || sequence.num_uncomputed() > 1)) return;
+  if (async && (!asks || draft_len == 0 || sequence.num_uncomputed() > 1)) return;
   view.asked_round = sequence.round();
   view.asked_len = draft_len;
   commit(sequence, draft_len, request);
@@ -104,7 +104,7 @@ void DraftLedger::commit(Sequence& sequence, int32_t draft_len, DraftRequest& re
   commit.num_tokens_before = view.num_known_tokens;
   commit.tokens.assign(sequence.tokens().begin() + view.num_known_tokens, sequence.tokens().end());
   commit.draft_len = draft_len;
-  commit.in_flight = rides_ahead(sequence) ? view.num_in_flight : -1;
+  commit.in_flight = drafts_async(sequence) ? view.num_in_flight : -1;
   request.commits.push_back(std::move(commit));
   view.num_known_tokens = sequence.num_tokens();
 }
@@ -114,9 +114,10 @@ void DraftLedger::commit(Sequence& sequence, int32_t draft_len, DraftRequest& re
 size_t DraftLedger::num_well_formed(const Sequence& sequence,
                                     size_t first,
                                     const std::vector<DraftToken>& tokens) const {
-  // Asked for when the length was another, maybe. Who rides ahead goes on by the proposal.
+  // Asked for when the length was another, maybe. Who drafts asynchronously goes on by the bonus
+  // draft token.
   int32_t most = config_.num_speculative_tokens + 1;
-  if (!rides_ahead(sequence)) {
+  if (!drafts_async(sequence)) {
     most = sequence.draft_len_limit(
         sequence.num_tokens(), config_.num_speculative_tokens, config_.max_model_len);
   }
@@ -156,15 +157,15 @@ bool DraftLedger::take_block(Sequence& sequence, PackedBlock block) {
   DraftView& view = sequence.draft_view;
   if (block.base_len != sequence.num_tokens() || view.is_complete) return false;
   if (block.first < 0 || static_cast<size_t>(block.first) != view.block.size()) return false;
-  const bool rides = rides_ahead(sequence);
+  const bool async = drafts_async(sequence);
   // What was prepared for the outcome that came is a block like any other.
-  const bool guessed = rides && block.guess == sequence.tokens().back();
+  const bool guessed = async && block.guess == sequence.tokens().back();
   if (block.guess != -1 && !guessed) return false;
   auto tokens = block.tokens.unpack();
   if (!tokens || num_well_formed(sequence, view.block.size(), *tokens) < tokens->size()) {
     return false;
   }
-  view.is_complete = !rides || tokens->empty();
+  view.is_complete = !async || tokens->empty();
   view.block.insert(view.block.end(),
                     std::make_move_iterator(tokens->begin()),
                     std::make_move_iterator(tokens->end()));
@@ -174,7 +175,7 @@ bool DraftLedger::take_block(Sequence& sequence, PackedBlock block) {
 // Tokens for the round after the one in flight, behind one of its possible outcomes.
 bool DraftLedger::take_prepared(Sequence& sequence, PackedBlock block) {
   DraftView& view = sequence.draft_view;
-  if (!rides_ahead(sequence) || view.num_in_flight < 0 || block.guess < 0) return false;
+  if (!drafts_async(sequence) || view.num_in_flight < 0 || block.guess < 0) return false;
   const int32_t num_accepted = block.base_len - sequence.num_tokens() - 1;
   if (num_accepted < 0 || num_accepted > view.num_in_flight) return false;
   const size_t num_tokens = block.tokens.size();
@@ -196,13 +197,13 @@ bool DraftLedger::lacks_tokens(const SequencePool& pool) const {
 }
 
 // Drafts that are made by counting are at hand as soon as they are wanted.
-RoundOutlook DraftLedger::outlook(const SequencePool& pool) const {
+RoundState DraftLedger::state(const SequencePool& pool) const {
   const bool has_worker = config_.draft_method == DraftMethod::kDraftModel;
-  RoundOutlook outlook;
-  outlook.max_rows = config_.max_num_batched_tokens;
+  RoundState state;
+  state.max_rows = config_.max_num_batched_tokens;
   for (const auto& [order, sequence] : pool.running()) {
     if (sequence->num_uncomputed() > 1) continue;
-    SequenceOutlook& one = outlook.sequences.emplace_back();
+    SequenceState& one = state.sequences.emplace_back();
     one.sequence_id = sequence->id();
     one.num_context = sequence->num_tokens();
     one.limit = limit(*sequence, sequence->num_tokens(), config_.num_speculative_tokens);
@@ -210,27 +211,27 @@ RoundOutlook DraftLedger::outlook(const SequencePool& pool) const {
     const DraftView& view = sequence->draft_view;
     const auto num_drafted = static_cast<int32_t>(view.block.size());
     one.num_at_hand = has_worker ? std::min(num_drafted, one.limit) : one.limit;
-    one.in_one_piece = !rides_ahead(*sequence);
+    one.in_one_piece = !drafts_async(*sequence);
     if (one.in_one_piece && view.asked_round == sequence->round()) one.asked_len = view.asked_len;
     one.more_coming = uses_model() && sequence->round() > 0 && !view.is_complete;
   }
-  add_prompts(pool, &outlook);
-  return outlook;
+  add_prompts(pool, &state);
+  return state;
 }
 
 // Drafts may take half of the rows from them (RoundBuilder).
-void DraftLedger::add_prompts(const SequencePool& pool, RoundOutlook* outlook) const {
-  const auto num_decodes = static_cast<int32_t>(outlook->sequences.size());
-  int32_t rows_left = (std::max(0, outlook->max_rows - num_decodes) + 1) / 2;
+void DraftLedger::add_prompts(const SequencePool& pool, RoundState* state) const {
+  const auto num_decodes = static_cast<int32_t>(state->sequences.size());
+  int32_t rows_left = (std::max(0, state->max_rows - num_decodes) + 1) / 2;
   for (const auto& [order, sequence] : pool.running()) {
     if (sequence->num_uncomputed() <= 1) continue;
     const int32_t num_rows = std::min(sequence->num_uncomputed(), rows_left);
     if (num_rows == 0) return;
     const int64_t num_before = sequence->num_computed();
     rows_left -= num_rows;
-    outlook->num_prompt_rows += num_rows;
-    outlook->num_prompt_kv_positions += num_before + num_rows;
-    outlook->num_prompt_positions +=
+    state->num_prompt_rows += num_rows;
+    state->num_prompt_kv_positions += num_before + num_rows;
+    state->num_prompt_positions +=
         num_rows * num_before + static_cast<int64_t>(num_rows) * (num_rows + 1) / 2;
   }
 }
@@ -272,22 +273,22 @@ BlockSource DraftLedger::source_of(const Sequence& sequence, size_t num_tokens) 
 }
 
 std::optional<DraftToken> DraftLedger::begin_round(Sequence& sequence, int32_t num_granted) {
-  if (!uses_model() || !rides_ahead(sequence)) return std::nullopt;
+  if (!uses_model() || !drafts_async(sequence)) return std::nullopt;
   sequence.draft_view.num_in_flight = num_granted;
-  return late_proposal(sequence);
+  return late_draft_token(sequence);
 }
 
-bool DraftLedger::awaits_proposal(const Sequence& sequence) const {
-  if (!uses_model() || !rides_ahead(sequence)) return false;
+bool DraftLedger::awaits_bonus_draft(const Sequence& sequence) const {
+  if (!uses_model() || !drafts_async(sequence)) return false;
   if (limit_next(sequence) == 0) return false;  // not told of the round
   const VerifyRule rule = resolve_rule(sequence.params());
   return rule == VerifyRule::kStandard || rule == VerifyRule::kBlock;
 }
 
-std::optional<DraftToken> DraftLedger::late_proposal(const Sequence& sequence) const {
+std::optional<DraftToken> DraftLedger::late_draft_token(const Sequence& sequence) const {
   const DraftView& view = sequence.draft_view;
   if (view.num_in_flight < 0 || std::ssize(view.block) <= view.num_in_flight) return std::nullopt;
-  if (!awaits_proposal(sequence)) return std::nullopt;
+  if (!awaits_bonus_draft(sequence)) return std::nullopt;
   return view.block[static_cast<size_t>(view.num_in_flight)];
 }
 
@@ -299,23 +300,23 @@ void DraftLedger::sequence_committed(Sequence& sequence,
     sequence.num_learned_tokens = sequence.num_tokens();
   }
   DraftView& view = sequence.draft_view;
-  DraftVerdict verdict{.sequence_id = sequence.id()};
-  verdict.num_drafted = static_cast<int32_t>(plan.draft.size());
-  verdict.num_accepted = decision.num_accepted;
-  verdict.all_stood = verdict.num_accepted == verdict.num_drafted;
+  DraftResult result{.sequence_id = sequence.id()};
+  result.num_drafted = static_cast<int32_t>(plan.draft.size());
+  result.num_accepted = decision.num_accepted;
+  result.all_accepted = result.num_accepted == result.num_drafted;
   const size_t behind = plan.draft.size();
-  if (verdict.all_stood && plan.proposal) {
-    ++verdict.num_drafted;
-    verdict.num_accepted += proposal_stood(plan, decision) ? 1 : 0;
-  } else if (verdict.all_stood && view.num_in_flight >= 0 && view.block.size() > behind) {
-    verdict.shadow = view.block[behind].token == decision.next_token;
+  if (result.all_accepted && plan.bonus_draft) {
+    ++result.num_drafted;
+    result.num_accepted += bonus_draft_accepted(plan, decision) ? 1 : 0;
+  } else if (result.all_accepted && view.num_in_flight >= 0 && view.block.size() > behind) {
+    result.counterfactual = view.block[behind].token == decision.next_token;
   }
   view.block.clear();
   view.is_complete = false;
   view.was_prepared = false;
   view.verify_len = -1;
-  if (std::exchange(view.num_in_flight, -1) >= 0) verdict.num_prepared = look_up(sequence);
-  if (!decision.failed) news_.verdicts.push_back(verdict);
+  if (std::exchange(view.num_in_flight, -1) >= 0) result.num_prepared = look_up(sequence);
+  if (!decision.failed) news_.results.push_back(result);
 }
 
 // How much was prepared for the round's outcome; nothing when the draft could not prepare for it.

@@ -3,10 +3,10 @@
 // requests is never mentioned, and a draft that was away is simply told everything again. Used by
 // the planner.
 //
-// With a sequence that rides ahead the draft hears when its round begins, and prepares blocks for
-// the outcomes while the ranks compute; they wait in the sequence's outcome cache until the round
-// is decided. What the draft sends is judged by its round and the text it stands behind alone, so
-// it may come in any order, late, twice or not at all.
+// With a sequence that drafts asynchronously the draft hears when its round begins, and prepares
+// blocks for the outcomes while the ranks compute; they wait in the sequence's outcome cache until
+// the round is decided. What the draft sends is judged by its round and the text it stands behind
+// alone, so it may come in any order, late, twice or not at all.
 #pragma once
 
 #include <cstdint>
@@ -28,15 +28,15 @@ class DraftLedger {
  public:
   explicit DraftLedger(const PlannerConfig& config);
 
-  // What the draft has not heard yet. Of sequences that ride ahead: which of their rounds have
-  // begun, and with `asks` the new text of those that wait for their next round.
+  // What the draft has not heard yet. Of sequences that draft asynchronously: which of their rounds
+  // have begun, and with `asks` the new text of those that wait for their next round.
   DraftRequest take_request(const SequencePool& pool, bool asks);
   bool offer(const SequencePool& pool, PackedBlock block);
   // Whether that sequence would use more of a block than is there: more of it is news.
   bool awaits_tokens(const SequencePool& pool, uint64_t sequence_id) const;
   // Whether the block of some sequence that samples next is not there, or shorter than asked.
   bool lacks_tokens(const SequencePool& pool) const;
-  RoundOutlook outlook(const SequencePool& pool) const;
+  RoundState state(const SequencePool& pool) const;
   // The draft tokens at hand for the sequence's next sampling round; at most its limit.
   std::vector<DraftToken> draft_for(const Sequence& sequence) const;
 
@@ -47,9 +47,9 @@ class DraftLedger {
   // token at hand behind them, when it is to be judged in the last row.
   std::optional<DraftToken> begin_round(Sequence& sequence, int32_t num_granted);
   // Whether a token that comes while the ranks compute is to be judged there.
-  bool awaits_proposal(const Sequence& sequence) const;
+  bool awaits_bonus_draft(const Sequence& sequence) const;
   // That token, once it is here.
-  std::optional<DraftToken> late_proposal(const Sequence& sequence) const;
+  std::optional<DraftToken> late_draft_token(const Sequence& sequence) const;
 
   // Blocks for the round before are void, and what was prepared for its outcome is looked up. A
   // draft that learns from what is served learns the new tokens. Proposals then differ with the
@@ -63,16 +63,16 @@ class DraftLedger {
   // of new tokens until it is wanted again.
   void set_draft_len(int32_t draft_len) { draft_len_ = draft_len; }
   const DraftCounters& counters() const { return counters_; }
-  void begin_verdicts() { news_.verdicts.clear(); }
+  void begin_results() { news_.results.clear(); }
   DraftNews take_news() { return std::exchange(news_, {}); }
 
  private:
   bool uses_model() const;
-  bool rides_ahead(const Sequence& sequence) const;
+  bool drafts_async(const Sequence& sequence) const;
   int32_t limit_now(const Sequence& sequence) const;
   int32_t limit_next(const Sequence& sequence) const;
   int32_t limit(const Sequence& sequence, int32_t num_tokens, int32_t chosen) const;
-  void add_prompts(const SequencePool& pool, RoundOutlook* outlook) const;
+  void add_prompts(const SequencePool& pool, RoundState* state) const;
   std::optional<int32_t> look_up(Sequence& sequence);
   void describe(Sequence& sequence, bool asks, DraftRequest& request) const;
   bool open(Sequence& sequence, DraftRequest& request) const;

@@ -56,7 +56,7 @@ int32_t KvBlocks::take_free_block() {
 void KvBlocks::shrink(BlockTable& table, int64_t num_positions) {
   const int32_t num_kept = blocks_for(num_positions);
   OUTRIDER_CHECK(num_kept == 0 || num_kept >= table.num_shared_);
-  // From the end, so that of a prefix the tail is emptied before what it continues.
+  // From the end, so that of a prefix the tail is freed before what it continues.
   while (table.size() > num_kept) {
     release(table.ids_.back());
     table.ids_.pop_back();
@@ -132,16 +132,16 @@ void KvBlocks::release(int32_t block) {
 
 void KvBlocks::append_empty(int32_t block) {
   empty_.push_back(block);
-  if (tracks_emptied_) emptied_.push_back(block);
+  if (tracks_freed_) freed_.push_back(block);
 }
 
-void KvBlocks::track_emptied() {
-  tracks_emptied_ = true;
-  emptied_ = empty_;
+void KvBlocks::track_freed() {
+  tracks_freed_ = true;
+  freed_ = empty_;
 }
 
-std::vector<int32_t> KvBlocks::take_emptied() {
-  std::vector<int32_t> blocks = std::exchange(emptied_, {});
+std::vector<int32_t> KvBlocks::take_freed() {
+  std::vector<int32_t> blocks = std::exchange(freed_, {});
   std::erase_if(blocks,
                 [&](int32_t block) { return num_owners(block) > 0 || index_.holds(block); });
   std::sort(blocks.begin(), blocks.end());

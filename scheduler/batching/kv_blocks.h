@@ -7,7 +7,7 @@
 //   empty    free, holds nothing
 //   private  in one table, being written
 //   shared   published, in one or more tables, never written again
-//   cached   free, but still published: found again, or emptied when no empty block is left, the
+//   cached   free, but still published: found again, or freed when no empty block is left, the
 //            least recently freed first
 // Why no copy-on-write: rows are computed at positions from the sequence's num_computed on.
 // Published are only blocks whose positions all lie before it, and a table begins with published
@@ -81,9 +81,9 @@ class KvBlocks {
   void withdraw(const BlockTable& table);
 
   // From now on remembers which blocks become empty; those that are now count too.
-  void track_emptied();
+  void track_freed();
   // Blocks that became empty since the last call and still are, ascending. Only when tracked.
-  std::vector<int32_t> take_emptied();
+  std::vector<int32_t> take_freed();
 
   // Whether every block is free, or in as many of the tables as its count says; the tables must be
   // all there are. The first thing wrong as a sentence, empty when the books are right.
@@ -112,8 +112,8 @@ class KvBlocks {
   std::vector<int32_t> empty_;       // used as a stack
   std::vector<Link> links_;          // the last one is the anchor
   int32_t num_cached_ = 0;
-  bool tracks_emptied_ = false;
-  std::vector<int32_t> emptied_;  // may have been given out again meanwhile
+  bool tracks_freed_ = false;
+  std::vector<int32_t> freed_;  // may have been given out again meanwhile
   PrefixIndex index_;
 };
 

@@ -40,7 +40,7 @@ struct Planner::State {
       : config(checked(planner_config)),
         pool(config.num_blocks, config.block_size),
         drafts(config) {
-    if (config.tells_emptied_blocks) pool.blocks.track_emptied();
+    if (config.reports_freed_blocks) pool.blocks.track_freed();
   }
 
   int64_t turn_of(const Request& request) const;
@@ -166,7 +166,7 @@ RoundPlan Planner::plan() {
   if (plan.sequences.empty())
     return plan;  // not executed, so what has ended is told with the next one
   plan.ends = std::exchange(state_->ends, {});
-  plan.emptied = state_->pool.blocks.take_emptied();
+  plan.freed = state_->pool.blocks.take_freed();
   ++state_->num_rounds;
   state_->in_flight = true;
   return plan;
@@ -181,7 +181,7 @@ std::vector<PendingResult> Planner::decide(const RoundPlan& plan, const RoundDec
   OUTRIDER_CHECK(state_->in_flight);
   OUTRIDER_CHECK(decision.sequences.size() == plan.sequences.size());
   state_->in_flight = false;
-  state_->drafts.begin_verdicts();
+  state_->drafts.begin_results();
   std::vector<PendingResult> results;
   results.reserve(plan.sequences.size());
   for (size_t i = 0; i < plan.sequences.size(); ++i) {
@@ -218,16 +218,16 @@ void Planner::State::settle_blocks(Sequence& sequence, const SequenceDecision& d
   pool.blocks.publish(sequence.table, sequence.tokens(), num_known);
 }
 
-std::vector<LateProposal> Planner::late_proposals(const RoundPlan& plan) const {
-  std::vector<LateProposal> proposals;
+std::vector<LateDraftToken> Planner::late_draft_tokens(const RoundPlan& plan) const {
+  std::vector<LateDraftToken> bonus_drafts;
   for (const SequencePlan& planned : plan.sequences) {
     const Sequence* sequence = state_->pool.find(planned.sequence_id);
-    if (sequence == nullptr || planned.proposal) continue;
-    if (auto token = state_->drafts.late_proposal(*sequence)) {
-      proposals.push_back({planned.sequence_id, std::move(*token)});
+    if (sequence == nullptr || planned.bonus_draft) continue;
+    if (auto token = state_->drafts.late_draft_token(*sequence)) {
+      bonus_drafts.push_back({planned.sequence_id, std::move(*token)});
     }
   }
-  return proposals;
+  return bonus_drafts;
 }
 
 DraftRequest Planner::take_draft_request(bool asks) {
@@ -252,7 +252,7 @@ void Planner::set_draft_lens(std::span<const SequenceChoice> choices) {
   }
 }
 
-RoundOutlook Planner::draft_outlook() const { return state_->drafts.outlook(state_->pool); }
+RoundState Planner::draft_state() const { return state_->drafts.state(state_->pool); }
 
 DraftNews Planner::take_draft_news() { return state_->drafts.take_news(); }
 

@@ -68,11 +68,11 @@ class Planner {
   // The same, delivered at once.
   void apply(const RoundPlan& plan, const RoundDecision& decision);
   // Proposals for the plan's sequences that were offered since it was made.
-  std::vector<LateProposal> late_proposals(const RoundPlan& plan) const;
+  std::vector<LateDraftToken> late_draft_tokens(const RoundPlan& plan) const;
 
   // What the draft worker must hear since the last call: closes, opens, commits (empty without a
-  // draft model). Without `asks` sequences that ride ahead and wait for their next round are left
-  // out: when it begins, the message that says so carries their new tokens as well.
+  // draft model). Without `asks` sequences that draft asynchronously and wait for their next round
+  // are left out: when it begins, the message that says so carries their new tokens as well.
   DraftRequest take_draft_request(bool asks = true);
   // The draft worker is gone (false) or back (true). While gone, sequences run without drafts; when
   // back, they are opened to it anew.
@@ -84,7 +84,7 @@ class Planner {
   void set_draft_lens(std::span<const SequenceChoice> choices);
   // The running sequences that will sample next round, with what is at hand for them, and the rows
   // of prompts that run with them. No clock here: waited_s and may_wait are the caller's.
-  RoundOutlook draft_outlook() const;
+  RoundState draft_state() const;
   // Since the last call.
   DraftNews take_draft_news();
   DraftCounters draft_counters() const;

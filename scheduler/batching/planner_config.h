@@ -39,7 +39,7 @@ struct PlannerConfig {
   int32_t num_draft_candidates = 16;  // unigram, bigram: entries of the draft's distribution
   // Unigram, bigram: what a text taught; null = learn from what is served.
   std::shared_ptr<const BigramModel> draft_corpus;
-  bool tells_emptied_blocks = false;  // in RoundPlan::emptied
+  bool reports_freed_blocks = false;  // in RoundPlan::freed
 };
 
 // Priorities beyond this, on either side, count as this: it bounds what aging has to make up for.

@@ -179,8 +179,8 @@ void RoundBuilder::finish(Entry& entry, RoundPlan& plan) {
   planned.source = drafts_.source_of(sequence, planned.draft.size());
   sequence.table.tell(planned);
   if (entry.num_committed_rows < sequence.num_uncomputed()) return;
-  planned.proposal = drafts_.begin_round(sequence, entry.num_granted);
-  if (!planned.proposal && drafts_.awaits_proposal(sequence)) plan.awaits_proposals = true;
+  planned.bonus_draft = drafts_.begin_round(sequence, entry.num_granted);
+  if (!planned.bonus_draft && drafts_.awaits_bonus_draft(sequence)) plan.awaits_bonus_drafts = true;
 }
 
 }  // namespace outrider

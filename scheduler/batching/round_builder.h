@@ -32,7 +32,7 @@ class RoundBuilder {
  public:
   RoundBuilder(const PlannerConfig& config, DraftLedger& drafts, SequencePool& pool);
 
-  // Fills plan.starts, plan.sequences and plan.awaits_proposals.
+  // Fills plan.starts, plan.sequences and plan.awaits_bonus_drafts.
   void build(RoundPlan& plan);
   uint64_t num_preempted() const { return num_preempted_; }
   // Tokens of sequences let in for the first time, and how many of them were not to be computed.

@@ -15,8 +15,8 @@ TokenOrigin origin_of(size_t index, const SequencePlan& plan, const SequenceDeci
   const auto num_accepted = static_cast<size_t>(decision.num_accepted);
   if (index < num_accepted) return TokenOrigin::kAccepted;
   if (num_accepted < plan.draft.size()) return TokenOrigin::kCorrected;
-  if (!plan.proposal) return plan.draft.empty() ? TokenOrigin::kPlain : TokenOrigin::kBonus;
-  return proposal_stood(plan, decision) ? TokenOrigin::kAccepted : TokenOrigin::kCorrected;
+  if (!plan.bonus_draft) return plan.draft.empty() ? TokenOrigin::kPlain : TokenOrigin::kBonus;
+  return bonus_draft_accepted(plan, decision) ? TokenOrigin::kAccepted : TokenOrigin::kCorrected;
 }
 
 }  // namespace
@@ -102,9 +102,9 @@ void Sequence::gather_prompt_scores(const SequencePlan& plan, const SequenceDeci
 void Sequence::count(const SequencePlan& plan, const SequenceDecision& decision) {
   ++stats_.num_rounds;
   const size_t draft_len = plan.draft.size();
-  if (plan.proposal && decision.num_accepted == static_cast<int32_t>(draft_len)) {
-    ++stats_.num_proposals;
-    stats_.num_accepted_proposals += proposal_stood(plan, decision) ? 1 : 0;
+  if (plan.bonus_draft && decision.num_accepted == static_cast<int32_t>(draft_len)) {
+    ++stats_.num_bonus_drafts;
+    stats_.num_accepted_bonus_drafts += bonus_draft_accepted(plan, decision) ? 1 : 0;
   }
   if (draft_len == 0) return;
   ++stats_.num_spec_rounds;

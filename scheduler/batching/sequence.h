@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "scheduler/batching/kv_blocks.h"
-#include "scheduler/drafting/outcome_cache.h"
+#include "scheduler/drafting/speculation_cache.h"
 #include "scheduler/request.h"
 #include "scheduler/round.h"
 
@@ -40,7 +40,7 @@ struct DraftView {
   std::vector<DraftToken> block;  // at hand, for the next sampling round or the one in flight
   bool is_complete = false;       // no more of it is to come
   bool was_prepared = false;      // it was there when the round before ended
-  OutcomeCache outcomes;          // for the round after the one in flight
+  SpeculationCache outcomes;      // for the round after the one in flight
 };
 
 class Sequence {

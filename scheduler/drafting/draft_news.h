@@ -8,23 +8,23 @@
 namespace outrider {
 
 // What a decided round says of its sequence's draft.
-struct DraftVerdict {
+struct DraftResult {
   uint64_t sequence_id = 0;
   // A proposal that was judged counts as one more.
   int32_t num_drafted = 0;
   int32_t num_accepted = 0;
   // Whether the token that the draft had behind them, without a row or a judgement, came next.
-  std::optional<bool> shadow;
-  bool all_stood = false;  // all draft tokens of the round
+  std::optional<bool> counterfactual;
+  bool all_accepted = false;  // all draft tokens of the round
   // When the draft could prepare for the outcome: how much of the next block was there.
   std::optional<int32_t> num_prepared;
 };
 struct DraftNews {
-  std::vector<DraftVerdict> verdicts;  // of the last decide() or apply()
-  std::vector<uint64_t> ended;         // sequences
+  std::vector<DraftResult> results;  // of the last decide() or apply()
+  std::vector<uint64_t> ended;       // sequences
 };
 
-// What the draft's riding ahead came to, since the start.
+// What the draft's asynchronous drafting came to, since the start.
 struct DraftCounters {
   uint64_t num_lookups = 0;           // decided rounds for whose outcomes the draft could prepare
   uint64_t num_hits = 0;              // of these, whose outcome was prepared

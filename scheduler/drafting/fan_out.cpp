@@ -15,7 +15,7 @@ constexpr double kPriorNotes = 8;
 // milliseconds, and a block takes microseconds to send and to take in.
 constexpr double kLeastChance = 1e-3;
 
-void add_outcomes(const RideOdds& odds, int32_t ride, std::vector<Outcome>& outcomes) {
+void add_outcomes(const OutcomeOdds& odds, int32_t sequence, std::vector<Outcome>& outcomes) {
   double survival = 1;
   for (int32_t k = 0; k <= odds.num_in_flight; ++k) {
     const bool all = k == odds.num_in_flight;
@@ -26,7 +26,7 @@ void add_outcomes(const RideOdds& odds, int32_t ride, std::vector<Outcome>& outc
         at < odds.num_guesses.size() ? std::min(odds.num_guesses[at], kNumRanks) : kNumRanks;
     for (int32_t rank = 0; rank < num_ranks; ++rank) {
       const double chance = here * ranks.at(rank);
-      if (chance >= kLeastChance) outcomes.push_back({ride, k, rank, chance});
+      if (chance >= kLeastChance) outcomes.push_back({sequence, k, rank, chance});
     }
     survival *= odds.acceptance;
   }
@@ -60,28 +60,27 @@ void AcceptanceEstimate::note(int32_t num_drafted, int32_t num_accepted) {
   num_accepted_ = std::clamp(num_accepted_, 0.02 * num_examined_, 0.98 * num_examined_);
 }
 
-std::vector<Outcome> fan_out(std::span<const RideOdds> rides,
+std::vector<Outcome> fan_out(std::span<const OutcomeOdds> odds,
                              int32_t max_outcomes,
-                             int32_t max_per_ride) {
+                             int32_t max_per_sequence) {
   std::vector<Outcome> outcomes;
-  for (size_t ride = 0; ride < rides.size(); ++ride)
-    add_outcomes(rides[ride], static_cast<int32_t>(ride), outcomes);
+  for (size_t i = 0; i < odds.size(); ++i) add_outcomes(odds[i], static_cast<int32_t>(i), outcomes);
   std::sort(outcomes.begin(), outcomes.end(), [](const Outcome& a, const Outcome& b) {
-    return std::tuple(-a.chance, a.ride, a.num_accepted, a.rank) <
-           std::tuple(-b.chance, b.ride, b.num_accepted, b.rank);
+    return std::tuple(-a.chance, a.sequence, a.num_accepted, a.rank) <
+           std::tuple(-b.chance, b.sequence, b.num_accepted, b.rank);
   });
-  std::vector<int32_t> num_taken(rides.size(), 0);
+  std::vector<int32_t> num_taken(odds.size(), 0);
   std::erase_if(outcomes, [&](const Outcome& outcome) {
-    int32_t& taken = num_taken[static_cast<size_t>(outcome.ride)];
-    return taken == max_per_ride || (++taken, false);
+    int32_t& taken = num_taken[static_cast<size_t>(outcome.sequence)];
+    return taken == max_per_sequence || (++taken, false);
   });
   if (static_cast<int64_t>(outcomes.size()) > std::max(max_outcomes, 0))
     outcomes.resize(static_cast<size_t>(std::max(max_outcomes, 0)));
   return outcomes;
 }
 
-int32_t num_worth_preparing(std::span<const Outcome> outcomes, const RideTime& time) {
-  if (!(time.ride_s > 0) || time.step_s.empty() || !(time.step_s[0] > 0))
+int32_t num_worth_preparing(std::span<const Outcome> outcomes, const VerifyTime& time) {
+  if (!(time.verify_s > 0) || time.step_s.empty() || !(time.step_s[0] > 0))
     return static_cast<int32_t>(outcomes.size());
   const auto most = static_cast<int32_t>(std::min(outcomes.size(), time.step_s.size() - 1));
   int32_t best = std::min(most, 1);
@@ -91,7 +90,7 @@ int32_t num_worth_preparing(std::span<const Outcome> outcomes, const RideTime& t
     hit_chance += outcomes[static_cast<size_t>(n) - 1].chance;
     const double step_s = time.step_s[static_cast<size_t>(n)];
     // The first step makes the proposal.
-    const double num_steps = step_s > 0 ? time.ride_s / step_s - 1 : 0;
+    const double num_steps = step_s > 0 ? time.verify_s / step_s - 1 : 0;
     const double num_drafted = std::clamp(num_steps, 0.0, static_cast<double>(time.draft_len));
     // 1 + a + .. + a^(m - 1) for whole m, straight lines between.
     double tokens = 0;

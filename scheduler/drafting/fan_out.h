@@ -45,7 +45,7 @@ class AcceptanceEstimate {
 };
 
 // A sequence whose round is in flight.
-struct RideOdds {
+struct OutcomeOdds {
   int32_t num_in_flight = 0;  // draft tokens being verified
   double acceptance = 0;
   const RankChances* after_some = nullptr;  // by rank, when fewer than all of them stand
@@ -56,30 +56,30 @@ struct RideOdds {
 };
 
 struct Outcome {
-  int32_t ride = 0;  // index
+  int32_t sequence = 0;  // index
   int32_t num_accepted = 0;
   int32_t rank = 0;
   double chance = 0;
   bool operator==(const Outcome&) const = default;
 };
 
-// The likeliest outcomes, at most max_outcomes in all and max_per_ride of each ride, in descending
-// chance; of equal ones the earlier ride, the fewer accepted and the lower rank first. Chances:
-// a^k (1 - a) for k < L accepted, a^L for all of them, times the guess's.
-std::vector<Outcome> fan_out(std::span<const RideOdds> rides,
+// The likeliest outcomes, at most max_outcomes in all and max_per_sequence of each sequence, in
+// descending chance; of equal ones the earlier sequence, the fewer accepted and the lower rank
+// first. Chances: a^k (1 - a) for k < L accepted, a^L for all of them, times the guess's.
+std::vector<Outcome> fan_out(std::span<const OutcomeOdds> odds,
                              int32_t max_outcomes,
-                             int32_t max_per_ride);
+                             int32_t max_per_sequence);
 
 // How many of them to prepare, the likeliest first, when every one makes the draft's steps longer
 // and the rounds leave it only so much time: the number with the most tokens expected to be at
 // hand, chance of a hit times tokens of its block that stand. At least 1, when there is one.
-struct RideTime {
-  double ride_s = 0;  // from a round's begin to its outcome; 0 = not known: all of them
+struct VerifyTime {
+  double verify_s = 0;  // from a round's begin to its outcome; 0 = not known: all of them
   // Seconds of a draft step by the number of outcomes in it, from 0 on; 0 = not known.
   std::span<const double> step_s;
   int32_t draft_len = 0;
   double acceptance = 0;
 };
-int32_t num_worth_preparing(std::span<const Outcome> outcomes, const RideTime& time);
+int32_t num_worth_preparing(std::span<const Outcome> outcomes, const VerifyTime& time);
 
 }  // namespace outrider

@@ -94,8 +94,8 @@ int32_t num_keys_for(const DraftInput& input, VerifyRule rule) {
 
 // ---- the choice, once everything is known
 
-RankedProposal greedy_choice(const Line& line) {
-  RankedProposal proposal;
+RankedDraftToken greedy_choice(const Line& line) {
+  RankedDraftToken proposal;
   proposal.drawn.token = key_token(line.keys.front());
   const auto end = std::find_if_not(
       line.keys.begin(), line.keys.end(), [&](uint64_t key) { return line.may_be_guessed(key); });
@@ -104,8 +104,8 @@ RankedProposal greedy_choice(const Line& line) {
   return proposal;
 }
 
-RankedProposal coupled_choice(Line& line) {
-  RankedProposal proposal;
+RankedDraftToken coupled_choice(Line& line) {
+  RankedDraftToken proposal;
   proposal.drawn.token = key_token(line.best);
   std::sort(line.noisy.begin(), line.noisy.end(), std::greater<uint64_t>());
   proposal.others =
@@ -113,7 +113,7 @@ RankedProposal coupled_choice(Line& line) {
   return proposal;
 }
 
-RankedProposal sampled_choice(const Line& line) {
+RankedDraftToken sampled_choice(const Line& line) {
   const DraftInput& input = *line.input;
   std::vector<WeightedToken> best =
       line.is_typical() ? weighted(line.kept_keys, line.cut) : weighted(line.keys, kMasked);
@@ -124,7 +124,7 @@ RankedProposal sampled_choice(const Line& line) {
   } else {
     apply_filters(*input.params, static_cast<double>(line.mass) / kWeightOne, best);
   }
-  RankedProposal proposal;
+  RankedDraftToken proposal;
   proposal.drawn = draw_candidate(best, noise_for(input, Stream::kDraft));
   std::erase_if(ranked, [](const WeightedToken& entry) { return !(entry.weight > 1e-7); });
   proposal.others =
@@ -160,12 +160,12 @@ class ProposalStep {
     }
   }
 
-  std::vector<RankedProposal> run() {
+  std::vector<RankedDraftToken> run() {
     process_rows();
     find_best();
     truncate_rows();
     look_again();
-    std::vector<RankedProposal> proposals;
+    std::vector<RankedDraftToken> proposals;
     for (Line& line : lines_) proposals.push_back(choice(line));
     return proposals;
   }
@@ -269,9 +269,9 @@ class ProposalStep {
                                .key_to_beat = line.best});
   }
 
-  static RankedProposal choice(Line& line) {
+  static RankedDraftToken choice(Line& line) {
     if (line.keys.empty()) {
-      RankedProposal nothing;
+      RankedDraftToken nothing;
       nothing.drawn.token = -1;
       return nothing;
     }
@@ -296,17 +296,17 @@ class ProposalStep {
 
 }  // namespace
 
-std::vector<RankedProposal> propose_ranked(std::span<const DraftInput> inputs,
-                                           RowScanner& scanner) {
+std::vector<RankedDraftToken> propose_ranked(std::span<const DraftInput> inputs,
+                                             RowScanner& scanner) {
   if (inputs.empty()) return {};
   const int32_t size = std::min(inputs[0].vocab_size, inputs[0].target_vocab_size);
   for (const DraftInput& input : inputs) {
     OUTRIDER_CHECK(std::min(input.vocab_size, input.target_vocab_size) == size);
   }
   if (size <= 0 || size > kMaxVocabSize) {
-    RankedProposal nothing;
+    RankedDraftToken nothing;
     nothing.drawn.token = -1;
-    return std::vector<RankedProposal>(inputs.size(), nothing);
+    return std::vector<RankedDraftToken>(inputs.size(), nothing);
   }
   return ProposalStep(inputs, size, scanner).run();
 }

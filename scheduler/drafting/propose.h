@@ -50,7 +50,7 @@ class Guesses {
   int32_t count_ = 0;
 };
 
-struct RankedProposal {
+struct RankedDraftToken {
   DraftToken drawn;  // as propose() returns it
   Guesses others;
 };
@@ -60,6 +60,7 @@ struct RankedProposal {
 // draw; standard and block by draft_prob. They use no noise that decides anything, and hang on
 // text, parameters and logits alone. Tokens as good as impossible are left out. All inputs are of
 // one draft: their vocabularies are the same.
-std::vector<RankedProposal> propose_ranked(std::span<const DraftInput> inputs, RowScanner& scanner);
+std::vector<RankedDraftToken> propose_ranked(std::span<const DraftInput> inputs,
+                                             RowScanner& scanner);
 
 }  // namespace outrider

@@ -124,17 +124,17 @@ std::vector<LawCase> sampler_cases(VerifyMode mode) {
   return list.take();
 }
 
-std::vector<LawCase> proposal_cases(VerifyMode mode) {
+std::vector<LawCase> bonus_draft_cases(VerifyMode mode) {
   std::vector<LawCase> cases;
   for (LawCase law_case : sampler_cases(mode)) {
     if (law_case.draft == DraftKind::kNone) continue;
     law_case.name = "proposed_" + law_case.name;
-    law_case.proposals = Proposals::kSometimes;
+    law_case.bonus_drafts = Proposals::kSometimes;
     cases.push_back(law_case);
   }
-  const auto add = [&](const char* name, Proposals proposals, BlockSize block_size) -> LawCase& {
+  const auto add = [&](const char* name, Proposals bonus_drafts, BlockSize block_size) -> LawCase& {
     LawCase& law_case = cases.emplace_back(base_case(name, mode));
-    law_case.proposals = proposals;
+    law_case.bonus_drafts = bonus_drafts;
     law_case.block_size = block_size;
     law_case.num_tokens = 4;
     return law_case;
@@ -170,12 +170,12 @@ std::vector<LawCase> negative_controls() {
   cases.push_back(
       broken(LawFault::kAcceptByTargetProb, VerifyMode::kStandard, "accept_by_target_prob"));
   for (VerifyMode mode : {VerifyMode::kStandard, VerifyMode::kBlock}) {
-    cases.push_back(broken(LawFault::kProposalByValue, mode, "proposal_by_value"));
-    cases.back().proposals = Proposals::kAlways;
+    cases.push_back(broken(LawFault::kBonusDraftByValue, mode, "bonus_draft_by_value"));
+    cases.back().bonus_drafts = Proposals::kAlways;
   }
   cases.push_back(broken(
-      LawFault::kBonusWhereProposalFell, VerifyMode::kStandard, "bonus_where_proposal_fell"));
-  cases.back().proposals = Proposals::kAlways;
+      LawFault::kBonusWhereDraftRejected, VerifyMode::kStandard, "bonus_where_draft_rejected"));
+  cases.back().bonus_drafts = Proposals::kAlways;
   return cases;
 }
 

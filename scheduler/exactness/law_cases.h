@@ -11,9 +11,9 @@ namespace outrider {
 // Every sampler, draft kind and block form under one rule; names are unique.
 std::vector<LawCase> sampler_cases(VerifyMode mode);
 
-// The same with a proposal for the bonus position, mostly by a coin, and blocks of any size down to
-// none; for the rules that judge proposals. Names are unique among these and the above.
-std::vector<LawCase> proposal_cases(VerifyMode mode);
+// The same with a bonus draft token, mostly by a coin, and blocks of any size down to
+// none; for the rules that judge bonus draft tokens. Names are unique among these and the above.
+std::vector<LawCase> bonus_draft_cases(VerifyMode mode);
 
 // Each must fail its test by far. Every one has a twin without the fault among or beside the
 // sampler cases, so that what fails is the fault and not the model it is shown on.

@@ -59,11 +59,11 @@ bool LawDraft::begin(Line& line) const {
   LawSequence& sequence = *line.sequence;
   sequence.draft.clear();
   sequence.guesses.clear();
-  sequence.proposal.reset();
+  sequence.bonus_draft.reset();
   if (case_.draft == DraftKind::kNone) return false;
   sequence.context = sequence.tokens;
-  line.has_proposal = has_proposal(sequence);
-  const bool goes_on = line.has_proposal || case_.block_size == BlockSize::kPrepared;
+  line.has_bonus_draft = has_bonus_draft(sequence);
+  const bool goes_on = line.has_bonus_draft || case_.block_size == BlockSize::kPrepared;
   line.num_wanted = draft_len(sequence) + (goes_on ? 1 : 0);
   return line.num_wanted > 0;
 }
@@ -74,13 +74,14 @@ int LawDraft::draft_len(const LawSequence& sequence) const {
   return static_cast<int>(coin(sequence, 0) * (case_.draft_len + 1));
 }
 
-bool LawDraft::has_proposal(const LawSequence& sequence) const {
-  if (case_.proposals == Proposals::kSometimes) return coin(sequence, 1) < 0.5;
-  return case_.proposals == Proposals::kAlways;
+bool LawDraft::has_bonus_draft(const LawSequence& sequence) const {
+  if (case_.bonus_drafts == Proposals::kSometimes) return coin(sequence, 1) < 0.5;
+  return case_.bonus_drafts == Proposals::kAlways;
 }
 
-bool LawDraft::may_be_judged(const LawSequence& sequence, const DraftToken& proposal) const {
-  return case_.fault != LawFault::kProposalByValue || proposal.token == likeliest_but(sequence, -1);
+bool LawDraft::may_be_judged(const LawSequence& sequence, const DraftToken& bonus_draft) const {
+  return case_.fault != LawFault::kBonusDraftByValue ||
+         bonus_draft.token == likeliest_but(sequence, -1);
 }
 
 int32_t LawDraft::likeliest_but(const LawSequence& sequence, int32_t excluded) const {
@@ -104,8 +105,8 @@ void LawDraft::take(Line& line, int step, DraftToken token) const {
   if (in_block) {
     sequence.context.push_back(token.token);
     sequence.draft.push_back(std::move(token));
-  } else if (line.has_proposal && may_be_judged(sequence, token)) {
-    sequence.proposal = std::move(token);
+  } else if (line.has_bonus_draft && may_be_judged(sequence, token)) {
+    sequence.bonus_draft = std::move(token);
   }
 }
 
@@ -124,8 +125,8 @@ std::vector<DraftToken> LawDraft::step_of(std::span<const Line> lines) {
   std::vector<DraftInput> inputs;
   inputs.reserve(lines.size());
   for (const Line& line : lines) inputs.push_back(input_of(*line.sequence));
-  for (RankedProposal& proposal : propose_ranked(inputs, scanner_)) {
-    tokens.push_back(std::move(proposal.drawn));
+  for (RankedDraftToken& bonus_draft : propose_ranked(inputs, scanner_)) {
+    tokens.push_back(std::move(bonus_draft.drawn));
   }
   if (case_.fault == LawFault::kDraftSharesResidualNoise) {
     for (size_t i = 0; i < lines.size(); ++i) {

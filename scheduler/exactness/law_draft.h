@@ -23,7 +23,7 @@ struct LawSequence {
   std::vector<int32_t> tokens;
   uint32_t round = 0;
   std::vector<DraftToken> draft;
-  std::optional<DraftToken> proposal;
+  std::optional<DraftToken> bonus_draft;
   // The tokens, and behind them what leads to the next draft token.
   std::vector<int32_t> context;
   std::vector<int32_t> guesses;  // of the token after so many accepted ones; with kPrepared
@@ -45,7 +45,7 @@ class LawDraft {
            const TokenMask* mask)
       : case_(law_case), draft_(draft), num_prompt_tokens_(num_prompt_tokens), mask_(mask) {}
 
-  // Gives each sequence its draft of this round, and its proposal where it has one.
+  // Gives each sequence its draft of this round, and its bonus draft token where it has one.
   void propose(std::span<LawSequence> batch);
 
  private:
@@ -53,12 +53,12 @@ class LawDraft {
   struct Line {
     LawSequence* sequence = nullptr;
     int num_wanted = 0;
-    bool has_proposal = false;
+    bool has_bonus_draft = false;
   };
   bool begin(Line& line) const;
   int draft_len(const LawSequence& sequence) const;
-  bool has_proposal(const LawSequence& sequence) const;
-  bool may_be_judged(const LawSequence& sequence, const DraftToken& proposal) const;
+  bool has_bonus_draft(const LawSequence& sequence) const;
+  bool may_be_judged(const LawSequence& sequence, const DraftToken& bonus_draft) const;
   int32_t likeliest_but(const LawSequence& sequence, int32_t excluded) const;
   void take(Line& line, int step, DraftToken token) const;
   std::vector<DraftToken> step_of(std::span<const Line> lines);

@@ -156,7 +156,7 @@ class LawSampler {
       input.num_prompt_tokens = num_prompt_tokens();
       input.round = noise_round(case_, sequence);
       input.draft = sequence.draft;
-      if (sequence.proposal) input.proposal = &*sequence.proposal;
+      if (sequence.bonus_draft) input.bonus_draft = &*sequence.bonus_draft;
       input.logits = next;
       input.mask = mask_.get();
       inputs.push_back(input);
@@ -188,29 +188,32 @@ class LawSampler {
         result_.num_unlike += alike ? 0 : 1;
       }
     }
-    if (case_.fault == LawFault::kBonusWhereProposalFell) draw_again(batch, decisions);
+    if (case_.fault == LawFault::kBonusWhereDraftRejected) draw_again(batch, decisions);
     return decisions;
   }
 
-  // The same rounds without their proposals, whose bonus tokens replace what followed a fallen one.
+  // The same rounds without their bonus draft tokens, whose bonus tokens replace what followed a
+  // rejected one.
   void draw_again(std::vector<LawSequence> batch, Decisions& decisions) const {
-    std::vector<bool> fell;
+    std::vector<bool> rejected;
     for (size_t i = 0; i < batch.size(); ++i) {
-      fell.push_back(is_judged(batch[i], decisions[i]) && !stood(batch[i], decisions[i]));
-      batch[i].proposal.reset();
+      rejected.push_back(is_judged(batch[i], decisions[i]) &&
+                         !bonus_accepted(batch[i], decisions[i]));
+      batch[i].bonus_draft.reset();
     }
     const Decisions blind = decide_on(batch, 1);
     for (size_t i = 0; i < batch.size(); ++i) {
-      if (fell[i]) decisions[i].next_token = blind[i].next_token;
+      if (rejected[i]) decisions[i].next_token = blind[i].next_token;
     }
   }
 
-  // Whether the proposal's turn came, and whether it is what follows.
+  // Whether the bonus draft token's turn came, and whether it is what follows.
   static bool is_judged(const LawSequence& sequence, const SequenceDecision& decision) {
-    return sequence.proposal && static_cast<size_t>(decision.num_accepted) == sequence.draft.size();
+    return sequence.bonus_draft &&
+           static_cast<size_t>(decision.num_accepted) == sequence.draft.size();
   }
-  static bool stood(const LawSequence& sequence, const SequenceDecision& decision) {
-    return is_judged(sequence, decision) && decision.next_token == sequence.proposal->token;
+  static bool bonus_accepted(const LawSequence& sequence, const SequenceDecision& decision) {
+    return is_judged(sequence, decision) && decision.next_token == sequence.bonus_draft->token;
   }
 
   // The standard rule written anew on probabilities, with its accept test wrong.
@@ -267,8 +270,8 @@ class LawSampler {
       if (case_.expect_agreement) {
         result_.expected_accepted += expected_accepted(sequence, num_examined);
       }
-      result_.num_proposals += is_judged(sequence, decisions[i]) ? 1 : 0;
-      result_.num_proposals_stood += stood(sequence, decisions[i]) ? 1 : 0;
+      result_.num_bonus_drafts += is_judged(sequence, decisions[i]) ? 1 : 0;
+      result_.num_accepted_bonus_drafts += bonus_accepted(sequence, decisions[i]) ? 1 : 0;
       result_.num_whole_blocks +=
           sequence.draft.size() == static_cast<size_t>(case_.draft_len) ? 1 : 0;
       if (!sequence.guesses.empty()) {

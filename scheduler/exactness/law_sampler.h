@@ -21,7 +21,7 @@ enum class DraftKind : uint8_t {
   kLastRepeated,  // the last token again, one-hot
 };
 
-// Whether a round has a proposal for the bonus position.
+// Whether a round has a bonus draft token.
 enum class Proposals : uint8_t {
   kNone,
   kAlways,
@@ -32,7 +32,8 @@ enum class Proposals : uint8_t {
 enum class BlockSize : uint8_t {
   kWhole,     // draft_len tokens
   kByCoin,    // 0 to draft_len, alike likely
-  kPrepared,  // riding ahead: draft_len when the round before came out as the draft guessed, else 0
+  kPrepared,  // asynchronous drafting: draft_len when the round before came out as the draft
+              // guessed, else 0
 };
 
 // What is broken on purpose.
@@ -42,8 +43,9 @@ enum class LawFault : uint8_t {
   kRoundLeftOut,              // ACCEPT, RESIDUAL and DRAFT noise is keyed by position alone
   kAcceptByTargetProb,        // standard rule, but accepts when u < target_prob
   kBonusFromWrongRow,         // the bonus token comes from the row before the last
-  kProposalByValue,           // the proposal is judged only when the draft thinks it the likeliest
-  kBonusWhereProposalFell,    // standard rule: the target's law, where its residual is due
+  kBonusDraftByValue,         // the bonus draft token is judged only when the draft thinks it the
+                              // likeliest
+  kBonusWhereDraftRejected,   // standard rule: the target's law, where its residual is due
 };
 
 struct LawCase {
@@ -52,7 +54,7 @@ struct LawCase {
   uint64_t noise_seed = 99;  // made from this one: with another the generations are new ones
   DraftKind draft = DraftKind::kModel;
   LawFault fault = LawFault::kNone;
-  Proposals proposals = Proposals::kNone;
+  Proposals bonus_drafts = Proposals::kNone;
   BlockSize block_size = BlockSize::kWhole;
   int32_t num_candidates = 16;
   int draft_len = 2;  // below num_tokens, or the law would not see the bonus token
@@ -78,9 +80,9 @@ struct LawResult {
   int64_t num_rounds = 0;
   int64_t num_drafted = 0;
   int64_t num_accepted = 0;
-  int64_t num_examined = 0;   // draft tokens that stood or fell
-  int64_t num_proposals = 0;  // whose turn came: all draft tokens before them stood
-  int64_t num_proposals_stood = 0;
+  int64_t num_examined = 0;      // draft tokens that were accepted or rejected
+  int64_t num_bonus_drafts = 0;  // whose turn came: all draft tokens before them were accepted
+  int64_t num_accepted_bonus_drafts = 0;
   int64_t num_whole_blocks = 0;    // rounds with draft_len tokens
   double expected_accepted = 0.0;  // of these by coupled_agreement(), with expect_agreement
   int64_t num_compared = 0;        // decisions made on every number of shards

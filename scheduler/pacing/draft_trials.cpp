@@ -119,7 +119,7 @@ std::optional<double> DraftTrials::gain(int32_t num_sequences) const {
   return std::exp(own->second.log_gain);
 }
 
-void DraftTrials::note_round(int32_t num_sequences, int32_t num_tokens, double seconds, Arm arm) {
+void DraftTrials::record_round(int32_t num_sequences, int32_t num_tokens, double seconds, Arm arm) {
   Batch& batch = batch_of(num_sequences);
   if (arm != batch.arm()) return;
   const double tokens = static_cast<double>(num_tokens) / num_sequences;
@@ -132,9 +132,9 @@ void DraftTrials::note_round(int32_t num_sequences, int32_t num_tokens, double s
   RoundRate& rate = batch.rates[arm];
   rate.add(tokens, seconds);
   if (batch.trying) return judge(batch, num_sequences);
-  const bool fell = static_cast<double>(batch.num_rounds) >= kLeastBetweenTrials &&
-                    rate.value() < kFallen * batch.rate_at_trial;
-  if (fell || batch.num_rounds >= batch.num_until_trial) begin_trial(batch);
+  const bool rejected_since = static_cast<double>(batch.num_rounds) >= kLeastBetweenTrials &&
+                              rate.value() < kFallen * batch.rate_at_trial;
+  if (rejected_since || batch.num_rounds >= batch.num_until_trial) begin_trial(batch);
 }
 
 void DraftTrials::begin_trial(Batch& batch) {

@@ -50,7 +50,7 @@ class DraftTrials {
   bool warms_up(int32_t num_sequences) const;
 
   // A round without rows of prompts. arm: what the draft really did.
-  void note_round(int32_t num_sequences, int32_t num_tokens, double seconds, Arm arm);
+  void record_round(int32_t num_sequences, int32_t num_tokens, double seconds, Arm arm);
 
   // Null when such rounds were not measured.
   const RoundRate* rate(int32_t num_sequences, Arm arm) const;

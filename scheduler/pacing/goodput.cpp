@@ -21,7 +21,7 @@ constexpr int kNumPlaces = 2 * kPlacesPerToken + 1;
 
 struct Candidate {
   double worth = 0;       // expected tokens that the row adds, now and by what follows
-  int32_t sequence = 0;   // index in the outlook
+  int32_t sequence = 0;   // index in the state
   int32_t position = 0;   // in its block
   int32_t num_waits = 0;  // tokens to wait for until it is there; 0 = at hand
 };
@@ -35,21 +35,20 @@ struct Option {
 
 class Choice {
  public:
-  Choice(const RoundOutlook& outlook, const GoodputInputs& inputs)
-      : outlook_(outlook), inputs_(inputs) {
-    for (const SequenceOutlook& sequence : outlook.sequences) {
+  Choice(const RoundState& state, const GoodputInputs& inputs) : state_(state), inputs_(inputs) {
+    for (const SequenceState& sequence : state.sequences) {
       load_.kv_positions += sequence.num_context;
       load_.row_positions += sequence.num_context;
     }
-    const auto num_sequences = static_cast<int32_t>(outlook.sequences.size());
+    const auto num_sequences = static_cast<int32_t>(state.sequences.size());
     per_row_ = num_sequences > 0 ? static_cast<double>(load_.row_positions) / num_sequences : 0;
-    load_.num_rows = num_sequences + outlook.num_prompt_rows;
-    load_.kv_positions += outlook.num_prompt_kv_positions;
-    load_.row_positions += outlook.num_prompt_positions;
+    load_.num_rows = num_sequences + state.num_prompt_rows;
+    load_.kv_positions += state.num_prompt_kv_positions;
+    load_.row_positions += state.num_prompt_positions;
     candidates_.reserve(static_cast<size_t>(num_sequences) * kUsualLen);
     for (int32_t i = 0; i < num_sequences; ++i) add_candidates(i);
     sort_by_worth();
-    const auto budget = static_cast<size_t>(std::max(0, outlook.max_rows - load_.num_rows));
+    const auto budget = static_cast<size_t>(std::max(0, state.max_rows - load_.num_rows));
     num_most_ = std::min(budget, candidates_.size());
     const int32_t most_rows = load_.num_rows + static_cast<int32_t>(num_most_);
     step_s_ = inputs.steps->range(load_, most_rows, per_row_);
@@ -62,11 +61,11 @@ class Choice {
   RoundChoice make() const {
     const Option now = best(0);
     const Option if_all_were_there = best(kMostDraftTokens);
-    const Option planned = outlook_.may_wait ? best_wait(now, if_all_were_there.value) : now;
+    const Option planned = state_.may_wait ? best_wait(now, if_all_were_there.value) : now;
     RoundChoice choice;
     choice.wait = planned.num_waits > 0;
     choice.wait_s = choice.wait ? wait_s(planned.num_waits) : 0;
-    for (const SequenceOutlook& sequence : outlook_.sequences)
+    for (const SequenceState& sequence : state_.sequences)
       choice.sequences.push_back({.sequence_id = sequence.sequence_id});
     take(planned, [&](const Candidate& taken) {
       ++choice.sequences[static_cast<size_t>(taken.sequence)].draft_len;
@@ -82,7 +81,7 @@ class Choice {
   // Rows of one sequence in the order of its block: their worth never rises, so that the likeliest
   // of all rows never have a gap in a block.
   void add_candidates(int32_t index) {
-    const SequenceOutlook& sequence = outlook_.sequences[static_cast<size_t>(index)];
+    const SequenceState& sequence = state_.sequences[static_cast<size_t>(index)];
     const SurvivalCurve& survival = inputs_.survival[static_cast<size_t>(index)];
     const int32_t most = std::min(sequence.limit, kMostDraftTokens);
     const double follow = (inputs_.hit_if_all_stand - inputs_.hit_if_not) * worth_of_hit(survival);
@@ -118,7 +117,7 @@ class Choice {
   // that would be waited for.
   double worth_of_hit(const SurvivalCurve& survival) const {
     const int32_t prepared = std::min(inputs_.num_prepared, kMostDraftTokens);
-    const double share = 1.0 / static_cast<double>(outlook_.sequences.size());
+    const double share = 1.0 / static_cast<double>(state_.sequences.size());
     double with = 0;
     double without = 0;
     for (int32_t i = 0; i < prepared; ++i) {
@@ -133,7 +132,7 @@ class Choice {
   // Until `num_waits` further tokens of the sequences that lack them are there.
   double wait_s(int32_t num_waits) const {
     double longest = 0;
-    for (const SequenceOutlook& sequence : outlook_.sequences) {
+    for (const SequenceState& sequence : state_.sequences) {
       const int32_t missing =
           std::min(num_waits, std::min(sequence.limit, kMostDraftTokens) - sequence.num_at_hand);
       if (missing <= 0 || !sequence.more_coming) continue;
@@ -152,14 +151,14 @@ class Choice {
   static double rest_of(double expected, double waited) {
     return waited > expected ? waited : expected - waited;
   }
-  double rest_of_block(const SequenceOutlook& sequence) const {
+  double rest_of_block(const SequenceState& sequence) const {
     const double whole = inputs_.first_token_s + (sequence.asked_len - 1) * inputs_.token_s;
     return rest_of(whole, std::max(0.0, sequence.waited_s));
   }
 
   bool there(const Candidate& candidate, int32_t num_waits) const {
     if (candidate.num_waits == 0 || num_waits >= kMostDraftTokens) return true;
-    const SequenceOutlook& sequence = outlook_.sequences[static_cast<size_t>(candidate.sequence)];
+    const SequenceState& sequence = state_.sequences[static_cast<size_t>(candidate.sequence)];
     if (candidate.num_waits > num_waits || !sequence.more_coming) return false;
     return sequence.asked_len == 0 || candidate.position < sequence.asked_len;
   }
@@ -170,7 +169,7 @@ class Choice {
     const auto at_rows = [&](int32_t rows) {
       return inputs_.price * step_s_[static_cast<size_t>(rows)];
     };
-    double tokens = static_cast<double>(outlook_.sequences.size());
+    double tokens = static_cast<double>(state_.sequences.size());
     Option best{.value = tokens - inputs_.price * waiting - at_rows(0), .num_waits = num_waits};
     int32_t rows = 0;
     for (const Candidate& candidate : candidates_) {
@@ -213,13 +212,13 @@ class Choice {
 
   // They were promised a length, and the round waits for it.
   void serve_fixed(RoundChoice* choice) const {
-    for (size_t i = 0; i < outlook_.sequences.size(); ++i) {
-      const SequenceOutlook& sequence = outlook_.sequences[i];
+    for (size_t i = 0; i < state_.sequences.size(); ++i) {
+      const SequenceState& sequence = state_.sequences[i];
       if (!sequence.fixed) continue;
       SequenceChoice& own = choice->sequences[i];
       own.wanted_len = sequence.limit;
       const bool waits =
-          outlook_.may_wait && sequence.more_coming && sequence.num_at_hand < sequence.limit;
+          state_.may_wait && sequence.more_coming && sequence.num_at_hand < sequence.limit;
       own.draft_len = waits ? sequence.limit : std::min(sequence.limit, sequence.num_at_hand);
       choice->wait = choice->wait || waits;
       if (waits)
@@ -227,7 +226,7 @@ class Choice {
     }
   }
 
-  const RoundOutlook& outlook_;
+  const RoundState& state_;
   const GoodputInputs& inputs_;
   StepLoad load_;
   double per_row_ = 0;
@@ -238,8 +237,8 @@ class Choice {
 
 }  // namespace
 
-RoundChoice choose_round(const RoundOutlook& outlook, const GoodputInputs& inputs) {
-  return Choice(outlook, inputs).make();
+RoundChoice choose_round(const RoundState& state, const GoodputInputs& inputs) {
+  return Choice(state, inputs).make();
 }
 
 }  // namespace outrider

@@ -18,7 +18,7 @@ inline constexpr int32_t kMostDraftTokens = 64;
 using SurvivalCurve = std::array<float, kMostDraftTokens>;
 
 // A running sequence that will sample in the round that is to come.
-struct SequenceOutlook {
+struct SequenceState {
   uint64_t sequence_id = 0;
   int32_t num_context = 0;  // its tokens
   int32_t limit = 0;        // longest draft that makes sense for it
@@ -35,8 +35,8 @@ struct SequenceOutlook {
   bool fixed = false;  // gets as many tokens as its limit, whatever they bring
 };
 
-struct RoundOutlook {
-  std::vector<SequenceOutlook> sequences;
+struct RoundState {
+  std::vector<SequenceState> sequences;
   // Rows of prompts in the same step; the positions that are read for them, and those that they
   // attend to, in all.
   int32_t num_prompt_rows = 0;
@@ -58,10 +58,10 @@ struct RoundChoice {
   bool wait = false;
   double wait_s = 0;        // expected; who has waited much longer should ask anew, or go
   bool draft_works = true;  // false: the draft should hear nothing and compute nothing
-  std::vector<SequenceChoice> sequences;  // in the outlook's order
+  std::vector<SequenceChoice> sequences;  // in the state's order
 };
 
-// What the choice is made from, for the sequences of the outlook in its order.
+// What the choice is made from, for the sequences of the state in its order.
 struct GoodputInputs {
   std::vector<SurvivalCurve> survival;
   const StepCosts* steps = nullptr;  // of the target, as things are (draft idle or at work)
@@ -82,6 +82,6 @@ struct GoodputInputs {
 // sequences' chances that it stands sum to more than g * its time, and it gets a row if its chance
 // is more than g * what the row adds to the step; rows go to the likeliest tokens first (as in
 // vLLM's adaptive verification). draft_works is left true.
-RoundChoice choose_round(const RoundOutlook& outlook, const GoodputInputs& inputs);
+RoundChoice choose_round(const RoundState& state, const GoodputInputs& inputs);
 
 }  // namespace outrider

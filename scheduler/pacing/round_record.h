@@ -20,8 +20,8 @@ struct RoundRecord {
   int32_t num_drafts = 0;     // sequences with draft tokens
   int32_t num_ready = 0;      // of these: the draft was at hand when the round before ended
   int32_t num_drafted = 0;    // draft tokens judged
-  int32_t num_examined = 0;   // of these: all before it in its draft stood
-  int32_t num_accepted = 0;   // of these: stood
+  int32_t num_examined = 0;   // of these: all before it in its draft were accepted
+  int32_t num_accepted = 0;   // of these: accepted
 
   double waited_s = 0;  // the targets were idle, waiting for the draft
   double step_s = 0;    // forward pass, verification, agreement

@@ -21,17 +21,17 @@ constexpr double kNoLimit = std::numeric_limits<double>::max();
 constexpr double kOutlier = 3;
 
 // One row for each sequence.
-StepLoad plain_load(const RoundOutlook& outlook) {
-  StepLoad plain{.num_rows = static_cast<int32_t>(outlook.sequences.size())};
-  for (const SequenceOutlook& one : outlook.sequences) plain.kv_positions += one.num_context;
+StepLoad plain_load(const RoundState& state) {
+  StepLoad plain{.num_rows = static_cast<int32_t>(state.sequences.size())};
+  for (const SequenceState& one : state.sequences) plain.kv_positions += one.num_context;
   plain.row_positions = plain.kv_positions;
   return plain;
 }
 
-RoundChoice idle_choice(const RoundOutlook& outlook) {
+RoundChoice idle_choice(const RoundState& state) {
   RoundChoice choice;
   choice.draft_works = false;
-  for (const SequenceOutlook& one : outlook.sequences)
+  for (const SequenceState& one : state.sequences)
     choice.sequences.push_back({.sequence_id = one.sequence_id});
   return choice;
 }
@@ -50,42 +50,42 @@ void update(double* average, double value, double weight) {
 
 Speculation::Speculation(const Config& config) : config_(config) {}
 
-void Speculation::note_probe(const StepLoad& load, double seconds) {
+void Speculation::record_probe(const StepLoad& load, double seconds) {
   for (StepCosts* steps : {&idle_steps_, &working_steps_}) steps->add_probe(load, seconds);
 }
 
-void Speculation::note_verdict(uint64_t sequence_id, int32_t num_drafted, int32_t num_accepted) {
-  survival_.note_verdict(sequence_id, num_drafted, num_accepted);
+void Speculation::record_result(uint64_t sequence_id, int32_t num_drafted, int32_t num_accepted) {
+  survival_.record_result(sequence_id, num_drafted, num_accepted);
   heard_ = heard_ || num_drafted > 0;
 }
 
-void Speculation::note_shadow(uint64_t sequence_id, bool stood) {
-  survival_.note_shadow(sequence_id, stood);
+void Speculation::record_counterfactual(uint64_t sequence_id, bool accepted) {
+  survival_.record_counterfactual(sequence_id, accepted);
   heard_ = true;
 }
 
-void Speculation::note_lookup(bool all_stood, bool hit, int32_t num_prepared) {
-  double* average = all_stood ? &hit_if_all_stand_ : &hit_if_not_;
+void Speculation::record_lookup(bool all_accepted, bool hit, int32_t num_prepared) {
+  double* average = all_accepted ? &hit_if_all_stand_ : &hit_if_not_;
   *average += kHitWeight * ((hit ? 1 : 0) - *average);
   if (hit) update(&num_prepared_, num_prepared, kHitWeight);
 }
 
-void Speculation::note_first_tokens(double seconds, int32_t num_sequences, double num_tokens) {
+void Speculation::record_first_tokens(double seconds, int32_t num_sequences, double num_tokens) {
   const double beside = std::max(0.0, seconds - num_tokens * draft_token_s(num_sequences));
   link_s_ += kAverageWeight * (beside - link_s_);
 }
 
-void Speculation::note_draft_work(uint32_t num_steps,
-                                  uint32_t num_rows,
-                                  double seconds,
-                                  bool awaited) {
+void Speculation::record_draft_work(uint32_t num_steps,
+                                    uint32_t num_rows,
+                                    double seconds,
+                                    bool awaited) {
   if (num_steps == 0 || !(seconds >= 0)) return;
   const auto rows = static_cast<int32_t>(std::max(1u, num_rows / num_steps));
   const double step_s = seconds / num_steps;
   // One beside the target's step says only that a wait costs no more.
-  const bool says_little = !config_.rides_ahead && !awaited && seen_awaited_;
+  const bool says_little = !config_.drafts_async && !awaited && seen_awaited_;
   if (says_little && step_s >= draft_steps_.at({.num_rows = rows})) return;
-  if (awaited && !std::exchange(seen_awaited_, true) && !config_.rides_ahead) draft_steps_ = {};
+  if (awaited && !std::exchange(seen_awaited_, true) && !config_.drafts_async) draft_steps_ = {};
   draft_steps_.add({.num_rows = rows}, step_s);
 }
 
@@ -101,10 +101,10 @@ double Speculation::plain_round_s(const StepLoad& load) const {
   return step_s + overhead.likely({.num_rows = load.num_rows});
 }
 
-void Speculation::note_round(const RoundRecord& round) {
+void Speculation::record_round(const RoundRecord& round) {
   const bool heard = std::exchange(heard_, false);
   // Of a worker that is idle nothing is to be heard.
-  if (!heard && (round.draft_worked || !config_.has_worker)) survival_.note_nothing();
+  if (!heard && (round.draft_worked || !config_.has_worker)) survival_.record_nothing();
   if (round.reads_prompt || round.num_sequences == 0) return;
   StepCosts& steps = round.draft_worked ? working_steps_ : idle_steps_;
   const double usual_s = steps.at(round.load);
@@ -113,18 +113,18 @@ void Speculation::note_round(const RoundRecord& round) {
   overhead.add({.num_rows = round.load.num_rows},
                std::max(0.0, round.total_s - round.waited_s - round.step_s));
   const DraftTrials::Arm arm = round.draft_worked ? DraftTrials::kWorking : DraftTrials::kIdle;
-  trials_.note_round(round.num_sequences, round.num_tokens, round.total_s, arm);
+  trials_.record_round(round.num_sequences, round.num_tokens, round.total_s, arm);
 }
 
 // Tokens per second if this round went with what is at hand, and all to come like it, as far as
 // their blocks will be prepared. The rate that was made says less while waits that do not pay still
 // keep it low.
-double Speculation::rate_of_going(const RoundOutlook& outlook,
+double Speculation::rate_of_going(const RoundState& state,
                                   const GoodputInputs& inputs,
                                   StepLoad load) const {
   double num_tokens = 0;
-  for (size_t i = 0; i < outlook.sequences.size(); ++i) {
-    const SequenceOutlook& one = outlook.sequences[i];
+  for (size_t i = 0; i < state.sequences.size(); ++i) {
+    const SequenceState& one = state.sequences[i];
     const int32_t num_rows = std::min(one.num_at_hand, one.limit);
     double expected = 1;
     for (int32_t j = 0; j < num_rows; ++j) expected += inputs.survival[i][static_cast<size_t>(j)];
@@ -147,11 +147,11 @@ double Speculation::price_of(int32_t num_sequences, double plain_s) const {
   return num_sequences * std::max(working->value(), gain ? working->value() / *gain : plain);
 }
 
-GoodputInputs Speculation::what_is_known(const RoundOutlook& outlook, const StepLoad& plain) const {
-  const auto num_sequences = static_cast<int32_t>(outlook.sequences.size());
+GoodputInputs Speculation::what_is_known(const RoundState& state, const StepLoad& plain) const {
+  const auto num_sequences = static_cast<int32_t>(state.sequences.size());
   const double plain_s = plain_round_s(plain);
   GoodputInputs inputs;
-  for (const SequenceOutlook& sequence : outlook.sequences)
+  for (const SequenceState& sequence : state.sequences)
     inputs.survival.push_back(survival_.curve(sequence.sequence_id, config_.longest_draft_len));
   inputs.steps = &working_steps_;
   inputs.overhead = working_overhead_.empty() ? &idle_overhead_ : &working_overhead_;
@@ -161,54 +161,53 @@ GoodputInputs Speculation::what_is_known(const RoundOutlook& outlook, const Step
   inputs.hit_if_all_stand = hit_if_all_stand_;
   inputs.hit_if_not = hit_if_not_;
   inputs.num_prepared = static_cast<int32_t>(num_prepared_);
-  if (inputs.price > 0)
-    inputs.price = std::max(inputs.price, rate_of_going(outlook, inputs, plain));
+  if (inputs.price > 0) inputs.price = std::max(inputs.price, rate_of_going(state, inputs, plain));
   return inputs;
 }
 
 // A draft that has just begun gets a part of a round to show how fast it is: with one token, where
 // it answers with whole blocks.
-RoundChoice Speculation::choose_to_learn(RoundOutlook outlook,
+RoundChoice Speculation::choose_to_learn(RoundState state,
                                          GoodputInputs inputs,
                                          double plain_s) const {
   double rest_s = kNoLimit;
   if (plain_s > 0) {
     rest_s = kFirstWait * plain_s;
-    for (const SequenceOutlook& one : outlook.sequences)
+    for (const SequenceState& one : state.sequences)
       rest_s = std::min(rest_s, kFirstWait * plain_s - one.waited_s);
   }
-  for (SequenceOutlook& one : outlook.sequences)
+  for (SequenceState& one : state.sequences)
     one.limit = std::min(one.limit, one.in_one_piece ? 1 : kBlindDraftLen);
-  outlook.may_wait = outlook.may_wait && rest_s > 0;
+  state.may_wait = state.may_wait && rest_s > 0;
   inputs.first_token_s = inputs.token_s = 0;
-  RoundChoice choice = choose_round(outlook, inputs);
+  RoundChoice choice = choose_round(state, inputs);
   choice.wait_s = std::min(choice.wait_s, rest_s);
   return choice;
 }
 
-RoundChoice Speculation::choose(const RoundOutlook& outlook) const {
-  const auto num_sequences = static_cast<int32_t>(outlook.sequences.size());
+RoundChoice Speculation::choose(const RoundState& state) const {
+  const auto num_sequences = static_cast<int32_t>(state.sequences.size());
   if (num_sequences == 0) return {};
-  const bool any_fixed = std::any_of(outlook.sequences.begin(),
-                                     outlook.sequences.end(),
-                                     [](const SequenceOutlook& one) { return one.fixed; });
-  if (!any_fixed && trials_.arm(num_sequences) == DraftTrials::kIdle) return idle_choice(outlook);
-  const StepLoad plain = plain_load(outlook);
+  const bool any_fixed = std::any_of(state.sequences.begin(),
+                                     state.sequences.end(),
+                                     [](const SequenceState& one) { return one.fixed; });
+  if (!any_fixed && trials_.arm(num_sequences) == DraftTrials::kIdle) return idle_choice(state);
+  const StepLoad plain = plain_load(state);
   const double plain_s = plain_round_s(plain);
-  const GoodputInputs inputs = what_is_known(outlook, plain);
-  RoundOutlook seen = outlook;
-  for (SequenceOutlook& sequence : seen.sequences) {
+  const GoodputInputs inputs = what_is_known(state, plain);
+  RoundState seen = state;
+  for (SequenceState& sequence : seen.sequences) {
     sequence.limit = std::min(sequence.limit, config_.longest_draft_len);
     if (inputs.price == 0 && !sequence.fixed)
       sequence.limit = std::min(sequence.limit, kBlindDraftLen);
   }
   const bool is_blind = config_.has_worker && inputs.token_s == 0;
-  const bool learns = config_.has_worker && !any_fixed && (is_blind || !config_.rides_ahead) &&
+  const bool learns = config_.has_worker && !any_fixed && (is_blind || !config_.drafts_async) &&
                       trials_.warms_up(num_sequences);
   if (is_blind && !any_fixed) seen.may_wait = false;
   RoundChoice choice = choose_round(seen, inputs);
   if (learns && !drafts_any(choice)) {
-    seen.may_wait = outlook.may_wait;
+    seen.may_wait = state.may_wait;
     choice = choose_to_learn(seen, inputs, plain_s);
   }
   for (size_t i = 0; i < choice.sequences.size(); ++i) {

@@ -18,40 +18,38 @@ class Speculation {
  public:
   struct Config {
     int32_t longest_draft_len = 16;
-    bool has_worker = false;   // a draft model, that takes time
-    bool rides_ahead = false;  // and works while the target verifies
+    bool has_worker = false;    // a draft model, that takes time
+    bool drafts_async = false;  // and works while the target verifies
   };
   explicit Speculation(const Config& config);
 
   // Before the first round; the draft was idle.
-  void note_probe(const StepLoad& load, double seconds);
-  void note_round(const RoundRecord& round);
-  // Of a block (a proposal for the bonus position counts as one more token of it), or of what the
+  void record_probe(const StepLoad& load, double seconds);
+  void record_round(const RoundRecord& round);
+  // Of a block (a bonus draft token counts as one more token of it), or of what the
   // draft had proposed without a row.
-  void note_verdict(uint64_t sequence_id, int32_t num_drafted, int32_t num_accepted);
-  void note_shadow(uint64_t sequence_id, bool stood);
+  void record_result(uint64_t sequence_id, int32_t num_drafted, int32_t num_accepted);
+  void record_counterfactual(uint64_t sequence_id, bool accepted);
   // After a round under which the draft rode ahead: was the next block prepared, with how many
   // tokens.
-  void note_lookup(bool all_stood, bool hit, int32_t num_prepared);
+  void record_lookup(bool all_accepted, bool hit, int32_t num_prepared);
   // From the message that a round waits to the first tokens of its blocks.
   // num_tokens: of each sequence, in the one reply.
-  void note_first_tokens(double seconds, int32_t num_sequences, double num_tokens);
+  void record_first_tokens(double seconds, int32_t num_sequences, double num_tokens);
   // A reply of the draft: DraftReply's figures. awaited: the target waited while the draft took
   // those steps, so that they show what a wait costs. Others may have been taken on cores that the
   // target was using.
-  void note_draft_work(uint32_t num_steps, uint32_t num_rows, double seconds, bool awaited);
+  void record_draft_work(uint32_t num_steps, uint32_t num_rows, double seconds, bool awaited);
   void forget(uint64_t sequence_id) { survival_.forget(sequence_id); }
 
-  RoundChoice choose(const RoundOutlook& outlook) const;
+  RoundChoice choose(const RoundState& state) const;
 
  private:
-  double rate_of_going(const RoundOutlook& outlook,
-                       const GoodputInputs& inputs,
-                       StepLoad load) const;
+  double rate_of_going(const RoundState& state, const GoodputInputs& inputs, StepLoad load) const;
   double plain_round_s(const StepLoad& load) const;
   double price_of(int32_t num_sequences, double plain_s) const;
-  RoundChoice choose_to_learn(RoundOutlook outlook, GoodputInputs inputs, double plain_s) const;
-  GoodputInputs what_is_known(const RoundOutlook& outlook, const StepLoad& plain) const;
+  RoundChoice choose_to_learn(RoundState state, GoodputInputs inputs, double plain_s) const;
+  GoodputInputs what_is_known(const RoundState& state, const StepLoad& plain) const;
   double draft_token_s(int32_t num_sequences) const;
 
   Config config_;
@@ -67,7 +65,7 @@ class Speculation {
   double hit_if_all_stand_ = 0;
   double hit_if_not_ = 0;
   double num_prepared_ = 0;
-  // A step of a draft that does not ride ahead was seen, beside none of the target's.
+  // A step of a draft that does not draft asynchronously was seen, beside none of the target's.
   bool seen_awaited_ = false;
   bool heard_ = false;  // something of a draft, since the last round
 };

@@ -121,7 +121,7 @@ bool RecentRounds::is_stall(double round_s) {
   return round_s > kStallFactor * *middle;
 }
 
-void SpeedupAccount::note_round(const RoundRecord& round) {
+void SpeedupAccount::record_round(const RoundRecord& round) {
   totals_.round_s += round.round_s;
   totals_.waited_s += round.waited_s;
   totals_.step_s += round.step_s;
@@ -145,12 +145,12 @@ void SpeedupAccount::note_round(const RoundRecord& round) {
   totals_.num_accepted += round.num_accepted;
 }
 
-void SpeedupAccount::note_lookups(int64_t num_lookups, int64_t num_hits) {
+void SpeedupAccount::record_lookups(int64_t num_lookups, int64_t num_hits) {
   totals_.num_lookups += num_lookups;
   totals_.num_hits += num_hits;
 }
 
-void SpeedupAccount::note_draft(int64_t num_steps, double busy_s, double idle_s) {
+void SpeedupAccount::record_draft(int64_t num_steps, double busy_s, double idle_s) {
   totals_.num_draft_steps += num_steps;
   totals_.draft_busy_s += busy_s;
   totals_.draft_idle_s += idle_s;

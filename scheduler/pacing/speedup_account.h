@@ -95,11 +95,11 @@ class RecentRounds {
 
 class SpeedupAccount {
  public:
-  void note_round(const RoundRecord& round);
+  void record_round(const RoundRecord& round);
   // So many outcomes were looked up, for so many of them the next block was prepared.
-  void note_lookups(int64_t num_lookups, int64_t num_hits);
+  void record_lookups(int64_t num_lookups, int64_t num_hits);
   // num_steps forward passes of the draft that took so long together, and how long it had no work.
-  void note_draft(int64_t num_steps, double busy_s, double idle_s);
+  void record_draft(int64_t num_steps, double busy_s, double idle_s);
 
   const SpeedupTotals& totals() const { return totals_; }
 

@@ -27,37 +27,39 @@ double odds(double chance) {
 
 }  // namespace
 
-void Survival::Counts::add(bool stood, double memory) {
+void Survival::Counts::add(bool accepted, double memory) {
   const double kept = 1 - 1 / memory;
   num_examined = kept * num_examined + 1;
-  num_stood = kept * num_stood + (stood ? 1 : 0);
+  num_accepted_tokens = kept * num_accepted_tokens + (accepted ? 1 : 0);
 }
 
-void Survival::add(uint64_t sequence_id, int32_t position, bool stood) {
-  positions_[static_cast<size_t>(std::min(position, kMostDraftTokens - 1))].add(stood,
+void Survival::add(uint64_t sequence_id, int32_t position, bool accepted) {
+  positions_[static_cast<size_t>(std::min(position, kMostDraftTokens - 1))].add(accepted,
                                                                                 kPositionMemory);
-  server_.add(stood, kServerMemory);
-  sequences_[sequence_id].add(stood, kSequenceMemory);
+  server_.add(accepted, kServerMemory);
+  sequences_[sequence_id].add(accepted, kSequenceMemory);
   num_rounds_without_ = 0;
-  if (stood) patience_ = kShortestPatience;
+  if (accepted) patience_ = kShortestPatience;
 }
 
-void Survival::note_verdict(uint64_t sequence_id, int32_t num_drafted, int32_t num_accepted) {
+void Survival::record_result(uint64_t sequence_id, int32_t num_drafted, int32_t num_accepted) {
   for (int32_t i = 0; i < std::min(num_drafted, num_accepted + 1); ++i) {
     add(sequence_id, i, i < num_accepted);
   }
 }
 
-void Survival::note_shadow(uint64_t sequence_id, bool stood) { add(sequence_id, 0, stood); }
+void Survival::record_counterfactual(uint64_t sequence_id, bool accepted) {
+  add(sequence_id, 0, accepted);
+}
 
-void Survival::note_nothing() {
+void Survival::record_nothing() {
   if (++num_rounds_without_ <= std::max(patience_, kShortestPatience)) return;
   num_rounds_without_ = 0;
   patience_ = std::min(kLongestPatience, 2 * std::max(patience_, kShortestPatience));
   // Whatever was known counts as two tokens from now on: one that stands, or does not, decides.
   const auto fade = [](Counts& counts, double most) {
     if (counts.num_examined <= most) return;
-    counts.num_stood *= most / counts.num_examined;
+    counts.num_accepted_tokens *= most / counts.num_examined;
     counts.num_examined = most;
   };
   fade(server_, 2);
@@ -66,11 +68,12 @@ void Survival::note_nothing() {
 }
 
 double Survival::acceptance() const {
-  return (server_.num_stood + kServerPrior * kHope) / (server_.num_examined + kServerPrior);
+  return (server_.num_accepted_tokens + kServerPrior * kHope) /
+         (server_.num_examined + kServerPrior);
 }
 
 double Survival::at_position(size_t i) const {
-  return (positions_[i].num_stood + kPositionPrior * acceptance()) /
+  return (positions_[i].num_accepted_tokens + kPositionPrior * acceptance()) /
          (positions_[i].num_examined + kPositionPrior);
 }
 
@@ -80,7 +83,8 @@ SurvivalCurve Survival::curve(uint64_t sequence_id, int32_t num_positions) const
   Counts own;
   if (const auto found = sequences_.find(sequence_id); found != sequences_.end())
     own = found->second;
-  const double mine = (own.num_stood + kSequencePrior * all) / (own.num_examined + kSequencePrior);
+  const double mine =
+      (own.num_accepted_tokens + kSequencePrior * all) / (own.num_examined + kSequencePrior);
   const double ratio = odds(mine) / odds(all);
   SurvivalCurve curve{};
   double survival = 1;

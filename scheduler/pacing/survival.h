@@ -14,14 +14,14 @@ namespace outrider {
 
 class Survival {
  public:
-  // A block of num_drafted tokens was verified and num_accepted of them stood.
-  void note_verdict(uint64_t sequence_id, int32_t num_drafted, int32_t num_accepted);
+  // A block of num_drafted tokens was verified and num_accepted of them were accepted.
+  void record_result(uint64_t sequence_id, int32_t num_drafted, int32_t num_accepted);
   // What the draft proposed for the next token without a row of its own, and whether the target
   // chose the same: position 0 of a block that nobody verified.
-  void note_shadow(uint64_t sequence_id, bool stood);
+  void record_counterfactual(uint64_t sequence_id, bool accepted);
   // A round without either. After many the server's estimate drifts back towards a mild optimism,
   // so that drafts are tried again; after each try that fails, twice as many.
-  void note_nothing();
+  void record_nothing();
   void forget(uint64_t sequence_id) { sequences_.erase(sequence_id); }
 
   // The sequence's own, blended with what other sequences showed: a new one begins with that.
@@ -30,13 +30,13 @@ class Survival {
   double acceptance() const;  // of the server, all positions
 
  private:
-  // Sums that decay: how many tokens were examined and how many of them stood.
+  // Sums that decay: how many tokens were examined and how many of them were accepted.
   struct Counts {
     double num_examined = 0;
-    double num_stood = 0;
-    void add(bool stood, double memory);
+    double num_accepted_tokens = 0;
+    void add(bool accepted, double memory);
   };
-  void add(uint64_t sequence_id, int32_t position, bool stood);
+  void add(uint64_t sequence_id, int32_t position, bool accepted);
   double at_position(size_t i) const;
 
   std::array<Counts, kMostDraftTokens> positions_{};

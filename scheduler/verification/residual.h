@@ -27,7 +27,7 @@ struct ListedKeys {
 ListedKeys listed_keys(const ResidualInput& input);
 
 // The last draw of a row on this shard, for one MAX over the shards: the residual's best token, or
-// with lower rank the target's own, which stands in for a residual that rounding has emptied
+// with lower rank the target's own, which stands in for a residual that rounding has freed
 // everywhere. best_key: of the draw among the others, with listed.residual to beat. 0 on an empty
 // shard.
 uint64_t residual_choice(const ListedKeys& listed, uint64_t best_key);

@@ -106,7 +106,7 @@ VerifyRule resolve_rule(const SamplingParams& params) {
   return params.seed.has_value() ? VerifyRule::kCoupled : VerifyRule::kBlock;
 }
 
-bool judges_proposals(const SamplingParams& params) {
+bool judges_bonus_drafts(const SamplingParams& params) {
   const VerifyRule rule = resolve_rule(params);
   return rule == VerifyRule::kStandard || rule == VerifyRule::kBlock;
 }

@@ -18,9 +18,9 @@ namespace outrider {
 // The rule a request is judged by, after kAuto and temperature are resolved.
 enum class VerifyRule : uint8_t { kGreedy, kStandard, kBlock, kCoupled };
 VerifyRule resolve_rule(const SamplingParams& params);
-// Whether a proposal for the bonus position changes anything: under the standard and block rules.
+// Whether a bonus draft token changes anything: under the standard and block rules.
 // Greedy and coupled requests take the target's own choice there, whatever is proposed.
-bool judges_proposals(const SamplingParams& params);
+bool judges_bonus_drafts(const SamplingParams& params);
 
 // Whether a proposed token and its distribution make sense: ids in range and distinct,
 // probabilities in [0, 1] that sum to 1 within 0.001, the token among them. verify() relies on it;
@@ -49,7 +49,7 @@ struct JudgedRow {
   size_t drawn = 0;  // which of them the token is
 };
 
-// How many draft tokens stand, one after the other; uniforms[i] is draft token i's.
+// How many draft tokens are accepted, one after the other; uniforms[i] is draft token i's.
 int32_t judge_standard(std::span<const JudgedRow> rows, std::span<const double> uniforms);
 
 // Sun et al. (arXiv 2403.10444), Algorithm 2: [i] = P_i, the probability that draft tokens 1 .. i

@@ -26,8 +26,8 @@ namespace {
 enum class RowTask : uint8_t {
   kArgmax,  // greedy
   kDraw,    // coupled, or nothing proposed: one sample of the row
-  kJudge,   // standard or block with draft or proposal: weighed first, drawn from only if it ends
-            // the block
+  kJudge,   // standard or block with draft or bonus draft token: weighed first, drawn from only if
+           // it ends the block
 };
 
 // In place of a row's best key when one of its logits is bad; above every key of a finite value.
@@ -43,7 +43,7 @@ struct Row {
   float cut = kMasked;
   float ceiling = kNoCeiling;
   int32_t chosen = -1;
-  bool judges = false;  // a draft token, or a proposal
+  bool judges = false;  // a draft token, or a bonus draft token
   size_t place = 0;     // in judged_ and listed_, of rows that may judge
   bool drawn_at_once() const { return task == RowTask::kDraw && !filtered; }
 };
@@ -71,8 +71,8 @@ class Verification::Round {
     for (size_t n = 0; n < inputs.size(); ++n) add_rows(n);
   }
 
-  void take_proposals() {
-    for (size_t n = 0; n < inputs_.size(); ++n) take_proposal(n);
+  void take_bonus_drafts() {
+    for (size_t n = 0; n < inputs_.size(); ++n) take_bonus_draft(n);
   }
 
   std::vector<SequenceDecision> run() {
@@ -109,7 +109,7 @@ class Verification::Round {
       } else if (rule != VerifyRule::kGreedy) {
         row.task = input.draft.empty() ? RowTask::kDraw : RowTask::kJudge;
         row.noise = {seed, position, Stream::kResidual, input.round};
-        // The last one's place is for a proposal.
+        // The last one's place is for a bonus draft token.
         row.place = judged_.size();
         listed_.emplace_back();
         judged_.emplace_back();
@@ -119,12 +119,12 @@ class Verification::Round {
   }
 
   // The last row judges what has come meanwhile, if its rule judges.
-  void take_proposal(size_t n) {
+  void take_bonus_draft(size_t n) {
     const VerifyInput& input = inputs_[n];
-    if (input.proposal == nullptr || !judges_proposals(*input.params)) return;
+    if (input.bonus_draft == nullptr || !judges_bonus_drafts(*input.params)) return;
     Row& row = rows_[first_row_[n] + input.draft.size()];
     row.task = RowTask::kJudge;
-    list(row, *input.proposal);
+    list(row, *input.bonus_draft);
   }
 
   void list(Row& row, const DraftToken& token) {
@@ -134,9 +134,9 @@ class Verification::Round {
     judged_[row.place] = judged_row(listed_[row.place], whole);
   }
 
-  // Draft tokens, and the proposal behind them. Only of the rules that judge.
+  // Draft tokens, and the bonus draft token behind them. Only of the rules that judge.
   size_t num_judged(size_t n) const {
-    return inputs_[n].draft.size() + (inputs_[n].proposal == nullptr ? 0 : 1);
+    return inputs_[n].draft.size() + (inputs_[n].bonus_draft == nullptr ? 0 : 1);
   }
 
   // Under the standard rule only the drawn token's own weight is needed.
@@ -310,14 +310,14 @@ class Verification::Round {
     }
   }
 
-  // num_standing: of the draft tokens and the proposal.
+  // num_standing: of the draft tokens and the bonus draft token.
   void settle(size_t n, int32_t num_standing) {
     const auto draft_len = static_cast<int32_t>(inputs_[n].draft.size());
     decisions_[n].num_accepted = std::min(num_standing, draft_len);
-    if (num_standing > draft_len) decisions_[n].next_token = inputs_[n].proposal->token;
+    if (num_standing > draft_len) decisions_[n].next_token = inputs_[n].bonus_draft->token;
   }
 
-  // What the draws have to beat, for rows whose draft token fell.
+  // What the draws have to beat, for rows whose draft token was rejected.
   ListedKeys keys_listed(const Row& row) const {
     if (!row.judges) return {};
     return listed_keys({.listed = &listed_[row.place],
@@ -442,7 +442,7 @@ Verification::~Verification() = default;
 Verification::Verification(Verification&&) noexcept = default;
 Verification& Verification::operator=(Verification&&) noexcept = default;
 
-void Verification::take_proposals() { round_->take_proposals(); }
+void Verification::take_bonus_drafts() { round_->take_bonus_drafts(); }
 
 std::vector<SequenceDecision> Verification::run() { return round_->run(); }
 
@@ -451,7 +451,7 @@ std::vector<SequenceDecision> verify(std::span<const VerifyInput> inputs,
                                      RowScanner& scanner,
                                      ShardExchange& exchange) {
   Verification verification(inputs, shard, scanner, exchange);
-  verification.take_proposals();
+  verification.take_bonus_drafts();
   return verification.run();
 }
 

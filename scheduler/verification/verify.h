@@ -1,8 +1,8 @@
-// The decision of a round on sharded logits: which draft tokens stand and what follows them, by the
-// rules of Leviathan et al. (arXiv 2211.17192) and Chen et al. (arXiv 2302.01318), the block rule
-// of Sun et al. (arXiv 2403.10444) and the coupled rule of Daliri et al. (arXiv 2408.07978). Called
-// by every target rank with its shard; all return the same decisions because they decide from the
-// same reduced integers. No vocabulary-sized array crosses a link.
+// The decision of a round on sharded logits: which draft tokens are accepted and what follows them,
+// by the rules of Leviathan et al. (arXiv 2211.17192) and Chen et al. (arXiv 2302.01318), the block
+// rule of Sun et al. (arXiv 2403.10444) and the coupled rule of Daliri et al. (arXiv 2408.07978).
+// Called by every target rank with its shard; all return the same decisions because they decide
+// from the same reduced integers. No vocabulary-sized array crosses a link.
 #pragma once
 
 #include <cstdint>
@@ -31,22 +31,23 @@ struct VerifyInput {
   // token. Block rule: the draft is a block of draft.size() + 1 tokens of which the last has no row
   // behind it, so that P of all is h of all and nothing is drawn when all stand. Whether there is
   // one may depend on anything but the value of this token (and of others that are never used).
-  const DraftToken* proposal = nullptr;
+  const DraftToken* bonus_draft = nullptr;
   LogitsAddress logits;  // [draft.size() + 1, shard.size()], raw, in the scanner's memory; row i
                          // judges position tokens.size() + i
   const TokenMask* mask = nullptr;  // of params, kept between rounds; null: made anew when needed
 };
 
-// Decisions in the order of the inputs. A proposal that stands is the decision's next_token, with
-// num_accepted = draft.size(). Where it falls nothing of it is left to be drawn, so
-// proposal_stood() of round.h can tell. A sequence with NaN or infinity in any of its rows (on any
-// shard) comes back failed; a logit above 1e30 in size counts as infinite. So does one where masks
-// forbid every token of the row that the next token would be drawn from. The collectives made
-// depend only on params, draft lengths and earlier reduced results, so they are the same on all
-// ranks; their number does not grow with the number of sequences. Unfiltered: 1 for greedy, coupled
-// and plain sampling, 3 for the standard and block rules with drafts; their bytes are in
-// docs/round.md; a proposal counts as a draft token, without a row. Filters add a gather (narrow
-// ones) or four SUMs each (wide ones) and a draw of their own; log-probabilities 3 or 4.
+// Decisions in the order of the inputs. A bonus draft token that stands is the decision's
+// next_token, with num_accepted = draft.size(). Where it falls nothing of it is left to be drawn,
+// so bonus_draft_accepted() of round.h can tell. A sequence with NaN or infinity in any of its rows
+// (on any shard) comes back failed; a logit above 1e30 in size counts as infinite. So does one
+// where masks forbid every token of the row that the next token would be drawn from. The
+// collectives made depend only on params, draft lengths and earlier reduced results, so they are
+// the same on all ranks; their number does not grow with the number of sequences. Unfiltered: 1 for
+// greedy, coupled and plain sampling, 3 for the standard and block rules with drafts; their bytes
+// are in docs/round.md; a bonus draft token counts as a draft token, without a row. Filters add a
+// gather (narrow ones) or four SUMs each (wide ones) and a draw of their own; log-probabilities 3
+// or 4.
 std::vector<SequenceDecision> verify(std::span<const VerifyInput> inputs,
                                      const VocabShard& shard,
                                      RowScanner& scanner,
@@ -55,7 +56,8 @@ std::vector<SequenceDecision> verify(std::span<const VerifyInput> inputs,
 // The same in two parts: before the logits are there, all that needs none of them; then the rest.
 class Verification {
  public:
-  // All must outlive this. Of the inputs, proposals are read when they are taken, logits by run().
+  // All must outlive this. Of the inputs, bonus draft tokens are read when they are taken, logits
+  // by run().
   Verification(std::span<const VerifyInput> inputs,
                const VocabShard& shard,
                RowScanner& scanner,
@@ -64,7 +66,7 @@ class Verification {
   Verification(Verification&&) noexcept;
   Verification& operator=(Verification&&) noexcept;
   // Once each, in this order.
-  void take_proposals();
+  void take_bonus_drafts();
   std::vector<SequenceDecision> run();
 
  private:

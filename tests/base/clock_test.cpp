@@ -42,7 +42,7 @@ TEST(JobClock, IsTheSystemsWithoutAVirtualOne) {
   EXPECT_LE(now, std::chrono::steady_clock::now());
   JobClock::sleep_until(now + milliseconds(2));
   EXPECT_GE(std::chrono::steady_clock::now(), now + milliseconds(2));
-  JobClock::note_event();
+  JobClock::record_event();
 }
 
 TEST(VirtualClock, TimePassesWhenAllWaitAndInOrder) {
@@ -85,10 +85,10 @@ TEST(VirtualClock, AListenerIsWokenByAnEventWhenItComes) {
                },
                [&] {
                  JobClock::sleep_for(milliseconds(3));
-                 JobClock::note_event();
-                 JobClock::note_event(microseconds(250));
+                 JobClock::record_event();
+                 JobClock::record_event(microseconds(250));
                  JobClock::sleep_until(begin + milliseconds(20));
-                 JobClock::note_event(milliseconds(5));
+                 JobClock::record_event(milliseconds(5));
                }});
   EXPECT_EQ(heard,
             (std::vector<microseconds>{

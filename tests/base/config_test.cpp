@@ -125,14 +125,27 @@ TEST_F(ConfigTest, GroupsAndTheirDottedForm) {
                          "'speculative_config.method' has several values"));
 }
 
-TEST_F(ConfigTest, DraftLengthAndRidingAhead) {
+TEST_F(ConfigTest, OldNamesAreUnderstoodEverywhere) {
+  EXPECT_EQ(config_of({"--speculative-config.ride-ahead=chain"}).speculative.async_drafting,
+            "chain");
+  EXPECT_EQ(from_yaml("speculative_config: {ride_ahead: chain}\n").speculative.async_drafting,
+            "chain");
+  EXPECT_EQ(
+      config_of({"--speculative-config", R"({"ride_ahead": "off"})"}).speculative.async_drafting,
+      "off");
+  EXPECT_TRUE(yaml_fails("speculative_config: {ride_ahead: chain, async_drafting: off}\n",
+                         "'speculative_config.async_drafting' has several values"));
+}
+
+TEST_F(ConfigTest, DraftLengthAndAsyncDrafting) {
   EXPECT_EQ(config_of({}).speculative.num_speculative_tokens, kAutoDraftLen);
   EXPECT_EQ(config_of({}).speculative.longest_draft_len(), 16);
-  EXPECT_EQ(config_of({}).speculative.ride_ahead, "auto");
-  const RunConfig fixed = config_of({"--draft-max", "5", "--speculative-config.ride-ahead=off"});
+  EXPECT_EQ(config_of({}).speculative.async_drafting, "auto");
+  const RunConfig fixed =
+      config_of({"--draft-max", "5", "--speculative-config.async-drafting=off"});
   EXPECT_EQ(fixed.speculative.num_speculative_tokens, 5);
   EXPECT_EQ(fixed.speculative.longest_draft_len(), 5);
-  EXPECT_EQ(fixed.speculative.ride_ahead, "off");
+  EXPECT_EQ(fixed.speculative.async_drafting, "off");
   EXPECT_EQ(from_yaml("speculative_config: {num_speculative_tokens: auto}\n")
                 .speculative.longest_draft_len(),
             16);
@@ -141,7 +154,7 @@ TEST_F(ConfigTest, DraftLengthAndRidingAhead) {
   EXPECT_TRUE(
       yaml_fails(group + "{num_speculative_tokens: some}\n", "'some' is not a whole number"));
   EXPECT_TRUE(
-      yaml_fails(group + "{ride_ahead: far}\n", "'far' is not one of auto, off, chain, cache"));
+      yaml_fails(group + "{async_drafting: far}\n", "'far' is not one of auto, off, chain, cache"));
   EXPECT_NE(dump_config(load_config({})).find("  num_speculative_tokens: auto  # default\n"),
             std::string::npos);
 }

@@ -64,7 +64,7 @@ TEST(TheoryFormulas, BestDraftLenIsTheGreatestOfAll) {
   }
 }
 
-// Riding ahead: every column of the design's table, with the lengths that give it.
+// Asynchronous drafting: every column of the design's table, with the lengths that give it.
 TEST(TheoryFormulas, TheDesignsTableComesOutToItsDigits) {
   constexpr double kHalfDigit = 0.00501;
   for (const DesignSpeedups& row : kDesignSpeedups) {
@@ -103,7 +103,7 @@ TEST(TheoryFormulas, TheChainsSpeedupIsWhatItsRoundsGive) {
       for (int round = 0; round < 200000; ++round) {
         const int draft_len = ready > 0 ? ready : num_waited;
         steps += 1 + (ready > 0 ? 0 : num_waited * kCost);
-        int num_standing = 0;  // the proposal is the last that may
+        int num_standing = 0;  // the bonus draft token is the last that may
         while (num_standing <= draft_len && stands(generator)) ++num_standing;
         num_tokens += std::min(num_standing, draft_len) + 1;
         ready = num_standing > draft_len ? kDraftLen : 0;

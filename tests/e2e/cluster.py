@@ -19,8 +19,8 @@ from free_port import free_port  # noqa: E402 - found by the line above
 PROGRAM = os.environ["OUTRIDER_PROGRAM"]
 ENVIRONMENT = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
 PAIR = ["--model", "embedded", "--speculative-config.model", "embedded"]
-# Left to itself the planner does without so tiny a target's draft, and so does riding ahead on shared CPUs.
-DRAFTED_PAIR = [*PAIR, "--speculative-config.num_speculative_tokens", "4", "--speculative-config.ride_ahead", "cache"]
+# Left to itself the planner does without so tiny a target's draft, and so does asynchronous drafting on shared CPUs.
+DRAFTED_PAIR = [*PAIR, "--speculative-config.num_speculative_tokens", "4", "--speculative-config.async_drafting", "cache"]
 
 
 def mpirun(num_ranks, recovery=True):

@@ -130,9 +130,9 @@ class Batch(unittest.TestCase):
     def test_the_same_tokenizer_needs_no_translation(self):
         self.write([line(0)])
         code, _, errors = run([*mpirun(2), PROGRAM, "batch", "-i", self.input, "-o", self.output, *PAIR,
-                               "--speculative-config.ride-ahead", "cache", "--speculative-config.use-heterogeneous-vocab"])
+                               "--speculative-config.async-drafting", "cache", "--speculative-config.use-heterogeneous-vocab"])
         self.assertEqual(code, 0, errors)
-        self.assertIn("the draft rides ahead: cache", errors)
+        self.assertIn("the draft drafts asynchronously: cache", errors)
         self.assertNotIn("the draft is translated", errors)
 
     def test_resume_answers_only_the_rest(self):
@@ -282,7 +282,7 @@ class Bench(unittest.TestCase):
         self.assertEqual([(row["alpha"], row["draft_len"], row["speed"]) for row in result["published"]],
                          [(0.6, 2, 1.96), (0.7, 3, 2.53), (0.8, 2, 2.44), (0.8, 5, 3.69), (0.9, 2, 2.71),
                           (0.9, 10, 6.86)])
-        self.assertIn("Riding ahead, by formula", out)
+        self.assertIn("Asynchronous drafting, by formula", out)
         ridden = {(row["alpha"], row["cost_ratio"]): row for row in result["riding_ahead"]}
         self.assertEqual(len(ridden), 4 * 3)
         row = ridden[0.8, 0.1]

@@ -31,7 +31,7 @@ class Verify(unittest.TestCase):
                             ("pair", {"direct", "standard", "block", "coupled"}), ("text", {"greedy", "seeded"})):
             self.assertEqual({row["mode"] for row in rows if row["check"].startswith(part)}, modes)
         controls = {row["check"] for row in rows if row["kind"] == "control"}
-        for word in ("shared noise", "position keyed noise", "off by one bonus", "proposal by value"):
+        for word in ("shared noise", "position keyed noise", "off by one bonus", "bonus draft by value"):
             self.assertTrue(any(word in control for control in controls), word)
         for row in rows:
             self.assertTrue(row["passed"], row)
@@ -39,8 +39,8 @@ class Verify(unittest.TestCase):
                 self.assertGreater(row["num_accepted"], 0, row)
             if row["check"].startswith("pair") and row["mode"] != "direct":
                 self.assertLess(row["num_accepted"], row["num_examined"], row)
-                # The draft rode ahead: some of what was judged were proposals for the bonus position.
-                self.assertEqual(row["num_proposals"] > 0, row["mode"] in ("standard", "block"), row)
+                # The draft rode ahead: some of what was judged were bonus_drafts for the bonus position.
+                self.assertEqual(row["num_bonus_drafts"] > 0, row["mode"] in ("standard", "block"), row)
             if row["kind"] == "law":
                 self.assertLess(row["found_distance"], 0.2, row)
             if row["kind"] == "equality":

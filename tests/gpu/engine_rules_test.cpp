@@ -29,7 +29,7 @@ RunConfig config_of(int num_targets, const std::string& device) {
   config.max_num_seqs = 1;
   config.max_num_batched_tokens = 64;
   config.kv_cache_memory_bytes = 8 << 20;
-  config.speculative.ride_ahead = "off";
+  config.speculative.async_drafting = "off";
   config.speculative.draft_patience_s = 100;
   return config;
 }

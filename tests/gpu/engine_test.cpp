@@ -57,15 +57,15 @@ ModelOptions options_of(int32_t max_rows) {
 
 TEST(GpuMemory, IsSharedByAllOnTheGpu) {
   const ModelConfig config = model_config_of("embedded", Role::kTarget);
-  const GpuDemand target = {.config = config,
-                            .shard = shard_model(config, 0, 1),
-                            .options = options_of(64),
-                            .gpu = {.max_positions = 112}};
-  GpuDemand draft = target;
+  const MemoryRequirement target = {.config = config,
+                                    .shard = shard_model(config, 0, 1),
+                                    .options = options_of(64),
+                                    .gpu = {.max_positions = 112}};
+  MemoryRequirement draft = target;
   draft.config = model_config_of("embedded", Role::kDraft);
   draft.shard = shard_model(draft.config, 0, 1);
   constexpr size_t kTotal = size_t{1} << 30;
-  const auto blocks = [&](std::vector<GpuDemand> demands, double utilization) {
+  const auto blocks = [&](std::vector<MemoryRequirement> demands, double utilization) {
     return shared_num_blocks(demands, utilization, kTotal, 7);
   };
   const int32_t alone = blocks({target}, 0.9);

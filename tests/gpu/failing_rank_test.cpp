@@ -5,9 +5,9 @@
 #include <cstdlib>
 
 #include "runtime/base/log.h"
-#include "tests/emulated/emulated.h"
-#include "runtime/ranks/loading/gpu_seat.h"
+#include "runtime/ranks/loading/device_assignment.h"
 #include "tests/base/error_sentence.h"
+#include "tests/emulated/emulated.h"
 #include "tests/gpu/failing_gpu.h"
 #include "tests/ranks/engine_harness.h"
 

@@ -5,7 +5,7 @@
 #include <cstdlib>
 
 #include "runtime/base/error.h"
-#include "runtime/ranks/startup/gpu_call.h"
+#include "runtime/ranks/startup/device_check.h"
 #include "tests/base/error_sentence.h"
 #include "tests/gpu/job_case.h"
 
@@ -83,16 +83,16 @@ TEST_F(ManyRanks, AreCountedByTheGpuItself) {
   const RankLayout layout = {.num_targets = 3, .has_draft = true};
   const std::vector<std::string> gpus = {"a", "b", "a", "b"};  // by rank
   run_in_process(4, [&](World& world) {
-    GpuSeat seat = {.backend = &gpu::test_backend(),
-                    .device = gpu::test_backend().open(0),
-                    .num_visible = 1,
-                    .num_targets = 3,
-                    .has_draft = true};
-    GpuClaim claim = claim_of(seat);
+    DeviceAssignment seat = {.backend = &gpu::test_backend(),
+                             .device = gpu::test_backend().open(0),
+                             .num_visible = 1,
+                             .num_targets = 3,
+                             .has_draft = true};
+    DeviceDescriptor claim = descriptor_of(seat);
     EXPECT_NE(claim.uuid, "");
     if (gpus[static_cast<size_t>(world.rank())] == "b") claim.uuid = "GPU-of-others";
-    const Bytes answer = call_gpus(world, layout, encode_claim(claim));
-    settle_seat(answer, seat);
+    const Bytes answer = check_devices(world, layout, encode_descriptor(claim));
+    settle_assignment(answer, seat);
     EXPECT_EQ(seat.num_targets, 2);  // ranks 0 and 2
     EXPECT_FALSE(seat.has_draft);    // it is with rank 1
   });

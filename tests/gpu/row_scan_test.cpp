@@ -309,7 +309,7 @@ TestRound some_round(int32_t vocab_size, int num_sequences, std::mt19937_64& gen
   TestRound round{.vocab_size = vocab_size, .sequences = {}};
   for (int n = 0; n < num_sequences; ++n) {
     TestSequence sequence = random_sequence(vocab_size, generator);
-    if (generator() % 3 == 0) sequence.proposal = random_draft(sequence.rows[0], generator);
+    if (generator() % 3 == 0) sequence.bonus_draft = random_draft(sequence.rows[0], generator);
     if (generator() % 9 == 0) sequence.rows[0][3] = kInfinity;
     round.sequences.push_back(sequence);
   }
@@ -332,7 +332,7 @@ std::vector<SequenceDecision> verify_there(const TestRound& round,
                       .num_prompt_tokens = sequence.num_prompt_tokens,
                       .round = sequence.round,
                       .draft = sequence.draft,
-                      .proposal = sequence.proposal ? &*sequence.proposal : nullptr,
+                      .bonus_draft = sequence.bonus_draft ? &*sequence.bonus_draft : nullptr,
                       .logits = bench.there(rows)});
   }
   return verify(inputs, shard, bench.scanner, exchange);

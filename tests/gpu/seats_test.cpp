@@ -3,10 +3,10 @@
 #include <gtest/gtest.h>
 
 #include "runtime/base/log.h"
-#include "tests/emulated/emulated.h"
-#include "runtime/ranks/loading/gpu_demands.h"
+#include "runtime/ranks/loading/memory_requirements.h"
 #include "runtime/ranks/loading/model_names.h"
 #include "tests/base/error_sentence.h"
+#include "tests/emulated/emulated.h"
 #include "tests/ranks/engine_harness.h"
 
 namespace outrider::test {
@@ -14,7 +14,7 @@ namespace {
 
 namespace emulated = gpu::emulated;
 
-class GpuSeats : public ::testing::Test {
+class DeviceAssignments : public ::testing::Test {
  protected:
   void SetUp() override { set_gpu_provider(emulated::backend); }
   void TearDown() override {
@@ -34,11 +34,11 @@ struct Taken {
 };
 
 Taken take(const RunConfig& config, const HostPlace& place, bool draft_on_gpu = true) {
-  const GpuSeat seat = take_gpu_seat(config, place, draft_on_gpu);
+  const DeviceAssignment seat = assign_device(config, place, draft_on_gpu);
   return {seat.device->info().ordinal, seat.num_targets, seat.has_draft};
 }
 
-TEST_F(GpuSeats, PlacesGoRoundTheGpusOfTheHost) {
+TEST_F(DeviceAssignments, PlacesGoRoundTheGpusOfTheHost) {
   show_devices(4);
   const RunConfig config;
   const auto place = [](int index) {
@@ -50,17 +50,17 @@ TEST_F(GpuSeats, PlacesGoRoundTheGpusOfTheHost) {
   EXPECT_EQ(take(config, place(5)), (Taken{1, 2, false}));
   EXPECT_EQ(take(config, place(6)), (Taken{2, 1, true}));  // the draft itself
   EXPECT_EQ(take(config, place(2), false), (Taken{2, 1, false}));
-  EXPECT_EQ(take_gpu_seat(config, place(1), true).num_visible, 4);
-  EXPECT_FALSE(take_gpu_seat(config, place(1), true).is_given);
+  EXPECT_EQ(assign_device(config, place(1), true).num_visible, 4);
+  EXPECT_FALSE(assign_device(config, place(1), true).is_given);
 }
 
-TEST_F(GpuSeats, WhoIsToldTakesThatOneAndSoDoAllOfTheHost) {
+TEST_F(DeviceAssignments, WhoIsToldTakesThatOneAndSoDoAllOfTheHost) {
   show_devices(4);
   RunConfig config;
   config.cuda_device = 3;
   const HostPlace place = {.index = 1, .num_targets = 2, .has_draft = true};
   EXPECT_EQ(take(config, place), (Taken{3, 2, true}));
-  EXPECT_TRUE(take_gpu_seat(config, place, true).is_given);
+  EXPECT_TRUE(assign_device(config, place, true).is_given);
   config.cuda_device = 4;
   EXPECT_EQ(error_of([&] { take(config, place); }),
             "cuda_device 4 does not exist; this machine shows 4 GPU(s)");
@@ -76,11 +76,11 @@ RunConfig config_of(int num_targets) {
   return config;
 }
 
-TEST_F(GpuSeats, WhoSharesAGpuHasHalfOfItsMemory) {
+TEST_F(DeviceAssignments, WhoSharesAGpuHasHalfOfItsMemory) {
   const RankLayout layout = {.num_targets = 2};
   RunConfig config = config_of(2);
   const EngineSizes sizes = engine_sizes(config, model_config_of(config, Role::kTarget), layout);
-  GpuSeat seat = take_gpu_seat(config, {.index = 0, .num_targets = 2}, false);
+  DeviceAssignment seat = assign_device(config, {.index = 0, .num_targets = 2}, false);
   ASSERT_EQ(seat.num_targets, 2);
   const int32_t shared = gpu_blocks(config, sizes, layout, seat);
   seat.num_targets = 1;
@@ -95,11 +95,11 @@ TEST_F(GpuSeats, WhoSharesAGpuHasHalfOfItsMemory) {
   EXPECT_LT(allowed, shared);
 }
 
-TEST_F(GpuSeats, MemoryThatDoesNotSufficeIsOneSentence) {
+TEST_F(DeviceAssignments, MemoryThatDoesNotSufficeIsOneSentence) {
   const RankLayout layout = {.num_targets = 1};
   RunConfig config = config_of(1);
   const EngineSizes sizes = engine_sizes(config, model_config_of(config, Role::kTarget), layout);
-  const GpuSeat seat = take_gpu_seat(config, {}, false);
+  const DeviceAssignment seat = assign_device(config, {}, false);
   config.gpu_memory_utilization = 0.0005;
   EXPECT_TRUE(fails_with([&] { gpu_blocks(config, sizes, layout, seat); },
                          "the GPU's memory does not suffice: 0.0005 (gpu_memory_utilization) of "
@@ -121,7 +121,7 @@ std::string warnings_of(RunConfig config) {
   return ::testing::internal::GetCapturedStderr();
 }
 
-TEST_F(GpuSeats, AJobWhoseRanksShareAGpuSaysSo) {
+TEST_F(DeviceAssignments, AJobWhoseRanksShareAGpuSaysSo) {
   const std::string sentence =
       " W coordinator+target[0/2] ranks 0 (coordinator+target[0/2]), 1 (target[1/2]) share GPU 0 "
       "of this process, where they see 1 GPU(s): they take turns and share its memory\n";

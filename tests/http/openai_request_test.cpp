@@ -257,10 +257,11 @@ TEST_F(OpenAiRequest, SpeculationOfARequest) {
             VerifyMode::kBlock);
   EXPECT_EQ(completion(R"("speculative":{"enabled":true})").params.verify_mode, VerifyMode::kAuto);
   EXPECT_EQ(completion_fault(R"("speculative":{"verify_mode":"x"})"), "speculative.verify_mode");
-  EXPECT_EQ(completion(R"("speculative":{"ride_ahead":"chain"})").params.ride_ahead,
-            RideAhead::kChain);
-  EXPECT_EQ(completion(R"("speculative":{})").params.ride_ahead, RideAhead::kAuto);
-  EXPECT_EQ(completion_fault(R"("speculative":{"ride_ahead":"far"})"), "speculative.ride_ahead");
+  EXPECT_EQ(completion(R"("speculative":{"async_drafting":"chain"})").params.async_drafting,
+            AsyncDrafting::kChain);
+  EXPECT_EQ(completion(R"("speculative":{})").params.async_drafting, AsyncDrafting::kAuto);
+  EXPECT_EQ(completion_fault(R"("speculative":{"async_drafting":"far"})"),
+            "speculative.async_drafting");
   EXPECT_TRUE(
       completion(R"("speculative":{"fixed_num_speculative_tokens":true})").params.fixed_draft_len);
   EXPECT_FALSE(completion(R"("speculative":{})").params.fixed_draft_len);

@@ -66,7 +66,7 @@ TEST(SimulatedLaw, RowsAreOfDistinctWordsOfOneDialectAndDifferFromEachOther) {
     for (const int32_t word : words) {
       ASSERT_GE(word, kFirstSimulatedWord);
       ASSERT_LT(word, kEndSimulatedWords);
-      ASSERT_EQ(law.dialect_of(word), law.dialect_of(token));
+      ASSERT_EQ(law.workload_class_of(word), law.workload_class_of(token));
     }
     rows.insert({row.kept.begin(), row.kept.end()});
   }
@@ -75,8 +75,8 @@ TEST(SimulatedLaw, RowsAreOfDistinctWordsOfOneDialectAndDifferFromEachOther) {
   EXPECT_NE(law.row(500, 3).kept, other.row(500, 3).kept);
   EXPECT_NE(law.row(500, 3).kept, law.row(500, 4).kept);
   EXPECT_EQ(law.row(500, 3).kept, law.row(500, 3).kept);
-  // The last word of the last dialect has successors, too.
-  const SimulatedLaw most{1, kMostDialects};
+  // The last word of the last workload_class has successors, too.
+  const SimulatedLaw most{1, kMaxWorkloadClasses};
   for (int32_t token = 0; token < kEndSimulatedWords; ++token) {
     const SimulatedRow row = most.row(token, 1);
     ASSERT_LT(*std::max_element(row.other.begin(), row.other.end()), kEndSimulatedWords);
@@ -130,13 +130,13 @@ TEST(SimulatedModel, AsksForWhatItsSpecSays) {
   EXPECT_NEAR(asked_ms("sim:step_ms=0,context_us=10", batch), 0.07003, 1e-5);
   EXPECT_NEAR(asked_ms("sim:step_ms=0,kv_us=10", batch), 0.05002, 1e-5);
   EXPECT_NEAR(asked_ms("sim:step_ms=1,link_us=10,layers=80", batch), 1 + 1.61, 1e-5);
-  EXPECT_NEAR(asked_ms("sim:step_ms=1/2/4,dialects=3", batch), 4, 1e-5);
-  Batch one;  // token 300 is word 30, of dialect 0
+  EXPECT_NEAR(asked_ms("sim:step_ms=1/2/4,workload_classes=3", batch), 4, 1e-5);
+  Batch one;  // token 300 is word 30, of workload_class 0
   one.tokens = {300};
   one.positions = {9};
   one.sequence_of_row = {0};
   one.block_tables.resize(1);
-  EXPECT_NEAR(asked_ms("sim:step_ms=1/2/4,dialects=3", one), 1, 1e-5);
+  EXPECT_NEAR(asked_ms("sim:step_ms=1/2/4,workload_classes=3", one), 1, 1e-5);
   EXPECT_NEAR(asked_ms("sim:llama-70b-tp8,link_us=0,kv_us=0,context_us=0,row_ms=0", one),
               2 * 70.6e9 / 8 / (3.35e12 * 0.8) * 1e3,
               1e-5);
@@ -268,10 +268,11 @@ TEST(SimulatedSpec, NamesTheKeyThatIsWrong) {
       {"sim:step_ms=1,llama-1b", "'llama-1b' is not key=value"},
       {"sim:step_ms=1,alpha=1.5", "alpha must be a number from 0 to 1"},
       {"sim:step_ms=1,alpha=0.05", "alpha must be 0, from 0.1 to 0.99, or 1"},
-      {"sim:step_ms=1,alpha=.5/.6", "alpha has 2 values where there are 1 dialects"},
-      {"sim:step_ms=1/2,dialects=3", "step_ms has 2 values where there are 3 dialects"},
-      {"sim:step_ms=1,dialects=0", "dialects must be a number from 1 to 64"},
-      {"sim:step_ms=1,dialects=2.5", "dialects must be a number"},
+      {"sim:step_ms=1,alpha=.5/.6", "alpha has 2 values where there are 1 workload_classes"},
+      {"sim:step_ms=1/2,workload_classes=3",
+       "step_ms has 2 values where there are 3 workload_classes"},
+      {"sim:step_ms=1,workload_classes=0", "workload_classes must be a number from 1 to 64"},
+      {"sim:step_ms=1,workload_classes=2.5", "workload_classes must be a number"},
       {"sim:step_ms=1,vocab=512", "vocab must be a number from 3072"},
       {"sim:step_ms=1,jitter=2", "jitter must be a number from 0 to 1"},
       {"sim:step_ms=1,seed=-1", "seed must be a number"},

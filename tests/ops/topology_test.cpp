@@ -260,7 +260,7 @@ TEST(ThreadPlan, ADraftThatTakesTurnsGetsTheThreadsOfAllTargets) {
   EXPECT_EQ(threads(2, 3, plain_machine(1, 4)).num_threads, 4) << "no more than CPUs";
   EXPECT_EQ(threads(0, 1, plain_machine(1, 2)).num_threads, 2);
   EXPECT_FALSE(threads(1, 2, plain_machine(1, 2)).crowded);
-  // CPUs of its own, on which it rides ahead; several nodes.
+  // CPUs of its own, on which it drafts asynchronously; several nodes.
   EXPECT_EQ(threads(1, 2, plain_machine(1, 3)).num_threads, 1);
   EXPECT_EQ(threads(0, 2, siblings_machine()).num_threads, 8);
 }

@@ -8,7 +8,7 @@
 
 #include "runtime/ranks/messages/round_wire.h"
 #include "runtime/ranks/startup/handshake.h"
-#include "runtime/ranks/startup/roll_call.h"
+#include "runtime/ranks/startup/ready_barrier.h"
 #include "tests/ranks/engine_harness.h"
 #include "tests/ranks/played_rounds.h"
 
@@ -98,12 +98,12 @@ TEST(Agreement, TheDigestCoversEveryDecidedNumber) {
   EXPECT_NE(digest(5, decision), base);
 }
 
-TEST(RollCall, OneProblemStopsAllWithTheSameSentence) {
+TEST(ReadyBarrier, OneProblemStopsAllWithTheSameSentence) {
   const RankLayout layout{3, true};
   std::atomic<int> num_stopped{0};
   const auto call = [&](World& world) {
     try {
-      roll_call(world, layout, {world.rank() == 2 ? "shard 2 is missing" : "", {}}, 30);
+      ready_barrier(world, layout, {world.rank() == 2 ? "shard 2 is missing" : "", {}}, 30);
     } catch (const Error& error) {
       EXPECT_STREQ(error.what(), "rank 2 (target[2/3] on this process): shard 2 is missing");
       ++num_stopped;
@@ -113,8 +113,8 @@ TEST(RollCall, OneProblemStopsAllWithTheSameSentence) {
   EXPECT_EQ(num_stopped, 4);
 }
 
-TEST(RollCall, AllReadyGoOn) {
-  run_in_process(3, [](World& world) { roll_call(world, RankLayout{2, true}, {}, 30); });
+TEST(ReadyBarrier, AllReadyGoOn) {
+  run_in_process(3, [](World& world) { ready_barrier(world, RankLayout{2, true}, {}, 30); });
 }
 
 TEST(Handshake, RanksThatWereToldOtherThingsStopAll) {
@@ -158,10 +158,10 @@ TEST(Handshake, ProblemsAndSilenceStopAllAndEqualRanksGoOn) {
                Error);
 }
 
-TEST(RollCall, ASilentRankIsNamed) {
+TEST(ReadyBarrier, ASilentRankIsNamed) {
   try {
     run_in_process(3, [](World& world) {
-      if (world.rank() != 1) roll_call(world, RankLayout{2, true}, {}, 0.2);
+      if (world.rank() != 1) ready_barrier(world, RankLayout{2, true}, {}, 0.2);
     });
     FAIL() << "no exception";
   } catch (const Error& error) {
@@ -175,7 +175,7 @@ std::string stopped_with(const RankLayout& layout, const std::vector<std::string
   run_in_process(layout.num_ranks(), [&](World& world) {
     const auto rank = static_cast<size_t>(world.rank());
     try {
-      go_on_together(world, layout, problems[rank], 30);
+      checked_barrier(world, layout, problems[rank], 30);
     } catch (const Error& error) {
       heard[rank] = error.what();
     }
@@ -184,7 +184,7 @@ std::string stopped_with(const RankLayout& layout, const std::vector<std::string
   return heard[0];
 }
 
-TEST(RollCall, AProblemOfSomeIsToldWithItsRankAndOneOfAllAsItIs) {
+TEST(ReadyBarrier, AProblemOfSomeIsToldWithItsRankAndOneOfAllAsItIs) {
   const RankLayout layout{3, true};
   const std::string all = "the exchange cannot be set up: rank 1: no memory";
   EXPECT_EQ(stopped_with(layout, {"", "", "", ""}), "");

@@ -1,6 +1,6 @@
-// What riding ahead is worth, and that speculation never costs anyone time: whole jobs of simulated
-// models in virtual time, against the formulas of bench/theory. Nothing here depends on the
-// machine.
+// What asynchronous drafting is worth, and that speculation never costs anyone time: whole jobs of
+// simulated models in virtual time, against the formulas of bench/theory. Nothing here depends on
+// the machine.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ constexpr double kStepMs = 20;
 struct Setting {
   std::string target = fmt::format("step_ms={}", kStepMs);
   std::string draft;  // keys; empty = no draft
-  std::string ride_ahead = "cache";
+  std::string async_drafting = "cache";
   int32_t draft_len = kAutoDraftLen;
   int num_targets = 1;
   int32_t num_requests = 1;
@@ -37,7 +37,7 @@ Rehearsal rehearse(const Setting& setting) {
   config.max_num_queued_reqs = 1024;
   config.enable_prefix_caching = false;
   if (!setting.draft.empty()) config.speculative.model = "sim:" + setting.draft;
-  config.speculative.ride_ahead = setting.ride_ahead;
+  config.speculative.async_drafting = setting.async_drafting;
   config.speculative.num_speculative_tokens = setting.draft_len;
   std::vector<TimedRequest> requests;
   for (int32_t i = 0; i < setting.num_requests; ++i) {
@@ -74,10 +74,10 @@ TEST(AheadSpeed, OneRequestGetsWhatTheDesignPromises) {
     const DesignSpeedups& row = kDesignSpeedups[i];
     SCOPED_TRACE(fmt::format("alpha {} c {}", row.alpha, row.cost_ratio));
     Setting setting{.draft = draft_keys(row.alpha, row.cost_ratio), .max_tokens = 2500};
-    setting.ride_ahead = "off";
+    setting.async_drafting = "off";
     setting.draft_len = row.draft_len;
     EXPECT_NEAR(speed_up(setting) / row.synchronous, 1, 0.07);
-    setting.ride_ahead = "cache";
+    setting.async_drafting = "cache";
     setting.draft_len = kPreparedLen[i];
     const double cache = speed_up(setting);
     EXPECT_GE(cache, row.chain);
@@ -92,7 +92,7 @@ TEST(AheadSpeed, NearlyEveryOutcomeIsPrepared) {
   for (const auto& [alpha, cost] : {std::pair{0.9, 0.05}, {0.8, 0.05}, {0.8, 0.1}}) {
     SCOPED_TRACE(fmt::format("alpha {} c {}", alpha, cost));
     const Rehearsal run = rehearse({.draft = draft_keys(alpha, cost), .max_tokens = 1200});
-    EXPECT_GE(run.metrics.at("outcome_cache_hit_rate"), 0.97);
+    EXPECT_GE(run.metrics.at("speculation_cache_hit_rate"), 0.97);
     EXPECT_LE(run.metrics.at("target_bubble_ratio"), 0.02);
   }
 }

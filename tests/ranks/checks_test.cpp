@@ -89,9 +89,9 @@ class OneRank {
         target_(*loaded_.model, *loaded_.group) {}
 
   // One more row of sequence 1, or its prompt of 20 tokens in blocks 4 and 5.
-  SequenceDecision step(std::vector<int32_t> emptied = {}) {
+  SequenceDecision step(std::vector<int32_t> freed = {}) {
     RoundPlan plan;
-    plan.emptied = std::move(emptied);
+    plan.freed = std::move(freed);
     SequencePlan rows;
     rows.sequence_id = 1;
     if (num_tokens_ == 0) {
@@ -170,8 +170,8 @@ TEST(PoisonDeathTest, TheDraftStopsWhereItReadsAFreedBlock) {
   DraftRequest next;
   next.closes = {2};
   next.commits = {{1, 2, 20, {400}, 4}};
-  const std::vector<int32_t> freed = worker.copies().all().at(2).spine.blocks;
-  const std::vector<int32_t> held = worker.copies().all().at(1).spine.blocks;
+  const std::vector<int32_t> freed = worker.copies().all().at(2).main_chain.blocks;
+  const std::vector<int32_t> held = worker.copies().all().at(1).main_chain.blocks;
   worker.take(next);
   worker.step();
   EXPECT_TRUE(std::isnan(loaded.model->kv_pages()[0].keys[key_of(loaded, freed[0])]));

@@ -75,7 +75,7 @@ struct LinkTest : ::testing::Test {
     now += ms(answer_ms);
     world.incoming.push_back(reply_to(last_serial(world)));
     ASSERT_EQ(link.receive(now).size(), 1u);
-    link.note_wait(true);
+    link.record_wait(true);
   }
 };
 
@@ -147,7 +147,7 @@ TEST_F(LinkTest, MissesInARowSkipTheWait) {
   for (int i = 0; i < 200; ++i) {
     link.send(asking_request(), now);
     if (link.deadline(0.0) > now) ++num_waits;
-    link.note_wait(false);
+    link.record_wait(false);
     now += ms(0.1);
   }
   EXPECT_GE(num_waits, 3);
@@ -225,7 +225,7 @@ TEST(DraftLink, APatientOneWaitsHoweverOftenABlockCameLate) {
     now += ms(100);
     link.send(asking_request(), now);
     EXPECT_EQ(link.deadline(0), now + ms(2000)) << round;
-    link.note_wait(false);
+    link.record_wait(false);
     EXPECT_EQ(link.update_state(now), DraftState::kUp);
   }
   EXPECT_EQ(link.update_state(now + ms(200)), DraftState::kDown);  // silent for 2.1 s

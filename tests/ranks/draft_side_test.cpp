@@ -25,7 +25,7 @@ void run_coordinator(World& world, const RankLayout& layout) {
                   .config = config,
                   .account = account,
                   .epoch = kEpoch,
-                  .rides_ahead = true});
+                  .drafts_async = true});
   // Nothing comes before it is asked for.
   side.listen_until(JobClock::now() + kStep);
   EXPECT_EQ(side.link()->num_received_bytes(), 0u);

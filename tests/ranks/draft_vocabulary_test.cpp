@@ -367,7 +367,7 @@ TEST(DraftVocabulary, AWrongTranslationIsSeldomAccepted) {
   const OtherVocabulary other(kOther);
   const std::vector<Outcome> off = run_asks(embedded_config(1, 0), asks(false));
   RunConfig config = other.config(1, 4);
-  config.speculative.ride_ahead = "off";  // every round is to wait for its draft
+  config.speculative.async_drafting = "off";  // every round is to wait for its draft
   // The embedded tokenizer's names put on the permuted model.
   for (const char* file : {"tokenizer.json", "tokenizer_config.json"})
     std::filesystem::copy_file(model_folder("embedded", Role::kDraft) / file,

@@ -20,7 +20,7 @@ RunConfig embedded_config(int num_targets, int draft_len) {
   if (draft_len > 0) {
     config.speculative.model = "embedded";
     config.speculative.num_speculative_tokens = draft_len;
-    config.speculative.ride_ahead = "cache";
+    config.speculative.async_drafting = "cache";
   }
   return config;
 }

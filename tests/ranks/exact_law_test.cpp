@@ -74,8 +74,8 @@ struct Sampled {
   std::map<Triple, int64_t> counts;
   int64_t num_accepted = 0;
   int64_t num_rejected = 0;
-  int64_t num_proposals = 0;
-  int64_t num_accepted_proposals = 0;
+  int64_t num_bonus_drafts = 0;
+  int64_t num_accepted_bonus_drafts = 0;
 };
 
 Sampled sample(RunConfig config,
@@ -99,8 +99,8 @@ Sampled sample(RunConfig config,
       const Outcome outcome = collect(*stream);
       ASSERT_EQ(outcome.tokens.size(), 4u) << outcome.error;
       ++result.counts[{outcome.tokens[0], outcome.tokens[1], outcome.tokens[2]}];
-      result.num_proposals += outcome.stats.num_proposals;
-      result.num_accepted_proposals += outcome.stats.num_accepted_proposals;
+      result.num_bonus_drafts += outcome.stats.num_bonus_drafts;
+      result.num_accepted_bonus_drafts += outcome.stats.num_accepted_bonus_drafts;
       for (TokenOrigin origin : outcome.origins) {
         result.num_accepted += origin == TokenOrigin::kAccepted ? 1 : 0;
         result.num_rejected += origin == TokenOrigin::kCorrected ? 1 : 0;
@@ -171,7 +171,7 @@ Sampled expect_exact_law(const RunConfig& config, VerifyMode mode) {
   EXPECT_GT(control.statistic, 2 * control.limit);
   fmt::print(
       "chi-square {:.1f} (limit {:.1f}, df {}), {:.3f} would be found; control {:.1f}; {} tokens "
-      "stood, {} fell\n",
+      "accepted, {} rejected\n",
       test.statistic,
       test.limit,
       test.degrees,
@@ -201,16 +201,16 @@ INSTANTIATE_TEST_SUITE_P(Rules,
 class ExactLawRidingAhead
     : public ::testing::TestWithParam<std::tuple<VerifyMode, const char*, int>> {};
 
-// Blocks of one, so that the proposals behind them come among the first three tokens.
+// Blocks of one, so that the bonus draft tokens behind them come among the first three tokens.
 TEST_P(ExactLawRidingAhead, FirstThreeTokens) {
-  const auto [mode, ride_ahead, num_targets] = GetParam();
+  const auto [mode, async_drafting, num_targets] = GetParam();
   RunConfig config = embedded_config(num_targets, 1);
-  config.speculative.ride_ahead = ride_ahead;
+  config.speculative.async_drafting = async_drafting;
   config.speculative.draft_patience_s = 2;  // rounds without a draft say nothing here
   const Sampled result = expect_exact_law(config, mode);
-  EXPECT_GT(result.num_proposals, num_samples_for(mode) / 12);
-  EXPECT_GT(result.num_accepted_proposals, result.num_proposals / 10);
-  EXPECT_LT(result.num_accepted_proposals, result.num_proposals);
+  EXPECT_GT(result.num_bonus_drafts, num_samples_for(mode) / 12);
+  EXPECT_GT(result.num_accepted_bonus_drafts, result.num_bonus_drafts / 10);
+  EXPECT_LT(result.num_accepted_bonus_drafts, result.num_bonus_drafts);
 }
 
 INSTANTIATE_TEST_SUITE_P(Rules,

@@ -19,8 +19,8 @@ constexpr size_t kNumJudged = 4;  // tokens of an answer; the first comes withou
 using FirstTokens = std::array<int32_t, kNumJudged>;
 
 // Which way sampled tokens may lean: to what the draft says more often than the target, as a
-// broken acceptance makes them; to the draft's favourites, as proposals that count by their value
-// do; to what is likely, as another temperature does.
+// broken acceptance makes them; to the draft's favourites, as bonus draft tokens that count by
+// their value do; to what is likely, as another temperature does.
 enum Direction : size_t { kDraftShare, kDraftProb, kLogProb, kNumDirections };
 
 // The sum of f(token) - E f given all tokens before it: a martingale, so z is normal under the law.

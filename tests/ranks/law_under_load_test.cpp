@@ -1,7 +1,7 @@
 // Promise P1 where rounds are cut at arbitrary moments: stories260K with llama2xs as its draft,
-// which rides ahead with prepared blocks, while busy threads take the job's cores. What the draft
-// has ready is then a matter of chance, and must stay independent of the values it drew. Every
-// answer's first four tokens follow the target's exact law, with and without penalties.
+// which drafts asynchronously with prepared blocks, while busy threads take the job's cores. What
+// the draft has ready is then a matter of chance, and must stay independent of the values it drew.
+// Every answer's first four tokens follow the target's exact law, with and without penalties.
 #include "tests/ranks/law_under_load.h"
 
 #include <fmt/format.h>
@@ -105,7 +105,7 @@ const Laws& exact_laws() {
 struct DraftCounts {
   int64_t num_accepted = 0;
   int64_t num_corrected = 0;
-  int64_t num_proposals = 0;
+  int64_t num_bonus_drafts = 0;
   int64_t num_ready_rounds = 0;
   int64_t num_waited_rounds = 0;
 };
@@ -119,7 +119,7 @@ void add(const Outcome& outcome, std::vector<FirstTokens>& samples, DraftCounts&
     counts.num_accepted += origin == TokenOrigin::kAccepted ? 1 : 0;
     counts.num_corrected += origin == TokenOrigin::kCorrected ? 1 : 0;
   }
-  counts.num_proposals += outcome.stats.num_proposals;
+  counts.num_bonus_drafts += outcome.stats.num_bonus_drafts;
   counts.num_ready_rounds += outcome.stats.num_ready_rounds;
   counts.num_waited_rounds += outcome.stats.num_waited_rounds;
 }
@@ -243,12 +243,12 @@ TEST_P(LawUnderLoad, FirstTokensFollowTheTargetsLaw) {
   }
   comparisons.finish(job);
   fmt::print(
-      "{}: {} tokens stood, {} fell, {} proposals; {} blocks were prepared, {} waited for; z "
+      "{}: {} tokens accepted, {} rejected, {} bonus draft tokens; {} blocks were prepared, {} waited for; z "
       "{:.1f} against the law at temperature {}\n",
       job,
       counts.num_accepted,
       counts.num_corrected,
-      counts.num_proposals,
+      counts.num_bonus_drafts,
       counts.num_ready_rounds,
       counts.num_waited_rounds,
       control.z(),

@@ -1,8 +1,8 @@
 // Promise P2 under everything at once: 1,000 requests of all kinds through jobs with little memory,
-// drafts of random lengths in every way of riding ahead, preemption, cancellation in the middle,
-// shared beginnings, priorities and several choices, with freed KV blocks full of NaN and the books
-// checked after every round. Every greedy or seeded text is the one the plain engine writes alone:
-// without a draft, without prefix reuse, one request at a time.
+// drafts of random lengths in every way of asynchronous drafting, preemption, cancellation in the
+// middle, shared beginnings, priorities and several choices, with freed KV blocks full of NaN and
+// the books checked after every round. Every greedy or seeded text is the one the plain engine
+// writes alone: without a draft, without prefix reuse, one request at a time.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -117,7 +117,7 @@ class Traffic {
     }
     if (below(2) == 0) params.max_draft_len = below(9);
     params.fixed_draft_len = below(2) == 0;
-    params.ride_ahead = static_cast<RideAhead>(below(4));
+    params.async_drafting = static_cast<AsyncDrafting>(below(4));
   }
 
   std::mt19937 random_{20261120};
@@ -181,7 +181,7 @@ struct Setting {
   const char* name;
   int num_targets = 1;
   int draft_len = 4;  // 0 = auto
-  const char* ride_ahead = "cache";
+  const char* async_drafting = "cache";
   const char* method = "";
   int32_t max_num_seqs = 24;
   int32_t max_rows = 64;
@@ -196,7 +196,7 @@ void PrintTo(const Setting& setting, std::ostream* out) { *out << setting.name; 
 RunConfig config_of(const Setting& setting) {
   RunConfig config = common_config(setting.num_targets, 1);
   config.speculative.num_speculative_tokens = setting.draft_len;
-  config.speculative.ride_ahead = setting.ride_ahead;
+  config.speculative.async_drafting = setting.async_drafting;
   if (*setting.method != '\0') {
     config.speculative.method = setting.method;
     config.speculative.model.clear();
@@ -299,7 +299,7 @@ struct Tally {
   int num_aborted_in_the_middle = 0;
   int64_t num_drafted = 0;
   int64_t num_accepted = 0;
-  int64_t num_proposals = 0;  // for the bonus position, judged
+  int64_t num_bonus_drafts = 0;  // for the bonus position, judged
 };
 
 void expect_right(size_t index, const Outcome& got, Tally& tally) {
@@ -309,7 +309,7 @@ void expect_right(size_t index, const Outcome& got, Tally& tally) {
   ASSERT_EQ(got.origins.size(), got.tokens.size()) << "request " << index;
   tally.num_drafted += got.stats.num_draft_tokens;
   tally.num_accepted += got.stats.num_accepted_tokens;
-  tally.num_proposals += got.stats.num_proposals;
+  tally.num_bonus_drafts += got.stats.num_bonus_drafts;
   if (got.finish_reason == FinishReason::kAborted) {
     EXPECT_GE(item.cancel_after, 0) << "request " << index << " was aborted, nobody cancelled it";
     ++tally.num_aborted;
@@ -366,8 +366,8 @@ TEST_P(MixedTraffic, EveryTextIsTheOneWrittenAlone) {
     outcomes = Driver(context.engine, 17).run();
     seen["preemptions"] = context.metrics.num_preemptions.value();
     seen["hits"] = context.metrics.prefix_cache_hits.value();
-    seen["prepared"] = context.metrics.outcome_cache_hits.value();
-    seen["outcomes"] = context.metrics.outcome_cache_queries.value();
+    seen["prepared"] = context.metrics.speculation_cache_hits.value();
+    seen["outcomes"] = context.metrics.speculation_cache_queries.value();
     seen["faults"] = context.metrics.kv_accounting_faults.value();
     seen["not finite"] = context.metrics.logits_not_finite.value();
   });
@@ -385,7 +385,7 @@ TEST_P(MixedTraffic, EveryTextIsTheOneWrittenAlone) {
       seen["hits"],
       static_cast<long long>(tally.num_accepted),
       static_cast<long long>(tally.num_drafted),
-      static_cast<long long>(tally.num_proposals),
+      static_cast<long long>(tally.num_bonus_drafts),
       seen["prepared"],
       seen["outcomes"]);
   EXPECT_EQ(seen["faults"], 0);
@@ -405,8 +405,8 @@ INSTANTIATE_TEST_SUITE_P(
     Settings,
     MixedTraffic,
     ::testing::Values(
-        Setting{.name = "synchronous", .ride_ahead = "off"},
-        Setting{.name = "chain", .draft_len = 6, .ride_ahead = "chain"},
+        Setting{.name = "synchronous", .async_drafting = "off"},
+        Setting{.name = "chain", .draft_len = 6, .async_drafting = "chain"},
         Setting{.name = "cache", .draft_len = 0},
         Setting{.name = "cache on two ranks", .num_targets = 2, .block_size = 8, .num_blocks = 32},
         Setting{.name = "few rows",

@@ -131,7 +131,7 @@ TEST_P(PrefixReuse, TextIsTheSameAsWithout) {
   EXPECT_EQ(static_cast<double>(on.num_cached_tokens), on.num_hits);
 }
 
-// Little KV memory, small chunks, requests that go away: blocks are taken, given back, emptied and
+// Little KV memory, small chunks, requests that go away: blocks are taken, given back, freed and
 // found again all the time.
 TEST_P(PrefixReuse, TextIsTheSameInATightSpot) {
   const Talk off = talk_with(config(false), false);

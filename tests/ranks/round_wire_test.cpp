@@ -31,7 +31,7 @@ SamplingParams some_params(std::mt19937& random) {
   params.verify_mode = VerifyMode::kCoupled;
   params.max_draft_len = 3;
   params.fixed_draft_len = random() % 2 == 0;
-  params.ride_ahead = random() % 2 == 0 ? RideAhead::kChain : RideAhead::kOff;
+  params.async_drafting = random() % 2 == 0 ? AsyncDrafting::kChain : AsyncDrafting::kOff;
   return params;
 }
 
@@ -51,15 +51,15 @@ RoundPlan some_plan(uint32_t seed) {
     sequence.num_committed_rows = 1 + static_cast<int32_t>(random() % 7);
     sequence.draft.push_back({5, {}});
     sequence.draft.push_back({6, {{6, 0.75f}, {9, 0.25f}}});
-    if (random() % 2 == 0) sequence.proposal = {8, {{8, 0.5f}, {3, 0.5f}}};
+    if (random() % 2 == 0) sequence.bonus_draft = {8, {{8, 0.5f}, {3, 0.5f}}};
     sequence.replace_blocks = random() % 2 == 0;
     sequence.new_blocks = {static_cast<int32_t>(random() % 100), 7};
     plan.sequences.push_back(sequence);
   }
   plan.candidates_follow = random() % 2 == 0;
-  plan.awaits_proposals = random() % 2 == 0;
+  plan.awaits_bonus_drafts = random() % 2 == 0;
   plan.num_probe_rows = static_cast<int32_t>(random() % 9);
-  plan.emptied = {3, static_cast<int32_t>(random() % 100)};
+  plan.freed = {3, static_cast<int32_t>(random() % 100)};
   return plan;
 }
 
@@ -74,7 +74,7 @@ TEST(RoundWire, PlansComeBackAsTheyWere) {
     EXPECT_EQ(back.round, plan.round);
     EXPECT_EQ(back.shutdown, plan.shutdown);
     EXPECT_EQ(back.ends, plan.ends);
-    EXPECT_EQ(back.emptied, plan.emptied);
+    EXPECT_EQ(back.freed, plan.freed);
     ASSERT_EQ(back.starts.size(), 1u);
     EXPECT_EQ(back.starts[0].tokens, plan.starts[0].tokens);
     const SamplingParams& a = back.starts[0].params;
@@ -94,16 +94,16 @@ TEST(RoundWire, PlansComeBackAsTheyWere) {
     EXPECT_EQ(a.num_logprobs, b.num_logprobs);
     EXPECT_EQ(a.verify_mode, b.verify_mode);
     EXPECT_EQ(a.fixed_draft_len, b.fixed_draft_len);
-    EXPECT_EQ(a.ride_ahead, b.ride_ahead);
+    EXPECT_EQ(a.async_drafting, b.async_drafting);
     ASSERT_EQ(back.sequences.size(), plan.sequences.size());
     EXPECT_FALSE(has_candidates(back));
     decode_candidates(encode_candidates(plan), back);
     EXPECT_TRUE(has_candidates(back));
     EXPECT_EQ(encode_candidates(back), encode_candidates(plan));
     EXPECT_EQ(back.sequences[0].draft, plan.sequences[0].draft);
-    EXPECT_EQ(back.sequences[0].proposal, plan.sequences[0].proposal);
+    EXPECT_EQ(back.sequences[0].bonus_draft, plan.sequences[0].bonus_draft);
     EXPECT_EQ(back.candidates_follow, plan.candidates_follow);
-    EXPECT_EQ(back.awaits_proposals, plan.awaits_proposals);
+    EXPECT_EQ(back.awaits_bonus_drafts, plan.awaits_bonus_drafts);
     EXPECT_EQ(back.num_probe_rows, plan.num_probe_rows);
     EXPECT_EQ(back.sequences[0].new_blocks, plan.sequences[0].new_blocks);
     EXPECT_EQ(back.sequences[0].replace_blocks, plan.sequences[0].replace_blocks);
@@ -159,22 +159,22 @@ TEST(RoundWire, DamagedCandidatesAreErrors) {
 }
 
 TEST(RoundWire, AmendmentsComeBack) {
-  RoundAmendment amendment{.round = 12, .proposals = {}};
-  amendment.proposals.push_back({3, {9, {{9, 0.25f}, {1, 0.75f}}}});
-  amendment.proposals.push_back({5, {2, {}}});
-  const Bytes bytes = encode(amendment);
-  const RoundAmendment back = decode_round_amendment(bytes);
+  LateDraftTokens late_tokens{.round = 12, .bonus_drafts = {}};
+  late_tokens.bonus_drafts.push_back({3, {9, {{9, 0.25f}, {1, 0.75f}}}});
+  late_tokens.bonus_drafts.push_back({5, {2, {}}});
+  const Bytes bytes = encode(late_tokens);
+  const LateDraftTokens back = decode_late_draft_tokens(bytes);
   EXPECT_EQ(back.round, 12u);
-  ASSERT_EQ(back.proposals.size(), 2u);
-  EXPECT_EQ(back.proposals[0].sequence_id, 3u);
-  EXPECT_EQ(back.proposals[0].token, amendment.proposals[0].token);
-  EXPECT_EQ(back.proposals[1].token, amendment.proposals[1].token);
+  ASSERT_EQ(back.bonus_drafts.size(), 2u);
+  EXPECT_EQ(back.bonus_drafts[0].sequence_id, 3u);
+  EXPECT_EQ(back.bonus_drafts[0].token, late_tokens.bonus_drafts[0].token);
+  EXPECT_EQ(back.bonus_drafts[1].token, late_tokens.bonus_drafts[1].token);
   for (size_t size = 0; size < bytes.size(); ++size) {
-    EXPECT_THROW(
-        decode_round_amendment(Bytes(bytes.begin(), bytes.begin() + static_cast<ptrdiff_t>(size))),
-        Error);
+    EXPECT_THROW(decode_late_draft_tokens(
+                     Bytes(bytes.begin(), bytes.begin() + static_cast<ptrdiff_t>(size))),
+                 Error);
   }
-  EXPECT_THROW(decode_round_amendment(encode(some_plan(1))), Error);
+  EXPECT_THROW(decode_late_draft_tokens(encode(some_plan(1))), Error);
 }
 
 DraftReply some_reply() {

@@ -15,10 +15,10 @@ namespace {
 
 RunConfig simulated(int num_targets, int draft_len, const std::string& draft) {
   RunConfig config = embedded_config(num_targets, 0);
-  config.model = "sim:step_ms=0.2,dialects=3";
+  config.model = "sim:step_ms=0.2,workload_classes=3";
   config.max_model_len = 1024;
   if (draft_len > 0) {
-    config.speculative.model = "sim:step_ms=0.1,dialects=3," + draft;
+    config.speculative.model = "sim:step_ms=0.1,workload_classes=3," + draft;
     config.speculative.num_speculative_tokens = draft_len;
     config.speculative.draft_patience_s = 2;
   }
@@ -58,10 +58,10 @@ std::vector<Outcome> run_prompts(const RunConfig& config,
   return outcomes;
 }
 
-// Four requests of a dialect.
-std::vector<std::vector<int32_t>> prompts_of(int32_t dialect) {
+// Four requests of a workload_class.
+std::vector<std::vector<int32_t>> prompts_of(int32_t workload_class) {
   std::vector<std::vector<int32_t>> prompts;
-  for (int32_t i = 0; i < 4; ++i) prompts.push_back({5, 270 + dialect + 3 * i});
+  for (int32_t i = 0; i < 4; ++i) prompts.push_back({5, 270 + workload_class + 3 * i});
   return prompts;
 }
 
@@ -70,13 +70,13 @@ TEST(SimulatedEngine, MeasuredAcceptanceIsTheDialled) {
   for (const int num_targets : {1, 2}) {
     for (const char* rule : {"standard", "block", "coupled", "greedy"}) {
       const bool is_greedy = std::string(rule) == "greedy";
-      for (int32_t dialect = 0; dialect < 3; ++dialect) {
+      for (int32_t workload_class = 0; workload_class < 3; ++workload_class) {
         RunConfig config = simulated(num_targets, 4, "alpha=.6/.8/.9");
         if (!is_greedy) config.speculative.rejection_sample_method = rule;
         const SamplingParams params = is_greedy ? greedy(300) : sampled(1.0f, 300);
-        const Count count = count_of(run_prompts(config, prompts_of(dialect), params));
+        const Count count = count_of(run_prompts(config, prompts_of(workload_class), params));
         ASSERT_GT(count.examined, 400);
-        const double alpha = alphas[dialect];
+        const double alpha = alphas[workload_class];
         const auto examined = static_cast<double>(count.examined);
         const double share = static_cast<double>(count.accepted) / examined;
         EXPECT_LE(std::abs(share - alpha), 5 * std::sqrt(alpha * (1 - alpha) / examined))
@@ -151,8 +151,8 @@ TEST(SimulatedEngine, PairsThatCannotBeAreRefused) {
       fails_with([&] { run("sim:step_ms=1,alpha=.5", "sim:step_ms=1"); }, "alpha is the draft's"));
   EXPECT_TRUE(fails_with([&] { run("sim:step_ms=1,seed=2", "sim:step_ms=1"); },
                          "seed is 1 where the target's is 2"));
-  EXPECT_TRUE(fails_with([&] { run("sim:step_ms=1", "sim:step_ms=1,dialects=2"); },
-                         "dialects is 2 where the target's is 1"));
+  EXPECT_TRUE(fails_with([&] { run("sim:step_ms=1", "sim:step_ms=1,workload_classes=2"); },
+                         "workload_classes is 2 where the target's is 1"));
   EXPECT_TRUE(fails_with([&] { run("sim:step_ms=1", "embedded"); }, "needs a simulated target"));
   EXPECT_TRUE(fails_with([&] { run("embedded", "sim:step_ms=1"); }, "needs a simulated target"));
 }

@@ -1,9 +1,10 @@
-// Promise P1 of whole jobs that ride ahead, in virtual time: drafts, proposals and prepared blocks
-// come when their step costs say, the same on every run, and the planner chooses lengths and waits
-// by what it has seen. The simulated target's law is known in closed form: each token is one of
-// four words of its row, whatever came before. So the words' numbers must be independent draws from
-// that law, alone and at every distance within reach of a block; what speculation would spoil first
-// is just that, since a token then depends on others of its block.
+// Promise P1 of whole jobs that draft asynchronously, in virtual time: drafts, bonus draft tokens
+// and prepared blocks come when their step costs say, the same on every run, and the planner
+// chooses lengths and waits by what it has seen. The simulated target's law is known in closed
+// form: each token is one of four words of its row, whatever came before. So the words' numbers
+// must be independent draws from that law, alone and at every distance within reach of a block;
+// what speculation would spoil first is just that, since a token then depends on others of its
+// block.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -106,7 +107,7 @@ ChiSquare triples(const Numbers& numbers) {
 struct Case {
   const char* name;
   VerifyMode mode = VerifyMode::kBlock;
-  const char* ride_ahead = "cache";
+  const char* async_drafting = "cache";
   int32_t draft_len = 0;  // 0 = auto
   const char* draft = "step_ms=2,alpha=0.7";
 };
@@ -121,7 +122,7 @@ RunConfig config_of(const Case& one) {
   config.enable_prefix_caching = false;
   config.speculative.model = std::string("sim:") + one.draft;
   config.speculative.num_speculative_tokens = one.draft_len;
-  config.speculative.ride_ahead = one.ride_ahead;
+  config.speculative.async_drafting = one.async_drafting;
   return config;
 }
 
@@ -145,25 +146,25 @@ TEST_P(SimulatedJobLaw, WordsAreIndependentDrawsFromTheTargetsLaw) {
   for (const TimedAnswer& answer : run.answers) {
     total.num_draft_tokens += answer.stats.num_draft_tokens;
     total.num_accepted_tokens += answer.stats.num_accepted_tokens;
-    total.num_proposals += answer.stats.num_proposals;
-    total.num_accepted_proposals += answer.stats.num_accepted_proposals;
+    total.num_bonus_drafts += answer.stats.num_bonus_drafts;
+    total.num_accepted_bonus_drafts += answer.stats.num_accepted_bonus_drafts;
   }
   fmt::print(
       "{}: chi-square of triples {:.1f} (limit {:.1f}); {} of {} draft tokens, {} of {} "
-      "proposals stood, in {:.1f} s of virtual time\n",
+      "bonus draft tokens were accepted, in {:.1f} s of virtual time\n",
       one.name,
       three.statistic,
       chi_square_quantile(three.degrees, kUpperTail),
       total.num_accepted_tokens,
       total.num_draft_tokens,
-      total.num_accepted_proposals,
-      total.num_proposals,
+      total.num_accepted_bonus_drafts,
+      total.num_bonus_drafts,
       run.seconds);
   EXPECT_GT(total.num_accepted_tokens, 2000);
   EXPECT_LT(total.num_accepted_tokens, total.num_draft_tokens);
-  if (std::string(one.ride_ahead) != "off" && one.mode != VerifyMode::kCoupled) {
-    EXPECT_GT(total.num_accepted_proposals, 500);
-    EXPECT_LT(total.num_accepted_proposals, total.num_proposals);
+  if (std::string(one.async_drafting) != "off" && one.mode != VerifyMode::kCoupled) {
+    EXPECT_GT(total.num_accepted_bonus_drafts, 500);
+    EXPECT_LT(total.num_accepted_bonus_drafts, total.num_bonus_drafts);
   }
 }
 
@@ -171,8 +172,8 @@ INSTANTIATE_TEST_SUITE_P(
     Ways,
     SimulatedJobLaw,
     ::testing::Values(
-        Case{.name = "block_off", .ride_ahead = "off"},
-        Case{.name = "block_chain", .ride_ahead = "chain"},
+        Case{.name = "block_off", .async_drafting = "off"},
+        Case{.name = "block_chain", .async_drafting = "chain"},
         Case{.name = "block_cache"},
         Case{.name = "standard_cache", .mode = VerifyMode::kStandard},
         Case{.name = "standard_cache_of_3", .mode = VerifyMode::kStandard, .draft_len = 3},

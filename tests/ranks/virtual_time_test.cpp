@@ -89,7 +89,7 @@ TEST(VirtualTime, ASynchronousDraftIsWorthWhatTheFormulaSays) {
                                  fmt::format("step_ms={}", kStepMs),
                                  c.draft_len,
                                  fmt::format("step_ms={},alpha={}", c.cost * kStepMs, c.alpha));
-    config.speculative.ride_ahead = "off";
+    config.speculative.async_drafting = "off";
     const Rehearsal run = rehearse(config, {asked(0, 1, sampled(1, 3000))});
     const TimedAnswer& answer = run.answers[0];
     ASSERT_EQ(answer.tokens.size(), 3000u);
@@ -116,7 +116,7 @@ TEST(VirtualTime, ASynchronousDraftIsWorthWhatTheFormulaSays) {
 TEST(VirtualTime, ALinkAddsItsLatency) {
   const auto seconds = [](const InProcessLink& link) {
     RunConfig config = simulated(2, "step_ms=10", 3, "step_ms=1,alpha=1");
-    config.speculative.ride_ahead = "off";
+    config.speculative.async_drafting = "off";
     return rehearse(config, {asked(0, 0, greedy(100))}, link).seconds;
   };
   const double none = seconds({});

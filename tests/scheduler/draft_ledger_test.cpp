@@ -1,6 +1,6 @@
-// What the planner makes of a draft that rides ahead: rounds written out by hand, then random
-// streams of blocks (prepared, appended, late, repeated, with gaps, for other rounds and texts,
-// malformed) against a reference that keeps everything and judges it when it is needed.
+// What the planner makes of a draft that drafts asynchronously: rounds written out by hand, then
+// random streams of blocks (prepared, appended, late, repeated, with gaps, for other rounds and
+// texts, malformed) against a reference that keeps everything and judges it when it is needed.
 #include "scheduler/batching/draft_ledger.h"
 
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ Request riding_request(uint64_t id, int32_t num_prompt, int32_t max_tokens) {
   request.id = id;
   request.prompt.assign(static_cast<size_t>(num_prompt), 1);
   request.params.max_tokens = max_tokens;
-  request.params.ride_ahead = RideAhead::kCache;
+  request.params.async_drafting = AsyncDrafting::kCache;
   request.params.verify_mode = VerifyMode::kBlock;
   request.stream = std::make_shared<ResultStream>();
   return request;
@@ -88,7 +88,7 @@ TEST(RidingAhead, OneMessageARoundAndTheOutcomeIsTheNextBlock) {
   EXPECT_EQ(request.commits[0].num_tokens_before, 4);
   EXPECT_EQ(request.commits[0].draft_len, 3);
   EXPECT_TRUE(planner.take_draft_request(false).is_empty()) << "told once";
-  EXPECT_TRUE(plan.awaits_proposals);
+  EXPECT_TRUE(plan.awaits_bonus_drafts);
   EXPECT_TRUE(planner.offer(block(1, 1, 5, 9, 0, {2, 3})));
   EXPECT_TRUE(planner.offer(block(1, 1, 5, 8, 0, {4, 5, 6})));
   EXPECT_FALSE(planner.offer(block(1, 1, 6, 8, 0, {4}))) << "no draft token is in flight";
@@ -99,9 +99,9 @@ TEST(RidingAhead, OneMessageARoundAndTheOutcomeIsTheNextBlock) {
 
   plan = planner.plan();
   EXPECT_EQ(ids_of(plan.sequences[0].draft), (Tokens{4, 5, 6}));
-  ASSERT_TRUE(plan.sequences[0].proposal.has_value());
-  EXPECT_EQ(plan.sequences[0].proposal->token, 7);
-  EXPECT_FALSE(plan.awaits_proposals);
+  ASSERT_TRUE(plan.sequences[0].bonus_draft.has_value());
+  EXPECT_EQ(plan.sequences[0].bonus_draft->token, 7);
+  EXPECT_FALSE(plan.awaits_bonus_drafts);
   request = planner.take_draft_request(false);
   ASSERT_EQ(request.commits.size(), 1u);
   EXPECT_EQ(request.commits[0].tokens, (Tokens{8}));
@@ -154,26 +154,26 @@ TEST(RidingAhead, LateProposals) {
   greedy.params.temperature = 0;  // its next token is the target's own choice
   planner.add(std::move(greedy));
   RoundPlan plan = planner.plan();
-  EXPECT_TRUE(planner.late_proposals(plan).empty());
+  EXPECT_TRUE(planner.late_draft_tokens(plan).empty());
   EXPECT_TRUE(planner.offer(block(1, 0, 4, -1, 0, {6})));
   EXPECT_TRUE(planner.offer(block(2, 0, 4, -1, 0, {6})));
   EXPECT_FALSE(planner.offer(block(1, 0, 4, -1, 1, {kVocabSize})));
-  const std::vector<LateProposal> late = planner.late_proposals(plan);
+  const std::vector<LateDraftToken> late = planner.late_draft_tokens(plan);
   ASSERT_EQ(late.size(), 1u);
   EXPECT_EQ(late[0].sequence_id, 1u);
   EXPECT_EQ(late[0].token.token, 6);
   planner.cancel(1);
-  EXPECT_TRUE(planner.late_proposals(plan).empty());
+  EXPECT_TRUE(planner.late_draft_tokens(plan).empty());
   planner.apply(plan, decide(plan, 0, 3));
 }
 
 TEST(RidingAhead, NobodyAheadOfWhatIsOff) {
   Planner planner(riding_config());
   Request request = riding_request(1, 4, 40);
-  request.params.ride_ahead = RideAhead::kOff;
+  request.params.async_drafting = AsyncDrafting::kOff;
   planner.add(std::move(request));
   RoundPlan plan = planner.plan();
-  EXPECT_FALSE(plan.awaits_proposals);
+  EXPECT_FALSE(plan.awaits_bonus_drafts);
   EXPECT_TRUE(planner.take_draft_request(false).commits.empty());
   EXPECT_FALSE(planner.offer(block(1, 1, 5, 8, 0, {4})));
   planner.apply(plan, decide(plan, 0, 8));
@@ -192,7 +192,7 @@ TEST(RidingAhead, ADraftThatWasAwayBeginsAnewAndOldOutcomesAreForgotten) {
   planner.take_draft_request(false);
   ASSERT_TRUE(planner.offer(block(1, 1, 5, 8, 0, {4})));
   planner.set_draft_available(false);
-  EXPECT_TRUE(planner.late_proposals(plan).empty());
+  EXPECT_TRUE(planner.late_draft_tokens(plan).empty());
   planner.set_draft_available(true);  // while the round runs
   EXPECT_FALSE(planner.offer(block(1, 1, 5, 8, 0, {4})));
   planner.apply(plan, decide(plan, 0, 8));
@@ -208,7 +208,7 @@ TEST(RidingAhead, ADraftThatWasAwayBeginsAnewAndOldOutcomesAreForgotten) {
 class Reference {
  public:
   struct Sequence {
-    bool rides = true;
+    bool async = true;
     Tokens text;
     uint32_t round = 0;
     int32_t in_flight = -1;
@@ -224,17 +224,17 @@ class Reference {
     const auto len = static_cast<int32_t>(sequence.text.size());
     if (block.round == sequence.round) {
       const bool same_text =
-          block.guess == -1 || (sequence.rides && block.guess == sequence.text.back());
-      const auto most = static_cast<size_t>(sequence.rides ? 4 : 3);
+          block.guess == -1 || (sequence.async && block.guess == sequence.text.back());
+      const auto most = static_cast<size_t>(sequence.async ? 4 : 3);
       const auto size = static_cast<int32_t>(sequence.at_hand.size());
       if (block.base_len != len || !same_text || sequence.ended || block.first != size) return;
       if (sequence.at_hand.size() + block.tokens.size() > most) return;
       if (!std::all_of(block.tokens.begin(), block.tokens.end(), is_good)) return;
       for (const DraftToken& token : block.tokens) sequence.at_hand.push_back(token);
-      sequence.ended = !sequence.rides || block.tokens.empty();
+      sequence.ended = !sequence.async || block.tokens.empty();
       return;
     }
-    if (block.round != sequence.round + 1 || !sequence.rides || sequence.in_flight < 0) return;
+    if (block.round != sequence.round + 1 || !sequence.async || sequence.in_flight < 0) return;
     if (block.guess < 0 || block.base_len <= len) return;
     if (block.base_len > len + 1 + sequence.in_flight || block.tokens.empty()) return;
     std::vector<DraftToken>& kept = sequence.prepared[{block.base_len, block.guess}];
@@ -288,7 +288,7 @@ class RandomStreams {
 
   uint64_t num_hits = 0;
   int num_drafted = 0;
-  int num_proposals = 0;
+  int num_bonus_drafts = 0;
   int num_late = 0;
   uint64_t num_preemptions() const { return planner_.counters().num_preemptions; }
   uint64_t num_stale() const { return planner_.draft_counters().num_stale_blocks; }
@@ -304,9 +304,9 @@ class RandomStreams {
 
   void arrive() {
     Request request = riding_request(next_id_++, below(6) + 1, 50);
-    if (below(4) == 0) request.params.ride_ahead = RideAhead::kOff;
+    if (below(4) == 0) request.params.async_drafting = AsyncDrafting::kOff;
     Reference::Sequence sequence;
-    sequence.rides = request.params.ride_ahead != RideAhead::kOff;
+    sequence.async = request.params.async_drafting != AsyncDrafting::kOff;
     sequence.text = request.prompt;
     reference_.sequences[request.id] = sequence;
     planner_.add(std::move(request));
@@ -368,22 +368,22 @@ class RandomStreams {
       ASSERT_EQ(rows.round, sequence.round);
       const int32_t end = rows.first_position + rows.num_committed_rows;
       if (end < static_cast<int32_t>(sequence.text.size())) {
-        ASSERT_TRUE(rows.draft.empty() && !rows.proposal);
+        ASSERT_TRUE(rows.draft.empty() && !rows.bonus_draft);
         continue;
       }
       ASSERT_LE(rows.draft.size(), sequence.at_hand.size());
       ASSERT_TRUE(std::equal(rows.draft.begin(), rows.draft.end(), sequence.at_hand.begin()));
       num_drafted += static_cast<int>(rows.draft.size());
       const bool has_more = sequence.at_hand.size() > rows.draft.size();
-      if (rows.proposal) {
-        ASSERT_TRUE(sequence.rides && has_more);
-        ASSERT_EQ(*rows.proposal, sequence.at_hand[rows.draft.size()]);
-        ++num_proposals;
+      if (rows.bonus_draft) {
+        ASSERT_TRUE(sequence.async && has_more);
+        ASSERT_EQ(*rows.bonus_draft, sequence.at_hand[rows.draft.size()]);
+        ++num_bonus_drafts;
       }
-      if (sequence.rides) {
+      if (sequence.async) {
         sequence.in_flight = static_cast<int32_t>(rows.draft.size());
-        ASSERT_TRUE(rows.proposal.has_value() || !has_more || near_end(sequence));
-        ASSERT_TRUE(plan.awaits_proposals || rows.proposal || near_end(sequence));
+        ASSERT_TRUE(rows.bonus_draft.has_value() || !has_more || near_end(sequence));
+        ASSERT_TRUE(plan.awaits_bonus_drafts || rows.bonus_draft || near_end(sequence));
       }
     }
   }
@@ -391,9 +391,9 @@ class RandomStreams {
   static bool near_end(const Reference::Sequence& sequence) { return sequence.text.size() > 46; }
 
   void check_late(const RoundPlan& plan) {
-    for (const LateProposal& late : planner_.late_proposals(plan)) {
+    for (const LateDraftToken& late : planner_.late_draft_tokens(plan)) {
       const Reference::Sequence& sequence = reference_.sequences.at(late.sequence_id);
-      ASSERT_TRUE(sequence.rides);
+      ASSERT_TRUE(sequence.async);
       ASSERT_EQ(late.token, sequence.at_hand.at(static_cast<size_t>(sequence.in_flight)));
       ++num_late;
     }
@@ -422,11 +422,11 @@ class RandomStreams {
       tokens.resize(static_cast<size_t>(decision.sequences[i].num_accepted));
       tokens.push_back(decision.sequences[i].next_token);
       const bool hit = reference_.commit(sequence, tokens);
-      if (hit && sequence.rides && sequence.text.size() < 45) ++num_hits;
+      if (hit && sequence.async && sequence.text.size() < 45) ++num_hits;
       // Before it ends, where lengths are cut.
       if (sequence.text.size() < 45) continue;
       planner_.cancel(rows.sequence_id);
-      if (hit && sequence.rides) ++num_hits;
+      if (hit && sequence.async) ++num_hits;
       reference_.sequences.erase(found);
     }
   }
@@ -442,7 +442,7 @@ TEST(RidingAhead, RandomStreamsLikeAReferenceThatKeepsAll) {
   uint64_t num_preemptions = 0;
   uint64_t num_stale = 0;
   int num_drafted = 0;
-  int num_proposals = 0;
+  int num_bonus_drafts = 0;
   int num_late = 0;
   for (uint32_t seed = 0; seed < 200; ++seed) {
     RandomStreams streams(seed);
@@ -452,14 +452,14 @@ TEST(RidingAhead, RandomStreamsLikeAReferenceThatKeepsAll) {
     num_preemptions += streams.num_preemptions();
     num_stale += streams.num_stale();
     num_drafted += streams.num_drafted;
-    num_proposals += streams.num_proposals;
+    num_bonus_drafts += streams.num_bonus_drafts;
     num_late += streams.num_late;
   }
   EXPECT_GT(num_hits, 1000u);
   EXPECT_GT(num_preemptions, 100u);
   EXPECT_GT(num_stale, 1000u);
   EXPECT_GT(num_drafted, 1000);
-  EXPECT_GT(num_proposals, 300);
+  EXPECT_GT(num_bonus_drafts, 300);
   EXPECT_GT(num_late, 300);
 }
 

@@ -36,7 +36,7 @@ struct Job {
       double seconds = (arm == kWorking ? working_s : 1) *
                        (1 + noise * std::uniform_real_distribution<double>(-1, 1)(random));
       if (disturbed) seconds *= disturbed(num_rounds);
-      trials.note_round(num_sequences, num_tokens, seconds, arm);
+      trials.record_round(num_sequences, num_tokens, seconds, arm);
       num_idle += arm == kIdle ? 1 : 0;
     }
     return num_idle;
@@ -108,9 +108,9 @@ TEST(DraftTrials, ManySequencesIdleUnlessTheDraftBringsALittle) {
 
 TEST(DraftTrials, RoundsWithoutTimeOrTokensDecideNothing) {
   DraftTrials trials;
-  for (int i = 0; i < 1000; ++i) trials.note_round(3, 0, 0, trials.arm(3));
-  for (int i = 0; i < 1000; ++i) trials.note_round(3, 3, 0, trials.arm(3));
-  for (int i = 0; i < 1000; ++i) trials.note_round(3, 0, 1, trials.arm(3));
+  for (int i = 0; i < 1000; ++i) trials.record_round(3, 0, 0, trials.arm(3));
+  for (int i = 0; i < 1000; ++i) trials.record_round(3, 3, 0, trials.arm(3));
+  for (int i = 0; i < 1000; ++i) trials.record_round(3, 0, 1, trials.arm(3));
   Job job{.num_sequences = 3};
   job.run(trials, 200);
   EXPECT_LE(job.run(trials, 1000), 100);
@@ -119,7 +119,7 @@ TEST(DraftTrials, RoundsWithoutTimeOrTokensDecideNothing) {
 // A draft that is away leaves rounds idle that were meant for it.
 TEST(DraftTrials, RoundsOfTheOtherKindAreNotTaken) {
   DraftTrials trials;
-  for (int i = 0; i < 100; ++i) trials.note_round(1, 1, 1, kIdle);
+  for (int i = 0; i < 100; ++i) trials.record_round(1, 1, 1, kIdle);
   EXPECT_EQ(trials.rate(1, kIdle), nullptr);
   EXPECT_EQ(trials.arm(1), kWorking);
   EXPECT_TRUE(trials.warms_up(1));

@@ -67,7 +67,7 @@ void FakeTarget::fault(const RoundPlan& plan, uint64_t sequence_id, const std::s
 
 void FakeTarget::empty_blocks(const RoundPlan& plan) {
   const size_t size = static_cast<size_t>(config_.block_size);
-  for (int32_t block : plan.emptied) {
+  for (int32_t block : plan.freed) {
     ++num_emptied_;
     const size_t index = static_cast<size_t>(block);
     const Slot poison{.nan = true};
@@ -213,7 +213,7 @@ RoundDecision FakeTarget::execute(const RoundPlan& plan, const std::vector<uint6
   for (const SequencePlan& rows : plan.sequences) {
     const std::vector<int32_t>& table = sequences_[rows.sequence_id].table;
     take_blocks(rows, sequences_[rows.sequence_id]);
-    for (int32_t block : plan.emptied) {
+    for (int32_t block : plan.freed) {
       if (std::find(table.begin(), table.end(), block) != table.end())
         fault(plan, rows.sequence_id, "holds a block that is said to be empty");
     }
@@ -284,9 +284,9 @@ DraftBlock FakeDraft::propose(const DraftCommit& commit, const Known& known) {
           .tokens = some_tokens(model_.state_of(known.tokens), commit.draft_len)};
 }
 
-void FakeDraft::ride_ahead(const DraftCommit& commit,
-                           const Known& known,
-                           std::vector<DraftBlock>& blocks) {
+void FakeDraft::async_drafting(const DraftCommit& commit,
+                               const Known& known,
+                               std::vector<DraftBlock>& blocks) {
   const auto base_len = static_cast<int32_t>(known.tokens.size());
   uint64_t state = model_.state_of(known.tokens);
   for (int32_t k = 0; k <= commit.in_flight; ++k) {
@@ -345,7 +345,7 @@ std::vector<DraftBlock> FakeDraft::answer(const DraftRequest& request) {
     if (mood_ == DraftMood::kSilent || commit.draft_len == 0) continue;
     std::vector<DraftBlock> made;
     if (commit.in_flight >= 0) {
-      ride_ahead(commit, known->second, made);
+      async_drafting(commit, known->second, made);
     } else {
       made.push_back(propose(commit, known->second));
     }

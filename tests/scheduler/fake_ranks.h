@@ -108,7 +108,9 @@ class FakeDraft {
   };
   DraftBlock propose(const DraftCommit& commit, const Known& known);
   // A token behind the block in flight and blocks for some of the round's outcomes.
-  void ride_ahead(const DraftCommit& commit, const Known& known, std::vector<DraftBlock>& blocks);
+  void async_drafting(const DraftCommit& commit,
+                      const Known& known,
+                      std::vector<DraftBlock>& blocks);
   std::vector<DraftToken> some_tokens(uint64_t state, int32_t count);
   void corrupt(DraftBlock& block);
   bool chance(int percent) { return static_cast<int>(random_() % 100) < percent; }

@@ -18,7 +18,7 @@ struct History {
   RankChances after_all;
 };
 
-RideOdds odds_of(const History& history, int32_t num_in_flight, double acceptance) {
+OutcomeOdds odds_of(const History& history, int32_t num_in_flight, double acceptance) {
   return {num_in_flight, acceptance, &history.after_some, &history.after_all, {}};
 }
 
@@ -34,44 +34,44 @@ TEST(FanOut, TakesTheLikeliestWithinTheBudget) {
   std::set<size_t> sizes;
   for (int i = 0; i < 300; ++i) {
     std::vector<History> histories(1 + random() % 6);
-    std::vector<RideOdds> rides;
+    std::vector<OutcomeOdds> all_odds;
     for (History& history : histories) {
       for (uint32_t n = random() % 200; n > 0; --n) {
         history.after_some.note(static_cast<int32_t>(random() % 12) - 2);
         history.after_all.note(random() % 3 == 0 ? static_cast<int32_t>(random() % 9) : 0);
       }
-      rides.push_back(odds_of(history,
+      all_odds.push_back(odds_of(history,
                               static_cast<int32_t>(random() % 9),
                               std::uniform_real_distribution<>(0.02, 0.98)(random)));
-      if (random() % 2 == 0) rides.back().num_guesses.assign(random() % 9, 1 + random() % 9);
+      if (random() % 2 == 0) all_odds.back().num_guesses.assign(random() % 9, 1 + random() % 9);
     }
     const auto max_outcomes = static_cast<int32_t>(random() % 60);
-    const auto max_per_ride = static_cast<int32_t>(1 + random() % 20);
-    const std::vector<Outcome> all = fan_out(rides, 100000, 100000);
-    const std::vector<Outcome> chosen = fan_out(rides, max_outcomes, max_per_ride);
+    const auto max_per_sequence = static_cast<int32_t>(1 + random() % 20);
+    const std::vector<Outcome> all = fan_out(all_odds, 100000, 100000);
+    const std::vector<Outcome> chosen = fan_out(all_odds, max_outcomes, max_per_sequence);
     ASSERT_LE(chosen.size(), static_cast<size_t>(max_outcomes));
     double sum = 0;
     for (size_t j = 0; j < chosen.size(); ++j) {
       if (j > 0) {
         ASSERT_LE(chosen[j].chance, chosen[j - 1].chance);
       }
-      sum += chosen[j].ride == 0 ? chosen[j].chance : 0;
-      const RideOdds& odds = rides[static_cast<size_t>(chosen[j].ride)];
+      sum += chosen[j].sequence == 0 ? chosen[j].chance : 0;
+      const OutcomeOdds& odds = all_odds[static_cast<size_t>(chosen[j].sequence)];
       ASSERT_LE(chosen[j].num_accepted, odds.num_in_flight);
       const auto row = static_cast<size_t>(chosen[j].num_accepted);
       if (row < odds.num_guesses.size()) {
         ASSERT_LT(chosen[j].rank, odds.num_guesses[row]);
       }
     }
-    ASSERT_LE(sum, 1 + 1e-9) << "chances of one ride's outcomes";
-    for (int32_t ride = 0; ride < static_cast<int32_t>(rides.size()); ++ride) {
-      const auto of_ride = [&](const Outcome& outcome) { return outcome.ride == ride; };
-      ASSERT_LE(std::count_if(chosen.begin(), chosen.end(), of_ride), max_per_ride);
+    ASSERT_LE(sum, 1 + 1e-9) << "chances of one sequence's outcomes";
+    for (int32_t sequence = 0; sequence < static_cast<int32_t>(odds.size()); ++sequence) {
+      const auto of_sequence = [&](const Outcome& outcome) { return outcome.sequence == sequence; };
+      ASSERT_LE(std::count_if(chosen.begin(), chosen.end(), of_sequence), max_per_sequence);
     }
     // A smaller budget keeps the beginning of a larger one's choice.
-    const std::vector<Outcome> fewer = fan_out(rides, max_outcomes / 2, max_per_ride);
+    const std::vector<Outcome> fewer = fan_out(all_odds, max_outcomes / 2, max_per_sequence);
     ASSERT_TRUE(std::equal(fewer.begin(), fewer.end(), chosen.begin()));
-    if (max_per_ride >= 100) {
+    if (max_per_sequence >= 100) {
       ASSERT_TRUE(std::equal(chosen.begin(), chosen.end(), all.begin()));
     }
     sizes.insert(chosen.size());
@@ -81,31 +81,31 @@ TEST(FanOut, TakesTheLikeliestWithinTheBudget) {
 
 TEST(FanOut, NothingIsChosenTwiceAndTiesFollowTheOrder) {
   const History history;
-  const std::vector<RideOdds> rides(3, odds_of(history, 2, 0.5));
-  const std::vector<Outcome> outcomes = fan_out(rides, 30, 30);
+  const std::vector<OutcomeOdds> all_odds(3, odds_of(history, 2, 0.5));
+  const std::vector<Outcome> outcomes = fan_out(all_odds, 30, 30);
   ASSERT_EQ(outcomes.size(), 30u);
   std::set<std::tuple<int32_t, int32_t, int32_t>> seen;
   for (size_t i = 0; i < outcomes.size(); ++i) {
     const Outcome& here = outcomes[i];
-    EXPECT_TRUE(seen.emplace(here.ride, here.num_accepted, here.rank).second);
+    EXPECT_TRUE(seen.emplace(here.sequence, here.num_accepted, here.rank).second);
     if (i == 0 || outcomes[i - 1].chance != here.chance) continue;
     const Outcome& before = outcomes[i - 1];
-    EXPECT_LT(std::tuple(before.ride, before.num_accepted, before.rank),
-              std::tuple(here.ride, here.num_accepted, here.rank));
+    EXPECT_LT(std::tuple(before.sequence, before.num_accepted, before.rank),
+              std::tuple(here.sequence, here.num_accepted, here.rank));
   }
-  EXPECT_EQ(outcomes, fan_out(rides, 30, 30));
+  EXPECT_EQ(outcomes, fan_out(all_odds, 30, 30));
 }
 
 TEST(FanOut, MoreSequencesShareTheSameRows) {
   const History history;
   std::vector<int32_t> of_first;
-  for (const size_t num_rides : {1u, 2u, 4u, 8u, 16u}) {
-    const std::vector<RideOdds> rides(num_rides, odds_of(history, 5, 0.8));
-    const std::vector<Outcome> outcomes = fan_out(rides, 32, 48);
+  for (const size_t num_sequences : {1u, 2u, 4u, 8u, 16u}) {
+    const std::vector<OutcomeOdds> all_odds(num_sequences, odds_of(history, 5, 0.8));
+    const std::vector<Outcome> outcomes = fan_out(all_odds, 32, 48);
     EXPECT_EQ(outcomes.size(), 32u);
     of_first.push_back(static_cast<int32_t>(
         std::count_if(outcomes.begin(), outcomes.end(), [](const Outcome& outcome) {
-          return outcome.ride == 0;
+          return outcome.sequence == 0;
         })));
   }
   EXPECT_TRUE(std::is_sorted(of_first.rbegin(), of_first.rend()));
@@ -134,7 +134,7 @@ TEST(FanOut, HasSaguarosShapeWhenChancesFallAsAPowerOfTheRank) {
     history.after_all = history.after_some;
     for (int32_t rank = 0; rank < kNumRanks; ++rank)
       average[static_cast<size_t>(rank)] += history.after_some.at(rank) / kDraws;
-    const RideOdds odds = odds_of(history, 8, kAcceptance);
+    const OutcomeOdds odds = odds_of(history, 8, kAcceptance);
     const std::vector<Outcome> outcomes = fan_out(std::span(&odds, 1), 16, 48);
     for (int32_t k = 0; k < 8; ++k) fans[static_cast<size_t>(k)] += fan_of(outcomes, k);
   }
@@ -182,7 +182,7 @@ TEST(FanOut, EstimatesAcceptanceAndIsNeverQuiteSure) {
 
 TEST(FanOut, PreparesFewerWhenRowsMakeTheStepsLonger) {
   const History history;
-  const RideOdds odds = odds_of(history, 4, 0.7);
+  const OutcomeOdds odds = odds_of(history, 4, 0.7);
   const std::vector<Outcome> outcomes = fan_out(std::span(&odds, 1), 40, 48);
   ASSERT_GE(outcomes.size(), 30u);
   int32_t last = static_cast<int32_t>(outcomes.size());
@@ -191,7 +191,7 @@ TEST(FanOut, PreparesFewerWhenRowsMakeTheStepsLonger) {
     std::vector<double> step_s;
     for (size_t n = 0; n <= outcomes.size(); ++n)
       step_s.push_back(0.001 + row_s * static_cast<double>(n));
-    const RideTime time = {0.008, step_s, 6, 0.7};
+    const VerifyTime time = {0.008, step_s, 6, 0.7};
     const int32_t chosen = num_worth_preparing(outcomes, time);
     EXPECT_LE(chosen, last) << row_s;
     EXPECT_GE(chosen, 1);

@@ -253,9 +253,9 @@ TEST(KvReuse, WithdrawnBlocksAreNeverFound) {
 
 TEST(KvBlocks, TellsWhatBecameEmptyAndStillIs) {
   KvBlocks blocks(6, 2);
-  blocks.track_emptied();
-  EXPECT_EQ(blocks.take_emptied(), (std::vector<int32_t>{0, 1, 2, 3, 4, 5}));
-  EXPECT_TRUE(blocks.take_emptied().empty());
+  blocks.track_freed();
+  EXPECT_EQ(blocks.take_freed(), (std::vector<int32_t>{0, 1, 2, 3, 4, 5}));
+  EXPECT_TRUE(blocks.take_freed().empty());
   BlockTable first;
   BlockTable second;
   ASSERT_TRUE(blocks.grow(first, 8));
@@ -266,19 +266,19 @@ TEST(KvBlocks, TellsWhatBecameEmptyAndStillIs) {
   // The two published ones are cached, not empty; the third is somebody's again.
   ASSERT_TRUE(blocks.grow(second, 2));
   const int32_t taken = second.ids()[0];
-  const std::vector<int32_t> emptied = blocks.take_emptied();
-  ASSERT_EQ(emptied.size(), 1u);
-  EXPECT_TRUE(emptied[0] == held[2] || emptied[0] == held[3]);
-  EXPECT_NE(emptied[0], taken);
+  const std::vector<int32_t> freed = blocks.take_freed();
+  ASSERT_EQ(freed.size(), 1u);
+  EXPECT_TRUE(freed[0] == held[2] || freed[0] == held[3]);
+  EXPECT_NE(freed[0], taken);
   blocks.shrink(second, 0);
   blocks.grow(second, 2);
   blocks.shrink(second, 0);
-  EXPECT_EQ(blocks.take_emptied(), std::vector<int32_t>{taken});
+  EXPECT_EQ(blocks.take_freed(), std::vector<int32_t>{taken});
   // What is cached becomes somebody's without having been empty.
   ASSERT_TRUE(blocks.grow(second, 12));
-  EXPECT_TRUE(blocks.take_emptied().empty());
+  EXPECT_TRUE(blocks.take_freed().empty());
   blocks.shrink(second, 0);
-  EXPECT_EQ(blocks.take_emptied().size(), 6u);
+  EXPECT_EQ(blocks.take_freed().size(), 6u);
 }
 
 // Against a plain record of what text each block holds.

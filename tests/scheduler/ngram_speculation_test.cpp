@@ -72,14 +72,14 @@ Figures run(bool repeating,
     num_tokens += round.num_tokens;
     num_sampled += round.num_sequences;
     const DraftNews news = planner.take_draft_news();
-    for (const DraftVerdict& verdict : news.verdicts) {
+    for (const DraftResult& verdict : news.results) {
       if (verdict.num_drafted == 0) continue;
-      speculation.note_verdict(verdict.sequence_id, verdict.num_drafted, verdict.num_accepted);
+      speculation.record_result(verdict.sequence_id, verdict.num_drafted, verdict.num_accepted);
     }
     for (uint64_t id : news.ended) speculation.forget(id);
-    speculation.note_round(round);
+    speculation.record_round(round);
     if (longest == 0) continue;
-    choice = speculation.choose(planner.draft_outlook());
+    choice = speculation.choose(planner.draft_state());
     EXPECT_FALSE(choice.wait);  // for whom
     planner.set_draft_lens(choice.sequences);
   }
@@ -125,23 +125,23 @@ TEST(DraftOutlook, PromptsCountWithTheRowsThatDraftsLeaveThem) {
   };
   planner.add(request_of(1, 8, 100));
   play();
-  RoundOutlook outlook = planner.draft_outlook();
-  ASSERT_EQ(outlook.sequences.size(), 1u);
-  EXPECT_EQ(outlook.max_rows, 32);
-  EXPECT_EQ(outlook.num_prompt_rows, 0);
+  RoundState state = planner.draft_state();
+  ASSERT_EQ(state.sequences.size(), 1u);
+  EXPECT_EQ(state.max_rows, 32);
+  EXPECT_EQ(state.num_prompt_rows, 0);
   planner.set_draft_len(0);
   planner.add(request_of(2, 40, 10));
   play();  // 31 rows of the prompt
-  outlook = planner.draft_outlook();
-  ASSERT_EQ(outlook.sequences.size(), 1u);
-  EXPECT_EQ(outlook.num_prompt_rows, 9);
-  EXPECT_EQ(outlook.num_prompt_kv_positions, 40);
-  EXPECT_EQ(outlook.num_prompt_positions, 9 * 31 + 45);
+  state = planner.draft_state();
+  ASSERT_EQ(state.sequences.size(), 1u);
+  EXPECT_EQ(state.num_prompt_rows, 9);
+  EXPECT_EQ(state.num_prompt_kv_positions, 40);
+  EXPECT_EQ(state.num_prompt_positions, 9 * 31 + 45);
   planner.add(request_of(3, 200, 10));
   play();
-  outlook = planner.draft_outlook();
-  ASSERT_EQ(outlook.sequences.size(), 2u);
-  EXPECT_EQ(outlook.num_prompt_rows, 15);  // half of 30
+  state = planner.draft_state();
+  ASSERT_EQ(state.sequences.size(), 2u);
+  EXPECT_EQ(state.num_prompt_rows, 15);  // half of 30
   EXPECT_TRUE(target.faults().empty());
 }
 

@@ -45,7 +45,10 @@ TEST(Ngram, NothingToOffer) {
 }
 
 // The definition, written as slowly as it reads.
-Tokens slow_proposal(const Tokens& tokens, int32_t longest, int32_t shortest, int32_t draft_len) {
+Tokens slow_bonus_draft(const Tokens& tokens,
+                        int32_t longest,
+                        int32_t shortest,
+                        int32_t draft_len) {
   const int size = static_cast<int>(tokens.size());
   for (int length = longest; length >= shortest; --length) {
     for (int begin = size - length - 1; begin >= 0; --begin) {
@@ -72,7 +75,7 @@ TEST(Ngram, EqualsTheDefinitionOnRandomTexts) {
         std::min<int32_t>(shortest + static_cast<int32_t>(random() % 4),
                           std::max<int32_t>(shortest, static_cast<int32_t>(tokens.size())));
     if (longest > static_cast<int32_t>(tokens.size())) continue;
-    const Tokens expected = slow_proposal(tokens, longest, shortest, 5);
+    const Tokens expected = slow_bonus_draft(tokens, longest, shortest, 5);
     ASSERT_EQ(propose(tokens, longest, shortest, 5), expected);
     ++(expected.empty() ? num_missed : num_found);
   }

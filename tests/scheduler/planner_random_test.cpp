@@ -27,8 +27,8 @@ TEST(PlannerRandom, EveryPromiseHoldsInEveryScenario) {
     total.num_tokens += outcome.num_tokens;
     total.num_draft_tokens += outcome.num_draft_tokens;
     total.num_accepted += outcome.num_accepted;
-    total.num_proposals += outcome.num_proposals;
-    total.num_accepted_proposals += outcome.num_accepted_proposals;
+    total.num_bonus_drafts += outcome.num_bonus_drafts;
+    total.num_accepted_bonus_drafts += outcome.num_accepted_bonus_drafts;
     total.num_lookups += outcome.num_lookups;
     total.num_hits += outcome.num_hits;
     total.num_stops += outcome.num_stops;
@@ -44,8 +44,8 @@ TEST(PlannerRandom, EveryPromiseHoldsInEveryScenario) {
   EXPECT_GT(total.num_draft_tokens, 20000u);
   EXPECT_GT(total.num_accepted, 10000u);
   EXPECT_LT(total.num_accepted, total.num_draft_tokens);
-  EXPECT_GT(total.num_accepted_proposals, 1000u);
-  EXPECT_LT(total.num_accepted_proposals, total.num_proposals);
+  EXPECT_GT(total.num_accepted_bonus_drafts, 1000u);
+  EXPECT_LT(total.num_accepted_bonus_drafts, total.num_bonus_drafts);
   EXPECT_GT(total.num_hits, 1000u);
   EXPECT_LT(total.num_hits, total.num_lookups);
   EXPECT_GT(total.num_stops, 500u);

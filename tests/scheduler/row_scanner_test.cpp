@@ -143,13 +143,13 @@ TEST(RowScanner, ADraftsRowsTogetherProposeWhatEachProposesAlone) {
                         .num_guesses = static_cast<int32_t>(generator() % 9)});
     }
     FarScanner far;
-    const std::vector<RankedProposal> together = propose_ranked(inputs, far);
+    const std::vector<RankedDraftToken> together = propose_ranked(inputs, far);
     ASSERT_EQ(together.size(), inputs.size());
     for (size_t n = 0; n < inputs.size(); ++n) {
       DraftInput input = inputs[n];
       input.logits = sequences[n].rows[0].data();
       HostRowScanner host;
-      const RankedProposal alone = propose_ranked(std::span(&input, 1), host)[0];
+      const RankedDraftToken alone = propose_ranked(std::span(&input, 1), host)[0];
       ASSERT_EQ(together[n].drawn, alone.drawn);
       ASSERT_EQ(together[n].others, alone.others);
       num_guesses += static_cast<int>(alone.others.tokens().size());
@@ -262,10 +262,10 @@ TEST(RowScanner, AnyNumberOfThreadsProposesTheSame) {
                         .num_guesses = 4});
     }
     HostRowScanner one;
-    const std::vector<RankedProposal> alone = propose_ranked(inputs, one);
+    const std::vector<RankedDraftToken> alone = propose_ranked(inputs, one);
     for (const int num_threads : {2, 3}) {
       ThreadedScanner threads(num_threads);
-      const std::vector<RankedProposal> together = propose_ranked(inputs, threads);
+      const std::vector<RankedDraftToken> together = propose_ranked(inputs, threads);
       for (size_t n = 0; n < inputs.size(); ++n) {
         ASSERT_EQ(together[n].drawn, alone[n].drawn) << trial << " " << n << " " << num_threads;
         ASSERT_EQ(together[n].others, alone[n].others) << trial << " " << n << " " << num_threads;

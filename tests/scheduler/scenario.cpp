@@ -45,9 +45,9 @@ class Play {
   void disturb();
   void talk_to_draft(bool asks);
   void keep(const DraftBlock& block);
-  void take_late_proposals(RoundPlan& plan);
+  void take_late_draft_tokens(RoundPlan& plan);
   void play_round();
-  void note_plan(const RoundPlan& plan);
+  void record_plan(const RoundPlan& plan);
   void check_drafts(const RoundPlan& plan);
   void check_progress(const RoundPlan& plan);
   void collect();
@@ -92,8 +92,8 @@ void Play::arrive() {
   if (chance(30)) params.min_tokens = below(params.max_tokens + 1);
   if (chance(30)) params.max_draft_len = below(4);
   if (chance(30)) params.num_logprobs = below(3);
-  const RideAhead ways[] = {RideAhead::kOff, RideAhead::kChain, RideAhead::kCache};
-  params.ride_ahead = ways[below(3)];
+  const AsyncDrafting ways[] = {AsyncDrafting::kOff, AsyncDrafting::kChain, AsyncDrafting::kCache};
+  params.async_drafting = ways[below(3)];
   params.prompt_logprobs = chance(30);
   if (scenario_.priorities) request.priority = below(3) - 1;
   request.stream = std::make_shared<ResultStream>();
@@ -139,17 +139,17 @@ void Play::keep(const DraftBlock& block) {
 }
 
 // Those that the draft makes while the ranks compute, as rank 0 hands them on.
-void Play::take_late_proposals(RoundPlan& plan) {
+void Play::take_late_draft_tokens(RoundPlan& plan) {
   auto rows = plan.sequences.begin();
-  for (LateProposal& late : planner_.late_proposals(plan)) {
+  for (LateDraftToken& late : planner_.late_draft_tokens(plan)) {
     while (rows != plan.sequences.end() && rows->sequence_id != late.sequence_id) ++rows;
-    if (rows == plan.sequences.end()) return fault("late proposals out of the plan's order");
-    if (rows->proposal || !plan.awaits_proposals) fault("a late proposal that nobody awaits");
-    rows->proposal = std::move(late.token);
+    if (rows == plan.sequences.end()) return fault("late draft tokens out of the plan's order");
+    if (rows->bonus_draft || !plan.awaits_bonus_drafts) fault("a late draft token that nobody awaits");
+    rows->bonus_draft = std::move(late.token);
   }
 }
 
-void Play::note_plan(const RoundPlan& plan) {
+void Play::record_plan(const RoundPlan& plan) {
   note(plan.round);
   for (const SequencePlan& rows : plan.sequences) {
     note(rows.sequence_id);
@@ -180,7 +180,7 @@ void Play::check_drafts(const RoundPlan& plan) {
   if (scenario_.planner.draft_method == DraftMethod::kNgram) return;
   for (const SequencePlan& rows : plan.sequences) {
     std::vector<DraftToken> used = rows.draft;
-    if (rows.proposal) used.push_back(*rows.proposal);
+    if (rows.bonus_draft) used.push_back(*rows.bonus_draft);
     if (used.empty()) continue;
     const Story& story = stories_.at(rows.sequence_id);
     const int32_t last = story.text.empty() ? story.request.prompt.back() : story.text.back();
@@ -188,8 +188,9 @@ void Play::check_drafts(const RoundPlan& plan) {
         rows.sequence_id, rows.round, rows.first_position + rows.num_committed_rows, last}];
     if (block.size() < used.size() || !std::equal(used.begin(), used.end(), block.begin()))
       fault(fmt::format("sequence {} verifies a draft made for another round", rows.sequence_id));
-    if (rows.proposal && story.request.params.ride_ahead == RideAhead::kOff)
-      fault(fmt::format("sequence {} has a proposal and does not ride ahead", rows.sequence_id));
+    if (rows.bonus_draft && story.request.params.async_drafting == AsyncDrafting::kOff)
+      fault(fmt::format("sequence {} has a bonus draft token and does not draft asynchronously",
+                        rows.sequence_id));
   }
 }
 
@@ -198,10 +199,10 @@ void Play::play_round() {
   plan.round = num_rounds_++;  // as the coordinator does
   if (plan.sequences.empty() != planner_.idle()) fault("empty plan while there is work");
   if (plan.sequences.empty()) return;
-  note_plan(plan);
+  record_plan(plan);
   check_progress(plan);
   talk_to_draft(false);
-  take_late_proposals(plan);
+  take_late_draft_tokens(plan);
   check_drafts(plan);
   std::vector<uint64_t> poisoned;
   if (chance(scenario_.fail_percent)) {
@@ -247,8 +248,9 @@ void Play::check_text(const Story& story) {
   outcome_.num_tokens += story.text.size();
   outcome_.num_draft_tokens += static_cast<uint64_t>(story.last.stats.num_draft_tokens);
   outcome_.num_accepted += static_cast<uint64_t>(story.last.stats.num_accepted_tokens);
-  outcome_.num_proposals += static_cast<uint64_t>(story.last.stats.num_proposals);
-  outcome_.num_accepted_proposals += static_cast<uint64_t>(story.last.stats.num_accepted_proposals);
+  outcome_.num_bonus_drafts += static_cast<uint64_t>(story.last.stats.num_bonus_drafts);
+  outcome_.num_accepted_bonus_drafts +=
+      static_cast<uint64_t>(story.last.stats.num_accepted_bonus_drafts);
   const size_t num_common = std::min(story.text.size(), expected.tokens.size());
   if (!std::equal(story.text.begin(),
                   story.text.begin() + static_cast<std::ptrdiff_t>(num_common),
@@ -384,7 +386,7 @@ Scenario random_scenario(uint32_t seed) {
   const int32_t agings[] = {0, 1, 4, 256};
   config.priority_aging_rounds = agings[below(4)];
   if (below(4) == 0) config.capacity_policy = CapacityPolicy::kGuaranteedNoEvict;
-  config.tells_emptied_blocks = below(2) == 0;
+  config.reports_freed_blocks = below(2) == 0;
   return scenario;
 }
 

@@ -37,10 +37,10 @@ struct Outcome {
   uint64_t num_tokens = 0;
   uint64_t num_draft_tokens = 0;
   uint64_t num_accepted = 0;
-  uint64_t num_proposals = 0;           // judged behind a block
-  uint64_t num_accepted_proposals = 0;  // of these
-  uint64_t num_lookups = 0;             // rounds for whose outcome the draft could prepare
-  uint64_t num_hits = 0;                // of these, whose outcome was prepared
+  uint64_t num_bonus_drafts = 0;           // judged behind a block
+  uint64_t num_accepted_bonus_drafts = 0;  // of these
+  uint64_t num_lookups = 0;                // rounds for whose outcome the draft could prepare
+  uint64_t num_hits = 0;                   // of these, whose outcome was prepared
   uint64_t num_stops = 0;
   uint64_t num_cancelled = 0;
   uint64_t num_failed = 0;

@@ -73,12 +73,12 @@ TEST(Sequence, OriginsAndStatistics) {
   EXPECT_EQ(event.stats.accepted_per_position, (Tokens{2, 1, 0}));
 }
 
-// A proposal is counted apart from the draft tokens, and only where it was its turn.
+// A bonus draft token is counted apart from the draft tokens, and only where it was its turn.
 TEST(Sequence, OriginsAndStatisticsOfProposals) {
   Sequence sequence(request_of({1, 2}, 50), 0);
   const auto commit_proposed = [&](std::vector<int32_t> draft, int32_t num_accepted, int32_t next) {
     SequencePlan plan = plan_of(sequence, std::move(draft));
-    plan.proposal = DraftToken{30, {}};
+    plan.bonus_draft = DraftToken{30, {}};
     ResultEvent event;
     EXPECT_TRUE(sequence.commit(plan, decision_of(num_accepted, next), kMaxModelLen, event));
     return event;
@@ -95,8 +95,8 @@ TEST(Sequence, OriginsAndStatisticsOfProposals) {
   EXPECT_EQ(event.stats.num_spec_rounds, 3);
   EXPECT_EQ(event.stats.num_draft_tokens, 5);
   EXPECT_EQ(event.stats.num_accepted_tokens, 4);
-  EXPECT_EQ(event.stats.num_proposals, 4);
-  EXPECT_EQ(event.stats.num_accepted_proposals, 2);
+  EXPECT_EQ(event.stats.num_bonus_drafts, 4);
+  EXPECT_EQ(event.stats.num_accepted_bonus_drafts, 2);
 }
 
 TEST(Sequence, StopTokenInsideABlockDropsTheRest) {

@@ -1,6 +1,6 @@
-// A job in virtual time for tests of the planner of speculation: sequences whose draft tokens stand
-// by coin, a target and a draft with given step times, and the rounds that the planner asks for.
-// The unit of time is a plain step of one sequence.
+// A job in virtual time for tests of the planner of speculation: sequences whose draft tokens are
+// accepted by coin, a target and a draft with given step times, and the rounds that the planner
+// asks for. The unit of time is a plain step of one sequence.
 #pragma once
 
 #include <cstdint>
@@ -56,7 +56,7 @@ class SpeculationSim {
   double draft_step() const {
     return job_.draft_step * (job_.draft_slower ? job_.draft_slower() : 1);
   }
-  RoundOutlook outlook(bool may_wait) const;
+  RoundState state(bool may_wait) const;
   RoundChoice settle(SimulatedRun* run);
   void draw_tokens(bool first);
   double go(const RoundChoice& choice, double waited_s);

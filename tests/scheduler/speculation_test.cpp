@@ -28,13 +28,13 @@ StepCosts costs_of(const std::function<double(int32_t)>& step) {
   return costs;
 }
 
-RoundOutlook outlook_of(const std::vector<int32_t>& at_hand) {
-  RoundOutlook outlook;
+RoundState outlook_of(const std::vector<int32_t>& at_hand) {
+  RoundState state;
   for (size_t i = 0; i < at_hand.size(); ++i) {
-    outlook.sequences.push_back(
+    state.sequences.push_back(
         {.sequence_id = i + 1, .limit = 16, .num_at_hand = at_hand[i], .more_coming = true});
   }
-  return outlook;
+  return state;
 }
 
 GoodputInputs inputs_of(const StepCosts& costs, std::vector<double> alphas, double price) {
@@ -61,7 +61,7 @@ TEST(ChooseRound, WaitsWhileTheNextTokenIsWorthItsTime) {
   EXPECT_FALSE(choose_round(outlook_of({0}), inputs_of(flat, {0.2}, 2.47)).wait);
   // Two that wait for it pay for it together.
   EXPECT_TRUE(choose_round(outlook_of({0, 0}), inputs_of(flat, {0.2, 0.2}, 2.47)).wait);
-  RoundOutlook late = outlook_of({0});
+  RoundState late = outlook_of({0});
   late.may_wait = false;
   EXPECT_FALSE(choose_round(late, inputs_of(flat, {0.8}, 2.47)).wait);
   late = outlook_of({0});
@@ -83,7 +83,7 @@ TEST(ChooseRound, RowsGoToTheLikeliestTokensUpToWhatTheyCost) {
   RoundChoice choice = choose_round(outlook_of({8, 8}), inputs_of(linear, {0.9, 0.5}, 4));
   EXPECT_EQ(choice.sequences[0].draft_len, 8);  // 0.9^8 = 0.43
   EXPECT_EQ(choice.sequences[1].draft_len, 1);  // 0.25 < 0.4
-  RoundOutlook tight = outlook_of({8, 8});
+  RoundState tight = outlook_of({8, 8});
   tight.max_rows = 5;
   choice = choose_round(tight, inputs_of(linear, {0.9, 0.5}, 4));
   EXPECT_EQ(choice.sequences[0].draft_len, 3);
@@ -92,14 +92,14 @@ TEST(ChooseRound, RowsGoToTheLikeliestTokensUpToWhatTheyCost) {
 
 TEST(ChooseRound, FixedLengthsAreServedWhateverTheyBring) {
   const StepCosts linear = costs_of([](int32_t rows) { return 1.0 * rows; });
-  RoundOutlook outlook = outlook_of({2});
-  outlook.sequences[0].fixed = true;
-  outlook.sequences[0].limit = 5;
-  RoundChoice choice = choose_round(outlook, inputs_of(linear, {0.1}, 1));
+  RoundState state = outlook_of({2});
+  state.sequences[0].fixed = true;
+  state.sequences[0].limit = 5;
+  RoundChoice choice = choose_round(state, inputs_of(linear, {0.1}, 1));
   EXPECT_TRUE(choice.wait);
   EXPECT_EQ(choice.sequences[0].draft_len, 5);
-  outlook.may_wait = false;
-  choice = choose_round(outlook, inputs_of(linear, {0.1}, 1));
+  state.may_wait = false;
+  choice = choose_round(state, inputs_of(linear, {0.1}, 1));
   EXPECT_FALSE(choice.wait);
   EXPECT_EQ(choice.sequences[0].draft_len, 2);
 }
@@ -183,10 +183,10 @@ TEST(Survival, NewSequencesBeginWithWhatOthersShowed) {
   const double hope = survival.curve(1)[0];
   EXPECT_GT(hope, 0.4);
   EXPECT_LT(hope, 0.8);
-  for (int i = 0; i < 200; ++i) survival.note_verdict(1, 4, 0);
+  for (int i = 0; i < 200; ++i) survival.record_result(1, 4, 0);
   EXPECT_LT(survival.curve(1)[0], 0.05);
   EXPECT_LT(survival.curve(2)[0], 0.1);
-  for (int i = 0; i < 30; ++i) survival.note_verdict(2, 4, 4);
+  for (int i = 0; i < 30; ++i) survival.record_result(2, 4, 4);
   EXPECT_GT(survival.curve(2)[0], 0.8);
   EXPECT_LT(survival.curve(1)[0], 0.3);
   const SurvivalCurve curve = survival.curve(2);
@@ -197,10 +197,10 @@ TEST(Survival, DriftsBackToHopeLessAndLessOften) {
   Survival survival;
   int64_t rounds[3] = {};
   for (int64_t& waited : rounds) {
-    for (int i = 0; i < 100; ++i) survival.note_verdict(1, 1, 0);
+    for (int i = 0; i < 100; ++i) survival.record_result(1, 1, 0);
     ASSERT_LT(survival.curve(1)[0], 0.1);
     while (survival.curve(1)[0] < 0.2) {
-      survival.note_nothing();
+      survival.record_nothing();
       ASSERT_LT(++waited, 10000);
     }
   }
@@ -501,8 +501,8 @@ TEST(Speculation, ADraftThatCostsIsFoundOutAmongOutliers) {
 
 TEST(Speculation, WithoutCostsItGoesWithAFewTokens) {
   Speculation planner({.has_worker = true});
-  RoundOutlook outlook = outlook_of({0});
-  RoundChoice choice = planner.choose(outlook);
+  RoundState state = outlook_of({0});
+  RoundChoice choice = planner.choose(state);
   EXPECT_TRUE(choice.draft_works);
   EXPECT_LE(choice.sequences[0].draft_len, 4);
   EXPECT_TRUE(planner.choose({}).sequences.empty());

@@ -86,8 +86,8 @@ TEST(SpeedupAccount, OneRoundByHand) {
   round.num_drafted = 8;
   round.num_examined = 7;
   round.num_accepted = 5;
-  account.note_round(round);
-  account.note_draft(4, 0.008, 0.010);
+  account.record_round(round);
+  account.record_draft(4, 0.008, 0.010);
   const SpeedupTotals& totals = account.totals();
   // 3.5 plain rounds of 12 ms, the only step that was seen, and 2 ms of overhead.
   EXPECT_NEAR(totals.plain_s, 0.049, 1e-12);
@@ -114,9 +114,9 @@ TEST(SpeedupAccount, SynchronousDraftingAgreesWithTheFormula) {
   const int counts[] = {125, 100, 80, 320};
   for (int32_t k = 0; k <= draft_len; ++k) {
     for (int i = 0; i < counts[k]; ++i) {
-      account.note_round(synchronous_round(draft_len, k, c));
-      account.note_draft(draft_len, draft_len * c * 0.010, 0);
-      account.note_lookups(1, 0);
+      account.record_round(synchronous_round(draft_len, k, c));
+      account.record_draft(draft_len, draft_len * c * 0.010, 0);
+      account.record_lookups(1, 0);
     }
   }
   const double formula = (1 - std::pow(alpha, draft_len + 1)) / ((1 - alpha) * (draft_len * c + 1));
@@ -134,9 +134,9 @@ TEST(SpeedupAccount, AtHandDraftsHideTheDraftingUpToItsOwnTime) {
       RoundRecord round = synchronous_round(4, 2, 0);
       const bool ready = i < 9;
       round.num_ready = ready ? 1 : 0;
-      account.note_round(round);
-      account.note_lookups(1, ready ? 1 : 0);
-      account.note_draft(4, 4 * c * 0.010, 0);
+      account.record_round(round);
+      account.record_lookups(1, ready ? 1 : 0);
+      account.record_draft(4, 4 * c * 0.010, 0);
     }
     const SpeedupTotals& totals = account.totals();
     const double alpha = 2.0 / 3;
@@ -149,7 +149,7 @@ TEST(SpeedupAccount, AtHandDraftsHideTheDraftingUpToItsOwnTime) {
 
 TEST(SpeedupAccount, WithoutDraftsTheSpeedupIsOne) {
   SpeedupAccount account;
-  for (int i = 0; i < 5; ++i) account.note_round(synchronous_round(0, 0, 0));
+  for (int i = 0; i < 5; ++i) account.record_round(synchronous_round(0, 0, 0));
   EXPECT_NEAR(account.totals().measured_speedup(), 1, 1e-12);
   EXPECT_NEAR(account.totals().predicted_speedup(), 1, 1e-12);
 }
@@ -175,7 +175,7 @@ TEST(SpeedupAccount, PlainStepsAreEstimatedFromTheSeenOnes) {
   SpeedupAccount account;
   for (int i = 0; i < 10; ++i) {
     RoundRecord round = synchronous_round(4, 2, 0);
-    account.note_round(round);
+    account.record_round(round);
   }
   EXPECT_NEAR(account.totals().measured_speedup(), 3, 1e-9);
 }
@@ -185,7 +185,7 @@ TEST(SpeedupAccount, PromptsAreNotCompared) {
   RoundRecord prompt = synchronous_round(0, 0, 0);
   prompt.reads_prompt = true;
   prompt.waited_s = 0.001;
-  account.note_round(prompt);
+  account.record_round(prompt);
   const SpeedupTotals& totals = account.totals();
   EXPECT_EQ(totals.num_rounds, 0);
   EXPECT_EQ(totals.measured_speedup(), 0);
@@ -204,7 +204,7 @@ TEST(SpeedupAccount, AStallIsNotCompared) {
         round.*where += 30;
         if (where != &RoundRecord::round_s) round.round_s += 30;
       }
-      account.note_round(round);
+      account.record_round(round);
     }
     const SpeedupTotals& totals = account.totals();
     EXPECT_EQ(totals.num_rounds, 199);
@@ -217,24 +217,24 @@ TEST(SpeedupAccount, AStallIsNotCompared) {
 // Rounds that stay slow are no stall: soon they count.
 TEST(SpeedupAccount, ALoadThatIsFarSlowerCountsBeforeLong) {
   SpeedupAccount account;
-  for (int i = 0; i < 100; ++i) account.note_round(synchronous_round(0, 0, 0));
+  for (int i = 0; i < 100; ++i) account.record_round(synchronous_round(0, 0, 0));
   for (int i = 0; i < 100; ++i) {
     RoundRecord slow = synchronous_round(0, 0, 0);
     slow.round_s = slow.step_s = 0.5;
-    account.note_round(slow);
+    account.record_round(slow);
   }
   EXPECT_GT(account.totals().num_rounds, 180);
 }
 
 TEST(SpeedupAccount, AnIntervalIsADifference) {
   SpeedupAccount account;
-  account.note_round(synchronous_round(4, 0, 0.3));
-  account.note_lookups(1, 0);
-  account.note_draft(4, 0.012, 0);
+  account.record_round(synchronous_round(4, 0, 0.3));
+  account.record_lookups(1, 0);
+  account.record_draft(4, 0.012, 0);
   const SpeedupTotals before = account.totals();
-  account.note_round(synchronous_round(4, 4, 0.1));
-  account.note_lookups(1, 1);
-  account.note_draft(4, 0.004, 0);
+  account.record_round(synchronous_round(4, 4, 0.1));
+  account.record_lookups(1, 1);
+  account.record_draft(4, 0.004, 0);
   const SpeedupTotals interval = account.totals() - before;
   EXPECT_EQ(interval.num_rounds, 1);
   EXPECT_EQ(interval.hit_rate(), 1);

@@ -224,20 +224,20 @@ TEST(Typical, TheDraftProposesByTheSameFilterAndMask) {
     }
     params.bad_words = {{1, 47}, {7}};
     const std::vector<long double> law = exact_law(logits, params, tokens, 1);
-    const DraftToken proposal = propose({.params = &params,
-                                         .tokens = tokens,
-                                         .num_prompt_tokens = 1,
-                                         .logits = logits.data(),
-                                         .vocab_size = 200,
-                                         .target_vocab_size = 200});
-    ASSERT_TRUE(valid_draft(proposal, 200));
-    ASSERT_GT(law[static_cast<size_t>(proposal.token)], 0);
+    const DraftToken bonus_draft = propose({.params = &params,
+                                            .tokens = tokens,
+                                            .num_prompt_tokens = 1,
+                                            .logits = logits.data(),
+                                            .vocab_size = 200,
+                                            .target_vocab_size = 200});
+    ASSERT_TRUE(valid_draft(bonus_draft, 200));
+    ASSERT_GT(law[static_cast<size_t>(bonus_draft.token)], 0);
     long double offered = 0;
-    for (const DraftCandidate& candidate : proposal.candidates) {
+    for (const DraftCandidate& candidate : bonus_draft.candidates) {
       ASSERT_GT(law[static_cast<size_t>(candidate.token)], 0);
       offered += law[static_cast<size_t>(candidate.token)];
     }
-    for (const DraftCandidate& candidate : proposal.candidates) {
+    for (const DraftCandidate& candidate : bonus_draft.candidates) {
       const long double share = law[static_cast<size_t>(candidate.token)] / offered;
       ASSERT_NEAR(candidate.draft_prob, static_cast<double>(share), 1e-5);
     }

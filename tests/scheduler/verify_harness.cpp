@@ -26,7 +26,7 @@ std::vector<SequenceDecision> verify_shard(const TestRound& round,
     input.num_prompt_tokens = sequence.num_prompt_tokens;
     input.round = sequence.round;
     input.draft = sequence.draft;
-    if (sequence.proposal) input.proposal = &*sequence.proposal;
+    if (sequence.bonus_draft) input.bonus_draft = &*sequence.bonus_draft;
     input.logits = logits.back().data();
     inputs.push_back(input);
   }

@@ -19,7 +19,7 @@ struct TestSequence {
   uint32_t round = 0;
   std::vector<DraftToken> draft;
   std::vector<std::vector<float>> rows;  // [draft.size() + 1][vocab]
-  std::optional<DraftToken> proposal;
+  std::optional<DraftToken> bonus_draft;
 };
 
 struct TestRound {

@@ -1,5 +1,5 @@
 // The parts of sampling on shards against plain implementations: draws, filters, processors,
-// proposals.
+// bonus draft tokens.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -238,7 +238,7 @@ TEST(Processors, MinTokensEndsInsideABlock) {
   EXPECT_EQ(decision.next_token, 2);
 }
 
-// ---- proposals
+// ---- bonus draft tokens
 // ------------------------------------------------------------------------------------------------
 
 DraftInput draft_input(const SamplingParams& params,
@@ -290,17 +290,17 @@ TEST(Propose, FollowsTheFilters) {
     if (variant == 0) params.top_k = 3;
     if (variant == 1) params.top_p = 0.5f;
     if (variant == 2) params.min_p = 0.3f;
-    const DraftToken proposal = propose(draft_input(params, logits, tokens));
+    const DraftToken bonus_draft = propose(draft_input(params, logits, tokens));
     const std::vector<long double> law = exact_law(logits, params, tokens, 1);
     size_t support = 0;
     for (long double prob : law) support += prob > 0 ? 1 : 0;
     ASSERT_LE(support, 16u);
     if (support == 1) {
-      EXPECT_TRUE(proposal.candidates.empty());
+      EXPECT_TRUE(bonus_draft.candidates.empty());
       continue;
     }
-    EXPECT_EQ(proposal.candidates.size(), support);
-    for (const DraftCandidate& candidate : proposal.candidates) {
+    EXPECT_EQ(bonus_draft.candidates.size(), support);
+    for (const DraftCandidate& candidate : bonus_draft.candidates) {
       const auto expected = static_cast<double>(law[static_cast<size_t>(candidate.token)]);
       EXPECT_NEAR(candidate.draft_prob, expected, 1e-5);
     }

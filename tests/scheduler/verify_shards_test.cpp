@@ -175,17 +175,17 @@ constexpr int kDraftLen = 7;
 
 enum class Proposal { kNone, kOneHot, kSixteen };
 
-TestSequence wire_sequence(VerifyMode mode, Proposal proposal, std::mt19937_64& generator) {
+TestSequence wire_sequence(VerifyMode mode, Proposal bonus_draft, std::mt19937_64& generator) {
   TestSequence sequence;
   sequence.params.verify_mode = mode;
   sequence.params.noise_seed = generator();
   sequence.tokens = {1, 2, 3};
-  const int draft_len = proposal == Proposal::kNone ? 0 : kDraftLen;
+  const int draft_len = bonus_draft == Proposal::kNone ? 0 : kDraftLen;
   const std::vector<float> row = random_logits(kLargeVocab, false, generator);
   sequence.rows.assign(static_cast<size_t>(draft_len) + 1, row);
   for (int k = 0; k < draft_len; ++k) {
     DraftToken token{static_cast<int32_t>(generator() % kLargeVocab), {}};
-    for (int c = 0; proposal == Proposal::kSixteen && c < 16; ++c) {
+    for (int c = 0; bonus_draft == Proposal::kSixteen && c < 16; ++c) {
       token.candidates.push_back({(token.token + c * 7919) % kLargeVocab, 1.0f / 16});
     }
     sequence.draft.push_back(std::move(token));
@@ -199,7 +199,7 @@ ShardRun run_wire(const std::vector<TestSequence>& sequences) {
 
 struct WireCase {
   VerifyMode mode;
-  Proposal proposal;
+  Proposal bonus_draft;
   int num_collectives;
   size_t num_bytes;  // per rank and sequence
 };
@@ -220,7 +220,7 @@ TEST(Wire, BytesAndCollectivesAreThoseOfTheTable) {
     for (size_t num_sequences : {1, 3}) {
       std::vector<TestSequence> sequences;
       for (size_t i = 0; i < num_sequences; ++i) {
-        sequences.push_back(wire_sequence(wire.mode, wire.proposal, generator));
+        sequences.push_back(wire_sequence(wire.mode, wire.bonus_draft, generator));
       }
       const ShardRun run = run_wire(sequences);
       EXPECT_EQ(run.num_collectives, wire.num_collectives);

@@ -90,7 +90,7 @@ class ThreadWorld final : public World {
       box.messages.push_back({std::move(message), {}});
       if (latency.count() > 0) box.messages.back().arrives_at = JobClock::now() + latency;
     }
-    JobClock::note_event(latency);
+    JobClock::record_event(latency);
   }
   std::optional<Bytes> poll(int from) override {
     Mailbox& box = shared_.mailbox(from, rank_);

@@ -20,8 +20,8 @@
 #include "runtime/comm/group/arena_group.h"
 #include "runtime/comm/host_id.h"
 #include "runtime/comm/waiting.h"
-#include "runtime/comm/world/doorbell.h"
 #include "runtime/comm/world/mpi_internal.h"
+#include "runtime/comm/world/wake_up.h"
 #include "runtime/comm/world/world.h"
 
 namespace outrider {
@@ -179,7 +179,7 @@ class MpiWorld final : public World {
       const bool is_rung = all_ring_here_ && !is_moving_bytes();
       if (is_rung) time = std::max(kLeastRungWait, kTimesLongerIfRung * time);
       if (all_ring_here_) time = std::min(most, std::max(kLeastMovingWait, time));
-      bell_.wait(time, descriptor);
+      wake_up_.wait(time, descriptor);
       // A probe that finds nothing takes in what has come, for the next one to find.
       int flag = 0;
       MPI_Iprobe(MPI_ANY_SOURCE, mpi::kAbortTag, MPI_COMM_WORLD, &flag, MPI_STATUS_IGNORE);
@@ -276,7 +276,7 @@ class MpiWorld final : public World {
       uint64_t pid_namespace;
       int64_t pid;
       cpu_set_t cores;
-      char bell[Doorbell::kNameBytes + 1];
+      char bell[WakeUpSocket::kNameBytes + 1];
     };
     Fixed mine{};
     int length = 0;
@@ -284,7 +284,7 @@ class MpiWorld final : public World {
     mine.host_id = this_host();
     mine.pid_namespace = this_pid_namespace();
     mine.pid = getpid();
-    bell_.name().copy(mine.bell, Doorbell::kNameBytes);
+    wake_up_.name().copy(mine.bell, WakeUpSocket::kNameBytes);
     sched_getaffinity(0, sizeof(mine.cores), &mine.cores);  // empty when it fails
     std::vector<Fixed> all(static_cast<size_t>(size_));
     mpi::check(
@@ -302,9 +302,9 @@ class MpiWorld final : public World {
   // must look by itself.
   void try_bells() {
     for (int to = 0; to < size_; ++to)
-      if (to != rank_) bell_.greet(peers_[static_cast<size_t>(to)].bell);
+      if (to != rank_) wake_up_.greet(peers_[static_cast<size_t>(to)].bell);
     mpi::check(MPI_Barrier(MPI_COMM_WORLD), "MPI_Barrier");
-    all_ring_here_ = bell_.take_greetings() == size_ - 1 && may_share_memory();
+    all_ring_here_ = wake_up_.take_greetings() == size_ - 1 && may_share_memory();
   }
 
   // Messages that Open MPI moves on only while somebody calls it.
@@ -340,7 +340,7 @@ class MpiWorld final : public World {
                          MPI_COMM_WORLD,
                          &send.request),
                "MPI_Isend");
-    bell_.ring(peers_[static_cast<size_t>(to)].bell);
+    wake_up_.ring(peers_[static_cast<size_t>(to)].bell);
   }
 
   void drop_completed_sends(int to) {
@@ -400,7 +400,7 @@ class MpiWorld final : public World {
   int rank_ = 0;
   int size_ = 0;
   std::vector<Peer> peers_;
-  const Doorbell bell_;
+  const WakeUpSocket wake_up_;
   bool all_ring_here_ = false;
   std::vector<std::deque<PendingSend>>
       sends_;  // a deque: MPI holds pointers into the elements' bytes

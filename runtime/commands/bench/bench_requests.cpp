@@ -47,7 +47,7 @@ std::string prompt_of_line(const std::string& line, int number) {
 }
 
 // What this event's round did, from the counters before and after it.
-void note_round(const SpeculationStats& stats, BenchAnswer* answer) {
+void record_round(const SpeculationStats& stats, BenchAnswer* answer) {
   const BenchRound round = {stats.num_draft_tokens - answer->stats.num_draft_tokens,
                             stats.num_accepted_tokens - answer->stats.num_accepted_tokens};
   if (round.draft_len > 0) answer->rounds.push_back(round);
@@ -108,7 +108,7 @@ BenchAnswer collect_bench_answer(ResultStream& stream) {
     if (!first && !event->tokens.empty()) first = now;
     answer.tokens.insert(answer.tokens.end(), event->tokens.begin(), event->tokens.end());
     answer.origins.insert(answer.origins.end(), event->origins.begin(), event->origins.end());
-    note_round(event->stats, &answer);
+    record_round(event->stats, &answer);
     if (event->finish_reason == FinishReason::kNone) continue;
     if (!event->error.empty()) throw Error(event->error);
     if (first) answer.ttft_s = std::chrono::duration<double>(*first - begin).count();

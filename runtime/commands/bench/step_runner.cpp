@@ -85,11 +85,11 @@ double step_operations(const ModelConfig& config,
 }
 
 std::string describe_target(const TargetContext& context) {
-  if (context.loaded.seat.device != nullptr) {
+  if (context.loaded.assignment.device != nullptr) {
     return fmt::format("model {}, {} target rank(s) on {}, quantization {}",
                        context.config.model,
                        context.num_targets,
-                       context.loaded.seat.device->info().name,
+                       context.loaded.assignment.device->info().name,
                        context.config.quantization);
   }
   const ops::Context& ctx = *context.loaded.context;

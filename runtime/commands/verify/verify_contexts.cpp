@@ -146,7 +146,7 @@ class ContextChecks {
     if (mode.max_draft_len != 0) {
       row.num_examined = drafts_.num_examined;
       row.num_accepted = drafts_.num_accepted;
-      row.num_proposals = drafts_.num_proposals;
+      row.num_bonus_drafts = drafts_.num_bonus_drafts;
     }
     return row;
   }

@@ -68,7 +68,7 @@ size_t requests_in_flight(const RunConfig& config) {
 }
 
 void DraftCounts::add(const EngineAnswer& answer) {
-  num_proposals += answer.stats.num_proposals;
+  num_bonus_drafts += answer.stats.num_bonus_drafts;
   for (TokenOrigin origin : answer.origins) {
     num_accepted += origin == TokenOrigin::kAccepted ? 1 : 0;
     num_examined += origin == TokenOrigin::kAccepted || origin == TokenOrigin::kCorrected ? 1 : 0;

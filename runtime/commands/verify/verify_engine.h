@@ -34,11 +34,11 @@ void ask_engine(Engine& engine,
 // As many as keep every slot busy, within what the queue takes.
 size_t requests_in_flight(const RunConfig& config);
 
-// Adds up what became of draft tokens and proposals.
+// Adds up what became of draft tokens and bonus draft tokens.
 struct DraftCounts {
-  int64_t num_examined = 0;  // stood or fell
+  int64_t num_examined = 0;  // accepted or rejected
   int64_t num_accepted = 0;
-  int64_t num_proposals = 0;  // of the examined ones
+  int64_t num_bonus_drafts = 0;  // of the examined ones
   void add(const EngineAnswer& answer);
 };
 

@@ -181,7 +181,7 @@ CheckRow pair_row(const char* check,
   if (mode.max_draft_len != 0) {
     row.num_examined = sampled.drafts.num_examined;
     row.num_accepted = sampled.drafts.num_accepted;
-    row.num_proposals = sampled.drafts.num_proposals;
+    row.num_bonus_drafts = sampled.drafts.num_bonus_drafts;
   }
   return row;
 }

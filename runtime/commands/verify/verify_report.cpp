@@ -88,7 +88,7 @@ Json row_json(const CheckRow& row) {
   if (row.num_examined >= 0) {
     json["num_examined"] = row.num_examined;
     json["num_accepted"] = row.num_accepted;
-    json["num_proposals"] = row.num_proposals;
+    json["num_bonus_drafts"] = row.num_bonus_drafts;
   }
   if (row.kind == CheckKind::kEquality) {
     json["num_tokens"] = row.num_tokens;
@@ -165,7 +165,7 @@ void print_report(const VerifyReport& report, std::FILE* out) {
       "in all.\n"
       "power:     a wrong law at this total variation distance is found with probability "
       "0.99.\n"
-      "accepted:  draft tokens that stood, of those examined.\n"
+      "accepted:  draft tokens that were accepted, of those examined.\n"
       "toy:       first tokens of generations of a random toy model whose law is computed.\n"
       "pair:      this pair against the law of its target's own log-probabilities: tokens 2 and 3 "
       "of\n"
@@ -177,17 +177,17 @@ void print_report(const VerifyReport& report, std::FILE* out) {
       kPairTopK);
   int64_t num_failed = 0;
   int64_t num_controls = 0;
-  int64_t num_proposals = 0;  // of the pair, by a draft that rode ahead
+  int64_t num_bonus_drafts = 0;  // of the pair, by a draft that rode ahead
   for (const CheckRow& row : report.rows) {
-    if (row.check.starts_with("pair")) num_proposals += row.num_proposals;
+    if (row.check.starts_with("pair")) num_bonus_drafts += row.num_bonus_drafts;
     num_failed += row.passed() ? 0 : 1;
     num_controls += row.kind == CheckKind::kControl ? 1 : 0;
   }
   fmt::print(
       out,
-      "Of the pair's draft tokens {} were proposals for the bonus position, which come from a "
-      "draft that rides ahead.\n",
-      grouped(num_proposals));
+      "Of the pair's draft tokens {} were for the bonus position, which come from a "
+      "draft that drafts asynchronously.\n",
+      grouped(num_bonus_drafts));
   const auto num_rows = static_cast<int64_t>(report.rows.size());
   if (report.all_passed()) {
     fmt::print(out,

@@ -37,11 +37,11 @@ struct CheckRow {
   // Equality.
   int64_t num_tokens = 0;        // compared
   int64_t num_equal_tokens = 0;  // of these, before the first difference of each sequence
-  // Speculation in it; examined = stood or fell. Not asked for when negative.
+  // Speculation in it; examined = accepted or rejected. Not asked for when negative.
   int64_t num_examined = -1;
   int64_t num_accepted = 0;
-  int64_t num_proposals = 0;  // of the examined ones, for the bonus position
-  std::string problem;        // one sentence; the row then fails whatever the numbers are
+  int64_t num_bonus_drafts = 0;  // of the examined ones, for the bonus position
+  std::string problem;           // one sentence; the row then fails whatever the numbers are
 
   bool passed() const;
   std::string verdict() const;  // pass, FAIL, caught, MISSED

@@ -33,7 +33,7 @@ constexpr TextKind kKinds[] = {{"greedy", false}, {"seeded", true}};
 struct Manner {
   int32_t draft_len = 0;
   size_t num_in_flight = 1;
-  RideAhead ride_ahead = RideAhead::kAuto;
+  AsyncDrafting async_drafting = AsyncDrafting::kAuto;
 };
 
 using Texts = std::vector<std::vector<int32_t>>;
@@ -70,10 +70,10 @@ class TextChecks {
       compare(
           kind, fmt::format("draft length {}, together", draft_len), {draft_len, together}, alone);
     }
-    // The others ride ahead as the server is told to.
-    for (RideAhead mode : {RideAhead::kOff, RideAhead::kChain, RideAhead::kCache}) {
+    // The others draft asynchronously as the server is told to.
+    for (AsyncDrafting mode : {AsyncDrafting::kOff, AsyncDrafting::kChain, AsyncDrafting::kCache}) {
       compare(kind,
-              fmt::format("riding ahead: {}, together", ride_ahead_name(mode)),
+              fmt::format("asynchronous drafting: {}, together", async_drafting_name(mode)),
               {lens.back(), together, mode},
               alone);
     }
@@ -114,7 +114,7 @@ class TextChecks {
       asked.prompt = prompts_[i % prompts_.size()];
       asked.params.max_tokens = options_.num_text_tokens;
       asked.params.max_draft_len = manner.draft_len;
-      asked.params.ride_ahead = manner.ride_ahead;
+      asked.params.async_drafting = manner.async_drafting;
       asked.params.temperature = kind.seeded ? kSeededTemperature : 0.0f;
       if (kind.seeded) asked.params.seed = asked.params.noise_seed = 1000 + i;
       // What auto chooses for a seed, whatever the server's own choice is.
@@ -156,7 +156,7 @@ class TextChecks {
     if (draft_len > 0) {
       row.num_examined = got.drafts.num_examined;
       row.num_accepted = got.drafts.num_accepted;
-      row.num_proposals = got.drafts.num_proposals;
+      row.num_bonus_drafts = got.drafts.num_bonus_drafts;
       if (row.num_accepted == 0)
         row.problem = "No draft token was accepted, so nothing was compared.";
     }

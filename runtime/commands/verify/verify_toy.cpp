@@ -27,14 +27,14 @@ std::string words(std::string name) {
   return name;
 }
 
-// Every kind of block, with proposals. That each sampler judges proposals as it judges draft tokens
-// is left to the program's own tests but for one.
+// Every kind of block, with bonus draft tokens. That each sampler judges bonus draft tokens as it
+// judges draft tokens is left to the program's own tests but for one.
 std::vector<LawCase> cases_of(VerifyMode mode) {
   std::vector<LawCase> cases = sampler_cases(mode);
-  if (mode == VerifyMode::kCoupled) return cases;  // takes no notice of proposals
-  for (LawCase& law_case : proposal_cases(mode)) {
+  if (mode == VerifyMode::kCoupled) return cases;  // takes no notice of bonus draft tokens
+  for (LawCase& law_case : bonus_draft_cases(mode)) {
     const bool same_blocks =
-        law_case.block_size == BlockSize::kWhole && law_case.proposals == Proposals::kSometimes;
+        law_case.block_size == BlockSize::kWhole && law_case.bonus_drafts == Proposals::kSometimes;
     if (same_blocks && law_case.name != "proposed_all_filters") continue;
     cases.push_back(std::move(law_case));
   }
@@ -82,9 +82,9 @@ CheckRow run(const Job& job) {
   row.num_sequences = law_case.num_samples;
   row.found_distance = smallest_found_distance(result.test, law_case.num_samples);
   if (law_case.draft != DraftKind::kNone) {
-    row.num_examined = result.num_examined + result.num_proposals;
-    row.num_accepted = result.num_accepted + result.num_proposals_stood;
-    row.num_proposals = result.num_proposals;
+    row.num_examined = result.num_examined + result.num_bonus_drafts;
+    row.num_accepted = result.num_accepted + result.num_accepted_bonus_drafts;
+    row.num_bonus_drafts = result.num_bonus_drafts;
     if (row.num_accepted == 0 || row.num_accepted == row.num_examined) {
       row.problem =
           "Not both accepted and refused draft tokens: one side of the rule was not tried.";

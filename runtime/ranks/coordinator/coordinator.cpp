@@ -37,7 +37,7 @@ Coordinator::Coordinator(const Parts& parts)
       metrics_(parts.metrics),
       max_num_queued_reqs_(parts.max_num_queued_reqs),
       verify_mode_(parts.verify_mode),
-      ride_ahead_(parts.ride_ahead),
+      async_drafting_(parts.async_drafting),
       num_blocks_(parts.planner.num_blocks),
       planner_(parts.planner),
       book_check_(
@@ -50,7 +50,7 @@ Coordinator::Coordinator(const Parts& parts)
               .account = account_,
               .epoch = parts.epoch,
               .patience_s = parts.draft_patience_s,
-              .rides_ahead = parts.ride_ahead != RideAhead::kOff,
+              .drafts_async = parts.async_drafting != AsyncDrafting::kOff,
               .chooses_draft_len = parts.chooses_draft_len}) {
   status_.ready = true;
   publish_status();
@@ -58,7 +58,8 @@ Coordinator::Coordinator(const Parts& parts)
 
 AdmissionResult Coordinator::submit(Request request) {
   if (request.params.verify_mode == VerifyMode::kAuto) request.params.verify_mode = verify_mode_;
-  if (request.params.ride_ahead == RideAhead::kAuto) request.params.ride_ahead = ride_ahead_;
+  if (request.params.async_drafting == AsyncDrafting::kAuto)
+    request.params.async_drafting = async_drafting_;
   if (std::string reason = planner_.refusal(request); !reason.empty()) {
     return {Admission::kRefused, std::move(reason)};
   }
@@ -158,7 +159,7 @@ void Coordinator::measure_steps() {
   const int32_t most_rows = most_probe_rows(target_.model().options());
   if (most_rows == 0) return;
   for (const StepProbe& probe : probe_steps(most_rows, run_step)) {
-    draft_.note_probe(probe);
+    draft_.record_probe(probe);
     log_debug("a step of {} rows takes {:.3f} ms", probe.load.num_rows, 1e3 * probe.seconds);
   }
 }
@@ -179,11 +180,11 @@ void Coordinator::take_inbox() {
     arrivals_.erase(id);
     planner_.cancel(id);
   }
-  if (!inbox.cancels.empty()) note_waiting();
+  if (!inbox.cancels.empty()) record_waiting();
 }
 
 // After whatever lets sequences in, back to wait, or end.
-void Coordinator::note_waiting() {
+void Coordinator::record_waiting() {
   const int32_t num_waiting = planner_.num_waiting();
   std::lock_guard lock(inbox_mutex_);
   num_taken_waiting_ = num_waiting;
@@ -221,7 +222,7 @@ void Coordinator::wait_for_work() {
     });
   }
   world_.check_alive(layout_.num_targets);
-  draft_.note_idle();
+  draft_.record_idle();
 }
 
 bool Coordinator::run_round() {
@@ -240,12 +241,12 @@ bool Coordinator::run_round() {
   if (plan.candidates_follow) post_to_targets(encode_candidates(plan));
   draft_.tell_begun();
   finish_round();  // the one before
-  note_started(plan);
+  record_started(plan);
   target_.prepare();
   while (const auto until = target_.advance()) {
     if (!draft_.listen_until(*until)) break;
   }
-  if (target_.awaits_proposals()) target_.amend(late_proposals(plan));
+  if (target_.awaits_bonus_drafts()) target_.add_late_tokens(late_draft_tokens(plan));
   RoundDecision decision = target_.finish();
   agree(decision);
 
@@ -276,7 +277,7 @@ double Coordinator::wait_for_draft() {
 
 std::optional<RoundPlan> Coordinator::plan_round() {
   RoundPlan plan = traced(TraceKind::kPlan, [&] { return planner_.plan(); });
-  note_waiting();
+  record_waiting();
   if (plan.sequences.empty() && plan.ends.empty() && plan.starts.empty()) {
     draft_.tell_begun();  // nothing has, but something may be over
     return std::nullopt;
@@ -291,7 +292,7 @@ void Coordinator::agree(const RoundDecision& decision) {
   check_agreement(world_, layout_, round_, digest(round_, decision));
 }
 
-void Coordinator::note_started(const RoundPlan& plan) {
+void Coordinator::record_started(const RoundPlan& plan) {
   for (const SequenceStart& start : plan.starts) {
     const auto arrival = arrivals_.extract(start.sequence_id);
     if (arrival) metrics_.request_queue_time_seconds.observe(seconds_since(arrival.mapped()));
@@ -303,9 +304,9 @@ void Coordinator::note_started(const RoundPlan& plan) {
 void Coordinator::finish_round() {
   if (!finished_) return;
   const FinishedRound& round = *finished_;
-  account_.note_round(round.plan, round.decision, round.record);
-  trace_verdicts(round.plan, round.decision, round.step_begin_ns, round.step_end_ns);
-  note_times(round);
+  account_.record_round(round.plan, round.decision, round.record);
+  trace_verifications(round.plan, round.decision, round.step_begin_ns, round.step_end_ns);
+  record_times(round);
   publish_status();
   for (PendingResult& result : finished_->results) std::move(result).deliver();
   finished_.reset();
@@ -320,12 +321,12 @@ void Coordinator::broadcast(const RoundPlan& plan) {
 // While the ranks computed, the draft has gone on: what follows the tokens that they verify. Where
 // the end of the step is foreseen nobody waits for this message behind it, and what comes in the
 // moments between is too late.
-RoundAmendment Coordinator::late_proposals(const RoundPlan& plan) {
+LateDraftTokens Coordinator::late_draft_tokens(const RoundPlan& plan) {
   const TraceSpan span(TraceKind::kProposals);
   draft_.catch_up();
-  RoundAmendment amendment{plan.round, planner_.late_proposals(plan)};
-  if (layout_.num_targets > 1) post_to_targets(encode(amendment));
-  return amendment;
+  LateDraftTokens late_tokens{plan.round, planner_.late_draft_tokens(plan)};
+  if (layout_.num_targets > 1) post_to_targets(encode(late_tokens));
+  return late_tokens;
 }
 
 void Coordinator::post_to_targets(const Bytes& bytes) {
@@ -341,7 +342,7 @@ void Coordinator::shut_down() {
   if (!draft_.shut_down()) world_.end_unresponsive(layout_.draft_rank());
 }
 
-void Coordinator::note_times(const FinishedRound& round) {
+void Coordinator::record_times(const FinishedRound& round) {
   const RoundRecord& record = round.record;
   const bool any_draft = record.num_drafts > 0;
   std::lock_guard lock(status_mutex_);

@@ -50,7 +50,7 @@ class Coordinator final : public Engine {
     ServingMetrics& metrics;
     int32_t max_num_queued_reqs = 256;
     VerifyMode verify_mode = VerifyMode::kAuto;  // of requests that name none, as the next
-    RideAhead ride_ahead = RideAhead::kOff;
+    AsyncDrafting async_drafting = AsyncDrafting::kOff;
     uint32_t epoch = 0;
     double draft_patience_s = 0;
     bool chooses_draft_len = true;  // num_speculative_tokens: auto
@@ -89,7 +89,7 @@ class Coordinator final : public Engine {
   };
 
   void take_inbox();
-  void note_waiting();
+  void record_waiting();
   void measure_steps();
   void wait_for_work();
   bool run_round();  // false when there was nothing to compute
@@ -97,9 +97,9 @@ class Coordinator final : public Engine {
   double wait_for_draft();                // seconds
   std::optional<RoundPlan> plan_round();  // null: nothing to compute
   void agree(const RoundDecision& decision);
-  RoundAmendment late_proposals(const RoundPlan& plan);
+  LateDraftTokens late_draft_tokens(const RoundPlan& plan);
   void post_to_targets(const Bytes& bytes);
-  void note_started(const RoundPlan& plan);
+  void record_started(const RoundPlan& plan);
   void finish_round();
   void shut_down();
   struct FinishedRound {
@@ -111,7 +111,7 @@ class Coordinator final : public Engine {
     int64_t step_end_ns = 0;
     JobClock::time_point end;
   };
-  void note_times(const FinishedRound& round);
+  void record_times(const FinishedRound& round);
   void publish_status();
   void publish_traffic();
 
@@ -122,7 +122,7 @@ class Coordinator final : public Engine {
   ServingMetrics& metrics_;
   const int32_t max_num_queued_reqs_;
   const VerifyMode verify_mode_;
-  const RideAhead ride_ahead_;
+  const AsyncDrafting async_drafting_;
   const int32_t num_blocks_;
   Planner planner_;
   BookCheck book_check_;

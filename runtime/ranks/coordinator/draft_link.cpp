@@ -102,7 +102,7 @@ std::vector<PackedReply> DraftLink::receive(Clock::time_point now) {
     if (frame.kind != FrameKind::kReply) continue;
     try {
       replies.push_back(decode_draft_reply(frame.payload));
-      note_answer(replies.back(), now);
+      record_answer(replies.back(), now);
     } catch (const Error&) {
       ++num_dropped_frames_;
     }
@@ -110,7 +110,7 @@ std::vector<PackedReply> DraftLink::receive(Clock::time_point now) {
   return replies;
 }
 
-void DraftLink::note_answer(const PackedReply& reply, Clock::time_point now) {
+void DraftLink::record_answer(const PackedReply& reply, Clock::time_point now) {
   if (reply.num_steps > 0) {
     update_average(&draft_step_s_,
                    1e-6 * static_cast<double>(reply.step_time_us) / reply.num_steps);
@@ -163,7 +163,7 @@ DraftLink::Clock::time_point DraftLink::deadline(double worth_s) const {
   return until;
 }
 
-void DraftLink::note_wait(bool complete) {
+void DraftLink::record_wait(bool complete) {
   if (complete) {
     num_misses_in_row_ = 0;
     num_rounds_to_skip_ = 0;

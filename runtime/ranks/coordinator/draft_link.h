@@ -41,7 +41,7 @@ class DraftLink {
   Clock::time_point deadline(double worth_s) const;
   bool skips_wait() const { return num_rounds_to_skip_ > 0 && patience_s_ == 0; }
   // Tells how the round's wait ended.
-  void note_wait(bool complete);
+  void record_wait(bool complete);
 
   // Down when an answer is overdue and nothing was heard meanwhile; up again with the next frame.
   DraftState update_state(Clock::time_point now);
@@ -54,7 +54,7 @@ class DraftLink {
   double draft_step_s() const { return draft_step_s_; }  // moving average; 0 = not known
 
  private:
-  void note_answer(const PackedReply& reply, Clock::time_point now);
+  void record_answer(const PackedReply& reply, Clock::time_point now);
 
   World& world_;
   const int draft_rank_;

@@ -50,7 +50,7 @@ DraftSide::DraftSide(const Parts& parts)
       draft_rank_(parts.layout.has_draft ? parts.layout.draft_rank() : -1),
       speculation_({.longest_draft_len = parts.config.num_speculative_tokens,
                     .has_worker = parts.layout.has_draft,
-                    .rides_ahead = parts.rides_ahead}),
+                    .drafts_async = parts.drafts_async}),
       chooses_(parts.chooses_draft_len && parts.patience_s == 0),
       has_drafts_(parts.config.draft_method != DraftMethod::kNone) {
   if (parts.layout.has_draft) {
@@ -85,7 +85,7 @@ double DraftSide::wait_for_blocks() {
     }
     if (!in_time || news_ || Clock::now() >= look_again_) choose(in_time);
   }
-  if (state_ == DraftState::kUp) link_->note_wait(in_time && tokens_at_.has_value());
+  if (state_ == DraftState::kUp) link_->record_wait(in_time && tokens_at_.has_value());
   waited_s_ = backoff.waited_s();
   return waited_s_;
 }
@@ -135,11 +135,11 @@ void DraftSide::follow_state(Clock::time_point now) {
 }
 
 void DraftSide::take_blocks(PackedReply& reply, Clock::time_point now) {
-  account_.note_reply(reply);
+  account_.record_reply(reply);
   trace_reply_in(reply);
   const double step_s = 1e-6 * static_cast<double>(reply.step_time_us);
   const bool awaited = is_asking_ && step_s <= seconds_between(asked_at_, now);
-  speculation_.note_draft_work(reply.num_steps, reply.num_rows, step_s, awaited);
+  speculation_.record_draft_work(reply.num_steps, reply.num_rows, step_s, awaited);
   size_t num_tokens = 0;
   for (PackedBlock& block : reply.blocks) {
     const size_t size = block.tokens.size();
@@ -149,37 +149,37 @@ void DraftSide::take_blocks(PackedReply& reply, Clock::time_point now) {
     num_tokens = std::max(num_tokens, size);
   }
   if (!is_asking_ || num_tokens == 0) return;
-  // Who does not ride ahead sends blocks when they are whole.
+  // Who does not draft asynchronously sends blocks when they are whole.
   if (!tokens_at_) {
-    speculation_.note_first_tokens(seconds_between(asked_at_, now),
-                                   static_cast<int32_t>(choice_.sequences.size()),
-                                   static_cast<double>(num_tokens));
+    speculation_.record_first_tokens(seconds_between(asked_at_, now),
+                                     static_cast<int32_t>(choice_.sequences.size()),
+                                     static_cast<double>(num_tokens));
   }
   tokens_at_ = now;
 }
 
 void DraftSide::tell_begun() {
   if (is_asking_ && !tokens_at_ && waited_s_ > 0) {
-    speculation_.note_first_tokens(seconds_between(asked_at_, Clock::now()),
-                                   static_cast<int32_t>(choice_.sequences.size()),
-                                   1);
+    speculation_.record_first_tokens(seconds_between(asked_at_, Clock::now()),
+                                     static_cast<int32_t>(choice_.sequences.size()),
+                                     1);
   }
   tell(false);
   is_asking_ = false;
 }
 
 void DraftSide::settle(RoundRecord& record) {
-  note_round(record);
+  record_round(record);
   tokens_at_.reset();
   choose(true);
   if (!link_) return;
   // A wait that is skipped counts as one.
-  if (link_->skips_wait() && planner_.wants_draft()) link_->note_wait(false);
-  // Of sequences that ride ahead there is nothing to say before the next round has begun.
+  if (link_->skips_wait() && planner_.wants_draft()) link_->record_wait(false);
+  // Of sequences that draft asynchronously there is nothing to say before the next round has begun.
   if (choice_.wait || any_in_one_piece_) tell(choice_.wait);
 }
 
-void DraftSide::note_idle() {
+void DraftSide::record_idle() {
   hear();
   round_end_ = Clock::now();
 }
@@ -201,15 +201,15 @@ void DraftSide::choose(bool may_wait) {
   news_ = false;
   if (!has_drafts_ || (!chooses_ && !link_)) return;
   const auto now = Clock::now();
-  RoundOutlook outlook = planner_.draft_outlook();
-  outlook.may_wait = may_wait && link_ && !link_->skips_wait();
+  RoundState state = planner_.draft_state();
+  state.may_wait = may_wait && link_ && !link_->skips_wait();
   any_in_one_piece_ = false;
-  for (SequenceOutlook& one : outlook.sequences) {
+  for (SequenceState& one : state.sequences) {
     any_in_one_piece_ = any_in_one_piece_ || one.in_one_piece;
     one.fixed = one.fixed || !chooses_;
     if (is_asking_) one.waited_s = seconds_between(tokens_at_.value_or(asked_at_), now);
   }
-  choice_ = speculation_.choose(outlook);
+  choice_ = speculation_.choose(state);
   look_again_ = now + duration_of(std::max(kShortestLookS, kOverdue * choice_.wait_s));
   planner_.set_draft_lens(choice_.sequences);
   if (!chooses_) return;
@@ -218,21 +218,22 @@ void DraftSide::choose(bool may_wait) {
   planner_.set_draft_len(longest);
 }
 
-void DraftSide::note_round(RoundRecord& record) {
+void DraftSide::record_round(RoundRecord& record) {
   // A draft that is away, or has nothing to do, takes nothing from the target.
   record.draft_worked = choice_.draft_works && (!link_ || was_told_ || record.num_drafts > 0);
   was_told_ = false;
-  if (link_ && !choice_.draft_works) account_.note_rest();
+  if (link_ && !choice_.draft_works) account_.record_rest();
   const DraftNews news = planner_.take_draft_news();
-  for (const DraftVerdict& verdict : news.verdicts) {
+  for (const DraftResult& verdict : news.results) {
     if (verdict.num_drafted > 0) {
-      speculation_.note_verdict(verdict.sequence_id, verdict.num_drafted, verdict.num_accepted);
+      speculation_.record_result(verdict.sequence_id, verdict.num_drafted, verdict.num_accepted);
       update_average(&accepted_per_block_, verdict.num_accepted);
     }
-    if (verdict.shadow) speculation_.note_shadow(verdict.sequence_id, *verdict.shadow);
+    if (verdict.counterfactual)
+      speculation_.record_counterfactual(verdict.sequence_id, *verdict.counterfactual);
     if (verdict.num_prepared) {
       const bool hit = *verdict.num_prepared > 0;
-      speculation_.note_lookup(verdict.all_stood, hit, *verdict.num_prepared);
+      speculation_.record_lookup(verdict.all_accepted, hit, *verdict.num_prepared);
     }
   }
   for (uint64_t id : news.ended) speculation_.forget(id);
@@ -241,7 +242,7 @@ void DraftSide::note_round(RoundRecord& record) {
   const auto now = Clock::now();
   record.total_s = seconds_between(round_end_, now);
   round_end_ = now;
-  speculation_.note_round(record);
+  speculation_.record_round(record);
 }
 
 }  // namespace outrider

@@ -28,7 +28,7 @@ class DraftSide {
     RoundAccount& account;  // outlives this
     uint32_t epoch = 0;
     double patience_s = 0;  // see DraftLink
-    bool rides_ahead = false;
+    bool drafts_async = false;
     bool chooses_draft_len = true;  // num_speculative_tokens: auto
   };
   explicit DraftSide(const Parts& parts);
@@ -36,7 +36,9 @@ class DraftSide {
   // Whether it is this side that chooses lengths, by what steps cost: then probes of the target's
   // help. They are noted before the first round.
   bool wants_probes() const { return chooses_ && has_drafts_; }
-  void note_probe(const StepProbe& probe) { speculation_.note_probe(probe.load, probe.seconds); }
+  void record_probe(const StepProbe& probe) {
+    speculation_.record_probe(probe.load, probe.seconds);
+  }
 
   // The steps of a round (docs/round.md), in order.
   // Before the plan: waits for blocks while that pays. Returns the seconds waited.
@@ -57,7 +59,7 @@ class DraftSide {
   // draft worked, and the time since the last round.
   void settle(RoundRecord& record);
   // Nothing was to be done since the last round.
-  void note_idle();
+  void record_idle();
 
   // Tells the draft that the job is over; false when it did not say goodbye.
   bool shut_down() { return !link_ || link_->shut_down(); }
@@ -71,7 +73,7 @@ class DraftSide {
   void choose(bool may_wait);
   void follow_state(JobClock::time_point now);
   void take_blocks(PackedReply& reply, JobClock::time_point now);
-  void note_round(RoundRecord& record);
+  void record_round(RoundRecord& record);
 
   World& world_;
   Planner& planner_;
@@ -82,8 +84,8 @@ class DraftSide {
   Speculation speculation_;
   const bool chooses_;  // else every draft is as long as can be
   const bool has_drafts_;
-  RoundChoice choice_;                 // for the next round
-  bool any_in_one_piece_ = false;      // a sequence that does not ride ahead was chosen for
+  RoundChoice choice_;             // for the next round
+  bool any_in_one_piece_ = false;  // a sequence that does not draft asynchronously was chosen for
   JobClock::time_point look_again_{};  // when it is waiting: to choose anew
 
   bool news_ = false;       // blocks were taken since the choice, of those that could change it

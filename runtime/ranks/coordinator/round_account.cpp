@@ -7,10 +7,10 @@
 
 namespace outrider {
 
-void RoundAccount::note_round(const RoundPlan& plan,
-                              const RoundDecision& decision,
-                              const RoundRecord& record) {
-  account_.note_round(record);
+void RoundAccount::record_round(const RoundPlan& plan,
+                                const RoundDecision& decision,
+                                const RoundRecord& record) {
+  account_.record_round(record);
   metrics_.rounds.add();
   metrics_.iteration_tokens.observe(record.load.num_rows);
   metrics_.round_forward_seconds.observe(record.step_s);
@@ -27,34 +27,34 @@ void RoundAccount::note_round(const RoundPlan& plan,
   }
 }
 
-void trace_verdicts(const RoundPlan& plan,
-                    const RoundDecision& decision,
-                    int64_t step_begin_ns,
-                    int64_t step_end_ns) {
+void trace_verifications(const RoundPlan& plan,
+                         const RoundDecision& decision,
+                         int64_t step_begin_ns,
+                         int64_t step_end_ns) {
   for (size_t i = 0; i < plan.sequences.size(); ++i) {
     const SequencePlan& planned = plan.sequences[i];
     const SequenceDecision& decided = decision.sequences[i];
     if (decided.failed || decided.next_token < 0) continue;
-    trace_verdict(decided.sequence_id,
-                  {step_begin_ns, step_end_ns},
-                  {.round = planned.round,
-                   .num_drafted = static_cast<int32_t>(planned.draft.size()),
-                   .num_accepted = decided.num_accepted,
-                   .num_rows = num_rows_of(plan.sequences),
-                   .source = planned.source,
-                   .had_proposal = planned.proposal.has_value()});
+    trace_verification(decided.sequence_id,
+                       {step_begin_ns, step_end_ns},
+                       {.round = planned.round,
+                        .num_drafted = static_cast<int32_t>(planned.draft.size()),
+                        .num_accepted = decided.num_accepted,
+                        .num_rows = num_rows_of(plan.sequences),
+                        .source = planned.source,
+                        .had_bonus_draft = planned.bonus_draft.has_value()});
   }
 }
 
-void RoundAccount::note_reply(const PackedReply& reply) {
-  account_.note_draft(reply.num_steps,
-                      1e-6 * static_cast<double>(reply.step_time_us),
-                      1e-6 * static_cast<double>(reply.idle_us));
+void RoundAccount::record_reply(const PackedReply& reply) {
+  account_.record_draft(reply.num_steps,
+                        1e-6 * static_cast<double>(reply.step_time_us),
+                        1e-6 * static_cast<double>(reply.idle_us));
 }
 
 void RoundAccount::publish(const DraftCounters& counters) {
-  account_.note_lookups(static_cast<int64_t>(counters.num_lookups - counted_.num_lookups),
-                        static_cast<int64_t>(counters.num_hits - counted_.num_hits));
+  account_.record_lookups(static_cast<int64_t>(counters.num_lookups - counted_.num_lookups),
+                          static_cast<int64_t>(counters.num_hits - counted_.num_hits));
   metrics_.draft_blocks_stale.add(
       static_cast<double>(counters.num_stale_blocks - counted_.num_stale_blocks));
   metrics_.prepared_tokens.add(
@@ -71,13 +71,13 @@ void RoundAccount::publish(const DraftCounters& counters) {
   metrics_.draft_idle_seconds.add(news.draft_idle_s);
   metrics_.verified_rows.add(static_cast<double>(news.num_rows));
   metrics_.wasted_rows.add(static_cast<double>(news.num_wasted_rows));
-  metrics_.outcome_cache_queries.add(static_cast<double>(news.num_lookups));
-  metrics_.outcome_cache_hits.add(static_cast<double>(news.num_hits));
+  metrics_.speculation_cache_queries.add(static_cast<double>(news.num_lookups));
+  metrics_.speculation_cache_hits.add(static_cast<double>(news.num_hits));
   metrics_.compared_seconds.add(news.compared_s);
   metrics_.compared_tokens.add(static_cast<double>(news.num_tokens));
   metrics_.without_speculation_seconds.add(news.plain_s);
   metrics_.target_bubble_ratio.set(totals.bubble());
-  metrics_.outcome_cache_hit_rate.set(totals.hit_rate());
+  metrics_.speculation_cache_hit_rate.set(totals.hit_rate());
   metrics_.acceptance.set(totals.acceptance());
   metrics_.draft_cost_ratio.set(totals.cost_ratio());
   metrics_.speedup_measured.set(totals.measured_speedup());

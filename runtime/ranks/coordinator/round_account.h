@@ -1,5 +1,5 @@
 // What the coordinator notes of each round for those who look on: metrics, the speed-up account,
-// and each sequence's verdict in the trace. Rank 0's round thread only.
+// and each sequence's verification in the trace. Rank 0's round thread only.
 #pragma once
 
 #include <string>
@@ -17,10 +17,12 @@ class RoundAccount {
   explicit RoundAccount(ServingMetrics& metrics) : metrics_(metrics) {}
 
   // A round that was decided alike.
-  void note_round(const RoundPlan& plan, const RoundDecision& decision, const RoundRecord& record);
-  void note_reply(const PackedReply& reply);
+  void record_round(const RoundPlan& plan,
+                    const RoundDecision& decision,
+                    const RoundRecord& record);
+  void record_reply(const PackedReply& reply);
   // A round for which the draft was left idle.
-  void note_rest() { metrics_.draft_rest_rounds.add(); }
+  void record_rest() { metrics_.draft_rest_rounds.add(); }
 
   // Once a round: the metrics follow.
   void publish(const DraftCounters& counters);
@@ -33,11 +35,11 @@ class RoundAccount {
   DraftCounters counted_;
 };
 
-// Each sequence's verdict for the trace; the step's begin and end are trace_now_ns().
-void trace_verdicts(const RoundPlan& plan,
-                    const RoundDecision& decision,
-                    int64_t step_begin_ns,
-                    int64_t step_end_ns);
+// Each sequence's verification for the trace; the step's begin and end are trace_now_ns().
+void trace_verifications(const RoundPlan& plan,
+                         const RoundDecision& decision,
+                         int64_t step_begin_ns,
+                         int64_t step_end_ns);
 
 // One line for the log; empty when nothing was drafted.
 std::string speedup_summary(const SpeedupTotals& totals);

@@ -12,7 +12,7 @@
 
 #include "runtime/base/log.h"
 #include "runtime/comm/waiting.h"
-#include "runtime/comm/world/doorbell.h"
+#include "runtime/comm/world/wake_up.h"
 #include "runtime/ranks/messages/round_wire.h"
 
 namespace outrider {
@@ -100,7 +100,7 @@ std::unique_ptr<DraftEngine> DraftEngine::start(int draft_rank, const Body& body
   }
   close(ends[0]);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) _exit(1);  // it died before the line above
+  if (getppid() != parent) _exit(1);  // it died before the chain above
   int code = 0;
   try {
     EngineWorld world(ends[1], draft_rank);

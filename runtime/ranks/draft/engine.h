@@ -12,7 +12,7 @@
 
 #include "runtime/comm/message_socket.h"
 #include "runtime/comm/world/world.h"
-#include "runtime/ranks/startup/roll_call.h"
+#include "runtime/ranks/startup/ready_barrier.h"
 
 namespace outrider {
 

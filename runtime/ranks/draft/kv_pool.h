@@ -1,6 +1,6 @@
-// The draft model's KV blocks that nobody holds. Each block is held by one line of draft tokens
-// (line.h) or lies here; what a branch shares with its sequence's spine the spine holds. Used by
-// the draft worker's thread.
+// The draft model's KV blocks that nobody holds. Each block is held by one chain of draft tokens
+// (chain.h) or lies here; what a branch shares with its sequence's main chain the main chain holds.
+// Used by the draft worker's thread.
 #pragma once
 
 #include <cstdint>

@@ -75,7 +75,7 @@ class IdleTime {
   void note() {
     const auto now = JobClock::now();
     const auto idle = std::chrono::duration_cast<std::chrono::microseconds>(now - since_);
-    worker_.note_idle(static_cast<uint64_t>(idle.count()));
+    worker_.record_idle(static_cast<uint64_t>(idle.count()));
     since_ = now;
   }
 

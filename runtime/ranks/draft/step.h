@@ -1,5 +1,5 @@
-// One forward pass of the draft: which lines (line.h) of which sequences have rows in it. Lines
-// that somebody waits for come first; the others ride along as far as that costs little. Used by
+// One forward pass of the draft: which chains (chain.h) of which sequences have rows in it. Lines
+// that somebody waits for come first; the others join as far as that costs little. Used by
 // the draft worker's thread.
 #pragma once
 
@@ -7,21 +7,21 @@
 #include <vector>
 
 #include "models/forward/model.h"
-#include "runtime/ranks/draft/copies.h"
+#include "runtime/ranks/draft/sequences.h"
 #include "runtime/ranks/draft/step_times.h"
 
 namespace outrider {
 
 class DraftStep {
  public:
-  DraftStep(Model& model, DraftCopies& copies) : model_(model), copies_(copies) {}
+  DraftStep(Model& model, DraftSequences& sequences) : model_(model), sequences_(sequences) {}
 
-  // A row whose logits give the next token of a line. Sequences are not opened, closed or committed
-  // between plan() and its use, branches only added.
+  // A row whose logits give the next token of a chain. Sequences are not opened, closed or
+  // committed between plan() and its use, branches only added.
   struct Proposing {
     uint64_t sequence_id = 0;
-    DraftCopy* copy = nullptr;
-    int32_t branch = -1;  // -1: the spine
+    DraftSequence* sequence = nullptr;
+    int32_t branch = -1;  // -1: the main chain
   };
 
   // Makes the batch, which may be empty: nothing to do, or no room for any of it.
@@ -35,29 +35,29 @@ class DraftStep {
  private:
   struct Chunk {
     uint64_t sequence_id = 0;
-    DraftCopy* copy = nullptr;
+    DraftSequence* sequence = nullptr;
     int32_t branch = -1;
     int32_t first = 0;  // position
     int32_t num_rows = 0;
     bool has_logits = false;
   };
-  void plan_spines(const StepTimes& costs);
+  void plan_main_chains(const StepTimes& costs);
   void plan_branches(const StepTimes& costs);
   int32_t room_left() const;
-  int32_t room_to_ride(const StepTimes& costs);
-  void plan_spine(uint64_t sequence_id, DraftCopy& copy, int32_t most_rows);
-  bool plan_branch(uint64_t sequence_id, DraftCopy& copy, int32_t index);
+  int32_t optional_rows(const StepTimes& costs);
+  void plan_main_chain(uint64_t sequence_id, DraftSequence& sequence, int32_t most_rows);
+  bool plan_branch(uint64_t sequence_id, DraftSequence& sequence, int32_t index);
   void add_rows(const Chunk& chunk);
   int32_t token_at(const Chunk& chunk, int32_t position) const;
 
   Model& model_;
-  DraftCopies& copies_;
+  DraftSequences& sequences_;
   Batch batch_;
   std::vector<Chunk> chunks_;
   std::vector<Proposing> proposing_;
   int32_t num_planned_ = 0;         // rows
-  int32_t num_urgent_ = 0;          // of these, before those that ride along
-  int32_t most_rows_ = 0;           // of the step, that riding along may make; 0 = not asked yet
+  int32_t num_urgent_ = 0;          // of these, before those that can wait
+  int32_t most_rows_ = 0;           // of the step, that optional rows may make; 0 = not asked yet
   int32_t num_planned_logits_ = 0;  // of these
   int32_t largest_chunk_ = 0;
 };

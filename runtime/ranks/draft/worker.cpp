@@ -26,8 +26,8 @@ constexpr float kNeverProposed = -0.01f * kLargestLogit;
 constexpr int32_t kSentTogether = 4;
 constexpr double kLikely = 0.05;
 
-std::vector<DraftToken> tokens_from(const DraftLine& line, int32_t first, int32_t end) {
-  return {line.drafted.begin() + first, line.drafted.begin() + end};
+std::vector<DraftToken> tokens_from(const DraftChain& chain, int32_t first, int32_t end) {
+  return {chain.drafted.begin() + first, chain.drafted.begin() + end};
 }
 
 }  // namespace
@@ -35,8 +35,8 @@ std::vector<DraftToken> tokens_from(const DraftLine& line, int32_t first, int32_
 DraftWorker::DraftWorker(Model& model, const Options& options)
     : model_(model),
       options_(options),
-      copies_(model, options.vocabulary, options.ride_ahead),
-      step_(model, copies_),
+      sequences_(model, options.vocabulary, options.async_drafting),
+      step_(model, sequences_),
       scanner_(make_logit_scanner(model, options.checks.poison || options.vocabulary != nullptr)) {
   if (options_.vocabulary != nullptr)
     target_logits_.assign(static_cast<size_t>(options_.target_vocab_size), kNeverProposed);
@@ -46,7 +46,7 @@ DraftWorker::DraftWorker(Model& model, const Options& options)
 // Free blocks are full of NaN and taken ones begin as zeros: NaN spreads even through positions
 // that are masked.
 void DraftWorker::poison_freed_blocks() {
-  copies_.watch_blocks(
+  sequences_.watch_blocks(
       {.freed = [this](std::span<const int32_t> blocks) { model_.poison_blocks(blocks); },
        .taken =
            [this](int32_t block) {
@@ -77,42 +77,42 @@ void DraftWorker::take(const DraftRequest& request) {
   const TraceSpan span(TraceKind::kTakeRequest,
                        {std::ssize(request.commits), std::ssize(request.opens)});
   trace_flow_in(request_arrow(request.serial));
-  for (uint64_t id : request.closes) copies_.close(id);
-  for (const DraftOpen& opening : request.opens) copies_.open(opening);
+  for (uint64_t id : request.closes) sequences_.close(id);
+  for (const DraftOpen& opening : request.opens) sequences_.open(opening);
   std::vector<uint64_t> begun;
   for (const DraftCommit& committed : request.commits) {
     if (commit(committed)) begun.push_back(committed.sequence_id);
   }
   if (!begun.empty()) begin_rides(std::move(begun));
-  check_books(copies_.all().empty());
+  check_books(sequences_.all().empty());
 }
 
 // True when the sequence's round is in flight from now on, and is to be ridden ahead of.
 bool DraftWorker::commit(const DraftCommit& committed) {
-  DraftCopy* copy = copies_.find(committed.sequence_id);
-  if (copy != nullptr && !copy->broken) {
-    if (committed.round < copy->round) {
+  DraftSequence* sequence = sequences_.find(committed.sequence_id);
+  if (sequence != nullptr && !sequence->broken) {
+    if (committed.round < sequence->round) {
       ++num_stale_;
       return false;
     }
-    copy->broken = committed.num_tokens_before != static_cast<int32_t>(copy->tokens.size());
+    sequence->broken = committed.num_tokens_before != static_cast<int32_t>(sequence->tokens.size());
   }
-  if (copy != nullptr && copy->broken) copies_.drop_branches(*copy);
-  if (copy != nullptr && !copy->broken) {
-    if (copy->rides() && !committed.tokens.empty()) {
-      const auto time = JobClock::now() - copy->ride_began;
-      rides_.note_ride(std::chrono::duration<double>(time).count());
+  if (sequence != nullptr && sequence->broken) sequences_.drop_branches(*sequence);
+  if (sequence != nullptr && !sequence->broken) {
+    if (sequence->drafts_async() && !committed.tokens.empty()) {
+      const auto time = JobClock::now() - sequence->verify_began;
+      branch_chooser_.record_verify_time(std::chrono::duration<double>(time).count());
     }
-    rides_.learn(*copy, committed.tokens);
-    if (!committed.tokens.empty() || copy->mode == RideAhead::kOff) {
-      copies_.advance(*copy, committed.tokens, committed.round);
-    } else if (committed.round != copy->round) {
-      copies_.advance(*copy, {}, committed.round);
+    branch_chooser_.learn(*sequence, committed.tokens);
+    if (!committed.tokens.empty() || sequence->mode == AsyncDrafting::kOff) {
+      sequences_.advance(*sequence, committed.tokens, committed.round);
+    } else if (committed.round != sequence->round) {
+      sequences_.advance(*sequence, {}, committed.round);
     } else {
-      copies_.drop_branches(*copy);
+      sequences_.drop_branches(*sequence);
     }
   }
-  if (copy == nullptr || copy->broken || copies_.context(*copy).empty()) {
+  if (sequence == nullptr || sequence->broken || sequences_.context(*sequence).empty()) {
     // An empty block says at once that there is nothing to wait for.
     const int32_t base_len =
         committed.num_tokens_before + static_cast<int32_t>(committed.tokens.size());
@@ -121,41 +121,43 @@ bool DraftWorker::commit(const DraftCommit& committed) {
     }
     return false;
   }
-  copy->round = committed.round;
-  copy->draft_len = committed.draft_len;
-  copy->in_flight = committed.in_flight;
-  copy->answered = false;
-  copy->spine.ended = false;
-  copy->ride_began = JobClock::now();
-  owes_answer_ = owes_answer_ || (copy->mode != RideAhead::kOff && copy->draft_len > 0);
-  return copy->rides();
+  sequence->round = committed.round;
+  sequence->draft_len = committed.draft_len;
+  sequence->in_flight = committed.in_flight;
+  sequence->answered = false;
+  sequence->main_chain.ended = false;
+  sequence->verify_began = JobClock::now();
+  owes_answer_ = owes_answer_ || (sequence->mode != AsyncDrafting::kOff && sequence->draft_len > 0);
+  return sequence->drafts_async();
 }
 
 // The likeliest outcomes of all rounds that begin with this request.
 void DraftWorker::begin_rides(std::vector<uint64_t> begun) {
   std::sort(begun.begin(), begun.end());
   begun.erase(std::unique(begun.begin(), begun.end()), begun.end());
-  std::vector<DraftCopy*> riding;
+  std::vector<DraftSequence*> async_passes;
   for (const uint64_t id : begun) {
-    DraftCopy* copy = copies_.find(id);
-    if (copy != nullptr && !copy->broken && copy->rides()) riding.push_back(copy);
+    DraftSequence* sequence = sequences_.find(id);
+    if (sequence != nullptr && !sequence->broken && sequence->drafts_async())
+      verifying.push_back(sequence);
   }
   int32_t num_growing = 0;
-  for (const auto& [id, copy] : copies_.all()) {
-    num_growing += static_cast<int32_t>(copy.pending.size());
-    for (const DraftBranch& branch : copy.branches)
-      num_growing += copies_.branch_wants_step(copy, branch) ? 1 : 0;
+  for (const auto& [id, sequence] : sequences_.all()) {
+    num_growing += static_cast<int32_t>(sequence.pending.size());
+    for (const DraftBranch& branch : sequence.branches)
+      num_growing += sequences_.branch_wants_step(sequence, branch) ? 1 : 0;
   }
-  rides_.begin(riding, options_.max_branches - num_growing, costs_);
+  branch_chooser_.begin(verifying, options_.max_branches - num_growing, costs_);
 }
 
 bool DraftWorker::has_work() const {
-  return std::any_of(copies_.all().begin(), copies_.all().end(), [&](const auto& entry) {
-    const DraftCopy& copy = entry.second;
-    return copies_.spine_wants_step(copy) ||
-           std::any_of(copy.branches.begin(), copy.branches.end(), [&](const DraftBranch& branch) {
-             return copies_.branch_wants_step(copy, branch);
-           });
+  return std::any_of(sequences_.all().begin(), sequences_.all().end(), [&](const auto& entry) {
+    const DraftSequence& sequence = entry.second;
+    return sequences_.main_chain_wants_step(sequence) ||
+           std::any_of(
+               sequence.branches.begin(), sequence.branches.end(), [&](const DraftBranch& branch) {
+                 return sequences_.branch_wants_step(sequence, branch);
+               });
   });
 }
 
@@ -177,69 +179,70 @@ void DraftWorker::step() {
   costs_.add(step_.num_rows(), std::chrono::duration<double>(time).count());
 }
 
-// One more token of every line, from the logits after what stands and is drafted.
+// One more token of every chain, from the logits after what stands and is drafted.
 void DraftWorker::propose_all(const float* logits) {
-  const std::vector<DraftStep::Proposing>& lines = step_.proposing();
+  const std::vector<DraftStep::Proposing>& chains = step_.proposing();
   const int32_t vocab_size = model_.config().vocab_size;
   std::vector<DraftInput> inputs;
-  branch_texts_.resize(lines.size());
-  for (size_t i = 0; i < lines.size(); ++i) {
+  branch_texts_.resize(chains.size());
+  for (size_t i = 0; i < chains.size(); ++i) {
     const float* row = logits + static_cast<int64_t>(i) * vocab_size;
     check_logits(row);
-    inputs.push_back(input_of(lines[i], &branch_texts_[i]));
+    inputs.push_back(input_of(chains[i], &branch_texts_[i]));
     inputs.back().logits = row;
     inputs.back().vocab_size = vocab_size;
   }
   if (options_.vocabulary == nullptr) {
-    std::vector<RankedProposal> proposals = propose_ranked(inputs, *scanner_);
-    for (size_t i = 0; i < lines.size(); ++i) take_proposal(lines[i], std::move(proposals[i]));
+    std::vector<RankedDraftToken> proposals = propose_ranked(inputs, *scanner_);
+    for (size_t i = 0; i < chains.size(); ++i) take_bonus_draft(chains[i], std::move(proposals[i]));
     return;
   }
   // One by one, through the one row in the target's ids.
-  for (size_t i = 0; i < lines.size(); ++i) {
+  for (size_t i = 0; i < chains.size(); ++i) {
     inputs[i].logits = by_target_id(logits + static_cast<int64_t>(i) * vocab_size);
     inputs[i].vocab_size = options_.target_vocab_size;
-    take_proposal(lines[i], std::move(propose_ranked(std::span(&inputs[i], 1), *scanner_).front()));
+    take_bonus_draft(chains[i],
+                     std::move(propose_ranked(std::span(&inputs[i], 1), *scanner_).front()));
   }
 }
 
 // All but the logits. text: where a branch's tokens after the committed ones are kept.
-DraftInput DraftWorker::input_of(const DraftStep::Proposing& line,
+DraftInput DraftWorker::input_of(const DraftStep::Proposing& chain,
                                  std::vector<DraftToken>* text) const {
-  const DraftCopy& copy = *line.copy;
-  DraftInput input{.params = &copy.params,
-                   .tokens = copy.tokens,
-                   .num_prompt_tokens = copy.num_prompt_tokens,
-                   .drafted = copy.spine.drafted,
-                   .round = copy.round,
+  const DraftSequence& sequence = *chain.sequence;
+  DraftInput input{.params = &sequence.params,
+                   .tokens = sequence.tokens,
+                   .num_prompt_tokens = sequence.num_prompt_tokens,
+                   .drafted = sequence.main_chain.drafted,
+                   .round = sequence.round,
                    .target_vocab_size = options_.target_vocab_size,
                    .num_candidates = options_.num_candidates,
-                   .mask = copy.mask.get(),
-                   .num_guesses = copy.mode == RideAhead::kCache ? kMaxGuesses : 0};
-  if (line.branch < 0) return input;
+                   .mask = sequence.mask.get(),
+                   .num_guesses = sequence.mode == AsyncDrafting::kCache ? kMaxGuesses : 0};
+  if (chain.branch < 0) return input;
   // The branch's text, as it would be committed: drafted tokens count as output, too.
-  const DraftBranch& branch = copy.branches[static_cast<size_t>(line.branch)];
+  const DraftBranch& branch = sequence.branches[static_cast<size_t>(chain.branch)];
   text->clear();
   for (int32_t i = 0; i < branch.num_accepted; ++i)
-    text->push_back({.token = copy.spine.drafted[static_cast<size_t>(i)].token});
+    text->push_back({.token = sequence.main_chain.drafted[static_cast<size_t>(i)].token});
   text->push_back({.token = branch.guess});
-  for (const DraftToken& drafted : branch.line.drafted) text->push_back({.token = drafted.token});
+  for (const DraftToken& drafted : branch.chain.drafted) text->push_back({.token = drafted.token});
   input.drafted = *text;
-  input.round = copy.round + 1;
+  input.round = sequence.round + 1;
   return input;
 }
 
-void DraftWorker::take_proposal(const DraftStep::Proposing& line, RankedProposal proposal) {
-  DraftCopy& copy = *line.copy;
-  DraftLine& grown =
-      line.branch < 0 ? copy.spine : copy.branches[static_cast<size_t>(line.branch)].line;
-  if (proposal.drawn.token < 0 || copies_.draft_id(proposal.drawn.token) < 0) {
+void DraftWorker::take_bonus_draft(const DraftStep::Proposing& chain, RankedDraftToken proposal) {
+  DraftSequence& sequence = *chain.sequence;
+  DraftChain& grown = chain.branch < 0 ? sequence.main_chain
+                                       : sequence.branches[static_cast<size_t>(chain.branch)].chain;
+  if (proposal.drawn.token < 0 || sequences_.draft_id(proposal.drawn.token) < 0) {
     grown.ended = true;  // unusable logits: what there is must do
     return;
   }
   grown.drafted.push_back(std::move(proposal.drawn));
   grown.others.push_back(proposal.others);
-  if (line.branch < 0 && copy.rides()) DraftRides::grow_pending(copy);
+  if (chain.branch < 0 && sequence.drafts_async()) BranchChooser::grow_pending(sequence);
 }
 
 // The draft's logits as the logits of the target's tokens (token-level intersection, Timor et al.,
@@ -253,47 +256,49 @@ const float* DraftWorker::by_target_id(const float* logits) {
   return target_logits_.data();
 }
 
-void DraftWorker::collect_spine(uint64_t sequence_id, DraftCopy& copy) {
-  DraftLine& spine = copy.spine;
-  const int32_t wanted = copy.wanted();
-  if (wanted == 0 || copy.answered) return;
-  const int32_t end = std::min(spine.num_drafted(), wanted);
-  copy.answered = spine.ended || end == wanted;
-  if (copy.mode == RideAhead::kOff && !copy.answered) return;
+void DraftWorker::collect_main_chain(uint64_t sequence_id, DraftSequence& sequence) {
+  DraftChain& main_chain = sequence.main_chain;
+  const int32_t wanted = sequence.wanted();
+  if (wanted == 0 || sequence.answered) return;
+  const int32_t end = std::min(main_chain.num_drafted(), wanted);
+  sequence.answered = main_chain.ended || end == wanted;
+  if (sequence.mode == AsyncDrafting::kOff && !sequence.answered) return;
   // A block that ends early says so: nobody need wait for the rest.
-  const bool says_end = spine.ended && end < wanted && copy.urgent();
-  if (end <= spine.num_sent && !says_end) return;
-  const int32_t first = std::min(spine.num_sent, end);
+  const bool says_end = main_chain.ended && end < wanted && sequence.urgent();
+  if (end <= main_chain.num_sent && !says_end) return;
+  const int32_t first = std::min(main_chain.num_sent, end);
   reply_.blocks.push_back({.sequence_id = sequence_id,
-                           .round = copy.round,
-                           .base_len = static_cast<int32_t>(copy.tokens.size()),
-                           .tokens = tokens_from(spine, first, end),
-                           .guess = copy.guess,
+                           .round = sequence.round,
+                           .base_len = static_cast<int32_t>(sequence.tokens.size()),
+                           .tokens = tokens_from(main_chain, first, end),
+                           .guess = sequence.guess,
                            .first = first});
-  spine.num_sent = end;
+  main_chain.num_sent = end;
 }
 
-void DraftWorker::collect_branch(uint64_t sequence_id, const DraftCopy& copy, DraftBranch& branch) {
-  DraftLine& line = branch.line;
-  const int32_t end = line.num_drafted();
-  const int32_t num_new = end - line.num_sent;
+void DraftWorker::collect_branch(uint64_t sequence_id,
+                                 const DraftSequence& sequence,
+                                 DraftBranch& branch) {
+  DraftChain& chain = branch.chain;
+  const int32_t end = chain.num_drafted();
+  const int32_t num_new = end - chain.num_sent;
   const int32_t least = branch.chance >= kLikely || branch.complete() ? 1 : kSentTogether;
   if (num_new < least) return;
   reply_.blocks.push_back(
       {.sequence_id = sequence_id,
-       .round = copy.round + 1,
-       .base_len = static_cast<int32_t>(copy.tokens.size()) + branch.num_accepted + 1,
-       .tokens = tokens_from(line, line.num_sent, end),
+       .round = sequence.round + 1,
+       .base_len = static_cast<int32_t>(sequence.tokens.size()) + branch.num_accepted + 1,
+       .tokens = tokens_from(chain, chain.num_sent, end),
        .guess = branch.guess,
-       .first = line.num_sent});
-  line.num_sent = end;
+       .first = chain.num_sent});
+  chain.num_sent = end;
 }
 
 std::optional<DraftReply> DraftWorker::take_reply() {
-  for (auto& [id, copy] : copies_.all()) {
-    if (copy.broken) continue;
-    collect_spine(id, copy);
-    for (DraftBranch& branch : copy.branches) collect_branch(id, copy, branch);
+  for (auto& [id, sequence] : sequences_.all()) {
+    if (sequence.broken) continue;
+    collect_main_chain(id, sequence);
+    for (DraftBranch& branch : sequence.branches) collect_branch(id, sequence, branch);
   }
   if (reply_.blocks.empty() && !(owes_answer_ && !has_work())) return std::nullopt;
   owes_answer_ = false;

@@ -1,8 +1,8 @@
-// The draft worker: the whole draft model on one rank, with its own KV pages. It keeps a copy of
-// every sequence it was told about and proposes the tokens after each commit. While the target
-// verifies a block it rides ahead: it drafts the token behind the block and, for the likely
-// outcomes, the next round's blocks. It is only a hint-giver: whatever it sends or fails to send,
-// the text is the target's.
+// The draft worker: the whole draft model on one rank, with its own KV pages. It keeps a sequence
+// of every sequence it was told about and proposes the tokens after each commit. While the target
+// verifies a block it drafts asynchronously: it drafts the token behind the block and, for the
+// likely outcomes, the next round's blocks. It is only a hint-giver: whatever it sends or fails to
+// send, the text is the target's.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@
 #include "models/forward/model.h"
 #include "models/text/vocabulary_map.h"
 #include "runtime/ranks/checks.h"
-#include "runtime/ranks/draft/copies.h"
-#include "runtime/ranks/draft/rides.h"
+#include "runtime/ranks/draft/branch_chooser.h"
+#include "runtime/ranks/draft/sequences.h"
 #include "runtime/ranks/draft/step.h"
 #include "runtime/ranks/draft/step_times.h"
 #include "runtime/ranks/loading/engine_sizes.h"
@@ -31,35 +31,35 @@ class DraftWorker {
     int32_t num_candidates = 16;
     // For a draft with another tokenizer; must outlive this. Null: the draft's ids are the
     // target's. Texts, blocks, positions and noise always speak the target's ids; only what the
-    // draft's model reads and its KV are in the draft's. With one nothing rides ahead.
+    // draft's model reads and its KV are in the draft's. With one nothing drafts asynchronously.
     const VocabularyMap* vocabulary = nullptr;
     // Of requests that say nothing. Off: blocks are sent when they are whole, and only those that
     // are waited for are made. Otherwise tokens are sent as they come.
-    RideAhead ride_ahead = RideAhead::kOff;
+    AsyncDrafting async_drafting = AsyncDrafting::kOff;
     int32_t max_branches = kMaxDraftBranches;
     Checks checks;
   };
   // model must outlive this and be of a group of one.
   DraftWorker(Model& model, const Options& options);
-  // step_ refers to copies_.
+  // step_ refers to sequences_.
   DraftWorker(const DraftWorker&) = delete;
   DraftWorker& operator=(const DraftWorker&) = delete;
 
   // Takes in what the coordinator says. What was drafted behind another text is given up.
   void take(const DraftRequest& request);
   bool has_work() const;
-  // One forward pass over all lines of draft tokens that are to grow and prompts to be read.
+  // One forward pass over all chains of draft tokens that are to grow and prompts to be read.
   void step();
   // What is new since the last call; nothing when there is nothing to say.
   std::optional<DraftReply> take_reply();
   // Time spent without work, for the next reply.
-  void note_idle(uint64_t idle_us) { reply_.idle_us += idle_us; }
+  void record_idle(uint64_t idle_us) { reply_.idle_us += idle_us; }
 
   // Commits whose round was over already.
   uint64_t num_stale() const { return num_stale_; }
   // What is wrong in the books of KV blocks; empty when they are right.
-  std::string fault() const { return copies_.fault(); }
-  const DraftCopies& copies() const { return copies_; }
+  std::string fault() const { return sequences_.fault(); }
+  const DraftSequences& sequences() const { return sequences_; }
 
  private:
   void poison_freed_blocks();
@@ -68,25 +68,26 @@ class DraftWorker {
   bool commit(const DraftCommit& commit);
   void begin_rides(std::vector<uint64_t> begun);
   void propose_all(const float* logits);
-  DraftInput input_of(const DraftStep::Proposing& line, std::vector<DraftToken>* text) const;
-  void take_proposal(const DraftStep::Proposing& line, RankedProposal proposal);
+  DraftInput input_of(const DraftStep::Proposing& chain, std::vector<DraftToken>* text) const;
+  void take_bonus_draft(const DraftStep::Proposing& chain, RankedDraftToken proposal);
   const float* by_target_id(const float* logits);
-  void collect_spine(uint64_t sequence_id, DraftCopy& copy);
-  void collect_branch(uint64_t sequence_id, const DraftCopy& copy, DraftBranch& branch);
+  void collect_main_chain(uint64_t sequence_id, DraftSequence& sequence);
+  void collect_branch(uint64_t sequence_id, const DraftSequence& sequence, DraftBranch& branch);
 
   Model& model_;
   Options options_;
-  DraftCopies copies_;
-  DraftRides rides_;
+  DraftSequences sequences_;
+  BranchChooser branch_chooser_;
   DraftStep step_;
   StepTimes costs_;
   std::unique_ptr<RowScanner> scanner_;
-  std::vector<std::vector<DraftToken>> branch_texts_;  // of the lines of a step
+  std::vector<std::vector<DraftToken>> branch_texts_;  // of the chains of a step
   std::vector<float> target_logits_;  // [target vocabulary] of by_target_id(); tokens without a
                                       // partner never change
   uint64_t last_serial_ = 0;
   uint64_t num_stale_ = 0;
-  bool owes_answer_ = false;  // somebody who rides asked, and has heard nothing since
+  bool owes_answer_ =
+      false;  // a sequence that is being verified was asked for, and has heard nothing since
   DraftReply reply_;
 };
 

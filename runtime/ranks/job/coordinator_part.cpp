@@ -10,9 +10,9 @@
 
 #include "runtime/base/clock.h"
 #include "runtime/base/log.h"
+#include "runtime/ranks/job/abort.h"
+#include "runtime/ranks/job/async_drafting.h"
 #include "runtime/ranks/job/draft_part.h"
-#include "runtime/ranks/job/ending.h"
-#include "runtime/ranks/job/ride_ahead.h"
 
 namespace outrider {
 namespace {
@@ -20,18 +20,20 @@ namespace {
 // mpirun ends the job about a second after a rank has died.
 constexpr std::chrono::milliseconds kTimeToTellClients{700};
 
-void note_memory(const Model::Memory& memory, ServingMetrics& metrics) {
+void record_memory(const Model::Memory& memory, ServingMetrics& metrics) {
   metrics.weight_bytes.set(static_cast<double>(memory.weights));
   metrics.kv_cache_bytes.set(static_cast<double>(memory.kv));
   metrics.buffer_bytes.set(static_cast<double>(memory.buffers));
 }
 
-RideAhead ride_ahead_of(const JobRank& rank, const Topology& topology) {
+AsyncDrafting async_drafting_of(const JobRank& rank, const Topology& topology) {
   const auto num_cpus = static_cast<int>(std::thread::hardware_concurrency());
-  const RideAhead ride_ahead = resolve_ride_ahead(rank.config, rank.layout, topology, num_cpus);
+  const AsyncDrafting async_drafting =
+      resolve_async_drafting(rank.config, rank.layout, topology, num_cpus);
   if (rank.layout.has_draft)
-    log_info("while the targets verify, the draft rides ahead: {}", ride_ahead_name(ride_ahead));
-  return ride_ahead;
+    log_info("while the targets verify, the draft drafts asynchronously: {}",
+             async_drafting_name(async_drafting));
+  return async_drafting;
 }
 
 // The rounds here, the front end on a thread of its own, until both are done.
@@ -40,7 +42,7 @@ int run_both(World& world, Coordinator& coordinator, const std::function<int()>&
   std::exception_ptr problem;
   std::promise<void> has_ended;
   std::thread front([&, reserved = ClockSeat::reserve()] {
-    const ClockSeat seat(reserved);
+    const ClockSeat assignment(reserved);
     set_thread_log_name("front");
     ops::leave_pinning();  // its own threads inherit where it may run
     try {
@@ -57,7 +59,7 @@ int run_both(World& world, Coordinator& coordinator, const std::function<int()>&
   } catch (const std::exception& error) {
     coordinator.fail(error.what());
     has_ended.get_future().wait_for(kTimeToTellClients);
-    end_job(world, error.what());
+    abort_job(world, error.what());
   }
   front.join();
   const std::string summary = speedup_summary(coordinator.speedup_totals());
@@ -70,18 +72,18 @@ int run_both(World& world, Coordinator& coordinator, const std::function<int()>&
 
 int run_coordinator(const JobRank& rank,
                     TargetRank& target,
-                    const FrontDesk& desk,
+                    const ServingResources& resources,
                     const Topology& topology,
                     const FrontEnd& front_end) {
   const RunConfig& config = rank.config;
   const SpeculativeConfig& speculative = config.speculative;
   const ModelConfig& model_config = target.model().config();
   const PlannerConfig planner =
-      planner_config(config, rank.layout, model_config, topology.num_kv_blocks, desk);
+      planner_config(config, rank.layout, model_config, topology.num_kv_blocks, resources);
   const EngineInfo info = engine_info(config, rank.layout, planner);
   ServingMetrics metrics(
       info.served_model_name, info.max_model_len, std::max(1, info.num_speculative_tokens));
-  note_memory(target.model().memory(), metrics);
+  record_memory(target.model().memory(), metrics);
   Coordinator coordinator(
       {.world = rank.world,
        .layout = rank.layout,
@@ -91,17 +93,17 @@ int run_coordinator(const JobRank& rank,
        .metrics = metrics,
        .max_num_queued_reqs = config.max_num_queued_reqs,
        .verify_mode = verify_mode_from_name(speculative.rejection_sample_method).value(),
-       .ride_ahead = ride_ahead_of(rank, topology),
+       .async_drafting = async_drafting_of(rank, topology),
        .epoch = kDraftEpoch,
        .draft_patience_s = speculative.draft_patience_s,
        .chooses_draft_len = speculative.num_speculative_tokens == kAutoDraftLen,
-       .checks = desk.checks});
+       .checks = resources.checks});
   const FrontEndContext context{.config = config,
                                 .engine = coordinator,
-                                .tokenizer = desk.tokenizer,
-                                .chat_template = desk.chat_template,
+                                .tokenizer = resources.tokenizer,
+                                .chat_template = resources.chat_template,
                                 .model_config = model_config,
-                                .defaults = desk.defaults,
+                                .defaults = resources.defaults,
                                 .metrics = metrics,
                                 .topology = topology};
   return run_both(rank.world, coordinator, [&] { return front_end(context); });

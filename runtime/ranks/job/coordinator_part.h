@@ -2,9 +2,9 @@
 // end on another.
 #pragma once
 
-#include "runtime/ranks/job/front_desk.h"
+#include "runtime/ranks/job/job_mode.h"
 #include "runtime/ranks/job/job_rank.h"
-#include "runtime/ranks/job/purpose.h"
+#include "runtime/ranks/job/serving_resources.h"
 #include "runtime/ranks/target/target.h"
 
 namespace outrider {
@@ -13,7 +13,7 @@ namespace outrider {
 // throws what it threw. An error in a round ends the job here.
 int run_coordinator(const JobRank& rank,
                     TargetRank& target,
-                    const FrontDesk& desk,
+                    const ServingResources& resources,
                     const Topology& topology,
                     const FrontEnd& front_end);
 

@@ -11,12 +11,12 @@
 #include "runtime/ranks/checks.h"
 #include "runtime/ranks/draft/loop.h"
 #include "runtime/ranks/draft/worker.h"
-#include "runtime/ranks/job/ending.h"
+#include "runtime/ranks/job/abort.h"
 #include "runtime/ranks/loading/model_loader.h"
 #include "runtime/ranks/loading/model_names.h"
-#include "runtime/ranks/startup/gpu_call.h"
-#include "runtime/ranks/startup/host_share.h"
-#include "runtime/ranks/startup/roll_call.h"
+#include "runtime/ranks/startup/device_check.h"
+#include "runtime/ranks/startup/placement.h"
+#include "runtime/ranks/startup/ready_barrier.h"
 
 namespace outrider {
 namespace {
@@ -24,22 +24,25 @@ namespace {
 // What the draft says to the other ranks while it starts: of its GPU, and that it is ready or why
 // not.
 struct DraftStart {
-  std::function<Bytes(const Bytes& claim)> call_gpus;
+  std::function<Bytes(const Bytes& descriptor)> check_devices;
   std::function<void(const Readiness& readiness)> report;
 };
 
 // The draft with its model, until the job is over.
 void run_worker(const JobRank& rank, const DraftStart& start) {
   const auto& [world, config, layout, trace] = rank;
-  GpuSeat seat = agreed_seat([&] { return draft_seat(config, world, layout); }, start.call_gpus);
+  DeviceAssignment assignment = agreed_assignment(
+      [&] { return draft_assignment(config, world, layout); }, start.check_devices);
   LoadedModel loaded;
   ModelConfig target_config;
   Checks checks;
   Readiness readiness;
   try {
     checks = Checks::from_environment();
-    loaded = load_draft(
-        config, layout, threads_of_rank(config, world, layout, Role::kDraft), std::move(seat));
+    loaded = load_draft(config,
+                        layout,
+                        threads_of_rank(config, world, layout, Role::kDraft),
+                        std::move(assignment));
     target_config = model_config_of(config.model, Role::kTarget);
     readiness.translates = loaded.vocabulary != nullptr;
   } catch (const std::exception& error) {
@@ -58,23 +61,23 @@ void run_worker(const JobRank& rank, const DraftStart& start) {
   trace.hand_over(world);
 }
 
-void answer_roll_call(const JobRank& rank, Readiness readiness) {
+void answer_ready_barrier(const JobRank& rank, Readiness readiness) {
   readiness.num_threads = num_threads_of_draft(rank.config, rank.world, rank.layout);
-  roll_call(rank.world, rank.layout, readiness);
-  go_on_together(rank.world, rank.layout, "");
+  ready_barrier(rank.world, rank.layout, readiness);
+  checked_barrier(rank.world, rank.layout, "");
   rank.trace.compare_clocks(rank.world, rank.layout);  // a child's clock is this host's
 }
 
 // The rank whose child computes.
 void relay_for(DraftEngine& engine, const JobRank& rank) {
-  const auto claim = engine.wait_message();
-  const Bytes answer =
-      call_gpus(rank.world,
-                rank.layout,
-                claim ? *claim : encode_claim({.problem = engine.why_not_started()}));
+  const auto descriptor = engine.wait_message();
+  const Bytes answer = check_devices(
+      rank.world,
+      rank.layout,
+      descriptor ? *descriptor : encode_descriptor({.problem = engine.why_not_started()}));
   engine.send(answer);
   if (const std::string refusal = refusal_in(answer); !refusal.empty()) throw Error(refusal);
-  answer_roll_call(rank, engine.wait_report());
+  answer_ready_barrier(rank, engine.wait_report());
   engine.relay(rank.world, kDraftEpoch);
   if (rank.trace.on()) engine.relay_rest(rank.world, kDraftEpoch);
 }
@@ -83,15 +86,15 @@ void relay_for(DraftEngine& engine, const JobRank& rank) {
 void run_child(World& parent, const RunConfig& config, const RankLayout& layout) {
   set_process_log_name("draft engine");
   JobTrace trace(config.trace);
-  const auto call = [&](const Bytes& claim) {
-    parent.post(0, claim);
+  const auto call = [&](const Bytes& descriptor) {
+    parent.post(0, descriptor);
     Bytes answer = receive(parent, 0, 1);
     if (!refusal_in(answer).empty()) std::_Exit(kExitUsage);  // its rank says why
     return answer;
   };
   const auto report = [&](const Readiness& readiness) { report_ready(parent, readiness); };
   run_worker({.world = parent, .config = config, .layout = layout, .trace = trace},
-             {.call_gpus = call, .report = report});
+             {.check_devices = call, .report = report});
 }
 
 }  // namespace
@@ -115,8 +118,11 @@ void run_draft(const JobRank& rank, DraftEngine* engine) {
   if (engine != nullptr) return relay_for(*engine, rank);
   run_worker(
       rank,
-      {.call_gpus = [&](const Bytes& claim) { return call_gpus(rank.world, rank.layout, claim); },
-       .report = [&](const Readiness& readiness) { answer_roll_call(rank, readiness); }});
+      {.check_devices =
+           [&](const Bytes& descriptor) {
+             return check_devices(rank.world, rank.layout, descriptor);
+           },
+       .report = [&](const Readiness& readiness) { answer_ready_barrier(rank, readiness); }});
 }
 
 }  // namespace outrider

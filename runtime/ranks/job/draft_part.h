@@ -1,6 +1,6 @@
-// The draft's part of a job: its GPU and its model, the roll call, then what the coordinator asks
-// for. It is a thread, or under MPI a rank that passes messages on and its child with the model
-// (draft/engine.h).
+// The draft's part of a job: its GPU and its model, the ready barrier, then what the coordinator
+// asks for. It is a thread, or under MPI a rank that passes messages on and its child with the
+// model (draft/engine.h).
 #pragma once
 
 #include <cstdint>

@@ -7,9 +7,9 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
+#include "runtime/ranks/job/abort.h"
 #include "runtime/ranks/job/draft_part.h"
-#include "runtime/ranks/job/ending.h"
-#include "runtime/ranks/job/front_desk.h"
+#include "runtime/ranks/job/serving_resources.h"
 #include "runtime/ranks/job/signals.h"
 #include "runtime/ranks/job/target_part.h"
 #include "runtime/ranks/startup/facts.h"
@@ -23,22 +23,22 @@ struct Preparation {
   RankLayout layout;
   std::string problem;
   std::vector<Fact> facts;
-  FrontDesk desk;
+  ServingResources resources;
 };
 
 // In one process all ranks have the same configuration and files: they have nothing to compare.
 Preparation prepare(const World& world,
                     const RunConfig& config,
-                    const Purpose& purpose,
+                    const JobMode& mode,
                     bool is_process) {
   Preparation prepared{
-      .layout = {.num_targets = world.size()}, .problem = {}, .facts = {}, .desk = {}};
-  if (is_process) prepared.facts.push_back({"program", purpose.program});
+      .layout = {.num_targets = world.size()}, .problem = {}, .facts = {}, .resources = {}};
+  if (is_process) prepared.facts.push_back({"program", mode.program});
   try {
     prepared.layout = make_layout(config, is_process ? world.size() : 0);
     if (is_process) add_startup_facts(config, prepared.layout, world.rank(), &prepared.facts);
-    if (world.rank() == 0 && purpose.before_load) purpose.before_load();
-    if (world.rank() == 0 && purpose.front_end) prepared.desk = open_front_desk(config);
+    if (world.rank() == 0 && mode.before_load) mode.before_load();
+    if (world.rank() == 0 && mode.front_end) prepared.resources = load_serving_resources(config);
   } catch (const std::exception& error) {
     prepared.problem = error.what();
   }
@@ -49,55 +49,55 @@ Preparation prepare(const World& world,
 int run_rank(World& world,
              const RunConfig& config,
              DraftEngine* engine,
-             const Purpose& purpose,
+             const JobMode& mode,
              bool is_process) {
-  const Preparation prepared = prepare(world, config, purpose, is_process);
+  const Preparation prepared = prepare(world, config, mode, is_process);
   const RankLayout& layout = prepared.layout;
   set_thread_log_name(layout.name(world.rank()));
   startup_handshake(world, layout, prepared.problem, prepared.facts);
-  JobTrace trace(purpose.front_end ? config.trace : "");
+  JobTrace trace(mode.front_end ? config.trace : "");
   const JobRank rank{.world = world, .config = config, .layout = layout, .trace = trace};
-  if (layout.role(world.rank()) != Role::kDraft) return run_target(rank, purpose, prepared.desk);
+  if (layout.role(world.rank()) != Role::kDraft) return run_target(rank, mode, prepared.resources);
   run_draft(rank, engine);
   return 0;
 }
 
-struct Ending {
+struct JobResult {
   int exit_code = 0;
   std::string problem;  // why it did not begin: the same on all ranks
 };
 
 // A rank that is a process, until only the end of the job is left.
-Ending run_process(World& world,
-                   const RunConfig& config,
-                   DraftEngine* engine,
-                   const Purpose& purpose) {
+JobResult run_process(World& world,
+                      const RunConfig& config,
+                      DraftEngine* engine,
+                      const JobMode& mode) {
   try {
-    return {run_rank(world, config, engine, purpose, true), ""};
+    return {run_rank(world, config, engine, mode, true), ""};
   } catch (const std::exception& error) {
     return {kExitUsage, error.what()};
   }
 }
 
-int run_mpi_job(const RunConfig& config, const Launch& launch, const Purpose& purpose) {
+int run_mpi_job(const RunConfig& config, const Launch& launch, const JobMode& mode) {
   const std::unique_ptr<DraftEngine> engine = start_draft_engine(config);
   const std::unique_ptr<World> world = make_mpi_world(launch.argc, launch.argv);
   refuse_foreign_launcher(world->size());
-  const Ending ending = run_process(*world, config, engine.get(), purpose);
+  const JobResult result = run_process(*world, config, engine.get(), mode);
   // Said before the ranks leave: of the first that has left, mpirun ends the others.
-  if (!ending.problem.empty() && world->rank() == 0)
-    std::fprintf(stderr, "outrider: %s\n", ending.problem.c_str());
-  world->finish(ending.exit_code);
-  return ending.exit_code;
+  if (!result.problem.empty() && world->rank() == 0)
+    std::fprintf(stderr, "outrider: %s\n", result.problem.c_str());
+  world->finish(result.exit_code);
+  return result.exit_code;
 }
 
-int run_threads_job(const RunConfig& config, const Purpose& purpose, const InProcessLink& link) {
+int run_threads_job(const RunConfig& config, const JobMode& mode, const InProcessLink& link) {
   refuse_foreign_launcher(1);
   int exit_code = 0;
   run_in_process(
       make_layout(config, 0).num_ranks(),
       [&](World& world) {
-        const int code = run_rank(world, config, nullptr, purpose, false);
+        const int code = run_rank(world, config, nullptr, mode, false);
         if (world.rank() == 0) exit_code = code;
       },
       link);
@@ -106,13 +106,13 @@ int run_threads_job(const RunConfig& config, const Purpose& purpose, const InPro
 
 int run_for(const RunConfig& config,
             const Launch& launch,
-            const Purpose& purpose,
+            const JobMode& mode,
             const InProcessLink& link = {}) {
   block_stop_signals();
-  if (!launched_by_mpi()) return run_threads_job(config, purpose, link);
+  if (!launched_by_mpi()) return run_threads_job(config, mode, link);
   if (JobClock::is_virtual() || link.latency.count() > 0)
     throw Error("virtual time and made-up links need all ranks in one process, without mpirun");
-  return run_mpi_job(config, launch, purpose);
+  return run_mpi_job(config, launch, mode);
 }
 
 }  // namespace
@@ -132,10 +132,10 @@ int run_job(const RunConfig& config,
 
 int run_job_in(World& world, const RunConfig& config, const FrontEnd& front_end) {
   block_stop_signals();
-  const Ending ending = run_process(world, config, nullptr, {.front_end = front_end});
-  world.finish(ending.exit_code);
-  if (!ending.problem.empty() && world.rank() == 0) throw Error(ending.problem);
-  return ending.exit_code;
+  const JobResult result = run_process(world, config, nullptr, {.front_end = front_end});
+  world.finish(result.exit_code);
+  if (!result.problem.empty() && world.rank() == 0) throw Error(result.problem);
+  return result.exit_code;
 }
 
 int run_on_targets(const RunConfig& config, const Launch& launch, const OnTargets& body) {

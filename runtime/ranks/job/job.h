@@ -5,8 +5,8 @@
 
 #include "runtime/base/run_config.h"
 #include "runtime/comm/world/world.h"
+#include "runtime/ranks/job/job_mode.h"
 #include "runtime/ranks/job/launch.h"
-#include "runtime/ranks/job/purpose.h"
 
 namespace outrider {
 

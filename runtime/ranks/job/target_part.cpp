@@ -7,11 +7,11 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/ranks/job/abort.h"
 #include "runtime/ranks/job/coordinator_part.h"
-#include "runtime/ranks/job/ending.h"
-#include "runtime/ranks/job/front_desk.h"
-#include "runtime/ranks/startup/gpu_call.h"
-#include "runtime/ranks/startup/host_share.h"
+#include "runtime/ranks/job/serving_resources.h"
+#include "runtime/ranks/startup/device_check.h"
+#include "runtime/ranks/startup/placement.h"
 #include "runtime/ranks/target/faults.h"
 #include "runtime/ranks/target/loop.h"
 #include "runtime/ranks/target/target.h"
@@ -30,10 +30,10 @@ bool coordinates(const JobRank& rank) {
   return rank.layout.role(rank.world.rank()) == Role::kCoordinator;
 }
 
-// Up to the roll call; what went wrong is said there.
+// Up to the ready barrier; what went wrong is said there.
 std::string load_shard(const JobRank& rank,
                        const ops::ThreadPlan& threads,
-                       GpuSeat seat,
+                       DeviceAssignment assignment,
                        ReadyTarget* ready) {
   try {
     ready->loaded = load_target(rank.config,
@@ -41,7 +41,7 @@ std::string load_shard(const JobRank& rank,
                                 rank.world.rank(),
                                 threads,
                                 rank.world.make_target_group(rank.layout.num_targets),
-                                std::move(seat));
+                                std::move(assignment));
     if (coordinates(rank)) rank.trace.open_file();
   } catch (const std::exception& error) {
     return error.what();
@@ -49,7 +49,7 @@ std::string load_shard(const JobRank& rank,
   return "";
 }
 
-// After the roll call: what can hang when a rank is missing.
+// After the ready barrier: what can hang when a rank is missing.
 std::string begin_sums(const JobRank& rank, LoadedModel& loaded) {
   try {
     begin_together(loaded, rank.config, [&] { rank.world.check_alive(rank.layout.num_targets); });
@@ -62,21 +62,21 @@ std::string begin_sums(const JobRank& rank, LoadedModel& loaded) {
 ReadyTarget start_target(const JobRank& rank) {
   ReadyTarget ready;
   ops::ThreadPlan threads = 0;
-  GpuSeat seat = agreed_seat(
+  DeviceAssignment assignment = agreed_assignment(
       [&] {
         threads = threads_of_rank(rank.config, rank.world, rank.layout, Role::kTarget);
         ready.faults = Faults::from_environment(rank.world.rank(), rank.layout.num_targets);
-        return target_seat(rank.config, rank.world, rank.layout);
+        return target_assignment(rank.config, rank.world, rank.layout);
       },
-      [&](const Bytes& claim) { return call_gpus(rank.world, rank.layout, claim); });
-  const std::string problem = load_shard(rank, threads, std::move(seat), &ready);
+      [&](const Bytes& descriptor) { return check_devices(rank.world, rank.layout, descriptor); });
+  const std::string problem = load_shard(rank, threads, std::move(assignment), &ready);
   const Model* const model = ready.loaded.model.get();
-  ready.topology = roll_call(rank.world,
-                             rank.layout,
-                             {.problem = problem,
-                              .num_threads = threads.num_threads,
-                              .num_kv_blocks = model ? model->options().num_blocks : 0});
-  go_on_together(rank.world, rank.layout, begin_sums(rank, ready.loaded));
+  ready.topology = ready_barrier(rank.world,
+                                 rank.layout,
+                                 {.problem = problem,
+                                  .num_threads = threads.num_threads,
+                                  .num_kv_blocks = model ? model->options().num_blocks : 0});
+  checked_barrier(rank.world, rank.layout, begin_sums(rank, ready.loaded));
   return ready;
 }
 
@@ -85,7 +85,7 @@ int run_on_this_target(const TargetContext& context, const OnTargets& body) {
     return body(context);
   } catch (const std::exception& error) {
     if (context.num_targets == 1) throw;
-    end_job(context.world, error.what());
+    abort_job(context.world, error.what());
   }
 }
 
@@ -94,21 +94,21 @@ void run_rounds(const JobRank& rank, TargetRank& target) {
     run_target_loop(rank.world, rank.layout, target);
     rank.trace.hand_over(rank.world);
   } catch (const std::exception& error) {
-    end_job(rank.world, error.what());
+    abort_job(rank.world, error.what());
   }
 }
 
 }  // namespace
 
-int run_target(const JobRank& rank, const Purpose& purpose, const FrontDesk& desk) {
+int run_target(const JobRank& rank, const JobMode& mode, const ServingResources& resources) {
   ReadyTarget ready = start_target(rank);
-  if (purpose.on_targets) {
+  if (mode.on_targets) {
     return run_on_this_target({.config = rank.config,
                                .world = rank.world,
                                .num_targets = rank.layout.num_targets,
                                .loaded = ready.loaded,
                                .topology = ready.topology},
-                              purpose.on_targets);
+                              mode.on_targets);
   }
   rank.trace.compare_clocks(rank.world, rank.layout);
   const ThreadTrace recording(rank.trace.ring());
@@ -117,7 +117,7 @@ int run_target(const JobRank& rank, const Purpose& purpose, const FrontDesk& des
     run_rounds(rank, target);
     return 0;
   }
-  const int exit_code = run_coordinator(rank, target, desk, ready.topology, purpose.front_end);
+  const int exit_code = run_coordinator(rank, target, resources, ready.topology, mode.front_end);
   rank.trace.gather(rank.world, rank.layout, ready.topology);
   return exit_code;
 }

@@ -11,7 +11,7 @@
 #include "runtime/base/new_file.h"
 #include "runtime/base/trace_file.h"
 #include "runtime/comm/world/world.h"
-#include "runtime/ranks/startup/roll_call.h"
+#include "runtime/ranks/startup/ready_barrier.h"
 
 namespace outrider {
 
@@ -23,10 +23,10 @@ class JobTrace {
   // For ThreadTrace; null when off.
   TraceRing* ring() const { return ring_.get(); }
 
-  // Rank 0, before the roll call: begins the file. Throws Error when that cannot be.
+  // Rank 0, before the ready barrier: begins the file. Throws Error when that cannot be.
   void open_file();
 
-  // Right after the roll call. Rank 0 asks every other rank for its time, again and again, and
+  // Right after the ready barrier. Rank 0 asks every other rank for its time, again and again, and
   // keeps the answer that came fastest; the others answer.
   void compare_clocks(World& world, const RankLayout& layout);
 

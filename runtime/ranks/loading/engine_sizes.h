@@ -24,7 +24,7 @@ EngineSizes engine_sizes(const RunConfig& config,
 // Of a target rank; on a GPU without KV.
 ModelOptions target_options(const RunConfig& config, const EngineSizes& sizes);
 // With room for what it prepares while the target verifies: so many branches of texts at once
-// (runtime/ranks/draft/rides.h).
+// (runtime/ranks/draft/branch_chooser.h).
 inline constexpr int32_t kMaxDraftBranches = 128;
 ModelOptions draft_options(const RunConfig& config, const EngineSizes& sizes);
 

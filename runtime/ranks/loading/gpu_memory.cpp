@@ -14,24 +14,27 @@ double gigabytes(size_t num_bytes) { return static_cast<double>(num_bytes) / 1e9
 
 }  // namespace
 
-int32_t shared_num_blocks(std::span<const GpuDemand> demands,
+int32_t shared_num_blocks(std::span<const MemoryRequirement> requirements,
                           double utilization,
                           size_t total_bytes,
                           int32_t least_blocks) {
-  OUTRIDER_CHECK(!demands.empty());
+  OUTRIDER_CHECK(!requirements.empty());
   size_t weights = 0;
   size_t buffers = 0;
   size_t per_block = 0;
-  for (const GpuDemand& demand : demands) {
-    const auto copies = static_cast<size_t>(demand.num_copies);
-    const gpu::Type matrices = matrix_type(gpu_type(demand.config.dtype), demand.format);
-    weights += copies * gpu_weight_bytes(demand.config, demand.shard, demand.format);
-    buffers += copies * (demand.sums_bytes +
-                         gpu_buffer_bytes(
-                             demand.config, demand.shard, demand.options, demand.gpu, matrices));
-    per_block +=
-        copies * gpu_kv_bytes_per_block(
-                     demand.config, demand.shard, demand.options.block_size, demand.gpu.kv_type);
+  for (const MemoryRequirement& requirement : requirements) {
+    const auto copies = static_cast<size_t>(requirement.num_copies);
+    const gpu::Type matrices = matrix_type(gpu_type(requirement.config.dtype), requirement.format);
+    weights += copies * gpu_weight_bytes(requirement.config, requirement.shard, requirement.format);
+    buffers += copies * (requirement.sums_bytes + gpu_buffer_bytes(requirement.config,
+                                                                   requirement.shard,
+                                                                   requirement.options,
+                                                                   requirement.gpu,
+                                                                   matrices));
+    per_block += copies * gpu_kv_bytes_per_block(requirement.config,
+                                                 requirement.shard,
+                                                 requirement.options.block_size,
+                                                 requirement.gpu.kv_type);
   }
   const auto budget = static_cast<size_t>(utilization * static_cast<double>(total_bytes));
   const size_t left = budget - std::min(budget, weights + buffers);

@@ -12,7 +12,7 @@
 namespace outrider {
 
 // What a model will take.
-struct GpuDemand {
+struct MemoryRequirement {
   ModelConfig config;
   ModelShard shard;
   GpuWeightFormat format = GpuWeightFormat::kAuto;
@@ -24,7 +24,7 @@ struct GpuDemand {
 
 // KV blocks that each of the models gets, the same number for all: what weights and buffers leave
 // of utilization * total_bytes. Throws Error with the sum when that is fewer than least_blocks.
-int32_t shared_num_blocks(std::span<const GpuDemand> demands,
+int32_t shared_num_blocks(std::span<const MemoryRequirement> requirements,
                           double utilization,
                           size_t total_bytes,
                           int32_t least_blocks);

@@ -11,8 +11,8 @@
 #include "runtime/comm/device/device_sums.h"
 #include "runtime/ranks/loading/draft_pair.h"
 #include "runtime/ranks/loading/engine_sizes.h"
-#include "runtime/ranks/loading/gpu_demands.h"
 #include "runtime/ranks/loading/gpu_loader.h"
+#include "runtime/ranks/loading/memory_requirements.h"
 #include "runtime/ranks/loading/model_names.h"
 #include "runtime/ranks/loading/weight_reading.h"
 
@@ -44,7 +44,7 @@ SimulatedSpec simulated_target(const RunConfig& config) {
   return spec;
 }
 
-// Another seed, vocabulary or number of dialects would be another language.
+// Another seed, vocabulary or number of workload_classes would be another language.
 SimulatedSpec simulated_draft(const RunConfig& config) {
   SimulatedSpec spec = parse_simulated(config.speculative.model);
   const SimulatedSpec target = parse_simulated(config.model);
@@ -55,13 +55,13 @@ SimulatedSpec simulated_draft(const RunConfig& config) {
   };
   check_same("seed", spec.seed, target.seed);
   check_same("vocab", spec.vocab, target.vocab);
-  check_same("dialects", spec.dialects, target.dialects);
+  check_same("workload_classes", spec.workload_classes, target.workload_classes);
   if (spec.alpha.empty()) spec.alpha = {kDefaultSimulatedAlpha};
   return spec;
 }
 
 void log_gpu_memory(const LoadedModel& parts, const GpuTransformer& model) {
-  const gpu::DeviceInfo info = parts.seat.device->info();
+  const gpu::DeviceInfo info = parts.assignment.device->info();
   const Model::Memory& memory = model.memory();
   log_info(
       "GPU {} ({}): {} MiB of weights, {} MiB of KV, {} MiB of buffers, {} graphs; {} of {} "
@@ -85,25 +85,25 @@ void join(LoadedModel& parts, std::unique_ptr<DeviceGroup> group) {
 }
 
 // Numbers of synthetic models are drawn on the device. Several ranks are still to begin_together().
-LoadedModel load_on_gpu(GpuSeat seat,
+LoadedModel load_on_gpu(DeviceAssignment assignment,
                         const std::string& name,
                         Role role,
-                        const GpuDemand& demand,
+                        const MemoryRequirement& requirement,
                         const ModelShard& shard,
                         const ops::ThreadPlan& threads,
                         std::unique_ptr<TargetGroup> group) {
-  GpuModelSource source{.config = demand.config,
+  GpuModelSource source{.config = requirement.config,
                         .shard = shard,
-                        .format = demand.format,
-                        .options = demand.options,
-                        .gpu = demand.gpu};
+                        .format = requirement.format,
+                        .options = requirement.options,
+                        .gpu = requirement.gpu};
   if (is_synthetic(name)) source.recipe = parse_synthetic(name).recipe;
   source.read_weights = [&] { return weights_of(name, role, source.config, shard, threads); };
   LoadedModel parts;
   parts.group = std::move(group);
-  parts.seat = std::move(seat);
-  parts.model = load_gpu_model(*parts.seat.device, parts.seat.backend->ops, source);
-  if (parts.group->size() == 1) join(parts, make_solo_device_group(parts.seat.backend->ops));
+  parts.assignment = std::move(assignment);
+  parts.model = load_gpu_model(*parts.assignment.device, parts.assignment.backend->ops, source);
+  if (parts.group->size() == 1) join(parts, make_solo_device_group(parts.assignment.backend->ops));
   return parts;
 }
 
@@ -138,7 +138,7 @@ LoadedModel load_target(const RunConfig& config,
                         int rank,
                         const ops::ThreadPlan& threads,
                         std::unique_ptr<TargetGroup> group,
-                        GpuSeat seat) {
+                        DeviceAssignment assignment) {
   if (config.quantization == "fp8" && config.numerics == "strict" && layout.num_targets > 1) {
     throw Error(
         "quantization fp8 does not go with numerics strict on several ranks: each has scales of "
@@ -149,11 +149,16 @@ LoadedModel load_target(const RunConfig& config,
   const ModelShard shard =
       shard_model(model_config, rank, layout.num_targets, numerics_from_name(config.numerics));
   if (config.device == "cuda" && !is_simulated(config.model)) {
-    if (!seat.device) seat = take_gpu_seat(config, {}, false);
-    GpuDemand demand = target_demand(config, sizes, layout);
-    demand.options.num_blocks = gpu_blocks(config, sizes, layout, seat);
-    return load_on_gpu(
-        std::move(seat), config.model, Role::kTarget, demand, shard, threads, std::move(group));
+    if (!assignment.device) assignment = assign_device(config, {}, false);
+    MemoryRequirement requirement = target_requirement(config, sizes, layout);
+    requirement.options.num_blocks = gpu_blocks(config, sizes, layout, assignment);
+    return load_on_gpu(std::move(assignment),
+                       config.model,
+                       Role::kTarget,
+                       requirement,
+                       shard,
+                       threads,
+                       std::move(group));
   }
   const ModelOptions options = target_options(config, sizes);
   LoadedModel parts;
@@ -181,11 +186,11 @@ LoadedModel load_target(const RunConfig& config,
 void begin_together(LoadedModel& loaded,
                     const RunConfig& config,
                     const std::function<void()>& check_alive) {
-  if (!loaded.seat.device || loaded.device_group) return;
+  if (!loaded.assignment.device || loaded.device_group) return;
   const Model& model = *loaded.model;
   join(loaded,
-       make_device_group(*loaded.seat.device,
-                         *loaded.seat.backend,
+       make_device_group(*loaded.assignment.device,
+                         *loaded.assignment.backend,
                          *loaded.group,
                          {.wanted = device_sums_from_name(config.device_sums),
                           .max_count = most_summed_at_once(model.options(), model.config()),
@@ -195,7 +200,7 @@ void begin_together(LoadedModel& loaded,
 LoadedModel load_draft(const RunConfig& config,
                        const RankLayout& layout,
                        const ops::ThreadPlan& threads,
-                       GpuSeat seat) {
+                       DeviceAssignment assignment) {
   const std::string& name = config.speculative.model;
   if (is_simulated(name) != is_simulated(config.model))
     throw Error("a simulated draft needs a simulated target, and the other way round");
@@ -220,13 +225,19 @@ LoadedModel load_draft(const RunConfig& config,
     return parts;
   }
   if (is_draft_on_gpu(config)) {
-    if (!seat.device) seat = take_gpu_seat(config, {.num_targets = 0, .has_draft = true}, true);
-    GpuDemand demand = draft_demand(config, sizes);
-    demand.options.num_blocks =
-        std::min(options.num_blocks, gpu_blocks(config, sizes, layout, seat));
-    if (vocabulary != nullptr) demand.gpu.max_positions *= 2;
-    parts = load_on_gpu(
-        std::move(seat), name, Role::kDraft, demand, shard, threads, std::move(parts.group));
+    if (!assignment.device)
+      assignment = assign_device(config, {.num_targets = 0, .has_draft = true}, true);
+    MemoryRequirement requirement = draft_requirement(config, sizes);
+    requirement.options.num_blocks =
+        std::min(options.num_blocks, gpu_blocks(config, sizes, layout, assignment));
+    if (vocabulary != nullptr) requirement.gpu.max_positions *= 2;
+    parts = load_on_gpu(std::move(assignment),
+                        name,
+                        Role::kDraft,
+                        requirement,
+                        shard,
+                        threads,
+                        std::move(parts.group));
     parts.vocabulary = std::move(vocabulary);
     return parts;
   }

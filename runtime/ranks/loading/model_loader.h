@@ -8,13 +8,13 @@
 #include "models/gpu/transformer.h"
 #include "models/text/vocabulary_map.h"
 #include "runtime/base/run_config.h"
-#include "runtime/ranks/loading/gpu_seat.h"
+#include "runtime/ranks/loading/device_assignment.h"
 #include "runtime/ranks/roles.h"
 
 namespace outrider {
 
 // What a model's products do on this machine under the config's activation_dtype. Of `auto` target
-// ranks on different CPUs may think differently; the roll call finds out.
+// ranks on different CPUs may think differently; the ready barrier finds out.
 ops::Activations activations_of(const RunConfig& config, const ModelConfig& model);
 
 // A model ready to run, with what it must not outlive.
@@ -22,20 +22,20 @@ struct LoadedModel {
   std::unique_ptr<ops::Context> context;    // null: simulated, or on a GPU
   std::unique_ptr<ops::PinnedThread> held;  // simulated: the thread that a context would hold
   std::unique_ptr<TargetGroup> group;
-  GpuSeat seat;                               // its device: null when not on a GPU
+  DeviceAssignment assignment;                // its device: null when not on a GPU
   std::unique_ptr<DeviceGroup> device_group;  // the same; and before begin_together()
   std::unique_ptr<Model> model;
   std::shared_ptr<const VocabularyMap>
       vocabulary;  // a draft whose ids are not the target's; or null
 };
 
-// One rank's shard. On a GPU that of `seat`, or of a place of its own when that has none.
+// One rank's shard. On a GPU that of `assignment`, or of a place of its own when that has none.
 LoadedModel load_target(const RunConfig& config,
                         const RankLayout& layout,
                         int rank,
                         const ops::ThreadPlan& threads,
                         std::unique_ptr<TargetGroup> group,
-                        GpuSeat seat = {});
+                        DeviceAssignment assignment = {});
 
 // Sets up what several target ranks on GPUs sum with, and records their graphs; nothing for others.
 // Collective over the targets, once all of them have loaded their shards. Throws the same Error on
@@ -49,6 +49,6 @@ void begin_together(LoadedModel& loaded,
 LoadedModel load_draft(const RunConfig& config,
                        const RankLayout& layout,
                        const ops::ThreadPlan& threads,
-                       GpuSeat seat = {});
+                       DeviceAssignment assignment = {});
 
 }  // namespace outrider

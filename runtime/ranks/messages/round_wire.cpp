@@ -9,10 +9,10 @@
 namespace outrider {
 namespace {
 
-constexpr uint32_t kPlanMagic = 0x4e4c504f;        // "OPLN"
-constexpr uint32_t kCandidatesMagic = 0x444e434f;  // "OCND"
-constexpr uint32_t kAmendmentMagic = 0x444d414f;   // "OAMD"
-constexpr uint32_t kFrameMagic = 0x4d52464f;       // "OFRM"
+constexpr uint32_t kPlanMagic = 0x4e4c504f;             // "OPLN"
+constexpr uint32_t kCandidatesMagic = 0x444e434f;       // "OCND"
+constexpr uint32_t kLateDraftTokensMagic = 0x444d414f;  // "OAMD"
+constexpr uint32_t kFrameMagic = 0x4d52464f;            // "OFRM"
 constexpr uint16_t kVersion = 3;
 
 void write(WireWriter& out, const SamplingParams& params) {
@@ -42,7 +42,7 @@ void write(WireWriter& out, const SamplingParams& params) {
   out.put(params.verify_mode);
   out.put(params.max_draft_len);
   out.put_bool(params.fixed_draft_len);
-  out.put(params.ride_ahead);
+  out.put(params.async_drafting);
 }
 
 SamplingParams read_params(WireReader& in) {
@@ -74,7 +74,7 @@ SamplingParams read_params(WireReader& in) {
   params.verify_mode = in.get<VerifyMode>();
   params.max_draft_len = in.get<int32_t>();
   params.fixed_draft_len = in.get_bool();
-  params.ride_ahead = in.get<RideAhead>();
+  params.async_drafting = in.get<AsyncDrafting>();
   return params;
 }
 
@@ -97,8 +97,8 @@ void write(WireWriter& out, const SequencePlan& plan) {
   out.put(plan.first_position);
   out.put(plan.num_committed_rows);
   out.put_list(plan.draft, [](WireWriter& w, const DraftToken& draft) { w.put(draft.token); });
-  out.put_bool(plan.proposal.has_value());
-  if (plan.proposal) out.put(plan.proposal->token);
+  out.put_bool(plan.bonus_draft.has_value());
+  if (plan.bonus_draft) out.put(plan.bonus_draft->token);
   out.put_bool(plan.replace_blocks);
   out.put_numbers(plan.new_blocks);
 }
@@ -113,7 +113,7 @@ SequencePlan read_sequence_plan(WireReader& in) {
     return DraftToken{.token = r.get<int32_t>(), .candidates = {}};
   };
   plan.draft = in.get_list<DraftToken>(read_token);
-  if (in.get_bool()) plan.proposal = read_token(in);
+  if (in.get_bool()) plan.bonus_draft = read_token(in);
   plan.replace_blocks = in.get_bool();
   plan.new_blocks = in.get_numbers<int32_t>();
   return plan;
@@ -162,9 +162,9 @@ Bytes encode(const RoundPlan& plan) {
   out.put_list(plan.sequences,
                [](WireWriter& w, const SequencePlan& sequence) { write(w, sequence); });
   out.put_bool(plan.candidates_follow);
-  out.put_bool(plan.awaits_proposals);
+  out.put_bool(plan.awaits_bonus_drafts);
   out.put(plan.num_probe_rows);
-  out.put_numbers(plan.emptied);
+  out.put_numbers(plan.freed);
   return out.take();
 }
 
@@ -178,9 +178,9 @@ RoundPlan decode_round_plan(const Bytes& bytes) {
   plan.starts = in.get_list<SequenceStart>(read_opening<SequenceStart>);
   plan.sequences = in.get_list<SequencePlan>(read_sequence_plan);
   plan.candidates_follow = in.get_bool();
-  plan.awaits_proposals = in.get_bool();
+  plan.awaits_bonus_drafts = in.get_bool();
   plan.num_probe_rows = in.get<int32_t>();
-  plan.emptied = in.get_numbers<int32_t>();
+  plan.freed = in.get_numbers<int32_t>();
   in.expect_end();
   return plan;
 }
@@ -188,18 +188,18 @@ RoundPlan decode_round_plan(const Bytes& bytes) {
 bool has_candidates(const RoundPlan& plan) {
   const auto lists = [](const DraftToken& token) { return !token.candidates.empty(); };
   return std::any_of(plan.sequences.begin(), plan.sequences.end(), [&](const SequencePlan& one) {
-    return (one.proposal && lists(*one.proposal)) || std::ranges::any_of(one.draft, lists);
+    return (one.bonus_draft && lists(*one.bonus_draft)) || std::ranges::any_of(one.draft, lists);
   });
 }
 
-// In the plan's order of draft tokens, each sequence's proposal behind them.
+// In the plan's order of draft tokens, each sequence's bonus draft token behind them.
 Bytes encode_candidates(const RoundPlan& plan) {
   WireWriter out;
   out.put(kCandidatesMagic);
   out.put(plan.round);
   for (const SequencePlan& sequence : plan.sequences) {
     for (const DraftToken& token : sequence.draft) out.put_numbers(token.candidates);
-    if (sequence.proposal) out.put_numbers(sequence.proposal->candidates);
+    if (sequence.bonus_draft) out.put_numbers(sequence.bonus_draft->candidates);
   }
   return out.take();
 }
@@ -212,34 +212,34 @@ void decode_candidates(const Bytes& bytes, RoundPlan& plan) {
     throw Error(fmt::format("the candidates of round {} are not the next message", plan.round));
   for (SequencePlan& sequence : plan.sequences) {
     for (DraftToken& token : sequence.draft) in.get_numbers(&token.candidates);
-    if (sequence.proposal) in.get_numbers(&sequence.proposal->candidates);
+    if (sequence.bonus_draft) in.get_numbers(&sequence.bonus_draft->candidates);
   }
   in.expect_end();
 }
 
-Bytes encode(const RoundAmendment& amendment) {
+Bytes encode(const LateDraftTokens& late_tokens) {
   WireWriter out;
-  out.put(kAmendmentMagic);
-  out.put(amendment.round);
-  out.put_list(amendment.proposals, [](WireWriter& w, const LateProposal& proposal) {
-    w.put(proposal.sequence_id);
-    write(w, proposal.token);
+  out.put(kLateDraftTokensMagic);
+  out.put(late_tokens.round);
+  out.put_list(late_tokens.bonus_drafts, [](WireWriter& w, const LateDraftToken& bonus_draft) {
+    w.put(bonus_draft.sequence_id);
+    write(w, bonus_draft.token);
   });
   return out.take();
 }
 
-RoundAmendment decode_round_amendment(const Bytes& bytes) {
+LateDraftTokens decode_late_draft_tokens(const Bytes& bytes) {
   WireReader in(bytes);
-  if (in.get<uint32_t>() != kAmendmentMagic)
-    throw Error("the amendment of a round does not begin as one");
-  RoundAmendment amendment;
-  amendment.round = in.get<uint64_t>();
-  amendment.proposals = in.get_list<LateProposal>([](WireReader& r) {
+  if (in.get<uint32_t>() != kLateDraftTokensMagic)
+    throw Error("the late_tokens of a round does not begin as one");
+  LateDraftTokens late_tokens;
+  late_tokens.round = in.get<uint64_t>();
+  late_tokens.bonus_drafts = in.get_list<LateDraftToken>([](WireReader& r) {
     const auto sequence_id = r.get<uint64_t>();
-    return LateProposal{sequence_id, read_draft_token(r)};
+    return LateDraftToken{sequence_id, read_draft_token(r)};
   });
   in.expect_end();
-  return amendment;
+  return late_tokens;
 }
 
 Bytes encode_frame(const Frame& frame) {

@@ -16,8 +16,8 @@ RoundPlan decode_round_plan(const Bytes& bytes);  // throws Error
 Bytes encode_candidates(const RoundPlan& plan);
 void decode_candidates(const Bytes& bytes, RoundPlan& plan);  // throws Error
 bool has_candidates(const RoundPlan& plan);
-Bytes encode(const RoundAmendment& amendment);
-RoundAmendment decode_round_amendment(const Bytes& bytes);  // throws Error
+Bytes encode(const LateDraftTokens& late_tokens);
+LateDraftTokens decode_late_draft_tokens(const Bytes& bytes);  // throws Error
 
 // A frame of the draft link. Decoding gives nothing for a frame that is damaged, of another
 // version, too long, or of another epoch: the caller drops it.

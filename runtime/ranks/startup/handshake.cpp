@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <map>
 
-#include "runtime/ranks/startup/muster.h"
+#include "runtime/ranks/startup/rendezvous.h"
 
 namespace outrider {
 namespace {
@@ -92,7 +92,7 @@ void startup_handshake(World& world,
     return out.take();
   };
   const Bytes answer =
-      muster(world, layout, encode({world.host(), problem, facts}), judge, timeout_s);
+      rendezvous(world, layout, encode({world.host(), problem, facts}), judge, timeout_s);
   const std::string sentence = WireReader(answer).get_string();
   if (!sentence.empty()) throw Error(sentence);
 }

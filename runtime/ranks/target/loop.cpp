@@ -37,15 +37,16 @@ class PlanWait {
   double average_us_ = 0;
 };
 
-// The coordinator sends the proposals that came late shortly before a step ends, when it can tell.
-// Who only waits for a device takes them in then: behind the step all would wait for that.
+// The coordinator sends the bonus draft tokens that came late shortly before a step ends, when it
+// can tell. Who only waits for a device takes them in then: behind the step all would wait for
+// that.
 void listen_until(World& world, TargetRank& target, JobClock::time_point end) {
   constexpr std::chrono::microseconds kNotHot{0};
   Backoff backoff(kNotHot);
   backoff.end_at(end);
-  while (target.awaits_proposals() && JobClock::now() < end) {
+  while (target.awaits_bonus_drafts() && JobClock::now() < end) {
     if (const auto message = world.poll(0)) {
-      target.amend(decode_round_amendment(*message));
+      target.add_late_tokens(decode_late_draft_tokens(*message));
     } else {
       world.pause(backoff);
     }
@@ -62,9 +63,9 @@ RoundDecision follow(World& world, int num_targets, TargetRank& target, RoundPla
   if (target.plan().candidates_follow) target.add_candidates(receive_soon(world, 0, num_targets));
   target.prepare();
   while (const auto until = target.advance()) listen_until(world, target, *until);
-  if (target.awaits_proposals()) {
+  if (target.awaits_bonus_drafts()) {
     const TraceSpan span(TraceKind::kProposals);
-    target.amend(decode_round_amendment(receive_soon(world, 0, num_targets)));
+    target.add_late_tokens(decode_late_draft_tokens(receive_soon(world, 0, num_targets)));
   }
   return target.finish();
 }

@@ -67,7 +67,7 @@ void TargetRank::begin(RoundPlan plan) {
   plan_ = std::move(plan);
   update_copies();
   build_batch();
-  awaits_proposals_ = plan_.awaits_proposals && !batch_.tokens.empty();
+  awaits_bonus_drafts_ = plan_.awaits_bonus_drafts && !batch_.tokens.empty();
   if (batch_.tokens.empty()) return;
   forward_span_.emplace(
       TraceKind::kForward,
@@ -76,7 +76,7 @@ void TargetRank::begin(RoundPlan plan) {
 }
 
 RoundDecision TargetRank::finish() {
-  OUTRIDER_CHECK(!awaits_proposals_);
+  OUTRIDER_CHECK(!awaits_bonus_drafts_);
   RoundDecision decision;
   for (const SequencePlan& planned : plan_.sequences) {
     decision.sequences.emplace_back().sequence_id = planned.sequence_id;
@@ -95,7 +95,7 @@ RoundDecision TargetRank::finish() {
 RoundDecision TargetRank::execute(RoundPlan plan) {
   begin(std::move(plan));
   prepare();
-  if (awaits_proposals_) amend({plan_.round, {}});
+  if (awaits_bonus_drafts_) add_late_tokens({plan_.round, {}});
   return finish();
 }
 
@@ -107,7 +107,7 @@ void TargetRank::probe(int32_t num_rows) {
 void TargetRank::add_candidates(const Bytes& message) { decode_candidates(message, plan_); }
 
 void TargetRank::update_copies() {
-  if (!plan_.emptied.empty()) model_.poison_blocks(plan_.emptied);
+  if (!plan_.freed.empty()) model_.poison_blocks(plan_.freed);
   for (uint64_t id : plan_.ends) copies_.erase(id);
   for (const SequenceStart& start : plan_.starts) {
     Copy copy;
@@ -184,22 +184,22 @@ void TargetRank::add_rows(const SequencePlan& planned, int32_t sequence_index) {
 }
 
 // Every rank settles the same, from the same two messages.
-void TargetRank::settle_proposals(const RoundAmendment& amendment) {
-  if (amendment.round != plan_.round) {
+void TargetRank::settle_bonus_drafts(const LateDraftTokens& late_tokens) {
+  if (late_tokens.round != plan_.round) {
     throw Error(
-        fmt::format("the proposals of round {} came in round {}", amendment.round, plan_.round));
+        fmt::format("the late draft tokens of round {} came in round {}", late_tokens.round, plan_.round));
   }
-  auto next = amendment.proposals.begin();
+  auto next = late_tokens.bonus_drafts.begin();
   for (size_t i = 0; i < plan_.sequences.size(); ++i) {
     SequencePlan& planned = plan_.sequences[i];
-    if (next != amendment.proposals.end() && next->sequence_id == planned.sequence_id) {
-      if (!planned.proposal) planned.proposal = next->token;
+    if (next != late_tokens.bonus_drafts.end() && next->sequence_id == planned.sequence_id) {
+      if (!planned.bonus_draft) planned.bonus_draft = next->token;
       ++next;
     }
-    const bool judged = planned.proposal && spans_[i].num_sampled > 0 &&
-                        judges_proposals(copies_.at(planned.sequence_id).params) &&
-                        valid_draft(*planned.proposal, vocab_.vocab_size);
-    if (!judged) planned.proposal.reset();
+    const bool judged = planned.bonus_draft && spans_[i].num_sampled > 0 &&
+                        judges_bonus_drafts(copies_.at(planned.sequence_id).params) &&
+                        valid_draft(*planned.bonus_draft, vocab_.vocab_size);
+    if (!judged) planned.bonus_draft.reset();
   }
 }
 
@@ -222,17 +222,17 @@ void TargetRank::prepare() {
   }
   if (batch_.tokens.empty()) return;
   verification_.emplace(inputs_, vocab_, *scanner_, *exchange_);
-  if (!awaits_proposals_) amend({plan_.round, {}});
+  if (!awaits_bonus_drafts_) add_late_tokens({plan_.round, {}});
 }
 
-void TargetRank::amend(const RoundAmendment& amendment) {
-  settle_proposals(amendment);
+void TargetRank::add_late_tokens(const LateDraftTokens& late_tokens) {
+  settle_bonus_drafts(late_tokens);
   for (size_t n = 0; n < inputs_.size(); ++n) {
-    const std::optional<DraftToken>& proposal = plan_.sequences[planned_index_[n]].proposal;
-    inputs_[n].proposal = proposal ? &*proposal : nullptr;
+    const std::optional<DraftToken>& bonus_draft = plan_.sequences[planned_index_[n]].bonus_draft;
+    inputs_[n].bonus_draft = bonus_draft ? &*bonus_draft : nullptr;
   }
-  verification_->take_proposals();
-  awaits_proposals_ = false;
+  verification_->take_bonus_drafts();
+  awaits_bonus_drafts_ = false;
 }
 
 void TargetRank::verify_rows(const float* logits, RoundDecision* decision) {

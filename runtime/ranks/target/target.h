@@ -39,14 +39,15 @@ class TargetRank {
   void prepare();  // what of the verification needs no logits
   // As Model's. Where this thread computes, the step is over afterwards.
   std::optional<JobClock::time_point> advance() { return model_.advance(); }
-  // The proposals that came while the ranks computed, when the plan said that they would be told.
-  bool awaits_proposals() const { return awaits_proposals_; }
-  void amend(const RoundAmendment& amendment);
+  // The bonus draft tokens that came while the ranks computed, when the plan said that they would
+  // be told.
+  bool awaits_bonus_drafts() const { return awaits_bonus_drafts_; }
+  void add_late_tokens(const LateDraftTokens& late_tokens);
   RoundDecision finish();
 
-  // Of the round that has begun. After amend() it holds the proposals that are judged, early and
-  // late ones, and no others: what cannot be judged (nonsense, another rule, a sequence that does
-  // not sample) is dropped.
+  // Of the round that has begun. After add_late_tokens() it holds the bonus draft tokens that are
+  // judged, early and late ones, and no others: what cannot be judged (nonsense, another rule, a
+  // sequence that does not sample) is dropped.
   const RoundPlan& plan() const { return plan_; }
   RoundPlan take_plan() { return std::move(plan_); }
 
@@ -80,7 +81,7 @@ class TargetRank {
                           size_t num_before);
   void build_batch();
   void add_rows(const SequencePlan& planned, int32_t sequence_index);
-  void settle_proposals(const RoundAmendment& amendment);
+  void settle_bonus_drafts(const LateDraftTokens& late_tokens);
   void verify_rows(const float* logits, RoundDecision* decision);
   void score_prompts(const float* logits, RoundDecision* decision);
   void commit(const RoundDecision& decision);
@@ -95,7 +96,7 @@ class TargetRank {
   VocabShard vocab_;
   std::map<uint64_t, Copy> copies_;
   RoundPlan plan_;
-  bool awaits_proposals_ = false;
+  bool awaits_bonus_drafts_ = false;
   Batch batch_;
   std::optional<TraceSpan> forward_span_;  // while the step runs
   std::vector<RowSpan> spans_;             // one per planned sequence

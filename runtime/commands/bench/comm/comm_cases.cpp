@@ -182,7 +182,7 @@ Bytes plan_of(const CommSizes& sizes, int32_t num_seqs, uint64_t turn) {
   return bytes;
 }
 
-// After a round in which every block stood.
+// After a round in which every draft was accepted.
 Bytes draft_request_of(const CommSizes& sizes, int32_t num_seqs, uint64_t turn) {
   DraftRequest request;
   request.serial = turn;

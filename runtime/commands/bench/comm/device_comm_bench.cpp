@@ -12,7 +12,7 @@
 #include "runtime/comm/group/agreed_setup.h"
 #include "runtime/commands/bench/comm/comm_runner.h"
 #include "runtime/commands/bench/comm/device_comm_cases.h"
-#include "runtime/ranks/loading/gpu_seat.h"
+#include "runtime/ranks/loading/device_assignment.h"
 
 namespace outrider {
 namespace {
@@ -23,7 +23,7 @@ struct NamedGroup {
 };
 
 std::unique_ptr<DeviceGroup> make_group(const std::string& name,
-                                        const GpuSeat& seat,
+                                        const DeviceAssignment& assignment,
                                         const TargetContext& context,
                                         size_t max_count) {
   TargetGroup& over_host = *context.loaded.group;
@@ -34,27 +34,29 @@ std::unique_ptr<DeviceGroup> make_group(const std::string& name,
   if (name == "staged") {
     std::unique_ptr<DeviceGroup> staged;
     set_up_together(over_host, "sums through the host cannot be set up", [&] {
-      staged = make_staged_device_group(*seat.device, seat.backend->ops, over_host, max_count);
+      staged = make_staged_device_group(
+          *assignment.device, assignment.backend->ops, over_host, max_count);
     });
     return staged;
   }
   if (name == "exchange")
-    return make_exchange_group(*seat.device, *seat.backend, over_host, exchange);
-  if (name == "nccl") return make_nccl_group(*seat.device, *seat.backend, over_host, nccl);
+    return make_exchange_group(*assignment.device, *assignment.backend, over_host, exchange);
+  if (name == "nccl")
+    return make_nccl_group(*assignment.device, *assignment.backend, over_host, nccl);
   return make_hierarchical_group(
-      *seat.device, *seat.backend, over_host, {.within = exchange, .between = nccl});
+      *assignment.device, *assignment.backend, over_host, {.within = exchange, .between = nccl});
 }
 
 // Those that can be set up; a note on each of the others. Alike on all ranks.
 std::vector<NamedGroup> make_groups(const std::vector<std::string>& names,
-                                    const GpuSeat& seat,
+                                    const DeviceAssignment& assignment,
                                     const TargetContext& context,
                                     size_t max_count,
                                     std::vector<std::string>* notes) {
   std::vector<NamedGroup> groups;
   for (const std::string& name : names) {
     try {
-      groups.push_back({name, make_group(name, seat, context, max_count)});
+      groups.push_back({name, make_group(name, assignment, context, max_count)});
     } catch (const Error& error) {
       notes->push_back(fmt::format("{} is left out: {}.", name, error.what()));
     }
@@ -62,9 +64,9 @@ std::vector<NamedGroup> make_groups(const std::vector<std::string>& names,
   return groups;
 }
 
-GpuSeat take_seat(const TargetContext& context) {
+DeviceAssignment take_seat(const TargetContext& context) {
   const World& world = context.world;
-  return take_gpu_seat(context.config,
+  return assign_device(context.config,
                        {.index = world.num_ranks_here(world.rank()),
                         .num_targets = world.num_ranks_here(context.num_targets)},
                        false);
@@ -90,9 +92,9 @@ int measure_device_comm(const BenchRun& run,
                         const CommSizes& sizes,
                         const DeviceCommOptions& options) {
   TargetGroup& over_host = *context.loaded.group;
-  const GpuSeat seat = take_seat(context);
-  DeviceCommBench bench(*seat.device,
-                        seat.backend->ops,
+  const DeviceAssignment assignment = take_seat(context);
+  DeviceCommBench bench(*assignment.device,
+                        assignment.backend->ops,
                         over_host,
                         {.hidden_dim = sizes.hidden_dim,
                          .rows = sizes.rows,
@@ -101,7 +103,7 @@ int measure_device_comm(const BenchRun& run,
                          .fold = sizes.fold});
   std::vector<std::string> notes;
   const std::vector<NamedGroup> groups =
-      make_groups(options.groups, seat, context, bench.max_count(), &notes);
+      make_groups(options.groups, assignment, context, bench.max_count(), &notes);
   std::vector<CommCase> cases;
   const auto add = [&](std::vector<CommCase> more) {
     for (CommCase& one : more) cases.push_back(std::move(one));
@@ -122,7 +124,7 @@ int measure_device_comm(const BenchRun& run,
   report.title = fmt::format("messages of model {} between {} ranks' GPUs ({}), {}",
                              context.config.model,
                              context.num_targets,
-                             seat.device->info().name,
+                             assignment.device->info().name,
                              context.topology.library);
   BenchTable table = comm_table();
   for (size_t i = 0; i < cases.size(); ++i) add_comm_row(cases[i], samples[i], &report, &table);

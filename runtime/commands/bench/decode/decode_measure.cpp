@@ -49,7 +49,7 @@ void count_answer(const BenchAnswer& answer, DecodeLength* length) {
 
 // Means over the pass: of rounds without prompts, plain ones for length 0, else verifications. A
 // pass may have had none.
-void note_times(const RoundTimes& before, const RoundTimes& after, DecodeLength* length) {
+void record_times(const RoundTimes& before, const RoundTimes& after, DecodeLength* length) {
   const bool plain = length->draft_len == 0;
   const int64_t count = plain ? after.num_plain_rounds - before.num_plain_rounds
                               : after.num_verify_rounds - before.num_verify_rounds;
@@ -86,15 +86,15 @@ void run_pass(const FrontEndContext& context,
   length->tokens_per_s.push_back(passed_s > 0 ? static_cast<double>(num_decoded) / passed_s : 0);
   if (alone && ttft_s > 0)
     length->prefill_tokens_per_s.push_back(static_cast<double>(num_prompt_tokens) / ttft_s);
-  note_times(before, context.engine.round_times(), length);
+  record_times(before, context.engine.round_times(), length);
 }
 
 }  // namespace
 
 double DecodeLength::alpha() const {
   const int64_t all = std::accumulate(examined.begin(), examined.end(), int64_t{0});
-  const int64_t stood = std::accumulate(accepted.begin(), accepted.end(), int64_t{0});
-  return all > 0 ? static_cast<double>(stood) / static_cast<double>(all) : 0;
+  const int64_t num_accepted = std::accumulate(accepted.begin(), accepted.end(), int64_t{0});
+  return all > 0 ? static_cast<double>(num_accepted) / static_cast<double>(all) : 0;
 }
 
 double DecodeLength::tokens_per_round() const {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/ranks/startup/roll_call.h"
+#include "runtime/ranks/startup/ready_barrier.h"
 
 namespace outrider {
 

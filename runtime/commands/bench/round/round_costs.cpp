@@ -78,7 +78,7 @@ class Rounds {
                           .target_vocab_size = shape_.vocab_size,
                           .num_candidates = shape_.num_candidates});
       }
-      const std::vector<RankedProposal> proposed = propose_ranked(inputs, *scanner_);
+      const std::vector<RankedDraftToken> proposed = propose_ranked(inputs, *scanner_);
       for (size_t n = 0; n < drafts_.size(); ++n) drafts_[n].push_back(proposed[n].drawn);
     }
   }

@@ -42,17 +42,19 @@ class SimMeasurement {
     ++num_passes_;
     for (size_t i = 0; i < grid_.cells.size(); ++i, progress.advance()) measure_cell(i);
     for (size_t i = 0; i < grid_.requests.size(); ++i, progress.advance()) {
-      const SimWaveSpec spec = {grid_.many_dialect,
+      const SimWaveSpec spec = {grid_.many_workload_class,
                                 kPlannedDraftLen,
-                                RideAhead::kCache,
+                                AsyncDrafting::kCache,
                                 lengths(grid_.requests[i], options_.sweep_tokens)};
       measure(spec, spec.max_tokens, &results_.sweep[i]);
     }
     for (size_t i = 0; i < grid_.cases.size(); ++i, progress.advance()) {
       const SimCase& one = grid_.cases[i];
       const int32_t length = one.num_requests > 1 ? options_.sweep_tokens : options_.case_tokens;
-      const SimWaveSpec spec = {
-          one.dialect, kPlannedDraftLen, RideAhead::kCache, lengths(one.num_requests, length)};
+      const SimWaveSpec spec = {one.workload_class,
+                                kPlannedDraftLen,
+                                AsyncDrafting::kCache,
+                                lengths(one.num_requests, length)};
       measure(spec, spec.max_tokens, &results_.cases[i]);
     }
   }
@@ -64,17 +66,17 @@ class SimMeasurement {
     const SimCell& cell = grid_.cells[i];
     const int32_t off_tokens = std::max(8, options_.max_tokens / 8);
     if (grid_.off) {
-      measure({cell.dialect, cell.draft_len, RideAhead::kOff, {options_.max_tokens}},
+      measure({cell.workload_class, cell.draft_len, AsyncDrafting::kOff, {options_.max_tokens}},
               {off_tokens},
               &results_.synchronous[i]);
     }
     if (grid_.chain) {
-      measure({cell.dialect, kPlannedDraftLen, RideAhead::kChain, {options_.max_tokens}},
+      measure({cell.workload_class, kPlannedDraftLen, AsyncDrafting::kChain, {options_.max_tokens}},
               {off_tokens},
               &results_.chain[i]);
     }
     if (grid_.cache) {
-      measure({cell.dialect, kPlannedDraftLen, RideAhead::kCache, {options_.max_tokens}},
+      measure({cell.workload_class, kPlannedDraftLen, AsyncDrafting::kCache, {options_.max_tokens}},
               {off_tokens},
               &results_.cache[i]);
     }
@@ -86,7 +88,7 @@ class SimMeasurement {
                SimFindings* findings) {
     SimWaveSpec off = spec;
     off.draft_len = 0;
-    off.ride_ahead = RideAhead::kOff;
+    off.async_drafting = AsyncDrafting::kOff;
     off.max_tokens = off_tokens;
     const SimWave without = runner_.run(off);
     SimWaveSpec warm_up = spec;

@@ -62,8 +62,8 @@ void read_modes(const std::string& text, SimGrid* grid) {
   }
 }
 
-// Collects the dialects' keys of the two models.
-class Dialects {
+// Collects the workload_classes' keys of the two models.
+class WorkloadClasses {
  public:
   int32_t add(const SimPair& pair, double step_ms) {
     if (num_ > 0) {
@@ -77,11 +77,14 @@ class Dialects {
   }
   int32_t num() const { return num_; }
   std::string target(double step_ms) const {
-    return fmt::format("sim:step_ms={},row_ms={},dialects={}", step_ms, target_rows_, num_);
+    return fmt::format("sim:step_ms={},row_ms={},workload_classes={}", step_ms, target_rows_, num_);
   }
   std::string draft() const {
-    return fmt::format(
-        "sim:step_ms={},alpha={},row_ms={},dialects={}", steps_, alphas_, draft_rows_, num_);
+    return fmt::format("sim:step_ms={},alpha={},row_ms={},workload_classes={}",
+                       steps_,
+                       alphas_,
+                       draft_rows_,
+                       num_);
   }
 
  private:
@@ -89,23 +92,23 @@ class Dialects {
   std::string alphas_, steps_, target_rows_, draft_rows_;
 };
 
-void add_cells(const SimOptions& options, Dialects& dialects, SimGrid* grid) {
+void add_cells(const SimOptions& options, WorkloadClasses& workload_classes, SimGrid* grid) {
   for (const double alpha : numbers_of("alphas", options.alphas, 0, 1)) {
     for (const double cost : numbers_of("costs", options.costs, 0, 100)) {
       const SimPair pair = {alpha, cost, 0};
-      const int32_t dialect = dialects.add(pair, options.step_ms);
+      const int32_t workload_class = workload_classes.add(pair, options.step_ms);
       std::vector<double> lens = {static_cast<double>(best_draft_len(alpha, cost, kMostBestLen))};
       if (options.draft_len != "best")
         lens = numbers_of("draft_len", options.draft_len, 0, kMostDraftLen);
       for (const double len : lens)
-        grid->cells.push_back({pair, dialect, static_cast<int32_t>(len)});
+        grid->cells.push_back({pair, workload_class, static_cast<int32_t>(len)});
     }
   }
 }
 
-void add_cases(const SimOptions& options, Dialects& dialects, SimGrid* grid) {
+void add_cases(const SimOptions& options, WorkloadClasses& workload_classes, SimGrid* grid) {
   const auto add = [&](const char* name, SimPair pair, int32_t num_requests) {
-    grid->cases.push_back({name, pair, dialects.add(pair, options.step_ms), num_requests});
+    grid->cases.push_back({name, pair, workload_classes.add(pair, options.step_ms), num_requests});
   };
   add("acceptance 0", {0, 0.1, 0}, 1);
   add("draft as slow as the target, c = 1", {0.8, 1, 0}, 1);
@@ -116,9 +119,12 @@ void add_cases(const SimOptions& options, Dialects& dialects, SimGrid* grid) {
 
 }  // namespace
 
-double sim_step_ms(const SimulatedSpec& spec, int32_t dialect, int32_t num_rows, int32_t position) {
+double sim_step_ms(const SimulatedSpec& spec,
+                   int32_t workload_class,
+                   int32_t num_rows,
+                   int32_t position) {
   Batch batch;
-  batch.tokens.assign(static_cast<size_t>(num_rows), kFirstSimulatedWord + dialect);
+  batch.tokens.assign(static_cast<size_t>(num_rows), kFirstSimulatedWord + workload_class);
   batch.positions.assign(batch.tokens.size(), position);
   batch.sequence_of_row.assign(batch.tokens.size(), 0);
   return simulated_step_ms(spec, batch);
@@ -129,20 +135,20 @@ SimGrid make_sim_grid(const SimOptions& options, RunConfig& config) {
   for (const double requests : numbers_of("requests", options.requests, 1, 1024))
     grid.requests.push_back(static_cast<int32_t>(requests));
   read_modes(options.modes, &grid);
-  Dialects dialects;
-  // The first one, because the planner's probes of the target's steps are of that dialect.
+  WorkloadClasses workload_classes;
+  // The first one, because the planner's probes of the target's steps are of that workload_class.
   grid.many = {0.8, 0.1, options.many_row_ms};
-  grid.many_dialect = dialects.add(grid.many, options.step_ms);
-  add_cells(options, dialects, &grid);
-  if (options.cases) add_cases(options, dialects, &grid);
-  grid.num_dialects = dialects.num();
-  if (grid.num_dialects > kMostDialects)
+  grid.many_workload_class = workload_classes.add(grid.many, options.step_ms);
+  add_cells(options, workload_classes, &grid);
+  if (options.cases) add_cases(options, workload_classes, &grid);
+  grid.num_workload_classes = workload_classes.num();
+  if (grid.num_workload_classes > kMaxWorkloadClasses)
     throw Error(fmt::format("bench sim has {} pairs of models and at most {} fit a job",
-                            grid.num_dialects,
-                            kMostDialects));
+                            grid.num_workload_classes,
+                            kMaxWorkloadClasses));
   const auto keys = [](const std::string& text) { return text.empty() ? "" : "," + text; };
-  config.model = dialects.target(options.step_ms) + keys(options.target_keys);
-  config.speculative.model = dialects.draft() + keys(options.draft_keys);
+  config.model = workload_classes.target(options.step_ms) + keys(options.target_keys);
+  config.speculative.model = workload_classes.draft() + keys(options.draft_keys);
   grid.target = parse_simulated(config.model);
   grid.draft = parse_simulated(config.speculative.model);
   int32_t most = *std::max_element(grid.requests.begin(), grid.requests.end());
@@ -159,7 +165,7 @@ std::vector<Option> sim_options(SimOptions* options) {
       number_option("step_ms", &options->step_ms, 0.01, 1e5, "the target's step, milliseconds"),
       text_option("alphas", &options->alphas, "acceptances, commas between"),
       text_option("costs", &options->costs, "costs of a draft step in target steps"),
-      text_option("modes", &options->modes, "ways of riding ahead: off, chain, cache"),
+      text_option("modes", &options->modes, "ways of asynchronous drafting: off, chain, cache"),
       text_option("draft_len",
                   &options->draft_len,
                   "of synchronous drafts: lengths, or best (up to 12, by Leviathan)"),

@@ -1,5 +1,5 @@
 // What `bench sim` runs: which acceptances, costs and numbers of requests. One job holds them all,
-// because every pair of acceptance and cost is a dialect of the simulated models
+// because every pair of acceptance and cost is a workload_class of the simulated models
 // (models/simulated/law.h) and a request's prompt picks it.
 #pragma once
 
@@ -37,7 +37,7 @@ struct SimOptions {
 
 std::vector<Option> sim_options(SimOptions* options);
 
-// A pair of models: a dialect.
+// A pair of models: a workload_class.
 struct SimPair {
   double alpha = 0;
   double cost = 0;    // of a draft step, in target steps
@@ -47,7 +47,7 @@ struct SimPair {
 // A pair whose synchronous drafts have one length.
 struct SimCell {
   SimPair pair;
-  int32_t dialect = 0;
+  int32_t workload_class = 0;
   int32_t draft_len = 0;
 };
 
@@ -55,7 +55,7 @@ struct SimCell {
 struct SimCase {
   std::string name;
   SimPair pair;
-  int32_t dialect = 0;
+  int32_t workload_class = 0;
   int32_t num_requests = 1;
 };
 
@@ -63,12 +63,12 @@ struct SimGrid {
   std::vector<SimCell> cells;
   std::vector<SimCase> cases;
   SimPair many;  // whose requests come many at once
-  int32_t many_dialect = 0;
+  int32_t many_workload_class = 0;
   std::vector<int32_t> requests;
-  bool off = false;  // which ways of riding ahead are measured
+  bool off = false;  // which ways of asynchronous drafting are measured
   bool chain = false;
   bool cache = false;
-  int32_t num_dialects = 0;
+  int32_t num_workload_classes = 0;
   SimulatedSpec target;
   SimulatedSpec draft;
 };
@@ -77,7 +77,10 @@ struct SimGrid {
 // limits.
 SimGrid make_sim_grid(const SimOptions& options, RunConfig& config);
 
-// Milliseconds of one step with num_rows rows of the dialect, all at one position.
-double sim_step_ms(const SimulatedSpec& spec, int32_t dialect, int32_t num_rows, int32_t position);
+// Milliseconds of one step with num_rows rows of the workload_class, all at one position.
+double sim_step_ms(const SimulatedSpec& spec,
+                   int32_t workload_class,
+                   int32_t num_rows,
+                   int32_t position);
 
 }  // namespace outrider

@@ -1,4 +1,4 @@
-// See sim_report.h. The bars are those of docs/benchmarks.md, "Riding ahead".
+// See sim_report.h. The bars are those of docs/benchmarks.md, "Asynchronous drafting".
 #include "runtime/commands/bench/sim/sim_report.h"
 
 #include <fmt/format.h>
@@ -169,8 +169,8 @@ void report_chain(const SimGrid& grid,
   report->tables.push_back(std::move(table));
 }
 
-// What riding ahead must reach at least: the go/wait column everywhere, and most of the cache's
-// where drafts are good and cheap.
+// What asynchronous drafting must reach at least: the go/wait column everywhere, and most of the
+// cache's where drafts are good and cheap.
 double cache_bar(const SimPair& pair) {
   const double bar = best_chain(pair.alpha, pair.cost).speedup;
   if (pair.alpha < 0.7 || pair.cost > 0.1) return bar;
@@ -245,19 +245,19 @@ void report_over_synchronous(const SimGrid& grid,
     if (distance(i) < distance(nearest)) nearest = i;
   }
   const Interval ratio = report->add_figure(
-      "riding ahead over the best synchronous",
+      "asynchronous drafting over the best synchronous",
       "",
       bootstrap_ratio(results.cache[nearest].on, results.synchronous[nearest].on));
   // Both were measured against waves without drafts, which this ratio does not hang on.
   const double error = std::hypot(results.cache[nearest].speedup_error(),
                                   results.synchronous[nearest].speedup_error());
-  report->notes.push_back(
-      fmt::format("riding ahead over the best synchronous at {}: {}, standard error {}, bar {}: {}",
-                  name_of(grid.cells[nearest].pair),
-                  interval_text(ratio, 2),
-                  error_text(error),
-                  kOverSynchronous,
-                  verdict.at_least(ratio.value, error, kOverSynchronous)));
+  report->notes.push_back(fmt::format(
+      "asynchronous drafting over the best synchronous at {}: {}, standard error {}, bar {}: {}",
+      name_of(grid.cells[nearest].pair),
+      interval_text(ratio, 2),
+      error_text(error),
+      kOverSynchronous,
+      verdict.at_least(ratio.value, error, kOverSynchronous)));
 }
 
 void plot_speedups(const SimGrid& grid, const SimResults& results, BenchReport* report) {
@@ -419,17 +419,17 @@ void report_overhead(const SimGrid& grid,
   table.title =
       "\na round of all requests less its target step and its wait for drafts, us: median / p90 of "
       "the rounds / mean";
-  table.columns = {"requests", "without drafts", "riding ahead", "bar, of the median", ""};
+  table.columns = {"requests", "without drafts", "asynchronous drafting", "bar, of the median", ""};
   for (size_t i = 0; i < findings.size(); ++i) {
     const SimFindings& f = findings[i];
     const int32_t num_requests = grid.requests[i];
     const BenchX x = {"requests", static_cast<double>(num_requests)};
     report->add_series("round overhead without drafts", "us", f.off_rounds_us, x);
-    report->add_series("round overhead riding ahead", "us", f.on_rounds_us, x);
+    report->add_series("round overhead asynchronous drafting", "us", f.on_rounds_us, x);
     const Interval off =
         report->add_figure("overhead without drafts", "us", bootstrap_median(f.off_rounds_us), x);
-    const Interval on =
-        report->add_figure("overhead riding ahead", "us", bootstrap_median(f.on_rounds_us), x);
+    const Interval on = report->add_figure(
+        "overhead asynchronous drafting", "us", bootstrap_median(f.on_rounds_us), x);
     const double bar = num_requests == 1               ? kMostOverheadUs
                        : num_requests <= kManyRequests ? kMostOverheadManyUs
                                                        : 0;

@@ -32,8 +32,8 @@ struct Counts {
 
 Counts counts_of(const ServingMetrics& metrics) {
   return {.waited_s = metrics.target_wait_seconds.value(),
-          .num_lookups = metrics.outcome_cache_queries.value(),
-          .num_hits = metrics.outcome_cache_hits.value()};
+          .num_lookups = metrics.speculation_cache_queries.value(),
+          .num_hits = metrics.speculation_cache_hits.value()};
 }
 
 }  // namespace
@@ -54,11 +54,11 @@ SimWave SimRunner::run(const SimWaveSpec& spec) {
   wave.bubble_s = after.waited_s - before.waited_s;
   wave.num_lookups = after.num_lookups - before.num_lookups;
   wave.num_hits = after.num_hits - before.num_hits;
-  note_samples(spec, &wave);
+  record_samples(spec, &wave);
   return wave;
 }
 
-void SimRunner::note_samples(const SimWaveSpec& spec, SimWave* wave) {
+void SimRunner::record_samples(const SimWaveSpec& spec, SimWave* wave) {
   std::optional<Clock::time_point> full_since;  // the end of a round with all requests
   for (const auto& [round, end] : context_.engine.take_round_samples()) {
     if (round.num_sequences < spec.num_requests()) {
@@ -66,7 +66,8 @@ void SimRunner::note_samples(const SimWaveSpec& spec, SimWave* wave) {
       continue;
     }
     const double busy_s = round.round_s - round.waited_s;
-    wave->round_overheads_us.push_back(1e6 * (busy_s - step_s(spec.dialect, round.load.num_rows)));
+    wave->round_overheads_us.push_back(1e6 *
+                                       (busy_s - step_s(spec.workload_class, round.load.num_rows)));
     if (full_since) {
       const double seconds = std::chrono::duration<double>(end - *full_since).count();
       if (wave->num_full_rounds % kGroupRounds == 0) wave->groups.emplace_back();
@@ -86,9 +87,9 @@ void SimRunner::note_samples(const SimWaveSpec& spec, SimWave* wave) {
 }
 
 // What the target's step of so many rows was to take: steps grow evenly with rows.
-double SimRunner::step_s(int32_t dialect, int32_t num_rows) const {
-  const double one_ms = sim_step_ms(grid_.target, dialect, 1, 0);
-  const double row_ms = sim_step_ms(grid_.target, dialect, 2, 0) - one_ms;
+double SimRunner::step_s(int32_t workload_class, int32_t num_rows) const {
+  const double one_ms = sim_step_ms(grid_.target, workload_class, 1, 0);
+  const double row_ms = sim_step_ms(grid_.target, workload_class, 2, 0) - one_ms;
   return 1e-3 * (one_ms + (num_rows - 1) * row_ms);
 }
 
@@ -97,12 +98,12 @@ std::shared_ptr<ResultStream> SimRunner::ask(const SimWaveSpec& spec, int32_t in
   request.id = context_.engine.next_request_id();
   const auto word = static_cast<int32_t>((request.id * 7) % 40);
   request.prompt = {index % 200 + 20,
-                    kFirstSimulatedWord + spec.dialect + word * grid_.num_dialects};
+                    kFirstSimulatedWord + spec.workload_class + word * grid_.num_workload_classes};
   request.params.max_tokens = spec.max_tokens[static_cast<size_t>(index)];
   request.params.temperature = static_cast<float>(temperature_);
   request.params.max_draft_len = spec.draft_len;
   request.params.fixed_draft_len = spec.draft_len > 0;
-  request.params.ride_ahead = spec.ride_ahead;
+  request.params.async_drafting = spec.async_drafting;
   request.params.noise_seed = mix_seed(0x51u + seed_, request.id);
   request.stream = std::make_shared<ResultStream>();
   auto stream = request.stream;
@@ -130,7 +131,7 @@ SimRunner::Clock::time_point SimRunner::follow(ResultStream& stream,
       first = now;
     } else if (num_tokens > 0) {
       const double round_ms = std::chrono::duration<double, std::milli>(now - last).count();
-      if (spec.num_requests() == 1) note_round(spec, draft_len, position, round_ms, wave);
+      if (spec.num_requests() == 1) record_round(spec, draft_len, position, round_ms, wave);
       ++wave->num_rounds;
       wave->num_tokens += num_tokens;
       wave->num_round_tokens += num_tokens;
@@ -145,15 +146,15 @@ SimRunner::Clock::time_point SimRunner::follow(ResultStream& stream,
 }
 
 // The models' part of a round of a single request: the target's step, and the draft's where nobody
-// rides ahead.
-void SimRunner::note_round(const SimWaveSpec& spec,
-                           int32_t draft_len,
-                           int32_t position,
-                           double round_ms,
-                           SimWave* wave) const {
-  double models_ms = sim_step_ms(grid_.target, spec.dialect, draft_len + 1, position);
-  if (spec.ride_ahead == RideAhead::kOff)
-    models_ms += draft_len * sim_step_ms(grid_.draft, spec.dialect, 1, position);
+// drafts asynchronously.
+void SimRunner::record_round(const SimWaveSpec& spec,
+                             int32_t draft_len,
+                             int32_t position,
+                             double round_ms,
+                             SimWave* wave) const {
+  double models_ms = sim_step_ms(grid_.target, spec.workload_class, draft_len + 1, position);
+  if (spec.async_drafting == AsyncDrafting::kOff)
+    models_ms += draft_len * sim_step_ms(grid_.draft, spec.workload_class, 1, position);
   wave->overhead_us.push_back(1e3 * (round_ms - models_ms));
 }
 

@@ -1,5 +1,5 @@
-// Waves of requests through the running job, all of one dialect and one way of drafting, and what
-// they show. Front end of rank 0; one thread.
+// Waves of requests through the running job, all of one workload_class and one way of drafting, and
+// what they show. Front end of rank 0; one thread.
 #pragma once
 
 #include <cstdint>
@@ -18,9 +18,9 @@ inline constexpr int32_t kPlannedDraftLen = -1;
 inline constexpr int64_t kGroupRounds = 10;
 
 struct SimWaveSpec {
-  int32_t dialect = 0;
+  int32_t workload_class = 0;
   int32_t draft_len = 0;  // 0 = no drafts, kPlannedDraftLen = the planner's choice, else fixed
-  RideAhead ride_ahead = RideAhead::kOff;
+  AsyncDrafting async_drafting = AsyncDrafting::kOff;
   std::vector<int32_t> max_tokens;  // of each request
   int32_t num_requests() const { return static_cast<int32_t>(max_tokens.size()); }
 };
@@ -71,15 +71,15 @@ class SimRunner {
  private:
   using Clock = JobClock;
 
-  void note_samples(const SimWaveSpec& spec, SimWave* wave);
-  double step_s(int32_t dialect, int32_t num_rows) const;
+  void record_samples(const SimWaveSpec& spec, SimWave* wave);
+  double step_s(int32_t workload_class, int32_t num_rows) const;
   std::shared_ptr<ResultStream> ask(const SimWaveSpec& spec, int32_t index);
   Clock::time_point follow(ResultStream& stream, const SimWaveSpec& spec, SimWave* wave);
-  void note_round(const SimWaveSpec& spec,
-                  int32_t draft_len,
-                  int32_t position,
-                  double round_ms,
-                  SimWave* wave) const;
+  void record_round(const SimWaveSpec& spec,
+                    int32_t draft_len,
+                    int32_t position,
+                    double round_ms,
+                    SimWave* wave) const;
 
   const FrontEndContext& context_;
   const SimGrid& grid_;

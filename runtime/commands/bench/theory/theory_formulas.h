@@ -49,8 +49,8 @@ inline constexpr std::array<PublishedFactors, 6> kPublishedFactors = {{
     {0.9, 10, 1.60, 6.86},
 }};
 
-// ---- riding ahead: the model of docs/architecture.md, section 4.3. Times in target steps, a
-// verify taken to cost what a plain step costs; positions independent and alike.
+// ---- asynchronous drafting: the model of docs/architecture.md, section 4.3. Times in target
+// steps, a verify taken to cost what a plain step costs; positions independent and alike.
 
 // The longest block that is drafted while the target makes one step: 1 / c.
 int longest_ready_block(double cost_ratio);

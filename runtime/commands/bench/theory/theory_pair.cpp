@@ -63,7 +63,7 @@ class Passes {
   Passes(const FrontEndContext& context, const PairOptions& options)
       : context_(context), options_(options) {}
 
-  Pass run(VerifyMode mode, int32_t draft_len, RideAhead ride_ahead = RideAhead::kOff) {
+  Pass run(VerifyMode mode, int32_t draft_len, AsyncDrafting async_drafting = AsyncDrafting::kOff) {
     Pass pass;
     std::vector<double> rates;
     for (const std::string& prompt : options_.prompts) {
@@ -72,7 +72,7 @@ class Passes {
       request.params.noise_seed = mix_seed(options_.seed, num_requests_++);
       request.params.verify_mode = mode;
       request.params.max_draft_len = draft_len;
-      request.params.ride_ahead = ride_ahead;
+      request.params.async_drafting = async_drafting;
       const auto stream = request.stream;
       pass.prompts.push_back(request.prompt);
       submit_bench_request(context_, std::move(request));
@@ -208,11 +208,11 @@ PairCell cell_of(VerifyMode mode, int32_t draft_len, const Pass& pass) {
   return cell;
 }
 
-RidingPass riding_of(RideAhead mode, const Pass& pass) {
+AsyncPass async_pass_of(AsyncDrafting mode, const Pass& pass) {
   MeanOf proposals;
   for (const BenchAnswer& answer : pass.answers) {
-    for (int32_t i = 0; i < answer.stats.num_proposals; ++i) {
-      proposals.add(i < answer.stats.num_accepted_proposals ? 1 : 0);
+    for (int32_t i = 0; i < answer.stats.num_bonus_drafts; ++i) {
+      proposals.add(i < answer.stats.num_accepted_bonus_drafts ? 1 : 0);
     }
   }
   return {mode, proposals.mean(), pass.tokens_per_s};
@@ -289,8 +289,9 @@ PairMeasurement measure_pair(const FrontEndContext& context, const PairOptions& 
   }
   result.off_tokens_per_s = median(off_rates);
   if (has_draft_of_same_tokens(context.config)) {
-    for (RideAhead mode : {RideAhead::kChain, RideAhead::kCache}) {
-      result.riding.push_back(riding_of(mode, passes.run(VerifyMode::kStandard, most, mode)));
+    for (AsyncDrafting mode : {AsyncDrafting::kChain, AsyncDrafting::kCache}) {
+      result.async_passes.push_back(
+          async_pass_of(mode, passes.run(VerifyMode::kStandard, most, mode)));
     }
   }
   result.counted = counted_acceptance(result.cells);

@@ -31,16 +31,17 @@ struct PairCell {
   VerifyMode mode = VerifyMode::kStandard;
   int32_t draft_len = 0;
   Mean tokens_per_round;
-  int64_t num_examined = 0;  // draft tokens of which all before them in their block stood
+  int64_t num_examined = 0;  // draft tokens of which all before them in their block were accepted
   int64_t num_accepted = 0;
   double tokens_per_s = 0;
   double verify_step_s = 0;  // a target step with draft tokens
 };
 
-// The same requests with the draft riding ahead, by the standard rule at the longest draft length.
-struct RidingPass {
-  RideAhead mode = RideAhead::kCache;
-  Mean proposals;  // share that stood of those judged for the bonus position
+// The same requests with the draft asynchronous drafting, by the standard rule at the longest draft
+// length.
+struct AsyncPass {
+  AsyncDrafting mode = AsyncDrafting::kCache;
+  Mean proposals;  // share that were accepted of those judged for the bonus position
   double tokens_per_s = 0;
 };
 
@@ -56,7 +57,7 @@ struct PairMeasurement {
   std::optional<CountedAcceptance> compared;
   Mean counted;                 // accepted / examined by the standard rule, over all draft lengths
   std::vector<PairCell> cells;  // of a draft that waits while the target verifies
-  std::vector<RidingPass> riding;  // none with a draft that cannot
+  std::vector<AsyncPass> async_passes;  // none with a draft that cannot
   double off_tokens_per_s = 0;
   double target_step_s = 0;
   double draft_step_s = 0;

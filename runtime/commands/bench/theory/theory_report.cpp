@@ -121,7 +121,8 @@ constexpr int kLongestSynchronous = 40;
 void print_riding_ahead(std::FILE* out) {
   fmt::print(
       out,
-      "Riding ahead, by formula: speed-up over plain decoding when a verify costs what a plain "
+      "Asynchronous drafting, by formula: speed-up over plain decoding when a verify costs what a "
+      "plain "
       "step costs\n(chain: waits for m tokens after a rejection, then goes on; cache: hit rate "
       "h, b tokens drafted after a miss)\n\n"
       "{:>4} {:>5} | {:>11} {:>3} | {:>6} {:>3} {:>3} | {:>9} {:>9} {:>3} | {:>7}\n",
@@ -227,24 +228,25 @@ void print_cells(const PairMeasurement& pair, std::FILE* out) {
 }
 
 void print_riding_pair(const PairMeasurement& pair, std::FILE* out) {
-  if (pair.riding.empty() || pair.cells.empty()) return;
+  if (pair.async_passes.empty() || pair.cells.empty()) return;
   const double alpha = pair.alpha();
   const double cost = pair.cost_ratio;
-  fmt::print(
-      out,
-      "\nThe draft riding ahead, standard rule, K = {}; by formula the chain gives {:.2f}, the "
-      "cache at most {:.2f}\nwhen draft and target do not share cores\n\n",
-      pair.cells.back().draft_len,
-      best_chain(alpha, cost).speedup,
-      cache_ceiling(alpha, cost));
-  for (const RidingPass& pass : pair.riding) {
-    fmt::print(out,
-               "{:<8} speed-up {:>5.2f}   of {} proposals stood {:.3f} +- {:.3f}\n",
-               ride_ahead_name(pass.mode),
-               pair.off_tokens_per_s > 0 ? pass.tokens_per_s / pair.off_tokens_per_s : 0,
-               pass.proposals.count,
-               pass.proposals.value,
-               pass.proposals.standard_error);
+  fmt::print(out,
+             "\nThe draft asynchronous drafting, standard rule, K = {}; by formula the chain gives "
+             "{:.2f}, the "
+             "cache at most {:.2f}\nwhen draft and target do not share cores\n\n",
+             pair.cells.back().draft_len,
+             best_chain(alpha, cost).speedup,
+             cache_ceiling(alpha, cost));
+  for (const AsyncPass& pass : pair.async_passes) {
+    fmt::print(
+        out,
+        "{:<8} speed-up {:>5.2f}   of {} bonus draft tokens were accepted {:.3f} +- {:.3f}\n",
+        async_drafting_name(pass.mode),
+        pair.off_tokens_per_s > 0 ? pass.tokens_per_s / pair.off_tokens_per_s : 0,
+        pass.proposals.count,
+        pass.proposals.value,
+        pass.proposals.standard_error);
   }
 }
 
@@ -345,10 +347,10 @@ Json pair_json(const TheoryReport& report) {
     json["same_positions"] = {{"counted", json_of(pair.compared->counted)},
                               {"asked", json_of(pair.compared->asked)}};
   }
-  for (const RidingPass& pass : pair.riding) {
-    json["riding"].push_back({{"mode", ride_ahead_name(pass.mode)},
-                              {"proposals", json_of(pass.proposals)},
-                              {"tokens_per_s", pass.tokens_per_s}});
+  for (const AsyncPass& pass : pair.async_passes) {
+    json["async_drafting"].push_back({{"mode", async_drafting_name(pass.mode)},
+                                      {"proposals", json_of(pass.proposals)},
+                                      {"tokens_per_s", pass.tokens_per_s}});
   }
   for (const PairCell& cell : pair.cells) {
     Json entry = {{"mode", verify_mode_name(cell.mode)},

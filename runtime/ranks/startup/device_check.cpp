@@ -1,0 +1,192 @@
+// See call.h.
+#include "runtime/ranks/startup/device_check.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <vector>
+
+#include "runtime/base/error.h"
+#include "runtime/base/log.h"
+#include "runtime/ranks/startup/rendezvous.h"
+
+namespace outrider {
+namespace {
+
+using Descriptors = std::map<int, DeviceDescriptor>;
+
+void put_descriptor(WireWriter& out, const DeviceDescriptor& descriptor) {
+  out.put_string(descriptor.problem);
+  out.put_string(descriptor.host);
+  out.put_string(descriptor.uuid);
+  out.put_string(descriptor.name);
+  out.put(descriptor.ordinal);
+  out.put(descriptor.compute_capability);
+  out.put(descriptor.total_bytes);
+  out.put(descriptor.num_visible);
+  out.put_bool(descriptor.is_given);
+}
+
+DeviceDescriptor get_descriptor(WireReader& in) {
+  DeviceDescriptor descriptor;
+  descriptor.problem = in.get_string();
+  descriptor.host = in.get_string();
+  descriptor.uuid = in.get_string();
+  descriptor.name = in.get_string();
+  descriptor.ordinal = in.get<int32_t>();
+  descriptor.compute_capability = in.get<int32_t>();
+  descriptor.total_bytes = in.get<uint64_t>();
+  descriptor.num_visible = in.get<int32_t>();
+  descriptor.is_given = in.get_bool();
+  return descriptor;
+}
+
+std::string kind_of(const DeviceDescriptor& descriptor) {
+  return fmt::format("a {} (compute capability {}.{}, {:.1f} GB)",
+                     descriptor.name,
+                     descriptor.compute_capability / 10,
+                     descriptor.compute_capability % 10,
+                     static_cast<double>(descriptor.total_bytes) / 1e9);
+}
+
+// Other code runs on another major, so the ranks' sums would not be of the same bits as elsewhere.
+std::string verdict(const RankLayout& layout, const Descriptors& descriptors) {
+  for (const auto& [rank, descriptor] : descriptors) {
+    if (!descriptor.problem.empty())
+      return named_problem(layout, rank, descriptor.host, descriptor.problem);
+  }
+  const DeviceDescriptor& first = descriptors.at(0);
+  for (const auto& [rank, descriptor] : descriptors) {
+    if (rank >= layout.num_targets || descriptor.uuid.empty() || first.uuid.empty()) continue;
+    if (descriptor.compute_capability / 10 == first.compute_capability / 10) continue;
+    return named_problem(layout,
+                         rank,
+                         descriptor.host,
+                         fmt::format("its GPU is {} where rank 0's is {}: the target needs GPUs of "
+                                     "one generation",
+                                     kind_of(descriptor),
+                                     kind_of(first)));
+  }
+  return "";
+}
+
+void warn_of_other_kinds(const RankLayout& layout, const Descriptors& descriptors) {
+  const DeviceDescriptor& first = descriptors.at(0);
+  for (const auto& [rank, descriptor] : descriptors) {
+    if (rank >= layout.num_targets || descriptor.uuid.empty() || first.uuid.empty()) continue;
+    if (kind_of(descriptor) == kind_of(first)) continue;
+    log_warning(
+        "rank {} has {} where rank 0 has {}: the smallest decides how much KV memory all have, the "
+        "slowest how fast a round is",
+        rank,
+        kind_of(descriptor),
+        kind_of(first));
+    return;
+  }
+}
+
+std::string list_of(const std::vector<int>& ranks, const RankLayout& layout) {
+  std::string text;
+  for (const int rank : ranks) {
+    text += fmt::format("{}{} ({})", text.empty() ? "" : ", ", rank, layout.name(rank));
+  }
+  return text;
+}
+
+// One draft beside one target on a machine's only GPU is how small jobs are meant to be, and
+// cuda_device asks for sharing: no warning.
+void warn_of_shared_gpus(const RankLayout& layout, const Descriptors& descriptors) {
+  std::map<std::string, std::vector<int>> ranks_by_gpu;
+  for (const auto& [rank, descriptor] : descriptors) {
+    if (!descriptor.uuid.empty()) ranks_by_gpu[descriptor.uuid].push_back(rank);
+  }
+  for (const auto& [uuid, ranks] : ranks_by_gpu) {
+    const DeviceDescriptor& descriptor = descriptors.at(ranks[0]);
+    const bool several_targets = ranks.size() > 1 && ranks[1] < layout.num_targets;
+    const bool was_avoidable = ranks.size() > 1 && descriptor.num_visible > 1;
+    if (descriptor.is_given || !(several_targets || was_avoidable)) continue;
+    log_warning(
+        "ranks {} share GPU {} of {}, where they see {} GPU(s): they take turns and share its "
+        "memory",
+        list_of(ranks, layout),
+        descriptor.ordinal,
+        descriptor.host,
+        descriptor.num_visible);
+  }
+}
+
+}  // namespace
+
+DeviceDescriptor descriptor_of(const DeviceAssignment& assignment) {
+  if (!assignment.device) return {};
+  const gpu::DeviceInfo info = assignment.device->info();
+  return {.uuid = info.uuid,
+          .name = info.name,
+          .ordinal = info.ordinal,
+          .compute_capability = info.compute_capability,
+          .total_bytes = info.total_bytes,
+          .num_visible = assignment.num_visible,
+          .is_given = assignment.is_given};
+}
+
+Bytes encode_descriptor(const DeviceDescriptor& descriptor) {
+  WireWriter out;
+  put_descriptor(out, descriptor);
+  return out.take();
+}
+
+DeviceDescriptor decode_descriptor(const Bytes& bytes) {
+  WireReader in(bytes);
+  return get_descriptor(in);
+}
+
+Bytes check_devices(World& world,
+                    const RankLayout& layout,
+                    const Bytes& descriptor,
+                    double timeout_s) {
+  DeviceDescriptor own = decode_descriptor(descriptor);
+  own.host = world.host();
+  const auto judge = [&](const Reports& reports) {
+    Descriptors descriptors;
+    for (const auto& [rank, bytes] : reports) descriptors[rank] = decode_descriptor(bytes);
+    std::string sentence = verdict(layout, descriptors);
+    const std::string missing = missing_ranks(layout, reports);
+    if (sentence.empty() && !missing.empty()) sentence = "no report from " + missing + " in time";
+    if (sentence.empty()) {
+      warn_of_other_kinds(layout, descriptors);
+      warn_of_shared_gpus(layout, descriptors);
+    }
+    WireWriter out;
+    out.put_string(sentence);
+    out.put(static_cast<int32_t>(layout.num_targets));
+    std::vector<std::string> gpus;
+    for (const auto& [rank, one] : descriptors) gpus.push_back(one.uuid);
+    out.put_list(gpus, [](WireWriter& w, const std::string& uuid) { w.put_string(uuid); });
+    return out.take();
+  };
+  return rendezvous(world, layout, encode_descriptor(own), judge, timeout_s);
+}
+
+std::string refusal_in(const Bytes& answer) { return WireReader(answer).get_string(); }
+
+void settle_assignment(const Bytes& answer, DeviceAssignment& assignment) {
+  WireReader in(answer);
+  const std::string sentence = in.get_string();
+  if (!sentence.empty()) throw Error(sentence);
+  if (!assignment.device) return;
+  const auto num_targets = static_cast<size_t>(in.get<int32_t>());
+  const auto gpus = in.get_list<std::string>([](WireReader& r) { return r.get_string(); });
+  const std::string mine = assignment.device->info().uuid;
+  assignment.num_targets = 0;
+  assignment.has_draft = false;
+  for (size_t rank = 0; rank < gpus.size(); ++rank) {
+    if (gpus[rank] != mine) continue;
+    if (rank < num_targets) {
+      ++assignment.num_targets;
+    } else {
+      assignment.has_draft = true;
+    }
+  }
+}
+
+}  // namespace outrider
