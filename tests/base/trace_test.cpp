@@ -69,7 +69,7 @@ TEST(Trace, EveryKindHasItsOwnName) {
   }
   EXPECT_EQ(names.size(), kNumTraceKinds);
   EXPECT_STREQ(text_of(TraceKind::kFlowIn).name, "flow in");
-  EXPECT_STREQ(text_of(TraceKind::kVerdict).arguments[4], "source");
+  EXPECT_STREQ(text_of(TraceKind::kVerification).arguments[4], "source");
 }
 
 TEST(Trace, ArrowsOfDifferentThingsDiffer) {

@@ -64,7 +64,7 @@ TEST(FanOut, TakesTheLikeliestWithinTheBudget) {
       }
     }
     ASSERT_LE(sum, 1 + 1e-9) << "chances of one sequence's outcomes";
-    for (int32_t sequence = 0; sequence < static_cast<int32_t>(odds.size()); ++sequence) {
+    for (int32_t sequence = 0; sequence < static_cast<int32_t>(all_odds.size()); ++sequence) {
       const auto of_sequence = [&](const Outcome& outcome) { return outcome.sequence == sequence; };
       ASSERT_LE(std::count_if(chosen.begin(), chosen.end(), of_sequence), max_per_sequence);
     }

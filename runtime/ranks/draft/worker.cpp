@@ -135,7 +135,7 @@ bool DraftWorker::commit(const DraftCommit& committed) {
 void DraftWorker::begin_rides(std::vector<uint64_t> begun) {
   std::sort(begun.begin(), begun.end());
   begun.erase(std::unique(begun.begin(), begun.end()), begun.end());
-  std::vector<DraftSequence*> async_passes;
+  std::vector<DraftSequence*> verifying;
   for (const uint64_t id : begun) {
     DraftSequence* sequence = sequences_.find(id);
     if (sequence != nullptr && !sequence->broken && sequence->drafts_async())
