@@ -170,8 +170,8 @@ TEST(PoisonDeathTest, TheDraftStopsWhereItReadsAFreedBlock) {
   DraftRequest next;
   next.closes = {2};
   next.commits = {{1, 2, 20, {400}, 4}};
-  const std::vector<int32_t> freed = worker.copies().all().at(2).main_chain.blocks;
-  const std::vector<int32_t> held = worker.copies().all().at(1).main_chain.blocks;
+  const std::vector<int32_t> freed = worker.sequences().all().at(2).main_chain.blocks;
+  const std::vector<int32_t> held = worker.sequences().all().at(1).main_chain.blocks;
   worker.take(next);
   worker.step();
   EXPECT_TRUE(std::isnan(loaded.model->kv_pages()[0].keys[key_of(loaded, freed[0])]));

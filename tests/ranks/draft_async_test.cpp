@@ -184,7 +184,7 @@ class Rehearsal {
       if (auto reply = worker_.take_reply()) {
         for (const DraftBlock& block : reply->blocks) keep(block);
       }
-      for (const auto& [id, copy] : worker_.copies().all())
+      for (const auto& [id, copy] : worker_.sequences().all())
         most_branches = std::max(most_branches, copy.branches.size());
     }
     if (auto reply = worker_.take_reply()) {
@@ -362,7 +362,7 @@ TEST(AsyncDraftWorker, ThousandRoundsLoseNoBlock) {
     EXPECT_GT(rehearsal.num_hits, 100);
     rehearsal.close_all();
     EXPECT_EQ(rehearsal.worker().fault(), "");
-    EXPECT_TRUE(rehearsal.worker().copies().all().empty());
+    EXPECT_TRUE(rehearsal.worker().sequences().all().empty());
   }
 }
 
@@ -391,20 +391,20 @@ TEST(AsyncDraftWorker, StaleAndMalformedCommitsLeaveTheBooksRight) {
   alone.worker.take(request);
   alone.tell({1, 0, 3, {}, 4, 0});
   ASSERT_TRUE(alone.run().has_value());
-  EXPECT_FALSE(alone.worker.copies().all().at(1).branches.empty());
+  EXPECT_FALSE(alone.worker.sequences().all().at(1).branches.empty());
   alone.tell({1, 3, 3, {77}, 4, 2});  // more is in flight than was ever drafted: it is drafted now
   ASSERT_TRUE(alone.run().has_value());
-  EXPECT_GE(alone.worker.copies().all().at(1).main_chain.num_drafted(), 3);
+  EXPECT_GE(alone.worker.sequences().all().at(1).main_chain.num_drafted(), 3);
   alone.tell({1, 2, 4, {78}, 4, 0});  // a round that is over
   EXPECT_EQ(alone.worker.num_stale(), 1u);
-  EXPECT_EQ(alone.worker.copies().all().at(1).tokens.size(), 4u);
+  EXPECT_EQ(alone.worker.sequences().all().at(1).tokens.size(), 4u);
   EXPECT_EQ(alone.worker.fault(), "");
   alone.tell({1, 4, 9, {78}, 4, -1});  // a gap
   auto reply = alone.run();
   ASSERT_TRUE(reply.has_value());
   ASSERT_EQ(reply->blocks.size(), 1u);
   EXPECT_TRUE(reply->blocks[0].tokens.empty()) << "there is nothing to wait for";
-  EXPECT_TRUE(alone.worker.copies().all().at(1).branches.empty());
+  EXPECT_TRUE(alone.worker.sequences().all().at(1).branches.empty());
   alone.tell({2, 0, 0, {5}, 4, 1});  // never opened
   EXPECT_TRUE(alone.run().has_value());
   EXPECT_EQ(alone.worker.fault(), "");
@@ -442,7 +442,7 @@ TEST(AsyncDraftWorker, OffRidesNothing) {
   worker.take(request);
   for (int i = 0; i < 100 && worker.has_work(); ++i) worker.step();
   EXPECT_FALSE(worker.take_reply().has_value());
-  EXPECT_TRUE(worker.copies().all().at(1).branches.empty());
+  EXPECT_TRUE(worker.sequences().all().at(1).branches.empty());
   DraftRequest next;
   next.commits.push_back({1, 1, 4, {78}, 4});
   worker.take(next);
