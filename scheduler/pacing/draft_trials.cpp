@@ -6,40 +6,10 @@
 #include <cmath>
 #include <iterator>
 
+#include "scheduler/pacing/constants.h"
+
 namespace outrider {
 namespace {
-
-constexpr double kMemoryRounds = 64;
-// A round counts as so many times the median of the last ones at most.
-constexpr double kOutlier = 3;
-// The error of a rate beside what its rounds show: this by their number and the root of the
-// sequences. A few rounds that look alike may all be disturbed.
-constexpr double kDoubt = 0.5;
-
-// Rounds of a draft that begins: it reads what it has not heard, and its memory is cold.
-constexpr int64_t kWarmUpRounds = 2;
-constexpr int64_t kFirstTrialAfter = 8;  // rounds that count
-constexpr int64_t kLeastTrialRounds = 3;
-constexpr int64_t kMostTrialRounds = 16;
-// What trials may take of the time, by how many before them changed nothing; at least so many
-// rounds lie between two, twice as many after each of these. A first verdict may be of disturbed
-// rounds, and is soon looked at again.
-constexpr std::array<double, 3> kShareOfTrials = {0.1, 0.01, 0.005};
-constexpr int kMostConfirmed = static_cast<int>(kShareOfTrials.size()) - 1;
-constexpr double kLeastBetweenTrials = 32;
-constexpr double kMostBetweenTrials = 65536;
-// All earlier trials together weigh so much of the new one at most.
-constexpr double kWeightBefore = 0.5;
-// The kind in use is looked at when it makes less than this share of what it made at its last
-// trial.
-constexpr double kFallen = 0.7;
-// With so many sequences drafts must bring a little: they make requests of equal lengths end one by
-// one where steps without drafts would stay full, which no single round shows.
-constexpr int32_t kManySequences = 8;
-constexpr double kWorthOfMany = 1.05;
-// Standard deviations: of a verdict that is certain, and of one that changes the kind in use.
-constexpr double kCertain = 2;
-constexpr double kLikely = 1;
 
 // The nearest power of two. A full batch, of as many as the server takes, is mostly one of these:
 // it stays in its class while one that ended is replaced.
@@ -56,11 +26,11 @@ double RoundRate::without_outlier(double seconds) {
   const auto end = sorted.begin() + static_cast<ptrdiff_t>(std::min(num_seen_, last_s_.size()));
   const auto middle = sorted.begin() + (end - sorted.begin()) / 2;
   std::nth_element(sorted.begin(), middle, end);
-  return std::min(seconds, kOutlier * *middle);
+  return std::min(seconds, pacing.outlier * *middle);
 }
 
 void RoundRate::add(double tokens, double seconds) {
-  const double kept = 1 - 1 / kMemoryRounds;
+  const double kept = 1 - 1 / pacing.rate_memory_rounds;
   const double counted_s = without_outlier(seconds);
   num_rounds_ = kept * num_rounds_ + 1;
   num_tokens_ = kept * num_tokens_ + tokens;
@@ -77,7 +47,7 @@ double RoundRate::relative_error(int32_t num_sequences) const {
   const double squares =
       std::max(0.0, tokens_tokens_ - 2 * rate * tokens_seconds_ + rate * rate * seconds_seconds_);
   const double seen = std::sqrt(squares) / num_tokens_;
-  return seen + kDoubt / (num_rounds_ * std::sqrt(static_cast<double>(num_sequences)));
+  return seen + pacing.rate_doubt / (num_rounds_ * std::sqrt(static_cast<double>(num_sequences)));
 }
 
 // Of a size that was never measured: what the next smaller one uses. Drafts pay the less the more
@@ -92,7 +62,7 @@ DraftTrials::Batch& DraftTrials::batch_of(int32_t num_sequences) {
   const auto found = batches_.find(own);
   if (found != batches_.end()) return found->second;
   Batch begun;
-  begun.num_until_trial = kFirstTrialAfter;
+  begun.num_until_trial = std::llround(pacing.rounds_before_trial);
   begun.in_use = guess(own);
   return batches_.emplace(own, begun).first->second;
 }
@@ -104,7 +74,8 @@ DraftTrials::Arm DraftTrials::arm(int32_t num_sequences) const {
 
 bool DraftTrials::warms_up(int32_t num_sequences) const {
   const auto own = batches_.find(class_of(num_sequences));
-  return own == batches_.end() || own->second.num_rounds < kWarmUpRounds;
+  return own == batches_.end() ||
+         static_cast<double>(own->second.num_rounds) < pacing.warm_up_rounds;
 }
 
 const RoundRate* DraftTrials::rate(int32_t num_sequences, Arm arm) const {
@@ -128,12 +99,13 @@ void DraftTrials::record_round(int32_t num_sequences, int32_t num_tokens, double
     batch.trial_tokens += tokens;
     batch.trial_s += seconds;
   }
-  if (arm == kWorking && batch.num_rounds <= kWarmUpRounds) return;
+  if (arm == kWorking && static_cast<double>(batch.num_rounds) <= pacing.warm_up_rounds) return;
   RoundRate& rate = batch.rates[arm];
   rate.add(tokens, seconds);
   if (batch.trying) return judge(batch, num_sequences);
-  const bool rejected_since = static_cast<double>(batch.num_rounds) >= kLeastBetweenTrials &&
-                              rate.value() < kFallen * batch.rate_at_trial;
+  const bool rejected_since =
+      static_cast<double>(batch.num_rounds) >= pacing.rounds_between_trials &&
+      rate.value() < pacing.fallen_rate * batch.rate_at_trial;
   if (rejected_since || batch.num_rounds >= batch.num_until_trial) begin_trial(batch);
 }
 
@@ -150,24 +122,26 @@ void DraftTrials::judge(Batch& batch, int32_t num_sequences) {
   const RoundRate& idle = batch.rates[kIdle];
   const RoundRate& tried = batch.rates[batch.arm()];
   const RoundRate& used = batch.rates[batch.in_use];
-  const int64_t num_measured = batch.num_rounds - (batch.in_use == kIdle ? kWarmUpRounds : 0);
-  if (num_measured < kLeastTrialRounds) return;
+  const double num_measured =
+      static_cast<double>(batch.num_rounds) - (batch.in_use == kIdle ? pacing.warm_up_rounds : 0);
+  if (num_measured < pacing.least_trial_rounds) return;
   if (!(working.value() > 0 && idle.value() > 0)) return end_trial(batch, false);
   const double tried_error = tried.relative_error(num_sequences);
   const double used_error = used.relative_error(num_sequences);
   const double precision = 1 / (tried_error * tried_error + used_error * used_error);
   const double seen = std::log(working.value() / idle.value());
-  const double before = std::min(batch.weight, kWeightBefore * precision);
+  const double before = std::min(batch.weight, pacing.earlier_trials_weight * precision);
   const double weight = before + precision;
   const double log_gain = (before * batch.log_gain + precision * seen) / weight;
-  const double needed = num_sequences >= kManySequences ? std::log(kWorthOfMany) : 0;
+  const double needed = num_sequences >= pacing.many_sequences ? std::log(pacing.gain_of_many) : 0;
   const double deviations = (log_gain - needed) * std::sqrt(weight);  // that drafts are ahead
-  const bool is_certain = std::abs(deviations) >= kCertain;
+  const bool is_certain = std::abs(deviations) >= pacing.certain_deviations;
   // More rounds help only as long as it is they that leave it open.
-  if (!is_certain && num_measured < kMostTrialRounds && tried_error > used_error) return;
+  if (!is_certain && num_measured < pacing.most_trial_rounds && tried_error > used_error) return;
   batch.log_gain = log_gain;
   batch.weight = weight;
-  end_trial(batch, batch.in_use == kWorking ? deviations < -kLikely : deviations > kLikely);
+  const double likely = pacing.certain_deviations / 2;
+  end_trial(batch, batch.in_use == kWorking ? deviations < -likely : deviations > likely);
 }
 
 void DraftTrials::end_trial(Batch& batch, bool changes) {
@@ -181,10 +155,11 @@ void DraftTrials::end_trial(Batch& batch, bool changes) {
   double num_lost = 0;
   if (used.value() > 0)
     num_lost = (batch.trial_s - batch.trial_tokens / used.value()) / used.round_s();
-  const int num_before = std::clamp(batch.num_confirmed - 1, 0, kMostConfirmed);
-  const double share = kShareOfTrials[static_cast<size_t>(num_before)];
-  batch.num_until_trial = std::llround(std::clamp(
-      num_lost / share, std::ldexp(kLeastBetweenTrials, num_before), kMostBetweenTrials));
+  // The first result may be of disturbed rounds, and is soon looked at again.
+  const bool is_first = batch.num_confirmed <= 1;
+  const double share = is_first ? pacing.first_trial_share : pacing.trial_share;
+  const double least = pacing.rounds_between_trials * (is_first ? 1 : 2);
+  batch.num_until_trial = std::llround(std::clamp(num_lost / share, least, 1e9));
 }
 
 }  // namespace outrider

@@ -6,11 +6,10 @@
 #include <cmath>
 #include <numeric>
 
+#include "scheduler/pacing/constants.h"
+
 namespace outrider {
 namespace {
-
-// A chance below this is not worth a row whatever it costs: the tables are not that exact.
-constexpr double kLeastSurvival = 0.02;
 
 constexpr size_t kUsualLen = 16;  // of a sequence's candidates
 
@@ -89,7 +88,7 @@ class Choice {
     for (int32_t i = 0; i < most; ++i) {
       const double here = survival[static_cast<size_t>(i)];
       const double before = i > 0 ? survival[static_cast<size_t>(i) - 1] : 1.0;
-      if (here < kLeastSurvival && !sequence.fixed) break;
+      if (here < pacing.least_survival && !sequence.fixed) break;
       // With one row more the chance that all stand falls from `before` to `here`.
       worth = std::min(worth, here - (before - here) * std::max(0.0, follow));
       if (worth <= 0 && !sequence.fixed) break;

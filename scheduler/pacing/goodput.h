@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "scheduler/pacing/step_costs.h"
+#include "scheduler/pacing/step_times.h"
 
 namespace outrider {
 
@@ -64,9 +64,9 @@ struct RoundChoice {
 // What the choice is made from, for the sequences of the state in its order.
 struct GoodputInputs {
   std::vector<SurvivalCurve> survival;
-  const StepCosts* steps = nullptr;  // of the target, as things are (draft idle or at work)
+  const StepTimes* steps = nullptr;  // of the target, as things are (draft idle or at work)
   // Of the round beside wait and step, by its rows; null = nothing.
-  const StepCosts* overhead = nullptr;
+  const StepTimes* overhead = nullptr;
   double price = 0;          // tokens per second that the job is making
   double first_token_s = 0;  // from "the round waits" to the first draft tokens
   double token_s = 0;        // between draft tokens of a block, all sequences at once

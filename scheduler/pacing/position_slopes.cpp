@@ -5,25 +5,24 @@
 #include <cmath>
 #include <utility>
 
+#include "scheduler/pacing/constants.h"
+
 namespace outrider {
 namespace {
 
-constexpr double kSumsKept = 0.998;
 // Squares of deviations that make up for one lucky step: a hundred positions, a row.
 constexpr std::array<double, 3> kRidge = {1e4, 1e4, 1};
-// Variances that chance may explain. Steps that follow each other are disturbed alike, so that some
-// tens of them say as much as one.
-constexpr double kChance = 50;
 
 }  // namespace
 
 void PositionSlopes::add(const Deviation& deviation) {
   const std::array<double, kNumCauses + 1> values = {
       deviation.kv_positions, deviation.row_positions, deviation.rows, deviation.seconds};
-  num_ = kSumsKept * num_ + 1;
+  const double kept = 1 - 1 / pacing.step_memory;
+  num_ = kept * num_ + 1;
   for (size_t i = 0; i < values.size(); ++i) {
     for (size_t j = 0; j < values.size(); ++j)
-      products_[i][j] = kSumsKept * products_[i][j] + values[i] * values[j];
+      products_[i][j] = kept * products_[i][j] + values[i] * values[j];
   }
   // A step does not get shorter with more to read: then the other one explains it all.
   Vector slopes = solve({true, true, true});
@@ -31,7 +30,7 @@ void PositionSlopes::add(const Deviation& deviation) {
   if (slopes[0] < 0 || slopes[1] < 0) slopes = {};
   const double by_positions = explained(slopes) - explained({0, 0, slopes[2]});
   const double left = std::max(0.0, products_[kEffect][kEffect] - explained(slopes));
-  const double by_chance = kChance * left / num_;
+  const double by_chance = pacing.slope_chance * left / num_;
   const double share = by_positions > by_chance ? (by_positions - by_chance) / by_positions : 0.0;
   slopes_ = {share * slopes[0], share * slopes[1]};
 }

@@ -2,7 +2,7 @@
 // they lie apart in time by how far they lie apart in positions read, positions attended to and
 // rows. Times are noisy and drift with the machine; an unsure slope would be multiplied by tens of
 // thousands of positions, so slopes count only as far as they stand out of what chance explains.
-// Plain values; used by StepCosts.
+// Plain values; used by StepTimes.
 #pragma once
 
 #include <array>

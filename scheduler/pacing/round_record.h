@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "scheduler/pacing/step_costs.h"
+#include "scheduler/pacing/step_times.h"
 #include "scheduler/round.h"
 
 namespace outrider {
@@ -23,10 +23,11 @@ struct RoundRecord {
   int32_t num_examined = 0;   // of these: all before it in its draft were accepted
   int32_t num_accepted = 0;   // of these: accepted
 
-  double waited_s = 0;  // the targets were idle, waiting for the draft
-  double step_s = 0;    // forward pass, verification, agreement
-  double round_s = 0;   // the wait, the step, and what was done before and after it
-  double total_s = 0;   // since the end of the round before
+  double plain_step_s = 0;  // estimate: one row for each sequence, the draft idle; 0 = not known
+  double waited_s = 0;      // the targets were idle, waiting for the draft
+  double step_s = 0;        // forward pass, verification, agreement
+  double round_s = 0;       // the wait, the step, and what was done before and after it
+  double total_s = 0;       // since the end of the round before
 };
 
 // All but the times and what the draft did.

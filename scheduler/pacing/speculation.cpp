@@ -6,19 +6,12 @@
 #include <limits>
 #include <utility>
 
+#include "scheduler/pacing/constants.h"
+
 namespace outrider {
 namespace {
 
-constexpr double kAverageWeight = 0.1;
-constexpr double kHitWeight = 0.05;
-constexpr double kRoundsForPrice = 8;
-// Before anything was measured.
-constexpr int32_t kBlindDraftLen = 4;
-// Of a plain round: what a round may wait for a draft that has just begun, to learn its speed.
-constexpr double kFirstWait = 0.5;
 constexpr double kNoLimit = std::numeric_limits<double>::max();
-// A step counts as so many usual ones at most.
-constexpr double kOutlier = 3;
 
 // One row for each sequence.
 StepLoad plain_load(const RoundState& state) {
@@ -42,37 +35,35 @@ bool drafts_any(const RoundChoice& choice) {
                      [](const SequenceChoice& one) { return one.draft_len > 0; });
 }
 
-void update(double* average, double value, double weight) {
-  *average = *average == 0 ? value : (1 - weight) * *average + weight * value;
-}
+int32_t blind_draft_len() { return static_cast<int32_t>(pacing.blind_draft_len); }
 
 }  // namespace
 
 Speculation::Speculation(const Config& config) : config_(config) {}
 
 void Speculation::record_probe(const StepLoad& load, double seconds) {
-  for (StepCosts* steps : {&idle_steps_, &working_steps_}) steps->add_probe(load, seconds);
+  for (StepTimes* steps : {&idle_steps_, &working_steps_}) steps->add_probe(load, seconds);
 }
 
 void Speculation::record_result(uint64_t sequence_id, int32_t num_drafted, int32_t num_accepted) {
-  survival_.record_result(sequence_id, num_drafted, num_accepted);
+  acceptance_.record_result(sequence_id, num_drafted, num_accepted);
   heard_ = heard_ || num_drafted > 0;
 }
 
 void Speculation::record_counterfactual(uint64_t sequence_id, bool accepted) {
-  survival_.record_counterfactual(sequence_id, accepted);
+  acceptance_.record_counterfactual(sequence_id, accepted);
   heard_ = true;
 }
 
 void Speculation::record_lookup(bool all_accepted, bool hit, int32_t num_prepared) {
   double* average = all_accepted ? &hit_if_all_stand_ : &hit_if_not_;
-  *average += kHitWeight * ((hit ? 1 : 0) - *average);
-  if (hit) update(&num_prepared_, num_prepared, kHitWeight);
+  *average += pacing.average_weight * ((hit ? 1 : 0) - *average);
+  if (hit) update_average(&num_prepared_, num_prepared);
 }
 
 void Speculation::record_first_tokens(double seconds, int32_t num_sequences, double num_tokens) {
   const double beside = std::max(0.0, seconds - num_tokens * draft_token_s(num_sequences));
-  link_s_ += kAverageWeight * (beside - link_s_);
+  link_s_ += pacing.average_weight * (beside - link_s_);
 }
 
 void Speculation::record_draft_work(uint32_t num_steps,
@@ -97,19 +88,27 @@ double Speculation::draft_token_s(int32_t num_sequences) const {
 double Speculation::plain_round_s(const StepLoad& load) const {
   const double step_s = idle_steps_.likely(load);
   if (step_s == 0) return 0;
-  const StepCosts& overhead = idle_overhead_.empty() ? working_overhead_ : idle_overhead_;
+  const StepTimes& overhead = idle_overhead_.empty() ? working_overhead_ : idle_overhead_;
   return step_s + overhead.likely({.num_rows = load.num_rows});
+}
+
+// One row for each sequence, over the texts that were read anyway.
+double Speculation::plain_step_s(const RoundRecord& round) const {
+  const StepLoad plain = {round.num_sequences, round.load.kv_positions, round.load.kv_positions};
+  const double idle_s = idle_steps_.likely(plain);
+  return idle_s > 0 ? idle_s : working_steps_.likely(plain);
 }
 
 void Speculation::record_round(const RoundRecord& round) {
   const bool heard = std::exchange(heard_, false);
   // Of a worker that is idle nothing is to be heard.
-  if (!heard && (round.draft_worked || !config_.has_worker)) survival_.record_nothing();
+  if (!heard && (round.draft_worked || !config_.has_worker)) acceptance_.record_nothing();
   if (round.reads_prompt || round.num_sequences == 0) return;
-  StepCosts& steps = round.draft_worked ? working_steps_ : idle_steps_;
+  StepTimes& steps = round.draft_worked ? working_steps_ : idle_steps_;
   const double usual_s = steps.at(round.load);
-  steps.add(round.load, usual_s > 0 ? std::min(round.step_s, kOutlier * usual_s) : round.step_s);
-  StepCosts& overhead = round.draft_worked ? working_overhead_ : idle_overhead_;
+  steps.add(round.load,
+            usual_s > 0 ? std::min(round.step_s, pacing.outlier * usual_s) : round.step_s);
+  StepTimes& overhead = round.draft_worked ? working_overhead_ : idle_overhead_;
   overhead.add({.num_rows = round.load.num_rows},
                std::max(0.0, round.total_s - round.waited_s - round.step_s));
   const DraftTrials::Arm arm = round.draft_worked ? DraftTrials::kWorking : DraftTrials::kIdle;
@@ -141,7 +140,7 @@ double Speculation::rate_of_going(const RoundState& state,
 double Speculation::price_of(int32_t num_sequences, double plain_s) const {
   const double plain = plain_s > 0 ? 1 / plain_s : 0;
   const RoundRate* const working = trials_.rate(num_sequences, DraftTrials::kWorking);
-  if (working == nullptr || working->num_rounds() < kRoundsForPrice)
+  if (working == nullptr || working->num_rounds() < pacing.rounds_before_trial)
     return num_sequences * plain * std::max(1.0, trials_.gain(2 * num_sequences).value_or(1));
   const std::optional<double> gain = trials_.gain(num_sequences);
   return num_sequences * std::max(working->value(), gain ? working->value() / *gain : plain);
@@ -152,7 +151,7 @@ GoodputInputs Speculation::what_is_known(const RoundState& state, const StepLoad
   const double plain_s = plain_round_s(plain);
   GoodputInputs inputs;
   for (const SequenceState& sequence : state.sequences)
-    inputs.survival.push_back(survival_.curve(sequence.sequence_id, config_.longest_draft_len));
+    inputs.survival.push_back(acceptance_.curve(sequence.sequence_id, config_.longest_draft_len));
   inputs.steps = &working_steps_;
   inputs.overhead = working_overhead_.empty() ? &idle_overhead_ : &working_overhead_;
   inputs.price = price_of(num_sequences, plain_s);
@@ -172,12 +171,12 @@ RoundChoice Speculation::choose_to_learn(RoundState state,
                                          double plain_s) const {
   double rest_s = kNoLimit;
   if (plain_s > 0) {
-    rest_s = kFirstWait * plain_s;
+    rest_s = pacing.blind_wait * plain_s;
     for (const SequenceState& one : state.sequences)
-      rest_s = std::min(rest_s, kFirstWait * plain_s - one.waited_s);
+      rest_s = std::min(rest_s, pacing.blind_wait * plain_s - one.waited_s);
   }
   for (SequenceState& one : state.sequences)
-    one.limit = std::min(one.limit, one.in_one_piece ? 1 : kBlindDraftLen);
+    one.limit = std::min(one.limit, one.in_one_piece ? 1 : blind_draft_len());
   state.may_wait = state.may_wait && rest_s > 0;
   inputs.first_token_s = inputs.token_s = 0;
   RoundChoice choice = choose_round(state, inputs);
@@ -199,7 +198,7 @@ RoundChoice Speculation::choose(const RoundState& state) const {
   for (SequenceState& sequence : seen.sequences) {
     sequence.limit = std::min(sequence.limit, config_.longest_draft_len);
     if (inputs.price == 0 && !sequence.fixed)
-      sequence.limit = std::min(sequence.limit, kBlindDraftLen);
+      sequence.limit = std::min(sequence.limit, blind_draft_len());
   }
   const bool is_blind = config_.has_worker && inputs.token_s == 0;
   const bool learns = config_.has_worker && !any_fixed && (is_blind || !config_.drafts_async) &&

@@ -6,11 +6,11 @@
 
 #include <cstdint>
 
+#include "scheduler/pacing/acceptance.h"
 #include "scheduler/pacing/draft_trials.h"
 #include "scheduler/pacing/goodput.h"
 #include "scheduler/pacing/round_record.h"
-#include "scheduler/pacing/step_costs.h"
-#include "scheduler/pacing/survival.h"
+#include "scheduler/pacing/step_times.h"
 
 namespace outrider {
 
@@ -40,9 +40,12 @@ class Speculation {
   // those steps, so that they show what a wait costs. Others may have been taken on cores that the
   // target was using.
   void record_draft_work(uint32_t num_steps, uint32_t num_rows, double seconds, bool awaited);
-  void forget(uint64_t sequence_id) { survival_.forget(sequence_id); }
+  void forget(uint64_t sequence_id) { acceptance_.forget(sequence_id); }
 
   RoundChoice choose(const RoundState& state) const;
+  // What a step of one row for each sequence of this round would have taken with the draft idle;
+  // 0 = not known.
+  double plain_step_s(const RoundRecord& round) const;
 
  private:
   double rate_of_going(const RoundState& state, const GoodputInputs& inputs, StepLoad load) const;
@@ -53,14 +56,14 @@ class Speculation {
   double draft_token_s(int32_t num_sequences) const;
 
   Config config_;
-  Survival survival_;
-  StepCosts idle_steps_;
-  StepCosts working_steps_;
-  StepCosts draft_steps_;
+  Acceptance acceptance_;
+  StepTimes idle_steps_;
+  StepTimes working_steps_;
+  StepTimes draft_steps_;
   DraftTrials trials_;
   // Of a round beside wait and step, by its rows.
-  StepCosts idle_overhead_;
-  StepCosts working_overhead_;
+  StepTimes idle_overhead_;
+  StepTimes working_overhead_;
   double link_s_ = 0;  // from asking to the first token, beside the draft's step
   double hit_if_all_stand_ = 0;
   double hit_if_not_ = 0;

@@ -7,8 +7,6 @@
 namespace outrider {
 namespace {
 
-constexpr double kDecay = 0.999;
-constexpr double kSeenOften = 2.5;
 constexpr double kStallFactor = 10;
 constexpr size_t kNumRecent =
     33;  // half of them is how long a load that is so much slower misleads
@@ -85,31 +83,6 @@ double SpeedupTotals::predicted_speedup() const {
   return (drafted * tokens + 1 - drafted) / (drafted * with_draft + 1 - drafted);
 }
 
-void MeasuredSteps::note(int32_t num_rows, double seconds) {
-  Mean& mean = means_[num_rows];
-  mean.weight = kDecay * mean.weight + 1;
-  mean.seconds += (seconds - mean.seconds) / mean.weight;
-  weight_ = kDecay * weight_ + 1;
-  rows_ = kDecay * rows_ + num_rows;
-  seconds_ = kDecay * seconds_ + seconds;
-  rows_squared_ = kDecay * rows_squared_ + static_cast<double>(num_rows) * num_rows;
-  rows_seconds_ = kDecay * rows_seconds_ + num_rows * seconds;
-}
-
-double MeasuredSteps::at(int32_t num_rows) const {
-  if (weight_ == 0) return 0;
-  const auto seen = means_.find(num_rows);
-  if (seen != means_.end() && seen->second.weight >= kSeenOften) return seen->second.seconds;
-  const double mean_rows = rows_ / weight_;
-  const double mean_seconds = seconds_ / weight_;
-  const double variance = rows_squared_ / weight_ - mean_rows * mean_rows;
-  const double covariance = rows_seconds_ / weight_ - mean_rows * mean_seconds;
-  const double slope = variance > 1e-3 ? std::max(0.0, covariance / variance) : 0;
-  // Never less than in proportion to the rows.
-  return std::max(mean_seconds + slope * (num_rows - mean_rows),
-                  mean_seconds * std::min(1.0, num_rows / mean_rows));
-}
-
 bool RecentRounds::is_stall(double round_s) {
   if (seconds_.size() < kNumRecent) seconds_.push_back(0);
   seconds_[next_] = round_s;
@@ -128,8 +101,8 @@ void SpeedupAccount::record_round(const RoundRecord& round) {
   totals_.num_rows += round.load.num_rows;
   totals_.num_wasted_rows += round.num_drafted - round.num_accepted;
   if (round.reads_prompt || round.num_sequences <= 0 || recent_.is_stall(round.round_s)) return;
-  steps_.note(round.load.num_rows, round.step_s);
-  const double plain_step_s = steps_.at(round.num_sequences);
+  // Before anything is known of plain steps this one is taken for one.
+  const double plain_step_s = round.plain_step_s > 0 ? round.plain_step_s : round.step_s;
   const double overhead_s = std::max(0.0, round.round_s - round.waited_s - round.step_s);
   const double num_plain_rounds = static_cast<double>(round.num_tokens) / round.num_sequences;
   totals_.compared_s += round.round_s;

@@ -10,7 +10,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <vector>
 
 #include "scheduler/pacing/round_record.h"
@@ -60,28 +59,6 @@ struct SpeedupTotals {
   double predicted_speedup() const;
 };
 
-// What steps without prompts took, by their rows: the mean where a number of rows was seen often,
-// else on the line through all of them; with a single number of rows seen, that line is level (a
-// step of few rows costs what reading the weights costs). Old steps count less and less.
-class MeasuredSteps {
- public:
-  void note(int32_t num_rows, double seconds);
-  double at(int32_t num_rows) const;  // 0 when nothing was seen
-
- private:
-  struct Mean {
-    double weight = 0;
-    double seconds = 0;
-  };
-  std::map<int32_t, Mean> means_;
-  // Decaying sums over the steps: 1, rows, seconds, rows^2, rows x seconds.
-  double weight_ = 0;
-  double rows_ = 0;
-  double seconds_ = 0;
-  double rows_squared_ = 0;
-  double rows_seconds_ = 0;
-};
-
 // How long rounds take lately.
 class RecentRounds {
  public:
@@ -105,7 +82,6 @@ class SpeedupAccount {
 
  private:
   RecentRounds recent_;
-  MeasuredSteps steps_;
   SpeedupTotals totals_;
 };
 

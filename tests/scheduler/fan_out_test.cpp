@@ -1,7 +1,7 @@
 // Which outcomes the draft prepares: the likeliest ones, never more than there are rows for, in an
 // order that does not hang on luck; and the shape that Saguaro derives for chances that fall off as
 // a power of the rank.
-#include "scheduler/drafting/fan_out.h"
+#include "scheduler/pacing/fan_out.h"
 
 #include <gtest/gtest.h>
 
@@ -9,6 +9,8 @@
 #include <cmath>
 #include <random>
 #include <set>
+
+#include "scheduler/pacing/acceptance.h"
 
 namespace outrider {
 namespace {
@@ -41,8 +43,8 @@ TEST(FanOut, TakesTheLikeliestWithinTheBudget) {
         history.after_all.note(random() % 3 == 0 ? static_cast<int32_t>(random() % 9) : 0);
       }
       all_odds.push_back(odds_of(history,
-                              static_cast<int32_t>(random() % 9),
-                              std::uniform_real_distribution<>(0.02, 0.98)(random)));
+                                 static_cast<int32_t>(random() % 9),
+                                 std::uniform_real_distribution<>(0.02, 0.98)(random)));
       if (random() % 2 == 0) all_odds.back().num_guesses.assign(random() % 9, 1 + random() % 9);
     }
     const auto max_outcomes = static_cast<int32_t>(random() % 60);
@@ -159,24 +161,24 @@ TEST(FanOut, LearnsTheRanksThatCome) {
   EXPECT_LE(sum, 1 + 1e-9);
 }
 
-TEST(FanOut, EstimatesAcceptanceAndIsNeverQuiteSure) {
-  AcceptanceEstimate always;
-  AcceptanceEstimate never;
-  AcceptanceEstimate half;
+TEST(FanOut, AcceptanceIsNeverQuiteSure) {
+  AcceptanceCounts always;
+  AcceptanceCounts never;
+  AcceptanceCounts half;
   std::mt19937 random(2);
   double sum = 0;
   for (int i = 0; i < 2000; ++i) {
-    always.note(5, 5);
-    never.note(5, 0);
+    always.add(5, 5, 40);
+    never.add(5, 0, 40);
     int32_t num_accepted = 0;
     while (num_accepted < 5 && random() % 2 == 0) ++num_accepted;
-    half.note(5, num_accepted);
-    if (i >= 1000) sum += half.value() / 1000;
+    half.add(5, num_accepted, 40);
+    if (i >= 1000) sum += half.estimate(0.6, 6) / 1000;
   }
-  EXPECT_LT(always.value(), 1);
-  EXPECT_GT(always.value(), 0.9);
-  EXPECT_GT(never.value(), 0);
-  EXPECT_LT(never.value(), 0.1);
+  EXPECT_LT(always.estimate(0.98, 6), 1);
+  EXPECT_GT(always.estimate(0.98, 6), 0.98);
+  EXPECT_GT(never.estimate(0.02, 6), 0);
+  EXPECT_LT(never.estimate(0.02, 6), 0.02);
   EXPECT_NEAR(sum, 0.5, 0.05);
 }
 

@@ -20,8 +20,8 @@ SurvivalCurve geometric(double alpha) {
   return curve;
 }
 
-StepCosts costs_of(const std::function<double(int32_t)>& step) {
-  StepCosts costs;
+StepTimes costs_of(const std::function<double(int32_t)>& step) {
+  StepTimes costs;
   for (int32_t rows = 1; rows <= 128; ++rows) {
     for (int i = 0; i < 2; ++i) costs.add({.num_rows = rows}, step(rows));
   }
@@ -37,7 +37,7 @@ RoundState outlook_of(const std::vector<int32_t>& at_hand) {
   return state;
 }
 
-GoodputInputs inputs_of(const StepCosts& costs, std::vector<double> alphas, double price) {
+GoodputInputs inputs_of(const StepTimes& costs, std::vector<double> alphas, double price) {
   GoodputInputs inputs;
   for (double alpha : alphas) inputs.survival.push_back(geometric(alpha));
   inputs.steps = &costs;
@@ -51,7 +51,7 @@ double expected(double alpha, int32_t draft_len) {
 }
 
 TEST(ChooseRound, WaitsWhileTheNextTokenIsWorthItsTime) {
-  const StepCosts flat = costs_of([](int32_t) { return 1.0; });
+  const StepTimes flat = costs_of([](int32_t) { return 1.0; });
   // 0.8^6 = 0.262 > 2.47 * 0.1 > 0.8^7.
   const RoundChoice choice = choose_round(outlook_of({0}), inputs_of(flat, {0.8}, 2.47));
   EXPECT_TRUE(choice.wait);
@@ -70,7 +70,7 @@ TEST(ChooseRound, WaitsWhileTheNextTokenIsWorthItsTime) {
 }
 
 TEST(ChooseRound, TakesAllThatIsAtHandWhenRowsAreFree) {
-  const StepCosts flat = costs_of([](int32_t) { return 1.0; });
+  const StepTimes flat = costs_of([](int32_t) { return 1.0; });
   const RoundChoice choice = choose_round(outlook_of({10}), inputs_of(flat, {0.8}, 4.5));
   EXPECT_FALSE(choice.wait);
   EXPECT_EQ(choice.sequences[0].draft_len, 10);
@@ -79,7 +79,7 @@ TEST(ChooseRound, TakesAllThatIsAtHandWhenRowsAreFree) {
 
 TEST(ChooseRound, RowsGoToTheLikeliestTokensUpToWhatTheyCost) {
   // Each row more costs 0.1; at a price of 4 that is a chance of 0.4.
-  const StepCosts linear = costs_of([](int32_t rows) { return 0.8 + 0.1 * rows; });
+  const StepTimes linear = costs_of([](int32_t rows) { return 0.8 + 0.1 * rows; });
   RoundChoice choice = choose_round(outlook_of({8, 8}), inputs_of(linear, {0.9, 0.5}, 4));
   EXPECT_EQ(choice.sequences[0].draft_len, 8);  // 0.9^8 = 0.43
   EXPECT_EQ(choice.sequences[1].draft_len, 1);  // 0.25 < 0.4
@@ -91,7 +91,7 @@ TEST(ChooseRound, RowsGoToTheLikeliestTokensUpToWhatTheyCost) {
 }
 
 TEST(ChooseRound, FixedLengthsAreServedWhateverTheyBring) {
-  const StepCosts linear = costs_of([](int32_t rows) { return 1.0 * rows; });
+  const StepTimes linear = costs_of([](int32_t rows) { return 1.0 * rows; });
   RoundState state = outlook_of({2});
   state.sequences[0].fixed = true;
   state.sequences[0].limit = 5;
@@ -104,8 +104,8 @@ TEST(ChooseRound, FixedLengthsAreServedWhateverTheyBring) {
   EXPECT_EQ(choice.sequences[0].draft_len, 2);
 }
 
-TEST(StepCosts, LiesBetweenNeighboursWhereNothingWasSeen) {
-  StepCosts costs;
+TEST(StepTimes, LiesBetweenNeighboursWhereNothingWasSeen) {
+  StepTimes costs;
   EXPECT_EQ(costs.at({.num_rows = 16}), 0);
   for (int i = 0; i < 3; ++i) costs.add({.num_rows = 16}, 0.04);
   EXPECT_DOUBLE_EQ(costs.at({.num_rows = 16}), 0.04);
@@ -117,8 +117,8 @@ TEST(StepCosts, LiesBetweenNeighboursWhereNothingWasSeen) {
   EXPECT_DOUBLE_EQ(costs.likely({.num_rows = 48}), 0.10);
 }
 
-TEST(StepCosts, NeverFallsWithTheRowsAndForgetsOneDisturbedStep) {
-  StepCosts costs;
+TEST(StepTimes, NeverFallsWithTheRowsAndForgetsOneDisturbedStep) {
+  StepTimes costs;
   for (int i = 0; i < 8; ++i) {
     costs.add({.num_rows = 4}, 0.05);
     costs.add({.num_rows = 32}, 0.04);
@@ -132,8 +132,8 @@ TEST(StepCosts, NeverFallsWithTheRowsAndForgetsOneDisturbedStep) {
   EXPECT_LT(costs.at({.num_rows = 32}), 0.06);
 }
 
-TEST(StepCosts, LearnsWhatPositionsCost) {
-  StepCosts costs;
+TEST(StepTimes, LearnsWhatPositionsCost) {
+  StepTimes costs;
   std::mt19937 random(7);
   const auto step = [](const StepLoad& load) {
     return 0.01 + 1e-4 * load.num_rows + 2e-7 * static_cast<double>(load.kv_positions) +
@@ -153,10 +153,10 @@ TEST(StepCosts, LearnsWhatPositionsCost) {
 
 // Of many requests at once that all grow by a token a step, and then of new ones: disturbed steps
 // say nothing about positions, unless these cost what stands out of it.
-TEST(StepCosts, DisturbedStepsAreNotTakenForLongTexts) {
+TEST(StepTimes, DisturbedStepsAreNotTakenForLongTexts) {
   for (const double position_s : {0.0, 2e-7}) {
     for (uint32_t seed = 1; seed <= 20; ++seed) {
-      StepCosts costs;
+      StepTimes costs;
       std::mt19937 random(seed);
       std::exponential_distribution<double> late(1 / 0.8e-3);
       std::normal_distribution<double> change(0, 0.1e-3);
@@ -178,8 +178,8 @@ TEST(StepCosts, DisturbedStepsAreNotTakenForLongTexts) {
   }
 }
 
-TEST(Survival, NewSequencesBeginWithWhatOthersShowed) {
-  Survival survival;
+TEST(Acceptance, NewSequencesBeginWithWhatOthersShowed) {
+  Acceptance survival;
   const double hope = survival.curve(1)[0];
   EXPECT_GT(hope, 0.4);
   EXPECT_LT(hope, 0.8);
@@ -193,8 +193,8 @@ TEST(Survival, NewSequencesBeginWithWhatOthersShowed) {
   for (size_t i = 1; i < curve.size(); ++i) EXPECT_LE(curve[i], curve[i - 1]);
 }
 
-TEST(Survival, DriftsBackToHopeLessAndLessOften) {
-  Survival survival;
+TEST(Acceptance, DriftsBackToHopeLessAndLessOften) {
+  Acceptance survival;
   int64_t rounds[3] = {};
   for (int64_t& waited : rounds) {
     for (int i = 0; i < 100; ++i) survival.record_result(1, 1, 0);

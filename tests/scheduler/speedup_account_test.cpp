@@ -154,30 +154,14 @@ TEST(SpeedupAccount, WithoutDraftsTheSpeedupIsOne) {
   EXPECT_NEAR(account.totals().predicted_speedup(), 1, 1e-12);
 }
 
-TEST(MeasuredSteps, MeansWhereSeenAndALineElsewhere) {
-  MeasuredSteps steps;
-  EXPECT_EQ(steps.at(1), 0);
-  for (int i = 0; i < 20; ++i) steps.note(5, 0.012);
-  EXPECT_NEAR(steps.at(5), 0.012, 1e-12);
-  EXPECT_NEAR(steps.at(1), 0.012, 1e-12);  // nothing says that fewer rows are cheaper
-  for (int i = 0; i < 20; ++i) steps.note(9, 0.016);
-  EXPECT_NEAR(steps.at(1), 0.008, 1e-9);
-  EXPECT_NEAR(steps.at(17), 0.024, 1e-9);
-  for (int i = 0; i < 3; ++i) steps.note(1, 0.010);
-  EXPECT_NEAR(steps.at(1), 0.010, 1e-9);
-  MeasuredSteps falling;  // noise: more rows are never cheaper
-  for (int i = 0; i < 10; ++i) falling.note(4, 0.012);
-  for (int i = 0; i < 10; ++i) falling.note(8, 0.010);
-  EXPECT_NEAR(falling.at(16), 0.011, 1e-5);
-}
-
-TEST(SpeedupAccount, PlainStepsAreEstimatedFromTheSeenOnes) {
+TEST(SpeedupAccount, APlainStepTakesWhatTheModelOfStepTimesSays) {
   SpeedupAccount account;
-  for (int i = 0; i < 10; ++i) {
-    RoundRecord round = synchronous_round(4, 2, 0);
-    account.record_round(round);
-  }
+  RoundRecord round = synchronous_round(4, 2, 0);
+  account.record_round(round);  // nothing is known yet: as long as this step
   EXPECT_NEAR(account.totals().measured_speedup(), 3, 1e-9);
+  round.plain_step_s = 0.005;
+  account.record_round(round);
+  EXPECT_NEAR(account.totals().plain_s, 3 * 0.010 + 3 * 0.005, 1e-12);
 }
 
 TEST(SpeedupAccount, PromptsAreNotCompared) {

@@ -243,6 +243,7 @@ void DraftSide::record_round(RoundRecord& record) {
   record.total_s = seconds_between(round_end_, now);
   round_end_ = now;
   speculation_.record_round(record);
+  record.plain_step_s = speculation_.plain_step_s(record);
 }
 
 }  // namespace outrider

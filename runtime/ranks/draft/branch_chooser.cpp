@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "scheduler/pacing/constants.h"
 #include "scheduler/verification/rules.h"
 
 namespace outrider {
@@ -62,7 +63,8 @@ void BranchChooser::learn(DraftSequence& sequence, std::span<const int32_t> comm
     const auto at = static_cast<size_t>(i);
     if (drafted[at].token != committed[at]) return;  // other tokens were in flight
   }
-  sequence.acceptance.note(sequence.in_flight, num_accepted);
+  sequence.acceptance.add(sequence.in_flight, num_accepted, pacing.sequence_memory_tokens);
+  acceptance_.add(sequence.in_flight, num_accepted, pacing.shared_memory_tokens);
   if (sequence.mode != AsyncDrafting::kCache || num_accepted == sequence.main_chain.num_drafted())
     return;
   const bool all = num_accepted == sequence.in_flight;
@@ -76,7 +78,8 @@ void BranchChooser::learn(DraftSequence& sequence, std::span<const int32_t> comm
 OutcomeOdds BranchChooser::odds_of(const DraftSequence& sequence) const {
   OutcomeOdds odds;
   odds.num_in_flight = sequence.in_flight;
-  odds.acceptance = sequence.acceptance.value();
+  const double all = acceptance_.estimate(pacing.prior_acceptance, pacing.sequence_prior_tokens);
+  odds.acceptance = sequence.acceptance.estimate(all, pacing.sequence_prior_tokens);
   odds.after_some = &chances_of(sequence).after_some;
   odds.after_all = &chances_of(sequence).after_all;
   const bool chain = sequence.mode == AsyncDrafting::kChain;
@@ -90,10 +93,7 @@ OutcomeOdds BranchChooser::odds_of(const DraftSequence& sequence) const {
   return odds;
 }
 
-void BranchChooser::record_verify_time(double seconds) {
-  constexpr double kWeight = 0.1;
-  verify_s_ = verify_s_ == 0 ? seconds : verify_s_ + kWeight * (seconds - verify_s_);
-}
+void BranchChooser::record_verify_time(double seconds) { update_average(&verify_s_, seconds); }
 
 void BranchChooser::begin(std::span<DraftSequence* const> begun,
                           int32_t max_branches,
@@ -109,7 +109,7 @@ void BranchChooser::begin(std::span<DraftSequence* const> begun,
   std::vector<Outcome> outcomes = fan_out(odds, max_branches, kMaxBranchesOfOne);
   step_s_.clear();
   for (int32_t n = 0; n <= static_cast<int32_t>(outcomes.size()); ++n)
-    step_s_.push_back(times.at(std::max(n, num_sequences)));
+    step_s_.push_back(times.at({.num_rows = std::max(n, num_sequences)}));
   time.step_s = step_s_;
   outcomes.resize(static_cast<size_t>(num_worth_preparing(outcomes, time)));
   for (const Outcome& outcome : outcomes) {

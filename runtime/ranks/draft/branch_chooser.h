@@ -10,7 +10,7 @@
 
 #include "runtime/ranks/draft/chain.h"
 #include "runtime/ranks/draft/sequences.h"
-#include "runtime/ranks/draft/step_times.h"
+#include "scheduler/pacing/step_times.h"
 
 namespace outrider {
 
@@ -39,6 +39,7 @@ class BranchChooser {
   OutcomeOdds odds_of(const DraftSequence& sequence) const;
 
   std::array<Chances, 4> chances_;  // by VerifyRule
+  AcceptanceCounts acceptance_;     // of all sequences
   double verify_s_ = 0;             // moving average of record_verify_time(); 0 = not known
   std::vector<double> step_s_;
 };

@@ -11,8 +11,9 @@
 
 #include "models/text/vocabulary_map.h"
 #include "runtime/base/clock.h"
-#include "scheduler/drafting/fan_out.h"
 #include "scheduler/drafting/propose.h"
+#include "scheduler/pacing/acceptance.h"
+#include "scheduler/pacing/fan_out.h"
 #include "scheduler/round.h"
 #include "scheduler/sampling/token_mask.h"
 
@@ -63,7 +64,7 @@ struct DraftSequence {
   bool answered = false;   // that there is nothing more of the main chain's block
   std::vector<DraftBranch> branches;
   std::vector<PendingOutcome> pending;  // branches to come when the proposal is there
-  AcceptanceEstimate acceptance;
+  AcceptanceCounts acceptance;
   JobClock::time_point verify_began{};  // when the round began
   bool broken = false;  // a gap in what we were told, or a token the model has no row for; silent
                         // until opened anew

@@ -4,16 +4,9 @@
 #include <algorithm>
 #include <tuple>
 
+#include "scheduler/pacing/constants.h"
+
 namespace outrider {
-namespace {
-
-// What optional rows may add to the time of a step that somebody waits for.
-constexpr double kSlowedAtMost = 1.1;
-// Of a prompt that nobody waits for, while branches grow.
-constexpr int32_t kChunkBesideBranches = 64;
-
-}  // namespace
-
 void DraftStep::plan(const StepTimes& costs) {
   batch_ = Batch{};
   chunks_.clear();
@@ -47,7 +40,9 @@ void DraftStep::plan_main_chains(const StepTimes& costs) {
       continue;
     }
     // A prompt that nobody waits for is read in the time that the others leave.
-    const int32_t most = num_missing > 2 && branches_grow ? kChunkBesideBranches : room_left();
+    const int32_t most = num_missing > 2 && branches_grow
+                             ? static_cast<int32_t>(pacing.prompt_rows_beside_branches)
+                             : room_left();
     plan_main_chain(id, *sequence, std::min(most, optional_rows(costs)));
   }
 }
@@ -58,11 +53,11 @@ int32_t DraftStep::room_left() const { return model_.options().max_rows - num_pl
 int32_t DraftStep::optional_rows(const StepTimes& costs) {
   if (num_urgent_ == 0) return room_left();
   if (most_rows_ == 0) {
-    const double limit = kSlowedAtMost * costs.at(num_urgent_);
+    const double limit = pacing.optional_slowdown * costs.at({.num_rows = num_urgent_});
     most_rows_ = num_urgent_;
     while (most_rows_ < model_.options().max_rows) {
       const int32_t next = most_rows_ + std::max(1, most_rows_ / 8);
-      if (costs.at(next) > limit) break;
+      if (costs.at({.num_rows = next}) > limit) break;
       most_rows_ = next;
     }
   }

@@ -8,7 +8,7 @@
 
 #include "models/forward/model.h"
 #include "runtime/ranks/draft/sequences.h"
-#include "runtime/ranks/draft/step_times.h"
+#include "scheduler/pacing/step_times.h"
 
 namespace outrider {
 

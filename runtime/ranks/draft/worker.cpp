@@ -12,6 +12,7 @@
 #include "runtime/base/log.h"
 #include "runtime/base/trace.h"
 #include "runtime/ranks/target/logit_scanner.h"
+#include "scheduler/pacing/constants.h"
 #include "scheduler/rows/row_sums.h"
 
 namespace outrider {
@@ -20,11 +21,6 @@ namespace {
 // Of target tokens the draft has no token for: finite, so that it is no sign of a broken model, and
 // so low that no bias brings it back.
 constexpr float kNeverProposed = -0.01f * kLargestLogit;
-
-// A branch's tokens are sent when there are so many new ones, or no more to come; those of a likely
-// one at once.
-constexpr int32_t kSentTogether = 4;
-constexpr double kLikely = 0.05;
 
 std::vector<DraftToken> tokens_from(const DraftChain& chain, int32_t first, int32_t end) {
   return {chain.drafted.begin() + first, chain.drafted.begin() + end};
@@ -176,7 +172,7 @@ void DraftWorker::step() {
       static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(time).count());
   ++reply_.num_steps;
   reply_.num_rows += static_cast<uint32_t>(step_.num_rows());
-  costs_.add(step_.num_rows(), std::chrono::duration<double>(time).count());
+  costs_.add({.num_rows = step_.num_rows()}, std::chrono::duration<double>(time).count());
 }
 
 // One more token of every chain, from the logits after what stands and is drafted.
@@ -282,7 +278,9 @@ void DraftWorker::collect_branch(uint64_t sequence_id,
   DraftChain& chain = branch.chain;
   const int32_t end = chain.num_drafted();
   const int32_t num_new = end - chain.num_sent;
-  const int32_t least = branch.chance >= kLikely || branch.complete() ? 1 : kSentTogether;
+  const int32_t least = branch.chance >= pacing.likely_branch || branch.complete()
+                            ? 1
+                            : static_cast<int32_t>(pacing.tokens_sent_together);
   if (num_new < least) return;
   reply_.blocks.push_back(
       {.sequence_id = sequence_id,

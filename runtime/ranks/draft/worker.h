@@ -17,8 +17,8 @@
 #include "runtime/ranks/draft/branch_chooser.h"
 #include "runtime/ranks/draft/sequences.h"
 #include "runtime/ranks/draft/step.h"
-#include "runtime/ranks/draft/step_times.h"
 #include "runtime/ranks/loading/engine_sizes.h"
+#include "scheduler/pacing/step_times.h"
 #include "scheduler/round.h"
 #include "scheduler/rows/row_scanner.h"
 

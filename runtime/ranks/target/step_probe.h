@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "models/forward/model.h"
-#include "scheduler/pacing/step_costs.h"
+#include "scheduler/pacing/step_times.h"
 
 namespace outrider {
 

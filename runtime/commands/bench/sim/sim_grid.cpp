@@ -9,6 +9,7 @@
 #include "models/simulated/law.h"
 #include "runtime/base/error.h"
 #include "runtime/commands/bench/theory/theory_formulas.h"
+#include "scheduler/pacing/constants.h"
 
 namespace outrider {
 namespace {
@@ -132,6 +133,12 @@ double sim_step_ms(const SimulatedSpec& spec,
 
 SimGrid make_sim_grid(const SimOptions& options, RunConfig& config) {
   SimGrid grid;
+  for (const std::string& given : options.pacing) {
+    const size_t equals = given.find('=');
+    if (equals == std::string::npos)
+      throw Error(fmt::format("pacing: '{}' is not NAME=VALUE", given));
+    set_pacing_constant(given.substr(0, equals), given.substr(equals + 1));
+  }
   for (const double requests : numbers_of("requests", options.requests, 1, 1024))
     grid.requests.push_back(static_cast<int32_t>(requests));
   read_modes(options.modes, &grid);
@@ -196,6 +203,9 @@ std::vector<Option> sim_options(SimOptions* options) {
       integer_option("repeat", &options->num_repeats, 1, 1000, "times through all of it"),
       integer_option("seed", &options->seed, 0, INT32_MAX, "of the lengths and the noise"),
       number_option("temperature", &options->temperature, 0, 10, "0 = greedy"),
+      list_option("pacing",
+                  &options->pacing,
+                  "NAME=VALUE: another value of one of docs/pacing.md's constants"),
       choice_option("clock",
                     &options->clock,
                     {"real", "virtual"},

@@ -31,6 +31,7 @@ struct SimOptions {
   int32_t num_repeats = 2;
   int32_t seed = 0;
   double temperature = 1;
+  std::vector<std::string> pacing;
   std::string clock = "real";
   double message_us = 0;
 };

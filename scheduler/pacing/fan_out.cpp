@@ -1,19 +1,13 @@
 // See fan_out.h.
-#include "scheduler/drafting/fan_out.h"
+#include "scheduler/pacing/fan_out.h"
 
 #include <algorithm>
 #include <tuple>
 
+#include "scheduler/pacing/constants.h"
+
 namespace outrider {
 namespace {
-
-constexpr double kForget = 0.995;
-constexpr double kForgetAcceptance = 0.97;
-// As if so many had been noted before the first.
-constexpr double kPriorNotes = 8;
-// Outcomes less likely than this are not worth their bytes: a hit is worth some tokens, which take
-// milliseconds, and a block takes microseconds to send and to take in.
-constexpr double kLeastChance = 1e-3;
 
 void add_outcomes(const OutcomeOdds& odds, int32_t sequence, std::vector<Outcome>& outcomes) {
   double survival = 1;
@@ -26,7 +20,7 @@ void add_outcomes(const OutcomeOdds& odds, int32_t sequence, std::vector<Outcome
         at < odds.num_guesses.size() ? std::min(odds.num_guesses[at], kNumRanks) : kNumRanks;
     for (int32_t rank = 0; rank < num_ranks; ++rank) {
       const double chance = here * ranks.at(rank);
-      if (chance >= kLeastChance) outcomes.push_back({sequence, k, rank, chance});
+      if (chance >= pacing.least_outcome_chance) outcomes.push_back({sequence, k, rank, chance});
     }
     survival *= odds.acceptance;
   }
@@ -34,30 +28,24 @@ void add_outcomes(const OutcomeOdds& odds, int32_t sequence, std::vector<Outcome
 
 }  // namespace
 
-RankChances::RankChances() : num_noted_(kPriorNotes) {
-  double share = 0.4;  // of what is left, for the best guess and for each one after it
+RankChances::RankChances() : num_noted_(pacing.sequence_prior_tokens) {
+  const double share = pacing.best_guess_share;
   double left = 1;
   for (double& count : counts_) {
-    count = kPriorNotes * left * share;
+    count = num_noted_ * left * share;
     left -= left * share;
   }
 }
 
 void RankChances::note(int32_t rank) {
-  for (double& count : counts_) count *= kForget;
-  num_noted_ = num_noted_ * kForget + 1;
+  const double kept = 1 - 1 / pacing.shared_memory_tokens;
+  for (double& count : counts_) count *= kept;
+  num_noted_ = num_noted_ * kept + 1;
   if (rank >= 0 && rank < kNumRanks) counts_[static_cast<size_t>(rank)] += 1;
 }
 
 double RankChances::at(int32_t rank) const {
   return counts_[static_cast<size_t>(rank)] / num_noted_;
-}
-
-void AcceptanceEstimate::note(int32_t num_drafted, int32_t num_accepted) {
-  num_examined_ = kForgetAcceptance * num_examined_ + std::min(num_drafted, num_accepted + 1);
-  num_accepted_ = kForgetAcceptance * num_accepted_ + num_accepted;
-  // Never quite sure: an outcome with chance 0 would never be prepared again.
-  num_accepted_ = std::clamp(num_accepted_, 0.02 * num_examined_, 0.98 * num_examined_);
 }
 
 std::vector<Outcome> fan_out(std::span<const OutcomeOdds> odds,

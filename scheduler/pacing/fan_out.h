@@ -32,18 +32,6 @@ class RankChances {
   double num_noted_;
 };
 
-// How often a drafted token stands, when those before it do: sums that forget.
-class AcceptanceEstimate {
- public:
-  void note(int32_t num_drafted, int32_t num_accepted);
-  // Strictly between 0 and 1.
-  double value() const { return num_accepted_ / num_examined_; }
-
- private:
-  double num_examined_ = 4;
-  double num_accepted_ = 3;
-};
-
 // A sequence whose round is in flight.
 struct OutcomeOdds {
   int32_t num_in_flight = 0;  // draft tokens being verified

@@ -1,6 +1,7 @@
-// How likely draft tokens are to stand: by position in the block and by sequence, learned from
-// verdicts, and from what a draft would have proposed where nothing was verified. Plain values; no
-// clock. Used by the coordinator's planner of speculation.
+// The one model of acceptance: how likely draft tokens are to be accepted, by position in the draft
+// and by sequence, learned from verifications and from what a draft would have proposed where
+// nothing was verified. Plain values; no clock. The coordinator chooses drafts by it, and the draft
+// rank keeps the counts of each sequence to choose what it prepares.
 #pragma once
 
 #include <array>
@@ -12,7 +13,19 @@
 
 namespace outrider {
 
-class Survival {
+// Sums that decay: how many tokens were examined and how many of them were accepted.
+struct AcceptanceCounts {
+  double num_examined = 0;
+  double num_accepted = 0;
+  // memory_tokens: as many of the last tokens count.
+  void add(bool accepted, double memory_tokens);
+  // A draft: all accepted tokens and the first that was rejected are examined.
+  void add(int32_t num_drafted, int32_t num_accepted_tokens, double memory_tokens);
+  // As if prior_tokens had been seen before, of acceptance `prior`.
+  double estimate(double prior, double prior_tokens) const;
+};
+
+class Acceptance {
  public:
   // A block of num_drafted tokens was verified and num_accepted of them were accepted.
   void record_result(uint64_t sequence_id, int32_t num_drafted, int32_t num_accepted);
@@ -30,20 +43,14 @@ class Survival {
   double acceptance() const;  // of the server, all positions
 
  private:
-  // Sums that decay: how many tokens were examined and how many of them were accepted.
-  struct Counts {
-    double num_examined = 0;
-    double num_accepted_tokens = 0;
-    void add(bool accepted, double memory);
-  };
   void add(uint64_t sequence_id, int32_t position, bool accepted);
   double at_position(size_t i) const;
 
-  std::array<Counts, kMostDraftTokens> positions_{};
-  Counts server_;
-  std::map<uint64_t, Counts> sequences_;
+  std::array<AcceptanceCounts, kMostDraftTokens> positions_{};
+  AcceptanceCounts server_;
+  std::map<uint64_t, AcceptanceCounts> sequences_;
   int64_t num_rounds_without_ = 0;
-  int64_t patience_ = 0;  // rounds without evidence until the next drift; 0 = the shortest
+  int num_failed_retries_ = 0;
 };
 
 }  // namespace outrider

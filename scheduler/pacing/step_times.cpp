@@ -1,5 +1,5 @@
-// See step_costs.h.
-#include "scheduler/pacing/step_costs.h"
+// See step_times.h.
+#include "scheduler/pacing/step_times.h"
 
 #include <algorithm>
 #include <bit>
@@ -7,15 +7,12 @@
 #include <iterator>
 #include <utility>
 
+#include "scheduler/pacing/constants.h"
+
 namespace outrider {
 namespace {
 
 constexpr int64_t kSeenOften = 2;
-constexpr int64_t kMemory = 2000;  // additions after which something is tried anew
-constexpr int64_t kFresh = 48;  // additions for which a bucket's own time is the best that is known
-constexpr double kUnseenDiscount = 0.9;
-constexpr double kShorterWeight = 0.3;
-constexpr double kLongerWeight = 0.1;
 
 // The three bits after the first one: widths of 1/8 to 1/16 of the value.
 int32_t bucket_of(int32_t num_rows) {
@@ -25,17 +22,18 @@ int32_t bucket_of(int32_t num_rows) {
 }
 
 double moved(double average, double value) {
-  return average + (value < average ? kShorterWeight : kLongerWeight) * (value - average);
+  return average +
+         (value < average ? pacing.faster_step_weight : pacing.average_weight) * (value - average);
 }
 
 }  // namespace
 
-void StepCosts::add_probe(const StepLoad& load, double seconds) {
+void StepTimes::add_probe(const StepLoad& load, double seconds) {
   probes_[load.num_rows] = seconds;
   for (int i = 0; i < kSeenOften; ++i) add(load, seconds);
 }
 
-void StepCosts::add(const StepLoad& load, double seconds) {
+void StepTimes::add(const StepLoad& load, double seconds) {
   Bucket& bucket = buckets_[bucket_of(load.num_rows)];
   ++num_added_;
   if (const double usual = probed(load.num_rows); usual > 0) {
@@ -45,7 +43,7 @@ void StepCosts::add(const StepLoad& load, double seconds) {
   }
   const std::array<double, 2> positions = {static_cast<double>(load.kv_positions),
                                            static_cast<double>(load.row_positions)};
-  if (bucket.num_seen == 0 || num_added_ - bucket.last_seen > kMemory) {
+  if (bucket.num_seen == 0 || age(bucket) > pacing.step_memory) {
     bucket = {.rows = static_cast<double>(load.num_rows),
               .seconds = seconds,
               .positions = positions,
@@ -55,12 +53,12 @@ void StepCosts::add(const StepLoad& load, double seconds) {
                .row_positions = positions[1] - bucket.positions[1],
                .rows = load.num_rows - bucket.rows,
                .seconds = seconds - bucket.seconds_in_all});
-  bucket.seconds_in_all += kLongerWeight * (seconds - bucket.seconds_in_all);
-  bucket.rows += kLongerWeight * (load.num_rows - bucket.rows);
+  bucket.seconds_in_all += pacing.average_weight * (seconds - bucket.seconds_in_all);
+  bucket.rows += pacing.average_weight * (load.num_rows - bucket.rows);
   // What the change of positions explains is no news about the rows.
   double expected = bucket.seconds;
   for (size_t i = 0; i < 2; ++i) {
-    const double step = kLongerWeight * (positions[i] - bucket.positions[i]);
+    const double step = pacing.average_weight * (positions[i] - bucket.positions[i]);
     expected += slopes_.seconds()[i] * (positions[i] - bucket.positions[i]);
     bucket.seconds += slopes_.seconds()[i] * step;
     bucket.positions[i] += step;
@@ -71,26 +69,26 @@ void StepCosts::add(const StepLoad& load, double seconds) {
   level();
 }
 
-void StepCosts::level() {
+void StepTimes::level() {
   levels_.clear();
   for (const auto& [key, bucket] : buckets_)
     levels_.push_back({key, known(bucket), bucket.rows, without_positions(bucket)});
 }
 
-bool StepCosts::known(const Bucket& bucket) const {
-  return bucket.num_seen >= kSeenOften && num_added_ - bucket.last_seen <= kMemory;
+bool StepTimes::known(const Bucket& bucket) const {
+  return bucket.num_seen >= kSeenOften && age(bucket) <= pacing.step_memory;
 }
 
-double StepCosts::without_positions(const Bucket& bucket) const {
+double StepTimes::without_positions(const Bucket& bucket) const {
   const double seconds = bucket.seconds - kv_position_s() * bucket.positions[0] -
                          row_position_s() * bucket.positions[1];
   const double own = std::max(0.0, seconds);
-  if (probes_.empty() || num_added_ - bucket.last_seen <= kFresh) return own;
+  if (probes_.empty() || age(bucket) <= pacing.step_fresh) return own;
   return std::min(own, pace_ * probed(bucket.rows));
 }
 
 // On the line between the probes, level before the first and behind the last; 0 without any.
-double StepCosts::probed(double num_rows) const {
+double StepTimes::probed(double num_rows) const {
   if (probes_.empty()) return 0;
   const auto above = probes_.lower_bound(static_cast<int32_t>(std::ceil(num_rows)));
   if (above == probes_.end()) return probes_.rbegin()->second;
@@ -101,7 +99,7 @@ double StepCosts::probed(double num_rows) const {
 }
 
 // Through a bucket's average goes the line to the next known one on that side.
-double StepCosts::of_rows(int32_t num_rows, double unseen) const {
+double StepTimes::of_rows(int32_t num_rows, double unseen) const {
   const int32_t key = bucket_of(num_rows);
   const auto own =
       std::lower_bound(levels_.begin(), levels_.end(), key, [](const Level& level, int32_t k) {
@@ -127,7 +125,7 @@ double StepCosts::of_rows(int32_t num_rows, double unseen) const {
 
 // From the nearest known below and above. A step's time curves upwards (memory first, arithmetic
 // later), so beyond the largest the last two give the least that it can be.
-double StepCosts::guess(int32_t num_rows, double unseen) const {
+double StepTimes::guess(int32_t num_rows, double unseen) const {
   const Level* second = nullptr;  // below `below`
   const Level* below = nullptr;
   const Level* above = nullptr;
@@ -149,11 +147,11 @@ double StepCosts::guess(int32_t num_rows, double unseen) const {
   return std::max(from, unseen * line);
 }
 
-double StepCosts::at(const StepLoad& load) const { return estimate(load, kUnseenDiscount); }
+double StepTimes::at(const StepLoad& load) const { return estimate(load, pacing.unseen_discount); }
 
-double StepCosts::likely(const StepLoad& load) const { return estimate(load, 1); }
+double StepTimes::likely(const StepLoad& load) const { return estimate(load, 1); }
 
-double StepCosts::estimate(const StepLoad& load, double unseen) const {
+double StepTimes::estimate(const StepLoad& load, double unseen) const {
   // Never less than what fewer rows take. Where that was measured under worse conditions, the row
   // more looks free, is tried, and found out.
   double seconds = of_rows(load.num_rows, unseen);
@@ -165,7 +163,7 @@ double StepCosts::estimate(const StepLoad& load, double unseen) const {
          row_position_s() * static_cast<double>(load.row_positions);
 }
 
-std::vector<double> StepCosts::range(const StepLoad& load,
+std::vector<double> StepTimes::range(const StepLoad& load,
                                      int32_t most_rows,
                                      double positions_per_row) const {
   std::vector<double> seconds;

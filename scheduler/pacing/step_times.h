@@ -1,6 +1,7 @@
-// What a step of a model takes by its rows and by the positions that they attend to: learned from
-// probes at start and from the steps that happen. Plain values; no clock. One table for each
-// state that changes it (the target's with the draft at work, or idle).
+// The one model of step times: what a step takes by its rows and by the positions that they attend
+// to, learned from probes at start and from the steps that happen. Plain values; no clock. One
+// object for each thing whose steps are timed: the target with the draft idle and at work, the
+// draft as rank 0 sees it, and the draft as it sees itself.
 #pragma once
 
 #include <array>
@@ -18,7 +19,7 @@ struct StepLoad {
   int64_t row_positions = 0;  // attended to: of each row the positions before it
 };
 
-class StepCosts {
+class StepTimes {
  public:
   // num_rows >= 1. What disturbs a step makes it longer, so that shorter ones count more.
   void add(const StepLoad& load, double seconds);
@@ -53,6 +54,9 @@ class StepCosts {
     std::array<double, 2> positions{};  // kv_positions, row_positions
     double seconds_in_all = 0;          // with whatever disturbed them
   };
+  double age(const Bucket& bucket) const {
+    return static_cast<double>(num_added_ - bucket.last_seen);
+  }
   bool known(const Bucket& bucket) const;
   double probed(double num_rows) const;
   double without_positions(const Bucket& bucket) const;
