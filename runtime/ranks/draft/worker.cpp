@@ -79,7 +79,7 @@ void DraftWorker::take(const DraftRequest& request) {
   for (const DraftCommit& committed : request.commits) {
     if (commit(committed)) begun.push_back(committed.sequence_id);
   }
-  if (!begun.empty()) begin_rides(std::move(begun));
+  if (!begun.empty()) begin_branches(std::move(begun));
   check_books(sequences_.all().empty());
 }
 
@@ -128,7 +128,7 @@ bool DraftWorker::commit(const DraftCommit& committed) {
 }
 
 // The likeliest outcomes of all rounds that begin with this request.
-void DraftWorker::begin_rides(std::vector<uint64_t> begun) {
+void DraftWorker::begin_branches(std::vector<uint64_t> begun) {
   std::sort(begun.begin(), begun.end());
   begun.erase(std::unique(begun.begin(), begun.end()), begun.end());
   std::vector<DraftSequence*> verifying;

@@ -66,7 +66,7 @@ class DraftWorker {
   void check_books(bool is_idle) const;
   void check_logits(const float* logits) const;
   bool commit(const DraftCommit& commit);
-  void begin_rides(std::vector<uint64_t> begun);
+  void begin_branches(std::vector<uint64_t> begun);
   void propose_all(const float* logits);
   DraftInput input_of(const DraftStep::Proposing& chain, std::vector<DraftToken>* text) const;
   void take_bonus_draft(const DraftStep::Proposing& chain, RankedDraftToken proposal);
