@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include "runtime/base/error.h"
+#include "scheduler/pacing/constants.h"
+
 namespace outrider {
 namespace {
 
@@ -60,6 +63,21 @@ TEST(StepTimes, ProbesTellWhatRowsTakeInBetterTimes) {
   EXPECT_GT(at(times, 1), 0.002);
   add(times, 32, 0.001, 100);
   EXPECT_LT(at(times, 1), 0.0012);
+}
+
+TEST(PacingConstants, AreSetByName) {
+  const PacingConstants before = pacing;
+  set_pacing_constant("outlier", "2.5");
+  EXPECT_EQ(pacing.outlier, 2.5);
+  pacing = before;
+  EXPECT_THROW(set_pacing_constant("outlier", "much"), Error);
+  EXPECT_THROW(set_pacing_constant("outlier", "0"), Error);
+  try {
+    set_pacing_constant("outliers", "2");
+    FAIL() << "an unknown name";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "no pacing constant 'outliers'; the nearest is 'outlier'");
+  }
 }
 
 }  // namespace
