@@ -3,9 +3,9 @@
 
 #include <thread>
 
-#include "http/access.h"
-#include "http/openai_response.h"
-#include "http/request_id.h"
+#include "http/api/openai_response.h"
+#include "http/wire/access.h"
+#include "http/wire/request_id.h"
 #include "runtime/base/log.h"
 
 namespace outrider {

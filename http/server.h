@@ -6,10 +6,10 @@
 #include <chrono>
 #include <string>
 
-#include "http/guarded_server.h"
-#include "http/options.h"
+#include "http/api/serving_metrics.h"
 #include "http/service.h"
-#include "http/serving_metrics.h"
+#include "http/wire/guarded_server.h"
+#include "http/wire/options.h"
 
 namespace outrider {
 

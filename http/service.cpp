@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <ctime>
 
-#include "http/api_error.h"
-#include "http/chat_messages.h"
-#include "http/event_stream.h"
-#include "http/openai_response.h"
-#include "http/request_fields.h"
-#include "http/request_id.h"
+#include "http/api/chat_messages.h"
+#include "http/api/event_stream.h"
+#include "http/api/openai_response.h"
+#include "http/api/request_fields.h"
+#include "http/wire/api_error.h"
+#include "http/wire/request_id.h"
 #include "runtime/base/log.h"
 
 namespace outrider {

@@ -11,12 +11,12 @@
 #include <string_view>
 #include <vector>
 
-#include "http/byte_budget.h"
-#include "http/byte_source.h"
-#include "http/generation.h"
-#include "http/openai_request.h"
-#include "http/options.h"
-#include "http/serving_metrics.h"
+#include "http/api/generation.h"
+#include "http/api/openai_request.h"
+#include "http/api/serving_metrics.h"
+#include "http/wire/byte_budget.h"
+#include "http/wire/byte_source.h"
+#include "http/wire/options.h"
 #include "models/checkpoint/model_config.h"
 #include "models/text/chat_template.h"
 #include "models/text/tokenizer.h"

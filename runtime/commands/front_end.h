@@ -1,8 +1,8 @@
 // What the front ends have in common: the service they all speak to, made from a job's context.
 #pragma once
 
-#include "http/options.h"
 #include "http/service.h"
+#include "http/wire/options.h"
 #include "runtime/ranks/job/job.h"
 
 namespace outrider {

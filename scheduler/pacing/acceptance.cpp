@@ -31,7 +31,7 @@ double AcceptanceCounts::estimate(double prior, double prior_tokens) const {
   return (num_accepted + prior_tokens * prior) / (num_examined + prior_tokens);
 }
 
-void Acceptance::add(uint64_t sequence_id, int32_t position, bool accepted) {
+void AcceptanceModel::add(uint64_t sequence_id, int32_t position, bool accepted) {
   positions_[static_cast<size_t>(std::min(position, kMostDraftTokens - 1))].add(
       accepted, pacing.shared_memory_tokens);
   server_.add(accepted, pacing.shared_memory_tokens);
@@ -40,17 +40,19 @@ void Acceptance::add(uint64_t sequence_id, int32_t position, bool accepted) {
   if (accepted) num_failed_retries_ = 0;
 }
 
-void Acceptance::record_result(uint64_t sequence_id, int32_t num_drafted, int32_t num_accepted) {
+void AcceptanceModel::record_result(uint64_t sequence_id,
+                                    int32_t num_drafted,
+                                    int32_t num_accepted) {
   for (int32_t i = 0; i < std::min(num_drafted, num_accepted + 1); ++i) {
     add(sequence_id, i, i < num_accepted);
   }
 }
 
-void Acceptance::record_counterfactual(uint64_t sequence_id, bool accepted) {
+void AcceptanceModel::record_counterfactual(uint64_t sequence_id, bool accepted) {
   add(sequence_id, 0, accepted);
 }
 
-void Acceptance::record_nothing() {
+void AcceptanceModel::record_nothing() {
   const double patience = std::ldexp(pacing.retry_after_rounds, num_failed_retries_);
   if (static_cast<double>(++num_rounds_without_) <= patience) return;
   num_rounds_without_ = 0;
@@ -66,16 +68,16 @@ void Acceptance::record_nothing() {
   for (auto& [id, counts] : sequences_) fade(counts, 1);
 }
 
-double Acceptance::acceptance() const {
+double AcceptanceModel::acceptance() const {
   return server_.estimate(pacing.prior_acceptance, pacing.sequence_prior_tokens);
 }
 
-double Acceptance::at_position(size_t i) const {
+double AcceptanceModel::at_position(size_t i) const {
   return positions_[i].estimate(acceptance(), pacing.position_prior_tokens);
 }
 
 // How the sequence differs from the server multiplies the odds at every position.
-SurvivalCurve Acceptance::curve(uint64_t sequence_id, int32_t num_positions) const {
+SurvivalCurve AcceptanceModel::curve(uint64_t sequence_id, int32_t num_positions) const {
   const double all = acceptance();
   AcceptanceCounts own;
   if (const auto found = sequences_.find(sequence_id); found != sequences_.end())

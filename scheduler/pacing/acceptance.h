@@ -25,7 +25,7 @@ struct AcceptanceCounts {
   double estimate(double prior, double prior_tokens) const;
 };
 
-class Acceptance {
+class AcceptanceModel {
  public:
   // A block of num_drafted tokens was verified and num_accepted of them were accepted.
   void record_result(uint64_t sequence_id, int32_t num_drafted, int32_t num_accepted);

@@ -56,7 +56,7 @@ class Speculation {
   double draft_token_s(int32_t num_sequences) const;
 
   Config config_;
-  Acceptance acceptance_;
+  AcceptanceModel acceptance_;
   StepTimes idle_steps_;
   StepTimes working_steps_;
   StepTimes draft_steps_;

@@ -6,7 +6,7 @@
 #include <condition_variable>
 #include <set>
 
-#include "http/http_client.h"
+#include "http/wire/http_client.h"
 #include "runtime/commands/bench/serve/serve_runner.h"
 #include "runtime/commands/bench/serve/serve_statistics.h"
 #include "tests/base/error_sentence.h"

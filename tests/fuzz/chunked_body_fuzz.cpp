@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <string>
 
-#include "http/chunked_body.h"
+#include "http/wire/chunked_body.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace {

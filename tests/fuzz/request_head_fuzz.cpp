@@ -1,7 +1,7 @@
 // The head reader: a byte at a time finds what one look finds, and what it takes is consistent.
 #include <string>
 
-#include "http/request_head.h"
+#include "http/wire/request_head.h"
 #include "tests/fuzz/fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {

@@ -1,9 +1,9 @@
 // Keys, origins, media types and request ids.
-#include "http/access.h"
+#include "http/wire/access.h"
 
 #include <gtest/gtest.h>
 
-#include "http/request_id.h"
+#include "http/wire/request_id.h"
 
 namespace outrider {
 namespace {

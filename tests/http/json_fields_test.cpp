@@ -1,9 +1,9 @@
 // Typed access to client JSON: nothing is coerced, limits hold, faults name the field.
-#include "http/json_fields.h"
+#include "http/api/json_fields.h"
 
 #include <gtest/gtest.h>
 
-#include "http/api_error.h"
+#include "http/wire/api_error.h"
 
 namespace outrider {
 namespace {

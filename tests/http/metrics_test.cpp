@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "http/serving_metrics.h"
+#include "http/api/serving_metrics.h"
 
 namespace outrider {
 namespace {

@@ -1,12 +1,12 @@
 // Bodies of the two generation endpoints: defaults, every range, what is refused and with which
 // param.
-#include "http/openai_request.h"
+#include "http/api/openai_request.h"
 
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 
-#include "http/api_error.h"
+#include "http/wire/api_error.h"
 
 namespace outrider {
 namespace {

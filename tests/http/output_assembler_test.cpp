@@ -1,6 +1,6 @@
 // Text from tokens: characters cut between tokens, stop strings across boundaries, what is held
 // back, offsets.
-#include "http/output_assembler.h"
+#include "http/api/output_assembler.h"
 
 #include <cstdlib>
 #include <filesystem>

@@ -1,6 +1,6 @@
 // The strict head reader: what passes, what is refused and how, and that no bytes make it
 // misbehave.
-#include "http/request_head.h"
+#include "http/wire/request_head.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // metrics.speculative_decoding of responses: off, summed and by round; never of several choices.
-#include "http/openai_response.h"
+#include "http/api/openai_response.h"
 #include "tests/http/http_fixture.h"
 
 namespace outrider::testing {

@@ -30,6 +30,7 @@ ROOMS = {
     "runtime/comm": ("", "group", "world", "device"),
     "models": ("checkpoint", "weights", "forward", "text", "synthetic", "gpu", "gguf", "simulated"),
     "scheduler": ("", "rows", "sampling", "verification", "drafting", "pacing", "batching", "exactness"),
+    "http": ("wire", "api", ""),
     "runtime/ranks": ("", "messages", "loading", "startup", "target", "draft", "coordinator", "job"),
 }
 # Where an area is seen in part only. http needs of models: text to tokens and back, off the round; models know
@@ -57,8 +58,8 @@ FENCES = (
           "nccl.h belongs in runtime/comm/device/nccl_library.cpp alone"),
     Fence(r"(cuda|cublas|curand|nvml|cub/|thrust/|mma\.h|cooperative_groups).*", r"runtime/ops/cuda/.*", None,
           "CUDA headers belong under runtime/ops/cuda"),
-    Fence(r"httplib\.h", r"http/(guarded_server|http_client)\.cpp", None,
-          "httplib.h belongs in one server file and one client file: http/guarded_server.cpp, http/http_client.cpp"),
+    Fence(r"httplib\.h", r"http/wire/(guarded_server|http_client)\.cpp", None,
+          "httplib.h belongs in one server file and one client file: http/wire/guarded_server.cpp, http/wire/http_client.cpp"),
     Fence(r"yaml-cpp/.*", r"runtime/base/[a-z_]+\.cpp", 1, "yaml-cpp belongs in one .cpp of runtime/base"),
     Fence(r"nlohmann/json\.hpp", r".*\.cpp", None, "the JSON library stays out of headers"),
     Fence(r"nlohmann/json_fwd\.hpp", r".*\.cpp|models/text/tokenizer/json\.h", None,

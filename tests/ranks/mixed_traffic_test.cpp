@@ -14,7 +14,7 @@
 #include <set>
 #include <thread>
 
-#include "http/generation.h"
+#include "http/api/generation.h"
 #include "models/forward/transformer.h"
 #include "runtime/ranks/checks.h"
 #include "runtime/ranks/loading/model_names.h"

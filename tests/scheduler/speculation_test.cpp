@@ -178,29 +178,29 @@ TEST(StepTimes, DisturbedStepsAreNotTakenForLongTexts) {
   }
 }
 
-TEST(Acceptance, NewSequencesBeginWithWhatOthersShowed) {
-  Acceptance survival;
-  const double hope = survival.curve(1)[0];
+TEST(AcceptanceModel, NewSequencesBeginWithWhatOthersShowed) {
+  AcceptanceModel acceptance;
+  const double hope = acceptance.curve(1)[0];
   EXPECT_GT(hope, 0.4);
   EXPECT_LT(hope, 0.8);
-  for (int i = 0; i < 200; ++i) survival.record_result(1, 4, 0);
-  EXPECT_LT(survival.curve(1)[0], 0.05);
-  EXPECT_LT(survival.curve(2)[0], 0.1);
-  for (int i = 0; i < 30; ++i) survival.record_result(2, 4, 4);
-  EXPECT_GT(survival.curve(2)[0], 0.8);
-  EXPECT_LT(survival.curve(1)[0], 0.3);
-  const SurvivalCurve curve = survival.curve(2);
+  for (int i = 0; i < 200; ++i) acceptance.record_result(1, 4, 0);
+  EXPECT_LT(acceptance.curve(1)[0], 0.05);
+  EXPECT_LT(acceptance.curve(2)[0], 0.1);
+  for (int i = 0; i < 30; ++i) acceptance.record_result(2, 4, 4);
+  EXPECT_GT(acceptance.curve(2)[0], 0.8);
+  EXPECT_LT(acceptance.curve(1)[0], 0.3);
+  const SurvivalCurve curve = acceptance.curve(2);
   for (size_t i = 1; i < curve.size(); ++i) EXPECT_LE(curve[i], curve[i - 1]);
 }
 
-TEST(Acceptance, DriftsBackToHopeLessAndLessOften) {
-  Acceptance survival;
+TEST(AcceptanceModel, DriftsBackToHopeLessAndLessOften) {
+  AcceptanceModel acceptance;
   int64_t rounds[3] = {};
   for (int64_t& waited : rounds) {
-    for (int i = 0; i < 100; ++i) survival.record_result(1, 1, 0);
-    ASSERT_LT(survival.curve(1)[0], 0.1);
-    while (survival.curve(1)[0] < 0.2) {
-      survival.record_nothing();
+    for (int i = 0; i < 100; ++i) acceptance.record_result(1, 1, 0);
+    ASSERT_LT(acceptance.curve(1)[0], 0.1);
+    while (acceptance.curve(1)[0] < 0.2) {
+      acceptance.record_nothing();
       ASSERT_LT(++waited, 10000);
     }
   }

@@ -7,7 +7,7 @@
 #include <fstream>
 #include <set>
 
-#include "http/json_fields.h"
+#include "http/api/json_fields.h"
 #include "runtime/base/error.h"
 
 namespace outrider {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "http/openai_request.h"
+#include "http/api/openai_request.h"
 
 namespace outrider {
 

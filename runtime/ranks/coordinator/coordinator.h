@@ -8,7 +8,7 @@
 #include <mutex>
 #include <vector>
 
-#include "http/serving_metrics.h"
+#include "http/api/serving_metrics.h"
 #include "runtime/base/clock.h"
 #include "runtime/comm/world/world.h"
 #include "runtime/ranks/checks.h"

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "http/serving_metrics.h"
+#include "http/api/serving_metrics.h"
 #include "scheduler/batching/planner.h"
 #include "scheduler/drafting/packed_block.h"
 #include "scheduler/pacing/speedup_account.h"

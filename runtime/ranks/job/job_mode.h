@@ -6,7 +6,7 @@
 #include <memory>
 #include <optional>
 
-#include "http/serving_metrics.h"
+#include "http/api/serving_metrics.h"
 #include "models/checkpoint/model_config.h"
 #include "models/text/chat_template.h"
 #include "models/text/tokenizer.h"

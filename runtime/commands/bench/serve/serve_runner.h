@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "http/http_client.h"
+#include "http/wire/http_client.h"
 #include "runtime/commands/bench/serve/serve_record.h"
 
 namespace outrider {

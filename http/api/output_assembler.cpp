@@ -1,5 +1,5 @@
 // See output_assembler.h.
-#include "http/output_assembler.h"
+#include "http/api/output_assembler.h"
 
 #include <algorithm>
 #include <string_view>

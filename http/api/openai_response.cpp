@@ -1,6 +1,6 @@
 // See openai_response.h. Field names and shapes are OpenAI's, with vLLM's additions (stop_reason,
 // token_ids, prompt_token_ids, metrics.speculative_decoding) and our token_origins.
-#include "http/openai_response.h"
+#include "http/api/openai_response.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "http/api_error.h"
+#include "http/wire/api_error.h"
 
 namespace outrider {
 namespace {
@@ -242,18 +242,6 @@ void SpeculationReport::note(const SpeculationStats& later, bool detailed) {
   if (!detailed) return;
   accepted_per_round.push_back(num_accepted);
   drafted_per_round.push_back(num_drafted);
-}
-
-std::string error_json(const ErrorBody& error) {
-  const Json body = {{"message", error.message},
-                     {"type", error_type(error.status)},
-                     {"param", or_null(error.param)},
-                     {"code", or_null(error.code)}};
-  return dumped({{"error", body}});
-}
-
-std::string error_json(int status, const std::string& message) {
-  return error_json(ErrorBody{status, message, {}, {}});
 }
 
 ResponseWriter::ResponseWriter(const CompletionCall& call,

@@ -1,5 +1,5 @@
 // See http_client.h. With guarded_server.cpp one of two files that know cpp-httplib.
-#include "http/http_client.h"
+#include "http/wire/http_client.h"
 
 #include <fmt/format.h>
 #include <httplib.h>

@@ -1,5 +1,5 @@
 // See response.h.
-#include "http/response.h"
+#include "http/wire/response.h"
 
 #include <fmt/format.h>
 

@@ -1,10 +1,10 @@
 // See generation.h.
-#include "http/generation.h"
+#include "http/api/generation.h"
 
 #include <algorithm>
 #include <random>
 
-#include "http/api_error.h"
+#include "http/wire/api_error.h"
 #include "runtime/base/log.h"
 #include "runtime/base/mix.h"
 

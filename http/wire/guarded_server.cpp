@@ -1,6 +1,6 @@
 // See guarded_server.h. The only server file that includes httplib (Debian's is a compiled library:
 // its limits are frozen, so backlog, threads and deadlines are set from outside).
-#include "http/guarded_server.h"
+#include "http/wire/guarded_server.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -19,8 +19,8 @@
 #include <set>
 #include <thread>
 
-#include "http/on_demand_threads.h"
-#include "http/openai_response.h"
+#include "http/wire/api_error.h"
+#include "http/wire/on_demand_threads.h"
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
 

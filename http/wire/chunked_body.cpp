@@ -1,5 +1,5 @@
 // See chunked_body.h.
-#include "http/chunked_body.h"
+#include "http/wire/chunked_body.h"
 
 #include <algorithm>
 #include <charconv>

@@ -1,5 +1,5 @@
 // See access.h and request_id.h.
-#include "http/access.h"
+#include "http/wire/access.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <random>
 
-#include "http/request_id.h"
+#include "http/wire/request_id.h"
 
 namespace outrider {
 namespace {

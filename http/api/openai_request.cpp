@@ -1,16 +1,16 @@
 // See openai_request.h. Names and defaults are OpenAI's, with vLLM's additions;
 // generation_config.json fills what a request leaves out.
-#include "http/openai_request.h"
+#include "http/api/openai_request.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <limits>
 
-#include "http/api_error.h"
-#include "http/chat_messages.h"
-#include "http/request_fields.h"
-#include "http/request_id.h"
+#include "http/api/chat_messages.h"
+#include "http/api/request_fields.h"
+#include "http/wire/api_error.h"
+#include "http/wire/request_id.h"
 
 namespace outrider {
 namespace {

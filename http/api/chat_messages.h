@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "http/json_fields.h"
-#include "http/options.h"
+#include "http/api/json_fields.h"
+#include "http/wire/options.h"
 
 namespace outrider {
 

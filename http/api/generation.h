@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
-#include "http/openai_request.h"
-#include "http/openai_response.h"
-#include "http/output_assembler.h"
-#include "http/serving_metrics.h"
+#include "http/api/openai_request.h"
+#include "http/api/openai_response.h"
+#include "http/api/output_assembler.h"
+#include "http/api/serving_metrics.h"
 #include "runtime/base/clock.h"
 #include "scheduler/engine.h"
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "http/json_fields.h"
+#include "http/api/json_fields.h"
 
 namespace outrider {
 

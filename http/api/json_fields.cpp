@@ -1,12 +1,12 @@
 // See json_fields.h.
-#include "http/json_fields.h"
+#include "http/api/json_fields.h"
 
 #include <fmt/format.h>
 
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "http/api_error.h"
+#include "http/wire/api_error.h"
 
 namespace outrider {
 namespace {

@@ -1,5 +1,5 @@
 // See request_head.h. RFC 9112 where it is strict, stricter where it lets a server choose.
-#include "http/request_head.h"
+#include "http/wire/request_head.h"
 
 #include <fmt/format.h>
 

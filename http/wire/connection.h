@@ -9,9 +9,9 @@
 #include <string>
 #include <string_view>
 
-#include "http/byte_budget.h"
-#include "http/chunked_body.h"
-#include "http/request_head.h"
+#include "http/wire/byte_budget.h"
+#include "http/wire/chunked_body.h"
+#include "http/wire/request_head.h"
 
 namespace outrider {
 

@@ -1,5 +1,5 @@
 // See chat_messages.h.
-#include "http/chat_messages.h"
+#include "http/api/chat_messages.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 #include <array>
 #include <string_view>
 
-#include "http/api_error.h"
+#include "http/wire/api_error.h"
 
 namespace outrider {
 namespace {

@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "http/options.h"
-#include "http/request_head.h"
+#include "http/wire/options.h"
+#include "http/wire/request_head.h"
 
 namespace outrider {
 

@@ -1,7 +1,7 @@
 // See event_stream.h.
-#include "http/event_stream.h"
+#include "http/api/event_stream.h"
 
-#include "http/api_error.h"
+#include "http/wire/api_error.h"
 #include "runtime/base/log.h"
 
 namespace outrider {

@@ -51,4 +51,15 @@ inline const char* error_type(int status) {
   }
 }
 
+struct ErrorBody {
+  int status = 500;
+  std::string message;
+  std::string param;  // empty: null
+  std::string code;   // empty: null
+};
+
+// {"error": {message, type, param, code}}
+std::string error_json(const ErrorBody& error);
+std::string error_json(int status, const std::string& message);
+
 }  // namespace outrider

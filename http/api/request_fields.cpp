@@ -1,5 +1,5 @@
 // See request_fields.h.
-#include "http/request_fields.h"
+#include "http/api/request_fields.h"
 
 #include <fmt/format.h>
 
@@ -10,7 +10,7 @@
 #include <set>
 #include <string_view>
 
-#include "http/api_error.h"
+#include "http/wire/api_error.h"
 #include "runtime/base/log.h"
 #include "runtime/base/options.h"
 

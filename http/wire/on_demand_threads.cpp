@@ -1,5 +1,5 @@
 // See on_demand_threads.h.
-#include "http/on_demand_threads.h"
+#include "http/wire/on_demand_threads.h"
 
 #include <chrono>
 #include <exception>

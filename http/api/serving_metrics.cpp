@@ -1,5 +1,5 @@
 // See serving_metrics.h. Names, kinds and bucket bounds of the shared families are vLLM's.
-#include "http/serving_metrics.h"
+#include "http/api/serving_metrics.h"
 
 #include <fmt/format.h>
 

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "http/byte_source.h"
-#include "http/connection.h"
+#include "http/wire/byte_source.h"
+#include "http/wire/connection.h"
 
 namespace outrider {
 

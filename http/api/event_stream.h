@@ -8,9 +8,9 @@
 #include <memory>
 #include <string>
 
-#include "http/byte_source.h"
-#include "http/generation.h"
-#include "http/openai_response.h"
+#include "http/api/generation.h"
+#include "http/api/openai_response.h"
+#include "http/wire/byte_source.h"
 
 namespace outrider {
 

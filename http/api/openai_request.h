@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "http/json_fields.h"
-#include "http/options.h"
+#include "http/api/json_fields.h"
+#include "http/wire/options.h"
 #include "models/checkpoint/model_config.h"
 #include "models/text/tokenizer.h"
 #include "scheduler/engine.h"

@@ -8,10 +8,10 @@
 #include <functional>
 #include <memory>
 
-#include "http/connection.h"
-#include "http/options.h"
-#include "http/request_head.h"
-#include "http/response.h"
+#include "http/wire/connection.h"
+#include "http/wire/options.h"
+#include "http/wire/request_head.h"
+#include "http/wire/response.h"
 
 namespace outrider {
 

@@ -1,5 +1,5 @@
 // See connection.h.
-#include "http/connection.h"
+#include "http/wire/connection.h"
 
 #include <fmt/format.h>
 #include <poll.h>

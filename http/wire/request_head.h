@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "http/options.h"
+#include "http/wire/options.h"
 
 namespace outrider {
 

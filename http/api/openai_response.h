@@ -12,23 +12,12 @@
 #include <utility>
 #include <vector>
 
-#include "http/openai_request.h"
-#include "http/output_assembler.h"
+#include "http/api/openai_request.h"
+#include "http/api/output_assembler.h"
 #include "models/text/tokenizer.h"
 #include "scheduler/engine.h"
 
 namespace outrider {
-
-struct ErrorBody {
-  int status = 500;
-  std::string message;
-  std::string param;  // empty: null
-  std::string code;   // empty: null
-};
-
-// {"error": {message, type, param, code}}
-std::string error_json(const ErrorBody& error);
-std::string error_json(int status, const std::string& message);
 
 struct Usage {
   int64_t prompt_tokens = 0;
