@@ -5,6 +5,7 @@
 
 #include "http/api/openai_response.h"
 #include "http/wire/access.h"
+#include "http/wire/api_error.h"
 #include "http/wire/request_id.h"
 #include "runtime/base/log.h"
 

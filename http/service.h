@@ -14,6 +14,7 @@
 #include "http/api/generation.h"
 #include "http/api/openai_request.h"
 #include "http/api/serving_metrics.h"
+#include "http/wire/api_error.h"
 #include "http/wire/byte_budget.h"
 #include "http/wire/byte_source.h"
 #include "http/wire/options.h"

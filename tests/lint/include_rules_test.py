@@ -33,7 +33,7 @@ GOOD = {
     "http/server.h": HEADER + '#include "models/text/tokenizer.h"\n',
     "http/wire/guarded_server.cpp": SOURCE + "#include <httplib.h>\n",
     "http/wire/http_client.cpp": SOURCE + "#include <httplib.h>\n",
-    "http/CMakeLists.txt": "add_library(http ${CMAKE_CURRENT_LIST_DIR}/guarded_server.cpp http_client.cpp)\n",
+    "http/CMakeLists.txt": "add_library(http ${CMAKE_CURRENT_LIST_DIR}/wire/guarded_server.cpp wire/http_client.cpp)\n",
     "runtime/ranks/job/job.h": HEADER + '#include "http/server.h"\n#include "models/weights/weights.h"\n',
     "tests/models/one_test.cpp": SOURCE + '#include "models/text/jinja/lexer.h"\nvoid f() { EXPECT_EQ(1, 1); }\n'
                                  "namespace a { using namespace b; }\n// tests/golden/ids cases.json\n",
@@ -99,7 +99,7 @@ BAD = [
     ("unused-golden", "tests/golden/unknown/cases.json", "[]"),
 ]
 CMAKE = {
-    "http/second.cpp": ("http/CMakeLists.txt", "add_library(http guarded_server.cpp http_client.cpp second.cpp)\n"),
+    "http/second.cpp": ("http/CMakeLists.txt", "add_library(http wire/guarded_server.cpp wire/http_client.cpp second.cpp)\n"),
     "runtime/base/second.cpp": ("runtime/base/CMakeLists.txt", "add_library(base config.cpp second.cpp)\n"),
 }
 
