@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Measures this program and a peer (a llama.cpp or a fork of it) in turns and prints ratios.
 
-  tools/compare_peers.py --peer-bin DIR --hf-target DIR --hf-draft DIR --gguf-target FILE --gguf-draft FILE TEST...
+  tools/compare_peers.py --peer-bin DIR --peer-source DIR --hf-target DIR --hf-draft DIR TEST...
 
 TEST is steps (time of a step by rows; the peer's llama-sweep-bench), prefill (llama-bench), load (requests in flight at a server) or
 draft (one request, by draft length). A pass runs one side and then the other, the first one alternating; each figure
 is a median over the passes, each ratio the median of the passes' ratios with a 95 % bootstrap interval. Above 1 this
-program is faster. Only the standard library; the peer is a binary you built, nothing is downloaded.
+program is faster. The peer is a binary you built, nothing is downloaded; its own converter makes its files from the
+Hugging Face folders, beside them and once. This script wants the standard library only.
 """
 
 import argparse
@@ -19,6 +20,7 @@ import pathlib
 import random
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -35,8 +37,10 @@ def parse_arguments():
     parser.add_argument("--peer-bin", required=True, type=pathlib.Path, help="folder of the peer's programs")
     parser.add_argument("--hf-target", required=True, help="the target as a Hugging Face folder")
     parser.add_argument("--hf-draft", help="the draft as a Hugging Face folder")
-    parser.add_argument("--gguf-target", required=True, help="the same target for the peer (outrider export-gguf)")
-    parser.add_argument("--gguf-draft", help="the same draft for the peer")
+    parser.add_argument("--peer-source", type=pathlib.Path, help="folder of its convert_hf_to_gguf.py, for files not made yet")
+    parser.add_argument("--peer-python", default=sys.executable, help="a Python that has what the converter imports")
+    parser.add_argument("--outtype", default="bf16", help="the target's type for the peer (bf16), e.g. q8_0")
+    parser.add_argument("--draft-outtype", help="the draft's; without it the target's")
     parser.add_argument("--self-options", default="", help="further options of this program, e.g. '--quantization int8'")
     parser.add_argument("--peer-bench-options", default="", help="of llama-bench, e.g. '-rtr 1'")
     parser.add_argument("--peer-server-options", default="", help="of llama-server and llama-sweep-bench, e.g. -rtr")
@@ -62,9 +66,23 @@ def parse_arguments():
     parser.add_argument("--json", help="also write every sample to this file")
     args = parser.parse_args()
     args.peer_bin = args.peer_bin.resolve()
-    args.gguf_target = os.path.abspath(args.gguf_target)
-    args.gguf_draft = os.path.abspath(args.gguf_draft) if args.gguf_draft else None
+    args.gguf_target = gguf_of(args, args.hf_target, args.outtype)
+    args.gguf_draft = gguf_of(args, args.hf_draft, args.draft_outtype or args.outtype) if args.hf_draft else None
     return args
+
+
+def gguf_of(args, hf_folder, outtype):
+    """The model as the peer's file, FOLDER-OUTTYPE.gguf: made by its own converter unless it is there."""
+    folder = pathlib.Path(hf_folder).absolute()
+    file = folder.with_name(f"{folder.name}-{outtype}.gguf")
+    if not file.exists():
+        if args.peer_source is None:
+            raise SystemExit(f"{file} is not there, and --peer-source does not say where the converter is")
+        unfinished = file.with_suffix(".part")
+        converter = [args.peer_python, str(args.peer_source / "convert_hf_to_gguf.py"), str(folder)]
+        subprocess.run([*converter, "--outfile", str(unfinished), "--outtype", outtype], check=True)
+        unfinished.rename(file)
+    return str(file)
 
 
 # ---- one process a measurement: steps and prefill -------------------------------------------------------------------

@@ -1,5 +1,5 @@
 // Which tensors a Hugging Face checkpoint of a config has, in the order a step reads them. Used by
-// whatever writes weights: synth and export-gguf. Pure.
+// whatever writes weights: synth and quantize. Pure.
 #pragma once
 
 #include <cstdint>

@@ -20,7 +20,6 @@ int bench_command(const CommandLine& line);
 int check_pair_command(const CommandLine& line);
 int verify_command(const CommandLine& line);
 int synth_command(const CommandLine& line);
-int export_gguf_command(const CommandLine& line);
 int quantize_command(const CommandLine& line);
 int tokenize_command(const CommandLine& line);
 int render_command(const CommandLine& line);

@@ -30,6 +30,12 @@ for line in range(8):
     print(f"| {rows} | {singles} | {line} | 0.050 | 1.0 | {0.040 * singles:.3f} | 1.0 |")
 sys.exit(1)
 """
+CONVERTER = """
+if sys.argv[1].endswith("draft") and value("--outtype") != "q8_0":
+    sys.exit("the draft's own type was asked for")
+with open(value("--outfile"), "x") as file:
+    file.write(sys.argv[1])
+"""
 LLAMA_SERVER = """
 import http.server
 
@@ -111,11 +117,17 @@ class Scripts(unittest.TestCase):
             write_program(peer / "llama-bench", LLAMA_BENCH)
             write_program(peer / "llama-sweep-bench", LLAMA_SWEEP_BENCH)
             write_program(peer / "llama-server", LLAMA_SERVER)
-            options = ["--peer-bin", folder, "--gguf-target", "t", "--gguf-draft", "d", "--threads", "1"]
-            options += ["--hf-target", str(MODELS / "target"), "--hf-draft", str(MODELS / "draft")]
+            write_program(peer / "convert_hf_to_gguf.py", CONVERTER)
+            for model in ("target", "draft"):
+                (peer / model).symlink_to(MODELS / model)
+            options = ["--peer-bin", folder, "--peer-source", folder, "--draft-outtype", "q8_0", "--threads", "1"]
+            options += ["--hf-target", str(peer / "target"), "--hf-draft", str(peer / "draft")]
             options += ["--max-prompt-id", "1000", "--prompt-tokens", "8", "--max-tokens", "8"]
             options += ["--prefill-lengths", "16", "--concurrencies", "1,2", "--draft-lens", "0,2"]
             found, _ = self.run_script("compare_peers.py", *options, "steps", "prefill", "load", "draft")
+            self.assertEqual((peer / "target-bf16.gguf").read_text(), str(peer / "target"))
+            self.assertEqual((peer / "draft-q8_0.gguf").read_text(), str(peer / "draft"))
+            self.assertEqual(sorted(path.name for path in peer.glob("*.part")), [])
         samples = found["samples"]
         self.assertEqual(samples["steps"]["1 rows"]["peer"], [40.0, 40.0])
         self.assertEqual(samples["steps"]["17 rows"]["peer"], [50.0, 50.0])

@@ -365,7 +365,7 @@ class Help(unittest.TestCase):
     def test_every_command_lists_its_own_options_first(self):
         for command, option in (("batch", "--resume"), ("quantize", "--keep-head"), ("synth", "--positions"),
                                 ("verify", "--break"), ("plan", "--gpus"),
-                                ("render", "--template"), ("export-gguf", "--outtype"), ("bench serve", "--burstiness")):
+                                ("render", "--template"), ("bench serve", "--burstiness")):
             code, out, errors = run([PROGRAM, *command.split(), "--help"])
             self.assertEqual(code, 0, errors)
             self.assertIn(f"\n  {option}", out)
@@ -483,8 +483,7 @@ class Words(unittest.TestCase):
     def test_where_no_model_is_wanted(self):
         for command in self.OF_NO_MODEL:
             self.assertIn("unexpected argument 'embedded'", self.refusal(*command, "embedded"), command)
-        for command in (["check-pair", "embedded", "embedded"], ["quantize", "embedded", "-o", "x"],
-                        ["export-gguf", "embedded", "-o", "x"]):
+        for command in (["check-pair", "embedded", "embedded"], ["quantize", "embedded", "-o", "x"]):
             self.assertIn("unexpected argument 'more'", self.refusal(*command, "more"), command)
 
 

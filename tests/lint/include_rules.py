@@ -28,7 +28,7 @@ ABOVE = {
 # An area's rooms, from the ground up: a room may look into those before it. "" holds the files outside of rooms.
 ROOMS = {
     "runtime/comm": ("", "group", "world", "device"),
-    "models": ("checkpoint", "weights", "forward", "text", "synthetic", "gpu", "gguf", "simulated"),
+    "models": ("checkpoint", "weights", "forward", "text", "synthetic", "gpu", "simulated"),
     "scheduler": ("", "rows", "sampling", "verification", "drafting", "pacing", "batching", "exactness"),
     "http": ("wire", "api", ""),
     "runtime/ranks": ("", "messages", "loading", "startup", "target", "draft", "coordinator", "job"),
