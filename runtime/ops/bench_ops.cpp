@@ -14,9 +14,9 @@
 #include <random>
 #include <vector>
 
-#include "runtime/ops/cpu/int8_choice.h"
+#include "runtime/ops/cpu/int8/int8_choice.h"
 #include "runtime/ops/cpu/kernel_choice.h"
-#include "runtime/ops/cpu/thread_pool.h"
+#include "runtime/ops/cpu/threads/thread_pool.h"
 #include "runtime/ops/half.h"
 #include "runtime/ops/ops.h"
 

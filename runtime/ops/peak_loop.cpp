@@ -8,7 +8,7 @@
 
 #include "runtime/ops/cpu/kernel_choice.h"
 #include "runtime/ops/cpu/kernels.h"
-#include "runtime/ops/cpu/thread_pool.h"
+#include "runtime/ops/cpu/threads/thread_pool.h"
 
 namespace outrider::ops {
 namespace {

@@ -16,7 +16,7 @@
 #include "runtime/base/error.h"
 #include "runtime/ops/cpu/kernel_choice.h"
 #include "runtime/ops/cpu/kernels.h"
-#include "runtime/ops/cpu/topology.h"
+#include "runtime/ops/cpu/threads/topology.h"
 #include "runtime/ops/half.h"
 
 namespace outrider::ops {

@@ -1,7 +1,7 @@
 // The exchange's protocol with threads as ranks: its sums, with ranks that are held up now and
 // then, and what the others do when one dies. OUTRIDER_EXCHANGE_ROUNDS sets the number of rounds,
 // OUTRIDER_EXCHANGE_SEED what is in them (for long runs under ThreadSanitizer, docs/testing.md).
-#include "runtime/ops/cuda/exchange_protocol.h"
+#include "runtime/ops/cuda/exchange/exchange_protocol.h"
 
 #include <gtest/gtest.h>
 

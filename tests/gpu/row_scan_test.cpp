@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "runtime/ops/cuda/noise_bound.h"
+#include "runtime/ops/cuda/rows/noise_bound.h"
 #include "runtime/ranks/target/device_row_scanner.h"
 #include "scheduler/drafting/propose.h"
 #include "scheduler/rows/host_row_scanner.h"

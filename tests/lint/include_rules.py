@@ -65,7 +65,7 @@ FENCES = (
     Fence(r"nlohmann/json_fwd\.hpp", r".*\.cpp|models/text/tokenizer/json\.h", None,
           "the JSON library stays out of headers"),
     Fence(r".*mmintrin\.h|x86intrin\.h|arm_neon\.h",
-          r"runtime/ops/cpu/kernels_[a-z0-9]+\.cpp|scheduler/rows/row_(mass|noise)\.cpp", None,
+          r"runtime/ops/cpu/(int8/)?kernels_[a-z0-9]+\.cpp|scheduler/rows/row_(mass|noise)\.cpp", None,
           "vector intrinsics belong in the kernels of one instruction set"),
 )
 MAX_LINES = 600

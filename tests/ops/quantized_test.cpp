@@ -3,8 +3,8 @@
 #include <tuple>
 
 #include "runtime/base/error.h"
-#include "runtime/ops/cpu/int8_choice.h"
-#include "runtime/ops/cpu/quantized_linear.h"
+#include "runtime/ops/cpu/int8/int8_choice.h"
+#include "runtime/ops/cpu/int8/quantized_linear.h"
 #include "tests/ops/ops_testing.h"
 
 namespace outrider::ops {

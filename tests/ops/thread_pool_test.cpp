@@ -1,6 +1,6 @@
 // The thread pool: every thread runs every job once, ranges cover everything once, sleeping workers
 // wake.
-#include "runtime/ops/cpu/thread_pool.h"
+#include "runtime/ops/cpu/threads/thread_pool.h"
 
 #include <atomic>
 #include <chrono>

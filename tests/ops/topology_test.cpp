@@ -1,6 +1,6 @@
 // Which CPUs a rank's threads get: made-up machines as folders of files, and what really happens to
 // threads and pages on this one.
-#include "runtime/ops/cpu/topology.h"
+#include "runtime/ops/cpu/threads/topology.h"
 
 #include <linux/mempolicy.h>
 #include <sys/mman.h>
@@ -15,7 +15,7 @@
 #include <thread>
 
 #include "runtime/base/error.h"
-#include "runtime/ops/cpu/thread_pool.h"
+#include "runtime/ops/cpu/threads/thread_pool.h"
 #include "tests/ops/ops_testing.h"
 
 namespace outrider::ops {

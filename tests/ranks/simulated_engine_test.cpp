@@ -5,7 +5,7 @@
 #include <cmath>
 #include <set>
 
-#include "runtime/ops/cpu/topology.h"
+#include "runtime/ops/cpu/threads/topology.h"
 #include "runtime/ranks/loading/model_loader.h"
 #include "tests/base/error_sentence.h"
 #include "tests/ranks/engine_harness.h"

@@ -13,7 +13,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/ops/cpu/kernel_choice.h"
-#include "runtime/ops/cpu/thread_pool.h"
+#include "runtime/ops/cpu/threads/thread_pool.h"
 #include "runtime/ops/ops.h"
 #include "runtime/ops/profile.h"
 

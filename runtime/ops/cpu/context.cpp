@@ -3,7 +3,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/ops/cpu/kernel_choice.h"
-#include "runtime/ops/cpu/thread_pool.h"
+#include "runtime/ops/cpu/threads/thread_pool.h"
 #include "runtime/ops/ops.h"
 
 #if defined(OUTRIDER_X86_KERNELS)

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "runtime/ops/cpu/thread_pool.h"
+#include "runtime/ops/cpu/threads/thread_pool.h"
 #include "runtime/ops/ops.h"
 
 namespace outrider::ops::cpu {

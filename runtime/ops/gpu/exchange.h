@@ -1,6 +1,6 @@
 // The exchange between GPUs that can write into each other's memory: the sum of every rank's part,
 // alone or as part of the norm that wants it. Arguments only; the protocol is exchange_protocol.h,
-// the kernels runtime/ops/cuda/exchange.cu, who sets the memory up
+// the kernels runtime/ops/cuda/exchange/exchange.cu, who sets the memory up
 // runtime/comm/device/exchange_group.h.
 #pragma once
 

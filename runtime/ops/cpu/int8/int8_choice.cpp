@@ -1,0 +1,36 @@
+// Which kernels multiply quantised weights (see int8_choice.h).
+#include "runtime/ops/cpu/int8/int8_choice.h"
+
+#include "runtime/base/error.h"
+
+namespace outrider::ops::cpu {
+namespace {
+
+#if defined(OUTRIDER_X86_KERNELS)
+bool has_avx_vnni() { return __builtin_cpu_supports("avxvnni"); }
+bool has_avx512_vnni() { return __builtin_cpu_supports("avx512vnni"); }
+#endif
+
+}  // namespace
+
+const QuantKernels& quant_kernels_of(Isa isa) {
+#if defined(OUTRIDER_X86_KERNELS)
+  if (isa == Isa::kAvx512) return has_avx512_vnni() ? kAvx512VnniQuantKernels : kAvx512QuantKernels;
+  if (isa == Isa::kAvx2) return has_avx_vnni() ? kAvxVnniQuantKernels : kAvx2QuantKernels;
+#endif
+  OUTRIDER_CHECK(isa == Isa::kScalar);
+  return kScalarQuantKernels;
+}
+
+std::vector<const QuantKernels*> all_quant_kernels() {
+  std::vector<const QuantKernels*> all = {&kScalarQuantKernels};
+#if defined(OUTRIDER_X86_KERNELS)
+  if (best_isa() >= Isa::kAvx2) all.push_back(&kAvx2QuantKernels);
+  if (best_isa() >= Isa::kAvx2 && has_avx_vnni()) all.push_back(&kAvxVnniQuantKernels);
+  if (best_isa() >= Isa::kAvx512) all.push_back(&kAvx512QuantKernels);
+  if (best_isa() >= Isa::kAvx512 && has_avx512_vnni()) all.push_back(&kAvx512VnniQuantKernels);
+#endif
+  return all;
+}
+
+}  // namespace outrider::ops::cpu

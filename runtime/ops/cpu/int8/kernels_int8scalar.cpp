@@ -1,0 +1,139 @@
+// Quantised products without vector instructions: the definition of every result (see
+// int8_kernels.h).
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "runtime/ops/cpu/int8/int8_kernels.h"
+
+#define OUTRIDER_INLINE inline
+#define OUTRIDER_NOINLINE
+
+namespace outrider::ops::cpu::int8_scalar {
+namespace {
+
+constexpr int kInts = 16;
+constexpr int64_t kValueBytes = 1;
+constexpr int kMostIntRows = 1;
+constexpr int int_vectors_for_rows(int) { return 1; }
+
+struct Ints {
+  int32_t at[kInts];
+};
+struct Floats {
+  float at[kInts];
+};
+struct Quad {
+  uint8_t at[kInts * 4];
+};
+struct Spread {
+  int8_t at[4];
+};
+
+template <typename Vector, typename Function>
+inline Vector each(Function function) {
+  Vector result;
+  for (int i = 0; i < kInts; ++i) result.at[i] = function(i);
+  return result;
+}
+
+inline float float_of_bits(uint32_t bits) { return std::bit_cast<float>(bits); }
+inline Ints all_ints(int32_t value) {
+  return each<Ints>([&](int) { return value; });
+}
+inline Floats all_floats(float value) {
+  return each<Floats>([&](int) { return value; });
+}
+inline Floats load(const float* x) {
+  return each<Floats>([&](int i) { return x[i]; });
+}
+inline void store(float* x, const Floats& value) { std::memcpy(x, value.at, sizeof(value.at)); }
+inline Floats mul(const Floats& a, const Floats& b) {
+  return each<Floats>([&](int i) { return a.at[i] * b.at[i]; });
+}
+inline Floats fma(const Floats& a, const Floats& b, const Floats& c) {
+  return each<Floats>([&](int i) { return __builtin_fmaf(a.at[i], b.at[i], c.at[i]); });
+}
+inline Floats to_floats(const Ints& a) {
+  return each<Floats>([&](int i) { return static_cast<float>(a.at[i]); });
+}
+inline Ints add_ints(const Ints& a, const Ints& b) {
+  return each<Ints>([&](int i) { return a.at[i] + b.at[i]; });
+}
+inline Ints mul_ints(const Ints& a, const Ints& b) {
+  return each<Ints>([&](int i) { return a.at[i] * b.at[i]; });
+}
+inline Ints load_zeros(const char* zeros) {
+  return each<Ints>([&](int i) { return int32_t{static_cast<uint8_t>(zeros[i])}; });
+}
+inline Quad load_quad(const char* at) {
+  Quad quad;
+  std::memcpy(quad.at, at, sizeof(quad.at));
+  return quad;
+}
+inline Quad low_quad(const char* at) {
+  Quad quad = load_quad(at);
+  for (uint8_t& value : quad.at) value &= 15;
+  return quad;
+}
+inline Quad high_quad(const char* at) {
+  Quad quad = load_quad(at);
+  for (uint8_t& value : quad.at) value >>= 4;
+  return quad;
+}
+inline Spread spread(const char* values) {
+  Spread four;
+  std::memcpy(four.at, values, sizeof(four.at));
+  return four;
+}
+inline Ints dot(const Ints& acc, const Quad& w, const Spread& x) {
+  return each<Ints>([&](int i) {
+    int32_t sum = acc.at[i];
+    for (int j = 0; j < 4; ++j) sum += int32_t{w.at[i * 4 + j]} * x.at[j];
+    return sum;
+  });
+}
+inline Ints max_magnitude(const Ints& most, const Floats& x) {
+  return each<Ints>([&](int i) {
+    const int32_t bits = std::bit_cast<int32_t>(x.at[i]) & INT32_MAX;
+    return bits > most.at[i] ? bits : most.at[i];
+  });
+}
+inline int32_t fold_max_ints(const Ints& a) {
+  int32_t most = 0;
+  for (const int32_t value : a.at) most = value > most ? value : most;
+  return most;
+}
+inline int32_t fold_add_ints(const Ints& a) {
+  int32_t sum = 0;
+  for (const int32_t value : a.at) sum += value;
+  return sum;
+}
+// To nearest, ties to even, for |x| < 2^22.
+inline Ints round_to_ints(const Floats& x) {
+  return each<Ints>([&](int i) {
+    const float shifted = x.at[i] + 0x1.8p23f;
+    return static_cast<int32_t>(std::bit_cast<uint32_t>(shifted) - 0x4B400000u);
+  });
+}
+inline void store_values(char* to, const Ints& a) {
+  for (int i = 0; i < kInts; ++i) to[i] = static_cast<char>(a.at[i]);
+}
+inline void prefetch(const char*) {}
+
+#include "runtime/ops/cpu/int8/int8_body.h"
+
+}  // namespace
+}  // namespace outrider::ops::cpu::int8_scalar
+
+namespace outrider::ops::cpu {
+const QuantKernels kScalarQuantKernels = {
+    .name = "scalar",
+    .value_bytes = int8_scalar::kValueBytes,
+    .quantize = int8_scalar::quantize_stretch,
+    .panel_8 = int8_scalar::quant_panel<8>,
+    .panel_4 = int8_scalar::quant_panel<4>,
+    .peak = nullptr,
+};
+}  // namespace outrider::ops::cpu

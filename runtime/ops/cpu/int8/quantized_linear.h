@@ -1,0 +1,24 @@
+// The way from ops::linear to the products of quantised weights. Called by linear.cpp, and by tests
+// with each of the kernel tables.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "runtime/ops/cpu/int8/int8_kernels.h"
+#include "runtime/ops/ops.h"
+
+namespace outrider::ops::cpu {
+
+struct QuantizedProduct {
+  float* out = nullptr;       // [rows, w->n_out()]
+  const float* in = nullptr;  // [rows, w->n_in()]
+  int64_t rows = 0;           // at least 1
+  const PackedMatrix* w = nullptr;
+  const float* bias = nullptr;            // [w->n_out()] or null
+  std::span<const int64_t> slice_ends{};  // at least one; checked by check_quant_cuts
+};
+
+void quantized_linear(Context& ctx, const QuantizedProduct& product, const QuantKernels& kernels);
+
+}  // namespace outrider::ops::cpu

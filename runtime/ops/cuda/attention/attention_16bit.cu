@@ -1,0 +1,60 @@
+// The instances of attention_16bit.h: one for each 16-bit type and usual head_dim.
+#include "runtime/ops/cuda/attention/attention_16bit.h"
+
+namespace outrider::gpu {
+namespace {
+
+template <typename Half, int kHeadDim>
+OUTRIDER_KERNEL(SplitAttention<Half, kHeadDim>::kThreads, SplitAttention<Half, kHeadDim>::kBlocks)
+void attend(AttentionArgs args) {
+  wait_for_predecessor();
+  let_successor_begin();
+  const auto index = static_cast<int32_t>(block_id().z);
+  if (index >= args.step.counts->num_attention_items) return;
+  const ItemHead work = make_item_head(args, index, static_cast<int32_t>(block_id().y));
+  const SplitLoop splits = splits_of_block(args, work);
+  SplitAttention<Half, kHeadDim> attention(args, work);
+  for (int32_t split = splits.begin; split < splits.end; ++split) attention.run(split);
+  merge_if_last(args, work, splits, shared_memory<uint32_t>());
+}
+
+template <typename Half, int kHeadDim>
+bool run(Stream& stream, const AttentionArgs& args) {
+  using Attention = SplitAttention<Half, kHeadDim>;
+  launch(stream,
+         attend<Half, kHeadDim>,
+         {.grid = attention_grid(args),
+          .threads = Attention::kThreads,
+          .shared_bytes = Attention::kSharedBytes,
+          .overlaps = true},
+         args);
+  return true;
+}
+
+template <typename Half>
+bool run_for_head_dim(Stream& stream, const AttentionArgs& args) {
+  switch (args.kv.head_dim) {
+    case 64:
+      return run<Half, 64>(stream, args);
+    case 80:
+      return run<Half, 80>(stream, args);
+    case 96:
+      return run<Half, 96>(stream, args);
+    case 128:
+      return run<Half, 128>(stream, args);
+    case 256:
+      return run<Half, 256>(stream, args);
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+bool attention_16bit(Stream& stream, const AttentionArgs& args) {
+  if (args.kv.type == Type::kBF16) return run_for_head_dim<Bf16>(stream, args);
+  if (args.kv.type == Type::kF16) return run_for_head_dim<F16>(stream, args);
+  return false;
+}
+
+}  // namespace outrider::gpu

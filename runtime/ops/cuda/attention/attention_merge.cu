@@ -1,0 +1,38 @@
+// The op: attention over splits, then the parts of rows that have more than one, folded. A warp per
+// row and query head.
+#include "runtime/base/error.h"
+#include "runtime/ops/cuda/attention/attention_parts.h"
+#include "runtime/ops/cuda/op_table.h"
+
+namespace outrider::gpu {
+namespace {
+
+constexpr uint32_t kWarps = 4;
+
+OUTRIDER_KERNEL(kWarps * 32) void merge_splits(AttentionArgs args) {
+  wait_for_predecessor();
+  let_successor_begin();
+  const auto row = static_cast<int32_t>(block_id().x);
+  const auto head = static_cast<int32_t>(block_id().y * kWarps + warp_id());
+  if (row >= args.step.counts->num_rows || head >= args.n_heads) return;
+  merge_parts(args, make_query(args, row, head));
+}
+
+}  // namespace
+
+void attention(Stream& stream, const AttentionArgs& args) {
+  OUTRIDER_CHECK(args.kv.type != Type::kE4M3 && args.n_heads % args.kv.n_kv_heads == 0);
+  if (!attention_16bit(stream, args)) attention_plain(stream, args);
+  if (attention_scratch(args).fold != AttentionFold::kNextLaunch) return;
+  const auto head_blocks = (static_cast<uint32_t>(args.n_heads) + kWarps - 1) / kWarps;
+  launch(stream,
+         merge_splits,
+         {.grid = {static_cast<uint32_t>(args.max_rows), head_blocks},
+          .threads = kWarps * 32,
+          .overlaps = true},
+         args);
+}
+
+size_t attention_scratch_bytes(const AttentionArgs& args) { return attention_scratch_bound(args); }
+
+}  // namespace outrider::gpu
