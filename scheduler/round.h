@@ -11,7 +11,8 @@
 
 #include "runtime/base/block_source.h"
 #include "runtime/base/short_list.h"
-#include "scheduler/request.h"
+#include "scheduler/sampling_params.h"
+#include "scheduler/token_logprobs.h"
 
 namespace outrider {
 

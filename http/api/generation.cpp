@@ -258,8 +258,9 @@ std::optional<ChoiceOutput> Generation::take(size_t i) {
   } else if (out.delta.text.empty() && out.delta.tokens.empty()) {
     return std::nullopt;
   }
-  out.is_first = !choice.anything_taken;
-  if (call_.return_token_ids && out.is_first) out.prompt_token_ids = &prompts_[choice.prompt];
+  out.is_first = std::ranges::none_of(choices_, [](const auto& any) { return any->anything_taken; });
+  if (call_.return_token_ids && !choice.anything_taken)
+    out.prompt_token_ids = &prompts_[choice.prompt];
   choice.anything_taken = true;
   return out;
 }

@@ -13,7 +13,7 @@
 #include "models/checkpoint/model_config.h"
 #include "models/text/tokenizer.h"
 #include "scheduler/engine.h"
-#include "scheduler/request.h"
+#include "scheduler/sampling_params.h"
 
 namespace outrider {
 

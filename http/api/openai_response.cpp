@@ -311,8 +311,7 @@ std::string ResponseWriter::delta_chunk(const ChoiceOutput& choice,
   }
   add_token_lists(call_, choice.delta.tokens, &entry);
   out["choices"] = Json::array({std::move(entry)});
-  if (choice.is_first && choice.index == 0 && !call_.warnings.empty())
-    out["warnings"] = call_.warnings;
+  if (choice.is_first && !call_.warnings.empty()) out["warnings"] = call_.warnings;
   if (usage) {
     out["usage"] = usage_json(*usage);
   } else if (call_.include_usage) {

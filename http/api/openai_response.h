@@ -45,7 +45,7 @@ struct ChoiceOutput {
   OutputDelta delta;
   FinishReason finish_reason = FinishReason::kNone;
   StopReason stop_reason;
-  bool is_first = false;  // nothing was taken of this choice before
+  bool is_first = false;  // of the call: nothing was taken of any choice before
   const std::vector<int32_t>* prompt_token_ids =
       nullptr;  // when asked for, in a choice's first chunk
 };

@@ -9,8 +9,8 @@
 #include <span>
 #include <vector>
 
-#include "scheduler/request.h"
 #include "scheduler/round.h"
+#include "scheduler/sampling_params.h"
 
 namespace outrider {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "scheduler/exactness/chi_square.h"
-#include "scheduler/request.h"
+#include "scheduler/sampling_params.h"
 
 namespace outrider {
 

@@ -7,8 +7,8 @@
 #include <span>
 #include <vector>
 
-#include "scheduler/request.h"
 #include "scheduler/sampling/shard_exchange.h"
+#include "scheduler/sampling_params.h"
 
 namespace outrider {
 

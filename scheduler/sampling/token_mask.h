@@ -9,8 +9,8 @@
 #include <memory>
 #include <span>
 
-#include "scheduler/request.h"
 #include "scheduler/sampling/shard_exchange.h"
+#include "scheduler/sampling_params.h"
 
 namespace outrider {
 

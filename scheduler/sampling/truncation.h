@@ -15,9 +15,9 @@
 #include <cstdint>
 #include <span>
 
-#include "scheduler/request.h"
 #include "scheduler/rows/row_scanner.h"
 #include "scheduler/sampling/shard_exchange.h"
+#include "scheduler/sampling_params.h"
 
 namespace outrider {
 

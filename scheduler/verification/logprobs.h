@@ -6,9 +6,9 @@
 #include <span>
 #include <vector>
 
-#include "scheduler/request.h"
 #include "scheduler/rows/row_scanner.h"
 #include "scheduler/sampling/shard_exchange.h"
+#include "scheduler/token_logprobs.h"
 
 namespace outrider {
 

@@ -412,6 +412,12 @@ TEST_F(Service, IgnoredFieldsAreNamedInTheAnswer) {
   const json whole = post_json("/v1/completions", body + "false}");
   EXPECT_EQ(whole["warnings"], json::array({warning}));
   EXPECT_EQ(whole["id"], "cmpl-mine");
+  // Whichever choice is the first to have tokens.
+  engine.script = [script = engine.script](const Request& request) {
+    Script later = script(request);
+    if (!request.is_further) later.pause = std::chrono::milliseconds(30);
+    return later;
+  };
   const std::vector<std::string> events = stream("/v1/completions", body + "true}");
   EXPECT_EQ(json::parse(events[0])["warnings"], json::array({warning}));
   for (size_t i = 1; i + 1 < events.size(); ++i)

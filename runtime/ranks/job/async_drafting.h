@@ -5,7 +5,7 @@
 #include "runtime/base/run_config.h"
 #include "runtime/ranks/roles.h"
 #include "runtime/ranks/startup/ready_barrier.h"
-#include "scheduler/request.h"
+#include "scheduler/sampling_params.h"
 
 namespace outrider {
 
