@@ -148,7 +148,7 @@ struct DraftCommit {
 };
 
 struct DraftRequest {
-  uint64_t serial = 0;  // DraftLink's
+  uint64_t serial = 0;  // DraftClient's
   std::vector<uint64_t> closes;
   std::vector<DraftOpen> opens;
   std::vector<DraftCommit> commits;

@@ -41,7 +41,7 @@ struct Figures {
   int64_t num_drafted = 0;
 };
 
-// As runtime/ranks/coordinator/draft_side.cpp does it, with rounds that take step(rows).
+// As runtime/ranks/coordinator/draft_pacer.cpp does it, with rounds that take step(rows).
 Figures run(bool repeating,
             int32_t longest,
             int32_t num_sequences,

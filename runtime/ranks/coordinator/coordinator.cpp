@@ -6,6 +6,7 @@
 #include "runtime/ranks/messages/round_wire.h"
 #include "runtime/ranks/target/agreement.h"
 #include "runtime/ranks/target/step_probe.h"
+#include "scheduler/pacing/constants.h"
 
 namespace outrider {
 namespace {
@@ -13,18 +14,10 @@ namespace {
 using Clock = JobClock;
 
 constexpr auto kIdleCheckInterval = std::chrono::milliseconds(100);
-constexpr double kAverageWeight = 0.1;
 constexpr size_t kMostSamples = 8192;
-// A wait for drafts that is expected to be longer is used for what else would be done beside a
-// step.
-constexpr double kWorthUsingS = 300e-6;
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
-void update_average(double* average, double value) {
-  *average = *average == 0 ? value : (1 - kAverageWeight) * *average + kAverageWeight * value;
 }
 
 }  // namespace
@@ -132,13 +125,13 @@ void Coordinator::loop() {
       stopping = stopping_ && inbox_.requests.empty();
       now = stop_now_;
     }
-    if (now || planner_.idle()) finish_round();
+    if (now || planner_.idle()) deliver_last_round();
     if (now) planner_.fail_all("the server was stopped before this request was done");
     if (planner_.idle()) arrivals_.clear();  // what ended before its first round
     if (planner_.idle()) book_check_.when_idle();
     if (planner_.idle() && stopping) break;
     if (planner_.idle() || !run_round()) {
-      finish_round();
+      deliver_last_round();
       publish_status();
       wait_for_work();
     }
@@ -175,7 +168,7 @@ void Coordinator::take_inbox() {
     arrivals_[request.id] = request.arrival;
     planner_.add(std::move(request));
   }
-  if (!inbox.cancels.empty()) finish_round();
+  if (!inbox.cancels.empty()) deliver_last_round();
   for (uint64_t id : inbox.cancels) {
     arrivals_.erase(id);
     planner_.cancel(id);
@@ -197,8 +190,8 @@ void Coordinator::fail(const std::string& reason) {
     failure_ = fmt::format("the job has ended: {}", reason);
     std::swap(inbox, inbox_);
   }
-  if (finished_) {
-    for (PendingResult& result : finished_->results) std::move(result).deliver();
+  if (last_round_) {
+    for (PendingResult& result : last_round_->results) std::move(result).deliver();
   }
   planner_.fail_all(failure_);
   for (const Request& request : inbox.requests) {
@@ -226,49 +219,55 @@ void Coordinator::wait_for_work() {
 }
 
 bool Coordinator::run_round() {
-  const auto begin = Clock::now();
   TraceSpan span(TraceKind::kRound);
-  const double waited_s = wait_for_draft();
+  RoundClock clock;
+  clock.waited_s = wait_for_draft();
   std::optional<RoundPlan> next = plan_round();
   if (!next) return false;
   span.set({static_cast<int64_t>(round_), std::ssize(next->sequences)});
 
-  const auto step_begin = Clock::now();
-  const int64_t step_begin_ns = trace_now_ns();
+  clock.start_step();
   broadcast(*next);
   target_.begin(std::move(*next));  // a device computes from here on
   const RoundPlan& plan = target_.plan();
   if (plan.candidates_follow) post_to_targets(encode_candidates(plan));
   draft_.tell_begun();
-  finish_round();  // the one before
+  deliver_last_round();
   record_started(plan);
   target_.prepare();
   while (const auto until = target_.advance()) {
     if (!draft_.listen_until(*until)) break;
   }
   if (target_.awaits_bonus_drafts()) target_.add_late_tokens(late_draft_tokens(plan));
+
   RoundDecision decision = target_.finish();
   agree(decision);
-
-  FinishedRound& finished = finished_.emplace();
-  finished.step_begin_ns = step_begin_ns;
-  finished.step_end_ns = trace_now_ns();
-  finished.record = record_of(plan, decision);
-  finished.record.waited_s = waited_s;
-  finished.record.step_s = seconds_since(step_begin);
-  draft_.catch_up();  // what was prepared for this outcome must be here to be found
-  finished.results = traced(TraceKind::kApply, [&] { return planner_.decide(plan, decision); });
-  draft_.settle(finished.record);
-  book_check_.after_round();
-  finished.plan = target_.take_plan();
-  finished.decision = std::move(decision);
-  finished.end = Clock::now();
-  finished.record.round_s = seconds_since(begin);
+  apply(std::move(decision), clock);
   return true;
 }
 
+// What the round decided becomes the sequences' state; streams hear of it beside the next step.
+void Coordinator::apply(RoundDecision decision, const RoundClock& clock) {
+  FinishedRound& last = last_round_.emplace();
+  last.step_begin_ns = clock.step_begin_ns;
+  last.step_end_ns = trace_now_ns();
+  last.record = record_of(target_.plan(), decision);
+  last.record.waited_s = clock.waited_s;
+  last.record.step_s = seconds_since(clock.step_begin);
+  draft_.catch_up();  // what was prepared for this outcome must be here to be found
+  last.results =
+      traced(TraceKind::kApply, [&] { return planner_.decide(target_.plan(), decision); });
+  draft_.settle(last.record);
+  book_check_.after_round();
+  last.plan = target_.take_plan();
+  last.decision = std::move(decision);
+  last.end = Clock::now();
+  last.record.round_s = seconds_since(clock.begin);
+}
+
 double Coordinator::wait_for_draft() {
-  if (draft_.expected_wait_s() > kWorthUsingS) finish_round();
+  // A long wait is used for what else would be done beside a step.
+  if (draft_.expected_wait_s() > 1e-6 * pacing.deliver_before_wait_us) deliver_last_round();
   const auto begin = Clock::now();
   const double waited_s = draft_.wait_for_blocks();
   metrics_.round_draft_wait_seconds.observe(seconds_since(begin));
@@ -301,15 +300,15 @@ void Coordinator::record_started(const RoundPlan& plan) {
 
 // Counts the round that is over, then wakes whoever waits for its results: beside the next one's
 // step, where there is one.
-void Coordinator::finish_round() {
-  if (!finished_) return;
-  const FinishedRound& round = *finished_;
+void Coordinator::deliver_last_round() {
+  if (!last_round_) return;
+  const FinishedRound& round = *last_round_;
   account_.record_round(round.plan, round.decision, round.record);
   trace_verifications(round.plan, round.decision, round.step_begin_ns, round.step_end_ns);
   record_times(round);
   publish_status();
-  for (PendingResult& result : finished_->results) std::move(result).deliver();
-  finished_.reset();
+  for (PendingResult& result : last_round_->results) std::move(result).deliver();
+  last_round_.reset();
 }
 
 void Coordinator::broadcast(const RoundPlan& plan) {
@@ -361,11 +360,11 @@ void Coordinator::publish_traffic() {
   metrics_.link_bytes_partial_sums.set_total(target_.model().sum_traffic().num_bytes);
   metrics_.link_bytes_sampling.set_total(target_.traffic().num_bytes);
   metrics_.sampling_collectives.set_total(target_.traffic().num_collectives);
-  if (draft_.link() == nullptr) return;
-  metrics_.link_bytes_to_draft.set_total(draft_.link()->num_sent_bytes());
-  metrics_.link_bytes_from_draft.set_total(draft_.link()->num_received_bytes());
-  metrics_.draft_deadline_misses.set_total(draft_.link()->num_deadline_misses());
-  metrics_.draft_dropped_frames.set_total(draft_.link()->num_dropped_frames());
+  if (draft_.client() == nullptr) return;
+  metrics_.link_bytes_to_draft.set_total(draft_.client()->num_sent_bytes());
+  metrics_.link_bytes_from_draft.set_total(draft_.client()->num_received_bytes());
+  metrics_.draft_deadline_misses.set_total(draft_.client()->num_deadline_misses());
+  metrics_.draft_dropped_frames.set_total(draft_.client()->num_dropped_frames());
 }
 
 void Coordinator::publish_status() {

@@ -10,9 +10,10 @@
 
 #include "http/api/serving_metrics.h"
 #include "runtime/base/clock.h"
+#include "runtime/base/trace.h"
 #include "runtime/comm/world/world.h"
 #include "runtime/ranks/checks.h"
-#include "runtime/ranks/coordinator/draft_side.h"
+#include "runtime/ranks/coordinator/draft_pacer.h"
 #include "runtime/ranks/coordinator/round_account.h"
 #include "runtime/ranks/roles.h"
 #include "runtime/ranks/target/target.h"
@@ -100,8 +101,19 @@ class Coordinator final : public Engine {
   LateDraftTokens late_draft_tokens(const RoundPlan& plan);
   void post_to_targets(const Bytes& bytes);
   void record_started(const RoundPlan& plan);
-  void finish_round();
+  void deliver_last_round();
   void shut_down();
+  struct RoundClock {
+    void start_step() {
+      step_begin = JobClock::now();
+      step_begin_ns = trace_now_ns();
+    }
+    JobClock::time_point begin = JobClock::now();
+    double waited_s = 0;  // for the draft
+    JobClock::time_point step_begin;
+    int64_t step_begin_ns = 0;
+  };
+  void apply(RoundDecision decision, const RoundClock& clock);
   struct FinishedRound {
     RoundPlan plan;
     RoundDecision decision;
@@ -127,9 +139,9 @@ class Coordinator final : public Engine {
   Planner planner_;
   BookCheck book_check_;
   RoundAccount account_;
-  DraftSide draft_;
+  DraftPacer draft_;
   uint64_t round_ = 0;
-  std::optional<FinishedRound> finished_;  // not yet counted and delivered
+  std::optional<FinishedRound> last_round_;  // not yet counted and delivered
   uint64_t num_preemptions_counted_ = 0;
   uint64_t num_plan_bytes_ = 0;
   std::map<uint64_t, JobClock::time_point> arrivals_;  // of requests not yet planned

@@ -1,5 +1,5 @@
-// See draft_link.h.
-#include "runtime/ranks/coordinator/draft_link.h"
+// See draft_client.h.
+#include "runtime/ranks/coordinator/draft_client.h"
 
 #include <algorithm>
 
@@ -7,10 +7,12 @@
 #include "runtime/base/trace.h"
 #include "runtime/comm/waiting.h"
 #include "runtime/ranks/messages/round_wire.h"
+#include "scheduler/pacing/constants.h"
 
 namespace outrider {
 namespace {
 
+// Bounds of faults, not of pacing: a healthy draft never meets them.
 constexpr double kMinWaitS = 0.002;
 constexpr double kMaxWaitS = 0.050;
 constexpr double kDownAfterS = 0.3;
@@ -21,26 +23,21 @@ constexpr int kMostSkippedRounds = 256;
 // More than this unsent means that nobody takes it: the draft is gone, and memory must not grow.
 constexpr size_t kMaxUnsentBytes = 1 << 20;
 constexpr size_t kMaxUnanswered = 64;
-constexpr double kAverageWeight = 0.2;
 
-double seconds(DraftLink::Clock::duration duration) {
+double seconds(DraftClient::Clock::duration duration) {
   return std::chrono::duration<double>(duration).count();
-}
-
-void update_average(double* average, double value) {
-  *average = *average == 0 ? value : (1 - kAverageWeight) * *average + kAverageWeight * value;
 }
 
 }  // namespace
 
-DraftLink::DraftLink(World& world, int draft_rank, uint32_t epoch, double patience_s)
+DraftClient::DraftClient(World& world, int draft_rank, uint32_t epoch, double patience_s)
     : world_(world),
       draft_rank_(draft_rank),
       epoch_(epoch),
       patience_s_(patience_s),
       down_after_s_(std::max(kDownAfterS, patience_s)) {}
 
-void DraftLink::send(DraftRequest request, Clock::time_point now) {
+void DraftClient::send(DraftRequest request, Clock::time_point now) {
   if (request.is_empty()) return;
   if (world_.num_unsent_bytes(draft_rank_) > kMaxUnsentBytes) return;
   request.serial = next_serial_++;
@@ -54,8 +51,9 @@ void DraftLink::send(DraftRequest request, Clock::time_point now) {
   }
   if (asked.is_urgent) {
     urgent_serial_ = request.serial;
-    last_sent_at_ = now;
-    last_tokens_at_.reset();
+    asked_at_ = urgent_at_ = now;
+    tokens_at_.reset();
+    part_at_.reset();
   }
   if (!asked.sequence_ids.empty()) {
     unanswered_.push_back(std::move(asked));
@@ -69,7 +67,7 @@ void DraftLink::send(DraftRequest request, Clock::time_point now) {
 }
 
 // Nobody answers for a sequence that is over.
-void DraftLink::forget(const std::vector<uint64_t>& closed) {
+void DraftClient::forget(const std::vector<uint64_t>& closed) {
   if (closed.empty()) return;
   for (Asked& asked : unanswered_) {
     std::erase_if(asked.sequence_ids, [&](uint64_t id) {
@@ -80,7 +78,7 @@ void DraftLink::forget(const std::vector<uint64_t>& closed) {
   if (unanswered_.empty()) waiting_since_.reset();
 }
 
-std::vector<PackedReply> DraftLink::receive(Clock::time_point now) {
+std::vector<PackedReply> DraftClient::receive(Clock::time_point now) {
   std::vector<PackedReply> replies;
   while (auto bytes = world_.poll(draft_rank_)) {
     num_received_bytes_ += bytes->size();
@@ -90,15 +88,15 @@ std::vector<PackedReply> DraftLink::receive(Clock::time_point now) {
       continue;
     }
     if (frame.kind == FrameKind::kGone) {
-      state_ = DraftState::kDown;
+      is_down_ = true;
       continue;
     }
-    if (state_ == DraftState::kDown && waiting_since_) {
+    if (is_down_ && waiting_since_) {
       down_after_s_ =
           std::min(kLongestDownAfterS, std::max(down_after_s_, 2 * seconds(now - *waiting_since_)));
     }
     waiting_since_ = unanswered_.empty() ? std::nullopt : std::optional(now);
-    state_ = DraftState::kUp;
+    is_down_ = false;
     if (frame.kind != FrameKind::kReply) continue;
     try {
       replies.push_back(decode_draft_reply(frame.payload));
@@ -110,14 +108,14 @@ std::vector<PackedReply> DraftLink::receive(Clock::time_point now) {
   return replies;
 }
 
-void DraftLink::record_answer(const PackedReply& reply, Clock::time_point now) {
+void DraftClient::record_answer(const PackedReply& reply, Clock::time_point now) {
   if (reply.num_steps > 0) {
     update_average(&draft_step_s_,
                    1e-6 * static_cast<double>(reply.step_time_us) / reply.num_steps);
   }
   if (reply.serial == urgent_serial_ && !reply.blocks.empty()) {
-    if (last_tokens_at_) update_average(&tokens_gap_s_, seconds(now - *last_tokens_at_));
-    last_tokens_at_ = now;
+    if (part_at_) update_average(&part_gap_s_, seconds(now - *part_at_));
+    part_at_ = now;
   }
   // A late answer counts too: it is how the usual answer time grows to what it really is.
   while (!unanswered_.empty() && unanswered_.front().serial <= reply.serial) {
@@ -131,7 +129,7 @@ void DraftLink::record_answer(const PackedReply& reply, Clock::time_point now) {
   if (unanswered_.empty()) waiting_since_.reset();
 }
 
-bool DraftLink::shut_down() {
+bool DraftClient::shut_down() {
   world_.post(draft_rank_,
               encode_frame({.kind = FrameKind::kShutdown, .epoch = epoch_, .payload = {}}));
   Backoff backoff;
@@ -145,7 +143,7 @@ bool DraftLink::shut_down() {
   return false;
 }
 
-DraftLink::Clock::time_point DraftLink::deadline(double worth_s) const {
+DraftClient::Clock::time_point DraftClient::deadline(double worth_s) const {
   const auto after = [](Clock::time_point begin, double wait_s) {
     return begin +
            std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(wait_s));
@@ -154,16 +152,16 @@ DraftLink::Clock::time_point DraftLink::deadline(double worth_s) const {
   const auto usual = [&](double average_s) {
     return average_s == 0 ? longest_s : std::clamp(2 * average_s, kMinWaitS, longest_s);
   };
-  if (num_rounds_to_skip_ > 0) return after(last_sent_at_, patience_s_);
-  Clock::time_point until = after(last_sent_at_, std::max(usual(answer_s_), patience_s_));
-  if (last_tokens_at_) {
-    const Clock::time_point latest = after(last_sent_at_, longest_s);
-    until = std::max(until, std::min(after(*last_tokens_at_, usual(tokens_gap_s_)), latest));
+  if (num_rounds_to_skip_ > 0) return after(urgent_at_, patience_s_);
+  Clock::time_point until = after(urgent_at_, std::max(usual(answer_s_), patience_s_));
+  if (part_at_) {
+    const Clock::time_point latest = after(urgent_at_, longest_s);
+    until = std::max(until, std::min(after(*part_at_, usual(part_gap_s_)), latest));
   }
   return until;
 }
 
-void DraftLink::record_wait(bool complete) {
+void DraftClient::record_wait(bool complete) {
   if (complete) {
     num_misses_in_row_ = 0;
     num_rounds_to_skip_ = 0;
@@ -180,12 +178,22 @@ void DraftLink::record_wait(bool complete) {
   }
 }
 
-DraftState DraftLink::update_state(Clock::time_point now) {
-  if (state_ == DraftState::kUp && waiting_since_) {
-    const double limit_s = std::max(down_after_s_, 8 * answer_s_);
-    if (seconds(now - *waiting_since_) > limit_s) state_ = DraftState::kDown;
-  }
-  return state_;
+DraftClient::State DraftClient::update(Clock::time_point now) {
+  const double limit_s = std::max(down_after_s_, 8 * answer_s_);
+  is_down_ = is_down_ || (waiting_since_ && seconds(now - *waiting_since_) > limit_s);
+  return state();
+}
+
+DraftClient::State DraftClient::state() const {
+  if (is_down_) return State::kDown;
+  if (!asked_at_) return State::kIdle;
+  return tokens_at_ ? State::kAnswering : State::kAsked;
+}
+
+double DraftClient::asked_s(Clock::time_point now) const { return seconds(now - *asked_at_); }
+
+double DraftClient::silent_s(Clock::time_point now) const {
+  return seconds(now - tokens_at_.value_or(*asked_at_));
 }
 
 }  // namespace outrider

@@ -1,5 +1,5 @@
 // What the coordinator hears of the draft while the target's device computes.
-#include "runtime/ranks/coordinator/draft_side.h"
+#include "runtime/ranks/coordinator/draft_pacer.h"
 
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ void run_coordinator(World& world, const RankLayout& layout) {
   config.max_model_len = 64;
   config.draft_method = DraftMethod::kDraftModel;
   Planner planner(config);
-  DraftSide side({.world = world,
+  DraftPacer pacer({.world = world,
                   .layout = layout,
                   .planner = planner,
                   .config = config,
@@ -27,11 +27,11 @@ void run_coordinator(World& world, const RankLayout& layout) {
                   .epoch = kEpoch,
                   .drafts_async = true});
   // Nothing comes before it is asked for.
-  side.listen_until(JobClock::now() + kStep);
-  EXPECT_EQ(side.link()->num_received_bytes(), 0u);
+  pacer.listen_until(JobClock::now() + kStep);
+  EXPECT_EQ(pacer.client()->num_received_bytes(), 0u);
   world.post(layout.draft_rank(), Bytes(1));
   // A test that hangs has failed: whatever comes is taken during steps, with nobody else asking.
-  while (side.link()->num_received_bytes() == 0) side.listen_until(JobClock::now() + kStep);
+  while (pacer.client()->num_received_bytes() == 0) pacer.listen_until(JobClock::now() + kStep);
   EXPECT_EQ(account.totals().draft_busy_s, 0.25);
 }
 
@@ -44,7 +44,7 @@ void run_draft(World& world) {
              encode_frame({.kind = FrameKind::kReply, .epoch = kEpoch, .payload = encode(reply)}));
 }
 
-TEST(DraftSide, HearsTheDraftWhileTheDeviceComputes) {
+TEST(DraftPacer, HearsTheDraftWhileTheDeviceComputes) {
   const RankLayout layout{1, true};
   run_in_process(2, [&](World& world) {
     if (world.rank() == 0) {

@@ -1,6 +1,6 @@
-// The coordinator's end of the link to the draft: sends requests, takes blocks, and knows how long
-// waiting is worth it and when the draft counts as down. Nothing here waits; a draft that hangs,
-// dies or is slow costs at most the round's deadline, and soon not even that.
+// The coordinator's client of the draft rank: sends requests, takes blocks, and knows how long an
+// answer is worth waiting for and when the draft counts as down. Nothing here waits; a draft that
+// hangs, dies or is slow costs at most the round's deadline, and soon not even that.
 #pragma once
 
 #include <chrono>
@@ -12,20 +12,27 @@
 #include "runtime/base/clock.h"
 #include "runtime/comm/world/world.h"
 #include "scheduler/drafting/packed_block.h"
-#include "scheduler/engine.h"
 #include "scheduler/round.h"
 
 namespace outrider {
 
-class DraftLink {
+class DraftClient {
  public:
   using Clock = JobClock;
 
+  // | state      | means                                        | left by                            |
+  // | kIdle      | no round waits for blocks                    | send() of an urgent request        |
+  // | kAsked     | the next round's are asked for, none is here | record_tokens(), end_wait()        |
+  // | kAnswering | some of them are here                        | end_wait(), the next urgent one    |
+  // | kDown      | an answer is overdue, or the draft said so   | any frame: back to what it was     |
+  enum class State : uint8_t { kIdle, kAsked, kAnswering, kDown };
+
   // patience_s: every round may wait so long at least, and a silent draft counts as down only after
   // it; 0 = none.
-  DraftLink(World& world, int draft_rank, uint32_t epoch, double patience_s = 0);
+  DraftClient(World& world, int draft_rank, uint32_t epoch, double patience_s = 0);
 
-  // Fills in the serial and sends; a request that carries nothing is not sent.
+  // Fills in the serial and sends; a request that carries nothing is not sent. Urgent is one that
+  // asks for a block which continues nothing in flight: the next round is to verify it.
   void send(DraftRequest request, Clock::time_point now);
   // All replies that have arrived. Damaged and stale frames are dropped and counted.
   std::vector<PackedReply> receive(Clock::time_point now);
@@ -43,8 +50,21 @@ class DraftLink {
   // Tells how the round's wait ended.
   void record_wait(bool complete);
 
-  // Down when an answer is overdue and nothing was heard meanwhile; up again with the next frame.
-  DraftState update_state(Clock::time_point now);
+  // Looks whether an answer is overdue and nothing was heard meanwhile.
+  State update(Clock::time_point now);
+  State state() const;
+  bool is_waited_for() const { return asked_at_.has_value(); }
+  // Of the blocks that were asked for, tokens were taken.
+  void record_tokens(Clock::time_point now) { tokens_at_ = now; }
+  // A round has begun with what there was.
+  void end_wait() {
+    asked_at_.reset();
+    tokens_at_.reset();
+  }
+  bool has_tokens() const { return tokens_at_.has_value(); }
+  // While it is waited for: since it was asked, and since the last tokens or else that.
+  double asked_s(Clock::time_point now) const;
+  double silent_s(Clock::time_point now) const;
 
   uint64_t num_deadline_misses() const { return num_deadline_misses_; }
   uint64_t num_dropped_frames() const { return num_dropped_frames_; }
@@ -71,10 +91,12 @@ class DraftLink {
   void forget(const std::vector<uint64_t>& closed);
 
   std::deque<Asked> unanswered_;  // oldest first
-  uint64_t urgent_serial_ = 0;    // of the last urgent one
-  Clock::time_point last_sent_at_{};
-  std::optional<Clock::time_point> last_tokens_at_;  // of its answers so far
-  double tokens_gap_s_ = 0;                          // moving average of the time between them
+  std::optional<Clock::time_point> asked_at_;   // while a round waits
+  std::optional<Clock::time_point> tokens_at_;  // of the last that were taken since
+  uint64_t urgent_serial_ = 0;                  // of the last urgent request
+  Clock::time_point urgent_at_{};
+  std::optional<Clock::time_point> part_at_;  // of its answer's last part so far
+  double part_gap_s_ = 0;                     // moving average of the time between parts
   std::optional<Clock::time_point>
       waiting_since_;    // oldest moment from which nothing was heard though asked
   double answer_s_ = 0;  // moving average of the time from request to answer
@@ -82,7 +104,7 @@ class DraftLink {
   double down_after_s_;  // grows when a draft that counted as down turns out to be slow
   int num_misses_in_row_ = 0;
   int num_rounds_to_skip_ = 0;
-  DraftState state_ = DraftState::kUp;
+  bool is_down_ = false;
   uint64_t num_deadline_misses_ = 0;
   uint64_t num_dropped_frames_ = 0;
   uint64_t num_sent_bytes_ = 0;

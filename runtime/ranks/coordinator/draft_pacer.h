@@ -1,24 +1,24 @@
-// The coordinator's dealings with the draft worker: what it tells it and when, what it takes from
-// it, and whether a round goes at once or waits for blocks. Used by the coordinator's loop, on its
-// thread. Without a draft worker only the draft length is chosen (for drafts made by counting).
+// What each round of the coordinator does about drafts: how long they are to be, whether the round
+// waits for them, what the draft rank is told and when. Used by the coordinator's loop, on its
+// thread. Without a draft rank only the draft length is chosen (for drafts made by counting).
 #pragma once
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 
 #include "runtime/base/clock.h"
 #include "runtime/comm/world/world.h"
-#include "runtime/ranks/coordinator/draft_link.h"
+#include "runtime/ranks/coordinator/draft_client.h"
 #include "runtime/ranks/coordinator/round_account.h"
 #include "runtime/ranks/roles.h"
 #include "runtime/ranks/target/step_probe.h"
 #include "scheduler/batching/planner.h"
+#include "scheduler/engine.h"
 #include "scheduler/pacing/speculation.h"
 
 namespace outrider {
 
-class DraftSide {
+class DraftPacer {
  public:
   struct Parts {
     World& world;
@@ -27,11 +27,11 @@ class DraftSide {
     const PlannerConfig& config;
     RoundAccount& account;  // outlives this
     uint32_t epoch = 0;
-    double patience_s = 0;  // see DraftLink
+    double patience_s = 0;  // see DraftClient
     bool drafts_async = false;
     bool chooses_draft_len = true;  // num_speculative_tokens: auto
   };
-  explicit DraftSide(const Parts& parts);
+  explicit DraftPacer(const Parts& parts);
 
   // Whether it is this side that chooses lengths, by what steps cost: then probes of the target's
   // help. They are noted before the first round.
@@ -42,7 +42,7 @@ class DraftSide {
 
   // The steps of a round (docs/round.md), in order.
   // Before the plan: waits for blocks while that pays. Returns the seconds waited.
-  double expected_wait_s() const { return link_ && choice_.wait ? choice_.wait_s : 0; }
+  double expected_wait_s() const { return client_ && choice_.wait ? choice_.wait_s : 0; }
   double wait_for_blocks();
   // After the plan was sent: which rounds have begun.
   void tell_begun();
@@ -62,16 +62,17 @@ class DraftSide {
   void record_idle();
 
   // Tells the draft that the job is over; false when it did not say goodbye.
-  bool shut_down() { return !link_ || link_->shut_down(); }
+  bool shut_down() { return !client_ || client_->shut_down(); }
 
-  DraftState state() const { return state_; }
-  const DraftLink* link() const { return link_.get(); }  // null without a draft worker
-  double draft_step_s() const { return link_ ? link_->draft_step_s() : 0; }
+  DraftState state() const;
+  const DraftClient* client() const { return client_.get(); }  // null without a draft rank
+  double draft_step_s() const { return client_ ? client_->draft_step_s() : 0; }
 
  private:
   void tell(bool asks);
   void choose(bool may_wait);
   void follow_state(JobClock::time_point now);
+  void record_first_tokens(JobClock::time_point now, size_t num_tokens);
   void take_blocks(PackedReply& reply, JobClock::time_point now);
   void record_round(RoundRecord& record);
 
@@ -79,8 +80,8 @@ class DraftSide {
   Planner& planner_;
   RoundAccount& account_;
   const int draft_rank_;
-  std::unique_ptr<DraftLink> link_;
-  DraftState state_ = DraftState::kNone;
+  std::unique_ptr<DraftClient> client_;
+  bool was_up_ = true;
   Speculation speculation_;
   const bool chooses_;  // else every draft is as long as can be
   const bool has_drafts_;
@@ -88,11 +89,8 @@ class DraftSide {
   bool any_in_one_piece_ = false;  // a sequence that does not draft asynchronously was chosen for
   JobClock::time_point look_again_{};  // when it is waiting: to choose anew
 
-  bool news_ = false;       // blocks were taken since the choice, of those that could change it
-  bool was_told_ = false;   // something to draft for, since the last round
-  bool is_asking_ = false;  // no round runs, and the draft was told that its blocks are urgent
-  JobClock::time_point asked_at_{};
-  std::optional<JobClock::time_point> tokens_at_;  // of the last that came since
+  bool news_ = false;      // blocks were taken since the choice, of those that could change it
+  bool was_told_ = false;  // something to draft for, since the last round
   JobClock::time_point round_end_ = JobClock::now();
   double waited_s_ = 0;       // before the round that runs
   double plain_round_s_ = 0;  // moving averages
