@@ -18,7 +18,7 @@ PLOT = pathlib.Path(__file__).resolve().parent.parent.parent / "tools/plot.py"
 
 MODELS = ["--model", "sim:step_ms=3", "--max-model-len", "512",
           "--speculative-config.model", "sim:step_ms=0.3,alpha=0.8", "--draft-max", "4"]
-COORDINATOR = {"round", "plan", "forward", "verify", "agreement", "apply", "tell draft", "hear draft"}
+COORDINATOR = {"round", "plan", "forward", "verify", "agreement", "apply", "send draft request", "take draft reply"}
 
 
 class Trace(unittest.TestCase):

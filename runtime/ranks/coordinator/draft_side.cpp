@@ -186,7 +186,7 @@ void DraftSide::record_idle() {
 
 void DraftSide::tell(bool asks) {
   if (!link_) return;
-  const TraceSpan span(TraceKind::kTellDraft);
+  const TraceSpan span(TraceKind::kSendDraftRequest);
   const auto now = Clock::now();
   DraftRequest request = planner_.take_draft_request(asks);
   is_asking_ = std::any_of(request.commits.begin(),
