@@ -83,7 +83,7 @@ struct RoundPlan {
   std::vector<int32_t> freed;
 };
 
-// Proposals that came while the ranks computed, in the plan's order of sequences; they take the
+// Bonus drafts that came while the ranks computed, in the plan's order of sequences; they take the
 // place of SequencePlan::bonus draft token where that is empty.
 struct LateDraftToken {
   uint64_t sequence_id = 0;

@@ -22,7 +22,7 @@ MARKS = {
     "bonus": ("\033[36m", ("[", "]")),
     "plain": ("\033[2m", ("(", ")")),
 }
-LEGEND = "accepted draft tokens, <corrected where a draft token fell>, [bonus after a whole block], (plain step)"
+LEGEND = "accepted draft tokens, <corrected where a draft token was rejected>, [bonus token after a block that was accepted whole], (plain step)"
 
 
 def start_server(program, port, log):
@@ -32,7 +32,7 @@ def start_server(program, port, log):
                # Left to itself the planner finds that drafts cannot pay for a target of 0.1 ms a token, and that this
                # draft has no hardware of its own; the demo is there to show them.
                "--speculative-config.model", "embedded", "--speculative-config.num-speculative-tokens", "4",
-               "--speculative-config.ride-ahead", "cache", "--per-request-spec-decode-metrics", "summary",
+               "--speculative-config.async-drafting", "cache", "--per-request-spec-decode-metrics", "summary",
                "--port", str(port)]
     print("$", " ".join(command), flush=True)
     return subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)

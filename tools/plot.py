@@ -66,7 +66,7 @@ def draw_bench(pyplot, path):
 # ---- rounds
 
 
-def verdicts_of(events):
+def verifications_of(events):
     """By request: what became of each round, with the time of the targets' step in ms."""
     rounds, begun = collections.defaultdict(list), {}
     for event in events:
@@ -158,7 +158,7 @@ def draw_rounds(pyplot, args):
     events = trace.get("traceEvents") if isinstance(trace, dict) else None
     if not isinstance(events, list):
         fail(f"{args.file} is not a trace file: there is no list traceEvents")
-    request, rounds = choose_rounds(args.file, verdicts_of(events), args)
+    request, rounds = choose_rounds(args.file, verifications_of(events), args)
     begin, end = rounds[0]["begin"], rounds[-1]["end"]
     draft_ranks = {event["pid"] for event in events if event["ph"] == "M" and event["name"] == "process_name"
                    and event["args"]["name"].endswith(": draft")}

@@ -23,19 +23,19 @@ enum class TraceKind : uint8_t {
   kWaitForDraft,  // the targets wait for draft tokens
   kPlan,
   kBroadcast,
-  kApply,         // the decision is committed; tokens go to the streams
-  kTellDraft,     // a message to the draft
-  kHearDraft,     // a message from it: blocks, tokens
-  kAgreement,     // waits for the other targets' digests
-  kVerification,  // of one sequence, over the targets' step: see TraceVerification
-  kBlockArrived,  // of one sequence: round, base_len, guess, first, tokens
-  kBlockStale,    // of one sequence: round, tokens: dropped, the text went on differently
-  kRequest,       // of one sequence, from submission to the last token: prompt, output
+  kApply,             // the decision is committed; tokens go to the streams
+  kSendDraftRequest,  // a message to the draft
+  kTakeDraftReply,    // a message from it: blocks, tokens
+  kAgreement,         // waits for the other targets' digests
+  kVerification,      // of one sequence, over the targets' step: see TraceVerification
+  kBlockArrived,      // of one sequence: round, base_len, guess, first, tokens
+  kBlockStale,        // of one sequence: round, tokens: dropped, the text went on differently
+  kRequest,           // of one sequence, from submission to the last token: prompt, output
   // Every target.
   kReceivePlan,  // ranks 1 and up: the wait for it
   kForward,      // rows, sequences
   kVerify,       // sequences
-  kProposals,    // the hand-over of late bonus draft tokens
+  kBonusDrafts,  // the hand-over of late bonus draft tokens
   // Draft.
   kDraftIdle,
   kDraftStep,    // rows, texts: sequences and branches of them

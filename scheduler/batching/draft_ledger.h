@@ -4,9 +4,9 @@
 // the planner.
 //
 // With a sequence that drafts asynchronously the draft hears when its round begins, and prepares
-// blocks for the outcomes while the ranks compute; they wait in the sequence's outcome cache until
-// the round is decided. What the draft sends is judged by its round and the text it stands behind
-// alone, so it may come in any order, late, twice or not at all.
+// blocks for the outcomes while the ranks compute; they wait in the sequence's speculation cache
+// until the round is decided. What the draft sends is judged by its round and the text it stands
+// behind alone, so it may come in any order, late, twice or not at all.
 #pragma once
 
 #include <cstdint>

@@ -67,7 +67,7 @@ class Planner {
                                                   const RoundDecision& decision);
   // The same, delivered at once.
   void apply(const RoundPlan& plan, const RoundDecision& decision);
-  // Proposals for the plan's sequences that were offered since it was made.
+  // Bonus drafts for the plan's sequences that were offered since it was made.
   std::vector<LateDraftToken> late_draft_tokens(const RoundPlan& plan) const;
 
   // What the draft worker must hear since the last call: closes, opens, commits (empty without a

@@ -129,22 +129,23 @@ std::vector<LawCase> bonus_draft_cases(VerifyMode mode) {
   for (LawCase law_case : sampler_cases(mode)) {
     if (law_case.draft == DraftKind::kNone) continue;
     law_case.name = "proposed_" + law_case.name;
-    law_case.bonus_drafts = Proposals::kSometimes;
+    law_case.bonus_drafts = BonusDrafts::kSometimes;
     cases.push_back(law_case);
   }
-  const auto add = [&](const char* name, Proposals bonus_drafts, BlockSize block_size) -> LawCase& {
+  const auto add =
+      [&](const char* name, BonusDrafts bonus_drafts, BlockSize block_size) -> LawCase& {
     LawCase& law_case = cases.emplace_back(base_case(name, mode));
     law_case.bonus_drafts = bonus_drafts;
     law_case.block_size = block_size;
     law_case.num_tokens = 4;
     return law_case;
   };
-  add("always_proposed", Proposals::kAlways, BlockSize::kWhole);
-  add("proposed_alone", Proposals::kAlways, BlockSize::kWhole).draft_len = 0;
-  add("proposed_to_any_block", Proposals::kSometimes, BlockSize::kByCoin);
-  add("any_block", Proposals::kNone, BlockSize::kByCoin);
-  add("prepared_and_proposed", Proposals::kSometimes, BlockSize::kPrepared);
-  LawCase& rounds = add("prepared_many_rounds", Proposals::kSometimes, BlockSize::kPrepared);
+  add("always_proposed", BonusDrafts::kAlways, BlockSize::kWhole);
+  add("proposed_alone", BonusDrafts::kAlways, BlockSize::kWhole).draft_len = 0;
+  add("proposed_to_any_block", BonusDrafts::kSometimes, BlockSize::kByCoin);
+  add("any_block", BonusDrafts::kNone, BlockSize::kByCoin);
+  add("prepared_and_proposed", BonusDrafts::kSometimes, BlockSize::kPrepared);
+  LawCase& rounds = add("prepared_many_rounds", BonusDrafts::kSometimes, BlockSize::kPrepared);
   rounds.vocab_size = 3;
   rounds.num_tokens = 5;
   rounds.draft_len = 1;
@@ -171,11 +172,11 @@ std::vector<LawCase> negative_controls() {
       broken(LawFault::kAcceptByTargetProb, VerifyMode::kStandard, "accept_by_target_prob"));
   for (VerifyMode mode : {VerifyMode::kStandard, VerifyMode::kBlock}) {
     cases.push_back(broken(LawFault::kBonusDraftByValue, mode, "bonus_draft_by_value"));
-    cases.back().bonus_drafts = Proposals::kAlways;
+    cases.back().bonus_drafts = BonusDrafts::kAlways;
   }
   cases.push_back(broken(
       LawFault::kBonusWhereDraftRejected, VerifyMode::kStandard, "bonus_where_draft_rejected"));
-  cases.back().bonus_drafts = Proposals::kAlways;
+  cases.back().bonus_drafts = BonusDrafts::kAlways;
   return cases;
 }
 

@@ -75,8 +75,8 @@ int LawDraft::draft_len(const LawSequence& sequence) const {
 }
 
 bool LawDraft::has_bonus_draft(const LawSequence& sequence) const {
-  if (case_.bonus_drafts == Proposals::kSometimes) return coin(sequence, 1) < 0.5;
-  return case_.bonus_drafts == Proposals::kAlways;
+  if (case_.bonus_drafts == BonusDrafts::kSometimes) return coin(sequence, 1) < 0.5;
+  return case_.bonus_drafts == BonusDrafts::kAlways;
 }
 
 bool LawDraft::may_be_judged(const LawSequence& sequence, const DraftToken& bonus_draft) const {

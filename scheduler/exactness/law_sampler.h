@@ -22,7 +22,7 @@ enum class DraftKind : uint8_t {
 };
 
 // Whether a round has a bonus draft token.
-enum class Proposals : uint8_t {
+enum class BonusDrafts : uint8_t {
   kNone,
   kAlways,
   kSometimes,  // by a fair coin of its own
@@ -54,7 +54,7 @@ struct LawCase {
   uint64_t noise_seed = 99;  // made from this one: with another the generations are new ones
   DraftKind draft = DraftKind::kModel;
   LawFault fault = LawFault::kNone;
-  Proposals bonus_drafts = Proposals::kNone;
+  BonusDrafts bonus_drafts = BonusDrafts::kNone;
   BlockSize block_size = BlockSize::kWhole;
   int32_t num_candidates = 16;
   int draft_len = 2;  // below num_tokens, or the law would not see the bonus token

@@ -30,7 +30,7 @@ class Speculation {
   // draft had proposed without a row.
   void record_result(uint64_t sequence_id, int32_t num_drafted, int32_t num_accepted);
   void record_counterfactual(uint64_t sequence_id, bool accepted);
-  // After a round under which the draft rode ahead: was the next block prepared, with how many
+  // After a round during which the draft worked: was the next block prepared, with how many
   // tokens.
   void record_lookup(bool all_accepted, bool hit, int32_t num_prepared);
   // From the message that a round waits to the first tokens of its blocks.

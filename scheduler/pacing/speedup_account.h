@@ -26,7 +26,7 @@ struct SpeedupTotals {
   int64_t num_draft_steps = 0;
   int64_t num_rows = 0;
   int64_t num_wasted_rows = 0;  // verified draft tokens that did not stand
-  int64_t num_lookups = 0;      // in the outcome caches
+  int64_t num_lookups = 0;      // in the speculation caches
   int64_t num_hits = 0;
 
   // Of the rounds compared.

@@ -114,7 +114,7 @@ TEST(TheoryFormulas, TheChainsSpeedupIsWhatItsRoundsGive) {
   }
 }
 
-TEST(TheoryFormulas, RidingAheadAtItsEdges) {
+TEST(TheoryFormulas, AsyncDraftingAtItsEdges) {
   EXPECT_EQ(longest_ready_block(0.1), 10);
   EXPECT_EQ(longest_ready_block(1.0), 1);
   EXPECT_EQ(longest_ready_block(2.5), 0);

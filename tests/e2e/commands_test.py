@@ -132,7 +132,7 @@ class Batch(unittest.TestCase):
         code, _, errors = run([*mpirun(2), PROGRAM, "batch", "-i", self.input, "-o", self.output, *PAIR,
                                "--speculative-config.async-drafting", "cache", "--speculative-config.use-heterogeneous-vocab"])
         self.assertEqual(code, 0, errors)
-        self.assertIn("the draft drafts asynchronously: cache", errors)
+        self.assertIn("asynchronous drafting: cache", errors)
         self.assertNotIn("the draft is translated", errors)
 
     def test_resume_answers_only_the_rest(self):
@@ -283,9 +283,9 @@ class Bench(unittest.TestCase):
                          [(0.6, 2, 1.96), (0.7, 3, 2.53), (0.8, 2, 2.44), (0.8, 5, 3.69), (0.9, 2, 2.71),
                           (0.9, 10, 6.86)])
         self.assertIn("Asynchronous drafting, by formula", out)
-        ridden = {(row["alpha"], row["cost_ratio"]): row for row in result["riding_ahead"]}
-        self.assertEqual(len(ridden), 4 * 3)
-        row = ridden[0.8, 0.1]
+        asynchronous = {(row["alpha"], row["cost_ratio"]): row for row in result["async_drafting"]}
+        self.assertEqual(len(asynchronous), 4 * 3)
+        row = asynchronous[0.8, 0.1]
         self.assertEqual([round(row[key], 2) for key in ("synchronous", "chain", "cache_80", "cache_90", "ceiling")],
                          [2.47, 2.86, 4.01, 4.28, 4.57])
         self.check_pair(result["pair"])

@@ -61,7 +61,7 @@ class Simulated(unittest.TestCase):
                 self.assertEqual(code, 1 if "falls short" in out else 0, errors)
                 self.assertIn("standard error", out)
                 self.assertIn("Leviathan", out)
-                self.assertIn("asynchronous drafting with the outcome cache", out)
+                self.assertIn("asynchronous drafting with the speculation cache", out)
                 self.assertNotIn("where speculation cannot pay", out)
                 with open(paths["json"]) as file:
                     report = json.load(file)

@@ -18,7 +18,7 @@ PLOT = pathlib.Path(__file__).resolve().parent.parent.parent / "tools/plot.py"
 
 MODELS = ["--model", "sim:step_ms=3", "--max-model-len", "512",
           "--speculative-config.model", "sim:step_ms=0.3,alpha=0.8", "--draft-max", "4"]
-COORDINATOR = {"round", "plan", "forward", "verify", "agreement", "apply", "tell draft", "hear draft"}
+COORDINATOR = {"round", "plan", "forward", "verify", "agreement", "apply", "send draft request", "take draft reply"}
 
 
 class Trace(unittest.TestCase):
@@ -87,13 +87,13 @@ class Trace(unittest.TestCase):
                 self.assertGreater(spans[ranks - 1]["draft step"], 5)
                 for rank in range(ranks - 1):
                     self.assertEqual(spans[rank]["forward"], spans[0]["forward"])
-                verdicts = [event["args"] for event in events if event["name"] == "verification" and event["ph"] == "b"]
+                rounds = [event["args"] for event in events if event["name"] == "verification" and event["ph"] == "b"]
                 requests = [event["args"] for event in events if event["name"] == "request" and event["ph"] == "b"]
                 self.assertEqual([request["output"] for request in requests], [40] * 3)
-                self.assertGreaterEqual(sum(verdict["accepted"] + 1 for verdict in verdicts), 120)
-                self.assertTrue(all(verdict["accepted"] <= verdict["drafted"] <= 4 for verdict in verdicts))
-                self.assertGreater(sum(verdict["accepted"] for verdict in verdicts), 10)
-                self.check_plot(folder, path, verdicts[0]["sequence"])
+                self.assertGreaterEqual(sum(one["accepted"] + 1 for one in rounds), 120)
+                self.assertTrue(all(one["accepted"] <= one["drafted"] <= 4 for one in rounds))
+                self.assertGreater(sum(one["accepted"] for one in rounds), 10)
+                self.check_plot(folder, path, rounds[0]["sequence"])
 
     def check_plot(self, folder, path, request):
         svg = os.path.join(folder, "rounds.svg")

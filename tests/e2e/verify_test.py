@@ -39,7 +39,7 @@ class Verify(unittest.TestCase):
                 self.assertGreater(row["num_accepted"], 0, row)
             if row["check"].startswith("pair") and row["mode"] != "direct":
                 self.assertLess(row["num_accepted"], row["num_examined"], row)
-                # The draft rode ahead: some of what was judged were bonus_drafts for the bonus position.
+                # The draft worked asynchronously: some of what was judged were bonus drafts.
                 self.assertEqual(row["num_bonus_drafts"] > 0, row["mode"] in ("standard", "block"), row)
             if row["kind"] == "law":
                 self.assertLess(row["found_distance"], 0.2, row)

@@ -83,18 +83,18 @@ TEST_F(ManyRanks, AreCountedByTheGpuItself) {
   const RankLayout layout = {.num_targets = 3, .has_draft = true};
   const std::vector<std::string> gpus = {"a", "b", "a", "b"};  // by rank
   run_in_process(4, [&](World& world) {
-    DeviceAssignment seat = {.backend = &gpu::test_backend(),
-                             .device = gpu::test_backend().open(0),
-                             .num_visible = 1,
-                             .num_targets = 3,
-                             .has_draft = true};
-    DeviceDescriptor claim = descriptor_of(seat);
+    DeviceAssignment assignment = {.backend = &gpu::test_backend(),
+                                   .device = gpu::test_backend().open(0),
+                                   .num_visible = 1,
+                                   .num_targets = 3,
+                                   .has_draft = true};
+    DeviceDescriptor claim = descriptor_of(assignment);
     EXPECT_NE(claim.uuid, "");
     if (gpus[static_cast<size_t>(world.rank())] == "b") claim.uuid = "GPU-of-others";
     const Bytes answer = check_devices(world, layout, encode_descriptor(claim));
-    settle_assignment(answer, seat);
-    EXPECT_EQ(seat.num_targets, 2);  // ranks 0 and 2
-    EXPECT_FALSE(seat.has_draft);    // it is with rank 1
+    settle_assignment(answer, assignment);
+    EXPECT_EQ(assignment.num_targets, 2);  // ranks 0 and 2
+    EXPECT_FALSE(assignment.has_draft);    // it is with rank 1
   });
 }
 

@@ -54,7 +54,7 @@ TEST(SimulatedLaw, OverlapIsAlphaInEveryRowAndTheFavouriteIsSharedByTheCoin) {
   }
 }
 
-TEST(SimulatedLaw, RowsAreOfDistinctWordsOfOneDialectAndDifferFromEachOther) {
+TEST(SimulatedLaw, RowsAreOfDistinctWordsOfOneClassAndDifferFromEachOther) {
   const SimulatedLaw law{7, 12};
   std::set<std::vector<int32_t>> rows;
   for (int32_t i = 0; i < 600; ++i) {

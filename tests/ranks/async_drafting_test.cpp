@@ -57,7 +57,7 @@ TEST(AsyncDrafting, OffForATranslatedDraftOnly) {
   EXPECT_EQ(resolved(config, {{"a", 2}, {"b", 2}}, 2, true), AsyncDrafting::kOff);
 }
 
-TEST(AsyncDrafting, TheRollCallTellsOfATranslatedDraft) {
+TEST(AsyncDrafting, TheReadyBarrierTellsOfATranslatedDraft) {
   for (const bool translates : {false, true}) {
     run_in_process(2, [&](World& world) {
       const Readiness readiness{.translates = translates && world.rank() == 1};

@@ -420,7 +420,7 @@ TEST(AsyncDraftWorker, CountsItsWorkAndAnswersEveryRequest) {
   auto reply = alone.run();
   ASSERT_TRUE(reply.has_value());
   EXPECT_EQ(reply->serial, 1u);
-  EXPECT_GE(reply->num_steps, 5u) << "the proposal and four tokens behind it";
+  EXPECT_GE(reply->num_steps, 5u) << "the bonus draft and four tokens behind it";
   EXPECT_GT(reply->num_rows, reply->num_steps) << "branches share steps";
   alone.worker.record_idle(123);
   // The same again: all of it was said, and the answer says that this was heard.

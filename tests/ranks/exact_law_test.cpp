@@ -198,11 +198,11 @@ INSTANTIATE_TEST_SUITE_P(Rules,
                                                               VerifyMode::kCoupled),
                                             ::testing::Values(1, 2)));
 
-class ExactLawRidingAhead
+class ExactLawAsyncDrafting
     : public ::testing::TestWithParam<std::tuple<VerifyMode, const char*, int>> {};
 
 // Blocks of one, so that the bonus draft tokens behind them come among the first three tokens.
-TEST_P(ExactLawRidingAhead, FirstThreeTokens) {
+TEST_P(ExactLawAsyncDrafting, FirstThreeTokens) {
   const auto [mode, async_drafting, num_targets] = GetParam();
   RunConfig config = embedded_config(num_targets, 1);
   config.speculative.async_drafting = async_drafting;
@@ -214,7 +214,7 @@ TEST_P(ExactLawRidingAhead, FirstThreeTokens) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Rules,
-                         ExactLawRidingAhead,
+                         ExactLawAsyncDrafting,
                          ::testing::Combine(::testing::Values(VerifyMode::kStandard,
                                                               VerifyMode::kBlock),
                                             ::testing::Values("chain", "cache"),

@@ -1,6 +1,6 @@
-// Proposals for the bonus position on the target ranks: with the plan or after it they decide the
-// same, on any number of ranks; what is no bonus draft token is dropped alike everywhere; nobody
-// waits for an late_tokens when the job ends.
+// Draft tokens for the bonus position on the target ranks: with the plan or after it they decide
+// the same, on any number of ranks; what is no bonus draft token is dropped alike everywhere;
+// nobody waits for late draft tokens when the job ends.
 #include <gtest/gtest.h>
 
 #include <limits>

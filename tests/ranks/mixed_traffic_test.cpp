@@ -376,7 +376,8 @@ TEST_P(MixedTraffic, EveryTextIsTheOneWrittenAlone) {
   for (size_t i = 0; i < kNumRequests; ++i) expect_right(i, outcomes[i], tally);
   std::printf(
       "%s: %d texts equal, %d cancelled (%d in the middle), %.0f preemptions, %.0f tokens reused, "
-      "%lld of %lld draft tokens accepted, %lld proposals judged, %.0f of %.0f outcomes prepared\n",
+      "%lld of %lld draft tokens accepted, %lld bonus drafts judged, %.0f of %.0f outcomes "
+      "prepared\n",
       GetParam().name,
       tally.num_equal,
       tally.num_aborted,

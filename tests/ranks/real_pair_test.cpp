@@ -82,7 +82,7 @@ TEST_F(RealPair, CountedAcceptanceIsSumMin) {
     const auto target_probs = target.next_token_probs(tokens);
     const auto draft_probs = draft.next_token_probs(tokens);
     for (size_t i = 0; i < outcome.tokens.size(); ++i) {
-      // A draft was examined at this position when the token stood or was put in its place.
+      // A draft was examined at this position when the token was accepted or put in its place.
       const TokenOrigin origin = outcome.origins[i];
       if (origin != TokenOrigin::kAccepted && origin != TokenOrigin::kCorrected) continue;
       ++num_examined;

@@ -158,7 +158,7 @@ TEST(RoundWire, DamagedCandidatesAreErrors) {
   }
 }
 
-TEST(RoundWire, AmendmentsComeBack) {
+TEST(RoundWire, LateDraftTokensComeBack) {
   LateDraftTokens late_tokens{.round = 12, .bonus_drafts = {}};
   late_tokens.bonus_drafts.push_back({3, {9, {{9, 0.25f}, {1, 0.75f}}}});
   late_tokens.bonus_drafts.push_back({5, {2, {}}});

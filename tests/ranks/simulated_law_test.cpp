@@ -103,7 +103,7 @@ ChiSquare triples(const Numbers& numbers) {
   return chi_square(counts, probs);
 }
 
-// Where in its round a token stood must say nothing of it either.
+// Where in its round a token was must say nothing of it either.
 struct Case {
   const char* name;
   VerifyMode mode = VerifyMode::kBlock;

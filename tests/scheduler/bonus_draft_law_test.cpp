@@ -8,12 +8,12 @@
 namespace outrider {
 namespace {
 
-class ProposalLawTest : public ::testing::TestWithParam<LawCase> {};
+class BonusDraftLawTest : public ::testing::TestWithParam<LawCase> {};
 
-TEST_P(ProposalLawTest, FitsTheExactLawOnAnyNumberOfShards) {
+TEST_P(BonusDraftLawTest, FitsTheExactLawOnAnyNumberOfShards) {
   const LawCase& law_case = GetParam();
   const LawResult result = expect_exact_law(law_case);
-  if (law_case.bonus_drafts != Proposals::kNone) {
+  if (law_case.bonus_drafts != BonusDrafts::kNone) {
     // Enough were judged, and neither all nor none was accepted.
     EXPECT_GT(result.num_bonus_drafts, num_samples_of(result) / 20);
     EXPECT_GT(result.num_accepted_bonus_drafts, result.num_bonus_drafts / 10);
@@ -27,7 +27,7 @@ TEST_P(ProposalLawTest, FitsTheExactLawOnAnyNumberOfShards) {
 
 INSTANTIATE_TEST_SUITE_P(
     All,
-    ProposalLawTest,
+    BonusDraftLawTest,
     ::testing::ValuesIn(bonus_draft_cases(verify_mode_from_name(OUTRIDER_LAW_MODE).value())),
     [](const auto& instance) { return instance.param.name; });
 

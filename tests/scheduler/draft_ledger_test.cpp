@@ -75,7 +75,7 @@ RoundDecision decide(const RoundPlan& plan, int32_t num_accepted, int32_t next_t
   return decision;
 }
 
-TEST(RidingAhead, OneMessageARoundAndTheOutcomeIsTheNextBlock) {
+TEST(AsyncDrafting, OneMessageARoundAndTheOutcomeIsTheNextBlock) {
   Planner planner(riding_config());
   planner.add(riding_request(1, 4, 40));
   RoundPlan plan = planner.plan();
@@ -120,7 +120,7 @@ TEST(RidingAhead, OneMessageARoundAndTheOutcomeIsTheNextBlock) {
   EXPECT_EQ(counters.num_prepared_dropped, 3u);
 }
 
-TEST(RidingAhead, WhoWaitsSaysSoFirst) {
+TEST(AsyncDrafting, WhoWaitsSaysSoFirst) {
   Planner planner(riding_config());
   planner.add(riding_request(1, 4, 40));
   RoundPlan plan = planner.plan();
@@ -147,7 +147,7 @@ TEST(RidingAhead, WhoWaitsSaysSoFirst) {
   EXPECT_TRUE(request.commits[0].tokens.empty());
 }
 
-TEST(RidingAhead, LateProposals) {
+TEST(AsyncDrafting, LateBonusDrafts) {
   Planner planner(riding_config());
   planner.add(riding_request(1, 4, 40));
   Request greedy = riding_request(2, 4, 40);
@@ -167,7 +167,7 @@ TEST(RidingAhead, LateProposals) {
   planner.apply(plan, decide(plan, 0, 3));
 }
 
-TEST(RidingAhead, NobodyAheadOfWhatIsOff) {
+TEST(AsyncDrafting, NobodyDraftsForWhatIsOff) {
   Planner planner(riding_config());
   Request request = riding_request(1, 4, 40);
   request.params.async_drafting = AsyncDrafting::kOff;
@@ -185,7 +185,7 @@ TEST(RidingAhead, NobodyAheadOfWhatIsOff) {
   EXPECT_FALSE(planner.wants_draft());
 }
 
-TEST(RidingAhead, ADraftThatWasAwayBeginsAnewAndOldOutcomesAreForgotten) {
+TEST(AsyncDrafting, ADraftThatWasAwayBeginsAnewAndOldOutcomesAreForgotten) {
   Planner planner(riding_config());
   planner.add(riding_request(1, 4, 40));
   RoundPlan plan = planner.plan();
@@ -437,7 +437,7 @@ class RandomStreams {
   uint64_t next_id_ = 1;
 };
 
-TEST(RidingAhead, RandomStreamsLikeAReferenceThatKeepsAll) {
+TEST(AsyncDrafting, RandomStreamsLikeAReferenceThatKeepsAll) {
   uint64_t num_hits = 0;
   uint64_t num_preemptions = 0;
   uint64_t num_stale = 0;

@@ -420,7 +420,7 @@ TEST_P(Automaton, TextsFollowItWithTheExactLaw) {
   const ChiSquare test = chi_square(observed, expected);
   EXPECT_GE(test.degrees, 20);
   EXPECT_TRUE(test.fits()) << test.statistic << " over " << test.limit << " at df " << test.degrees;
-  // Drafts fell and stood.
+  // Drafts were rejected and accepted.
   EXPECT_GT(generation.num_accepted, generation.num_drafted / 20);
   EXPECT_LT(generation.num_accepted, generation.num_drafted * 9 / 10);
 }

@@ -45,7 +45,7 @@ SequenceDecision cut(SequenceDecision decision, const TestSequence& longer) {
   return decision;
 }
 
-TEST(Proposal, IsJudgedAsTheLastTokenOfALongerBlockOnAnyNumberOfShards) {
+TEST(BonusDraft, IsJudgedAsTheLastTokenOfALongerBlockOnAnyNumberOfShards) {
   std::mt19937_64 generator(71);
   int num_accepted_tokens = 0;
   int num_rejected = 0;
@@ -90,7 +90,7 @@ TEST(Proposal, IsJudgedAsTheLastTokenOfALongerBlockOnAnyNumberOfShards) {
 }
 
 // Greedy and coupled requests take the target's choice.
-TEST(Proposal, DoesNotTouchGreedyAndCoupledDecisions) {
+TEST(BonusDraft, DoesNotTouchGreedyAndCoupledDecisions) {
   std::mt19937_64 generator(72);
   TestRound without{83, {}};
   TestRound with{83, {}};
@@ -110,7 +110,7 @@ TEST(Proposal, DoesNotTouchGreedyAndCoupledDecisions) {
   }
 }
 
-TEST(Proposal, BadLogitsInItsRowFailTheSequence) {
+TEST(BonusDraft, BadLogitsInItsRowFailTheSequence) {
   std::mt19937_64 generator(73);
   for (int trial = 0; trial < 40; ++trial) {
     TestSequence sequence = random_pair(97, generator).proposed;
@@ -124,7 +124,7 @@ TEST(Proposal, BadLogitsInItsRowFailTheSequence) {
 }
 
 // Where masks leave nothing for the row, the request ends; the bonus draft token cannot save it.
-TEST(Proposal, CannotStandWhereNothingIsAllowed) {
+TEST(BonusDraft, CannotStandWhereNothingIsAllowed) {
   for (VerifyMode mode : {VerifyMode::kStandard, VerifyMode::kBlock}) {
     TestSequence sequence;
     sequence.params.verify_mode = mode;
@@ -142,7 +142,7 @@ TEST(Proposal, CannotStandWhereNothingIsAllowed) {
 }
 
 // docs/round.md, section "Bytes": a draft token's words, no row and no collective of its own.
-TEST(Proposal, CostsTheWordsOfADraftTokenAndNoRow) {
+TEST(BonusDraft, CostsTheWordsOfADraftTokenAndNoRow) {
   const std::vector<float> row(64, 0.0f);
   for (VerifyMode mode : {VerifyMode::kStandard, VerifyMode::kBlock}) {
     for (size_t draft_len : {size_t{0}, size_t{3}}) {
@@ -161,7 +161,7 @@ TEST(Proposal, CostsTheWordsOfADraftTokenAndNoRow) {
         sequence.params.noise_seed = seed;
         const ShardRun run = verify_on_shards({64, {sequence}}, even_cuts(64, 2))[0];
         const bool accepted = run.decisions[0].num_accepted == static_cast<int32_t>(draft_len) &&
-                           run.decisions[0].next_token == 5;
+                              run.decisions[0].next_token == 5;
         EXPECT_EQ(run.num_collectives, accepted ? 2 : 3);
         EXPECT_EQ(run.num_bytes, accepted ? most - 8 : most);
       }
@@ -344,7 +344,7 @@ double distance(const std::vector<double>& a, const std::vector<double>& b) {
 
 // With rows = draft_len + 1 and a bonus draft token, a block of draft_len + 1 tokens is judged and
 // nothing is drawn when all stand.
-TEST(Proposal, LeavesTheLawExactlyTheTargets) {
+TEST(BonusDraft, LeavesTheLawExactlyTheTargets) {
   const Laws laws;
   constexpr int kTokens = 4;
   const std::vector<double> plain =

@@ -14,7 +14,7 @@ TEST_P(LawTest, FitsTheExactLawOnAnyNumberOfShards) {
   const LawCase& law_case = GetParam();
   const LawResult result = expect_exact_law(law_case);
   if (law_case.draft != DraftKind::kNone) {
-    // Neither everything nor nothing stood: both branches of the rule were taken.
+    // Neither all nor none were accepted: both branches of the rule were taken.
     const auto accepted = static_cast<double>(result.num_accepted);
     EXPECT_GT(accepted, 0.1 * static_cast<double>(result.num_rounds));
     EXPECT_LT(accepted, 0.97 * static_cast<double>(result.num_drafted));

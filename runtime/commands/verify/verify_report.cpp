@@ -177,17 +177,16 @@ void print_report(const VerifyReport& report, std::FILE* out) {
       kPairTopK);
   int64_t num_failed = 0;
   int64_t num_controls = 0;
-  int64_t num_bonus_drafts = 0;  // of the pair, by a draft that rode ahead
+  int64_t num_bonus_drafts = 0;  // of the pair, by a draft that works asynchronously
   for (const CheckRow& row : report.rows) {
     if (row.check.starts_with("pair")) num_bonus_drafts += row.num_bonus_drafts;
     num_failed += row.passed() ? 0 : 1;
     num_controls += row.kind == CheckKind::kControl ? 1 : 0;
   }
-  fmt::print(
-      out,
-      "Of the pair's draft tokens {} were for the bonus position, which come from a "
-      "draft that drafts asynchronously.\n",
-      grouped(num_bonus_drafts));
+  fmt::print(out,
+             "Of the pair's draft tokens {} were for the bonus position, which come from a "
+             "draft that drafts asynchronously.\n",
+             grouped(num_bonus_drafts));
   const auto num_rows = static_cast<int64_t>(report.rows.size());
   if (report.all_passed()) {
     fmt::print(out,

@@ -33,8 +33,8 @@ std::vector<LawCase> cases_of(VerifyMode mode) {
   std::vector<LawCase> cases = sampler_cases(mode);
   if (mode == VerifyMode::kCoupled) return cases;  // takes no notice of bonus draft tokens
   for (LawCase& law_case : bonus_draft_cases(mode)) {
-    const bool same_blocks =
-        law_case.block_size == BlockSize::kWhole && law_case.bonus_drafts == Proposals::kSometimes;
+    const bool same_blocks = law_case.block_size == BlockSize::kWhole &&
+                             law_case.bonus_drafts == BonusDrafts::kSometimes;
     if (same_blocks && law_case.name != "proposed_all_filters") continue;
     cases.push_back(std::move(law_case));
   }

@@ -321,7 +321,7 @@ void Coordinator::broadcast(const RoundPlan& plan) {
 // the end of the step is foreseen nobody waits for this message behind it, and what comes in the
 // moments between is too late.
 LateDraftTokens Coordinator::late_draft_tokens(const RoundPlan& plan) {
-  const TraceSpan span(TraceKind::kProposals);
+  const TraceSpan span(TraceKind::kBonusDrafts);
   draft_.catch_up();
   LateDraftTokens late_tokens{plan.round, planner_.late_draft_tokens(plan)};
   if (layout_.num_targets > 1) post_to_targets(encode(late_tokens));

@@ -178,7 +178,7 @@ void DraftPacer::record_idle() {
 
 void DraftPacer::tell(bool asks) {
   if (!client_) return;
-  const TraceSpan span(TraceKind::kTellDraft);
+  const TraceSpan span(TraceKind::kSendDraftRequest);
   const auto now = Clock::now();
   DraftRequest request = planner_.take_draft_request(asks);
   was_told_ = was_told_ || !request.commits.empty();

@@ -31,8 +31,7 @@ AsyncDrafting async_drafting_of(const JobRank& rank, const Topology& topology) {
   const AsyncDrafting async_drafting =
       resolve_async_drafting(rank.config, rank.layout, topology, num_cpus);
   if (rank.layout.has_draft)
-    log_info("while the targets verify, the draft drafts asynchronously: {}",
-             async_drafting_name(async_drafting));
+    log_info("asynchronous drafting: {}", async_drafting_name(async_drafting));
   return async_drafting;
 }
 

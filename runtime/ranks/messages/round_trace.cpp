@@ -40,7 +40,8 @@ void trace_reply_out(const DraftReply& reply) {
 
 void trace_reply_in(const PackedReply& reply) {
   if (thread_trace == nullptr) return;
-  const TraceSpan span(TraceKind::kHearDraft, {std::ssize(reply.blocks), num_tokens_of(reply)});
+  const TraceSpan span(TraceKind::kTakeDraftReply,
+                       {std::ssize(reply.blocks), num_tokens_of(reply)});
   for (const PackedBlock& block : reply.blocks) {
     trace_flow_in(arrow_of(block));
     trace_block(TraceKind::kBlockArrived, block);

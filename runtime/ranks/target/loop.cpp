@@ -64,7 +64,7 @@ RoundDecision follow(World& world, int num_targets, TargetRank& target, RoundPla
   target.prepare();
   while (const auto until = target.advance()) listen_until(world, target, *until);
   if (target.awaits_bonus_drafts()) {
-    const TraceSpan span(TraceKind::kProposals);
+    const TraceSpan span(TraceKind::kBonusDrafts);
     target.add_late_tokens(decode_late_draft_tokens(receive_soon(world, 0, num_targets)));
   }
   return target.finish();

@@ -143,7 +143,7 @@ void report_chain(const SimGrid& grid,
                   Verdicts& verdict,
                   BenchReport* report) {
   BenchTable table;
-  table.title = "\ngo or wait, a chain ahead, one request: over no drafts";
+  table.title = "\nasynchronous drafting of one chain, one request: over no drafts";
   table.columns = {"alpha",
                    "c",
                    "go/wait column",
@@ -183,7 +183,7 @@ void report_cache(const SimGrid& grid,
                   Verdicts& verdict,
                   BenchReport* report) {
   BenchTable table;
-  table.title = "\nriding ahead with the outcome cache, one request: over no drafts";
+  table.title = "\nasynchronous drafting with the speculation cache, one request: over no drafts";
   table.columns = {"alpha",
                    "c",
                    "cache h=.8",
@@ -285,7 +285,7 @@ void plot_speedups(const SimGrid& grid, const SimResults& results, BenchReport* 
   }
   for (size_t i = 0; i < costs.size(); ++i) {
     const auto color = static_cast<int>(i);
-    add(results.cache, "ahead", PlotMark::kLine, costs[i], color);
+    add(results.cache, "asynchronous", PlotMark::kLine, costs[i], color);
     add(results.synchronous, "synchronous", PlotMark::kDashedLine, costs[i], color);
   }
   report->plot.panels.push_back(std::move(panel));
@@ -493,7 +493,7 @@ int32_t report_sim(const SimGrid& grid, const SimResults& results, BenchReport* 
   report_sweep(grid, results.sweep, verdict, report);
   plot_speedups(grid, results, report);
   report->notes.push_back(fmt::format(
-      "verdicts: {} miss their bar by more than {} standard errors", verdict.num_short(), kErrors));
+      "{} rows miss their bar by more than {} standard errors", verdict.num_short(), kErrors));
   return verdict.num_short();
 }
 

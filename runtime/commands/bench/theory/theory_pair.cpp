@@ -174,7 +174,7 @@ AskedAcceptance ask_about(PairProbe& probe, const Pass& pass) {
   return {whole.mean(), sent.mean(), distance.mean(), agreement.mean()};
 }
 
-// A draft token was examined where it stood and where the target put another in its place.
+// A draft token was examined where it was accepted or the target put another in its place.
 CountedAcceptance compare_counts(PairProbe& probe, const Pass& pass) {
   MeanOf counted, asked;
   for (size_t n = 0; n < pass.answers.size(); ++n) {
@@ -209,13 +209,13 @@ PairCell cell_of(VerifyMode mode, int32_t draft_len, const Pass& pass) {
 }
 
 AsyncPass async_pass_of(AsyncDrafting mode, const Pass& pass) {
-  MeanOf proposals;
+  MeanOf bonus_drafts;
   for (const BenchAnswer& answer : pass.answers) {
     for (int32_t i = 0; i < answer.stats.num_bonus_drafts; ++i) {
-      proposals.add(i < answer.stats.num_accepted_bonus_drafts ? 1 : 0);
+      bonus_drafts.add(i < answer.stats.num_accepted_bonus_drafts ? 1 : 0);
     }
   }
-  return {mode, proposals.mean(), pass.tokens_per_s};
+  return {mode, bonus_drafts.mean(), pass.tokens_per_s};
 }
 
 // 1, 2, 3, 4, 6, 8, 12, 16, ... up to the server's.

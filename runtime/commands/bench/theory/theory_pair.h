@@ -37,11 +37,11 @@ struct PairCell {
   double verify_step_s = 0;  // a target step with draft tokens
 };
 
-// The same requests with the draft asynchronous drafting, by the standard rule at the longest draft
+// The same requests with asynchronous drafting, by the standard rule at the longest draft
 // length.
 struct AsyncPass {
   AsyncDrafting mode = AsyncDrafting::kCache;
-  Mean proposals;  // share that were accepted of those judged for the bonus position
+  Mean bonus_drafts;  // share that were accepted of those judged for the bonus position
   double tokens_per_s = 0;
 };
 

@@ -109,16 +109,16 @@ void print_published(const TheoryReport& report, std::FILE* out) {
   fmt::print(out, "\n");
 }
 
-std::vector<double> ridden_alphas() {
+std::vector<double> async_alphas() {
   std::set<double> alphas;
   for (const DesignSpeedups& row : kDesignSpeedups) alphas.insert(row.alpha);
   return {alphas.begin(), alphas.end()};
 }
 
-constexpr double kRiddenCosts[] = {0.05, 0.1, 0.2};
+constexpr double kAsyncCosts[] = {0.05, 0.1, 0.2};
 constexpr int kLongestSynchronous = 40;
 
-void print_riding_ahead(std::FILE* out) {
+void print_async_drafting(std::FILE* out) {
   fmt::print(
       out,
       "Asynchronous drafting, by formula: speed-up over plain decoding when a verify costs what a "
@@ -137,8 +137,8 @@ void print_riding_ahead(std::FILE* out) {
       "cache .9",
       "b",
       "ceiling");
-  for (double alpha : ridden_alphas()) {
-    for (double cost : kRiddenCosts) {
+  for (double alpha : async_alphas()) {
+    for (double cost : kAsyncCosts) {
       const int draft_len = best_draft_len(alpha, cost, kLongestSynchronous);
       const ChainChoice chain = best_chain(alpha, cost);
       const CacheChoice cache = best_cache(alpha, cost, 0.8);
@@ -227,12 +227,12 @@ void print_cells(const PairMeasurement& pair, std::FILE* out) {
   }
 }
 
-void print_riding_pair(const PairMeasurement& pair, std::FILE* out) {
+void print_async_pair(const PairMeasurement& pair, std::FILE* out) {
   if (pair.async_passes.empty() || pair.cells.empty()) return;
   const double alpha = pair.alpha();
   const double cost = pair.cost_ratio;
   fmt::print(out,
-             "\nThe draft asynchronous drafting, standard rule, K = {}; by formula the chain gives "
+             "\nAsynchronous drafting, standard rule, K = {}; by formula the chain gives "
              "{:.2f}, the "
              "cache at most {:.2f}\nwhen draft and target do not share cores\n\n",
              pair.cells.back().draft_len,
@@ -244,9 +244,9 @@ void print_riding_pair(const PairMeasurement& pair, std::FILE* out) {
         "{:<8} speed-up {:>5.2f}   of {} bonus draft tokens were accepted {:.3f} +- {:.3f}\n",
         async_drafting_name(pass.mode),
         pair.off_tokens_per_s > 0 ? pass.tokens_per_s / pair.off_tokens_per_s : 0,
-        pass.proposals.count,
-        pass.proposals.value,
-        pass.proposals.standard_error);
+        pass.bonus_drafts.count,
+        pass.bonus_drafts.value,
+        pass.bonus_drafts.standard_error);
   }
 }
 
@@ -270,7 +270,7 @@ void print_pair(const TheoryReport& report, std::FILE* out) {
              "\nThe formula takes positions as independent and alike, and a verify to cost what a "
              "plain step costs;\n\"by cost\" takes the tokens per round and the cost of draft and "
              "verify steps as measured.\n");
-  print_riding_pair(pair, out);
+  print_async_pair(pair, out);
 }
 
 Json json_of(const Mean& mean) {
@@ -306,10 +306,10 @@ Json published_json(const TheoryReport& report) {
   return rows;
 }
 
-Json riding_ahead_json() {
+Json async_drafting_json() {
   Json rows = Json::array();
-  for (double alpha : ridden_alphas()) {
-    for (double cost : kRiddenCosts) {
+  for (double alpha : async_alphas()) {
+    for (double cost : kAsyncCosts) {
       const int draft_len = best_draft_len(alpha, cost, kLongestSynchronous);
       const ChainChoice chain = best_chain(alpha, cost);
       rows.push_back({{"alpha", alpha},
@@ -349,7 +349,7 @@ Json pair_json(const TheoryReport& report) {
   }
   for (const AsyncPass& pass : pair.async_passes) {
     json["async_drafting"].push_back({{"mode", async_drafting_name(pass.mode)},
-                                      {"proposals", json_of(pass.proposals)},
+                                      {"bonus_drafts", json_of(pass.bonus_drafts)},
                                       {"tokens_per_s", pass.tokens_per_s}});
   }
   for (const PairCell& cell : pair.cells) {
@@ -451,14 +451,14 @@ PlotPanel pair_panel(const TheoryReport& report, bool speedup) {
 void print_report(const TheoryReport& report, std::FILE* out) {
   print_simulated(report, out);
   print_published(report, out);
-  print_riding_ahead(out);
+  print_async_drafting(out);
   print_pair(report, out);
 }
 
 std::string report_json(const TheoryReport& report) {
   const Json json = {{"simulated", simulated_json(report)},
                      {"published", published_json(report)},
-                     {"riding_ahead", riding_ahead_json()},
+                     {"async_drafting", async_drafting_json()},
                      {"pair", pair_json(report)}};
   return json.dump(2) + "\n";
 }

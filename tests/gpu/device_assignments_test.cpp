@@ -34,8 +34,8 @@ struct Taken {
 };
 
 Taken take(const RunConfig& config, const HostPlace& place, bool draft_on_gpu = true) {
-  const DeviceAssignment seat = assign_device(config, place, draft_on_gpu);
-  return {seat.device->info().ordinal, seat.num_targets, seat.has_draft};
+  const DeviceAssignment assignment = assign_device(config, place, draft_on_gpu);
+  return {assignment.device->info().ordinal, assignment.num_targets, assignment.has_draft};
 }
 
 TEST_F(DeviceAssignments, PlacesGoRoundTheGpusOfTheHost) {
@@ -80,18 +80,18 @@ TEST_F(DeviceAssignments, WhoSharesAGpuHasHalfOfItsMemory) {
   const RankLayout layout = {.num_targets = 2};
   RunConfig config = config_of(2);
   const EngineSizes sizes = engine_sizes(config, model_config_of(config, Role::kTarget), layout);
-  DeviceAssignment seat = assign_device(config, {.index = 0, .num_targets = 2}, false);
-  ASSERT_EQ(seat.num_targets, 2);
-  const int32_t shared = gpu_blocks(config, sizes, layout, seat);
-  seat.num_targets = 1;
-  const int32_t alone = gpu_blocks(config, sizes, layout, seat);
+  DeviceAssignment assignment = assign_device(config, {.index = 0, .num_targets = 2}, false);
+  ASSERT_EQ(assignment.num_targets, 2);
+  const int32_t shared = gpu_blocks(config, sizes, layout, assignment);
+  assignment.num_targets = 1;
+  const int32_t alone = gpu_blocks(config, sizes, layout, assignment);
   EXPECT_LE(shared, alone / 2);
   EXPECT_GE(shared, alone / 2 - alone / 20);
   // What is allowed is each rank's own.
   config.kv_cache_memory_bytes = 4 << 20;
-  const int32_t allowed = gpu_blocks(config, sizes, layout, seat);
-  seat.num_targets = 2;
-  EXPECT_EQ(gpu_blocks(config, sizes, layout, seat), allowed);
+  const int32_t allowed = gpu_blocks(config, sizes, layout, assignment);
+  assignment.num_targets = 2;
+  EXPECT_EQ(gpu_blocks(config, sizes, layout, assignment), allowed);
   EXPECT_LT(allowed, shared);
 }
 
@@ -99,16 +99,16 @@ TEST_F(DeviceAssignments, MemoryThatDoesNotSufficeIsOneSentence) {
   const RankLayout layout = {.num_targets = 1};
   RunConfig config = config_of(1);
   const EngineSizes sizes = engine_sizes(config, model_config_of(config, Role::kTarget), layout);
-  const DeviceAssignment seat = assign_device(config, {}, false);
+  const DeviceAssignment assignment = assign_device(config, {}, false);
   config.gpu_memory_utilization = 0.0005;
-  EXPECT_TRUE(fails_with([&] { gpu_blocks(config, sizes, layout, seat); },
+  EXPECT_TRUE(fails_with([&] { gpu_blocks(config, sizes, layout, assignment); },
                          "the GPU's memory does not suffice: 0.0005 (gpu_memory_utilization) of "
                          "8.59 GB are 0.00 GB; 0.0"));
   config.gpu_memory_utilization = 0.9;
   config.kv_cache_memory_bytes = 1 << 16;
-  EXPECT_TRUE(fails_with([&] { gpu_blocks(config, sizes, layout, seat); },
+  EXPECT_TRUE(fails_with([&] { gpu_blocks(config, sizes, layout, assignment); },
                          "kv_cache_memory_bytes 65536 holds "));
-  EXPECT_TRUE(fails_with([&] { gpu_blocks(config, sizes, layout, seat); },
+  EXPECT_TRUE(fails_with([&] { gpu_blocks(config, sizes, layout, assignment); },
                          " tokens, fewer than max_model_len 96: raise the one or lower the other"));
 }
 
