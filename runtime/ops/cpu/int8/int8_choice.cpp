@@ -1,13 +1,24 @@
 // Which kernels multiply quantised weights (see int8_choice.h).
 #include "runtime/ops/cpu/int8/int8_choice.h"
 
+#if defined(OUTRIDER_X86_KERNELS)
+#include <cpuid.h>
+#endif
+
 #include "runtime/base/error.h"
 
 namespace outrider::ops::cpu {
 namespace {
 
 #if defined(OUTRIDER_X86_KERNELS)
-bool has_avx_vnni() { return __builtin_cpu_supports("avxvnni"); }
+// Clang 16 has no name for it: CPUID leaf 7.1, EAX bit 4 (Intel SDM, volume 2A).
+bool has_avx_vnni() {
+  unsigned eax = 0;
+  unsigned ebx = 0;
+  unsigned ecx = 0;
+  unsigned edx = 0;
+  return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax >> 4 & 1) != 0;
+}
 bool has_avx512_vnni() { return __builtin_cpu_supports("avx512vnni"); }
 #endif
 
