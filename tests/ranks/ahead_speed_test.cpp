@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "runtime/commands/bench/theory/theory_formulas.h"
+#include "runtime/commands/bench/speedup_formulas.h"
 #include "tests/ranks/engine_harness.h"
 #include "tests/ranks/rehearsal.h"
 
