@@ -5,7 +5,7 @@ set -euo pipefail
 packages=(
   g++ cmake ninja-build make pkg-config
   libopenmpi-dev openmpi-bin openssh-client
-  libcpp-httplib-dev nlohmann-json3-dev libyaml-cpp-dev libfmt-dev libpcre2-dev libutf8proc-dev libgtest-dev libboost-context-dev
+  libcpp-httplib-dev nlohmann-json3-dev libyaml-cpp-dev libfmt-dev libpcre2-dev libutf8proc-dev libgtest-dev libbenchmark-dev libboost-context-dev
   python3 python3-venv
 )
 

@@ -8,14 +8,10 @@
 #include "runtime/commands/bench/comm/comm_bench.h"
 #include "runtime/commands/bench/decode/decode_bench.h"
 #include "runtime/commands/bench/load_bench.h"
-#include "runtime/commands/bench/machine/machine_bench.h"
 #include "runtime/commands/bench/prefill_bench.h"
-#include "runtime/commands/bench/prefix/prefix_bench.h"
 #include "runtime/commands/bench/report/bench_kind.h"
-#include "runtime/commands/bench/round/round_bench.h"
 #include "runtime/commands/bench/serve/serve_bench.h"
 #include "runtime/commands/bench/sim/sim_bench.h"
-#include "runtime/commands/bench/theory/theory_bench.h"
 #include "runtime/commands/bench/throughput_bench.h"
 #include "runtime/commands/bench/verify_curve_bench.h"
 #include "runtime/commands/commands.h"
@@ -30,14 +26,9 @@ std::vector<BenchKind> bench_kinds() {
       prefill_bench(),
       throughput_bench(),
       comm_bench(),
-      theory_bench(),
       serve_bench(),
-      forward_bench(),
-      ops_bench(),
       load_bench(),
       sim_bench(),
-      round_bench(),
-      prefix_bench(),
   };
 }
 

@@ -304,22 +304,6 @@ class LawSampler {
 
 LawResult sample_law(const LawCase& law_case) { return LawSampler(law_case).run(); }
 
-int samples_to_find(double distance, const LawCase& law_case) {
-  const std::vector<double> law = law_of(law_case, target_of(law_case));
-  std::vector<uint64_t> counts(law.size(), 0);
-  // Cells that are pooled with fewer samples count with more: from 1,000 up until nothing changes.
-  uint64_t num_samples = 1000;
-  while (true) {
-    counts[0] = num_samples;
-    const ChiSquare test = chi_square(counts, law, law_case.rule);
-    const double found = smallest_found_distance(test, static_cast<double>(num_samples));
-    if (found <= distance) return static_cast<int>(num_samples);
-    const double ratio = found / distance;
-    const double needed = static_cast<double>(num_samples) * ratio * ratio;
-    num_samples = std::max(num_samples + 1000, static_cast<uint64_t>(needed / 1000) * 1000);
-  }
-}
-
 int least_samples(const LawCase& law_case) {
   const std::vector<double> law = law_of(law_case, target_of(law_case));
   std::vector<uint64_t> counts(law.size(), 0);

@@ -91,9 +91,6 @@ struct LawResult {
 
 LawResult sample_law(const LawCase& law_case);
 
-// The fewest samples, as multiples of 1,000, with which the case's test finds every law at this
-// total variation distance from the exact one with 99% probability (smallest_found_distance).
-int samples_to_find(double distance, const LawCase& law_case);
 // The fewest samples, in hundreds, whose test can fail: with fewer, all cells are pooled into one.
 int least_samples(const LawCase& law_case);
 

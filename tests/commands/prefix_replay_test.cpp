@@ -1,6 +1,6 @@
 // Prefix reuse on recorded traffic: of the blocks that could be reused, nearly all are, when memory
 // allows. What could be is counted here from the trace's hash ids, by other code than the bench's.
-#include "runtime/commands/bench/prefix/prefix_replay.h"
+#include "tests/commands/prefix_replay.h"
 
 #include <gtest/gtest.h>
 

@@ -27,7 +27,6 @@ NOT_RUN = {
 SMALLER = {
     "--num-prompts 64": "--num-prompts 4",
     "verify": "verify --quick",
-    "bench theory": "bench theory --rounds 500",
     "pair/target": "models/embedded/target",  # what synth would have made
 }
 

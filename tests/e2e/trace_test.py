@@ -124,9 +124,9 @@ class Trace(unittest.TestCase):
 
     def test_a_benchmark_is_drawn(self):
         with tempfile.TemporaryDirectory() as folder:
-            report, svg = os.path.join(folder, "theory.json"), os.path.join(folder, "theory.svg")
-            code, _, errors = run([PROGRAM, "bench", "theory", "--rounds", "100", "--num-prompts", "1", "--max-tokens", "16",
-                                   "--draft-max", "2", "--json", report])
+            report, svg = os.path.join(folder, "curve.json"), os.path.join(folder, "curve.svg")
+            code, _, errors = run([PROGRAM, "bench", "verify-curve", "--model", "embedded", "--rows", "1,2", "--repeat", "2",
+                                   "--json", report])
             self.assertEqual(code, 0, errors)
             code, _, errors = run([sys.executable, PLOT, "bench", report, "-o", svg])
             self.assertEqual(code, 0, errors)

@@ -1,10 +1,10 @@
 // What asynchronous drafting is worth, and that speculation never costs anyone time: whole jobs of
-// simulated models in virtual time, against the formulas of bench/theory. Nothing here depends on
+// simulated models in virtual time, against the formulas of speedup_formulas.h. Nothing here depends on
 // the machine.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "runtime/commands/bench/theory/theory_formulas.h"
+#include "runtime/commands/bench/speedup_formulas.h"
 #include "tests/ranks/engine_harness.h"
 #include "tests/ranks/rehearsal.h"
 

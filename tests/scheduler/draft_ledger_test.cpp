@@ -22,7 +22,7 @@ using Tokens = std::vector<int32_t>;
 
 constexpr int32_t kVocabSize = 12;
 
-PlannerConfig riding_config() {
+PlannerConfig async_config() {
   PlannerConfig config;
   config.block_size = 4;
   config.num_blocks = 64;
@@ -36,7 +36,7 @@ PlannerConfig riding_config() {
   return config;
 }
 
-Request riding_request(uint64_t id, int32_t num_prompt, int32_t max_tokens) {
+Request async_request(uint64_t id, int32_t num_prompt, int32_t max_tokens) {
   Request request;
   request.id = id;
   request.prompt.assign(static_cast<size_t>(num_prompt), 1);
@@ -76,8 +76,8 @@ RoundDecision decide(const RoundPlan& plan, int32_t num_accepted, int32_t next_t
 }
 
 TEST(AsyncDrafting, OneMessageARoundAndTheOutcomeIsTheNextBlock) {
-  Planner planner(riding_config());
-  planner.add(riding_request(1, 4, 40));
+  Planner planner(async_config());
+  planner.add(async_request(1, 4, 40));
   RoundPlan plan = planner.plan();
   // The draft reads the prompt while the target does, and goes on from its last row.
   DraftRequest request = planner.take_draft_request(false);
@@ -121,8 +121,8 @@ TEST(AsyncDrafting, OneMessageARoundAndTheOutcomeIsTheNextBlock) {
 }
 
 TEST(AsyncDrafting, WhoWaitsSaysSoFirst) {
-  Planner planner(riding_config());
-  planner.add(riding_request(1, 4, 40));
+  Planner planner(async_config());
+  planner.add(async_request(1, 4, 40));
   RoundPlan plan = planner.plan();
   planner.take_draft_request(false);
   planner.apply(plan, decide(plan, 0, 8));
@@ -148,9 +148,9 @@ TEST(AsyncDrafting, WhoWaitsSaysSoFirst) {
 }
 
 TEST(AsyncDrafting, LateBonusDrafts) {
-  Planner planner(riding_config());
-  planner.add(riding_request(1, 4, 40));
-  Request greedy = riding_request(2, 4, 40);
+  Planner planner(async_config());
+  planner.add(async_request(1, 4, 40));
+  Request greedy = async_request(2, 4, 40);
   greedy.params.temperature = 0;  // its next token is the target's own choice
   planner.add(std::move(greedy));
   RoundPlan plan = planner.plan();
@@ -168,8 +168,8 @@ TEST(AsyncDrafting, LateBonusDrafts) {
 }
 
 TEST(AsyncDrafting, NobodyDraftsForWhatIsOff) {
-  Planner planner(riding_config());
-  Request request = riding_request(1, 4, 40);
+  Planner planner(async_config());
+  Request request = async_request(1, 4, 40);
   request.params.async_drafting = AsyncDrafting::kOff;
   planner.add(std::move(request));
   RoundPlan plan = planner.plan();
@@ -186,8 +186,8 @@ TEST(AsyncDrafting, NobodyDraftsForWhatIsOff) {
 }
 
 TEST(AsyncDrafting, ADraftThatWasAwayBeginsAnewAndOldOutcomesAreForgotten) {
-  Planner planner(riding_config());
-  planner.add(riding_request(1, 4, 40));
+  Planner planner(async_config());
+  planner.add(async_request(1, 4, 40));
   RoundPlan plan = planner.plan();
   planner.take_draft_request(false);
   ASSERT_TRUE(planner.offer(block(1, 1, 5, 8, 0, {4})));
@@ -296,14 +296,14 @@ class RandomStreams {
  private:
   // Little memory, so that sequences are thrown out and come back.
   static PlannerConfig config() {
-    PlannerConfig config = riding_config();
+    PlannerConfig config = async_config();
     config.num_blocks = 17;
     return config;
   }
   int32_t below(int limit) { return static_cast<int32_t>(random_() % limit); }
 
   void arrive() {
-    Request request = riding_request(next_id_++, below(6) + 1, 50);
+    Request request = async_request(next_id_++, below(6) + 1, 50);
     if (below(4) == 0) request.params.async_drafting = AsyncDrafting::kOff;
     Reference::Sequence sequence;
     sequence.async = request.params.async_drafting != AsyncDrafting::kOff;

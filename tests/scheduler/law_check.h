@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <string>
+#include <vector>
 
 #include "scheduler/exactness/law_cases.h"
 #include "tests/scheduler/two_looks.h"
@@ -23,6 +25,26 @@ inline double law_distance() {
 // generation in 2,000 came out otherwise, none of these doing so has probability e^-10; and a law
 // that differs in fewer is nearer than a twentieth of the distance.
 inline constexpr int kNumComparedGenerations = 20000;
+
+// The fewest samples, as multiples of 1,000, with which the case's test finds every law at this
+// total variation distance from the exact one with 99% probability (smallest_found_distance).
+inline int samples_to_find(double distance, const LawCase& law_case) {
+  LawCase one = law_case;
+  one.num_samples = 1;
+  const std::vector<double> law = sample_law(one).law;
+  std::vector<uint64_t> counts(law.size(), 0);
+  // Cells that are pooled with fewer samples count with more: from 1,000 up until nothing changes.
+  uint64_t num_samples = 1000;
+  while (true) {
+    counts[0] = num_samples;
+    const ChiSquare test = chi_square(counts, law, law_case.rule);
+    const double found = smallest_found_distance(test, static_cast<double>(num_samples));
+    if (found <= distance) return static_cast<int>(num_samples);
+    const double ratio = found / distance;
+    const double needed = static_cast<double>(num_samples) * ratio * ratio;
+    num_samples = std::max(num_samples + 1000, static_cast<uint64_t>(needed / 1000) * 1000);
+  }
+}
 
 struct LawJudgement {
   LawResult first;

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "models/checkpoint/shard.h"
-#include "runtime/commands/bench/theory/theory_formulas.h"
+#include "runtime/commands/bench/speedup_formulas.h"
 #include "runtime/ops/gpu/exchange.h"
 
 namespace outrider {

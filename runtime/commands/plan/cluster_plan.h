@@ -75,7 +75,7 @@ struct SpeculationPlan {
   double draft_step_ms = 0;
   double tokens_per_round = 0;
   double waiting_speedup = 0;  // Leviathan et al., Theorem 3.8 with these step times
-  double ahead_speedup = 0;    // asynchronous drafting with prepared outcomes (theory_formulas.h)
+  double ahead_speedup = 0;    // asynchronous drafting with prepared outcomes (speedup_formulas.h)
 };
 // alpha: chance that a draft token stands; hit_rate: that its outcome was prepared.
 SpeculationPlan plan_speculation(const ModelConfig& model,

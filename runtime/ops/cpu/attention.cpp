@@ -15,7 +15,6 @@
 #include "runtime/ops/cpu/kernel_choice.h"
 #include "runtime/ops/cpu/threads/thread_pool.h"
 #include "runtime/ops/ops.h"
-#include "runtime/ops/profile.h"
 
 namespace outrider::ops {
 namespace {
@@ -336,7 +335,6 @@ void kv_write(Context& ctx,
               const float* values,
               int64_t stride,
               const AttentionRows& rows) {
-  const OpTimer timer(ctx, OpKind::kKvWrite);
   const int64_t num_rows = static_cast<int64_t>(rows.positions.size());
   const size_t head_bytes = static_cast<size_t>(pages.head_dim) * sizeof(float);
   const bool small = num_rows * pages.n_kv_heads * pages.head_dim < kInlineProducts;
@@ -362,7 +360,6 @@ void attention(Context& ctx,
                const Queries& queries,
                const KvPages& pages,
                const AttentionRows& rows) {
-  const OpTimer timer(ctx, OpKind::kAttention);
   const Attention job{queries, pages, rows, cpu::kernels_of(ctx.isa()), out};
   if (job.num_rows() == 0) return;
   OUTRIDER_CHECK(queries.n_heads % pages.n_kv_heads == 0);

@@ -10,7 +10,6 @@
 #include "runtime/ops/cpu/threads/thread_pool.h"
 #include "runtime/ops/half.h"
 #include "runtime/ops/ops.h"
-#include "runtime/ops/profile.h"
 
 namespace outrider::ops {
 namespace {
@@ -53,7 +52,6 @@ void norm_one(const cpu::KernelTable& table,
 }  // namespace
 
 void embed(Context& ctx, float* out, std::span<const int32_t> ids, const EmbeddingTable& table) {
-  const OpTimer timer(ctx, OpKind::kCopy);
   const int64_t rows = static_cast<int64_t>(ids.size());
   const int64_t row_bytes = table.n * static_cast<int64_t>(dtype_bytes(table.dtype));
   OUTRIDER_CHECK(table.data != nullptr ||
@@ -82,7 +80,6 @@ void rms_norm(Context& ctx,
               int64_t rows,
               int64_t n,
               float eps) {
-  const OpTimer timer(ctx, OpKind::kNorm);
   const cpu::KernelTable& table = cpu::kernels_of(ctx.isa());
   ctx.threads().for_range(rows, rows * n < kInlineElements, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) norm_one(table, out + r * n, x + r * n, weight, n, eps);
@@ -97,7 +94,6 @@ void rms_norm_heads(Context& ctx,
                     int64_t head_dim,
                     const float* weight,
                     float eps) {
-  const OpTimer timer(ctx, OpKind::kNorm);
   const cpu::KernelTable& table = cpu::kernels_of(ctx.isa());
   const bool small = rows * n_heads * head_dim < kInlineElements;
   ctx.threads().for_range(rows, small, [&](int64_t begin, int64_t end) {
@@ -118,7 +114,6 @@ void add_rms_norm(Context& ctx,
                   int64_t rows,
                   int64_t n,
                   float eps) {
-  const OpTimer timer(ctx, OpKind::kNorm);
   const cpu::KernelTable& table = cpu::kernels_of(ctx.isa());
   ctx.threads().for_range(rows, rows * n < kInlineElements, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
@@ -133,7 +128,6 @@ void rope_angles(Context& ctx,
                  float* angles,
                  std::span<const int32_t> positions,
                  const Rope& rope) {
-  const OpTimer timer(ctx, OpKind::kRope);
   const size_t half = rope.inv_freq.size();
   const int64_t rows = static_cast<int64_t>(positions.size());
   const bool small = positions.size() * half < kInlineAngles;
@@ -156,7 +150,6 @@ void rope(Context& ctx,
           int64_t n_heads,
           int64_t head_dim,
           const RowAngles& angles) {
-  const OpTimer timer(ctx, OpKind::kRope);
   OUTRIDER_CHECK(angles.rotary_dim <= head_dim && angles.rotary_dim % 2 == 0);
   const cpu::KernelTable& table = cpu::kernels_of(ctx.isa());
   const bool small = rows * n_heads * head_dim < kInlineElements;
@@ -171,7 +164,6 @@ void rope(Context& ctx,
 }
 
 void silu_mul(Context& ctx, float* out, const float* gate_up, int64_t rows, int64_t n) {
-  const OpTimer timer(ctx, OpKind::kActivation);
   const cpu::KernelTable& table = cpu::kernels_of(ctx.isa());
   ctx.threads().for_range(rows, rows * n < kInlineActivations, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
@@ -183,7 +175,6 @@ void silu_mul(Context& ctx, float* out, const float* gate_up, int64_t rows, int6
 
 void gather_rows(
     Context& ctx, float* out, const float* x, std::span<const int32_t> row_ids, int64_t n) {
-  const OpTimer timer(ctx, OpKind::kCopy);
   const int64_t rows = static_cast<int64_t>(row_ids.size());
   const bool in_order = out == x || rows * n < kInlineElements;
   ctx.threads().for_range(rows, in_order, [&](int64_t begin, int64_t end) {

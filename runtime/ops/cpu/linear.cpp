@@ -11,7 +11,6 @@
 #include "runtime/ops/cpu/int8/quantized_linear.h"
 #include "runtime/ops/cpu/threads/thread_pool.h"
 #include "runtime/ops/ops.h"
-#include "runtime/ops/profile.h"
 
 namespace outrider::ops {
 namespace {
@@ -196,7 +195,6 @@ void linear(Context& ctx,
             int64_t rows,
             const PackedMatrix& w,
             const LinearSum& sum) {
-  const OpTimer timer(ctx, OpKind::kLinear);
   if (rows <= 0 || w.n_out() == 0) return;
   const int64_t whole = w.n_in();
   const std::span<const int64_t> slice_ends =

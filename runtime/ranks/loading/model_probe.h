@@ -1,6 +1,6 @@
 // A model by itself, outside the engine: its exact next-token distribution, which counts are
-// compared with. Used by `bench theory` and the tests, on a thread of rank 0; it has its own copy
-// of the weights.
+// compared with. Used by `synth` and the tests, on a thread of rank 0; it has its own copy of the
+// weights.
 #pragma once
 
 #include <functional>

@@ -9,7 +9,7 @@
 #include "runtime/commands/bench/bench_requests.h"
 #include "runtime/commands/bench/report/bench_progress.h"
 #include "runtime/commands/bench/report/bench_statistics.h"
-#include "runtime/commands/bench/theory/theory_formulas.h"
+#include "runtime/commands/bench/speedup_formulas.h"
 #include "runtime/ranks/job/job.h"
 
 namespace outrider {

@@ -8,7 +8,7 @@
 
 #include "models/simulated/law.h"
 #include "runtime/base/error.h"
-#include "runtime/commands/bench/theory/theory_formulas.h"
+#include "runtime/commands/bench/speedup_formulas.h"
 #include "scheduler/pacing/constants.h"
 
 namespace outrider {

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "runtime/commands/bench/theory/theory_formulas.h"
+#include "runtime/commands/bench/speedup_formulas.h"
 
 namespace outrider {
 namespace {

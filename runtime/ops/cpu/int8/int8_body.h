@@ -166,25 +166,6 @@ void quant_panel(const QuantPanel& panel) {
   }
 }
 
-// For a dot that is written in assembler.
-template <int kSums>
-int64_t dot_peak(int64_t rounds, float* sink) {
-  alignas(64) const char ones[kInts * 4 * kValueBytes] = {1, 1, 1, 1};
-  const Quad w = load_quad(ones);
-  const Spread x = spread(ones);
-  Ints acc[kSums];
-#pragma GCC unroll 24
-  for (int c = 0; c < kSums; ++c) acc[c] = all_ints(c);
-  for (int64_t round = 0; round < rounds; ++round) {
-#pragma GCC unroll 24
-    for (int c = 0; c < kSums; ++c) acc[c] = dot(acc[c], w, x);
-  }
-#pragma GCC unroll 24
-  for (int c = 1; c < kSums; ++c) acc[0] = add_ints(acc[0], acc[c]);
-  *sink += static_cast<float>(fold_add_ints(acc[0]));
-  return rounds * kSums * kInts * 8;
-}
-
 // x must be padded to whole vectors; returns the bits of the largest |x|.
 OUTRIDER_INLINE uint32_t largest_bits(const float* x, int64_t padded) {
   Ints largest = all_ints(0);

@@ -57,9 +57,6 @@ struct QuantKernels {
                    int64_t row);
   void (*panel_8)(const QuantPanel&);
   void (*panel_4)(const QuantPanel&);
-  // Multiplies in registers; returns the multiplications and additions made. Null where a compiler
-  // could move the multiplications out of the loop.
-  int64_t (*peak)(int64_t rounds, float* sink);
 };
 
 // Defined in kernels_int8<name>.cpp.

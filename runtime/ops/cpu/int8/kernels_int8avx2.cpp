@@ -73,6 +73,5 @@ const QuantKernels kAvx2QuantKernels = {
     .quantize = int8_avx2::quantize_stretch,
     .panel_8 = int8_avx2::quant_panel<8>,
     .panel_4 = int8_avx2::quant_panel<4>,
-    .peak = int8_avx2::dot_peak<8>,
 };
 }  // namespace outrider::ops::cpu

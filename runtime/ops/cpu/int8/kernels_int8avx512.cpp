@@ -98,6 +98,5 @@ const QuantKernels kAvx512QuantKernels = {
     .quantize = int8_avx512::quantize_stretch,
     .panel_8 = int8_avx512::quant_panel<8>,
     .panel_4 = int8_avx512::quant_panel<4>,
-    .peak = nullptr,
 };
 }  // namespace outrider::ops::cpu

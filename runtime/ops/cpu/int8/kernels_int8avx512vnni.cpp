@@ -57,6 +57,5 @@ const QuantKernels kAvx512VnniQuantKernels = {
     .quantize = int8_avx512vnni::quantize_stretch,
     .panel_8 = int8_avx512vnni::quant_panel<8>,
     .panel_4 = int8_avx512vnni::quant_panel<4>,
-    .peak = int8_avx512vnni::dot_peak<24>,
 };
 }  // namespace outrider::ops::cpu

@@ -57,6 +57,5 @@ const QuantKernels kAvxVnniQuantKernels = {
     .quantize = int8_avxvnni::quantize_stretch,
     .panel_8 = int8_avxvnni::quant_panel<8>,
     .panel_4 = int8_avxvnni::quant_panel<4>,
-    .peak = int8_avxvnni::dot_peak<12>,
 };
 }  // namespace outrider::ops::cpu

@@ -134,6 +134,5 @@ const QuantKernels kScalarQuantKernels = {
     .quantize = int8_scalar::quantize_stretch,
     .panel_8 = int8_scalar::quant_panel<8>,
     .panel_4 = int8_scalar::quant_panel<4>,
-    .peak = nullptr,
 };
 }  // namespace outrider::ops::cpu

@@ -1,14 +1,19 @@
-// See theory_bench.h.
-#include "runtime/commands/bench/theory/theory_bench.h"
-
+// theory_bench: the founding papers' figures, measured. Simulated acceptances through the program's
+// own rules, and the job's pair, beside the formulas. Takes the options of `outrider bench`; part
+// of the test build, not installed.
 #include <fmt/format.h>
+
+#include <cstdio>
+#include <cstring>
 
 #include "runtime/base/error.h"
 #include "runtime/base/rng.h"
 #include "runtime/commands/bench/bench_requests.h"
-#include "runtime/commands/bench/theory/theory_report.h"
+#include "runtime/commands/bench/report/bench_environment.h"
+#include "runtime/commands/bench/report/bench_kind.h"
 #include "runtime/ranks/job/job.h"
 #include "runtime/ranks/job/signals.h"
+#include "tests/theory/theory_report.h"
 
 namespace outrider {
 namespace {
@@ -88,6 +93,7 @@ int measure(const BenchRun& run,
             const FrontEndContext& context,
             const TheoryBenchOptions& options) {
   BenchReport out = run.new_report(context.topology);
+  out.command.replace(0, std::strlen("outrider bench theory"), "theory_bench");
   TheoryReport report;
   report.title = title_of(context, options);
   const auto prompts = read_bench_prompts(options.prompts_file, options.num_prompts);
@@ -118,7 +124,7 @@ int run_theory(const CommandLine& line) {
     speculative.model = "embedded";
   }
   if (speculative.method == "none" || (speculative.method == "auto" && speculative.model.empty()))
-    throw Error("bench theory needs a draft: give --speculative-config.model");
+    throw Error("theory_bench needs a draft: give --speculative-config.model");
   return run_job(run.config(), line.launch, [&](const FrontEndContext& context) {
     return measure(run, context, options);
   });
@@ -129,11 +135,24 @@ std::string theory_help() {
   return bench_options_help(theory_options(&options));
 }
 
-}  // namespace
-
-BenchKind theory_bench() {
-  return {
-      "theory", "the founding papers' formulas beside what is measured", run_theory, theory_help};
+int run_program(int argc, char** argv) {
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  for (const std::string& argument : arguments) {
+    if (argument != "--help" && argument != "-h") continue;
+    fmt::print("usage: theory_bench [options]\n\n{}", theory_help());
+    return 0;
+  }
+  return run_theory({{&argc, &argv, fmt::format("theory_bench ({})", kBuildCommit)}, arguments});
 }
 
+}  // namespace
 }  // namespace outrider
+
+int main(int argc, char** argv) {
+  try {
+    return outrider::run_program(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "theory_bench: %s\n", error.what());
+    return 2;
+  }
+}

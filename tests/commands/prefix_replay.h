@@ -1,7 +1,7 @@
 // A recorded trace through the scheduler alone: real planner, KV blocks and prefix index, ranks
 // that take a fixed time for a round and answer anything. What comes out is how much of the
 // prompts' KV was there already, and how much could have been. Virtual time, so the same on every
-// machine; used by `bench prefix` and its test.
+// machine.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // See prefix_replay.h.
-#include "runtime/commands/bench/prefix/prefix_replay.h"
+#include "tests/commands/prefix_replay.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-// The formulas of `bench theory` against brute force and the papers' own figures, and the program's
+// The formulas of `theory_bench` against brute force and the papers' own figures, and the program's
 // propose() and verify() against the formulas at acceptances known beforehand.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -7,8 +7,9 @@
 #include <random>
 
 #include "runtime/base/error.h"
-#include "runtime/commands/bench/theory/theory_formulas.h"
-#include "runtime/commands/bench/theory/theory_simulation.h"
+#include "runtime/commands/bench/speedup_formulas.h"
+#include "tests/theory/paper_formulas.h"
+#include "tests/theory/theory_simulation.h"
 
 namespace outrider {
 namespace {

@@ -1,5 +1,5 @@
 // See theory_simulation.h.
-#include "runtime/commands/bench/theory/theory_simulation.h"
+#include "tests/theory/theory_simulation.h"
 
 #include <fmt/format.h>
 
@@ -8,9 +8,10 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/rng.h"
-#include "runtime/commands/bench/theory/theory_formulas.h"
+#include "runtime/commands/bench/speedup_formulas.h"
 #include "scheduler/drafting/propose.h"
 #include "scheduler/verification/verify.h"
+#include "tests/theory/paper_formulas.h"
 
 namespace outrider {
 namespace {

@@ -1,9 +1,11 @@
-// See round_costs.h.
-#include "runtime/commands/bench/round/round_costs.h"
+// What a rank does in a round besides its models, on made-up logits and without a job: judging,
+// proposing, and turning plans and replies into bytes and back. One shard; the exchange between
+// ranks is not in it.
+#include <benchmark/benchmark.h>
 
-#include <algorithm>
-#include <chrono>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "runtime/base/error.h"
 #include "runtime/base/rng.h"
@@ -18,6 +20,13 @@ namespace {
 
 constexpr uint64_t kSeed = 0x40d;
 constexpr int32_t kPromptTokens = 64;
+
+struct RoundShape {
+  int32_t num_sequences = 1;
+  int32_t vocab_size = 32000;
+  int32_t draft_len = 4;
+  int32_t num_candidates = 16;
+};
 
 // About normal, with the spread of a language model's logits; target and draft agree in part.
 float made_up_logit(uint32_t row, int32_t token, double share_of_own, uint32_t owner) {
@@ -35,8 +44,8 @@ float made_up_logit(uint32_t row, int32_t token, double share_of_own, uint32_t o
 // One round's work, made once.
 class Rounds {
  public:
-  Rounds(const RoundShape& shape, const ops::ThreadPlan& threads)
-      : shape_(shape), context_(threads), scanner_(make_pooled_scanner(context_)) {
+  Rounds(const RoundShape& shape, VerifyMode mode)
+      : shape_(shape), context_(ops::plan_threads({})), scanner_(make_pooled_scanner(context_)) {
     const auto num_rows = static_cast<size_t>(shape.num_sequences * (shape.draft_len + 1));
     const auto width = static_cast<size_t>(shape.vocab_size);
     target_logits_.resize(num_rows * width);
@@ -55,13 +64,16 @@ class Rounds {
       }
     }
     for (int32_t n = 0; n < shape.num_sequences; ++n) {
-      SamplingParams params = shape.params;
+      SamplingParams params{.verify_mode = mode};
       params.noise_seed = mix_seed(kSeed, static_cast<uint64_t>(n));
       params_.push_back(params);
       tokens_.emplace_back(static_cast<size_t>(kPromptTokens), 1);
     }
     propose_all();
     make_plan();
+    encode_plan();
+    encode_reply();
+    judge();
   }
 
   void propose_all() {
@@ -142,33 +154,30 @@ class Rounds {
   uint64_t digest_ = 0;
 };
 
-}  // namespace
-
-std::vector<RoundCost> round_costs(const RoundShape& shape,
-                                   const ops::ThreadPlan& threads,
-                                   int32_t num_repeats) {
-  Rounds rounds(shape, threads);
-  const std::pair<const char*, void (Rounds::*)()> works[] = {
-      {"propose, all tokens", &Rounds::propose_all},
-      {"verify", &Rounds::judge},
-      {"encode plan", &Rounds::encode_plan},
-      {"decode plan", &Rounds::decode_plan},
-      {"encode reply", &Rounds::encode_reply},
-      {"decode reply", &Rounds::decode_reply},
-      {"digest", &Rounds::digest_decision},
-  };
-  std::vector<RoundCost> costs;
-  for (const auto& [name, work] : works) {
-    RoundCost& cost = costs.emplace_back(RoundCost{name, {}});
-    for (int32_t repeat = -1; repeat < num_repeats; ++repeat) {
-      const auto begin = std::chrono::steady_clock::now();
-      (rounds.*work)();
-      const auto time = std::chrono::steady_clock::now() - begin;
-      if (repeat < 0) continue;  // the first one pays for memory
-      cost.microseconds.push_back(std::chrono::duration<double, std::micro>(time).count());
-    }
-  }
-  return costs;
+void run_round(benchmark::State& state, VerifyMode mode, void (Rounds::*work)()) {
+  Rounds rounds({.num_sequences = static_cast<int32_t>(state.range(0)),
+                 .vocab_size = static_cast<int32_t>(state.range(1))},
+                mode);
+  for (auto _ : state) (rounds.*work)();
 }
 
+void sizes(benchmark::internal::Benchmark* registered) {
+  registered->ArgNames({"sequences", "columns"})
+      ->ArgsProduct({{1, 16, 64}, {32000, 128256}})
+      ->Unit(benchmark::kMicrosecond)
+      ->UseRealTime();
+}
+
+// Of all draft tokens of a round.
+BENCHMARK_CAPTURE(run_round, propose, VerifyMode::kBlock, &Rounds::propose_all)->Apply(sizes);
+BENCHMARK_CAPTURE(run_round, verify_standard, VerifyMode::kStandard, &Rounds::judge)->Apply(sizes);
+BENCHMARK_CAPTURE(run_round, verify_block, VerifyMode::kBlock, &Rounds::judge)->Apply(sizes);
+BENCHMARK_CAPTURE(run_round, verify_coupled, VerifyMode::kCoupled, &Rounds::judge)->Apply(sizes);
+BENCHMARK_CAPTURE(run_round, encode_plan, VerifyMode::kBlock, &Rounds::encode_plan)->Apply(sizes);
+BENCHMARK_CAPTURE(run_round, decode_plan, VerifyMode::kBlock, &Rounds::decode_plan)->Apply(sizes);
+BENCHMARK_CAPTURE(run_round, encode_reply, VerifyMode::kBlock, &Rounds::encode_reply)->Apply(sizes);
+BENCHMARK_CAPTURE(run_round, decode_reply, VerifyMode::kBlock, &Rounds::decode_reply)->Apply(sizes);
+BENCHMARK_CAPTURE(run_round, digest, VerifyMode::kBlock, &Rounds::digest_decision)->Apply(sizes);
+
+}  // namespace
 }  // namespace outrider

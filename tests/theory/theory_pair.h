@@ -1,6 +1,6 @@
 // The pair at hand in the founding papers' terms: its acceptance as the models themselves say it
 // (asked outside the engine, position by position) beside the acceptance the engine counts, and the
-// tokens per round for every draft length. For `bench theory`, a front end on rank 0.
+// tokens per round for every draft length. For `theory_bench`, a front end on rank 0.
 #pragma once
 
 #include <cstdint>

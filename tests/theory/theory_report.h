@@ -1,4 +1,4 @@
-// What `bench theory` found, as tables for the terminal, JSON and a plot. Pure functions of the
+// What `theory_bench` found, as tables for the terminal, JSON and a plot. Pure functions of the
 // figures.
 #pragma once
 
@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "runtime/commands/bench/report/plot.h"
-#include "runtime/commands/bench/theory/theory_pair.h"
-#include "runtime/commands/bench/theory/theory_simulation.h"
+#include "tests/theory/theory_pair.h"
+#include "tests/theory/theory_simulation.h"
 
 namespace outrider {
 

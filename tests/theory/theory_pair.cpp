@@ -1,5 +1,5 @@
 // See theory_pair.h.
-#include "runtime/commands/bench/theory/theory_pair.h"
+#include "tests/theory/theory_pair.h"
 
 #include <fmt/format.h>
 
@@ -11,12 +11,13 @@
 #include "runtime/base/rng.h"
 #include "runtime/commands/bench/bench_requests.h"
 #include "runtime/commands/bench/report/bench_statistics.h"
-#include "runtime/commands/bench/theory/theory_formulas.h"
+#include "runtime/commands/bench/speedup_formulas.h"
 #include "runtime/ranks/loading/draft_pair.h"
 #include "runtime/ranks/loading/model_probe.h"
 #include "scheduler/drafting/propose.h"
 #include "scheduler/round.h"
 #include "scheduler/verification/rules.h"
+#include "tests/theory/paper_formulas.h"
 
 namespace outrider {
 namespace {
@@ -266,7 +267,7 @@ double PairMeasurement::speedup_by_cost(const PairCell& cell) const {
 
 PairMeasurement measure_pair(const FrontEndContext& context, const PairOptions& options) {
   const int32_t most = context.engine.info().num_speculative_tokens;
-  if (most == 0) throw Error("bench theory needs a draft: give --speculative-config.model");
+  if (most == 0) throw Error("theory_bench needs a draft: give --speculative-config.model");
   Passes passes(context, options);
   passes.run(VerifyMode::kStandard, most);  // warm-up
   Pass off;

@@ -1,6 +1,6 @@
 // Speculation with an acceptance known beforehand: a toy target and draft go through the program's
 // own propose() and verify(), one round after the other, and what comes out is counted. Used by
-// `bench theory` and its tests; one thread.
+// `theory_bench` and its tests; one thread.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // See theory_report.h.
-#include "runtime/commands/bench/theory/theory_report.h"
+#include "tests/theory/theory_report.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "runtime/commands/bench/theory/theory_formulas.h"
+#include "runtime/commands/bench/speedup_formulas.h"
+#include "tests/theory/paper_formulas.h"
 
 namespace outrider {
 namespace {
