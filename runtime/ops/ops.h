@@ -16,7 +16,6 @@
 namespace outrider::ops {
 
 class ThreadPool;
-struct OpProfile;  // profile.h
 
 enum class Isa { kScalar, kAvx2, kAvx512 };
 Isa best_isa();                              // what this CPU has
@@ -54,9 +53,6 @@ class Context {
   // comparisons.
   void allow_bf16_dot(bool allowed) { bf16_dot_allowed_ = allowed; }
   bool uses_bf16_dot() const;
-  // Null, or where every op adds its time.
-  OpProfile* profile() const { return profile_; }
-  void set_profile(OpProfile* profile) { profile_ = profile; }
 
  private:
   Isa isa_;
@@ -65,7 +61,6 @@ class Context {
   AlignedBytes scratch_;
   size_t scratch_bytes_ = 0;
   std::unique_ptr<ThreadPool> threads_;
-  OpProfile* profile_ = nullptr;
 };
 
 // out[r, :] = table[ids[r] - first_id, :] when the id is in [first_id, first_id + table rows), else
