@@ -13,6 +13,7 @@ demo: build
 	python3 tools/demo.py
 
 package: build
+	tools/setup.sh dpkg-dev file
 	cd build && cpack -G DEB
 
 test: setup

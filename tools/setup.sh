@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that building, testing and the demo need; does nothing when they are there.
+# Installs the Debian packages that building, testing and the demo need, and those it is given; does nothing when they
+# are there.
 set -euo pipefail
 
 packages=(
@@ -7,6 +8,7 @@ packages=(
   libopenmpi-dev openmpi-bin openssh-client
   libcpp-httplib-dev nlohmann-json3-dev libyaml-cpp-dev libfmt-dev libpcre2-dev libutf8proc-dev libgtest-dev libbenchmark-dev libboost-context-dev
   python3 python3-venv
+  "$@"
 )
 
 fail() {

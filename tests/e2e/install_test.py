@@ -1,6 +1,8 @@
-"""cmake --install and the Debian package: what they hold, and that the installed program finds its models."""
+"""cmake --install and the Debian package: what they hold, that the installed program finds its models, and that the
+systemd unit and the image name what is installed."""
 
 import pathlib
+import re
 import shutil
 import subprocess
 import tempfile
@@ -8,6 +10,7 @@ import unittest
 
 from cluster import ENVIRONMENT, PROGRAM
 
+SOURCE = pathlib.Path(__file__).resolve().parent.parent.parent
 BUILD = pathlib.Path(PROGRAM).resolve().parent
 INSTALLED = ("bin/outrider", "share/outrider/models/embedded/target/model.safetensors",
              "share/outrider/models/embedded/draft/tokenizer.json", "share/outrider/configs/one-process.yaml",
@@ -39,6 +42,15 @@ class Install(unittest.TestCase):
         self.assertIn(str(target), done.stderr)
         self.assertNotEqual(done.returncode, 0)
 
+    @unittest.skipUnless(shutil.which("systemd-analyze"), "no systemd here")
+    def test_systemd_understands_the_unit(self):
+        done = run("cmake", "--install", BUILD, "--prefix", self.folder)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        unit = self.folder / "lib/systemd/system/outrider.service"
+        unit.write_text(unit.read_text().replace("/usr/", f"{self.folder}/"))
+        done = run("systemd-analyze", "verify", unit)
+        self.assertEqual((done.returncode, done.stdout + done.stderr), (0, ""))
+
     @unittest.skipUnless(all(map(shutil.which, ("dpkg-deb", "dpkg-shlibdeps", "file"))), "no Debian packages here")
     def test_debian_package(self):
         done = run("cpack", "-G", "DEB", "--config", BUILD / "CPackConfig.cmake", "-B", self.folder, cwd=BUILD)
@@ -47,6 +59,11 @@ class Install(unittest.TestCase):
         content = run("dpkg-deb", "--contents", package).stdout
         for name in INSTALLED:
             self.assertIn(f" ./usr/{name}\n", content)
+        for file in ("tools/package/outrider.service", "Containerfile"):
+            named = re.findall(r'/usr/[^\s"]+', (SOURCE / file).read_text())
+            self.assertTrue(named, file)
+            for name in named:
+                self.assertIn(f" .{name}\n", content, file)
         depends = run("dpkg-deb", "--field", package, "Depends").stdout
         for name in ("openmpi-bin", "libopenmpi", "libyaml-cpp"):
             self.assertIn(name, depends)

@@ -27,8 +27,8 @@ class Setup(unittest.TestCase):
         (self.folder / name).write_text(f"#!{self.folder}/bash\n{line}\n")
         (self.folder / name).chmod(0o755)
 
-    def check(self, code, sentence):
-        done = subprocess.run(["bash", SCRIPT], env={**os.environ, "PATH": str(self.folder)}, capture_output=True,
+    def check(self, code, sentence, *packages):
+        done = subprocess.run(["bash", SCRIPT, *packages], env={**os.environ, "PATH": str(self.folder)}, capture_output=True,
                               text=True, timeout=60)
         self.assertEqual(done.returncode, code, done.stderr)
         self.assertRegex(done.stderr, sentence)
@@ -44,6 +44,7 @@ class Setup(unittest.TestCase):
     def test_no_apt_get(self):
         (self.folder / "apt-get").unlink()
         self.check(0, "no apt-get here; what Debian calls g.. cmake .* libopenmpi-dev .* must be there")
+        self.check(0, "python3-venv dpkg-dev file must be there", "dpkg-dev", "file")
 
     def test_another_kernel(self):
         self.stand_in("uname", "echo Darwin")
