@@ -28,7 +28,7 @@ int export_gguf_command(const CommandLine& line) {
   std::string type = "bf16";
   const Option rows[] = {
       with_aliases(path_option("output", &output, "file to write"), {"-o", "--outfile"}),
-      choice_option("outtype", &type, {"f32", "f16", "bf16", "q8_0"}, "of the matrices (bf16)")};
+      choice_option("outtype", &type, {"f32", "f16", "bf16", "q8_0"}, "of the matrices")};
   const LoadedConfig loaded =
       load_config(line.arguments, {&rows[0], &rows[1]}, {.most = 1, .are_model = false});
   if (loaded.positional.empty() || output.empty()) {

@@ -41,13 +41,6 @@ int run_forward(const CommandLine& line) {
   return 0;
 }
 
-std::string forward_help() {
-  ForwardBenchOptions options;
-  int32_t steps = 0;
-  const std::vector<Option> own = forward_options(options, steps);
-  return help_text(option_rows(own));
-}
-
 int run_ops(const CommandLine& line) {
   bool json = false;
   const Option flag = flag_option("json", &json, "print JSON");
@@ -56,19 +49,12 @@ int run_ops(const CommandLine& line) {
   return 0;
 }
 
-std::string ops_help() {
-  bool json = false;
-  const Option flag = flag_option("json", &json, "print JSON");
-  return help_text({&flag});
-}
-
 }  // namespace
 
-BenchKind forward_bench() {
-  return {
-      "forward", "one model shape with random weights, without a job", run_forward, forward_help};
+Command forward_bench() {
+  return {"forward", "one model shape with random weights, without a job", run_forward};
 }
 
-BenchKind ops_bench() { return {"ops", "the kernels one by one", run_ops, ops_help}; }
+Command ops_bench() { return {"ops", "the kernels one by one", run_ops}; }
 
 }  // namespace outrider

@@ -5,7 +5,7 @@
 
 namespace outrider {
 
-BenchKind forward_bench();
-BenchKind ops_bench();
+Command forward_bench();
+Command ops_bench();
 
 }  // namespace outrider

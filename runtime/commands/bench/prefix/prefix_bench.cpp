@@ -130,18 +130,12 @@ int run_prefix(const CommandLine& line) {
   return 0;
 }
 
-std::string prefix_help() {
-  PrefixBenchOptions options;
-  return bench_options_help(prefix_options(&options));
-}
-
 }  // namespace
 
-BenchKind prefix_bench() {
+Command prefix_bench() {
   return {"prefix",
           "a trace's repeated beginnings: how many KV blocks are reused, no model",
-          run_prefix,
-          prefix_help};
+          run_prefix};
 }
 
 }  // namespace outrider

@@ -6,6 +6,6 @@
 
 namespace outrider {
 
-BenchKind prefix_bench();
+Command prefix_bench();
 
 }  // namespace outrider

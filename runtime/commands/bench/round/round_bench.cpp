@@ -72,15 +72,10 @@ int run_round(const CommandLine& line) {
   return 0;
 }
 
-std::string round_help() {
-  RoundOptions options;
-  return bench_options_help(round_options(&options));
-}
-
 }  // namespace
 
-BenchKind round_bench() {
-  return {"round", "a round's work besides the models, on made-up logits", run_round, round_help};
+Command round_bench() {
+  return {"round", "a round's work besides the models, on made-up logits", run_round};
 }
 
 }  // namespace outrider

@@ -6,6 +6,6 @@
 
 namespace outrider {
 
-BenchKind round_bench();
+Command round_bench();
 
 }  // namespace outrider

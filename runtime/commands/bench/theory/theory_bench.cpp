@@ -61,14 +61,14 @@ std::vector<Option> theory_options(TheoryBenchOptions* options) {
                      &options->num_rounds,
                      2,
                      100000000,
-                     "rounds of each of the 120 simulated figures (10000)"),
+                     "rounds of each of the 120 simulated figures"),
       path_option("prompts",
                   &options->prompts_file,
                   "for the pair: a text file of one prompt a line, or JSON lines"),
-      integer_option("num_prompts", &options->num_prompts, 1, 100000, "how many of them (8)"),
-      integer_option("max_tokens", &options->max_tokens, 2, 100000, "tokens per answer (128)"),
-      number_option("temperature", &options->temperature, 0, 10, "of the pair (1); 0 = greedy"),
-      integer_option("seed", &options->seed, 0, INT32_MAX, "of all noise (1)"),
+      integer_option("num_prompts", &options->num_prompts, 1, 100000, "how many of them"),
+      integer_option("max_tokens", &options->max_tokens, 2, 100000, "tokens per answer"),
+      number_option("temperature", &options->temperature, 0, 10, "of the pair; 0 = greedy"),
+      integer_option("seed", &options->seed, 0, INT32_MAX, "of all noise"),
   };
 }
 
@@ -124,16 +124,10 @@ int run_theory(const CommandLine& line) {
   });
 }
 
-std::string theory_help() {
-  TheoryBenchOptions options;
-  return bench_options_help(theory_options(&options));
-}
-
 }  // namespace
 
-BenchKind theory_bench() {
-  return {
-      "theory", "the founding papers' formulas beside what is measured", run_theory, theory_help};
+Command theory_bench() {
+  return {"theory", "the founding papers' formulas beside what is measured", run_theory};
 }
 
 }  // namespace outrider

@@ -6,6 +6,6 @@
 
 namespace outrider {
 
-BenchKind theory_bench();
+Command theory_bench();
 
 }  // namespace outrider
