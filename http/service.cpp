@@ -37,8 +37,6 @@ bool has_client_left(const ServiceCall& call) { return call.client_gone && call.
 
 }  // namespace
 
-const char* outrider_version() { return OUTRIDER_VERSION; }
-
 // Counts a generation from its admission to its last byte; drain waits for zero.
 struct OpenAiService::RunningCount {
   explicit RunningCount(std::atomic<int>& counter) : counter_(&counter) { ++*counter_; }
@@ -107,11 +105,11 @@ ServiceReply OpenAiService::route_get(const ServiceCall& call) {
     reply.content_type = "text/plain; version=0.0.4; charset=utf-8";
     reply.body = metrics_.render(options_.metrics_namespaces);
   } else if (path == "/version") {
-    reply.body = text_object_json({{"version", outrider_version()}});
+    reply.body = text_object_json(options_.build);
   } else if (path == "/load") {
     reply.body = fmt::format("{{\"server_load\":{}}}", num_running());
   } else if (path == "/server_info") {
-    reply.body = server_info_json(engine_.info(), engine_.status(), outrider_version());
+    reply.body = server_info_json(engine_.info(), engine_.status(), options_.build);
   } else if (path == "/tokenizer_info") {
     reply.body = tokenizer_info_json(*model_.tokenizer, engine_.info().max_model_len);
   } else if (path == "/v1/models") {

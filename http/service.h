@@ -53,7 +53,7 @@ struct ServiceReply {
 class OpenAiService {
  public:
   // All references must outlive the service. Only call, sse_ping_interval, stall_after,
-  // retry_after_s and metrics_namespaces of the options are used.
+  // retry_after_s, metrics_namespaces and build of the options are used.
   OpenAiService(Engine& engine,
                 ServingMetrics& metrics,
                 ServedModel model,
@@ -103,8 +103,5 @@ class OpenAiService {
   std::atomic<bool> aborting_{false};
   std::atomic<int> num_running_{0};
 };
-
-// "0.1.0"
-const char* outrider_version();
 
 }  // namespace outrider

@@ -355,21 +355,22 @@ std::string model_list_json(const EngineInfo& info, int64_t created) {
 
 std::string server_info_json(const EngineInfo& info,
                              const EngineStatus& status,
-                             const std::string& version) {
+                             const std::vector<std::pair<std::string, std::string>>& build) {
   const char* draft_state = status.draft == DraftState::kUp     ? "up"
                             : status.draft == DraftState::kDown ? "down"
                                                                 : "none";
-  return dumped({{"version", version},
-                 {"model", info.served_model_name},
-                 {"root", info.model_root},
-                 {"max_model_len", info.max_model_len},
-                 {"vocab_size", info.vocab_size},
-                 {"num_target_ranks", info.num_target_ranks},
-                 {"draft", or_null(info.draft)},
-                 {"draft_state", draft_state},
-                 {"num_speculative_tokens", info.num_speculative_tokens},
-                 {"num_requests_running", status.num_running},
-                 {"num_requests_waiting", status.num_waiting}});
+  Json out = {{"model", info.served_model_name},
+              {"root", info.model_root},
+              {"max_model_len", info.max_model_len},
+              {"vocab_size", info.vocab_size},
+              {"num_target_ranks", info.num_target_ranks},
+              {"draft", or_null(info.draft)},
+              {"draft_state", draft_state},
+              {"num_speculative_tokens", info.num_speculative_tokens},
+              {"num_requests_running", status.num_running},
+              {"num_requests_waiting", status.num_waiting}};
+  for (const auto& [name, value] : build) out[name] = value;
+  return dumped(out);
 }
 
 std::string tokenize_json(const TokenizeResult& result) {

@@ -83,9 +83,10 @@ std::string sse_event(std::string_view data);
 
 std::string model_json(const EngineInfo& info, int64_t created);
 std::string model_list_json(const EngineInfo& info, int64_t created);
+// build: further members, as HttpOptions has them.
 std::string server_info_json(const EngineInfo& info,
                              const EngineStatus& status,
-                             const std::string& version);
+                             const std::vector<std::pair<std::string, std::string>>& build);
 
 struct TokenizeResult {
   std::vector<int32_t> ids;

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace outrider {
@@ -63,6 +64,7 @@ struct HttpOptions {
   int retry_after_s = 1;                         // with 429 and 503
   SpecDecodeMetrics per_request_spec_decode_metrics = SpecDecodeMetrics::kNone;
   std::vector<std::string> metrics_namespaces = {"outrider", "vllm"};
+  std::vector<std::pair<std::string, std::string>> build;  // what /version says: (name, value)
 };
 
 }  // namespace outrider

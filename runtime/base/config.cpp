@@ -387,6 +387,11 @@ std::vector<Option> run_config_options(RunConfig* c) {
   return table.rows;
 }
 
+bool LoadedConfig::is_given(const std::string& key) const {
+  return std::any_of(
+      given.begin(), given.end(), [&](const GivenValue& value) { return value.key == key; });
+}
+
 LoadedConfig load_config(const std::vector<std::string>& arguments,
                          const std::vector<const Option*>& extra,
                          const Words& words) {
@@ -394,13 +399,14 @@ LoadedConfig load_config(const std::vector<std::string>& arguments,
   Inline inline_values;
   const std::vector<Option> rows = run_config_options(&loaded.config);
   const std::vector<const Option*> options = option_rows(rows);
-  answer_help(arguments, extra, options);
-  const Option config_file = path_option("config", &inline_values.config_file, "YAML file");
-  const Option speculative =
-      text_option("speculative_config", &inline_values.speculative_json, "the whole group as JSON");
+  Table more{.rows = {}, .group = "Configuration"};
+  more.add(path_option("config", &inline_values.config_file, "YAML file with these settings"));
+  more.add(text_option("speculative_config",
+                       &inline_values.speculative_json,
+                       "all of speculative decoding's settings as one JSON object"));
   std::vector<const Option*> typed = options;
-  typed.push_back(&config_file);
-  typed.push_back(&speculative);
+  for (const Option& row : more.rows) typed.push_back(&row);
+  if (asks_for_help(arguments)) throw HelpAsked{help_of(extra), help_of(typed)};
   typed.insert(typed.end(), extra.begin(), extra.end());
 
   ParsedArguments parsed = parse_arguments(arguments, typed);
@@ -420,6 +426,7 @@ LoadedConfig load_config(const std::vector<std::string>& arguments,
       command_line.push_back(given);
     } else {
       apply_value(given, typed);
+      loaded.given.push_back(given);
     }
   }
   if (const char* path = std::getenv("OUTRIDER_CONFIG");

@@ -19,6 +19,8 @@ struct LoadedConfig {
   RunConfig config;
   std::vector<std::string> positional;
   std::vector<GivenValue> given;  // what was set, in the order applied; the last of a key won
+
+  bool is_given(const std::string& key) const;
 };
 
 // The words of a command line that belong to no option.

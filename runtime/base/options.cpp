@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
+#include <limits>
 #include <numeric>
 
 #include "runtime/base/error.h"
@@ -127,7 +128,7 @@ const Option* find_negated_flag(const std::string& flag,
                                 const std::vector<const Option*>& options) {
   if (!flag.starts_with("--no-") && !flag.starts_with("--no_")) return nullptr;
   const Option* option = find_flag("--" + flag.substr(5), options);
-  return option != nullptr && option->is_flag ? option : nullptr;
+  return option != nullptr && option->value.empty() ? option : nullptr;
 }
 
 [[noreturn]] void throw_unknown_flag(const std::string& flag,
@@ -146,6 +147,23 @@ Option base_option(std::string key, std::string help) {
   return option;
 }
 
+// words: what a text must be, for the sentence that refuses another one.
+template <typename T>
+Option number_row(std::string key, T* field, T least, T most, std::string help, const char* words) {
+  Option option = base_option(std::move(key), std::move(help));
+  const bool is_open = most >= std::numeric_limits<T>::max();
+  option.value = is_open ? fmt::format("{}..", least) : fmt::format("{}..{}", least, most);
+  option.set = [=](const std::string& text) {
+    const auto value = parse_number<T>(text, words);
+    check_range(value, least, most);
+    *field = value;
+  };
+  option.get = [=] {
+    return *field < least || *field > most ? std::string() : fmt::format("{}", *field);
+  };
+  return option;
+}
+
 }  // namespace
 
 Option text_option(std::string key, std::string* field, std::string help) {
@@ -157,6 +175,7 @@ Option text_option(std::string key, std::string* field, std::string help) {
 
 Option path_option(std::string key, std::string* field, std::string help) {
   Option option = text_option(std::move(key), field, std::move(help));
+  option.value = "PATH";
   option.set = [field](const std::string& text) {
     *field = text;
     if (text != "~" && !text.starts_with("~/")) return;
@@ -169,17 +188,11 @@ Option path_option(std::string key, std::string* field, std::string help) {
 
 Option integer_option(
     std::string key, int32_t* field, int32_t least, int32_t most, std::string help) {
-  Option option = base_option(std::move(key), std::move(help));
-  option.set = [=](const std::string& text) {
-    const auto value = parse_number<int32_t>(text, "a whole number");
-    check_range(value, least, most);
-    *field = value;
-  };
-  option.get = [field] { return std::to_string(*field); };
-  return option;
+  return number_row(std::move(key), field, least, most, std::move(help), "a whole number");
 }
 
 Option or_word(Option option, std::string word, int32_t* field, int32_t value) {
+  option.value = word + " or " + option.value;
   option.set = [=, number = option.set](const std::string& text) {
     if (text != word) return number(text);
     *field = value;
@@ -190,25 +203,19 @@ Option or_word(Option option, std::string word, int32_t* field, int32_t value) {
 
 Option size_option(std::string key, int64_t* field, std::string help) {
   Option option = base_option(std::move(key), std::move(help));
+  option.value = "BYTES";
   option.set = [field](const std::string& text) { *field = parse_size(text); };
   option.get = [field] { return std::to_string(*field); };
   return option;
 }
 
 Option number_option(std::string key, double* field, double least, double most, std::string help) {
-  Option option = base_option(std::move(key), std::move(help));
-  option.set = [=](const std::string& text) {
-    const auto value = parse_number<double>(text, "a number");
-    check_range(value, least, most);
-    *field = value;
-  };
-  option.get = [field] { return fmt::format("{}", *field); };
-  return option;
+  return number_row(std::move(key), field, least, most, std::move(help), "a number");
 }
 
 Option flag_option(std::string key, bool* field, std::string help) {
   Option option = base_option(std::move(key), std::move(help));
-  option.is_flag = true;
+  option.value.clear();
   option.set = [field](const std::string& text) { *field = parse_bool(text); };
   option.get = [field] { return std::string(*field ? "true" : "false"); };
   return option;
@@ -218,8 +225,9 @@ Option choice_option(std::string key,
                      std::string* field,
                      std::vector<std::string> choices,
                      std::string help) {
-  Option option =
-      base_option(std::move(key), fmt::format("{} ({})", help, fmt::join(choices, ", ")));
+  Option option = base_option(std::move(key), std::move(help));
+  option.value = "NAME";
+  option.choices = choices;
   option.set = [field, choices](const std::string& text) {
     if (std::find(choices.begin(), choices.end(), text) == choices.end()) {
       throw Error(fmt::format("'{}' is not one of {}", text, fmt::join(choices, ", ")));
@@ -288,7 +296,7 @@ ParsedArguments parse_arguments(const std::vector<std::string>& arguments,
     GivenValue given{option->key, "true", "command line"};
     if (equals != std::string::npos) {
       given.value = argument.substr(equals + 1);
-    } else if (!option->is_flag) {
+    } else if (!option->value.empty()) {
       if (i + 1 == arguments.size() || find_flag(arguments[i + 1], options) != nullptr)
         throw Error(fmt::format("option {} needs a value", flag));
       given.value = arguments[++i];
@@ -341,34 +349,30 @@ std::vector<const Option*> option_rows(const std::vector<Option>& options) {
   return rows;
 }
 
-std::string help_text(const std::vector<const Option*>& options) {
-  std::string text;
-  std::string group;
+std::vector<OptionHelp> help_of(const std::vector<const Option*>& options) {
+  std::vector<OptionHelp> rows;
   for (const Option* option : options) {
-    std::string flag = "--" + option->key;
-    std::replace(flag.begin(), flag.end(), '_', '-');
-    for (const std::string& alias : option->aliases) flag += ", " + alias;
-    if (!option->is_flag) flag += " VALUE";
-    if (option->group != group) text += fmt::format("\n{}:\n", option->group);
-    group = option->group;
-    const std::string value = option->get ? option->get() : "";
-    const bool says_nothing = value.empty() || value == "\"\"" || value == "[]";
-    text += fmt::format(
-        "  {:<52} {}{}\n", flag, option->help, says_nothing ? "" : fmt::format(" [{}]", value));
+    std::string name = option->key;
+    std::replace(name.begin(), name.end(), '_', '-');
+    OptionHelp& row = rows.emplace_back(OptionHelp{.group = option->group,
+                                                   .names = {"--" + name},
+                                                   .value = option->value,
+                                                   .choices = option->choices,
+                                                   .text = option->help});
+    std::string value = option->get();
+    if (value == "[]" || value == "false") value.clear();
+    if (value == "true") row.names.push_back("--no-" + name);
+    if (value.starts_with('"')) value = value.substr(1, value.size() - 2);
+    row.default_value = std::move(value);
+    row.names.insert(row.names.end(), option->aliases.begin(), option->aliases.end());
   }
-  return text;
+  return rows;
 }
 
-void answer_help(const std::vector<std::string>& arguments,
-                 const std::vector<const Option*>& own,
-                 const std::vector<const Option*>& common) {
-  const bool is_asked = std::any_of(arguments.begin(), arguments.end(), [](const std::string& one) {
+bool asks_for_help(const std::vector<std::string>& arguments) {
+  return std::any_of(arguments.begin(), arguments.end(), [](const std::string& one) {
     return one == "--help" || one == "-h";
   });
-  if (!is_asked) return;
-  std::string text = help_text(own);
-  if (!own.empty() && !common.empty()) text += "\nOptions of all commands:\n";
-  throw HelpAsked{text + help_text(common)};
 }
 
 }  // namespace outrider

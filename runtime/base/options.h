@@ -17,15 +17,17 @@ struct Option {
   std::string old_key = {};          // of an earlier version, understood wherever the key is
   std::string help;                  // one line, with its unit
   std::string group;                 // the heading it stands under in help; may be empty
-  bool is_flag = false;              // needs no value on the command line
+  std::string value = "TEXT";        // its type as help shows it: "PATH", "1..64"; empty: a flag,
+                                     // which needs no value on the command line
+  std::vector<std::string> choices;  // all that it takes; empty: whatever is of its type
   bool is_list = false;              // may be given several times
   std::function<void(const std::string&)> set;  // throws Error that says what a good value is
-  std::function<std::string()> get;             // as YAML text
+  std::function<std::string()> get;             // as YAML text; empty: not given
   std::function<void()> clear;                  // lists only: forget what earlier sources gave
 };
 
 // Rows for plain fields. The field must outlive the option; out-of-range and unparsable values
-// throw Error.
+// throw Error. A number that begins out of its range stands for "not given".
 Option text_option(std::string key, std::string* field, std::string help);
 // A file or folder: a ~ at its start is the home folder, as in a shell, which expands it only at
 // the start of a word.
@@ -76,17 +78,24 @@ void apply_value(const GivenValue& given, const std::vector<const Option*>& opti
 // Pointers to all rows, as the functions above take them.
 std::vector<const Option*> option_rows(const std::vector<Option>& options);
 
-// "--key VALUE   help [default]" lines under the headings of their groups; what the rows' fields
-// hold now counts as the default.
-std::string help_text(const std::vector<const Option*>& options);
+// An option as help shows it, on whatever page.
+struct OptionHelp {
+  std::string group = {};
+  std::vector<std::string> names;  // as typed, the full one first: "--port", "-p"
+  std::string value = {};          // as Option::value
+  std::vector<std::string> choices = {};
+  std::string default_value = {};  // empty: none
+  std::string text;
+};
+// What the rows' fields hold now counts as the default.
+std::vector<OptionHelp> help_of(const std::vector<const Option*>& options);
 
 // Thrown in place of an answer when somebody asks what the options are.
 struct HelpAsked {
-  std::string text;
+  std::vector<OptionHelp> own;     // of the command
+  std::vector<OptionHelp> common;  // of all commands
 };
-// Throws HelpAsked when --help or -h is among the arguments: a command's own options come first.
-void answer_help(const std::vector<std::string>& arguments,
-                 const std::vector<const Option*>& own,
-                 const std::vector<const Option*>& common);
+// Whether --help or -h is among the arguments.
+bool asks_for_help(const std::vector<std::string>& arguments);
 
 }  // namespace outrider

@@ -1,25 +1,22 @@
 // bench: measurements, one kind each; the table below is all that knows them all.
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "runtime/base/config.h"
 #include "runtime/base/error.h"
 #include "runtime/commands/bench/comm/comm_bench.h"
 #include "runtime/commands/bench/decode/decode_bench.h"
 #include "runtime/commands/bench/load_bench.h"
 #include "runtime/commands/bench/prefill_bench.h"
-#include "runtime/commands/bench/report/bench_kind.h"
 #include "runtime/commands/bench/serve/serve_bench.h"
 #include "runtime/commands/bench/sim/sim_bench.h"
 #include "runtime/commands/bench/throughput_bench.h"
 #include "runtime/commands/bench/verify_curve_bench.h"
 #include "runtime/commands/commands.h"
+#include "runtime/commands/help.h"
 
 namespace outrider {
-namespace {
 
-std::vector<BenchKind> bench_kinds() {
+std::vector<Command> bench_kinds() {
   return {
       decode_bench(),
       verify_curve_bench(),
@@ -32,42 +29,19 @@ std::vector<BenchKind> bench_kinds() {
   };
 }
 
-std::string names_of_kinds(const char* between) {
-  std::string names;
-  for (const BenchKind& kind : bench_kinds()) {
-    if (!names.empty()) names += between;
-    names += kind.name;
-  }
-  return names;
-}
-
-// Of one kind of benchmark, or of all when there is none of this name.
-std::string bench_help(const std::string& name) {
-  const std::vector<BenchKind> kinds = bench_kinds();
-  const bool known = std::any_of(
-      kinds.begin(), kinds.end(), [&](const BenchKind& kind) { return name == kind.name; });
-  std::string text = "usage: outrider bench KIND [options]\n";
-  for (const BenchKind& kind : kinds) {
-    if (known && name != kind.name) continue;
-    text += fmt::format("\n{}: {}\n{}", kind.name, kind.help, kind.options_help());
-  }
-  return text + "\nand the options of all commands, see outrider --help\n";
-}
-
-}  // namespace
-
 int bench_command(const CommandLine& line) {
-  if (line.arguments.empty())
-    throw Error(fmt::format("usage: outrider bench {} [options]", names_of_kinds("|")));
-  const std::string& name = line.arguments[0];
-  for (const std::string& argument : line.arguments) {
-    if (argument == "--help" || argument == "-h") throw HelpAsked{bench_help(name)};
+  const std::string name = line.arguments.empty() ? "" : line.arguments[0];
+  std::string names;
+  CommandLine rest = line;
+  if (!name.empty()) rest.arguments.erase(rest.arguments.begin());
+  for (const Command& kind : bench_kinds()) {
+    if (name == kind.name) return run_or_help("bench ", kind, rest);
+    names += (names.empty() ? "" : ", ") + std::string(kind.name);
   }
-  const CommandLine rest{line.launch, {line.arguments.begin() + 1, line.arguments.end()}};
-  for (const BenchKind& kind : bench_kinds()) {
-    if (name == kind.name) return kind.run(rest);
-  }
-  throw Error(fmt::format("unknown benchmark '{}'; there are {}", name, names_of_kinds(", ")));
+  if (asks_for_help(line.arguments)) throw HelpAsked{.own = help_of(bench_kinds()), .common = {}};
+  if (name.empty())
+    throw Error(fmt::format("usage: outrider bench KIND [options]; kinds: {}", names));
+  throw Error(fmt::format("unknown benchmark '{}'; there are {}", name, names));
 }
 
 }  // namespace outrider

@@ -1,5 +1,5 @@
 // The program's commands, one function each; main.cpp chooses. They throw Error for what the user
-// can mend.
+// can mend, and HelpAsked for --help before they do anything else.
 #pragma once
 
 #include <string>
@@ -14,6 +14,17 @@ struct CommandLine {
   std::vector<std::string> arguments;  // the words after the command's name
 };
 
+struct Command {
+  const char* name;
+  const char* help;                     // one line
+  int (*run)(const CommandLine& line);  // every rank of the job calls it; returns the exit code
+};
+
+// All that there are, as help lists them.
+std::vector<Command> commands();
+// What may stand behind "bench", a file pair each.
+std::vector<Command> bench_kinds();
+
 int serve_command(const CommandLine& line);
 int batch_command(const CommandLine& line);
 int bench_command(const CommandLine& line);
@@ -25,5 +36,6 @@ int tokenize_command(const CommandLine& line);
 int render_command(const CommandLine& line);
 int plan_command(const CommandLine& line);
 int config_command(const CommandLine& line);
+int help_command(const CommandLine& line);
 
 }  // namespace outrider

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "runtime/base/error.h"
+#include "runtime/commands/build_info.h"
 #include "runtime/ranks/loading/model_names.h"
 
 namespace outrider {
@@ -29,6 +30,7 @@ HttpOptions http_options(const RunConfig& config) {
   HttpOptions options;
   options.host = config.host;
   options.port = config.port;
+  options.build = build_info();
   options.api_keys = config.api_keys;
   options.allowed_origins = config.allowed_origins;
   options.connection.max_connections = static_cast<size_t>(config.max_connections);

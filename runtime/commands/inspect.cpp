@@ -1,6 +1,5 @@
 // tokenize, render and config dump: what the program would do with an input, for people, scripts
 // and tests. No model is loaded.
-#include <algorithm>
 #include <cstdio>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -94,13 +93,10 @@ int render_command(const CommandLine& line) {
   if (!template_file.empty()) {
     // The special tokens of the model that was named; those of the embedded one would be a
     // surprise.
-    const bool has_model =
-        std::any_of(loaded.given.begin(), loaded.given.end(), [](const GivenValue& given) {
-          return given.key == "model";
-        });
-    chat_template = ChatTemplate::parse(
-        read_text_file(template_file, kMaxTemplateFileBytes),
-        has_model ? model_folder(loaded.config.model, Role::kTarget) : std::filesystem::path());
+    chat_template = ChatTemplate::parse(read_text_file(template_file, kMaxTemplateFileBytes),
+                                        loaded.is_given("model")
+                                            ? model_folder(loaded.config.model, Role::kTarget)
+                                            : std::filesystem::path());
   } else {
     chat_template = ChatTemplate::load(model_folder(loaded.config.model, Role::kTarget));
     if (!chat_template)

@@ -30,28 +30,28 @@ struct PlanOptions {
 std::vector<Option> rows_of(PlanOptions* options) {
   ClusterConstants& machine = options->constants;
   return {
-      integer_option("gpus", &options->gpus, 1, 64, "a node's for the target (8)"),
-      integer_option("nodes", &options->nodes, 1, 1024, "of the target (1)"),
+      integer_option("gpus", &options->gpus, 1, 64, "a node's for the target"),
+      integer_option("nodes", &options->nodes, 1, 1024, "of the target"),
       path_option("draft", &options->draft, "the draft's folder or synth:SHAPE, on one more GPU"),
       choice_option("dtype", &options->dtype, {"bfloat16", "fp8"}, "of the matrices"),
-      integer_option("sequences", &options->sequences, 1, 1024, "decoded together (1)"),
-      integer_option("context", &options->context, 1, 1 << 24, "tokens of each (1024)"),
-      number_option("acceptance", &options->acceptance, 0.01, 0.99, "of a draft token (0.8)"),
-      number_option("hit_rate", &options->hit_rate, 0, 1, "of prepared outcomes (0.8)"),
-      number_option("memory_gb", &machine.memory_gb, 1, 1e5, "of a GPU, 10^9 bytes (141)"),
-      number_option("memory_share", &machine.memory_share, 0.01, 1, "that may be used (0.9)"),
-      number_option("bandwidth_tb_s", &machine.bandwidth_tb_s, 0.01, 1e3, "of its memory (4.3)"),
-      number_option("bandwidth_share", &machine.bandwidth_share, 0.01, 1, "a step reaches (0.8)"),
-      number_option("exchange_us", &machine.exchange_us, 0, 1e6, "small sum in a node (5)"),
-      number_option("link_gb_s", &machine.link_gb_s, 0.01, 1e5, "of a GPU in its node (320)"),
-      number_option("cross_node_us", &machine.cross_node_us, 0, 1e6, "small sum over nodes (25)"),
-      number_option("network_gb_s", &machine.network_gb_s, 0.01, 1e5, "of a GPU, outward (50)"),
-      number_option("host_us", &machine.host_us, 0, 1e6, "of a round on the host (0)"),
+      integer_option("sequences", &options->sequences, 1, 1024, "decoded together"),
+      integer_option("context", &options->context, 1, 1 << 24, "tokens of each"),
+      number_option("acceptance", &options->acceptance, 0.01, 0.99, "of a draft token"),
+      number_option("hit_rate", &options->hit_rate, 0, 1, "of prepared outcomes"),
+      number_option("memory_gb", &machine.memory_gb, 1, 1e5, "of a GPU, 10^9 bytes"),
+      number_option("memory_share", &machine.memory_share, 0.01, 1, "that may be used"),
+      number_option("bandwidth_tb_s", &machine.bandwidth_tb_s, 0.01, 1e3, "of its memory"),
+      number_option("bandwidth_share", &machine.bandwidth_share, 0.01, 1, "a step reaches"),
+      number_option("exchange_us", &machine.exchange_us, 0, 1e6, "small sum in a node"),
+      number_option("link_gb_s", &machine.link_gb_s, 0.01, 1e5, "of a GPU in its node"),
+      number_option("cross_node_us", &machine.cross_node_us, 0, 1e6, "small sum over nodes"),
+      number_option("network_gb_s", &machine.network_gb_s, 0.01, 1e5, "of a GPU, outward"),
+      number_option("host_us", &machine.host_us, 0, 1e6, "of a round on the host"),
       integer_option("tp_emulate",
                      &options->tp_emulate,
                      0,
                      1024,
-                     "time one rank's shard of so many on this CPU, sums left out (0: do not)")};
+                     "time one rank's shard of so many on this CPU, sums left out; 0 = do not")};
 }
 
 void print(const char* what, const ModelPlan& plan, const ClusterConstants& constants) {

@@ -18,18 +18,14 @@ int quantize_command(const CommandLine& line) {
   std::string format = "int8";
   std::string layout = "int-quantized";
   QuantizeOptions options;
-  const Option rows[] = {with_aliases(path_option("output", &output, "folder to make"), {"-o"}),
-                         choice_option("format", &format, {"int8"}, "of the weights (int8)"),
-                         integer_option("group_size",
-                                        &options.group_size,
-                                        0,
-                                        1 << 20,
-                                        "inputs that share a scale (128); 0 = all"),
-                         choice_option("layout",
-                                       &layout,
-                                       {"int-quantized", "pack-quantized"},
-                                       "of compressed-tensors (int-quantized)"),
-                         flag_option("keep_head", &options.keep_head, "leave the head as it is")};
+  const Option rows[] = {
+      with_aliases(path_option("output", &output, "folder to make"), {"-o"}),
+      choice_option("format", &format, {"int8"}, "of the weights"),
+      integer_option(
+          "group_size", &options.group_size, 0, 1 << 20, "inputs that share a scale; 0 = all"),
+      choice_option(
+          "layout", &layout, {"int-quantized", "pack-quantized"}, "of compressed-tensors"),
+      flag_option("keep_head", &options.keep_head, "leave the head as it is")};
   const LoadedConfig loaded = load_config(line.arguments,
                                           {&rows[0], &rows[1], &rows[2], &rows[3], &rows[4]},
                                           {.most = 1, .are_model = false});

@@ -33,8 +33,8 @@ struct SynthOptions {
   std::string dtype = "bfloat16";
   int32_t draft_layers = 2;
   int32_t seed = 42;
-  double alpha = -1.0;
-  double epsilon = -1.0;
+  double alpha = 0.8;
+  double epsilon = -1.0;  // negative: found from alpha
   double temperature = 0.0;
   int32_t positions = 2048;
 };
@@ -45,20 +45,21 @@ std::vector<Option> rows_of(SynthOptions* options) {
                   &options->shape,
                   "tinyllama-1.1b, llama-3.2-1b, llama-3.1-8b, llama-3.1-70b, qwen3-4b"),
       with_aliases(path_option("output", &options->output, "folder to make"), {"-o"}),
-      number_option("alpha", &options->alpha, 0.01, 0.99, "acceptance wanted (0.8)"),
+      number_option("alpha", &options->alpha, 0.01, 0.99, "acceptance wanted, found by measuring"),
       number_option("epsilon", &options->epsilon, 0.0, 1.0, "given instead of alpha"),
       choice_option("dtype", &options->dtype, {"bfloat16", "float16", "float32"}, "of the weights"),
-      integer_option("draft_layers", &options->draft_layers, 1, 1024, "of the draft (2)"),
-      integer_option("seed", &options->seed, 0, INT32_MAX, "of the weights (42)"),
-      number_option("temperature", &options->temperature, 0.0, 10.0, "of the measured text (0)"),
-      integer_option("positions", &options->positions, 0, 1 << 20, "measured; 0 = none (2048)")};
+      integer_option("draft_layers", &options->draft_layers, 1, 1024, "of the draft"),
+      integer_option("seed", &options->seed, 0, INT32_MAX, "of the weights"),
+      number_option("temperature", &options->temperature, 0.0, 10.0, "of the measured text"),
+      integer_option(
+          "positions", &options->positions, 0, 1 << 20, "measured; 0 = none, with epsilon")};
 }
 
-void check(const SynthOptions& options) {
+void check(const SynthOptions& options, const LoadedConfig& loaded) {
   if (options.output.empty()) {
     throw Error("usage: outrider synth --shape NAME --alpha A (or --epsilon E) -o DIR");
   }
-  if (options.alpha >= 0 && options.epsilon >= 0) {
+  if (loaded.is_given("alpha") && loaded.is_given("epsilon")) {
     throw Error("alpha and epsilon are two ways to say the same; give one");
   }
   if (options.epsilon < 0 && options.positions < 2 * kTokensPerText) {
@@ -150,7 +151,7 @@ std::string report(const SynthOptions& options,
   json["seed"] = options.seed;
   json["draft_layers"] = options.draft_layers;
   json["epsilon"] = epsilon;
-  json["alpha"] = options.alpha < 0 ? Json(nullptr) : Json(options.alpha);
+  json["alpha"] = options.epsilon < 0 ? Json(options.alpha) : Json(nullptr);
   json["temperature"] = options.temperature;
   json["measured"] = trials.empty() ? Json(nullptr) : trial_json(trials.back());
   json["trials"] = Json::array();
@@ -165,8 +166,7 @@ int synth_command(const CommandLine& line) {
   SynthOptions options;
   const std::vector<Option> rows = rows_of(&options);
   const LoadedConfig loaded = load_config(line.arguments, option_rows(rows), kNoWords);
-  check(options);
-  if (options.alpha < 0 && options.epsilon < 0) options.alpha = 0.8;
+  check(options, loaded);
   const std::filesystem::path folder = options.output;
   check_new_folder(folder / "target");
   check_new_folder(folder / "draft");

@@ -50,17 +50,12 @@ LawFault fault_from_name(const std::string& name) {
 
 // What verify needs where the user did not say otherwise: a draft, and many sequences at once.
 void set_defaults(LoadedConfig& loaded) {
-  const auto is_given = [&](const char* key) {
-    return std::any_of(loaded.given.begin(), loaded.given.end(), [&](const GivenValue& value) {
-      return value.key == key;
-    });
-  };
   RunConfig& config = loaded.config;
   if (config.model == "embedded" && config.speculative.model.empty() &&
       config.speculative.method == "auto") {
     config.speculative.model = "embedded";
   }
-  if (!is_given("max_num_seqs")) config.max_num_seqs = kInFlight;
+  if (!loaded.is_given("max_num_seqs")) config.max_num_seqs = kInFlight;
   // Lengths are swept up to this one; the planner's own choice would leave out what does not pay.
   if (config.speculative.num_speculative_tokens == kAutoDraftLen)
     config.speculative.num_speculative_tokens = kDraftLen;

@@ -215,6 +215,9 @@ TEST_F(ConfigTest, OwnOptionsOfACommandAndPositionals) {
   const LoadedConfig loaded = load_config(
       {"-i", "in.jsonl", "word", "-tp", "2"}, {&extra}, {.most = 2, .are_model = false});
   EXPECT_EQ(input, "in.jsonl");
+  EXPECT_TRUE(loaded.is_given("input"));
+  EXPECT_TRUE(loaded.is_given("tensor_parallel_size"));
+  EXPECT_FALSE(loaded.is_given("port"));
   EXPECT_EQ(loaded.positional, Arguments{"word"});
   EXPECT_EQ(loaded.config.model, "embedded");
   EXPECT_EQ(loaded.config.tensor_parallel_size, 2);

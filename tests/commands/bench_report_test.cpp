@@ -15,6 +15,7 @@
 #include "runtime/commands/bench/report/bench_lists.h"
 #include "runtime/commands/bench/report/bench_progress.h"
 #include "runtime/commands/bench/speedup_formulas.h"
+#include "runtime/commands/build_info.h"
 
 namespace outrider {
 namespace {
@@ -141,7 +142,7 @@ TEST(BenchReport, JsonHoldsEnvironmentOptionsFiguresAndEverySample) {
   EXPECT_EQ(json["options"]["isa"], "auto");
   EXPECT_EQ(json["num_answers"], 3);
   const Json& around = json["environment"];
-  for (const char* key : {"date", "version", "commit", "compiler", "host", "isa"})
+  for (const char* key : {"date", "version", "commit", "compiler", "mpi", "cuda", "host", "isa"})
     EXPECT_FALSE(around[key].get<std::string>().empty()) << key;
   EXPECT_EQ(around["isa"], "scalar");
   EXPECT_GE(around["num_cores"], 1);

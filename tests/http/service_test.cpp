@@ -374,8 +374,11 @@ TEST_F(Service, ModelsAndVersion) {
   EXPECT_EQ(list["data"][0]["root"], "test-model-root");
   EXPECT_EQ(list["data"][0]["max_model_len"], 512);
   EXPECT_EQ(json::parse(get("/v1/models/test-model").body)["id"], "test-model");
-  EXPECT_EQ(json::parse(get("/version").body)["version"], outrider_version());
+  options.build = {{"version", "1.2.3"}, {"mpi", "Some MPI 4.1"}};
+  EXPECT_EQ(json::parse(get("/version").body),
+            json({{"version", "1.2.3"}, {"mpi", "Some MPI 4.1"}}));
   EXPECT_EQ(json::parse(get("/server_info").body)["draft"], "draft");
+  EXPECT_EQ(json::parse(get("/server_info").body)["version"], "1.2.3");
   EXPECT_EQ(json::parse(get("/load").body)["server_load"], 0);
 }
 

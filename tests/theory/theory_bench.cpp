@@ -9,8 +9,8 @@
 #include "runtime/base/error.h"
 #include "runtime/base/rng.h"
 #include "runtime/commands/bench/bench_requests.h"
-#include "runtime/commands/bench/report/bench_environment.h"
 #include "runtime/commands/bench/report/bench_kind.h"
+#include "runtime/commands/build_info.h"
 #include "runtime/ranks/job/job.h"
 #include "runtime/ranks/job/signals.h"
 #include "tests/theory/theory_report.h"
@@ -66,14 +66,14 @@ std::vector<Option> theory_options(TheoryBenchOptions* options) {
                      &options->num_rounds,
                      2,
                      100000000,
-                     "rounds of each of the 120 simulated figures (10000)"),
+                     "rounds of each of the 120 simulated figures"),
       path_option("prompts",
                   &options->prompts_file,
                   "for the pair: a text file of one prompt a line, or JSON lines"),
-      integer_option("num_prompts", &options->num_prompts, 1, 100000, "how many of them (8)"),
-      integer_option("max_tokens", &options->max_tokens, 2, 100000, "tokens per answer (128)"),
-      number_option("temperature", &options->temperature, 0, 10, "of the pair (1); 0 = greedy"),
-      integer_option("seed", &options->seed, 0, INT32_MAX, "of all noise (1)"),
+      integer_option("num_prompts", &options->num_prompts, 1, 100000, "how many of them"),
+      integer_option("max_tokens", &options->max_tokens, 2, 100000, "tokens per answer"),
+      number_option("temperature", &options->temperature, 0, 10, "of the pair; 0 = greedy"),
+      integer_option("seed", &options->seed, 0, INT32_MAX, "of all noise"),
   };
 }
 
@@ -130,19 +130,15 @@ int run_theory(const CommandLine& line) {
   });
 }
 
-std::string theory_help() {
-  TheoryBenchOptions options;
-  return bench_options_help(theory_options(&options));
-}
-
 int run_program(int argc, char** argv) {
-  const std::vector<std::string> arguments(argv + 1, argv + argc);
-  for (const std::string& argument : arguments) {
-    if (argument != "--help" && argument != "-h") continue;
-    fmt::print("usage: theory_bench [options]\n\n{}", theory_help());
+  try {
+    return run_theory({{&argc, &argv, fmt::format("theory_bench ({})", kBuildCommit)},
+                       {argv + 1, argv + argc}});
+  } catch (const HelpAsked& asked) {
+    fmt::print("usage: theory_bench [options]\n\n");
+    for (const OptionHelp& row : asked.own) fmt::print("  {:<20} {}\n", row.names[0], row.text);
     return 0;
   }
-  return run_theory({{&argc, &argv, fmt::format("theory_bench ({})", kBuildCommit)}, arguments});
 }
 
 }  // namespace

@@ -10,6 +10,8 @@ install(DIRECTORY configs/ DESTINATION share/outrider/configs)
 install(FILES README.md DESTINATION share/doc/outrider)
 install(FILES LICENSE DESTINATION share/doc/outrider RENAME copyright)
 install(FILES tools/package/outrider.service DESTINATION lib/systemd/system)
+install(FILES ${CMAKE_BINARY_DIR}/outrider.bash DESTINATION share/bash-completion/completions RENAME outrider)
+install(FILES ${CMAKE_BINARY_DIR}/outrider.1 DESTINATION share/man/man1)
 
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME outrider)

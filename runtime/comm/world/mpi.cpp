@@ -21,6 +21,7 @@
 #include "runtime/comm/host_id.h"
 #include "runtime/comm/waiting.h"
 #include "runtime/comm/world/mpi_internal.h"
+#include "runtime/comm/world/mpi_library.h"
 #include "runtime/comm/world/wake_up.h"
 #include "runtime/comm/world/world.h"
 
@@ -136,12 +137,7 @@ class MpiWorld final : public World {
   int size() const override { return size_; }
   std::string host() const override { return peers_[static_cast<size_t>(rank_)].host; }
 
-  std::string library() const override {
-    char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
-    int length = 0;
-    if (MPI_Get_library_version(text, &length) != MPI_SUCCESS) return "MPI";
-    return std::string(text, strnlen(text, sizeof(text)));
-  }
+  std::string library() const override { return mpi_library_version(); }
 
   int num_ranks_here(int num_ranks) const override {
     int count = 0;
@@ -411,6 +407,13 @@ class MpiWorld final : public World {
 };
 
 }  // namespace
+
+std::string mpi_library_version() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
+  int length = 0;
+  if (MPI_Get_library_version(text, &length) != MPI_SUCCESS) return "MPI";
+  return std::string(text, strnlen(text, sizeof(text)));
+}
 
 std::unique_ptr<World> make_mpi_world(int* argc, char*** argv) {
   return std::make_unique<MpiWorld>(argc, argv);

@@ -229,15 +229,10 @@ int run_load(const CommandLine& line) {
   return 0;
 }
 
-std::string load_help() {
-  LoadBenchOptions options;
-  return bench_options_help(load_options(&options));
-}
-
 }  // namespace
 
-BenchKind load_bench() {
-  return {"load", "a model's folder: until it can be run, against reading it", run_load, load_help};
+Command load_bench() {
+  return {"load", "a model's folder: until it can be run, against reading it", run_load};
 }
 
 }  // namespace outrider

@@ -5,6 +5,6 @@
 
 namespace outrider {
 
-BenchKind load_bench();
+Command load_bench();
 
 }  // namespace outrider

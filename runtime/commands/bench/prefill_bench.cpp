@@ -29,12 +29,12 @@ std::vector<Option> prefill_options(PrefillOptions* options) {
                           &options->lengths,
                           1,
                           1 << 20,
-                          "prompt lengths (128,512,2048, as far as the model goes)"),
+                          "prompt lengths; default: 128,512,2048, as far as the model goes"),
       integer_option("repeat",
                      &options->num_repeats,
                      1,
                      100000,
-                     "turns; in each every length is timed once in chunks and once whole (5)"),
+                     "turns; in each every length is timed once in chunks and once whole"),
   };
 }
 
@@ -170,15 +170,10 @@ int run_prefill(const CommandLine& line) {
   });
 }
 
-std::string prefill_help() {
-  PrefillOptions options;
-  return bench_options_help(prefill_options(&options));
-}
-
 }  // namespace
 
-BenchKind prefill_bench() {
-  return {"prefill", "prompt tokens per second by prompt length", run_prefill, prefill_help};
+Command prefill_bench() {
+  return {"prefill", "prompt tokens per second by prompt length", run_prefill};
 }
 
 }  // namespace outrider

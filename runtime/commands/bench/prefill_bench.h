@@ -6,6 +6,6 @@
 
 namespace outrider {
 
-BenchKind prefill_bench();
+Command prefill_bench();
 
 }  // namespace outrider

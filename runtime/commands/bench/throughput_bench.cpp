@@ -32,20 +32,20 @@ std::vector<Option> throughput_options(ThroughputOptions* options) {
       path_option("prompts",
                   &options->prompts_file,
                   "a text file of one prompt a line, or JSON lines; used again when too few"),
-      integer_option("num_prompts", &options->num_prompts, 1, 1000000, "requests (32)"),
+      integer_option("num_prompts", &options->num_prompts, 1, 1000000, "requests"),
       integer_option("input_len",
                      &options->input_len,
                      0,
                      1 << 20,
                      "prompts of so many random token ids; 0 = the prompts' texts"),
-      integer_option("output_len", &options->output_len, 1, 1 << 20, "tokens per answer (64)"),
+      integer_option("output_len", &options->output_len, 1, 1 << 20, "tokens per answer"),
       number_option("random_range_ratio",
                     &options->range_ratio,
                     0,
                     0.99,
                     "lengths are drawn from length x (1 - ratio) to length x (1 + ratio)"),
       number_option("temperature", &options->temperature, 0, 10, "0 = greedy"),
-      integer_option("seed", &options->seed, 0, INT32_MAX, "of ids, lengths and noise (1)"),
+      integer_option("seed", &options->seed, 0, INT32_MAX, "of ids, lengths and noise"),
       integer_list_option("concurrency",
                           &options->concurrency,
                           0,
@@ -55,7 +55,7 @@ std::vector<Option> throughput_options(ThroughputOptions* options) {
                      &options->num_repeats,
                      1,
                      1000,
-                     "turns; in each every concurrency is run with and without speculation (3)"),
+                     "turns; in each every concurrency is run with and without speculation"),
   };
 }
 
@@ -262,18 +262,12 @@ int run_throughput(const CommandLine& line) {
   });
 }
 
-std::string throughput_help() {
-  ThroughputOptions options;
-  return bench_options_help(throughput_options(&options));
-}
-
 }  // namespace
 
-BenchKind throughput_bench() {
+Command throughput_bench() {
   return {"throughput",
           "many requests at once, by how many are in flight, with and without speculation",
-          run_throughput,
-          throughput_help};
+          run_throughput};
 }
 
 }  // namespace outrider

@@ -6,6 +6,6 @@
 
 namespace outrider {
 
-BenchKind throughput_bench();
+Command throughput_bench();
 
 }  // namespace outrider

@@ -28,12 +28,12 @@ std::vector<Option> curve_options(CurveOptions* options) {
                           512,
                           "rows of the steps, as in 1,2,5; 1 is "
                           "always measured"),
-      integer_option("context", &options->context, 0, 1 << 20, "positions before the step (64)"),
+      integer_option("context", &options->context, 0, 1 << 20, "positions before the step"),
       integer_option("repeat",
                      &options->num_repeats,
                      1,
                      100000,
-                     "turns; in each every step and a plain read are timed once (20)"),
+                     "turns; in each every step and a plain read are timed once"),
   };
 }
 
@@ -201,15 +201,10 @@ int run_curve(const CommandLine& line) {
   });
 }
 
-std::string curve_help() {
-  CurveOptions options;
-  return bench_options_help(curve_options(&options));
-}
-
 }  // namespace
 
-BenchKind verify_curve_bench() {
-  return {"verify-curve", "time of a step by its rows, without a draft", run_curve, curve_help};
+Command verify_curve_bench() {
+  return {"verify-curve", "time of a step by its rows, without a draft", run_curve};
 }
 
 }  // namespace outrider

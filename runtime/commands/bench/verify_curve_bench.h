@@ -7,6 +7,6 @@
 
 namespace outrider {
 
-BenchKind verify_curve_bench();
+Command verify_curve_bench();
 
 }  // namespace outrider

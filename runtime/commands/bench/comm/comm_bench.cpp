@@ -24,24 +24,18 @@ struct CommOptions {
 
 std::vector<Option> comm_options(CommOptions* options) {
   return {
-      integer_list_option("rows",
-                          &options->rows,
-                          1,
-                          4096,
-                          "rows of the steps whose partial sums are exchanged (1,5,17,64,256)"),
+      integer_list_option(
+          "rows", &options->rows, 1, 4096, "rows of the steps whose partial sums are exchanged"),
       integer_list_option("num_seqs",
                           &options->num_seqs,
                           1,
                           1024,
-                          "sequences of the rounds that are planned and sampled (1,8,32)"),
-      integer_option("iters",
-                     &options->num_iterations,
-                     1,
-                     100000,
-                     "exchanges in a row that make one sample (20)"),
-      integer_option("repeat", &options->num_repeats, 1, 100000, "turns, a sample of each (20)"),
+                          "sequences of the rounds that are planned and sampled"),
       integer_option(
-          "hidden_dim", &options->hidden_dim, 0, 65536, "floats of a row (0: the model's)"),
+          "iters", &options->num_iterations, 1, 100000, "exchanges in a row that make one sample"),
+      integer_option("repeat", &options->num_repeats, 1, 100000, "turns, a sample of each"),
+      integer_option(
+          "hidden_dim", &options->hidden_dim, 0, 65536, "floats of a row; 0 = the model's"),
       word_list_option(
           "groups",
           &options->groups,
@@ -165,18 +159,11 @@ int run_comm(const CommandLine& line) {
   });
 }
 
-std::string comm_help() {
-  CommOptions options;
-  return bench_options_help(comm_options(&options));
-}
-
 }  // namespace
 
-BenchKind comm_bench() {
-  return {"comm",
-          "each message of a round between the ranks: time, size, right or wrong",
-          run_comm,
-          comm_help};
+Command comm_bench() {
+  return {
+      "comm", "each message of a round between the ranks: time, size, right or wrong", run_comm};
 }
 
 }  // namespace outrider

@@ -6,6 +6,6 @@
 
 namespace outrider {
 
-BenchKind comm_bench();
+Command comm_bench();
 
 }  // namespace outrider

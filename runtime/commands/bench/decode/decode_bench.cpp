@@ -123,16 +123,10 @@ int run_decode(const CommandLine& line) {
   return 0;
 }
 
-std::string decode_help() {
-  DecodeOptions options;
-  PairOptions pairs;
-  return bench_options_help(decode_options(&options, &pairs));
-}
-
 }  // namespace
 
-BenchKind decode_bench() {
-  return {"decode", "the same prompts with speculation off and on", run_decode, decode_help};
+Command decode_bench() {
+  return {"decode", "the same prompts with speculation off and on", run_decode};
 }
 
 }  // namespace outrider

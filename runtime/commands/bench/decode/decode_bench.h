@@ -6,6 +6,6 @@
 
 namespace outrider {
 
-BenchKind decode_bench();
+Command decode_bench();
 
 }  // namespace outrider

@@ -74,14 +74,6 @@ int num_numa_nodes() {
   return std::max(1, count);
 }
 
-std::string compiler() {
-#ifdef __clang__
-  return fmt::format("clang {}", __clang_version__);
-#else
-  return fmt::format("g++ {}", __VERSION__);
-#endif
-}
-
 std::string host_name() {
   char name[256] = {};
   return gethostname(name, sizeof(name) - 1) == 0 ? name : "";
@@ -98,9 +90,6 @@ std::array<double, 3> load_average() {
 BenchEnvironment look_around(const std::string& isa, const Topology& topology) {
   BenchEnvironment around;
   around.date = fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
-  around.version = OUTRIDER_VERSION;
-  around.commit = kBuildCommit;
-  around.compiler = compiler();
   around.host = host_name();
   around.cpu = cpuinfo_value("model name");
   around.cpu_features = cpu_features();

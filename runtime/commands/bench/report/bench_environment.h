@@ -1,4 +1,5 @@
-// What a figure must carry so that it can be believed and repeated: program, machine, topology.
+// What a figure must carry, beside build_info(), so that it can be believed and repeated: machine
+// and topology.
 // Rank 0 of every benchmark; any thread.
 #pragma once
 
@@ -11,15 +12,8 @@
 
 namespace outrider {
 
-// Of the sources this program was built from: hash, "+dirty" when tracked files differed from it;
-// "unknown" outside a git checkout. Taken at build time.
-extern const char* const kBuildCommit;
-
 struct BenchEnvironment {
   std::string date;  // UTC, ISO 8601
-  std::string version;
-  std::string commit;
-  std::string compiler;
   std::string host;
   std::string cpu;                        // model name
   std::vector<std::string> cpu_features;  // of those that our kernels or a peer's may use

@@ -3,8 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "runtime/base/log.h"
 
 namespace outrider {
@@ -47,12 +45,6 @@ BenchRun::BenchRun(std::string kind,
   check_outputs(outputs_);
 }
 
-bool BenchRun::is_given(const std::string& key) const {
-  return std::any_of(loaded_.given.begin(), loaded_.given.end(), [&](const GivenValue& given) {
-    return given.key == key;
-  });
-}
-
 BenchReport BenchRun::new_report(const Topology& topology) const {
   BenchReport report;
   report.kind = kind_;
@@ -72,12 +64,6 @@ void BenchRun::finish(BenchReport report) const {
   report.environment.load_at_end = load_average();
   print_tables(report, stdout);
   write_report(report, outputs_);
-}
-
-std::string bench_options_help(std::vector<Option> own) {
-  BenchOutputs outputs;
-  const std::vector<Option> options = with_outputs(std::move(own), &outputs);
-  return help_text(option_rows(options));
 }
 
 }  // namespace outrider

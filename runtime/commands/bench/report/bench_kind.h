@@ -1,6 +1,6 @@
-// A kind of benchmark as the command sees it, and what all kinds do alike: options, the empty
-// report, the files at the end. A kind is a file pair that offers one function returning its
-// BenchKind; runtime/commands/bench.cpp lists them.
+// What all kinds of benchmarks do alike: options, the empty report, the files at the end. A kind is
+// a file pair that offers one function returning its Command; runtime/commands/bench.cpp lists
+// them.
 #pragma once
 
 #include <string>
@@ -11,14 +11,6 @@
 #include "runtime/commands/commands.h"
 
 namespace outrider {
-
-struct BenchKind {
-  const char* name;
-  const char* help;  // one line
-  // line.arguments: after the kind's name. Every rank of the job calls it.
-  int (*run)(const CommandLine& line);
-  std::string (*options_help)();  // "--key VALUE   help" lines of its own options
-};
 
 // One run of a benchmark, from its arguments to its files.
 class BenchRun {
@@ -36,7 +28,7 @@ class BenchRun {
   RunConfig& config() { return loaded_.config; }
   const RunConfig& config() const { return loaded_.config; }
   const std::vector<std::string>& positional() const { return loaded_.positional; }
-  bool is_given(const std::string& key) const;
+  bool is_given(const std::string& key) const { return loaded_.is_given(key); }
 
   // Kind, command, environment and the options in effect; the caller adds the rest.
   BenchReport new_report(const Topology& topology) const;
@@ -50,8 +42,5 @@ class BenchRun {
   std::vector<Option> own_;
   LoadedConfig loaded_;
 };
-
-// For BenchKind::options_help: the kind's own options and the outputs'.
-std::string bench_options_help(std::vector<Option> own);
 
 }  // namespace outrider

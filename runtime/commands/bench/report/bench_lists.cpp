@@ -44,6 +44,7 @@ Option list_of(std::string key, std::vector<T>* field, T least, T most, std::str
   Option option;
   option.key = std::move(key);
   option.help = std::move(help);
+  option.value = fmt::format("{}..{},...", least, most);
   option.set = [=](const std::string& text) { parse_list(text, least, most, field); };
   option.get = [=] { return fmt::format("[{}]", fmt::join(*field, ", ")); };
   return option;
@@ -65,6 +66,7 @@ Option word_list_option(std::string key, std::vector<std::string>* field, std::s
   Option option;
   option.key = std::move(key);
   option.help = std::move(help);
+  option.value = "NAME,...";
   option.set = [field](const std::string& text) {
     field->clear();
     if (!text.empty()) *field = split(text);

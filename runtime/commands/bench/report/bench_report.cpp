@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/error.h"
+#include "runtime/commands/build_info.h"
 
 namespace outrider {
 namespace {
@@ -35,21 +36,20 @@ Json json_of(const Topology& topology) {
 }
 
 Json json_of(const BenchEnvironment& around) {
-  return {{"date", around.date},
-          {"version", around.version},
-          {"commit", around.commit},
-          {"compiler", around.compiler},
-          {"host", around.host},
-          {"cpu", around.cpu},
-          {"cpu_features", around.cpu_features},
-          {"isa", around.isa},
-          {"num_cores", around.num_cores},
-          {"memory_bytes", around.memory_bytes},
-          {"num_numa_nodes", around.num_numa_nodes},
-          {"gpus", around.gpus},
-          {"topology", json_of(around.topology)},
-          {"load_average_at_start", around.load_at_start},
-          {"load_average_at_end", around.load_at_end}};
+  Json json = {{"date", around.date}};
+  for (const auto& [name, value] : build_info()) json[name] = value;
+  json.update({{"host", around.host},
+               {"cpu", around.cpu},
+               {"cpu_features", around.cpu_features},
+               {"isa", around.isa},
+               {"num_cores", around.num_cores},
+               {"memory_bytes", around.memory_bytes},
+               {"num_numa_nodes", around.num_numa_nodes},
+               {"gpus", around.gpus},
+               {"topology", json_of(around.topology)},
+               {"load_average_at_start", around.load_at_start},
+               {"load_average_at_end", around.load_at_end}});
+  return json;
 }
 
 void put_x(const BenchX& x, Json* json) {

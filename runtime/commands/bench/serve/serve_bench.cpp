@@ -229,18 +229,11 @@ int run_serve(const CommandLine& line) {
   return kExitFailed;
 }
 
-std::string serve_help() {
-  ServeBenchOptions options;
-  return bench_options_help(serve_bench_options(&options));
-}
-
 }  // namespace
 
-BenchKind serve_bench() {
-  return {"serve",
-          "open-loop load on a running server, ours or any OpenAI-compatible one",
-          run_serve,
-          serve_help};
+Command serve_bench() {
+  return {
+      "serve", "open-loop load on a running server, ours or any OpenAI-compatible one", run_serve};
 }
 
 }  // namespace outrider

@@ -6,6 +6,6 @@
 
 namespace outrider {
 
-BenchKind serve_bench();
+Command serve_bench();
 
 }  // namespace outrider

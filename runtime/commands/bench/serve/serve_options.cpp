@@ -18,10 +18,8 @@ constexpr int32_t kMostTokens = 16 << 20;
 std::vector<Option> target_rows(ServeBenchOptions* o) {
   return {
       text_option("base_url", &o->base_url, "the server, http://host:port; else --host and --port"),
-      text_option("endpoint",
-                  &o->endpoint,
-                  "/v1/completions (default) or /v1/chat/completions, or another path with one of "
-                  "these at its end"),
+      text_option(
+          "endpoint", &o->endpoint, "a path that ends in /completions or /chat/completions"),
       list_option("header", &o->headers, "NAME=VALUE sent with every request; several"),
       text_option("extra_body", &o->extra_body, "JSON object merged into every request"),
       text_option("compare_body",
@@ -31,20 +29,18 @@ std::vector<Option> target_rows(ServeBenchOptions* o) {
                      &o->compare_blocks,
                      2,
                      1000,
-                     "blocks that compare_body cuts the requests into (6)"),
-      integer_option(
-          "num_warmups", &o->num_warmups, 0, 1000, "requests before the clock starts (1)"),
+                     "blocks that compare_body cuts the requests into"),
+      integer_option("num_warmups", &o->num_warmups, 0, 1000, "requests before the clock starts"),
       integer_option("ready_check_timeout_sec",
                      &o->ready_check_timeout_s,
                      0,
                      86400,
-                     "seconds to wait for /health (60); 0 = do not ask"),
+                     "seconds to wait for /health; 0 = do not ask"),
       number_option(
-          "request_timeout", &o->request_timeout_s, 0.001, 86400, "seconds for one answer (600)"),
+          "request_timeout", &o->request_timeout_s, 0.001, 86400, "seconds for one answer"),
       flag_option("continuous_usage",
                   &o->continuous_usage,
-                  "ask for running usage with every chunk, which counts its tokens (on; "
-                  "--no-continuous-usage for servers that refuse it)"),
+                  "ask for usage with every chunk, which counts its tokens; some servers refuse"),
   };
 }
 
@@ -62,39 +58,36 @@ std::vector<Option> prompt_rows(ServeBenchOptions* o) {
                      1,
                      10000000,
                      "requests; default: 1000, or rate times duration, or the whole file"),
-      with_aliases(integer_option("random_input_len",
-                                  &o->random_input_len,
-                                  1,
-                                  kMostTokens,
-                                  "tokens of a prompt (1024, at most half of max_model_len)"),
-                   {"--input-len"}),
+      with_aliases(
+          integer_option("random_input_len",
+                         &o->random_input_len,
+                         1,
+                         kMostTokens,
+                         "tokens of a prompt; default: 1024, at most half of max_model_len"),
+          {"--input-len"}),
       integer_option("random_output_len",
                      &o->random_output_len,
                      1,
                      kMostTokens,
-                     "most tokens of an answer (128, at most a quarter of max_model_len)"),
+                     "most tokens of an answer; default: 128, at most a quarter of max_model_len"),
       number_option("random_range_ratio",
                     &o->random_range_ratio,
                     0,
                     1,
-                    "lengths are drawn from length * (1 -+ this); (0)"),
+                    "lengths are drawn from length * (1 -+ this)"),
       integer_option("random_prefix_len",
                      &o->random_prefix_len,
                      0,
                      kMostTokens,
-                     "tokens before them that all prompts share (0)"),
+                     "tokens before them that all prompts share"),
       integer_option("output_len",
                      &o->output_len,
                      1,
                      kMostTokens,
-                     "most tokens of an answer, for random and custom (128)"),
+                     "most tokens of an answer, for random and custom; default: 128"),
+      number_option("time_scale", &o->time_scale, 0, 1e6, "a trace's times are multiplied by it"),
       number_option(
-          "time_scale", &o->time_scale, 0, 1e6, "a trace's times are multiplied by it (1)"),
-      number_option("length_scale",
-                    &o->length_scale,
-                    1e-6,
-                    1e3,
-                    "a trace's lengths are multiplied by it (1)"),
+          "length_scale", &o->length_scale, 1e-6, 1e3, "a trace's lengths are multiplied by it"),
       path_option("tokenizer",
                   &o->tokenizer,
                   "folder with tokenizer.json: prompts are made of its words and counted with it"),
@@ -104,8 +97,8 @@ std::vector<Option> prompt_rows(ServeBenchOptions* o) {
                     "how made prompts are sent; ids need tokenizer or vocab_size"),
       integer_option("vocab_size", &o->vocab_size, 1, INT32_MAX, "for ids without a tokenizer"),
       flag_option("ignore_eos", &o->ignore_eos, "answers go on to their longest"),
-      number_option("temperature", &o->temperature, 0, 2, "0 = greedy (default)"),
-      integer_option("seed", &o->seed, 0, INT32_MAX, "of arrivals, lengths and prompts (0)"),
+      number_option("temperature", &o->temperature, 0, 2, "0 = greedy"),
+      integer_option("seed", &o->seed, 0, INT32_MAX, "of arrivals, lengths and prompts"),
   };
 }
 
@@ -113,7 +106,7 @@ std::vector<Option> load_rows(ServeBenchOptions* o) {
   return {
       text_option("request_rate",
                   &o->request_rate,
-                  "requests per second; inf (default) = all at once; traces have their own times"),
+                  "requests per second; inf = all at once; traces have their own times"),
       text_option("request_rates", &o->request_rates, "several in turn: 1,2,4"),
       number_option("burstiness",
                     &o->burstiness,
@@ -122,13 +115,14 @@ std::vector<Option> load_rows(ServeBenchOptions* o) {
                     "shape of the gaps' gamma law: 1 = Poisson, less = bursts, more = even"),
       integer_option("max_concurrency", &o->max_concurrency, 1, 4096, "requests in flight at most"),
       text_option("max_concurrencies", &o->max_concurrencies, "several in turn: 1,4,8,16"),
-      number_option("duration", &o->duration_s, 0, 1e9, "seconds after which nothing is sent"),
+      number_option("duration", &o->duration_s, 0, 1e9, "seconds after which nothing is sent; 0 = no end"),
       list_option("goodput",
                   &o->goodput,
                   "limits in ms that make a request good: ttft:500 tpot:50 "
                   "e2el:5000"),
-      with_aliases(text_option("metric_percentiles", &o->percentiles, "which (50,95,99)"),
-                   {"--percentiles"}),
+      with_aliases(
+          text_option("metric_percentiles", &o->percentiles, "which percentiles are reported"),
+          {"--percentiles"}),
   };
 }
 

@@ -159,18 +159,12 @@ int run_sim(const CommandLine& line) {
       run.config(), line.launch, front_end, {.before_load = {}, .link = {.latency = latency}});
 }
 
-std::string sim_help() {
-  SimOptions options;
-  return bench_options_help(sim_options(&options));
-}
-
 }  // namespace
 
-BenchKind sim_bench() {
+Command sim_bench() {
   return {"sim",
           "simulated models: speed-up against the formulas, overhead of a round, many requests",
-          run_sim,
-          sim_help};
+          run_sim};
 }
 
 }  // namespace outrider

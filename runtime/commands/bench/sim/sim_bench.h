@@ -6,6 +6,6 @@
 
 namespace outrider {
 
-BenchKind sim_bench();
+Command sim_bench();
 
 }  // namespace outrider
