@@ -20,7 +20,7 @@ GOOD = {
                    f"| a | {CELL} |\n```\n# no heading\n[no](link.md) | {CELL}x |\n```\n`[no](link.md)`\n",
     "docs/how-to/deep.md": "[![p](p.svg)](../one.md)\n",
     "docs/how-to/p.svg": "<svg/>\n",
-    "docs/config.md": f"| {CELL}{CELL} |\n",
+    "docs/config.md": f"| {CELL} |\n",
     "models/page.md": f"| {CELL}x | [no](link.md)\n",
 }
 GOOD["docs/index.md"] += "[options](config.md)\n"
