@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "runtime/base/error.h"
-#include "runtime/commands/bench/serve/serve_prompts.h"
+#include "runtime/commands/bench/seeded_draws.h"
 
 namespace outrider {
 namespace {
@@ -100,14 +100,19 @@ class Replay {
 std::vector<ReplayRequest> replay_requests(const std::vector<TraceRow>& scaled_rows,
                                            double length_scale,
                                            int32_t vocab_size) {
-  const PromptMaker maker(
-      {.tokenizer = nullptr, .vocab_size = vocab_size, .form = PromptForm::kIds});
+  constexpr uint32_t kWordStream = 2;
+  const int32_t first = std::min(300, vocab_size / 2);  // special and byte tokens come before
   std::vector<ReplayRequest> requests;
   for (const TraceRow& row : scaled_rows) {
+    ReplayRequest request{.arrival_s = row.arrival_s, .output_len = std::max(1, row.output_len)};
     const auto index = static_cast<int32_t>(requests.size());
-    requests.push_back({.arrival_s = row.arrival_s,
-                        .prompt = maker.make(trace_pieces(row, length_scale, 1, index)).ids,
-                        .output_len = std::max(1, row.output_len)});
+    for (const PromptPiece& piece : trace_pieces(row, length_scale, 1, index)) {
+      SeededDraws draws(piece.key, kWordStream);
+      for (int32_t i = 0; i < piece.num_tokens; ++i)
+        request.prompt.push_back(
+            first + static_cast<int32_t>(draws.below(static_cast<uint32_t>(vocab_size - first))));
+    }
+    requests.push_back(std::move(request));
   }
   return requests;
 }

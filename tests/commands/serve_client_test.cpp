@@ -7,8 +7,8 @@
 #include <set>
 
 #include "http/wire/http_client.h"
-#include "runtime/commands/bench/serve/serve_runner.h"
-#include "runtime/commands/bench/serve/serve_statistics.h"
+#include "runtime/commands/bench/serve/serve_metrics.h"
+#include "runtime/commands/bench/serve/serve_run.h"
 #include "tests/base/error_sentence.h"
 #include "tests/commands/scripted_server.h"
 
@@ -95,7 +95,7 @@ bool answer_by_body(int socket, const std::string& head_and_body) {
 
 TEST(ServeClient, SeveralTokensInAChunkAndEventsOverPackets) {
   Server server(answer_by_body);
-  const auto records = run_requests(target_of(server), plan({"good", "cut"}), {}, nullptr);
+  const auto records = run_requests(target_of(server), plan({"good", "cut"}), 0, nullptr);
   ASSERT_EQ(records.size(), 2u);
   for (const RequestRecord& record : records) {
     EXPECT_EQ(failure_name(record), "none") << record.error;
@@ -115,7 +115,7 @@ TEST(ServeClient, EveryFailureIsCountedByItsName) {
   const auto records =
       run_requests(target_of(server, 300),
                    plan({"429", "500", "early", "mute", "silent", "stalls", "noise", "good"}),
-                   {},
+                   0,
                    nullptr);
   const std::vector<std::string> expected = {"http 429",
                                              "http 500",
@@ -149,7 +149,7 @@ TEST(ServeClient, AStreamThatNeverEndsIsCutAtItsTime) {
     }
     return false;
   });
-  const auto records = run_requests(target_of(server, 200), plan({"x"}), {}, nullptr);
+  const auto records = run_requests(target_of(server, 200), plan({"x"}), 0, nullptr);
   EXPECT_EQ(failure_name(records[0]), "timeout");
 }
 
@@ -159,7 +159,7 @@ TEST(ServeClient, NoServerIsAFailureOfEachRequest) {
     Server server(answer_by_body);
     target = target_of(server);
   }
-  const auto records = run_requests(target, plan({"a", "b"}), {}, nullptr);
+  const auto records = run_requests(target, plan({"a", "b"}), 0, nullptr);
   for (const RequestRecord& record : records) EXPECT_EQ(failure_name(record), "connect");
 }
 
@@ -181,7 +181,7 @@ TEST(ServeClient, RequestsAreSentWhetherOrNotOthersAreAnswered) {
   std::vector<PlannedRequest> requests = plan(std::vector<std::string>(kCount, "x"));
   for (size_t i = 0; i < requests.size(); ++i)
     requests[i].scheduled_s = 0.002 * static_cast<double>(i);
-  const auto records = run_requests(target_of(server), requests, {}, nullptr);
+  const auto records = run_requests(target_of(server), requests, 0, nullptr);
   for (const RequestRecord& record : records) {
     EXPECT_EQ(failure_name(record), "none") << record.error;
     EXPECT_GE(record.sent_s, record.scheduled_s);
@@ -202,8 +202,8 @@ TEST(ServeClient, MaxConcurrencyHoldsAndItsWaitingIsRecorded) {
     --now;
     return answer_well(socket);
   });
-  const auto records = run_requests(
-      target_of(server), plan(std::vector<std::string>(30, "x")), {.max_concurrency = 3}, nullptr);
+  const auto records =
+      run_requests(target_of(server), plan(std::vector<std::string>(30, "x")), 3, nullptr);
   EXPECT_LE(peak, 3);
   EXPECT_LE(peak_concurrency(records), 3);
   // Connections are kept; one that idled for a second on a busy machine is made anew.
@@ -217,12 +217,13 @@ TEST(ServeClient, MaxConcurrencyHoldsAndItsWaitingIsRecorded) {
   EXPECT_GT(summary.queue.mean, 0);
 }
 
-TEST(ServeClient, NothingIsSentAfterTheEnd) {
+TEST(ServeClient, NothingIsSentAfterAStop) {
   Server server(answer_by_body);
   std::vector<PlannedRequest> requests = plan(std::vector<std::string>(5, "x"));
   for (size_t i = 0; i < requests.size(); ++i) requests[i].scheduled_s = i < 3 ? 0 : 1e6;
-  EXPECT_EQ(run_requests(target_of(server), requests, {.send_until_s = 1000}, nullptr).size(), 3u);
-  EXPECT_TRUE(run_requests(target_of(server), {}, {}, nullptr).empty());
+  const auto until_three = [](int32_t num_done) { return num_done < 3; };
+  EXPECT_EQ(run_requests(target_of(server), requests, 0, until_three).size(), 3u);
+  EXPECT_TRUE(run_requests(target_of(server), {}, 0, nullptr).empty());
 }
 
 TEST(ServeClient, HeadersPathAndBodyArrive) {
@@ -236,7 +237,7 @@ TEST(ServeClient, HeadersPathAndBodyArrive) {
   ServeTarget target = target_of(server);
   target.address = parse_server_address(server.url() + "/behind/v1/");
   target.headers = {{"Authorization", "Bearer k"}, {"x-tag", "7"}};
-  run_requests(target, plan({R"({"a":1})"}), {}, nullptr);
+  run_requests(target, plan({R"({"a":1})"}), 0, nullptr);
   EXPECT_EQ(seen.find("POST /behind/v1/completions HTTP/1.1\r\n"), 0u) << seen;
   EXPECT_TRUE(has(seen, "Authorization: Bearer k\r\n")) << seen;
   EXPECT_TRUE(has(seen, "x-tag: 7\r\n"));

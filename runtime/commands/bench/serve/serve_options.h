@@ -4,10 +4,11 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/options.h"
-#include "runtime/commands/bench/serve/serve_statistics.h"
+#include "runtime/commands/bench/serve/serve_metrics.h"
 
 namespace outrider {
 
@@ -16,23 +17,18 @@ struct ServeBenchOptions {
   std::string endpoint = "/v1/completions";
   std::string dataset = "random";
   std::string dataset_path;
-  int32_t num_prompts = 0;       // 0 = a file's lines, a trace's rows, else 1000 or rate * duration
-  int32_t random_input_len = 0;  // 0 = 1024, or what the model has room for
+  int32_t num_prompts = 0;        // 0 = a file's lines, a trace's rows, else 1000
+  int32_t random_input_len = 0;   // 0 = 1024, or what the model has room for
   int32_t random_output_len = 0;  // 0 = 128, or what the model has room for
   double random_range_ratio = 0;
   int32_t random_prefix_len = 0;
   int32_t output_len = 0;  // custom: longest answers where the file does not say; 0 = 128
   std::string request_rate = "inf";
-  std::string request_rates;
   double burstiness = 1;
   int32_t max_concurrency = 0;
-  std::string max_concurrencies;
   double time_scale = 1;
   double length_scale = 1;
-  double duration_s = 0;
   std::string tokenizer;
-  std::string prompt_form = "text";
-  int32_t vocab_size = 0;
   bool ignore_eos = false;
   double temperature = 0;
   int32_t seed = 0;
@@ -50,19 +46,15 @@ struct ServeBenchOptions {
 
 std::vector<Option> serve_bench_options(ServeBenchOptions* options);
 
-// One load of a sweep. rate_per_s: infinity = all at once, 0 = as the trace has it.
+// rate_per_s: infinity = all at once, 0 = as the trace has it.
 struct ServeLoad {
   double rate_per_s = std::numeric_limits<double>::infinity();
-  int32_t max_concurrency = 0;
+  int32_t max_concurrency = 0;  // 0 = no limit
 };
-
-enum class ServeDataset { kRandom, kCustom, kAzure, kMooncake };
 
 // The options that need more than a range, understood.
 struct ServeSetup {
-  ServeDataset dataset = ServeDataset::kRandom;
-  std::vector<ServeLoad> loads;  // at least one
-  bool sweeps_rates = false;     // what differs between loads; else max_concurrency
+  ServeLoad load;
   SummaryOptions summary;
   std::vector<std::pair<std::string, std::string>> headers;
   bool chat = false;
@@ -73,8 +65,5 @@ struct ServeSetup {
 ServeSetup understand_serve_options(const ServeBenchOptions& options,
                                     bool is_rate_given,
                                     const std::vector<std::string>& more_goodput);
-
-// "ttft:500 tpot:50" in one or several texts; throws Error.
-GoodputLimits parse_goodput(const std::vector<std::string>& texts);
 
 }  // namespace outrider

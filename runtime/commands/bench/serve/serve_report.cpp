@@ -5,13 +5,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
-#include <optional>
-
-#include "runtime/commands/bench/serve/serve_json.h"
+#include <nlohmann/json.hpp>
 
 namespace outrider {
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 constexpr double kLateMs = 10;
 constexpr double kMiscount = 0.05;  // chat templates and special tokens add a few
@@ -22,6 +21,19 @@ struct Entry {
   SpeculationCount speculation;  // per request when told, else of the counters
 };
 
+std::vector<Entry> entries_of(const ServeFindings& findings) {
+  std::vector<Entry> entries;
+  for (const ServeResult& result : findings.results) {
+    std::vector<const std::vector<RequestRecord>*> runs;
+    for (const auto& run : result.runs) runs.push_back(&run);
+    Entry entry{&result, summarize(runs, findings.setup.summary), {}};
+    const SpeculationCount& told = entry.summary.speculation;
+    entry.speculation = told.known() ? told : result.counters;
+    entries.push_back(std::move(entry));
+  }
+  return entries;
+}
+
 std::string load_text(const ServeLoad& load) {
   std::string text = load.rate_per_s == 0          ? "trace's times"
                      : std::isinf(load.rate_per_s) ? "all at once"
@@ -30,74 +42,66 @@ std::string load_text(const ServeLoad& load) {
   return text;
 }
 
-BenchX x_of(const ServeFindings& findings, const ServeLoad& load) {
-  if (findings.setup.loads.size() < 2) return {};
-  if (findings.setup.sweeps_rates) return {"request_rate", load.rate_per_s};
-  return {"max_concurrency", static_cast<double>(load.max_concurrency)};
-}
-
 std::string name_in(const Entry& entry, const std::string& name) {
   return entry.result->variant.empty() ? name : name + ", " + entry.result->variant;
 }
 
-std::vector<const std::vector<RequestRecord>*> pointers(
-    const std::vector<std::vector<RequestRecord>>& runs) {
-  std::vector<const std::vector<RequestRecord>*> out;
-  for (const auto& run : runs) out.push_back(&run);
-  return out;
-}
-
-std::vector<Entry> entries_of(const ServeFindings& findings) {
-  std::vector<Entry> entries;
-  for (const ServeResult& result : findings.results) {
-    Entry entry{&result, summarize(pointers(result.runs), findings.setup.summary), {}};
-    entry.speculation =
-        entry.summary.speculation.known() ? entry.summary.speculation : result.counters;
-    entries.push_back(std::move(entry));
-  }
-  return entries;
-}
-
 std::string fixed(double value) { return fmt::format("{:.2f}", value); }
 
-std::string acceptance_text(const SpeculationCount& count) {
-  if (!count.known() || count.num_draft_tokens == 0) return "-";
-  return fmt::format("{:.1f} %",
-                     100.0 * static_cast<double>(count.num_accepted_tokens) /
-                         static_cast<double>(count.num_draft_tokens));
+double acceptance_percent(const SpeculationCount& count) {
+  if (count.num_draft_tokens <= 0) return 0;
+  return 100.0 * static_cast<double>(count.num_accepted_tokens) /
+         static_cast<double>(count.num_draft_tokens);
 }
 
-void add_totals(const Entry& entry, BenchReport* report) {
-  const ServeSummary& s = entry.summary;
-  BenchTable table{load_text(entry.result->load), {"", ""}, {}};
-  const auto row = [&](const std::string& name, const std::string& value) {
-    table.rows.push_back({name, value});
+double acceptance_length(const SpeculationCount& count) {
+  if (count.num_drafts <= 0) return 1;
+  return 1 + static_cast<double>(count.num_accepted_tokens) / static_cast<double>(count.num_drafts);
+}
+
+// One column for each variant.
+void add_totals(const ServeFindings& findings,
+                const std::vector<Entry>& entries,
+                BenchReport* report) {
+  BenchTable table{load_text(findings.setup.load), {""}, {}};
+  for (const Entry& entry : entries) table.columns.push_back(entry.result->variant);
+  const auto row = [&](const char* name, const auto& text_of) {
+    std::vector<std::string> cells = {name};
+    for (const Entry& entry : entries) cells.push_back(text_of(entry.summary, entry.speculation));
+    const auto said = [](const std::string& cell) { return cell != "-"; };
+    if (std::any_of(cells.begin() + 1, cells.end(), said)) table.rows.push_back(std::move(cells));
   };
-  row("Successful requests", fmt::format("{}", s.completed));
-  row("Failed requests", fmt::format("{}", s.failed));
-  row("Benchmark duration (s)", fixed(s.duration_s));
-  row("Total input tokens", fmt::format("{}", s.total_input));
-  row("Total generated tokens", fmt::format("{}", s.total_output));
-  row("Request throughput (req/s)", fixed(s.request_throughput));
-  if (s.request_goodput) row("Request goodput (req/s)", fixed(*s.request_goodput));
-  row("Output token throughput (tok/s)", fixed(s.output_throughput));
-  row("Peak output token throughput (tok/s)", fixed(s.max_output_tokens_per_s));
-  row("Total token throughput (tok/s)", fixed(s.total_token_throughput));
-  row("Peak concurrent requests", fmt::format("{}", s.max_concurrent_requests));
-  if (entry.speculation.known()) {
-    row("Acceptance rate", acceptance_text(entry.speculation));
-    if (entry.speculation.num_drafts > 0)
-      row("Acceptance length",
-          fixed(1 + static_cast<double>(entry.speculation.num_accepted_tokens) /
-                        static_cast<double>(entry.speculation.num_drafts)));
-  }
+  using Summary = const ServeSummary&;
+  using Count = const SpeculationCount&;
+  row("Successful requests", [](Summary s, Count) { return std::to_string(s.completed); });
+  row("Failed requests", [](Summary s, Count) { return std::to_string(s.failed); });
+  row("Benchmark duration (s)", [](Summary s, Count) { return fixed(s.duration_s); });
+  row("Total input tokens", [](Summary s, Count) { return std::to_string(s.total_input); });
+  row("Total generated tokens", [](Summary s, Count) { return std::to_string(s.total_output); });
+  row("Request throughput (req/s)", [](Summary s, Count) { return fixed(s.request_throughput); });
+  row("Request goodput (req/s)",
+      [](Summary s, Count) { return s.request_goodput ? fixed(*s.request_goodput) : "-"; });
+  row("Output token throughput (tok/s)",
+      [](Summary s, Count) { return fixed(s.output_throughput); });
+  row("Peak output token throughput (tok/s)",
+      [](Summary s, Count) { return fixed(s.max_output_tokens_per_s); });
+  row("Total token throughput (tok/s)",
+      [](Summary s, Count) { return fixed(s.total_token_throughput); });
+  row("Peak concurrent requests",
+      [](Summary s, Count) { return std::to_string(s.max_concurrent_requests); });
+  row("Acceptance rate", [](Summary, Count count) {
+    return count.num_draft_tokens > 0 ? fmt::format("{:.1f} %", acceptance_percent(count)) : "-";
+  });
+  row("Acceptance length", [](Summary, Count count) {
+    return count.num_drafts > 0 ? fixed(acceptance_length(count)) : "-";
+  });
   report->tables.push_back(std::move(table));
 }
 
-void add_latencies(const Entry& entry, BenchReport* report) {
+void add_latencies(const ServeFindings& findings, const Entry& entry, BenchReport* report) {
   const ServeSummary& s = entry.summary;
-  BenchTable table{"Latency (ms)", {"", "mean", "median", "std"}, {}};
-  for (const auto& [percent, value] : s.ttft.percentiles)
+  BenchTable table{name_in(entry, "Latency (ms)"), {"", "mean", "median", "std"}, {}};
+  for (const double percent : findings.setup.summary.percents)
     table.columns.push_back(fmt::format("P{:g}", percent));
   const auto row = [&](const std::string& name, const LatencyStats& stats) {
     std::vector<std::string> cells = {
@@ -110,95 +114,56 @@ void add_latencies(const Entry& entry, BenchReport* report) {
   row("ITL: inter-token latency", s.itl);
   row("ICL: inter-chunk latency", s.icl);
   row("E2EL: end-to-end latency", s.e2el);
-  if (entry.result->load.max_concurrency > 0) row("Client queue time", s.queue);
+  if (findings.setup.load.max_concurrency > 0) row("Client queue time", s.queue);
   row("Sent late by", s.lateness);
-  report->tables.push_back(std::move(table));
-}
-
-// One line for each load and variant.
-void add_overview(const ServeFindings& findings,
-                  const std::vector<Entry>& entries,
-                  BenchReport* report) {
-  const bool good = findings.setup.summary.goodput.any();
-  const double last = findings.setup.summary.percents.back();
-  BenchTable table{"", {"load", "ok", "failed", "req/s", "tok/s"}, {}};
-  if (good) table.columns.push_back("good req/s");
-  for (const char* name : {"TTFT", "TPOT", "E2EL"}) {
-    table.columns.push_back(fmt::format("{} median", name));
-    table.columns.push_back(fmt::format("P{:g}", last));
-  }
-  table.columns.push_back("acceptance");
-  for (const Entry& entry : entries) {
-    const ServeSummary& s = entry.summary;
-    std::vector<std::string> cells = {name_in(entry, load_text(entry.result->load)),
-                                      fmt::format("{}", s.completed),
-                                      fmt::format("{}", s.failed),
-                                      fixed(s.request_throughput),
-                                      fixed(s.output_throughput)};
-    if (good) cells.push_back(fixed(s.request_goodput.value_or(0)));
-    for (const LatencyStats* stats : {&s.ttft, &s.tpot, &s.e2el}) {
-      cells.push_back(fixed(stats->median));
-      cells.push_back(fixed(stats->percentiles.back().second));
-    }
-    cells.push_back(acceptance_text(entry.speculation));
-    table.rows.push_back(std::move(cells));
-  }
   report->tables.push_back(std::move(table));
 }
 
 struct Measure {
   const char* name;
-  std::function<double(const ServeSummary&)> value;
+  double (*value)(const ServeSummary&);
 };
 
-const std::vector<Measure>& compared_measures() {
-  static const std::vector<Measure> measures = {
-      {"output token throughput", [](const ServeSummary& s) { return s.output_throughput; }},
-      {"request throughput", [](const ServeSummary& s) { return s.request_throughput; }},
-      {"median TTFT", [](const ServeSummary& s) { return s.ttft.median; }},
-      {"median TPOT", [](const ServeSummary& s) { return s.tpot.median; }},
-      {"mean ITL", [](const ServeSummary& s) { return s.itl.mean; }},
-      {"mean ICL", [](const ServeSummary& s) { return s.icl.mean; }},
-      {"median E2EL", [](const ServeSummary& s) { return s.e2el.median; }}};
-  return measures;
-}
+constexpr Measure kCompared[] = {
+    {"output token throughput", [](const ServeSummary& s) { return s.output_throughput; }},
+    {"request throughput", [](const ServeSummary& s) { return s.request_throughput; }},
+    {"median TTFT", [](const ServeSummary& s) { return s.ttft.median; }},
+    {"median TPOT", [](const ServeSummary& s) { return s.tpot.median; }},
+    {"mean ITL", [](const ServeSummary& s) { return s.itl.mean; }},
+    {"mean ICL", [](const ServeSummary& s) { return s.icl.mean; }},
+    {"median E2EL", [](const ServeSummary& s) { return s.e2el.median; }}};
 
 // compare / base, block by block: what disturbs both of a pair cancels.
-void add_ratios(const ServeFindings& findings,
-                const Entry& base,
-                const Entry& compare,
-                BenchReport* report) {
-  std::vector<ServeSummary> sums[2];
-  const size_t num_blocks = std::min(base.result->runs.size(), compare.result->runs.size());
-  for (size_t i = 0; i < num_blocks; ++i) {
-    sums[0].push_back(summarize({&base.result->runs[i]}, findings.setup.summary));
-    sums[1].push_back(summarize({&compare.result->runs[i]}, findings.setup.summary));
-  }
+void add_ratios(const ServeFindings& findings, BenchReport* report) {
+  const auto& base = findings.results[0].runs;
+  const auto& compare = findings.results[1].runs;
+  const size_t num_blocks = std::min(base.size(), compare.size());
+  std::vector<std::pair<ServeSummary, ServeSummary>> blocks;
+  for (size_t i = 0; i < num_blocks; ++i)
+    blocks.emplace_back(summarize({&base[i]}, findings.setup.summary),
+                        summarize({&compare[i]}, findings.setup.summary));
   BenchTable table{fmt::format("compare / base, {}: median over {} pairs of blocks [95 % interval]",
-                               load_text(base.result->load),
+                               load_text(findings.setup.load),
                                num_blocks),
                    {"", "ratio"},
                    {}};
-  for (const Measure& measure : compared_measures()) {
-    std::vector<double> values[2];
-    for (size_t i = 0; i < num_blocks; ++i) {
-      const double below = measure.value(sums[0][i]);
-      const double above = measure.value(sums[1][i]);
-      if (!(below > 0 && above > 0)) continue;  // nothing succeeded, or answers of one token
-      values[0].push_back(below);
-      values[1].push_back(above);
+  for (const Measure& measure : kCompared) {
+    std::vector<double> below, above;
+    for (const auto& [base_block, compare_block] : blocks) {
+      const double values[] = {measure.value(base_block), measure.value(compare_block)};
+      if (!(values[0] > 0 && values[1] > 0)) continue;  // no success, or answers of one token
+      below.push_back(values[0]);
+      above.push_back(values[1]);
     }
-    if (values[0].empty()) continue;
-    const Interval ratio = report->add_figure(fmt::format("{}, compare / base", measure.name),
-                                              "",
-                                              bootstrap_ratio(values[1], values[0]),
-                                              x_of(findings, base.result->load));
+    if (below.empty()) continue;
+    const Interval ratio = report->add_figure(
+        fmt::format("{}, compare / base", measure.name), "", bootstrap_ratio(above, below));
     table.rows.push_back({measure.name, interval_text(ratio, 3)});
   }
   report->tables.push_back(std::move(table));
 }
 
-void add_series_of(const ServeFindings& findings, const Entry& entry, BenchReport* report) {
+void add_series_of(const Entry& entry, BenchReport* report) {
   std::vector<double> ttft, tpot, e2el;
   for (const auto& run : entry.result->runs) {
     for (const RequestRecord& record : run) {
@@ -209,44 +174,38 @@ void add_series_of(const ServeFindings& findings, const Entry& entry, BenchRepor
       e2el.push_back(1e3 * latency.e2el);
     }
   }
-  const BenchX x = x_of(findings, entry.result->load);
-  report->add_series(name_in(entry, "TTFT"), "ms", std::move(ttft), x);
-  report->add_series(name_in(entry, "TPOT"), "ms", std::move(tpot), x);
-  report->add_series(name_in(entry, "E2EL"), "ms", std::move(e2el), x);
+  report->add_series(name_in(entry, "TTFT"), "ms", std::move(ttft));
+  report->add_series(name_in(entry, "TPOT"), "ms", std::move(tpot));
+  report->add_series(name_in(entry, "E2EL"), "ms", std::move(e2el));
   const ServeSummary& s = entry.summary;
-  report->add_figure(name_in(entry, "request throughput"), "req/s", s.request_throughput, x);
-  report->add_figure(name_in(entry, "output token throughput"), "tok/s", s.output_throughput, x);
+  report->add_figure(name_in(entry, "request throughput"), "req/s", s.request_throughput);
+  report->add_figure(name_in(entry, "output token throughput"), "tok/s", s.output_throughput);
   if (s.request_goodput)
-    report->add_figure(name_in(entry, "request goodput"), "req/s", *s.request_goodput, x);
+    report->add_figure(name_in(entry, "request goodput"), "req/s", *s.request_goodput);
 }
 
-void add_notes(const Entry& entry, BenchReport* report) {
+void add_notes(const ServeFindings& findings, const Entry& entry, BenchReport* report) {
   const ServeSummary& s = entry.summary;
-  const auto note = [&](const std::string& text) {
-    const std::string place = load_text(entry.result->load);
-    report->notes.push_back(name_in(entry, place) + ": " + text);
-  };
+  const std::string place = name_in(entry, load_text(findings.setup.load));
+  const auto note = [&](const std::string& text) { report->notes.push_back(place + ": " + text); };
   for (const auto& [name, count] : s.failures)
     note(fmt::format("{} failed with {}, such as: {}", count, name, s.errors.at(name)));
   const auto asked = static_cast<double>(s.total_asked_input);
-  if (asked > 0 && std::abs(static_cast<double>(s.total_input) - asked) > kMiscount * asked) {
-    note(fmt::format(
-        "the prompts were made for {} tokens and the server counts {}: give --tokenizer "
-        "for lengths that fit",
-        s.total_asked_input,
-        s.total_input));
-  }
+  if (asked > 0 && std::abs(static_cast<double>(s.total_input) - asked) > kMiscount * asked)
+    note(
+        fmt::format("the prompts were made for {} tokens and the server counts {}: give "
+                    "--tokenizer for lengths that fit",
+                    s.total_asked_input,
+                    s.total_input));
   if (s.num_usage < s.completed)
     note(fmt::format("{} answers came without usage; their tokens are counted in their chunks",
                      s.completed - s.num_usage));
-  const auto by_chunks = s.count_by.find(ChunkCount::kOnePerChunk);
-  if (by_chunks != s.count_by.end() && s.total_output > s.num_chunk_tokens) {
-    note(fmt::format(
-        "{} tokens came in {} events and the server does not say how many in which: ITL "
-        "takes an event for one token",
-        s.total_output,
-        s.num_chunk_tokens));
-  }
+  if (s.count_by.contains(ChunkCount::kOnePerChunk) && s.total_output > s.num_chunk_tokens)
+    note(
+        fmt::format("{} tokens came in {} events and the server does not say how many in which: "
+                    "ITL takes an event for one token",
+                    s.total_output,
+                    s.num_chunk_tokens));
   double last_lateness = 0;
   for (const auto& [percent, value] : s.lateness.percentiles)
     last_lateness = std::max(last_lateness, value);
@@ -255,71 +214,116 @@ void add_notes(const Entry& entry, BenchReport* report) {
         fmt::format("requests were sent late, up to {:.1f} ms at the highest percentile: this "
                     "machine was too busy to keep the schedule",
                     last_lateness));
-  if (entry.result->load.max_concurrency == 0 && s.queue.mean > 0)
+  if (findings.setup.load.max_concurrency == 0 && s.queue.mean > 0)
     note("the most connections there can be were in use; later requests waited for one");
 }
 
-// Shares of requests below a latency.
-PlotPanel distribution(const Entry& entry,
-                       const std::string& title,
-                       std::optional<double> RequestLatency::*member) {
-  std::vector<double> values;
-  for (const auto& run : entry.result->runs) {
-    for (const RequestRecord& record : run) {
-      if (record.failure != ServeFailure::kNone) continue;
-      const RequestLatency latency = latency_of(record);
-      if (latency.*member) values.push_back(1e3 * *(latency.*member));
-    }
-  }
-  std::sort(values.begin(), values.end());
-  PlotSeries series;
-  for (size_t i = 0; i < values.size(); ++i)
-    series.points.push_back(
-        {values[i], static_cast<double>(i + 1) / static_cast<double>(values.size())});
-  return {title, title + " (ms)", "share of requests", {series}};
+void put_latency(const char* name, const LatencyStats& stats, Json* out) {
+  (*out)[fmt::format("mean_{}_ms", name)] = stats.mean;
+  (*out)[fmt::format("median_{}_ms", name)] = stats.median;
+  (*out)[fmt::format("std_{}_ms", name)] = stats.std;
+  for (const auto& [percent, value] : stats.percentiles)
+    (*out)[fmt::format("p{:g}_{}_ms", percent, name)] = value;
 }
 
-PlotPanel against_load(const ServeFindings& findings,
-                       const std::vector<Entry>& entries,
-                       const Measure& measure) {
-  PlotPanel panel{
-      measure.name,
-      findings.setup.sweeps_rates ? "requests per second offered" : "requests in flight",
-      measure.name,
-      {}};
-  for (const char* variant : {"", "base", "compare"}) {
-    PlotSeries series{variant, PlotMark::kLine, static_cast<int>(panel.series.size()), {}};
-    for (const Entry& entry : entries) {
-      if (entry.result->variant != variant) continue;
-      series.points.push_back(
-          {x_of(findings, entry.result->load).value, measure.value(entry.summary)});
-    }
-    if (series.points.empty()) continue;
-    PlotSeries dots = series;
-    dots.name.clear();
-    dots.mark = PlotMark::kDots;
-    panel.series.push_back(std::move(series));
-    panel.series.push_back(std::move(dots));
+void put_speculation(const SpeculationCount& count, Json* out) {
+  if (!count.known()) return;
+  (*out)["spec_decode_acceptance_rate"] = acceptance_percent(count);
+  if (count.num_drafts >= 0) {
+    (*out)["spec_decode_num_drafts"] = count.num_drafts;
+    (*out)["spec_decode_acceptance_length"] = acceptance_length(count);
   }
-  return panel;
+  (*out)["spec_decode_draft_tokens"] = count.num_draft_tokens;
+  (*out)["spec_decode_accepted_tokens"] = count.num_accepted_tokens;
 }
 
-void add_plot(const ServeFindings& findings,
-              const std::vector<Entry>& entries,
-              BenchReport* report) {
-  report->plot.title = report->title;
-  if (findings.setup.loads.size() < 2) {
-    if (entries.size() != 1) return;
-    report->plot.panels = {distribution(entries[0], "TTFT", &RequestLatency::ttft),
-                           distribution(entries[0], "TPOT", &RequestLatency::tpot)};
-    return;
+Json figures_json(const ServeFindings& findings, const Entry& entry) {
+  const ServeSummary& s = entry.summary;
+  const ServeLoad& load = findings.setup.load;
+  Json json;
+  // JSON has no infinity; vLLM writes the word.
+  json["request_rate"] = load.rate_per_s == 0          ? Json("trace")
+                         : std::isinf(load.rate_per_s) ? Json("inf")
+                                                       : Json(load.rate_per_s);
+  json["max_concurrency"] = load.max_concurrency > 0 ? Json(load.max_concurrency) : Json();
+  json["burstiness"] = findings.burstiness;
+  if (!entry.result->variant.empty()) json["variant"] = entry.result->variant;
+  json["num_prompts"] = s.completed + s.failed;
+  json["duration"] = s.duration_s;
+  json["completed"] = s.completed;
+  json["failed"] = s.failed;
+  json["failures"] = s.failures;
+  json["total_input_tokens"] = s.total_input;
+  json["total_output_tokens"] = s.total_output;
+  json["request_throughput"] = s.request_throughput;
+  json["request_goodput"] = s.request_goodput ? Json(*s.request_goodput) : Json();
+  json["output_throughput"] = s.output_throughput;
+  json["total_token_throughput"] = s.total_token_throughput;
+  json["max_output_tokens_per_s"] = s.max_output_tokens_per_s;
+  json["max_concurrent_requests"] = s.max_concurrent_requests;
+  put_latency("ttft", s.ttft, &json);
+  put_latency("tpot", s.tpot, &json);
+  put_latency("itl", s.itl, &json);
+  put_latency("icl", s.icl, &json);
+  put_latency("e2el", s.e2el, &json);
+  put_latency("client_queue_time", s.queue, &json);
+  put_latency("send_lateness", s.lateness, &json);
+  json["finish_reasons"] = s.finish_reasons;
+  json["num_chunks"] = s.num_chunks;
+  json["num_answers_with_usage"] = s.num_usage;
+  Json counts = Json::object();
+  constexpr const char* kCountNames[] = {"token_ids", "continuous_usage", "one_per_chunk"};
+  for (const auto& [count, number] : s.count_by)
+    counts[kCountNames[static_cast<size_t>(count)]] = number;
+  json["tokens_of_chunks_counted_by"] = counts;
+  put_speculation(entry.speculation, &json);
+  return json;
+}
+
+Json request_json(const RequestRecord& record, size_t block) {
+  Json json = {{"block", block},
+               {"scheduled_s", record.scheduled_s},
+               {"sent_s", record.sent_s},
+               {"end_s", record.end_s},
+               {"input_len", record.input_len},
+               {"max_tokens", record.output_len},
+               {"prompt_tokens", record.prompt_tokens},
+               {"usage_tokens", record.usage_tokens},
+               {"finish_reason", record.finish_reason}};
+  if (record.slot_free_s > record.scheduled_s) json["slot_free_s"] = record.slot_free_s;
+  Json chunks = Json::array();
+  for (const StreamChunk& chunk : record.chunks)
+    chunks.push_back(Json::array({chunk.time_s, chunk.num_tokens}));
+  json["chunks"] = std::move(chunks);
+  json["last_choice_s"] = record.last_choice_s;
+  if (record.speculation.known()) {
+    json["num_draft_tokens"] = record.speculation.num_draft_tokens;
+    json["num_accepted_tokens"] = record.speculation.num_accepted_tokens;
   }
-  const std::vector<Measure> shown = {
-      {"output tokens/s", [](const ServeSummary& s) { return s.output_throughput; }},
-      {"median TTFT (ms)", [](const ServeSummary& s) { return s.ttft.median; }},
-      {"median TPOT (ms)", [](const ServeSummary& s) { return s.tpot.median; }}};
-  for (const Measure& measure : shown)
-    report->plot.panels.push_back(against_load(findings, entries, measure));
+  if (record.failure != ServeFailure::kNone) {
+    json["failure"] = failure_name(record);
+    json["error"] = record.error;
+  }
+  return json;
+}
+
+std::string details_json(const ServeFindings& findings, const std::vector<Entry>& entries) {
+  Json json = {{"backend", "openai"}, {"model_id", findings.model}, {"server", findings.server}};
+  if (entries.size() == 1) json.update(figures_json(findings, entries[0]));
+  json["stopped_by_signal"] = findings.stopped;
+  Json results = Json::array();
+  for (const Entry& entry : entries) {
+    Json result = figures_json(findings, entry);
+    Json requests = Json::array();
+    for (size_t block = 0; block < entry.result->runs.size(); ++block) {
+      for (const RequestRecord& record : entry.result->runs[block])
+        requests.push_back(request_json(record, block));
+    }
+    result["requests"] = std::move(requests);
+    results.push_back(std::move(result));
+  }
+  json["results"] = std::move(results);
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
 }  // namespace
@@ -327,26 +331,15 @@ void add_plot(const ServeFindings& findings,
 void fill_serve_report(const ServeFindings& findings, BenchReport* report) {
   const std::vector<Entry> entries = entries_of(findings);
   report->title = fmt::format("{} at {}", findings.model, findings.server);
-  if (entries.size() == 1) {
-    add_totals(entries[0], report);
-    add_latencies(entries[0], report);
-  } else {
-    add_overview(findings, entries, report);
-  }
-  for (size_t i = 0; i + 1 < entries.size(); ++i) {
-    if (entries[i].result->variant == "base" && entries[i + 1].result->variant == "compare")
-      add_ratios(findings, entries[i], entries[i + 1], report);
-  }
+  add_totals(findings, entries, report);
+  for (const Entry& entry : entries) add_latencies(findings, entry, report);
+  if (entries.size() == 2) add_ratios(findings, report);
   for (const Entry& entry : entries) {
-    add_series_of(findings, entry, report);
-    add_notes(entry, report);
+    add_series_of(entry, report);
+    add_notes(findings, entry, report);
   }
   if (findings.stopped) report->notes.push_back("stopped by a signal before all was sent");
-  add_plot(findings, entries, report);
-  std::vector<ServeJsonEntry> shown;
-  for (const Entry& entry : entries)
-    shown.push_back({entry.result, &entry.summary, entry.speculation});
-  report->details = serve_details_json(findings, shown);
+  report->details = details_json(findings, entries);
 }
 
 }  // namespace outrider

@@ -7,14 +7,11 @@
 
 #include "runtime/commands/bench/report/bench_report.h"
 #include "runtime/commands/bench/serve/serve_options.h"
-#include "runtime/commands/bench/serve/serve_record.h"
-#include "runtime/commands/bench/serve/serve_statistics.h"
 
 namespace outrider {
 
-// One load and one variant of the bodies.
+// One variant of the bodies.
 struct ServeResult {
-  ServeLoad load;
   std::string variant;  // "base", "compare"; empty when nothing is compared
   std::vector<std::vector<RequestRecord>> runs;  // compared results have one per block
   // Of the server's counters, for servers that tell nothing per request.
@@ -26,10 +23,12 @@ struct ServeFindings {
   std::string model;
   ServeSetup setup;
   double burstiness = 1;
-  std::vector<ServeResult> results;  // by load; of one load base, then compare
+  std::vector<ServeResult> results;  // one, or base and compare
   bool stopped = false;              // by a signal, before all was sent
 };
 
+// The JSON's own part: "results", one for each variant, with "requests"; a single result's figures
+// also stand at the top.
 void fill_serve_report(const ServeFindings& findings, BenchReport* report);
 
 }  // namespace outrider

@@ -16,6 +16,9 @@ using Json = nlohmann::json;
 
 constexpr size_t kMaxEventBytes = 16 << 20;
 constexpr size_t kMaxErrorBytes = 300;
+constexpr int64_t SpeculationCount::*kCounts[] = {&SpeculationCount::num_drafts,
+                                                  &SpeculationCount::num_draft_tokens,
+                                                  &SpeculationCount::num_accepted_tokens};
 
 // A member that is an object, else null.
 const Json& member(const Json& json, const char* name) {
@@ -79,23 +82,27 @@ void take_speculation(const Json& event, SpeculationCount* count) {
 }  // namespace
 
 std::string failure_name(const RequestRecord& record) {
-  switch (record.failure) {
-    case ServeFailure::kNone:
-      return "none";
-    case ServeFailure::kConnect:
-      return "connect";
-    case ServeFailure::kTimeout:
-      return "timeout";
-    case ServeFailure::kHttpStatus:
-      return fmt::format("http {}", record.http_status);
-    case ServeFailure::kErrorEvent:
-      return "error event";
-    case ServeFailure::kBrokenStream:
-      return "broken stream";
-    case ServeFailure::kNotAStream:
-      return "not a stream";
+  if (record.failure == ServeFailure::kHttpStatus)
+    return fmt::format("http {}", record.http_status);
+  constexpr const char* kNames[] = {
+      "none", "connect", "timeout", "http", "error event", "broken stream", "not a stream"};
+  return kNames[static_cast<size_t>(record.failure)];
+}
+
+void SpeculationCount::add(const SpeculationCount& other) {
+  for (int64_t SpeculationCount::*count : kCounts) {
+    if (other.*count >= 0) this->*count = std::max<int64_t>(this->*count, 0) + other.*count;
   }
-  return "unknown";
+}
+
+SpeculationCount difference(const SpeculationCount& before, const SpeculationCount& after) {
+  SpeculationCount result;
+  if (!before.known() || !after.known()) return result;
+  for (int64_t SpeculationCount::*count : kCounts) {
+    if (before.*count >= 0 && after.*count >= before.*count)
+      result.*count = after.*count - before.*count;
+  }
+  return result;
 }
 
 void EventReader::receive(std::string_view bytes, std::vector<std::string>* events) {
@@ -207,40 +214,27 @@ void CompletionStream::finish(double time_s) {
   fail(ServeFailure::kBrokenStream, "the stream ended before the answer was complete");
 }
 
-namespace {
-
-// The value of a line "name{labels} value" or "name value" of this family, else 0.
-double sample_of(std::string_view line, std::string_view family, bool* found) {
-  if (!line.starts_with(family)) return 0;
-  const std::string_view rest = line.substr(family.size());
-  if (rest.empty() || (rest.front() != '{' && rest.front() != ' ')) return 0;
-  const std::string_view number = rest.substr(rest.rfind(' ') + 1);
-  double value = 0;
-  const auto [end, code] = std::from_chars(number.data(), number.data() + number.size(), value);
-  if (code != std::errc() || !(value >= 0 && value < 1e15)) return 0;
-  *found = true;
-  return value;
-}
-
-}  // namespace
-
 SpeculationCount parse_speculation_metrics(std::string_view text) {
-  constexpr const char* kFamilies[] = {"vllm:spec_decode_num_drafts_total",
-                                       "vllm:spec_decode_num_draft_tokens_total",
-                                       "vllm:spec_decode_num_accepted_tokens_total"};
-  double sums[3] = {0, 0, 0};
-  bool found[3] = {false, false, false};
+  SpeculationCount sums;
+  const std::pair<std::string_view, int64_t*> families[] = {
+      {"vllm:spec_decode_num_drafts_total", &sums.num_drafts},
+      {"vllm:spec_decode_num_draft_tokens_total", &sums.num_draft_tokens},
+      {"vllm:spec_decode_num_accepted_tokens_total", &sums.num_accepted_tokens}};
   while (!text.empty()) {
-    const size_t end = text.find('\n');
-    const std::string_view line = text.substr(0, end);
-    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
-    for (int i = 0; i < 3; ++i) sums[i] += sample_of(line, kFamilies[i], &found[i]);
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(text.size(), line.size() + 1));
+    for (const auto& [family, sum] : families) {  // "family{labels} value" or "family value"
+      if (!line.starts_with(family)) continue;
+      const std::string_view rest = line.substr(family.size());
+      if (!rest.starts_with('{') && !rest.starts_with(' ')) continue;
+      const std::string_view number = rest.substr(rest.rfind(' ') + 1);
+      double value = 0;
+      const auto code = std::from_chars(number.data(), number.data() + number.size(), value).ec;
+      if (code == std::errc() && value >= 0 && value < 1e15)
+        *sum = std::max<int64_t>(*sum, 0) + static_cast<int64_t>(value);
+    }
   }
-  SpeculationCount count;
-  if (found[0]) count.num_drafts = static_cast<int64_t>(sums[0]);
-  if (found[1]) count.num_draft_tokens = static_cast<int64_t>(sums[1]);
-  if (found[2]) count.num_accepted_tokens = static_cast<int64_t>(sums[2]);
-  return count;
+  return sums;
 }
 
 }  // namespace outrider

@@ -1,8 +1,9 @@
-// Recorded traffic for `bench serve`: when requests came and how long they were. Two public forms,
-// read from files that nobody vouches for.
+// Recorded traffic in Mooncake's form, for `bench serve` and `bench prefix`: when requests came,
+// how long they were, and which beginnings they share. Files that nobody vouches for.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,22 +17,36 @@ struct TraceRow {
   double arrival_s = 0;  // from the trace's first row
   int32_t input_len = 0;
   int32_t output_len = 0;
-  // Mooncake: the prompt's blocks of kTraceBlockTokens tokens; equal ids are equal tokens, so equal
+  // The prompt's blocks of kTraceBlockTokens tokens; equal ids are equal tokens, so equal
   // beginnings are prefixes that a server can reuse. Empty: nothing is known of the prompt.
   std::vector<int64_t> hash_ids;
 };
 
-// Azure's LLM inference trace: CSV with the header TIMESTAMP,ContextTokens,GeneratedTokens, times
-// as "2023-11-16 18:17:03.9799600"; or with arrived_at,num_prefill_tokens,num_decode_tokens, times
-// in seconds. Rows must be in order of time. Throws Error naming `origin` and the line.
-std::vector<TraceRow> parse_azure_trace(std::string_view text, const std::string& origin);
+// Calls `take` with every line that is not empty and with "origin line N". Throws Error on lines
+// over 4 MiB and beyond 10 million of them.
+void for_each_line(std::string_view text,
+                   const std::string& origin,
+                   const std::function<void(std::string_view, const std::string& place)>& take);
 
-// Mooncake's JSON lines: {"timestamp": ms, "input_length", "output_length", "hash_ids"}. Rows must
-// be in order of time, and hash_ids as many as the prompt has blocks. Throws Error naming `origin`
-// and the line.
+// JSON lines: {"timestamp": ms, "input_length", "output_length", "hash_ids"}. Rows must be in order
+// of time, and hash_ids as many as the prompt has blocks. Throws Error naming `origin` and the
+// line.
 std::vector<TraceRow> parse_mooncake_trace(std::string_view text, const std::string& origin);
 
 // Arrivals times time_scale (0.1 = ten times as fast), lengths times length_scale (at least 1).
 void scale_trace(double time_scale, double length_scale, std::vector<TraceRow>* rows);
+
+// A run of random tokens. Equal keys give equal beginnings, whatever the lengths.
+struct PromptPiece {
+  uint64_t key = 0;
+  int32_t num_tokens = 0;
+};
+
+// The pieces of a trace's prompt: its blocks by hash id, scaled, and what is left over. `salt`
+// makes other content of the same structure; `row` tells prompts without hash ids apart.
+std::vector<PromptPiece> trace_pieces(const TraceRow& scaled_row,
+                                      double length_scale,
+                                      uint64_t salt,
+                                      int32_t row);
 
 }  // namespace outrider

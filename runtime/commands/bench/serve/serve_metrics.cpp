@@ -1,8 +1,10 @@
-// See serve_statistics.h.
-#include "runtime/commands/bench/serve/serve_statistics.h"
+// See serve_metrics.h.
+#include "runtime/commands/bench/serve/serve_metrics.h"
 
 #include <algorithm>
 #include <cmath>
+
+#include "runtime/commands/bench/report/bench_statistics.h"
 
 namespace outrider {
 namespace {
@@ -29,18 +31,6 @@ std::vector<StreamChunk> joined_chunks(const std::vector<StreamChunk>& events) {
   return chunks;
 }
 
-void add_speculation(const SpeculationCount& one, ServeSummary* summary) {
-  if (!one.known()) return;
-  ++summary->num_speculation;
-  SpeculationCount& sum = summary->speculation;
-  const auto add = [](int64_t value, int64_t* total) {
-    if (value >= 0) *total = std::max<int64_t>(*total, 0) + value;
-  };
-  add(one.num_drafts, &sum.num_drafts);
-  add(one.num_draft_tokens, &sum.num_draft_tokens);
-  add(one.num_accepted_tokens, &sum.num_accepted_tokens);
-}
-
 void take_success(const RequestRecord& record,
                   const SummaryOptions& options,
                   ServeSummary* summary,
@@ -62,7 +52,7 @@ void take_success(const RequestRecord& record,
   append_ms(latency.itl, &samples->itl);
   append_ms(latency.icl, &samples->icl);
   *num_good += is_good(latency, options.goodput) ? 1 : 0;
-  add_speculation(record.speculation, summary);
+  if (record.speculation.known()) summary->speculation.add(record.speculation);
 }
 
 struct Span {
@@ -125,26 +115,18 @@ bool is_good(const RequestLatency& latency, const GoodputLimits& limits) {
   return !limits.e2el_ms || kMs * latency.e2el <= *limits.e2el_ms;
 }
 
-double percentile(const std::vector<double>& sorted, double percent) {
-  if (sorted.empty()) return 0;
-  const double place = percent / 100 * static_cast<double>(sorted.size() - 1);
-  const auto below = static_cast<size_t>(std::floor(place));
-  const size_t above = std::min(below + 1, sorted.size() - 1);
-  return sorted[below] + (place - std::floor(place)) * (sorted[above] - sorted[below]);
-}
-
-LatencyStats latency_stats(std::vector<double> values, const std::vector<double>& percents) {
+LatencyStats latency_stats(const std::vector<double>& values, const std::vector<double>& percents) {
   LatencyStats stats;
-  std::sort(values.begin(), values.end());
   stats.count = static_cast<int64_t>(values.size());
-  const double count = std::max<double>(1, static_cast<double>(values.size()));
-  for (const double value : values) stats.mean += value / count;
-  for (const double value : values)
-    stats.std += (value - stats.mean) * (value - stats.mean) / count;
-  stats.std = std::sqrt(stats.std);
-  stats.median = percentile(values, 50);
-  for (const double percent : percents)
-    stats.percentiles.emplace_back(percent, percentile(values, percent));
+  const auto at = [&](double percent) {
+    return values.empty() ? 0 : quantile(values, percent / 100);
+  };
+  stats.mean = values.empty() ? 0 : mean(values);
+  double squares = 0;
+  for (const double value : values) squares += (value - stats.mean) * (value - stats.mean);
+  if (!values.empty()) stats.std = std::sqrt(squares / static_cast<double>(values.size()));
+  stats.median = at(50);
+  for (const double percent : percents) stats.percentiles.emplace_back(percent, at(percent));
   return stats;
 }
 
@@ -201,13 +183,13 @@ ServeSummary summarize(const std::vector<const std::vector<RequestRecord>*>& run
   summary.output_throughput = per_s(summary.total_output);
   summary.total_token_throughput = per_s(summary.total_input + summary.total_output);
   if (options.goodput.any()) summary.request_goodput = per_s(num_good);
-  summary.ttft = latency_stats(std::move(samples.ttft), options.percents);
-  summary.tpot = latency_stats(std::move(samples.tpot), options.percents);
-  summary.itl = latency_stats(std::move(samples.itl), options.percents);
-  summary.icl = latency_stats(std::move(samples.icl), options.percents);
-  summary.e2el = latency_stats(std::move(samples.e2el), options.percents);
-  summary.queue = latency_stats(std::move(samples.queue), options.percents);
-  summary.lateness = latency_stats(std::move(samples.lateness), options.percents);
+  summary.ttft = latency_stats(samples.ttft, options.percents);
+  summary.tpot = latency_stats(samples.tpot, options.percents);
+  summary.itl = latency_stats(samples.itl, options.percents);
+  summary.icl = latency_stats(samples.icl, options.percents);
+  summary.e2el = latency_stats(samples.e2el, options.percents);
+  summary.queue = latency_stats(samples.queue, options.percents);
+  summary.lateness = latency_stats(samples.lateness, options.percents);
   return summary;
 }
 

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/commands/bench/serve/serve_record.h"
+#include "runtime/commands/bench/serve/serve_stream.h"
 
 namespace outrider {
 
@@ -51,10 +51,8 @@ struct LatencyStats {
   std::vector<std::pair<double, double>> percentiles;  // (percent, value)
 };
 
-// Linear interpolation between the nearest ranks (numpy's default); 0 for no values.
-double percentile(const std::vector<double>& sorted, double percent);
-// values in any order and unit.
-LatencyStats latency_stats(std::vector<double> values, const std::vector<double>& percents);
+// values in any order and unit; all is 0 for none. Percentiles are those of quantile().
+LatencyStats latency_stats(const std::vector<double>& values, const std::vector<double>& percents);
 
 // The figures of one run, or of the runs of one variant taken together. Latencies in milliseconds.
 struct ServeSummary {
@@ -81,7 +79,6 @@ struct ServeSummary {
   int64_t num_usage = 0;                   // of those, how many told their usage
   std::map<std::string, int64_t> finish_reasons;
   SpeculationCount speculation;  // summed over requests that told
-  int64_t num_speculation = 0;   // how many did
 };
 
 struct SummaryOptions {
