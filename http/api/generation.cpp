@@ -6,7 +6,7 @@
 
 #include "http/wire/api_error.h"
 #include "runtime/base/log.h"
-#include "runtime/base/mix.h"
+#include "runtime/base/numbers/mix.h"
 
 namespace outrider {
 namespace {

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/base/json_gate.h"
+#include "runtime/base/files/json_gate.h"
 
 namespace outrider {
 

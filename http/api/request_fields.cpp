@@ -12,7 +12,7 @@
 
 #include "http/wire/api_error.h"
 #include "runtime/base/log.h"
-#include "runtime/base/options.h"
+#include "runtime/base/settings/options.h"
 
 namespace outrider {
 namespace {

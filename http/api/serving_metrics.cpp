@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "runtime/base/process_memory.h"
+#include "runtime/base/telemetry/process_memory.h"
 
 namespace outrider {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/metrics.h"
+#include "runtime/base/telemetry/metrics.h"
 #include "scheduler/request.h"
 
 namespace outrider {

@@ -1,11 +1,11 @@
-// The JSON documents of a model folder, through the gate of runtime/base/json_gate.h. Used by the
+// The JSON documents of a model folder, through the gate of runtime/base/files/json_gate.h. Used by the
 // readers of configurations and weights; any thread.
 #pragma once
 
 #include <filesystem>
 #include <string>
 
-#include "runtime/base/json_gate.h"
+#include "runtime/base/files/json_gate.h"
 
 namespace outrider {
 

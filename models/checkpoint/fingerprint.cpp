@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "models/checkpoint/safetensors.h"
-#include "runtime/base/files.h"
-#include "runtime/base/mix.h"
+#include "runtime/base/files/files.h"
+#include "runtime/base/numbers/mix.h"
 
 namespace outrider {
 namespace {

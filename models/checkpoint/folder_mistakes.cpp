@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "runtime/base/error.h"
-#include "runtime/base/files.h"
+#include "runtime/base/files/files.h"
 
 namespace outrider {
 namespace {

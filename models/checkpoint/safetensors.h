@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/base/files.h"
+#include "runtime/base/files/files.h"
 #include "runtime/ops/tensor.h"
 
 namespace outrider {

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/new_file.h"
+#include "runtime/base/files/new_file.h"
 
 namespace outrider {
 

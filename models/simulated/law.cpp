@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
-#include "runtime/base/exact_math.h"
-#include "runtime/base/rng.h"
+#include "runtime/base/numbers/exact_math.h"
+#include "runtime/base/numbers/rng.h"
 
 namespace outrider {
 namespace {

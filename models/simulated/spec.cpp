@@ -12,8 +12,8 @@
 #include "models/checkpoint/checked_json.h"
 #include "models/simulated/law.h"
 #include "runtime/base/error.h"
-#include "runtime/base/exact_math.h"
-#include "runtime/base/rng.h"
+#include "runtime/base/numbers/exact_math.h"
+#include "runtime/base/numbers/rng.h"
 
 namespace outrider {
 namespace {

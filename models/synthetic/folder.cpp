@@ -13,7 +13,7 @@
 #include "models/synthetic/tokenizer.h"
 #include "models/weights/weights.h"
 #include "runtime/base/error.h"
-#include "runtime/base/new_file.h"
+#include "runtime/base/files/new_file.h"
 
 namespace outrider {
 namespace {

@@ -11,7 +11,7 @@
 #include "models/text/jinja/operators.h"
 #include "models/text/jinja/parser.h"
 #include "runtime/base/error.h"
-#include "runtime/base/files.h"
+#include "runtime/base/files/files.h"
 
 namespace outrider {
 

@@ -16,7 +16,7 @@
 #include "models/text/tokenizer/spec.h"
 #include "models/text/tokenizer/unicode.h"
 #include "runtime/base/error.h"
-#include "runtime/base/files.h"
+#include "runtime/base/files/files.h"
 
 namespace outrider {
 namespace {

@@ -15,8 +15,8 @@
 #include "models/checkpoint/weight_names.h"
 #include "models/weights/weights.h"
 #include "runtime/base/error.h"
-#include "runtime/base/files.h"
-#include "runtime/base/new_file.h"
+#include "runtime/base/files/files.h"
+#include "runtime/base/files/new_file.h"
 #include "runtime/ops/half.h"
 #include "runtime/ops/quantized.h"
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "runtime/base/error.h"
-#include "runtime/base/rng.h"
+#include "runtime/base/numbers/rng.h"
 
 namespace outrider {
 namespace {

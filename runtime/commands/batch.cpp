@@ -14,9 +14,9 @@
 #include <thread>
 
 #include "http/service.h"
-#include "runtime/base/config.h"
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
+#include "runtime/base/settings/config.h"
 #include "runtime/commands/batch/batch_lines.h"
 #include "runtime/commands/batch/result_file.h"
 #include "runtime/commands/commands.h"

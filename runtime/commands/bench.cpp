@@ -1,8 +1,8 @@
 // bench: measurements, one kind each; the table below is all that knows them all.
 #include <fmt/format.h>
 
-#include "runtime/base/config.h"
 #include "runtime/base/error.h"
+#include "runtime/base/settings/config.h"
 #include "runtime/commands/bench/comm/comm_bench.h"
 #include "runtime/commands/bench/decode/decode_bench.h"
 #include "runtime/commands/bench/load_bench.h"

@@ -2,8 +2,8 @@
 // scripts. Reads tokenizers and configurations only.
 #include <cstdio>
 
-#include "runtime/base/config.h"
 #include "runtime/base/error.h"
+#include "runtime/base/settings/config.h"
 #include "runtime/commands/commands.h"
 #include "runtime/ranks/loading/draft_pair.h"
 

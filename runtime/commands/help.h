@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/options.h"
+#include "runtime/base/settings/options.h"
 #include "runtime/commands/commands.h"
 
 namespace outrider {

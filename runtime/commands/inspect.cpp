@@ -6,11 +6,11 @@
 
 #include "models/text/chat_template.h"
 #include "models/text/tokenizer.h"
-#include "runtime/base/config.h"
 #include "runtime/base/error.h"
-#include "runtime/base/files.h"
-#include "runtime/base/json_depth.h"
+#include "runtime/base/files/files.h"
+#include "runtime/base/files/json_depth.h"
 #include "runtime/base/log.h"
+#include "runtime/base/settings/config.h"
 #include "runtime/commands/commands.h"
 #include "runtime/ranks/loading/model_names.h"
 

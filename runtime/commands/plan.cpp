@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "runtime/base/config.h"
 #include "runtime/base/error.h"
+#include "runtime/base/settings/config.h"
 #include "runtime/commands/commands.h"
 #include "runtime/commands/plan/cluster_plan.h"
 #include "runtime/commands/plan/emulated_shard.h"

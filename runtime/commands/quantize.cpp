@@ -5,9 +5,9 @@
 #include <chrono>
 
 #include "models/weights/quantized_folder.h"
-#include "runtime/base/config.h"
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
+#include "runtime/base/settings/config.h"
 #include "runtime/commands/commands.h"
 #include "runtime/ranks/loading/model_names.h"
 

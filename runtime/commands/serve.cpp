@@ -3,8 +3,8 @@
 
 #include "http/server.h"
 #include "http/service.h"
-#include "runtime/base/config.h"
 #include "runtime/base/log.h"
+#include "runtime/base/settings/config.h"
 #include "runtime/commands/commands.h"
 #include "runtime/commands/front_end.h"
 #include "runtime/ranks/job/job.h"

@@ -11,10 +11,10 @@
 #include <thread>
 
 #include "models/synthetic/folder.h"
-#include "runtime/base/config.h"
 #include "runtime/base/error.h"
+#include "runtime/base/files/new_file.h"
 #include "runtime/base/log.h"
-#include "runtime/base/new_file.h"
+#include "runtime/base/settings/config.h"
 #include "runtime/commands/commands.h"
 #include "runtime/commands/synth/acceptance.h"
 #include "runtime/ranks/loading/model_loader.h"

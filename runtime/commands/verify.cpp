@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <chrono>
 
-#include "runtime/base/config.h"
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
+#include "runtime/base/settings/config.h"
 #include "runtime/commands/commands.h"
 #include "runtime/commands/front_end.h"
 #include "runtime/commands/verify/verify_pair.h"

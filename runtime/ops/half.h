@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "runtime/base/exact_math.h"
+#include "runtime/base/numbers/exact_math.h"
 
 namespace outrider::ops {
 

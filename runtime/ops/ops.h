@@ -80,7 +80,7 @@ void embed(Context& ctx, float* out, std::span<const int32_t> ids, const Embeddi
 // How a product's sums are made. slice_ends cuts the inner dimension: slice s reaches from the end
 // of the one before (0 for the first) to slice_ends[s]; ends ascend, are even but for the last, and
 // the last is w.n_in(); slices may be empty; at most kMaxSlices. Each slice is summed by itself,
-// bias goes to the first, and the slices are folded in the tree of runtime/base/fold_tree.h. So the
+// bias goes to the first, and the slices are folded in the tree of runtime/base/numbers/fold_tree.h. So the
 // products of two matrices that hold the halves of a sliced one, each with its own slices, add up
 // to the same bits.
 inline constexpr int64_t kMaxSlices = 8;

@@ -13,7 +13,7 @@
 #include <string>
 #include <string_view>
 
-#include "runtime/base/metrics.h"
+#include "runtime/base/telemetry/metrics.h"
 #include "runtime/ops/ops.h"
 
 namespace outrider {

@@ -14,7 +14,7 @@
 
 #include <string>
 
-#include "runtime/base/run_config.h"
+#include "runtime/base/settings/run_config.h"
 
 namespace outrider {
 

@@ -6,7 +6,7 @@
 #include <limits>
 #include <utility>
 
-#include "runtime/base/exact_math.h"
+#include "runtime/base/numbers/exact_math.h"
 #include "scheduler/drafting/ngram.h"
 #include "scheduler/verification/rules.h"
 

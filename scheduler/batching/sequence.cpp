@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "runtime/base/error.h"
-#include "runtime/base/trace.h"
+#include "runtime/base/telemetry/trace.h"
 
 namespace outrider {
 namespace {

@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "runtime/base/rng.h"
+#include "runtime/base/numbers/rng.h"
 #include "scheduler/round.h"
 
 namespace outrider {

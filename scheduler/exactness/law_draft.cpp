@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "runtime/base/error.h"
-#include "runtime/base/rng.h"
+#include "runtime/base/numbers/rng.h"
 #include "scheduler/drafting/propose.h"
 #include "scheduler/verification/logprobs.h"
 #include "scheduler/verification/rules.h"

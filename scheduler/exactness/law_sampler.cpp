@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "runtime/base/error.h"
-#include "runtime/base/rng.h"
+#include "runtime/base/numbers/rng.h"
 #include "scheduler/drafting/propose.h"
 #include "scheduler/exactness/law_cases.h"
 #include "scheduler/exactness/law_draft.h"

@@ -6,7 +6,7 @@
 #include <limits>
 #include <numeric>
 
-#include "runtime/base/rng.h"
+#include "runtime/base/numbers/rng.h"
 
 namespace outrider {
 namespace {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "runtime/base/error.h"
-#include "runtime/base/options.h"
+#include "runtime/base/settings/options.h"
 
 namespace outrider {
 namespace {

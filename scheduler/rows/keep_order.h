@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "runtime/base/exact_math.h"
+#include "runtime/base/numbers/exact_math.h"
 #include "scheduler/rows/row_view.h"
 
 namespace outrider {

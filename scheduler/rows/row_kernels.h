@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "runtime/base/rng.h"
+#include "runtime/base/numbers/rng.h"
 
 namespace outrider {
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "runtime/base/rng.h"
+#include "runtime/base/numbers/rng.h"
 
 namespace outrider {
 

@@ -1,7 +1,7 @@
 // What sampling wants to know of rows of logits, as questions: the one door to everything as long
 // as the vocabulary. Logits stay where the forward pass left them (host memory, or a device's), and
 // a scanner answers from there with integers and a few floats: bit for bit the same ones, whoever
-// answers, because the arithmetic is that of runtime/base/exact_math.h and rng.h, and what is put
+// answers, because the arithmetic is that of runtime/base/numbers/exact_math.h and rng.h, and what is put
 // together is put together by integer addition and maximum.
 //
 // All questions of a step are asked at once, for all rows of the round, so that a device needs one

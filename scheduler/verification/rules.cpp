@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "runtime/base/exact_math.h"
+#include "runtime/base/numbers/exact_math.h"
 #include "scheduler/sampling/logits_processor.h"
 
 namespace outrider {

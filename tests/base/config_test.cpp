@@ -1,6 +1,6 @@
 // From command line, environment and YAML to a RunConfig: precedence, replaced lists, and every way
 // in which a file can be wrong.
-#include "runtime/base/config.h"
+#include "runtime/base/settings/config.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -1,7 +1,7 @@
 // Compiled, not run: the noise and the sampling arithmetic are one source for host and device, so they must stay
 // compilable by nvcc as device code.
-#include "runtime/base/exact_math.h"
-#include "runtime/base/rng.h"
+#include "runtime/base/numbers/exact_math.h"
+#include "runtime/base/numbers/rng.h"
 
 namespace outrider {
 

@@ -1,6 +1,6 @@
 // exp and log against long double, the fixed-point weights of order-free sums, and the keys whose
 // maximum is a choice.
-#include "runtime/base/exact_math.h"
+#include "runtime/base/numbers/exact_math.h"
 
 #include <gtest/gtest.h>
 

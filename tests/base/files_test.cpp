@@ -1,5 +1,5 @@
 // Whole files with a cap, regular files only where that is promised, and the depth of JSON texts.
-#include "runtime/base/files.h"
+#include "runtime/base/files/files.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "runtime/base/error.h"
-#include "runtime/base/json_depth.h"
+#include "runtime/base/files/json_depth.h"
 
 namespace outrider {
 namespace {

@@ -1,6 +1,6 @@
 // The table of options: what each type takes and refuses, flags in all spellings, and the nearest
 // name for an unknown one.
-#include "runtime/base/options.h"
+#include "runtime/base/settings/options.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // Known answers of Philox, which parts of a noise's name count in which stream, and the moments of
 // what is drawn.
-#include "runtime/base/rng.h"
+#include "runtime/base/numbers/rng.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The recorder of --trace: what spans leave in the ring, bounded memory, nothing when it is off.
-#include "runtime/base/trace.h"
+#include "runtime/base/telemetry/trace.h"
 
 #include <gtest/gtest.h>
 

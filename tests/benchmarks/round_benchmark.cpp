@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "runtime/base/error.h"
-#include "runtime/base/rng.h"
+#include "runtime/base/numbers/rng.h"
 #include "runtime/ops/ops.h"
 #include "runtime/ranks/messages/round_wire.h"
 #include "runtime/ranks/target/logit_scanner.h"

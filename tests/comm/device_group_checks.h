@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-#include "runtime/base/fold_tree.h"
+#include "runtime/base/numbers/fold_tree.h"
 #include "runtime/comm/device/device_group.h"
 
 namespace outrider::test {

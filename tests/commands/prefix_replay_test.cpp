@@ -11,7 +11,7 @@
 #include <numeric>
 
 #include "runtime/base/error.h"
-#include "runtime/base/files.h"
+#include "runtime/base/files/files.h"
 #include "tests/base/error_sentence.h"
 #include "tests/scheduler/fake_ranks.h"
 

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <set>
 
-#include "runtime/base/run_config.h"
+#include "runtime/base/settings/run_config.h"
 #include "runtime/commands/bench/sim/sim_grid.h"
 #include "runtime/commands/bench/sim/sim_lengths.h"
 #include "tests/base/error_sentence.h"

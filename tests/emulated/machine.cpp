@@ -13,7 +13,7 @@
 #include <thread>
 
 #include "runtime/base/error.h"
-#include "runtime/base/rng.h"
+#include "runtime/base/numbers/rng.h"
 
 namespace outrider::gpu::emulated {
 namespace {

@@ -7,10 +7,10 @@
 #include <cstdint>
 #include <cstring>
 
-#include "runtime/base/exact_math.h"
+#include "runtime/base/numbers/exact_math.h"
+#include "runtime/ops/half.h"
 #include "tests/emulated/emulated_stream.h"
 #include "tests/emulated/machine.h"
-#include "runtime/ops/half.h"
 
 #define OUTRIDER_KERNEL(...)
 #define OUTRIDER_DEVICE inline

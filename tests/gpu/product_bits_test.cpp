@@ -1,6 +1,6 @@
 // What a product's bits may not depend on: the other rows, the kernel that the number of rows
 // chooses, how many output tiles a warp takes, the number of ranks under strict numerics.
-#include "runtime/base/fold_tree.h"
+#include "runtime/base/numbers/fold_tree.h"
 #include "tests/gpu/product_case.h"
 
 namespace outrider::gpu {

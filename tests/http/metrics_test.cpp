@@ -1,5 +1,5 @@
 // The Prometheus text and the names that dashboards and benchmarks read.
-#include "runtime/base/metrics.h"
+#include "runtime/base/telemetry/metrics.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -14,8 +14,8 @@ HEADER = "// What it is for.\n#pragma once\n"
 SOURCE = "// What it is for.\n"
 GOOD = {
     "runtime/base/error.h": HEADER,
-    "runtime/base/config.cpp": SOURCE + "#include <yaml-cpp/yaml.h>\n",
-    "runtime/base/CMakeLists.txt": "add_library(base config.cpp)\n",
+    "runtime/base/settings/config.cpp": SOURCE + "#include <yaml-cpp/yaml.h>\n",
+    "runtime/base/CMakeLists.txt": "add_library(base settings/config.cpp)\n",
     "runtime/comm/world/mpi_internal.h": HEADER + "#include <mpi.h>\n",
     "runtime/comm/world/world.h": HEADER,
     "runtime/comm/group/target_group.h": HEADER,
@@ -100,7 +100,7 @@ BAD = [
 ]
 CMAKE = {
     "http/second.cpp": ("http/CMakeLists.txt", "add_library(http wire/guarded_server.cpp wire/http_client.cpp second.cpp)\n"),
-    "runtime/base/second.cpp": ("runtime/base/CMakeLists.txt", "add_library(base config.cpp second.cpp)\n"),
+    "runtime/base/second.cpp": ("runtime/base/CMakeLists.txt", "add_library(base settings/config.cpp second.cpp)\n"),
 }
 
 

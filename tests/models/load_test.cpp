@@ -18,7 +18,7 @@
 #include "models/checkpoint/weight_names.h"
 #include "models/synthetic/synthetic.h"
 #include "runtime/base/error.h"
-#include "runtime/base/process_memory.h"
+#include "runtime/base/telemetry/process_memory.h"
 #include "tests/models/model_test_util.h"
 
 namespace outrider::test {

@@ -6,7 +6,7 @@
 #include <limits>
 #include <map>
 
-#include "runtime/base/rng.h"
+#include "runtime/base/numbers/rng.h"
 #include "runtime/ranks/messages/round_wire.h"
 #include "runtime/ranks/target/agreement.h"
 #include "scheduler/round.h"

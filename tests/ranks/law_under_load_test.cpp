@@ -11,7 +11,7 @@
 #include <cstdlib>
 #include <deque>
 
-#include "runtime/base/rng.h"
+#include "runtime/base/numbers/rng.h"
 #include "tests/ranks/engine_harness.h"
 
 namespace outrider::test {

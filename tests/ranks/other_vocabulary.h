@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <string>
 
-#include "runtime/base/run_config.h"
+#include "runtime/base/settings/run_config.h"
 
 namespace outrider::test {
 

@@ -5,7 +5,7 @@
 #include <charconv>
 #include <numeric>
 
-#include "runtime/base/rng.h"
+#include "runtime/base/numbers/rng.h"
 #include "runtime/base/virtual_clock.h"
 
 namespace outrider {

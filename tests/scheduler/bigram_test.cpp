@@ -10,7 +10,7 @@
 #include <random>
 #include <set>
 
-#include "runtime/base/rng.h"
+#include "runtime/base/numbers/rng.h"
 #include "scheduler/batching/planner.h"
 #include "scheduler/drafting/propose.h"
 #include "scheduler/exactness/chi_square.h"

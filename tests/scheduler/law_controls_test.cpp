@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <limits>
 
-#include "runtime/base/rng.h"
+#include "runtime/base/numbers/rng.h"
 #include "tests/scheduler/law_check.h"
 
 namespace outrider {

@@ -9,7 +9,7 @@
 #include <map>
 #include <set>
 
-#include "runtime/base/rng.h"
+#include "runtime/base/numbers/rng.h"
 #include "scheduler/drafting/propose.h"
 #include "scheduler/exactness/chi_square.h"
 #include "scheduler/exactness/toy_model.h"

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "runtime/base/rng.h"
+#include "runtime/base/numbers/rng.h"
 #include "scheduler/drafting/propose.h"
 #include "scheduler/exactness/toy_model.h"
 #include "scheduler/round.h"

@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "runtime/base/error.h"
-#include "runtime/base/rng.h"
+#include "runtime/base/numbers/rng.h"
 #include "runtime/commands/bench/bench_requests.h"
 #include "runtime/commands/bench/report/bench_kind.h"
 #include "runtime/commands/build_info.h"

@@ -8,7 +8,7 @@
 #include <cstdio>
 
 #include "runtime/base/error.h"
-#include "runtime/base/rng.h"
+#include "runtime/base/numbers/rng.h"
 #include "runtime/commands/bench/bench_requests.h"
 #include "runtime/commands/bench/report/bench_statistics.h"
 #include "runtime/commands/bench/speedup_formulas.h"

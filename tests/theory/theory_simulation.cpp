@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "runtime/base/error.h"
-#include "runtime/base/rng.h"
+#include "runtime/base/numbers/rng.h"
 #include "runtime/commands/bench/speedup_formulas.h"
 #include "scheduler/drafting/propose.h"
 #include "scheduler/verification/verify.h"

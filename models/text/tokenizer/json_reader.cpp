@@ -4,7 +4,7 @@
 
 #include "models/text/tokenizer/json.h"
 #include "runtime/base/error.h"
-#include "runtime/base/json_depth.h"
+#include "runtime/base/files/json_depth.h"
 
 namespace outrider::json_reader {
 namespace {

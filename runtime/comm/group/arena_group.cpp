@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "runtime/base/error.h"
-#include "runtime/base/fold_tree.h"
+#include "runtime/base/numbers/fold_tree.h"
 #include "runtime/comm/waiting.h"
 
 namespace outrider {

@@ -7,7 +7,7 @@
 #include <array>
 #include <cstring>
 
-#include "runtime/base/fold_tree.h"
+#include "runtime/base/numbers/fold_tree.h"
 #include "runtime/comm/group/agreed_setup.h"
 
 namespace outrider {

@@ -11,7 +11,7 @@
 namespace outrider {
 
 // How a sum of floats is folded. kRankOrder: ((0 + 1) + 2) + ...; kTree: the tree of
-// runtime/base/fold_tree.h over the members.
+// runtime/base/numbers/fold_tree.h over the members.
 enum class Fold : uint8_t { kRankOrder, kTree };
 
 class TargetGroup {

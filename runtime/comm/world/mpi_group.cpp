@@ -2,7 +2,7 @@
 // order. Point to point instead of MPI_Allreduce for two reasons: MPI may fold in another order on
 // each member, and a collective cannot be left when a member dies.
 #include "runtime/base/error.h"
-#include "runtime/base/fold_tree.h"
+#include "runtime/base/numbers/fold_tree.h"
 #include "runtime/comm/world/mpi_internal.h"
 
 namespace outrider::mpi {

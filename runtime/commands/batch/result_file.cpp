@@ -17,10 +17,10 @@
 #include <vector>
 
 #include "runtime/base/error.h"
-#include "runtime/base/files.h"
-#include "runtime/base/json_depth.h"
+#include "runtime/base/files/files.h"
+#include "runtime/base/files/json_depth.h"
+#include "runtime/base/files/new_file.h"
 #include "runtime/base/log.h"
-#include "runtime/base/new_file.h"
 
 namespace outrider {
 namespace {

@@ -11,9 +11,9 @@
 #include <thread>
 
 #include "runtime/base/error.h"
-#include "runtime/base/files.h"
+#include "runtime/base/files/files.h"
 #include "runtime/base/log.h"
-#include "runtime/base/process_memory.h"
+#include "runtime/base/telemetry/process_memory.h"
 #include "runtime/commands/bench/report/bench_progress.h"
 #include "runtime/ranks/loading/model_loader.h"
 #include "runtime/ranks/loading/model_names.h"

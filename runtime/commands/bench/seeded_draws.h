@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "runtime/base/rng.h"
+#include "runtime/base/numbers/rng.h"
 
 namespace outrider {
 

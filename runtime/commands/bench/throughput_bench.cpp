@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "runtime/base/error.h"
-#include "runtime/base/rng.h"
+#include "runtime/base/numbers/rng.h"
 #include "runtime/commands/bench/bench_requests.h"
 #include "runtime/commands/bench/report/bench_lists.h"
 #include "runtime/commands/bench/report/bench_progress.h"

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "runtime/base/run_config.h"
+#include "runtime/base/settings/run_config.h"
 
 namespace outrider {
 

@@ -15,7 +15,7 @@
 #include "models/weights/weight_reader.h"
 #include "models/weights/weights.h"
 #include "runtime/base/error.h"
-#include "runtime/base/rng.h"
+#include "runtime/base/numbers/rng.h"
 #include "runtime/ranks/loading/model_probe.h"
 
 namespace outrider {

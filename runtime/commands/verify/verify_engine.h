@@ -5,7 +5,7 @@
 #include <functional>
 #include <vector>
 
-#include "runtime/base/run_config.h"
+#include "runtime/base/settings/run_config.h"
 #include "scheduler/engine.h"
 
 namespace outrider {

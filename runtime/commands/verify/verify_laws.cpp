@@ -7,7 +7,7 @@
 #include <map>
 
 #include "runtime/base/error.h"
-#include "runtime/base/rng.h"
+#include "runtime/base/numbers/rng.h"
 #include "runtime/commands/verify/verify_engine.h"
 #include "runtime/commands/verify/verify_pair.h"
 

@@ -4,11 +4,11 @@
 #include <algorithm>
 
 #include "runtime/base/error.h"
-#include "runtime/base/fold_tree.h"
+#include "runtime/base/numbers/fold_tree.h"
 #include "runtime/ops/cpu/int8/int8_choice.h"
+#include "runtime/ops/cpu/int8/quantized_linear.h"
 #include "runtime/ops/cpu/kernel_choice.h"
 #include "runtime/ops/cpu/product_pieces.h"
-#include "runtime/ops/cpu/int8/quantized_linear.h"
 #include "runtime/ops/cpu/threads/thread_pool.h"
 #include "runtime/ops/ops.h"
 

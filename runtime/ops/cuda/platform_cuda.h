@@ -7,7 +7,7 @@
 #include <string>
 
 #include "runtime/base/error.h"
-#include "runtime/base/exact_math.h"
+#include "runtime/base/numbers/exact_math.h"
 #include "runtime/ops/gpu/device.h"
 #include "runtime/ops/gpu/launch_shape.h"
 

@@ -1,5 +1,5 @@
 // Random weights by index: the same on every machine, whatever the launch's shape.
-#include "runtime/base/rng.h"
+#include "runtime/base/numbers/rng.h"
 #include "runtime/ops/cuda/numbers.h"
 #include "runtime/ops/cuda/op_table.h"
 #include "runtime/ops/cuda/platform.h"

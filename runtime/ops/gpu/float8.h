@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <span>
 
-#include "runtime/base/exact_math.h"
+#include "runtime/base/numbers/exact_math.h"
 
 namespace outrider::gpu {
 

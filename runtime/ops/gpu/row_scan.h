@@ -1,12 +1,12 @@
 // Questions about rows of logits in device memory, for sampling: what scheduler/rows/row_scanner.h
 // asks, packed as plain values that point into device memory. One call answers all of a trip's.
 // Sums are of integers and the rest are maxima, so the answers do not depend on how a row is cut
-// into blocks, and equal those of the CPU bit for bit (runtime/base/exact_math.h, rng.h).
+// into blocks, and equal those of the CPU bit for bit (runtime/base/numbers/exact_math.h, rng.h).
 #pragma once
 
 #include <cstdint>
 
-#include "runtime/base/rng.h"
+#include "runtime/base/numbers/rng.h"
 #include "runtime/ops/gpu/device.h"
 
 namespace outrider::gpu {

@@ -75,7 +75,7 @@ constexpr int32_t weight_row(int32_t out, RowOrder order, int32_t span) {
 
 // Into which pieces a product's inner dimension is cut: slice s reaches from the end of the one
 // before (0 for the first) to slice_ends[s]. Each is summed by itself and the slices are folded in
-// the tree of runtime/base/fold_tree.h, so the cut decides a result's bits. num_slices is 1, 2, 4
+// the tree of runtime/base/numbers/fold_tree.h, so the cut decides a result's bits. num_slices is 1, 2, 4
 // or 8; ends ascend (a slice may be empty) and the last is n_in; in front of 16-bit activations the
 // others are multiples of kTileInner.
 inline constexpr int32_t kMaxSlices = 8;

@@ -2,7 +2,7 @@
 #include "runtime/ranks/coordinator/coordinator.h"
 
 #include "runtime/base/log.h"
-#include "runtime/base/trace.h"
+#include "runtime/base/telemetry/trace.h"
 #include "runtime/ranks/messages/round_wire.h"
 #include "runtime/ranks/target/agreement.h"
 #include "runtime/ranks/target/step_probe.h"

@@ -10,7 +10,7 @@
 
 #include "http/api/serving_metrics.h"
 #include "runtime/base/clock.h"
-#include "runtime/base/trace.h"
+#include "runtime/base/telemetry/trace.h"
 #include "runtime/comm/world/world.h"
 #include "runtime/ranks/checks.h"
 #include "runtime/ranks/coordinator/draft_pacer.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "runtime/base/log.h"
-#include "runtime/base/trace.h"
+#include "runtime/base/telemetry/trace.h"
 #include "runtime/comm/waiting.h"
 #include "runtime/ranks/messages/round_wire.h"
 #include "scheduler/pacing/constants.h"

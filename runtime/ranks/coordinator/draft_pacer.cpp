@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "runtime/base/log.h"
-#include "runtime/base/trace.h"
+#include "runtime/base/telemetry/trace.h"
 #include "runtime/comm/waiting.h"
 #include "runtime/ranks/messages/round_trace.h"
 #include "scheduler/pacing/constants.h"

@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include "runtime/base/trace.h"
+#include "runtime/base/telemetry/trace.h"
 
 namespace outrider {
 

@@ -8,7 +8,7 @@
 
 #include "runtime/base/clock.h"
 #include "runtime/base/log.h"
-#include "runtime/base/trace.h"
+#include "runtime/base/telemetry/trace.h"
 #include "runtime/comm/waiting.h"
 #include "runtime/ranks/messages/round_trace.h"
 #include "runtime/ranks/messages/round_wire.h"

@@ -10,7 +10,7 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
-#include "runtime/base/trace.h"
+#include "runtime/base/telemetry/trace.h"
 #include "runtime/ranks/target/logit_scanner.h"
 #include "scheduler/pacing/constants.h"
 #include "scheduler/rows/row_sums.h"

@@ -2,7 +2,7 @@
 // Rank 0 only.
 #pragma once
 
-#include "runtime/base/run_config.h"
+#include "runtime/base/settings/run_config.h"
 #include "runtime/ranks/roles.h"
 #include "runtime/ranks/startup/ready_barrier.h"
 #include "scheduler/sampling_params.h"

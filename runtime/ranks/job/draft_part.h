@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "runtime/base/run_config.h"
+#include "runtime/base/settings/run_config.h"
 #include "runtime/ranks/draft/engine.h"
 #include "runtime/ranks/job/job_rank.h"
 

@@ -3,7 +3,7 @@
 // bench) is a front end on rank 0.
 #pragma once
 
-#include "runtime/base/run_config.h"
+#include "runtime/base/settings/run_config.h"
 #include "runtime/comm/world/world.h"
 #include "runtime/ranks/job/job_mode.h"
 #include "runtime/ranks/job/launch.h"

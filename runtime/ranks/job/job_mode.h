@@ -10,7 +10,7 @@
 #include "models/checkpoint/model_config.h"
 #include "models/text/chat_template.h"
 #include "models/text/tokenizer.h"
-#include "runtime/base/run_config.h"
+#include "runtime/base/settings/run_config.h"
 #include "runtime/ranks/coordinator/coordinator.h"
 #include "runtime/ranks/loading/model_loader.h"
 #include "runtime/ranks/startup/ready_barrier.h"

@@ -4,7 +4,7 @@
 #include <filesystem>
 
 #include "models/simulated/spec.h"
-#include "runtime/base/files.h"
+#include "runtime/base/files/files.h"
 #include "runtime/ranks/loading/draft_corpus.h"
 #include "runtime/ranks/loading/engine_sizes.h"
 #include "runtime/ranks/loading/model_names.h"

@@ -8,7 +8,7 @@
 #include "models/checkpoint/model_config.h"
 #include "models/text/chat_template.h"
 #include "models/text/tokenizer.h"
-#include "runtime/base/run_config.h"
+#include "runtime/base/settings/run_config.h"
 #include "runtime/ranks/checks.h"
 #include "runtime/ranks/roles.h"
 #include "scheduler/batching/planner.h"

@@ -8,8 +8,8 @@
 #include <optional>
 #include <string>
 
-#include "runtime/base/new_file.h"
-#include "runtime/base/trace_file.h"
+#include "runtime/base/files/new_file.h"
+#include "runtime/base/telemetry/trace_file.h"
 #include "runtime/comm/world/world.h"
 #include "runtime/ranks/startup/ready_barrier.h"
 

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "runtime/base/run_config.h"
+#include "runtime/base/settings/run_config.h"
 #include "runtime/ops/gpu/backend.h"
 
 namespace outrider {

@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include "runtime/base/error.h"
-#include "runtime/base/files.h"
+#include "runtime/base/files/files.h"
 #include "runtime/base/log.h"
 
 namespace outrider {

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "models/text/tokenizer.h"
-#include "runtime/base/run_config.h"
+#include "runtime/base/settings/run_config.h"
 #include "scheduler/drafting/bigram.h"
 
 namespace outrider {

@@ -6,7 +6,7 @@
 
 #include "models/text/vocabulary_map.h"
 #include "models/text/vocabulary_match.h"
-#include "runtime/base/run_config.h"
+#include "runtime/base/settings/run_config.h"
 
 namespace outrider {
 

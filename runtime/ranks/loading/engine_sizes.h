@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "models/forward/model.h"
-#include "runtime/base/run_config.h"
+#include "runtime/base/settings/run_config.h"
 #include "runtime/ranks/roles.h"
 
 namespace outrider {

@@ -8,7 +8,7 @@
 #include "models/gpu/transformer.h"
 #include "models/synthetic/synthetic.h"
 #include "models/weights/weights.h"
-#include "runtime/base/run_config.h"
+#include "runtime/base/settings/run_config.h"
 #include "runtime/ops/gpu/backend.h"
 
 namespace outrider {

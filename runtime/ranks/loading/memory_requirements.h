@@ -1,7 +1,7 @@
 // What target and draft will take of a GPU, and how many KV blocks that leaves them.
 #pragma once
 
-#include "runtime/base/run_config.h"
+#include "runtime/base/settings/run_config.h"
 #include "runtime/ranks/loading/device_assignment.h"
 #include "runtime/ranks/loading/engine_sizes.h"
 #include "runtime/ranks/loading/gpu_memory.h"

@@ -7,7 +7,7 @@
 #include "models/weights/e4m3_weights.h"
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
-#include "runtime/base/process_memory.h"
+#include "runtime/base/telemetry/process_memory.h"
 #include "runtime/comm/device/device_sums.h"
 #include "runtime/ranks/loading/draft_pair.h"
 #include "runtime/ranks/loading/engine_sizes.h"

@@ -7,7 +7,7 @@
 #include "models/forward/transformer.h"
 #include "models/gpu/transformer.h"
 #include "models/text/vocabulary_map.h"
-#include "runtime/base/run_config.h"
+#include "runtime/base/settings/run_config.h"
 #include "runtime/ranks/loading/device_assignment.h"
 #include "runtime/ranks/roles.h"
 

@@ -7,7 +7,7 @@
 
 #include "models/checkpoint/model_config.h"
 #include "models/synthetic/synthetic.h"
-#include "runtime/base/run_config.h"
+#include "runtime/base/settings/run_config.h"
 #include "runtime/ranks/roles.h"
 
 namespace outrider {

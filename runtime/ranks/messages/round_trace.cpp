@@ -1,7 +1,7 @@
 // See round_trace.h.
 #include "runtime/ranks/messages/round_trace.h"
 
-#include "runtime/base/trace.h"
+#include "runtime/base/telemetry/trace.h"
 
 namespace outrider {
 namespace {

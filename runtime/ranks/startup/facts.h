@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/run_config.h"
+#include "runtime/base/settings/run_config.h"
 #include "runtime/ranks/roles.h"
 #include "runtime/ranks/startup/handshake.h"
 

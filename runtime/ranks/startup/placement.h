@@ -3,7 +3,7 @@
 
 #include <functional>
 
-#include "runtime/base/run_config.h"
+#include "runtime/base/settings/run_config.h"
 #include "runtime/comm/world/world.h"
 #include "runtime/ops/thread_plan.h"
 #include "runtime/ranks/loading/device_assignment.h"

@@ -7,7 +7,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
-#include "runtime/base/trace.h"
+#include "runtime/base/telemetry/trace.h"
 #include "runtime/ranks/checks.h"
 #include "runtime/ranks/messages/round_wire.h"
 #include "runtime/ranks/target/agreement.h"

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "models/forward/model.h"
-#include "runtime/base/trace.h"
+#include "runtime/base/telemetry/trace.h"
 #include "runtime/comm/group/target_group.h"
 #include "runtime/comm/world/world.h"
 #include "runtime/ranks/roles.h"

@@ -5,8 +5,8 @@
 #include <cstring>
 
 #include "runtime/base/error.h"
-#include "runtime/base/fold_tree.h"
-#include "runtime/base/mix.h"
+#include "runtime/base/numbers/fold_tree.h"
+#include "runtime/base/numbers/mix.h"
 #include "runtime/ranks/messages/round_wire.h"
 #include "runtime/ranks/target/agreement.h"
 

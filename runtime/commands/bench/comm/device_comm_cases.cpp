@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "runtime/base/error.h"
-#include "runtime/base/rng.h"
+#include "runtime/base/numbers/rng.h"
 
 namespace outrider {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/config.h"
+#include "runtime/base/settings/config.h"
 #include "runtime/commands/bench/report/bench_report.h"
 #include "runtime/commands/commands.h"
 

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/base/options.h"
+#include "runtime/base/settings/options.h"
 #include "runtime/commands/bench/report/bench_environment.h"
 #include "runtime/commands/bench/report/bench_statistics.h"
 #include "runtime/commands/bench/report/plot.h"

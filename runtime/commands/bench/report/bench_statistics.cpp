@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "runtime/base/error.h"
-#include "runtime/base/rng.h"
+#include "runtime/base/numbers/rng.h"
 
 namespace outrider {
 namespace {

@@ -9,7 +9,7 @@
 #include <span>
 
 #include "runtime/base/error.h"
-#include "runtime/base/rng.h"
+#include "runtime/base/numbers/rng.h"
 #include "runtime/commands/bench/report/bench_progress.h"
 #include "runtime/commands/bench/serve/serve_report.h"
 #include "runtime/commands/bench/serve/serve_requests.h"

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/base/options.h"
+#include "runtime/base/settings/options.h"
 #include "runtime/commands/bench/serve/serve_metrics.h"
 
 namespace outrider {

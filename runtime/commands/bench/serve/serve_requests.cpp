@@ -9,8 +9,8 @@
 #include <sstream>
 
 #include "runtime/base/error.h"
-#include "runtime/base/files.h"
-#include "runtime/base/rng.h"
+#include "runtime/base/files/files.h"
+#include "runtime/base/numbers/rng.h"
 #include "runtime/commands/bench/seeded_draws.h"
 
 namespace outrider {

@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "runtime/base/error.h"
-#include "runtime/base/rng.h"
+#include "runtime/base/numbers/rng.h"
 #include "runtime/base/virtual_clock.h"
 #include "runtime/commands/bench/report/bench_progress.h"
 #include "runtime/commands/bench/sim/sim_grid.h"

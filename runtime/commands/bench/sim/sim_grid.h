@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "models/simulated/spec.h"
-#include "runtime/base/options.h"
-#include "runtime/base/run_config.h"
+#include "runtime/base/settings/options.h"
+#include "runtime/base/settings/run_config.h"
 
 namespace outrider {
 

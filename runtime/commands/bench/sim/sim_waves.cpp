@@ -8,7 +8,7 @@
 
 #include "models/simulated/simulated.h"
 #include "runtime/base/error.h"
-#include "runtime/base/rng.h"
+#include "runtime/base/numbers/rng.h"
 #include "runtime/commands/bench/bench_requests.h"
 #include "runtime/ranks/job/signals.h"
 

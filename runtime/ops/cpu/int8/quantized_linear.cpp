@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "runtime/base/error.h"
-#include "runtime/base/fold_tree.h"
+#include "runtime/base/numbers/fold_tree.h"
 #include "runtime/ops/cpu/int8/int8_choice.h"
 #include "runtime/ops/cpu/kernels.h"
 #include "runtime/ops/cpu/product_pieces.h"

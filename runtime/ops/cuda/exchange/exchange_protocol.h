@@ -20,7 +20,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "runtime/base/exact_math.h"
+#include "runtime/base/numbers/exact_math.h"
 #include "runtime/ops/cuda/platform.h"
 #include "runtime/ops/gpu/exchange.h"
 

@@ -1,4 +1,4 @@
-// Parts of a sum that lie side by side, folded in the tree of runtime/base/fold_tree.h.
+// Parts of a sum that lie side by side, folded in the tree of runtime/base/numbers/fold_tree.h.
 #include <algorithm>
 
 #include "runtime/base/error.h"

@@ -127,7 +127,7 @@ struct SkinnyWarp {
   }
 };
 
-// The sum over a position's leaves in the tree of runtime/base/fold_tree.h.
+// The sum over a position's leaves in the tree of runtime/base/numbers/fold_tree.h.
 OUTRIDER_DEVICE float fold_leaves(float (&leaves)[kMaxSlices], int32_t num_leaves) {
   OUTRIDER_UNROLL
   for (int step = 1; step < kMaxSlices; step *= 2) {

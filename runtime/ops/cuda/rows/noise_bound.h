@@ -2,7 +2,7 @@
 // tokens.
 #pragma once
 
-#include "runtime/base/exact_math.h"
+#include "runtime/base/numbers/exact_math.h"
 
 namespace outrider::gpu {
 

@@ -1,7 +1,7 @@
 // A piece of a row in shared memory, as sampling sees it, and what a block finds out together.
 #pragma once
 
-#include "runtime/base/exact_math.h"
+#include "runtime/base/numbers/exact_math.h"
 #include "runtime/ops/cuda/platform.h"
 #include "runtime/ops/gpu/row_scan.h"
 

@@ -1,5 +1,5 @@
 // See new_file.h.
-#include "runtime/base/new_file.h"
+#include "runtime/base/files/new_file.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -10,7 +10,7 @@
 
 #include <cstdint>
 
-#include "runtime/base/exact_math.h"
+#include "runtime/base/numbers/exact_math.h"
 
 namespace outrider {
 

@@ -1,6 +1,6 @@
 // See trace_file.h. The text is put together by hand: a trace has many small events, and all of it
 // but the names of hosts is numbers and words of ours.
-#include "runtime/base/trace_file.h"
+#include "runtime/base/telemetry/trace_file.h"
 
 #include <fmt/format.h>
 

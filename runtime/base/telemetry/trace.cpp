@@ -1,11 +1,11 @@
 // See trace.h.
-#include "runtime/base/trace.h"
+#include "runtime/base/telemetry/trace.h"
 
 #include <algorithm>
 
 #include "runtime/base/clock.h"
 #include "runtime/base/error.h"
-#include "runtime/base/mix.h"
+#include "runtime/base/numbers/mix.h"
 
 namespace outrider {
 namespace {

@@ -1,5 +1,5 @@
 // Reads /proc/self and /sys; see process_memory.h.
-#include "runtime/base/process_memory.h"
+#include "runtime/base/telemetry/process_memory.h"
 
 #include <charconv>
 #include <fstream>

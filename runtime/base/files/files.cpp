@@ -1,5 +1,5 @@
 // See files.h.
-#include "runtime/base/files.h"
+#include "runtime/base/files/files.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

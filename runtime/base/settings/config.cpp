@@ -1,5 +1,5 @@
 // See config.h.
-#include "runtime/base/config.h"
+#include "runtime/base/settings/config.h"
 
 #include <fmt/format.h>
 #include <yaml-cpp/yaml.h>
@@ -10,7 +10,7 @@
 #include <map>
 
 #include "runtime/base/error.h"
-#include "runtime/base/files.h"
+#include "runtime/base/files/files.h"
 
 namespace outrider {
 namespace {

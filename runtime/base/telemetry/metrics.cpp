@@ -1,5 +1,5 @@
 // See metrics.h.
-#include "runtime/base/metrics.h"
+#include "runtime/base/telemetry/metrics.h"
 
 #include <fmt/format.h>
 

@@ -1,5 +1,5 @@
 // See json_gate.h.
-#include "runtime/base/json_gate.h"
+#include "runtime/base/files/json_gate.h"
 
 #include <fmt/format.h>
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/trace.h"
+#include "runtime/base/telemetry/trace.h"
 
 namespace outrider {
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/options.h"
-#include "runtime/base/run_config.h"
+#include "runtime/base/settings/options.h"
+#include "runtime/base/settings/run_config.h"
 
 namespace outrider {
 

@@ -1,5 +1,5 @@
 // See options.h.
-#include "runtime/base/options.h"
+#include "runtime/base/settings/options.h"
 
 #include <fmt/format.h>
 
