@@ -7,6 +7,7 @@
 #include "runtime/commands/bench/speedup_formulas.h"
 #include "tests/ranks/engine_harness.h"
 #include "tests/ranks/rehearsal.h"
+#include "tests/theory/paper_formulas.h"
 
 namespace outrider::test {
 namespace {
