@@ -313,9 +313,10 @@ class Rehearsal {
 };
 
 void expect_all_kinds(const Rehearsal& rehearsal) {
+  // How much is prepared depends on how long steps take.
   EXPECT_GT(rehearsal.num_hits, 10);
-  EXPECT_GT(rehearsal.num_misses, 2);  // how much is prepared depends on how long steps take
-  EXPECT_GT(rehearsal.num_checked, 60);
+  EXPECT_GT(rehearsal.num_misses, 2);
+  EXPECT_GT(rehearsal.num_checked, 30);
   EXPECT_GT(rehearsal.tokens_seen.size(), 40u);
   EXPECT_GT(rehearsal.accepted_seen.size(), 2u);
 }
