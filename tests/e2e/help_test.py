@@ -61,7 +61,7 @@ class Completion(unittest.TestCase):
     def test_commands(self):
         self.assertEqual(self.complete("ver"), {"verify"})
         self.assertLess({"serve", "batch", "bench", "help"}, self.complete(""))
-        self.assertEqual(self.complete("bench", "pre"), {"prefill", "prefix"})
+        self.assertEqual(self.complete("bench", "pre"), {"prefill"})
         self.assertEqual(self.complete("help", "mar"), {"markdown"})
 
     def test_options(self):
@@ -85,9 +85,9 @@ class Completion(unittest.TestCase):
             self.assertEqual(self.complete("batch", "-i", "pro", folder=folder), {"prompts.jsonl"})
             self.assertEqual(self.complete("serve", "", folder=folder), {"prompts.jsonl", "model"})
             self.assertEqual(self.complete("serve", "--isa", "pro", folder=folder), set())
-            # "--json" is a file for one kind of benchmark and a flag for another.
+            # A file follows "--json", anything a flag.
             self.assertEqual(self.complete("bench", "decode", "--json", "mo", folder=folder), {"model"})
-            self.assertIn("--port", self.complete("bench", "ops", "--json", "--po", folder=folder))
+            self.assertIn("--port", self.complete("bench", "load", "--cold", "--po", folder=folder))
 
 
 class ManPage(unittest.TestCase):
