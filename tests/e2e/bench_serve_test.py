@@ -165,7 +165,6 @@ class BenchServe(unittest.TestCase):
                 (["--extra-body", "[]"], 2, "extra_body: must be a JSON object"),
                 (["--dataset", "mooncake", "--dataset-path", "nothing.csv"], 2, "nothing.csv"),
                 (["--request-rate", "-1"], 2, "request_rate"),
-                (["--request-rate", "1", "--request-rates", "1,2"], 2, "not both"),
                 (["--max-concurency", "1"], 2, "max-concurrency")):
             done, _, errors = run([PROGRAM, "bench", "serve", "--base-url", self.server.url, *options])
             self.assertEqual(done, code, errors)
