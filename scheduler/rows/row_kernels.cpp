@@ -133,7 +133,7 @@ OUTRIDER_INLINE void may_win_body(
     const float limit = float_of(static_cast<uint32_t>(chord));
     const float noise =
         exact_mul(static_cast<float>(static_cast<int32_t>(~bits[i] >> 1)), 1.0f / 2147483648.0f);
-    hit[i] = (scaled >= local.cut) & (noise <= limit) ? 1 : 0;
+    hit[i] = ((scaled >= local.cut) & (noise <= limit)) ? 1 : 0;
   }
 }
 

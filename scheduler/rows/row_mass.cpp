@@ -10,7 +10,9 @@
 #include <bit>
 #include <cmath>
 // GCC 12's own header reads a deliberately undefined vector (its bug 105593).
+#ifndef __clang__
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 #include <immintrin.h>
 
 namespace outrider {

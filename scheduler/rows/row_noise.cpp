@@ -5,7 +5,9 @@
 
 #if defined(__x86_64__) && defined(__GNUC__)
 // GCC 12's own header reads a deliberately undefined vector (its bug 105593).
+#ifndef __clang__
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 #include <immintrin.h>
 #endif
 

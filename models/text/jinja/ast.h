@@ -51,10 +51,11 @@ enum class Operator : uint8_t {
 };
 
 struct Expr;
+struct NamedArgument;
 
 struct CallArguments {
   std::vector<Expr> positional;
-  std::vector<std::pair<std::string, Expr>> named;
+  std::vector<NamedArgument> named;
   std::vector<Expr> star;         // *list: none or one
   std::vector<Expr> double_star;  // **dict: none or one
 };
@@ -79,6 +80,11 @@ struct Expr {
   std::vector<Expr> operands;
   std::vector<Operator> operators;
   std::vector<Postfix> postfixes;
+};
+
+struct NamedArgument {
+  std::string name;
+  Expr value;
 };
 
 struct Target {

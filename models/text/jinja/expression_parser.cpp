@@ -405,7 +405,7 @@ CallArguments ExpressionParser::parse_arguments() {
       for (const auto& [given, value] : arguments.named) {
         if (given == name) tokens_.fail("argument '" + name + "' is given twice");
       }
-      arguments.named.emplace_back(std::move(name), parse_expression());
+      arguments.named.push_back({std::move(name), parse_expression()});
     } else {
       if (after_star || !arguments.named.empty()) {
         tokens_.fail("a positional argument follows a named or starred one");

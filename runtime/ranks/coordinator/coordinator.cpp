@@ -248,7 +248,7 @@ bool Coordinator::run_round() {
 
 // What the round decided becomes the sequences' state; streams hear of it beside the next step.
 void Coordinator::apply(RoundDecision decision, const RoundClock& clock) {
-  FinishedRound& last = last_round_.emplace();
+  FinishedRound& last = last_round_.emplace(FinishedRound{});
   last.step_begin_ns = clock.step_begin_ns;
   last.step_end_ns = trace_now_ns();
   last.record = record_of(target_.plan(), decision);

@@ -79,11 +79,11 @@ struct Reduction {
 template <typename T>
 CommCase reduction(TargetGroup& group, const Reduction& what) {
   const auto values = std::make_shared<std::vector<T>>(what.count);
-  const auto exchange = [&group, values, redop = what.redop, fold = what.fold] {
+  const auto exchange = [&group, values, what] {
     const std::span<T> all(*values);
     if constexpr (std::is_same_v<T, float>) {
-      group.all_reduce_sum(all, fold);
-    } else if (redop == Redop::kSum) {
+      group.all_reduce_sum(all, what.fold);
+    } else if (what.redop == Redop::kSum) {
       group.all_reduce_sum(all);
     } else {
       group.all_reduce_max(all);
