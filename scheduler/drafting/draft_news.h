@@ -10,7 +10,7 @@ namespace outrider {
 // What a decided round says of its sequence's draft.
 struct DraftResult {
   uint64_t sequence_id = 0;
-  // A proposal that was judged counts as one more.
+  // A bonus draft that was judged counts as one more.
   int32_t num_drafted = 0;
   int32_t num_accepted = 0;
   // Whether the token that the draft had behind them, without a row or a judgement, came next.

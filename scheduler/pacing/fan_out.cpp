@@ -77,7 +77,7 @@ int32_t num_worth_preparing(std::span<const Outcome> outcomes, const VerifyTime&
   for (int32_t n = 1; n <= most; ++n) {
     hit_chance += outcomes[static_cast<size_t>(n) - 1].chance;
     const double step_s = time.step_s[static_cast<size_t>(n)];
-    // The first step makes the proposal.
+    // The first step makes the bonus draft.
     const double num_steps = step_s > 0 ? time.verify_s / step_s - 1 : 0;
     const double num_drafted = std::clamp(num_steps, 0.0, static_cast<double>(time.draft_len));
     // 1 + a + .. + a^(m - 1) for whole m, straight lines between.

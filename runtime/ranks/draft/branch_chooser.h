@@ -26,7 +26,7 @@ class BranchChooser {
   void begin(std::span<DraftSequence* const> begun, int32_t max_branches, const StepTimes& times);
   // A round was in flight for so long.
   void record_verify_time(double seconds);
-  // The proposal has been drafted: the branches behind it.
+  // The bonus draft has been drafted: the branches behind it.
   static void grow_pending(DraftSequence& sequence);
 
  private:

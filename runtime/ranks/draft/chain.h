@@ -63,7 +63,7 @@ struct DraftSequence {
   int32_t guess = -1;      // that the main chain's block was made behind, when it was a branch
   bool answered = false;   // that there is nothing more of the main chain's block
   std::vector<DraftBranch> branches;
-  std::vector<PendingOutcome> pending;  // branches to come when the proposal is there
+  std::vector<PendingOutcome> pending;  // branches to come when the bonus draft is there
   AcceptanceCounts acceptance;
   JobClock::time_point verify_began{};  // when the round began
   bool broken = false;  // a gap in what we were told, or a token the model has no row for; silent
@@ -74,7 +74,7 @@ struct DraftSequence {
   }
   bool urgent() const { return draft_len > 0 && in_flight < 0; }
   // Tokens of the main chain's block; while the target verifies, one more than are verified: the
-  // proposal.
+  // bonus draft.
   int32_t wanted() const { return urgent() ? draft_len : drafts_async() ? in_flight + 1 : 0; }
 };
 

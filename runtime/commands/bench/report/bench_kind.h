@@ -15,7 +15,7 @@ namespace outrider {
 // One run of a benchmark, from its arguments to its files.
 class BenchRun {
  public:
-  // own: the kind's options; --json, --csv and --svg are added. Throws Error for what cannot be
+  // own: the kind's options; --json and --csv are added. Throws Error for what cannot be
   // understood and for a file whose folder does not exist.
   BenchRun(std::string kind,
            const CommandLine& line,

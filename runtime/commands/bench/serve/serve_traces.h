@@ -1,4 +1,4 @@
-// Recorded traffic in Mooncake's form, for `bench serve` and `bench prefix`: when requests came,
+// Recorded traffic in Mooncake's form, for `bench serve` and prefix replay: when requests came,
 // how long they were, and which beginnings they share. Files that nobody vouches for.
 #pragma once
 
