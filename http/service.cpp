@@ -13,6 +13,7 @@
 #include "http/wire/api_error.h"
 #include "http/wire/request_id.h"
 #include "runtime/base/log.h"
+#include "runtime/base/numbers/mix.h"
 
 namespace outrider {
 namespace {
@@ -247,6 +248,8 @@ PreparedCall OpenAiService::prepare(const ServiceCall& call, CallKind kind) {
   request = kind == CallKind::kChat ? read_chat_call(call.body.text, context)
                                     : read_completion_call(call.body.text, context);
   request.spec_decode_metrics = options_.per_request_spec_decode_metrics;
+  if (!request.params.seed && options_.default_seed)
+    request.params.seed = mix64(mix64(*options_.default_seed) + num_unseeded_++);
   metrics_.unknown_parameters.add(static_cast<double>(request.warnings.size()));
   if (kind == CallKind::kChat) {
     prepared.prompts.push_back(encode_chat(request.template_inputs, request.add_special_tokens));

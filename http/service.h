@@ -52,8 +52,8 @@ struct ServiceReply {
 
 class OpenAiService {
  public:
-  // All references must outlive the service. Only call, sse_ping_interval, stall_after,
-  // retry_after_s, metrics_namespaces and build of the options are used.
+  // All references must outlive the service. Only call, default_seed, sse_ping_interval,
+  // stall_after, retry_after_s, metrics_namespaces and build of the options are used.
   OpenAiService(Engine& engine,
                 ServingMetrics& metrics,
                 ServedModel model,
@@ -102,6 +102,7 @@ class OpenAiService {
   std::atomic<bool> draining_{false};
   std::atomic<bool> aborting_{false};
   std::atomic<int> num_running_{0};
+  std::atomic<uint64_t> num_unseeded_{0};
 };
 
 }  // namespace outrider

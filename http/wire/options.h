@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -59,6 +60,7 @@ struct HttpOptions {
   std::vector<std::string> allowed_origins;  // CORS; empty = same origin only; "*" = any
   ConnectionLimits connection;
   CallLimits call;
+  std::optional<uint64_t> default_seed;                // of calls that send none, with their number
   std::chrono::milliseconds sse_ping_interval{15000};  // 0 = off
   std::chrono::milliseconds stall_after{30000};  // /health is 503 when no round ends for so long
   int retry_after_s = 1;                         // with 429 and 503

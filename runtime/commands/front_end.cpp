@@ -3,7 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <sstream>
+
 #include "runtime/base/error.h"
+#include "runtime/base/files/files.h"
 #include "runtime/commands/build_info.h"
 #include "runtime/ranks/loading/model_names.h"
 
@@ -11,11 +14,26 @@ namespace outrider {
 
 namespace {
 
-size_t connections_per_peer(const RunConfig& config) {
+constexpr size_t kMaxKeyFileBytes = size_t{1} << 20;
+
+std::vector<std::string> api_keys_of(const RunConfig& config) {
+  std::vector<std::string> keys = config.api_keys;
+  if (config.api_key_file.empty()) return keys;
+  const size_t num_given = keys.size();
+  std::istringstream lines(read_text_file(config.api_key_file, kMaxKeyFileBytes));
+  for (std::string line; std::getline(lines, line);) {
+    const size_t end = line.find_last_not_of(" \t\r");
+    if (end != std::string::npos) keys.push_back(line.substr(0, end + 1));
+  }
+  if (keys.size() == num_given) throw Error(fmt::format("{}: has no key", config.api_key_file));
+  return keys;
+}
+
+size_t connections_per_peer(const RunConfig& config, bool is_open) {
   constexpr size_t kOfStrangers = 64;
   if (config.max_connections_per_peer != kAutoConnectionsPerPeer)
     return static_cast<size_t>(config.max_connections_per_peer);
-  return config.api_keys.empty() ? kOfStrangers : 0;
+  return is_open ? kOfStrangers : 0;
 }
 
 }  // namespace
@@ -31,10 +49,12 @@ HttpOptions http_options(const RunConfig& config) {
   options.host = config.host;
   options.port = config.port;
   options.build = build_info();
-  options.api_keys = config.api_keys;
+  options.api_keys = api_keys_of(config);
   options.allowed_origins = config.allowed_origins;
   options.connection.max_connections = static_cast<size_t>(config.max_connections);
-  options.connection.max_connections_per_peer = connections_per_peer(config);
+  options.connection.max_connections_per_peer =
+      connections_per_peer(config, options.api_keys.empty());
+  if (config.default_seed >= 0) options.default_seed = static_cast<uint64_t>(config.default_seed);
   options.call.max_logprobs = config.max_logprobs;
   options.call.strict_params = config.strict_params;
   if (config.per_request_spec_decode_metrics == "summary") {

@@ -74,6 +74,7 @@ int serve_command(const CommandLine& line) {
   const HttpOptions options = http_options(loaded.config);
   HttpServer server(options);
   const auto listen = [&] {
+    log_accepted(loaded);
     warn_when_open(options);
     server.start();
   };

@@ -145,6 +145,7 @@ int verify_command(const CommandLine& line) {
   set_defaults(loaded);
   set_log_level(log_level_from_name(loaded.config.log_level));
   refuse_synthetic(loaded.config);
+  log_accepted(loaded);
   return run_job(loaded.config, line.launch, [&](const FrontEndContext& context) {
     return verify_job(context, options);
   });

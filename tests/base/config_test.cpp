@@ -241,6 +241,67 @@ TEST_F(ConfigTest, ATildeIsTheHomeFolderInEverySource) {
   ::setenv("HOME", home.c_str(), 1);
 }
 
+TEST_F(ConfigTest, OtherServersOptionsThatChangeNothingAreTakenWithASentence) {
+  const LoadedConfig loaded = load_config({"--trust-remote-code",
+                                           "--load-format=auto",
+                                           "-pp",
+                                           "1",
+                                           "--jinja",
+                                           "-ngl",
+                                           "99",
+                                           "-fa",
+                                           "on",
+                                           "--no-mmap",
+                                           "-n",
+                                           "-1",
+                                           "a-model"});
+  EXPECT_EQ(loaded.config.model, "a-model");
+  ASSERT_EQ(loaded.accepted.size(), 8U);
+  EXPECT_EQ(loaded.accepted[0],
+            "--trust-remote-code changes nothing here: no code of a model is ever run");
+  EXPECT_EQ(loaded.accepted[4],
+            "--gpu-layers 99 changes nothing here: --device cuda puts all on GPUs");
+  EXPECT_EQ(loaded.accepted[6],
+            "--mmap false changes nothing here: each thread reads the weights that it will use");
+  EXPECT_EQ(dump_config(loaded).find("gpu_layers"), std::string::npos);
+  const LoadedConfig written = load_config({"--config", yaml("trust-remote-code: true\n")});
+  EXPECT_EQ(written.accepted.size(), 1U);
+  EXPECT_EQ(load_config({"-fa", "--jinja", "m"}).accepted.size(), 2U) << "-fa without a value";
+}
+
+TEST_F(ConfigTest, ValuesOfTheirsThatWouldChangeSomethingAreRefused) {
+  const auto sentence = [](const Arguments& arguments) {
+    return error_of([&] { load_config(arguments); });
+  };
+  EXPECT_EQ(sentence({"-pp", "2"}),
+            "pipeline_parallel_size: '2' cannot be had, only 1: target ranks are "
+            "--tensor-parallel-size, one server is one replica (from command line)");
+  EXPECT_EQ(sentence({"--no-enable-chunked-prefill"}),
+            "enable_chunked_prefill: cannot be turned off: long prompts are always cut into "
+            "chunks (from command line)");
+  EXPECT_EQ(sentence({"--context-shift"}),
+            "context_shift: cannot be had: a full context ends the answer (from command line)");
+  EXPECT_EQ(sentence({"--top-k", "40"}),
+            "top_k: cannot be set: sampling defaults are the model's generation_config.json (from "
+            "command line)");
+  EXPECT_EQ(sentence({"--trust-remote-cod"}),
+            "unknown option --trust-remote-cod; did you mean --trust-remote-code?");
+  EXPECT_EQ(sentence({"--speculative-config", R"({"draft_tensor_parallel_size": 2})"}),
+            "speculative_config.draft_tensor_parallel_size: '2' cannot be had, only 1: a draft "
+            "model has one rank (from --speculative-config:1)");
+}
+
+TEST_F(ConfigTest, NamesOfOtherServersAreUnderstood) {
+  EXPECT_EQ(config_of({"--dtype", "bfloat16"}).activation_dtype, "bfloat16");
+  EXPECT_EQ(config_of({"--seed", "7"}).default_seed, 7);
+  EXPECT_EQ(from_yaml("seed: 7\ndtype: auto\n").default_seed, 7);
+  int32_t own = 0;
+  const Option seed = integer_option("seed", &own, 0, 100, "");
+  const LoadedConfig bench = load_config({"--seed", "9"}, {&seed});
+  EXPECT_EQ(own, 9) << "a command's own option is meant first";
+  EXPECT_EQ(bench.config.default_seed, -1);
+}
+
 TEST_F(ConfigTest, AWordIsTheModelAndNoneIsIgnored) {
   const std::string file = yaml("model: of-the-file\n");
   const LoadedConfig loaded = load_config({"--config", file, "a-model"});

@@ -8,6 +8,8 @@ import socket
 import subprocess
 import tempfile
 import unittest
+import urllib.error
+import urllib.request
 
 from cluster import ENVIRONMENT, PROGRAM, Server, mpirun, run
 
@@ -159,6 +161,43 @@ class Containers(unittest.TestCase):
                                                  *as_a_later_process, *bench]
         code, _, log = run(command)
         self.assertEqual(code, 0, log)
+
+
+class EverydayOptions(unittest.TestCase):
+    def test_what_changes_nothing_is_logged_once(self):
+        with Server(2, *"--trust-remote-code --dtype auto --load-format auto --enable-chunked-prefill -ngl 99".split()) as server:
+            log = server.text_of_log()
+        for flag in ["--trust-remote-code", "--load-format auto", "--enable-chunked-prefill", "--gpu-layers 99"]:
+            self.assertEqual(log.count(f"{flag} changes nothing here: "), 1, log)
+
+    def test_keys_of_a_file(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".keys") as keys:
+            code, _, log = run([PROGRAM, "serve", "--api-key-file", keys.name])
+            self.assertEqual((code, log.count(f"{keys.name}: has no key")), (2, 1), log)
+            keys.write("one\r\n\ntwo\n")
+            keys.flush()
+            with Server(0, "--api-key-file", keys.name) as server:
+                statuses = [self.status(server, key) for key in ["one", "two", "three", ""]]
+        self.assertEqual(statuses, [200, 200, 401, 401])
+
+    def status(self, server, key):
+        request = urllib.request.Request(server.url + "/v1/models", headers={"Authorization": f"Bearer {key}"})
+        try:
+            with urllib.request.urlopen(request, timeout=10) as response:
+                return response.status
+        except urllib.error.HTTPError as error:
+            return error.code
+
+    def test_a_seed_of_the_server_makes_unseeded_texts_the_same_again(self):
+        def texts(seed):
+            with Server(0, "--seed", str(seed)) as server:
+                body = {"prompt": "Once", "max_tokens": 24, "temperature": 1.0}
+                return [server.post("/v1/completions", body)[1]["choices"][0]["text"] for _ in range(3)]
+
+        first = texts(1)
+        self.assertEqual(first, texts(1))
+        self.assertEqual(len(set(first)), 3, first)
+        self.assertNotEqual(first, texts(2))
 
 
 class BeforeTheLoad(unittest.TestCase):

@@ -11,6 +11,8 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/files/files.h"
+#include "runtime/base/log.h"
+#include "runtime/base/settings/foreign_options.h"
 
 namespace outrider {
 namespace {
@@ -234,11 +236,13 @@ void add_rank_rows(Table& table, RunConfig* c) {
   table.add(text_option(
       "cpu_bind", &c->cpu_bind, "CPUs of the threads: auto, none, or per host 0-15 or 0-7|8-15"));
   table.add(choice_option("isa", &c->isa, {"auto", "scalar", "avx2", "avx512"}, "CPU kernels"));
-  table.add(
-      choice_option("activation_dtype",
-                    &c->activation_dtype,
-                    {"auto", "float32", "bfloat16"},
-                    "of products with bf16 weights; auto = bfloat16 where the CPU multiplies it"));
+  table.add(with_old_key(choice_option("activation_dtype",
+                                       &c->activation_dtype,
+                                       {"auto", "float32", "bfloat16"},
+                                       "of products with bf16 weights; auto = bfloat16 where the "
+                                       "CPU multiplies it"),
+                         "dtype"),
+            {"--dtype"});
   table.add(choice_option("device", &c->device, {"cpu", "cuda"}, "where the target computes"));
   table.add(
       number_option("gpu_memory_utilization",
@@ -332,6 +336,7 @@ void add_server_rows(Table& table, RunConfig* c) {
   table.add(integer_option("port", &c->port, 0, 65535, "port to listen on; 0 = any free one"));
   table.add(list_option(
       "api_key", &c->api_keys, "key that requests must carry; may be given several times"));
+  table.add(path_option("api_key_file", &c->api_key_file, "file of more keys, one a line"));
   table.add(
       list_option("allowed_origins",
                   &c->allowed_origins,
@@ -353,6 +358,14 @@ void add_server_rows(Table& table, RunConfig* c) {
                         "refuse requests with unknown fields instead of warning"));
   table.add(integer_option(
       "max_num_queued_reqs", &c->max_num_queued_reqs, 1, INT32_MAX, "waiting requests before 429"));
+  table.add(with_old_key(integer_option("default_seed",
+                                        &c->default_seed,
+                                        -1,
+                                        INT32_MAX,
+                                        "requests without a seed get one made from this and their "
+                                        "number; -1 = a random one"),
+                         "seed"),
+            {"--seed", "-s"});
   table.add(integer_option(
       "max_logprobs", &c->max_logprobs, 0, 256, "most logprobs a request may ask for"));
   table.add(number_option("shutdown_timeout",
@@ -404,10 +417,16 @@ LoadedConfig load_config(const std::vector<std::string>& arguments,
   more.add(text_option("speculative_config",
                        &inline_values.speculative_json,
                        "all of speculative decoding's settings as one JSON object"));
-  std::vector<const Option*> typed = options;
-  for (const Option& row : more.rows) typed.push_back(&row);
-  if (asks_for_help(arguments)) throw HelpAsked{help_of(extra), help_of(typed)};
-  typed.insert(typed.end(), extra.begin(), extra.end());
+  std::vector<const Option*> common = options;
+  for (const Option& row : more.rows) common.push_back(&row);
+  if (asks_for_help(arguments)) throw HelpAsked{help_of(extra), help_of(common)};
+  const std::vector<Option> foreign_rows = foreign_options(&loaded.accepted);
+  const std::vector<const Option*> foreign = option_rows(foreign_rows);
+  std::vector<const Option*> typed = extra;
+  typed.insert(typed.end(), common.begin(), common.end());
+  typed.insert(typed.end(), foreign.begin(), foreign.end());
+  std::vector<const Option*> written = options;  // in YAML
+  written.insert(written.end(), foreign.begin(), foreign.end());
 
   ParsedArguments parsed = parse_arguments(arguments, typed);
   refuse_surplus_words(parsed.positional, words.most);
@@ -434,18 +453,22 @@ LoadedConfig load_config(const std::vector<std::string>& arguments,
     inline_values.config_file = path;
   }
   if (!inline_values.config_file.empty()) {
-    apply_source(read_yaml_file(inline_values.config_file, options), options, &loaded);
+    apply_source(read_yaml_file(inline_values.config_file, written), written, &loaded);
   }
   apply_source(read_environment(options), options, &loaded);
   if (!inline_values.speculative_json.empty()) {
     apply_source(
         parse_yaml(
-            inline_values.speculative_json, "speculative_config", "--speculative-config", options),
-        options,
+            inline_values.speculative_json, "speculative_config", "--speculative-config", written),
+        written,
         &loaded);
   }
   apply_source(command_line, options, &loaded);
   return loaded;
+}
+
+void log_accepted(const LoadedConfig& loaded) {
+  for (const std::string& sentence : loaded.accepted) log_info("{}", sentence);
 }
 
 std::string dump_config(const LoadedConfig& loaded) {

@@ -18,7 +18,8 @@ std::vector<Option> run_config_options(RunConfig* config);
 struct LoadedConfig {
   RunConfig config;
   std::vector<std::string> positional;
-  std::vector<GivenValue> given;  // what was set, in the order applied; the last of a key won
+  std::vector<GivenValue> given;      // what was set, in the order applied; the last of a key won
+  std::vector<std::string> accepted;  // sentences about other servers' options that change nothing
 
   bool is_given(const std::string& key) const;
 };
@@ -33,10 +34,13 @@ constexpr Words kNoWords{.most = 0, .are_model = false};
 
 // arguments: after the command's name; --config FILE names the YAML. extra: the command's own
 // options, command line only. Throws Error naming the key and where it came from, and for a word
-// too many; HelpAsked for --help.
+// too many; HelpAsked for --help. An option of the command hides one of the table.
 LoadedConfig load_config(const std::vector<std::string>& arguments,
                          const std::vector<const Option*>& extra = {},
                          const Words& words = {});
+
+// One line of the log for each of loaded.accepted.
+void log_accepted(const LoadedConfig& loaded);
 
 // The effective configuration as YAML, each line with the origin of its value as a comment. Keys
 // are not shown.

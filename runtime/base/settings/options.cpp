@@ -140,6 +140,10 @@ const Option* find_negated_flag(const std::string& flag,
       "unknown option {}{}", flag, near.empty() ? "" : fmt::format("; did you mean --{}?", near)));
 }
 
+bool is_choice_of(const Option& option, const std::string& word) {
+  return std::find(option.choices.begin(), option.choices.end(), word) != option.choices.end();
+}
+
 Option base_option(std::string key, std::string help) {
   Option option;
   option.key = std::move(key);
@@ -296,7 +300,10 @@ ParsedArguments parse_arguments(const std::vector<std::string>& arguments,
     GivenValue given{option->key, "true", "command line"};
     if (equals != std::string::npos) {
       given.value = argument.substr(equals + 1);
-    } else if (!option->value.empty()) {
+    } else if (option->value.empty()) {
+      if (i + 1 < arguments.size() && is_choice_of(*option, arguments[i + 1]))
+        given.value = arguments[++i];
+    } else {
       if (i + 1 == arguments.size() || find_flag(arguments[i + 1], options) != nullptr)
         throw Error(fmt::format("option {} needs a value", flag));
       given.value = arguments[++i];

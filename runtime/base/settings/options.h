@@ -19,7 +19,8 @@ struct Option {
   std::string group;                 // the heading it stands under in help; may be empty
   std::string value = "TEXT";        // its type as help shows it: "PATH", "1..64"; empty: a flag,
                                      // which needs no value on the command line
-  std::vector<std::string> choices;  // all that it takes; empty: whatever is of its type
+  std::vector<std::string> choices;  // all that it takes; empty: whatever is of its type;
+                                     // of a flag: what may follow it
   bool is_list = false;              // may be given several times
   std::function<void(const std::string&)> set;  // throws Error that says what a good value is
   std::function<std::string()> get;             // as YAML text; empty: not given

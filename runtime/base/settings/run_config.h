@@ -80,11 +80,13 @@ struct RunConfig {
   std::string host = "127.0.0.1";
   int32_t port = 8000;
   std::vector<std::string> api_keys;
+  std::string api_key_file;                  // more of them, one a line
   std::vector<std::string> allowed_origins;  // CORS; "*" = any
   int32_t max_connections = 1024;
   int32_t max_connections_per_peer = kAutoConnectionsPerPeer;  // 0 = any
   bool strict_params = false;                                  // unknown fields are a 400
   int32_t max_num_queued_reqs = 256;
+  int32_t default_seed = -1;  // requests without a seed get one made from it; -1 = a random one
   int32_t max_logprobs = 20;
   double shutdown_timeout_s = 30;
   std::string log_level = "info";

@@ -43,6 +43,7 @@ BenchRun::BenchRun(std::string kind,
       loaded_(load_config(line.arguments, option_rows(own_), words)) {
   set_log_level(log_level_from_name(loaded_.config.log_level));
   check_outputs(outputs_);
+  log_accepted(loaded_);
 }
 
 BenchReport BenchRun::new_report(const Topology& topology) const {
