@@ -35,20 +35,6 @@ void log_call(const RequestHead& head,
   }
 }
 
-void add_cors_headers(const RequestHead& head,
-                      const HttpOptions& options,
-                      ServerResponse* response) {
-  const std::optional<std::string> origin = allowed_origin(head, options.allowed_origins);
-  if (!origin) return;
-  response->headers.emplace_back("Access-Control-Allow-Origin", *origin);
-  response->headers.emplace_back("Vary", "Origin");
-  if (head.method != "OPTIONS") return;
-  response->headers.emplace_back("Access-Control-Allow-Methods", "GET, POST, OPTIONS");
-  response->headers.emplace_back("Access-Control-Allow-Headers",
-                                 "Authorization, Content-Type, X-Api-Key, X-Request-Id");
-  response->headers.emplace_back("Access-Control-Max-Age", "600");
-}
-
 ServerResponse still_loading(const RequestHead& head, int retry_after_s) {
   ServerResponse response;
   if (head.path == "/livez") {
@@ -108,22 +94,20 @@ ServerResponse HttpServer::respond(ServerRequest request) {
   }
   response.headers.emplace_back("X-Request-Id", id);
   response.headers.emplace_back("X-Content-Type-Options", "nosniff");
-  add_cors_headers(head, options_, &response);
+  for (auto& header : cors_headers(head, options_.cors))
+    response.headers.push_back(std::move(header));
   log_call(head, response, id, start);
   return response;
 }
 
 ServerResponse HttpServer::answer(ServerRequest request, const std::string& id) {
   const RequestHead& head = request.head;
-  if (head.method == "OPTIONS" && allowed_origin(head, options_.allowed_origins)) {
-    ServerResponse preflight;
-    preflight.status = 204;
-    return preflight;
-  }
+  if (is_foreign_origin(head, options_.cors))
+    return refused(403, "requests from this origin are not allowed (--allowed-origins)");
+  // Before the key is asked for: a browser sends none with a preflight.
+  if (is_preflight(head)) return {.content_type = "text/plain", .body = "OK"};
   if (!is_public_path(head.path) && lacks_key(head, options_.api_keys))
     return refused(401, "a valid API key is needed");
-  if (is_foreign_origin(head, options_.allowed_origins))
-    return refused(403, "requests from this origin are not allowed");
   if (!has_json_body(head)) return refused(415, "the body must be application/json");
   if (!is_open_) return still_loading(head, options_.retry_after_s);
   return serve(std::move(request), id);

@@ -31,6 +31,16 @@ std::string_view sent_key(const RequestHead& head) {
   return head.header("x-api-key");
 }
 
+bool includes(const std::vector<std::string>& list, std::string_view text) {
+  return std::find(list.begin(), list.end(), text) != list.end();
+}
+
+bool is_allowed_origin(const RequestHead& head, const CorsOptions& cors) {
+  const std::string_view origin = head.header("origin");
+  return !origin.empty() &&
+         (includes(cors.allowed_origins, "*") || includes(cors.allowed_origins, origin));
+}
+
 }  // namespace
 
 bool equal_in_fixed_time(std::string_view a, std::string_view b) {
@@ -56,21 +66,46 @@ bool lacks_key(const RequestHead& head, const std::vector<std::string>& keys) {
   return !found;
 }
 
-std::optional<std::string> allowed_origin(const RequestHead& head,
-                                          const std::vector<std::string>& allowed_origins) {
-  const std::string origin(head.header("origin"));
-  if (origin.empty()) return std::nullopt;
-  for (const std::string& allowed : allowed_origins) {
-    if (allowed == "*" || allowed == origin) return allowed;
+bool is_foreign_origin(const RequestHead& head, const CorsOptions& cors) {
+  const std::string origin = lower(head.header("origin"));
+  if (origin.empty() || is_allowed_origin(head, cors)) return false;
+  // Pages cannot send a header that begins with Sec-.
+  if (head.header("sec-fetch-site") == "same-origin") return false;
+  const std::string_view forwarded = head.header("x-forwarded-host");
+  for (const std::string_view own :
+       {head.header("host"), forwarded.substr(0, forwarded.find(','))}) {
+    const std::string host = lower(own);
+    if (!host.empty() && (origin == "http://" + host || origin == "https://" + host)) return false;
   }
-  return std::nullopt;
+  return true;
 }
 
-bool is_foreign_origin(const RequestHead& head, const std::vector<std::string>& allowed_origins) {
-  const std::string origin = lower(head.header("origin"));
-  if (origin.empty() || allowed_origin(head, allowed_origins)) return false;
-  const std::string host = lower(head.header("host"));
-  return origin != "http://" + host && origin != "https://" + host;
+bool is_preflight(const RequestHead& head) {
+  return head.method == "OPTIONS" && head.has_header("origin") &&
+         head.has_header("access-control-request-method");
+}
+
+std::vector<std::pair<std::string, std::string>> cors_headers(const RequestHead& head,
+                                                              const CorsOptions& cors) {
+  if (!is_allowed_origin(head, cors)) return {};
+  // The origin itself also where any is allowed: browsers take no * together with credentials.
+  std::vector<std::pair<std::string, std::string>> headers = {
+      {"Access-Control-Allow-Origin", std::string(head.header("origin"))}, {"Vary", "Origin"}};
+  if (cors.allow_credentials) headers.emplace_back("Access-Control-Allow-Credentials", "true");
+  if (!is_preflight(head)) {
+    headers.emplace_back("Access-Control-Expose-Headers", "X-Request-Id, Retry-After");
+    return headers;
+  }
+  const auto list = [&](const std::vector<std::string>& allowed, std::string_view asked) {
+    return includes(allowed, "*") ? std::string(head.header(asked))
+                                  : fmt::format("{}", fmt::join(allowed, ", "));
+  };
+  headers.emplace_back("Access-Control-Allow-Methods",
+                       list(cors.allowed_methods, "access-control-request-method"));
+  const std::string fields = list(cors.allowed_headers, "access-control-request-headers");
+  if (!fields.empty()) headers.emplace_back("Access-Control-Allow-Headers", fields);
+  headers.emplace_back("Access-Control-Max-Age", "600");
+  return headers;
 }
 
 bool has_json_body(const RequestHead& head) {

@@ -2,9 +2,9 @@
 // request head.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "http/wire/options.h"
@@ -23,12 +23,18 @@ bool is_public_path(std::string_view path);
 // X-Api-Key).
 bool lacks_key(const RequestHead& head, const std::vector<std::string>& keys);
 
-// The origin to allow in the answer, or nullopt for none.
-std::optional<std::string> allowed_origin(const RequestHead& head,
-                                          const std::vector<std::string>& allowed_origins);
+// A browser page of another origin must not be able to make this server work, even blindly. Behind
+// a proxy the server's own origin is the proxy's, told by X-Forwarded-Host or by the browser
+// itself.
+bool is_foreign_origin(const RequestHead& head, const CorsOptions& cors);
 
-// A browser page of another origin must not be able to make this server work, even blindly.
-bool is_foreign_origin(const RequestHead& head, const std::vector<std::string>& allowed_origins);
+// What a browser asks before it lets a page of another origin make a request.
+bool is_preflight(const RequestHead& head);
+
+// The headers of an answer by which a browser lets a page of an allowed origin have it; those of a
+// preflight too. Empty for any other origin.
+std::vector<std::pair<std::string, std::string>> cors_headers(const RequestHead& head,
+                                                              const CorsOptions& cors);
 
 // A body that is there must call itself JSON or nothing.
 bool has_json_body(const RequestHead& head);

@@ -53,11 +53,19 @@ struct CallLimits {
 // metrics.speculative_decoding of responses: never, sums and histograms, also each round.
 enum class SpecDecodeMetrics : uint8_t { kNone, kSummary, kDetailed };
 
+// Pages of other origins in browsers. "*" in a list = any.
+struct CorsOptions {
+  std::vector<std::string> allowed_origins;  // empty = none: same origin only
+  std::vector<std::string> allowed_methods = {"GET", "POST"};
+  std::vector<std::string> allowed_headers = {"*"};
+  bool allow_credentials = false;
+};
+
 struct HttpOptions {
   std::string host = "127.0.0.1";
-  int port = 8000;                           // 0 = any free port
-  std::vector<std::string> api_keys;         // empty = open
-  std::vector<std::string> allowed_origins;  // CORS; empty = same origin only; "*" = any
+  int port = 8000;                    // 0 = any free port
+  std::vector<std::string> api_keys;  // empty = open
+  CorsOptions cors;
   ConnectionLimits connection;
   CallLimits call;
   std::optional<uint64_t> default_seed;                // of calls that send none, with their number

@@ -50,7 +50,10 @@ HttpOptions http_options(const RunConfig& config) {
   options.port = config.port;
   options.build = build_info();
   options.api_keys = api_keys_of(config);
-  options.allowed_origins = config.allowed_origins;
+  options.cors = {.allowed_origins = config.allowed_origins,
+                  .allowed_methods = config.allowed_methods,
+                  .allowed_headers = config.allowed_headers,
+                  .allow_credentials = config.allow_credentials};
   options.connection.max_connections = static_cast<size_t>(config.max_connections);
   options.connection.max_connections_per_peer =
       connections_per_peer(config, options.api_keys.empty());

@@ -39,16 +39,60 @@ TEST(Access, Keys) {
   EXPECT_TRUE(lacks_key(head_with({{"authorization", "Bearer "}}), {""}));
 }
 
+std::string header_of(const std::vector<std::pair<std::string, std::string>>& headers,
+                      const std::string& name) {
+  for (const auto& [own, value] : headers)
+    if (own == name) return value;
+  return {};
+}
+
 TEST(Access, Origins) {
   const RequestHead foreign = head_with({{"host", "localhost:1"}, {"origin", "http://evil"}});
   EXPECT_TRUE(is_foreign_origin(foreign, {}));
-  EXPECT_FALSE(is_foreign_origin(foreign, {"http://evil"}));
-  EXPECT_FALSE(is_foreign_origin(foreign, {"*"}));
+  EXPECT_FALSE(is_foreign_origin(foreign, {.allowed_origins = {"http://evil"}}));
+  EXPECT_FALSE(is_foreign_origin(foreign, {.allowed_origins = {"*"}}));
   EXPECT_FALSE(is_foreign_origin(head_with({{"host", "h:1"}, {"origin", "http://h:1"}}), {}));
   EXPECT_FALSE(is_foreign_origin(head_with({{"host", "h:1"}}), {}));
   EXPECT_TRUE(is_foreign_origin(head_with({{"host", "h:1"}, {"origin", "null"}}), {}));
-  EXPECT_FALSE(allowed_origin(foreign, {}));
-  EXPECT_EQ(allowed_origin(foreign, {"a", "http://evil"}), "http://evil");
+}
+
+TEST(Access, TheOriginOfAProxyIsTheServersOwn) {
+  const std::pair<std::string, std::string> host = {"host", "127.0.0.1:8000"};
+  const std::pair<std::string, std::string> origin = {"origin", "https://llm.example"};
+  EXPECT_TRUE(is_foreign_origin(head_with({host, origin}), {}));
+  const auto with = [&](const char* name, const char* value) {
+    return is_foreign_origin(head_with({host, origin, {name, value}}), {});
+  };
+  EXPECT_FALSE(with("x-forwarded-host", "LLM.example"));
+  EXPECT_FALSE(with("x-forwarded-host", "llm.example, inner"));
+  EXPECT_TRUE(with("x-forwarded-host", "inner, llm.example"));
+  EXPECT_TRUE(with("x-forwarded-host", ""));
+  EXPECT_FALSE(with("sec-fetch-site", "same-origin"));
+  EXPECT_TRUE(with("sec-fetch-site", "same-site"));
+  EXPECT_TRUE(is_foreign_origin(head_with({{"origin", "http://"}}), {})) << "no host at all";
+}
+
+TEST(Access, CorsHeaders) {
+  RequestHead head = head_with({{"origin", "http://ui"},
+                                {"access-control-request-method", "POST"},
+                                {"access-control-request-headers", "authorization,x-a"}});
+  EXPECT_FALSE(is_preflight(head));
+  EXPECT_TRUE(cors_headers(head, {.allowed_origins = {"http://other"}}).empty());
+  EXPECT_TRUE(cors_headers(head_with({}), {.allowed_origins = {"*"}}).empty());
+  CorsOptions cors{.allowed_origins = {"http://other", "*"}};
+  EXPECT_EQ(header_of(cors_headers(head, cors), "Access-Control-Allow-Origin"), "http://ui");
+  EXPECT_EQ(header_of(cors_headers(head, cors), "Access-Control-Allow-Methods"), "");
+  head.method = "OPTIONS";
+  EXPECT_TRUE(is_preflight(head));
+  EXPECT_EQ(header_of(cors_headers(head, cors), "Access-Control-Allow-Methods"), "GET, POST");
+  EXPECT_EQ(header_of(cors_headers(head, cors), "Access-Control-Allow-Headers"),
+            "authorization,x-a");
+  EXPECT_EQ(header_of(cors_headers(head, cors), "Access-Control-Allow-Credentials"), "");
+  cors = {{"http://ui"}, {"*"}, {"Authorization", "X-B"}, true};
+  EXPECT_EQ(header_of(cors_headers(head, cors), "Access-Control-Allow-Methods"), "POST");
+  EXPECT_EQ(header_of(cors_headers(head, cors), "Access-Control-Allow-Headers"),
+            "Authorization, X-B");
+  EXPECT_EQ(header_of(cors_headers(head, cors), "Access-Control-Allow-Credentials"), "true");
 }
 
 TEST(Access, MediaTypes) {

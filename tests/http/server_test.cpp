@@ -243,15 +243,26 @@ TEST_F(Server, KeysGuardAllButProbes) {
 }
 
 TEST_F(Server, CrossOriginOnlyWhenAllowed) {
-  options.allowed_origins = {"http://ui.example"};
+  options.cors.allowed_origins = {"http://ui.example"};
+  options.api_keys = {"k"};
   start();
-  const std::string preflight =
-      ask("OPTIONS /v1/completions HTTP/1.1\r\nHost: x\r\nOrigin: http://ui.example\r\n\r\n");
-  EXPECT_EQ(status_of(preflight), 204);
-  EXPECT_NE(preflight.find("Access-Control-Allow-Origin: http://ui.example"), std::string::npos);
-  const std::string other = ask(post_bytes(R"({"prompt":"a"})", "Origin: http://evil\r\n"));
-  EXPECT_EQ(status_of(other), 403);
-  EXPECT_EQ(other.find("Access-Control"), std::string::npos);
+  const auto preflight = [&](const std::string& origin) {
+    return ask("OPTIONS /v1/completions HTTP/1.1\r\nHost: x\r\nOrigin: " + origin +
+               "\r\nAccess-Control-Request-Method: POST\r\n\r\n");
+  };
+  const std::string allowed = preflight("http://ui.example");
+  EXPECT_EQ(status_of(allowed), 200) << "no key is asked for";
+  EXPECT_NE(allowed.find("Access-Control-Allow-Origin: http://ui.example"), std::string::npos);
+  for (const std::string& other :
+       {preflight("http://evil"),
+        ask(post_bytes(R"({"prompt":"a"})", "Origin: http://evil\r\n"))}) {
+    EXPECT_EQ(status_of(other), 403);
+    EXPECT_EQ(other.find("Access-Control"), std::string::npos);
+  }
+  const std::string keyless = ask(post_bytes(R"({"prompt":"a"})", "Origin: http://ui.example\r\n"));
+  EXPECT_EQ(status_of(keyless), 401);
+  EXPECT_NE(keyless.find("Access-Control-Allow-Origin: "), std::string::npos)
+      << "the page must be able to read why";
 }
 
 TEST_F(Server, BodiesInManyPieces) {

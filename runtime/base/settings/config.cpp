@@ -341,6 +341,14 @@ void add_server_rows(Table& table, RunConfig* c) {
       list_option("allowed_origins",
                   &c->allowed_origins,
                   "other origins whose browser pages may call, or *; may be given several times"));
+  table.add(list_option("allowed_methods",
+                        &c->allowed_methods,
+                        "what such pages may send, or *; as allowed_origins"));
+  table.add(list_option(
+      "allowed_headers", &c->allowed_headers, "headers of theirs, or *; as allowed_origins"));
+  table.add(flag_option("allow_credentials",
+                        &c->allow_credentials,
+                        "such pages may send cookies, which a proxy may ask for"));
   table.add(integer_option(
       "max_connections", &c->max_connections, 1, 65536, "HTTP connections at once before 503"));
   table.add(

@@ -80,8 +80,12 @@ struct RunConfig {
   std::string host = "127.0.0.1";
   int32_t port = 8000;
   std::vector<std::string> api_keys;
-  std::string api_key_file;                  // more of them, one a line
-  std::vector<std::string> allowed_origins;  // CORS; "*" = any
+  std::string api_key_file;  // more of them, one a line
+  // CORS; "*" = any
+  std::vector<std::string> allowed_origins;
+  std::vector<std::string> allowed_methods = {"GET", "POST"};
+  std::vector<std::string> allowed_headers = {"*"};
+  bool allow_credentials = false;
   int32_t max_connections = 1024;
   int32_t max_connections_per_peer = kAutoConnectionsPerPeer;  // 0 = any
   bool strict_params = false;                                  // unknown fields are a 400
