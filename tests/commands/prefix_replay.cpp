@@ -106,7 +106,7 @@ std::vector<ReplayRequest> replay_requests(const std::vector<TraceRow>& scaled_r
   for (const TraceRow& row : scaled_rows) {
     ReplayRequest request{.arrival_s = row.arrival_s, .output_len = std::max(1, row.output_len)};
     const auto index = static_cast<int32_t>(requests.size());
-    for (const PromptPiece& piece : trace_pieces(row, length_scale, 1, index)) {
+    for (const TracePiece& piece : trace_pieces(row, length_scale, 1, index)) {
       SeededDraws draws(piece.key, kWordStream);
       for (int32_t i = 0; i < piece.num_tokens; ++i)
         request.prompt.push_back(

@@ -8,8 +8,8 @@
 #include <functional>
 #include <vector>
 
-#include "runtime/commands/bench/serve/serve_traces.h"
 #include "scheduler/batching/planner.h"
+#include "tests/commands/mooncake_trace.h"
 
 namespace outrider {
 

@@ -94,7 +94,7 @@ std::string trace_file() {
 
 std::vector<TraceRow> trace_rows() {
   const std::string file = trace_file();
-  std::vector<TraceRow> rows = parse_mooncake_trace(read_text_file(file, size_t{1} << 28), file);
+  std::vector<TraceRow> rows = parse_mooncake_trace(read_text_file(file, size_t{1} << 28));
   scale_trace(kScale, kScale, &rows);
   return rows;
 }

@@ -5,16 +5,14 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 
 #include "runtime/base/error.h"
+#include "runtime/commands/bench/serve/serve_dataset.h"
 #include "runtime/commands/bench/serve/serve_options.h"
 #include "runtime/commands/bench/serve/serve_requests.h"
-#include "runtime/commands/bench/serve/serve_traces.h"
 #include "tests/base/error_sentence.h"
 
 namespace outrider {
@@ -86,70 +84,38 @@ TEST(ServeArrivals, InfiniteRateIsAllAtOnceAndInfiniteBurstinessIsEven) {
   EXPECT_TRUE(arrival_times({5, 1, 0}, 0).empty());
 }
 
-TEST(ServeTraces, MooncakeAndWhatIsWrongWithIt) {
+TEST(ServeDataset, TimedTraceAndWhatIsWrongWithIt) {
   const std::string good =
       R"({"timestamp": 1000, "input_length": 513, "output_length": 7, "hash_ids": [4, 9]})"
       "\n";
-  const auto rows = parse_mooncake_trace(
+  const auto rows = parse_timed_trace(
       good + R"({"timestamp": 1500.5, "input_length": 3, "output_length": 0})" + "\n", "m");
   ASSERT_EQ(rows.size(), 2u);
-  EXPECT_EQ(rows[0].hash_ids, (std::vector<int64_t>{4, 9}));
+  EXPECT_EQ(rows[0].input_len, 513);
+  EXPECT_EQ(rows[0].output_len, 7);
   EXPECT_EQ(rows[1].arrival_s, 0.5005);
-  EXPECT_TRUE(rows[1].hash_ids.empty());
+  EXPECT_EQ(rows[1].output_len, 1);
   for (const auto& [line, words] : std::vector<std::pair<std::string, std::string>>{
            {"[1]", "not a JSON object"},
            {"{", "not a JSON object"},
            {R"({"input_length": 5, "output_length": 5})", "timestamp"},
-           {R"({"timestamp": 2000, "output_length": 5})", "there is no input_length"},
-           {R"({"timestamp": 2000, "input_length": 5.5, "output_length": 5})", "an integer"},
-           {R"({"timestamp": 2000, "input_length": 0, "output_length": 5})", "input_length is 0"},
+           {R"({"timestamp": 2000, "output_length": 5})", "input_length must be 1"},
+           {R"({"timestamp": 2000, "input_length": 5.5, "output_length": 5})", "input_length must"},
+           {R"({"timestamp": 2000, "input_length": 0, "output_length": 5})", "input_length must"},
            {R"({"timestamp": 2000, "input_length": 18446744073709551615, "output_length": 5})",
-            "out of range"},
+            "input_length must"},
            {R"({"timestamp": 1, "input_length": 5, "output_length": 5})", "earlier"},
-           {R"({"timestamp": 2000, "input_length": 5, "output_length": 5, "hash_ids": 3})",
-            "must be a list"},
-           {R"({"timestamp": 2000, "input_length": 513, "output_length": 5, "hash_ids": [1]})",
-            "1 hash_ids, where a prompt of 513 tokens has 2 blocks of 512"},
-           {R"({"timestamp": 2000, "input_length": 5, "output_length": 5, "hash_ids": ["a"]})",
-            "must be integers"}}) {
-    const std::string sentence = error_of([&] { parse_mooncake_trace(good + line, "m"); });
+           {R"({"timestamp": 1e18, "input_length": 5, "output_length": 5})", "out of range"}}) {
+    const std::string sentence = error_of([&] { parse_timed_trace(good + line, "m"); });
     EXPECT_NE(sentence.find("m line 2"), std::string::npos) << line << ": " << sentence;
     EXPECT_NE(sentence.find(words), std::string::npos) << line << ": " << sentence;
   }
-  const std::string sentence =
-      error_of([] { parse_mooncake_trace(std::string(5 << 20, ' '), "m"); });
-  EXPECT_NE(sentence.find("longer than"), std::string::npos) << sentence;
-}
-
-TEST(ServeTraces, ScalesTimesAndLengths) {
-  std::vector<TraceRow> rows = {{0, 1000, 100, {}}, {10, 3, 1, {}}};
-  scale_trace(0.25, 0.1, &rows);
-  EXPECT_EQ(rows[1].arrival_s, 2.5);
-  EXPECT_EQ(rows[0].input_len, 100);
-  EXPECT_EQ(rows[0].output_len, 10);
-  EXPECT_EQ(rows[1].input_len, 1);
-  EXPECT_EQ(rows[1].output_len, 1);
+  EXPECT_NE(error_of([] { parse_timed_trace("", "m"); }).find("no requests"), std::string::npos);
 }
 
 std::string data_folder() {
   const char* given = std::getenv("OUTRIDER_DATA");
   return given != nullptr ? given : std::string(OUTRIDER_SOURCE_DIR) + "/../shared/data";
-}
-
-std::string text_of(const std::string& path) {
-  std::ifstream file(path);
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-TEST(ServeTraces, TheRealOnes) {
-  const std::string folder = data_folder() + "/traces";
-  if (!std::filesystem::exists(folder)) GTEST_SKIP() << "no data folder at " << folder;
-  const auto mooncake =
-      parse_mooncake_trace(text_of(folder + "/mooncake_conversation_head2000.jsonl"), "mooncake");
-  EXPECT_EQ(mooncake.size(), 2000u);
-  EXPECT_EQ(mooncake[0].hash_ids.size(), 14u);
 }
 
 std::shared_ptr<const Tokenizer> embedded_tokenizer() {
@@ -162,11 +128,11 @@ TEST(ServePrompts, TextHasTheTokensAskedFor) {
   std::set<std::string> texts;
   for (const int32_t length : {2, 17, 300}) {
     for (uint64_t key = 0; key < 5; ++key) {
-      const ServePrompt prompt = maker.make({{1, length / 2}, {100 + key, length - length / 2}});
+      const ServePrompt prompt = maker.make({1, length / 2}, {100 + key, length - length / 2});
       EXPECT_EQ(prompt.num_tokens, length);
       EXPECT_EQ(tokenizer->encode(prompt.text).size(), static_cast<size_t>(length));
       EXPECT_TRUE(texts.insert(prompt.text).second);
-      EXPECT_EQ(prompt.text, maker.make({{1, length / 2}, {100 + key, length - length / 2}}).text);
+      EXPECT_EQ(prompt.text, maker.make({1, length / 2}, {100 + key, length - length / 2}).text);
     }
   }
 }
@@ -178,7 +144,7 @@ TEST(ServePrompts, TextFitsForTokenizersOfOthers) {
     const auto tokenizer = Tokenizer::load(folder + "/" + name);
     const PromptMaker maker(tokenizer);
     for (const int32_t length : {8, 129, 1000}) {
-      const ServePrompt prompt = maker.make({{1, length / 4}, {2, length - length / 4}});
+      const ServePrompt prompt = maker.make({1, length / 4}, {2, length - length / 4});
       EXPECT_EQ(prompt.num_tokens, length) << name;
       EXPECT_EQ(tokenizer->encode(prompt.text).size(), static_cast<size_t>(length)) << name;
     }
@@ -187,37 +153,10 @@ TEST(ServePrompts, TextFitsForTokenizersOfOthers) {
 
 TEST(ServePrompts, EqualKeysAreEqualBeginnings) {
   const PromptMaker words(nullptr);
-  const std::string text = words.make({{7, 16}, {8, 16}}).text;
-  EXPECT_EQ(text.find(words.make({{7, 16}}).text + " "), 0u);
+  const std::string text = words.make({7, 16}, {8, 16}).text;
+  EXPECT_EQ(text.find(words.make({7, 16}, {}).text + " "), 0u);
   EXPECT_EQ(std::count(text.begin(), text.end(), ' '), 31);
-  EXPECT_EQ(words.make({{7, 16}, {8, 9}}).num_tokens, 25);
-}
-
-TEST(ServePrompts, HashIdsGiveSharedBlocksOfScaledSize) {
-  std::vector<TraceRow> rows = {
-      {0, 1200, 1, {5, 6, 7}}, {0, 1100, 1, {5, 6, 8}}, {0, 900, 1, {5, 9}}};
-  scale_trace(1, 0.125, &rows);
-  const PromptMaker maker(nullptr);
-  const auto words_of = [&](const TraceRow& row, double scale, uint64_t salt, int32_t number) {
-    std::istringstream text(maker.make(trace_pieces(row, scale, salt, number)).text);
-    return std::vector<std::string>(std::istream_iterator<std::string>(text), {});
-  };
-  std::vector<std::vector<std::string>> prompts;
-  for (int32_t i = 0; i < 3; ++i)
-    prompts.push_back(words_of(rows[static_cast<size_t>(i)], 0.125, 1, i));
-  ASSERT_EQ(prompts[0].size(), 150u);
-  ASSERT_EQ(prompts[1].size(), 138u);
-  const auto shared = [&](size_t a, size_t b) {
-    const auto end =
-        std::mismatch(prompts[a].begin(), prompts[a].end(), prompts[b].begin(), prompts[b].end());
-    return end.first - prompts[a].begin();
-  };
-  // Two blocks of 64 and one; a word or two more may be equal by chance.
-  EXPECT_TRUE(shared(0, 1) >= 128 && shared(0, 1) < 132) << shared(0, 1);
-  EXPECT_TRUE(shared(0, 2) >= 64 && shared(0, 2) < 68) << shared(0, 2);
-  EXPECT_NE(words_of(rows[0], 0.125, 2, 0), prompts[0]);
-  TraceRow bare = {0, 40, 1, {}};
-  EXPECT_NE(words_of(bare, 1, 1, 0), words_of(bare, 1, 1, 1));
+  EXPECT_EQ(words.make({7, 16}, {8, 9}).num_tokens, 25);
 }
 
 TEST(ServePrompts, FilesOfLinesAndJson) {
@@ -228,7 +167,7 @@ TEST(ServePrompts, FilesOfLinesAndJson) {
   ASSERT_EQ(prompts.size(), 3u);
   EXPECT_EQ(prompts[0].text, "A plain line.");
   EXPECT_EQ(prompts[1].text, "one");
-  EXPECT_EQ(prompts[1].row.output_len, 9);
+  EXPECT_EQ(prompts[1].output_len, 9);
   EXPECT_EQ(prompts[2].text, "two");
   for (const char* bad : {"{\"prompt\": 5}",
                           "{",
@@ -247,7 +186,7 @@ TEST(ServePlan, LengthsThatWereNotGivenFitTheModel) {
   ServeBenchOptions options;
   options.num_prompts = 1;
   const auto lengths = [&](int32_t max_model_len) {
-    const TraceRow row = load_shapes(options, max_model_len).front().row;
+    const RequestShape row = load_shapes(options, max_model_len).front();
     return std::pair(row.input_len, row.output_len);
   };
   EXPECT_EQ(lengths(0), std::pair(1024, 128));
@@ -267,16 +206,19 @@ TEST(ServePlan, TheSameSeedGivesTheSameBodiesAndTimes) {
   const auto shapes = load_shapes(options, 0);
   std::set<int32_t> lengths;
   for (const RequestShape& shape : shapes) {
-    EXPECT_TRUE(shape.row.input_len >= 28 && shape.row.input_len <= 68) << shape.row.input_len;
-    lengths.insert(shape.row.input_len);
+    EXPECT_TRUE(shape.input_len >= 28 && shape.input_len <= 68) << shape.input_len;
+    lengths.insert(shape.input_len);
   }
   EXPECT_GT(lengths.size(), 5u);
   const PromptMaker maker(nullptr);
   RunSpec run{.arrivals = {10, 1, 3}, .salt = 4, .random_prefix_len = 8};
-  const auto requests = plan_run(shapes, run, {.model = "m"}, maker);
-  const auto again = plan_run(load_shapes(options, 0), run, {.model = "m"}, maker);
+  const auto body_of = [&](const ServePrompt& prompt, int32_t output_len) {
+    return request_body(options, false, "m", prompt, output_len);
+  };
+  const auto requests = plan_run(shapes, run, maker, body_of);
+  const auto again = plan_run(load_shapes(options, 0), run, maker, body_of);
   run.salt = 5;
-  const auto salted = plan_run(shapes, run, {.model = "m"}, maker);
+  const auto salted = plan_run(shapes, run, maker, body_of);
   std::set<std::string> bodies;
   const auto first_words = [](const std::string& body) {
     const auto text = Json::parse(body)["prompt"].get<std::string>();
@@ -297,28 +239,25 @@ TEST(ServePlan, TheSameSeedGivesTheSameBodiesAndTimes) {
 }
 
 TEST(ServePlan, BodiesCarryWhatWasAskedFor) {
-  BodySpec spec{.model = "m", .ignore_eos = true, .temperature = 0.5};
-  spec.extra_body = R"({"top_k": 3, "stream_options": {"x": 1}, "temperature": null})";
-  spec.variant_body = R"({"speculative": {"enabled": false}, "top_k": 4})";
+  ServeBenchOptions options{.ignore_eos = true, .temperature = 0.5};
+  options.extra_body = R"({"top_k": 4, "stream_options": {"x": 1}, "temperature": null})";
   ServePrompt prompt{"one two", 2};
-  Json body = Json::parse(request_body(spec, prompt, 9));
+  Json body = Json::parse(request_body(options, false, "m", prompt, 9));
   EXPECT_EQ(body["prompt"], "one two");
   EXPECT_EQ(body["max_tokens"], 9);
   EXPECT_EQ(body["top_k"], 4);
   EXPECT_EQ(body["stream"], true);
   EXPECT_EQ(body["stream_options"],
             (Json{{"include_usage", true}, {"continuous_usage_stats", true}, {"x", 1}}));
-  EXPECT_EQ(body["speculative"]["enabled"], false);
   EXPECT_EQ(body["ignore_eos"], true);
   EXPECT_FALSE(body.contains("temperature"));
   prompt.text = "hello \xff";
-  spec = {.model = "m", .chat = true, .continuous_usage = false};
-  body = Json::parse(request_body(spec, prompt, 9));
+  options = {.continuous_usage = false};
+  body = Json::parse(request_body(options, true, "m", prompt, 9));
   EXPECT_EQ(body["messages"][0]["role"], "user");
   EXPECT_EQ(body["max_completion_tokens"], 9);
   EXPECT_FALSE(body["stream_options"].contains("continuous_usage_stats"));
-  EXPECT_NE(error_of([] { check_body_option("[1]", "extra_body"); }).find("extra_body"),
-            std::string::npos);
+  EXPECT_NE(error_of([] { check_extra_body("[1]"); }).find("extra_body"), std::string::npos);
 }
 
 TEST(ServeOptions, LoadLimitsAndWhatIsRefused) {
@@ -326,20 +265,20 @@ TEST(ServeOptions, LoadLimitsAndWhatIsRefused) {
   options.request_rate = "2.5";
   options.goodput = {"ttft:500 tpot:50"};
   ServeSetup setup = understand_serve_options(options, false, {"e2el:5000"});
-  EXPECT_EQ(setup.load.rate_per_s, 2.5);
-  EXPECT_EQ(setup.summary.goodput.ttft_ms, 500);
-  EXPECT_EQ(setup.summary.goodput.e2el_ms, 5000);
+  EXPECT_EQ(setup.rate_per_s, 2.5);
+  EXPECT_EQ(setup.goodput.ttft_ms, 500);
+  EXPECT_EQ(setup.goodput.e2el_ms, 5000);
   options = {};
-  options.max_concurrency = 4;
+  options.backend = "openai-chat";
   setup = understand_serve_options(options, false, {});
-  EXPECT_TRUE(std::isinf(setup.load.rate_per_s));
-  EXPECT_EQ(setup.load.max_concurrency, 4);
+  EXPECT_TRUE(std::isinf(setup.rate_per_s));
+  EXPECT_EQ(setup.endpoint, "/v1/chat/completions");
   options = {};
-  options.dataset = "mooncake";
+  options.dataset = "timed_trace";
   options.dataset_path = "x";
-  EXPECT_EQ(understand_serve_options(options, false, {}).load.rate_per_s, 0);
+  EXPECT_EQ(understand_serve_options(options, false, {}).rate_per_s, 0);
   options.request_rate = "3";
-  EXPECT_EQ(understand_serve_options(options, true, {}).load.rate_per_s, 3);
+  EXPECT_EQ(understand_serve_options(options, true, {}).rate_per_s, 3);
 }
 
 TEST(ServeOptions, WrongValuesAreNamed) {
@@ -355,7 +294,12 @@ TEST(ServeOptions, WrongValuesAreNamed) {
       {[](ServeBenchOptions& o) { o.headers = {"x"}; }, "header"},
       {[](ServeBenchOptions& o) { o.headers = {"a=b\r\nc"}; }, "header"},
       {[](ServeBenchOptions& o) { o.endpoint = "/v1/embeddings"; }, "endpoint"},
-      {[](ServeBenchOptions& o) { o.dataset = "mooncake"; }, "dataset_path"}};
+      {[](ServeBenchOptions& o) {
+         o.backend = "openai-chat";
+         o.endpoint = "/v1/completions";
+       },
+       "endpoint"},
+      {[](ServeBenchOptions& o) { o.dataset = "timed_trace"; }, "dataset_path"}};
   for (const auto& [change, words] : cases) {
     ServeBenchOptions options;
     change(options);

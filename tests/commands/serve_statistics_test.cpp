@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "runtime/commands/bench/serve/serve_metrics.h"
-#include "runtime/commands/bench/serve/serve_stream.h"
+#include "runtime/commands/bench/serve/serve_report.h"
+#include "runtime/commands/bench/serve/serve_server.h"
 
 namespace outrider {
 namespace {
@@ -37,16 +39,15 @@ const std::string kDone = "data: [DONE]\n\n";
 
 TEST(ServeStream, EventsOverAnyCutsOfTheBytes) {
   const std::string bytes =
-      ": comment\r\ndata: {\"a\":1}\r\n\r\nevent: x\ndata: two\ndata:lines\n\n" +
-      std::string("\n\ndata:\n\ndata: [DONE]\n\n");
-  const std::vector<std::string> expected = {"{\"a\":1}", "two\nlines", "", "[DONE]"};
+      ": comment\r\ndata: {\"choices\":[{\"text\":\"a\"}]}\r\n\r\nevent: x\n" + text_event("b") +
+      "\n\ndata:[DONE]\n\n" + text_event("after");
   for (size_t size = 1; size <= bytes.size(); ++size) {
-    EventReader reader;
-    std::vector<std::string> events;
+    std::vector<Packet> packets;
     for (size_t begin = 0; begin < bytes.size(); begin += size)
-      reader.receive(bytes.substr(begin, size), &events);
-    EXPECT_EQ(events, expected) << size;
-    EXPECT_FALSE(reader.inside_event());
+      packets.push_back({1, bytes.substr(begin, size)});
+    const RequestRecord record = read_answer(packets);
+    EXPECT_EQ(record.failure, ServeFailure::kNone) << size << record.error;
+    EXPECT_EQ(record.chunks.size(), 2u) << size;
   }
 }
 
@@ -61,28 +62,18 @@ TEST(ServeStream, AnEventWithoutEndIsBounded) {
   EXPECT_EQ(record.failure, ServeFailure::kNotAStream);
 }
 
-TEST(ServeStream, TokensOfAChunkAreCountedByTheBestThatIsThere) {
+TEST(ServeStream, TokensOfAChunkAreCountedByRunningUsage) {
   const std::string usage = R"(,"usage":{"prompt_tokens":5,"completion_tokens":)";
   RequestRecord record = read_answer({{1, text_event("a", usage + "1}")},
                                       {2, text_event("bcd", usage + "4}")},
                                       {3, text_event("", usage + "4}")},
                                       {4, text_event("e", usage + "5}") + kStop + kDone}});
-  EXPECT_EQ(record.count_by, ChunkCount::kRunningUsage);
   ASSERT_EQ(record.chunks.size(), 3u);
   EXPECT_EQ(record.chunks[1].num_tokens, 3);
   EXPECT_EQ(record.chunks[2].time_s, 4);
   EXPECT_EQ(record.prompt_tokens, 5);
   EXPECT_EQ(record.usage_tokens, 5);
   EXPECT_EQ(record.finish_reason, "length");
-
-  const auto ids = [](const std::string& list) {
-    return event(R"({"choices":[{"text":"x","token_ids":[)" + list +
-                 R"(]}],"usage":{"completion_tokens":77}})");
-  };
-  record = read_answer({{1, ids("1,2,3")}, {2, ids("4")}, {3, kStop + kDone}});
-  EXPECT_EQ(record.count_by, ChunkCount::kTokenIds);
-  ASSERT_EQ(record.chunks.size(), 2u);
-  EXPECT_EQ(record.chunks[0].num_tokens, 3);
 
   // Usage that comes only at the end says nothing of single chunks, wherever it stands.
   record = read_answer(
@@ -91,7 +82,6 @@ TEST(ServeStream, TokensOfAChunkAreCountedByTheBestThatIsThere) {
        {3,
         event(
             R"({"choices":[{"text":"","finish_reason":"stop"}],"usage":{"completion_tokens":6}})")}});
-  EXPECT_EQ(record.count_by, ChunkCount::kOnePerChunk);
   EXPECT_EQ(record.failure, ServeFailure::kNone) << "a missing [DONE] is tolerated";
   ASSERT_EQ(record.chunks.size(), 2u);
   EXPECT_EQ(record.chunks[0].num_tokens, 1);
@@ -139,32 +129,58 @@ TEST(ServeStream, FailuresAreNamed) {
   EXPECT_LT(long_error.error.size(), 400u);
 }
 
-TEST(ServeStream, SpeculationFromTheServersThatTell) {
-  RequestRecord record = read_answer(
-      {{1,
-        text_event("a") + kStop +
-            event(
-                R"({"choices":[],"usage":{"completion_tokens":9},"metrics":{"speculative_decoding":)"
-                R"({"num_spec_steps":3,"num_draft_tokens":12,"num_accepted_draft_tokens":5}}})") +
-            kDone}});
-  EXPECT_EQ(record.speculation.num_drafts, 3);
-  EXPECT_EQ(record.speculation.num_draft_tokens, 12);
-  EXPECT_EQ(record.speculation.num_accepted_tokens, 5);
-  record = read_answer({{1, text_event("a", R"(,"timings":{"draft_n":8,"draft_n_accepted":6})")},
-                        {2, kStop + kDone}});
-  EXPECT_EQ(record.speculation.num_draft_tokens, 8);
-  EXPECT_FALSE(read_answer({{1, kStop + kDone}}).speculation.known());
-  const SpeculationCount count = parse_speculation_metrics(
+TEST(ServeServer, SpeculationCountersAreSummedOverEngines) {
+  const SpeculationCounters counters = parse_speculation_metrics(
       "# HELP vllm:spec_decode_num_drafts_total x\n"
       "vllm:spec_decode_num_drafts_total{engine=\"0\"} 10.0\n"
       "vllm:spec_decode_num_draft_tokens_total{engine=\"0\",model_name=\"a b\"} 40\n"
       "vllm:spec_decode_num_draft_tokens_total{engine=\"1\"} 2\n"
       "vllm:spec_decode_num_accepted_tokens_total 25\n"
-      "vllm:spec_decode_num_accepted_tokens_per_pos_total{position=\"0\"} 9\n");
-  EXPECT_EQ(count.num_drafts, 10);
-  EXPECT_EQ(count.num_draft_tokens, 42);
-  EXPECT_EQ(count.num_accepted_tokens, 25);
-  EXPECT_FALSE(parse_speculation_metrics("other 5\n").known());
+      "vllm:spec_decode_num_accepted_tokens_per_pos_total{position=\"0\"} 9\n"
+      "vllm:spec_decode_num_accepted_tokens_per_pos_total{engine=\"1\",position=\"1\"} 4\n");
+  EXPECT_EQ(counters,
+            (SpeculationCounters{{"drafts", 10},
+                                 {"draft_tokens", 42},
+                                 {"accepted_tokens", 25},
+                                 {"accepted_tokens_per_pos 0", 9},
+                                 {"accepted_tokens_per_pos 1", 4}}));
+  EXPECT_TRUE(parse_speculation_metrics("other 5\n").empty());
+}
+
+// What acceptance follows from the counters' growth, under vLLM's names.
+TEST(ServeReport, AcceptanceByPosition) {
+  BenchReport report;
+  const ServeFindings findings{.server = "s",
+                               .model = "m",
+                               .records = {},
+                               .speculation = {{"drafts", 10},
+                                               {"draft_tokens", 40},
+                                               {"accepted_tokens", 12},
+                                               {"accepted_tokens_per_pos 0", 9},
+                                               {"accepted_tokens_per_pos 1", 3}}};
+  fill_serve_report({}, {.percents = {99}}, findings, &report);
+  const auto json = nlohmann::json::parse(report.details);
+  EXPECT_EQ(json["spec_decode_acceptance_rate"], 30.0);
+  EXPECT_EQ(json["spec_decode_acceptance_length"], 2.2);
+  EXPECT_EQ(json["spec_decode_per_position_acceptance_rates"], (std::vector<double>{0.9, 0.3}));
+}
+
+// Percentiles are numpy's, the deviation is the population's; nothing is zeros.
+TEST(ServeReport, StatisticsOfLatencies) {
+  BenchReport report;
+  ServeFindings findings{.server = "s", .model = "m", .records = {}, .speculation = {}};
+  for (const double seconds : {4.0, 1.0, 3.0, 2.0}) {
+    findings.records.emplace_back();
+    findings.records.back().last_choice_s = seconds;
+  }
+  fill_serve_report({}, {.percents = {95}}, findings, &report);
+  const auto json = nlohmann::json::parse(report.details);
+  EXPECT_EQ(json["mean_e2el_ms"], 2500);
+  EXPECT_EQ(json["median_e2el_ms"], 2500);
+  EXPECT_NEAR(json["std_e2el_ms"].get<double>(), 1e3 * std::sqrt(1.25), 1e-9);
+  EXPECT_NEAR(json["p95_e2el_ms"].get<double>(), 3850, 1e-9);
+  EXPECT_EQ(json["mean_ttft_ms"], 0);
+  EXPECT_EQ(json["p95_ttft_ms"], 0);
 }
 
 // Sent at 10; chunks of 2, 1 and 4 tokens at 10.5, 10.75 and 11.75; the reason to stop at 12.
@@ -172,7 +188,6 @@ RequestRecord scripted() {
   RequestRecord record;
   record.http_status = 200;
   record.scheduled_s = 9;
-  record.slot_free_s = 9.75;
   record.sent_s = 10;
   record.chunks = {{10.5, 2}, {10.75, 1}, {11.75, 4}};
   record.last_choice_s = 12;
@@ -180,32 +195,16 @@ RequestRecord scripted() {
   record.prompt_tokens = 20;
   record.usage_tokens = 7;
   record.finish_reason = "length";
-  record.count_by = ChunkCount::kRunningUsage;
   return record;
 }
 
 TEST(ServeStatistics, LatenciesOfAScriptedTimeline) {
   const RequestLatency latency = latency_of(scripted());
   EXPECT_EQ(latency.output_tokens, 7);
-  EXPECT_EQ(latency.ttft, 0.5);
-  EXPECT_EQ(latency.e2el, 2);
-  EXPECT_EQ(latency.tpot, 0.25);  // (2 - 0.5) / 6
-  EXPECT_EQ(latency.icl, (std::vector<double>{0.25, 1}));
-  EXPECT_EQ(latency.itl, (std::vector<double>{0.25, 0.25, 0.25, 0.25, 0.25}));
-}
-
-// As llama.cpp's server sends a round: an event for each token, all at once.
-TEST(ServeStatistics, EventsThatComeTogetherAreOneChunk) {
-  RequestRecord record = scripted();
-  record.chunks = {
-      {10.5, 1}, {10.50001, 1}, {11, 1}, {11.00003, 1}, {11.00009, 1}, {11.25, 1}, {11.5, 1}};
-  const RequestLatency latency = latency_of(record);
-  EXPECT_EQ(latency.ttft, 0.5);
-  EXPECT_EQ(latency.icl, (std::vector<double>{0.5, 0.25, 0.25}));
-  EXPECT_EQ(latency.itl, (std::vector<double>{0.5 / 3, 0.5 / 3, 0.5 / 3, 0.25, 0.25}));
-  EXPECT_EQ(latency.tpot, 0.25);
-  const std::vector<RequestRecord> records = {record};
-  EXPECT_EQ(summarize({&records}, {}).num_chunks, 4);
+  EXPECT_EQ(latency.ttft, 500);
+  EXPECT_EQ(latency.e2el, 2000);
+  EXPECT_EQ(latency.tpot, 250);  // (2000 - 500) / 6
+  EXPECT_EQ(latency.itl, (std::vector<double>{250, 250, 250, 250, 250}));
 }
 
 TEST(ServeStatistics, AnswersOfOneTokenAndOfNone) {
@@ -213,7 +212,7 @@ TEST(ServeStatistics, AnswersOfOneTokenAndOfNone) {
   record.chunks = {{10.5, 1}};
   record.usage_tokens = 1;
   RequestLatency latency = latency_of(record);
-  EXPECT_EQ(latency.ttft, 0.5);
+  EXPECT_EQ(latency.ttft, 500);
   EXPECT_FALSE(latency.tpot.has_value());
   EXPECT_TRUE(latency.itl.empty());
   EXPECT_TRUE(is_good(latency, {.ttft_ms = 500, .tpot_ms = 0}));
@@ -235,18 +234,6 @@ TEST(ServeStatistics, GoodputNeedsEveryLimit) {
   EXPECT_TRUE(is_good(latency, {}));
 }
 
-TEST(ServeStatistics, PercentilesAreNumpys) {
-  const LatencyStats stats = latency_stats({4, 1, 3, 2}, {95});
-  EXPECT_EQ(stats.mean, 2.5);
-  EXPECT_EQ(stats.median, 2.5);
-  EXPECT_NEAR(stats.std, std::sqrt(1.25), 1e-12);
-  EXPECT_NEAR(stats.percentiles.at(0).second, 3.85, 1e-12);
-  const LatencyStats none = latency_stats({}, {95});
-  EXPECT_EQ(none.mean, 0);
-  EXPECT_EQ(none.median, 0);
-  EXPECT_EQ(none.percentiles.at(0).second, 0);
-}
-
 TEST(ServeStatistics, PeakConcurrencyCountsHalfOpenIntervals) {
   const auto request = [](double begin, double end) {
     RequestRecord record;
@@ -266,7 +253,7 @@ TEST(ServeStatistics, ThePeakIsNoLessThanTheMean) {
     record.end_s = duration_s;
     record.chunks = {{0.0, 10}, {duration_s, 10}};
     const std::vector<RequestRecord> records = {record};
-    const ServeSummary summary = summarize({&records}, {});
+    const ServeSummary summary = summarize(records, {});
     EXPECT_GE(summary.max_output_tokens_per_s, summary.output_throughput) << duration_s;
     EXPECT_LE(summary.max_output_tokens_per_s, 20 / duration_s) << duration_s;
   }
@@ -274,16 +261,14 @@ TEST(ServeStatistics, ThePeakIsNoLessThanTheMean) {
 
 TEST(ServeStatistics, SumsOfARun) {
   std::vector<RequestRecord> records(3, scripted());
-  records[1].sent_s = 9.75;  // not late
+  records[1].sent_s = 9.75;
   records[1].usage_tokens = -1;
   records[1].chunks[2].num_tokens = 3;
-  records[1].speculation = {4, 16, 9};
   records[2].failure = ServeFailure::kHttpStatus;
   records[2].http_status = 429;
   records[2].error = "busy";
   records[2].end_s = 19;
-  const ServeSummary summary =
-      summarize({&records}, {.percents = {99}, .goodput = {.ttft_ms = 600}});
+  const ServeSummary summary = summarize(records, {.ttft_ms = 600});
   EXPECT_EQ(summary.duration_s, 10);  // 9 to 19
   EXPECT_EQ(summary.completed, 2);
   EXPECT_EQ(summary.failed, 1);
@@ -297,16 +282,9 @@ TEST(ServeStatistics, SumsOfARun) {
   EXPECT_EQ(summary.total_token_throughput, 5.3);
   EXPECT_EQ(summary.max_concurrent_requests, 3);
   EXPECT_EQ(summary.max_output_tokens_per_s, 7);  // second 11: 4 + 3
-  EXPECT_EQ(summary.ttft.count, 2);
-  EXPECT_EQ(summary.ttft.mean, 625);
-  EXPECT_EQ(summary.queue.mean, 750);
-  EXPECT_EQ(summary.lateness.count, 3);
-  EXPECT_NEAR(summary.lateness.mean, 500.0 / 3, 1e-9);
-  EXPECT_EQ(summary.num_usage, 1);
-  EXPECT_EQ(summary.speculation.num_accepted_tokens, 9);
-  EXPECT_EQ(summary.finish_reasons.at("length"), 2);
-  const std::vector<RequestRecord> none;
-  EXPECT_EQ(summarize({&none}, {}).output_throughput, 0);
+  EXPECT_EQ(summary.ttft, (std::vector<double>{500, 750}));
+  EXPECT_EQ(summary.lateness, (std::vector<double>{1000, 750, 1000}));
+  EXPECT_EQ(summarize({}, {}).output_throughput, 0);
 }
 
 }  // namespace

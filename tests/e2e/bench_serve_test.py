@@ -1,5 +1,5 @@
-"""bench serve from outside, against our own server: figures recomputed from the raw times it writes, traces, A/B
-blocks, and what goes wrong before a run."""
+"""bench serve from outside, against our own server: figures recomputed from the raw times it writes, traces, and what
+goes wrong before a run."""
 
 import contextlib
 import http.server
@@ -12,8 +12,6 @@ import unittest
 
 from cluster import DRAFTED_PAIR, PAIR, PROGRAM, Server, free_port, run
 
-ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
-DATA = os.environ.get("OUTRIDER_DATA", os.path.join(ROOT, "..", "shared", "data"))
 SMALL = ["--tokenizer", "embedded", "--random-input-len", "48", "--random-output-len", "24", "--ignore-eos"]
 
 
@@ -34,7 +32,7 @@ def fake_server(handler):
 class BenchServe(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.server = Server(0, *DRAFTED_PAIR, "-t", "1", "--per-request-spec-decode-metrics", "summary")
+        cls.server = Server(0, *DRAFTED_PAIR, "-t", "1")
 
     @classmethod
     def tearDownClass(cls):
@@ -58,13 +56,13 @@ class BenchServe(unittest.TestCase):
         self.assertEqual(result["total_input_tokens"], 32 * 48)
         self.assertEqual(result["request_rate"], 40)
         self.assertEqual(result["request_goodput"], 0)  # no answer begins at once
-        requests = result["results"][0]["requests"]
+        requests = result["requests"]
         scheduled = [request["scheduled_s"] for request in requests]
         self.assertEqual(scheduled, sorted(scheduled))
         self.assertAlmostEqual(scheduled[-1], 32 / 40, places=9)
         gaps = [b - a for a, b in zip(scheduled, scheduled[1:])]
         self.assertGreater(statistics.pstdev(gaps), 0.3 * statistics.mean(gaps))
-        ttfts, tpots, chunk_gaps = [], [], []
+        ttfts, tpots, itls = [], [], []
         for request in requests:
             self.assertGreaterEqual(request["sent_s"], request["scheduled_s"])
             self.assertEqual(sum(count for _, count in request["chunks"]), 24)
@@ -72,45 +70,39 @@ class BenchServe(unittest.TestCase):
             self.assertEqual(times, sorted(times))
             ttfts.append(times[0] - request["sent_s"])
             tpots.append((request["last_choice_s"] - times[0]) / 23)
-            begins = times[:1]
-            for time in times[1:]:
-                if time - begins[-1] >= 1e-4:  # closer events belong to one chunk
-                    begins.append(time)
-            chunk_gaps += [b - a for a, b in zip(begins, begins[1:])]
+            for before, (time, count) in zip(times, request["chunks"][1:]):
+                itls += [(time - before) / count] * count
         self.assertAlmostEqual(result["mean_ttft_ms"], 1e3 * statistics.mean(ttfts), places=6)
         self.assertAlmostEqual(result["median_tpot_ms"], 1e3 * statistics.median(tpots), places=6)
-        self.assertAlmostEqual(result["mean_icl_ms"], 1e3 * statistics.mean(chunk_gaps), places=6)
+        self.assertAlmostEqual(result["mean_itl_ms"], 1e3 * statistics.mean(itls), places=6)
         duration = max(request["end_s"] for request in requests) - scheduled[0]
         self.assertAlmostEqual(result["output_throughput"], 32 * 24 / duration, places=6)
-        self.assertEqual(result["tokens_of_chunks_counted_by"], {"continuous_usage": 32})
-        # Speculation brings several tokens at once, and the server tells what it did.
-        self.assertLess(result["num_chunks"], 32 * 24)
-        self.assertEqual(result["spec_decode_draft_tokens"], sum(r["num_draft_tokens"] for r in requests))
+        # Speculation brings several tokens at once, and the server's counters tell what it did.
+        self.assertLess(sum(len(request["chunks"]) for request in requests), 32 * 24)
+        rates = result["spec_decode_per_position_acceptance_rates"]
+        self.assertEqual(rates, sorted(rates, reverse=True))
+        self.assertAlmostEqual(result["spec_decode_acceptance_length"], 1 + sum(rates), places=6)
         self.assertGreater(result["spec_decode_accepted_tokens"], 0)
         self.assertIn("commit", result["environment"])
-        for words in ("Successful requests", "TTFT", "inter-chunk", "Acceptance rate"):
+        for words in ("Successful requests", "TTFT", "ITL", "Acceptance rate", "Acceptance by position"):
             self.assertIn(words, out)
 
     def test_the_same_seed_sends_the_same(self):
         options = [*SMALL, "--num-prompts", "6", "--request-rate", "100", "--random-range-ratio", "0.5", "--seed"]
-        runs = [self.bench(*options, seed)[0]["results"][0]["requests"] for seed in ("3", "3", "4")]
+        runs = [self.bench(*options, seed)[0]["requests"] for seed in ("3", "3", "4")]
         plans = [[(r["scheduled_s"], r["prompt_tokens"], r["max_tokens"]) for r in requests] for requests in runs]
         self.assertEqual(plans[0], plans[1])
         self.assertNotEqual(plans[0], plans[2])
         self.assertGreater(len({tokens for _, tokens, _ in plans[0]}), 2)
 
-    def test_chat_token_ids_and_prompt_files(self):
-        result, _ = self.bench("--endpoint", "/v1/chat/completions", "--random-input-len", "20", "--random-output-len",
+    def test_chat_prompt_files_and_no_running_usage(self):
+        result, _ = self.bench("--backend", "openai-chat", "--random-input-len", "20", "--random-output-len",
                                "8", "--ignore-eos", "--num-prompts", "4")
         self.assertEqual((result["completed"], result["total_output_tokens"]), (4, 32))
-        result, _ = self.bench("--random-input-len", "20", "--output-len", "8", "--ignore-eos", "--num-prompts", "4",
-                               "--extra-body", '{"return_token_ids": true}')
-        self.assertEqual(result["total_output_tokens"], 32)
-        self.assertEqual(result["tokens_of_chunks_counted_by"], {"token_ids": 4})
         result, _ = self.bench(*SMALL, "--num-prompts", "2", "--no-continuous-usage", "--extra-body",
                                '{"speculative": {"enabled": false}}')
-        self.assertEqual(result["tokens_of_chunks_counted_by"], {"one_per_chunk": 2})
-        self.assertNotIn("spec_decode_draft_tokens", [key for r in result["results"] for key in r["requests"][0]])
+        self.assertEqual({count for request in result["requests"] for _, count in request["chunks"]}, {1})
+        self.assertNotIn("spec_decode_draft_tokens", result)
         with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
             file.write('{"prompt": "The king", "output_tokens": 5}\n{"turns": ["The old woman"]}\n')
             file.flush()
@@ -118,43 +110,18 @@ class BenchServe(unittest.TestCase):
                                    "--output-len", "7", "--ignore-eos")
         self.assertEqual(result["total_output_tokens"], 21)
 
-    def test_blocks_with_and_without_speculation(self):
-        result, out = self.bench(*SMALL, "--num-prompts", "12", "--max-concurrency", "3", "--compare-body",
-                                 '{"speculative": {"enabled": false}}', "--compare-blocks", "3")
-        base, compare = result["results"]
-        self.assertEqual((base["variant"], compare["variant"]), ("base", "compare"))
-        for variant in (base, compare):
-            self.assertEqual(variant["completed"], 12)
-            self.assertLessEqual(variant["max_concurrent_requests"], 3)
-            self.assertEqual({request["block"] for request in variant["requests"]}, {0, 1, 2})
-        self.assertGreater(base["spec_decode_draft_tokens"], 0)
-        self.assertEqual(compare.get("spec_decode_draft_tokens", 0), 0)
-        figures = {figure["name"]: figure for figure in result["figures"]}
-        ratio = figures["output token throughput, compare / base"]
-        self.assertLessEqual(ratio["low"], ratio["value"])
-        self.assertLessEqual(ratio["value"], ratio["high"])
-        self.assertIn("compare / base", out)
-
-    def test_a_mooncake_head_shares_its_prefixes(self):
-        trace = os.path.join(DATA, "traces", "mooncake_conversation_head2000.jsonl")
-        if not os.path.exists(trace):
-            self.skipTest(f"no data folder at {DATA}")
-        with open(trace) as file:
-            rows = [row for row in map(json.loads, file) if row["input_length"] <= 24000][:24]
-        before = self.server.metric("vllm:prefix_cache_hits_total")
-        with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as head:
-            head.write("".join(json.dumps(row) + "\n" for row in rows))
-            head.flush()
-            # A block of 512 tokens becomes one of 20; the server's have 16.
-            result, _ = self.bench("--tokenizer", "embedded", "--dataset", "mooncake", "--dataset-path", head.name,
-                                   "--length-scale", "0.04", "--time-scale", "0.02")
-        self.assertEqual((result["completed"], result["request_rate"]), (24, "trace"))
-        sent = result["results"][0]["requests"]
-        for row, request in zip(rows, sent):
-            self.assertAlmostEqual(request["scheduled_s"], row["timestamp"] / 1e3 * 0.02, places=6)
-            self.assertAlmostEqual(request["max_tokens"], row["output_length"] * 0.04, delta=1)
-            self.assertEqual(request["prompt_tokens"], request["input_len"])
-        self.assertGreater(self.server.metric("vllm:prefix_cache_hits_total"), before)
+    def test_a_trace_is_replayed_at_its_times_with_at_most_three_in_flight(self):
+        rows = [{"timestamp": 5000 + 20 * i, "input_length": 30 + i, "output_length": 4} for i in range(8)]
+        with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as trace:
+            trace.write("".join(json.dumps(row) + "\n" for row in rows))
+            trace.flush()
+            result, _ = self.bench("--tokenizer", "embedded", "--dataset-name", "timed_trace", "--dataset-path",
+                                   trace.name, "--max-concurrency", "3")
+        self.assertEqual((result["completed"], result["request_rate"]), (8, "trace"))
+        self.assertLessEqual(result["max_concurrent_requests"], 3)
+        for row, request in zip(rows, result["requests"]):
+            self.assertAlmostEqual(request["scheduled_s"], (row["timestamp"] - 5000) / 1e3, places=6)
+            self.assertEqual((request["prompt_tokens"], request["max_tokens"]), (row["input_length"], 4))
 
     def test_what_cannot_run_says_why(self):
         for options, code, words in (
@@ -163,7 +130,7 @@ class BenchServe(unittest.TestCase):
                 (["--endpoint", "/nowhere/completions"], 2, "http 404"),
                 (["--goodput", "itl:4"], 2, "goodput"),
                 (["--extra-body", "[]"], 2, "extra_body: must be a JSON object"),
-                (["--dataset", "mooncake", "--dataset-path", "nothing.csv"], 2, "nothing.csv"),
+                (["--dataset", "timed_trace", "--dataset-path", "nothing.csv"], 2, "nothing.csv"),
                 (["--request-rate", "-1"], 2, "request_rate"),
                 (["--max-concurency", "1"], 2, "max-concurrency")):
             done, _, errors = run([PROGRAM, "bench", "serve", "--base-url", self.server.url, *options])
@@ -227,7 +194,7 @@ class BenchServe(unittest.TestCase):
     def test_lengths_that_were_not_given_fit_a_small_model(self):
         result, _ = self.bench("--num-prompts", "2", "--tokenizer", "embedded")
         self.assertEqual((result["completed"], result["failed"]), (2, 0))
-        self.assertEqual({request["input_len"] for request in result["results"][0]["requests"]}, {512})
+        self.assertEqual({request["input_len"] for request in result["requests"]}, {512})
 
     def test_against_two_target_ranks_and_a_draft(self):
         with Server(3, *PAIR) as server:

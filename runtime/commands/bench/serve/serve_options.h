@@ -14,10 +14,11 @@ namespace outrider {
 
 struct ServeBenchOptions {
   std::string base_url;  // empty = host and port
-  std::string endpoint = "/v1/completions";
+  std::string backend = "openai";
+  std::string endpoint;  // empty = the backend's
   std::string dataset = "random";
   std::string dataset_path;
-  int32_t num_prompts = 0;        // 0 = a file's lines, a trace's rows, else 1000
+  int32_t num_prompts = 0;        // 0 = a file's lines, else 1000
   int32_t random_input_len = 0;   // 0 = 1024, or what the model has room for
   int32_t random_output_len = 0;  // 0 = 128, or what the model has room for
   double random_range_ratio = 0;
@@ -25,9 +26,7 @@ struct ServeBenchOptions {
   int32_t output_len = 0;  // custom: longest answers where the file does not say; 0 = 128
   std::string request_rate = "inf";
   double burstiness = 1;
-  int32_t max_concurrency = 0;
-  double time_scale = 1;
-  double length_scale = 1;
+  int32_t max_concurrency = 0;  // 0 = no limit
   std::string tokenizer;
   bool ignore_eos = false;
   double temperature = 0;
@@ -36,8 +35,6 @@ struct ServeBenchOptions {
   std::string percentiles = "50,95,99";
   std::vector<std::string> headers;
   std::string extra_body;
-  std::string compare_body;
-  int32_t compare_blocks = 6;
   int32_t num_warmups = 1;
   int32_t ready_check_timeout_s = 60;
   double request_timeout_s = 600;
@@ -46,18 +43,15 @@ struct ServeBenchOptions {
 
 std::vector<Option> serve_bench_options(ServeBenchOptions* options);
 
-// rate_per_s: infinity = all at once, 0 = as the trace has it.
-struct ServeLoad {
-  double rate_per_s = std::numeric_limits<double>::infinity();
-  int32_t max_concurrency = 0;  // 0 = no limit
-};
-
 // The options that need more than a range, understood.
 struct ServeSetup {
-  ServeLoad load;
-  SummaryOptions summary;
-  std::vector<std::pair<std::string, std::string>> headers;
+  // Infinity = all at once, 0 = as the trace has it.
+  double rate_per_s = std::numeric_limits<double>::infinity();
+  std::string endpoint;
   bool chat = false;
+  std::vector<std::pair<std::string, std::string>> headers;
+  std::vector<double> percents;
+  GoodputLimits goodput;
 };
 
 // is_rate_given: without a rate of its own a trace is replayed as it was. Throws Error naming the

@@ -1,4 +1,4 @@
-// From the runs of `bench serve` to the report that all benchmarks share. Names in the JSON are
+// From the run of `bench serve` to the report that all benchmarks share. Names in the JSON are
 // those of vLLM's result files where it has one. Pure.
 #pragma once
 
@@ -7,28 +7,22 @@
 
 #include "runtime/commands/bench/report/bench_report.h"
 #include "runtime/commands/bench/serve/serve_options.h"
+#include "runtime/commands/bench/serve/serve_server.h"
 
 namespace outrider {
-
-// One variant of the bodies.
-struct ServeResult {
-  std::string variant;  // "base", "compare"; empty when nothing is compared
-  std::vector<std::vector<RequestRecord>> runs;  // compared results have one per block
-  // Of the server's counters, for servers that tell nothing per request.
-  SpeculationCount counters;
-};
 
 struct ServeFindings {
   std::string server;  // its address
   std::string model;
-  ServeSetup setup;
-  double burstiness = 1;
-  std::vector<ServeResult> results;  // one, or base and compare
-  bool stopped = false;              // by a signal, before all was sent
+  std::vector<RequestRecord> records;
+  SpeculationCounters speculation;  // what they grew by
+  bool stopped = false;             // by a signal, before all was sent
 };
 
-// The JSON's own part: "results", one for each variant, with "requests"; a single result's figures
-// also stand at the top.
-void fill_serve_report(const ServeFindings& findings, BenchReport* report);
+// The JSON's own part: the figures, and "requests" with the times of each.
+void fill_serve_report(const ServeBenchOptions& options,
+                       const ServeSetup& setup,
+                       const ServeFindings& findings,
+                       BenchReport* report);
 
 }  // namespace outrider

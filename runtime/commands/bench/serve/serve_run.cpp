@@ -7,28 +7,20 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
-#include <deque>
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <system_error>
 #include <thread>
 
 #include "runtime/base/error.h"
-#include "runtime/ranks/job/signals.h"
 
 namespace outrider {
 namespace {
 
-using Json = nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kProgressInterval = std::chrono::milliseconds(500);
 constexpr auto kStopInterval = std::chrono::milliseconds(100);
-constexpr auto kRetryInterval = std::chrono::milliseconds(100);
 constexpr int32_t kMostInFlight = 4096;
-constexpr size_t kMaxBytes = 16 << 20;
-constexpr HttpClient::Timeouts kPatience = {std::chrono::milliseconds(5000),
-                                            std::chrono::milliseconds(30000)};
 
 // One connection per request in flight: the usual soft limit of 1024 files is too low.
 void allow_many_files() {
@@ -91,9 +83,8 @@ class Run {
 
   void work() {
     HttpClient client(target_.address, {.read = target_.request_timeout});
-    RequestRecord* record = nullptr;
-    for (size_t index = 0; take_next(record, &index); ++num_waiting_) {
-      record = &records_[index];
+    for (size_t index = 0; take_next(&index); ++num_waiting_) {
+      RequestRecord* record = &records_[index];
       try {
         perform(client, requests_[index].body, record);
       } catch (const std::exception& error) {
@@ -108,12 +99,10 @@ class Run {
     ended_.notify_all();
   }
 
-  // Waits for the turn and for the next request's time. False: nothing is left to send. last: what
-  // this thread has done; null = nothing yet.
-  bool take_next(const RequestRecord* last, size_t* index) {
+  // Waits for the turn and for the next request's time. False: nothing is left to send.
+  bool take_next(size_t* index) {
     const std::lock_guard turn(turn_);
     --num_waiting_;
-    if (last != nullptr) freed_s_.push_back(last->end_s);
     if (num_sent_ == requests_.size()) return false;
     const PlannedRequest& request = requests_[num_sent_];
     const auto due = start_ + std::chrono::duration_cast<Clock::duration>(
@@ -126,10 +115,6 @@ class Run {
     record.scheduled_s = request.scheduled_s;
     record.input_len = request.input_len;
     record.output_len = request.output_len;
-    if (*index >= static_cast<size_t>(max_threads_)) {  // the place of one that has ended
-      record.slot_free_s = freed_s_.front();
-      freed_s_.pop_front();
-    }
     const bool nobody_waits = num_waiting_ == 0;
     if (num_sent_ < requests_.size() && nobody_waits && num_threads_ < max_threads_) add_thread();
     return true;
@@ -174,9 +159,8 @@ class Run {
   const ProgressFunction& progress_;
   const Clock::time_point start_ = Clock::now();
 
-  std::mutex turn_;  // guards these three
+  std::mutex turn_;  // guards these two
   size_t num_sent_ = 0;
-  std::deque<double> freed_s_;
   std::vector<std::thread> threads_;
 
   std::atomic<int32_t> num_waiting_ = 0;  // threads that want the turn or will at once
@@ -187,27 +171,6 @@ class Run {
   std::condition_variable ended_;
 };
 
-std::string state_of(const HttpClient::Answer& answer) {
-  if (answer.outcome == HttpOutcome::kNoConnection) return "no connection";
-  if (answer.outcome == HttpOutcome::kTimeout) return "no answer";
-  if (answer.outcome == HttpOutcome::kBroken) return "no HTTP answer";
-  return fmt::format("HTTP {}", answer.status);
-}
-
-std::vector<AskedModel> models_in(const std::string& body) {
-  const Json json = Json::parse(body, nullptr, false);
-  const Json list = json.is_object() ? json.value("data", Json()) : Json();
-  std::vector<AskedModel> models;
-  for (const Json& entry : list) {
-    if (!entry.is_object() || !entry.contains("id") || !entry["id"].is_string()) continue;
-    const Json length = entry.value("max_model_len", Json());
-    const int64_t tokens = length.is_number_integer() ? length.get<int64_t>() : 0;
-    models.push_back({entry["id"].get<std::string>(),
-                      static_cast<int32_t>(std::clamp<int64_t>(tokens, 0, INT32_MAX))});
-  }
-  return models;
-}
-
 }  // namespace
 
 std::vector<RequestRecord> run_requests(const ServeTarget& target,
@@ -215,40 +178,6 @@ std::vector<RequestRecord> run_requests(const ServeTarget& target,
                                         int32_t max_concurrency,
                                         const ProgressFunction& progress) {
   return Run(target, requests, max_concurrency, progress).go();
-}
-
-void wait_until_ready(const ServeTarget& target, int32_t timeout_s) {
-  const auto end = Clock::now() + std::chrono::seconds(timeout_s);
-  HttpClient client(target.address, kPatience);
-  while (true) {
-    HttpClient::Answer answer = client.get("/health", target.headers, kMaxBytes);
-    if (answer.status == 404) answer = client.get("/v1/models", target.headers, kMaxBytes);
-    if (answer.status == 200) return;
-    if (Clock::now() >= end)
-      throw Error(fmt::format("the server at {} was not ready within {} s: {}",
-                              target.address.origin,
-                              timeout_s,
-                              state_of(answer)));
-    if (wait_stop_signal(kRetryInterval)) throw Error("stopped by a signal");
-  }
-}
-
-AskedModel asked_model(const ServeTarget& target, const std::string& name) {
-  HttpClient client(target.address, kPatience);
-  const HttpClient::Answer answer = client.get("/v1/models", target.headers, kMaxBytes);
-  for (const AskedModel& model : models_in(answer.body)) {
-    if (name.empty() || name == model.name) return model;
-  }
-  if (!name.empty()) return {.name = name};
-  throw Error(fmt::format("{}/v1/models names no model ({}): give --model",
-                          target.address.origin + target.address.path_prefix,
-                          state_of(answer)));
-}
-
-SpeculationCount speculation_counters(const ServeTarget& target) {
-  HttpClient client(target.address, kPatience);
-  const HttpClient::Answer answer = client.get("/metrics", target.headers, kMaxBytes);
-  return answer.status == 200 ? parse_speculation_metrics(answer.body) : SpeculationCount{};
 }
 
 }  // namespace outrider

@@ -1,26 +1,16 @@
 // Sends the requests of one run of `bench serve` when their time has come, whether or not earlier
-// ones have been answered, and records what came back; and what else is asked of the server.
+// ones have been answered, and records what came back.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "http/wire/http_client.h"
+#include "runtime/commands/bench/serve/serve_server.h"
 #include "runtime/commands/bench/serve/serve_stream.h"
 
 namespace outrider {
-
-// The server under test and how to speak to it.
-struct ServeTarget {
-  ServerAddress address;
-  std::string endpoint;  // "/v1/completions"
-  std::vector<std::pair<std::string, std::string>> headers;
-  std::chrono::milliseconds request_timeout{600000};  // from sending to the last byte
-};
 
 struct PlannedRequest {
   double scheduled_s = 0;  // ascending
@@ -41,21 +31,5 @@ std::vector<RequestRecord> run_requests(const ServeTarget& target,
                                         const std::vector<PlannedRequest>& requests,
                                         int32_t max_concurrency,
                                         const ProgressFunction& progress);
-
-// Waits for 200 of /health, or of /v1/models where there is no /health. Throws Error after the
-// time, or at once when a signal wants the program to stop.
-void wait_until_ready(const ServeTarget& target, int32_t timeout_s);
-
-struct AskedModel {
-  std::string name;
-  int32_t max_model_len = 0;  // 0 = the server does not say
-};
-
-// Of /v1/models the model of that name, or the first when the name is empty. Throws Error when the
-// name is empty and there is none.
-AskedModel asked_model(const ServeTarget& target, const std::string& name);
-
-// Of /metrics; not known when it is not there.
-SpeculationCount speculation_counters(const ServeTarget& target);
 
 }  // namespace outrider
