@@ -50,7 +50,7 @@ std::string kind_of(const DeviceDescriptor& descriptor) {
 }
 
 // Other code runs on another major, so the ranks' sums would not be of the same bits as elsewhere.
-std::string verdict(const RankLayout& layout, const Descriptors& descriptors) {
+std::string device_error(const RankLayout& layout, const Descriptors& descriptors) {
   for (const auto& [rank, descriptor] : descriptors) {
     if (!descriptor.problem.empty())
       return named_problem(layout, rank, descriptor.host, descriptor.problem);
@@ -149,7 +149,7 @@ Bytes check_devices(World& world,
   const auto judge = [&](const Reports& reports) {
     Descriptors descriptors;
     for (const auto& [rank, bytes] : reports) descriptors[rank] = decode_descriptor(bytes);
-    std::string sentence = verdict(layout, descriptors);
+    std::string sentence = device_error(layout, descriptors);
     const std::string missing = missing_ranks(layout, reports);
     if (sentence.empty() && !missing.empty()) sentence = "no report from " + missing + " in time";
     if (sentence.empty()) {

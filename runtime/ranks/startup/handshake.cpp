@@ -65,7 +65,7 @@ std::string difference(const Hello& hello, const Hello& first) {
 
 // The sentence that all ranks stop with; empty when they may go on. Rank 0's own problem comes
 // first: what the others are compared with is then not known.
-std::string verdict(const RankLayout& layout, const Reports& reports) {
+std::string handshake_error(const RankLayout& layout, const Reports& reports) {
   std::map<int, Hello> hellos;
   for (const auto& [rank, bytes] : reports) hellos[rank] = decode(bytes);
   if (!hellos.at(0).problem.empty())
@@ -88,7 +88,7 @@ void startup_handshake(World& world,
                        double timeout_s) {
   const auto judge = [&](const Reports& reports) {
     WireWriter out;
-    out.put_string(verdict(layout, reports));
+    out.put_string(handshake_error(layout, reports));
     return out.take();
   };
   const Bytes answer =

@@ -40,9 +40,9 @@ Report decode_report(const Bytes& bytes) {
 }
 
 // The sentence all ranks stop with; empty when all are ready.
-std::string verdict(const RankLayout& layout,
-                    const std::map<int, Report>& reports,
-                    const std::string& missing) {
+std::string readiness_error(const RankLayout& layout,
+                            const std::map<int, Report>& reports,
+                            const std::string& missing) {
   for (const auto& [rank, report] : reports) {
     if (!report.problem.empty()) return named_problem(layout, rank, report.host, report.problem);
   }
@@ -85,7 +85,7 @@ Topology ready_barrier(World& world,
   const auto judge = [&](const Reports& reports) {
     std::map<int, Report> decoded;
     for (const auto& [rank, bytes] : reports) decoded[rank] = decode_report(bytes);
-    const std::string sentence = verdict(layout, decoded, missing_ranks(layout, reports));
+    const std::string sentence = readiness_error(layout, decoded, missing_ranks(layout, reports));
     for (const auto& [rank, report] : decoded) {
       if (!sentence.empty()) break;
       if (rank == 0 || (report.num_kv_blocks > 0 && report.num_kv_blocks < topology.num_kv_blocks))
