@@ -172,6 +172,7 @@ TEST(ServePrompts, FilesOfLinesAndJson) {
   for (const char* bad : {"{\"prompt\": 5}",
                           "{",
                           "{\"turns\": []}",
+                          "{\"turns\": [5]}",
                           "{\"prompt\": \"\"}",
                           "{\"prompt\": \"a\", \"max_tokens\": -3}"}) {
     const std::string sentence =

@@ -46,7 +46,7 @@ TEST(ServeStream, EventsOverAnyCutsOfTheBytes) {
     for (size_t begin = 0; begin < bytes.size(); begin += size)
       packets.push_back({1, bytes.substr(begin, size)});
     const RequestRecord record = read_answer(packets);
-    EXPECT_EQ(record.failure, ServeFailure::kNone) << size << record.error;
+    EXPECT_EQ(record.failure, "") << size << record.error;
     EXPECT_EQ(record.chunks.size(), 2u) << size;
   }
 }
@@ -59,7 +59,7 @@ TEST(ServeStream, AnEventWithoutEndIsBounded) {
   int num_taken = 0;
   while (stream.receive(1, much) && num_taken < 100) ++num_taken;
   EXPECT_LT(num_taken, 20);
-  EXPECT_EQ(record.failure, ServeFailure::kNotAStream);
+  EXPECT_EQ(record.failure, "not a stream");
 }
 
 TEST(ServeStream, TokensOfAChunkAreCountedByRunningUsage) {
@@ -82,7 +82,7 @@ TEST(ServeStream, TokensOfAChunkAreCountedByRunningUsage) {
        {3,
         event(
             R"({"choices":[{"text":"","finish_reason":"stop"}],"usage":{"completion_tokens":6}})")}});
-  EXPECT_EQ(record.failure, ServeFailure::kNone) << "a missing [DONE] is tolerated";
+  EXPECT_EQ(record.failure, "") << "a missing [DONE] is tolerated";
   ASSERT_EQ(record.chunks.size(), 2u);
   EXPECT_EQ(record.chunks[0].num_tokens, 1);
   EXPECT_EQ(record.usage_tokens, 6);
@@ -95,7 +95,7 @@ TEST(ServeStream, ChatBeginsWithTheFirstText) {
                    {3, event(R"({"choices":[{"delta":{"content":"Hi"}}]})")},
                    {4, event(R"({"choices":[{"delta":{"reasoning_content":"hm"}}]})")},
                    {5, event(R"({"choices":[{"delta":{},"finish_reason":"stop"}]})") + kDone}});
-  EXPECT_EQ(record.failure, ServeFailure::kNone);
+  EXPECT_EQ(record.failure, "");
   ASSERT_EQ(record.chunks.size(), 2u);
   EXPECT_EQ(record.chunks[0].time_s, 3);
   EXPECT_EQ(record.last_choice_s, 5);
@@ -104,7 +104,7 @@ TEST(ServeStream, ChatBeginsWithTheFirstText) {
 TEST(ServeStream, FailuresAreNamed) {
   const auto check =
       [](const RequestRecord& record, const std::string& name, const std::string& words) {
-        EXPECT_EQ(failure_name(record), name);
+        EXPECT_EQ(record.failure, name);
         EXPECT_NE(record.error.find(words), std::string::npos) << record.error;
       };
   check(read_answer({{1, R"({"error":{"message":"too many)"}, {2, R"( requests"}})"}}, 429),
@@ -264,7 +264,7 @@ TEST(ServeStatistics, SumsOfARun) {
   records[1].sent_s = 9.75;
   records[1].usage_tokens = -1;
   records[1].chunks[2].num_tokens = 3;
-  records[2].failure = ServeFailure::kHttpStatus;
+  records[2].failure = "http 429";
   records[2].http_status = 429;
   records[2].error = "busy";
   records[2].end_s = 19;

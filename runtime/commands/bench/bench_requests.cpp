@@ -7,19 +7,18 @@
 #include <atomic>
 #include <chrono>
 #include <exception>
-#include <fstream>
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <thread>
 
 #include "runtime/base/error.h"
+#include "runtime/base/files/files.h"
+#include "runtime/commands/bench/serve/serve_dataset.h"
 #include "runtime/ranks/job/signals.h"
 
 namespace outrider {
 namespace {
 
-using Json = nlohmann::json;
 using Clock = JobClock;
 
 constexpr const char* kOwnPrompts[] = {
@@ -33,18 +32,7 @@ constexpr const char* kOwnPrompts[] = {
     "In the garden stood a tree that bore golden apples.",
 };
 constexpr auto kSignalInterval = std::chrono::milliseconds(200);
-
-std::string prompt_of_line(const std::string& line, int number) {
-  if (line.empty() || line[0] != '{') return line;
-  const Json json = Json::parse(line, nullptr, false);
-  if (json.is_object() && json.contains("prompt") && json["prompt"].is_string())
-    return json["prompt"];
-  if (json.is_object() && json.contains("turns") && json["turns"].is_array() &&
-      !json["turns"].empty()) {
-    return json["turns"][0].get<std::string>();
-  }
-  throw Error(fmt::format("line {} of the prompts has neither \"prompt\" nor \"turns\"", number));
-}
+constexpr size_t kMaxPromptFileBytes = size_t{1} << 30;
 
 // What this event's round did, from the counters before and after it.
 void record_round(const SpeculationStats& stats, BenchAnswer* answer) {
@@ -61,14 +49,10 @@ std::vector<std::string> read_bench_prompts(const std::string& file_name, int32_
   if (file_name.empty()) {
     prompts.assign(std::begin(kOwnPrompts), std::end(kOwnPrompts));
   } else {
-    std::ifstream file(file_name);
-    if (!file) throw Error(fmt::format("cannot read prompts from {}", file_name));
-    std::string line;
-    for (int number = 1; std::getline(file, line); ++number) {
-      if (!line.empty()) prompts.push_back(prompt_of_line(line, number));
-    }
+    const std::string text = read_text_file(file_name, kMaxPromptFileBytes);
+    for (RequestShape& line : parse_prompt_lines(text, file_name))
+      prompts.push_back(std::move(line.text));
   }
-  if (prompts.empty()) throw Error("there are no prompts");
   if (static_cast<int32_t>(prompts.size()) > num_prompts) {
     prompts.resize(static_cast<size_t>(num_prompts));
   }

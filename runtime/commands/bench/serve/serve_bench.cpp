@@ -90,12 +90,12 @@ class ServeBench {
       shapes.push_back(shapes_[i % shapes_.size()]);
     const auto requests = plan(shapes, INFINITY);
     for (const RequestRecord& record : run_requests(target_, requests, 1, nullptr)) {
-      if (record.failure == ServeFailure::kNone) continue;
+      if (record.failure.empty()) continue;
       const bool refuses_usage = record.error.find("continuous_usage") != std::string::npos;
       throw Error(fmt::format("the first request to {}{} failed with {}: {}{}",
                               target_.address.origin,
                               target_.endpoint,
-                              failure_name(record),
+                              record.failure,
                               record.error,
                               refuses_usage ? "; give --no-continuous-usage" : ""));
     }
@@ -148,7 +148,7 @@ int run_serve(const CommandLine& line) {
   run.finish(std::move(report));
   const auto& records = findings.records;
   if (std::any_of(records.begin(), records.end(), [](const RequestRecord& record) {
-        return record.failure == ServeFailure::kNone;
+        return record.failure.empty();
       })) {
     return 0;
   }

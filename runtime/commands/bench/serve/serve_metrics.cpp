@@ -27,7 +27,7 @@ double best_second(const std::vector<RequestRecord>& records, double begin_s, do
   const double width_s = duration_s / num_seconds;
   std::vector<int64_t> tokens(static_cast<size_t>(num_seconds));
   for (const RequestRecord& record : records) {
-    if (record.failure != ServeFailure::kNone) continue;
+    if (!record.failure.empty()) continue;
     for (const StreamChunk& chunk : record.chunks) {
       const auto second = static_cast<size_t>((chunk.time_s - begin_s) / width_s);
       tokens[std::min(second, tokens.size() - 1)] += chunk.num_tokens;
@@ -85,13 +85,13 @@ ServeSummary summarize(const std::vector<RequestRecord>& records, const GoodputL
     begin_s = std::min({begin_s, record.scheduled_s, record.sent_s});
     end_s = std::max(end_s, record.end_s);
     summary.lateness.push_back(kMs * std::max(0.0, record.sent_s - record.scheduled_s));
-    if (record.failure == ServeFailure::kNone) {
+    if (record.failure.empty()) {
       const RequestLatency latency = latency_of(record);
       take_success(record, latency, &summary);
       num_good += is_good(latency, goodput) ? 1 : 0;
     } else {
       ++summary.failed;
-      const std::string name = failure_name(record);
+      const std::string name = record.failure;
       ++summary.failures[name];
       summary.errors.emplace(name, record.error);
     }

@@ -42,7 +42,7 @@ struct ServeSummary {
   double duration_s = 0;
   int64_t completed = 0;
   int64_t failed = 0;
-  std::map<std::string, int64_t> failures;    // by failure_name
+  std::map<std::string, int64_t> failures;    // by their name
   std::map<std::string, std::string> errors;  // one sentence of each kind
   int64_t total_input = 0;                    // of requests that succeeded
   int64_t total_output = 0;

@@ -108,8 +108,8 @@ Json request_json(const RequestRecord& record) {
                {"finish_reason", record.finish_reason},
                {"chunks", std::move(chunks)},
                {"last_choice_s", record.last_choice_s}};
-  if (record.failure != ServeFailure::kNone) {
-    json["failure"] = failure_name(record);
+  if (!record.failure.empty()) {
+    json["failure"] = record.failure;
     json["error"] = record.error;
   }
   return json;

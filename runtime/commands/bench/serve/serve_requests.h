@@ -65,7 +65,6 @@ std::string request_body(const ServeBenchOptions& options,
                          const ServePrompt& prompt,
                          int32_t output_len);
 
-// A run: what is particular to it.
 struct RunSpec {
   ArrivalSpec arrivals;  // rate 0 = the trace's times
   // Made prompts of runs with different salts have nothing in common, so that a server's prefix

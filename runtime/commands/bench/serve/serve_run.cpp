@@ -88,7 +88,7 @@ class Run {
       try {
         perform(client, requests_[index].body, record);
       } catch (const std::exception& error) {
-        record->failure = ServeFailure::kBrokenStream;
+        record->failure = "broken stream";
         record->error = error.what();
         record->end_s = now_s();
       }
@@ -138,14 +138,14 @@ class Run {
     record->sent_s = now_s();
     const HttpOutcome outcome = client.exchange(exchange);
     if (too_long || outcome == HttpOutcome::kTimeout) {
-      record->failure = ServeFailure::kTimeout;
+      record->failure = "timeout";
       record->error = fmt::format("no complete answer within {:g} s", limit_s);
     } else if (outcome == HttpOutcome::kNoConnection) {
-      record->failure = ServeFailure::kConnect;
+      record->failure = "connect";
       record->error = "no connection to " + target_.address.origin;
-    } else if (outcome == HttpOutcome::kBroken && record->failure == ServeFailure::kNone) {
+    } else if (outcome == HttpOutcome::kBroken && record->failure.empty()) {
       // Also after the last token: what the client of a user would have reported.
-      record->failure = ServeFailure::kBrokenStream;
+      record->failure = "broken stream";
       record->error = record->http_status == 0 ? "the connection ended before an answer"
                                                : "the connection ended inside the answer";
     }

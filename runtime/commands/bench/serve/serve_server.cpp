@@ -28,20 +28,6 @@ std::string state_of(const HttpClient::Answer& answer) {
   return fmt::format("HTTP {}", answer.status);
 }
 
-std::vector<AskedModel> models_in(const std::string& body) {
-  const Json json = Json::parse(body, nullptr, false);
-  const Json list = json.is_object() ? json.value("data", Json()) : Json();
-  std::vector<AskedModel> models;
-  for (const Json& entry : list) {
-    if (!entry.is_object() || !entry.contains("id") || !entry["id"].is_string()) continue;
-    const Json length = entry.value("max_model_len", Json());
-    const int64_t tokens = length.is_number_integer() ? length.get<int64_t>() : 0;
-    models.push_back({entry["id"].get<std::string>(),
-                      static_cast<int32_t>(std::clamp<int64_t>(tokens, 0, INT32_MAX))});
-  }
-  return models;
-}
-
 }  // namespace
 
 void wait_until_ready(const ServeTarget& target, int32_t timeout_s) {
@@ -63,8 +49,13 @@ void wait_until_ready(const ServeTarget& target, int32_t timeout_s) {
 AskedModel asked_model(const ServeTarget& target, const std::string& name) {
   HttpClient client(target.address, kPatience);
   const HttpClient::Answer answer = client.get("/v1/models", target.headers, kMaxBytes);
-  for (const AskedModel& model : models_in(answer.body)) {
-    if (name.empty() || name == model.name) return model;
+  const Json json = Json::parse(answer.body, nullptr, false);
+  for (const Json& entry : json.is_object() ? json.value("data", Json()) : Json()) {
+    const Json id = entry.is_object() ? entry.value("id", Json()) : Json();
+    if (!id.is_string() || !(name.empty() || id == name)) continue;
+    const Json length = entry.value("max_model_len", Json());
+    const int64_t tokens = length.is_number_integer() ? length.get<int64_t>() : 0;
+    return {id.get<std::string>(), static_cast<int32_t>(std::clamp<int64_t>(tokens, 0, INT32_MAX))};
   }
   if (!name.empty()) return {.name = name};
   throw Error(fmt::format("{}/v1/models names no model ({}): give --model",

@@ -62,23 +62,15 @@ std::string one_short_line(std::string text) {
 
 }  // namespace
 
-std::string failure_name(const RequestRecord& record) {
-  if (record.failure == ServeFailure::kHttpStatus)
-    return fmt::format("http {}", record.http_status);
-  constexpr const char* kNames[] = {
-      "none", "connect", "timeout", "http", "error event", "broken stream", "not a stream"};
-  return kNames[static_cast<size_t>(record.failure)];
-}
-
 void CompletionStream::begin(int status) { record_->http_status = status; }
 
 bool CompletionStream::receive(double time_s, std::string_view bytes) {
   const bool is_stream = record_->http_status == 200;
-  while (!bytes.empty() && record_->failure == ServeFailure::kNone) {
+  while (!bytes.empty() && record_->failure.empty()) {
     const size_t end = is_stream ? bytes.find('\n') : std::string_view::npos;
     line_.append(bytes.substr(0, end));
     if (line_.size() > kMaxEventBytes) {
-      fail(is_stream ? ServeFailure::kNotAStream : ServeFailure::kHttpStatus,
+      fail(is_stream ? "not a stream" : fmt::format("http {}", record_->http_status),
            fmt::format("an answer's line is larger than {} bytes", kMaxEventBytes));
     }
     if (end == std::string_view::npos) break;
@@ -86,7 +78,7 @@ bool CompletionStream::receive(double time_s, std::string_view bytes) {
     take_line(time_s, line_);
     line_.clear();
   }
-  return record_->failure == ServeFailure::kNone;
+  return record_->failure.empty();
 }
 
 void CompletionStream::take_line(double time_s, std::string_view line) {
@@ -104,10 +96,9 @@ void CompletionStream::take_line(double time_s, std::string_view line) {
 void CompletionStream::take_event(double time_s, std::string_view data) {
   const Json event = Json::parse(data, nullptr, false);
   if (!event.is_object())
-    return fail(ServeFailure::kNotAStream,
-                "an event is not JSON: " + std::string(data.substr(0, 80)));
+    return fail("not a stream", "an event is not JSON: " + std::string(data.substr(0, 80)));
   if (event.contains("error") && !event["error"].is_null())
-    return fail(ServeFailure::kErrorEvent, message_of(data));
+    return fail("error event", message_of(data));
   const Json& usage = member(event, "usage");
   const int64_t used = count_of(usage, "completion_tokens");
   if (used >= 0) record_->usage_tokens = used;
@@ -129,24 +120,25 @@ void CompletionStream::take_event(double time_s, std::string_view data) {
   if (num_tokens > 0) record_->chunks.push_back({time_s, static_cast<int32_t>(num_tokens)});
 }
 
-void CompletionStream::fail(ServeFailure failure, const std::string& error) {
-  if (record_->failure != ServeFailure::kNone) return;
+void CompletionStream::fail(const std::string& failure, const std::string& error) {
+  if (!record_->failure.empty()) return;
   record_->failure = failure;
   record_->error = one_short_line(error);
 }
 
 void CompletionStream::finish(double time_s) {
   record_->end_s = time_s;
-  if (record_->failure != ServeFailure::kNone) return;
-  if (record_->http_status != 200) return fail(ServeFailure::kHttpStatus, message_of(line_));
+  if (!record_->failure.empty()) return;
+  if (record_->http_status != 200)
+    return fail(fmt::format("http {}", record_->http_status), message_of(line_));
   // Some servers leave [DONE] out, and some the reason; without both the end was too early.
   if (done_ || !record_->finish_reason.empty()) {
-    if (record_->last_choice_s < 0) fail(ServeFailure::kBrokenStream, "the answer had no choice");
+    if (record_->last_choice_s < 0) fail("broken stream", "the answer had no choice");
     return;
   }
   if (record_->last_choice_s < 0)
-    return fail(ServeFailure::kNotAStream, "the answer had no events with choices");
-  fail(ServeFailure::kBrokenStream, "the stream ended before the answer was complete");
+    return fail("not a stream", "the answer had no events with choices");
+  fail("broken stream", "the stream ended before the answer was complete");
 }
 
 }  // namespace outrider

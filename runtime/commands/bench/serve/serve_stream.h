@@ -15,16 +15,6 @@ struct StreamChunk {
   int32_t num_tokens = 0;
 };
 
-enum class ServeFailure : uint8_t {
-  kNone,
-  kConnect,       // no connection
-  kTimeout,       // not done within the time a request has
-  kHttpStatus,    // an answer other than 200
-  kErrorEvent,    // an error inside the stream
-  kBrokenStream,  // ended before the last token
-  kNotAStream     // 200, but no events that can be read
-};
-
 // What is known of one request, as the client saw it. Times are seconds of a steady clock since the
 // run's start.
 struct RequestRecord {
@@ -41,13 +31,12 @@ struct RequestRecord {
   int64_t usage_tokens = -1;   // completion_tokens of usage
   std::string finish_reason;
 
-  ServeFailure failure = ServeFailure::kNone;
+  // Empty = none, "connect", "timeout", "http 429", "error event" (inside the stream), "broken
+  // stream" (ended before the last token), "not a stream" (200, but no events that can be read).
+  std::string failure;
   int32_t http_status = 0;
   std::string error;  // one sentence, cut
 };
-
-// "connect", "timeout", "http 429", ...: what failures are counted under.
-std::string failure_name(const RequestRecord& record);
 
 // Reads server-sent events over any cuts between packets. A "data:" line is an event, as servers of
 // this API send them; comments and other fields are skipped.
@@ -67,7 +56,7 @@ class CompletionStream {
  private:
   void take_line(double time_s, std::string_view line);
   void take_event(double time_s, std::string_view data);
-  void fail(ServeFailure failure, const std::string& error);
+  void fail(const std::string& failure, const std::string& error);
 
   RequestRecord* record_;
   std::string line_;  // the beginning of one; of an answer other than 200 the whole body
