@@ -212,14 +212,11 @@ TEST(ServePlan, TheSameSeedGivesTheSameBodiesAndTimes) {
   }
   EXPECT_GT(lengths.size(), 5u);
   const PromptMaker maker(nullptr);
-  RunSpec run{.arrivals = {10, 1, 3}, .salt = 4, .random_prefix_len = 8};
-  const auto body_of = [&](const ServePrompt& prompt, int32_t output_len) {
-    return request_body(options, false, "m", prompt, output_len);
-  };
-  const auto requests = plan_run(shapes, run, maker, body_of);
-  const auto again = plan_run(load_shapes(options, 0), run, maker, body_of);
+  RunSpec run{.options = options, .model = "m", .rate_per_s = 10, .salt = 4};
+  const auto requests = plan_run(shapes, run, maker);
+  const auto again = plan_run(load_shapes(options, 0), run, maker);
   run.salt = 5;
-  const auto salted = plan_run(shapes, run, maker, body_of);
+  const auto salted = plan_run(shapes, run, maker);
   std::set<std::string> bodies;
   const auto first_words = [](const std::string& body) {
     const auto text = Json::parse(body)["prompt"].get<std::string>();
@@ -243,7 +240,7 @@ TEST(ServePlan, BodiesCarryWhatWasAskedFor) {
   ServeBenchOptions options{.ignore_eos = true, .temperature = 0.5};
   options.extra_body = R"({"top_k": 4, "stream_options": {"x": 1}, "temperature": null})";
   ServePrompt prompt{"one two", 2};
-  Json body = Json::parse(request_body(options, false, "m", prompt, 9));
+  Json body = Json::parse(request_body({.options = options, .model = "m"}, prompt, 9));
   EXPECT_EQ(body["prompt"], "one two");
   EXPECT_EQ(body["max_tokens"], 9);
   EXPECT_EQ(body["top_k"], 4);
@@ -254,7 +251,7 @@ TEST(ServePlan, BodiesCarryWhatWasAskedFor) {
   EXPECT_FALSE(body.contains("temperature"));
   prompt.text = "hello \xff";
   options = {.continuous_usage = false};
-  body = Json::parse(request_body(options, true, "m", prompt, 9));
+  body = Json::parse(request_body({.options = options, .model = "m", .chat = true}, prompt, 9));
   EXPECT_EQ(body["messages"][0]["role"], "user");
   EXPECT_EQ(body["max_completion_tokens"], 9);
   EXPECT_FALSE(body["stream_options"].contains("continuous_usage_stats"));

@@ -102,14 +102,9 @@ class ServeBench {
   }
 
   std::vector<PlannedRequest> plan(const std::vector<RequestShape>& shapes, double rate_per_s) {
-    const auto seed = static_cast<uint64_t>(options_.seed);
-    const RunSpec spec{
-        .arrivals = {rate_per_s, options_.burstiness, seed},
-        .salt = mix_seed(seed, num_salts_++),
-        .random_prefix_len = options_.dataset == "random" ? options_.random_prefix_len : 0};
-    return plan_run(shapes, spec, prompts_, [&](const ServePrompt& prompt, int32_t output_len) {
-      return request_body(options_, setup_.chat, model_.name, prompt, output_len);
-    });
+    const uint64_t salt = mix_seed(static_cast<uint64_t>(options_.seed), num_salts_++);
+    const RunSpec run{options_, model_.name, setup_.chat, rate_per_s, salt};
+    return plan_run(shapes, run, prompts_);
   }
 
   // False after a signal. A second one ends the program at once.

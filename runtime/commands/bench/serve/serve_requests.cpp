@@ -53,14 +53,6 @@ std::vector<std::string> words_of(const Tokenizer& tokenizer) {
   return words;
 }
 
-std::vector<double> times_of(std::span<const RequestShape> shapes, const ArrivalSpec& arrivals) {
-  if (arrivals.rate_per_s > 0) return arrival_times(arrivals, shapes.size());
-  std::vector<double> times;
-  for (const RequestShape& shape : shapes)
-    times.push_back(shape.arrival_s - shapes.front().arrival_s);
-  return times;
-}
-
 }  // namespace
 
 std::vector<double> arrival_times(const ArrivalSpec& spec, size_t count) {
@@ -121,19 +113,16 @@ void check_extra_body(const std::string& json) {
     throw Error("extra_body: must be a JSON object");
 }
 
-std::string request_body(const ServeBenchOptions& options,
-                         bool chat,
-                         const std::string& model,
-                         const ServePrompt& prompt,
-                         int32_t output_len) {
-  Json body = {{"model", model},
+std::string request_body(const RunSpec& run, const ServePrompt& prompt, int32_t output_len) {
+  const ServeBenchOptions& options = run.options;
+  Json body = {{"model", run.model},
                {"temperature", options.temperature},
                {"stream", true},
                {"stream_options", {{"include_usage", true}}}};
   if (options.continuous_usage) body["stream_options"]["continuous_usage_stats"] = true;
   if (options.ignore_eos) body["ignore_eos"] = true;
-  body[chat ? "max_completion_tokens" : "max_tokens"] = output_len;
-  if (chat) {
+  body[run.chat ? "max_completion_tokens" : "max_tokens"] = output_len;
+  if (run.chat) {
     body["messages"] = Json::array({{{"role", "user"}, {"content", prompt.text}}});
   } else {
     body["prompt"] = prompt.text;
@@ -142,22 +131,27 @@ std::string request_body(const ServeBenchOptions& options,
   return body.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-std::vector<PlannedRequest> plan_run(
-    std::span<const RequestShape> shapes,
-    const RunSpec& run,
-    const PromptMaker& prompts,
-    const std::function<std::string(const ServePrompt&, int32_t)>& body) {
-  const std::vector<double> times = times_of(shapes, run.arrivals);
+std::vector<PlannedRequest> plan_run(const std::vector<RequestShape>& shapes,
+                                     const RunSpec& run,
+                                     const PromptMaker& prompts) {
+  const ServeBenchOptions& options = run.options;
+  const auto seed = static_cast<uint64_t>(options.seed);
+  std::vector<double> times(shapes.size());
+  if (run.rate_per_s > 0)
+    times = arrival_times({run.rate_per_s, options.burstiness, seed}, shapes.size());
+  const PromptPiece shared{mix_seed(run.salt, kPrefixKey),
+                           options.dataset == "random" ? options.random_prefix_len : 0};
   std::vector<PlannedRequest> requests;
   for (size_t i = 0; i < shapes.size(); ++i) {
     ServePrompt prompt{shapes[i].text, 0};
-    if (prompt.text.empty()) {
-      const PromptPiece shared{mix_seed(run.salt, kPrefixKey), run.random_prefix_len};
+    if (prompt.text.empty())
       prompt =
           prompts.make(shared, {mix_seed(run.salt, i), shapes[i].input_len - shared.num_tokens});
-    }
     const int32_t output_len = shapes[i].output_len;
-    requests.push_back({times[i], body(prompt, output_len), prompt.num_tokens, output_len});
+    requests.push_back({run.rate_per_s > 0 ? times[i] : shapes[i].arrival_s,
+                        request_body(run, prompt, output_len),
+                        prompt.num_tokens,
+                        output_len});
   }
   return requests;
 }

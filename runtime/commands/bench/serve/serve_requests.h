@@ -3,9 +3,7 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -59,25 +57,21 @@ class PromptMaker {
 // merged in (RFC 7386: null takes a member away).
 void check_extra_body(const std::string& json);
 
-std::string request_body(const ServeBenchOptions& options,
-                         bool chat,
-                         const std::string& model,
-                         const ServePrompt& prompt,
-                         int32_t output_len);
-
+// What the requests of one run have in common.
 struct RunSpec {
-  ArrivalSpec arrivals;  // rate 0 = the trace's times
+  const ServeBenchOptions& options;
+  std::string model;
+  bool chat = false;
+  double rate_per_s = 0;  // 0 = the trace's times
   // Made prompts of runs with different salts have nothing in common, so that a server's prefix
   // cache does not carry over.
   uint64_t salt = 0;
-  int32_t random_prefix_len = 0;
 };
 
-// The run's requests with those bodies, body(prompt, output_len).
-std::vector<PlannedRequest> plan_run(
-    std::span<const RequestShape> shapes,
-    const RunSpec& run,
-    const PromptMaker& prompts,
-    const std::function<std::string(const ServePrompt&, int32_t)>& body);
+std::string request_body(const RunSpec& run, const ServePrompt& prompt, int32_t output_len);
+
+std::vector<PlannedRequest> plan_run(const std::vector<RequestShape>& shapes,
+                                     const RunSpec& run,
+                                     const PromptMaker& prompts);
 
 }  // namespace outrider
