@@ -70,11 +70,11 @@ HttpClient::~HttpClient() = default;
 HttpOutcome HttpClient::exchange(const HttpExchange& exchange) {
   if (SteadyClock::now() - impl_->last_used > kLongIdle) impl_->client.stop();
   httplib::Request request;
-  request.method = exchange.method;
+  request.method = exchange.body.empty() ? "GET" : "POST";
   request.path = impl_->address.path_prefix + exchange.path;
   request.set_header("Accept-Encoding", "identity");
   for (const auto& [name, value] : exchange.headers) request.set_header(name, value);
-  if (exchange.method == "POST") {
+  if (!exchange.body.empty()) {
     request.set_header("Content-Type", "application/json");
     request.body = exchange.body;
   }
@@ -115,15 +115,15 @@ HttpClient::Answer HttpClient::get(const std::string& path,
                                    const std::vector<std::pair<std::string, std::string>>& headers,
                                    size_t max_bytes) {
   Answer answer;
-  HttpExchange what;
-  what.path = path;
-  what.headers = headers;
-  what.on_head = [&](int status) { answer.status = status; };
-  what.on_bytes = [&](std::string_view bytes) {
+  const auto receive = [&](std::string_view bytes) {
     answer.body.append(bytes.substr(0, max_bytes - answer.body.size()));
     return answer.body.size() < max_bytes;
   };
-  answer.outcome = exchange(what);
+  answer.outcome = exchange({.path = path,
+                             .headers = headers,
+                             .body = {},
+                             .on_head = [&](int status) { answer.status = status; },
+                             .on_bytes = receive});
   return answer;
 }
 

@@ -31,10 +31,9 @@ enum class HttpOutcome {
 };
 
 struct HttpExchange {
-  std::string method = "GET";
   std::string path;  // after the address's prefix
   std::vector<std::pair<std::string, std::string>> headers;
-  std::string_view body;  // JSON; sent with POST
+  std::string_view body;  // JSON, sent with POST; empty = GET
   // Called on the caller's thread: once when the head has come, then with every piece of the body
   // as it was read from the socket. on_bytes returns false to stop.
   std::function<void(int status)> on_head;

@@ -45,7 +45,7 @@ TEST(ServeArrivals, GapsHaveTheMomentsOfTheGammaLaw) {
   constexpr int32_t kCount = 200000;
   constexpr double kRate = 8;
   for (const double shape : {0.25, 0.5, 1.0, 3.0, 20.0}) {
-    const std::vector<double> times = arrival_times({kRate, shape, 7}, kCount);
+    const std::vector<double> times = arrival_times(kRate, shape, 7, kCount);
     ASSERT_EQ(times.size(), static_cast<size_t>(kCount));
     EXPECT_NEAR(times.back(), kCount / kRate, 1e-6);
     const std::vector<double> gaps = gaps_of(times);
@@ -61,7 +61,7 @@ TEST(ServeArrivals, GapsHaveTheMomentsOfTheGammaLaw) {
 
 // Share of Poisson gaps below t is 1 - exp(-rate t): more than moments.
 TEST(ServeArrivals, PoissonGapsHaveTheExponentialLaw) {
-  const std::vector<double> gaps = gaps_of(arrival_times({2, 1, 11}, 100000));
+  const std::vector<double> gaps = gaps_of(arrival_times(2, 1, 11, 100000));
   for (const double t : {0.01, 0.1, 0.5, 1.0, 2.0}) {
     double below = 0;
     for (const double gap : gaps) below += gap < t ? 1 : 0;
@@ -70,18 +70,18 @@ TEST(ServeArrivals, PoissonGapsHaveTheExponentialLaw) {
 }
 
 TEST(ServeArrivals, TheSameSeedGivesTheSameTimesAndAnotherGivesOthers) {
-  const std::vector<double> times = arrival_times({4, 1, 3}, 50);
-  EXPECT_EQ(times, arrival_times({4, 1, 3}, 50));
-  EXPECT_NE(times, arrival_times({4, 1, 4}, 50));
-  EXPECT_NE(gaps_of(times), gaps_of(arrival_times({4, 2, 3}, 50)));
+  const std::vector<double> times = arrival_times(4, 1, 3, 50);
+  EXPECT_EQ(times, arrival_times(4, 1, 3, 50));
+  EXPECT_NE(times, arrival_times(4, 1, 4, 50));
+  EXPECT_NE(gaps_of(times), gaps_of(arrival_times(4, 2, 3, 50)));
 }
 
 TEST(ServeArrivals, InfiniteRateIsAllAtOnceAndInfiniteBurstinessIsEven) {
-  for (const double time : arrival_times({INFINITY, 1, 0}, 20)) EXPECT_EQ(time, 0);
-  const std::vector<double> times = arrival_times({5, INFINITY, 0}, 20);
+  for (const double time : arrival_times(INFINITY, 1, 0, 20)) EXPECT_EQ(time, 0);
+  const std::vector<double> times = arrival_times(5, INFINITY, 0, 20);
   for (size_t i = 0; i < times.size(); ++i)
     EXPECT_NEAR(times[i], static_cast<double>(i + 1) / 5, 1e-12);
-  EXPECT_TRUE(arrival_times({5, 1, 0}, 0).empty());
+  EXPECT_TRUE(arrival_times(5, 1, 0, 0).empty());
 }
 
 TEST(ServeDataset, TimedTraceAndWhatIsWrongWithIt) {

@@ -55,17 +55,20 @@ std::vector<std::string> words_of(const Tokenizer& tokenizer) {
 
 }  // namespace
 
-std::vector<double> arrival_times(const ArrivalSpec& spec, size_t count) {
+std::vector<double> arrival_times(double rate_per_s,
+                                  double burstiness,
+                                  uint64_t seed,
+                                  size_t count) {
   std::vector<double> times(count, 0.0);
-  if (count == 0 || std::isinf(spec.rate_per_s)) return times;
-  SeededDraws draws(spec.seed, kArrivalStream);
+  if (count == 0 || std::isinf(rate_per_s)) return times;
+  SeededDraws draws(seed, kArrivalStream);
   double now = 0;
   for (double& time : times) {
-    now += std::isinf(spec.burstiness) ? 1 : draws.gamma(spec.burstiness) / spec.burstiness;
+    now += std::isinf(burstiness) ? 1 : draws.gamma(burstiness) / burstiness;
     time = now;
   }
   // With a very small burstiness every gap may underflow to zero.
-  const double scale = now > 0 ? static_cast<double>(count) / spec.rate_per_s / now : 0;
+  const double scale = now > 0 ? static_cast<double>(count) / rate_per_s / now : 0;
   for (double& time : times) time *= scale;
   return times;
 }
@@ -138,7 +141,7 @@ std::vector<PlannedRequest> plan_run(const std::vector<RequestShape>& shapes,
   const auto seed = static_cast<uint64_t>(options.seed);
   std::vector<double> times(shapes.size());
   if (run.rate_per_s > 0)
-    times = arrival_times({run.rate_per_s, options.burstiness, seed}, shapes.size());
+    times = arrival_times(run.rate_per_s, options.burstiness, seed, shapes.size());
   const PromptPiece shared{mix_seed(run.salt, kPrefixKey),
                            options.dataset == "random" ? options.random_prefix_len : 0};
   std::vector<PlannedRequest> requests;

@@ -13,17 +13,14 @@
 
 namespace outrider {
 
-struct ArrivalSpec {
-  double rate_per_s = 0;  // infinity = all at once
-  // Shape of the gaps' gamma law, whose mean is 1 / rate: 1 = Poisson, below 1 = bursts, above 1 =
-  // more even, infinity = constant gaps.
-  double burstiness = 1;
-  uint64_t seed = 0;
-};
-
-// Seconds from the run's start, ascending. As vLLM does, the gaps are scaled so that the last
-// request leaves at count / rate: the offered load is the one asked for, whatever the seed.
-std::vector<double> arrival_times(const ArrivalSpec& spec, size_t count);
+// Seconds from the run's start, ascending; rate infinity: all 0. burstiness: shape of the gaps'
+// gamma law, whose mean is 1 / rate: 1 = Poisson, below 1 = bursts, above 1 = more even, infinity =
+// constant gaps. As vLLM does, the gaps are scaled so that the last request leaves at count / rate:
+// the offered load is the one asked for, whatever the seed.
+std::vector<double> arrival_times(double rate_per_s,
+                                  double burstiness,
+                                  uint64_t seed,
+                                  size_t count);
 
 // A run of random tokens. Equal keys give equal beginnings, whatever the lengths.
 struct PromptPiece {

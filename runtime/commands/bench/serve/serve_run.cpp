@@ -123,20 +123,19 @@ class Run {
   void perform(HttpClient& client, const std::string& body, RequestRecord* record) {
     CompletionStream stream(record);
     const double limit_s = std::chrono::duration<double>(target_.request_timeout).count();
-    HttpExchange exchange;
-    exchange.method = "POST";
-    exchange.path = target_.endpoint;
-    exchange.headers = target_.headers;
-    exchange.body = body;
-    exchange.on_head = [&](int status) { stream.begin(status); };
     bool too_long = false;
-    exchange.on_bytes = [&](std::string_view bytes) {
+    const auto receive = [&](std::string_view bytes) {
       const double time_s = now_s();
       too_long = time_s - record->sent_s > limit_s;
       return !too_long && stream.receive(time_s, bytes);
     };
     record->sent_s = now_s();
-    const HttpOutcome outcome = client.exchange(exchange);
+    const HttpOutcome outcome =
+        client.exchange({.path = target_.endpoint,
+                         .headers = target_.headers,
+                         .body = body,
+                         .on_head = [&](int status) { stream.begin(status); },
+                         .on_bytes = receive});
     if (too_long || outcome == HttpOutcome::kTimeout) {
       record->failure = "timeout";
       record->error = fmt::format("no complete answer within {:g} s", limit_s);
