@@ -28,13 +28,6 @@ bool parse_number(std::string_view text, double* out) {
   return code == std::errc() && end == text.data() + text.size();
 }
 
-double rate_of(std::string_view text) {
-  double rate = 0;
-  if (parse_number(text, &rate) && rate > 0) return rate;
-  throw Error(fmt::format(
-      "request_rate: '{}' must be a number of requests per second above 0, or inf", text));
-}
-
 std::vector<double> percents_of(const std::string& text) {
   std::vector<double> percents;
   for (const std::string& word : words_of(text)) {
@@ -87,8 +80,8 @@ std::vector<Option> serve_bench_options(ServeBenchOptions* o) {
                     "seconds for one answer"),
       flag_option("continuous_usage", &o->continuous_usage,
                   "ask for running usage, which counts a chunk's tokens; some servers refuse it"),
-      text_option("request_rate", &o->request_rate,
-                  "requests per second; inf = all at once; a trace has its own times"),
+      number_option("request_rate", &o->request_rate, 1e-9, INFINITY,
+                    "requests per second; inf = all at once; a trace has its own times"),
       number_option("burstiness", &o->burstiness, 1e-3, INFINITY,
                     "shape of the gaps' gamma law: 1 = Poisson, less = bursts, more = even"),
       integer_option("max_concurrency", &o->max_concurrency, 1, 4096, "requests in flight at most"),
@@ -129,7 +122,7 @@ ServeSetup understand_serve_options(const ServeBenchOptions& options,
   if (options.dataset != "random" && options.dataset_path.empty())
     throw Error(fmt::format("dataset_name {} needs dataset_path", options.dataset));
   const bool own_times = options.dataset == "timed_trace" && !is_rate_given;
-  setup.rate_per_s = own_times ? 0 : rate_of(options.request_rate);
+  setup.rate_per_s = own_times ? 0 : options.request_rate;
   if (options.goodput.empty()) refuse_surplus_words(more_goodput, 0);
   for (const auto* texts : {&options.goodput, &more_goodput}) {
     for (const std::string& text : *texts) {

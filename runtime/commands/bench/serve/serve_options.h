@@ -24,7 +24,7 @@ struct ServeBenchOptions {
   double random_range_ratio = 0;
   int32_t random_prefix_len = 0;
   int32_t output_len = 0;  // custom: longest answers where the file does not say; 0 = 128
-  std::string request_rate = "inf";
+  double request_rate = std::numeric_limits<double>::infinity();
   double burstiness = 1;
   int32_t max_concurrency = 0;  // 0 = no limit
   std::string tokenizer;
