@@ -129,6 +129,7 @@ ServerResponse HttpServer::serve(ServerRequest request, const std::string& id) {
   if (reply.retry_after_s) {
     response.headers.emplace_back("Retry-After", std::to_string(*reply.retry_after_s));
   }
+  if (!reply.allow.empty()) response.headers.emplace_back("Allow", std::move(reply.allow));
   return response;
 }
 

@@ -36,6 +36,46 @@ ResponseHead response_head(const ServiceCall& call, CallKind kind, const EngineI
 
 bool has_client_left(const ServiceCall& call) { return call.client_gone && call.client_gone(); }
 
+constexpr const char* kGet = "GET, HEAD";
+constexpr const char* kPost = "POST";
+constexpr std::string_view kModelPrefix = "/v1/models/";
+
+bool begins_with(std::string_view text, std::string_view prefix) {
+  return text.substr(0, prefix.size()) == prefix;
+}
+
+// Clients send a slash at the end, and leave out /v1 where their base URL lacks it.
+std::string canonical_path(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  const bool lacks_version = path == "/completions" || path == "/chat/completions" ||
+                             path == "/models" || begins_with(path, "/models/");
+  return lacks_version ? "/v1" + path : path;
+}
+
+// As the header Allow lists them; empty where there is no such path.
+std::string allowed_methods(std::string_view path) {
+  static constexpr std::pair<std::string_view, const char*> kPaths[] = {
+      {"/v1/completions", kPost},
+      {"/v1/chat/completions", kPost},
+      {"/tokenize", kPost},
+      {"/detokenize", kPost},
+      {"/ping", "GET, HEAD, POST"},
+      {"/v1/models", kGet},
+      {"/health", kGet},
+      {"/health/ready", kGet},
+      {"/livez", kGet},
+      {"/readyz", kGet},
+      {"/metrics", kGet},
+      {"/version", kGet},
+      {"/load", kGet},
+      {"/server_info", kGet},
+      {"/tokenizer_info", kGet}};
+  for (const auto& [known, methods] : kPaths) {
+    if (path == known) return methods;
+  }
+  return begins_with(path, kModelPrefix) ? kGet : "";
+}
+
 }  // namespace
 
 // Counts a generation from its admission to its last byte; drain waits for zero.
@@ -91,9 +131,16 @@ ServiceReply OpenAiService::handle(ServiceCall call) {
 }
 
 ServiceReply OpenAiService::route(ServiceCall& call) {
-  if (call.method == "GET" || call.method == "HEAD") return route_get(call);
-  if (call.method == "POST") return route_post(call);
-  throw ApiError(405, fmt::format("the method {} is not supported", call.method));
+  call.path = canonical_path(std::move(call.path));
+  const std::string allowed = allowed_methods(call.path);
+  if (allowed.empty()) throw ApiError(404, "there is no such path");
+  if (call.method == "POST" && allowed != kGet) return route_post(call);
+  if ((call.method == "GET" || call.method == "HEAD") && allowed != kPost) return route_get(call);
+  ServiceReply reply = error_reply(
+      {405, fmt::format("{} needs {}", call.path, allowed == kPost ? "POST" : "GET"), {}, {}},
+      std::nullopt);
+  reply.allow = allowed;
+  return reply;
 }
 
 ServiceReply OpenAiService::route_get(const ServiceCall& call) {
@@ -115,45 +162,19 @@ ServiceReply OpenAiService::route_get(const ServiceCall& call) {
     reply.body = tokenizer_info_json(*model_.tokenizer, engine_.info().max_model_len);
   } else if (path == "/v1/models") {
     reply.body = model_list_json(engine_.info(), created_);
-  } else if (path.rfind("/v1/models/", 0) == 0) {
-    check_model_name(path.substr(std::string_view("/v1/models/").size()), engine_.info());
-    reply.body = model_json(engine_.info(), created_);
-  } else if (path == "/v1/completions" || path == "/v1/chat/completions" || path == "/tokenize" ||
-             path == "/detokenize") {
-    throw ApiError(405, fmt::format("{} needs POST", path));
   } else {
-    throw ApiError(404, "there is no such path");
+    check_model_name(path.substr(kModelPrefix.size()), engine_.info());
+    reply.body = model_json(engine_.info(), created_);
   }
   return reply;
 }
 
 ServiceReply OpenAiService::route_post(ServiceCall& call) {
   const std::string& path = call.path;
-  if (path == "/v1/completions") return generate(call, CallKind::kCompletion);
-  if (path == "/v1/chat/completions") return generate(call, CallKind::kChat);
+  if (path == "/ping") return health(false);
   if (path == "/tokenize") return tokenize(call.body.text);
   if (path == "/detokenize") return detokenize(call.body.text);
-  for (const char* get_only : {"/v1/models",
-                               "/health",
-                               "/livez",
-                               "/readyz",
-                               "/metrics",
-                               "/version",
-                               "/load",
-                               "/server_info",
-                               "/tokenizer_info"}) {
-    if (path == get_only) throw ApiError(405, fmt::format("{} needs GET", path));
-  }
-  for (const char* other : {"/v1/embeddings",
-                            "/v1/responses",
-                            "/v1/messages",
-                            "/v1/audio/speech",
-                            "/v1/images/generations",
-                            "/v1/rerank",
-                            "/v1/score"}) {
-    if (path == other) throw ApiError(501, fmt::format("{} is not supported by this server", path));
-  }
-  throw ApiError(404, "there is no such path");
+  return generate(call, path == "/v1/completions" ? CallKind::kCompletion : CallKind::kChat);
 }
 
 ServiceReply OpenAiService::health(bool liveness_only) const {

@@ -46,6 +46,7 @@ struct ServiceReply {
   std::string content_type = "application/json";
   std::string body;
   std::optional<int> retry_after_s;
+  std::string allow;                   // with 405: the methods of the path
   std::unique_ptr<ByteSource> stream;  // instead of body; must not outlive the service
   bool client_gone = false;            // nobody is left to read this
 };

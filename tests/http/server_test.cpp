@@ -179,6 +179,11 @@ TEST_F(Server, HeadHasNoBody) {
   EXPECT_EQ(response.substr(response.size() - 4), "\r\n\r\n");
 }
 
+TEST_F(Server, WrongMethodNamesTheRightOnes) {
+  start();
+  EXPECT_NE(ask(get_bytes("/v1/completions")).find("\r\nAllow: POST\r\n"), std::string::npos);
+}
+
 TEST_F(Server, RefusesWhatTheGuardKnows) {
   start();
   const std::string body = R"({"prompt":"a"})";

@@ -66,7 +66,7 @@ TEST_F(ServiceErrors, ErrorShapeEverywhere) {
                                                           {"/tokenize", 400},
                                                           {"/detokenize", 400},
                                                           {"/nowhere", 404},
-                                                          {"/v1/embeddings", 501},
+                                                          {"/v1/embeddings", 404},
                                                           {"/v1/models", 405},
                                                           {"/health", 405}};
   for (const auto& [path, status] : posts) {
@@ -82,6 +82,24 @@ TEST_F(ServiceErrors, ErrorShapeEverywhere) {
   call.method = "DELETE";
   call.path = "/v1/completions";
   EXPECT_EQ(service->handle(std::move(call)).status, 405);
+}
+
+TEST_F(ServiceErrors, WrongMethodNamesTheRightOnes) {
+  EXPECT_EQ(get("/v1/completions").allow, "POST");
+  EXPECT_EQ(post("/v1/models", "{}").allow, "GET, HEAD");
+  EXPECT_EQ(post("/nowhere", "{}").allow, "");
+}
+
+TEST_F(ServiceErrors, PathsWithoutVersionAndWithSlash) {
+  for (const char* path : {"/models", "/models/", "/v1/models/", "/models/test-model"}) {
+    EXPECT_EQ(get(path).status, 200) << path;
+  }
+  for (const char* path : {"/completions", "/v1/completions/", "/completions//"}) {
+    EXPECT_EQ(post(path, R"({"prompt":"a"})").status, 200) << path;
+  }
+  EXPECT_EQ(post("/chat/completions", R"({"messages":[{"role":"user","content":"hi"}]})").status,
+            200);
+  EXPECT_EQ(post("/ping", "").status, 200);
 }
 
 TEST_F(ServiceErrors, ClientLeavesWhileWaiting) {
