@@ -125,7 +125,7 @@ def check_errors(checks, client, model, base_url, api_key):
     expect_error(checks, "bad request for a stream", bad, lambda: greedy(client, model, stream=True, top_p=2), "top_p")
     expect_error(checks, "suffix", bad, lambda: greedy(client, model, suffix="x"), "suffix")
     expect_error(checks, "unknown model", openai.NotFoundError, lambda: greedy(client, "no-such-model"), "model")
-    expect_error(checks, "embeddings", openai.InternalServerError,
+    expect_error(checks, "embeddings", openai.NotFoundError,
                  lambda: client.embeddings.create(model=model, input="x"))
     if api_key:
         stranger = openai.OpenAI(base_url=base_url + "/v1", api_key="wrong", max_retries=0)
