@@ -50,7 +50,6 @@ bool CallEventStream::next(std::string* out) {
 
 void CallEventStream::append_news(std::string* out) {
   const size_t before = out->size();
-  if (!roles_sent_) append_roles(out);
   append_deltas(out);
   if (out->size() == before && !generation_->done()) {
     if (surroundings_.aborting) throw ApiError(503, "the server is shutting down");
@@ -81,6 +80,8 @@ void CallEventStream::append_deltas(std::string* out) {
   for (size_t i = 0; i < generation_->num_choices(); ++i) {
     const std::optional<ChoiceOutput> choice = generation_->take(i);
     if (!choice) continue;
+    // Not sooner: clients measure their time to the first token by the first event.
+    if (!roles_sent_) append_roles(out);
     std::optional<Usage> usage;
     if (generation_->call().continuous_usage) usage = generation_->usage_of(i);
     *out += sse_event(writer_.delta_chunk(*choice, usage));

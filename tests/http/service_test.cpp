@@ -473,6 +473,19 @@ TEST_F(Service, PingsFillSilence) {
   EXPECT_EQ(events_of(text).back(), "[DONE]");
 }
 
+TEST_F(Service, TheRoleComesWithTheFirstToken) {
+  options.sse_ping_interval = std::chrono::milliseconds(30);
+  play(Script{.tokens = ids_of("ab"), .pause = std::chrono::milliseconds(300)});
+  const ServiceReply reply =
+      post("/v1/chat/completions", R"({"messages":[{"role":"user","content":"a"}],"stream":true})");
+  ASSERT_TRUE(reply.stream);
+  std::string text;
+  while (reply.stream->next(&text)) {
+  }
+  ASSERT_NE(text.find(": ping\n\n"), std::string::npos);
+  EXPECT_LT(text.find(": ping\n\n"), text.find("\"role\""));
+}
+
 // Mutated bodies: always a status and well-formed JSON, never a crash, and both outcomes are met.
 TEST_F(Service, SurvivesMutatedBodies) {
   const std::vector<std::pair<std::string, std::string>> good = {
