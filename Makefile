@@ -28,6 +28,7 @@ smoke: setup
 
 setup:
 	tools/setup.sh
+	tools/fetch_xgrammar.sh build/third_party/xgrammar
 
 clean:
 	rm -rf build build-*

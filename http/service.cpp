@@ -272,6 +272,7 @@ PreparedCall OpenAiService::prepare(const ServiceCall& call, CallKind kind) {
   if (!request.params.seed && options_.default_seed)
     request.params.seed = mix64(mix64(*options_.default_seed) + num_unseeded_++);
   metrics_.unknown_parameters.add(static_cast<double>(request.warnings.size()));
+  check_grammar(request);
   if (kind == CallKind::kChat) {
     prepared.prompts.push_back(encode_chat(request.template_inputs, request.add_special_tokens));
   }
@@ -287,6 +288,23 @@ PreparedCall OpenAiService::prepare(const ServiceCall& call, CallKind kind) {
   for (auto& prompt : prepared.prompts) settle_lengths(&request, &prompt);
   request.params.min_tokens = std::min(request.params.min_tokens, request.params.max_tokens);
   return prepared;
+}
+
+// Compiled here, so that the ranks find it done and a bad one costs its own request alone.
+void OpenAiService::check_grammar(const CompletionCall& call) const {
+  if (!call.params.grammar) return;
+  const std::string& param = call.grammar_param;
+  if (model_.grammars == nullptr) {
+    throw bad_param(param,
+                    fmt::format("'{}' is not supported: this server has no grammar engine, "
+                                "xgrammar, for its model",
+                                param));
+  }
+  try {
+    model_.grammars->check(*call.params.grammar, options_.call.max_grammar_compile);
+  } catch (const Error& error) {
+    throw bad_param(param, fmt::format("'{}' cannot be used: {}", param, error.what()));
+  }
 }
 
 void OpenAiService::check_not_aborting() const {

@@ -22,6 +22,7 @@
 #include "models/text/chat_template.h"
 #include "models/text/tokenizer.h"
 #include "scheduler/engine.h"
+#include "scheduler/sampling/grammar_engine.h"
 
 namespace outrider {
 
@@ -29,6 +30,7 @@ namespace outrider {
 struct ServedModel {
   std::shared_ptr<const Tokenizer> tokenizer;
   std::optional<ChatTemplate> chat_template;
+  std::shared_ptr<const GrammarEngine> grammars;  // null: no structured output
   GenerationDefaults defaults;
   std::vector<int32_t> end_token_ids;  // of the model's configuration; the tokenizer's is added
 };
@@ -87,6 +89,7 @@ class OpenAiService {
   void settle_lengths(CompletionCall* call, std::vector<int32_t>* prompt) const;
   std::vector<int32_t> encode_chat(const std::string& template_inputs, bool add_special) const;
   void check_not_aborting() const;
+  void check_grammar(const CompletionCall& call) const;
 
   ServiceReply health(bool liveness_only) const;
   ServiceReply readiness() const;

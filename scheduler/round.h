@@ -130,7 +130,8 @@ uint64_t digest(uint64_t round, const RoundDecision& decision);
 struct DraftOpen {
   uint64_t sequence_id = 0;
   SamplingParams params;
-  std::vector<int32_t> tokens;  // the sequence so far
+  std::vector<int32_t> tokens;    // the sequence so far
+  int32_t num_output_tokens = 0;  // of these
 };
 
 // "Your sequence now has these tokens; propose draft_len more." num_tokens_before lets the draft

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -23,6 +25,19 @@ enum class AsyncDrafting : uint8_t { kAuto, kOff, kChain, kCache };
 std::optional<AsyncDrafting> async_drafting_from_name(std::string_view name);
 const char* async_drafting_name(AsyncDrafting mode);
 
+// What a grammar's text is: a JSON schema, also one whose documents have no free whitespace, a
+// regular expression, a grammar in EBNF (GBNF is one) or Lark, or a structural tag (xgrammar's JSON).
+enum class GrammarKind : uint8_t { kJsonSchema, kCompactJson, kRegex, kEbnf, kLark, kStructuralTag };
+
+// What the output must match, to its end.
+struct Grammar {
+  GrammarKind kind = GrammarKind::kJsonSchema;
+  std::string text;
+  std::vector<int32_t> end_token_ids;  // allowed where the output may be over, and only there
+
+  bool operator==(const Grammar&) const = default;
+};
+
 struct SamplingParams {
   float temperature = 1.0f;         // 0 = greedy
   float top_p = 1.0f;               // (0, 1]
@@ -35,6 +50,7 @@ struct SamplingParams {
   std::vector<std::pair<int32_t, float>> logit_bias;  // by token id, ascending, no duplicates
   std::vector<int32_t> allowed_token_ids;       // nothing else may come out; ascending, empty = off
   std::vector<std::vector<int32_t>> bad_words;  // token sequences that may not be completed
+  std::shared_ptr<const Grammar> grammar;       // null without one
   std::optional<uint64_t> seed;  // given by the user; noise_seed is what the draws use
   uint64_t noise_seed = 0;       // = seed (mixed with the choice index), or drawn by the front end
   int32_t max_tokens = 16;

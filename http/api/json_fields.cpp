@@ -11,7 +11,7 @@
 namespace outrider {
 namespace {
 
-using nlohmann::json;
+using json = nlohmann::ordered_json;
 
 std::optional<int64_t> as_integer(const json& value) {
   if (value.is_number_unsigned()) {

@@ -16,8 +16,10 @@ namespace outrider {
 
 enum class JsonKind : uint8_t { kAbsent, kNull, kBoolean, kNumber, kText, kArray, kObject };
 
-// Of a request's body, whose size the server has bounded.
-inline constexpr JsonLimits kBodyLimits{.max_bytes = SIZE_MAX, .max_depth = 64};
+// Of a request's body, whose size the server has bounded. Objects keep their order, which schemas
+// and templates show, so finding a key takes time in their number.
+inline constexpr JsonLimits kBodyLimits{
+    .max_bytes = SIZE_MAX, .max_depth = 64, .max_keys = 2048};
 
 class JsonFields {
  public:

@@ -9,19 +9,12 @@
 
 #include "http/api/chat_messages.h"
 #include "http/api/request_fields.h"
+#include "http/api/structured_output.h"
 #include "http/wire/api_error.h"
 #include "http/wire/request_id.h"
 
 namespace outrider {
 namespace {
-
-void check_response_format(const JsonFields& body) {
-  const std::optional<JsonFields> format = body.object("response_format");
-  if (!format) return;
-  if (format->text("type").value_or("") != "text") {
-    throw bad_param("response_format", "'response_format' other than text is not supported");
-  }
-}
 
 void read_sampling(const JsonFields& body, const CallContext& context, SamplingParams* params) {
   constexpr double kAny = std::numeric_limits<double>::max();
@@ -241,13 +234,17 @@ CompletionCall read_common(const JsonFields& body, CallKind kind, const CallCont
                                context.limits.strict_params);
   call.request_id = read_request_id(body);
   check_model_name(body.text("model"), context.info);
-  check_response_format(body);
   call.echo = body.boolean("echo").value_or(false);
   read_sampling(body, context, &call.params);
   read_logit_bias(body, context, &call.params);
   read_allowed_tokens(body, context, &call.params);
   read_bad_words(body, context, &call);
   read_stops(body, context, &call);
+  if (auto requested = read_grammar(body, context.limits)) {
+    requested->grammar.end_token_ids = context.end_token_ids;
+    call.params.grammar = std::make_shared<const Grammar>(std::move(requested->grammar));
+    call.grammar_param = std::move(requested->param);
+  }
   read_speculation(body, &call.params);
   read_stream_options(body, &call);
   read_lengths(body, context, &call);

@@ -76,6 +76,16 @@ constexpr KnownField kKnown[] = {
     {"priority", kCM},
     {"request_id", kCM},
     {"response_format", kCM},
+    {"structured_outputs", kCM},
+    {"guided_json", kCM},
+    {"guided_regex", kCM},
+    {"guided_choice", kCM},
+    {"guided_grammar", kCM},
+    {"guided_decoding_backend", kCM},
+    {"json_schema", kCM},
+    {"grammar", kCM},
+    {"regex", kCM},
+    {"ebnf", kCM},
     {"tools", kM | kT},
     {"tool_choice", kM},
     {"parallel_tool_calls", kM},
@@ -107,11 +117,6 @@ constexpr RefusedField kRefused[] = {
     {"prediction"},
     {"web_search_options"},
     // vLLM
-    {"guided_json"},
-    {"guided_regex"},
-    {"guided_choice"},
-    {"guided_grammar"},
-    {"structured_outputs"},
     {"use_beam_search"},
     {"length_penalty", 1},
     {"logits_processors"},
@@ -128,8 +133,6 @@ constexpr RefusedField kRefused[] = {
     {"repetition_detection"},
     {"thinking_token_budget"},
     // llama.cpp
-    {"grammar"},
-    {"json_schema"},
     {"lora"},
     {"n_predict", -1, "max_tokens"},
     {"repeat_penalty", 1, "repetition_penalty"},
@@ -138,9 +141,7 @@ constexpr RefusedField kRefused[] = {
     {"mirostat", 0},
     {"dynatemp_range", 0},
     {"top_n_sigma", -1},
-    // SGLang, Ollama
-    {"regex"},
-    {"ebnf"},
+    // Ollama
     {"format"},
 };
 

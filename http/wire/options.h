@@ -45,6 +45,8 @@ struct CallLimits {
   size_t max_bad_words = 256;
   size_t max_bad_word_bytes = 256;
   size_t max_messages = 1024;
+  size_t max_grammar_bytes = 256u << 10;
+  std::chrono::milliseconds max_grammar_compile{20000};
   // Of answers that are sent in one piece and list log-probabilities; beyond it 503.
   size_t max_answer_bytes_in_flight = 1u << 30;
   bool strict_params = false;  // unknown fields are a 400 instead of being ignored

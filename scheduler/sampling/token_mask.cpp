@@ -5,6 +5,9 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/error.h"
+#include "scheduler/sampling/grammar_engine.h"
+
 namespace outrider {
 namespace {
 
@@ -70,12 +73,31 @@ void AllowedBits::forbid_all_but(std::span<const int32_t> tokens) {
   }
 }
 
-std::shared_ptr<const TokenMask> make_token_mask(const SamplingParams& params) {
+void AllowedBits::forbid_all_but_bits(std::span<const uint32_t> vocabulary_bits) {
+  for (size_t w = 0; w < words_.size(); ++w) {
+    const size_t begin = static_cast<size_t>(shard_.begin) + 64 * w;
+    const auto count = std::min<size_t>(64, static_cast<size_t>(shard_.end) - begin);
+    uint64_t kept = count == 64 ? 0 : ~uint64_t{0} << count;
+    for (size_t i = 0; i < count; i += 32 - (begin + i) % 32) {
+      const size_t at = (begin + i) / 32;
+      const uint64_t bits = at < vocabulary_bits.size() ? vocabulary_bits[at] : 0;
+      kept |= (bits >> ((begin + i) % 32)) << i;
+    }
+    words_[w] &= kept;
+  }
+}
+
+std::shared_ptr<const TokenMask> make_token_mask(const SamplingParams& params,
+                                                 const GrammarEngine* grammars) {
   std::vector<std::shared_ptr<const TokenMask>> masks;
   if (!params.allowed_token_ids.empty()) {
     masks.push_back(std::make_shared<AllowedIdsMask>(params.allowed_token_ids));
   }
   if (!params.bad_words.empty()) masks.push_back(std::make_shared<BadWordsMask>(params.bad_words));
+  if (params.grammar) {
+    if (grammars == nullptr) throw Error("a request with a grammar came to a rank without engine");
+    masks.push_back(grammars->mask(*params.grammar));
+  }
   if (masks.empty()) return nullptr;
   if (masks.size() == 1) return masks.front();
   return std::make_shared<EveryMask>(std::move(masks));

@@ -42,6 +42,8 @@ class AllowedBits {
   }
   // tokens: ascending, over the whole vocabulary. Never allows what was forbidden before.
   void forbid_all_but(std::span<const int32_t> tokens);
+  // vocabulary_bits: one per token of the whole vocabulary, from the lowest bit on; the same.
+  void forbid_all_but_bits(std::span<const uint32_t> vocabulary_bits);
 
  private:
   uint64_t& word_of(int32_t token) {
@@ -64,7 +66,11 @@ class TokenMask {
   virtual void restrict_next(const TokenHistory& history, AllowedBits& allowed) const = 0;
 };
 
+class GrammarEngine;
+
 // What the parameters ask for, or null when that is nothing. Ranks keep it as long as the sequence.
-std::shared_ptr<const TokenMask> make_token_mask(const SamplingParams& params);
+// grammars: needed for params.grammar, and only for it. Throws Error when it is missing then.
+std::shared_ptr<const TokenMask> make_token_mask(const SamplingParams& params,
+                                                 const GrammarEngine* grammars = nullptr);
 
 }  // namespace outrider

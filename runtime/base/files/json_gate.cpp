@@ -30,6 +30,8 @@ class JsonGate : public nlohmann::json_sax<Json> {
   bool start_object(std::size_t) override { return (keys_.empty() || value()) && open(); }
   bool end_object() override { return close(); }
   bool key(string_t& name) override {
+    if (keys_.back().size() == limits_.max_keys)
+      return fail(fmt::format("has an object with more than {} keys", limits_.max_keys));
     if (keys_.back().insert(name).second) return true;
     const Json shown = name.substr(0, kShownBytes);
     return fail(fmt::format("has the key {} twice",

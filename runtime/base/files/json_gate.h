@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -12,6 +13,7 @@ struct JsonLimits {
   size_t max_bytes = 4u << 20;
   size_t max_depth = 16;
   size_t max_values = 2'000'000;
+  size_t max_keys = SIZE_MAX;  // of one object
 };
 
 // What is wrong with the text, to be said after the name of where it is from: "is not valid JSON

@@ -11,8 +11,10 @@ namespace outrider {
 
 DraftSequences::DraftSequences(const Model& model,
                                const VocabularyMap* vocabulary,
-                               AsyncDrafting mode)
+                               AsyncDrafting mode,
+                               const GrammarEngine* grammars)
     : vocabulary_(vocabulary),
+      grammars_(grammars),
       mode_(mode),
       num_vocab_rows_(model.config().vocab_size),
       max_positions_(static_cast<int32_t>(model.config().max_positions)),
@@ -55,12 +57,13 @@ void DraftSequences::open(const DraftOpen& opening) {
   DraftSequence& sequence = sequences_[opening.sequence_id];  // an open of a known sequence keeps
                                                               // what its KV still agrees with
   sequence.params = opening.params;
-  sequence.mask = make_token_mask(opening.params);
+  sequence.mask = make_token_mask(opening.params, grammars_);
   sequence.mode =
       opening.params.async_drafting == AsyncDrafting::kAuto ? mode_ : opening.params.async_drafting;
   if (vocabulary_ != nullptr || sequence.mode == AsyncDrafting::kAuto)
     sequence.mode = AsyncDrafting::kOff;
-  sequence.num_prompt_tokens = static_cast<int32_t>(opening.tokens.size());
+  sequence.num_prompt_tokens =
+      static_cast<int32_t>(opening.tokens.size()) - opening.num_output_tokens;
   sequence.tokens.clear();
   sequence.translated.clear();
   sequence.round = 0;

@@ -13,14 +13,18 @@
 #include "models/forward/model.h"
 #include "runtime/ranks/draft/chain.h"
 #include "runtime/ranks/draft/kv_pool.h"
+#include "scheduler/sampling/grammar_engine.h"
 
 namespace outrider {
 
 class DraftSequences {
  public:
   // vocabulary: null, or must outlive this (worker.h); with one nothing drafts asynchronously,
-  // whatever mode.
-  DraftSequences(const Model& model, const VocabularyMap* vocabulary, AsyncDrafting mode);
+  // whatever mode. grammars: likewise; of the target's ids.
+  DraftSequences(const Model& model,
+                 const VocabularyMap* vocabulary,
+                 AsyncDrafting mode,
+                 const GrammarEngine* grammars);
 
   void open(const DraftOpen& opening);
   void close(uint64_t sequence_id);
@@ -69,6 +73,7 @@ class DraftSequences {
   bool release_least_likely(double below);
 
   const VocabularyMap* vocabulary_;
+  const GrammarEngine* grammars_;
   const AsyncDrafting mode_;
   const int32_t num_vocab_rows_;
   const int32_t max_positions_;

@@ -31,7 +31,7 @@ std::vector<DraftToken> tokens_from(const DraftChain& chain, int32_t first, int3
 DraftWorker::DraftWorker(Model& model, const Options& options)
     : model_(model),
       options_(options),
-      sequences_(model, options.vocabulary, options.async_drafting),
+      sequences_(model, options.vocabulary, options.async_drafting, options.grammars),
       step_(model, sequences_),
       scanner_(make_logit_scanner(model, options.checks.poison || options.vocabulary != nullptr)) {
   if (options_.vocabulary != nullptr)

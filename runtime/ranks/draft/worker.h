@@ -33,6 +33,7 @@ class DraftWorker {
     // target's. Texts, blocks, positions and noise always speak the target's ids; only what the
     // draft's model reads and its KV are in the draft's. With one nothing drafts asynchronously.
     const VocabularyMap* vocabulary = nullptr;
+    const GrammarEngine* grammars = nullptr;  // of the target's ids; must outlive this
     // Of requests that say nothing. Off: blocks are sent when they are whole, and only those that
     // are waited for are made. Otherwise tokens are sent as they come.
     AsyncDrafting async_drafting = AsyncDrafting::kOff;

@@ -102,6 +102,7 @@ int run_coordinator(const JobRank& rank,
                                 .tokenizer = resources.tokenizer,
                                 .chat_template = resources.chat_template,
                                 .model_config = model_config,
+                                .grammars = resources.grammars,
                                 .defaults = resources.defaults,
                                 .metrics = metrics,
                                 .topology = topology};

@@ -12,6 +12,7 @@
 #include "runtime/ranks/draft/loop.h"
 #include "runtime/ranks/draft/worker.h"
 #include "runtime/ranks/job/abort.h"
+#include "runtime/ranks/loading/grammar_loader.h"
 #include "runtime/ranks/loading/model_loader.h"
 #include "runtime/ranks/loading/model_names.h"
 #include "runtime/ranks/startup/device_check.h"
@@ -35,6 +36,7 @@ void run_worker(const JobRank& rank, const DraftStart& start) {
       [&] { return draft_assignment(config, world, layout); }, start.check_devices);
   LoadedModel loaded;
   ModelConfig target_config;
+  std::shared_ptr<const GrammarEngine> grammars;
   Checks checks;
   Readiness readiness;
   try {
@@ -44,6 +46,7 @@ void run_worker(const JobRank& rank, const DraftStart& start) {
                         threads_of_rank(config, world, layout, Role::kDraft),
                         std::move(assignment));
     target_config = model_config_of(config.model, Role::kTarget);
+    grammars = load_grammar_engine(config);
     readiness.translates = loaded.vocabulary != nullptr;
   } catch (const std::exception& error) {
     readiness.problem = error.what();
@@ -54,6 +57,7 @@ void run_worker(const JobRank& rank, const DraftStart& start) {
                      {.target_vocab_size = target_config.vocab_size,
                       .num_candidates = config.speculative.num_draft_candidates,
                       .vocabulary = loaded.vocabulary.get(),
+                      .grammars = grammars.get(),
                       .checks = checks});
   const ThreadTrace recording(trace.ring());
   const bool takes_cpu = loaded.context != nullptr;

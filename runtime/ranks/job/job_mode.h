@@ -24,6 +24,7 @@ struct FrontEndContext {
   std::shared_ptr<const Tokenizer> tokenizer;
   std::optional<ChatTemplate> chat_template;
   ModelConfig model_config;
+  std::shared_ptr<const GrammarEngine> grammars;  // null where there is none
   GenerationDefaults defaults;
   ServingMetrics& metrics;
   Topology topology;

@@ -7,6 +7,7 @@
 #include "runtime/base/files/files.h"
 #include "runtime/ranks/loading/draft_corpus.h"
 #include "runtime/ranks/loading/engine_sizes.h"
+#include "runtime/ranks/loading/grammar_loader.h"
 #include "runtime/ranks/loading/model_names.h"
 
 namespace outrider {
@@ -43,6 +44,7 @@ ServingResources load_serving_resources(const RunConfig& config) {
   ServingResources resources;
   resources.checks = Checks::from_environment();
   resources.tokenizer = Tokenizer::load(folder);
+  resources.grammars = make_grammar_engine(config, *resources.tokenizer);
   resources.chat_template =
       config.chat_template.empty()
           ? ChatTemplate::load(folder)

@@ -14,6 +14,7 @@
 #include "scheduler/batching/planner.h"
 #include "scheduler/drafting/bigram.h"
 #include "scheduler/engine.h"
+#include "scheduler/sampling/grammar_engine.h"
 
 namespace outrider {
 
@@ -22,6 +23,7 @@ struct ServingResources {
   std::optional<ChatTemplate> chat_template;
   GenerationDefaults defaults;
   std::shared_ptr<const BigramModel> draft_corpus;  // null without one
+  std::shared_ptr<const GrammarEngine> grammars;    // null where there is none
   Checks checks;
 };
 

@@ -10,6 +10,7 @@
 #include "runtime/ranks/job/abort.h"
 #include "runtime/ranks/job/coordinator_part.h"
 #include "runtime/ranks/job/serving_resources.h"
+#include "runtime/ranks/loading/grammar_loader.h"
 #include "runtime/ranks/startup/device_check.h"
 #include "runtime/ranks/startup/placement.h"
 #include "runtime/ranks/target/faults.h"
@@ -22,6 +23,7 @@ namespace {
 // A target rank that is ready.
 struct ReadyTarget {
   LoadedModel loaded;
+  std::shared_ptr<const GrammarEngine> grammars;  // null where there is none
   Faults faults;
   Topology topology;  // rank 0's
 };
@@ -43,6 +45,7 @@ std::string load_shard(const JobRank& rank,
                                 rank.world.make_target_group(rank.layout.num_targets),
                                 std::move(assignment));
     if (coordinates(rank)) rank.trace.open_file();
+    if (!coordinates(rank)) ready->grammars = load_grammar_engine(rank.config);
   } catch (const std::exception& error) {
     return error.what();
   }
@@ -112,7 +115,9 @@ int run_target(const JobRank& rank, const JobMode& mode, const ServingResources&
   }
   rank.trace.compare_clocks(rank.world, rank.layout);
   const ThreadTrace recording(rank.trace.ring());
-  TargetRank target(*ready.loaded.model, *ready.loaded.group, std::move(ready.faults));
+  const auto& grammars = coordinates(rank) ? resources.grammars : ready.grammars;
+  TargetRank target(
+      *ready.loaded.model, *ready.loaded.group, std::move(ready.faults), grammars.get());
   if (!coordinates(rank)) {
     run_rounds(rank, target);
     return 0;

@@ -13,7 +13,7 @@ constexpr uint32_t kPlanMagic = 0x4e4c504f;             // "OPLN"
 constexpr uint32_t kCandidatesMagic = 0x444e434f;       // "OCND"
 constexpr uint32_t kLateDraftTokensMagic = 0x444d414f;  // "OAMD"
 constexpr uint32_t kFrameMagic = 0x4d52464f;            // "OFRM"
-constexpr uint16_t kVersion = 3;
+constexpr uint16_t kVersion = 4;
 
 void write(WireWriter& out, const SamplingParams& params) {
   out.put(params.temperature);
@@ -31,6 +31,12 @@ void write(WireWriter& out, const SamplingParams& params) {
   out.put_numbers(params.allowed_token_ids);
   out.put_list(params.bad_words,
                [](WireWriter& w, const std::vector<int32_t>& word) { w.put_numbers(word); });
+  out.put_bool(params.grammar != nullptr);
+  if (params.grammar) {
+    out.put(params.grammar->kind);
+    out.put_string(params.grammar->text);
+    out.put_numbers(params.grammar->end_token_ids);
+  }
   out.put_bool(params.seed.has_value());
   out.put<uint64_t>(params.seed.value_or(0));
   out.put(params.noise_seed);
@@ -62,6 +68,13 @@ SamplingParams read_params(WireReader& in) {
   params.allowed_token_ids = in.get_numbers<int32_t>();
   params.bad_words =
       in.get_list<std::vector<int32_t>>([](WireReader& r) { return r.get_numbers<int32_t>(); });
+  if (in.get_bool()) {
+    Grammar grammar;
+    grammar.kind = in.get<GrammarKind>();
+    grammar.text = in.get_string();
+    grammar.end_token_ids = in.get_numbers<int32_t>();
+    params.grammar = std::make_shared<const Grammar>(std::move(grammar));
+  }
   const bool has_seed = in.get_bool();
   const auto seed = in.get<uint64_t>();
   if (has_seed) params.seed = seed;
@@ -119,7 +132,7 @@ SequencePlan read_sequence_plan(WireReader& in) {
   return plan;
 }
 
-// SequenceStart and DraftOpen have the same fields: an id, the parameters, the tokens.
+// SequenceStart and DraftOpen begin with the same fields: an id, the parameters, the tokens.
 template <typename Opening>
 void write_opening(WireWriter& out, const Opening& opening) {
   out.put(opening.sequence_id);
@@ -273,7 +286,10 @@ Bytes encode(const DraftRequest& request) {
   WireWriter out;
   out.put(request.serial);
   out.put_numbers(request.closes);
-  out.put_list(request.opens, [](WireWriter& w, const DraftOpen& open) { write_opening(w, open); });
+  out.put_list(request.opens, [](WireWriter& w, const DraftOpen& open) {
+    write_opening(w, open);
+    w.put(open.num_output_tokens);
+  });
   out.put_list(request.commits, [](WireWriter& w, const DraftCommit& commit) {
     w.put(commit.sequence_id);
     w.put(commit.round);
@@ -290,7 +306,11 @@ DraftRequest decode_draft_request(const Bytes& bytes) {
   DraftRequest request;
   request.serial = in.get<uint64_t>();
   request.closes = in.get_numbers<uint64_t>();
-  request.opens = in.get_list<DraftOpen>(read_opening<DraftOpen>);
+  request.opens = in.get_list<DraftOpen>([](WireReader& r) {
+    auto open = read_opening<DraftOpen>(r);
+    open.num_output_tokens = r.get<int32_t>();
+    return open;
+  });
   request.commits = in.get_list<DraftCommit>([](WireReader& r) {
     DraftCommit commit;
     commit.sequence_id = r.get<uint64_t>();

@@ -50,10 +50,14 @@ class GroupExchange final : public ShardExchange {
 
 }  // namespace
 
-TargetRank::TargetRank(Model& model, TargetGroup& group, Faults faults)
+TargetRank::TargetRank(Model& model,
+                       TargetGroup& group,
+                       Faults faults,
+                       const GrammarEngine* grammars)
     : model_(model),
       exchange_(std::make_unique<GroupExchange>(group, traffic_)),
       scanner_(make_logit_scanner(model, faults.any())),
+      grammars_(grammars),
       faults_(std::move(faults)) {
   const Range& vocab = model.shard().vocab;
   vocab_ = {static_cast<int32_t>(vocab.begin),
@@ -114,7 +118,7 @@ void TargetRank::update_copies() {
     copy.params = start.params;
     copy.num_prompt_tokens = static_cast<int32_t>(start.tokens.size());
     copy.tokens = start.tokens;
-    copy.mask = make_token_mask(start.params);
+    copy.mask = make_token_mask(start.params, grammars_);
     copies_[start.sequence_id] = std::move(copy);
   }
   for (const SequencePlan& planned : plan_.sequences) {

@@ -17,6 +17,7 @@
 #include "runtime/ranks/target/faults.h"
 #include "scheduler/round.h"
 #include "scheduler/rows/row_scanner.h"
+#include "scheduler/sampling/grammar_engine.h"
 #include "scheduler/sampling/shard_exchange.h"
 #include "scheduler/sampling/token_mask.h"
 #include "scheduler/verification/verify.h"
@@ -25,8 +26,12 @@ namespace outrider {
 
 class TargetRank {
  public:
-  // model and group must outlive this. faults: what goes wrong on this rank on purpose.
-  TargetRank(Model& model, TargetGroup& group, Faults faults = {});
+  // model, group and grammars must outlive this; without grammars no request may have one. faults:
+  // what goes wrong on this rank on purpose.
+  TargetRank(Model& model,
+             TargetGroup& group,
+             Faults faults = {},
+             const GrammarEngine* grammars = nullptr);
   ~TargetRank();
   const Model& model() const { return model_; }
 
@@ -94,6 +99,7 @@ class TargetRank {
   std::unique_ptr<ShardExchange> exchange_;
   std::unique_ptr<RowScanner> scanner_;
   VocabShard vocab_;
+  const GrammarEngine* grammars_;
   std::map<uint64_t, Copy> copies_;
   RoundPlan plan_;
   bool awaits_bonus_drafts_ = false;

@@ -1,0 +1,168 @@
+// See structured_output.h.
+#include "http/api/structured_output.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "http/wire/api_error.h"
+
+namespace outrider {
+namespace {
+
+constexpr const char* kAnyObject = R"({"type":"object","additionalProperties":true})";
+
+enum class Form : uint8_t { kSchema, kRegex, kChoice, kGrammar, kTag, kAnyJsonObject };
+
+struct GrammarField {
+  const char* name;
+  Form form;
+};
+
+constexpr GrammarField kFields[] = {
+    {"guided_json", Form::kSchema},
+    {"guided_regex", Form::kRegex},
+    {"guided_choice", Form::kChoice},
+    {"guided_grammar", Form::kGrammar},
+    {"json_schema", Form::kSchema},
+    {"grammar", Form::kGrammar},
+    {"regex", Form::kRegex},
+    {"ebnf", Form::kGrammar},
+};
+
+// Of structured_outputs, as vLLM names them.
+constexpr GrammarField kInnerFields[] = {
+    {"json", Form::kSchema},
+    {"regex", Form::kRegex},
+    {"choice", Form::kChoice},
+    {"grammar", Form::kGrammar},
+    {"structural_tag", Form::kTag},
+    {"json_object", Form::kAnyJsonObject},
+};
+
+// A JSON value as it was sent, or the text that holds one.
+std::string json_or_text(const JsonFields& fields, const std::string& name) {
+  return fields.kind(name) == JsonKind::kText ? *fields.text(name) : fields.dump(name);
+}
+
+std::string one_of(const std::vector<std::string>& choices) {
+  std::string rule = "root ::=";
+  for (const std::string& choice : choices) {
+    rule += fmt::format("{} {}", rule.back() == '=' ? "" : " |", json_quoted(choice));
+  }
+  return rule;
+}
+
+Grammar choice_of(const JsonFields& fields, const std::string& name) {
+  const auto choices = fields.texts(name);
+  if (!choices || choices->empty()) {
+    throw bad_param(fields.path_of(name),
+                    fmt::format("'{}' must be a list of strings", fields.path_of(name)));
+  }
+  return {GrammarKind::kEbnf, one_of(*choices), {}};
+}
+
+// EBNF and GBNF define rules by "::=", Lark by a colon.
+Grammar grammar_of(std::string text) {
+  const bool is_ebnf = text.find("::=") != std::string::npos;
+  return {is_ebnf ? GrammarKind::kEbnf : GrammarKind::kLark, std::move(text), {}};
+}
+
+Grammar grammar_in(const JsonFields& fields, const GrammarField& field) {
+  const std::string name = field.name;
+  switch (field.form) {
+    case Form::kSchema: return {GrammarKind::kJsonSchema, json_or_text(fields, name), {}};
+    case Form::kRegex: return {GrammarKind::kRegex, *fields.text(name), {}};
+    case Form::kChoice: return choice_of(fields, name);
+    case Form::kGrammar: return grammar_of(*fields.text(name));
+    case Form::kTag: return {GrammarKind::kStructuralTag, json_or_text(fields, name), {}};
+    case Form::kAnyJsonObject: break;
+  }
+  return {GrammarKind::kJsonSchema, kAnyObject, {}};
+}
+
+// llama.cpp's clients send an empty text where they want none.
+bool is_given(const JsonFields& fields, const GrammarField& field) {
+  if (field.form == Form::kAnyJsonObject) return fields.boolean(field.name).value_or(false);
+  const std::string value = fields.dump(field.name);
+  return value != "null" && value != "\"\"" && value != "[]";
+}
+
+template <size_t kCount>
+void collect(const JsonFields& fields,
+             const GrammarField (&known)[kCount],
+             std::vector<RequestedGrammar>* found) {
+  for (const GrammarField& field : known) {
+    if (is_given(fields, field))
+      found->push_back({grammar_in(fields, field), fields.path_of(field.name)});
+  }
+}
+
+void read_response_format(const JsonFields& body, std::vector<RequestedGrammar>* found) {
+  const std::optional<JsonFields> format = body.object("response_format");
+  if (!format) return;
+  const std::string type = format->text("type").value_or("");
+  if (type == "text") return;
+  Grammar grammar;
+  if (type == "json_object") {  // llama.cpp's may bring a schema
+    grammar.text = format->has("schema") ? json_or_text(*format, "schema") : kAnyObject;
+  } else if (type == "json_schema") {
+    const std::optional<JsonFields> named = format->object("json_schema");
+    if (!named || !named->has("schema")) {
+      throw bad_param("response_format",
+                      "'response_format.json_schema.schema' is needed with the type json_schema");
+    }
+    grammar.text = json_or_text(*named, "schema");
+  } else if (type == "structural_tag") {
+    grammar = {GrammarKind::kStructuralTag, format->dump(), {}};
+  } else {
+    throw bad_param("response_format",
+                    "'response_format.type' must be text, json_object, json_schema or "
+                    "structural_tag");
+  }
+  found->push_back({std::move(grammar), "response_format"});
+}
+
+void read_structured_outputs(const JsonFields& body, std::vector<RequestedGrammar>* found) {
+  const std::optional<JsonFields> fields = body.object("structured_outputs");
+  if (!fields) return;
+  for (const std::string& name : fields->names()) {
+    const bool is_known = std::any_of(std::begin(kInnerFields),
+                                      std::end(kInnerFields),
+                                      [&](const GrammarField& field) { return name == field.name; });
+    if (is_known || name == "disable_any_whitespace" || !fields->has(name)) continue;
+    throw bad_param(fields->path_of(name),
+                    fmt::format("'{}' is not supported", fields->path_of(name)));
+  }
+  const size_t num_before = found->size();
+  collect(*fields, kInnerFields, found);
+  if (found->size() == num_before || !fields->boolean("disable_any_whitespace").value_or(false))
+    return;
+  Grammar& grammar = found->back().grammar;
+  if (grammar.kind == GrammarKind::kJsonSchema) grammar.kind = GrammarKind::kCompactJson;
+}
+
+}  // namespace
+
+std::optional<RequestedGrammar> read_grammar(const JsonFields& body, const CallLimits& limits) {
+  std::vector<RequestedGrammar> found;
+  read_response_format(body, &found);
+  read_structured_outputs(body, &found);
+  collect(body, kFields, &found);
+  if (found.empty()) return std::nullopt;
+  if (found.size() > 1) {
+    throw bad_param(found[1].param,
+                    fmt::format("'{}' and '{}' both say what the output must be",
+                                found[0].param,
+                                found[1].param));
+  }
+  RequestedGrammar& one = found.front();
+  if (one.grammar.text.size() > limits.max_grammar_bytes) {
+    throw bad_param(one.param,
+                    fmt::format("'{}' has more than {} bytes", one.param, limits.max_grammar_bytes));
+  }
+  return std::move(one);
+}
+
+}  // namespace outrider

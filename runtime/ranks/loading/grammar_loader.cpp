@@ -1,0 +1,35 @@
+// See grammar_loader.h.
+#include "runtime/ranks/loading/grammar_loader.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "runtime/ranks/loading/model_names.h"
+
+namespace outrider {
+namespace {
+
+bool has_engine(const RunConfig& config) {
+  return GrammarEngine::is_built() && !has_no_files(config.model);
+}
+
+}  // namespace
+
+std::shared_ptr<const GrammarEngine> load_grammar_engine(const RunConfig& config) {
+  if (!has_engine(config)) return nullptr;
+  return make_grammar_engine(config, *Tokenizer::load(model_folder(config.model, Role::kTarget)));
+}
+
+std::shared_ptr<const GrammarEngine> make_grammar_engine(const RunConfig& config,
+                                                         const Tokenizer& tokenizer) {
+  if (!has_engine(config)) return nullptr;
+  const int32_t vocab_size = model_config_of(config.model, Role::kTarget).vocab_size;
+  std::vector<std::string> token_bytes;
+  for (int32_t id = 0; id < std::min(tokenizer.vocab_size(), vocab_size); ++id) {
+    token_bytes.push_back(tokenizer.is_special(id) ? "" : tokenizer.token_bytes(id));
+  }
+  return std::make_shared<const GrammarEngine>(token_bytes, vocab_size);
+}
+
+}  // namespace outrider

@@ -1,0 +1,20 @@
+// The grammar engine of a rank: every target rank and the draft forbid by themselves, so each has
+// one, of the target's tokenizer.
+#pragma once
+
+#include <memory>
+
+#include "models/text/tokenizer.h"
+#include "runtime/base/settings/run_config.h"
+#include "scheduler/sampling/grammar_engine.h"
+
+namespace outrider {
+
+// Null where there is none: in a build without xgrammar, and for a model without files. Reads the
+// tokenizer's files. Throws Error when they are damaged.
+std::shared_ptr<const GrammarEngine> load_grammar_engine(const RunConfig& config);
+// The same with a tokenizer that has been loaded.
+std::shared_ptr<const GrammarEngine> make_grammar_engine(const RunConfig& config,
+                                                         const Tokenizer& tokenizer);
+
+}  // namespace outrider

@@ -1,0 +1,18 @@
+# The library xgrammar from the source that tools/fetch_xgrammar.sh has put into OUTRIDER_XGRAMMAR; OUTRIDER_HAS_XGRAMMAR
+# says whether it is there. Its messages come to scheduler/sampling/grammar_engine.cpp.
+set(OUTRIDER_XGRAMMAR ${CMAKE_SOURCE_DIR}/build/third_party/xgrammar CACHE PATH "Source of xgrammar 0.2.8; may be missing")
+set(OUTRIDER_HAS_XGRAMMAR OFF)
+if(NOT EXISTS ${OUTRIDER_XGRAMMAR}/include/xgrammar/xgrammar.h)
+  message(STATUS "Structured output: no xgrammar at ${OUTRIDER_XGRAMMAR}; building without")
+  return()
+endif()
+set(OUTRIDER_HAS_XGRAMMAR ON)
+file(GLOB sources ${OUTRIDER_XGRAMMAR}/cpp/*.cc ${OUTRIDER_XGRAMMAR}/cpp/support/*.cc
+  ${OUTRIDER_XGRAMMAR}/cpp/converter_ext/*.cc)
+add_library(xgrammar STATIC ${sources})
+target_include_directories(xgrammar SYSTEM PUBLIC ${OUTRIDER_XGRAMMAR}/include
+  ${OUTRIDER_XGRAMMAR}/3rdparty/dlpack/include PRIVATE ${OUTRIDER_XGRAMMAR}/3rdparty/picojson)
+target_compile_options(xgrammar PRIVATE -w -O2)
+target_compile_definitions(xgrammar PRIVATE XGRAMMAR_LOG_CUSTOMIZE=1)
+set_target_properties(xgrammar PROPERTIES CXX_STANDARD 17 EXPORT_COMPILE_COMMANDS OFF)
+target_link_libraries(xgrammar PRIVATE Threads::Threads)
