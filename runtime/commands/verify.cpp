@@ -44,6 +44,7 @@ LawFault fault_from_name(const std::string& name) {
   if (name == "off_by_one_bonus") return LawFault::kBonusFromWrongRow;
   if (name == "accept_by_target_prob") return LawFault::kAcceptByTargetProb;
   if (name == "bonus_draft_by_value") return LawFault::kBonusDraftByValue;
+  if (name == "mask_without_draft") return LawFault::kMaskWithoutDraft;
   if (name == "bonus_where_draft_rejected") return LawFault::kBonusWhereDraftRejected;
   return LawFault::kNone;
 }
@@ -137,6 +138,7 @@ int verify_command(const CommandLine& line) {
                      "off_by_one_bonus",
                      "accept_by_target_prob",
                      "bonus_draft_by_value",
+                     "mask_without_draft",
                      "bonus_where_draft_rejected"},
                     "breaks a rule in the toy checks, to see verify fail"),
       path_option("json", &options.json_file, "also write the result as JSON to this file"),

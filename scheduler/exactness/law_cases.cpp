@@ -2,6 +2,9 @@
 #include "scheduler/exactness/law_cases.h"
 
 #include <algorithm>
+#include <memory>
+
+#include "scheduler/exactness/toy_model.h"
 
 namespace outrider {
 namespace {
@@ -66,6 +69,11 @@ void add_masks(CaseList& list) {
   allowed.vocab_size = 7;
   allowed.params.allowed_token_ids = {0, 2, 3, 6};
   list.add("bad_words").params.bad_words = {{2}, {0, 1}, {1, 3, 3}, {1, 2, 1, 0}};
+  if (GrammarEngine::is_built()) {
+    LawCase& grammar = list.add("grammar");
+    grammar.vocab_size = 6;
+    grammar.params.grammar = std::make_shared<const Grammar>(toy_grammar());
+  }
   LawCase& both = list.add("masks_and_filters");
   both.vocab_size = 7;
   both.params.allowed_token_ids = {0, 1, 2, 4, 5};
@@ -177,6 +185,8 @@ std::vector<LawCase> negative_controls() {
   cases.push_back(broken(
       LawFault::kBonusWhereDraftRejected, VerifyMode::kStandard, "bonus_where_draft_rejected"));
   cases.back().bonus_drafts = BonusDrafts::kAlways;
+  cases.push_back(broken(LawFault::kMaskWithoutDraft, VerifyMode::kStandard, "mask_without_draft"));
+  cases.back().params.bad_words = {{0, 1}, {1, 3, 3}};
   return cases;
 }
 

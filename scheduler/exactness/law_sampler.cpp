@@ -57,6 +57,20 @@ class ExactLaws {
   std::map<std::vector<int32_t>, std::vector<double>> laws_;
 };
 
+// LawFault::kMaskWithoutDraft.
+class MaskWithoutDraft final : public TokenMask {
+ public:
+  explicit MaskWithoutDraft(std::shared_ptr<const TokenMask> mask) : mask_(std::move(mask)) {}
+  void restrict_next(const TokenHistory& history, AllowedBits& allowed) const override {
+    TokenHistory committed = history;
+    committed.drafted = {};
+    mask_->restrict_next(committed, allowed);
+  }
+
+ private:
+  std::shared_ptr<const TokenMask> mask_;
+};
+
 class LawSampler {
  public:
   explicit LawSampler(const LawCase& law_case)
@@ -142,10 +156,18 @@ class LawSampler {
     return rows;
   }
 
+  // For one thread.
+  std::shared_ptr<const TokenMask> make_mask() const {
+    auto mask = make_token_mask(case_.params, grammars_.get());
+    if (case_.fault != LawFault::kMaskWithoutDraft || mask == nullptr) return mask;
+    return std::make_shared<const MaskWithoutDraft>(std::move(mask));
+  }
+
   Decisions verify_shard(const std::vector<LawSequence>& batch,
                          const VocabShard& shard,
                          ShardExchange& exchange) const {
     const std::vector<float> logits = shard_rows(batch, shard);
+    const std::shared_ptr<const TokenMask> mask = make_mask();
     std::vector<VerifyInput> inputs;
     inputs.reserve(batch.size());
     const float* next = logits.data();
@@ -158,7 +180,7 @@ class LawSampler {
       input.draft = sequence.draft;
       if (sequence.bonus_draft) input.bonus_draft = &*sequence.bonus_draft;
       input.logits = next;
-      input.mask = mask_.get();
+      input.mask = mask.get();
       inputs.push_back(input);
       next += (sequence.draft.size() + 1) * static_cast<size_t>(shard.size());
     }
@@ -292,9 +314,9 @@ class LawSampler {
   const LawCase case_;
   const ToyModel target_;
   const ToyModel draft_;
-  const std::shared_ptr<const TokenMask> mask_ =
-      make_token_mask(case_.params);  // kept, as ranks do
-  LawDraft drafter_{case_, draft_, num_prompt_tokens(), mask_.get()};
+  const std::unique_ptr<const GrammarEngine> grammars_ = toy_grammar_engine(case_.params);
+  const std::shared_ptr<const TokenMask> draft_mask_ = make_mask();
+  LawDraft drafter_{case_, draft_, num_prompt_tokens(), draft_mask_.get()};
   ExactLaws target_laws_{target_, case_.params};
   ExactLaws draft_laws_{draft_, case_.params};
   LawResult result_;

@@ -46,6 +46,7 @@ enum class LawFault : uint8_t {
   kBonusDraftByValue,         // the bonus draft token is judged only when the draft thinks it the
                               // likeliest
   kBonusWhereDraftRejected,   // standard rule: the target's law, where its residual is due
+  kMaskWithoutDraft,          // masks see the committed tokens and not the draft before their row
 };
 
 struct LawCase {

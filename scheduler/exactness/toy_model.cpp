@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <string>
 
 #include "runtime/base/numbers/rng.h"
 
@@ -13,7 +14,22 @@ namespace {
 
 constexpr long double kNothing = -std::numeric_limits<long double>::infinity();
 
-bool is_allowed(int32_t token, const SamplingParams& params, std::span<const int32_t> context) {
+constexpr int32_t kOpening = 3;  // "d" of toy_grammar()
+constexpr int32_t kNumLetters = 6;
+
+bool toy_grammar_allows(int32_t token,
+                        std::span<const int32_t> context,
+                        int32_t num_prompt_tokens) {
+  const bool is_open =
+      std::ssize(context) > num_prompt_tokens && context.back() == kOpening;
+  return is_open == (token > kOpening);
+}
+
+bool is_allowed(int32_t token,
+                const SamplingParams& params,
+                std::span<const int32_t> context,
+                int32_t num_prompt_tokens) {
+  if (params.grammar && !toy_grammar_allows(token, context, num_prompt_tokens)) return false;
   const std::vector<int32_t>& ids = params.allowed_token_ids;
   if (!ids.empty() && std::find(ids.begin(), ids.end(), token) == ids.end()) return false;
   std::vector<int32_t> text(context.begin(), context.end());
@@ -52,7 +68,8 @@ std::vector<long double> processed(std::span<const float> logits,
     for (int32_t token : params.stop_token_ids) values[static_cast<size_t>(token)] = kNothing;
   }
   for (size_t v = 0; v < values.size(); ++v) {
-    if (!is_allowed(static_cast<int32_t>(v), params, context)) values[v] = kNothing;
+    if (!is_allowed(static_cast<int32_t>(v), params, context, num_prompt_tokens))
+      values[v] = kNothing;
   }
   for (long double& value : values) value /= params.temperature;
   return values;
@@ -178,6 +195,15 @@ std::vector<double> joint_law(const ToyModel& model,
     contexts = std::move(next_contexts);
   }
   return law;
+}
+
+Grammar toy_grammar() { return {GrammarKind::kRegex, "([a-c]|d[ef])*", {}}; }
+
+std::unique_ptr<const GrammarEngine> toy_grammar_engine(const SamplingParams& params) {
+  if (params.grammar == nullptr) return nullptr;
+  std::vector<std::string> letters;
+  for (char letter = 'a'; std::ssize(letters) < kNumLetters; ++letter) letters.emplace_back(1, letter);
+  return std::make_unique<const GrammarEngine>(letters, kNumLetters);
 }
 
 VocabShard even_shard(int32_t vocab_size, int rank, int num_shards) {

@@ -4,9 +4,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
+#include "scheduler/sampling/grammar_engine.h"
 #include "scheduler/sampling/shard_exchange.h"
 #include "scheduler/sampling_params.h"
 
@@ -39,6 +41,12 @@ std::vector<double> joint_law(const ToyModel& model,
                               const SamplingParams& params,
                               const std::vector<int32_t>& prompt,
                               int num_tokens);
+
+// Of tokens that stand for the letters from "a" on: a "d" is followed by an "e" or an "f", and
+// these come only so. exact_law() knows this grammar by itself, and no other one.
+Grammar toy_grammar();
+// An engine that knows those letters; null when the parameters have no grammar.
+std::unique_ptr<const GrammarEngine> toy_grammar_engine(const SamplingParams& params);
 
 // Near-equal cuts; some ranks get one token more, and none when there are more ranks than tokens.
 VocabShard even_shard(int32_t vocab_size, int rank, int num_shards);

@@ -118,7 +118,8 @@ class XgrammarMask final : public GrammarMask {
 
 struct GrammarEngine::Impl {
   Impl(const std::vector<std::string>& token_bytes, int32_t vocab_size)
-      : vocabulary(token_bytes, xgrammar::VocabType::RAW, vocab_size, std::vector<int32_t>{}),
+      : no_end(vocab_size),
+        vocabulary(token_bytes, xgrammar::VocabType::RAW, vocab_size + 1, std::vector<int32_t>{}),
         compiler(vocabulary, 1, true, kMaxCacheBytes) {
     const std::vector<std::string>& bytes = vocabulary.GetDecodedVocab();
     for (size_t id = 0; id < bytes.size(); ++id) {
@@ -148,6 +149,7 @@ struct GrammarEngine::Impl {
     throw Error("there is no such kind of grammar");
   }
 
+  const int32_t no_end;  // a token that nobody can write: a matcher wants one that ends the text
   xgrammar::TokenizerInfo vocabulary;
   mutable xgrammar::GrammarCompiler compiler;            // guards itself
   std::unordered_map<std::string_view, int32_t> ids;     // of the vocabulary's bytes
@@ -187,8 +189,10 @@ void GrammarEngine::check(const Grammar& grammar, std::chrono::milliseconds limi
 }
 
 std::shared_ptr<const GrammarMask> GrammarEngine::mask(const Grammar& grammar) const {
+  std::vector<int32_t> ends = grammar.end_token_ids;
+  if (ends.empty()) ends.push_back(impl_->no_end);
   return std::make_shared<XgrammarMask>(
-      impl_->compile(grammar), grammar.end_token_ids, impl_->ids, impl_->max_token_bytes);
+      impl_->compile(grammar), std::move(ends), impl_->ids, impl_->max_token_bytes);
 }
 
 }  // namespace outrider

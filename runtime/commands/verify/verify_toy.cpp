@@ -50,7 +50,7 @@ std::vector<Job> jobs_of(const ToyChecks& options) {
       law_case.fault = options.broken_rule;
       // Sharded decisions are compared where the rule and the filters differ most.
       if (law_case.name == "plain" || law_case.name == "all_filters" ||
-          law_case.name == "prepared_and_proposed") {
+          law_case.name == "prepared_and_proposed" || law_case.name == "grammar") {
         law_case.shard_counts = {1, 2};
       }
       jobs.push_back({std::move(law_case), CheckKind::kLaw});
