@@ -15,7 +15,8 @@ struct EngineInfo {
   int32_t max_model_len = 0;
   int32_t vocab_size = 0;
   int32_t num_target_ranks = 1;
-  std::string draft;  // draft model folder, "ngram", "unigram", "bigram", or empty
+  std::string draft;  // draft model folder, "ngram", "unigram", "bigram", "grammar", or
+                      // empty
   int32_t num_speculative_tokens = 0;
 };
 

@@ -43,7 +43,11 @@ constexpr GrammarField kInnerFields[] = {
 
 // A JSON value as it was sent, or the text that holds one.
 std::string json_or_text(const JsonFields& fields, const std::string& name) {
-  return fields.kind(name) == JsonKind::kText ? *fields.text(name) : fields.dump(name);
+  if (fields.kind(name) != JsonKind::kText) return fields.dump(name);
+  std::string text = *fields.text(name);
+  const std::string fault = json_fault(text, kBodyLimits);
+  if (fault.empty()) return text;
+  throw bad_param(fields.path_of(name), fmt::format("'{}' {}", fields.path_of(name), fault));
 }
 
 std::string one_of(const std::vector<std::string>& choices) {

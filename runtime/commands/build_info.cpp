@@ -23,7 +23,8 @@ std::vector<std::pair<std::string, std::string>> build_info() {
           {"commit", kBuildCommit},
           {"compiler", kCompiler},
           {"mpi", mpi.substr(0, mpi.find_first_of(",\n"))},
-          {"cuda", OUTRIDER_CUDA_VERSION}};
+          {"cuda", OUTRIDER_CUDA_VERSION},
+          {"xgrammar", OUTRIDER_XGRAMMAR_VERSION}};
 }
 
 }  // namespace outrider

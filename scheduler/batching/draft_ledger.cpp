@@ -253,11 +253,31 @@ std::vector<DraftToken> DraftLedger::draft_for(const Sequence& sequence) const {
     const NgramConfig ngram = {config_.prompt_lookup_max, config_.prompt_lookup_min};
     for (int32_t token : propose_ngram(sequence.tokens(), ngram, draft_len))
       draft.push_back({token, {}});
-  } else if (config_.draft_method != DraftMethod::kNone) {
+  } else if (served_ || config_.draft_corpus) {
     draft = counted_draft(sequence, draft_len);
   }
   if (static_cast<int64_t>(draft.size()) > draft_len) draft.resize(static_cast<size_t>(draft_len));
+  if (sequence.grammar) shape_by_grammar(sequence, draft);
   return draft;
+}
+
+// Cuts the draft where the grammar forbids it, and adds what the grammar forces behind it: as much
+// as ever fits, whatever length was chosen, since nearly all of it is accepted. A draft model needs
+// neither: it masks its rows, and then proposes a token that is forced with certainty.
+void DraftLedger::shape_by_grammar(const Sequence& sequence,
+                                   std::vector<DraftToken>& draft) const {
+  std::vector<int32_t> tokens;
+  for (const DraftToken& token : draft) tokens.push_back(token.token);
+  TokenHistory history{.committed = sequence.tokens(),
+                       .num_prompt_tokens = sequence.num_prompt_tokens(),
+                       .drafted = {}};
+  tokens.resize(sequence.grammar->num_allowed(history, tokens));
+  draft.resize(tokens.size());
+  const int32_t most = limit(sequence, sequence.num_tokens(), config_.num_speculative_tokens);
+  if (std::ssize(draft) >= most) return;
+  history.drafted = tokens;
+  const size_t room = static_cast<size_t>(most) - draft.size();
+  for (int32_t token : sequence.grammar->forced_tokens(history, room)) draft.push_back({token, {}});
 }
 
 std::vector<DraftToken> DraftLedger::counted_draft(const Sequence& sequence,

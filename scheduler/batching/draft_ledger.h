@@ -82,6 +82,7 @@ class DraftLedger {
   size_t num_well_formed(const Sequence& sequence,
                          size_t first,
                          const std::vector<DraftToken>& tokens) const;
+  void shape_by_grammar(const Sequence& sequence, std::vector<DraftToken>& draft) const;
   std::vector<DraftToken> counted_draft(const Sequence& sequence, int32_t draft_len) const;
 
   PlannerConfig config_;

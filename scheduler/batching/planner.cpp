@@ -123,6 +123,11 @@ void Planner::add(Request request) {
   } else if (sequence->params().max_tokens == 0 && !sequence->params().prompt_logprobs) {
     sequence->finish(FinishReason::kLength);
   } else {
+    const PlannerConfig& config = state_->config;
+    const bool is_shaped = config.grammars != nullptr && config.draft_method != DraftMethod::kNone &&
+                           config.draft_method != DraftMethod::kDraftModel;
+    if (is_shaped && sequence->params().grammar)
+      sequence->grammar = config.grammars->mask(*sequence->params().grammar);
     state_->pool.add(std::move(sequence));
   }
 }

@@ -7,6 +7,7 @@
 namespace outrider {
 
 class BigramModel;
+class GrammarEngine;
 
 // Who runs first. kFcfs: in order of arrival. kPriority: by Request::priority, lower first, then
 // arrival; and whoever waits gains on all that come later (priority_aging_rounds).
@@ -16,7 +17,8 @@ enum class SchedulingPolicy : uint8_t { kFcfs, kPriority };
 // ones may still write fit too; nobody is ever preempted, and fewer run at once.
 enum class CapacityPolicy : uint8_t { kMaxUtilization, kGuaranteedNoEvict };
 
-enum class DraftMethod : uint8_t { kNone, kDraftModel, kNgram, kUnigram, kBigram };
+// kGrammar: what a request's grammar forces. The others that draft without a model add it to theirs.
+enum class DraftMethod : uint8_t { kNone, kDraftModel, kNgram, kUnigram, kBigram, kGrammar };
 
 struct PlannerConfig {
   int32_t block_size = 16;
@@ -39,6 +41,7 @@ struct PlannerConfig {
   int32_t num_draft_candidates = 16;  // unigram, bigram: entries of the draft's distribution
   // Unigram, bigram: what a text taught; null = learn from what is served.
   std::shared_ptr<const BigramModel> draft_corpus;
+  std::shared_ptr<const GrammarEngine> grammars;  // null: grammars shape no draft
   bool reports_freed_blocks = false;  // in RoundPlan::freed
 };
 

@@ -6,6 +6,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "scheduler/drafting/speculation_cache.h"
 #include "scheduler/request.h"
 #include "scheduler/round.h"
+#include "scheduler/sampling/grammar_engine.h"
 
 namespace outrider {
 
@@ -92,6 +94,7 @@ class Sequence {
 
   BlockTable table;
   DraftView draft_view;
+  std::shared_ptr<const GrammarMask> grammar;  // for drafts without a model; null without one
   int32_t num_learned_tokens = 0;  // by a draft that learns from what is served
   bool started = false;            // the target ranks know it
   bool was_preempted = false;

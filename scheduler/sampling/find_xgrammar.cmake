@@ -2,11 +2,14 @@
 # says whether it is there. Its messages come to scheduler/sampling/grammar_engine.cpp.
 set(OUTRIDER_XGRAMMAR ${CMAKE_SOURCE_DIR}/build/third_party/xgrammar CACHE PATH "Source of xgrammar 0.2.8; may be missing")
 set(OUTRIDER_HAS_XGRAMMAR OFF)
+set(OUTRIDER_XGRAMMAR_VERSION none)
 if(NOT EXISTS ${OUTRIDER_XGRAMMAR}/include/xgrammar/xgrammar.h)
   message(STATUS "Structured output: no xgrammar at ${OUTRIDER_XGRAMMAR}; building without")
   return()
 endif()
 set(OUTRIDER_HAS_XGRAMMAR ON)
+file(STRINGS ${OUTRIDER_XGRAMMAR}/PKG-INFO version REGEX "^Version: ")
+string(REPLACE "Version: " "" OUTRIDER_XGRAMMAR_VERSION "${version}")
 file(GLOB sources ${OUTRIDER_XGRAMMAR}/cpp/*.cc ${OUTRIDER_XGRAMMAR}/cpp/support/*.cc
   ${OUTRIDER_XGRAMMAR}/cpp/converter_ext/*.cc)
 add_library(xgrammar STATIC ${sources})

@@ -108,7 +108,7 @@ class ManPage(unittest.TestCase):
 class Version(unittest.TestCase):
     def test_the_program_and_the_server_name_the_same_build(self):
         lines = dict(line.split(None, 1) for line in said("--version").splitlines())
-        self.assertEqual(set(lines), {"outrider", "commit", "compiler", "mpi", "cuda"})
+        self.assertEqual(set(lines), {"outrider", "commit", "compiler", "mpi", "cuda", "xgrammar"})
         self.assertRegex(lines["commit"], r"^([0-9a-f]{40}(\+dirty)?|unknown)$")
         self.assertRegex(lines["compiler"], r"^(g\+\+|clang) \d+\.")
         self.assertRegex(lines["cuda"], r"^(none|\d+\.[0-9.]+)$")

@@ -45,11 +45,12 @@ class HttpFixture : public ::testing::Test {
     make_service(true);
   }
 
-  void make_service(bool with_template) {
+  void make_service(bool with_template, std::shared_ptr<const GrammarEngine> grammars = nullptr) {
     ServedModel model;
     model.tokenizer = test_tokenizer();
     if (with_template) model.chat_template = ChatTemplate::parse(kTestTemplate);
     model.defaults = defaults;
+    model.grammars = std::move(grammars);
     service = std::make_unique<OpenAiService>(engine, metrics, std::move(model), options);
   }
 

@@ -61,6 +61,8 @@ FENCES = (
           "CUDA headers belong under runtime/ops/cuda"),
     Fence(r"httplib\.h", r"http/wire/(guarded_server|http_client)\.cpp", None,
           "httplib.h belongs in one server file and one client file: http/wire/guarded_server.cpp, http/wire/http_client.cpp"),
+    Fence(r"xgrammar/.*", r"scheduler/sampling/grammar_engine\.cpp", 1,
+          "xgrammar belongs in scheduler/sampling/grammar_engine.cpp"),
     Fence(r"yaml-cpp/.*", r"runtime/base/[a-z_/]+\.cpp", 1, "yaml-cpp belongs in one .cpp of runtime/base"),
     Fence(r"nlohmann/json\.hpp", r".*\.cpp", None, "the JSON library stays out of headers"),
     Fence(r"nlohmann/json_fwd\.hpp", r".*\.cpp|models/text/tokenizer/json\.h", None,

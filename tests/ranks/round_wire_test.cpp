@@ -17,6 +17,8 @@ SamplingParams some_params(std::mt19937& random) {
   params.typical_p = 0.8f;
   params.allowed_token_ids = {1, 4, static_cast<int32_t>(5 + random() % 50)};
   params.bad_words = {{static_cast<int32_t>(random() % 50)}, {1, 2, 3}};
+  if (random() % 2 == 0)
+    params.grammar = std::make_shared<const Grammar>(Grammar{GrammarKind::kRegex, "a+\n", {2, 7}});
   params.repetition_penalty = 1.1f;
   params.presence_penalty = -0.5f;
   params.frequency_penalty = 0.25f;
@@ -88,6 +90,8 @@ TEST(RoundWire, PlansComeBackAsTheyWere) {
     EXPECT_EQ(a.typical_p, b.typical_p);
     EXPECT_EQ(a.allowed_token_ids, b.allowed_token_ids);
     EXPECT_EQ(a.bad_words, b.bad_words);
+    ASSERT_EQ(a.grammar == nullptr, b.grammar == nullptr);
+    EXPECT_TRUE(a.grammar == nullptr || *a.grammar == *b.grammar);
     EXPECT_EQ(a.frequency_penalty, b.frequency_penalty);
     EXPECT_EQ(a.min_tokens, b.min_tokens);
     EXPECT_EQ(a.prompt_logprobs, b.prompt_logprobs);
@@ -255,13 +259,14 @@ TEST(RoundWire, DraftRequestsComeBack) {
   DraftRequest request;
   request.serial = 77;
   request.closes = {1, 2};
-  request.opens.push_back({5, some_params(random), {9, 8, 7}});
+  request.opens.push_back({5, some_params(random), {9, 8, 7}, 2});
   request.commits.push_back({6, 4, 10, {1, 2, 3}, 5, 3});
   const DraftRequest back = decode_draft_request(encode(request));
   EXPECT_EQ(back.serial, 77u);
   EXPECT_EQ(back.closes, request.closes);
   ASSERT_EQ(back.opens.size(), 1u);
   EXPECT_EQ(back.opens[0].tokens, request.opens[0].tokens);
+  EXPECT_EQ(back.opens[0].num_output_tokens, 2);
   ASSERT_EQ(back.commits.size(), 1u);
   EXPECT_EQ(back.commits[0].round, 4u);
   EXPECT_EQ(back.commits[0].num_tokens_before, 10);

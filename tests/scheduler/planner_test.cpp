@@ -399,6 +399,7 @@ TEST(Planner, WithoutTheDraftWorkerTheTextGoesOn) {
   EXPECT_TRUE(request.closes.empty());  // the new one never knew sequence 2
   ASSERT_EQ(request.opens.size(), 1u);
   EXPECT_EQ(request.opens[0].tokens.size(), 6u);
+  EXPECT_EQ(request.opens[0].num_output_tokens, 2);  // penalties and grammars go by the output
   ASSERT_EQ(request.commits.size(), 1u);
   EXPECT_EQ(request.commits[0].num_tokens_before, 6);
   EXPECT_TRUE(request.commits[0].tokens.empty());

@@ -276,7 +276,7 @@ void add_draft_rows(Table& table, SpeculativeConfig* s) {
   const std::string prefix = "speculative_config.";
   table.add(choice_option(prefix + "method",
                           &s->method,
-                          {"auto", "draft_model", "ngram", "unigram", "bigram", "none"},
+                          {"auto", "draft_model", "ngram", "unigram", "bigram", "grammar", "none"},
                           "who drafts; auto = draft_model when a draft is given"));
   table.add(path_option(prefix + "model", &s->model, "draft: a Hugging Face folder, or 'embedded'"),
             {"-md", "--model-draft"});

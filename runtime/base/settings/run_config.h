@@ -20,7 +20,7 @@ struct SpeculativeConfig {
     return num_speculative_tokens == kAutoDraftLen ? kLongestAutoDraftLen : num_speculative_tokens;
   }
 
-  // auto, draft_model, ngram, unigram, bigram, none; auto = draft_model when model is set
+  // auto, draft_model, ngram, unigram, bigram, grammar, none; auto = draft_model when model is set
   std::string method = "auto";
   std::string model;                  // the draft's folder, or "embedded"
   std::string quantization = "none";  // of the draft's weights, as below

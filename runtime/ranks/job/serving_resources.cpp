@@ -20,6 +20,7 @@ DraftMethod draft_method(const RunConfig& config, const RankLayout& layout) {
   if (config.speculative.method == "ngram") return DraftMethod::kNgram;
   if (config.speculative.method == "unigram") return DraftMethod::kUnigram;
   if (config.speculative.method == "bigram") return DraftMethod::kBigram;
+  if (config.speculative.method == "grammar") return DraftMethod::kGrammar;
   return DraftMethod::kNone;
 }
 
@@ -84,6 +85,7 @@ PlannerConfig planner_config(const RunConfig& config,
   planner.prompt_lookup_min = config.speculative.prompt_lookup_min;
   planner.num_draft_candidates = config.speculative.num_draft_candidates;
   planner.draft_corpus = resources.draft_corpus;
+  planner.grammars = resources.grammars;
   planner.reports_freed_blocks = resources.checks.poison;
   return planner;
 }

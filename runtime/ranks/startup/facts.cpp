@@ -9,6 +9,7 @@
 #include "models/simulated/spec.h"
 #include "runtime/ranks/loading/model_loader.h"
 #include "runtime/ranks/loading/model_names.h"
+#include "scheduler/sampling/grammar_engine.h"
 
 namespace outrider {
 namespace {
@@ -72,6 +73,7 @@ void add_startup_facts(const RunConfig& config,
                        std::vector<Fact>* facts) {
   const bool is_target = layout.role(rank) != Role::kDraft;
   facts->push_back({"ranks", layout.text()});
+  facts->push_back({"grammar engine", GrammarEngine::is_built() ? "xgrammar" : "none"});
   facts->push_back({"speculative_config.method", config.speculative.method});
   add_model("model", config.model, Role::kTarget, is_target, facts);
   if (is_target) add_target_settings(config, facts);

@@ -1,0 +1,127 @@
+// Which grammar a body asks for, in every server's words; what is refused, and with which param; a
+// schema that is none through the whole service.
+#include "http/api/structured_output.h"
+
+#include <gtest/gtest.h>
+
+#include <tuple>
+
+#include "http/wire/api_error.h"
+#include "tests/http/http_fixture.h"
+
+namespace outrider::testing {
+namespace {
+
+using nlohmann::json;
+
+std::optional<RequestedGrammar> grammar_of(const std::string& body, CallLimits limits = {}) {
+  return read_grammar(JsonFields::parse(body), limits);
+}
+
+std::string param_of(const std::string& body, CallLimits limits = {}) {
+  try {
+    grammar_of(body, limits);
+  } catch (const ApiError& error) {
+    EXPECT_EQ(error.status(), 400);
+    return error.param();
+  }
+  return "accepted";
+}
+
+TEST(StructuredOutput, EveryServersFieldsMeanTheirGrammar) {
+  using enum GrammarKind;
+  const std::string schema = R"({"type":"object","properties":{"z":{},"a":{}}})";
+  const std::string in_text = R"("{\"type\":\"object\",\"properties\":{\"z\":{},\"a\":{}}}")";
+  const std::string any = R"({"type":"object","additionalProperties":true})";
+  const std::string tag = R"({"type":"structural_tag","format":{"type":"any_text"}})";
+  const std::string choice = R"(root ::= "a\"b" | "c")";
+  using Row = std::tuple<std::string, GrammarKind, std::string, std::string>;
+  for (const auto& [body, kind, text, param] : std::vector<Row>{
+           {R"("response_format":{"type":"json_object"})", kJsonSchema, any, "response_format"},
+           {R"("response_format":{"type":"json_object","schema":)" + schema + "}",
+            kJsonSchema, schema, "response_format"},
+           {R"("response_format":{"type":"json_schema","json_schema":{"name":"x","strict":true,"schema":)" +
+                schema + "}}",
+            kJsonSchema, schema, "response_format"},
+           {R"("response_format":)" + tag, kStructuralTag, tag, "response_format"},
+           {R"("structured_outputs":{"json":)" + schema + "}", kJsonSchema, schema,
+            "structured_outputs.json"},
+           {R"("structured_outputs":{"json":)" + in_text + R"(,"disable_any_whitespace":true})",
+            kCompactJson, schema, "structured_outputs.json"},
+           {R"("structured_outputs":{"json_object":true,"regex":null})", kJsonSchema, any,
+            "structured_outputs.json_object"},
+           {R"("structured_outputs":{"regex":"a+"})", kRegex, "a+", "structured_outputs.regex"},
+           {R"("structured_outputs":{"choice":["a\"b","c"]})", kEbnf, choice,
+            "structured_outputs.choice"},
+           {R"("structured_outputs":{"grammar":"root ::= \"a\""})", kEbnf, "root ::= \"a\"",
+            "structured_outputs.grammar"},
+           {R"("structured_outputs":{"structural_tag":)" + tag + "}", kStructuralTag, tag,
+            "structured_outputs.structural_tag"},
+           {R"("guided_json":)" + schema, kJsonSchema, schema, "guided_json"},
+           {R"("guided_regex":"a+")", kRegex, "a+", "guided_regex"},
+           {R"("guided_choice":["a\"b","c"])", kEbnf, choice, "guided_choice"},
+           {R"("guided_grammar":"start: \"a\"")", kLark, "start: \"a\"", "guided_grammar"},
+           {R"("grammar":"root ::= \"a\"")", kEbnf, "root ::= \"a\"", "grammar"},
+           {R"("json_schema":)" + schema, kJsonSchema, schema, "json_schema"},
+           {R"("regex":"a+")", kRegex, "a+", "regex"},
+           {R"("ebnf":"root ::= \"a\"","grammar":"")", kEbnf, "root ::= \"a\"", "ebnf"}}) {
+    const auto requested = grammar_of("{" + body + "}");
+    ASSERT_TRUE(requested) << body;
+    EXPECT_EQ(requested->grammar.kind, kind) << body;
+    EXPECT_EQ(requested->grammar.text, text) << body;
+    EXPECT_EQ(requested->param, param) << body;
+  }
+}
+
+TEST(StructuredOutput, OffIsOff) {
+  for (const char* body : {"{}",
+                           R"({"response_format":null})",
+                           R"({"response_format":{"type":"text"}})",
+                           R"({"structured_outputs":{}})",
+                           R"({"structured_outputs":{"json_object":false,"json":null}})",
+                           R"({"grammar":"","guided_choice":[],"guided_json":null})"}) {
+    EXPECT_FALSE(grammar_of(body)) << body;
+  }
+}
+
+TEST(StructuredOutput, WhatHasAnotherFormIsRefused) {
+  EXPECT_EQ(param_of(R"({"response_format":{"type":"xml"}})"), "response_format");
+  EXPECT_EQ(param_of(R"({"response_format":{}})"), "response_format");
+  EXPECT_EQ(param_of(R"({"response_format":{"type":"json_schema"}})"), "response_format");
+  EXPECT_EQ(param_of(R"({"response_format":"json_object"})"), "response_format");
+  EXPECT_EQ(param_of(R"({"guided_choice":[1]})"), "guided_choice");
+  EXPECT_EQ(param_of(R"({"guided_regex":1})"), "guided_regex");
+  EXPECT_EQ(param_of(R"({"guided_json":"{"})"), "guided_json");
+  EXPECT_EQ(param_of(R"({"guided_json":"{\"a\":1,\"a\":2}"})"), "guided_json");
+  EXPECT_EQ(param_of(R"({"structured_outputs":{"whitespace_pattern":" "}})"),
+            "structured_outputs.whitespace_pattern");
+  EXPECT_EQ(param_of(R"({"guided_regex":"a","guided_choice":["b"]})"), "guided_choice");
+  EXPECT_EQ(param_of(R"({"response_format":{"type":"json_object"},"regex":"a"})"), "regex");
+  EXPECT_EQ(param_of(R"({"regex":"aaaa"})", {.max_grammar_bytes = 3}), "regex");
+}
+
+using StructuredOutputService = HttpFixture;
+
+TEST_F(StructuredOutputService, WithoutAnEngineItIsRefused) {
+  const json out = post_json("/v1/completions", R"({"prompt":"a","guided_regex":"a"})", 400);
+  EXPECT_EQ(out["error"]["param"], "guided_regex");
+  EXPECT_TRUE(engine.submitted().empty());
+}
+
+TEST_F(StructuredOutputService, ABadGrammarCostsItsRequestAndAGoodOneReachesTheEngine) {
+  if (!GrammarEngine::is_built()) GTEST_SKIP() << "built without xgrammar";
+  const int32_t vocab_size = test_tokenizer()->vocab_size();
+  std::vector<std::string> bytes;
+  for (int32_t id = 0; id < vocab_size; ++id) bytes.push_back(test_tokenizer()->token_bytes(id));
+  make_service(true, std::make_shared<const GrammarEngine>(bytes, vocab_size));
+  const json refused =
+      post_json("/v1/completions", R"({"prompt":"a","guided_json":{"type":"objekt"}})", 400);
+  EXPECT_EQ(refused["error"]["param"], "guided_json");
+  EXPECT_TRUE(engine.submitted().empty());
+  post_json("/v1/completions", R"({"prompt":"a","guided_json":{"type":"object"},"n":2})");
+  ASSERT_EQ(engine.submitted().size(), 2u);
+  EXPECT_EQ(engine.submitted()[1].params.grammar->text, R"({"type":"object"})");
+}
+
+}  // namespace
+}  // namespace outrider::testing
