@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "http/api/openai_response.h"
+#include "http/dialects/messages.h"
 #include "http/wire/access.h"
 #include "http/wire/api_error.h"
 #include "http/wire/request_id.h"
@@ -87,6 +88,8 @@ ServerResponse HttpServer::respond(ServerRequest request) {
   const std::string_view sent_id = head.header("x-request-id");
   const std::string id = is_valid_request_id(sent_id) ? std::string(sent_id) : new_request_id();
   ServerResponse response = answer(std::move(request), id);
+  if (response.status >= 400 && is_messages_path(head.path))
+    response.body = messages_error_json(response.body);
   if (response.stream) {
     response.headers.emplace_back("Cache-Control", "no-cache");
     response.headers.emplace_back("X-Accel-Buffering",

@@ -10,6 +10,8 @@
 #include "http/api/event_stream.h"
 #include "http/api/openai_response.h"
 #include "http/api/request_fields.h"
+#include "http/dialects/messages.h"
+#include "http/dialects/responses.h"
 #include "http/wire/api_error.h"
 #include "http/wire/request_id.h"
 #include "runtime/base/log.h"
@@ -48,7 +50,8 @@ bool begins_with(std::string_view text, std::string_view prefix) {
 std::string canonical_path(std::string path) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
   const bool lacks_version = path == "/completions" || path == "/chat/completions" ||
-                             path == "/models" || begins_with(path, "/models/");
+                             path == "/models" || begins_with(path, "/models/") ||
+                             path == "/responses" || begins_with(path, "/messages");
   return lacks_version ? "/v1" + path : path;
 }
 
@@ -57,6 +60,9 @@ std::string allowed_methods(std::string_view path) {
   static constexpr std::pair<std::string_view, const char*> kPaths[] = {
       {"/v1/completions", kPost},
       {"/v1/chat/completions", kPost},
+      {"/v1/responses", kPost},
+      {"/v1/messages", kPost},
+      {"/v1/messages/count_tokens", kPost},
       {"/tokenize", kPost},
       {"/detokenize", kPost},
       {"/ping", "GET, HEAD, POST"},
@@ -132,6 +138,8 @@ ServiceReply OpenAiService::handle(ServiceCall call) {
 
 ServiceReply OpenAiService::route(ServiceCall& call) {
   call.path = canonical_path(std::move(call.path));
+  if (begins_with(call.path, "/v1/responses/"))
+    throw ApiError(404, "responses are not stored: there is none of this id");
   const std::string allowed = allowed_methods(call.path);
   if (allowed.empty()) throw ApiError(404, "there is no such path");
   if (call.method == "POST" && allowed != kGet) return route_post(call);
@@ -174,6 +182,12 @@ ServiceReply OpenAiService::route_post(ServiceCall& call) {
   if (path == "/ping") return health(false);
   if (path == "/tokenize") return tokenize(call.body.text);
   if (path == "/detokenize") return detokenize(call.body.text);
+  const bool strict = options_.call.strict_params;
+  if (path == "/v1/responses")
+    return generate_in_dialect(call, read_responses_call(call.body.text, strict));
+  if (path == "/v1/messages")
+    return generate_in_dialect(call, read_messages_call(call.body.text, strict));
+  if (path == "/v1/messages/count_tokens") return count_tokens(call.body.text);
   return generate(call, path == "/v1/completions" ? CallKind::kCompletion : CallKind::kChat);
 }
 
@@ -345,6 +359,21 @@ ServiceReply OpenAiService::generate(ServiceCall& call, CallKind kind) {
   return reply;
 }
 
+ServiceReply OpenAiService::generate_in_dialect(ServiceCall& call, DialectCall dialect) {
+  call.body.text = std::move(dialect.chat_body);
+  try {
+    ServiceReply reply = generate(call, CallKind::kChat);
+    if (reply.stream) {
+      reply.stream = dialect_stream(std::move(dialect.writer), std::move(reply.stream));
+    } else if (!reply.client_gone) {
+      reply.body = dialect_answer(*dialect.writer, reply.body);
+    }
+    return reply;
+  } catch (const ApiError& error) {
+    throw renamed(error, dialect.names);
+  }
+}
+
 void OpenAiService::check_answer_size(size_t num_logprobs) const {
   const size_t most = large_answers_.most_bytes() / kBytesPerLogprob;
   if (num_logprobs <= most) return;
@@ -427,6 +456,12 @@ ServiceReply OpenAiService::tokenize(std::string_view text) const {
   }
   ServiceReply reply;
   reply.body = tokenize_json(result);
+  return reply;
+}
+
+ServiceReply OpenAiService::count_tokens(std::string_view text) const {
+  ServiceReply reply = tokenize(token_count_body(text, options_.call.strict_params));
+  reply.body = token_count_json(*JsonFields::parse(reply.body).integer("count", 0, INT64_MAX));
   return reply;
 }
 

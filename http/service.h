@@ -1,4 +1,4 @@
-// The OpenAI API without a transport: a method, a path and a body in; a status and JSON, or a
+// The OpenAI API, and its dialects, without a transport: a method, a path and a body in; a status and JSON, or a
 // stream of server-sent events, out. Used by the HTTP server and by `outrider batch`. Thread-safe:
 // handle() runs on the caller's thread.
 #pragma once
@@ -14,6 +14,7 @@
 #include "http/api/generation.h"
 #include "http/api/openai_request.h"
 #include "http/api/serving_metrics.h"
+#include "http/dialects/dialect.h"
 #include "http/wire/api_error.h"
 #include "http/wire/byte_budget.h"
 #include "http/wire/byte_source.h"
@@ -79,6 +80,8 @@ class OpenAiService {
   ServiceReply route_get(const ServiceCall& call);
   ServiceReply route_post(ServiceCall& call);
   ServiceReply generate(ServiceCall& call, CallKind kind);
+  ServiceReply generate_in_dialect(ServiceCall& call, DialectCall dialect);
+  ServiceReply count_tokens(std::string_view body) const;
   ServiceReply run_to_end(const ServiceCall& call,
                           Generation& generation,
                           const ResponseWriter& writer);

@@ -21,7 +21,10 @@ constexpr uint8_t kC = static_cast<uint8_t>(Endpoint::kCompletions);
 constexpr uint8_t kM = static_cast<uint8_t>(Endpoint::kChat);
 constexpr uint8_t kT = static_cast<uint8_t>(Endpoint::kTokenize);
 constexpr uint8_t kD = static_cast<uint8_t>(Endpoint::kDetokenize);
+constexpr uint8_t kR = static_cast<uint8_t>(Endpoint::kResponses);
+constexpr uint8_t kA = static_cast<uint8_t>(Endpoint::kMessages);
 constexpr uint8_t kCM = kC | kM;
+constexpr uint8_t kAll = kCM | kR | kA;  // that make text
 
 // Used, or without an effect on the answer (user, metadata ...).
 struct KnownField {
@@ -30,75 +33,90 @@ struct KnownField {
 };
 
 constexpr KnownField kKnown[] = {
-    {"model", kCM | kT | kD},
-    {"prompt", kC | kT},
-    {"messages", kM | kT},
+    {"model", kAll | kT | kD},
+    {"prompt", kC | kT | kR},
+    {"messages", kM | kT | kA},
     {"content", kT},
     {"tokens", kD},
-    {"max_tokens", kCM},
+    {"max_tokens", kCM | kA},
     {"max_completion_tokens", kM},
-    {"min_tokens", kCM},
-    {"temperature", kCM},
-    {"top_p", kCM},
-    {"top_k", kCM},
-    {"min_p", kCM},
-    {"typical_p", kCM},
-    {"repetition_penalty", kCM},
-    {"presence_penalty", kCM},
-    {"frequency_penalty", kCM},
-    {"logit_bias", kCM},
-    {"allowed_token_ids", kCM},
-    {"bad_words", kCM},
-    {"seed", kCM},
+    {"min_tokens", kAll},
+    {"temperature", kAll},
+    {"top_p", kAll},
+    {"top_k", kAll},
+    {"min_p", kAll},
+    {"typical_p", kAll},
+    {"repetition_penalty", kAll},
+    {"presence_penalty", kAll},
+    {"frequency_penalty", kAll},
+    {"logit_bias", kAll},
+    {"allowed_token_ids", kAll},
+    {"bad_words", kAll},
+    {"seed", kAll},
     {"n", kCM},
     {"best_of", kCM},
-    {"stop", kCM},
-    {"stop_token_ids", kCM},
-    {"ignore_eos", kCM},
-    {"include_stop_str_in_output", kCM},
-    {"skip_special_tokens", kCM},
-    {"spaces_between_special_tokens", kCM},
-    {"add_special_tokens", kCM | kT},
+    {"stop", kCM | kR},
+    {"stop_token_ids", kAll},
+    {"ignore_eos", kAll},
+    {"include_stop_str_in_output", kAll},
+    {"skip_special_tokens", kAll},
+    {"spaces_between_special_tokens", kAll},
+    {"add_special_tokens", kAll | kT},
     {"add_special", kT},
     {"parse_special", kT},
     {"with_pieces", kT},
     {"return_token_strs", kT},
-    {"truncate_prompt_tokens", kCM},
-    {"stream", kCM},
-    {"stream_options", kCM},
+    {"truncate_prompt_tokens", kAll},
+    {"stream", kAll},
+    {"stream_options", kCM | kR},
     {"echo", kCM},
     {"logprobs", kCM},
-    {"top_logprobs", kM},
+    {"top_logprobs", kM | kR},
     {"return_token_ids", kCM},
     {"return_token_origins", kCM},
     {"return_tokens_as_token_ids", kCM},
-    {"speculative", kCM},
-    {"priority", kCM},
-    {"request_id", kCM},
+    {"speculative", kAll},
+    {"priority", kAll},
+    {"request_id", kAll},
     {"response_format", kCM},
-    {"structured_outputs", kCM},
-    {"guided_json", kCM},
-    {"guided_regex", kCM},
-    {"guided_choice", kCM},
-    {"guided_grammar", kCM},
-    {"guided_decoding_backend", kCM},
-    {"json_schema", kCM},
-    {"grammar", kCM},
-    {"regex", kCM},
-    {"ebnf", kCM},
-    {"tools", kM | kT},
-    {"tool_choice", kM},
-    {"parallel_tool_calls", kM},
+    {"structured_outputs", kAll},
+    {"guided_json", kAll},
+    {"guided_regex", kAll},
+    {"guided_choice", kAll},
+    {"guided_grammar", kAll},
+    {"guided_decoding_backend", kAll},
+    {"json_schema", kAll},
+    {"grammar", kAll},
+    {"regex", kAll},
+    {"ebnf", kAll},
+    {"tools", kM | kT | kR | kA},
+    {"tool_choice", kM | kR | kA},
+    {"parallel_tool_calls", kM | kR},
     {"add_generation_prompt", kM | kT},
-    {"chat_template_kwargs", kM | kT},
+    {"chat_template_kwargs", kM | kT | kR | kA},
     {"reasoning_effort", kM | kT},
     {"modalities", kM},
-    {"user", kCM},
-    {"metadata", kCM},
-    {"store", kCM},
-    {"service_tier", kCM},
-    {"prompt_cache_key", kCM},
-    {"safety_identifier", kCM},
+    {"user", kAll},
+    {"metadata", kAll},
+    {"store", kCM | kR},
+    {"service_tier", kAll},
+    {"prompt_cache_key", kCM | kR},
+    {"safety_identifier", kCM | kR},
+    {"input", kR},
+    {"instructions", kR},
+    {"max_output_tokens", kR},
+    {"text", kR},
+    {"reasoning", kR},
+    {"include", kR},
+    {"previous_response_id", kR},
+    {"conversation", kR},
+    {"background", kR},
+    {"truncation", kR},
+    {"system", kA},
+    {"stop_sequences", kA},
+    {"thinking", kA},
+    {"output_config", kA},
+    {"cache_control", kA},
 };
 
 // Known to other servers and not done here: silence would be a wrong answer.
@@ -144,12 +162,6 @@ constexpr RefusedField kRefused[] = {
     // Ollama
     {"format"},
 };
-
-bool is_known(std::string_view name, Endpoint endpoint) {
-  return std::any_of(std::begin(kKnown), std::end(kKnown), [&](const KnownField& field) {
-    return name == field.name && (field.endpoints & static_cast<uint8_t>(endpoint)) != 0;
-  });
-}
 
 // null, false and empty mean "off" and are what clients send by default.
 bool is_off(const JsonFields& body, const RefusedField& field) {
@@ -199,12 +211,18 @@ void log_once(const std::string& name) {
 
 }  // namespace
 
+bool is_known_field(std::string_view name, Endpoint endpoint) {
+  return std::any_of(std::begin(kKnown), std::end(kKnown), [&](const KnownField& field) {
+    return name == field.name && (field.endpoints & static_cast<uint8_t>(endpoint)) != 0;
+  });
+}
+
 std::vector<std::string> check_fields(const JsonFields& body, Endpoint endpoint, bool strict) {
   constexpr size_t kMostWarnings = 16;
   std::vector<std::string> warnings;
   for (const std::string& name : body.names()) {
     refuse_unsupported(body, name);
-    if (is_known(name, endpoint) || is_refused(name)) continue;
+    if (is_known_field(name, endpoint) || is_refused(name)) continue;
     if (strict) throw bad_param(name, unknown_field(name));
     log_once(name);
     if (warnings.size() < kMostWarnings) warnings.push_back(unknown_field(name) + " was ignored");

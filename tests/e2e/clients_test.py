@@ -26,6 +26,13 @@ class Clients(unittest.TestCase):
                 self.skipTest("the openai package is not installed")
             self.assertEqual(code, 0, output)
 
+    def test_responses_and_messages(self):
+        with Server(3, *PAIR, "--generation-config", "vllm") as server:
+            code, output = run_client("dialects_client.py", server)
+            if code == SKIPPED:
+                self.skipTest("neither the openai nor the anthropic package is installed")
+            self.assertEqual(code, 0, output)
+
     def test_attacks(self):
         with Server(3, *PAIR) as server:
             code, output = run_client("http_attacks.py", server)
