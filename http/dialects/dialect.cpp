@@ -162,6 +162,10 @@ std::string shared_with_chat(const JsonFields& body, Endpoint endpoint) {
   return chat.dump();
 }
 
+ApiError unsupported(const JsonFields& at, const std::string& name, const std::string& why) {
+  return bad_param(at.path_of(name), fmt::format("'{}': {}", at.path_of(name), why));
+}
+
 ApiError renamed(const ApiError& error, FieldNames names) {
   std::string message = error.what();
   std::string param = error.param();

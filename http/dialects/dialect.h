@@ -72,6 +72,9 @@ struct DialectCall {
 // A chat body (JSON) with the fields of a body that mean the same in chat completions.
 std::string shared_with_chat(const JsonFields& body, Endpoint endpoint);
 
+// 400 for a field whose value is refused.
+ApiError unsupported(const JsonFields& at, const std::string& name, const std::string& why);
+
 // An error of the chat call in the words of the call that was made.
 ApiError renamed(const ApiError& error, FieldNames names);
 

@@ -140,10 +140,6 @@ class MessagesWriter : public AnswerWriter {
   std::string text_;
 };
 
-ApiError unsupported(const JsonFields& at, const std::string& name, const std::string& why) {
-  return bad_param(at.path_of(name), fmt::format("'{}': {}", at.path_of(name), why));
-}
-
 Json text_part(const JsonFields& block) {
   return {{"type", "text"}, {"text", block.text("text").value_or("")}};
 }

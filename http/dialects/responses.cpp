@@ -191,10 +191,6 @@ Json member(const JsonFields& body, const char* name, Json otherwise = nullptr) 
   return body.has(name) ? Json::parse(body.dump(name)) : std::move(otherwise);
 }
 
-ApiError unsupported(const JsonFields& at, const std::string& name, const std::string& why) {
-  return bad_param(at.path_of(name), fmt::format("'{}': {}", at.path_of(name), why));
-}
-
 void refuse_state(const JsonFields& body) {
   for (const char* name : {"previous_response_id", "conversation", "prompt"}) {
     if (body.has(name)) throw unsupported(body, name, kNotStored);

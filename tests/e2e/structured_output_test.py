@@ -12,6 +12,10 @@ try:
     import pydantic
 except ImportError:
     openai = None
+try:
+    import anthropic
+except ImportError:
+    anthropic = None
 
 SCHEMA = {"type": "object", "required": ["name", "age"], "additionalProperties": False,
           "properties": {"name": {"type": "string", "maxLength": 10}, "age": {"type": "integer", "maximum": 99}}}
@@ -71,11 +75,32 @@ class StructuredOutput(unittest.TestCase):
         self.assertIsInstance(final.parsed, Person)
         self.assertEqual(final.content, client.chat.completions.parse(**ask, seed=0).choices[0].message.content)
 
+    def check_dialects(self, server):
+        class Person(pydantic.BaseModel):
+            name: str
+            age: int
+
+        client = openai.OpenAI(base_url=server.url + "/v1", api_key="none")
+        model = client.models.list().data[0].id
+        question = "Who is the king?"
+        ask = {"model": model, "input": question, "max_output_tokens": 450, "text_format": Person}
+        response = client.responses.parse(**ask, extra_body={"seed": 0})
+        self.assertIsInstance(response.output_parsed, Person, response)
+        with client.responses.stream(**ask, extra_body={"seed": 0}) as stream:
+            self.assertEqual(stream.get_final_response().output_parsed, response.output_parsed)
+        if anthropic is None:
+            return
+        client = anthropic.Anthropic(base_url=server.url, api_key="none")
+        message = client.messages.parse(model=model, max_tokens=450, output_format=Person, extra_body={"seed": 0},
+                                        messages=[{"role": "user", "content": question}])
+        self.assertEqual(message.parsed_output, response.output_parsed)
+
     def check(self, server):
         self.check_fields(server)
         self.check_errors(server)
         if openai is not None:
             self.check_client(server)
+            self.check_dialects(server)
         self.assertEqual(server.stop(), 0, server.text_of_log())
 
     def test_two_targets_and_a_draft(self):

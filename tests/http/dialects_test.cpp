@@ -25,8 +25,9 @@ std::string body_of(const std::string& path, const std::string& fields = "") {
 json chat_completion() {
   return json::parse(R"({"id":"chatcmpl-x","object":"chat.completion","created":5,"model":"m",
     "choices":[{"index":0,"message":{"role":"assistant","content":"text","reasoning_content":"why",
-      "tool_calls":[{"id":"call_a","type":"function","function":{"name":"f","arguments":"{\"a\":1}"}},
-                    {"id":"call_b","type":"function","function":{"name":"g","arguments":"{"}}]},
+      "tool_calls":[
+        {"id":"call_a","type":"function","function":{"name":"f","arguments":"{\"a\":1}"}},
+        {"id":"call_b","type":"function","function":{"name":"g","arguments":"{"}}]},
       "logprobs":null,"finish_reason":"tool_calls","stop_reason":null}],
     "usage":{"prompt_tokens":7,"completion_tokens":9,"total_tokens":16,
              "prompt_tokens_details":{"cached_tokens":3}}})");
@@ -221,8 +222,9 @@ TEST(Messages, BlocksBecomeChatMessages) {
   const json expected = json::parse(R"([
       {"role":"system","content":"be brief"},
       {"role":"user","content":"q"},
-      {"role":"assistant","content":[{"type":"text","text":"a"}],"reasoning_content":"hm","tool_calls":[
-        {"id":"c1","type":"function","function":{"name":"f","arguments":"{\"x\":1}"}}]},
+      {"role":"assistant","content":[{"type":"text","text":"a"}],"reasoning_content":"hm",
+       "tool_calls":[{"id":"c1","type":"function",
+                      "function":{"name":"f","arguments":"{\"x\":1}"}}]},
       {"role":"tool","tool_call_id":"c1","content":[{"type":"text","text":"1"}]},
       {"role":"user","content":[{"type":"text","text":"and"}]}])");
   EXPECT_EQ(chat, expected);
