@@ -247,6 +247,18 @@ TEST_F(Server, KeysGuardAllButProbes) {
   }
 }
 
+TEST_F(Server, ErrorsOfMessagesHaveAnthropicsBody) {
+  options.api_keys = {"k"};
+  start();
+  const std::string prefix = R"({"type":"error","error":{"type":")";
+  const std::string keyless = ask(get_bytes("/v1/messages"));
+  EXPECT_EQ(status_of(keyless), 401);
+  EXPECT_NE(keyless.find(prefix + "authentication_error"), std::string::npos) << keyless;
+  const std::string wrong = ask(get_bytes("/v1/messages", "X-Api-Key: k\r\n"));
+  EXPECT_EQ(status_of(wrong), 405);
+  EXPECT_NE(wrong.find(prefix + "invalid_request_error"), std::string::npos) << wrong;
+}
+
 TEST_F(Server, CrossOriginOnlyWhenAllowed) {
   options.cors.allowed_origins = {"http://ui.example"};
   options.api_keys = {"k"};
