@@ -256,6 +256,8 @@ void OpenAiService::settle_lengths(CompletionCall* call, std::vector<int32_t>* p
                    "context_length_exceeded");
   }
   const int64_t room = context - length;
+  if (call->clamp_max_tokens && call->max_tokens)
+    call->max_tokens = static_cast<int32_t>(std::min<int64_t>(*call->max_tokens, room));
   if (call->max_tokens && *call->max_tokens > room) {
     throw ApiError(400,
                    fmt::format("'max_tokens' or 'max_completion_tokens' is too large: {}. This "
@@ -276,12 +278,13 @@ void OpenAiService::settle_lengths(CompletionCall* call, std::vector<int32_t>* p
   call->params.max_tokens = std::min(call->params.max_tokens, max_tokens);
 }
 
-PreparedCall OpenAiService::prepare(const ServiceCall& call, CallKind kind) {
+PreparedCall OpenAiService::prepare(const ServiceCall& call, CallKind kind, bool clamp_max_tokens) {
   const CallContext context{engine_.info(), model_.defaults, options_.call, model_.end_token_ids};
   PreparedCall prepared;
   CompletionCall& request = prepared.call;
   request = kind == CallKind::kChat ? read_chat_call(call.body.text, context)
                                     : read_completion_call(call.body.text, context);
+  request.clamp_max_tokens = clamp_max_tokens;
   request.spec_decode_metrics = options_.per_request_spec_decode_metrics;
   if (!request.params.seed && options_.default_seed)
     request.params.seed = mix64(mix64(*options_.default_seed) + num_unseeded_++);
@@ -325,13 +328,13 @@ void OpenAiService::check_not_aborting() const {
   if (aborting_) throw ApiError(503, "the server is shutting down", {}, "shutting_down");
 }
 
-ServiceReply OpenAiService::generate(ServiceCall& call, CallKind kind) {
+ServiceReply OpenAiService::generate(ServiceCall& call, CallKind kind, bool clamp_max_tokens) {
   if (draining_) {
     throw ApiError(503, "draining: no new requests are taken", {}, "draining");
   }
   auto running = std::make_shared<RunningCount>(num_running_);
-  auto generation =
-      std::make_unique<Generation>(engine_, metrics_, model_.tokenizer, prepare(call, kind));
+  auto generation = std::make_unique<Generation>(
+      engine_, metrics_, model_.tokenizer, prepare(call, kind, clamp_max_tokens));
   call.body = {};
   check_answer_size(generation->num_prompt_logprobs());
   generation->start();
@@ -362,7 +365,7 @@ ServiceReply OpenAiService::generate(ServiceCall& call, CallKind kind) {
 ServiceReply OpenAiService::generate_in_dialect(ServiceCall& call, DialectCall dialect) {
   call.body.text = std::move(dialect.chat_body);
   try {
-    ServiceReply reply = generate(call, CallKind::kChat);
+    ServiceReply reply = generate(call, CallKind::kChat, dialect.clamp_max_tokens);
     if (reply.stream) {
       reply.stream = dialect_stream(std::move(dialect.writer), std::move(reply.stream));
     } else if (!reply.client_gone) {

@@ -1,6 +1,6 @@
-// The OpenAI API, and its dialects, without a transport: a method, a path and a body in; a status and JSON, or a
-// stream of server-sent events, out. Used by the HTTP server and by `outrider batch`. Thread-safe:
-// handle() runs on the caller's thread.
+// The OpenAI API, and its dialects, without a transport: a method, a path and a body in; a status
+// and JSON, or a stream of server-sent events, out. Used by the HTTP server and by `outrider
+// batch`. Thread-safe: handle() runs on the caller's thread.
 #pragma once
 
 #include <atomic>
@@ -79,7 +79,7 @@ class OpenAiService {
   ServiceReply route(ServiceCall& call);
   ServiceReply route_get(const ServiceCall& call);
   ServiceReply route_post(ServiceCall& call);
-  ServiceReply generate(ServiceCall& call, CallKind kind);
+  ServiceReply generate(ServiceCall& call, CallKind kind, bool clamp_max_tokens = false);
   ServiceReply generate_in_dialect(ServiceCall& call, DialectCall dialect);
   ServiceReply count_tokens(std::string_view body) const;
   ServiceReply run_to_end(const ServiceCall& call,
@@ -88,7 +88,7 @@ class OpenAiService {
   // False when the client left first.
   bool wait_first_event(const ServiceCall& call, Generation& generation);
   void check_answer_size(size_t num_logprobs) const;
-  PreparedCall prepare(const ServiceCall& call, CallKind kind);
+  PreparedCall prepare(const ServiceCall& call, CallKind kind, bool clamp_max_tokens);
   void settle_lengths(CompletionCall* call, std::vector<int32_t>* prompt) const;
   std::vector<int32_t> encode_chat(const std::string& template_inputs, bool add_special) const;
   void check_not_aborting() const;

@@ -40,8 +40,9 @@ struct CompletionCall {
   bool continuous_usage = false;
   bool return_token_ids = false;
   bool return_token_origins = false;
-  // The server's; read_...() leaves it alone.
+  // The server's; read_...() leaves them alone.
   SpecDecodeMetrics spec_decode_metrics = SpecDecodeMetrics::kNone;
+  bool clamp_max_tokens = false;  // to what the context leaves; else more is refused
   bool tokens_as_ids = false;  // logprobs name tokens "token_id:7"
   int32_t priority = 0;
   std::optional<int32_t> truncate_prompt_tokens;

@@ -67,6 +67,7 @@ struct DialectCall {
   std::string chat_body;
   std::unique_ptr<AnswerWriter> writer;
   FieldNames names;
+  bool clamp_max_tokens = false;  // to what the context leaves; else more is refused
 };
 
 // A chat body (JSON) with the fields of a body that mean the same in chat completions.

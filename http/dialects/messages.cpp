@@ -14,7 +14,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::pair<std::string_view, std::string_view> kNames[] = {
-    {"max_tokens' or 'max_completion_tokens", "max_tokens"},
     {"stop", "stop_sequences"},
     {"response_format.json_schema", "output_config.format"},
     {"response_format", "output_config.format"},
@@ -307,7 +306,8 @@ DialectCall read_messages_call(std::string_view text, bool strict) {
   Json chat = prompt_body(body);
   add_tool_choice(body, &chat);
   if (body.has("stop_sequences")) chat["stop"] = Json::parse(body.dump("stop_sequences"));
-  return {dumped(chat), std::make_unique<MessagesWriter>(warnings), kNames};
+  // Clients must send max_tokens and send a constant, whatever the context.
+  return {dumped(chat), std::make_unique<MessagesWriter>(warnings), kNames, true};
 }
 
 std::string token_count_body(std::string_view text, bool strict) {

@@ -151,7 +151,7 @@ def check_messages_stream(checks, client, model, text):
 def check_messages_errors(checks, client, model, base_url, api_key):
     bad = anthropic.BadRequestError
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}
-    cases = {"max_tokens": 10**8, "stop_sequences": [""], "messages": [{"role": "user", "content": [image]}],
+    cases = {"max_tokens": 0, "stop_sequences": [""], "messages": [{"role": "user", "content": [image]}],
              "tools": [{"type": "web_search_20250305", "name": "web_search"}], "tool_choice": {"type": "some"}}
     for name, value in cases.items():
         error = refused(checks, f"{name}: {str(value)[:20]}", bad, lambda: say(client, model, **{name: value}), name)

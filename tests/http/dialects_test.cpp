@@ -318,7 +318,7 @@ TEST_F(Dialects, WhatIsRefusedNamesTheDialectsField) {
       {kResponses, R"("text":{"format":{"type":"xml"}})", "text.format"},
       {kResponses, R"("tools":[{"type":"web_search"}])", "tools[0].type"},
       {kMessages, R"("stop_sequences":[""])", "stop_sequences"},
-      {kMessages, R"("max_tokens":100000)", "max_tokens"},
+      {kMessages, R"("max_tokens":0)", "max_tokens"},
       {kMessages, R"("tools":[{"type":"bash_20250124","name":"bash"}])", "tools[0].type"}};
   for (const auto& [path, fields, param] : cases) {
     const json out = post_json(path, body_of(path, fields), 400);
@@ -328,6 +328,12 @@ TEST_F(Dialects, WhatIsRefusedNamesTheDialectsField) {
   }
   EXPECT_EQ(get("/v1/responses/resp_1").status, 404);
   EXPECT_EQ(get(kResponses).allow, "POST");
+}
+
+TEST_F(Dialects, MaxTokensOfMessagesIsABound) {
+  post_json(kMessages, body_of(kMessages, R"("max_tokens":100000)"));
+  const Request request = engine.submitted()[0];
+  EXPECT_EQ(request.params.max_tokens, 512 - static_cast<int32_t>(request.prompt.size()));
 }
 
 TEST_F(Dialects, UnknownFieldsAreToldOrRefused) {
