@@ -162,6 +162,13 @@ std::string shared_with_chat(const JsonFields& body, Endpoint endpoint) {
   return chat.dump();
 }
 
+std::string needed_text(const JsonFields& object, const std::string& name) {
+  std::optional<std::string> text = object.text(name);
+  if (!text)
+    throw bad_param(object.path_of(name), fmt::format("'{}' is missing", object.path_of(name)));
+  return *std::move(text);
+}
+
 ApiError unsupported(const JsonFields& at, const std::string& name, const std::string& why) {
   return bad_param(at.path_of(name), fmt::format("'{}': {}", at.path_of(name), why));
 }
@@ -191,6 +198,7 @@ std::string dialect_answer(AnswerWriter& writer, std::string_view chat_completio
 
 std::unique_ptr<ByteSource> dialect_stream(std::unique_ptr<AnswerWriter> writer,
                                            std::unique_ptr<ByteSource> chat_chunks) {
+  writer->begin_stream();
   return std::make_unique<DialectStream>(std::move(writer), std::move(chat_chunks));
 }
 

@@ -33,8 +33,8 @@ struct AnswerEnd {
   Usage usage;
 };
 
-// Writes one answer, of which a part at most is open at a time. Each step adds the events that a
-// stream has for it; whole() is what they add up to.
+// Writes one answer, of which a part at most is open at a time. After begin_stream() each step adds
+// the events that a stream has for it; whole() is what they add up to.
 class AnswerWriter {
  public:
   virtual ~AnswerWriter() = default;
@@ -50,13 +50,16 @@ class AnswerWriter {
   virtual void fail(const std::string& error) = 0;
   virtual std::string whole() const = 0;
 
+  void begin_stream() { is_streamed_ = true; }
   // The events since the last time, as they go over the wire.
   std::string take_events() { return std::exchange(events_, {}); }
 
  protected:
+  bool is_streamed() const { return is_streamed_; }
   void add_event(std::string_view type, std::string_view data);
 
  private:
+  bool is_streamed_ = false;
   std::string events_;
 };
 
@@ -72,6 +75,9 @@ struct DialectCall {
 
 // A chat body (JSON) with the fields of a body that mean the same in chat completions.
 std::string shared_with_chat(const JsonFields& body, Endpoint endpoint);
+
+// Throws ApiError where there is none.
+std::string needed_text(const JsonFields& object, const std::string& name);
 
 // 400 for a field whose value is refused.
 ApiError unsupported(const JsonFields& at, const std::string& name, const std::string& why);

@@ -129,6 +129,7 @@ class MessagesWriter : public AnswerWriter {
   }
 
   void add(const char* type, Json event) {
+    if (!is_streamed()) return;
     event["type"] = type;
     add_event(type, dumped(event));
   }
@@ -140,12 +141,12 @@ class MessagesWriter : public AnswerWriter {
 };
 
 Json text_part(const JsonFields& block) {
-  return {{"type", "text"}, {"text", block.text("text").value_or("")}};
+  return {{"type", "text"}, {"text", needed_text(block, "text")}};
 }
 
 // A text, or a list of text blocks.
 Json texts_of(const JsonFields& object, const char* name) {
-  if (object.kind(name) != JsonKind::kArray) return object.text(name).value_or("");
+  if (object.kind(name) != JsonKind::kArray) return needed_text(object, name);
   Json parts = Json::array();
   for (const JsonFields& block : object.objects(name).value_or(std::vector<JsonFields>{})) {
     if (block.text("type") != "text")
@@ -159,11 +160,11 @@ Json texts_of(const JsonFields& object, const char* name) {
 void add_user_blocks(const std::vector<JsonFields>& blocks, Json* messages) {
   Json parts = Json::array();
   for (const JsonFields& block : blocks) {
-    const std::string type = block.text("type").value_or("");
+    const std::string type = needed_text(block, "type");
     if (type == "tool_result") {
       messages->push_back({{"role", "tool"},
-                           {"tool_call_id", block.text("tool_use_id").value_or("")},
-                           {"content", texts_of(block, "content")}});
+                           {"tool_call_id", needed_text(block, "tool_use_id")},
+                           {"content", block.has("content") ? texts_of(block, "content") : ""}});
     } else if (type == "text") {
       parts.push_back(text_part(block));
     } else {
@@ -178,17 +179,17 @@ void add_assistant_blocks(const std::vector<JsonFields>& blocks, Json* messages)
   Json turn = {{"role", "assistant"}, {"content", nullptr}};
   std::string reasoning;
   for (const JsonFields& block : blocks) {
-    const std::string type = block.text("type").value_or("");
+    const std::string type = needed_text(block, "type");
     if (type == "text") {
       parts.push_back(text_part(block));
     } else if (type == "thinking") {
-      reasoning += block.text("thinking").value_or("");
+      reasoning += needed_text(block, "thinking");
     } else if (type == "tool_use") {
       turn["tool_calls"].push_back(
-          {{"id", block.text("id").value_or("")},
+          {{"id", needed_text(block, "id")},
            {"type", "function"},
            {"function",
-            {{"name", block.text("name").value_or("")}, {"arguments", block.dump("input")}}}});
+            {{"name", needed_text(block, "name")}, {"arguments", block.dump("input")}}}});
     } else {
       throw unsupported(block, "type", "must be text, thinking or tool_use");
     }
@@ -206,7 +207,7 @@ Json messages_of(const JsonFields& body) {
   if (!turns || turns->empty())
     throw bad_param("messages", "'messages' must be a list with at least one message");
   for (const JsonFields& turn : *turns) {
-    const std::string role = turn.text("role").value_or("");
+    const std::string role = needed_text(turn, "role");
     if (role != "user" && role != "assistant" && role != "system")
       throw unsupported(turn, "role", "must be user or assistant");
     if (turn.kind("content") != JsonKind::kArray || role == "system") {
@@ -227,7 +228,7 @@ void add_tools(const JsonFields& body, Json* chat) {
   for (const JsonFields& tool : *tools) {
     if (tool.text("type").value_or("custom") != "custom")
       throw unsupported(tool, "type", "the server has no tools of its own: custom ones only");
-    Json function = {{"name", tool.text("name").value_or("")}};
+    Json function = {{"name", needed_text(tool, "name")}};
     if (tool.has("description")) function["description"] = *tool.text("description");
     function["parameters"] = Json::parse(tool.dump("input_schema"));
     if (tool.has("strict")) function["strict"] = *tool.boolean("strict");
@@ -239,10 +240,10 @@ void add_tools(const JsonFields& body, Json* chat) {
 void add_tool_choice(const JsonFields& body, Json* chat) {
   const auto choice = body.object("tool_choice");
   if (!choice) return;
-  const std::string type = choice->text("type").value_or("");
+  const std::string type = needed_text(*choice, "type");
   if (type == "tool") {
     (*chat)["tool_choice"] = {{"type", "function"},
-                              {"function", {{"name", choice->text("name").value_or("")}}}};
+                              {"function", {{"name", needed_text(*choice, "name")}}}};
   } else if (type == "auto" || type == "any" || type == "none") {
     (*chat)["tool_choice"] = type == "any" ? "required" : type;
   } else {

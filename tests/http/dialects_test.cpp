@@ -16,6 +16,8 @@ constexpr const char* kResponses = "/v1/responses";
 constexpr const char* kMessages = "/v1/messages";
 
 std::string body_of(const std::string& path, const std::string& fields = "") {
+  const char* own = path == kResponses ? "\"input\":" : "\"messages\":";
+  if (fields.find(own) != std::string::npos) return "{" + fields + "}";
   return (path == kResponses ? R"({"input":"hi")"
                              : R"({"messages":[{"role":"user","content":"hi"}])") +
          (fields.empty() ? "" : "," + fields) + "}";
@@ -315,6 +317,13 @@ TEST_F(Dialects, WhatIsRefusedNamesTheDialectsField) {
       {kResponses, R"("max_output_tokens":100000)", "max_output_tokens"},
       {kResponses, R"("previous_response_id":"resp_1")", "previous_response_id"},
       {kResponses, R"("include":["file_search_call.results"])", "include"},
+      {kResponses,
+       R"("instructions":"x","input":[{"role":"tool","content":"x"}])",
+       "input[0].role"},
+      {kResponses,
+       R"("input":[{"role":"user","content":[{"type":"input_text"}]}])",
+       "input[0].content[0].text"},
+      {kMessages, R"("system":"x","messages":[{"role":"user"}])", "messages[0].content"},
       {kResponses, R"("text":{"format":{"type":"xml"}})", "text.format"},
       {kResponses, R"("tools":[{"type":"web_search"}])", "tools[0].type"},
       {kMessages, R"("stop_sequences":[""])", "stop_sequences"},
