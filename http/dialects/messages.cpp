@@ -206,6 +206,8 @@ Json messages_of(const JsonFields& body) {
   const auto turns = body.objects("messages");
   if (!turns || turns->empty())
     throw bad_param("messages", "'messages' must be a list with at least one message");
+  if (turns->back().text("role") == "assistant")
+    throw unsupported(turns->back(), "role", "a message to be continued is not supported");
   for (const JsonFields& turn : *turns) {
     const std::string role = needed_text(turn, "role");
     if (role != "user" && role != "assistant" && role != "system")
