@@ -130,6 +130,12 @@ std::optional<std::string> JsonFields::text(const std::string& name) const {
   return value->get<std::string>();
 }
 
+std::string JsonFields::needed_text(const std::string& name) const {
+  std::optional<std::string> value = text(name);
+  if (!value) throw bad_param(path_of(name), fmt::format("'{}' is missing", path_of(name)));
+  return *std::move(value);
+}
+
 std::optional<JsonFields> JsonFields::object(const std::string& name) const {
   const json* value = impl_->find(name);
   if (!value) return std::nullopt;

@@ -35,6 +35,7 @@ class JsonFields {
   std::optional<int64_t> integer(const std::string& name, int64_t minimum, int64_t maximum) const;
   std::optional<double> number(const std::string& name, double minimum, double maximum) const;
   std::optional<std::string> text(const std::string& name) const;
+  std::string needed_text(const std::string& name) const;  // absent is a fault too
   std::optional<JsonFields> object(const std::string& name) const;
   std::optional<std::vector<JsonFields>> objects(const std::string& name) const;
   std::optional<std::vector<std::string>> texts(const std::string& name) const;

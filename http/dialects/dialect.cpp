@@ -162,13 +162,6 @@ std::string shared_with_chat(const JsonFields& body, Endpoint endpoint) {
   return chat.dump();
 }
 
-std::string needed_text(const JsonFields& object, const std::string& name) {
-  std::optional<std::string> text = object.text(name);
-  if (!text)
-    throw bad_param(object.path_of(name), fmt::format("'{}' is missing", object.path_of(name)));
-  return *std::move(text);
-}
-
 ApiError unsupported(const JsonFields& at, const std::string& name, const std::string& why) {
   return bad_param(at.path_of(name), fmt::format("'{}': {}", at.path_of(name), why));
 }

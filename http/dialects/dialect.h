@@ -76,9 +76,6 @@ struct DialectCall {
 // A chat body (JSON) with the fields of a body that mean the same in chat completions.
 std::string shared_with_chat(const JsonFields& body, Endpoint endpoint);
 
-// Throws ApiError where there is none.
-std::string needed_text(const JsonFields& object, const std::string& name);
-
 // 400 for a field whose value is refused.
 ApiError unsupported(const JsonFields& at, const std::string& name, const std::string& why);
 

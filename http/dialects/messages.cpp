@@ -141,12 +141,12 @@ class MessagesWriter : public AnswerWriter {
 };
 
 Json text_part(const JsonFields& block) {
-  return {{"type", "text"}, {"text", needed_text(block, "text")}};
+  return {{"type", "text"}, {"text", block.needed_text("text")}};
 }
 
 // A text, or a list of text blocks.
 Json texts_of(const JsonFields& object, const char* name) {
-  if (object.kind(name) != JsonKind::kArray) return needed_text(object, name);
+  if (object.kind(name) != JsonKind::kArray) return object.needed_text(name);
   Json parts = Json::array();
   for (const JsonFields& block : object.objects(name).value_or(std::vector<JsonFields>{})) {
     if (block.text("type") != "text")
@@ -160,10 +160,10 @@ Json texts_of(const JsonFields& object, const char* name) {
 void add_user_blocks(const std::vector<JsonFields>& blocks, Json* messages) {
   Json parts = Json::array();
   for (const JsonFields& block : blocks) {
-    const std::string type = needed_text(block, "type");
+    const std::string type = block.needed_text("type");
     if (type == "tool_result") {
       messages->push_back({{"role", "tool"},
-                           {"tool_call_id", needed_text(block, "tool_use_id")},
+                           {"tool_call_id", block.needed_text("tool_use_id")},
                            {"content", block.has("content") ? texts_of(block, "content") : ""}});
     } else if (type == "text") {
       parts.push_back(text_part(block));
@@ -179,17 +179,17 @@ void add_assistant_blocks(const std::vector<JsonFields>& blocks, Json* messages)
   Json turn = {{"role", "assistant"}, {"content", nullptr}};
   std::string reasoning;
   for (const JsonFields& block : blocks) {
-    const std::string type = needed_text(block, "type");
+    const std::string type = block.needed_text("type");
     if (type == "text") {
       parts.push_back(text_part(block));
     } else if (type == "thinking") {
-      reasoning += needed_text(block, "thinking");
+      reasoning += block.needed_text("thinking");
     } else if (type == "tool_use") {
       turn["tool_calls"].push_back(
-          {{"id", needed_text(block, "id")},
+          {{"id", block.needed_text("id")},
            {"type", "function"},
            {"function",
-            {{"name", needed_text(block, "name")}, {"arguments", block.dump("input")}}}});
+            {{"name", block.needed_text("name")}, {"arguments", block.dump("input")}}}});
     } else {
       throw unsupported(block, "type", "must be text, thinking or tool_use");
     }
@@ -209,7 +209,7 @@ Json messages_of(const JsonFields& body) {
   if (turns->back().text("role") == "assistant")
     throw unsupported(turns->back(), "role", "a message to be continued is not supported");
   for (const JsonFields& turn : *turns) {
-    const std::string role = needed_text(turn, "role");
+    const std::string role = turn.needed_text("role");
     if (role != "user" && role != "assistant" && role != "system")
       throw unsupported(turn, "role", "must be user or assistant");
     if (turn.kind("content") != JsonKind::kArray || role == "system") {
@@ -230,7 +230,7 @@ void add_tools(const JsonFields& body, Json* chat) {
   for (const JsonFields& tool : *tools) {
     if (tool.text("type").value_or("custom") != "custom")
       throw unsupported(tool, "type", "the server has no tools of its own: custom ones only");
-    Json function = {{"name", needed_text(tool, "name")}};
+    Json function = {{"name", tool.needed_text("name")}};
     if (tool.has("description")) function["description"] = *tool.text("description");
     function["parameters"] = Json::parse(tool.dump("input_schema"));
     if (tool.has("strict")) function["strict"] = *tool.boolean("strict");
@@ -242,10 +242,10 @@ void add_tools(const JsonFields& body, Json* chat) {
 void add_tool_choice(const JsonFields& body, Json* chat) {
   const auto choice = body.object("tool_choice");
   if (!choice) return;
-  const std::string type = needed_text(*choice, "type");
+  const std::string type = choice->needed_text("type");
   if (type == "tool") {
     (*chat)["tool_choice"] = {{"type", "function"},
-                              {"function", {{"name", needed_text(*choice, "name")}}}};
+                              {"function", {{"name", choice->needed_text("name")}}}};
   } else if (type == "auto" || type == "any" || type == "none") {
     (*chat)["tool_choice"] = type == "any" ? "required" : type;
   } else {

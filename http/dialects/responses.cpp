@@ -204,17 +204,17 @@ void refuse_state(const JsonFields& body) {
 
 // A text, or a list of text parts as chat completions has them.
 Json content_of(const JsonFields& item, const char* name) {
-  if (item.kind(name) != JsonKind::kArray) return needed_text(item, name);
+  if (item.kind(name) != JsonKind::kArray) return item.needed_text(name);
   Json parts = Json::array();
   for (const JsonFields& part : item.objects(name).value_or(std::vector<JsonFields>{})) {
-    const std::string type = needed_text(part, "type");
+    const std::string type = part.needed_text("type");
     const bool is_text = type == "input_text" || type == "output_text" || type == "text";
     if (!is_text && type != "refusal") {
       throw bad_param(
           part.path(),
           fmt::format("'{}' must be a text part: this model reads text only", part.path()));
     }
-    parts.push_back({{"type", "text"}, {"text", needed_text(part, is_text ? "text" : "refusal")}});
+    parts.push_back({{"type", "text"}, {"text", part.needed_text(is_text ? "text" : "refusal")}});
   }
   return parts;
 }
@@ -227,7 +227,7 @@ Json& assistant_turn(Json* messages, bool begins_new) {
 }
 
 void add_message(const JsonFields& item, Json* messages) {
-  const std::string role = needed_text(item, "role");
+  const std::string role = item.needed_text("role");
   if (role != "assistant") {
     if (role != "user" && role != "system" && role != "developer")
       throw unsupported(item, "role", "must be user, assistant, system or developer");
@@ -245,7 +245,7 @@ void add_reasoning(const JsonFields& item, Json* messages) {
   for (const char* name : {"content", "summary"}) {
     if (!text.empty() || !item.has(name)) continue;
     for (const JsonFields& part : item.objects(name).value_or(std::vector<JsonFields>{}))
-      text += needed_text(part, "text");
+      text += part.needed_text("text");
   }
   if (!text.empty()) assistant_turn(messages, true)["reasoning_content"] = text;
 }
@@ -254,10 +254,10 @@ void add_function_call(const JsonFields& item, Json* messages) {
   Json& turn = assistant_turn(messages, false);
   if (turn.at("content") == "") turn["content"] = nullptr;
   turn["tool_calls"].push_back(
-      {{"id", needed_text(item, "call_id")},
+      {{"id", item.needed_text("call_id")},
        {"type", "function"},
        {"function",
-        {{"name", needed_text(item, "name")}, {"arguments", needed_text(item, "arguments")}}}});
+        {{"name", item.needed_text("name")}, {"arguments", item.needed_text("arguments")}}}});
 }
 
 void add_item(const JsonFields& item, Json* messages) {
@@ -270,7 +270,7 @@ void add_item(const JsonFields& item, Json* messages) {
     add_function_call(item, messages);
   } else if (type == "function_call_output") {
     messages->push_back({{"role", "tool"},
-                         {"tool_call_id", needed_text(item, "call_id")},
+                         {"tool_call_id", item.needed_text("call_id")},
                          {"content", content_of(item, "output")}});
   } else {
     throw unsupported(item,

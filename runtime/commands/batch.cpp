@@ -125,7 +125,8 @@ class BatchRun {
       result.error = dump(error);
       record_failure(line, error);
     } else if (body.contains("usage")) {
-      num_tokens_ += body["usage"].value("completion_tokens", int64_t{0});
+      const Json& usage = body["usage"];
+      num_tokens_ += usage.value("completion_tokens", usage.value("output_tokens", int64_t{0}));
     }
     results_.append(result);
     return true;

@@ -82,6 +82,13 @@ TEST_F(BatchFiles, NullIsAbsentAndBlankLinesAreSkipped) {
   EXPECT_EQ(lines[1].num_requests, 6);
 }
 
+TEST_F(BatchFiles, ResponsesAreCheckedAsTheirEndpointDoes) {
+  const std::string begin = R"({"custom_id":"a","url":"/v1/responses","body":{"input":"hi")";
+  EXPECT_EQ(lines_of(begin + "}}")[0].num_requests, 1);
+  const std::string stored = begin + R"(,"previous_response_id":"resp_1"}})";
+  EXPECT_TRUE(fails_with([&] { lines_of(stored); }, "line 1: 'previous_response_id': "));
+}
+
 TEST_F(BatchFiles, WrongTypesAreSaidWithTheirLine) {
   const auto refused = [&](const std::string& line, const std::string& sentence) {
     const std::string good = R"({"custom_id":"a",)" + kCall + "}\n";

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "http/api/json_fields.h"
+#include "http/dialects/responses.h"
 #include "runtime/base/error.h"
 
 namespace outrider {
@@ -15,17 +16,14 @@ namespace {
 
 constexpr size_t kMaxDepth = 66;  // what a request may have, and the line around it
 
-std::string needed_text(const JsonFields& json, const std::string& name) {
-  const std::optional<std::string> text = json.text(name);
-  if (!text) throw Error(fmt::format("'{}' is missing", name));
-  return *text;
-}
-
 // What would fail whenever it is asked fails before anything runs.
 int count_requests(const BatchLine& line, const CallContext& context) {
-  const CompletionCall call = line.url == "/v1/completions"
-                                  ? read_completion_call(line.body, context)
-                                  : read_chat_call(line.body, context);
+  const CompletionCall call =
+      line.url == "/v1/completions" ? read_completion_call(line.body, context)
+      : line.url == "/v1/responses"
+          ? read_chat_call(read_responses_call(line.body, context.limits.strict_params).chat_body,
+                           context)
+          : read_chat_call(line.body, context);
   return call.num_choices * static_cast<int>(std::max<size_t>(1, call.prompts.size()));
 }
 
@@ -33,12 +31,13 @@ BatchLine read_line(const std::string& text, int number, const CallContext& cont
   const JsonFields json = JsonFields::parse(text, {.max_depth = kMaxDepth});
   BatchLine line;
   line.number = number;
-  line.custom_id = needed_text(json, "custom_id");
-  line.url = needed_text(json, "url");
+  line.custom_id = json.needed_text("custom_id");
+  line.url = json.needed_text("url");
   if (json.text("method").value_or("POST") != "POST") throw Error("'method' must be POST");
-  if (line.url != "/v1/completions" && line.url != "/v1/chat/completions") {
-    throw Error(
-        fmt::format("the url '{}' is not /v1/completions or /v1/chat/completions", line.url));
+  if (line.url != "/v1/completions" && line.url != "/v1/chat/completions" &&
+      line.url != "/v1/responses") {
+    throw Error(fmt::format(
+        "the url '{}' is not /v1/completions, /v1/chat/completions or /v1/responses", line.url));
   }
   const std::optional<JsonFields> body = json.object("body");
   if (!body) throw Error("'body' is missing");
