@@ -10,6 +10,7 @@
 #include "http/api/event_stream.h"
 #include "http/api/openai_response.h"
 #include "http/api/request_fields.h"
+#include "http/api/schema_gaps.h"
 #include "http/dialects/messages.h"
 #include "http/dialects/responses.h"
 #include "http/wire/api_error.h"
@@ -25,6 +26,7 @@ constexpr std::chrono::milliseconds kSlice{40};  // how often a waiting call loo
 constexpr std::chrono::milliseconds kMaxHold{15000};
 // What a listed token takes until its answer is sent: 231 MB were seen for one of 1.2 million.
 constexpr size_t kBytesPerLogprob = 200;
+constexpr size_t kMostGaps = 16;  // of one schema, in warnings
 
 int64_t unix_seconds() { return static_cast<int64_t>(std::time(nullptr)); }
 
@@ -308,7 +310,7 @@ PreparedCall OpenAiService::prepare(const ServiceCall& call, CallKind kind, bool
 }
 
 // Compiled here, so that the ranks find it done and a bad one costs its own request alone.
-void OpenAiService::check_grammar(const CompletionCall& call) const {
+void OpenAiService::check_grammar(CompletionCall& call) const {
   if (!call.params.grammar) return;
   const std::string& param = call.grammar_param;
   if (model_.grammars == nullptr) {
@@ -317,11 +319,22 @@ void OpenAiService::check_grammar(const CompletionCall& call) const {
                                 "xgrammar, for its model",
                                 param));
   }
+  std::vector<std::string> gaps;
   try {
-    model_.grammars->check(*call.params.grammar, options_.call.max_grammar_compile);
+    gaps = model_.grammars->check(*call.params.grammar, options_.call.max_grammar_compile);
   } catch (const Error& error) {
     throw bad_param(param, fmt::format("'{}' cannot be used: {}", param, error.what()));
   }
+  const GrammarKind kind = call.params.grammar->kind;
+  if (kind == GrammarKind::kJsonSchema || kind == GrammarKind::kCompactJson) {
+    const size_t room = kMostGaps - std::min(kMostGaps, gaps.size());
+    for (std::string& gap : schema_gaps(call.params.grammar->text, room)) gaps.push_back(std::move(gap));
+  }
+  if (gaps.empty()) return;
+  if (call.strict_grammar) {
+    throw bad_param(param, fmt::format("'{}' cannot be enforced as a whole: {}", param, gaps.front()));
+  }
+  for (const std::string& gap : gaps) call.warnings.push_back(fmt::format("{}: {}", param, gap));
 }
 
 void OpenAiService::check_not_aborting() const {

@@ -92,7 +92,7 @@ class OpenAiService {
   void settle_lengths(CompletionCall* call, std::vector<int32_t>* prompt) const;
   std::vector<int32_t> encode_chat(const std::string& template_inputs, bool add_special) const;
   void check_not_aborting() const;
-  void check_grammar(const CompletionCall& call) const;
+  void check_grammar(CompletionCall& call) const;
 
   ServiceReply health(bool liveness_only) const;
   ServiceReply readiness() const;

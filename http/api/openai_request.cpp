@@ -244,6 +244,7 @@ CompletionCall read_common(const JsonFields& body, CallKind kind, const CallCont
     requested->grammar.end_token_ids = context.end_token_ids;
     call.params.grammar = std::make_shared<const Grammar>(std::move(requested->grammar));
     call.grammar_param = std::move(requested->param);
+    call.strict_grammar = requested->strict || context.limits.strict_params;
   }
   read_speculation(body, &call.params);
   read_stream_options(body, &call);

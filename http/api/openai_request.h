@@ -29,6 +29,7 @@ struct CompletionCall {
   std::vector<std::string> stop;
   std::vector<std::string> bad_words;        // as given; encode_bad_words() makes those of params
   std::string grammar_param;                 // the field that params.grammar is from
+  bool strict_grammar = false;               // nothing of its schema may be left out
   std::vector<int32_t> user_stop_token_ids;  // those of the request alone, for stop_reason
   bool include_stop_text = false;
   bool skip_special_tokens = true;

@@ -99,7 +99,7 @@ void collect(const JsonFields& fields,
              std::vector<RequestedGrammar>* found) {
   for (const GrammarField& field : known) {
     if (is_given(fields, field))
-      found->push_back({grammar_in(fields, field), fields.path_of(field.name)});
+      found->push_back({grammar_in(fields, field), fields.path_of(field.name), false});
   }
 }
 
@@ -118,6 +118,8 @@ void read_response_format(const JsonFields& body, std::vector<RequestedGrammar>*
                       "'response_format.json_schema.schema' is needed with the type json_schema");
     }
     grammar.text = json_or_text(*named, "schema");
+    found->push_back({std::move(grammar), "response_format", named->boolean("strict").value_or(false)});
+    return;
   } else if (type == "structural_tag") {
     grammar = {GrammarKind::kStructuralTag, format->dump(), {}};
   } else {
@@ -125,7 +127,7 @@ void read_response_format(const JsonFields& body, std::vector<RequestedGrammar>*
                     "'response_format.type' must be text, json_object, json_schema or "
                     "structural_tag");
   }
-  found->push_back({std::move(grammar), "response_format"});
+  found->push_back({std::move(grammar), "response_format", false});
 }
 
 void read_structured_outputs(const JsonFields& body, std::vector<RequestedGrammar>* found) {
@@ -139,12 +141,13 @@ void read_structured_outputs(const JsonFields& body, std::vector<RequestedGramma
     throw bad_param(fields->path_of(name),
                     fmt::format("'{}' is not supported", fields->path_of(name)));
   }
-  const size_t num_before = found->size();
   collect(*fields, kInnerFields, found);
-  if (found->size() == num_before || !fields->boolean("disable_any_whitespace").value_or(false))
-    return;
-  Grammar& grammar = found->back().grammar;
-  if (grammar.kind == GrammarKind::kJsonSchema) grammar.kind = GrammarKind::kCompactJson;
+}
+
+bool is_compact(const JsonFields& body, const CallLimits& limits) {
+  const std::optional<JsonFields> fields = body.object("structured_outputs");
+  const std::string name = "disable_any_whitespace";
+  return (fields ? fields->boolean(name) : std::nullopt).value_or(limits.disable_any_whitespace);
 }
 
 }  // namespace
@@ -166,6 +169,8 @@ std::optional<RequestedGrammar> read_grammar(const JsonFields& body, const CallL
     throw bad_param(one.param,
                     fmt::format("'{}' has more than {} bytes", one.param, limits.max_grammar_bytes));
   }
+  if (one.grammar.kind == GrammarKind::kJsonSchema && is_compact(body, limits))
+    one.grammar.kind = GrammarKind::kCompactJson;
   return std::move(one);
 }
 

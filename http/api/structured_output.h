@@ -15,6 +15,7 @@ namespace outrider {
 struct RequestedGrammar {
   Grammar grammar;    // without end tokens
   std::string param;  // the field it is from
+  bool strict = false;  // a schema of which a part cannot be enforced is refused
 };
 
 // Nothing when any output will do. Throws ApiError when a field is not of its form, or when there

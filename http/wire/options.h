@@ -49,6 +49,7 @@ struct CallLimits {
   std::chrono::milliseconds max_grammar_compile{20000};
   // Of answers that are sent in one piece and list log-probabilities; beyond it 503.
   size_t max_answer_bytes_in_flight = 1u << 30;
+  bool disable_any_whitespace = false;  // in documents of a JSON schema, unless a request says
   bool strict_params = false;  // unknown fields are a 400 instead of being ignored
 };
 

@@ -60,6 +60,7 @@ HttpOptions http_options(const RunConfig& config) {
   if (config.default_seed >= 0) options.default_seed = static_cast<uint64_t>(config.default_seed);
   options.call.max_logprobs = config.max_logprobs;
   options.call.strict_params = config.strict_params;
+  options.call.disable_any_whitespace = config.disable_any_whitespace;
   if (config.per_request_spec_decode_metrics == "summary") {
     options.per_request_spec_decode_metrics = SpecDecodeMetrics::kSummary;
   } else if (config.per_request_spec_decode_metrics == "detailed") {

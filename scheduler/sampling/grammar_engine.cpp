@@ -16,13 +16,28 @@
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
 
-// What the library says goes the way of all messages (XGRAMMAR_LOG_CUSTOMIZE).
+namespace outrider {
+namespace {
+
+// Where this thread's messages of the library go; null: to the log.
+thread_local std::vector<std::string>* collected_messages = nullptr;
+
+void take_message(const std::string& message) {
+  if (collected_messages == nullptr) return log_debug("xgrammar: {}", message);
+  std::vector<std::string>& list = *collected_messages;
+  if (std::find(list.begin(), list.end(), message) == list.end()) list.push_back(message);
+}
+
+}  // namespace
+}  // namespace outrider
+
+// XGRAMMAR_LOG_CUSTOMIZE: what the library says, and why it gives up.
 namespace xgrammar {
 [[noreturn]] void LogFatalImpl(const std::string&, int, const std::string& message) {
   throw outrider::Error(message);
 }
 void LogMessageImpl(const std::string&, int, int, const std::string& message) {
-  outrider::log_debug("xgrammar: {}", message);
+  outrider::take_message(message);
 }
 }  // namespace xgrammar
 
@@ -32,7 +47,8 @@ namespace {
 constexpr int64_t kMaxCacheBytes = int64_t{256} << 20;  // of compiled grammars
 constexpr int kMaxNesting = 512;                        // of a grammar; each level takes stack
 constexpr int kMaxCompiling = 4;                        // others wait, so that a flood costs 4 cores
-constexpr int kMaxWhitespace = 20;  // in a row: a model that writes nothing else comes to an end
+constexpr size_t kMaxMessages = 16;  // of one schema
+constexpr int kMaxWhitespace = 8;  // in a row: a model that writes nothing else comes to an end
 
 // One sentence of what the library threw: some of its messages have several lines.
 std::string first_line(std::string_view text) {
@@ -129,6 +145,20 @@ struct GrammarEngine::Impl {
     }
   }
 
+  // Says again what it said when the same schema was compiled before.
+  std::vector<std::string> messages_of(const Grammar& grammar) const {
+    if (grammar.kind != GrammarKind::kJsonSchema && grammar.kind != GrammarKind::kCompactJson)
+      return {};
+    std::vector<std::string> messages;
+    struct Collecting {
+      explicit Collecting(std::vector<std::string>* list) { collected_messages = list; }
+      ~Collecting() { collected_messages = nullptr; }
+    } const collecting(&messages);
+    xgrammar::Grammar::FromJSONSchema(grammar.text);
+    if (messages.size() > kMaxMessages) messages.resize(kMaxMessages);
+    return messages;
+  }
+
   xgrammar::CompiledGrammar compile(const Grammar& grammar) const {
     try {
       switch (grammar.kind) {
@@ -169,23 +199,25 @@ GrammarEngine::~GrammarEngine() = default;
 
 // The library cannot be interrupted: a grammar that takes too long costs its request, and keeps its
 // place until it is done.
-void GrammarEngine::check(const Grammar& grammar, std::chrono::milliseconds limit) const {
+std::vector<std::string> GrammarEngine::check(const Grammar& grammar,
+                                              std::chrono::milliseconds limit) const {
   const auto deadline = std::chrono::steady_clock::now() + limit;
   const auto too_long = [&] {
     return Error(fmt::format("the grammar takes longer than {} ms to compile", limit.count()));
   };
   if (!impl_->places.try_acquire_until(deadline)) throw too_long();
-  std::packaged_task<void()> task([impl = impl_, grammar] {
+  std::packaged_task<std::vector<std::string>()> task([impl = impl_, grammar] {
     struct Place {
       const Impl& impl;
       ~Place() { impl.places.release(); }
     } const place{*impl};
     impl->compile(grammar);
+    return impl->messages_of(grammar);
   });
-  std::future<void> compiled = task.get_future();
+  std::future<std::vector<std::string>> compiled = task.get_future();
   std::thread(std::move(task)).detach();
   if (compiled.wait_until(deadline) != std::future_status::ready) throw too_long();
-  compiled.get();
+  return compiled.get();
 }
 
 std::shared_ptr<const GrammarMask> GrammarEngine::mask(const Grammar& grammar) const {

@@ -36,9 +36,10 @@ class GrammarEngine {
   GrammarEngine(const std::vector<std::string>& token_bytes, int32_t vocab_size);
   ~GrammarEngine();
 
-  // Compiles the grammar, or finds it compiled. Throws Error with one sentence when it is none, or
-  // when that takes longer than `limit`. From any thread.
-  void check(const Grammar& grammar, std::chrono::milliseconds limit) const;
+  // Compiles the grammar, or finds it compiled. Returns what of a schema xgrammar says it leaves
+  // out. Throws Error with one sentence when it is no grammar, or when that takes longer than
+  // `limit`. From any thread.
+  std::vector<std::string> check(const Grammar& grammar, std::chrono::milliseconds limit) const;
   // As check() without a limit. From any thread.
   std::shared_ptr<const GrammarMask> mask(const Grammar& grammar) const;
 

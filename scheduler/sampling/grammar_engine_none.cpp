@@ -13,7 +13,9 @@ GrammarEngine::GrammarEngine(const std::vector<std::string>&, int32_t) {
 }
 
 GrammarEngine::~GrammarEngine() = default;
-void GrammarEngine::check(const Grammar&, std::chrono::milliseconds) const {}
+std::vector<std::string> GrammarEngine::check(const Grammar&, std::chrono::milliseconds) const {
+  return {};
+}
 std::shared_ptr<const GrammarMask> GrammarEngine::mask(const Grammar&) const { return nullptr; }
 
 }  // namespace outrider

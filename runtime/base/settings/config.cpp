@@ -374,6 +374,9 @@ void add_server_rows(Table& table, RunConfig* c) {
                                         "number; -1 = a random one"),
                          "seed"),
             {"--seed", "-s"});
+  table.add(flag_option("structured_outputs_config.disable_any_whitespace",
+                        &c->disable_any_whitespace,
+                        "documents of a JSON schema have no whitespace that may be left out"));
   table.add(integer_option(
       "max_logprobs", &c->max_logprobs, 0, 256, "most logprobs a request may ask for"));
   table.add(number_option("shutdown_timeout",

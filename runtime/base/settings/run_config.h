@@ -88,6 +88,7 @@ struct RunConfig {
   bool allow_credentials = false;
   int32_t max_connections = 1024;
   int32_t max_connections_per_peer = kAutoConnectionsPerPeer;  // 0 = any
+  bool disable_any_whitespace = false;                         // in documents of a JSON schema
   bool strict_params = false;                                  // unknown fields are a 400
   int32_t max_num_queued_reqs = 256;
   int32_t default_seed = -1;  // requests without a seed get one made from it; -1 = a random one
