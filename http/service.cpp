@@ -320,6 +320,7 @@ void OpenAiService::check_grammar(CompletionCall& call) const {
                                 param));
   }
   std::vector<std::string> gaps;
+  if (!model_.grammars->knows(*call.params.grammar)) engine_.announce(call.params.grammar);
   try {
     gaps = model_.grammars->check(*call.params.grammar, options_.call.max_grammar_compile);
   } catch (const Error& error) {

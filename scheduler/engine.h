@@ -53,6 +53,8 @@ class Engine {
   // nothing happens.
   virtual AdmissionResult submit(Request request) = 0;
   virtual void cancel(uint64_t request_id) = 0;
+  // A request with this grammar is about to come: ranks that run anyway begin to compile it.
+  virtual void announce(const std::shared_ptr<const Grammar>&) {}
   virtual EngineStatus status() const = 0;
 };
 

@@ -71,6 +71,7 @@ struct RoundPlan {
   std::vector<uint64_t> ends;  // sequences to forget, before starts
   std::vector<SequenceStart> starts;
   std::vector<SequencePlan> sequences;
+  std::vector<std::shared_ptr<const Grammar>> grammars;  // of later starts, to be compiled meanwhile
   // Not 0: no round at all, but one forward pass of so many made-up rows, to see what it takes.
   // Before the first request: it writes into KV blocks that nobody holds yet.
   int32_t num_probe_rows = 0;

@@ -40,6 +40,11 @@ class GrammarEngine {
   // out. Throws Error with one sentence when it is no grammar, or when that takes longer than
   // `limit`. From any thread.
   std::vector<std::string> check(const Grammar& grammar, std::chrono::milliseconds limit) const;
+  // Whether it is compiled or about to be. From any thread.
+  bool knows(const Grammar& grammar) const;
+  // Begins to compile it on a thread of its own, unless there is much to compile already. Who needs
+  // it soon calls this, and then finds it done. From any thread.
+  void prepare(const Grammar& grammar) const;
   // As check() without a limit. From any thread.
   std::shared_ptr<const GrammarMask> mask(const Grammar& grammar) const;
 

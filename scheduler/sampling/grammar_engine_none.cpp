@@ -16,6 +16,8 @@ GrammarEngine::~GrammarEngine() = default;
 std::vector<std::string> GrammarEngine::check(const Grammar&, std::chrono::milliseconds) const {
   return {};
 }
+bool GrammarEngine::knows(const Grammar&) const { return false; }
+void GrammarEngine::prepare(const Grammar&) const {}
 std::shared_ptr<const GrammarMask> GrammarEngine::mask(const Grammar&) const { return nullptr; }
 
 }  // namespace outrider

@@ -62,6 +62,7 @@ RoundPlan some_plan(uint32_t seed) {
   plan.awaits_bonus_drafts = random() % 2 == 0;
   plan.num_probe_rows = static_cast<int32_t>(random() % 9);
   plan.freed = {3, static_cast<int32_t>(random() % 100)};
+  plan.grammars = {std::make_shared<const Grammar>(Grammar{GrammarKind::kEbnf, "root ::= \"a\"", {4}})};
   return plan;
 }
 
@@ -77,6 +78,8 @@ TEST(RoundWire, PlansComeBackAsTheyWere) {
     EXPECT_EQ(back.shutdown, plan.shutdown);
     EXPECT_EQ(back.ends, plan.ends);
     EXPECT_EQ(back.freed, plan.freed);
+    ASSERT_EQ(back.grammars.size(), 1u);
+    EXPECT_EQ(*back.grammars[0], *plan.grammars[0]);
     ASSERT_EQ(back.starts.size(), 1u);
     EXPECT_EQ(back.starts[0].tokens, plan.starts[0].tokens);
     const SamplingParams& a = back.starts[0].params;

@@ -79,6 +79,13 @@ void Coordinator::cancel(uint64_t request_id) {
   inbox_filled_.notify_one();
 }
 
+// A plan carries them, so what is announced while nothing runs comes with the request itself.
+void Coordinator::announce(const std::shared_ptr<const Grammar>& grammar) {
+  constexpr size_t kMost = 16;  // between two plans
+  std::lock_guard lock(inbox_mutex_);
+  if (layout_.num_targets > 1 && inbox_.grammars.size() < kMost) inbox_.grammars.push_back(grammar);
+}
+
 EngineStatus Coordinator::status() const {
   std::lock_guard lock(status_mutex_);
   EngineStatus status = status_;
@@ -168,6 +175,7 @@ void Coordinator::take_inbox() {
     arrivals_[request.id] = request.arrival;
     planner_.add(std::move(request));
   }
+  for (auto& grammar : inbox.grammars) grammars_.push_back(std::move(grammar));
   if (!inbox.cancels.empty()) deliver_last_round();
   for (uint64_t id : inbox.cancels) {
     arrivals_.erase(id);
@@ -282,6 +290,7 @@ std::optional<RoundPlan> Coordinator::plan_round() {
     return std::nullopt;
   }
   plan.round = ++round_;
+  plan.grammars = std::exchange(grammars_, {});
   plan.candidates_follow = layout_.num_targets > 1 && has_candidates(plan);
   return plan;
 }

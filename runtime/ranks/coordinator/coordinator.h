@@ -71,6 +71,7 @@ class Coordinator final : public Engine {
   uint64_t next_request_id() override { return ++last_request_id_; }
   AdmissionResult submit(Request request) override;
   void cancel(uint64_t request_id) override;
+  void announce(const std::shared_ptr<const Grammar>& grammar) override;
   EngineStatus status() const override;
 
   // Any thread. No new requests; loop() returns when what runs is done, or at once with kNow (what
@@ -87,6 +88,7 @@ class Coordinator final : public Engine {
   struct Inbox {
     std::vector<Request> requests;
     std::vector<uint64_t> cancels;
+    std::vector<std::shared_ptr<const Grammar>> grammars;
   };
 
   void take_inbox();
@@ -145,6 +147,7 @@ class Coordinator final : public Engine {
   uint64_t num_preemptions_counted_ = 0;
   uint64_t num_plan_bytes_ = 0;
   std::map<uint64_t, JobClock::time_point> arrivals_;  // of requests not yet planned
+  std::vector<std::shared_ptr<const Grammar>> grammars_;  // for the next plan
 
   std::atomic<uint64_t> last_request_id_{0};
   mutable std::mutex inbox_mutex_;

@@ -15,6 +15,20 @@ constexpr uint32_t kLateDraftTokensMagic = 0x444d414f;  // "OAMD"
 constexpr uint32_t kFrameMagic = 0x4d52464f;            // "OFRM"
 constexpr uint16_t kVersion = 4;
 
+void write(WireWriter& out, const Grammar& grammar) {
+  out.put(grammar.kind);
+  out.put_string(grammar.text);
+  out.put_numbers(grammar.end_token_ids);
+}
+
+std::shared_ptr<const Grammar> read_grammar(WireReader& in) {
+  Grammar grammar;
+  grammar.kind = in.get<GrammarKind>();
+  grammar.text = in.get_string();
+  grammar.end_token_ids = in.get_numbers<int32_t>();
+  return std::make_shared<const Grammar>(std::move(grammar));
+}
+
 void write(WireWriter& out, const SamplingParams& params) {
   out.put(params.temperature);
   out.put(params.top_p);
@@ -32,11 +46,7 @@ void write(WireWriter& out, const SamplingParams& params) {
   out.put_list(params.bad_words,
                [](WireWriter& w, const std::vector<int32_t>& word) { w.put_numbers(word); });
   out.put_bool(params.grammar != nullptr);
-  if (params.grammar) {
-    out.put(params.grammar->kind);
-    out.put_string(params.grammar->text);
-    out.put_numbers(params.grammar->end_token_ids);
-  }
+  if (params.grammar) write(out, *params.grammar);
   out.put_bool(params.seed.has_value());
   out.put<uint64_t>(params.seed.value_or(0));
   out.put(params.noise_seed);
@@ -68,13 +78,7 @@ SamplingParams read_params(WireReader& in) {
   params.allowed_token_ids = in.get_numbers<int32_t>();
   params.bad_words =
       in.get_list<std::vector<int32_t>>([](WireReader& r) { return r.get_numbers<int32_t>(); });
-  if (in.get_bool()) {
-    Grammar grammar;
-    grammar.kind = in.get<GrammarKind>();
-    grammar.text = in.get_string();
-    grammar.end_token_ids = in.get_numbers<int32_t>();
-    params.grammar = std::make_shared<const Grammar>(std::move(grammar));
-  }
+  if (in.get_bool()) params.grammar = read_grammar(in);
   const bool has_seed = in.get_bool();
   const auto seed = in.get<uint64_t>();
   if (has_seed) params.seed = seed;
@@ -177,6 +181,9 @@ Bytes encode(const RoundPlan& plan) {
   out.put_bool(plan.candidates_follow);
   out.put_bool(plan.awaits_bonus_drafts);
   out.put(plan.num_probe_rows);
+  out.put_list(plan.grammars, [](WireWriter& w, const std::shared_ptr<const Grammar>& grammar) {
+    write(w, *grammar);
+  });
   out.put_numbers(plan.freed);
   return out.take();
 }
@@ -193,6 +200,7 @@ RoundPlan decode_round_plan(const Bytes& bytes) {
   plan.candidates_follow = in.get_bool();
   plan.awaits_bonus_drafts = in.get_bool();
   plan.num_probe_rows = in.get<int32_t>();
+  plan.grammars = in.get_list<std::shared_ptr<const Grammar>>(read_grammar);
   plan.freed = in.get_numbers<int32_t>();
   in.expect_end();
   return plan;

@@ -112,6 +112,9 @@ void TargetRank::add_candidates(const Bytes& message) { decode_candidates(messag
 
 void TargetRank::update_copies() {
   if (!plan_.freed.empty()) model_.poison_blocks(plan_.freed);
+  for (const auto& grammar : plan_.grammars) {
+    if (grammars_ != nullptr) grammars_->prepare(*grammar);
+  }
   for (uint64_t id : plan_.ends) copies_.erase(id);
   for (const SequenceStart& start : plan_.starts) {
     Copy copy;
