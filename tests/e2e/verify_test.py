@@ -24,7 +24,7 @@ class Verify(unittest.TestCase):
         return code, out, errors, result
 
     def check_good(self, out, result):
-        self.assertRegex(out, r"verdict: EXACT\. \d+ checks passed, 11 controls were caught")
+        self.assertRegex(out, r"verdict: EXACT\. \d+ checks passed, 12 controls were caught")
         self.assertTrue(result["passed"])
         rows = result["checks"]
         for part, modes in (("toy", {"standard", "block", "coupled"}),

@@ -2,8 +2,10 @@
 // seeded texts are the same whoever drafts, and every text is of its grammar.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
-#include <regex>
+#include <string>
+#include <string_view>
 
 #include "scheduler/sampling/grammar_engine.h"
 #include "tests/ranks/engine_harness.h"
@@ -61,12 +63,23 @@ std::vector<Ask> asks() {
   return list;
 }
 
+// Of kRegex.
+bool is_colored_word(std::string_view text) {
+  const size_t space = text.find(' ');
+  if (space == std::string_view::npos || !text.ends_with('!')) return false;
+  const std::string_view color = text.substr(0, space);
+  const std::string_view word = text.substr(space + 1, text.size() - space - 2);
+  return (color == "red" || color == "green" || color == "blue") && word.size() >= 3 &&
+         word.size() <= 8 &&
+         std::all_of(word.begin(), word.end(), [](char c) { return c >= 'a' && c <= 'z'; });
+}
+
 void expect_of_grammar(const std::vector<Answer>& answers) {
   for (size_t i = 0; i < answers.size(); ++i) {
     const std::string& text = answers[i].text;
     ASSERT_EQ(answers[i].finish_reason, FinishReason::kStop) << text;
     if (i % 2 == 1) {
-      EXPECT_TRUE(std::regex_match(text, std::regex(kRegex))) << text;
+      EXPECT_TRUE(is_colored_word(text)) << text;
       continue;
     }
     const auto document = nlohmann::json::parse(text, nullptr, false);
