@@ -14,15 +14,67 @@ using Json = nlohmann::ordered_json;
 // In the order in which the engine looks for them.
 constexpr const char* kAlone[] = {"$ref", "const", "enum", "anyOf", "oneOf", "allOf"};
 // What narrows the documents; other keywords only describe.
-constexpr const char* kConstraints[] = {
-    "$ref", "const", "enum", "anyOf", "oneOf", "allOf", "not", "type", "properties", "required",
-    "additionalProperties", "patternProperties", "propertyNames", "minProperties", "maxProperties",
-    "dependencies", "items", "prefixItems", "additionalItems", "minItems", "maxItems",
-    "uniqueItems", "pattern", "format", "minLength", "maxLength", "minimum", "maximum",
-    "exclusiveMinimum", "exclusiveMaximum", "multipleOf"};
+constexpr const char* kConstraints[] = {"$ref",
+                                        "const",
+                                        "enum",
+                                        "anyOf",
+                                        "oneOf",
+                                        "allOf",
+                                        "not",
+                                        "type",
+                                        "properties",
+                                        "required",
+                                        "additionalProperties",
+                                        "patternProperties",
+                                        "propertyNames",
+                                        "minProperties",
+                                        "maxProperties",
+                                        "dependencies",
+                                        "items",
+                                        "prefixItems",
+                                        "additionalItems",
+                                        "minItems",
+                                        "maxItems",
+                                        "uniqueItems",
+                                        "pattern",
+                                        "format",
+                                        "minLength",
+                                        "maxLength",
+                                        "minimum",
+                                        "maximum",
+                                        "exclusiveMinimum",
+                                        "exclusiveMaximum",
+                                        "multipleOf"};
+// What the engine never reads.
+constexpr const char* kUnread[] = {"not",
+                                   "if",
+                                   "dependencies",
+                                   "dependentRequired",
+                                   "dependentSchemas",
+                                   "uniqueItems",
+                                   "contains",
+                                   "minContains",
+                                   "maxContains",
+                                   "additionalItems"};
+// What it reads where the type is said only.
+constexpr const char* kOfScalars[] = {"pattern",
+                                      "minLength",
+                                      "maxLength",
+                                      "minimum",
+                                      "maximum",
+                                      "exclusiveMinimum",
+                                      "exclusiveMaximum",
+                                      "multipleOf"};
 // Keywords whose value is a schema, a list of schemas, or an object of schemas.
-constexpr const char* kWithSchemas[] = {"items", "prefixItems", "additionalProperties", "properties",
-                                        "patternProperties", "anyOf", "oneOf", "allOf", "$defs",
+constexpr const char* kWithSchemas[] = {"items",
+                                        "prefixItems",
+                                        "additionalProperties",
+                                        "properties",
+                                        "patternProperties",
+                                        "anyOf",
+                                        "oneOf",
+                                        "allOf",
+                                        "$defs",
                                         "definitions"};
 
 class GapFinder {
@@ -34,8 +86,12 @@ class GapFinder {
     const auto alone = std::find_if(std::begin(kAlone), std::end(kAlone), [&](const char* name) {
       return schema.contains(name);
     });
-    if (alone != std::end(kAlone)) look_beside(schema, *alone, path);
-    if (alone == std::end(kAlone)) look_at_required(schema, path);
+    if (alone != std::end(kAlone)) {
+      look_beside(schema, *alone, path);
+    } else {
+      look_at_unread(schema, path);
+      look_at_required(schema, path);
+    }
     for (const char* name : kWithSchemas) {
       const auto value = schema.find(name);
       if (value != schema.end()) look_into(*value, name, path);
@@ -74,6 +130,19 @@ class GapFinder {
            });
   }
 
+  void look_at_unread(const Json& schema, const std::string& path) {
+    for (const char* name : kUnread) {
+      const auto value = schema.find(name);
+      if (value == schema.end() || *value == false) continue;
+      add(fmt::format("'{}' is not applied at #{}", name, path));
+    }
+    if (schema.contains("type")) return;
+    for (const char* name : kOfScalars) {
+      if (schema.contains(name))
+        add(fmt::format("'{}' without 'type' is not applied at #{}", name, path));
+    }
+  }
+
   void look_at_required(const Json& schema, const std::string& path) {
     const auto required = schema.find("required");
     if (required == schema.end() || !required->is_array()) return;
@@ -81,9 +150,8 @@ class GapFinder {
     for (const Json& name : *required) {
       if (!name.is_string()) continue;
       if (properties != schema.end() && properties->contains(name.get<std::string>())) continue;
-      add(fmt::format("'required' names {}, which is not among the properties, at #{}",
-                      name.dump(),
-                      path));
+      add(fmt::format(
+          "'required' names {}, which is not among the properties, at #{}", name.dump(), path));
     }
   }
 

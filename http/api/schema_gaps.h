@@ -1,5 +1,6 @@
 // What of a JSON schema the grammar engine leaves out without a word. xgrammar reads the first of
-// $ref, const, enum, anyOf, oneOf and allOf that an object has, and nothing beside it.
+// $ref, const, enum, anyOf, oneOf and allOf that an object has, and nothing beside it; some keywords
+// it never reads, and some only beside a type.
 #pragma once
 
 #include <string>

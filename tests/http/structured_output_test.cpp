@@ -6,6 +6,7 @@
 
 #include <tuple>
 
+#include "http/api/schema_gaps.h"
 #include "http/wire/api_error.h"
 #include "tests/http/http_fixture.h"
 
@@ -36,35 +37,52 @@ TEST(StructuredOutput, EveryServersFieldsMeanTheirGrammar) {
   const std::string tag = R"({"type":"structural_tag","format":{"type":"any_text"}})";
   const std::string choice = R"(root ::= "a\"b" | "c")";
   using Row = std::tuple<std::string, GrammarKind, std::string, std::string>;
-  for (const auto& [body, kind, text, param] : std::vector<Row>{
-           {R"("response_format":{"type":"json_object"})", kJsonSchema, any, "response_format"},
-           {R"("response_format":{"type":"json_object","schema":)" + schema + "}",
-            kJsonSchema, schema, "response_format"},
-           {R"("response_format":{"type":"json_schema","json_schema":{"name":"x","strict":true,"schema":)" +
-                schema + "}}",
-            kJsonSchema, schema, "response_format"},
-           {R"("response_format":)" + tag, kStructuralTag, tag, "response_format"},
-           {R"("structured_outputs":{"json":)" + schema + "}", kJsonSchema, schema,
-            "structured_outputs.json"},
-           {R"("structured_outputs":{"json":)" + in_text + R"(,"disable_any_whitespace":true})",
-            kCompactJson, schema, "structured_outputs.json"},
-           {R"("structured_outputs":{"json_object":true,"regex":null})", kJsonSchema, any,
-            "structured_outputs.json_object"},
-           {R"("structured_outputs":{"regex":"a+"})", kRegex, "a+", "structured_outputs.regex"},
-           {R"("structured_outputs":{"choice":["a\"b","c"]})", kEbnf, choice,
-            "structured_outputs.choice"},
-           {R"("structured_outputs":{"grammar":"root ::= \"a\""})", kEbnf, "root ::= \"a\"",
-            "structured_outputs.grammar"},
-           {R"("structured_outputs":{"structural_tag":)" + tag + "}", kStructuralTag, tag,
-            "structured_outputs.structural_tag"},
-           {R"("guided_json":)" + schema, kJsonSchema, schema, "guided_json"},
-           {R"("guided_regex":"a+")", kRegex, "a+", "guided_regex"},
-           {R"("guided_choice":["a\"b","c"])", kEbnf, choice, "guided_choice"},
-           {R"("guided_grammar":"start: \"a\"")", kLark, "start: \"a\"", "guided_grammar"},
-           {R"("grammar":"root ::= \"a\"")", kEbnf, "root ::= \"a\"", "grammar"},
-           {R"("json_schema":)" + schema, kJsonSchema, schema, "json_schema"},
-           {R"("regex":"a+")", kRegex, "a+", "regex"},
-           {R"("ebnf":"root ::= \"a\"","grammar":"")", kEbnf, "root ::= \"a\"", "ebnf"}}) {
+  for (
+      const auto& [body, kind, text, param] : std::vector<Row>{
+          {R"("response_format":{"type":"json_object"})", kJsonSchema, any, "response_format"},
+          {R"("response_format":{"type":"json_object","schema":)" + schema + "}",
+           kJsonSchema,
+           schema,
+           "response_format"},
+          {R"("response_format":{"type":"json_schema","json_schema":{"name":"x","strict":true,"schema":)" +
+               schema + "}}",
+           kJsonSchema,
+           schema,
+           "response_format"},
+          {R"("response_format":)" + tag, kStructuralTag, tag, "response_format"},
+          {R"("structured_outputs":{"json":)" + schema + "}",
+           kJsonSchema,
+           schema,
+           "structured_outputs.json"},
+          {R"("structured_outputs":{"json":)" + in_text + R"(,"disable_any_whitespace":true})",
+           kCompactJson,
+           schema,
+           "structured_outputs.json"},
+          {R"("structured_outputs":{"json_object":true,"regex":null})",
+           kJsonSchema,
+           any,
+           "structured_outputs.json_object"},
+          {R"("structured_outputs":{"regex":"a+"})", kRegex, "a+", "structured_outputs.regex"},
+          {R"("structured_outputs":{"choice":["a\"b","c"]})",
+           kEbnf,
+           choice,
+           "structured_outputs.choice"},
+          {R"("structured_outputs":{"grammar":"root ::= \"a\""})",
+           kEbnf,
+           "root ::= \"a\"",
+           "structured_outputs.grammar"},
+          {R"("structured_outputs":{"structural_tag":)" + tag + "}",
+           kStructuralTag,
+           tag,
+           "structured_outputs.structural_tag"},
+          {R"("guided_json":)" + schema, kJsonSchema, schema, "guided_json"},
+          {R"("guided_regex":"a+")", kRegex, "a+", "guided_regex"},
+          {R"("guided_choice":["a\"b","c"])", kEbnf, choice, "guided_choice"},
+          {R"("guided_grammar":"start: \"a\"")", kLark, "start: \"a\"", "guided_grammar"},
+          {R"("grammar":"root ::= \"a\"")", kEbnf, "root ::= \"a\"", "grammar"},
+          {R"("json_schema":)" + schema, kJsonSchema, schema, "json_schema"},
+          {R"("regex":"a+")", kRegex, "a+", "regex"},
+          {R"("ebnf":"root ::= \"a\"","grammar":"")", kEbnf, "root ::= \"a\"", "ebnf"}}) {
     const auto requested = grammar_of("{" + body + "}");
     ASSERT_TRUE(requested) << body;
     EXPECT_EQ(requested->grammar.kind, kind) << body;
@@ -108,12 +126,16 @@ TEST_F(StructuredOutputService, WithoutAnEngineItIsRefused) {
   EXPECT_TRUE(engine.submitted().empty());
 }
 
-TEST_F(StructuredOutputService, ABadGrammarCostsItsRequestAndAGoodOneReachesTheEngine) {
-  if (!GrammarEngine::is_built()) GTEST_SKIP() << "built without xgrammar";
+std::shared_ptr<const GrammarEngine> test_engine() {
   const int32_t vocab_size = test_tokenizer()->vocab_size();
   std::vector<std::string> bytes;
   for (int32_t id = 0; id < vocab_size; ++id) bytes.push_back(test_tokenizer()->token_bytes(id));
-  make_service(true, std::make_shared<const GrammarEngine>(bytes, vocab_size));
+  return std::make_shared<const GrammarEngine>(bytes, vocab_size);
+}
+
+TEST_F(StructuredOutputService, ABadGrammarCostsItsRequestAndAGoodOneReachesTheEngine) {
+  if (!GrammarEngine::is_built()) GTEST_SKIP() << "built without xgrammar";
+  make_service(true, test_engine());
   const json refused =
       post_json("/v1/completions", R"({"prompt":"a","guided_json":{"type":"objekt"}})", 400);
   EXPECT_EQ(refused["error"]["param"], "guided_json");
@@ -121,6 +143,56 @@ TEST_F(StructuredOutputService, ABadGrammarCostsItsRequestAndAGoodOneReachesTheE
   post_json("/v1/completions", R"({"prompt":"a","guided_json":{"type":"object"},"n":2})");
   ASSERT_EQ(engine.submitted().size(), 2u);
   EXPECT_EQ(engine.submitted()[1].params.grammar->text, R"({"type":"object"})");
+}
+
+// A schema of which a part cannot be enforced: a warning, or a refusal where `strict` is asked for.
+TEST_F(StructuredOutputService, WhatOfASchemaIsNotAppliedIsWarnedOfOrRefused) {
+  if (!GrammarEngine::is_built()) GTEST_SKIP() << "built without xgrammar";
+  make_service(true, test_engine());
+  const std::string schema = R"({"type":"array","uniqueItems":true,"items":{"type":"integer"}})";
+  const auto body = [&](const std::string& strict) {
+    return R"({"messages":[{"role":"user","content":"a"}],"response_format":{"type":"json_schema",)"
+           R"("json_schema":{"name":"x",)" +
+           strict + R"("schema":)" + schema + "}}}";
+  };
+  const json warned = post_json("/v1/chat/completions", body(""));
+  ASSERT_EQ(warned["warnings"].size(), 1u) << warned;
+  EXPECT_EQ(warned["warnings"][0], "response_format: 'uniqueItems' is not applied at #");
+  const json refused = post_json("/v1/chat/completions", body(R"("strict":true,)"), 400);
+  EXPECT_EQ(refused["error"]["message"],
+            "'response_format' cannot be enforced as a whole: 'uniqueItems' is not applied at #");
+}
+
+TEST(SchemaGaps, EachConstraintThatIsNotAppliedIsNamedWithItsPlace) {
+  using Row = std::pair<const char*, std::vector<std::string>>;
+  for (const auto& [schema, gaps] : std::vector<Row>{
+           {R"({"type":"object","properties":{"a":{"type":"string","pattern":"a+"}}})", {}},
+           {R"({"type":"string","enum":["a"]})", {}},
+           {R"({"enum":["a"],"pattern":"a"})", {"'pattern' beside 'enum' is not applied at #"}},
+           {R"({"type":"object","anyOf":[{"type":"object"}]})", {}},
+           {R"({"type":"object","anyOf":[{"required":["a"]}]})",
+            {"'type' beside 'anyOf' is not applied at #",
+             "'required' names \"a\", which is not among the properties, at #/anyOf/0"}},
+           {R"({"$ref":"#/$defs/a","minLength":2,"$defs":{"a":{"minimum":3}}})",
+            {"'minLength' beside '$ref' is not applied at #",
+             "'minimum' without 'type' is not applied at #/$defs/a"}},
+           {R"({"type":"array","items":[{"not":{}}],"uniqueItems":false})",
+            {"'not' is not applied at #/items/0"}},
+           {R"(true)", {}}}) {
+    EXPECT_EQ(schema_gaps(schema, 9), gaps) << schema;
+  }
+  EXPECT_EQ(schema_gaps(R"({"not":{},"if":{},"contains":{}})", 2).size(), 2u);
+}
+
+// The option of the server holds where a request says nothing.
+TEST(StructuredOutput, WhitespaceIsAnOption) {
+  const CallLimits compact{.disable_any_whitespace = true};
+  EXPECT_EQ(grammar_of(R"({"guided_json":{}})", compact)->grammar.kind, GrammarKind::kCompactJson);
+  EXPECT_EQ(
+      grammar_of(R"({"guided_json":{},"structured_outputs":{"disable_any_whitespace":false}})",
+                 compact)
+          ->grammar.kind,
+      GrammarKind::kJsonSchema);
 }
 
 }  // namespace

@@ -21,8 +21,8 @@ std::vector<std::string> vocabulary() {
   std::vector<std::string> bytes = {"", "\n"};
   for (char c = ' '; c <= '~'; ++c) bytes.emplace_back(1, c);
   for (const char* text :
-       {"\"na", "name", "\":", "\": ", "{\"", "\"}", "true", "false", "null", "10", "00", "ab", "abc",
-        "\xc3", "\xa9", "\xc3\xa9", ", ", "},", "[]", "\", \""}) {
+       {"\"na", "name", "\":", "\": ", "{\"",  "\"}",      "true", "false", "null", "10",
+        "00",   "ab",   "abc", "\xc3", "\xa9", "\xc3\xa9", ", ",   "},",    "[]",   "\", \""}) {
     bytes.emplace_back(text);
   }
   return bytes;
@@ -177,9 +177,9 @@ TEST_F(GrammarEngineTest, DraftsAreCutAtTheFirstForbiddenToken) {
 }
 
 TEST_F(GrammarEngineTest, WhatMustFollowIsForcedInItsLongestTokens) {
-  const auto json = mask(
-      GrammarKind::kCompactJson,
-      R"({"type":"object","properties":{"name":{"type":"boolean"}},"required":["name"]})");
+  const auto json =
+      mask(GrammarKind::kCompactJson,
+           R"({"type":"object","properties":{"name":{"type":"boolean"}},"required":["name"]})");
   const TokenHistory none{};
   EXPECT_EQ(text_of(json->forced_tokens(none, 16)), "{\"name\":");
   EXPECT_EQ(json->forced_tokens(none, 16).size(), 3u);  // {" name ":
@@ -211,14 +211,40 @@ TEST_F(GrammarEngineTest, WhatIsNoGrammarIsRefusedWithOneLine) {
 }
 
 TEST_F(GrammarEngineTest, ASlowGrammarCostsItsRequestOnly) {
-  const std::string slow = "(a{1,4000}b{1,4000}c?){1,300}";
+  std::string choices = "root ::= \"0\"";
+  for (int i = 1; i < 15000; ++i) choices += " | \"" + std::to_string(i * 7919) + "\"";
+  const Grammar slow{GrammarKind::kEbnf, choices, {kEnd}};
   try {
-    engine_->check({GrammarKind::kRegex, slow, {kEnd}}, std::chrono::milliseconds(1));
+    engine_->check(slow, std::chrono::milliseconds(1));
     ADD_FAILURE() << "compiled within a millisecond";
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("longer than 1 ms"), std::string::npos);
   }
   EXPECT_EQ(fault_of(GrammarKind::kRegex, "a+"), "");
+  EXPECT_TRUE(engine_->knows(slow));  // it goes on, for whoever asks next
+  EXPECT_TRUE(engine_->check(slow, kLong).empty());
+}
+
+TEST_F(GrammarEngineTest, APreparedGrammarIsThereForItsMask) {
+  const Grammar grammar{GrammarKind::kRegex, "ab", {kEnd}};
+  EXPECT_FALSE(engine_->knows(grammar));
+  engine_->prepare(grammar);
+  EXPECT_TRUE(engine_->knows(grammar));
+  EXPECT_EQ(allowed(*engine_->mask(grammar), ids_of("ab")), std::vector<int32_t>{kEnd});
+}
+
+// What fails is not kept: the same fault is found again, and a mask throws it too.
+TEST_F(GrammarEngineTest, AFailedGrammarIsNotKept) {
+  const Grammar grammar{GrammarKind::kRegex, "(a", {kEnd}};
+  for (int i = 0; i < 2; ++i) EXPECT_THROW(engine_->check(grammar, kLong), Error);
+  EXPECT_FALSE(engine_->knows(grammar));
+  EXPECT_THROW(engine_->mask(grammar), Error);
+}
+
+TEST_F(GrammarEngineTest, WhatTheLibraryLeavesOutOfASchemaIsSaid) {
+  const Grammar loose{GrammarKind::kJsonSchema, R"({"type":"number","multipleOf":0.5})", {kEnd}};
+  for (int i = 0; i < 2; ++i) EXPECT_FALSE(engine_->check(loose, kLong).empty()) << i;
+  EXPECT_TRUE(engine_->check({GrammarKind::kJsonSchema, kSchema, {kEnd}}, kLong).empty());
 }
 
 }  // namespace
