@@ -4,7 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
 
 namespace outrider {
 namespace {
@@ -65,24 +68,60 @@ constexpr const char* kOfScalars[] = {"pattern",
                                       "exclusiveMinimum",
                                       "exclusiveMaximum",
                                       "multipleOf"};
-// Keywords whose value is a schema, a list of schemas, or an object of schemas.
-constexpr const char* kWithSchemas[] = {"items",
-                                        "prefixItems",
-                                        "additionalProperties",
-                                        "properties",
-                                        "patternProperties",
-                                        "anyOf",
-                                        "oneOf",
-                                        "allOf",
-                                        "$defs",
-                                        "definitions"};
+// Keywords whose value is a schema, or a list of them; and an object of schemas.
+constexpr const char* kWithSchemas[] = {
+    "items", "prefixItems", "additionalProperties", "anyOf", "oneOf", "allOf"};
+constexpr const char* kWithNamedSchemas[] = {
+    "properties", "patternProperties", "$defs", "definitions"};
 
+bool is_of_type(const Json& value, const std::string& type) {
+  if (type == "integer") {
+    return value.is_number_integer() ||
+           (value.is_number() && value.get<double>() == std::floor(value.get<double>()));
+  }
+  return type == value.type_name();  // null, boolean, number, string, array, object
+}
+
+bool fits(const Json& value, const Json& types) {
+  if (types.is_string()) return is_of_type(value, types.get<std::string>());
+  return types.is_array() && std::any_of(types.begin(), types.end(), [&](const Json& type) {
+           return type.is_string() && is_of_type(value, type.get<std::string>());
+         });
+}
+
+// Whether `alone` leaves nothing for the type beside it to forbid.
+bool implies_type(const Json& schema, const std::string& alone) {
+  const Json& value = schema.at(alone);
+  const Json& types = schema.at("type");
+  if (alone == "const") return fits(value, types);
+  return value.is_array() && std::all_of(value.begin(), value.end(), [&](const Json& part) {
+           if (alone == "enum") return fits(part, types);
+           return part.is_object() && (part.contains("type") || part.contains("const") ||
+                                       part.contains("enum") || part.contains("$ref"));
+         });
+}
+
+// Schemas are looked at from a list, for their depth is the user's.
 class GapFinder {
  public:
-  explicit GapFinder(size_t most) : most_(most) {}
+  GapFinder(const Json& root, size_t most) : root_(root), most_(most) { look_later(root, ""); }
+
+  std::vector<std::string> find() {
+    while (!waiting_.empty() && gaps_.size() < most_) {
+      const auto [schema, path] = std::move(waiting_.back());
+      waiting_.pop_back();
+      look_at(*schema, path);
+    }
+    return std::move(gaps_);
+  }
+
+ private:
+  void look_later(const Json& schema, std::string path) {
+    if (schema.is_object() && seen_.insert(&schema).second)
+      waiting_.emplace_back(&schema, std::move(path));
+  }
 
   void look_at(const Json& schema, const std::string& path) {
-    if (!schema.is_object()) return;
     const auto alone = std::find_if(std::begin(kAlone), std::end(kAlone), [&](const char* name) {
       return schema.contains(name);
     });
@@ -92,42 +131,49 @@ class GapFinder {
       look_at_unread(schema, path);
       look_at_required(schema, path);
     }
+    look_inside(schema, path);
+  }
+
+  // The last one that waits is the next to be looked at.
+  void look_inside(const Json& schema, const std::string& path) {
+    const size_t num_waiting = waiting_.size();
+    look_behind_ref(schema);
     for (const char* name : kWithSchemas) {
       const auto value = schema.find(name);
-      if (value != schema.end()) look_into(*value, name, path);
+      if (value == schema.end()) continue;
+      look_later(*value, path + "/" + name);
+      if (value->is_array()) look_at_parts(*value, path + "/" + name);
+    }
+    for (const char* name : kWithNamedSchemas) {
+      const auto value = schema.find(name);
+      if (value != schema.end() && value->is_object()) look_at_parts(*value, path + "/" + name);
+    }
+    std::reverse(waiting_.begin() + static_cast<std::ptrdiff_t>(num_waiting), waiting_.end());
+  }
+
+  void look_at_parts(const Json& value, const std::string& path) {
+    for (const auto& [key, part] : value.items()) look_later(part, path + "/" + key);
+  }
+
+  void look_behind_ref(const Json& schema) {
+    const auto ref = schema.find("$ref");
+    if (ref == schema.end() || !ref->is_string()) return;
+    const std::string text = ref->get<std::string>();
+    if (!text.starts_with("#/")) return;
+    try {
+      const Json::json_pointer place(text.substr(1));
+      if (root_.contains(place)) look_later(root_.at(place), text.substr(1));
+    } catch (const Json::exception&) {
+      return;  // the engine refuses what is no reference
     }
   }
 
-  std::vector<std::string> take() { return std::move(gaps_); }
-
- private:
-  void look_into(const Json& value, const std::string& name, const std::string& path) {
-    const bool is_list = name == "prefixItems" || name == "anyOf" || name == "oneOf" ||
-                         name == "allOf" || value.is_array();
-    const bool is_named = name == "properties" || name == "patternProperties" || name == "$defs" ||
-                          name == "definitions";
-    if (is_list || is_named) {
-      for (const auto& [key, part] : value.items()) look_at(part, path + "/" + name + "/" + key);
-    } else {
-      look_at(value, path + "/" + name);
-    }
-  }
-
-  // The type beside a list of values, or of parts that have one of their own, adds nothing.
   void look_beside(const Json& schema, const std::string& alone, const std::string& path) {
     for (const char* name : kConstraints) {
       if (name == alone || !schema.contains(name)) continue;
-      if (std::string_view(name) == "type" && says_type(schema.at(alone), alone)) continue;
+      if (std::string_view(name) == "type" && implies_type(schema, alone)) continue;
       add(fmt::format("'{}' beside '{}' is not applied at #{}", name, alone, path));
     }
-  }
-
-  static bool says_type(const Json& value, const std::string& alone) {
-    if (alone == "const" || alone == "enum") return true;
-    return value.is_array() && std::all_of(value.begin(), value.end(), [](const Json& part) {
-             return part.is_object() && (part.contains("type") || part.contains("const") ||
-                                         part.contains("enum") || part.contains("$ref"));
-           });
   }
 
   void look_at_unread(const Json& schema, const std::string& path) {
@@ -136,10 +182,12 @@ class GapFinder {
       if (value == schema.end() || *value == false) continue;
       add(fmt::format("'{}' is not applied at #{}", name, path));
     }
+    if (schema.contains("pattern") && schema.contains("format"))
+      add(fmt::format("'pattern' beside 'format' is not applied at #{}", path));
     if (schema.contains("type")) return;
     for (const char* name : kOfScalars) {
-      if (schema.contains(name))
-        add(fmt::format("'{}' without 'type' is not applied at #{}", name, path));
+      if (!schema.contains(name)) continue;
+      add(fmt::format("'{}' without 'type' is not applied at #{}", name, path));
     }
   }
 
@@ -159,16 +207,18 @@ class GapFinder {
     if (gaps_.size() < most_) gaps_.push_back(std::move(gap));
   }
 
+  const Json& root_;
   size_t most_;
+  std::vector<std::pair<const Json*, std::string>> waiting_;
+  std::set<const Json*> seen_;
   std::vector<std::string> gaps_;
 };
 
 }  // namespace
 
 std::vector<std::string> schema_gaps(std::string_view schema, size_t most) {
-  GapFinder finder(most);
-  finder.look_at(Json::parse(schema), "");
-  return finder.take();
+  const Json root = Json::parse(schema);
+  return GapFinder(root, most).find();
 }
 
 }  // namespace outrider

@@ -178,6 +178,17 @@ TEST(SchemaGaps, EachConstraintThatIsNotAppliedIsNamedWithItsPlace) {
              "'minimum' without 'type' is not applied at #/$defs/a"}},
            {R"({"type":"array","items":[{"not":{}}],"uniqueItems":false})",
             {"'not' is not applied at #/items/0"}},
+           {R"({"type":"boolean","enum":[true,"a"]})",
+            {"'type' beside 'enum' is not applied at #"}},
+           {R"({"type":["integer","null"],"enum":[1,2.0,null]})", {}},
+           {R"({"type":"string","format":"uri","pattern":"^a"})",
+            {"'pattern' beside 'format' is not applied at #"}},
+           {R"({"properties":{"a":{"$ref":"#/b/c"}},"b":{"c":{"uniqueItems":true,"$ref":"#/b/d"},
+               "d":{"contains":{},"items":{"$ref":"#"}}}})",
+            {"'uniqueItems' beside '$ref' is not applied at #/b/c",
+             "'contains' is not applied at #/b/d"}},
+           {R"({"$ref":"#/%zz~","items":{"$ref":"#/~2"}})",
+            {"'items' beside '$ref' is not applied at #"}},
            {R"(true)", {}}}) {
     EXPECT_EQ(schema_gaps(schema, 9), gaps) << schema;
   }
