@@ -19,6 +19,7 @@ package: build
 test: setup
 	cmake --preset cpu
 	cmake --build build
+	-tools/setup.sh chromium chromium-driver  # 300 MB; without them the chat page's test is skipped
 	tools/python_for_tests.sh build/venv
 	ctest --test-dir build --output-on-failure -j $$(nproc)
 

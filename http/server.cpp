@@ -5,6 +5,7 @@
 
 #include "http/api/openai_response.h"
 #include "http/dialects/messages.h"
+#include "http/webui/chat_page.h"
 #include "http/wire/access.h"
 #include "http/wire/api_error.h"
 #include "http/wire/request_id.h"
@@ -109,6 +110,7 @@ ServerResponse HttpServer::answer(ServerRequest request, const std::string& id) 
     return refused(403, "requests from this origin are not allowed (--allowed-origins)");
   // Before the key is asked for: a browser sends none with a preflight.
   if (is_preflight(head)) return {.content_type = "text/plain", .body = "OK"};
+  if (options_.webui && is_chat_page(head.method, head.path)) return chat_page();
   if (!is_public_path(head.path) && lacks_key(head, options_.api_keys))
     return refused(401, "a valid API key is needed");
   if (!has_json_body(head)) return refused(415, "the body must be application/json");

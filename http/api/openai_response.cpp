@@ -212,13 +212,17 @@ void add_token_lists(const CompletionCall& call,
   if (!call.return_token_ids && !call.return_token_origins) return;
   Json ids = Json::array();
   Json origins = Json::array();
+  Json offsets = Json::array();
   for (const OutputToken& token : tokens) {
     if (token.from_prompt) continue;
     ids.push_back(token.id);
     origins.push_back(origin_name(token.origin));
+    offsets.push_back(token.text_offset);
   }
   (*choice)["token_ids"] = std::move(ids);
-  if (call.return_token_origins) (*choice)["token_origins"] = std::move(origins);
+  if (!call.return_token_origins) return;
+  (*choice)["token_origins"] = std::move(origins);
+  (*choice)["text_offset"] = std::move(offsets);
 }
 
 Json frame(const ResponseHead& head, const char* object) {

@@ -69,6 +69,7 @@ struct HttpOptions {
   int port = 8000;                    // 0 = any free port
   std::vector<std::string> api_keys;  // empty = open
   CorsOptions cors;
+  bool webui = true;  // the chat page at "/"
   ConnectionLimits connection;
   CallLimits call;
   std::optional<uint64_t> default_seed;                // of calls that send none, with their number

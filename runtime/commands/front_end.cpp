@@ -54,6 +54,7 @@ HttpOptions http_options(const RunConfig& config) {
                   .allowed_methods = config.allowed_methods,
                   .allowed_headers = config.allowed_headers,
                   .allow_credentials = config.allow_credentials};
+  options.webui = config.webui;
   options.connection.max_connections = static_cast<size_t>(config.max_connections);
   options.connection.max_connections_per_peer =
       connections_per_peer(config, options.api_keys.empty());

@@ -259,6 +259,39 @@ TEST_F(Server, ErrorsOfMessagesHaveAnthropicsBody) {
   EXPECT_NE(wrong.find(prefix + "invalid_request_error"), std::string::npos) << wrong;
 }
 
+TEST_F(Server, TheChatPageNeedsNoKeyAndAllowsOnlyItself) {
+  options.api_keys = {"k1"};
+  start();
+  const std::string page = ask(get_bytes("/"));
+  EXPECT_EQ(status_of(page), 200);
+  EXPECT_NE(page.find("Content-Type: text/html; charset=utf-8"), std::string::npos);
+  const std::string mark = "script-src 'nonce-";
+  const size_t at = page.find(mark);
+  ASSERT_NE(at, std::string::npos);
+  const std::string nonce = page.substr(at + mark.size(), 32);
+  EXPECT_NE(page.find("<script nonce=\"" + nonce + "\">"), std::string::npos);
+  EXPECT_NE(page.find("<style nonce=\"" + nonce + "\">"), std::string::npos);
+  EXPECT_EQ(page.find("nonce=\"NONCE\""), std::string::npos);
+  EXPECT_EQ(ask(get_bytes("/")).find(nonce), std::string::npos);
+  EXPECT_EQ(page.find("https://"), std::string::npos);
+  const std::string head = ask("HEAD / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+  EXPECT_EQ(status_of(head), 200);
+  EXPECT_EQ(head.find("<html"), std::string::npos);
+  EXPECT_EQ(status_of(ask("POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")), 401);
+}
+
+TEST_F(Server, TheChatPageIsThereWhileTheModelIsLoaded) {
+  server = std::make_unique<HttpServer>(options);
+  server->start();
+  EXPECT_EQ(status_of(ask(get_bytes("/"))), 200);
+}
+
+TEST_F(Server, TheChatPageCanBeLeftOut) {
+  options.webui = false;
+  start();
+  EXPECT_EQ(status_of(ask(get_bytes("/"))), 404);
+}
+
 TEST_F(Server, CrossOriginOnlyWhenAllowed) {
   options.cors.allowed_origins = {"http://ui.example"};
   options.api_keys = {"k"};

@@ -322,6 +322,7 @@ TEST_F(Service, TokenIdsAndOrigins) {
   EXPECT_EQ(choice["prompt_token_ids"], json(ids_of("xy")));
   EXPECT_EQ(choice["token_origins"],
             (json{"accepted", "accepted", "corrected", "accepted", "accepted", "corrected"}));
+  EXPECT_EQ(choice["text_offset"], (json{0, 1, 2, 3, 4, 5}));
 }
 
 TEST_F(Service, StopsAreReported) {

@@ -349,6 +349,7 @@ void add_server_rows(Table& table, RunConfig* c) {
   table.add(flag_option("allow_credentials",
                         &c->allow_credentials,
                         "such pages may send cookies, which a proxy may ask for"));
+  table.add(flag_option("webui", &c->webui, "a chat page at /, without the API key"));
   table.add(integer_option(
       "max_connections", &c->max_connections, 1, 65536, "HTTP connections at once before 503"));
   table.add(

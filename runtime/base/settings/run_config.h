@@ -86,6 +86,7 @@ struct RunConfig {
   std::vector<std::string> allowed_methods = {"GET", "POST"};
   std::vector<std::string> allowed_headers = {"*"};
   bool allow_credentials = false;
+  bool webui = true;  // the chat page at "/"
   int32_t max_connections = 1024;
   int32_t max_connections_per_peer = kAutoConnectionsPerPeer;  // 0 = any
   bool disable_any_whitespace = false;                         // in documents of a JSON schema
