@@ -1,130 +1,16 @@
-// The real server over loopback sockets, spoken to in bytes: what the guard refuses, slow and
-// leaving clients, keep-alive and pipelining, probes under load, drain.
+// The server over loopback sockets: what the guard refuses, slow and leaving clients, keep-alive
+// and pipelining, probes under load, drain.
 #include "http/server.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <poll.h>
-#include <sys/socket.h>
-#include <unistd.h>
+#include <gtest/gtest.h>
 
 #include <random>
 
 #include "runtime/base/error.h"
-#include "tests/http/http_fixture.h"
+#include "tests/http/server_fixture.h"
 
 namespace outrider::testing {
 namespace {
-
-using nlohmann::json;
-using std::chrono::milliseconds;
-
-// A plain blocking client socket.
-class Client {
- public:
-  explicit Client(int port) : fd_(::socket(AF_INET, SOCK_STREAM, 0)) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(static_cast<uint16_t>(port));
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    EXPECT_EQ(::connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
-    const timeval patience{10, 0};
-    ::setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-  }
-  ~Client() { close(); }
-  Client(const Client&) = delete;
-  Client& operator=(const Client&) = delete;
-
-  void close() {
-    if (fd_ >= 0) ::close(fd_);
-    fd_ = -1;
-  }
-  bool send(const std::string& bytes) {
-    size_t sent = 0;
-    while (sent < bytes.size()) {
-      const ssize_t n = ::send(fd_, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
-      if (n <= 0) return false;
-      sent += static_cast<size_t>(n);
-    }
-    return true;
-  }
-  // Until the text has come, or the end.
-  std::string read_until(const std::string& text) {
-    while (received_.find(text) == std::string::npos) {
-      char chunk[4096];
-      const ssize_t n = ::recv(fd_, chunk, sizeof(chunk), 0);
-      if (n <= 0) break;
-      received_.append(chunk, static_cast<size_t>(n));
-    }
-    return received_;
-  }
-  std::string read_all() { return read_until("never sent by anyone \x01"); }
-  // One response with a Content-Length; the rest stays for the next.
-  std::string read_response() {
-    read_until("\r\n\r\n");
-    const size_t head = received_.find("\r\n\r\n");
-    const size_t field = received_.find("Content-Length: ");
-    if (head == std::string::npos || field == std::string::npos) return received_;
-    const size_t length = std::stoul(received_.substr(field + 16));
-    while (received_.size() < head + 4 + length) {
-      char chunk[4096];
-      const ssize_t n = ::recv(fd_, chunk, sizeof(chunk), 0);
-      if (n <= 0) break;
-      received_.append(chunk, static_cast<size_t>(n));
-    }
-    const std::string response = received_.substr(0, head + 4 + length);
-    received_.erase(0, head + 4 + length);
-    return response;
-  }
-
- private:
-  int fd_;
-  std::string received_;
-};
-
-int status_of(const std::string& response) {
-  return response.size() > 12 ? std::atoi(response.substr(9, 3).c_str()) : 0;
-}
-
-std::string post_bytes(const std::string& body,
-                       const std::string& headers = "",
-                       const std::string& path = "/v1/completions") {
-  return "POST " + path + " HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" +
-         headers + "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
-}
-
-std::string get_bytes(const std::string& path, const std::string& headers = "") {
-  return "GET " + path + " HTTP/1.1\r\nHost: localhost\r\n" + headers + "\r\n";
-}
-
-class Server : public HttpFixture {
- protected:
-  void start() {
-    server = std::make_unique<HttpServer>(options);
-    server->start();
-    opening.reset(new HttpServer::Opening(server->open(*service, metrics)));
-  }
-  std::string ask(const std::string& bytes) {
-    Client client(server->port());
-    client.send(bytes);
-    return client.read_response();
-  }
-  // Polls; a test that would hang fails after ten seconds.
-  template <typename Condition>
-  bool eventually(const Condition& condition) {
-    for (int i = 0; i < 2000; ++i) {
-      if (condition()) return true;
-      std::this_thread::sleep_for(milliseconds(5));
-    }
-    return false;
-  }
-  void play_endless(milliseconds pause = milliseconds(5)) {
-    play(Script{.tokens = ids_of("abc "), .pause = pause, .endless = true});
-  }
-
-  std::unique_ptr<HttpServer> server;
-  std::unique_ptr<HttpServer::Opening> opening;
-};
 
 const char* kEndless = R"({"prompt":"a","max_tokens":500,"stream":true})";
 const char* kEndlessWhole = R"({"prompt":"a","max_tokens":500})";
@@ -216,103 +102,6 @@ TEST_F(Server, RefusesWhatTheGuardKnows) {
   }
   EXPECT_TRUE(engine.submitted().empty());
   EXPECT_EQ(status_of(ask(post_bytes(body))), 200);  // and goes on
-}
-
-TEST_F(Server, HeadersAreNotDecodedOrShadowed) {
-  options.api_keys = {"secret"};
-  start();
-  // Were header values percent-decoded, this would be the key.
-  EXPECT_EQ(status_of(ask(get_bytes("/v1/models", "X-Api-Key: %73ecret\r\n"))), 401);
-  const std::string response = ask(get_bytes("/v1/models",
-                                             "X-Api-Key: secret\r\nREMOTE_ADDR: 9.9.9.9\r\n"
-                                             "X-Request-Id: a%0d%0aSet-Cookie: x\r\n"));
-  EXPECT_EQ(status_of(response), 200);
-  EXPECT_EQ(response.find("Set-Cookie"), std::string::npos);
-  EXPECT_EQ(response.find("9.9.9.9"), std::string::npos);
-}
-
-TEST_F(Server, KeysGuardAllButProbes) {
-  options.api_keys = {"k1", "k2"};
-  start();
-  const std::string refused = ask(post_bytes(R"({"prompt":"a"})"));
-  EXPECT_EQ(status_of(refused), 401);
-  EXPECT_NE(refused.find("authentication_error"), std::string::npos);
-  EXPECT_EQ(status_of(ask(post_bytes(R"({"prompt":"a"})", "Authorization: Bearer k2\r\n"))), 200);
-  EXPECT_EQ(status_of(ask(post_bytes(R"({"prompt":"a"})", "Authorization: Bearer k\r\n"))), 401);
-  for (const char* path : {"/v1/models", "/tokenize", "/version", "/server_info", "/nowhere"}) {
-    EXPECT_EQ(status_of(ask(get_bytes(path))), 401) << path;
-  }
-  for (const char* path : {"/health", "/livez", "/readyz", "/metrics"}) {
-    EXPECT_EQ(status_of(ask(get_bytes(path))), 200) << path;
-  }
-}
-
-TEST_F(Server, ErrorsOfMessagesHaveAnthropicsBody) {
-  options.api_keys = {"k"};
-  start();
-  const std::string prefix = R"({"type":"error","error":{"type":")";
-  const std::string keyless = ask(get_bytes("/v1/messages"));
-  EXPECT_EQ(status_of(keyless), 401);
-  EXPECT_NE(keyless.find(prefix + "authentication_error"), std::string::npos) << keyless;
-  const std::string wrong = ask(get_bytes("/v1/messages", "X-Api-Key: k\r\n"));
-  EXPECT_EQ(status_of(wrong), 405);
-  EXPECT_NE(wrong.find(prefix + "invalid_request_error"), std::string::npos) << wrong;
-}
-
-TEST_F(Server, TheChatPageNeedsNoKeyAndAllowsOnlyItself) {
-  options.api_keys = {"k1"};
-  start();
-  const std::string page = ask(get_bytes("/"));
-  EXPECT_EQ(status_of(page), 200);
-  EXPECT_NE(page.find("Content-Type: text/html; charset=utf-8"), std::string::npos);
-  const std::string mark = "script-src 'nonce-";
-  const size_t at = page.find(mark);
-  ASSERT_NE(at, std::string::npos);
-  const std::string nonce = page.substr(at + mark.size(), 32);
-  EXPECT_NE(page.find("<script nonce=\"" + nonce + "\">"), std::string::npos);
-  EXPECT_NE(page.find("<style nonce=\"" + nonce + "\">"), std::string::npos);
-  EXPECT_EQ(page.find("nonce=\"NONCE\""), std::string::npos);
-  EXPECT_EQ(ask(get_bytes("/")).find(nonce), std::string::npos);
-  EXPECT_EQ(page.find("https://"), std::string::npos);
-  const std::string head = ask("HEAD / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
-  EXPECT_EQ(status_of(head), 200);
-  EXPECT_EQ(head.find("<html"), std::string::npos);
-  EXPECT_EQ(status_of(ask("POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")), 401);
-}
-
-TEST_F(Server, TheChatPageIsThereWhileTheModelIsLoaded) {
-  server = std::make_unique<HttpServer>(options);
-  server->start();
-  EXPECT_EQ(status_of(ask(get_bytes("/"))), 200);
-}
-
-TEST_F(Server, TheChatPageCanBeLeftOut) {
-  options.webui = false;
-  start();
-  EXPECT_EQ(status_of(ask(get_bytes("/"))), 404);
-}
-
-TEST_F(Server, CrossOriginOnlyWhenAllowed) {
-  options.cors.allowed_origins = {"http://ui.example"};
-  options.api_keys = {"k"};
-  start();
-  const auto preflight = [&](const std::string& origin) {
-    return ask("OPTIONS /v1/completions HTTP/1.1\r\nHost: x\r\nOrigin: " + origin +
-               "\r\nAccess-Control-Request-Method: POST\r\n\r\n");
-  };
-  const std::string allowed = preflight("http://ui.example");
-  EXPECT_EQ(status_of(allowed), 200) << "no key is asked for";
-  EXPECT_NE(allowed.find("Access-Control-Allow-Origin: http://ui.example"), std::string::npos);
-  for (const std::string& other :
-       {preflight("http://evil"),
-        ask(post_bytes(R"({"prompt":"a"})", "Origin: http://evil\r\n"))}) {
-    EXPECT_EQ(status_of(other), 403);
-    EXPECT_EQ(other.find("Access-Control"), std::string::npos);
-  }
-  const std::string keyless = ask(post_bytes(R"({"prompt":"a"})", "Origin: http://ui.example\r\n"));
-  EXPECT_EQ(status_of(keyless), 401);
-  EXPECT_NE(keyless.find("Access-Control-Allow-Origin: "), std::string::npos)
-      << "the page must be able to read why";
 }
 
 TEST_F(Server, BodiesInManyPieces) {
