@@ -110,12 +110,19 @@ ServerResponse HttpServer::answer(ServerRequest request, const std::string& id) 
     return refused(403, "requests from this origin are not allowed (--allowed-origins)");
   // Before the key is asked for: a browser sends none with a preflight.
   if (is_preflight(head)) return {.content_type = "text/plain", .body = "OK"};
-  if (options_.webui && is_chat_page(head.method, head.path)) return chat_page();
+  if (options_.webui && head.path == "/") return page(head.method);
   if (!is_public_path(head.path) && lacks_key(head, options_.api_keys))
     return refused(401, "a valid API key is needed");
   if (!has_json_body(head)) return refused(415, "the body must be application/json");
   if (!is_open_) return still_loading(head, options_.retry_after_s);
   return serve(std::move(request), id);
+}
+
+ServerResponse HttpServer::page(const std::string& method) {
+  if (method == "GET" || method == "HEAD") return chat_page();
+  ServerResponse response = refused(405, "/ needs GET");
+  response.headers.emplace_back("Allow", "GET, HEAD");
+  return response;
 }
 
 ServerResponse HttpServer::serve(ServerRequest request, const std::string& id) {

@@ -46,6 +46,7 @@ class HttpServer {
  private:
   ServerResponse respond(ServerRequest request);
   ServerResponse answer(ServerRequest request, const std::string& id);
+  ServerResponse page(const std::string& method);  // at "/"
   ServerResponse serve(ServerRequest request, const std::string& id);
   ServerResponse refused(int status, const std::string& message);
   bool wait_idle(std::chrono::milliseconds timeout) const;

@@ -4,16 +4,13 @@
 #include <fmt/format.h>
 
 #include <string>
+#include <string_view>
 
 #include "http/wire/request_id.h"
 
 namespace outrider {
 
 extern const std::string_view kChatPageText;  // made of index.html by CMake
-
-bool is_chat_page(std::string_view method, std::string_view path) {
-  return path == "/" && (method == "GET" || method == "HEAD");
-}
 
 ServerResponse chat_page() {
   constexpr std::string_view kMark = "nonce=\"NONCE\"";

@@ -322,6 +322,18 @@ class WithKey(ChatPage):
         self.assertEqual(self.driver.execute_script("return localStorage.length + sessionStorage.length + document.cookie.length"), 0)
         self.assertNotRegex("".join(self.console()), "(?i)refused|violat|error:")  # Chromium notes each 401
 
+    def test_a_key_that_is_not_given_is_asked_for_with_the_next_message(self):
+        self.wait(lambda: self.find("#ask").is_displayed())
+        self.find("#key").send_keys(Keys.ESCAPE)
+        self.wait(lambda: self.find("#model").text == "an API key is needed")
+        self.set(max_tokens="5")
+        self.send("A")
+        self.wait(lambda: self.find("#ask").is_displayed())
+        self.find("#key").send_keys("secret", Keys.ENTER)
+        self.wait(lambda: self.idle() and self.find("#model").text == self.model)
+        self.assertTrue(self.find(".answer .text").text)
+        self.console()  # Chromium notes each 401
+
 
 if __name__ == "__main__":
     if webdriver is None or DRIVER is None or BROWSER is None:
