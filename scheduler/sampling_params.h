@@ -29,11 +29,22 @@ const char* async_drafting_name(AsyncDrafting mode);
 // regular expression, a grammar in EBNF (GBNF is one) or Lark, or a structural tag (xgrammar's JSON).
 enum class GrammarKind : uint8_t { kJsonSchema, kCompactJson, kRegex, kEbnf, kLark, kStructuralTag };
 
+// Reasoning that comes before what a grammar is about: from these tokens at the start of the
+// output, or from the prompt, to the first of those.
+struct ReasoningTokens {
+  std::vector<int32_t> begin;
+  std::vector<int32_t> end;  // empty: there is no reasoning
+  bool is_begun = false;     // by the prompt
+
+  bool operator==(const ReasoningTokens&) const = default;
+};
+
 // What the output must match, to its end.
 struct Grammar {
   GrammarKind kind = GrammarKind::kJsonSchema;
   std::string text;
   std::vector<int32_t> end_token_ids;  // allowed where the output may be over, and only there
+  ReasoningTokens reasoning;           // which may be anything
 
   bool operator==(const Grammar&) const = default;
 };

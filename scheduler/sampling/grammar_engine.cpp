@@ -64,36 +64,97 @@ std::string first_line(std::string_view text) {
   return std::string(text.substr(0, text.find('\n')));
 }
 
+// Where in an output the part begins that a grammar is about. A function of the tokens alone, as the
+// mask is: nothing is remembered, a search through ten thousand tokens takes some microseconds.
+class ReasoningSpan {
+ public:
+  explicit ReasoningSpan(ReasoningTokens tokens) : tokens_(std::move(tokens)) {}
+
+  // The tokens of the output before that part; nullopt while the reasoning goes on.
+  std::optional<size_t> length(const TokenHistory& history) const {
+    if (tokens_.end.empty()) return 0;
+    const auto begin = static_cast<size_t>(history.num_prompt_tokens);
+    size_t at = begin;
+    if (!tokens_.is_begun) {
+      if (num_begun(history) < tokens_.begin.size()) return 0;
+      at += tokens_.begin.size();
+    }
+    for (; at + tokens_.end.size() <= history.size(); ++at) {
+      size_t num_same = 0;
+      while (num_same < tokens_.end.size() && history[at + num_same] == tokens_.end[num_same])
+        ++num_same;
+      if (num_same == tokens_.end.size()) return at + num_same - begin;
+    }
+    return std::nullopt;
+  }
+
+  // The token that would go on with the reasoning's beginning, where the output is a part of it.
+  std::optional<int32_t> next_of_beginning(const TokenHistory& history) const {
+    if (tokens_.end.empty() || tokens_.is_begun) return std::nullopt;
+    const size_t num_output = history.size() - static_cast<size_t>(history.num_prompt_tokens);
+    if (num_output >= tokens_.begin.size() || num_begun(history) < num_output) return std::nullopt;
+    return tokens_.begin[num_output];
+  }
+
+ private:
+  // How many tokens of the reasoning's beginning the output begins with.
+  size_t num_begun(const TokenHistory& history) const {
+    const auto begin = static_cast<size_t>(history.num_prompt_tokens);
+    size_t num_same = 0;
+    while (num_same < tokens_.begin.size() && begin + num_same < history.size() &&
+           history[begin + num_same] == tokens_.begin[num_same]) {
+      ++num_same;
+    }
+    return num_same;
+  }
+
+  const ReasoningTokens tokens_;
+};
+
 class XgrammarMask final : public GrammarMask {
  public:
-  XgrammarMask(const xgrammar::CompiledGrammar& grammar,
+  XgrammarMask(const xgrammar::CompiledGrammar& compiled,
+               const Grammar& grammar,
                std::vector<int32_t> end_token_ids,
                const std::unordered_map<std::string_view, int32_t>& ids,
                size_t max_token_bytes)
-      : matcher_(grammar, std::move(end_token_ids)),
-        vocab_size_(grammar.GetTokenizerInfo().GetVocabSize()),
+      : matcher_(compiled, std::move(end_token_ids)),
+        reasoning_(grammar.reasoning),
+        vocab_size_(compiled.GetTokenizerInfo().GetVocabSize()),
         ids_(ids),
         max_token_bytes_(max_token_bytes),
         words_(static_cast<size_t>(xgrammar::GetBitmaskSize(vocab_size_))) {}
 
   void restrict_next(const TokenHistory& history, AllowedBits& allowed) const override {
-    if (!move_to(history)) return;  // behind a token that is forbidden, or the end
+    const std::optional<int32_t> beginning = reasoning_.next_of_beginning(history);
+    if (!move_to(history)) {  // in reasoning, behind a token that is forbidden, or at the end
+      if (beginning) allowed.forbid_all_but(std::span(&*beginning, 1));
+      return;
+    }
     int64_t size = std::ssize(words_);
     DLTensor tensor{words_.data(), {kDLCPU, 0}, 1, xgrammar::GetBitmaskDLType(), &size, nullptr, 0};
     if (!matcher_.FillNextTokenBitmask(&tensor)) return;  // all are allowed
+    if (beginning) {
+      const auto bit = static_cast<uint32_t>(*beginning);
+      words_[bit / 32] |= uint32_t{1} << (bit % 32);
+    }
     allowed.forbid_all_but_bits(words_);
   }
 
   size_t num_allowed(const TokenHistory& history, std::span<const int32_t> tokens) const override {
-    if (!move_to(history)) return tokens.size();
-    const auto bad = std::find_if_not(
-        tokens.begin(), tokens.end(), [this](int32_t token) { return accept(token); });
-    return static_cast<size_t>(bad - tokens.begin());
+    std::vector<int32_t> drafted(history.drafted.begin(), history.drafted.end());
+    TokenHistory longer = history;
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      longer.drafted = drafted;
+      if (!is_allowed(longer, tokens[i])) return i;
+      drafted.push_back(tokens[i]);
+    }
+    return tokens.size();
   }
 
   std::vector<int32_t> forced_tokens(const TokenHistory& history, size_t most) const override {
     std::vector<int32_t> forced;
-    if (!move_to(history)) return forced;
+    if (reasoning_.next_of_beginning(history) || !move_to(history)) return forced;
     const std::string text = matcher_.FindJumpForwardString();
     for (std::string_view rest = text; !rest.empty() && forced.size() < most;) {
       auto found = ids_.end();
@@ -109,7 +170,9 @@ class XgrammarMask final : public GrammarMask {
  private:
   // Brings the matcher behind the history. False where it cannot come: the mask then says nothing.
   bool move_to(const TokenHistory& history) const {
-    const auto begin = static_cast<size_t>(history.num_prompt_tokens);
+    const std::optional<size_t> num_reasoning = reasoning_.length(history);
+    if (!num_reasoning) return false;
+    const size_t begin = static_cast<size_t>(history.num_prompt_tokens) + *num_reasoning;
     const size_t num_output = history.size() - begin;
     size_t common = 0;
     while (common < std::min(path_.size(), num_output) &&
@@ -124,6 +187,12 @@ class XgrammarMask final : public GrammarMask {
     return !matcher_.IsTerminated();
   }
 
+  bool is_allowed(const TokenHistory& history, int32_t token) const {
+    const std::optional<int32_t> beginning = reasoning_.next_of_beginning(history);
+    if (beginning == token) return true;
+    return move_to(history) ? accept(token) : !beginning;
+  }
+
   bool accept(int32_t token) const {
     if (token < 0 || token >= vocab_size_ || matcher_.IsTerminated()) return false;
     if (!matcher_.AcceptToken(token)) return false;
@@ -133,6 +202,7 @@ class XgrammarMask final : public GrammarMask {
 
   mutable xgrammar::GrammarMatcher matcher_;
   mutable std::vector<int32_t> path_;  // what the matcher has accepted
+  ReasoningSpan reasoning_;
   int32_t vocab_size_;
   const std::unordered_map<std::string_view, int32_t>& ids_;
   size_t max_token_bytes_;
@@ -333,7 +403,7 @@ std::shared_ptr<const GrammarMask> GrammarEngine::mask(const Grammar& grammar) c
   std::vector<int32_t> ends = grammar.end_token_ids;
   if (ends.empty()) ends.push_back(impl_->no_end);
   return std::make_shared<XgrammarMask>(
-      text->grammar, std::move(ends), impl_->ids, impl_->max_token_bytes);
+      text->grammar, grammar, std::move(ends), impl_->ids, impl_->max_token_bytes);
 }
 
 }  // namespace outrider

@@ -18,7 +18,7 @@ SamplingParams some_params(std::mt19937& random) {
   params.allowed_token_ids = {1, 4, static_cast<int32_t>(5 + random() % 50)};
   params.bad_words = {{static_cast<int32_t>(random() % 50)}, {1, 2, 3}};
   if (random() % 2 == 0)
-    params.grammar = std::make_shared<const Grammar>(Grammar{GrammarKind::kRegex, "a+\n", {2, 7}});
+    params.grammar = std::make_shared<const Grammar>(Grammar{GrammarKind::kRegex, "a+\n", {2, 7}, {{3, 1}, {4}, true}});
   params.repetition_penalty = 1.1f;
   params.presence_penalty = -0.5f;
   params.frequency_penalty = 0.25f;
@@ -62,7 +62,7 @@ RoundPlan some_plan(uint32_t seed) {
   plan.awaits_bonus_drafts = random() % 2 == 0;
   plan.num_probe_rows = static_cast<int32_t>(random() % 9);
   plan.freed = {3, static_cast<int32_t>(random() % 100)};
-  plan.grammars = {std::make_shared<const Grammar>(Grammar{GrammarKind::kEbnf, "root ::= \"a\"", {4}})};
+  plan.grammars = {std::make_shared<const Grammar>(Grammar{GrammarKind::kEbnf, "root ::= \"a\"", {4}, {}})};
   return plan;
 }
 

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <numeric>
 #include <random>
 
 #include "runtime/base/error.h"
@@ -36,7 +37,7 @@ class GrammarEngineTest : public ::testing::Test {
   }
 
   std::shared_ptr<const GrammarMask> mask(GrammarKind kind, const std::string& text) const {
-    return engine_->mask({kind, text, {kEnd}});
+    return engine_->mask({kind, text, {kEnd}, {}});
   }
 
   std::vector<int32_t> allowed(const TokenMask& mask,
@@ -82,7 +83,7 @@ class GrammarEngineTest : public ::testing::Test {
 
   std::string fault_of(GrammarKind kind, const std::string& text) const {
     try {
-      engine_->check({kind, text, {kEnd}}, kLong);
+      engine_->check({kind, text, {kEnd}, {}}, kLong);
     } catch (const Error& error) {
       return error.what();
     }
@@ -130,6 +131,45 @@ TEST_F(GrammarEngineTest, AMaskIsAFunctionOfTheHistoryOnEveryShard) {
     ASSERT_EQ(both, next) << text_of(text);
   }
   EXPECT_GT(seen.size(), 200u);
+}
+
+// "<<" ... ">>" may come first, and the grammar is about what follows it.
+TEST_F(GrammarEngineTest, ReasoningIsFreeAndTheGrammarBeginsBehindIt) {
+  const ReasoningTokens reasoning = {ids_of("<<"), ids_of(">>"), false};
+  const auto regex = engine_->mask({GrammarKind::kRegex, "[0-9]{2}", {kEnd}, reasoning});
+  const std::vector<int32_t> all = [&] {
+    std::vector<int32_t> ids(static_cast<size_t>(vocab_size_));
+    std::iota(ids.begin(), ids.end(), 0);
+    return ids;
+  }();
+  std::vector<int32_t> first = allowed(*mask(GrammarKind::kRegex, "[0-9]{2}"), {});
+  first.push_back(id_of("<"));
+  std::sort(first.begin(), first.end());
+  EXPECT_EQ(allowed(*regex, {}), first) << "reasoning may begin";
+  EXPECT_EQ(allowed(*regex, ids_of("<")), ids_of("<")) << "begun is half done";
+  EXPECT_EQ(allowed(*regex, ids_of("<<a")), all);
+  EXPECT_EQ(allowed(*regex, ids_of("<<a>")), all);
+  const auto one = mask(GrammarKind::kRegex, "[0-9]{2}");
+  EXPECT_EQ(allowed(*regex, ids_of("<<a>>")), allowed(*one, {}));
+  EXPECT_EQ(allowed(*regex, ids_of("<<a>>1")), allowed(*one, ids_of("1")));
+  EXPECT_EQ(allowed(*regex, ids_of("<<>>12")), std::vector<int32_t>{kEnd});
+  EXPECT_EQ(allowed(*regex, ids_of("1")), allowed(*one, ids_of("1"))) << "there was none";
+  // Drafts across the border.
+  const std::vector<int32_t> text = ids_of("<<a");
+  const TokenHistory history = {.committed = text, .num_prompt_tokens = 0, .drafted = {}};
+  EXPECT_EQ(regex->num_allowed(history, ids_of("b>>12")), 5u);
+  EXPECT_EQ(regex->num_allowed(history, ids_of("b>>1a")), 4u);
+  EXPECT_TRUE(regex->forced_tokens(history, 4).empty());
+}
+
+TEST_F(GrammarEngineTest, ReasoningThatThePromptBeganIsFreeFromTheStart) {
+  const ReasoningTokens reasoning = {ids_of("<<"), ids_of(">>"), true};
+  const auto regex = engine_->mask({GrammarKind::kRegex, "ab", {kEnd}, reasoning});
+  EXPECT_EQ(allowed(*regex, {}).size(), static_cast<size_t>(vocab_size_));
+  EXPECT_EQ(allowed(*regex, ids_of(">>")), (std::vector<int32_t>{id_of("a"), id_of("ab")}));
+  const std::vector<int32_t> text = ids_of("x>>");
+  EXPECT_EQ(regex->forced_tokens({.committed = text, .num_prompt_tokens = 0, .drafted = {}}, 4),
+            std::vector<int32_t>{id_of("ab")});
 }
 
 TEST_F(GrammarEngineTest, TokensThatAreNotAllowedAreNotAccepted) {

@@ -19,6 +19,9 @@ void write(WireWriter& out, const Grammar& grammar) {
   out.put(grammar.kind);
   out.put_string(grammar.text);
   out.put_numbers(grammar.end_token_ids);
+  out.put_numbers(grammar.reasoning.begin);
+  out.put_numbers(grammar.reasoning.end);
+  out.put_bool(grammar.reasoning.is_begun);
 }
 
 std::shared_ptr<const Grammar> read_grammar(WireReader& in) {
@@ -26,6 +29,9 @@ std::shared_ptr<const Grammar> read_grammar(WireReader& in) {
   grammar.kind = in.get<GrammarKind>();
   grammar.text = in.get_string();
   grammar.end_token_ids = in.get_numbers<int32_t>();
+  grammar.reasoning.begin = in.get_numbers<int32_t>();
+  grammar.reasoning.end = in.get_numbers<int32_t>();
+  grammar.reasoning.is_begun = in.get_bool();
   return std::make_shared<const Grammar>(std::move(grammar));
 }
 
