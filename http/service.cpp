@@ -111,6 +111,18 @@ OpenAiService::OpenAiService(Engine& engine,
   if (const std::optional<int32_t> id = model_.tokenizer->eos_id()) ids.push_back(*id);
   std::sort(ids.begin(), ids.end());
   ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  shown_of_reasoning_ = shown_special_ids(false);
+  shown_of_calls_ = shown_special_ids(true);
+}
+
+std::vector<int32_t> OpenAiService::shown_special_ids(bool looks_for_calls) const {
+  std::vector<int32_t> ids;
+  for (int32_t id = 0; id < model_.tokenizer->vocab_size(); ++id) {
+    if (model_.tokenizer->is_special(id) &&
+        is_shown(model_.answer_formats, looks_for_calls, model_.tokenizer->token_bytes(id)))
+      ids.push_back(id);
+  }
+  return ids;
 }
 
 ServiceReply OpenAiService::error_reply(const ErrorBody& error, std::optional<int> retry_after_s) {
@@ -217,17 +229,19 @@ ServiceReply OpenAiService::readiness() const {
   return reply;
 }
 
-std::vector<int32_t> OpenAiService::encode_chat(const std::string& template_inputs,
-                                                bool add_special) const {
+RenderedPrompt OpenAiService::render_chat(const std::string& template_inputs) const {
   if (!model_.chat_template) {
     throw ApiError(400, "this model has no chat template: use /v1/completions");
   }
-  RenderedPrompt rendered;
   try {
-    rendered = model_.chat_template->render(template_inputs);
+    return model_.chat_template->render(template_inputs);
   } catch (const Error& error) {
     throw bad_param("messages", error.what());
   }
+}
+
+std::vector<int32_t> OpenAiService::encode_chat(const RenderedPrompt& rendered,
+                                                bool add_special) const {
   EncodeOptions options;
   options.add_special_tokens = add_special;
   options.literal_spans = rendered.literal_spans;
@@ -281,7 +295,7 @@ void OpenAiService::settle_lengths(CompletionCall* call, std::vector<int32_t>* p
 }
 
 PreparedCall OpenAiService::prepare(const ServiceCall& call, CallKind kind, bool clamp_max_tokens) {
-  const CallContext context{engine_.info(), model_.defaults, options_.call, model_.end_token_ids};
+  const CallContext context{engine_.info(), model_.defaults, options_.call, model_.end_token_ids, model_.answer_formats};
   PreparedCall prepared;
   CompletionCall& request = prepared.call;
   request = kind == CallKind::kChat ? read_chat_call(call.body.text, context)
@@ -291,10 +305,12 @@ PreparedCall OpenAiService::prepare(const ServiceCall& call, CallKind kind, bool
   if (!request.params.seed && options_.default_seed)
     request.params.seed = mix64(mix64(*options_.default_seed) + num_unseeded_++);
   metrics_.unknown_parameters.add(static_cast<double>(request.warnings.size()));
-  check_grammar(request);
   if (kind == CallKind::kChat) {
-    prepared.prompts.push_back(encode_chat(request.template_inputs, request.add_special_tokens));
+    const RenderedPrompt rendered = render_chat(request.template_inputs);
+    settle_answer(rendered.text, &request);
+    prepared.prompts.push_back(encode_chat(rendered, request.add_special_tokens));
   }
+  check_grammar(request);
   for (JsonFields::Prompt& prompt : request.prompts) {
     EncodeOptions options;
     options.add_special_tokens = request.add_special_tokens;
@@ -307,6 +323,34 @@ PreparedCall OpenAiService::prepare(const ServiceCall& call, CallKind kind, bool
   for (auto& prompt : prepared.prompts) settle_lengths(&request, &prompt);
   request.params.min_tokens = std::min(request.params.min_tokens, request.params.max_tokens);
   return prepared;
+}
+
+// What the answer to this prompt may begin with. A grammar is about what follows the reasoning.
+void OpenAiService::settle_answer(std::string_view prompt, CompletionCall* call) const {
+  const AnswerFormats& formats = model_.answer_formats;
+  const ReasoningFormat* reasoning = call->separates_reasoning ? formats.reasoning : nullptr;
+  if (call->functions) {
+    call->shown_special_ids = shown_of_calls_;
+  } else if (reasoning) {
+    call->shown_special_ids = shown_of_reasoning_;
+  }
+  if (!formats.reasoning) return;
+  const std::string_view end = prompt.substr(0, prompt.find_last_not_of(" \t\r\n") + 1);
+  const bool is_over = end.ends_with(formats.reasoning->end);
+  call->begins_in_reasoning = end.ends_with(formats.reasoning->begin);
+  if (!call->params.grammar || is_over) return;
+  const auto ids_of = [&](std::string_view text) {
+    return model_.tokenizer->encode(text, {.add_special_tokens = false});
+  };
+  Grammar grammar = *call->params.grammar;
+  grammar.reasoning = {ids_of(formats.reasoning->begin),
+                       ids_of(formats.reasoning->end),
+                       call->begins_in_reasoning};
+  // A text answer of harmony comes in a channel of its own, whatever was written before it.
+  const std::string_view answer_begin = formats.reasoning->answer_begin;
+  if (!answer_begin.empty() && !call->functions)
+    grammar.reasoning = {{}, ids_of(answer_begin), true};
+  call->params.grammar = std::make_shared<const Grammar>(std::move(grammar));
 }
 
 // Compiled here, so that the ranks find it done and a bad one costs its own request alone.
@@ -326,16 +370,17 @@ void OpenAiService::check_grammar(CompletionCall& call) const {
   } catch (const Error& error) {
     throw bad_param(param, fmt::format("'{}' cannot be used: {}", param, error.what()));
   }
-  const GrammarKind kind = call.params.grammar->kind;
-  if (kind == GrammarKind::kJsonSchema || kind == GrammarKind::kCompactJson) {
+  for (std::string& gap : gaps) gap = fmt::format("{}: {}", param, gap);
+  for (const auto& [field, schema] : call.grammar_schemas) {
     const size_t room = kMostGaps - std::min(kMostGaps, gaps.size());
-    for (std::string& gap : schema_gaps(call.params.grammar->text, room)) gaps.push_back(std::move(gap));
+    for (const std::string& gap : schema_gaps(schema, room))
+      gaps.push_back(fmt::format("{}: {}", field, gap));
   }
   if (gaps.empty()) return;
   if (call.strict_grammar) {
     throw bad_param(param, fmt::format("'{}' cannot be enforced as a whole: {}", param, gaps.front()));
   }
-  for (const std::string& gap : gaps) call.warnings.push_back(fmt::format("{}: {}", param, gap));
+  std::ranges::move(gaps, std::back_inserter(call.warnings));
 }
 
 void OpenAiService::check_not_aborting() const {
@@ -348,7 +393,7 @@ ServiceReply OpenAiService::generate(ServiceCall& call, CallKind kind, bool clam
   }
   auto running = std::make_shared<RunningCount>(num_running_);
   auto generation = std::make_unique<Generation>(
-      engine_, metrics_, model_.tokenizer, prepare(call, kind, clamp_max_tokens));
+      engine_, metrics_, model_.tokenizer, prepare(call, kind, clamp_max_tokens), model_.answer_formats);
   call.body = {};
   check_answer_size(generation->num_prompt_logprobs());
   generation->start();
@@ -452,7 +497,7 @@ ServiceReply OpenAiService::tokenize(std::string_view text) const {
   const std::optional<bool> add_special = body.boolean("add_special_tokens");
   if (body.has("messages")) {
     result.ids =
-        encode_chat(chat_template_inputs(body, options_.call), add_special.value_or(false));
+        encode_chat(render_chat(chat_template_inputs(body, options_.call)), add_special.value_or(false));
   } else {
     // vLLM's field is prompt, llama.cpp's is content; their defaults for special tokens differ.
     const bool is_content = !body.has("prompt");

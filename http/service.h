@@ -31,6 +31,7 @@ namespace outrider {
 struct ServedModel {
   std::shared_ptr<const Tokenizer> tokenizer;
   std::optional<ChatTemplate> chat_template;
+  AnswerFormats answer_formats = choose_answer_formats({}, "auto", "auto");
   std::shared_ptr<const GrammarEngine> grammars;  // null: no structured output
   GenerationDefaults defaults;
   std::vector<int32_t> end_token_ids;  // of the model's configuration; the tokenizer's is added
@@ -90,7 +91,10 @@ class OpenAiService {
   void check_answer_size(size_t num_logprobs) const;
   PreparedCall prepare(const ServiceCall& call, CallKind kind, bool clamp_max_tokens);
   void settle_lengths(CompletionCall* call, std::vector<int32_t>* prompt) const;
-  std::vector<int32_t> encode_chat(const std::string& template_inputs, bool add_special) const;
+  std::vector<int32_t> encode_chat(const RenderedPrompt& rendered, bool add_special) const;
+  RenderedPrompt render_chat(const std::string& template_inputs) const;
+  void settle_answer(std::string_view prompt, CompletionCall* call) const;
+  std::vector<int32_t> shown_special_ids(bool looks_for_calls) const;
   void check_not_aborting() const;
   void check_grammar(CompletionCall& call) const;
 
@@ -106,6 +110,8 @@ class OpenAiService {
   const HttpOptions& options_;
   const int64_t created_;
   ByteBudget large_answers_;
+  std::vector<int32_t> shown_of_reasoning_;  // special tokens that parsers of answers look for
+  std::vector<int32_t> shown_of_calls_;
   std::atomic<bool> draining_{false};
   std::atomic<bool> aborting_{false};
   std::atomic<int> num_running_{0};

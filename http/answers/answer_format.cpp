@@ -195,13 +195,15 @@ bool is_tool_call_marker(std::string_view special_token) {
   });
 }
 
-bool is_shown(const AnswerFormats& formats, std::string_view special_token) {
+bool is_shown(const AnswerFormats& formats, bool looks_for_calls, std::string_view special_token) {
   const ToolCallFormat& calls = *formats.tool_calls;
   const bool in_calls =
-      contains(calls.trigger, special_token) || contains(calls.opener, special_token) ||
-      contains(calls.before_arguments, special_token) ||
-      std::ranges::any_of(calls.closers,
-                          [&](std::string_view closer) { return contains(closer, special_token); });
+      (looks_for_calls || formats.is_harmony()) &&
+      (contains(calls.trigger, special_token) || contains(calls.opener, special_token) ||
+       contains(calls.before_arguments, special_token) ||
+       std::ranges::any_of(calls.closers, [&](std::string_view closer) {
+         return contains(closer, special_token);
+       }));
   const ReasoningFormat* reasoning = formats.reasoning;
   return in_calls || (reasoning != nullptr && (contains(reasoning->begin, special_token) ||
                                                contains(reasoning->end, special_token)));

@@ -65,6 +65,6 @@ AnswerFormats choose_answer_formats(std::string_view template_source,
 bool is_tool_call_marker(std::string_view special_token);
 
 // Whether the parser of these formats must see this special token in the text.
-bool is_shown(const AnswerFormats& formats, std::string_view special_token);
+bool is_shown(const AnswerFormats& formats, bool looks_for_calls, std::string_view special_token);
 
 }  // namespace outrider

@@ -25,6 +25,18 @@ std::string call_id(uint64_t seed) {
 
 }  // namespace
 
+void AnswerPieces::append(AnswerPieces later) {
+  reasoning += later.reasoning;
+  content += later.content;
+  for (ToolCallPiece& piece : later.calls) {
+    if (piece.name.empty() && !calls.empty()) {
+      calls.back().arguments += piece.arguments;
+    } else {
+      calls.push_back(std::move(piece));
+    }
+  }
+}
+
 AnswerPieces AnswerParser::push(std::string_view text) {
   rest_ += text;
   return run();

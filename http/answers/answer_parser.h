@@ -30,6 +30,7 @@ struct AnswerPieces {
   std::vector<ToolCallPiece> calls;
 
   bool empty() const { return reasoning.empty() && content.empty() && calls.empty(); }
+  void append(AnswerPieces later);
 };
 
 // Of each function that was offered: the parameters whose values are texts, in XML left unquoted.

@@ -27,6 +27,11 @@ double seconds(std::chrono::steady_clock::duration duration) {
   return std::chrono::duration<double>(duration).count();
 }
 
+// Whether an answer says something of each token beside the text.
+bool lists_tokens(const CompletionCall& call) {
+  return call.params.num_logprobs >= 0 || call.return_token_ids || call.return_token_origins;
+}
+
 [[noreturn]] void throw_refusal(const AdmissionResult& result) {
   switch (result.admission) {
     case Admission::kQueueFull:
@@ -50,7 +55,8 @@ uint64_t choice_noise_seed(uint64_t seed, int32_t number) {
 Generation::Generation(Engine& engine,
                        ServingMetrics& metrics,
                        std::shared_ptr<const Tokenizer> tokenizer,
-                       PreparedCall prepared)
+                       PreparedCall prepared,
+                       const AnswerFormats& answer_formats)
     : engine_(engine),
       metrics_(metrics),
       tokenizer_(std::move(tokenizer)),
@@ -58,15 +64,17 @@ Generation::Generation(Engine& engine,
       prompts_(std::move(prepared.prompts)),
       echo_only_(call_.echo && call_.params.max_tokens == 0) {
   for (size_t prompt = 0; prompt < prompts_.size(); ++prompt) {
-    for (int32_t number = 0; number < call_.num_choices; ++number) add_choice(prompt, number);
+    for (int32_t number = 0; number < call_.num_choices; ++number)
+      add_choice(prompt, number, answer_formats);
   }
 }
 
-void Generation::add_choice(size_t prompt, int32_t number) {
+void Generation::add_choice(size_t prompt, int32_t number, const AnswerFormats& answer_formats) {
   OutputAssembler::Options options;
   options.stop = call_.stop;
   options.include_stop_text = call_.include_stop_text;
   options.skip_special_tokens = call_.skip_special_tokens;
+  options.shown_special_ids = call_.shown_special_ids;
   options.min_tokens = call_.params.min_tokens;
   options.user_stop_token_ids = call_.user_stop_token_ids;
   options.wants_prompt_logprobs = call_.params.prompt_logprobs;
@@ -77,12 +85,23 @@ void Generation::add_choice(size_t prompt, int32_t number) {
   } else if (call_.kind == CallKind::kCompletion) {
     assembler.continue_prompt(prompts_[prompt]);
   }
+  std::unique_ptr<AnswerParser> parser;
+  if (call_.kind == CallKind::kChat) {
+    AnswerFormats formats = answer_formats;
+    if (!call_.separates_reasoning) formats.reasoning = nullptr;
+    parser = make_answer_parser({.formats = formats,
+                                 .functions = call_.functions,
+                                 .begins_in_reasoning = call_.begins_in_reasoning,
+                                 .parallel = call_.parallel_tool_calls,
+                                 .id_seed = random_seed()});
+  }
   const uint64_t noise_seed =
       call_.params.seed ? choice_noise_seed(*call_.params.seed, number) : random_seed();
   choices_.push_back(std::make_unique<Choice>(Choice{.prompt = prompt,
                                                      .noise_seed = noise_seed,
                                                      .stream = std::make_shared<ResultStream>(),
                                                      .assembler = std::move(assembler),
+                                                     .parser = std::move(parser),
                                                      .speculation = {},
                                                      .submitted_at = {},
                                                      .first_token_at = {},
@@ -245,17 +264,32 @@ size_t Generation::num_logprobs() const {
   return num_prompt_logprobs() + num_tokens * (1 + static_cast<size_t>(call_.params.num_logprobs));
 }
 
+AnswerPieces Generation::pieces_of(Choice& choice, const std::string& text) const {
+  AnswerPieces pieces;
+  if (choice.parser) {
+    pieces = choice.parser->push(text);
+    if (choice.ended) pieces.append(choice.parser->finish());
+  } else if (call_.kind == CallKind::kChat) {
+    pieces.content = text;
+  }
+  if (!call_.include_reasoning) pieces.reasoning.clear();
+  return pieces;
+}
+
 std::optional<ChoiceOutput> Generation::take(size_t i) {
   Choice& choice = *choices_[i];
   if (choice.end_taken) return std::nullopt;
   ChoiceOutput out;
   out.index = static_cast<int32_t>(i);
   out.delta = choice.assembler.take();
+  out.pieces = pieces_of(choice, out.delta.text);
   if (choice.ended) {
     out.finish_reason = choice.assembler.finish_reason();
     out.stop_reason = choice.assembler.stop_reason();
+    out.has_called = choice.parser && choice.parser->num_calls() > 0;
     choice.end_taken = true;
-  } else if (out.delta.text.empty() && out.delta.tokens.empty()) {
+  } else if (call_.kind == CallKind::kChat && !lists_tokens(call_) ? out.pieces.empty()
+                                                                    : out.delta.tokens.empty()) {
     return std::nullopt;
   }
   out.is_first = std::ranges::none_of(choices_, [](const auto& any) { return any->anything_taken; });

@@ -30,7 +30,8 @@ class Generation {
   Generation(Engine& engine,
              ServingMetrics& metrics,
              std::shared_ptr<const Tokenizer> tokenizer,
-             PreparedCall prepared);
+             PreparedCall prepared,
+             const AnswerFormats& answer_formats);
   ~Generation();
   Generation(const Generation&) = delete;
   Generation& operator=(const Generation&) = delete;
@@ -75,6 +76,7 @@ class Generation {
     uint64_t request_id = 0;  // 0: not submitted yet
     std::shared_ptr<ResultStream> stream;
     OutputAssembler assembler;
+    std::unique_ptr<AnswerParser> parser;  // null: the text is content as it is
     SpeculationReport speculation;
     int32_t num_cached_tokens = 0;
     Clock::time_point submitted_at;
@@ -85,7 +87,8 @@ class Generation {
     bool anything_taken = false;
   };
 
-  void add_choice(size_t prompt, int32_t number);
+  void add_choice(size_t prompt, int32_t number, const AnswerFormats& answer_formats);
+  AnswerPieces pieces_of(Choice& choice, const std::string& text) const;
   // False when the queue is full.
   bool submit(Choice& choice);
   void submit_waiting();

@@ -5,11 +5,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 
 #include "http/api/chat_messages.h"
 #include "http/api/request_fields.h"
 #include "http/api/structured_output.h"
+#include "http/api/tool_choice.h"
 #include "http/wire/api_error.h"
 #include "http/wire/request_id.h"
 
@@ -242,6 +244,9 @@ CompletionCall read_common(const JsonFields& body, CallKind kind, const CallCont
   read_stops(body, context, &call);
   if (auto requested = read_grammar(body, context.limits)) {
     requested->grammar.end_token_ids = context.end_token_ids;
+    const GrammarKind grammar_kind = requested->grammar.kind;
+    if (grammar_kind == GrammarKind::kJsonSchema || grammar_kind == GrammarKind::kCompactJson)
+      call.grammar_schemas.emplace_back(requested->param, requested->grammar.text);
     call.params.grammar = std::make_shared<const Grammar>(std::move(requested->grammar));
     call.grammar_param = std::move(requested->param);
     call.strict_grammar = requested->strict || context.limits.strict_params;
@@ -261,21 +266,36 @@ CompletionCall read_common(const JsonFields& body, CallKind kind, const CallCont
   return call;
 }
 
-// Answers are not searched for tool calls yet, so a client that offers tools would wait for them in
-// vain. With "none" they only stand in the prompt.
-void check_tools(const JsonFields& body) {
-  const JsonKind kind = body.kind("tool_choice");
-  const bool is_given = kind != JsonKind::kAbsent && kind != JsonKind::kNull;
-  std::string choice;
-  if (kind == JsonKind::kText) choice = *body.text("tool_choice");
-  if (is_given && choice == "none") return;
-  if (is_given && choice != "auto") {
-    throw bad_param("tool_choice", "'tool_choice' other than none is not supported");
+// Tools may bring a grammar of their own, which then takes the place of the answer's.
+void read_tool_fields(const JsonFields& body, const CallContext& context, CompletionCall* call) {
+  const bool is_schema = call->grammar_schemas.size() == 1;
+  ToolRequest tools = read_tools(body,
+                                 context.answer_formats,
+                                 context.limits,
+                                 is_schema ? &call->grammar_schemas.front().second : nullptr);
+  call->functions = std::move(tools.functions);
+  call->parallel_tool_calls = tools.parallel;
+  call->must_call = tools.is_forced;
+  if (call->functions && !context.answer_formats.shows_tools) {
+    call->warnings.emplace_back(
+        "the model's chat template has no place for 'tools': the model does not see them");
   }
-  const auto tools = body.objects("tools");
-  if (!tools || tools->empty()) return;
-  throw bad_param("tools",
-                  "'tools' is only supported with 'tool_choice' none: calls are not parsed");
+  if (!tools.grammar) return;
+  tools.grammar->end_token_ids = context.end_token_ids;
+  call->params.grammar = std::make_shared<const Grammar>(std::move(*tools.grammar));
+  if (call->must_call || !is_schema) call->grammar_param = "tools";
+  if (call->must_call) call->grammar_schemas.clear();
+  std::ranges::move(tools.schemas, std::back_inserter(call->grammar_schemas));
+}
+
+void read_reasoning_fields(const JsonFields& body, CompletionCall* call) {
+  const std::string format = body.text("reasoning_format").value_or("auto");
+  if (format != "auto" && format != "deepseek" && format != "none") {
+    throw bad_param("reasoning_format", "'reasoning_format' must be auto, deepseek or none");
+  }
+  call->separates_reasoning =
+      format != "none" && body.boolean("separate_reasoning").value_or(true);
+  call->include_reasoning = body.boolean("include_reasoning").value_or(true);
 }
 
 void check_modalities(const JsonFields& body) {
@@ -336,7 +356,8 @@ CompletionCall read_chat_call(std::string_view text, const CallContext& context)
   const JsonFields body = JsonFields::parse(text);
   CompletionCall call = read_common(body, CallKind::kChat, context);
   if (call.echo) throw bad_param("echo", "'echo' is not supported for chat completions");
-  check_tools(body);
+  read_tool_fields(body, context, &call);
+  read_reasoning_fields(body, &call);
   check_modalities(body);
   call.template_inputs = chat_template_inputs(body, context.limits);
   const bool logprobs = body.boolean("logprobs").value_or(false);

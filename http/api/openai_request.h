@@ -6,8 +6,10 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "http/answers/answer_parser.h"
 #include "http/api/json_fields.h"
 #include "http/wire/options.h"
 #include "models/checkpoint/model_config.h"
@@ -29,7 +31,15 @@ struct CompletionCall {
   std::vector<std::string> stop;
   std::vector<std::string> bad_words;        // as given; encode_bad_words() makes those of params
   std::string grammar_param;                 // the field that params.grammar is from
-  bool strict_grammar = false;               // nothing of its schema may be left out
+  bool strict_grammar = false;               // nothing of its schemas may be left out
+  std::vector<std::pair<std::string, std::string>> grammar_schemas;  // (field, JSON schema)
+  bool must_call = false;                                            // params.grammar is a call's
+  std::shared_ptr<const OfferedFunctions> functions;  // chat: null where no call is looked for
+  bool parallel_tool_calls = true;
+  bool separates_reasoning = true;  // chat; else it is content as the rest
+  bool include_reasoning = true;
+  bool begins_in_reasoning = false;  // the prompt ends with the mark; set when it is rendered
+  std::vector<int32_t> shown_special_ids;
   std::vector<int32_t> user_stop_token_ids;  // those of the request alone, for stop_reason
   bool include_stop_text = false;
   bool skip_special_tokens = true;
@@ -57,6 +67,7 @@ struct CallContext {
   const GenerationDefaults& defaults;
   const CallLimits& limits;
   const std::vector<int32_t>& end_token_ids;  // ascending
+  const AnswerFormats& answer_formats;
 };
 
 // The token sequences of bad_words for SamplingParams: each word as it begins a text and as it

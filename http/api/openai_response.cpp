@@ -38,12 +38,12 @@ const char* origin_name(TokenOrigin origin) {
   return "plain";
 }
 
-Json finish_reason_json(FinishReason reason) {
-  switch (reason) {
+Json finish_reason_json(const ChoiceOutput& choice) {
+  switch (choice.finish_reason) {
     case FinishReason::kNone:
       return nullptr;
     case FinishReason::kStop:
-      return "stop";
+      return choice.has_called ? "tool_calls" : "stop";
     case FinishReason::kLength:
       return "length";
     case FinishReason::kAborted:
@@ -229,6 +229,36 @@ Json frame(const ResponseHead& head, const char* object) {
   return {{"id", head.id}, {"object", object}, {"created", head.created}, {"model", head.model}};
 }
 
+Json tool_calls_json(const std::vector<ToolCallPiece>& calls, bool is_delta) {
+  Json list = Json::array();
+  for (const ToolCallPiece& call : calls) {
+    Json entry = Json::object();
+    if (is_delta) entry["index"] = call.index;
+    if (!call.name.empty()) entry.update({{"id", call.id}, {"type", "function"}});
+    if (!call.name.empty()) entry["function"]["name"] = call.name;
+    entry["function"]["arguments"] = call.arguments;
+    list.push_back(std::move(entry));
+  }
+  return list;
+}
+
+Json delta_json(const AnswerPieces& pieces) {
+  Json delta = Json::object();
+  if (!pieces.reasoning.empty()) delta["reasoning_content"] = pieces.reasoning;
+  if (!pieces.content.empty()) delta["content"] = pieces.content;
+  if (!pieces.calls.empty()) delta["tool_calls"] = tool_calls_json(pieces.calls, true);
+  return delta;
+}
+
+Json message_json(const AnswerPieces& pieces) {
+  Json message = {{"role", "assistant"}, {"content", pieces.content}, {"refusal", nullptr}};
+  if (!pieces.reasoning.empty()) message["reasoning_content"] = pieces.reasoning;
+  if (pieces.calls.empty()) return message;
+  if (pieces.content.empty()) message["content"] = nullptr;
+  message["tool_calls"] = tool_calls_json(pieces.calls, false);
+  return message;
+}
+
 const char* chunk_object(CallKind kind) {
   return kind == CallKind::kChat ? "chat.completion.chunk" : "text_completion";
 }
@@ -262,13 +292,12 @@ std::string ResponseWriter::response(const std::vector<ChoiceOutput>& choices,
   for (const ChoiceOutput& choice : choices) {
     Json entry = {{"index", choice.index}};
     if (chat) {
-      entry["message"] = {
-          {"role", "assistant"}, {"content", choice.delta.text}, {"refusal", nullptr}};
+      entry["message"] = message_json(choice.pieces);
     } else {
       entry["text"] = choice.delta.text;
     }
     entry["logprobs"] = logprobs_json(call_, choice.delta.tokens, *tokenizer_);
-    entry["finish_reason"] = finish_reason_json(choice.finish_reason);
+    entry["finish_reason"] = finish_reason_json(choice);
     entry["stop_reason"] = stop_reason_json(choice.stop_reason);
     add_token_lists(call_, choice.delta.tokens, &entry);
     if (choice.prompt_token_ids && !chat) entry["prompt_token_ids"] = *choice.prompt_token_ids;
@@ -300,8 +329,7 @@ std::string ResponseWriter::delta_chunk(const ChoiceOutput& choice,
   Json out = frame(head_, chunk_object(call_.kind));
   Json entry = {{"index", choice.index}};
   if (call_.kind == CallKind::kChat) {
-    entry["delta"] = Json::object();
-    if (!choice.delta.text.empty()) entry["delta"]["content"] = choice.delta.text;
+    entry["delta"] = delta_json(choice.pieces);
   } else {
     entry["text"] = choice.delta.text;
     if (choice.prompt_token_ids) entry["prompt_token_ids"] = *choice.prompt_token_ids;
@@ -309,7 +337,7 @@ std::string ResponseWriter::delta_chunk(const ChoiceOutput& choice,
   entry["logprobs"] = choice.delta.tokens.empty()
                           ? Json(nullptr)
                           : logprobs_json(call_, choice.delta.tokens, *tokenizer_);
-  entry["finish_reason"] = finish_reason_json(choice.finish_reason);
+  entry["finish_reason"] = finish_reason_json(choice);
   if (choice.finish_reason != FinishReason::kNone) {
     entry["stop_reason"] = stop_reason_json(choice.stop_reason);
   }

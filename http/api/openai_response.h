@@ -43,6 +43,8 @@ struct SpeculationReport {
 struct ChoiceOutput {
   int32_t index = 0;
   OutputDelta delta;
+  AnswerPieces pieces;  // chat: what the text is made of
+  bool has_called = false;
   FinishReason finish_reason = FinishReason::kNone;
   StopReason stop_reason;
   bool is_first = false;  // of the call: nothing was taken of any choice before

@@ -20,14 +20,15 @@ size_t count_characters(std::string_view utf8) {
 OutputAssembler::OutputAssembler(std::shared_ptr<const Tokenizer> tokenizer, Options options)
     : tokenizer_(std::move(tokenizer)),
       options_(std::move(options)),
-      decoder_(tokenizer_, options_.skip_special_tokens) {}
+      decoder_(tokenizer_, options_.skip_special_tokens, options_.shown_special_ids) {}
 
 void OutputAssembler::continue_prompt(std::span<const int32_t> prompt) {
   // One token that is text by itself puts the decoder in the middle of a text. A token that leaves
   // bytes undecided will not do: they would come out again in front of the output.
   const size_t num_tried = std::min(prompt.size(), kContextTokens);
   for (size_t i = 1; i <= num_tried; ++i) {
-    StreamingDecoder decoder(tokenizer_, options_.skip_special_tokens);
+    StreamingDecoder decoder(
+        tokenizer_, options_.skip_special_tokens, options_.shown_special_ids);
     const bool has_text = !decoder.push(prompt[prompt.size() - i]).empty();
     StreamingDecoder probe = decoder;
     if (has_text && probe.flush().empty()) {

@@ -44,6 +44,7 @@ class OutputAssembler {
     std::vector<std::string> stop;
     bool include_stop_text = false;
     bool skip_special_tokens = true;
+    std::vector<int32_t> shown_special_ids;  // all the same; ascending
     int32_t min_tokens = 0;  // stop strings before that many tokens do not count
     std::vector<int32_t> user_stop_token_ids;
     bool wants_prompt_logprobs = false;

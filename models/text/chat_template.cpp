@@ -179,6 +179,7 @@ struct ChatTemplate::Impl {
   jinja::Program common;
   std::optional<jinja::Program> with_tools;
   Dict tokens;
+  std::string source;
 };
 
 ChatTemplate::ChatTemplate(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
@@ -188,6 +189,7 @@ ChatTemplate ChatTemplate::parse(std::string source, const std::filesystem::path
   impl->common = parse_source(source);
   if (!model_dir.empty())
     impl->tokens = special_tokens(model_dir, read_config(model_dir / kTokenizerConfig));
+  impl->source = std::move(source);
   return ChatTemplate(std::move(impl));
 }
 
@@ -203,8 +205,11 @@ std::optional<ChatTemplate> ChatTemplate::load(const std::filesystem::path& mode
     throw Error(model_dir.string() + ": " + error.what());
   }
   impl->tokens = special_tokens(model_dir, config);
+  impl->source = *sources.common + sources.with_tools.value_or("");
   return ChatTemplate(std::move(impl));
 }
+
+const std::string& ChatTemplate::source() const { return impl_->source; }
 
 RenderedPrompt ChatTemplate::render(std::string_view inputs_json,
                                     const RenderLimits& limits) const {

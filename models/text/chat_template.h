@@ -52,6 +52,9 @@ class ChatTemplate {
   // text it carries.
   RenderedPrompt render(std::string_view inputs_json, const RenderLimits& limits = {}) const;
 
+  // The Jinja text, of all templates of the model.
+  const std::string& source() const;
+
  private:
   struct Impl;
   explicit ChatTemplate(std::shared_ptr<const Impl> impl);

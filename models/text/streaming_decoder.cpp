@@ -1,6 +1,7 @@
 // See streaming_decoder.h: the steps of Tokenizer::decode(), one per push.
 #include "models/text/streaming_decoder.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "runtime/base/error.h"
@@ -8,14 +9,18 @@
 namespace outrider {
 
 StreamingDecoder::StreamingDecoder(std::shared_ptr<const Tokenizer> tokenizer,
-                                   bool skip_special_tokens)
-    : tokenizer_(std::move(tokenizer)), skip_special_tokens_(skip_special_tokens) {
+                                   bool skip_special_tokens,
+                                   std::vector<int32_t> shown_special_ids)
+    : tokenizer_(std::move(tokenizer)),
+      skip_special_tokens_(skip_special_tokens),
+      shown_special_ids_(std::move(shown_special_ids)) {
   OUTRIDER_CHECK(tokenizer_ != nullptr);
 }
 
 std::string StreamingDecoder::push(int32_t id) {
   std::string out;
-  tokenizer_->push_token(state_, id, skip_special_tokens_, out);
+  const bool is_shown = std::ranges::binary_search(shown_special_ids_, id);
+  tokenizer_->push_token(state_, id, skip_special_tokens_ && !is_shown, out);
   return out;
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "models/text/tokenizer.h"
 #include "models/text/tokenizer/decoder.h"
@@ -14,8 +15,10 @@ namespace outrider {
 
 class StreamingDecoder {
  public:
+  // shown_special_ids: not skipped, ascending.
   explicit StreamingDecoder(std::shared_ptr<const Tokenizer> tokenizer,
-                            bool skip_special_tokens = true);
+                            bool skip_special_tokens = true,
+                            std::vector<int32_t> shown_special_ids = {});
 
   // The text that has become certain with this id; may be empty. Always valid UTF-8.
   std::string push(int32_t id);
@@ -26,6 +29,7 @@ class StreamingDecoder {
  private:
   std::shared_ptr<const Tokenizer> tokenizer_;
   bool skip_special_tokens_ = true;
+  std::vector<int32_t> shown_special_ids_;
   DecodeState state_;
 };
 

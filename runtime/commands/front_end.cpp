@@ -78,6 +78,7 @@ std::string url_of(const std::string& host, int port) {
 ServedModel served_model(const FrontEndContext& context) {
   return {.tokenizer = context.tokenizer,
           .chat_template = context.chat_template,
+          .answer_formats = context.answer_formats,
           .grammars = context.grammars,
           .defaults = context.defaults,
           .end_token_ids = context.model_config.eos_token_ids};

@@ -49,6 +49,7 @@ class HttpFixture : public ::testing::Test {
     ServedModel model;
     model.tokenizer = test_tokenizer();
     if (with_template) model.chat_template = ChatTemplate::parse(kTestTemplate);
+    model.answer_formats = answer_formats;
     model.defaults = defaults;
     model.grammars = std::move(grammars);
     service = std::make_unique<OpenAiService>(engine, metrics, std::move(model), options);
@@ -112,6 +113,7 @@ class HttpFixture : public ::testing::Test {
   FakeEngine engine;
   ServingMetrics metrics;
   GenerationDefaults defaults;
+  AnswerFormats answer_formats = choose_answer_formats({}, "auto", "auto");
   HttpOptions options;
   std::unique_ptr<OpenAiService> service;
 };

@@ -313,14 +313,6 @@ TEST_F(OpenAiRequest, OtherServersFieldsAreRefused) {
   }
 }
 
-TEST_F(OpenAiRequest, ToolsAreNotSilentlyLeftInTheText) {
-  const std::string tools = R"("tools":[{"type":"function","function":{"name":"f"}}])";
-  EXPECT_EQ(chat_fault(tools), "tools");
-  EXPECT_EQ(chat_fault(tools + R"(,"tool_choice":"auto")"), "tools");
-  chat(tools + R"(,"tool_choice":"none")");
-  chat(R"("tools":[],"tool_choice":"auto")");
-}
-
 TEST_F(OpenAiRequest, RequestIdIsTakenOrRefused) {
   EXPECT_EQ(completion(R"("request_id":"a-1.b_2")").request_id, "a-1.b_2");
   EXPECT_EQ(completion_fault(R"("request_id":"a b")"), "request_id");

@@ -176,6 +176,13 @@ void add_model_rows(Table& table, RunConfig* c) {
       {"--alias"});
   table.add(path_option(
       "chat_template", &c->chat_template, "Jinja file instead of the model's own template"));
+  table.add(text_option("tool_call_parser",
+                        &c->tool_call_parser,
+                        "how the model writes tool calls: auto (by its template), hermes, "
+                        "llama3_json, mistral, ..."));
+  table.add(text_option("reasoning_parser",
+                        &c->reasoning_parser,
+                        "how it marks reasoning: auto (by its template), none, qwen3, ..."));
   table.add(choice_option("generation_config",
                           &c->generation_config,
                           {"auto", "vllm"},

@@ -44,6 +44,8 @@ struct RunConfig {
   std::string model = "embedded";  // a Hugging Face folder, or "embedded"
   std::string served_model_name;   // empty = the model's folder name
   std::string chat_template;       // a file; empty = the model's
+  std::string tool_call_parser = "auto";  // auto = by the chat template
+  std::string reasoning_parser = "auto";  // none = reasoning is text as the rest
   // What float weights become at load: none, int8 (on CPUs), fp8 (on GPUs; on
   // CPUs the same numbers in float32, for comparisons).
   std::string quantization = "none";

@@ -8,6 +8,7 @@
 
 #include "http/api/serving_metrics.h"
 #include "models/checkpoint/model_config.h"
+#include "http/answers/answer_format.h"
 #include "models/text/chat_template.h"
 #include "models/text/tokenizer.h"
 #include "runtime/base/settings/run_config.h"
@@ -23,6 +24,7 @@ struct FrontEndContext {
   Coordinator& engine;
   std::shared_ptr<const Tokenizer> tokenizer;
   std::optional<ChatTemplate> chat_template;
+  AnswerFormats answer_formats;
   ModelConfig model_config;
   std::shared_ptr<const GrammarEngine> grammars;  // null where there is none
   GenerationDefaults defaults;

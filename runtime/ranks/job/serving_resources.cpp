@@ -51,6 +51,10 @@ ServingResources load_serving_resources(const RunConfig& config) {
           ? ChatTemplate::load(folder)
           : ChatTemplate::parse(read_text_file(config.chat_template, kMaxTemplateFileBytes),
                                 folder);
+  resources.answer_formats = choose_answer_formats(
+      resources.chat_template ? resources.chat_template->source() : std::string(),
+      config.tool_call_parser,
+      config.reasoning_parser);
   resources.defaults = generation_defaults(config);
   resources.draft_corpus =
       learn_draft_corpus(config.speculative,

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "models/checkpoint/model_config.h"
+#include "http/answers/answer_format.h"
 #include "models/text/chat_template.h"
 #include "models/text/tokenizer.h"
 #include "runtime/base/settings/run_config.h"
@@ -21,6 +22,7 @@ namespace outrider {
 struct ServingResources {
   std::shared_ptr<const Tokenizer> tokenizer;
   std::optional<ChatTemplate> chat_template;
+  AnswerFormats answer_formats;
   GenerationDefaults defaults;
   std::shared_ptr<const BigramModel> draft_corpus;  // null without one
   std::shared_ptr<const GrammarEngine> grammars;    // null where there is none

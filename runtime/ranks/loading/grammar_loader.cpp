@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "http/answers/answer_format.h"
 #include "runtime/ranks/loading/model_names.h"
 
 namespace outrider {
@@ -27,7 +28,9 @@ std::shared_ptr<const GrammarEngine> make_grammar_engine(const RunConfig& config
   const int32_t vocab_size = model_config_of(config.model, Role::kTarget).vocab_size;
   std::vector<std::string> token_bytes;
   for (int32_t id = 0; id < std::min(tokenizer.vocab_size(), vocab_size); ++id) {
-    token_bytes.push_back(tokenizer.is_special(id) ? "" : tokenizer.token_bytes(id));
+    std::string bytes = tokenizer.token_bytes(id);
+    if (tokenizer.is_special(id) && !is_tool_call_marker(bytes)) bytes.clear();
+    token_bytes.push_back(std::move(bytes));
   }
   return std::make_shared<const GrammarEngine>(token_bytes, vocab_size);
 }
