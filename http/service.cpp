@@ -363,24 +363,24 @@ void OpenAiService::check_grammar(CompletionCall& call) const {
                                 "xgrammar, for its model",
                                 param));
   }
-  std::vector<std::string> gaps;
   if (!model_.grammars->knows(*call.params.grammar)) engine_.announce(call.params.grammar);
+  std::vector<std::pair<std::string, std::string>> gaps;  // (field, what of it is not applied)
   try {
-    gaps = model_.grammars->check(*call.params.grammar, options_.call.max_grammar_compile);
+    for (std::string& gap :
+         model_.grammars->check(*call.params.grammar, options_.call.max_grammar_compile))
+      gaps.emplace_back(param, std::move(gap));
   } catch (const Error& error) {
     throw bad_param(param, fmt::format("'{}' cannot be used: {}", param, error.what()));
   }
-  for (std::string& gap : gaps) gap = fmt::format("{}: {}", param, gap);
   for (const auto& [field, schema] : call.grammar_schemas) {
     const size_t room = kMostGaps - std::min(kMostGaps, gaps.size());
-    for (const std::string& gap : schema_gaps(schema, room))
-      gaps.push_back(fmt::format("{}: {}", field, gap));
+    for (std::string& gap : schema_gaps(schema, room)) gaps.emplace_back(field, std::move(gap));
   }
-  if (gaps.empty()) return;
-  if (call.strict_grammar) {
-    throw bad_param(param, fmt::format("'{}' cannot be enforced as a whole: {}", param, gaps.front()));
+  for (const auto& [field, gap] : gaps) {
+    if (call.strict_grammar)
+      throw bad_param(field, fmt::format("'{}' cannot be enforced as a whole: {}", field, gap));
+    call.warnings.push_back(fmt::format("{}: {}", field, gap));
   }
-  std::ranges::move(gaps, std::back_inserter(call.warnings));
 }
 
 void OpenAiService::check_not_aborting() const {

@@ -33,8 +33,13 @@ const XmlMarks& marks_of(ArgumentStyle style) {
   return style == ArgumentStyle::kQwenXml ? kQwen : kGlm;
 }
 
-// The value without the line ends that the layout puts around it.
-std::string_view unwrapped(std::string_view value) {
+// The value without what the layout puts around it: GLM's may be any white space, Qwen's is one
+// line end, since texts such as code begin with blanks.
+std::string_view unwrapped(std::string_view value, ArgumentStyle style) {
+  if (style == ArgumentStyle::kGlmXml) {
+    value.remove_prefix(std::min(value.find_first_not_of(kSpace), value.size()));
+    return value.substr(0, value.find_last_not_of(kSpace) + 1);
+  }
   if (value.starts_with('\n')) value.remove_prefix(1);
   if (value.ends_with('\n')) value.remove_suffix(1);
   return value;
@@ -344,7 +349,7 @@ bool MarkedParser::read_parameter() {
 
 void MarkedParser::take_parameter(std::string_view key, std::string_view value) {
   const std::string name(key);
-  value = unwrapped(value);
+  value = unwrapped(value, calls().style);
   const auto function = options_.functions->find(name_);
   const bool is_text = function != options_.functions->end() && function->second.contains(name);
   const bool is_json = !is_text && nlohmann::json::accept(value);

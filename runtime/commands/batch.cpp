@@ -223,7 +223,9 @@ BatchWork prepare_batch(const RunConfig& config, const BatchOptions& options) {
   const ModelConfig model = model_config_of(config.model, Role::kTarget);
   refuse_same_file(options.input, options.output);
   BatchWork work;
-  work.lines = read_batch_lines(options.input, {info, defaults, http.call, model.eos_token_ids});
+  const AnswerFormats formats = choose_answer_formats({}, "auto", "auto");  // as good as any here
+  work.lines =
+      read_batch_lines(options.input, {info, defaults, http.call, model.eos_token_ids, formats});
   work.results =
       std::make_unique<ResultFile>(options.output, custom_ids(work.lines), options.resume);
   const size_t num_all = work.lines.size();

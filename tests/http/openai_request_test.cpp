@@ -23,12 +23,12 @@ class OpenAiRequest : public ::testing::Test {
   // `fields` are added to a minimal body.
   CompletionCall completion(const std::string& fields) {
     return read_completion_call("{\"prompt\":\"a\"" + (fields.empty() ? "" : "," + fields) + "}",
-                                {info, defaults, limits, end_ids});
+                                {info, defaults, limits, end_ids, formats});
   }
   CompletionCall chat(const std::string& fields,
                       const std::string& messages = R"([{"role":"user","content":"hi"}])") {
     return read_chat_call("{\"messages\":" + messages + (fields.empty() ? "" : "," + fields) + "}",
-                          {info, defaults, limits, end_ids});
+                          {info, defaults, limits, end_ids, formats});
   }
 
   template <typename Action>
@@ -55,6 +55,7 @@ class OpenAiRequest : public ::testing::Test {
   EngineInfo info;
   GenerationDefaults defaults;
   CallLimits limits;
+  AnswerFormats formats = choose_answer_formats({}, "auto", "auto");
   std::vector<int32_t> end_ids = {7, 9};
 };
 
