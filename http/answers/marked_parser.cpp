@@ -206,6 +206,7 @@ bool MarkedParser::read_object_start() {
   const Found call = calls().trigger.empty() ? begins_with_call() : Found::kYes;
   if (call == Found::kPerhaps) return false;
   if (call == Found::kNo) {
+    if (ended_ && num_calls() > 0) rest_.clear();  // a further call, cut before its name
     part_ = Part::kContent;
     return true;
   }

@@ -15,13 +15,13 @@ using Json = nlohmann::ordered_json;
 
 constexpr size_t kMaxTools = 512;
 constexpr size_t kMaxNameBytes = 64;
-constexpr int kMaxWhitespace = 8;  // in a row, within arguments
 
 struct Tool {
   std::string name;
   std::string path;    // of its schema, in the request
   std::string schema;  // of its arguments
   bool is_strict = false;
+  int max_whitespace = 8;  // in a row, within the arguments
 };
 
 bool is_function_name(const std::string& name) {
@@ -55,10 +55,12 @@ Tool read_tool(const JsonFields& tool) {
   return out;
 }
 
-std::vector<Tool> read_list(const JsonFields& body) {
+std::vector<Tool> read_list(const JsonFields& body, const CallLimits& limits) {
   std::vector<Tool> tools;
-  for (const JsonFields& tool : body.objects("tools").value_or(std::vector<JsonFields>{}))
+  for (const JsonFields& tool : body.objects("tools").value_or(std::vector<JsonFields>{})) {
     tools.push_back(read_tool(tool));
+    if (limits.disable_any_whitespace) tools.back().max_whitespace = 1;
+  }
   if (tools.size() > kMaxTools)
     throw bad_param("tools", fmt::format("'tools' has more than {} tools", kMaxTools));
   return tools;
@@ -77,7 +79,7 @@ std::set<std::string> text_parameters(const std::string& schema) {
   return names;
 }
 
-enum class Choice : uint8_t { kNone, kAuto, kRequired };
+enum class Choice : uint8_t { kNone, kAuto, kRequired, kNamed };
 
 // Of a choice that names a function, or several: the others are taken out of the list.
 void keep_named(const JsonFields& choice, std::vector<Tool>* tools) {
@@ -118,7 +120,7 @@ Choice read_choice(const JsonFields& body, std::vector<Tool>* tools) {
   if (tools->empty()) throw bad_param("tool_choice", "'tool_choice' needs 'tools'");
   keep_named(choice, tools);
   const std::optional<JsonFields> allowed = choice.object("allowed_tools");
-  return allowed ? choice_named(allowed->text("mode").value_or("auto")) : Choice::kRequired;
+  return allowed ? choice_named(allowed->text("mode").value_or("auto")) : Choice::kNamed;
 }
 
 Json sequence(Json elements) { return {{"type", "sequence"}, {"elements", std::move(elements)}}; }
@@ -137,18 +139,19 @@ std::string begin_of(const ToolCallFormat& format, const Tool& tool) {
   return fmt::format("{}{}{}", format.before_name, tool.name, format.before_arguments);
 }
 
-Json arguments_of(const ToolCallFormat& format, const Tool& tool) {
+// Of whitespace in a row at most `max_whitespace`: 1 is the least that the engine takes.
+Json schema_of(const std::string& schema, int max_whitespace, ArgumentStyle style) {
   static constexpr const char* kStyles[] = {"json", "qwen_xml", "glm_xml"};
   return {{"type", "json_schema"},
-          {"json_schema", Json::parse(tool.schema)},
-          {"style", kStyles[static_cast<size_t>(format.style)]},
-          {"max_whitespace_cnt", kMaxWhitespace}};
+          {"json_schema", Json::parse(schema)},
+          {"style", kStyles[static_cast<size_t>(style)]},
+          {"max_whitespace_cnt", max_whitespace}};
 }
 
 Json call_of(const ToolCallFormat& format, const Tool& tool) {
   Json elements = Json::array();
   add_literal(begin_of(format, tool), &elements);
-  elements.push_back(arguments_of(format, tool));
+  elements.push_back(schema_of(tool.schema, tool.max_whitespace, format.style));
   add_literal(format.end, &elements);
   return sequence(std::move(elements));
 }
@@ -208,19 +211,22 @@ ToolRequest read_tools(const JsonFields& body,
                        const std::string* response_schema) {
   ToolRequest request;
   request.parallel = body.boolean("parallel_tool_calls").value_or(true);
-  std::vector<Tool> tools = read_list(body);
+  std::vector<Tool> tools = read_list(body, limits);
   const Choice choice = read_choice(body, &tools);
   if (choice == Choice::kNone) return request;
   OfferedFunctions functions;
   for (const Tool& tool : tools) functions.emplace(tool.name, text_parameters(tool.schema));
   request.functions = std::make_shared<const OfferedFunctions>(std::move(functions));
-  request.is_forced = choice == Choice::kRequired;
+  if (choice == Choice::kNamed) request.parallel = false;
+  request.is_forced = choice == Choice::kRequired || choice == Choice::kNamed;
   const Json calls = calls_of(*formats.tool_calls, tools, request.parallel);
   if (request.is_forced) {
     request.grammar = structural_tag(calls);
   } else if (response_schema != nullptr) {
-    request.grammar = structural_tag(calls_or(
-        calls, formats, {{"type", "json_schema"}, {"json_schema", Json::parse(*response_schema)}}));
+    request.grammar = structural_tag(
+        calls_or(calls,
+                 formats,
+                 schema_of(*response_schema, tools.front().max_whitespace, ArgumentStyle::kJson)));
   } else if (std::ranges::any_of(tools, &Tool::is_strict)) {
     request.grammar = structural_tag(text_or_calls(formats, calls));
   } else {
