@@ -101,8 +101,9 @@ std::string message_json(const JsonFields& message) {
     throw bad_param(message.path_of("content"),
                     fmt::format("'{}' is missing", message.path_of("content")));
   }
+  // Templates join it to other texts.
   std::string out = fmt::format(
-      R"({{"role":{},"content":{})", json_quoted(role), content ? json_quoted(*content) : "null");
+      R"({{"role":{},"content":{})", json_quoted(role), json_quoted(content.value_or("")));
   for (const char* name : {"name", "tool_call_id", "reasoning_content"}) {
     const std::optional<std::string> text = message.text(name);
     if (text) out += fmt::format(",{}:{}", json_quoted(name), json_quoted(*text));

@@ -242,20 +242,30 @@ Json tool_calls_json(const std::vector<ToolCallPiece>& calls, bool is_delta) {
   return list;
 }
 
+// DeepSeek's and llama.cpp's name, and vLLM's.
+void add_reasoning(const std::string& reasoning, Json* message) {
+  if (reasoning.empty()) return;
+  for (const char* name : {"reasoning_content", "reasoning"}) (*message)[name] = reasoning;
+}
+
 Json delta_json(const AnswerPieces& pieces) {
   Json delta = Json::object();
-  if (!pieces.reasoning.empty()) delta["reasoning_content"] = pieces.reasoning;
+  add_reasoning(pieces.reasoning, &delta);
   if (!pieces.content.empty()) delta["content"] = pieces.content;
   if (!pieces.calls.empty()) delta["tool_calls"] = tool_calls_json(pieces.calls, true);
   return delta;
 }
 
-Json message_json(const AnswerPieces& pieces) {
+// A call that was cut is left out: clients read what is no JSON as a call without arguments.
+Json message_json(const ChoiceOutput& choice) {
+  const AnswerPieces& pieces = choice.pieces;
+  std::vector<ToolCallPiece> calls = pieces.calls;
+  if (!calls.empty() && !Json::accept(calls.back().arguments)) calls.pop_back();
   Json message = {{"role", "assistant"}, {"content", pieces.content}, {"refusal", nullptr}};
-  if (!pieces.reasoning.empty()) message["reasoning_content"] = pieces.reasoning;
-  if (pieces.calls.empty()) return message;
+  add_reasoning(pieces.reasoning, &message);
+  if (calls.empty()) return message;
   if (pieces.content.empty()) message["content"] = nullptr;
-  message["tool_calls"] = tool_calls_json(pieces.calls, false);
+  message["tool_calls"] = tool_calls_json(calls, false);
   return message;
 }
 
@@ -292,7 +302,7 @@ std::string ResponseWriter::response(const std::vector<ChoiceOutput>& choices,
   for (const ChoiceOutput& choice : choices) {
     Json entry = {{"index", choice.index}};
     if (chat) {
-      entry["message"] = message_json(choice.pieces);
+      entry["message"] = message_json(choice);
     } else {
       entry["text"] = choice.delta.text;
     }

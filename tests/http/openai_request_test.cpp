@@ -352,7 +352,7 @@ TEST_F(OpenAiRequest, ChatMessagesBecomeTemplateInputs) {
       R"([{"role":"assistant","content":null,"tool_calls":[{"id":"c1","type":"function","function":{"name":"f","arguments":"{\"x\":1}"}}]},{"role":"tool","tool_call_id":"c1","content":"r"}])",
       R"("tool_choice":"none","tools":[{"type":"function","function":{"name":"f"}}],"chat_template_kwargs":{"enable_thinking":false})");
   EXPECT_EQ(tools["messages"][0]["tool_calls"][0]["function"]["arguments"]["x"], 1);
-  EXPECT_TRUE(tools["messages"][0]["content"].is_null());
+  EXPECT_EQ(tools["messages"][0]["content"], "");
   EXPECT_EQ(tools["messages"][1]["tool_call_id"], "c1");
   EXPECT_EQ(tools["tools"][0]["function"]["name"], "f");
   EXPECT_EQ(tools["enable_thinking"], false);

@@ -189,6 +189,7 @@ TEST_F(ToolCalls, AnAnswerHasItsPartsApart) {
   const json choice = post_json(kChat, body())["choices"][0];
   EXPECT_EQ(choice["finish_reason"], "tool_calls");
   EXPECT_EQ(choice["message"]["reasoning_content"], "Which?");
+  EXPECT_EQ(choice["message"]["reasoning"], "Which?");
   EXPECT_EQ(choice["message"]["content"], "I look.");
   ASSERT_EQ(choice["message"]["tool_calls"].size(), 1u);
   const json call = choice["message"]["tool_calls"][0];
@@ -197,6 +198,20 @@ TEST_F(ToolCalls, AnAnswerHasItsPartsApart) {
   EXPECT_EQ(call["function"]["arguments"], "{\"city\": \"Bern\", \"days\": 2}");
   EXPECT_EQ(call["id"].get<std::string>().size(), 9u);
   EXPECT_FALSE(call.contains("index"));
+}
+
+TEST_F(ToolCalls, ACallThatWasCutIsNoCall) {
+  serve("hermes", "none");
+  play(
+      "Well.<tool_call>{\"name\": \"stop\", \"arguments\": {}}</tool_call><tool_call>{\"name\": "
+      "\"stop\", \"argum");
+  const json choice = post_json(kChat, body())["choices"][0];
+  EXPECT_EQ(choice["message"]["content"], "Well.");
+  EXPECT_EQ(choice["message"]["tool_calls"].size(), 1u);
+  play("<tool_call>{\"name\": \"weather\", \"arguments\": {\"ci");
+  const json none = post_json(kChat, body())["choices"][0];
+  EXPECT_EQ(none["message"]["content"], "");
+  EXPECT_FALSE(none["message"].contains("tool_calls"));
 }
 
 TEST_F(ToolCalls, AStreamAddsUpToTheSameAnswer) {

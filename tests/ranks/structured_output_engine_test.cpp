@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "runtime/ranks/loading/model_names.h"
 #include "scheduler/sampling/grammar_engine.h"
 #include "tests/ranks/engine_harness.h"
 
@@ -21,7 +22,7 @@ const char* const kSchema =
 const char* const kRegex = "(red|green|blue) [a-z]{3,8}!";
 
 SamplingParams with_grammar(SamplingParams params, GrammarKind kind, const std::string& text) {
-  Grammar grammar{kind, text, {}};
+  Grammar grammar{kind, text, {}, {}};
   params.grammar = std::make_shared<const Grammar>(grammar);
   return params;
 }
@@ -111,6 +112,39 @@ TEST_F(StructuredOutputEngine, TextsAreOfTheirGrammarAndTheSameWhoeverDrafts) {
   for (const RunConfig& config :
        {embedded_config(2, 0), embedded_config(1, 4), embedded_config(2, 4), grammar, ngram}) {
     const std::vector<Answer> others = answers_of(config, asks());
+    ASSERT_EQ(others.size(), plain.size());
+    for (size_t i = 0; i < plain.size(); ++i) EXPECT_EQ(others[i].tokens, plain[i].tokens) << i;
+  }
+}
+
+// The model's own text up to its first full stop, then what the grammar allows.
+TEST_F(StructuredOutputEngine, AGrammarBeginsBehindTheReasoningOnEveryRank) {
+  const auto tokenizer = Tokenizer::load(model_folder("embedded", Role::kTarget));
+  const int32_t stop = *tokenizer->token_id(".");
+  const auto asked = [&] {
+    std::vector<Ask> list = asks();
+    for (Ask& ask : list) {
+      Grammar grammar = *ask.params.grammar;
+      grammar.reasoning = {{}, {stop}, true};
+      ask.params.max_tokens = 200;
+      ask.params.grammar = std::make_shared<const Grammar>(std::move(grammar));
+    }
+    return list;
+  };
+  const std::vector<Answer> plain = answers_of(embedded_config(1, 0), asked());
+  std::vector<Answer> behind;
+  for (Answer answer : plain) {
+    const auto end = std::find(answer.tokens.begin(), answer.tokens.end(), stop);
+    ASSERT_NE(end, answer.tokens.end()) << answer.text;
+    EXPECT_GE(end - answer.tokens.begin(), 3) << answer.text;
+    answer.text = tokenizer->decode({end + 1, answer.tokens.end()});
+    behind.push_back(std::move(answer));
+  }
+  expect_of_grammar(behind);
+  RunConfig grammar = embedded_config(1, 0);
+  grammar.speculative.method = "grammar";
+  for (const RunConfig& config : {embedded_config(2, 4), embedded_config(1, 4), grammar}) {
+    const std::vector<Answer> others = answers_of(config, asked());
     ASSERT_EQ(others.size(), plain.size());
     for (size_t i = 0; i < plain.size(); ++i) EXPECT_EQ(others[i].tokens, plain[i].tokens) << i;
   }
