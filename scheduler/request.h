@@ -92,6 +92,7 @@ struct Request {
   SamplingParams params;
   int32_t priority = 0;     // lower runs first, then arrival order
   bool is_further = false;  // its call has another one already
+  std::string cache_salt;   // KV is reused only among requests of the same one
   std::shared_ptr<ResultStream> stream;
   JobClock::time_point arrival = JobClock::now();
 };

@@ -67,12 +67,14 @@ void KvBlocks::shrink(BlockTable& table, int64_t num_positions) {
   table.content_ = PrefixIndex::kEmptyText;
 }
 
-KvPrefix KvBlocks::find_prefix(std::span<const int32_t> tokens, int64_t max_positions) const {
+KvPrefix KvBlocks::find_prefix(std::span<const int32_t> tokens,
+                               int64_t max_positions,
+                               std::string_view salt) const {
   KvPrefix prefix;
   const auto size = static_cast<size_t>(block_size_);
   const size_t num_positions = std::min(tokens.size(), static_cast<size_t>(max_positions));
   for (size_t begin = 0; begin + size <= num_positions; begin += size) {
-    const PrefixIndex::Entry found = index_.find(prefix.content, tokens.subspan(begin, size));
+    const PrefixIndex::Entry found = index_.find(prefix.content, tokens.subspan(begin, size), salt);
     if (found.block < 0) break;
     prefix.blocks.push_back(found.block);
     prefix.content = found.content;
@@ -89,14 +91,17 @@ void KvBlocks::share(BlockTable& table, const KvPrefix& prefix) {
   table.content_ = prefix.content;
 }
 
-void KvBlocks::publish(BlockTable& table, std::span<const int32_t> tokens, int64_t num_positions) {
+void KvBlocks::publish(BlockTable& table,
+                       std::span<const int32_t> tokens,
+                       int64_t num_positions,
+                       std::string_view salt) {
   const auto size = static_cast<size_t>(block_size_);
   while (static_cast<int64_t>(table.num_shared_ + 1) * block_size_ <= num_positions) {
     const auto i = static_cast<size_t>(table.num_shared_);
     const std::span<const int32_t> own = tokens.subspan(i * size, size);
-    const PrefixIndex::Entry found = index_.find(table.content_, own);
+    const PrefixIndex::Entry found = index_.find(table.content_, own, salt);
     if (found.block < 0) {
-      table.content_ = index_.add(table.ids_[i], table.content_, own);
+      table.content_ = index_.add(table.ids_[i], table.content_, own, salt);
     } else {
       hold(found.block);
       release(table.ids_[i]);

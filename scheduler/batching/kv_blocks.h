@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "scheduler/batching/prefix_index.h"
@@ -69,14 +70,20 @@ class KvBlocks {
   // whole table (num_positions 0).
   void shrink(BlockTable& table, int64_t num_positions);
 
-  // The longest run of published blocks that `tokens` begins with, of at most max_positions.
-  KvPrefix find_prefix(std::span<const int32_t> tokens, int64_t max_positions) const;
+  // The longest run of published blocks that `tokens` begins with, of at most max_positions, among
+  // those of the same salt.
+  KvPrefix find_prefix(std::span<const int32_t> tokens,
+                       int64_t max_positions,
+                       std::string_view salt = {}) const;
   // An empty table begins with the prefix, just found.
   void share(BlockTable& table, const KvPrefix& prefix);
   // The KV of the first num_positions of `tokens` is committed and good: the table's full blocks in
   // it can be found from now on. Where another table has published the same text meanwhile, its
   // block takes the place of this one's, which holds the same bits.
-  void publish(BlockTable& table, std::span<const int32_t> tokens, int64_t num_positions);
+  void publish(BlockTable& table,
+               std::span<const int32_t> tokens,
+               int64_t num_positions,
+               std::string_view salt = {});
   // Something in the table's blocks is wrong: nobody may find them any more.
   void withdraw(const BlockTable& table);
 

@@ -220,7 +220,7 @@ void Planner::State::settle_blocks(Sequence& sequence, const SequenceDecision& d
   }
   // After a stop among the accepted tokens there is more KV than text.
   const int32_t num_known = std::min(sequence.num_computed(), sequence.num_tokens());
-  pool.blocks.publish(sequence.table, sequence.tokens(), num_known);
+  pool.blocks.publish(sequence.table, sequence.tokens(), num_known, sequence.request().cache_salt);
 }
 
 std::vector<LateDraftToken> Planner::late_draft_tokens(const RoundPlan& plan) const {

@@ -84,7 +84,8 @@ std::optional<KvPrefix> RoundBuilder::first_admissible() const {
                          first.num_tokens(), config_.num_speculative_tokens, config_.max_model_len);
   KvPrefix prefix;
   if (config_.enable_prefix_caching) {
-    prefix = pool_.blocks.find_prefix(first.tokens(), first.num_reusable());
+    prefix =
+        pool_.blocks.find_prefix(first.tokens(), first.num_reusable(), first.request().cache_salt);
   }
   // What other tables hold costs nothing.
   int64_t num_needed = pool_.blocks.blocks_for(num_positions) + prefix.num_cached -

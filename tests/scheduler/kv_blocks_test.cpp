@@ -5,8 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <random>
+#include <string>
 
 namespace outrider {
 namespace {
@@ -281,17 +283,40 @@ TEST(KvBlocks, TellsWhatBecameEmptyAndStillIs) {
   EXPECT_EQ(blocks.take_freed().size(), 6u);
 }
 
+TEST(KvReuse, OtherSaltsShareNothing) {
+  KvBlocks blocks(16, 4);
+  const Tokens text = text_of(1, 8);
+  std::map<std::string, BlockTable> tables;
+  for (const char* salt : {"", "a", "b"}) {
+    EXPECT_TRUE(blocks.find_prefix(text, 8, salt).blocks.empty()) << salt;
+    BlockTable& table = tables[salt];
+    EXPECT_TRUE(blocks.grow(table, 8));
+    blocks.publish(table, text, 8, salt);
+    EXPECT_EQ(blocks.find_prefix(text, 8, salt).blocks, table.ids());
+  }
+  for (auto& [salt, table] : tables)
+    EXPECT_EQ(blocks.find_prefix(text, 8, salt).blocks, table.ids());
+  // A block that was emptied has no salt any more.
+  blocks.withdraw(tables["a"]);
+  EXPECT_TRUE(blocks.find_prefix(text, 8, "a").blocks.empty());
+  blocks.shrink(tables["a"], 0);
+  tables["a"] = published(blocks, text_of(50, 8));
+  EXPECT_EQ(blocks.find_prefix(text_of(50, 8), 8).blocks, tables["a"].ids());
+  EXPECT_TRUE(blocks.find_prefix(text_of(50, 8), 8, "a").blocks.empty());
+}
+
 // Against a plain record of what text each block holds.
 TEST(KvReuse, WhatIsFoundHoldsThatTextUnderRandomUse) {
   struct Sequence {
     BlockTable table;
     Tokens tokens;
+    std::string salt;
   };
   constexpr int32_t kSize = 2;
   std::mt19937 random(11);
   KvBlocks blocks(30, kSize);
   std::vector<Sequence> sequences(5);
-  std::vector<Tokens> text_in_block(30);
+  std::vector<std::pair<std::string, Tokens>> text_in_block(30);
   size_t num_found = 0;
   size_t num_withdrawn = 0;
   for (int step = 0; step < 20000; ++step) {
@@ -300,13 +325,14 @@ TEST(KvReuse, WhatIsFoundHoldsThatTextUnderRandomUse) {
       for (size_t size = random() % 14 + 1; size > 0; --size) {
         sequence.tokens.push_back(static_cast<int32_t>(random() % 2));
       }
+      sequence.salt = std::string(random() % 2, 'a');
       const auto size = static_cast<int64_t>(sequence.tokens.size());
-      const KvPrefix prefix = blocks.find_prefix(sequence.tokens, size - 1);
+      const KvPrefix prefix = blocks.find_prefix(sequence.tokens, size - 1, sequence.salt);
       blocks.share(sequence.table, prefix);
       for (size_t i = 0; i < prefix.blocks.size(); ++i) {
         const auto end = sequence.tokens.begin() + static_cast<ptrdiff_t>(i + 1) * kSize;
         ASSERT_EQ(text_in_block[static_cast<size_t>(prefix.blocks[i])],
-                  Tokens(sequence.tokens.begin(), end));
+                  std::pair(sequence.salt, Tokens(sequence.tokens.begin(), end)));
       }
       num_found += prefix.blocks.size();
       if (!blocks.grow(sequence.table, size)) {
@@ -324,10 +350,14 @@ TEST(KvReuse, WhatIsFoundHoldsThatTextUnderRandomUse) {
       // The private blocks get their text, then they are published.
       for (int32_t i = sequence.table.num_shared(); i < sequence.table.size(); ++i) {
         const size_t end = std::min(sequence.tokens.size(), static_cast<size_t>(i + 1) * kSize);
-        text_in_block[static_cast<size_t>(sequence.table.ids()[static_cast<size_t>(i)])] =
-            Tokens(sequence.tokens.begin(), sequence.tokens.begin() + static_cast<ptrdiff_t>(end));
+        text_in_block[static_cast<size_t>(sequence.table.ids()[static_cast<size_t>(i)])] = {
+            sequence.salt,
+            Tokens(sequence.tokens.begin(), sequence.tokens.begin() + static_cast<ptrdiff_t>(end))};
       }
-      blocks.publish(sequence.table, sequence.tokens, static_cast<int64_t>(sequence.tokens.size()));
+      blocks.publish(sequence.table,
+                     sequence.tokens,
+                     static_cast<int64_t>(sequence.tokens.size()),
+                     sequence.salt);
     }
     std::vector<const BlockTable*> tables;
     for (const Sequence& each : sequences) tables.push_back(&each.table);

@@ -36,12 +36,14 @@ class Bench {
   std::shared_ptr<ResultStream> add(uint64_t id,
                                     Tokens prompt,
                                     int32_t max_tokens,
-                                    bool prompt_logprobs = false) {
+                                    bool prompt_logprobs = false,
+                                    const std::string& cache_salt = {}) {
     Request request;
     request.id = id;
     request.prompt = std::move(prompt);
     request.params.max_tokens = max_tokens;
     request.params.prompt_logprobs = prompt_logprobs;
+    request.cache_salt = cache_salt;
     request.stream = std::make_shared<ResultStream>();
     std::shared_ptr<ResultStream> stream = request.stream;
     planner.add(std::move(request));
@@ -94,6 +96,20 @@ TEST(PlannerReuse, TheSecondComputesOnlyWhatIsNew) {
   EXPECT_EQ(bench.planner.counters().num_free_blocks, 16 - 5);
   EXPECT_EQ(bench.planner.counters().num_prefix_queries, 29u);
   EXPECT_EQ(bench.planner.counters().num_prefix_hits, 12u);
+}
+
+TEST(PlannerReuse, OnlyRequestsOfTheSameSaltShare) {
+  Bench bench(config_of(32));
+  const auto cached = [&](uint64_t id, const std::string& salt) {
+    bench.add(id, text_of(14), 1, false, salt);
+    return rows_of(bench.step(), id).first_position;
+  };
+  EXPECT_EQ(cached(1, ""), 0);
+  EXPECT_EQ(cached(2, "a"), 0);
+  EXPECT_EQ(cached(3, "b"), 0);
+  EXPECT_EQ(cached(4, ""), 12);
+  EXPECT_EQ(cached(5, "a"), 12);
+  EXPECT_EQ(cached(6, "b"), 12);
 }
 
 TEST(PlannerReuse, TheLastRowIsAlwaysComputed) {
