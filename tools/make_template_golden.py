@@ -58,6 +58,10 @@ CASES = [
     ("features", {"messages": TURNS}), ("features", {"messages": CALLS, "missing": "here"}),
     ("format", {"messages": TURNS[1:]}),
 ]
+# The last message goes on: with white space that some templates strip, said before, empty.
+BEGUN = ["The answer", " The answer is ", "Hello, how are you?", "", "<think>\nhm", "a<|im_end|>\n\n"]
+CASES += [(name, {"messages": PLAIN + [{"role": "assistant", "content": begun}], "continue_final_message": True})
+          for name in ("chatml", "llama2", "llama3", "gemma", "phi3", "qwen3") for begun in BEGUN]
 
 
 def render(template, inputs):
@@ -69,6 +73,8 @@ def render(template, inputs):
         return {"text": texts[0]}
     except jinja2.exceptions.TemplateError as error:
         return {"error": str(error)}
+    except ValueError:  # of continue_final_message
+        return {"error": "cannot be continued"}
 
 
 def main():

@@ -49,6 +49,12 @@ void add_tensor(const SafetensorsFile& file, const TensorInfo& tensor, Fingerpri
 
 }  // namespace
 
+std::string fingerprint_of_text(std::string_view text) {
+  Fingerprint fingerprint;
+  fingerprint.add(text);
+  return fingerprint.text();
+}
+
 std::string fingerprint_of_file(const std::filesystem::path& file) {
   constexpr size_t kMaxBytes = size_t{1} << 30;
   Fingerprint fingerprint;

@@ -5,8 +5,11 @@
 
 #include <filesystem>
 #include <string>
+#include <string_view>
 
 namespace outrider {
+
+std::string fingerprint_of_text(std::string_view text);
 
 // Of all bytes of a file. Throws Error when it cannot be read.
 std::string fingerprint_of_file(const std::filesystem::path& file);

@@ -151,9 +151,52 @@ Value prepared_messages(const Value& messages) {
   return jinja::make_list(std::move(result));
 }
 
+// To continue the last message, Hugging Face writes a mark behind its text and cuts the prompt
+// where the mark comes out. Its space shows whether the template strips texts.
+constexpr std::string_view kMark = "CONTINUE_FINAL_MESSAGE_TAG ";
+
+std::string_view stripped(std::string_view text, jinja::Side side) {
+  const TextSpan range = jinja::stripped_range(text, side, nullptr);
+  return text.substr(range.begin, range.end - range.begin);
+}
+
+// The messages with the mark behind the last one's text, which is written to `text`.
+Value marked_messages(const Value& messages, std::string* text) {
+  std::vector<Value> items = messages.items().items;
+  Dict last = items.empty() ? Dict() : items.back().entries();
+  const Value* content = last.find("content");
+  if (content == nullptr || !content->is(Kind::kString))
+    throw Error("chat template: the final message has no text to continue");
+  *text = content->bytes();
+  last.set(Value::string("content"), Value::string(*text + std::string(kMark), true));
+  items.back() = Value::dict(std::move(last));
+  return jinja::make_list(std::move(items));
+}
+
+// The prompt up to where the mark came out behind `text`.
+void cut_at_mark(std::string_view text, jinja::Text* prompt) {
+  const std::string_view mark = stripped(kMark, jinja::Side::kRight);
+  size_t end = jinja::find_last(prompt->bytes, mark);
+  const bool shows =
+      jinja::find(prompt->bytes, stripped(text, jinja::Side::kBoth)) != std::string::npos;
+  if (end == std::string::npos || !shows) {
+    throw Error(
+        "chat template: the final message cannot be continued, since the template changes it");
+  }
+  if (prompt->bytes.compare(end, kMark.size(), kMark) != 0)
+    end = stripped(std::string_view(prompt->bytes).substr(0, end), jinja::Side::kRight).size();
+  prompt->bytes.resize(end);
+  std::erase_if(prompt->literals, [&](const TextSpan& span) { return span.begin >= end; });
+  if (!prompt->literals.empty())
+    prompt->literals.back().end = std::min(prompt->literals.back().end, end);
+}
+
 // The variables of the template: what Hugging Face always defines, the model's special tokens, and
 // over them what the request gives.
-Value make_inputs(std::string_view inputs_json, const Dict& tokens) {
+// continued: the text of the message that is to be continued, if any.
+Value make_inputs(std::string_view inputs_json,
+                  const Dict& tokens,
+                  std::optional<std::string>* continued) {
   const Value given = jinja::parse_json(inputs_json, jinja::Trust::kRequest, "chat request");
   if (!given.is(Kind::kDict)) throw Error("chat request: is not a JSON object");
   Dict inputs = tokens;
@@ -166,9 +209,15 @@ Value make_inputs(std::string_view inputs_json, const Dict& tokens) {
       inputs.set(key, prepared_messages(value));
     } else if (is_one_of(key.bytes(), kSpecialTokens) && value.is(Kind::kString)) {
       inputs.set(key, Value::string(value.bytes()));
+    } else if (key.bytes() == "continue_final_message") {
+      if (jinja::is_true(value)) continued->emplace();
     } else {
       inputs.set(key, value);
     }
+  }
+  if (*continued) {
+    const Value messages = *inputs.find("messages");
+    inputs.set(Value::string("messages"), marked_messages(messages, &**continued));
   }
   return Value::dict(std::move(inputs));
 }
@@ -213,7 +262,8 @@ const std::string& ChatTemplate::source() const { return impl_->source; }
 
 RenderedPrompt ChatTemplate::render(std::string_view inputs_json,
                                     const RenderLimits& limits) const {
-  const Value inputs = make_inputs(inputs_json, impl_->tokens);
+  std::optional<std::string> continued;
+  const Value inputs = make_inputs(inputs_json, impl_->tokens, &continued);
   const bool has_tools = jinja::is_true(*inputs.entries().find("tools"));
   const jinja::Program& program =
       has_tools && impl_->with_tools ? *impl_->with_tools : impl_->common;
@@ -221,6 +271,7 @@ RenderedPrompt ChatTemplate::render(std::string_view inputs_json,
   jinja::Evaluator evaluator(program, budget, inputs, limits.now_unix_s);
   try {
     jinja::Text text = evaluator.run();
+    if (continued) cut_at_mark(*continued, &text);
     return {std::move(text.bytes), std::move(text.literals)};
   } catch (const jinja::Failure& failure) {
     throw Error(fmt::format("chat template line {}: {}", evaluator.line(), failure.what()));

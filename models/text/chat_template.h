@@ -45,11 +45,12 @@ class ChatTemplate {
   static ChatTemplate parse(std::string source, const std::filesystem::path& model_dir = {});
 
   // inputs_json: one JSON object {"messages": [...], "tools": [...], "add_generation_prompt": true,
-  // ...}; every member is a variable of the template. Hand over the request's own bytes: key order
-  // shows in the prompt, and a sorted re-dump would change it. bos_token, eos_token and the other
-  // special tokens come from the model's folder unless given. Throws Error for bad JSON (depth
-  // over 64 included), for anything the template does wrong, and for its raise_exception, whose
-  // text it carries.
+  // ...}; every member is a variable of the template, but for continue_final_message: with it the
+  // prompt ends with the last message's text, where Hugging Face ends it. Hand over the request's
+  // own bytes: key order shows in the prompt, and a sorted re-dump would change it. bos_token,
+  // eos_token and the other special tokens come from the model's folder unless given. Throws Error
+  // for bad JSON (depth over 64 included), for anything the template does wrong, and for its
+  // raise_exception, whose text it carries.
   RenderedPrompt render(std::string_view inputs_json, const RenderLimits& limits = {}) const;
 
   // The Jinja text, of all templates of the model.

@@ -18,9 +18,13 @@ StreamingDecoder::StreamingDecoder(std::shared_ptr<const Tokenizer> tokenizer,
 }
 
 std::string StreamingDecoder::push(int32_t id) {
-  std::string out;
   const bool is_shown = std::ranges::binary_search(shown_special_ids_, id);
-  tokenizer_->push_token(state_, id, skip_special_tokens_ && !is_shown, out);
+  return push(id, skip_special_tokens_ && !is_shown);
+}
+
+std::string StreamingDecoder::push(int32_t id, bool skip_special_tokens) {
+  std::string out;
+  tokenizer_->push_token(state_, id, skip_special_tokens, out);
   return out;
 }
 

@@ -22,6 +22,7 @@ class StreamingDecoder {
 
   // The text that has become certain with this id; may be empty. Always valid UTF-8.
   std::string push(int32_t id);
+  std::string push(int32_t id, bool skip_special_tokens);
 
   // What is left; incomplete bytes become U+FFFD. The decoder then starts a new sequence.
   std::string flush();

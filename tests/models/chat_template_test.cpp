@@ -287,6 +287,26 @@ TEST(ChatTemplateInputs, FillsOlderReasoningNames) {
   EXPECT_EQ(chat.render(R"({"messages":[{"role":"assistant","reasoning":"r"}]})").text, "r");
 }
 
+// The golden cases have what Hugging Face makes of it.
+TEST(ChatTemplateContinue, TheLastMessageStaysOpen) {
+  const ChatTemplate chat =
+      ChatTemplate::parse("{% for m in messages %}<{{ m.content }}>{% endfor %}");
+  const RenderedPrompt open = chat.render(
+      R"({"messages":[{"content":"a"},{"content":"b"}],"continue_final_message":true})");
+  EXPECT_EQ(open.text, "<a><b");
+  EXPECT_EQ(part(open, true), "a|b|");
+  EXPECT_EQ(chat.render(R"({"messages":[{"content":"a"}],"continue_final_message":false})").text,
+            "<a>");
+  for (const char* messages : {"[]", "[{}]", R"([{"content":null}])", R"([{"content":[]}])"}) {
+    const std::string inputs =
+        std::string(R"({"continue_final_message":true,"messages":)") + messages + "}";
+    EXPECT_NE(error_of(chat, inputs).find("no text to continue"), std::string::npos) << inputs;
+  }
+  const ChatTemplate cuts = ChatTemplate::parse("{{ messages[-1].content.split('|')[0] }}");
+  const std::string cut = R"({"messages":[{"content":"a|b"}],"continue_final_message":true})";
+  EXPECT_NE(error_of(cuts, cut).find("cannot be continued"), std::string::npos);
+}
+
 TEST(ChatTemplateErrors, CarryTheTemplatesOwnTextAndLine) {
   const ChatTemplate chat = ChatTemplate::parse("a\n\n{{ raise_exception('no system role') }}");
   EXPECT_EQ(error_of(chat, "{}"), "chat template line 3: no system role");
