@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <ctime>
 
+#include "http/api/call_prompts.h"
 #include "http/api/chat_messages.h"
 #include "http/api/event_stream.h"
 #include "http/api/openai_response.h"
@@ -67,6 +68,7 @@ std::string allowed_methods(std::string_view path) {
       {"/v1/messages/count_tokens", kPost},
       {"/tokenize", kPost},
       {"/detokenize", kPost},
+      {"/apply-template", kPost},
       {"/ping", "GET, HEAD, POST"},
       {"/v1/models", kGet},
       {"/health", kGet},
@@ -196,6 +198,7 @@ ServiceReply OpenAiService::route_post(ServiceCall& call) {
   if (path == "/ping") return health(false);
   if (path == "/tokenize") return tokenize(call.body.text);
   if (path == "/detokenize") return detokenize(call.body.text);
+  if (path == "/apply-template") return apply_template(call.body.text);
   const bool strict = options_.call.strict_params;
   if (path == "/v1/responses")
     return generate_in_dialect(call, read_responses_call(call.body.text, strict));
@@ -229,69 +232,8 @@ ServiceReply OpenAiService::readiness() const {
   return reply;
 }
 
-RenderedPrompt OpenAiService::render_chat(const std::string& template_inputs) const {
-  if (!model_.chat_template) {
-    throw ApiError(400, "this model has no chat template: use /v1/completions");
-  }
-  try {
-    return model_.chat_template->render(template_inputs);
-  } catch (const Error& error) {
-    throw bad_param("messages", error.what());
-  }
-}
-
-std::vector<int32_t> OpenAiService::encode_chat(const RenderedPrompt& rendered,
-                                                bool add_special) const {
-  EncodeOptions options;
-  options.add_special_tokens = add_special;
-  options.literal_spans = rendered.literal_spans;
-  return model_.tokenizer->encode(rendered.text, options);
-}
-
-// Truncates the prompt when asked to and sets params.max_tokens from what room the context leaves.
-void OpenAiService::settle_lengths(CompletionCall* call, std::vector<int32_t>* prompt) const {
-  const int64_t context = engine_.info().max_model_len;
-  if (call->truncate_prompt_tokens) {
-    const auto keep = static_cast<size_t>(*call->truncate_prompt_tokens);
-    if (prompt->size() > keep) {
-      prompt->erase(prompt->begin(), prompt->end() - static_cast<ptrdiff_t>(keep));
-    }
-  }
-  const std::string param = call->kind == CallKind::kChat ? "messages" : "prompt";
-  if (prompt->empty()) throw bad_param(param, "the prompt has no tokens");
-  const auto length = static_cast<int64_t>(prompt->size());
-  const bool needs_room = call->max_tokens != 0;
-  if (length + (needs_room ? 1 : 0) > context) {
-    throw ApiError(400,
-                   fmt::format("This model's maximum context length is {} tokens. However, your "
-                               "request has {} input tokens. Please reduce the length of the "
-                               "input.",
-                               context,
-                               length),
-                   param,
-                   "context_length_exceeded");
-  }
-  const int64_t room = context - length;
-  if (call->clamp_max_tokens && call->max_tokens)
-    call->max_tokens = static_cast<int32_t>(std::min<int64_t>(*call->max_tokens, room));
-  if (call->max_tokens && *call->max_tokens > room) {
-    throw ApiError(400,
-                   fmt::format("'max_tokens' or 'max_completion_tokens' is too large: {}. This "
-                               "model's maximum context length is {} tokens and your request has "
-                               "{} input tokens ({} > {} - {}).",
-                               *call->max_tokens,
-                               context,
-                               length,
-                               *call->max_tokens,
-                               context,
-                               length),
-                   "max_tokens",
-                   "context_length_exceeded");
-  }
-  const int64_t standard = call->kind == CallKind::kChat ? room : std::min<int64_t>(16, room);
-  const auto max_tokens = static_cast<int32_t>(call->max_tokens ? *call->max_tokens : standard);
-  // Of several prompts the longest decides what is left by default.
-  call->params.max_tokens = std::min(call->params.max_tokens, max_tokens);
+TextModel OpenAiService::text_model() const {
+  return {*model_.tokenizer, model_.chat_template, engine_.info().max_model_len};
 }
 
 PreparedCall OpenAiService::prepare(const ServiceCall& call, CallKind kind, bool clamp_max_tokens) {
@@ -305,25 +247,28 @@ PreparedCall OpenAiService::prepare(const ServiceCall& call, CallKind kind, bool
   if (!request.params.seed && options_.default_seed)
     request.params.seed = mix64(mix64(*options_.default_seed) + num_unseeded_++);
   metrics_.unknown_parameters.add(static_cast<double>(request.warnings.size()));
+  std::optional<RenderedPrompt> chat;
   if (kind == CallKind::kChat) {
-    const RenderedPrompt rendered = render_chat(request.template_inputs);
-    settle_answer(rendered.text, &request);
-    prepared.prompts.push_back(encode_chat(rendered, request.add_special_tokens));
+    chat = render_chat(text_model(), request.template_inputs);
+    settle_answer(chat->text, &request);
   }
   check_grammar(request);
-  for (JsonFields::Prompt& prompt : request.prompts) {
-    EncodeOptions options;
-    options.add_special_tokens = request.add_special_tokens;
-    prepared.prompts.push_back(prompt.text ? model_.tokenizer->encode(*prompt.text, options)
-                                           : std::move(prompt.ids));
-  }
-  request.prompts.clear();
   request.params.bad_words = encode_bad_words(request.bad_words, *model_.tokenizer);
   request.params.max_tokens = INT32_MAX;
-  for (auto& prompt : prepared.prompts) settle_lengths(&request, &prompt);
+  add_prompts(text_model(), chat ? &*chat : nullptr, &prepared);
   request.params.min_tokens = std::min(request.params.min_tokens, request.params.max_tokens);
   return prepared;
 }
+
+namespace {
+
+bool ends_in_reasoning(std::string_view message, const ReasoningFormat& format) {
+  const size_t begin = message.rfind(format.begin);
+  const size_t end = message.rfind(format.end);
+  return begin != std::string_view::npos && (end == std::string_view::npos || end < begin);
+}
+
+}  // namespace
 
 // What the answer to this prompt may begin with. A grammar is about what follows the reasoning.
 void OpenAiService::settle_answer(std::string_view prompt, CompletionCall* call) const {
@@ -336,8 +281,12 @@ void OpenAiService::settle_answer(std::string_view prompt, CompletionCall* call)
   }
   if (!formats.reasoning) return;
   const std::string_view end = prompt.substr(0, prompt.find_last_not_of(" \t\r\n") + 1);
-  const bool is_over = end.ends_with(formats.reasoning->end);
+  bool is_over = end.ends_with(formats.reasoning->end);
   call->begins_in_reasoning = end.ends_with(formats.reasoning->begin);
+  if (call->continued && !call->continued->empty()) {
+    call->begins_in_reasoning = ends_in_reasoning(*call->continued, *formats.reasoning);
+    is_over = !call->begins_in_reasoning;
+  }
   if (!call->params.grammar || is_over) return;
   const auto ids_of = [&](std::string_view text) {
     return model_.tokenizer->encode(text, {.add_special_tokens = false});
@@ -395,10 +344,11 @@ ServiceReply OpenAiService::generate(ServiceCall& call, CallKind kind, bool clam
   auto generation = std::make_unique<Generation>(
       engine_, metrics_, model_.tokenizer, prepare(call, kind, clamp_max_tokens), model_.answer_formats);
   call.body = {};
-  check_answer_size(generation->num_prompt_logprobs());
+  check_answer_size(*generation);
   generation->start();
   if (!generation->call().request_id.empty()) call.request_id = generation->call().request_id;
   ResponseHead head = response_head(call, kind, engine_.info());
+  head.system_fingerprint = model_.system_fingerprint;
   if (!generation->call().stream) {
     const ResponseWriter writer(generation->call(), std::move(head), model_.tokenizer);
     return run_to_end(call, *generation, writer);
@@ -436,11 +386,12 @@ ServiceReply OpenAiService::generate_in_dialect(ServiceCall& call, DialectCall d
   }
 }
 
-void OpenAiService::check_answer_size(size_t num_logprobs) const {
+void OpenAiService::check_answer_size(const Generation& generation) const {
+  const size_t num_logprobs = generation.num_prompt_logprobs();
   const size_t most = large_answers_.most_bytes() / kBytesPerLogprob;
   if (num_logprobs <= most) return;
   throw bad_param(
-      "logprobs",
+      generation.call().num_prompt_logprobs ? "prompt_logprobs" : "logprobs",
       fmt::format("the answer would list {} log-probabilities of the prompts, more than "
                   "the {} of one answer: send fewer prompts at once",
                   num_logprobs,
@@ -496,8 +447,9 @@ ServiceReply OpenAiService::tokenize(std::string_view text) const {
   result.max_model_len = engine_.info().max_model_len;
   const std::optional<bool> add_special = body.boolean("add_special_tokens");
   if (body.has("messages")) {
-    result.ids =
-        encode_chat(render_chat(chat_template_inputs(body, options_.call)), add_special.value_or(false));
+    result.ids = encode_chat(text_model(),
+                             render_chat(text_model(), chat_template_inputs(body, options_.call)),
+                             add_special.value_or(false));
   } else {
     // vLLM's field is prompt, llama.cpp's is content; their defaults for special tokens differ.
     const bool is_content = !body.has("prompt");
@@ -524,6 +476,18 @@ ServiceReply OpenAiService::tokenize(std::string_view text) const {
 ServiceReply OpenAiService::count_tokens(std::string_view text) const {
   ServiceReply reply = tokenize(token_count_body(text, options_.call.strict_params));
   reply.body = token_count_json(*JsonFields::parse(reply.body).integer("count", 0, INT64_MAX));
+  return reply;
+}
+
+// llama.cpp's: the text that a chat's prompt is made from.
+ServiceReply OpenAiService::apply_template(std::string_view text) const {
+  const JsonFields body = JsonFields::parse(text);
+  check_fields(body, Endpoint::kChat, options_.call.strict_params);
+  check_model_name(body.text("model"), engine_.info());
+  const RenderedPrompt rendered =
+      render_chat(text_model(), chat_template_inputs(body, options_.call));
+  ServiceReply reply;
+  reply.body = text_object_json({{"prompt", rendered.text}});
   return reply;
 }
 

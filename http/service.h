@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "http/api/call_prompts.h"
 #include "http/api/generation.h"
 #include "http/api/openai_request.h"
 #include "http/api/serving_metrics.h"
@@ -35,6 +36,7 @@ struct ServedModel {
   std::shared_ptr<const GrammarEngine> grammars;  // null: no structured output
   GenerationDefaults defaults;
   std::vector<int32_t> end_token_ids;  // of the model's configuration; the tokenizer's is added
+  std::string system_fingerprint;      // of answers; empty: null
 };
 
 struct ServiceCall {
@@ -88,11 +90,9 @@ class OpenAiService {
                           const ResponseWriter& writer);
   // False when the client left first.
   bool wait_first_event(const ServiceCall& call, Generation& generation);
-  void check_answer_size(size_t num_logprobs) const;
+  void check_answer_size(const Generation& generation) const;
   PreparedCall prepare(const ServiceCall& call, CallKind kind, bool clamp_max_tokens);
-  void settle_lengths(CompletionCall* call, std::vector<int32_t>* prompt) const;
-  std::vector<int32_t> encode_chat(const RenderedPrompt& rendered, bool add_special) const;
-  RenderedPrompt render_chat(const std::string& template_inputs) const;
+  TextModel text_model() const;
   void settle_answer(std::string_view prompt, CompletionCall* call) const;
   std::vector<int32_t> shown_special_ids(bool looks_for_calls) const;
   void check_not_aborting() const;
@@ -102,6 +102,7 @@ class OpenAiService {
   ServiceReply readiness() const;
   ServiceReply tokenize(std::string_view body) const;
   ServiceReply detokenize(std::string_view body) const;
+  ServiceReply apply_template(std::string_view body) const;
   ServiceReply error_reply(const ErrorBody& error, std::optional<int> retry_after_s);
 
   Engine& engine_;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <string_view>
+#include <utility>
 
 #include "http/wire/api_error.h"
 
@@ -27,12 +28,22 @@ std::string checked_role(const JsonFields& message) {
   return *role == "developer" ? "system" : *role;
 }
 
+// Of a text part; nothing for other parts. The last three are those of other APIs' histories.
+std::optional<std::string> text_of_part(const JsonFields& part) {
+  constexpr std::pair<std::string_view, const char*> kForms[] = {
+      {"text", "text"}, {"input_text", "text"}, {"output_text", "text"}, {"refusal", "refusal"}};
+  const std::string type = part.text("type").value_or("");
+  for (const auto& [name, member] : kForms) {
+    if (type == name) return part.text(member);
+  }
+  return std::nullopt;
+}
+
 std::string joined_parts(const JsonFields& message) {
   std::string text;
   const std::vector<JsonFields> parts = *message.objects("content");
   for (size_t i = 0; i < parts.size(); ++i) {
-    const std::string type = parts[i].text("type").value_or("");
-    const std::optional<std::string> part = type == "text" ? parts[i].text("text") : std::nullopt;
+    const std::optional<std::string> part = text_of_part(parts[i]);
     if (!part) {
       throw bad_param(
           parts[i].path(),
@@ -44,16 +55,16 @@ std::string joined_parts(const JsonFields& message) {
   return text;
 }
 
-// nullopt: the message has no content, as an assistant's that only calls tools.
-std::optional<std::string> content_of(const JsonFields& message, const std::string& role) {
+// An assistant's message that only calls tools says an empty text: templates join it to others.
+std::string content_of(const JsonFields& message, const std::string& role) {
   switch (message.kind("content")) {
     case JsonKind::kText:
-      return message.text("content");
+      return *message.text("content");
     case JsonKind::kArray:
       return joined_parts(message);
     case JsonKind::kAbsent:
     case JsonKind::kNull:
-      if (role == "assistant") return std::nullopt;
+      if (role == "assistant") return message.text("refusal").value_or("");
       [[fallthrough]];
     default:
       throw bad_param(
@@ -95,20 +106,13 @@ std::string tool_calls_json(const JsonFields& message) {
 
 std::string message_json(const JsonFields& message) {
   const std::string role = checked_role(message);
-  const std::optional<std::string> content = content_of(message, role);
-  const bool calls_tools = message.has("tool_calls");
-  if (!content && !calls_tools) {
-    throw bad_param(message.path_of("content"),
-                    fmt::format("'{}' is missing", message.path_of("content")));
-  }
-  // Templates join it to other texts.
   std::string out = fmt::format(
-      R"({{"role":{},"content":{})", json_quoted(role), json_quoted(content.value_or("")));
+      R"({{"role":{},"content":{})", json_quoted(role), json_quoted(content_of(message, role)));
   for (const char* name : {"name", "tool_call_id", "reasoning_content"}) {
     const std::optional<std::string> text = message.text(name);
     if (text) out += fmt::format(",{}:{}", json_quoted(name), json_quoted(*text));
   }
-  if (calls_tools) out += ",\"tool_calls\":" + tool_calls_json(message);
+  if (message.has("tool_calls")) out += ",\"tool_calls\":" + tool_calls_json(message);
   return out + "}";
 }
 
@@ -130,7 +134,7 @@ std::string kwargs_json(const JsonFields& body) {
     const std::string value = plain ? kwargs->dump(name) : std::string();
     const bool ours = name == "messages" || name == "tools" || name == "add_generation_prompt" ||
                       name == "chat_template" || name == "tokenize" ||
-                      name.find("_token") != std::string::npos;
+                      name == "continue_final_message" || name.find("_token") != std::string::npos;
     if (!plain || ours || value.size() > kMaxKwargBytes || name.size() > kMaxKwargBytes) {
       throw bad_param(kwargs->path_of(name),
                       fmt::format("'{}' is not allowed: plain values of at most {} bytes only",
@@ -143,6 +147,23 @@ std::string kwargs_json(const JsonFields& body) {
 }
 
 }  // namespace
+
+bool wants_generation_prompt(const JsonFields& body) {
+  const bool continues = body.boolean("continue_final_message").value_or(false);
+  const bool generate = body.boolean("add_generation_prompt").value_or(!continues);
+  if (continues && generate) {
+    throw bad_param("continue_final_message",
+                    "'continue_final_message' and 'add_generation_prompt' must not both be true");
+  }
+  return generate;
+}
+
+ChatTurn final_turn(const JsonFields& body) {
+  const JsonFields last = body.objects("messages")->back();
+  std::string role = checked_role(last);
+  std::string content = content_of(last, role);
+  return {std::move(role), std::move(content)};
+}
 
 std::string chat_template_inputs(const JsonFields& body, const CallLimits& limits) {
   const std::optional<std::vector<JsonFields>> messages = body.objects("messages");
@@ -160,8 +181,9 @@ std::string chat_template_inputs(const JsonFields& body, const CallLimits& limit
   out = "{\"messages\":[" + out + "]";
   const std::optional<std::vector<JsonFields>> tools = body.objects("tools");
   if (tools && !tools->empty()) out += ",\"tools\":" + body.dump("tools");
-  const bool generate = body.boolean("add_generation_prompt").value_or(true);
-  out += fmt::format(",\"add_generation_prompt\":{}", generate);
+  out += fmt::format(",\"add_generation_prompt\":{}", wants_generation_prompt(body));
+  if (body.boolean("continue_final_message").value_or(false))
+    out += ",\"continue_final_message\":true";
   if (body.has("reasoning_effort")) {
     out += ",\"reasoning_effort\":" + json_quoted(*body.text("reasoning_effort"));
   }

@@ -8,10 +8,20 @@
 
 namespace outrider {
 
-// JSON object for ChatTemplate::render(): messages, tools when given, add_generation_prompt, and
-// the allowed chat_template_kwargs. Text parts are joined with newlines, "developer" becomes
-// "system", the arguments of tool calls become objects. Throws ApiError naming the message at
-// fault; images, audio and files are refused.
+// JSON object for ChatTemplate::render(): messages, tools when given, add_generation_prompt,
+// continue_final_message and the allowed chat_template_kwargs. Text parts are joined with newlines,
+// "developer" becomes "system", the arguments of tool calls become objects. Throws ApiError naming
+// the message at fault; images, audio and files are refused.
 std::string chat_template_inputs(const JsonFields& body, const CallLimits& limits);
+
+// add_generation_prompt; without it, whether no message is to be continued.
+bool wants_generation_prompt(const JsonFields& body);
+
+// The last message of a body whose messages were checked.
+struct ChatTurn {
+  std::string role;
+  std::string content;
+};
+ChatTurn final_turn(const JsonFields& body);
 
 }  // namespace outrider

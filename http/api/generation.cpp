@@ -29,7 +29,7 @@ double seconds(std::chrono::steady_clock::duration duration) {
 
 // Whether an answer says something of each token beside the text.
 bool lists_tokens(const CompletionCall& call) {
-  return call.params.num_logprobs >= 0 || call.return_token_ids || call.return_token_origins;
+  return call.num_logprobs >= 0 || call.return_token_ids || call.return_token_origins;
 }
 
 [[noreturn]] void throw_refusal(const AdmissionResult& result) {
@@ -62,6 +62,8 @@ Generation::Generation(Engine& engine,
       tokenizer_(std::move(tokenizer)),
       call_(std::move(prepared.call)),
       prompts_(std::move(prepared.prompts)),
+      num_added_(std::move(prepared.num_added)),
+      prompt_logprobs_(prompts_.size()),
       echo_only_(call_.echo && call_.params.max_tokens == 0) {
   for (size_t prompt = 0; prompt < prompts_.size(); ++prompt) {
     for (int32_t number = 0; number < call_.num_choices; ++number)
@@ -77,12 +79,13 @@ void Generation::add_choice(size_t prompt, int32_t number, const AnswerFormats& 
   options.shown_special_ids = call_.shown_special_ids;
   options.min_tokens = call_.params.min_tokens;
   options.user_stop_token_ids = call_.user_stop_token_ids;
-  options.wants_prompt_logprobs = call_.params.prompt_logprobs;
+  options.wants_prompt_logprobs = call_.params.prompt_logprobs && call_.num_logprobs >= 0;
   options.drop_output = echo_only_;
   OutputAssembler assembler(tokenizer_, std::move(options));
-  if (call_.echo) {
-    assembler.echo_prompt(prompts_[prompt]);
-  } else if (call_.kind == CallKind::kCompletion) {
+  const bool completes = call_.kind == CallKind::kCompletion;
+  if (completes && call_.echo) {
+    assembler.echo_prompt(prompts_[prompt], num_added_[prompt]);
+  } else if (completes || call_.continued) {
     assembler.continue_prompt(prompts_[prompt]);
   }
   std::unique_ptr<AnswerParser> parser;
@@ -133,12 +136,25 @@ void Generation::start() {
   submit_waiting();
 }
 
+bool Generation::is_first_of_prompt(const Choice& choice) const {
+  const auto first = choice.prompt * static_cast<size_t>(call_.num_choices);
+  return &choice == choices_[first].get();
+}
+
 bool Generation::submit(Choice& choice) {
   Request request;
   request.id = engine_.next_request_id();
   request.prompt = prompts_[choice.prompt];
   request.params = call_.params;
   request.params.noise_seed = choice.noise_seed;
+  // Scored once for all choices, unless each shows it in its own text.
+  if (!call_.echo && !is_first_of_prompt(choice)) request.params.prompt_logprobs = false;
+  // Salts of clients and of requests that reuse nothing are told apart by their first letter.
+  if (!call_.cache_prompt) {
+    request.cache_salt = "request " + std::to_string(request.id);
+  } else if (!call_.cache_salt.empty()) {
+    request.cache_salt = "salt " + call_.cache_salt;
+  }
   // The engine makes at least one token; the one of an echo is dropped.
   request.params.max_tokens = std::max(request.params.max_tokens, 1);
   request.priority = call_.priority;
@@ -213,6 +229,8 @@ void Generation::receive(Choice& choice, const ResultEvent& event) {
     throw ApiError(503, event.error.empty() ? "the request was aborted" : event.error);
   }
   observe_tokens(choice, event);
+  if (call_.num_prompt_logprobs && !event.prompt_logprobs.empty())
+    prompt_logprobs_[choice.prompt] = event.prompt_logprobs;
   choice.assembler.add(event);
   if (!choice.assembler.finished()) return;
   // A stop string is our find; the engine does not know yet.
@@ -251,8 +269,11 @@ void Generation::end(Choice& choice) {
 
 size_t Generation::num_prompt_logprobs() const {
   if (!call_.params.prompt_logprobs) return 0;
+  const bool once = call_.kind == CallKind::kChat;
   size_t num_tokens = 0;
-  for (const auto& choice : choices_) num_tokens += prompts_[choice->prompt].size();
+  for (const auto& choice : choices_) {
+    if (!once || is_first_of_prompt(*choice)) num_tokens += prompts_[choice->prompt].size();
+  }
   return num_tokens * (1 + static_cast<size_t>(std::max(0, call_.params.num_logprobs)));
 }
 
@@ -283,6 +304,8 @@ std::optional<ChoiceOutput> Generation::take(size_t i) {
   out.index = static_cast<int32_t>(i);
   out.delta = choice.assembler.take();
   out.pieces = pieces_of(choice, out.delta.text);
+  const bool begins = !choice.anything_taken && (choice.ended || !out.delta.tokens.empty());
+  if (begins) out.pieces.content.insert(0, call_.answer_prefix);
   if (choice.ended) {
     out.finish_reason = choice.assembler.finish_reason();
     out.stop_reason = choice.assembler.stop_reason();
@@ -295,6 +318,8 @@ std::optional<ChoiceOutput> Generation::take(size_t i) {
   out.is_first = std::ranges::none_of(choices_, [](const auto& any) { return any->anything_taken; });
   if (call_.return_token_ids && !choice.anything_taken)
     out.prompt_token_ids = &prompts_[choice.prompt];
+  if (call_.num_prompt_logprobs)
+    out.prompt_logprobs = {&prompts_[choice.prompt], &prompt_logprobs_[choice.prompt]};
   choice.anything_taken = true;
   return out;
 }

@@ -23,6 +23,7 @@ namespace outrider {
 struct PreparedCall {
   CompletionCall call;
   std::vector<std::vector<int32_t>> prompts;
+  std::vector<size_t> num_added;  // of each prompt, for an echo: the tokenizer's own, in front
 };
 
 class Generation {
@@ -92,6 +93,7 @@ class Generation {
   // False when the queue is full.
   bool submit(Choice& choice);
   void submit_waiting();
+  bool is_first_of_prompt(const Choice& choice) const;
   void receive(Choice& choice, const ResultEvent& event);
   void observe_tokens(Choice& choice, const ResultEvent& event);
   void end(Choice& choice);
@@ -101,6 +103,8 @@ class Generation {
   std::shared_ptr<const Tokenizer> tokenizer_;
   CompletionCall call_;
   std::vector<std::vector<int32_t>> prompts_;
+  std::vector<size_t> num_added_;
+  std::vector<std::vector<TokenLogprobs>> prompt_logprobs_;  // of prompts_[i][1..], when shown
   bool echo_only_ = false;  // max_tokens 0: no output is wanted
   std::vector<std::unique_ptr<Choice>> choices_;
   size_t next_unsubmitted_ = 0;

@@ -13,7 +13,14 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
+// 2.0 is 2, as for the JSON readers of other servers: some clients have no other numbers.
 std::optional<int64_t> as_integer(const json& value) {
+  constexpr double kExact = 1LL << 53;
+  if (value.is_number_float()) {
+    const auto number = value.get<double>();
+    const bool is_whole = std::abs(number) <= kExact && number == std::floor(number);
+    return is_whole ? std::optional(static_cast<int64_t>(number)) : std::nullopt;
+  }
   if (value.is_number_unsigned()) {
     const auto number = value.get<uint64_t>();
     if (number > static_cast<uint64_t>(INT64_MAX)) return std::nullopt;

@@ -1,6 +1,7 @@
-// Typed access to a JSON object that a client sent. Nothing is coerced: true is not 1, 1e30 is not
-// an integer, a negative number is not an unsigned one. Every fault is an ApiError (400) that names
-// the field. Immutable; cheap to copy. The JSON library stays in the .cpp.
+// Typed access to a JSON object that a client sent. Nothing is coerced but whole numbers written
+// 2.0: true is not 1, 1.5 is not an integer, a negative number is not an unsigned one. Every fault
+// is an ApiError (400) that names the field. Immutable; cheap to copy. The JSON library stays in
+// the .cpp.
 #pragma once
 
 #include <cstdint>

@@ -18,6 +18,17 @@
 namespace outrider {
 namespace {
 
+// llama.cpp's penalties look at so many last tokens, ours at all.
+void check_penalty_window(const JsonFields& body, const SamplingParams& params) {
+  const int64_t window = body.integer("repeat_last_n", -1, INT32_MAX).value_or(-1);
+  const bool penalises = params.repetition_penalty != 1 || params.presence_penalty != 0 ||
+                         params.frequency_penalty != 0;
+  if (window != -1 && penalises) {
+    throw bad_param("repeat_last_n",
+                    "'repeat_last_n' must be -1: penalties look at the whole text");
+  }
+}
+
 void read_sampling(const JsonFields& body, const CallContext& context, SamplingParams* params) {
   constexpr double kAny = std::numeric_limits<double>::max();
   const GenerationDefaults& defaults = context.defaults;
@@ -32,14 +43,17 @@ void read_sampling(const JsonFields& body, const CallContext& context, SamplingP
   if (!(params->typical_p > 0)) {
     throw bad_param("typical_p", "'typical_p' must be above 0 and at most 1");
   }
-  params->repetition_penalty = static_cast<float>(
-      body.number("repetition_penalty", -kAny, 100).value_or(defaults.repetition_penalty));
+  const char* const repetition =
+      body.has("repetition_penalty") ? "repetition_penalty" : "repeat_penalty";
+  params->repetition_penalty =
+      static_cast<float>(body.number(repetition, -kAny, 100).value_or(defaults.repetition_penalty));
   if (!(params->repetition_penalty > 0)) {
-    throw bad_param("repetition_penalty", "'repetition_penalty' must be above 0 and at most 100");
+    throw bad_param(repetition, fmt::format("'{}' must be above 0 and at most 100", repetition));
   }
   params->presence_penalty = static_cast<float>(body.number("presence_penalty", -2, 2).value_or(0));
   params->frequency_penalty =
       static_cast<float>(body.number("frequency_penalty", -2, 2).value_or(0));
+  check_penalty_window(body, *params);
   const std::optional<int64_t> seed = body.integer("seed", INT64_MIN, INT64_MAX);
   if (seed) params->seed = static_cast<uint64_t>(*seed);
 }
@@ -190,26 +204,70 @@ void read_stream_options(const JsonFields& body, CompletionCall* call) {
   if (!call->stream) {
     throw bad_param("stream_options", "'stream_options' is only allowed when 'stream' is true");
   }
-  call->include_usage = options->boolean("include_usage").value_or(false);
-  call->continuous_usage = options->boolean("continuous_usage_stats").value_or(false);
+  // As with vLLM: no usage means no usage in any chunk.
+  const bool continuous = options->boolean("continuous_usage_stats").value_or(false);
+  call->include_usage = options->boolean("include_usage").value_or(continuous);
+  call->continuous_usage = call->include_usage && continuous;
 }
 
-void read_lengths(const JsonFields& body, const CallContext& context, CompletionCall* call) {
+void read_lengths(const JsonFields& body, CompletionCall* call) {
   const bool may_be_zero = call->kind == CallKind::kCompletion && call->echo;
-  std::optional<int64_t> max_tokens = body.integer("max_tokens", may_be_zero ? 0 : 1, INT32_MAX);
-  if (call->kind == CallKind::kChat) {
-    const std::optional<int64_t> newer = body.integer("max_completion_tokens", 1, INT32_MAX);
-    if (newer) max_tokens = newer;
-  }
+  const int64_t least = may_be_zero ? 0 : 1;
+  std::optional<int64_t> max_tokens = body.integer("max_tokens", least, INT32_MAX);
+  const std::optional<int64_t> newer = body.integer("max_completion_tokens", least, INT32_MAX);
+  if (newer) max_tokens = newer;
+  // llama.cpp's name; -1 is its word for no limit.
+  if (!max_tokens && body.has("n_predict") && body.integer("n_predict", -1, INT32_MAX) != -1)
+    max_tokens = body.integer("n_predict", least, INT32_MAX);
   if (max_tokens) call->max_tokens = static_cast<int32_t>(*max_tokens);
   call->params.min_tokens =
       static_cast<int32_t>(body.integer("min_tokens", 0, INT32_MAX).value_or(0));
   if (call->max_tokens && call->params.min_tokens > *call->max_tokens) {
     throw bad_param("min_tokens", "'min_tokens' must not exceed the maximum number of tokens");
   }
+}
+
+void read_truncation(const JsonFields& body, const CallContext& context, CompletionCall* call) {
   const std::optional<int64_t> truncate =
-      body.integer("truncate_prompt_tokens", 1, context.info.max_model_len);
+      body.integer("truncate_prompt_tokens", -1, context.info.max_model_len);
+  if (truncate == 0)
+    throw bad_param("truncate_prompt_tokens", "'truncate_prompt_tokens' must not be 0");
   if (truncate) call->truncate_prompt_tokens = static_cast<int32_t>(*truncate);
+  const std::string side = body.text("truncation_side").value_or("left");
+  if (side != "left" && side != "right")
+    throw bad_param("truncation_side", "'truncation_side' must be left or right");
+  call->truncates_end = side == "right";
+}
+
+void read_cache(const JsonFields& body, CompletionCall* call) {
+  constexpr size_t kMostBytes = 1024;
+  call->cache_salt = body.text("cache_salt").value_or("");
+  if (call->cache_salt.size() > kMostBytes)
+    throw bad_param("cache_salt", fmt::format("'cache_salt' may hold up to {} bytes", kMostBytes));
+  call->cache_prompt = body.boolean("cache_prompt").value_or(true);
+}
+
+// What is computed is the larger of the two; of each only so many are shown.
+void read_logprobs(const JsonFields& body,
+                   std::optional<int64_t> of_answer,
+                   const CallContext& context,
+                   CompletionCall* call) {
+  const std::optional<int64_t> of_prompt =
+      body.integer("prompt_logprobs", 0, context.limits.max_logprobs);
+  if (of_prompt && call->stream)
+    throw bad_param("prompt_logprobs", "'prompt_logprobs' is not supported when 'stream' is true");
+  call->num_logprobs = static_cast<int32_t>(of_answer.value_or(-1));
+  if (of_prompt) call->num_prompt_logprobs = static_cast<int32_t>(*of_prompt);
+  call->params.num_logprobs = std::max(call->num_logprobs, call->num_prompt_logprobs.value_or(-1));
+  const bool is_echoed = call->kind == CallKind::kCompletion && call->echo && of_answer;
+  call->params.prompt_logprobs = is_echoed || of_prompt;
+}
+
+void read_answer_role(const JsonFields& body, CompletionCall* call) {
+  const ChatTurn last = final_turn(body);
+  if (body.boolean("continue_final_message").value_or(false)) call->continued = last.content;
+  if (!wants_generation_prompt(body)) call->answer_role = last.role;
+  if (call->echo && last.role == call->answer_role) call->answer_prefix = last.content;
 }
 
 void read_choices(const JsonFields& body, const CallContext& context, CompletionCall* call) {
@@ -253,7 +311,9 @@ CompletionCall read_common(const JsonFields& body, CallKind kind, const CallCont
   }
   read_speculation(body, &call.params);
   read_stream_options(body, &call);
-  read_lengths(body, context, &call);
+  read_lengths(body, &call);
+  read_truncation(body, context, &call);
+  read_cache(body, &call);
   read_choices(body, context, &call);
   call.skip_special_tokens = body.boolean("skip_special_tokens").value_or(true);
   call.add_special_tokens =
@@ -346,16 +406,13 @@ CompletionCall read_completion_call(std::string_view text, const CallContext& co
     throw bad_param("prompt",
                     fmt::format("'prompt' has more than {} prompts", context.limits.max_prompts));
   }
-  const std::optional<int64_t> logprobs = body.integer("logprobs", 0, context.limits.max_logprobs);
-  if (logprobs) call.params.num_logprobs = static_cast<int32_t>(*logprobs);
-  call.params.prompt_logprobs = call.echo && logprobs.has_value();
+  read_logprobs(body, body.integer("logprobs", 0, context.limits.max_logprobs), context, &call);
   return call;
 }
 
 CompletionCall read_chat_call(std::string_view text, const CallContext& context) {
   const JsonFields body = JsonFields::parse(text);
   CompletionCall call = read_common(body, CallKind::kChat, context);
-  if (call.echo) throw bad_param("echo", "'echo' is not supported for chat completions");
   read_tool_fields(body, context, &call);
   read_reasoning_fields(body, &call);
   check_modalities(body);
@@ -365,7 +422,8 @@ CompletionCall read_chat_call(std::string_view text, const CallContext& context)
   if (top && *top > 0 && !logprobs) {
     throw bad_param("top_logprobs", "'top_logprobs' needs 'logprobs' to be true");
   }
-  if (logprobs) call.params.num_logprobs = static_cast<int32_t>(top.value_or(0));
+  read_logprobs(body, logprobs ? std::optional(top.value_or(0)) : std::nullopt, context, &call);
+  read_answer_role(body, &call);
   return call;
 }
 

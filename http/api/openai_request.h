@@ -46,6 +46,15 @@ struct CompletionCall {
   bool add_special_tokens = true;
   bool ignore_eos = false;
   bool echo = false;
+  // Chat: who speaks, and, with echo, what of its last message comes before the answer.
+  std::string answer_role = "assistant";
+  std::string answer_prefix;
+  std::optional<std::string> continued;  // the message that the answer goes on with
+  // Shown, where params.num_logprobs is the larger: of the answer (-1: none), as prompt_logprobs.
+  int32_t num_logprobs = -1;
+  std::optional<int32_t> num_prompt_logprobs;
+  std::string cache_salt;
+  bool cache_prompt = true;  // false: nobody's KV is reused
   bool stream = false;
   bool include_usage = false;
   bool continuous_usage = false;
@@ -56,7 +65,8 @@ struct CompletionCall {
   bool clamp_max_tokens = false;  // to what the context leaves; else more is refused
   bool tokens_as_ids = false;  // logprobs name tokens "token_id:7"
   int32_t priority = 0;
-  std::optional<int32_t> truncate_prompt_tokens;
+  std::optional<int32_t> truncate_prompt_tokens;  // -1: to what leaves room for the answer
+  bool truncates_end = false;                     // instead of the beginning
   std::string request_id;             // empty: none was given
   std::vector<std::string> warnings;  // of fields that were ignored
 };

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "http/wire/api_error.h"
 
@@ -147,19 +148,25 @@ std::string valid_key(const std::string& bytes) {
   return Json::parse(dumped(Json(bytes))).get<std::string>();
 }
 
-Json legacy_top(const OutputToken& token, const TokenNames& names) {
+// The most likely tokens, at most so many of them.
+std::span<const std::pair<int32_t, float>> top_of(const TokenLogprobs& logprobs, int32_t most) {
+  return std::span(logprobs.top).first(std::min(logprobs.top.size(), static_cast<size_t>(most)));
+}
+
+// The token itself comes first, as with vLLM.
+Json legacy_top(const OutputToken& token, int32_t num_top, const TokenNames& names) {
   if (!token.logprobs) return nullptr;
-  Json top = Json::object();
-  for (const auto& [id, logprob] : token.logprobs->top) {
+  Json top = {{valid_key(names(token.id)), finite_logprob(token.logprobs->logprob)}};
+  for (const auto& [id, logprob] : top_of(*token.logprobs, num_top)) {
     const std::string key = valid_key(names(id));
     if (!top.contains(key)) top[key] = finite_logprob(logprob);
   }
-  const std::string own = valid_key(names(token.id));
-  if (!top.contains(own)) top[own] = finite_logprob(token.logprobs->logprob);
   return top;
 }
 
-Json legacy_logprobs(const std::vector<OutputToken>& tokens, const TokenNames& names) {
+Json legacy_logprobs(const std::vector<OutputToken>& tokens,
+                     int32_t num_top,
+                     const TokenNames& names) {
   Json texts = Json::array();
   Json logprobs = Json::array();
   Json tops = Json::array();
@@ -168,7 +175,7 @@ Json legacy_logprobs(const std::vector<OutputToken>& tokens, const TokenNames& n
     texts.push_back(names(token.id));
     logprobs.push_back(token.logprobs ? Json(finite_logprob(token.logprobs->logprob))
                                       : Json(nullptr));
-    tops.push_back(legacy_top(token, names));
+    tops.push_back(legacy_top(token, num_top, names));
     offsets.push_back(token.text_offset);
   }
   return {{"text_offset", std::move(offsets)},
@@ -177,12 +184,14 @@ Json legacy_logprobs(const std::vector<OutputToken>& tokens, const TokenNames& n
           {"top_logprobs", std::move(tops)}};
 }
 
-Json chat_logprobs(const std::vector<OutputToken>& tokens, const TokenNames& names) {
+Json chat_logprobs(const std::vector<OutputToken>& tokens,
+                   int32_t num_top,
+                   const TokenNames& names) {
   Json content = Json::array();
   for (const OutputToken& token : tokens) {
     Json top = Json::array();
     if (token.logprobs) {
-      for (const auto& [id, logprob] : token.logprobs->top) {
+      for (const auto& [id, logprob] : top_of(*token.logprobs, num_top)) {
         top.push_back({{"token", names(id)},
                        {"logprob", finite_logprob(logprob)},
                        {"bytes", names.bytes(id)}});
@@ -200,10 +209,46 @@ Json chat_logprobs(const std::vector<OutputToken>& tokens, const TokenNames& nam
 Json logprobs_json(const CompletionCall& call,
                    const std::vector<OutputToken>& tokens,
                    const Tokenizer& tokenizer) {
-  if (call.params.num_logprobs < 0) return nullptr;
+  if (call.num_logprobs < 0) return nullptr;
   const TokenNames names(tokenizer, call.tokens_as_ids);
-  return call.kind == CallKind::kChat ? chat_logprobs(tokens, names)
-                                      : legacy_logprobs(tokens, names);
+  return call.kind == CallKind::kChat ? chat_logprobs(tokens, call.num_logprobs, names)
+                                      : legacy_logprobs(tokens, call.num_logprobs, names);
+}
+
+// vLLM's shape: null for the first token, then an object by token id, the prompt's own token first.
+Json prompt_logprobs_json(const CompletionCall& call,
+                          const ChoiceOutput& choice,
+                          const Tokenizer& tokenizer) {
+  const auto& [prompt, logprobs] = choice.prompt_logprobs;
+  if (!call.num_prompt_logprobs || prompt == nullptr) return nullptr;
+  const TokenNames names(tokenizer, call.tokens_as_ids);
+  Json out = Json::array({nullptr});
+  for (size_t i = 0; i < logprobs->size(); ++i) {
+    Json entry = Json::object();
+    const auto add = [&](int32_t id, float logprob, int32_t rank) {
+      const std::string key = std::to_string(id);
+      if (entry.contains(key)) return;
+      entry[key] = {
+          {"logprob", finite_logprob(logprob)}, {"rank", rank}, {"decoded_token", names(id)}};
+    };
+    const TokenLogprobs& own = (*logprobs)[i];
+    add((*prompt)[i + 1], own.logprob, own.rank);
+    int32_t rank = 0;
+    for (const auto& [id, logprob] : top_of(own, *call.num_prompt_logprobs))
+      add(id, logprob, ++rank);
+    out.push_back(std::move(entry));
+  }
+  return out;
+}
+
+// vLLM's keys about the prompt, which are null unless they were asked for.
+void add_prompt(const CompletionCall& call,
+                const ChoiceOutput& choice,
+                const Tokenizer& tokenizer,
+                Json* out) {
+  (*out)["prompt_logprobs"] = prompt_logprobs_json(call, choice, tokenizer);
+  (*out)["prompt_token_ids"] =
+      choice.prompt_token_ids ? Json(*choice.prompt_token_ids) : Json(nullptr);
 }
 
 void add_token_lists(const CompletionCall& call,
@@ -226,7 +271,11 @@ void add_token_lists(const CompletionCall& call,
 }
 
 Json frame(const ResponseHead& head, const char* object) {
-  return {{"id", head.id}, {"object", object}, {"created", head.created}, {"model", head.model}};
+  return {{"id", head.id},
+          {"object", object},
+          {"created", head.created},
+          {"model", head.model},
+          {"system_fingerprint", or_null(head.system_fingerprint)}};
 }
 
 Json tool_calls_json(const std::vector<ToolCallPiece>& calls, bool is_delta) {
@@ -257,11 +306,11 @@ Json delta_json(const AnswerPieces& pieces) {
 }
 
 // A call that was cut is left out: clients read what is no JSON as a call without arguments.
-Json message_json(const ChoiceOutput& choice) {
+Json message_json(const CompletionCall& call, const ChoiceOutput& choice) {
   const AnswerPieces& pieces = choice.pieces;
   std::vector<ToolCallPiece> calls = pieces.calls;
   if (!calls.empty() && !Json::accept(calls.back().arguments)) calls.pop_back();
-  Json message = {{"role", "assistant"}, {"content", pieces.content}, {"refusal", nullptr}};
+  Json message = {{"role", call.answer_role}, {"content", pieces.content}, {"refusal", nullptr}};
   add_reasoning(pieces.reasoning, &message);
   if (calls.empty()) return message;
   if (pieces.content.empty()) message["content"] = nullptr;
@@ -302,22 +351,23 @@ std::string ResponseWriter::response(const std::vector<ChoiceOutput>& choices,
   for (const ChoiceOutput& choice : choices) {
     Json entry = {{"index", choice.index}};
     if (chat) {
-      entry["message"] = message_json(choice);
+      entry["message"] = message_json(call_, choice);
     } else {
       entry["text"] = choice.delta.text;
     }
     entry["logprobs"] = logprobs_json(call_, choice.delta.tokens, *tokenizer_);
     entry["finish_reason"] = finish_reason_json(choice);
     entry["stop_reason"] = stop_reason_json(choice.stop_reason);
+    entry["token_ids"] = nullptr;
     add_token_lists(call_, choice.delta.tokens, &entry);
-    if (choice.prompt_token_ids && !chat) entry["prompt_token_ids"] = *choice.prompt_token_ids;
+    if (!chat) add_prompt(call_, choice, *tokenizer_, &entry);
     list.push_back(std::move(entry));
   }
   out["choices"] = std::move(list);
+  out["service_tier"] = nullptr;
   out["usage"] = usage_json(usage);
-  if (chat && !choices.empty() && choices.front().prompt_token_ids) {
-    out["prompt_token_ids"] = *choices.front().prompt_token_ids;
-  }
+  if (chat) add_prompt(call_, choices.front(), *tokenizer_, &out);
+  out["kv_transfer_params"] = nullptr;
   add_speculation(call_, speculation, &out);
   if (!call_.warnings.empty()) out["warnings"] = call_.warnings;
   return dumped(out);
@@ -326,7 +376,7 @@ std::string ResponseWriter::response(const std::vector<ChoiceOutput>& choices,
 std::string ResponseWriter::role_chunk(const ChoiceOutput& choice) const {
   Json out = frame(head_, chunk_object(call_.kind));
   out["choices"] = Json::array({{{"index", choice.index},
-                                 {"delta", {{"role", "assistant"}, {"content", ""}}},
+                                 {"delta", {{"role", call_.answer_role}, {"content", ""}}},
                                  {"logprobs", nullptr},
                                  {"finish_reason", nullptr}}});
   if (choice.prompt_token_ids) out["prompt_token_ids"] = *choice.prompt_token_ids;

@@ -50,12 +50,15 @@ struct ChoiceOutput {
   bool is_first = false;  // of the call: nothing was taken of any choice before
   const std::vector<int32_t>* prompt_token_ids =
       nullptr;  // when asked for, in a choice's first chunk
+  // Of a whole answer, when asked for: (the prompt, what of its second token and on).
+  std::pair<const std::vector<int32_t>*, const std::vector<TokenLogprobs>*> prompt_logprobs;
 };
 
 struct ResponseHead {
   std::string id;
   int64_t created = 0;
   std::string model;
+  std::string system_fingerprint;  // empty: null
 };
 
 class ResponseWriter {

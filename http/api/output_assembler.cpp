@@ -38,9 +38,11 @@ void OutputAssembler::continue_prompt(std::span<const int32_t> prompt) {
   }
 }
 
-void OutputAssembler::echo_prompt(std::span<const int32_t> prompt) {
-  for (const int32_t id : prompt) {
-    append_token({.id = id, .origin = TokenOrigin::kPlain, .from_prompt = true, .logprobs = {}});
+void OutputAssembler::echo_prompt(std::span<const int32_t> prompt, size_t num_added) {
+  for (size_t i = 0; i < prompt.size(); ++i) {
+    append_token(
+        {.id = prompt[i], .origin = TokenOrigin::kPlain, .from_prompt = true, .logprobs = {}},
+        decoder_.push(prompt[i], i < num_added));
   }
   stop_floor_ = searched_bytes_ = text_.size();
   if (options_.wants_prompt_logprobs && prompt.size() > 1) {
@@ -54,9 +56,9 @@ void OutputAssembler::append_text(const std::string& text) {
   text_characters_ += count_characters(text);
 }
 
-void OutputAssembler::append_token(OutputToken token) {
+void OutputAssembler::append_token(OutputToken token, const std::string& text) {
   token.text_offset = text_characters_;
-  append_text(decoder_.push(token.id));
+  append_text(text);
   pending_.push_back({std::move(token), text_.size()});
 }
 
@@ -72,7 +74,7 @@ void OutputAssembler::add(const ResultEvent& event) {
     token.id = event.tokens[i];
     if (i < event.origins.size()) token.origin = event.origins[i];
     if (i < event.logprobs.size()) token.logprobs = event.logprobs[i];
-    append_token(std::move(token));
+    append_token(std::move(token), decoder_.push(event.tokens[i]));
     ++num_tokens_;
     apply_stop_strings();
   }

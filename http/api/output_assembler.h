@@ -55,9 +55,10 @@ class OutputAssembler {
 
   // Either of these once, before add(). continue_prompt: the output is read as the text that
   // follows the prompt (SentencePiece-style tokenizers drop a leading space otherwise).
-  // echo_prompt: the prompt is part of the output.
+  // echo_prompt: the prompt is part of the output, its special tokens too but for the first
+  // num_added, which the tokenizer put before a text.
   void continue_prompt(std::span<const int32_t> prompt);
-  void echo_prompt(std::span<const int32_t> prompt);
+  void echo_prompt(std::span<const int32_t> prompt, size_t num_added = 0);
 
   // Events after the end are ignored: what was speculated past a stop string does not exist.
   void add(const ResultEvent& event);
@@ -79,7 +80,7 @@ class OutputAssembler {
     size_t text_end = 0;  // in text_, bytes
   };
 
-  void append_token(OutputToken token);
+  void append_token(OutputToken token, const std::string& text);
   void append_text(const std::string& text);
   void append_end_token(const ResultEvent& event, size_t text_offset);
   void apply_stop_strings();

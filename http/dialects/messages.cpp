@@ -206,8 +206,6 @@ Json messages_of(const JsonFields& body) {
   const auto turns = body.objects("messages");
   if (!turns || turns->empty())
     throw bad_param("messages", "'messages' must be a list with at least one message");
-  if (turns->back().text("role") == "assistant")
-    throw unsupported(turns->back(), "role", "a message to be continued is not supported");
   for (const JsonFields& turn : *turns) {
     const std::string role = turn.needed_text("role");
     if (role != "user" && role != "assistant" && role != "system")
@@ -279,6 +277,8 @@ void add_thinking(const JsonFields& body, Json* chat) {
 Json prompt_body(const JsonFields& body) {
   Json chat = Json::parse(shared_with_chat(body, Endpoint::kMessages));
   chat["messages"] = messages_of(body);
+  // A last message of the assistant's is the beginning of its answer.
+  if (chat["messages"].back()["role"] == "assistant") chat["continue_final_message"] = true;
   add_tools(body, &chat);
   add_thinking(body, &chat);
   add_output_config(body, &chat);
@@ -318,8 +318,12 @@ std::string token_count_body(std::string_view text, bool strict) {
   check_fields(body, Endpoint::kMessages, strict);
   const Json chat = prompt_body(body);
   Json out = Json::object();
-  for (const char* name :
-       {"model", "messages", "tools", "chat_template_kwargs", "reasoning_effort"}) {
+  for (const char* name : {"model",
+                           "messages",
+                           "tools",
+                           "chat_template_kwargs",
+                           "reasoning_effort",
+                           "continue_final_message"}) {
     if (chat.contains(name)) out[name] = chat.at(name);
   }
   return dumped(out);

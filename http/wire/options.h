@@ -34,7 +34,7 @@ struct ConnectionLimits {
 
 // What one call may ask for.
 struct CallLimits {
-  int32_t max_choices = 8;
+  int32_t max_choices = 16;  // max_num_seqs
   int32_t max_prompts = 1024;
   int32_t max_logprobs = 20;
   size_t max_stop_strings = 16;

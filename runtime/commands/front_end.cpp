@@ -5,6 +5,7 @@
 
 #include <sstream>
 
+#include "models/checkpoint/fingerprint.h"
 #include "runtime/base/error.h"
 #include "runtime/base/files/files.h"
 #include "runtime/commands/build_info.h"
@@ -36,6 +37,27 @@ size_t connections_per_peer(const RunConfig& config, bool is_open) {
   return is_open ? kOfStrangers : 0;
 }
 
+// Equal where equal seeds give equal texts: of the program, the weights and how they are computed.
+std::string system_fingerprint(const FrontEndContext& context) {
+  const RunConfig& config = context.config;
+  const bool rounds = activations_of(config, context.model_config) == ops::Activations::kBF16;
+  const std::string weights =
+      has_no_files(config.model)
+          ? config.model
+          : fingerprint_of_weights(model_folder(config.model, Role::kTarget));
+  const std::string all = fmt::format("{} {} {} {} {}",
+                                      kBuildCommit,
+                                      weights,
+                                      config.quantization,
+                                      config.device,
+                                      rounds ? "bfloat16" : "float32");
+  return fmt::format("outrider-{}-{}-tp{}-{}",
+                     kBuildVersion,
+                     config.numerics,
+                     context.engine.info().num_target_ranks,
+                     fingerprint_of_text(all).substr(0, 8));
+}
+
 }  // namespace
 
 void refuse_synthetic(const RunConfig& config) {
@@ -59,6 +81,7 @@ HttpOptions http_options(const RunConfig& config) {
   options.connection.max_connections_per_peer =
       connections_per_peer(config, options.api_keys.empty());
   if (config.default_seed >= 0) options.default_seed = static_cast<uint64_t>(config.default_seed);
+  options.call.max_choices = config.max_num_seqs;
   options.call.max_logprobs = config.max_logprobs;
   options.call.strict_params = config.strict_params;
   options.call.disable_any_whitespace = config.disable_any_whitespace;
@@ -81,7 +104,8 @@ ServedModel served_model(const FrontEndContext& context) {
           .answer_formats = context.answer_formats,
           .grammars = context.grammars,
           .defaults = context.defaults,
-          .end_token_ids = context.model_config.eos_token_ids};
+          .end_token_ids = context.model_config.eos_token_ids,
+          .system_fingerprint = system_fingerprint(context)};
 }
 
 }  // namespace outrider

@@ -82,6 +82,50 @@ class PrefixReuse(unittest.TestCase):
             self.assertGreater(server.metric("vllm:prefix_cache_queries_total"), sum(cached))
 
 
+    def test_only_requests_of_the_same_salt_share(self):
+        with Server(3, *PAIR) as server:
+            def ask(prompt, **fields):
+                status, reply = server.post("/v1/completions", {"prompt": prompt, "max_tokens": 4, "temperature": 0,
+                                                                **fields})
+                self.assertEqual(status, 200, reply)
+                return reply["usage"]["prompt_tokens_details"]["cached_tokens"], reply["choices"][0]["text"]
+
+            prompt = "The old king sat by the fire and told his three sons a tale of the sea. " * 2
+            texts = set()
+            for salt in ("", "a", "b"):
+                for is_known in (False, True):
+                    cached, text = ask(prompt, cache_salt=salt)
+                    self.assertEqual(cached > 16, is_known, salt)
+                    texts.add(text)
+            cached, text = ask(prompt, cache_prompt=False)
+            self.assertEqual(cached, 0)
+            self.assertEqual(texts, {text})
+
+    def test_continued_messages_and_scores_of_prompts(self):
+        user = {"role": "user", "content": "Tell me about the sea."}
+        with Server(3, *PAIR) as server:
+            status, scored = server.post("/v1/completions", {"prompt": "The old king", "max_tokens": 1, "echo": True,
+                                                             "logprobs": 1, "prompt_logprobs": 1})
+            self.assertEqual(status, 200, scored)
+            self.assertRegex(scored["system_fingerprint"], r"^outrider-[0-9.]+-fast-tp2-[0-9a-f]{8}$")
+            choice = scored["choices"][0]
+            for i, entry in enumerate(choice["prompt_logprobs"][1:], 1):
+                first = next(iter(entry.values()))
+                self.assertEqual(first["logprob"], choice["logprobs"]["token_logprobs"][i])
+                best = max(token["logprob"] for token in entry.values())
+                self.assertEqual(best, next(t["logprob"] for t in entry.values() if t["rank"] == 1))
+            begun = {"messages": [user, {"role": "assistant", "content": "The sea is"}], "max_tokens": 8,
+                     "temperature": 0, "continue_final_message": True, "add_generation_prompt": False}
+            status, answer = server.post("/v1/chat/completions", {**begun, "echo": True})
+            self.assertEqual(status, 200, answer)
+            status, text = server.post("/apply-template", begun)
+            self.assertTrue(text["prompt"].endswith("The sea is"), text)
+            status, again = server.post("/tokenize", begun)
+            self.assertEqual(again["count"], answer["usage"]["prompt_tokens"])
+            status, same = server.post("/v1/completions", {"prompt": again["tokens"], "max_tokens": 8, "temperature": 0})
+            self.assertEqual(answer["choices"][0]["message"]["content"], "The sea is" + same["choices"][0]["text"])
+
+
 class DraftFaults(unittest.TestCase):
     """No request fails and no token changes, whatever happens to the draft's engine; under plain mpirun."""
 

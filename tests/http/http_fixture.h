@@ -51,6 +51,7 @@ class HttpFixture : public ::testing::Test {
     if (with_template) model.chat_template = ChatTemplate::parse(kTestTemplate);
     model.answer_formats = answer_formats;
     model.defaults = defaults;
+    model.system_fingerprint = "fp-test";
     model.grammars = std::move(grammars);
     service = std::make_unique<OpenAiService>(engine, metrics, std::move(model), options);
   }

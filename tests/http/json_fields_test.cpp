@@ -39,9 +39,18 @@ TEST(JsonFields, ReadsTypedFields) {
   EXPECT_EQ(body.kind("absent"), JsonKind::kAbsent);
 }
 
+TEST(JsonFields, WholeNumbersMayHaveADecimalPoint) {
+  const JsonFields body = JsonFields::parse(R"({"a":2.0,"b":-1e3,"c":2.5,"d":9007199254740994.0})");
+  EXPECT_EQ(body.integer("a", 0, 9), 2);
+  EXPECT_EQ(body.integer("b", -1000, 0), -1000);
+  EXPECT_NE(fault_of([&] { body.integer("a", 3, 9); }), "none");
+  EXPECT_NE(fault_of([&] { body.integer("c", 0, 9); }), "none");
+  EXPECT_NE(fault_of([&] { body.integer("d", 0, INT64_MAX); }), "none");  // others may be meant
+}
+
 TEST(JsonFields, CoercesNothing) {
   const JsonFields body = JsonFields::parse(
-      R"({"t":true,"f":1.0,"big":1e30,"neg":-1,"huge":18446744073709551615,"s":"1","over":99999999999999999999})");
+      R"({"t":true,"f":1.5,"big":1e30,"neg":-1,"huge":18446744073709551615,"s":"1","over":99999999999999999999})");
   for (const char* name : {"t", "f", "big", "neg", "huge", "s", "over"}) {
     const std::string fault = fault_of([&] { body.integer(name, 0, INT64_MAX); });
     EXPECT_EQ(fault.rfind(std::string(name) + "|", 0), 0u) << fault;

@@ -127,12 +127,12 @@ TEST_F(OpenAiRequest, RangesNameTheirParameter) {
                            "seed:\"1\"",
                            "seed:1e30",
                            "n:0",
-                           "n:9",
+                           "n:17",
                            "n:-1",
                            "n:true",
                            "max_tokens:0",
                            "max_tokens:-1",
-                           "max_tokens:1e3",
+                           "max_tokens:1.5",
                            "max_tokens:99999999999",
                            "min_tokens:-1",
                            "logprobs:21",
@@ -150,7 +150,17 @@ TEST_F(OpenAiRequest, RangesNameTheirParameter) {
                            "logit_bias:[]",
                            "priority:1.5",
                            "truncate_prompt_tokens:0",
+                           "truncate_prompt_tokens:-2",
                            "truncate_prompt_tokens:101",
+                           "truncation_side:\"top\"",
+                           "prompt_logprobs:21",
+                           "prompt_logprobs:-1",
+                           "prompt_logprobs:true",
+                           "cache_salt:5",
+                           "cache_prompt:1",
+                           "n_predict:0",
+                           "n_predict:-2",
+                           "repeat_penalty:0",
                            "ignore_eos:0",
                            "user:5"}) {
     const std::string text = pair;
@@ -282,9 +292,7 @@ TEST_F(OpenAiRequest, WhatIsKnownButNotDoneIsRefused) {
   EXPECT_EQ(chat_fault(R"("tool_choice":"required")"), "tool_choice");
   EXPECT_EQ(chat_fault(R"("tool_choice":{"type":"function"})"), "tool_choice");
   EXPECT_EQ(chat_fault(R"("chat_template":"x")"), "chat_template");
-  EXPECT_EQ(chat_fault(R"("continue_final_message":true)"), "continue_final_message");
   EXPECT_EQ(chat_fault(R"("functions":[{"name":"f"}])"), "functions");
-  EXPECT_EQ(chat_fault(R"("echo":true)"), "echo");
   EXPECT_EQ(completion_fault(R"("stream_options":{"include_usage":true})"), "stream_options");
   // Off is fine.
   completion(
@@ -296,22 +304,52 @@ TEST_F(OpenAiRequest, WhatIsKnownButNotDoneIsRefused) {
 // Other servers' fields that would change the answer.
 TEST_F(OpenAiRequest, OtherServersFieldsAreRefused) {
   for (const char* field : {R"("format":"json")",
-                            R"("cache_salt":"s")",
+                            R"("n_probs":3)",
+                            R"("samplers":["top_k"])",
                             R"("mirostat":2)",
                             R"("dry_multiplier":0.8)",
                             R"("xtc_probability":0.5)",
-                            R"("lora":[{"id":0}])",
-                            R"("repeat_penalty":1.1)",
-                            R"("n_predict":5)"}) {
+                            R"("lora":[{"id":0}])"}) {
     const std::string name = std::string(field).substr(1, std::string(field).find(':') - 2);
     EXPECT_EQ(completion_fault(field), name);
     EXPECT_EQ(chat_fault(field), name);
   }
   try {
-    completion(R"("n_predict":5)");
+    completion(R"("n_probs":5)");
+    ADD_FAILURE();
   } catch (const ApiError& error) {
-    EXPECT_STREQ(error.what(), "'n_predict' is not supported: use 'max_tokens'");
+    EXPECT_STREQ(error.what(), "'n_probs' is not supported: use 'logprobs'");
   }
+}
+
+TEST_F(OpenAiRequest, LlamaCppsNamesMeanOurs) {
+  EXPECT_EQ(completion(R"("n_predict":5)").max_tokens, 5);
+  EXPECT_EQ(chat(R"("n_predict":5,"max_tokens":6)").max_tokens, 6);
+  EXPECT_EQ(completion(R"("max_completion_tokens":7)").max_tokens, 7);
+  EXPECT_FALSE(completion(R"("n_predict":-1)").max_tokens);
+  EXPECT_EQ(completion(R"("repeat_penalty":1.25)").params.repetition_penalty, 1.25f);
+  EXPECT_EQ(
+      completion(R"("repeat_penalty":1.25,"repetition_penalty":1.5)").params.repetition_penalty,
+      1.5f);
+  // A window matters only to penalties.
+  completion(R"("repeat_last_n":64,"repeat_penalty":1)");
+  completion(R"("repeat_last_n":-1,"repeat_penalty":1.1)");
+  EXPECT_EQ(completion_fault(R"("repeat_last_n":64,"presence_penalty":1)"), "repeat_last_n");
+}
+
+TEST_F(OpenAiRequest, WhatChangesNoTextIsTakenWithoutAWord) {
+  limits.strict_params = true;
+  completion(
+      R"("timings_per_token":true,"return_progress":true,"cache_prompt":true,"id_slot":-1,"n_keep":0,"stream_interval":4)");
+  chat(
+      R"("dry_multiplier":0,"dry_base":1.75,"xtc_probability":0,"xtc_threshold":0.1,"mirostat":0,"mirostat_tau":5)");
+}
+
+TEST_F(OpenAiRequest, NumberOfChoices) {
+  limits.max_choices = 40;
+  EXPECT_EQ(completion(R"("n":40)").num_choices, 40);
+  EXPECT_EQ(completion(R"("n":2.0)").num_choices, 2);
+  EXPECT_EQ(completion_fault(R"("n":41)"), "n");
 }
 
 TEST_F(OpenAiRequest, RequestIdIsTakenOrRefused) {
@@ -358,6 +396,17 @@ TEST_F(OpenAiRequest, ChatMessagesBecomeTemplateInputs) {
   EXPECT_EQ(tools["enable_thinking"], false);
 }
 
+TEST_F(OpenAiRequest, PartsOfOtherHistoriesAreTexts) {
+  const std::string call = chat("",
+                                R"([{"role":"user","content":[{"type":"input_text","text":"a"}]},
+               {"role":"assistant","content":[{"type":"output_text","text":"b"},{"type":"refusal","refusal":"c"}]},
+               {"role":"assistant","content":null,"refusal":"d"},{"role":"assistant"}])")
+                               .template_inputs;
+  const auto messages = nlohmann::json::parse(call)["messages"];
+  const char* const expected[] = {"a", "b\nc", "d", ""};
+  for (size_t i = 0; i < 4; ++i) EXPECT_EQ(messages[i]["content"], expected[i]);
+}
+
 TEST_F(OpenAiRequest, BadMessages) {
   EXPECT_EQ(messages_fault("[]"), "messages");
   EXPECT_EQ(messages_fault("null"), "messages");
@@ -367,7 +416,7 @@ TEST_F(OpenAiRequest, BadMessages) {
   EXPECT_EQ(messages_fault(R"([{"content":"x"}])"), "messages[0].role");
   EXPECT_EQ(messages_fault(R"([{"role":"user"}])"), "messages[0].content");
   EXPECT_EQ(messages_fault(R"([{"role":"user","content":5}])"), "messages[0].content");
-  EXPECT_EQ(messages_fault(R"([{"role":"assistant","content":null}])"), "messages[0].content");
+  EXPECT_EQ(messages_fault(R"([{"role":"user","content":null}])"), "messages[0].content");
   EXPECT_EQ(
       messages_fault(
           R"([{"role":"user","content":[{"type":"image_url","image_url":{"url":"http://x"}}]}])"),

@@ -165,6 +165,18 @@ TEST(OutputAssembler, StopStringsDoNotLookIntoTheEcho) {
   EXPECT_EQ(assembler.take().text, "xab abc");
 }
 
+TEST(OutputAssembler, AnEchoLeavesOutOnlyWhatTheTokenizerAdded) {
+  const int32_t special = *test_tokenizer()->token_id("<|im_end|>");
+  for (const size_t num_added : {0, 1, 2}) {
+    OutputAssembler assembler(test_tokenizer(), {});
+    assembler.echo_prompt(std::vector<int32_t>{special, special, 'a', special}, num_added);
+    assembler.add(event_of({special, 'b'}, FinishReason::kLength));
+    std::string expected;
+    for (size_t i = num_added; i < 2; ++i) expected += "<|im_end|>";
+    EXPECT_EQ(assembler.take().text, expected + "a<|im_end|>b");
+  }
+}
+
 // SentencePiece-style tokenizers drop the space in front of a text; an output that continues a
 // prompt keeps it.
 TEST(OutputAssembler, OutputContinuesThePromptsText) {
