@@ -268,6 +268,7 @@ void read_answer_role(const JsonFields& body, CompletionCall* call) {
   if (body.boolean("continue_final_message").value_or(false)) call->continued = last.content;
   if (!wants_generation_prompt(body)) call->answer_role = last.role;
   if (call->echo && last.role == call->answer_role) call->answer_prefix = last.content;
+  call->echo = false;  // of the prompt
 }
 
 void read_choices(const JsonFields& body, const CallContext& context, CompletionCall* call) {

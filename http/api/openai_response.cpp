@@ -156,7 +156,8 @@ std::span<const std::pair<int32_t, float>> top_of(const TokenLogprobs& logprobs,
 // The token itself comes first, as with vLLM.
 Json legacy_top(const OutputToken& token, int32_t num_top, const TokenNames& names) {
   if (!token.logprobs) return nullptr;
-  Json top = {{valid_key(names(token.id)), finite_logprob(token.logprobs->logprob)}};
+  Json top = Json::object();
+  top[valid_key(names(token.id))] = finite_logprob(token.logprobs->logprob);
   for (const auto& [id, logprob] : top_of(*token.logprobs, num_top)) {
     const std::string key = valid_key(names(id));
     if (!top.contains(key)) top[key] = finite_logprob(logprob);
