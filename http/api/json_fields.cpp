@@ -13,14 +13,7 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-// 2.0 is 2, as for the JSON readers of other servers: some clients have no other numbers.
 std::optional<int64_t> as_integer(const json& value) {
-  constexpr double kExact = 1LL << 53;
-  if (value.is_number_float()) {
-    const auto number = value.get<double>();
-    const bool is_whole = std::abs(number) <= kExact && number == std::floor(number);
-    return is_whole ? std::optional(static_cast<int64_t>(number)) : std::nullopt;
-  }
   if (value.is_number_unsigned()) {
     const auto number = value.get<uint64_t>();
     if (number > static_cast<uint64_t>(INT64_MAX)) return std::nullopt;
@@ -28,6 +21,15 @@ std::optional<int64_t> as_integer(const json& value) {
   }
   if (value.is_number_integer()) return value.get<int64_t>();
   return std::nullopt;
+}
+
+// 2.0 is 2, as for the JSON readers of other servers: some clients have no other numbers.
+std::optional<int64_t> as_whole_number(const json& value) {
+  constexpr double kExact = 1LL << 53;
+  if (!value.is_number_float()) return as_integer(value);
+  const auto number = value.get<double>();
+  const bool is_whole = std::abs(number) <= kExact && number == std::floor(number);
+  return is_whole ? std::optional(static_cast<int64_t>(number)) : std::nullopt;
 }
 
 std::vector<int32_t> ids_of(const json& array, int32_t vocab_size, const std::string& path) {
@@ -105,7 +107,7 @@ std::optional<int64_t> JsonFields::integer(const std::string& name,
                                            int64_t maximum) const {
   const json* value = impl_->find(name);
   if (!value) return std::nullopt;
-  const std::optional<int64_t> number = as_integer(*value);
+  const std::optional<int64_t> number = as_whole_number(*value);
   if (!number || *number < minimum || *number > maximum) {
     throw bad_param(
         path_of(name),
