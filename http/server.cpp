@@ -8,6 +8,7 @@
 #include "http/webui/chat_page.h"
 #include "http/wire/access.h"
 #include "http/wire/api_error.h"
+#include "http/wire/listener.h"
 #include "http/wire/request_id.h"
 #include "runtime/base/log.h"
 
@@ -64,7 +65,7 @@ HttpServer::~HttpServer() { stop(std::chrono::milliseconds(0)); }
 
 void HttpServer::start() {
   server_.start();
-  log_info("listening on http://{}:{}", options_.host, port());
+  log_info("listening on {}", url_of(options_, port()));
 }
 
 HttpServer::Opening HttpServer::open(OpenAiService& service, ServingMetrics& metrics) {
@@ -110,7 +111,7 @@ ServerResponse HttpServer::answer(ServerRequest request, const std::string& id) 
     return refused(403, "requests from this origin are not allowed (--allowed-origins)");
   // Before the key is asked for: a browser sends none with a preflight.
   if (is_preflight(head)) return {.content_type = "text/plain", .body = "OK"};
-  if (options_.webui && head.path == "/") return page(head.method);
+  if (options_.webui && (head.path == "/" || head.path.empty())) return page(head);
   if (!is_public_path(head.path) && lacks_key(head, options_.api_keys))
     return refused(401, "a valid API key is needed");
   if (!has_json_body(head)) return refused(415, "the body must be application/json");
@@ -118,10 +119,17 @@ ServerResponse HttpServer::answer(ServerRequest request, const std::string& id) 
   return serve(std::move(request), id);
 }
 
-ServerResponse HttpServer::page(const std::string& method) {
-  if (method == "GET" || method == "HEAD") return chat_page();
-  ServerResponse response = refused(405, "/ needs GET");
-  response.headers.emplace_back("Allow", "GET, HEAD");
+ServerResponse HttpServer::page(const RequestHead& head) {
+  if (head.method != "GET" && head.method != "HEAD") {
+    ServerResponse response = refused(405, "/ needs GET");
+    response.headers.emplace_back("Allow", "GET, HEAD");
+    return response;
+  }
+  if (!head.path.empty()) return chat_page();
+  // The root path without its last slash: the page's own addresses are relative to it with one.
+  ServerResponse response{.status = 307, .content_type = "text/plain"};
+  const size_t last = options_.root_path.rfind('/') + 1;
+  response.headers.emplace_back("Location", options_.root_path.substr(last) + "/");
   return response;
 }
 

@@ -18,8 +18,8 @@ class HttpServer {
   explicit HttpServer(const HttpOptions& options);
   ~HttpServer();
 
-  // Listens; throws Error when the address cannot be had. Until open() probes and calls are told
-  // that the model is being loaded.
+  // Listens; throws Error when address, certificate or key cannot be had. Until open() probes and
+  // calls are told that the model is being loaded.
   void start();
   int port() const { return server_.port(); }
   // From now on the service answers. Both must live until stop() has returned, or the opening has
@@ -46,7 +46,7 @@ class HttpServer {
  private:
   ServerResponse respond(ServerRequest request);
   ServerResponse answer(ServerRequest request, const std::string& id);
-  ServerResponse page(const std::string& method);  // at "/"
+  ServerResponse page(const RequestHead& head);  // at "/"
   ServerResponse serve(ServerRequest request, const std::string& id);
   ServerResponse refused(int status, const std::string& message);
   bool wait_idle(std::chrono::milliseconds timeout) const;

@@ -7,6 +7,7 @@ packages=(
   g++ cmake ninja-build make pkg-config
   libopenmpi-dev openmpi-bin openssh-client
   libcpp-httplib-dev nlohmann-json3-dev libyaml-cpp-dev libfmt-dev libpcre2-dev libutf8proc-dev libgtest-dev libbenchmark-dev libboost-context-dev
+  libssl-dev openssl
   python3 python3-venv
   "$@"
 )

@@ -18,33 +18,46 @@ constexpr size_t kReceiveBytes = 16u << 10;
 
 }  // namespace
 
-Connection::Connection(int fd, const ConnectionLimits& limits, const std::atomic<bool>& stopping)
-    : fd_(fd), limits_(limits), stopping_(stopping) {}
+Connection::Connection(int fd,
+                       const TlsContext* tls,
+                       const ConnectionLimits& limits,
+                       const std::atomic<bool>& stopping)
+    : fd_(fd),
+      transport_(tls == nullptr ? plain_transport(fd) : tls->accept(fd)),
+      limits_(limits),
+      stopping_(stopping) {}
 
-Connection::Wait Connection::wait_readable(Clock::time_point deadline, bool stop_when_asked) const {
+Connection::Wait Connection::wait_for(short events,
+                                      Clock::time_point deadline,
+                                      bool stop_when_asked) const {
   for (;;) {
     if (stop_when_asked && stopping_.load()) return Wait::kStopped;
     const auto left =
         std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
     if (left.count() <= 0) return Wait::kTimeout;
-    pollfd entry{fd_, POLLIN, 0};
+    pollfd entry{fd_, events, 0};
     const int ready = ::poll(&entry, 1, static_cast<int>(std::min(left, kSlice).count()) + 1);
     if (ready > 0) return Wait::kReady;
     if (ready < 0 && errno != EINTR) return Wait::kFailed;
   }
 }
 
+Connection::Wait Connection::wait_readable(Clock::time_point deadline) const {
+  return transport_->has_unread() ? Wait::kReady : wait_for(POLLIN, deadline, true);
+}
+
+// Before the transport is asked again; TLS may have to read in order to write, and the reverse.
+void Connection::wait_a_slice(Transport::Outcome outcome) const {
+  const short events = outcome == Transport::Outcome::kNeedsReadable ? POLLIN : POLLOUT;
+  wait_for(events, Clock::now() + kSlice, false);
+}
+
 bool Connection::receive() {
   std::array<char, kReceiveBytes> chunk;
-  for (;;) {
-    const ssize_t got = ::recv(fd_, chunk.data(), chunk.size(), MSG_DONTWAIT);
-    if (got > 0) {
-      buffer_.append(chunk.data(), static_cast<size_t>(got));
-      return true;
-    }
-    if (got < 0 && errno == EINTR) continue;
-    return got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
-  }
+  const Transport::Result got = transport_->read(chunk.data(), chunk.size());
+  buffer_.append(chunk.data(), got.num_bytes);
+  if (got.outcome == Transport::Outcome::kNeedsWritable) wait_a_slice(got.outcome);
+  return got.outcome != Transport::Outcome::kEnded;
 }
 
 Connection::ReadResult Connection::fail(int status, std::string sentence) {
@@ -52,11 +65,26 @@ Connection::ReadResult Connection::fail(int status, std::string sentence) {
   return ReadResult::kFault;
 }
 
+Connection::ReadResult Connection::begin() {
+  const auto deadline = Clock::now() + limits_.head_timeout;
+  for (;;) {
+    const Transport::Outcome outcome = transport_->begin();
+    if (outcome == Transport::Outcome::kDone) return ReadResult::kDone;
+    if (outcome == Transport::Outcome::kEnded) return ReadResult::kClosed;
+    if (outcome == Transport::Outcome::kNotTls) {
+      transport_ = plain_transport(fd_);
+      return fail(400, "this port speaks TLS: use https://");
+    }
+    const short events = outcome == Transport::Outcome::kNeedsReadable ? POLLIN : POLLOUT;
+    if (wait_for(events, deadline, true) != Wait::kReady) return ReadResult::kClosed;
+  }
+}
+
 Connection::ReadResult Connection::read_head() {
   // The first request has the head's time; later ones may keep the connection idle for a while
   // first.
   if (buffer_.empty() && num_requests_ > 0) {
-    const Wait wait = wait_readable(Clock::now() + limits_.idle_timeout, true);
+    const Wait wait = wait_readable(Clock::now() + limits_.idle_timeout);
     if (wait != Wait::kReady) return ReadResult::kClosed;
   }
   ++num_requests_;
@@ -72,7 +100,7 @@ Connection::ReadResult Connection::read_head() {
       head_ = std::move(*result.head);
       return ReadResult::kDone;
     }
-    const Wait wait = wait_readable(deadline, true);
+    const Wait wait = wait_readable(deadline);
     if (wait == Wait::kTimeout && !buffer_.empty()) {
       return fail(408, "the request head did not arrive in time");
     }
@@ -135,7 +163,7 @@ Connection::ReadResult Connection::wait_body_bytes(Clock::time_point start, size
     }
     const auto next_look =
         std::min(start + limits_.body_timeout, Clock::now() + std::chrono::milliseconds(500));
-    const Wait wait = wait_readable(next_look, true);
+    const Wait wait = wait_readable(next_look);
     if (wait == Wait::kTimeout) continue;
     return wait == Wait::kReady && receive() ? ReadResult::kDone : ReadResult::kClosed;
   }
@@ -144,20 +172,16 @@ Connection::ReadResult Connection::wait_body_bytes(Clock::time_point start, size
 bool Connection::write_all(std::string_view bytes) {
   auto last_progress = Clock::now();
   while (!bytes.empty() && !write_failed_) {
-    const ssize_t sent = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent > 0) {
-      bytes.remove_prefix(static_cast<size_t>(sent));
+    const Transport::Result sent = transport_->write(bytes);
+    if (sent.outcome == Transport::Outcome::kDone) {
+      bytes.remove_prefix(sent.num_bytes);
       last_progress = Clock::now();
-      continue;
-    }
-    if (sent < 0 && errno == EINTR) continue;
-    const bool full = sent < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
-    if (!full || Clock::now() - last_progress > limits_.write_timeout) {
+    } else if (sent.outcome == Transport::Outcome::kEnded ||
+               Clock::now() - last_progress > limits_.write_timeout) {
       write_failed_ = true;
-      break;
+    } else {
+      wait_a_slice(sent.outcome);
     }
-    pollfd entry{fd_, POLLOUT, 0};
-    ::poll(&entry, 1, static_cast<int>(kSlice.count()));
   }
   return !write_failed_;
 }
@@ -170,11 +194,11 @@ bool Connection::client_gone() const {
 }
 
 void Connection::linger() {
-  ::shutdown(fd_, SHUT_WR);
+  transport_->end_output();
   const auto deadline = Clock::now() + std::chrono::milliseconds(300);
   std::array<char, kReceiveBytes> sink;
   size_t total = 0;
-  while (total < (1u << 20) && wait_readable(deadline, false) == Wait::kReady) {
+  while (total < (1u << 20) && wait_for(POLLIN, deadline, false) == Wait::kReady) {
     const ssize_t got = ::recv(fd_, sink.data(), sink.size(), MSG_DONTWAIT);
     if (got <= 0) break;
     total += static_cast<size_t>(got);

@@ -1,4 +1,4 @@
-// One accepted socket: reads requests under deadlines and caps, writes under a no-progress
+// One accepted connection: reads requests under deadlines and caps, writes under a no-progress
 // deadline, and tells whether the client is still there. Owned by the thread that serves the
 // connection; client_gone() alone may be called from a handler further down the same thread.
 #pragma once
@@ -6,29 +6,38 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <string_view>
 
 #include "http/wire/byte_budget.h"
 #include "http/wire/chunked_body.h"
 #include "http/wire/request_head.h"
+#include "http/wire/transport.h"
 
 namespace outrider {
 
 class Connection {
  public:
-  // Does not own the descriptor. `stopping` is watched while the connection is idle.
-  Connection(int fd, const ConnectionLimits& limits, const std::atomic<bool>& stopping);
+  // Does not own the descriptor. `tls` may be null. `stopping` is watched while the connection is
+  // idle.
+  Connection(int fd,
+             const TlsContext* tls,
+             const ConnectionLimits& limits,
+             const std::atomic<bool>& stopping);
 
   enum class ReadResult : uint8_t { kDone, kClosed, kFault };
 
-  // Read the next request, its head and then its body. kFault fills fault(), to be answered before
-  // the connection is closed; kClosed means that there is nobody to answer.
+  // The handshake of TLS, within the time that a head has. kFault fills fault(), to be answered
+  // before the connection is closed; kClosed means that there is nobody to answer.
+  ReadResult begin();
+  // Read the next request, its head and then its body.
   ReadResult read_head();
   // A large body takes its bytes from the budget while they come.
   ReadResult read_body(ByteBudget* budget, RequestBody* body);
 
   const RequestHead& head() const { return head_; }
+  RequestHead& head() { return head_; }
   const HeadFault& fault() const { return fault_; }
 
   // False when the client is gone or took nothing for write_timeout. No write succeeds afterwards.
@@ -41,13 +50,14 @@ class Connection {
   // is not lost in a reset.
   void linger();
 
-  int fd() const { return fd_; }
-
  private:
   using Clock = std::chrono::steady_clock;
   enum class Wait : uint8_t { kReady, kTimeout, kStopped, kFailed };
 
-  Wait wait_readable(Clock::time_point deadline, bool stop_when_asked) const;
+  // events: as poll's.
+  Wait wait_for(short events, Clock::time_point deadline, bool stop_when_asked) const;
+  Wait wait_readable(Clock::time_point deadline) const;
+  void wait_a_slice(Transport::Outcome outcome) const;
   // Appends what is there; false at the end of input or an error.
   bool receive();
   ChunkedBody::State take_plain(std::string* text);
@@ -55,6 +65,7 @@ class Connection {
   ReadResult fail(int status, std::string sentence);
 
   int fd_;
+  std::unique_ptr<Transport> transport_;
   const ConnectionLimits& limits_;
   const std::atomic<bool>& stopping_;
   std::string buffer_;  // received, not yet used

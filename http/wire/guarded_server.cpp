@@ -1,69 +1,44 @@
-// See guarded_server.h. The only server file that includes httplib (Debian's is a compiled library:
-// its limits are frozen, so backlog, threads and deadlines are set from outside).
+// See guarded_server.h.
 #include "http/wire/guarded_server.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <httplib.h>
 #include <malloc.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
 #include <condition_variable>
-#include <cstring>
+#include <csignal>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <thread>
 
 #include "http/wire/api_error.h"
+#include "http/wire/listener.h"
 #include "http/wire/on_demand_threads.h"
-#include "runtime/base/error.h"
+#include "http/wire/transport.h"
 #include "runtime/base/log.h"
 
 namespace outrider {
 namespace {
 
-constexpr int kBacklog = 1024;
 constexpr size_t kProbeConnections = 16;
 // Such a body's memory is given back to the system at once: the allocator would keep it.
 constexpr size_t kTrimmedBodyBytes = 1u << 20;
 
-// Set on the accepting thread while it turns a connection away.
-thread_local bool turning_away = false;
-
-// The library's queue of accepted connections. Beyond the last thread the job runs at once on the
-// accepting thread with turning_away set, which answers 503 without blocking.
-class ConnectionQueue : public httplib::TaskQueue {
- public:
-  using Job = std::function<void()>;
-  // void in older versions of the library, bool (the job was taken) in newer ones.
-  using Enqueued = decltype(std::declval<httplib::TaskQueue&>().enqueue(Job()));
-
-  explicit ConnectionQueue(size_t max_threads) : threads_(max_threads) {}
-
-  Enqueued enqueue(Job job) override {
-    if (!threads_.submit(job)) {
-      turning_away = true;
-      job();
-      turning_away = false;
-    }
-    return Enqueued(true);
-  }
-  void shutdown() override { threads_.shutdown(); }
-
- private:
-  OnDemandThreads threads_;
-};
-
+// Empty: a Unix socket's.
 std::string peer_of(int fd) {
   sockaddr_storage address{};
   socklen_t size = sizeof(address);
   std::array<char, NI_MAXHOST> name{};
   if (::getpeername(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) return {};
+  if (address.ss_family == AF_UNIX) return {};
   if (::getnameinfo(reinterpret_cast<sockaddr*>(&address),
                     size,
                     name.data(),
@@ -77,7 +52,8 @@ std::string peer_of(int fd) {
 }
 
 bool is_loopback(const std::string& peer) {
-  return peer.empty() || peer.rfind("127.", 0) == 0 || peer == "::1";
+  return peer.empty() || peer.starts_with("127.") || peer == "::1" ||
+         peer.starts_with("::ffff:127.");
 }
 
 ServerResponse refusal(int status, const std::string& sentence, int retry_after_s) {
@@ -90,59 +66,44 @@ ServerResponse refusal(int status, const std::string& sentence, int retry_after_
 
 }  // namespace
 
-class GuardedServer::Impl : public httplib::Server {
+class GuardedServer::Impl {
  public:
   Impl(const HttpOptions& options, GuardedServer::Handler handler, IsProbe is_probe)
       : options_(options),
         handler_(std::move(handler)),
         is_probe_(std::move(is_probe)),
-        large_bodies_(options.connection.max_large_body_bytes_in_flight) {
+        large_bodies_(options.connection.max_large_body_bytes_in_flight),
+        threads_(options.connection.max_connections + kProbeConnections) {
     probe_limits_ = options.connection;
     probe_limits_.head_timeout = std::min(probe_limits_.head_timeout, kProbeHeadTimeout);
     probe_limits_.max_requests_per_connection = 1;
-    new_task_queue = [this] {
-      return new ConnectionQueue(options_.connection.max_connections + kProbeConnections);
-    };
-    set_socket_options([this](socket_t fd) {
-      // Not SO_REUSEPORT, the library's default: two servers on one port must not share it
-      // silently.
-      const int on = 1;
-      ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-      ::fcntl(fd, F_SETFD, FD_CLOEXEC);
-      listen_fd_ = fd;
-    });
   }
 
   void start() {
-    if (options_.port == 0) {
-      port_ = bind_to_any_port(options_.host);
-    } else {
-      port_ = bind_to_port(options_.host, options_.port) ? options_.port : -1;
-    }
-    if (port_ <= 0) {
-      throw Error(fmt::format("cannot listen on {} port {}: the address is in use or not ours",
-                              options_.host,
-                              options_.port));
-    }
-    ::listen(listen_fd_, kBacklog);  // the library's own backlog is 5
-    listener_ = std::thread([this] {
+    if (options_.has_tls()) tls_.emplace(options_.ssl_certfile, options_.ssl_keyfile);
+    // OpenSSL writes to connections that may be gone; here that is an error, not the end.
+    std::signal(SIGPIPE, SIG_IGN);
+    listener_.emplace(options_);
+    port_ = listener_->port();
+    acceptor_ = std::thread([this] {
       set_thread_log_name("http");
-      listen_after_bind();
+      accept_all();
     });
-    while (!is_running()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 
   void shut_down(std::chrono::milliseconds grace) {
-    if (!listener_.joinable()) return;
+    if (!acceptor_.joinable()) return;
     stopping_ = true;
-    stop();
+    listener_->close();
+    acceptor_.join();
+    listener_.reset();
     const auto deadline = std::chrono::steady_clock::now() + grace;
     {
       std::unique_lock lock(mutex_);
       all_closed_.wait_until(lock, deadline, [&] { return open_fds_.empty(); });
       for (const int fd : open_fds_) ::shutdown(fd, SHUT_RDWR);
     }
-    listener_.join();
+    threads_.shutdown();
   }
 
   int port() const { return port_; }
@@ -157,12 +118,18 @@ class GuardedServer::Impl : public httplib::Server {
 
   enum class Lane : uint8_t { kNormal, kProbe, kRefused };
 
-  bool process_and_close_socket(socket_t fd) override {
-    ::fcntl(fd, F_SETFD, FD_CLOEXEC);
+  void accept_all() {
+    for (int fd = listener_->accept(); fd >= 0; fd = listener_->accept()) {
+      // Beyond the last thread it is turned away on this one.
+      if (!threads_.submit([this, fd] { serve_and_close(fd, false); })) serve_and_close(fd, true);
+    }
+  }
+
+  void serve_and_close(int fd, bool is_turned_away) {
     const int on = 1;
     ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
     const std::string peer = peer_of(fd);
-    const Lane lane = turning_away ? Lane::kRefused : enter(fd, peer);
+    const Lane lane = is_turned_away ? Lane::kRefused : enter(fd, peer);
     try {
       run_connection(fd, lane);
     } catch (const std::exception& error) {
@@ -171,7 +138,6 @@ class GuardedServer::Impl : public httplib::Server {
     if (lane != Lane::kRefused) leave(fd, peer);
     ::shutdown(fd, SHUT_RDWR);
     ::close(fd);
-    return true;
   }
 
   Lane enter(int fd, const std::string& peer) {
@@ -194,33 +160,41 @@ class GuardedServer::Impl : public httplib::Server {
 
   void run_connection(int fd, Lane lane) {
     const ConnectionLimits& limits = lane == Lane::kNormal ? options_.connection : probe_limits_;
-    Connection connection(fd, limits, stopping_);
-    // Without a wait for what the client sends: other connections wait for this thread.
-    if (lane == Lane::kRefused) return refuse(connection, 503, "too many connections");
+    Connection connection(fd, tls_ ? &*tls_ : nullptr, limits, stopping_);
+    // Without a wait for what the client sends: other connections wait for this thread. Under TLS
+    // nothing can be said without one.
+    if (lane == Lane::kRefused) {
+      if (!tls_) refuse(connection, 503, "too many connections");
+      return;
+    }
+    if (!is_done(connection, connection.begin())) return;
     for (size_t served = 1;; ++served) {
       const bool may_follow = served < limits.max_requests_per_connection;
       if (!serve_request(connection, lane, may_follow)) return;
     }
   }
 
-  // False when the connection is at its end.
-  bool serve_request(Connection& connection, Lane lane, bool may_follow) {
-    Connection::ReadResult result = connection.read_head();
-    if (result == Connection::ReadResult::kDone && lane == Lane::kProbe &&
-        !is_probe_(connection.head())) {
-      refuse(connection, 503, "too many connections");
-      connection.linger();
-      return false;
-    }
-    RequestBody body;
-    if (result == Connection::ReadResult::kDone)
-      result = connection.read_body(&large_bodies_, &body);
+  // Answers a fault. False when the connection is at its end.
+  bool is_done(Connection& connection, Connection::ReadResult result) {
     if (result == Connection::ReadResult::kFault) {
       ++num_malformed_;
       refuse(connection, connection.fault().status, connection.fault().sentence);
       connection.linger();
     }
-    if (result != Connection::ReadResult::kDone) return false;
+    return result == Connection::ReadResult::kDone;
+  }
+
+  // False when the connection is at its end.
+  bool serve_request(Connection& connection, Lane lane, bool may_follow) {
+    if (!is_done(connection, connection.read_head())) return false;
+    strip_root_path(options_.root_path, &connection.head().path);
+    if (lane == Lane::kProbe && !is_probe_(connection.head())) {
+      refuse(connection, 503, "too many connections");
+      connection.linger();
+      return false;
+    }
+    RequestBody body;
+    if (!is_done(connection, connection.read_body(&large_bodies_, &body))) return false;
     const bool is_trimmed = body.text.size() >= kTrimmedBodyBytes;
     const bool goes_on = respond(connection, std::move(body), may_follow);
     if (is_trimmed) trim_memory();
@@ -251,11 +225,12 @@ class GuardedServer::Impl : public httplib::Server {
   const IsProbe is_probe_;
   ByteBudget large_bodies_;
   ConnectionLimits probe_limits_;
-  socket_t listen_fd_ = -1;
-  int port_ = -1;
-  std::thread listener_;
+  std::optional<TlsContext> tls_;
+  std::optional<Listener> listener_;
+  int port_ = 0;
+  std::thread acceptor_;
+  OnDemandThreads threads_;
   std::atomic<bool> stopping_{false};
-
   std::atomic<uint64_t> num_malformed_{0};
 
   mutable std::mutex mutex_;

@@ -1,6 +1,6 @@
-// The listener and its connections. cpp-httplib binds and accepts; what a client sends is read and
-// checked by http/connection, what it gets is written by http/response. One thread per connection,
-// made on demand; a few are kept for health probes when all others are taken.
+// The listener and its connections. What a client sends is read and checked by connection.h, what
+// it gets is written by response.h. One thread per connection, made on demand; a few are kept for
+// health probes when all others are taken.
 #pragma once
 
 #include <cstddef>
@@ -31,9 +31,9 @@ class GuardedServer {
   GuardedServer(const HttpOptions& options, Handler handler, IsProbe is_probe);
   ~GuardedServer();
 
-  // Binds and listens; throws Error when the address cannot be had.
+  // Reads certificate and key, binds and listens; throws Error when that cannot be.
   void start();
-  int port() const;
+  int port() const;  // 0 of a Unix socket
   size_t num_connections() const;
   uint64_t num_malformed_requests() const;
   // Closes the listener, lets running responses end for `grace`, then cuts the rest.

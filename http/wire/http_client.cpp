@@ -1,4 +1,4 @@
-// See http_client.h. With guarded_server.cpp one of two files that know cpp-httplib.
+// See http_client.h. The only file that knows cpp-httplib.
 #include "http/wire/http_client.h"
 
 #include <fmt/format.h>

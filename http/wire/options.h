@@ -50,7 +50,7 @@ struct CallLimits {
   // Of answers that are sent in one piece and list log-probabilities; beyond it 503.
   size_t max_answer_bytes_in_flight = 1u << 30;
   bool disable_any_whitespace = false;  // in documents of a JSON schema, unless a request says
-  bool strict_params = false;  // unknown fields are a 400 instead of being ignored
+  bool strict_params = false;           // unknown fields are a 400 instead of being ignored
 };
 
 // metrics.speculative_decoding of responses: never, sums and histograms, also each round.
@@ -67,6 +67,10 @@ struct CorsOptions {
 struct HttpOptions {
   std::string host = "127.0.0.1";
   int port = 8000;                    // 0 = any free port
+  std::string uds;                    // a Unix socket's path instead of host and port
+  std::string ssl_certfile;           // either one = TLS
+  std::string ssl_keyfile;            // empty = in ssl_certfile
+  std::string root_path;              // "/llm": paths may begin with it; empty = none
   std::vector<std::string> api_keys;  // empty = open
   CorsOptions cors;
   bool webui = true;  // the chat page at "/"
@@ -79,6 +83,8 @@ struct HttpOptions {
   SpecDecodeMetrics per_request_spec_decode_metrics = SpecDecodeMetrics::kNone;
   std::vector<std::string> metrics_namespaces = {"outrider", "vllm"};
   std::vector<std::pair<std::string, std::string>> build;  // what /version says: (name, value)
+
+  bool has_tls() const { return !ssl_certfile.empty() || !ssl_keyfile.empty(); }
 };
 
 }  // namespace outrider

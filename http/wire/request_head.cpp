@@ -262,4 +262,10 @@ HeadResult parse_head(std::string_view bytes, const ConnectionLimits& limits) {
   return {std::move(head), {}};
 }
 
+void strip_root_path(std::string_view root_path, std::string* path) {
+  if (!path->starts_with(root_path)) return;
+  if (path->size() == root_path.size() || (*path)[root_path.size()] == '/')
+    path->erase(0, root_path.size());
+}
+
 }  // namespace outrider

@@ -51,6 +51,9 @@ struct HeadResult {
   HeadFault fault;  // when there is no head
 };
 
+// "/llm/v1/models" is "/v1/models" below the root path "/llm", and "/llm" is "". Other paths stay.
+void strip_root_path(std::string_view root_path, std::string* path);
+
 // Parses a complete head as found by scan_head().
 HeadResult parse_head(std::string_view bytes, const ConnectionLimits& limits);
 

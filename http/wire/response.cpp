@@ -54,6 +54,7 @@ const char* status_text(int status) {
   static constexpr std::pair<int, const char*> kTexts[] = {
       {200, "OK"},
       {204, "No Content"},
+      {307, "Temporary Redirect"},
       {400, "Bad Request"},
       {401, "Unauthorized"},
       {403, "Forbidden"},

@@ -58,6 +58,16 @@ std::string system_fingerprint(const FrontEndContext& context) {
                      fingerprint_of_text(all).substr(0, 8));
 }
 
+// "/llm": what paths may begin with; empty when there is none.
+std::string root_path_of(const RunConfig& config) {
+  std::string path = config.root_path;
+  while (path.ends_with('/')) path.pop_back();
+  const bool has_query = path.find_first_of("?#") != std::string::npos;
+  if (!path.empty() && (path.front() != '/' || has_query))
+    throw Error(fmt::format("root_path: '{}' is no path like /llm", config.root_path));
+  return path;
+}
+
 }  // namespace
 
 void refuse_synthetic(const RunConfig& config) {
@@ -70,6 +80,10 @@ HttpOptions http_options(const RunConfig& config) {
   HttpOptions options;
   options.host = config.host;
   options.port = config.port;
+  options.uds = config.uds;
+  options.ssl_certfile = config.ssl_certfile;
+  options.ssl_keyfile = config.ssl_keyfile;
+  options.root_path = root_path_of(config);
   options.build = build_info();
   options.api_keys = api_keys_of(config);
   options.cors = {.allowed_origins = config.allowed_origins,
@@ -91,11 +105,6 @@ HttpOptions http_options(const RunConfig& config) {
     options.per_request_spec_decode_metrics = SpecDecodeMetrics::kDetailed;
   }
   return options;
-}
-
-std::string url_of(const std::string& host, int port) {
-  const bool is_ipv6 = host.find(':') != std::string::npos;
-  return fmt::format("http://{}:{}", is_ipv6 ? "[" + host + "]" : host, port);
 }
 
 ServedModel served_model(const FrontEndContext& context) {

@@ -11,8 +11,6 @@ namespace outrider {
 void refuse_synthetic(const RunConfig& config);
 
 HttpOptions http_options(const RunConfig& config);
-// "http://host:port", an IPv6 address in brackets.
-std::string url_of(const std::string& host, int port);
 ServedModel served_model(const FrontEndContext& context);
 
 }  // namespace outrider

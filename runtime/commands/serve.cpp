@@ -3,6 +3,7 @@
 
 #include "http/server.h"
 #include "http/service.h"
+#include "http/wire/listener.h"
 #include "runtime/base/log.h"
 #include "runtime/base/settings/config.h"
 #include "runtime/commands/commands.h"
@@ -18,19 +19,20 @@ using std::chrono::milliseconds;
 constexpr milliseconds kSignalInterval{100};
 
 void warn_when_open(const HttpOptions& options) {
-  const bool loopback =
-      options.host.starts_with("127.") || options.host == "localhost" || options.host == "::1";
-  if (loopback || !options.api_keys.empty()) return;
+  const bool is_local = !options.uds.empty() || options.host.starts_with("127.") ||
+                        options.host == "localhost" || options.host == "::1";
+  if (is_local || !options.api_keys.empty()) return;
   log_warning(
       "listening on {} without api_key: everyone who reaches this address can use the server",
       options.host);
 }
 
 // 0.0.0.0 and :: are all of a host's addresses: clients elsewhere need its name.
-std::string reachable_host(const std::string& host) {
+std::string reachable_url(HttpOptions options, int port) {
   char name[256] = {};
-  const bool is_any = host == "0.0.0.0" || host == "::";
-  return is_any && gethostname(name, sizeof(name) - 1) == 0 ? name : host;
+  const bool is_any = options.host == "0.0.0.0" || options.host == "::";
+  if (is_any && gethostname(name, sizeof(name) - 1) == 0) options.host = name;
+  return url_of(options, port) + (options.uds.empty() ? options.root_path + "/v1" : "");
 }
 
 // Until what runs has ended, the time is over, or a second signal leaves less of it.
@@ -50,8 +52,8 @@ int serve(const FrontEndContext& context, const HttpOptions& options, HttpServer
   OpenAiService service(context.engine, context.metrics, served_model(context), options);
   const HttpServer::Opening opening = server.open(service, context.metrics);
   const EngineInfo& info = context.engine.info();
-  log_info("ready: {}/v1 serves {} ({} tokens of context, {} target {}, {})",
-           url_of(reachable_host(options.host), server.port()),
+  log_info("ready: {} serves {} ({} tokens of context, {} target {}, {})",
+           reachable_url(options, server.port()),
            info.served_model_name,
            info.max_model_len,
            info.num_target_ranks,

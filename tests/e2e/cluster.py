@@ -66,12 +66,14 @@ def parent(pid):
 
 
 class Server:
-    """`outrider serve` under mpirun (num_ranks 0: one process)."""
+    """`outrider serve` under mpirun (num_ranks 0: one process). handlers: urllib's, where the server speaks TLS (scheme
+    https) or listens on a Unix socket."""
 
     def __init__(self, num_ranks, *options, recovery=True, fault="", program=PROGRAM, environment=None,
-                 wait_s=60):
+                 wait_s=60, scheme="http", handlers=()):
         self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"{scheme}://127.0.0.1:{self.port}"
+        self.opener = urllib.request.build_opener(*handlers)
         self.num_ranks = num_ranks
         self.log = tempfile.NamedTemporaryFile("w+", suffix=".log")
         launcher = mpirun(num_ranks, recovery) if num_ranks else []
@@ -96,7 +98,7 @@ class Server:
             if self.process.poll() is not None:
                 raise RuntimeError(f"the server ended with {self.process.returncode}:\n{self.text_of_log()}")
             try:
-                with urllib.request.urlopen(self.url + "/readyz", timeout=2):
+                with self.opener.open(self.url + "/readyz", timeout=2):
                     return
             except (urllib.error.URLError, OSError):
                 time.sleep(0.05)
@@ -128,7 +130,7 @@ class Server:
         request = urllib.request.Request(self.url + path, json.dumps(body).encode(),
                                          {"Content-Type": "application/json"})
         try:
-            with urllib.request.urlopen(request, timeout=timeout_s) as response:
+            with self.opener.open(request, timeout=timeout_s) as response:
                 return response.status, json.loads(response.read())
         except urllib.error.HTTPError as error:
             return error.code, json.loads(error.read())
@@ -138,7 +140,7 @@ class Server:
         request = urllib.request.Request(self.url + path, json.dumps({**body, "stream": True}).encode(),
                                          {"Content-Type": "application/json"})
         try:
-            with urllib.request.urlopen(request, timeout=timeout_s) as response:
+            with self.opener.open(request, timeout=timeout_s) as response:
                 for line in response:
                     if line.startswith(b"data: {"):
                         yield json.loads(line[6:])
@@ -148,7 +150,7 @@ class Server:
             return
 
     def get(self, path):
-        with urllib.request.urlopen(self.url + path, timeout=10) as response:
+        with self.opener.open(self.url + path, timeout=10) as response:
             return response.read().decode()
 
     def metric(self, name):

@@ -9,7 +9,6 @@ and, where its process is known, that its memory did not grow.
 """
 import json
 import os
-import socket
 import sys
 import threading
 import time
@@ -23,7 +22,7 @@ MEMORY_SLACK_MIB = 128
 
 
 def connect(timeout=20):
-    return socket.create_connection(TARGET, timeout=timeout)
+    return live_server.connect(TARGET, timeout)
 
 
 def read_reply(sock):

@@ -66,7 +66,7 @@ class Install(unittest.TestCase):
             for name in named:
                 self.assertIn(f" .{name}\n", content, file)
         depends = run("dpkg-deb", "--field", package, "Depends").stdout
-        for name in ("openmpi-bin", "libopenmpi", "libyaml-cpp"):
+        for name in ("openmpi-bin", "libopenmpi", "libyaml-cpp", "libssl"):
             self.assertIn(name, depends)
 
 

@@ -1,8 +1,13 @@
 """What the client scripts of this folder share: one line per check, and a server started for the run when asked."""
 import argparse
 import contextlib
+import socket
+import ssl
 import subprocess
+import tempfile
 import urllib.parse
+
+import certificate
 
 
 class Checks:
@@ -39,23 +44,40 @@ def parser(description):
     arguments.add_argument("--api-key", default="")
     arguments.add_argument("--pid", type=int, default=0, help="of the server, to watch its memory")
     arguments.add_argument("--spawn", default="", help="a program to run that prints 'port N' and stops at end of input")
+    arguments.add_argument("--transport", default="tcp", choices=["tcp", "tls", "unix"], help="of what --spawn starts")
     return arguments
+
+
+def connect(target, timeout):
+    """target: (host, port), (host, port, TLS context) or the path of a Unix socket."""
+    if isinstance(target, str):
+        sock = socket.socket(socket.AF_UNIX)
+        sock.settimeout(timeout)
+        sock.connect(target)
+        return sock
+    sock = socket.create_connection(target[:2], timeout=timeout)
+    return target[2].wrap_socket(sock, server_hostname=target[0]) if target[2:] else sock
 
 
 @contextlib.contextmanager
 def server(arguments):
-    """Yields (host, port) of the server; starts and stops one when --spawn is given."""
+    """Yields what connect() takes; starts and stops a server when --spawn is given."""
     if not arguments.spawn:
         url = urllib.parse.urlparse(arguments.base_url)
         yield url.hostname, url.port or 80
         return
-    process = subprocess.Popen([arguments.spawn], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                               stderr=subprocess.DEVNULL, text=True)
-    try:
-        port = int(process.stdout.readline().split()[1])
-        arguments.pid = process.pid
-        arguments.base_url = f"http://127.0.0.1:{port}"
-        yield "127.0.0.1", port
-    finally:
-        process.stdin.close()
-        process.wait(timeout=30)
+    with tempfile.TemporaryDirectory() as folder:
+        files = certificate.make(folder) if arguments.transport == "tls" else []
+        path = f"{folder}/socket"
+        words = {"tcp": [], "tls": files, "unix": [path]}[arguments.transport]
+        process = subprocess.Popen([arguments.spawn, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                   stderr=subprocess.DEVNULL, text=True)
+        try:
+            port = int(process.stdout.readline().split()[1])
+            arguments.pid = process.pid
+            arguments.base_url = f"http://127.0.0.1:{port}"
+            context = [ssl.create_default_context(cafile=files[0])] if files else []
+            yield path if arguments.transport == "unix" else ("127.0.0.1", port, *context)
+        finally:
+            process.stdin.close()
+            process.wait(timeout=30)

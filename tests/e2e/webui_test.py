@@ -305,6 +305,19 @@ class Streaming(ChatPage):
         self.assertIn("ERR_", "".join(self.console()))  # Chromium notes the lost connection
 
 
+class BelowARootPath(ChatPage):
+    options = [*DRAFTED_PAIR, "--root-path", "/llm"]
+
+    def test_it_works_there(self):
+        self.driver.get(self.server.url + "/llm")
+        self.wait(lambda: self.find("#model").text == self.model)
+        self.assertEqual(self.driver.current_url, self.server.url + "/llm/")
+        self.set(max_tokens="5")
+        self.assertTrue(self.answer("A"))
+        requested = self.driver.execute_script("return performance.getEntriesByType('resource').map(entry => entry.name)")
+        self.assertIn(self.server.url + "/llm/v1/chat/completions", requested)
+
+
 class WithKey(ChatPage):
     options = [*DRAFTED_PAIR, "--api-key", "secret"]
 

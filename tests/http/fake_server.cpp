@@ -1,6 +1,7 @@
 // The HTTP server over the fake engine as a program, for the Python clients of tests/e2e: prints
-// "port N" and serves until its input ends. Every request gets the same text again and again up to
-// its max_tokens.
+// "port N" and serves until its input ends. One argument: the path of a Unix socket; two:
+// certificate and key for TLS. Every request gets the same text again and again up to its
+// max_tokens.
 #include <cstdio>
 #include <iostream>
 #include <string>
@@ -8,7 +9,7 @@
 #include "http/server.h"
 #include "tests/http/fake_engine.h"
 
-int main() {
+int main(int argc, char** argv) {
   using namespace outrider;
   const std::string data = std::string(OUTRIDER_SOURCE_DIR) + "/tests/http/data";
   const auto tokenizer = Tokenizer::load(data);
@@ -23,6 +24,11 @@ int main() {
   ServingMetrics metrics("test-model", engine.info().max_model_len, 4);
   HttpOptions options;
   options.port = 0;
+  if (argc == 2) options.uds = argv[1];
+  if (argc == 3) {
+    options.ssl_certfile = argv[1];
+    options.ssl_keyfile = argv[2];
+  }
   options.connection.head_timeout = std::chrono::milliseconds(1000);
   options.connection.body_timeout = std::chrono::milliseconds(2000);
   ServedModel model;

@@ -226,5 +226,20 @@ TEST(RequestHead, SurvivesMutations) {
   EXPECT_GT(num_refused, 1000u);
 }
 
+TEST(RootPath, IsStrippedWhereItIsAWholePart) {
+  const auto stripped = [](std::string_view root_path, std::string path) {
+    strip_root_path(root_path, &path);
+    return path;
+  };
+  EXPECT_EQ(stripped("/llm", "/llm/v1/models"), "/v1/models");
+  EXPECT_EQ(stripped("/llm", "/v1/models"), "/v1/models");
+  EXPECT_EQ(stripped("/llm", "/llm"), "");
+  EXPECT_EQ(stripped("/llm", "/llm/"), "/");
+  EXPECT_EQ(stripped("/llm", "/llmx/v1"), "/llmx/v1");
+  EXPECT_EQ(stripped("/a/b", "/a/b/health"), "/health");
+  EXPECT_EQ(stripped("/a/b", "/a"), "/a");
+  EXPECT_EQ(stripped("", "/"), "/");
+}
+
 }  // namespace
 }  // namespace outrider

@@ -83,6 +83,28 @@ TEST_F(Server, TheChatPageCanBeLeftOut) {
   EXPECT_EQ(status_of(ask(get_bytes("/"))), 404);
 }
 
+TEST_F(Server, PathsAreServedWithAndWithoutTheRootPath) {
+  options.root_path = "/ai/llm";
+  options.api_keys = {"k"};
+  start();
+  const std::string key = "X-Api-Key: k\r\n";
+  for (const std::string prefix : {"", "/ai/llm"}) {
+    EXPECT_EQ(status_of(ask(get_bytes(prefix + "/v1/models", key))), 200) << prefix;
+    EXPECT_EQ(status_of(ask(get_bytes(prefix + "/v1/models"))), 401) << prefix;
+    EXPECT_EQ(status_of(ask(get_bytes(prefix + "/health"))), 200) << prefix;
+    EXPECT_NE(ask(get_bytes(prefix + "/")).find("<html"), std::string::npos) << prefix;
+    EXPECT_EQ(status_of(ask(post_bytes(R"({"prompt":"a"})", key, prefix + "/v1/completions"))),
+              200);
+    const std::string message = ask(get_bytes(prefix + "/v1/messages"));
+    EXPECT_NE(message.find(R"({"type":"error")"), std::string::npos) << message;
+  }
+  EXPECT_EQ(status_of(ask(get_bytes("/ai/llmx/health", key))), 404);
+  // Without the slash the page's relative addresses would be wrong.
+  const std::string moved = ask(get_bytes("/ai/llm"));
+  EXPECT_EQ(status_of(moved), 307);
+  EXPECT_NE(moved.find("\r\nLocation: llm/\r\n"), std::string::npos) << moved;
+}
+
 TEST_F(Server, CrossOriginOnlyWhenAllowed) {
   options.cors.allowed_origins = {"http://ui.example"};
   options.api_keys = {"k"};

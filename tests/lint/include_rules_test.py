@@ -31,9 +31,9 @@ GOOD = {
     "scheduler/rows/row_view.h": HEADER + '#include "scheduler/request.h"\n',
     "scheduler/batching/planner.h": HEADER + '#include "scheduler/rows/row_view.h"\n',
     "http/server.h": HEADER + '#include "models/text/tokenizer.h"\n',
-    "http/wire/guarded_server.cpp": SOURCE + "#include <httplib.h>\n",
+    "http/wire/transport.cpp": SOURCE + "#include <openssl/ssl.h>\n",
     "http/wire/http_client.cpp": SOURCE + "#include <httplib.h>\n",
-    "http/CMakeLists.txt": "add_library(http ${CMAKE_CURRENT_LIST_DIR}/wire/guarded_server.cpp wire/http_client.cpp)\n",
+    "http/CMakeLists.txt": "add_library(http ${CMAKE_CURRENT_LIST_DIR}/wire/transport.cpp wire/http_client.cpp)\n",
     "runtime/ranks/job/job.h": HEADER + '#include "http/server.h"\n#include "models/weights/weights.h"\n',
     "tests/models/one_test.cpp": SOURCE + '#include "models/text/jinja/lexer.h"\nvoid f() { EXPECT_EQ(1, 1); }\n'
                                  "namespace a { using namespace b; }\n// tests/golden/ids cases.json\n",
@@ -71,6 +71,7 @@ BAD = [
     ("fence", "runtime/ops/bad.h", HEADER + "#include <cuda_runtime.h>\n"),
     ("fence", "http/bad.h", HEADER + "#include <httplib.h>\n"),
     ("fence", "http/second.cpp", SOURCE + "#include <httplib.h>\n"),
+    ("fence", "http/bad.h", HEADER + "#include <openssl/ssl.h>\n"),
     ("fence", "runtime/base/second.cpp", SOURCE + "#include <yaml-cpp/yaml.h>\n"),
     ("fence", "models/forward/bad.h", HEADER + "#include <nlohmann/json.hpp>\n"),
     ("fence", "models/forward/bad.h", HEADER + "#include <nlohmann/json_fwd.hpp>\n"),
@@ -99,7 +100,7 @@ BAD = [
     ("unused-golden", "tests/golden/unknown/cases.json", "[]"),
 ]
 CMAKE = {
-    "http/second.cpp": ("http/CMakeLists.txt", "add_library(http wire/guarded_server.cpp wire/http_client.cpp second.cpp)\n"),
+    "http/second.cpp": ("http/CMakeLists.txt", "add_library(http wire/transport.cpp wire/http_client.cpp second.cpp)\n"),
     "runtime/base/second.cpp": ("runtime/base/CMakeLists.txt", "add_library(base settings/config.cpp second.cpp)\n"),
 }
 

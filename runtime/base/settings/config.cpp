@@ -341,6 +341,17 @@ void add_server_rows(Table& table, RunConfig* c) {
   table.group = "Server";
   table.add(text_option("host", &c->host, "address to listen on"));
   table.add(integer_option("port", &c->port, 0, 65535, "port to listen on; 0 = any free one"));
+  table.add(path_option("uds", &c->uds, "Unix socket to listen on, instead of host and port"));
+  table.add(
+      path_option("ssl_certfile", &c->ssl_certfile, "PEM file of a certificate and its chain: TLS"),
+      {"--ssl-cert-file"});
+  table.add(
+      path_option("ssl_keyfile", &c->ssl_keyfile, "PEM file of its key; default: ssl_certfile"),
+      {"--ssl-key-file"});
+  table.add(
+      text_option(
+          "root_path", &c->root_path, "path before all others, as a proxy may leave it: /llm"),
+      {"--api-prefix"});
   table.add(list_option(
       "api_key", &c->api_keys, "key that requests must carry; may be given several times"));
   table.add(path_option("api_key_file", &c->api_key_file, "file of more keys, one a line"));

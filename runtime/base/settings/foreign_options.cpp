@@ -32,6 +32,7 @@ constexpr const char* kServerThreads = "each connection has a thread of its own"
 constexpr const char* kRows = "rows of a round are --max-num-batched-tokens";
 constexpr const char* kDefaults = "sampling defaults are the model's generation_config.json";
 constexpr const char* kDraftLength = "a draft is as long as measured times and acceptance ask for";
+constexpr const char* kNoClientCerts = "clients are not asked for certificates";
 constexpr const char* kFlags = "true";
 constexpr const char* kAll = "*";
 
@@ -78,6 +79,10 @@ constexpr ForeignOption kForeignOptions[] = {
     {"uvicorn_log_level", "", Takes::kValue, kAll, "the log's level is --log-level"},
     {"disable_frontend_multiprocessing", "", Takes::kFlag, kAll, kServerThreads},
     {"api_server_count", "", Takes::kValue, kAll, kServerThreads},
+    {"ssl_cert_reqs", "", Takes::kValue, "0", kNoClientCerts},
+    {"ssl_ca_certs", "", Takes::kValue, "", kNoClientCerts},
+    {"ssl_ciphers", "", Takes::kValue, "", "they are OpenSSL's, of TLS 1.2 and later"},
+    {"enable_ssl_refresh", "", Takes::kFlag, "false", "a new certificate needs a restart"},
     {"enable_server_load_tracking", "", Takes::kFlag, kFlags, "/load always counts"},
     {"enable_request_id_headers", "", Takes::kFlag, kFlags, "answers always have X-Request-Id"},
     {"enable_prompt_tokens_details",

@@ -81,6 +81,10 @@ struct RunConfig {
 
   std::string host = "127.0.0.1";
   int32_t port = 8000;
+  std::string uds;           // a Unix socket's path instead of host and port
+  std::string ssl_certfile;  // PEM; either one = TLS
+  std::string ssl_keyfile;
+  std::string root_path;  // that a proxy leaves before the paths
   std::vector<std::string> api_keys;
   std::string api_key_file;  // more of them, one a line
   // CORS; "*" = any

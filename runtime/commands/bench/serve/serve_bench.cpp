@@ -8,12 +8,12 @@
 #include <cstdlib>
 #include <utility>
 
+#include "http/wire/listener.h"
 #include "runtime/base/error.h"
 #include "runtime/base/numbers/rng.h"
 #include "runtime/commands/bench/report/bench_progress.h"
 #include "runtime/commands/bench/serve/serve_report.h"
 #include "runtime/commands/bench/serve/serve_requests.h"
-#include "runtime/commands/front_end.h"
 #include "runtime/ranks/job/signals.h"
 #include "runtime/ranks/loading/model_names.h"
 
@@ -28,8 +28,9 @@ ServeTarget target_of(const BenchRun& run,
                       const ServeSetup& setup) {
   ServeTarget target;
   const RunConfig& config = run.config();
-  target.address = parse_server_address(options.base_url.empty() ? url_of(config.host, config.port)
-                                                                 : options.base_url);
+  target.address = parse_server_address(options.base_url.empty()
+                                            ? url_of(HttpOptions{.host = config.host}, config.port)
+                                            : options.base_url);
   target.endpoint = setup.endpoint;
   target.headers = setup.headers;
   target.request_timeout =
