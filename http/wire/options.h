@@ -18,9 +18,11 @@ struct ConnectionLimits {
   size_t max_head_bytes = 32u << 10;
   size_t max_headers = 64;
   size_t max_body_bytes = 8u << 20;
+  size_t max_upload_bytes = 0;         // of the body that brings a file; 0 = there are none
   size_t min_body_bytes_per_s = 1024;  // after body_grace
   std::chrono::milliseconds head_timeout{5000};
   std::chrono::milliseconds body_timeout{30000};
+  std::chrono::milliseconds upload_timeout{600000};
   std::chrono::milliseconds body_grace{2000};
   std::chrono::milliseconds idle_timeout{15000};   // between requests of one connection
   std::chrono::milliseconds write_timeout{30000};  // without progress
@@ -50,7 +52,7 @@ struct CallLimits {
   // Of answers that are sent in one piece and list log-probabilities; beyond it 503.
   size_t max_answer_bytes_in_flight = 1u << 30;
   bool disable_any_whitespace = false;  // in documents of a JSON schema, unless a request says
-  bool strict_params = false;  // unknown fields are a 400 instead of being ignored
+  bool strict_params = false;           // unknown fields are a 400 instead of being ignored
 };
 
 // metrics.speculative_decoding of responses: never, sums and histograms, also each round.

@@ -164,7 +164,9 @@ class Chat {
     Json body = {{"messages", std::move(messages)},
                  {"stream", true},
                  {"stream_options", {{"include_usage", true}}},
-                 {"return_token_origins", true}};
+                 {"return_token_origins", true},
+                 // Where each token's text begins is told of the whole text, reasoning included.
+                 {"reasoning_format", "none"}};
     if (!options_.model.empty()) body["model"] = options_.model;
     if (options_.temperature >= 0) body["temperature"] = options_.temperature;
     if (options_.max_tokens > 0) body["max_tokens"] = options_.max_tokens;

@@ -52,13 +52,8 @@ size_t byte_of(std::string_view text, size_t character) {
 }
 
 std::string text_of(const Json& choice) {
-  const Json delta = choice.value("delta", Json::object());
-  std::string text;
-  for (const char* name : {"reasoning_content", "content"}) {
-    const Json part = delta.value(name, Json());
-    if (part.is_string()) text += part.get<std::string>();
-  }
-  return text;
+  const Json content = choice.value("delta", Json::object()).value("content", Json());
+  return content.is_string() ? content.get<std::string>() : "";
 }
 
 // Where each token's text begins, in characters of the answer; empty when that does not fit.
