@@ -54,12 +54,13 @@ ServerResponse still_loading(const RequestHead& head, int retry_after_s) {
 
 HttpServer::HttpServer(const HttpOptions& options)
     : options_(options),
-      server_(
-          options,
-          [this](ServerRequest request) { return respond(std::move(request)); },
-          [](const RequestHead& head) {
-            return head.method == "GET" && is_public_path(head.path);
-          }) {}
+      server_(options,
+              [this](ServerRequest request) { return respond(std::move(request)); },
+              {.probe =
+                   [](const RequestHead& head) {
+                     return head.method == "GET" && is_public_path(head.path);
+                   },
+               .upload = [this](const RequestHead& head) { return is_upload(head); }}) {}
 
 HttpServer::~HttpServer() { stop(std::chrono::milliseconds(0)); }
 
@@ -68,9 +69,12 @@ void HttpServer::start() {
   log_info("listening on {}", url_of(options_, port()));
 }
 
-HttpServer::Opening HttpServer::open(OpenAiService& service, ServingMetrics& metrics) {
+HttpServer::Opening HttpServer::open(OpenAiService& service,
+                                     ServingMetrics& metrics,
+                                     BatchApi* batches) {
   service_ = &service;
   metrics_ = &metrics;
+  batches_ = batches;
   is_open_ = true;
   return Opening(*this);
 }
@@ -114,7 +118,8 @@ ServerResponse HttpServer::answer(ServerRequest request, const std::string& id) 
   if (options_.webui && (head.path == "/" || head.path.empty())) return page(head);
   if (!is_public_path(head.path) && lacks_key(head, options_.api_keys))
     return refused(401, "a valid API key is needed");
-  if (!has_json_body(head)) return refused(415, "the body must be application/json");
+  if (!is_file_upload(head.method, head.path) && !has_json_body(head))
+    return refused(415, "the body must be application/json");
   if (!is_open_) return still_loading(head, options_.retry_after_s);
   return serve(std::move(request), id);
 }
@@ -136,11 +141,13 @@ ServerResponse HttpServer::page(const RequestHead& head) {
 ServerResponse HttpServer::serve(ServerRequest request, const std::string& id) {
   metrics_->http_connections.set(static_cast<double>(server_.num_connections()));
   metrics_->http_requests_malformed.set_total(server_.num_malformed_requests());
-  ServiceReply reply = service_->handle({.method = request.head.method,
-                                         .path = request.head.path,
-                                         .body = std::move(request.body),
-                                         .request_id = id,
-                                         .client_gone = std::move(request.client_gone)});
+  ServiceReply reply = ask({.method = request.head.method,
+                            .path = request.head.path,
+                            .query = request.head.query,
+                            .content_type = std::string(request.head.header("content-type")),
+                            .body = std::move(request.body),
+                            .request_id = id,
+                            .client_gone = std::move(request.client_gone)});
   ServerResponse response;
   response.status = reply.status;
   response.content_type = std::move(reply.content_type);
@@ -153,6 +160,22 @@ ServerResponse HttpServer::serve(ServerRequest request, const std::string& id) {
   return response;
 }
 
+ServiceReply HttpServer::ask(ServiceCall call) {
+  if (!is_batch_path(call.path)) return service_->handle(std::move(call));
+  if (batches_ != nullptr) return batches_->handle(call);
+  metrics_->requests_refused(404).add();
+  ServiceReply reply;
+  reply.status = 404;
+  reply.body = error_json(404, "this server keeps no files and batches: start it with --batch-dir");
+  return reply;
+}
+
+// A large one only of those who may: it is asked before the body is read.
+bool HttpServer::is_upload(const RequestHead& head) const {
+  return options_.connection.max_upload_bytes > 0 && is_file_upload(head.method, head.path) &&
+         !lacks_key(head, options_.api_keys);
+}
+
 bool HttpServer::wait_idle(std::chrono::milliseconds timeout) const {
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   while (service_->num_running() > 0) {
@@ -163,7 +186,9 @@ bool HttpServer::wait_idle(std::chrono::milliseconds timeout) const {
 }
 
 void HttpServer::begin_drain() {
-  if (is_open_) service_->begin_drain();
+  if (!is_open_) return;
+  if (batches_ != nullptr) batches_->begin_drain();
+  service_->begin_drain();
 }
 
 bool HttpServer::stop(std::chrono::milliseconds drain_timeout) {

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "http/api/serving_metrics.h"
+#include "http/batches/batch_api.h"
 #include "http/service.h"
 #include "http/wire/guarded_server.h"
 #include "http/wire/options.h"
@@ -22,7 +23,7 @@ class HttpServer {
   // calls are told that the model is being loaded.
   void start();
   int port() const { return server_.port(); }
-  // From now on the service answers. Both must live until stop() has returned, or the opening has
+  // From now on the service answers. All must live until stop() has returned, or the opening has
   // gone, which stops the server too.
   class Opening {
    public:
@@ -34,7 +35,10 @@ class HttpServer {
    private:
     HttpServer& server_;
   };
-  [[nodiscard]] Opening open(OpenAiService& service, ServingMetrics& metrics);
+  // batches: what answers /v1/files and /v1/batches; null where the server has none.
+  [[nodiscard]] Opening open(OpenAiService& service,
+                             ServingMetrics& metrics,
+                             BatchApi* batches = nullptr);
 
   // Readiness fails and new generations are refused at once; what runs may end. The listener stays
   // open so that probes are answered.
@@ -49,11 +53,14 @@ class HttpServer {
   ServerResponse page(const RequestHead& head);  // at "/"
   ServerResponse serve(ServerRequest request, const std::string& id);
   ServerResponse refused(int status, const std::string& message);
+  bool is_upload(const RequestHead& head) const;
+  ServiceReply ask(ServiceCall call);
   bool wait_idle(std::chrono::milliseconds timeout) const;
 
   const HttpOptions& options_;
-  OpenAiService* service_ = nullptr;  // both set before is_open_
+  OpenAiService* service_ = nullptr;  // all set before is_open_
   ServingMetrics* metrics_ = nullptr;
+  BatchApi* batches_ = nullptr;
   std::atomic<bool> is_open_{false};
   GuardedServer server_;
 };

@@ -243,6 +243,7 @@ PreparedCall OpenAiService::prepare(const ServiceCall& call, CallKind kind, bool
   request = kind == CallKind::kChat ? read_chat_call(call.body.text, context)
                                     : read_completion_call(call.body.text, context);
   request.clamp_max_tokens = clamp_max_tokens;
+  request.priority = std::max(request.priority, call.least_priority);
   request.spec_decode_metrics = options_.per_request_spec_decode_metrics;
   if (!request.params.seed && options_.default_seed)
     request.params.seed = mix64(mix64(*options_.default_seed) + num_unseeded_++);

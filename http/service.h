@@ -4,7 +4,6 @@
 #pragma once
 
 #include <atomic>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,11 +13,11 @@
 #include "http/api/call_prompts.h"
 #include "http/api/generation.h"
 #include "http/api/openai_request.h"
+#include "http/api/service_call.h"
 #include "http/api/serving_metrics.h"
 #include "http/dialects/dialect.h"
 #include "http/wire/api_error.h"
 #include "http/wire/byte_budget.h"
-#include "http/wire/byte_source.h"
 #include "http/wire/options.h"
 #include "models/checkpoint/model_config.h"
 #include "models/text/chat_template.h"
@@ -37,24 +36,6 @@ struct ServedModel {
   GenerationDefaults defaults;
   std::vector<int32_t> end_token_ids;  // of the model's configuration; the tokenizer's is added
   std::string system_fingerprint;      // of answers; empty: null
-};
-
-struct ServiceCall {
-  std::string method = "POST";
-  std::string path;
-  RequestBody body;
-  std::string request_id;             // part of the response's id; made up when empty
-  std::function<bool()> client_gone;  // empty: there is nobody who could leave
-};
-
-struct ServiceReply {
-  int status = 200;
-  std::string content_type = "application/json";
-  std::string body;
-  std::optional<int> retry_after_s;
-  std::string allow;                   // with 405: the methods of the path
-  std::unique_ptr<ByteSource> stream;  // instead of body; must not outlive the service
-  bool client_gone = false;            // nobody is left to read this
 };
 
 class OpenAiService {

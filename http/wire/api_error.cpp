@@ -17,6 +17,22 @@ std::string error_json(const ErrorBody& error) {
   return Json{{"error", body}}.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
+std::string error_message_of(std::string_view body) {
+  using Json = nlohmann::json;
+  const Json json = Json::parse(body, nullptr, false);
+  if (!json.is_object()) return std::string(body);
+  for (const Json& place : {json.value("error", Json()), json}) {
+    if (place.is_string()) return place.get<std::string>();
+    if (!place.is_object()) continue;
+    for (const char* name : {"message", "detail"}) {
+      const Json text = place.value(name, Json());
+      if (text.is_string() && !text.get_ref<const std::string&>().empty())
+        return text.get<std::string>();
+    }
+  }
+  return std::string(body);
+}
+
 std::string error_json(int status, const std::string& message) {
   return error_json(ErrorBody{status, message, {}, {}});
 }

@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "runtime/base/error.h"
@@ -61,5 +62,9 @@ struct ErrorBody {
 // {"error": {message, type, param, code}}
 std::string error_json(const ErrorBody& error);
 std::string error_json(int status, const std::string& message);
+
+// The sentence of an error in any of the shapes that servers have: {"error": {"message"}},
+// {"error": "..."}, {"message"}, {"detail"}; else the body as it is.
+std::string error_message_of(std::string_view body);
 
 }  // namespace outrider

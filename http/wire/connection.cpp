@@ -108,18 +108,18 @@ Connection::ReadResult Connection::read_head() {
   }
 }
 
-Connection::ReadResult Connection::read_body(ByteBudget* budget, RequestBody* body) {
+Connection::ReadResult Connection::read_body(const BodyLimits& limits, RequestBody* body) {
   const auto too_large = [&] {
-    return fail(
-        413, fmt::format("the body is larger than the limit of {} bytes", limits_.max_body_bytes));
+    return fail(413,
+                fmt::format("the body is larger than the limit of {} bytes", limits.max_bytes));
   };
   if (!head_.has_body()) return ReadResult::kDone;
-  if (head_.content_length > limits_.max_body_bytes) return too_large();
+  if (head_.content_length > limits.max_bytes) return too_large();
   if (head_.expects_continue && buffer_.empty() && !write_all("HTTP/1.1 100 Continue\r\n\r\n")) {
     return ReadResult::kClosed;
   }
   const auto start = Clock::now();
-  ChunkedBody chunks(limits_.max_body_bytes);
+  ChunkedBody chunks(limits.max_bytes);
   for (;;) {
     switch (head_.is_chunked ? chunks.take(&buffer_, &body->text) : take_plain(&body->text)) {
       case ChunkedBody::State::kDone:
@@ -132,10 +132,10 @@ Connection::ReadResult Connection::read_body(ByteBudget* budget, RequestBody* bo
         break;
     }
     const size_t num_bytes = body->text.size();
-    if (num_bytes > kLargeBodyBytes && !budget->grow(&body->share, num_bytes)) {
+    if (num_bytes > kLargeBodyBytes && !limits.budget->grow(&body->share, num_bytes)) {
       return fail(503, "too many large requests at once");
     }
-    const ReadResult result = wait_body_bytes(start, num_bytes);
+    const ReadResult result = wait_body_bytes(start, limits.timeout, num_bytes);
     if (result != ReadResult::kDone) return result;
   }
 }
@@ -150,7 +150,9 @@ ChunkedBody::State Connection::take_plain(std::string* text) {
                                               : ChunkedBody::State::kMore;
 }
 
-Connection::ReadResult Connection::wait_body_bytes(Clock::time_point start, size_t num_so_far) {
+Connection::ReadResult Connection::wait_body_bytes(Clock::time_point start,
+                                                   std::chrono::milliseconds timeout,
+                                                   size_t num_so_far) {
   for (;;) {
     const auto elapsed = Clock::now() - start;
     const double due_s = std::chrono::duration<double>(elapsed - limits_.body_grace).count();
@@ -158,11 +160,10 @@ Connection::ReadResult Connection::wait_body_bytes(Clock::time_point start, size
         due_s * static_cast<double>(limits_.min_body_bytes_per_s)) {
       return fail(408, "the request body came too slowly");
     }
-    if (elapsed >= limits_.body_timeout) {
+    if (elapsed >= timeout) {
       return fail(408, "the request body did not arrive in time");
     }
-    const auto next_look =
-        std::min(start + limits_.body_timeout, Clock::now() + std::chrono::milliseconds(500));
+    const auto next_look = std::min(start + timeout, Clock::now() + std::chrono::milliseconds(500));
     const Wait wait = wait_readable(next_look);
     if (wait == Wait::kTimeout) continue;
     return wait == Wait::kReady && receive() ? ReadResult::kDone : ReadResult::kClosed;

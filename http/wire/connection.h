@@ -17,6 +17,13 @@
 
 namespace outrider {
 
+// Of the next request's body.
+struct BodyLimits {
+  size_t max_bytes = 0;
+  std::chrono::milliseconds timeout{0};
+  ByteBudget* budget = nullptr;  // that a large one takes its bytes from while they come
+};
+
 class Connection {
  public:
   // Does not own the descriptor. `tls` may be null. `stopping` is watched while the connection is
@@ -33,8 +40,7 @@ class Connection {
   ReadResult begin();
   // Read the next request, its head and then its body.
   ReadResult read_head();
-  // A large body takes its bytes from the budget while they come.
-  ReadResult read_body(ByteBudget* budget, RequestBody* body);
+  ReadResult read_body(const BodyLimits& limits, RequestBody* body);
 
   const RequestHead& head() const { return head_; }
   RequestHead& head() { return head_; }
@@ -61,7 +67,9 @@ class Connection {
   // Appends what is there; false at the end of input or an error.
   bool receive();
   ChunkedBody::State take_plain(std::string* text);
-  ReadResult wait_body_bytes(Clock::time_point start, size_t num_so_far);
+  ReadResult wait_body_bytes(Clock::time_point start,
+                             std::chrono::milliseconds timeout,
+                             size_t num_so_far);
   ReadResult fail(int status, std::string sentence);
 
   int fd_;

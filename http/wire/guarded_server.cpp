@@ -29,6 +29,7 @@ namespace outrider {
 namespace {
 
 constexpr size_t kProbeConnections = 16;
+constexpr size_t kUploadsInFlight = 2;  // of the largest size
 // Such a body's memory is given back to the system at once: the allocator would keep it.
 constexpr size_t kTrimmedBodyBytes = 1u << 20;
 
@@ -68,11 +69,12 @@ ServerResponse refusal(int status, const std::string& sentence, int retry_after_
 
 class GuardedServer::Impl {
  public:
-  Impl(const HttpOptions& options, GuardedServer::Handler handler, IsProbe is_probe)
+  Impl(const HttpOptions& options, GuardedServer::Handler handler, Kinds kinds)
       : options_(options),
         handler_(std::move(handler)),
-        is_probe_(std::move(is_probe)),
+        kinds_(std::move(kinds)),
         large_bodies_(options.connection.max_large_body_bytes_in_flight),
+        uploads_(kUploadsInFlight * options.connection.max_upload_bytes),
         threads_(options.connection.max_connections + kProbeConnections) {
     probe_limits_ = options.connection;
     probe_limits_.head_timeout = std::min(probe_limits_.head_timeout, kProbeHeadTimeout);
@@ -188,17 +190,23 @@ class GuardedServer::Impl {
   bool serve_request(Connection& connection, Lane lane, bool may_follow) {
     if (!is_done(connection, connection.read_head())) return false;
     strip_root_path(options_.root_path, &connection.head().path);
-    if (lane == Lane::kProbe && !is_probe_(connection.head())) {
+    if (lane == Lane::kProbe && !kinds_.probe(connection.head())) {
       refuse(connection, 503, "too many connections");
       connection.linger();
       return false;
     }
     RequestBody body;
-    if (!is_done(connection, connection.read_body(&large_bodies_, &body))) return false;
+    if (!is_done(connection, connection.read_body(limits_of(connection.head()), &body))) return false;
     const bool is_trimmed = body.text.size() >= kTrimmedBodyBytes;
     const bool goes_on = respond(connection, std::move(body), may_follow);
     if (is_trimmed) trim_memory();
     return goes_on;
+  }
+
+  BodyLimits limits_of(const RequestHead& head) {
+    const ConnectionLimits& limits = options_.connection;
+    if (kinds_.upload(head)) return {limits.max_upload_bytes, limits.upload_timeout, &uploads_};
+    return {limits.max_body_bytes, limits.body_timeout, &large_bodies_};
   }
 
   void refuse(Connection& connection, int status, const std::string& sentence) {
@@ -222,8 +230,9 @@ class GuardedServer::Impl {
 
   const HttpOptions& options_;
   const GuardedServer::Handler handler_;
-  const IsProbe is_probe_;
+  const Kinds kinds_;
   ByteBudget large_bodies_;
+  ByteBudget uploads_;
   ConnectionLimits probe_limits_;
   std::optional<TlsContext> tls_;
   std::optional<Listener> listener_;
@@ -239,8 +248,8 @@ class GuardedServer::Impl {
   std::map<std::string, size_t> peers_;
 };
 
-GuardedServer::GuardedServer(const HttpOptions& options, Handler handler, IsProbe is_probe)
-    : impl_(std::make_unique<Impl>(options, std::move(handler), std::move(is_probe))) {}
+GuardedServer::GuardedServer(const HttpOptions& options, Handler handler, Kinds kinds)
+    : impl_(std::make_unique<Impl>(options, std::move(handler), std::move(kinds))) {}
 
 GuardedServer::~GuardedServer() { stop(std::chrono::milliseconds(0)); }
 

@@ -25,10 +25,14 @@ class GuardedServer {
  public:
   // Called on the connection's thread.
   using Handler = std::function<ServerResponse(ServerRequest)>;
-  // When all connections are taken, a few more are let in for these paths only.
-  using IsProbe = std::function<bool(const RequestHead&)>;
+  // Asked before a request's body is read.
+  using Is = std::function<bool(const RequestHead&)>;
+  struct Kinds {
+    Is probe;   // let in when all connections are taken
+    Is upload;  // its body may be as large and as slow as a file's
+  };
 
-  GuardedServer(const HttpOptions& options, Handler handler, IsProbe is_probe);
+  GuardedServer(const HttpOptions& options, Handler handler, Kinds kinds);
   ~GuardedServer();
 
   // Reads certificate and key, binds and listens; throws Error when that cannot be.

@@ -111,6 +111,8 @@ HttpOutcome HttpClient::exchange(const HttpExchange& exchange) {
   return silent ? HttpOutcome::kTimeout : HttpOutcome::kBroken;
 }
 
+void HttpClient::stop() { impl_->client.stop(); }
+
 HttpClient::Answer HttpClient::get(const std::string& path,
                                    const std::vector<std::pair<std::string, std::string>>& headers,
                                    size_t max_bytes) {

@@ -1,4 +1,4 @@
-// A client for one connection at a time, for commands that talk to a server (bench serve).
+// A client for one connection at a time, for commands that talk to a server (chat, bench serve).
 // cpp-httplib does the talking; what it reads is handed on as it comes. One thread uses a client.
 #pragma once
 
@@ -54,6 +54,8 @@ class HttpClient {
   // The connection is kept for the next exchange while the server does; one that was idle for long
   // is not used again, since the server may be closing it.
   HttpOutcome exchange(const HttpExchange& exchange);
+  // Breaks off the exchange under way, whatever it waits for. May be called on another thread.
+  void stop();
 
   struct Answer {
     HttpOutcome outcome = HttpOutcome::kNoConnection;

@@ -18,9 +18,11 @@ struct ConnectionLimits {
   size_t max_head_bytes = 32u << 10;
   size_t max_headers = 64;
   size_t max_body_bytes = 8u << 20;
+  size_t max_upload_bytes = 0;         // of the body that brings a file; 0 = there are none
   size_t min_body_bytes_per_s = 1024;  // after body_grace
   std::chrono::milliseconds head_timeout{5000};
   std::chrono::milliseconds body_timeout{30000};
+  std::chrono::milliseconds upload_timeout{600000};
   std::chrono::milliseconds body_grace{2000};
   std::chrono::milliseconds idle_timeout{15000};   // between requests of one connection
   std::chrono::milliseconds write_timeout{30000};  // without progress

@@ -73,9 +73,11 @@ std::optional<HeadFault> parse_target(std::string_view target, RequestHead* head
       return bad("the request target has a character that is not allowed");
     }
   }
-  const std::optional<std::string> path = percent_decoded(target.substr(0, target.find('?')));
+  const size_t question = std::min(target.find('?'), target.size());
+  const std::optional<std::string> path = percent_decoded(target.substr(0, question));
   if (!path) return bad("the request target has a broken percent escape");
   head->path = *path;
+  head->query = target.substr(std::min(question + 1, target.size()));
   return std::nullopt;
 }
 

@@ -17,6 +17,7 @@ namespace outrider {
 struct RequestHead {
   std::string method;
   std::string path;                                          // percent-decoded, without the query
+  std::string query;                                         // behind the ?, as sent
   int minor_version = 1;                                     // HTTP/1.x
   std::vector<std::pair<std::string, std::string>> headers;  // names in lower case, values trimmed
   size_t content_length = 0;                                 // SIZE_MAX: more than fits

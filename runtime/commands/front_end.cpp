@@ -16,6 +16,7 @@ namespace outrider {
 namespace {
 
 constexpr size_t kMaxKeyFileBytes = size_t{1} << 20;
+constexpr size_t kFormBytes = 64u << 10;  // around a file that is sent
 
 std::vector<std::string> api_keys_of(const RunConfig& config) {
   std::vector<std::string> keys = config.api_keys;
@@ -94,6 +95,9 @@ HttpOptions http_options(const RunConfig& config) {
   options.connection.max_connections = static_cast<size_t>(config.max_connections);
   options.connection.max_connections_per_peer =
       connections_per_peer(config, options.api_keys.empty());
+  if (!config.batch_dir.empty())
+    options.connection.max_upload_bytes =
+        static_cast<size_t>(config.max_batch_file_bytes) + kFormBytes;
   if (config.default_seed >= 0) options.default_seed = static_cast<uint64_t>(config.default_seed);
   options.call.max_choices = config.max_num_seqs;
   options.call.max_logprobs = config.max_logprobs;

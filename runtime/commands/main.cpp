@@ -16,6 +16,9 @@ namespace outrider {
 std::vector<Command> commands() {
   return {
       {"serve", "OpenAI-compatible server", serve_command},
+      {"chat",
+       "talk to a server in the terminal, tokens coloured by their origin: --url URL",
+       chat_command},
       {"batch",
        "run a file of OpenAI batch lines: -i in.jsonl -o out.jsonl [--resume]",
        batch_command},

@@ -1,6 +1,13 @@
 // serve: the OpenAI-compatible server as a front end of the job.
 #include <unistd.h>
 
+#include <algorithm>
+#include <memory>
+#include <optional>
+
+#include "http/batches/batch_api.h"
+#include "http/batches/batch_queue.h"
+#include "http/batches/file_store.h"
 #include "http/server.h"
 #include "http/service.h"
 #include "http/wire/listener.h"
@@ -48,9 +55,33 @@ void drain(HttpServer& server, const OpenAiService& service, milliseconds timeou
   if (!server.stop(milliseconds{0})) log_warning("some calls were cut off");
 }
 
-int serve(const FrontEndContext& context, const HttpOptions& options, HttpServer& server) {
+// Batches leave half of the sequences and of the waiting places to the requests of others.
+BatchQueue::Setup batch_setup(const FrontEndContext& context,
+                              const HttpOptions& options,
+                              OpenAiService& service) {
+  return {.ask = [&](ServiceCall call) { return service.handle(std::move(call)); },
+          .context = {context.engine.info(),
+                      context.defaults,
+                      options.call,
+                      context.model_config.eos_token_ids,
+                      context.answer_formats},
+          .num_workers = std::max(1, context.config.max_num_seqs / 2),
+          .num_places = std::max(1, context.config.max_num_queued_reqs / 2)};
+}
+
+int serve(const FrontEndContext& context,
+          const HttpOptions& options,
+          HttpServer& server,
+          FileStore* files) {
   OpenAiService service(context.engine, context.metrics, served_model(context), options);
-  const HttpServer::Opening opening = server.open(service, context.metrics);
+  std::optional<BatchQueue> queue;
+  std::optional<BatchApi> batches;
+  if (files != nullptr) {
+    queue.emplace(*files, batch_setup(context, options, service), BatchQueue::Limits{});
+    batches.emplace(*files, *queue, context.metrics, context.config.max_batch_file_bytes);
+  }
+  const HttpServer::Opening opening =
+      server.open(service, context.metrics, batches ? &*batches : nullptr);
   const EngineInfo& info = context.engine.info();
   log_info("ready: {} serves {} ({} tokens of context, {} target {}, {})",
            reachable_url(options, server.port()),
@@ -74,14 +105,17 @@ int serve_command(const CommandLine& line) {
   set_log_level(log_level_from_name(loaded.config.log_level));
   refuse_synthetic(loaded.config);
   const HttpOptions options = http_options(loaded.config);
+  std::unique_ptr<FileStore> files;
   HttpServer server(options);
   const auto listen = [&] {
     log_accepted(loaded);
     warn_when_open(options);
+    if (!loaded.config.batch_dir.empty())
+      files = std::make_unique<FileStore>(loaded.config.batch_dir, FileStore::Limits{});
     server.start();
   };
   const auto front_end = [&](const FrontEndContext& context) {
-    return serve(context, options, server);
+    return serve(context, options, server, files.get());
   };
   return run_job(loaded.config, line.launch, front_end, {.before_load = listen, .link = {}});
 }

@@ -31,7 +31,7 @@ ROOMS = {
     "runtime/comm": ("", "group", "world", "device"),
     "models": ("checkpoint", "weights", "forward", "text", "synthetic", "gpu", "simulated"),
     "scheduler": ("", "rows", "sampling", "verification", "drafting", "pacing", "batching", "exactness"),
-    "http": ("wire", "answers", "api", "dialects", "webui", ""),
+    "http": ("wire", "answers", "api", "dialects", "batches", "webui", ""),
     "runtime/ranks": ("", "messages", "loading", "startup", "target", "draft", "coordinator", "job"),
 }
 # Where an area is seen in part only. http needs of models: text to tokens and back, off the round; models know

@@ -368,6 +368,10 @@ void add_server_rows(Table& table, RunConfig* c) {
                         &c->allow_credentials,
                         "such pages may send cookies, which a proxy may ask for"));
   table.add(flag_option("webui", &c->webui, "a chat page at /, without the API key"));
+  table.add(path_option(
+      "batch_dir", &c->batch_dir, "folder of /v1/files and /v1/batches, which need it"));
+  table.add(size_option(
+      "max_batch_file_bytes", &c->max_batch_file_bytes, "largest file that may be sent there"));
   table.add(integer_option(
       "max_connections", &c->max_connections, 1, 65536, "HTTP connections at once before 503"));
   table.add(

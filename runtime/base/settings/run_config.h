@@ -92,7 +92,9 @@ struct RunConfig {
   std::vector<std::string> allowed_methods = {"GET", "POST"};
   std::vector<std::string> allowed_headers = {"*"};
   bool allow_credentials = false;
-  bool webui = true;  // the chat page at "/"
+  bool webui = true;      // the chat page at "/"
+  std::string batch_dir;  // of /v1/files and /v1/batches; empty = there are none
+  int64_t max_batch_file_bytes = 64LL << 20;  // of one that is sent there
   int32_t max_connections = 1024;
   int32_t max_connections_per_peer = kAutoConnectionsPerPeer;  // 0 = any
   bool disable_any_whitespace = false;                         // in documents of a JSON schema

@@ -6,12 +6,13 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "http/wire/api_error.h"
+
 namespace outrider {
 namespace {
 
 using Json = nlohmann::json;
 
-constexpr size_t kMaxEventBytes = 16 << 20;
 constexpr size_t kMaxErrorBytes = 300;
 
 // A member that is an object, else null.
@@ -39,19 +40,6 @@ bool has_output(const Json& choice) {
          has_text(delta, "reasoning_content") || has_text(delta, "reasoning");
 }
 
-// The sentence of an error in any of the shapes servers have: {"error": {"message"}},
-// {"error": "..."}, {"message"}, {"detail"}.
-std::string message_of(std::string_view body) {
-  const Json json = Json::parse(body, nullptr, false);
-  for (const Json& place : {member(json, "error"), json}) {
-    if (place.is_string()) return place.get<std::string>();
-    for (const char* name : {"message", "detail"}) {
-      if (has_text(place, name)) return member(place, name).get<std::string>();
-    }
-  }
-  return std::string(body);
-}
-
 std::string one_short_line(std::string text) {
   for (char& c : text) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
@@ -65,40 +53,35 @@ std::string one_short_line(std::string text) {
 void CompletionStream::begin(int status) { record_->http_status = status; }
 
 bool CompletionStream::receive(double time_s, std::string_view bytes) {
-  const bool is_stream = record_->http_status == 200;
-  while (!bytes.empty() && record_->failure.empty()) {
-    const size_t end = is_stream ? bytes.find('\n') : std::string_view::npos;
-    line_.append(bytes.substr(0, end));
-    if (line_.size() > kMaxEventBytes) {
-      fail(is_stream ? "not a stream" : fmt::format("http {}", record_->http_status),
-           fmt::format("an answer's line is larger than {} bytes", kMaxEventBytes));
-    }
-    if (end == std::string_view::npos) break;
-    bytes.remove_prefix(end + 1);
-    take_line(time_s, line_);
-    line_.clear();
+  bool fits = true;
+  if (record_->http_status == 200) {
+    fits = events_.take(bytes, [&](std::string_view data) {
+      take_event(time_s, data);
+      return record_->failure.empty();
+    });
+  } else {
+    error_body_.append(bytes);
+    fits = error_body_.size() <= EventReader::kMaxLineBytes;
+  }
+  if (!fits) {
+    const bool is_stream = record_->http_status == 200;
+    fail(is_stream ? "not a stream" : fmt::format("http {}", record_->http_status),
+         fmt::format("an answer's line is larger than {} bytes", EventReader::kMaxLineBytes));
   }
   return record_->failure.empty();
 }
 
-void CompletionStream::take_line(double time_s, std::string_view line) {
-  if (done_ || !line.starts_with("data:")) return;
-  line.remove_prefix(5);
-  if (line.starts_with(' ')) line.remove_prefix(1);
-  if (line.ends_with('\r')) line.remove_suffix(1);
-  if (line == "[DONE]") {
-    done_ = true;
-  } else {
-    take_event(time_s, line);
-  }
-}
-
 void CompletionStream::take_event(double time_s, std::string_view data) {
+  if (done_) return;
+  if (data == "[DONE]") {
+    done_ = true;
+    return;
+  }
   const Json event = Json::parse(data, nullptr, false);
   if (!event.is_object())
     return fail("not a stream", "an event is not JSON: " + std::string(data.substr(0, 80)));
   if (event.contains("error") && !event["error"].is_null())
-    return fail("error event", message_of(data));
+    return fail("error event", error_message_of(data));
   const Json& usage = member(event, "usage");
   const int64_t used = count_of(usage, "completion_tokens");
   if (used >= 0) record_->usage_tokens = used;
@@ -130,7 +113,7 @@ void CompletionStream::finish(double time_s) {
   record_->end_s = time_s;
   if (!record_->failure.empty()) return;
   if (record_->http_status != 200)
-    return fail(fmt::format("http {}", record_->http_status), message_of(line_));
+    return fail(fmt::format("http {}", record_->http_status), error_message_of(error_body_));
   // Some servers leave [DONE] out, and some the reason; without both the end was too early.
   if (done_ || !record_->finish_reason.empty()) {
     if (record_->last_choice_s < 0) fail("broken stream", "the answer had no choice");

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "http/wire/event_reader.h"
+
 namespace outrider {
 
 // A piece of the answer that brought tokens: as many as running usage says, else one.
@@ -38,8 +40,6 @@ struct RequestRecord {
   std::string error;  // one sentence, cut
 };
 
-// Reads server-sent events over any cuts between packets. A "data:" line is an event, as servers of
-// this API send them; comments and other fields are skipped.
 class CompletionStream {
  public:
   // The record must outlive the stream.
@@ -54,12 +54,12 @@ class CompletionStream {
   void finish(double time_s);
 
  private:
-  void take_line(double time_s, std::string_view line);
   void take_event(double time_s, std::string_view data);
   void fail(const std::string& failure, const std::string& error);
 
   RequestRecord* record_;
-  std::string line_;  // the beginning of one; of an answer other than 200 the whole body
+  EventReader events_;
+  std::string error_body_;          // of an answer other than 200
   bool has_running_usage_ = false;  // usage comes with every chunk
   int64_t running_tokens_ = 0;      // the last of it
   bool done_ = false;               // [DONE] was seen

@@ -1,5 +1,5 @@
 // See result_file.h.
-#include "runtime/commands/batch/result_file.h"
+#include "http/batches/result_file.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -9,8 +9,8 @@
 #include <fstream>
 #include <iterator>
 
-#include "runtime/commands/batch/batch_lines.h"
-#include "runtime/commands/batch/result_file.h"
+#include "http/batches/batch_lines.h"
+#include "http/batches/result_file.h"
 #include "tests/base/error_sentence.h"
 
 namespace outrider {
@@ -42,7 +42,8 @@ class BatchFiles : public ::testing::Test {
     const GenerationDefaults defaults;
     const CallLimits limits;
     const std::vector<int32_t> ends;
-    return read_batch_lines(write("in.jsonl", text), {info, defaults, limits, ends});
+    const AnswerFormats formats = choose_answer_formats({}, "auto", "auto");
+    return read_batch_lines(write("in.jsonl", text), {info, defaults, limits, ends, formats});
   }
 
   // What the file holds after a resumed run has added the result of "new".

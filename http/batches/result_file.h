@@ -1,6 +1,7 @@
-// The results of `outrider batch`: one JSON line per answered request, appended as they come, so
-// that a killed job keeps what it has. No other file is ever written to or cut by mistake. Made on
-// rank 0's front-end thread; append() may be called on any thread.
+// The results of a batch: one JSON line per answered request, appended as they come, so that a
+// killed job keeps what it has. No other file is ever written to or cut by mistake. Made by whoever
+// runs the batch (`outrider batch`, the queue of /v1/batches); append() may be called on any
+// thread.
 #pragma once
 
 #include <chrono>
