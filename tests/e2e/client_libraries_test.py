@@ -32,14 +32,18 @@ class Anything(pydantic.BaseModel):
     """What json_object promises: an object. Its members are the model's."""
 
 
+class Crown(pydantic.BaseModel):
+    """The arguments of crown()."""
+    model_config = {"extra": "forbid"}
+    name: typing.Literal["Olaf", "Otto"]
+
+
 def crown(name: typing.Literal["Olaf", "Otto"]) -> str:
     """Crowns a king."""
     return f"King {name}"
 
 
-CROWN = {"name": "crown", "description": "Crowns a king.", "parameters": {
-    "type": "object", "required": ["name"], "additionalProperties": False,
-    "properties": {"name": {"type": "string", "enum": ["Olaf", "Otto"]}}}}
+CROWN = {"name": "crown", "description": "Crowns a king.", "parameters": Crown.model_json_schema()}
 
 
 class Served:
@@ -69,18 +73,20 @@ def openai_cases(served):
     tool = {"type": "function", "function": CROWN}
 
     def call(**fields):
-        message = ask(tools=[tool], **fields).choices[0].message
+        message = ask(tools=[tool], parallel_tool_calls=False, **fields).choices[0].message
         return [(made.function.name, made.function.arguments) for made in message.tool_calls]
 
     def streamed():
         with served.openai().chat.completions.stream(model=served.model, messages=user(), tools=[tool],
-                                                     tool_choice="required", **TOKENS) as stream:
+                                                     parallel_tool_calls=False, tool_choice="required",
+                                                     **TOKENS) as stream:
             message = stream.get_final_completion().choices[0].message
         return [(made.function.name, made.function.arguments) for made in message.tool_calls]
 
     def responses():
         made = served.openai().responses.create(model=served.model, input=QUESTION, tools=[{"type": "function", **CROWN}],
-                                                tool_choice="required", max_output_tokens=200)
+                                                parallel_tool_calls=False, tool_choice="required",
+                                                max_output_tokens=200)
         return [(item.name, item.arguments) for item in made.output if item.type == "function_call"]
 
     return {"required": lambda: call(tool_choice="required"),
@@ -94,16 +100,17 @@ def anthropic_cases(served):
     fields = {"model": served.model, "max_tokens": 200}
     tool = {"name": "crown", "description": CROWN["description"], "input_schema": CROWN["parameters"]}
     used = {**fields, "tools": [tool], "messages": user()}
+    forced = {**used, "tool_choice": {"type": "any", "disable_parallel_tool_use": True}}
 
     def calls(message):
         return [(block.name, block.input) for block in message.content if block.type == "tool_use"]
 
     def streamed():
-        with client.messages.stream(**used, tool_choice={"type": "any"}) as stream:
+        with client.messages.stream(**forced) as stream:
             return calls(stream.get_final_message())
 
     def answered():
-        message = client.messages.create(**used, tool_choice={"type": "any"})
+        message = client.messages.create(**forced)
         turns = user() + [{"role": "assistant", "content": [block.model_dump() for block in message.content]}]
         results = [{"type": "tool_result", "tool_use_id": block.id, "content": crown(**block.input)}
                    for block in message.content]
@@ -111,7 +118,7 @@ def anthropic_cases(served):
                                      messages=turns + [{"role": "user", "content": results}]).parsed_output
 
     return {"parse": lambda: client.messages.parse(**fields, messages=user(), output_format=King).parsed_output,
-            "any": lambda: calls(client.messages.create(**used, tool_choice={"type": "any"})),
+            "any": lambda: calls(client.messages.create(**forced)),
             "named": lambda: calls(client.messages.create(**used, tool_choice={"type": "tool", "name": "crown"})),
             "streamed tool": streamed, "result of a tool": answered}
 
@@ -121,7 +128,8 @@ def litellm_cases(served):
     litellm.suppress_debug_info = True
     where = {"api_base": served.url, "api_key": "none"}
     ask = functools.partial(litellm.completion, model=f"hosted_vllm/{served.model}", messages=user(), **where, **TOKENS)
-    tool = {"tools": [{"type": "function", "function": CROWN}], "tool_choice": "required"}
+    tool = {"tools": [{"type": "function", "function": CROWN}], "tool_choice": "required",
+            "parallel_tool_calls": False}
 
     def streamed(**fields):
         chunks = list(ask(stream=True, **fields))
@@ -142,7 +150,7 @@ def litellm_cases(served):
             "required": lambda: calls(ask(**tool).choices[0].message),
             "streamed tool": lambda: calls(streamed(**tool)),
             "responses, tool": lambda: [(item.name, item.arguments) for item in responses(
-                tools=[{"type": "function", **CROWN}], tool_choice="required").output]}
+                tools=[{"type": "function", **CROWN}], tool_choice="required", parallel_tool_calls=False).output]}
 
 
 def langchain_openai_cases(served):
@@ -155,13 +163,15 @@ def langchain_openai_cases(served):
 
     def streamed():
         message = None
-        for chunk in chat().bind_tools([crown], tool_choice="any").stream(QUESTION):
+        for chunk in bound().stream(QUESTION):
             message = chunk if message is None else message + chunk
         return [(made["name"], made["args"]) for made in message.tool_calls]
 
+    def bound(**fields):
+        return chat(**fields).bind_tools([crown], tool_choice="any", parallel_tool_calls=False, strict=True)
+
     def called(**fields):
-        made = chat(**fields).bind_tools([crown], tool_choice="any", strict=True).invoke(QUESTION).tool_calls
-        return [(one["name"], one["args"]) for one in made]
+        return [(made["name"], made["args"]) for made in bound(**fields).invoke(QUESTION).tool_calls]
 
     return {"invoke": lambda: chat().invoke(QUESTION).content,
             "stream": lambda: "".join(chunk.content for chunk in chat().stream(QUESTION)),
@@ -260,8 +270,7 @@ class ClientLibraries(unittest.TestCase):
             self.assertEqual(len(answer), 1, answer)
             name, arguments = answer[0]
             self.assertEqual(name, "crown")
-            kind = pydantic.TypeAdapter(typing.TypedDict("Crown", {"name": typing.Literal["Olaf", "Otto"]}))
-            (kind.validate_json if isinstance(arguments, str) else kind.validate_python)(arguments)
+            (Crown.model_validate_json if isinstance(arguments, str) else Crown.model_validate)(arguments)
         else:
             self.assertIsInstance(answer, (str, King, Anything))
             self.assertTrue(answer)
