@@ -9,6 +9,7 @@ import typing
 import unittest
 
 from cluster import DRAFTED_PAIR, Server
+from structured_output_test import is_built
 
 try:
     import pydantic
@@ -84,9 +85,9 @@ def openai_cases(served):
         return [(made.function.name, made.function.arguments) for made in message.tool_calls]
 
     def responses():
-        made = served.openai().responses.create(model=served.model, input=QUESTION, tools=[{"type": "function", **CROWN}],
-                                                parallel_tool_calls=False, tool_choice="required",
-                                                max_output_tokens=200)
+        made = served.openai().responses.create(model=served.model, input=QUESTION, max_output_tokens=200,
+                                                tools=[{"type": "function", **CROWN}], tool_choice="required",
+                                                parallel_tool_calls=False)
         return [(item.name, item.arguments) for item in made.output if item.type == "function_call"]
 
     return {"required": lambda: call(tool_choice="required"),
@@ -139,12 +140,13 @@ def litellm_cases(served):
         return [(made.function.name, made.function.arguments) for made in message.tool_calls]
 
     def responses(**fields):
-        return litellm.responses(model=f"openai/{served.model}", input=QUESTION, max_output_tokens=200, **where, **fields)
+        return litellm.responses(model=f"openai/{served.model}", input=QUESTION, max_output_tokens=200, **where,
+                                 **fields)
 
     return {"text": lambda: ask().choices[0].message.content,
             "stream": lambda: streamed().content,
             "text completion": lambda: litellm.text_completion(
-                model=f"text-completion-openai/{served.model}", prompt=QUESTION, max_tokens=20, **where).choices[0].text,
+                model=f"text-completion-openai/{served.model}", prompt=QUESTION, max_tokens=9, **where).choices[0].text,
             "response_format": lambda: King.model_validate_json(ask(response_format=King).choices[0].message.content),
             "responses": lambda: King.model_validate_json(responses(text_format=King).output[0].content[0].text),
             "required": lambda: calls(ask(**tool).choices[0].message),
@@ -211,7 +213,8 @@ def instructor_cases(served):
 
     def asked(mode, schema=King, **fields):
         client = instructor.from_openai(served.openai(), mode=mode)
-        return client.create(model=served.model, response_model=schema, messages=user(), max_retries=0, **TOKENS, **fields)
+        return client.create(model=served.model, response_model=schema, messages=user(), max_retries=0, **TOKENS,
+                             **fields)
 
     return {"JSON_SCHEMA": lambda: asked(instructor.Mode.JSON_SCHEMA),
             "JSON": lambda: asked(instructor.Mode.JSON, Anything, logit_bias=served.closing),
@@ -234,7 +237,8 @@ def pydantic_ai_cases(served):
         """The first step may call the tool alone, the second answer alone: so the model cannot choose."""
         crowned = []
         later = PrepareOutputTools(lambda context, tools: tools if context.run_step > 1 else [])
-        agent = Agent(OpenAIChatModel(served.model, provider=provider), output_type=King, capabilities=[later], retries=0)
+        agent = Agent(OpenAIChatModel(served.model, provider=provider), output_type=King, capabilities=[later],
+                      retries=0)
 
         @agent.tool_plain(prepare=lambda context, tool: tool if context.run_step == 1 else None)
         def crown(name: typing.Literal["Olaf", "Otto"]) -> str:
@@ -259,10 +263,12 @@ LIBRARIES = [("openai", "openai", openai_cases), ("anthropic", "anthropic", anth
              ("instructor", "instructor", instructor_cases), ("pydantic_ai", "pydantic_ai", pydantic_ai_cases)]
 
 
+@unittest.skipUnless(is_built(), "built without xgrammar")
 class ClientLibraries(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.server = Server(3, *DRAFTED_PAIR, "--served-model-name", Served.model, "--structured-outputs-config.disable-any-whitespace")
+        cls.server = Server(3, *DRAFTED_PAIR, "--served-model-name", Served.model,
+                            "--structured-outputs-config.disable-any-whitespace")
         cls.addClassCleanup(cls.server.kill)
         cls.served = Served(cls.server)
 
