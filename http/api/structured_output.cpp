@@ -86,11 +86,14 @@ Grammar grammar_in(const JsonFields& fields, const GrammarField& field) {
   return {GrammarKind::kJsonSchema, kAnyObject, {}};
 }
 
-// llama.cpp's clients send an empty text where they want none.
 bool is_given(const JsonFields& fields, const GrammarField& field) {
   if (field.form == Form::kAnyJsonObject) return fields.boolean(field.name).value_or(false);
+  return fields.has(field.name);
+}
+
+bool is_empty(const JsonFields& fields, const GrammarField& field) {
   const std::string value = fields.dump(field.name);
-  return value != "null" && value != "\"\"" && value != "[]";
+  return value == "\"\"" || value == "[]";
 }
 
 template <size_t kCount>
@@ -98,8 +101,13 @@ void collect(const JsonFields& fields,
              const GrammarField (&known)[kCount],
              std::vector<RequestedGrammar>* found) {
   for (const GrammarField& field : known) {
-    if (is_given(fields, field))
+    if (!is_given(fields, field)) continue;
+    if (!is_empty(fields, field)) {
       found->push_back({grammar_in(fields, field), fields.path_of(field.name), false});
+    } else if (!fields.path().empty()) {  // else llama.cpp's clients mean none
+      throw bad_param(fields.path_of(field.name),
+                      fmt::format("'{}' is empty", fields.path_of(field.name)));
+    }
   }
 }
 

@@ -113,6 +113,8 @@ TEST(StructuredOutput, WhatHasAnotherFormIsRefused) {
   EXPECT_EQ(param_of(R"({"guided_json":"{\"a\":1,\"a\":2}"})"), "guided_json");
   EXPECT_EQ(param_of(R"({"structured_outputs":{"whitespace_pattern":" "}})"),
             "structured_outputs.whitespace_pattern");
+  EXPECT_EQ(param_of(R"({"structured_outputs":{"grammar":""}})"), "structured_outputs.grammar");
+  EXPECT_EQ(param_of(R"({"structured_outputs":{"choice":[]}})"), "structured_outputs.choice");
   EXPECT_EQ(param_of(R"({"guided_regex":"a","guided_choice":["b"]})"), "guided_choice");
   EXPECT_EQ(param_of(R"({"response_format":{"type":"json_object"},"regex":"a"})"), "regex");
   EXPECT_EQ(param_of(R"({"regex":"aaaa"})", {.max_grammar_bytes = 3}), "regex");
