@@ -1,6 +1,7 @@
 // serve: the OpenAI-compatible server as a front end of the job.
 #include <unistd.h>
 
+#include "http/api/log_stats.h"
 #include "http/server.h"
 #include "http/service.h"
 #include "runtime/base/log.h"
@@ -57,8 +58,12 @@ int serve(const FrontEndContext& context, const HttpOptions& options, HttpServer
            info.num_target_ranks,
            info.num_target_ranks == 1 ? "rank" : "ranks",
            info.draft.empty() ? "no draft" : "draft: " + info.draft);
+  LogStats stats(context.metrics, context.config.log_stats_interval_s);
   std::optional<milliseconds> grace;
-  while (!grace && !context.engine.status().failed) grace = wait_stop_signal(kSignalInterval);
+  while (!grace && !context.engine.status().failed) {
+    grace = wait_stop_signal(kSignalInterval);
+    if (const std::string line = stats.line_at(Clock::now()); !line.empty()) log_info("{}", line);
+  }
   const milliseconds timeout{static_cast<int64_t>(1e3 * context.config.shutdown_timeout_s)};
   drain(server, service, std::min(timeout, grace.value_or(milliseconds{0})));
   context.engine.request_stop(Coordinator::Stop::kNow);
