@@ -56,7 +56,7 @@ class Metrics(unittest.TestCase):
         cls.server = Server(0, *DRAFTED_PAIR)
         cls.addClassCleanup(cls.server.kill)
         for _ in range(cls.num_requests):
-            status, _ = cls.server.post("/v1/completions", {"prompt": "Once upon a time", "temperature": 0,
+            status, _ = cls.server.post("/v1/completions", {"prompt": "Once upon a time there was a king. " * 4,
                                                             "max_tokens": cls.max_tokens, "ignore_eos": True})
             assert status == 200
         cls.samples = samples_of(cls.server.get("/metrics"))
