@@ -9,21 +9,24 @@
 namespace outrider {
 namespace {
 
-size_t bytes_read_of(const std::string& name, Role role) {
+double bytes_read_of(const std::string& name, Role role) {
   const ModelConfig config = model_config_of(name, role);
-  return weights_of(name, role, config, shard_model(config, 0, 1), ops::ThreadPlan(2))
-      ->num_bytes_read;
+  const auto weights =
+      weights_of(name, role, config, shard_model(config, 0, 1), ops::ThreadPlan(2));
+  return static_cast<double>(weights->num_bytes_read);
 }
 
 TEST(WeightReading, TellsHowFarItIs) {
   EXPECT_EQ(load_progress().all_bytes, 0u);
-  const size_t target = bytes_read_of("embedded", Role::kTarget);
-  EXPECT_GT(target, 100'000u);
-  EXPECT_EQ(load_progress().read_bytes, target);
-  EXPECT_EQ(load_progress().all_bytes, target);
-  const size_t draft = bytes_read_of("embedded", Role::kDraft);
-  EXPECT_EQ(load_progress().read_bytes, target + draft);
-  EXPECT_EQ(load_progress().all_bytes, target + draft);
+  const double target = bytes_read_of("embedded", Role::kTarget);
+  const auto expect_all_read_of = [](double num_bytes) {
+    EXPECT_EQ(load_progress().read_bytes, load_progress().all_bytes);
+    // Vectors, such as norms, are read before the rest and are too few to be counted.
+    EXPECT_NEAR(static_cast<double>(load_progress().all_bytes), num_bytes, 0.01 * num_bytes);
+  };
+  expect_all_read_of(target);
+  const double draft = bytes_read_of("embedded", Role::kDraft);
+  expect_all_read_of(target + draft);
 }
 
 }  // namespace
