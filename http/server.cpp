@@ -1,6 +1,8 @@
 // See server.h.
 #include "http/server.h"
 
+#include <fmt/format.h>
+
 #include <thread>
 
 #include "http/api/openai_response.h"
@@ -11,6 +13,7 @@
 #include "http/wire/listener.h"
 #include "http/wire/request_id.h"
 #include "runtime/base/log.h"
+#include "runtime/base/telemetry/load_progress.h"
 
 namespace outrider {
 namespace {
@@ -38,6 +41,15 @@ void log_call(const RequestHead& head,
   }
 }
 
+std::string loading_message() {
+  const LoadProgress& progress = load_progress();
+  const size_t all = progress.all_bytes;
+  if (all == 0) return "the model is being loaded";
+  return fmt::format("the model is being loaded: {} % of {:.3f} GB of weights are read",
+                     progress.read_bytes * 100 / all,
+                     static_cast<double>(all) / 1e9);
+}
+
 ServerResponse still_loading(const RequestHead& head, int retry_after_s) {
   ServerResponse response;
   if (head.path == "/livez") {
@@ -45,7 +57,7 @@ ServerResponse still_loading(const RequestHead& head, int retry_after_s) {
     return response;
   }
   response.status = 503;
-  response.body = error_json({503, "the model is being loaded", {}, "loading"});
+  response.body = error_json({503, loading_message(), {}, "loading"});
   response.headers.emplace_back("Retry-After", std::to_string(retry_after_s));
   return response;
 }

@@ -62,6 +62,9 @@ struct ResultEvent {
   bool is_request_fault = false;  // kError: by the request's own parameters, no fault of ours
   SpeculationStats stats;         // so far; complete in the last event
   int32_t num_cached_tokens = 0;  // of the prompt: their KV was there already
+  int32_t num_preemptions = 0;    // so far
+  std::optional<JobClock::time_point> scheduled_at;   // first, if it was
+  JobClock::time_point decided_at = JobClock::now();  // the end of this event's round
 };
 
 // One producer (the coordinator), one consumer (a front end). The last event has a finish reason.

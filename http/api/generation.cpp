@@ -1,6 +1,8 @@
 // See generation.h.
 #include "http/api/generation.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <random>
 
@@ -166,9 +168,7 @@ bool Generation::submit(Choice& choice) {
   if (result.admission == Admission::kQueueFull) return false;
   if (result.admission != Admission::kAccepted) throw_refusal(result);
   choice.request_id = id;
-  const auto num_prompt_tokens = static_cast<double>(prompts_[choice.prompt].size());
-  metrics_.prompt_tokens.add(num_prompt_tokens);
-  metrics_.request_prompt_tokens.observe(num_prompt_tokens);
+  metrics_.request_prompt_tokens.observe(static_cast<double>(prompts_[choice.prompt].size()));
   return true;
 }
 
@@ -231,35 +231,51 @@ void Generation::receive(Choice& choice, const ResultEvent& event) {
   observe_tokens(choice, event);
   if (call_.num_prompt_logprobs && !event.prompt_logprobs.empty())
     prompt_logprobs_[choice.prompt] = event.prompt_logprobs;
+  const int32_t num_tokens_before = choice.assembler.num_tokens();
   choice.assembler.add(event);
+  metrics_.generation_tokens.add(choice.assembler.num_tokens() - num_tokens_before);
   if (!choice.assembler.finished()) return;
   // A stop string is our find; the engine does not know yet.
   if (event.finish_reason == FinishReason::kNone) engine_.cancel(choice.request_id);
-  end(choice);
+  end(choice, event);
 }
 
 void Generation::observe_tokens(Choice& choice, const ResultEvent& event) {
   const size_t num_tokens = event.tokens.size() + (event.stop_token ? 1 : 0);
   if (num_tokens == 0) return;
-  const auto now = Clock::now();
   if (!choice.first_token_at) {
-    choice.first_token_at = now;
-    metrics_.time_to_first_token_seconds.observe(seconds(now - choice.submitted_at));
+    choice.first_token_at = event.decided_at;
+    metrics_.prompt_tokens.add(static_cast<double>(prompts_[choice.prompt].size()));
+    metrics_.prompt_tokens_cached.add(event.num_cached_tokens);
+    metrics_.time_to_first_token_seconds.observe(seconds(Clock::now() - choice.submitted_at));
   } else {
-    const double each = seconds(now - choice.last_token_at) / static_cast<double>(num_tokens);
+    const double each =
+        seconds(event.decided_at - choice.last_token_at) / static_cast<double>(num_tokens);
     for (size_t i = 0; i < num_tokens; ++i) {
       metrics_.inter_token_latency_seconds.observe(each);
     }
   }
-  choice.last_token_at = now;
+  choice.last_token_at = event.decided_at;
 }
 
-void Generation::end(Choice& choice) {
+void Generation::observe_phases(const Choice& choice, const ResultEvent& event) {
+  if (!event.scheduled_at || !choice.first_token_at) return;
+  metrics_.request_queue_time_seconds.observe(seconds(*event.scheduled_at - choice.submitted_at));
+  metrics_.request_prefill_time_seconds.observe(
+      seconds(*choice.first_token_at - *event.scheduled_at));
+  metrics_.request_decode_time_seconds.observe(
+      seconds(choice.last_token_at - *choice.first_token_at));
+  metrics_.request_inference_time_seconds.observe(
+      seconds(choice.last_token_at - *event.scheduled_at));
+}
+
+void Generation::end(Choice& choice, const ResultEvent& event) {
   choice.ended = true;
   const int32_t num_tokens = choice.assembler.num_tokens();
   metrics_.request_success(choice.assembler.finish_reason()).add();
-  metrics_.generation_tokens.add(num_tokens);
   metrics_.request_generation_tokens.observe(num_tokens);
+  metrics_.request_num_preemptions.observe(event.num_preemptions);
+  observe_phases(choice, event);
   metrics_.e2e_request_latency_seconds.observe(seconds(Clock::now() - choice.submitted_at));
   if (choice.first_token_at && num_tokens > 1) {
     metrics_.request_time_per_output_token_seconds.observe(
@@ -329,19 +345,28 @@ void Generation::log_end(const std::string& id, const char* outcome) const {
   int32_t num_rounds = 0;
   int32_t num_drafted = 0;
   int32_t num_accepted = 0;
+  auto first_token_at = Clock::time_point::max();
   for (const auto& choice : choices_) {
+    if (choice->first_token_at) first_token_at = std::min(first_token_at, *choice->first_token_at);
     num_rounds += choice->speculation.stats.num_rounds;
     num_drafted += choice->speculation.stats.num_draft_tokens;
     num_accepted += choice->speculation.stats.num_accepted_tokens;
   }
-  log_info("{} {}: {} prompt tokens, {} generated in {} rounds, {} of {} draft tokens accepted",
+  std::string text = fmt::format("{} prompt tokens, {} generated in {} rounds",
+                                 total.prompt_tokens,
+                                 total.completion_tokens,
+                                 num_rounds);
+  if (num_drafted > 0)
+    text += fmt::format(", {} of {} draft tokens accepted", num_accepted, num_drafted);
+  if (first_token_at != Clock::time_point::max())
+    text += fmt::format(", first token after {:.0f} ms", 1e3 * seconds(first_token_at - begun_at_));
+  const double total_s = seconds(Clock::now() - begun_at_);
+  log_info("{} {}: {}, {:.1f} tokens/s, {:.0f} ms in all",
            id,
            outcome,
-           total.prompt_tokens,
-           total.completion_tokens,
-           num_rounds,
-           num_accepted,
-           num_drafted);
+           text,
+           static_cast<double>(total.completion_tokens) / std::max(total_s, 1e-9),
+           1e3 * total_s);
 }
 
 Usage Generation::usage_of(size_t i) const {

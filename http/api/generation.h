@@ -59,7 +59,7 @@ class Generation {
   // nothing new.
   std::optional<ChoiceOutput> take(size_t i);
 
-  // One line about the call: its tokens and how it went, nothing of what was said.
+  // One line about the call: its tokens, how it went and how long, nothing of what was said.
   void log_end(const std::string& id, const char* outcome) const;
 
   Usage usage() const;
@@ -81,6 +81,7 @@ class Generation {
     SpeculationReport speculation;
     int32_t num_cached_tokens = 0;
     Clock::time_point submitted_at;
+    // The engine's times of what has come.
     std::optional<Clock::time_point> first_token_at;
     Clock::time_point last_token_at;
     bool ended = false;  // nothing more will come, or nothing more is wanted
@@ -96,7 +97,8 @@ class Generation {
   bool is_first_of_prompt(const Choice& choice) const;
   void receive(Choice& choice, const ResultEvent& event);
   void observe_tokens(Choice& choice, const ResultEvent& event);
-  void end(Choice& choice);
+  void observe_phases(const Choice& choice, const ResultEvent& event);
+  void end(Choice& choice, const ResultEvent& event);
 
   Engine& engine_;
   ServingMetrics& metrics_;
@@ -110,6 +112,7 @@ class Generation {
   size_t next_unsubmitted_ = 0;
   size_t next_waited_ = 0;
   bool saw_event_ = false;
+  const Clock::time_point begun_at_ = Clock::now();
 };
 
 // Seed of the draws of choice `number`: the user's seed itself for the first, a fixed mix for the

@@ -58,6 +58,8 @@ ServingMetrics::ServingMetrics(const std::string& model_name,
        {FinishReason::kStop, FinishReason::kLength, FinishReason::kAborted, FinishReason::kError}) {
     request_success(reason);
   }
+  for (const int status : {400, 401, 404, 413, 429, 500, 503}) requests_refused(status);
+  waiting_for("deferred");  // vLLM's other reason: for adapters and transfers, which are not here
   for (int32_t position = 0; position < std::max(1, max_draft_len); ++position) {
     accepted_per_position_.push_back(
         &registry_.counter({"spec_decode_num_accepted_tokens_per_pos_total",
@@ -82,6 +84,8 @@ Histogram& ServingMetrics::histogram(const MetricName& name, Buckets buckets) {
       return registry_.histogram(name, one_two_five(max_model_len_));
     case Buckets::kChoices:
       return registry_.histogram(name, {1, 2, 5, 10, 20});
+    case Buckets::kPreemptions:
+      return registry_.histogram(name, {0, 1, 2, 5, 10, 20});
   }
   return registry_.histogram(name, {1});
 }
@@ -89,6 +93,23 @@ Histogram& ServingMetrics::histogram(const MetricName& name, Buckets buckets) {
 Counter& ServingMetrics::request_success(FinishReason reason) {
   return registry_.counter({"request_success_total", "Requests ended, by reason."},
                            {{"finished_reason", reason_label(reason)}});
+}
+
+Histogram& ServingMetrics::request_seconds(const char* name, const char* help) {
+  return histogram({name, help, MetricScope::kShared}, Buckets::kRequestSeconds);
+}
+
+Gauge& ServingMetrics::waiting_for(const char* reason) {
+  return registry_.gauge({"num_requests_waiting_by_reason",
+                          "Requests that wait to be run, by what they wait for.",
+                          MetricScope::kShared},
+                         {{"reason", reason}});
+}
+
+void ServingMetrics::set_cache_config(const MetricLabels& config) {
+  registry_
+      .gauge({"cache_config_info", "The KV cache, in its labels.", MetricScope::kShared}, config)
+      .set(1);
 }
 
 Counter& ServingMetrics::link_bytes(const std::string& link) {

@@ -22,6 +22,7 @@ class ServingMetrics {
 
   Counter& request_success(FinishReason reason);
   Counter& requests_refused(int status);                // requests_refused_total{status}
+  void set_cache_config(const MetricLabels& config);    // cache_config_info, once
   Counter& accepted_tokens_at(size_t position) const {  // beyond the last series: the last
     return *accepted_per_position_[position < accepted_per_position_.size()
                                        ? position
@@ -37,8 +38,11 @@ class ServingMetrics {
     kIterationTokens,
     kTokens,  // up to max_model_len
     kChoices,
+    kPreemptions,
   };
   Histogram& histogram(const MetricName& name, Buckets buckets);
+  Histogram& request_seconds(const char* name, const char* help);
+  Gauge& waiting_for(const char* reason);
   Counter& link_bytes(const std::string& link);
   Counter& own_counter(const char* name, const char* help, const char* old_name = "");
   Gauge& own_gauge(const char* name, const char* help, const char* old_name = "");
@@ -53,6 +57,7 @@ class ServingMetrics {
       {"num_requests_running", "Requests in the running batch.", MetricScope::kShared});
   Gauge& num_requests_waiting = registry_.gauge(
       {"num_requests_waiting", "Requests that wait to be run.", MetricScope::kShared});
+  Gauge& num_requests_waiting_for_capacity = waiting_for("capacity");
   Gauge& kv_cache_usage_perc = registry_.gauge(
       {"kv_cache_usage_perc", "Share of the KV blocks in use, 1 means all.", MetricScope::kShared});
   Counter& num_preemptions =
@@ -160,9 +165,6 @@ class ServingMetrics {
   Gauge& tokens_per_second_without_speculation =
       own_gauge("tokens_per_second_without_speculation",
                 "The counterfactual, from the measured cost of plain steps.");
-  Histogram& request_queue_time_seconds = histogram(
-      {"request_queue_time_seconds", "Time from arrival to the first round.", MetricScope::kShared},
-      Buckets::kRequestSeconds);
   Counter& kv_accounting_faults = registry_.counter(
       {"kv_accounting_faults_total",
        "Times the scheduler's KV books were found wrong; 0 unless the program is.",
@@ -175,6 +177,9 @@ class ServingMetrics {
   // Set by the HTTP service.
   Counter& prompt_tokens =
       registry_.counter({"prompt_tokens_total", "Prompt tokens processed.", MetricScope::kShared});
+  Counter& prompt_tokens_cached = registry_.counter({"prompt_tokens_cached_total",
+                                                     "Of these, tokens whose KV was there already.",
+                                                     MetricScope::kShared});
   Counter& generation_tokens =
       registry_.counter({"generation_tokens_total", "Tokens generated.", MetricScope::kShared});
   Histogram& time_to_first_token_seconds =
@@ -190,9 +195,20 @@ class ServingMetrics {
                  "Mean time per token of a request.",
                  MetricScope::kShared},
                 Buckets::kTokenSeconds);
-  Histogram& e2e_request_latency_seconds = histogram(
-      {"e2e_request_latency_seconds", "Time from arrival to the end.", MetricScope::kShared},
-      Buckets::kRequestSeconds);
+  Histogram& e2e_request_latency_seconds =
+      request_seconds("e2e_request_latency_seconds", "Time from arrival to the end.");
+  // Of the engine's own times, which a slow client does not lengthen.
+  Histogram& request_queue_time_seconds =
+      request_seconds("request_queue_time_seconds", "Time from arrival to the first round.");
+  Histogram& request_prefill_time_seconds = request_seconds(
+      "request_prefill_time_seconds", "Time from the first round to the first token.");
+  Histogram& request_decode_time_seconds =
+      request_seconds("request_decode_time_seconds", "Time from the first token to the last.");
+  Histogram& request_inference_time_seconds = request_seconds(
+      "request_inference_time_seconds", "Time from the first round to the last token.");
+  Histogram& request_num_preemptions = histogram(
+      {"request_num_preemptions", "How often a request was preempted.", MetricScope::kShared},
+      Buckets::kPreemptions);
   Histogram& request_prompt_tokens =
       histogram({"request_prompt_tokens", "Prompt tokens of a request.", MetricScope::kShared},
                 Buckets::kTokens);

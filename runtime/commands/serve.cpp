@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 
+#include "http/api/log_stats.h"
 #include "http/batches/batch_api.h"
 #include "http/batches/batch_queue.h"
 #include "http/batches/file_store.h"
@@ -90,8 +91,12 @@ int serve(const FrontEndContext& context,
            info.num_target_ranks,
            info.num_target_ranks == 1 ? "rank" : "ranks",
            info.draft.empty() ? "no draft" : "draft: " + info.draft);
+  LogStats stats(context.metrics, context.config.log_stats_interval_s);
   std::optional<milliseconds> grace;
-  while (!grace && !context.engine.status().failed) grace = wait_stop_signal(kSignalInterval);
+  while (!grace && !context.engine.status().failed) {
+    grace = wait_stop_signal(kSignalInterval);
+    if (const std::string line = stats.line_at(Clock::now()); !line.empty()) log_info("{}", line);
+  }
   const milliseconds timeout{static_cast<int64_t>(1e3 * context.config.shutdown_timeout_s)};
   drain(server, service, std::min(timeout, grace.value_or(milliseconds{0})));
   context.engine.request_stop(Coordinator::Stop::kNow);

@@ -57,7 +57,7 @@ DraftRequest DraftLedger::take_request(const SequencePool& pool, bool asks) {
   request.closes = std::exchange(closes_, {});
   for (const auto& [order, sequence] : pool.running()) describe(*sequence, asks, request);
   for (const auto& [order, sequence] : pool.waiting()) {
-    if (sequence->started) describe(*sequence, asks, request);
+    if (sequence->scheduled_at) describe(*sequence, asks, request);
   }
   return request;
 }

@@ -77,7 +77,7 @@ int64_t Planner::State::turn_of(const Request& request) const {
 
 std::unique_ptr<Sequence> Planner::State::retire(uint64_t id) {
   std::unique_ptr<Sequence> sequence = pool.remove(id);
-  if (sequence->started) ends.push_back(id);
+  if (sequence->scheduled_at) ends.push_back(id);
   drafts.sequence_ended(*sequence);
   return sequence;
 }

@@ -91,7 +91,7 @@ std::optional<KvPrefix> RoundBuilder::first_admissible() const {
   int64_t num_needed = pool_.blocks.blocks_for(num_positions) + prefix.num_cached -
                        static_cast<int64_t>(prefix.blocks.size());
   if (reserves) num_needed += num_blocks_promised();
-  if (first.was_preempted) num_needed += num_running;
+  if (first.num_preemptions > 0) num_needed += num_running;
   if (num_needed > pool_.blocks.num_free()) return std::nullopt;
   return prefix;
 }
@@ -150,9 +150,9 @@ void RoundBuilder::admit(RoundPlan& plan) {
     const std::optional<KvPrefix> prefix = first_admissible();
     if (!prefix) return;
     Sequence& sequence = pool_.admit_first(*prefix);
-    if (!sequence.started) {
+    if (!sequence.scheduled_at) {
       plan.starts.push_back({sequence.id(), sequence.params(), sequence.request().prompt});
-      sequence.started = true;
+      sequence.scheduled_at = JobClock::now();
       count_prefix(sequence);
     }
     take_chunk(sequence);

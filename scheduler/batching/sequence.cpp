@@ -160,6 +160,8 @@ void Sequence::append(const SequencePlan& plan,
 void Sequence::describe(ResultEvent& event) const {
   event.stats = stats_;
   event.num_cached_tokens = num_cached_prompt_tokens;
+  event.num_preemptions = num_preemptions;
+  event.scheduled_at = scheduled_at;
 }
 
 void Sequence::finish(FinishReason reason, const std::string& error) {

@@ -94,10 +94,10 @@ class Sequence {
 
   BlockTable table;
   DraftView draft_view;
-  std::shared_ptr<const GrammarMask> grammar;  // for drafts without a model; null without one
-  int32_t num_learned_tokens = 0;  // by a draft that learns from what is served
-  bool started = false;            // the target ranks know it
-  bool was_preempted = false;
+  std::shared_ptr<const GrammarMask> grammar;        // for drafts without a model; null without one
+  int32_t num_learned_tokens = 0;                    // by a draft that learns from what is served
+  std::optional<JobClock::time_point> scheduled_at;  // first; the target ranks know it since
+  int32_t num_preemptions = 0;
   int32_t num_cached_prompt_tokens = 0;  // taken from other tables when it was first let in
 
  private:

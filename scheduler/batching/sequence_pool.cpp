@@ -50,7 +50,7 @@ Sequence& SequencePool::preempt_last() {
   Sequence& sequence = *node.mapped();
   blocks.shrink(sequence.table, 0);
   sequence.forget_kv();
-  sequence.was_preempted = true;
+  ++sequence.num_preemptions;
   waiting_.insert(std::move(node));
   return sequence;
 }

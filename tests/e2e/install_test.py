@@ -14,6 +14,7 @@ SOURCE = pathlib.Path(__file__).resolve().parent.parent.parent
 BUILD = pathlib.Path(PROGRAM).resolve().parent
 INSTALLED = ("bin/outrider", "share/outrider/models/embedded/target/model.safetensors",
              "share/outrider/models/embedded/draft/tokenizer.json", "share/outrider/configs/one-process.yaml",
+             "share/outrider/configs/grafana.json",
              "lib/systemd/system/outrider.service", "share/doc/outrider/copyright",
              "share/bash-completion/completions/outrider", "share/man/man1/outrider.1")
 

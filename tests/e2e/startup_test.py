@@ -1,5 +1,6 @@
 """Jobs whose ranks were not started alike: each ends at once with one sentence that names the rank."""
 
+import json
 import os
 import pathlib
 import re
@@ -211,6 +212,30 @@ class BeforeTheLoad(unittest.TestCase):
                 self.assertEqual(code, 2, log)
                 self.assertIn(f"cannot listen on 127.0.0.1 port {port}", log)
                 self.assertNotIn("memory:", log)  # said when the weights are there
+
+    def test_files_and_options_are_checked_first(self):
+        with tempfile.TemporaryDirectory() as folder:
+            template = pathlib.Path(folder) / "bad.jinja"
+            template.write_text("{% if %}")
+            other = copy_of(DRAFT, folder, "other")
+            tokens = json.loads((other / "tokenizer.json").read_text())
+            vocabulary = tokens["model"]["vocab"]
+            first, second = list(vocabulary)[300:302]
+            vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
+            (other / "tokenizer.json").write_text(json.dumps(tokens))
+            lookup = ["--speculative-config.prompt-lookup-max", "2", "--speculative-config.prompt-lookup-min", "3"]
+            for options, sentence in [
+                    (["--chat-template", template], f"{template}: chat template line 1: expected an expression"),
+                    (["--chat-template", f"{folder}/none"], f"{folder}/none: cannot be opened"),
+                    (["--max-model-len", "100000"], "max_model_len 100000 is more than the model's"),
+                    (["--speculative-config.method", "ngram", *lookup], "prompt_lookup_max is 2, less than"),
+                    (["--trace", f"{folder}/none/trace.json"], "/none/trace.json.partial-"),
+                    (["--speculative-config.model", f"{folder}/none"], f"model folder '{folder}/none' does not exist"),
+                    (["--speculative-config.model", other], f"draft '{other}' cannot serve target 'embedded'")]:
+                code, _, log = run([PROGRAM, "serve", "--port", "0", *map(str, options)])
+                self.assertEqual(code, 2, log)
+                self.assertIn(sentence, log)
+                self.assertNotIn(" loaded ", log)  # said when a model's weights are read
 
 
 if __name__ == "__main__":

@@ -102,6 +102,7 @@ class FakeEngine : public Engine {
   void run(const Request& request, const Script& plan) {
     size_t next = 0;
     int32_t made = 0;
+    const auto scheduled_at = JobClock::now();
     ResultEvent event;
     if (request.params.prompt_logprobs) {
       for (size_t i = 1; i < request.prompt.size(); ++i) {
@@ -113,6 +114,8 @@ class FakeEngine : public Engine {
       fill(request, plan, &next, &made, &event);
       if (is_cancelled(request.id)) event.finish_reason = FinishReason::kAborted;
       const bool last = event.finish_reason != FinishReason::kNone;
+      event.scheduled_at = scheduled_at;
+      event.decided_at = JobClock::now();
       if (last) --num_running_;
       request.stream->push(event);
       if (last) break;

@@ -50,6 +50,7 @@ TEST(ServingMetrics, NamesOthersReadAreThere) {
   metrics.spec_decode_num_drafts.add(2);
   metrics.accepted_tokens_at(1).add(5);
   metrics.accepted_tokens_at(9).add(1);  // beyond the last series
+  metrics.set_cache_config({{"block_size", "16"}, {"num_gpu_blocks", "9"}});
   const std::string text = metrics.render({"outrider", "vllm"});
   for (const char* line : {
            "vllm:num_requests_running{model_name=\"m\",engine=\"0\"} 0.0",
@@ -71,6 +72,17 @@ TEST(ServingMetrics, NamesOthersReadAreThere) {
            "vllm:request_params_max_tokens_bucket{",
            "vllm:iteration_tokens_total_bucket{",
            "vllm:request_queue_time_seconds_bucket{",
+           "vllm:request_prefill_time_seconds_bucket{model_name=\"m\",engine=\"0\",le=\"0.3\"} 0",
+           "vllm:request_decode_time_seconds_bucket{",
+           "vllm:request_inference_time_seconds_bucket{",
+           "vllm:request_num_preemptions_bucket{model_name=\"m\",engine=\"0\",le=\"0.0\"} 0",
+           "vllm:num_requests_waiting_by_reason{model_name=\"m\",engine=\"0\",reason=\"capacity\"} "
+           "0",
+           "vllm:num_requests_waiting_by_reason{model_name=\"m\",engine=\"0\",reason=\"deferred\"} "
+           "0",
+           "vllm:cache_config_info{model_name=\"m\",engine=\"0\",block_size=\"16\","
+           "num_gpu_blocks=\"9\"} 1.0",
+           "vllm:prompt_tokens_cached_total{",
            "vllm:spec_decode_num_drafts_total{model_name=\"m\",engine=\"0\"} 2.0",
            "vllm:spec_decode_num_draft_tokens_total{",
            "vllm:spec_decode_num_accepted_tokens_total{",

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "runtime/base/error.h"
+#include "runtime/base/telemetry/load_progress.h"
 #include "tests/http/server_fixture.h"
 
 namespace outrider::testing {
@@ -309,7 +310,7 @@ TEST_F(Server, StreamsToOldProxies) {
   EXPECT_TRUE(response.ends_with("data: [DONE]\n\n")) << response;
 }
 
-TEST_F(Server, SaysThatTheModelIsBeingLoaded) {
+TEST_F(Server, SaysThatTheModelIsBeingLoadedAndHowFarItIs) {
   server = std::make_unique<HttpServer>(options);
   server->start();
   for (const char* path : {"/readyz", "/health", "/v1/models", "/metrics"}) {
@@ -320,6 +321,10 @@ TEST_F(Server, SaysThatTheModelIsBeingLoaded) {
   }
   EXPECT_EQ(status_of(ask(get_bytes("/livez"))), 200);
   EXPECT_EQ(status_of(ask(post_bytes(R"({"prompt":"a"})"))), 503);
+  load_progress().all_bytes = 16'000'000'000;
+  load_progress().read_bytes = 4'000'000'000;
+  EXPECT_NE(ask(get_bytes("/readyz")).find("25 % of 16.000 GB of weights are read"),
+            std::string::npos);
   opening.reset(new HttpServer::Opening(server->open(*service, metrics)));
   EXPECT_EQ(status_of(ask(get_bytes("/readyz"))), 200);
   EXPECT_EQ(status_of(ask(post_bytes(R"({"prompt":"a"})"))), 200);

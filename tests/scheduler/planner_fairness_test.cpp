@@ -30,6 +30,7 @@ struct Life {
   int32_t num_tokens = 0;
   int32_t num_prompt = 0;
   std::shared_ptr<ResultStream> stream;
+  uint64_t num_preemptions = 0;
 };
 
 // A planner with ranks that answer at once and accept every draft; the rounds are counted.
@@ -47,7 +48,7 @@ class Crowd {
     request.priority = priority;
     request.stream = std::make_shared<ResultStream>();
     EXPECT_EQ(planner.refusal(request), "");
-    lives[request.id] = {priority, round, -1, -1, 0, num_prompt, request.stream};
+    lives[request.id] = {priority, round, -1, -1, 0, num_prompt, request.stream, 0};
     planner.add(request);
     return lives.size();
   }
@@ -89,6 +90,7 @@ class Crowd {
     if (life.ended >= 0) return;
     while (auto event = life.stream->wait_next(std::chrono::milliseconds(0))) {
       life.num_tokens += static_cast<int32_t>(event->tokens.size());
+      life.num_preemptions = static_cast<uint64_t>(event->num_preemptions);
       if (event->finish_reason != FinishReason::kNone) life.ended = round;
     }
   }
@@ -287,7 +289,12 @@ TEST(Fairness, ThePreemptedComeBackBeforeAllThatCameLater) {
   EXPECT_GT(num_let_in_since, 20);
   EXPECT_GT(crowd.planner.counters().num_preemptions, 5u);
   crowd.run_until_idle(2000);
-  for (const auto& [id, life] : crowd.lives) EXPECT_EQ(life.num_tokens, 24) << id;
+  uint64_t num_preemptions = 0;
+  for (const auto& [id, life] : crowd.lives) {
+    EXPECT_EQ(life.num_tokens, 24) << id;
+    num_preemptions += life.num_preemptions;
+  }
+  EXPECT_EQ(num_preemptions, crowd.planner.counters().num_preemptions);
 }
 
 // Long prompts arrive without end: whoever decodes still gets a token in every round, and the

@@ -113,6 +113,30 @@ DraftBlock block_for(uint64_t id, uint32_t round, int32_t base_len, const Tokens
   return block;
 }
 
+TEST(Planner, EventsSayWhenTheRequestWasScheduledAndWhenTheirRoundWasDecided) {
+  PlannerConfig config = small_config();
+  config.max_num_batched_tokens = 6;
+  Bench bench(config);
+  const auto stream = bench.add(1, 10, 2);
+  const auto before = JobClock::now();
+  bench.step();
+  const auto between = JobClock::now();
+  bench.step();
+  bench.step();
+  const std::vector<ResultEvent> events = events_of(*stream);
+  ASSERT_EQ(events.size(), 2u);
+  for (const ResultEvent& event : events) {
+    ASSERT_TRUE(event.scheduled_at);
+    EXPECT_GE(*event.scheduled_at, before);
+    EXPECT_LE(*event.scheduled_at, between);  // its first chunk's round
+    EXPECT_GE(event.decided_at, between);
+  }
+  EXPECT_LT(events[0].decided_at, events[1].decided_at);
+  const auto never_ran = bench.add(2, 4, 1);
+  bench.planner.cancel(2);
+  EXPECT_FALSE(events_of(*never_ran).at(0).scheduled_at);
+}
+
 TEST(Planner, PromptInChunksThenOneRowPerRound) {
   PlannerConfig config = small_config();
   config.max_num_batched_tokens = 6;

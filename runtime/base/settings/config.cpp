@@ -413,6 +413,11 @@ void add_log_rows(Table& table, RunConfig* c) {
   table.group = "Logs, metrics and traces";
   table.add(choice_option(
       "log_level", &c->log_level, {"debug", "info", "warning", "error"}, "what is logged"));
+  table.add(number_option("log_stats_interval",
+                          &c->log_stats_interval_s,
+                          0,
+                          86400,
+                          "seconds between a server's lines about its load; 0 = none"));
   table.add(choice_option("per_request_spec_decode_metrics",
                           &c->per_request_spec_decode_metrics,
                           {"none", "summary", "detailed"},

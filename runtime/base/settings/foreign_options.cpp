@@ -75,6 +75,8 @@ constexpr ForeignOption kForeignOptions[] = {
     {"disable_log_requests", "", Takes::kFlag, kAll, "what requests say is never logged"},
     {"enable_log_requests", "", Takes::kFlag, "false", "what requests say is never logged"},
     {"max_log_len", "", Takes::kValue, kAll, "what requests say is never logged"},
+    {"disable_log_stats", "", Takes::kFlag, "false", "--log-stats-interval 0 does that"},
+    {"show_hidden_metrics_for_version", "", Takes::kValue, kAll, "no metric is hidden"},
     {"disable_uvicorn_access_log", "", Takes::kFlag, "false", "--log-level warning does that"},
     {"uvicorn_log_level", "", Takes::kValue, kAll, "the log's level is --log-level"},
     {"disable_frontend_multiprocessing", "", Takes::kFlag, kAll, kServerThreads},

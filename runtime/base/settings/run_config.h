@@ -104,6 +104,7 @@ struct RunConfig {
   int32_t max_logprobs = 20;
   double shutdown_timeout_s = 30;
   std::string log_level = "info";
+  double log_stats_interval_s = 10;  // 0 = no lines
   std::string trace;  // file that rank 0 writes what all ranks did to; empty = nothing is recorded
   // none, summary, detailed: figures of speculation in each response
   std::string per_request_spec_decode_metrics = "none";

@@ -134,7 +134,6 @@ void Coordinator::loop() {
     }
     if (now || planner_.idle()) deliver_last_round();
     if (now) planner_.fail_all("the server was stopped before this request was done");
-    if (planner_.idle()) arrivals_.clear();  // what ended before its first round
     if (planner_.idle()) book_check_.when_idle();
     if (planner_.idle() && stopping) break;
     if (planner_.idle() || !run_round()) {
@@ -171,16 +170,10 @@ void Coordinator::take_inbox() {
     std::swap(inbox, inbox_);
     num_taken_waiting_ += static_cast<int32_t>(inbox.requests.size());
   }
-  for (Request& request : inbox.requests) {
-    arrivals_[request.id] = request.arrival;
-    planner_.add(std::move(request));
-  }
+  for (Request& request : inbox.requests) planner_.add(std::move(request));
   for (auto& grammar : inbox.grammars) grammars_.push_back(std::move(grammar));
   if (!inbox.cancels.empty()) deliver_last_round();
-  for (uint64_t id : inbox.cancels) {
-    arrivals_.erase(id);
-    planner_.cancel(id);
-  }
+  for (uint64_t id : inbox.cancels) planner_.cancel(id);
   if (!inbox.cancels.empty()) record_waiting();
 }
 
@@ -241,7 +234,6 @@ bool Coordinator::run_round() {
   if (plan.candidates_follow) post_to_targets(encode_candidates(plan));
   draft_.tell_begun();
   deliver_last_round();
-  record_started(plan);
   target_.prepare();
   while (const auto until = target_.advance()) {
     if (!draft_.listen_until(*until)) break;
@@ -298,13 +290,6 @@ std::optional<RoundPlan> Coordinator::plan_round() {
 void Coordinator::agree(const RoundDecision& decision) {
   const TraceSpan span(TraceKind::kAgreement);
   check_agreement(world_, layout_, round_, digest(round_, decision));
-}
-
-void Coordinator::record_started(const RoundPlan& plan) {
-  for (const SequenceStart& start : plan.starts) {
-    const auto arrival = arrivals_.extract(start.sequence_id);
-    if (arrival) metrics_.request_queue_time_seconds.observe(seconds_since(arrival.mapped()));
-  }
 }
 
 // Counts the round that is over, then wakes whoever waits for its results: beside the next one's
@@ -380,6 +365,7 @@ void Coordinator::publish_status() {
   const PlannerCounters counters = planner_.counters();
   metrics_.num_requests_running.set(counters.num_running);
   metrics_.num_requests_waiting.set(counters.num_waiting);
+  metrics_.num_requests_waiting_for_capacity.set(counters.num_waiting);
   metrics_.kv_cache_usage_perc.set(1.0 -
                                    static_cast<double>(counters.num_free_blocks) / num_blocks_);
   metrics_.num_preemptions.add(

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <atomic>
-#include <map>
 #include <mutex>
 #include <vector>
 
@@ -102,7 +101,6 @@ class Coordinator final : public Engine {
   void agree(const RoundDecision& decision);
   LateDraftTokens late_draft_tokens(const RoundPlan& plan);
   void post_to_targets(const Bytes& bytes);
-  void record_started(const RoundPlan& plan);
   void deliver_last_round();
   void shut_down();
   struct RoundClock {
@@ -146,7 +144,6 @@ class Coordinator final : public Engine {
   std::optional<FinishedRound> last_round_;  // not yet counted and delivered
   uint64_t num_preemptions_counted_ = 0;
   uint64_t num_plan_bytes_ = 0;
-  std::map<uint64_t, JobClock::time_point> arrivals_;  // of requests not yet planned
   std::vector<std::shared_ptr<const Grammar>> grammars_;  // for the next plan
 
   std::atomic<uint64_t> last_request_id_{0};

@@ -1,6 +1,8 @@
 // See coordinator_part.h.
 #include "runtime/ranks/job/coordinator_part.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <exception>
@@ -24,6 +26,22 @@ void record_memory(const Model::Memory& memory, ServingMetrics& metrics) {
   metrics.weight_bytes.set(static_cast<double>(memory.weights));
   metrics.kv_cache_bytes.set(static_cast<double>(memory.kv));
   metrics.buffer_bytes.set(static_cast<double>(memory.buffers));
+}
+
+// In vLLM's labels and words: whoever reads them takes num_gpu_blocks for the number of KV blocks.
+void record_cache_config(const PlannerConfig& planner,
+                         const RunConfig& config,
+                         ServingMetrics& metrics) {
+  const int64_t num_tokens = int64_t{planner.num_blocks} * planner.block_size;
+  const double num_sequences = static_cast<double>(num_tokens) / planner.max_model_len;
+  metrics.set_cache_config({
+      {"block_size", std::to_string(planner.block_size)},
+      {"num_gpu_blocks", std::to_string(planner.num_blocks)},
+      {"kv_cache_size_tokens", std::to_string(num_tokens)},
+      {"kv_cache_max_concurrency", fmt::format("{:.2f}", num_sequences)},
+      {"cache_dtype", config.kv_cache_dtype},
+      {"enable_prefix_caching", planner.enable_prefix_caching ? "True" : "False"},
+  });
 }
 
 AsyncDrafting async_drafting_of(const JobRank& rank, const Topology& topology) {
@@ -83,6 +101,7 @@ int run_coordinator(const JobRank& rank,
   ServingMetrics metrics(
       info.served_model_name, info.max_model_len, std::max(1, info.num_speculative_tokens));
   record_memory(target.model().memory(), metrics);
+  record_cache_config(planner, config, metrics);
   Coordinator coordinator(
       {.world = rank.world,
        .layout = rank.layout,

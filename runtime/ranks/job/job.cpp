@@ -12,6 +12,7 @@
 #include "runtime/ranks/job/serving_resources.h"
 #include "runtime/ranks/job/signals.h"
 #include "runtime/ranks/job/target_part.h"
+#include "runtime/ranks/loading/draft_pair.h"
 #include "runtime/ranks/startup/facts.h"
 #include "runtime/ranks/startup/handshake.h"
 
@@ -39,6 +40,8 @@ Preparation prepare(const World& world,
     if (is_process) add_startup_facts(config, prepared.layout, world.rank(), &prepared.facts);
     if (world.rank() == 0 && mode.before_load) mode.before_load();
     if (world.rank() == 0 && mode.front_end) prepared.resources = load_serving_resources(config);
+    // Not first in load_draft(), when the target's weights are being read.
+    if (prepared.layout.role(world.rank()) == Role::kDraft) check_draft_vocabulary(config);
   } catch (const std::exception& error) {
     prepared.problem = error.what();
   }

@@ -1,9 +1,12 @@
 // See serving_resources.h.
 #include "runtime/ranks/job/serving_resources.h"
 
+#include <fmt/format.h>
+
 #include <filesystem>
 
 #include "models/simulated/spec.h"
+#include "runtime/base/error.h"
 #include "runtime/base/files/files.h"
 #include "runtime/ranks/loading/draft_corpus.h"
 #include "runtime/ranks/loading/engine_sizes.h"
@@ -38,19 +41,35 @@ std::filesystem::path text_folder(const RunConfig& config) {
   return model_folder(has_no_files(config.model) ? "embedded" : config.model, Role::kTarget);
 }
 
+void check_prompt_lookup(const SpeculativeConfig& config) {
+  if (config.prompt_lookup_max >= config.prompt_lookup_min) return;
+  throw Error(fmt::format(
+      "speculative_config.prompt_lookup_max is {}, less than prompt_lookup_min, which is {}",
+      config.prompt_lookup_max,
+      config.prompt_lookup_min));
+}
+
+ChatTemplate template_in(const std::string& file, const std::filesystem::path& folder) {
+  const std::string source = read_text_file(file, kMaxTemplateFileBytes);
+  try {
+    return ChatTemplate::parse(source, folder);
+  } catch (const Error& error) {
+    throw Error(fmt::format("{}: {}", file, error.what()));
+  }
+}
+
 }  // namespace
 
 ServingResources load_serving_resources(const RunConfig& config) {
+  check_prompt_lookup(config.speculative);
   const auto folder = text_folder(config);
   ServingResources resources;
   resources.checks = Checks::from_environment();
   resources.tokenizer = Tokenizer::load(folder);
   resources.grammars = make_grammar_engine(config, *resources.tokenizer);
-  resources.chat_template =
-      config.chat_template.empty()
-          ? ChatTemplate::load(folder)
-          : ChatTemplate::parse(read_text_file(config.chat_template, kMaxTemplateFileBytes),
-                                folder);
+  resources.chat_template = config.chat_template.empty()
+                                ? ChatTemplate::load(folder)
+                                : template_in(config.chat_template, folder);
   resources.answer_formats = choose_answer_formats(
       resources.chat_template ? resources.chat_template->source() : std::string(),
       config.tool_call_parser,

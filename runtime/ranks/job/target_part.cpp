@@ -38,13 +38,13 @@ std::string load_shard(const JobRank& rank,
                        DeviceAssignment assignment,
                        ReadyTarget* ready) {
   try {
+    if (coordinates(rank)) rank.trace.open_file();
     ready->loaded = load_target(rank.config,
                                 rank.layout,
                                 rank.world.rank(),
                                 threads,
                                 rank.world.make_target_group(rank.layout.num_targets),
                                 std::move(assignment));
-    if (coordinates(rank)) rank.trace.open_file();
     if (!coordinates(rank)) ready->grammars = load_grammar_engine(rank.config);
   } catch (const std::exception& error) {
     return error.what();

@@ -38,6 +38,16 @@ bool needs_no_translation(const VocabularyMatch& found) {
   return found.usable_directly() && found.draft_embeds_all;
 }
 
+VocabularyMatch usable_match(const RunConfig& config, const Pair& pair) {
+  VocabularyMatch found = match(pair);
+  const bool may_translate = found.usable_directly() || config.speculative.use_heterogeneous_vocab;
+  if (needs_no_translation(found) || (may_translate && found.num_translatable > 0)) return found;
+  throw Error(fmt::format("draft '{}' cannot serve target '{}': {}",
+                          config.speculative.model,
+                          config.model,
+                          describe(found)));
+}
+
 }  // namespace
 
 VocabularyMatch match_pair(const std::string& target, const std::string& draft) {
@@ -53,17 +63,18 @@ std::shared_ptr<const VocabularyMap> draft_vocabulary(const RunConfig& config) {
   const std::string& draft_name = config.speculative.model;
   if (has_no_files(config.model) || has_no_files(draft_name)) return nullptr;
   const Pair pair = load_pair(config.model, draft_name);
-  const VocabularyMatch found = match(pair);
+  const VocabularyMatch found = usable_match(config, pair);
   if (needs_no_translation(found)) return nullptr;
-  const bool may_translate = found.usable_directly() || config.speculative.use_heterogeneous_vocab;
-  if (!may_translate || found.num_translatable == 0)
-    throw Error(fmt::format(
-        "draft '{}' cannot serve target '{}': {}", draft_name, config.model, describe(found)));
   log_info("the draft is translated: {} of the target's {} tokens can be drafted",
            found.num_translatable,
            found.num_target_tokens);
   return std::make_shared<VocabularyMap>(
       pair.target, found.num_target_rows, pair.draft, found.num_draft_rows);
+}
+
+void check_draft_vocabulary(const RunConfig& config) {
+  if (has_no_files(config.model) || has_no_files(config.speculative.model)) return;
+  usable_match(config, load_pair(config.model, config.speculative.model));
 }
 
 }  // namespace outrider

@@ -21,4 +21,7 @@ bool drafts_in_target_ids(const RunConfig& config);
 // Throws Error when it must not be translated, or no token can be.
 std::shared_ptr<const VocabularyMap> draft_vocabulary(const RunConfig& config);
 
+// Throws what draft_vocabulary() would, and builds no map.
+void check_draft_vocabulary(const RunConfig& config);
+
 }  // namespace outrider

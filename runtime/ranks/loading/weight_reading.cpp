@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "models/forward/transformer.h"
 #include "models/synthetic/synthetic.h"
 #include "runtime/base/log.h"
+#include "runtime/base/telemetry/load_progress.h"
 #include "runtime/ranks/loading/model_names.h"
 
 namespace outrider {
@@ -14,12 +16,15 @@ namespace {
 
 double gigabytes(size_t num_bytes) { return static_cast<double>(num_bytes) / 1e9; }
 
-// Logs a line about every two seconds while a large model loads.
+// Tells load_progress() how far it is, and logs a line about every two seconds while a large model
+// loads.
 class LoadLog {
  public:
   explicit LoadLog(std::string what) : what_(std::move(what)) {}
 
   void advance(size_t done, size_t all) {
+    load_progress().all_bytes += all - std::exchange(all_, all);
+    load_progress().read_bytes += done - std::exchange(done_, done);
     const auto now = Clock::now();
     if (now - last_ < std::chrono::seconds(2)) return;
     last_ = now;
@@ -46,6 +51,8 @@ class LoadLog {
   }
 
   std::string what_;
+  size_t done_ = 0;
+  size_t all_ = 0;
   Clock::time_point begin_ = Clock::now();
   Clock::time_point last_ = begin_;
 };
