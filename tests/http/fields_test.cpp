@@ -112,6 +112,23 @@ TEST_F(Fields, AnEchoedMessageComesBeforeTheAnswer) {
   EXPECT_EQ(streamed, "I am " + answer);
 }
 
+TEST_F(Fields, AContinuedMessageMayBeWithinItsReasoning) {
+  answer_formats = choose_answer_formats("tools", "hermes", "qwen3");
+  make_service(true);
+  play("mm</think>b");
+  const auto message = [&](const std::string& begun) {
+    const std::string body =
+        R"({"messages":[{"role":"user","content":"<think>"},{"role":"assistant","content":)" +
+        json(begun).dump() + R"(}],"continue_final_message":true,"echo":true})";
+    return post_json(kChat, body)["choices"][0]["message"];
+  };
+  const json within = message("<think>h");
+  EXPECT_EQ(within["reasoning_content"], "mm");
+  EXPECT_EQ(within["content"], "<think>hb");
+  EXPECT_FALSE(message("<think>h</think>a").contains("reasoning_content"));
+  EXPECT_FALSE(message("a").contains("reasoning_content"));
+}
+
 TEST_F(Fields, AnEchoShowsTheSpecialTokensOfThePrompt) {
   play("xy");
   const int32_t im_end = *test_tokenizer()->token_id("<|im_end|>");
