@@ -173,6 +173,29 @@ class Batches(unittest.TestCase):
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("another server keeps its batches in", done.stderr)
 
+    def test_broken_forms_are_refused_and_the_server_lives(self):
+        server, client = self.serve(*PAIR)
+        part = b'--b\r\nContent-Disposition: form-data; name="file"; filename="x"\r\n\r\nx\r\n'
+        good = part + b'--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--b--\r\n'
+        form = "multipart/form-data; boundary=b"
+        for media, body in ((form, good[:-5]), (form, part), (form, b"--b"), (form, b""), (form, part * 1000 + b"--b--"),
+                            (form, b"--b\r\n" + b"A: b\r\n" * 100000 + b"\r\n--b--"), (form, b"\0" * 1000000),
+                            (form, b"\r\n--" * 200000), ("multipart/form-data", good), (form + "x", good),
+                            ('multipart/form-data; boundary="', good), ("application/json", good), ("text/plain", good)):
+            request = urllib.request.Request(server.url + "/v1/files", body, {"Content-Type": media})
+            with self.assertRaises(urllib.error.HTTPError, msg=body[:50]) as refused:
+                urllib.request.urlopen(request, timeout=10)
+            self.assertEqual(refused.exception.code, 400)
+            self.assertTrue(json.load(refused.exception)["error"]["message"])
+        for path in ("/v1/files/..%2f..%2flock", "/v1/files/%2e%2e", "/v1/files/../lock/content", "/v1/batches/" + "x" * 5000):
+            with self.assertRaises(urllib.error.HTTPError) as refused:
+                urllib.request.urlopen(server.url + path, timeout=10)
+            self.assertEqual(refused.exception.code, 404)
+        self.assertEqual(list(client.files.list()), [])
+        with urllib.request.urlopen(urllib.request.Request(server.url + "/v1/files", good, {"Content-Type": form})) as reply:
+            self.assertEqual(json.load(reply)["bytes"], 1)
+        self.assertEqual(server.stop(), 0, server.text_of_log())
+
     def test_large_files_and_none(self):
         server, client = self.serve(*PAIR, "--max-batch-file-bytes", "12M")
         big = b'{"x": "' + b"y" * (11 << 20) + b'"}\n'
