@@ -72,7 +72,10 @@ void CallEventStream::append_roles(std::string* out) {
     if (generation_->call().return_token_ids) {
       choice.prompt_token_ids = &generation_->prompts().front();
     }
-    *out += sse_event(writer_.role_chunk(choice));
+    std::optional<Usage> usage;
+    if (generation_->call().continuous_usage) usage = generation_->usage_of(i);
+    if (usage) usage->completion_tokens = 0;  // its first ones come with the next event
+    *out += sse_event(writer_.role_chunk(choice, usage));
   }
 }
 

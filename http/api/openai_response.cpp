@@ -68,6 +68,15 @@ Json usage_json(const Usage& usage) {
           {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}}};
 }
 
+// Of a chunk of a stream.
+void add_usage(const CompletionCall& call, const std::optional<Usage>& usage, Json* out) {
+  if (usage) {
+    (*out)["usage"] = usage_json(*usage);
+  } else if (call.include_usage) {
+    (*out)["usage"] = nullptr;
+  }
+}
+
 // histogram[k] = rounds with draft tokens of which exactly k were accepted.
 Json speculation_json(const SpeculationReport& report) {
   const SpeculationStats& stats = report.stats;
@@ -374,14 +383,15 @@ std::string ResponseWriter::response(const std::vector<ChoiceOutput>& choices,
   return dumped(out);
 }
 
-std::string ResponseWriter::role_chunk(const ChoiceOutput& choice) const {
+std::string ResponseWriter::role_chunk(const ChoiceOutput& choice,
+                                       const std::optional<Usage>& usage) const {
   Json out = frame(head_, chunk_object(call_.kind));
   out["choices"] = Json::array({{{"index", choice.index},
                                  {"delta", {{"role", call_.answer_role}, {"content", ""}}},
                                  {"logprobs", nullptr},
                                  {"finish_reason", nullptr}}});
   if (choice.prompt_token_ids) out["prompt_token_ids"] = *choice.prompt_token_ids;
-  if (call_.include_usage) out["usage"] = nullptr;
+  add_usage(call_, usage, &out);
   return dumped(out);
 }
 
@@ -405,11 +415,7 @@ std::string ResponseWriter::delta_chunk(const ChoiceOutput& choice,
   add_token_lists(call_, choice.delta.tokens, &entry);
   out["choices"] = Json::array({std::move(entry)});
   if (choice.is_first && !call_.warnings.empty()) out["warnings"] = call_.warnings;
-  if (usage) {
-    out["usage"] = usage_json(*usage);
-  } else if (call_.include_usage) {
-    out["usage"] = nullptr;
-  }
+  add_usage(call_, usage, &out);
   return dumped(out);
 }
 

@@ -71,7 +71,7 @@ class ResponseWriter {
                        const Usage& usage,
                        const std::optional<SpeculationReport>& speculation) const;
   // Chat only: the chunk that names the role.
-  std::string role_chunk(const ChoiceOutput& choice) const;
+  std::string role_chunk(const ChoiceOutput& choice, const std::optional<Usage>& usage) const;
   std::string delta_chunk(const ChoiceOutput& choice, const std::optional<Usage>& usage) const;
   std::string usage_chunk(const Usage& usage,
                           const std::optional<SpeculationReport>& speculation) const;

@@ -1,5 +1,5 @@
-"""The scripts that compare: tools/bench_runs.py's statistics, bench_ranks.py on the embedded pair, and compare_peers.py
-against a made-up peer that speaks as llama.cpp's programs do."""
+"""The scripts that compare: tools/bench_runs.py's statistics, bench_ranks.py and bench_structured.py on the embedded
+models, and compare_peers.py against a made-up peer that speaks as llama.cpp's programs do."""
 
 import json
 import os
@@ -17,6 +17,8 @@ MODELS = ROOT / "models" / "embedded"
 sys.path.insert(0, str(ROOT / "tools"))
 
 import bench_runs  # noqa: E402 - found by the line above
+from cluster import Server  # noqa: E402
+from structured_output_test import is_built  # noqa: E402
 
 LLAMA_BENCH = """
 lengths = [int(n) for n in value("-p").split(",")]
@@ -91,7 +93,7 @@ class Statistics(unittest.TestCase):
 
 class Scripts(unittest.TestCase):
     def run_script(self, name, *options):
-        command = [sys.executable, str(ROOT / "tools" / name), "--outrider", PROGRAM, "--passes", "2", *options]
+        command = [sys.executable, str(ROOT / "tools" / name), "--passes", "2", *options]
         with tempfile.TemporaryDirectory() as folder:
             out = pathlib.Path(folder) / "out.json"
             result = subprocess.run([*command, "--json", str(out)], capture_output=True, text=True, timeout=300)
@@ -99,9 +101,8 @@ class Scripts(unittest.TestCase):
             return json.loads(out.read_text()), result.stdout
 
     def test_ranks(self):
-        found, text = self.run_script(
-            "bench_ranks.py", "--model", str(MODELS / "target"), "--ranks", "2", "--rows", "1,5", "--repeat", "3"
-        )
+        options = ["--model", str(MODELS / "target"), "--ranks", "2", "--rows", "1,5", "--repeat", "3"]
+        found, text = self.run_script("bench_ranks.py", "--outrider", PROGRAM, *options)
         self.assertEqual(list(found["samples"]), ["1 rows", "5 rows"])
         for sides in found["samples"].values():
             self.assertEqual([len(values) for values in sides.values()], [2, 2])
@@ -110,6 +111,18 @@ class Scripts(unittest.TestCase):
             self.assertGreater(share, 0)
             self.assertLess(share, 1)
         self.assertIn("in sums over the ranks", text)
+
+    @unittest.skipUnless(is_built(), "built without xgrammar")
+    def test_structured(self):
+        drafting = ["--speculative-config.method", "grammar", "--speculative-config.num-speculative-tokens", "4"]
+        with Server(0, "--model", "embedded", *drafting) as server:
+            found, text = self.run_script("bench_structured.py", "--base-url", server.url, "--num-prompts", "4")
+        self.assertEqual(len(found["lengths"]), 4)
+        rounds = found["samples"]["tokens a round"]
+        self.assertGreater(min(rounds["schema"]), 1.3)
+        self.assertEqual(rounds["text"], [1, 1])
+        self.assertTrue(all(rate > 0 for side in found["samples"]["tokens/s"].values() for rate in side))
+        self.assertIn("4 answers of", text)
 
     def test_peer(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -120,7 +133,8 @@ class Scripts(unittest.TestCase):
             write_program(peer / "convert_hf_to_gguf.py", CONVERTER)
             for model in ("target", "draft"):
                 (peer / model).symlink_to(MODELS / model)
-            options = ["--peer-bin", folder, "--peer-source", folder, "--draft-outtype", "q8_0", "--threads", "1"]
+            options = ["--outrider", PROGRAM, "--peer-bin", folder, "--peer-source", folder, "--threads", "1"]
+            options += ["--draft-outtype", "q8_0"]
             options += ["--hf-target", str(peer / "target"), "--hf-draft", str(peer / "draft")]
             options += ["--max-prompt-id", "1000", "--prompt-tokens", "8", "--max-tokens", "8"]
             options += ["--prefill-lengths", "16", "--concurrencies", "1,2", "--draft-lens", "0,2"]

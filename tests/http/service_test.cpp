@@ -134,18 +134,23 @@ TEST_F(Service, ChatStreamShape) {
   }
 }
 
+// In every event, the one with the role among them.
 TEST_F(Service, ContinuousUsage) {
-  const auto events =
-      stream("/v1/completions",
-             R"({"prompt":"ab","stream":true,"stream_options":{"continuous_usage_stats":true}})");
-  int last = 0;
-  for (size_t i = 0; i + 1 < events.size(); ++i) {
-    const json chunk = json::parse(events[i]);
-    EXPECT_EQ(chunk["usage"]["prompt_tokens"], 2);
-    EXPECT_GE(chunk["usage"]["completion_tokens"].get<int>(), last);
-    last = chunk["usage"]["completion_tokens"];
+  const std::string asked =
+      R"("max_tokens":16,"stream":true,"stream_options":{"continuous_usage_stats":true}})";
+  for (const auto& events :
+       {stream("/v1/completions", R"({"prompt":"ab",)" + asked),
+        stream("/v1/chat/completions", R"({"messages":[{"role":"user","content":"ab"}],)" + asked)}) {
+    int last = 0;
+    for (size_t i = 0; i + 1 < events.size(); ++i) {
+      const json chunk = json::parse(events[i]);
+      ASSERT_TRUE(chunk["usage"].is_object()) << events[i];
+      EXPECT_GE(chunk["usage"]["prompt_tokens"], 2);
+      EXPECT_GE(chunk["usage"]["completion_tokens"].get<int>(), last);
+      last = chunk["usage"]["completion_tokens"];
+    }
+    EXPECT_EQ(last, 16);
   }
-  EXPECT_EQ(last, 16);
 }
 
 TEST_F(Service, LegacyLogprobs) {
