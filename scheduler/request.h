@@ -92,6 +92,9 @@ struct PendingResult {
 struct Request {
   uint64_t id = 0;              // unique in this process, never 0
   std::vector<int32_t> prompt;  // at least one token
+  // Generated already, by another job or an earlier life of this one: the answer goes on behind
+  // them, and they count as its own. Fewer than max_tokens.
+  std::vector<int32_t> resumed;
   SamplingParams params;
   int32_t priority = 0;     // lower runs first, then arrival order
   bool is_further = false;  // its call has another one already

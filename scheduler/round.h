@@ -38,10 +38,12 @@ struct DraftToken {
 // ---- coordinator -> every target rank
 // -------------------------------------------------------------------------
 
+// Also what the draft hears first of a sequence.
 struct SequenceStart {
   uint64_t sequence_id = 0;
   SamplingParams params;
-  std::vector<int32_t> tokens;  // the prompt
+  std::vector<int32_t> tokens;    // the sequence so far
+  int32_t num_output_tokens = 0;  // of these
 };
 
 // Rows of one sequence in this round: committed tokens [first_position, first_position +
@@ -128,13 +130,6 @@ uint64_t digest(uint64_t round, const RoundDecision& decision);
 // ---- coordinator <-> draft
 // ------------------------------------------------------------------------------------
 
-struct DraftOpen {
-  uint64_t sequence_id = 0;
-  SamplingParams params;
-  std::vector<int32_t> tokens;    // the sequence so far
-  int32_t num_output_tokens = 0;  // of these
-};
-
 // "Your sequence now has these tokens; propose draft_len more." num_tokens_before lets the draft
 // notice a gap. A second one for the same round, mostly without tokens, tells that the round has
 // begun.
@@ -152,7 +147,7 @@ struct DraftCommit {
 struct DraftRequest {
   uint64_t serial = 0;  // DraftClient's
   std::vector<uint64_t> closes;
-  std::vector<DraftOpen> opens;
+  std::vector<SequenceStart> opens;
   std::vector<DraftCommit> commits;
   bool is_empty() const { return closes.empty() && opens.empty() && commits.empty(); }
 };

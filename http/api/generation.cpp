@@ -111,6 +111,28 @@ void Generation::add_choice(size_t prompt, int32_t number, const AnswerFormats& 
                                                      .submitted_at = {},
                                                      .first_token_at = {},
                                                      .last_token_at = {}}));
+  if (!call_.resume_token_ids.empty()) resume(*choices_.back());
+}
+
+// What was generated before is read again, so that text, stop strings and calls go on behind it, and
+// shown to nobody.
+void Generation::resume(Choice& choice) {
+  ResultEvent event;
+  event.tokens = call_.resume_token_ids;
+  const std::vector<int32_t>& stops = call_.params.stop_token_ids;
+  const auto num_before_last = static_cast<int32_t>(event.tokens.size()) - 1;
+  if (num_before_last >= call_.params.min_tokens &&
+      std::ranges::binary_search(stops, event.tokens.back())) {
+    event.stop_token = event.tokens.back();
+    event.tokens.pop_back();
+    event.finish_reason = FinishReason::kStop;
+  } else if (num_before_last + 1 >= call_.params.max_tokens) {
+    event.finish_reason = FinishReason::kLength;
+  }
+  choice.assembler.add(event);
+  const OutputDelta shown = choice.assembler.take();
+  if (choice.parser) choice.parser->push(shown.text);
+  choice.ended = choice.assembler.finished();
 }
 
 Generation::~Generation() {
@@ -133,6 +155,11 @@ void Generation::start() {
     saw_event_ = true;
     return;
   }
+  if (choices_.front()->ended) {  // what was resumed is the whole answer
+    next_unsubmitted_ = 1;
+    saw_event_ = true;
+    return;
+  }
   if (!submit(*choices_.front())) throw ApiError(429, "the queue is full", {}, "queue_full");
   next_unsubmitted_ = 1;
   submit_waiting();
@@ -147,6 +174,7 @@ bool Generation::submit(Choice& choice) {
   Request request;
   request.id = engine_.next_request_id();
   request.prompt = prompts_[choice.prompt];
+  request.resumed = call_.resume_token_ids;
   request.params = call_.params;
   request.params.noise_seed = choice.noise_seed;
   // Scored once for all choices, unless each shows it in its own text.

@@ -91,6 +91,7 @@ class Generation {
 
   void add_choice(size_t prompt, int32_t number, const AnswerFormats& answer_formats);
   AnswerPieces pieces_of(Choice& choice, const std::string& text) const;
+  void resume(Choice& choice);
   // False when the queue is full.
   bool submit(Choice& choice);
   void submit_waiting();

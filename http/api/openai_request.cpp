@@ -280,6 +280,17 @@ void read_choices(const JsonFields& body, const CallContext& context, Completion
   }
 }
 
+// An answer that another server began.
+void read_resumed(const JsonFields& body, const CallContext& context, CompletionCall* call) {
+  auto ids = body.token_ids("resume_token_ids", context.info.vocab_size);
+  if (!ids || ids->empty()) return;
+  if (call->num_choices > 1 || call->echo) {
+    throw bad_param("resume_token_ids",
+                    "'resume_token_ids' are of one answer: 'n' must be 1 and 'echo' false");
+  }
+  call->resume_token_ids = std::move(*ids);
+}
+
 std::string read_request_id(const JsonFields& body) {
   std::string id = body.text("request_id").value_or("");
   if (id.empty() || is_valid_request_id(id)) return id;
@@ -316,6 +327,7 @@ CompletionCall read_common(const JsonFields& body, CallKind kind, const CallCont
   read_truncation(body, context, &call);
   read_cache(body, &call);
   read_choices(body, context, &call);
+  read_resumed(body, context, &call);
   call.skip_special_tokens = body.boolean("skip_special_tokens").value_or(true);
   call.add_special_tokens =
       body.boolean("add_special_tokens").value_or(kind == CallKind::kCompletion);
@@ -406,6 +418,10 @@ CompletionCall read_completion_call(std::string_view text, const CallContext& co
   if (call.prompts.size() > static_cast<size_t>(context.limits.max_prompts)) {
     throw bad_param("prompt",
                     fmt::format("'prompt' has more than {} prompts", context.limits.max_prompts));
+  }
+  if (!call.resume_token_ids.empty() && call.prompts.size() > 1) {
+    throw bad_param("resume_token_ids",
+                    "'resume_token_ids' are of one answer: 'prompt' must be one prompt");
   }
   read_logprobs(body, body.integer("logprobs", 0, context.limits.max_logprobs), context, &call);
   return call;

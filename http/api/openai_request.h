@@ -67,6 +67,7 @@ struct CompletionCall {
   int32_t priority = 0;
   std::optional<int32_t> truncate_prompt_tokens;  // -1: to what leaves room for the answer
   bool truncates_end = false;                     // instead of the beginning
+  std::vector<int32_t> resume_token_ids;  // of the answer, generated already
   std::string request_id;             // empty: none was given
   std::vector<std::string> warnings;  // of fields that were ignored
 };

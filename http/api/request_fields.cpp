@@ -83,6 +83,7 @@ constexpr KnownField kKnown[] = {
     {"speculative", kAll},
     {"priority", kAll},
     {"request_id", kAll},
+    {"resume_token_ids", kAll},
     {"response_format", kCM},
     {"structured_outputs", kAll},
     {"guided_json", kAll},

@@ -91,11 +91,7 @@ bool DraftLedger::open(Sequence& sequence, DraftRequest& request) const {
   const int32_t limit_after_first = sequence.draft_len_limit(
       sequence.num_prompt_tokens() + 1, config_.num_speculative_tokens, config_.max_model_len);
   if (limit_after_first == 0) return false;
-  request.opens.push_back({.sequence_id = sequence.id(),
-                           .params = sequence.params(),
-                           .tokens = sequence.tokens(),
-                           .num_output_tokens =
-                               sequence.num_tokens() - sequence.num_prompt_tokens()});
+  request.opens.push_back(sequence.start());
   view.num_known_tokens = sequence.num_tokens();
   return true;
 }

@@ -94,6 +94,11 @@ std::string Planner::refusal(const Request& request) const {
         request.priority);
   }
   if (max_tokens < 0) return fmt::format("max_tokens is {}, it must not be negative", max_tokens);
+  if (!request.resumed.empty() && std::ssize(request.resumed) >= max_tokens) {
+    return fmt::format("max_tokens is {}, and {} tokens are there already",
+                       max_tokens,
+                       request.resumed.size());
+  }
   if (num_prompt + max_tokens > config.max_model_len) {
     return fmt::format(
         "the model's maximum length is {} tokens; the prompt has {} and {} more were asked for",

@@ -151,7 +151,7 @@ void RoundBuilder::admit(RoundPlan& plan) {
     if (!prefix) return;
     Sequence& sequence = pool_.admit_first(*prefix);
     if (!sequence.scheduled_at) {
-      plan.starts.push_back({sequence.id(), sequence.params(), sequence.request().prompt});
+      plan.starts.push_back(sequence.start());
       sequence.scheduled_at = JobClock::now();
       count_prefix(sequence);
     }

@@ -22,7 +22,9 @@ TokenOrigin origin_of(size_t index, const SequencePlan& plan, const SequenceDeci
 }  // namespace
 
 Sequence::Sequence(Request request, uint64_t arrival, int64_t turn)
-    : request_(std::move(request)), arrival_(arrival), turn_(turn), tokens_(request_.prompt) {}
+    : request_(std::move(request)), arrival_(arrival), turn_(turn), tokens_(request_.prompt) {
+  tokens_.insert(tokens_.end(), request_.resumed.begin(), request_.resumed.end());
+}
 
 int32_t Sequence::num_positions_at_most(int32_t max_model_len) const {
   const int64_t last_len = static_cast<int64_t>(num_prompt_tokens()) + params().max_tokens;
@@ -137,7 +139,7 @@ void Sequence::append(const SequencePlan& plan,
   for (size_t i = 0; i <= num_accepted; ++i) {
     const int32_t token = i < num_accepted ? plan.draft[i].token : decision.next_token;
     const std::vector<int32_t>& stops = params().stop_token_ids;
-    const int32_t num_output = num_tokens() - num_prompt_tokens();
+    const int32_t num_output = num_output_tokens();
     if (num_output >= params().min_tokens &&
         std::find(stops.begin(), stops.end(), token) != stops.end()) {
       event.finish_reason = FinishReason::kStop;
@@ -178,7 +180,7 @@ void Sequence::trace_request() const {
   trace_sequence(TraceKind::kRequest,
                  id(),
                  {begin_ns, trace_now_ns()},
-                 {num_prompt_tokens(), num_tokens() - num_prompt_tokens()});
+                 {num_prompt_tokens(), num_output_tokens()});
 }
 
 PendingResult Sequence::result(ResultEvent event) const {

@@ -56,6 +56,9 @@ class Sequence {
   const std::vector<int32_t>& tokens() const { return tokens_; }
   int32_t num_tokens() const { return static_cast<int32_t>(tokens_.size()); }
   int32_t num_prompt_tokens() const { return static_cast<int32_t>(request_.prompt.size()); }
+  int32_t num_output_tokens() const { return num_tokens() - num_prompt_tokens(); }
+  // For whoever has not heard of it.
+  SequenceStart start() const { return {id(), params(), tokens_, num_output_tokens()}; }
   int32_t num_computed() const { return num_computed_; }
   int32_t num_uncomputed() const { return num_tokens() - num_computed_; }
   // Sampling rounds so far. The next one carries this number.

@@ -234,6 +234,64 @@ TEST_F(Fields, TheTemplateIsApplied) {
   EXPECT_EQ(get("/apply-template").allow, "POST");
 }
 
+// What a request says of the first tokens of its answer, and the engine's script of the others.
+TEST_F(Fields, AnAnswerGoesOnBehindItsFirstTokens) {
+  const auto resumed = [](const std::string& text) {
+    return R"("resume_token_ids":)" + json(ids_of(text)).dump() + ",";
+  };
+  play("lo world");
+  const json out = post_json(
+      kCompletions, "{" + resumed("hel") + R"("prompt":"a","max_tokens":40,"stop":["hello w"]})");
+  EXPECT_EQ(engine.submitted()[0].resumed, ids_of("hel"));
+  EXPECT_EQ(engine.submitted()[0].params.max_tokens, 40);
+  EXPECT_EQ(out["choices"][0]["text"], "") << "the stop string began before";
+  EXPECT_EQ(out["choices"][0]["stop_reason"], "hello w");
+  EXPECT_EQ(out["usage"]["prompt_tokens"], 1);
+  EXPECT_EQ(out["usage"]["completion_tokens"], ids_of("hel").size() + ids_of("lo w").size());
+  EXPECT_EQ(
+      post_json(kCompletions,
+                "{" + resumed("hel") + R"("prompt":"a","max_tokens":40})")["choices"][0]["text"],
+      "lo world");
+  // Whole already: nothing is asked of the engine.
+  const size_t num_asked = engine.submitted().size();
+  const std::string length = "{" + resumed("abc") + R"("prompt":"a","max_tokens":)" +
+                             std::to_string(ids_of("abc").size()) + "}";
+  EXPECT_EQ(post_json(kCompletions, length)["choices"][0]["finish_reason"], "length");
+  const json stopped = post_json(
+      kCompletions, "{" + resumed("abEND") + R"("prompt":"a","stop":"END","max_tokens":9})");
+  EXPECT_EQ(stopped["choices"][0]["finish_reason"], "stop");
+  EXPECT_EQ(engine.submitted().size(), num_asked);
+  for (const char* wrong : {R"("n":2)", R"("echo":true)", R"("prompt":["a","b"])"}) {
+    const std::string prompt =
+        std::string(wrong).starts_with(R"("prompt)") ? "" : R"("prompt":"a",)";
+    post_json(kCompletions, "{" + resumed("a") + prompt + wrong + "}", 400);
+  }
+}
+
+// A call that was begun goes on with its arguments, and is announced once.
+TEST_F(Fields, ACallGoesOnBehindItsFirstTokens) {
+  answer_formats = choose_answer_formats("tools", "hermes", "none");
+  make_service(true);
+  const std::string begun = R"(<tool_call>{"name": "f", "arguments": {"a)";
+  play(R"(": 1}}</tool_call>)");
+  std::string arguments;
+  for (
+      const std::string& event : stream(
+          kChat,
+          R"({"stream":true,"messages":[{"role":"user","content":"a"}],"tools":[{"type":"function",)"
+          R"("function":{"name":"f"}}],"resume_token_ids":)" +
+              json(ids_of(begun)).dump() + "}")) {
+    if (event == "[DONE]") continue;
+    const json choice = json::parse(event)["choices"][0];
+    for (const json& call : choice["delta"].value("tool_calls", json::array())) {
+      EXPECT_FALSE(call.contains("id")) << call;
+      arguments += call["function"]["arguments"];
+    }
+    EXPECT_TRUE(choice["finish_reason"].is_null() || choice["finish_reason"] == "tool_calls");
+  }
+  EXPECT_EQ(arguments, R"(": 1})");
+}
+
 TEST_F(Fields, AnthropicsClientsMayBeginTheAnswer) {
   const std::string body =
       R"({"messages":[{"role":"user","content":"hi"},{"role":"assistant","content":"I am "}])";

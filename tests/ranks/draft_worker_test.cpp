@@ -52,7 +52,7 @@ struct WorkerTest : ::testing::Test {
     return tokens;
   }
 
-  static DraftOpen open(uint64_t id, std::vector<int32_t> tokens) {
+  static SequenceStart open(uint64_t id, std::vector<int32_t> tokens) {
     return {id, greedy(100), std::move(tokens)};
   }
 };

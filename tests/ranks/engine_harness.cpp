@@ -27,11 +27,13 @@ RunConfig embedded_config(int num_targets, int draft_len) {
 
 std::shared_ptr<ResultStream> submit(Engine& engine,
                                      std::vector<int32_t> prompt,
-                                     SamplingParams params) {
+                                     SamplingParams params,
+                                     std::vector<int32_t> resumed) {
   static std::atomic<uint64_t> next_noise_seed{1};
   Request request;
   request.id = engine.next_request_id();
   request.prompt = std::move(prompt);
+  request.resumed = std::move(resumed);
   request.params = std::move(params);
   request.params.noise_seed =
       request.params.seed ? *request.params.seed : 0x9E3779B97F4A7C15ull * next_noise_seed++;
@@ -78,7 +80,8 @@ void run_engine(const RunConfig& config,
 std::vector<Outcome> ask_all(const FrontEndContext& context, const std::vector<Ask>& asks) {
   std::vector<std::shared_ptr<ResultStream>> streams;
   for (const Ask& ask : asks) {
-    streams.push_back(submit(context.engine, context.tokenizer->encode(ask.prompt), ask.params));
+    streams.push_back(
+        submit(context.engine, context.tokenizer->encode(ask.prompt), ask.params, ask.resumed));
   }
   std::vector<Outcome> outcomes;
   for (const auto& stream : streams) {

@@ -27,7 +27,8 @@ RunConfig embedded_config(int num_targets, int draft_len);
 // Submits a request (id, stream and noise seed are filled in) and returns its stream.
 std::shared_ptr<ResultStream> submit(Engine& engine,
                                      std::vector<int32_t> prompt,
-                                     SamplingParams params);
+                                     SamplingParams params,
+                                     std::vector<int32_t> resumed = {});
 Outcome collect(ResultStream& stream);
 
 // Runs the front end as a job of this config; fails the test when the job does not end with code 0.
@@ -38,6 +39,7 @@ void run_engine(const RunConfig& config,
 struct Ask {
   std::string prompt;
   SamplingParams params;
+  std::vector<int32_t> resumed = {};  // Request::resumed
 };
 std::vector<Outcome> ask_all(const FrontEndContext& context, const std::vector<Ask>& asks);
 std::vector<Outcome> run_asks(const RunConfig& config, const std::vector<Ask>& asks);

@@ -325,7 +325,7 @@ std::vector<DraftBlock> FakeDraft::answer(const DraftRequest& request) {
   for (uint64_t id : request.closes) {
     if (sequences_.erase(id) != 1) faults_.push_back(fmt::format("closes {}, not open", id));
   }
-  for (const DraftOpen& open : request.opens) {
+  for (const SequenceStart& open : request.opens) {
     if (!sequences_.emplace(open.sequence_id, Known{open.params, open.tokens}).second) {
       faults_.push_back(fmt::format("opens {} twice", open.sequence_id));
     }

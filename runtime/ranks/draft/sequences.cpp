@@ -53,7 +53,7 @@ bool DraftSequences::branch_wants_step(const DraftSequence& sequence,
   return !sequence.broken && sequence.drafts_async() && !branch.complete();
 }
 
-void DraftSequences::open(const DraftOpen& opening) {
+void DraftSequences::open(const SequenceStart& opening) {
   DraftSequence& sequence = sequences_[opening.sequence_id];  // an open of a known sequence keeps
                                                               // what its KV still agrees with
   sequence.params = opening.params;

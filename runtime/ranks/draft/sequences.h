@@ -26,7 +26,7 @@ class DraftSequences {
                  AsyncDrafting mode,
                  const GrammarEngine* grammars);
 
-  void open(const DraftOpen& opening);
+  void open(const SequenceStart& opening);
   void close(uint64_t sequence_id);
   // null when unknown
   DraftSequence* find(uint64_t sequence_id);

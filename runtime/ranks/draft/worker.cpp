@@ -74,7 +74,7 @@ void DraftWorker::take(const DraftRequest& request) {
                        {std::ssize(request.commits), std::ssize(request.opens)});
   trace_flow_in(request_arrow(request.serial));
   for (uint64_t id : request.closes) sequences_.close(id);
-  for (const DraftOpen& opening : request.opens) sequences_.open(opening);
+  for (const SequenceStart& opening : request.opens) sequences_.open(opening);
   std::vector<uint64_t> begun;
   for (const DraftCommit& committed : request.commits) {
     if (commit(committed)) begun.push_back(committed.sequence_id);

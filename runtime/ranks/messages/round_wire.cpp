@@ -142,21 +142,20 @@ SequencePlan read_sequence_plan(WireReader& in) {
   return plan;
 }
 
-// SequenceStart and DraftOpen begin with the same fields: an id, the parameters, the tokens.
-template <typename Opening>
-void write_opening(WireWriter& out, const Opening& opening) {
-  out.put(opening.sequence_id);
-  write(out, opening.params);
-  out.put_numbers(opening.tokens);
+void write_start(WireWriter& out, const SequenceStart& start) {
+  out.put(start.sequence_id);
+  write(out, start.params);
+  out.put_numbers(start.tokens);
+  out.put(start.num_output_tokens);
 }
 
-template <typename Opening>
-Opening read_opening(WireReader& in) {
-  Opening opening;
-  opening.sequence_id = in.get<uint64_t>();
-  opening.params = read_params(in);
-  opening.tokens = in.get_numbers<int32_t>();
-  return opening;
+SequenceStart read_start(WireReader& in) {
+  SequenceStart start;
+  start.sequence_id = in.get<uint64_t>();
+  start.params = read_params(in);
+  start.tokens = in.get_numbers<int32_t>();
+  start.num_output_tokens = in.get<int32_t>();
+  return start;
 }
 
 // FNV-1a's step over words of eight bytes, the last one filled up with zeros: cheap, and enough
@@ -180,8 +179,7 @@ Bytes encode(const RoundPlan& plan) {
   out.put(plan.round);
   out.put_bool(plan.shutdown);
   out.put_numbers(plan.ends);
-  out.put_list(plan.starts,
-               [](WireWriter& w, const SequenceStart& start) { write_opening(w, start); });
+  out.put_list(plan.starts, write_start);
   out.put_list(plan.sequences,
                [](WireWriter& w, const SequencePlan& sequence) { write(w, sequence); });
   out.put_bool(plan.candidates_follow);
@@ -201,7 +199,7 @@ RoundPlan decode_round_plan(const Bytes& bytes) {
   plan.round = in.get<uint64_t>();
   plan.shutdown = in.get_bool();
   plan.ends = in.get_numbers<uint64_t>();
-  plan.starts = in.get_list<SequenceStart>(read_opening<SequenceStart>);
+  plan.starts = in.get_list<SequenceStart>(read_start);
   plan.sequences = in.get_list<SequencePlan>(read_sequence_plan);
   plan.candidates_follow = in.get_bool();
   plan.awaits_bonus_drafts = in.get_bool();
@@ -300,10 +298,7 @@ Bytes encode(const DraftRequest& request) {
   WireWriter out;
   out.put(request.serial);
   out.put_numbers(request.closes);
-  out.put_list(request.opens, [](WireWriter& w, const DraftOpen& open) {
-    write_opening(w, open);
-    w.put(open.num_output_tokens);
-  });
+  out.put_list(request.opens, write_start);
   out.put_list(request.commits, [](WireWriter& w, const DraftCommit& commit) {
     w.put(commit.sequence_id);
     w.put(commit.round);
@@ -320,11 +315,7 @@ DraftRequest decode_draft_request(const Bytes& bytes) {
   DraftRequest request;
   request.serial = in.get<uint64_t>();
   request.closes = in.get_numbers<uint64_t>();
-  request.opens = in.get_list<DraftOpen>([](WireReader& r) {
-    auto open = read_opening<DraftOpen>(r);
-    open.num_output_tokens = r.get<int32_t>();
-    return open;
-  });
+  request.opens = in.get_list<SequenceStart>(read_start);
   request.commits = in.get_list<DraftCommit>([](WireReader& r) {
     DraftCommit commit;
     commit.sequence_id = r.get<uint64_t>();

@@ -119,7 +119,7 @@ void TargetRank::update_copies() {
   for (const SequenceStart& start : plan_.starts) {
     Copy copy;
     copy.params = start.params;
-    copy.num_prompt_tokens = static_cast<int32_t>(start.tokens.size());
+    copy.num_prompt_tokens = static_cast<int32_t>(start.tokens.size()) - start.num_output_tokens;
     copy.tokens = start.tokens;
     copy.mask = make_token_mask(start.params, grammars_);
     copies_[start.sequence_id] = std::move(copy);
