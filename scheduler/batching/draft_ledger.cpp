@@ -253,14 +253,16 @@ std::vector<DraftToken> DraftLedger::draft_for(const Sequence& sequence) const {
     draft = counted_draft(sequence, draft_len);
   }
   if (static_cast<int64_t>(draft.size()) > draft_len) draft.resize(static_cast<size_t>(draft_len));
-  if (sequence.grammar) shape_by_grammar(sequence, draft);
+  if (sequence.grammar) shape_by_grammar(sequence, draft_len, draft);
   return draft;
 }
 
 // Cuts the draft where the grammar forbids it, and adds what the grammar forces behind it: as much
-// as ever fits, whatever length was chosen, since nearly all of it is accepted. A draft model needs
-// neither: it masks its rows, and then proposes a token that is forced with certainty.
+// as ever fits, whatever length was chosen, while most of it is accepted. The text is certain, not
+// how the target cuts it into tokens. A draft model needs neither: it masks its rows, and then
+// proposes a token that is forced with certainty.
 void DraftLedger::shape_by_grammar(const Sequence& sequence,
+                                   int32_t draft_len,
                                    std::vector<DraftToken>& draft) const {
   std::vector<int32_t> tokens;
   for (const DraftToken& token : draft) tokens.push_back(token.token);
@@ -269,7 +271,8 @@ void DraftLedger::shape_by_grammar(const Sequence& sequence,
                        .drafted = {}};
   tokens.resize(sequence.grammar->num_allowed(history, tokens));
   draft.resize(tokens.size());
-  const int32_t most = limit(sequence, sequence.num_tokens(), config_.num_speculative_tokens);
+  const int32_t longest = shaped_.pays() ? config_.num_speculative_tokens : draft_len;
+  const int32_t most = limit(sequence, sequence.num_tokens(), longest);
   if (std::ssize(draft) >= most) return;
   history.drafted = tokens;
   const size_t room = static_cast<size_t>(most) - draft.size();
@@ -284,6 +287,14 @@ std::vector<DraftToken> DraftLedger::counted_draft(const Sequence& sequence,
                          .round = sequence.round(),
                          .draft_len = draft_len,
                          .num_candidates = config_.num_draft_candidates});
+}
+
+void DraftLedger::ShapedDrafts::count(int64_t num_drafted, int64_t num_accepted) {
+  num_judged_ += std::min(num_drafted, num_accepted + 1);
+  num_accepted_ += num_accepted;
+  if (num_judged_ < kMostJudged) return;
+  num_judged_ /= 2;
+  num_accepted_ /= 2;
 }
 
 BlockSource DraftLedger::source_of(const Sequence& sequence, size_t num_tokens) const {
@@ -319,6 +330,7 @@ void DraftLedger::sequence_committed(Sequence& sequence,
     served_->learn(sequence.tokens(), static_cast<size_t>(sequence.num_learned_tokens));
     sequence.num_learned_tokens = sequence.num_tokens();
   }
+  if (sequence.grammar) shaped_.count(std::ssize(plan.draft), decision.num_accepted);
   DraftView& view = sequence.draft_view;
   DraftResult result{.sequence_id = sequence.id()};
   result.num_drafted = static_cast<int32_t>(plan.draft.size());

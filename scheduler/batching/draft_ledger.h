@@ -82,8 +82,24 @@ class DraftLedger {
   size_t num_well_formed(const Sequence& sequence,
                          size_t first,
                          const std::vector<DraftToken>& tokens) const;
-  void shape_by_grammar(const Sequence& sequence, std::vector<DraftToken>& draft) const;
+  void shape_by_grammar(const Sequence& sequence,
+                        int32_t draft_len,
+                        std::vector<DraftToken>& draft) const;
   std::vector<DraftToken> counted_draft(const Sequence& sequence, int32_t draft_len) const;
+
+  // How drafts fared that grammars shaped, lately.
+  class ShapedDrafts {
+   public:
+    void count(int64_t num_drafted, int64_t num_accepted);
+    // A longer draft gains less than it costs when its next token is rejected more often than not.
+    bool pays() const { return 2 * num_accepted_ >= num_judged_; }
+
+   private:
+    static constexpr int64_t kMostJudged = 256;  // then what is older counts half
+    static constexpr int64_t kTrusted = 8;       // at the start: one rejection decides nothing
+    int64_t num_judged_ = kTrusted;              // the tokens up to the first that was rejected
+    int64_t num_accepted_ = kTrusted;
+  };
 
   PlannerConfig config_;
   int32_t draft_len_;  // now
@@ -91,6 +107,7 @@ class DraftLedger {
   std::vector<uint64_t> closes_;
   std::optional<BigramModel> served_;  // learned from the sequences
   DraftCounters counters_;
+  ShapedDrafts shaped_;
   DraftNews news_;
 };
 

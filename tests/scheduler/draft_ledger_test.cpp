@@ -75,6 +75,39 @@ RoundDecision decide(const RoundPlan& plan, int32_t num_accepted, int32_t next_t
   return decision;
 }
 
+// The text "aaaa..." is forced, but this target writes it token by token as it likes: forced drafts
+// go on at any length while they are accepted, and keep to the chosen one when they are not.
+TEST(GrammarDrafts, AreAsLongAsChosenOnceTheyAreRejected) {
+  if (!GrammarEngine::is_built()) GTEST_SKIP() << "built without xgrammar";
+  std::vector<std::string> token_bytes(kVocabSize);
+  token_bytes[1] = "a";
+  token_bytes[2] = "aa";
+  PlannerConfig config = async_config();
+  config.draft_method = DraftMethod::kGrammar;
+  config.grammars = std::make_shared<const GrammarEngine>(token_bytes, kVocabSize);
+  Planner planner(config);
+  Request request = async_request(1, 4, 50);
+  request.params.grammar =
+      std::make_shared<const Grammar>(Grammar{GrammarKind::kRegex, std::string(120, 'a')});
+  planner.add(std::move(request));
+  planner.set_draft_len(0);
+  RoundPlan plan;
+  for (int round = 0; round < 4; ++round) {
+    plan = planner.plan();
+    ASSERT_EQ(ids_of(plan.sequences[0].draft), (Tokens{2, 2, 2}));
+    planner.apply(plan, decide(plan, 3, 2));
+  }
+  int num_rejected = 0;
+  for (plan = planner.plan(); !plan.sequences[0].draft.empty(); plan = planner.plan()) {
+    ASSERT_LT(++num_rejected, 24) << "nothing was learnt";
+    planner.apply(plan, decide(plan, 0, 1));
+  }
+  EXPECT_GT(num_rejected, 4) << "a few decided";
+  planner.apply(plan, decide(plan, 0, 1));
+  planner.set_draft_len(2);
+  EXPECT_EQ(planner.plan().sequences[0].draft.size(), 2u);
+}
+
 TEST(AsyncDrafting, OneMessageARoundAndTheOutcomeIsTheNextBlock) {
   Planner planner(async_config());
   planner.add(async_request(1, 4, 40));
