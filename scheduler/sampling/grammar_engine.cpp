@@ -118,7 +118,8 @@ class XgrammarMask final : public GrammarMask {
                std::vector<int32_t> end_token_ids,
                const std::unordered_map<std::string_view, int32_t>& ids,
                size_t max_token_bytes)
-      : matcher_(compiled, std::move(end_token_ids)),
+      : matcher_(compiled, end_token_ids),
+        end_token_ids_(std::move(end_token_ids)),
         reasoning_(grammar.reasoning),
         vocab_size_(compiled.GetTokenizerInfo().GetVocabSize()),
         ids_(ids),
@@ -128,7 +129,11 @@ class XgrammarMask final : public GrammarMask {
   void restrict_next(const TokenHistory& history, AllowedBits& allowed) const override {
     const std::optional<int32_t> beginning = reasoning_.next_of_beginning(history);
     if (!move_to(history)) {  // in reasoning, behind a token that is forbidden, or at the end
-      if (beginning) allowed.forbid_all_but(std::span(&*beginning, 1));
+      if (beginning) {
+        allowed.forbid_all_but(std::span(&*beginning, 1));
+      } else if (is_reasoning(history)) {  // what the grammar is about is still to come
+        for (const int32_t id : end_token_ids_) allowed.forbid(id);
+      }
       return;
     }
     int64_t size = std::ssize(words_);
@@ -190,8 +195,11 @@ class XgrammarMask final : public GrammarMask {
   bool is_allowed(const TokenHistory& history, int32_t token) const {
     const std::optional<int32_t> beginning = reasoning_.next_of_beginning(history);
     if (beginning == token) return true;
-    return move_to(history) ? accept(token) : !beginning;
+    if (move_to(history)) return accept(token);
+    return !beginning && !(is_reasoning(history) && std::ranges::count(end_token_ids_, token) > 0);
   }
+
+  bool is_reasoning(const TokenHistory& history) const { return !reasoning_.length(history); }
 
   bool accept(int32_t token) const {
     if (token < 0 || token >= vocab_size_ || matcher_.IsTerminated()) return false;
@@ -202,6 +210,7 @@ class XgrammarMask final : public GrammarMask {
 
   mutable xgrammar::GrammarMatcher matcher_;
   mutable std::vector<int32_t> path_;  // what the matcher has accepted
+  std::vector<int32_t> end_token_ids_;
   ReasoningSpan reasoning_;
   int32_t vocab_size_;
   const std::unordered_map<std::string_view, int32_t>& ids_;
