@@ -51,6 +51,8 @@ class AnswerParser {
   // The text is over.
   AnswerPieces finish();
   int32_t num_calls() const { return num_calls_; }
+  // Whether the text so far ends within the reasoning.
+  virtual bool in_reasoning() const = 0;
 
  protected:
   explicit AnswerParser(AnswerParserOptions options) : options_(std::move(options)) {}

@@ -10,6 +10,7 @@ namespace outrider {
 class ChannelParser : public AnswerParser {
  public:
   explicit ChannelParser(AnswerParserOptions options) : AnswerParser(std::move(options)) {}
+  bool in_reasoning() const override { return !in_header_ && body_ == Body::kReasoning; }
 
  protected:
   bool step() override { return in_header_ ? read_header() : read_body(); }

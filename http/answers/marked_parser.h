@@ -14,6 +14,7 @@ namespace outrider {
 class MarkedParser : public AnswerParser {
  public:
   explicit MarkedParser(AnswerParserOptions options);
+  bool in_reasoning() const override { return part_ == Part::kReasoning; }
 
  protected:
   bool step() override;

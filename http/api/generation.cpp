@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <random>
+#include <string_view>
 
 #include "http/wire/api_error.h"
 #include "runtime/base/log.h"
@@ -27,6 +28,16 @@ uint64_t random_seed() {
 
 double seconds(std::chrono::steady_clock::duration duration) {
   return std::chrono::duration<double>(duration).count();
+}
+
+std::string_view first_characters(std::string_view utf8, size_t num_characters) {
+  size_t end = 0;
+  const auto is_inside = [&] { return (static_cast<unsigned char>(utf8[end]) & 0xc0) == 0x80; };
+  for (; num_characters > 0 && end < utf8.size(); --num_characters) {
+    ++end;
+    while (end < utf8.size() && is_inside()) ++end;
+  }
+  return utf8.substr(0, end);
 }
 
 // Whether an answer says something of each token beside the text.
@@ -114,8 +125,8 @@ void Generation::add_choice(size_t prompt, int32_t number, const AnswerFormats& 
   if (!call_.resume_token_ids.empty()) resume(*choices_.back());
 }
 
-// What was generated before is read again, so that text, stop strings and calls go on behind it, and
-// shown to nobody.
+// What was generated before is read again, so that text, stop strings and calls go on behind it,
+// and shown to nobody.
 void Generation::resume(Choice& choice) {
   ResultEvent event;
   event.tokens = call_.resume_token_ids;
@@ -329,14 +340,24 @@ size_t Generation::num_logprobs() const {
   return num_prompt_logprobs() + num_tokens * (1 + static_cast<size_t>(call_.params.num_logprobs));
 }
 
-AnswerPieces Generation::pieces_of(Choice& choice, const std::string& text) const {
+// Token by token, so that those of the reasoning can be counted.
+AnswerPieces Generation::pieces_of(Choice& choice, const OutputDelta& delta) const {
   AnswerPieces pieces;
-  if (choice.parser) {
-    pieces = choice.parser->push(text);
-    if (choice.ended) pieces.append(choice.parser->finish());
-  } else if (call_.kind == CallKind::kChat) {
-    pieces.content = text;
+  if (!choice.parser) {
+    if (call_.kind == CallKind::kChat) pieces.content = delta.text;
+    return pieces;
   }
+  std::string_view rest = delta.text;
+  for (size_t i = 0; i + 1 < delta.tokens.size(); ++i) {
+    const size_t num_characters = delta.tokens[i + 1].text_offset - delta.tokens[i].text_offset;
+    const std::string_view text = first_characters(rest, num_characters);
+    rest.remove_prefix(text.size());
+    pieces.append(choice.parser->push(text));
+    choice.num_reasoning_tokens += choice.parser->in_reasoning() ? 1 : 0;
+  }
+  pieces.append(choice.parser->push(rest));
+  choice.num_reasoning_tokens += choice.parser->in_reasoning() && !delta.tokens.empty() ? 1 : 0;
+  if (choice.ended) pieces.append(choice.parser->finish());
   if (!call_.include_reasoning) pieces.reasoning.clear();
   return pieces;
 }
@@ -347,7 +368,7 @@ std::optional<ChoiceOutput> Generation::take(size_t i) {
   ChoiceOutput out;
   out.index = static_cast<int32_t>(i);
   out.delta = choice.assembler.take();
-  out.pieces = pieces_of(choice, out.delta.text);
+  out.pieces = pieces_of(choice, out.delta);
   const bool begins = !choice.anything_taken && (choice.ended || !out.delta.tokens.empty());
   if (begins) out.pieces.content.insert(0, call_.answer_prefix);
   if (choice.ended) {
@@ -356,10 +377,11 @@ std::optional<ChoiceOutput> Generation::take(size_t i) {
     out.has_called = choice.parser && choice.parser->num_calls() > 0;
     choice.end_taken = true;
   } else if (call_.kind == CallKind::kChat && !lists_tokens(call_) ? out.pieces.empty()
-                                                                    : out.delta.tokens.empty()) {
+                                                                   : out.delta.tokens.empty()) {
     return std::nullopt;
   }
-  out.is_first = std::ranges::none_of(choices_, [](const auto& any) { return any->anything_taken; });
+  out.is_first =
+      std::ranges::none_of(choices_, [](const auto& any) { return any->anything_taken; });
   if (call_.return_token_ids && !choice.anything_taken)
     out.prompt_token_ids = &prompts_[choice.prompt];
   if (call_.num_prompt_logprobs)
@@ -401,7 +423,8 @@ Usage Generation::usage_of(size_t i) const {
   const Choice& choice = *choices_[i];
   return {static_cast<int64_t>(prompts_[choice.prompt].size()),
           choice.assembler.num_tokens(),
-          choice.num_cached_tokens};
+          choice.num_cached_tokens,
+          choice.num_reasoning_tokens};
 }
 
 Usage Generation::usage() const {
@@ -411,6 +434,7 @@ Usage Generation::usage() const {
   for (size_t i = 0; i < choices_.size(); ++i) {
     const Choice& choice = *choices_[i];
     usage.completion_tokens += choice.assembler.num_tokens();
+    usage.reasoning_tokens += choice.num_reasoning_tokens;
     const bool is_first = i == 0 || choices_[i - 1]->prompt != choice.prompt;
     if (is_first) usage.cached_tokens += choice.num_cached_tokens;
   }

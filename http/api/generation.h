@@ -80,6 +80,7 @@ class Generation {
     std::unique_ptr<AnswerParser> parser;  // null: the text is content as it is
     SpeculationReport speculation;
     int32_t num_cached_tokens = 0;
+    int32_t num_reasoning_tokens = 0;
     Clock::time_point submitted_at;
     // The engine's times of what has come.
     std::optional<Clock::time_point> first_token_at;
@@ -90,7 +91,7 @@ class Generation {
   };
 
   void add_choice(size_t prompt, int32_t number, const AnswerFormats& answer_formats);
-  AnswerPieces pieces_of(Choice& choice, const std::string& text) const;
+  AnswerPieces pieces_of(Choice& choice, const OutputDelta& delta) const;
   void resume(Choice& choice);
   // False when the queue is full.
   bool submit(Choice& choice);

@@ -62,10 +62,13 @@ Json stop_reason_json(const StopReason& reason) {
 }
 
 Json usage_json(const Usage& usage) {
-  return {{"prompt_tokens", usage.prompt_tokens},
-          {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
-          {"completion_tokens", usage.completion_tokens},
-          {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}}};
+  Json out = {{"prompt_tokens", usage.prompt_tokens},
+              {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
+              {"completion_tokens", usage.completion_tokens},
+              {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}}};
+  if (usage.reasoning_tokens > 0)
+    out["completion_tokens_details"] = {{"reasoning_tokens", usage.reasoning_tokens}};
+  return out;
 }
 
 // Of a chunk of a stream.

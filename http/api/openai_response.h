@@ -22,7 +22,8 @@ namespace outrider {
 struct Usage {
   int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;
-  int64_t cached_tokens = 0;  // of prompt_tokens
+  int64_t cached_tokens = 0;     // of prompt_tokens
+  int64_t reasoning_tokens = 0;  // of completion_tokens
 };
 
 // Speculation of the one choice of a call, for metrics.speculative_decoding.

@@ -25,7 +25,8 @@ const Json* filled(const Json& object, const char* name) {
 Usage usage_of(const Json& usage) {
   return {usage.value("prompt_tokens", int64_t{0}),
           usage.value("completion_tokens", int64_t{0}),
-          usage.value(Json::json_pointer("/prompt_tokens_details/cached_tokens"), int64_t{0})};
+          usage.value(Json::json_pointer("/prompt_tokens_details/cached_tokens"), int64_t{0}),
+          usage.value(Json::json_pointer("/completion_tokens_details/reasoning_tokens"), int64_t{0})};
 }
 
 // Follows a chat answer, whole or in chunks, and tells the writer its parts.

@@ -186,8 +186,14 @@ constexpr const char* kAnswer =
 TEST_F(ToolCalls, AnAnswerHasItsPartsApart) {
   serve("hermes", "qwen3");
   play(kAnswer);
-  const json choice = post_json(kChat, body())["choices"][0];
+  const json out = post_json(kChat, body());
+  const json choice = out["choices"][0];
   EXPECT_EQ(choice["finish_reason"], "tool_calls");
+  // The mark at its end, up to its last token, and no more.
+  const size_t num_reasoning = ids_of("<think>\nWhich?\n</think").size();
+  EXPECT_NEAR(out["usage"]["completion_tokens_details"]["reasoning_tokens"].get<double>(),
+              static_cast<double>(num_reasoning),
+              7);
   EXPECT_EQ(choice["message"]["reasoning_content"], "Which?");
   EXPECT_EQ(choice["message"]["reasoning"], "Which?");
   EXPECT_EQ(choice["message"]["content"], "I look.");
