@@ -297,7 +297,7 @@ TEST_F(Batches, ACancelledBatchKeepsItsAnswers) {
   EXPECT_EQ(done["status"], "cancelled");
   EXPECT_EQ(ids_in(done["output_file_id"]).size(), 3u);
   EXPECT_EQ(reply_to("POST", "/v1/batches/" + id + "/cancel").status, 409);
-  EXPECT_EQ(engine.num_running(), 0u);
+  EXPECT_TRUE(eventually([&] { return engine.num_running() == 0; }));
 }
 
 TEST_F(Batches, WhatWasStoppedGoesOn) {
