@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <string_view>
 #include <utility>
 
 namespace outrider {
@@ -101,6 +103,28 @@ bool implies_type(const Json& schema, const std::string& alone) {
          });
 }
 
+// Whether a pattern names a quote, a backslash or a control character outside of a class: the
+// engine then writes it as it is, which is no JSON. In classes it leaves them out.
+bool writes_unescaped(std::string_view pattern) {
+  bool in_class = false;
+  for (size_t i = 0; i < pattern.size(); ++i) {
+    const char c = pattern[i];
+    const bool is_escape = c == '\\' && i + 1 < pattern.size();
+    const char named = is_escape ? pattern[++i] : c;
+    if (is_escape && !in_class) {
+      if (std::string_view("\\\"tnrfv0c").find(named) != std::string_view::npos) return true;
+      const bool is_code = named == 'x' || named == 'u';
+      const std::string_view code = pattern.substr(i + 1, is_code ? (named == 'x' ? 2 : 4) : 0);
+      const long value = is_code ? std::strtol(std::string(code).c_str(), nullptr, 16) : ' ';
+      if (value < ' ' || value == '"' || value == '\\') return true;
+    } else if (!is_escape) {
+      if (!in_class && (c == '"' || static_cast<unsigned char>(c) < ' ')) return true;
+      in_class = in_class ? c != ']' : c == '[';
+    }
+  }
+  return false;
+}
+
 // Schemas are looked at from a list, for their depth is the user's.
 class GapFinder {
  public:
@@ -179,8 +203,16 @@ class GapFinder {
   void look_at_unread(const Json& schema, const std::string& path) {
     for (const char* name : kUnread) {
       const auto value = schema.find(name);
-      if (value == schema.end() || *value == false) continue;
+      const bool false_is_off =
+          name == std::string_view("uniqueItems") || name == std::string_view("not");
+      if (value == schema.end() || (false_is_off && *value == false)) continue;
       add(fmt::format("'{}' is not applied at #{}", name, path));
+    }
+    const auto pattern = schema.find("pattern");
+    if (pattern != schema.end() && pattern->is_string() &&
+        writes_unescaped(pattern->get_ref<const std::string&>())) {
+      add(fmt::format("'pattern' has a character that JSON escapes and the engine does not, at #{}",
+                      path));
     }
     if (schema.contains("pattern") && schema.contains("format"))
       add(fmt::format("'pattern' beside 'format' is not applied at #{}", path));

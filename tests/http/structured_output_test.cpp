@@ -191,6 +191,14 @@ TEST(SchemaGaps, EachConstraintThatIsNotAppliedIsNamedWithItsPlace) {
              "'contains' is not applied at #/b/d"}},
            {R"({"$ref":"#/%zz~","items":{"$ref":"#/~2"}})",
             {"'items' beside '$ref' is not applied at #"}},
+           {R"({"if":false,"else":{"const":1},"not":false})", {"'if' is not applied at #"}},
+           {R"({"type":"string","pattern":"^[\\t\"\\\\]\\s\\.\\x41$"})", {}},
+           {R"({"type":"string","pattern":"^C:\\\\"})",
+            {"'pattern' has a character that JSON escapes and the engine does not, at #"}},
+           {R"({"properties":{"a":{"type":"string","pattern":"say \"x\""}}})",
+            {"'pattern' has a character that JSON escapes and the engine does not, at #/properties/a"}},
+           {R"({"type":"string","pattern":"\\u000A"})",
+            {"'pattern' has a character that JSON escapes and the engine does not, at #"}},
            {R"(true)", {}}}) {
     EXPECT_EQ(schema_gaps(schema, 9), gaps) << schema;
   }
