@@ -91,6 +91,23 @@ bool fits(const Json& value, const Json& types) {
          });
 }
 
+std::vector<std::string> type_names(const Json& types) {
+  std::vector<std::string> names;
+  for (const Json& type : types.is_array() ? types : Json::array({types})) {
+    if (type.is_string()) names.push_back(type.get<std::string>());
+  }
+  return names;
+}
+
+// Whether values of the inner types are of the outer ones.
+bool is_within(const Json& inner, const Json& outer) {
+  const std::vector<std::string> allowed = type_names(outer);
+  return std::ranges::all_of(type_names(inner), [&](const std::string& type) {
+    return std::ranges::count(allowed, type) > 0 ||
+           (type == "integer" && std::ranges::count(allowed, "number") > 0);
+  });
+}
+
 // Whether `alone` leaves nothing for the type beside it to forbid.
 bool implies_type(const Json& schema, const std::string& alone) {
   const Json& value = schema.at(alone);
@@ -98,8 +115,9 @@ bool implies_type(const Json& schema, const std::string& alone) {
   if (alone == "const") return fits(value, types);
   return value.is_array() && std::all_of(value.begin(), value.end(), [&](const Json& part) {
            if (alone == "enum") return fits(part, types);
-           return part.is_object() && (part.contains("type") || part.contains("const") ||
-                                       part.contains("enum") || part.contains("$ref"));
+           if (part.is_object() && part.contains("type")) return is_within(part["type"], types);
+           return part.is_object() &&
+                  (part.contains("const") || part.contains("enum") || part.contains("$ref"));
          });
 }
 
