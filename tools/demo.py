@@ -25,15 +25,16 @@ MARKS = {
 LEGEND = "accepted draft tokens, <corrected where a draft token was rejected>, [bonus token after a block that was accepted whole], (plain step)"
 
 
-def start_server(program, port, log):
+# Left to itself the planner finds that drafts cannot pay for a target of 0.1 ms a token, and that this draft has no
+# hardware of its own; the demo is there to show them.
+PAIR = ["--model", "embedded", "--speculative-config.model", "embedded",
+        "--speculative-config.num-speculative-tokens", "4", "--speculative-config.async-drafting", "cache",
+        "--per-request-spec-decode-metrics", "summary"]
+
+
+def start_server(program, options, log):
     environment = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
-    command = ["mpirun", "--oversubscribe", "--bind-to", "none",
-               "-np", "3", program, "serve", "--model", "embedded",
-               # Left to itself the planner finds that drafts cannot pay for a target of 0.1 ms a token, and that this
-               # draft has no hardware of its own; the demo is there to show them.
-               "--speculative-config.model", "embedded", "--speculative-config.num-speculative-tokens", "4",
-               "--speculative-config.async-drafting", "cache", "--per-request-spec-decode-metrics", "summary",
-               "--port", str(port)]
+    command = ["mpirun", "--oversubscribe", "--bind-to", "none", "-np", "3", program, "serve", *options]
     print("$", " ".join(command), flush=True)
     return subprocess.Popen(command, stdout=log, stderr=log, env=environment, start_new_session=True)
 
@@ -52,9 +53,9 @@ def wait_ready(server, log, timeout_s=120):
     raise RuntimeError(f"the server was not ready after {timeout_s} s")
 
 
-def stream_chat(url, body):
-    """Yields the parsed chunks of a streaming chat completion."""
-    request = urllib.request.Request(url + "/v1/chat/completions", json.dumps(body).encode(),
+def stream(url, body, path="/v1/chat/completions"):
+    """Yields the parsed chunks of a streamed answer."""
+    request = urllib.request.Request(url + path, json.dumps(body).encode(),
                                      {"Content-Type": "application/json"})
     with urllib.request.urlopen(request, timeout=120) as response:
         for line in response:
@@ -67,10 +68,9 @@ def stream_chat(url, body):
             yield chunk
 
 
-def show(choice, colour):
-    """One chunk's tokens, each marked by its origin; their texts come with the logprobs."""
-    tokens = [entry["token"] for entry in (choice.get("logprobs") or {}).get("content") or []]
-    for token, origin in zip(tokens, choice.get("token_origins") or []):
+def show(tokens, origins, colour):
+    """One chunk's tokens, each marked by its origin."""
+    for token, origin in zip(tokens, origins or []):
         start, (left, right) = MARKS[origin]
         sys.stdout.write(f"{start}{token}\033[0m" if colour else f"{left}{token}{right}")
     sys.stdout.flush()
@@ -79,7 +79,7 @@ def show(choice, colour):
 def run_chat(url, body, colour=None):
     """Sends the request; returns (text, token ids, last metrics)."""
     text, ids, metrics, usage = "", [], {}, {}
-    for chunk in stream_chat(url, body):
+    for chunk in stream(url, body):
         metrics = chunk.get("metrics") or metrics
         usage = chunk.get("usage") or usage
         for choice in chunk.get("choices", []):
@@ -87,7 +87,8 @@ def run_chat(url, body, colour=None):
             ids += choice.get("token_ids") or []
             text += piece
             if colour is not None:
-                show(choice, colour)
+                tokens = [entry["token"] for entry in (choice.get("logprobs") or {}).get("content") or []]
+                show(tokens, choice.get("token_origins"), colour)
     return text, ids, metrics or {}, usage
 
 
@@ -118,7 +119,7 @@ def main():
             "seed": arguments.seed, "temperature": arguments.temperature,
             "logprobs": True, "return_token_ids": True, "return_token_origins": True}
     log = tempfile.NamedTemporaryFile("w+", prefix="outrider-demo-", suffix=".log")
-    server = start_server(arguments.program, arguments.port, log)
+    server = start_server(arguments.program, [*PAIR, "--port", str(arguments.port)], log)
     try:
         url = wait_ready(server, log)
         print(f"\n{arguments.prompt}\n({LEGEND})\n")
