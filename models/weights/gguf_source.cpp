@@ -79,6 +79,11 @@ class GgufSource final : public TensorSource {
                               gguf_name(name),
                               shape_text(tensor.shape),
                               shape_text(shape)));
+    if (shape.size() == 1 && tensor.type->block_values != 1)
+      throw Error(fmt::format("{}: tensor '{}' is a vector of type {}, which is not supported",
+                              file_.name(),
+                              gguf_name(name),
+                              tensor.type->name));
     if (tensor.type->id == kGgufF16) return ops::DType::kF16;
     if (tensor.type->id == kGgufBF16) return ops::DType::kBF16;
     return ops::DType::kF32;
@@ -86,6 +91,7 @@ class GgufSource final : public TensorSource {
 
   void read(const TensorPart& part, std::byte* out) const override {
     const GgufTensor& tensor = find(part.name);
+    if (tensor.shape.size() == 1) return read_vector(tensor, part, out);
     const auto size = static_cast<size_t>(part.columns.size());
     std::vector<float> values;
     for (int64_t row = part.rows.begin; row < part.rows.end; ++row) {
@@ -146,6 +152,14 @@ class GgufSource final : public TensorSource {
     if (found == file_.tensors().end())
       throw Error(fmt::format("{}: tensor '{}' is missing", file_.name(), own));
     return found->second;
+  }
+
+  void read_vector(const GgufTensor& tensor, const TensorPart& part, std::byte* out) const {
+    const auto element = static_cast<size_t>(tensor.type->block_bytes);
+    for (int64_t i = part.columns.begin; i < part.columns.end; ++i, out += element) {
+      const auto offset = static_cast<uint64_t>(row_in_file(part.name, i)) * element;
+      tensor.file->read_at(tensor.begin + offset, out, element);
+    }
   }
 
   Blocks read_blocks(const GgufTensor& tensor, int64_t row, Range columns) const {
