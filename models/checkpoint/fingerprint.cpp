@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "models/checkpoint/safetensors.h"
+#include "models/gguf/gguf_file.h"
 #include "runtime/base/files/files.h"
 #include "runtime/base/numbers/mix.h"
 
@@ -34,15 +35,20 @@ class Fingerprint {
   uint64_t state_ = 0;
 };
 
-void add_tensor(const SafetensorsFile& file, const TensorInfo& tensor, Fingerprint* fingerprint) {
-  fingerprint->add(tensor.type_name);
+// read(offset in the tensor, out, bytes).
+template <typename Tensor, typename Read>
+void add_tensor(const Tensor& tensor,
+                std::string_view type,
+                uint64_t num_bytes,
+                const Read& read,
+                Fingerprint* fingerprint) {
+  fingerprint->add(type);
   for (const int64_t length : tensor.shape) fingerprint->add(static_cast<uint64_t>(length));
   fingerprint->add(tensor.begin);
-  const uint64_t num_bytes = tensor.end - tensor.begin;
   std::vector<char> piece(std::min<uint64_t>(kPieceBytes, num_bytes));
   const uint64_t last = num_bytes - piece.size();
   for (const uint64_t at : {uint64_t{0}, last / 2, last}) {
-    file.read(tensor, at, piece.data(), piece.size());
+    read(at, piece.data(), piece.size());
     fingerprint->add(piece);
   }
 }
@@ -55,21 +61,28 @@ std::string fingerprint_of_text(std::string_view text) {
   return fingerprint.text();
 }
 
-std::string fingerprint_of_file(const std::filesystem::path& file) {
-  constexpr size_t kMaxBytes = size_t{1} << 30;
-  Fingerprint fingerprint;
-  fingerprint.add(read_regular_file(file, kMaxBytes));
-  return fingerprint.text();
-}
-
 std::string fingerprint_of_weights(const std::filesystem::path& model_dir) {
-  const Checkpoint checkpoint(model_dir);
   Fingerprint fingerprint;
+  if (is_gguf(model_dir)) {
+    const GgufFile file(model_dir);
+    for (const auto& [name, tensor] : file.tensors()) {
+      fingerprint.add(name);
+      const auto read = [&](uint64_t at, char* out, size_t num_bytes) {
+        tensor.file->read_at(tensor.begin + at, out, num_bytes);
+      };
+      add_tensor(tensor, tensor.type->name, tensor.num_bytes, read, &fingerprint);
+    }
+    return fingerprint.text();
+  }
+  const Checkpoint checkpoint(model_dir);
   for (const auto& [file_name, file] : checkpoint.files()) {
     fingerprint.add(file_name);
     for (const auto& [name, tensor] : file.tensors()) {
       fingerprint.add(name);
-      add_tensor(file, tensor, &fingerprint);
+      const auto read = [&](uint64_t at, char* out, size_t num_bytes) {
+        file.read(tensor, at, out, num_bytes);
+      };
+      add_tensor(tensor, tensor.type_name, tensor.end - tensor.begin, read, &fingerprint);
     }
   }
   return fingerprint.text();

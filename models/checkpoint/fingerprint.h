@@ -11,10 +11,7 @@ namespace outrider {
 
 std::string fingerprint_of_text(std::string_view text);
 
-// Of all bytes of a file. Throws Error when it cannot be read.
-std::string fingerprint_of_file(const std::filesystem::path& file);
-
-// Of all safetensors of a folder: names, types, shapes and places of the tensors, and the bytes of
+// Of all safetensors of a folder, or of a GGUF file: names, types, shapes and places of the tensors, and the bytes of
 // each at its begin, middle and end. Reads some KB a tensor. Throws Error as Checkpoint does.
 std::string fingerprint_of_weights(const std::filesystem::path& model_dir);
 

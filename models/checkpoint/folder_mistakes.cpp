@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "models/gguf/gguf_file.h"
 #include "runtime/base/error.h"
 #include "runtime/base/files/files.h"
 
@@ -83,11 +84,6 @@ bool is_hub_name(const std::string& name) {
     throw Error(
         fmt::format("model folder '{}' does not exist (nothing is downloaded: {})", name, advice));
   }
-  if (path.extension() == ".gguf") {
-    throw Error(fmt::format(
-        "'{}' is a GGUF file, which is not read: give the Hugging Face folder it was made from",
-        name));
-  }
   if (is_there(path.parent_path() / "config.json")) {
     throw Error(fmt::format(
         "'{}' is a file of a model: give its folder, '{}'", name, path.parent_path().string()));
@@ -121,6 +117,7 @@ fs::path snapshot_of(const fs::path& folder) {
 
 fs::path find_model_folder(const std::string& name) {
   const fs::path folder = name;
+  if (is_gguf(folder) && is_there(folder)) return folder;
   if (!is_folder(folder)) refuse_no_folder(name);
   const bool is_cache = !is_there(folder / "config.json") && is_folder(folder / "snapshots");
   return is_cache ? snapshot_of(folder) : folder;
@@ -137,7 +134,7 @@ void refuse_without_config(const fs::path& folder) {
   }
   if (!entry_ending(folder, ".gguf").empty()) {
     fail(folder,
-         "has a GGUF file and no config.json: give the Hugging Face folder it was made from");
+         "has a GGUF file and no config.json: give the file itself");
   }
   fail(folder, "has no config.json, so it is no Hugging Face model folder");
 }

@@ -11,6 +11,8 @@
 
 #include "models/checkpoint/checked_json.h"
 #include "models/checkpoint/folder_mistakes.h"
+#include "models/checkpoint/model_documents.h"
+#include "models/gguf/gguf_file.h"
 #include "runtime/base/error.h"
 
 namespace outrider {
@@ -365,18 +367,22 @@ std::optional<std::vector<int32_t>> read_end_tokens(const Fields& fields) {
   return ids;
 }
 
-bool is_there(const std::filesystem::path& path) {
-  std::error_code ignored;
-  return std::filesystem::exists(path, ignored);
+// Checked JSON.
+std::optional<std::string> read_document(const std::filesystem::path& model, const char* name) {
+  const JsonLimits limits;
+  auto text = read_model_document(model, name, limits.max_bytes);
+  if (text) check_json(*text, limits, (model / name).string());
+  return text;
 }
 
 }  // namespace
 
 ModelConfig load_model_config(const std::filesystem::path& model_dir) {
-  const std::filesystem::path path = model_dir / "config.json";
-  if (!is_there(path)) refuse_without_config(model_dir);
-  const Json json = Json::parse(read_json_file(path));
-  const Fields fields(json, path.string());
+  const auto document = read_document(model_dir, "config.json");
+  if (!document) refuse_without_config(model_dir);
+  const Json json = Json::parse(*document);
+  const std::string origin = is_gguf(model_dir) ? model_dir : model_dir / "config.json";
+  const Fields fields(json, origin);
   ModelConfig config;
   config.model_type = fields.text_or("model_type", "");
   if (config.model_type != "llama" && config.model_type != "mistral" &&
@@ -390,13 +396,13 @@ ModelConfig load_model_config(const std::filesystem::path& model_dir) {
   read_family(fields, config);
   read_rope(fields, config);
   config.dtype = read_dtype(fields);
-  config.quantization = read_quantization_config(path);
+  config.quantization = read_quantization_config(*document, origin);
   config.bos_token_id = fields.integer_or("bos_token_id", {-1, kMaxVocab}, -1);
   auto end_tokens = read_end_tokens(fields);
-  if (is_there(model_dir / "generation_config.json")) {
-    const std::filesystem::path generation = model_dir / "generation_config.json";
-    const Json generation_json = Json::parse(read_json_file(generation));
-    const auto own = read_end_tokens(Fields(generation_json, generation.string()));
+  if (const auto generation = read_document(model_dir, "generation_config.json")) {
+    const Json generation_json = Json::parse(*generation);
+    const auto own = read_end_tokens(
+        Fields(generation_json, (model_dir / "generation_config.json").string()));
     if (own) end_tokens = own;
   }
   config.eos_token_ids = end_tokens.value_or(std::vector<int32_t>{});
@@ -405,10 +411,10 @@ ModelConfig load_model_config(const std::filesystem::path& model_dir) {
 
 GenerationDefaults load_generation_defaults(const std::filesystem::path& model_dir) {
   GenerationDefaults defaults;
-  const std::filesystem::path path = model_dir / "generation_config.json";
-  if (!is_there(path)) return defaults;
-  const Json json = Json::parse(read_json_file(path));
-  const Fields fields(json, path.string());
+  const auto document = read_document(model_dir, "generation_config.json");
+  if (!document) return defaults;
+  const Json json = Json::parse(*document);
+  const Fields fields(json, (model_dir / "generation_config.json").string());
   const auto number = [&fields](const char* key, double low, double high, float otherwise) {
     return static_cast<float>(fields.number_or(key, low, high, otherwise));
   };

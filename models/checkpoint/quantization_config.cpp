@@ -150,14 +150,16 @@ ops::QuantFormat load_format(const std::string& quantization) {
                           printable(quantization).substr(0, 100)));
 }
 
-QuantizationConfig read_quantization_config(const std::filesystem::path& config_json) {
-  const Json json = Json::parse(read_json_file(config_json));
-  const Section file = {json, config_json.string()};
+QuantizationConfig read_quantization_config(const std::string& config_json,
+                                            const std::string& origin) {
+  const Json json = Json::parse(config_json);
+  const Section file = {json, origin};
   if (file.find("quantization_config") == nullptr) return {};
   const Section section = file.inner("quantization_config");
   const std::string method = section.text_or("quant_method", "");
   if (method == "gptq") return read_gptq(section);
   if (method == "awq") return read_awq(section);
+  if (method == "gguf") return {.layout = WeightLayout::kGguf};
   if (method == "compressed-tensors") return read_compressed(section);
   file.fail(fmt::format(
       "quantization_config is not supported: its quant_method is \"{}\"; known are gptq, awq and "

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <string>
 
 #include "runtime/ops/quantized.h"
@@ -17,7 +16,8 @@ enum class WeightLayout : uint8_t {
   kGptq,          // GPTQ (Frantar et al. 2210.17323) as AutoGPTQ and GPTQModel pack it
   kAwq,           // AWQ (Lin et al. 2306.00978) as AutoAWQ's "gemm" version packs it
   kIntQuantized,  // compressed-tensors: signed bytes
-  kPackQuantized  // compressed-tensors: offset integers in 32-bit words
+  kPackQuantized,  // compressed-tensors: offset integers in 32-bit words
+  kGguf            // llama.cpp's blocks (models/weights/gguf_source.h)
 };
 
 struct QuantizationConfig {
@@ -34,6 +34,7 @@ ops::QuantFormat load_format(const std::string& quantization);
 
 // kPlain when the file has no quantization_config. Throws Error naming the file, the method or key
 // and what is known.
-QuantizationConfig read_quantization_config(const std::filesystem::path& config_json);
+QuantizationConfig read_quantization_config(const std::string& config_json,
+                                            const std::string& origin);
 
 }  // namespace outrider

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "models/checkpoint/model_documents.h"
 #include "models/text/jinja/evaluator.h"
 #include "models/text/jinja/json.h"
 #include "models/text/jinja/operators.h"
@@ -47,12 +48,6 @@ bool is_one_of(std::string_view name, const auto& names) {
   return std::find(std::begin(names), std::end(names), name) != std::end(names);
 }
 
-std::optional<std::string> read_if_there(const std::filesystem::path& path, size_t max_bytes) {
-  std::error_code error;
-  if (!std::filesystem::is_regular_file(path, error)) return std::nullopt;
-  return read_regular_file(path, max_bytes);
-}
-
 // A special token of a config: a string, or an object with its text as "content".
 const Value* token_text(const Value& token) {
   if (token.is(Kind::kString)) return &token;
@@ -69,11 +64,12 @@ void collect_tokens(const Value& config, Dict& tokens) {
   }
 }
 
-Value read_config(const std::filesystem::path& path) {
-  const auto text = read_if_there(path, kMaxConfigBytes);
+Value read_config(const std::filesystem::path& model_dir, const char* name) {
+  const auto text = read_model_document(model_dir, name, kMaxConfigBytes);
   if (!text) return Value::dict({});
-  Value config = jinja::parse_json(*text, jinja::Trust::kConfig, path.string());
-  if (!config.is(Kind::kDict)) throw Error(path.string() + ": is not a JSON object");
+  const std::string origin = (model_dir / name).string();
+  Value config = jinja::parse_json(*text, jinja::Trust::kConfig, origin);
+  if (!config.is(Kind::kDict)) throw Error(origin + ": is not a JSON object");
   return config;
 }
 
@@ -81,7 +77,7 @@ Value read_config(const std::filesystem::path& path) {
 Dict special_tokens(const std::filesystem::path& model_dir, const Value& config) {
   Dict tokens;
   collect_tokens(config, tokens);
-  collect_tokens(read_config(model_dir / "special_tokens_map.json"), tokens);
+  collect_tokens(read_config(model_dir, "special_tokens_map.json"), tokens);
   return tokens;
 }
 
@@ -106,7 +102,7 @@ Sources named_templates(const Value& list, const std::string& where) {
 
 Sources find_sources(const std::filesystem::path& model_dir, const Value& config) {
   Sources sources;
-  sources.common = read_if_there(model_dir / "chat_template.jinja", kMaxTemplateBytes);
+  sources.common = read_model_document(model_dir, "chat_template.jinja", kMaxTemplateBytes);
   if (sources.common) return sources;
   const Value* field = config.entries().find("chat_template");
   if (field == nullptr || field->is(Kind::kNone)) return sources;
@@ -237,13 +233,13 @@ ChatTemplate ChatTemplate::parse(std::string source, const std::filesystem::path
   auto impl = std::make_shared<Impl>();
   impl->common = parse_source(source);
   if (!model_dir.empty())
-    impl->tokens = special_tokens(model_dir, read_config(model_dir / kTokenizerConfig));
+    impl->tokens = special_tokens(model_dir, read_config(model_dir, kTokenizerConfig));
   impl->source = std::move(source);
   return ChatTemplate(std::move(impl));
 }
 
 std::optional<ChatTemplate> ChatTemplate::load(const std::filesystem::path& model_dir) {
-  const Value config = read_config(model_dir / kTokenizerConfig);
+  const Value config = read_config(model_dir, kTokenizerConfig);
   const Sources sources = find_sources(model_dir, config);
   if (!sources.common) return std::nullopt;
   auto impl = std::make_shared<Impl>();

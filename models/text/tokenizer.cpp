@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "models/checkpoint/folder_mistakes.h"
+#include "models/checkpoint/model_documents.h"
+#include "models/gguf/gguf_file.h"
 #include "models/text/tokenizer/added_tokens.h"
 #include "models/text/tokenizer/bpe.h"
 #include "models/text/tokenizer/decoder.h"
@@ -151,15 +153,11 @@ Tokenizer::Tokenizer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Tokenizer::~Tokenizer() = default;
 
 std::shared_ptr<const Tokenizer> Tokenizer::load(const std::filesystem::path& model_dir) {
-  const auto path = model_dir / "tokenizer.json";
-  const auto config_path = model_dir / "tokenizer_config.json";
-  if (std::error_code ignored; !std::filesystem::exists(path, ignored))
-    refuse_without_tokenizer(model_dir);
-  const std::string tokenizer_json = read_regular_file(path, kMaxFileBytes);
-  const bool has_config = std::filesystem::exists(config_path);
-  return from_json(tokenizer_json,
-                   has_config ? read_regular_file(config_path, kMaxFileBytes) : "",
-                   path.string());
+  const auto json = read_model_document(model_dir, "tokenizer.json", kMaxFileBytes);
+  if (!json) refuse_without_tokenizer(model_dir);
+  const auto config = read_model_document(model_dir, "tokenizer_config.json", kMaxFileBytes);
+  const auto origin = is_gguf(model_dir) ? model_dir : model_dir / "tokenizer.json";
+  return from_json(*json, config.value_or(""), origin.string());
 }
 
 std::shared_ptr<const Tokenizer> Tokenizer::from_json(std::string_view tokenizer_json,

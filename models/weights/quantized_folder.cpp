@@ -13,6 +13,7 @@
 #include "models/checkpoint/checkpoint_plan.h"
 #include "models/checkpoint/safetensors.h"
 #include "models/checkpoint/weight_names.h"
+#include "models/gguf/gguf_file.h"
 #include "models/weights/weights.h"
 #include "runtime/base/error.h"
 #include "runtime/base/files/files.h"
@@ -291,12 +292,14 @@ void quantize_folder(const std::filesystem::path& model_dir,
                      const std::filesystem::path& output,
                      const QuantizeOptions& options,
                      const std::function<void(uint64_t, uint64_t)>& progress) {
+  if (is_gguf(model_dir))
+    throw Error(model_dir.string() + ": is a GGUF file; give the Hugging Face folder of the model");
   const ModelConfig config = load_model_config(model_dir);
   if (config.is_quantized()) {
     throw Error(fmt::format("{}: is quantised already", (model_dir / "config.json").string()));
   }
   ops::check_quant_format({.bits = 8, .group_size = options.group_size});
-  const auto source = make_checkpoint_source(model_dir, config);
+  const auto source = make_checkpoint_source(model_dir, config, {0, config.vocab_size});
   make_folder(output);
   FolderWriter(config, *source, options).write(output, progress);
   copy_other_files(model_dir, output);

@@ -173,6 +173,7 @@ void QuantizedPart::integers(Range rows, uint8_t* out) const {
       }
       return;
     case WeightLayout::kPlain:
+    case WeightLayout::kGguf:
       break;
   }
   OUTRIDER_CHECK(false);
@@ -237,6 +238,7 @@ int64_t QuantizedTensors::n_out(const std::string& projection) const {
 bool QuantizedTensors::has(const std::string& projection) const {
   switch (config_.layout) {
     case WeightLayout::kPlain:
+    case WeightLayout::kGguf:
       return false;
     case WeightLayout::kGptq:
     case WeightLayout::kAwq:

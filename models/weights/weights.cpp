@@ -12,6 +12,8 @@
 #include "models/checkpoint/safetensors.h"
 #include "models/checkpoint/unused_tensors.h"
 #include "models/checkpoint/weight_names.h"
+#include "models/gguf/gguf_file.h"
+#include "models/weights/gguf_source.h"
 #include "models/weights/quantized_checkpoint.h"
 #include "runtime/base/error.h"
 #include "runtime/ops/half.h"
@@ -233,7 +235,6 @@ std::unique_ptr<Weights> Loader::plan() {
 // The tensors of a Hugging Face folder.
 class CheckpointSource : public TensorSource {
  public:
-  // vocab: the rows of embedding and head that will be read.
   CheckpointSource(const std::filesystem::path& model_dir, const ModelConfig& config, Range vocab)
       : checkpoint_(model_dir), quantized_(checkpoint_, config.quantization) {
     refuse_unused_tensors(checkpoint_, config, vocab);
@@ -297,7 +298,7 @@ class CheckpointSource : public TensorSource {
     });
   }
 
-  void check_unchanged() const { checkpoint_.check_unchanged(); }
+  void check_unchanged() const override { checkpoint_.check_unchanged(); }
 
  private:
   // Calls use(file and tensor, offset, bytes) for each stretch of the file: one for whole rows,
@@ -338,8 +339,10 @@ size_t Weights::matrix_bytes() const {
 }
 
 std::unique_ptr<TensorSource> make_checkpoint_source(const std::filesystem::path& model_dir,
-                                                     const ModelConfig& config) {
-  return std::make_unique<CheckpointSource>(model_dir, config, Range{0, config.vocab_size});
+                                                     const ModelConfig& config,
+                                                     Range vocab) {
+  if (is_gguf(model_dir)) return make_gguf_source(model_dir, config);
+  return std::make_unique<CheckpointSource>(model_dir, config, vocab);
 }
 
 size_t Weights::num_bytes() const {
@@ -378,9 +381,9 @@ std::unique_ptr<Weights> load_weights(const std::filesystem::path& model_dir,
                                       const ModelShard& shard,
                                       const std::function<void(size_t, size_t)>& progress,
                                       const ops::ThreadPlan& threads) {
-  const CheckpointSource source(model_dir, config, shard.vocab);
-  auto weights = build_weights(config, shard, source, progress, threads);
-  source.check_unchanged();
+  const auto source = make_checkpoint_source(model_dir, config, shard.vocab);
+  auto weights = build_weights(config, shard, *source, progress, threads);
+  source->check_unchanged();
   return weights;
 }
 

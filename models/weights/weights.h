@@ -68,12 +68,15 @@ class TensorSource {
   virtual void read_integers(const TensorPart&, int64_t first_row, ops::PackedMatrix&) const;
   // A hint that read() will want this part in a moment. Called from several threads.
   virtual void expect_soon(const TensorPart&) const {}
+  // Throws Error when a file is not the one that was opened any more.
+  virtual void check_unchanged() const {}
 };
 
-// The tensors of a Hugging Face folder. Throws Error when config.json leaves out some that change
-// the numbers (unused_tensors.h).
+// The tensors of a Hugging Face folder, or of a GGUF file. Throws Error when config.json leaves out some that change
+// the numbers (unused_tensors.h). vocab: the rows of embedding and head that will be read.
 std::unique_ptr<TensorSource> make_checkpoint_source(const std::filesystem::path& model_dir,
-                                                     const ModelConfig& config);
+                                                     const ModelConfig& config,
+                                                     Range vocab);
 
 // progress: bytes done, bytes in all; called on the calling thread. 0 threads: the host's cores, at
 // most 16.

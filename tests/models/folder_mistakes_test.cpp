@@ -44,7 +44,8 @@ class FolderMistakes : public ::testing::Test {
 };
 
 TEST_F(FolderMistakes, AFileIsNoFolder) {
-  EXPECT_TRUE(no_folder(write("x.gguf"), "is a GGUF file, which is not read"));
+  EXPECT_EQ(find_model_folder(write("x.gguf")), folder_ / "x.gguf");
+  EXPECT_TRUE(no_folder((folder_ / "y.gguf").string(), "does not exist"));
   EXPECT_TRUE(no_folder(write("alone.safetensors"), "is a file: give a Hugging Face model folder"));
   const std::string weights = write("model.safetensors");
   write("config.json");

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "models/checkpoint/fingerprint.h"
+#include "models/checkpoint/model_documents.h"
 #include "models/simulated/spec.h"
 #include "runtime/ranks/loading/model_loader.h"
 #include "runtime/ranks/loading/model_names.h"
@@ -28,10 +29,12 @@ void add_model(const std::string& prefix,
   const auto add = [&](const char* part, const std::string& fingerprint) {
     facts->push_back({fmt::format("{} {}", prefix, part), fingerprint});
   };
-  add("config.json", fingerprint_of_file(folder / "config.json"));
-  // What only measures needs none.
-  if (std::filesystem::exists(folder / "tokenizer.json"))
-    add("tokenizer.json", fingerprint_of_file(folder / "tokenizer.json"));
+  constexpr size_t kMaxBytes = size_t{1} << 30;
+  for (const char* document : {"config.json", "tokenizer.json"}) {
+    // What only measures needs no tokenizer.
+    const auto text = read_model_document(folder, document, kMaxBytes);
+    if (text) add(document, fingerprint_of_text(*text));
+  }
   if (with_weights) add("weights", fingerprint_of_weights(folder));
 }
 

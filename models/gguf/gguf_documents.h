@@ -1,0 +1,22 @@
+// The documents of a Hugging Face folder that a GGUF file stands for: config.json,
+// generation_config.json, tokenizer.json and tokenizer_config.json, written from its metadata. So
+// there is one reader of configurations and one of tokenizers. Any thread.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "models/gguf/gguf_file.h"
+
+namespace outrider {
+
+// The document of that name; nothing for a name that GGUF has no counterpart of. Throws Error
+// naming the file and the key for what is missing or not supported.
+std::optional<std::string> gguf_document(const GgufFile& file, const std::string& name);
+
+std::string gguf_config_json(const GgufFile& file);
+std::string gguf_generation_config_json(const GgufFile& file);
+std::string gguf_tokenizer_json(const GgufFile& file);
+std::string gguf_tokenizer_config_json(const GgufFile& file);
+
+}  // namespace outrider

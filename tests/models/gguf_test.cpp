@@ -1,0 +1,428 @@
+// GGUF files: blocks against gguf-py's reference (tests/golden/gguf, made by
+// tools/make_gguf_golden.py); a model against the folder it was written from, bit for bit; a
+// tokenizer against its tokenizer.json; files that are cut or changed.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "models/checkpoint/checkpoint_plan.h"
+#include "models/gguf/gguf_blocks.h"
+#include "models/gguf/gguf_documents.h"
+#include "models/text/tokenizer.h"
+#include "models/weights/weights.h"
+#include "runtime/base/numbers/rng.h"
+#include "tests/base/error_sentence.h"
+#include "tests/models/gguf_writer.h"
+#include "tests/models/model_test_util.h"
+
+namespace outrider {
+namespace {
+
+using namespace test;
+using Json = nlohmann::json;
+
+uint32_t crc32(const void* data, size_t num_bytes) {
+  uint32_t crc = ~0u;
+  for (size_t i = 0; i < num_bytes; ++i) {
+    crc ^= static_cast<const uint8_t*>(data)[i];
+    for (int bit = 0; bit < 8; ++bit) crc = crc >> 1 ^ (crc & 1 ? 0xedb88320u : 0u);
+  }
+  return ~crc;
+}
+
+std::string from_hex(const std::string& text) {
+  std::string bytes;
+  for (size_t i = 0; i < text.size(); i += 2)
+    bytes.push_back(static_cast<char>(std::stoi(text.substr(i, 2), nullptr, 16)));
+  return bytes;
+}
+
+TEST(GgufBlocks, HaveTheBitsOfTheReferenceDequantisation) {
+  const auto golden = Json::parse(read_bytes(std::filesystem::path(OUTRIDER_SOURCE_DIR) / "tests" /
+                                             "golden" / "gguf" / "blocks.json"));
+  ASSERT_EQ(golden.at("cases").size(), 16u);
+  for (const Json& test : golden.at("cases")) {
+    const GgufType* type = gguf_type(test.at("type").get<uint32_t>());
+    ASSERT_NE(type, nullptr) << test.at("name");
+    EXPECT_EQ(type->name, test.at("name").get<std::string>());
+    const std::string blocks = from_hex(test.at("blocks").get<std::string>());
+    const size_t count = blocks.size() / static_cast<size_t>(type->block_bytes);
+    std::vector<float> values(count * static_cast<size_t>(type->block_values));
+    ASSERT_EQ(values.size(), test.at("num_values").get<size_t>());
+    for (size_t b = 0; b < count; ++b)
+      type->dequantize(
+          reinterpret_cast<const uint8_t*>(blocks.data()) + b * static_cast<size_t>(type->block_bytes),
+          &values[b * static_cast<size_t>(type->block_values)]);
+    EXPECT_EQ(crc32(values.data(), values.size() * sizeof(float)), test.at("crc32").get<uint32_t>())
+        << type->name;
+  }
+}
+
+struct Name {
+  const char* folder;
+  const char* gguf;
+};
+
+std::string gguf_name(std::string name) {
+  constexpr Name kNames[] = {{"model.embed_tokens", "token_embd"},
+                             {"model.norm", "output_norm"},
+                             {"lm_head", "output"},
+                             {"model.layers", "blk"},
+                             {"input_layernorm", "attn_norm"},
+                             {"post_attention_layernorm", "ffn_norm"},
+                             {"self_attn.q_norm", "attn_q_norm"},
+                             {"self_attn.k_norm", "attn_k_norm"},
+                             {"self_attn.q_proj", "attn_q"},
+                             {"self_attn.k_proj", "attn_k"},
+                             {"self_attn.v_proj", "attn_v"},
+                             {"self_attn.o_proj", "attn_output"},
+                             {"mlp.gate_proj", "ffn_gate"},
+                             {"mlp.up_proj", "ffn_up"},
+                             {"mlp.down_proj", "ffn_down"}};
+  for (const auto& [folder, gguf] : kNames)
+    if (const size_t at = name.find(folder); at != std::string::npos)
+      name.replace(at, std::strlen(folder), gguf);
+  return name;
+}
+
+// llama.cpp's converter: a head's rows as pairs of neighbours.
+std::string as_pairs(const std::string& data, int64_t n_rows, int64_t head_dim) {
+  const size_t row_bytes = data.size() / static_cast<size_t>(n_rows);
+  std::string out = data;
+  for (int64_t row = 0; row < n_rows; ++row) {
+    const int64_t i = row % head_dim;
+    const int64_t to = row - i + (i < head_dim / 2 ? 2 * i : 2 * (i - head_dim / 2) + 1);
+    std::memcpy(&out[static_cast<size_t>(to) * row_bytes],
+                &data[static_cast<size_t>(row) * row_bytes],
+                row_bytes);
+  }
+  return out;
+}
+
+void write_keys(const ModelConfig& config, GgufWriter& gguf) {
+  const std::string& name = config.model_type;
+  gguf.text("general.architecture", name);
+  const auto number = [&](const char* key, int32_t value) {
+    gguf.number(name + "." + key, static_cast<uint32_t>(value));
+  };
+  number("block_count", config.n_layers);
+  number("context_length", config.max_positions);
+  number("embedding_length", config.hidden_dim);
+  number("feed_forward_length", config.ffn_dim);
+  number("attention.head_count", config.n_heads);
+  number("attention.head_count_kv", config.n_kv_heads);
+  number("attention.key_length", config.head_dim);
+  number("rope.dimension_count", config.head_dim);
+  gguf.real(name + ".attention.layer_norm_rms_epsilon", config.norm_eps);
+  gguf.real(name + ".rope.freq_base", static_cast<float>(config.rope.theta));
+}
+
+// The bytes of a tensor in the type that the file is to have.
+using Encode = std::function<std::string(const TensorShape&, const std::vector<float>&)>;
+
+std::vector<float> values_of(const TensorSource& source, const TensorShape& tensor) {
+  const ops::DType dtype = source.expect(tensor.name, tensor.shape);
+  const int64_t n_rows = tensor.shape.size() == 2 ? tensor.shape[0] : 1;
+  const int64_t n_columns = tensor.shape.back();
+  std::vector<std::byte> raw(static_cast<size_t>(n_rows * n_columns) * ops::dtype_bytes(dtype));
+  source.read({tensor.name, n_columns, {0, n_rows}, {0, n_columns}}, raw.data());
+  const GgufType* type = gguf_type(dtype == ops::DType::kF32    ? kGgufF32
+                                   : dtype == ops::DType::kBF16 ? kGgufBF16
+                                                                : kGgufF16);
+  std::vector<float> values(static_cast<size_t>(n_rows * n_columns));
+  for (size_t i = 0; i < values.size(); ++i)
+    type->dequantize(reinterpret_cast<const uint8_t*>(raw.data()) + i * ops::dtype_bytes(dtype),
+                     &values[i]);
+  return values;
+}
+
+std::string f32_bytes(const std::vector<float>& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)};
+}
+
+// Blocks whose scale is 2^-5 and whose integers are the values, rounded.
+std::string q8_0_bytes(const std::vector<float>& values) {
+  std::string out;
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (i % 32 == 0) out += std::string("\x00\x28", 2);  // 2^-5 in half precision
+    out.push_back(static_cast<char>(std::clamp(std::lround(values[i] * 32), -127L, 127L)));
+  }
+  return out;
+}
+
+std::string q4_0_bytes(const std::vector<float>& values) {
+  std::string out;
+  for (size_t b = 0; b < values.size(); b += 32) {
+    const auto integer = [&](size_t i) {
+      return static_cast<int>(std::clamp(std::lround(values[b + i] * 32), -8L, 7L)) + 8;
+    };
+    out += std::string("\x00\x28", 2);
+    for (size_t i = 0; i < 16; ++i) out.push_back(static_cast<char>(integer(i) | integer(i + 16) << 4));
+  }
+  return out;
+}
+
+bool is_projection(const TensorShape& tensor) {
+  return tensor.shape.size() == 2 && tensor.name.find("_proj") != std::string::npos &&
+         tensor.shape[1] % 32 == 0;
+}
+
+std::string as_gguf(const std::filesystem::path& folder, uint32_t projection_type) {
+  const ModelConfig config = load_model_config(folder);
+  const auto source = make_checkpoint_source(folder, config, {0, config.vocab_size});
+  GgufWriter gguf;
+  write_keys(config, gguf);
+  for (const TensorShape& tensor : checkpoint_tensors(config)) {
+    const std::vector<float> values = values_of(*source, tensor);
+    const uint32_t type = is_projection(tensor) ? projection_type : kGgufF32;
+    std::string data = type == kGgufQ8_0   ? q8_0_bytes(values)
+                       : type == kGgufQ4_0 ? q4_0_bytes(values)
+                                           : f32_bytes(values);
+    const bool is_turned = config.model_type == "llama" &&
+                           (tensor.name.find("q_proj") != std::string::npos ||
+                            tensor.name.find("k_proj") != std::string::npos);
+    if (is_turned) data = as_pairs(data, tensor.shape[0], config.head_dim);
+    gguf.tensor(gguf_name(tensor.name), tensor.shape, type, data);
+  }
+  return gguf.whole();
+}
+
+std::filesystem::path embedded_target() {
+  return std::filesystem::path(OUTRIDER_SOURCE_DIR) / "models" / "embedded" / "target";
+}
+
+std::filesystem::path written(const TempDir& folder, const std::string& bytes) {
+  folder.write("model.gguf", bytes);
+  return folder.path() / "model.gguf";
+}
+
+class GgufModel : public testing::TestWithParam<const char*> {};
+
+TEST_P(GgufModel, HasTheLogitsOfItsFolderBitForBit) {
+  const auto folder = golden_dir() / GetParam();
+  TempDir dir;
+  const auto file = written(dir, as_gguf(folder, kGgufF32));
+  const std::vector<int32_t> text = {3, 17, 5, 40, 9, 2, 31};
+  LoneModel from_folder(folder, ops::best_isa());
+  LoneModel from_file(file, ops::best_isa());
+  // The folder's matrices may be of 16 bits, the file's are their floats.
+  const auto expected = from_folder.run(text, 0, block_ids(0, 4));
+  const auto got = from_file.run(text, 0, block_ids(0, 4));
+  ASSERT_EQ(got.size(), expected.size());
+  EXPECT_EQ(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)), 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(All,
+                         GgufModel,
+                         testing::Values("llama-untied-bf16",
+                                         "llama-tied-f32",
+                                         "llama-bias-f16",
+                                         "qwen2-tied-bf16",
+                                         "qwen3-bf16",
+                                         "qwen3-tied-f32"));
+
+// Whole or cut by columns at any block of eight, the integers are those of the file.
+TEST(GgufIntegers, StandForTheFloatsOfTheFile) {
+  const auto folder = embedded_target();
+  for (const uint32_t type : {kGgufQ8_0, kGgufQ4_0}) {
+    TempDir dir;
+    const auto file = written(dir, as_gguf(folder, type));
+    const ModelConfig config = load_model_config(file);
+    EXPECT_TRUE(config.is_quantized());
+    const auto source = make_checkpoint_source(file, config, {0, config.vocab_size});
+    const std::string name = "model.layers.0.self_attn.q_proj";
+    const int64_t n_out = int64_t{config.n_heads} * config.head_dim;
+    const int64_t n_in = config.hidden_dim;
+    const auto format = source->integer_format({name, n_out, n_in});
+    ASSERT_TRUE(format.has_value());
+    EXPECT_EQ(format->group_size, 32);
+    ASSERT_EQ(source->expect(name + ".weight", {n_out, n_in}), ops::DType::kF32);
+    std::vector<float> floats(static_cast<size_t>(n_out * n_in));
+    source->read({name + ".weight", n_in, {0, n_out}, {0, n_in}},
+                 reinterpret_cast<std::byte*>(floats.data()));
+    float largest = 0;
+    for (const Range columns : {Range{0, n_in}, Range{8, 40}, Range{24, n_in}}) {
+      ops::PackedMatrix matrix(n_out, columns.size(), *format, columns.begin);
+      source->read_integers({name + ".weight", n_in, {0, n_out}, columns}, 0, matrix);
+      std::vector<float> row(static_cast<size_t>(columns.size()));
+      for (int64_t out = 0; out < n_out; ++out) {
+        matrix.dequantize_row(out, row.data());
+        for (int64_t i = 0; i < columns.size(); ++i) {
+          ASSERT_EQ(row[static_cast<size_t>(i)],
+                    floats[static_cast<size_t>(out * n_in + columns.begin + i)]);
+          largest = std::max(largest, std::abs(row[static_cast<size_t>(i)]));
+        }
+      }
+    }
+    EXPECT_GT(largest, 0.0f);
+    LoneModel model(file, ops::best_isa());
+    const std::vector<int32_t> text = {1, 2};
+    for (const float logit : model.run(text, 0, block_ids(0, 2))) EXPECT_TRUE(std::isfinite(logit));
+  }
+}
+
+// Some tokenizer.json as a GGUF file would have it.
+std::string tokenizer_gguf(const Json& json, const std::string& kind, const std::string& pre) {
+  const Json& vocab = json.at("model").at("vocab");
+  size_t size = 0;
+  for (const auto& [token, id] : vocab.items()) size = std::max(size, id.get<size_t>() + 1);
+  std::vector<std::string> tokens(size);
+  std::vector<int32_t> types(size, 1);
+  std::vector<float> scores(size);
+  for (const auto& [token, id] : vocab.items()) tokens[id.get<size_t>()] = token;
+  for (size_t id = 0; id < size; ++id) {
+    if (kind == "llama" && tokens[id].starts_with("<0x")) types[id] = 6;
+  }
+  for (const Json& added : json.at("added_tokens"))
+    if (const size_t id = added.at("id").get<size_t>(); id < size)
+      types[id] = added.at("content") == "<unk>" ? 2 : 3;
+  std::vector<std::string> merges;
+  for (const Json& merge : json.at("model").at("merges")) {
+    merges.push_back(merge.is_string()
+                         ? merge.get<std::string>()
+                         : merge[0].get<std::string>() + " " + merge[1].get<std::string>());
+    // The sooner a token is made, the better SentencePiece has found it.
+    std::string made = merges.back();
+    made.erase(made.find(' ', 1), 1);
+    float& score = scores.at(vocab.at(made).get<size_t>());
+    if (score == 0) score = -static_cast<float>(merges.size());
+  }
+  GgufWriter gguf;
+  gguf.text("tokenizer.ggml.model", kind);
+  gguf.text("tokenizer.ggml.pre", pre);
+  gguf.texts("tokenizer.ggml.tokens", tokens);
+  gguf.numbers("tokenizer.ggml.token_type", 5, types);
+  gguf.numbers("tokenizer.ggml.scores", 6, scores);
+  if (kind == "gpt2") gguf.texts("tokenizer.ggml.merges", merges);
+  gguf.number("tokenizer.ggml.bos_token_id", 1);
+  gguf.number("tokenizer.ggml.unknown_token_id", 0);
+  gguf.flag("tokenizer.ggml.add_bos_token", kind == "llama");
+  gguf.text("tokenizer.chat_template", "{{ messages[0].content }}");
+  return gguf.whole();
+}
+
+void expect_same_ids(const std::filesystem::path& folder, const std::string& gguf_bytes) {
+  TempDir dir;
+  const auto own = Tokenizer::load(written(dir, gguf_bytes));
+  const auto theirs = Tokenizer::load(folder);
+  std::string text = "Hello  world!\n\n it's 12345 o'clock\t\u00e9\u4f60\u597d \xf0\x9f\xa6\x99 x=1;<s>";
+  if (const auto book = *data_dir() / "text" / "grimm.txt"; std::filesystem::exists(book))
+    text += read_bytes(book).substr(0, 200000);
+  const EncodeOptions plain{.add_special_tokens = false, .parse_special_tokens = true};
+  const auto ids = own->encode(text, plain);
+  EXPECT_EQ(ids, theirs->encode(text, plain));
+  EXPECT_EQ(own->decode(ids), theirs->decode(ids));
+}
+
+TEST(GgufTokenizer, GivesTheIdsOfItsTokenizerJson) {
+  if (!data_dir()) GTEST_SKIP() << "no ../shared/data and no OUTRIDER_DATA";
+  const auto folder = *data_dir() / "tokenizers";
+  const auto json_of = [&](const char* name) {
+    return Json::parse(read_bytes(folder / name / "tokenizer.json"));
+  };
+  expect_same_ids(folder / "smollm2", tokenizer_gguf(json_of("smollm2"), "gpt2", "smollm"));
+  expect_same_ids(folder / "llama2-spm", tokenizer_gguf(json_of("llama2-spm"), "llama", "default"));
+}
+
+class GgufRefusal : public testing::Test {
+ protected:
+  std::string file(const std::function<void(GgufWriter&)>& add) {
+    GgufWriter gguf;
+    add(gguf);
+    return written(dir_, gguf.whole());
+  }
+  std::function<void()> loading(const std::string& path) {
+    return [path] { load_model_config(path); };
+  }
+  TempDir dir_;
+};
+
+TEST_F(GgufRefusal, NamesTheFileAndTheReason) {
+  const auto architecture = [](const char* name) {
+    return [name](GgufWriter& gguf) { gguf.text("general.architecture", name); };
+  };
+  EXPECT_TRUE(fails_with(loading(file(architecture("bert"))),
+                         "model.gguf: architecture 'bert' is not supported in GGUF"));
+  EXPECT_TRUE(fails_with(loading(file(architecture("llama"))),
+                         "tensor 'token_embd.weight' is missing"));
+  EXPECT_TRUE(fails_with(loading(file([](GgufWriter& gguf) {
+                           gguf.text("general.architecture", "llama");
+                           gguf.tensor("token_embd.weight", {2, 1}, kGgufF32, "01234567");
+                           gguf.number("llama.expert_count", 8);
+                         })),
+                         "'llama.expert_count' is not supported"));
+  EXPECT_TRUE(fails_with(loading(file([](GgufWriter& gguf) {
+                           gguf.tensor("x", {1, 32}, 16, std::string(66, 'x'));
+                         })),
+                         "tensor 'x' is of type 16, which is not supported"));
+  EXPECT_TRUE(fails_with(loading(file([](GgufWriter& gguf) {
+                           gguf.tensor("x", {4, 40}, kGgufQ8_0, std::string(170, 'x'));
+                         })),
+                         "tensor 'x': rows of 40 values are not whole blocks of Q8_0"));
+  EXPECT_TRUE(fails_with(loading(file([](GgufWriter& gguf) {
+                           gguf.tensor("x", {8, 8}, kGgufF32, "short");
+                         })),
+                         "tensor 'x' lies beyond the end of the file"));
+  EXPECT_TRUE(fails_with(loading(file([](GgufWriter& gguf) {
+                           gguf.number("split.no", 0);
+                           gguf.number("split.count", 2);
+                         })),
+                         "not named ...-00001-of-0000N.gguf"));
+  dir_.write("model.gguf", "GGML");
+  EXPECT_TRUE(fails_with(loading(dir_.path() / "model.gguf"), "is no GGUF file"));
+  dir_.write("model.gguf", "GG");
+  EXPECT_TRUE(fails_with(loading(dir_.path() / "model.gguf"), "the file ends within its header"));
+}
+
+TEST(GgufSplit, IsReadFromItsFirstPart) {
+  TempDir dir;
+  const auto part = [&](uint32_t number, const std::string& name) {
+    GgufWriter gguf;
+    gguf.number("split.no", number);
+    gguf.number("split.count", 2);
+    gguf.tensor(name, {1, 4}, kGgufF32, std::string(16, 'x'));
+    dir.write("m-0000" + std::to_string(number + 1) + "-of-00002.gguf", gguf.whole());
+  };
+  part(0, "a");
+  EXPECT_TRUE(fails_with([&] { GgufFile(dir.path() / "m-00001-of-00002.gguf"); }, "m-00002-of"));
+  part(1, "b");
+  const GgufFile file(dir.path() / "m-00001-of-00002.gguf");
+  EXPECT_EQ(file.tensors().size(), 2u);
+  EXPECT_TRUE(fails_with([&] { GgufFile(dir.path() / "m-00002-of-00002.gguf"); },
+                         "is part 2 of 2: give the first, m-00001-of-00002.gguf"));
+}
+
+// Cut anywhere or with any bytes changed: a sentence or a model, never a crash.
+TEST(GgufFuzz, CutAndChangedFilesAreRefusedOrRead) {
+  const std::string whole = as_gguf(golden_dir() / "qwen3-tied-f32", kGgufQ8_0);
+  const std::string head = whole.substr(0, 4000);
+  TempDir dir;
+  const auto read = [&](const std::string& bytes) {
+    const auto path = written(dir, bytes);
+    try {
+      const ModelConfig config = load_model_config(path);
+      make_checkpoint_source(path, config, {0, config.vocab_size});
+    } catch (const Error&) {
+      return false;
+    }
+    return true;
+  };
+  EXPECT_TRUE(read(whole));
+  for (size_t size = 0; size < head.size(); size += size < 200 ? 1 : 37)
+    EXPECT_FALSE(read(whole.substr(0, size)));
+  uint64_t state = 7;
+  const auto draw = [&state](size_t below) {
+    state = state * 6364136223846793005ull + 1442695040888963407ull;
+    return static_cast<size_t>((state >> 33) % below);
+  };
+  for (int i = 0; i < 2000; ++i) {
+    std::string changed = whole;
+    for (size_t n = 1 + draw(4); n > 0; --n)
+      changed[draw(head.size())] = static_cast<char>(draw(4) == 0 ? 255 : draw(256));
+    read(changed);
+  }
+}
+
+}  // namespace
+}  // namespace outrider
