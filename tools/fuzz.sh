@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Runs every fuzz target under libFuzzer with sanitizers, each for its share of the minutes:
+# Runs every fuzz target under libFuzzer with ASan and UBSan, one after the other, each for its share of the minutes:
 #     tools/fuzz.sh MINUTES [TARGET ...]
-# Wants clang (Debian: clang libclang-rt-14-dev). What ends a target is left in build-fuzz/found.
+# Wants clang (Debian: clang libclang-rt-14-dev). Inputs that end a target are left in build-fuzz/found, its words in
+# build-fuzz/found/TARGET.log. Ends with 1 if there are any.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 minutes=${1:?usage: tools/fuzz.sh MINUTES [TARGET ...]}
@@ -12,13 +13,17 @@ targets=("$@")
 cmake --build --preset fuzz --target "${targets[@]/%/_fuzz}"
 seconds=$((minutes * 60 / ${#targets[@]}))
 mkdir -p build-fuzz/found
+export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 failed=0
+echo "$seconds s each"
 for target in "${targets[@]}"; do
   grown=build-fuzz/corpus/$target
+  log=build-fuzz/found/$target.log
   mkdir -p "$grown"
-  echo "== $target for $seconds s"
-  "build-fuzz/tests/fuzz/${target}_fuzz" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=4096 -print_final_stats=1 \
-    -artifact_prefix="build-fuzz/found/$target-" "$grown" "tests/fuzz/corpus/$target" 2>&1 |
-    { grep -E '^(stat::|SUMMARY|==)|ERROR|does not hold|artifact' || true; } || failed=1
+  end=good
+  "build-fuzz/tests/fuzz/${target}_fuzz" -max_total_time="$seconds" -max_len=2048 -timeout=5 -rss_limit_mb=3072 \
+    -artifact_prefix="build-fuzz/found/$target-" "$grown" "tests/fuzz/corpus/$target" >"$log" 2>&1 || end="see $log"
+  [ "$end" = good ] || failed=1
+  printf '%-18s %12s executions, %s\n' "$target" "$(grep -oE '^#[0-9]+' "$log" | tail -1 | tr -d '#')" "$end"
 done
 exit $failed

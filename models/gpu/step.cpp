@@ -122,8 +122,7 @@ std::vector<LaunchSizes> GpuStep::recorded_sizes() const {
     }
   }
   std::ranges::sort(all);
-  const auto doubled = std::ranges::unique(all);
-  all.erase(doubled.begin(), doubled.end());
+  all.erase(std::unique(all.begin(), all.end()), all.end());
   return all;
 }
 

@@ -16,6 +16,9 @@ add_library(xgrammar STATIC ${sources})
 target_include_directories(xgrammar SYSTEM PUBLIC ${OUTRIDER_XGRAMMAR}/include
   ${OUTRIDER_XGRAMMAR}/3rdparty/dlpack/include PRIVATE ${OUTRIDER_XGRAMMAR}/3rdparty/picojson)
 target_compile_options(xgrammar PRIVATE -w -O2)
+if(OUTRIDER_FUZZ)  # what a fuzz target finds in there counts too
+  target_compile_options(xgrammar PRIVATE -fsanitize=${OUTRIDER_SANITIZE} -fno-omit-frame-pointer -g1)
+endif()
 target_compile_definitions(xgrammar PRIVATE XGRAMMAR_LOG_CUSTOMIZE=1)
 set_target_properties(xgrammar PROPERTIES CXX_STANDARD 17 EXPORT_COMPILE_COMMANDS OFF)
 target_link_libraries(xgrammar PRIVATE Threads::Threads)

@@ -1,0 +1,51 @@
+// The draft link: a frame as it comes, and what a whole one may carry: a request to the draft, a
+// reply of it. The tokens of a reply's blocks are unpacked as the coordinator does.
+#include "runtime/ranks/messages/round_wire.h"
+#include "tests/fuzz/fuzz.h"
+
+namespace {
+
+using namespace outrider;
+
+constexpr uint32_t kEpoch = 0x01020304;
+
+void read_frame(const Bytes& bytes) {
+  Frame frame;
+  if (decode_frame(bytes, kEpoch, &frame)) FUZZ_CHECK(encode_frame(frame) == bytes);
+  const Bytes whole = encode_frame({.epoch = kEpoch, .payload = bytes});
+  FUZZ_CHECK(decode_frame(whole, kEpoch, &frame) && frame.payload == bytes);
+  FUZZ_CHECK(!decode_frame(whole, kEpoch + 1, &frame));
+}
+
+void read_request(const Bytes& bytes) {
+  const Bytes again = encode(decode_draft_request(bytes));
+  FUZZ_CHECK(encode(decode_draft_request(again)) == again);
+}
+
+void read_reply(const Bytes& bytes) {
+  const PackedReply reply = decode_draft_reply(bytes);
+  DraftReply unpacked{.serial = reply.serial};
+  for (const PackedBlock& block : reply.blocks) {
+    const auto tokens = block.tokens.unpack();
+    if (!tokens) continue;
+    FUZZ_CHECK(tokens->size() == block.tokens.size());
+    FUZZ_CHECK(PackedTokens(*tokens).bytes() == block.tokens.bytes());
+    unpacked.blocks.push_back({.sequence_id = block.sequence_id, .tokens = *tokens});
+  }
+  FUZZ_CHECK(decode_draft_reply(encode(unpacked)).blocks.size() == unpacked.blocks.size());
+}
+
+}  // namespace
+
+int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
+  fuzz::Input input(data, num_bytes);
+  const uint8_t kind = input.byte() % 3;
+  const auto rest = std::as_bytes(std::span(input.rest()));
+  const Bytes bytes(rest.begin(), rest.end());
+  fuzz::takes([&] {
+    if (kind == 0) read_frame(bytes);
+    if (kind == 1) read_request(bytes);
+    if (kind == 2) read_reply(bytes);
+  });
+  return 0;
+}
