@@ -113,14 +113,12 @@ AnswerParser::Found MarkedParser::begins_with_call() {
   if (brace == std::string::npos) return ended_ ? Found::kNo : Found::kPerhaps;
   if (rest_[brace] != '{') return Found::kNo;
   const std::string_view object = std::string_view(rest_).substr(brace);
+  if (named_first(object)) return Found::kYes;  // whatever follows: a stream cannot wait for it
   const auto whole = whole_json_value(object);
-  if (whole) {
-    const auto value = nlohmann::json::parse(*whole, nullptr, false);
-    const bool is_named = value.is_object() && value.contains("name") && value["name"].is_string();
-    return is_named && is_offered(value["name"]) ? Found::kYes : Found::kNo;
-  }
-  if (ended_) return named_first(object) ? Found::kYes : Found::kNo;
-  return named_first(object) ? Found::kYes : Found::kPerhaps;
+  if (!whole) return ended_ ? Found::kNo : Found::kPerhaps;
+  const auto value = nlohmann::json::parse(*whole, nullptr, false);
+  const bool is_named = value.is_object() && value.contains("name") && value["name"].is_string();
+  return is_named && is_offered(value["name"]) ? Found::kYes : Found::kNo;
 }
 
 // Whether the first member of an object that is being written is the name of an offered function.
