@@ -3,6 +3,7 @@
 // short or oversized field.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -77,10 +78,10 @@ class WireReader {
   template <typename T, typename Read>
   std::vector<T> get_list(Read read) {
     const auto count = get<uint32_t>();
-    need(count);  // every element takes at least a byte, so a wild count cannot make a wild
-                  // allocation
+    need(count);  // every element takes at least a byte
     std::vector<T> list;
-    list.reserve(count);
+    // In memory an element may take 300 times its bytes here, which are not known to be elements.
+    list.reserve(std::min<size_t>(count, (bytes_.size() - position_) / sizeof(T)));
     for (uint32_t i = 0; i < count; ++i) list.push_back(read(*this));
     return list;
   }

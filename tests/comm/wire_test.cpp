@@ -2,6 +2,7 @@
 #include "runtime/comm/wire.h"
 
 #include <gtest/gtest.h>
+#include <malloc.h>
 
 namespace outrider {
 namespace {
@@ -56,6 +57,25 @@ TEST(Wire, AWildCountIsAnErrorBeforeAnyAllocation) {
   const Bytes bytes = out.take();
   WireReader in(bytes);
   EXPECT_THROW(in.get_numbers<uint64_t>(), Error);
+}
+
+TEST(Wire, AWildListTakesNoMoreThanItsMessage) {
+  struct Large {
+    char bytes[400];
+  };
+  WireWriter out;
+  out.put<uint32_t>(1'000'000);
+  Bytes bytes = out.take();
+  bytes.resize(bytes.size() + 1'000'000);
+  WireReader in(bytes);
+  const size_t before = mallinfo2().hblkhd;
+  size_t taken = 0;
+  EXPECT_THROW(in.get_list<Large>([&](WireReader&) -> Large {
+    taken = mallinfo2().hblkhd - before;
+    throw Error("no element");
+  }),
+               Error);
+  EXPECT_LE(taken, 2'000'000u);
 }
 
 TEST(Wire, BytesAfterTheEndAreAnError) {
