@@ -198,6 +198,10 @@ TEST_F(ConfigTest, DeepAndLargeFilesAreRefused) {
   EXPECT_TRUE(yaml_fails(
       "a: &a " + list_of("x", 20) + "b: &b " + list_of("*a", 20) + "c: " + list_of("*b", 30),
       "more than 10000 values"));
+  // Lists count that hold nothing.
+  EXPECT_TRUE(yaml_fails(
+      "a: &a " + list_of("[]", 30) + "b: &b " + list_of("*a", 30) + "c: " + list_of("*b", 30),
+      "more than 10000 values"));
 }
 
 TEST_F(ConfigTest, AFileThatIsNotThere) {

@@ -29,31 +29,41 @@ std::string environment_name(const std::string& key) {
 }
 
 // A YAML tree as flat values: {speculative_config: {model: x}} gives speculative_config.model.
-void flatten(const YAML::Node& node,
-             const std::string& prefix,
-             const std::string& file,
-             int depth,
-             std::vector<GivenValue>* values) {
+struct FlatYaml {
+  const std::string& file;
+  std::vector<GivenValue> values = {};
+  size_t num_nodes = 0;  // groups and lists too
+
+  void add(const YAML::Node& node, const std::string& prefix, int depth);
+  void add_group(const YAML::Node& group, const std::string& prefix, int depth);
+  std::string origin_of(const YAML::Node& node) const {
+    return node.Mark().line >= 0 ? fmt::format("{}:{}", file, node.Mark().line + 1) : file;
+  }
+};
+
+void FlatYaml::add(const YAML::Node& node, const std::string& prefix, int depth) {
   if (depth > kMaxDepth) throw Error(fmt::format("{}: '{}' is nested too deep", file, prefix));
-  const std::string origin =
-      node.Mark().line >= 0 ? fmt::format("{}:{}", file, node.Mark().line + 1) : file;
+  if (++num_nodes > kMaxValues)
+    throw Error(fmt::format("{}: more than {} values", file, kMaxValues));
   if (node.IsMap()) {
-    std::map<std::string, int> seen;
-    for (const auto& entry : node) {
-      std::string key = entry.first.as<std::string>();
-      std::replace(key.begin(), key.end(), '-', '_');
-      const std::string full = prefix.empty() ? key : prefix + "." + key;
-      if (++seen[key] > 1)
-        throw Error(fmt::format("{}: the key '{}' is there twice", origin, full));
-      flatten(entry.second, full, file, depth + 1, values);
-    }
+    add_group(node, prefix, depth);
   } else if (node.IsSequence()) {
-    for (const auto& element : node) flatten(element, prefix, file, depth + 1, values);
+    for (const auto& element : node) add(element, prefix, depth + 1);
   } else {
     // "key:" alone is an empty text; whether the key may have that is for the table to say.
-    values->push_back({prefix, node.IsScalar() ? node.as<std::string>() : "", origin});
-    if (values->size() > kMaxValues)
-      throw Error(fmt::format("{}: more than {} values", file, kMaxValues));
+    values.push_back({prefix, node.IsScalar() ? node.as<std::string>() : "", origin_of(node)});
+  }
+}
+
+void FlatYaml::add_group(const YAML::Node& group, const std::string& prefix, int depth) {
+  std::map<std::string, int> seen;
+  for (const auto& entry : group) {
+    std::string key = entry.first.as<std::string>();
+    std::replace(key.begin(), key.end(), '-', '_');
+    const std::string full = prefix.empty() ? key : prefix + "." + key;
+    if (++seen[key] > 1)
+      throw Error(fmt::format("{}: the key '{}' is there twice", origin_of(group), full));
+    add(entry.second, full, depth + 1);
   }
 }
 
@@ -73,21 +83,21 @@ std::vector<GivenValue> parse_yaml(const std::string& text,
                                    const std::string& prefix,
                                    const std::string& name,
                                    const std::vector<const Option*>& options) {
-  std::vector<GivenValue> values;
+  FlatYaml flat{name};
   try {
     const YAML::Node root = YAML::Load(text);
     if (!root.IsMap() && !root.IsNull())
       throw Error(fmt::format("{}: not a list of 'key: value' lines", name));
-    if (root.IsMap()) flatten(root, prefix, name, 0, &values);
+    if (root.IsMap()) flat.add(root, prefix, 0);
   } catch (const YAML::Exception& error) {
     throw Error(fmt::format("{}: {}", name, error.what()));
   }
-  for (GivenValue& given : values) {
+  for (GivenValue& given : flat.values) {
     for (const Option* option : options)
       if (!option->old_key.empty() && given.key == option->old_key) given.key = option->key;
   }
-  check_single(values, options);
-  return values;
+  check_single(flat.values, options);
+  return std::move(flat.values);
 }
 
 std::vector<GivenValue> read_yaml_file(const std::string& path,
