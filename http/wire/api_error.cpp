@@ -3,6 +3,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "runtime/base/files/json_depth.h"
+
 namespace outrider {
 
 std::string error_json(const ErrorBody& error) {
@@ -19,6 +21,7 @@ std::string error_json(const ErrorBody& error) {
 
 std::string error_message_of(std::string_view body) {
   using Json = nlohmann::json;
+  if (json_nests_deeper_than(body, kMaxJsonDepth)) return std::string(body);
   const Json json = Json::parse(body, nullptr, false);
   if (!json.is_object()) return std::string(body);
   for (const Json& place : {json.value("error", Json()), json}) {

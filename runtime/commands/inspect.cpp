@@ -19,7 +19,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int kMaxDepth = 64;
 constexpr size_t kMaxTemplateFileBytes = size_t{1} << 20;
 
 std::string dump(const Json& json) {
@@ -47,8 +46,8 @@ int answer_lines(const std::function<Json(const std::string&)>& answer) {
 }
 
 Json parse_object(const std::string& text) {
-  if (json_nests_deeper_than(text, kMaxDepth))
-    throw Error(fmt::format("JSON is nested deeper than {}", kMaxDepth));
+  if (json_nests_deeper_than(text, kMaxJsonDepth))
+    throw Error(fmt::format("JSON is nested deeper than {}", kMaxJsonDepth));
   Json json = Json::parse(text, nullptr, false);
   if (json.is_discarded() || !json.is_object()) throw Error("not a JSON object");
   return json;

@@ -53,6 +53,16 @@ TEST(ChatAnswer, WhatDoesNotFitIsOnePiece) {
   EXPECT_EQ(taken(&answer, event("c", R"(,"token_origins":["new"],"text_offset":[2])")), "c:plain");
 }
 
+TEST(ChatAnswer, WhatNestsDeepIsRefused) {
+  const std::string deep = std::string(1'000'000, '[') + std::string(1'000'000, ']');
+  for (const char* name : {"error", "usage", "choices"}) {
+    ChatAnswer answer;
+    const std::string sentence =
+        error_of([&] { answer.take(0, fmt::format("{{\"{}\":{}}}", name, deep)); });
+    EXPECT_NE(sentence.find("nests deeper than 64"), std::string::npos) << sentence;
+  }
+}
+
 TEST(ChatAnswer, Figures) {
   ChatAnswer answer;
   EXPECT_EQ(answer.figures(), "");

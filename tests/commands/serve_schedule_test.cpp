@@ -98,6 +98,8 @@ TEST(ServeDataset, TimedTraceAndWhatIsWrongWithIt) {
   for (const auto& [line, words] : std::vector<std::pair<std::string, std::string>>{
            {"[1]", "not a JSON object"},
            {"{", "not a JSON object"},
+           {R"({"timestamp": )" + std::string(1'000'000, '[') + std::string(1'000'000, ']') + "}",
+            "nested deeper than 64"},
            {R"({"input_length": 5, "output_length": 5})", "timestamp"},
            {R"({"timestamp": 2000, "output_length": 5})", "input_length must be 1"},
            {R"({"timestamp": 2000, "input_length": 5.5, "output_length": 5})", "input_length must"},

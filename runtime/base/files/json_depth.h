@@ -6,6 +6,9 @@
 
 namespace outrider {
 
+// Of texts that mean something to us: requests, answers, lines of files.
+inline constexpr int kMaxJsonDepth = 64;
+
 // Looks at brackets outside strings only, so it is right for every text that parses.
 constexpr bool json_nests_deeper_than(std::string_view text, int max_depth) {
   int depth = 0;

@@ -9,6 +9,7 @@
 
 #include "http/wire/api_error.h"
 #include "runtime/base/error.h"
+#include "runtime/base/files/json_depth.h"
 
 namespace outrider {
 namespace {
@@ -78,6 +79,8 @@ std::vector<AnswerPiece> ChatAnswer::take(double time_s, std::string_view data) 
     is_whole_ = true;
     return {};
   }
+  if (json_nests_deeper_than(data, kMaxJsonDepth))
+    throw Error(fmt::format("the server sent an event that nests deeper than {}", kMaxJsonDepth));
   const Json event = Json::parse(data, nullptr, false);
   if (!event.is_object()) throw Error("the server sent an event that is not JSON");
   if (!event.value("error", Json()).is_null()) throw Error(error_message_of(data));

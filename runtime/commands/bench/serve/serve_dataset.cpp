@@ -9,6 +9,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/files/files.h"
+#include "runtime/base/files/json_depth.h"
 #include "runtime/commands/bench/seeded_draws.h"
 
 namespace outrider {
@@ -38,6 +39,8 @@ void for_each_line(std::string_view text,
 }
 
 Json object_of(std::string_view line, const std::string& place) {
+  if (json_nests_deeper_than(line, kMaxJsonDepth))
+    throw Error(fmt::format("{} is nested deeper than {}", place, kMaxJsonDepth));
   Json json = Json::parse(line, nullptr, false);
   if (!json.is_object()) throw Error(place + ": not a JSON object");
   return json;

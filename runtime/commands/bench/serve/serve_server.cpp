@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/error.h"
+#include "runtime/base/files/json_depth.h"
 #include "runtime/ranks/job/signals.h"
 
 namespace outrider {
@@ -49,7 +50,8 @@ void wait_until_ready(const ServeTarget& target, int32_t timeout_s) {
 AskedModel asked_model(const ServeTarget& target, const std::string& name) {
   HttpClient client(target.address, kPatience);
   const HttpClient::Answer answer = client.get("/v1/models", target.headers, kMaxBytes);
-  const Json json = Json::parse(answer.body, nullptr, false);
+  const bool is_deep = json_nests_deeper_than(answer.body, kMaxJsonDepth);
+  const Json json = is_deep ? Json() : Json::parse(answer.body, nullptr, false);
   for (const Json& entry : json.is_object() ? json.value("data", Json()) : Json()) {
     const Json id = entry.is_object() ? entry.value("id", Json()) : Json();
     if (!id.is_string() || !(name.empty() || id == name)) continue;
