@@ -176,7 +176,7 @@ bool DraftLedger::take_block(Sequence& sequence, PackedBlock block) {
 bool DraftLedger::take_prepared(Sequence& sequence, PackedBlock block) {
   DraftView& view = sequence.draft_view;
   if (!drafts_async(sequence) || view.num_in_flight < 0 || block.guess < 0) return false;
-  const int32_t num_accepted = block.base_len - sequence.num_tokens() - 1;
+  const int64_t num_accepted = int64_t{block.base_len} - sequence.num_tokens() - 1;
   if (num_accepted < 0 || num_accepted > view.num_in_flight) return false;
   const size_t num_tokens = block.tokens.size();
   if (!view.outcomes.store(block.base_len, block.guess, block.first, std::move(block.tokens))) {
