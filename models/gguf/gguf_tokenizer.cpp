@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <tuple>
@@ -85,8 +86,8 @@ Vocabulary vocabulary_of(const GgufFile& file) {
   if (types == nullptr) return vocabulary;
   if (types->size() != vocabulary.tokens.size())
     throw Error(file.name() + ": 'tokenizer.ggml.token_type' and '...tokens' differ in length");
-  for (size_t id = 0; id < types->size(); ++id)
-    vocabulary.types[id] = static_cast<int>(std::clamp((*types)[id], 0.0, 7.0));
+  for (size_t id = 0; id < types->size(); ++id)  // what is no number is no type
+    vocabulary.types[id] = (*types)[id] > 0 ? static_cast<int>(std::min((*types)[id], 7.0)) : 0;
   return vocabulary;
 }
 
@@ -151,6 +152,8 @@ Json merges_by_score(const GgufFile& file, const Vocabulary& vocabulary) {
   const auto& scores = required<std::vector<double>>(file, "tokenizer.ggml.scores");
   if (scores.size() != vocabulary.tokens.size())
     throw Error(file.name() + ": 'tokenizer.ggml.scores' and '...tokens' differ in length");
+  if (std::ranges::any_of(scores, [](double score) { return std::isnan(score); }))
+    throw Error(file.name() + ": 'tokenizer.ggml.scores' holds something that is no number");
   std::unordered_map<std::string_view, size_t> ids;
   for (size_t id = 0; id < vocabulary.tokens.size(); ++id)
     if (vocabulary.types[id] == kNormal) ids.emplace(vocabulary.tokens[id], id);

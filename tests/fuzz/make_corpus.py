@@ -60,6 +60,10 @@ def json_requests():
     }
     for name, (path, body) in bodies.items():
         seed("json_request", name, [path], dump(body))
+    lines = {"/v1/completions": {"prompt": "a", "n": 2}, "/v1/chat/completions": {"messages": chat[:2]},
+             "/v1/responses": {"input": "q"}, "/v1/none": {}}
+    seed("batch_lines", "lines", "\n".join(dump({"custom_id": f"c{i}", "method": "POST", "url": url, "body": body})
+                                           for i, (url, body) in enumerate(lines.items())), "\n \r\n")
 
 
 def answers():
@@ -158,6 +162,42 @@ def model_files():
         "w": "a.safetensors", "v": "b.safetensors"}}))
 
 
+def gguf_files():
+    def text(value):
+        return struct.pack("<Q", len(value.encode())) + value.encode()
+
+    def whole(keys, tensors):
+        head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(keys))
+        for key, kind, value in keys:
+            head += text(key) + struct.pack("<I", kind) + value
+        for i, (name, shape) in enumerate(tensors):
+            head += text(name) + struct.pack("<I", len(shape)) + struct.pack(f"<{len(shape)}Q", *shape)
+            head += struct.pack("<IQ", 0, 64 * i)
+        return head + bytes(-len(head) % 32) + bytes(64 * len(tensors))
+
+    def array(kind, values):
+        return struct.pack("<IQ", kind, len(values)) + b"".join(values)
+
+    sizes = {"block_count": 1, "context_length": 64, "embedding_length": 4, "feed_forward_length": 4,
+             "attention.head_count": 2, "attention.head_count_kv": 1}
+    model = [("general.architecture", 8, text("llama")), ("general.alignment", 4, struct.pack("<I", 32)),
+             ("llama.attention.layer_norm_rms_epsilon", 6, struct.pack("<f", 1e-5))]
+    model += [("llama." + name, 4, struct.pack("<I", size)) for name, size in sizes.items()]
+    shapes = [("token_embd.weight", [4, 3]), ("output_norm.weight", [4]), ("blk.0.attn_norm.weight", [4]),
+              ("blk.0.attn_q.weight", [4, 4]), ("blk.0.attn_k.weight", [4, 2]), ("blk.0.attn_v.weight", [4, 2]),
+              ("blk.0.attn_output.weight", [4, 4]), ("blk.0.ffn_norm.weight", [4]), ("blk.0.ffn_gate.weight", [4, 4]),
+              ("blk.0.ffn_up.weight", [4, 4]), ("blk.0.ffn_down.weight", [4, 4])]
+    tokens = array(8, [text(token) for token in ("a", "b", "ab")])
+    ids = [("tokenizer.ggml.bos_token_id", 4, struct.pack("<I", 0)), ("tokenizer.chat_template", 8, text("{{ 1 }}"))]
+    pieces = [("tokenizer.ggml.model", 8, text("llama")), ("tokenizer.ggml.tokens", 9, tokens),
+              ("tokenizer.ggml.scores", 9, array(6, [struct.pack("<f", -i) for i in range(3)])),
+              ("tokenizer.ggml.token_type", 9, array(5, [struct.pack("<i", 1)] * 3))]
+    merges = [("tokenizer.ggml.model", 8, text("gpt2")), ("tokenizer.ggml.pre", 8, text("qwen2")),
+              ("tokenizer.ggml.tokens", 9, tokens), ("tokenizer.ggml.merges", 9, array(8, [text("a b")]))]
+    seed("gguf", "model", whole(model + pieces + ids, shapes))
+    seed("gguf", "byte_level", whole(model + merges, []))
+
+
 def templates():
     for name in ("chatml", "features", "format"):
         seed("jinja", name, (GOLDEN / "templates" / f"{name}.jinja").read_bytes())
@@ -246,5 +286,5 @@ def benchmarks():
     seed("event_stream", "refused", [0], dump({"error": {"message": "no"}}))
 
 
-for make in (json_requests, answers, tokens, model_files, templates, grammars, settings, messages, benchmarks):
+for make in (json_requests, answers, tokens, model_files, gguf_files, templates, grammars, settings, messages, benchmarks):
     make()

@@ -3,6 +3,7 @@
 // tokenizer against its tokenizer.json; files that are cut or changed.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
 
@@ -323,6 +324,21 @@ TEST(GgufTokenizer, GivesTheIdsOfItsTokenizerJson) {
   };
   expect_same_ids(folder / "smollm2", tokenizer_gguf(json_of("smollm2"), "gpt2", "smollm"));
   expect_same_ids(folder / "llama2-spm", tokenizer_gguf(json_of("llama2-spm"), "llama", "default"));
+}
+
+// They are sorted, which NaN would lead astray.
+TEST(GgufTokenizer, RefusesScoresThatAreNoNumbers) {
+  const auto refusal = [](float score) {
+    GgufWriter gguf;
+    gguf.text("tokenizer.ggml.model", "llama");
+    gguf.texts("tokenizer.ggml.tokens", {"a", "b", "ab"});
+    gguf.numbers<float>("tokenizer.ggml.scores", 6, {0, -1, score});
+    gguf.numbers<float>("tokenizer.ggml.token_type", 6, {1, 1, 1});
+    TempDir dir;
+    return error_of([&] { gguf_tokenizer_json(GgufFile(written(dir, gguf.whole()))); });
+  };
+  EXPECT_EQ(refusal(-2), "no error");
+  EXPECT_NE(refusal(std::nanf("")).find("'tokenizer.ggml.scores' holds"), std::string::npos);
 }
 
 class GgufRefusal : public testing::Test {
