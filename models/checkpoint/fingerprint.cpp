@@ -67,7 +67,7 @@ std::string fingerprint_of_weights(const std::filesystem::path& model_dir) {
     const GgufFile file(model_dir);
     for (const auto& [name, tensor] : file.tensors()) {
       fingerprint.add(name);
-      const auto read = [&](uint64_t at, char* out, size_t num_bytes) {
+      const auto read = [&tensor = tensor](uint64_t at, char* out, size_t num_bytes) {
         tensor.file->read_at(tensor.begin + at, out, num_bytes);
       };
       add_tensor(tensor, tensor.type->name, tensor.num_bytes, read, &fingerprint);
@@ -79,7 +79,7 @@ std::string fingerprint_of_weights(const std::filesystem::path& model_dir) {
     fingerprint.add(file_name);
     for (const auto& [name, tensor] : file.tensors()) {
       fingerprint.add(name);
-      const auto read = [&](uint64_t at, char* out, size_t num_bytes) {
+      const auto read = [&file = file, &tensor = tensor](uint64_t at, char* out, size_t num_bytes) {
         file.read(tensor, at, out, num_bytes);
       };
       add_tensor(tensor, tensor.type_name, tensor.end - tensor.begin, read, &fingerprint);
