@@ -58,6 +58,14 @@ constexpr const char* kTemplate =
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{{ m.tool_calls|tojson if "
     "m.tool_calls }}<|im_end|>{% endfor %}{{ tools|tojson if tools }}<tool_call></tool_call>";
 
+std::shared_ptr<const GrammarEngine> grammars_of(const Tokenizer& tokenizer) {
+  if (!GrammarEngine::is_built()) return nullptr;
+  std::vector<std::string> bytes;
+  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id)
+    bytes.push_back(tokenizer.is_special(id) ? "" : tokenizer.token_bytes(id));
+  return std::make_shared<const GrammarEngine>(bytes, tokenizer.vocab_size());
+}
+
 struct Served {
   std::shared_ptr<const Tokenizer> tokenizer =
       Tokenizer::load(OUTRIDER_SOURCE_DIR "/tests/http/data");
@@ -68,7 +76,8 @@ struct Served {
                         metrics,
                         {.tokenizer = tokenizer,
                          .chat_template = ChatTemplate::parse(kTemplate),
-                         .answer_formats = choose_answer_formats(kTemplate, "hermes", "qwen3")},
+                         .answer_formats = choose_answer_formats(kTemplate, "hermes", "qwen3"),
+                         .grammars = grammars_of(*tokenizer)},
                         options};
 };
 

@@ -32,9 +32,10 @@ def json_requests():
         "completion": (0, {"model": "m", "prompt": ["a", "b"], "max_tokens": 5, "temperature": 0.5, "top_p": 0.9,
                            "top_k": 3, "seed": 7, "stop": ["x", "\n"], "logit_bias": {"65": -100}, "n": 2,
                            "logprobs": 2, "echo": True, "bad_words": ["no"], "min_tokens": 1}),
-        "completion_ids": (0, {"prompt": [[1, 2, 3], [4]], "stream": True, "stream_options": {"include_usage": True},
-                               "prompt_logprobs": 1, "truncate_prompt_tokens": 2, "allowed_token_ids": [65, 66],
-                               "stop_token_ids": [10], "ignore_eos": True, "resume_token_ids": [70]}),
+        "completion_ids": (0, {"prompt": [1, 2, 3], "stream": True, "stream_options": {"include_usage": True},
+                               "truncate_prompt_tokens": 2, "allowed_token_ids": [65, 66], "stop_token_ids": [10],
+                               "ignore_eos": True, "resume_token_ids": [70]}),
+        "scored": (0, {"prompt": [[1, 2, 3], [4]], "prompt_logprobs": 1, "max_tokens": 0, "echo": True}),
         "chat": (1, {"messages": chat, "tools": [tool], "tool_choice": "auto", "logprobs": True, "top_logprobs": 2,
                      "parallel_tool_calls": False, "max_completion_tokens": 3, "stream": True}),
         "chat_forced": (1, {"messages": chat[:2], "tools": [tool], "tool_choice": {
@@ -47,6 +48,8 @@ def json_requests():
                           "instructions": "i", "max_output_tokens": 9, "stream": True,
                           "tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}}],
                           "text": {"format": {"type": "json_object"}}}),
+        "responses_text": (2, {"input": "q", "reasoning": {"effort": "low"}, "temperature": 0.5}),
+        "messages_text": (3, {"max_tokens": 9, "messages": [{"role": "user", "content": "q"}], "stream": True}),
         "messages": (3, {"max_tokens": 9, "system": [{"type": "text", "text": "s"}], "messages": [
             {"role": "user", "content": "q"},
             {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {"a": 1}}]},
@@ -142,8 +145,8 @@ def model_files():
             "rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 64}}],
         "window": [{**llama, "model_type": "qwen2", "sliding_window": 12, "use_sliding_window": True,
                     "max_window_layers": 1, "layer_types": ["full_attention", "sliding_attention"]}],
-        "fp8": [{**llama, "model_type": "mistral", "sliding_window": None, "quantization_config": {
-            "quant_method": "fp8", "weight_block_size": [128, 128], "activation_scheme": "dynamic"}}],
+        "awq": [{**llama, "model_type": "mistral", "sliding_window": None, "quantization_config": {
+            "quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm", "zero_point": True}}],
         "gptq": [{**llama, "quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 32,
                                                    "desc_act": False, "sym": True}}],
         "compressed": [{**llama, "quantization_config": {
