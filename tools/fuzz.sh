@@ -23,7 +23,7 @@ for target in "${targets[@]}"; do
   end=good
   # Leaks are told at the end: looking for them after each input, and weighing rare features, take nine tenths of the
   # time of large targets.
-  "build-fuzz/tests/fuzz/${target}_fuzz" -max_total_time="$seconds" -max_len=512 -timeout=5 -rss_limit_mb=3072 \
+  "build-fuzz/tests/fuzz/${target}_fuzz" -max_total_time="$seconds" -max_len=2560 -timeout=5 -rss_limit_mb=3072 \
     -entropic=0 -detect_leaks=0 -artifact_prefix="build-fuzz/found/$target-" "$grown" "tests/fuzz/corpus/$target" \
     >"$log" 2>&1 || end="see $log"
   [ "$end" = good ] || failed=1

@@ -2,6 +2,7 @@
 // byte chooses the path, the rest is the body. The engine answers at once. Nothing may end in a
 // 500.
 #include "http/service.h"
+#include "runtime/base/log.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace {
@@ -79,6 +80,8 @@ struct Served {
                          .answer_formats = choose_answer_formats(kTemplate, "hermes", "qwen3"),
                          .grammars = grammars_of(*tokenizer)},
                         options};
+
+  Served() { set_log_level(LogLevel::kError); }
 };
 
 }  // namespace
