@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstring>
 #include <string>
 #include <string_view>
@@ -14,7 +13,6 @@
 #include "models/checkpoint/safetensors.h"
 #include "models/gguf/gguf_file.h"
 #include "runtime/base/error.h"
-#include "runtime/ops/half.h"
 
 namespace outrider {
 namespace {
@@ -103,8 +101,9 @@ class GgufSource final : public TensorSource {
       }
       values.resize(static_cast<size_t>(blocks.count * tensor.type->block_values));
       for (int64_t b = 0; b < blocks.count; ++b)
-        tensor.type->dequantize(blocks.at(tensor, b), &values[static_cast<size_t>(
-                                                          b * tensor.type->block_values)]);
+        dequantize(*tensor.type,
+                   blocks.bytes.data() + b * tensor.type->block_bytes,
+                   &values[static_cast<size_t>(b * tensor.type->block_values)]);
       std::memcpy(out, values.data() + blocks.columns_before, size * sizeof(float));
       out += size * sizeof(float);
     }
@@ -112,12 +111,11 @@ class GgufSource final : public TensorSource {
 
   std::optional<ops::QuantFormat> integer_format(const Projection& projection) const override {
     const auto tensor = file_.tensors().find(gguf_name(projection.name + ".weight"));
-    if (tensor == file_.tensors().end()) return std::nullopt;
-    const uint32_t type = tensor->second.type->id;
-    if (type == kGgufQ8_0) return ops::QuantFormat{8, 32};
-    if (type == kGgufQ4_0) return ops::QuantFormat{4, 32};
-    return std::nullopt;
+    if (tensor == file_.tensors().end() || tensor->second.type->unpack == nullptr)
+      return std::nullopt;
+    return tensor->second.type->format;
   }
+  bool widens_integers() const override { return true; }
 
   void read_integers(const TensorPart& part,
                      int64_t first_row,
@@ -125,11 +123,7 @@ class GgufSource final : public TensorSource {
     const GgufTensor& tensor = find(part.name);
     for (int64_t row = part.rows.begin; row < part.rows.end; ++row, ++first_row) {
       const Blocks blocks = read_blocks(tensor, row_in_file(part.name, row), part.columns);
-      if (tensor.type->id == kGgufQ8_0) {
-        fill_8_bits(tensor, blocks, first_row, to);
-      } else {
-        fill_4_bits(tensor, blocks, first_row, to);
-      }
+      fill_row(*tensor.type, blocks, first_row, to);
     }
   }
 
@@ -141,9 +135,6 @@ class GgufSource final : public TensorSource {
     std::vector<uint8_t> bytes;
     int64_t count = 0;
     int64_t columns_before = 0;  // of the first block, not wanted
-    const uint8_t* at(const GgufTensor& tensor, int64_t block) const {
-      return bytes.data() + block * tensor.type->block_bytes;
-    }
   };
 
   const GgufTensor& find(const std::string& name) const {
@@ -189,54 +180,43 @@ class GgufSource final : public TensorSource {
     return row - in_head + in_head % half * 2 + in_head / half;
   }
 
-  std::vector<float> scales_of(const GgufTensor& tensor, const Blocks& blocks) const {
-    std::vector<float> scales;
-    for (int64_t b = 0; b < blocks.count; ++b) {
-      uint16_t bits = 0;
-      std::memcpy(&bits, blocks.at(tensor, b), sizeof(bits));
-      scales.push_back(ops::f16_to_float(bits));
-    }
-    return scales;
-  }
-
-  void fill_8_bits(const GgufTensor& tensor,
-                   const Blocks& blocks,
-                   int64_t row,
-                   ops::PackedMatrix& to) const {
+  // One row of integers into a matrix of their own format, or of a wider one: which has 8 bits, or
+  // shorter groups, or offsets, because its other rows need them.
+  void fill_row(const GgufType& type,
+                const Blocks& blocks,
+                int64_t row,
+                ops::PackedMatrix& to) const {
+    const ops::QuantFormat& format = to.quant_format();
     std::vector<int8_t> values;
+    std::vector<float> scales;
+    std::vector<float> offsets;
+    const int zero = format.bits == 8 ? type.zero : 0;  // 8 bits are signed
+    GgufBlock block{};
     for (int64_t b = 0; b < blocks.count; ++b) {
-      const auto* from = reinterpret_cast<const int8_t*>(blocks.at(tensor, b)) + 2;
-      values.insert(values.end(), from, from + tensor.type->block_values);
-    }
-    const std::vector<float> scales = scales_of(tensor, blocks);
-    to.fill_rows_int8(row,
-                      1,
-                      {.values = values.data() + blocks.columns_before,
-                       .values_stride = 0,
-                       .scales = scales.data(),
-                       .scales_stride = 0});
-  }
-
-  void fill_4_bits(const GgufTensor& tensor,
-                   const Blocks& blocks,
-                   int64_t row,
-                   ops::PackedMatrix& to) const {
-    std::vector<uint8_t> values(static_cast<size_t>(blocks.count * tensor.type->block_values));
-    for (int64_t b = 0; b < blocks.count; ++b) {
-      const uint8_t* from = blocks.at(tensor, b) + 2;
-      uint8_t* out = &values[static_cast<size_t>(b * tensor.type->block_values)];
-      for (int i = 0; i < 16; ++i) {
-        out[i] = from[i] & 15;
-        out[i + 16] = from[i] >> 4;
+      type.unpack(blocks.bytes.data() + b * type.block_bytes, &block);
+      for (int i = 0; i < type.block_values; ++i)
+        values.push_back(static_cast<int8_t>(block.values[i] - zero));
+      for (int64_t i = 0; i < type.block_values; i += format.group_size) {
+        const auto group = static_cast<size_t>(i / type.format.group_size);
+        scales.push_back(block.scales[group]);
+        offsets.push_back(type.format.has_offsets ? block.offsets[group] : 0.0f);
       }
     }
-    const std::vector<float> scales = scales_of(tensor, blocks);
+    const int64_t begin = blocks.columns_before;
+    const int64_t first_group = begin / format.group_size;
+    if (format.bits == 8)
+      return to.fill_rows_int8(row,
+                               1,
+                               {.values = values.data() + begin,
+                                .scales = scales.data() + first_group,
+                                .offsets = offsets.data() + first_group});
+    const std::vector<uint8_t> zeros(scales.size(), static_cast<uint8_t>(type.zero));
     to.fill_rows_int4(row,
                       1,
-                      {.values = values.data() + blocks.columns_before,
-                       .values_stride = 0,
-                       .scales = scales.data(),
-                       .scales_stride = 0});
+                      {.values = reinterpret_cast<const uint8_t*>(values.data()) + begin,
+                       .scales = scales.data() + first_group,
+                       .zeros = zeros.data(),
+                       .offsets = offsets.data() + first_group});
   }
 
   // Of a file's tensors all must be used: one that nobody reads may change the numbers.

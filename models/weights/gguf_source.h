@@ -1,6 +1,5 @@
 // The tensors of a GGUF file under the names, and in the order of rows, that a Hugging Face folder
-// has them. Blocks of Q8_0 and Q4_0 go to the products as the integers they are; all others as the
-// floats they stand for. Used at load time on every rank.
+// has them. Blocks of integers go to the products as they are. Used at load time on every rank.
 #pragma once
 
 #include <filesystem>

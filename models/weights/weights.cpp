@@ -58,8 +58,9 @@ class Loader {
   ops::PackedMatrix make_matrix(const std::vector<Piece>& pieces,
                                 int64_t n_columns,
                                 Range columns,
-                                bool as_integers);
-  bool are_integers(const std::vector<Piece>& pieces, int64_t n_columns) const;
+                                const std::optional<ops::QuantFormat>& integers);
+  std::optional<ops::QuantFormat> common_format(const std::vector<Piece>& pieces,
+                                                int64_t n_columns) const;
   void plan_embedding(Weights& out);
 
   const ModelConfig& config_;
@@ -115,8 +116,9 @@ void Loader::plan_matrix(ops::PackedMatrix& out,
                          const std::vector<Piece>& pieces,
                          int64_t n_columns,
                          Range columns) {
-  const bool as_integers = are_integers(pieces, n_columns);
-  out = make_matrix(pieces, n_columns, columns, as_integers);
+  const auto integers = common_format(pieces, n_columns);
+  const bool as_integers = integers.has_value();
+  out = make_matrix(pieces, n_columns, columns, integers);
   Range read = columns;
   if (out.is_quantized() && !as_integers) {
     // Whole groups, so that every shard finds the scales that the whole matrix has.
@@ -140,27 +142,32 @@ void Loader::plan_matrix(ops::PackedMatrix& out,
   }
 }
 
-// Whether all pieces are integers of one form, so that one matrix can hold them as they are.
-bool Loader::are_integers(const std::vector<Piece>& pieces, int64_t n_columns) const {
-  const auto format_of = [&](const Piece& piece) {
-    return source_.integer_format({piece.name, piece.n_rows, n_columns});
-  };
-  const auto first = format_of(pieces[0]);
-  return first && std::all_of(pieces.begin(), pieces.end(), [&](const Piece& piece) {
-           return format_of(piece) == first;
-         });
+// The form of a matrix that holds all pieces as the integers they are; none when there is no such.
+std::optional<ops::QuantFormat> Loader::common_format(const std::vector<Piece>& pieces,
+                                                      int64_t n_columns) const {
+  std::optional<ops::QuantFormat> common;
+  for (const Piece& piece : pieces) {
+    const auto own = source_.integer_format({piece.name, piece.n_rows, n_columns});
+    if (!own) return std::nullopt;
+    if (!common) common = own;
+    if (*own == *common) continue;
+    if (!source_.widens_integers()) return std::nullopt;
+    // A zero point has no place beside offsets in 4 bits.
+    const bool needs_8_bits = own->has_offsets != common->has_offsets;
+    common = {.bits = needs_8_bits ? 8 : std::max(own->bits, common->bits),
+              .group_size = std::min(own->group_size, common->group_size),
+              .has_offsets = own->has_offsets || common->has_offsets};
+  }
+  return common;
 }
 
 ops::PackedMatrix Loader::make_matrix(const std::vector<Piece>& pieces,
                                       int64_t n_columns,
                                       Range columns,
-                                      bool as_integers) {
+                                      const std::optional<ops::QuantFormat>& integers) {
   int64_t n_out = 0;
   for (const Piece& piece : pieces) n_out += piece.rows.size();
-  if (as_integers) {
-    const Projection first = {pieces[0].name, pieces[0].n_rows, n_columns};
-    return {n_out, columns.size(), *source_.integer_format(first), columns.begin};
-  }
+  if (integers) return {n_out, columns.size(), *integers, columns.begin};
   const ops::DType dtype = widest(pieces, n_columns);
   if (config_.load_format.bits != 0) {
     return {n_out, columns.size(), config_.load_format, columns.begin};

@@ -63,6 +63,8 @@ class TensorSource {
   // Projections kept in integers that can be run as they are: in which form. expect() and read()
   // give the floats they stand for, of any projection.
   virtual std::optional<ops::QuantFormat> integer_format(const Projection&) const { return {}; }
+  // Whether read_integers() can fill a matrix of a wider form: more bits, shorter groups, offsets.
+  virtual bool widens_integers() const { return false; }
   // The part of such a projection, into rows [first_row, ...) of a matrix of that form that begins
   // with the part's first column. Called from several threads.
   virtual void read_integers(const TensorPart&, int64_t first_row, ops::PackedMatrix&) const;

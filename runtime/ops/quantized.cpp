@@ -45,13 +45,13 @@ float largest_magnitude(const float* x, int64_t count) {
 QuantizedGroup quantize_group_8(const float* x, int64_t count, float largest, uint8_t* integers) {
   if (largest < kSmallest) {
     std::memset(integers, 128, static_cast<size_t>(count));
-    return {0.0f, 0};
+    return {0.0f, 0, 0.0f};
   }
   const float per_unit = 127.0f / largest;
   for (int64_t i = 0; i < count; ++i) {
     integers[i] = static_cast<uint8_t>(static_cast<int32_t>(round_even(x[i] * per_unit)) + 128);
   }
-  return {largest / 127.0f, 0};
+  return {largest / 127.0f, 0, 0.0f};
 }
 
 QuantizedGroup quantize_group_4(const float* x, int64_t count, uint8_t* integers) {
@@ -64,13 +64,13 @@ QuantizedGroup quantize_group_4(const float* x, int64_t count, uint8_t* integers
   const float scale = high / 15.0f - low / 15.0f;  // their difference might not be finite
   if (scale < kSmallest) {
     std::memset(integers, 8, static_cast<size_t>(count));
-    return {0.0f, 8};
+    return {0.0f, 8, 0.0f};
   }
   const float zero = std::clamp(round_even(-low / scale), 0.0f, 15.0f);
   for (int64_t i = 0; i < count; ++i) {
     integers[i] = static_cast<uint8_t>(std::clamp(round_even(x[i] / scale) + zero, 0.0f, 15.0f));
   }
-  return {scale, static_cast<uint8_t>(zero)};
+  return {scale, static_cast<uint8_t>(zero), 0.0f};
 }
 
 void widen(const void* source, int64_t begin, int64_t count, DType dtype, float* to) {
@@ -97,7 +97,9 @@ struct GroupPlace {
 
 void place_header(const QuantLayout& layout, const GroupPlace& place, QuantizedGroup header) {
   std::memcpy(place.group + place.lane * 4, &header.scale, sizeof(float));
-  if (layout.bits == 4) {
+  if (layout.has_offsets) {
+    std::memcpy(place.group + (kPanel + place.lane) * 4, &header.offset, sizeof(float));
+  } else if (layout.bits == 4) {
     std::memcpy(place.group + kPanel * 4 + place.lane, &header.zero, 1);
   }
 }
@@ -171,7 +173,7 @@ QuantLayout checked_layout(int64_t n_out, int64_t n_in, const QuantFormat& forma
   if (n_out < 0 || n_in < 0) throw Error(what + " has a negative size");
   if (n_in > int64_t{1} << 48) throw Error(what + " is too large to address");
   if (n_in > 0) check_quant_cuts("quantised matrix", begin, {});
-  return {format.bits, QuantGroups(format, n_in, begin)};
+  return {format.bits, QuantGroups(format, n_in, begin), format.has_offsets};
 }
 
 }  // namespace
@@ -182,10 +184,10 @@ void check_quant_format(const QuantFormat& format) {
                 " bits cannot be run; 8 and 4 can");
   }
   const int64_t size = format.group_size;
-  if (size != 0 && size != 32 && size != 64 &&
+  if (size != 0 && size != 16 && size != 32 && size != 64 &&
       (size < 0 || size % kQuantStretch != 0 || size > INT32_MAX)) {
     throw Error("quantisation groups of " + std::to_string(size) +
-                " inputs cannot be run; 32, 64, multiples of 128 and 0 (all inputs) can");
+                " inputs cannot be run; 16, 32, 64, multiples of 128 and 0 (all inputs) can");
   }
 }
 
@@ -220,7 +222,7 @@ QuantizedGroup quantize_group(int bits, const float* x, int64_t count, uint8_t* 
   const float largest = largest_magnitude(x, count);
   if (!std::isfinite(largest)) {
     std::memset(integers, bits == 8 ? 128 : 8, static_cast<size_t>(count));
-    return {std::numeric_limits<float>::quiet_NaN(), 8};
+    return {std::numeric_limits<float>::quiet_NaN(), 8, 0.0f};
   }
   return bits == 8 ? quantize_group_8(x, count, largest, integers)
                    : quantize_group_4(x, count, integers);
@@ -236,7 +238,7 @@ PackedMatrix::PackedMatrix(int64_t n_out, int64_t n_in, const QuantFormat& forma
       data_(allocate_bytes(num_bytes_)) {}
 
 void PackedMatrix::quantize_rows(int64_t out_begin, const FloatRows& rows) {
-  OUTRIDER_CHECK(is_quantized() && out_begin >= 0 && rows.num_rows >= 0 &&
+  OUTRIDER_CHECK(is_quantized() && !format_.has_offsets && out_begin >= 0 && rows.num_rows >= 0 &&
                  rows.num_rows <= n_out_ - out_begin);
   const QuantGroups& groups = layout_.groups;
   const int64_t last = groups.count() - 1;
@@ -272,7 +274,8 @@ void PackedMatrix::fill_rows_int8(int64_t out_begin, int64_t num_rows, const Int
     for (int64_t i = groups.begin(group); i < groups.end(group); ++i) {
       integers[i - groups.begin(group)] = static_cast<uint8_t>(from[i] + 128);
     }
-    return QuantizedGroup{rows.scales[row * rows.scales_stride + group], 0};
+    const int64_t at = row * rows.scales_stride + group;
+    return QuantizedGroup{rows.scales[at], 0, format_.has_offsets ? rows.offsets[at] : 0.0f};
   };
   fill_panels(data_.get(), layout_, out_begin, num_rows, fill);
 }
@@ -292,7 +295,8 @@ void PackedMatrix::fill_rows_int4(int64_t out_begin, int64_t num_rows, const Int
     if (all > 15) throw Error("a 4-bit weight has a value above 15");
     std::memset(integers + count, 0, static_cast<size_t>(padded(count) - count));
     const uint8_t zero = rows.zeros == nullptr ? 8 : rows.zeros[row * rows.zeros_stride + group];
-    return QuantizedGroup{rows.scales[row * rows.scales_stride + group], zero};
+    const int64_t at = row * rows.scales_stride + group;
+    return QuantizedGroup{rows.scales[at], zero, format_.has_offsets ? rows.offsets[at] : 0.0f};
   };
   fill_panels(data_.get(), layout_, out_begin, num_rows, fill);
 }
@@ -305,7 +309,11 @@ void PackedMatrix::dequantize_row(int64_t out, float* to) const {
     const std::byte* at = group_of(data_.get(), layout_, out / kPanel, group);
     float scale = 0.0f;
     std::memcpy(&scale, at + lane * 4, sizeof(scale));
-    const int zero = format_.bits == 8 ? 128 : std::to_integer<int>(at[kPanel * 4 + lane]);
+    float offset = 0.0f;
+    std::memcpy(&offset, at + (layout_.has_offsets ? kPanel + lane : lane) * 4, sizeof(offset));
+    const int zero = format_.bits == 8        ? 128
+                     : format_.has_offsets ? 0
+                                           : std::to_integer<int>(at[kPanel * 4 + lane]);
     const std::byte* weights = at + layout_.header_bytes();
     const int64_t begin = groups.begin(group);
     for (int64_t i = 0; i < groups.end(group) - begin; ++i) {
@@ -316,7 +324,8 @@ void PackedMatrix::dequantize_row(int64_t out, float* to) const {
         const int both = std::to_integer<int>(weights[(i / 8 * kPanel + lane) * 4 + i % 4]);
         value = i % 8 < 4 ? both & 15 : both >> 4;
       }
-      to[begin + i] = scale * static_cast<float>(value - zero);
+      const float product = scale * static_cast<float>(value - zero);
+      to[begin + i] = layout_.has_offsets ? product + offset : product;
     }
   }
 }

@@ -1,7 +1,8 @@
 // Quantised weights: their format, how they lie in a panel, and the rows a PackedMatrix is filled
 // from. A weight is an integer of 8 or 4 bits; each output has one scale (4-bit: also one zero
-// point) per group of inputs: value = scale * (integer - zero). Included by tensor.h; used while a
-// model is loaded and by the products.
+// point) per group of inputs: value = scale * (integer - zero). Or it has a scale and an offset:
+// value = scale * integer + offset. Included by tensor.h; used while a model is loaded and by the
+// products.
 #pragma once
 
 #include <cstddef>
@@ -17,10 +18,12 @@ inline constexpr int64_t kQuantBlock = 8;
 inline constexpr int64_t kQuantStretch = 128;
 
 // bits 8: signed integers -128 .. 127, zero point 0. bits 4: 0 .. 15 with a zero point 0 .. 255
-// per group, as GPTQ (arXiv:2210.17323) and AWQ (arXiv:2306.00978) files have them.
+// per group, as GPTQ (arXiv:2210.17323) and AWQ (arXiv:2306.00978) files have them. With offsets
+// there are no zero points: llama.cpp's Q4_K and its like.
 struct QuantFormat {
   int bits = 0;            // 0: not quantised
-  int64_t group_size = 0;  // inputs that share a scale: 32, 64, a multiple of 128; 0: all of them
+  int64_t group_size = 0;  // inputs that share a scale: 16, 32, 64, 128 n; 0: all of them
+  bool has_offsets = false;
 
   friend bool operator==(const QuantFormat&, const QuantFormat&) = default;
 };
@@ -52,16 +55,20 @@ struct QuantGroups {
   int64_t of(int64_t input) const { return input < first ? 0 : 1 + (input - first) / size; }
 };
 
-// How a panel of 64 outputs lies in memory: group after group, each its scales (64 floats), 4-bit
-// also its zero points (64 bytes), then its weights, the inputs padded to whole blocks. 8-bit:
+// How a panel of 64 outputs lies in memory: group after group, each its scales (64 floats), its
+// offsets (64 floats) or for 4 bits its zero points (64 bytes), then its weights, the inputs padded to whole blocks. 8-bit:
 // dword (i / 4) * 64 + o holds inputs i .. i + 3 of output o, each as integer + 128. 4-bit: dword
 // (i / 8) * 64 + o holds inputs i .. i + 3 in the low halves of its bytes and i + 4 .. i + 7 in the
 // high ones.
 struct QuantLayout {
   int bits = 8;
   QuantGroups groups;
+  bool has_offsets = false;
 
-  size_t header_bytes() const { return bits == 4 ? 64 * 4 + 64 : 64 * 4; }
+  size_t header_bytes() const {
+    if (has_offsets) return 64 * 4 + 64 * 4;
+    return bits == 4 ? 64 * 4 + 64 : 64 * 4;
+  }
   size_t weight_bytes(int64_t num_inputs) const {  // num_inputs: whole blocks
     return static_cast<size_t>(num_inputs) * 64 * static_cast<size_t>(bits) / 8;
   }
@@ -83,6 +90,7 @@ struct Int8Rows {
   int64_t values_stride = 0;
   const float* scales = nullptr;  // [num_rows, groups]
   int64_t scales_stride = 0;
+  const float* offsets = nullptr;  // where the format has them; strides as the scales
 };
 struct Int4Rows {
   const uint8_t* values = nullptr;  // [num_rows, n_in], each 0 .. 15
@@ -91,6 +99,7 @@ struct Int4Rows {
   int64_t scales_stride = 0;
   const uint8_t* zeros = nullptr;  // [num_rows, groups]; null: 8 everywhere
   int64_t zeros_stride = 0;
+  const float* offsets = nullptr;  // in place of zero points; strides as the scales
 };
 
 // One row's group of numbers to integers (8-bit: integer + 128). 8-bit: scale = largest |x| / 127,
@@ -100,6 +109,7 @@ struct Int4Rows {
 struct QuantizedGroup {
   float scale = 0.0f;
   uint8_t zero = 0;
+  float offset = 0.0f;
 };
 QuantizedGroup quantize_group(int bits, const float* x, int64_t count, uint8_t* integers);
 

@@ -52,7 +52,8 @@ TEST(GgufBlocks, HaveTheBitsOfTheReferenceDequantisation) {
     std::vector<float> values(count * static_cast<size_t>(type->block_values));
     ASSERT_EQ(values.size(), test.at("num_values").get<size_t>());
     for (size_t b = 0; b < count; ++b)
-      type->dequantize(
+      dequantize(
+          *type,
           reinterpret_cast<const uint8_t*>(blocks.data()) + b * static_cast<size_t>(type->block_bytes),
           &values[b * static_cast<size_t>(type->block_values)]);
     EXPECT_EQ(crc32(values.data(), values.size() * sizeof(float)), test.at("crc32").get<uint32_t>())
@@ -133,8 +134,9 @@ std::vector<float> values_of(const TensorSource& source, const TensorShape& tens
                                                                 : kGgufF16);
   std::vector<float> values(static_cast<size_t>(n_rows * n_columns));
   for (size_t i = 0; i < values.size(); ++i)
-    type->dequantize(reinterpret_cast<const uint8_t*>(raw.data()) + i * ops::dtype_bytes(dtype),
-                     &values[i]);
+    dequantize(*type,
+               reinterpret_cast<const uint8_t*>(raw.data()) + i * ops::dtype_bytes(dtype),
+               &values[i]);
   return values;
 }
 
@@ -142,24 +144,42 @@ std::string f32_bytes(const std::vector<float>& values) {
   return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)};
 }
 
-// Blocks whose scale is 2^-5 and whose integers are the values, rounded.
-std::string q8_0_bytes(const std::vector<float>& values) {
-  std::string out;
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (i % 32 == 0) out += std::string("\x00\x28", 2);  // 2^-5 in half precision
-    out.push_back(static_cast<char>(std::clamp(std::lround(values[i] * 32), -127L, 127L)));
+class SeedStream {
+ public:
+  explicit SeedStream(uint64_t seed) : state_(seed * 0x9e3779b97f4a7c15ull) {}
+  char byte() const {
+    state_ = state_ * 6364136223846793005ull + 1442695040888963407ull;
+    return static_cast<char>(state_ >> 56);
   }
-  return out;
+  bool coin() const { return byte() < 0; }
+
+ private:
+  mutable uint64_t state_;
+};
+
+std::vector<int> places_of_scales(const std::string& type) {
+  if (type == "Q2_K") return {80, 82};
+  if (type == "Q3_K") return {108};
+  if (type == "Q6_K") return {208};
+  if (type == "Q4_1" || type == "Q5_1" || type == "Q4_K" || type == "Q5_K") return {0, 2};
+  return {0};
 }
 
-std::string q4_0_bytes(const std::vector<float>& values) {
+// Random blocks of a type, with scales that are small numbers.
+std::string random_blocks(const GgufType& type, int64_t num_values) {
+  static uint64_t seed = 1;
+  const SeedStream draws(seed++);
   std::string out;
-  for (size_t b = 0; b < values.size(); b += 32) {
-    const auto integer = [&](size_t i) {
-      return static_cast<int>(std::clamp(std::lround(values[b + i] * 32), -8L, 7L)) + 8;
-    };
-    out += std::string("\x00\x28", 2);
-    for (size_t i = 0; i < 16; ++i) out.push_back(static_cast<char>(integer(i) | integer(i + 16) << 4));
+  for (int64_t b = 0; b < num_values / type.block_values; ++b) {
+    for (int i = 0; i < type.block_bytes; ++i) out.push_back(draws.byte());
+    char* block = out.data() + out.size() - static_cast<size_t>(type.block_bytes);
+    const std::string name = type.name;
+    const auto set_half = [&](int at) { std::memcpy(block + at, draws.coin() ? "\x00\x18" : "\x55\x99", 2); };
+    if (name == "MXFP4") {
+      block[0] = 120;
+    } else {
+      for (const int at : places_of_scales(name)) set_half(at);
+    }
   }
   return out;
 }
@@ -169,17 +189,19 @@ bool is_projection(const TensorShape& tensor) {
          tensor.shape[1] % 32 == 0;
 }
 
-std::string as_gguf(const std::filesystem::path& folder, uint32_t projection_type) {
+// projection_type: of a tensor's name.
+std::string as_gguf(const std::filesystem::path& folder,
+                    const std::function<uint32_t(const std::string&)>& projection_type) {
   const ModelConfig config = load_model_config(folder);
   const auto source = make_checkpoint_source(folder, config, {0, config.vocab_size});
   GgufWriter gguf;
   write_keys(config, gguf);
   for (const TensorShape& tensor : checkpoint_tensors(config)) {
     const std::vector<float> values = values_of(*source, tensor);
-    const uint32_t type = is_projection(tensor) ? projection_type : kGgufF32;
-    std::string data = type == kGgufQ8_0   ? q8_0_bytes(values)
-                       : type == kGgufQ4_0 ? q4_0_bytes(values)
-                                           : f32_bytes(values);
+    const uint32_t type = is_projection(tensor) ? projection_type(tensor.name) : kGgufF32;
+    const bool is_float = type == kGgufF32;
+    std::string data = is_float ? f32_bytes(values)
+                                : random_blocks(*gguf_type(type), tensor.shape[0] * tensor.shape[1]);
     const bool is_turned = config.model_type == "llama" &&
                            (tensor.name.find("q_proj") != std::string::npos ||
                             tensor.name.find("k_proj") != std::string::npos);
@@ -203,7 +225,7 @@ class GgufModel : public testing::TestWithParam<const char*> {};
 TEST_P(GgufModel, HasTheLogitsOfItsFolderBitForBit) {
   const auto folder = golden_dir() / GetParam();
   TempDir dir;
-  const auto file = written(dir, as_gguf(folder, kGgufF32));
+  const auto file = written(dir, as_gguf(folder, [](const std::string&) { return kGgufF32; }));
   const std::vector<int32_t> text = {3, 17, 5, 40, 9, 2, 31};
   LoneModel from_folder(folder, ops::best_isa());
   LoneModel from_file(file, ops::best_isa());
@@ -223,40 +245,87 @@ INSTANTIATE_TEST_SUITE_P(All,
                                          "qwen3-bf16",
                                          "qwen3-tied-f32"));
 
-// Whole or cut by columns at any block of eight, the integers are those of the file.
+// The floats that a tensor's blocks stand for.
+std::vector<float> floats_of(const TensorSource& source, const Projection& projection) {
+  const auto [name, n_out, n_in] = projection;
+  EXPECT_EQ(source.expect(name + ".weight", {n_out, n_in}), ops::DType::kF32);
+  std::vector<float> floats(static_cast<size_t>(n_out * n_in));
+  source.read({name + ".weight", n_in, {0, n_out}, {0, n_in}},
+              reinterpret_cast<std::byte*>(floats.data()));
+  return floats;
+}
+
+void expect_integers_are(const TensorSource& source,
+                         const Projection& projection,
+                         const ops::QuantFormat& format,
+                         const std::vector<float>& floats) {
+  const auto [name, n_out, n_in] = projection;
+  for (const Range columns : {Range{0, n_in}, Range{8, 72}, Range{56, n_in}}) {
+    ops::PackedMatrix matrix(n_out, columns.size(), format, columns.begin);
+    source.read_integers({name + ".weight", n_in, {0, n_out}, columns}, 0, matrix);
+    std::vector<float> row(static_cast<size_t>(columns.size()));
+    for (int64_t out = 0; out < n_out; ++out) {
+      matrix.dequantize_row(out, row.data());
+      for (int64_t i = 0; i < columns.size(); ++i)
+        ASSERT_EQ(row[static_cast<size_t>(i)],
+                  floats[static_cast<size_t>(out * n_in + columns.begin + i)])
+            << name << " row " << out << " column " << columns.begin + i;
+    }
+  }
+}
+
+// Whole or cut by columns at any block of eight, in their own form or in a wider one.
 TEST(GgufIntegers, StandForTheFloatsOfTheFile) {
   const auto folder = embedded_target();
-  for (const uint32_t type : {kGgufQ8_0, kGgufQ4_0}) {
+  for (const uint32_t type : {2u, 3u, 6u, 7u, 8u, 10u, 11u, 12u, 13u, 14u, 20u, 23u, 39u}) {
+    SCOPED_TRACE(gguf_type(type)->name);
     TempDir dir;
-    const auto file = written(dir, as_gguf(folder, type));
+    const auto file = written(dir, as_gguf(folder, [&](const std::string&) { return type; }));
     const ModelConfig config = load_model_config(file);
     EXPECT_TRUE(config.is_quantized());
     const auto source = make_checkpoint_source(file, config, {0, config.vocab_size});
-    const std::string name = "model.layers.0.self_attn.q_proj";
-    const int64_t n_out = int64_t{config.n_heads} * config.head_dim;
-    const int64_t n_in = config.hidden_dim;
-    const auto format = source->integer_format({name, n_out, n_in});
+    const Projection projection{"model.layers.0.self_attn.q_proj",
+                                int64_t{config.n_heads} * config.head_dim,
+                                config.hidden_dim};
+    const auto format = source->integer_format(projection);
     ASSERT_TRUE(format.has_value());
-    EXPECT_EQ(format->group_size, 32);
-    ASSERT_EQ(source->expect(name + ".weight", {n_out, n_in}), ops::DType::kF32);
-    std::vector<float> floats(static_cast<size_t>(n_out * n_in));
-    source->read({name + ".weight", n_in, {0, n_out}, {0, n_in}},
-                 reinterpret_cast<std::byte*>(floats.data()));
-    float largest = 0;
-    for (const Range columns : {Range{0, n_in}, Range{8, 40}, Range{24, n_in}}) {
-      ops::PackedMatrix matrix(n_out, columns.size(), *format, columns.begin);
-      source->read_integers({name + ".weight", n_in, {0, n_out}, columns}, 0, matrix);
-      std::vector<float> row(static_cast<size_t>(columns.size()));
-      for (int64_t out = 0; out < n_out; ++out) {
-        matrix.dequantize_row(out, row.data());
-        for (int64_t i = 0; i < columns.size(); ++i) {
-          ASSERT_EQ(row[static_cast<size_t>(i)],
-                    floats[static_cast<size_t>(out * n_in + columns.begin + i)]);
-          largest = std::max(largest, std::abs(row[static_cast<size_t>(i)]));
-        }
+    const std::vector<float> floats = floats_of(*source, projection);
+    EXPECT_GT(*std::max_element(floats.begin(), floats.end()), 0.0f);
+    expect_integers_are(*source, projection, *format, floats);
+    expect_integers_are(*source, projection, {8, 16, true}, floats);
+  }
+}
+
+// As Q4_K_M has them: v of another type than q and k, which lie in one matrix with it.
+TEST(GgufIntegers, OfSeveralTypesShareAMatrix) {
+  const auto types_of = [](uint32_t others, uint32_t values) {
+    return [=](const std::string& name) {
+      return name.find("v_proj") != std::string::npos ? values : others;
+    };
+  };
+  for (const auto& [others, values] : {std::pair{12u, 14u}, {2u, 12u}, {11u, 13u}, {2u, 11u}}) {
+    TempDir dir;
+    const auto file = written(dir, as_gguf(embedded_target(), types_of(others, values)));
+    const ModelConfig config = load_model_config(file);
+    const ModelShard shard = shard_model(config, 0, 1);
+    const auto weights = load_weights(file, config, shard);
+    const auto source = make_checkpoint_source(file, config, {0, config.vocab_size});
+    const ops::PackedMatrix& qkv = weights->layers[0].qkv;
+    ASSERT_TRUE(qkv.is_quantized());
+    std::vector<float> row(static_cast<size_t>(config.hidden_dim));
+    int64_t out = 0;
+    for (const char* name : {"q_proj", "k_proj", "v_proj"}) {
+      const int64_t heads = name[0] == 'q' ? config.n_heads : config.n_kv_heads;
+      const std::vector<float> floats =
+          floats_of(*source,
+                    {std::string("model.layers.0.self_attn.") + name,
+                     heads * config.head_dim,
+                     config.hidden_dim});
+      for (size_t i = 0; i < floats.size(); i += row.size(), ++out) {
+        qkv.dequantize_row(out, row.data());
+        ASSERT_TRUE(std::equal(row.begin(), row.end(), floats.begin() + static_cast<ptrdiff_t>(i)));
       }
     }
-    EXPECT_GT(largest, 0.0f);
     LoneModel model(file, ops::best_isa());
     const std::vector<int32_t> text = {1, 2};
     for (const float logit : model.run(text, 0, block_ids(0, 2))) EXPECT_TRUE(std::isfinite(logit));
@@ -411,7 +480,7 @@ TEST(GgufSplit, IsReadFromItsFirstPart) {
 
 // Cut anywhere or with any bytes changed: a sentence or a model, never a crash.
 TEST(GgufFuzz, CutAndChangedFilesAreRefusedOrRead) {
-  const std::string whole = as_gguf(golden_dir() / "qwen3-tied-f32", kGgufQ8_0);
+  const std::string whole = as_gguf(golden_dir() / "qwen3-tied-f32", [](const std::string&) { return kGgufQ8_0; });
   const std::string head = whole.substr(0, 4000);
   TempDir dir;
   const auto read = [&](const std::string& bytes) {

@@ -18,10 +18,15 @@ struct Shape {
 constexpr Shape kShapes[] = {
     {1, 1}, {3, 7}, {64, 8}, {65, 33}, {130, 257}, {200, 384}, {48, 515}, {70, 130}};
 constexpr QuantFormat kFormats[] = {
-    {8, 32}, {8, 64}, {8, 128}, {8, 256}, {8, 0}, {4, 32}, {4, 64}, {4, 128}, {4, 0}};
+    {8, 16}, {8, 32}, {8, 64}, {8, 128}, {8, 256}, {8, 0}, {4, 32}, {4, 64}, {4, 128}, {4, 0}};
+// Besides them those with offsets, which no floats are rounded to: they come from files.
+constexpr QuantFormat kFileFormats[] = {
+    {8, 16},  {8, 32},  {8, 64}, {8, 128},      {8, 256},      {8, 0},        {8, 16, true},
+    {4, 32},  {4, 64},  {4, 128}, {4, 0},       {8, 32, true}, {4, 16, true}, {4, 32, true}};
 
 std::string name_of(const QuantFormat& format) {
-  return std::to_string(format.bits) + "-bit group " + std::to_string(format.group_size);
+  return std::to_string(format.bits) + "-bit group " + std::to_string(format.group_size) +
+         (format.has_offsets ? " offsets" : "");
 }
 
 // Integers, scales and zero points of a matrix, as a file would have them.
@@ -32,12 +37,14 @@ struct IntegerWeights {
   std::vector<int> values;  // [n_out, n_in], as stored: 8-bit signed, 4-bit unsigned
   std::vector<float> scales;
   std::vector<uint8_t> zeros;
+  std::vector<float> offsets;
 
   int64_t group_of(int64_t i) const { return format.group_size == 0 ? 0 : i / format.group_size; }
   int centred(int64_t o, int64_t i) const {
-    const int zero = format.bits == 8 ? 0 : zeros[at(o, group_of(i))];
+    const int zero = format.bits == 8 || format.has_offsets ? 0 : zeros[at(o, group_of(i))];
     return values[static_cast<size_t>(o * shape.n_in + i)] - zero;
   }
+  float offset(int64_t o, int64_t i) const { return offsets[at(o, group_of(i))]; }
   float scale(int64_t o, int64_t i) const { return scales[at(o, group_of(i))]; }
   size_t at(int64_t o, int64_t group) const { return static_cast<size_t>(o * num_groups + group); }
 };
@@ -54,6 +61,7 @@ IntegerWeights random_integers(const Shape& shape, const QuantFormat& format, ui
   for (int64_t i = 0; i < shape.n_out * w.num_groups; ++i) {
     w.scales.push_back(0.001f + static_cast<float>(generator() >> 16) * 1e-7f);
     w.zeros.push_back(static_cast<uint8_t>(generator() % 17));
+    w.offsets.push_back(static_cast<float>(generator() >> 16) * 1e-6f - 0.03f);
   }
   if (w.values.size() >= 64) {
     double sum = 0;
@@ -75,14 +83,17 @@ PackedMatrix pack(const IntegerWeights& w, int64_t begin, int64_t end) {
   for (int64_t o = 0; o < w.shape.n_out; ++o) {  // rows in two orders, one by one
     const int64_t row = o % 2 == 0 ? o : w.shape.n_out - 1 - (w.shape.n_out % 2 == 0 ? o - 1 : o);
     const float* scales = w.scales.data() + w.at(row, first_group);
+    const float* offsets = w.offsets.data() + w.at(row, first_group);
     const int* from = w.values.data() + row * w.shape.n_in;
     if (w.format.bits == 8) {
       const std::vector<int8_t> values(from + begin, from + end);
-      matrix.fill_rows_int8(row, 1, {values.data(), 0, scales, 0});
+      matrix.fill_rows_int8(row, 1, {values.data(), 0, scales, 0, offsets});
     } else {
       const std::vector<uint8_t> values(from + begin, from + end);
       matrix.fill_rows_int4(
-          row, 1, {values.data(), 0, scales, 0, w.zeros.data() + w.at(row, first_group), 0});
+          row,
+          1,
+          {values.data(), 0, scales, 0, w.zeros.data() + w.at(row, first_group), 0, offsets});
     }
   }
   return matrix;
@@ -120,10 +131,15 @@ void add_stretch(const IntegerWeights& w, const float* x, int64_t begin, int64_t
   const float per_unit = largest > 0 ? 127.0f / largest : 0.0f;
   for (int64_t o = 0; o < w.shape.n_out; ++o) {
     int64_t sum = 0;
+    int64_t plain_sum = 0;
     for (int64_t i = begin; i < end; ++i) {
       sum += int64_t{w.centred(o, i)} * std::lrintf(x[i] * per_unit);
+      plain_sum += std::lrintf(x[i] * per_unit);
     }
-    const float scale = w.scale(o, begin) * (largest / 127.0f);
+    const float unit = largest / 127.0f;
+    if (w.format.has_offsets)
+      out[o] = std::fma(w.offset(o, begin), unit * static_cast<float>(plain_sum), out[o]);
+    const float scale = w.scale(o, begin) * unit;
     out[o] = std::fma(static_cast<float>(sum), scale, out[o]);
   }
 }
@@ -144,7 +160,7 @@ std::vector<float> reference(const IntegerWeights& w, const std::vector<float>& 
 }
 
 TEST(Quantized, EqualsIntegerSumsBitForBitOnEveryKernel) {
-  for (const QuantFormat& format : kFormats) {
+  for (const QuantFormat& format : kFileFormats) {
     for (const Shape& shape : kShapes) {
       const IntegerWeights w = random_integers(shape, format, 1);
       const PackedMatrix matrix = pack(w);
@@ -180,7 +196,7 @@ TEST(Quantized, LinearTakesTheKernelsOfTheIsa) {
 TEST(Quantized, BitsOfARowDoNotDependOnRowsThreadsOrKernel) {
   const Shape shape{150, 517};
   constexpr int64_t kMostRows = 33;
-  for (const QuantFormat& format : {QuantFormat{8, 128}, {8, 0}, {4, 128}, {4, 32}}) {
+  for (const QuantFormat& format : {QuantFormat{8, 128}, {8, 0}, {4, 128}, {4, 32}, {4, 32, true}}) {
     const IntegerWeights w = random_integers(shape, format, 6);
     const PackedMatrix matrix = pack(w);
     const std::vector<float> in = random_floats(static_cast<size_t>(kMostRows * shape.n_in), 7);
@@ -221,7 +237,7 @@ TEST(Quantized, SlicesAreThoseOfShards) {
   const Shape shape{130, 1045};
   const std::vector<std::vector<int64_t>> cuts = {
       {1045}, {512, 1045}, {304, 312, 312, 1045}, {8, 16, 24, 32, 264, 1045, 1045, 1045}};
-  for (const QuantFormat& format : kFormats) {
+  for (const QuantFormat& format : kFileFormats) {
     const IntegerWeights w = random_integers(shape, format, 10);
     const PackedMatrix matrix = pack(w);
     const std::vector<float> bias = random_floats(static_cast<size_t>(shape.n_out), 11);
@@ -278,14 +294,16 @@ TEST(Quantized, ShardsQuantisedWithTheirNeighboursAreThoseOfTheWhole) {
 }
 
 TEST(Quantized, DequantizedRowsAreScaleTimesInteger) {
-  for (const QuantFormat& format : kFormats) {
+  for (const QuantFormat& format : kFileFormats) {
     const IntegerWeights w = random_integers({70, 203}, format, 14);
     const PackedMatrix matrix = pack(w);
     std::vector<float> row(203, kPoison);
     for (int64_t o = 0; o < 70; ++o) {
       matrix.read_row(o, row.data());
       for (int64_t i = 0; i < 203; ++i) {
-        ASSERT_EQ(row[static_cast<size_t>(i)], w.scale(o, i) * static_cast<float>(w.centred(o, i)));
+        const float product = w.scale(o, i) * static_cast<float>(w.centred(o, i));
+        ASSERT_EQ(row[static_cast<size_t>(i)],
+                  format.has_offsets ? product + w.offset(o, i) : product);
       }
     }
   }
@@ -449,10 +467,10 @@ TEST(Quantized, WhatCannotBeIsRefusedInOneSentence) {
     return message_of([&] { PackedMatrix(n_out, n_in, format, begin); });
   };
   EXPECT_EQ(made({3, 128}, 4, 4, 0), "quantised weights of 3 bits cannot be run; 8 and 4 can");
-  for (const int64_t size : {-1, 16, 96, 100, 129}) {
+  for (const int64_t size : {-1, 24, 96, 100, 129}) {
     EXPECT_EQ(made({8, size}, 4, 4, 0),
               "quantisation groups of " + std::to_string(size) +
-                  " inputs cannot be run; 32, 64, multiples of 128 and 0 (all inputs) can");
+                  " inputs cannot be run; 16, 32, 64, multiples of 128 and 0 (all inputs) can");
   }
   EXPECT_EQ(made({8, 128}, -1, 4, 0), "quantised matrix of -1 x 4 has a negative size");
   EXPECT_NE(made({8, 128}, INT64_MAX, 4, 0).find("too large to address"), std::string::npos);

@@ -43,13 +43,16 @@ OUTRIDER_INLINE void multiply_quad(const Quad (&w)[kVectors],
   }
 }
 
-template <int kBits, int kRows, int kVectors>
+template <int kBits, bool kHasOffsets, int kRows, int kVectors>
 OUTRIDER_INLINE void start_sums(const StretchTile& tile,
                                 int first_vector,
                                 Ints (&acc)[kRows][kVectors]) {
 #pragma GCC unroll 8
   for (int v = 0; v < kVectors; ++v) {
-    if constexpr (kBits == 4) {
+    if constexpr (kBits == 4 && kHasOffsets) {
+#pragma GCC unroll 8
+      for (int r = 0; r < kRows; ++r) acc[r][v] = all_ints(0);
+    } else if constexpr (kBits == 4) {
       const Ints zeros = load_zeros(tile.scales + kQuadBytes + (first_vector + v) * kInts);
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) acc[r][v] = mul_ints(zeros, all_ints(tile.minus_sums[r]));
@@ -60,10 +63,10 @@ OUTRIDER_INLINE void start_sums(const StretchTile& tile,
   }
 }
 
-template <int kBits, int kRows, int kVectors>
+template <int kBits, bool kHasOffsets, int kRows, int kVectors>
 OUTRIDER_INLINE void run_tile(const StretchTile& tile, int first_vector) {
   Ints acc[kRows][kVectors];
-  start_sums<kBits>(tile, first_vector, acc);
+  start_sums<kBits, kHasOffsets>(tile, first_vector, acc);
   const int64_t row_bytes = tile.padded * kValueBytes;
   const char* weights = tile.weights + first_vector * kInts * 4;
   constexpr int kInputs = kBits == 4 ? 8 : 4;
@@ -93,31 +96,37 @@ OUTRIDER_INLINE void run_tile(const StretchTile& tile, int first_vector) {
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
     const Floats row_scale = all_floats(tile.row_scales[r]);
+    const Floats row_sum =
+        all_floats(tile.row_scales[r] * static_cast<float>(-tile.minus_sums[r]));
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
       const int at = (first_vector + v) * kInts;
       const Floats scale = mul(load(reinterpret_cast<const float*>(tile.scales) + at), row_scale);
-      const Floats total = load(tile.totals + r * 64 + at);
+      Floats total = load(tile.totals + r * 64 + at);
+      if constexpr (kHasOffsets) {
+        const float* offsets = reinterpret_cast<const float*>(tile.scales) + 64;
+        total = fma(load(offsets + at), row_sum, total);
+      }
       store(tile.to + r * tile.to_stride + at, fma(to_floats(acc[r][v]), scale, total));
     }
   }
 }
 
-template <int kBits, int kRows>
+template <int kBits, bool kHasOffsets, int kRows>
 OUTRIDER_NOINLINE void run_rows(const StretchTile& tile) {
   constexpr int kVectors = int_vectors_for_rows(kRows);
   for (int first = 0; first < kIntVectors; first += kVectors) {
-    run_tile<kBits, kRows, kVectors>(tile, first);
+    run_tile<kBits, kHasOffsets, kRows, kVectors>(tile, first);
   }
 }
 
 // Calls the tile code made for exactly this many rows.
-template <int kBits, int kRows>
+template <int kBits, bool kHasOffsets, int kRows>
 OUTRIDER_INLINE void run_row_group(const StretchTile& tile, int64_t rows) {
   if constexpr (kRows > 1) {
-    if (rows < kRows) return run_row_group<kBits, kRows - 1>(tile, rows);
+    if (rows < kRows) return run_row_group<kBits, kHasOffsets, kRows - 1>(tile, rows);
   }
-  run_rows<kBits, kRows>(tile);
+  run_rows<kBits, kHasOffsets, kRows>(tile);
 }
 
 template <int kBits>
@@ -134,7 +143,7 @@ OUTRIDER_INLINE void aim_prefetch(StretchTile& tile, int64_t group, int64_t num_
   tile.prefetch_stride = group * share < 4 ? share * 64 : 0;
 }
 
-template <int kBits>
+template <int kBits, bool kHasOffsets>
 void quant_panel(const QuantPanel& panel) {
   const QuantActivations& in = panel.activations;
   for (int64_t i = 0; i < panel.num_rows * 64; i += kInts) store(panel.totals + i, all_floats(0));
@@ -161,7 +170,7 @@ void quant_panel(const QuantPanel& panel) {
         tile.to_stride = panel.out_stride;
       }
       aim_prefetch<kBits>(tile, group, num_groups);
-      run_row_group<kBits, kMostIntRows>(tile, rows);
+      run_row_group<kBits, kHasOffsets, kMostIntRows>(tile, rows);
     }
   }
 }

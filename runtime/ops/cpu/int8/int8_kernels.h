@@ -57,6 +57,9 @@ struct QuantKernels {
                    int64_t row);
   void (*panel_8)(const QuantPanel&);
   void (*panel_4)(const QuantPanel&);
+  // With offsets: before each of those fmas one of offset * (activation scale * integer sum).
+  void (*panel_8_offsets)(const QuantPanel&);
+  void (*panel_4_offsets)(const QuantPanel&);
 };
 
 // Defined in kernels_int8<name>.cpp.

@@ -71,7 +71,9 @@ const QuantKernels kAvx2QuantKernels = {
     .name = "avx2",
     .value_bytes = int8_avx2::kValueBytes,
     .quantize = int8_avx2::quantize_stretch,
-    .panel_8 = int8_avx2::quant_panel<8>,
-    .panel_4 = int8_avx2::quant_panel<4>,
+    .panel_8 = int8_avx2::quant_panel<8, false>,
+    .panel_4 = int8_avx2::quant_panel<4, false>,
+    .panel_8_offsets = int8_avx2::quant_panel<8, true>,
+    .panel_4_offsets = int8_avx2::quant_panel<4, true>,
 };
 }  // namespace outrider::ops::cpu

@@ -55,7 +55,9 @@ const QuantKernels kAvx512VnniQuantKernels = {
     .name = "avx512vnni",
     .value_bytes = int8_avx512vnni::kValueBytes,
     .quantize = int8_avx512vnni::quantize_stretch,
-    .panel_8 = int8_avx512vnni::quant_panel<8>,
-    .panel_4 = int8_avx512vnni::quant_panel<4>,
+    .panel_8 = int8_avx512vnni::quant_panel<8, false>,
+    .panel_4 = int8_avx512vnni::quant_panel<4, false>,
+    .panel_8_offsets = int8_avx512vnni::quant_panel<8, true>,
+    .panel_4_offsets = int8_avx512vnni::quant_panel<4, true>,
 };
 }  // namespace outrider::ops::cpu

@@ -55,7 +55,9 @@ const QuantKernels kAvxVnniQuantKernels = {
     .name = "avxvnni",
     .value_bytes = int8_avxvnni::kValueBytes,
     .quantize = int8_avxvnni::quantize_stretch,
-    .panel_8 = int8_avxvnni::quant_panel<8>,
-    .panel_4 = int8_avxvnni::quant_panel<4>,
+    .panel_8 = int8_avxvnni::quant_panel<8, false>,
+    .panel_4 = int8_avxvnni::quant_panel<4, false>,
+    .panel_8_offsets = int8_avxvnni::quant_panel<8, true>,
+    .panel_4_offsets = int8_avxvnni::quant_panel<4, true>,
 };
 }  // namespace outrider::ops::cpu

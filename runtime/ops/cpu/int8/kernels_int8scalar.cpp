@@ -132,7 +132,9 @@ const QuantKernels kScalarQuantKernels = {
     .name = "scalar",
     .value_bytes = int8_scalar::kValueBytes,
     .quantize = int8_scalar::quantize_stretch,
-    .panel_8 = int8_scalar::quant_panel<8>,
-    .panel_4 = int8_scalar::quant_panel<4>,
+    .panel_8 = int8_scalar::quant_panel<8, false>,
+    .panel_4 = int8_scalar::quant_panel<4, false>,
+    .panel_8_offsets = int8_scalar::quant_panel<8, true>,
+    .panel_4_offsets = int8_scalar::quant_panel<4, true>,
 };
 }  // namespace outrider::ops::cpu

@@ -133,9 +133,14 @@ void sum_slices(const Product& product, const PanelRows& part) {
   call.totals = part.totals;
   call.out = part.out;
   call.out_stride = w.n_out();
+  const QuantKernels& kernels = *product.kernels;
+  const bool is_4_bits = w.quant_format().bits == 4;
+  const auto kernel = w.quant_format().has_offsets
+                          ? (is_4_bits ? kernels.panel_4_offsets : kernels.panel_8_offsets)
+                          : (is_4_bits ? kernels.panel_4 : kernels.panel_8);
   for (int64_t slice = 0; slice < product.num_slices; ++slice) {
     call.end_stretch = product.slice_stretches[slice];
-    (w.quant_format().bits == 4 ? product.kernels->panel_4 : product.kernels->panel_8)(call);
+    kernel(call);
     call.first_stretch = call.end_stretch;
     call.totals += part.rows * kPanel;
   }
