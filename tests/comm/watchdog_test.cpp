@@ -151,7 +151,7 @@ TEST(Watchdog, AllNameTheSameRankWithItsRound) {
   EXPECT_EQ(found.reason, ranks.dogs[2]->finding()->reason);
   EXPECT_TRUE(found.reason.starts_with("rank 1 (target[1] on node) is lost: rank "))
       << found.reason;
-  EXPECT_TRUE(found.reason.ends_with(" s, and its last round was 101")) << found.reason;
+  EXPECT_TRUE(found.reason.ends_with(" s; it was in round 101 then")) << found.reason;
 }
 
 TEST(Watchdog, EventsComeOnceAndThenOverdue) {

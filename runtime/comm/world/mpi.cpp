@@ -358,7 +358,7 @@ class MpiWorld final : public World {
 
   std::string at_round(int rank) const {
     const uint64_t round = watchdog_ ? watchdog_->last_round_of(rank) : 0;
-    return round == 0 ? "" : fmt::format("; its last round was {}", round);
+    return round == 0 ? "" : fmt::format("; it was last heard of in round {}", round);
   }
 
   void exchange_peers() {

@@ -229,7 +229,8 @@ void Watchdog::judge() {
     find({.rank = static_cast<int32_t>(rank),
           .finder = rank_,
           .silent_ms = static_cast<uint32_t>(ms),
-          .round = last_round_of(static_cast<int>(rank))});
+          .round = last_round_of(static_cast<int>(rank)),
+          .finder_round = round_.load(std::memory_order_relaxed)});
   }
 }
 
@@ -249,13 +250,17 @@ void Watchdog::find(const LostRank& lost) {
 
 std::string Watchdog::sentence_of(const LostRank& lost) const {
   const std::string& name = peers_[static_cast<size_t>(lost.rank)].member.name;
-  return fmt::format("rank {} ({}) is lost: rank {} has not heard of it for {:.1f} s, {}",
-                     lost.rank,
-                     name,
-                     lost.finder,
-                     lost.silent_ms / 1e3,
-                     lost.round == 0 ? "and it was in no round yet"
-                                     : fmt::format("and its last round was {}", lost.round));
+  const auto round_text = [](uint64_t round) {
+    return round == 0 ? "no round yet" : fmt::format("round {}", round);
+  };
+  return fmt::format(
+      "rank {} ({}) is lost: rank {}, in {}, has not heard of it for {:.1f} s; it was in {} then",
+      lost.rank,
+      name,
+      lost.finder,
+      round_text(lost.finder_round),
+      lost.silent_ms / 1e3,
+      round_text(lost.round));
 }
 
 void Watchdog::warn_of_unheard() const {
