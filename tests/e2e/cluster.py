@@ -67,6 +67,19 @@ def parent(pid):
         return int(file.read().rsplit(")", 1)[1].split()[1])
 
 
+def left_of(pids):
+    """Of these processes, those that run."""
+    left = []
+    for pid in pids:
+        try:
+            with open(f"/proc/{pid}/stat") as file:
+                if file.read().rsplit(")", 1)[1].split()[0] != "Z":
+                    left.append(pid)
+        except (FileNotFoundError, ProcessLookupError):
+            pass
+    return left
+
+
 class UnixConnection(http.client.HTTPConnection):
     path = None
 

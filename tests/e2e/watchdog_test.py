@@ -8,7 +8,7 @@ import time
 import unittest
 import urllib.error
 
-from cluster import DRAFTED_PAIR, Server, children, unix_handler
+from cluster import DRAFTED_PAIR, Server, children, left_of, unix_handler
 from faults_test import stream
 from two_hosts import TwoHosts, reason_against
 
@@ -71,19 +71,6 @@ class Calls:
 
 def processes_of(server):
     return [server.process.pid, *children(server.process.pid)]
-
-
-def left_of(pids):
-    """Of these processes, those that run."""
-    left = []
-    for pid in pids:
-        try:
-            with open(f"/proc/{pid}/stat") as file:
-                if file.read().rsplit(")", 1)[1].split()[0] != "Z":
-                    left.append(pid)
-        except (FileNotFoundError, ProcessLookupError):
-            pass
-    return left
 
 
 class Watched(unittest.TestCase):
@@ -152,6 +139,22 @@ class OneHost(Watched):
             since = time.time()
             os.kill(ranks[1], signal.SIGSTOP)
             self.expect_end(server, pids, since, 1)
+
+    def test_a_rank_that_looks_at_nothing_is_ended_too(self):
+        # A step of 30 s, in which rank 0's round asks for nobody.
+        with Server(2, "--model", "sim:step_ms=30000", "-tp", "2", *WATCHED, recovery=False) as server:
+            pids, ranks = processes_of(server), server.rank_pids()
+            answers = []
+            call = threading.Thread(target=lambda: answers.append(stream(server, "word", max_tokens=5)))
+            call.start()
+            while server.metric("vllm:num_requests_running") + server.metric("vllm:num_requests_waiting") == 0:
+                time.sleep(0.01)
+            time.sleep(0.5)
+            since = time.time()
+            os.kill(ranks[1], signal.SIGSTOP)
+            self.expect_end(server, pids, since, 1)
+            call.join()
+            self.assertRegex(answers[0][1]["message"], "the job has ended: " + SENTENCE.format(1, 1))
 
     def test_a_killed_target(self):
         with Server(3, *DRAFTED_PAIR, *WATCHED, recovery=False) as server:

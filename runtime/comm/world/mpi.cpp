@@ -56,7 +56,7 @@ void wait_all(std::vector<MPI_Request>& requests, const GroupWaits& waits) {
 namespace {
 
 constexpr int kExitAborted = 70;
-constexpr auto kPeerCheckInterval = std::chrono::milliseconds(100);
+constexpr auto kPeerCheckInterval = std::chrono::milliseconds(10);
 constexpr auto kFinishTimeout = std::chrono::seconds(5);
 constexpr auto kTimeToBeEnded = std::chrono::seconds(2);
 // From the moment that a rank is known to be lost: until this process ends whatever it is in, and

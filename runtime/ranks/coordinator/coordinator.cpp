@@ -337,6 +337,8 @@ void Coordinator::post_to_targets(const Bytes& bytes) {
 }
 
 void Coordinator::shut_down() {
+  // mpirun asks its ranks to stop when one has died: that is no end in order.
+  world_.check_alive(layout_.num_targets);
   RoundPlan plan;
   plan.round = ++round_;
   plan.shutdown = true;
