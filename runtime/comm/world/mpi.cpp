@@ -58,11 +58,14 @@ namespace {
 constexpr int kExitAborted = 70;
 constexpr auto kPeerCheckInterval = std::chrono::milliseconds(10);
 constexpr auto kFinishTimeout = std::chrono::seconds(5);
-constexpr auto kTimeToBeEnded = std::chrono::seconds(2);
-// From the moment that a rank is known to be lost: until this process ends whatever it is in, and
-// until its launcher does.
-constexpr std::chrono::milliseconds kTimeToEnd{2000};
-constexpr std::chrono::milliseconds kTimeForLauncher{3000};
+constexpr std::chrono::milliseconds kTimeToBeEnded{2000};
+// From the moment that a rank is known to be lost: until rank 0 ends whatever it is in, then the
+// others, as those that are told do, and at last the launcher, which takes a second for it.
+constexpr std::chrono::milliseconds kTimeOfFirst{1200};
+constexpr std::chrono::milliseconds kTimeOfOthers = kTimeToBeEnded;
+constexpr std::chrono::milliseconds kTimeForLauncher{3500};
+// Where no host is known to be cut off, it ends by itself but for defects of its own.
+constexpr std::chrono::milliseconds kLongForLauncher{10000};
 constexpr auto kUsualMeetingTime = std::chrono::seconds(10);
 // How long one looks away at least where all others ring.
 constexpr std::chrono::microseconds kLeastRungWait{2000};
@@ -204,7 +207,7 @@ class MpiWorld final : public World {
   [[noreturn]] void abort(const std::string& reason) override {
     if (was_told_to_end_) await_the_end(reason);
     if (!is_said_) log_error("{}", reason);
-    end_launcher_later(kTimeForLauncher);
+    end_launcher_later(kLongForLauncher);
     // MPI_Abort alone leaves the other ranks running under mpirun --enable-recovery, so they are
     // told.
     const std::string text = fmt::format("rank {} ({}) ended the job: {}", rank_, host(), reason);
@@ -292,7 +295,7 @@ class MpiWorld final : public World {
     std::thread([exit_code] {
       std::this_thread::sleep_for(kFinishTimeout);
       log_warning("a rank did not take part in the end of the job; leaving without it");
-      end_launcher_later(kTimeForLauncher);
+      end_launcher_later(kLongForLauncher);
       _exit(exit_code);
     }).detach();
     MPI_Finalize();
@@ -324,7 +327,7 @@ class MpiWorld final : public World {
                      std::move(members),
                      {.lost = [this](const std::string& reason) { say_lost(reason); },
                       .overdue = [] { _exit(kExitAborted); },
-                      .overdue_after = kTimeToEnd});
+                      .overdue_after = rank_ == 0 ? kTimeOfFirst : kTimeOfOthers});
   }
 
   // A draft that cannot reach the targets, which go on without it, must not end the job: mpirun
@@ -471,7 +474,7 @@ class MpiWorld final : public World {
   // of 20 jobs). Under --enable-recovery mpirun ends nobody, hence the limit.
   [[noreturn]] void await_the_end(const std::string& reason) const {
     if (!is_said_) log_info("{}", reason);
-    end_launcher_later(kTimeForLauncher);
+    end_launcher_later(kLongForLauncher);
     signal(SIGTERM, SIG_DFL);
     sigset_t terminate;
     sigemptyset(&terminate);
