@@ -11,6 +11,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <random>
 #include <string_view>
@@ -88,6 +90,7 @@ void Silence::look(Time now) {
 
 void Silence::heard(size_t rank) { ranks_[rank] = {.silent = Duration{0}, .was_heard = true}; }
 
+// As all ranks of a job are of one program, in its own byte order; no gaps.
 struct Watchdog::Datagram {
   std::array<uint64_t, 2> job{};
   uint64_t round = 0;
@@ -99,6 +102,8 @@ struct Watchdog::Datagram {
 Watchdog::Watchdog(std::chrono::milliseconds timeout, int port, bool only_here)
     : interval_(std::max(timeout / kIntervalsPerTimeout, std::chrono::milliseconds(1))),
       only_here_(only_here) {
+  std::random_device random;
+  for (uint64_t& word : contact_.job) word = uint64_t{random()} << 32 | random();
   socket_ = socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   wake_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   const uint32_t host = htonl(only_here ? INADDR_LOOPBACK : INADDR_ANY);
@@ -110,8 +115,6 @@ Watchdog::Watchdog(std::chrono::milliseconds timeout, int port, bool only_here)
     problem_ = fmt::format("UDP port {}: {}", port, std::strerror(errno));
     return;
   }
-  std::random_device random;
-  for (uint64_t& word : contact_.job) word = uint64_t{random()} << 32 | random();
   contact_.port = ntohs(address.sin_port);
   if (only_here) return;
   const char* included = std::getenv("OMPI_MCA_btl_tcp_if_include");
@@ -228,7 +231,7 @@ void Watchdog::judge() {
     const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(silent).count();
     find({.rank = static_cast<int32_t>(rank),
           .finder = rank_,
-          .silent_ms = static_cast<uint32_t>(ms),
+          .silent_ms = static_cast<uint64_t>(ms),
           .round = last_round_of(static_cast<int>(rank)),
           .finder_round = round_.load(std::memory_order_relaxed)});
   }
@@ -259,7 +262,7 @@ std::string Watchdog::sentence_of(const LostRank& lost) const {
       name,
       lost.finder,
       round_text(lost.finder_round),
-      lost.silent_ms / 1e3,
+      static_cast<double>(lost.silent_ms) / 1e3,
       round_text(lost.round));
 }
 

@@ -111,7 +111,7 @@ class Watchdog {
   struct LostRank {
     int32_t rank = -1;
     int32_t finder = -1;
-    uint32_t silent_ms = 0;
+    uint64_t silent_ms = 0;
     uint64_t round = 0;         // that it was last heard of in
     uint64_t finder_round = 0;  // then
   };
