@@ -77,6 +77,11 @@ class TwoHosts:
         """down or up: the cable of host 2."""
         run("ip", "-n", f"{self.name}2", "link", "set", "link2", state)
 
+    def run_on(self, number, *command):
+        """What the command prints on that host."""
+        return subprocess.run([str(self.folder / "enter"), str(number), *command], check=True, capture_output=True,
+                              text=True).stdout
+
     def mpirun(self, num_first, num_second):
         """mpirun on host 1 with so many ranks there, and then on host 2."""
         return [str(self.folder / "enter"), "1", "mpirun", "--bind-to", "none", "--map-by", "slot",
