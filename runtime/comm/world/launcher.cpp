@@ -19,8 +19,9 @@ namespace outrider {
 namespace {
 
 // A shell rather than a fork: a copy of this process would keep its memory, which may be most of
-// the machine's. $1: process, $2: when it started (a process number is used again), $3: tenths of a
-// second. Fields of /proc/PID/stat behind the name: the first is the state, the 20th the start.
+// the machine's. $1: process, $2: when it started (a process number is used again), $3: quarters of
+// a second, few so that a busy machine adds little. Fields of /proc/PID/stat behind the name: the
+// first is the state, the 20th the start.
 constexpr const char* kScript = R"(
 lives() {
   { read -r stat < "/proc/$pid/stat"; } 2> /dev/null || return 1
@@ -29,12 +30,12 @@ lives() {
 }
 end_by() {
   n=$2
-  while [ "$n" -gt 0 ]; do lives || exit 0; sleep 0.1; n=$((n - 1)); done
+  while [ "$n" -gt 0 ]; do lives || exit 0; sleep 0.25; n=$((n - 1)); done
   kill -"$1" "$pid"
 }
 pid=$1 start=$2
 end_by TERM "$3"
-end_by KILL 10
+end_by KILL 3
 )";
 
 struct Launcher {
@@ -106,7 +107,7 @@ void end_launcher_later(std::chrono::milliseconds time) {
                          "outrider: ends " + launcher.name,
                          std::to_string(launcher.pid),
                          launcher.start,
-                         std::to_string(time.count() / 100)};
+                         std::to_string(time.count() / 250)};
   char* arguments[std::size(words) + 1] = {};
   for (size_t i = 0; i < std::size(words); ++i) arguments[i] = words[i].data();
   if (const int problem = spawn_apart(arguments); problem != 0)

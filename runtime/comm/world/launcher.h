@@ -7,7 +7,7 @@
 namespace outrider {
 
 // Leaves a small process behind that ends the launcher, if it then still lives: by SIGTERM after
-// that time, by SIGKILL a second later. Does nothing where this process was started by anything but
+// that time, by SIGKILL 0.75 s later. Does nothing where this process was started by anything but
 // Open MPI's own launcher (Slurm's is left alone), or where it was called for an earlier time. Any
 // thread.
 void end_launcher_later(std::chrono::milliseconds time);

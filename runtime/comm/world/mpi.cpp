@@ -63,7 +63,7 @@ constexpr std::chrono::milliseconds kTimeToBeEnded{2000};
 // others, as those that are told do, and at last the launcher, which takes a second for it.
 constexpr std::chrono::milliseconds kTimeOfFirst{1200};
 constexpr std::chrono::milliseconds kTimeOfOthers = kTimeToBeEnded;
-constexpr std::chrono::milliseconds kTimeForLauncher{3500};
+constexpr std::chrono::milliseconds kTimeForLauncher{3250};
 // Where no host is known to be cut off, it ends by itself but for defects of its own.
 constexpr std::chrono::milliseconds kLongForLauncher{10000};
 constexpr auto kUsualMeetingTime = std::chrono::seconds(10);
