@@ -214,7 +214,7 @@ ServiceReply OpenAiService::health(bool liveness_only) const {
   const double limit_s = std::chrono::duration<double>(options_.stall_after).count();
   const bool stalled = status.last_round_age_s > limit_s;
   const bool good = liveness_only || ((status.ready || status.draining) && !stalled);
-  const char* text = stalled ? "stalled" : good ? "ok" : "loading";
+  const char* text = stalled ? "stalled" : good ? "ok" : status.failed ? "failed" : "loading";
   reply.status = good ? 200 : 503;
   if (!good) reply.retry_after_s = options_.retry_after_s;
   reply.body = text_object_json({{"status", liveness_only ? "ok" : text}});
@@ -226,6 +226,7 @@ ServiceReply OpenAiService::readiness() const {
   if (status.draining || draining_) {
     throw ApiError(503, "draining: no new requests are taken", {}, "draining");
   }
+  if (status.failed) throw ApiError(503, "the job has ended", {}, "failed");
   if (!status.ready) throw ApiError(503, "the model is being loaded", {}, "loading");
   ServiceReply reply;
   reply.body = text_object_json({{"status", "ready"}});

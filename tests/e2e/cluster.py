@@ -1,10 +1,12 @@
 """Helpers of the end-to-end tests: jobs under mpirun and requests to them. Standard library only."""
 
+import http.client
 import json
 import os
 import pathlib
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -65,22 +67,54 @@ def parent(pid):
         return int(file.read().rsplit(")", 1)[1].split()[1])
 
 
+def left_of(pids):
+    """Of these processes, those that run."""
+    left = []
+    for pid in pids:
+        try:
+            with open(f"/proc/{pid}/stat") as file:
+                if file.read().rsplit(")", 1)[1].split()[0] != "Z":
+                    left.append(pid)
+        except (FileNotFoundError, ProcessLookupError):
+            pass
+    return left
+
+
+class UnixConnection(http.client.HTTPConnection):
+    path = None
+
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self.path)
+
+
+def unix_handler(path):
+    """urllib's, for a server that listens on a Unix socket."""
+    class Handler(urllib.request.HTTPHandler):
+        def http_open(self, request):
+            return self.do_open(type("Connection", (UnixConnection,), {"path": path}), request)
+    return Handler()
+
+
 class Server:
     """`outrider serve` under mpirun (num_ranks 0: one process). handlers: urllib's, where the server speaks TLS (scheme
-    https) or listens on a Unix socket."""
+    https) or listens on a Unix socket. launcher: in place of mpirun. wait_s 0: returns at once."""
 
     def __init__(self, num_ranks, *options, recovery=True, fault="", program=PROGRAM, environment=None,
-                 wait_s=60, scheme="http", handlers=()):
+                 wait_s=60, scheme="http", handlers=(), launcher=None):
         self.port = free_port()
         self.url = f"{scheme}://127.0.0.1:{self.port}"
         self.opener = urllib.request.build_opener(*handlers)
         self.num_ranks = num_ranks
         self.log = tempfile.NamedTemporaryFile("w+", suffix=".log")
-        launcher = mpirun(num_ranks, recovery) if num_ranks else []
+        if launcher is None:
+            launcher = mpirun(num_ranks, recovery) if num_ranks else []
         self.process = subprocess.Popen([*launcher, program, "serve", *options, "--port", str(self.port)],
                                         stdout=self.log, stderr=self.log, start_new_session=True,
                                         env=dict(ENVIRONMENT, OUTRIDER_FAULT=fault, **(environment or {})))
-        self.wait_ready(wait_s)
+        if wait_s:
+            self.wait_ready(wait_s)
 
     def __enter__(self):
         return self

@@ -79,7 +79,7 @@ class Death(GpuRanks):
                 self.assertNotEqual(code, 0, log)
                 self.assertIn(f"rank {rank}", log)
             else:
-                self.assertRegex(log, rf"rank {rank} \(host \S+, process \d+\) is gone")
+                self.assertRegex(log, rf"rank {rank} \(\S+ on \S+, process \d+\) is gone")
 
     def test_a_killed_rank_ends_the_job_with_its_name(self):
         for recovery in (False, True):
@@ -132,7 +132,7 @@ class Start(GpuRanks):
                 self.assertEqual(code, 0, errors)
                 break
             # The draft only looks at rank 0: it was told.
-            self.assertRegex(errors, r" draft rank 0 \(\S+\) ended the job: rank 1 \(host \S+, process \d+\) is gone")
+            self.assertRegex(errors, r" draft rank 0 \(\S+\) ended the job: rank 1 \(\S+ on \S+, process \d+\) is gone")
             num_deaths += 1
         self.assertGreater(num_deaths, 2)
 

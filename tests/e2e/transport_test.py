@@ -16,7 +16,7 @@ import unittest
 import urllib.request
 
 import certificate
-from cluster import PAIR, PROGRAM, Server, free_port, mpirun, run
+from cluster import PAIR, PROGRAM, Server, free_port, mpirun, run, unix_handler
 
 STREAMED = {"prompt": "Once upon a time", "max_tokens": 40, "temperature": 0}
 ENDLESS = {"prompt": "word", "max_tokens": 4000, "ignore_eos": True}
@@ -217,23 +217,6 @@ class TlsFiles(InFolder):
         with Server(0, *SLOW, "--ssl-cert-file", both, scheme="https",
                     handlers=[urllib.request.HTTPSHandler(context=context)]) as server:
             self.assertIn("simulated", server.get("/v1/models"))
-
-
-class UnixConnection(http.client.HTTPConnection):
-    path = ""
-
-    def connect(self):
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self.path)
-
-
-def unix_handler(path):
-    class Handler(urllib.request.HTTPHandler):
-        def http_open(self, request):
-            return self.do_open(type("Connection", (UnixConnection,), {"path": path}), request)
-
-    return Handler()
 
 
 class UnixSocket(InFolder):

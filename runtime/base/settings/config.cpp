@@ -250,6 +250,16 @@ void add_rank_rows(Table& table, RunConfig* c) {
                            1024,
                            "threads per rank; 0 = cores divided among the host's targets"),
             {"-t"});
+  table.add(number_option("watchdog_timeout",
+                          &c->watchdog_timeout_s,
+                          0,
+                          86400,
+                          "seconds until a target rank that is silent ends the job; 0 = never"));
+  table.add(integer_option("watchdog_port",
+                           &c->watchdog_port,
+                           0,
+                           65000,
+                           "UDP port of rank 0, plus 1 for each next rank; 0 = any free ones"));
   table.add(text_option(
       "cpu_bind", &c->cpu_bind, "CPUs of the threads: auto, none, or per host 0-15 or 0-7|8-15"));
   table.add(choice_option("isa", &c->isa, {"auto", "scalar", "avx2", "avx512"}, "CPU kernels"));

@@ -103,6 +103,8 @@ struct RunConfig {
   int32_t default_seed = -1;  // requests without a seed get one made from it; -1 = a random one
   int32_t max_logprobs = 20;
   double shutdown_timeout_s = 30;
+  double watchdog_timeout_s = 5;  // until a target rank that is silent ends the job; 0 = never
+  int32_t watchdog_port = 0;      // UDP, of rank 0, the others' follow; 0 = any free ones
   std::string log_level = "info";
   double log_stats_interval_s = 10;  // 0 = no lines
   std::string trace;  // file that rank 0 writes what all ranks did to; empty = nothing is recorded

@@ -20,9 +20,11 @@
 #include "runtime/comm/group/arena_group.h"
 #include "runtime/comm/host_id.h"
 #include "runtime/comm/waiting.h"
+#include "runtime/comm/world/launcher.h"
 #include "runtime/comm/world/mpi_internal.h"
 #include "runtime/comm/world/mpi_library.h"
 #include "runtime/comm/world/wake_up.h"
+#include "runtime/comm/world/watchdog.h"
 #include "runtime/comm/world/world.h"
 
 namespace outrider {
@@ -54,9 +56,16 @@ void wait_all(std::vector<MPI_Request>& requests, const GroupWaits& waits) {
 namespace {
 
 constexpr int kExitAborted = 70;
-constexpr auto kPeerCheckInterval = std::chrono::milliseconds(100);
+constexpr auto kPeerCheckInterval = std::chrono::milliseconds(10);
 constexpr auto kFinishTimeout = std::chrono::seconds(5);
-constexpr auto kTimeToBeEnded = std::chrono::seconds(2);
+constexpr std::chrono::milliseconds kTimeToBeEnded{2000};
+// From the moment that a rank is known to be lost: until rank 0 ends whatever it is in, then the
+// others, as those that are told do, and at last the launcher, which takes a second for it.
+constexpr std::chrono::milliseconds kTimeOfFirst{1200};
+constexpr std::chrono::milliseconds kTimeOfOthers = kTimeToBeEnded;
+constexpr std::chrono::milliseconds kTimeForLauncher{3250};
+// Where no host is known to be cut off, it ends by itself but for defects of its own.
+constexpr std::chrono::milliseconds kLongForLauncher{10000};
 constexpr auto kUsualMeetingTime = std::chrono::seconds(10);
 // How long one looks away at least where all others ring.
 constexpr std::chrono::microseconds kLeastRungWait{2000};
@@ -100,8 +109,11 @@ class MeetingWatch {
     never_.wait_for(lock, has_met, kUsualMeetingTime, [] { return false; });
     if (has_met.stop_requested()) return;
     log_warning(
-        "the ranks have not met within {} s: one has not started, or a firewall or another network "
-        "is between them (docs/cluster.md, Networks)",
+        "the ranks have not met within {} s: one has not started, or they cannot reach each other. "
+        "Of several networks name the right one (mpirun --mca btl_tcp_if_include NETWORK --mca "
+        "oob_tcp_if_include NETWORK); through a firewall fix the ports (--mca "
+        "oob_tcp_dynamic_ipv4_ports, btl_tcp_port_min_v4, btl_tcp_port_range_v4, --watchdog-port): "
+        "docs/cluster.md, Networks",
         kUsualMeetingTime.count());
   }
 
@@ -112,7 +124,7 @@ class MeetingWatch {
 
 class MpiWorld final : public World {
  public:
-  MpiWorld(int* argc, char*** argv) {
+  MpiWorld(int* argc, char*** argv, const WatchOptions& watch_options) {
     const MeetingWatch watch;
     // Every wait here sleeps after a short hot phase (waiting.h), so Open MPI need not yield
     // between our looks. It must not: a yield hands the core over for whole time slices as soon as
@@ -129,6 +141,9 @@ class MpiWorld final : public World {
     mpi::check(MPI_Comm_size(MPI_COMM_WORLD, &size_), "MPI_Comm_size");
     sends_.resize(static_cast<size_t>(size_));
     receives_.resize(static_cast<size_t>(size_));
+    roles_ = watch_options.roles(size_);
+    roles_.names.resize(static_cast<size_t>(size_), "no role");
+    open_watchdog(watch_options);
     exchange_peers();
     try_bells();
   }
@@ -191,7 +206,8 @@ class MpiWorld final : public World {
 
   [[noreturn]] void abort(const std::string& reason) override {
     if (was_told_to_end_) await_the_end(reason);
-    log_error("{}", reason);
+    if (!is_said_) log_error("{}", reason);
+    end_launcher_later(kLongForLauncher);
     // MPI_Abort alone leaves the other ranks running under mpirun --enable-recovery, so they are
     // told.
     const std::string text = fmt::format("rank {} ({}) ended the job: {}", rank_, host(), reason);
@@ -218,6 +234,12 @@ class MpiWorld final : public World {
       end_reason_ = take_abort_reason(status);
       throw Error(end_reason_);
     }
+    if (watchdog_) {
+      if (const auto found = watchdog_->finding()) {
+        end_for(*found);
+        throw Error(end_reason_);
+      }
+    }
     const auto now = std::chrono::steady_clock::now();
     if (now - last_peer_check_ < kPeerCheckInterval) return;
     last_peer_check_ = now;
@@ -225,7 +247,8 @@ class MpiWorld final : public World {
       const Peer& peer = peers_[static_cast<size_t>(r)];
       if (!peer.is_here || r == rank_) continue;
       if (kill(peer.pid, 0) != 0 && errno == ESRCH) {
-        end_reason_ = fmt::format("rank {} (host {}, process {}) is gone", r, peer.host, peer.pid);
+        end_reason_ =
+            fmt::format("rank {} ({}, process {}) is gone{}", r, name_of(r), peer.pid, at_round(r));
         throw Error(end_reason_);
       }
     }
@@ -242,6 +265,15 @@ class MpiWorld final : public World {
     return make_shared_group(std::move(group), waits);
   }
 
+  void note_round(uint64_t round) override {
+    if (watchdog_) watchdog_->set_round(round);
+  }
+
+  void when_lost(std::function<void(const std::string&)> call) override {
+    std::lock_guard lock(when_lost_mutex_);
+    when_lost_ = std::move(call);
+  }
+
   void end_unresponsive(int rank) override {
     const Peer& peer = peers_[static_cast<size_t>(rank)];
     if (peer.is_here) {
@@ -254,17 +286,84 @@ class MpiWorld final : public World {
   void finish(int exit_code) override {
     // Open MPI 4.1.4's mpirun may crash or hang when it ends a job of which a rank is in
     // MPI_Finalize (docs/round.md), and with a rank that is gone that would never return.
+    if (watchdog_) {
+      watchdog_->leave();
+      if (const auto found = watchdog_->finding()) end_for(*found);
+    }
     if (!end_reason_.empty()) abort(end_reason_);
     // MPI_Finalize waits for every rank, also for one that is stopped or whose node is gone.
     std::thread([exit_code] {
       std::this_thread::sleep_for(kFinishTimeout);
       log_warning("a rank did not take part in the end of the job; leaving without it");
+      end_launcher_later(kLongForLauncher);
       _exit(exit_code);
     }).detach();
     MPI_Finalize();
   }
 
  private:
+  void open_watchdog(const WatchOptions& options) {
+    if (options.timeout_s <= 0 || roles_.num_targets == 0) return;
+    const char* num_here = std::getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
+    watchdog_.emplace(std::chrono::milliseconds(static_cast<int64_t>(1e3 * options.timeout_s)),
+                      options.port > 0 ? options.port + rank_ : 0,
+                      num_here != nullptr && std::atoi(num_here) == size_);
+    if (!watchdog_->problem().empty())
+      log_warning("nobody watches rank {}, nor does it watch: {}", rank_, watchdog_->problem());
+  }
+
+  // As soon as the ranks know each other's addresses: what comes next may hang already.
+  void start_watchdog(const std::vector<WatchdogContact>& contacts) {
+    if (!watchdog_) return;
+    std::vector<Watchdog::Member> members;
+    for (int r = 0; r < size_; ++r) {
+      members.push_back({.contact = contacts[static_cast<size_t>(r)],
+                         .name = name_of(r),
+                         .is_here = peers_[static_cast<size_t>(r)].is_here,
+                         .watch = watch_over(r),
+                         .counts = r < roles_.num_targets});
+    }
+    watchdog_->start(rank_,
+                     std::move(members),
+                     {.lost = [this](const std::string& reason) { say_lost(reason); },
+                      .overdue = [] { _exit(kExitAborted); },
+                      .overdue_after = rank_ == 0 ? kTimeOfFirst : kTimeOfOthers});
+  }
+
+  // A draft that cannot reach the targets, which go on without it, must not end the job: mpirun
+  // would end all when it hears of that. On rank 0's own host it is rank 0 that is lost.
+  Watchdog::Watch watch_over(int rank) const {
+    if (rank == rank_ || rank >= roles_.num_targets) return Watchdog::Watch::kNot;
+    if (rank_ < roles_.num_targets) return Watchdog::Watch::kStrict;
+    if (rank > 0) return Watchdog::Watch::kNot;
+    return peers_[0].is_here ? Watchdog::Watch::kStrict : Watchdog::Watch::kLong;
+  }
+
+  // On the watchdog's thread, since the round's may be waiting for what never comes.
+  void say_lost(const std::string& reason) {
+    log_error("{}", reason);
+    end_launcher_later(kTimeForLauncher);
+    std::lock_guard lock(when_lost_mutex_);
+    if (when_lost_) when_lost_(reason);
+  }
+
+  // Rank 0 ends the job when its clients have been told, the others wait for that.
+  void end_for(const Watchdog::Finding& found) {
+    is_said_ = true;
+    was_told_to_end_ = rank_ != 0 && found.rank != 0;
+    end_reason_ = found.reason;
+  }
+
+  std::string name_of(int rank) const {
+    const auto r = static_cast<size_t>(rank);
+    return fmt::format("{} on {}", roles_.names[r], peers_[r].host);
+  }
+
+  std::string at_round(int rank) const {
+    const uint64_t round = watchdog_ ? watchdog_->last_round_of(rank) : 0;
+    return round == 0 ? "" : fmt::format("; it was last heard of in round {}", round);
+  }
+
   void exchange_peers() {
     struct Fixed {
       char host[MPI_MAX_PROCESSOR_NAME];
@@ -273,6 +372,7 @@ class MpiWorld final : public World {
       int64_t pid;
       cpu_set_t cores;
       char bell[WakeUpSocket::kNameBytes + 1];
+      WatchdogContact watchdog;
     };
     Fixed mine{};
     int length = 0;
@@ -282,16 +382,20 @@ class MpiWorld final : public World {
     mine.pid = getpid();
     wake_up_.name().copy(mine.bell, WakeUpSocket::kNameBytes);
     sched_getaffinity(0, sizeof(mine.cores), &mine.cores);  // empty when it fails
+    if (watchdog_) mine.watchdog = watchdog_->contact();
     std::vector<Fixed> all(static_cast<size_t>(size_));
     mpi::check(
         MPI_Allgather(
             &mine, sizeof(Fixed), MPI_BYTE, all.data(), sizeof(Fixed), MPI_BYTE, MPI_COMM_WORLD),
         "MPI_Allgather");
+    std::vector<WatchdogContact> contacts;
     for (const Fixed& peer : all) {
+      contacts.push_back(peer.watchdog);
       const bool is_here = peer.host_id == mine.host_id && peer.pid_namespace == mine.pid_namespace;
       peers_.push_back(
           {peer.host, is_here, static_cast<pid_t>(peer.pid), peer.cores, is_here ? peer.bell : ""});
     }
+    start_watchdog(contacts);
   }
 
   // Who is not reached by all others' bells, or not by the shared memory that messages then lie in,
@@ -368,8 +472,9 @@ class MpiWorld final : public World {
   // Another rank has ended the job and told everybody. Its death makes mpirun end the rest; ranks
   // that die by themselves at that moment can leave Open MPI 4.1's mpirun in a deadlock (seen in 1
   // of 20 jobs). Under --enable-recovery mpirun ends nobody, hence the limit.
-  [[noreturn]] static void await_the_end(const std::string& reason) {
-    log_info("{}", reason);
+  [[noreturn]] void await_the_end(const std::string& reason) const {
+    if (!is_said_) log_info("{}", reason);
+    end_launcher_later(kLongForLauncher);
     signal(SIGTERM, SIG_DFL);
     sigset_t terminate;
     sigemptyset(&terminate);
@@ -403,7 +508,12 @@ class MpiWorld final : public World {
   std::vector<PendingReceive> receives_;
   std::string end_reason_;  // once this rank knows that the job is ending
   bool was_told_to_end_ = false;
+  bool is_said_ = false;  // the reason, in this rank's log
   std::chrono::steady_clock::time_point last_peer_check_ = std::chrono::steady_clock::now();
+  WatchOptions::Roles roles_;
+  std::mutex when_lost_mutex_;
+  std::function<void(const std::string&)> when_lost_;
+  std::optional<Watchdog> watchdog_;  // last: its thread uses the others
 };
 
 }  // namespace
@@ -415,8 +525,8 @@ std::string mpi_library_version() {
   return std::string(text, strnlen(text, sizeof(text)));
 }
 
-std::unique_ptr<World> make_mpi_world(int* argc, char*** argv) {
-  return std::make_unique<MpiWorld>(argc, argv);
+std::unique_ptr<World> make_mpi_world(int* argc, char*** argv, const WatchOptions& watch) {
+  return std::make_unique<MpiWorld>(argc, argv, watch);
 }
 
 }  // namespace outrider

@@ -51,6 +51,13 @@ class World {
   virtual void check_alive(int num_ranks) = 0;
   // The group of ranks [0, num_ranks), for those of them that call it.
   virtual std::unique_ptr<TargetGroup> make_target_group(int num_ranks) = 0;
+  // What this rank is at, for those who lose it.
+  virtual void note_round(uint64_t round) { static_cast<void>(round); }
+  // Called, on another thread, as soon as a rank is known to be lost, before check_alive() throws;
+  // empty = nothing. There is one.
+  virtual void when_lost(std::function<void(const std::string& reason)> call) {
+    static_cast<void>(call);
+  }
   // Ends a rank that does not answer, when it is a process of this host; otherwise does nothing.
   // Without it a stopped process would keep the launcher waiting for ever.
   virtual void end_unresponsive(int rank) = 0;
@@ -73,8 +80,19 @@ bool launched_by_mpi();
 // Throws Error when a launcher that is none of MPI's started several processes, each of which would
 // be a job of its own: srun without PMIx, or another MPI's.
 void refuse_foreign_launcher(int world_size);
+// How the ranks of a job watch each other (world/watchdog.h).
+struct WatchOptions {
+  double timeout_s = 0;  // 0: they do not
+  int port = 0;          // UDP, of rank 0; the other ranks' follow. 0: any free ones
+  // Of a job of that size. All watch the targets; nobody watches the draft.
+  struct Roles {
+    int num_targets = 0;
+    std::vector<std::string> names;  // "target[1/2]"
+  };
+  std::function<Roles(int world_size)> roles = [](int) { return Roles{}; };
+};
 // Calls MPI_Init; one per process.
-std::unique_ptr<World> make_mpi_world(int* argc, char*** argv);
+std::unique_ptr<World> make_mpi_world(int* argc, char*** argv, const WatchOptions& watch = {});
 
 // What the messages between threads of one process are made to take, to rehearse a network.
 struct InProcessLink {

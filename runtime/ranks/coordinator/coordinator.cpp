@@ -68,6 +68,9 @@ AdmissionResult Coordinator::submit(Request request) {
             fmt::format("{} requests are waiting already, which is the most this server queues",
                         num_waiting)};
   }
+  if (streams_.size() == streams_.capacity())
+    std::erase_if(streams_, [](const auto& stream) { return stream.expired(); });
+  if (request.stream) streams_.push_back(request.stream);
   inbox_.requests.push_back(std::move(request));
   inbox_filled_.notify_one();
   return {};
@@ -184,23 +187,28 @@ void Coordinator::record_waiting() {
   num_taken_waiting_ = num_waiting;
 }
 
+void Coordinator::deliver_decided() {
+  if (!last_round_) return;
+  for (PendingResult& result : last_round_->results) std::move(result).deliver();
+  last_round_.reset();
+}
+
+// What the planner has is the round's thread's: the streams are told without it.
 void Coordinator::fail(const std::string& reason) {
-  Inbox inbox;
+  const std::string failure = fmt::format("the job has ended: {}", reason);
+  std::vector<std::weak_ptr<ResultStream>> streams;
   {
     std::lock_guard lock(inbox_mutex_);
-    failure_ = fmt::format("the job has ended: {}", reason);
-    std::swap(inbox, inbox_);
+    failure_ = failure;
+    std::swap(streams, streams_);
   }
-  if (last_round_) {
-    for (PendingResult& result : last_round_->results) std::move(result).deliver();
-  }
-  planner_.fail_all(failure_);
-  for (const Request& request : inbox.requests) {
-    if (!request.stream) continue;
+  for (const auto& weak : streams) {
+    const std::shared_ptr<ResultStream> stream = weak.lock();
+    if (!stream) continue;
     ResultEvent event;
     event.finish_reason = FinishReason::kAborted;
-    event.error = failure_;
-    request.stream->push(std::move(event));
+    event.error = failure;
+    stream->push(std::move(event));
   }
   std::lock_guard lock(status_mutex_);
   status_.ready = false;
@@ -282,6 +290,7 @@ std::optional<RoundPlan> Coordinator::plan_round() {
     return std::nullopt;
   }
   plan.round = ++round_;
+  world_.note_round(round_);
   plan.grammars = std::exchange(grammars_, {});
   plan.candidates_follow = layout_.num_targets > 1 && has_candidates(plan);
   return plan;
@@ -328,6 +337,8 @@ void Coordinator::post_to_targets(const Bytes& bytes) {
 }
 
 void Coordinator::shut_down() {
+  // mpirun asks its ranks to stop when one has died: that is no end in order.
+  world_.check_alive(layout_.num_targets);
   RoundPlan plan;
   plan.round = ++round_;
   plan.shutdown = true;

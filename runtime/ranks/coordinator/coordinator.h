@@ -62,7 +62,10 @@ class Coordinator final : public Engine {
   // ranks.
   void loop();
 
-  // When loop() has thrown: every request ends with this reason, also those still to come.
+  // When loop() has thrown, on its thread: hands out what rounds have decided.
+  void deliver_decided();
+  // Every request ends with this reason, also those still to come. Any thread, also while loop() is
+  // stuck in a round.
   void fail(const std::string& reason);
 
   // Engine: any thread.
@@ -150,6 +153,7 @@ class Coordinator final : public Engine {
   mutable std::mutex inbox_mutex_;
   ClockCondition inbox_filled_;
   Inbox inbox_;
+  std::vector<std::weak_ptr<ResultStream>> streams_;  // of requests taken, those that live
   bool stopping_ = false;
   bool stop_now_ = false;
   std::string failure_;

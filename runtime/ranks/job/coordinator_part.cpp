@@ -53,8 +53,23 @@ AsyncDrafting async_drafting_of(const JobRank& rank, const Topology& topology) {
   return async_drafting;
 }
 
+// While it lives, clients are told of a lost rank at once, whatever the round's thread waits for.
+class LastWords {
+ public:
+  LastWords(World& world, Coordinator& coordinator) : world_(world) {
+    world.when_lost([&coordinator](const std::string& reason) { coordinator.fail(reason); });
+  }
+  ~LastWords() { world_.when_lost({}); }
+  LastWords(const LastWords&) = delete;
+  LastWords& operator=(const LastWords&) = delete;
+
+ private:
+  World& world_;
+};
+
 // The rounds here, the front end on a thread of its own, until both are done.
 int run_both(World& world, Coordinator& coordinator, const std::function<int()>& front_end) {
+  const LastWords last_words(world, coordinator);
   int exit_code = 0;
   std::exception_ptr problem;
   std::promise<void> has_ended;
@@ -74,6 +89,7 @@ int run_both(World& world, Coordinator& coordinator, const std::function<int()>&
   try {
     coordinator.loop();
   } catch (const std::exception& error) {
+    coordinator.deliver_decided();
     coordinator.fail(error.what());
     has_ended.get_future().wait_for(kTimeToTellClients);
     abort_job(world, error.what());

@@ -1,6 +1,8 @@
 // See job.h.
 #include "runtime/ranks/job/job.h"
 
+#include <fmt/format.h>
+
 #include <cstdio>
 
 #include "models/simulated/spec.h"
@@ -34,7 +36,10 @@ Preparation prepare(const World& world,
                     bool is_process) {
   Preparation prepared{
       .layout = {.num_targets = world.size()}, .problem = {}, .facts = {}, .resources = {}};
-  if (is_process) prepared.facts.push_back({"program", mode.program});
+  if (is_process) {
+    prepared.facts.push_back({"program", mode.program});
+    prepared.facts.push_back({"watchdog_timeout", fmt::format("{}", config.watchdog_timeout_s)});
+  }
   try {
     prepared.layout = make_layout(config, is_process ? world.size() : 0);
     if (is_process) add_startup_facts(config, prepared.layout, world.rank(), &prepared.facts);
@@ -82,9 +87,26 @@ JobResult run_process(World& world,
   }
 }
 
+// A job whose size does not fit ends at the handshake: it needs no watchdog.
+WatchOptions watch_options(const RunConfig& config) {
+  const auto roles = [&config](int world_size) -> WatchOptions::Roles {
+    RankLayout layout;
+    try {
+      layout = make_layout(config, world_size);
+    } catch (const Error&) {
+      return {};
+    }
+    WatchOptions::Roles found{.num_targets = layout.num_targets, .names = {}};
+    for (int rank = 0; rank < layout.num_ranks(); ++rank) found.names.push_back(layout.name(rank));
+    return found;
+  };
+  return {.timeout_s = config.watchdog_timeout_s, .port = config.watchdog_port, .roles = roles};
+}
+
 int run_mpi_job(const RunConfig& config, const Launch& launch, const JobMode& mode) {
   const std::unique_ptr<DraftEngine> engine = start_draft_engine(config);
-  const std::unique_ptr<World> world = make_mpi_world(launch.argc, launch.argv);
+  const std::unique_ptr<World> world =
+      make_mpi_world(launch.argc, launch.argv, watch_options(config));
   refuse_foreign_launcher(world->size());
   const JobResult result = run_process(*world, config, engine.get(), mode);
   // Said before the ranks leave: of the first that has left, mpirun ends the others.

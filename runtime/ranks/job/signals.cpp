@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "runtime/comm/world/launcher.h"
 #include "runtime/comm/world/world.h"
 
 namespace outrider {
@@ -26,6 +27,8 @@ sigset_t stop_signals() {
   }
   return set;
 }
+
+constexpr milliseconds kForLauncher{5000};
 
 // From mpirun's SIGCONT to its SIGTERM, less what the end of the ranks takes.
 milliseconds time_until_sigterm() {
@@ -50,7 +53,10 @@ std::optional<milliseconds> wait_stop_signal(milliseconds timeout) {
   const bool is_from_mpirun = launched_by_mpi() && info.si_pid == getppid();
   if (signal <= 0 || (signal == SIGCONT && !is_from_mpirun)) return std::nullopt;
   if (signal == SIGUSR1 || !is_from_mpirun) return milliseconds::max();
-  return signal == SIGCONT ? time_until_sigterm() : milliseconds{0};
+  // When its ranks have ended it may wait for a host that is cut off, and nobody is left to see it.
+  const milliseconds grace = signal == SIGCONT ? time_until_sigterm() : milliseconds{0};
+  end_launcher_later(grace + kForLauncher);
+  return grace;
 }
 
 }  // namespace outrider

@@ -80,6 +80,7 @@ void run_target_loop(World& world, const RankLayout& layout, TargetRank& target)
     });
     if (plan.shutdown) return;
     const uint64_t round = plan.round;
+    world.note_round(round);
     const TraceSpan span(TraceKind::kRound,
                          {static_cast<int64_t>(round), std::ssize(plan.sequences)});
     const RoundDecision decision = follow(world, layout.num_targets, target, std::move(plan));
