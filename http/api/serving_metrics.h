@@ -90,6 +90,8 @@ class ServingMetrics {
       {"buffer_bytes", "Memory of what a step of rank 0 may write.", MetricScope::kOwn});
   Gauge& draft_up =
       registry_.gauge({"draft_up", "1 while the draft worker answers.", MetricScope::kOwn});
+  Counter& draft_restarts = own_counter(
+      "draft_restarts_total", "Times a draft that was started again was taken back.");
   Counter& draft_deadline_misses =
       registry_.counter({"draft_deadline_misses_total",
                          "Rounds that went on without a draft that was due.",

@@ -359,6 +359,7 @@ void Coordinator::publish_traffic() {
   metrics_.link_bytes_from_draft.set_total(draft_.client()->num_received_bytes());
   metrics_.draft_deadline_misses.set_total(draft_.client()->num_deadline_misses());
   metrics_.draft_dropped_frames.set_total(draft_.client()->num_dropped_frames());
+  metrics_.draft_restarts.set_total(draft_.client()->num_lives());
 }
 
 void Coordinator::publish_status() {

@@ -1,4 +1,4 @@
-// The coordinator's client of the draft rank: sends requests, takes blocks, and knows how long an
+// The coordinator's client of the draft: sends requests, takes blocks, and knows how long an
 // answer is worth waiting for and when the draft counts as down. Nothing here waits; a draft that
 // hangs, dies or is slow costs at most the round's deadline, and soon not even that.
 #pragma once
@@ -10,7 +10,8 @@
 #include <vector>
 
 #include "runtime/base/clock.h"
-#include "runtime/comm/world/world.h"
+#include "runtime/ranks/coordinator/draft_link.h"
+#include "runtime/ranks/messages/round_wire.h"
 #include "scheduler/drafting/packed_block.h"
 #include "scheduler/round.h"
 
@@ -24,12 +25,17 @@ class DraftClient {
   // | kIdle      | no round waits for blocks                    | send() of an urgent request        |
   // | kAsked     | the next round's are asked for, none is here | record_tokens(), end_wait()        |
   // | kAnswering | some of them are here                        | end_wait(), the next urgent one    |
-  // | kDown      | an answer is overdue, or the draft said so   | any frame: back to what it was     |
+  // | kDown      | an answer is overdue, or the draft is gone   | any frame: back to what it was;    |
+  // |            |                                              | a hello: a new life, kIdle         |
   enum class State : uint8_t { kIdle, kAsked, kAnswering, kDown };
 
   // patience_s: every round may wait so long at least, and a silent draft counts as down only after
   // it; 0 = none.
-  DraftClient(World& world, int draft_rank, uint32_t epoch, double patience_s = 0);
+  // link: null = there is none yet, and the draft is down; outlives this, or the next attach().
+  DraftClient(DraftLink* link, uint32_t epoch, double patience_s = 0);
+  // From now on this draft is meant, in a life of it that knows nothing; null: none.
+  void attach(DraftLink* link, uint32_t epoch);
+  DraftLink* link() const { return link_; }
 
   // Fills in the serial and sends; a request that carries nothing is not sent. Urgent is one that
   // asks for a block which continues nothing in flight: the next round is to verify it.
@@ -66,6 +72,8 @@ class DraftClient {
   double asked_s(Clock::time_point now) const;
   double silent_s(Clock::time_point now) const;
 
+  // Grows with each hello and attach(): whoever drafts now knows nothing of what was told before.
+  uint64_t num_lives() const { return num_lives_; }
   uint64_t num_deadline_misses() const { return num_deadline_misses_; }
   uint64_t num_dropped_frames() const { return num_dropped_frames_; }
   // Whole frames, header included.
@@ -74,11 +82,13 @@ class DraftClient {
   double draft_step_s() const { return draft_step_s_; }  // moving average; 0 = not known
 
  private:
+  void take_frame(const Frame& frame, Clock::time_point now, std::vector<PackedReply>* replies);
   void record_answer(const PackedReply& reply, Clock::time_point now);
+  void begin_life(uint32_t epoch);
+  double first_down_after_s() const;
 
-  World& world_;
-  const int draft_rank_;
-  const uint32_t epoch_;
+  DraftLink* link_;
+  uint32_t epoch_;
   const double patience_s_;
   uint64_t next_serial_ = 1;
   // A request that must be answered.
@@ -104,7 +114,8 @@ class DraftClient {
   double down_after_s_;  // grows when a draft that counted as down turns out to be slow
   int num_misses_in_row_ = 0;
   int num_rounds_to_skip_ = 0;
-  bool is_down_ = false;
+  bool is_down_;
+  uint64_t num_lives_ = 0;
   uint64_t num_deadline_misses_ = 0;
   uint64_t num_dropped_frames_ = 0;
   uint64_t num_sent_bytes_ = 0;

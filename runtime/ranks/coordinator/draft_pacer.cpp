@@ -42,7 +42,8 @@ DraftPacer::DraftPacer(const Parts& parts)
       chooses_(parts.chooses_draft_len && parts.patience_s == 0),
       has_drafts_(parts.config.draft_method != DraftMethod::kNone) {
   if (parts.layout.has_draft) {
-    client_ = std::make_unique<DraftClient>(parts.world, draft_rank_, parts.epoch, parts.patience_s);
+    rank_link_ = std::make_unique<RankDraftLink>(parts.world, draft_rank_);
+    client_ = std::make_unique<DraftClient>(rank_link_.get(), parts.epoch, parts.patience_s);
   }
   if (chooses_ && has_drafts_)
     planner_.set_draft_len(std::min(blind_draft_len(), parts.config.num_speculative_tokens));
@@ -114,15 +115,21 @@ bool DraftPacer::hear() {
   return !replies.empty();
 }
 
+// A new life knows nothing: the planner is told that the draft was away, and tells it everything.
 void DraftPacer::follow_state(Clock::time_point now) {
   const bool is_up = client_->update(now) != DraftClient::State::kDown;
-  if (is_up == was_up_) return;
+  const uint64_t num_known = std::exchange(num_lives_, client_->num_lives());
+  const bool is_new = num_lives_ != num_known;
+  if (is_up == was_up_ && !is_new) return;
   was_up_ = is_up;
-  if (is_up) {
-    log_info("the draft worker answers again");
-  } else {
+  if (!is_up) {
     log_warning("the draft worker (rank {}) does not answer: going on without it", draft_rank_);
+  } else if (is_new) {
+    log_info("the draft worker (rank {}) was started again: it drafts from here on", draft_rank_);
+  } else {
+    log_info("the draft worker answers again");
   }
+  if (is_new) planner_.set_draft_available(false);
   planner_.set_draft_available(is_up);
   news_ = true;
 }

@@ -80,8 +80,10 @@ class DraftPacer {
   Planner& planner_;
   RoundAccount& account_;
   const int draft_rank_;
+  std::unique_ptr<RankDraftLink> rank_link_;  // null without a draft rank
   std::unique_ptr<DraftClient> client_;
   bool was_up_ = true;
+  uint64_t num_lives_ = 0;  // of the client's, that the planner knows of
   Speculation speculation_;
   const bool chooses_;  // else every draft is as long as can be
   const bool has_drafts_;

@@ -12,9 +12,9 @@
 
 #include "runtime/base/clock.h"
 #include "runtime/base/log.h"
+#include "runtime/ranks/draft/engine.h"
 #include "runtime/ranks/job/abort.h"
 #include "runtime/ranks/job/async_drafting.h"
-#include "runtime/ranks/job/draft_part.h"
 
 namespace outrider {
 namespace {
@@ -112,7 +112,7 @@ int run_coordinator(const JobRank& rank,
        .max_num_queued_reqs = config.max_num_queued_reqs,
        .verify_mode = verify_mode_from_name(speculative.rejection_sample_method).value(),
        .async_drafting = async_drafting_of(rank, topology),
-       .epoch = kDraftEpoch,
+       .epoch = kFirstDraftEpoch,
        .draft_patience_s = speculative.draft_patience_s,
        .chooses_draft_len = speculative.num_speculative_tokens == kAutoDraftLen,
        .checks = resources.checks});

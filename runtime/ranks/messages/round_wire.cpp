@@ -280,7 +280,7 @@ Bytes encode_frame(const Frame& frame) {
   return bytes;
 }
 
-bool decode_frame(const Bytes& bytes, uint32_t epoch, Frame* frame) {
+bool decode_frame(const Bytes& bytes, Frame* frame) {
   constexpr size_t kHeaderBytes = 4 + 2 + 1 + 4 + 8 + 4;
   if (bytes.size() < kHeaderBytes || bytes.size() > kMaxFrameBytes) return false;
   WireReader in(bytes);
@@ -289,9 +289,13 @@ bool decode_frame(const Bytes& bytes, uint32_t epoch, Frame* frame) {
   frame->epoch = in.get<uint32_t>();
   const auto sum = in.get<uint64_t>();
   const auto length = in.get<uint32_t>();
-  if (frame->epoch != epoch || bytes.size() != kHeaderBytes + length) return false;
+  if (bytes.size() != kHeaderBytes + length) return false;
   frame->payload.assign(bytes.begin() + kHeaderBytes, bytes.end());
   return checksum(frame->payload) == sum;
+}
+
+bool decode_frame(const Bytes& bytes, uint32_t epoch, Frame* frame) {
+  return decode_frame(bytes, frame) && frame->epoch == epoch;
 }
 
 Bytes encode(const DraftRequest& request) {

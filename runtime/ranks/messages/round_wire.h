@@ -21,7 +21,16 @@ LateDraftTokens decode_late_draft_tokens(const Bytes& bytes);  // throws Error
 
 // A frame of the draft link. Decoding gives nothing for a frame that is damaged, of another
 // version, too long, or of another epoch: the caller drops it.
-enum class FrameKind : uint8_t { kRequest = 1, kReply = 2, kAlive = 3, kShutdown = 4, kGone = 5 };
+// kAlive from the coordinator's side asks for one from the draft's. kHello: a life of the draft has
+// begun, of the frame's epoch.
+enum class FrameKind : uint8_t {
+  kRequest = 1,
+  kReply = 2,
+  kAlive = 3,
+  kShutdown = 4,
+  kGone = 5,
+  kHello = 6,
+};
 
 struct Frame {
   FrameKind kind = FrameKind::kAlive;
@@ -31,6 +40,7 @@ struct Frame {
 constexpr size_t kMaxFrameBytes = 64u << 20;
 
 Bytes encode_frame(const Frame& frame);
+bool decode_frame(const Bytes& bytes, Frame* frame);  // of any epoch
 bool decode_frame(const Bytes& bytes, uint32_t epoch, Frame* frame);
 
 Bytes encode(const DraftRequest& request);
