@@ -42,12 +42,12 @@ void DraftClient::attach(DraftLink* link, uint32_t epoch) {
   link_ = link;
   begin_life(epoch);
   is_down_ = link == nullptr;
+  if (link != nullptr) ++num_lives_;
 }
 
 // Whatever was asked, measured or thought of the life before says nothing of this one.
 void DraftClient::begin_life(uint32_t epoch) {
   epoch_ = epoch;
-  ++num_lives_;
   unanswered_.clear();
   waiting_since_.reset();
   end_wait();
@@ -57,7 +57,12 @@ void DraftClient::begin_life(uint32_t epoch) {
   part_gap_s_ = answer_s_ = draft_step_s_ = 0;
   down_after_s_ = first_down_after_s();
   num_misses_in_row_ = num_rounds_to_skip_ = 0;
-  is_down_ = false;
+  is_down_ = is_gone_ = false;
+}
+
+void DraftClient::forget_all() {
+  if (link_ == nullptr || link_->num_unsent_bytes() > kMaxUnsentBytes) return;
+  link_->post(encode_frame({.kind = FrameKind::kForget, .epoch = epoch_, .payload = {}}));
 }
 
 void DraftClient::send(DraftRequest request, Clock::time_point now) {
@@ -111,6 +116,7 @@ std::vector<PackedReply> DraftClient::receive(Clock::time_point now) {
       ++num_dropped_frames_;
     } else if (frame.kind == FrameKind::kHello && frame.epoch > epoch_) {
       begin_life(frame.epoch);
+      ++num_lives_;
     } else if (frame.epoch != epoch_) {
       ++num_dropped_frames_;
     } else {
@@ -125,9 +131,10 @@ void DraftClient::take_frame(const Frame& frame,
                              Clock::time_point now,
                              std::vector<PackedReply>* replies) {
   if (frame.kind == FrameKind::kGone) {
-    is_down_ = true;
+    is_down_ = is_gone_ = true;
     return;
   }
+  if (is_gone_) return;
   if (is_down_ && waiting_since_) {
     down_after_s_ =
         std::min(kLongestDownAfterS, std::max(down_after_s_, 2 * seconds(now - *waiting_since_)));

@@ -36,10 +36,14 @@ class DraftClient {
   // From now on this draft is meant, in a life of it that knows nothing; null: none.
   void attach(DraftLink* link, uint32_t epoch);
   DraftLink* link() const { return link_; }
+  uint32_t epoch() const { return epoch_; }
+  bool is_gone() const { return is_gone_; }  // it has said so, and no hello since
 
   // Fills in the serial and sends; a request that carries nothing is not sent. Urgent is one that
   // asks for a block which continues nothing in flight: the next round is to verify it.
   void send(DraftRequest request, Clock::time_point now);
+  // The draft forgets what it was told: it may still know sequences that have ended since.
+  void forget_all();
   // All replies that have arrived. Damaged and stale frames are dropped and counted.
   std::vector<PackedReply> receive(Clock::time_point now);
   // Tells the draft that the job is over and waits a few seconds for its goodbye; false when none
@@ -115,6 +119,7 @@ class DraftClient {
   int num_misses_in_row_ = 0;
   int num_rounds_to_skip_ = 0;
   bool is_down_;
+  bool is_gone_ = false;
   uint64_t num_lives_ = 0;
   uint64_t num_deadline_misses_ = 0;
   uint64_t num_dropped_frames_ = 0;

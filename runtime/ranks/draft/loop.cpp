@@ -32,6 +32,7 @@ class DraftPort {
         return false;
       }
       if (frame.kind == FrameKind::kAlive) post(FrameKind::kAlive, {});
+      if (frame.kind == FrameKind::kForget) worker.forget_all();
       if (frame.kind == FrameKind::kRequest) worker.take(decode_draft_request(frame.payload));
     }
     return true;

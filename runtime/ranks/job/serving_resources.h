@@ -10,6 +10,7 @@
 #include "models/text/chat_template.h"
 #include "models/text/tokenizer.h"
 #include "runtime/base/settings/run_config.h"
+#include "runtime/comm/tcp.h"
 #include "runtime/ranks/checks.h"
 #include "runtime/ranks/roles.h"
 #include "scheduler/batching/planner.h"
@@ -26,6 +27,7 @@ struct ServingResources {
   GenerationDefaults defaults;
   std::shared_ptr<const BigramModel> draft_corpus;  // null without one
   std::shared_ptr<const GrammarEngine> grammars;    // null where there is none
+  std::shared_ptr<const TcpListener> draft_listener;  // null where no draft may attach
   Checks checks;
 };
 
