@@ -105,19 +105,18 @@ TcpAddress parse_tcp_address(const std::string& text, const std::string& what) {
   address.host = text.substr(0, colon);
   const bool is_bracketed = address.host.starts_with('[') && address.host.ends_with(']');
   if (is_bracketed) address.host = address.host.substr(1, address.host.size() - 2);
-  const bool is_plain = address.host.find_first_of(is_bracketed ? "[]" : "[]:") == std::string::npos;
+  const bool is_plain =
+      address.host.find_first_of(is_bracketed ? "[]" : "[]:") == std::string::npos;
   if (code != std::errc() || rest != end || address.port < 0 || address.port > 65535 ||
       address.host.empty() || !is_plain)
-    throw Error(fmt::format("{}: '{}' is no address: give HOST:PORT, or [HOST]:PORT with IPv6",
-                            what,
-                            text));
+    throw Error(fmt::format(
+        "{}: '{}' is no address: give HOST:PORT, or [HOST]:PORT with IPv6", what, text));
   return address;
 }
 
 std::string text_of(const TcpAddress& address) {
   const bool is_ipv6 = address.host.find(':') != std::string::npos;
-  return fmt::format(
-      "{}:{}", is_ipv6 ? "[" + address.host + "]" : address.host, address.port);
+  return fmt::format("{}:{}", is_ipv6 ? "[" + address.host + "]" : address.host, address.port);
 }
 
 TcpListener::TcpListener(const TcpAddress& address, const std::string& loopback_only_because)
@@ -173,13 +172,9 @@ std::string peer_of(int descriptor) {
   char host[NI_MAXHOST] = {};
   char port[NI_MAXSERV] = {};
   if (::getpeername(descriptor, plain, &size) != 0 ||
-      ::getnameinfo(plain,
-                    size,
-                    host,
-                    sizeof(host),
-                    port,
-                    sizeof(port),
-                    NI_NUMERICHOST | NI_NUMERICSERV) != 0)
+      ::getnameinfo(
+          plain, size, host, sizeof(host), port, sizeof(port), NI_NUMERICHOST | NI_NUMERICSERV) !=
+          0)
     return "an unknown address";
   return text_of({host, std::atoi(port)});
 }

@@ -39,7 +39,8 @@ int draft_command(const CommandLine& line) {
   block_stop_signals();
   std::atomic<bool> is_over{false};
   const std::jthread watch([&](const std::stop_token& done) {
-    while (!done.stop_requested() && !is_over) is_over = wait_stop_signal(kSignalInterval).has_value();
+    while (!done.stop_requested() && !is_over)
+      is_over = wait_stop_signal(kSignalInterval).has_value();
   });
   return run_attached_draft({.config = as_draft(loaded.config),
                              .job = parse_tcp_address(connect, "connect"),

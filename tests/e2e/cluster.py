@@ -122,9 +122,8 @@ class Server:
         return {rank: next(pid for pid in found if not set(found) & {parent(pid)}) for rank, found in pids.items()}
 
     def engine_pid(self):
-        """The process that holds the draft model: the draft rank's grandchild; None while there is none."""
-        below = children(self.rank_pids()[self.num_ranks - 1])
-        return next((pid for pid in below if parent(pid) in below), None)
+        """The process that holds the draft model: the draft rank's grandchild. StopIteration while there is none."""
+        return next(iter(list(children(self.rank_pids()[self.num_ranks - 1]))[1:]))
 
     def post(self, path, body, timeout_s=60):
         """Returns (status, parsed JSON)."""

@@ -80,8 +80,7 @@ class Restarts(DraftTest):
     """The engine of the draft rank, whatever happens to it."""
 
     def is_back(self, server, old, restarts):
-        return self.is_up(server) and server.engine_pid() not in (None, old) and \
-            server.metric("outrider:draft_restarts_total") >= restarts
+        return self.is_up(server) and takeovers(server) >= restarts and server.engine_pid() != old
 
     def check_replaced(self, signals, timeout_s):
         with Server(3, *DRAFTED_PAIR, recovery=False) as server:

@@ -126,7 +126,8 @@ TEST_F(ClientTest, WhileTokensComeTheyAreWaitedForOneByOneButNotForEver) {
     client.receive(now);
     EXPECT_LE(client.deadline(0.0), sent + ms(50)) << i;
   }
-  EXPECT_EQ(client.deadline(0.0), sent + ms(50)) << "tokens that never end cost no more than silence";
+  EXPECT_EQ(client.deadline(0.0), sent + ms(50))
+      << "tokens that never end cost no more than silence";
   const Clock::duration more = client.deadline(0.2) - now;
   EXPECT_NEAR(std::chrono::duration<double>(more).count(), 0.010, 1e-6)
       << "twice the usual time between them";
@@ -181,7 +182,8 @@ TEST_F(ClientTest, DownWhenNothingIsHeardAndUpWithTheNextFrame) {
   answer_in(1);
   EXPECT_NE(client.update(now), DraftClient::State::kDown);
   now += ms(60000);
-  EXPECT_NE(client.update(now), DraftClient::State::kDown) << "nothing was asked, so nothing is overdue";
+  EXPECT_NE(client.update(now), DraftClient::State::kDown)
+      << "nothing was asked, so nothing is overdue";
   client.send(asking_request(), now);
   now += ms(290);
   EXPECT_NE(client.update(now), DraftClient::State::kDown);
@@ -198,8 +200,7 @@ TEST_F(ClientTest, DownWhenNothingIsHeardAndUpWithTheNextFrame) {
 
 TEST_F(ClientTest, AGoneEngineIsDownAtOnce) {
   client.send(asking_request(), now);
-  link.incoming.push_back(
-      encode_frame({.kind = FrameKind::kGone, .epoch = kEpoch, .payload = {}}));
+  link.incoming.push_back(encode_frame({.kind = FrameKind::kGone, .epoch = kEpoch, .payload = {}}));
   client.receive(now);
   EXPECT_EQ(client.update(now), DraftClient::State::kDown);
 }

@@ -1,6 +1,4 @@
 // The draft's other process: what it knows of its host before MPI does, and its lives.
-#include "runtime/ranks/draft/engine.h"
-
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -10,6 +8,7 @@
 #include <cstdlib>
 
 #include "runtime/base/log.h"
+#include "runtime/ranks/draft/engine.h"
 #include "runtime/ranks/messages/round_wire.h"
 
 namespace outrider {
@@ -78,9 +77,9 @@ pid_t pid_of_life(World& world, uint32_t epoch) {
   const Frame reply = next_frame(world);
   EXPECT_EQ(reply.kind, FrameKind::kReply);
   EXPECT_EQ(reply.epoch, epoch);
-  return std::atoi(std::string(reinterpret_cast<const char*>(reply.payload.data()),
-                               reply.payload.size())
-                       .c_str());
+  return std::atoi(
+      std::string(reinterpret_cast<const char*>(reply.payload.data()), reply.payload.size())
+          .c_str());
 }
 
 void expect_new_life(World& world, uint32_t epoch) {
@@ -169,8 +168,8 @@ TEST(RestartTimes, GrowUntilALifeWasGood) {
 TEST(HangWatch, AsksBeforeItJudgesAndLearnsFromTheHonest) {
   using Verdict = HangWatch::Verdict;
   const auto s = [](double seconds) {
-    return JobClock::time_point{} + std::chrono::duration_cast<JobClock::duration>(
-                                        std::chrono::duration<double>(seconds));
+    return JobClock::time_point{} +
+           std::chrono::duration_cast<JobClock::duration>(std::chrono::duration<double>(seconds));
   };
   HangWatch watch;
   watch.begin(s(0));

@@ -165,10 +165,11 @@ struct Table {
 void add_model_rows(Table& table, RunConfig* c) {
   table.group = "Model";
   table.add(
-      path_option("model",
-                  &c->model,
-                  "target: a Hugging Face folder, a GGUF file, 'embedded', or simulated: 'sim:step_ms=40', "
-                  "'sim:llama-70b-tp8'; for bench 'synth:SHAPE'"),
+      path_option(
+          "model",
+          &c->model,
+          "target: a Hugging Face folder, a GGUF file, 'embedded', or simulated: 'sim:step_ms=40', "
+          "'sim:llama-70b-tp8'; for bench 'synth:SHAPE'"),
       {"-m"});
   table.add(
       text_option(

@@ -218,7 +218,8 @@ void DraftPacer::choose(bool may_wait) {
     if (client_ && client_->is_waited_for()) one.waited_s = client_->silent_s(now);
   }
   choice_ = speculation_.choose(state);
-  look_again_ = now + duration_of(std::max(1e-6 * pacing.shortest_look_us, pacing.overdue * choice_.wait_s));
+  look_again_ =
+      now + duration_of(std::max(1e-6 * pacing.shortest_look_us, pacing.overdue * choice_.wait_s));
   planner_.set_draft_lens(choice_.sequences);
   if (!chooses_) return;
   int32_t longest = choice_.sequences.empty() ? blind_draft_len() : 0;

@@ -26,10 +26,10 @@ class DraftPacer {
     RankLayout layout;
     Planner& planner;  // outlives this
     const PlannerConfig& config;
-    RoundAccount& account;  // outlives this
+    RoundAccount& account;          // outlives this
     uint32_t epoch = 0;             // of the draft rank
     DraftServer* server = nullptr;  // where drafts attach, or null; outlives this
-    double patience_s = 0;  // see DraftClient
+    double patience_s = 0;          // see DraftClient
     bool drafts_async = false;
     bool chooses_draft_len = true;  // num_speculative_tokens: auto
   };

@@ -33,9 +33,7 @@ bool is_same_key(const std::string& given, const std::string& wanted) {
 
 }  // namespace
 
-DraftServer::DraftServer(const TcpListener& listener,
-                         DraftDemands demands,
-                         const DraftTerms& terms)
+DraftServer::DraftServer(const TcpListener& listener, DraftDemands demands, const DraftTerms& terms)
     : listener_(listener),
       demands_(std::move(demands)),
       terms_(terms),

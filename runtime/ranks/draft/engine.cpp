@@ -225,8 +225,7 @@ void DraftEngine::watch(World& world) {
   const double age_s = seconds(now - since_);
   if (state_ == State::kServing) {
     const HangWatch::Verdict verdict = hang_watch_.look(now);
-    if (verdict == HangWatch::Verdict::kAsk)
-      socket_->post(plain_frame(FrameKind::kAlive, epoch_));
+    if (verdict == HangWatch::Verdict::kAsk) socket_->post(plain_frame(FrameKind::kAlive, epoch_));
     if (verdict == HangWatch::Verdict::kHung) end_life(world, "does not answer");
   } else if (state_ == State::kMeeting && age_s > kLongestStartS) {
     end_life(world, "takes too long to start");

@@ -152,10 +152,10 @@ class AttachedDraft {
                         .num_candidates = terms_->num_candidates,
                         .grammars = grammars_.get(),
                         .checks = checks_});
-    world.post(0,
-               encode_frame({.kind = FrameKind::kHello,
-                             .epoch = epoch,
-                             .payload = encode_draft_speed(step_us_)}));
+    world.post(
+        0,
+        encode_frame(
+            {.kind = FrameKind::kHello, .epoch = epoch, .payload = encode_draft_speed(step_us_)}));
     pauses_.began(seconds_since(begin_));
     served_since_ = Clock::now();
     said_.clear();

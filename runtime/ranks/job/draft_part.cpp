@@ -100,10 +100,7 @@ void relay_for(DraftEngine& engine, const JobRank& rank) {
 }
 
 // The child itself: to it its rank is the world.
-void run_child(World& parent,
-               const RunConfig& config,
-               const RankLayout& layout,
-               uint32_t epoch) {
+void run_child(World& parent, const RunConfig& config, const RankLayout& layout, uint32_t epoch) {
   set_process_log_name("draft engine");
   JobTrace trace(config.trace);
   const auto call = [&](const Bytes& descriptor) {

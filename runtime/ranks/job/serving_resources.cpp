@@ -19,8 +19,7 @@ namespace {
 constexpr size_t kMaxTemplateFileBytes = size_t{1} << 20;
 
 DraftMethod draft_method(const RunConfig& config, const RankLayout& layout) {
-  if (layout.has_draft || !config.speculative.draft_listen.empty())
-    return DraftMethod::kDraftModel;
+  if (layout.has_draft || !config.speculative.draft_listen.empty()) return DraftMethod::kDraftModel;
   if (config.speculative.method == "ngram") return DraftMethod::kNgram;
   if (config.speculative.method == "unigram") return DraftMethod::kUnigram;
   if (config.speculative.method == "bigram") return DraftMethod::kBigram;
