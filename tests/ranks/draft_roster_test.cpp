@@ -207,15 +207,21 @@ struct RosterTest : ::testing::Test {
   Clock::time_point now = Clock::now();
 
   struct Guest {
+    explicit Guest(int descriptor) : socket(descriptor) {}
     MessageSocket socket;
-    uint32_t epoch;
+    uint32_t epoch = 0;
   };
-  std::deque<Guest> guests;
+  std::vector<std::unique_ptr<Guest>> guests;
+
+  Guest& come() {
+    guests.push_back(std::make_unique<Guest>(connect_tcp(door.listener.address(), 5, {})));
+    guests.back()->socket.post(encode(good_hello()));
+    return *guests.back();
+  }
 
   // Attaches by the door, and says hello in a frame.
   Guest& attach(uint64_t step_us) {
-    Guest& guest = guests.emplace_back(connect_tcp(door.listener.address(), 5, {}), 0);
-    guest.socket.post(encode(good_hello()));
+    Guest& guest = come();
     std::optional<Bytes> answer;
     for (Backoff wait; !answer && wait.waited_s() < 10; wait.pause()) answer = guest.socket.poll();
     guest.epoch = decode_draft_welcome(answer.value()).epoch;
@@ -314,8 +320,7 @@ TEST_F(RosterTest, ADownRankThatAnswersLaterStandsBy) {
 
 TEST_F(RosterTest, ALoadingOneIsNotAsked) {
   client.attach(nullptr, 0);
-  Guest& guest = guests.emplace_back(connect_tcp(door.listener.address(), 5, {}), 0);
-  guest.socket.post(encode(good_hello()));
+  Guest& guest = come();
   pass(4);
   EXPECT_EQ(client.link(), nullptr);
   guest.epoch = decode_draft_welcome(guest.socket.poll().value()).epoch;

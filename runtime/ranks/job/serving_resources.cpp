@@ -134,7 +134,7 @@ EngineInfo engine_info(const RunConfig& config,
   info.vocab_size = planner.vocab_size;
   info.num_target_ranks = layout.num_targets;
   if (planner.draft_method == DraftMethod::kDraftModel) {
-    info.draft = layout.has_draft ? config.speculative.model : "whoever attaches";
+    info.draft = layout.has_draft ? config.speculative.model : "over TCP";
   } else if (planner.draft_method != DraftMethod::kNone) {
     info.draft = config.speculative.method;
   }
