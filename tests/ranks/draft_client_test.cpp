@@ -281,6 +281,13 @@ TEST_F(ClientTest, DamagedAndStaleFramesAreDropped) {
   EXPECT_EQ(client.num_dropped_frames(), 4u);
 }
 
+TEST_F(ClientTest, AFloodIsTakenBitByBit) {
+  for (int i = 0; i < 100000; ++i) link.incoming.push_back(Bytes(1));
+  client.receive(now);
+  EXPECT_LE(client.num_dropped_frames(), 1000u);
+  EXPECT_GT(client.num_dropped_frames(), 0u);
+}
+
 TEST_F(ClientTest, NothingIsQueuedForADraftThatTakesNothing) {
   link.num_unsent = 2 << 20;
   client.send(asking_request(), now);

@@ -22,6 +22,8 @@ constexpr int kMostSkippedRounds = 256;
 // More than this unsent means that nobody takes it: the draft is gone, and memory must not grow.
 constexpr size_t kMaxUnsentBytes = 1 << 20;
 constexpr size_t kMaxUnanswered = 64;
+// A draft that floods costs a round no more than that.
+constexpr int kMostFramesAtOnce = 256;
 
 double seconds(DraftClient::Clock::duration duration) {
   return std::chrono::duration<double>(duration).count();
@@ -109,7 +111,9 @@ void DraftClient::forget(const std::vector<uint64_t>& closed) {
 std::vector<PackedReply> DraftClient::receive(Clock::time_point now) {
   std::vector<PackedReply> replies;
   if (link_ == nullptr) return replies;
-  while (auto bytes = link_->poll()) {
+  for (int i = 0; i < kMostFramesAtOnce; ++i) {
+    const auto bytes = link_->poll();
+    if (!bytes) break;
     num_received_bytes_ += bytes->size();
     Frame frame;
     if (!decode_frame(*bytes, &frame)) {

@@ -21,6 +21,7 @@ constexpr auto kLongestSilence = std::chrono::seconds(3);
 constexpr double kClearlyFaster = 0.8;
 constexpr double kFlushS = 0.2;
 constexpr size_t kMostDrafts = 16;
+constexpr int kMostFramesAtOnce = 64;
 
 Bytes plain_frame(FrameKind kind, uint32_t epoch) {
   return encode_frame({.kind = kind, .epoch = epoch, .payload = {}});
@@ -76,7 +77,9 @@ void DraftRoster::drop_closed() {
 }
 
 void DraftRoster::hear(Draft& draft, Clock::time_point now) {
-  while (auto bytes = draft.link->poll()) {
+  for (int i = 0; i < kMostFramesAtOnce; ++i) {
+    const auto bytes = draft.link->poll();
+    if (!bytes) return;
     Frame frame;
     if (decode_frame(*bytes, &frame)) take_frame(draft, frame, now);
   }

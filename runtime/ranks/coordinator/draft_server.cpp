@@ -9,6 +9,7 @@
 
 #include "runtime/base/log.h"
 #include "runtime/ops/thread_plan.h"
+#include "runtime/ranks/loading/engine_sizes.h"
 #include "runtime/ranks/messages/round_wire.h"
 
 namespace outrider {
@@ -29,6 +30,14 @@ bool is_same_key(const std::string& given, const std::string& wanted) {
     difference |= static_cast<size_t>(one ^ static_cast<unsigned char>(wanted[i]));
   }
   return difference == 0;
+}
+
+// Of the longest honest reply, with all sequences and branches in it, and some room.
+size_t longest_message(const DraftTerms& terms) {
+  const auto of = [](int32_t number) { return static_cast<size_t>(number); };
+  const size_t token_bytes = 16 + 8 * of(terms.num_candidates);
+  const size_t block_bytes = 64 + (of(terms.longest_draft_len) + 1) * token_bytes;
+  return (size_t{1} << 20) + (of(terms.max_num_seqs) + kMaxDraftBranches) * block_bytes;
 }
 
 }  // namespace
@@ -135,7 +144,7 @@ void DraftServer::welcome(Visitor& visitor, const DraftHello& hello) {
   std::lock_guard lock(mutex_);
   if (arrivals_.size() >= kMostArrivals) return;  // it will come again
   const uint32_t epoch = ++last_epoch_;
-  visitor.socket->set_max_message_bytes(MessageSocket::kMaxMessageBytes);
+  visitor.socket->set_max_message_bytes(longest_message(terms_));
   visitor.socket->post(encode(DraftWelcome{.refusal = "", .epoch = epoch, .terms = terms_}));
   const std::string name = fmt::format("{} at {}", hello.name, visitor.peer);
   log_info("a draft has attached: {}", name);
