@@ -193,8 +193,10 @@ DraftClient::Clock::time_point DraftClient::deadline(double worth_s) const {
            std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(wait_s));
   };
   const double longest_s = std::max(kMaxWaitS, worth_s);
+  // Who takes over has all texts to read first: a stream that goes on is not held up for that.
+  const double unknown_s = num_lives_ == 0 ? longest_s : kMaxWaitS;
   const auto usual = [&](double average_s) {
-    return average_s == 0 ? longest_s : std::clamp(2 * average_s, kMinWaitS, longest_s);
+    return average_s == 0 ? unknown_s : std::clamp(2 * average_s, kMinWaitS, longest_s);
   };
   if (num_rounds_to_skip_ > 0) return after(urgent_at_, patience_s_);
   Clock::time_point until = after(urgent_at_, std::max(usual(answer_s_), patience_s_));
