@@ -90,6 +90,10 @@ class ServingMetrics {
       {"buffer_bytes", "Memory of what a step of rank 0 may write.", MetricScope::kOwn});
   Gauge& draft_up =
       registry_.gauge({"draft_up", "1 while the draft worker answers.", MetricScope::kOwn});
+  Counter& draft_restarts = own_counter(
+      "draft_restarts_total", "Times a draft took over: started again, attached, or another one.");
+  Gauge& draft_standbys =
+      own_gauge("draft_standbys", "Drafts that could take over from the one that serves.");
   Counter& draft_deadline_misses =
       registry_.counter({"draft_deadline_misses_total",
                          "Rounds that went on without a draft that was due.",

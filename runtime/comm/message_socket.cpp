@@ -14,7 +14,8 @@ constexpr size_t kChunkBytes = 64 * 1024;
 
 }  // namespace
 
-MessageSocket::MessageSocket(int descriptor) : descriptor_(descriptor), chunk_(kChunkBytes) {
+MessageSocket::MessageSocket(int descriptor, size_t max_message_bytes)
+    : descriptor_(descriptor), max_message_bytes_(max_message_bytes), chunk_(kChunkBytes) {
   fcntl(descriptor_, F_SETFL, fcntl(descriptor_, F_GETFL) | O_NONBLOCK);
   fcntl(descriptor_, F_SETFD, FD_CLOEXEC);
 }
@@ -36,6 +37,11 @@ std::optional<Bytes> MessageSocket::poll() {
   receive_some();
   if (incoming_.size() < sizeof(uint32_t)) return std::nullopt;
   const auto length = WireReader(incoming_).get<uint32_t>();
+  if (length > max_message_bytes_) {
+    closed_ = true;
+    incoming_.clear();
+    return std::nullopt;
+  }
   const size_t end = sizeof(uint32_t) + length;
   if (incoming_.size() < end) return std::nullopt;
   const auto begin = incoming_.begin();
@@ -61,7 +67,8 @@ void MessageSocket::send_some() {
 }
 
 void MessageSocket::receive_some() {
-  while (!closed_) {
+  // What is more than one message waits in the socket: a peer that floods fills no memory.
+  while (!closed_ && incoming_.size() < sizeof(uint32_t) + max_message_bytes_) {
     const ssize_t received = recv(descriptor_, chunk_.data(), chunk_.size(), 0);
     if (received > 0) {
       incoming_.insert(incoming_.end(), chunk_.begin(), chunk_.begin() + received);

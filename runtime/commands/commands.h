@@ -27,6 +27,7 @@ std::vector<Command> bench_kinds();
 
 int serve_command(const CommandLine& line);
 int chat_command(const CommandLine& line);
+int draft_command(const CommandLine& line);
 int batch_command(const CommandLine& line);
 int bench_command(const CommandLine& line);
 int check_pair_command(const CommandLine& line);

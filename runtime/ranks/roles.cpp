@@ -34,8 +34,13 @@ std::string RankLayout::text() const {
 RankLayout make_layout(const RunConfig& config, int world_size) {
   RankLayout layout;
   const std::string& method = config.speculative.method;
-  layout.has_draft =
-      method == "draft_model" || (method == "auto" && !config.speculative.model.empty());
+  const bool others_may_attach = !config.speculative.draft_listen.empty();
+  if (others_may_attach && method != "auto" && method != "draft_model")
+    throw Error(fmt::format("draft_listen is for draft models, but speculative_config.method is {}",
+                            method));
+  layout.has_draft = config.speculative.model.empty()
+                         ? method == "draft_model" && !others_may_attach
+                         : method == "draft_model" || method == "auto";
   const int num_drafts = layout.has_draft ? 1 : 0;
   if (world_size == 0) {
     layout.num_targets = config.tensor_parallel_size > 0 ? config.tensor_parallel_size : 1;

@@ -152,12 +152,12 @@ class Server:
             for entry in entries:
                 if entry.startswith("OMPI_COMM_WORLD_RANK="):
                     pids.setdefault(int(entry.split("=")[1]), []).append(pid)
-        # The draft rank has a child with the same environment: its engine.
+        # The draft rank has a child and a grandchild with the same environment: the engine's keeper and the engine.
         return {rank: next(pid for pid in found if not set(found) & {parent(pid)}) for rank, found in pids.items()}
 
     def engine_pid(self):
-        """The process that holds the draft model."""
-        return next(iter(children(self.rank_pids()[self.num_ranks - 1])))
+        """The process that holds the draft model: the draft rank's grandchild. StopIteration while there is none."""
+        return next(iter(list(children(self.rank_pids()[self.num_ranks - 1]))[1:]))
 
     def post(self, path, body, timeout_s=60):
         """Returns (status, parsed JSON)."""

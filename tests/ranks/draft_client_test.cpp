@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <deque>
+
 #include "runtime/ranks/messages/round_wire.h"
 
 namespace outrider {
@@ -17,30 +19,23 @@ Clock::duration ms(double value) {
       std::chrono::duration<double, std::milli>(value));
 }
 
-// A world whose other end the test plays.
-class ScriptedWorld final : public World {
+// A link whose other end the test plays.
+class ScriptedLink final : public DraftLink {
  public:
-  int rank() const override { return 0; }
-  int size() const override { return 2; }
-  std::string host() const override { return "test"; }
-  int num_ranks_here(int num_ranks) const override { return num_ranks; }
-  void post(int, Bytes message) override { sent.push_back(std::move(message)); }
-  std::optional<Bytes> poll(int) override {
+  void post(Bytes frame) override { sent.push_back(std::move(frame)); }
+  std::optional<Bytes> poll() override {
     if (incoming.empty()) return std::nullopt;
     Bytes message = std::move(incoming.front());
     incoming.pop_front();
     return message;
   }
-  size_t num_unsent_bytes(int) override { return num_unsent; }
-  [[noreturn]] void abort(const std::string& reason) override { throw Error(reason); }
-  void check_alive(int) override {}
-  std::unique_ptr<TargetGroup> make_target_group(int) override { return make_solo_group(); }
-  void end_unresponsive(int) override {}
-  void finish(int) override {}
+  size_t num_unsent_bytes() override { return num_unsent; }
+  bool is_closed() const override { return closed; }
 
   std::vector<Bytes> sent;
   std::deque<Bytes> incoming;
   size_t num_unsent = 0;
+  bool closed = false;
 };
 
 DraftRequest asking_request() {
@@ -49,9 +44,9 @@ DraftRequest asking_request() {
   return request;
 }
 
-uint64_t last_serial(const ScriptedWorld& world) {
+uint64_t last_serial(const ScriptedLink& link, uint32_t epoch = kEpoch) {
   Frame frame;
-  EXPECT_TRUE(decode_frame(world.sent.back(), kEpoch, &frame));
+  EXPECT_TRUE(decode_frame(link.sent.back(), epoch, &frame));
   return decode_draft_request(frame.payload).serial;
 }
 
@@ -65,15 +60,15 @@ Bytes reply_to(uint64_t serial, uint32_t epoch = kEpoch) {
 }
 
 struct ClientTest : ::testing::Test {
-  ScriptedWorld world;
-  DraftClient client{world, 1, kEpoch};
+  ScriptedLink link;
+  DraftClient client{&link, kEpoch};
   Clock::time_point now = Clock::now();
 
   // One round in which the answer takes this long.
   void answer_in(double answer_ms) {
     client.send(asking_request(), now);
     now += ms(answer_ms);
-    world.incoming.push_back(reply_to(last_serial(world)));
+    link.incoming.push_back(reply_to(last_serial(link)));
     ASSERT_EQ(client.receive(now).size(), 1u);
     client.record_wait(true);
   }
@@ -81,7 +76,7 @@ struct ClientTest : ::testing::Test {
 
 TEST_F(ClientTest, AnEmptyRequestIsNotSent) {
   client.send(DraftRequest{}, now);
-  EXPECT_TRUE(world.sent.empty());
+  EXPECT_TRUE(link.sent.empty());
 }
 
 TEST_F(ClientTest, StatesFollowWhatIsAskedAndWhatComes) {
@@ -98,7 +93,7 @@ TEST_F(ClientTest, StatesFollowWhatIsAskedAndWhatComes) {
   EXPECT_DOUBLE_EQ(client.asked_s(now + ms(5)), 0.005);
   EXPECT_DOUBLE_EQ(client.silent_s(now + ms(5)), 0.002);
   EXPECT_EQ(client.update(now + ms(60000)), State::kDown);
-  world.incoming.push_back(
+  link.incoming.push_back(
       encode_frame({.kind = FrameKind::kAlive, .epoch = kEpoch, .payload = {}}));
   client.receive(now + ms(60001));
   EXPECT_EQ(client.state(), State::kAnswering);
@@ -127,11 +122,12 @@ TEST_F(ClientTest, WhileTokensComeTheyAreWaitedForOneByOneButNotForEver) {
   EXPECT_NEAR(std::chrono::duration<double>(client.deadline(0.0) - sent).count(), 0.020, 0.001);
   for (int i = 0; i < 30; ++i) {  // a token each 5 ms
     now += ms(5);
-    world.incoming.push_back(reply_to(last_serial(world)));
+    link.incoming.push_back(reply_to(last_serial(link)));
     client.receive(now);
     EXPECT_LE(client.deadline(0.0), sent + ms(50)) << i;
   }
-  EXPECT_EQ(client.deadline(0.0), sent + ms(50)) << "tokens that never end cost no more than silence";
+  EXPECT_EQ(client.deadline(0.0), sent + ms(50))
+      << "tokens that never end cost no more than silence";
   const Clock::duration more = client.deadline(0.2) - now;
   EXPECT_NEAR(std::chrono::duration<double>(more).count(), 0.010, 1e-6)
       << "twice the usual time between them";
@@ -143,7 +139,7 @@ TEST_F(ClientTest, AnswersThatNobodyWaitsForSayNothingOfTheWait) {
   for (int i = 0; i < 40; ++i) {
     client.send(begun, now);
     now += ms(30);
-    world.incoming.push_back(reply_to(last_serial(world)));
+    link.incoming.push_back(reply_to(last_serial(link)));
     client.receive(now);
   }
   for (int i = 0; i < 80; ++i) answer_in(5);
@@ -176,7 +172,7 @@ TEST_F(ClientTest, MissesInARowSkipTheWait) {
   EXPECT_LE(num_waits, 10) << "a draft that never answers must cost almost nothing";
   EXPECT_EQ(client.num_deadline_misses(), static_cast<uint64_t>(num_waits));
   // A late but quick-enough answer brings the wait back.
-  world.incoming.push_back(reply_to(last_serial(world)));
+  link.incoming.push_back(reply_to(last_serial(link)));
   client.receive(now);
   client.send(asking_request(), now);
   EXPECT_GT(client.deadline(0.0), now);
@@ -186,13 +182,14 @@ TEST_F(ClientTest, DownWhenNothingIsHeardAndUpWithTheNextFrame) {
   answer_in(1);
   EXPECT_NE(client.update(now), DraftClient::State::kDown);
   now += ms(60000);
-  EXPECT_NE(client.update(now), DraftClient::State::kDown) << "nothing was asked, so nothing is overdue";
+  EXPECT_NE(client.update(now), DraftClient::State::kDown)
+      << "nothing was asked, so nothing is overdue";
   client.send(asking_request(), now);
   now += ms(290);
   EXPECT_NE(client.update(now), DraftClient::State::kDown);
   now += ms(20);
   EXPECT_EQ(client.update(now), DraftClient::State::kDown);
-  world.incoming.push_back(
+  link.incoming.push_back(
       encode_frame({.kind = FrameKind::kAlive, .epoch = kEpoch, .payload = {}}));
   client.receive(now);
   EXPECT_NE(client.update(now), DraftClient::State::kDown);
@@ -203,17 +200,68 @@ TEST_F(ClientTest, DownWhenNothingIsHeardAndUpWithTheNextFrame) {
 
 TEST_F(ClientTest, AGoneEngineIsDownAtOnce) {
   client.send(asking_request(), now);
-  world.incoming.push_back(
-      encode_frame({.kind = FrameKind::kGone, .epoch = kEpoch, .payload = {}}));
+  link.incoming.push_back(encode_frame({.kind = FrameKind::kGone, .epoch = kEpoch, .payload = {}}));
   client.receive(now);
   EXPECT_EQ(client.update(now), DraftClient::State::kDown);
+}
+
+Bytes plain_frame(FrameKind kind, uint32_t epoch) {
+  return encode_frame({.kind = kind, .epoch = epoch, .payload = {}});
+}
+
+TEST_F(ClientTest, ANewLifeIsTakenWithItsHelloAndBeginsAnew) {
+  for (int i = 0; i < 60; ++i) answer_in(10);
+  client.send(asking_request(), now);
+  link.incoming.push_back(plain_frame(FrameKind::kGone, kEpoch));
+  client.receive(now);
+  EXPECT_EQ(client.state(), DraftClient::State::kDown);
+  EXPECT_EQ(client.num_lives(), 0u);
+  link.incoming.push_back(plain_frame(FrameKind::kHello, kEpoch + 1));
+  client.receive(now);
+  EXPECT_EQ(client.state(), DraftClient::State::kIdle) << "what was asked died with the one before";
+  EXPECT_EQ(client.num_lives(), 1u);
+  now += ms(60000);
+  EXPECT_NE(client.update(now), DraftClient::State::kDown) << "nothing is due";
+  client.send(asking_request(), now);
+  EXPECT_EQ(client.deadline(0.2), now + ms(50)) << "nothing is known of it yet, and it has to read";
+  // Who is late from the life before is not heard.
+  link.incoming.push_back(reply_to(last_serial(link, kEpoch + 1), kEpoch));
+  link.incoming.push_back(plain_frame(FrameKind::kGone, kEpoch));
+  EXPECT_TRUE(client.receive(now).empty());
+  EXPECT_EQ(client.num_dropped_frames(), 2u);
+  EXPECT_NE(client.update(now), DraftClient::State::kDown);
+  link.incoming.push_back(reply_to(last_serial(link, kEpoch + 1), kEpoch + 1));
+  EXPECT_EQ(client.receive(now).size(), 1u);
+}
+
+TEST_F(ClientTest, AHelloOfALifeThatIsOverIsDropped) {
+  link.incoming.push_back(plain_frame(FrameKind::kHello, kEpoch));
+  link.incoming.push_back(plain_frame(FrameKind::kHello, kEpoch - 1));
+  client.receive(now);
+  EXPECT_EQ(client.num_lives(), 0u);
+  EXPECT_EQ(client.num_dropped_frames(), 1u);
+}
+
+TEST_F(ClientTest, WithoutALinkItIsDownAndNothingIsSent) {
+  DraftClient nobody(nullptr, 0);
+  nobody.send(asking_request(), now);
+  EXPECT_TRUE(nobody.receive(now).empty());
+  EXPECT_EQ(nobody.update(now), DraftClient::State::kDown);
+  EXPECT_TRUE(nobody.shut_down());
+  nobody.attach(&link, kEpoch + 2);
+  EXPECT_NE(nobody.update(now), DraftClient::State::kDown);
+  nobody.send(asking_request(), now);
+  last_serial(link, kEpoch + 2);
+  link.closed = true;
+  nobody.receive(now);
+  EXPECT_EQ(nobody.update(now), DraftClient::State::kDown);
 }
 
 TEST_F(ClientTest, AliveFramesKeepALongAnswerUp) {
   client.send(asking_request(), now);
   for (int i = 0; i < 20; ++i) {
     now += ms(200);
-    world.incoming.push_back(
+    link.incoming.push_back(
         encode_frame({.kind = FrameKind::kAlive, .epoch = kEpoch, .payload = {}}));
     EXPECT_TRUE(client.receive(now).empty());
     EXPECT_NE(client.update(now), DraftClient::State::kDown);
@@ -224,24 +272,31 @@ TEST_F(ClientTest, DamagedAndStaleFramesAreDropped) {
   client.send(asking_request(), now);
   Bytes damaged = reply_to(1);
   damaged.back() ^= std::byte{1};
-  world.incoming.push_back(damaged);
-  world.incoming.push_back(reply_to(1, kEpoch + 1));
-  world.incoming.push_back(Bytes(3));
-  world.incoming.push_back(
+  link.incoming.push_back(damaged);
+  link.incoming.push_back(reply_to(1, kEpoch + 1));
+  link.incoming.push_back(Bytes(3));
+  link.incoming.push_back(
       encode_frame({.kind = FrameKind::kReply, .epoch = kEpoch, .payload = Bytes(2)}));
   EXPECT_TRUE(client.receive(now).empty());
   EXPECT_EQ(client.num_dropped_frames(), 4u);
 }
 
+TEST_F(ClientTest, AFloodIsTakenBitByBit) {
+  for (int i = 0; i < 100000; ++i) link.incoming.push_back(Bytes(1));
+  client.receive(now);
+  EXPECT_LE(client.num_dropped_frames(), 1000u);
+  EXPECT_GT(client.num_dropped_frames(), 0u);
+}
+
 TEST_F(ClientTest, NothingIsQueuedForADraftThatTakesNothing) {
-  world.num_unsent = 2 << 20;
+  link.num_unsent = 2 << 20;
   client.send(asking_request(), now);
-  EXPECT_TRUE(world.sent.empty());
+  EXPECT_TRUE(link.sent.empty());
 }
 
 TEST(DraftClient, APatientOneWaitsHoweverOftenABlockCameLate) {
-  ScriptedWorld world;
-  DraftClient client(world, 1, kEpoch, 2.0);
+  ScriptedLink link;
+  DraftClient client(&link, kEpoch, 2.0);
   Clock::time_point now{};
   for (int round = 0; round < 20; ++round) {
     now += ms(100);

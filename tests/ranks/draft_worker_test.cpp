@@ -174,5 +174,23 @@ TEST_F(WorkerTest, ShortMemoryTakesFromThoseWhoWantNothing) {
   EXPECT_EQ(run().size(), 2u);
 }
 
+// A draft that serves again was not told which sequences have ended meanwhile.
+TEST_F(WorkerTest, WhatIsForgottenLeavesNothingBehindAndMayComeAgain) {
+  const std::vector<int32_t> tokens = {40, 41, 60, 90, 120, 200, 33};
+  DraftRequest request;
+  request.opens = {open(1, tokens), open(2, tokens)};
+  request.commits = {{1, 0, static_cast<int32_t>(tokens.size()), {}, 4}};
+  worker->take(request);
+  worker->forget_all();
+  EXPECT_TRUE(worker->sequences().all().empty());
+  EXPECT_EQ(worker->fault(), "");
+  EXPECT_FALSE(worker->has_work());
+  EXPECT_FALSE(worker->take_reply()) << "nobody waits for that any more";
+  worker->take(request);
+  const std::vector<DraftBlock> blocks = run();
+  ASSERT_EQ(blocks.size(), 1u);
+  EXPECT_EQ(tokens_of(blocks[0]), greedy_continuation(tokens, 4));
+}
+
 }  // namespace
 }  // namespace outrider::test

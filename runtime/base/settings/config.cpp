@@ -175,10 +175,11 @@ struct Table {
 void add_model_rows(Table& table, RunConfig* c) {
   table.group = "Model";
   table.add(
-      path_option("model",
-                  &c->model,
-                  "target: a Hugging Face folder, a GGUF file, 'embedded', or simulated: 'sim:step_ms=40', "
-                  "'sim:llama-70b-tp8'; for bench 'synth:SHAPE'"),
+      path_option(
+          "model",
+          &c->model,
+          "target: a Hugging Face folder, a GGUF file, 'embedded', or simulated: 'sim:step_ms=40', "
+          "'sim:llama-70b-tp8'; for bench 'synth:SHAPE'"),
       {"-m"});
   table.add(
       text_option(
@@ -298,7 +299,8 @@ void add_rank_rows(Table& table, RunConfig* c) {
                     "strict = the target's logits have the same bits on 1, 2, 4 and 8 ranks"));
 }
 
-void add_draft_rows(Table& table, SpeculativeConfig* s) {
+void add_draft_rows(Table& table, RunConfig* c) {
+  SpeculativeConfig* const s = &c->speculative;
   table.group = "Speculative decoding";
   const std::string prefix = "speculative_config.";
   table.add(choice_option(prefix + "method",
@@ -355,6 +357,13 @@ void add_draft_rows(Table& table, SpeculativeConfig* s) {
   table.add(flag_option(prefix + "use_heterogeneous_vocab",
                         &s->use_heterogeneous_vocab,
                         "translate for a draft with another tokenizer"));
+  table.add(text_option(prefix + "draft_listen",
+                        &s->draft_listen,
+                        "HOST:PORT where drafts attach over TCP (outrider draft)"),
+            {"--draft-listen"});
+  table.add(text_option("draft_key",
+                        &c->draft_key,
+                        "key of the job and of drafts that attach; without one only on loopback"));
 }
 
 void add_server_rows(Table& table, RunConfig* c) {
@@ -453,7 +462,7 @@ std::vector<Option> run_config_options(RunConfig* c) {
   add_model_rows(table, c);
   add_scheduling_rows(table, c);
   add_rank_rows(table, c);
-  add_draft_rows(table, &c->speculative);
+  add_draft_rows(table, c);
   add_server_rows(table, c);
   add_log_rows(table, c);
   return table.rows;
@@ -542,7 +551,8 @@ std::string dump_config(const LoadedConfig& loaded) {
     if (group != open_group && !group.empty()) text += group + ":\n";
     open_group = group;
     const auto origin = origins.find(option.key);
-    const bool secret = option.key == "api_key" && !config.api_keys.empty();
+    const bool secret = (option.key == "api_key" && !config.api_keys.empty()) ||
+                        (option.key == "draft_key" && !config.draft_key.empty());
     const std::string name =
         dot == std::string::npos ? option.key : "  " + option.key.substr(dot + 1);
     text += fmt::format("{}: {}  # {}\n",

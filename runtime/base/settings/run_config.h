@@ -34,6 +34,7 @@ struct SpeculativeConfig {
   std::string draft_corpus;  // unigram, bigram: the text they learn; empty = what is served
   std::string rejection_sample_method = "auto";  // auto, standard, block, coupled
   bool use_heterogeneous_vocab = false;          // a draft with another tokenizer is translated
+  std::string draft_listen;  // HOST:PORT where drafts attach over TCP; empty = nowhere
   // Set by commands that are about the drafts, not about time: a round waits at least so long for a
   // block, however often one came late. Not an option: a server must not wait for its draft.
   double draft_patience_s = 0;
@@ -41,9 +42,9 @@ struct SpeculativeConfig {
 };
 
 struct RunConfig {
-  std::string model = "embedded";  // a Hugging Face folder, or "embedded"
-  std::string served_model_name;   // empty = the model's folder name
-  std::string chat_template;       // a file; empty = the model's
+  std::string model = "embedded";         // a Hugging Face folder, or "embedded"
+  std::string served_model_name;          // empty = the model's folder name
+  std::string chat_template;              // a file; empty = the model's
   std::string tool_call_parser = "auto";  // auto = by the chat template
   std::string reasoning_parser = "auto";  // none = reasoning is text as the rest
   // What float weights become at load: none, int8 (on CPUs), fp8 (on GPUs; on
@@ -78,6 +79,8 @@ struct RunConfig {
   std::string device_sums = "auto";
   std::string numerics = "fast";  // fast; strict = the same bits on 1, 2, 4 and 8 target ranks
   SpeculativeConfig speculative;
+  std::string
+      draft_key;  // that drafts over TCP must know; empty = any may attach, on loopback only
 
   std::string host = "127.0.0.1";
   int32_t port = 8000;

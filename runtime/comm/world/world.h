@@ -13,6 +13,7 @@
 #include "runtime/comm/group/target_group.h"
 #include "runtime/comm/waiting.h"
 #include "runtime/comm/wire.h"
+#include "runtime/comm/world/wake_up.h"
 
 namespace outrider {
 
@@ -37,8 +38,10 @@ class World {
   // Part of a wait for messages, after poll() gave none: returns at once while backoff is hot,
   // later when one may have come, or when `descriptor` (-1: none) can be read, or after a while.
   virtual void pause_watching(Backoff& backoff, int descriptor) {
-    static_cast<void>(descriptor);
-    backoff.pause();
+    if (descriptor < 0) return backoff.pause();
+    backoff.pause([=](std::chrono::microseconds time, std::chrono::microseconds) {
+      wait_readable(descriptor, time);
+    });
   }
   void pause(Backoff& backoff) { pause_watching(backoff, -1); }
   // Bytes posted to that rank that it has not taken yet; grows without end when it is gone.

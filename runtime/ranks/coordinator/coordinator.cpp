@@ -42,6 +42,7 @@ Coordinator::Coordinator(const Parts& parts)
               .config = parts.planner,
               .account = account_,
               .epoch = parts.epoch,
+              .server = parts.draft_server,
               .patience_s = parts.draft_patience_s,
               .drafts_async = parts.async_drafting != AsyncDrafting::kOff,
               .chooses_draft_len = parts.chooses_draft_len}) {
@@ -370,6 +371,8 @@ void Coordinator::publish_traffic() {
   metrics_.link_bytes_from_draft.set_total(draft_.client()->num_received_bytes());
   metrics_.draft_deadline_misses.set_total(draft_.client()->num_deadline_misses());
   metrics_.draft_dropped_frames.set_total(draft_.client()->num_dropped_frames());
+  metrics_.draft_restarts.set_total(draft_.client()->num_lives());
+  metrics_.draft_standbys.set(static_cast<double>(draft_.num_standing_by()));
 }
 
 void Coordinator::publish_status() {

@@ -51,7 +51,8 @@ class Coordinator final : public Engine {
     int32_t max_num_queued_reqs = 256;
     VerifyMode verify_mode = VerifyMode::kAuto;  // of requests that name none, as the next
     AsyncDrafting async_drafting = AsyncDrafting::kOff;
-    uint32_t epoch = 0;
+    uint32_t epoch = 0;                   // of the draft rank's first life
+    DraftServer* draft_server = nullptr;  // where drafts attach, or null; outlives this
     double draft_patience_s = 0;
     bool chooses_draft_len = true;  // num_speculative_tokens: auto
     Checks checks;

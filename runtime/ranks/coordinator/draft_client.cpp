@@ -6,7 +6,6 @@
 #include "runtime/base/log.h"
 #include "runtime/base/telemetry/trace.h"
 #include "runtime/comm/waiting.h"
-#include "runtime/ranks/messages/round_wire.h"
 #include "scheduler/pacing/constants.h"
 
 namespace outrider {
@@ -23,6 +22,8 @@ constexpr int kMostSkippedRounds = 256;
 // More than this unsent means that nobody takes it: the draft is gone, and memory must not grow.
 constexpr size_t kMaxUnsentBytes = 1 << 20;
 constexpr size_t kMaxUnanswered = 64;
+// A draft that floods costs a round no more than that.
+constexpr int kMostFramesAtOnce = 256;
 
 double seconds(DraftClient::Clock::duration duration) {
   return std::chrono::duration<double>(duration).count();
@@ -30,16 +31,45 @@ double seconds(DraftClient::Clock::duration duration) {
 
 }  // namespace
 
-DraftClient::DraftClient(World& world, int draft_rank, uint32_t epoch, double patience_s)
-    : world_(world),
-      draft_rank_(draft_rank),
+DraftClient::DraftClient(DraftLink* link, uint32_t epoch, double patience_s)
+    : link_(link),
       epoch_(epoch),
       patience_s_(patience_s),
-      down_after_s_(std::max(kDownAfterS, patience_s)) {}
+      down_after_s_(first_down_after_s()),
+      is_down_(link == nullptr) {}
+
+double DraftClient::first_down_after_s() const { return std::max(kDownAfterS, patience_s_); }
+
+void DraftClient::attach(DraftLink* link, uint32_t epoch) {
+  link_ = link;
+  begin_life(epoch);
+  is_down_ = link == nullptr;
+  if (link != nullptr) ++num_lives_;
+}
+
+// Whatever was asked, measured or thought of the life before says nothing of this one.
+void DraftClient::begin_life(uint32_t epoch) {
+  epoch_ = epoch;
+  unanswered_.clear();
+  waiting_since_.reset();
+  end_wait();
+  urgent_serial_ = 0;
+  urgent_at_ = {};
+  part_at_.reset();
+  part_gap_s_ = answer_s_ = draft_step_s_ = 0;
+  down_after_s_ = first_down_after_s();
+  num_misses_in_row_ = num_rounds_to_skip_ = 0;
+  is_down_ = is_gone_ = false;
+}
+
+void DraftClient::forget_all() {
+  if (link_ == nullptr || link_->num_unsent_bytes() > kMaxUnsentBytes) return;
+  link_->post(encode_frame({.kind = FrameKind::kForget, .epoch = epoch_, .payload = {}}));
+}
 
 void DraftClient::send(DraftRequest request, Clock::time_point now) {
-  if (request.is_empty()) return;
-  if (world_.num_unsent_bytes(draft_rank_) > kMaxUnsentBytes) return;
+  if (request.is_empty() || link_ == nullptr) return;
+  if (link_->num_unsent_bytes() > kMaxUnsentBytes) return;
   request.serial = next_serial_++;
   trace_flow_out(request_arrow(request.serial));
   forget(request.closes);
@@ -63,7 +93,7 @@ void DraftClient::send(DraftRequest request, Clock::time_point now) {
   Bytes frame =
       encode_frame({.kind = FrameKind::kRequest, .epoch = epoch_, .payload = encode(request)});
   num_sent_bytes_ += frame.size();
-  world_.post(draft_rank_, std::move(frame));
+  link_->post(std::move(frame));
 }
 
 // Nobody answers for a sequence that is over.
@@ -80,32 +110,48 @@ void DraftClient::forget(const std::vector<uint64_t>& closed) {
 
 std::vector<PackedReply> DraftClient::receive(Clock::time_point now) {
   std::vector<PackedReply> replies;
-  while (auto bytes = world_.poll(draft_rank_)) {
+  if (link_ == nullptr) return replies;
+  for (int i = 0; i < kMostFramesAtOnce; ++i) {
+    const auto bytes = link_->poll();
+    if (!bytes) break;
     num_received_bytes_ += bytes->size();
     Frame frame;
-    if (!decode_frame(*bytes, epoch_, &frame)) {
+    if (!decode_frame(*bytes, &frame)) {
       ++num_dropped_frames_;
-      continue;
-    }
-    if (frame.kind == FrameKind::kGone) {
-      is_down_ = true;
-      continue;
-    }
-    if (is_down_ && waiting_since_) {
-      down_after_s_ =
-          std::min(kLongestDownAfterS, std::max(down_after_s_, 2 * seconds(now - *waiting_since_)));
-    }
-    waiting_since_ = unanswered_.empty() ? std::nullopt : std::optional(now);
-    is_down_ = false;
-    if (frame.kind != FrameKind::kReply) continue;
-    try {
-      replies.push_back(decode_draft_reply(frame.payload));
-      record_answer(replies.back(), now);
-    } catch (const Error&) {
+    } else if (frame.kind == FrameKind::kHello && frame.epoch > epoch_) {
+      begin_life(frame.epoch);
+      ++num_lives_;
+    } else if (frame.epoch != epoch_) {
       ++num_dropped_frames_;
+    } else {
+      take_frame(frame, now, &replies);
     }
   }
+  is_down_ = is_down_ || link_->is_closed();
   return replies;
+}
+
+void DraftClient::take_frame(const Frame& frame,
+                             Clock::time_point now,
+                             std::vector<PackedReply>* replies) {
+  if (frame.kind == FrameKind::kGone) {
+    is_down_ = is_gone_ = true;
+    return;
+  }
+  if (is_gone_) return;
+  if (is_down_ && waiting_since_) {
+    down_after_s_ =
+        std::min(kLongestDownAfterS, std::max(down_after_s_, 2 * seconds(now - *waiting_since_)));
+  }
+  waiting_since_ = unanswered_.empty() ? std::nullopt : std::optional(now);
+  is_down_ = false;
+  if (frame.kind != FrameKind::kReply) return;
+  try {
+    replies->push_back(decode_draft_reply(frame.payload));
+    record_answer(replies->back(), now);
+  } catch (const Error&) {
+    ++num_dropped_frames_;
+  }
 }
 
 void DraftClient::record_answer(const PackedReply& reply, Clock::time_point now) {
@@ -130,15 +176,13 @@ void DraftClient::record_answer(const PackedReply& reply, Clock::time_point now)
 }
 
 bool DraftClient::shut_down() {
-  world_.post(draft_rank_,
-              encode_frame({.kind = FrameKind::kShutdown, .epoch = epoch_, .payload = {}}));
-  Backoff backoff;
-  while (backoff.waited_s() < kGoodbyeS) {
-    while (auto bytes = world_.poll(draft_rank_)) {
+  if (link_ == nullptr) return true;
+  link_->post(encode_frame({.kind = FrameKind::kShutdown, .epoch = epoch_, .payload = {}}));
+  for (Backoff backoff; backoff.waited_s() < kGoodbyeS; backoff.pause()) {
+    while (auto bytes = link_->poll()) {
       Frame frame;
       if (decode_frame(*bytes, epoch_, &frame) && frame.kind == FrameKind::kShutdown) return true;
     }
-    world_.pause(backoff);
   }
   return false;
 }
@@ -149,8 +193,10 @@ DraftClient::Clock::time_point DraftClient::deadline(double worth_s) const {
            std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(wait_s));
   };
   const double longest_s = std::max(kMaxWaitS, worth_s);
+  // Who takes over has all texts to read first: a stream that goes on is not held up for that.
+  const double unknown_s = num_lives_ == 0 ? longest_s : kMaxWaitS;
   const auto usual = [&](double average_s) {
-    return average_s == 0 ? longest_s : std::clamp(2 * average_s, kMinWaitS, longest_s);
+    return average_s == 0 ? unknown_s : std::clamp(2 * average_s, kMinWaitS, longest_s);
   };
   if (num_rounds_to_skip_ > 0) return after(urgent_at_, patience_s_);
   Clock::time_point until = after(urgent_at_, std::max(usual(answer_s_), patience_s_));

@@ -1,4 +1,4 @@
-// The coordinator's client of the draft rank: sends requests, takes blocks, and knows how long an
+// The coordinator's client of the draft: sends requests, takes blocks, and knows how long an
 // answer is worth waiting for and when the draft counts as down. Nothing here waits; a draft that
 // hangs, dies or is slow costs at most the round's deadline, and soon not even that.
 #pragma once
@@ -10,7 +10,8 @@
 #include <vector>
 
 #include "runtime/base/clock.h"
-#include "runtime/comm/world/world.h"
+#include "runtime/ranks/coordinator/draft_link.h"
+#include "runtime/ranks/messages/round_wire.h"
 #include "scheduler/drafting/packed_block.h"
 #include "scheduler/round.h"
 
@@ -20,20 +21,29 @@ class DraftClient {
  public:
   using Clock = JobClock;
 
-  // | state      | means                                        | left by                            |
-  // | kIdle      | no round waits for blocks                    | send() of an urgent request        |
-  // | kAsked     | the next round's are asked for, none is here | record_tokens(), end_wait()        |
-  // | kAnswering | some of them are here                        | end_wait(), the next urgent one    |
-  // | kDown      | an answer is overdue, or the draft said so   | any frame: back to what it was     |
+  // | state      | means                                        | left by | | kIdle      | no round
+  // waits for blocks                    | send() of an urgent request        | | kAsked     | the
+  // next round's are asked for, none is here | record_tokens(), end_wait()        | | kAnswering |
+  // some of them are here                        | end_wait(), the next urgent one    | | kDown |
+  // an answer is overdue, or the draft is gone   | any frame: back to what it was;    | | | | a
+  // hello: a new life, kIdle         |
   enum class State : uint8_t { kIdle, kAsked, kAnswering, kDown };
 
   // patience_s: every round may wait so long at least, and a silent draft counts as down only after
   // it; 0 = none.
-  DraftClient(World& world, int draft_rank, uint32_t epoch, double patience_s = 0);
+  // link: null = there is none yet, and the draft is down; outlives this, or the next attach().
+  DraftClient(DraftLink* link, uint32_t epoch, double patience_s = 0);
+  // From now on this draft is meant, in a life of it that knows nothing; null: none.
+  void attach(DraftLink* link, uint32_t epoch);
+  DraftLink* link() const { return link_; }
+  uint32_t epoch() const { return epoch_; }
+  bool is_gone() const { return is_gone_; }  // it has said so, and no hello since
 
   // Fills in the serial and sends; a request that carries nothing is not sent. Urgent is one that
   // asks for a block which continues nothing in flight: the next round is to verify it.
   void send(DraftRequest request, Clock::time_point now);
+  // The draft forgets what it was told: it may still know sequences that have ended since.
+  void forget_all();
   // All replies that have arrived. Damaged and stale frames are dropped and counted.
   std::vector<PackedReply> receive(Clock::time_point now);
   // Tells the draft that the job is over and waits a few seconds for its goodbye; false when none
@@ -66,6 +76,8 @@ class DraftClient {
   double asked_s(Clock::time_point now) const;
   double silent_s(Clock::time_point now) const;
 
+  // Grows with each hello and attach(): whoever drafts now knows nothing of what was told before.
+  uint64_t num_lives() const { return num_lives_; }
   uint64_t num_deadline_misses() const { return num_deadline_misses_; }
   uint64_t num_dropped_frames() const { return num_dropped_frames_; }
   // Whole frames, header included.
@@ -74,11 +86,13 @@ class DraftClient {
   double draft_step_s() const { return draft_step_s_; }  // moving average; 0 = not known
 
  private:
+  void take_frame(const Frame& frame, Clock::time_point now, std::vector<PackedReply>* replies);
   void record_answer(const PackedReply& reply, Clock::time_point now);
+  void begin_life(uint32_t epoch);
+  double first_down_after_s() const;
 
-  World& world_;
-  const int draft_rank_;
-  const uint32_t epoch_;
+  DraftLink* link_;
+  uint32_t epoch_;
   const double patience_s_;
   uint64_t next_serial_ = 1;
   // A request that must be answered.
@@ -90,7 +104,7 @@ class DraftClient {
   };
   void forget(const std::vector<uint64_t>& closed);
 
-  std::deque<Asked> unanswered_;  // oldest first
+  std::deque<Asked> unanswered_;                // oldest first
   std::optional<Clock::time_point> asked_at_;   // while a round waits
   std::optional<Clock::time_point> tokens_at_;  // of the last that were taken since
   uint64_t urgent_serial_ = 0;                  // of the last urgent request
@@ -104,7 +118,9 @@ class DraftClient {
   double down_after_s_;  // grows when a draft that counted as down turns out to be slow
   int num_misses_in_row_ = 0;
   int num_rounds_to_skip_ = 0;
-  bool is_down_ = false;
+  bool is_down_;
+  bool is_gone_ = false;
+  uint64_t num_lives_ = 0;
   uint64_t num_deadline_misses_ = 0;
   uint64_t num_dropped_frames_ = 0;
   uint64_t num_sent_bytes_ = 0;

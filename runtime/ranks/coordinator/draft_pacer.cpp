@@ -35,18 +35,25 @@ DraftPacer::DraftPacer(const Parts& parts)
     : world_(parts.world),
       planner_(parts.planner),
       account_(parts.account),
-      draft_rank_(parts.layout.has_draft ? parts.layout.draft_rank() : -1),
+      was_up_(parts.layout.has_draft),
       speculation_({.longest_draft_len = parts.config.num_speculative_tokens,
-                    .has_worker = parts.layout.has_draft,
+                    .has_worker = parts.layout.has_draft || parts.server != nullptr,
                     .drafts_async = parts.drafts_async}),
       chooses_(parts.chooses_draft_len && parts.patience_s == 0),
       has_drafts_(parts.config.draft_method != DraftMethod::kNone) {
-  if (parts.layout.has_draft) {
-    client_ = std::make_unique<DraftClient>(parts.world, draft_rank_, parts.epoch, parts.patience_s);
-  }
+  if (parts.layout.has_draft || parts.server != nullptr) make_client(parts);
   if (chooses_ && has_drafts_)
     planner_.set_draft_len(std::min(blind_draft_len(), parts.config.num_speculative_tokens));
   planner_.set_draft_available(parts.layout.has_draft);
+}
+
+void DraftPacer::make_client(const Parts& parts) {
+  std::unique_ptr<DraftLink> link;
+  if (parts.layout.has_draft)
+    link = std::make_unique<RankDraftLink>(parts.world, parts.layout.draft_rank());
+  client_ = std::make_unique<DraftClient>(link.get(), parts.epoch, parts.patience_s);
+  roster_ = std::make_unique<DraftRoster>(*client_, parts.server);
+  if (link) roster_->add_rank(std::move(link), parts.layout.draft_rank(), parts.epoch);
 }
 
 DraftState DraftPacer::state() const {
@@ -72,7 +79,7 @@ double DraftPacer::wait_for_blocks() {
     in_time = Clock::now() < deadline;
     if (in_time) {
       backoff.end_at(std::min(deadline, look_again_));
-      world_.pause(backoff);
+      pause(backoff);
       hear();
     }
     if (!in_time || news_ || Clock::now() >= look_again_) choose(in_time);
@@ -92,10 +99,15 @@ bool DraftPacer::listen_until(Clock::time_point end) {
   Backoff backoff(std::chrono::microseconds{0});  // no reason to poll without a pause
   backoff.end_at(end);
   while (Clock::now() < end) {
-    world_.pause(backoff);
+    pause(backoff);
     hear();
   }
   return true;
+}
+
+void DraftPacer::pause(Backoff& backoff) {
+  const DraftLink* const link = client_->link();
+  world_.pause_watching(backoff, link != nullptr ? link->descriptor() : -1);
 }
 
 // A look that finds nothing may take in the half of a message: so until two find nothing.
@@ -110,20 +122,28 @@ bool DraftPacer::hear() {
   const auto now = Clock::now();
   std::vector<PackedReply> replies = client_->receive(now);
   for (PackedReply& reply : replies) take_blocks(reply, now);
+  roster_->look(now);
   follow_state(now);
   return !replies.empty();
 }
 
+// Whoever begins to draft, or was away, is told everything: the planner hears that it was away.
 void DraftPacer::follow_state(Clock::time_point now) {
   const bool is_up = client_->update(now) != DraftClient::State::kDown;
-  if (is_up == was_up_) return;
+  const uint64_t num_known = std::exchange(num_lives_, client_->num_lives());
+  const bool is_new = num_lives_ != num_known;
+  if (is_up == was_up_ && (!is_new || !is_up)) return;
   was_up_ = is_up;
-  if (is_up) {
-    log_info("the draft worker answers again");
+  if (!is_up) {
+    log_warning("the draft worker ({}) does not answer: going on without it", roster_->name());
+  } else if (is_new) {
+    log_info("the draft worker ({}) drafts from here on", roster_->name());
   } else {
-    log_warning("the draft worker (rank {}) does not answer: going on without it", draft_rank_);
+    log_info("the draft worker ({}) answers again", roster_->name());
   }
+  planner_.set_draft_available(false);
   planner_.set_draft_available(is_up);
+  if (is_up) client_->forget_all();
   news_ = true;
 }
 
@@ -198,7 +218,8 @@ void DraftPacer::choose(bool may_wait) {
     if (client_ && client_->is_waited_for()) one.waited_s = client_->silent_s(now);
   }
   choice_ = speculation_.choose(state);
-  look_again_ = now + duration_of(std::max(1e-6 * pacing.shortest_look_us, pacing.overdue * choice_.wait_s));
+  look_again_ =
+      now + duration_of(std::max(1e-6 * pacing.shortest_look_us, pacing.overdue * choice_.wait_s));
   planner_.set_draft_lens(choice_.sequences);
   if (!chooses_) return;
   int32_t longest = choice_.sequences.empty() ? blind_draft_len() : 0;

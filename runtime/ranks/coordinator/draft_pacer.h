@@ -1,6 +1,6 @@
 // What each round of the coordinator does about drafts: how long they are to be, whether the round
 // waits for them, what the draft rank is told and when. Used by the coordinator's loop, on its
-// thread. Without a draft rank only the draft length is chosen (for drafts made by counting).
+// thread. Without a draft only the draft length is chosen (for drafts made by counting).
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 #include "runtime/base/clock.h"
 #include "runtime/comm/world/world.h"
 #include "runtime/ranks/coordinator/draft_client.h"
+#include "runtime/ranks/coordinator/draft_roster.h"
 #include "runtime/ranks/coordinator/round_account.h"
 #include "runtime/ranks/roles.h"
 #include "runtime/ranks/target/step_probe.h"
@@ -25,9 +26,10 @@ class DraftPacer {
     RankLayout layout;
     Planner& planner;  // outlives this
     const PlannerConfig& config;
-    RoundAccount& account;  // outlives this
-    uint32_t epoch = 0;
-    double patience_s = 0;  // see DraftClient
+    RoundAccount& account;          // outlives this
+    uint32_t epoch = 0;             // of the draft rank
+    DraftServer* server = nullptr;  // where drafts attach, or null; outlives this
+    double patience_s = 0;          // see DraftClient
     bool drafts_async = false;
     bool chooses_draft_len = true;  // num_speculative_tokens: auto
   };
@@ -62,13 +64,16 @@ class DraftPacer {
   void record_idle();
 
   // Tells the draft that the job is over; false when it did not say goodbye.
-  bool shut_down() { return !client_ || client_->shut_down(); }
+  bool shut_down() { return !roster_ || roster_->shut_down(); }
 
   DraftState state() const;
-  const DraftClient* client() const { return client_.get(); }  // null without a draft rank
+  const DraftClient* client() const { return client_.get(); }  // null without a draft
+  size_t num_standing_by() const { return roster_ ? roster_->num_standing_by() : 0; }
   double draft_step_s() const { return client_ ? client_->draft_step_s() : 0; }
 
  private:
+  void make_client(const Parts& parts);
+  void pause(Backoff& backoff);
   void tell(bool asks);
   void choose(bool may_wait);
   void follow_state(JobClock::time_point now);
@@ -79,9 +84,10 @@ class DraftPacer {
   World& world_;
   Planner& planner_;
   RoundAccount& account_;
-  const int draft_rank_;
-  std::unique_ptr<DraftClient> client_;
-  bool was_up_ = true;
+  std::unique_ptr<DraftClient> client_;  // null where there is no draft and none can attach
+  std::unique_ptr<DraftRoster> roster_;  // the same
+  bool was_up_;
+  uint64_t num_lives_ = 0;  // of the client's, that the planner knows of
   Speculation speculation_;
   const bool chooses_;  // else every draft is as long as can be
   const bool has_drafts_;

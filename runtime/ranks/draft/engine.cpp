@@ -1,198 +1,256 @@
 // See engine.h.
 #include "runtime/ranks/draft/engine.h"
 
-#include <signal.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include <algorithm>
+#include <chrono>
+#include <climits>
 #include <cstdlib>
+#include <utility>
 
 #include "runtime/base/log.h"
 #include "runtime/comm/waiting.h"
-#include "runtime/comm/world/wake_up.h"
+#include "runtime/comm/world/socket_world.h"
 #include "runtime/ranks/messages/round_wire.h"
 
 namespace outrider {
 namespace {
 
 constexpr double kGoodbyeS = 1.0;
-constexpr double kReapS = 0.5;
+constexpr double kReapS = 1.0;
 constexpr double kRestS = 3.0;
+constexpr double kLongestStartS = 600;  // as the ready barrier gives the first life
 constexpr size_t kMaxUnsentBytes = 16 << 20;
+// Of the frames that end something; a longer one is passed on without a look.
+constexpr size_t kMostEndBytes = 64;
 
-// The engine's view of the world: itself and the coordinator, at the other end of the socket.
-class EngineWorld final : public World {
- public:
-  EngineWorld(int descriptor, int draft_rank) : socket_(descriptor), draft_rank_(draft_rank) {}
-  int rank() const override { return 1; }
-  int size() const override { return 2; }
-  std::string host() const override { return "this host"; }
-  // Before MPI_Init only the launcher's word is known: how many ranks share this host, the draft's
-  // included.
-  int num_ranks_here(int num_ranks) const override {
-    const char* local_size = std::getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
-    if (local_size == nullptr) return num_ranks;
-    return std::min(num_ranks, std::atoi(local_size) - 1) + (num_ranks > draft_rank_ ? 1 : 0);
-  }
-  void post(int, Bytes message) override { socket_.post(message); }
-  std::optional<Bytes> poll(int) override { return socket_.poll(); }
-  void pause_watching(Backoff& backoff, int) override {
-    backoff.pause([&](std::chrono::microseconds time, std::chrono::microseconds most) {
-      const bool is_sending = socket_.num_unsent_bytes() > 0;
-      wait_readable(socket_.descriptor(), is_sending ? time : most);
-    });
-  }
-  size_t num_unsent_bytes(int) override { return socket_.num_unsent_bytes(); }
-  [[noreturn]] void abort(const std::string& reason) override { throw Error(reason); }
-  void check_alive(int) override {
-    if (socket_.closed()) throw Error("the draft rank is gone");
-  }
-  std::unique_ptr<TargetGroup> make_target_group(int) override { return make_solo_group(); }
-  void end_unresponsive(int) override {}
-  void finish(int) override {
-    Backoff backoff;
-    while (socket_.num_unsent_bytes() > 0 && !socket_.closed() && backoff.waited_s() < kGoodbyeS) {
-      socket_.poll();
-      backoff.pause();
-    }
-  }
+double seconds(JobClock::duration time) { return std::chrono::duration<double>(time).count(); }
 
- private:
-  MessageSocket socket_;
-  int draft_rank_;  // the job's last
-};
-
-std::string end_of_process(pid_t pid) {
-  int status = 0;
-  // Its socket closes a moment before it can be waited for.
-  Backoff backoff;
-  while (waitpid(pid, &status, WNOHANG) != pid) {
-    if (backoff.waited_s() > kReapS) return "closed its connection";
-    backoff.pause();
-  }
-  if (WIFSIGNALED(status)) return fmt::format("was ended by signal {}", WTERMSIG(status));
-  return fmt::format("ended with code {}", WEXITSTATUS(status));
+// Before MPI_Init only the launcher's word is known: how many ranks share this host, the draft's
+// included.
+int num_targets_here() {
+  const char* local_size = std::getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
+  return local_size == nullptr ? INT_MAX : std::atoi(local_size) - 1;
 }
 
-// Of the frames that end something, which are short; a long one is passed on without a look.
-FrameKind kind_of(const Bytes& bytes, uint32_t epoch) {
-  constexpr size_t kMostBytes = 64;
+std::optional<Frame> ending_frame(const Bytes& bytes) {
   Frame frame;
-  if (bytes.size() > kMostBytes) return FrameKind::kAlive;
-  return decode_frame(bytes, epoch, &frame) ? frame.kind : FrameKind::kAlive;
+  if (bytes.size() > kMostEndBytes || !decode_frame(bytes, &frame)) return std::nullopt;
+  if (frame.kind != FrameKind::kShutdown) return std::nullopt;
+  return frame;
 }
 
-}  // namespace
-
-std::unique_ptr<DraftEngine> DraftEngine::start(int draft_rank, const Body& body) {
-  int ends[2];
-  if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0)
-    throw Error("no socket pair for the draft engine");
-  const pid_t parent = getpid();
-  const pid_t pid = fork();
-  if (pid < 0) throw Error("no process for the draft engine");
-  if (pid > 0) {
-    close(ends[1]);
-    return std::unique_ptr<DraftEngine>(new DraftEngine(pid, ends[0]));
-  }
-  close(ends[0]);
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) _exit(1);  // it died before the chain above
-  int code = 0;
-  try {
-    EngineWorld world(ends[1], draft_rank);
-    body(world);
-    world.finish(0);
-  } catch (const std::exception& error) {
-    log_error("the draft engine stopped: {}", error.what());
-    code = 1;
-  }
-  _exit(code);
+Bytes plain_frame(FrameKind kind, uint32_t epoch) {
+  return encode_frame({.kind = kind, .epoch = epoch, .payload = {}});
 }
 
-DraftEngine::DraftEngine(pid_t pid, int descriptor) : pid_(pid), socket_(descriptor) {}
-
-DraftEngine::~DraftEngine() {
-  if (waitpid(pid_, nullptr, WNOHANG) != 0) return;
-  kill(pid_, SIGKILL);
-  waitpid(pid_, nullptr, 0);
-}
-
-std::optional<Bytes> DraftEngine::wait_message() {
-  Backoff backoff;
-  while (true) {
-    if (auto message = socket_.poll()) return message;
-    if (socket_.closed()) return std::nullopt;
-    backoff.pause();
-  }
-}
-
-Readiness DraftEngine::wait_report() {
-  const auto message = wait_message();
-  if (!message) return {.problem = why_not_started()};
-  WireReader in(*message);
+Readiness decode_report(const Bytes& message) {
+  WireReader in(message);
   Readiness readiness{.problem = in.get_string()};
   readiness.translates = in.get_bool();
   return readiness;
 }
 
-std::string DraftEngine::why_not_started() const {
-  return "the draft engine " + end_of_process(pid_) + " while it started";
+}  // namespace
+
+std::unique_ptr<DraftEngine> DraftEngine::start(int draft_rank, const Body& body) {
+  const int num_here = num_targets_here();
+  const auto live = [=](int descriptor, uint32_t epoch) {
+    SocketWorld world(
+        descriptor,
+        {.draft_rank = draft_rank, .num_targets_here = num_here, .peer = "the draft rank"});
+    body(world, epoch);
+    world.finish(0);
+  };
+  return std::unique_ptr<DraftEngine>(new DraftEngine(live));
 }
 
-void DraftEngine::relay(World& world, uint32_t epoch) {
+DraftEngine::DraftEngine(const DraftKeeper::Body& body) : keeper_(body) { keeper_.start(epoch_); }
+
+void DraftEngine::send(const Bytes& message) {
+  if (socket_) socket_->post(message);
+}
+
+std::optional<Bytes> DraftEngine::wait_message() {
+  Backoff backoff;
+  while (state_ != State::kLost) {
+    follow_keeper();
+    if (socket_) {
+      if (auto message = socket_->poll()) return message;
+      if (socket_->closed()) return std::nullopt;
+    }
+    backoff.pause();
+  }
+  return std::nullopt;
+}
+
+Readiness DraftEngine::wait_report() {
+  const auto message = wait_message();
+  if (!message) return {.problem = why_not_started()};
+  state_ = State::kServing;
+  return decode_report(*message);
+}
+
+std::string DraftEngine::why_not_started() {
+  keeper_.end(false);
+  const auto news = keeper_.wait(kReapS);
+  return fmt::format("the draft engine {} while it started",
+                     news ? news->end : "closed its connection");
+}
+
+void DraftEngine::relay(World& world, const Bytes& device_answer) {
   // Bell and socket wake it, so it never polls: it shares its core with those that compute.
   constexpr std::chrono::microseconds kNotHot{0};
   Backoff idle(kNotHot);
-  Backoff since_stop;
+  std::optional<Backoff> since_stop;
+  hang_watch_.begin(Clock::now());
+  since_ = Clock::now();
   while (true) {
-    const bool was_stopping = stopping_;
-    if (pass_on(world, epoch)) idle = Backoff(kNotHot);
-    if (stopping_ && !was_stopping) since_stop = Backoff();
-    if (engine_said_goodbye_) return;
-    if (stopping_ && (gone_ || since_stop.waited_s() > kGoodbyeS)) return say_goodbye(world, epoch);
+    bool moved = hear_coordinator(world);
+    moved = hear_engine(world, device_answer) || moved;
+    follow_keeper();
+    if (moved) idle = Backoff(kNotHot);
+    if (stopping_ && !since_stop) since_stop.emplace();
+    const bool is_over = engine_said_goodbye_ || state_ != State::kServing;
+    if (stopping_ && (is_over || since_stop->waited_s() > kGoodbyeS)) return say_goodbye(world);
+    watch(world);
     if (idle.should_check()) world.check_alive(1);
-    if (socket_.num_unsent_bytes() > 0) {
+    if (socket_ && socket_->num_unsent_bytes() > 0) {
       idle.pause();  // no bell rings when the engine has made room
     } else {
-      world.pause_watching(idle, gone_ ? -1 : socket_.descriptor());
+      world.pause_watching(idle, descriptor());
     }
   }
 }
 
-void DraftEngine::relay_rest(World& world, uint32_t epoch) {
-  for (Backoff backoff; !socket_.closed() && backoff.waited_s() < kRestS; backoff.pause()) {
-    pass_on(world, epoch);
+void DraftEngine::relay_rest(World& world) {
+  for (Backoff backoff; is_up() && backoff.waited_s() < kRestS; backoff.pause()) {
+    hear_coordinator(world);
+    while (auto bytes = socket_->poll()) world.post(0, std::move(*bytes));
   }
 }
 
-// One look in both directions; true when anything moved.
-bool DraftEngine::pass_on(World& world, uint32_t epoch) {
+// What wakes it beside the world's messages.
+int DraftEngine::descriptor() const {
+  if (socket_) return socket_->descriptor();
+  const bool is_asked = state_ == State::kStarting || state_ == State::kEnding;
+  return is_asked ? keeper_.descriptor() : -1;
+}
+
+// Each of the two looks takes all that is there; true when anything was. An engine that does not
+// serve yet gets nothing: after its hello it is told everything.
+bool DraftEngine::hear_coordinator(World& world) {
   bool moved = false;
   while (auto bytes = world.poll(0)) {
     moved = true;
-    stopping_ = stopping_ || kind_of(*bytes, epoch) == FrameKind::kShutdown;
-    if (socket_.num_unsent_bytes() < kMaxUnsentBytes) socket_.post(*bytes);
-  }
-  while (auto bytes = socket_.poll()) {
-    moved = true;
-    engine_said_goodbye_ = engine_said_goodbye_ || kind_of(*bytes, epoch) == FrameKind::kShutdown;
-    world.post(0, std::move(*bytes));
-  }
-  if (socket_.closed() && !gone_ && !engine_said_goodbye_) {
-    gone_ = true;
-    world.post(0, encode_frame({.kind = FrameKind::kGone, .epoch = epoch, .payload = {}}));
-    log_warning("the draft engine (process {}) {}", pid_, end_of_process(pid_));
+    const auto end = ending_frame(*bytes);
+    if (end) {
+      stopping_ = true;
+      stop_epoch_ = end->epoch;
+    }
+    if (state_ != State::kServing || !socket_) continue;
+    // Of this life, though the coordinator may not have heard of it.
+    if (end) socket_->post(plain_frame(FrameKind::kShutdown, epoch_));
+    if (!end && socket_->num_unsent_bytes() < kMaxUnsentBytes) socket_->post(*bytes);
   }
   return moved;
 }
 
-// For an engine that cannot any more.
-void DraftEngine::say_goodbye(World& world, uint32_t epoch) {
-  world.post(0, encode_frame({.kind = FrameKind::kShutdown, .epoch = epoch, .payload = {}}));
+bool DraftEngine::hear_engine(World& world, const Bytes& device_answer) {
+  if (!socket_) return false;
+  bool moved = false;
+  while (auto bytes = socket_->poll()) {
+    moved = true;
+    hang_watch_.heard(Clock::now());
+    if (state_ == State::kMeeting) {
+      meet(world, *bytes, device_answer);
+      if (!socket_) return true;
+    } else if (ending_frame(*bytes)) {
+      engine_said_goodbye_ = true;
+      return true;
+    } else {
+      world.post(0, std::move(*bytes));
+    }
+  }
+  if (socket_->closed()) end_life(world, "");
+  return moved;
+}
+
+// A later life says what the first one said to the other ranks: its GPU, then that it is ready.
+void DraftEngine::meet(World& world, const Bytes& message, const Bytes& device_answer) {
+  if (num_met_++ == 0) return socket_->post(device_answer);
+  const std::string problem = decode_report(message).problem;
+  if (!problem.empty()) return end_life(world, "could not start again: " + problem);
+  state_ = State::kServing;
+  restarts_.began(seconds(Clock::now() - since_));
+  since_ = Clock::now();
+  hang_watch_.begin(since_);
+  log_info("the draft engine serves again (process {}, life {})", pid_, epoch_);
+  world.post(0, plain_frame(FrameKind::kHello, epoch_));
+}
+
+void DraftEngine::follow_keeper() {
+  if (state_ == State::kLost) return;
+  const auto news = keeper_.poll();
+  if (keeper_.is_gone() && !socket_) {  // its engine died with it
+    log_error("the keeper of the draft's engines is gone: the draft stays away");
+    state_ = State::kLost;
+  }
+  if (!news) return;
+  if (state_ == State::kStarting) return begin_life(*news);
+  if (state_ != State::kEnding) return;
+  log_warning("the draft engine (process {}) {}; the next one starts in {:.2f} s",
+              pid_,
+              news->end,
+              rest_s_);
+  state_ = State::kResting;
+  since_ = Clock::now();
+}
+
+void DraftEngine::begin_life(const DraftKeeper::News& news) {
+  since_ = Clock::now();
+  if (news.descriptor < 0) {
+    rest_s_ = restarts_.pause_s();
+    log_error("no process for the draft engine; the next try is in {:.2f} s", rest_s_);
+    state_ = State::kResting;
+    return;
+  }
+  pid_ = news.pid;
+  num_met_ = 0;
+  socket_.emplace(news.descriptor);
+  state_ = State::kMeeting;
+}
+
+void DraftEngine::watch(World& world) {
+  const Clock::time_point now = Clock::now();
+  const double age_s = seconds(now - since_);
+  if (state_ == State::kServing) {
+    const HangWatch::Verdict verdict = hang_watch_.look(now);
+    if (verdict == HangWatch::Verdict::kAsk) socket_->post(plain_frame(FrameKind::kAlive, epoch_));
+    if (verdict == HangWatch::Verdict::kHung) end_life(world, "does not answer");
+  } else if (state_ == State::kMeeting && age_s > kLongestStartS) {
+    end_life(world, "takes too long to start");
+  } else if (state_ == State::kResting && age_s > rest_s_ && !stopping_) {
+    keeper_.start(++epoch_);
+    state_ = State::kStarting;
+    since_ = now;
+  }
+}
+
+// why: empty for one that ended by itself.
+void DraftEngine::end_life(World& world, const std::string& why) {
+  if (!why.empty()) log_warning("the draft engine (process {}) {}: it is ended", pid_, why);
+  const bool served = state_ == State::kServing;
+  if (served) world.post(0, plain_frame(FrameKind::kGone, epoch_));
+  rest_s_ = restarts_.pause_s(served ? seconds(Clock::now() - since_) : 0);
+  socket_.reset();
+  keeper_.end(!why.empty());
+  state_ = State::kEnding;
+  since_ = Clock::now();
+}
+
+// For an engine that has, or cannot any more; in the epoch that the coordinator knows.
+void DraftEngine::say_goodbye(World& world) const {
+  world.post(0, plain_frame(FrameKind::kShutdown, stop_epoch_));
 }
 
 void report_ready(World& rank, const Readiness& readiness) {

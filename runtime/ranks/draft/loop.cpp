@@ -7,7 +7,6 @@
 #include <chrono>
 
 #include "runtime/base/clock.h"
-#include "runtime/base/log.h"
 #include "runtime/base/telemetry/trace.h"
 #include "runtime/comm/waiting.h"
 #include "runtime/ranks/messages/round_trace.h"
@@ -32,22 +31,11 @@ class DraftPort {
         post(FrameKind::kShutdown, {});  // goodbye
         return false;
       }
+      if (frame.kind == FrameKind::kAlive) post(FrameKind::kAlive, {});
+      if (frame.kind == FrameKind::kForget) worker.forget_all();
       if (frame.kind == FrameKind::kRequest) worker.take(decode_draft_request(frame.payload));
     }
     return true;
-  }
-  void wait_for_shutdown() {
-    Backoff backoff;
-    while (true) {
-      while (auto bytes = world_.poll(0)) {
-        Frame frame;
-        if (!decode_frame(*bytes, epoch_, &frame) || frame.kind != FrameKind::kShutdown) continue;
-        post(FrameKind::kShutdown, {});
-        return;
-      }
-      if (backoff.should_check()) world_.check_alive(1);
-      world_.pause(backoff);
-    }
   }
   void send(const DraftReply& reply) {
     trace_reply_out(reply);
@@ -124,12 +112,21 @@ void serve_until_shutdown(World& world, DraftPort& port, DraftWorker& worker) {
 void run_draft_loop(World& world, uint32_t epoch, bool takes_cpu, DraftWorker& worker) {
   DraftPort port(world, epoch);
   let_targets_go_first(takes_cpu);
-  try {
-    serve_until_shutdown(world, port, worker);
-  } catch (const std::exception& error) {
-    // The targets go on without a draft; this rank stays only to take part in the end of the job.
-    log_error("the draft worker stopped: {}", error.what());
-    port.wait_for_shutdown();
+  serve_until_shutdown(world, port, worker);
+}
+
+void wait_for_shutdown(World& world, uint32_t epoch) {
+  Backoff backoff;
+  while (true) {
+    while (auto bytes = world.poll(0)) {
+      Frame frame;
+      if (!decode_frame(*bytes, epoch, &frame) || frame.kind != FrameKind::kShutdown) continue;
+      frame.payload.clear();
+      world.post(0, encode_frame(frame));
+      return;
+    }
+    if (backoff.should_check()) world.check_alive(1);
+    world.pause(backoff);
   }
 }
 

@@ -83,6 +83,13 @@ void DraftWorker::take(const DraftRequest& request) {
   check_books(sequences_.all().empty());
 }
 
+void DraftWorker::forget_all() {
+  while (!sequences_.all().empty()) sequences_.close(sequences_.all().begin()->first);
+  reply_ = {};
+  owes_answer_ = false;
+  check_books(true);
+}
+
 // True when the sequence's round is in flight from now on, and is to be ridden ahead of.
 bool DraftWorker::commit(const DraftCommit& committed) {
   DraftSequence* sequence = sequences_.find(committed.sequence_id);

@@ -48,6 +48,8 @@ class DraftWorker {
 
   // Takes in what the coordinator says. What was drafted behind another text is given up.
   void take(const DraftRequest& request);
+  // As if nothing had ever been said.
+  void forget_all();
   bool has_work() const;
   // One forward pass over all chains of draft tokens that are to grow and prompts to be read.
   void step();

@@ -12,9 +12,11 @@
 
 #include "runtime/base/clock.h"
 #include "runtime/base/log.h"
+#include "runtime/ranks/draft/engine.h"
 #include "runtime/ranks/job/abort.h"
 #include "runtime/ranks/job/async_drafting.h"
-#include "runtime/ranks/job/draft_part.h"
+#include "runtime/ranks/loading/draft_pair.h"
+#include "runtime/ranks/loading/engine_sizes.h"
 
 namespace outrider {
 namespace {
@@ -67,6 +69,31 @@ class LastWords {
   World& world_;
 };
 
+// Where drafts attach; null where none may.
+std::unique_ptr<DraftServer> serve_drafts(const JobRank& rank,
+                                          const ServingResources& resources,
+                                          const PlannerConfig& planner,
+                                          const ModelConfig& model) {
+  if (!resources.draft_listener) return nullptr;
+  const RunConfig& config = rank.config;
+  const EngineSizes sizes = engine_sizes(config, model, rank.layout);
+  const VocabularyDigest vocabulary = vocabulary_digest(config.model, Role::kTarget);
+  return std::make_unique<DraftServer>(
+      *resources.draft_listener,
+      DraftDemands{.key = config.draft_key,
+                   .vocabulary = vocabulary.text,
+                   .num_tokens = vocabulary.num_tokens},
+      DraftTerms{.target_vocab_size = model.vocab_size,
+                 .num_candidates = planner.num_draft_candidates,
+                 .longest_draft_len = planner.num_speculative_tokens,
+                 .max_model_len = sizes.max_model_len,
+                 .max_rows = sizes.max_rows,
+                 .blocks_per_sequence = sizes.blocks_per_sequence,
+                 .num_blocks = sizes.num_blocks,
+                 .block_size = config.block_size,
+                 .max_num_seqs = config.max_num_seqs});
+}
+
 // The rounds here, the front end on a thread of its own, until both are done.
 int run_both(World& world, Coordinator& coordinator, const std::function<int()>& front_end) {
   const LastWords last_words(world, coordinator);
@@ -118,6 +145,8 @@ int run_coordinator(const JobRank& rank,
       info.served_model_name, info.max_model_len, std::max(1, info.num_speculative_tokens));
   record_memory(target.model().memory(), metrics);
   record_cache_config(planner, config, metrics);
+  const std::unique_ptr<DraftServer> draft_server =
+      serve_drafts(rank, resources, planner, model_config);
   Coordinator coordinator(
       {.world = rank.world,
        .layout = rank.layout,
@@ -128,7 +157,8 @@ int run_coordinator(const JobRank& rank,
        .max_num_queued_reqs = config.max_num_queued_reqs,
        .verify_mode = verify_mode_from_name(speculative.rejection_sample_method).value(),
        .async_drafting = async_drafting_of(rank, topology),
-       .epoch = kDraftEpoch,
+       .epoch = kFirstDraftEpoch,
+       .draft_server = draft_server.get(),
        .draft_patience_s = speculative.draft_patience_s,
        .chooses_draft_len = speculative.num_speculative_tokens == kAutoDraftLen,
        .checks = resources.checks});

@@ -27,7 +27,20 @@ namespace {
 struct DraftStart {
   std::function<Bytes(const Bytes& descriptor)> check_devices;
   std::function<void(const Readiness& readiness)> report;
+  uint32_t epoch = kFirstDraftEpoch;
+  bool comes_back = false;  // somebody starts it again when it ends
 };
+
+// The targets go on without a draft that has failed.
+void serve(const JobRank& rank, const DraftStart& start, bool takes_cpu, DraftWorker& worker) {
+  try {
+    run_draft_loop(rank.world, start.epoch, takes_cpu, worker);
+  } catch (const std::exception& error) {
+    if (start.comes_back) throw;
+    log_error("the draft worker stopped: {}", error.what());
+    wait_for_shutdown(rank.world, start.epoch);
+  }
+}
 
 // The draft with its model, until the job is over.
 void run_worker(const JobRank& rank, const DraftStart& start) {
@@ -61,7 +74,7 @@ void run_worker(const JobRank& rank, const DraftStart& start) {
                       .checks = checks});
   const ThreadTrace recording(trace.ring());
   const bool takes_cpu = loaded.context != nullptr;
-  run_draft_loop(world, kDraftEpoch, takes_cpu, worker);
+  serve(rank, start, takes_cpu, worker);
   trace.hand_over(world);
 }
 
@@ -82,12 +95,12 @@ void relay_for(DraftEngine& engine, const JobRank& rank) {
   engine.send(answer);
   if (const std::string refusal = refusal_in(answer); !refusal.empty()) throw Error(refusal);
   answer_ready_barrier(rank, engine.wait_report());
-  engine.relay(rank.world, kDraftEpoch);
-  if (rank.trace.on()) engine.relay_rest(rank.world, kDraftEpoch);
+  engine.relay(rank.world, answer);
+  if (rank.trace.on()) engine.relay_rest(rank.world);
 }
 
 // The child itself: to it its rank is the world.
-void run_child(World& parent, const RunConfig& config, const RankLayout& layout) {
+void run_child(World& parent, const RunConfig& config, const RankLayout& layout, uint32_t epoch) {
   set_process_log_name("draft engine");
   JobTrace trace(config.trace);
   const auto call = [&](const Bytes& descriptor) {
@@ -98,7 +111,7 @@ void run_child(World& parent, const RunConfig& config, const RankLayout& layout)
   };
   const auto report = [&](const Readiness& readiness) { report_ready(parent, readiness); };
   run_worker({.world = parent, .config = config, .layout = layout, .trace = trace},
-             {.check_devices = call, .report = report});
+             {.check_devices = call, .report = report, .epoch = epoch, .comes_back = true});
 }
 
 }  // namespace
@@ -114,8 +127,9 @@ std::unique_ptr<DraftEngine> start_draft_engine(const RunConfig& config) {
     return nullptr;  // said by all ranks together, later
   }
   if (!layout.has_draft || std::atoi(rank) != layout.draft_rank()) return nullptr;
-  return DraftEngine::start(
-      layout.draft_rank(), [&config, layout](World& parent) { run_child(parent, config, layout); });
+  return DraftEngine::start(layout.draft_rank(), [&config, layout](World& parent, uint32_t epoch) {
+    run_child(parent, config, layout, epoch);
+  });
 }
 
 void run_draft(const JobRank& rank, DraftEngine* engine) {

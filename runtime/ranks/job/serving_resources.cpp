@@ -19,7 +19,7 @@ namespace {
 constexpr size_t kMaxTemplateFileBytes = size_t{1} << 20;
 
 DraftMethod draft_method(const RunConfig& config, const RankLayout& layout) {
-  if (layout.has_draft) return DraftMethod::kDraftModel;
+  if (layout.has_draft || !config.speculative.draft_listen.empty()) return DraftMethod::kDraftModel;
   if (config.speculative.method == "ngram") return DraftMethod::kNgram;
   if (config.speculative.method == "unigram") return DraftMethod::kUnigram;
   if (config.speculative.method == "bigram") return DraftMethod::kBigram;
@@ -58,12 +58,23 @@ ChatTemplate template_in(const std::string& file, const std::filesystem::path& f
   }
 }
 
+std::shared_ptr<const TcpListener> listen_for_drafts(const RunConfig& config) {
+  const std::string& where = config.speculative.draft_listen;
+  if (where.empty()) return nullptr;
+  constexpr const char* kNoKey =
+      "draft_listen without draft_key is for loopback addresses alone: whoever attaches reads all "
+      "texts";
+  return std::make_shared<const TcpListener>(parse_tcp_address(where, "draft_listen"),
+                                             config.draft_key.empty() ? kNoKey : "");
+}
+
 }  // namespace
 
 ServingResources load_serving_resources(const RunConfig& config) {
   check_prompt_lookup(config.speculative);
   const auto folder = text_folder(config);
   ServingResources resources;
+  resources.draft_listener = listen_for_drafts(config);
   resources.checks = Checks::from_environment();
   resources.tokenizer = Tokenizer::load(folder);
   resources.grammars = make_grammar_engine(config, *resources.tokenizer);
@@ -123,7 +134,7 @@ EngineInfo engine_info(const RunConfig& config,
   info.vocab_size = planner.vocab_size;
   info.num_target_ranks = layout.num_targets;
   if (planner.draft_method == DraftMethod::kDraftModel) {
-    info.draft = config.speculative.model;
+    info.draft = layout.has_draft ? config.speculative.model : "over TCP";
   } else if (planner.draft_method != DraftMethod::kNone) {
     info.draft = config.speculative.method;
   }

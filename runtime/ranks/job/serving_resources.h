@@ -5,11 +5,12 @@
 #include <memory>
 #include <optional>
 
-#include "models/checkpoint/model_config.h"
 #include "http/answers/answer_format.h"
+#include "models/checkpoint/model_config.h"
 #include "models/text/chat_template.h"
 #include "models/text/tokenizer.h"
 #include "runtime/base/settings/run_config.h"
+#include "runtime/comm/tcp.h"
 #include "runtime/ranks/checks.h"
 #include "runtime/ranks/roles.h"
 #include "scheduler/batching/planner.h"
@@ -24,8 +25,9 @@ struct ServingResources {
   std::optional<ChatTemplate> chat_template;
   AnswerFormats answer_formats;
   GenerationDefaults defaults;
-  std::shared_ptr<const BigramModel> draft_corpus;  // null without one
-  std::shared_ptr<const GrammarEngine> grammars;    // null where there is none
+  std::shared_ptr<const BigramModel> draft_corpus;    // null without one
+  std::shared_ptr<const GrammarEngine> grammars;      // null where there is none
+  std::shared_ptr<const TcpListener> draft_listener;  // null where no draft may attach
   Checks checks;
 };
 

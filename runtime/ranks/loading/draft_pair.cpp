@@ -1,6 +1,10 @@
 // See draft_pair.h.
 #include "runtime/ranks/loading/draft_pair.h"
 
+#include <algorithm>
+
+#include "models/checkpoint/fingerprint.h"
+#include "models/simulated/spec.h"
 #include "models/text/tokenizer.h"
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
@@ -52,6 +56,27 @@ VocabularyMatch usable_match(const RunConfig& config, const Pair& pair) {
 
 VocabularyMatch match_pair(const std::string& target, const std::string& draft) {
   return match(load_pair(target, draft));
+}
+
+VocabularyDigest vocabulary_digest(const std::string& model, Role role) {
+  const int32_t num_rows = model_config_of(model, role).vocab_size;
+  if (is_simulated(model)) {
+    const SimulatedSpec spec = parse_simulated(model);  // of one language
+    return {fmt::format("sim {} {} {}", spec.seed, spec.vocab, spec.workload_classes),
+            num_rows,
+            num_rows};
+  }
+  if (is_synthetic(model)) return {fmt::format("synth {}", num_rows), num_rows, num_rows};
+  const auto tokenizer = Tokenizer::load(model_folder(model, role));
+  std::string tokens;
+  for (int32_t id = 0; id < tokenizer->vocab_size(); ++id) {
+    const std::string name = tokenizer->token_text(id);
+    if (name.empty()) continue;  // padding
+    const bool is_special = tokenizer->is_special(id);
+    const std::string bytes = is_special ? name : tokenizer->token_bytes(id);
+    tokens += fmt::format("{} {} {} ", id, is_special ? 's' : 'b', bytes.size()) + bytes;
+  }
+  return {fingerprint_of_text(tokens), std::min(tokenizer->vocab_size(), num_rows), num_rows};
 }
 
 bool drafts_in_target_ids(const RunConfig& config) {

@@ -7,11 +7,21 @@
 #include "models/text/vocabulary_map.h"
 #include "models/text/vocabulary_match.h"
 #include "runtime/base/settings/run_config.h"
+#include "runtime/ranks/roles.h"
 
 namespace outrider {
 
 // Names as in the options. Throws Error when a tokenizer or a configuration is missing or damaged.
 VocabularyMatch match_pair(const std::string& target, const std::string& draft);
+
+// Of a model's tokens: equal where check-pair would say that two have the same, or the same but for
+// rows of padding. For a draft that does not see the target's files.
+struct VocabularyDigest {
+  std::string text;
+  int32_t num_tokens = 0;  // ids that the tokenizer may give
+  int32_t num_rows = 0;    // of the model
+};
+VocabularyDigest vocabulary_digest(const std::string& model, Role role);
 
 // Whether the draft of a config reads and proposes the target's ids as they are: no translation.
 bool drafts_in_target_ids(const RunConfig& config);

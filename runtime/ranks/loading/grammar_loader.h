@@ -16,5 +16,8 @@ std::shared_ptr<const GrammarEngine> load_grammar_engine(const RunConfig& config
 // The same with a tokenizer that has been loaded.
 std::shared_ptr<const GrammarEngine> make_grammar_engine(const RunConfig& config,
                                                          const Tokenizer& tokenizer);
+// The same with a draft's tokenizer, which has the target's tokens. model: the draft's.
+std::shared_ptr<const GrammarEngine> load_grammar_engine_of_draft(const std::string& model,
+                                                                  int32_t target_vocab_size);
 
 }  // namespace outrider

@@ -45,17 +45,21 @@ SimulatedSpec simulated_target(const RunConfig& config) {
 }
 
 // Another seed, vocabulary or number of workload_classes would be another language.
-SimulatedSpec simulated_draft(const RunConfig& config) {
-  SimulatedSpec spec = parse_simulated(config.speculative.model);
+void check_simulated_pair(const RunConfig& config) {
+  const SimulatedSpec draft = parse_simulated(config.speculative.model);
   const SimulatedSpec target = parse_simulated(config.model);
   const auto check_same = [](const char* key, auto draft_value, auto target_value) {
     if (draft_value == target_value) return;
     throw Error(fmt::format(
         "simulated draft: {} is {} where the target's is {}", key, draft_value, target_value));
   };
-  check_same("seed", spec.seed, target.seed);
-  check_same("vocab", spec.vocab, target.vocab);
-  check_same("workload_classes", spec.workload_classes, target.workload_classes);
+  check_same("seed", draft.seed, target.seed);
+  check_same("vocab", draft.vocab, target.vocab);
+  check_same("workload_classes", draft.workload_classes, target.workload_classes);
+}
+
+SimulatedSpec simulated_draft(const RunConfig& config) {
+  SimulatedSpec spec = parse_simulated(config.speculative.model);
   if (spec.alpha.empty()) spec.alpha = {kDefaultSimulatedAlpha};
   return spec;
 }
@@ -201,13 +205,27 @@ LoadedModel load_draft(const RunConfig& config,
                        const RankLayout& layout,
                        const ops::ThreadPlan& threads,
                        DeviceAssignment assignment) {
-  const std::string& name = config.speculative.model;
-  if (is_simulated(name) != is_simulated(config.model))
+  if (is_simulated(config.speculative.model) != is_simulated(config.model))
     throw Error("a simulated draft needs a simulated target, and the other way round");
-  std::shared_ptr<const VocabularyMap> vocabulary = draft_vocabulary(config);
+  if (is_simulated(config.model)) check_simulated_pair(config);
   const ModelConfig target_config = model_config_of(config.model, Role::kTarget);
+  return load_draft(config,
+                    layout,
+                    {.sizes = engine_sizes(config, target_config, layout),
+                     .vocabulary = draft_vocabulary(config)},
+                    threads,
+                    std::move(assignment));
+}
+
+LoadedModel load_draft(const RunConfig& config,
+                       const RankLayout& layout,
+                       DraftSettings settings,
+                       const ops::ThreadPlan& threads,
+                       DeviceAssignment assignment) {
+  const std::string& name = config.speculative.model;
+  const EngineSizes& sizes = settings.sizes;
+  std::shared_ptr<const VocabularyMap> vocabulary = std::move(settings.vocabulary);
   const ModelConfig model_config = model_config_of(config, Role::kDraft);
-  const EngineSizes sizes = engine_sizes(config, target_config, layout);
   // A text has more tokens in a vocabulary that knows fewer of its words.
   const int32_t num_blocks =
       vocabulary == nullptr ? sizes.num_blocks : std::min(sizes.num_blocks, INT32_MAX / 2) * 2;

@@ -9,6 +9,7 @@
 #include "models/text/vocabulary_map.h"
 #include "runtime/base/settings/run_config.h"
 #include "runtime/ranks/loading/device_assignment.h"
+#include "runtime/ranks/loading/engine_sizes.h"
 #include "runtime/ranks/roles.h"
 
 namespace outrider {
@@ -43,6 +44,18 @@ LoadedModel load_target(const RunConfig& config,
 void begin_together(LoadedModel& loaded,
                     const RunConfig& config,
                     const std::function<void()>& check_alive);
+
+// What a draft must know of its job: its sizes, and how it is translated, if it is.
+struct DraftSettings {
+  EngineSizes sizes;
+  std::shared_ptr<const VocabularyMap> vocabulary = nullptr;
+};
+// Reads nothing of the target's; simulated drafts take their language as it is.
+LoadedModel load_draft(const RunConfig& config,
+                       const RankLayout& layout,
+                       DraftSettings settings,
+                       const ops::ThreadPlan& threads,
+                       DeviceAssignment assignment);
 
 // Also checks that the draft speaks the target's tokens, or may have another tokenizer; throws
 // Error naming the first id that differs.

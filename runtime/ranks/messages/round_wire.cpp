@@ -13,7 +13,6 @@ constexpr uint32_t kPlanMagic = 0x4e4c504f;             // "OPLN"
 constexpr uint32_t kCandidatesMagic = 0x444e434f;       // "OCND"
 constexpr uint32_t kLateDraftTokensMagic = 0x444d414f;  // "OAMD"
 constexpr uint32_t kFrameMagic = 0x4d52464f;            // "OFRM"
-constexpr uint16_t kVersion = 4;
 
 void write(WireWriter& out, const Grammar& grammar) {
   out.put(grammar.kind);
@@ -270,7 +269,7 @@ LateDraftTokens decode_late_draft_tokens(const Bytes& bytes) {
 Bytes encode_frame(const Frame& frame) {
   WireWriter out;
   out.put(kFrameMagic);
-  out.put(kVersion);
+  out.put(kDraftLinkVersion);
   out.put(frame.kind);
   out.put(frame.epoch);
   out.put(checksum(frame.payload));
@@ -280,18 +279,22 @@ Bytes encode_frame(const Frame& frame) {
   return bytes;
 }
 
-bool decode_frame(const Bytes& bytes, uint32_t epoch, Frame* frame) {
+bool decode_frame(const Bytes& bytes, Frame* frame) {
   constexpr size_t kHeaderBytes = 4 + 2 + 1 + 4 + 8 + 4;
   if (bytes.size() < kHeaderBytes || bytes.size() > kMaxFrameBytes) return false;
   WireReader in(bytes);
-  if (in.get<uint32_t>() != kFrameMagic || in.get<uint16_t>() != kVersion) return false;
+  if (in.get<uint32_t>() != kFrameMagic || in.get<uint16_t>() != kDraftLinkVersion) return false;
   frame->kind = in.get<FrameKind>();
   frame->epoch = in.get<uint32_t>();
   const auto sum = in.get<uint64_t>();
   const auto length = in.get<uint32_t>();
-  if (frame->epoch != epoch || bytes.size() != kHeaderBytes + length) return false;
+  if (bytes.size() != kHeaderBytes + length) return false;
   frame->payload.assign(bytes.begin() + kHeaderBytes, bytes.end());
   return checksum(frame->payload) == sum;
+}
+
+bool decode_frame(const Bytes& bytes, uint32_t epoch, Frame* frame) {
+  return decode_frame(bytes, frame) && frame->epoch == epoch;
 }
 
 Bytes encode(const DraftRequest& request) {

@@ -21,7 +21,18 @@ LateDraftTokens decode_late_draft_tokens(const Bytes& bytes);  // throws Error
 
 // A frame of the draft link. Decoding gives nothing for a frame that is damaged, of another
 // version, too long, or of another epoch: the caller drops it.
-enum class FrameKind : uint8_t { kRequest = 1, kReply = 2, kAlive = 3, kShutdown = 4, kGone = 5 };
+// kAlive from the coordinator's side asks for one from the draft's. kHello: a life of the draft has
+// begun, of the frame's epoch (payload: draft_hello.h, or empty). kForget: what the draft was told
+// so far is void.
+enum class FrameKind : uint8_t {
+  kRequest = 1,
+  kReply = 2,
+  kAlive = 3,
+  kShutdown = 4,
+  kGone = 5,
+  kHello = 6,
+  kForget = 7,
+};
 
 struct Frame {
   FrameKind kind = FrameKind::kAlive;
@@ -29,8 +40,11 @@ struct Frame {
   Bytes payload;
 };
 constexpr size_t kMaxFrameBytes = 64u << 20;
+// Of frames and of what they carry; both ends of a draft's link must have the same.
+constexpr uint16_t kDraftLinkVersion = 5;
 
 Bytes encode_frame(const Frame& frame);
+bool decode_frame(const Bytes& bytes, Frame* frame);  // of any epoch
 bool decode_frame(const Bytes& bytes, uint32_t epoch, Frame* frame);
 
 Bytes encode(const DraftRequest& request);
