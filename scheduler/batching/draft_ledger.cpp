@@ -210,7 +210,7 @@ RoundState DraftLedger::state(const SequencePool& pool) const {
     const DraftView& view = sequence->draft_view;
     const auto num_drafted = static_cast<int32_t>(view.block.size());
     one.num_at_hand = has_worker ? std::min(num_drafted, one.limit) : one.limit;
-    if (has_worker && num_drafted == 0 && sequence->round() > 0) offer_backup(*sequence, one);
+    if (has_worker && sequence->round() > 0) offer_backup(*sequence, one);
     one.in_one_piece = !drafts_async(*sequence);
     if (one.in_one_piece && view.asked_round == sequence->round()) one.asked_len = view.asked_len;
     one.more_coming = uses_model() && sequence->round() > 0 && !view.is_complete;

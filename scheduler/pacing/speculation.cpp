@@ -237,16 +237,20 @@ RoundChoice Speculation::choose_backups(const RoundState& state,
     SequenceState& one = other.sequences[i];
     const auto known = backups_.find({one.backup_source, std::min(one.match_len, kLongestMatch)});
     if (one.fixed && without.wait) return without;  // it was promised the draft's
-    if (one.backup_len == 0 || one.num_at_hand > 0 || !(inputs.price > 0)) continue;
+    if (one.backup_len == 0 || !(inputs.price > 0)) continue;
     const SurvivalCurve curve =
         (known == backups_.end() ? AcceptanceModel() : known->second)
             .curve(one.sequence_id, one.backup_len);
     // What the draft prepares meanwhile is seldom for what comes of other tokens than its own.
     if (one.more_coming && without.draft_works) {
-      lost[i] = std::max(0.0, hit_if_all_stand_ - hit_after_backup_) *
-                worth_of_hit(inputs, inputs.survival[i], state.sequences.size());
+      lost[i] = pacing.backup_margin +
+                std::max(0.0, hit_if_all_stand_ - hit_after_backup_) *
+                    worth_of_hit(inputs, inputs.survival[i], state.sequences.size());
     }
-    if (std::accumulate(curve.begin(), curve.end(), 0.0) <= lost[i]) continue;
+    const SurvivalCurve& block = inputs.survival[i];
+    const double instead = std::accumulate(
+        block.begin(), block.begin() + std::min(one.limit, one.num_at_hand), lost[i]);
+    if (std::accumulate(curve.begin(), curve.end(), 0.0) <= instead) continue;
     inputs.survival[i] = curve;
     one.limit = one.num_at_hand = one.backup_len;
     one.more_coming = one.fixed = false;

@@ -44,7 +44,7 @@ SimulatedSpec simulated_target(const RunConfig& config) {
   return spec;
 }
 
-// Another seed, vocabulary or number of workload_classes would be another language.
+// Another seed, vocabulary, number of workload_classes or repetition would be another language.
 SimulatedSpec simulated_draft(const RunConfig& config) {
   SimulatedSpec spec = parse_simulated(config.speculative.model);
   const SimulatedSpec target = parse_simulated(config.model);
@@ -56,6 +56,7 @@ SimulatedSpec simulated_draft(const RunConfig& config) {
   check_same("seed", spec.seed, target.seed);
   check_same("vocab", spec.vocab, target.vocab);
   check_same("workload_classes", spec.workload_classes, target.workload_classes);
+  check_same("repeat", spec.repeat, target.repeat);
   if (spec.alpha.empty()) spec.alpha = {kDefaultSimulatedAlpha};
   return spec;
 }
