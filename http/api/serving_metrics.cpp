@@ -67,11 +67,10 @@ ServingMetrics::ServingMetrics(const std::string& model_name,
                            {{"position", std::to_string(position)}}));
   }
   for (const char* source : kBlockSourceNames) {
-    drafted_by_source_.push_back(
-        &registry_.counter({"spec_decode_num_draft_tokens_by_source_total",
-                            "Draft tokens verified, by who proposed them.",
-                            MetricScope::kOwn},
-                           {{"source", source}}));
+    drafted_by_source_.push_back(&registry_.counter({"spec_decode_num_draft_tokens_by_source_total",
+                                                     "Draft tokens verified, by who proposed them.",
+                                                     MetricScope::kOwn},
+                                                    {{"source", source}}));
     accepted_by_source_.push_back(
         &registry_.counter({"spec_decode_num_accepted_tokens_by_source_total",
                             "Draft tokens accepted, by who proposed them.",

@@ -13,8 +13,8 @@
 // word. All 16 words of a draft fit its num_draft_candidates; with fewer of them alpha is another.
 //
 // A text repeats itself: at a share `repeat` of the positions the row is that of kRepeatPeriod
-// positions before, whatever the token. So at temperature 0 a drafter that looks the text up is right
-// in that share of the rows where it finds something.
+// positions before, whatever the token. So at temperature 0 a drafter that looks the text up is
+// right in that share of the rows where it finds something.
 //
 // Words are the embedded tokenizer's, beyond its special and byte tokens. Word i is of
 // workload_class i % workload_classes, and what follows a word is of its workload_class: a request

@@ -10,7 +10,8 @@
 //   layers      for link_us
 //   jitter      a step takes its cost times 1 +- jitter, uniform, the same on all ranks
 //   alpha       draft: acceptance; 0, 0.1 .. 0.99 or 1; a list gives one per workload_class
-//   seed, vocab, max_len, workload_classes, repeat   see models/simulated/law.h; a pair must agree on
+//   seed, vocab, max_len, workload_classes, repeat   see models/simulated/law.h; a pair must agree
+//   on
 //               them
 #pragma once
 

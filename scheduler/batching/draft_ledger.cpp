@@ -248,12 +248,11 @@ void DraftLedger::offer_backup(Sequence& sequence, SequenceState& state) const {
 
 DraftProposal DraftLedger::draft_for(const Sequence& sequence) const {
   const DraftView& view = sequence.draft_view;
-  const int32_t draft_len = limit(
-      sequence, sequence.num_tokens(), view.verify_len < 0 ? draft_len_ : view.verify_len);
+  const int32_t draft_len =
+      limit(sequence, sequence.num_tokens(), view.verify_len < 0 ? draft_len_ : view.verify_len);
   if (config_.draft_method != DraftMethod::kDraftModel) {
     // What a grammar forces: as much as ever fits, whatever length was chosen, while it pays.
-    const int32_t longest =
-        own_.forced_tokens_pay() ? config_.num_speculative_tokens : draft_len;
+    const int32_t longest = own_.forced_tokens_pay() ? config_.num_speculative_tokens : draft_len;
     return own_.propose(sequence, draft_len, limit(sequence, sequence.num_tokens(), longest));
   }
   const std::vector<DraftToken>& tokens = view.uses_backup ? view.backup->tokens : view.block;
@@ -277,7 +276,7 @@ std::optional<DraftToken> DraftLedger::begin_round(Sequence& sequence, int32_t n
 bool DraftLedger::awaits_bonus_draft(const Sequence& sequence) const {
   if (!uses_model() || !drafts_async(sequence)) return false;
   if (sequence.draft_view.uses_backup) return false;  // it stands behind other tokens
-  if (limit_next(sequence) == 0) return false;  // not told of the round
+  if (limit_next(sequence) == 0) return false;        // not told of the round
   const VerifyRule rule = resolve_rule(sequence.params());
   return rule == VerifyRule::kStandard || rule == VerifyRule::kBlock;
 }

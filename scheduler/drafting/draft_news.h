@@ -19,7 +19,7 @@ struct DraftResult {
   int32_t num_accepted = 0;
   // Whether the token that the draft had behind them, without a row or a judgement, came next.
   std::optional<bool> counterfactual;
-  bool all_accepted = false;  // all draft tokens of the round
+  bool all_accepted = false;                // all draft tokens of the round
   BlockSource source = BlockSource::kNone;  // of the draft tokens
   // A backup that was proposed: how long a match it had, and where it was not judged, whether its
   // first token came next.

@@ -87,7 +87,9 @@ struct GoodputInputs {
 
 // What it brings that a round of so many sequences finds a block of this one prepared: tokens at
 // once, and no wait for those that would be waited for.
-double worth_of_hit(const GoodputInputs& inputs, const SurvivalCurve& survival, size_t num_sequences);
+double worth_of_hit(const GoodputInputs& inputs,
+                    const SurvivalCurve& survival,
+                    size_t num_sequences);
 
 // Renewal-reward (Dinkelbach 1967): with g the rate that is being made, the round is chosen that
 // maximises expected tokens - g * (wait + step time). So a draft token is waited for if the

@@ -46,7 +46,8 @@ void Speculation::record_draft(const DraftResult& result) {
   if (result.backup_source != BlockSource::kNone) {
     AcceptanceModel& backup =
         backups_[{result.backup_source, std::min(result.match_len, kLongestMatch)}];
-    if (is_backup) backup.record_result(result.sequence_id, result.num_drafted, result.num_accepted);
+    if (is_backup)
+      backup.record_result(result.sequence_id, result.num_drafted, result.num_accepted);
     if (result.backup_counterfactual)
       backup.record_counterfactual(result.sequence_id, *result.backup_counterfactual);
   }
@@ -206,8 +207,8 @@ RoundChoice Speculation::choose_to_learn(RoundState state,
   return choice;
 }
 
-// The sources in order: blocks of the draft model, waited for where that pays; in their place, where
-// that brings more, what others have at hand.
+// The sources in order: blocks of the draft model, waited for where that pays; in their place,
+// where that brings more, what others have at hand.
 RoundChoice Speculation::choose(const RoundState& state) const {
   const auto num_sequences = static_cast<int32_t>(state.sequences.size());
   if (num_sequences == 0) return {};
@@ -238,9 +239,8 @@ RoundChoice Speculation::choose_backups(const RoundState& state,
     const auto known = backups_.find({one.backup_source, std::min(one.match_len, kLongestMatch)});
     if (one.fixed && without.wait) return without;  // it was promised the draft's
     if (one.backup_len == 0 || !(inputs.price > 0)) continue;
-    const SurvivalCurve curve =
-        (known == backups_.end() ? AcceptanceModel() : known->second)
-            .curve(one.sequence_id, one.backup_len);
+    const SurvivalCurve curve = (known == backups_.end() ? AcceptanceModel() : known->second)
+                                    .curve(one.sequence_id, one.backup_len);
     // What the draft prepares meanwhile is seldom for what comes of other tokens than its own.
     if (one.more_coming && without.draft_works) {
       lost[i] = pacing.backup_margin +

@@ -77,8 +77,8 @@ double decode_rate(const TimedAnswer& answer) {
          (answer.done_s - answer.first_token_s);
 }
 
-// Beside a draft that misses half of its blocks: texts that repeat themselves gain by what stands in
-// for them, texts that do not lose nothing.
+// Beside a draft that misses half of its blocks: texts that repeat themselves gain by what stands
+// in for them, texts that do not lose nothing.
 TEST(VirtualTime, WhatStandsInForMissedBlocksPaysWhereTextsRepeatThemselves) {
   const auto rate = [](double repeat, const char* backup, bool seeded) {
     const std::string language = fmt::format(",repeat={},jitter=0.1", repeat);

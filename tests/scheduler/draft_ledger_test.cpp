@@ -167,8 +167,8 @@ TEST(Backup, ALateBlockIsReplacedByWhatTheTextSaidBefore) {
   EXPECT_EQ(seen.backup_len, 3);
   EXPECT_EQ(seen.match_len, 4);
 
-  const SequenceChoice choice = {.sequence_id = 1, .draft_len = 2, .wanted_len = 3,
-                                 .uses_backup = true};
+  const SequenceChoice choice = {
+      .sequence_id = 1, .draft_len = 2, .wanted_len = 3, .uses_backup = true};
   planner.set_draft_lens({{choice}});
   RoundPlan plan = planner.plan();
   EXPECT_EQ(ids_of(plan.sequences[0].draft), (Tokens{2, 3}));
