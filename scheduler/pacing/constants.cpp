@@ -42,7 +42,6 @@ constexpr auto kRows = std::to_array<Row>({
     {"many_sequences", &PacingConstants::many_sequences},
     {"gain_of_many", &PacingConstants::gain_of_many},
     {"certain_deviations", &PacingConstants::certain_deviations},
-    {"backup_margin", &PacingConstants::backup_margin},
     {"blind_draft_len", &PacingConstants::blind_draft_len},
     {"blind_wait", &PacingConstants::blind_wait},
     {"best_guess_share", &PacingConstants::best_guess_share},

@@ -53,9 +53,6 @@ struct PacingConstants {
   double gain_of_many = 1.05;
   double certain_deviations = 2;  // ends a trial early; half as many change what is in use
 
-  // So many tokens more must another source bring than a draft model's block that is coming.
-  double backup_margin = 0.5;
-
   // Before anything was measured.
   double blind_draft_len = 4;
   double blind_wait = 0.5;  // of a plain round

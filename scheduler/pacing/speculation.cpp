@@ -28,6 +28,8 @@ bool drafts_any(const RoundChoice& choice) {
                      [](const SequenceChoice& one) { return one.draft_len > 0; });
 }
 
+// So many tokens more must another source bring than a draft model's block that is coming.
+constexpr double kBackupMargin = 0.5;
 // Of a match; longer ones count as this long.
 constexpr int32_t kLongestMatch = 8;
 
@@ -243,9 +245,9 @@ RoundChoice Speculation::choose_backups(const RoundState& state,
                                     .curve(one.sequence_id, one.backup_len);
     // What the draft prepares meanwhile is seldom for what comes of other tokens than its own.
     if (one.more_coming && without.draft_works) {
-      lost[i] = pacing.backup_margin +
-                std::max(0.0, hit_if_all_stand_ - hit_after_backup_) *
-                    worth_of_hit(inputs, inputs.survival[i], state.sequences.size());
+      lost[i] =
+          kBackupMargin + std::max(0.0, hit_if_all_stand_ - hit_after_backup_) *
+                              worth_of_hit(inputs, inputs.survival[i], state.sequences.size());
     }
     const SurvivalCurve& block = inputs.survival[i];
     const double instead = std::accumulate(

@@ -108,40 +108,6 @@ TEST(GrammarDrafts, AreAsLongAsChosenOnceTheyAreRejected) {
   EXPECT_EQ(planner.plan().sequences[0].draft.size(), 2u);
 }
 
-// A token that was drawn is judged even where the grammar forbids it: left out, its row would draw
-// from the target's law instead of what the rejection leaves of it.
-TEST(GrammarDrafts, ADrawnTokenIsJudgedWhateverItIs) {
-  if (!GrammarEngine::is_built()) GTEST_SKIP() << "built without xgrammar";
-  std::vector<std::string> token_bytes(kVocabSize);
-  token_bytes[1] = "a";
-  token_bytes[2] = "b";
-  PlannerConfig config = async_config();
-  config.draft_method = DraftMethod::kBigram;
-  config.grammars = std::make_shared<const GrammarEngine>(token_bytes, kVocabSize);
-  BigramModel corpus(CountingOrder::kBigram, kVocabSize);
-  corpus.learn(Tokens{1, 1, 1, 2, 1, 1, 1, 2, 1, 2}, 0);
-  config.draft_corpus = std::make_shared<const BigramModel>(corpus);
-  int num_forbidden = 0;
-  for (uint64_t id = 1; id <= 40; ++id) {
-    Planner planner(config);
-    Request request = async_request(id, 4, 50);
-    request.params.temperature = 1;
-    request.params.noise_seed = id;
-    request.params.grammar =
-        std::make_shared<const Grammar>(Grammar{GrammarKind::kRegex, std::string(40, 'a')});
-    planner.add(std::move(request));
-    const RoundPlan plan = planner.plan();
-    const Tokens drawn = ids_of(plan.sequences[0].draft);
-    ASSERT_FALSE(drawn.empty());
-    const auto forbidden = std::find(drawn.begin(), drawn.end(), 2);
-    if (forbidden == drawn.end()) continue;
-    ++num_forbidden;
-    EXPECT_EQ(forbidden + 1, drawn.end()) << "nothing can follow it";
-    EXPECT_EQ(plan.sequences[0].draft.back().candidates.size(), 2u);
-  }
-  EXPECT_GT(num_forbidden, 5);
-}
-
 // ---- backups: n-gram where the draft model's block is missing
 
 PlannerConfig backup_config() {
