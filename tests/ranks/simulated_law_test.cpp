@@ -157,7 +157,9 @@ TEST_P(SimulatedJobLaw, WordsAreIndependentDrawsFromTheTargetsLaw) {
     total.num_bonus_drafts += answer.stats.num_bonus_drafts;
     total.num_accepted_bonus_drafts += answer.stats.num_accepted_bonus_drafts;
   }
-  if (one.repeat > 0) EXPECT_GT(num_backups, 500);
+  if (one.repeat > 0) {
+    EXPECT_GT(num_backups, 500);
+  }
   fmt::print(
       "{}: chi-square of triples {:.1f} (limit {:.1f}); {} of {} draft tokens, {} of {} "
       "bonus draft tokens were accepted, {} n-gram drafts, in {:.1f} s of virtual time\n",
