@@ -528,7 +528,7 @@ DraftResult backup_result(int32_t match_len, int32_t num_accepted) {
 }
 
 TEST(Speculation, EachBackupHasAnAcceptanceOfItsOwn) {
-  Speculation planner = that_knows([](int32_t rows) { return 1 + 0.05 * rows; });
+  Speculation planner = that_knows([](int32_t rows) { return 1 + 0.2 * rows; });
   for (int i = 0; i < 40; ++i) {
     planner.record_draft(backup_result(2, 0));
     planner.record_draft(backup_result(4, 8));
@@ -539,7 +539,7 @@ TEST(Speculation, EachBackupHasAnAcceptanceOfItsOwn) {
   EXPECT_TRUE(choice.sequences[0].uses_backup);
   EXPECT_EQ(choice.sequences[0].draft_len, 8);
   // What it would have been worth counts when it was not judged.
-  for (int i = 0; i < 40; ++i) {
+  for (int i = 0; i < 300; ++i) {
     DraftResult result = backup_result(4, 0);
     result.num_drafted = 0;
     result.source = BlockSource::kNone;
