@@ -107,7 +107,7 @@ def draw_round(axes, one):
     middle = one["begin"] + width / 2
     axes.text(middle, 2.12, str(one["round"]), ha="center")
     axes.text(middle, 1.12, f"+{one['accepted'] + 1}", ha="center", fontsize="small", color="#6e7781")
-    source = {"at hand": ACCEPTED, "waited for": WAIT}.get(one.get("source"))
+    source = {"speculation_cache": ACCEPTED, "draft_model": WAIT}.get(one.get("source"))
     if source:
         axes.plot([middle], [2.04], "o", color=source, markersize=4)
 

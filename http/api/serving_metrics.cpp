@@ -66,6 +66,23 @@ ServingMetrics::ServingMetrics(const std::string& model_name,
                             "Draft tokens accepted, by position in the draft."},
                            {{"position", std::to_string(position)}}));
   }
+  for (const char* source : kBlockSourceNames) {
+    drafted_by_source_.push_back(&registry_.counter({"spec_decode_num_draft_tokens_by_source_total",
+                                                     "Draft tokens verified, by who proposed them.",
+                                                     MetricScope::kOwn},
+                                                    {{"source", source}}));
+    accepted_by_source_.push_back(
+        &registry_.counter({"spec_decode_num_accepted_tokens_by_source_total",
+                            "Draft tokens accepted, by who proposed them.",
+                            MetricScope::kOwn},
+                           {{"source", source}}));
+  }
+}
+
+void ServingMetrics::count_draft(BlockSource source, size_t num_drafted, int32_t num_accepted) {
+  if (num_drafted == 0) return;
+  drafted_by_source_[static_cast<size_t>(source)]->add(static_cast<double>(num_drafted));
+  accepted_by_source_[static_cast<size_t>(source)]->add(num_accepted);
 }
 
 Histogram& ServingMetrics::histogram(const MetricName& name, Buckets buckets) {

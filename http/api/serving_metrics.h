@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/block_source.h"
 #include "runtime/base/telemetry/metrics.h"
 #include "scheduler/request.h"
 
@@ -29,6 +30,9 @@ class ServingMetrics {
                                        : accepted_per_position_.size() - 1];
   }
 
+  // spec_decode_num_{draft,accepted}_tokens_by_source_total{source}
+  void count_draft(BlockSource source, size_t num_drafted, int32_t num_accepted);
+
  private:
   enum class Buckets : uint8_t {
     kFirstTokenSeconds,
@@ -50,6 +54,8 @@ class ServingMetrics {
   MetricsRegistry registry_;
   int32_t max_model_len_;
   std::vector<Counter*> accepted_per_position_;
+  std::vector<Counter*> drafted_by_source_;
+  std::vector<Counter*> accepted_by_source_;
 
  public:
   // Set by the coordinator, once a round.

@@ -22,8 +22,13 @@ double uniform(uint64_t bits) { return static_cast<double>(bits >> 11) * 0x1p-53
 }  // namespace
 
 SimulatedRow SimulatedLaw::row(int32_t token, int32_t position) const {
-  const uint64_t key = mix_seed(mix_seed(seed, static_cast<uint64_t>(token)),
-                                static_cast<uint64_t>(position) + (uint64_t{1} << 32));
+  const auto key_of = [&](int32_t of_token, int32_t of_position) {
+    return mix_seed(mix_seed(seed, static_cast<uint64_t>(of_token)),
+                    static_cast<uint64_t>(of_position) + (uint64_t{1} << 32));
+  };
+  const uint64_t own_key = key_of(token, position);
+  const bool repeats = repeat > 0 && uniform(key_of(-1, position)) < repeat;
+  const uint64_t key = repeats ? key_of(-2, position % kRepeatPeriod) : own_key;
   const int32_t workload_class = workload_class_of(token);
   const int32_t num_words =
       (kEndSimulatedWords - kFirstSimulatedWord - 1 - workload_class) / workload_classes + 1;
@@ -39,7 +44,7 @@ SimulatedRow SimulatedLaw::row(int32_t token, int32_t position) const {
   SimulatedRow row;
   std::copy_n(words.begin(), row.kept.size(), row.kept.begin());
   std::copy_n(words.begin() + row.kept.size(), row.other.size(), row.other.begin());
-  row.coin = uniform(mix_seed(~key, 0));
+  row.coin = uniform(mix_seed(~own_key, 0));
   return row;
 }
 

@@ -12,6 +12,10 @@
 // that the row's hash throws: the draft's tilt then lies on the target's favourite, else on another
 // word. All 16 words of a draft fit its num_draft_candidates; with fewer of them alpha is another.
 //
+// A text repeats itself: at a share `repeat` of the positions the row is that of kRepeatPeriod
+// positions before, whatever the token. So at temperature 0 a drafter that looks the text up is
+// right in that share of the rows where it finds something.
+//
 // Words are the embedded tokenizer's, beyond its special and byte tokens. Word i is of
 // workload_class i % workload_classes, and what follows a word is of its workload_class: a request
 // stays in that of its prompt's last token, so one job can have requests of different acceptance
@@ -26,6 +30,7 @@ namespace outrider {
 inline constexpr int32_t kFirstSimulatedWord = 270;
 inline constexpr int32_t kEndSimulatedWords = 3072;
 inline constexpr int32_t kMaxWorkloadClasses = 64;
+inline constexpr int32_t kRepeatPeriod = 16;
 inline constexpr float kSimulatedTilt = 1.0f / 256;
 inline constexpr float kNeverSaid = -100.0f;  // finite, and no weight at all in fixed point
 
@@ -38,6 +43,7 @@ struct SimulatedRow {
 struct SimulatedLaw {
   uint64_t seed = 1;
   int32_t workload_classes = 1;
+  double repeat = 0;
 
   int32_t workload_class_of(int32_t token) const {
     return token < kFirstSimulatedWord ? 0 : (token - kFirstSimulatedWord) % workload_classes;

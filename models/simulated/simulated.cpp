@@ -41,7 +41,7 @@ SimulatedModel::SimulatedModel(SimulatedSpec spec,
     : Model(simulated_config(spec), shard, options),
       spec_(std::move(spec)),
       role_(role),
-      law_{spec_.seed, spec_.workload_classes},
+      law_{spec_.seed, spec_.workload_classes, spec_.repeat},
       clock_(clock) {}
 
 void SimulatedModel::begin(const Batch& batch) {

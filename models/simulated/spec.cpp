@@ -156,11 +156,13 @@ void set_key(std::string_view key, std::string_view value, SimulatedSpec* spec) 
     spec->max_len = integer(16, 1 << 20);
   } else if (key == "workload_classes") {
     spec->workload_classes = integer(1, kMaxWorkloadClasses);
+  } else if (key == "repeat") {
+    spec->repeat = number(1);
   } else {
     throw Error(
         fmt::format("simulated model: there is no key '{}'; there are step_ms, curve, row_ms, "
-                    "context_us, kv_us, link_us, layers, jitter, alpha, seed, vocab, max_len and "
-                    "workload_classes",
+                    "context_us, kv_us, link_us, layers, jitter, alpha, seed, vocab, max_len, "
+                    "workload_classes and repeat",
                     printable(std::string(key.substr(0, 100)))));
   }
 }

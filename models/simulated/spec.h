@@ -10,7 +10,9 @@
 //   layers      for link_us
 //   jitter      a step takes its cost times 1 +- jitter, uniform, the same on all ranks
 //   alpha       draft: acceptance; 0, 0.1 .. 0.99 or 1; a list gives one per workload_class
-//   seed, vocab, max_len, workload_classes   see models/simulated/law.h; a pair must agree on them
+//   seed, vocab, max_len, workload_classes, repeat   see models/simulated/law.h; a pair must agree
+//   on
+//               them
 #pragma once
 
 #include <cstdint>
@@ -37,6 +39,7 @@ struct SimulatedSpec {
   int32_t vocab = 3072;  // the embedded tokenizer's
   int32_t max_len = 8192;
   int32_t workload_classes = 1;
+  double repeat = 0;
 };
 
 inline constexpr double kDefaultSimulatedAlpha = 0.8;

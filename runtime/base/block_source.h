@@ -1,15 +1,25 @@
-// Where the draft tokens that a round judges came from; for those who look on.
+// Where the draft tokens that a round judges came from: what pacing keeps an acceptance of, and the
+// `source` of metrics and traces.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 
 namespace outrider {
 
 enum class BlockSource : uint8_t {
-  kNone,       // there were none
-  kAtHand,     // prepared for the outcome of the round before
-  kWaitedFor,  // drafted after it
-  kOwn,        // the coordinator's own, without a draft model
+  kNone,              // there were none
+  kSpeculationCache,  // the draft model's, prepared for the outcome of the round before
+  kDraftModel,        // the draft model's, drafted after it
+  kNgram,             // the others are the coordinator's own
+  kUnigram,
+  kBigram,
+  kGrammar,
 };
+
+inline constexpr std::array kBlockSourceNames = {
+    "none", "speculation_cache", "draft_model", "ngram", "unigram", "bigram", "grammar"};
+inline constexpr size_t kNumBlockSources = kBlockSourceNames.size();
 
 }  // namespace outrider

@@ -6,21 +6,19 @@
 #include <limits>
 #include <utility>
 
-#include "runtime/base/numbers/exact_math.h"
-#include "scheduler/drafting/ngram.h"
 #include "scheduler/verification/rules.h"
 
 namespace outrider {
 
+namespace {
+
+// Of the draft model's block for the next round, at most; -1 = as the server's for all.
+int32_t verify_len_of(const DraftView& view) { return view.uses_backup ? -1 : view.verify_len; }
+
+}  // namespace
+
 DraftLedger::DraftLedger(const PlannerConfig& config)
-    : config_(config), draft_len_(config.num_speculative_tokens) {
-  const bool counts =
-      config.draft_method == DraftMethod::kUnigram || config.draft_method == DraftMethod::kBigram;
-  if (!counts || config.draft_corpus != nullptr) return;
-  served_.emplace(config.draft_method == DraftMethod::kBigram ? CountingOrder::kBigram
-                                                              : CountingOrder::kUnigram,
-                  config.vocab_size > 0 ? config.vocab_size : kMaxVocabSize);
-}
+    : config_(config), draft_len_(config.num_speculative_tokens), own_(config) {}
 
 bool DraftLedger::uses_model() const {
   return available_ && config_.draft_method == DraftMethod::kDraftModel;
@@ -42,7 +40,7 @@ int32_t DraftLedger::limit(const Sequence& sequence, int32_t num_tokens, int32_t
 int32_t DraftLedger::limit_now(const Sequence& sequence) const {
   const DraftView& view = sequence.draft_view;
   const int32_t wanted = view.wanted_len < 0 ? draft_len_ : view.wanted_len;
-  return limit(sequence, sequence.num_tokens(), std::max(view.verify_len, wanted));
+  return limit(sequence, sequence.num_tokens(), std::max(verify_len_of(view), wanted));
 }
 
 // Of the block for the round after it, which stands behind one more token at least.
@@ -65,7 +63,7 @@ DraftRequest DraftLedger::take_request(const SequencePool& pool, bool asks) {
 void DraftLedger::describe(Sequence& sequence, bool asks, DraftRequest& request) const {
   DraftView& view = sequence.draft_view;
   const bool rests = view.wanted_len == 0 || (view.wanted_len < 0 && draft_len_ == 0);
-  if (rests && view.verify_len <= 0 && !sequence.params().fixed_draft_len) return;
+  if (rests && verify_len_of(view) <= 0 && !sequence.params().fixed_draft_len) return;
   if (!open(sequence, request)) return;
   const bool async = drafts_async(sequence);
   if (async && view.num_in_flight >= 0) {
@@ -76,6 +74,7 @@ void DraftLedger::describe(Sequence& sequence, bool asks, DraftRequest& request)
     return;
   }
   if (view.asked_round == sequence.round()) return;
+  if (!async && view.uses_backup) return;  // its block would come too late
   const int32_t draft_len = limit_now(sequence);
   if (async && (!asks || draft_len == 0 || sequence.num_uncomputed() > 1)) return;
   view.asked_round = sequence.round();
@@ -148,7 +147,7 @@ bool DraftLedger::awaits_tokens(const SequencePool& pool, uint64_t sequence_id) 
   const Sequence* const sequence = pool.find(sequence_id);
   if (sequence == nullptr) return false;
   const DraftView& view = sequence->draft_view;
-  const int32_t useful_len = std::max(view.verify_len, view.wanted_len);
+  const int32_t useful_len = std::max(verify_len_of(view), view.wanted_len);
   return useful_len < 0 || std::ssize(view.block) < useful_len;
 }
 
@@ -211,6 +210,7 @@ RoundState DraftLedger::state(const SequencePool& pool) const {
     const DraftView& view = sequence->draft_view;
     const auto num_drafted = static_cast<int32_t>(view.block.size());
     one.num_at_hand = has_worker ? std::min(num_drafted, one.limit) : one.limit;
+    if (has_worker && sequence->round() > 0) offer_backup(*sequence, one);
     one.in_one_piece = !drafts_async(*sequence);
     if (one.in_one_piece && view.asked_round == sequence->round()) one.asked_len = view.asked_len;
     one.more_coming = uses_model() && sequence->round() > 0 && !view.is_complete;
@@ -236,82 +236,47 @@ void DraftLedger::add_prompts(const SequencePool& pool, RoundState* state) const
   }
 }
 
-std::vector<DraftToken> DraftLedger::draft_for(const Sequence& sequence) const {
-  const int32_t chosen = sequence.draft_view.verify_len;
+// Proposed once for each length of the text: choices are made anew while the round waits.
+void DraftLedger::offer_backup(Sequence& sequence, SequenceState& state) const {
+  if (!own_.any() || state.limit == 0) return;
+  DraftView& view = sequence.draft_view;
+  if (!view.backup) view.backup = own_.propose(sequence, state.limit, state.limit);
+  state.backup_source = view.backup->source;
+  state.backup_len = std::min(state.limit, static_cast<int32_t>(view.backup->tokens.size()));
+  state.match_len = view.backup->match_len;
+}
+
+DraftProposal DraftLedger::draft_for(const Sequence& sequence) const {
+  const DraftView& view = sequence.draft_view;
   const int32_t draft_len =
-      limit(sequence, sequence.num_tokens(), chosen < 0 ? draft_len_ : chosen);
-  std::vector<DraftToken> draft;
-  if (config_.draft_method == DraftMethod::kDraftModel) {
-    const std::vector<DraftToken>& block = sequence.draft_view.block;
-    const auto num_used = std::min<ptrdiff_t>(draft_len, std::ssize(block));
-    draft.assign(block.begin(), block.begin() + num_used);
-  } else if (config_.draft_method == DraftMethod::kNgram) {
-    const NgramConfig ngram = {config_.prompt_lookup_max, config_.prompt_lookup_min};
-    for (int32_t token : propose_ngram(sequence.tokens(), ngram, draft_len))
-      draft.push_back({token, {}});
-  } else if (served_ || config_.draft_corpus) {
-    draft = counted_draft(sequence, draft_len);
+      limit(sequence, sequence.num_tokens(), view.verify_len < 0 ? draft_len_ : view.verify_len);
+  if (config_.draft_method != DraftMethod::kDraftModel) {
+    // What a grammar forces: as much as ever fits, whatever length was chosen, while it pays.
+    const int32_t longest = own_.forced_tokens_pay() ? config_.num_speculative_tokens : draft_len;
+    return own_.propose(sequence, draft_len, limit(sequence, sequence.num_tokens(), longest));
   }
-  if (static_cast<int64_t>(draft.size()) > draft_len) draft.resize(static_cast<size_t>(draft_len));
-  if (sequence.grammar) shape_by_grammar(sequence, draft_len, draft);
-  return draft;
-}
-
-// Cuts the draft where the grammar forbids it, and adds what the grammar forces behind it: as much
-// as ever fits, whatever length was chosen, while most of it is accepted. The text is certain, not
-// how the target cuts it into tokens. A draft model needs neither: it masks its rows, and then
-// proposes a token that is forced with certainty.
-void DraftLedger::shape_by_grammar(const Sequence& sequence,
-                                   int32_t draft_len,
-                                   std::vector<DraftToken>& draft) const {
-  std::vector<int32_t> tokens;
-  for (const DraftToken& token : draft) tokens.push_back(token.token);
-  TokenHistory history{.committed = sequence.tokens(),
-                       .num_prompt_tokens = sequence.num_prompt_tokens(),
-                       .drafted = {}};
-  tokens.resize(sequence.grammar->num_allowed(history, tokens));
-  draft.resize(tokens.size());
-  const int32_t longest = shaped_.pays() ? config_.num_speculative_tokens : draft_len;
-  const int32_t most = limit(sequence, sequence.num_tokens(), longest);
-  if (std::ssize(draft) >= most) return;
-  history.drafted = tokens;
-  const size_t room = static_cast<size_t>(most) - draft.size();
-  for (int32_t token : sequence.grammar->forced_tokens(history, room)) draft.push_back({token, {}});
-}
-
-std::vector<DraftToken> DraftLedger::counted_draft(const Sequence& sequence,
-                                                   int32_t draft_len) const {
-  return propose_bigram(served_ ? *served_ : *config_.draft_corpus,
-                        {.params = &sequence.params(),
-                         .tokens = sequence.tokens(),
-                         .round = sequence.round(),
-                         .draft_len = draft_len,
-                         .num_candidates = config_.num_draft_candidates});
-}
-
-void DraftLedger::ShapedDrafts::count(int64_t num_drafted, int64_t num_accepted) {
-  num_judged_ += std::min(num_drafted, num_accepted + 1);
-  num_accepted_ += num_accepted;
-  if (num_judged_ < kMostJudged) return;
-  num_judged_ /= 2;
-  num_accepted_ /= 2;
-}
-
-BlockSource DraftLedger::source_of(const Sequence& sequence, size_t num_tokens) const {
-  if (num_tokens == 0) return BlockSource::kNone;
-  if (!uses_model()) return BlockSource::kOwn;
-  return sequence.draft_view.was_prepared ? BlockSource::kAtHand : BlockSource::kWaitedFor;
+  const std::vector<DraftToken>& tokens = view.uses_backup ? view.backup->tokens : view.block;
+  const auto num_used = std::min<ptrdiff_t>(draft_len, std::ssize(tokens));
+  DraftProposal proposal{.tokens = {tokens.begin(), tokens.begin() + num_used}};
+  proposal.source = view.uses_backup    ? view.backup->source
+                    : view.was_prepared ? BlockSource::kSpeculationCache
+                                        : BlockSource::kDraftModel;
+  return proposal;
 }
 
 std::optional<DraftToken> DraftLedger::begin_round(Sequence& sequence, int32_t num_granted) {
+  DraftView& view = sequence.draft_view;
+  view.uses_backup = view.uses_backup && num_granted > 0;
   if (!uses_model() || !drafts_async(sequence)) return std::nullopt;
-  sequence.draft_view.num_in_flight = num_granted;
+  // None of its own: behind a backup the draft prepares for the case that it is rejected at once.
+  view.num_in_flight = view.uses_backup ? 0 : num_granted;
   return late_draft_token(sequence);
 }
 
 bool DraftLedger::awaits_bonus_draft(const Sequence& sequence) const {
   if (!uses_model() || !drafts_async(sequence)) return false;
-  if (limit_next(sequence) == 0) return false;  // not told of the round
+  if (sequence.draft_view.uses_backup) return false;  // it stands behind other tokens
+  if (limit_next(sequence) == 0) return false;        // not told of the round
   const VerifyRule rule = resolve_rule(sequence.params());
   return rule == VerifyRule::kStandard || rule == VerifyRule::kBlock;
 }
@@ -326,29 +291,43 @@ std::optional<DraftToken> DraftLedger::late_draft_token(const Sequence& sequence
 void DraftLedger::sequence_committed(Sequence& sequence,
                                      const SequencePlan& plan,
                                      const SequenceDecision& decision) {
-  if (served_) {
-    served_->learn(sequence.tokens(), static_cast<size_t>(sequence.num_learned_tokens));
-    sequence.num_learned_tokens = sequence.num_tokens();
-  }
-  if (sequence.grammar) shaped_.count(std::ssize(plan.draft), decision.num_accepted);
+  own_.learn(sequence, static_cast<int32_t>(plan.draft.size()), decision.num_accepted);
+  DraftResult result = result_of(sequence, plan, decision);
   DraftView& view = sequence.draft_view;
-  DraftResult result{.sequence_id = sequence.id()};
-  result.num_drafted = static_cast<int32_t>(plan.draft.size());
-  result.num_accepted = decision.num_accepted;
-  result.all_accepted = result.num_accepted == result.num_drafted;
-  const size_t behind = plan.draft.size();
-  if (result.all_accepted && plan.bonus_draft) {
-    ++result.num_drafted;
-    result.num_accepted += bonus_draft_accepted(plan, decision) ? 1 : 0;
-  } else if (result.all_accepted && view.num_in_flight >= 0 && view.block.size() > behind) {
-    result.counterfactual = view.block[behind].token == decision.next_token;
-  }
   view.block.clear();
   view.is_complete = false;
   view.was_prepared = false;
   view.verify_len = -1;
+  view.backup.reset();
+  view.uses_backup = false;
   if (std::exchange(view.num_in_flight, -1) >= 0) result.num_prepared = look_up(sequence);
   if (!decision.failed) news_.results.push_back(result);
+}
+
+DraftResult DraftLedger::result_of(const Sequence& sequence,
+                                   const SequencePlan& plan,
+                                   const SequenceDecision& decision) const {
+  const DraftView& view = sequence.draft_view;
+  DraftResult result{.sequence_id = sequence.id(), .source = plan.source};
+  result.num_drafted = static_cast<int32_t>(plan.draft.size());
+  result.num_accepted = decision.num_accepted;
+  result.all_accepted = result.num_accepted == result.num_drafted;
+  const int32_t first = result.num_accepted > 0 ? plan.draft[0].token : decision.next_token;
+  if (view.backup && !view.backup->tokens.empty()) {
+    result.backup_source = view.backup->source;
+    result.match_len = view.backup->match_len;
+    if (!view.uses_backup) result.backup_counterfactual = view.backup->tokens[0].token == first;
+  }
+  const size_t behind = view.uses_backup ? 0 : plan.draft.size();
+  if (result.all_accepted && plan.bonus_draft) {
+    ++result.num_drafted;
+    result.num_accepted += bonus_draft_accepted(plan, decision) ? 1 : 0;
+  } else if ((result.all_accepted || view.uses_backup) && view.num_in_flight >= 0 &&
+             view.block.size() > behind) {
+    const int32_t came = view.uses_backup ? first : decision.next_token;
+    result.counterfactual = view.block[behind].token == came;
+  }
+  return result;
 }
 
 // How much was prepared for the round's outcome; nothing when the draft could not prepare for it.

@@ -14,9 +14,9 @@
 #include <utility>
 #include <vector>
 
+#include "scheduler/batching/own_drafts.h"
 #include "scheduler/batching/planner_config.h"
 #include "scheduler/batching/sequence_pool.h"
-#include "scheduler/drafting/bigram.h"
 #include "scheduler/drafting/draft_news.h"
 #include "scheduler/drafting/packed_block.h"
 #include "scheduler/pacing/goodput.h"
@@ -38,10 +38,7 @@ class DraftLedger {
   bool lacks_tokens(const SequencePool& pool) const;
   RoundState state(const SequencePool& pool) const;
   // The draft tokens at hand for the sequence's next sampling round; at most its limit.
-  std::vector<DraftToken> draft_for(const Sequence& sequence) const;
-
-  // Where so many draft tokens of the sequence's next round came from.
-  BlockSource source_of(const Sequence& sequence, size_t num_tokens) const;
+  DraftProposal draft_for(const Sequence& sequence) const;
 
   // The sequence samples in the round being planned, with so many of its draft tokens. Returns the
   // token at hand behind them, when it is to be judged in the last row.
@@ -59,6 +56,8 @@ class DraftLedger {
                           const SequenceDecision& decision);
   void sequence_ended(const Sequence& sequence);
   void set_available(const SequencePool& pool, bool available);
+  // Whether drafts are made here, which a request's grammar then shapes.
+  bool shapes_by_grammar() const { return own_.any(); }
   // Of what is asked for from now on; at most the configured length. At 0 the draft hears nothing
   // of new tokens until it is wanted again.
   void set_draft_len(int32_t draft_len) { draft_len_ = draft_len; }
@@ -82,32 +81,17 @@ class DraftLedger {
   size_t num_well_formed(const Sequence& sequence,
                          size_t first,
                          const std::vector<DraftToken>& tokens) const;
-  void shape_by_grammar(const Sequence& sequence,
-                        int32_t draft_len,
-                        std::vector<DraftToken>& draft) const;
-  std::vector<DraftToken> counted_draft(const Sequence& sequence, int32_t draft_len) const;
-
-  // How drafts fared that grammars shaped, lately.
-  class ShapedDrafts {
-   public:
-    void count(int64_t num_drafted, int64_t num_accepted);
-    // A longer draft gains less than it costs when its next token is rejected more often than not.
-    bool pays() const { return 2 * num_accepted_ >= num_judged_; }
-
-   private:
-    static constexpr int64_t kMostJudged = 256;  // then what is older counts half
-    static constexpr int64_t kTrusted = 8;       // at the start: one rejection decides nothing
-    int64_t num_judged_ = kTrusted;              // the tokens up to the first that was rejected
-    int64_t num_accepted_ = kTrusted;
-  };
+  void offer_backup(Sequence& sequence, SequenceState& state) const;
+  DraftResult result_of(const Sequence& sequence,
+                        const SequencePlan& plan,
+                        const SequenceDecision& decision) const;
 
   PlannerConfig config_;
   int32_t draft_len_;  // now
   bool available_ = true;
   std::vector<uint64_t> closes_;
-  std::optional<BigramModel> served_;  // learned from the sequences
+  OwnDrafts own_;
   DraftCounters counters_;
-  ShapedDrafts shaped_;
   DraftNews news_;
 };
 

@@ -129,8 +129,7 @@ void Planner::add(Request request) {
     sequence->finish(FinishReason::kLength);
   } else {
     const PlannerConfig& config = state_->config;
-    const bool is_shaped = config.grammars != nullptr && config.draft_method != DraftMethod::kNone &&
-                           config.draft_method != DraftMethod::kDraftModel;
+    const bool is_shaped = config.grammars != nullptr && state_->drafts.shapes_by_grammar();
     if (is_shaped && sequence->params().grammar)
       sequence->grammar = config.grammars->mask(*sequence->params().grammar);
     state_->pool.add(std::move(sequence));
@@ -259,6 +258,7 @@ void Planner::set_draft_lens(std::span<const SequenceChoice> choices) {
     if (sequence == nullptr) continue;
     sequence->draft_view.verify_len = choice.draft_len;
     sequence->draft_view.wanted_len = choice.wanted_len;
+    sequence->draft_view.uses_backup = choice.uses_backup && sequence->draft_view.backup;
   }
 }
 

@@ -1,8 +1,11 @@
 // What the planner is told once: sizes, policies, and where drafts come from.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
+
+#include "runtime/base/block_source.h"
 
 namespace outrider {
 
@@ -20,6 +23,19 @@ enum class CapacityPolicy : uint8_t { kMaxUtilization, kGuaranteedNoEvict };
 // kGrammar: what a request's grammar forces. The others that draft without a model add it to theirs.
 enum class DraftMethod : uint8_t { kNone, kDraftModel, kNgram, kUnigram, kBigram, kGrammar };
 
+// Of the methods without a draft model: speculative_config's name, and what their tokens count as.
+struct OwnDraftMethod {
+  const char* name;
+  DraftMethod method;
+  BlockSource source;
+};
+inline constexpr auto kOwnDraftMethods = std::to_array<OwnDraftMethod>({
+    {"ngram", DraftMethod::kNgram, BlockSource::kNgram},
+    {"unigram", DraftMethod::kUnigram, BlockSource::kUnigram},
+    {"bigram", DraftMethod::kBigram, BlockSource::kBigram},
+    {"grammar", DraftMethod::kGrammar, BlockSource::kGrammar},
+});
+
 struct PlannerConfig {
   int32_t block_size = 16;
   int32_t num_blocks = 0;  // of the target's KV memory
@@ -35,6 +51,8 @@ struct PlannerConfig {
   CapacityPolicy capacity_policy = CapacityPolicy::kMaxUtilization;
   int32_t vocab_size = 0;  // of the target, to check draft tokens; 0 = unknown
   DraftMethod draft_method = DraftMethod::kNone;
+  // Beside a draft model: who proposes where its block is not there: kNgram or kNone.
+  DraftMethod backup_method = DraftMethod::kNone;
   int32_t num_speculative_tokens = 4;  // draft_len
   int32_t prompt_lookup_max = 4;       // n-gram: longest suffix looked for, and shortest
   int32_t prompt_lookup_min = 2;

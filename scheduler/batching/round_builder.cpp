@@ -118,7 +118,7 @@ void RoundBuilder::grant_drafts(int64_t num_rows_kept) {
 }
 
 bool RoundBuilder::grant_one(Entry& entry) {
-  if (rows_left_ == 0 || entry.num_granted == static_cast<int32_t>(entry.draft.size()))
+  if (rows_left_ == 0 || entry.num_granted == static_cast<int32_t>(entry.draft.tokens.size()))
     return false;
   const int64_t num_positions =
       static_cast<int64_t>(entry.sequence->num_tokens()) + entry.num_granted + 1;
@@ -175,9 +175,9 @@ void RoundBuilder::finish(Entry& entry, RoundPlan& plan) {
   planned.num_committed_rows = entry.num_committed_rows;
   // Every row of the plan writes at or after first_position.
   OUTRIDER_CHECK(sequence.table.num_shared() * config_.block_size <= planned.first_position);
-  entry.draft.resize(static_cast<size_t>(entry.num_granted));
-  planned.draft = std::move(entry.draft);
-  planned.source = drafts_.source_of(sequence, planned.draft.size());
+  entry.draft.tokens.resize(static_cast<size_t>(entry.num_granted));
+  planned.draft = std::move(entry.draft.tokens);
+  if (entry.num_granted > 0) planned.source = entry.draft.source;
   sequence.table.tell(planned);
   if (entry.num_committed_rows < sequence.num_uncomputed()) return;
   planned.bonus_draft = drafts_.begin_round(sequence, entry.num_granted);

@@ -43,7 +43,7 @@ class RoundBuilder {
   struct Entry {
     Sequence* sequence = nullptr;
     int32_t num_committed_rows = 0;
-    std::vector<DraftToken> draft;  // what is at hand, then what is granted
+    DraftProposal draft;  // what is at hand, then what is granted
     int32_t num_granted = 0;
   };
 

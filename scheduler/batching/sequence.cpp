@@ -110,8 +110,8 @@ void Sequence::count(const SequencePlan& plan, const SequenceDecision& decision)
   }
   if (draft_len == 0) return;
   ++stats_.num_spec_rounds;
-  stats_.num_ready_rounds += plan.source == BlockSource::kAtHand ? 1 : 0;
-  stats_.num_waited_rounds += plan.source == BlockSource::kWaitedFor ? 1 : 0;
+  stats_.num_ready_rounds += plan.source == BlockSource::kSpeculationCache ? 1 : 0;
+  stats_.num_waited_rounds += plan.source == BlockSource::kDraftModel ? 1 : 0;
   stats_.num_draft_tokens += static_cast<int32_t>(draft_len);
   stats_.num_accepted_tokens += decision.num_accepted;
   if (stats_.drafted_per_position.size() < draft_len) {

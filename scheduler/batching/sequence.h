@@ -7,6 +7,7 @@
 #include <compare>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,13 @@ struct SequenceOrder {
   auto operator<=>(const SequenceOrder&) const = default;
 };
 
+// What a source other than the draft model offers for a sequence's next round.
+struct DraftProposal {
+  std::vector<DraftToken> tokens;
+  BlockSource source = BlockSource::kNone;
+  int32_t match_len = 0;  // n-gram: of the text that was found again
+};
+
 // What the draft worker knows of a sequence, and what it has answered.
 struct DraftView {
   int32_t num_known_tokens = 0;  // 0 = not opened
@@ -43,6 +51,10 @@ struct DraftView {
   bool is_complete = false;       // no more of it is to come
   bool was_prepared = false;      // it was there when the round before ended
   SpeculationCache outcomes;      // for the round after the one in flight
+
+  // What stands in for a block that is not there; unset = not asked for since the last commit.
+  std::optional<DraftProposal> backup;
+  bool uses_backup = false;  // the next round judges it, or the one in flight does
 };
 
 class Sequence {

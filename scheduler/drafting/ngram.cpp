@@ -17,10 +17,11 @@ int32_t match_length(std::span<const int32_t> tokens, int64_t last, int32_t limi
 
 }  // namespace
 
-std::vector<int32_t> propose_ngram(std::span<const int32_t> tokens,
-                                   const NgramConfig& config,
-                                   int32_t draft_len) {
-  if (draft_len <= 0 || config.shortest < 1) return {};
+NgramProposal propose_ngram(std::span<const int32_t> tokens,
+                            const NgramConfig& config,
+                            int32_t draft_len) {
+  NgramProposal proposal;
+  if (draft_len <= 0 || config.shortest < 1) return proposal;
   int32_t best_length = config.shortest - 1;
   int64_t best_last = -1;
   for (int64_t last = static_cast<int64_t>(tokens.size()) - 2;
@@ -31,11 +32,12 @@ std::vector<int32_t> propose_ngram(std::span<const int32_t> tokens,
     best_length = length;
     best_last = last;
   }
-  std::vector<int32_t> proposal;
   if (best_last < 0) return proposal;
+  proposal.match_len = best_length;
   for (int32_t i = 0; i < draft_len; ++i) {
     const size_t source = static_cast<size_t>(best_last) + 1 + static_cast<size_t>(i);
-    proposal.push_back(source < tokens.size() ? tokens[source] : proposal[source - tokens.size()]);
+    proposal.tokens.push_back(source < tokens.size() ? tokens[source]
+                                                     : proposal.tokens[source - tokens.size()]);
   }
   return proposal;
 }

@@ -13,13 +13,18 @@ struct NgramConfig {
   int32_t shortest = 2;  // at least 1
 };
 
+struct NgramProposal {
+  std::vector<int32_t> tokens;
+  int32_t match_len = 0;  // of the suffix; 0 = none was found
+};
+
 // Looks for the longest suffix of tokens, of config.longest down to config.shortest tokens, that
 // also stands earlier in tokens; of several places the most recent counts (it is the closest to the
 // present topic; vLLM takes the first). Returns the draft_len tokens that followed it, or nothing.
 // The copy may run into its own output, so that a text that repeats itself with a short period is
 // continued to the full draft_len. Time: O(tokens.size() * config.longest).
-std::vector<int32_t> propose_ngram(std::span<const int32_t> tokens,
-                                   const NgramConfig& config,
-                                   int32_t draft_len);
+NgramProposal propose_ngram(std::span<const int32_t> tokens,
+                            const NgramConfig& config,
+                            int32_t draft_len);
 
 }  // namespace outrider

@@ -64,6 +64,7 @@ class Choice {
     RoundChoice choice;
     choice.wait = planned.num_waits > 0;
     choice.wait_s = choice.wait ? wait_s(planned.num_waits) : 0;
+    choice.value = planned.value;
     for (const SequenceState& sequence : state_.sequences)
       choice.sequences.push_back({.sequence_id = sequence.sequence_id});
     take(planned, [&](const Candidate& taken) {
@@ -83,7 +84,8 @@ class Choice {
     const SequenceState& sequence = state_.sequences[static_cast<size_t>(index)];
     const SurvivalCurve& survival = inputs_.survival[static_cast<size_t>(index)];
     const int32_t most = std::min(sequence.limit, kMostDraftTokens);
-    const double follow = (inputs_.hit_if_all_stand - inputs_.hit_if_not) * worth_of_hit(survival);
+    const double rise = sequence.judges_backup ? 0 : inputs_.hit_if_all_stand - inputs_.hit_if_not;
+    const double follow = rise * worth_of_hit(inputs_, survival, state_.sequences.size());
     double worth = 1;
     for (int32_t i = 0; i < most; ++i) {
       const double here = survival[static_cast<size_t>(i)];
@@ -110,22 +112,6 @@ class Choice {
     std::vector<Candidate> sorted(candidates_.size());
     for (const Candidate& candidate : candidates_) sorted[begin[place_of(candidate)]++] = candidate;
     candidates_ = std::move(sorted);
-  }
-
-  // What it brings that a round finds its block prepared: tokens at once, and no wait for those
-  // that would be waited for.
-  double worth_of_hit(const SurvivalCurve& survival) const {
-    const int32_t prepared = std::min(inputs_.num_prepared, kMostDraftTokens);
-    const double share = 1.0 / static_cast<double>(state_.sequences.size());
-    double with = 0;
-    double without = 0;
-    for (int32_t i = 0; i < prepared; ++i) {
-      const double here = survival[static_cast<size_t>(i)];
-      with += here;
-      const double token_s = i == 0 ? inputs_.first_token_s : inputs_.token_s;
-      without += std::max(0.0, here - inputs_.price * share * token_s);
-    }
-    return with - without;
   }
 
   // Until `num_waits` further tokens of the sequences that lack them are there.
@@ -235,6 +221,22 @@ class Choice {
 };
 
 }  // namespace
+
+double worth_of_hit(const GoodputInputs& inputs,
+                    const SurvivalCurve& survival,
+                    size_t num_sequences) {
+  const int32_t prepared = std::min(inputs.num_prepared, kMostDraftTokens);
+  const double share = 1.0 / static_cast<double>(num_sequences);
+  double with = 0;
+  double without = 0;
+  for (int32_t i = 0; i < prepared; ++i) {
+    const double here = survival[static_cast<size_t>(i)];
+    with += here;
+    const double token_s = i == 0 ? inputs.first_token_s : inputs.token_s;
+    without += std::max(0.0, here - inputs.price * share * token_s);
+  }
+  return with - without;
+}
 
 RoundChoice choose_round(const RoundState& state, const GoodputInputs& inputs) {
   return Choice(state, inputs).make();

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "runtime/base/block_source.h"
 #include "scheduler/pacing/step_times.h"
 
 namespace outrider {
@@ -33,6 +34,11 @@ struct SequenceState {
   bool in_one_piece = false;
   int32_t asked_len = 0;
   bool fixed = false;  // gets as many tokens as its limit, whatever they bring
+  // What another source has at hand in place of a block that is not there.
+  BlockSource backup_source = BlockSource::kNone;
+  int32_t backup_len = 0;
+  int32_t match_len = 0;
+  bool judges_backup = false;  // what is at hand is the backup
 };
 
 struct RoundState {
@@ -52,12 +58,14 @@ struct SequenceChoice {
   int32_t draft_len = 0;
   // How long its next blocks should be, should the draft have the time.
   int32_t wanted_len = 0;
+  bool uses_backup = false;  // draft_len tokens of its backup, not of its block
 };
 
 struct RoundChoice {
   bool wait = false;
   double wait_s = 0;        // expected; who has waited much longer should ask anew, or go
   bool draft_works = true;  // false: the draft should hear nothing and compute nothing
+  double value = 0;         // expected tokens - price * time
   std::vector<SequenceChoice> sequences;  // in the state's order
 };
 
@@ -76,6 +84,12 @@ struct GoodputInputs {
   double hit_if_not = 0;
   int32_t num_prepared = 0;
 };
+
+// What it brings that a round of so many sequences finds a block of this one prepared: tokens at
+// once, and no wait for those that would be waited for.
+double worth_of_hit(const GoodputInputs& inputs,
+                    const SurvivalCurve& survival,
+                    size_t num_sequences);
 
 // Renewal-reward (Dinkelbach 1967): with g the rate that is being made, the round is chosen that
 // maximises expected tokens - g * (wait + step time). So a draft token is waited for if the

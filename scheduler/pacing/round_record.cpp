@@ -17,8 +17,7 @@ RoundRecord record_of(const RoundPlan& plan, const RoundDecision& decision) {
     record.reads_prompt = record.reads_prompt || planned.num_committed_rows > 1;
     if (decided.failed || decided.next_token < 0) continue;
     const auto num_drafted = static_cast<int32_t>(planned.draft.size());
-    const bool is_ready =
-        planned.source == BlockSource::kAtHand || planned.source == BlockSource::kOwn;
+    const bool is_ready = planned.source != BlockSource::kDraftModel && num_drafted > 0;
     ++record.num_sequences;
     record.num_tokens += decided.num_accepted + 1;
     record.num_drafts += num_drafted > 0 ? 1 : 0;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "scheduler/pacing/constants.h"
@@ -21,19 +22,16 @@ StepLoad plain_load(const RoundState& state) {
   return plain;
 }
 
-RoundChoice idle_choice(const RoundState& state) {
-  RoundChoice choice;
-  choice.draft_works = false;
-  for (const SequenceState& one : state.sequences)
-    choice.sequences.push_back({.sequence_id = one.sequence_id});
-  return choice;
-}
-
 bool drafts_any(const RoundChoice& choice) {
   return std::any_of(choice.sequences.begin(),
                      choice.sequences.end(),
                      [](const SequenceChoice& one) { return one.draft_len > 0; });
 }
+
+// So many tokens more must another source bring than a draft model's block that is coming.
+constexpr double kBackupMargin = 0.5;
+// Of a match; longer ones count as this long.
+constexpr int32_t kLongestMatch = 8;
 
 int32_t blind_draft_len() { return static_cast<int32_t>(pacing.blind_draft_len); }
 
@@ -43,6 +41,33 @@ Speculation::Speculation(const Config& config) : config_(config) {}
 
 void Speculation::record_probe(const StepLoad& load, double seconds) {
   for (StepTimes* steps : {&idle_steps_, &working_steps_}) steps->add_probe(load, seconds);
+}
+
+void Speculation::record_draft(const DraftResult& result) {
+  const bool is_backup = result.judged_backup();
+  if (result.backup_source != BlockSource::kNone) {
+    AcceptanceModel& backup =
+        backups_[{result.backup_source, std::min(result.match_len, kLongestMatch)}];
+    if (is_backup)
+      backup.record_result(result.sequence_id, result.num_drafted, result.num_accepted);
+    if (result.backup_counterfactual)
+      backup.record_counterfactual(result.sequence_id, *result.backup_counterfactual);
+  }
+  if (!is_backup && result.num_drafted > 0)
+    record_result(result.sequence_id, result.num_drafted, result.num_accepted);
+  if (result.counterfactual) record_counterfactual(result.sequence_id, *result.counterfactual);
+  if (!result.num_prepared) return;
+  const bool hit = *result.num_prepared > 0;
+  if (is_backup) {
+    hit_after_backup_ += pacing.average_weight * ((hit ? 1 : 0) - hit_after_backup_);
+  } else {
+    record_lookup(result.all_accepted, hit, *result.num_prepared);
+  }
+}
+
+void Speculation::forget(uint64_t sequence_id) {
+  acceptance_.forget(sequence_id);
+  for (auto& [kind, backup] : backups_) backup.forget(sequence_id);
 }
 
 void Speculation::record_result(uint64_t sequence_id, int32_t num_drafted, int32_t num_accepted) {
@@ -184,16 +209,72 @@ RoundChoice Speculation::choose_to_learn(RoundState state,
   return choice;
 }
 
+// The sources in order: blocks of the draft model, waited for where that pays; in their place,
+// where that brings more, what others have at hand.
 RoundChoice Speculation::choose(const RoundState& state) const {
   const auto num_sequences = static_cast<int32_t>(state.sequences.size());
   if (num_sequences == 0) return {};
   const bool any_fixed = std::any_of(state.sequences.begin(),
                                      state.sequences.end(),
                                      [](const SequenceState& one) { return one.fixed; });
-  if (!any_fixed && trials_.arm(num_sequences) == DraftTrials::kIdle) return idle_choice(state);
-  const StepLoad plain = plain_load(state);
-  const double plain_s = plain_round_s(plain);
-  const GoodputInputs inputs = what_is_known(state, plain);
+  const bool rests = !any_fixed && trials_.arm(num_sequences) == DraftTrials::kIdle;
+  GoodputInputs inputs = what_is_known(state, plain_load(state));
+  RoundState seen = state;
+  if (rests) {
+    inputs.steps = &idle_steps_;
+    if (!idle_overhead_.empty()) inputs.overhead = &idle_overhead_;
+    for (SequenceState& one : seen.sequences) one.limit = one.num_at_hand = 0;
+  }
+  RoundChoice choice = rests ? choose_round(seen, inputs) : choose_blocks(seen, inputs);
+  choice.draft_works = !rests;
+  return choose_backups(seen, std::move(inputs), choice);
+}
+
+RoundChoice Speculation::choose_backups(const RoundState& state,
+                                        GoodputInputs inputs,
+                                        const RoundChoice& without) const {
+  RoundState other = state;
+  std::vector<double> lost(state.sequences.size(), 0);
+  bool any = false;
+  for (size_t i = 0; i < state.sequences.size(); ++i) {
+    SequenceState& one = other.sequences[i];
+    const auto known = backups_.find({one.backup_source, std::min(one.match_len, kLongestMatch)});
+    if (one.fixed && without.wait) return without;  // it was promised the draft's
+    if (one.backup_len == 0 || !(inputs.price > 0)) continue;
+    const SurvivalCurve curve = (known == backups_.end() ? AcceptanceModel() : known->second)
+                                    .curve(one.sequence_id, one.backup_len);
+    // What the draft prepares meanwhile is seldom for what comes of other tokens than its own.
+    if (one.more_coming && without.draft_works) {
+      lost[i] =
+          kBackupMargin + std::max(0.0, hit_if_all_stand_ - hit_after_backup_) *
+                              worth_of_hit(inputs, inputs.survival[i], state.sequences.size());
+    }
+    const SurvivalCurve& block = inputs.survival[i];
+    const double instead = std::accumulate(
+        block.begin(), block.begin() + std::min(one.limit, one.num_at_hand), lost[i]);
+    if (std::accumulate(curve.begin(), curve.end(), 0.0) <= instead) continue;
+    inputs.survival[i] = curve;
+    one.limit = one.num_at_hand = one.backup_len;
+    one.more_coming = one.fixed = false;
+    one.judges_backup = any = true;
+  }
+  if (!any) return without;
+  RoundChoice choice = choose_round(other, inputs);
+  choice.draft_works = without.draft_works;
+  for (size_t i = 0; i < state.sequences.size(); ++i) {
+    SequenceChoice& own = choice.sequences[i];
+    own.wanted_len = without.sequences[i].wanted_len;
+    own.uses_backup = own.draft_len > 0 && other.sequences[i].judges_backup;
+    if (own.uses_backup) choice.value -= lost[i];
+  }
+  return choice.value > without.value ? choice : without;
+}
+
+RoundChoice Speculation::choose_blocks(const RoundState& state, const GoodputInputs& inputs) const {
+  const auto num_sequences = static_cast<int32_t>(state.sequences.size());
+  const bool any_fixed = std::any_of(state.sequences.begin(),
+                                     state.sequences.end(),
+                                     [](const SequenceState& one) { return one.fixed; });
   RoundState seen = state;
   for (SequenceState& sequence : seen.sequences) {
     sequence.limit = std::min(sequence.limit, config_.longest_draft_len);
@@ -207,7 +288,7 @@ RoundChoice Speculation::choose(const RoundState& state) const {
   RoundChoice choice = choose_round(seen, inputs);
   if (learns && !drafts_any(choice)) {
     seen.may_wait = state.may_wait;
-    choice = choose_to_learn(seen, inputs, plain_s);
+    choice = choose_to_learn(seen, inputs, plain_round_s(plain_load(state)));
   }
   for (size_t i = 0; i < choice.sequences.size(); ++i) {
     // One token at least: what becomes of it costs no row and says how good the draft is.

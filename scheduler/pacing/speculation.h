@@ -5,7 +5,10 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <utility>
 
+#include "scheduler/drafting/draft_news.h"
 #include "scheduler/pacing/acceptance.h"
 #include "scheduler/pacing/draft_trials.h"
 #include "scheduler/pacing/goodput.h"
@@ -26,6 +29,8 @@ class Speculation {
   // Before the first round; the draft was idle.
   void record_probe(const StepLoad& load, double seconds);
   void record_round(const RoundRecord& round);
+  // What became of a sequence's draft, and of what was proposed and not judged: the next three.
+  void record_draft(const DraftResult& result);
   // Of a block (a bonus draft token counts as one more token of it), or of what the
   // draft had proposed without a row.
   void record_result(uint64_t sequence_id, int32_t num_drafted, int32_t num_accepted);
@@ -40,7 +45,7 @@ class Speculation {
   // those steps, so that they show what a wait costs. Others may have been taken on cores that the
   // target was using.
   void record_draft_work(uint32_t num_steps, uint32_t num_rows, double seconds, bool awaited);
-  void forget(uint64_t sequence_id) { acceptance_.forget(sequence_id); }
+  void forget(uint64_t sequence_id);
 
   RoundChoice choose(const RoundState& state) const;
   // What a step of one row for each sequence of this round would have taken with the draft idle;
@@ -48,6 +53,10 @@ class Speculation {
   double plain_step_s(const RoundRecord& round) const;
 
  private:
+  RoundChoice choose_blocks(const RoundState& state, const GoodputInputs& inputs) const;
+  RoundChoice choose_backups(const RoundState& state,
+                             GoodputInputs inputs,
+                             const RoundChoice& without) const;
   double rate_of_going(const RoundState& state, const GoodputInputs& inputs, StepLoad load) const;
   double plain_round_s(const StepLoad& load) const;
   double price_of(int32_t num_sequences, double plain_s) const;
@@ -56,7 +65,10 @@ class Speculation {
   double draft_token_s(int32_t num_sequences) const;
 
   Config config_;
-  AcceptanceModel acceptance_;
+  AcceptanceModel acceptance_;  // of the draft model, or of who drafts without one
+  // Of what stands in for its blocks, by source and length of the match: a long one is continued
+  // alike more often than a short one.
+  std::map<std::pair<BlockSource, int32_t>, AcceptanceModel> backups_;
   StepTimes idle_steps_;
   StepTimes working_steps_;
   StepTimes draft_steps_;
@@ -67,6 +79,7 @@ class Speculation {
   double link_s_ = 0;  // from asking to the first token, beside the draft's step
   double hit_if_all_stand_ = 0;
   double hit_if_not_ = 0;
+  double hit_after_backup_ = 0;
   double num_prepared_ = 0;
   // A step of a draft that does not draft asynchronously was seen, beside none of the target's.
   bool seen_awaited_ = false;

@@ -50,7 +50,9 @@ std::vector<TimedRequest> requests_at_random(int num_requests, VerifyMode mode, 
   return requests;
 }
 
-Numbers numbers_of(const std::vector<TimedRequest>& requests, const Rehearsal& run) {
+Numbers numbers_of(const std::vector<TimedRequest>& requests,
+                   const Rehearsal& run,
+                   double repeat = 0) {
   Numbers numbers;
   for (size_t i = 0; i < requests.size(); ++i) {
     std::vector<int32_t> tokens = requests[i].prompt;
@@ -58,8 +60,8 @@ Numbers numbers_of(const std::vector<TimedRequest>& requests, const Rehearsal& r
     EXPECT_EQ(run.answers[i].tokens.size(), static_cast<size_t>(kNumTokens));
     std::vector<int>& own = numbers.emplace_back();
     for (const int32_t token : run.answers[i].tokens) {
-      const SimulatedRow row =
-          SimulatedLaw{}.row(tokens.back(), static_cast<int32_t>(tokens.size()) - 1);
+      const SimulatedRow row = SimulatedLaw{.repeat = repeat}.row(
+          tokens.back(), static_cast<int32_t>(tokens.size()) - 1);
       const auto found = std::find(row.kept.begin(), row.kept.end(), token);
       if (found == row.kept.end()) {
         ADD_FAILURE() << "answer " << i << " has a word that the target never says there";
@@ -110,17 +112,20 @@ struct Case {
   const char* async_drafting = "cache";
   int32_t draft_len = 0;  // 0 = auto
   const char* draft = "step_ms=2,alpha=0.7";
+  double repeat = 0;  // of the language: then n-gram drafts are judged, too
 };
 
 void PrintTo(const Case& one, std::ostream* out) { *out << one.name; }
 
 RunConfig config_of(const Case& one) {
   RunConfig config = embedded_config(1, 0);
-  config.model = "sim:step_ms=20,row_ms=0.05";
+  const std::string language = fmt::format(",repeat={}", one.repeat);
+  config.model = "sim:step_ms=20,row_ms=0.05" + language;
   config.max_model_len = 256;
   config.max_num_seqs = 32;
   config.enable_prefix_caching = false;
-  config.speculative.model = std::string("sim:") + one.draft;
+  config.speculative.model = std::string("sim:") + one.draft + language;
+  config.speculative.prompt_lookup_min = 1;
   config.speculative.num_speculative_tokens = one.draft_len;
   config.speculative.async_drafting = one.async_drafting;
   return config;
@@ -132,26 +137,32 @@ TEST_P(SimulatedJobLaw, WordsAreIndependentDrawsFromTheTargetsLaw) {
   const Case& one = GetParam();
   const std::vector<TimedRequest> requests = requests_at_random(400, one.mode, false);
   const Rehearsal run = rehearse(config_of(one), requests);
-  const Numbers numbers = numbers_of(requests, run);
+  const Numbers numbers = numbers_of(requests, run, one.repeat);
   ASSERT_EQ(numbers.size(), requests.size());
   const ChiSquare three = triples(numbers);
   EXPECT_EQ(three.degrees, 63);
   EXPECT_LE(three.statistic, chi_square_quantile(three.degrees, kUpperTail));
-  for (size_t distance = 1; distance <= 8; ++distance) {
+  for (const size_t distance : {1, 2, 3, 4, 5, 6, 7, 8, kRepeatPeriod}) {
     const ChiSquare pairs = pairs_at(numbers, distance);
     EXPECT_LE(pairs.statistic, chi_square_quantile(pairs.degrees, kUpperTail))
         << "distance " << distance;
   }
   SpeculationStats total;
+  int num_backups = 0;  // rounds
   for (const TimedAnswer& answer : run.answers) {
     total.num_draft_tokens += answer.stats.num_draft_tokens;
     total.num_accepted_tokens += answer.stats.num_accepted_tokens;
+    num_backups += answer.stats.num_spec_rounds - answer.stats.num_ready_rounds -
+                   answer.stats.num_waited_rounds;
     total.num_bonus_drafts += answer.stats.num_bonus_drafts;
     total.num_accepted_bonus_drafts += answer.stats.num_accepted_bonus_drafts;
   }
+  if (one.repeat > 0) {
+    EXPECT_GT(num_backups, 500);
+  }
   fmt::print(
       "{}: chi-square of triples {:.1f} (limit {:.1f}); {} of {} draft tokens, {} of {} "
-      "bonus draft tokens were accepted, in {:.1f} s of virtual time\n",
+      "bonus draft tokens were accepted, {} n-gram drafts, in {:.1f} s of virtual time\n",
       one.name,
       three.statistic,
       chi_square_quantile(three.degrees, kUpperTail),
@@ -159,6 +170,7 @@ TEST_P(SimulatedJobLaw, WordsAreIndependentDrawsFromTheTargetsLaw) {
       total.num_draft_tokens,
       total.num_accepted_bonus_drafts,
       total.num_bonus_drafts,
+      num_backups,
       run.seconds);
   EXPECT_GT(total.num_accepted_tokens, 2000);
   EXPECT_LT(total.num_accepted_tokens, total.num_draft_tokens);
@@ -179,6 +191,15 @@ INSTANTIATE_TEST_SUITE_P(
         Case{.name = "standard_cache_of_3", .mode = VerifyMode::kStandard, .draft_len = 3},
         Case{.name = "block_cache_of_1", .draft_len = 1},
         Case{.name = "block_cache_slow_draft", .draft_len = 2, .draft = "step_ms=12,alpha=0.7"},
+        Case{.name = "block_cache_and_ngram", .draft = "step_ms=12,alpha=0.7", .repeat = 0.9},
+        Case{.name = "standard_cache_and_ngram",
+             .mode = VerifyMode::kStandard,
+             .draft = "step_ms=12,alpha=0.7",
+             .repeat = 0.9},
+        Case{.name = "block_off_and_ngram",
+             .async_drafting = "off",
+             .draft = "step_ms=6,alpha=0.7",
+             .repeat = 0.9},
         Case{.name = "coupled_cache", .mode = VerifyMode::kCoupled}),
     [](const auto& one) { return std::string(one.param.name); });
 

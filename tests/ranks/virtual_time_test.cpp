@@ -77,6 +77,33 @@ double decode_rate(const TimedAnswer& answer) {
          (answer.done_s - answer.first_token_s);
 }
 
+// Beside a draft that misses half of its blocks: texts that repeat themselves gain by what stands
+// in for them, texts that do not lose nothing.
+TEST(VirtualTime, WhatStandsInForMissedBlocksPaysWhereTextsRepeatThemselves) {
+  const auto rate = [](double repeat, const char* backup, bool seeded) {
+    const std::string language = fmt::format(",repeat={},jitter=0.1", repeat);
+    RunConfig config = simulated(1, "step_ms=20,row_ms=0.1" + language, 0, "");
+    config.speculative.model = "sim:step_ms=12,alpha=0.8" + language;
+    config.speculative.async_drafting = "cache";
+    config.speculative.backup = backup;
+    const Rehearsal run = rehearse(config, {asked(0, 1, seeded ? greedy(2000) : sampled(1, 2000))});
+    EXPECT_EQ(run.metrics.at("spec_decode_num_draft_tokens_by_source_total"),
+              run.metrics.at("spec_decode_num_draft_tokens_total"));
+    EXPECT_EQ(run.metrics.at("spec_decode_num_accepted_tokens_by_source_total"),
+              run.metrics.at("spec_decode_num_accepted_tokens_total"));
+    return std::pair(decode_rate(run.answers[0]), run.answers[0].tokens);
+  };
+  const auto [without, text] = rate(0.9, "none", true);
+  const auto [with, same_text] = rate(0.9, "ngram", true);
+  EXPECT_EQ(text, same_text);
+  fmt::print("repeating: {:.1f} tokens/s, {:.1f} with n-gram drafts\n", without, with);
+  EXPECT_GT(with, 1.2 * without);
+  for (const bool seeded : {true, false}) {
+    const double plain = rate(0, "none", seeded).first;
+    EXPECT_GT(rate(0, "ngram", seeded).first, 0.97 * plain);
+  }
+}
+
 TEST(VirtualTime, ASynchronousDraftIsWorthWhatTheFormulaSays) {
   struct Case {
     double alpha;

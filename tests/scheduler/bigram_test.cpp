@@ -15,6 +15,7 @@
 #include "scheduler/drafting/propose.h"
 #include "scheduler/exactness/chi_square.h"
 #include "scheduler/exactness/toy_model.h"
+#include "scheduler/sampling/grammar_engine.h"
 #include "scheduler/verification/rules.h"
 #include "scheduler/verification/verify.h"
 
@@ -328,6 +329,51 @@ TEST(BigramPlanner, LearnsFromWhatIsServedUnlessATextTaughtIt) {
   config.draft_corpus =
       std::make_shared<BigramModel>(learned(CountingOrder::kBigram, 100, {6, 41, 42, 43}));
   EXPECT_EQ(second_draft(config), (std::vector<DraftToken>{{41, {}}, {42, {}}, {43, {}}}));
+}
+
+// A token that was drawn is judged even where the grammar forbids it: left out, its row would draw
+// from the target's law instead of what the rejection leaves of it.
+TEST(BigramPlanner, ADrawnTokenIsJudgedWhateverItIs) {
+  if (!GrammarEngine::is_built()) GTEST_SKIP() << "built without xgrammar";
+  constexpr int32_t kVocabSize = 12;
+  std::vector<std::string> token_bytes(kVocabSize);
+  token_bytes[1] = "a";
+  token_bytes[2] = "b";
+  PlannerConfig config;
+  config.num_blocks = 64;
+  config.max_model_len = 64;
+  config.vocab_size = kVocabSize;
+  config.num_speculative_tokens = 3;
+  config.draft_method = DraftMethod::kBigram;
+  config.grammars = std::make_shared<const GrammarEngine>(token_bytes, kVocabSize);
+  BigramModel corpus(CountingOrder::kBigram, kVocabSize);
+  corpus.learn(std::vector<int32_t>{1, 1, 1, 2, 1, 1, 1, 2, 1, 2}, 0);
+  config.draft_corpus = std::make_shared<const BigramModel>(corpus);
+  int num_forbidden = 0;
+  for (uint64_t id = 1; id <= 40; ++id) {
+    Planner planner(config);
+    Request request;
+    request.id = id;
+    request.prompt = {1, 1, 1, 1};
+    request.params.max_tokens = 50;
+    request.params.temperature = 1;
+    request.params.verify_mode = VerifyMode::kBlock;
+    request.stream = std::make_shared<ResultStream>();
+    request.params.noise_seed = id;
+    request.params.grammar =
+        std::make_shared<const Grammar>(Grammar{GrammarKind::kRegex, std::string(40, 'a')});
+    planner.add(std::move(request));
+    const RoundPlan plan = planner.plan();
+    std::vector<int32_t> drawn;
+    for (const DraftToken& token : plan.sequences[0].draft) drawn.push_back(token.token);
+    ASSERT_FALSE(drawn.empty());
+    const auto forbidden = std::find(drawn.begin(), drawn.end(), 2);
+    if (forbidden == drawn.end()) continue;
+    ++num_forbidden;
+    EXPECT_EQ(forbidden + 1, drawn.end()) << "nothing can follow it";
+    EXPECT_EQ(plan.sequences[0].draft.back().candidates.size(), 2u);
+  }
+  EXPECT_GT(num_forbidden, 5);
 }
 
 }  // namespace

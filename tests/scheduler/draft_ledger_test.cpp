@@ -108,6 +108,87 @@ TEST(GrammarDrafts, AreAsLongAsChosenOnceTheyAreRejected) {
   EXPECT_EQ(planner.plan().sequences[0].draft.size(), 2u);
 }
 
+// ---- backups: n-gram where the draft model's block is missing
+
+PlannerConfig backup_config() {
+  PlannerConfig config = async_config();
+  config.backup_method = DraftMethod::kNgram;
+  return config;
+}
+
+Request repeating_request(uint64_t id) {
+  Request request = async_request(id, 8, 40);
+  request.prompt = {1, 2, 3, 4, 1, 2, 3, 4};
+  return request;
+}
+
+TEST(Backup, ALateBlockIsReplacedByWhatTheTextSaidBefore) {
+  Planner planner(backup_config());
+  planner.add(repeating_request(1));
+  planner.apply(planner.plan(), RoundDecision{{{.sequence_id = 1, .next_token = 1}}});
+  planner.take_draft_request(false);
+  const SequenceState seen = planner.draft_state().sequences.at(0);
+  EXPECT_EQ(seen.num_at_hand, 0);
+  EXPECT_EQ(seen.backup_source, BlockSource::kNgram);
+  EXPECT_EQ(seen.backup_len, 3);
+  EXPECT_EQ(seen.match_len, 4);
+
+  const SequenceChoice choice = {
+      .sequence_id = 1, .draft_len = 2, .wanted_len = 3, .uses_backup = true};
+  planner.set_draft_lens({{choice}});
+  RoundPlan plan = planner.plan();
+  EXPECT_EQ(ids_of(plan.sequences[0].draft), (Tokens{2, 3}));
+  EXPECT_EQ(plan.sequences[0].source, BlockSource::kNgram);
+  EXPECT_FALSE(plan.awaits_bonus_drafts) << "the draft's next token stands behind other ones";
+  const DraftRequest request = planner.take_draft_request(false);
+  ASSERT_EQ(request.commits.size(), 1u);
+  EXPECT_EQ(request.commits[0].in_flight, 0) << "none of the draft's";
+  // What it still sends is no bonus draft; what it prepares may be what comes.
+  EXPECT_TRUE(planner.offer(block(1, 1, 9, -1, 0, {7})));
+  EXPECT_TRUE(planner.late_draft_tokens(plan).empty());
+  EXPECT_TRUE(planner.offer(block(1, 2, 10, 5, 0, {6, 7})));
+  EXPECT_FALSE(planner.offer(block(1, 2, 11, 5, 0, {6}))) << "behind tokens it does not know";
+  planner.apply(plan, decide(plan, 0, 5));
+  const DraftNews news = planner.take_draft_news();
+  const DraftResult& result = news.results.at(0);
+  EXPECT_TRUE(result.judged_backup());
+  EXPECT_EQ(result.num_drafted, 2);
+  EXPECT_EQ(result.counterfactual, false) << "of the draft model's 7";
+  EXPECT_EQ(result.num_prepared, 2);
+  plan = planner.plan();
+  EXPECT_EQ(ids_of(plan.sequences[0].draft), (Tokens{6, 7})) << "as ever, the next time";
+  EXPECT_EQ(plan.sequences[0].source, BlockSource::kSpeculationCache);
+}
+
+TEST(Backup, IsNotJudgedUnlessItIsChosenAndThenSaysWhatItWouldHaveBeenWorth) {
+  Planner planner(backup_config());
+  planner.add(repeating_request(1));
+  planner.apply(planner.plan(), RoundDecision{{{.sequence_id = 1, .next_token = 1}}});
+  for (const int32_t came : {2, 9}) {
+    planner.draft_state();
+    const RoundPlan plan = planner.plan();
+    EXPECT_TRUE(plan.sequences[0].draft.empty());
+    planner.take_draft_news();
+    planner.apply(plan, decide(plan, 0, came));
+    const DraftNews news = planner.take_draft_news();
+    EXPECT_FALSE(news.results.at(0).judged_backup());
+    EXPECT_EQ(news.results.at(0).backup_counterfactual, came == 2);
+  }
+}
+
+TEST(Backup, GoesOnWithoutTheDraft) {
+  Planner planner(backup_config());
+  planner.add(repeating_request(1));
+  planner.apply(planner.plan(), RoundDecision{{{.sequence_id = 1, .next_token = 1}}});
+  planner.set_draft_available(false);
+  EXPECT_EQ(planner.draft_state().sequences.at(0).backup_len, 3);
+  const SequenceChoice choice = {.sequence_id = 1, .draft_len = 3, .uses_backup = true};
+  planner.set_draft_lens({{choice}});
+  const RoundPlan plan = planner.plan();
+  EXPECT_EQ(ids_of(plan.sequences[0].draft), (Tokens{2, 3, 4}));
+  EXPECT_TRUE(planner.take_draft_request(false).is_empty());
+}
+
 TEST(AsyncDrafting, OneMessageARoundAndTheOutcomeIsTheNextBlock) {
   Planner planner(async_config());
   planner.add(async_request(1, 4, 40));

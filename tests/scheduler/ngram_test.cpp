@@ -12,7 +12,7 @@ namespace {
 using Tokens = std::vector<int32_t>;
 
 Tokens propose(const Tokens& tokens, int32_t longest, int32_t shortest, int32_t draft_len) {
-  return propose_ngram(tokens, {longest, shortest}, draft_len);
+  return propose_ngram(tokens, {longest, shortest}, draft_len).tokens;
 }
 
 TEST(Ngram, RepeatsWhatFollowedTheSuffix) {

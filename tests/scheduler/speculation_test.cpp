@@ -499,6 +499,67 @@ TEST(Speculation, ADraftThatCostsIsFoundOutAmongOutliers) {
   }
 }
 
+// Steps by rows are known; the draft model is away, or its block is not there.
+Speculation that_knows(const std::function<double(int32_t)>& step) {
+  Speculation planner({.has_worker = true, .drafts_async = true});
+  for (int32_t rows = 1; rows <= 32; ++rows) {
+    for (int i = 0; i < 8; ++i) planner.record_probe({.num_rows = rows}, step(rows));
+  }
+  return planner;
+}
+
+RoundState with_backup(int32_t match_len) {
+  RoundState state = outlook_of({0});
+  SequenceState& one = state.sequences[0];
+  one.more_coming = false;
+  one.backup_source = BlockSource::kNgram;
+  one.backup_len = 8;
+  one.match_len = match_len;
+  return state;
+}
+
+DraftResult backup_result(int32_t match_len, int32_t num_accepted) {
+  return {.sequence_id = 1,
+          .num_drafted = 8,
+          .num_accepted = num_accepted,
+          .source = BlockSource::kNgram,
+          .backup_source = BlockSource::kNgram,
+          .match_len = match_len};
+}
+
+TEST(Speculation, EachBackupHasAnAcceptanceOfItsOwn) {
+  Speculation planner = that_knows([](int32_t rows) { return 1 + 0.2 * rows; });
+  for (int i = 0; i < 40; ++i) {
+    planner.record_draft(backup_result(2, 0));
+    planner.record_draft(backup_result(4, 8));
+    planner.record_result(1, 4, 0);  // of the draft model
+  }
+  EXPECT_FALSE(planner.choose(with_backup(2)).sequences[0].uses_backup);
+  const RoundChoice choice = planner.choose(with_backup(4));
+  EXPECT_TRUE(choice.sequences[0].uses_backup);
+  EXPECT_EQ(choice.sequences[0].draft_len, 8);
+  // What it would have been worth counts when it was not judged.
+  for (int i = 0; i < 300; ++i) {
+    DraftResult result = backup_result(4, 0);
+    result.num_drafted = 0;
+    result.source = BlockSource::kNone;
+    result.backup_counterfactual = false;
+    planner.record_draft(result);
+  }
+  EXPECT_FALSE(planner.choose(with_backup(4)).sequences[0].uses_backup);
+}
+
+TEST(Speculation, ABackupMustPayForItsRows) {
+  Speculation cheap = that_knows([](int32_t rows) { return 1 + 0.01 * rows; });
+  Speculation dear = that_knows([](int32_t rows) { return 1.0 * rows; });
+  for (Speculation* planner : {&cheap, &dear}) {
+    for (int i = 0; i < 40; ++i) planner->record_draft(backup_result(4, i % 2 == 0 ? 1 : 0));
+  }
+  EXPECT_TRUE(cheap.choose(with_backup(4)).sequences[0].uses_backup);
+  EXPECT_FALSE(dear.choose(with_backup(4)).sequences[0].uses_backup);
+  EXPECT_EQ(dear.choose(with_backup(4)).sequences[0].draft_len, 0);
+}
+
 TEST(Speculation, WithoutCostsItGoesWithAFewTokens) {
   Speculation planner({.has_worker = true});
   RoundState state = outlook_of({0});

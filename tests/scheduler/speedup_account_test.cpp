@@ -37,7 +37,7 @@ TEST(RoundRecord, CountsWhatWasPlannedAndDecided) {
   SequenceDecision* decided = add(10, 1, 3);  // rows at 10 to 13
   decided->num_accepted = 1;
   decided->next_token = 7;
-  plan.sequences.back().source = BlockSource::kAtHand;
+  plan.sequences.back().source = BlockSource::kSpeculationCache;
   decided = add(0, 2, 0);  // a prompt's rows at 0 and 1, and it does not sample yet
   EXPECT_EQ(decided->next_token, -1);
   decided = add(5, 1, 2);

@@ -332,6 +332,10 @@ void add_draft_rows(Table& table, RunConfig* c) {
                                        {"auto", "off", "chain", "cache"},
                                        "what a draft model does while the target verifies"),
                          prefix + "ride_ahead"));
+  table.add(choice_option(prefix + "backup",
+                          &s->backup,
+                          {"ngram", "none"},
+                          "who drafts where a draft model's block is late or missing"));
   table.add(integer_option(prefix + "prompt_lookup_max",
                            &s->prompt_lookup_max,
                            1,

@@ -29,6 +29,7 @@ struct SpeculativeConfig {
   int32_t num_speculative_tokens = kAutoDraftLen;
   std::string async_drafting =
       "auto";  // auto, off, chain, cache: what the draft does while a round runs
+  std::string backup = "ngram";  // ngram, none: who drafts where a draft model's block is missing
   int32_t prompt_lookup_max = 4;
   int32_t prompt_lookup_min = 2;
   std::string draft_corpus;  // unigram, bigram: the text they learn; empty = what is served

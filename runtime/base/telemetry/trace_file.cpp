@@ -88,8 +88,8 @@ std::string arguments_of(const TraceEvent& event) {
   for (size_t i = 0; i < kMaxTraceArguments && text.arguments[i] != nullptr; ++i) {
     if (!out.empty()) out += ',';
     if (event.kind == TraceKind::kVerification && i == 4) {
-      const auto source = static_cast<BlockSource>(event.arguments[i]);
-      out += fmt::format("\"{}\":\"{}\"", text.arguments[i], block_source_name(source));
+      const char* const source = kBlockSourceNames.at(static_cast<size_t>(event.arguments[i]));
+      out += fmt::format("\"{}\":\"{}\"", text.arguments[i], source);
     } else {
       out += fmt::format("\"{}\":{}", text.arguments[i], event.arguments[i]);
     }
@@ -126,20 +126,6 @@ void append(const Line& line, std::string* out) {
 }
 
 }  // namespace
-
-const char* block_source_name(BlockSource source) {
-  switch (source) {
-    case BlockSource::kAtHand:
-      return "at hand";
-    case BlockSource::kWaitedFor:
-      return "waited for";
-    case BlockSource::kOwn:
-      return "own";
-    case BlockSource::kNone:
-      break;
-  }
-  return "none";
-}
 
 std::string chrome_trace_text(const std::vector<RankTrace>& ranks) {
   std::string out = "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"program\":\"outrider\"";

@@ -23,7 +23,4 @@ struct RankTrace {
 // event, ascending; spans of a rank nest.
 std::string chrome_trace_text(const std::vector<RankTrace>& ranks);
 
-// The names of BlockSource.
-const char* block_source_name(BlockSource source);
-
 }  // namespace outrider

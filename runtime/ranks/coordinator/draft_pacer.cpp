@@ -229,21 +229,15 @@ void DraftPacer::choose(bool may_wait) {
 
 void DraftPacer::record_round(RoundRecord& record) {
   // A draft that is away, or has nothing to do, takes nothing from the target.
-  record.draft_worked = choice_.draft_works && (!client_ || was_told_ || record.num_drafts > 0);
+  const bool drafted = was_told_ || (was_up_ && record.num_drafts > 0);
+  record.draft_worked = choice_.draft_works && (!client_ || drafted);
   was_told_ = false;
   if (client_ && !choice_.draft_works) account_.record_rest();
   const DraftNews news = planner_.take_draft_news();
   for (const DraftResult& result : news.results) {
-    if (result.num_drafted > 0) {
-      speculation_.record_result(result.sequence_id, result.num_drafted, result.num_accepted);
+    speculation_.record_draft(result);
+    if (result.num_drafted > 0 && !result.judged_backup())
       update_average(&accepted_per_block_, result.num_accepted);
-    }
-    if (result.counterfactual)
-      speculation_.record_counterfactual(result.sequence_id, *result.counterfactual);
-    if (result.num_prepared) {
-      const bool hit = *result.num_prepared > 0;
-      speculation_.record_lookup(result.all_accepted, hit, *result.num_prepared);
-    }
   }
   for (uint64_t id : news.ended) speculation_.forget(id);
   if (record.num_drafts == 0 && !record.reads_prompt)

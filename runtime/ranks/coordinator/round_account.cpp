@@ -20,6 +20,8 @@ void RoundAccount::record_round(const RoundPlan& plan,
   metrics_.spec_decode_num_accepted_tokens.add(record.num_accepted);
   for (size_t i = 0; i < plan.sequences.size(); ++i) {
     const SequenceDecision& decided = decision.sequences[i];
+    metrics_.count_draft(
+        plan.sequences[i].source, plan.sequences[i].draft.size(), decided.num_accepted);
     if (decided.failed && !decided.no_token_allowed) metrics_.logits_not_finite.add();
     for (int32_t j = 0; j < decided.num_accepted; ++j) {
       metrics_.accepted_tokens_at(static_cast<size_t>(j)).add();

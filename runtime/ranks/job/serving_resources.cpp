@@ -18,12 +18,10 @@ namespace {
 
 constexpr size_t kMaxTemplateFileBytes = size_t{1} << 20;
 
-DraftMethod draft_method(const RunConfig& config, const RankLayout& layout) {
-  if (layout.has_draft || !config.speculative.draft_listen.empty()) return DraftMethod::kDraftModel;
-  if (config.speculative.method == "ngram") return DraftMethod::kNgram;
-  if (config.speculative.method == "unigram") return DraftMethod::kUnigram;
-  if (config.speculative.method == "bigram") return DraftMethod::kBigram;
-  if (config.speculative.method == "grammar") return DraftMethod::kGrammar;
+DraftMethod own_method(const std::string& name) {
+  for (const OwnDraftMethod& own : kOwnDraftMethods) {
+    if (name == own.name) return own.method;
+  }
   return DraftMethod::kNone;
 }
 
@@ -113,7 +111,10 @@ PlannerConfig planner_config(const RunConfig& config,
                                 ? CapacityPolicy::kGuaranteedNoEvict
                                 : CapacityPolicy::kMaxUtilization;
   planner.vocab_size = model.vocab_size;
-  planner.draft_method = draft_method(config, layout);
+  const bool has_draft_model = layout.has_draft || !config.speculative.draft_listen.empty();
+  planner.draft_method =
+      has_draft_model ? DraftMethod::kDraftModel : own_method(config.speculative.method);
+  if (has_draft_model) planner.backup_method = own_method(config.speculative.backup);
   planner.num_speculative_tokens = config.speculative.longest_draft_len();
   planner.prompt_lookup_max = config.speculative.prompt_lookup_max;
   planner.prompt_lookup_min = config.speculative.prompt_lookup_min;

@@ -44,7 +44,7 @@ SimulatedSpec simulated_target(const RunConfig& config) {
   return spec;
 }
 
-// Another seed, vocabulary or number of workload_classes would be another language.
+// Another seed, vocabulary, number of workload_classes or repetition would be another language.
 void check_simulated_pair(const RunConfig& config) {
   const SimulatedSpec draft = parse_simulated(config.speculative.model);
   const SimulatedSpec target = parse_simulated(config.model);
@@ -56,6 +56,7 @@ void check_simulated_pair(const RunConfig& config) {
   check_same("seed", draft.seed, target.seed);
   check_same("vocab", draft.vocab, target.vocab);
   check_same("workload_classes", draft.workload_classes, target.workload_classes);
+  check_same("repeat", draft.repeat, target.repeat);
 }
 
 SimulatedSpec simulated_draft(const RunConfig& config) {
