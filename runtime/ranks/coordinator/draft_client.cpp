@@ -143,12 +143,14 @@ bool DraftClient::shut_down() {
   return false;
 }
 
+double DraftClient::longest_wait_s(double worth_s) { return std::max(kMaxWaitS, worth_s); }
+
 DraftClient::Clock::time_point DraftClient::deadline(double worth_s) const {
   const auto after = [](Clock::time_point begin, double wait_s) {
     return begin +
            std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(wait_s));
   };
-  const double longest_s = std::max(kMaxWaitS, worth_s);
+  const double longest_s = longest_wait_s(worth_s);
   const auto usual = [&](double average_s) {
     return average_s == 0 ? longest_s : std::clamp(2 * average_s, kMinWaitS, longest_s);
   };
