@@ -170,7 +170,8 @@ void Clients::submit(Engine& engine) {
   request.id = static_cast<uint64_t>(++num_submitted_);
   request.prompt = some_prompt();
   const auto num_prompt = static_cast<int32_t>(request.prompt.size());
-  request.params.max_tokens = dice_.between(1, std::max(1, setting_.planner.max_model_len - num_prompt));
+  request.params.max_tokens =
+      dice_.between(1, std::max(1, setting_.planner.max_model_len - num_prompt));
   vary(request.params);
   if (request.params.max_tokens > 2 && !request.params.prompt_logprobs && dice_.chance(100)) {
     for (int32_t i = dice_.between(1, request.params.max_tokens - 1); i > 0; --i)
@@ -181,9 +182,10 @@ void Clients::submit(Engine& engine) {
   num_rows_needed_ += num_prompt + request.params.max_tokens;
   witness_.note_submitted(request);
   const AdmissionResult result = engine.submit(request);
-  if (result.admission != Admission::kAccepted)
+  if (result.admission == Admission::kAccepted) return open_.push_back(std::move(story));
+  witness_.note_over(request.id);
+  if (!is_stopped_)
     witness_.fault(fmt::format("request {} was refused: {}", request.id, result.reason));
-  if (result.admission == Admission::kAccepted) open_.push_back(std::move(story));
 }
 
 bool Clients::read(Story& story) {
@@ -224,7 +226,8 @@ void Clients::check(const Story& story, const ResultEvent& last) {
     witness_.fault(fmt::format("request {} {}", request.id, what));
   };
   std::vector<int32_t> all = request.prompt;
-  for (const auto* part : {&request.resumed, &story.text}) all.insert(all.end(), part->begin(), part->end());
+  for (const auto* part : {&request.resumed, &story.text})
+    all.insert(all.end(), part->begin(), part->end());
   if (knows_text_ && witness_.text_of(request.id) != nullptr &&
       last.finish_reason != FinishReason::kAborted && all != *witness_.text_of(request.id))
     wrong("got another text than the ranks decided");
@@ -236,7 +239,7 @@ void Clients::check(const Story& story, const ResultEvent& last) {
   const bool is_whole =
       last.finish_reason == FinishReason::kStop || last.finish_reason == FinishReason::kLength;
   if (last.finish_reason == FinishReason::kAborted) {
-    if (!story.is_cancelled) wrong(("was aborted: " + last.error).c_str());
+    if (!story.is_cancelled && !is_stopped_) wrong(("was aborted: " + last.error).c_str());
     ++num_cancelled_;
   }
   if (last.finish_reason == FinishReason::kError) {
@@ -250,11 +253,10 @@ void Clients::check(const Story& story, const ResultEvent& last) {
   ++num_compared_;
   const Reference::Text expected = reference_.write(request);
   const size_t num_common = std::min(expected.tokens.size(), story.text.size());
-  const bool is_beginning =
-      story.text.size() <= expected.tokens.size() &&
-      std::equal(story.text.begin(),
-                 story.text.begin() + static_cast<ptrdiff_t>(num_common),
-                 expected.tokens.begin());
+  const bool is_beginning = story.text.size() <= expected.tokens.size() &&
+                            std::equal(story.text.begin(),
+                                       story.text.begin() + static_cast<ptrdiff_t>(num_common),
+                                       expected.tokens.begin());
   if (!is_beginning) return wrong("wrote another text than the target alone");
   if (!is_whole) return;
   if (story.text.size() != expected.tokens.size() || last.finish_reason != expected.reason)

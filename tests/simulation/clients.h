@@ -43,6 +43,9 @@ class Clients {
   bool act(Engine& engine);
   // The same when nothing runs: something comes.
   bool act_idle(Engine& engine);
+  // The server was told to stop at once: requests may be refused, and end with an error.
+  bool wants_stop() { return !is_stopped_ && dice_.chance(setting_.clients.stops); }
+  void note_stopped() { is_stopped_ = true; }
   // The job has ended: nothing may be left.
   void check_end();
 
@@ -83,6 +86,7 @@ class Clients {
   std::vector<bool> spoiled_;  // by id
   std::vector<Story> open_;
   std::vector<std::vector<int32_t>> earlier_;  // texts that others may begin with
+  bool is_stopped_ = false;
   int32_t num_submitted_ = 0;
   uint64_t num_tokens_ = 0;
   uint64_t num_compared_ = 0;

@@ -13,20 +13,48 @@ void lie(DraftBlock& block, Dice& dice) {
   DraftToken token{dice.below(ToyLaw::kVocabSize), {}};
   const int32_t other = (token.token + 1) % ToyLaw::kVocabSize;
   switch (dice.below(14)) {
-    case 0: block.sequence_id += static_cast<uint64_t>(dice.between(1, 3)); break;
-    case 1: block.round += static_cast<uint32_t>(dice.between(-1, 1)); break;
-    case 2: block.base_len += dice.between(-2, 2); break;
-    case 3: block.guess = dice.between(-2, ToyLaw::kVocabSize); break;
-    case 4: block.first += dice.between(-2, 2); break;
-    case 5: block.tokens.resize(static_cast<size_t>(dice.between(0, 300)), token); break;
-    case 6: block.tokens.assign(1, {dice.chance(500) ? -1 : ToyLaw::kVocabSize, {}}); break;
-    case 7: token.candidates = {{token.token, 0.7f}, {other, 0.7f}}; break;
-    case 8: token.candidates = {{other, 1.0f}}; break;
-    case 9: token.candidates = {{token.token, std::numeric_limits<float>::quiet_NaN()}}; break;
-    case 10: token.candidates = {{token.token, 0.5f}, {token.token, 0.5f}}; break;
-    case 11: token.candidates = {{other, 1.0f - 1e-7f}, {token.token, 1e-7f}}; break;
-    case 12: token.candidates = {{token.token, 1.5f}, {other, -0.5f}}; break;
-    default: block.tokens.assign(static_cast<size_t>(dice.between(1, 4)), token); break;
+    case 0:
+      block.sequence_id += static_cast<uint64_t>(dice.between(1, 3));
+      break;
+    case 1:
+      block.round += static_cast<uint32_t>(dice.between(-1, 1));
+      break;
+    case 2:
+      block.base_len += dice.between(-2, 2);
+      break;
+    case 3:
+      block.guess = dice.between(-2, ToyLaw::kVocabSize);
+      break;
+    case 4:
+      block.first += dice.between(-2, 2);
+      break;
+    case 5:
+      block.tokens.resize(static_cast<size_t>(dice.between(0, 300)), token);
+      break;
+    case 6:
+      block.tokens.assign(1, {dice.chance(500) ? -1 : ToyLaw::kVocabSize, {}});
+      break;
+    case 7:
+      token.candidates = {{token.token, 0.7f}, {other, 0.7f}};
+      break;
+    case 8:
+      token.candidates = {{other, 1.0f}};
+      break;
+    case 9:
+      token.candidates = {{token.token, std::numeric_limits<float>::quiet_NaN()}};
+      break;
+    case 10:
+      token.candidates = {{token.token, 0.5f}, {token.token, 0.5f}};
+      break;
+    case 11:
+      token.candidates = {{other, 1.0f - 1e-7f}, {token.token, 1e-7f}};
+      break;
+    case 12:
+      token.candidates = {{token.token, 1.5f}, {other, -0.5f}};
+      break;
+    default:
+      block.tokens.assign(static_cast<size_t>(dice.between(1, 4)), token);
+      break;
   }
   const auto size = static_cast<size_t>(block.tokens.size());
   if (!token.candidates.empty() && size > 0) block.tokens[dice.bits() % size] = token;
@@ -86,7 +114,9 @@ void DraftLife::check_books() {
 
 void DraftLife::begin_life(int64_t now_ns) {
   ++num_lives_;
-  model_ = std::make_unique<ToyModel>(setting_.draft, 0, 1, setting_.draft_sizes());
+  ToyModel::Options costless = setting_.draft;  // this thread is the coordinator's
+  costless.step_ns = costless.row_ns = costless.jitter_ns = 0;
+  model_ = std::make_unique<ToyModel>(costless, 0, 1, setting_.draft_sizes());
   worker_ = std::make_unique<DraftWorker>(*model_, worker_options(setting_));
   say(FrameKind::kAlive, {}, now_ns);
 }
@@ -123,8 +153,8 @@ bool DraftLife::take_frames(int64_t now_ns) {
     if (!decode_frame(*bytes, epoch_, &frame)) continue;
     if (frame.kind == FrameKind::kRequest) worker_->take(decode_draft_request(frame.payload));
     if (frame.kind != FrameKind::kShutdown) continue;
-    outbox_.send_whole(
-        encode_frame({.kind = FrameKind::kShutdown, .epoch = epoch_, .payload = {}}), now_ns);
+    outbox_.send_whole(encode_frame({.kind = FrameKind::kShutdown, .epoch = epoch_, .payload = {}}),
+                       now_ns);
     free_at_ns_ = std::numeric_limits<int64_t>::max();
     return false;
   }

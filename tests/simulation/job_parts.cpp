@@ -26,19 +26,22 @@ void RoundLimits::see_progress(int64_t num_rows_needed) {
     throw Error("I8: no end in sight");
 }
 
-// A wait may last as long as a block usually saves the target: a plain step for each accepted token.
+// A wait may last as long as a block usually saves the target: a plain step for each accepted
+// token.
 void RoundLimits::see_waits(Coordinator& coordinator) {
   const ToyModel::Options& target = setting_.target;
   const int64_t step_ns =
       target.step_ns + target.jitter_ns + target.row_ns * setting_.planner.max_num_batched_tokens;
-  const double saves_s = 1e-9 * static_cast<double>(step_ns) * setting_.planner.num_speculative_tokens;
+  const double saves_s =
+      1e-9 * static_cast<double>(step_ns) * setting_.planner.num_speculative_tokens;
   const double longest_s = std::max(kLongestWaitS, saves_s) + kLookS;
   for (const RoundSample& sample : coordinator.take_round_samples()) {
     num_waits_ += sample.record.waited_s > 0 ? 1 : 0;
     if (sample.record.waited_s > longest_s)
-      witness_.fault(fmt::format("a round waited {:.1f} ms for the draft, {:.1f} at most are allowed",
-                                 1e3 * sample.record.waited_s,
-                                 1e3 * longest_s));
+      witness_.fault(
+          fmt::format("a round waited {:.1f} ms for the draft, {:.1f} at most are allowed",
+                      1e3 * sample.record.waited_s,
+                      1e3 * longest_s));
   }
 }
 
@@ -109,13 +112,21 @@ void SimulationResult::add(const SimulationResult& other) {
   digest = mix_seed(digest, other.digest);
   seconds += other.seconds;
   using Count = uint64_t SimulationResult::*;
-  for (const Count count : {&SimulationResult::num_rounds, &SimulationResult::num_tokens,
-                            &SimulationResult::num_compared, &SimulationResult::num_drafts_judged,
-                            &SimulationResult::num_accepted, &SimulationResult::num_link_faults,
-                            &SimulationResult::num_lies, &SimulationResult::num_lives,
-                            &SimulationResult::num_preempted, &SimulationResult::num_cancelled,
-                            &SimulationResult::num_failed, &SimulationResult::num_waits,
-                            &SimulationResult::num_reused, &SimulationResult::num_bonus_drafts})
+  for (const Count count : {&SimulationResult::num_rounds,
+                            &SimulationResult::num_tokens,
+                            &SimulationResult::num_compared,
+                            &SimulationResult::num_drafts_judged,
+                            &SimulationResult::num_accepted,
+                            &SimulationResult::num_link_faults,
+                            &SimulationResult::num_lies,
+                            &SimulationResult::num_lives,
+                            &SimulationResult::num_preempted,
+                            &SimulationResult::num_cancelled,
+                            &SimulationResult::num_failed,
+                            &SimulationResult::num_waits,
+                            &SimulationResult::num_reused,
+                            &SimulationResult::num_bonus_drafts,
+                            &SimulationResult::num_hits})
     this->*count += other.*count;
 }
 

@@ -19,7 +19,8 @@ namespace {
 
 Faults faults_of(const Setting& setting, const Clients& clients, int rank) {
   std::string text = clients.spoiling();
-  if (setting.sabotage == Sabotage::kFlipDecision && rank == 1) text = "flip_decision:rank=0,round=9";
+  if (setting.sabotage == Sabotage::kFlipDecision && rank == 1)
+    text = "flip_decision:rank=0,round=9";
   return text.empty() ? Faults() : Faults::parse(text, 0, 1);
 }
 
@@ -87,7 +88,10 @@ class Replica {
 class OneThreadWorld final : public World {
  public:
   OneThreadWorld(const Setting& setting, Witness& witness, Clients& clients)
-      : setting_(setting), witness_(witness), clients_(clients), limits_(setting, witness),
+      : setting_(setting),
+        witness_(witness),
+        clients_(clients),
+        limits_(setting, witness),
         draft_(setting, witness, kDraftEpoch) {
     for (int rank = 1; rank < setting.num_targets; ++rank)
       replicas_.push_back(std::make_unique<Replica>(setting, clients, rank));
@@ -100,7 +104,8 @@ class OneThreadWorld final : public World {
   int num_ranks_here(int num_ranks) const override { return num_ranks; }
 
   void post(int to, Bytes message) override {
-    if (to != setting_.num_targets) return replicas_[index_of(to)]->inbox().push_back(std::move(message));
+    if (to != setting_.num_targets)
+      return replicas_[index_of(to)]->inbox().push_back(std::move(message));
     limits_.see_unsent(draft_.inbox().num_bytes());
     Frame frame;
     const bool is_last =
@@ -129,7 +134,8 @@ class OneThreadWorld final : public World {
 
   void pause_watching(Backoff& backoff, int) override {
     backoff.pause();
-    if (setting_.sabotage == Sabotage::kSlowLook) JobClock::sleep_for(std::chrono::milliseconds(80));
+    if (setting_.sabotage == Sabotage::kSlowLook)
+      JobClock::sleep_for(std::chrono::milliseconds(80));
   }
   size_t num_unsent_bytes(int) override { return draft_.inbox().num_bytes(); }
   [[noreturn]] void abort(const std::string& reason) override { throw Error(reason); }
@@ -170,6 +176,10 @@ class OneThreadWorld final : public World {
     return replica.report();
   }
   void stop_when_done(bool goes_on) {
+    if (clients_.wants_stop()) {
+      clients_.note_stopped();
+      coordinator_->request_stop(Coordinator::Stop::kNow);
+    }
     if (is_stopped_ || goes_on) return;
     is_stopped_ = true;
     coordinator_->request_stop(Coordinator::Stop::kWhenIdle);
@@ -213,7 +223,8 @@ SimulationResult simulate_rounds(uint64_t seed, Sabotage sabotage) {
     const auto group = make_solo_group();
     ToyModel model(setting.target, 0, 1, setting.target_sizes());
     TargetRank target(model, *group, faults_of(setting, clients, 0));
-    ServingMetrics metrics("toy", setting.planner.max_model_len, setting.planner.num_speculative_tokens);
+    ServingMetrics metrics(
+        "toy", setting.planner.max_model_len, setting.planner.num_speculative_tokens);
     Coordinator coordinator(coordinator_parts(setting, world, target, metrics));
     world.set_coordinator(coordinator);
     run_coordinator_loop(coordinator, witness);
@@ -221,6 +232,7 @@ SimulationResult simulate_rounds(uint64_t seed, Sabotage sabotage) {
     clients.check_end();
     world.check_end();
     check_books(metrics, witness);
+    result.num_hits = static_cast<uint64_t>(metrics.speculation_cache_hits.value());
     if (!model.fault().empty()) witness.fault("rank 0: " + model.fault());
     world.add_to(&result);
   }

@@ -68,7 +68,8 @@ Setting random_setting(uint64_t seed, Sabotage sabotage) {
   setting.poisons = dice.chance(250);
   setting.planner.reports_freed_blocks = setting.poisons;
   setting.num_targets = dice.between(2, 3);
-  setting.law = {.seed = dice.bits(), .agreement_permille = static_cast<uint32_t>(dice.below(1001))};
+  setting.law = {.seed = dice.bits(),
+                 .agreement_permille = static_cast<uint32_t>(dice.between(200, 1000))};
   setting.target = {.law = setting.law,
                     .is_device = dice.chance(500),
                     .step_ns = 1000 * dice.between(200, 3000),
@@ -85,7 +86,7 @@ Setting random_setting(uint64_t seed, Sabotage sabotage) {
       setting.planner.num_blocks * (dice.chance(300) ? 1 : dice.between(2, 4)) + 8;
   const AsyncDrafting ways[] = {AsyncDrafting::kOff, AsyncDrafting::kChain, AsyncDrafting::kCache};
   setting.async_drafting = ways[dice.below(3)];
-  setting.chooses_draft_len = dice.chance(700);
+  setting.chooses_draft_len = dice.chance(500);
   if (setting.chooses_draft_len) setting.planner.num_speculative_tokens = dice.between(4, 8);
   setting.to_draft = random_link(dice);
   setting.from_draft = random_link(dice);
@@ -99,7 +100,8 @@ Setting random_setting(uint64_t seed, Sabotage sabotage) {
                      .cancels = dice.chance(400) ? dice.below(100) : 0,
                      .shared_beginnings = dice.chance(500) ? dice.below(1000) : 0,
                      .spoiled = dice.chance(250) ? dice.below(200) : 0,
-                     .priorities = dice.chance(350)};
+                     .priorities = dice.chance(350),
+                     .stops = dice.chance(50) ? dice.between(1, 20) : 0};
   if (sabotage == Sabotage::kKeepDirt) {
     setting.target.clears_blocks = false;
     setting.poisons = setting.planner.reports_freed_blocks = true;

@@ -53,18 +53,19 @@ struct ClientHabits {
   int32_t shared_beginnings = 0;
   int32_t spoiled = 0;  // per mille of requests: NaN in their logits
   bool priorities = false;
+  int32_t stops = 0;  // per mille of rounds: the server is stopped at once
 };
 
 // Breaks one thing on purpose, to show that the checks can fail.
 enum class Sabotage : uint8_t {
   kNone,
-  kLateBlock,      // a block that comes late is delivered as if it were for the round that is next
-  kForeignBlock,   // a rank is told a KV block that another sequence holds
-  kKeepDirt,       // blocks are handed on as they were left, NaN and all
-  kFlipDecision,   // one rank decides otherwise
-  kSlowLook,       // a look for blocks takes longer than the round may wait
-  kOtherText,      // clients expect what another model would say
-  kLostEvent,      // a stream loses an event
+  kLateBlock,     // a block that comes late is delivered as if it were for the round that is next
+  kForeignBlock,  // a rank is told a KV block that another sequence holds
+  kKeepDirt,      // blocks are handed on as they were left, NaN and all
+  kFlipDecision,  // one rank decides otherwise
+  kSlowLook,      // a look for blocks takes longer than the round may wait
+  kOtherText,     // clients expect what another model would say
+  kLostEvent,     // a stream loses an event
 };
 
 struct Setting {

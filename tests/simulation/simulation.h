@@ -33,6 +33,7 @@ struct SimulationResult {
   uint64_t num_waits = 0;   // rounds that waited for the draft
   uint64_t num_reused = 0;  // positions whose KV was there
   uint64_t num_bonus_drafts = 0;
+  uint64_t num_hits = 0;  // blocks that were prepared for the outcome that came
 
   void add(const SimulationResult& other);
 };

@@ -1,4 +1,5 @@
-// The long form of the simulation: jobs of one seed after the other until so many rounds are played.
+// The long form of the simulation: jobs of one seed after the other until so many rounds are
+// played.
 //     fault_simulation [--rounds N] [--seed N] [--threads] [--seeds N]
 // With --threads whole jobs as threads, else everything on one thread. Seeds count up from --seed;
 // --seeds ends after so many. Exit code 1 when anything was broken; each seed is said.
@@ -33,7 +34,8 @@ Options parse(int argc, char** argv) {
                             : name == "--seeds" ? &options.num_seeds
                                                 : nullptr;
     if (value == nullptr || i + 1 == argc) {
-      fmt::print(stderr, "usage: fault_simulation [--rounds N] [--seed N] [--seeds N] [--threads]\n");
+      fmt::print(stderr,
+                 "usage: fault_simulation [--rounds N] [--seed N] [--seeds N] [--threads]\n");
       std::exit(2);
     }
     *value = std::strtoull(argv[++i], nullptr, 10);
@@ -57,14 +59,30 @@ int run(const Options& options) {
   }
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  fmt::print("\rseeds {} to {}: {} rounds in {:.0f} s ({:.0f} s of virtual time), {} tokens, {} texts "
-             "compared, {} of {} draft tokens accepted\n",
-             options.first_seed, seed - 1, total.num_rounds, seconds, total.seconds, total.num_tokens,
-             total.num_compared, total.num_accepted, total.num_drafts_judged);
-  fmt::print("faults: {} of frames, {} lies, {} lives of drafts, {} preemptions, {} cancelled, {} failed "
-             "on purpose; digest {:016x}\n",
-             total.num_link_faults, total.num_lies, total.num_lives, total.num_preempted,
-             total.num_cancelled, total.num_failed, total.digest);
+  fmt::print(
+      "\rseeds {} to {}: {} rounds in {:.0f} s ({:.0f} s of virtual time), {} tokens, {} texts "
+      "compared, {} of {} draft tokens accepted, {} prepared blocks and {} bonus drafts used\n",
+      options.first_seed,
+      seed - 1,
+      total.num_rounds,
+      seconds,
+      total.seconds,
+      total.num_tokens,
+      total.num_compared,
+      total.num_accepted,
+      total.num_drafts_judged,
+      total.num_hits,
+      total.num_bonus_drafts);
+  fmt::print(
+      "faults: {} of frames, {} lies, {} lives of drafts, {} preemptions, {} cancelled, {} failed "
+      "on purpose; digest {:016x}\n",
+      total.num_link_faults,
+      total.num_lies,
+      total.num_lives,
+      total.num_preempted,
+      total.num_cancelled,
+      total.num_failed,
+      total.digest);
   fmt::print("violations: {} in {} seeds\n", total.faults.size(), num_broken);
   return num_broken == 0 ? 0 : 1;
 }
@@ -72,6 +90,4 @@ int run(const Options& options) {
 }  // namespace
 }  // namespace outrider::test
 
-int main(int argc, char** argv) {
-  return outrider::test::run(outrider::test::parse(argc, argv));
-}
+int main(int argc, char** argv) { return outrider::test::run(outrider::test::parse(argc, argv)); }

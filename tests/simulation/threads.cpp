@@ -231,6 +231,10 @@ void play_clients(Job& job, Coordinator& coordinator) {
   while (job.clients.act(coordinator)) {
     job.limits.see_waits(coordinator);
     if (job.clients.is_idle()) job.limits.see_progress(job.clients.num_rows_needed());
+    if (job.clients.wants_stop()) {
+      job.clients.note_stopped();
+      coordinator.request_stop(Coordinator::Stop::kNow);
+    }
     JobClock::sleep_for(pause);
   }
   coordinator.request_stop(Coordinator::Stop::kWhenIdle);
@@ -254,6 +258,7 @@ void coordinate(Job& job, CoordinatorWorld& world, TargetRank& target) {
   job.result.num_waits = job.limits.num_waits();
   if (!is_orderly) world.abort("the simulated job has ended");
   check_books(metrics, job.witness);
+  job.result.num_hits = static_cast<uint64_t>(metrics.speculation_cache_hits.value());
 }
 
 void run_target_rank(Job& job, ForwardingWorld& world) {
@@ -295,7 +300,8 @@ SimulationResult simulate_job(uint64_t seed, Sabotage sabotage) {
   Dice dice(mix_seed(seed, 3));
   const InProcessLink link{.latency = std::chrono::microseconds(dice.below(100))};
   try {
-    run_in_process(setting.num_targets + 1, [&](World& world) { run_rank(job, world); }, link);
+    run_in_process(
+        setting.num_targets + 1, [&](World& world) { run_rank(job, world); }, link);
   } catch (const std::exception& error) {
     job.witness.fault(fmt::format("a rank ended by an error: {}", error.what()));
   }

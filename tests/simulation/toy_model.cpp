@@ -50,9 +50,10 @@ ToyModel::ToyModel(const Options& options, int rank, int num_ranks, const ModelO
       slots_(static_cast<size_t>(sizes.num_blocks) * static_cast<size_t>(sizes.block_size)) {}
 
 int64_t ToyModel::step_ns(size_t num_rows) const {
-  const int64_t jitter = toy_.jitter_ns == 0 ? 0
-                                             : static_cast<int64_t>(mix_seed(toy_.law.seed, num_steps_) %
-                                                                    static_cast<uint64_t>(toy_.jitter_ns));
+  const int64_t jitter = toy_.jitter_ns == 0
+                             ? 0
+                             : static_cast<int64_t>(mix_seed(toy_.law.seed, num_steps_) %
+                                                    static_cast<uint64_t>(toy_.jitter_ns));
   return toy_.step_ns + toy_.row_ns * static_cast<int64_t>(num_rows) + jitter;
 }
 

@@ -40,8 +40,8 @@ class ToyModel final : public Model {
     bool is_device = false;  // rank 0 may turn to other things while it computes
     int64_t step_ns = 0;
     int64_t row_ns = 0;
-    int64_t jitter_ns = 0;        // at most, by the step's number
-    bool clears_blocks = true;    // false: broken on purpose
+    int64_t jitter_ns = 0;      // at most, by the step's number
+    bool clears_blocks = true;  // false: broken on purpose
     int32_t max_positions = 256;
   };
   ToyModel(const Options& options, int rank, int num_ranks, const ModelOptions& sizes);

@@ -30,7 +30,8 @@ bool is_stop(const SamplingParams& params, int32_t token) {
 }  // namespace
 
 void Witness::fault(const std::string& what) {
-  if (faults_.size() < kMostFaults) faults_.push_back(fmt::format("round {}: {}", num_rounds_, what));
+  if (faults_.size() < kMostFaults)
+    faults_.push_back(fmt::format("round {}: {}", num_rounds_, what));
 }
 
 void Witness::note_submitted(const Request& request) {
@@ -47,15 +48,17 @@ void Witness::note_cancelled(uint64_t id) {
 }
 
 void Witness::note_over(uint64_t id) {
+  ended_.erase(id);
   const auto found = known_.find(id);
   if (found == known_.end()) return;
-  found->second.is_over = true;
+  found->second.is_over = found->second.is_read = true;
   if (!found->second.is_started) known_.erase(found);
 }
 
 const std::vector<int32_t>* Witness::text_of(uint64_t id) const {
-  const auto found = known_.find(id);
-  return found == known_.end() ? nullptr : &found->second.tokens;
+  if (const auto found = known_.find(id); found != known_.end()) return &found->second.tokens;
+  const auto ended = ended_.find(id);
+  return ended == ended_.end() ? nullptr : &ended->second;
 }
 
 std::optional<Witness::Place> Witness::place_of(uint64_t id) const {
@@ -89,6 +92,7 @@ void Witness::see_plan(const RoundPlan& plan, bool knows_text) {
     }
     const bool may_end = found->second.is_over || found->second.is_cancelled || !knows_text;
     if (!may_end) fault(fmt::format("sequence {} ends without a reason", id));
+    if (!found->second.is_read) ended_.emplace(id, std::move(found->second.tokens));
     known_.erase(found);
   }
   for (const SequenceStart& start : plan.starts) {

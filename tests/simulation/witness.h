@@ -44,7 +44,7 @@ class Witness {
   void fault(const std::string& what);
   const std::vector<std::string>& faults() const { return faults_; }
   uint64_t num_rounds() const { return num_rounds_; }
-  uint64_t digest() const { return digest_; }                // of all plans and decisions
+  uint64_t digest() const { return digest_; }  // of all plans and decisions
 
  private:
   // A block is for the round that comes or the one after it; the ranks may hear of a round later.
@@ -58,7 +58,7 @@ class Witness {
     bool is_started = false;  // on the ranks
     bool is_over = false;     // as far as the ranks can tell
     bool is_cancelled = false;
-    bool is_spoiled = false;
+    bool is_read = false;  // to its end, by its client
     // Hashes of the draft tokens that came for the rounds from `round` on; [i] of those with
     // round % kRoundsAhead = i.
     std::array<std::unordered_set<uint64_t>, kRoundsAhead> offered;
@@ -73,6 +73,7 @@ class Witness {
 
   const Setting& setting_;
   std::map<uint64_t, Known> known_;
+  std::map<uint64_t, std::vector<int32_t>> ended_;  // on the ranks; texts that clients still read
   std::vector<std::string> faults_;
   uint64_t num_rounds_ = 0;
   uint64_t digest_ = 0;

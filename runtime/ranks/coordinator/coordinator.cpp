@@ -142,6 +142,7 @@ void Coordinator::loop() {
       wait_for_work();
     }
   }
+  publish_status();
   shut_down();
 }
 
