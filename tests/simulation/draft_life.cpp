@@ -72,6 +72,13 @@ DraftWorker::Options worker_options(const Setting& setting) {
 
 uint64_t tell_lies(DraftReply& reply, int32_t permille, Dice& dice) {
   uint64_t num_lies = 0;
+  // And of itself: anything from nothing to what no clock can hold.
+  const auto any = [&] { return dice.bits() >> dice.below(64); };
+  if (dice.chance(permille / 8)) reply.serial = any();
+  if (dice.chance(permille / 8)) reply.step_time_us = any();
+  if (dice.chance(permille / 8)) reply.idle_us = any();
+  if (dice.chance(permille / 8)) reply.num_steps = static_cast<uint32_t>(any());
+  if (dice.chance(permille / 8)) reply.num_rows = static_cast<uint32_t>(any());
   for (DraftBlock& block : reply.blocks) {
     if (!dice.chance(permille)) continue;
     lie(block, dice);

@@ -20,6 +20,7 @@ PlannerConfig random_planner(Dice& dice) {
   const int32_t agings[] = {0, 1, 4, 256};
   config.priority_aging_rounds = agings[dice.below(4)];
   if (dice.chance(200)) config.capacity_policy = CapacityPolicy::kGuaranteedNoEvict;
+  if (dice.chance(150)) config.scheduling_policy = SchedulingPolicy::kFcfs;
   config.vocab_size = ToyLaw::kVocabSize;
   config.draft_method = DraftMethod::kDraftModel;
   config.num_speculative_tokens = dice.between(1, 6);
@@ -102,6 +103,8 @@ Setting random_setting(uint64_t seed, Sabotage sabotage) {
                      .spoiled = dice.chance(250) ? dice.below(200) : 0,
                      .priorities = dice.chance(350),
                      .stops = dice.chance(50) ? dice.between(1, 20) : 0};
+  if (setting.planner.scheduling_policy == SchedulingPolicy::kFcfs)
+    setting.clients.priorities = false;
   if (sabotage == Sabotage::kKeepDirt) {
     setting.target.clears_blocks = false;
     setting.poisons = setting.planner.reports_freed_blocks = true;

@@ -37,6 +37,11 @@ void Witness::fault(const std::string& what) {
 void Witness::note_submitted(const Request& request) {
   Known known;
   known.params = request.params;
+  const PlannerConfig& config = setting_.planner;
+  known.order = {.priority = request.priority, .arrival = request.id};
+  if (config.scheduling_policy == SchedulingPolicy::kPriority && config.priority_aging_rounds > 0)
+    known.order.turn = static_cast<int64_t>(num_rounds_) +
+                       int64_t{request.priority} * config.priority_aging_rounds;
   known.num_prompt = static_cast<int32_t>(request.prompt.size());
   known.tokens = request.prompt;
   known.tokens.insert(known.tokens.end(), request.resumed.begin(), request.resumed.end());
@@ -75,9 +80,38 @@ void Witness::note_offered(const PackedReply& reply) {
     if (!tokens) continue;
     Known& known = found->second;
     if (block.round - known.round >= kRoundsAhead) continue;
+    if (setting_.draft_faults.lies == 0) see_drawn(block, *tokens, known);
     for (size_t i = 0; i < tokens->size(); ++i)
       known.offered[block.round % kRoundsAhead].insert(hash_of(
           block.base_len, block.guess, block.first + static_cast<int32_t>(i), (*tokens)[i]));
+  }
+}
+
+// I11: a draft draws with noise of the round and the position, so at one place it always draws the
+// same, in whichever life, prepared for an outcome or asked for behind it.
+void Witness::see_drawn(const PackedBlock& block,
+                        const std::vector<DraftToken>& tokens,
+                        Known& known) {
+  int32_t last = block.guess;
+  const bool is_behind_text = block.base_len == static_cast<int32_t>(known.tokens.size());
+  if (last < 0 && is_behind_text && block.round == known.round) last = known.tokens.back();
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const int32_t index = block.first + static_cast<int32_t>(i);
+    const uint64_t token = hash_of(0, 0, 0, tokens[i]);
+    const auto [drawn, is_new] = known.drawn[block.round % kRoundsAhead].emplace(
+        hash_of(block.base_len, last, index, {}), token);
+    if (!is_new && drawn->second != token)
+      fault(fmt::format("I11: for sequence {} the draft draws another token at the same place",
+                        block.sequence_id));
+  }
+}
+
+// I8: none overtakes another.
+void Witness::see_start(const RoundPlan& plan, const Known& started) {
+  for (const auto& [id, known] : known_) {
+    if (known.is_over || known.is_cancelled || known.order >= started.order) continue;
+    if (std::ranges::find(plan.sequences, id, &SequencePlan::sequence_id) == plan.sequences.end())
+      fault(fmt::format("I8: sequence {} is overtaken by {}", id, started.order.arrival));
   }
 }
 
@@ -104,6 +138,7 @@ void Witness::see_plan(const RoundPlan& plan, bool knows_text) {
     found->second.is_started = true;
     if (start.tokens != found->second.tokens)
       fault(fmt::format("sequence {} starts with another text", start.sequence_id));
+    if (knows_text) see_start(plan, found->second);
   }
   int32_t num_rows = 0;
   for (const SequencePlan& rows : plan.sequences) {
@@ -118,7 +153,10 @@ void Witness::see_plan(const RoundPlan& plan, bool knows_text) {
 }
 
 void Witness::go_on_to(uint32_t round, Known& known) {
-  for (; known.round < round; ++known.round) known.offered[known.round % kRoundsAhead].clear();
+  for (; known.round < round; ++known.round) {
+    known.offered[known.round % kRoundsAhead].clear();
+    known.drawn[known.round % kRoundsAhead].clear();
+  }
 }
 
 void Witness::see_rows(const RoundPlan& plan, const SequencePlan& rows, bool knows_text) {

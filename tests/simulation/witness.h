@@ -7,9 +7,11 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
+#include "scheduler/batching/sequence.h"
 #include "scheduler/drafting/packed_block.h"
 #include "scheduler/request.h"
 #include "tests/simulation/setting.h"
@@ -51,6 +53,7 @@ class Witness {
   static constexpr uint32_t kRoundsAhead = 3;
   struct Known {
     SamplingParams params;
+    SequenceOrder order;  // as the planner's is promised to be
     int32_t num_prompt = 0;
     std::vector<int32_t> tokens;
     uint32_t round = 0;
@@ -62,7 +65,11 @@ class Witness {
     // Hashes of the draft tokens that came for the rounds from `round` on; [i] of those with
     // round % kRoundsAhead = i.
     std::array<std::unordered_set<uint64_t>, kRoundsAhead> offered;
+    // What an honest draft has drawn at a place, by a hash of round and text.
+    std::array<std::unordered_map<uint64_t, uint64_t>, kRoundsAhead> drawn;
   };
+  void see_drawn(const PackedBlock& block, const std::vector<DraftToken>& tokens, Known& known);
+  void see_start(const RoundPlan& plan, const Known& started);
   static void go_on_to(uint32_t round, Known& known);
   void see_rows(const RoundPlan& plan, const SequencePlan& rows, bool knows_text);
   void see_draft(const SequencePlan& rows, const Known& known, bool knows_text);
