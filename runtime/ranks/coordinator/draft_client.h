@@ -20,11 +20,11 @@ class DraftClient {
  public:
   using Clock = JobClock;
 
-  // | state      | means                                        | left by | | kIdle      | no round
-  // waits for blocks                    | send() of an urgent request        | | kAsked     | the
-  // next round's are asked for, none is here | record_tokens(), end_wait()        | | kAnswering |
-  // some of them are here                        | end_wait(), the next urgent one    | | kDown |
-  // an answer is overdue, or the draft said so   | any frame: back to what it was     |
+  // | state      | means                                        | left by                            |
+  // | kIdle      | no round waits for blocks                    | send() of an urgent request        |
+  // | kAsked     | the next round's are asked for, none is here | record_tokens(), end_wait()        |
+  // | kAnswering | some of them are here                        | end_wait(), the next urgent one    |
+  // | kDown      | an answer is overdue, or the draft said so   | any frame: back to what it was     |
   enum class State : uint8_t { kIdle, kAsked, kAnswering, kDown };
 
   // patience_s: every round may wait so long at least, and a silent draft counts as down only after
@@ -46,7 +46,7 @@ class DraftClient {
   // the last ones, within max(50 ms, worth_s) after the request. After misses in a row the wait is
   // skipped for a while, longer each time.
   Clock::time_point deadline(double worth_s) const;
-  static double longest_wait_s(double worth_s);
+  static double longest_wait_s(double worth_s);  // max(50 ms, worth_s)
   bool skips_wait() const { return num_rounds_to_skip_ > 0 && patience_s_ == 0; }
   // Tells how the round's wait ended.
   void record_wait(bool complete);
@@ -91,7 +91,7 @@ class DraftClient {
   };
   void forget(const std::vector<uint64_t>& closed);
 
-  std::deque<Asked> unanswered_;                // oldest first
+  std::deque<Asked> unanswered_;  // oldest first
   std::optional<Clock::time_point> asked_at_;   // while a round waits
   std::optional<Clock::time_point> tokens_at_;  // of the last that were taken since
   uint64_t urgent_serial_ = 0;                  // of the last urgent request

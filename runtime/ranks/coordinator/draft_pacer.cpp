@@ -42,8 +42,7 @@ DraftPacer::DraftPacer(const Parts& parts)
       chooses_(parts.chooses_draft_len && parts.patience_s == 0),
       has_drafts_(parts.config.draft_method != DraftMethod::kNone) {
   if (parts.layout.has_draft) {
-    client_ =
-        std::make_unique<DraftClient>(parts.world, draft_rank_, parts.epoch, parts.patience_s);
+    client_ = std::make_unique<DraftClient>(parts.world, draft_rank_, parts.epoch, parts.patience_s);
   }
   if (chooses_ && has_drafts_)
     planner_.set_draft_len(std::min(blind_draft_len(), parts.config.num_speculative_tokens));
@@ -64,9 +63,8 @@ double DraftPacer::wait_for_blocks() {
   // Each accepted token saves the target a round; waiting longer than that cannot pay.
   const double worth_s = plain_round_s_ * std::max(1.0, accepted_per_block_);
   const double expected_s = chooses_ ? choice_.wait_s : 0;
-  // In vain, a wait makes the next one's expectation longer: so this has an end as well.
-  const double least_s =
-      std::min(pacing.outlier * expected_s, DraftClient::longest_wait_s(worth_s));
+  // A wait in vain makes the next one's expectation longer: so this has an end as well.
+  const double least_s = std::min(pacing.outlier * expected_s, DraftClient::longest_wait_s(worth_s));
   const Clock::time_point earliest_end = Clock::now() + duration_of(least_s);
   const TraceSpan span(TraceKind::kWaitForDraft);
   bool in_time = true;
@@ -202,8 +200,7 @@ void DraftPacer::choose(bool may_wait) {
     if (client_ && client_->is_waited_for()) one.waited_s = client_->silent_s(now);
   }
   choice_ = speculation_.choose(state);
-  look_again_ =
-      now + duration_of(std::max(1e-6 * pacing.shortest_look_us, pacing.overdue * choice_.wait_s));
+  look_again_ = now + duration_of(std::max(1e-6 * pacing.shortest_look_us, pacing.overdue * choice_.wait_s));
   planner_.set_draft_lens(choice_.sequences);
   if (!chooses_) return;
   int32_t longest = choice_.sequences.empty() ? blind_draft_len() : 0;
