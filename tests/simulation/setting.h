@@ -68,6 +68,8 @@ enum class Sabotage : uint8_t {
   kLostEvent,     // a stream loses an event
 };
 
+inline constexpr int32_t kNumCandidates = 16;  // of a draft token's distribution
+
 struct Setting {
   uint64_t seed = 0;
   Sabotage sabotage = Sabotage::kNone;

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "runtime/base/error.h"
@@ -40,6 +41,23 @@ ToyLaw::Words ToyLaw::words(uint64_t state) const {
   }
   words.agrees = (bits >> 32) % 1000 < agreement_permille;
   return words;
+}
+
+void toy_logits(
+    const ToyLaw& law, bool is_draft, uint64_t state, std::span<float> row, int32_t first) {
+  std::ranges::fill(row, kNeverSaid);
+  const auto put = [&](int32_t token, float logit) {
+    if (token >= first && token - first < std::ssize(row))
+      row[static_cast<size_t>(token - first)] = logit;
+  };
+  const ToyLaw::Words words = law.words(state);
+  for (size_t i = 0; i < words.kept.size(); ++i) {
+    if (!is_draft || words.agrees) put(words.kept[i], kTargetLogits[i]);
+  }
+  for (size_t i = 0; is_draft && i < words.other.size(); ++i) {
+    if (!words.agrees && i > 0) put(words.kept[i], kTargetLogits[i]);
+    put(words.other[i], words.agrees ? -1.0f : kTargetLogits[i]);
+  }
 }
 
 ToyModel::ToyModel(const Options& options, int rank, int num_ranks, const ModelOptions& sizes)
@@ -100,27 +118,16 @@ void ToyModel::begin(const Batch& batch) {
     if (logit_row == batch.logit_rows.size() ||
         batch.logit_rows[logit_row] != static_cast<int32_t>(row))
       continue;
-    write_logits(reader.state, reader.reads_nan, &logits_[logit_row++ * width]);
+    const std::span logits = std::span(logits_).subspan(logit_row++ * width, width);
+    if (reader.reads_nan) {
+      std::ranges::fill(logits, std::numeric_limits<float>::quiet_NaN());
+    } else {
+      toy_logits(
+          toy_.law, toy_.is_draft, reader.state, logits, static_cast<int32_t>(shard_.vocab.begin));
+    }
   }
   ++num_steps_;
   end_ns_ = JobClock::now_ns() + step_ns(batch.tokens.size());
-}
-
-void ToyModel::write_logits(uint64_t state, bool is_nan, float* row) const {
-  const Range& vocab = shard_.vocab;
-  std::fill_n(row, vocab.size(), is_nan ? std::numeric_limits<float>::quiet_NaN() : kNeverSaid);
-  if (is_nan) return;
-  const auto put = [&](int32_t token, float logit) {
-    if (token >= vocab.begin && token < vocab.end) row[token - vocab.begin] = logit;
-  };
-  const ToyLaw::Words words = toy_.law.words(state);
-  for (size_t i = 0; i < words.kept.size(); ++i) {
-    if (!toy_.is_draft || words.agrees) put(words.kept[i], kTargetLogits[i]);
-  }
-  for (size_t i = 0; toy_.is_draft && i < words.other.size(); ++i) {
-    if (!words.agrees && i > 0) put(words.kept[i], kTargetLogits[i]);
-    put(words.other[i], words.agrees ? -1.0f : kTargetLogits[i]);
-  }
 }
 
 std::optional<JobClock::time_point> ToyModel::advance() {

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,10 @@ struct ToyLaw {
   };
   Words words(uint64_t state) const;
 };
+
+// Of the row after that text, of the tokens from `first` on.
+void toy_logits(
+    const ToyLaw& law, bool is_draft, uint64_t state, std::span<float> row, int32_t first = 0);
 
 class ToyModel final : public Model {
  public:
@@ -74,7 +79,6 @@ class ToyModel final : public Model {
   };
   Slot& slot(std::span<const int32_t> table, int32_t position);
   Reader read(std::span<const int32_t> table, int32_t position);
-  void write_logits(uint64_t state, bool is_nan, float* row) const;
 
   const Options toy_;
   std::vector<Slot> slots_;

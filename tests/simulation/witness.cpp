@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "scheduler/drafting/propose.h"
 #include "scheduler/verification/rules.h"
 
 namespace outrider::test {
@@ -80,29 +81,9 @@ void Witness::note_offered(const PackedReply& reply) {
     if (!tokens) continue;
     Known& known = found->second;
     if (block.round - known.round >= kRoundsAhead) continue;
-    if (setting_.draft_faults.lies == 0) see_drawn(block, *tokens, known);
     for (size_t i = 0; i < tokens->size(); ++i)
       known.offered[block.round % kRoundsAhead].insert(hash_of(
           block.base_len, block.guess, block.first + static_cast<int32_t>(i), (*tokens)[i]));
-  }
-}
-
-// I11: a draft draws with noise of the round and the position, so at one place it always draws the
-// same, in whichever life, prepared for an outcome or asked for behind it.
-void Witness::see_drawn(const PackedBlock& block,
-                        const std::vector<DraftToken>& tokens,
-                        Known& known) {
-  int32_t last = block.guess;
-  const bool is_behind_text = block.base_len == static_cast<int32_t>(known.tokens.size());
-  if (last < 0 && is_behind_text && block.round == known.round) last = known.tokens.back();
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    const int32_t index = block.first + static_cast<int32_t>(i);
-    const uint64_t token = hash_of(0, 0, 0, tokens[i]);
-    const auto [drawn, is_new] = known.drawn[block.round % kRoundsAhead].emplace(
-        hash_of(block.base_len, last, index, {}), token);
-    if (!is_new && drawn->second != token)
-      fault(fmt::format("I11: for sequence {} the draft draws another token at the same place",
-                        block.sequence_id));
   }
 }
 
@@ -136,6 +117,7 @@ void Witness::see_plan(const RoundPlan& plan, bool knows_text) {
       continue;
     }
     found->second.is_started = true;
+    found->second.params = start.params;  // as the server completes them
     if (start.tokens != found->second.tokens)
       fault(fmt::format("sequence {} starts with another text", start.sequence_id));
     if (knows_text) see_start(plan, found->second);
@@ -153,10 +135,7 @@ void Witness::see_plan(const RoundPlan& plan, bool knows_text) {
 }
 
 void Witness::go_on_to(uint32_t round, Known& known) {
-  for (; known.round < round; ++known.round) {
-    known.offered[known.round % kRoundsAhead].clear();
-    known.drawn[known.round % kRoundsAhead].clear();
-  }
+  for (; known.round < round; ++known.round) known.offered[known.round % kRoundsAhead].clear();
 }
 
 void Witness::see_rows(const RoundPlan& plan, const SequencePlan& rows, bool knows_text) {
@@ -216,12 +195,41 @@ void Witness::see_draft(const SequencePlan& rows, const Known& known, bool knows
     return fault(fmt::format("I9: sequence {} verifies a draft made for another round or text",
                              rows.sequence_id));
   }
+  if (knows_text && setting_.draft_faults.lies == 0) see_law(rows, known, judged);
   if (!rows.bonus_draft) return;
   const AsyncDrafting mode = known.params.async_drafting == AsyncDrafting::kAuto
                                  ? setting_.async_drafting
                                  : known.params.async_drafting;
   if (mode == AsyncDrafting::kOff || !judges_bonus_drafts(known.params))
     fault(fmt::format("sequence {} has a bonus draft that is not for it", rows.sequence_id));
+}
+
+// I11: what an honest draft sends was drawn from its law with the noise of the round that verifies
+// it, in whichever life, prepared for an outcome or asked for behind it.
+void Witness::see_law(const SequencePlan& rows,
+                      const Known& known,
+                      std::span<const DraftToken> judged) {
+  std::array<float, ToyLaw::kVocabSize> logits;
+  uint64_t state = 0;
+  for (const int32_t token : known.tokens) state = setting_.law.next(state, token);
+  for (size_t i = 0; i < judged.size(); ++i) {
+    toy_logits(setting_.law, true, state, logits);
+    const DraftToken drawn = propose({.params = &known.params,
+                                      .tokens = known.tokens,
+                                      .num_prompt_tokens = known.num_prompt,
+                                      .drafted = judged.first(i),
+                                      .round = rows.round,
+                                      .logits = logits.data(),
+                                      .vocab_size = ToyLaw::kVocabSize,
+                                      .target_vocab_size = ToyLaw::kVocabSize,
+                                      .num_candidates = kNumCandidates});
+    if (drawn != judged[i])
+      return fault(
+          fmt::format("I11: draft token {} of sequence {} was drawn for another round or text",
+                      i,
+                      rows.sequence_id));
+    state = setting_.law.next(state, judged[i].token);
+  }
 }
 
 // I8. Who waits with a better priority is not let in before there is room, so only where all are

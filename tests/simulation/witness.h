@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <map>
 #include <string>
-#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
@@ -65,10 +64,8 @@ class Witness {
     // Hashes of the draft tokens that came for the rounds from `round` on; [i] of those with
     // round % kRoundsAhead = i.
     std::array<std::unordered_set<uint64_t>, kRoundsAhead> offered;
-    // What an honest draft has drawn at a place, by a hash of round and text.
-    std::array<std::unordered_map<uint64_t, uint64_t>, kRoundsAhead> drawn;
   };
-  void see_drawn(const PackedBlock& block, const std::vector<DraftToken>& tokens, Known& known);
+  void see_law(const SequencePlan& rows, const Known& known, std::span<const DraftToken> judged);
   void see_start(const RoundPlan& plan, const Known& started);
   static void go_on_to(uint32_t round, Known& known);
   void see_rows(const RoundPlan& plan, const SequencePlan& rows, bool knows_text);
