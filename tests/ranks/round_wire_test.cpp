@@ -239,6 +239,17 @@ TEST(RoundWire, ABlockOfFewerTokensThanItSaysIsNoReply) {
   EXPECT_THROW(decode_draft_reply(bytes), Error);
 }
 
+// With a time that is none nothing would be reckoned right any more.
+TEST(RoundWire, AReplyThatTellsOfMoreTimeThanThereIsIsNone) {
+  for (uint64_t DraftReply::* const time : {&DraftReply::step_time_us, &DraftReply::idle_us}) {
+    DraftReply reply = some_reply();
+    reply.*time = 1'000'000ull * 3600;
+    EXPECT_NO_THROW(decode_draft_reply(encode(reply)));
+    reply.*time = UINT64_MAX / 2;
+    EXPECT_THROW(decode_draft_reply(encode(reply)), Error);
+  }
+}
+
 // The table of docs/round.md, section "Bytes", at draft_len 7: 924 B of tokens and candidates, 28 B
 // of tokens alone; around them a list length per token and what does not grow with the draft.
 TEST(RoundWire, ADraftBlockHasTheBytesOfTheTable) {

@@ -146,6 +146,7 @@ void Coordinator::loop() {
       wait_for_work();
     }
   }
+  publish_status();
   shut_down();
 }
 

@@ -56,6 +56,7 @@ class DraftClient {
   // the last ones, within max(50 ms, worth_s) after the request. After misses in a row the wait is
   // skipped for a while, longer each time.
   Clock::time_point deadline(double worth_s) const;
+  static double longest_wait_s(double worth_s);  // max(50 ms, worth_s)
   bool skips_wait() const { return num_rounds_to_skip_ > 0 && patience_s_ == 0; }
   // Tells how the round's wait ended.
   void record_wait(bool complete);
