@@ -8,6 +8,7 @@
 #include <numeric>
 #include <thread>
 
+#include "models/text/streaming_decoder.h"
 #include "runtime/base/error.h"
 #include "tests/models/tokenizer_test_util.h"
 
@@ -350,6 +351,22 @@ TEST(TokenizerRefuses, StagesItDoesNotKnowByName) {
          R"({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "q"}},
              {"Sequence": {"id": "A"}}], "special_tokens": {"q": {"ids": [99]}}})",
          "unknown id 99");
+}
+
+TEST(Tokenizer, StripAtTheEndWaitsForWhatFollows) {
+  json spec = tiny_json();
+  spec["decoder"] = json::parse(R"({"type": "Sequence", "decoders": [{"type": "Fuse"},
+      {"type": "Strip", "content": "b", "start": 1, "stop": 2}]})");
+  const auto tokenizer = from(spec);
+  const Ids ids = {1, 1, 0, 1, 0, 3, 1};  // b b a b a abb b
+  EXPECT_EQ(tokenizer->decode(ids), "babaab");
+  StreamingDecoder decoder(tokenizer);
+  std::string text;
+  for (const int32_t id : ids) text += decoder.push(id);
+  EXPECT_EQ(text, "babaab");
+  EXPECT_EQ(decoder.flush(), "");
+  spec["decoder"]["decoders"].erase(0);
+  EXPECT_EQ(from(spec)->decode(ids), "aaa") << "without Fuse each token is stripped";
 }
 
 json unigram_json() {
