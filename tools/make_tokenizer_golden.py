@@ -8,9 +8,11 @@ of this file, and the ids and texts that Hugging Face `tokenizers` gives for har
 The result is deterministic for one version of `tokenizers`; the version is written into each
 cases.json.
 """
+import base64
 import json
 import pathlib
 import random
+import struct
 import sys
 
 import tokenizers
@@ -23,6 +25,15 @@ QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
 # A pattern without a scanner of ours, so that PCRE2 does the work.
 UNKNOWN = (r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
            r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+
+QWEN35 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*"
+          r"|\s*[\r\n]+|\s+(?!\S)|\s+")
+CASED = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+END"
+         r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*END"
+         r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+O200K = CASED.replace("END", "(?i:'s|'t|'re|'ve|'m|'ll|'d)?")
+TEKKEN = CASED.replace("END", "").replace(r"\p{N}{1,3}", r"\p{N}")
+KIMI = r"[\p{Han}]+|" + O200K.replace(r"\p{M}]", r"\p{M}&&[^\p{Han}]]").replace("[\\r\\n/]", "[\\r\\n]")
 
 CORPUS = """
 The old miller kept three dogs and a grey horse, and every morning he walked down to the river.
@@ -69,7 +80,13 @@ TEXTS = [
     "<left>", "a <left> b", "a  <left>  b", "a \n\t<left>x", "<right>", "a <right> b", "a<right>  \n b", " <left><right> x", "<both>", " a \u3000<both>\u2003 b", "<right> <left>", "<left> <left>",
     "word", "a word b", "sword words", "word.word", "aword", "word\u00e9 \u00e9word", "word_ _word", "word1", " word ", "NORM", "norm Norm", "a norm b", "a <NORM> b <norm><NORM>", "No\u0301rm x", "n\u00f3rm",
     "<tool>", "a<tool>b</tool>c", "<TOOL>",
-    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "thethethethethethe", "supercalifragilisticexpialidocious", " " * 70, "\n" * 40, " \n" * 20, "=" * 70, "-=" * 20,
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "thethethethethethe", "supercalifragilisticexpialidocious", " " * 70, "\n" * 40,
+    # Marks of combining class 0 to Hugging Face's old tables, a composition they do not know, newer letters.
+    "\u0e81\u0eba\u0301 \u0e81\u0301\u0eba", "\u1000\u1039\u0301a\u1abf\u0323", "\U00011935\U00011930", "\u1c89\ua7cbx\U00010d50\U00010d70\u0897",
+    # Words by case, Han among them, slashes.
+    "camelCase HTTPServer ABc aBC", "\u00c9Cole's \u01c5x\u02b0Y'LL", "\u4e2d\u6587ABC\u6df7\u6392Def3\u3007\u5e74", "path/to//file/\n/", "(Word (WORD (word -1 \u0301Aa",
+    # What SentencePiece's rules make of clusters, quotes and blanks.
+    "\ufb01\u0301 \u017f\u0301 \u017f\u0301\u0301", "``quoted'' \u2026", "\u200b\u200d a\u00adb  \t\u00a0c \x01d", " \n" * 20, "=" * 70, "-=" * 20,
 ]
 
 
@@ -268,11 +285,101 @@ def make_odd():
     return finish(json.loads(tokenizer.to_str()), ["<|endoftext|>"], added())
 
 
+def make_pattern(pattern, **options):
+    tokenizer = byte_level(pre_tokenizers.Sequence([
+        pre_tokenizers.Split(Regex(pattern), "isolated"),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]), 450, **options)
+    add_tokens(tokenizer, ["<|endoftext|>"], added(False))
+    return json.loads(tokenizer.to_str())
+
+
+def make_falcon():
+    """Stages behind ByteLevel, and RoBERTa's ends."""
+    tokenizer = byte_level(pre_tokenizers.Sequence([
+        pre_tokenizers.Punctuation("contiguous"), pre_tokenizers.ByteLevel(add_prefix_space=False),
+        pre_tokenizers.Digits(individual_digits=False), pre_tokenizers.Split(Regex("[0-9][0-9][0-9]"), "isolated")]), 450)
+    add_tokens(tokenizer, ["<|endoftext|>", "<s>", "</s>"], added(False))
+    tokenizer.post_processor = processors.RobertaProcessing(
+        ("</s>", tokenizer.token_to_id("</s>")), ("<s>", tokenizer.token_to_id("<s>")))
+    return json.loads(tokenizer.to_str())
+
+
+def unigram_spec(byte_fallback):
+    """A Unigram model of the pieces of a BPE, with scores that make many ties and many digits."""
+    spec = sentencepiece_spec(400, ["<unk>", "<s>", "</s>"])
+    rng = random.Random(7)
+    pieces = [n for n in spec["model"]["vocab"] if byte_fallback or not n.startswith("<0x")]
+    scores = [0.0 if i < 3 else rng.choice([-float(len(p)), round(-rng.random() * 9, 1), -rng.random() * 12])
+              for i, p in enumerate(pieces)]
+    spec["model"] = {"type": "Unigram", "unk_id": 0, "vocab": list(zip(pieces, scores)), "byte_fallback": byte_fallback}
+    return spec
+
+
+def charsmap(rules):
+    """SentencePiece's precompiled_charsmap: a double array over the UTF-8 of the rules' left sides."""
+    texts, values = b"", {}
+    for left, right in sorted(rules.items()):
+        values[left.encode()] = len(texts)
+        texts += right.encode() + b"\0"
+    units, used = {}, set()
+
+    def place(base, prefix):
+        keys = sorted({k[len(prefix)] for k in values if k.startswith(prefix) and len(k) > len(prefix)})
+        has_value = prefix in values
+        labels = ([0] if has_value else []) + keys
+        offset = next(o for o in range(1, 1 << 20) if all((base ^ o ^ l) not in used for l in labels))
+        used.update(base ^ offset ^ l for l in labels)
+        units[base] = units.get(base, 0) | offset << 10 | has_value << 8
+        if has_value:
+            units[base ^ offset] = values[prefix] | 1 << 31
+        for label in keys:
+            units[base ^ offset ^ label] = label
+            place(base ^ offset ^ label, prefix + bytes([label]))
+
+    used.add(0)
+    place(0, b"")
+    size = (max(units) // 256 + 1) * 256
+    trie = b"".join(struct.pack("<I", units.get(i, 0)) for i in range(size))
+    return base64.b64encode(struct.pack("<I", len(trie)) + trie + texts).decode()
+
+
+def make_unigram():
+    """As T5, XLM-R and their kin: SentencePiece's rules, white space, Metaspace both ways."""
+    spec = unigram_spec(False)
+    spec["normalizer"] = {"type": "Sequence", "normalizers": [
+        {"type": "Precompiled", "precompiled_charsmap": charsmap({
+            "\u00a0": " ", "\u3000": " ", "\t": " ", "\n": " ", "\ufb01": "fi", "\u017f": "s", "\u2026": "...",
+            "\x01": "", "\u00ad": "", "e\u0301": "\u00e9", "o\u0302": "\u00f4", "\uff11": "1", "\r": " "})},
+        {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}]}
+    tokenizer = Tokenizer.from_str(json.dumps(spec))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()])
+    tokenizer.decoder = decoders.Metaspace()
+    tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 2)])
+    return finish(json.loads(tokenizer.to_str()), ["<|endoftext|>"], added())
+
+
+def make_unigram_bytes():
+    """Byte fallback, the cleaning normalizers, Metaspace as one decoder of several, BERT's ends."""
+    tokenizer = Tokenizer.from_str(json.dumps(unigram_spec(True)))
+    tokenizer.normalizer = normalizers.Sequence([
+        normalizers.Nmt(), normalizers.Strip(), normalizers.StripAccents(), normalizers.BertNormalizer(
+            clean_text=True, handle_chinese_chars=True, strip_accents=False, lowercase=False)])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
+        pre_tokenizers.Punctuation("merged_with_previous"), pre_tokenizers.Metaspace(prepend_scheme="first", split=False)])
+    tokenizer.decoder = decoders.Sequence([
+        decoders.ByteFallback(), decoders.Metaspace(prepend_scheme="never"), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    tokenizer.post_processor = processors.BertProcessing(("</s>", 2), ("<s>", 1))
+    return finish(json.loads(tokenizer.to_str()), ["<|endoftext|>"], added(False))
+
+
 KINDS = {
     "gpt2": make_gpt2, "llama3": make_llama3, "qwen2": make_qwen2, "smollm": make_smollm,
     "prefix_space": make_prefix_space, "unknown_pattern": make_unknown_pattern, "llama2": make_llama2,
     "metaspace_first": lambda: make_metaspace("first", False),
     "metaspace_always": lambda: make_metaspace("always", True), "odd": make_odd,
+    "qwen35": lambda: make_pattern(QWEN35, normalizer=normalizers.NFC()), "o200k": lambda: make_pattern(O200K),
+    "tekken": lambda: make_pattern(TEKKEN, ignore_merges=True), "kimi": lambda: make_pattern(KIMI),
+    "falcon": make_falcon, "unigram": make_unigram, "unigram_bytes": make_unigram_bytes,
 }
 
 

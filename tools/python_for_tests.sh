@@ -22,6 +22,7 @@ install langchain_openai langchain-openai==1.7.0
 install llama_index.llms.openai_like llama-index-llms-openai-like==0.8.0
 install instructor instructor==1.17.0
 install pydantic_ai 'pydantic-ai-slim[openai]==2.31.0'
+install tokenizers tokenizers==0.23.3
 install matplotlib matplotlib
 install selenium selenium
 if [ "${OUTRIDER_LM_EVAL:-0}" = 1 ]; then install lm_eval 'lm-eval[api]==0.4.13' transformers; fi

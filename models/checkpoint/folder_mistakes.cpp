@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "models/checkpoint/hub_cache.h"
 #include "models/gguf/gguf_file.h"
 #include "runtime/base/error.h"
 #include "runtime/base/files/files.h"
@@ -15,8 +16,6 @@ namespace outrider {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr size_t kMaxRefBytes = 1024;
 
 bool is_there(const fs::path& path) {
   std::error_code ignored;
@@ -61,14 +60,6 @@ void refuse_adapter(const fs::path& folder) {
                    folder.string()));
 }
 
-// "Qwen/Qwen3-0.6B", as on the Hub.
-bool is_hub_name(const std::string& name) {
-  const size_t slash = name.find('/');
-  if (slash == 0 || slash == std::string::npos || name.find('/', slash + 1) != std::string::npos)
-    return false;
-  return slash + 1 < name.size() && name[0] != '.' && name[0] != '~' && name[slash + 1] != '.';
-}
-
 [[noreturn]] void refuse_no_folder(const std::string& name) {
   const fs::path path = name;
   std::error_code error;
@@ -76,13 +67,18 @@ bool is_hub_name(const std::string& name) {
   if (status.type() == fs::file_type::none)
     throw Error(fmt::format("model folder '{}' cannot be looked at: {}", name, error.message()));
   if (status.type() == fs::file_type::not_found) {
-    const std::string advice =
-        is_hub_name(name)
-            ? fmt::format(
-                  "get it with 'hf download {} --local-dir {}'", name, path.filename().string())
-            : "give a Hugging Face folder";
-    throw Error(
-        fmt::format("model folder '{}' does not exist (nothing is downloaded: {})", name, advice));
+    const auto hub_name = parse_hub_name(name);
+    if (!hub_name || hub_name->repository.find('/') == std::string::npos) {
+      throw Error(fmt::format(
+          "model folder '{}' does not exist (nothing is downloaded: give a Hugging Face folder)",
+          name));
+    }
+    throw Error(fmt::format(
+        "model folder '{}' does not exist, nor is the model in the cache {} (nothing is "
+        "downloaded: get it with 'hf download {}')",
+        name,
+        hub_cache().string(),
+        hub_name->repository));
   }
   if (is_there(path.parent_path() / "config.json")) {
     throw Error(fmt::format(
@@ -91,40 +87,22 @@ bool is_hub_name(const std::string& name) {
   throw Error(fmt::format("'{}' is a file: give a Hugging Face model folder", name));
 }
 
-// The cache of Hugging Face keeps the files of a revision under snapshots/HASH and the name of the
-// newest in refs/main.
-fs::path snapshot_of(const fs::path& folder) {
-  const fs::path ref = folder / "refs" / "main";
-  const std::vector<fs::path> snapshots = entries_of(folder / "snapshots");
-  if (!is_there(ref) && snapshots.size() == 1) return snapshots.front();
-  if (!is_there(ref)) {
-    fail(folder,
-         fmt::format("holds {} snapshots and no refs/main: give one of the folders in its "
-                     "snapshots folder",
-                     snapshots.size()));
-  }
-  std::string hash = read_regular_file(ref, kMaxRefBytes);
-  hash.erase(std::find_if(hash.begin(), hash.end(), [](char c) { return c == '\n' || c == '\r'; }),
-             hash.end());
-  const bool plain = !hash.empty() && hash[0] != '.' &&
-                     hash.find_first_of(std::string("/\0", 2)) == std::string::npos;
-  if (!plain || !is_folder(folder / "snapshots" / hash))
-    fail(ref, "names a snapshot that is not there: download the model again");
-  return folder / "snapshots" / hash;
-}
-
 }  // namespace
 
 fs::path find_model_folder(const std::string& name) {
   const fs::path folder = name;
   if (is_gguf(folder) && is_there(folder)) return folder;
+  if (const auto hub_name = parse_hub_name(name); hub_name && !is_there(folder)) {
+    if (const auto snapshot = find_in_hub_cache(*hub_name)) return *snapshot;
+  }
   if (!is_folder(folder)) refuse_no_folder(name);
   const bool is_cache = !is_there(folder / "config.json") && is_folder(folder / "snapshots");
-  return is_cache ? snapshot_of(folder) : folder;
+  return is_cache ? snapshot_of(folder, "main") : folder;
 }
 
 void refuse_without_config(const fs::path& folder) {
   refuse_adapter(folder);
+  refuse_cut_off_download(folder);
   if (entries_of(folder).empty()) fail(folder, "is an empty folder, not a model");
   if (is_there(folder / "target" / "config.json") && is_there(folder / "draft" / "config.json")) {
     fail(folder,
@@ -133,16 +111,18 @@ void refuse_without_config(const fs::path& folder) {
                      (folder / "draft").string()));
   }
   if (!entry_ending(folder, ".gguf").empty()) {
-    fail(folder,
-         "has a GGUF file and no config.json: give the file itself");
+    fail(folder, "has a GGUF file and no config.json: give the file itself");
   }
   fail(folder, "has no config.json, so it is no Hugging Face model folder");
 }
 
 void refuse_without_weights(const fs::path& folder) {
   refuse_adapter(folder);
-  const std::string old = entry_ending(folder, ".bin");
-  if (old.starts_with("pytorch_model")) {
+  refuse_cut_off_download(folder);
+  std::string old = entry_ending(folder, ".bin");
+  if (!old.starts_with("pytorch_model")) old = entry_ending(folder, ".pt");
+  if (old.empty()) old = entry_ending(folder, ".pth");
+  if (!old.empty()) {
     fail(folder,
          fmt::format("has its weights in {} only, which is not read: convert them, {}",
                      old,
@@ -153,7 +133,14 @@ void refuse_without_weights(const fs::path& folder) {
   fail(folder, "has neither model.safetensors nor model.safetensors.index.json");
 }
 
+void refuse_missing_shard(const fs::path& folder, const std::string& file) {
+  refuse_cut_off_download(folder);
+  fail(folder / file,
+       "is not there, though model.safetensors.index.json names it: copy or download it again");
+}
+
 void refuse_without_tokenizer(const fs::path& folder) {
+  refuse_cut_off_download(folder);
   for (const char* other : {"tokenizer.model", "vocab.json", "spiece.model"}) {
     if (!is_there(folder / other)) continue;
     fail(folder,

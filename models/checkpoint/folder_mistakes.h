@@ -7,13 +7,16 @@
 
 namespace outrider {
 
-// The folder itself, or the snapshot of a Hugging Face cache folder (models--ORG--NAME, by
-// refs/main, or the only one). Throws Error for a name that is no folder.
+// The folder or GGUF file itself; of a name of the Hub ("ORG/NAME", "ORG/NAME@REVISION") that is no
+// folder, and of a Hugging Face cache folder (models--ORG--NAME), the snapshot (hub_cache.h).
+// Throws Error for anything else.
 std::filesystem::path find_model_folder(const std::string& name);
 
 // Each throws Error: the folder lacks config.json, weights, tokenizer.json.
 [[noreturn]] void refuse_without_config(const std::filesystem::path& folder);
 [[noreturn]] void refuse_without_weights(const std::filesystem::path& folder);
+[[noreturn]] void refuse_missing_shard(const std::filesystem::path& folder,
+                                       const std::string& file);
 [[noreturn]] void refuse_without_tokenizer(const std::filesystem::path& folder);
 
 }  // namespace outrider

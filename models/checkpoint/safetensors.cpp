@@ -279,6 +279,9 @@ void Checkpoint::open_sharded(const std::filesystem::path& model_dir,
     if (!files_.contains(file_name)) {
       check_file_name(file_name, origin_);
       if (files_.size() >= kMaxFiles) throw Error(fmt::format("{}: names too many files", origin_));
+      std::error_code ignored;
+      if (!std::filesystem::exists(model_dir / file_name, ignored))
+        refuse_missing_shard(model_dir, file_name);
       files_.try_emplace(file_name, model_dir / file_name);
     }
     if (files_.at(file_name).find(tensor) == nullptr) {

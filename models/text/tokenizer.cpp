@@ -17,6 +17,7 @@
 #include "models/text/tokenizer/pretokenize.h"
 #include "models/text/tokenizer/spec.h"
 #include "models/text/tokenizer/unicode.h"
+#include "models/text/tokenizer/unigram.h"
 #include "runtime/base/error.h"
 #include "runtime/base/files/files.h"
 
@@ -69,6 +70,15 @@ std::unordered_set<int32_t> control_ids_of(const TokenizerSpec& spec) {
   return ids;
 }
 
+bool is_bpe(const TokenizerSpec& spec) { return std::holds_alternative<BpeSpec>(spec.model); }
+
+std::unique_ptr<const WordModel> make_model(const TokenizerSpec& spec, bool byte_level) {
+  const auto control_ids = control_ids_of(spec);
+  if (const auto* bpe = std::get_if<BpeSpec>(&spec.model))
+    return std::make_unique<BpeModel>(*bpe, byte_level, control_ids);
+  return std::make_unique<UnigramModel>(std::get<UnigramSpec>(spec.model), control_ids);
+}
+
 }  // namespace
 
 struct Tokenizer::Impl {
@@ -81,7 +91,7 @@ struct Tokenizer::Impl {
 
   Normalizer normalizer;
   PreTokenizer pre_tokenizer;
-  BpeModel model;
+  std::unique_ptr<const WordModel> model;
   TokenDecoder decoder;
   AddedTokenMatcher raw_matcher;         // searched in the text as given
   AddedTokenMatcher normalized_matcher;  // searched after normalization
@@ -97,19 +107,20 @@ struct Tokenizer::Impl {
 
 Tokenizer::Impl::Impl(const TokenizerSpec& spec)
     : normalizer(spec.normalizer),
-      pre_tokenizer(spec.pre_tokenizer),
-      model(spec.model, pre_tokenizer.is_byte_level(), control_ids_of(spec)),
+      pre_tokenizer(spec.pre_tokenizer, is_bpe(spec)),
+      model(make_model(spec, pre_tokenizer.is_byte_level())),
       decoder(spec.decoder),
       prefix_ids(spec.prefix_ids),
       suffix_ids(spec.suffix_ids),
       bos_id(spec.bos_id),
       eos_id(spec.eos_id) {
   int32_t largest = 0;
-  for (const auto& [piece, id] : spec.model.vocab) largest = std::max(largest, id);
+  spec.for_each_piece([&](const std::string&, int32_t id) { largest = std::max(largest, id); });
   for (const AddedToken& token : spec.added_tokens) largest = std::max(largest, token.id);
   texts.resize(static_cast<size_t>(largest) + 1);
   is_special.resize(texts.size());
-  for (const auto& [piece, id] : spec.model.vocab) texts[static_cast<size_t>(id)] = piece;
+  spec.for_each_piece(
+      [&](const std::string& piece, int32_t id) { texts[static_cast<size_t>(id)] = piece; });
   for (const AddedToken& token : spec.added_tokens) {
     texts[static_cast<size_t>(token.id)] = token.content;
     is_special[static_cast<size_t>(token.id)] = token.special;
@@ -144,8 +155,8 @@ void Tokenizer::Impl::encode_plain(const MarkedText& text,
     const auto plain =
         std::string_view(normalized.text).substr(piece.begin, piece.end - piece.begin);
     pre_tokenizer.for_each_word(plain,
-                                is_text_start && piece.begin == 0,
-                                [&](std::string_view word) { model.encode_word(word, out); });
+                                is_text_start && piece.begin == 0 && !normalized.lost_start,
+                                [&](std::string_view word) { model->encode_word(word, out); });
   }
 }
 
@@ -225,7 +236,7 @@ std::string Tokenizer::token_text(int32_t id) const { return std::string(text_of
 
 std::optional<int32_t> Tokenizer::token_id(std::string_view token_text) const {
   for (const TokenIds* ids :
-       std::initializer_list<const TokenIds*>{&impl_->added_ids, &impl_->model.ids()}) {
+       std::initializer_list<const TokenIds*>{&impl_->added_ids, &impl_->model->ids()}) {
     const auto found = ids->find(token_text);
     if (found != ids->end()) return found->second;
   }

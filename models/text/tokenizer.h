@@ -1,5 +1,4 @@
-// Text to token ids and back, from a Hugging Face tokenizer.json (BPE, byte level or with byte
-// fallback). Loaded once per process by the coordinator and the command line tools; immutable
+// Text to token ids and back, from a Hugging Face tokenizer.json (BPE or Unigram). Loaded once per process by the coordinator and the command line tools; immutable
 // afterwards, so every HTTP and round thread may call it at the same time.
 #pragma once
 

@@ -147,8 +147,16 @@ INSTANTIATE_TEST_SUITE_P(Kinds,
                          [](const auto& suite) { return suite.param; });
 
 TEST(TokenizerRoundTrip, LosslessKindsGiveTheTextBack) {
-  for (const char* kind :
-       {"gpt2", "llama3", "smollm", "unknown_pattern", "llama2", "metaspace_first"}) {
+  for (const char* kind : {"gpt2",
+                           "llama3",
+                           "smollm",
+                           "unknown_pattern",
+                           "llama2",
+                           "metaspace_first",
+                           "o200k",
+                           "tekken",
+                           "kimi",
+                           "falcon"}) {
     const auto tokenizer = Tokenizer::load(test::golden_dir() / kind);
     std::mt19937 rng(5);
     for (int round = 0; round < 300; ++round) {

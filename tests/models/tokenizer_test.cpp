@@ -8,6 +8,7 @@
 #include <numeric>
 #include <thread>
 
+#include "models/text/streaming_decoder.h"
 #include "runtime/base/error.h"
 #include "tests/models/tokenizer_test_util.h"
 
@@ -227,7 +228,7 @@ TEST(Tokenizer, OneMebibyteWord) {
       options.add_special_tokens = false;
       const Ids ids = tokenizer->encode(word, options);
       ASSERT_FALSE(ids.empty());
-      if (kind != "odd") {
+      if (kind != "odd" && !kind.starts_with("unigram")) {
         std::string text = tokenizer->decode(ids);
         if (kind == "prefix_space" || kind == "metaspace_always") text.erase(0, 1);
         EXPECT_EQ(text, word) << kind << " " << unit;
@@ -276,7 +277,9 @@ TEST(TokenizerRefuses, WhatIsMissingOrWrong) {
   EXPECT_THROW(Tokenizer::load("/no/such/folder"), Error);
   expect_edit_refused([](json& s) { s["model"].erase("vocab"); }, "vocab must be an object");
   expect_edit_refused([](json& s) { s["model"].erase("merges"); }, "merges must be an array");
-  expect_edit_refused([](json& s) { s["model"]["type"] = "Unigram"; }, "\"Unigram\"");
+  expect_edit_refused([](json& s) { s["model"]["type"] = "WordPiece"; },
+                      "model type \"WordPiece\" is not supported, only BPE and Unigram are");
+  expect_edit_refused([](json& s) { s["model"]["type"] = "WordLevel"; }, "\"WordLevel\"");
   expect_edit_refused([](json& s) { s["model"]["dropout"] = 0.1; }, "dropout");
   expect_edit_refused([](json& s) { s["model"]["end_of_word_suffix"] = "</w>"; },
                       "end_of_word_suffix");
@@ -303,15 +306,26 @@ TEST(TokenizerRefuses, StagesItDoesNotKnowByName) {
   const auto refuse = [](const char* stage, const char* value, const char* words) {
     expect_edit_refused([&](json& s) { s[stage] = json::parse(value); }, words);
   };
-  refuse("normalizer", R"({"type": "BertNormalizer"})", "\"BertNormalizer\"");
+  refuse("normalizer", R"({"type": "Uppercase"})", "\"Uppercase\"");
+  refuse("normalizer", R"({"type": "Precompiled", "precompiled_charsmap": "??"})", "not base64");
+  for (const char* cut_off : {"", "AAA", "/////wAAAAA=", "BQAAAAAAAAAA"})
+    refuse("normalizer",
+           (R"({"type": "Precompiled", "precompiled_charsmap": ")" + std::string(cut_off) + "\"}")
+               .c_str(),
+           "precompiled_charsmap is cut off");
   refuse(
       "normalizer", R"({"type": "Replace", "pattern": {"Regex": "("}, "content": ""})", "compile");
   refuse("normalizer", R"({"type": "Replace", "pattern": {"String": ""}, "content": ""})", "empty");
-  refuse("pre_tokenizer", R"({"type": "WhitespaceSplit"})", "\"WhitespaceSplit\"");
+  refuse("pre_tokenizer", R"({"type": "UnicodeScripts"})", "\"UnicodeScripts\"");
   refuse("pre_tokenizer", R"({"type": "Metaspace", "replacement": "ab"})", "one character");
   refuse("pre_tokenizer",
-         R"({"type": "Split", "pattern": {"Regex": "[a&&b]"}, "behavior": "Isolated"})",
-         "&&");
+         R"({"type": "Split", "pattern": {"Regex": "[a&&]"}, "behavior": "Isolated"})",
+         "an empty class");
+  refuse("pre_tokenizer",
+         (R"({"type": "Split", "pattern": {"Regex": ")" + std::string(100, '[') + "a" +
+          std::string(100, ']') + R"("}, "behavior": "Isolated"})")
+             .c_str(),
+         "too deep");
   refuse("pre_tokenizer",
          R"({"type": "Split", "pattern": {"Regex": "a{1,3}+"}, "behavior": "Isolated"})",
          "possessive");
@@ -319,8 +333,16 @@ TEST(TokenizerRefuses, StagesItDoesNotKnowByName) {
          R"({"type": "Split", "pattern": {"Regex": "a"}, "behavior": "Sometimes"})",
          "Sometimes");
   refuse("decoder", R"({"type": "WordPiece"})", "\"WordPiece\"");
-  refuse("decoder", R"({"type": "Strip", "content": " ", "start": 1, "stop": 0})", "follow Fuse");
-  refuse("post_processor", R"({"type": "RobertaProcessing"})", "\"RobertaProcessing\"");
+  refuse("decoder", R"({"type": "BPEDecoder", "suffix": "</w>"})", "BPEDecoder");
+  refuse("decoder",
+         R"({"type": "Sequence", "decoders": [{"type": "Fuse"}, {"type": "ByteFallback"}]})",
+         "ByteFallback after Fuse");
+  refuse("decoder",
+         R"({"type": "Sequence", "decoders": [{"type": "Fuse"},
+             {"type": "Replace", "pattern": {"String": "ab"}, "content": ""}]})",
+         "after Fuse");
+  refuse("post_processor", R"({"type": "RobertaProcessing", "cls": ["<s>", 1]})", "sep must be");
+  refuse("post_processor", R"({"type": "Other"})", "\"Other\"");
   refuse("post_processor",
          R"({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<q>"}}]})",
          "<q>");
@@ -329,6 +351,73 @@ TEST(TokenizerRefuses, StagesItDoesNotKnowByName) {
          R"({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "q"}},
              {"Sequence": {"id": "A"}}], "special_tokens": {"q": {"ids": [99]}}})",
          "unknown id 99");
+}
+
+TEST(Tokenizer, StripAtTheEndWaitsForWhatFollows) {
+  json spec = tiny_json();
+  spec["decoder"] = json::parse(R"({"type": "Sequence", "decoders": [{"type": "Fuse"},
+      {"type": "Strip", "content": "b", "start": 1, "stop": 2}]})");
+  const auto tokenizer = from(spec);
+  const Ids ids = {1, 1, 0, 1, 0, 3, 1};  // b b a b a abb b
+  EXPECT_EQ(tokenizer->decode(ids), "babaab");
+  StreamingDecoder decoder(tokenizer);
+  std::string text;
+  for (const int32_t id : ids) text += decoder.push(id);
+  EXPECT_EQ(text, "babaab");
+  EXPECT_EQ(decoder.flush(), "");
+  spec["decoder"]["decoders"].erase(0);
+  EXPECT_EQ(from(spec)->decode(ids), "aaa") << "without Fuse each token is stripped";
+}
+
+json unigram_json() {
+  json spec = tiny_json();
+  spec["added_tokens"] = json::array();
+  spec["model"] = json::parse(R"({"type": "Unigram", "unk_id": 0, "byte_fallback": false, "vocab":
+      [["<unk>", 0], ["a", -1], ["b", -1], ["ab", -2], ["aab", -3], ["<0xC3>", -9]]})");
+  return spec;
+}
+
+TEST(TokenizerUnigram, TheFirstOfEquallyGoodWaysStays) {
+  const auto tokenizer = from(unigram_json());
+  EXPECT_EQ(tokenizer->encode("ab"), Ids({3})) << "the piece that begins first";
+  EXPECT_EQ(tokenizer->encode("aab"), Ids({4}));
+  EXPECT_EQ(tokenizer->encode("axyzb"), Ids({1, 0, 2})) << "unknown characters are one token";
+  EXPECT_EQ(tokenizer->encode("<unk>x"), Ids({0}));
+}
+
+TEST(TokenizerUnigram, BytesStandForWhatIsUnknownWhenAllAreThere) {
+  json spec = unigram_json();
+  spec["model"]["byte_fallback"] = true;
+  EXPECT_EQ(from(spec)->encode("a\u00e9"), Ids({1, 0}));
+  spec["model"]["vocab"].push_back({"<0xA9>", -9});
+  EXPECT_EQ(from(spec)->encode("a\u00e9"), Ids({1, 5, 6}));
+}
+
+TEST(TokenizerUnigram, RefusesWhatIsWrong) {
+  const auto refuse = [](const std::function<void(json&)>& edit, const std::string& words) {
+    json spec = unigram_json();
+    edit(spec["model"]);
+    expect_refused(spec.dump(), words);
+  };
+  refuse([](json& m) { m["vocab"] = json::object(); }, "must be an array of pieces");
+  refuse([](json& m) { m["vocab"] = json::array(); }, "must be an array of pieces");
+  refuse([](json& m) { m["vocab"][1] = {"a"}; }, "a piece and its score");
+  refuse([](json& m) { m["vocab"][1] = {"a", "b"}; }, "a piece and its score");
+  refuse([](json& m) { m["unk_id"] = 6; }, "unk_id is not in the vocabulary");
+  json spec = unigram_json();
+  spec["model"].erase("unk_id");
+  const auto tokenizer = from(spec);
+  EXPECT_EQ(tokenizer->encode("ab"), Ids({3}));
+  EXPECT_THROW(tokenizer->encode("ax"), Error);
+}
+
+TEST(TokenizerUnigram, AUsersTextNeverBecomesAControlToken) {
+  json spec = unigram_json();
+  spec["model"]["vocab"].push_back({"</s>", 0});
+  spec["normalizer"] = {{"type", "NFKC"}};
+  spec["added_tokens"] = json::parse(R"([{"id": 6, "content": "</s>", "special": true}])");
+  // Its wide form becomes the token only by normalization.
+  EXPECT_EQ(from(spec)->encode("a\uFF1C/s\uFF1E"), Ids({1, 0}));
 }
 
 TEST(TokenizerRefuses, PatternThatBacktracksForEver) {

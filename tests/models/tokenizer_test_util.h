@@ -29,7 +29,14 @@ inline const std::vector<std::string>& golden_kinds() {
                                                  "llama2",
                                                  "metaspace_first",
                                                  "metaspace_always",
-                                                 "odd"};
+                                                 "odd",
+                                                 "qwen35",
+                                                 "o200k",
+                                                 "tekken",
+                                                 "kimi",
+                                                 "falcon",
+                                                 "unigram",
+                                                 "unigram_bytes"};
   return kinds;
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "models/text/tokenizer/unicode.h"
+#include "models/text/tokenizer/unicode_classes.h"
 
 namespace outrider {
 namespace {

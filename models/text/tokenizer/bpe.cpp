@@ -18,16 +18,6 @@ uint64_t pair_key(int32_t left, int32_t right) {
   return (uint64_t{static_cast<uint32_t>(left)} << 32) | static_cast<uint32_t>(right);
 }
 
-int32_t id_or(const TokenIds& ids, std::string_view text, int32_t fallback) {
-  const auto found = ids.find(text);
-  return found == ids.end() ? fallback : found->second;
-}
-
-std::string byte_token(int byte) {
-  constexpr char kHex[] = "0123456789ABCDEF";
-  return std::string("<0x") + kHex[byte / 16] + kHex[byte % 16] + ">";
-}
-
 // One word being merged: a doubly linked list of symbols over positions, and a heap of the pairs
 // that can merge, ordered by (rank, position).
 class WordMerger {
@@ -124,26 +114,6 @@ const MergeTable::Merge* MergeTable::find(int32_t left, int32_t right) const {
   return slot.key == kEmpty ? nullptr : &slot.merge;
 }
 
-WordCache::Shard& WordCache::shard_of(std::string_view word) {
-  return shards_[(StringHash{}(word) >> 48) % kNumShards];
-}
-
-bool WordCache::append(std::string_view word, std::vector<int32_t>& out) {
-  Shard& shard = shard_of(word);
-  const std::lock_guard lock(shard.mutex);
-  const auto found = shard.words.find(word);
-  if (found == shard.words.end()) return false;
-  out.insert(out.end(), found->second.begin(), found->second.end());
-  return true;
-}
-
-void WordCache::store(std::string_view word, std::vector<int32_t> ids) {
-  Shard& shard = shard_of(word);
-  const std::lock_guard lock(shard.mutex);
-  if (shard.words.size() >= kMaxWordsPerShard) shard.words.clear();
-  shard.words.emplace(word, std::move(ids));
-}
-
 BpeModel::BpeModel(const BpeSpec& spec,
                    bool byte_level,
                    const std::unordered_set<int32_t>& control_ids)
@@ -151,8 +121,7 @@ BpeModel::BpeModel(const BpeSpec& spec,
       control_ids_(control_ids),
       fuse_unk_(spec.fuse_unk),
       byte_level_(byte_level),
-      ignore_merges_(spec.ignore_merges),
-      cache_(std::make_unique<WordCache>()) {
+      ignore_merges_(spec.ignore_merges) {
   ids_.reserve(spec.vocab.size());
   for (const auto& [piece, id] : spec.vocab) ids_.emplace(piece, id);
   merged_id_of_rank_.reserve(spec.merges.size());
@@ -168,11 +137,10 @@ BpeModel::BpeModel(const BpeSpec& spec,
     merged_id_of_rank_.push_back(merged_id);
     if (!control_ids_.contains(merged_id)) merges_.insert(left_id, right_id, {rank, merged_id});
   }
-  for (int byte = 0; byte < 256; ++byte) {
-    const auto index = static_cast<size_t>(byte);
-    byte_ids_[index] = id_or(ids_, byte_level_character(static_cast<unsigned char>(byte)), -1);
-    byte_fallback_ids_[index] = spec.byte_fallback ? id_or(ids_, byte_token(byte), -1) : -1;
+  for (size_t byte = 0; byte < 256; ++byte) {
+    byte_ids_[byte] = id_or(ids_, byte_level_character(static_cast<unsigned char>(byte)), -1);
   }
+  find_byte_tokens(spec.byte_fallback);
   if (spec.unk_token) unk_id_ = id_or(ids_, *spec.unk_token, -1);
 }
 
@@ -193,16 +161,8 @@ void BpeModel::append_character(std::string_view character,
     symbols.push_back(id);
     return;
   }
-  bool has_bytes = true;
-  for (const char byte : character) {
-    has_bytes = has_bytes && byte_fallback_ids_[static_cast<unsigned char>(byte)] >= 0;
-  }
-  if (has_bytes) {
-    for (const char byte : character) {
-      symbols.push_back(byte_fallback_ids_[static_cast<unsigned char>(byte)]);
-    }
-    return;  // an open unknown run stays open, as in Hugging Face
-  }
+  // An open unknown run stays open, as in Hugging Face.
+  if (append_bytes(character, symbols)) return;
   if (unk_id_ < 0) return;  // without an unknown token such characters vanish
   if (!fuse_unk_) unknown.flush(unk_id_, symbols);
   unknown.is_open = true;
@@ -243,7 +203,7 @@ std::optional<int32_t> BpeModel::whole_word_id(std::string_view word) const {
   return id;
 }
 
-void BpeModel::merge_word(std::string_view word, std::vector<int32_t>& out) const {
+void BpeModel::append_word(std::string_view word, std::vector<int32_t>& out) const {
   if (ignore_merges_) {
     if (const auto id = whole_word_id(word)) {
       out.push_back(*id);
@@ -255,18 +215,6 @@ void BpeModel::merge_word(std::string_view word, std::vector<int32_t>& out) cons
   WordMerger merger(symbols, merges_);
   merger.run(merged_id_of_rank_);
   merger.append_to(out);
-}
-
-void BpeModel::encode_word(std::string_view word, std::vector<int32_t>& out) const {
-  if (word.size() > WordCache::kMaxWordBytes) {
-    merge_word(word, out);
-    return;
-  }
-  if (cache_->append(word, out)) return;
-  std::vector<int32_t> ids;
-  merge_word(word, ids);
-  out.insert(out.end(), ids.begin(), ids.end());
-  cache_->store(word, std::move(ids));
 }
 
 }  // namespace outrider

@@ -1,29 +1,18 @@
 // The BPE model: words to ids by merging pairs in rank order, lowest rank first, leftmost on ties,
-// with a heap (O(n log n) in the word). Immutable but for a bounded cache behind locks; any thread.
+// with a heap (O(n log n) in the word). Immutable but for the cache of its base; any thread.
 #pragma once
 
 #include <array>
 #include <cstdint>
-#include <functional>
-#include <memory>
-#include <mutex>
 #include <optional>
-#include <string>
 #include <string_view>
-#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
 #include "models/text/tokenizer/spec.h"
+#include "models/text/tokenizer/word_model.h"
 
 namespace outrider {
-
-// Allows look-ups by string_view without making a string.
-struct StringHash {
-  using is_transparent = void;
-  size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
-};
-using TokenIds = std::unordered_map<std::string, int32_t, StringHash, std::equal_to<>>;
 
 // (left id, right id) -> rank and merged id. Open addressing, at most half full.
 class MergeTable {
@@ -48,58 +37,31 @@ class MergeTable {
   std::vector<Slot> slots_;
 };
 
-// Ids of words seen before. Each shard is emptied when full, so texts made to flood it cost time,
-// not memory.
-class WordCache {
- public:
-  static constexpr size_t kMaxWordBytes = 64;
-
-  // Appends the ids and returns true on a hit.
-  bool append(std::string_view word, std::vector<int32_t>& out);
-  void store(std::string_view word, std::vector<int32_t> ids);
-
- private:
-  static constexpr size_t kNumShards = 16;
-  static constexpr size_t kMaxWordsPerShard = 2048;
-  struct Shard {
-    std::mutex mutex;
-    std::unordered_map<std::string, std::vector<int32_t>, StringHash, std::equal_to<>> words;
-  };
-  Shard& shard_of(std::string_view word);
-  std::array<Shard, kNumShards> shards_;
-};
-
-class BpeModel {
+class BpeModel : public WordModel {
  public:
   // `control_ids`: tokens that only the added-token matcher may produce, so merges and whole-word
   // look-ups that would build one are left out. Throws Error on a merge of unknown pieces.
   BpeModel(const BpeSpec& spec, bool byte_level, const std::unordered_set<int32_t>& control_ids);
 
-  // Appends the ids of one word: raw bytes when byte level, else UTF-8 text.
-  void encode_word(std::string_view word, std::vector<int32_t>& out) const;
-
-  const TokenIds& ids() const { return ids_; }
+  // A word is raw bytes when byte level, else UTF-8 text.
+  void append_word(std::string_view word, std::vector<int32_t>& out) const override;
 
  private:
   struct UnknownRun;
-  void merge_word(std::string_view word, std::vector<int32_t>& out) const;
   std::vector<int32_t> initial_symbols(std::string_view word) const;
   void append_character(std::string_view character,
                         UnknownRun& unknown,
                         std::vector<int32_t>& symbols) const;
   std::optional<int32_t> whole_word_id(std::string_view word) const;
 
-  TokenIds ids_;
   MergeTable merges_;
   std::vector<int32_t> merged_id_of_rank_;
-  std::array<int32_t, 256> byte_ids_{};           // byte level: id of each byte's character, or -1
-  std::array<int32_t, 256> byte_fallback_ids_{};  // id of <0xAB>, or -1
+  std::array<int32_t, 256> byte_ids_{};  // byte level: id of each byte's character, or -1
   std::unordered_set<int32_t> control_ids_;
   int32_t unk_id_ = -1;
   bool fuse_unk_ = false;
   bool byte_level_ = false;
   bool ignore_merges_ = false;
-  std::unique_ptr<WordCache> cache_;
 };
 
 }  // namespace outrider

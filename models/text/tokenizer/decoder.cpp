@@ -1,9 +1,9 @@
-// Decoding of byte-level and of SentencePiece-style tokens, incremental; any thread, the state
-// belongs to one sequence.
+// Decoding stage by stage, incremental; any thread, the state belongs to one sequence.
 #include "models/text/tokenizer/decoder.h"
 
 #include <array>
 #include <utility>
+#include <vector>
 
 #include "models/text/tokenizer/unicode.h"
 
@@ -48,20 +48,119 @@ int byte_token_value(std::string_view token) {
   return value;
 }
 
-std::string replace_all(std::string_view text, std::string_view from, std::string_view to) {
+std::string replaced(std::string_view text, const PatternMatcher& matcher, std::string_view by) {
+  std::string out;
+  size_t done = 0;
+  matcher.for_each_match(text, [&](size_t begin, size_t end) {
+    out.append(text.substr(done, begin - done)).append(by);
+    done = end;
+  });
+  return out.append(text.substr(done));
+}
+
+using Tokens = std::vector<std::string>;
+using State = DecodeState::Stage;
+
+// The whole characters of the bytes so far; the beginning of one that the next token may finish
+// stays.
+std::string take_characters(State& state, std::string_view bytes) {
+  using Kind = unicode::Utf8Unit::Kind;
+  state.pending += bytes;
+  const std::string& text = state.pending;
   std::string out;
   size_t pos = 0;
-  for (size_t hit = text.find(from); hit != std::string_view::npos; hit = text.find(from, pos)) {
-    out.append(text.substr(pos, hit - pos)).append(to);
-    pos = hit + from.size();
+  while (pos < text.size()) {
+    const unicode::Utf8Unit unit = unicode::utf8_unit_at(text, pos);
+    if (unit.kind == Kind::kIncomplete) break;
+    if (unit.kind == Kind::kCharacter) {
+      out.append(text, pos, unit.length);
+    } else {
+      out += unicode::kReplacement;
+    }
+    pos += unit.length;
   }
-  return out.append(text.substr(pos));
+  state.pending.erase(0, pos);
+  return out;
+}
+
+void run_byte_level(State& state, bool is_end, Tokens& tokens) {
+  std::string text;
+  for (const std::string& token : tokens) text += take_characters(state, byte_level_bytes(token));
+  // At most one unfinished character is left.
+  if (is_end && !state.pending.empty()) text += unicode::kReplacement;
+  tokens.assign(1, std::move(text));
+}
+
+// A run of byte tokens is text when it is UTF-8 as a whole, else one U+FFFD per byte.
+void flush_byte_run(State& state, Tokens& out) {
+  std::string run;
+  run.swap(state.pending);
+  if (run.empty()) return;
+  if (unicode::is_valid_utf8(run)) {
+    out.push_back(std::move(run));
+  } else {
+    out.insert(out.end(), run.size(), std::string(unicode::kReplacement));
+  }
+}
+
+void run_byte_fallback(State& state, bool is_end, Tokens& tokens) {
+  Tokens out;
+  for (std::string& token : tokens) {
+    const int byte = byte_token_value(token);
+    if (byte >= 0) {
+      state.pending.push_back(static_cast<char>(byte));
+      continue;
+    }
+    flush_byte_run(state, out);
+    out.push_back(std::move(token));
+  }
+  if (is_end) flush_byte_run(state, out);
+  tokens = std::move(out);
+}
+
+// How many times `mark` stands at the start or end of the text, at most `limit`.
+size_t count_at_start(std::string_view text, std::string_view mark, size_t limit) {
+  size_t count = 0;
+  for (; count < limit && text.starts_with(mark); ++count) text.remove_prefix(mark.size());
+  return count;
+}
+size_t count_at_end(std::string_view text, std::string_view mark, size_t limit) {
+  size_t count = 0;
+  for (; count < limit && text.ends_with(mark); ++count) text.remove_suffix(mark.size());
+  return count;
+}
+
+void strip_token(const DecoderStage& spec, std::string& token) {
+  const std::string& mark = spec.pattern.text;
+  token.erase(0, mark.size() * count_at_start(token, mark, spec.num_start));
+  token.resize(token.size() - mark.size() * count_at_end(token, mark, spec.num_stop));
+}
+
+// The token comes in chunks: the marks at the end of one wait for what follows.
+void strip_chunk(const DecoderStage& spec, State& state, std::string& chunk) {
+  const std::string& mark = spec.pattern.text;
+  if (state.stripping) {
+    const size_t count = count_at_start(chunk, mark, spec.num_start - state.num_stripped);
+    chunk.erase(0, mark.size() * count);
+    state.num_stripped += count;
+    state.stripping = chunk.empty() && state.num_stripped < spec.num_start;
+  }
+  chunk.insert(0, state.pending);
+  const size_t num_held = mark.size() * count_at_end(chunk, mark, spec.num_stop);
+  state.pending = chunk.substr(chunk.size() - num_held);
+  chunk.resize(chunk.size() - num_held);
 }
 
 }  // namespace
 
 const std::string& byte_level_character(unsigned char byte) {
   return byte_alphabet().character[byte];
+}
+
+std::string byte_level_characters(std::string_view bytes) {
+  std::string text;
+  for (const char byte : bytes) text += byte_level_character(static_cast<unsigned char>(byte));
+  return text;
 }
 
 std::string byte_level_bytes(std::string_view token) {
@@ -76,106 +175,88 @@ std::string byte_level_bytes(std::string_view token) {
   return bytes;
 }
 
-TokenDecoder::TokenDecoder(DecoderSpec spec) : spec_(std::move(spec)) {}
-
-std::string TokenDecoder::replaced(std::string_view token) const {
-  std::string text(token);
-  for (const auto& [from, to] : spec_.replacements) text = replace_all(text, from, to);
-  return text;
+TokenDecoder::TokenDecoder(const DecoderSpec& spec) : joins_with_spaces_(spec.joins_with_spaces) {
+  bool is_fused = false;
+  for (const DecoderStage& stage : spec.stages) {
+    using Kind = DecoderStage::Kind;
+    const bool finds = stage.kind == Kind::kReplace || stage.kind == Kind::kMetaspace;
+    stages_.push_back(
+        {stage, finds ? std::make_unique<PatternMatcher>(stage.pattern) : nullptr, is_fused});
+    is_fused = is_fused || stage.kind == Kind::kFuse || stage.kind == Kind::kByteLevel;
+  }
 }
 
-// Byte level: everything but the beginning of a character the next token may finish.
-void TokenDecoder::push_bytes(DecodeState& state, std::string_view bytes, std::string& out) const {
-  using Kind = unicode::Utf8Unit::Kind;
-  state.pending += bytes;
-  const std::string& text = state.pending;
-  size_t pos = 0;
-  while (pos < text.size()) {
-    const unicode::Utf8Unit unit = unicode::utf8_unit_at(text, pos);
-    if (unit.kind == Kind::kIncomplete) break;
-    if (unit.kind == Kind::kCharacter) {
-      out.append(text, pos, unit.length);
-    } else {
-      out += unicode::kReplacement;
-    }
-    pos += unit.length;
+void TokenDecoder::run(const Stage& stage, DecodeState::Stage& state, bool is_end, Tokens& tokens) {
+  const DecoderStage& spec = stage.spec;
+  switch (spec.kind) {
+    case DecoderStage::Kind::kByteLevel:
+      return run_byte_level(state, is_end, tokens);
+    case DecoderStage::Kind::kByteFallback:
+      return run_byte_fallback(state, is_end, tokens);
+    case DecoderStage::Kind::kReplace:
+      for (std::string& token : tokens) token = replaced(token, *stage.matcher, spec.content);
+      return;
+    case DecoderStage::Kind::kStrip:
+      for (std::string& token : tokens) {
+        if (stage.is_fused) {
+          strip_chunk(spec, state, token);
+        } else {
+          strip_token(spec, token);
+        }
+      }
+      return;
+    case DecoderStage::Kind::kMetaspace:
+      for (std::string& token : tokens) {
+        const bool drops = spec.drops_first_marks && (stage.is_fused || !state.started);
+        token = replaced(token, *stage.matcher, drops ? "" : " ");
+        state.started = true;
+      }
+      return;
+    case DecoderStage::Kind::kFuse:
+      return;
   }
-  state.pending.erase(0, pos);
 }
 
-void TokenDecoder::emit_stripped(DecodeState& state,
-                                 std::string_view text,
-                                 std::string& out) const {
-  while (state.stripping && !text.empty()) {
-    const std::string& drop = spec_.strip_content;
-    if (state.num_stripped < spec_.num_strip_start && text.substr(0, drop.size()) == drop) {
-      text.remove_prefix(drop.size());
-      ++state.num_stripped;
-    } else {
-      state.stripping = false;
-    }
-  }
-  out += text;
-}
-
-// A run of byte tokens is text when it is UTF-8 as a whole, else one U+FFFD per byte.
-void TokenDecoder::flush_byte_run(DecodeState& state, std::string& out) const {
-  std::string run;
-  run.swap(state.pending);
-  if (unicode::is_valid_utf8(run)) {
-    emit_stripped(state, run, out);
-    return;
-  }
-  for (size_t i = 0; i < run.size(); ++i) emit_stripped(state, unicode::kReplacement, out);
-}
-
-void TokenDecoder::push_piece(DecodeState& state, std::string_view token, std::string& out) const {
-  const std::string text = replaced(token);
-  const int byte = spec_.byte_fallback ? byte_token_value(text) : -1;
-  if (byte >= 0) {
-    state.pending.push_back(static_cast<char>(byte));
-    return;
-  }
-  flush_byte_run(state, out);
-  emit_stripped(state, text, out);
+void TokenDecoder::run_all(DecodeState& state,
+                           bool is_end,
+                           Tokens& tokens,
+                           std::string& out) const {
+  state.stages.resize(stages_.size());
+  for (size_t i = 0; i < stages_.size(); ++i) run(stages_[i], state.stages[i], is_end, tokens);
+  for (const std::string& token : tokens) out += token;
 }
 
 void TokenDecoder::push(DecodeState& state, std::string_view token, std::string& out) const {
-  const bool is_first = !state.started;
+  if (joins_with_spaces_ && state.started) out += ' ';
   state.started = true;
-  switch (spec_.kind) {
-    case DecoderSpec::Kind::kByteLevel:
-      push_bytes(state, byte_level_bytes(token), out);
-      return;
-    case DecoderSpec::Kind::kPieces:
-      push_piece(state, token, out);
-      return;
-    case DecoderSpec::Kind::kMetaspace:
-      out += replace_all(token, spec_.metaspace, is_first && spec_.metaspace_prepended ? "" : " ");
-      return;
-    case DecoderSpec::Kind::kJoinWithSpaces:
-      if (!is_first) out += ' ';
-      out += token;
-      return;
-  }
+  Tokens tokens{std::string(token)};
+  run_all(state, false, tokens, out);
 }
 
 void TokenDecoder::flush(DecodeState& state, std::string& out) const {
-  if (spec_.kind == DecoderSpec::Kind::kByteLevel) {
-    // push_bytes leaves at most one unfinished character.
-    if (!state.pending.empty()) out += unicode::kReplacement;
-  } else {
-    flush_byte_run(state, out);
-  }
+  Tokens none;
+  run_all(state, true, none, out);
   state = DecodeState{};
 }
 
 std::string TokenDecoder::bytes_of(std::string_view token) const {
-  if (spec_.kind == DecoderSpec::Kind::kByteLevel) return byte_level_bytes(token);
-  if (spec_.kind == DecoderSpec::Kind::kMetaspace) return replace_all(token, spec_.metaspace, " ");
-  std::string text = replaced(token);
-  const int byte = spec_.byte_fallback ? byte_token_value(text) : -1;
-  return byte < 0 ? text : std::string(1, static_cast<char>(byte));
+  std::string text(token);
+  for (const Stage& stage : stages_) {
+    const DecoderStage& spec = stage.spec;
+    if (spec.kind == DecoderStage::Kind::kByteLevel) {
+      text = byte_level_bytes(text);
+    } else if (spec.kind == DecoderStage::Kind::kByteFallback) {
+      if (const int byte = byte_token_value(text); byte >= 0)
+        return std::string(1, static_cast<char>(byte));
+    } else if (spec.kind == DecoderStage::Kind::kReplace) {
+      text = replaced(text, *stage.matcher, spec.content);
+    } else if (spec.kind == DecoderStage::Kind::kMetaspace) {
+      text = replaced(text, *stage.matcher, stage.is_fused && spec.drops_first_marks ? "" : " ");
+    } else if (spec.kind == DecoderStage::Kind::kStrip && !stage.is_fused) {
+      strip_token(spec, text);
+    }
+  }
+  return text;
 }
 
 }  // namespace outrider

@@ -4,25 +4,32 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "models/text/tokenizer/regex.h"
 #include "models/text/tokenizer/spec.h"
 
 namespace outrider {
 
 struct DecodeState {
-  // Bytes that came but are not certain yet: an unfinished character (byte level), or a run of byte
-  // tokens (byte fallback, where one bad byte turns the whole run into U+FFFD).
-  std::string pending;
-  bool started = false;   // a token came
-  bool stripping = true;  // all text so far was the character Strip drops
-  size_t num_stripped = 0;
+  struct Stage {
+    // What came but is not certain yet: an unfinished character (byte level), a run of byte tokens
+    // (byte fallback, where one bad byte turns the whole run into U+FFFD), what Strip may drop.
+    std::string pending;
+    bool started = false;   // a token came
+    bool stripping = true;  // Strip after Fuse: all text so far was the character it drops
+    size_t num_stripped = 0;
+  };
+  std::vector<Stage> stages;
+  bool started = false;
 };
 
 class TokenDecoder {
  public:
-  explicit TokenDecoder(DecoderSpec spec);
+  explicit TokenDecoder(const DecoderSpec& spec);
 
   // Appends to `out` what is certain after this token (vocabulary form).
   void push(DecodeState& state, std::string_view token, std::string& out) const;
@@ -34,18 +41,25 @@ class TokenDecoder {
   std::string bytes_of(std::string_view token) const;
 
  private:
-  void push_bytes(DecodeState& state, std::string_view bytes, std::string& out) const;
-  void push_piece(DecodeState& state, std::string_view token, std::string& out) const;
-  void emit_stripped(DecodeState& state, std::string_view text, std::string& out) const;
-  void flush_byte_run(DecodeState& state, std::string& out) const;
-  std::string replaced(std::string_view token) const;
+  struct Stage {
+    DecoderStage spec;
+    std::unique_ptr<PatternMatcher> matcher;  // kReplace
+    bool is_fused = false;  // what comes in are chunks of one token: Fuse or ByteLevel came before
+  };
+  using Tokens = std::vector<std::string>;
 
-  DecoderSpec spec_;
+  // Replaces the tokens by what the stage makes of them; `is_end`: none will follow.
+  static void run(const Stage& stage, DecodeState::Stage& state, bool is_end, Tokens& tokens);
+  void run_all(DecodeState& state, bool is_end, Tokens& tokens, std::string& out) const;
+
+  std::vector<Stage> stages_;
+  bool joins_with_spaces_ = false;
 };
 
 // The byte-level alphabet of GPT-2: every byte has a printable character.
-// Character (UTF-8) of a byte.
+// Character (UTF-8) of a byte, and of each of many.
 const std::string& byte_level_character(unsigned char byte);
+std::string byte_level_characters(std::string_view bytes);
 // The bytes a byte-level token stands for; a token with any other character stands for itself.
 std::string byte_level_bytes(std::string_view token);
 

@@ -16,9 +16,7 @@ namespace {
 using json_reader::Json;
 using json_reader::Place;
 
-BpeSpec read_model(const Json& model, const Place& place) {
-  const std::string type = json_reader::string_or(model, "type", "BPE", place);
-  if (type != "BPE") place.fail("model type \"" + type + "\" is not supported, only BPE is");
+BpeSpec read_bpe(const Json& model, const Place& place) {
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     if (!json_reader::string_or(model, key, "", place).empty()) {
       place.fail(std::string(key) + " is not supported");
@@ -42,6 +40,25 @@ BpeSpec read_model(const Json& model, const Place& place) {
   for (const auto& [piece, id] : vocab->items()) {
     spec.vocab.emplace_back(piece, json_reader::token_id_of(id, place.in("vocab")));
   }
+  return spec;
+}
+
+UnigramSpec read_unigram(const Json& model, const Place& place) {
+  UnigramSpec spec;
+  const Json* vocab = json_reader::find(model, "vocab");
+  if (vocab == nullptr || !vocab->is_array() || vocab->empty() || vocab->size() > kMaxTokenId)
+    place.fail("the vocab of a Unigram must be an array of pieces");
+  for (const Json& entry : *vocab) {
+    if (!entry.is_array() || entry.size() != 2 || !entry[0].is_string() || !entry[1].is_number())
+      place.fail("an entry of vocab must be a piece and its score");
+    spec.vocab.emplace_back(entry[0].get<std::string>(), entry[1].get<double>());
+  }
+  if (const Json* id = json_reader::find(model, "unk_id")) {
+    spec.unk_id = json_reader::token_id_of(*id, place.in("unk_id"));
+    if (static_cast<size_t>(*spec.unk_id) >= spec.vocab.size())
+      place.fail("unk_id is not in the vocabulary");
+  }
+  spec.byte_fallback = json_reader::bool_or(model, "byte_fallback", false, place);
   return spec;
 }
 
@@ -72,6 +89,21 @@ void read_merges(const Json& model, BpeSpec& spec, const Place& place) {
   }
 }
 
+std::variant<BpeSpec, UnigramSpec> read_model(const Json& model, const Place& place) {
+  const Json* vocab = json_reader::find(model, "vocab");
+  const char* implied = vocab != nullptr && vocab->is_array() ? "Unigram" : "BPE";
+  const std::string type = json_reader::string_or(model, "type", implied, place);
+  if (type == "Unigram") return read_unigram(model, place);
+  if (type != "BPE") {
+    place.fail("model type \"" + json_reader::excerpt(type) +
+               "\" is not supported, only BPE and Unigram are" +
+               (type == "WordPiece" ? " (WordPiece is what BERT and its kin use)" : ""));
+  }
+  BpeSpec spec = read_bpe(model, place);
+  read_merges(model, spec, place);
+  return spec;
+}
+
 std::vector<AddedToken> read_added_tokens(const Json& root, const Place& place) {
   std::vector<AddedToken> tokens;
   const Json* list = json_reader::find(root, "added_tokens");
@@ -97,14 +129,23 @@ std::vector<AddedToken> read_added_tokens(const Json& root, const Place& place) 
 
 using IdMap = std::unordered_map<std::string, int32_t>;
 
+void check_unk_token(const BpeSpec& model, const Place& place) {
+  const auto& unk = model.unk_token;
+  if (unk && std::none_of(model.vocab.begin(), model.vocab.end(), [&](const auto& entry) {
+        return entry.first == *unk;
+      })) {
+    place.fail("unk_token \"" + json_reader::excerpt(*unk) + "\" is not in the vocabulary");
+  }
+}
+
 // Ids are unique, an added token that is also a vocabulary piece has its id; returns text -> id.
 IdMap check_ids(const TokenizerSpec& spec, const Place& place) {
   IdMap ids;
   std::unordered_set<int32_t> used;
-  for (const auto& [piece, id] : spec.model.vocab) {
+  spec.for_each_piece([&](const std::string& piece, int32_t id) {
     if (!used.insert(id).second) place.fail("two tokens have the id " + std::to_string(id));
-    ids.emplace(piece, id);
-  }
+    ids.insert_or_assign(piece, id);
+  });
   for (const AddedToken& token : spec.added_tokens) {
     const auto known = ids.find(token.content);
     if (known == ids.end()) {
@@ -118,12 +159,7 @@ IdMap check_ids(const TokenizerSpec& spec, const Place& place) {
     }
   }
   if (ids.empty()) place.fail("the vocabulary is empty");
-  const auto& unk = spec.model.unk_token;
-  if (unk && std::none_of(spec.model.vocab.begin(), spec.model.vocab.end(), [&](const auto& e) {
-        return e.first == *unk;
-      })) {
-    place.fail("unk_token \"" + json_reader::excerpt(*unk) + "\" is not in the vocabulary");
-  }
+  if (const auto* bpe = std::get_if<BpeSpec>(&spec.model)) check_unk_token(*bpe, place);
   return ids;
 }
 
@@ -220,7 +256,6 @@ TokenizerSpec parse_tokenizer_spec(std::string_view tokenizer_json,
   if (model == nullptr || !model->is_object()) place.fail("model must be an object");
   TokenizerSpec spec;
   spec.model = read_model(*model, place.in("model"));
-  read_merges(*model, spec.model, place.in("model"));
   spec.added_tokens = read_added_tokens(root, place);
   const IdMap ids = check_ids(spec, place);
   spec.normalizer = json_reader::read_normalizer(json_reader::find(root, "normalizer"), place);

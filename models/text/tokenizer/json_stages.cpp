@@ -1,6 +1,7 @@
 // Reads the pipeline stages of tokenizer.json: normalizer, pre-tokenizer, post-processor, decoder.
 // Each is one object or a (nested) Sequence of them, read here into a flat list. One thread, at
 // load.
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "models/text/tokenizer/json.h"
@@ -45,23 +46,73 @@ PatternSpec read_pattern(const Json& stage, const Place& place) {
   return spec;
 }
 
-NormalizerStep read_normalizer_step(const Json& stage, const Place& place) {
-  using Kind = NormalizerStep::Kind;
-  const std::string type = string_at(stage, "type", place);
-  if (type == "Prepend") return {Kind::kPrepend, {}, string_at(stage, "prepend", place), {}};
-  if (type == "Replace") {
-    return {Kind::kReplace, read_pattern(stage, place), string_at(stage, "content", place), {}};
+// The bytes of base64 text; padding is not asked for.
+std::string from_base64(const std::string& text, const Place& place) {
+  constexpr std::string_view kDigits =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string bytes;
+  uint32_t bits = 0;
+  int num_bits = 0;
+  for (const char c : std::string_view(text).substr(0, text.find_last_not_of('=') + 1)) {
+    const size_t digit = kDigits.find(c);
+    if (digit == std::string_view::npos) place.fail("precompiled_charsmap is not base64");
+    bits = bits << 6 | static_cast<uint32_t>(digit);
+    num_bits += 6;
+    if (num_bits < 8) continue;
+    num_bits -= 8;
+    bytes.push_back(static_cast<char>(bits >> num_bits & 0xFF));
   }
-  if (type == "Lowercase") return {Kind::kLowercase, {}, {}, {}};
-  if (type == "NFC") return {Kind::kUnicodeForm, {}, {}, unicode::Form::kNfc};
-  if (type == "NFD") return {Kind::kUnicodeForm, {}, {}, unicode::Form::kNfd};
-  if (type == "NFKC") return {Kind::kUnicodeForm, {}, {}, unicode::Form::kNfkc};
-  if (type == "NFKD") return {Kind::kUnicodeForm, {}, {}, unicode::Form::kNfkd};
-  fail_kind(place, type);
+  return bytes;
 }
 
-SplitBehavior read_behavior(const Json& stage, const Place& place) {
-  const std::string name = string_at(stage, "behavior", place);
+NormalizerStep read_bert(const Json& stage, const Place& place) {
+  NormalizerStep step;
+  step.kind = NormalizerStep::Kind::kBert;
+  step.cleans = bool_or(stage, "clean_text", true, place);
+  step.spaces_han = bool_or(stage, "handle_chinese_chars", true, place);
+  step.lowers = bool_or(stage, "lowercase", true, place);
+  step.strips_accents = bool_or(stage, "strip_accents", step.lowers, place);
+  return step;
+}
+
+NormalizerStep read_normalizer_step(const Json& stage, const Place& place) {
+  using Kind = NormalizerStep::Kind;
+  static const std::map<std::string, Kind> plain = {{"Lowercase", Kind::kLowercase},
+                                                    {"StripAccents", Kind::kStripAccents},
+                                                    {"Nmt", Kind::kNmt},
+                                                    {"ByteLevel", Kind::kByteLevel}};
+  static const std::map<std::string, unicode::Form> forms = {{"NFC", unicode::Form::kNfc},
+                                                             {"NFD", unicode::Form::kNfd},
+                                                             {"NFKC", unicode::Form::kNfkc},
+                                                             {"NFKD", unicode::Form::kNfkd}};
+  const std::string type = string_at(stage, "type", place);
+  if (type == "BertNormalizer") return read_bert(stage, place);
+  NormalizerStep step;
+  if (const auto kind = plain.find(type); kind != plain.end()) {
+    step.kind = kind->second;
+  } else if (const auto form = forms.find(type); form != forms.end()) {
+    step.kind = Kind::kUnicodeForm;
+    step.form = form->second;
+  } else if (type == "Prepend") {
+    step.content = string_at(stage, "prepend", place);
+  } else if (type == "Replace") {
+    step.kind = Kind::kReplace;
+    step.pattern = read_pattern(stage, place);
+    step.content = string_at(stage, "content", place);
+  } else if (type == "Strip") {
+    step.kind = Kind::kStrip;
+    step.strips_left = bool_or(stage, "strip_left", true, place);
+    step.strips_right = bool_or(stage, "strip_right", true, place);
+  } else if (type == "Precompiled") {
+    step.kind = Kind::kPrecompiled;
+    step.content = from_base64(string_at(stage, "precompiled_charsmap", place), place);
+  } else {
+    fail_kind(place, type);
+  }
+  return step;
+}
+
+SplitBehavior read_behavior(const std::string& name, const Place& place) {
   if (name == "Removed") return SplitBehavior::kRemoved;
   if (name == "Isolated") return SplitBehavior::kIsolated;
   if (name == "MergedWithPrevious") return SplitBehavior::kMergedWithPrevious;
@@ -70,11 +121,13 @@ SplitBehavior read_behavior(const Json& stage, const Place& place) {
   place.fail("the split behavior \"" + excerpt(name) + "\" is not known");
 }
 
+bool is_one_character(const std::string& text) {
+  return !text.empty() && unicode::utf8_unit_at(text, 0).length == text.size();
+}
+
 std::string one_character(const Json& stage, const char* key, const Place& place) {
   const std::string text = string_at(stage, key, place);
-  if (text.empty() || unicode::utf8_unit_at(text, 0).length != text.size()) {
-    place.fail(std::string(key) + " must be one character");
-  }
+  if (!is_one_character(text)) place.fail(std::string(key) + " must be one character");
   return text;
 }
 
@@ -94,11 +147,18 @@ PreTokenizerStep read_pre_tokenizer_step(const Json& stage, const Place& place) 
   if (type == "Split") {
     step.kind = PreTokenizerStep::Kind::kSplit;
     step.pattern = read_pattern(stage, place);
-    step.behavior = read_behavior(stage, place);
+    step.behavior = read_behavior(string_at(stage, "behavior", place), place);
     step.invert = bool_or(stage, "invert", false, place);
   } else if (type == "Digits") {
     step.kind = PreTokenizerStep::Kind::kDigits;
     step.individual_digits = bool_or(stage, "individual_digits", false, place);
+  } else if (type == "Punctuation") {
+    step.kind = PreTokenizerStep::Kind::kPunctuation;
+    step.behavior = read_behavior(string_or(stage, "behavior", "Isolated", place), place);
+  } else if (type == "WhitespaceSplit") {
+    step.kind = PreTokenizerStep::Kind::kWhitespaceSplit;
+  } else if (type == "Whitespace") {
+    step.kind = PreTokenizerStep::Kind::kWhitespace;
   } else if (type == "ByteLevel") {
     step.kind = PreTokenizerStep::Kind::kByteLevel;
     step.add_prefix_space = bool_or(stage, "add_prefix_space", true, place);
@@ -123,54 +183,43 @@ int64_t count_or_zero(const Json& stage, const char* key, const Place& place) {
   return static_cast<int64_t>(value->get<uint64_t>());
 }
 
-// The decoder stages that work on pieces: Replace..., ByteFallback, Fuse, Strip, in this order.
-class PieceDecoderReader {
- public:
-  explicit PieceDecoderReader(const Place& place) : place_(place) {
-    spec_.kind = DecoderSpec::Kind::kPieces;
+// `is_fused`: the stages before make one token of all, which comes in chunks.
+DecoderStage read_decoder_stage(const Json& stage, bool is_fused, const Place& place) {
+  using Kind = DecoderStage::Kind;
+  const std::string type = string_at(stage, "type", place);
+  DecoderStage read;
+  if (type == "Replace") {
+    read.kind = Kind::kReplace;
+    read.pattern = read_pattern(stage, place);
+    read.content = string_at(stage, "content", place);
+    const std::string& text = read.pattern.text;
+    const bool is_character = !read.pattern.is_regex && is_one_character(text);
+    if (is_fused && !is_character)
+      place.fail("a Replace of more than one character after Fuse is not supported");
+  } else if (type == "ByteFallback") {
+    read.kind = Kind::kByteFallback;
+    if (is_fused) place.fail("a ByteFallback after Fuse is not supported");
+  } else if (type == "Fuse") {
+    read.kind = Kind::kFuse;
+  } else if (type == "ByteLevel") {
+    read.kind = Kind::kByteLevel;
+    if (is_fused) place.fail("a ByteLevel after Fuse is not supported");
+  } else if (type == "Strip") {
+    read.kind = Kind::kStrip;
+    read.num_start = static_cast<size_t>(count_or_zero(stage, "start", place));
+    read.num_stop = static_cast<size_t>(count_or_zero(stage, "stop", place));
+    read.pattern.text = one_character(stage, "content", place);
+  } else if (type == "Metaspace") {
+    read.kind = Kind::kMetaspace;
+    read.pattern.text = one_character(stage, "replacement", place);
+    read.drops_first_marks = read_prepend_scheme(stage, place) != PrependScheme::kNever;
+  } else if (type == "BPEDecoder") {
+    place.fail("BPEDecoder, for tokens with an end_of_word_suffix, is not supported");
+  } else {
+    fail_kind(place, type);
   }
-
-  void add(const Json& stage) {
-    const std::string type = string_at(stage, "type", place_);
-    if (type == "Replace") {
-      require_before(Stage::kReplace, type);
-      const PatternSpec pattern = read_pattern(stage, place_);
-      if (pattern.is_regex) place_.fail("a Replace with a Regex is not supported");
-      spec_.replacements.emplace_back(pattern.text, string_at(stage, "content", place_));
-    } else if (type == "ByteFallback") {
-      require_before(Stage::kByteFallback, type);
-      spec_.byte_fallback = true;
-    } else if (type == "Fuse") {
-      require_before(Stage::kFuse, type);
-    } else if (type == "Strip") {
-      if (reached_ != Stage::kFuse)
-        place_.fail("a Strip that does not follow Fuse is not supported");
-      require_before(Stage::kStrip, type);
-      if (count_or_zero(stage, "stop", place_) != 0) {
-        place_.fail("a Strip at the end of the text is not supported");
-      }
-      spec_.num_strip_start = static_cast<size_t>(count_or_zero(stage, "start", place_));
-      spec_.strip_content = one_character(stage, "content", place_);
-    } else {
-      fail_kind(place_, type);
-    }
-  }
-
-  DecoderSpec take() { return std::move(spec_); }
-
- private:
-  enum class Stage { kReplace, kByteFallback, kFuse, kStrip };
-
-  void require_before(Stage stage, const std::string& type) {
-    const bool repeats = stage == reached_ && stage != Stage::kReplace;
-    if (stage < reached_ || repeats) place_.fail("the order of " + type + " is not supported");
-    reached_ = stage;
-  }
-
-  const Place& place_;
-  DecoderSpec spec_;
-  Stage reached_ = Stage::kReplace;
-};
+  return read;
+}
 
 // Ids a SpecialToken of a template stands for.
 std::vector<int32_t> template_ids(const Json& processor, const Json& item, const Place& place) {
@@ -184,6 +233,14 @@ std::vector<int32_t> template_ids(const Json& processor, const Json& item, const
   std::vector<int32_t> out;
   for (const Json& id : *ids) out.push_back(token_id_of(id, place));
   return out;
+}
+
+// A token as ["</s>", 2].
+int32_t named_id(const Json& processor, const char* key, const Place& place) {
+  const Json* pair = find(processor, key);
+  if (pair == nullptr || !pair->is_array() || pair->size() != 2)
+    place.fail(std::string(key) + " must be a token and its id");
+  return token_id_of((*pair)[1], place);
 }
 
 void read_template(const Json& processor, TokenizerSpec& spec, const Place& place) {
@@ -224,9 +281,6 @@ std::vector<PreTokenizerStep> read_pre_tokenizer(const Json* value, const Place&
   const Place here = place.in("pre_tokenizer");
   std::vector<PreTokenizerStep> steps;
   for (const Json* stage : stages_of(value, "pretokenizers", here)) {
-    if (!steps.empty() && steps.back().kind == PreTokenizerStep::Kind::kByteLevel) {
-      here.fail("a stage after ByteLevel is not supported");
-    }
     steps.push_back(read_pre_tokenizer_step(*stage, here));
   }
   return steps;
@@ -234,28 +288,17 @@ std::vector<PreTokenizerStep> read_pre_tokenizer(const Json* value, const Place&
 
 DecoderSpec read_decoder(const Json* value, const Place& place) {
   const Place here = place.in("decoder");
-  const auto stages = stages_of(value, "decoders", here);
-  if (stages.empty()) {
-    DecoderSpec spec;
-    // An empty Sequence joins with nothing between, no decoder at all with spaces.
-    if (value != nullptr) spec.kind = DecoderSpec::Kind::kPieces;
-    return spec;
+  DecoderSpec spec;
+  // An empty Sequence joins with nothing between, no decoder at all with spaces.
+  spec.joins_with_spaces = value == nullptr;
+  bool is_fused = false;
+  for (const Json* stage : stages_of(value, "decoders", here)) {
+    spec.stages.push_back(read_decoder_stage(*stage, is_fused, here));
+    const DecoderStage::Kind kind = spec.stages.back().kind;
+    is_fused =
+        is_fused || kind == DecoderStage::Kind::kFuse || kind == DecoderStage::Kind::kByteLevel;
   }
-  const std::string type = string_at(*stages[0], "type", here);
-  if (type == "ByteLevel" || type == "Metaspace") {
-    if (stages.size() > 1) here.fail("a stage after " + type + " is not supported");
-    DecoderSpec spec;
-    spec.kind = DecoderSpec::Kind::kByteLevel;
-    if (type == "Metaspace") {
-      spec.kind = DecoderSpec::Kind::kMetaspace;
-      spec.metaspace = one_character(*stages[0], "replacement", here);
-      spec.metaspace_prepended = read_prepend_scheme(*stages[0], here) != PrependScheme::kNever;
-    }
-    return spec;
-  }
-  PieceDecoderReader reader(here);
-  for (const Json* stage : stages) reader.add(*stage);
-  return reader.take();
+  return spec;
 }
 
 void read_post_processor(const Json* value, TokenizerSpec& spec, const Place& place) {
@@ -264,6 +307,9 @@ void read_post_processor(const Json* value, TokenizerSpec& spec, const Place& pl
     const std::string type = string_at(*stage, "type", here);
     if (type == "TemplateProcessing") {
       read_template(*stage, spec, here);
+    } else if (type == "RobertaProcessing" || type == "BertProcessing") {
+      spec.prefix_ids.insert(spec.prefix_ids.begin(), named_id(*stage, "cls", here));
+      spec.suffix_ids.push_back(named_id(*stage, "sep", here));
     } else if (type != "ByteLevel") {  // ByteLevel only moves offsets, which we do not report
       fail_kind(here, type);
     }

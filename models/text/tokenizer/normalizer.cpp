@@ -3,9 +3,12 @@
 #include "models/text/tokenizer/normalizer.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
+#include "models/text/tokenizer/decoder.h"
 #include "models/text/tokenizer/unicode.h"
+#include "models/text/tokenizer/unicode_classes.h"
 
 namespace outrider {
 namespace {
@@ -43,8 +46,12 @@ void append_changed(
 
 MarkedText replaced(const MarkedText& text, const PatternMatcher& matcher, const std::string& by) {
   MarkedText out;
+  out.lost_start = text.lost_start;
   size_t done = 0;
   matcher.for_each_match(text.text, [&](size_t begin, size_t end) {
+    if (begin == 0 && end > 0 &&
+        (by.empty() || end > unicode::code_point_at(text.text, 0).num_bytes))
+      out.lost_start = true;
     append_from(out, text, done, begin);
     append_changed(out, text, begin, end, by);
     done = end;
@@ -54,8 +61,9 @@ MarkedText replaced(const MarkedText& text, const PatternMatcher& matcher, const
 }
 
 MarkedText in_form(const MarkedText& text, unicode::Form form) {
-  if (text.literal.empty()) return {unicode::normalize(text.text, form), {}};
+  if (text.literal.empty()) return {unicode::normalize(text.text, form), {}, text.lost_start};
   MarkedText out;
+  out.lost_start = text.lost_start;
   size_t begin = 0;
   const auto flush = [&](size_t end) {
     const auto segment = std::string_view(text.text).substr(begin, end - begin);
@@ -76,15 +84,124 @@ MarkedText in_form(const MarkedText& text, unicode::Form form) {
   return out;
 }
 
-MarkedText lowercased(const MarkedText& text) {
+// Each character for itself: change(c, to) appends what becomes of it, perhaps nothing.
+template <typename Change>
+MarkedText by_character(const MarkedText& text, const Change& change) {
   MarkedText out;
-  std::string lower;
+  out.lost_start = text.lost_start;
+  std::string to;
   for (size_t pos = 0; pos < text.text.size();) {
     const unicode::CodePoint point = unicode::code_point_at(text.text, pos);
-    lower.clear();
-    unicode::append_lowercase(lower, point.value);
-    append_changed(out, text, pos, pos + point.num_bytes, lower);
+    to.clear();
+    change(point.value, to);
+    if (pos == 0 && to.empty()) out.lost_start = true;
+    append_changed(out, text, pos, pos + point.num_bytes, to);
     pos += point.num_bytes;
+  }
+  return out;
+}
+
+// Without the characters that is_dropped(c).
+template <typename IsDropped>
+MarkedText without(const MarkedText& text, const IsDropped& is_dropped) {
+  return by_character(text, [&](char32_t c, std::string& to) {
+    if (!is_dropped(c)) unicode::append_utf8(to, c);
+  });
+}
+
+MarkedText stripped(const MarkedText& text, bool left, bool right) {
+  const std::string& all = text.text;
+  size_t begin = 0, end = all.size();
+  while (left && begin < end) {
+    const unicode::CodePoint point = unicode::code_point_at(all, begin);
+    if (!unicode::is_space(point.value)) break;
+    begin += point.num_bytes;
+  }
+  while (right && end > begin) {
+    const size_t last = unicode::previous_start(all, end);
+    if (!unicode::is_space(unicode::code_point_at(all, last).value)) break;
+    end = last;
+  }
+  MarkedText out;
+  append_from(out, text, begin, end);
+  out.lost_start = text.lost_start || begin > 0;
+  return out;
+}
+
+// The cleaning of Google's neural machine translation: control characters vanish, odd white space
+// becomes a space.
+void append_nmt(char32_t c, std::string& to) {
+  const bool is_dropped = (c >= 0x1 && c <= 0x8) || c == 0xB || (c >= 0xE && c <= 0x1F) ||
+                          c == 0x7F || c == 0x8F || c == 0x9F;
+  if (is_dropped) return;
+  const bool is_blank = c == 0x9 || c == 0xA || c == 0xC || c == 0xD || c == 0x1680 ||
+                        (c >= 0x200B && c <= 0x200F) || c == 0x2028 || c == 0x2029 || c == 0x2581 ||
+                        c == 0xFEFF || c == 0xFFFD;
+  unicode::append_utf8(to, is_blank ? U' ' : c);
+}
+
+void append_cleaned(char32_t c, std::string& to) {
+  if (c == 0 || c == 0xFFFD || unicode::is_control(c)) return;
+  unicode::append_utf8(to, unicode::is_space(c) ? U' ' : c);
+}
+
+void append_spaced_han(char32_t c, std::string& to) {
+  static constexpr char32_t kHan[][2] = {{0x4E00, 0x9FFF},
+                                         {0x3400, 0x4DBF},
+                                         {0x20000, 0x2A6DF},
+                                         {0x2A700, 0x2B73F},
+                                         {0x2B740, 0x2B81F},
+                                         {0x2B920, 0x2CEAF},
+                                         {0xF900, 0xFAFF},
+                                         {0x2F800, 0x2FA1F}};
+  const bool is_han = std::any_of(std::begin(kHan), std::end(kHan), [c](const auto& range) {
+    return c >= range[0] && c <= range[1];
+  });
+  if (is_han) to += ' ';
+  unicode::append_utf8(to, c);
+  if (is_han) to += ' ';
+}
+
+void append_lower(char32_t c, std::string& to) { unicode::append_lowercase(to, c); }
+
+void apply_bert(const NormalizerStep& spec, MarkedText& text) {
+  if (spec.cleans) text = by_character(text, append_cleaned);
+  if (spec.spaces_han) text = by_character(text, append_spaced_han);
+  if (spec.strips_accents)
+    text = without(in_form(text, unicode::Form::kNfd), unicode::is_nonspacing_mark);
+  if (spec.lowers) text = by_character(text, append_lower);
+}
+
+MarkedText byte_level(const MarkedText& text) {
+  MarkedText out;
+  out.lost_start = text.lost_start;
+  for (size_t i = 0; i < text.text.size(); ++i) {
+    append_changed(
+        out, text, i, i + 1, byte_level_character(static_cast<unsigned char>(text.text[i])));
+  }
+  return out;
+}
+
+// As SentencePiece's rules are applied by Hugging Face: to a short cluster as a whole, where the
+// shortest rule that begins it replaces all of it, else character by character.
+MarkedText precompiled(const MarkedText& text, const Charsmap& charsmap) {
+  constexpr size_t kMaxClusterBytes = 5;
+  MarkedText out;
+  out.lost_start = text.lost_start;
+  const auto all = std::string_view(text.text);
+  const auto replace = [&](size_t begin, size_t end) {
+    const auto by = charsmap.replacement_of(all.substr(begin, end - begin));
+    if (by) append_changed(out, text, begin, end, *by);
+    return by.has_value();
+  };
+  for (size_t pos = 0; pos < all.size();) {
+    const size_t end = unicode::cluster_end(all, pos);
+    if (end - pos <= kMaxClusterBytes && replace(pos, end)) pos = end;
+    while (pos < end) {
+      const size_t next = pos + unicode::code_point_at(all, pos).num_bytes;
+      if (!replace(pos, next)) append_from(out, text, pos, next);
+      pos = next;
+    }
   }
   return out;
 }
@@ -103,31 +220,54 @@ void MarkedText::append_flagged(std::string_view piece, char flag) {
 
 Normalizer::Normalizer(const std::vector<NormalizerStep>& steps) {
   for (const NormalizerStep& spec : steps) {
-    Step step{spec, nullptr};
+    Step step{spec, nullptr, nullptr};
     if (spec.kind == NormalizerStep::Kind::kReplace) {
       step.matcher = std::make_unique<PatternMatcher>(spec.pattern);
+    }
+    if (spec.kind == NormalizerStep::Kind::kPrecompiled) {
+      step.charsmap = std::make_unique<const Charsmap>(spec.content);
+      step.spec.content.clear();
     }
     steps_.push_back(std::move(step));
   }
 }
 
-void Normalizer::apply(MarkedText& text) const {
-  for (const Step& step : steps_) {
-    switch (step.spec.kind) {
-      case NormalizerStep::Kind::kPrepend:
-        prepend(text, step.spec.content);
-        break;
-      case NormalizerStep::Kind::kReplace:
-        text = replaced(text, *step.matcher, step.spec.content);
-        break;
-      case NormalizerStep::Kind::kUnicodeForm:
-        if (!is_ascii(text.text)) text = in_form(text, step.spec.form);
-        break;
-      case NormalizerStep::Kind::kLowercase:
-        text = lowercased(text);
-        break;
-    }
+void Normalizer::apply(const Step& step, MarkedText& text) {
+  using Kind = NormalizerStep::Kind;
+  switch (step.spec.kind) {
+    case Kind::kPrepend:
+      return prepend(text, step.spec.content);
+    case Kind::kReplace:
+      text = replaced(text, *step.matcher, step.spec.content);
+      return;
+    case Kind::kUnicodeForm:
+      if (!is_ascii(text.text)) text = in_form(text, step.spec.form);
+      return;
+    case Kind::kLowercase:
+      text = by_character(text, append_lower);
+      return;
+    case Kind::kStrip:
+      text = stripped(text, step.spec.strips_left, step.spec.strips_right);
+      return;
+    case Kind::kStripAccents:
+      text = without(text, unicode::is_combining_mark);
+      return;
+    case Kind::kNmt:
+      text = by_character(text, append_nmt);
+      return;
+    case Kind::kBert:
+      return apply_bert(step.spec, text);
+    case Kind::kByteLevel:
+      text = byte_level(text);
+      return;
+    case Kind::kPrecompiled:
+      text = precompiled(text, *step.charsmap);
+      return;
   }
+}
+
+void Normalizer::apply(MarkedText& text) const {
+  for (const Step& step : steps_) apply(step, text);
 }
 
 }  // namespace outrider

@@ -2,9 +2,11 @@
 // Immutable after construction; any thread.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "models/text/tokenizer/charsmap.h"
 #include "models/text/tokenizer/regex.h"
 #include "models/text/tokenizer/spec.h"
 
@@ -15,6 +17,9 @@ namespace outrider {
 struct MarkedText {
   std::string text;
   std::string literal;
+  // The first character is no longer the one the text began with, or is what became of several:
+  // Metaspace with prepend_scheme "first" then does not take it for the start.
+  bool lost_start = false;
 
   void append(std::string_view piece, std::string_view flags);
   void append_flagged(std::string_view piece, char flag);
@@ -28,8 +33,10 @@ class Normalizer {
  private:
   struct Step {
     NormalizerStep spec;
-    std::unique_ptr<PatternMatcher> matcher;  // kReplace
+    std::unique_ptr<PatternMatcher> matcher;   // kReplace
+    std::unique_ptr<const Charsmap> charsmap;  // kPrecompiled
   };
+  static void apply(const Step& step, MarkedText& text);
   std::vector<Step> steps_;
 };
 

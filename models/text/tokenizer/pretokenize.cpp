@@ -6,8 +6,9 @@
 #include <string>
 #include <utility>
 
+#include "models/text/tokenizer/decoder.h"
 #include "models/text/tokenizer/unicode.h"
-#include "runtime/base/error.h"
+#include "models/text/tokenizer/unicode_classes.h"
 
 namespace outrider {
 
@@ -85,19 +86,43 @@ std::string replace_spaces(std::string_view text, const std::string& by) {
   return out;
 }
 
-// Digits and others apart; digits one by one or run by run.
-std::vector<Stretch> digit_stretches(std::string_view text, bool individual) {
+using CharacterClass = bool (*)(char32_t);
+
+// Every character of the class is a match of its own.
+std::vector<Stretch> class_stretches(std::string_view text, CharacterClass is_match) {
   std::vector<Stretch> out;
   for (size_t pos = 0; pos < text.size();) {
     const unicode::CodePoint point = unicode::code_point_at(text, pos);
-    const bool is_digit = unicode::is_number(point.value);
     const size_t end = pos + point.num_bytes;
-    const bool joins = !out.empty() && out.back().is_match == is_digit && !(is_digit && individual);
-    if (joins) {
+    if (is_match(point.value)) {
+      out.push_back({pos, end, true});
+    } else if (!out.empty() && !out.back().is_match) {
       out.back().end = end;
     } else {
-      out.push_back({pos, end, is_digit});
+      out.push_back({pos, end, false});
     }
+    pos = end;
+  }
+  return out;
+}
+
+// \w+|[^\w\s]+ : runs of word characters and runs of others, without white space.
+std::vector<Stretch> word_stretches(std::string_view text) {
+  const auto kind_of = [](char32_t c) {
+    return unicode::is_word(c) ? 1 : unicode::is_space(c) ? 0 : 2;
+  };
+  std::vector<Stretch> out;
+  int previous = 0;
+  for (size_t pos = 0; pos < text.size();) {
+    const unicode::CodePoint point = unicode::code_point_at(text, pos);
+    const size_t end = pos + point.num_bytes;
+    const int kind = kind_of(point.value);
+    if (kind != 0 && kind == previous) {
+      out.back().end = end;
+    } else if (kind != 0) {
+      out.push_back({pos, end, false});
+    }
+    previous = kind;
     pos = end;
   }
   return out;
@@ -116,16 +141,47 @@ std::vector<Stretch> metaspace_stretches(std::string_view text, const std::strin
   return out;
 }
 
+// The pieces of a stage that only cuts; `matcher` is that of a kSplit.
+std::vector<Stretch> cut(const PreTokenizerStep& spec,
+                         const PatternMatcher* matcher,
+                         std::string_view text) {
+  using Kind = PreTokenizerStep::Kind;
+  std::vector<Stretch> stretches;
+  SplitBehavior behavior = spec.behavior;
+  switch (spec.kind) {
+    case Kind::kSplit:
+      stretches = stretches_of(text, *matcher, spec.invert);
+      break;
+    case Kind::kDigits:
+      stretches = class_stretches(text, unicode::is_numeric);
+      behavior = spec.individual_digits ? SplitBehavior::kIsolated : SplitBehavior::kContiguous;
+      break;
+    case Kind::kPunctuation:
+      stretches = class_stretches(text, unicode::is_punctuation);
+      break;
+    case Kind::kWhitespaceSplit:
+      stretches = class_stretches(text, unicode::is_space);
+      behavior = SplitBehavior::kRemoved;
+      break;
+    default:
+      return word_stretches(text);
+  }
+  apply_behavior(stretches, behavior);
+  return stretches;
+}
+
 }  // namespace
 
-PreTokenizer::PreTokenizer(const std::vector<PreTokenizerStep>& steps) {
+PreTokenizer::PreTokenizer(const std::vector<PreTokenizerStep>& steps, bool takes_bytes)
+    : byte_level_(takes_bytes && !steps.empty() &&
+                  steps.back().kind == PreTokenizerStep::Kind::kByteLevel) {
   for (const PreTokenizerStep& spec : steps) {
-    Step step{spec, nullptr};
+    Step step{spec, nullptr, false};
     if (spec.kind == PreTokenizerStep::Kind::kSplit) {
       step.matcher = std::make_unique<PatternMatcher>(spec.pattern);
     }
     if (spec.kind == PreTokenizerStep::Kind::kByteLevel) {
-      byte_level_ = true;
+      step.writes_alphabet = !byte_level_ || &spec != &steps.back();
       if (spec.use_regex) {
         step.matcher = std::make_unique<PatternMatcher>(PatternSpec{true, kGpt2Pattern});
       }
@@ -134,44 +190,40 @@ PreTokenizer::PreTokenizer(const std::vector<PreTokenizerStep>& steps) {
   }
 }
 
-void PreTokenizer::apply(const Step& step, const Piece& piece, Pieces& out) const {
-  const PreTokenizerStep& spec = step.spec;
-  Piece current = piece;
-  std::vector<Stretch> stretches;
-  switch (spec.kind) {
-    case PreTokenizerStep::Kind::kSplit:
-      stretches = stretches_of(current.text, *step.matcher, spec.invert);
-      apply_behavior(stretches, spec.behavior);
-      break;
-    case PreTokenizerStep::Kind::kDigits:
-      stretches = digit_stretches(current.text, spec.individual_digits);
-      break;
-    case PreTokenizerStep::Kind::kByteLevel:
-      if (spec.add_prefix_space && current.text.front() != ' ') {
-        current = current.rewritten(" " + std::string(current.text));
-      }
-      if (step.matcher != nullptr) {
-        stretches = stretches_of(current.text, *step.matcher, false);
-      } else {
-        stretches.push_back({0, current.text.size(), false});
-      }
-      break;
-    case PreTokenizerStep::Kind::kMetaspace: {
-      std::string text = replace_spaces(current.text, spec.replacement);
-      const bool prepends = spec.prepend_scheme == PrependScheme::kAlways ||
-                            (spec.prepend_scheme == PrependScheme::kFirst && piece.is_text_start);
-      if (prepends && text.rfind(spec.replacement, 0) != 0) text.insert(0, spec.replacement);
-      current = current.rewritten(std::move(text));
-      if (spec.split) {
-        stretches = metaspace_stretches(current.text, spec.replacement);
-      } else {
-        stretches.push_back({0, current.text.size(), false});
-      }
-      break;
-    }
-  }
+void PreTokenizer::apply_byte_level(const Step& step, const Piece& piece, Pieces& out) {
+  const bool adds_space = step.spec.add_prefix_space && piece.text.front() != ' ';
+  const Piece text = adds_space ? piece.rewritten(" " + std::string(piece.text)) : piece;
+  std::vector<Stretch> stretches{{0, text.text.size(), false}};
+  if (step.matcher != nullptr) stretches = stretches_of(text.text, *step.matcher, false);
   for (const Stretch& s : stretches) {
-    if (s.end > s.begin) out.push_back(current.part(s.begin, s.end));
+    if (s.end == s.begin) continue;
+    const Piece part = text.part(s.begin, s.end);
+    out.push_back(step.writes_alphabet ? part.rewritten(byte_level_characters(part.text)) : part);
+  }
+}
+
+void PreTokenizer::apply_metaspace(const Step& step, const Piece& piece, Pieces& out) {
+  const PreTokenizerStep& spec = step.spec;
+  std::string text = replace_spaces(piece.text, spec.replacement);
+  const bool prepends = spec.prepend_scheme == PrependScheme::kAlways ||
+                        (spec.prepend_scheme == PrependScheme::kFirst && piece.is_text_start);
+  if (prepends && !text.starts_with(spec.replacement)) text.insert(0, spec.replacement);
+  const Piece marked = piece.rewritten(std::move(text));
+  if (!spec.split) {
+    out.push_back(marked);
+    return;
+  }
+  for (const Stretch& s : metaspace_stretches(marked.text, spec.replacement))
+    out.push_back(marked.part(s.begin, s.end));
+}
+
+void PreTokenizer::apply(const Step& step, const Piece& piece, Pieces& out) {
+  if (step.spec.kind == PreTokenizerStep::Kind::kByteLevel)
+    return apply_byte_level(step, piece, out);
+  if (step.spec.kind == PreTokenizerStep::Kind::kMetaspace)
+    return apply_metaspace(step, piece, out);
+  for (const Stretch& s : cut(step.spec, step.matcher.get(), piece.text)) {
+    if (s.end > s.begin) out.push_back(piece.part(s.begin, s.end));
   }
 }
 

@@ -5,8 +5,10 @@
 
 #include <pcre2.h>
 
+#include "models/text/tokenizer/ruby_pattern.h"
 #include "models/text/tokenizer/scanners.h"
 #include "models/text/tokenizer/unicode.h"
+#include "models/text/tokenizer/unicode_classes.h"
 #include "runtime/base/error.h"
 
 namespace outrider {
@@ -17,66 +19,21 @@ namespace {
 constexpr uint32_t kMatchLimit = 20'000'000;
 constexpr uint32_t kHeapLimitKib = 256 * 1024;
 
-// Hugging Face reads patterns with Oniguruma's Ruby syntax. What PCRE2 would silently read another
-// way is refused. Returns a name for it, or null.
-const char* find_other_meaning(std::string_view pattern) {
-  bool in_class = false;
-  for (size_t i = 0; i < pattern.size(); ++i) {
-    const char c = pattern[i];
-    const char next = i + 1 < pattern.size() ? pattern[i + 1] : '\0';
-    if (c == '\\') {
-      if (next == 'h' || next == 'H') return "\\h";
-      ++i;
-    } else if (in_class) {
-      if (c == ']') in_class = false;
-      if (c == '[' && next != ':') return "a class inside a class";
-      if (c == '[') i = pattern.find(']', i);  // [:name:]
-      if (i == std::string_view::npos) return "an open class";
-      if (c == '&' && next == '&') return "&&";
-    } else if (c == '[') {
-      in_class = true;
-      if (next == '^') ++i;
-      if (i + 1 < pattern.size() && pattern[i + 1] == ']') ++i;
-    } else if (c == '(' && pattern.substr(i, 3) == "(?m") {
-      return "(?m";
-    } else if (c == '}' && next == '+') {
-      // {1,3}+ is greedy in Ruby and possessive in PCRE2; \p{L}+ is neither.
-      const size_t open = pattern.rfind('{', i);
-      if (open != std::string_view::npos && open + 1 < i && pattern[open + 1] >= '0' &&
-          pattern[open + 1] <= '9') {
-        return "a possessive interval";
-      }
-    }
-  }
-  return nullptr;
-}
-
-// \s and \w mean White_Space and Unicode's word characters in Oniguruma; PCRE2's own \s also takes
-// U+180E and its \w no combining marks.
-std::string with_same_classes(std::string_view pattern) {
-  const std::string word = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})";
+// The text with an older character of the same category for each that PCRE2 does not know, or
+// nothing when it has none. The bytes of both match at the same places.
+std::string in_known_characters(std::string_view text) {
   std::string out;
-  bool in_class = false;
-  for (size_t i = 0; i < pattern.size(); ++i) {
-    const char c = pattern[i];
-    if (c != '\\' || i + 1 == pattern.size()) {
-      if (c == '[') in_class = true;
-      if (c == ']') in_class = false;
-      out += c;
-      continue;
+  for (size_t pos = 0; pos < text.size();) {
+    const unicode::CodePoint point = unicode::code_point_at(text, pos);
+    const char32_t known =
+        point.num_bytes < 3 ? point.value : unicode::known_character(point.value);
+    if (known != point.value) {
+      if (out.empty()) out = text;
+      std::string bytes;
+      unicode::append_utf8(bytes, known);
+      out.replace(pos, point.num_bytes, bytes);
     }
-    const char name = pattern[++i];
-    if (name == 's' || name == 'S') {
-      out += name == 's' ? R"(\p{White_Space})" : R"(\P{White_Space})";
-    } else if (name == 'w') {
-      out += in_class ? word : "[" + word + "]";
-    } else if (name == 'W') {
-      if (in_class) throw Error("a pattern uses \\W inside a class, which is not supported");
-      out += "[^" + word + "]";
-    } else {
-      out += c;
-      out += name;
-    }
+    pos += point.num_bytes;
   }
   return out;
 }
@@ -105,10 +62,7 @@ struct PatternMatcher::Impl {
 
 void PatternMatcher::Impl::compile(const std::string& ruby_pattern) {
   if (ruby_pattern.size() > 16384) throw Error("a pattern is longer than 16 KiB");
-  if (const char* construct = find_other_meaning(ruby_pattern)) {
-    throw Error(std::string("a pattern uses ") + construct + ", which is not supported");
-  }
-  const std::string pattern = with_same_classes(ruby_pattern);
+  const std::string pattern = pcre2_pattern(ruby_pattern);
   int code_of_error = 0;
   PCRE2_SIZE offset = 0;
   // Ruby's ^ and $ match at line breaks.
@@ -135,7 +89,8 @@ void PatternMatcher::Impl::match_all(std::string_view text,
   const std::unique_ptr<pcre2_match_data, MatchDataFree> data(
       pcre2_match_data_create_from_pattern(code.get(), nullptr));
   OUTRIDER_CHECK(data != nullptr);
-  const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
+  const std::string known = in_known_characters(text);
+  const auto* subject = reinterpret_cast<PCRE2_SPTR>(known.empty() ? text.data() : known.data());
   size_t start = 0;
   while (start <= text.size()) {
     const int rc = pcre2_match(

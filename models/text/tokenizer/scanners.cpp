@@ -1,5 +1,5 @@
-// The patterns of gpt2, llama3 and qwen2 as scanners. Each alternative of the pattern is one
-// function, tried in the pattern's order.
+// The patterns of gpt2, llama3, qwen2, qwen3.5, o200k, tekken and Kimi as scanners. Each
+// alternative of the pattern is one function, tried in the pattern's order.
 #include "models/text/tokenizer/scanners.h"
 
 #include <array>
@@ -7,6 +7,7 @@
 
 #include "models/text/tokenizer/regex.h"
 #include "models/text/tokenizer/unicode.h"
+#include "models/text/tokenizer/unicode_classes.h"
 
 namespace outrider {
 
@@ -19,6 +20,16 @@ constexpr const char* kLlama3Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr const char* kQwen2Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
+constexpr const char* kQwen35Pattern =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+// Words by their case: capitals, then small letters, or capitals alone.
+constexpr const char* kO200kPattern =
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr const char* kTekkenPattern =
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr const char* kKimiPattern =
+    R"([\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
 enum class CharClass : unsigned char { kLetter, kNumber, kSpace, kOther };
 
@@ -98,36 +109,157 @@ size_t line_break_end(std::string_view text, size_t pos) {
   return end;
 }
 
-size_t scan_llama3(std::string_view text, size_t pos, size_t max_digits) {
-  if (const size_t end = contraction_end(text, pos, true); end > pos) return end;
-  const ScannedChar first = char_at(text, pos);
-  // [^\r\n\p{L}\p{N}]?\p{L}+
-  if (first.kind == CharClass::kLetter) return run_end(text, first.end, CharClass::kLetter);
-  if (first.kind == CharClass::kNumber) return run_end(text, pos, CharClass::kNumber, max_digits);
-  if (!is_newline(text[pos])) {
-    const size_t end = run_end(text, first.end, CharClass::kLetter);
-    if (end > first.end) return end;
+// What of the pattern differs between the families.
+struct Style {
+  size_t max_digits = 3;
+  bool joins_marks = false;  // marks belong to words (qwen3.5)
+  bool has_contractions = true;
+  bool takes_slashes = false;  // after other characters come line breaks and slashes
+  bool parts_han = false;      // runs of Han are words of their own (Kimi)
+};
+
+bool is_word_class(CharClass kind, char32_t c, const Style& style) {
+  return kind == CharClass::kLetter ||
+         (style.joins_marks && kind == CharClass::kOther && unicode::is_mark(c));
+}
+
+// [\p{L}]+ or [\p{L}\p{M}]+
+size_t letters_end(std::string_view text, size_t pos, const Style& style) {
+  if (!style.joins_marks) return run_end(text, pos, CharClass::kLetter);
+  while (pos < text.size()) {
+    const ScannedChar c = char_at(text, pos);
+    if (!is_word_class(c.kind, unicode::code_point_at(text, pos).value, style)) break;
+    pos = c.end;
   }
-  // ' '?[^\s\p{L}\p{N}]+[\r\n]*
-  const size_t start = text[pos] == ' ' ? first.end : pos;
-  size_t end = run_end(text, start, CharClass::kOther);
+  return pos;
+}
+
+// [^\s\p{L}\p{N}]+, or without marks too
+size_t others_end(std::string_view text, size_t pos, const Style& style) {
+  if (!style.joins_marks) return run_end(text, pos, CharClass::kOther);
+  while (pos < text.size()) {
+    const ScannedChar c = char_at(text, pos);
+    if (c.kind != CharClass::kOther || unicode::is_mark(unicode::code_point_at(text, pos).value))
+      break;
+    pos = c.end;
+  }
+  return pos;
+}
+
+// ' '?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
+size_t scan_rest(std::string_view text, size_t pos, const Style& style) {
+  const size_t start = text[pos] == ' ' ? pos + 1 : pos;
+  size_t end = others_end(text, start, style);
   if (end > start) {
-    while (end < text.size() && is_newline(text[end])) ++end;
+    const auto is_tail = [&](char c) { return is_newline(c) || (style.takes_slashes && c == '/'); };
+    while (end < text.size() && is_tail(text[end])) ++end;
     return end;
   }
   end = line_break_end(text, pos);
   return end > pos ? end : space_run_end(text, pos);
 }
 
+size_t scan_llama3(std::string_view text, size_t pos, const Style& style) {
+  if (const size_t end = contraction_end(text, pos, true); end > pos) return end;
+  const ScannedChar first = char_at(text, pos);
+  if (first.kind == CharClass::kNumber)
+    return run_end(text, pos, CharClass::kNumber, style.max_digits);
+  // [^\r\n\p{L}\p{N}]?\p{L}+, with the first character and without
+  if (first.kind != CharClass::kLetter && !is_newline(text[pos])) {
+    const size_t end = letters_end(text, first.end, style);
+    if (end > first.end) return end;
+  }
+  const size_t end = letters_end(text, pos, style);
+  return end > pos ? end : scan_rest(text, pos, style);
+}
+
+// [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+ from pos; pos when it does not match.
+// `capitals_end`: where the first class's run ends.
+size_t cased_word_end(std::string_view text, size_t pos, const Style& style, size_t& capitals_end) {
+  using unicode::LetterCase;
+  size_t end = pos, last_either_end = pos;
+  LetterCase kind = LetterCase::kNone;
+  const auto next = [&]() -> size_t {
+    if (end == text.size()) return end;
+    const unicode::CodePoint point = unicode::code_point_at(text, end);
+    kind = style.parts_han && unicode::is_han(point.value) ? LetterCase::kNone
+                                                           : unicode::letter_case(point.value);
+    return end + point.num_bytes;
+  };
+  for (size_t after = next(); after > end; after = next()) {
+    if (kind != LetterCase::kUpper && kind != LetterCase::kEither) break;
+    end = after;
+    if (kind == LetterCase::kEither) last_either_end = end;
+  }
+  capitals_end = end;
+  const size_t lower_begin = end;
+  for (size_t after = next(); after > end; after = next()) {
+    if (kind != LetterCase::kLower && kind != LetterCase::kEither) break;
+    end = after;
+  }
+  // Without small letters the first class gives back what may belong to either.
+  return end > lower_begin ? end : last_either_end;
+}
+
+size_t scan_cased(std::string_view text, size_t pos, const Style& style) {
+  const unicode::CodePoint point = unicode::code_point_at(text, pos);
+  const ScannedChar first = char_at(text, pos);
+  if (style.parts_han && unicode::is_han(point.value)) {
+    size_t end = first.end;
+    while (end < text.size() && unicode::is_han(unicode::code_point_at(text, end).value))
+      end += unicode::code_point_at(text, end).num_bytes;
+    return end;
+  }
+  const auto with_contraction = [&](size_t end) {
+    if (!style.has_contractions || end == text.size()) return end;
+    return contraction_end(text, end, true);
+  };
+  const bool may_lead = first.kind != CharClass::kLetter && first.kind != CharClass::kNumber &&
+                        !is_newline(text[pos]);
+  size_t led_capitals = first.end, capitals = pos;
+  if (may_lead) {
+    const size_t end = cased_word_end(text, first.end, style, led_capitals);
+    if (end > first.end) return with_contraction(end);
+  }
+  if (const size_t end = cased_word_end(text, pos, style, capitals); end > pos)
+    return with_contraction(end);
+  if (may_lead && led_capitals > first.end) return with_contraction(led_capitals);
+  if (capitals > pos) return with_contraction(capitals);
+  if (first.kind == CharClass::kNumber)
+    return run_end(text, pos, CharClass::kNumber, style.max_digits);
+  return scan_rest(text, pos, style);
+}
+
 }  // namespace
 
 Scanner find_scanner(std::string_view pattern) {
   if (pattern == kGpt2Pattern) return scan_gpt2;
-  if (pattern == kLlama3Pattern) {
-    return [](std::string_view text, size_t pos) { return scan_llama3(text, pos, 3); };
-  }
+  if (pattern == kLlama3Pattern)
+    return [](std::string_view text, size_t pos) { return scan_llama3(text, pos, {}); };
   if (pattern == kQwen2Pattern) {
-    return [](std::string_view text, size_t pos) { return scan_llama3(text, pos, 1); };
+    return
+        [](std::string_view text, size_t pos) { return scan_llama3(text, pos, {.max_digits = 1}); };
+  }
+  if (pattern == kQwen35Pattern) {
+    return [](std::string_view text, size_t pos) {
+      return scan_llama3(text, pos, {.max_digits = 1, .joins_marks = true});
+    };
+  }
+  if (pattern == kO200kPattern) {
+    return [](std::string_view text, size_t pos) {
+      return scan_cased(text, pos, {.takes_slashes = true});
+    };
+  }
+  if (pattern == kTekkenPattern) {
+    return [](std::string_view text, size_t pos) {
+      return scan_cased(
+          text, pos, {.max_digits = 1, .has_contractions = false, .takes_slashes = true});
+    };
+  }
+  if (pattern == kKimiPattern) {
+    return [](std::string_view text, size_t pos) {
+      return scan_cased(text, pos, {.parts_han = true});
+    };
   }
   return nullptr;
 }

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "models/text/tokenizer/unicode.h"
@@ -20,11 +21,25 @@ struct PatternSpec {
 };
 
 struct NormalizerStep {
-  enum class Kind { kPrepend, kReplace, kUnicodeForm, kLowercase };
+  enum class Kind {
+    kPrepend,
+    kReplace,
+    kUnicodeForm,
+    kLowercase,
+    kStrip,
+    kStripAccents,
+    kNmt,
+    kBert,
+    kByteLevel,
+    kPrecompiled
+  };
   Kind kind = Kind::kPrepend;
-  PatternSpec pattern;  // kReplace
-  std::string content;  // kPrepend, kReplace
-  unicode::Form form = unicode::Form::kNfc;
+  PatternSpec pattern;                           // kReplace
+  std::string content;                           // kPrepend, kReplace; the charsmap of kPrecompiled
+  unicode::Form form = unicode::Form::kNfc;      // kUnicodeForm
+  bool strips_left = true, strips_right = true;  // kStrip
+  bool cleans = true, spaces_han = true;         // kBert, as are the next two
+  bool strips_accents = true, lowers = true;
 };
 
 // What happens to the matches of a split pattern (Hugging Face's SplitDelimiterBehavior).
@@ -33,10 +48,18 @@ enum class SplitBehavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWith
 enum class PrependScheme { kAlways, kFirst, kNever };
 
 struct PreTokenizerStep {
-  enum class Kind { kSplit, kDigits, kMetaspace, kByteLevel };
+  enum class Kind {
+    kSplit,
+    kDigits,
+    kPunctuation,
+    kWhitespaceSplit,
+    kWhitespace,
+    kMetaspace,
+    kByteLevel
+  };
   Kind kind = Kind::kSplit;
   PatternSpec pattern;                                    // kSplit
-  SplitBehavior behavior = SplitBehavior::kIsolated;      // kSplit
+  SplitBehavior behavior = SplitBehavior::kIsolated;      // kSplit, kPunctuation
   bool invert = false;                                    // kSplit
   bool individual_digits = false;                         // kDigits
   bool add_prefix_space = false;                          // kByteLevel
@@ -46,15 +69,19 @@ struct PreTokenizerStep {
   PrependScheme prepend_scheme = PrependScheme::kAlways;  // kMetaspace
 };
 
+struct DecoderStage {
+  enum class Kind { kReplace, kByteFallback, kFuse, kStrip, kMetaspace, kByteLevel };
+  Kind kind = Kind::kFuse;
+  PatternSpec pattern;             // kReplace; the character of kStrip and kMetaspace
+  std::string content;             // kReplace
+  size_t num_start = 0;            // kStrip: dropped at most so many times from the start
+  size_t num_stop = 0;             // and from the end
+  bool drops_first_marks = false;  // kMetaspace: the first token's marks are not spaces
+};
+
 struct DecoderSpec {
-  enum class Kind { kJoinWithSpaces, kByteLevel, kPieces, kMetaspace };
-  Kind kind = Kind::kJoinWithSpaces;
-  std::vector<std::pair<std::string, std::string>> replacements;  // kPieces, per token in order
-  bool byte_fallback = false;                                     // kPieces
-  std::string strip_content;        // kPieces: one character, dropped from the start of the text
-  size_t num_strip_start = 0;       // at most so many times
-  std::string metaspace;            // kMetaspace
-  bool metaspace_prepended = true;  // kMetaspace: the first token's marks are not spaces
+  bool joins_with_spaces = true;  // no decoder at all
+  std::vector<DecoderStage> stages;
 };
 
 struct AddedToken {
@@ -78,16 +105,33 @@ struct BpeSpec {
   bool ignore_merges = false;
 };
 
+struct UnigramSpec {
+  std::vector<std::pair<std::string, double>> vocab;  // piece and log-probability by id
+  std::optional<int32_t> unk_id;
+  bool byte_fallback = false;
+};
+
 struct TokenizerSpec {
   std::vector<NormalizerStep> normalizer;
   std::vector<PreTokenizerStep> pre_tokenizer;
-  BpeSpec model;
+  std::variant<BpeSpec, UnigramSpec> model;
   std::vector<AddedToken> added_tokens;
   DecoderSpec decoder;
   std::vector<int32_t> prefix_ids;  // the post-processor's template around the text
   std::vector<int32_t> suffix_ids;
   std::optional<int32_t> bos_id;
   std::optional<int32_t> eos_id;
+
+  // visit(piece, id) for the whole vocabulary of the model.
+  template <typename Visit>
+  void for_each_piece(const Visit& visit) const {
+    if (const auto* bpe = std::get_if<BpeSpec>(&model)) {
+      for (const auto& [piece, id] : bpe->vocab) visit(piece, id);
+      return;
+    }
+    int32_t id = 0;
+    for (const auto& entry : std::get<UnigramSpec>(model).vocab) visit(entry.first, id++);
+  }
 };
 
 // Largest id a tokenizer.json may use.

@@ -1,58 +1,16 @@
-// UTF-8 walking, categories and normalization for the tokenizer; called on every encode, any
-// thread.
+// UTF-8 walking, clusters and normalization for the tokenizer; called on every encode, any thread.
 #include "models/text/tokenizer/unicode.h"
 
 #include <utf8proc.h>
 
 #include <algorithm>
-#include <iterator>
 #include <vector>
 
+#include "models/text/tokenizer/unicode_classes.h"
 #include "runtime/base/error.h"
 
 namespace outrider::unicode {
 namespace {
-
-struct Range {
-  char32_t first = 0;
-  char32_t last = 0;
-};
-
-// Letters and numbers of Unicode 15.1 and 16, which the tables of Hugging Face know and those of
-// utf8proc 2.8 (Unicode 15.0) do not; sorted.
-constexpr Range kNewLetters[] = {
-    {0x1C89, 0x1C8A},   {0xA7CB, 0xA7CD},   {0xA7DA, 0xA7DC},   {0x105C0, 0x105F3},
-    {0x10D4A, 0x10D65}, {0x10D6F, 0x10D85}, {0x10EC2, 0x10EC4}, {0x11380, 0x11389},
-    {0x1138B, 0x1138B}, {0x1138E, 0x1138E}, {0x11390, 0x113B5}, {0x113B7, 0x113B7},
-    {0x113D1, 0x113D1}, {0x113D3, 0x113D3}, {0x11BC0, 0x11BE0}, {0x13460, 0x143FA},
-    {0x16100, 0x1611D}, {0x16D40, 0x16D6C}, {0x18CFF, 0x18CFF}, {0x1E5D0, 0x1E5ED},
-    {0x1E5F0, 0x1E5F0}, {0x2EBF0, 0x2EE5D}};
-constexpr Range kNewNumbers[] = {{0x10D40, 0x10D49},
-                                 {0x116D0, 0x116E3},
-                                 {0x11BF0, 0x11BF9},
-                                 {0x16130, 0x16139},
-                                 {0x16D70, 0x16D79},
-                                 {0x1CCF0, 0x1CCF9},
-                                 {0x1E5F1, 0x1E5FA}};
-
-template <size_t kCount>
-bool is_in(const Range (&ranges)[kCount], char32_t c) {
-  const Range* found =
-      std::upper_bound(std::begin(ranges), std::end(ranges), c, [](char32_t v, const Range& r) {
-        return v <= r.last;
-      });
-  return found != std::end(ranges) && found->first <= c;
-}
-
-utf8proc_category_t category_of(char32_t c) {
-  return utf8proc_category(static_cast<utf8proc_int32_t>(c));
-}
-
-// Symbols that are alphabetic though their category is So: circled and squared Latin letters.
-bool is_alphabetic_symbol(char32_t c) {
-  return (c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) ||
-         (c >= 0x1F150 && c <= 0x1F169) || (c >= 0x1F170 && c <= 0x1F189);
-}
 
 // Bytes a sequence has that starts with `lead`, 0 when no character does.
 size_t sequence_length(unsigned char lead) {
@@ -76,6 +34,10 @@ bool is_second_byte(unsigned char lead, unsigned char byte) {
 using Buffer = std::vector<utf8proc_int32_t>;
 
 void append_decomposed(Buffer& out, char32_t c, utf8proc_option_t options) {
+  if (is_newer_than_normalizer(c)) {
+    out.push_back(static_cast<utf8proc_int32_t>(c));
+    return;
+  }
   int last_boundclass = 0;
   utf8proc_int32_t parts[32];
   const utf8proc_ssize_t num_parts = utf8proc_decompose_char(
@@ -87,7 +49,11 @@ void append_decomposed(Buffer& out, char32_t c, utf8proc_option_t options) {
   out.insert(out.end(), parts, parts + num_parts);
 }
 
-int combining_class(utf8proc_int32_t c) { return utf8proc_get_property(c)->combining_class; }
+bool is_newer(utf8proc_int32_t c) { return is_newer_than_normalizer(static_cast<char32_t>(c)); }
+
+int combining_class(utf8proc_int32_t c) {
+  return is_newer(c) ? 0 : utf8proc_get_property(c)->combining_class;
+}
 
 // Canonical ordering: every run of marks with a nonzero class, stably by class.
 void order_marks(Buffer& buffer) {
@@ -106,18 +72,26 @@ void order_marks(Buffer& buffer) {
   }
 }
 
-// Canonical composition of an ordered, decomposed text. It is cut before U+11A7, which utf8proc 2.8
-// takes for a Hangul final consonant and swallows; it never composes with what stands before it.
-void compose_in_place(Buffer& buffer) {
+// Nothing composes over the place before buffer[i]: before U+11A7, which utf8proc 2.8 takes for a
+// Hangul final consonant and swallows, and on both sides of a character that normalization does not
+// know but utf8proc does.
+bool is_composition_boundary(const Buffer& buffer, size_t i) {
   constexpr utf8proc_int32_t kBeforeFinalConsonants = 0x11A7;
+  return buffer[i] == kBeforeFinalConsonants || is_newer(buffer[i]) || is_newer(buffer[i - 1]);
+}
+
+// Canonical composition of an ordered, decomposed text.
+void compose_in_place(Buffer& buffer) {
   const auto options = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE);
   size_t kept = 0;
   for (size_t begin = 0; begin < buffer.size();) {
-    const auto next = std::find(
-        buffer.begin() + static_cast<ptrdiff_t>(begin) + 1, buffer.end(), kBeforeFinalConsonants);
-    const auto end = static_cast<size_t>(next - buffer.begin());
-    const utf8proc_ssize_t length = utf8proc_normalize_utf32(
-        buffer.data() + begin, static_cast<utf8proc_ssize_t>(end - begin), options);
+    size_t end = begin + 1;
+    while (end < buffer.size() && !is_composition_boundary(buffer, end)) ++end;
+    const bool is_alone = end == begin + 1;
+    const utf8proc_ssize_t length =
+        is_alone ? 1
+                 : utf8proc_normalize_utf32(
+                       buffer.data() + begin, static_cast<utf8proc_ssize_t>(end - begin), options);
     OUTRIDER_CHECK(length >= 0);
     std::copy_n(buffer.begin() + static_cast<ptrdiff_t>(begin),
                 length,
@@ -180,34 +154,6 @@ bool is_valid_utf8(std::string_view text) {
   return true;
 }
 
-bool is_letter(char32_t c) {
-  if (c < 0x80) return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-  const auto category = category_of(c);
-  if (category == UTF8PROC_CATEGORY_CN) return is_in(kNewLetters, c);
-  return category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LO;
-}
-
-bool is_number(char32_t c) {
-  if (c < 0x80) return c >= '0' && c <= '9';
-  const auto category = category_of(c);
-  if (category == UTF8PROC_CATEGORY_CN) return is_in(kNewNumbers, c);
-  return category >= UTF8PROC_CATEGORY_ND && category <= UTF8PROC_CATEGORY_NO;
-}
-
-bool is_space(char32_t c) {
-  if (c < 0x80) return c == ' ' || (c >= 0x09 && c <= 0x0D);
-  return c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 ||
-         c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
-}
-
-bool is_word(char32_t c) {
-  if (is_letter(c) || c == '_') return true;
-  const auto category = category_of(c);
-  return (category >= UTF8PROC_CATEGORY_MN && category <= UTF8PROC_CATEGORY_ME) ||
-         category == UTF8PROC_CATEGORY_ND || category == UTF8PROC_CATEGORY_NL ||
-         category == UTF8PROC_CATEGORY_PC || c == 0x200C || c == 0x200D || is_alphabetic_symbol(c);
-}
-
 std::string normalize(std::string_view valid_text, Form form) {
   const bool compatibility = form == Form::kNfkc || form == Form::kNfkd;
   const bool compose = form == Form::kNfc || form == Form::kNfkc;
@@ -228,6 +174,26 @@ std::string normalize(std::string_view valid_text, Form form) {
   return out;
 }
 
+size_t cluster_end(std::string_view valid_text, size_t pos) {
+  const auto known_at = [&](size_t i) {
+    const CodePoint point = code_point_at(valid_text, i);
+    return is_newer_extender(point.value) ? CodePoint{0x301, point.num_bytes} : point;
+  };
+  CodePoint point = known_at(pos);
+  utf8proc_int32_t state = 0;
+  for (size_t end = pos + point.num_bytes; end < valid_text.size();) {
+    const CodePoint next = known_at(end);
+    if (utf8proc_grapheme_break_stateful(static_cast<utf8proc_int32_t>(point.value),
+                                         static_cast<utf8proc_int32_t>(next.value),
+                                         &state)) {
+      return end;
+    }
+    point = next;
+    end += next.num_bytes;
+  }
+  return valid_text.size();
+}
+
 bool is_normalization_boundary(char32_t c) {
   if (c < 0x300) return true;
   if (c == 0x3099 || c == 0x309A || c == 0x302A) return false;
@@ -235,14 +201,6 @@ bool is_normalization_boundary(char32_t c) {
   const bool han_or_kana = c >= 0x3030 && c <= 0x9FFF && !(c >= 0x3131 && c <= 0x318E);
   const bool emoji = c >= 0x1F300 && c <= 0x1FAFF;
   return punctuation_or_symbol || han_or_kana || emoji;
-}
-
-void append_lowercase(std::string& out, char32_t c) {
-  if (c == 0x130) {  // the only character whose lower case is two
-    out += "i\xCC\x87";
-    return;
-  }
-  append_utf8(out, static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))));
 }
 
 }  // namespace outrider::unicode

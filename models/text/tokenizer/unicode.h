@@ -1,4 +1,5 @@
-// UTF-8 and Unicode facts the tokenizer needs, over utf8proc's tables. Pure functions, any thread.
+// UTF-8, normalization and clusters for the tokenizer, over utf8proc's tables. Pure functions, any
+// thread.
 #pragma once
 
 #include <cstddef>
@@ -35,22 +36,17 @@ bool is_valid_utf8(std::string_view text);
 
 inline constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
-// General category L*, N*; the White_Space property; Rust's and Oniguruma's \w.
-bool is_letter(char32_t c);
-bool is_number(char32_t c);
-bool is_space(char32_t c);
-bool is_word(char32_t c);
-
 enum class Form { kNfc, kNfd, kNfkc, kNfkd };
 
-// Normalization in O(n log n): runs of combining marks are sorted, not bubbled.
+// Normalization in O(n log n): runs of combining marks are sorted, not bubbled. As Hugging Face's,
+// whose tables are of Unicode 9.
 std::string normalize(std::string_view valid_text, Form form);
+
+// The end of the extended grapheme cluster that starts at pos.
+size_t cluster_end(std::string_view valid_text, size_t pos);
 
 // True where normalization never joins `c` with what stands before it, so a text may be normalized
 // in two halves there. May say false for such a place, never true for another.
 bool is_normalization_boundary(char32_t c);
-
-// Full per-character lower case mapping, without context rules (Rust char::to_lowercase).
-void append_lowercase(std::string& out, char32_t c);
 
 }  // namespace outrider::unicode
