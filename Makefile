@@ -1,9 +1,10 @@
 # Everything from a fresh Debian 12: each target does its own set-up.
 #   make build   the program, at build/outrider
 #   make demo    the embedded pair under mpirun: 2 target ranks, 1 draft rank, one request
+#   make demo-faults  one stream goes on while its drafts are killed, stopped and replaced
 #   make package  a Debian package, build/outrider_*.deb
 #   make test    the whole test suite, warnings as errors
-.PHONY: build demo package test smoke setup clean
+.PHONY: build demo demo-faults package test smoke setup clean
 
 build: setup
 	cmake --preset cpu
@@ -11,6 +12,9 @@ build: setup
 
 demo: build
 	python3 tools/demo.py
+
+demo-faults: build
+	python3 tools/demo_faults.py
 
 package: build
 	tools/setup.sh dpkg-dev file
