@@ -103,7 +103,7 @@ class Restarts(DraftTest):
         self.assertIn("was ended by signal 9", log)
         self.assertIn("was ended by signal 11", log)
         self.assertIn("draft worker (rank 2) does not answer", log)
-        self.assertIn("draft worker (rank 2) was started again", log)
+        self.assertIn("draft worker (rank 2) drafts from here on", log)
 
     def test_stopped_for_good(self):
         self.assertIn("does not answer: it is ended", self.check_replaced([signal.SIGSTOP], 20))
