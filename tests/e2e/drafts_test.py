@@ -13,6 +13,10 @@ import unittest
 from cluster import DRAFTED_PAIR, PROGRAM, Server, children, free_port, run
 
 PROMPTS = ["The sea was calm and", "Once upon a time there", "It is a truth universally"]
+# What is accepted shall be the drafts', not that of the source which stands in for them.
+RANK = [*DRAFTED_PAIR, "--speculative-config.backup", "none"]
+ANY_DRAFT = ["--model", "embedded", "--speculative-config.num_speculative_tokens", "4", "--speculative-config.backup",
+             "none"]
 ACCEPTED = "outrider:spec_decode_num_accepted_tokens_total"
 
 
@@ -83,7 +87,7 @@ class Restarts(DraftTest):
         return self.is_up(server) and takeovers(server) >= restarts and server.engine_pid() != old
 
     def check_replaced(self, signals, timeout_s):
-        with Server(3, *DRAFTED_PAIR, recovery=False) as server:
+        with Server(3, *RANK, recovery=False) as server:
             expected = texts(server)
             with Load(server, expected) as load:
                 for count, one in enumerate(signals, 1):
@@ -103,18 +107,18 @@ class Restarts(DraftTest):
         self.assertIn("was ended by signal 9", log)
         self.assertIn("was ended by signal 11", log)
         self.assertIn("draft worker (rank 2) does not answer", log)
-        self.assertIn("draft worker (rank 2) was started again", log)
+        self.assertIn("draft worker (rank 2) drafts from here on", log)
 
     def test_stopped_for_good(self):
         self.assertIn("does not answer: it is ended", self.check_replaced([signal.SIGSTOP], 20))
 
     def test_the_job_ends_while_the_draft_is_away(self):
-        with Server(3, *DRAFTED_PAIR, recovery=False) as server:
+        with Server(3, *RANK, recovery=False) as server:
             os.kill(server.engine_pid(), signal.SIGSTOP)
             self.assertEqual(server.stop(), 0, server.text_of_log())
 
     def test_without_its_keeper_it_stays_away(self):
-        with Server(2, *DRAFTED_PAIR, recovery=False) as server:
+        with Server(2, *RANK, recovery=False) as server:
             expected = texts(server)
             keeper = next(iter(children(server.rank_pids()[1])))
             os.kill(keeper, signal.SIGKILL)
@@ -122,9 +126,6 @@ class Restarts(DraftTest):
             self.assertEqual(texts(server), expected)
             self.assertIn("the draft stays away", server.text_of_log())
             self.assertEqual(server.stop(), 0, server.text_of_log())
-
-
-ANY_DRAFT = ["--model", "embedded", "--speculative-config.num_speculative_tokens", "4"]
 
 
 class Attached:
@@ -188,7 +189,7 @@ class OverTcp(DraftTest):
 
     def test_two_drafts_and_a_rank_stand_in_for_each_other(self):
         port = free_port()
-        with Server(2, *DRAFTED_PAIR, "--draft-listen", f"127.0.0.1:{port}", recovery=False) as server:
+        with Server(2, *RANK, "--draft-listen", f"127.0.0.1:{port}", recovery=False) as server:
             expected = texts(server)
             with Load(server, expected) as load, Attached(port) as first, Attached(port):
                 self.wait_for("two standing by", lambda: server.metric("outrider:draft_standbys") >= 2)
