@@ -55,6 +55,7 @@ int run(const Options& options) {
     const SimulationResult result = options.threads ? simulate_job(seed) : simulate_rounds(seed);
     for (const std::string& fault : result.faults) fmt::print("seed {}: {}\n", seed, fault);
     num_broken += result.faults.empty() ? 0 : 1;
+    if (!result.faults.empty()) std::fflush(stdout);
     total.add(result);
   }
   const double seconds =
