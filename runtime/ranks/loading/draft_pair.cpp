@@ -1,6 +1,7 @@
 // See draft_pair.h.
 #include "runtime/ranks/loading/draft_pair.h"
 
+#include "models/families/families.h"
 #include "models/text/tokenizer.h"
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
