@@ -203,7 +203,7 @@ def names_of_form(state, form):
 
 
 @torch.no_grad()
-def reference(model, prompt):
+def reference(model, prompt, least_distinct):
     """Greedy continuation by whole passes, and the logits of the last one. None when the text is not a fair test."""
     tokens = list(prompt)
     for _ in range(NUM_GREEDY):
@@ -214,7 +214,7 @@ def reference(model, prompt):
         tokens.append(int(logits[-1].argmax()))
     logits = model(torch.tensor([tokens[:-1]]), use_cache=False).logits[0].float()
     greedy = tokens[PROMPT_LEN:]
-    if len(set(greedy)) < 16 or logits.std() < 0.5 or not torch.isfinite(logits).all():
+    if len(set(greedy)) < least_distinct or logits.std() < 0.5 or not torch.isfinite(logits).all():
         return None
     return greedy, logits[KEPT_POSITIONS]
 
@@ -277,7 +277,8 @@ def make(name, model_type, dtype, changes, form):
         model.tie_weights()
         generator = torch.Generator().manual_seed(1000 + seed)
         prompt = torch.randint(3, config.vocab_size, (PROMPT_LEN,), generator=generator).tolist()
-        result = reference(model, prompt)
+        # Without rope a tiny model soon repeats itself.
+        result = reference(model, prompt, 8 if "alibi" in name else 16)
         if result is not None:
             break
     assert result is not None, f"{name}: no seed gives a fair test"
