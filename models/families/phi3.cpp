@@ -13,11 +13,10 @@ void read(const ConfigFields& fields, ModelConfig& config) {
   config.names.qkv = "self_attn.qkv_proj";
   config.names.gate_up = "mlp.gate_up_proj";
   // Their code in the folder is what Hugging Face has; biases of the files are all off.
-  fields.know({"auto_map"});
+  fields.know({"auto_map", "full_attn_mod", "interpolate_factor"});
   for (const char* key : {"attention_bias", "lm_head_bias", "mlp_bias"}) {
     refuse_unless(fields, key, false);
   }
-  refuse_unless(fields, "full_attn_mod", false);
 }
 
 }  // namespace

@@ -22,6 +22,7 @@ void read(const ConfigFields& fields, ModelConfig& config) {
     config.no_rope_layers.push_back(!has_rope);
   }
   // Without layer_types a window would be that of the layers without rope.
+  fields.know({"max_window_layers"});
   const int32_t window = fields.integer_or("sliding_window", {1, kMaxPositions}, 0);
   const auto windowed = windowed_layers(fields, config);
   if (!fields.flag_or("use_sliding_window", false) && !windowed) return;

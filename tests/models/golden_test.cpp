@@ -179,10 +179,9 @@ TEST(GoldenModels, AMissingFeatureIsSeen) {
   expect_seen("cohere2-bf16", [](ModelConfig& c) { c.no_rope_layers.clear(); });
   expect_seen("cohere2-bf16", [](ModelConfig& c) { c.norm = NormKind::kRms; });
   expect_seen("gpt_neox-bf16", [](ModelConfig& c) { c.parallel_mlp = false; });
-  expect_seen("gpt_neox-bf16", [](ModelConfig& c) { c.norm_bias = false; });
   expect_seen("gpt2-bf16", [](ModelConfig& c) {
-    c.position_offset = -1;
-    c.max_positions += 1;
+    c.position_offset = 1;
+    c.max_positions -= 1;
   });
   expect_seen("falcon-alibi-bf16", [](ModelConfig& c) { c.alibi = false; });
 }
@@ -200,6 +199,7 @@ TEST(GoldenModels, AFeatureThatIsLeftOutThoughItHasWeightsIsRefused) {
   expect_refused("llama-bias-f16", bias, [](ModelConfig& c) { c.mlp_bias = false; });
   expect_refused("llama-bias-f16", bias, [](ModelConfig& c) { c.attention_out_bias = false; });
   expect_refused("qwen3-bf16", "no such tensor", [](ModelConfig& c) { c.qk_norm = false; });
+  expect_refused("gpt_neox-bf16", bias, [](ModelConfig& c) { c.norm_bias = false; });
 }
 
 // One rank's part of the logits of every position, put into its columns of `all`.
