@@ -11,34 +11,76 @@ class Plan {
   explicit Plan(const ModelConfig& config) : config_(config) {}
 
   void vector(const std::string& name, int64_t n) { tensors_.push_back({name, {n}}); }
+  void norm(const std::string& prefix, const std::string& name) {
+    if (name.empty()) return;
+    vector(prefix + name + ".weight", config_.hidden_dim);
+    if (config_.norm_bias) vector(prefix + name + ".bias", config_.hidden_dim);
+  }
   void projection(const std::string& name, int64_t n_out, int64_t n_in, bool has_bias) {
     tensors_.push_back({name + ".weight", {n_out, n_in}});
     if (has_bias) vector(name + ".bias", n_out);
   }
 
-  void layer(const LayerNames& names) {
+  void head_norm(const LayerNames& names, const std::string& name, int64_t n_heads) {
+    switch (config_.qk_norm_span) {
+      case QkNormSpan::kHead:
+        return vector(names.prefix + name + ".weight", config_.head_dim);
+      case QkNormSpan::kAllHeads:
+        return vector(names.prefix + name + ".weight", n_heads * config_.head_dim);
+      case QkNormSpan::kOwnHead:
+        for (int64_t h = 0; h < n_heads; ++h) {
+          vector(names.prefix + name + "." + std::to_string(h) + ".weight", config_.head_dim);
+        }
+    }
+  }
+
+  void attention(const LayerNames& names) {
     const int64_t hidden = config_.hidden_dim;
     const int64_t q_rows = int64_t{config_.n_heads} * config_.head_dim;
     const int64_t kv_rows = int64_t{config_.n_kv_heads} * config_.head_dim;
-    vector(names.attn_norm(), hidden);
-    projection(names.q(), q_rows, hidden, config_.attention_bias);
-    projection(names.k(), kv_rows, hidden, config_.attention_bias);
-    projection(names.v(), kv_rows, hidden, config_.attention_bias);
-    if (config_.qk_norm) vector(names.q_norm(), config_.head_dim);
-    if (config_.qk_norm) vector(names.k_norm(), config_.head_dim);
+    if (config_.qkv_layout != QkvLayout::kSeparate) {
+      projection(names.qkv(), q_rows + 2 * kv_rows, hidden, config_.attention_bias);
+    } else {
+      projection(names.q(), q_rows, hidden, config_.attention_bias);
+      projection(names.k(), kv_rows, hidden, config_.attention_bias);
+      projection(names.v(), kv_rows, hidden, config_.attention_bias);
+    }
+    if (config_.qk_norm) head_norm(names, config_.names.q_norm, config_.n_heads);
+    if (config_.qk_norm) head_norm(names, config_.names.k_norm, config_.n_kv_heads);
     projection(names.o(), hidden, q_rows, config_.attention_out_bias);
-    vector(names.mlp_norm(), hidden);
-    projection(names.gate(), config_.ffn_dim, hidden, config_.mlp_bias);
-    projection(names.up(), config_.ffn_dim, hidden, config_.mlp_bias);
+  }
+
+  void mlp(const LayerNames& names) {
+    const int64_t hidden = config_.hidden_dim;
+    if (config_.gated_mlp && !config_.names.gate_up.empty()) {
+      projection(names.gate_up(), int64_t{2} * config_.ffn_dim, hidden, config_.mlp_bias);
+    } else {
+      if (config_.gated_mlp) projection(names.gate(), config_.ffn_dim, hidden, config_.mlp_bias);
+      projection(names.up(), config_.ffn_dim, hidden, config_.mlp_bias);
+    }
     projection(names.down(), hidden, config_.ffn_dim, config_.mlp_bias);
   }
 
+  void layer(const LayerNames& names) {
+    norm(names.prefix, config_.names.attn_norm);
+    attention(names);
+    norm(names.prefix, config_.names.attn_post_norm);
+    norm(names.prefix, config_.names.mlp_norm);
+    mlp(names);
+    norm(names.prefix, config_.names.mlp_post_norm);
+  }
+
   std::vector<TensorShape> whole() {
-    tensors_.push_back({kEmbeddingName, {config_.vocab_size, config_.hidden_dim}});
-    for (int32_t l = 0; l < config_.n_layers; ++l) layer(LayerNames(l));
-    vector(kFinalNormName, config_.hidden_dim);
+    const WeightNames& names = config_.names;
+    tensors_.push_back({names.embedding + ".weight", {config_.vocab_size, config_.hidden_dim}});
+    if (names.has_positions()) {
+      tensors_.push_back({names.positions + ".weight",
+                          {config_.max_positions + config_.position_offset, config_.hidden_dim}});
+    }
+    for (int32_t l = 0; l < config_.n_layers; ++l) layer(LayerNames(l, names));
+    norm("", names.final_norm);
     if (!config_.tied_head)
-      tensors_.push_back({kHeadName, {config_.vocab_size, config_.hidden_dim}});
+      tensors_.push_back({names.head + ".weight", {config_.vocab_size, config_.hidden_dim}});
     return std::move(tensors_);
   }
 

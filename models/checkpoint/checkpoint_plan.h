@@ -11,7 +11,7 @@
 namespace outrider {
 
 struct TensorShape {
-  std::string name;  // of models/checkpoint/weight_names.h
+  std::string name;  // of the config's WeightNames
   std::vector<int64_t> shape;
 };
 // A tied head is the embedding and does not come again.

@@ -1,13 +1,15 @@
-// A model's shape and switches, read from a Hugging Face config.json. The only file that knows its
-// key names.
+// A model's shape and switches. The families (models/families) read them from a Hugging Face
+// config.json; the forward pass is made of them.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "models/checkpoint/quantization_config.h"
+#include "models/checkpoint/weight_names.h"
 #include "runtime/ops/tensor.h"
 
 namespace outrider {
@@ -15,11 +17,12 @@ namespace outrider {
 // kDynamic differs from kNone only beyond max_positions, where this runtime does not go: the
 // stretch there depends on the sequence's length, so keys already cached would have to be rotated
 // again.
-enum class RopeScaling : uint8_t { kNone, kLinear, kDynamic, kLlama3, kYarn };
+enum class RopeScaling : uint8_t { kNone, kLinear, kDynamic, kLlama3, kYarn, kLongRope };
 
 struct RopeConfig {
   double theta = 10000.0;
-  int32_t rotary_dim = 0;  // <= head_dim, even
+  int32_t rotary_dim = 0;    // <= head_dim, even
+  bool interleaved = false;  // pairs are (0, 1), (2, 3), ..., not (0, rotary_dim / 2), ...
   RopeScaling scaling = RopeScaling::kNone;
   double factor = 1.0;
   double low_freq_factor = 1.0;   // llama3
@@ -30,10 +33,22 @@ struct RopeConfig {
       1.0;                    // factor on cos and sin; yarn's is computed when the file has none
   bool yarn_truncate = true;  // yarn: round the ramp's ends to whole dimensions
   int32_t original_max_positions = 0;
+  // longrope: a divisor of each pair's speed, up to the original length and beyond it
+  std::vector<double> short_factors;
+  std::vector<double> long_factors;
 };
 
+enum class NormKind : uint8_t { kRms, kLayer };
+// What a norm of queries and keys spans: each head with weights that all heads share or with its
+// own (a layer norm), or all heads of the model together.
+enum class QkNormSpan : uint8_t { kHead, kOwnHead, kAllHeads };
+// How a checkpoint that has queries, keys and values in one matrix orders its rows: all queries,
+// all keys, all values; or so for each KV head.
+enum class QkvLayout : uint8_t { kSeparate, kFused, kGrouped };
+
 struct ModelConfig {
-  std::string model_type;  // llama, mistral, qwen2, qwen3
+  std::string model_type;  // of the table in models/families/families.cpp
+  WeightNames names;       // a norm without a name is not there
   int32_t n_layers = 0;
   int32_t hidden_dim = 0;
   int32_t n_heads = 0;
@@ -42,16 +57,38 @@ struct ModelConfig {
   int32_t ffn_dim = 0;
   int32_t vocab_size = 0;
   int32_t max_positions = 0;
+  NormKind norm = NormKind::kRms;
   float norm_eps = 1e-5f;
+  bool norm_bias = false;
+  bool norm_plus_one = false;   // norms multiply by 1 + weight
   bool attention_bias = false;  // on q, k, v
   bool attention_out_bias = false;
   bool mlp_bias = false;
-  bool qk_norm = false;  // rms norm per head on q and k, before rope
+  bool gated_mlp = true;  // down(act(gate x) * up x), else down(act(up x))
+  ops::ActivationKind activation = ops::ActivationKind::kSilu;
+  bool parallel_mlp = false;  // x + attention(norm x) + mlp(norm x); without mlp_norm the same norm
+  bool qk_norm = false;       // on q and k, before rope
+  QkNormSpan qk_norm_span = QkNormSpan::kHead;
   bool tied_head = false;
+  QkvLayout qkv_layout = QkvLayout::kSeparate;
+  bool transposed = false;       // layers' matrices lie as [inputs, outputs] in the file
+  float embedding_scale = 1.0f;  // factors on the embedding, on what is added to the residual
+  float residual_scale = 1.0f;   // stream, and on the logits
+  float logit_scale = 1.0f;
+  float logit_softcap = 0.0f;      // c tanh(x / c); 0: none
+  float attention_scale = 0.0f;    // of scores; 0: 1 / sqrt(head_dim)
+  float attention_softcap = 0.0f;  // of scores
+  bool alibi = false;              // scores fall with the distance, by a slope of the head
+  int32_t position_offset = 0;     // of position 0 in the table of learned positions
+  // Queries times 1 + beta ln(1 + floor(position / rope.original_max_positions)).
+  float query_growth = 0.0f;
   int32_t sliding_window = 0;        // 0 = none
-  int32_t first_windowed_layer = 0;  // layers from here on use the window
+  std::vector<bool> full_layers;     // layers without the window; empty: none
+  std::vector<bool> no_rope_layers;  // empty: none
   int32_t undecided_window = 0;      // 0, or no longer context is served: llama with sliding_window
   RopeConfig rope;
+  std::optional<RopeConfig> local_rope;  // of windowed layers, where it is another
+  int32_t served_positions = 0;          // longest context served; 0: max_positions
   ops::DType dtype = ops::DType::kBF16;  // what the file says; weights keep the file's own type
   QuantizationConfig quantization;       // how the file keeps projections, when in integers
   // What float projections are rounded to as they are loaded; bits 0: to nothing.
@@ -63,11 +100,16 @@ struct ModelConfig {
   bool is_quantized() const {
     return load_format.bits != 0 || quantization.layout != WeightLayout::kPlain;
   }
+  int32_t longest_served() const { return served_positions > 0 ? served_positions : max_positions; }
+  int64_t window_of(int32_t layer) const {
+    const bool is_full = !full_layers.empty() && full_layers[static_cast<size_t>(layer)];
+    return is_full ? 0 : sliding_window;
+  }
+  bool has_rope(int32_t layer) const {
+    if (alibi || names.has_positions()) return false;
+    return no_rope_layers.empty() || !no_rope_layers[static_cast<size_t>(layer)];
+  }
 };
-
-// Reads config.json (and the end tokens of generation_config.json). Throws Error naming the file,
-// the key and what is wrong; an unknown model_type is named with the known ones.
-ModelConfig load_model_config(const std::filesystem::path& model_dir);
 
 // Sampling defaults of generation_config.json; absent values keep what they were.
 struct GenerationDefaults {

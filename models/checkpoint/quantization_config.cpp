@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "models/checkpoint/checked_json.h"
+#include "models/checkpoint/model_documents.h"
 #include "runtime/base/error.h"
 
 namespace outrider {
@@ -150,10 +151,12 @@ ops::QuantFormat load_format(const std::string& quantization) {
                           printable(quantization).substr(0, 100)));
 }
 
-QuantizationConfig read_quantization_config(const std::string& config_json,
-                                            const std::string& origin) {
-  const Json json = Json::parse(config_json);
-  const Section file = {json, origin};
+QuantizationConfig read_quantization_config(const std::filesystem::path& model) {
+  constexpr const char* kName = "config.json";
+  const auto text = read_model_document(model, kName, JsonLimits{}.max_bytes);
+  if (!text) return {};
+  const Json json = Json::parse(*text);
+  const Section file = {json, (model / kName).string()};
   if (file.find("quantization_config") == nullptr) return {};
   const Section section = file.inner("quantization_config");
   const std::string method = section.text_or("quant_method", "");

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
 
 #include "runtime/ops/quantized.h"
@@ -34,7 +35,6 @@ ops::QuantFormat load_format(const std::string& quantization);
 
 // kPlain when the file has no quantization_config. Throws Error naming the file, the method or key
 // and what is known.
-QuantizationConfig read_quantization_config(const std::string& config_json,
-                                            const std::string& origin);
+QuantizationConfig read_quantization_config(const std::filesystem::path& model);
 
 }  // namespace outrider

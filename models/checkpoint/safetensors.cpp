@@ -229,7 +229,7 @@ void SafetensorsFile::read(const TensorInfo& tensor,
   file_.read_at(tensor.begin + offset, out, num_bytes);
 }
 
-Checkpoint::Checkpoint(const std::filesystem::path& model_dir) {
+Checkpoint::Checkpoint(const std::filesystem::path& model_dir, const std::string& probe) {
   const std::filesystem::path index = model_dir / "model.safetensors.index.json";
   const std::filesystem::path single = model_dir / "model.safetensors";
   std::error_code ignored;
@@ -242,6 +242,19 @@ Checkpoint::Checkpoint(const std::filesystem::path& model_dir) {
     open_sharded(model_dir, index);
   } else {
     refuse_without_weights(model_dir);
+  }
+  choose_prefix(probe);
+}
+
+void Checkpoint::choose_prefix(const std::string& probe) {
+  if (probe.empty() || file_of_name_.contains(probe)) return;
+  const std::string own = probe.substr(0, probe.find('.') + 1);
+  for (const std::string& other :
+       {std::string(), "language_model." + own, own + "language_model."}) {
+    if (!file_of_name_.contains(other + probe.substr(own.size()))) continue;
+    own_prefix_ = own;
+    file_prefix_ = other;
+    return;
   }
 }
 
@@ -298,7 +311,17 @@ void Checkpoint::check_unchanged() const {
   for (const auto& [name, file] : files_) file.check_unchanged();
 }
 
+// The head lies beside the model that the prefix is of.
 Checkpoint::Entry Checkpoint::find(const std::string& tensor_name) const {
+  if (own_prefix_.empty()) return find_as_is(tensor_name);
+  if (tensor_name.starts_with(own_prefix_)) {
+    return find_as_is(file_prefix_ + tensor_name.substr(own_prefix_.size()));
+  }
+  const Entry as_is = find_as_is(tensor_name);
+  return as_is.info != nullptr ? as_is : find_as_is("language_model." + tensor_name);
+}
+
+Checkpoint::Entry Checkpoint::find_as_is(const std::string& tensor_name) const {
   const auto found = file_of_name_.find(tensor_name);
   if (found == file_of_name_.end()) return {};
   const SafetensorsFile& file = files_.at(found->second);

@@ -53,7 +53,10 @@ class SafetensorsFile {
 // model.safetensors alone.
 class Checkpoint {
  public:
-  explicit Checkpoint(const std::filesystem::path& model_dir);
+  // `probe` is a tensor that every such model has. Where it is only there with another first part
+  // of its name, all names that share its own are looked up so: models saved without their head,
+  // and the text part of a model that also sees.
+  explicit Checkpoint(const std::filesystem::path& model_dir, const std::string& probe = {});
 
   struct Entry {
     const SafetensorsFile* file = nullptr;
@@ -68,11 +71,15 @@ class Checkpoint {
   const std::string& origin() const { return origin_; }
 
  private:
+  Entry find_as_is(const std::string& tensor_name) const;
+  void choose_prefix(const std::string& probe);
   void open_sharded(const std::filesystem::path& model_dir, const std::filesystem::path& index);
 
   std::string origin_;
   std::map<std::string, SafetensorsFile> files_;
   std::map<std::string, std::string> file_of_name_;  // tensor -> file name
+  std::string own_prefix_;                           // "model."
+  std::string file_prefix_;
 };
 
 // Bytes of an element of a type a safetensors file may have ("F32", "I8", ...); 0 = no such type.

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <vector>
 
 #include "models/checkpoint/weight_names.h"
@@ -57,20 +58,28 @@ void refuse_of_layer(const Checkpoint& checkpoint,
     if (is_used) return;
     for (const std::string& name : projections) refuse_bias(checkpoint, name + ".bias");
   };
-  refuse_unless(config.attention_bias, {names.q(), names.k(), names.v()});
+  const WeightNames& family = config.names;
+  refuse_unless(config.attention_bias, {names.q(), names.k(), names.v(), names.qkv()});
   refuse_unless(config.attention_out_bias, {names.o()});
-  refuse_unless(config.mlp_bias, {names.gate(), names.up(), names.down()});
-  refuse_unless(false,
-                {names.prefix + "input_layernorm", names.prefix + "post_attention_layernorm"});
+  refuse_unless(config.mlp_bias, {names.gate(), names.up(), names.gate_up(), names.down()});
+  for (const char* norm : {"input_layernorm", "post_attention_layernorm"}) {
+    refuse_unless(config.norm_bias, {names.prefix + norm});
+  }
   if (!config.qk_norm) {
     refuse_tensor(checkpoint, names.q_norm(), config);
     refuse_tensor(checkpoint, names.k_norm(), config);
   }
-  for (const char* other : {"pre_feedforward_layernorm.weight",
-                            "post_feedforward_layernorm.weight",
-                            "self_attn.sinks"}) {
-    refuse_tensor(checkpoint, names.prefix + other, config);
+  const std::set<std::string> own = {
+      family.attn_norm, family.attn_post_norm, family.mlp_norm, family.mlp_post_norm};
+  for (const char* other : {"input_layernorm",
+                            "post_attention_layernorm",
+                            "pre_feedforward_layernorm",
+                            "post_feedforward_layernorm",
+                            "post_self_attn_layernorm",
+                            "post_mlp_layernorm"}) {
+    if (!own.contains(other)) refuse_tensor(checkpoint, names.prefix + other + ".weight", config);
   }
+  refuse_tensor(checkpoint, names.prefix + "self_attn.sinks", config);
 }
 
 bool same_rows(const Checkpoint::Entry& a, const Checkpoint::Entry& b, Range rows) {
@@ -91,26 +100,27 @@ bool same_rows(const Checkpoint::Entry& a, const Checkpoint::Entry& b, Range row
   return true;
 }
 
-void refuse_other_head(const Checkpoint& checkpoint, Range vocab) {
-  const Checkpoint::Entry head = checkpoint.find(kHeadName);
-  const Checkpoint::Entry embedding = checkpoint.find(kEmbeddingName);
+void refuse_other_head(const Checkpoint& checkpoint, const WeightNames& names, Range vocab) {
+  const Checkpoint::Entry head = checkpoint.find(names.head + ".weight");
+  const Checkpoint::Entry embedding = checkpoint.find(names.embedding + ".weight");
   if (head.info == nullptr || embedding.info == nullptr) return;
   if (same_rows(head, embedding, vocab)) return;
   throw Error(
       fmt::format("{}: tensor \"{}\" differs from \"{}\", but config.json has "
                   "tie_word_embeddings true: set it to false to use that head",
                   head.file->name(),
-                  kHeadName,
-                  kEmbeddingName));
+                  names.head + ".weight",
+                  names.embedding + ".weight"));
 }
 
 }  // namespace
 
 void refuse_unused_tensors(const Checkpoint& checkpoint, const ModelConfig& config, Range vocab) {
-  if (config.tied_head) refuse_other_head(checkpoint, vocab);
-  for (const char* name : {"model.norm.bias", "lm_head.bias"}) refuse_bias(checkpoint, name);
+  if (config.tied_head) refuse_other_head(checkpoint, config.names, vocab);
+  refuse_bias(checkpoint, config.names.head + ".bias");
+  if (!config.norm_bias) refuse_bias(checkpoint, config.names.final_norm + ".bias");
   for (int32_t layer = 0; layer < config.n_layers; ++layer)
-    refuse_of_layer(checkpoint, LayerNames(layer), config);
+    refuse_of_layer(checkpoint, LayerNames(layer, config.names), config);
 }
 
 }  // namespace outrider

@@ -1,9 +1,37 @@
-// The only place that knows how Hugging Face checkpoints name their tensors.
+// How Hugging Face checkpoints name their tensors: llama's names, and in WeightNames those of
+// another family (models/families).
 #pragma once
 
 #include <string>
 
 namespace outrider {
+
+// Without ".weight" and ".bias". Empty: the family has no such tensor.
+struct WeightNames {
+  std::string embedding = "model.embed_tokens";
+  std::string positions = {};  // learned ones
+  std::string layers = "model.layers.";
+  std::string final_norm = "model.norm";
+  std::string head = "lm_head";
+  // Of a layer.
+  std::string attn_norm = "input_layernorm";
+  std::string q = "self_attn.q_proj";
+  std::string k = "self_attn.k_proj";
+  std::string v = "self_attn.v_proj";
+  std::string qkv = {};  // in place of the three
+  std::string q_norm = "self_attn.q_norm";
+  std::string k_norm = "self_attn.k_norm";
+  std::string o = "self_attn.o_proj";
+  std::string attn_post_norm = {};  // of what attention adds
+  std::string mlp_norm = "post_attention_layernorm";
+  std::string gate = "mlp.gate_proj";
+  std::string up = "mlp.up_proj";
+  std::string gate_up = {};  // in place of the two: gate's rows, then up's
+  std::string down = "mlp.down_proj";
+  std::string mlp_post_norm = {};
+
+  bool has_positions() const { return !positions.empty(); }
+};
 
 inline constexpr const char* kEmbeddingName = "model.embed_tokens.weight";
 inline constexpr const char* kFinalNormName = "model.norm.weight";
@@ -11,20 +39,24 @@ inline constexpr const char* kHeadName = "lm_head.weight";
 
 // Weights of layer l. A projection's bias, where the config has one, replaces ".weight" by ".bias".
 struct LayerNames {
-  explicit LayerNames(int layer) : prefix("model.layers." + std::to_string(layer) + ".") {}
+  explicit LayerNames(int layer, WeightNames of_family = {})
+      : family(std::move(of_family)), prefix(family.layers + std::to_string(layer) + ".") {}
+  WeightNames family;
   std::string prefix;
 
-  std::string attn_norm() const { return prefix + "input_layernorm.weight"; }
-  std::string q() const { return prefix + "self_attn.q_proj"; }
-  std::string k() const { return prefix + "self_attn.k_proj"; }
-  std::string v() const { return prefix + "self_attn.v_proj"; }
-  std::string o() const { return prefix + "self_attn.o_proj"; }
-  std::string q_norm() const { return prefix + "self_attn.q_norm.weight"; }
-  std::string k_norm() const { return prefix + "self_attn.k_norm.weight"; }
-  std::string mlp_norm() const { return prefix + "post_attention_layernorm.weight"; }
-  std::string gate() const { return prefix + "mlp.gate_proj"; }
-  std::string up() const { return prefix + "mlp.up_proj"; }
-  std::string down() const { return prefix + "mlp.down_proj"; }
+  std::string attn_norm() const { return prefix + family.attn_norm + ".weight"; }
+  std::string q() const { return prefix + family.q; }
+  std::string k() const { return prefix + family.k; }
+  std::string v() const { return prefix + family.v; }
+  std::string qkv() const { return prefix + family.qkv; }
+  std::string o() const { return prefix + family.o; }
+  std::string q_norm() const { return prefix + family.q_norm + ".weight"; }
+  std::string k_norm() const { return prefix + family.k_norm + ".weight"; }
+  std::string mlp_norm() const { return prefix + family.mlp_norm + ".weight"; }
+  std::string gate() const { return prefix + family.gate; }
+  std::string up() const { return prefix + family.up; }
+  std::string gate_up() const { return prefix + family.gate_up; }
+  std::string down() const { return prefix + family.down; }
 };
 
 }  // namespace outrider

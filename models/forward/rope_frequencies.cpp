@@ -51,7 +51,7 @@ void scale_yarn(const RopeConfig& rope, std::vector<float>& inv_freq) {
 
 }  // namespace
 
-std::vector<float> rope_frequencies(const RopeConfig& rope) {
+std::vector<float> rope_frequencies(const RopeConfig& rope, int32_t served_positions) {
   OUTRIDER_CHECK(rope.rotary_dim > 0 && rope.rotary_dim % 2 == 0);
   std::vector<float> inv_freq(static_cast<size_t>(rope.rotary_dim / 2));
   for (size_t i = 0; i < inv_freq.size(); ++i) {
@@ -72,6 +72,12 @@ std::vector<float> rope_frequencies(const RopeConfig& rope) {
     case RopeScaling::kYarn:
       scale_yarn(rope, inv_freq);
       break;
+    case RopeScaling::kLongRope: {
+      const bool is_long = served_positions > rope.original_max_positions;
+      const std::vector<double>& factors = is_long ? rope.long_factors : rope.short_factors;
+      for (size_t i = 0; i < inv_freq.size(); ++i) inv_freq[i] /= static_cast<float>(factors[i]);
+      break;
+    }
   }
   return inv_freq;
 }

@@ -11,6 +11,7 @@
 #include "models/forward/rope_frequencies.h"
 #include "models/weights/weights.h"
 #include "runtime/base/error.h"
+#include "runtime/ops/half.h"
 
 namespace outrider {
 
@@ -18,19 +19,24 @@ namespace outrider {
 // counts.
 struct Transformer::Buffers {
   ops::AlignedBytes memory;
-  float* x = nullptr;         // [rows, hidden] residual stream
-  float* normed = nullptr;    // [max(rows, logit rows), hidden]
-  float* qkv = nullptr;       // [rows, qkv_width]
-  float* attended = nullptr;  // [rows, heads * head_dim]
-  float* part = nullptr;      // [rows, hidden] this rank's share of a row-parallel product
-  float* gate_up = nullptr;   // [rows, 2 ffn]
-  float* gated = nullptr;     // [rows, ffn]
-  float* logits = nullptr;    // [logit rows, vocab]
-  float* angles = nullptr;    // [rows, rotary_dim]
+  float* x = nullptr;             // [rows, hidden] residual stream
+  float* normed = nullptr;        // [max(rows, logit rows), hidden]
+  float* qkv = nullptr;           // [rows, qkv_width]
+  float* attended = nullptr;      // [rows, heads * head_dim]
+  float* part = nullptr;          // [rows, hidden] this rank's share of a row-parallel product
+  float* gate_up = nullptr;       // [rows, 2 ffn]
+  float* gated = nullptr;         // [rows, ffn]
+  float* logits = nullptr;        // [logit rows, vocab]
+  float* angles = nullptr;        // [rows, rotary_dim]
+  float* local_angles = nullptr;  // the same of windowed layers with a rope of their own
+  float* squares = nullptr;       // [rows, heads + kv heads of the whole model], for their norms
   std::vector<ops::AlignedBytes> kv_memory;  // per layer
   std::vector<ops::KvPages> kv;              // per layer
   std::vector<float> inv_freq;               // [rotary_dim / 2]
-  std::vector<int64_t> o_slice_ends;         // of o's inner dimension; empty: not sliced
+  std::vector<float> local_inv_freq;
+  std::vector<float> slopes;          // ALiBi's, of this shard's heads
+  std::vector<float> query_factors;   // [rows]
+  std::vector<int64_t> o_slice_ends;  // of o's inner dimension; empty: not sliced
   std::vector<int64_t> down_slice_ends;
   std::vector<int32_t> logit_positions;  // of the last step's logit rows
   std::vector<int32_t> logit_sequences;
@@ -81,6 +87,31 @@ std::vector<int64_t> slice_ends(const std::vector<Range>& slices, int64_t size) 
   return ends;
 }
 
+bool all_heads_normed(const ModelConfig& config) {
+  return config.qk_norm && config.qk_norm_span == QkNormSpan::kAllHeads;
+}
+
+float score_scale(const ModelConfig& config) {
+  if (config.attention_scale != 0.0f) return config.attention_scale;
+  return 1.0f / std::sqrt(static_cast<float>(config.head_dim));
+}
+
+// ALiBi's slopes (Press et al. 2021) in Hugging Face's reading: rounded to bf16, and scaled as
+// the scores are.
+std::vector<float> alibi_slopes(const ModelConfig& config, Range heads) {
+  int64_t power = 1;
+  while (2 * power <= config.n_heads) power *= 2;
+  std::vector<float> slopes;
+  for (int64_t h = heads.begin; h < heads.end; ++h) {
+    const bool is_extra = h >= power;
+    const double base = std::exp2(-8.0 / static_cast<double>(is_extra ? 2 * power : power));
+    const auto step = static_cast<double>(is_extra ? 2 * (h - power) + 1 : h + 1);
+    const auto slope = static_cast<float>(std::pow(base, step));
+    slopes.push_back(score_scale(config) * ops::bf16_to_float(ops::float_to_bf16(slope)));
+  }
+  return slopes;
+}
+
 void check_options(const TransformerOptions& options) {
   const bool sane = options.block_size > 0 && options.num_blocks > 0 && options.max_rows > 0 &&
                     options.max_logit_rows > 0;
@@ -109,17 +140,23 @@ Transformer::Transformer(ModelConfig config,
   const int64_t logit_rows = options_.max_logit_rows;
   const int64_t hidden = config_.hidden_dim;
   const int64_t attended_width = shard_.heads.size() * config_.head_dim;
-  const int64_t qkv_width = (shard_.heads.size() + 2 * shard_.kv_heads.size()) * config_.head_dim;
+  const int64_t qkv_width = queries(0).stride;
   const std::pair<float**, size_t> parts[] = {
       {&buffers_->x, checked_bytes({rows, hidden})},
       {&buffers_->normed, checked_bytes({std::max(rows, logit_rows), hidden})},
       {&buffers_->qkv, checked_bytes({rows, qkv_width})},
       {&buffers_->attended, checked_bytes({rows, attended_width})},
       {&buffers_->part, checked_bytes({rows, hidden})},
-      {&buffers_->gate_up, checked_bytes({std::min(rows, kMlpRows), 2, shard_.ffn.size()})},
+      {&buffers_->gate_up,
+       checked_bytes({std::min(rows, kMlpRows), config_.gated_mlp ? 2 : 1, shard_.ffn.size()})},
       {&buffers_->gated, checked_bytes({std::min(rows, kMlpRows), shard_.ffn.size()})},
       {&buffers_->logits, checked_bytes({logit_rows, shard_.vocab.size()})},
-      {&buffers_->angles, checked_bytes({rows, config_.rope.rotary_dim})}};
+      {&buffers_->angles, checked_bytes({rows, config_.rope.rotary_dim})},
+      {&buffers_->local_angles,
+       checked_bytes({rows, config_.local_rope ? config_.local_rope->rotary_dim : 0})},
+      {&buffers_->squares,
+       checked_bytes(
+           {rows, all_heads_normed(config_) ? config_.n_heads + config_.n_kv_heads : 0})}};
   const auto aligned = [](size_t bytes) { return (bytes + 63) / 64 * 64; };
   size_t total = 0;
   for (const auto& [pointer, bytes] : parts) total += aligned(bytes);
@@ -134,7 +171,14 @@ Transformer::Transformer(ModelConfig config,
   allocate_kv();
   buffers_->o_slice_ends = slice_ends(shard_.head_slices, config_.head_dim);
   buffers_->down_slice_ends = slice_ends(shard_.ffn_slices, 1);
-  buffers_->inv_freq = rope_frequencies(config_.rope);
+  const int32_t served = config_.longest_served();
+  if (config_.rope.rotary_dim > 0) {
+    buffers_->inv_freq = rope_frequencies(config_.rope, served);
+  }
+  if (config_.local_rope) {
+    buffers_->local_inv_freq = rope_frequencies(*config_.local_rope, served);
+  }
+  if (config_.alibi) buffers_->slopes = alibi_slopes(config_, shard_.heads);
 }
 
 Transformer::~Transformer() = default;
@@ -215,87 +259,228 @@ std::span<const float> Transformer::finish() {
   return logits_;
 }
 
+ops::HeadRows Transformer::queries(int64_t rows) const {
+  const int64_t heads = shard_.heads.size();
+  const int64_t stride = (heads + 2 * shard_.kv_heads.size()) * config_.head_dim;
+  return {buffers_->qkv, rows, stride, heads, config_.head_dim};
+}
+
+ops::HeadRows Transformer::keys(int64_t rows) const {
+  ops::HeadRows all = queries(rows);
+  all.data += all.n_heads * all.head_dim;
+  all.n_heads = shard_.kv_heads.size();
+  return all;
+}
+
+// x [rows, hidden], and the angles of their positions.
+void Transformer::embed(const Batch& batch, int64_t rows) {
+  Buffers& b = *buffers_;
+  const int64_t hidden = config_.hidden_dim;
+  const auto angles_of = [&](float* to, const std::vector<float>& freq, const RopeConfig& rope) {
+    const ops::Rope rotation = {freq, static_cast<float>(rope.attention_factor)};
+    if (!freq.empty()) ops::rope_angles(ctx_, to, batch.positions, rotation);
+  };
+  angles_of(b.angles, b.inv_freq, config_.rope);
+  angles_of(b.local_angles, b.local_inv_freq, config_.local_rope.value_or(RopeConfig{}));
+  ops::embed(ctx_,
+             b.x,
+             batch.tokens,
+             {.data = weights_->embedding.get(),
+              .dtype = weights_->embedding_dtype,
+              .n_rows = shard_.vocab.size(),
+              .n = hidden,
+              .first_id = static_cast<int32_t>(shard_.vocab.begin),
+              .packed = &weights_->head});
+  sum_over_ranks(b.x, rows * hidden);
+  if (config_.embedding_scale != 1.0f) {
+    ops::scale(ctx_, b.x, config_.embedding_scale, rows * hidden);
+  }
+  if (!weights_->positions.empty()) {
+    const float* first = weights_->positions.data() + config_.position_offset * hidden;
+    ops::add_rows(ctx_, b.x, first, batch.positions, hidden);
+  }
+}
+
+// The norm of x; x itself where there is none.
+const float* Transformer::norm(const NormWeights& weights, int64_t rows) {
+  Buffers& b = *buffers_;
+  const float* weight = weights.weight.data();
+  if (weights.weight.empty()) return b.x;
+  if (config_.norm == NormKind::kRms) {
+    ops::rms_norm(ctx_, b.normed, b.x, weight, rows, config_.hidden_dim, config_.norm_eps);
+  } else {
+    const ops::LayerNorm layer_norm = {weight, bias_of(weights.bias), config_.norm_eps};
+    ops::layer_norm(ctx_, b.normed, b.x, layer_norm, rows, config_.hidden_dim);
+  }
+  return b.normed;
+}
+
+// x += part, where that has a norm its norm, then the next norm of x.
+const float* Transformer::add_and_norm(const NormWeights& of_part,
+                                       const NormWeights& next,
+                                       int64_t rows) {
+  Buffers& b = *buffers_;
+  const int64_t hidden = config_.hidden_dim;
+  const bool is_plain = of_part.weight.empty() && config_.residual_scale == 1.0f;
+  if (is_plain && config_.norm == NormKind::kRms && !next.weight.empty()) {
+    ops::add_rms_norm(
+        ctx_, b.normed, b.x, b.part, next.weight.data(), rows, hidden, config_.norm_eps);
+    return b.normed;
+  }
+  if (!of_part.weight.empty()) {
+    ops::rms_norm(ctx_, b.part, b.part, of_part.weight.data(), rows, hidden, config_.norm_eps);
+  }
+  ops::add_scaled(ctx_, b.x, b.part, config_.residual_scale, rows * hidden);
+  return norm(next, rows);
+}
+
+void Transformer::norm_queries_and_keys(const LayerWeights& w, int64_t rows) {
+  const ops::HeadRows q = queries(rows);
+  const ops::HeadRows k = keys(rows);
+  const float eps = config_.norm_eps;
+  switch (config_.qk_norm_span) {
+    case QkNormSpan::kHead:
+      for (const auto& [x, weight] : {std::pair(q, &w.q_norm), std::pair(k, &w.k_norm)}) {
+        ops::rms_norm_heads(
+            ctx_, x.data, rows, x.stride, x.n_heads, x.head_dim, weight->data(), eps);
+      }
+      break;
+    case QkNormSpan::kOwnHead:
+      ops::layer_norm_heads(ctx_, q, w.q_norm.data(), eps);
+      ops::layer_norm_heads(ctx_, k, w.k_norm.data(), eps);
+      break;
+    case QkNormSpan::kAllHeads: {
+      // Of each head one rank knows the sum, the others add zeros: exact for any number of ranks.
+      const int64_t all = config_.n_heads + config_.n_kv_heads;
+      const int64_t group = config_.n_heads / config_.n_kv_heads;
+      float* const sums = buffers_->squares;
+      std::fill_n(sums, rows * all, 0.0f);
+      ops::head_squares(ctx_, sums + shard_.heads.begin, all, q);
+      // A KV head that several ranks hold is summed by the one with its first query head.
+      ops::HeadRows own = k;
+      int64_t first = shard_.kv_heads.begin;
+      if (first * group < shard_.heads.begin) own.n_heads = 0;
+      ops::head_squares(ctx_, sums + config_.n_heads + first, all, own);
+      sum_over_ranks(sums, rows * all);
+      ops::rms_norm_all_heads(ctx_, q, {sums, all, config_.n_heads}, w.q_norm.data(), eps);
+      ops::rms_norm_all_heads(
+          ctx_, k, {sums + config_.n_heads, all, config_.n_kv_heads}, w.k_norm.data(), eps);
+    }
+  }
+}
+
+// Positions into queries and keys.
+void Transformer::rotate(int32_t layer, const Batch& batch, int64_t rows) {
+  Buffers& b = *buffers_;
+  ops::HeadRows q = queries(rows);
+  if (config_.has_rope(layer)) {
+    const bool is_local = config_.local_rope && config_.window_of(layer) > 0;
+    const RopeConfig& rope = is_local ? *config_.local_rope : config_.rope;
+    const ops::RowAngles angles = {
+        is_local ? b.local_angles : b.angles, rope.rotary_dim, config_.rope.interleaved};
+    const int64_t heads = q.n_heads + shard_.kv_heads.size();
+    ops::rope(ctx_, q.data, rows, q.stride, heads, q.head_dim, angles);
+  }
+  if (config_.query_growth != 0.0f) {
+    b.query_factors.clear();
+    for (const int32_t position : batch.positions) {
+      const auto steps = static_cast<float>(position / config_.rope.original_max_positions);
+      b.query_factors.push_back(1.0f + config_.query_growth * std::log(1.0f + steps));
+    }
+    ops::scale_heads(ctx_, q, b.query_factors.data());
+  }
+}
+
+// attended [rows, heads * head_dim]
+void Transformer::attend(int32_t layer, const ops::AttentionRows& where) {
+  Buffers& b = *buffers_;
+  const ops::HeadRows q = queries(0);
+  const ops::Queries queries = {.data = q.data,
+                                .stride = q.stride,
+                                .n_heads = q.n_heads,
+                                .scale = score_scale(config_),
+                                .window = config_.window_of(layer),
+                                .softcap = config_.attention_softcap,
+                                .slopes = b.slopes.empty() ? nullptr : b.slopes.data()};
+  ops::attention(ctx_, b.attended, queries, b.kv[static_cast<size_t>(layer)], where);
+}
+
+// part [rows, hidden], of this rank.
+void Transformer::mlp(const LayerWeights& w, const float* in, int64_t rows) {
+  Buffers& b = *buffers_;
+  const int64_t hidden = config_.hidden_dim;
+  const int64_t ffn = shard_.ffn.size();
+  for (int64_t first = 0; first < rows; first += kMlpRows) {
+    const int64_t count = std::min(kMlpRows, rows - first);
+    float* const up = config_.gated_mlp ? b.gate_up : b.gated;  // [count, 2 ffn] or [count, ffn]
+    ops::linear(ctx_, up, in + first * hidden, count, w.gate_up, {bias_of(w.gate_up_bias)});
+    if (!config_.gated_mlp) {
+      ops::activate(ctx_, b.gated, count * ffn, config_.activation);
+    } else if (config_.activation == ops::ActivationKind::kSilu) {
+      ops::silu_mul(ctx_, b.gated, b.gate_up, count, ffn);
+    } else {
+      ops::activate_mul(ctx_, b.gated, b.gate_up, count, ffn, config_.activation);
+    }
+    const ops::LinearSum sum = {bias_of(w.down_bias), b.down_slice_ends};
+    ops::linear(ctx_, b.part + first * hidden, b.gated, count, w.down, sum);  // [count, hidden]
+  }
+}
+
 std::span<const float> Transformer::compute(const Batch& batch) {
   auto rows = static_cast<int64_t>(batch.tokens.size());
   const auto logit_rows = static_cast<int64_t>(batch.logit_rows.size());
   const int64_t hidden = config_.hidden_dim;
-  const int64_t head_dim = config_.head_dim;
-  const int64_t heads = shard_.heads.size();
-  const int64_t kv_heads = shard_.kv_heads.size();
-  const int64_t ffn = shard_.ffn.size();
-  const int64_t qkv_width = (heads + 2 * kv_heads) * head_dim;
-  const float eps = config_.norm_eps;
+  const int64_t qkv_width = queries(0).stride;
   Buffers& b = *buffers_;
-  float* const q = b.qkv;                    // [rows, heads * head_dim] at stride qkv_width
-  float* const k = q + heads * head_dim;     // [rows, kv_heads * head_dim] at stride qkv_width
-  float* const v = k + kv_heads * head_dim;  // [rows, kv_heads * head_dim] at stride qkv_width
-  const ops::EmbeddingTable table = {.data = weights_->embedding.get(),
-                                     .dtype = weights_->embedding_dtype,
-                                     .n_rows = shard_.vocab.size(),
-                                     .n = hidden,
-                                     .first_id = static_cast<int32_t>(shard_.vocab.begin),
-                                     .packed = &weights_->head};
-  const ops::Rope rotation = {b.inv_freq, static_cast<float>(config_.rope.attention_factor)};
-  const ops::RowAngles angles = {b.angles, config_.rope.rotary_dim};
   ops::AttentionRows where = {batch.positions, batch.sequence_of_row, batch.block_tables};
+  const NormWeights none;
+  const NormWeights* of_part = &none;  // the norm of what waits in part
   if (rows == 0) return {};
 
-  ops::rope_angles(ctx_, b.angles, batch.positions, rotation);
-  ops::embed(ctx_, b.x, batch.tokens, table);  // x [rows, hidden]
-  sum_over_ranks(b.x, rows * hidden);
-
+  embed(batch, rows);
   for (int32_t layer = 0; layer < config_.n_layers; ++layer) {
     const LayerWeights& w = weights_->layers[static_cast<size_t>(layer)];
-    const ops::KvPages& pages = b.kv[static_cast<size_t>(layer)];
-    const ops::Queries queries = {.data = q,
-                                  .stride = qkv_width,
-                                  .n_heads = heads,
-                                  .scale = 1.0f / std::sqrt(static_cast<float>(head_dim)),
-                                  .window = window_of(layer)};
-
-    if (layer == 0) {
-      ops::rms_norm(ctx_, b.normed, b.x, w.attn_norm.data(), rows, hidden, eps);
-    } else {  // x += part
-      ops::add_rms_norm(ctx_, b.normed, b.x, b.part, w.attn_norm.data(), rows, hidden, eps);
-    }
-    ops::linear(
-        ctx_, b.qkv, b.normed, rows, w.qkv, {bias_of(w.qkv_bias)});  // qkv [rows, qkv_width]
-    if (config_.qk_norm) {
-      ops::rms_norm_heads(ctx_, q, rows, qkv_width, heads, head_dim, w.q_norm.data(), eps);
-      ops::rms_norm_heads(ctx_, k, rows, qkv_width, kv_heads, head_dim, w.k_norm.data(), eps);
-    }
-    ops::rope(ctx_, q, rows, qkv_width, heads + kv_heads, head_dim, angles);  // q and k
-    ops::kv_write(ctx_, pages, k, v, qkv_width, where);
+    const float* in = layer == 0 ? norm(w.attn_norm, rows)
+                                 : add_and_norm(*of_part, w.attn_norm, rows);  // x += part
+    ops::linear(ctx_, b.qkv, in, rows, w.qkv, {bias_of(w.qkv_bias)});  // qkv [rows, qkv_width]
+    if (config_.qk_norm) norm_queries_and_keys(w, rows);
+    rotate(layer, batch, rows);
+    const ops::HeadRows k = keys(rows);
+    const float* v = k.data + k.n_heads * k.head_dim;
+    ops::kv_write(ctx_, b.kv[static_cast<size_t>(layer)], k.data, v, qkv_width, where);
     if (layer + 1 == config_.n_layers && logit_rows < rows) {
       // Keys and values are stored: from here on only rows whose logits are wanted matter.
       if (logit_rows == 0) return {};
       ops::gather_rows(ctx_, b.x, b.x, batch.logit_rows, hidden);
       ops::gather_rows(ctx_, b.qkv, b.qkv, batch.logit_rows, qkv_width);
+      if (config_.parallel_mlp) {
+        ops::gather_rows(ctx_, b.normed, b.normed, batch.logit_rows, hidden);
+      }
       where = buffers_->choose_rows(batch);
       rows = logit_rows;
     }
-    ops::attention(ctx_, b.attended, queries, pages, where);  // attended [rows, heads * head_dim]
+    attend(layer, where);
     const ops::LinearSum o_sum = {bias_of(w.o_bias), b.o_slice_ends};
     ops::linear(ctx_, b.part, b.attended, rows, w.o, o_sum);  // part [rows, hidden]
     sum_over_ranks(b.part, rows * hidden);
 
-    // x += part
-    ops::add_rms_norm(ctx_, b.normed, b.x, b.part, w.mlp_norm.data(), rows, hidden, eps);
-    for (int64_t first = 0; first < rows; first += kMlpRows) {
-      const int64_t count = std::min(kMlpRows, rows - first);
-      const float* in = b.normed + first * hidden;
-      ops::linear(ctx_, b.gate_up, in, count, w.gate_up, {bias_of(w.gate_up_bias)});
-      ops::silu_mul(ctx_, b.gated, b.gate_up, count, ffn);  // [count, 2 ffn] to [count, ffn]
-      const ops::LinearSum sum = {bias_of(w.down_bias), b.down_slice_ends};
-      ops::linear(ctx_, b.part + first * hidden, b.gated, count, w.down, sum);  // [count, hidden]
+    if (!config_.parallel_mlp) {
+      in = add_and_norm(w.attn_post_norm, w.mlp_norm, rows);  // x += part
+    } else {                                                  // both from x as it was
+      if (!w.mlp_norm.weight.empty()) in = norm(w.mlp_norm, rows);
+      ops::add_scaled(ctx_, b.x, b.part, config_.residual_scale, rows * hidden);
     }
+    mlp(w, in, rows);
     sum_over_ranks(b.part, rows * hidden);
+    of_part = &w.mlp_post_norm;
   }
 
-  const float* final_norm = weights_->final_norm.data();
-  ops::add_rms_norm(ctx_, b.normed, b.x, b.part, final_norm, rows, hidden, eps);
-  ops::linear(ctx_, b.logits, b.normed, rows, weights_->head);  // logits [logit rows, vocab]
-  return {b.logits, static_cast<size_t>(logit_rows * shard_.vocab.size())};
+  const float* last = add_and_norm(*of_part, weights_->final_norm, rows);
+  ops::linear(ctx_, b.logits, last, rows, weights_->head);  // logits [logit rows, vocab]
+  const int64_t count = logit_rows * shard_.vocab.size();
+  if (config_.logit_scale != 1.0f) ops::scale(ctx_, b.logits, config_.logit_scale, count);
+  if (config_.logit_softcap != 0.0f) ops::softcap(ctx_, b.logits, config_.logit_softcap, count);
+  return {b.logits, static_cast<size_t>(count)};
 }
 
 }  // namespace outrider

@@ -17,7 +17,9 @@
 
 namespace outrider {
 
-struct Weights;  // models/weights/weights.h
+struct LayerWeights;  // models/weights/weights.h
+struct NormWeights;
+struct Weights;
 
 using TransformerOptions = ModelOptions;
 
@@ -55,9 +57,15 @@ class Transformer final : public Model {
   std::span<const float> compute(const Batch& batch);
   void allocate_kv();
   void sum_over_ranks(float* values, int64_t count);
-  int64_t window_of(int32_t layer) const {
-    return layer >= config_.first_windowed_layer ? config_.sliding_window : 0;
-  }
+  void embed(const Batch& batch, int64_t rows);
+  const float* norm(const NormWeights& weights, int64_t rows);
+  const float* add_and_norm(const NormWeights& of_part, const NormWeights& next, int64_t rows);
+  void norm_queries_and_keys(const LayerWeights& w, int64_t rows);
+  void rotate(int32_t layer, const Batch& batch, int64_t rows);
+  void attend(int32_t layer, const ops::AttentionRows& where);
+  void mlp(const LayerWeights& w, const float* in, int64_t rows);
+  ops::HeadRows queries(int64_t rows) const;  // in qkv
+  ops::HeadRows keys(int64_t rows) const;
   std::shared_ptr<const Weights> weights_;
   TargetGroup& group_;
   ops::Context& ctx_;

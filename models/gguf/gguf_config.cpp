@@ -70,6 +70,20 @@ std::string architecture_of(const GgufFile& file) {
   return *name;
 }
 
+// Llama 3's scaling comes as what each frequency is divided by.
+Json scaling_by_factors(const GgufFile& file, const GgufTensor& tensor) {
+  constexpr uint64_t kMostBytes = 4096;
+  if (tensor.type->id != kGgufF32 || tensor.num_bytes > kMostBytes)
+    throw Error(fmt::format("{}: tensor '{}' is no short list of F32", file.name(), kGgufRopeFactors));
+  std::vector<float> factors(tensor.num_bytes / sizeof(float));
+  tensor.file->read_at(tensor.begin, factors.data(), tensor.num_bytes);
+  return {{"rope_type", "longrope"},
+          {"short_factor", factors},
+          {"long_factor", factors},
+          {"factor", 1.0},
+          {"attention_factor", 1.0}};
+}
+
 // A key of the architecture that nobody reads may change the numbers.
 void copy_architecture(const GgufFile& file, const std::string& architecture, Json& config) {
   Json scaling = Json::object();
@@ -84,8 +98,9 @@ void copy_architecture(const GgufFile& file, const std::string& architecture, Js
   }
   if (scaling.contains("rope_type") && scaling["rope_type"] != "none")
     config["rope_scaling"] = scaling;
-  if (file.tensors().contains("rope_freqs.weight"))
-    throw Error(file.name() + ": rope factors as a tensor ('rope_freqs.weight') are not supported");
+  const auto factors = file.tensors().find(kGgufRopeFactors);
+  if (factors != file.tensors().end())
+    config["rope_scaling"] = scaling_by_factors(file, factors->second);
 }
 
 Json token_id(const GgufFile& file, const char* key) {

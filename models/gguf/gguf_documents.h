@@ -10,6 +10,9 @@
 
 namespace outrider {
 
+// A tensor that is read as a part of config.json.
+inline constexpr const char* kGgufRopeFactors = "rope_freqs.weight";
+
 // The document of that name; nothing for a name that GGUF has no counterpart of. Throws Error
 // naming the file and the key for what is missing or not supported.
 std::optional<std::string> gguf_document(const GgufFile& file, const std::string& name);

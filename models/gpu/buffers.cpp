@@ -87,7 +87,7 @@ Sizes sizes_of(const ModelConfig& config,
 void fill_angles(gpu::Device& device, const ModelConfig& config, int32_t count, float* to) {
   constexpr int32_t kAtOnce = 4096;
   const auto width = static_cast<size_t>(config.rope.rotary_dim);
-  const std::vector<float> inv_freq = rope_frequencies(config.rope);
+  const std::vector<float> inv_freq = rope_frequencies(config.rope, config.longest_served());
   const ops::Rope rope = {inv_freq, static_cast<float>(config.rope.attention_factor)};
   ops::Context ctx(1);
   std::vector<int32_t> positions;

@@ -1,6 +1,8 @@
 // See layout.h.
 #include "models/gpu/layout.h"
 
+#include <fmt/format.h>
+
 #include "runtime/base/error.h"
 
 namespace outrider {
@@ -52,7 +54,39 @@ gpu::SliceEnds head_slices(const ModelConfig& config, const ModelShard& shard) {
 
 }  // namespace
 
+std::string not_on_gpus(const ModelConfig& config) {
+  const WeightNames& names = config.names;
+  const struct {
+    bool is_used;
+    const char* what;
+  } switches[] = {
+      {config.norm != NormKind::kRms, "layer norm"},
+      {names.attn_norm.empty() || !names.attn_post_norm.empty(), "norms after attention and MLP"},
+      {config.qk_norm && config.qk_norm_span != QkNormSpan::kHead, "norms over all heads"},
+      {!config.gated_mlp || config.activation != ops::ActivationKind::kSilu, "GELU and ReLU"},
+      {config.parallel_mlp, "an MLP beside attention"},
+      {config.alibi || names.has_positions(), "positions other than rope"},
+      {config.rope.interleaved, "interleaved rope"},
+      {!config.no_rope_layers.empty() || config.local_rope, "ropes by layer"},
+      {config.query_growth != 0.0f, "queries that grow with the position"},
+      {config.attention_softcap != 0.0f || config.logit_softcap != 0.0f, "soft caps"},
+      {config.embedding_scale != 1.0f || config.residual_scale != 1.0f ||
+           config.logit_scale != 1.0f || config.attention_scale != 0.0f,
+       "factors on embedding, scores, residual stream or logits"},
+  };
+  for (const auto& used : switches) {
+    if (used.is_used) return used.what;
+  }
+  return {};
+}
+
 GpuLayout gpu_layout(const ModelConfig& config, const ModelShard& shard) {
+  const std::string missing = not_on_gpus(config);
+  if (!missing.empty()) {
+    throw Error(fmt::format("model_type {} runs on device cpu only: GPUs do not compute {} yet",
+                            config.model_type,
+                            missing));
+  }
   const int32_t head_dim = config.head_dim;
   const int64_t heads = shard.heads.size();
   const int64_t kv_heads = shard.kv_heads.size();

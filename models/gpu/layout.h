@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "models/checkpoint/model_config.h"
@@ -43,6 +44,10 @@ struct GpuLayout {
   GpuMatrixLayout down;
   GpuMatrixLayout head;
 };
+// Throws Error for a model that GPUs do not compute.
 GpuLayout gpu_layout(const ModelConfig& config, const ModelShard& shard);
+
+// What of a model GPUs do not compute yet, in words; empty: nothing.
+std::string not_on_gpus(const ModelConfig& config);
 
 }  // namespace outrider

@@ -127,7 +127,7 @@ void GpuTransformer::run(const LaunchSizes& sizes) {
                     .queries = b.queries,
                     .n_heads = heads,
                     .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)),
-                    .window = window_of(layer),
+                    .window = static_cast<int32_t>(config_.window_of(layer)),
                     .kv = kv,
                     .scratch = b.attention_scratch,
                     .max_rows = rows,

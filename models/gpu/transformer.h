@@ -64,9 +64,6 @@ class GpuTransformer final : public Model {
   void record(const LaunchSizes& sizes);
   void count_sums(const LaunchSizes& sizes);
   void fill_blocks(std::span<const int32_t> blocks, bool poison);
-  int32_t window_of(int32_t layer) const {
-    return layer >= config_.first_windowed_layer ? config_.sliding_window : 0;
-  }
 
   std::shared_ptr<const GpuWeights> weights_;
   const GpuOptions gpu_options_;

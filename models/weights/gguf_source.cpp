@@ -11,7 +11,7 @@
 
 #include "models/checkpoint/checkpoint_plan.h"
 #include "models/checkpoint/safetensors.h"
-#include "models/gguf/gguf_file.h"
+#include "models/gguf/gguf_documents.h"
 #include "runtime/base/error.h"
 
 namespace outrider {
@@ -221,7 +221,7 @@ class GgufSource final : public TensorSource {
 
   // Of a file's tensors all must be used: one that nobody reads may change the numbers.
   void refuse_unused() const {
-    std::vector<std::string> known;
+    std::vector<std::string> known = {kGgufRopeFactors};
     for (const TensorShape& tensor : checkpoint_tensors(config_))
       known.push_back(gguf_name(tensor.name));
     for (const auto& [name, tensor] : file_.tensors()) {

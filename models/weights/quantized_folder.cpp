@@ -13,6 +13,7 @@
 #include "models/checkpoint/checkpoint_plan.h"
 #include "models/checkpoint/safetensors.h"
 #include "models/checkpoint/weight_names.h"
+#include "models/families/families.h"
 #include "models/gguf/gguf_file.h"
 #include "models/weights/weights.h"
 #include "runtime/base/error.h"

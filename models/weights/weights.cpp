@@ -30,6 +30,9 @@ struct Piece {
   Range rows;
 };
 
+Range scaled(Range range, int64_t factor) { return {range.begin * factor, range.end * factor}; }
+Range shifted(Range range, int64_t by) { return {range.begin + by, range.end + by}; }
+
 class Loader {
  public:
   Loader(const ModelConfig& config, const ModelShard& shard, const TensorSource& source)
@@ -49,6 +52,12 @@ class Loader {
   void plan_layer(int32_t layer, LayerWeights& out);
   std::vector<float> vector(const std::string& name, int64_t n, Range part);
   std::vector<float> vector(const std::string& name, int64_t n) { return vector(name, n, {0, n}); }
+  // A table of rows of n numbers.
+  std::vector<float> table(const std::string& name, int64_t rows, int64_t n);
+  NormWeights norm(const std::string& name);
+  std::vector<float> head_norms(const LayerNames& names, const std::string& name, Range heads);
+  std::vector<Piece> qkv_pieces(const LayerNames& names) const;
+  std::vector<Piece> gate_up_pieces(const LayerNames& names) const;
   std::vector<float> biases(const std::vector<Piece>& pieces);
   void plan_matrix(ops::PackedMatrix& out,
                    const std::vector<Piece>& pieces,
@@ -90,6 +99,88 @@ std::vector<float> Loader::vector(const std::string& name, int64_t n, Range part
   source_.read({name, n, {0, 1}, part}, raw.data());
   vector_bytes_ += raw.size();
   return widen(raw, dtype);
+}
+
+std::vector<float> Loader::table(const std::string& name, int64_t rows, int64_t n) {
+  const ops::DType dtype = source_.expect(name, {rows, n});
+  std::vector<std::byte> raw(static_cast<size_t>(rows * n) * ops::dtype_bytes(dtype));
+  source_.read({name, n, {0, rows}, {0, n}}, raw.data());
+  vector_bytes_ += raw.size();
+  return widen(raw, dtype);
+}
+
+NormWeights Loader::norm(const std::string& name) {
+  NormWeights out;
+  out.weight = vector(name + ".weight", config_.hidden_dim);
+  if (config_.norm_plus_one) {
+    for (float& weight : out.weight) weight += 1.0f;
+  }
+  if (config_.norm_bias) out.bias = vector(name + ".bias", config_.hidden_dim);
+  return out;
+}
+
+// Weights of a norm of queries or keys: `name` of the family, of which the shard has these heads.
+std::vector<float> Loader::head_norms(const LayerNames& names,
+                                      const std::string& name,
+                                      Range heads) {
+  const int64_t head_dim = config_.head_dim;
+  std::vector<float> all;
+  switch (config_.qk_norm_span) {
+    case QkNormSpan::kHead:
+      all = vector(names.prefix + name + ".weight", head_dim);
+      break;
+    case QkNormSpan::kAllHeads: {
+      const bool is_query = name == config_.names.q_norm;
+      const int64_t n_heads = is_query ? config_.n_heads : config_.n_kv_heads;
+      all = vector(names.prefix + name + ".weight", n_heads * head_dim, scaled(heads, head_dim));
+      break;
+    }
+    case QkNormSpan::kOwnHead:
+      for (int64_t head = heads.begin; head < heads.end; ++head) {
+        const auto own = vector(fmt::format("{}{}.{}.weight", names.prefix, name, head), head_dim);
+        all.insert(all.end(), own.begin(), own.end());
+      }
+  }
+  for (float& weight : all) weight += config_.norm_plus_one ? 1.0f : 0.0f;
+  return all;
+}
+
+std::vector<Piece> Loader::qkv_pieces(const LayerNames& names) const {
+  const int64_t head_dim = config_.head_dim;
+  const int64_t q_rows = config_.n_heads * head_dim;
+  const int64_t kv_rows = config_.n_kv_heads * head_dim;
+  const Range heads = scaled(shard_.heads, head_dim);
+  const Range kv = scaled(shard_.kv_heads, head_dim);
+  if (config_.qkv_layout == QkvLayout::kSeparate) {
+    return {{names.q(), q_rows, heads}, {names.k(), kv_rows, kv}, {names.v(), kv_rows, kv}};
+  }
+  const int64_t rows = q_rows + 2 * kv_rows;
+  if (config_.qkv_layout == QkvLayout::kFused) {
+    return {{names.qkv(), rows, heads},
+            {names.qkv(), rows, shifted(kv, q_rows)},
+            {names.qkv(), rows, shifted(kv, q_rows + kv_rows)}};
+  }
+  const int64_t group = config_.n_heads / config_.n_kv_heads;
+  std::vector<Piece> pieces;
+  const auto add = [&](int64_t kv_head, int64_t in_group) {
+    const int64_t first = kv_head * (group + 2) + in_group;
+    pieces.push_back({names.qkv(), rows, scaled({first, first + 1}, head_dim)});
+  };
+  for (int64_t h = shard_.heads.begin; h < shard_.heads.end; ++h) add(h / group, h % group);
+  for (const int64_t part : {group, group + 1}) {
+    for (int64_t h = shard_.kv_heads.begin; h < shard_.kv_heads.end; ++h) add(h, part);
+  }
+  return pieces;
+}
+
+std::vector<Piece> Loader::gate_up_pieces(const LayerNames& names) const {
+  const int64_t ffn = config_.ffn_dim;
+  if (!config_.gated_mlp) return {{names.up(), ffn, shard_.ffn}};
+  if (config_.names.gate_up.empty()) {
+    return {{names.gate(), ffn, shard_.ffn}, {names.up(), ffn, shard_.ffn}};
+  }
+  return {{names.gate_up(), 2 * ffn, shard_.ffn},
+          {names.gate_up(), 2 * ffn, shifted(shard_.ffn, ffn)}};
 }
 
 std::vector<float> Loader::biases(const std::vector<Piece>& pieces) {
@@ -175,31 +266,29 @@ ops::PackedMatrix Loader::make_matrix(const std::vector<Piece>& pieces,
   return {n_out, columns.size(), dtype};
 }
 
-Range scaled(Range range, int64_t factor) { return {range.begin * factor, range.end * factor}; }
-
 void Loader::plan_layer(int32_t layer, LayerWeights& out) {
-  const LayerNames names(layer);
+  const LayerNames names(layer, config_.names);
   const int64_t hidden = config_.hidden_dim;
-  const int64_t head_dim = config_.head_dim;
-  const int64_t q_rows = config_.n_heads * head_dim;
-  const int64_t kv_rows = config_.n_kv_heads * head_dim;
-  const Range heads = scaled(shard_.heads, head_dim);
-  const Range kv = scaled(shard_.kv_heads, head_dim);
   const Range whole = {0, hidden};
-  const std::vector<Piece> qkv = {
-      {names.q(), q_rows, heads}, {names.k(), kv_rows, kv}, {names.v(), kv_rows, kv}};
-  const std::vector<Piece> gate_up = {{names.gate(), config_.ffn_dim, shard_.ffn},
-                                      {names.up(), config_.ffn_dim, shard_.ffn}};
+  const auto norm_into = [&](NormWeights& to, const std::string& name) {
+    if (!name.empty()) to = norm(names.prefix + name);
+  };
+  norm_into(out.attn_norm, config_.names.attn_norm);
+  norm_into(out.attn_post_norm, config_.names.attn_post_norm);
+  norm_into(out.mlp_norm, config_.names.mlp_norm);
+  norm_into(out.mlp_post_norm, config_.names.mlp_post_norm);
 
-  out.attn_norm = vector(names.attn_norm(), hidden);
+  const std::vector<Piece> qkv = qkv_pieces(names);
   plan_matrix(out.qkv, qkv, hidden, whole);
   if (config_.attention_bias) out.qkv_bias = biases(qkv);
-  if (config_.qk_norm) out.q_norm = vector(names.q_norm(), head_dim);
-  if (config_.qk_norm) out.k_norm = vector(names.k_norm(), head_dim);
-  plan_matrix(out.o, {{names.o(), hidden, whole}}, q_rows, heads);
+  if (config_.qk_norm) out.q_norm = head_norms(names, config_.names.q_norm, shard_.heads);
+  if (config_.qk_norm) out.k_norm = head_norms(names, config_.names.k_norm, shard_.kv_heads);
+  const Range heads = scaled(shard_.heads, config_.head_dim);
+  plan_matrix(
+      out.o, {{names.o(), hidden, whole}}, int64_t{config_.n_heads} * config_.head_dim, heads);
   if (config_.attention_out_bias) out.o_bias = biases({{names.o(), hidden, whole}});
 
-  out.mlp_norm = vector(names.mlp_norm(), hidden);
+  const std::vector<Piece> gate_up = gate_up_pieces(names);
   plan_matrix(out.gate_up, gate_up, hidden, whole);
   if (config_.mlp_bias) out.gate_up_bias = biases(gate_up);
   plan_matrix(out.down, {{names.down(), hidden, whole}}, config_.ffn_dim, shard_.ffn);
@@ -215,8 +304,9 @@ void Loader::plan_embedding(Weights& out) {
   const bool head_has_it =
       config_.tied_head && !out.head.is_quantized() && out.head.dtype() == out.embedding_dtype;
   if (head_has_it) return;
-  PlannedPart planned{.part = {kEmbeddingName, hidden, shard_.vocab, {0, hidden}},
-                      .dtype = out.embedding_dtype};
+  PlannedPart planned{
+      .part = {config_.names.embedding + ".weight", hidden, shard_.vocab, {0, hidden}},
+      .dtype = out.embedding_dtype};
   out.embedding_bytes = static_cast<size_t>(planned.num_bytes());
   out.embedding = ops::allocate_bytes(out.embedding_bytes);
   planned.dense = out.embedding.get();
@@ -226,16 +316,21 @@ void Loader::plan_embedding(Weights& out) {
 std::unique_ptr<Weights> Loader::plan() {
   const int64_t hidden = config_.hidden_dim;
   auto weights = std::make_unique<Weights>();
-  weights->embedding_dtype = source_.expect(kEmbeddingName, {config_.vocab_size, hidden});
-  std::string head = config_.tied_head ? kEmbeddingName : kHeadName;
-  head.resize(head.size() - std::string(".weight").size());
+  const WeightNames& names = config_.names;
+  weights->embedding_dtype =
+      source_.expect(names.embedding + ".weight", {config_.vocab_size, hidden});
+  const std::string& head = config_.tied_head ? names.embedding : names.head;
   plan_matrix(weights->head, {{head, config_.vocab_size, shard_.vocab}}, hidden, {0, hidden});
   plan_embedding(*weights);
   weights->layers.resize(static_cast<size_t>(config_.n_layers));
   for (int32_t layer = 0; layer < config_.n_layers; ++layer) {
     plan_layer(layer, weights->layers[static_cast<size_t>(layer)]);
   }
-  weights->final_norm = vector(kFinalNormName, hidden);
+  weights->final_norm = norm(names.final_norm);
+  if (names.has_positions()) {
+    const int64_t rows = config_.max_positions + config_.position_offset;
+    weights->positions = table(names.positions + ".weight", rows, hidden);
+  }
   return weights;
 }
 
@@ -243,11 +338,15 @@ std::unique_ptr<Weights> Loader::plan() {
 class CheckpointSource : public TensorSource {
  public:
   CheckpointSource(const std::filesystem::path& model_dir, const ModelConfig& config, Range vocab)
-      : checkpoint_(model_dir), quantized_(checkpoint_, config.quantization) {
+      : checkpoint_(model_dir, config.names.embedding + ".weight"),
+        quantized_(checkpoint_, config.quantization),
+        transposed_under_(config.transposed ? config.names.layers : "") {
     refuse_unused_tensors(checkpoint_, config, vocab);
   }
 
-  ops::DType expect(const std::string& name, const std::vector<int64_t>& shape) const override {
+  ops::DType expect(const std::string& name, const std::vector<int64_t>& own) const override {
+    const bool turned = own.size() == 2 && is_transposed(name);
+    const std::vector<int64_t> shape = turned ? std::vector<int64_t>{own[1], own[0]} : own;
     if (const auto projection = quantized_.projection_of(name); projection && shape.size() == 2) {
       return quantized_.float_type({*projection, shape[0], shape[1]});
     }
@@ -278,6 +377,9 @@ class CheckpointSource : public TensorSource {
     if (const auto projection = quantized_.projection_of(part.name)) {
       return quantized_.read_floats(*projection, part, out);
     }
+    if (is_transposed(part.name) && checkpoint_.find(part.name).info->shape.size() == 2) {
+      return read_transposed(part, out);
+    }
     try {
       for_each_run(part, [&](const Checkpoint::Entry& at, uint64_t offset, size_t num_bytes) {
         at.file->read(*at.info, offset, out, num_bytes);
@@ -299,7 +401,7 @@ class CheckpointSource : public TensorSource {
   }
 
   void expect_soon(const TensorPart& part) const override {
-    if (quantized_.projection_of(part.name)) return;
+    if (quantized_.projection_of(part.name) || is_transposed(part.name)) return;
     for_each_run(part, [](const Checkpoint::Entry& at, uint64_t offset, size_t num_bytes) {
       at.file->expect_soon(*at.info, offset, num_bytes);
     });
@@ -308,6 +410,28 @@ class CheckpointSource : public TensorSource {
   void check_unchanged() const override { checkpoint_.check_unchanged(); }
 
  private:
+  bool is_transposed(const std::string& name) const {
+    return !transposed_under_.empty() && name.starts_with(transposed_under_);
+  }
+
+  // The part's rows are columns of the file, which are read as a block and turned over.
+  void read_transposed(const TensorPart& part, std::byte* out) const {
+    const Checkpoint::Entry at = checkpoint_.find(part.name);
+    const size_t size = ops::dtype_bytes(*at.info->dtype);
+    const auto n_rows = static_cast<size_t>(part.rows.size());
+    const auto n_columns = static_cast<size_t>(part.columns.size());
+    const auto file_columns = static_cast<uint64_t>(at.info->shape[1]);
+    std::vector<std::byte> run(n_rows * size);
+    for (size_t column = 0; column < n_columns; ++column) {
+      const uint64_t file_row = static_cast<uint64_t>(part.columns.begin) + column;
+      const uint64_t begin = file_row * file_columns + static_cast<uint64_t>(part.rows.begin);
+      at.file->read(*at.info, begin * size, run.data(), run.size());
+      for (size_t row = 0; row < n_rows; ++row) {
+        std::memcpy(out + (row * n_columns + column) * size, run.data() + row * size, size);
+      }
+    }
+  }
+
   // Calls use(file and tensor, offset, bytes) for each stretch of the file: one for whole rows,
   // else one a row.
   template <typename Use>
@@ -328,6 +452,7 @@ class CheckpointSource : public TensorSource {
 
   Checkpoint checkpoint_;
   QuantizedCheckpoint quantized_;
+  std::string transposed_under_;  // the beginning of the names of transposed matrices
 };
 
 }  // namespace
@@ -353,20 +478,22 @@ std::unique_ptr<TensorSource> make_checkpoint_source(const std::filesystem::path
 }
 
 size_t Weights::num_bytes() const {
-  size_t total = matrix_bytes() + embedding_bytes + final_norm.size() * sizeof(float);
+  size_t floats = final_norm.weight.size() + final_norm.bias.size() + positions.size();
   for (const LayerWeights& layer : layers) {
-    for (const auto* vector : {&layer.attn_norm,
-                               &layer.qkv_bias,
+    for (const auto* norm :
+         {&layer.attn_norm, &layer.attn_post_norm, &layer.mlp_norm, &layer.mlp_post_norm}) {
+      floats += norm->weight.size() + norm->bias.size();
+    }
+    for (const auto* vector : {&layer.qkv_bias,
                                &layer.q_norm,
                                &layer.k_norm,
                                &layer.o_bias,
-                               &layer.mlp_norm,
                                &layer.gate_up_bias,
                                &layer.down_bias}) {
-      total += vector->size() * sizeof(float);
+      floats += vector->size();
     }
   }
-  return total;
+  return matrix_bytes() + embedding_bytes + floats * sizeof(float);
 }
 
 std::unique_ptr<Weights> build_weights(const ModelConfig& config,

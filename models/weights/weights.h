@@ -22,19 +22,27 @@ namespace outrider {
 // Sizes of this rank's shard; heads, kv and ffn below are the shard's counts. Biases are empty
 // where the model has none; those of o and down, whose products are summed over the ranks, are
 // there on rank 0 only.
+struct NormWeights {
+  std::vector<float> weight;  // [hidden]; empty: there is no such norm
+  std::vector<float> bias;    // [hidden] or empty
+  bool operator==(const NormWeights&) const = default;
+};
+
 struct LayerWeights {
-  std::vector<float> attn_norm;     // [hidden]
-  ops::PackedMatrix qkv;            // [(heads + 2 kv) * head_dim, hidden]: q, then k, then v
-  std::vector<float> qkv_bias;      // [(heads + 2 kv) * head_dim]
-  std::vector<float> q_norm;        // [head_dim]
-  std::vector<float> k_norm;        // [head_dim]
-  ops::PackedMatrix o;              // [hidden, heads * head_dim]
-  std::vector<float> o_bias;        // [hidden]
-  std::vector<float> mlp_norm;      // [hidden]
-  ops::PackedMatrix gate_up;        // [2 ffn, hidden]: gate, then up
-  std::vector<float> gate_up_bias;  // [2 ffn]
+  NormWeights attn_norm;
+  ops::PackedMatrix qkv;        // [(heads + 2 kv) * head_dim, hidden]: q, then k, then v
+  std::vector<float> qkv_bias;  // [(heads + 2 kv) * head_dim]
+  std::vector<float> q_norm;    // [head_dim], or [heads * head_dim]: each head its own
+  std::vector<float> k_norm;
+  ops::PackedMatrix o;         // [hidden, heads * head_dim]
+  std::vector<float> o_bias;   // [hidden]
+  NormWeights attn_post_norm;  // of what attention adds
+  NormWeights mlp_norm;
+  ops::PackedMatrix gate_up;        // [2 ffn, hidden]: gate, then up; [ffn, hidden]: up alone
+  std::vector<float> gate_up_bias;  // [2 ffn] or [ffn]
   ops::PackedMatrix down;           // [hidden, ffn]
   std::vector<float> down_bias;     // [hidden]
+  NormWeights mlp_post_norm;
 };
 
 struct Weights {
@@ -42,9 +50,10 @@ struct Weights {
   // are read from there.
   ops::AlignedBytes embedding;
   ops::DType embedding_dtype = ops::DType::kF32;
+  std::vector<float> positions;  // learned ones, [positions, hidden], or empty
   std::vector<LayerWeights> layers;
-  std::vector<float> final_norm;  // [hidden]
-  ops::PackedMatrix head;         // [vocab of the shard, hidden]
+  NormWeights final_norm;
+  ops::PackedMatrix head;  // [vocab of the shard, hidden]
   // Bytes the products of one step read: all packed matrices, not the embedding rows.
   size_t matrix_bytes() const;
   size_t embedding_bytes = 0;  // of `embedding`

@@ -80,9 +80,9 @@ void embed(Context& ctx, float* out, std::span<const int32_t> ids, const Embeddi
 // How a product's sums are made. slice_ends cuts the inner dimension: slice s reaches from the end
 // of the one before (0 for the first) to slice_ends[s]; ends ascend, are even but for the last, and
 // the last is w.n_in(); slices may be empty; at most kMaxSlices. Each slice is summed by itself,
-// bias goes to the first, and the slices are folded in the tree of runtime/base/numbers/fold_tree.h. So the
-// products of two matrices that hold the halves of a sliced one, each with its own slices, add up
-// to the same bits.
+// bias goes to the first, and the slices are folded in the tree of
+// runtime/base/numbers/fold_tree.h. So the products of two matrices that hold the halves of a
+// sliced one, each with its own slices, add up to the same bits.
 inline constexpr int64_t kMaxSlices = 8;
 struct LinearSum {
   const float* bias = nullptr;               // [w.n_out()] or null
@@ -134,6 +134,54 @@ void add_rms_norm(Context& ctx,
                   int64_t n,
                   float eps);
 
+// Layer norm (Ba et al. 2016): out = (x - mean) / sqrt(variance + eps) * weight (+ bias when
+// given), per row of n. out may be x.
+struct LayerNorm {
+  const float* weight = nullptr;
+  const float* bias = nullptr;
+  float eps = 1e-5f;
+};
+void layer_norm(
+    Context& ctx, float* out, const float* x, const LayerNorm& norm, int64_t rows, int64_t n);
+
+// Heads of rows: [rows, stride], heads of head_dim side by side from the start of a row.
+struct HeadRows {
+  float* data = nullptr;
+  int64_t rows = 0;
+  int64_t stride = 0;
+  int64_t n_heads = 0;
+  int64_t head_dim = 0;
+};
+// Layer norm of each head with weights of its own, [n_heads, head_dim]. In place.
+void layer_norm_heads(Context& ctx, const HeadRows& x, const float* weight, float eps);
+
+// An rms norm over all heads of a model, of which ranks hold parts, in two steps. First each head's
+// sum of squares: sums[r * sums_stride + h].
+void head_squares(Context& ctx, float* sums, int64_t sums_stride, const HeadRows& x);
+// Then x *= weight / sqrt(sum over num_sums of row r's sums / (num_sums * head_dim) + eps), summed
+// in ascending order. weight: [n_heads, head_dim].
+struct SquaresOfAllHeads {
+  const float* sums = nullptr;
+  int64_t stride = 0;
+  int64_t num_sums = 0;
+};
+void rms_norm_all_heads(Context& ctx,
+                        const HeadRows& x,
+                        const SquaresOfAllHeads& squares,
+                        const float* weight,
+                        float eps);
+
+// Each head of row r times factors[r].
+void scale_heads(Context& ctx, const HeadRows& x, const float* factors);
+
+// x += factor * y, and x *= factor, of count numbers.
+void add_scaled(Context& ctx, float* x, const float* y, float factor, int64_t count);
+void scale(Context& ctx, float* x, float factor, int64_t count);
+// x = cap * tanh(x / cap).
+void softcap(Context& ctx, float* x, float cap, int64_t count);
+// x[r, :] += table[ids[r], :], rows of n.
+void add_rows(Context& ctx, float* x, const float* table, std::span<const int32_t> ids, int64_t n);
+
 // How fast the pairs of a head turn with the position; cos and sin are scaled by attention_factor.
 struct Rope {
   std::span<const float> inv_freq;  // [rotary_dim / 2]
@@ -149,6 +197,7 @@ void rope_angles(Context& ctx, float* angles, std::span<const int32_t> positions
 struct RowAngles {
   const float* data = nullptr;  // from rope_angles
   int64_t rotary_dim = 0;
+  bool interleaved = false;  // pairs are (x[2 i], x[2 i + 1])
 };
 void rope(Context& ctx,
           float* x,
@@ -197,6 +246,9 @@ struct Queries {
   int64_t n_heads = 0;
   float scale = 1.0f;  // usually 1 / sqrt(head_dim)
   int64_t window = 0;
+  float softcap = 0.0f;  // scores become softcap * tanh(score / softcap); 0: they stay
+  // [n_heads] or null, added to scores times the key's position: ALiBi (Press et al. 2021).
+  const float* slopes = nullptr;
 };
 void attention(Context& ctx,
                float* out,
@@ -206,6 +258,11 @@ void attention(Context& ctx,
 
 // out[r, i] = silu(gate_up[r, i]) * gate_up[r, n + i]; gate_up: [rows, 2n].
 void silu_mul(Context& ctx, float* out, const float* gate_up, int64_t rows, int64_t n);
+
+// The same with another activation; and out[r, i] = activation(x[r, i]), where out may be x.
+void activate_mul(
+    Context& ctx, float* out, const float* gate_up, int64_t rows, int64_t n, ActivationKind kind);
+void activate(Context& ctx, float* x, int64_t count, ActivationKind kind);
 
 // out[j, :] = x[row_ids[j], :], rows of n. out may be x when row_ids ascend.
 void gather_rows(

@@ -13,6 +13,9 @@ namespace outrider::ops {
 
 enum class DType { kF32, kBF16, kF16 };
 
+// Of a feed-forward layer; GELU (Hendrycks and Gimpel 2016) exact or by its formula with tanh.
+enum class ActivationKind { kSilu, kGelu, kGeluTanh, kRelu };
+
 inline size_t dtype_bytes(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
 
 // Frees what the ops library allocated (64-byte aligned, huge pages where the system gives them).

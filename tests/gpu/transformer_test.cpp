@@ -31,7 +31,7 @@ std::vector<StrictModel> small_models() {
   models[3].config.rope.rotary_dim = 8;
   models[3].config.tied_head = true;
   models[4].config.sliding_window = 20;
-  models[4].config.first_windowed_layer = 1;
+  models[4].config.full_layers = {true, false};
   models[5].config.hidden_dim = 72;
   models[5].config.head_dim = models[5].config.rope.rotary_dim = 24;
   models[5].config.ffn_dim = 37;

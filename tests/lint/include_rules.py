@@ -29,7 +29,7 @@ ABOVE = {
 ROOMS = {
     "runtime/base": ("numbers", "", "files", "telemetry", "settings"),
     "runtime/comm": ("", "group", "world", "device"),
-    "models": ("gguf", "checkpoint", "weights", "forward", "text", "synthetic", "gpu", "simulated"),
+    "models": ("gguf", "checkpoint", "families", "weights", "forward", "text", "synthetic", "gpu", "simulated"),
     "scheduler": ("", "rows", "sampling", "verification", "drafting", "pacing", "batching", "exactness"),
     "http": ("wire", "answers", "api", "dialects", "batches", "webui", ""),
     "runtime/ranks": ("", "messages", "loading", "startup", "target", "draft", "coordinator", "job"),

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "models/checkpoint/model_config.h"
+#include "models/families/families.h"
 #include "models/forward/rope_frequencies.h"
 #include "runtime/base/error.h"
 #include "tests/models/model_test_util.h"
@@ -118,7 +118,9 @@ TEST(ModelConfig, SlidingWindows) {
   EXPECT_EQ(with({qwen, window, {"max_window_layers", "2"}}).sliding_window, 0);
   const ModelConfig from_two = with({qwen, used, window, {"max_window_layers", "2"}});
   EXPECT_EQ(from_two.sliding_window, 12);
-  EXPECT_EQ(from_two.first_windowed_layer, 2);
+  EXPECT_EQ(from_two.full_layers, (std::vector<bool>{true, true, false, false, false}));
+  EXPECT_EQ(from_two.window_of(1), 0);
+  EXPECT_EQ(from_two.window_of(2), 12);
   EXPECT_EQ(with({qwen, used, window}).sliding_window,
             0);  // the default, 28, is beyond the last layer
   const auto types = [](const char* letters) {
@@ -129,9 +131,12 @@ TEST(ModelConfig, SlidingWindows) {
     }
     return std::pair<std::string, std::string>("layer_types", list + "]");
   };
-  EXPECT_EQ(with({qwen, used, window, types("fffss")}).first_windowed_layer, 3);
+  const auto full_of = [&](const char* letters) {
+    return with({qwen, used, window, types(letters)}).full_layers;
+  };
+  EXPECT_EQ(full_of("fffss"), (std::vector<bool>{true, true, true, false, false}));
+  EXPECT_EQ(full_of("fsfss"), (std::vector<bool>{true, false, true, false, false}));
   EXPECT_EQ(with({qwen, used, window, types("fffff")}).sliding_window, 0);
-  expect_refused({qwen, used, window, types("fsfss")}, "order that is not supported");
   expect_refused({qwen, used, window, types("fss")}, "must list every layer");
   expect_refused({qwen, used, window, {"layer_types", "[1,2,3,4,5]"}}, "something other than");
 }
@@ -262,7 +267,7 @@ TEST(ModelConfig, RefusesWhatItDoesNotKnow) {
                  "model_type \"mamba\" is not known; known are llama");
   expect_refused({{"model_type", ""}}, "model_type \"\" is not known");
   expect_refused({{"model_type", "5"}}, "\"model_type\" must be a text");
-  expect_refused({{"hidden_act", "\"gelu\""}}, "hidden_act \"gelu\" is not supported");
+  expect_refused({{"hidden_act", "\"xielu\""}}, "hidden_act \"xielu\" is not supported");
   expect_refused({{"quantization_config", "{}"}}, "quantization_config is not supported");
   expect_refused({{"use_mrope", "true"}}, "use_mrope is not supported");
   expect_refused({{"rope_interleaved", "true"}}, "rope_interleaved is not supported");
@@ -278,7 +283,15 @@ TEST(ModelConfig, RefusesWhatItDoesNotKnow) {
     with({{key, "null"}});
   }
   with({{"is_causal", "true"}, {"attention_dropout", "0.1"}, {"pretraining_tp", "2"}});
-  expect_refused({{"auto_map", "{}"}}, "auto_map is not supported");
+  // What no reader knows is refused by name, unless it says nothing or is a note of a program.
+  expect_refused({{"num_experts", "8"}}, "num_experts is not supported for model_type llama");
+  expect_refused({{"a_new_key", "\"x\""}}, "a_new_key is not supported for model_type llama");
+  expect_refused({{"residual_multiplier", "0.5"}}, "residual_multiplier other than 1");
+  with({{"a_new_key", "null"}, {"b", "false"}, {"c", "[]"}, {"d", "{}"}, {"e", "\"\""}});
+  with({{"_name_or_path", "\"x\""}, {"unsloth_version", "\"2026.1\""}, {"id2label", "{\"0\":1}"}});
+  expect_refused({{"rope_scaling", R"({"type":"linear","factor":2,"section":[1,2]})"}},
+                 "section is not supported");
+  expect_refused({{"auto_map", "{\"AutoModel\":\"x\"}"}}, "auto_map is not supported");
   expect_refused({{"partial_rotary_factor", "0.5"}}, "partial_rotary_factor");
   expect_refused({{"architectures", "[\"LlamaForSequenceClassification\"]"}}, "architectures");
   expect_refused({{"torch_dtype", "\"float8\""}}, "dtype \"float8\" is not supported");
@@ -292,6 +305,54 @@ TEST(ModelConfig, RefusesWhatItDoesNotKnow) {
   expect_refused({{"rope_scaling",
                    R"({"type":"llama3","factor":8,"low_freq_factor":4,"high_freq_factor":4})"}},
                  "must be larger");
+}
+
+// Settings of other families that are not computed, each by name.
+TEST(ModelConfig, FamiliesRefuseWhatTheyDoNotCompute) {
+  const auto refused = [](const char* model_type, const char* key, const char* value) {
+    std::string sentence;
+    try {
+      std::vector<std::pair<std::string, std::string>> changes = {
+          {"model_type", "\"" + std::string(model_type) + "\""}, {key, value}};
+      if (model_type == std::string("gpt2")) {
+        changes.insert(changes.end(), {{"n_embd", "64"}, {"n_layer", "2"}, {"n_head", "4"}});
+      }
+      if (model_type == std::string("opt")) changes.emplace_back("ffn_dim", "64");
+      with(changes);
+    } catch (const Error& error) {
+      sentence = error.what();
+    }
+    EXPECT_NE(sentence.find(key), std::string::npos) << model_type << ": " << sentence;
+  };
+  refused("gpt2", "scale_attn_by_inverse_layer_idx", "true");
+  refused("gpt2", "add_cross_attention", "true");
+  refused("opt", "do_layer_norm_before", "false");
+  refused("opt", "word_embed_proj_dim", "32");
+  refused("opt", "_remove_final_layer_norm", "true");
+  refused("gemma2", "use_bidirectional_attention", "true");
+  refused("gemma3_text", "use_bidirectional_attention", "true");
+  refused("phi3", "mlp_bias", "true");
+  refused("cohere2", "use_qk_norm", "true");
+  refused("starcoder2", "norm_type", "\"rms_norm\"");
+  refused("granite", "num_local_experts", "4");
+  refused("olmo2", "clip_qkv", "8.0");
+  refused("glm4", "first_k_dense_replace", "1");
+  refused("qwen3", "mlp_only_layers", "[1]");
+}
+
+// The text part of a model that sees: what it lacks is read beside it.
+TEST(ModelConfig, TextPartOfAModelThatSees) {
+  const ModelConfig config = parse(
+      R"({"model_type":"gemma3","architectures":["Gemma3ForConditionalGeneration"],
+          "eos_token_id":[1,106],"dtype":"bfloat16","vision_config":{"hidden_size":3},
+          "text_config":{"model_type":"gemma3_text","hidden_size":64,"intermediate_size":80,
+                         "num_hidden_layers":6,"sliding_window":12}})");
+  EXPECT_EQ(config.model_type, "gemma3_text");
+  EXPECT_EQ(config.eos_token_ids, (std::vector<int32_t>{1, 106}));
+  EXPECT_EQ(config.dtype, ops::DType::kBF16);
+  EXPECT_TRUE(config.tied_head);
+  EXPECT_EQ(config.head_dim, 256);
+  EXPECT_EQ(config.full_layers, (std::vector<bool>{false, false, false, false, false, true}));
 }
 
 TEST(ModelConfig, RefusesSizesOutOfRange) {

@@ -1,12 +1,14 @@
 // Every family against transformers: logits and greedy tokens of the tiny models of
 // tests/golden/models (made by tools/make_model_golden.py), for each instruction set and for 1, 2
 // and 4 ranks.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "models/gpu/layout.h"
 #include "runtime/comm/world/world.h"
 #include "tests/base/error_sentence.h"
 #include "tests/models/model_test_util.h"
@@ -22,9 +24,12 @@ struct Golden {
   std::vector<int32_t> greedy;
   std::vector<int32_t> positions;
   std::vector<float> logits;  // [positions, vocab]
+  ModelConfig config;
 
-  explicit Golden(const std::string& name) : dir(golden_dir() / name) {
+  explicit Golden(const std::string& name)
+      : dir(golden_dir() / name), config(load_model_config(dir)) {
     const auto json = nlohmann::json::parse(read_bytes(dir / "golden.json"));
+    config.served_positions = json.value("max_model_len", 0);
     prompt = json.at("prompt").get<std::vector<int32_t>>();
     greedy = json.at("greedy").get<std::vector<int32_t>>();
     positions = json.at("logit_positions").get<std::vector<int32_t>>();
@@ -63,22 +68,43 @@ double relative_error(std::span<const float> got, std::span<const float> expecte
   return error / scale;
 }
 
+// The page for people says of each family what is computed and how it is tested.
+TEST(GoldenModels, ThePageOfModelsIsTrue) {
+  const std::string page =
+      read_bytes(std::filesystem::path(OUTRIDER_SOURCE_DIR) / "docs" / "reference" / "models.md");
+  for (const Family* family : families()) {
+    int num_models = 0;
+    std::string missing;
+    for (const std::string& name : golden_names()) {
+      const ModelConfig config = load_model_config(golden_dir() / name);
+      if (config.model_type != family->model_type) continue;
+      ++num_models;
+      if (missing.empty()) missing = not_on_gpus(config);
+    }
+    const std::string row = fmt::format("| `{}` | {} | {} | {} |",
+                                        family->model_type,
+                                        family->switches,
+                                        num_models,
+                                        missing.empty() ? "yes" : "no: " + missing);
+    EXPECT_NE(page.find(row), std::string::npos) << row;
+  }
+}
+
 class GoldenModel : public testing::TestWithParam<std::string> {};
 
 TEST(GoldenModels, AllFamiliesAreThere) {
   const auto names = golden_names();
-  EXPECT_GE(names.size(), 13u);
-  for (const char* family : {"llama", "mistral", "qwen2", "qwen3"}) {
+  for (const Family* family : families()) {
     EXPECT_TRUE(std::any_of(names.begin(), names.end(), [&](const std::string& name) {
-      return name.starts_with(family);
-    })) << family;
+      return load_model_config(golden_dir() / name).model_type == family->model_type;
+    })) << family->model_type;
   }
 }
 
 TEST_P(GoldenModel, LogitsAreThoseOfTransformersOnEveryInstructionSet) {
   const Golden golden(GetParam());
   for (const ops::Isa isa : available_isas()) {
-    LoneModel lone(golden.dir, isa);
+    LoneModel lone(golden.config, golden.dir, isa);
     const auto vocab = static_cast<size_t>(lone.config.vocab_size);
     ASSERT_EQ(golden.logits.size(), golden.positions.size() * vocab);
     const auto logits = lone.run(golden.text(), 0, block_ids(0, 8));
@@ -95,7 +121,7 @@ TEST_P(GoldenModel, LogitsAreThoseOfTransformersOnEveryInstructionSet) {
 TEST_P(GoldenModel, GreedyTokensAreThoseOfTransformers) {
   const Golden golden(GetParam());
   for (const ops::Isa isa : available_isas()) {
-    LoneModel lone(golden.dir, isa, 2);
+    LoneModel lone(golden.config, golden.dir, isa, 2);
     const auto count = static_cast<int>(golden.greedy.size());
     EXPECT_EQ(lone.greedy(golden.prompt, count, block_ids(5, 8)), golden.greedy)
         << ops::isa_name(isa);
@@ -121,19 +147,43 @@ double error_with(const Golden& golden, const ModelConfig& config) {
 TEST(GoldenModels, AMissingFeatureIsSeen) {
   const auto expect_seen = [](const char* name, const auto& spoil) {
     const Golden golden(name);
-    ModelConfig config = load_model_config(golden.dir);
+    ModelConfig config = golden.config;
     ASSERT_TRUE(error_with(golden, config) < 1e-4) << name;
     spoil(config);
     EXPECT_GT(error_with(golden, config), 1e-3) << name;
   };
   expect_seen("mistral-window-sharded", [](ModelConfig& c) { c.sliding_window = 0; });
   expect_seen("mistral-window-sharded", [](ModelConfig& c) { c.sliding_window += 1; });
-  expect_seen("qwen2-window-f16", [](ModelConfig& c) { c.first_windowed_layer = 0; });
+  expect_seen("qwen2-window-f16", [](ModelConfig& c) { c.full_layers.clear(); });
   expect_seen("llama-yarn-bf16", [](ModelConfig& c) { c.rope.attention_factor = 1.0; });
   expect_seen("llama-untied-bf16", [](ModelConfig& c) { c.norm_eps = 0.05f; });
   for (const char* name : {"llama-yarn-bf16", "llama3-rope-bf16", "llama-linear-bf16"}) {
     expect_seen(name, [](ModelConfig& c) { c.rope.scaling = RopeScaling::kNone; });
   }
+  expect_seen("ministral3-f16", [](ModelConfig& c) { c.query_growth = 0.0f; });
+  expect_seen("smollm3-bf16", [](ModelConfig& c) { c.no_rope_layers.clear(); });
+  expect_seen("granite-bf16", [](ModelConfig& c) { c.embedding_scale = 1.0f; });
+  expect_seen("granite-bf16", [](ModelConfig& c) { c.residual_scale = 1.0f; });
+  expect_seen("granite-bf16", [](ModelConfig& c) { c.attention_scale = 0.0f; });
+  expect_seen("granite-bf16", [](ModelConfig& c) { c.logit_scale = 1.0f; });
+  expect_seen("phi3-long-f16", [](ModelConfig& c) { c.served_positions = 32; });
+  expect_seen("phi3-short-bf16", [](ModelConfig& c) { c.served_positions = 129; });
+  expect_seen("glm4-bf16", [](ModelConfig& c) { c.rope.interleaved = false; });
+  expect_seen("glm4-bf16", [](ModelConfig& c) { c.rope.rotary_dim = 8; });
+  expect_seen("gemma2-bf16", [](ModelConfig& c) { c.attention_softcap = 0.0f; });
+  expect_seen("gemma2-bf16", [](ModelConfig& c) { c.logit_softcap = 0.0f; });
+  expect_seen("gemma2-bf16", [](ModelConfig& c) { c.full_layers.clear(); });
+  expect_seen("gemma2-bf16", [](ModelConfig& c) { c.norm_plus_one = false; });
+  expect_seen("gemma2-bf16", [](ModelConfig& c) { c.activation = ops::ActivationKind::kSilu; });
+  expect_seen("gemma3-f32", [](ModelConfig& c) { c.local_rope.reset(); });
+  expect_seen("cohere2-bf16", [](ModelConfig& c) { c.no_rope_layers.clear(); });
+  expect_seen("cohere2-bf16", [](ModelConfig& c) { c.norm = NormKind::kRms; });
+  expect_seen("gpt_neox-bf16", [](ModelConfig& c) { c.parallel_mlp = false; });
+  expect_seen("gpt2-bf16", [](ModelConfig& c) {
+    c.position_offset = 1;
+    c.max_positions -= 1;
+  });
+  expect_seen("falcon-alibi-bf16", [](ModelConfig& c) { c.alibi = false; });
 }
 
 // What has weights of its own is missed by the loader already.
@@ -149,12 +199,16 @@ TEST(GoldenModels, AFeatureThatIsLeftOutThoughItHasWeightsIsRefused) {
   expect_refused("llama-bias-f16", bias, [](ModelConfig& c) { c.mlp_bias = false; });
   expect_refused("llama-bias-f16", bias, [](ModelConfig& c) { c.attention_out_bias = false; });
   expect_refused("qwen3-bf16", "no such tensor", [](ModelConfig& c) { c.qk_norm = false; });
+  expect_refused("gpt_neox-bf16", bias, [](ModelConfig& c) { c.norm_bias = false; });
 }
 
 // One rank's part of the logits of every position, put into its columns of `all`.
-void run_rank(const Golden& golden, TargetGroup& group, std::vector<float>& all) {
-  const ModelConfig config = load_model_config(golden.dir);
-  const ModelShard shard = shard_model(config, group.rank(), group.size());
+void run_rank(const Golden& golden,
+              TargetGroup& group,
+              std::vector<float>& all,
+              Numerics numerics = Numerics::kFast) {
+  const ModelConfig& config = golden.config;
+  const ModelShard shard = shard_model(config, group.rank(), group.size(), numerics);
   ops::Context ctx(1);
   Transformer model(config,
                     load_weights(golden.dir, config, shard),
@@ -181,7 +235,7 @@ void run_rank(const Golden& golden, TargetGroup& group, std::vector<float>& all)
 TEST_P(GoldenModel, RanksAgreeWithOneRank) {
   const Golden golden(GetParam());
   const size_t rows = golden.text().size();
-  LoneModel lone(golden.dir, ops::best_isa());
+  LoneModel lone(golden.config, golden.dir, ops::best_isa());
   const auto vocab = static_cast<size_t>(lone.config.vocab_size);
   const auto expected = lone.run(golden.text(), 0, block_ids(0, 8));
   for (const int num_ranks : {2, 3, 4}) {
@@ -198,6 +252,55 @@ TEST_P(GoldenModel, RanksAgreeWithOneRank) {
       EXPECT_EQ(lowest_argmax(logits), golden.greedy[step]) << num_ranks << " ranks, step " << step;
     }
   }
+}
+
+TEST_P(GoldenModel, StrictBitsAreTheSameOnAnyNumberOfRanks) {
+  const Golden golden(GetParam());
+  const size_t count = golden.text().size() * static_cast<size_t>(golden.config.vocab_size);
+  std::vector<std::vector<float>> of_ranks;
+  for (const int num_ranks : {1, 2, 4}) {
+    std::vector<float> all(count, std::nanf(""));
+    run_in_process(num_ranks, [&](World& world) {
+      const auto group = world.make_target_group(num_ranks);
+      run_rank(golden, *group, all, Numerics::kStrict);
+    });
+    of_ranks.push_back(std::move(all));
+    EXPECT_EQ(std::memcmp(of_ranks[0].data(), of_ranks.back().data(), count * sizeof(float)), 0)
+        << num_ranks << " ranks";
+  }
+}
+
+// What speculation rests on: a row has the same bits alone, among others of its sequence as in a
+// verification, and in a prompt's chunk beside another sequence.
+TEST_P(GoldenModel, BitsOfARowDoNotDependOnItsCompany) {
+  const Golden golden(GetParam());
+  const auto text = golden.text();
+  LoneModel lone(golden.config, golden.dir, ops::best_isa(), 2);
+  const auto expected = lone.run(text, 0, block_ids(0, 8));
+  const auto vocab = static_cast<size_t>(golden.config.vocab_size);
+  for (const size_t piece : {1, 5}) {
+    for (size_t first = 0; first < text.size(); first += piece) {
+      const auto rows = std::span(text).subspan(first, std::min(piece, text.size() - first));
+      const auto own = block_ids(8, 8);
+      const auto other = block_ids(16, 8);
+      Batch batch;
+      append_rows(batch, rows, static_cast<int32_t>(first), own);
+      append_rows(batch, std::span(text).first(1 + first % 7), 0, other);
+      batch.logit_rows = block_ids(0, static_cast<int32_t>(rows.size()));
+      const auto got = lone.model->forward(batch);
+      ASSERT_EQ(std::memcmp(got.data(), expected.data() + first * vocab, got.size_bytes()), 0)
+          << "position " << first << " in pieces of " << piece;
+    }
+  }
+}
+
+TEST_P(GoldenModel, WeightsOf8BitsStayClose) {
+  const Golden golden(GetParam());
+  ModelConfig config = golden.config;
+  config.load_format = {.bits = 8, .group_size = 32};
+  const double error = error_with(golden, config);
+  EXPECT_GT(error, 1e-5);
+  EXPECT_LT(error, 0.15);
 }
 
 INSTANTIATE_TEST_SUITE_P(Families,

@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "models/families/families.h"
 #include "models/forward/transformer.h"
 #include "models/weights/weights.h"
 #include "runtime/comm/group/target_group.h"

@@ -185,6 +185,18 @@ struct ChunkRun {
   bool apart;
 };
 
+// The slope of each query of a tile; null without.
+const float* slopes_of(const Attention& job, const Tile& tile, int64_t num_queries) {
+  if (job.queries.slopes == nullptr) return nullptr;
+  static thread_local std::vector<float> slopes;
+  slopes.resize(static_cast<size_t>(num_queries));
+  for (int64_t query = 0; query < num_queries; ++query) {
+    slopes[static_cast<size_t>(query)] =
+        job.queries.slopes[tile.kv_head * job.group() + query % job.group()];
+  }
+  return slopes.data();
+}
+
 void run_chunk(const Attention& job, const ChunkRun& run, const Workspace& workspace) {
   const KvPages& pages = job.pages;
   const Tile& tile = run.tile;
@@ -209,6 +221,9 @@ void run_chunk(const Attention& job, const ChunkRun& run, const Workspace& works
   call.num_queries = num_queries;
   call.head_dim = pages.head_dim;
   call.scale = job.queries.scale;
+  call.softcap = job.queries.softcap;
+  call.first_position = chunk_begin;
+  call.slopes = slopes_of(job, tile, num_queries);
   call.keys = pages.keys;
   call.values = pages.values;
   call.first = std::max<int64_t>(0, bounds[0]);

@@ -308,6 +308,29 @@ struct SeenSlots {
   }
 };
 
+// Soft cap and ALiBi on the scores of one query; lanes of no slot may get anything.
+OUTRIDER_NOINLINE void bend_scores(
+    const AttentionTile& tile, int64_t query, float* scores, int64_t first, int64_t last) {
+  const Lanes cap = constant(tile.softcap);
+  const Lanes inverse = constant(tile.softcap != 0.0f ? 2.0f / tile.softcap : 0.0f);
+  const Lanes one = constant(1.0f);
+  for (int64_t slot = first / kLanes * kLanes; slot < last; slot += kLanes) {
+    Lanes score = load(scores + slot);
+    if (tile.softcap != 0.0f) {  // c tanh(x / c) = c - 2 c / (1 + exp(2 x / c))
+      const Lanes grown = add(one, exponential(mul(score, inverse)));
+      score = sub(cap, div(add(cap, cap), grown));
+    }
+    if (tile.slopes != nullptr) {
+      float positions[kLanes];
+      for (int lane = 0; lane < kLanes; ++lane) {
+        positions[lane] = static_cast<float>(tile.first_position + slot + lane);
+      }
+      score = fma(constant(tile.slopes[query]), load(positions), score);
+    }
+    store(scores + slot, score);
+  }
+}
+
 template <int kQueries>
 void score_queries(const AttentionTile& tile, int64_t query) {
   const TileScratch scratch(tile);
@@ -323,6 +346,11 @@ void score_queries(const AttentionTile& tile, int64_t query) {
                                                  tile.scale,
                                                  scores + slot,
                                                  (seen.any_last - slot + kLanes - 1) / kLanes);
+  }
+  if (tile.softcap != 0.0f || tile.slopes != nullptr) {
+    for (int q = 0; q < kQueries; ++q) {
+      bend_scores(tile, query + q, scores + q * kPositionChunk, seen.any_first, seen.any_last);
+    }
   }
   for (int q = 0; q < kQueries; ++q) {
     soften(

@@ -49,6 +49,15 @@ void norm_one(const cpu::KernelTable& table,
   table.scale_by_weight(out, x, factor, weight, n);
 }
 
+void rotate_neighbours(float* x, const float* angles, int64_t half) {
+  for (int64_t i = 0; i < half; ++i) {
+    const float first = x[2 * i];
+    const float second = x[2 * i + 1];
+    x[2 * i] = first * angles[i] - second * angles[half + i];
+    x[2 * i + 1] = second * angles[i] + first * angles[half + i];
+  }
+}
+
 }  // namespace
 
 void embed(Context& ctx, float* out, std::span<const int32_t> ids, const EmbeddingTable& table) {
@@ -157,7 +166,12 @@ void rope(Context& ctx,
     for (int64_t r = begin; r < end; ++r) {
       const float* of_row = angles.data + r * angles.rotary_dim;
       for (int64_t h = 0; h < n_heads; ++h) {
-        table.rotate(x + r * stride + h * head_dim, of_row, angles.rotary_dim / 2);
+        float* head = x + r * stride + h * head_dim;
+        if (angles.interleaved) {
+          rotate_neighbours(head, of_row, angles.rotary_dim / 2);
+        } else {
+          table.rotate(head, of_row, angles.rotary_dim / 2);
+        }
       }
     }
   });

@@ -63,6 +63,9 @@ struct AttentionTile {
   int64_t num_queries = 0;
   int64_t head_dim = 0;
   float scale = 1.0f;
+  float softcap = 0.0f;           // 0: none
+  const float* slopes = nullptr;  // [num_queries] or null: added times the key's position
+  int64_t first_position = 0;     // of slot 0
   const float* keys = nullptr;
   const float* values = nullptr;
   const int64_t* offsets = nullptr;  // of each slot's vector from keys and from values

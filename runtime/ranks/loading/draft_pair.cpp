@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "models/checkpoint/fingerprint.h"
+#include "models/families/families.h"
 #include "models/simulated/spec.h"
 #include "models/text/tokenizer.h"
 #include "runtime/base/error.h"

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "models/checkpoint/folder_mistakes.h"
+#include "models/families/families.h"
 #include "models/simulated/spec.h"
 #include "runtime/base/error.h"
 
@@ -66,6 +67,7 @@ bool has_no_files(const std::string& name) { return is_synthetic(name) || is_sim
 ModelConfig model_config_of(const RunConfig& config, Role role) {
   const bool is_draft = role == Role::kDraft;
   ModelConfig model = model_config_of(is_draft ? config.speculative.model : config.model, role);
+  model.served_positions = config.max_model_len;
   model.load_format = load_format(is_draft ? config.speculative.quantization : config.quantization);
   return model;
 }

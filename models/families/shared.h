@@ -1,0 +1,19 @@
+// What the members of one kin have in common.
+#pragma once
+
+#include "models/families/readers.h"
+
+namespace outrider {
+
+// Qwen: sliding_window holds with use_sliding_window only, on the layers of layer_types or from
+// max_window_layers on.
+void read_qwen_windows(const ConfigFields& fields, ModelConfig& config);
+
+// OLMo: no norm before attention and MLP, one after each; norms of all queries and of all keys.
+void set_olmo(const ConfigFields& fields, ModelConfig& config);
+
+// Gemma: the embedding times the root of its length, norms of 1 + w before and after, scores
+// divided by the root of query_pre_attn_scalar.
+void read_gemma(const ConfigFields& fields, ModelConfig& config, const DecoderKeys& keys);
+
+}  // namespace outrider

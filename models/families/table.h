@@ -1,0 +1,17 @@
+// One line a family, each defined in the file of its name. Used by families.cpp.
+#pragma once
+
+#include "models/families/families.h"
+
+namespace outrider {
+
+extern const Family kLlama, kMistral, kMinistral3, kQwen2, kQwen3, kSmollm3, kGranite, kOlmo2,
+    kOlmo3, kPhi3, kGlm4, kGemma2, kGemma3Text, kCohere2, kStarcoder2, kStablelm, kGptNeox, kGpt2,
+    kOpt, kFalcon;
+
+inline constexpr const Family* kFamilies[] = {
+    &kLlama,      &kMistral,  &kMinistral3, &kQwen2, &kQwen3,  &kSmollm3,    &kGranite,
+    &kOlmo2,      &kOlmo3,    &kPhi3,       &kGlm4,  &kGemma2, &kGemma3Text, &kCohere2,
+    &kStarcoder2, &kStablelm, &kGptNeox,    &kGpt2,  &kOpt,    &kFalcon};
+
+}  // namespace outrider
