@@ -295,7 +295,8 @@ TEST(ModelConfig, RefusesWhatItDoesNotKnow) {
   expect_refused({{"partial_rotary_factor", "0.5"}}, "partial_rotary_factor");
   expect_refused({{"architectures", "[\"LlamaForSequenceClassification\"]"}}, "architectures");
   expect_refused({{"torch_dtype", "\"float8\""}}, "dtype \"float8\" is not supported");
-  expect_refused({{"rope_scaling", R"({"type":"longrope","factor":2})"}}, "rope type \"longrope\"");
+  expect_refused({{"rope_scaling", R"({"type":"su","factor":2})"}}, "rope type \"su\"");
+  expect_refused({{"rope_scaling", R"({"type":"longrope","factor":2})"}}, "\"short_factor\" must list");
   expect_refused({{"rope_scaling", R"({"type":"mrope","mrope_section":[1,2]})"}}, "mrope_section");
   expect_refused({{"rope_parameters", R"({"full_attention":{},"sliding_attention":{}})"}},
                  "one rope per kind of layer");

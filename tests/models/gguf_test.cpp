@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "models/checkpoint/checkpoint_plan.h"
+#include "models/forward/rope_frequencies.h"
 #include "models/gguf/gguf_blocks.h"
 #include "models/gguf/gguf_documents.h"
 #include "models/text/tokenizer.h"
@@ -189,6 +190,17 @@ bool is_projection(const TensorShape& tensor) {
          tensor.shape[1] % 32 == 0;
 }
 
+// What llama.cpp's converter makes of Llama 3's scaling.
+std::string rope_factors(const ModelConfig& config) {
+  RopeConfig plain = config.rope;
+  plain.scaling = RopeScaling::kNone;
+  std::vector<float> factors = rope_frequencies(plain);
+  const std::vector<float> scaled = rope_frequencies(config.rope);
+  for (size_t i = 0; i < factors.size(); ++i) factors[i] /= scaled[i];
+  EXPECT_GT(factors.back(), 1.5f);
+  return f32_bytes(factors);
+}
+
 // projection_type: of a tensor's name.
 std::string as_gguf(const std::filesystem::path& folder,
                     const std::function<uint32_t(const std::string&)>& projection_type) {
@@ -196,6 +208,8 @@ std::string as_gguf(const std::filesystem::path& folder,
   const auto source = make_checkpoint_source(folder, config, {0, config.vocab_size});
   GgufWriter gguf;
   write_keys(config, gguf);
+  if (config.rope.scaling == RopeScaling::kLlama3)
+    gguf.tensor("rope_freqs.weight", {config.rope.rotary_dim / 2}, kGgufF32, rope_factors(config));
   for (const TensorShape& tensor : checkpoint_tensors(config)) {
     const std::vector<float> values = values_of(*source, tensor);
     const uint32_t type = is_projection(tensor) ? projection_type(tensor.name) : kGgufF32;
@@ -234,6 +248,19 @@ TEST_P(GgufModel, HasTheLogitsOfItsFolderBitForBit) {
   const auto got = from_file.run(text, 0, block_ids(0, 4));
   ASSERT_EQ(got.size(), expected.size());
   EXPECT_EQ(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)), 0);
+}
+
+TEST(GgufModels, RopeFactorsAreLlama3sScaling) {
+  const auto folder = golden_dir() / "llama3-rope-bf16";
+  TempDir dir;
+  const auto file = written(dir, as_gguf(folder, [](const std::string&) { return kGgufF32; }));
+  LoneModel from_folder(folder, ops::best_isa());
+  LoneModel from_file(file, ops::best_isa());
+  std::vector<int32_t> text(40);
+  for (size_t i = 0; i < text.size(); ++i) text[i] = static_cast<int32_t>(3 + 7 * i % 50);
+  const auto expected = from_folder.run(text, 0, block_ids(0, 4));
+  const auto got = from_file.run(text, 0, block_ids(0, 4));
+  for (size_t i = 0; i < got.size(); ++i) ASSERT_TRUE(std::abs(got[i] - expected[i]) < 1e-4f);
 }
 
 INSTANTIATE_TEST_SUITE_P(All,
