@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "runtime/ranks/draft/engine.h"
+
 namespace outrider::test {
 namespace {
 
@@ -101,10 +103,10 @@ DraftReply unpacked(const PackedReply& reply) {
   return made;
 }
 
-DraftLife::DraftLife(const Setting& setting, Witness& witness, uint32_t epoch)
+DraftLife::DraftLife(const Setting& setting, Witness& witness)
     : setting_(setting),
       witness_(witness),
-      epoch_(epoch),
+      epoch_(kFirstDraftEpoch),
       dice_(mix_seed(setting.seed, 0xD8AF)),
       inbox_(setting.to_draft, mix_seed(setting.seed, 1)),
       outbox_(setting.from_draft, mix_seed(setting.seed, 2)),
@@ -120,12 +122,12 @@ void DraftLife::check_books() {
 }
 
 void DraftLife::begin_life(int64_t now_ns) {
-  ++num_lives_;
+  if (num_lives_++ > 0) ++epoch_;
   ToyModel::Options costless = setting_.draft;  // this thread is the coordinator's
   costless.step_ns = costless.row_ns = costless.jitter_ns = 0;
   model_ = std::make_unique<ToyModel>(costless, 0, 1, setting_.draft_sizes());
   worker_ = std::make_unique<DraftWorker>(*model_, worker_options(setting_));
-  say(FrameKind::kAlive, {}, now_ns);
+  say(FrameKind::kHello, {}, now_ns);
 }
 
 // What is on its way to it may still reach the next life.
@@ -157,13 +159,16 @@ void DraftLife::live_until(int64_t now_ns) {
 bool DraftLife::take_frames(int64_t now_ns) {
   while (auto bytes = inbox_.receive(now_ns)) {
     Frame frame;
-    if (!decode_frame(*bytes, epoch_, &frame)) continue;
+    if (!decode_frame(*bytes, &frame)) continue;
+    if (frame.kind == FrameKind::kShutdown) {  // to whichever life that it knows of
+      outbox_.send_whole(encode_frame(frame), now_ns);
+      free_at_ns_ = std::numeric_limits<int64_t>::max();
+      return false;
+    }
+    if (frame.epoch != epoch_) continue;
+    if (frame.kind == FrameKind::kAlive) say(FrameKind::kAlive, {}, now_ns);
+    if (frame.kind == FrameKind::kForget) worker_->forget_all();
     if (frame.kind == FrameKind::kRequest) worker_->take(decode_draft_request(frame.payload));
-    if (frame.kind != FrameKind::kShutdown) continue;
-    outbox_.send_whole(encode_frame({.kind = FrameKind::kShutdown, .epoch = epoch_, .payload = {}}),
-                       now_ns);
-    free_at_ns_ = std::numeric_limits<int64_t>::max();
-    return false;
   }
   send_reply(now_ns);
   return true;

@@ -14,7 +14,7 @@ namespace outrider::test {
 
 class DraftLife {
  public:
-  DraftLife(const Setting& setting, Witness& witness, uint32_t epoch);
+  DraftLife(const Setting& setting, Witness& witness);
   ~DraftLife();
 
   FaultyPipe& inbox() { return inbox_; }
@@ -36,7 +36,7 @@ class DraftLife {
 
   const Setting& setting_;
   Witness& witness_;
-  const uint32_t epoch_;
+  uint32_t epoch_;  // of the life
   Dice dice_;
   FaultyPipe inbox_;
   FaultyPipe outbox_;

@@ -3,8 +3,6 @@
 
 #include <fmt/format.h>
 
-#include "runtime/ranks/job/draft_part.h"
-
 namespace outrider::test {
 namespace {
 
@@ -53,6 +51,12 @@ void RoundLimits::see_model(const ToyModel& model) {
   if (!model.fault().empty()) witness_.fault(model.fault());
 }
 
+bool KnownLife::takes(const Bytes& bytes, Frame* frame) {
+  if (!decode_frame(bytes, frame)) return false;
+  if (frame->kind == FrameKind::kHello && frame->epoch > epoch_) epoch_ = frame->epoch;
+  return frame->epoch == epoch_ && frame->kind == FrameKind::kReply;
+}
+
 Coordinator::Parts coordinator_parts(const Setting& setting,
                                      World& world,
                                      TargetRank& target,
@@ -69,7 +73,7 @@ Coordinator::Parts coordinator_parts(const Setting& setting,
           .metrics = metrics,
           .max_num_queued_reqs = setting.clients.num_requests,
           .async_drafting = setting.async_drafting,
-          .epoch = kDraftEpoch,
+          .epoch = kFirstDraftEpoch,
           .chooses_draft_len = setting.chooses_draft_len,
           .checks = {.books = true, .poison = setting.poisons}};
 }

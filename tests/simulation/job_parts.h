@@ -6,6 +6,8 @@
 
 #include "http/api/serving_metrics.h"
 #include "runtime/ranks/coordinator/coordinator.h"
+#include "runtime/ranks/draft/engine.h"
+#include "runtime/ranks/messages/round_wire.h"
 #include "tests/simulation/clients.h"
 #include "tests/simulation/simulation.h"
 
@@ -30,6 +32,16 @@ class RoundLimits {
   Witness& witness_;
   JobClock::time_point last_progress_ = JobClock::now();
   uint64_t num_waits_ = 0;
+};
+
+// Which of the draft's lives the coordinator takes frames of: the latest that it has heard of.
+class KnownLife {
+ public:
+  // Whether the frame is a reply that it must take for whole.
+  bool takes(const Bytes& bytes, Frame* frame);
+
+ private:
+  uint32_t epoch_ = kFirstDraftEpoch;
 };
 
 Coordinator::Parts coordinator_parts(const Setting& setting,

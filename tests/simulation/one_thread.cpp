@@ -7,7 +7,6 @@
 #include "runtime/base/log.h"
 #include "runtime/base/virtual_clock.h"
 #include "runtime/ranks/coordinator/coordinator.h"
-#include "runtime/ranks/job/draft_part.h"
 #include "runtime/ranks/messages/round_wire.h"
 #include "tests/simulation/clients.h"
 #include "tests/simulation/draft_life.h"
@@ -92,7 +91,7 @@ class OneThreadWorld final : public World {
         witness_(witness),
         clients_(clients),
         limits_(setting, witness),
-        draft_(setting, witness, kDraftEpoch) {
+        draft_(setting, witness) {
     for (int rank = 1; rank < setting.num_targets; ++rank)
       replicas_.push_back(std::make_unique<Replica>(setting, clients, rank));
   }
@@ -108,8 +107,7 @@ class OneThreadWorld final : public World {
       return replicas_[index_of(to)]->inbox().push_back(std::move(message));
     limits_.see_unsent(draft_.inbox().num_bytes());
     Frame frame;
-    const bool is_last =
-        decode_frame(message, kDraftEpoch, &frame) && frame.kind == FrameKind::kShutdown;
+    const bool is_last = decode_frame(message, &frame) && frame.kind == FrameKind::kShutdown;
     if (is_last) return draft_.inbox().send_whole(std::move(message), JobClock::now_ns());
     draft_.inbox().send(std::move(message), JobClock::now_ns());
   }
@@ -121,12 +119,11 @@ class OneThreadWorld final : public World {
     draft_.live_until(now_ns);
     auto bytes = draft_.outbox().receive(now_ns);
     Frame frame;
-    if (!bytes || !decode_frame(*bytes, kDraftEpoch, &frame) || frame.kind != FrameKind::kReply)
-      return bytes;
+    if (!bytes || !life_.takes(*bytes, &frame)) return bytes;
     try {
       const PackedReply reply = decode_draft_reply(frame.payload);
       witness_.note_offered(reply);
-      if (setting_.sabotage == Sabotage::kLateBlock) return as_if_in_time(reply);
+      if (setting_.sabotage == Sabotage::kLateBlock) return as_if_in_time(reply, frame.epoch);
     } catch (const Error&) {
     }
     return bytes;
@@ -186,15 +183,14 @@ class OneThreadWorld final : public World {
   }
 
   // Each block for the round that its sequence samples next, whichever it was made for.
-  Bytes as_if_in_time(const PackedReply& reply) {
+  Bytes as_if_in_time(const PackedReply& reply, uint32_t epoch) {
     DraftReply changed = unpacked(reply);
     for (DraftBlock& block : changed.blocks) {
       const auto place = witness_.place_of(block.sequence_id);
       if (place && block.round + 1 == place->round)
         block = {block.sequence_id, place->round, place->num_tokens, std::move(block.tokens)};
     }
-    return encode_frame(
-        {.kind = FrameKind::kReply, .epoch = kDraftEpoch, .payload = encode(changed)});
+    return encode_frame({.kind = FrameKind::kReply, .epoch = epoch, .payload = encode(changed)});
   }
 
   const Setting& setting_;
@@ -202,6 +198,7 @@ class OneThreadWorld final : public World {
   Clients& clients_;
   RoundLimits limits_;
   DraftLife draft_;
+  KnownLife life_;
   std::vector<std::unique_ptr<Replica>> replicas_;
   Coordinator* coordinator_ = nullptr;
   bool is_stopped_ = false;

@@ -24,6 +24,8 @@ PlannerConfig random_planner(Dice& dice) {
   config.vocab_size = ToyLaw::kVocabSize;
   config.draft_method = DraftMethod::kDraftModel;
   config.num_speculative_tokens = dice.between(1, 6);
+  if (dice.chance(400)) config.backup_method = DraftMethod::kNgram;
+  config.prompt_lookup_min = dice.between(1, 2);
   return config;
 }
 

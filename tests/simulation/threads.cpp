@@ -8,7 +8,6 @@
 #include "runtime/comm/world/world.h"
 #include "runtime/ranks/coordinator/coordinator.h"
 #include "runtime/ranks/draft/loop.h"
-#include "runtime/ranks/job/draft_part.h"
 #include "runtime/ranks/messages/round_wire.h"
 #include "runtime/ranks/target/loop.h"
 #include "tests/simulation/clients.h"
@@ -62,8 +61,7 @@ class ForwardingWorld : public World {
     const int64_t now_ns = JobClock::now_ns();
     while (auto bytes = world_.poll(from)) {
       Frame frame;
-      const bool is_last =
-          decode_frame(*bytes, kDraftEpoch, &frame) && frame.kind == FrameKind::kShutdown;
+      const bool is_last = decode_frame(*bytes, &frame) && frame.kind == FrameKind::kShutdown;
       is_last ? pipe.send_whole(std::move(*bytes), now_ns) : pipe.send(std::move(*bytes), now_ns);
     }
     auto bytes = pipe.receive(now_ns);
@@ -87,8 +85,7 @@ class CoordinatorWorld final : public ForwardingWorld {
     if (from != draft_rank()) return world_.poll(from);
     auto bytes = poll_through(pipe_, from);
     Frame frame;
-    if (!bytes || !decode_frame(*bytes, kDraftEpoch, &frame) || frame.kind != FrameKind::kReply)
-      return bytes;
+    if (!bytes || !life_.takes(*bytes, &frame)) return bytes;
     try {
       job_.witness.note_offered(decode_draft_reply(frame.payload));
     } catch (const Error&) {
@@ -110,6 +107,7 @@ class CoordinatorWorld final : public ForwardingWorld {
 
  private:
   FaultyPipe pipe_;
+  KnownLife life_;
 };
 
 // Rank 1's: shows the witness each plan, whole.
@@ -165,8 +163,7 @@ class DraftWorld final : public ForwardingWorld {
   }
   void post(int to, Bytes message) override {
     Frame frame;
-    const bool is_reply =
-        decode_frame(message, kDraftEpoch, &frame) && frame.kind == FrameKind::kReply;
+    const bool is_reply = decode_frame(message, &frame) && frame.kind == FrameKind::kReply;
     if (is_reply && job_.setting.draft_faults.lies > 0) {
       DraftReply reply = unpacked(decode_draft_reply(frame.payload));
       job_.result.num_lies += tell_lies(reply, job_.setting.draft_faults.lies, dice_);
@@ -190,7 +187,7 @@ class DraftWorld final : public ForwardingWorld {
 
  private:
   void say(FrameKind kind) {
-    post(0, encode_frame({.kind = kind, .epoch = kDraftEpoch, .payload = {}}));
+    post(0, encode_frame({.kind = kind, .epoch = epoch_, .payload = {}}));
   }
   void rest(int64_t us) {
     const auto end = JobClock::now() + std::chrono::microseconds(us);
@@ -203,10 +200,11 @@ class DraftWorld final : public ForwardingWorld {
     const Setting& setting = job_.setting;
     ToyModel model(setting.draft, 0, 1, setting.draft_sizes());
     DraftWorker worker(model, worker_options(setting));
-    say(FrameKind::kAlive);
+    if (job_.result.num_lives > 1) ++epoch_;
+    say(FrameKind::kHello);
     bool has_left = true;
     try {
-      run_draft_loop(*this, kDraftEpoch, false, worker);
+      run_draft_loop(*this, epoch_, false, worker);
     } catch (const Died&) {
       has_left = false;
     }
@@ -218,6 +216,7 @@ class DraftWorld final : public ForwardingWorld {
 
   Dice dice_;
   FaultyPipe pipe_;
+  uint32_t epoch_ = kFirstDraftEpoch;  // of the life
 };
 
 Faults faults_of(const Job& job, int rank) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "scheduler/drafting/ngram.h"
 #include "scheduler/drafting/propose.h"
 #include "scheduler/verification/rules.h"
 
@@ -177,6 +178,7 @@ void Witness::see_draft(const SequencePlan& rows, const Known& known, bool knows
   std::vector<DraftToken> judged = rows.draft;
   if (rows.bonus_draft) judged.push_back(*rows.bonus_draft);
   if (judged.empty()) return;
+  if (is_backup(judged, known, knows_text)) return;
   const int32_t base_len = rows.first_position + rows.num_committed_rows;
   const auto& offered = known.offered[rows.round % kRoundsAhead];
   for (size_t i = 0; i < judged.size(); ++i) {
@@ -202,6 +204,21 @@ void Witness::see_draft(const SequencePlan& rows, const Known& known, bool knows
                                  : known.params.async_drafting;
   if (mode == AsyncDrafting::kOff || !judges_bonus_drafts(known.params))
     fault(fmt::format("sequence {} has a bonus draft that is not for it", rows.sequence_id));
+}
+
+// Whether it may be the n-gram source's.
+bool Witness::is_backup(std::span<const DraftToken> judged,
+                        const Known& known,
+                        bool knows_text) const {
+  const PlannerConfig& config = setting_.planner;
+  if (config.backup_method != DraftMethod::kNgram) return false;
+  const auto certain = [](const DraftToken& token) { return token.candidates.empty(); };
+  if (!std::ranges::all_of(judged, certain)) return false;
+  if (!knows_text) return true;
+  const auto proposal = propose_ngram(known.tokens,
+                                      {config.prompt_lookup_max, config.prompt_lookup_min},
+                                      static_cast<int32_t>(judged.size()));
+  return std::ranges::equal(proposal.tokens, judged, {}, {}, &DraftToken::token);
 }
 
 // I11: what an honest draft sends was drawn from its law with the noise of the round that verifies

@@ -65,6 +65,7 @@ class Witness {
     // round % kRoundsAhead = i.
     std::array<std::unordered_set<uint64_t>, kRoundsAhead> offered;
   };
+  bool is_backup(std::span<const DraftToken> judged, const Known& known, bool knows_text) const;
   void see_law(const SequencePlan& rows, const Known& known, std::span<const DraftToken> judged);
   void see_start(const RoundPlan& plan, const Known& started);
   static void go_on_to(uint32_t round, Known& known);

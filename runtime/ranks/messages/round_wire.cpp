@@ -160,9 +160,12 @@ SequenceStart read_start(WireReader& in) {
 }
 
 // FNV-1a's step over words of eight bytes, the last one filled up with zeros: cheap, and enough
-// against a cut or garbled frame (the link is not an adversary's).
-uint64_t checksum(const Bytes& bytes) {
-  uint64_t hash = 0xcbf29ce484222325ull ^ bytes.size();
+// against a cut or garbled frame (the link is not an adversary's). Kind and epoch are covered: a
+// hello with a wrong epoch would make all that follows stale.
+uint64_t checksum(const Frame& frame) {
+  const Bytes& bytes = frame.payload;
+  const uint64_t head = uint64_t{frame.epoch} << 8 | static_cast<uint8_t>(frame.kind);
+  uint64_t hash = (0xcbf29ce484222325ull ^ head) * 0x100000001b3ull ^ bytes.size();
   for (size_t begin = 0; begin < bytes.size(); begin += sizeof(uint64_t)) {
     uint64_t word = 0;
     std::memcpy(&word, bytes.data() + begin, std::min(sizeof(word), bytes.size() - begin));
@@ -274,7 +277,7 @@ Bytes encode_frame(const Frame& frame) {
   out.put(kDraftLinkVersion);
   out.put(frame.kind);
   out.put(frame.epoch);
-  out.put(checksum(frame.payload));
+  out.put(checksum(frame));
   out.put(static_cast<uint32_t>(frame.payload.size()));
   Bytes bytes = out.take();
   bytes.insert(bytes.end(), frame.payload.begin(), frame.payload.end());
@@ -292,7 +295,7 @@ bool decode_frame(const Bytes& bytes, Frame* frame) {
   const auto length = in.get<uint32_t>();
   if (bytes.size() != kHeaderBytes + length) return false;
   frame->payload.assign(bytes.begin() + kHeaderBytes, bytes.end());
-  return checksum(frame->payload) == sum;
+  return checksum(*frame) == sum;
 }
 
 bool decode_frame(const Bytes& bytes, uint32_t epoch, Frame* frame) {
