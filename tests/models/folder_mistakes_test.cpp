@@ -9,6 +9,7 @@
 
 #include "models/checkpoint/model_config.h"
 #include "models/checkpoint/safetensors.h"
+#include "models/families/families.h"
 #include "models/text/tokenizer.h"
 #include "tests/base/error_sentence.h"
 
