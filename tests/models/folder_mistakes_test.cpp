@@ -11,6 +11,7 @@
 #include "models/checkpoint/hub_cache.h"
 #include "models/checkpoint/model_config.h"
 #include "models/checkpoint/safetensors.h"
+#include "models/families/families.h"
 #include "models/text/tokenizer.h"
 #include "tests/base/error_sentence.h"
 

@@ -1,5 +1,6 @@
 // Promise P4 with whole jobs as threads: a decision flipped on one rank stops the job in that round
 // with one sentence; NaN in one sequence ends that request and changes nothing else.
+#include "models/families/families.h"
 #include "runtime/ranks/target/faults.h"
 
 #include <gtest/gtest.h>

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "models/checkpoint/model_config.h"
+#include "models/families/families.h"
 #include "tests/ranks/engine_harness.h"
 
 namespace outrider::test {

@@ -6,6 +6,7 @@
 
 #include <cmath>
 
+#include "models/families/families.h"
 #include "runtime/ranks/loading/model_probe.h"
 #include "tests/ranks/engine_harness.h"
 

@@ -7,6 +7,7 @@
 #include <set>
 #include <thread>
 
+#include "models/families/families.h"
 #include "runtime/ranks/loading/model_loader.h"
 #include "tests/ranks/engine_harness.h"
 

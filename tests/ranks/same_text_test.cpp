@@ -5,6 +5,7 @@
 
 #include <set>
 
+#include "models/families/families.h"
 #include "models/forward/transformer.h"
 #include "tests/ranks/engine_harness.h"
 
