@@ -21,12 +21,12 @@ class DraftClient {
  public:
   using Clock = JobClock;
 
-  // | state      | means                                        | left by | | kIdle      | no round
-  // waits for blocks                    | send() of an urgent request        | | kAsked     | the
-  // next round's are asked for, none is here | record_tokens(), end_wait()        | | kAnswering |
-  // some of them are here                        | end_wait(), the next urgent one    | | kDown |
-  // an answer is overdue, or the draft is gone   | any frame: back to what it was;    | | | | a
-  // hello: a new life, kIdle         |
+  // | state      | means                                        | left by                            |
+  // | kIdle      | no round waits for blocks                    | send() of an urgent request        |
+  // | kAsked     | the next round's are asked for, none is here | record_tokens(), end_wait()        |
+  // | kAnswering | some of them are here                        | end_wait(), the next urgent one    |
+  // | kDown      | an answer is overdue, or the draft is gone   | any frame: back to what it was;    |
+  // |            |                                              | a hello: a new life, kIdle         |
   enum class State : uint8_t { kIdle, kAsked, kAnswering, kDown };
 
   // patience_s: every round may wait so long at least, and a silent draft counts as down only after
