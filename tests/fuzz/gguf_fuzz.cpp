@@ -1,6 +1,7 @@
 // A GGUF file: what stands for its configuration, tokenizer and template, and its tensors as
 // floats. A model that is taken gives every row of them.
 #include "models/checkpoint/checkpoint_plan.h"
+#include "models/families/families.h"
 #include "models/gguf/gguf_file.h"
 #include "models/text/chat_template.h"
 #include "models/text/tokenizer.h"

@@ -1,7 +1,7 @@
 // config.json, generation_config.json and tokenizer_config.json of a model folder, one behind the
 // other with a zero byte between them. A shape that is taken can be cut over ranks or is refused.
-#include "models/checkpoint/model_config.h"
 #include "models/checkpoint/shard.h"
+#include "models/families/families.h"
 #include "models/forward/rope_frequencies.h"
 #include "models/text/chat_template.h"
 #include "tests/fuzz/fuzz.h"
