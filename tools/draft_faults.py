@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Drafts that are killed, stopped, cut off and replaced while requests run: nobody may notice but by the clock.
 
-    python3 tools/draft_faults.py [--cycles 1000 | --minutes 30] [--clients 4] [--seed 1] [--program build/outrider]
+    python3 tools/draft_faults.py [--cycles 1000 | --minutes 30] [--pair simulated] [--clients 4] [--seed 1]
 
-One job of two target ranks and a draft rank (the embedded pair), which lets further drafts attach over TCP through a
-forwarder that can be cut. Clients stream greedy and seeded requests all the time; each answer is compared with what the
+One job of two target ranks and a draft rank, which lets further drafts attach over TCP through a forwarder that can be
+cut. The embedded pair keeps all cores busy; the simulated one (a target of 20 ms a step) leaves them idle, so that gaps
+are the program's own. Clients stream greedy and seeded requests all the time; each answer is compared with what the
 job wrote before the first fault. Printed at the end, exit code 1 where a bar is missed: failed requests and other texts
 (0), the longest time between two pieces of a stream, the time until drafts are used again, memory and KV blocks.
 """
@@ -24,6 +25,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 PROMPTS = ["Once upon a time", "The king said to his daughter", "In the forest", "My dear Watson, I", "The soldiers"]
 DRAFTED = "vllm:spec_decode_num_draft_tokens_total"
 LONGEST_BACK_S = 15
+SIMULATED_DRAFT = "sim:step_ms=2,alpha=0.8"
+SIMULATED_PAIR = ["--model", "sim:step_ms=20", "--speculative-config.model", SIMULATED_DRAFT]
 
 
 def connect_cluster(program):
@@ -129,15 +132,13 @@ class Load:
 class Drafts:
     """The draft rank's engine, and one draft that is attached over TCP."""
 
-    def __init__(self, server, program, forwarder, port):
-        self.server, self.program, self.forwarder, self.port = server, program, forwarder, port
+    def __init__(self, server, command, forwarder):
+        self.server, self.command, self.forwarder = server, command, forwarder
         self.attached = None
         self.attach()
 
     def attach(self):
-        self.attached = subprocess.Popen(
-            [self.program, "draft", "--connect", f"127.0.0.1:{self.port}", "--model", "embedded"],
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.attached = subprocess.Popen(self.command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def replace_attached(self):
         self.attached.kill()
@@ -234,6 +235,7 @@ def report(options, load, back, memory):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", default=str(ROOT / "build" / "outrider"))
+    parser.add_argument("--pair", choices=["embedded", "simulated"], default="embedded")
     parser.add_argument("--cycles", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=1)
     parser.add_argument("--clients", type=int, default=4)
@@ -242,10 +244,14 @@ def main():
     options = parser.parse_args()
     cluster = connect_cluster(options.program)
     draft_port, open_port = cluster.free_port(), cluster.free_port()
-    with cluster.Server(3, *cluster.DRAFTED_PAIR, "--draft-listen", f"127.0.0.1:{draft_port}",
+    is_simulated = options.pair == "simulated"
+    pair = SIMULATED_PAIR if is_simulated else cluster.DRAFTED_PAIR
+    attach = [options.program, "draft", "--connect", f"127.0.0.1:{open_port}",
+              "--model", SIMULATED_DRAFT if is_simulated else "embedded"]
+    with cluster.Server(3, *pair, "--draft-listen", f"127.0.0.1:{draft_port}",
                         recovery=False) as server:
         load = Load(server, options.clients, options.max_tokens)
-        drafts = Drafts(server, options.program, Forwarder(open_port, draft_port), open_port)
+        drafts = Drafts(server, attach, Forwarder(open_port, draft_port))
         try:
             with load:
                 back, *memory = run_faults(options, server, drafts)

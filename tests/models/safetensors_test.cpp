@@ -265,7 +265,7 @@ TEST(Checkpoint, RefusesABrokenIndex) {
   expect_part(index_of("[]"), "weight_map");
   expect_part(index_of("{}"), "weight_map");
   expect_part(index_of(R"({"a":1})"), "not a text");
-  expect_part(index_of(R"({"a":"two.safetensors"})"), "cannot be opened");
+  expect_part(index_of(R"({"a":"two.safetensors"})"), "is not there, though model.safetensors.index");
   expect_part(index_of(R"({"z":"one.safetensors"})"), "does not have it");
   expect_part(index_of(R"({"a":"one.safetensors","a":"one.safetensors"})"),
               "has the key \"a\" twice");
