@@ -139,9 +139,13 @@ class DraftFaults(unittest.TestCase):
     def test_stopped_and_continued(self):
         with Server(3, *DRAFTED_PAIR, recovery=False) as server:
             expected = all_at_once(server, temperature=0, max_tokens=400)
-            os.kill(server.engine_pid(), signal.SIGSTOP)
+            engine = server.engine_pid()
+            os.kill(engine, signal.SIGSTOP)
             self.keep_busy_until(server, 0, expected)
-            os.kill(server.engine_pid(), signal.SIGCONT)
+            try:
+                os.kill(engine, signal.SIGCONT)
+            except ProcessLookupError:
+                pass  # on a busy machine that took so long that its rank has replaced it
             self.keep_busy_until(server, 1, expected)
             before = server.metric("outrider:spec_decode_num_accepted_tokens_total")
             self.assertEqual(all_at_once(server, temperature=0, max_tokens=400), expected)
