@@ -80,7 +80,7 @@ def play(server, draft_command):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--program", default=os.path.join(ROOT, "build", "outrider"))
-    parser.add_argument("--max-tokens", type=int, default=900)
+    parser.add_argument("--max-tokens", type=int, default=1200)
     arguments = parser.parse_args()
     log = tempfile.NamedTemporaryFile("w+", prefix="outrider-demo-", suffix=".log")
     draft_at = f"127.0.0.1:{free_port()}"
