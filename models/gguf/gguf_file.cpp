@@ -182,13 +182,18 @@ GgufTensor read_tensor(HeaderReader& in, const std::string& name) {
 
 // "NAME-00001-of-00003.gguf" with another number.
 std::filesystem::path split_path(const std::filesystem::path& first, int64_t number) {
-  constexpr size_t kTailBytes = std::string_view("-00001-of-00003.gguf").size();
-  constexpr size_t kFromNumber = std::string_view("00001-of-00003.gguf").size();
-  std::string path = first.string();
-  if (path.size() < kTailBytes || path[path.size() - kTailBytes] != '-')
-    throw Error(fmt::format(
-        "{}: is a part of a split model and not named ...-00001-of-0000N.gguf", path));
-  return path.replace(path.size() - kFromNumber, 5, fmt::format("{:05}", number));
+  constexpr std::string_view kForm = "-#####-of-#####.gguf";
+  std::string name = first.filename().string();
+  const size_t tail = name.size() - std::min(name.size(), kForm.size());
+  bool fits = name.size() - tail == kForm.size();
+  for (size_t i = 0; fits && i < kForm.size(); ++i) {
+    const char c = name[tail + i];
+    fits = kForm[i] == '#' ? c >= '0' && c <= '9' : c == kForm[i];
+  }
+  if (!fits)
+    throw Error(fmt::format("{}: is a part of a split model and not named ...-00001-of-0000N.gguf",
+                            first.string()));
+  return first.parent_path() / name.replace(tail + 1, 5, fmt::format("{:05}", number));
 }
 
 }  // namespace

@@ -33,6 +33,11 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
   if (!fuzz::takes([&] { GgufFile file(path); })) return 0;
   fuzz::takes([&] { ChatTemplate::load(path); });
   fuzz::takes([&] { Tokenizer::load(path)->encode("ab <s>"); });
-  fuzz::takes([&] { read_weights(path, load_model_config(path)); });
+  fuzz::takes([&] {
+    const ModelConfig config = load_model_config(path);
+    read_weights(path, config);
+    const auto source = make_checkpoint_source(path, config, {0, config.vocab_size});
+    build_weights(config, shard_model(config, 0, 1), *source, {}, 1);  // as integers
+  });
   return 0;
 }

@@ -481,6 +481,13 @@ TEST_F(GgufRefusal, NamesTheFileAndTheReason) {
                            gguf.number("split.count", 2);
                          })),
                          "not named ...-00001-of-0000N.gguf"));
+  GgufWriter split;
+  split.number("split.no", 0);
+  split.number("split.count", 2);
+  for (const char* name : {"m-0001-of-00002.gguf", "m-00001-off-0002.gguf", "-.gguf", ".gguf.gguf"}) {
+    dir_.write(name, split.whole());
+    EXPECT_TRUE(fails_with(loading(dir_.path() / name), "not named ...-00001-of-0000N.gguf"));
+  }
   dir_.write("model.gguf", "GGML");
   EXPECT_TRUE(fails_with(loading(dir_.path() / "model.gguf"), "is no GGUF file"));
   dir_.write("model.gguf", "GG");

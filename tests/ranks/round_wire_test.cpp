@@ -249,6 +249,16 @@ TEST(RoundWire, AReplyThatTellsOfMoreTimeThanThereIsIsNone) {
   }
 }
 
+TEST(RoundWire, AReplyThatTellsOfMoreRowsThanThereAreIsNone) {
+  for (uint32_t DraftReply::* const count : {&DraftReply::num_steps, &DraftReply::num_rows}) {
+    DraftReply reply = some_reply();
+    reply.*count = 1 << 20;
+    EXPECT_NO_THROW(decode_draft_reply(encode(reply)));
+    reply.*count = UINT32_MAX;  // negative as an int
+    EXPECT_THROW(decode_draft_reply(encode(reply)), Error);
+  }
+}
+
 // The table of docs/round.md, section "Bytes", at draft_len 7: 924 B of tokens and candidates, 28 B
 // of tokens alone; around them a list length per token and what does not grow with the draft.
 TEST(RoundWire, ADraftBlockHasTheBytesOfTheTable) {

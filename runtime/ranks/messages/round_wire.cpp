@@ -13,6 +13,7 @@ constexpr uint32_t kPlanMagic = 0x4e4c504f;             // "OPLN"
 constexpr uint32_t kCandidatesMagic = 0x444e434f;       // "OCND"
 constexpr uint32_t kLateDraftTokensMagic = 0x444d414f;  // "OAMD"
 constexpr uint32_t kFrameMagic = 0x4d52464f;            // "OFRM"
+constexpr uint32_t kMostSteps = 1 << 24;                           // since the last reply
 constexpr uint64_t kMostStepUs = 1'000'000ull * 3600;              // since the last reply
 constexpr uint64_t kMostIdleUs = 1'000'000ull * 3600 * 24 * 3650;  // a job's life
 
@@ -381,6 +382,10 @@ PackedReply decode_draft_reply(const Bytes& bytes) {
   reply.idle_us = in.get<uint64_t>();
   in.expect_end();
   // What is reckoned with these would be no time any more.
+  if (reply.num_steps > kMostSteps || reply.num_rows > kMostSteps)
+    throw Error(fmt::format("a draft reply tells of {} steps with {} rows, which cannot be",
+                            reply.num_steps,
+                            reply.num_rows));
   if (reply.step_time_us > kMostStepUs || reply.idle_us > kMostIdleUs)
     throw Error(fmt::format("a draft reply tells of {} us at work and {} us idle, which is too long",
                             reply.step_time_us,
