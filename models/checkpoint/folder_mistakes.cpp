@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "models/checkpoint/folder_look.h"
 #include "models/checkpoint/hub_cache.h"
 #include "models/gguf/gguf_file.h"
 #include "runtime/base/error.h"
@@ -16,25 +17,6 @@ namespace outrider {
 namespace {
 
 namespace fs = std::filesystem;
-
-bool is_there(const fs::path& path) {
-  std::error_code ignored;
-  return fs::exists(path, ignored);
-}
-
-bool is_folder(const fs::path& path) {
-  std::error_code ignored;
-  return fs::is_directory(path, ignored);
-}
-
-std::vector<fs::path> entries_of(const fs::path& folder) {
-  std::vector<fs::path> entries;
-  std::error_code ignored;
-  for (fs::directory_iterator entry(folder, ignored), end; entry != end; entry.increment(ignored))
-    entries.push_back(entry->path());
-  std::sort(entries.begin(), entries.end());
-  return entries;
-}
 
 // The name of the first entry that ends so, or empty.
 std::string entry_ending(const fs::path& folder, std::string_view ending) {

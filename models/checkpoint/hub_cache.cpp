@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "models/checkpoint/folder_look.h"
 #include "runtime/base/error.h"
 #include "runtime/base/files/files.h"
 
@@ -18,25 +19,6 @@ namespace fs = std::filesystem;
 
 constexpr size_t kMaxRefBytes = 1024;
 constexpr std::string_view kPrefix = "models--";
-
-bool is_there(const fs::path& path) {
-  std::error_code ignored;
-  return fs::exists(path, ignored);
-}
-
-bool is_folder(const fs::path& path) {
-  std::error_code ignored;
-  return fs::is_directory(path, ignored);
-}
-
-std::vector<fs::path> entries_of(const fs::path& folder) {
-  std::vector<fs::path> entries;
-  std::error_code ignored;
-  for (fs::directory_iterator entry(folder, ignored), end; entry != end; entry.increment(ignored))
-    entries.push_back(entry->path());
-  std::sort(entries.begin(), entries.end());
-  return entries;
-}
 
 std::string replaced(std::string text, std::string_view from, std::string_view to) {
   for (size_t hit = text.find(from); hit != std::string::npos; hit = text.find(from, hit + 1))
