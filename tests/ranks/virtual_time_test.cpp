@@ -154,6 +154,25 @@ TEST(VirtualTime, ALinkAddsItsLatency) {
   EXPECT_NEAR(to_all - to_draft, 25 * 0.0008, 3 * 0.0008);
 }
 
+// One step of the draft takes 2 s whenever a request of the second class is there, so that it hangs
+// again and again, while each token it brings would save the target 20 ms.
+TEST(VirtualTime, ADraftThatHangsHoldsAStreamUpNoLongerThan50MsAndAStep) {
+  RunConfig config = simulated(2, "step_ms=20,workload_classes=2", 0, "");
+  config.speculative.model = "sim:step_ms=2/2000,alpha=0.9,workload_classes=2";
+  std::vector<TimedRequest> requests{asked(0, 0, greedy(4000))};
+  for (int i = 0; i < 30; ++i) {
+    requests.push_back(asked(0.7 + 1.5 * i, 0, greedy(8)));
+    requests.back().prompt.back() += 1;  // the other class
+  }
+  const Rehearsal run = rehearse(config, requests);
+  EXPECT_GT(run.metrics.at("draft_deadline_misses_total"), 10);
+  const std::vector<TimedEvent>& events = run.answers[0].events;
+  double longest_s = 0;
+  for (size_t i = 1; i < events.size(); ++i)
+    longest_s = std::max(longest_s, events[i].at_s - events[i - 1].at_s);
+  EXPECT_LT(longest_s, 0.050 + 0.020 + 0.002);
+}
+
 TEST(VirtualTime, WaitsPassVirtualTimeAndEndByThemselves) {
   VirtualClock clock;
   const auto begin = JobClock::now();

@@ -13,7 +13,6 @@ namespace {
 
 // Bounds of faults, not of pacing: a healthy draft never meets them.
 constexpr double kMinWaitS = 0.002;
-constexpr double kMaxWaitS = 0.050;
 constexpr double kDownAfterS = 0.3;
 constexpr double kLongestDownAfterS = 10.0;
 constexpr double kGoodbyeS = 3.0;  // a healthy draft needs one forward pass at most
@@ -187,14 +186,12 @@ bool DraftClient::shut_down() {
   return false;
 }
 
-double DraftClient::longest_wait_s(double worth_s) { return std::max(kMaxWaitS, worth_s); }
-
 DraftClient::Clock::time_point DraftClient::deadline(double worth_s) const {
   const auto after = [](Clock::time_point begin, double wait_s) {
     return begin +
            std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(wait_s));
   };
-  const double longest_s = longest_wait_s(worth_s);
+  const double longest_s = std::max(kMaxWaitS, worth_s);
   // Who takes over has all texts to read first: a stream that goes on is not held up for that.
   const double unknown_s = num_lives_ == 0 ? longest_s : kMaxWaitS;
   const auto usual = [&](double average_s) {

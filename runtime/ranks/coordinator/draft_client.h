@@ -28,6 +28,8 @@ class DraftClient {
   // | kDown      | an answer is overdue, or the draft is gone   | any frame: back to what it was;    |
   // |            |                                              | a hello: a new life, kIdle         |
   enum class State : uint8_t { kIdle, kAsked, kAnswering, kDown };
+  // What a stream may be held up for a draft that is not known to be slow.
+  static constexpr double kMaxWaitS = 0.050;
 
   // patience_s: every round may wait so long at least, and a silent draft counts as down only after
   // it; 0 = none.
@@ -56,7 +58,6 @@ class DraftClient {
   // the last ones, within max(50 ms, worth_s) after the request. After misses in a row the wait is
   // skipped for a while, longer each time.
   Clock::time_point deadline(double worth_s) const;
-  static double longest_wait_s(double worth_s);  // max(50 ms, worth_s)
   bool skips_wait() const { return num_rounds_to_skip_ > 0 && patience_s_ == 0; }
   // Tells how the round's wait ended.
   void record_wait(bool complete);

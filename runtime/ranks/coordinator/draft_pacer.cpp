@@ -70,8 +70,9 @@ double DraftPacer::wait_for_blocks() {
   // Each accepted token saves the target a round; waiting longer than that cannot pay.
   const double worth_s = plain_round_s_ * std::max(1.0, accepted_per_block_);
   const double expected_s = chooses_ ? choice_.wait_s : 0;
-  // A wait in vain makes the next one's expectation longer: so this has an end as well.
-  const double least_s = std::min(pacing.outlier * expected_s, DraftClient::longest_wait_s(worth_s));
+  // A wait in vain makes the next one's expectation longer: so this has an end as well, and no
+  // worth. Who is known to answer later has the client's deadline.
+  const double least_s = std::min(pacing.outlier * expected_s, DraftClient::kMaxWaitS);
   const Clock::time_point earliest_end = Clock::now() + duration_of(least_s);
   const TraceSpan span(TraceKind::kWaitForDraft);
   bool in_time = true;
