@@ -61,12 +61,41 @@ class Plan {
     projection(names.down(), hidden, config_.ffn_dim, config_.mlp_bias);
   }
 
-  void layer(const LayerNames& names) {
+  void experts(const LayerNames& names) {
+    const ExpertsConfig& experts = config_.experts;
+    const WeightNames& family = config_.names;
+    const int64_t hidden = config_.hidden_dim;
+    projection(names.prefix + family.router, experts.count, hidden, false);
+    if (experts.correction) vector(names.prefix + family.router_correction, experts.count);
+    if (!family.experts_gate_up.empty()) {
+      tensors_.push_back({names.prefix + family.experts_gate_up + ".weight",
+                          {experts.count, 2 * experts.ffn_dim, hidden}});
+      tensors_.push_back({names.prefix + family.experts_down + ".weight",
+                          {experts.count, hidden, experts.ffn_dim}});
+    }
+    for (int32_t e = 0; e < experts.count && family.experts_gate_up.empty(); ++e) {
+      projection(names.expert(e, family.expert_gate), experts.ffn_dim, hidden, false);
+      projection(names.expert(e, family.expert_up), experts.ffn_dim, hidden, false);
+      projection(names.expert(e, family.expert_down), hidden, experts.ffn_dim, false);
+    }
+    if (experts.shared_ffn_dim == 0) return;
+    projection(names.shared("gate_proj"), experts.shared_ffn_dim, hidden, false);
+    projection(names.shared("up_proj"), experts.shared_ffn_dim, hidden, false);
+    projection(names.shared("down_proj"), hidden, experts.shared_ffn_dim, false);
+    if (experts.shared_gate) projection(names.prefix + family.shared_gate, 1, hidden, false);
+  }
+
+  void layer(int32_t l) {
+    const LayerNames names(l, config_.names);
     norm(names.prefix, config_.names.attn_norm);
     attention(names);
     norm(names.prefix, config_.names.attn_post_norm);
     norm(names.prefix, config_.names.mlp_norm);
-    mlp(names);
+    if (config_.has_experts(l)) {
+      experts(names);
+    } else {
+      mlp(names);
+    }
     norm(names.prefix, config_.names.mlp_post_norm);
   }
 
@@ -77,7 +106,7 @@ class Plan {
       tensors_.push_back({names.positions + ".weight",
                           {config_.max_positions + config_.position_offset, config_.hidden_dim}});
     }
-    for (int32_t l = 0; l < config_.n_layers; ++l) layer(LayerNames(l, names));
+    for (int32_t l = 0; l < config_.n_layers; ++l) layer(l);
     norm("", names.final_norm);
     if (!config_.tied_head)
       tensors_.push_back({names.head + ".weight", {config_.vocab_size, config_.hidden_dim}});

@@ -46,6 +46,24 @@ enum class QkNormSpan : uint8_t { kHead, kOwnHead, kAllHeads };
 // all keys, all values; or so for each KV head.
 enum class QkvLayout : uint8_t { kSeparate, kFused, kGrouped };
 
+// Layers whose MLP is a mixture of experts (Shazeer et al. 2017): per row some of them, chosen by a
+// router, and perhaps one that every row goes to. How they are chosen: ops::ExpertChoice.
+struct ExpertsConfig {
+  int32_t count = 0;  // 0: no mixtures
+  int32_t per_row = 0;
+  int32_t ffn_dim = 0;         // of each expert
+  int32_t shared_ffn_dim = 0;  // of the shared one; 0: none
+  bool shared_gate = false;    // that one times a sigmoid of the router
+  // Softmax over the chosen alone is softmax over all, normalised.
+  bool sigmoid = false;
+  bool correction = false;
+  int32_t groups = 1;
+  int32_t chosen_groups = 1;
+  bool normalised = false;
+  float scale = 1.0f;
+  std::vector<bool> dense_layers;  // with the MLP of ffn_dim units instead; empty: none
+};
+
 struct ModelConfig {
   std::string model_type;  // of the table in models/families/families.cpp
   WeightNames names;       // a norm without a name is not there
@@ -65,6 +83,7 @@ struct ModelConfig {
   bool attention_out_bias = false;
   bool mlp_bias = false;
   bool gated_mlp = true;  // down(act(gate x) * up x), else down(act(up x))
+  ExpertsConfig experts;
   ops::ActivationKind activation = ops::ActivationKind::kSilu;
   bool parallel_mlp = false;  // x + attention(norm x) + mlp(norm x); without mlp_norm the same norm
   bool qk_norm = false;       // on q and k, before rope
@@ -104,6 +123,10 @@ struct ModelConfig {
   int64_t window_of(int32_t layer) const {
     const bool is_full = !full_layers.empty() && full_layers[static_cast<size_t>(layer)];
     return is_full ? 0 : sliding_window;
+  }
+  bool has_experts(int32_t layer) const {
+    if (experts.count == 0) return false;
+    return experts.dense_layers.empty() || !experts.dense_layers[static_cast<size_t>(layer)];
   }
   bool has_rope(int32_t layer) const {
     if (alibi || names.has_positions()) return false;

@@ -59,19 +59,33 @@ int64_t inputs_per_block(const ModelConfig& config) {
   return config.is_quantized() ? ops::kQuantBlock : 1;
 }
 
-int64_t ffn_parts(const ModelConfig& config, int64_t size) {
-  return (config.ffn_dim + size - 1) / size;
+// Feed-forward units of a dense layer, of an expert and of the shared expert, each cut by itself.
+struct Ffn {
+  int64_t dim;
+  Range ModelShard::*part;
+  std::vector<Range> ModelShard::*slices;
+};
+std::vector<Ffn> ffns_of(const ModelConfig& config) {
+  std::vector<Ffn> ffns = {{config.ffn_dim, &ModelShard::ffn, &ModelShard::ffn_slices}};
+  const ExpertsConfig& experts = config.experts;
+  if (experts.count == 0) return ffns;
+  ffns.push_back({experts.ffn_dim, &ModelShard::expert_ffn, &ModelShard::expert_slices});
+  if (experts.shared_ffn_dim == 0) return ffns;
+  ffns.push_back({experts.shared_ffn_dim, &ModelShard::shared_ffn, &ModelShard::shared_slices});
+  return ffns;
 }
 
-Range scaled_ffn(const ModelConfig& config, Range parts, int64_t size) {
-  return {size * parts.begin, std::min<int64_t>(size * parts.end, config.ffn_dim)};
+int64_t ffn_parts(int64_t ffn_dim, int64_t size) { return (ffn_dim + size - 1) / size; }
+
+Range scaled_ffn(int64_t ffn_dim, Range parts, int64_t size) {
+  return {size * parts.begin, std::min<int64_t>(size * parts.end, ffn_dim)};
 }
 
 // Feed-forward units are cut in pairs at least, because bf16 weights are packed in pairs.
-Range strict_ffn(const ModelConfig& config, int index, int num_parts) {
+Range strict_ffn(const ModelConfig& config, int64_t ffn_dim, int index, int num_parts) {
   const int64_t size = std::max<int64_t>(2, inputs_per_block(config));
-  const Range parts = halved(Range{0, ffn_parts(config, size)}, index, num_parts, half_of);
-  return scaled_ffn(config, parts, size);
+  const Range parts = halved(Range{0, ffn_parts(ffn_dim, size)}, index, num_parts, half_of);
+  return scaled_ffn(ffn_dim, parts, size);
 }
 
 struct HeadPart {
@@ -97,18 +111,20 @@ void check_strict(const ModelConfig& config, int num_ranks) {
         fmt::format("numerics strict is for 1, 2, 4 or 8 target ranks, not for {}", num_ranks));
   }
   for (int rank = 0; rank < num_ranks; ++rank) {
-    if (strict_heads(config, rank, num_ranks).heads.size() > 0 &&
-        strict_ffn(config, rank, num_ranks).size() > 0) {
-      continue;
+    for (const Ffn& ffn : ffns_of(config)) {
+      if (strict_heads(config, rank, num_ranks).heads.size() > 0 &&
+          strict_ffn(config, ffn.dim, rank, num_ranks).size() > 0) {
+        continue;
+      }
+      throw Error(
+          fmt::format("numerics strict leaves rank {} of {} without a part of {} query heads in {} "
+                      "groups or of {} feed-forward units; use fewer target ranks",
+                      rank,
+                      num_ranks,
+                      config.n_heads,
+                      config.n_kv_heads,
+                      ffn.dim));
     }
-    throw Error(
-        fmt::format("numerics strict leaves rank {} of {} without a part of {} query heads in {} "
-                    "groups or of {} feed-forward units; use fewer target ranks",
-                    rank,
-                    num_ranks,
-                    config.n_heads,
-                    config.n_kv_heads,
-                    config.ffn_dim));
   }
 }
 
@@ -116,11 +132,15 @@ void cut_strict(const ModelConfig& config, ModelShard& shard) {
   const HeadPart part = strict_heads(config, shard.rank, shard.num_ranks);
   shard.heads = part.heads;
   shard.kv_heads = part.kv_heads;
-  shard.ffn = strict_ffn(config, shard.rank, shard.num_ranks);
   const int num_slices = kStrictSlices / shard.num_ranks;
   for (int slice = shard.rank * num_slices; slice < (shard.rank + 1) * num_slices; ++slice) {
     shard.head_slices.push_back(strict_heads(config, slice, kStrictSlices).heads);
-    shard.ffn_slices.push_back(strict_ffn(config, slice, kStrictSlices));
+  }
+  for (const Ffn& ffn : ffns_of(config)) {
+    shard.*ffn.part = strict_ffn(config, ffn.dim, shard.rank, shard.num_ranks);
+    for (int slice = shard.rank * num_slices; slice < (shard.rank + 1) * num_slices; ++slice) {
+      (shard.*ffn.slices).push_back(strict_ffn(config, ffn.dim, slice, kStrictSlices));
+    }
   }
 }
 
@@ -136,10 +156,12 @@ void check_counts(const ModelConfig& config, int num_ranks) {
                     num_ranks,
                     config.n_heads));
   }
-  if (num_ranks > ffn_parts(config, inputs_per_block(config)) || num_ranks > config.vocab_size) {
+  for (const Ffn& ffn : ffns_of(config)) {
+    const int64_t parts = ffn_parts(ffn.dim, inputs_per_block(config));
+    if (num_ranks <= parts && num_ranks <= config.vocab_size) continue;
     throw Error(
         fmt::format("a model with {} feed-forward units and {} tokens cannot be cut over {} ranks",
-                    config.ffn_dim,
+                    ffn.dim,
                     config.vocab_size,
                     num_ranks));
   }
@@ -148,8 +170,10 @@ void check_counts(const ModelConfig& config, int num_ranks) {
 void cut_fast(const ModelConfig& config, ModelShard& shard) {
   const int64_t group = config.n_heads / config.n_kv_heads;
   const int64_t size = inputs_per_block(config);
-  shard.ffn =
-      scaled_ffn(config, shard_range(ffn_parts(config, size), shard.rank, shard.num_ranks), size);
+  for (const Ffn& ffn : ffns_of(config)) {
+    const Range parts = shard_range(ffn_parts(ffn.dim, size), shard.rank, shard.num_ranks);
+    shard.*ffn.part = scaled_ffn(ffn.dim, parts, size);
+  }
   if (config.n_kv_heads < shard.num_ranks) {
     shard_replicated_heads(config, shard);
   } else {
@@ -185,6 +209,12 @@ ModelShard shard_model(const ModelConfig& config, int rank, int num_ranks, Numer
     cut_fast(config, shard);
   }
   return shard;
+}
+
+std::vector<int64_t> slice_ends(const std::vector<Range>& slices, int64_t size) {
+  std::vector<int64_t> ends;
+  for (const Range& slice : slices) ends.push_back((slice.end - slices.front().begin) * size);
+  return ends;
 }
 
 }  // namespace outrider

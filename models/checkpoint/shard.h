@@ -36,16 +36,23 @@ struct ModelShard {
   Range heads;
   Range kv_heads;
   Range ffn;
+  Range expert_ffn;  // of every expert, as ffn is of a dense layer; empty where there are none
+  Range shared_ffn;
   Range vocab;
   // Strict: the slices this rank holds, kStrictSlices / num_ranks of each, consecutive, together
   // heads and ffn; some may be empty in a small model. Fast: none.
   std::vector<Range> head_slices;
   std::vector<Range> ffn_slices;
+  std::vector<Range> expert_slices;
+  std::vector<Range> shared_slices;
 };
 // Throws Error with one sentence, the same on every rank, when the shape cannot be cut so.
 ModelShard shard_model(const ModelConfig& config,
                        int rank,
                        int num_ranks,
                        Numerics numerics = Numerics::kFast);
+
+// Where a shard's slices end in a matrix whose inner dimension holds `size` columns for each unit.
+std::vector<int64_t> slice_ends(const std::vector<Range>& slices, int64_t size);
 
 }  // namespace outrider

@@ -51,6 +51,26 @@ void refuse_tensor(const Checkpoint& checkpoint,
                           config.model_type));
 }
 
+void refuse_of_experts(const Checkpoint& checkpoint,
+                       const LayerNames& names,
+                       const ModelConfig& config) {
+  const WeightNames& family = config.names;
+  refuse_bias(checkpoint, names.prefix + family.router + ".bias");
+  for (const std::string& part : {family.expert_gate, family.expert_up, family.expert_down}) {
+    refuse_bias(checkpoint, names.expert(0, part) + ".bias");
+    refuse_tensor(checkpoint, names.expert(config.experts.count, part) + ".weight", config);
+  }
+  if (!config.experts.correction) {
+    refuse_bias(checkpoint, names.prefix + family.router_correction);
+  }
+  if (config.experts.shared_ffn_dim > 0) return;
+  for (const char* shared : {"mlp.shared_expert", "mlp.shared_experts", "shared_mlp"}) {
+    for (const char* up : {".up_proj.weight", ".input_linear.weight"}) {
+      refuse_tensor(checkpoint, names.prefix + shared + up, config);
+    }
+  }
+}
+
 void refuse_of_layer(const Checkpoint& checkpoint,
                      const LayerNames& names,
                      const ModelConfig& config) {
@@ -65,6 +85,7 @@ void refuse_of_layer(const Checkpoint& checkpoint,
   for (const char* norm : {"input_layernorm", "post_attention_layernorm"}) {
     refuse_unless(config.norm_bias, {names.prefix + norm});
   }
+  if (config.experts.count > 0) refuse_of_experts(checkpoint, names, config);
   if (!config.qk_norm) {
     refuse_tensor(checkpoint, names.q_norm(), config);
     refuse_tensor(checkpoint, names.k_norm(), config);

@@ -29,6 +29,18 @@ struct WeightNames {
   std::string gate_up = {};  // in place of the two: gate's rows, then up's
   std::string down = "mlp.down_proj";
   std::string mlp_post_norm = {};
+  // Of a layer with experts: expert e is EXPERTS.e.GATE and so on, or all of them lie in two
+  // tensors, [experts, outputs, inputs].
+  std::string router = "mlp.gate";
+  std::string router_correction = "mlp.gate.e_score_correction_bias";  // the whole name
+  std::string experts = "mlp.experts";
+  std::string expert_gate = "gate_proj";
+  std::string expert_up = "up_proj";
+  std::string expert_down = "down_proj";
+  std::string experts_gate_up = {};  // in place of all experts' gate and up
+  std::string experts_down = {};     // and of all experts' down
+  std::string shared_expert = "mlp.shared_expert";
+  std::string shared_gate = "mlp.shared_expert_gate";
 
   bool has_positions() const { return !positions.empty(); }
 };
@@ -57,6 +69,12 @@ struct LayerNames {
   std::string up() const { return prefix + family.up; }
   std::string gate_up() const { return prefix + family.gate_up; }
   std::string down() const { return prefix + family.down; }
+  std::string expert(int64_t e, const std::string& part) const {
+    return prefix + family.experts + "." + std::to_string(e) + "." + part;
+  }
+  std::string shared(const std::string& part) const {
+    return prefix + family.shared_expert + "." + part;
+  }
 };
 
 }  // namespace outrider

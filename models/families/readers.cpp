@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "runtime/ops/ops.h"
+
 namespace outrider {
 namespace {
 
@@ -13,7 +15,6 @@ constexpr int64_t kMaxLayers = 1024;
 constexpr int64_t kMaxDim = 65'536;
 constexpr int64_t kMaxHeads = 4096;
 constexpr int64_t kMaxHeadDim = 1024;
-constexpr int64_t kMaxFfn = 1 << 20;
 
 int32_t size_of(const ConfigFields& fields, const char* key, int64_t most, int32_t otherwise) {
   if (otherwise == 0) return fields.integer(key, {1, most});
@@ -125,6 +126,32 @@ void read_windows(const ConfigFields& fields,
   config.sliding_window = fields.integer_or("sliding_window", {1, kMaxPositions}, default_window);
   const auto& full = config.full_layers;
   if (std::find(full.begin(), full.end(), false) == full.end()) config.sliding_window = 0;
+}
+
+void read_experts(const ConfigFields& fields, ModelConfig& config, const ExpertKeys& keys) {
+  ExpertsConfig& experts = config.experts;
+  const bool has_other = keys.other_count != nullptr && !fields.is_set(keys.count);
+  const char* count = has_other && fields.is_set(keys.other_count) ? keys.other_count : keys.count;
+  experts.count = size_of(fields, count, ops::kMaxExperts, keys.default_count);
+  experts.per_row = size_of(fields, "num_experts_per_tok", experts.count, keys.default_per_row);
+  experts.ffn_dim = size_of(fields, keys.ffn, kMaxFfn, keys.default_ffn);
+  fields.know({"output_router_logits", "router_aux_loss_coef", "router_jitter_noise"});
+}
+
+void read_router(const ConfigFields& fields, ModelConfig& config) {
+  ExpertsConfig& experts = config.experts;
+  experts.normalised = fields.flag_or("norm_topk_prob", true);
+  experts.scale = static_cast<float>(fields.number_or("routed_scaling_factor", 1e-6, 1e6, 1.0));
+  experts.groups = fields.integer_or("n_group", {1, experts.count}, 1);
+  experts.chosen_groups = fields.integer_or("topk_group", {1, experts.groups}, 1);
+  if (experts.groups == 1) return;
+  const int32_t size = experts.count / experts.groups;
+  if (size * experts.groups != experts.count || size < 2) {
+    fields.fail("\"n_group\" does not cut the experts into groups of two or more");
+  }
+  if (experts.chosen_groups * size < experts.per_row) {
+    fields.fail("\"topk_group\" groups hold fewer experts than \"num_experts_per_tok\"");
+  }
 }
 
 void refuse_unless(const ConfigFields& fields, const char* key, bool setting) {

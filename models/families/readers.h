@@ -8,6 +8,7 @@ namespace outrider {
 
 inline constexpr int64_t kMaxPositions = 1 << 28;
 inline constexpr int64_t kMaxVocab = 2'000'000;
+inline constexpr int64_t kMaxFfn = 1 << 20;
 
 // llama's keys and Hugging Face's defaults of a family; 0: the file must say it.
 struct DecoderKeys {
@@ -51,6 +52,20 @@ void read_windows(const ConfigFields& fields,
                   ModelConfig& config,
                   int32_t default_window,
                   int32_t default_pattern);
+
+// Hugging Face's keys and defaults of a family with experts; 0: the file must say it.
+struct ExpertKeys {
+  const char* count = "num_experts";
+  const char* other_count = nullptr;  // another name of it
+  const char* ffn = "moe_intermediate_size";
+  int32_t default_count = 0;
+  int32_t default_per_row = 0;
+  int32_t default_ffn = 0;
+};
+// config.experts' count, per_row and ffn_dim. After read_decoder.
+void read_experts(const ConfigFields& fields, ModelConfig& config, const ExpertKeys& keys);
+// n_group, topk_group, routed_scaling_factor and norm_topk_prob.
+void read_router(const ConfigFields& fields, ModelConfig& config);
 
 // For a switch of which only one setting is computed.
 void refuse_unless(const ConfigFields& fields, const char* key, bool setting);

@@ -59,4 +59,38 @@ void read_gemma(const ConfigFields& fields, ModelConfig& config, const DecoderKe
   fields.know({"hidden_act"});  // hidden_activation is what counts
 }
 
+void read_granite(const ConfigFields& fields, ModelConfig& config) {
+  read_decoder(fields, config);
+  read_rope(fields, config);
+  config.attention_bias = fields.flag_or("attention_bias", false);
+  config.attention_out_bias = config.attention_bias;
+  const auto factor = [&fields](const char* key) {
+    return static_cast<float>(fields.number_or(key, 1e-6, 1e6, 1.0));
+  };
+  config.embedding_scale = factor("embedding_multiplier");
+  config.residual_scale = factor("residual_multiplier");
+  config.attention_scale = factor("attention_multiplier");
+  config.logit_scale = 1.0f / factor("logits_scaling");
+}
+
+void read_qwen_experts(const ConfigFields& fields, ModelConfig& config, const ExpertKeys& keys) {
+  read_experts(fields, config, keys);
+  config.experts.normalised = fields.flag_or("norm_topk_prob", false);
+  const int32_t step = fields.integer_or("decoder_sparse_step", {1, 1'000'000}, 1);
+  const auto listed = fields.numbers("mlp_only_layers").value_or(std::vector<double>{});
+  for (int32_t layer = 0; layer < config.n_layers; ++layer) {
+    const bool is_listed = std::find(listed.begin(), listed.end(), layer) != listed.end();
+    config.experts.dense_layers.push_back(is_listed || (layer + 1) % step != 0);
+  }
+}
+
+void set_mixtral_names(ModelConfig& config) {
+  config.names.router = "block_sparse_moe.gate";
+  config.names.router_correction = "block_sparse_moe.e_score_correction_bias";
+  config.names.experts = "block_sparse_moe.experts";
+  config.names.expert_gate = "w1";
+  config.names.expert_up = "w3";
+  config.names.expert_down = "w2";
+}
+
 }  // namespace outrider

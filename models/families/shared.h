@@ -16,4 +16,13 @@ void set_olmo(const ConfigFields& fields, ModelConfig& config);
 // divided by the root of query_pre_attn_scalar.
 void read_gemma(const ConfigFields& fields, ModelConfig& config, const DecoderKeys& keys);
 
+// Factors on embedding, scores, residual stream and logits; biases of attention.
+void read_granite(const ConfigFields& fields, ModelConfig& config);
+
+// Experts of Qwen, and the layers that have none.
+void read_qwen_experts(const ConfigFields& fields, ModelConfig& config, const ExpertKeys& keys);
+
+// Mixtral's names of experts.
+void set_mixtral_names(ModelConfig& config);
+
 }  // namespace outrider

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <utility>
 
+#include "models/forward/experts.h"
 #include "models/forward/rope_frequencies.h"
 #include "models/weights/weights.h"
 #include "runtime/base/error.h"
@@ -65,7 +66,7 @@ int64_t floats_per_block(const ModelConfig& config, const ModelShard& shard, int
 }
 
 // Products of sizes that came from files and options; overflow would turn into a small allocation.
-size_t checked_bytes(std::initializer_list<int64_t> factors) {
+size_t checked_bytes(const std::vector<int64_t>& factors) {
   size_t bytes = sizeof(float);
   for (const int64_t factor : factors) {
     if (factor < 0 || __builtin_mul_overflow(bytes, static_cast<size_t>(factor), &bytes)) {
@@ -78,13 +79,6 @@ size_t checked_bytes(std::initializer_list<int64_t> factors) {
 // Null where the model has no such bias.
 const float* bias_of(const std::vector<float>& bias) {
   return bias.empty() ? nullptr : bias.data();
-}
-
-// Where a shard's slices end in a matrix whose inner dimension holds `size` columns for each unit.
-std::vector<int64_t> slice_ends(const std::vector<Range>& slices, int64_t size) {
-  std::vector<int64_t> ends;
-  for (const Range& slice : slices) ends.push_back((slice.end - slices.front().begin) * size);
-  return ends;
 }
 
 bool all_heads_normed(const ModelConfig& config) {
@@ -141,7 +135,7 @@ Transformer::Transformer(ModelConfig config,
   const int64_t hidden = config_.hidden_dim;
   const int64_t attended_width = shard_.heads.size() * config_.head_dim;
   const int64_t qkv_width = queries(0).stride;
-  const std::pair<float**, size_t> parts[] = {
+  std::vector<std::pair<float**, size_t>> parts = {
       {&buffers_->x, checked_bytes({rows, hidden})},
       {&buffers_->normed, checked_bytes({std::max(rows, logit_rows), hidden})},
       {&buffers_->qkv, checked_bytes({rows, qkv_width})},
@@ -157,6 +151,12 @@ Transformer::Transformer(ModelConfig config,
       {&buffers_->squares,
        checked_bytes(
            {rows, all_heads_normed(config_) ? config_.n_heads + config_.n_kv_heads : 0})}};
+  if (config_.experts.count > 0) {
+    experts_ = std::make_unique<ExpertMlp>(config_, shard_, rows);
+    for (const auto& [at, factors] : experts_->buffers()) {
+      parts.emplace_back(at, checked_bytes(factors));
+    }
+  }
   const auto aligned = [](size_t bytes) { return (bytes + 63) / 64 * 64; };
   size_t total = 0;
   for (const auto& [pointer, bytes] : parts) total += aligned(bytes);
@@ -408,6 +408,7 @@ void Transformer::attend(int32_t layer, const ops::AttentionRows& where) {
 // part [rows, hidden], of this rank.
 void Transformer::mlp(const LayerWeights& w, const float* in, int64_t rows) {
   Buffers& b = *buffers_;
+  if (w.has_experts()) return experts_->compute(ctx_, w, in, rows, b.part);
   const int64_t hidden = config_.hidden_dim;
   const int64_t ffn = shard_.ffn.size();
   for (int64_t first = 0; first < rows; first += kMlpRows) {

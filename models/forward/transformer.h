@@ -17,6 +17,7 @@
 
 namespace outrider {
 
+class ExpertMlp;      // models/forward/experts.h
 struct LayerWeights;  // models/weights/weights.h
 struct NormWeights;
 struct Weights;
@@ -70,7 +71,8 @@ class Transformer final : public Model {
   TargetGroup& group_;
   ops::Context& ctx_;
   std::unique_ptr<Buffers> buffers_;
-  const Batch* batch_ = nullptr;  // begun and not computed yet
+  std::unique_ptr<ExpertMlp> experts_;  // where layers have any
+  const Batch* batch_ = nullptr;        // begun and not computed yet
   std::span<const float> logits_;
 };
 

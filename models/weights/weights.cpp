@@ -13,6 +13,7 @@
 #include "models/checkpoint/unused_tensors.h"
 #include "models/checkpoint/weight_names.h"
 #include "models/gguf/gguf_file.h"
+#include "models/weights/expert_pieces.h"
 #include "models/weights/gguf_source.h"
 #include "models/weights/quantized_checkpoint.h"
 #include "runtime/base/error.h"
@@ -22,16 +23,6 @@ namespace outrider {
 namespace {
 
 constexpr unsigned kMaxThreads = 16;
-
-// Rows (and columns) of one projection that become consecutive rows of a packed matrix.
-struct Piece {
-  std::string name;  // without ".weight"
-  int64_t n_rows;    // of the whole tensor
-  Range rows;
-};
-
-Range scaled(Range range, int64_t factor) { return {range.begin * factor, range.end * factor}; }
-Range shifted(Range range, int64_t by) { return {range.begin + by, range.end + by}; }
 
 class Loader {
  public:
@@ -50,6 +41,9 @@ class Loader {
 
  private:
   void plan_layer(int32_t layer, LayerWeights& out);
+  void plan_mlp(const LayerNames& names, LayerWeights& out);
+  void plan_experts(const LayerNames& names, LayerWeights& out);
+  void plan_router(const LayerNames& names, LayerWeights& out);
   std::vector<float> vector(const std::string& name, int64_t n, Range part);
   std::vector<float> vector(const std::string& name, int64_t n) { return vector(name, n, {0, n}); }
   // A table of rows of n numbers.
@@ -220,6 +214,7 @@ void Loader::plan_matrix(ops::PackedMatrix& out,
   }
   int64_t first_row = 0;
   for (const Piece& piece : pieces) {
+    first_row += piece.zeros_before;
     const std::string name = piece.name + ".weight";
     const ops::DType own = source_.expect(name, {piece.n_rows, n_columns});
     parts_.push_back({.part = {name, n_columns, piece.rows, read},
@@ -257,7 +252,7 @@ ops::PackedMatrix Loader::make_matrix(const std::vector<Piece>& pieces,
                                       Range columns,
                                       const std::optional<ops::QuantFormat>& integers) {
   int64_t n_out = 0;
-  for (const Piece& piece : pieces) n_out += piece.rows.size();
+  for (const Piece& piece : pieces) n_out += piece.zeros_before + piece.rows.size();
   if (integers) return {n_out, columns.size(), *integers, columns.begin};
   const ops::DType dtype = widest(pieces, n_columns);
   if (config_.load_format.bits != 0) {
@@ -288,15 +283,65 @@ void Loader::plan_layer(int32_t layer, LayerWeights& out) {
       out.o, {{names.o(), hidden, whole}}, int64_t{config_.n_heads} * config_.head_dim, heads);
   if (config_.attention_out_bias) out.o_bias = biases({{names.o(), hidden, whole}});
 
+  if (config_.has_experts(layer)) {
+    plan_experts(names, out);
+  } else {
+    plan_mlp(names, out);
+  }
+  if (shard_.rank != 0) {
+    out.o_bias.clear();
+    out.down_bias.clear();
+  }
+}
+
+void Loader::plan_mlp(const LayerNames& names, LayerWeights& out) {
+  const int64_t hidden = config_.hidden_dim;
+  const Range whole = {0, hidden};
   const std::vector<Piece> gate_up = gate_up_pieces(names);
   plan_matrix(out.gate_up, gate_up, hidden, whole);
   if (config_.mlp_bias) out.gate_up_bias = biases(gate_up);
   plan_matrix(out.down, {{names.down(), hidden, whole}}, config_.ffn_dim, shard_.ffn);
   if (config_.mlp_bias) out.down_bias = biases({{names.down(), hidden, whole}});
-  if (shard_.rank != 0) {
-    out.o_bias.clear();
-    out.down_bias.clear();
+}
+
+void Loader::plan_router(const LayerNames& names, LayerWeights& out) {
+  const int64_t hidden = config_.hidden_dim;
+  const std::vector<Piece> pieces = router_pieces(config_, names);
+  int64_t n_out = 0;
+  for (const Piece& piece : pieces) n_out += piece.n_rows;
+  out.router = {n_out, hidden, ops::DType::kF32};
+  int64_t first_row = 0;
+  for (const Piece& piece : pieces) {
+    const std::string name = piece.name + ".weight";
+    const ops::DType dtype = source_.expect(name, {piece.n_rows, hidden});
+    parts_.push_back({.part = {name, hidden, piece.rows, {0, hidden}},
+                      .dtype = dtype,
+                      .packed = &out.router,
+                      .first_row = first_row});
+    first_row += piece.rows.size();
   }
+  if (!config_.experts.correction) return;
+  out.router_correction =
+      vector(names.prefix + config_.names.router_correction, config_.experts.count);
+}
+
+void Loader::plan_experts(const LayerNames& names, LayerWeights& out) {
+  const int64_t hidden = config_.hidden_dim;
+  const Range whole = {0, hidden};
+  const ExpertsConfig& experts = config_.experts;
+  plan_router(names, out);
+  plan_matrix(out.gate_up, expert_gate_up_pieces(config_, shard_, names), hidden, whole);
+  plan_matrix(out.down, expert_down_pieces(config_, names), experts.ffn_dim, shard_.expert_ffn);
+  if (experts.shared_ffn_dim == 0) return;
+  plan_matrix(out.shared_gate_up,
+              {{names.shared("gate_proj"), experts.shared_ffn_dim, shard_.shared_ffn},
+               {names.shared("up_proj"), experts.shared_ffn_dim, shard_.shared_ffn}},
+              hidden,
+              whole);
+  plan_matrix(out.shared_down,
+              {{names.shared("down_proj"), hidden, whole}},
+              experts.shared_ffn_dim,
+              shard_.shared_ffn);
 }
 
 void Loader::plan_embedding(Weights& out) {
@@ -357,7 +402,10 @@ class CheckpointSource : public TensorSource {
                               name,
                               shape_text(shape)));
     }
-    if (info->shape != shape) {
+    // Experts in one tensor are read as one matrix below the other.
+    std::vector<int64_t> found = info->shape;
+    if (found.size() == 3 && shape.size() == 2) found = {found[0] * found[1], found[2]};
+    if (found != shape) {
       throw Error(fmt::format("{}: tensor \"{}\" has shape {} but config.json asks for {}",
                               file->name(),
                               name,
@@ -465,7 +513,8 @@ size_t Weights::matrix_bytes() const {
   size_t total = head.num_bytes();
   for (const LayerWeights& layer : layers) {
     total += layer.qkv.num_bytes() + layer.o.num_bytes() + layer.gate_up.num_bytes() +
-             layer.down.num_bytes();
+             layer.down.num_bytes() + layer.router.num_bytes() + layer.shared_gate_up.num_bytes() +
+             layer.shared_down.num_bytes();
   }
   return total;
 }
@@ -489,7 +538,8 @@ size_t Weights::num_bytes() const {
                                &layer.k_norm,
                                &layer.o_bias,
                                &layer.gate_up_bias,
-                               &layer.down_bias}) {
+                               &layer.down_bias,
+                               &layer.router_correction}) {
       floats += vector->size();
     }
   }

@@ -38,11 +38,18 @@ struct LayerWeights {
   std::vector<float> o_bias;   // [hidden]
   NormWeights attn_post_norm;  // of what attention adds
   NormWeights mlp_norm;
-  ops::PackedMatrix gate_up;        // [2 ffn, hidden]: gate, then up; [ffn, hidden]: up alone
+  // [2 ffn, hidden]: gate, then up; [ffn, hidden]: up alone; of experts see ops::ExpertMatrix.
+  ops::PackedMatrix gate_up;
   std::vector<float> gate_up_bias;  // [2 ffn] or [ffn]
-  ops::PackedMatrix down;           // [hidden, ffn]
+  ops::PackedMatrix down;           // [hidden, ffn], or of experts
   std::vector<float> down_bias;     // [hidden]
   NormWeights mlp_post_norm;
+  // Of a layer with experts. In float32, whole on every rank: all choose alike.
+  ops::PackedMatrix router;              // [experts, hidden], and a row for the shared one's gate
+  std::vector<float> router_correction;  // [experts] or empty
+  ops::PackedMatrix shared_gate_up;      // [2 shared ffn, hidden]
+  ops::PackedMatrix shared_down;         // [hidden, shared ffn]
+  bool has_experts() const { return router.n_out() > 0; }
 };
 
 struct Weights {
@@ -83,8 +90,9 @@ class TensorSource {
   virtual void check_unchanged() const {}
 };
 
-// The tensors of a Hugging Face folder, or of a GGUF file. Throws Error when config.json leaves out some that change
-// the numbers (unused_tensors.h). vocab: the rows of embedding and head that will be read.
+// The tensors of a Hugging Face folder, or of a GGUF file. Throws Error when config.json leaves out
+// some that change the numbers (unused_tensors.h). vocab: the rows of embedding and head that will
+// be read.
 std::unique_ptr<TensorSource> make_checkpoint_source(const std::filesystem::path& model_dir,
                                                      const ModelConfig& config,
                                                      Range vocab);

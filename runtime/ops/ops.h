@@ -104,6 +104,79 @@ void linear(Context& ctx,
             const PackedMatrix& w,
             const LinearSum& sum = {});
 
+// Rows [begin, end) of a product that belong to one expert.
+struct ExpertRows {
+  int64_t expert = 0;
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+// Matrices of one shape in one: the outputs of expert e begin with panel e * panels_of(n_out).
+struct ExpertMatrix {
+  const PackedMatrix* w = nullptr;
+  int64_t n_out = 0;            // of one expert
+  const float* bias = nullptr;  // [experts, n_out] or null
+};
+inline int64_t panels_of(int64_t n_out) { return (n_out + kRowsPerPanel - 1) / kRowsPerPanel; }
+// linear() of each group's rows with its expert's matrix: out [rows, n_out], in [rows, w.n_in()].
+// Groups ascend, by expert and by rows, from row 0 on. An expert's weights are read once for up to
+// 32 rows of its own.
+void expert_linear(Context& ctx,
+                   float* out,
+                   const float* in,
+                   const ExpertMatrix& matrix,
+                   std::span<const ExpertRows> groups);
+
+// The same added up: row r of the product times factors[r] joins row_ids[r] of sums, which holds
+// [rows, slices, n_out], slice s that of slice_ends[s] (LinearSum; empty: one). A row's sum is one
+// chain over its experts, ascending, of products by themselves.
+struct ExpertSums {
+  float* sums = nullptr;
+  const int32_t* row_ids = nullptr;
+  const float* factors = nullptr;
+  std::span<const int64_t> slice_ends = {};
+};
+void add_expert_linear(Context& ctx,
+                       const ExpertSums& to,
+                       const float* in,
+                       const ExpertMatrix& matrix,
+                       std::span<const ExpertRows> groups);
+
+// out[r, :] = the slices of row r folded in the tree of runtime/base/numbers/fold_tree.h. slices:
+// [rows, num_slices, n], overwritten.
+void fold_slices(
+    Context& ctx, float* out, float* slices, int64_t rows, int64_t num_slices, int64_t n);
+
+// How a row's experts are chosen. Scores: softmax over all of them, or the sigmoid of each. Of the
+// groups (equal, neighbours) with the largest sums of two best scores the per_row best experts are
+// taken; ties go to the lower id. `correction` [count] is added to scores for the choice alone. The
+// weights are the scores; normalised: divided by their sum; times scale.
+inline constexpr int32_t kMaxExperts = 1024;
+struct ExpertChoice {
+  int32_t count = 0;  // at most kMaxExperts
+  int32_t per_row = 0;
+  bool sigmoid = false;
+  const float* correction = nullptr;
+  int32_t groups = 1;
+  int32_t chosen_groups = 1;
+  bool normalised = false;
+  float scale = 1.0f;
+};
+// logits: [rows, stride], the experts' first, overwritten. ids and weights: [rows, per_row], ids of
+// a row ascend. Logits that are not finite make weights that are not, never a wrong id.
+struct ExpertLogits {
+  float* data = nullptr;
+  int64_t rows = 0;
+  int64_t stride = 0;
+};
+void choose_experts(Context& ctx,
+                    int32_t* ids,
+                    float* weights,
+                    const ExpertLogits& logits,
+                    const ExpertChoice& choice);
+
+// x = 1 / (1 + exp(-x)), of count numbers.
+void sigmoid(Context& ctx, float* x, int64_t count);
+
 // out = x / sqrt(mean(x^2) + eps) * weight, per row of n. out may be x.
 void rms_norm(Context& ctx,
               float* out,

@@ -184,6 +184,15 @@ TEST(GoldenModels, AMissingFeatureIsSeen) {
     c.max_positions -= 1;
   });
   expect_seen("falcon-alibi-bf16", [](ModelConfig& c) { c.alibi = false; });
+  expect_seen("mixtral-bf16", [](ModelConfig& c) { c.experts.normalised = false; });
+  expect_seen("mixtral-bf16", [](ModelConfig& c) { c.sliding_window = 0; });
+  expect_seen("qwen2_moe-bf16", [](ModelConfig& c) { c.experts.normalised = true; });
+  expect_seen("qwen2_moe-bf16", [](ModelConfig& c) { c.experts.shared_gate = false; });
+  expect_seen("qwen3_moe-bf16", [](ModelConfig& c) { c.experts.per_row = 2; });
+  expect_seen("glm4_moe-bf16", [](ModelConfig& c) { c.experts.sigmoid = false; });
+  expect_seen("glm4_moe-bf16", [](ModelConfig& c) { c.experts.chosen_groups = 4; });
+  expect_seen("glm4_moe-bf16", [](ModelConfig& c) { c.experts.scale = 1.0f; });
+  expect_seen("glm4_moe-f16", [](ModelConfig& c) { c.experts.normalised = true; });
 }
 
 // What has weights of its own is missed by the loader already.
@@ -300,7 +309,8 @@ TEST_P(GoldenModel, WeightsOf8BitsStayClose) {
   config.load_format = {.bits = 8, .group_size = 32};
   const double error = error_with(golden, config);
   EXPECT_GT(error, 1e-5);
-  EXPECT_LT(error, 0.15);
+  // Rounding may change which experts a row goes to.
+  EXPECT_LT(error, config.experts.count > 0 ? 0.3 : 0.15);
 }
 
 INSTANTIATE_TEST_SUITE_P(Families,

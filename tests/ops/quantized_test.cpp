@@ -20,9 +20,20 @@ constexpr Shape kShapes[] = {
 constexpr QuantFormat kFormats[] = {
     {8, 16}, {8, 32}, {8, 64}, {8, 128}, {8, 256}, {8, 0}, {4, 32}, {4, 64}, {4, 128}, {4, 0}};
 // Besides them those with offsets, which no floats are rounded to: they come from files.
-constexpr QuantFormat kFileFormats[] = {
-    {8, 16},  {8, 32},  {8, 64}, {8, 128},      {8, 256},      {8, 0},        {8, 16, true},
-    {4, 32},  {4, 64},  {4, 128}, {4, 0},       {8, 32, true}, {4, 16, true}, {4, 32, true}};
+constexpr QuantFormat kFileFormats[] = {{8, 16},
+                                        {8, 32},
+                                        {8, 64},
+                                        {8, 128},
+                                        {8, 256},
+                                        {8, 0},
+                                        {8, 16, true},
+                                        {4, 32},
+                                        {4, 64},
+                                        {4, 128},
+                                        {4, 0},
+                                        {8, 32, true},
+                                        {4, 16, true},
+                                        {4, 32, true}};
 
 std::string name_of(const QuantFormat& format) {
   return std::to_string(format.bits) + "-bit group " + std::to_string(format.group_size) +
@@ -109,7 +120,8 @@ std::vector<float> run(Context& ctx,
   std::vector<float> out(static_cast<size_t>(rows * matrix.n_out()), kPoison);
   const int64_t whole[] = {matrix.n_in()};
   const std::span<const int64_t> ends = sum.slice_ends.empty() ? whole : sum.slice_ends;
-  cpu::quantized_linear(ctx, {out.data(), in, rows, &matrix, sum.bias, ends}, kernels);
+  cpu::quantized_linear(
+      ctx, {out.data(), in, {&matrix, matrix.n_out(), rows}, sum.bias, ends}, kernels);
   return out;
 }
 
@@ -196,7 +208,8 @@ TEST(Quantized, LinearTakesTheKernelsOfTheIsa) {
 TEST(Quantized, BitsOfARowDoNotDependOnRowsThreadsOrKernel) {
   const Shape shape{150, 517};
   constexpr int64_t kMostRows = 33;
-  for (const QuantFormat& format : {QuantFormat{8, 128}, {8, 0}, {4, 128}, {4, 32}, {4, 32, true}}) {
+  for (const QuantFormat& format :
+       {QuantFormat{8, 128}, {8, 0}, {4, 128}, {4, 32}, {4, 32, true}}) {
     const IntegerWeights w = random_integers(shape, format, 6);
     const PackedMatrix matrix = pack(w);
     const std::vector<float> in = random_floats(static_cast<size_t>(kMostRows * shape.n_in), 7);

@@ -46,6 +46,9 @@ struct Product {
   const float* bias;
   std::span<const int64_t> slice_ends;
   void (*kernel)(const cpu::LinearPanel&);
+  int64_t n_out;                     // of w, or of each expert in it
+  int64_t first_panel = 0;           // of the expert
+  const ExpertSums* sums = nullptr;  // in place of out
 
   int64_t num_slices() const { return static_cast<int64_t>(slice_ends.size()); }
 };
@@ -72,8 +75,9 @@ void sum_slices(const Product& product, const PanelRows& part) {
   const PackedMatrix& w = *product.w;
   const Activated& in = product.in;
   const size_t column_bytes = static_cast<size_t>(kPanel) * dtype_bytes(w.dtype());
-  const std::byte* weights =
-      w.data() + static_cast<size_t>(part.panel * ((w.n_in() + 1) / 2 * 2)) * column_bytes;
+  const std::byte* weights = w.data() + static_cast<size_t>((product.first_panel + part.panel) *
+                                                            ((w.n_in() + 1) / 2 * 2)) *
+                                            column_bytes;
   const std::byte* rows = in.data + part.first_row * in.row_stride * in.element_bytes;
   cpu::LinearPanel call;
   call.in_stride = in.row_stride;
@@ -81,7 +85,7 @@ void sum_slices(const Product& product, const PanelRows& part) {
   call.rows = part.rows;
   call.totals = part.totals;
   call.out = part.out;
-  call.out_stride = w.n_out();
+  call.out_stride = product.n_out;
   int64_t begin = 0;
   int64_t chunk = 0;
   for (const int64_t end : product.slice_ends) {
@@ -98,7 +102,7 @@ void sum_slices(const Product& product, const PanelRows& part) {
 
 void add_bias(const Product& product, const PanelRows& part) {
   const int64_t first_out = part.panel * kPanel;
-  const int64_t width = std::min(kPanel, product.w->n_out() - first_out);
+  const int64_t width = std::min(kPanel, product.n_out - first_out);
   for (int64_t r = 0; r < part.rows; ++r) {
     float* total = part.totals + r * kPanel;
     for (int64_t o = 0; o < width; ++o) total[o] += product.bias[first_out + o];
@@ -108,16 +112,25 @@ void add_bias(const Product& product, const PanelRows& part) {
 // Where a panel's sums are the product as they come: whole, with nothing to add. Writing them while
 // the next sums are made hides the wait for memory.
 float* direct_out(const Product& product, const PanelRows& part) {
-  const PackedMatrix& w = *product.w;
   const int64_t first_out = part.panel * kPanel;
-  const bool whole = product.num_slices() == 1 && w.n_in() > 0 && first_out + kPanel <= w.n_out();
-  if (!whole || product.bias != nullptr) return nullptr;
-  return product.out + part.first_row * w.n_out() + first_out;
+  const bool whole =
+      product.num_slices() == 1 && product.w->n_in() > 0 && first_out + kPanel <= product.n_out;
+  if (!whole || product.bias != nullptr || product.sums != nullptr) return nullptr;
+  return product.out + part.first_row * product.n_out + first_out;
 }
 
 void store_panel(const Product& product, const PanelRows& part) {
-  const int64_t n_out = product.w->n_out();
+  const int64_t n_out = product.n_out;
   const int64_t first_out = part.panel * kPanel;
+  if (product.sums != nullptr) {
+    return cpu::add_to_sums(
+        *product.sums,
+        {part.totals, product.num_slices(), part.first_row, part.rows, first_out},
+        n_out);
+  }
+  fold_in_tree(part.totals,
+               static_cast<size_t>(product.num_slices()),
+               static_cast<size_t>(part.rows * kPanel));
   const int64_t width = std::min(kPanel, n_out - first_out);
   for (int64_t r = 0; r < part.rows; ++r) {
     std::copy_n(
@@ -138,9 +151,6 @@ void run_piece(const Product& product, const cpu::Piece& piece) {
       sum_slices(product, part);
       if (part.out != nullptr) continue;
       if (product.bias != nullptr) add_bias(product, part);
-      fold_in_tree(totals,
-                   static_cast<size_t>(product.num_slices()),
-                   static_cast<size_t>(part.rows * kPanel));
       store_panel(product, part);
     }
   }
@@ -187,6 +197,40 @@ void check_slices(std::span<const int64_t> ends, int64_t n_in) {
   }
 }
 
+void multiply(
+    Context& ctx, float* out, const float* in, const cpu::ProductShape& of, const LinearSum& sum) {
+  const PackedMatrix& w = *of.w;
+  const int64_t whole = w.n_in();
+  const std::span<const int64_t> slice_ends =
+      sum.slice_ends.empty() ? std::span<const int64_t>(&whole, 1) : sum.slice_ends;
+  check_slices(slice_ends, w.n_in());
+  if (w.is_quantized()) {
+    const cpu::QuantizedProduct product{out, in, of, sum.bias, slice_ends};
+    return cpu::quantized_linear(ctx, product, cpu::quant_kernels_of(ctx.isa()));
+  }
+  const bool rounded = w.dtype() == DType::kBF16 && ctx.activations() == Activations::kBF16;
+  Product product{.out = out,
+                  .in = {reinterpret_cast<const std::byte*>(in), sizeof(float), w.n_in(), false},
+                  .rows = of.rows,
+                  .w = &w,
+                  .bias = sum.bias,
+                  .slice_ends = slice_ends,
+                  .kernel = kernel_for(cpu::kernels_of(ctx.isa()), w.dtype()),
+                  .n_out = of.n_out,
+                  .sums = of.sums};
+  if (rounded) {
+    product.in = round_activations(ctx, in, of.rows, slice_ends);
+    product.kernel = cpu::rounded_products_of(ctx).panel;
+  }
+  const bool small = of.rows * w.n_in() * panels_of(of.n_out) * kPanel < kInlineProducts;
+  cpu::for_pieces(ctx, of, small, [&](const cpu::Piece& piece) {
+    Product own = product;
+    own.first_panel = piece.expert * panels_of(of.n_out);
+    if (own.bias != nullptr) own.bias += piece.expert * of.n_out;
+    run_piece(own, piece);
+  });
+}
+
 }  // namespace
 
 void linear(Context& ctx,
@@ -196,30 +240,29 @@ void linear(Context& ctx,
             const PackedMatrix& w,
             const LinearSum& sum) {
   if (rows <= 0 || w.n_out() == 0) return;
-  const int64_t whole = w.n_in();
-  const std::span<const int64_t> slice_ends =
-      sum.slice_ends.empty() ? std::span<const int64_t>(&whole, 1) : sum.slice_ends;
-  check_slices(slice_ends, w.n_in());
-  if (w.is_quantized()) {
-    const cpu::QuantizedProduct product{out, in, rows, &w, sum.bias, slice_ends};
-    return cpu::quantized_linear(ctx, product, cpu::quant_kernels_of(ctx.isa()));
-  }
-  const bool rounded = w.dtype() == DType::kBF16 && ctx.activations() == Activations::kBF16;
-  Product product{.out = out,
-                  .in = {reinterpret_cast<const std::byte*>(in), sizeof(float), w.n_in(), false},
-                  .rows = rows,
-                  .w = &w,
-                  .bias = sum.bias,
-                  .slice_ends = slice_ends,
-                  .kernel = kernel_for(cpu::kernels_of(ctx.isa()), w.dtype())};
-  if (rounded) {
-    product.in = round_activations(ctx, in, rows, slice_ends);
-    product.kernel = cpu::rounded_products_of(ctx).panel;
-  }
-  const int64_t num_panels = (w.n_out() + kPanel - 1) / kPanel;
-  const bool small = rows * w.n_in() * num_panels * kPanel < kInlineProducts;
-  cpu::for_pieces(
-      ctx, rows, num_panels, small, [&](const cpu::Piece& piece) { run_piece(product, piece); });
+  multiply(ctx, out, in, {.w = &w, .n_out = w.n_out(), .rows = rows}, sum);
+}
+
+void expert_linear(Context& ctx,
+                   float* out,
+                   const float* in,
+                   const ExpertMatrix& matrix,
+                   std::span<const ExpertRows> groups) {
+  if (groups.empty() || matrix.n_out == 0) return;
+  multiply(ctx, out, in, {matrix.w, matrix.n_out, groups.back().end, groups}, {matrix.bias});
+}
+
+void add_expert_linear(Context& ctx,
+                       const ExpertSums& to,
+                       const float* in,
+                       const ExpertMatrix& matrix,
+                       std::span<const ExpertRows> groups) {
+  if (groups.empty() || matrix.n_out == 0) return;
+  multiply(ctx,
+           nullptr,
+           in,
+           {matrix.w, matrix.n_out, groups.back().end, groups, &to},
+           {matrix.bias, to.slice_ends});
 }
 
 }  // namespace outrider::ops

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 
 #include "runtime/ops/cpu/threads/thread_pool.h"
 #include "runtime/ops/ops.h"
@@ -14,12 +15,22 @@ namespace outrider::ops::cpu {
 // divide evenly among the threads.
 inline constexpr int64_t kMinPartRows = 48;
 
+// A matrix, or the experts' of one (ops.h), and the rows it is multiplied with.
+struct ProductShape {
+  const PackedMatrix* w = nullptr;
+  int64_t n_out = 0;  // of one expert
+  int64_t rows = 0;
+  std::span<const ExpertRows> groups = {};  // empty: no experts
+  const ExpertSums* sums = nullptr;  // where rows of experts are added up; null: they are not
+};
+
 // The panels [begin, end) of the rows [row_begin, row_end), which are cut into even blocks.
 struct Piece {
   int64_t begin;
   int64_t end;
   int64_t row_begin;
   int64_t row_end;
+  int64_t expert = 0;
 };
 
 // Into how many parts the rows are cut so that panels x parts divide evenly among the threads: the
@@ -40,11 +51,39 @@ inline int64_t row_parts(int64_t rows, int64_t num_panels, int64_t num_threads) 
   return best;
 }
 
+// Units are (expert, panel), panels fastest; but where experts' rows are added up a panel belongs
+// to one thread, which takes the experts in turn.
+template <typename Run>
+void for_expert_pieces(Context& ctx, const ProductShape& shape, bool small, const Run& run) {
+  const int64_t num_panels = panels_of(shape.n_out);
+  const auto run_group = [&](const ExpertRows& group, int64_t begin, int64_t end) {
+    run(Piece{begin, end, group.begin, group.end, group.expert});
+  };
+  if (shape.sums != nullptr) {
+    ctx.threads().for_range(num_panels, small, [&](int64_t begin, int64_t end) {
+      for (const ExpertRows& group : shape.groups) run_group(group, begin, end);
+    });
+    return;
+  }
+  const int64_t units = num_panels * std::ssize(shape.groups);
+  ctx.threads().for_range(units, small, [&](int64_t begin, int64_t end) {
+    for (int64_t unit = begin; unit < end;) {
+      const int64_t g = unit / num_panels;
+      const int64_t next = std::min(end, (g + 1) * num_panels);
+      run_group(shape.groups[static_cast<size_t>(g)], unit - g * num_panels, next - g * num_panels);
+      unit = next;
+    }
+  });
+}
+
 // Calls run(piece) on the threads until all panels of all rows are done; `small`: on this thread
 // alone. Units are (part of the rows, panel), panels fastest; a thread has a contiguous range of
 // them.
 template <typename Run>
-void for_pieces(Context& ctx, int64_t rows, int64_t num_panels, bool small, const Run& run) {
+void for_pieces(Context& ctx, const ProductShape& shape, bool small, const Run& run) {
+  if (!shape.groups.empty()) return for_expert_pieces(ctx, shape, small, run);
+  const int64_t rows = shape.rows;
+  const int64_t num_panels = panels_of(shape.n_out);
   const int64_t parts = small ? 1 : row_parts(rows, num_panels, ctx.num_threads());
   ctx.threads().for_range(num_panels * parts, small, [&](int64_t begin, int64_t end) {
     for (int64_t unit = begin; unit < end;) {
@@ -57,6 +96,28 @@ void for_pieces(Context& ctx, int64_t rows, int64_t num_panels, bool small, cons
       unit = next;
     }
   });
+}
+
+// Sums of a panel whose first output is first_out, [slices, rows, kRowsPerPanel], for the rows from
+// first_row on.
+struct PanelTotals {
+  const float* totals = nullptr;
+  int64_t num_slices = 0;
+  int64_t first_row = 0;
+  int64_t rows = 0;
+  int64_t first_out = 0;
+};
+inline void add_to_sums(const ExpertSums& to, const PanelTotals& panel, int64_t n_out) {
+  const int64_t width = std::min(kRowsPerPanel, n_out - panel.first_out);
+  for (int64_t s = 0; s < panel.num_slices; ++s) {
+    for (int64_t r = 0; r < panel.rows; ++r) {
+      const float* from = panel.totals + (s * panel.rows + r) * kRowsPerPanel;
+      const int64_t row = to.row_ids[panel.first_row + r];
+      const float factor = to.factors[panel.first_row + r];
+      float* sum = to.sums + (row * panel.num_slices + s) * n_out + panel.first_out;
+      for (int64_t o = 0; o < width; ++o) sum[o] += factor * from[o];
+    }
+  }
 }
 
 }  // namespace outrider::ops::cpu

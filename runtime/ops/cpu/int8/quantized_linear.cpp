@@ -34,6 +34,9 @@ struct Product {
   int64_t num_slices = 0;
   int64_t slice_stretches[kMaxSlices];  // where each slice ends, in stretches
   QuantActivations activations;
+  int64_t n_out = 0;                 // of w, or of each expert in it
+  int64_t first_panel = 0;           // of the expert
+  const ExpertSums* sums = nullptr;  // in place of out
 
   int64_t panel_stride() const { return static_cast<int64_t>(w->quant_layout().panel_bytes()); }
 };
@@ -87,15 +90,15 @@ struct Scratch {
 };
 
 Scratch carve(Carver& carver, const QuantizedProduct& asked, int64_t value_bytes) {
-  const int64_t num_stretches = most_stretches(*asked.w, asked.slice_ends);
+  const int64_t num_stretches = most_stretches(*asked.shape.w, asked.slice_ends);
   // All stretches but the last are whole blocks.
-  const int64_t padded = (asked.w->n_in() + kQuantBlock - 1) / kQuantBlock * kQuantBlock;
+  const int64_t padded = (asked.shape.w->n_in() + kQuantBlock - 1) / kQuantBlock * kQuantBlock;
   Scratch scratch;
   scratch.stretches = carver.take<QuantStretch>(num_stretches);
-  scratch.activations.rows = asked.rows;
-  scratch.activations.values = carver.take<char>(padded * asked.rows * value_bytes);
-  scratch.activations.scales = carver.take<float>(num_stretches * asked.rows);
-  scratch.activations.minus_sums = carver.take<int32_t>(num_stretches * asked.rows);
+  scratch.activations.rows = asked.shape.rows;
+  scratch.activations.values = carver.take<char>(padded * asked.shape.rows * value_bytes);
+  scratch.activations.scales = carver.take<float>(num_stretches * asked.shape.rows);
+  scratch.activations.minus_sums = carver.take<int32_t>(num_stretches * asked.shape.rows);
   return scratch;
 }
 
@@ -125,14 +128,15 @@ struct PanelRows {
 void sum_slices(const Product& product, const PanelRows& part) {
   const PackedMatrix& w = *product.w;
   QuantPanel call;
-  call.panel = reinterpret_cast<const char*>(w.data()) + part.panel * product.panel_stride();
+  call.panel = reinterpret_cast<const char*>(w.data()) +
+               (product.first_panel + part.panel) * product.panel_stride();
   call.stretches = product.stretches;
   call.activations = product.activations;
   call.first_row = part.first_row;
   call.num_rows = part.rows;
   call.totals = part.totals;
   call.out = part.out;
-  call.out_stride = w.n_out();
+  call.out_stride = product.n_out;
   const QuantKernels& kernels = *product.kernels;
   const bool is_4_bits = w.quant_format().bits == 4;
   const auto kernel = w.quant_format().has_offsets
@@ -148,12 +152,17 @@ void sum_slices(const Product& product, const PanelRows& part) {
 
 // Bias goes to the first slice, before the slices are folded.
 void finish_panel(const Product& product, const PanelRows& part) {
-  const int64_t n_out = product.w->n_out();
+  const int64_t n_out = product.n_out;
   const int64_t first_out = part.panel * kPanel;
   const int64_t width = std::min(kPanel, n_out - first_out);
   for (int64_t r = 0; product.bias != nullptr && r < part.rows; ++r) {
     float* total = part.totals + r * kPanel;
     for (int64_t o = 0; o < width; ++o) total[o] += product.bias[first_out + o];
+  }
+  if (product.sums != nullptr) {
+    return add_to_sums(*product.sums,
+                       {part.totals, product.num_slices, part.first_row, part.rows, first_out},
+                       n_out);
   }
   fold_in_tree(part.totals,
                static_cast<size_t>(product.num_slices),
@@ -167,11 +176,11 @@ void finish_panel(const Product& product, const PanelRows& part) {
 // Where a panel's sums are the product as they come: whole, with nothing to add. Writing them while
 // the next sums are made hides the wait for memory.
 float* direct_out(const Product& product, const PanelRows& part) {
-  const int64_t n_out = product.w->n_out();
+  const int64_t n_out = product.n_out;
   const int64_t first_out = part.panel * kPanel;
   const bool whole =
       product.num_slices == 1 && product.num_stretches > 0 && first_out + kPanel <= n_out;
-  if (!whole || product.bias != nullptr) return nullptr;
+  if (!whole || product.bias != nullptr || product.sums != nullptr) return nullptr;
   return product.out + part.first_row * n_out + first_out;
 }
 
@@ -194,14 +203,17 @@ void run_piece(const Product& product, const Piece& piece) {
 }  // namespace
 
 void quantized_linear(Context& ctx, const QuantizedProduct& asked, const QuantKernels& kernels) {
-  const PackedMatrix& w = *asked.w;
+  const ProductShape& shape = asked.shape;
+  const PackedMatrix& w = *shape.w;
   if (w.n_in() > 0) check_quant_cuts("product", w.in_begin(), asked.slice_ends);
   Product product{.out = asked.out,
                   .in = asked.in,
-                  .rows = asked.rows,
+                  .rows = shape.rows,
                   .w = &w,
                   .bias = asked.bias,
-                  .kernels = &kernels};
+                  .kernels = &kernels,
+                  .n_out = shape.n_out,
+                  .sums = shape.sums};
   Carver measure;
   carve(measure, asked, kernels.value_bytes);
   Carver carver{ctx.scratch(measure.used)};
@@ -209,10 +221,13 @@ void quantized_linear(Context& ctx, const QuantizedProduct& asked, const QuantKe
   product.activations = scratch.activations;
   list_stretches(product, scratch.stretches, asked.slice_ends);
   quantize_activations(ctx, product);
-  const int64_t num_panels = (w.n_out() + kPanel - 1) / kPanel;
-  const bool small = asked.rows * w.n_in() * num_panels * kPanel < kInlineProducts;
-  for_pieces(
-      ctx, asked.rows, num_panels, small, [&](const Piece& piece) { run_piece(product, piece); });
+  const bool small = shape.rows * w.n_in() * panels_of(shape.n_out) * kPanel < kInlineProducts;
+  for_pieces(ctx, shape, small, [&](const Piece& piece) {
+    Product own = product;
+    own.first_panel = piece.expert * panels_of(shape.n_out);
+    if (own.bias != nullptr) own.bias += piece.expert * shape.n_out;
+    run_piece(own, piece);
+  });
 }
 
 }  // namespace outrider::ops::cpu

@@ -6,16 +6,16 @@
 #include <span>
 
 #include "runtime/ops/cpu/int8/int8_kernels.h"
+#include "runtime/ops/cpu/product_pieces.h"
 #include "runtime/ops/ops.h"
 
 namespace outrider::ops::cpu {
 
 struct QuantizedProduct {
-  float* out = nullptr;       // [rows, w->n_out()]
-  const float* in = nullptr;  // [rows, w->n_in()]
-  int64_t rows = 0;           // at least 1
-  const PackedMatrix* w = nullptr;
-  const float* bias = nullptr;            // [w->n_out()] or null
+  float* out = nullptr;                   // [rows, n_out]
+  const float* in = nullptr;              // [rows, w->n_in()]
+  ProductShape shape;                     // at least 1 row
+  const float* bias = nullptr;            // [w->n_out()], [experts, n_out] or null
   std::span<const int64_t> slice_ends{};  // at least one; checked by check_quant_cuts
 };
 

@@ -1,0 +1,28 @@
+// Granite 3.x with experts.
+#include "models/families/readers.h"
+#include "models/families/shared.h"
+#include "models/families/table.h"
+
+namespace outrider {
+namespace {
+
+void read(const ConfigFields& fields, ModelConfig& config) {
+  read_granite(fields, config);
+  read_experts(fields,
+               config,
+               {.count = "num_local_experts",
+                .ffn = "intermediate_size",
+                .default_count = 8,
+                .default_per_row = 2});
+  config.experts.normalised = true;
+  config.names.router = "block_sparse_moe.router.layer";
+  config.names.experts_gate_up = "block_sparse_moe.input_linear";
+  config.names.experts_down = "block_sparse_moe.output_linear";
+}
+
+}  // namespace
+
+const Family kGraniteMoe = {
+    "granitemoe", "as granite; experts in two tensors, weights normalised", read};
+
+}  // namespace outrider
