@@ -74,8 +74,15 @@ double step_operations(const ModelConfig& config,
   const double hidden = config.hidden_dim;
   const double q_dim = static_cast<double>(config.n_heads) * config.head_dim;
   const double kv_dim = static_cast<double>(config.n_kv_heads) * config.head_dim;
+  double ffn_units = 0;  // that a row goes through, of all layers
+  const ExpertsConfig& experts = config.experts;
+  for (int32_t layer = 0; layer < config.n_layers; ++layer) {
+    ffn_units += config.has_experts(layer)
+                     ? 1.0 * experts.per_row * experts.ffn_dim + experts.shared_ffn_dim
+                     : config.ffn_dim;
+  }
   const double layer_weights =
-      hidden * (q_dim + 2 * kv_dim) + q_dim * hidden + 3 * hidden * config.ffn_dim;
+      hidden * (q_dim + 2 * kv_dim) + q_dim * hidden + 3 * hidden * ffn_units / config.n_layers;
   const double head_weights = hidden * config.vocab_size;
   const double logit_rows = logits == StepLogits::kAllRows ? rows : 1;
   // Row i looks at first_position + i + 1 positions; scores and sums of values.
