@@ -183,7 +183,17 @@ Transformer::Transformer(ModelConfig config,
 
 Transformer::~Transformer() = default;
 
-size_t Transformer::matrix_bytes() const { return weights_->matrix_bytes(); }
+// Of a step of one row, which reads the experts it chose.
+size_t Transformer::matrix_bytes() const {
+  size_t total = weights_->matrix_bytes();
+  const auto count = static_cast<size_t>(config_.experts.count);
+  for (const LayerWeights& layer : weights_->layers) {
+    if (!layer.has_experts()) continue;
+    const size_t experts = layer.gate_up.num_bytes() + layer.down.num_bytes();
+    total -= experts / count * (count - static_cast<size_t>(config_.experts.per_row));
+  }
+  return total;
+}
 
 void Transformer::allocate_kv() {
   const int64_t block = floats_per_block(config_, shard_, options_.block_size);

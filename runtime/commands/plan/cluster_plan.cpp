@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "models/checkpoint/shard.h"
+#include "runtime/base/error.h"
 #include "runtime/commands/bench/speedup_formulas.h"
 #include "runtime/ops/gpu/exchange.h"
 
@@ -101,6 +102,9 @@ StepPlan plan_step(const ModelConfig& model,
 ModelPlan plan_model(const ModelConfig& model,
                      const ClusterShape& shape,
                      const ClusterConstants& constants) {
+  if (model.experts.count > 0) {
+    throw Error("plan: GPUs do not compute mixtures of experts yet, so there is nothing to plan");
+  }
   ModelPlan plan;
   double most = -1;
   for (const ModelShard& shard : shards_of(model, shape)) {
