@@ -148,4 +148,9 @@ struct QuantizedGroup {
 };
 QuantizedGroup quantize_group(int bits, const float* x, int64_t count, uint8_t* integers);
 
+// 4 bits with zero point 8 and a float16 scale, perhaps negative, chosen from many so that the
+// squared error is small. Slower, and better than largest / 7. The scale is not finite when a
+// number is not, or when float16 cannot hold it.
+QuantizedGroup fit_group_4(const float* x, int64_t count, uint8_t* integers);
+
 }  // namespace outrider::ops
