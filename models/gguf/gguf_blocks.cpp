@@ -13,6 +13,15 @@ uint16_t word(const uint8_t* bytes) { return static_cast<uint16_t>(bytes[0] | by
 float half(const uint8_t* bytes) { return ops::f16_to_float(word(bytes)); }
 float scaled(float scale, int integer) { return scale * static_cast<float>(integer); }
 
+void set_scale(GgufBlock* block, int group, int step) {
+  block->steps[group] = static_cast<float>(step);
+  block->scales[group] = scaled(block->super_scale, step);
+}
+void set_offset(GgufBlock* block, int group, int step) {
+  block->offset_steps[group] = static_cast<float>(step);
+  block->offsets[group] = scaled(block->super_offset, step);
+}
+
 // Values i and i + 16 of a block of 32 share byte i.
 template <typename Value>
 void halves(const uint8_t* packed, int8_t* values, const Value& value) {
@@ -39,9 +48,8 @@ int fifth_bit(const uint8_t* bits, int i) { return (bits[i / 8] >> i % 8 & 1) <<
 
 void q5_0(const uint8_t* bytes, GgufBlock* block) {
   block->scales[0] = half(bytes);
-  halves(bytes + 6, block->values, [&](int i, int q) {
-    return (q | fifth_bit(bytes + 2, i)) - 16;
-  });
+  halves(
+      bytes + 6, block->values, [&](int i, int q) { return (q | fifth_bit(bytes + 2, i)) - 16; });
 }
 
 void q5_1(const uint8_t* bytes, GgufBlock* block) {
@@ -62,9 +70,11 @@ int two_bits(const uint8_t* packed, int i) {
 
 // 16 scales of 4 bits with minima of 4 bits, 64 bytes of 2 bits, d, dmin.
 void q2_k(const uint8_t* bytes, GgufBlock* block) {
+  block->super_scale = half(bytes + 80);
+  block->super_offset = -half(bytes + 82);
   for (int s = 0; s < 16; ++s) {
-    block->scales[s] = scaled(half(bytes + 80), bytes[s] & 15);
-    block->offsets[s] = -scaled(half(bytes + 82), bytes[s] >> 4);
+    set_scale(block, s, bytes[s] & 15);
+    set_offset(block, s, bytes[s] >> 4);
   }
   for (int i = 0; i < 256; ++i) block->values[i] = static_cast<int8_t>(two_bits(bytes + 16, i));
 }
@@ -72,20 +82,23 @@ void q2_k(const uint8_t* bytes, GgufBlock* block) {
 // 32 bytes of third bits, 64 bytes of 2 bits, 16 scales of 6 bits in 12 bytes, d.
 void q3_k(const uint8_t* bytes, GgufBlock* block) {
   const uint8_t* scales = bytes + 96;
+  block->super_scale = half(bytes + 108);
   for (int s = 0; s < 16; ++s) {
     const int low = scales[s % 8] >> (s / 8 * 4) & 15;
     const int high = scales[8 + s % 4] >> (s / 4 * 2) & 3;
-    block->scales[s] = scaled(half(bytes + 108), (low | high << 4) - 32);
+    set_scale(block, s, (low | high << 4) - 32);
   }
   for (int i = 0; i < 256; ++i) {
     const int third = (bytes[i % 32] >> (i / 32) & 1) << 2;
-    block->values[i] = static_cast<int8_t>(two_bits(bytes + 32, i) | third);
+    block->values[i] = static_cast<int8_t>((two_bits(bytes + 32, i) | third) + 4);
   }
 }
 
 // Scales and minima of 6 bits in the 12 bytes that q4_k and q5_k share, after d and dmin.
 void unpack_scales(const uint8_t* bytes, GgufBlock* block) {
   const uint8_t* packed = bytes + 4;
+  block->super_scale = half(bytes);
+  block->super_offset = -half(bytes + 2);
   for (int s = 0; s < 8; ++s) {
     int scale = packed[s] & 63;
     int min = packed[4 + s] & 63;
@@ -93,8 +106,8 @@ void unpack_scales(const uint8_t* bytes, GgufBlock* block) {
       scale = (packed[4 + s] & 15) | (packed[s - 4] >> 6) << 4;
       min = packed[4 + s] >> 4 | (packed[s] >> 6) << 4;
     }
-    block->scales[s] = scaled(half(bytes), scale);
-    block->offsets[s] = -scaled(half(bytes + 2), min);
+    set_scale(block, s, scale);
+    set_offset(block, s, min);
   }
 }
 
@@ -119,8 +132,8 @@ void q5_k(const uint8_t* bytes, GgufBlock* block) {
 
 // 128 bytes of 4 bits, 64 bytes of 2 bits, 16 signed scales, d.
 void q6_k(const uint8_t* bytes, GgufBlock* block) {
-  for (int s = 0; s < 16; ++s)
-    block->scales[s] = scaled(half(bytes + 208), static_cast<int8_t>(bytes[192 + s]));
+  block->super_scale = half(bytes + 208);
+  for (int s = 0; s < 16; ++s) set_scale(block, s, static_cast<int8_t>(bytes[192 + s]));
   for (int i = 0; i < 256; ++i) {
     const int low = bytes[i / 128 * 64 + i % 64] >> (i % 128 / 64 * 4) & 15;
     block->values[i] = static_cast<int8_t>((low | two_bits(bytes + 128, i) << 4) - 32);
@@ -137,10 +150,11 @@ void iq4_nl(const uint8_t* bytes, GgufBlock* block) {
 
 // d, 8 scales of 6 bits (2 high in a word, 4 low in 4 bytes), 128 bytes of 4 bits.
 void iq4_xs(const uint8_t* bytes, GgufBlock* block) {
+  block->super_scale = half(bytes);
   for (int s = 0; s < 8; ++s) {
     const int low = bytes[4 + s / 2] >> (s % 2 * 4) & 15;
     const int high = word(bytes + 2) >> (2 * s) & 3;
-    block->scales[s] = scaled(half(bytes), (low | high << 4) - 32);
+    set_scale(block, s, (low | high << 4) - 32);
     halves(bytes + 8 + 16 * s, block->values + 32 * s, [](int, int q) { return kNonLinear[q]; });
   }
 }
@@ -153,22 +167,25 @@ void mxfp4(const uint8_t* bytes, GgufBlock* block) {
   halves(bytes + 1, block->values, [](int, int q) { return kDoubled[q]; });
 }
 
+constexpr auto kHalves = ops::QuantScales::kFloat16;
+constexpr auto kSupers = ops::QuantScales::kSuperBlocks;
+
 constexpr GgufType kTypes[] = {
     {kGgufF32, "F32", 1, 4, {}, 0, nullptr},
     {kGgufF16, "F16", 1, 2, {}, 0, nullptr},
     {kGgufBF16, "BF16", 1, 2, {}, 0, nullptr},
-    {kGgufQ4_0, "Q4_0", 32, 18, {4, 32}, 8, q4_0},
-    {3, "Q4_1", 32, 20, {4, 32, true}, 0, q4_1},
-    {6, "Q5_0", 32, 22, {8, 32}, 0, q5_0},
-    {7, "Q5_1", 32, 24, {8, 32, true}, 0, q5_1},
-    {kGgufQ8_0, "Q8_0", 32, 34, {8, 32}, 0, q8_0},
-    {10, "Q2_K", 256, 84, {4, 16, true}, 0, q2_k},
-    {11, "Q3_K", 256, 110, {4, 16}, 4, q3_k},
-    {12, "Q4_K", 256, 144, {4, 32, true}, 0, q4_k},
-    {13, "Q5_K", 256, 176, {8, 32, true}, 0, q5_k},
-    {14, "Q6_K", 256, 210, {8, 16}, 0, q6_k},
-    {20, "IQ4_NL", 32, 18, {8, 32}, 0, iq4_nl},
-    {23, "IQ4_XS", 256, 136, {8, 32}, 0, iq4_xs},
+    {kGgufQ4_0, "Q4_0", 32, 18, {4, 32, false, kHalves}, 8, q4_0},
+    {3, "Q4_1", 32, 20, {4, 32, true, kHalves}, 0, q4_1},
+    {6, "Q5_0", 32, 22, {8, 32, false, kHalves}, 0, q5_0},
+    {7, "Q5_1", 32, 24, {8, 32, true, kHalves}, 0, q5_1},
+    {kGgufQ8_0, "Q8_0", 32, 34, {8, 32, false, kHalves}, 0, q8_0},
+    {10, "Q2_K", 256, 84, {4, 16, true, kSupers}, 0, q2_k},
+    {11, "Q3_K", 256, 110, {4, 16, false, kSupers}, 8, q3_k},
+    {12, "Q4_K", 256, 144, {4, 32, true, kSupers}, 0, q4_k},
+    {13, "Q5_K", 256, 176, {8, 32, true, kSupers}, 0, q5_k},
+    {14, "Q6_K", 256, 210, {8, 16, false, kSupers}, 0, q6_k},
+    {20, "IQ4_NL", 32, 18, {8, 32, false, kHalves}, 0, iq4_nl},
+    {23, "IQ4_XS", 256, 136, {8, 32, false, kSupers}, 0, iq4_xs},
     {39, "MXFP4", 32, 17, {8, 32}, 0, mxfp4},
 };
 

@@ -1,7 +1,7 @@
-// The element types of GGUF files: how many values a block of bytes holds, and which. A table; pure.
-// All but the plain floats are integers with a scale, and some an offset, for every few values. The
-// formulas are those of llama.cpp's reference dequantisation (gguf-py, quants.py), in float32 and in
-// its order, so that the values have its bits.
+// The element types of GGUF files: how many values a block of bytes holds, and which. A table;
+// pure. All but the plain floats are integers with a scale, and some an offset, for every few
+// values. The formulas are those of llama.cpp's reference dequantisation (gguf-py, quants.py), in
+// float32 and in its order, so that the values have its bits.
 #pragma once
 
 #include <cstddef>
@@ -19,6 +19,11 @@ struct GgufBlock {
   int8_t values[kMostBlockValues];
   float scales[kMostBlockGroups];
   float offsets[kMostBlockGroups];
+  // Of types whose format has super-blocks: scales[g] = super_scale * steps[g], offsets likewise.
+  float super_scale;
+  float super_offset;
+  float steps[kMostBlockGroups];
+  float offset_steps[kMostBlockGroups];
 };
 
 struct GgufType {
@@ -26,8 +31,9 @@ struct GgufType {
   const char* name = "";
   int32_t block_values = 1;
   int32_t block_bytes = 4;
-  ops::QuantFormat format;  // the integers' own: what a matrix that holds them needs; bits 0: floats
-  int8_t zero = 0;          // of 4-bit formats without offsets
+  ops::QuantFormat
+      format;       // the integers' own: what a matrix that holds them needs; bits 0: floats
+  int8_t zero = 0;  // of 4-bit formats without offsets
   void (*unpack)(const uint8_t* bytes, GgufBlock* block) = nullptr;  // null: floats
 };
 

@@ -158,10 +158,10 @@ class GgufSource final : public TensorSource {
     const int64_t first = columns.begin / type.block_values;
     const int64_t end = (columns.end + type.block_values - 1) / type.block_values;
     const int64_t per_row = tensor.shape.back() / type.block_values;
-    Blocks blocks{.bytes = std::vector<uint8_t>(
-                      static_cast<size_t>((end - first) * type.block_bytes)),
-                  .count = end - first,
-                  .columns_before = columns.begin - first * type.block_values};
+    Blocks blocks{
+        .bytes = std::vector<uint8_t>(static_cast<size_t>((end - first) * type.block_bytes)),
+        .count = end - first,
+        .columns_before = columns.begin - first * type.block_values};
     const auto offset = static_cast<uint64_t>((row * per_row + first) * type.block_bytes);
     tensor.file->read_at(tensor.begin + offset, blocks.bytes.data(), blocks.bytes.size());
     return blocks;
@@ -170,10 +170,9 @@ class GgufSource final : public TensorSource {
   // llama.cpp turns pairs of neighbours where Hugging Face turns halves of a head, and for the
   // architecture "llama" its files have the rows of q and k in that order.
   int64_t row_in_file(std::string_view name, int64_t row) const {
-    const bool is_turned = name.ends_with("self_attn.q_proj.weight") ||
-                           name.ends_with("self_attn.k_proj.weight") ||
-                           name.ends_with("self_attn.q_proj.bias") ||
-                           name.ends_with("self_attn.k_proj.bias");
+    const bool is_turned =
+        name.ends_with("self_attn.q_proj.weight") || name.ends_with("self_attn.k_proj.weight") ||
+        name.ends_with("self_attn.q_proj.bias") || name.ends_with("self_attn.k_proj.bias");
     if (config_.model_type != "llama" || !is_turned) return row;
     const int64_t half = config_.head_dim / 2;
     const int64_t in_head = row % config_.head_dim;
@@ -190,6 +189,9 @@ class GgufSource final : public TensorSource {
     std::vector<int8_t> values;
     std::vector<float> scales;
     std::vector<float> offsets;
+    std::vector<float> super_scales;
+    std::vector<float> super_offsets;
+    const bool has_supers = format.scales == ops::QuantScales::kSuperBlocks;
     const int zero = format.bits == 8 ? type.zero : 0;  // 8 bits are signed
     GgufBlock block{};
     for (int64_t b = 0; b < blocks.count; ++b) {
@@ -198,25 +200,32 @@ class GgufSource final : public TensorSource {
         values.push_back(static_cast<int8_t>(block.values[i] - zero));
       for (int64_t i = 0; i < type.block_values; i += format.group_size) {
         const auto group = static_cast<size_t>(i / type.format.group_size);
-        scales.push_back(block.scales[group]);
-        offsets.push_back(type.format.has_offsets ? block.offsets[group] : 0.0f);
+        const auto& of_scales = has_supers ? block.steps : block.scales;
+        const auto& of_offsets = has_supers ? block.offset_steps : block.offsets;
+        scales.push_back(of_scales[group]);
+        offsets.push_back(type.format.has_offsets ? of_offsets[group] : 0.0f);
       }
+      super_scales.push_back(block.super_scale);
+      super_offsets.push_back(type.format.has_offsets ? block.super_offset : 0.0f);
     }
     const int64_t begin = blocks.columns_before;
     const int64_t first_group = begin / format.group_size;
+    const ops::SuperScales supers{super_scales.data(), super_offsets.data(), 0};
     if (format.bits == 8)
       return to.fill_rows_int8(row,
                                1,
                                {.values = values.data() + begin,
                                 .scales = scales.data() + first_group,
-                                .offsets = offsets.data() + first_group});
+                                .offsets = offsets.data() + first_group,
+                                .supers = supers});
     const std::vector<uint8_t> zeros(scales.size(), static_cast<uint8_t>(type.zero));
     to.fill_rows_int4(row,
                       1,
                       {.values = reinterpret_cast<const uint8_t*>(values.data()) + begin,
                        .scales = scales.data() + first_group,
                        .zeros = zeros.data(),
-                       .offsets = offsets.data() + first_group});
+                       .offsets = offsets.data() + first_group,
+                       .supers = supers});
   }
 
   // Of a file's tensors all must be used: one that nobody reads may change the numbers.

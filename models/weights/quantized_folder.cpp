@@ -85,6 +85,9 @@ class FolderWriter {
   void for_row_runs(const Job& job, const Use& use) const;
   void copy(const Job& job, CheckpointWriter& writer) const;
   void quantize(const Job& job, CheckpointWriter& writer) const;
+  void append_scales(const Job& job,
+                     const std::vector<float>& scales,
+                     CheckpointWriter& writer) const;
 
   const ModelConfig& config_;
   const TensorSource& source_;
@@ -122,12 +125,15 @@ std::vector<PlannedTensor> FolderWriter::plan() const {
     }
     if (options_.packed) {
       planned.push_back({job.name + ".weight_shape", "I64", {2}});
+      const int64_t per = 32 / options_.bits;
       planned.push_back(
-          {job.name + ".weight_packed", "I32", {job.shape[0], (job.shape[1] + 3) / 4}});
+          {job.name + ".weight_packed", "I32", {job.shape[0], (job.shape[1] + per - 1) / per}});
     } else {
       planned.push_back({job.name + ".weight", "I8", job.shape});
     }
-    planned.push_back({job.name + ".weight_scale", "F32", {job.shape[0], num_groups(job)}});
+    planned.push_back({job.name + ".weight_scale",
+                       options_.bits == 4 ? "F16" : "F32",
+                       {job.shape[0], num_groups(job)}});
   }
   return planned;
 }
@@ -153,9 +159,28 @@ void FolderWriter::copy(const Job& job, CheckpointWriter& writer) const {
                [&](Range, std::span<const std::byte> bytes) { writer.append(job.name, bytes); });
 }
 
+// Two integers of 4 bits to a byte, the first in the low half.
+void pack_nibbles(std::vector<uint8_t>& integers) {
+  for (size_t i = 0; i < integers.size(); i += 2) {
+    integers[i / 2] = static_cast<uint8_t>(integers[i] | integers[i + 1] << 4);
+  }
+  integers.resize(integers.size() / 2);
+}
+
+void FolderWriter::append_scales(const Job& job,
+                                 const std::vector<float>& scales,
+                                 CheckpointWriter& writer) const {
+  const std::string name = job.name + ".weight_scale";
+  if (options_.bits == 8) return writer.append(name, std::as_bytes(std::span(scales)));
+  std::vector<uint16_t> halves;
+  for (const float scale : scales) halves.push_back(ops::float_to_f16(scale));
+  writer.append(name, std::as_bytes(std::span(halves)));
+}
+
 void FolderWriter::quantize(const Job& job, CheckpointWriter& writer) const {
   const int64_t n_in = job.shape[1];
-  const int64_t padded = options_.packed ? (n_in + 3) / 4 * 4 : n_in;
+  const int64_t per_word = options_.packed ? 32 / options_.bits : 1;
+  const int64_t padded = (n_in + per_word - 1) / per_word * per_word;
   const int64_t size = group_size(job);
   if (options_.packed) {
     const int64_t shape[2] = {job.shape[0], n_in};
@@ -173,10 +198,15 @@ void FolderWriter::quantize(const Job& job, CheckpointWriter& writer) const {
       uint8_t* out = integers.data() + r * padded;
       for (int64_t begin = 0; begin < n_in; begin += size) {
         const int64_t count = std::min(size, n_in - begin);
-        const float scale = ops::quantize_group(8, row.data() + begin, count, out + begin).scale;
+        const float* x = row.data() + begin;
+        const float scale = options_.bits == 4
+                                ? ops::fit_group_4(x, count, out + begin).scale
+                                : ops::quantize_group(8, x, count, out + begin).scale;
         if (!std::isfinite(scale)) {
-          throw Error(fmt::format(
-              "tensor \"{}\": row {} holds NaN or infinity", job.source, rows.begin + r));
+          throw Error(fmt::format("tensor \"{}\": row {} holds NaN or infinity{}",
+                                  job.source,
+                                  rows.begin + r,
+                                  options_.bits == 4 ? " or numbers too large for float16" : ""));
         }
         scales[next_scale++] = scale;
       }
@@ -185,10 +215,11 @@ void FolderWriter::quantize(const Job& job, CheckpointWriter& writer) const {
     if (!options_.packed) {
       for (uint8_t& integer : integers) integer ^= 0x80u;
     }
+    if (options_.bits == 4) pack_nibbles(integers);
     writer.append(job.name + (options_.packed ? ".weight_packed" : ".weight"),
                   std::as_bytes(std::span(integers)));
   });
-  writer.append(job.name + ".weight_scale", std::as_bytes(std::span(scales)));
+  append_scales(job, scales, writer);
 }
 
 void FolderWriter::write(const std::filesystem::path& output,
@@ -213,13 +244,13 @@ void FolderWriter::write(const std::filesystem::path& output,
 
 Json quantization_json(const QuantizeOptions& options) {
   Json weights;
-  weights["num_bits"] = 8;
+  weights["num_bits"] = options.bits;
   weights["type"] = "int";
   weights["symmetric"] = true;
   weights["strategy"] = options.group_size == 0 ? "channel" : "group";
   weights["group_size"] = options.group_size == 0 ? Json(nullptr) : Json(options.group_size);
   weights["dynamic"] = false;
-  weights["observer"] = "minmax";
+  weights["observer"] = options.bits == 4 ? "mse" : "minmax";
   // What integer products make of their inputs; packed integers mean weights alone.
   Json inputs = nullptr;
   if (!options.packed) {
@@ -299,7 +330,8 @@ void quantize_folder(const std::filesystem::path& model_dir,
   if (config.is_quantized()) {
     throw Error(fmt::format("{}: is quantised already", (model_dir / "config.json").string()));
   }
-  ops::check_quant_format({.bits = 8, .group_size = options.group_size});
+  OUTRIDER_CHECK(options.bits == 8 || (options.bits == 4 && options.packed));
+  ops::check_quant_format({.bits = options.bits, .group_size = options.group_size});
   const auto source = make_checkpoint_source(model_dir, config, {0, config.vocab_size});
   make_folder(output);
   FolderWriter(config, *source, options).write(output, progress);

@@ -1,4 +1,4 @@
-// Writes a model folder whose projections are 8-bit integers, in the layout of compressed-tensors,
+// Writes a model folder whose projections are 8-bit or 4-bit integers, in the layout of compressed-tensors,
 // which Hugging Face transformers and vLLM load too. Used by `quantize`; one tensor's rows are in
 // memory at a time.
 #pragma once
@@ -12,14 +12,15 @@
 namespace outrider {
 
 struct QuantizeOptions {
+  int32_t bits = 8;          // or 4: only packed
   int32_t group_size = 128;  // inputs that share a scale; 0 = all of an output's
   bool packed = false;       // pack-quantized (offset integers in words) instead of int-quantized
   bool keep_head = false;    // the head stays as it is (vLLM reads no other)
   uint64_t max_file_bytes = CheckpointWriter::kMaxFileBytes;
 };
 
-// The integers and scales are those that the option `quantization int8` makes at load, when the
-// group size is 128 and the head is not kept. A tied head is written beside the embedding, which
+// 8 bits: the integers and scales are those that the option `quantization int8` makes at load, when
+// the group size is 128 and the head is not kept. 4 bits: ops::fit_group_4. A tied head is written beside the embedding, which
 // stays as it is. Other files of the folder (tokenizer, templates, generation_config.json) are
 // copied. progress: bytes written, bytes in all. Throws Error when output is there and not empty,
 // when the model is quantised already, or when a weight is NaN or infinite.

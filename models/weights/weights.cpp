@@ -237,12 +237,16 @@ std::optional<ops::QuantFormat> Loader::common_format(const std::vector<Piece>& 
     if (!own) return std::nullopt;
     if (!common) common = own;
     if (*own == *common) continue;
-    if (!source_.widens_integers()) return std::nullopt;
+    // Scales of another type fit into floats; what else differs, not every source can widen.
+    const bool same_integers = own->bits == common->bits && own->group_size == common->group_size &&
+                               own->has_offsets == common->has_offsets;
+    if (!same_integers && !source_.widens_integers()) return std::nullopt;
     // A zero point has no place beside offsets in 4 bits.
     const bool needs_8_bits = own->has_offsets != common->has_offsets;
     common = {.bits = needs_8_bits ? 8 : std::max(own->bits, common->bits),
               .group_size = std::min(own->group_size, common->group_size),
-              .has_offsets = own->has_offsets || common->has_offsets};
+              .has_offsets = own->has_offsets || common->has_offsets,
+              .scales = own->scales == common->scales ? own->scales : ops::QuantScales::kFloat32};
   }
   return common;
 }

@@ -1,5 +1,5 @@
-// quantize: a model folder with 8-bit projections, in a layout that other programs read too. One
-// process; no other rank.
+// quantize: a model folder with 8-bit or 4-bit projections, in a layout that other programs read
+// too. One process; no other rank.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -16,24 +16,28 @@ namespace outrider {
 int quantize_command(const CommandLine& line) {
   std::string output;
   std::string format = "int8";
-  std::string layout = "int-quantized";
+  std::string layout = "auto";
   QuantizeOptions options;
   const Option rows[] = {
       with_aliases(path_option("output", &output, "folder to make"), {"-o"}),
-      choice_option("format", &format, {"int8"}, "of the weights"),
+      choice_option("format", &format, {"int8", "int4"}, "of the weights"),
       integer_option(
           "group_size", &options.group_size, 0, 1 << 20, "inputs that share a scale; 0 = all"),
-      choice_option(
-          "layout", &layout, {"int-quantized", "pack-quantized"}, "of compressed-tensors"),
+      choice_option("layout",
+                    &layout,
+                    {"auto", "int-quantized", "pack-quantized"},
+                    "of compressed-tensors; auto = pack-quantized for int4, else int-quantized"),
       flag_option("keep_head", &options.keep_head, "leave the head as it is")};
   const LoadedConfig loaded = load_config(line.arguments,
                                           {&rows[0], &rows[1], &rows[2], &rows[3], &rows[4]},
                                           {.most = 1, .are_model = false});
   if (loaded.positional.empty() || output.empty()) {
-    throw Error(
-        "usage: outrider quantize MODEL -o DIR [--group-size 128] [--layout int-quantized]");
+    throw Error("usage: outrider quantize MODEL -o DIR [--format int4] [--group-size 128]");
   }
-  options.packed = layout == "pack-quantized";
+  options.bits = format == "int4" ? 4 : 8;
+  if (options.bits == 4 && layout == "int-quantized")
+    throw Error("layout int-quantized holds 8 bits; int4 needs pack-quantized");
+  options.packed = options.bits == 4 || layout == "pack-quantized";
   auto last = std::chrono::steady_clock::now();
   uint64_t num_bytes = 0;
   quantize_folder(model_folder(loaded.positional[0], Role::kTarget),

@@ -73,6 +73,34 @@ QuantizedGroup quantize_group_4(const float* x, int64_t count, uint8_t* integers
   return {scale, static_cast<uint8_t>(zero), 0.0f};
 }
 
+// Sums over the numbers x and their integers q = clamp(round(x * per_unit)): with the scale
+// products / squares the error is that of no other scale for these integers, and smaller by
+// products^2 / squares than of zeros.
+struct Fit {
+  float products = 0.0f;  // x * q
+  float squares = 0.0f;   // q * q
+};
+constexpr int kFitSteps = 12;
+constexpr float kFitStep = 0.15f;
+
+// numbers: whole blocks. Eight sums side by side, so that compilers can take them at once.
+Fit fit_of(const std::vector<float>& numbers, float per_unit) {
+  float products[kQuantBlock] = {};
+  float squares[kQuantBlock] = {};
+  for (size_t i = 0; i < numbers.size(); i += kQuantBlock) {
+    for (size_t j = 0; j < kQuantBlock; ++j) {
+      const float x = numbers[i + j];
+      const float q = std::clamp(round_even(x * per_unit), -8.0f, 7.0f);
+      products[j] += x * q;
+      squares[j] += q * q;
+    }
+  }
+  Fit fit;
+  for (const float product : products) fit.products += product;
+  for (const float square : squares) fit.squares += square;
+  return fit;
+}
+
 void widen(const void* source, int64_t begin, int64_t count, DType dtype, float* to) {
   if (dtype == DType::kF32) {
     const auto* from = static_cast<const std::byte*>(source) + begin * 4;
@@ -95,18 +123,70 @@ struct GroupPlace {
   int64_t count;  // inputs, whole blocks
 };
 
-void place_header(const QuantLayout& layout, const GroupPlace& place, QuantizedGroup header) {
-  std::memcpy(place.group + place.lane * 4, &header.scale, sizeof(float));
-  if (layout.has_offsets) {
-    std::memcpy(place.group + (kPanel + place.lane) * 4, &header.offset, sizeof(float));
-  } else if (layout.bits == 4) {
-    std::memcpy(place.group + kPanel * 4 + place.lane, &header.zero, 1);
+// One of a row of 64 or 128 numbers, which the scales' type must hold exactly (NaN is NaN).
+void place_number(QuantScales type, std::byte* numbers, int64_t index, float value) {
+  float kept = value;
+  if (type == QuantScales::kFloat32) {
+    std::memcpy(numbers + index * 4, &value, 4);
+  } else if (type == QuantScales::kFloat16) {
+    const uint16_t bits = float_to_f16(value);
+    std::memcpy(numbers + index * 2, &bits, 2);
+    kept = f16_to_float(bits);
+  } else {
+    const auto integer = static_cast<int8_t>(std::clamp(value, -128.0f, 127.0f));
+    std::memcpy(numbers + index, &integer, 1);
+    kept = integer;
   }
+  OUTRIDER_CHECK(kept == value || std::isnan(value));
+}
+
+float number_at(QuantScales type, const std::byte* numbers, int64_t index) {
+  if (type == QuantScales::kSuperBlocks) return std::bit_cast<int8_t>(numbers[index]);
+  uint32_t bits = 0;
+  std::memcpy(&bits,
+              numbers + index * (type == QuantScales::kFloat32 ? 4 : 2),
+              type == QuantScales::kFloat32 ? 4 : 2);
+  return type == QuantScales::kFloat32 ? std::bit_cast<float>(bits)
+                                       : f16_to_float(static_cast<uint16_t>(bits));
+}
+
+void place_header(const QuantLayout& layout, const GroupPlace& place, QuantizedGroup header) {
+  const QuantFormat& format = layout.format;
+  place_number(format.scales, place.group, place.lane, header.scale);
+  if (format.has_offsets) {
+    place_number(format.scales, place.group, kPanel + place.lane, header.offset);
+  } else if (format.has_zero_points()) {
+    std::memcpy(place.group + kPanel * 4 + place.lane, &header.zero, 1);
+  } else {
+    OUTRIDER_CHECK(format.bits == 8 || header.zero == 8);
+  }
+}
+
+// What a group's header says of one output.
+QuantizedGroup header_of(const QuantLayout& layout,
+                         const std::byte* panel,
+                         int64_t group,
+                         int64_t lane) {
+  const QuantFormat& format = layout.format;
+  const std::byte* at = panel + layout.group_offset(group);
+  QuantizedGroup header{number_at(format.scales, at, lane), 8, 0.0f};
+  if (format.has_offsets) header.offset = number_at(format.scales, at, kPanel + lane);
+  if (format.has_zero_points()) header.zero = std::to_integer<uint8_t>(at[kPanel * 4 + lane]);
+  if (format.has_offsets) header.zero = 0;
+  if (format.bits == 8) header.zero = 128;
+  if (format.scales == QuantScales::kSuperBlocks) {
+    const std::byte* supers =
+        panel + layout.super_offset(layout.super_of(layout.groups.begin(group)));
+    header.scale *= number_at(QuantScales::kFloat16, supers, lane);
+    if (format.has_offsets)
+      header.offset *= number_at(QuantScales::kFloat16, supers, kPanel + lane);
+  }
+  return header;
 }
 
 void place_integers(const QuantLayout& layout, const GroupPlace& place, const uint8_t* integers) {
   std::byte* weights = place.group + layout.header_bytes();
-  if (layout.bits == 8) {
+  if (layout.format.bits == 8) {
     for (int64_t i = 0; i < place.count; i += 4) {
       std::memcpy(weights + (i / 4 * kPanel + place.lane) * 4, integers + i, 4);
     }
@@ -152,6 +232,25 @@ void fill_panels(std::byte* data,
   }
 }
 
+void fill_supers(std::byte* data,
+                 const QuantLayout& layout,
+                 int64_t out_begin,
+                 int64_t num_rows,
+                 const SuperScales& supers) {
+  for (int64_t row = 0; row < num_rows; ++row) {
+    std::byte* panel =
+        data + static_cast<size_t>((out_begin + row) / kPanel) * layout.panel_bytes();
+    const int64_t lane = (out_begin + row) % kPanel;
+    for (int64_t s = 0; s < layout.num_supers(); ++s) {
+      std::byte* to = panel + layout.super_offset(s);
+      const int64_t at = row * supers.stride + s;
+      place_number(QuantScales::kFloat16, to, lane, supers.scales[at]);
+      if (layout.format.has_offsets)
+        place_number(QuantScales::kFloat16, to, kPanel + lane, supers.offsets[at]);
+    }
+  }
+}
+
 size_t quantized_bytes(int64_t n_out, const QuantLayout& layout) {
   const std::string what =
       "quantised matrix of " + std::to_string(n_out) + " x " + std::to_string(layout.groups.n_in);
@@ -173,7 +272,7 @@ QuantLayout checked_layout(int64_t n_out, int64_t n_in, const QuantFormat& forma
   if (n_out < 0 || n_in < 0) throw Error(what + " has a negative size");
   if (n_in > int64_t{1} << 48) throw Error(what + " is too large to address");
   if (n_in > 0) check_quant_cuts("quantised matrix", begin, {});
-  return {format.bits, QuantGroups(format, n_in, begin), format.has_offsets};
+  return {format, QuantGroups(format, n_in, begin), begin % kQuantSuperBlock};
 }
 
 }  // namespace
@@ -188,6 +287,10 @@ void check_quant_format(const QuantFormat& format) {
       (size < 0 || size % kQuantStretch != 0 || size > INT32_MAX)) {
     throw Error("quantisation groups of " + std::to_string(size) +
                 " inputs cannot be run; 16, 32, 64, multiples of 128 and 0 (all inputs) can");
+  }
+  if (format.scales == QuantScales::kSuperBlocks && (size == 0 || kQuantSuperBlock % size != 0)) {
+    throw Error("quantisation groups of " + std::to_string(size) +
+                " inputs do not divide super-blocks of " + std::to_string(kQuantSuperBlock));
   }
 }
 
@@ -228,6 +331,34 @@ QuantizedGroup quantize_group(int bits, const float* x, int64_t count, uint8_t* 
                    : quantize_group_4(x, count, integers);
 }
 
+QuantizedGroup fit_group_4(const float* x, int64_t count, uint8_t* integers) {
+  const float largest = largest_magnitude(x, count);
+  for (int64_t i = 0; i < count; ++i) integers[i] = 8;
+  if (!std::isfinite(largest)) return {std::numeric_limits<float>::quiet_NaN(), 8, 0.0f};
+  if (largest < 0x1p-20f) return {0.0f, 8, 0.0f};  // float16 scales have no bits left there
+  std::vector<float> numbers(static_cast<size_t>(padded(count)));
+  std::copy_n(x, count, numbers.begin());
+  const bool is_negative = std::find(x, x + count, -largest) != x + count;
+  const float extreme = is_negative ? -largest : largest;
+  float best = 0.0f;
+  float best_gain = -1.0f;
+  for (int step = -kFitSteps; step <= kFitSteps; ++step) {
+    // The extreme number becomes -8, or some of a step beyond the ends.
+    const float per_unit = (-8.0f + kFitStep * static_cast<float>(step)) / extreme;
+    const Fit fit = fit_of(numbers, per_unit);
+    if (fit.squares > 0.0f && fit.products * fit.products > best_gain * fit.squares) {
+      best_gain = fit.products * fit.products / fit.squares;
+      best = fit.products / fit.squares;
+    }
+  }
+  const float scale = f16_to_float(float_to_f16(best));
+  if (!std::isfinite(scale) || scale == 0.0f) return {scale, 8, 0.0f};
+  for (int64_t i = 0; i < count; ++i) {
+    integers[i] = static_cast<uint8_t>(std::clamp(round_even(x[i] / scale), -8.0f, 7.0f) + 8.0f);
+  }
+  return {scale, 8, 0.0f};
+}
+
 PackedMatrix::PackedMatrix(int64_t n_out, int64_t n_in, const QuantFormat& format, int64_t in_begin)
     : n_out_(n_out),
       n_in_(n_in),
@@ -238,7 +369,8 @@ PackedMatrix::PackedMatrix(int64_t n_out, int64_t n_in, const QuantFormat& forma
       data_(allocate_bytes(num_bytes_)) {}
 
 void PackedMatrix::quantize_rows(int64_t out_begin, const FloatRows& rows) {
-  OUTRIDER_CHECK(is_quantized() && !format_.has_offsets && out_begin >= 0 && rows.num_rows >= 0 &&
+  OUTRIDER_CHECK(is_quantized() && !format_.has_offsets &&
+                 format_.scales == QuantScales::kFloat32 && out_begin >= 0 && rows.num_rows >= 0 &&
                  rows.num_rows <= n_out_ - out_begin);
   const QuantGroups& groups = layout_.groups;
   const int64_t last = groups.count() - 1;
@@ -278,6 +410,7 @@ void PackedMatrix::fill_rows_int8(int64_t out_begin, int64_t num_rows, const Int
     return QuantizedGroup{rows.scales[at], 0, format_.has_offsets ? rows.offsets[at] : 0.0f};
   };
   fill_panels(data_.get(), layout_, out_begin, num_rows, fill);
+  fill_supers(data_.get(), layout_, out_begin, num_rows, rows.supers);
 }
 
 void PackedMatrix::fill_rows_int4(int64_t out_begin, int64_t num_rows, const Int4Rows& rows) {
@@ -299,22 +432,17 @@ void PackedMatrix::fill_rows_int4(int64_t out_begin, int64_t num_rows, const Int
     return QuantizedGroup{rows.scales[at], zero, format_.has_offsets ? rows.offsets[at] : 0.0f};
   };
   fill_panels(data_.get(), layout_, out_begin, num_rows, fill);
+  fill_supers(data_.get(), layout_, out_begin, num_rows, rows.supers);
 }
 
 void PackedMatrix::dequantize_row(int64_t out, float* to) const {
   OUTRIDER_CHECK(is_quantized() && out >= 0 && out < n_out_);
   const QuantGroups& groups = layout_.groups;
   const int64_t lane = out % kPanel;
+  const std::byte* panel = data_.get() + static_cast<size_t>(out / kPanel) * layout_.panel_bytes();
   for (int64_t group = 0; group < groups.count(); ++group) {
-    const std::byte* at = group_of(data_.get(), layout_, out / kPanel, group);
-    float scale = 0.0f;
-    std::memcpy(&scale, at + lane * 4, sizeof(scale));
-    float offset = 0.0f;
-    std::memcpy(&offset, at + (layout_.has_offsets ? kPanel + lane : lane) * 4, sizeof(offset));
-    const int zero = format_.bits == 8        ? 128
-                     : format_.has_offsets ? 0
-                                           : std::to_integer<int>(at[kPanel * 4 + lane]);
-    const std::byte* weights = at + layout_.header_bytes();
+    const QuantizedGroup header = header_of(layout_, panel, group, lane);
+    const std::byte* weights = panel + layout_.group_offset(group) + layout_.header_bytes();
     const int64_t begin = groups.begin(group);
     for (int64_t i = 0; i < groups.end(group) - begin; ++i) {
       int value = 0;
@@ -324,8 +452,8 @@ void PackedMatrix::dequantize_row(int64_t out, float* to) const {
         const int both = std::to_integer<int>(weights[(i / 8 * kPanel + lane) * 4 + i % 4]);
         value = i % 8 < 4 ? both & 15 : both >> 4;
       }
-      const float product = scale * static_cast<float>(value - zero);
-      to[begin + i] = layout_.has_offsets ? product + offset : product;
+      const float product = header.scale * static_cast<float>(value - header.zero);
+      to[begin + i] = format_.has_offsets ? product + header.offset : product;
     }
   }
 }

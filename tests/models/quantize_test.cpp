@@ -181,6 +181,34 @@ TEST(Quantize, WritesWhatItSaysAndCopiesTheRest) {
   EXPECT_EQ(checkpoint.find("model.layers.0.self_attn.q_proj.bias").info->type_name, "BF16");
 }
 
+// Rows of the matrices against those of the floats they were made from.
+TEST(Quantize, FourBitsAreNearTheFloatsAndKeepFloat16Scales) {
+  const auto model = std::filesystem::path(OUTRIDER_SOURCE_DIR) / "models" / "embedded" / "target";
+  const auto floats = load(model, {});
+  for (const int32_t group : {32, 128}) {
+    const TempDir dir;
+    quantize_folder(
+        model, dir.path() / "out", {.bits = 4, .group_size = group, .packed = true}, {});
+    const auto integers = load(dir.path() / "out", {});
+    for (size_t i = 0; i < matrices_of(*integers).size(); ++i) {
+      const ops::PackedMatrix& got = *matrices_of(*integers)[i];
+      const ops::PackedMatrix& expected = *matrices_of(*floats)[i];
+      EXPECT_EQ(got.quant_format(),
+                (ops::QuantFormat{4, group, false, ops::QuantScales::kFloat16}));
+      std::vector<float> got_row(static_cast<size_t>(got.n_in()));
+      std::vector<float> row(got_row.size());
+      double error = 0;
+      for (int64_t out = 0; out < got.n_out(); ++out) {
+        got.read_row(out, got_row.data());
+        expected.read_row(out, row.data());
+        error += relative_rms(got_row, row) / static_cast<double>(got.n_out());
+      }
+      EXPECT_LE(error, group == 32 ? 0.085 : 0.11) << i;
+      EXPECT_GE(error, 0.05) << i;
+    }
+  }
+}
+
 TEST(Quantize, AKeptHeadStaysTied) {
   const TempDir dir;
   const auto output = dir.path() / "out";

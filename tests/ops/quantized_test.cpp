@@ -5,6 +5,7 @@
 #include "runtime/base/error.h"
 #include "runtime/ops/cpu/int8/int8_choice.h"
 #include "runtime/ops/cpu/int8/quantized_linear.h"
+#include "runtime/ops/half.h"
 #include "tests/ops/ops_testing.h"
 
 namespace outrider::ops {
@@ -17,6 +18,8 @@ struct Shape {
 // Below, at and beyond panels of 64, blocks of 8, groups; odd inner sizes.
 constexpr Shape kShapes[] = {
     {1, 1}, {3, 7}, {64, 8}, {65, 33}, {130, 257}, {200, 384}, {48, 515}, {70, 130}};
+constexpr auto kHalves = QuantScales::kFloat16;
+constexpr auto kSupers = QuantScales::kSuperBlocks;
 constexpr QuantFormat kFormats[] = {
     {8, 16}, {8, 32}, {8, 64}, {8, 128}, {8, 256}, {8, 0}, {4, 32}, {4, 64}, {4, 128}, {4, 0}};
 // Besides them those with offsets, which no floats are rounded to: they come from files.
@@ -33,11 +36,23 @@ constexpr QuantFormat kFileFormats[] = {{8, 16},
                                         {4, 0},
                                         {8, 32, true},
                                         {4, 16, true},
-                                        {4, 32, true}};
+                                        {4, 32, true},
+                                        {8, 32, false, kHalves},
+                                        {8, 128, true, kHalves},
+                                        {4, 32, false, kHalves},
+                                        {4, 128, false, kHalves},
+                                        {4, 32, true, kHalves},
+                                        {8, 16, false, kSupers},
+                                        {8, 32, true, kSupers},
+                                        {4, 16, false, kSupers},
+                                        {4, 32, true, kSupers}};
 
 std::string name_of(const QuantFormat& format) {
   return std::to_string(format.bits) + "-bit group " + std::to_string(format.group_size) +
-         (format.has_offsets ? " offsets" : "");
+         (format.has_offsets ? " offsets" : "") +
+         (format.scales == kHalves   ? " float16"
+          : format.scales == kSupers ? " super-blocks"
+                                     : "");
 }
 
 // Integers, scales and zero points of a matrix, as a file would have them.
@@ -49,6 +64,12 @@ struct IntegerWeights {
   std::vector<float> scales;
   std::vector<uint8_t> zeros;
   std::vector<float> offsets;
+  // With super-blocks: scale = super_scales * steps.
+  int64_t num_supers = 0;
+  std::vector<float> steps;
+  std::vector<float> offset_steps;
+  std::vector<float> super_scales;
+  std::vector<float> super_offsets;
 
   int64_t group_of(int64_t i) const { return format.group_size == 0 ? 0 : i / format.group_size; }
   int centred(int64_t o, int64_t i) const {
@@ -59,6 +80,33 @@ struct IntegerWeights {
   float scale(int64_t o, int64_t i) const { return scales[at(o, group_of(i))]; }
   size_t at(int64_t o, int64_t group) const { return static_cast<size_t>(o * num_groups + group); }
 };
+
+float as_half(float value) { return f16_to_float(float_to_f16(value)); }
+
+// Scales that the format can hold.
+void keep_exactly(IntegerWeights& w, std::mt19937& generator) {
+  if (w.format.scales != QuantScales::kFloat32) std::fill(w.zeros.begin(), w.zeros.end(), 8);
+  if (w.format.scales == kHalves) {
+    for (float& scale : w.scales) scale = as_half(scale);
+    for (float& offset : w.offsets) offset = as_half(offset);
+  }
+  if (w.format.scales != kSupers) return;
+  w.num_supers = (w.shape.n_in + kQuantSuperBlock - 1) / kQuantSuperBlock;
+  const int64_t per_super = kQuantSuperBlock / w.format.group_size;
+  for (int64_t o = 0; o < w.shape.n_out; ++o) {
+    for (int64_t s = 0; s < w.num_supers; ++s) {
+      w.super_scales.push_back(as_half(0.0001f + static_cast<float>(generator() >> 16) * 1e-9f));
+      w.super_offsets.push_back(as_half(static_cast<float>(generator() >> 16) * -1e-8f));
+    }
+    for (int64_t g = 0; g < w.num_groups; ++g) {
+      const auto super = static_cast<size_t>(o * w.num_supers + g / per_super);
+      w.steps.push_back(static_cast<float>(static_cast<int8_t>(generator() >> 24)));
+      w.offset_steps.push_back(static_cast<float>(generator() >> 26));
+      w.scales[w.at(o, g)] = w.super_scales[super] * w.steps.back();
+      w.offsets[w.at(o, g)] = w.super_offsets[super] * w.offset_steps.back();
+    }
+  }
+}
 
 IntegerWeights random_integers(const Shape& shape, const QuantFormat& format, uint32_t seed) {
   std::mt19937 generator(seed);
@@ -74,6 +122,7 @@ IntegerWeights random_integers(const Shape& shape, const QuantFormat& format, ui
     w.zeros.push_back(static_cast<uint8_t>(generator() % 17));
     w.offsets.push_back(static_cast<float>(generator() >> 16) * 1e-6f - 0.03f);
   }
+  keep_exactly(w, generator);
   if (w.values.size() >= 64) {
     double sum = 0;
     double squares = 0;
@@ -93,18 +142,28 @@ PackedMatrix pack(const IntegerWeights& w, int64_t begin, int64_t end) {
   const int64_t first_group = w.group_of(begin);
   for (int64_t o = 0; o < w.shape.n_out; ++o) {  // rows in two orders, one by one
     const int64_t row = o % 2 == 0 ? o : w.shape.n_out - 1 - (w.shape.n_out % 2 == 0 ? o - 1 : o);
-    const float* scales = w.scales.data() + w.at(row, first_group);
-    const float* offsets = w.offsets.data() + w.at(row, first_group);
+    const bool has_supers = w.format.scales == kSupers;
+    const float* scales = (has_supers ? w.steps : w.scales).data() + w.at(row, first_group);
+    const float* offsets =
+        (has_supers ? w.offset_steps : w.offsets).data() + w.at(row, first_group);
+    const int64_t super = row * w.num_supers + begin / kQuantSuperBlock;
+    const SuperScales supers{w.super_scales.data() + super, w.super_offsets.data() + super, 0};
     const int* from = w.values.data() + row * w.shape.n_in;
     if (w.format.bits == 8) {
       const std::vector<int8_t> values(from + begin, from + end);
-      matrix.fill_rows_int8(row, 1, {values.data(), 0, scales, 0, offsets});
+      matrix.fill_rows_int8(row, 1, {values.data(), 0, scales, 0, offsets, supers});
     } else {
       const std::vector<uint8_t> values(from + begin, from + end);
-      matrix.fill_rows_int4(
-          row,
-          1,
-          {values.data(), 0, scales, 0, w.zeros.data() + w.at(row, first_group), 0, offsets});
+      matrix.fill_rows_int4(row,
+                            1,
+                            {values.data(),
+                             0,
+                             scales,
+                             0,
+                             w.zeros.data() + w.at(row, first_group),
+                             0,
+                             offsets,
+                             supers});
     }
   }
   return matrix;
@@ -208,8 +267,14 @@ TEST(Quantized, LinearTakesTheKernelsOfTheIsa) {
 TEST(Quantized, BitsOfARowDoNotDependOnRowsThreadsOrKernel) {
   const Shape shape{150, 517};
   constexpr int64_t kMostRows = 33;
-  for (const QuantFormat& format :
-       {QuantFormat{8, 128}, {8, 0}, {4, 128}, {4, 32}, {4, 32, true}}) {
+  for (const QuantFormat& format : {QuantFormat{8, 128},
+                                    {8, 0},
+                                    {4, 128},
+                                    {4, 32},
+                                    {4, 32, true},
+                                    {4, 32, false, kHalves},
+                                    {8, 32, false, kHalves},
+                                    {4, 32, true, kSupers}}) {
     const IntegerWeights w = random_integers(shape, format, 6);
     const PackedMatrix matrix = pack(w);
     const std::vector<float> in = random_floats(static_cast<size_t>(kMostRows * shape.n_in), 7);
@@ -463,6 +528,10 @@ TEST(Quantized, BitsPerWeight) {
   EXPECT_LE(bits({8, 128}), 8.25);
   EXPECT_LE(bits({8, 0}), 8.02);
   EXPECT_LE(bits({4, 128}), 4.32);
+  EXPECT_EQ(bits({4, 32, false, kHalves}), 4.5);   // llama.cpp's Q4_0
+  EXPECT_EQ(bits({8, 32, false, kHalves}), 8.5);   // Q8_0
+  EXPECT_EQ(bits({4, 32, true, kSupers}), 4.625);  // Q4_K has 6 bits for each byte here: 4.5
+  EXPECT_EQ(bits({8, 16, false, kSupers}), 8.5625);
 }
 
 template <typename Function>
@@ -485,6 +554,8 @@ TEST(Quantized, WhatCannotBeIsRefusedInOneSentence) {
               "quantisation groups of " + std::to_string(size) +
                   " inputs cannot be run; 16, 32, 64, multiples of 128 and 0 (all inputs) can");
   }
+  EXPECT_EQ(made({4, 512, false, kSupers}, 4, 4, 0),
+            "quantisation groups of 512 inputs do not divide super-blocks of 256");
   EXPECT_EQ(made({8, 128}, -1, 4, 0), "quantised matrix of -1 x 4 has a negative size");
   EXPECT_NE(made({8, 128}, INT64_MAX, 4, 0).find("too large to address"), std::string::npos);
   EXPECT_NE(made({8, 0}, 1, INT64_MAX, 0).find("too large to address"), std::string::npos);

@@ -17,6 +17,12 @@ OUTRIDER_INLINE __m256i load_bytes(const char* at) {
 OUTRIDER_INLINE Ints all_ints(int32_t value) { return _mm256_set1_epi32(value); }
 OUTRIDER_INLINE Floats all_floats(float value) { return _mm256_set1_ps(value); }
 OUTRIDER_INLINE Floats load(const float* x) { return _mm256_loadu_ps(x); }
+OUTRIDER_INLINE Floats load_halves(const char* at) {
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)));
+}
+OUTRIDER_INLINE Ints load_signed_bytes(const char* at) {
+  return _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(at)));
+}
 OUTRIDER_INLINE void store(float* x, Floats value) { _mm256_storeu_ps(x, value); }
 OUTRIDER_INLINE Floats mul(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
 OUTRIDER_INLINE Floats fma(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }

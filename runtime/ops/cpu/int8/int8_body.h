@@ -30,6 +30,24 @@ struct StretchTile {
   int64_t prefetch_stride;  // bytes per step of the loop
 };
 
+enum class QuantKind { k8, k4, k4Zeros, k8Offsets, k4Offsets };
+constexpr int bits_of(QuantKind kind) {
+  return kind == QuantKind::k8 || kind == QuantKind::k8Offsets ? 8 : 4;
+}
+constexpr bool has_offsets(QuantKind kind) {
+  return kind == QuantKind::k8Offsets || kind == QuantKind::k4Offsets;
+}
+
+// 64 floats from float16, or from bytes times the float16 of their super-block: exact.
+OUTRIDER_INLINE void widen_scales(const char* supers, const char* scales, float* to) {
+  for (int i = 0; i < 64; i += kInts) {
+    store(to + i,
+          supers == nullptr
+              ? load_halves(scales + 2 * i)
+              : mul(load_halves(supers + 2 * i), to_floats(load_signed_bytes(scales + i))));
+  }
+}
+
 template <int kRows, int kVectors>
 OUTRIDER_INLINE void multiply_quad(const Quad (&w)[kVectors],
                                    const char* values,
@@ -43,32 +61,35 @@ OUTRIDER_INLINE void multiply_quad(const Quad (&w)[kVectors],
   }
 }
 
-template <int kBits, bool kHasOffsets, int kRows, int kVectors>
+template <QuantKind kKind, int kRows, int kVectors>
 OUTRIDER_INLINE void start_sums(const StretchTile& tile,
                                 int first_vector,
                                 Ints (&acc)[kRows][kVectors]) {
 #pragma GCC unroll 8
   for (int v = 0; v < kVectors; ++v) {
-    if constexpr (kBits == 4 && kHasOffsets) {
+    if constexpr (kKind == QuantKind::k4Offsets) {
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) acc[r][v] = all_ints(0);
-    } else if constexpr (kBits == 4) {
+    } else if constexpr (kKind == QuantKind::k4Zeros) {
       const Ints zeros = load_zeros(tile.scales + kQuadBytes + (first_vector + v) * kInts);
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) acc[r][v] = mul_ints(zeros, all_ints(tile.minus_sums[r]));
     } else {
 #pragma GCC unroll 8
-      for (int r = 0; r < kRows; ++r) acc[r][v] = all_ints(tile.minus_sums[r] * 128);
+      for (int r = 0; r < kRows; ++r) {
+        acc[r][v] = all_ints(tile.minus_sums[r] * (bits_of(kKind) == 4 ? 8 : 128));
+      }
     }
   }
 }
 
-template <int kBits, bool kHasOffsets, int kRows, int kVectors>
+template <QuantKind kKind, int kRows, int kVectors>
 OUTRIDER_INLINE void run_tile(const StretchTile& tile, int first_vector) {
   Ints acc[kRows][kVectors];
-  start_sums<kBits, kHasOffsets>(tile, first_vector, acc);
+  start_sums<kKind>(tile, first_vector, acc);
   const int64_t row_bytes = tile.padded * kValueBytes;
   const char* weights = tile.weights + first_vector * kInts * 4;
+  constexpr int kBits = bits_of(kKind);
   constexpr int kInputs = kBits == 4 ? 8 : 4;
   const char* line = weights;
   const char* values = tile.values;
@@ -96,14 +117,13 @@ OUTRIDER_INLINE void run_tile(const StretchTile& tile, int first_vector) {
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
     const Floats row_scale = all_floats(tile.row_scales[r]);
-    const Floats row_sum =
-        all_floats(tile.row_scales[r] * static_cast<float>(-tile.minus_sums[r]));
+    const Floats row_sum = all_floats(tile.row_scales[r] * static_cast<float>(-tile.minus_sums[r]));
 #pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
       const int at = (first_vector + v) * kInts;
       const Floats scale = mul(load(reinterpret_cast<const float*>(tile.scales) + at), row_scale);
       Floats total = load(tile.totals + r * 64 + at);
-      if constexpr (kHasOffsets) {
+      if constexpr (has_offsets(kKind)) {
         const float* offsets = reinterpret_cast<const float*>(tile.scales) + 64;
         total = fma(load(offsets + at), row_sum, total);
       }
@@ -112,52 +132,82 @@ OUTRIDER_INLINE void run_tile(const StretchTile& tile, int first_vector) {
   }
 }
 
-template <int kBits, bool kHasOffsets, int kRows>
+template <QuantKind kKind, int kRows>
 OUTRIDER_NOINLINE void run_rows(const StretchTile& tile) {
   constexpr int kVectors = int_vectors_for_rows(kRows);
   for (int first = 0; first < kIntVectors; first += kVectors) {
-    run_tile<kBits, kHasOffsets, kRows, kVectors>(tile, first);
+    run_tile<kKind, kRows, kVectors>(tile, first);
   }
 }
 
 // Calls the tile code made for exactly this many rows.
-template <int kBits, bool kHasOffsets, int kRows>
+template <QuantKind kKind, int kRows>
 OUTRIDER_INLINE void run_row_group(const StretchTile& tile, int64_t rows) {
   if constexpr (kRows > 1) {
-    if (rows < kRows) return run_row_group<kBits, kHasOffsets, kRows - 1>(tile, rows);
+    if (rows < kRows) return run_row_group<kKind, kRows - 1>(tile, rows);
   }
-  run_rows<kBits, kHasOffsets, kRows>(tile);
+  run_rows<kKind, kRows>(tile);
 }
 
+// share: of each step's four lines, a group's.
 template <int kBits>
-OUTRIDER_INLINE void aim_prefetch(StretchTile& tile, int64_t group, int64_t num_groups) {
+OUTRIDER_INLINE void aim_prefetch(StretchTile& tile,
+                                  int64_t group,
+                                  int64_t num_groups,
+                                  int64_t share) {
   if (num_groups <= groups_of_one_reader(kBits)) {
     tile.prefetch_from = tile.weights + (group == 0 ? read_ahead(kBits) : 0);
     tile.prefetch_stride = group == 0 ? kQuadBytes : 0;
     return;
   }
-  const int64_t share = (4 + num_groups - 1) / num_groups;  // of each step's four lines
   const int64_t weight_bytes = tile.padded * (64 * kBits / 8);
   tile.prefetch_from =
       tile.weights + weight_bytes + kReadAheadShared + group * share * (weight_bytes / 4);
   tile.prefetch_stride = group * share < 4 ? share * 64 : 0;
 }
 
-template <int kBits, bool kHasOffsets>
+// Where floats of the stretch's scales stand: in the panel, or made in `widened`.
+template <QuantKind kKind>
+OUTRIDER_INLINE const char* scales_of(const QuantPanel& panel,
+                                      const QuantStretch& stretch,
+                                      float* widened) {
+  const char* header = panel.panel + stretch.header;
+  if (panel.scales == PanelScales::kFloat32) return header;
+  const bool is_super = panel.scales == PanelScales::kSuperBlocks;
+  const char* supers = is_super ? panel.panel + stretch.supers : nullptr;
+  widen_scales(supers, header, widened);
+  if constexpr (has_offsets(kKind)) {
+    widen_scales(is_super ? supers + 128 : nullptr, header + (is_super ? 64 : 128), widened + 64);
+  }
+  return reinterpret_cast<const char*>(widened);
+}
+
+template <QuantKind kKind>
 void quant_panel(const QuantPanel& panel) {
   const QuantActivations& in = panel.activations;
   for (int64_t i = 0; i < panel.num_rows * 64; i += kInts) store(panel.totals + i, all_floats(0));
   const int64_t num_groups = (panel.num_rows + kMostIntRows - 1) / kMostIntRows;
+  // Divisions here, not at every stretch: of short ones they are a tenth of the work.
+  const int64_t group_rows = num_groups == 0 ? 0 : panel.num_rows / num_groups;
+  const int64_t groups_with_one_more = panel.num_rows - group_rows * num_groups;
+  const int64_t share = num_groups == 0 ? 0 : (4 + num_groups - 1) / num_groups;
+  constexpr int kBits = bits_of(kKind);
+  const int64_t header_ahead =
+      num_groups <= groups_of_one_reader(kBits) ? read_ahead(kBits) : kReadAheadShared;
+  alignas(64) float widened[128];
   StretchTile tile{};
   for (int64_t s = panel.first_stretch; s < panel.end_stretch; ++s) {
     const QuantStretch& stretch = panel.stretches[s];
-    tile.scales = panel.panel + stretch.header;
+    tile.scales = scales_of<kKind>(panel, stretch, widened);
+    for (int64_t at = 0; at < panel.header_bytes; at += 64) {
+      prefetch(panel.panel + stretch.header + header_ahead + at);
+    }
     tile.weights = panel.panel + stretch.weights;
     tile.padded = stretch.padded;
     const char* values = in.values + stretch.before * in.rows * kValueBytes;
+    int64_t from = 0;
     for (int64_t group = 0; group < num_groups; ++group) {
-      const int64_t from = panel.num_rows * group / num_groups;
-      const int64_t rows = panel.num_rows * (group + 1) / num_groups - from;
+      const int64_t rows = group_rows + (group < groups_with_one_more ? 1 : 0);
       const int64_t row = panel.first_row + from;
       tile.values = values + row * stretch.padded * kValueBytes;
       tile.row_scales = in.scales + s * in.rows + row;
@@ -169,8 +219,9 @@ void quant_panel(const QuantPanel& panel) {
         tile.to = panel.out + from * panel.out_stride;
         tile.to_stride = panel.out_stride;
       }
-      aim_prefetch<kBits>(tile, group, num_groups);
-      run_row_group<kBits, kHasOffsets, kMostIntRows>(tile, rows);
+      aim_prefetch<kBits>(tile, group, num_groups, share);
+      run_row_group<kKind, kMostIntRows>(tile, rows);
+      from += rows;
     }
   }
 }

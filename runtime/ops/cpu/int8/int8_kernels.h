@@ -12,7 +12,8 @@ namespace outrider::ops::cpu {
 // A stretch of the inner dimension that has one weight scale per output and one activation scale
 // per row: it lies within one group, one slice of the sum, and 128 inputs.
 struct QuantStretch {
-  int64_t header = 0;   // bytes from the panel's start to its group's scales
+  int64_t supers = 0;   // bytes from the panel's start to its super-block's scales
+  int64_t header = 0;   // and to its group's
   int64_t weights = 0;  // and to its first weights
   int64_t begin = 0;    // first input
   int64_t count = 0;    // inputs
@@ -30,11 +31,16 @@ struct QuantActivations {
   int64_t rows = 0;
 };
 
+// QuantScales of quantized.h.
+enum class PanelScales { kFloat32, kFloat16, kSuperBlocks };
+
 // totals[r * 64 + o] = sum over the stretches, in order, of float(integer sum) * (weight scale *
 // activation scale), one fma each, for rows first_row .. first_row + num_rows. With out, and at
 // least one stretch, the sums go there and totals is scratch.
 struct QuantPanel {
   const char* panel = nullptr;
+  PanelScales scales = PanelScales::kFloat32;
+  int64_t header_bytes = 0;                 // of a group
   const QuantStretch* stretches = nullptr;  // of the whole product
   int64_t first_stretch = 0;
   int64_t end_stretch = 0;
@@ -57,6 +63,7 @@ struct QuantKernels {
                    int64_t row);
   void (*panel_8)(const QuantPanel&);
   void (*panel_4)(const QuantPanel&);
+  void (*panel_4_zeros)(const QuantPanel&);  // with zero points, of float32 scales; else they are 8
   // With offsets: before each of those fmas one of offset * (activation scale * integer sum).
   void (*panel_8_offsets)(const QuantPanel&);
   void (*panel_4_offsets)(const QuantPanel&);

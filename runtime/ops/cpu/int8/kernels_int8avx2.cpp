@@ -71,9 +71,10 @@ const QuantKernels kAvx2QuantKernels = {
     .name = "avx2",
     .value_bytes = int8_avx2::kValueBytes,
     .quantize = int8_avx2::quantize_stretch,
-    .panel_8 = int8_avx2::quant_panel<8, false>,
-    .panel_4 = int8_avx2::quant_panel<4, false>,
-    .panel_8_offsets = int8_avx2::quant_panel<8, true>,
-    .panel_4_offsets = int8_avx2::quant_panel<4, true>,
+    .panel_8 = int8_avx2::quant_panel<int8_avx2::QuantKind::k8>,
+    .panel_4 = int8_avx2::quant_panel<int8_avx2::QuantKind::k4>,
+    .panel_4_zeros = int8_avx2::quant_panel<int8_avx2::QuantKind::k4Zeros>,
+    .panel_8_offsets = int8_avx2::quant_panel<int8_avx2::QuantKind::k8Offsets>,
+    .panel_4_offsets = int8_avx2::quant_panel<int8_avx2::QuantKind::k4Offsets>,
 };
 }  // namespace outrider::ops::cpu

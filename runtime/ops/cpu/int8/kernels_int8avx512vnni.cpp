@@ -55,9 +55,10 @@ const QuantKernels kAvx512VnniQuantKernels = {
     .name = "avx512vnni",
     .value_bytes = int8_avx512vnni::kValueBytes,
     .quantize = int8_avx512vnni::quantize_stretch,
-    .panel_8 = int8_avx512vnni::quant_panel<8, false>,
-    .panel_4 = int8_avx512vnni::quant_panel<4, false>,
-    .panel_8_offsets = int8_avx512vnni::quant_panel<8, true>,
-    .panel_4_offsets = int8_avx512vnni::quant_panel<4, true>,
+    .panel_8 = int8_avx512vnni::quant_panel<int8_avx512vnni::QuantKind::k8>,
+    .panel_4 = int8_avx512vnni::quant_panel<int8_avx512vnni::QuantKind::k4>,
+    .panel_4_zeros = int8_avx512vnni::quant_panel<int8_avx512vnni::QuantKind::k4Zeros>,
+    .panel_8_offsets = int8_avx512vnni::quant_panel<int8_avx512vnni::QuantKind::k8Offsets>,
+    .panel_4_offsets = int8_avx512vnni::quant_panel<int8_avx512vnni::QuantKind::k4Offsets>,
 };
 }  // namespace outrider::ops::cpu

@@ -55,9 +55,10 @@ const QuantKernels kAvxVnniQuantKernels = {
     .name = "avxvnni",
     .value_bytes = int8_avxvnni::kValueBytes,
     .quantize = int8_avxvnni::quantize_stretch,
-    .panel_8 = int8_avxvnni::quant_panel<8, false>,
-    .panel_4 = int8_avxvnni::quant_panel<4, false>,
-    .panel_8_offsets = int8_avxvnni::quant_panel<8, true>,
-    .panel_4_offsets = int8_avxvnni::quant_panel<4, true>,
+    .panel_8 = int8_avxvnni::quant_panel<int8_avxvnni::QuantKind::k8>,
+    .panel_4 = int8_avxvnni::quant_panel<int8_avxvnni::QuantKind::k4>,
+    .panel_4_zeros = int8_avxvnni::quant_panel<int8_avxvnni::QuantKind::k4Zeros>,
+    .panel_8_offsets = int8_avxvnni::quant_panel<int8_avxvnni::QuantKind::k8Offsets>,
+    .panel_4_offsets = int8_avxvnni::quant_panel<int8_avxvnni::QuantKind::k4Offsets>,
 };
 }  // namespace outrider::ops::cpu

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "runtime/ops/cpu/int8/int8_kernels.h"
+#include "runtime/ops/half.h"
 
 #define OUTRIDER_INLINE inline
 #define OUTRIDER_NOINLINE
@@ -47,6 +48,16 @@ inline Floats all_floats(float value) {
 }
 inline Floats load(const float* x) {
   return each<Floats>([&](int i) { return x[i]; });
+}
+inline Floats load_halves(const char* at) {
+  return each<Floats>([&](int i) {
+    uint16_t bits;
+    std::memcpy(&bits, at + 2 * i, sizeof(bits));
+    return f16_to_float(bits);
+  });
+}
+inline Ints load_signed_bytes(const char* at) {
+  return each<Ints>([&](int i) { return int32_t{static_cast<int8_t>(at[i])}; });
 }
 inline void store(float* x, const Floats& value) { std::memcpy(x, value.at, sizeof(value.at)); }
 inline Floats mul(const Floats& a, const Floats& b) {
@@ -132,9 +143,10 @@ const QuantKernels kScalarQuantKernels = {
     .name = "scalar",
     .value_bytes = int8_scalar::kValueBytes,
     .quantize = int8_scalar::quantize_stretch,
-    .panel_8 = int8_scalar::quant_panel<8, false>,
-    .panel_4 = int8_scalar::quant_panel<4, false>,
-    .panel_8_offsets = int8_scalar::quant_panel<8, true>,
-    .panel_4_offsets = int8_scalar::quant_panel<4, true>,
+    .panel_8 = int8_scalar::quant_panel<int8_scalar::QuantKind::k8>,
+    .panel_4 = int8_scalar::quant_panel<int8_scalar::QuantKind::k4>,
+    .panel_4_zeros = int8_scalar::quant_panel<int8_scalar::QuantKind::k4Zeros>,
+    .panel_8_offsets = int8_scalar::quant_panel<int8_scalar::QuantKind::k8Offsets>,
+    .panel_4_offsets = int8_scalar::quant_panel<int8_scalar::QuantKind::k4Offsets>,
 };
 }  // namespace outrider::ops::cpu

@@ -55,6 +55,7 @@ void list_stretches(Product& product, QuantStretch* stretches, std::span<const i
     while (next.begin < slice_end) {
       if (next.begin == layout.groups.end(group)) ++group;
       const int64_t into_group = next.begin - layout.groups.begin(group);
+      next.supers = static_cast<int64_t>(layout.super_offset(layout.super_of(next.begin)));
       next.header = static_cast<int64_t>(layout.group_offset(group));
       next.weights = next.header +
                      static_cast<int64_t>(layout.header_bytes() + layout.weight_bytes(into_group));
@@ -125,6 +126,17 @@ struct PanelRows {
   float* out = nullptr;  // where the kernel itself can write the sums
 };
 
+PanelScales panel_scales(QuantScales scales) {
+  if (scales == QuantScales::kFloat32) return PanelScales::kFloat32;
+  return scales == QuantScales::kFloat16 ? PanelScales::kFloat16 : PanelScales::kSuperBlocks;
+}
+
+auto panel_kernel(const QuantKernels& kernels, const QuantFormat& format) {
+  if (format.bits == 8) return format.has_offsets ? kernels.panel_8_offsets : kernels.panel_8;
+  if (format.has_offsets) return kernels.panel_4_offsets;
+  return format.has_zero_points() ? kernels.panel_4_zeros : kernels.panel_4;
+}
+
 void sum_slices(const Product& product, const PanelRows& part) {
   const PackedMatrix& w = *product.w;
   QuantPanel call;
@@ -137,11 +149,9 @@ void sum_slices(const Product& product, const PanelRows& part) {
   call.totals = part.totals;
   call.out = part.out;
   call.out_stride = product.n_out;
-  const QuantKernels& kernels = *product.kernels;
-  const bool is_4_bits = w.quant_format().bits == 4;
-  const auto kernel = w.quant_format().has_offsets
-                          ? (is_4_bits ? kernels.panel_4_offsets : kernels.panel_8_offsets)
-                          : (is_4_bits ? kernels.panel_4 : kernels.panel_8);
+  call.scales = panel_scales(w.quant_format().scales);
+  call.header_bytes = static_cast<int64_t>(w.quant_layout().header_bytes());
+  const auto kernel = panel_kernel(*product.kernels, w.quant_format());
   for (int64_t slice = 0; slice < product.num_slices; ++slice) {
     call.end_stretch = product.slice_stretches[slice];
     kernel(call);
