@@ -3,14 +3,6 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/settings/config.h"
-#include "runtime/commands/bench/comm/comm_bench.h"
-#include "runtime/commands/bench/decode/decode_bench.h"
-#include "runtime/commands/bench/load_bench.h"
-#include "runtime/commands/bench/prefill_bench.h"
-#include "runtime/commands/bench/serve/serve_bench.h"
-#include "runtime/commands/bench/sim/sim_bench.h"
-#include "runtime/commands/bench/throughput_bench.h"
-#include "runtime/commands/bench/verify_curve_bench.h"
 #include "runtime/commands/commands.h"
 #include "runtime/commands/help.h"
 

@@ -22,8 +22,16 @@ struct Command {
 
 // All that there are, as help lists them.
 std::vector<Command> commands();
-// What may stand behind "bench", a file pair each.
+// What may stand behind "bench": of each kind a NAME_bench.cpp under bench/.
 std::vector<Command> bench_kinds();
+Command decode_bench();
+Command verify_curve_bench();
+Command prefill_bench();
+Command throughput_bench();
+Command comm_bench();
+Command serve_bench();
+Command load_bench();
+Command sim_bench();
 
 int serve_command(const CommandLine& line);
 int chat_command(const CommandLine& line);

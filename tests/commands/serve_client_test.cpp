@@ -7,8 +7,7 @@
 #include <set>
 
 #include "http/wire/http_client.h"
-#include "runtime/commands/bench/serve/serve_metrics.h"
-#include "runtime/commands/bench/serve/serve_run.h"
+#include "runtime/commands/bench/serve/serve_report.h"
 #include "tests/base/error_sentence.h"
 #include "tests/commands/scripted_server.h"
 

@@ -5,9 +5,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "runtime/commands/bench/serve/serve_metrics.h"
 #include "runtime/commands/bench/serve/serve_report.h"
-#include "runtime/commands/bench/serve/serve_server.h"
 
 namespace outrider {
 namespace {
@@ -158,7 +156,7 @@ TEST(ServeReport, AcceptanceByPosition) {
                                                {"accepted_tokens", 12},
                                                {"accepted_tokens_per_pos 0", 9},
                                                {"accepted_tokens_per_pos 1", 3}}};
-  fill_serve_report({}, {.percents = {99}}, findings, &report);
+  fill_serve_report({.percents = {99}}, {}, findings, &report);
   const auto json = nlohmann::json::parse(report.details);
   EXPECT_EQ(json["spec_decode_acceptance_rate"], 30.0);
   EXPECT_EQ(json["spec_decode_acceptance_length"], 2.2);
@@ -173,7 +171,7 @@ TEST(ServeReport, StatisticsOfLatencies) {
     findings.records.emplace_back();
     findings.records.back().last_choice_s = seconds;
   }
-  fill_serve_report({}, {.percents = {95}}, findings, &report);
+  fill_serve_report({.percents = {95}}, {}, findings, &report);
   const auto json = nlohmann::json::parse(report.details);
   EXPECT_EQ(json["mean_e2el_ms"], 2500);
   EXPECT_EQ(json["median_e2el_ms"], 2500);

@@ -1,6 +1,6 @@
 // Data sets of `bench serve`: the first byte says whether the lines are prompts or a timed trace
 // (Mooncake's form). What is taken is in order and within the limits.
-#include "runtime/commands/bench/serve/serve_dataset.h"
+#include "runtime/commands/bench/prompt_files.h"
 #include "tests/fuzz/fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {

@@ -13,7 +13,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/base/files/files.h"
-#include "runtime/commands/bench/serve/serve_dataset.h"
+#include "runtime/commands/bench/prompt_files.h"
 #include "runtime/ranks/job/signals.h"
 
 namespace outrider {
@@ -32,7 +32,6 @@ constexpr const char* kOwnPrompts[] = {
     "In the garden stood a tree that bore golden apples.",
 };
 constexpr auto kSignalInterval = std::chrono::milliseconds(200);
-constexpr size_t kMaxPromptFileBytes = size_t{1} << 30;
 
 // What this event's round did, from the counters before and after it.
 void record_round(const SpeculationStats& stats, BenchAnswer* answer) {

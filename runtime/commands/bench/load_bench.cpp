@@ -1,6 +1,5 @@
-// See load_bench.h. One process, one rank; what is compared is done in turns.
-#include "runtime/commands/bench/load_bench.h"
-
+// bench load: how long a model takes until it can be run, against reading its files.
+// One process, one rank; what is compared is done in turns.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 #include "runtime/base/files/files.h"
 #include "runtime/base/log.h"
 #include "runtime/base/telemetry/process_memory.h"
+#include "runtime/commands/bench/report/bench_kind.h"
 #include "runtime/commands/bench/report/bench_progress.h"
 #include "runtime/ranks/loading/model_loader.h"
 #include "runtime/ranks/loading/model_names.h"

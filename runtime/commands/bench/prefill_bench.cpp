@@ -1,6 +1,5 @@
-// See prefill_bench.h.
-#include "runtime/commands/bench/prefill_bench.h"
-
+// bench prefill: prompt tokens per second by prompt length, in the chunks a server would make and
+// in one step. On every target rank; rank 0 reports.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,6 +7,7 @@
 #include <optional>
 
 #include "runtime/base/error.h"
+#include "runtime/commands/bench/report/bench_kind.h"
 #include "runtime/commands/bench/report/bench_lists.h"
 #include "runtime/commands/bench/report/bench_progress.h"
 #include "runtime/commands/bench/step_runner.h"

@@ -1,6 +1,5 @@
-// See throughput_bench.h.
-#include "runtime/commands/bench/throughput_bench.h"
-
+// bench throughput: many requests offline, total tokens per second by how many are in flight, with
+// and without speculation in turns. A front end on rank 0.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,6 +7,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/numbers/rng.h"
 #include "runtime/commands/bench/bench_requests.h"
+#include "runtime/commands/bench/report/bench_kind.h"
 #include "runtime/commands/bench/report/bench_lists.h"
 #include "runtime/commands/bench/report/bench_progress.h"
 #include "runtime/ranks/job/job.h"

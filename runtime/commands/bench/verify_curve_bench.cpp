@@ -1,12 +1,13 @@
-// See verify_curve_bench.h.
-#include "runtime/commands/bench/verify_curve_bench.h"
-
+// bench verify-curve: what a step costs by its rows, from one row (plain decoding) to a
+// verification of a long draft, and how near the one row comes to a plain read of the weights. On
+// every target rank; rank 0 reports.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <optional>
 
 #include "runtime/base/error.h"
+#include "runtime/commands/bench/report/bench_kind.h"
 #include "runtime/commands/bench/report/bench_lists.h"
 #include "runtime/commands/bench/report/bench_progress.h"
 #include "runtime/commands/bench/step_runner.h"

@@ -1,12 +1,12 @@
-// See comm_bench.h.
-#include "runtime/commands/bench/comm/comm_bench.h"
-
+// bench comm: the time of each message of a round between the ranks of this job, with nccl-tests'
+// columns, and whether what arrived is right. On every target rank; rank 0 reports.
 #include <fmt/format.h>
 
 #include "runtime/base/error.h"
 #include "runtime/commands/bench/comm/comm_cases.h"
 #include "runtime/commands/bench/comm/comm_runner.h"
 #include "runtime/commands/bench/comm/device_comm_bench.h"
+#include "runtime/commands/bench/report/bench_kind.h"
 #include "runtime/commands/bench/report/bench_lists.h"
 #include "runtime/ranks/job/job.h"
 

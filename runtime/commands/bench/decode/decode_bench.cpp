@@ -1,6 +1,5 @@
-// See decode_bench.h.
-#include "runtime/commands/bench/decode/decode_bench.h"
-
+// bench decode: what speculation gains on given prompts, beside what the formula of Leviathan et
+// al. (Theorem 3.8) predicts from the measured acceptance and cost ratio. A front end on rank 0.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 #include "runtime/base/error.h"
 #include "runtime/commands/bench/decode/decode_measure.h"
 #include "runtime/commands/bench/decode/decode_report.h"
+#include "runtime/commands/bench/report/bench_kind.h"
 #include "runtime/commands/bench/report/bench_lists.h"
 #include "runtime/ranks/job/job.h"
 #include "runtime/ranks/loading/model_names.h"

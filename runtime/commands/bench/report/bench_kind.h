@@ -1,6 +1,5 @@
 // What all kinds of benchmarks do alike: options, the empty report, the files at the end. A kind is
-// a file pair that offers one function returning its Command; runtime/commands/bench.cpp lists
-// them.
+// a .cpp file that offers one function returning its Command (runtime/commands/commands.h).
 #pragma once
 
 #include <string>

@@ -7,10 +7,12 @@
 #include <charconv>
 #include <cmath>
 #include <iterator>
+#include <nlohmann/json.hpp>
 #include <sstream>
 #include <string_view>
 
 #include "runtime/base/error.h"
+#include "runtime/commands/bench/report/bench_lists.h"
 
 namespace outrider {
 namespace {
@@ -28,22 +30,10 @@ bool parse_number(std::string_view text, double* out) {
   return code == std::errc() && end == text.data() + text.size();
 }
 
-std::vector<double> percents_of(const std::string& text) {
-  std::vector<double> percents;
-  for (const std::string& word : words_of(text)) {
-    double percent = 0;
-    if (!parse_number(word, &percent) || !(percent >= 0 && percent <= 100))
-      throw Error(fmt::format("metric_percentiles: '{}' must be a number of 0 to 100", word));
-    percents.push_back(percent);
-  }
-  if (percents.empty()) throw Error("metric_percentiles: give at least one, like 50,95,99");
-  return percents;
-}
-
 std::pair<std::string, std::string> header_of(const std::string& text) {
   const size_t equals = text.find('=');
-  const bool bad = std::any_of(
-      text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < ' '; });
+  const bool bad =
+      std::ranges::any_of(text, [](char c) { return static_cast<unsigned char>(c) < ' '; });
   if (equals == std::string::npos || equals == 0 || bad)
     throw Error("header: must be NAME=VALUE without control characters");
   return {text.substr(0, equals), text.substr(equals + 1)};
@@ -87,8 +77,8 @@ std::vector<Option> serve_bench_options(ServeBenchOptions* o) {
       integer_option("max_concurrency", &o->max_concurrency, 1, 4096, "requests in flight at most"),
       list_option("goodput", &o->goodput,
                   "limits in ms that make a request good: ttft:500 tpot:50 e2el:5000"),
-      with_aliases(text_option("metric_percentiles", &o->percentiles,
-                               "which percentiles are reported"), {"--percentiles"}),
+      with_aliases(number_list_option("metric_percentiles", &o->percents, 0, 100,
+                                      "which percentiles are reported"), {"--percentiles"}),
       with_aliases(choice_option("dataset_name", &o->dataset, {"random", "custom", "timed_trace"},
                                  "random lengths; custom: a file of prompts; timed_trace: JSON "
                                  "lines of recorded times and lengths"), {"--dataset"}),
@@ -129,17 +119,22 @@ ServeSetup understand_serve_options(const ServeBenchOptions& options,
       for (const std::string& word : words_of(text)) add_goodput(word, &setup.goodput);
     }
   }
-  setup.percents = percents_of(options.percentiles);
-  for (const std::string& text : options.headers) setup.headers.push_back(header_of(text));
-  setup.endpoint = options.endpoint;
-  if (setup.endpoint.empty())
-    setup.endpoint = options.backend == "openai" ? "/v1/completions" : "/v1/chat/completions";
-  setup.chat = setup.endpoint.ends_with("/chat/completions");
-  if (!setup.endpoint.starts_with('/') || !setup.endpoint.ends_with("/completions"))
-    throw Error(fmt::format("endpoint: '{}' must end in /completions or /chat/completions",
-                            setup.endpoint));
+  if (!options.extra_body.empty() &&
+      !nlohmann::json::parse(options.extra_body, nullptr, false).is_object())
+    throw Error("extra_body: must be a JSON object");
+  for (const std::string& text : options.headers) setup.target.headers.push_back(header_of(text));
+  setup.target.request_timeout =
+      std::chrono::milliseconds(static_cast<int64_t>(1e3 * options.request_timeout_s));
+  std::string& endpoint = setup.target.endpoint;
+  endpoint = options.endpoint;
+  if (endpoint.empty())
+    endpoint = options.backend == "openai" ? "/v1/completions" : "/v1/chat/completions";
+  setup.chat = endpoint.ends_with("/chat/completions");
+  if (!endpoint.starts_with('/') || !endpoint.ends_with("/completions"))
+    throw Error(
+        fmt::format("endpoint: '{}' must end in /completions or /chat/completions", endpoint));
   if (options.backend == "openai-chat" && !setup.chat)
-    throw Error(fmt::format("endpoint: '{}' is not the chat backend's", setup.endpoint));
+    throw Error(fmt::format("endpoint: '{}' is not the chat backend's", endpoint));
   return setup;
 }
 

@@ -3,12 +3,12 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "runtime/base/settings/options.h"
-#include "runtime/commands/bench/serve/serve_metrics.h"
+#include "runtime/commands/bench/serve/serve_run.h"
 
 namespace outrider {
 
@@ -32,7 +32,7 @@ struct ServeBenchOptions {
   double temperature = 0;
   int32_t seed = 0;
   std::vector<std::string> goodput;
-  std::string percentiles = "50,95,99";
+  std::vector<double> percents = {50, 95, 99};
   std::vector<std::string> headers;
   std::string extra_body;
   int32_t num_warmups = 1;
@@ -43,14 +43,19 @@ struct ServeBenchOptions {
 
 std::vector<Option> serve_bench_options(ServeBenchOptions* options);
 
+// Limits for goodput (DistServe, arXiv 2401.09670), milliseconds.
+struct GoodputLimits {
+  std::optional<double> ttft_ms;
+  std::optional<double> tpot_ms;
+  std::optional<double> e2el_ms;
+};
+
 // The options that need more than a range, understood.
 struct ServeSetup {
   // Infinity = all at once, 0 = as the trace has it.
   double rate_per_s = std::numeric_limits<double>::infinity();
-  std::string endpoint;
+  ServeTarget target;  // without the address
   bool chat = false;
-  std::vector<std::pair<std::string, std::string>> headers;
-  std::vector<double> percents;
   GoodputLimits goodput;
 };
 

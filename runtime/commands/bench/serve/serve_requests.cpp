@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "runtime/base/error.h"
+#include "runtime/base/files/files.h"
 #include "runtime/base/numbers/rng.h"
 #include "runtime/commands/bench/seeded_draws.h"
 
@@ -19,6 +20,11 @@ using Json = nlohmann::json;
 
 constexpr uint32_t kArrivalStream = 1;
 constexpr uint32_t kWordStream = 2;
+constexpr uint32_t kLengthStream = 3;
+constexpr int32_t kDefaultPrompts = 1000;
+constexpr int32_t kDefaultInputLen = 1024;
+constexpr int32_t kDefaultOutputLen = 128;
+constexpr int64_t kMaxPromptTokens = 400000000;  // of a whole run, since all bodies lie in memory
 constexpr size_t kMinWords = 16;
 constexpr size_t kMaxWords = 4096;
 constexpr int kFittingRounds = 6;
@@ -53,14 +59,61 @@ std::vector<std::string> words_of(const Tokenizer& tokenizer) {
   return words;
 }
 
+int32_t length_or(int32_t given, int32_t usual, int32_t room) {
+  if (given > 0) return given;
+  return room > 0 ? std::min(usual, room) : usual;
+}
+
+std::vector<RequestShape> random_shapes(const ServeBenchOptions& options, int32_t max_model_len) {
+  const int32_t input_len =
+      length_or(options.random_input_len, kDefaultInputLen, max_model_len / 2);
+  const int32_t given = options.output_len > 0 ? options.output_len : options.random_output_len;
+  const int32_t output_len = length_or(given, kDefaultOutputLen, max_model_len / 4);
+  SeededDraws draws(static_cast<uint64_t>(options.seed), kLengthStream);
+  const int32_t count = options.num_prompts > 0 ? options.num_prompts : kDefaultPrompts;
+  std::vector<RequestShape> shapes(static_cast<size_t>(count));
+  for (RequestShape& shape : shapes) {
+    shape.input_len =
+        options.random_prefix_len + random_length(input_len, options.random_range_ratio, &draws);
+    shape.output_len = random_length(output_len, options.random_range_ratio, &draws);
+  }
+  return shapes;
+}
+
+std::vector<RequestShape> file_shapes(const ServeBenchOptions& options, const std::string& text) {
+  const bool is_trace = options.dataset == "timed_trace";
+  const std::vector<RequestShape> lines = is_trace ? parse_timed_trace(text, options.dataset_path)
+                                                   : parse_prompt_lines(text, options.dataset_path);
+  size_t count = lines.size();
+  if (options.num_prompts > 0) count = static_cast<size_t>(options.num_prompts);
+  if (is_trace) count = std::min(count, lines.size());
+  std::vector<RequestShape> shapes(count);
+  for (size_t i = 0; i < count; ++i) {  // from the beginning again when the file is short
+    shapes[i] = lines[i % lines.size()];
+    if (!is_trace && options.output_len > 0) shapes[i].output_len = options.output_len;
+    if (shapes[i].output_len == 0) shapes[i].output_len = kDefaultOutputLen;
+  }
+  return shapes;
+}
+
 }  // namespace
 
-std::vector<double> arrival_times(double rate_per_s,
-                                  double burstiness,
-                                  uint64_t seed,
-                                  size_t count) {
+std::vector<RequestShape> load_shapes(const ServeBenchOptions& options, int32_t max_model_len) {
+  const std::vector<RequestShape> shapes =
+      options.dataset == "random"
+          ? random_shapes(options, max_model_len)
+          : file_shapes(options, read_text_file(options.dataset_path, kMaxPromptFileBytes));
+  int64_t num_tokens = 0;
+  for (const RequestShape& shape : shapes) num_tokens += shape.input_len;
+  if (num_tokens <= kMaxPromptTokens) return shapes;
+  throw Error(fmt::format("the prompts have {} tokens together, more than {}: lower num_prompts",
+                          num_tokens,
+                          kMaxPromptTokens));
+}
+
+std::vector<double> arrival_times(double rate, double burstiness, uint64_t seed, size_t count) {
   std::vector<double> times(count, 0.0);
-  if (count == 0 || std::isinf(rate_per_s)) return times;
+  if (count == 0 || std::isinf(rate)) return times;
   SeededDraws draws(seed, kArrivalStream);
   double now = 0;
   for (double& time : times) {
@@ -68,7 +121,7 @@ std::vector<double> arrival_times(double rate_per_s,
     time = now;
   }
   // With a very small burstiness every gap may underflow to zero.
-  const double scale = now > 0 ? static_cast<double>(count) / rate_per_s / now : 0;
+  const double scale = now > 0 ? static_cast<double>(count) / rate / now : 0;
   for (double& time : times) time *= scale;
   return times;
 }
@@ -111,11 +164,6 @@ ServePrompt PromptMaker::make(const PromptPiece& shared, PromptPiece own) const 
   return prompt;
 }
 
-void check_extra_body(const std::string& json) {
-  if (!json.empty() && !Json::parse(json, nullptr, false).is_object())
-    throw Error("extra_body: must be a JSON object");
-}
-
 std::string request_body(const RunSpec& run, const ServePrompt& prompt, int32_t output_len) {
   const ServeBenchOptions& options = run.options;
   Json body = {{"model", run.model},
@@ -139,22 +187,21 @@ std::vector<PlannedRequest> plan_run(const std::vector<RequestShape>& shapes,
                                      const PromptMaker& prompts) {
   const ServeBenchOptions& options = run.options;
   const auto seed = static_cast<uint64_t>(options.seed);
-  std::vector<double> times(shapes.size());
+  std::vector<double> times;
   if (run.rate_per_s > 0)
     times = arrival_times(run.rate_per_s, options.burstiness, seed, shapes.size());
   const PromptPiece shared{mix_seed(run.salt, kPrefixKey),
                            options.dataset == "random" ? options.random_prefix_len : 0};
   std::vector<PlannedRequest> requests;
   for (size_t i = 0; i < shapes.size(); ++i) {
-    ServePrompt prompt{shapes[i].text, 0};
+    const RequestShape& shape = shapes[i];
+    ServePrompt prompt{shape.text, 0};
     if (prompt.text.empty())
-      prompt =
-          prompts.make(shared, {mix_seed(run.salt, i), shapes[i].input_len - shared.num_tokens});
-    const int32_t output_len = shapes[i].output_len;
-    requests.push_back({run.rate_per_s > 0 ? times[i] : shapes[i].arrival_s,
-                        request_body(run, prompt, output_len),
+      prompt = prompts.make(shared, {mix_seed(run.salt, i), shape.input_len - shared.num_tokens});
+    requests.push_back({run.rate_per_s > 0 ? times[i] : shape.arrival_s,
+                        request_body(run, prompt, shape.output_len),
                         prompt.num_tokens,
-                        output_len});
+                        shape.output_len});
   }
   return requests;
 }

@@ -1,4 +1,4 @@
-// From the shapes of `bench serve`'s requests to what a run sends: times, prompts and bodies. A
+// From the options of `bench serve` to what a run sends: lengths, times, prompts and bodies. A
 // seed gives the same ones on every machine up to the last bits of libm. Pure.
 #pragma once
 
@@ -8,19 +8,21 @@
 #include <vector>
 
 #include "models/text/tokenizer.h"
-#include "runtime/commands/bench/serve/serve_dataset.h"
+#include "runtime/commands/bench/prompt_files.h"
+#include "runtime/commands/bench/serve/serve_options.h"
 #include "runtime/commands/bench/serve/serve_run.h"
 
 namespace outrider {
 
-// Seconds from the run's start, ascending; rate infinity: all 0. burstiness: shape of the gaps'
-// gamma law, whose mean is 1 / rate: 1 = Poisson, below 1 = bursts, above 1 = more even, infinity =
-// constant gaps. As vLLM does, the gaps are scaled so that the last request leaves at count / rate:
-// the offered load is the one asked for, whatever the seed.
-std::vector<double> arrival_times(double rate_per_s,
-                                  double burstiness,
-                                  uint64_t seed,
-                                  size_t count);
+// All requests of the workload. max_model_len bounds random lengths that were not given; 0 = not
+// known. Throws Error naming file and line.
+std::vector<RequestShape> load_shapes(const ServeBenchOptions& options, int32_t max_model_len);
+
+// Seconds from the run's start, ascending. rate: requests/s; infinity: all 0. burstiness: shape of
+// the gaps' gamma law, whose mean is 1 / rate: 1 = Poisson, below 1 = bursts, above 1 = more even,
+// infinity = constant gaps. As vLLM does, the gaps are scaled so that the last request leaves at
+// count / rate: the offered load is the one asked for, whatever the seed.
+std::vector<double> arrival_times(double rate, double burstiness, uint64_t seed, size_t count);
 
 // A run of random tokens. Equal keys give equal beginnings, whatever the lengths.
 struct PromptPiece {
@@ -50,10 +52,6 @@ class PromptMaker {
   std::vector<std::string> words_;  // each with the space before it
 };
 
-// Throws Error naming the option when extra_body is no JSON object; empty is none. Its members are
-// merged in (RFC 7386: null takes a member away).
-void check_extra_body(const std::string& json);
-
 // What the requests of one run have in common.
 struct RunSpec {
   const ServeBenchOptions& options;
@@ -65,6 +63,7 @@ struct RunSpec {
   uint64_t salt = 0;
 };
 
+// The members of extra_body are merged in (RFC 7386: null takes a member away).
 std::string request_body(const RunSpec& run, const ServePrompt& prompt, int32_t output_len);
 
 std::vector<PlannedRequest> plan_run(const std::vector<RequestShape>& shapes,

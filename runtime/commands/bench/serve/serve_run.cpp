@@ -6,17 +6,38 @@
 
 #include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <condition_variable>
 #include <mutex>
+#include <nlohmann/json.hpp>
 #include <system_error>
 #include <thread>
 
 #include "runtime/base/error.h"
+#include "runtime/base/files/json_depth.h"
+#include "runtime/ranks/job/signals.h"
 
 namespace outrider {
 namespace {
 
+using Json = nlohmann::json;
 using Clock = std::chrono::steady_clock;
+
+constexpr auto kRetryInterval = std::chrono::milliseconds(100);
+constexpr size_t kMaxBytes = 16 << 20;
+constexpr HttpClient::Timeouts kPatience = {std::chrono::milliseconds(5000),
+                                            std::chrono::milliseconds(30000)};
+
+HttpClient::Answer ask(const ServeTarget& target, const std::string& path) {
+  return HttpClient(target.address, kPatience).get(path, target.headers, kMaxBytes);
+}
+
+std::string state_of(const HttpClient::Answer& answer) {
+  if (answer.outcome == HttpOutcome::kNoConnection) return "no connection";
+  if (answer.outcome == HttpOutcome::kTimeout) return "no answer";
+  if (answer.outcome == HttpOutcome::kBroken) return "no HTTP answer";
+  return fmt::format("HTTP {}", answer.status);
+}
 
 constexpr auto kProgressInterval = std::chrono::milliseconds(500);
 constexpr auto kStopInterval = std::chrono::milliseconds(100);
@@ -111,10 +132,9 @@ class Run {
       std::this_thread::sleep_until(std::min(due, Clock::now() + kStopInterval));
     if (stopped_) return false;
     *index = num_sent_++;
-    RequestRecord& record = records_[*index];
-    record.scheduled_s = request.scheduled_s;
-    record.input_len = request.input_len;
-    record.output_len = request.output_len;
+    records_[*index] = {.input_len = request.input_len,
+                        .output_len = request.output_len,
+                        .scheduled_s = request.scheduled_s};
     const bool nobody_waits = num_waiting_ == 0;
     if (num_sent_ < requests_.size() && nobody_waits && num_threads_ < max_threads_) add_thread();
     return true;
@@ -136,18 +156,15 @@ class Run {
                          .body = body,
                          .on_head = [&](int status) { stream.begin(status); },
                          .on_bytes = receive});
-    if (too_long || outcome == HttpOutcome::kTimeout) {
-      record->failure = "timeout";
-      record->error = fmt::format("no complete answer within {:g} s", limit_s);
-    } else if (outcome == HttpOutcome::kNoConnection) {
-      record->failure = "connect";
-      record->error = "no connection to " + target_.address.origin;
-    } else if (outcome == HttpOutcome::kBroken && record->failure.empty()) {
-      // Also after the last token: what the client of a user would have reported.
-      record->failure = "broken stream";
-      record->error = record->http_status == 0 ? "the connection ended before an answer"
-                                               : "the connection ended inside the answer";
-    }
+    if (too_long || outcome == HttpOutcome::kTimeout)
+      stream.fail("timeout", fmt::format("no complete answer within {:g} s", limit_s));
+    if (outcome == HttpOutcome::kNoConnection)
+      stream.fail("connect", "no connection to " + target_.address.origin);
+    if (outcome ==
+        HttpOutcome::kBroken)  // also after the last token: so a user's client reports it
+      stream.fail("broken stream",
+                  record->http_status == 0 ? "the connection ended before an answer"
+                                           : "the connection ended inside the answer");
     stream.finish(now_s());
   }
 
@@ -171,6 +188,66 @@ class Run {
 };
 
 }  // namespace
+
+void wait_until_ready(const ServeTarget& target, int32_t timeout_s) {
+  const auto end = Clock::now() + std::chrono::seconds(timeout_s);
+  while (true) {
+    HttpClient::Answer answer = ask(target, "/health");
+    if (answer.status == 404) answer = ask(target, "/v1/models");
+    if (answer.status == 200) return;
+    if (Clock::now() >= end)
+      throw Error(fmt::format("the server at {} was not ready within {} s: {}",
+                              target.address.origin,
+                              timeout_s,
+                              state_of(answer)));
+    if (wait_stop_signal(kRetryInterval)) throw Error("stopped by a signal");
+  }
+}
+
+AskedModel asked_model(const ServeTarget& target, const std::string& name) {
+  const HttpClient::Answer answer = ask(target, "/v1/models");
+  const bool is_deep = json_nests_deeper_than(answer.body, kMaxJsonDepth);
+  const Json json = Json::parse(is_deep ? "" : answer.body, nullptr, false);
+  for (const Json& entry : json.is_object() ? json.value("data", Json()) : Json()) {
+    const Json id = entry.is_object() ? entry.value("id", Json()) : Json();
+    if (!id.is_string() || !(name.empty() || id == name)) continue;
+    const Json length = entry.value("max_model_len", Json());
+    const int64_t tokens = length.is_number_integer() ? length.get<int64_t>() : 0;
+    return {id.get<std::string>(), static_cast<int32_t>(std::clamp<int64_t>(tokens, 0, INT32_MAX))};
+  }
+  if (!name.empty()) return {.name = name};
+  throw Error(fmt::format("{}/v1/models names no model ({}): give --model",
+                          target.address.origin + target.address.path_prefix,
+                          state_of(answer)));
+}
+
+SpeculationCounters parse_speculation_metrics(std::string_view text) {
+  constexpr std::string_view kFamily = "vllm:spec_decode_num_";
+  constexpr std::string_view kTotal = "_total";
+  constexpr std::string_view kPosition = "position=\"";
+  SpeculationCounters sums;
+  while (!text.empty()) {  // "family{labels} value" or "family value"
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(text.size(), line.size() + 1));
+    const std::string_view name = line.substr(0, line.find_first_of("{ "));
+    if (!name.starts_with(kFamily) || !name.ends_with(kTotal)) continue;
+    std::string key(name.substr(kFamily.size(), name.size() - kFamily.size() - kTotal.size()));
+    if (const size_t at = line.find(kPosition); at != std::string_view::npos) {
+      const std::string_view rest = line.substr(at + kPosition.size());
+      key += fmt::format(" {}", rest.substr(0, rest.find('"')));
+    }
+    const std::string_view number = line.substr(line.rfind(' ') + 1);
+    double value = 0;
+    if (std::from_chars(number.data(), number.data() + number.size(), value).ec == std::errc())
+      sums[key] += value;
+  }
+  return sums;
+}
+
+SpeculationCounters speculation_counters(const ServeTarget& target) {
+  const HttpClient::Answer answer = ask(target, "/metrics");
+  return answer.status == 200 ? parse_speculation_metrics(answer.body) : SpeculationCounters{};
+}
 
 std::vector<RequestRecord> run_requests(const ServeTarget& target,
                                         const std::vector<PlannedRequest>& requests,

@@ -50,8 +50,6 @@ std::string one_short_line(std::string text) {
 
 }  // namespace
 
-void CompletionStream::begin(int status) { record_->http_status = status; }
-
 bool CompletionStream::receive(double time_s, std::string_view bytes) {
   bool fits = true;
   if (record_->http_status == 200) {

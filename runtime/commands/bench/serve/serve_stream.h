@@ -46,16 +46,17 @@ class CompletionStream {
   explicit CompletionStream(RequestRecord* record) : record_(record) {}
 
   // The status line has come. What follows is the stream for 200, else the error's text.
-  void begin(int status);
+  void begin(int status) { record_->http_status = status; }
   // False: nothing more is wanted, the connection should be closed.
   bool receive(double time_s, std::string_view bytes);
   // The answer ended (or was broken off): settles what the request came to, unless a failure is
   // already known.
   void finish(double time_s);
+  // The first one counts.
+  void fail(const std::string& failure, const std::string& error);
 
  private:
   void take_event(double time_s, std::string_view data);
-  void fail(const std::string& failure, const std::string& error);
 
   RequestRecord* record_;
   EventReader events_;

@@ -1,6 +1,5 @@
-// See sim_bench.h.
-#include "runtime/commands/bench/sim/sim_bench.h"
-
+// `bench sim`: what the runtime makes of dialled acceptance and costs. Simulated models, everything
+// else real.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -9,6 +8,7 @@
 #include "runtime/base/error.h"
 #include "runtime/base/numbers/rng.h"
 #include "runtime/base/virtual_clock.h"
+#include "runtime/commands/bench/report/bench_kind.h"
 #include "runtime/commands/bench/report/bench_progress.h"
 #include "runtime/commands/bench/sim/sim_grid.h"
 #include "runtime/commands/bench/sim/sim_lengths.h"

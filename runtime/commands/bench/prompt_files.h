@@ -1,5 +1,5 @@
-// The data sets of `bench serve`: how long the requests are, when recorded ones came, and the
-// prompts of files that nobody vouches for.
+// Files that say what is to be asked: prompts, or times and lengths of recorded requests. Nobody
+// vouches for them. Pure.
 #pragma once
 
 #include <cstdint>
@@ -7,9 +7,10 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/commands/bench/serve/serve_options.h"
-
 namespace outrider {
+
+// No prompt file is read beyond this.
+inline constexpr size_t kMaxPromptFileBytes = size_t{1} << 30;
 
 // One request before it has words.
 struct RequestShape {
@@ -27,9 +28,5 @@ std::vector<RequestShape> parse_prompt_lines(std::string_view text, const std::s
 // JSON lines {"timestamp": ms, "input_length", "output_length"} in order of time, as Mooncake's;
 // other members are not read. Throws Error naming `origin` and the line.
 std::vector<RequestShape> parse_timed_trace(std::string_view text, const std::string& origin);
-
-// All requests of the workload. max_model_len bounds random lengths that were not given; 0 = not
-// known. Throws Error naming file and line.
-std::vector<RequestShape> load_shapes(const ServeBenchOptions& options, int32_t max_model_len);
 
 }  // namespace outrider

@@ -1,5 +1,5 @@
-// See serve_dataset.h.
-#include "runtime/commands/bench/serve/serve_dataset.h"
+// See prompt_files.h.
+#include "runtime/commands/bench/prompt_files.h"
 
 #include <fmt/format.h>
 
@@ -8,23 +8,15 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/base/error.h"
-#include "runtime/base/files/files.h"
 #include "runtime/base/files/json_depth.h"
-#include "runtime/commands/bench/seeded_draws.h"
 
 namespace outrider {
 namespace {
 
 using Json = nlohmann::json;
 
-constexpr uint32_t kLengthStream = 3;
 constexpr uint64_t kMaxTokens = 16 << 20;  // of one prompt or answer
 constexpr double kMaxSeconds = 100.0 * 366 * 86400;
-constexpr int32_t kDefaultPrompts = 1000;
-constexpr int32_t kDefaultInputLen = 1024;
-constexpr int32_t kDefaultOutputLen = 128;
-constexpr size_t kMaxFileBytes = size_t{1} << 30;
-constexpr int64_t kMaxPromptTokens = 400000000;  // of a whole run, since all bodies lie in memory
 
 // Calls `take` with every line that is not empty and with "origin line N".
 void for_each_line(std::string_view text,
@@ -69,41 +61,6 @@ RequestShape shape_of_json(std::string_view line, const std::string& place) {
           .text = text.get<std::string>()};
 }
 
-int32_t length_or(int32_t given, int32_t usual, int32_t room) {
-  if (given > 0) return given;
-  return room > 0 ? std::min(usual, room) : usual;
-}
-
-std::vector<RequestShape> random_shapes(const ServeBenchOptions& options, int32_t max_model_len) {
-  const int32_t input_len =
-      length_or(options.random_input_len, kDefaultInputLen, max_model_len / 2);
-  const int32_t given = options.output_len > 0 ? options.output_len : options.random_output_len;
-  const int32_t output_len = length_or(given, kDefaultOutputLen, max_model_len / 4);
-  SeededDraws draws(static_cast<uint64_t>(options.seed), kLengthStream);
-  const int32_t count = options.num_prompts > 0 ? options.num_prompts : kDefaultPrompts;
-  std::vector<RequestShape> shapes(static_cast<size_t>(count));
-  for (RequestShape& shape : shapes) {
-    shape.input_len =
-        options.random_prefix_len + random_length(input_len, options.random_range_ratio, &draws);
-    shape.output_len = random_length(output_len, options.random_range_ratio, &draws);
-  }
-  return shapes;
-}
-
-std::vector<RequestShape> custom_shapes(const ServeBenchOptions& options, const std::string& text) {
-  const std::vector<RequestShape> lines = parse_prompt_lines(text, options.dataset_path);
-  std::vector<RequestShape> shapes(
-      options.num_prompts > 0 ? static_cast<size_t>(options.num_prompts) : lines.size());
-  for (size_t i = 0; i < shapes.size(); ++i) {  // from the beginning again when the file is short
-    shapes[i] = lines[i % lines.size()];
-    int32_t& output_len = shapes[i].output_len;
-    output_len = options.output_len > 0 ? options.output_len
-                 : output_len > 0       ? output_len
-                                        : kDefaultOutputLen;
-  }
-  return shapes;
-}
-
 }  // namespace
 
 std::vector<RequestShape> parse_prompt_lines(std::string_view text, const std::string& origin) {
@@ -136,26 +93,6 @@ std::vector<RequestShape> parse_timed_trace(std::string_view text, const std::st
   });
   if (rows.empty()) throw Error(fmt::format("{} has no requests", origin));
   return rows;
-}
-
-std::vector<RequestShape> load_shapes(const ServeBenchOptions& options, int32_t max_model_len) {
-  std::vector<RequestShape> shapes;
-  if (options.dataset == "random") {
-    shapes = random_shapes(options, max_model_len);
-  } else if (options.dataset == "custom") {
-    shapes = custom_shapes(options, read_text_file(options.dataset_path, kMaxFileBytes));
-  } else {
-    const std::string text = read_text_file(options.dataset_path, kMaxFileBytes);
-    shapes = parse_timed_trace(text, options.dataset_path);
-    if (options.num_prompts > 0)
-      shapes.resize(std::min(shapes.size(), static_cast<size_t>(options.num_prompts)));
-  }
-  int64_t num_tokens = 0;
-  for (const RequestShape& shape : shapes) num_tokens += shape.input_len;
-  if (num_tokens <= kMaxPromptTokens) return shapes;
-  throw Error(fmt::format("the prompts have {} tokens together, more than {}: lower num_prompts",
-                          num_tokens,
-                          kMaxPromptTokens));
 }
 
 }  // namespace outrider
