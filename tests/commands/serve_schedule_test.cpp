@@ -107,7 +107,7 @@ TEST(ServeDataset, TimedTraceAndWhatIsWrongWithIt) {
             "input_length must"},
            {R"({"timestamp": 1, "input_length": 5, "output_length": 5})", "earlier"},
            {R"({"timestamp": 1e18, "input_length": 5, "output_length": 5})", "out of range"}}) {
-    const std::string sentence = error_of([&] { parse_timed_trace(good + line, "m"); });
+    const std::string sentence = error_of([&, &line = line] { parse_timed_trace(good + line, "m"); });
     EXPECT_NE(sentence.find("m line 2"), std::string::npos) << line << ": " << sentence;
     EXPECT_NE(sentence.find(words), std::string::npos) << line << ": " << sentence;
   }

@@ -1,5 +1,7 @@
 // The draft link: a frame as it comes, and what a whole one may carry: a request to the draft, a
-// reply of it. The tokens of a reply's blocks are unpacked as the coordinator does.
+// reply of it. The tokens of a reply's blocks are unpacked as the coordinator does. Over TCP also
+// what comes before any frame: the draft's hello, and the welcome.
+#include "runtime/ranks/messages/draft_hello.h"
 #include "runtime/ranks/messages/round_wire.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -35,17 +37,33 @@ void read_reply(const Bytes& bytes) {
   FUZZ_CHECK(decode_draft_reply(encode(unpacked)).blocks.size() == unpacked.blocks.size());
 }
 
+void read_hello(const Bytes& bytes) {
+  const auto hello = decode_draft_hello(bytes);
+  if (!hello || hello->key.empty()) return;  // of another version its version alone is read
+  const auto again = decode_draft_hello(encode(*hello));
+  FUZZ_CHECK(again && again->key == hello->key && again->name == hello->name);
+}
+
+void read_welcome(const Bytes& bytes) {
+  const DraftWelcome welcome = decode_draft_welcome(bytes);
+  const DraftWelcome again = decode_draft_welcome(encode(welcome));
+  FUZZ_CHECK(again.refusal == welcome.refusal && again.terms == welcome.terms);
+}
+
 }  // namespace
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t num_bytes) {
   fuzz::Input input(data, num_bytes);
-  const uint8_t kind = input.byte() % 3;
+  const uint8_t kind = input.byte() % 6;
   const auto rest = std::as_bytes(std::span(input.rest()));
   const Bytes bytes(rest.begin(), rest.end());
   fuzz::takes([&] {
     if (kind == 0) read_frame(bytes);
     if (kind == 1) read_request(bytes);
     if (kind == 2) read_reply(bytes);
+    if (kind == 3) read_hello(bytes);
+    if (kind == 4) read_welcome(bytes);
+    if (kind == 5) decode_draft_speed(bytes);
   });
   return 0;
 }

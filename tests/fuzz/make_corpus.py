@@ -264,13 +264,17 @@ def messages():
     seed("round_messages", "late", [2], b"OAMD", struct.pack("<QIQ", 7, 1, 5), token)
     commit = struct.pack("<QIi", 5, 1, 3) + numbers("i", [7, 8]) + struct.pack("<ii", 4, -1)
     block = struct.pack("<QIiii", 5, 1, 3, -1, 0) + struct.pack("<I", 1) + numbers("B", token)
-    frame = b"OFRM" + struct.pack("<HBIQI", 4, 3, 0x01020304, 0xcbf29ce484222325, 0)
+    frame = b"OFRM" + struct.pack("<HBIQI", 5, 3, 0x01020304, 0xcbf29ce484222325, 0)
     seed("draft_frames", "frame", [0], frame)
     whole = [3, 1, 1, 0, 0, 2, 5, 1, 0, 3, 1, 1, 1, 1]  # a block in one piece, and its round
     seed("draft_blocks", "rounds", *[[0, 0, 3] + [7] + whole[1:] + [1, 2]] * 4)
     seed("draft_blocks", "ahead", *[[0, 3, 2, 2, 9, 0, 2, 3, 1, 0, 4, 1, 0, 3, 2, 3, 4, 0, 1, 5, 1, 0, 0]] * 6)
     seed("draft_frames", "request", [1], struct.pack("<Q", 1), numbers("Q", [4]), struct.pack("<I", 1), start(),
          struct.pack("<I", 1), commit)
+    seed("draft_frames", "hello", [3], b"OHLO", struct.pack("<H", 5), numbers("B", b"key"), numbers("B", b"d" * 64),
+         struct.pack("<i", 3072), numbers("B", b"model on host"))
+    seed("draft_frames", "welcome", [4], b"OWLM", struct.pack("<H", 5), numbers("B", b""), struct.pack("<I", 9),
+         struct.pack("<9i", 3072, 16, 8, 512, 64, 32, 256, 16, 8))
     seed("draft_frames", "reply", [2], struct.pack("<QQI", 1, 20, 3), struct.pack("<I", 1), block,
          struct.pack("<IQ", 3, 5))
 

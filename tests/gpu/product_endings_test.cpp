@@ -154,7 +154,7 @@ TEST_P(Endings, QkvIsTheProductThenRopeWrite) {
       stream->wait();
       return Written{keys.values(), slot_values.values(), queries.values()};
     };
-    const auto fused_with = [&](const TestMatrix& weights) {
+    const auto fused_with = [&, max_rows = max_rows](const TestMatrix& weights) {
       const Shared<float> packed_bias(*device, weights.packed(bias));
       return written_by([&] {
         ops.qkv_product(*stream,
@@ -166,7 +166,7 @@ TEST_P(Endings, QkvIsTheProductThenRopeWrite) {
                         to);
       });
     };
-    const Written expected = written_by([&] {
+    const Written expected = written_by([&, max_rows = max_rows] {
       ops.rope_write(*stream, {.qkv = qkv.data(), .to = to, .max_rows = max_rows, .step = step});
     });
     EXPECT_TRUE(fused_with(halved) == expected) << num_rows << " rows";

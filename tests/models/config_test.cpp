@@ -29,7 +29,7 @@ std::string config_text(const std::vector<std::pair<std::string, std::string>>& 
                                                               {"torch_dtype", "\"bfloat16\""},
                                                               {"eos_token_id", "2"}};
   for (const auto& [key, value] : changes) {
-    std::erase_if(members, [&key](const auto& member) { return member.first == key; });
+    std::erase_if(members, [&key = key](const auto& member) { return member.first == key; });
     if (!value.empty()) members.emplace_back(key, value);
   }
   std::string text = "{";

@@ -279,7 +279,7 @@ TEST(SimulatedSpec, NamesTheKeyThatIsWrong) {
       {"sim:curve=nowhere.json", "nowhere.json"},
   };
   for (const auto& [text, part] : cases)
-    EXPECT_TRUE(fails_with([&] { parse_simulated(text); }, part));
+    EXPECT_TRUE(fails_with([&text = text] { parse_simulated(text); }, part));
   const SimulatedSpec spec = parse_simulated("sim:llama-70b-tp8,row_ms=1,alpha=.7");
   EXPECT_EQ(spec.row_ms, std::vector<double>{1});
   EXPECT_EQ(spec.layers, 80);

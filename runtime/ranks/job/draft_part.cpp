@@ -46,7 +46,7 @@ void serve(const JobRank& rank, const DraftStart& start, bool takes_cpu, DraftWo
 void run_worker(const JobRank& rank, const DraftStart& start) {
   const auto& [world, config, layout, trace] = rank;
   DeviceAssignment assignment = agreed_assignment(
-      [&] { return draft_assignment(config, world, layout); }, start.check_devices);
+      [&] { return draft_assignment(rank.config, rank.world, rank.layout); }, start.check_devices);
   LoadedModel loaded;
   ModelConfig target_config;
   std::shared_ptr<const GrammarEngine> grammars;
