@@ -8,13 +8,7 @@ namespace {
 
 void read(const ConfigFields& fields, ModelConfig& config) {
   read_granite(fields, config);
-  read_experts(fields,
-               config,
-               {.count = "num_local_experts",
-                .ffn = "intermediate_size",
-                .default_count = 8,
-                .default_per_row = 2});
-  config.experts.normalised = true;
+  read_mixtral_experts(fields, config, 8, 2);
   config.names.router = "block_sparse_moe.router.layer";
   config.names.experts_gate_up = "block_sparse_moe.input_linear";
   config.names.experts_down = "block_sparse_moe.output_linear";

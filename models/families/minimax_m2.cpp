@@ -37,20 +37,13 @@ void read(const ConfigFields& fields, ModelConfig& config) {
   if (fields.text_or("qk_norm_type", "per_layer") != "per_layer") {
     fields.fail("qk_norm_type other than per_layer is not supported");
   }
-  read_experts(fields,
-               config,
-               {.count = "num_local_experts",
-                .ffn = "intermediate_size",
-                .default_count = 256,
-                .default_per_row = 8});
+  read_mixtral_experts(fields, config, 256, 8);
   if (fields.text_or("scoring_func", "sigmoid") != "sigmoid") {
     fields.fail("scoring_func other than sigmoid is not supported");
   }
   refuse_unless(fields, "use_routing_bias", true);
   config.experts.sigmoid = true;
   config.experts.correction = true;
-  config.experts.normalised = true;
-  set_mixtral_names(config);
   refuse_other_minimax(fields);
 }
 

@@ -10,14 +10,7 @@ void read(const ConfigFields& fields, ModelConfig& config) {
   read_decoder(fields, config, {.default_kv_heads = 8, .default_eps = 1e-5});
   read_rope(fields, config, {.default_theta = 1e6});
   config.sliding_window = fields.integer_or("sliding_window", {1, kMaxPositions}, 0);
-  read_experts(fields,
-               config,
-               {.count = "num_local_experts",
-                .ffn = "intermediate_size",
-                .default_count = 8,
-                .default_per_row = 2});
-  config.experts.normalised = true;
-  set_mixtral_names(config);
+  read_mixtral_experts(fields, config, 8, 2);
 }
 
 }  // namespace

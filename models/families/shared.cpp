@@ -84,7 +84,17 @@ void read_qwen_experts(const ConfigFields& fields, ModelConfig& config, const Ex
   }
 }
 
-void set_mixtral_names(ModelConfig& config) {
+void read_mixtral_experts(const ConfigFields& fields,
+                          ModelConfig& config,
+                          int32_t default_count,
+                          int32_t default_per_row) {
+  read_experts(fields,
+               config,
+               {.count = "num_local_experts",
+                .ffn = "intermediate_size",
+                .default_count = default_count,
+                .default_per_row = default_per_row});
+  config.experts.normalised = true;
   config.names.router = "block_sparse_moe.gate";
   config.names.router_correction = "block_sparse_moe.e_score_correction_bias";
   config.names.experts = "block_sparse_moe.experts";

@@ -22,7 +22,10 @@ void read_granite(const ConfigFields& fields, ModelConfig& config);
 // Experts of Qwen, and the layers that have none.
 void read_qwen_experts(const ConfigFields& fields, ModelConfig& config, const ExpertKeys& keys);
 
-// Mixtral's names of experts.
-void set_mixtral_names(ModelConfig& config);
+// Mixtral's keys and names of experts, weights normalised.
+void read_mixtral_experts(const ConfigFields& fields,
+                          ModelConfig& config,
+                          int32_t default_count,
+                          int32_t default_per_row);
 
 }  // namespace outrider
