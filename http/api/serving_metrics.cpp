@@ -4,23 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "runtime/base/telemetry/process_memory.h"
 
 namespace outrider {
 namespace {
-
-const std::vector<double> kFirstTokenSeconds = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1,
-                                                0.25,  0.5,   0.75, 1,    2.5,  5,    7.5,  10,
-                                                20,    40,    80,   160,  640,  2560};
-const std::vector<double> kTokenSeconds = {
-    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80};
-const std::vector<double> kRequestSeconds = {0.3, 0.5, 0.8, 1,  1.5, 2,   2.5, 5,   10,   15,  20,
-                                             30,  40,  50,  60, 120, 240, 480, 960, 1920, 7680};
-const std::vector<double> kRoundSeconds = {
-    0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 5};
-const std::vector<double> kIterationTokens = {
-    1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
 
 // 1, 2, 5, 10, 20, 50, ... up to the given maximum.
 std::vector<double> one_two_five(int32_t maximum) {
@@ -50,10 +39,23 @@ const char* reason_label(FinishReason reason) {
 
 }  // namespace
 
+const std::vector<double> ServingMetrics::kFirstTokenSeconds = {
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75,
+    1,     2.5,   5,    7.5,  10,   20,   40,   80,  160,  640, 2560};
+const std::vector<double> ServingMetrics::kTokenSeconds = {
+    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80};
+const std::vector<double> ServingMetrics::kRequestSeconds = {
+    0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
+const std::vector<double> ServingMetrics::kRoundSeconds = {
+    0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 5};
+const std::vector<double> ServingMetrics::kIterationTokens = {
+    1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
+
 ServingMetrics::ServingMetrics(const std::string& model_name,
                                int32_t max_model_len,
                                int32_t max_draft_len)
-    : registry_({{"model_name", model_name}, {"engine", "0"}}), max_model_len_(max_model_len) {
+    : registry_({{"model_name", model_name}, {"engine", "0"}}),
+      num_tokens_bounds_(one_two_five(max_model_len)) {
   for (const FinishReason reason :
        {FinishReason::kStop, FinishReason::kLength, FinishReason::kAborted, FinishReason::kError}) {
     request_success(reason);
@@ -85,35 +87,9 @@ void ServingMetrics::count_draft(BlockSource source, size_t num_drafted, int32_t
   accepted_by_source_[static_cast<size_t>(source)]->add(num_accepted);
 }
 
-Histogram& ServingMetrics::histogram(const MetricName& name, Buckets buckets) {
-  switch (buckets) {
-    case Buckets::kFirstTokenSeconds:
-      return registry_.histogram(name, kFirstTokenSeconds);
-    case Buckets::kTokenSeconds:
-      return registry_.histogram(name, kTokenSeconds);
-    case Buckets::kRequestSeconds:
-      return registry_.histogram(name, kRequestSeconds);
-    case Buckets::kRoundSeconds:
-      return registry_.histogram(name, kRoundSeconds);
-    case Buckets::kIterationTokens:
-      return registry_.histogram(name, kIterationTokens);
-    case Buckets::kTokens:
-      return registry_.histogram(name, one_two_five(max_model_len_));
-    case Buckets::kChoices:
-      return registry_.histogram(name, {1, 2, 5, 10, 20});
-    case Buckets::kPreemptions:
-      return registry_.histogram(name, {0, 1, 2, 5, 10, 20});
-  }
-  return registry_.histogram(name, {1});
-}
-
 Counter& ServingMetrics::request_success(FinishReason reason) {
   return registry_.counter({"request_success_total", "Requests ended, by reason."},
                            {{"finished_reason", reason_label(reason)}});
-}
-
-Histogram& ServingMetrics::request_seconds(const char* name, const char* help) {
-  return histogram({name, help, MetricScope::kShared}, Buckets::kRequestSeconds);
 }
 
 Gauge& ServingMetrics::waiting_for(const char* reason) {
@@ -134,12 +110,32 @@ Counter& ServingMetrics::link_bytes(const std::string& link) {
                            {{"link", link}});
 }
 
+Counter& ServingMetrics::shared_counter(const char* name, const char* help) {
+  return registry_.counter({name, help, MetricScope::kShared});
+}
+
+Gauge& ServingMetrics::shared_gauge(const char* name, const char* help) {
+  return registry_.gauge({name, help, MetricScope::kShared});
+}
+
+Histogram& ServingMetrics::shared_histogram(const char* name,
+                                            const char* help,
+                                            std::vector<double> bounds) {
+  return registry_.histogram({name, help, MetricScope::kShared}, std::move(bounds));
+}
+
 Counter& ServingMetrics::own_counter(const char* name, const char* help, const char* old_name) {
   return registry_.counter({name, help, MetricScope::kOwn, old_name});
 }
 
 Gauge& ServingMetrics::own_gauge(const char* name, const char* help, const char* old_name) {
   return registry_.gauge({name, help, MetricScope::kOwn, old_name});
+}
+
+Histogram& ServingMetrics::own_histogram(const char* name,
+                                         const char* help,
+                                         std::vector<double> bounds) {
+  return registry_.histogram({name, help, MetricScope::kOwn}, std::move(bounds));
 }
 
 Counter& ServingMetrics::requests_refused(int status) {

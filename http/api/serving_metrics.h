@@ -34,76 +34,63 @@ class ServingMetrics {
   void count_draft(BlockSource source, size_t num_drafted, int32_t num_accepted);
 
  private:
-  enum class Buckets : uint8_t {
-    kFirstTokenSeconds,
-    kTokenSeconds,
-    kRequestSeconds,
-    kRoundSeconds,
-    kIterationTokens,
-    kTokens,  // up to max_model_len
-    kChoices,
-    kPreemptions,
-  };
-  Histogram& histogram(const MetricName& name, Buckets buckets);
-  Histogram& request_seconds(const char* name, const char* help);
-  Gauge& waiting_for(const char* reason);
-  Counter& link_bytes(const std::string& link);
+  // Shared families are shown under vLLM's namespace too; their names and bounds are vLLM's.
+  Counter& shared_counter(const char* name, const char* help);
+  Gauge& shared_gauge(const char* name, const char* help);
+  Histogram& shared_histogram(const char* name, const char* help, std::vector<double> bounds);
   Counter& own_counter(const char* name, const char* help, const char* old_name = "");
   Gauge& own_gauge(const char* name, const char* help, const char* old_name = "");
+  Histogram& own_histogram(const char* name, const char* help, std::vector<double> bounds);
+  Gauge& waiting_for(const char* reason);
+  Counter& link_bytes(const std::string& link);
+
+  static const std::vector<double> kFirstTokenSeconds;
+  static const std::vector<double> kTokenSeconds;
+  static const std::vector<double> kRequestSeconds;
+  static const std::vector<double> kRoundSeconds;
+  static const std::vector<double> kIterationTokens;
 
   MetricsRegistry registry_;
-  int32_t max_model_len_;
+  std::vector<double> num_tokens_bounds_;  // up to max_model_len
   std::vector<Counter*> accepted_per_position_;
   std::vector<Counter*> drafted_by_source_;
   std::vector<Counter*> accepted_by_source_;
 
  public:
   // Set by the coordinator, once a round.
-  Gauge& num_requests_running = registry_.gauge(
-      {"num_requests_running", "Requests in the running batch.", MetricScope::kShared});
-  Gauge& num_requests_waiting = registry_.gauge(
-      {"num_requests_waiting", "Requests that wait to be run.", MetricScope::kShared});
+  Gauge& num_requests_running =
+      shared_gauge("num_requests_running", "Requests in the running batch.");
+  Gauge& num_requests_waiting =
+      shared_gauge("num_requests_waiting", "Requests that wait to be run.");
   Gauge& num_requests_waiting_for_capacity = waiting_for("capacity");
-  Gauge& kv_cache_usage_perc = registry_.gauge(
-      {"kv_cache_usage_perc", "Share of the KV blocks in use, 1 means all.", MetricScope::kShared});
-  Counter& num_preemptions =
-      registry_.counter({"num_preemptions_total",
-                         "Sequences put back to the queue for want of KV blocks.",
-                         MetricScope::kShared});
+  Gauge& kv_cache_usage_perc =
+      shared_gauge("kv_cache_usage_perc", "Share of the KV blocks in use, 1 means all.");
+  Counter& num_preemptions = shared_counter(
+      "num_preemptions_total", "Sequences put back to the queue for want of KV blocks.");
   Counter& prefix_cache_queries =
-      registry_.counter({"prefix_cache_queries_total",
-                         "Prompt tokens that were looked up in the KV of earlier requests.",
-                         MetricScope::kShared});
-  Counter& prefix_cache_hits =
-      registry_.counter({"prefix_cache_hits_total",
-                         "Prompt tokens whose KV was there and was not computed again.",
-                         MetricScope::kShared});
+      shared_counter("prefix_cache_queries_total",
+                     "Prompt tokens that were looked up in the KV of earlier requests.");
+  Counter& prefix_cache_hits = shared_counter(
+      "prefix_cache_hits_total", "Prompt tokens whose KV was there and was not computed again.");
   Histogram& iteration_tokens =
-      histogram({"iteration_tokens_total", "Rows computed per round.", MetricScope::kShared},
-                Buckets::kIterationTokens);
-  Counter& spec_decode_num_drafts = registry_.counter(
-      {"spec_decode_num_drafts_total", "Draft blocks verified.", MetricScope::kShared});
-  Counter& spec_decode_num_draft_tokens = registry_.counter(
-      {"spec_decode_num_draft_tokens_total", "Draft tokens verified.", MetricScope::kShared});
-  Counter& spec_decode_num_accepted_tokens = registry_.counter(
-      {"spec_decode_num_accepted_tokens_total", "Draft tokens accepted.", MetricScope::kShared});
+      shared_histogram("iteration_tokens_total", "Rows computed per round.", kIterationTokens);
+  Counter& spec_decode_num_drafts =
+      shared_counter("spec_decode_num_drafts_total", "Draft blocks verified.");
+  Counter& spec_decode_num_draft_tokens =
+      shared_counter("spec_decode_num_draft_tokens_total", "Draft tokens verified.");
+  Counter& spec_decode_num_accepted_tokens =
+      shared_counter("spec_decode_num_accepted_tokens_total", "Draft tokens accepted.");
   // Rank 0's; set once. KV and buffers are taken from the system when they are first used.
-  Gauge& weight_bytes =
-      registry_.gauge({"weight_bytes", "Memory of rank 0's weights.", MetricScope::kOwn});
-  Gauge& kv_cache_bytes = registry_.gauge(
-      {"kv_cache_bytes", "Memory of all of rank 0's KV blocks.", MetricScope::kOwn});
-  Gauge& buffer_bytes = registry_.gauge(
-      {"buffer_bytes", "Memory of what a step of rank 0 may write.", MetricScope::kOwn});
-  Gauge& draft_up =
-      registry_.gauge({"draft_up", "1 while the draft worker answers.", MetricScope::kOwn});
+  Gauge& weight_bytes = own_gauge("weight_bytes", "Memory of rank 0's weights.");
+  Gauge& kv_cache_bytes = own_gauge("kv_cache_bytes", "Memory of all of rank 0's KV blocks.");
+  Gauge& buffer_bytes = own_gauge("buffer_bytes", "Memory of what a step of rank 0 may write.");
+  Gauge& draft_up = own_gauge("draft_up", "1 while the draft worker answers.");
   Counter& draft_restarts = own_counter(
       "draft_restarts_total", "Times a draft took over: started again, attached, or another one.");
   Gauge& draft_standbys =
       own_gauge("draft_standbys", "Drafts that could take over from the one that serves.");
-  Counter& draft_deadline_misses =
-      registry_.counter({"draft_deadline_misses_total",
-                         "Rounds that went on without a draft that was due.",
-                         MetricScope::kOwn});
+  Counter& draft_deadline_misses = own_counter("draft_deadline_misses_total",
+                                               "Rounds that went on without a draft that was due.");
   Counter& draft_dropped_frames = own_counter(
       "draft_dropped_frames_total", "Messages of the draft that were damaged or of another job.");
   // Bytes that crossed a link, by link (docs/round.md, Bytes): to_draft and from_draft (frames),
@@ -113,19 +100,14 @@ class ServingMetrics {
   Counter& link_bytes_plan = link_bytes("plan");
   Counter& link_bytes_partial_sums = link_bytes("partial_sums");
   Counter& link_bytes_sampling = link_bytes("sampling");
-  Counter& sampling_collectives =
-      registry_.counter({"sampling_collectives_total",
-                         "Collectives of the sampling path between target ranks.",
-                         MetricScope::kOwn});
-  Counter& rounds = registry_.counter({"rounds_total", "Rounds decided.", MetricScope::kOwn});
-  Histogram& round_seconds =
-      histogram({"round_seconds", "Length of a round.", MetricScope::kOwn}, Buckets::kRoundSeconds);
-  Histogram& round_draft_wait_seconds = histogram(
-      {"round_draft_wait_seconds", "Time a round waited for the draft.", MetricScope::kOwn},
-      Buckets::kRoundSeconds);
-  Histogram& round_forward_seconds = histogram(
-      {"round_forward_seconds", "Forward pass and verification of a round.", MetricScope::kOwn},
-      Buckets::kRoundSeconds);
+  Counter& sampling_collectives = own_counter(
+      "sampling_collectives_total", "Collectives of the sampling path between target ranks.");
+  Counter& rounds = own_counter("rounds_total", "Rounds decided.");
+  Histogram& round_seconds = own_histogram("round_seconds", "Length of a round.", kRoundSeconds);
+  Histogram& round_draft_wait_seconds = own_histogram(
+      "round_draft_wait_seconds", "Time a round waited for the draft.", kRoundSeconds);
+  Histogram& round_forward_seconds = own_histogram(
+      "round_forward_seconds", "Forward pass and verification of a round.", kRoundSeconds);
   // What speculation brought and cost (scheduler/pacing/speedup_account.h, docs/metrics.md).
   Counter& target_wait_seconds = own_counter(
       "target_wait_seconds_total", "Time the targets were idle, waiting for draft tokens.");
@@ -175,73 +157,57 @@ class ServingMetrics {
   Gauge& tokens_per_second_without_speculation =
       own_gauge("tokens_per_second_without_speculation",
                 "The counterfactual, from the measured cost of plain steps.");
-  Counter& kv_accounting_faults = registry_.counter(
-      {"kv_accounting_faults_total",
-       "Times the scheduler's KV books were found wrong; 0 unless the program is.",
-       MetricScope::kOwn});
+  Counter& kv_accounting_faults =
+      own_counter("kv_accounting_faults_total",
+                  "Times the scheduler's KV books were found wrong; 0 unless the program is.");
   Counter& logits_not_finite =
-      registry_.counter({"logits_not_finite_total",
-                         "Requests ended because of NaN or infinite logits.",
-                         MetricScope::kOwn});
+      own_counter("logits_not_finite_total", "Requests ended because of NaN or infinite logits.");
 
   // Set by the HTTP service.
-  Counter& prompt_tokens =
-      registry_.counter({"prompt_tokens_total", "Prompt tokens processed.", MetricScope::kShared});
-  Counter& prompt_tokens_cached = registry_.counter({"prompt_tokens_cached_total",
-                                                     "Of these, tokens whose KV was there already.",
-                                                     MetricScope::kShared});
-  Counter& generation_tokens =
-      registry_.counter({"generation_tokens_total", "Tokens generated.", MetricScope::kShared});
-  Histogram& time_to_first_token_seconds =
-      histogram({"time_to_first_token_seconds", "Time to the first token.", MetricScope::kShared},
-                Buckets::kFirstTokenSeconds);
+  Counter& prompt_tokens = shared_counter("prompt_tokens_total", "Prompt tokens processed.");
+  Counter& prompt_tokens_cached =
+      shared_counter("prompt_tokens_cached_total", "Of these, tokens whose KV was there already.");
+  Counter& generation_tokens = shared_counter("generation_tokens_total", "Tokens generated.");
+  Histogram& time_to_first_token_seconds = shared_histogram(
+      "time_to_first_token_seconds", "Time to the first token.", kFirstTokenSeconds);
   Histogram& inter_token_latency_seconds =
-      histogram({"inter_token_latency_seconds",
-                 "Time between tokens; a round's tokens share it.",
-                 MetricScope::kShared},
-                Buckets::kTokenSeconds);
-  Histogram& request_time_per_output_token_seconds =
-      histogram({"request_time_per_output_token_seconds",
-                 "Mean time per token of a request.",
-                 MetricScope::kShared},
-                Buckets::kTokenSeconds);
-  Histogram& e2e_request_latency_seconds =
-      request_seconds("e2e_request_latency_seconds", "Time from arrival to the end.");
+      shared_histogram("inter_token_latency_seconds",
+                       "Time between tokens; a round's tokens share it.",
+                       kTokenSeconds);
+  Histogram& request_time_per_output_token_seconds = shared_histogram(
+      "request_time_per_output_token_seconds", "Mean time per token of a request.", kTokenSeconds);
+  Histogram& e2e_request_latency_seconds = shared_histogram(
+      "e2e_request_latency_seconds", "Time from arrival to the end.", kRequestSeconds);
   // Of the engine's own times, which a slow client does not lengthen.
-  Histogram& request_queue_time_seconds =
-      request_seconds("request_queue_time_seconds", "Time from arrival to the first round.");
-  Histogram& request_prefill_time_seconds = request_seconds(
-      "request_prefill_time_seconds", "Time from the first round to the first token.");
-  Histogram& request_decode_time_seconds =
-      request_seconds("request_decode_time_seconds", "Time from the first token to the last.");
-  Histogram& request_inference_time_seconds = request_seconds(
-      "request_inference_time_seconds", "Time from the first round to the last token.");
-  Histogram& request_num_preemptions = histogram(
-      {"request_num_preemptions", "How often a request was preempted.", MetricScope::kShared},
-      Buckets::kPreemptions);
+  Histogram& request_queue_time_seconds = shared_histogram(
+      "request_queue_time_seconds", "Time from arrival to the first round.", kRequestSeconds);
+  Histogram& request_prefill_time_seconds =
+      shared_histogram("request_prefill_time_seconds",
+                       "Time from the first round to the first token.",
+                       kRequestSeconds);
+  Histogram& request_decode_time_seconds = shared_histogram(
+      "request_decode_time_seconds", "Time from the first token to the last.", kRequestSeconds);
+  Histogram& request_inference_time_seconds =
+      shared_histogram("request_inference_time_seconds",
+                       "Time from the first round to the last token.",
+                       kRequestSeconds);
+  Histogram& request_num_preemptions = shared_histogram(
+      "request_num_preemptions", "How often a request was preempted.", {0, 1, 2, 5, 10, 20});
   Histogram& request_prompt_tokens =
-      histogram({"request_prompt_tokens", "Prompt tokens of a request.", MetricScope::kShared},
-                Buckets::kTokens);
-  Histogram& request_generation_tokens = histogram(
-      {"request_generation_tokens", "Generated tokens of a request.", MetricScope::kShared},
-      Buckets::kTokens);
+      shared_histogram("request_prompt_tokens", "Prompt tokens of a request.", num_tokens_bounds_);
+  Histogram& request_generation_tokens = shared_histogram(
+      "request_generation_tokens", "Generated tokens of a request.", num_tokens_bounds_);
   Histogram& request_params_n =
-      histogram({"request_params_n", "The n parameter of requests.", MetricScope::kShared},
-                Buckets::kChoices);
-  Histogram& request_params_max_tokens = histogram(
-      {"request_params_max_tokens", "The max_tokens parameter of requests.", MetricScope::kShared},
-      Buckets::kTokens);
-  Counter& clients_gone = registry_.counter(
-      {"clients_gone_total", "Calls cancelled because the client went away.", MetricScope::kOwn});
-  Counter& unknown_parameters =
-      registry_.counter({"unknown_parameters_total",
-                         "Request fields that are not known and were ignored.",
-                         MetricScope::kOwn});
-  Gauge& http_connections =
-      registry_.gauge({"http_connections", "Open HTTP connections.", MetricScope::kOwn});
-  Counter& http_requests_malformed = registry_.counter({"http_requests_malformed_total",
-                                                        "Requests refused before they were routed.",
-                                                        MetricScope::kOwn});
+      shared_histogram("request_params_n", "The n parameter of requests.", {1, 2, 5, 10, 20});
+  Histogram& request_params_max_tokens = shared_histogram(
+      "request_params_max_tokens", "The max_tokens parameter of requests.", num_tokens_bounds_);
+  Counter& clients_gone =
+      own_counter("clients_gone_total", "Calls cancelled because the client went away.");
+  Counter& unknown_parameters = own_counter("unknown_parameters_total",
+                                            "Request fields that are not known and were ignored.");
+  Gauge& http_connections = own_gauge("http_connections", "Open HTTP connections.");
+  Counter& http_requests_malformed =
+      own_counter("http_requests_malformed_total", "Requests refused before they were routed.");
 };
 
 }  // namespace outrider
