@@ -323,6 +323,8 @@ std::string nearest_name(std::string_view name, const std::vector<std::string>& 
   size_t best_distance = std::max<size_t>(2, name.size() / 3) + 1;
   for (const std::string& candidate : names) {
     if (name.size() > kLongest) break;
+    const auto [shorter, longer] = std::minmax({name.size(), candidate.size()});
+    if (longer - shorter >= best_distance) continue;  // no distance is less than that
     const size_t distance = edit_distance(name, candidate);
     if (distance < best_distance) {
       best_distance = distance;
