@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "http/wire/api_error.h"
+#include "http/wire/header_text.h"
 
 namespace outrider {
 namespace {
@@ -21,21 +22,6 @@ using Parameters = std::vector<std::pair<std::string, std::string>>;
 
 [[noreturn]] void refuse(const std::string& what) {
   throw ApiError(400, "the form is not valid: " + what);
-}
-
-std::string lower(std::string_view text) {
-  std::string out(text);
-  for (char& c : out) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
-  return out;
-}
-
-std::string_view trimmed(std::string_view text) {
-  const auto is_space = [](char c) { return c == ' ' || c == '\t'; };
-  while (!text.empty() && is_space(text.front())) text.remove_prefix(1);
-  while (!text.empty() && is_space(text.back())) text.remove_suffix(1);
-  return text;
 }
 
 // A quoted string at the text's begin, which is taken from it. Browsers send a quote as %22, other

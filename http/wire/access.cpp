@@ -7,20 +7,13 @@
 #include <cstdint>
 #include <random>
 
+#include "http/wire/header_text.h"
 #include "http/wire/request_id.h"
 
 namespace outrider {
 namespace {
 
 constexpr size_t kMaxKeyBytes = 512;
-
-std::string lower(std::string_view text) {
-  std::string out(text);
-  for (char& c : out) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
-  return out;
-}
 
 std::string_view sent_key(const RequestHead& head) {
   constexpr std::string_view kBearer = "bearer ";
