@@ -25,12 +25,14 @@ std::string error_message_of(std::string_view body) {
   const Json json = Json::parse(body, nullptr, false);
   if (!json.is_object()) return std::string(body);
   for (const Json& place : {json.value("error", Json()), json}) {
-    if (place.is_string()) return place.get<std::string>();
+    const auto says = [](const Json& text) {
+      return text.is_string() && !text.get_ref<const std::string&>().empty();
+    };
+    if (says(place)) return place.get<std::string>();
     if (!place.is_object()) continue;
     for (const char* name : {"message", "detail"}) {
       const Json text = place.value(name, Json());
-      if (text.is_string() && !text.get_ref<const std::string&>().empty())
-        return text.get<std::string>();
+      if (says(text)) return text.get<std::string>();
     }
   }
   return std::string(body);

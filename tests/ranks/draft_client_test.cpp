@@ -234,6 +234,32 @@ TEST_F(ClientTest, ANewLifeIsTakenWithItsHelloAndBeginsAnew) {
   EXPECT_EQ(client.receive(now).size(), 1u);
 }
 
+// Its tokens may come slowly while it reads all texts; whoever is slow for good is waited for.
+TEST_F(ClientTest, WhoTakesOverHoldsAStreamUpFor50MsUntilItIsKnownToBeSlow) {
+  link.incoming.push_back(plain_frame(FrameKind::kHello, kEpoch + 1));
+  client.receive(now);
+  for (int round = 0; round < 3; ++round) {
+    client.send(asking_request(), now);
+    const Clock::time_point sent = now;
+    for (int part = 0; part < 4; ++part) {
+      now += ms(20);
+      EXPECT_LE(client.deadline(0.2), sent + ms(50)) << round;
+      link.incoming.push_back(reply_to(last_serial(link, kEpoch + 1), kEpoch + 1));
+      client.receive(now);
+    }
+    client.record_wait(false);
+  }
+  client.send(asking_request(), now);
+  now += ms(20);
+  link.incoming.push_back(reply_to(last_serial(link, kEpoch + 1), kEpoch + 1));
+  client.receive(now);
+  EXPECT_GT(client.deadline(0.2), now + ms(35)) << "twice the time between its parts";
+  now += ms(40);
+  link.incoming.push_back(reply_to(last_serial(link, kEpoch + 1), kEpoch + 1));
+  client.receive(now);
+  EXPECT_GT(client.deadline(0.2), now + ms(30)) << "later than 50 ms";
+}
+
 TEST_F(ClientTest, AHelloOfALifeThatIsOverIsDropped) {
   link.incoming.push_back(plain_frame(FrameKind::kHello, kEpoch));
   link.incoming.push_back(plain_frame(FrameKind::kHello, kEpoch - 1));

@@ -59,6 +59,7 @@ void DraftClient::begin_life(uint32_t epoch) {
   down_after_s_ = first_down_after_s();
   num_misses_in_row_ = num_rounds_to_skip_ = 0;
   is_down_ = is_gone_ = false;
+  takes_over_ = true;
 }
 
 void DraftClient::forget_all() {
@@ -191,11 +192,9 @@ DraftClient::Clock::time_point DraftClient::deadline(double worth_s) const {
     return begin +
            std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(wait_s));
   };
-  const double longest_s = std::max(kMaxWaitS, worth_s);
-  // Who takes over has all texts to read first: a stream that goes on is not held up for that.
-  const double unknown_s = num_lives_ == 0 ? longest_s : kMaxWaitS;
+  const double longest_s = takes_over_ ? kMaxWaitS : std::max(kMaxWaitS, worth_s);
   const auto usual = [&](double average_s) {
-    return average_s == 0 ? unknown_s : std::clamp(2 * average_s, kMinWaitS, longest_s);
+    return average_s == 0 ? longest_s : std::clamp(2 * average_s, kMinWaitS, longest_s);
   };
   if (num_rounds_to_skip_ > 0) return after(urgent_at_, patience_s_);
   Clock::time_point until = after(urgent_at_, std::max(usual(answer_s_), patience_s_));
@@ -218,9 +217,13 @@ void DraftClient::record_wait(bool complete) {
   }
   ++num_deadline_misses_;
   ++num_misses_in_row_;
-  if (num_misses_in_row_ >= kMissesBeforeSkipping) {
-    num_rounds_to_skip_ = std::min(kMostSkippedRounds, 1 << std::min(num_misses_in_row_, 20));
+  if (num_misses_in_row_ < kMissesBeforeSkipping) return;
+  if (takes_over_ && answer_s_ > 0) {  // it is well, and no faster than that
+    takes_over_ = false;
+    num_misses_in_row_ = 0;
+    return;
   }
+  num_rounds_to_skip_ = std::min(kMostSkippedRounds, 1 << std::min(num_misses_in_row_, 20));
 }
 
 DraftClient::State DraftClient::update(Clock::time_point now) {

@@ -21,12 +21,12 @@ class DraftClient {
  public:
   using Clock = JobClock;
 
-  // | state      | means                                        | left by                            |
-  // | kIdle      | no round waits for blocks                    | send() of an urgent request        |
-  // | kAsked     | the next round's are asked for, none is here | record_tokens(), end_wait()        |
-  // | kAnswering | some of them are here                        | end_wait(), the next urgent one    |
-  // | kDown      | an answer is overdue, or the draft is gone   | any frame: back to what it was;    |
-  // |            |                                              | a hello: a new life, kIdle         |
+  // | state      | means                                        | left by | | kIdle      | no round
+  // waits for blocks                    | send() of an urgent request        | | kAsked     | the
+  // next round's are asked for, none is here | record_tokens(), end_wait()        | | kAnswering |
+  // some of them are here                        | end_wait(), the next urgent one    | | kDown |
+  // an answer is overdue, or the draft is gone   | any frame: back to what it was;    | | | | a
+  // hello: a new life, kIdle         |
   enum class State : uint8_t { kIdle, kAsked, kAnswering, kDown };
   // What a stream may be held up for a draft that is not known to be slow.
   static constexpr double kMaxWaitS = 0.050;
@@ -55,8 +55,9 @@ class DraftClient {
   // Until when this round may wait for blocks: clamp(2 x the usual time to the first tokens, 2 ms,
   // max(50 ms, worth_s)) after the request went out, where worth_s is the time a block usually
   // saves the target. While tokens come: clamp(2 x the usual time between them, 2 ms, ...) after
-  // the last ones, within max(50 ms, worth_s) after the request. After misses in a row the wait is
-  // skipped for a while, longer each time.
+  // the last ones, within max(50 ms, worth_s) after the request. Of who took over: 50 ms at most,
+  // until it answers and was late three times in a row. After misses in a row the wait is skipped
+  // for a while, longer each time.
   Clock::time_point deadline(double worth_s) const;
   bool skips_wait() const { return num_rounds_to_skip_ > 0 && patience_s_ == 0; }
   // Tells how the round's wait ended.
@@ -122,6 +123,9 @@ class DraftClient {
   int num_rounds_to_skip_ = 0;
   bool is_down_;
   bool is_gone_ = false;
+  // Has all texts to read first, and perhaps a process that starts beside it: a stream that goes on
+  // is held up for kMaxWaitS at most, until it answers and was late three times in a row.
+  bool takes_over_ = false;
   uint64_t num_lives_ = 0;
   uint64_t num_deadline_misses_ = 0;
   uint64_t num_dropped_frames_ = 0;
