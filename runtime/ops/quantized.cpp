@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "runtime/base/error.h"
+#include "runtime/ops/cpu/int8/int8_kernels.h"
 #include "runtime/ops/cpu/kernels.h"
 #include "runtime/ops/half.h"
 #include "runtime/ops/tensor.h"
@@ -123,6 +124,19 @@ struct GroupPlace {
   int64_t count;  // inputs, whole blocks
 };
 
+float number_at(QuantScales type, const std::byte* numbers, int64_t index) {
+  if (type == QuantScales::kSuperBlocks) return std::bit_cast<int8_t>(numbers[index]);
+  if (type == QuantScales::kPowers) {
+    return std::bit_cast<float>(std::to_integer<uint32_t>(numbers[index]) << 23);
+  }
+  uint32_t bits = 0;
+  std::memcpy(&bits,
+              numbers + index * (type == QuantScales::kFloat32 ? 4 : 2),
+              type == QuantScales::kFloat32 ? 4 : 2);
+  return type == QuantScales::kFloat32 ? std::bit_cast<float>(bits)
+                                       : f16_to_float(static_cast<uint16_t>(bits));
+}
+
 // One of a row of 64 or 128 numbers, which the scales' type must hold exactly (NaN is NaN).
 void place_number(QuantScales type, std::byte* numbers, int64_t index, float value) {
   float kept = value;
@@ -132,22 +146,15 @@ void place_number(QuantScales type, std::byte* numbers, int64_t index, float val
     const uint16_t bits = float_to_f16(value);
     std::memcpy(numbers + index * 2, &bits, 2);
     kept = f16_to_float(bits);
+  } else if (type == QuantScales::kPowers) {
+    numbers[index] = static_cast<std::byte>(std::bit_cast<uint32_t>(value) >> 23);
+    kept = number_at(type, numbers, index);
   } else {
     const auto integer = static_cast<int8_t>(std::clamp(value, -128.0f, 127.0f));
     std::memcpy(numbers + index, &integer, 1);
     kept = integer;
   }
   OUTRIDER_CHECK(kept == value || std::isnan(value));
-}
-
-float number_at(QuantScales type, const std::byte* numbers, int64_t index) {
-  if (type == QuantScales::kSuperBlocks) return std::bit_cast<int8_t>(numbers[index]);
-  uint32_t bits = 0;
-  std::memcpy(&bits,
-              numbers + index * (type == QuantScales::kFloat32 ? 4 : 2),
-              type == QuantScales::kFloat32 ? 4 : 2);
-  return type == QuantScales::kFloat32 ? std::bit_cast<float>(bits)
-                                       : f16_to_float(static_cast<uint16_t>(bits));
 }
 
 void place_header(const QuantLayout& layout, const GroupPlace& place, QuantizedGroup header) {
@@ -174,6 +181,7 @@ QuantizedGroup header_of(const QuantLayout& layout,
   if (format.has_zero_points()) header.zero = std::to_integer<uint8_t>(at[kPanel * 4 + lane]);
   if (format.has_offsets) header.zero = 0;
   if (format.bits == 8) header.zero = 128;
+  if (format.scales == QuantScales::kPowers) header.zero = cpu::kFp4Zero;
   if (format.scales == QuantScales::kSuperBlocks) {
     const std::byte* supers =
         panel + layout.super_offset(layout.super_of(layout.groups.begin(group)));
@@ -287,6 +295,9 @@ void check_quant_format(const QuantFormat& format) {
       (size < 0 || size % kQuantStretch != 0 || size > INT32_MAX)) {
     throw Error("quantisation groups of " + std::to_string(size) +
                 " inputs cannot be run; 16, 32, 64, multiples of 128 and 0 (all inputs) can");
+  }
+  if (format.scales == QuantScales::kPowers && (format.bits != 4 || format.has_offsets)) {
+    throw Error("quantised weights with powers of two as scales are floats of 4 bits");
   }
   if (format.scales == QuantScales::kSuperBlocks && (size == 0 || kQuantSuperBlock % size != 0)) {
     throw Error("quantisation groups of " + std::to_string(size) +
@@ -451,6 +462,7 @@ void PackedMatrix::dequantize_row(int64_t out, float* to) const {
       } else {
         const int both = std::to_integer<int>(weights[(i / 8 * kPanel + lane) * 4 + i % 4]);
         value = i % 8 < 4 ? both & 15 : both >> 4;
+        if (format_.scales == QuantScales::kPowers) value = cpu::kFp4[value];
       }
       const float product = header.scale * static_cast<float>(value - header.zero);
       to[begin + i] = format_.has_offsets ? product + header.offset : product;

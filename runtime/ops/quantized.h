@@ -23,6 +23,9 @@ enum class QuantScales {
   // As llama.cpp's K-quants: a group's scale is a signed byte times the float16 of its super-block
   // of 256 inputs, its offset likewise; zero points as with kFloat16.
   kSuperBlocks,
+  // As MXFP4, of 4 bits: powers of two, each kept as the exponent of its float; the weights are
+  // floats themselves (e2m1), of which twice the value is an integer (cpu::kFp4).
+  kPowers,
 };
 inline constexpr int64_t kQuantSuperBlock = 256;
 

@@ -6,6 +6,7 @@
 #include "runtime/ops/cpu/int8/int8_choice.h"
 #include "runtime/ops/cpu/int8/quantized_linear.h"
 #include "runtime/ops/half.h"
+#include "tests/base/error_sentence.h"
 #include "tests/ops/ops_testing.h"
 
 namespace outrider::ops {
@@ -20,6 +21,7 @@ constexpr Shape kShapes[] = {
     {1, 1}, {3, 7}, {64, 8}, {65, 33}, {130, 257}, {200, 384}, {48, 515}, {70, 130}};
 constexpr auto kHalves = QuantScales::kFloat16;
 constexpr auto kSupers = QuantScales::kSuperBlocks;
+constexpr auto kPowers = QuantScales::kPowers;
 constexpr QuantFormat kFormats[] = {
     {8, 16}, {8, 32}, {8, 64}, {8, 128}, {8, 256}, {8, 0}, {4, 32}, {4, 64}, {4, 128}, {4, 0}};
 // Besides them those with offsets, which no floats are rounded to: they come from files.
@@ -45,12 +47,15 @@ constexpr QuantFormat kFileFormats[] = {{8, 16},
                                         {8, 16, false, kSupers},
                                         {8, 32, true, kSupers},
                                         {4, 16, false, kSupers},
-                                        {4, 32, true, kSupers}};
+                                        {4, 32, true, kSupers},
+                                        {4, 32, false, kPowers},
+                                        {4, 0, false, kPowers}};
 
 std::string name_of(const QuantFormat& format) {
   return std::to_string(format.bits) + "-bit group " + std::to_string(format.group_size) +
          (format.has_offsets ? " offsets" : "") +
          (format.scales == kHalves   ? " float16"
+          : format.scales == kPowers ? " powers"
           : format.scales == kSupers ? " super-blocks"
                                      : "");
 }
@@ -73,6 +78,8 @@ struct IntegerWeights {
 
   int64_t group_of(int64_t i) const { return format.group_size == 0 ? 0 : i / format.group_size; }
   int centred(int64_t o, int64_t i) const {
+    constexpr int kTwice[] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+    if (format.scales == kPowers) return kTwice[values[static_cast<size_t>(o * shape.n_in + i)]];
     const int zero = format.bits == 8 || format.has_offsets ? 0 : zeros[at(o, group_of(i))];
     return values[static_cast<size_t>(o * shape.n_in + i)] - zero;
   }
@@ -89,6 +96,10 @@ void keep_exactly(IntegerWeights& w, std::mt19937& generator) {
   if (w.format.scales == kHalves) {
     for (float& scale : w.scales) scale = as_half(scale);
     for (float& offset : w.offsets) offset = as_half(offset);
+  }
+  if (w.format.scales == kPowers) {
+    for (float& scale : w.scales) scale = std::exp2(std::round(std::log2(scale)));
+    w.scales[0] = 0.0f;
   }
   if (w.format.scales != kSupers) return;
   w.num_supers = (w.shape.n_in + kQuantSuperBlock - 1) / kQuantSuperBlock;
@@ -274,6 +285,7 @@ TEST(Quantized, BitsOfARowDoNotDependOnRowsThreadsOrKernel) {
                                     {4, 32, true},
                                     {4, 32, false, kHalves},
                                     {8, 32, false, kHalves},
+                                    {4, 32, false, kPowers},
                                     {4, 32, true, kSupers}}) {
     const IntegerWeights w = random_integers(shape, format, 6);
     const PackedMatrix matrix = pack(w);
@@ -532,22 +544,15 @@ TEST(Quantized, BitsPerWeight) {
   EXPECT_EQ(bits({8, 32, false, kHalves}), 8.5);   // Q8_0
   EXPECT_EQ(bits({4, 32, true, kSupers}), 4.625);  // Q4_K has 6 bits for each byte here: 4.5
   EXPECT_EQ(bits({8, 16, false, kSupers}), 8.5625);
-}
-
-template <typename Function>
-std::string message_of(const Function& function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing thrown";
+  EXPECT_EQ(bits({4, 32, false, kPowers}), 4.25);  // MXFP4
 }
 
 TEST(Quantized, WhatCannotBeIsRefusedInOneSentence) {
   const auto made = [](const QuantFormat& format, int64_t n_out, int64_t n_in, int64_t begin) {
-    return message_of([&] { PackedMatrix(n_out, n_in, format, begin); });
+    return outrider::error_of([&] { PackedMatrix(n_out, n_in, format, begin); });
   };
+  EXPECT_EQ(made({4, 32, true, kPowers}, 1, 32, 0),
+            "quantised weights with powers of two as scales are floats of 4 bits");
   EXPECT_EQ(made({3, 128}, 4, 4, 0), "quantised weights of 3 bits cannot be run; 8 and 4 can");
   for (const int64_t size : {-1, 24, 96, 100, 129}) {
     EXPECT_EQ(made({8, size}, 4, 4, 0),
@@ -564,18 +569,18 @@ TEST(Quantized, WhatCannotBeIsRefusedInOneSentence) {
             "quantised matrix: a shard of quantised weights cannot begin at input 12, only at "
             "multiples of 8");
   const std::vector<int64_t> ends = {8, 22, 40};
-  EXPECT_EQ(message_of([&] { check_quant_cuts("down_proj", 16, ends); }),
+  EXPECT_EQ(outrider::error_of([&] { check_quant_cuts("down_proj", 16, ends); }),
             "down_proj: the sums of quantised weights cannot be cut at input 38, only at multiples "
             "of 8");
   const PackedMatrix matrix(3, 40, QuantFormat{8, 32});
-  EXPECT_NE(message_of([&] {
+  EXPECT_NE(outrider::error_of([&] {
               run(matrix, std::vector<float>(40), 1, {nullptr, ends});
             }).find("cannot be cut at input 22"),
             std::string::npos);
   const std::vector<uint8_t> values(40, 16);
   const std::vector<float> scales(2, 1.0f);
   PackedMatrix four(3, 40, QuantFormat{4, 32});
-  EXPECT_EQ(message_of([&] {
+  EXPECT_EQ(outrider::error_of([&] {
               four.fill_rows_int4(0, 1, {values.data(), 40, scales.data(), 2});
             }),
             "a 4-bit weight has a value above 15");

@@ -23,10 +23,16 @@ OUTRIDER_INLINE Floats load_halves(const char* at) {
 OUTRIDER_INLINE Ints load_signed_bytes(const char* at) {
   return _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(at)));
 }
+// Bytes of a table of 16, by the low halves of `at`.
+OUTRIDER_INLINE __m256i bytes_at(const uint8_t* table, __m256i at) {
+  const __m128i all = _mm_load_si128(reinterpret_cast<const __m128i*>(table));
+  return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(all), at);
+}
 OUTRIDER_INLINE void store(float* x, Floats value) { _mm256_storeu_ps(x, value); }
 OUTRIDER_INLINE Floats mul(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
 OUTRIDER_INLINE Floats fma(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
 OUTRIDER_INLINE Floats to_floats(Ints a) { return _mm256_cvtepi32_ps(a); }
+OUTRIDER_INLINE Floats floats_of_bits(Ints a) { return _mm256_castsi256_ps(a); }
 OUTRIDER_INLINE Ints add_ints(Ints a, Ints b) { return _mm256_add_epi32(a, b); }
 OUTRIDER_INLINE Ints mul_ints(Ints a, Ints b) { return _mm256_mullo_epi32(a, b); }
 OUTRIDER_INLINE Ints load_zeros(const char* zeros) {

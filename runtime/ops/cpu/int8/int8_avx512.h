@@ -20,10 +20,16 @@ OUTRIDER_INLINE Floats load_halves(const char* at) {
 OUTRIDER_INLINE Ints load_signed_bytes(const char* at) {
   return _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)));
 }
+// Bytes of a table of 16, by the low halves of `at`.
+OUTRIDER_INLINE __m512i bytes_at(const uint8_t* table, __m512i at) {
+  const __m128i all = _mm_load_si128(reinterpret_cast<const __m128i*>(table));
+  return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(all), at);
+}
 OUTRIDER_INLINE void store(float* x, Floats value) { _mm512_storeu_ps(x, value); }
 OUTRIDER_INLINE Floats mul(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
 OUTRIDER_INLINE Floats fma(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
 OUTRIDER_INLINE Floats to_floats(Ints a) { return _mm512_cvtepi32_ps(a); }
+OUTRIDER_INLINE Floats floats_of_bits(Ints a) { return _mm512_castsi512_ps(a); }
 OUTRIDER_INLINE Ints add_ints(Ints a, Ints b) { return _mm512_add_epi32(a, b); }
 OUTRIDER_INLINE Ints mul_ints(Ints a, Ints b) { return _mm512_mullo_epi32(a, b); }
 OUTRIDER_INLINE Ints load_zeros(const char* zeros) {

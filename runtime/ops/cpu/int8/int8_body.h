@@ -30,7 +30,7 @@ struct StretchTile {
   int64_t prefetch_stride;  // bytes per step of the loop
 };
 
-enum class QuantKind { k8, k4, k4Zeros, k8Offsets, k4Offsets };
+enum class QuantKind { k8, k4, k4Zeros, k4Floats, k8Offsets, k4Offsets };
 constexpr int bits_of(QuantKind kind) {
   return kind == QuantKind::k8 || kind == QuantKind::k8Offsets ? 8 : 4;
 }
@@ -46,6 +46,20 @@ OUTRIDER_INLINE void widen_scales(const char* supers, const char* scales, float*
               ? load_halves(scales + 2 * i)
               : mul(load_halves(supers + 2 * i), to_floats(load_signed_bytes(scales + i))));
   }
+}
+
+// 64 powers of two from their exponents.
+OUTRIDER_INLINE void widen_powers(const char* exponents, float* to) {
+  for (int i = 0; i < 64; i += kInts) {
+    store(to + i, floats_of_bits(mul_ints(load_zeros(exponents + i), all_ints(1 << 23))));
+  }
+}
+
+// Eight 4-bit inputs: the first four, and the others.
+template <QuantKind kKind>
+OUTRIDER_INLINE Quad half_quad(const char* at, bool high) {
+  const Quad integers = high ? high_quad(at) : low_quad(at);
+  return kKind == QuantKind::k4Floats ? lookup(kFp4, integers) : integers;
 }
 
 template <int kRows, int kVectors>
@@ -77,7 +91,8 @@ OUTRIDER_INLINE void start_sums(const StretchTile& tile,
     } else {
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {
-        acc[r][v] = all_ints(tile.minus_sums[r] * (bits_of(kKind) == 4 ? 8 : 128));
+        constexpr int32_t kZero = kKind == QuantKind::k4Floats ? kFp4Zero : 8;
+        acc[r][v] = all_ints(tile.minus_sums[r] * (bits_of(kKind) == 4 ? kZero : 128));
       }
     }
   }
@@ -102,10 +117,10 @@ OUTRIDER_INLINE void run_tile(const StretchTile& tile, int first_vector) {
     Quad w[kVectors];
     if constexpr (kBits == 4) {
 #pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v) w[v] = low_quad(line + v * kInts * 4);
+      for (int v = 0; v < kVectors; ++v) w[v] = half_quad<kKind>(line + v * kInts * 4, false);
       multiply_quad<kRows, kVectors>(w, values, row_bytes, acc);
 #pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v) w[v] = high_quad(line + v * kInts * 4);
+      for (int v = 0; v < kVectors; ++v) w[v] = half_quad<kKind>(line + v * kInts * 4, true);
       multiply_quad<kRows, kVectors>(w, values + 4 * kValueBytes, row_bytes, acc);
     } else {
 #pragma GCC unroll 8
@@ -173,6 +188,10 @@ OUTRIDER_INLINE const char* scales_of(const QuantPanel& panel,
                                       float* widened) {
   const char* header = panel.panel + stretch.header;
   if (panel.scales == PanelScales::kFloat32) return header;
+  if (panel.scales == PanelScales::kPowers) {
+    widen_powers(header, widened);
+    return reinterpret_cast<const char*>(widened);
+  }
   const bool is_super = panel.scales == PanelScales::kSuperBlocks;
   const char* supers = is_super ? panel.panel + stretch.supers : nullptr;
   widen_scales(supers, header, widened);

@@ -32,7 +32,12 @@ struct QuantActivations {
 };
 
 // QuantScales of quantized.h.
-enum class PanelScales { kFloat32, kFloat16, kSuperBlocks };
+enum class PanelScales { kFloat32, kFloat16, kSuperBlocks, kPowers };
+
+// Twice the floats of 4 bits, plus kFp4Zero.
+inline constexpr int32_t kFp4Zero = 12;
+alignas(16) constexpr uint8_t kFp4[16] = {
+    12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
 
 // totals[r * 64 + o] = sum over the stretches, in order, of float(integer sum) * (weight scale *
 // activation scale), one fma each, for rows first_row .. first_row + num_rows. With out, and at
@@ -64,6 +69,7 @@ struct QuantKernels {
   void (*panel_8)(const QuantPanel&);
   void (*panel_4)(const QuantPanel&);
   void (*panel_4_zeros)(const QuantPanel&);  // with zero points, of float32 scales; else they are 8
+  void (*panel_4_floats)(const QuantPanel&);  // with powers of two as scales
   // With offsets: before each of those fmas one of offset * (activation scale * integer sum).
   void (*panel_8_offsets)(const QuantPanel&);
   void (*panel_4_offsets)(const QuantPanel&);

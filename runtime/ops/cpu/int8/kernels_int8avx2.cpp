@@ -37,6 +37,11 @@ OUTRIDER_INLINE Quad low_quad(const char* at) {
 OUTRIDER_INLINE Quad high_quad(const char* at) {
   return split(_mm256_and_si256(_mm256_srli_epi16(load_bytes(at), 4), _mm256_set1_epi8(15)));
 }
+OUTRIDER_INLINE Quad lookup(const uint8_t* table, const Quad& at) {
+  const __m256i low = _mm256_set1_epi16(255);
+  return {_mm256_and_si256(bytes_at(table, at.even), low),
+          _mm256_and_si256(bytes_at(table, at.odd), low)};
+}
 OUTRIDER_INLINE __m256i all_of_pair(const char* values) {
   int32_t pair;
   __builtin_memcpy(&pair, values, sizeof(pair));
@@ -74,6 +79,7 @@ const QuantKernels kAvx2QuantKernels = {
     .panel_8 = int8_avx2::quant_panel<int8_avx2::QuantKind::k8>,
     .panel_4 = int8_avx2::quant_panel<int8_avx2::QuantKind::k4>,
     .panel_4_zeros = int8_avx2::quant_panel<int8_avx2::QuantKind::k4Zeros>,
+    .panel_4_floats = int8_avx2::quant_panel<int8_avx2::QuantKind::k4Floats>,
     .panel_8_offsets = int8_avx2::quant_panel<int8_avx2::QuantKind::k8Offsets>,
     .panel_4_offsets = int8_avx2::quant_panel<int8_avx2::QuantKind::k4Offsets>,
 };

@@ -37,6 +37,11 @@ OUTRIDER_INLINE Quad high_quad(const char* at) {
   return split(
       _mm512_and_si512(_mm512_srli_epi16(_mm512_loadu_si512(at), 4), _mm512_set1_epi8(15)));
 }
+OUTRIDER_INLINE Quad lookup(const uint8_t* table, const Quad& at) {
+  const __m512i low = _mm512_set1_epi16(255);
+  return {_mm512_and_si512(bytes_at(table, at.even), low),
+          _mm512_and_si512(bytes_at(table, at.odd), low)};
+}
 OUTRIDER_INLINE __m512i all_of_pair(const char* values) {
   int32_t pair;
   __builtin_memcpy(&pair, values, sizeof(pair));
@@ -99,6 +104,7 @@ const QuantKernels kAvx512QuantKernels = {
     .panel_8 = int8_avx512::quant_panel<int8_avx512::QuantKind::k8>,
     .panel_4 = int8_avx512::quant_panel<int8_avx512::QuantKind::k4>,
     .panel_4_zeros = int8_avx512::quant_panel<int8_avx512::QuantKind::k4Zeros>,
+    .panel_4_floats = int8_avx512::quant_panel<int8_avx512::QuantKind::k4Floats>,
     .panel_8_offsets = int8_avx512::quant_panel<int8_avx512::QuantKind::k8Offsets>,
     .panel_4_offsets = int8_avx512::quant_panel<int8_avx512::QuantKind::k4Offsets>,
 };

@@ -30,6 +30,7 @@ OUTRIDER_INLINE Quad low_quad(const char* at) {
 OUTRIDER_INLINE Quad high_quad(const char* at) {
   return _mm256_and_si256(_mm256_srli_epi16(load_bytes(at), 4), _mm256_set1_epi8(15));
 }
+OUTRIDER_INLINE Quad lookup(const uint8_t* table, Quad at) { return bytes_at(table, at); }
 OUTRIDER_INLINE Spread spread(const char* values) {
   int32_t four;
   __builtin_memcpy(&four, values, sizeof(four));
@@ -58,6 +59,7 @@ const QuantKernels kAvxVnniQuantKernels = {
     .panel_8 = int8_avxvnni::quant_panel<int8_avxvnni::QuantKind::k8>,
     .panel_4 = int8_avxvnni::quant_panel<int8_avxvnni::QuantKind::k4>,
     .panel_4_zeros = int8_avxvnni::quant_panel<int8_avxvnni::QuantKind::k4Zeros>,
+    .panel_4_floats = int8_avxvnni::quant_panel<int8_avxvnni::QuantKind::k4Floats>,
     .panel_8_offsets = int8_avxvnni::quant_panel<int8_avxvnni::QuantKind::k8Offsets>,
     .panel_4_offsets = int8_avxvnni::quant_panel<int8_avxvnni::QuantKind::k4Offsets>,
 };

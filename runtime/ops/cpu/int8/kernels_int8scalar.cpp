@@ -69,6 +69,9 @@ inline Floats fma(const Floats& a, const Floats& b, const Floats& c) {
 inline Floats to_floats(const Ints& a) {
   return each<Floats>([&](int i) { return static_cast<float>(a.at[i]); });
 }
+inline Floats floats_of_bits(const Ints& a) {
+  return each<Floats>([&](int i) { return std::bit_cast<float>(a.at[i]); });
+}
 inline Ints add_ints(const Ints& a, const Ints& b) {
   return each<Ints>([&](int i) { return a.at[i] + b.at[i]; });
 }
@@ -91,6 +94,11 @@ inline Quad low_quad(const char* at) {
 inline Quad high_quad(const char* at) {
   Quad quad = load_quad(at);
   for (uint8_t& value : quad.at) value >>= 4;
+  return quad;
+}
+inline Quad lookup(const uint8_t* table, const Quad& at) {
+  Quad quad;
+  for (int i = 0; i < kInts * 4; ++i) quad.at[i] = table[at.at[i]];
   return quad;
 }
 inline Spread spread(const char* values) {
@@ -146,6 +154,7 @@ const QuantKernels kScalarQuantKernels = {
     .panel_8 = int8_scalar::quant_panel<int8_scalar::QuantKind::k8>,
     .panel_4 = int8_scalar::quant_panel<int8_scalar::QuantKind::k4>,
     .panel_4_zeros = int8_scalar::quant_panel<int8_scalar::QuantKind::k4Zeros>,
+    .panel_4_floats = int8_scalar::quant_panel<int8_scalar::QuantKind::k4Floats>,
     .panel_8_offsets = int8_scalar::quant_panel<int8_scalar::QuantKind::k8Offsets>,
     .panel_4_offsets = int8_scalar::quant_panel<int8_scalar::QuantKind::k4Offsets>,
 };

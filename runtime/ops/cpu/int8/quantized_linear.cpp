@@ -128,12 +128,14 @@ struct PanelRows {
 
 PanelScales panel_scales(QuantScales scales) {
   if (scales == QuantScales::kFloat32) return PanelScales::kFloat32;
+  if (scales == QuantScales::kPowers) return PanelScales::kPowers;
   return scales == QuantScales::kFloat16 ? PanelScales::kFloat16 : PanelScales::kSuperBlocks;
 }
 
 auto panel_kernel(const QuantKernels& kernels, const QuantFormat& format) {
   if (format.bits == 8) return format.has_offsets ? kernels.panel_8_offsets : kernels.panel_8;
   if (format.has_offsets) return kernels.panel_4_offsets;
+  if (format.scales == QuantScales::kPowers) return kernels.panel_4_floats;
   return format.has_zero_points() ? kernels.panel_4_zeros : kernels.panel_4;
 }
 
