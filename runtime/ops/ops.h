@@ -322,6 +322,9 @@ struct Queries {
   float softcap = 0.0f;  // scores become softcap * tanh(score / softcap); 0: they stay
   // [n_heads] or null, added to scores times the key's position: ALiBi (Press et al. 2021).
   const float* slopes = nullptr;
+  // [n_heads] or null: a score of each head that joins the softmax and has no value (attention
+  // sinks).
+  const float* sinks = nullptr;
 };
 void attention(Context& ctx,
                float* out,
@@ -336,6 +339,11 @@ void silu_mul(Context& ctx, float* out, const float* gate_up, int64_t rows, int6
 void activate_mul(
     Context& ctx, float* out, const float* gate_up, int64_t rows, int64_t n, ActivationKind kind);
 void activate(Context& ctx, float* x, int64_t count, ActivationKind kind);
+
+// out[i] = (up + 1) * gate * sigmoid(alpha * gate) of gate = min(pairs[2 i], limit) and up =
+// pairs[2 i + 1] within -limit .. limit. pairs: [2 count].
+void clamped_swiglu(
+    Context& ctx, float* out, const float* pairs, int64_t count, const ClampedSwiglu& of);
 
 // out[j, :] = x[row_ids[j], :], rows of n. out may be x when row_ids ascend.
 void gather_rows(

@@ -16,6 +16,12 @@ enum class DType { kF32, kBF16, kF16 };
 // Of a feed-forward layer; GELU (Hendrycks and Gimpel 2016) exact or by its formula with tanh.
 enum class ActivationKind { kSilu, kGelu, kGeluTanh, kRelu };
 
+// The gated activation of gpt-oss (ops::clamped_swiglu); limit 0: none.
+struct ClampedSwiglu {
+  float alpha = 1.0f;
+  float limit = 0.0f;
+};
+
 inline size_t dtype_bytes(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
 
 // Frees what the ops library allocated (64-byte aligned, huge pages where the system gives them).

@@ -14,9 +14,10 @@ struct Case {
   int64_t block_size;
   int64_t length;
   int64_t window;
+  bool has_sinks = false;
 };
 // Chunks of 128 positions: below, at and beyond; odd head_dims and blocks; groups of 1 to 8;
-// windows.
+// windows; sinks.
 constexpr Case kCases[] = {
     {2, 2, 8, 4, 5, 0},
     {4, 2, 16, 16, 128, 0},
@@ -26,6 +27,8 @@ constexpr Case kCases[] = {
     {4, 4, 48, 32, 400, 1},
     {6, 3, 64, 16, 400, 7},
     {8, 2, 32, 16, 400, 200},
+    {4, 2, 20, 5, 300, 0, true},
+    {6, 2, 64, 16, 400, 7, true},
 };
 
 // A set of sequences of given lengths whose blocks lie shuffled in memory; unused slots hold NaN.
@@ -78,6 +81,15 @@ struct Cache {
   }
 };
 
+// From one that takes little of a row's weight to one that takes nearly all.
+std::vector<float> sinks_of(const Case& c) {
+  std::vector<float> sinks;
+  for (int64_t h = 0; h < (c.has_sinks ? c.n_heads : 0); ++h) {
+    sinks.push_back(-3.0f + 14.0f * static_cast<float>(h) / static_cast<float>(c.n_heads));
+  }
+  return sinks;
+}
+
 float scale_of(const Case& c) { return 3.0f / std::sqrt(static_cast<float>(c.head_dim)); }
 
 std::vector<double> reference_row(
@@ -91,7 +103,7 @@ std::vector<double> reference_row(
     const auto at = [&](int64_t t, int64_t d) {
       return static_cast<size_t>((t * c.n_kv_heads + kv_head) * c.head_dim + d);
     };
-    double total = 0;
+    double total = c.has_sinks ? std::exp(double{sinks_of(c)[static_cast<size_t>(h)]}) : 0.0;
     for (int64_t t = begin; t <= position; ++t) {
       double score = 0;
       for (int64_t d = 0; d < c.head_dim; ++d) score += double{q[h * c.head_dim + d]} * k[at(t, d)];
@@ -114,9 +126,15 @@ std::vector<float> run_attention(Context& ctx,
                                  const std::vector<int32_t>& positions,
                                  const std::vector<int32_t>& owners) {
   std::vector<float> out(positions.size() * static_cast<size_t>(c.n_heads * c.head_dim), kPoison);
+  const std::vector<float> sinks = sinks_of(c);
   attention(ctx,
             out.data(),
-            {q, stride, c.n_heads, scale_of(c), c.window},
+            {.data = q,
+             .stride = stride,
+             .n_heads = c.n_heads,
+             .scale = scale_of(c),
+             .window = c.window,
+             .sinks = c.has_sinks ? sinks.data() : nullptr},
             cache.pages,
             {positions, owners, cache.spans});
   return out;
@@ -237,6 +255,7 @@ TEST(Attention, TilesOfAnyNumberOfRowsAnywhereGiveTheBitsOfSingleRows) {
       {8, 2, 32, 16, 700, 100},  // windows within and over chunks
       {4, 2, 48, 16, 700, 333},
       {4, 1, 36, 16, 700, 1},
+      {8, 2, 64, 16, 700, 100, true},
   };
   std::mt19937 generator(50);
   for (const Case& c : kShapes) {
@@ -270,7 +289,7 @@ TEST(Attention, TilesOfAnyNumberOfRowsAnywhereGiveTheBitsOfSingleRows) {
 
 // A prompt cut anywhere gives the bits of the whole.
 TEST(Attention, ChunkedPrefillAtAnySplitGivesTheSameBits) {
-  for (const Case& c : {Case{8, 2, 64, 16, 300, 0}, Case{4, 4, 24, 5, 300, 77}}) {
+  for (const Case& c : {Case{8, 2, 64, 16, 300, 0}, Case{4, 4, 24, 5, 300, 77, true}}) {
     const Cache cache(c, {c.length}, 55);
     const int64_t stride = c.n_heads * c.head_dim;
     const std::vector<float> q = random_floats(static_cast<size_t>(c.length * stride), 56);
@@ -297,7 +316,7 @@ TEST(Attention, ChunkedPrefillAtAnySplitGivesTheSameBits) {
 // Long contexts of few rows are spread over threads by chunks, also when not all partial states
 // fit at once.
 TEST(Attention, LongContextsSpreadOverThreadsGiveTheSameBits) {
-  for (const Case& c : {Case{2, 1, 16, 16, 9000, 0}, Case{128, 1, 128, 16, 20000, 0}}) {
+  for (const Case& c : {Case{2, 1, 16, 16, 9000, 0, true}, Case{128, 1, 128, 16, 20000, 0}}) {
     const Cache cache(c, {c.length}, 57);
     const int64_t stride = c.n_heads * c.head_dim;
     Rows rows;

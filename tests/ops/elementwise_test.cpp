@@ -204,6 +204,30 @@ TEST(Elementwise, SiluMulAtTheEdges) {
   });
 }
 
+TEST(Elementwise, ClampedSwiglu) {
+  constexpr size_t kCount = 10'000;  // for several threads
+  const ClampedSwiglu of = {.alpha = 1.702f, .limit = 0.7f};
+  std::vector<float> pairs = random_floats(2 * kCount, 46);
+  for (size_t i = 0; i < 100; ++i) pairs[i] *= 1e4f;
+  std::vector<double> expected(kCount);
+  for (size_t i = 0; i < kCount; ++i) {
+    const double gate = std::min(pairs[2 * i], of.limit);
+    const double up = std::clamp(pairs[2 * i + 1], -of.limit, of.limit);
+    expected[i] = (up + 1) * gate / (1 + std::exp(-of.alpha * gate));
+  }
+  std::vector<float> first;
+  on_every_context([&](Context& ctx) {
+    std::vector<float> out(kCount, kPoison);
+    clamped_swiglu(ctx, out.data(), pairs.data(), kCount, of);
+    EXPECT_LE(error_of(out, expected), 1e-6);
+    if (first.empty()) first = out;
+    EXPECT_TRUE(same_bits(out, first));
+    const float spoiled[] = {kPoison, 1.0f, 1.0f, kPoison};
+    clamped_swiglu(ctx, out.data(), spoiled, 2, of);
+    EXPECT_TRUE(std::isnan(out[0]) && std::isnan(out[1]));
+  });
+}
+
 TEST(Elementwise, EmbedLooksUpOwnRowsAndZeroesOthers) {
   constexpr int64_t kRows = 11;
   constexpr int64_t kWidth = 37;

@@ -241,14 +241,24 @@ void run_chunk(const Attention& job, const ChunkRun& run, const Workspace& works
   job.table.attention_tile(call);
 }
 
-void finish(const Attention& job, const Tile& tile, const float* running) {
+// A sink is one more chunk, after all others: its own score, whose value is zero.
+void merge_sink(const Attention& job, int64_t head, float* running) {
+  static thread_local std::vector<float> state;
+  state.assign(static_cast<size_t>(job.state_size()), 0.0f);
+  state[0] = job.queries.sinks[head];
+  state[1] = 1.0f;
+  job.table.attention_merge(running, state.data(), job.pages.head_dim);
+}
+
+void finish(const Attention& job, const Tile& tile, float* running) {
   const int64_t head_dim = job.pages.head_dim;
   for (int64_t query = 0; query < job.num_queries(tile); ++query) {
     const int64_t row = tile.first_row + query / job.group();
     const int64_t head = tile.kv_head * job.group() + query % job.group();
-    job.table.attention_finish(job.out + (row * job.queries.n_heads + head) * head_dim,
-                               running + query * job.state_size(),
-                               head_dim);
+    float* const state = running + query * job.state_size();
+    if (job.queries.sinks != nullptr) merge_sink(job, head, state);
+    float* const out = job.out + (row * job.queries.n_heads + head) * head_dim;
+    job.table.attention_finish(out, state, head_dim);
   }
 }
 

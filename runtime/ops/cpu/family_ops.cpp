@@ -206,6 +206,24 @@ void activate_mul(
   });
 }
 
+void clamped_swiglu(
+    Context& ctx, float* out, const float* pairs, int64_t count, const ClampedSwiglu& of) {
+  const cpu::KernelTable& table = cpu::kernels_of(ctx.isa());
+  for_elements(ctx, count, kInlineActivations, [&](int64_t begin, int64_t end) {
+    float piece[kPieceElements];
+    for (int64_t first = begin; first < end; first += kPieceElements) {
+      const int64_t num = std::min(kPieceElements, end - first);
+      const float* own = pairs + 2 * first;
+      for (int64_t i = 0; i < num; ++i) piece[i] = -of.alpha * std::min(own[2 * i], of.limit);
+      table.exponential(piece, piece, num);
+      for (int64_t i = 0; i < num; ++i) {  // NaN stays
+        const float gate = std::min(own[2 * i], of.limit) / (1.0f + piece[i]);
+        out[first + i] = (std::clamp(own[2 * i + 1], -of.limit, of.limit) + 1.0f) * gate;
+      }
+    }
+  });
+}
+
 void activate(Context& ctx, float* x, int64_t count, ActivationKind kind) {
   const cpu::KernelTable& table = cpu::kernels_of(ctx.isa());
   for_elements(ctx, count, kInlineActivations, [&](int64_t begin, int64_t end) {
