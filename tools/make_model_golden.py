@@ -54,6 +54,9 @@ GEMMA3 = dict(HEADS, query_pre_attn_scalar=12, sliding_window=12, num_hidden_lay
                                    sliding_attention=rope("default", rope_theta=100.0)))
 # Experts: more rows of a step than experts, more experts than rows, odd numbers of units.
 EXPERTS = dict(HEADS, num_experts_per_tok=3, num_local_experts=8)
+GPT_OSS = dict(EXPERTS, intermediate_size=20, rope_parameters=rope(
+    "yarn", factor=8.0, original_max_position_embeddings=32, beta_fast=4.0, beta_slow=1.0, truncate=False,
+    rope_theta=100.0))
 QWEN_EXPERTS = dict(HEADS, num_experts_per_tok=3, num_experts=8, moe_intermediate_size=20)
 YARN = dict(factor=4.0, original_max_position_embeddings=32, beta_fast=32.0, beta_slow=1.0)
 
@@ -169,6 +172,10 @@ FAMILIES = {
         use_qk_norm=True, attention_bias=True, first_k_dense_replace=1), "old"),
     "glm4_moe-f16": ("glm4_moe", "float16", dict(
         EXPERTS, moe_intermediate_size=20, n_shared_experts=2, norm_topk_prob=False, first_k_dense_replace=0), "new"),
+    "gpt_oss-bf16": ("gpt_oss", "bfloat16", dict(GPT_OSS, sliding_window=12, swiglu_limit=1.5), "old"),
+    "gpt_oss-f16": ("gpt_oss", "float16", dict(
+        GPT_OSS, sliding_window=9, layer_types=["full_attention", "sliding_attention"], swiglu_alpha=1.2,
+        num_local_experts=4, num_experts_per_tok=2, attention_bias=False), "new"),
     "minimax_m2-bf16": ("minimax_m2", "bfloat16", dict(EXPERTS, rotary_dim=4), "old"),
 }
 SERVED = {"phi3-short-bf16": 128}  # the longest context served, where it counts
@@ -194,10 +201,12 @@ def random_state(model, seed, dtype):
     state = {}
     for name, tensor in model.state_dict().items():
         noise = torch.randn(tensor.shape, generator=generator)
-        if name.endswith(".bias"):
+        if name.endswith((".bias", "proj_bias")):
             value = 0.4 * noise
         elif name.endswith("e_score_correction_bias"):
             value = 0.2 * noise
+        elif name.endswith("sinks"):
+            value = 1.5 * noise
         elif tensor.dim() == 1:
             # A small embedding that is tied wants large outputs, or every token would name itself.
             is_last = FINAL_NORM.search(name) and model.config.tie_word_embeddings and is_small
@@ -210,7 +219,8 @@ def random_state(model, seed, dtype):
             value = noise * (tied if model.config.tie_word_embeddings else 1.0)
             value /= model.config.hidden_size ** 0.5 if model.config.model_type.startswith("gemma") else 1.0
         else:
-            inputs = tensor.shape[0 if model.config.model_type == "gpt2" and ".h." in name else -1]
+            turned = dict(gpt2=".h.", gpt_oss=".experts.").get(model.config.model_type, "\n") in name
+            inputs = tensor.shape[-2 if turned else -1]
             value = noise * (4.0 if ROUTER.search(name) else 1.6) / inputs ** 0.5
         state[name] = value.to(dtype).contiguous()
     if model.config.tie_word_embeddings:
@@ -220,6 +230,8 @@ def random_state(model, seed, dtype):
 
 def hub_experts(model_type, state):
     """Experts under the names the files of the hub have: most have a tensor for each."""
+    if model_type == "gpt_oss":
+        return state
     if model_type == "granitemoe":
         names = {"experts.gate_up_proj": "input_linear.weight", "experts.down_proj": "output_linear.weight",
                  "router.weight": "router.layer.weight"}

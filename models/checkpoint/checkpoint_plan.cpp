@@ -47,6 +47,7 @@ class Plan {
     }
     if (config_.qk_norm) head_norm(names, config_.names.q_norm, config_.n_heads);
     if (config_.qk_norm) head_norm(names, config_.names.k_norm, config_.n_kv_heads);
+    if (!config_.names.sinks.empty()) vector(names.prefix + config_.names.sinks, config_.n_heads);
     projection(names.o(), hidden, q_rows, config_.attention_out_bias);
   }
 
@@ -65,13 +66,18 @@ class Plan {
     const ExpertsConfig& experts = config_.experts;
     const WeightNames& family = config_.names;
     const int64_t hidden = config_.hidden_dim;
-    projection(names.prefix + family.router, experts.count, hidden, false);
+    projection(names.prefix + family.router, experts.count, hidden, experts.biases);
     if (experts.correction) vector(names.prefix + family.router_correction, experts.count);
     if (!family.experts_gate_up.empty()) {
       tensors_.push_back({names.prefix + family.experts_gate_up + ".weight",
                           {experts.count, 2 * experts.ffn_dim, hidden}});
       tensors_.push_back({names.prefix + family.experts_down + ".weight",
                           {experts.count, hidden, experts.ffn_dim}});
+      if (experts.biases) {
+        tensors_.push_back({names.prefix + family.experts_gate_up + "_bias",
+                            {experts.count, 2 * experts.ffn_dim}});
+        tensors_.push_back({names.prefix + family.experts_down + "_bias", {experts.count, hidden}});
+      }
     }
     for (int32_t e = 0; e < experts.count && family.experts_gate_up.empty(); ++e) {
       projection(names.expert(e, family.expert_gate), experts.ffn_dim, hidden, false);

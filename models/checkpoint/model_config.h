@@ -54,6 +54,9 @@ struct ExpertsConfig {
   int32_t ffn_dim = 0;         // of each expert
   int32_t shared_ffn_dim = 0;  // of the shared one; 0: none
   bool shared_gate = false;    // that one times a sigmoid of the router
+  bool biases = false;         // on the router and on every expert
+  // With a limit: rows of gate and up take turns, and ops::ClampedSwiglu is the activation.
+  ops::ClampedSwiglu swiglu;
   // Softmax over the chosen alone is softmax over all, normalised.
   bool sigmoid = false;
   bool correction = false;

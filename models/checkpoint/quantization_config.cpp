@@ -164,9 +164,10 @@ QuantizationConfig read_quantization_config(const std::filesystem::path& model) 
   if (method == "awq") return read_awq(section);
   if (method == "gguf") return {.layout = WeightLayout::kGguf};
   if (method == "compressed-tensors") return read_compressed(section);
+  if (method == "mxfp4") return {.layout = WeightLayout::kMxfp4, .num_bits = 4, .group_size = 32};
   file.fail(fmt::format(
-      "quantization_config is not supported: its quant_method is \"{}\"; known are gptq, awq and "
-      "compressed-tensors",
+      "quantization_config is not supported: its quant_method is \"{}\"; known are gptq, awq, "
+      "compressed-tensors and mxfp4",
       method));
 }
 

@@ -13,11 +13,12 @@ namespace outrider {
 
 // The layouts that are read, by who writes them.
 enum class WeightLayout : uint8_t {
-  kPlain,         // floats
-  kGptq,          // GPTQ (Frantar et al. 2210.17323) as AutoGPTQ and GPTQModel pack it
-  kAwq,           // AWQ (Lin et al. 2306.00978) as AutoAWQ's "gemm" version packs it
-  kIntQuantized,  // compressed-tensors: signed bytes
+  kPlain,          // floats
+  kGptq,           // GPTQ (Frantar et al. 2210.17323) as AutoGPTQ and GPTQModel pack it
+  kAwq,            // AWQ (Lin et al. 2306.00978) as AutoAWQ's "gemm" version packs it
+  kIntQuantized,   // compressed-tensors: signed bytes
   kPackQuantized,  // compressed-tensors: offset integers in 32-bit words
+  kMxfp4,          // gpt-oss' experts: floats of 4 bits, a power of two for each 32 of them
   kGguf            // llama.cpp's blocks (models/weights/gguf_source.h)
 };
 

@@ -55,7 +55,12 @@ void refuse_of_experts(const Checkpoint& checkpoint,
                        const LayerNames& names,
                        const ModelConfig& config) {
   const WeightNames& family = config.names;
-  refuse_bias(checkpoint, names.prefix + family.router + ".bias");
+  if (!config.experts.biases) {
+    refuse_bias(checkpoint, names.prefix + family.router + ".bias");
+    for (const char* fused : {"gate_up_proj", "down_proj"}) {
+      refuse_bias(checkpoint, names.prefix + family.experts + "." + fused + "_bias");
+    }
+  }
   for (const std::string& part : {family.expert_gate, family.expert_up, family.expert_down}) {
     refuse_bias(checkpoint, names.expert(0, part) + ".bias");
     refuse_tensor(checkpoint, names.expert(config.experts.count, part) + ".weight", config);
@@ -100,7 +105,7 @@ void refuse_of_layer(const Checkpoint& checkpoint,
                             "post_mlp_layernorm"}) {
     if (!own.contains(other)) refuse_tensor(checkpoint, names.prefix + other + ".weight", config);
   }
-  refuse_tensor(checkpoint, names.prefix + "self_attn.sinks", config);
+  if (family.sinks.empty()) refuse_tensor(checkpoint, names.prefix + "self_attn.sinks", config);
 }
 
 bool same_rows(const Checkpoint::Entry& a, const Checkpoint::Entry& b, Range rows) {

@@ -21,6 +21,7 @@ struct WeightNames {
   std::string qkv = {};  // in place of the three
   std::string q_norm = "self_attn.q_norm";
   std::string k_norm = "self_attn.k_norm";
+  std::string sinks = {};  // the whole name: a score of each head that joins the softmax
   std::string o = "self_attn.o_proj";
   std::string attn_post_norm = {};  // of what attention adds
   std::string mlp_norm = "post_attention_layernorm";
@@ -39,6 +40,8 @@ struct WeightNames {
   std::string expert_down = "down_proj";
   std::string experts_gate_up = {};  // in place of all experts' gate and up
   std::string experts_down = {};     // and of all experts' down
+  // Those two as [experts, inputs, outputs], without ".weight"; their biases end in "_bias".
+  bool experts_transposed = false;
   std::string shared_expert = "mlp.shared_expert";
   std::string shared_gate = "mlp.shared_expert_gate";
 

@@ -10,6 +10,10 @@ namespace {
 // Many, because the rows of a prompt spread over the experts, and all weights are read for so many.
 constexpr int64_t kMostRows = 512;
 
+const float* data_of(const std::vector<float>& values) {
+  return values.empty() ? nullptr : values.data();
+}
+
 }  // namespace
 
 ExpertMlp::ExpertMlp(const ModelConfig& config, const ModelShard& shard, int64_t max_rows)
@@ -43,8 +47,7 @@ std::vector<ExpertMlp::Buffer> ExpertMlp::buffers() {
 
 void ExpertMlp::choose(ops::Context& ctx, const LayerWeights& w, const float* in, int64_t rows) {
   const ExpertsConfig& experts = config_.experts;
-  ops::linear(ctx, logits_, in, rows, w.router);
-  const float* correction = w.router_correction.empty() ? nullptr : w.router_correction.data();
+  ops::linear(ctx, logits_, in, rows, w.router, {data_of(w.router_bias)});
   ops::choose_experts(ctx,
                       ids_.data(),
                       weights_.data(),
@@ -52,7 +55,7 @@ void ExpertMlp::choose(ops::Context& ctx, const LayerWeights& w, const float* in
                       {.count = experts.count,
                        .per_row = experts.per_row,
                        .sigmoid = experts.sigmoid,
-                       .correction = correction,
+                       .correction = data_of(w.router_correction),
                        .groups = experts.groups,
                        .chosen_groups = experts.chosen_groups,
                        .normalised = experts.normalised,
@@ -82,7 +85,9 @@ void ExpertMlp::group_rows(int64_t rows) {
 
 // gated [rows, ffn] of gate_up [rows, 2 ffn]
 void ExpertMlp::activate(ops::Context& ctx, int64_t rows, int64_t ffn) {
-  if (config_.activation == ops::ActivationKind::kSilu) {
+  if (config_.experts.swiglu.limit > 0.0f) {
+    ops::clamped_swiglu(ctx, gated_, gate_up_, rows * ffn, config_.experts.swiglu);
+  } else if (config_.activation == ops::ActivationKind::kSilu) {
     ops::silu_mul(ctx, gated_, gate_up_, rows, ffn);
   } else {
     ops::activate_mul(ctx, gated_, gate_up_, rows, ffn, config_.activation);
@@ -94,12 +99,13 @@ void ExpertMlp::add_experts(ops::Context& ctx, const LayerWeights& w, const floa
   const int64_t chosen = groups_.back().end;
   const auto row_ids = std::span(row_ids_).first(static_cast<size_t>(chosen));
   ops::gather_rows(ctx, gathered_, in, row_ids, config_.hidden_dim);
-  ops::expert_linear(ctx, gate_up_, gathered_, {&w.gate_up, 2 * ffn}, groups_);
+  ops::expert_linear(
+      ctx, gate_up_, gathered_, {&w.gate_up, 2 * ffn, data_of(w.gate_up_bias)}, groups_);
   activate(ctx, chosen, ffn);
   ops::add_expert_linear(ctx,
                          {slices_, row_ids_.data(), factors_.data(), expert_slice_ends_},
                          gated_,
-                         {&w.down, config_.hidden_dim},
+                         {&w.down, config_.hidden_dim, data_of(w.down_bias)},
                          groups_);
 }
 

@@ -404,6 +404,7 @@ void Transformer::rotate(int32_t layer, const Batch& batch, int64_t rows) {
 // attended [rows, heads * head_dim]
 void Transformer::attend(int32_t layer, const ops::AttentionRows& where) {
   Buffers& b = *buffers_;
+  const LayerWeights& w = weights_->layers[static_cast<size_t>(layer)];
   const ops::HeadRows q = queries(0);
   const ops::Queries queries = {.data = q.data,
                                 .stride = q.stride,
@@ -411,7 +412,8 @@ void Transformer::attend(int32_t layer, const ops::AttentionRows& where) {
                                 .scale = score_scale(config_),
                                 .window = config_.window_of(layer),
                                 .softcap = config_.attention_softcap,
-                                .slopes = b.slopes.empty() ? nullptr : b.slopes.data()};
+                                .slopes = b.slopes.empty() ? nullptr : b.slopes.data(),
+                                .sinks = w.sinks.empty() ? nullptr : w.sinks.data()};
   ops::attention(ctx_, b.attended, queries, b.kv[static_cast<size_t>(layer)], where);
 }
 

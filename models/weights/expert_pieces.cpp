@@ -22,7 +22,9 @@ std::vector<Piece> expert_gate_up_pieces(const ModelConfig& config,
   std::vector<Piece> pieces;
   for (int64_t e = 0; e < config.experts.count; ++e) {
     const int64_t before = e == 0 ? 0 : zeros_between(2 * own.size());
-    if (family.experts_gate_up.empty()) {
+    if (config.experts.swiglu.limit > 0.0f) {  // its rows lie together
+      pieces.push_back({fused, n_rows, scaled(shifted(own, ffn * e), 2), before});
+    } else if (family.experts_gate_up.empty()) {
       pieces.push_back({names.expert(e, family.expert_gate), ffn, own, before});
       pieces.push_back({names.expert(e, family.expert_up), ffn, own});
     } else {

@@ -50,10 +50,11 @@ std::optional<ops::QuantFormat> QuantizedCheckpoint::runnable_format(
                           form.group_size % ops::kQuantStretch == 0;
   if (!form.in_order || !known_size || (num_bits_ == 8 && !form.symmetric)) return std::nullopt;
   const bool as_halves = form.symmetric && form.scale_dtype == ops::DType::kF16;
-  return ops::QuantFormat{
-      .bits = num_bits_,
-      .group_size = one_group ? 0 : form.group_size,
-      .scales = as_halves ? ops::QuantScales::kFloat16 : ops::QuantScales::kFloat32};
+  return ops::QuantFormat{.bits = num_bits_,
+                          .group_size = one_group ? 0 : form.group_size,
+                          .scales = form.powers ? ops::QuantScales::kPowers
+                                    : as_halves ? ops::QuantScales::kFloat16
+                                                : ops::QuantScales::kFloat32};
 }
 
 void QuantizedCheckpoint::fill(const std::string& projection,

@@ -1,6 +1,6 @@
 // What the loader of weights sees of a checkpoint's integers: which projections can be run as they
 // are, filling matrices with them, and the floats that the others stand for. Used by the checkpoint
-// source of weights.cpp; all of it may be called from several threads.
+// source (checkpoint_source.cpp); all of it may be called from several threads.
 #pragma once
 
 #include <cstddef>

@@ -330,6 +330,18 @@ void quantize_folder(const std::filesystem::path& model_dir,
   if (config.is_quantized()) {
     throw Error(fmt::format("{}: is quantised already", (model_dir / "config.json").string()));
   }
+  // compressed-tensors has no form for these.
+  const char* other_form = config.transposed ? "matrices lie as [inputs, outputs]"
+                           : !config.names.experts_gate_up.empty() ? "experts lie in one tensor"
+                                                                   : nullptr;
+  if (other_form != nullptr) {
+    throw Error(
+        fmt::format("{}: a model_type {} folder cannot be quantised, for its {}; load it "
+                    "with --quantization int8",
+                    (model_dir / "config.json").string(),
+                    config.model_type,
+                    other_form));
+  }
   OUTRIDER_CHECK(options.bits == 8 || (options.bits == 4 && options.packed));
   ops::check_quant_format({.bits = options.bits, .group_size = options.group_size});
   const auto source = make_checkpoint_source(model_dir, config, {0, config.vocab_size});

@@ -1,5 +1,5 @@
-// The layouts of GPTQ, AWQ and compressed-tensors; see quantized_tensors.h. What each tensor holds
-// (in: inputs, out: outputs, per: integers in a 32-bit word, lowest bits first):
+// The layouts of GPTQ, AWQ, compressed-tensors and MXFP4; see quantized_tensors.h. What each tensor
+// holds (in: inputs, out: outputs, per: integers in a 32-bit word, lowest bits first):
 //
 //   gptq             NAME.qweight I32 [in / per, out], a word holding consecutive inputs;
 //                    NAME.qzeros I32 [groups, out / per], consecutive outputs; NAME.scales
@@ -15,6 +15,10 @@
 //                    range; NAME.weight_scale as above; NAME.weight_zero_point I32 [ceil(out /
 //                    per), groups], consecutive outputs, offset too; NAME.weight_g_idx I32 [in],
 //                    may be missing; NAME.weight_shape I64 [2].
+//   mxfp4            NAME_blocks U8 [experts, out, in / 32, 16], a byte holding two inputs, lowest
+//                    bits first, each a float of 4 bits; NAME_scales U8 [experts, out, in / 32],
+//                    the power of two plus 127. Twice the floats are integers: so scales are half
+//                    of the powers.
 #include "models/weights/quantized_tensors.h"
 
 #include <fmt/format.h>
@@ -32,6 +36,10 @@ namespace {
 
 // Of output o % 8 in its word: place p holds output 0, 2, 4, 6, 1, 3, 5, 7.
 constexpr int kAwqShift[8] = {0, 16, 4, 20, 8, 24, 12, 28};
+
+// The floats of 4 bits (e2m1), twice.
+constexpr int8_t kFp4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+constexpr int kFp4NaN = 255;  // of scales
 
 int64_t divided_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
 
@@ -157,6 +165,16 @@ void QuantizedPart::unpack_row_words(Range rows, uint8_t* out) const {
   }
 }
 
+void QuantizedPart::unpack_fp4(Range rows, uint8_t* out) const {
+  for (int64_t row = rows.begin; row < rows.end; ++row) {
+    const int64_t first = row * file_columns_.size() - file_columns_.begin;
+    for (int64_t i = columns_.begin; i < columns_.end; ++i) {
+      const int byte = std::to_integer<int>(packed_[static_cast<size_t>(first + i / 2)]);
+      *out++ = static_cast<uint8_t>(byte >> i % 2 * 4 & 15);
+    }
+  }
+}
+
 void QuantizedPart::integers(Range rows, uint8_t* out) const {
   OUTRIDER_CHECK(rows.begin >= 0 && rows.begin <= rows.end && rows.end <= n_rows());
   switch (layout_) {
@@ -166,6 +184,8 @@ void QuantizedPart::integers(Range rows, uint8_t* out) const {
       return unpack_output_words(rows, out);
     case WeightLayout::kPackQuantized:
       return unpack_row_words(rows, out);
+    case WeightLayout::kMxfp4:
+      return unpack_fp4(rows, out);
     case WeightLayout::kIntQuantized:
       for (int64_t i = 0; i < rows.size() * n_columns(); ++i) {
         const auto byte = static_cast<size_t>(rows.begin * n_columns() + i);
@@ -204,7 +224,8 @@ void QuantizedPart::dequantize(Range rows, float* out) const {
     const int64_t first = (rows.begin + row) * n_groups_;
     for (int64_t i = 0; i < n_columns(); ++i) {
       const auto group = static_cast<size_t>(first + group_of_column_[static_cast<size_t>(i)]);
-      const int value = raw[static_cast<size_t>(row * n_columns() + i)] - zeros_[group];
+      const int integer = raw[static_cast<size_t>(row * n_columns() + i)];
+      const int value = layout_ == WeightLayout::kMxfp4 ? kFp4[integer] : integer - zeros_[group];
       out[row * n_columns() + i] = scales_[group] * static_cast<float>(value);
     }
   }
@@ -225,6 +246,10 @@ struct QuantizedTensors::Found {
 };
 
 int64_t QuantizedTensors::n_out(const std::string& projection) const {
+  if (config_.layout == WeightLayout::kMxfp4) {
+    const std::vector<int64_t>& shape = checkpoint_.find(projection + "_blocks").info->shape;
+    return shape.at(0) * shape.at(1);
+  }
   const bool gptq_or_awq =
       config_.layout == WeightLayout::kGptq || config_.layout == WeightLayout::kAwq;
   const char* suffix = gptq_or_awq                                     ? ".qweight"
@@ -245,6 +270,8 @@ bool QuantizedTensors::has(const std::string& projection) const {
       return checkpoint_.find(projection + ".qweight").info != nullptr;
     case WeightLayout::kPackQuantized:
       return checkpoint_.find(projection + ".weight_packed").info != nullptr;
+    case WeightLayout::kMxfp4:
+      return checkpoint_.find(projection + "_blocks").info != nullptr;
     case WeightLayout::kIntQuantized: {
       const auto entry = checkpoint_.find(projection + ".weight");
       return entry.info != nullptr && entry.info->type_name == "I8";
@@ -267,6 +294,19 @@ QuantizedTensors::Found QuantizedTensors::find(const Projection& projection) con
     const bool is_there = checkpoint_.find(wanted.name).info != nullptr;
     return is_there ? entry(wanted) : Checkpoint::Entry{};
   };
+  if (config_.layout == WeightLayout::kMxfp4) {
+    const auto at = checkpoint_.find(name + "_blocks");
+    const bool has_experts = at.info != nullptr && !at.info->shape.empty();
+    const int64_t experts = has_experts ? std::max<int64_t>(1, at.info->shape[0]) : 1;
+    found.packed_columns = in / 2;
+    found.packed = entry({name + "_blocks", "U8", {{experts, out / experts, groups, 16}}});
+    found.scales_name = name + "_scales";
+    found.scales = entry({found.scales_name, "U8", {{experts, out / experts, groups}}});
+    if (out % experts != 0 || in % 32 != 0) {
+      fail(at, name + "_blocks", fmt::format("cannot hold {} outputs of {} inputs", out, in));
+    }
+    return found;
+  }
   if (config_.layout == WeightLayout::kGptq || config_.layout == WeightLayout::kAwq) {
     const bool gptq = config_.layout == WeightLayout::kGptq;
     const bool whole = out % per == 0 && (!gptq || in % per == 0);
@@ -336,11 +376,13 @@ QuantizedTensors::Form QuantizedTensors::expect(const Projection& projection) co
   const Found found = find(projection);
   const std::vector<int32_t> group = group_of_inputs(projection, found);
   Form form;
-  form.scale_dtype = *found.scales.info->dtype;
+  form.scale_dtype = found.scales.info->dtype.value_or(ops::DType::kBF16);  // mxfp4: as it is run
   form.group_size = found.group_size;
+  form.powers = config_.layout == WeightLayout::kMxfp4;
   for (size_t i = 0; i < group.size(); ++i) {
     form.in_order = form.in_order && group[i] == static_cast<int64_t>(i) / found.group_size;
   }
+  if (found.zeros.info == nullptr) return form;
   QuantizedPart zeros_only;
   zeros_only.rows_ = {0, projection.n_out};
   read_zeros(found, {0, found.n_groups}, zeros_only);
@@ -353,6 +395,16 @@ QuantizedTensors::Form QuantizedTensors::expect(const Projection& projection) co
 
 // groups: of the file, those the part keeps.
 void QuantizedTensors::read_scales(const Found& found, Range groups, QuantizedPart& part) const {
+  if (config_.layout == WeightLayout::kMxfp4) {
+    for (const std::byte power :
+         read_rectangle(found.scales, found.n_groups, part.rows_, groups, 1)) {
+      const int exponent = std::to_integer<int>(power);
+      if (exponent == kFp4NaN) fail(found.scales, found.scales_name, "holds NaN");
+      // Less than the smallest normal float is as good as none.
+      part.scales_.push_back(exponent < 2 ? 0.0f : std::ldexp(1.0f, exponent - 127 - 1));
+    }
+    return;
+  }
   const ops::DType dtype = *found.scales.info->dtype;
   const auto element = static_cast<int64_t>(ops::dtype_bytes(dtype));
   const bool by_group =
@@ -449,6 +501,10 @@ QuantizedPart QuantizedTensors::read(const Projection& projection,
       part.file_rows_ = rows;
       part.file_columns_ = in_words(columns);
       break;
+    case WeightLayout::kMxfp4:
+      part.file_rows_ = rows;
+      part.file_columns_ = {columns.begin / 2, divided_up(columns.end, 2)};
+      break;
     default:
       part.file_rows_ = rows;
       part.file_columns_ = columns;
@@ -457,7 +513,7 @@ QuantizedPart QuantizedTensors::read(const Projection& projection,
                                 found.packed_columns,
                                 part.file_rows_,
                                 part.file_columns_,
-                                config_.layout == WeightLayout::kIntQuantized ? 1 : 4);
+                                found.packed.info->type_name == "I32" ? 4 : 1);
   const std::vector<int32_t> group = group_of_inputs(projection, found);
   part.group_of_column_.assign(group.begin() + columns.begin, group.begin() + columns.end);
   const auto [low, high] =

@@ -1,8 +1,8 @@
-// Projections that a checkpoint keeps in integers (GPTQ, AWQ, compressed-tensors), read a rectangle
-// at a time into one plain form: weight[row, i] = scale[row, g] * (integer[row, i] - zero[row, g]),
-// g being the group of input i, integers and zero points unsigned. Nothing in the files is trusted:
-// names, types, shapes and indices are checked before memory is taken. Used while weights load, on
-// every rank; all of it may be called from several threads.
+// Projections that a checkpoint keeps in integers (GPTQ, AWQ, compressed-tensors, MXFP4), read a
+// rectangle at a time into one plain form: weight[row, i] = scale[row, g] * (integer[row, i] -
+// zero[row, g]), g being the group of input i, integers and zero points unsigned. Nothing in the
+// files is trusted: names, types, shapes and indices are checked before memory is taken. Used while
+// weights load, on every rank; all of it may be called from several threads.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,8 @@ class QuantizedPart {
   int64_t n_columns() const { return columns_.size(); }
   int64_t n_groups() const { return n_groups_; }
 
-  // Integers of these rows, 0 .. 2^bits - 1, row-major [rows, n_columns].
+  // Integers of these rows, 0 .. 2^bits - 1, row-major [rows, n_columns]; of MXFP4 the floats'
+  // bits.
   void integers(Range rows, uint8_t* out) const;
   // Integer - zero point. Throws Error naming the projection when one does not fit a signed byte.
   void signed_values(Range rows, int8_t* out) const;
@@ -48,6 +49,7 @@ class QuantizedPart {
   void unpack_input_words(Range rows, uint8_t* out) const;
   void unpack_output_words(Range rows, uint8_t* out) const;
   void unpack_row_words(Range rows, uint8_t* out) const;
+  void unpack_fp4(Range rows, uint8_t* out) const;
 
   std::string name_;
   WeightLayout layout_ = WeightLayout::kPlain;
@@ -80,6 +82,7 @@ class QuantizedTensors {
     int64_t group_size = 0;  // inputs that share a scale
     bool in_order = true;    // the group of input i is i / group_size
     bool symmetric = true;   // every zero point is half the integers' range
+    bool powers = false;     // floats of 4 bits with powers of two as scales
   };
   // Checks names, types, shapes and indices of the projection's tensors; throws Error naming the
   // file and the tensor.

@@ -9,13 +9,8 @@
 #include <optional>
 #include <thread>
 
-#include "models/checkpoint/safetensors.h"
-#include "models/checkpoint/unused_tensors.h"
 #include "models/checkpoint/weight_names.h"
-#include "models/gguf/gguf_file.h"
 #include "models/weights/expert_pieces.h"
-#include "models/weights/gguf_source.h"
-#include "models/weights/quantized_checkpoint.h"
 #include "runtime/base/error.h"
 #include "runtime/ops/half.h"
 
@@ -46,8 +41,7 @@ class Loader {
   void plan_router(const LayerNames& names, LayerWeights& out);
   std::vector<float> vector(const std::string& name, int64_t n, Range part);
   std::vector<float> vector(const std::string& name, int64_t n) { return vector(name, n, {0, n}); }
-  // A table of rows of n numbers.
-  std::vector<float> table(const std::string& name, int64_t rows, int64_t n);
+  std::vector<float> floats(const TensorPart& part, ops::DType dtype);
   NormWeights norm(const std::string& name);
   std::vector<float> head_norms(const LayerNames& names, const std::string& name, Range heads);
   std::vector<Piece> qkv_pieces(const LayerNames& names) const;
@@ -87,20 +81,16 @@ std::vector<float> widen(const std::vector<std::byte>& raw, ops::DType dtype) {
   return values;
 }
 
-std::vector<float> Loader::vector(const std::string& name, int64_t n, Range part) {
-  const ops::DType dtype = source_.expect(name, {n});
-  std::vector<std::byte> raw(static_cast<size_t>(part.size()) * ops::dtype_bytes(dtype));
-  source_.read({name, n, {0, 1}, part}, raw.data());
+std::vector<float> Loader::floats(const TensorPart& part, ops::DType dtype) {
+  const int64_t count = part.rows.size() * part.columns.size();
+  std::vector<std::byte> raw(static_cast<size_t>(count) * ops::dtype_bytes(dtype));
+  source_.read(part, raw.data());
   vector_bytes_ += raw.size();
   return widen(raw, dtype);
 }
 
-std::vector<float> Loader::table(const std::string& name, int64_t rows, int64_t n) {
-  const ops::DType dtype = source_.expect(name, {rows, n});
-  std::vector<std::byte> raw(static_cast<size_t>(rows * n) * ops::dtype_bytes(dtype));
-  source_.read({name, n, {0, rows}, {0, n}}, raw.data());
-  vector_bytes_ += raw.size();
-  return widen(raw, dtype);
+std::vector<float> Loader::vector(const std::string& name, int64_t n, Range part) {
+  return floats({name, n, {0, 1}, part}, source_.expect(name, {n}));
 }
 
 NormWeights Loader::norm(const std::string& name) {
@@ -282,6 +272,8 @@ void Loader::plan_layer(int32_t layer, LayerWeights& out) {
   if (config_.attention_bias) out.qkv_bias = biases(qkv);
   if (config_.qk_norm) out.q_norm = head_norms(names, config_.names.q_norm, shard_.heads);
   if (config_.qk_norm) out.k_norm = head_norms(names, config_.names.k_norm, shard_.kv_heads);
+  const std::string& sinks = config_.names.sinks;
+  if (!sinks.empty()) out.sinks = vector(names.prefix + sinks, config_.n_heads, shard_.heads);
   const Range heads = scaled(shard_.heads, config_.head_dim);
   plan_matrix(
       out.o, {{names.o(), hidden, whole}}, int64_t{config_.n_heads} * config_.head_dim, heads);
@@ -324,6 +316,7 @@ void Loader::plan_router(const LayerNames& names, LayerWeights& out) {
                       .first_row = first_row});
     first_row += piece.rows.size();
   }
+  if (config_.experts.biases) out.router_bias = biases(pieces);
   if (!config_.experts.correction) return;
   out.router_correction =
       vector(names.prefix + config_.names.router_correction, config_.experts.count);
@@ -336,6 +329,15 @@ void Loader::plan_experts(const LayerNames& names, LayerWeights& out) {
   plan_router(names, out);
   plan_matrix(out.gate_up, expert_gate_up_pieces(config_, shard_, names), hidden, whole);
   plan_matrix(out.down, expert_down_pieces(config_, names), experts.ffn_dim, shard_.expert_ffn);
+  if (experts.biases) {
+    const auto bias = [&](const std::string& of, int64_t n, Range own) {
+      const std::string name = names.prefix + of + "_bias";
+      return floats({name, n, {0, experts.count}, own}, source_.expect(name, {experts.count, n}));
+    };
+    const int64_t rows = int64_t{2} * experts.ffn_dim;
+    out.gate_up_bias = bias(config_.names.experts_gate_up, rows, scaled(shard_.expert_ffn, 2));
+    out.down_bias = bias(config_.names.experts_down, hidden, whole);
+  }
   if (experts.shared_ffn_dim == 0) return;
   plan_matrix(out.shared_gate_up,
               {{names.shared("gate_proj"), experts.shared_ffn_dim, shard_.shared_ffn},
@@ -378,134 +380,12 @@ std::unique_ptr<Weights> Loader::plan() {
   weights->final_norm = norm(names.final_norm);
   if (names.has_positions()) {
     const int64_t rows = config_.max_positions + config_.position_offset;
-    weights->positions = table(names.positions + ".weight", rows, hidden);
+    const std::string name = names.positions + ".weight";
+    const TensorPart all = {name, hidden, {0, rows}, {0, hidden}};
+    weights->positions = floats(all, source_.expect(name, {rows, hidden}));
   }
   return weights;
 }
-
-// The tensors of a Hugging Face folder.
-class CheckpointSource : public TensorSource {
- public:
-  CheckpointSource(const std::filesystem::path& model_dir, const ModelConfig& config, Range vocab)
-      : checkpoint_(model_dir, config.names.embedding + ".weight"),
-        quantized_(checkpoint_, config.quantization),
-        transposed_under_(config.transposed ? config.names.layers : "") {
-    refuse_unused_tensors(checkpoint_, config, vocab);
-  }
-
-  ops::DType expect(const std::string& name, const std::vector<int64_t>& own) const override {
-    const bool turned = own.size() == 2 && is_transposed(name);
-    const std::vector<int64_t> shape = turned ? std::vector<int64_t>{own[1], own[0]} : own;
-    if (const auto projection = quantized_.projection_of(name); projection && shape.size() == 2) {
-      return quantized_.float_type({*projection, shape[0], shape[1]});
-    }
-    const auto [file, info] = checkpoint_.find(name);
-    if (info == nullptr) {
-      throw Error(fmt::format("{}: tensor \"{}\" is missing; expected in shape {}",
-                              checkpoint_.origin(),
-                              name,
-                              shape_text(shape)));
-    }
-    // Experts in one tensor are read as one matrix below the other.
-    std::vector<int64_t> found = info->shape;
-    if (found.size() == 3 && shape.size() == 2) found = {found[0] * found[1], found[2]};
-    if (found != shape) {
-      throw Error(fmt::format("{}: tensor \"{}\" has shape {} but config.json asks for {}",
-                              file->name(),
-                              name,
-                              shape_text(info->shape),
-                              shape_text(shape)));
-    }
-    if (!info->dtype) {
-      throw Error(fmt::format("{}: tensor \"{}\" is of type {}; weights must be F32, BF16 or F16",
-                              file->name(),
-                              name,
-                              info->type_name));
-    }
-    return *info->dtype;
-  }
-
-  void read(const TensorPart& part, std::byte* out) const override {
-    if (const auto projection = quantized_.projection_of(part.name)) {
-      return quantized_.read_floats(*projection, part, out);
-    }
-    if (is_transposed(part.name) && checkpoint_.find(part.name).info->shape.size() == 2) {
-      return read_transposed(part, out);
-    }
-    try {
-      for_each_run(part, [&](const Checkpoint::Entry& at, uint64_t offset, size_t num_bytes) {
-        at.file->read(*at.info, offset, out, num_bytes);
-        out += num_bytes;
-      });
-    } catch (const Error& error) {
-      throw Error(fmt::format("{} (tensor \"{}\")", error.what(), part.name));
-    }
-  }
-
-  std::optional<ops::QuantFormat> integer_format(const Projection& projection) const override {
-    return quantized_.runnable_format(projection);
-  }
-
-  void read_integers(const TensorPart& part,
-                     int64_t first_row,
-                     ops::PackedMatrix& to) const override {
-    quantized_.fill(*quantized_.projection_of(part.name), part, first_row, to);
-  }
-
-  void expect_soon(const TensorPart& part) const override {
-    if (quantized_.projection_of(part.name) || is_transposed(part.name)) return;
-    for_each_run(part, [](const Checkpoint::Entry& at, uint64_t offset, size_t num_bytes) {
-      at.file->expect_soon(*at.info, offset, num_bytes);
-    });
-  }
-
-  void check_unchanged() const override { checkpoint_.check_unchanged(); }
-
- private:
-  bool is_transposed(const std::string& name) const {
-    return !transposed_under_.empty() && name.starts_with(transposed_under_);
-  }
-
-  // The part's rows are columns of the file, which are read as a block and turned over.
-  void read_transposed(const TensorPart& part, std::byte* out) const {
-    const Checkpoint::Entry at = checkpoint_.find(part.name);
-    const size_t size = ops::dtype_bytes(*at.info->dtype);
-    const auto n_rows = static_cast<size_t>(part.rows.size());
-    const auto n_columns = static_cast<size_t>(part.columns.size());
-    const auto file_columns = static_cast<uint64_t>(at.info->shape[1]);
-    std::vector<std::byte> run(n_rows * size);
-    for (size_t column = 0; column < n_columns; ++column) {
-      const uint64_t file_row = static_cast<uint64_t>(part.columns.begin) + column;
-      const uint64_t begin = file_row * file_columns + static_cast<uint64_t>(part.rows.begin);
-      at.file->read(*at.info, begin * size, run.data(), run.size());
-      for (size_t row = 0; row < n_rows; ++row) {
-        std::memcpy(out + (row * n_columns + column) * size, run.data() + row * size, size);
-      }
-    }
-  }
-
-  // Calls use(file and tensor, offset, bytes) for each stretch of the file: one for whole rows,
-  // else one a row.
-  template <typename Use>
-  void for_each_run(const TensorPart& part, const Use& use) const {
-    const Checkpoint::Entry at = checkpoint_.find(part.name);
-    OUTRIDER_CHECK(at.info != nullptr && at.info->dtype.has_value());
-    const auto element = static_cast<int64_t>(ops::dtype_bytes(*at.info->dtype));
-    const bool whole_rows = part.columns.size() == part.n_columns;
-    const int64_t num_runs = whole_rows ? std::min<int64_t>(1, part.rows.size()) : part.rows.size();
-    const int64_t run_rows = whole_rows ? part.rows.size() : 1;
-    for (int64_t run = 0; run < num_runs; ++run) {
-      const int64_t begin = (part.rows.begin + run) * part.n_columns + part.columns.begin;
-      use(at,
-          static_cast<uint64_t>(begin * element),
-          static_cast<size_t>(run_rows * part.columns.size() * element));
-    }
-  }
-
-  Checkpoint checkpoint_;
-  QuantizedCheckpoint quantized_;
-  std::string transposed_under_;  // the beginning of the names of transposed matrices
-};
 
 }  // namespace
 
@@ -523,13 +403,6 @@ size_t Weights::matrix_bytes() const {
   return total;
 }
 
-std::unique_ptr<TensorSource> make_checkpoint_source(const std::filesystem::path& model_dir,
-                                                     const ModelConfig& config,
-                                                     Range vocab) {
-  if (is_gguf(model_dir)) return make_gguf_source(model_dir, config);
-  return std::make_unique<CheckpointSource>(model_dir, config, vocab);
-}
-
 size_t Weights::num_bytes() const {
   size_t floats = final_norm.weight.size() + final_norm.bias.size() + positions.size();
   for (const LayerWeights& layer : layers) {
@@ -540,9 +413,11 @@ size_t Weights::num_bytes() const {
     for (const auto* vector : {&layer.qkv_bias,
                                &layer.q_norm,
                                &layer.k_norm,
+                               &layer.sinks,
                                &layer.o_bias,
                                &layer.gate_up_bias,
                                &layer.down_bias,
+                               &layer.router_bias,
                                &layer.router_correction}) {
       floats += vector->size();
     }

@@ -34,19 +34,21 @@ struct LayerWeights {
   std::vector<float> qkv_bias;  // [(heads + 2 kv) * head_dim]
   std::vector<float> q_norm;    // [head_dim], or [heads * head_dim]: each head its own
   std::vector<float> k_norm;
+  std::vector<float> sinks;    // [heads] or empty
   ops::PackedMatrix o;         // [hidden, heads * head_dim]
   std::vector<float> o_bias;   // [hidden]
   NormWeights attn_post_norm;  // of what attention adds
   NormWeights mlp_norm;
   // [2 ffn, hidden]: gate, then up; [ffn, hidden]: up alone; of experts see ops::ExpertMatrix.
   ops::PackedMatrix gate_up;
-  std::vector<float> gate_up_bias;  // [2 ffn] or [ffn]
+  std::vector<float> gate_up_bias;  // [2 ffn] or [ffn]; of experts [experts, 2 ffn]
   ops::PackedMatrix down;           // [hidden, ffn], or of experts
-  std::vector<float> down_bias;     // [hidden]
+  std::vector<float> down_bias;     // [hidden]; of experts [experts, hidden]
   NormWeights mlp_post_norm;
   // Of a layer with experts. In float32, whole on every rank: all choose alike.
   ops::PackedMatrix router;              // [experts, hidden], and a row for the shared one's gate
-  std::vector<float> router_correction;  // [experts] or empty
+  std::vector<float> router_bias;        // [experts] or empty
+  std::vector<float> router_correction;  // the same
   ops::PackedMatrix shared_gate_up;      // [2 shared ffn, hidden]
   ops::PackedMatrix shared_down;         // [hidden, shared ffn]
   bool has_experts() const { return router.n_out() > 0; }

@@ -7,6 +7,7 @@
 #include "models/families/families.h"
 #include "models/forward/rope_frequencies.h"
 #include "runtime/base/error.h"
+#include "tests/base/error_sentence.h"
 #include "tests/models/model_test_util.h"
 
 namespace outrider {
@@ -228,8 +229,8 @@ TEST(ModelConfig, RefusesQuantisationsItDoesNotKnow) {
   const auto refused = [](const char* json, const char* sentence) {
     expect_refused({{"quantization_config", json}}, sentence);
   };
-  const char* known = "known are gptq, awq and compressed-tensors";
-  refused(R"({"quant_method":"fp8"})", "its quant_method is \"fp8\"; known are gptq, awq and");
+  const char* known = "known are gptq, awq, compressed-tensors and mxfp4";
+  refused(R"({"quant_method":"fp8"})", "its quant_method is \"fp8\"; known are gptq, awq, ");
   refused(R"({"quant_method":"bitsandbytes","load_in_4bit":true})", known);
   refused(R"({"quant_method":"modelopt"})", known);
   refused("[]", "\"quantization_config\" must be an object");
@@ -296,7 +297,8 @@ TEST(ModelConfig, RefusesWhatItDoesNotKnow) {
   expect_refused({{"architectures", "[\"LlamaForSequenceClassification\"]"}}, "architectures");
   expect_refused({{"torch_dtype", "\"float8\""}}, "dtype \"float8\" is not supported");
   expect_refused({{"rope_scaling", R"({"type":"su","factor":2})"}}, "rope type \"su\"");
-  expect_refused({{"rope_scaling", R"({"type":"longrope","factor":2})"}}, "\"short_factor\" must list");
+  expect_refused({{"rope_scaling", R"({"type":"longrope","factor":2})"}},
+                 "\"short_factor\" must list");
   expect_refused({{"rope_scaling", R"({"type":"mrope","mrope_section":[1,2]})"}}, "mrope_section");
   expect_refused({{"rope_parameters", R"({"full_attention":{},"sliding_attention":{}})"}},
                  "one rope per kind of layer");
@@ -339,6 +341,38 @@ TEST(ModelConfig, FamiliesRefuseWhatTheyDoNotCompute) {
   refused("olmo2", "clip_qkv", "8.0");
   refused("glm4", "first_k_dense_replace", "1");
   refused("qwen3", "mlp_only_layers", "[1]");
+}
+
+TEST(ModelConfig, GptOss) {
+  const std::string start = R"({"model_type":"gpt_oss","architectures":["GptOssForCausalLM"],
+      "hidden_size":64,"intermediate_size":80,"num_hidden_layers":3,
+      "initial_context_length":4096,"experts_per_token":4)";
+  const std::string yarn = R"(,"rope_scaling":{"rope_type":"yarn","factor":32.0,"truncate":false,
+      "original_max_position_embeddings":4096})";
+  const ModelConfig config = parse(start + yarn + "}");
+  EXPECT_EQ(config.head_dim, 64);
+  EXPECT_EQ(config.n_kv_heads, 8);
+  EXPECT_EQ(config.rope.theta, 150'000.0);
+  EXPECT_FALSE(config.rope.yarn_truncate);
+  EXPECT_EQ(config.sliding_window, 128);
+  EXPECT_EQ(config.full_layers, (std::vector<bool>{false, true, false}));
+  EXPECT_TRUE(config.attention_bias && config.attention_out_bias && config.experts.biases);
+  EXPECT_EQ(config.experts.count, 128);
+  EXPECT_EQ(config.experts.per_row, 4);
+  EXPECT_EQ(config.experts.swiglu.alpha, 1.702f);
+  EXPECT_EQ(config.experts.swiglu.limit, 7.0f);
+  const auto refused = [&](const std::string& more, const char* sentence) {
+    EXPECT_TRUE(fails_with([&] { parse(start + more + "}"); }, sentence)) << more;
+  };
+  refused("", "\"rope_scaling\" or \"rope_parameters\" is missing");
+  refused(yarn + R"(,"num_experts_per_tok":200)", "\"num_experts_per_tok\" must be");
+  refused(yarn + R"(,"swiglu_alpha":0)", "\"swiglu_alpha\" must be from");
+  refused(yarn + R"(,"swiglu_limit":-7)", "\"swiglu_limit\" must be from");
+  refused(yarn + R"(,"layer_types":["full_attention"])", "\"layer_types\" must list every layer");
+  refused(yarn + R"(,"n_shared_experts":1)", "n_shared_experts is not supported");
+  const ModelConfig packed = parse(start + yarn + R"(,"quantization_config":
+      {"quant_method":"mxfp4","modules_to_not_convert":["lm_head"]}})");
+  EXPECT_EQ(packed.quantization.layout, WeightLayout::kMxfp4);
 }
 
 // The text part of a model that sees: what it lacks is read beside it.

@@ -193,6 +193,11 @@ TEST(GoldenModels, AMissingFeatureIsSeen) {
   expect_seen("glm4_moe-bf16", [](ModelConfig& c) { c.experts.chosen_groups = 4; });
   expect_seen("glm4_moe-bf16", [](ModelConfig& c) { c.experts.scale = 1.0f; });
   expect_seen("glm4_moe-f16", [](ModelConfig& c) { c.experts.normalised = true; });
+  expect_seen("gpt_oss-bf16", [](ModelConfig& c) { c.full_layers.flip(); });
+  expect_seen("gpt_oss-bf16", [](ModelConfig& c) { c.rope.yarn_truncate = true; });
+  expect_seen("gpt_oss-bf16", [](ModelConfig& c) { c.experts.swiglu.alpha = 1.0f; });
+  expect_seen("gpt_oss-bf16", [](ModelConfig& c) { c.experts.swiglu.limit = 50.0f; });
+  expect_seen("gpt_oss-bf16", [](ModelConfig& c) { c.experts.normalised = false; });
 }
 
 // What has weights of its own is missed by the loader already.
@@ -209,6 +214,8 @@ TEST(GoldenModels, AFeatureThatIsLeftOutThoughItHasWeightsIsRefused) {
   expect_refused("llama-bias-f16", bias, [](ModelConfig& c) { c.attention_out_bias = false; });
   expect_refused("qwen3-bf16", "no such tensor", [](ModelConfig& c) { c.qk_norm = false; });
   expect_refused("gpt_neox-bf16", bias, [](ModelConfig& c) { c.norm_bias = false; });
+  expect_refused("gpt_oss-bf16", bias, [](ModelConfig& c) { c.experts.biases = false; });
+  expect_refused("gpt_oss-bf16", "no such tensor", [](ModelConfig& c) { c.names.sinks = ""; });
 }
 
 // One rank's part of the logits of every position, put into its columns of `all`.

@@ -323,6 +323,39 @@ TEST(QuantizedFiles, DamagedGptqIsRefused) {
   refused([&](Damaged& m) { m[up + "g_idx"].plan.type_name = "F32"; }, "is of type F32, not I32");
 }
 
+TEST(Quantize, ExpertsInOneTensorAreRefused) {
+  const TempDir dir;
+  expect_error(
+      [&] { quantize_folder(golden_dir() / "gpt_oss-bf16", dir.path() / "out", {}, {}); },
+      "a model_type gpt_oss folder cannot be quantised, for its experts lie in one tensor");
+}
+
+TEST(QuantizedFiles, DamagedMxfp4IsRefused) {
+  const std::string down = "model.layers.0.mlp.experts.down_proj_";
+  const auto refused = [](const auto& spoil, const std::string& sentence) {
+    Damaged model("mxfp4");
+    spoil(model);
+    model.expect_refused(sentence);
+  };
+  refused([&](Damaged& m) { m.erase(down + "blocks"); }, "down_proj.weight\" is missing");
+  refused([&](Damaged& m) { m.erase(down + "scales"); },
+          "tensor \"" + down + "scales\" is missing; expected in shape [4, 32, 3]");
+  refused([&](Damaged& m) { m.erase(down + "bias"); }, "bias\" is missing");
+  refused(
+      [&](Damaged& m) {
+        m[down + "blocks"].plan.shape = {8, 16, 3, 16};
+        m[down + "scales"].plan.shape = {8, 48};
+      },
+      "scales\": has shape [8, 48] but config.json asks for [8, 16, 3]");
+  refused(
+      [&](Damaged& m) {
+        m[down + "blocks"].plan.shape = {4, 16, 3, 32};
+      },
+      "has shape [4, 16, 3, 32] but config.json asks for [4, 32, 3, 16]");
+  refused([&](Damaged& m) { m[down + "blocks"].plan.type_name = "I8"; }, "is of type I8, not U8");
+  refused([&](Damaged& m) { m[down + "scales"].bytes[5] = std::byte{255}; }, "holds NaN");
+}
+
 TEST(QuantizedFiles, DamagedCompressedTensorsAreRefused) {
   const std::string down = "model.layers.0.mlp.down_proj.";
   const auto refused = [](const char* name, const auto& spoil, const std::string& sentence) {

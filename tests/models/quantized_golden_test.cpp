@@ -1,6 +1,6 @@
 // Checkpoints in integers against what transformers computes from the weights they stand for: the
-// tiny models of tests/golden/quantized (made by tools/make_quantized_golden.py), in every layout,
-// for each instruction set and for several ranks.
+// tiny models of tests/golden/quantized (made by tools/make_quantized_golden.py and
+// make_mxfp4_golden.py), in every layout, for each instruction set and for several ranks.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -91,8 +91,22 @@ std::string fnv1a(std::span<const float> values) {
   return text;
 }
 
+// Matrices of all experts of a layer together.
+std::vector<Projection> mxfp4_projections(const ModelConfig& config) {
+  std::vector<Projection> all;
+  const int64_t rows = int64_t{config.experts.count} * config.hidden_dim;
+  const int64_t units = int64_t{config.experts.count} * config.experts.ffn_dim;
+  for (int32_t layer = 0; layer < config.n_layers; ++layer) {
+    const LayerNames names(layer, config.names);
+    all.push_back({names.prefix + config.names.experts_gate_up, 2 * units, config.hidden_dim});
+    all.push_back({names.prefix + config.names.experts_down, rows, config.experts.ffn_dim});
+  }
+  return all;
+}
+
 // The projections of a model with their sizes.
 std::vector<Projection> projections_of(const ModelConfig& config) {
+  if (config.quantization.layout == WeightLayout::kMxfp4) return mxfp4_projections(config);
   std::vector<Projection> all;
   const int64_t heads = int64_t{config.n_heads} * config.head_dim;
   const int64_t kv = int64_t{config.n_kv_heads} * config.head_dim;
@@ -116,7 +130,7 @@ TEST(QuantizedGoldens, EveryLayoutIsThere) {
   for (const std::string& name : golden_names()) {
     layouts.insert(load_model_config(quantized_dir() / name).quantization.layout);
   }
-  EXPECT_EQ(layouts.size(), 4u);
+  EXPECT_EQ(layouts.size(), 5u);
   EXPECT_FALSE(layouts.contains(WeightLayout::kPlain));
 }
 
@@ -206,6 +220,10 @@ TEST_P(QuantizedGolden, MatricesHoldTheFilesIntegersWhereTheyCanBeRun) {
                               name == "gptq-8bit-zeros" || name == "ct-int8-zeros";
   for (const LayerWeights& layer : weights->layers) {
     for (const ops::PackedMatrix* matrix : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) {
+      if (name == "mxfp4" && (matrix == &layer.qkv || matrix == &layer.o)) {
+        EXPECT_FALSE(matrix->is_quantized());
+        continue;
+      }
       EXPECT_EQ(matrix->is_quantized(), !runs_in_floats);
       if (matrix->is_quantized()) {
         EXPECT_EQ(matrix->quant_format().bits, config.quantization.num_bits);

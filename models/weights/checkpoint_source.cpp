@@ -1,0 +1,167 @@
+// The tensors of a Hugging Face folder, for the loader (weights.h): floats as they lie or turned
+// over, and projections in integers.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+
+#include "models/checkpoint/safetensors.h"
+#include "models/checkpoint/unused_tensors.h"
+#include "models/gguf/gguf_file.h"
+#include "models/weights/gguf_source.h"
+#include "models/weights/quantized_checkpoint.h"
+#include "models/weights/weights.h"
+#include "runtime/base/error.h"
+
+namespace outrider {
+namespace {
+
+class CheckpointSource : public TensorSource {
+ public:
+  CheckpointSource(const std::filesystem::path& model_dir, const ModelConfig& config, Range vocab)
+      : checkpoint_(model_dir, config.names.embedding + ".weight"),
+        quantized_(checkpoint_, config.quantization),
+        transposed_under_(config.transposed ? config.names.layers : ""),
+        experts_transposed_(config.names.experts_transposed) {
+    refuse_unused_tensors(checkpoint_, config, vocab);
+  }
+
+  ops::DType expect(const std::string& name, const std::vector<int64_t>& shape) const override {
+    if (const auto projection = quantized_.projection_of(name); projection && shape.size() == 2) {
+      return quantized_.float_type({*projection, shape[0], shape[1]});
+    }
+    const auto [file, info] = find(name);
+    if (info == nullptr) {
+      throw Error(fmt::format("{}: tensor \"{}\" is missing; expected in shape {}",
+                              checkpoint_.origin(),
+                              name,
+                              shape_text(shape)));
+    }
+    std::vector<int64_t> found = info->shape;
+    const bool turned = is_transposed(name);
+    if (turned) std::swap(found[found.size() - 2], found.back());
+    // Experts in one tensor are read as one matrix below the other.
+    if (found.size() == 3 && shape.size() == 2) found = {found[0] * found[1], found[2]};
+    if (found != shape) {
+      throw Error(fmt::format("{}: tensor \"{}\" has shape {} but config.json asks for {}{}",
+                              file->name(),
+                              name,
+                              shape_text(info->shape),
+                              shape_text(shape),
+                              turned ? " transposed" : ""));
+    }
+    if (!info->dtype) {
+      throw Error(fmt::format("{}: tensor \"{}\" is of type {}; weights must be F32, BF16 or F16",
+                              file->name(),
+                              name,
+                              info->type_name));
+    }
+    return *info->dtype;
+  }
+
+  void read(const TensorPart& part, std::byte* out) const override {
+    if (const auto projection = quantized_.projection_of(part.name)) {
+      return quantized_.read_floats(*projection, part, out);
+    }
+    if (is_transposed(part.name)) return read_transposed(part, out);
+    try {
+      for_each_run(part, [&](const Checkpoint::Entry& at, uint64_t offset, size_t num_bytes) {
+        at.file->read(*at.info, offset, out, num_bytes);
+        out += num_bytes;
+      });
+    } catch (const Error& error) {
+      throw Error(fmt::format("{} (tensor \"{}\")", error.what(), part.name));
+    }
+  }
+
+  std::optional<ops::QuantFormat> integer_format(const Projection& projection) const override {
+    return quantized_.runnable_format(projection);
+  }
+
+  void read_integers(const TensorPart& part,
+                     int64_t first_row,
+                     ops::PackedMatrix& to) const override {
+    quantized_.fill(*quantized_.projection_of(part.name), part, first_row, to);
+  }
+
+  void expect_soon(const TensorPart& part) const override {
+    if (quantized_.projection_of(part.name) || is_transposed(part.name)) return;
+    for_each_run(part, [](const Checkpoint::Entry& at, uint64_t offset, size_t num_bytes) {
+      at.file->expect_soon(*at.info, offset, num_bytes);
+    });
+  }
+
+  void check_unchanged() const override { checkpoint_.check_unchanged(); }
+
+ private:
+  // Experts that are transposed have no ".weight".
+  Checkpoint::Entry find(const std::string& name) const {
+    const Checkpoint::Entry at = checkpoint_.find(name);
+    if (at.info != nullptr || !experts_transposed_) return at;
+    return checkpoint_.find(name.substr(0, name.rfind(".weight")));
+  }
+
+  bool is_transposed(const std::string& name) const {
+    const size_t num_lengths = find(name).info->shape.size();
+    if (num_lengths == 3) return experts_transposed_;
+    return num_lengths == 2 && !transposed_under_.empty() && name.starts_with(transposed_under_);
+  }
+
+  // The part's rows, all of one expert, are columns of the file, which are read as a block and
+  // turned over.
+  void read_transposed(const TensorPart& part, std::byte* out) const {
+    const Checkpoint::Entry at = find(part.name);
+    const size_t size = ops::dtype_bytes(*at.info->dtype);
+    const auto n_rows = static_cast<size_t>(part.rows.size());
+    const auto n_columns = static_cast<size_t>(part.columns.size());
+    const int64_t n_out = at.info->shape.back();
+    const int64_t expert = part.rows.begin / n_out;  // 0 of a single matrix
+    OUTRIDER_CHECK(part.rows.end <= (expert + 1) * n_out);
+    const int64_t first = expert * part.n_columns + part.columns.begin;
+    const int64_t in_file_row = part.rows.begin - expert * n_out;
+    std::vector<std::byte> run(n_rows * size);
+    for (size_t column = 0; column < n_columns; ++column) {
+      const int64_t file_row = first + static_cast<int64_t>(column);
+      const auto begin = static_cast<uint64_t>(file_row * n_out + in_file_row);
+      at.file->read(*at.info, begin * size, run.data(), run.size());
+      for (size_t row = 0; row < n_rows; ++row) {
+        std::memcpy(out + (row * n_columns + column) * size, run.data() + row * size, size);
+      }
+    }
+  }
+
+  // Calls use(file and tensor, offset, bytes) for each stretch of the file: one for whole rows,
+  // else one a row.
+  template <typename Use>
+  void for_each_run(const TensorPart& part, const Use& use) const {
+    const Checkpoint::Entry at = find(part.name);
+    OUTRIDER_CHECK(at.info != nullptr && at.info->dtype.has_value());
+    const auto element = static_cast<int64_t>(ops::dtype_bytes(*at.info->dtype));
+    const bool whole_rows = part.columns.size() == part.n_columns;
+    const int64_t num_runs = whole_rows ? std::min<int64_t>(1, part.rows.size()) : part.rows.size();
+    const int64_t run_rows = whole_rows ? part.rows.size() : 1;
+    for (int64_t run = 0; run < num_runs; ++run) {
+      const int64_t begin = (part.rows.begin + run) * part.n_columns + part.columns.begin;
+      use(at,
+          static_cast<uint64_t>(begin * element),
+          static_cast<size_t>(run_rows * part.columns.size() * element));
+    }
+  }
+
+  Checkpoint checkpoint_;
+  QuantizedCheckpoint quantized_;
+  std::string transposed_under_;  // the beginning of the names of transposed matrices
+  bool experts_transposed_;
+};
+
+}  // namespace
+
+std::unique_ptr<TensorSource> make_checkpoint_source(const std::filesystem::path& model_dir,
+                                                     const ModelConfig& config,
+                                                     Range vocab) {
+  if (is_gguf(model_dir)) return make_gguf_source(model_dir, config);
+  return std::make_unique<CheckpointSource>(model_dir, config, vocab);
+}
+
+}  // namespace outrider
