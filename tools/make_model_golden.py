@@ -182,7 +182,7 @@ SERVED = {"phi3-short-bf16": 128}  # the longest context served, where it counts
 
 
 def make_config(model_type, changes):
-    if changes.get("vocab_size") == SMALL["vocab_size"]:  # all sizes given
+    if "bos_token_id" in changes:  # all sizes given
         # Eager Falcon adds ALiBi twice.
         attention = "sdpa" if model_type == "falcon" else "eager"
         return transformers.AutoConfig.for_model(model_type, **changes, attn_implementation=attention)

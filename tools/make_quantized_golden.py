@@ -6,25 +6,30 @@ transformers computes logits in float32 from what they stand for, scale * (integ
 config.json, model.safetensors, golden.json and two references, [positions, vocab] float32 little-endian: logits.f32
 from the weights as they are, and rounded.f32 where the input of each quantised projection is rounded to 8 bits too, as
 the runtime's integer products do. golden.json also has the FNV-1a hash of every projection's weights as float32.
-Needs torch, transformers and safetensors; run from anywhere, writes into the repository.
+Needs torch, transformers and safetensors; run from anywhere, writes into the repository. Arguments: names of models to
+make, all by default.
 """
 
 import json
 import pathlib
 import shutil
+import sys
 
 import numpy as np
 import torch
 import transformers
 from safetensors.torch import save_file
 
-from make_model_golden import KEPT_POSITIONS, NUM_GREEDY, PROMPT_LEN, make_config, random_state, reference
+from make_model_golden import (KEPT_POSITIONS, NUM_GREEDY, PROMPT_LEN, hub_experts, make_config, random_state,
+                               reference)
 
 OUT = pathlib.Path(__file__).resolve().parent.parent / "tests" / "golden" / "quantized"
 SMALL = dict(hidden_size=64, intermediate_size=96, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
              vocab_size=96)
 MIDDLE = dict(SMALL, hidden_size=128, intermediate_size=160, num_hidden_layers=1, head_dim=32)
 LARGE = dict(SMALL, hidden_size=256, intermediate_size=128, num_hidden_layers=1, head_dim=32, vocab_size=64)
+EXPERTS = dict(SMALL, num_hidden_layers=1, intermediate_size=64, num_experts_per_tok=2, num_local_experts=4)
+QWEN_EXPERTS = dict(EXPERTS, num_experts=4, moe_intermediate_size=64, norm_topk_prob=True)
 
 
 def gptq(bits, group, v2=False, act_order=False, symmetric=False):
@@ -55,6 +60,9 @@ MODELS = {
     "gptq-act-order-32": ("llama", "float16", MIDDLE, gptq(4, 32, act_order=True)),
     "gptq-8bit-channel": ("llama", "bfloat16", dict(SMALL, num_hidden_layers=1), gptq(8, -1, symmetric=True)),
     "gptq-8bit-zeros": ("llama", "float16", dict(SMALL, num_hidden_layers=1), gptq(8, 32)),
+    "gptq-experts-32": ("qwen3_moe", "float16", QWEN_EXPERTS, gptq(4, 32)),
+    "awq-experts-64": ("mixtral", "float16", dict(EXPERTS, sliding_window=None), awq(64)),
+    "ct-int8-experts": ("qwen3_moe", "bfloat16", QWEN_EXPERTS, compressed("int-quantized", 8, 32)),
     "awq-128": ("llama", "float16", LARGE, awq(128)),
     "awq-64": ("mistral", "float16", dict(MIDDLE, sliding_window=None), awq(64)),
     "ct-int8-channel": ("llama", "bfloat16", MIDDLE, compressed("int-quantized", 8, -1)),
@@ -153,23 +161,54 @@ def pack_compressed(name, p, spec):
 PACKERS = {"gptq": pack_gptq, "awq": pack_awq, "compressed-tensors": pack_compressed}
 
 
-def rounded_input(size):
-    """Rounds a projection's input to 8 bits, with one scale per row and stretch: up to the end of a group of `size`
-    inputs and to a multiple of 128."""
-    def hook(module, arguments):
-        x = arguments[0].clone()
-        begin = 0
-        while begin < x.shape[-1]:
-            end = min(x.shape[-1], begin + size - begin % size, begin + 128 - begin % 128)
-            largest = x[..., begin:end].abs().amax(-1, keepdim=True)
-            x[..., begin:end] = torch.round(x[..., begin:end] * (127.0 / largest)) * (largest / 127.0)
-            begin = end
-        return (x,)
-    return hook
+def rounded(x, size):
+    """A projection's input in 8 bits, with one scale per row and stretch: up to the end of a group of `size` inputs and
+    to a multiple of 128."""
+    x = x.clone()
+    begin = 0
+    while begin < x.shape[-1]:
+        end = min(x.shape[-1], begin + size - begin % size, begin + 128 - begin % 128)
+        largest = x[..., begin:end].abs().amax(-1, keepdim=True)
+        x[..., begin:end] = torch.round(x[..., begin:end] * (127.0 / largest)) * (largest / 127.0)
+        begin = end
+    return x
+
+
+def rounded_experts(module, size):
+    """The forward of a module that holds all experts of a layer, with the inputs of its projections rounded."""
+    def forward(hidden, index, weights):
+        out = torch.zeros_like(hidden)
+        x = rounded(hidden, size)
+        for e in range(module.gate_up_proj.shape[0]):
+            rows, place = torch.where(index == e)
+            gate, up = torch.nn.functional.linear(x[rows], module.gate_up_proj[e]).chunk(2, dim=-1)
+            inner = rounded(module.act_fn(gate) * up, size)
+            mine = torch.nn.functional.linear(inner, module.down_proj[e])
+            out.index_add_(0, rows, mine * weights[rows, place, None])
+        return out
+    return forward
+
+
+def fused_experts(model_type, names, tensors):
+    """What hub_experts() took apart, for the model, which has all experts of a layer in two tensors."""
+    is_mixtral = model_type == "mixtral"
+    parts = ("w1", "w3", "w2") if is_mixtral else ("gate_proj", "up_proj", "down_proj")
+    out = {}
+    for name in names:
+        own = name.replace(".mlp.", ".block_sparse_moe.") if is_mixtral else name
+        if not name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            out[name] = tensors[own]
+            continue
+        base = own.rpartition(".")[0]
+        count = sum(key.startswith(base) for key in tensors) // 3
+        pieces = parts[:2] if name.endswith("gate_up_proj") else parts[2:]
+        out[name] = torch.stack([torch.cat([tensors[f"{base}.{e}.{part}.weight"] for part in pieces])
+                                 for e in range(count)])
+    return out
 
 
 def is_projection(name):
-    return name.endswith("_proj.weight")
+    return name.endswith(("_proj.weight", ".w1.weight", ".w2.weight", ".w3.weight"))
 
 
 def fnv1a(array):
@@ -198,7 +237,13 @@ def rounded_logits(model, projections, tokens):
         # Zero points of 8 bits do not fit the runtime's integer products, nor do inputs out of order.
         if (p.bits == 8 and (p.zeros != 128).any()) or (np.diff(p.group) < 0).any():
             continue
-        hooks.append(model.get_submodule(name).register_forward_pre_hook(rounded_input(p.size)))
+        if ".experts." in name:
+            continue
+        module = model.get_submodule(name)
+        hooks.append(module.register_forward_pre_hook(lambda _, inputs, size=p.size: (rounded(inputs[0], size),)))
+    for name, module in model.named_modules():
+        if name.endswith(".experts"):
+            module.forward = rounded_experts(module, next(iter(projections.values())).size)
     logits = model(torch.tensor([tokens]), use_cache=False).logits[0].float()[KEPT_POSITIONS]
     for hook in hooks:
         hook.remove()
@@ -207,7 +252,8 @@ def rounded_logits(model, projections, tokens):
 
 def draw(model, spec, dtype, seed):
     rng = np.random.default_rng(seed)
-    state = random_state(model, seed, getattr(torch, dtype))
+    own_state = random_state(model, seed, getattr(torch, dtype))
+    state = hub_experts(model.config.model_type, own_state)
     scale_dtype = torch.float16 if spec["quant_method"] != "compressed-tensors" else getattr(torch, dtype)
     projections = {}
     full = {}
@@ -218,7 +264,7 @@ def draw(model, spec, dtype, seed):
         else:
             full[name] = tensor.float()
     plain = {name: tensor for name, tensor in state.items() if not is_projection(name)}
-    return projections, plain, full
+    return projections, plain, fused_experts(model.config.model_type, own_state, full)
 
 
 def make(name, model_type, dtype, sizes, spec):
@@ -232,12 +278,12 @@ def make(name, model_type, dtype, sizes, spec):
         model.tie_weights()
         generator = torch.Generator().manual_seed(1000 + seed)
         prompt = torch.randint(3, config.vocab_size, (PROMPT_LEN,), generator=generator).tolist()
-        result = reference(model, prompt)
+        result = reference(model, prompt, 16)
         if result is not None:
             break
     assert result is not None, f"{name}: no seed gives a fair test"
     greedy, logits = result
-    rounded = rounded_logits(model, projections, prompt + greedy[:-1])
+    in_8_bits = rounded_logits(model, projections, prompt + greedy[:-1])
     for projection, p in projections.items():
         stored.update(PACKERS[spec["quant_method"]](projection, p, spec))
     folder = OUT / name
@@ -246,23 +292,25 @@ def make(name, model_type, dtype, sizes, spec):
     write_config(folder, config, dtype, spec)
     save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
     logits.numpy().astype("<f4").tofile(folder / "logits.f32")
-    rounded.numpy().astype("<f4").tofile(folder / "rounded.f32")
+    in_8_bits.numpy().astype("<f4").tofile(folder / "rounded.f32")
     hashes = {projection: fnv1a(p.dequantized()) for projection, p in projections.items()}
     golden = dict(made_by="tools/make_quantized_golden.py", transformers=transformers.__version__,
                   torch=torch.__version__.split("+")[0], seed=seed, prompt=prompt, greedy=greedy,
                   logit_positions=KEPT_POSITIONS, projections=hashes)
     (folder / "golden.json").write_text(json.dumps(golden) + "\n")
-    moved = (rounded - logits).pow(2).mean().sqrt() / logits.pow(2).mean().sqrt()
+    moved = (in_8_bits - logits).pow(2).mean().sqrt() / logits.pow(2).mean().sqrt()
     print(f"{name}: seed {seed}, {len(set(greedy))} distinct tokens of {NUM_GREEDY}, logits std {logits.std():.2f}, "
           f"moved by 8-bit inputs {moved:.4f}")
 
 
 def main():
     torch.set_num_threads(1)
+    wanted = sys.argv[1:]
     for name, spec in MODELS.items():
-        make(name, *spec)
+        if not wanted or name in wanted:
+            make(name, *spec)
     total = sum(path.stat().st_size for path in OUT.rglob("*") if path.is_file())
-    assert total < 1_500_000, total
+    assert total < 1_800_000, total
     print(f"{total} bytes in all")
 
 

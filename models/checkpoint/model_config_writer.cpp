@@ -39,18 +39,34 @@ Json rope_scaling_of(const RopeConfig& rope) {
               {"original_max_position_embeddings", rope.original_max_positions}};
 }
 
+// qwen3_moe's keys.
+void add_experts(const ModelConfig& config, Json& json) {
+  const ExpertsConfig& experts = config.experts;
+  json["num_experts"] = experts.count;
+  json["num_experts_per_tok"] = experts.per_row;
+  json["moe_intermediate_size"] = experts.ffn_dim;
+  json["norm_topk_prob"] = experts.normalised;
+  json["decoder_sparse_step"] = 1;
+  json["mlp_only_layers"] = Json::array();
+  for (int32_t l = 0; l < config.n_layers; ++l) {
+    if (!config.has_experts(l)) json["mlp_only_layers"].push_back(l);
+  }
+}
+
 void add_family(const ModelConfig& config, Json& json) {
   if (config.model_type == "llama") {
     json["architectures"] = {"LlamaForCausalLM"};
     json["attention_bias"] = config.attention_bias;
     json["mlp_bias"] = config.mlp_bias;
     json["pretraining_tp"] = 1;
-  } else if (config.model_type == "qwen3") {
-    json["architectures"] = {"Qwen3ForCausalLM"};
+  } else if (config.model_type == "qwen3" || config.model_type == "qwen3_moe") {
+    const bool has_experts = config.experts.count > 0;
+    json["architectures"] = {has_experts ? "Qwen3MoeForCausalLM" : "Qwen3ForCausalLM"};
     json["attention_bias"] = config.attention_bias;
     json["use_sliding_window"] = false;
     json["sliding_window"] = nullptr;
     json["max_window_layers"] = config.n_layers;
+    if (has_experts) add_experts(config, json);
   } else {
     throw Error(fmt::format("model_type \"{}\" cannot be written", config.model_type));
   }

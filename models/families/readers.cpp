@@ -134,6 +134,9 @@ void read_experts(const ConfigFields& fields, ModelConfig& config, const ExpertK
   const char* count = has_other && fields.is_set(keys.other_count) ? keys.other_count : keys.count;
   experts.count = size_of(fields, count, ops::kMaxExperts, keys.default_count);
   experts.per_row = size_of(fields, "num_experts_per_tok", experts.count, keys.default_per_row);
+  if (experts.per_row > experts.count) {  // by default
+    fields.fail(fmt::format("\"num_experts_per_tok\" must be at most {}", experts.count));
+  }
   experts.ffn_dim = size_of(fields, keys.ffn, kMaxFfn, keys.default_ffn);
   fields.know({"output_router_logits", "router_aux_loss_coef", "router_jitter_noise"});
 }

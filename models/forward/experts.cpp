@@ -76,6 +76,7 @@ void ExpertMlp::group_rows(int64_t rows) {
     next_[e] = begin;
     begin = end;
   }
+  num_read_ += std::ssize(groups_);
   for (size_t i = 0; i < chosen; ++i) {
     const auto to = static_cast<size_t>(next_[static_cast<size_t>(ids_[i])]++);
     row_ids_[to] = static_cast<int32_t>(i / per_row);

@@ -31,6 +31,9 @@ class ExpertMlp {
   void compute(
       ops::Context& ctx, const LayerWeights& w, const float* in, int64_t rows, float* part);
 
+  // How many experts compute() has read, all calls together.
+  int64_t num_read() const { return num_read_; }
+
  private:
   void choose(ops::Context& ctx, const LayerWeights& w, const float* in, int64_t rows);
   void group_rows(int64_t rows);
@@ -57,6 +60,7 @@ class ExpertMlp {
   std::vector<float> factors_;      // the same
   std::vector<int64_t> next_;       // [experts] where each expert's next row goes
   std::vector<int32_t> every_row_;  // 0, 1, ...
+  int64_t num_read_ = 0;
 };
 
 }  // namespace outrider

@@ -86,8 +86,10 @@ class Model {
   virtual void poison_blocks(std::span<const int32_t> blocks);
   virtual void poison_position(int32_t block, int32_t slot);
 
-  // Bytes of weights that the products of one step read on this rank.
+  // Bytes of weights that the products of a step of one row read on this rank.
   virtual size_t matrix_bytes() const { return 0; }
+  // Of the last step: more rows choose more experts.
+  virtual size_t step_bytes() const { return matrix_bytes(); }
 
   // What forward() computes with, for other work between its calls, from the same thread; null:
   // simulated, or on a device.

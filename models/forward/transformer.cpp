@@ -183,16 +183,29 @@ Transformer::Transformer(ModelConfig config,
 
 Transformer::~Transformer() = default;
 
-// Of a step of one row, which reads the experts it chose.
-size_t Transformer::matrix_bytes() const {
+// All matrices but the experts', and so many experts.
+size_t Transformer::bytes_with(int64_t num_experts) const {
   size_t total = weights_->matrix_bytes();
-  const auto count = static_cast<size_t>(config_.experts.count);
+  size_t one = 0;
   for (const LayerWeights& layer : weights_->layers) {
     if (!layer.has_experts()) continue;
     const size_t experts = layer.gate_up.num_bytes() + layer.down.num_bytes();
-    total -= experts / count * (count - static_cast<size_t>(config_.experts.per_row));
+    total -= experts;
+    one = experts / static_cast<size_t>(config_.experts.count);
   }
-  return total;
+  return total + one * static_cast<size_t>(num_experts);
+}
+
+size_t Transformer::matrix_bytes() const {
+  int64_t num_experts = 0;
+  for (const LayerWeights& layer : weights_->layers) {
+    num_experts += layer.has_experts() ? config_.experts.per_row : 0;
+  }
+  return bytes_with(num_experts);
+}
+
+size_t Transformer::step_bytes() const {
+  return bytes_with(experts_ == nullptr ? 0 : experts_->num_read() - num_experts_before_);
 }
 
 void Transformer::allocate_kv() {
@@ -449,6 +462,7 @@ std::span<const float> Transformer::compute(const Batch& batch) {
   const NormWeights none;
   const NormWeights* of_part = &none;  // the norm of what waits in part
   if (rows == 0) return {};
+  if (experts_ != nullptr) num_experts_before_ = experts_->num_read();
 
   embed(batch, rows);
   for (int32_t layer = 0; layer < config_.n_layers; ++layer) {

@@ -37,6 +37,7 @@ class Transformer final : public Model {
   ~Transformer() override;
 
   size_t matrix_bytes() const override;
+  size_t step_bytes() const override;
   void begin(const Batch& batch) override;
   std::optional<JobClock::time_point> advance() override;
   std::span<const float> finish() override;
@@ -56,6 +57,7 @@ class Transformer final : public Model {
  private:
   struct Buffers;
   std::span<const float> compute(const Batch& batch);
+  size_t bytes_with(int64_t num_experts) const;
   void allocate_kv();
   void sum_over_ranks(float* values, int64_t count);
   void embed(const Batch& batch, int64_t rows);
@@ -72,6 +74,7 @@ class Transformer final : public Model {
   ops::Context& ctx_;
   std::unique_ptr<Buffers> buffers_;
   std::unique_ptr<ExpertMlp> experts_;  // where layers have any
+  int64_t num_experts_before_ = 0;      // read before the last step
   const Batch* batch_ = nullptr;        // begun and not computed yet
   std::span<const float> logits_;
 };

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstring>
@@ -92,6 +93,10 @@ class SyntheticSource : public TensorSource {
     if (has("o_proj")) {
       return strength(name) / std::sqrt(static_cast<double>(config_.n_heads * config_.head_dim));
     }
+    if (has("down_proj") && has("experts")) {
+      const ExpertsConfig& experts = config_.experts;
+      return strength(name) * std::sqrt(1.0 * experts.per_row / experts.ffn_dim);
+    }
     if (has("down_proj")) return strength(name) / std::sqrt(static_cast<double>(config_.ffn_dim));
     return 1.0 / root_hidden;
   }
@@ -116,7 +121,11 @@ struct NamedShape {
   double rope_factor;  // llama3 scaling; 1 = none
   int32_t max_positions;
   float norm_eps;
+  int32_t n_experts = 0, experts_per_row = 0, expert_ffn_dim = 0;
 };
+
+// Of a shape with experts: layers without, as several families have them.
+constexpr int32_t kDenseLayers = 2;
 
 constexpr NamedShape kShapes[] = {
     {"tinyllama-1.1b", "llama", 2048, 22, 32, 4, 64, 5632, 32'000, false, 1e4, 1, 2048, 1e-5f},
@@ -137,6 +146,23 @@ constexpr NamedShape kShapes[] = {
      131'072,
      1e-5f},
     {"qwen3-4b", "qwen3", 2560, 36, 32, 8, 128, 9728, 151'936, true, 1e6, 1, 40'960, 1e-6f},
+    {"qwen3-30b-a3b",
+     "qwen3_moe",
+     2048,
+     48,
+     32,
+     4,
+     128,
+     6144,
+     151'936,
+     false,
+     1e6,
+     1,
+     40'960,
+     1e-6f,
+     128,
+     8,
+     768},
 };
 
 ModelConfig config_of(const NamedShape& shape) {
@@ -151,7 +177,7 @@ ModelConfig config_of(const NamedShape& shape) {
   config.vocab_size = shape.vocab_size;
   config.max_positions = shape.max_positions;
   config.norm_eps = shape.norm_eps;
-  config.qk_norm = config.model_type == "qwen3";
+  config.qk_norm = config.model_type.starts_with("qwen3");
   config.tied_head = shape.tied_head;
   config.rope.theta = shape.rope_theta;
   config.rope.rotary_dim = shape.head_dim;
@@ -161,10 +187,30 @@ ModelConfig config_of(const NamedShape& shape) {
     config.rope.factor = shape.rope_factor;
     config.rope.original_max_positions = 8192;
   }
+  if (shape.n_experts > 0) {
+    config.experts = {.count = shape.n_experts,
+                      .per_row = shape.experts_per_row,
+                      .ffn_dim = shape.expert_ffn_dim,
+                      .normalised = true};
+    for (int32_t l = 0; l < config.n_layers; ++l) {
+      config.experts.dense_layers.push_back(l < kDenseLayers);
+    }
+  }
   return config;
 }
 
 }  // namespace
+
+ModelConfig first_layers(ModelConfig config, int32_t n_layers) {
+  config.n_layers = n_layers;
+  std::vector<bool>& dense = config.experts.dense_layers;
+  if (config.experts.count == 0) return config;
+  dense.resize(static_cast<size_t>(n_layers));
+  if (std::find(dense.begin(), dense.end(), false) != dense.end()) return config;
+  config.experts = {};
+  config.model_type = "qwen3";
+  return config;
+}
 
 std::vector<std::string> synthetic_shape_names() {
   std::vector<std::string> names;
@@ -185,8 +231,7 @@ ModelConfig synthetic_shape(const std::string& name) {
       throw Error(fmt::format(
           "\"{}\": after @ comes a number of layers from 1 to {}", name, config.n_layers));
     }
-    config.n_layers = layers;
-    return config;
+    return first_layers(std::move(config), layers);
   }
   throw Error(fmt::format("\"{}\" is no synthetic shape; known are {}, each also with @LAYERS",
                           name.substr(0, 100),

@@ -95,19 +95,28 @@ class FolderWriter {
   std::vector<Job> jobs_;
 };
 
+// A matrix of a layer; but routers stay as they are, for a small error changes who is chosen.
+bool is_projection(const ModelConfig& config, const TensorShape& tensor) {
+  const WeightNames& names = config.names;
+  if (tensor.shape.size() != 2 || !tensor.name.starts_with(names.layers)) return false;
+  if (config.experts.count == 0) return true;
+  return !tensor.name.ends_with("." + names.router + ".weight") &&
+         !tensor.name.ends_with("." + names.shared_gate + ".weight");
+}
+
 void FolderWriter::find_jobs() {
   const bool quantizes_head = !options_.keep_head;
+  const std::string head_name = config_.names.head + ".weight";
   for (const TensorShape& tensor : checkpoint_tensors(config_)) {
     Job job{.source = tensor.name, .name = tensor.name, .shape = tensor.shape};
     job.dtype = source_.expect(tensor.name, tensor.shape);
-    job.quantized = ends_with_any(tensor.name, {"_proj.weight"}) ||
-                    (tensor.name == kHeadName && quantizes_head);
+    job.quantized = is_projection(config_, tensor) || (tensor.name == head_name && quantizes_head);
     jobs_.push_back(std::move(job));
   }
   if (config_.tied_head && quantizes_head) {
     Job head = jobs_.front();
-    OUTRIDER_CHECK(head.source == kEmbeddingName);
-    head.name = kHeadName;
+    OUTRIDER_CHECK(head.source == config_.names.embedding + ".weight");
+    head.name = head_name;
     head.quantized = true;
     jobs_.push_back(std::move(head));
   }
@@ -242,7 +251,20 @@ void FolderWriter::write(const std::filesystem::path& output,
   writer.finish();
 }
 
-Json quantization_json(const QuantizeOptions& options) {
+// What Linear modules stay in floats, as compressed-tensors names them.
+Json ignored_modules(const ModelConfig& config, const QuantizeOptions& options) {
+  Json ignored = Json::array();
+  if (options.keep_head) ignored.push_back(config.names.head);
+  if (config.experts.count == 0) return ignored;
+  for (const std::string& name : {config.names.router, config.names.shared_gate}) {
+    std::string pattern = "re:.*";
+    for (const char c : "." + name) pattern += c == '.' ? "\\." : std::string(1, c);
+    ignored.push_back(pattern + "$");
+  }
+  return ignored;
+}
+
+Json quantization_json(const ModelConfig& config, const QuantizeOptions& options) {
   Json weights;
   weights["num_bits"] = options.bits;
   weights["type"] = "int";
@@ -270,16 +292,18 @@ Json quantization_json(const QuantizeOptions& options) {
   json["format"] = options.packed ? "pack-quantized" : "int-quantized";
   json["quantization_status"] = "compressed";
   json["config_groups"]["group_0"] = std::move(group);
-  json["ignore"] = options.keep_head ? Json::array({"lm_head"}) : Json::array();
+  json["ignore"] = ignored_modules(config, options);
   json["kv_cache_scheme"] = nullptr;
   return json;
 }
 
 // config.json as it was, with what changes.
-std::string config_text(const std::filesystem::path& model_dir, const QuantizeOptions& options) {
+std::string config_text(const std::filesystem::path& model_dir,
+                        const ModelConfig& config,
+                        const QuantizeOptions& options) {
   Json json = Json::parse(read_json_file(model_dir / "config.json"));
   if (!options.keep_head) json["tie_word_embeddings"] = false;
-  json["quantization_config"] = quantization_json(options);
+  json["quantization_config"] = quantization_json(config, options);
   return json.dump(2) + "\n";
 }
 
@@ -348,7 +372,7 @@ void quantize_folder(const std::filesystem::path& model_dir,
   make_folder(output);
   FolderWriter(config, *source, options).write(output, progress);
   copy_other_files(model_dir, output);
-  write_new_file(output / "config.json", config_text(model_dir, options));
+  write_new_file(output / "config.json", config_text(model_dir, config, options));
 }
 
 }  // namespace outrider

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <optional>
 
 #include "runtime/base/error.h"
 #include "runtime/base/settings/config.h"
@@ -163,9 +164,13 @@ int plan_command(const CommandLine& line) {
         "tensor_parallel_size {} leaves a node of {} GPUs partly used", num_ranks, options.gpus));
   }
   const ModelConfig target = model_config_of(config.model, Role::kTarget);
+  check_plannable(target);
   ClusterShape shape = shape_of(options, num_ranks);
   shape.num_nodes = (num_ranks + options.gpus - 1) / options.gpus;
   const std::string draft = options.draft.empty() ? config.speculative.model : options.draft;
+  std::optional<ModelConfig> draft_config;
+  if (!draft.empty()) draft_config = model_config_of(draft, Role::kDraft);
+  if (draft_config) check_plannable(*draft_config);
   std::printf("%s over %d GPU(s) on %d node(s)%s\n",
               config.model.c_str(),
               num_ranks,
@@ -179,9 +184,7 @@ int plan_command(const CommandLine& line) {
               1e3 * options.sequences / (plan.plain.total_ms() + options.constants.host_us * 1e-3),
               options.sequences,
               1e3 / (plan.plain.total_ms() + options.constants.host_us * 1e-3));
-  if (!draft.empty()) {
-    print_speculation(options, target, model_config_of(draft, Role::kDraft), shape);
-  }
+  if (draft_config) print_speculation(options, target, *draft_config, shape);
   if (options.tp_emulate > 0) {
     std::printf("measured here, on this CPU, one rank's shard of %d without its sums:\n",
                 options.tp_emulate);

@@ -43,7 +43,8 @@ std::vector<Option> rows_of(SynthOptions* options) {
   return {
       text_option("shape",
                   &options->shape,
-                  "tinyllama-1.1b, llama-3.2-1b, llama-3.1-8b, llama-3.1-70b, qwen3-4b"),
+                  "tinyllama-1.1b, llama-3.2-1b, llama-3.1-8b, llama-3.1-70b, qwen3-4b, "
+                  "qwen3-30b-a3b"),
       with_aliases(path_option("output", &options->output, "folder to make"), {"-o"}),
       number_option("alpha", &options->alpha, 0.01, 0.99, "acceptance wanted, found by measuring"),
       number_option("epsilon", &options->epsilon, 0.0, 1.0, "given instead of alpha"),
@@ -172,8 +173,7 @@ int synth_command(const CommandLine& line) {
   check_new_folder(folder / "draft");
 
   const ModelConfig target = synthetic_shape(options.shape);
-  ModelConfig draft = target;
-  draft.n_layers = std::min(options.draft_layers, target.n_layers);
+  const ModelConfig draft = first_layers(target, std::min(options.draft_layers, target.n_layers));
   const int32_t num_later_layers = target.n_layers - draft.n_layers;
   SyntheticRecipe recipe;
   recipe.seed = static_cast<uint64_t>(options.seed);

@@ -96,6 +96,11 @@ TEST(ClusterPlan, MoreRanksThanHeadsAreRefused) {
   EXPECT_THROW(plan_model(llama_8b(), over(33), {}), Error);
 }
 
+TEST(ClusterPlan, ExpertsAreRefused) {
+  EXPECT_NO_THROW(check_plannable(synthetic_shape("qwen3-30b-a3b@2")));  // none yet
+  EXPECT_THROW(check_plannable(synthetic_shape("qwen3-30b-a3b@3")), Error);
+}
+
 TEST(ClusterPlan, AShardRunsWithoutTheOthers) {
   RunConfig config;
   config.model = "embedded";

@@ -10,25 +10,29 @@
 namespace outrider {
 namespace {
 
-ModelConfig tiny() {
-  ModelConfig config = synthetic_shape("tinyllama-1.1b");
-  config.n_layers = 6;
+ModelConfig tiny(const char* shape = "tinyllama-1.1b") {
+  ModelConfig config = first_layers(synthetic_shape(shape), 6);
   config.hidden_dim = 64;
   config.n_heads = 4;
   config.n_kv_heads = 2;
   config.head_dim = config.rope.rotary_dim = 16;
   config.ffn_dim = 96;
   config.vocab_size = 1000;
+  if (config.experts.count > 0) {
+    config.experts.count = 8;
+    config.experts.per_row = 2;
+    config.experts.ffn_dim = 40;
+  }
   return config;
 }
 
 const AcceptanceOptions kOptions = {.num_texts = 16, .tokens_per_text = 16};
 
-TEST(SyntheticPair, AcceptanceFallsWithEpsilon) {
+void expect_falls_with_epsilon(const ModelConfig& config) {
   for (const double temperature : {0.0, 1.0}) {
     AcceptanceOptions options = kOptions;
     options.temperature = temperature;
-    SyntheticPair pair(tiny(), {.epsilon = 0.0}, options);
+    SyntheticPair pair(config, {.epsilon = 0.0}, options);
     const Acceptance all = pair.measure();
     EXPECT_NEAR(all.mean, 1.0, 1e-9);
     EXPECT_EQ(all.num_positions, 256);
@@ -42,10 +46,16 @@ TEST(SyntheticPair, AcceptanceFallsWithEpsilon) {
     EXPECT_GT(few.standard_error, 0.0);
     EXPECT_LT(few.standard_error, 0.1);
     // What was made anew is what a pair has from the start.
-    SyntheticPair fresh(tiny(), {.epsilon = 0.8}, options);
+    SyntheticPair fresh(config, {.epsilon = 0.8}, options);
     EXPECT_EQ(fresh.measure().mean, few.mean);
     EXPECT_EQ(fresh.measure().mean, few.mean) << "the same again";
   }
+}
+
+TEST(SyntheticPair, AcceptanceFallsWithEpsilon) { expect_falls_with_epsilon(tiny()); }
+
+TEST(SyntheticPair, AcceptanceOfADenseDraftFallsWithEpsilonOfTheExperts) {
+  expect_falls_with_epsilon(tiny("qwen3-30b-a3b"));
 }
 
 TEST(SyntheticPair, RefusesWhatCannotBe) {

@@ -393,6 +393,16 @@ class Words(unittest.TestCase):
             self.assertIn("unexpected argument 'more'", self.refusal(*command, "more"), command)
 
 
+class Plan(unittest.TestCase):
+    def test_experts_are_refused_before_anything_is_said(self):
+        for words in (["--model", "synth:qwen3-30b-a3b"],
+                      ["--model", "synth:qwen3-4b", "--draft", "synth:qwen3-30b-a3b"]):
+            code, out, errors = run([PROGRAM, "plan", *words])
+            self.assertEqual((code, out), (2, ""), words)
+            self.assertIn("mixtures of experts", errors)
+            self.assertEqual(errors.count("\n"), 1, errors)
+
+
 class Config(unittest.TestCase):
     def test_precedence_and_origins(self):
         with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:

@@ -375,6 +375,53 @@ TEST(ModelConfig, GptOss) {
   EXPECT_EQ(packed.quantization.layout, WeightLayout::kMxfp4);
 }
 
+// Keys of experts: what is not computed, and what cannot be.
+TEST(ModelConfig, ExpertsRefuseWhatTheyDoNotCompute) {
+  using Changes = std::vector<std::pair<std::string, std::string>>;
+  const auto refused = [](const char* model_type, Changes changes, const char* part) {
+    changes.emplace_back("model_type", "\"" + std::string(model_type) + "\"");
+    expect_refused(changes, part);
+  };
+  const std::pair<std::string, std::string> eight = {"num_local_experts", "8"};
+  refused("mixtral", {{"num_local_experts", "0"}}, "\"num_local_experts\" must be");
+  refused("mixtral", {{"num_local_experts", "1025"}}, "\"num_local_experts\" must be");
+  refused("mixtral", {eight, {"num_experts_per_tok", "9"}}, "\"num_experts_per_tok\" must be");
+  refused("mixtral", {eight, {"shared_expert_intermediate_size", "64"}}, "shared_expert_inter");
+  refused("granitemoe", {eight, {"shared_intermediate_size", "64"}}, "shared_intermediate_size");
+  refused("granitemoe", {eight, {"num_experts_per_tok", "0"}}, "\"num_experts_per_tok\" must be");
+  refused("qwen2_moe", {{"moe_intermediate_size", "0"}}, "\"moe_intermediate_size\" must be");
+  refused("qwen2_moe", {{"decoder_sparse_step", "0"}}, "\"decoder_sparse_step\" must be");
+  refused("qwen2_moe", {{"mlp_only_layers", "[\"x\"]"}}, "\"mlp_only_layers\"");
+  refused("qwen2_moe", {{"use_sliding_window", "true"}}, "needs layer_types");
+  refused("qwen2_moe", {{"n_shared_experts", "2"}}, "n_shared_experts is not supported");
+  refused("qwen3_moe", {{"num_experts", "4"}}, "\"num_experts_per_tok\" must be");  // 8 of them
+  refused("qwen3_moe", {{"shared_expert_intermediate_size", "64"}}, "shared_expert_intermediate");
+  refused("qwen3_moe", {{"scoring_func", "\"sigmoid\""}}, "scoring_func is not supported");
+  const std::pair<std::string, std::string> routed = {"n_routed_experts", "8"};
+  const std::pair<std::string, std::string> two = {"num_experts_per_tok", "2"};
+  const std::pair<std::string, std::string> four_groups = {"n_group", "4"};
+  refused("glm4_moe", {routed, two, {"n_group", "3"}}, "\"n_group\" does not cut");
+  refused("glm4_moe", {routed, two, {"n_group", "8"}}, "\"n_group\" does not cut");
+  refused("glm4_moe", {routed, two, four_groups, {"topk_group", "5"}}, "\"topk_group\" must be");
+  refused("glm4_moe",
+          {routed, {"num_experts_per_tok", "3"}, four_groups, {"topk_group", "1"}},
+          "\"topk_group\" groups hold fewer experts");
+  refused("glm4_moe", {routed, two, {"routed_scaling_factor", "0"}}, "routed_scaling_factor");
+  refused("glm4_moe", {routed, two, {"n_shared_experts", "65"}}, "\"n_shared_experts\" must be");
+  refused("glm4_moe", {routed, two, {"first_k_dense_replace", "-1"}}, "first_k_dense_replace");
+  const std::pair<const char*, const char*> minimax[] = {{"attn_type_list", "[1,0,1]"},
+                                                         {"shared_intermediate_size", "64"},
+                                                         {"layernorm_full_attention_beta", "2"},
+                                                         {"layernorm_linear_attention_beta", "2"},
+                                                         {"layernorm_mlp_beta", "2"},
+                                                         {"use_qk_norm", "false"},
+                                                         {"qk_norm_type", "\"per_head\""},
+                                                         {"scoring_func", "\"softmax\""},
+                                                         {"use_routing_bias", "false"},
+                                                         {"rotary_dim", "1000"}};
+  for (const auto& [key, value] : minimax) refused("minimax_m2", {eight, {key, value}}, key);
+}
+
 // The text part of a model that sees: what it lacks is read beside it.
 TEST(ModelConfig, TextPartOfAModelThatSees) {
   const ModelConfig config = parse(

@@ -32,6 +32,8 @@ std::vector<const ops::PackedMatrix*> matrices_of(const Weights& weights) {
   std::vector<const ops::PackedMatrix*> all = {&weights.head};
   for (const LayerWeights& layer : weights.layers) {
     all.insert(all.end(), {&layer.qkv, &layer.o, &layer.gate_up, &layer.down});
+    if (layer.shared_down.n_out() == 0) continue;
+    all.insert(all.end(), {&layer.shared_gate_up, &layer.shared_down});
   }
   return all;
 }
@@ -51,9 +53,13 @@ void expect_same_matrices(const Weights& a, const Weights& b) {
 
 const std::vector<std::string> kModels = {
     "llama-tied-f32", "qwen2-tied-bf16", "llama-bias-f16", "mistral-window-sharded", "qwen3-bf16"};
+const std::vector<std::string> kModelsWithExperts = {
+    "mixtral-bf16", "qwen2_moe-f16", "qwen3_moe-bf16", "glm4_moe-bf16", "minimax_m2-bf16"};
 
 TEST(Quantize, AFolderHoldsTheBitsThatLoadingMakes) {
-  for (const std::string& name : kModels) {
+  std::vector<std::string> names = kModels;
+  names.insert(names.end(), kModelsWithExperts.begin(), kModelsWithExperts.end());
+  for (const std::string& name : names) {
     for (const bool packed : {false, true}) {
       const TempDir dir;
       const auto output = dir.path() / "out";
@@ -65,6 +71,14 @@ TEST(Quantize, AFolderHoldsTheBitsThatLoadingMakes) {
       EXPECT_EQ(got->embedding_dtype, expected->embedding_dtype);
       EXPECT_EQ(got->layers[0].attn_norm, expected->layers[0].attn_norm);
       EXPECT_EQ(got->layers[0].qkv_bias, expected->layers[0].qkv_bias);
+      for (size_t l = 0; l < got->layers.size(); ++l) {
+        const ops::PackedMatrix& router = got->layers[l].router;
+        EXPECT_EQ(router.dtype(), ops::DType::kF32);
+        ASSERT_EQ(router.num_bytes(), expected->layers[l].router.num_bytes());
+        if (router.n_out() == 0) continue;
+        EXPECT_EQ(std::memcmp(router.data(), expected->layers[l].router.data(), router.num_bytes()),
+                  0);
+      }
     }
   }
 }
@@ -209,6 +223,51 @@ TEST(Quantize, FourBitsAreNearTheFloatsAndKeepFloat16Scales) {
   }
 }
 
+// Every row of every expert; between experts there are rows of zeros.
+TEST(Quantize, FourBitsOfExpertsAreNearTheFloats) {
+  for (const std::string& name : kModelsWithExperts) {
+    const auto floats = load(golden_dir() / name, {});
+    const TempDir dir;
+    quantize_folder(
+        golden_dir() / name, dir.path() / "out", {.bits = 4, .group_size = 32, .packed = true}, {});
+    const auto integers = load(dir.path() / "out", {});
+    int64_t num_rows = 0;
+    for (size_t l = 0; l < floats->layers.size(); ++l) {
+      if (!floats->layers[l].has_experts()) continue;
+      for (const auto matrix : {&LayerWeights::gate_up, &LayerWeights::down}) {
+        const ops::PackedMatrix& got = integers->layers[l].*matrix;
+        const ops::PackedMatrix& expected = floats->layers[l].*matrix;
+        EXPECT_EQ(got.quant_format().bits, 4);
+        std::vector<float> got_row(static_cast<size_t>(got.n_in()));
+        std::vector<float> row(got_row.size());
+        for (int64_t out = 0; out < got.n_out(); ++out) {
+          expected.read_row(out, row.data());
+          if (std::all_of(row.begin(), row.end(), [](float x) { return x == 0; })) continue;
+          got.read_row(out, got_row.data());
+          EXPECT_LE(relative_rms(got_row, row), 0.15) << name << " row " << out;
+          ++num_rows;
+        }
+      }
+    }
+    EXPECT_GT(num_rows, 100) << name;
+  }
+}
+
+TEST(Quantize, TheFolderOfExpertsSaysWhatItLeavesInFloats) {
+  const TempDir dir;
+  quantize_folder(golden_dir() / "qwen2_moe-bf16", dir.path() / "out", {.keep_head = true}, {});
+  const auto json = nlohmann::json::parse(read_bytes(dir.path() / "out" / "config.json"));
+  const auto expected = nlohmann::json::array(
+      {"lm_head", R"(re:.*\.mlp\.gate$)", R"(re:.*\.mlp\.shared_expert_gate$)"});
+  EXPECT_EQ(json.at("quantization_config").at("ignore"), expected);
+  const Checkpoint checkpoint(dir.path() / "out");
+  const std::string layer = "model.layers.1.mlp.";
+  EXPECT_EQ(checkpoint.find(layer + "gate.weight").info->type_name, "BF16");
+  EXPECT_EQ(checkpoint.find(layer + "shared_expert_gate.weight").info->type_name, "BF16");
+  EXPECT_EQ(checkpoint.find(layer + "shared_expert.up_proj.weight").info->type_name, "I8");
+  EXPECT_EQ(checkpoint.find(layer + "experts.7.down_proj.weight").info->type_name, "I8");
+}
+
 TEST(Quantize, AKeptHeadStaysTied) {
   const TempDir dir;
   const auto output = dir.path() / "out";
@@ -242,6 +301,12 @@ TEST(Quantize, Refusals) {
   expect_error([&] { quantize_folder(model, dir.path() / "odd", {.group_size = 48}, {}); },
                "groups of 48 inputs cannot be run");
   EXPECT_FALSE(std::filesystem::exists(dir.path() / "odd"));
+  const auto not_written = [&](const char* name, const char* reason) {
+    expect_error([&] { quantize_folder(golden_dir() / name, dir.path() / "odd", {}, {}); }, reason);
+    EXPECT_FALSE(std::filesystem::exists(dir.path() / "odd"));
+  };
+  not_written("granitemoe-bf16", "experts lie in one tensor; load it with --quantization int8");
+  not_written("gpt2-bf16", "matrices lie as [inputs, outputs]");
   expect_error([] { load_format("int3"); }, "quantization must be none, int8 or fp8");
 }
 

@@ -111,14 +111,23 @@ std::vector<Projection> projections_of(const ModelConfig& config) {
   const int64_t heads = int64_t{config.n_heads} * config.head_dim;
   const int64_t kv = int64_t{config.n_kv_heads} * config.head_dim;
   for (int32_t layer = 0; layer < config.n_layers; ++layer) {
-    const LayerNames names(layer);
+    const LayerNames names(layer, config.names);
     all.push_back({names.q(), heads, config.hidden_dim});
     all.push_back({names.k(), kv, config.hidden_dim});
     all.push_back({names.v(), kv, config.hidden_dim});
     all.push_back({names.o(), config.hidden_dim, heads});
-    all.push_back({names.gate(), config.ffn_dim, config.hidden_dim});
-    all.push_back({names.up(), config.ffn_dim, config.hidden_dim});
-    all.push_back({names.down(), config.hidden_dim, config.ffn_dim});
+    if (!config.has_experts(layer)) {
+      all.push_back({names.gate(), config.ffn_dim, config.hidden_dim});
+      all.push_back({names.up(), config.ffn_dim, config.hidden_dim});
+      all.push_back({names.down(), config.hidden_dim, config.ffn_dim});
+      continue;
+    }
+    const int64_t ffn = config.experts.ffn_dim;
+    for (int32_t e = 0; e < config.experts.count; ++e) {
+      all.push_back({names.expert(e, config.names.expert_gate), ffn, config.hidden_dim});
+      all.push_back({names.expert(e, config.names.expert_up), ffn, config.hidden_dim});
+      all.push_back({names.expert(e, config.names.expert_down), config.hidden_dim, ffn});
+    }
   }
   return all;
 }

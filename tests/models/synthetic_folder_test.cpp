@@ -18,14 +18,18 @@ using namespace test;
 
 // A named shape with everything made small but the kinds of things it has.
 ModelConfig tiny(const std::string& shape) {
-  ModelConfig config = synthetic_shape(shape);
-  config.n_layers = 3;
+  ModelConfig config = first_layers(synthetic_shape(shape), 3);
   config.hidden_dim = 64;
   config.n_heads = 4;
   config.n_kv_heads = 2;
   config.head_dim = config.rope.rotary_dim = 16;
   config.ffn_dim = 96;
   config.vocab_size = 600;
+  if (config.experts.count > 0) {
+    config.experts.count = 8;
+    config.experts.per_row = 2;
+    config.experts.ffn_dim = 40;
+  }
   return config;
 }
 
@@ -94,6 +98,13 @@ TEST_P(SyntheticFolder, ItsConfigIsReadBack) {
   EXPECT_EQ(loaded.rope.scaling, config.rope.scaling);
   EXPECT_EQ(loaded.rope.factor, config.rope.factor);
   EXPECT_EQ(loaded.rope.original_max_positions, config.rope.original_max_positions);
+  EXPECT_EQ(loaded.experts.count, config.experts.count);
+  EXPECT_EQ(loaded.experts.per_row, config.experts.per_row);
+  EXPECT_EQ(loaded.experts.ffn_dim, config.experts.ffn_dim);
+  EXPECT_EQ(loaded.experts.normalised, config.experts.normalised);
+  for (int32_t layer = 0; layer < config.n_layers; ++layer) {
+    EXPECT_EQ(loaded.has_experts(layer), config.has_experts(layer));
+  }
   EXPECT_EQ(loaded.bos_token_id, kSyntheticBosId);
   EXPECT_EQ(loaded.eos_token_ids, std::vector<int32_t>{kSyntheticEosId});
   EXPECT_EQ(Tokenizer::load(dir.path())->vocab_size(), config.vocab_size);
@@ -102,19 +113,16 @@ TEST_P(SyntheticFolder, ItsConfigIsReadBack) {
 INSTANTIATE_TEST_SUITE_P(
     Shapes,
     SyntheticFolder,
-    testing::Values("tinyllama-1.1b", "llama-3.2-1b", "llama-3.1-8b", "qwen3-4b"));
+    testing::Values("tinyllama-1.1b", "llama-3.2-1b", "llama-3.1-8b", "qwen3-4b", "qwen3-30b-a3b"));
 
-TEST(SyntheticFolderFiles, TheDraftIsTheFirstLayers) {
-  const ModelConfig target = tiny("tinyllama-1.1b");
-  ModelConfig draft = target;
-  draft.n_layers = 2;
+void expect_first_layers(const ModelConfig& target, size_t tensors_of_last_layer) {
+  const ModelConfig draft = first_layers(target, 2);
   const TempDir dir;
   write_synthetic_folder(dir.path() / "target", target, kRecipe);
   write_synthetic_folder(dir.path() / "draft", draft, kRecipe);
   const SafetensorsFile large(dir.path() / "target" / "model.safetensors");
   const SafetensorsFile small(dir.path() / "draft" / "model.safetensors");
-  EXPECT_EQ(large.tensors().size(), 3u + 3 * 9);
-  EXPECT_EQ(small.tensors().size(), 3u + 2 * 9);
+  EXPECT_EQ(large.tensors().size(), small.tensors().size() + tensors_of_last_layer);
   for (const auto& [name, info] : small.tensors()) {
     const TensorInfo* other = large.find(name);
     ASSERT_NE(other, nullptr) << name;
@@ -126,6 +134,20 @@ TEST(SyntheticFolderFiles, TheDraftIsTheFirstLayers) {
   }
   EXPECT_EQ(read_bytes(dir.path() / "target" / "tokenizer.json"),
             read_bytes(dir.path() / "draft" / "tokenizer.json"));
+  EXPECT_EQ(load_model_config(dir.path() / "draft").model_type, draft.model_type);
+}
+
+TEST(SyntheticFolderFiles, TheDraftIsTheFirstLayers) {
+  expect_first_layers(tiny("tinyllama-1.1b"), 9);
+}
+
+TEST(SyntheticFolderFiles, TheDraftOfAModelWithExpertsHasNone) {
+  const ModelConfig target = tiny("qwen3-30b-a3b");
+  expect_first_layers(target, 8 + 1 + 8 * 3);  // norms and attention, router, experts
+  EXPECT_TRUE(target.has_experts(2));
+  const ModelConfig draft = synthetic_shape("qwen3-30b-a3b@2");
+  EXPECT_EQ(draft.model_type, "qwen3");
+  EXPECT_EQ(draft.experts.count, 0);
 }
 
 TEST(SyntheticFolderFiles, AreTheSameForASeed) {

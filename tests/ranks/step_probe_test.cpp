@@ -13,7 +13,7 @@ TEST(StepProbe, ABatchWritesEachSlotOnceAndFits) {
   for (const int32_t block_size : {1, 4, 8, 16, 32}) {
     for (const int32_t num_rows : {1, 2, 7, 8, 9, 33, 100}) {
       std::vector<int32_t> blocks;
-      const Batch batch = probe_batch(num_rows, block_size, &blocks);
+      const Batch batch = probe_batch(num_rows, block_size, 50, &blocks);
       ASSERT_EQ(batch.tokens.size(), static_cast<size_t>(num_rows));
       ASSERT_EQ(batch.logit_rows.size(), batch.tokens.size());
       std::set<int32_t> slots;
@@ -25,6 +25,10 @@ TEST(StepProbe, ABatchWritesEachSlotOnceAndFits) {
                      position % block_size);
       }
       EXPECT_EQ(slots.size(), batch.tokens.size());
+      // Rows of different tokens choose different experts.
+      const std::set<int32_t> tokens(batch.tokens.begin(), batch.tokens.end());
+      EXPECT_EQ(tokens.size(), static_cast<size_t>(std::min(num_rows, 50)));
+      EXPECT_LT(*tokens.rbegin(), 50);
     }
   }
 }

@@ -25,6 +25,8 @@ class StepRunner {
   // Of the last step: its part in the sums over the ranks, and what this rank handed over there.
   double exchange_ms() const { return exchange_ms_; }
   double exchange_bytes() const { return exchange_bytes_; }
+  // And the bytes of weights that it read.
+  double step_bytes() const { return static_cast<double>(context_.loaded.model->step_bytes()); }
   // All positions before it, in steps of at most max_num_batched_tokens.
   void fill(int32_t num_positions);
   // Whether this machine's ceilings can be measured in turns with the steps: on CPUs. Those of GPUs

@@ -44,9 +44,10 @@ struct Measured {
   std::vector<std::vector<double>> step_ms;  // as rows
   std::vector<std::vector<double>> exchange_ms;
   std::vector<double> exchange_bytes;  // of a step
+  std::vector<double> step_bytes;      // of weights
 
   explicit Measured(size_t num_rows)
-      : step_ms(num_rows), exchange_ms(num_rows), exchange_bytes(num_rows) {}
+      : step_ms(num_rows), exchange_ms(num_rows), exchange_bytes(num_rows), step_bytes(num_rows) {}
 };
 
 Measured measure_steps(StepRunner& runner, const CurveOptions& options) {
@@ -62,6 +63,7 @@ Measured measure_steps(StepRunner& runner, const CurveOptions& options) {
           runner.step_ms(options.context, options.rows[i], StepLogits::kAllRows));
       measured.exchange_ms[i].push_back(runner.exchange_ms());
       measured.exchange_bytes[i] = runner.exchange_bytes();
+      measured.step_bytes[i] = runner.step_bytes();
     });
   }
   runner.fill(options.context);
@@ -168,6 +170,25 @@ void add_exchange(const CurveOptions& options, const Measured& measured, BenchRe
   report->tables.push_back(std::move(table));
 }
 
+// More rows choose more experts: what the steps read, and whether they take as much longer.
+void add_experts(const CurveOptions& options, const Measured& measured, BenchReport* report) {
+  BenchTable table{"experts", {"rows", "weights read, MB", "x one row", "time by weights"}, {}};
+  for (size_t i = 0; i < options.rows.size(); ++i) {
+    const BenchX x = {"rows", static_cast<double>(options.rows[i])};
+    const double ratio = measured.step_bytes[i] / measured.step_bytes[0];
+    report->add_figure("weights read / of one row", "", ratio, x);
+    std::vector<double> expected_ms = measured.step_ms[0];
+    for (double& ms : expected_ms) ms *= ratio;
+    const Interval by_weights = report->add_figure(
+        "step / step by weights read", "", bootstrap_ratio(measured.step_ms[i], expected_ms), x);
+    table.rows.push_back({std::to_string(options.rows[i]),
+                          fmt::format("{:.0f}", measured.step_bytes[i] / 1e6),
+                          fmt::format("{:.2f}", ratio),
+                          interval_text(by_weights, 3)});
+  }
+  report->tables.push_back(std::move(table));
+}
+
 int measure(const BenchRun& run, const TargetContext& context, const CurveOptions& options) {
   const int32_t most = *std::max_element(options.rows.begin(), options.rows.end());
   StepRunner runner(context, options.context + most);
@@ -178,6 +199,7 @@ int measure(const BenchRun& run, const TargetContext& context, const CurveOption
   report->title = fmt::format("{}, context {}", describe_target(context), options.context);
   fill_report(context, options, runner, measured, &*report);
   add_exchange(options, measured, &*report);
+  if (context.loaded.model->config().experts.count > 0) add_experts(options, measured, &*report);
   run.finish(std::move(*report));
   return 0;
 }

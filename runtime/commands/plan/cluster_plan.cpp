@@ -1,6 +1,8 @@
 // See cluster_plan.h.
 #include "runtime/commands/plan/cluster_plan.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "models/checkpoint/shard.h"
@@ -77,6 +79,14 @@ std::vector<ModelShard> shards_of(const ModelConfig& model, const ClusterShape& 
 
 }  // namespace
 
+void check_plannable(const ModelConfig& model) {
+  if (model.experts.count == 0) return;
+  throw Error(fmt::format(
+      "plan: GPUs do not compute mixtures of experts yet, so nothing can be planned for model_type "
+      "{}",
+      model.model_type));
+}
+
 StepPlan plan_step(const ModelConfig& model,
                    const ClusterShape& shape,
                    const ClusterConstants& constants,
@@ -102,9 +112,6 @@ StepPlan plan_step(const ModelConfig& model,
 ModelPlan plan_model(const ModelConfig& model,
                      const ClusterShape& shape,
                      const ClusterConstants& constants) {
-  if (model.experts.count > 0) {
-    throw Error("plan: GPUs do not compute mixtures of experts yet, so there is nothing to plan");
-  }
   ModelPlan plan;
   double most = -1;
   for (const ModelShard& shard : shards_of(model, shape)) {

@@ -12,6 +12,7 @@
 #include "models/checkpoint/checkpoint_plan.h"
 #include "models/checkpoint/weight_names.h"
 #include "models/synthetic/tokenizer.h"
+#include "models/weights/expert_pieces.h"
 #include "models/weights/weight_reader.h"
 #include "models/weights/weights.h"
 #include "runtime/base/error.h"
@@ -48,13 +49,12 @@ size_t available_bytes() {
   return SIZE_MAX;
 }
 
-ModelConfig first_layers(ModelConfig config, int32_t n_layers) {
-  if (n_layers >= config.n_layers) {
+ModelConfig draft_of(const ModelConfig& target, int32_t n_layers) {
+  if (n_layers >= target.n_layers) {
     throw Error(fmt::format(
-        "a draft of {} layers is no smaller than the target of {}", n_layers, config.n_layers));
+        "a draft of {} layers is no smaller than the target of {}", n_layers, target.n_layers));
   }
-  config.n_layers = n_layers;
-  return config;
+  return first_layers(target, n_layers);
 }
 
 double mean_of(const std::vector<double>& values) {
@@ -89,7 +89,7 @@ size_t SyntheticPair::bytes_needed(const ModelConfig& target,
   }
   const auto num_blocks = static_cast<size_t>(sizes_of(options).num_blocks);
   size_t kv = 0;
-  for (const ModelConfig& config : {target, first_layers(target, recipe.num_strong_layers)}) {
+  for (const ModelConfig& config : {target, draft_of(target, recipe.num_strong_layers)}) {
     kv +=
         num_blocks * Transformer::kv_bytes_per_block(config, shard_model(config, 0, 1), kBlockSize);
   }
@@ -102,7 +102,7 @@ SyntheticPair::SyntheticPair(const ModelConfig& target,
                              const SyntheticRecipe& recipe,
                              const AcceptanceOptions& options)
     : target_config_(target),
-      draft_config_(first_layers(target, recipe.num_strong_layers)),
+      draft_config_(draft_of(target, recipe.num_strong_layers)),
       recipe_(recipe),
       options_(options),
       context_(options.num_threads, options.isa),
@@ -138,13 +138,23 @@ void SyntheticPair::set_epsilon(double epsilon) {
   for (int32_t l = recipe_.num_strong_layers; l < target_config_.n_layers; ++l) {
     const LayerNames names(l);
     LayerWeights& layer = weights_->layers[static_cast<size_t>(l)];
-    const auto add = [&](const std::string& name, int64_t n_in, ops::PackedMatrix& matrix) {
-      parts.push_back({.part = {name + ".weight", n_in, {0, hidden}, {0, n_in}},
-                       .dtype = recipe_.dtype,
-                       .packed = &matrix});
+    const auto add = [&](const std::vector<Piece>& pieces, int64_t n_in, ops::PackedMatrix& to) {
+      int64_t first_row = 0;
+      for (const Piece& piece : pieces) {
+        first_row += piece.zeros_before;
+        parts.push_back({.part = {piece.name + ".weight", n_in, piece.rows, {0, n_in}},
+                         .dtype = recipe_.dtype,
+                         .packed = &to,
+                         .first_row = first_row});
+        first_row += piece.rows.size();
+      }
     };
-    add(names.o(), attended, layer.o);
-    add(names.down(), target_config_.ffn_dim, layer.down);
+    add({{names.o(), hidden, {0, hidden}}}, attended, layer.o);
+    if (target_config_.has_experts(l)) {
+      add(expert_down_pieces(target_config_, names), target_config_.experts.ffn_dim, layer.down);
+    } else {
+      add({{names.down(), hidden, {0, hidden}}}, target_config_.ffn_dim, layer.down);
+    }
   }
   read_parts(*source, parts, options_.num_threads, {});
 }

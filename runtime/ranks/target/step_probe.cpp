@@ -10,6 +10,7 @@ namespace {
 constexpr int32_t kRowsOfSequence = 8;
 constexpr int32_t kRepeats = 3;
 constexpr double kLongestS = 1.0;
+constexpr int64_t kTokenStride = 7919;  // a prime, so that neighbours are far apart
 constexpr int32_t kRows[] = {1, 5, 17, 65, 257, 1025, 2, 3, 9, 33, 129, 513};
 
 int32_t blocks_of_sequence(int32_t block_size) {
@@ -24,14 +25,17 @@ int32_t most_probe_rows(const ModelOptions& options) {
                                                 num_sequences * kRowsOfSequence));
 }
 
-Batch probe_batch(int32_t num_rows, int32_t block_size, std::vector<int32_t>* blocks) {
+Batch probe_batch(int32_t num_rows,
+                  int32_t block_size,
+                  int32_t num_tokens,
+                  std::vector<int32_t>* blocks) {
   const int32_t num_sequences = (num_rows + kRowsOfSequence - 1) / kRowsOfSequence;
   const auto num_blocks = static_cast<size_t>(blocks_of_sequence(block_size));
   blocks->resize(static_cast<size_t>(num_sequences) * num_blocks);
   for (size_t i = 0; i < blocks->size(); ++i) (*blocks)[i] = static_cast<int32_t>(i);
   Batch batch;
   for (int32_t row = 0; row < num_rows; ++row) {
-    batch.tokens.push_back(0);
+    batch.tokens.push_back(static_cast<int32_t>(row * kTokenStride % num_tokens));
     batch.positions.push_back(row % kRowsOfSequence);
     batch.sequence_of_row.push_back(row / kRowsOfSequence);
     batch.logit_rows.push_back(row);

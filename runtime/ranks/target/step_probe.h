@@ -20,9 +20,13 @@ struct StepProbe {
 // The most rows that a model can be probed with.
 int32_t most_probe_rows(const ModelOptions& options);
 
-// num_rows rows of token 0 as verifications of a few rows each, all with logits. They write into
-// the first KV blocks, which must be nobody's. `blocks` is filled with what the batch refers to.
-Batch probe_batch(int32_t num_rows, int32_t block_size, std::vector<int32_t>* blocks);
+// num_rows rows as verifications of a few rows each, all with logits, of num_tokens different
+// tokens. They write into the first KV blocks, which must be nobody's. `blocks` is filled with what
+// the batch refers to.
+Batch probe_batch(int32_t num_rows,
+                  int32_t block_size,
+                  int32_t num_tokens,
+                  std::vector<int32_t>* blocks);
 StepLoad probe_load(int32_t num_rows);
 
 // Runs steps of 1 to most_rows rows, the far apart ones first, each a few times and the shortest

@@ -105,7 +105,10 @@ RoundDecision TargetRank::execute(RoundPlan plan) {
 
 void TargetRank::probe(int32_t num_rows) {
   std::vector<int32_t> blocks;
-  model_.forward(probe_batch(num_rows, model_.options().block_size, &blocks));
+  // Rows of one token would choose the same experts, and look cheaper than rows are.
+  const ModelConfig& config = model_.config();
+  const int32_t num_tokens = config.experts.count > 0 ? config.vocab_size : 1;
+  model_.forward(probe_batch(num_rows, model_.options().block_size, num_tokens, &blocks));
 }
 
 void TargetRank::add_candidates(const Bytes& message) { decode_candidates(message, plan_); }
