@@ -55,6 +55,8 @@ GEMMA3 = dict(HEADS, query_pre_attn_scalar=12, sliding_window=12, num_hidden_lay
 # Experts: more rows of a step than experts, more experts than rows, odd numbers of units.
 EXPERTS = dict(HEADS, num_experts_per_tok=3, num_local_experts=8)
 QWEN_EXPERTS = dict(HEADS, num_experts_per_tok=3, num_experts=8, moe_intermediate_size=20)
+LATENT = dict({**RMS, "num_key_value_heads": 4}, q_lora_rank=20, kv_lora_rank=18, qk_nope_head_dim=10, qk_rope_head_dim=8,
+              v_head_dim=6, n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=12, n_group=1, topk_group=1)
 YARN = dict(factor=4.0, original_max_position_embeddings=32, beta_fast=32.0, beta_slow=1.0)
 
 
@@ -89,7 +91,7 @@ MODELS = {
     "qwen3-tied-f32": ("qwen3", "float32", dict(tie_word_embeddings=True, attention_bias=True, hidden_size=32), "new"),
 }
 # The same with all sizes given. Forms beside those above: "bare" leaves the model's own prefix out of the names,
-# "wrapped" is the text part of a model that sees.
+# "wrapped" is the text part of a model that sees, "kimi" a deepseek_v3 of another name.
 FAMILIES = {
     "ministral3-f16": ("ministral3", "float16", dict(HEADS, sliding_window=None, rope_parameters=rope(
         "yarn", **YARN, rope_theta=1000.0, llama_4_scaling_beta=0.3, mscale=1.0, mscale_all_dim=1.0)), "new"),
@@ -170,6 +172,15 @@ FAMILIES = {
     "glm4_moe-f16": ("glm4_moe", "float16", dict(
         EXPERTS, moe_intermediate_size=20, n_shared_experts=2, norm_topk_prob=False, first_k_dense_replace=0), "new"),
     "minimax_m2-bf16": ("minimax_m2", "bfloat16", dict(EXPERTS, rotary_dim=4), "old"),
+    "deepseek_v3-bf16": ("deepseek_v3", "bfloat16", dict(
+        {**LATENT, "n_group": 4, "topk_group": 2}, routed_scaling_factor=1.5, first_k_dense_replace=1, rope_parameters=rope(
+            "yarn", **YARN, rope_theta=1000.0, mscale=0.5, mscale_all_dim=1.5)), "old"),
+    "deepseek_v3-f16": ("deepseek_v3", "float16", dict(
+        {**LATENT, "q_lora_rank": None, "v_head_dim": 12}, first_k_dense_replace=2, rope_interleave=False), "new"),
+    "kimi_k2-bf16": ("deepseek_v3", "bfloat16", dict(
+        LATENT, routed_scaling_factor=2.8, n_shared_experts=2, first_k_dense_replace=1,
+        attention_bias=True, rope_parameters=rope(
+            "yarn", **dict(YARN, beta_fast=1.0), rope_theta=1000.0, mscale=1.0, mscale_all_dim=1.0)), "kimi"),
 }
 SERVED = {"phi3-short-bf16": 128}  # the longest context served, where it counts
 
@@ -292,6 +303,8 @@ def write_config(folder, config, dtype, form):
     values["architectures"] = [type(transformers.AutoModelForCausalLM.from_config(config)).__name__]
     values["dtype"] = dtype
     values.pop("per_layer_config", None)
+    if form == "kimi":
+        values["model_type"] = "kimi_k2"
     if form == "wrapped":
         outer = {"architectures": ["Mistral3ForConditionalGeneration"], "model_type": "mistral3",
                  "dtype": values.pop("dtype"), "vision_config": {"hidden_size": 8},

@@ -193,6 +193,16 @@ TEST(GoldenModels, AMissingFeatureIsSeen) {
   expect_seen("glm4_moe-bf16", [](ModelConfig& c) { c.experts.chosen_groups = 4; });
   expect_seen("glm4_moe-bf16", [](ModelConfig& c) { c.experts.scale = 1.0f; });
   expect_seen("glm4_moe-f16", [](ModelConfig& c) { c.experts.normalised = true; });
+  for (const char* name : {"deepseek_v3-bf16", "kimi_k2-bf16"}) {
+    expect_seen(name, [](ModelConfig& c) {
+      c.attention_scale = 1.0f / std::sqrt(static_cast<float>(c.latent.query_dim()));
+    });
+    expect_seen(name, [](ModelConfig& c) { c.rope.interleaved = false; });
+    expect_seen(name, [](ModelConfig& c) { c.experts.scale = 1.0f; });
+  }
+  expect_seen("deepseek_v3-bf16", [](ModelConfig& c) { c.experts.chosen_groups = 4; });
+  expect_seen("deepseek_v3-bf16", [](ModelConfig& c) { c.rope.attention_factor = 1.0; });
+  expect_seen("deepseek_v3-f16", [](ModelConfig& c) { c.rope.interleaved = true; });
 }
 
 // What has weights of its own is missed by the loader already.
@@ -209,6 +219,7 @@ TEST(GoldenModels, AFeatureThatIsLeftOutThoughItHasWeightsIsRefused) {
   expect_refused("llama-bias-f16", bias, [](ModelConfig& c) { c.attention_out_bias = false; });
   expect_refused("qwen3-bf16", "no such tensor", [](ModelConfig& c) { c.qk_norm = false; });
   expect_refused("gpt_neox-bf16", bias, [](ModelConfig& c) { c.norm_bias = false; });
+  expect_refused("kimi_k2-bf16", bias, [](ModelConfig& c) { c.attention_bias = false; });
 }
 
 // One rank's part of the logits of every position, put into its columns of `all`.
