@@ -132,7 +132,8 @@ struct ModelConfig {
 
   // Whether there may be matrices of integers: then inner dimensions are cut at their blocks.
   bool is_quantized() const {
-    return load_format.bits != 0 || quantization.layout != WeightLayout::kPlain;
+    return load_format.bits != 0 || (quantization.layout != WeightLayout::kPlain &&
+                                     quantization.layout != WeightLayout::kFp8Blocks);
   }
   bool is_latent() const { return latent.kv_rank > 0; }
   // Of o's inputs, those that belong to one head.

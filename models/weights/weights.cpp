@@ -15,10 +15,10 @@
 #include "models/gguf/gguf_file.h"
 #include "models/weights/attention_pieces.h"
 #include "models/weights/expert_pieces.h"
+#include "models/weights/fp8_blocks.h"
 #include "models/weights/gguf_source.h"
 #include "models/weights/quantized_checkpoint.h"
 #include "runtime/base/error.h"
-#include "runtime/ops/half.h"
 
 namespace outrider {
 namespace {
@@ -73,20 +73,6 @@ class Loader {
   std::vector<PlannedPart> parts_;
   size_t vector_bytes_ = 0;
 };
-
-std::vector<float> widen(const std::vector<std::byte>& raw, ops::DType dtype) {
-  std::vector<float> values(raw.size() / ops::dtype_bytes(dtype));
-  if (dtype == ops::DType::kF32) {
-    std::memcpy(values.data(), raw.data(), raw.size());
-    return values;
-  }
-  for (size_t i = 0; i < values.size(); ++i) {
-    uint16_t bits = 0;
-    std::memcpy(&bits, raw.data() + 2 * i, sizeof(bits));
-    values[i] = dtype == ops::DType::kBF16 ? ops::bf16_to_float(bits) : ops::f16_to_float(bits);
-  }
-  return values;
-}
 
 std::vector<float> Loader::floats(const TensorPart& part, ops::DType dtype) {
   const int64_t count = part.rows.size() * part.columns.size();
@@ -382,6 +368,7 @@ class CheckpointSource : public TensorSource {
   CheckpointSource(const std::filesystem::path& model_dir, const ModelConfig& config, Range vocab)
       : checkpoint_(model_dir, config.names.embedding + ".weight"),
         quantized_(checkpoint_, config.quantization),
+        fp8_(checkpoint_, config.quantization),
         transposed_under_(config.transposed ? config.names.layers : "") {
     refuse_unused_tensors(checkpoint_, config, vocab);
   }
@@ -392,6 +379,7 @@ class CheckpointSource : public TensorSource {
     if (const auto projection = quantized_.projection_of(name); projection && shape.size() == 2) {
       return quantized_.float_type({*projection, shape[0], shape[1]});
     }
+    if (fp8_.has(name)) return fp8_.expect(name, shape);
     const auto [file, info] = checkpoint_.find(name);
     if (info == nullptr) {
       throw Error(fmt::format("{}: tensor \"{}\" is missing; expected in shape {}",
@@ -422,6 +410,7 @@ class CheckpointSource : public TensorSource {
     if (const auto projection = quantized_.projection_of(part.name)) {
       return quantized_.read_floats(*projection, part, out);
     }
+    if (fp8_.has(part.name)) return fp8_.read(part, out);
     if (is_transposed(part.name) && checkpoint_.find(part.name).info->shape.size() == 2) {
       return read_transposed(part, out);
     }
@@ -446,7 +435,8 @@ class CheckpointSource : public TensorSource {
   }
 
   void expect_soon(const TensorPart& part) const override {
-    if (quantized_.projection_of(part.name) || is_transposed(part.name)) return;
+    const bool is_plain = !quantized_.projection_of(part.name) && !fp8_.has(part.name);
+    if (!is_plain || is_transposed(part.name)) return;
     for_each_run(part, [](const Checkpoint::Entry& at, uint64_t offset, size_t num_bytes) {
       at.file->expect_soon(*at.info, offset, num_bytes);
     });
@@ -497,6 +487,7 @@ class CheckpointSource : public TensorSource {
 
   Checkpoint checkpoint_;
   QuantizedCheckpoint quantized_;
+  Fp8Blocks fp8_;
   std::string transposed_under_;  // the beginning of the names of transposed matrices
 };
 

@@ -1,5 +1,6 @@
 // config.json and generation_config.json: both spellings of every family, and one sentence for what
 // is wrong.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -228,8 +229,13 @@ TEST(ModelConfig, RefusesQuantisationsItDoesNotKnow) {
   const auto refused = [](const char* json, const char* sentence) {
     expect_refused({{"quantization_config", json}}, sentence);
   };
-  const char* known = "known are gptq, awq and compressed-tensors";
-  refused(R"({"quant_method":"fp8"})", "its quant_method is \"fp8\"; known are gptq, awq and");
+  const char* known = "known are gptq, awq, compressed-tensors and fp8";
+  refused(R"({"quant_method":"fp8"})", "fp8 without \"weight_block_size\"");
+  refused(R"({"quant_method":"fp8","fmt":"e5m2"})", "fp8 in \"e5m2\"");
+  for (const char* size : {"128", "[128]", "[128,0]", "[-1,128]", "[128,1.5]", "[1,1,1]"}) {
+    const auto json = fmt::format(R"({{"quant_method":"fp8","weight_block_size":{}}})", size);
+    refused(json.c_str(), "\"weight_block_size\" must list two numbers");
+  }
   refused(R"({"quant_method":"bitsandbytes","load_in_4bit":true})", known);
   refused(R"({"quant_method":"modelopt"})", known);
   refused("[]", "\"quantization_config\" must be an object");

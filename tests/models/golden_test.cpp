@@ -220,6 +220,10 @@ TEST(GoldenModels, AFeatureThatIsLeftOutThoughItHasWeightsIsRefused) {
   expect_refused("qwen3-bf16", "no such tensor", [](ModelConfig& c) { c.qk_norm = false; });
   expect_refused("gpt_neox-bf16", bias, [](ModelConfig& c) { c.norm_bias = false; });
   expect_refused("kimi_k2-bf16", bias, [](ModelConfig& c) { c.attention_bias = false; });
+  expect_refused("deepseek_v3-fp8", "of type F8_E4M3", [](ModelConfig& c) { c.quantization = {}; });
+  expect_refused("deepseek_v3-fp8", "_scale_inv\" has shape", [](ModelConfig& c) {
+    c.quantization.block_rows = 8;
+  });
 }
 
 // One rank's part of the logits of every position, put into its columns of `all`.
