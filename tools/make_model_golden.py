@@ -58,6 +58,8 @@ GPT_OSS = dict(EXPERTS, intermediate_size=20, rope_parameters=rope(
     "yarn", factor=8.0, original_max_position_embeddings=32, beta_fast=4.0, beta_slow=1.0, truncate=False,
     rope_theta=100.0))
 QWEN_EXPERTS = dict(HEADS, num_experts_per_tok=3, num_experts=8, moe_intermediate_size=20)
+LATENT = dict({**RMS, "num_key_value_heads": 4}, q_lora_rank=20, kv_lora_rank=18, qk_nope_head_dim=10, qk_rope_head_dim=8,
+              v_head_dim=6, n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=12, n_group=1, topk_group=1)
 YARN = dict(factor=4.0, original_max_position_embeddings=32, beta_fast=32.0, beta_slow=1.0)
 
 
@@ -92,7 +94,8 @@ MODELS = {
     "qwen3-tied-f32": ("qwen3", "float32", dict(tie_word_embeddings=True, attention_bias=True, hidden_size=32), "new"),
 }
 # The same with all sizes given. Forms beside those above: "bare" leaves the model's own prefix out of the names,
-# "wrapped" is the text part of a model that sees.
+# "wrapped" is the text part of a model that sees, "kimi" a deepseek_v3 of another name,
+# "fp8" has its projections in blocks of e4m3.
 FAMILIES = {
     "ministral3-f16": ("ministral3", "float16", dict(HEADS, sliding_window=None, rope_parameters=rope(
         "yarn", **YARN, rope_theta=1000.0, llama_4_scaling_beta=0.3, mscale=1.0, mscale_all_dim=1.0)), "new"),
@@ -177,7 +180,18 @@ FAMILIES = {
         GPT_OSS, sliding_window=9, layer_types=["full_attention", "sliding_attention"], swiglu_alpha=1.2,
         num_local_experts=4, num_experts_per_tok=2, attention_bias=False), "new"),
     "minimax_m2-bf16": ("minimax_m2", "bfloat16", dict(EXPERTS, rotary_dim=4), "old"),
+    "deepseek_v3-bf16": ("deepseek_v3", "bfloat16", dict(
+        {**LATENT, "n_group": 4, "topk_group": 2}, routed_scaling_factor=1.5, first_k_dense_replace=1, rope_parameters=rope(
+            "yarn", **YARN, rope_theta=1000.0, mscale=0.5, mscale_all_dim=1.5)), "old"),
+    "deepseek_v3-f16": ("deepseek_v3", "float16", dict(
+        {**LATENT, "q_lora_rank": None, "v_head_dim": 12}, first_k_dense_replace=2, rope_interleave=False), "new"),
+    "deepseek_v3-fp8": ("deepseek_v3", "bfloat16", dict(LATENT, first_k_dense_replace=2), "fp8"),
+    "kimi_k2-bf16": ("deepseek_v3", "bfloat16", dict(
+        LATENT, routed_scaling_factor=2.8, n_shared_experts=2, first_k_dense_replace=1,
+        attention_bias=True, rope_parameters=rope(
+            "yarn", **dict(YARN, beta_fast=1.0), rope_theta=1000.0, mscale=1.0, mscale_all_dim=1.0)), "kimi"),
 }
+FP8_BLOCK = [16, 12]
 SERVED = {"phi3-short-bf16": 128}  # the longest context served, where it counts
 
 
@@ -226,6 +240,28 @@ def random_state(model, seed, dtype):
     if model.config.tie_word_embeddings:
         state.pop("lm_head.weight", None)
     return state
+
+
+def to_fp8(state, block):
+    """Projections in e4m3, a scale for each block; and what they stand for, rounded to bf16 as DeepSeek's own tool does."""
+    stored, meant = {}, {}
+    for name, tensor in state.items():
+        stored[name] = meant[name] = tensor
+        if not re.search(r"_proj(_with_mqa)?\.weight$", name):
+            continue
+        blocks = [-(-size // of) for size, of in zip(tensor.shape, block)]
+        scales = torch.zeros(blocks)
+        values = torch.zeros(tensor.shape)
+        for i in range(blocks[0]):
+            for j in range(blocks[1]):
+                at = (slice(i * block[0], (i + 1) * block[0]), slice(j * block[1], (j + 1) * block[1]))
+                scales[i, j] = tensor[at].float().abs().max() / 448
+                values[at] = tensor[at].float() / scales[i, j]
+        stored[name] = values.to(torch.float8_e4m3fn)
+        stored[name + "_scale_inv"] = scales
+        spread = scales.repeat_interleave(block[0], 0).repeat_interleave(block[1], 1)
+        meant[name] = (stored[name].float() * spread[: tensor.shape[0], : tensor.shape[1]]).to(torch.bfloat16)
+    return stored, meant
 
 
 def hub_experts(model_type, state):
@@ -304,6 +340,11 @@ def write_config(folder, config, dtype, form):
     values["architectures"] = [type(transformers.AutoModelForCausalLM.from_config(config)).__name__]
     values["dtype"] = dtype
     values.pop("per_layer_config", None)
+    if form == "fp8":
+        values["quantization_config"] = dict(quant_method="fp8", fmt="e4m3", activation_scheme="dynamic",
+                                             weight_block_size=FP8_BLOCK)
+    if form == "kimi":
+        values["model_type"] = "kimi_k2"
     if form == "wrapped":
         outer = {"architectures": ["Mistral3ForConditionalGeneration"], "model_type": "mistral3",
                  "dtype": values.pop("dtype"), "vision_config": {"hidden_size": 8},
@@ -333,6 +374,7 @@ def make(name, model_type, dtype, changes, form):
     model = transformers.AutoModelForCausalLM.from_config(config).float().eval()
     for seed in range(200):
         state = random_state(model, seed, getattr(torch, dtype))
+        stored, state = to_fp8(state, FP8_BLOCK) if form == "fp8" else (state, state)
         missing, unexpected = model.load_state_dict({k: v.float() for k, v in state.items()}, strict=False)
         assert not unexpected and set(missing) <= {"lm_head.weight"}, (missing, unexpected)
         model.tie_weights()
@@ -348,7 +390,7 @@ def make(name, model_type, dtype, changes, form):
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     write_config(folder, config, dtype, form)
-    write_weights(folder, names_of_form(model_type, state, form), form == "sharded")
+    write_weights(folder, names_of_form(model_type, stored, form), form == "sharded")
     logits.numpy().astype("<f4").tofile(folder / "logits.f32")
     golden = dict(made_by="tools/make_model_golden.py", transformers=transformers.__version__,
                   torch=torch.__version__.split("+")[0], seed=seed, prompt=prompt, greedy=greedy,

@@ -34,7 +34,30 @@ class Plan {
     }
   }
 
+  void latent_attention(const LayerNames& names) {
+    const LatentConfig& latent = config_.latent;
+    const WeightNames& family = config_.names;
+    const int64_t hidden = config_.hidden_dim;
+    const int64_t heads = config_.n_heads;
+    const bool has_bias = config_.attention_bias;
+    if (latent.q_rank == 0) {
+      projection(names.q(), heads * latent.query_dim(), hidden, has_bias);
+    } else {
+      projection(names.prefix + family.q_a, latent.q_rank, hidden, has_bias);
+      vector(names.prefix + family.q_a_norm + ".weight", latent.q_rank);
+      projection(names.prefix + family.q_b, heads * latent.query_dim(), latent.q_rank, false);
+    }
+    projection(names.prefix + family.kv_a, latent.kv_rank + latent.rope_dim, hidden, has_bias);
+    vector(names.prefix + family.kv_a_norm + ".weight", latent.kv_rank);
+    projection(names.prefix + family.kv_b,
+               heads * (latent.nope_dim + latent.value_dim),
+               latent.kv_rank,
+               false);
+    projection(names.o(), hidden, heads * latent.value_dim, config_.attention_out_bias);
+  }
+
   void attention(const LayerNames& names) {
+    if (config_.is_latent()) return latent_attention(names);
     const int64_t hidden = config_.hidden_dim;
     const int64_t q_rows = int64_t{config_.n_heads} * config_.head_dim;
     const int64_t kv_rows = int64_t{config_.n_kv_heads} * config_.head_dim;

@@ -67,6 +67,20 @@ struct ExpertsConfig {
   std::vector<bool> dense_layers;  // with the MLP of ffn_dim units instead; empty: none
 };
 
+// Multi-head latent attention (MLA, DeepSeek-V2 2405.04434): keys and values of all heads are made
+// of one latent vector a position, which alone is kept, beside one key that turns with the
+// position. The products that would make them go to the queries and to what attention gives
+// instead, so attention has one KV head: head_dim is rope_dim + kv_rank, and values are the keys'
+// last kv_rank.
+struct LatentConfig {
+  int32_t kv_rank = 0;    // 0: ordinary attention
+  int32_t q_rank = 0;     // 0: queries come straight from the hidden state
+  int32_t nope_dim = 0;   // of a query head, what does not turn
+  int32_t rope_dim = 0;   // and what does
+  int32_t value_dim = 0;  // of a head, for o
+  int32_t query_dim() const { return nope_dim + rope_dim; }
+};
+
 struct ModelConfig {
   std::string model_type;  // of the table in models/families/families.cpp
   WeightNames names;       // a norm without a name is not there
@@ -75,6 +89,7 @@ struct ModelConfig {
   int32_t n_heads = 0;
   int32_t n_kv_heads = 0;
   int32_t head_dim = 0;
+  LatentConfig latent;  // where it is set, n_kv_heads and head_dim are those of the latent
   int32_t ffn_dim = 0;
   int32_t vocab_size = 0;
   int32_t max_positions = 0;
@@ -120,8 +135,12 @@ struct ModelConfig {
 
   // Whether there may be matrices of integers: then inner dimensions are cut at their blocks.
   bool is_quantized() const {
-    return load_format.bits != 0 || quantization.layout != WeightLayout::kPlain;
+    return load_format.bits != 0 || (quantization.layout != WeightLayout::kPlain &&
+                                     quantization.layout != WeightLayout::kFp8Blocks);
   }
+  bool is_latent() const { return latent.kv_rank > 0; }
+  // Of o's inputs, those that belong to one head.
+  int32_t value_dim() const { return is_latent() ? latent.value_dim : head_dim; }
   int32_t longest_served() const { return served_positions > 0 ? served_positions : max_positions; }
   int64_t window_of(int32_t layer) const {
     const bool is_full = !full_layers.empty() && full_layers[static_cast<size_t>(layer)];

@@ -142,6 +142,29 @@ QuantizationConfig read_compressed(const Section& section) {
   return config;
 }
 
+// e4m3 in blocks, as DeepSeek and transformers' FineGrainedFP8 write it. Activations stay floats
+// here, whatever the scheme says of them.
+QuantizationConfig read_fp8(const Section& section) {
+  const std::string format = section.text_or("fmt", "e4m3");
+  if (format != "e4m3") {
+    section.fail(fmt::format("fp8 in \"{}\" is not supported; only e4m3 is", format));
+  }
+  const Json* size = section.find("weight_block_size");
+  const auto is_size = [](const Json& value) {
+    return value.is_number_unsigned() && value > 0 && value <= kMaxGroupSize;
+  };
+  if (size == nullptr) section.fail("fp8 without \"weight_block_size\" is not supported");
+  if (!size->is_array() || size->size() != 2 || !is_size((*size)[0]) || !is_size((*size)[1])) {
+    section.fail(
+        fmt::format("\"weight_block_size\" must list two numbers from 1 to {}", kMaxGroupSize));
+  }
+  QuantizationConfig config;
+  config.layout = WeightLayout::kFp8Blocks;
+  config.block_rows = (*size)[0].get<int32_t>();
+  config.block_columns = (*size)[1].get<int32_t>();
+  return config;
+}
+
 }  // namespace
 
 ops::QuantFormat load_format(const std::string& quantization) {
@@ -165,9 +188,10 @@ QuantizationConfig read_quantization_config(const std::filesystem::path& model) 
   if (method == "gguf") return {.layout = WeightLayout::kGguf};
   if (method == "compressed-tensors") return read_compressed(section);
   if (method == "mxfp4") return {.layout = WeightLayout::kMxfp4, .num_bits = 4, .group_size = 32};
+  if (method == "fp8") return read_fp8(section);
   file.fail(fmt::format(
       "quantization_config is not supported: its quant_method is \"{}\"; known are gptq, awq, "
-      "compressed-tensors and mxfp4",
+      "compressed-tensors, mxfp4 and fp8",
       method));
 }
 

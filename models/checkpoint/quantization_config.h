@@ -19,7 +19,8 @@ enum class WeightLayout : uint8_t {
   kIntQuantized,   // compressed-tensors: signed bytes
   kPackQuantized,  // compressed-tensors: offset integers in 32-bit words
   kMxfp4,          // gpt-oss' experts: floats of 4 bits, a power of two for each 32 of them
-  kGguf            // llama.cpp's blocks (models/weights/gguf_source.h)
+  kGguf,           // llama.cpp's blocks (models/weights/gguf_source.h)
+  kFp8Blocks       // e4m3, a scale for each block of rows and columns (models/weights/fp8_blocks.h)
 };
 
 struct QuantizationConfig {
@@ -28,6 +29,8 @@ struct QuantizationConfig {
   int32_t group_size = 0;       // inputs that share a scale; 0 = all of an output's
   bool zeros_less_one = false;  // gptq before v2: a stored zero point is one less than it means
   bool symmetric = true;        // compressed-tensors: there are no zero points
+  int32_t block_rows = 0;       // kFp8Blocks
+  int32_t block_columns = 0;
 };
 
 // What the option `quantization` makes of float weights as they are loaded: "none", "int8" (groups

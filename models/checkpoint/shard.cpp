@@ -189,11 +189,11 @@ ModelShard shard_model(const ModelConfig& config, int rank, int num_ranks, Numer
     throw Error(fmt::format("rank {} of {} ranks does not exist", rank, num_ranks));
   }
   const bool cuts_heads = num_ranks > 1 || numerics == Numerics::kStrict;
-  if (cuts_heads && config.head_dim % inputs_per_block(config) != 0) {
+  if (cuts_heads && config.value_dim() % inputs_per_block(config) != 0) {
     throw Error(fmt::format(
         "quantised weights of heads of {} numbers cannot be cut over ranks, nor summed by numerics "
         "strict: only heads of a multiple of {} can",
-        config.head_dim,
+        config.value_dim(),
         ops::kQuantBlock));
   }
   if (numerics == Numerics::kStrict) check_strict(config, num_ranks);

@@ -84,7 +84,13 @@ void refuse_of_layer(const Checkpoint& checkpoint,
     for (const std::string& name : projections) refuse_bias(checkpoint, name + ".bias");
   };
   const WeightNames& family = config.names;
-  refuse_unless(config.attention_bias, {names.q(), names.k(), names.v(), names.qkv()});
+  refuse_unless(config.attention_bias,
+                {names.q(),
+                 names.k(),
+                 names.v(),
+                 names.qkv(),
+                 names.prefix + family.q_a,
+                 names.prefix + family.kv_a});
   refuse_unless(config.attention_out_bias, {names.o()});
   refuse_unless(config.mlp_bias, {names.gate(), names.up(), names.gate_up(), names.down()});
   for (const char* norm : {"input_layernorm", "post_attention_layernorm"}) {

@@ -23,6 +23,13 @@ struct WeightNames {
   std::string k_norm = "self_attn.k_norm";
   std::string sinks = {};  // the whole name: a score of each head that joins the softmax
   std::string o = "self_attn.o_proj";
+  // Of latent attention; without q_rank q stands in the place of q_a and q_b.
+  std::string q_a = "self_attn.q_a_proj";
+  std::string q_a_norm = "self_attn.q_a_layernorm";
+  std::string q_b = "self_attn.q_b_proj";
+  std::string kv_a = "self_attn.kv_a_proj_with_mqa";
+  std::string kv_a_norm = "self_attn.kv_a_layernorm";
+  std::string kv_b = "self_attn.kv_b_proj";
   std::string attn_post_norm = {};  // of what attention adds
   std::string mlp_norm = "post_attention_layernorm";
   std::string gate = "mlp.gate_proj";

@@ -141,12 +141,14 @@ void read_experts(const ConfigFields& fields, ModelConfig& config, const ExpertK
   fields.know({"output_router_logits", "router_aux_loss_coef", "router_jitter_noise"});
 }
 
-void read_router(const ConfigFields& fields, ModelConfig& config) {
+void read_router(const ConfigFields& fields, ModelConfig& config, const RouterDefaults& defaults) {
   ExpertsConfig& experts = config.experts;
   experts.normalised = fields.flag_or("norm_topk_prob", true);
-  experts.scale = static_cast<float>(fields.number_or("routed_scaling_factor", 1e-6, 1e6, 1.0));
-  experts.groups = fields.integer_or("n_group", {1, experts.count}, 1);
-  experts.chosen_groups = fields.integer_or("topk_group", {1, experts.groups}, 1);
+  experts.scale =
+      static_cast<float>(fields.number_or("routed_scaling_factor", 1e-6, 1e6, defaults.scale));
+  experts.groups = fields.integer_or("n_group", {1, experts.count}, defaults.groups);
+  experts.chosen_groups =
+      fields.integer_or("topk_group", {1, experts.groups}, defaults.chosen_groups);
   if (experts.groups == 1) return;
   const int32_t size = experts.count / experts.groups;
   if (size * experts.groups != experts.count || size < 2) {

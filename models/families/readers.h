@@ -65,7 +65,14 @@ struct ExpertKeys {
 // config.experts' count, per_row and ffn_dim. After read_decoder.
 void read_experts(const ConfigFields& fields, ModelConfig& config, const ExpertKeys& keys);
 // n_group, topk_group, routed_scaling_factor and norm_topk_prob.
-void read_router(const ConfigFields& fields, ModelConfig& config);
+struct RouterDefaults {
+  int32_t groups = 1;
+  int32_t chosen_groups = 1;
+  double scale = 1.0;
+};
+void read_router(const ConfigFields& fields,
+                 ModelConfig& config,
+                 const RouterDefaults& defaults = {});
 
 // For a switch of which only one setting is computed.
 void refuse_unless(const ConfigFields& fields, const char* key, bool setting);

@@ -103,4 +103,22 @@ void read_mixtral_experts(const ConfigFields& fields,
   config.names.expert_down = "w2";
 }
 
+void read_sigmoid_router(const ConfigFields& fields,
+                         ModelConfig& config,
+                         const RouterDefaults& defaults,
+                         int32_t default_dense) {
+  read_router(fields, config, defaults);
+  config.experts.sigmoid = true;
+  config.experts.correction = true;
+  const int32_t num_shared = fields.integer_or("n_shared_experts", {0, 64}, 1);
+  config.experts.shared_ffn_dim = num_shared * config.experts.ffn_dim;
+  config.names.shared_expert = "mlp.shared_experts";
+  const int32_t num_dense =
+      fields.integer_or("first_k_dense_replace", {0, 1'000'000}, default_dense);
+  for (int32_t layer = 0; layer < config.n_layers; ++layer) {
+    config.experts.dense_layers.push_back(layer < num_dense);
+  }
+  fields.know({"num_nextn_predict_layers", "num_mtp_layers"});  // layers that are not loaded
+}
+
 }  // namespace outrider

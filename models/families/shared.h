@@ -28,4 +28,10 @@ void read_mixtral_experts(const ConfigFields& fields,
                           int32_t default_count,
                           int32_t default_per_row);
 
+// A sigmoid router with groups, a shared expert, and first layers without any (GLM, DeepSeek).
+void read_sigmoid_router(const ConfigFields& fields,
+                         ModelConfig& config,
+                         const RouterDefaults& defaults,
+                         int32_t default_dense);
+
 }  // namespace outrider

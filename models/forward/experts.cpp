@@ -34,7 +34,7 @@ ExpertMlp::ExpertMlp(const ModelConfig& config, const ModelShard& shard, int64_t
   std::iota(every_row_.begin(), every_row_.end(), 0);
 }
 
-std::vector<ExpertMlp::Buffer> ExpertMlp::buffers() {
+std::vector<StepBuffer> ExpertMlp::buffers() {
   const int64_t chosen = most_rows_ * config_.experts.per_row;
   const int64_t units =
       std::max(chosen * shard_.expert_ffn.size(), most_rows_ * shard_.shared_ffn.size());

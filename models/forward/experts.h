@@ -9,6 +9,7 @@
 
 #include "models/checkpoint/model_config.h"
 #include "models/checkpoint/shard.h"
+#include "models/forward/step_buffer.h"
 #include "models/weights/weights.h"
 #include "runtime/ops/ops.h"
 
@@ -19,12 +20,7 @@ class ExpertMlp {
   // config and shard must outlive this; max_rows of a step.
   ExpertMlp(const ModelConfig& config, const ModelShard& shard, int64_t max_rows);
 
-  // Its buffers: where each pointer is to be set, and its number of floats as a product.
-  struct Buffer {
-    float** at;
-    std::vector<int64_t> factors;
-  };
-  std::vector<Buffer> buffers();
+  std::vector<StepBuffer> buffers();
 
   // part [rows, hidden], of this rank: the sum of the chosen experts' outputs, ascending by id, and
   // the shared one's after them. in: [rows, hidden].

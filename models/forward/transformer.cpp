@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "models/forward/experts.h"
+#include "models/forward/latent_attention.h"
 #include "models/forward/rope_frequencies.h"
 #include "models/weights/weights.h"
 #include "runtime/base/error.h"
@@ -60,6 +61,9 @@ namespace {
 constexpr int64_t kMlpRows = 128;
 
 static_assert(kStrictSlices <= ops::kMaxSlices);
+
+// Keys and values; of latent attention these lie in those.
+int64_t num_kv_halves(const ModelConfig& config) { return config.is_latent() ? 1 : 2; }
 
 int64_t floats_per_block(const ModelConfig& config, const ModelShard& shard, int64_t block_size) {
   return shard.kv_heads.size() * block_size * config.head_dim;
@@ -151,11 +155,16 @@ Transformer::Transformer(ModelConfig config,
       {&buffers_->squares,
        checked_bytes(
            {rows, all_heads_normed(config_) ? config_.n_heads + config_.n_kv_heads : 0})}};
+  const auto add = [&parts](const std::vector<StepBuffer>& buffers) {
+    for (const auto& [at, factors] : buffers) parts.emplace_back(at, checked_bytes(factors));
+  };
   if (config_.experts.count > 0) {
     experts_ = std::make_unique<ExpertMlp>(config_, shard_, rows);
-    for (const auto& [at, factors] : experts_->buffers()) {
-      parts.emplace_back(at, checked_bytes(factors));
-    }
+    add(experts_->buffers());
+  }
+  if (config_.is_latent()) {
+    latent_ = std::make_unique<LatentAttention>(config_, shard_, rows);
+    add(latent_->buffers());
   }
   const auto aligned = [](size_t bytes) { return (bytes + 63) / 64 * 64; };
   size_t total = 0;
@@ -169,7 +178,7 @@ Transformer::Transformer(ModelConfig config,
     next += aligned(bytes);
   }
   allocate_kv();
-  buffers_->o_slice_ends = slice_ends(shard_.head_slices, config_.head_dim);
+  buffers_->o_slice_ends = slice_ends(shard_.head_slices, config_.value_dim());
   buffers_->down_slice_ends = slice_ends(shard_.ffn_slices, 1);
   const int32_t served = config_.longest_served();
   if (config_.rope.rotary_dim > 0) {
@@ -211,12 +220,13 @@ size_t Transformer::step_bytes() const {
 void Transformer::allocate_kv() {
   const int64_t block = floats_per_block(config_, shard_, options_.block_size);
   const size_t half_bytes = checked_bytes({options_.num_blocks, block});
+  const size_t num_bytes = checked_bytes({num_kv_halves(config_), options_.num_blocks, block});
   for (int32_t layer = 0; layer < config_.n_layers; ++layer) {
-    buffers_->kv_memory.push_back(ops::allocate_bytes(2 * half_bytes, ctx_.plan().nodes));
-    memory_.kv += 2 * half_bytes;
+    buffers_->kv_memory.push_back(ops::allocate_bytes(num_bytes, ctx_.plan().nodes));
+    memory_.kv += num_bytes;
     std::byte* memory = buffers_->kv_memory.back().get();
     buffers_->kv.push_back({.keys = reinterpret_cast<float*>(memory),
-                            .values = reinterpret_cast<float*>(memory + half_bytes),
+                            .values = reinterpret_cast<float*>(memory + num_bytes - half_bytes),
                             .num_blocks = options_.num_blocks,
                             .n_kv_heads = shard_.kv_heads.size(),
                             .block_size = options_.block_size,
@@ -227,7 +237,8 @@ void Transformer::allocate_kv() {
 size_t Transformer::kv_bytes_per_block(const ModelConfig& config,
                                        const ModelShard& shard,
                                        int32_t block_size) {
-  return checked_bytes({2, config.n_layers, floats_per_block(config, shard, block_size)});
+  const int64_t half = floats_per_block(config, shard, block_size);
+  return checked_bytes({num_kv_halves(config), config.n_layers, half});
 }
 
 std::span<const ops::KvPages> Transformer::kv_pages() const { return buffers_->kv; }
@@ -357,6 +368,12 @@ const float* Transformer::add_and_norm(const NormWeights& of_part,
   return norm(next, rows);
 }
 
+// Queries, keys and values, without their positions.
+void Transformer::project(const LayerWeights& w, const float* in, int64_t rows) {
+  if (latent_ != nullptr) return latent_->project(ctx_, w, in, queries(rows));
+  ops::linear(ctx_, buffers_->qkv, in, rows, w.qkv, {bias_of(w.qkv_bias)});
+}
+
 void Transformer::norm_queries_and_keys(const LayerWeights& w, int64_t rows) {
   const ops::HeadRows q = queries(rows);
   const ops::HeadRows k = keys(rows);
@@ -414,8 +431,8 @@ void Transformer::rotate(int32_t layer, const Batch& batch, int64_t rows) {
   }
 }
 
-// attended [rows, heads * head_dim]
-void Transformer::attend(int32_t layer, const ops::AttentionRows& where) {
+// [rows, heads * value_dim]
+const float* Transformer::attend(int32_t layer, const ops::AttentionRows& where) {
   Buffers& b = *buffers_;
   const LayerWeights& w = weights_->layers[static_cast<size_t>(layer)];
   const ops::HeadRows q = queries(0);
@@ -428,6 +445,9 @@ void Transformer::attend(int32_t layer, const ops::AttentionRows& where) {
                                 .slopes = b.slopes.empty() ? nullptr : b.slopes.data(),
                                 .sinks = w.sinks.empty() ? nullptr : w.sinks.data()};
   ops::attention(ctx_, b.attended, queries, b.kv[static_cast<size_t>(layer)], where);
+  if (latent_ == nullptr) return b.attended;
+  const LayerWeights& w = weights_->layers[static_cast<size_t>(layer)];
+  return latent_->values(ctx_, w, b.attended, std::ssize(where.positions));
 }
 
 // part [rows, hidden], of this rank.
@@ -469,11 +489,11 @@ std::span<const float> Transformer::compute(const Batch& batch) {
     const LayerWeights& w = weights_->layers[static_cast<size_t>(layer)];
     const float* in = layer == 0 ? norm(w.attn_norm, rows)
                                  : add_and_norm(*of_part, w.attn_norm, rows);  // x += part
-    ops::linear(ctx_, b.qkv, in, rows, w.qkv, {bias_of(w.qkv_bias)});  // qkv [rows, qkv_width]
+    project(w, in, rows);  // qkv [rows, qkv_width]
     if (config_.qk_norm) norm_queries_and_keys(w, rows);
     rotate(layer, batch, rows);
     const ops::HeadRows k = keys(rows);
-    const float* v = k.data + k.n_heads * k.head_dim;
+    const float* v = latent_ ? k.data : k.data + k.n_heads * k.head_dim;
     ops::kv_write(ctx_, b.kv[static_cast<size_t>(layer)], k.data, v, qkv_width, where);
     if (layer + 1 == config_.n_layers && logit_rows < rows) {
       // Keys and values are stored: from here on only rows whose logits are wanted matter.
@@ -486,9 +506,9 @@ std::span<const float> Transformer::compute(const Batch& batch) {
       where = buffers_->choose_rows(batch);
       rows = logit_rows;
     }
-    attend(layer, where);
+    const float* attended = attend(layer, where);
     const ops::LinearSum o_sum = {bias_of(w.o_bias), b.o_slice_ends};
-    ops::linear(ctx_, b.part, b.attended, rows, w.o, o_sum);  // part [rows, hidden]
+    ops::linear(ctx_, b.part, attended, rows, w.o, o_sum);  // part [rows, hidden]
     sum_over_ranks(b.part, rows * hidden);
 
     if (!config_.parallel_mlp) {

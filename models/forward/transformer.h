@@ -17,8 +17,9 @@
 
 namespace outrider {
 
-class ExpertMlp;      // models/forward/experts.h
-struct LayerWeights;  // models/weights/weights.h
+class ExpertMlp;        // models/forward/experts.h
+class LatentAttention;  // models/forward/latent_attention.h
+struct LayerWeights;    // models/weights/weights.h
 struct NormWeights;
 struct Weights;
 
@@ -63,9 +64,10 @@ class Transformer final : public Model {
   void embed(const Batch& batch, int64_t rows);
   const float* norm(const NormWeights& weights, int64_t rows);
   const float* add_and_norm(const NormWeights& of_part, const NormWeights& next, int64_t rows);
+  void project(const LayerWeights& w, const float* in, int64_t rows);
   void norm_queries_and_keys(const LayerWeights& w, int64_t rows);
   void rotate(int32_t layer, const Batch& batch, int64_t rows);
-  void attend(int32_t layer, const ops::AttentionRows& where);
+  const float* attend(int32_t layer, const ops::AttentionRows& where);
   void mlp(const LayerWeights& w, const float* in, int64_t rows);
   ops::HeadRows queries(int64_t rows) const;  // in qkv
   ops::HeadRows keys(int64_t rows) const;
@@ -73,9 +75,10 @@ class Transformer final : public Model {
   TargetGroup& group_;
   ops::Context& ctx_;
   std::unique_ptr<Buffers> buffers_;
-  std::unique_ptr<ExpertMlp> experts_;  // where layers have any
-  int64_t num_experts_before_ = 0;      // read before the last step
-  const Batch* batch_ = nullptr;        // begun and not computed yet
+  std::unique_ptr<ExpertMlp> experts_;       // where layers have any
+  std::unique_ptr<LatentAttention> latent_;  // where attention is
+  int64_t num_experts_before_ = 0;           // read before the last step
+  const Batch* batch_ = nullptr;             // begun and not computed yet
   std::span<const float> logits_;
 };
 

@@ -60,6 +60,7 @@ std::string not_on_gpus(const ModelConfig& config) {
     bool is_used;
     const char* what;
   } switches[] = {
+      {config.is_latent(), "latent attention"},
       {config.experts.count > 0, "mixtures of experts"},
       {config.norm != NormKind::kRms, "layer norm"},
       {names.attn_norm.empty() || !names.attn_post_norm.empty(), "norms after attention and MLP"},

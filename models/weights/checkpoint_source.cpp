@@ -9,6 +9,7 @@
 #include "models/checkpoint/safetensors.h"
 #include "models/checkpoint/unused_tensors.h"
 #include "models/gguf/gguf_file.h"
+#include "models/weights/fp8_blocks.h"
 #include "models/weights/gguf_source.h"
 #include "models/weights/quantized_checkpoint.h"
 #include "models/weights/weights.h"
@@ -22,6 +23,7 @@ class CheckpointSource : public TensorSource {
   CheckpointSource(const std::filesystem::path& model_dir, const ModelConfig& config, Range vocab)
       : checkpoint_(model_dir, config.names.embedding + ".weight"),
         quantized_(checkpoint_, config.quantization),
+        fp8_(checkpoint_, config.quantization),
         transposed_under_(config.transposed ? config.names.layers : ""),
         experts_transposed_(config.names.experts_transposed) {
     refuse_unused_tensors(checkpoint_, config, vocab);
@@ -31,6 +33,7 @@ class CheckpointSource : public TensorSource {
     if (const auto projection = quantized_.projection_of(name); projection && shape.size() == 2) {
       return quantized_.float_type({*projection, shape[0], shape[1]});
     }
+    if (fp8_.has(name)) return fp8_.expect(name, shape);
     const auto [file, info] = find(name);
     if (info == nullptr) {
       throw Error(fmt::format("{}: tensor \"{}\" is missing; expected in shape {}",
@@ -64,6 +67,7 @@ class CheckpointSource : public TensorSource {
     if (const auto projection = quantized_.projection_of(part.name)) {
       return quantized_.read_floats(*projection, part, out);
     }
+    if (fp8_.has(part.name)) return fp8_.read(part, out);
     if (is_transposed(part.name)) return read_transposed(part, out);
     try {
       for_each_run(part, [&](const Checkpoint::Entry& at, uint64_t offset, size_t num_bytes) {
@@ -86,7 +90,8 @@ class CheckpointSource : public TensorSource {
   }
 
   void expect_soon(const TensorPart& part) const override {
-    if (quantized_.projection_of(part.name) || is_transposed(part.name)) return;
+    const bool is_plain = !quantized_.projection_of(part.name) && !fp8_.has(part.name);
+    if (!is_plain || is_transposed(part.name)) return;
     for_each_run(part, [](const Checkpoint::Entry& at, uint64_t offset, size_t num_bytes) {
       at.file->expect_soon(*at.info, offset, num_bytes);
     });
@@ -151,6 +156,7 @@ class CheckpointSource : public TensorSource {
 
   Checkpoint checkpoint_;
   QuantizedCheckpoint quantized_;
+  Fp8Blocks fp8_;
   std::string transposed_under_;  // the beginning of the names of transposed matrices
   bool experts_transposed_;
 };

@@ -194,6 +194,7 @@ void QuantizedPart::integers(Range rows, uint8_t* out) const {
       return;
     case WeightLayout::kPlain:
     case WeightLayout::kGguf:
+    case WeightLayout::kFp8Blocks:
       break;
   }
   OUTRIDER_CHECK(false);
@@ -264,6 +265,7 @@ bool QuantizedTensors::has(const std::string& projection) const {
   switch (config_.layout) {
     case WeightLayout::kPlain:
     case WeightLayout::kGguf:
+    case WeightLayout::kFp8Blocks:
       return false;
     case WeightLayout::kGptq:
     case WeightLayout::kAwq:

@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstring>
 #include <exception>
 #include <mutex>
 #include <thread>
 
 #include "models/weights/weights.h"
+#include "runtime/ops/half.h"
 
 namespace outrider {
 namespace {
@@ -190,6 +192,20 @@ void PartsReader::run(const std::function<void(size_t, size_t)>& progress) {
 }
 
 }  // namespace
+
+std::vector<float> widen(std::span<const std::byte> raw, ops::DType dtype) {
+  std::vector<float> values(raw.size() / ops::dtype_bytes(dtype));
+  if (dtype == ops::DType::kF32) {
+    std::memcpy(values.data(), raw.data(), raw.size());
+    return values;
+  }
+  for (size_t i = 0; i < values.size(); ++i) {
+    uint16_t bits = 0;
+    std::memcpy(&bits, raw.data() + 2 * i, sizeof(bits));
+    values[i] = dtype == ops::DType::kBF16 ? ops::bf16_to_float(bits) : ops::f16_to_float(bits);
+  }
+  return values;
+}
 
 void read_parts(const TensorSource& source,
                 const std::vector<PlannedPart>& parts,

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,9 @@ struct PlannedPart {
   }
   int64_t num_bytes() const { return part.rows.size() * row_bytes(); }
 };
+
+// Elements of a tensor as floats, exact.
+std::vector<float> widen(std::span<const std::byte> raw, ops::DType dtype);
 
 // Reads all parts; destinations must stand still meanwhile. Thread t of T carries what falls into
 // the t-th of T equal runs of panels (or of rows, dense), as the kernels' threads share them, so

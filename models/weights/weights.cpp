@@ -10,9 +10,9 @@
 #include <thread>
 
 #include "models/checkpoint/weight_names.h"
+#include "models/weights/attention_pieces.h"
 #include "models/weights/expert_pieces.h"
 #include "runtime/base/error.h"
-#include "runtime/ops/half.h"
 
 namespace outrider {
 namespace {
@@ -36,6 +36,8 @@ class Loader {
 
  private:
   void plan_layer(int32_t layer, LayerWeights& out);
+  void plan_qkv(const LayerNames& names, LayerWeights& out);
+  void plan_latent(const LayerNames& names, LayerWeights& out);
   void plan_mlp(const LayerNames& names, LayerWeights& out);
   void plan_experts(const LayerNames& names, LayerWeights& out);
   void plan_router(const LayerNames& names, LayerWeights& out);
@@ -44,7 +46,6 @@ class Loader {
   std::vector<float> floats(const TensorPart& part, ops::DType dtype);
   NormWeights norm(const std::string& name);
   std::vector<float> head_norms(const LayerNames& names, const std::string& name, Range heads);
-  std::vector<Piece> qkv_pieces(const LayerNames& names) const;
   std::vector<Piece> gate_up_pieces(const LayerNames& names) const;
   std::vector<float> biases(const std::vector<Piece>& pieces);
   void plan_matrix(ops::PackedMatrix& out,
@@ -66,20 +67,6 @@ class Loader {
   std::vector<PlannedPart> parts_;
   size_t vector_bytes_ = 0;
 };
-
-std::vector<float> widen(const std::vector<std::byte>& raw, ops::DType dtype) {
-  std::vector<float> values(raw.size() / ops::dtype_bytes(dtype));
-  if (dtype == ops::DType::kF32) {
-    std::memcpy(values.data(), raw.data(), raw.size());
-    return values;
-  }
-  for (size_t i = 0; i < values.size(); ++i) {
-    uint16_t bits = 0;
-    std::memcpy(&bits, raw.data() + 2 * i, sizeof(bits));
-    values[i] = dtype == ops::DType::kBF16 ? ops::bf16_to_float(bits) : ops::f16_to_float(bits);
-  }
-  return values;
-}
 
 std::vector<float> Loader::floats(const TensorPart& part, ops::DType dtype) {
   const int64_t count = part.rows.size() * part.columns.size();
@@ -127,34 +114,6 @@ std::vector<float> Loader::head_norms(const LayerNames& names,
   }
   for (float& weight : all) weight += config_.norm_plus_one ? 1.0f : 0.0f;
   return all;
-}
-
-std::vector<Piece> Loader::qkv_pieces(const LayerNames& names) const {
-  const int64_t head_dim = config_.head_dim;
-  const int64_t q_rows = config_.n_heads * head_dim;
-  const int64_t kv_rows = config_.n_kv_heads * head_dim;
-  const Range heads = scaled(shard_.heads, head_dim);
-  const Range kv = scaled(shard_.kv_heads, head_dim);
-  if (config_.qkv_layout == QkvLayout::kSeparate) {
-    return {{names.q(), q_rows, heads}, {names.k(), kv_rows, kv}, {names.v(), kv_rows, kv}};
-  }
-  const int64_t rows = q_rows + 2 * kv_rows;
-  if (config_.qkv_layout == QkvLayout::kFused) {
-    return {{names.qkv(), rows, heads},
-            {names.qkv(), rows, shifted(kv, q_rows)},
-            {names.qkv(), rows, shifted(kv, q_rows + kv_rows)}};
-  }
-  const int64_t group = config_.n_heads / config_.n_kv_heads;
-  std::vector<Piece> pieces;
-  const auto add = [&](int64_t kv_head, int64_t in_group) {
-    const int64_t first = kv_head * (group + 2) + in_group;
-    pieces.push_back({names.qkv(), rows, scaled({first, first + 1}, head_dim)});
-  };
-  for (int64_t h = shard_.heads.begin; h < shard_.heads.end; ++h) add(h / group, h % group);
-  for (const int64_t part : {group, group + 1}) {
-    for (int64_t h = shard_.kv_heads.begin; h < shard_.kv_heads.end; ++h) add(h, part);
-  }
-  return pieces;
 }
 
 std::vector<Piece> Loader::gate_up_pieces(const LayerNames& names) const {
@@ -267,16 +226,12 @@ void Loader::plan_layer(int32_t layer, LayerWeights& out) {
   norm_into(out.mlp_norm, config_.names.mlp_norm);
   norm_into(out.mlp_post_norm, config_.names.mlp_post_norm);
 
-  const std::vector<Piece> qkv = qkv_pieces(names);
-  plan_matrix(out.qkv, qkv, hidden, whole);
-  if (config_.attention_bias) out.qkv_bias = biases(qkv);
-  if (config_.qk_norm) out.q_norm = head_norms(names, config_.names.q_norm, shard_.heads);
-  if (config_.qk_norm) out.k_norm = head_norms(names, config_.names.k_norm, shard_.kv_heads);
+  plan_qkv(names, out);
   const std::string& sinks = config_.names.sinks;
   if (!sinks.empty()) out.sinks = vector(names.prefix + sinks, config_.n_heads, shard_.heads);
-  const Range heads = scaled(shard_.heads, config_.head_dim);
+  const Range heads = scaled(shard_.heads, config_.value_dim());
   plan_matrix(
-      out.o, {{names.o(), hidden, whole}}, int64_t{config_.n_heads} * config_.head_dim, heads);
+      out.o, {{names.o(), hidden, whole}}, int64_t{config_.n_heads} * config_.value_dim(), heads);
   if (config_.attention_out_bias) out.o_bias = biases({{names.o(), hidden, whole}});
 
   if (config_.has_experts(layer)) {
@@ -288,6 +243,32 @@ void Loader::plan_layer(int32_t layer, LayerWeights& out) {
     out.o_bias.clear();
     out.down_bias.clear();
   }
+}
+
+void Loader::plan_qkv(const LayerNames& names, LayerWeights& out) {
+  const std::vector<Piece> qkv = qkv_pieces(config_, shard_, names);
+  plan_matrix(out.qkv, qkv, config_.hidden_dim, {0, config_.hidden_dim});
+  if (config_.attention_bias) out.qkv_bias = biases(qkv);
+  if (config_.is_latent()) plan_latent(names, out);
+  if (!config_.qk_norm) return;
+  out.q_norm = head_norms(names, config_.names.q_norm, shard_.heads);
+  out.k_norm = head_norms(names, config_.names.k_norm, shard_.kv_heads);
+}
+
+void Loader::plan_latent(const LayerNames& names, LayerWeights& out) {
+  const LatentConfig& latent = config_.latent;
+  const WeightNames& family = config_.names;
+  out.k_norm = vector(names.prefix + family.kv_a_norm + ".weight", latent.kv_rank);
+  const TensorPart kv_b = kv_b_part(config_, shard_, names);
+  const ops::DType dtype = source_.expect(kv_b.name, {kv_b_rows(config_), latent.kv_rank});
+  cut_kv_b(config_, floats(kv_b, dtype), dtype, out);
+  if (latent.q_rank == 0) return;
+  out.q_norm = vector(names.prefix + family.q_a_norm + ".weight", latent.q_rank);
+  const int64_t rows = int64_t{config_.n_heads} * latent.query_dim();
+  plan_matrix(out.q_b,
+              {{names.prefix + family.q_b, rows, scaled(shard_.heads, latent.query_dim())}},
+              latent.q_rank,
+              {0, latent.q_rank});
 }
 
 void Loader::plan_mlp(const LayerNames& names, LayerWeights& out) {
@@ -396,7 +377,8 @@ void TensorSource::read_integers(const TensorPart&, int64_t, ops::PackedMatrix&)
 size_t Weights::matrix_bytes() const {
   size_t total = head.num_bytes();
   for (const LayerWeights& layer : layers) {
-    total += layer.qkv.num_bytes() + layer.o.num_bytes() + layer.gate_up.num_bytes() +
+    total += layer.qkv.num_bytes() + layer.q_b.num_bytes() + layer.kv_b_keys.num_bytes() +
+             layer.kv_b_values.num_bytes() + layer.o.num_bytes() + layer.gate_up.num_bytes() +
              layer.down.num_bytes() + layer.router.num_bytes() + layer.shared_gate_up.num_bytes() +
              layer.shared_down.num_bytes();
   }

@@ -30,14 +30,19 @@ struct NormWeights {
 
 struct LayerWeights {
   NormWeights attn_norm;
-  ops::PackedMatrix qkv;        // [(heads + 2 kv) * head_dim, hidden]: q, then k, then v
+  // [(heads + 2 kv) * head_dim, hidden]: q, then k, then v. Latent: q_a, or all of q, then kv_a.
+  ops::PackedMatrix qkv;
   std::vector<float> qkv_bias;  // [(heads + 2 kv) * head_dim]
   std::vector<float> q_norm;    // [head_dim], or [heads * head_dim]: each head its own
   std::vector<float> k_norm;
-  std::vector<float> sinks;    // [heads] or empty
-  ops::PackedMatrix o;         // [hidden, heads * head_dim]
-  std::vector<float> o_bias;   // [hidden]
-  NormWeights attn_post_norm;  // of what attention adds
+  std::vector<float> sinks;     // [heads] or empty
+  // Of latent attention, whose norms above are those of q_a and kv_a.
+  ops::PackedMatrix q_b;        // [heads * query_dim, q_rank]
+  ops::PackedMatrix kv_b_keys;  // of each head (ops::ExpertMatrix) [kv_rank, nope_dim], turned over
+  ops::PackedMatrix kv_b_values;  // of each head [value_dim, kv_rank]
+  ops::PackedMatrix o;            // [hidden, heads * value_dim]
+  std::vector<float> o_bias;      // [hidden]
+  NormWeights attn_post_norm;     // of what attention adds
   NormWeights mlp_norm;
   // [2 ffn, hidden]: gate, then up; [ffn, hidden]: up alone; of experts see ops::ExpertMatrix.
   ops::PackedMatrix gate_up;

@@ -247,6 +247,24 @@ void rms_norm_all_heads(Context& ctx,
 // Each head of row r times factors[r].
 void scale_heads(Context& ctx, const HeadRows& x, const float* factors);
 
+// Moves heads: to.data[r * to.row_stride + h * to.head_stride + i] = the same of `from`, for every
+// row, head and i < head_dim. The two must not overlap.
+template <typename Float>
+struct PlacedHeads {
+  Float* data = nullptr;
+  int64_t row_stride = 0;
+  int64_t head_stride = 0;
+};
+struct HeadCounts {
+  int64_t rows = 0;
+  int64_t n_heads = 0;
+  int64_t head_dim = 0;
+};
+void copy_heads(Context& ctx,
+                const PlacedHeads<float>& to,
+                const PlacedHeads<const float>& from,
+                const HeadCounts& counts);
+
 // x += factor * y, and x *= factor, of count numbers.
 void add_scaled(Context& ctx, float* x, const float* y, float factor, int64_t count);
 void scale(Context& ctx, float* x, float factor, int64_t count);
@@ -281,6 +299,7 @@ void rope(Context& ctx,
           const RowAngles& angles);
 
 // One layer's paged KV memory of one rank: [num_blocks, n_kv_heads, block_size, head_dim] each.
+// Values may be the keys themselves.
 struct KvPages {
   float* keys = nullptr;
   float* values = nullptr;

@@ -1,5 +1,6 @@
 // config.json and generation_config.json: both spellings of every family, and one sentence for what
 // is wrong.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -229,8 +230,13 @@ TEST(ModelConfig, RefusesQuantisationsItDoesNotKnow) {
   const auto refused = [](const char* json, const char* sentence) {
     expect_refused({{"quantization_config", json}}, sentence);
   };
-  const char* known = "known are gptq, awq, compressed-tensors and mxfp4";
-  refused(R"({"quant_method":"fp8"})", "its quant_method is \"fp8\"; known are gptq, awq, ");
+  const char* known = "known are gptq, awq, compressed-tensors, mxfp4 and fp8";
+  refused(R"({"quant_method":"fp8"})", "fp8 without \"weight_block_size\"");
+  refused(R"({"quant_method":"fp8","fmt":"e5m2"})", "fp8 in \"e5m2\"");
+  for (const char* size : {"128", "[128]", "[128,0]", "[-1,128]", "[128,1.5]", "[1,1,1]"}) {
+    const auto json = fmt::format(R"({{"quant_method":"fp8","weight_block_size":{}}})", size);
+    refused(json.c_str(), "\"weight_block_size\" must list two numbers");
+  }
   refused(R"({"quant_method":"bitsandbytes","load_in_4bit":true})", known);
   refused(R"({"quant_method":"modelopt"})", known);
   refused("[]", "\"quantization_config\" must be an object");
@@ -321,6 +327,7 @@ TEST(ModelConfig, FamiliesRefuseWhatTheyDoNotCompute) {
         changes.insert(changes.end(), {{"n_embd", "64"}, {"n_layer", "2"}, {"n_head", "4"}});
       }
       if (model_type == std::string("opt")) changes.emplace_back("ffn_dim", "64");
+      changes.insert(changes.begin(), {"num_key_value_heads", "8"});
       with(changes);
     } catch (const Error& error) {
       sentence = error.what();
@@ -341,6 +348,46 @@ TEST(ModelConfig, FamiliesRefuseWhatTheyDoNotCompute) {
   refused("olmo2", "clip_qkv", "8.0");
   refused("glm4", "first_k_dense_replace", "1");
   refused("qwen3", "mlp_only_layers", "[1]");
+  refused("deepseek_v3", "scoring_func", "\"softmax\"");
+  refused("deepseek_v3", "topk_method", "\"group_limited_greedy\"");
+  refused("deepseek_v3", "moe_layer_freq", "2");
+  refused("deepseek_v3", "num_key_value_heads", "2");
+  refused("deepseek_v3", "v_head_dim", "7");
+  refused("deepseek_v3", "q_lora_rank", "0");
+  refused("kimi_k2", "sliding_window", "12");
+}
+
+// The published config.json, with its old names of rope keys.
+TEST(ModelConfig, LatentAttentionOfDeepseekV3) {
+  const std::string text =
+      R"({"model_type":"deepseek_v3","architectures":["DeepseekV3ForCausalLM"],
+          "auto_map":{"AutoConfig":"x"},"attention_bias":false,"hidden_size":7168,"ep_size":1,
+          "intermediate_size":18432,"num_hidden_layers":5,"num_attention_heads":128,
+          "num_key_value_heads":128,"vocab_size":129280,"max_position_embeddings":163840,
+          "moe_layer_freq":1,"num_nextn_predict_layers":1,"scoring_func":"sigmoid",
+          "topk_method":"noaux_tc","rms_norm_eps":1e-6,"rope_theta":10000,"torch_dtype":"bfloat16",
+          "rope_scaling":{"type":"yarn","factor":40,"beta_fast":32,"beta_slow":1,"mscale":1.0,
+                          "mscale_all_dim":1.0,"original_max_position_embeddings":4096}})";
+  const ModelConfig config = parse(text);
+  EXPECT_EQ(config.n_kv_heads, 1);
+  EXPECT_EQ(config.head_dim, 576);
+  EXPECT_EQ(config.latent.q_rank, 1536);
+  EXPECT_EQ(config.latent.query_dim(), 192);
+  EXPECT_EQ(config.value_dim(), 128);
+  EXPECT_EQ(config.rope.rotary_dim, 64);
+  EXPECT_TRUE(config.rope.interleaved);
+  EXPECT_EQ(config.rope.attention_factor, 1.0);
+  const double mscale = 0.1 * std::log(40.0) + 1.0;
+  EXPECT_NEAR(config.attention_scale, mscale * mscale / std::sqrt(192.0), 1e-8);
+  EXPECT_EQ(config.experts.count, 256);
+  EXPECT_EQ(config.experts.groups, 8);
+  EXPECT_EQ(config.experts.chosen_groups, 4);
+  EXPECT_EQ(config.experts.scale, 2.5f);
+  EXPECT_EQ(config.experts.shared_ffn_dim, 2048);
+  EXPECT_EQ(config.experts.dense_layers, (std::vector<bool>{true, true, true, false, false}));
+  const std::string plain = text.substr(0, text.size() - 1) + R"(,"q_lora_rank":null})";
+  EXPECT_EQ(parse(plain).latent.q_rank, 0);
+  EXPECT_EQ(parse(plain).attention_scale, config.attention_scale);
 }
 
 TEST(ModelConfig, GptOss) {

@@ -198,6 +198,16 @@ TEST(GoldenModels, AMissingFeatureIsSeen) {
   expect_seen("gpt_oss-bf16", [](ModelConfig& c) { c.experts.swiglu.alpha = 1.0f; });
   expect_seen("gpt_oss-bf16", [](ModelConfig& c) { c.experts.swiglu.limit = 50.0f; });
   expect_seen("gpt_oss-bf16", [](ModelConfig& c) { c.experts.normalised = false; });
+  for (const char* name : {"deepseek_v3-bf16", "kimi_k2-bf16"}) {
+    expect_seen(name, [](ModelConfig& c) {
+      c.attention_scale = 1.0f / std::sqrt(static_cast<float>(c.latent.query_dim()));
+    });
+    expect_seen(name, [](ModelConfig& c) { c.rope.interleaved = false; });
+    expect_seen(name, [](ModelConfig& c) { c.experts.scale = 1.0f; });
+  }
+  expect_seen("deepseek_v3-bf16", [](ModelConfig& c) { c.experts.chosen_groups = 4; });
+  expect_seen("deepseek_v3-bf16", [](ModelConfig& c) { c.rope.attention_factor = 1.0; });
+  expect_seen("deepseek_v3-f16", [](ModelConfig& c) { c.rope.interleaved = true; });
 }
 
 // What has weights of its own is missed by the loader already.
@@ -216,6 +226,11 @@ TEST(GoldenModels, AFeatureThatIsLeftOutThoughItHasWeightsIsRefused) {
   expect_refused("gpt_neox-bf16", bias, [](ModelConfig& c) { c.norm_bias = false; });
   expect_refused("gpt_oss-bf16", bias, [](ModelConfig& c) { c.experts.biases = false; });
   expect_refused("gpt_oss-bf16", "no such tensor", [](ModelConfig& c) { c.names.sinks = ""; });
+  expect_refused("kimi_k2-bf16", bias, [](ModelConfig& c) { c.attention_bias = false; });
+  expect_refused("deepseek_v3-fp8", "of type F8_E4M3", [](ModelConfig& c) { c.quantization = {}; });
+  expect_refused("deepseek_v3-fp8", "_scale_inv\" has shape", [](ModelConfig& c) {
+    c.quantization.block_rows = 8;
+  });
 }
 
 // One rank's part of the logits of every position, put into its columns of `all`.

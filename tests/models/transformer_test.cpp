@@ -187,6 +187,17 @@ TEST(Transformer, KvBytesPerBlockCountsBothHalvesOfEveryLayer) {
   EXPECT_EQ(Transformer::kv_bytes_per_block(config, quarter, 16), 2u * 22 * 1 * 16 * 64 * 4);
 }
 
+TEST(Transformer, OfLatentAttentionOneLatentAPositionIsKeptOnEveryRank) {
+  const ModelConfig config = load_model_config(golden_dir() / "deepseek_v3-bf16");
+  const size_t of_position = static_cast<size_t>(config.latent.rope_dim + config.latent.kv_rank);
+  for (const int num_ranks : {1, 4}) {
+    const ModelShard shard = shard_model(config, num_ranks - 1, num_ranks);
+    EXPECT_EQ(Transformer::kv_bytes_per_block(config, shard, 16), 2u * 16 * of_position * 4);
+  }
+  LoneModel lone(config, golden_dir() / "deepseek_v3-bf16", ops::best_isa());
+  EXPECT_EQ(lone.model->memory().kv, kOptions.num_blocks * 2u * 16 * of_position * 4);
+}
+
 TEST(TransformerDeath, ABatchThatCannotBeIsStopped) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
   LoneModel model(golden_dir() / "llama-untied-bf16",

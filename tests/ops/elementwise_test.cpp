@@ -326,6 +326,27 @@ TEST(Elementwise, GatherRowsInPlace) {
   });
 }
 
+TEST(Elementwise, CopyHeadsTurnsRowsAndHeadsOver) {
+  constexpr int64_t kRows = 150;
+  constexpr int64_t kHeads = 5;
+  constexpr int64_t kHeadDim = 48;
+  constexpr int64_t kStride = kHeads * kHeadDim + 7;
+  const std::vector<float> x = random_floats(kRows * kStride, 44);
+  on_every_context([&](Context& ctx) {
+    std::vector<float> out(kRows * kHeads * kHeadDim, kPoison);
+    copy_heads(ctx,
+               {out.data(), kHeadDim, kRows * kHeadDim},
+               {x.data() + 3, kStride, kHeadDim},
+               {kRows, kHeads, kHeadDim});
+    for (int64_t r = 0; r < kRows; ++r) {
+      for (int64_t h = 0; h < kHeads; ++h) {
+        const float* from = x.data() + 3 + r * kStride + h * kHeadDim;
+        EXPECT_TRUE(same_bits(out.data() + (h * kRows + r) * kHeadDim, from, kHeadDim));
+      }
+    }
+  });
+}
+
 TEST(Elementwise, NanStaysInItsRow) {
   std::vector<float> x = random_floats(3 * 40, 49);
   x[45] = kPoison;

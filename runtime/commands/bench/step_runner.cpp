@@ -67,13 +67,32 @@ double StepRunner::peak_gflops() {
   return context_.num_targets * ops::peak_gflops(*context_.loaded.context);
 }
 
+namespace {
+
+// Of a layer's attention, the weights that each row is multiplied with.
+double attention_weights(const ModelConfig& config) {
+  const double hidden = config.hidden_dim;
+  const double heads = config.n_heads;
+  if (!config.is_latent()) {
+    const double q_dim = heads * config.head_dim;
+    return hidden * (2 * q_dim + 2.0 * config.n_kv_heads * config.head_dim);
+  }
+  const LatentConfig& latent = config.latent;
+  const double q_dim = heads * latent.query_dim();
+  const double queries = latent.q_rank > 0 ? latent.q_rank * (hidden + q_dim) : hidden * q_dim;
+  return queries + hidden * config.head_dim +
+         heads *
+             (latent.kv_rank * (latent.nope_dim + latent.value_dim) + latent.value_dim * hidden);
+}
+
+}  // namespace
+
 double step_operations(const ModelConfig& config,
                        int32_t first_position,
                        int32_t rows,
                        StepLogits logits) {
   const double hidden = config.hidden_dim;
   const double q_dim = static_cast<double>(config.n_heads) * config.head_dim;
-  const double kv_dim = static_cast<double>(config.n_kv_heads) * config.head_dim;
   double ffn_units = 0;  // that a row goes through, of all layers
   const ExpertsConfig& experts = config.experts;
   for (int32_t layer = 0; layer < config.n_layers; ++layer) {
@@ -81,8 +100,7 @@ double step_operations(const ModelConfig& config,
                      ? 1.0 * experts.per_row * experts.ffn_dim + experts.shared_ffn_dim
                      : config.ffn_dim;
   }
-  const double layer_weights =
-      hidden * (q_dim + 2 * kv_dim) + q_dim * hidden + 3 * hidden * ffn_units / config.n_layers;
+  const double layer_weights = attention_weights(config) + 3 * hidden * ffn_units / config.n_layers;
   const double head_weights = hidden * config.vocab_size;
   const double logit_rows = logits == StepLogits::kAllRows ? rows : 1;
   // Row i looks at first_position + i + 1 positions; scores and sums of values.

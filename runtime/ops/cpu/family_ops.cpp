@@ -152,6 +152,23 @@ void rms_norm_all_heads(Context& ctx,
   });
 }
 
+void copy_heads(Context& ctx,
+                const PlacedHeads<float>& to,
+                const PlacedHeads<const float>& from,
+                const HeadCounts& counts) {
+  const int64_t all = counts.rows * counts.n_heads;
+  const bool small = all * counts.head_dim < kInlineElements;
+  ctx.threads().for_range(all, small, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t r = i / counts.n_heads;
+      const int64_t h = i % counts.n_heads;
+      std::copy_n(from.data + r * from.row_stride + h * from.head_stride,
+                  counts.head_dim,
+                  to.data + r * to.row_stride + h * to.head_stride);
+    }
+  });
+}
+
 void scale_heads(Context& ctx, const HeadRows& x, const float* factors) {
   for_heads(ctx, x, [&](float* head, int64_t r, int64_t) {
     for (int64_t i = 0; i < x.head_dim; ++i) head[i] *= factors[r];
