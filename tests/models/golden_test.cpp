@@ -331,8 +331,9 @@ TEST_P(GoldenModel, WeightsOf8BitsStayClose) {
   config.load_format = {.bits = 8, .group_size = 32};
   const double error = error_with(golden, config);
   EXPECT_GT(error, 1e-5);
-  // Rounding may change which experts a row goes to.
-  EXPECT_LT(error, config.experts.count > 0 ? 0.3 : 0.15);
+  // One model is more sensitive than others, and not by its choice of experts: rounding v of its
+  // first layer alone moves the logits of transformers by 0.11.
+  EXPECT_LT(error, GetParam() == "qwen2_moe-f16" ? 0.3 : 0.15);
 }
 
 INSTANTIATE_TEST_SUITE_P(Families,

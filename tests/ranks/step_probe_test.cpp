@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <set>
 
+#include "models/forward/transformer.h"
+#include "models/synthetic/synthetic.h"
+
 namespace outrider {
 namespace {
 
@@ -31,6 +34,34 @@ TEST(StepProbe, ABatchWritesEachSlotOnceAndFits) {
       EXPECT_LT(*tokens.rbegin(), 50);
     }
   }
+}
+
+// What a probe of several rows is to show of a model with experts: how many they read.
+TEST(StepProbe, DifferentTokensReadMoreExperts) {
+  ModelConfig config = first_layers(synthetic_shape("qwen3-30b-a3b"), 3);
+  config.hidden_dim = 64;
+  config.n_heads = 4;
+  config.n_kv_heads = 2;
+  config.head_dim = config.rope.rotary_dim = 16;
+  config.ffn_dim = config.experts.ffn_dim = 32;
+  config.vocab_size = 600;
+  const ModelShard shard = shard_model(config, 0, 1);
+  const auto group = make_solo_group();
+  ops::Context ctx(1);
+  Transformer model(config,
+                    synthetic_weights(config, shard, {}),
+                    shard,
+                    {.block_size = 16, .num_blocks = 8, .max_rows = 64, .max_logit_rows = 64},
+                    *group,
+                    ctx);
+  const auto bytes_of = [&](int32_t num_rows, int32_t num_tokens) {
+    std::vector<int32_t> blocks;
+    model.forward(probe_batch(num_rows, 16, num_tokens, &blocks));
+    return model.step_bytes();
+  };
+  EXPECT_EQ(bytes_of(1, 600), model.matrix_bytes());
+  EXPECT_GT(bytes_of(8, 600), 2 * model.matrix_bytes());
+  EXPECT_LT(bytes_of(8, 1), bytes_of(8, 600));
 }
 
 TEST(StepProbe, TheLimitIsWhatTheModelHasRoomFor) {
