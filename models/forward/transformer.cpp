@@ -446,7 +446,6 @@ const float* Transformer::attend(int32_t layer, const ops::AttentionRows& where)
                                 .sinks = w.sinks.empty() ? nullptr : w.sinks.data()};
   ops::attention(ctx_, b.attended, queries, b.kv[static_cast<size_t>(layer)], where);
   if (latent_ == nullptr) return b.attended;
-  const LayerWeights& w = weights_->layers[static_cast<size_t>(layer)];
   return latent_->values(ctx_, w, b.attended, std::ssize(where.positions));
 }
 
