@@ -104,9 +104,17 @@ OUTRIDER_DEVICE void publish_writes() { __threadfence(); }
 
 // 8 bytes that other blocks on the same processor read too (activations). Keeps its place among
 // asynchronous copies.
+#if defined(OUTRIDER_INPUTS_FROM_L2)  // to be measured: past the first-level cache
+#define OUTRIDER_INPUT_CACHE "cg"
+#else
+#define OUTRIDER_INPUT_CACHE "ca"
+#endif
 OUTRIDER_DEVICE Vector2 load_in_order(const Vector2* from) {
   Vector2 v;
-  asm volatile("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(from) : "memory");
+  asm volatile("ld.global." OUTRIDER_INPUT_CACHE ".v2.u32 {%0, %1}, [%2];"
+               : "=r"(v.x), "=r"(v.y)
+               : "l"(from)
+               : "memory");
   return v;
 }
 
