@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A Python environment with the client libraries that the tests use (less than a minute, 700 MB), matplotlib for the
-# plots, selenium for the chat page and, when OUTRIDER_LM_EVAL=1 (it takes a minute or two and a gigabyte),
+# plots, selenium for the chat page, NVIDIA's disassembler and, when OUTRIDER_LM_EVAL=1 (it takes a minute or two and a gigabyte),
 # lm-evaluation-harness. What pip cannot install (no network) has its test skipped, which says so.
 set -uo pipefail
 venv=$1
@@ -25,5 +25,7 @@ install pydantic_ai 'pydantic-ai-slim[openai]==2.31.0'
 install tokenizers tokenizers==0.23.3
 install matplotlib matplotlib
 install selenium selenium
+# Pinned by hash, alone: with one hash pip wants all.
+install nvidia.cu13.bin -r "$(dirname "$0")/gpu/machine_code_tools.txt"
 if [ "${OUTRIDER_LM_EVAL:-0}" = 1 ]; then install lm_eval 'lm-eval[api]==0.4.13' transformers; fi
 exit 0

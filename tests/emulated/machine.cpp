@@ -11,6 +11,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "runtime/base/error.h"
 #include "runtime/base/numbers/rng.h"
@@ -74,6 +75,10 @@ class Machine {
   }
 
   void set_seed(uint64_t seed) { seed_ = seed; }
+  void set_predecessor(std::function<void()> work) { predecessor_ = std::move(work); }
+  void wait_for_predecessor() {
+    if (predecessor_) std::exchange(predecessor_, nullptr)();
+  }
   const Place& place() const { return place_; }
   std::byte* shared_bytes() { return reinterpret_cast<std::byte*>(shared_.data()); }
 
@@ -184,6 +189,7 @@ class Machine {
   std::vector<Thread> threads_;
   context::fiber scheduler_;
   const std::function<void()>* body_ = nullptr;
+  std::function<void()> predecessor_;
   std::exception_ptr failure_;
   Place place_;
   bool running_ = false;
@@ -203,6 +209,8 @@ void run(const LaunchShape& shape, const std::function<void()>& body) {
   machine().run(shape, body);
 }
 void set_seed(uint64_t seed) { machine().set_seed(seed); }
+void set_predecessor(std::function<void()> work) { machine().set_predecessor(std::move(work)); }
+void wait_for_predecessor() { machine().wait_for_predecessor(); }
 const Place& place() { return machine().place(); }
 std::byte* shared_bytes() { return machine().shared_bytes(); }
 // What is waited for may be another process's or thread's to do, which needs a core: one look of

@@ -21,6 +21,9 @@ void run(const LaunchShape& shape, const std::function<void()>& body);
 
 // The seed of orders and copies; run() changes it from launch to launch.
 void set_seed(uint64_t seed);
+// What the launch before has still to do when this OS thread's next one begins: done when a thread
+// of that one first waits for it.
+void set_predecessor(std::function<void()> work);
 
 // What a warp does together: called by the last lane to arrive, with every lane's argument.
 using WarpAction = void (*)(void* const (&lanes)[32]);
@@ -39,6 +42,7 @@ std::byte* shared_bytes();
 void yield_thread();
 // The running thread waits until all threads of the block / the warp's 32 lanes have arrived.
 void sync_block();
+void wait_for_predecessor();
 void warp_together(WarpAction action, void* lane_argument);
 
 void copy_async_16(void* to, const void* from, bool valid);

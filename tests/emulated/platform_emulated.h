@@ -84,12 +84,12 @@ OUTRIDER_DEVICE void atomic_add(uint64_t* to, uint64_t value) { *to += value; }
 OUTRIDER_DEVICE void atomic_max(uint64_t* to, uint64_t value) { *to = *to > value ? *to : value; }
 OUTRIDER_DEVICE uint32_t atomic_next(uint32_t* to) { return (*to)++; }
 OUTRIDER_DEVICE void publish_writes() {}
-OUTRIDER_DEVICE Vector4 load_once(const Vector4* from) { return *from; }
-OUTRIDER_DEVICE Vector2 load_once(const Vector2* from) { return *from; }
-
 OUTRIDER_DEVICE Vector2 load_in_order(const Vector2* from) { return *from; }
 
 OUTRIDER_DEVICE void copy_async_16(void* shared, const void* global, bool valid = true) {
+  emulated::copy_async_16(shared, global, valid);
+}
+OUTRIDER_DEVICE void copy_once_16(void* shared, const void* global, bool valid) {
   emulated::copy_async_16(shared, global, valid);
 }
 OUTRIDER_DEVICE void end_copy_group() { emulated::end_copy_group(); }
@@ -191,7 +191,7 @@ OUTRIDER_DEVICE uint32_t pack_f16(float low, float high) {
   return uint32_t{ops::float_to_f16(low)} | uint32_t{ops::float_to_f16(high)} << 16;
 }
 
-OUTRIDER_DEVICE void wait_for_predecessor() {}
+OUTRIDER_DEVICE void wait_for_predecessor() { emulated::wait_for_predecessor(); }
 OUTRIDER_DEVICE void let_successor_begin() {}
 
 OUTRIDER_DEVICE float fused_multiply_add(float a, float b, float c) { return std::fma(a, b, c); }

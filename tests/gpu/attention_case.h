@@ -126,6 +126,22 @@ class AttentionCase {
     return static_cast<size_t>(slot) * static_cast<size_t>(shape_.head_dim) +
            static_cast<size_t>(d);
   }
+  // Queries, and the keys and values of the step's own positions.
+  std::vector<std::span<std::byte>> written_by_step(const std::vector<int32_t>& positions,
+                                                    const std::vector<int32_t>& sequences,
+                                                    const Shared<uint8_t>& queries) const {
+    std::vector<std::span<std::byte>> memory = {queries.bytes()};
+    const size_t element = type_bytes(shape_.type);
+    const size_t slot_bytes = static_cast<size_t>(shape_.head_dim) * element;
+    for (size_t row = 0; row < positions.size(); ++row) {
+      for (int32_t head = 0; head < shape_.n_kv_heads; ++head) {
+        const size_t first = at(sequences[row], head, positions[row], 0) * element;
+        memory.push_back(keys_.bytes().subspan(first, slot_bytes));
+        memory.push_back(values_.bytes().subspan(first, slot_bytes));
+      }
+    }
+    return memory;
+  }
   void write_sequence(int32_t sequence) {
     std::normal_distribution<float> normal;
     for (int32_t p = 0; p < lengths_[static_cast<size_t>(sequence)]; ++p) {
@@ -217,6 +233,7 @@ inline AttentionCase::Run AttentionCase::run(const std::vector<RunOfRows>& runs,
   ops.attention(*stream, args);
   const std::unique_ptr<Graph> graph = stream->end_recording();
   counts[0] = {.num_rows = num_rows, .num_attention_items = result.plan.num_items};
+  write_by_predecessor(written_by_step(of_rows, sequences_of_rows, queries));
   for (int i = 0; i < launch.times; ++i) {
     out.poison();
     stream->replay(*graph);

@@ -57,6 +57,8 @@ TEST(AttentionPlan, EveryRowIsInOneItemOfItsSequence) {
       EXPECT_EQ(item.first_row, next);
       EXPECT_TRUE(item.num_rows >= 1 && item.num_rows <= rows_per_item);
       next += item.num_rows;
+      const auto first = std::ranges::find(rows.sequences, item.sequence) - rows.sequences.begin();
+      EXPECT_EQ(item.first_new, rows.positions[static_cast<size_t>(first)]);
       for (int32_t row = item.first_row; row < next; ++row) {
         EXPECT_EQ(rows.sequences[static_cast<size_t>(row)], item.sequence);
       }
@@ -75,6 +77,7 @@ TEST(AttentionPlan, RowsThatStartOverAreAnotherItem) {
   const std::vector<int32_t> sequences = {0, 0, 0, 0};
   std::vector<AttentionItem> items(4);
   EXPECT_EQ(plan_attention({positions, sequences}, 4, 20, items).num_items, 3);
+  for (int32_t i = 0; i < 3; ++i) EXPECT_EQ(items[static_cast<size_t>(i)].first_new, 3);
 }
 
 TEST(AttentionPlan, ItemsAreEvenAndFillTiles) {

@@ -15,6 +15,7 @@ namespace outrider::gpu {
 
 const Backend& test_backend() { return cuda_backend(); }
 void choose_thread_order(unsigned) {}
+void do_when_waited_for(std::function<void()> work) { work(); }
 void do_work_late(bool) {}
 void do_work_on_threads() {}
 

@@ -3,6 +3,7 @@
 #include <cstdlib>
 
 #include "tests/emulated/emulated.h"
+#include "tests/emulated/machine.h"
 #include "tests/gpu/gpu_testing.h"
 
 namespace outrider::gpu {
@@ -16,6 +17,7 @@ const bool is_always_on_threads = std::getenv("OUTRIDER_TEST_ON_THREADS") != nul
 
 const Backend& test_backend() { return emulated::backend(); }
 void choose_thread_order(unsigned seed) { emulated::set_seed(seed); }
+void do_when_waited_for(std::function<void()> work) { emulated::set_predecessor(std::move(work)); }
 void do_work_late(bool is_late) {
   using emulated::WorkTime;
   const WorkTime as_ever = is_always_on_threads ? WorkTime::kOnThread : WorkTime::kAtOnce;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <random>
 #include <span>
@@ -22,6 +23,9 @@ const Backend& test_backend();
 inline bool is_emulated() { return std::string(test_backend().name) == "emulated"; }
 // Another order of threads from now on, where the device has a choice: the emulated one.
 void choose_thread_order(unsigned seed);
+// What the launch before does: on the emulated device when this thread's next launch first waits
+// for it, on a real one at once.
+void do_when_waited_for(std::function<void()> work);
 // Queued work is done as late as may be, on the emulated device (emulated.h); a real one has its
 // own time. To outlive the buffers and streams of its device.
 void do_work_late(bool is_late);
@@ -56,6 +60,7 @@ class Shared {
   size_t size() const { return count_; }
   T& operator[](size_t i) const { return data()[i]; }
   std::span<T> span() const { return {data(), count_}; }
+  std::span<std::byte> bytes() const { return std::as_writable_bytes(span()); }
   std::vector<T> values() const { return {data(), data() + count_}; }
   void poison() const { std::memset(buffer_.template as<void>(), 0xff, count_ * sizeof(T)); }
 
@@ -63,6 +68,17 @@ class Shared {
   PinnedBuffer buffer_;
   size_t count_ = 0;
 };
+
+// What the launch before writes: NaN until the next launch waits for it, so that reading it earlier
+// shows.
+inline void write_by_predecessor(const std::vector<std::span<std::byte>>& memory) {
+  std::vector<std::vector<std::byte>> written;
+  for (const auto& bytes : memory) written.emplace_back(bytes.begin(), bytes.end());
+  for (const auto& bytes : memory) std::ranges::fill(bytes, std::byte{0xff});
+  do_when_waited_for([memory, written] {
+    for (size_t i = 0; i < memory.size(); ++i) std::ranges::copy(written[i], memory[i].begin());
+  });
+}
 
 inline std::vector<float> random_floats(size_t count, unsigned seed) {
   std::mt19937 random(seed);

@@ -169,6 +169,7 @@ class TestInputs {
     }
   }
   Activations activations;
+  std::span<std::byte> bytes() const { return data_.span(); }
 
  private:
   size_t at(int32_t row, int32_t k) const {

@@ -89,6 +89,18 @@ TEST_P(EveryType, SelectedRowsAreCountedApart) {
   EXPECT_TRUE(std::isnan(found[40]));
 }
 
+// What the launch before writes is not read before it has ended; weights and the step's counts are.
+TEST_P(EveryType, ActivationsAreReadBehindTheWait) {
+  const TestMatrix weights(*device, random_table(16, 600, inputs_for(weight_type), 9), weight_type);
+  for (const int32_t rows : {1, 13, 20, 30, 40}) {
+    const Table inputs = random_table(rows, 600, input_type, 10);
+    const TestInputs in(*device, inputs, input_type);
+    write_by_predecessor({in.bytes()});
+    const std::vector<float> found = store(weights, in.activations, rows, rows);
+    EXPECT_EQ(num_wrong(found, weights.values(), inputs, rows, {}), 0) << rows << " rows";
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Types,
                          EveryType,
                          ::testing::Values(std::pair{Type::kF32, Type::kF32},

@@ -15,6 +15,8 @@ class Rows : public ::testing::TestWithParam<Type> {
   const OpTable& ops = test_backend().ops;
   std::unique_ptr<Device> device = test_backend().open(0);
   std::unique_ptr<Stream> stream = device->make_stream(Priority::kNormal);
+
+  void expect_norm(int32_t n, bool selected);
 };
 
 TEST_P(Rows, EmbedGivesTheTablesRowsOrZeros) {
@@ -58,47 +60,56 @@ TEST_P(Rows, EmbedGivesTheTablesRowsOrZeros) {
   EXPECT_EQ(out[4 * kN], -1.0f);  // a row the step does not have
 }
 
-TEST_P(Rows, NormAddsAndScales) {
-  constexpr int32_t kN = 72;
-  const std::vector<float> x = random_floats(3 * kN, 2);
-  const std::vector<float> part = random_floats(3 * kN, 3);
-  const std::vector<float> weight = random_floats(kN, 4);
+// In double precision; `selected`: of row 2 alone, and x is left as it is.
+void Rows::expect_norm(int32_t n, bool selected) {
+  const auto width = static_cast<size_t>(n);
+  const std::vector<float> x = random_floats(3 * width, 2);
+  const std::vector<float> part = random_floats(3 * width, 3);
+  const std::vector<float> weight = random_floats(width, 4);
   const Shared<float> shared_part(*device, part);
   const Shared<float> shared_weight(*device, weight);
   const Shared<StepCounts> counts(*device,
                                   std::vector<StepCounts>{{.num_rows = 3, .num_logit_rows = 1}});
   const Shared<int32_t> logit_rows(*device, std::vector<int32_t>{2});
-  for (const bool selected : {false, true}) {
-    const Shared<float> stream_x(*device, x);
-    const Shared<float> out(*device, activation_elements(3, kN));
-    out.poison();
-    ops.norm(*stream,
-             {.out = {out.data(), GetParam(), kN},
-              .x = stream_x.data(),
-              .part = shared_part.data(),
-              .weight = shared_weight.data(),
-              .eps = 1e-5f,
-              .selected = selected,
-              .max_rows = 3,
-              .step = {.counts = counts.data(), .logit_rows = logit_rows.data()}});
-    stream->wait();
-    for (int32_t row = 0; row < (selected ? 1 : 3); ++row) {
-      const auto from = static_cast<size_t>(selected ? 2 : row) * kN;
-      double squares = 0.0;
-      for (size_t i = 0; i < kN; ++i) squares += std::pow(double{x[from + i]} + part[from + i], 2);
-      for (int32_t i = 0; i < kN; ++i) {
-        const auto at = from + static_cast<size_t>(i);
-        const double expected = (double{x[at]} + part[at]) / std::sqrt(squares / kN + 1e-5) *
-                                weight[static_cast<size_t>(i)];
-        const bool is_wide = GetParam() == Type::kF32;
-        const auto where = static_cast<size_t>(row * kN + i);
-        const double found =
-            widen(GetParam(), out.data(), is_wide ? where : activation_offset(row, i, kN));
-        const double tolerance = GetParam() == Type::kF32 ? 1e-5 : 4e-3;
-        EXPECT_TRUE(std::fabs(found - expected) <= tolerance * (1 + std::fabs(expected)));
-      }
+  const Shared<float> stream_x(*device, x);
+  const Shared<float> out(*device, activation_elements(3, n));
+  out.poison();
+  write_by_predecessor({stream_x.bytes(), shared_part.bytes()});
+  ops.norm(*stream,
+           {.out = {out.data(), GetParam(), n},
+            .x = stream_x.data(),
+            .part = shared_part.data(),
+            .weight = shared_weight.data(),
+            .eps = 1e-5f,
+            .selected = selected,
+            .max_rows = 3,
+            .step = {.counts = counts.data(), .logit_rows = logit_rows.data()}});
+  stream->wait();
+  for (int32_t row = 0; row < (selected ? 1 : 3); ++row) {
+    const auto from = static_cast<size_t>(selected ? 2 : row) * width;
+    double squares = 0.0;
+    for (size_t i = 0; i < width; ++i) squares += std::pow(double{x[from + i]} + part[from + i], 2);
+    for (int32_t i = 0; i < n; ++i) {
+      const auto at = from + static_cast<size_t>(i);
+      const double expected = (double{x[at]} + part[at]) / std::sqrt(squares / n + 1e-5) *
+                              weight[static_cast<size_t>(i)];
+      const bool is_wide = GetParam() == Type::kF32;
+      const auto where = static_cast<size_t>(row * n + i);
+      const double found =
+          widen(GetParam(), out.data(), is_wide ? where : activation_offset(row, i, n));
+      const double tolerance = GetParam() == Type::kF32 ? 1e-5 : 4e-3;
+      ASSERT_TRUE(std::fabs(found - expected) <= tolerance * (1 + std::fabs(expected)))
+          << "element " << i << " of " << n;
+      EXPECT_EQ(stream_x[at], selected ? x[at] : x[at] + part[at]);
     }
-    EXPECT_EQ(stream_x[0] == x[0], selected);  // the sum is kept unless rows were picked
+  }
+}
+
+// Rows of whole vectors, of more than a block takes at once, and of other lengths.
+TEST_P(Rows, NormAddsAndScales) {
+  for (const int32_t n : {72, 70, 67, 9000}) {
+    expect_norm(n, false);
+    expect_norm(n, true);
   }
 }
 

@@ -32,4 +32,16 @@ OUTRIDER_DEVICE void store_activation(const Activations& to, int32_t row, int32_
   store_float(to.data, to.type, at, value);
 }
 
+// Elements (row, k) and (row, k + 1), k even: side by side in the fragments too.
+OUTRIDER_DEVICE void store_activation_pair(
+    const Activations& to, int32_t row, int32_t k, float low, float high) {
+  if (to.type == Type::kF32) {
+    store_activation(to, row, k, low);
+    store_activation(to, row, k + 1, high);
+    return;
+  }
+  static_cast<uint32_t*>(to.data)[activation_offset(row, k, to.n) / 2] =
+      to.type == Type::kBF16 ? pack_bf16(low, high) : pack_f16(low, high);
+}
+
 }  // namespace outrider::gpu

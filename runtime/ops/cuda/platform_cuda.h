@@ -30,14 +30,22 @@ inline void check_cuda(cudaError_t result, const char* what) {
   throw Error(std::string("the GPU failed at ") + what + ": " + cudaGetErrorString(result));
 }
 
+// Of a multiprocessor's fast memory, what is shared memory and not first-level cache, in percent of
+// the most: the same for all kernels, since a multiprocessor changes it only when it is empty.
+#ifndef OUTRIDER_CARVEOUT
+#define OUTRIDER_CARVEOUT cudaSharedmemCarveoutMaxShared
+#endif
+
 template <typename Args>
 void launch(Stream& stream, void (*kernel)(Args), const LaunchShape& shape, const Args& args) {
   constexpr size_t kSharedWithoutAsking = 48 << 10;
-  if (shape.shared_bytes > kSharedWithoutAsking) {
-    check_cuda(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                    cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    static_cast<int>(shape.shared_bytes)),
+  const auto ask = [kernel](cudaFuncAttribute attribute, int value) {
+    check_cuda(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), attribute, value),
                "asking for shared memory");
+  };
+  ask(cudaFuncAttributePreferredSharedMemoryCarveout, OUTRIDER_CARVEOUT);
+  if (shape.shared_bytes > kSharedWithoutAsking) {
+    ask(cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shape.shared_bytes));
   }
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(shape.grid.x, shape.grid.y, shape.grid.z);
@@ -94,27 +102,19 @@ OUTRIDER_DEVICE uint32_t atomic_next(uint32_t* to) { return atomicAdd(to, 1u); }
 // This thread's writes are seen by other blocks before what it writes afterwards.
 OUTRIDER_DEVICE void publish_writes() { __threadfence(); }
 
-// 16 or 8 bytes that are read once and by nobody else (weights): past the first-level cache.
-OUTRIDER_DEVICE Vector4 load_once(const Vector4* from) {
-  Vector4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(from));
-  return v;
-}
-OUTRIDER_DEVICE Vector2 load_once(const Vector2* from) {
-  Vector2 v;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v2.u32 {%0, %1}, [%2];"
-               : "=r"(v.x), "=r"(v.y)
-               : "l"(from));
-  return v;
-}
-
 // 8 bytes that other blocks on the same processor read too (activations). Keeps its place among
-// the loads above.
+// asynchronous copies.
+#if defined(OUTRIDER_INPUTS_FROM_L2)  // to be measured: past the first-level cache
+#define OUTRIDER_INPUT_CACHE "cg"
+#else
+#define OUTRIDER_INPUT_CACHE "ca"
+#endif
 OUTRIDER_DEVICE Vector2 load_in_order(const Vector2* from) {
   Vector2 v;
-  asm volatile("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(from) : "memory");
+  asm volatile("ld.global." OUTRIDER_INPUT_CACHE ".v2.u32 {%0, %1}, [%2];"
+               : "=r"(v.x), "=r"(v.y)
+               : "l"(from)
+               : "memory");
   return v;
 }
 
@@ -125,6 +125,14 @@ OUTRIDER_DEVICE void copy_async_16(void* shared, const void* global, bool valid 
   asm volatile(
       "cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(valid ? 16 : 0)
       : "memory");
+}
+// The same of what nobody else reads (weights): its neighbours in memory are asked for too.
+OUTRIDER_DEVICE void copy_once_16(void* shared, const void* global, bool valid) {
+  const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(to),
+               "l"(global),
+               "r"(valid ? 16 : 0)
+               : "memory");
 }
 // Ends a group of copies; wait_copies<N>: until at most the N latest groups are under way. Then
 // sync_block() before other threads read what came.
@@ -252,8 +260,9 @@ OUTRIDER_DEVICE void let_successor_begin() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 #if defined(OUTRIDER_TEST_LATE)
-  // For tests (liboutrider_cuda.so in the folder late): all that this kernel does comes 20 us after its successor may
-  // have begun, so that a successor that does not wait reads what is not there yet.
+  // For tests (liboutrider_cuda.so in the folder late): all that this kernel does comes 20 us after
+  // its successor may have begun, so that a successor that does not wait reads what is not there
+  // yet.
   for (int64_t begin = clock64(); clock64() - begin < 40000;) __nanosleep(500);
 #endif
 }

@@ -20,6 +20,17 @@ constexpr int32_t kWideHeadDim = 128;
 // Rows that fill whole tiles.
 int32_t whole_tile_rows(int32_t group) { return kTile / std::gcd(kTile, group); }
 
+// The first position of all rows of the sequence that row `first` begins.
+int32_t first_new_position(const AttentionRows& rows, size_t first) {
+  int32_t least = rows.positions[first];
+  for (size_t row = first;
+       row < rows.positions.size() && rows.sequence_of_row[row] == rows.sequence_of_row[first];
+       ++row) {
+    least = std::min(least, rows.positions[row]);
+  }
+  return least;
+}
+
 size_t end_of_run(const AttentionRows& rows, size_t first) {
   size_t end = first + 1;
   while (end < rows.positions.size() && rows.sequence_of_row[end] == rows.sequence_of_row[first] &&
@@ -52,8 +63,12 @@ AttentionPlan plan_attention(const AttentionRows& rows,
   OUTRIDER_CHECK(rows.positions.size() == rows.sequence_of_row.size());
   OUTRIDER_CHECK(group > 0 && rows_per_item > 0 && rows_per_item <= kMaxItemRows);
   AttentionPlan plan;
+  int32_t first_new = 0;
   for (size_t first = 0; first < rows.positions.size();) {
     const size_t end = end_of_run(rows, first);
+    if (first == 0 || rows.sequence_of_row[first - 1] != rows.sequence_of_row[first]) {
+      first_new = first_new_position(rows, first);
+    }
     const int32_t piece = even_piece(static_cast<int32_t>(end - first), group, rows_per_item);
     while (first < end) {
       if (static_cast<size_t>(plan.num_items) == items.size()) {
@@ -66,7 +81,8 @@ AttentionPlan plan_attention(const AttentionRows& rows,
           .first_row = static_cast<int32_t>(first),
           .num_rows = static_cast<int32_t>(item_end - first),
           .sequence = rows.sequence_of_row[first],
-          .num_splits = num_splits};
+          .num_splits = num_splits,
+          .first_new = first_new};
       plan.max_splits = std::max(plan.max_splits, num_splits);
       first = item_end;
     }

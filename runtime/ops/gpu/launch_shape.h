@@ -21,13 +21,13 @@ struct LaunchShape {
   bool overlaps = false;
 };
 
-struct Vector4 {  // 16 bytes that move at once
+struct alignas(16) Vector4 {  // 16 bytes that move at once
   uint32_t x;
   uint32_t y;
   uint32_t z;
   uint32_t w;
 };
-struct Vector2 {
+struct alignas(8) Vector2 {
   uint32_t x;
   uint32_t y;
 };

@@ -37,12 +37,14 @@ struct AttentionItem {
   int32_t num_rows = 0;
   int32_t sequence = 0;
   int32_t num_splits = 0;  // of the item's last row: those its positions reach into, or more
+  int32_t first_new = 0;   // the first position that the step stores of the sequence; 0 will do
 };
 inline constexpr int32_t kMaxItemRows = 32;
 // Attention's sum over positions is cut at multiples of this, whatever rows share the step.
 inline constexpr int32_t kSplitPositions = 256;
 
 // Device memory, at the same addresses for a model's life; filled by one copy at a step's start.
+// Launches read it before the launch before has ended, so that no launch may write it.
 struct StepView {
   const StepCounts* counts = nullptr;
   const int32_t* tokens = nullptr;           // [max rows]
@@ -79,7 +81,8 @@ struct EmbedArgs {
 };
 
 // x += part where there is one, then out = x / sqrt(mean(x^2) + eps) * weight. With `selected` the
-// rows are the step's logit rows: out row j is of x row logit_rows[j], and x is left as it is.
+// rows are the step's logit rows: out row j is of x row logit_rows[j], and x is left as it is. The
+// weight is read before the launch before has ended.
 struct NormArgs {
   Activations out;
   float* x = nullptr;             // [max_rows, n]
@@ -166,7 +169,8 @@ struct RopeWriteArgs {
 
 // ---- attention
 // Causal, grouped KV heads, positions max(0, p - window + 1) .. p (window 0: all). out: [rows,
-// n_heads * head_dim] as a product's input.
+// n_heads * head_dim] as a product's input. Keys and values in front of an item's first_new are
+// read before the launch before has ended: that one writes the step's own.
 struct AttentionArgs {
   Activations out;
   const void* queries = nullptr;  // [max_rows, n_heads, head_dim] of kv.type
@@ -194,7 +198,8 @@ struct BlockFillArgs {
 };
 
 // Random weights, uniform in [-scale, scale], from a seed; for benchmarks. `count` elements of
-// `type`, in memory order; an element depends on seed, scale and its index alone.
+// `type`, in memory order; an element depends on seed, scale and its index alone. Overlaps neither
+// what is before nor what follows.
 struct RandomArgs {
   void* out = nullptr;
   Type type = Type::kBF16;

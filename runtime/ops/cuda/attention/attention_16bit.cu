@@ -7,14 +7,23 @@ namespace {
 template <typename Half, int kHeadDim>
 OUTRIDER_KERNEL(SplitAttention<Half, kHeadDim>::kThreads, SplitAttention<Half, kHeadDim>::kBlocks)
 void attend(AttentionArgs args) {
+  const auto index = static_cast<int32_t>(block_id().z);
+  const bool is_there = index < args.step.counts->num_attention_items;
+  ItemHead work;
+  SplitLoop splits;
+  if (is_there) {
+    work = make_item_head(args, index, static_cast<int32_t>(block_id().y));
+    splits = splits_of_block(args, work);
+  }
+  SplitAttention<Half, kHeadDim> attention(args, work);
+  if (splits.begin < splits.end) attention.begin(splits.begin);
   wait_for_predecessor();
   let_successor_begin();
-  const auto index = static_cast<int32_t>(block_id().z);
-  if (index >= args.step.counts->num_attention_items) return;
-  const ItemHead work = make_item_head(args, index, static_cast<int32_t>(block_id().y));
-  const SplitLoop splits = splits_of_block(args, work);
-  SplitAttention<Half, kHeadDim> attention(args, work);
-  for (int32_t split = splits.begin; split < splits.end; ++split) attention.run(split);
+  if (!is_there) return;
+  for (int32_t split = splits.begin; split < splits.end; ++split) {
+    if (split > splits.begin) attention.begin(split);
+    attention.run(split);
+  }
   merge_if_last(args, work, splits, shared_memory<uint32_t>());
 }
 

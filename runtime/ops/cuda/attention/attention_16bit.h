@@ -79,25 +79,31 @@ class SplitAttention {
     slots_ = reinterpret_cast<int32_t*>(sums_ + kTogether * kWarps * 16);
   }
 
-  OUTRIDER_DEVICE void run(int32_t split) {
+  // Asks for what earlier steps have stored of a split, which is there before the launch before has
+  // ended.
+  OUTRIDER_DEVICE void begin(int32_t split) {
     const SplitRange range = split_range(work_, split);
     const auto at = static_cast<int32_t>(thread_id());
     slots_[at] = slot_of(args_, work_, range, at);
     sync_block();
-    if (kSideBySide) {
-      fetch(keys_, args_.kv.keys, range);
-      fetch(values_, args_.kv.values, range);
-    }
+    fetch_both(step_begin(range), end_of_stored(range));
+  }
+
+  // The rest of a split that has begun.
+  OUTRIDER_DEVICE void run(int32_t split) {
+    const SplitRange range = split_range(work_, split);
+    const int32_t stored = end_of_stored(range);
+    if (stored < step_end(range)) fetch_both(stored, step_end(range));
     const int32_t num_tiles = (work_.num_queries + 15) / 16;
     for (int32_t first = 0; first < num_tiles; first += kTogether) {
       const int32_t end = first + kTogether < num_tiles ? first + kTogether : num_tiles;
-      if (!kSideBySide) {
-        if (first > 0) sync_block();
-        fetch(keys_, args_.kv.keys, range);
+      if (!kSideBySide && first > 0) {
+        sync_block();
+        fetch_both(step_begin(range), step_end(range));
       }
       for (int32_t tile = first; tile < end; ++tile) score(tile, tile - first, range);
       // All warps are done with the keys: the last score() has synchronised after them.
-      if (!kSideBySide) fetch(values_, args_.kv.values, range);
+      if (!kSideBySide) fetch(values_, args_.kv.values, step_begin(range), step_end(range));
       wait_copies<0>();
       sync_block();
       for (int32_t tile = first; tile < end; ++tile) weigh(tile, tile - first, range);
@@ -111,12 +117,24 @@ class SplitAttention {
     return (range.end + 31) & ~31;
   }
 
+  // Where the positions begin that this step stores, or may store.
+  OUTRIDER_DEVICE int32_t end_of_stored(const SplitRange& range) const {
+    const int32_t end = work_.item.first_new - range.first;
+    if (end < step_begin(range)) return step_begin(range);
+    return end < step_end(range) ? end : step_end(range);
+  }
+
+  // Keys, and values where they have a place of their own.
+  OUTRIDER_DEVICE void fetch_both(int32_t begin, int32_t end) const {
+    fetch(keys_, args_.kv.keys, begin, end);
+    if (kSideBySide) fetch(values_, args_.kv.values, begin, end);
+  }
+
   // Begins the copy of a split's keys or values; zeros for positions that nobody sees.
-  OUTRIDER_DEVICE void fetch(uint16_t* to, const void* pages, const SplitRange& range) const {
+  OUTRIDER_DEVICE void fetch(uint16_t* to, const void* pages, int32_t begin, int32_t end) const {
     constexpr int32_t kPieces = kHeadDim / 8;  // of 16 bytes
     const auto* from = static_cast<const uint16_t*>(pages);
-    const int32_t end = step_end(range) * kPieces;
-    for (int32_t i = step_begin(range) * kPieces + static_cast<int32_t>(thread_id()); i < end;
+    for (int32_t i = begin * kPieces + static_cast<int32_t>(thread_id()); i < end * kPieces;
          i += static_cast<int32_t>(kThreads)) {
       const int32_t position = i / kPieces;
       const int32_t dim = i % kPieces * 8;

@@ -110,7 +110,7 @@ OUTRIDER_KERNEL(kNormThreads) void sum_and_norm(ExchangeNormArgs args) {
       values[i] = value;
       squares = fused_multiply_add(value, value, squares);
     }
-    store_normed_row(norm, static_cast<int32_t>(r), values, squares);
+    store_normed_row(norm, static_cast<int32_t>(r), values, squares, norm.weight);
   }
   end_round(round, args.view.state, num_rows * (n / 4));
 }

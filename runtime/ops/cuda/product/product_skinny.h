@@ -1,8 +1,9 @@
 // Products of 16-bit activations of up to 32 rows: bound by the weights' way from memory. A warp
-// has one slice of the inner dimension for kTiles output tiles and streams their fragments straight
-// into registers, kDepth steps ahead; up to 8 warps of a block have a tile's slices, whose sums
-// meet in shared memory and are folded in the tree. The first loads start before the launch before
-// has ended.
+// has one slice of the inner dimension for kTiles output tiles, whose fragments come by
+// asynchronous copies into a ring in shared memory, kDepth copies ahead; up to 8 warps of a block
+// have a tile's slices, whose sums meet in shared memory and are folded in the tree. The first
+// copies begin before the launch before has ended. (Of loads into registers ptxas makes batches
+// that are waited for as a whole; groups of copies are counted.)
 //
 // An output's bits: one chain of matrix instructions per slice, ascending from zero, then the tree;
 // whatever kTiles, kRowTiles and kDepth are, and the same as in product_wide.h.
@@ -23,24 +24,35 @@ struct Skinny {
   static constexpr Type kInputs = kInputType;
   static constexpr int kTiles = kOutTiles;
   static constexpr int kRowTiles = kRowTiles_;
-  static constexpr bool kIsNarrow = kWeights == Type::kE4M3;
+  using Weights = Fragment<kWeights, kInputs>;
+  using Packed = typename Weights::Packed;
   static constexpr int kSums = kTiles * kRowTiles;
   static constexpr int kBlocksPerProcessor = kSums <= 2 ? 3 : 2;
-  // Steps of 16 inputs whose weights are under way, of all tiles: 4 KB of a warp, 6 where two
-  // blocks leave registers for it; so 64 to 96 KB of a processor (of e4m3 48 to 72).
-  static constexpr bool kHasRoom = kSums == 3 || kSums == 4;
-  static constexpr int kSteps = kHasRoom ? (kIsNarrow ? 16 : 12) : (kIsNarrow ? 12 : 8);
-  static constexpr int kDepth = kSteps / kTiles;
-  // The same of activations, which come from the caches.
+  // What a warp copies at once, 16 bytes a lane, is a step of 16 inputs of a tile, of 8-bit weights
+  // two steps.
+  static constexpr int kCopySteps = sizeof(Vector4) / sizeof(Packed);
+  // Of a warp's copies this many are under way: 8 KB, 12 where there are two blocks; so 192 KB of a
+  // processor.
+#if defined(OUTRIDER_RING_COPIES)  // to be measured: 8, 16, 24
+  static constexpr int kCopies = OUTRIDER_RING_COPIES;
+#else
+  static constexpr int kCopies = kBlocksPerProcessor == 3 ? 16 : 24;
+#endif
+  static constexpr int kDepth = kCopies / kTiles;        // slots of the ring
+  static constexpr int kUnrolled = kTiles == 4 ? 2 : 4;  // slots
+  static_assert(kDepth % kUnrolled == 0);
+  // Steps whose activations, which come from the caches, are under way.
   static constexpr int kInputDepth = kTiles == 4 ? 1 : kSums == 1 ? 4 : 2;
-  static_assert(kDepth % kInputDepth == 0);
+  static_assert(kUnrolled * kCopySteps % kInputDepth == 0);
   // Sums pass through shared memory this many output tiles at a time.
   static constexpr int kTilesPerPass = kTiles * kRowTiles <= 8 ? kTiles : 8 / kRowTiles;
   static_assert(kTiles % kTilesPerPass == 0);
   static constexpr int kPieces = kTilesPerPass * kRowTiles;  // of 16 x 8 sums, one float4 a lane
   static constexpr uint32_t kThreads = 256;
-  static constexpr size_t kSharedBytes = kThreads * kPieces * sizeof(Vector4);
-  static_assert(kSharedBytes <= 32 << 10, "three blocks fit beside a first-level cache");
+  // A warp's part of shared memory: its ring, and then its sums in the same place.
+  static constexpr int kWarpVectors = 32 * (kPieces > kCopies ? kPieces : kCopies);
+  static constexpr size_t kSharedBytes = kThreads / 32 * kWarpVectors * sizeof(Vector4);
+  static_assert(kSharedBytes <= 163 << 10, "what a block of sm_80 can have");
 };
 
 // A block's threads: `groups` of num_slices warps.
@@ -59,70 +71,116 @@ OUTRIDER_DEVICE SkinnyPlace skinny_place(const Matrix& weights) {
   return {warp % weights.num_slices, first_tile < last_first ? first_tile : last_first};
 }
 
-// The stream of weights and the sums of one warp.
+// The stream of weights and the sums of one warp. Pointers are this lane's and go with the steps,
+// so that all else about an address is known when it is compiled.
 template <typename Shape>
 struct SkinnyWarp {
-  using Weights = Fragment<Shape::kWeights, Shape::kInputs>;
-  using Packed = typename Weights::Packed;
+  using Packed = typename Shape::Packed;
+  static constexpr int kCopySteps = Shape::kCopySteps;
+  static constexpr int kStepVectors = 32 / kCopySteps;
+  static constexpr int kRound = Shape::kUnrolled * kCopySteps;  // steps
 
-  const Packed* weights;  // this lane's, first tile, input tile 0
-  const Vector2* inputs;
-  int32_t stride;  // from one tile to the next
-  Packed ahead[Shape::kDepth][Shape::kTiles];
+  int32_t left;            // steps of the slice
+  const Vector4* weights;  // of the first tile
+  int32_t in_tiles;
+  const Vector2* inputs[Shape::kRowTiles];
+  Vector4* ring;            // [kDepth][kTiles], 32 lanes apart: where it copies to
+  const Packed* fragments;  // [kDepth][kTiles][kCopySteps], 32 lanes apart: the same, to be read
   Vector2 inputs_ahead[Shape::kInputDepth][Shape::kRowTiles];
   float sums[Shape::kTiles][Shape::kRowTiles][4] = {};
 
-  OUTRIDER_DEVICE SkinnyWarp(const ProductArgs& args, int32_t first_tile)
-      : weights(static_cast<const Packed*>(args.weights.data) + lane_id()),
-        inputs(static_cast<const Vector2*>(args.in.data) + lane_id()),
-        stride(whole_tiles(args.weights.n_in, kTileInner) * 32) {
-    weights += static_cast<size_t>(first_tile) * static_cast<size_t>(stride);
+  OUTRIDER_DEVICE SkinnyWarp(const ProductArgs& args,
+                             int32_t first_tile,
+                             int32_t begin,
+                             int32_t end)
+      : left(end - begin), in_tiles(whole_tiles(args.weights.n_in, kTileInner)) {
+    const size_t first = static_cast<size_t>(first_tile) * static_cast<size_t>(in_tiles) +
+                         static_cast<size_t>(begin);
+    weights = static_cast<const Vector4*>(args.weights.data) + first * kStepVectors + lane_id();
+    Vector4* const mine = shared_memory<Vector4>() + warp_id() * Shape::kWarpVectors;
+    ring = mine + lane_id();
+    fragments = reinterpret_cast<const Packed*>(mine) + lane_id();
   }
 
-  OUTRIDER_DEVICE void load_weights(int slot, int32_t step) {
+  // Begins the copy of kCopySteps steps, `ahead` from now, as far as there are so many. A group
+  // each time, whether there is something to copy or not: groups are counted.
+  OUTRIDER_DEVICE void copy_weights(int32_t slot, int ahead) {
+    const bool is_there =
+        kCopySteps == 1 || ahead + static_cast<int32_t>(lane_id()) / kStepVectors < left;
     OUTRIDER_UNROLL
-    for (int t = 0; t < Shape::kTiles; ++t)
-      ahead[slot][t] = load_once(weights + (t * stride + step * 32));
+    for (int t = 0; t < Shape::kTiles && ahead < left; ++t) {
+      copy_once_16(ring + (slot * Shape::kTiles + t) * 32,
+                   weights + t * in_tiles * kStepVectors + ahead * kStepVectors,
+                   is_there);
+    }
+    end_copy_group();
   }
-  OUTRIDER_DEVICE void load_inputs(int slot, int32_t step) {
+  OUTRIDER_DEVICE void begin_weights() {
+    OUTRIDER_UNROLL
+    for (int slot = 0; slot < Shape::kDepth; ++slot) copy_weights(slot, slot * kCopySteps);
+  }
+
+  // A lane whose row is not there reads row 0 once more, whose sector is read anyway: as many
+  // sectors are read as there are rows. Nobody looks at such a lane's sums.
+  OUTRIDER_DEVICE void choose_inputs(const ProductArgs& args, int32_t begin, int32_t num_rows) {
+    const auto lane = static_cast<int32_t>(lane_id());
     OUTRIDER_UNROLL
     for (int r = 0; r < Shape::kRowTiles; ++r) {
-      inputs_ahead[slot][r] = load_in_order(inputs + (r * stride + step * 32));
+      const bool is_there = r * kTileRows + lane / 4 < num_rows;
+      inputs[r] = static_cast<const Vector2*>(args.in.data) + begin * 32 +
+                  (is_there ? r * in_tiles * 32 + lane : lane % 4);
     }
   }
-  OUTRIDER_DEVICE void multiply_step(int weight_slot, int input_slot) {
+  OUTRIDER_DEVICE void load_inputs(int slot, int ahead) {
+    if (ahead >= left) return;
+    OUTRIDER_UNROLL
+    for (int r = 0; r < Shape::kRowTiles; ++r) {
+      inputs_ahead[slot][r] = load_in_order(inputs[r] + ahead * 32);
+    }
+  }
+
+  // Step i of those of a slot.
+  OUTRIDER_DEVICE void multiply_step(int32_t slot, int i, int input_slot) {
     OUTRIDER_UNROLL
     for (int t = 0; t < Shape::kTiles; ++t) {
-      const Vector4 wide = Weights::widened(ahead[weight_slot][t]);
+      const Vector4 wide =
+          Shape::Weights::widened(fragments[((slot * Shape::kTiles + t) * kCopySteps + i) * 32]);
       OUTRIDER_UNROLL
       for (int r = 0; r < Shape::kRowTiles; ++r) {
         multiply<Shape::kInputs>(sums[t][r], wide, inputs_ahead[input_slot][r]);
       }
     }
   }
-
-  OUTRIDER_DEVICE void begin_weights(int32_t begin, int32_t end) {
-    OUTRIDER_UNROLL
-    for (int d = 0; d < Shape::kDepth; ++d) {
-      if (begin + d < end) load_weights(d, begin + d);
-    }
+  // A lane reads back what it copied itself, but of 8-bit weights, whose lanes copy for each other.
+  OUTRIDER_DEVICE void meet() {
+    if constexpr (kCopySteps > 1) sync_warp();
   }
-  // Steps begin .. end - 1, whose first weights are under way.
-  OUTRIDER_DEVICE void run(int32_t begin, int32_t end) {
+
+  // All steps, whose first weights are under way.
+  OUTRIDER_DEVICE void run() {
     OUTRIDER_UNROLL
-    for (int d = 0; d < Shape::kInputDepth; ++d) {
-      if (begin + d < end) load_inputs(d, begin + d);
-    }
-    for (int32_t step = begin; step < end; step += Shape::kDepth) {
+    for (int d = 0; d < Shape::kInputDepth; ++d) load_inputs(d, d);
+    int32_t first_slot = 0;
+    for (; left > 0; left -= kRound) {
       OUTRIDER_UNROLL
-      for (int d = 0; d < Shape::kDepth; ++d) {
-        const int32_t now = step + d;
-        if (now < end) multiply_step(d, d % Shape::kInputDepth);
-        if (now + Shape::kDepth < end) load_weights(d, now + Shape::kDepth);
-        if (now + Shape::kInputDepth < end) {
-          load_inputs(d % Shape::kInputDepth, now + Shape::kInputDepth);
+      for (int u = 0; u < Shape::kUnrolled; ++u) {
+        wait_copies<Shape::kDepth - 1>();
+        meet();
+        OUTRIDER_UNROLL
+        for (int i = 0; i < kCopySteps; ++i) {
+          const int now = u * kCopySteps + i;
+          const int input_slot = now % Shape::kInputDepth;
+          if (now < left) multiply_step(first_slot + u, i, input_slot);
+          load_inputs(input_slot, now + Shape::kInputDepth);
         }
+        meet();
+        copy_weights(first_slot + u, (u + Shape::kDepth) * kCopySteps);
       }
+      first_slot =
+          first_slot + Shape::kUnrolled == Shape::kDepth ? 0 : first_slot + Shape::kUnrolled;
+      weights += kRound * kStepVectors;
+      OUTRIDER_UNROLL
+      for (int r = 0; r < Shape::kRowTiles; ++r) inputs[r] += kRound * 32;
     }
   }
 };
@@ -146,7 +204,7 @@ OUTRIDER_DEVICE void finish_pieces(const ProductJob& job, int32_t pass_tile, int
   const auto warp = static_cast<int32_t>(warp_id());
   const int32_t slice = warp % num_slices;
   const auto lane = static_cast<int32_t>(lane_id());
-  const float* const of_group = shared_memory<float>() + (warp - slice) * Shape::kPieces * 32 * 4;
+  const float* const of_group = shared_memory<float>() + (warp - slice) * Shape::kWarpVectors * 4;
   for (int32_t piece = slice; piece < Shape::kPieces; piece += num_slices) {
     const int32_t out = (pass_tile + piece / Shape::kRowTiles) * kTileOutputs + lane / 4;
     const int32_t first_row = piece % Shape::kRowTiles * kTileRows + lane % 4 * 2;
@@ -160,7 +218,7 @@ OUTRIDER_DEVICE void finish_pieces(const ProductJob& job, int32_t pass_tile, int
       OUTRIDER_UNROLL
       for (int32_t s = 0; s < kMaxSlices; ++s) {
         if (s >= num_slices) continue;
-        const float* const sums = of_group + ((s * Shape::kPieces + piece) * 32 + lane) * 4 + i;
+        const float* const sums = of_group + (s * Shape::kWarpVectors + piece * 32 + lane) * 4 + i;
         low[s] = make_leaf(low_terms, s, sums[0]);
         high[s] = make_leaf(high_terms, s, sums[2]);
       }
@@ -177,15 +235,16 @@ void skinny_product(ProductJob job) {
   const SkinnyPlace place = skinny_place<Shape>(weights);
   const int32_t begin = place.slice == 0 ? 0 : weights.slice_ends[place.slice - 1] / kTileInner;
   const int32_t end = whole_tiles(weights.slice_ends[place.slice], kTileInner);
-  SkinnyWarp<Shape> warp(job.product, place.first_tile);
-  warp.begin_weights(begin, end);
+  SkinnyWarp<Shape> warp(job.product, place.first_tile, begin, end);
+  warp.begin_weights();
+  const int32_t num_rows = rows_of(job.product);
+  warp.choose_inputs(job.product, begin, num_rows);
   wait_for_predecessor();
   let_successor_begin();
-  const int32_t num_rows = rows_of(job.product);
-  warp.run(begin, end);
+  warp.run();
   OUTRIDER_UNROLL
   for (int pass = 0; pass < Shape::kTiles; pass += Shape::kTilesPerPass) {
-    auto* const mine = shared_memory<Vector4>() + warp_id() * Shape::kPieces * 32 + lane_id();
+    auto* const mine = shared_memory<Vector4>() + warp_id() * Shape::kWarpVectors + lane_id();
     if (pass > 0) sync_block();
     OUTRIDER_UNROLL
     for (int piece = 0; piece < Shape::kPieces; ++piece) {
