@@ -108,7 +108,8 @@ class FirstRun(unittest.TestCase):
         order = ["gpu_probe: device", "gpu_probe: bandwidth", "gpu_probe: launch_gap", "device_gpu_test",
                  "product_gpu_test", "kv_gpu_test", "1B steps by rows, overlap 1", "8B steps by rows, overlap 1",
                  "1B steps by rows, overlap 0", "8B steps by rows, overlap 0", "one rank's share of a 70B on 8",
-                 "8B and its first layers as draft", "a step of an 8B under ncu", "zebra_gpu_test",
+                 "8B and its first layers as draft, async_drafting cache",
+                 "8B and its first layers as draft, async_drafting off", "a step of an 8B under ncu", "zebra_gpu_test",
                  "many_ranks_gpu_test", "nccl_processes_gpu_test"]
         self.assertEqual([part for part in parts if part in order], order)
         self.assertEqual(parts[-1], "nccl_processes_gpu_test")
@@ -226,13 +227,13 @@ echo >>{ended}
         (self.build / "COMMIT").write_text("c0ffee\n")
         pack = self.build.with_name("pack")
         pack.mkdir()
-        subprocess.run(["tar", "-C", self.build, "-czf", pack / "pack.tar.gz", "."], check=True)
+        subprocess.run(["tar", "-C", self.build, "-cJf", pack / "pack.tar.xz", "."], check=True)
         self.build = pack
         self.run_script(FIRST_RUN_PARTS="tests")
         self.assertRegex(self.page(), r"commit c0ffee,")
         self.assertRegex(self.page(), r"a_gpu_test \| done")
-        (pack / "pack.tar.gz").write_bytes(b"no archive")
-        self.assertIn("pack.tar.gz is damaged", self.run_script(code=2, FIRST_RUN_PARTS="tests"))
+        (pack / "pack.tar.xz").write_bytes(b"no archive")
+        self.assertIn("pack.tar.xz is damaged", self.run_script(code=2, FIRST_RUN_PARTS="tests"))
 
     def test_without_a_gpu(self):
         program(self.build / "tools/gpu/probe/gpu_probe", NO_GPU)
@@ -274,7 +275,7 @@ class Pack(unittest.TestCase):
             done = pack()
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertRegex(done.stdout, r"packed 1 GPU tests, commit \w+")
-            listed = subprocess.run(["tar", "-tzf", folder / "pack/pack.tar.gz"], capture_output=True, text=True, check=True)
+            listed = subprocess.run(["tar", "-tf", folder / "pack/pack.tar.xz"], capture_output=True, text=True, check=True)
             self.assertIn("./COMMIT\n", listed.stdout)
             self.assertIn("./tests/gpu/a_gpu_test\n", listed.stdout)
             done = pack(PACK_LIMIT_MIB="0")

@@ -16,7 +16,7 @@ all_parts="$first_call $later_calls"
 
 kernel_tests=(device rows product attention kv)
 rank_tests=(device_group hierarchical many_ranks exchange_processes job_processes nccl_processes)  # threads, processes
-model_tests=(colocated engine engine_rules transformer)
+model_tests=(colocated draft_chain engine engine_rules transformer)
 
 out=${1:?usage: first_run.sh OUT_FOLDER [BUILD_FOLDER]}
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -43,9 +43,12 @@ trap 'exit 143' TERM INT HUP
 : >"$log"
 : >"$out/results.jsonl"
 
-if [ -f "$build/pack.tar.gz" ]; then
+pack=$build/pack.tar.xz
+if [ -f "$pack" ]; then
   mkdir "$results/build"
-  tar -C "$results/build" -xzf "$build/pack.tar.gz" || { echo "first_run: $build/pack.tar.gz is damaged" >&2; exit 2; }
+  # Python where there is no xz.
+  tar -C "$results/build" -xJf "$pack" 2>/dev/null || python3 -m tarfile -e "$pack" "$results/build" >/dev/null 2>&1 ||
+    { echo "first_run: $pack is damaged" >&2; exit 2; }
   build=$results/build
 fi
 probe=$build/tools/gpu/probe/gpu_probe
@@ -233,8 +236,12 @@ wanted decode && curves
 wanted shard && shown "one rank's share of a 70B on 8" 40 "$program" plan --model synth:llama-3.1-70b --gpus 8 \
   --device cuda --tp-emulate 8
 if wanted pair; then
-  bench "8B and its first layers as draft" 60 decode --model synth:llama-3.1-8b --speculative-config.model \
-    synth:llama-3.1-8b@2 --draft-lens 0,2,4,6 --num-prompts 2 --max-tokens 128 --max-model-len 1024
+  # Drafting while the target verifies, and in turns, where draft steps are chained.
+  for mode in cache off; do
+    bench "8B and its first layers as draft, async_drafting $mode" 50 decode --model synth:llama-3.1-8b \
+      --speculative-config.model synth:llama-3.1-8b@2 --speculative-config.async-drafting "$mode" \
+      --draft-lens 0,2,4,6 --num-prompts 2 --max-tokens 128 --max-model-len 1024
+  done
   bench "the embedded pair" 30 decode --config "$root/configs/bench.yaml" --num-prompts 4 --repeat 1
 fi
 wanted profile && profile
