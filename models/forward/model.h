@@ -63,12 +63,17 @@ class Model {
   // end near or unknown.
   virtual std::optional<JobClock::time_point> advance() = 0;
   // Does what is left, or waits for it. Returns [logit_rows, shard().vocab.size()], valid until the
-  // next begin(): in host memory, or where the model was told to leave them.
+  // next begin(): in host memory, or where the model was told to leave them. There they may still
+  // be under way: what is queued behind them may look at them, others after wait().
   virtual std::span<const float> finish() = 0;
+  // Until all that was begun is done, as far as finish() has not waited for it.
+  virtual void wait() {}
   // All of it, for who has nothing else to do.
   std::span<const float> forward(const Batch& batch) {
     begin(batch);
-    return finish();
+    const std::span<const float> logits = finish();
+    if (!logits.empty()) wait();
+    return logits;
   }
 
   // Zeroes a block's keys and values (a failed sequence's blocks must not carry NaN to the next

