@@ -8,10 +8,12 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <tuple>
 #include <vector>
 
 #include "models/forward/model.h"
 #include "models/gpu/buffers.h"
+#include "models/gpu/chain.h"
 #include "models/gpu/step.h"
 #include "models/gpu/step_wait.h"
 #include "models/gpu/weights.h"
@@ -40,6 +42,12 @@ class GpuTransformer final : public Model {
   }
   std::span<const float> finish() override;
   void wait() override { wait_.finish(*stream_, *group_); }
+  // Of a model on one rank whose logits stay on the device.
+  int32_t most_chained_steps() const override {
+    return keeps_logits_ && shard_.num_ranks == 1 ? kMostChainedSteps : 1;
+  }
+  int32_t most_chained_rows() const override { return kMostChainedRows; }
+  std::vector<ChosenToken> run_chain(const ChainedSteps& chain) override;
   void clear_blocks(std::span<const int32_t> blocks) override;
   void copy_block(int32_t from, int32_t to) override;
   void poison_blocks(std::span<const int32_t> blocks) override;
@@ -64,7 +72,8 @@ class GpuTransformer final : public Model {
   size_t num_graphs() const { return graphs_.size(); }
 
  private:
-  void run(const LaunchSizes& sizes);
+  void run(const gpu::StepView& step, const LaunchSizes& sizes);
+  void queue_chain(const std::vector<LaunchSizes>& sizes);
   void launch(const LaunchSizes& sizes);
   void record(const LaunchSizes& sizes);
   void count_sums(const LaunchSizes& sizes);
@@ -83,6 +92,11 @@ class GpuTransformer final : public Model {
   bool keeps_logits_ = false;
   gpu::PinnedBuffer host_logits_;  // nothing where nobody reads them
   std::map<LaunchSizes, std::unique_ptr<gpu::Graph>> graphs_;
+  std::unique_ptr<GpuChain> chain_;  // null until the first
+  // By the number of rows that choose, how many tokens they choose from, whether the likeliest are
+  // wanted, and each step's launches.
+  std::map<std::tuple<size_t, int32_t, bool, std::vector<LaunchSizes>>, std::unique_ptr<gpu::Graph>>
+      chain_graphs_;
 };
 
 }  // namespace outrider

@@ -161,8 +161,20 @@ TEST_F(GpuEngine, WritesTheTextOfTheCpu) {
   RunConfig apart = small_config(1, 3, "cuda");
   apart.speculative.device = "cpu";
   EXPECT_EQ(texts_of(apart), expected);
-  const gpu::LateWork late;  // nothing reads what is not there yet
+}
+
+TEST_F(GpuEngine, NothingReadsWhatIsNotThereYet) {
+  const auto expected = texts_of(small_config(1, 0, "cpu"));
+  const gpu::LateWork late;
   EXPECT_EQ(texts_of(small_config(1, 3, "cuda")), expected);
+}
+
+// Draft and target take turns: what the target waits for is made in chained steps.
+TEST_F(GpuEngine, ChainedDraftStepsWriteTheSameText) {
+  const auto expected = texts_of(small_config(1, 0, "cpu"));
+  RunConfig in_turns = small_config(1, 5, "cuda");
+  in_turns.speculative.async_drafting = "off";
+  EXPECT_EQ(texts_of(in_turns), expected);
 }
 
 }  // namespace
