@@ -31,6 +31,11 @@ void Model::check_batch(const Batch& batch) const {
   }
 }
 
+std::vector<ChosenToken> Model::run_chain(const ChainedSteps&) {
+  OUTRIDER_CHECK(most_chained_steps() > 1);
+  return {};
+}
+
 void Model::poison_blocks(std::span<const int32_t> blocks) {
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   for (const ops::KvPages& pages : kv_pages()) {

@@ -13,6 +13,7 @@
 #include "models/checkpoint/model_config.h"
 #include "models/checkpoint/shard.h"
 #include "runtime/base/clock.h"
+#include "runtime/base/numbers/rng.h"
 #include "runtime/ops/ops.h"
 
 namespace outrider {
@@ -25,6 +26,30 @@ struct Batch {
   std::vector<int32_t> sequence_of_row;                // [rows], index into block_tables
   std::vector<std::span<const int32_t>> block_tables;  // [sequences], physical block ids
   std::vector<int32_t> logit_rows;                     // ascending; rows whose logits are wanted
+};
+
+// How a row's token is chosen where its logits are: the likeliest, or a draw from the softmax.
+struct TokenChoice {
+  bool draws = false;
+  NoiseKey noise;  // of the first step; its position rises by one a step
+  float inverse_temperature = 1.0f;
+  int32_t num_likeliest = 0;  // that are also wanted, at most kMostLikeliest
+};
+inline constexpr int32_t kMostLikeliest = 32;
+
+struct ChosenToken {
+  bool is_bad = false;              // NaN or infinity in the row: what follows means nothing
+  uint64_t key = 0;                 // pack_key of its scaled value, with the noise if it was drawn
+  std::vector<uint64_t> likeliest;  // pack_key of scaled values, best first, where wanted
+};
+
+// Steps that follow each other without a look from outside: behind `first` each sequence goes on by
+// the token chosen for it, one row a step.
+struct ChainedSteps {
+  const Batch* first = nullptr;          // a logit row for each sequence, its last
+  std::span<const TokenChoice> choices;  // [logit rows]
+  int32_t num_steps = 1;
+  int32_t num_tokens = 0;  // ids from here on are never chosen
 };
 
 struct ModelOptions {
@@ -63,13 +88,24 @@ class Model {
   // end near or unknown.
   virtual std::optional<JobClock::time_point> advance() = 0;
   // Does what is left, or waits for it. Returns [logit_rows, shard().vocab.size()], valid until the
-  // next begin(): in host memory, or where the model was told to leave them.
+  // next begin(): in host memory, or where the model was told to leave them. There they may still
+  // be under way: what is queued behind them may look at them, others after wait().
   virtual std::span<const float> finish() = 0;
+  // Until all that was begun is done, as far as finish() has not waited for it.
+  virtual void wait() {}
   // All of it, for who has nothing else to do.
   std::span<const float> forward(const Batch& batch) {
     begin(batch);
-    return finish();
+    const std::span<const float> logits = finish();
+    if (!logits.empty()) wait();
+    return logits;
   }
+
+  // How many steps run_chain() takes, 1: it is not to be called. Of how many rows at most.
+  virtual int32_t most_chained_steps() const { return 1; }
+  virtual int32_t most_chained_rows() const { return 0; }
+  // Computes them and gives the tokens chosen, [num_steps, choices.size()].
+  virtual std::vector<ChosenToken> run_chain(const ChainedSteps& chain);
 
   // Zeroes a block's keys and values (a failed sequence's blocks must not carry NaN to the next
   // owner).

@@ -156,6 +156,7 @@ GpuBuffers::GpuBuffers(gpu::Device& device,
   part = static_cast<float*>(allocate(sizes.part));
   gated = allocate(sizes.gated);
   logits = static_cast<float*>(allocate(sizes.logits));
+  logits_bytes = sizes.logits;
   attention_scratch = allocate(sizes.attention_scratch);
   auto* const angles = static_cast<float*>(allocate(sizes.angles));
   num_bytes = sizes.all();
@@ -173,7 +174,6 @@ GpuBuffers::GpuBuffers(gpu::Device& device,
   stream.wait();
   fill_angles(device, config, gpu_options.max_positions, angles);
   rotary = {.angles = angles, .rotary_dim = config.rope.rotary_dim};
-  host_logits = gpu::PinnedBuffer(device, sizes.logits);
   most_blocks_named = static_cast<size_t>(options.num_blocks);
   block_names = gpu::PinnedBuffer(device, most_blocks_named * sizeof(int32_t));
 }

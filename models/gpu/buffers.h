@@ -39,10 +39,10 @@ struct GpuBuffers {
   float* part = nullptr;     // [rows, hidden] this rank's share of a row-parallel product
   void* gated = nullptr;     // [rows, ffn]
   float* logits = nullptr;   // [logit rows, vocab]
+  size_t logits_bytes = 0;
   void* attention_scratch = nullptr;
   gpu::RotaryView rotary;
   std::vector<gpu::KvView> kv;  // per layer
-  gpu::PinnedBuffer host_logits;
   // Blocks that queued work still reads the names of: a ring that begins anew with each step.
   gpu::PinnedBuffer block_names;
   size_t num_blocks_named = 0;

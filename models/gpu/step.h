@@ -41,6 +41,10 @@ class GpuStep {
   void upload(gpu::Stream& stream) const;
 
   const gpu::StepView& view() const { return view_; }
+  // For who knows tokens only there, behind upload().
+  int32_t* tokens_on_device() const {
+    return reinterpret_cast<int32_t*>(device_.as<std::byte>() + tokens_);
+  }
   // The sizes of all decoding and verifying steps that are recorded.
   std::vector<LaunchSizes> recorded_sizes() const;
   size_t num_bytes() const { return device_.num_bytes(); }

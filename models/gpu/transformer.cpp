@@ -51,9 +51,8 @@ void GpuTransformer::join(DeviceGroup& group) {
   memory_.buffers += group.num_bytes();
 }
 
-void GpuTransformer::run(const LaunchSizes& sizes) {
+void GpuTransformer::run(const gpu::StepView& step, const LaunchSizes& sizes) {
   const GpuBuffers& b = *buffers_;
-  const gpu::StepView& step = step_.view();
   const int32_t rows = sizes.rows;
   const int32_t hidden = config_.hidden_dim;
   const auto heads = static_cast<int32_t>(shard_.heads.size());
@@ -160,14 +159,14 @@ void GpuTransformer::launch(const LaunchSizes& sizes) {
   if (found != graphs_.end()) {
     stream_->replay(*found->second);
   } else {
-    run(sizes);  // the first time as it is, which also loads the kernels
+    run(step_.view(), sizes);  // the first time as it is, which also loads the kernels
     if (may_record) record(sizes);
   }
 }
 
 void GpuTransformer::record(const LaunchSizes& sizes) {
   stream_->begin_recording();
-  run(sizes);
+  run(step_.view(), sizes);
   graphs_[sizes] = stream_->end_recording();
 }
 
@@ -191,15 +190,61 @@ void GpuTransformer::begin(const Batch& batch) {
   count_sums(sizes);
   buffers_->num_blocks_named = 0;
   if (num_logits_ == 0 || keeps_logits_) return;
-  stream_->download(
-      buffers_->host_logits.as<float>(), buffers_->logits, num_logits_ * sizeof(float));
+  read_logits_on_host();
+  stream_->download(host_logits_.as<float>(), buffers_->logits, num_logits_ * sizeof(float));
 }
 
-// Where the logits stay on the device too: whoever measures steps means the work, not its queueing.
 std::span<const float> GpuTransformer::finish() {
   if (num_logits_ == 0) return {};
+  if (keeps_logits_) return {buffers_->logits, num_logits_};
+  wait();
+  return {host_logits_.as<float>(), num_logits_};
+}
+
+void GpuTransformer::read_logits_on_host() {
+  keeps_logits_ = false;
+  if (host_logits_.num_bytes() == 0)
+    host_logits_ = gpu::PinnedBuffer(device_, buffers_->logits_bytes);
+}
+
+void GpuTransformer::queue_chain(const std::vector<LaunchSizes>& sizes) {
+  const auto num_steps = static_cast<int32_t>(sizes.size());
+  for (int32_t i = 0; i < num_steps; ++i) {
+    run(chain_->step(i), sizes[static_cast<size_t>(i)]);
+    ops_.scan_rows(*stream_, chain_->choices(i));
+    if (i + 1 < num_steps) ops_.take_tokens(*stream_, chain_->next_tokens(i));
+  }
+}
+
+std::vector<ChosenToken> GpuTransformer::run_chain(const ChainedSteps& chain) {
+  constexpr size_t kMostGraphs = 64;  // a thousand launches each
+  OUTRIDER_CHECK(group_ != nullptr && chain.num_steps <= most_chained_steps());
+  check_batch(*chain.first);
   wait_.finish(*stream_, *group_);
-  return {keeps_logits_ ? buffers_->logits : buffers_->host_logits.as<float>(), num_logits_};
+  if (!chain_) {
+    chain_ =
+        std::make_unique<GpuChain>(device_, config_, shard_, options_, gpu_options_.max_positions);
+  }
+  const std::vector<LaunchSizes> sizes =
+      chain_->fill(chain, buffers_->logits, static_cast<int64_t>(shard_.vocab.size()));
+  chain_->upload(*stream_);
+  const std::tuple kind(chain.choices.size(), chain.num_tokens, chain_->wants_likeliest(), sizes);
+  const auto found = chain_graphs_.find(kind);
+  if (found != chain_graphs_.end()) {
+    stream_->replay(*found->second);
+  } else {
+    queue_chain(sizes);  // the first time as it is
+    if (!gpu_options_.enforce_eager && group_->is_capturable()) {
+      if (chain_graphs_.size() == kMostGraphs) chain_graphs_.clear();
+      stream_->begin_recording();
+      queue_chain(sizes);
+      chain_graphs_[kind] = stream_->end_recording();
+    }
+  }
+  chain_->download(*stream_);
+  wait();
+  buffers_->num_blocks_named = 0;
+  return chain_->chosen();
 }
 
 // Their time is the device's own and is not seen here.

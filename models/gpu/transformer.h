@@ -1,17 +1,19 @@
 // The decoder on a GPU: what Transformer is on the CPU, with the same batch in and the same logits
 // out. A step is one upload, one chain of launches and one download, or none where sampling asks
 // the GPU; steps of few rows replay the chain as a recorded graph. Everything is allocated at
-// construction.
+// construction, but for what logits in host memory take.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <span>
+#include <tuple>
 #include <vector>
 
 #include "models/forward/model.h"
 #include "models/gpu/buffers.h"
+#include "models/gpu/chain.h"
 #include "models/gpu/step.h"
 #include "models/gpu/step_wait.h"
 #include "models/gpu/weights.h"
@@ -39,15 +41,26 @@ class GpuTransformer final : public Model {
     return wait_.next_look(*stream_);
   }
   std::span<const float> finish() override;
+  void wait() override { wait_.finish(*stream_, *group_); }
+  // Of a model on one rank whose logits stay on the device.
+  int32_t most_chained_steps() const override {
+    return keeps_logits_ && shard_.num_ranks == 1 ? kMostChainedSteps : 1;
+  }
+  int32_t most_chained_rows() const override { return kMostChainedRows; }
+  std::vector<ChosenToken> run_chain(const ChainedSteps& chain) override;
   void clear_blocks(std::span<const int32_t> blocks) override;
   void copy_block(int32_t from, int32_t to) override;
   void poison_blocks(std::span<const int32_t> blocks) override;
   void poison_position(int32_t block, int32_t slot) override;
   size_t matrix_bytes() const override { return weights_->matrix_bytes; }
 
-  // From now on finish() leaves the logits in device memory and returns their address there, which
-  // only work on stream() may follow.
+  // From now on finish() leaves the logits in device memory and returns their address there at
+  // once, for work that follows on stream().
   void keep_logits() { keeps_logits_ = true; }
+  // The opposite, which is also the beginning. Takes pinned memory for as many logits as a step can
+  // have (1 GB of 2,048 rows of 128,256), else taken by the first step: while other ranks' launches
+  // wait for this one's, taking memory may wait for them.
+  void read_logits_on_host();
   gpu::Device& device() const { return device_; }
   gpu::Stream& stream() const { return *stream_; }
   const gpu::OpTable& ops() const { return ops_; }
@@ -59,7 +72,8 @@ class GpuTransformer final : public Model {
   size_t num_graphs() const { return graphs_.size(); }
 
  private:
-  void run(const LaunchSizes& sizes);
+  void run(const gpu::StepView& step, const LaunchSizes& sizes);
+  void queue_chain(const std::vector<LaunchSizes>& sizes);
   void launch(const LaunchSizes& sizes);
   void record(const LaunchSizes& sizes);
   void count_sums(const LaunchSizes& sizes);
@@ -76,7 +90,13 @@ class GpuTransformer final : public Model {
   GpuStepWait wait_;
   size_t num_logits_ = 0;  // of the step that has begun
   bool keeps_logits_ = false;
+  gpu::PinnedBuffer host_logits_;  // nothing where nobody reads them
   std::map<LaunchSizes, std::unique_ptr<gpu::Graph>> graphs_;
+  std::unique_ptr<GpuChain> chain_;  // null until the first
+  // By the number of rows that choose, how many tokens they choose from, whether the likeliest are
+  // wanted, and each step's launches.
+  std::map<std::tuple<size_t, int32_t, bool, std::vector<LaunchSizes>>, std::unique_ptr<gpu::Graph>>
+      chain_graphs_;
 };
 
 }  // namespace outrider

@@ -52,7 +52,7 @@ std::vector<Option> rows_of(PlanOptions* options) {
                      &options->tp_emulate,
                      0,
                      1024,
-                     "time one rank's shard of so many on this CPU, sums left out; 0 = do not")};
+                     "time one rank's shard of so many on this device, sums left out; 0 = do not")};
 }
 
 void print(const char* what, const ModelPlan& plan, const ClusterConstants& constants) {
@@ -186,7 +186,8 @@ int plan_command(const CommandLine& line) {
               1e3 / (plan.plain.total_ms() + options.constants.host_us * 1e-3));
   if (draft_config) print_speculation(options, target, *draft_config, shape);
   if (options.tp_emulate > 0) {
-    std::printf("measured here, on this CPU, one rank's shard of %d without its sums:\n",
+    std::printf("measured here, on device %s, one rank's shard of %d without its sums:\n",
+                config.device.c_str(),
                 options.tp_emulate);
     for (const EmulatedStep& step : time_shard(config, options.tp_emulate, {1, 5, 9, 17})) {
       std::printf("  %2d row(s): %.2f ms\n", step.rows, step.median_ms);

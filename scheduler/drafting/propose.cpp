@@ -134,6 +134,30 @@ RankedDraftToken sampled_choice(const Line& line) {
   return proposal;
 }
 
+// The others are ranked among the likeliest tokens only: where these hold little of the mass, none
+// of them is a good guess. Mostly no other token can win the draw either, and the row is not looked
+// at again.
+void draw_coupled(Line& line, int32_t size, RowQuestions& questions) {
+  const NoiseKey noise = noise_for(*line.input, Stream::kCoupled);
+  line.noisy.reserve(line.keys.size());
+  const auto may_win = [&](float scaled) { return line.best == 0 || may_reach(scaled, line.best); };
+  for (const uint64_t key : line.keys) {
+    const float scaled = key_score(key);
+    if (scaled < line.cut || scaled > line.ceiling) continue;
+    if (!may_win(scaled) && !line.may_be_guessed(key)) break;
+    line.noisy.push_back(noisy_key(static_cast<double>(scaled), key_token(key), noise));
+    line.best = std::max(line.best, line.noisy.back());
+  }
+  const float last = key_score(line.keys.back());
+  const bool has_more = std::ssize(line.keys) < size && !(last < line.cut);
+  if (!has_more || !may_win(last)) return;
+  questions.draws.push_back({.row = line.row,
+                             .cut = line.cut,
+                             .ceiling = line.ceiling,
+                             .noise = noise,
+                             .key_to_beat = line.best});
+}
+
 // ---- the rows of a step
 
 class ProposalStep {
@@ -221,7 +245,7 @@ class ProposalStep {
     RowQuestions questions;
     for (Line& line : lines_) {
       if (line.keys.empty()) continue;
-      if (line.rule == VerifyRule::kCoupled) draw_coupled(line, questions);
+      if (line.rule == VerifyRule::kCoupled) draw_coupled(line, size_, questions);
       if (!line.draws_from_list()) continue;
       if (line.is_typical()) {
         questions.tops.push_back({.row = line.row,
@@ -241,32 +265,6 @@ class ProposalStep {
   template <typename Question>
   Line& line_of(const Question& question) {
     return lines_[static_cast<size_t>(question.row)];
-  }
-
-  // The others are ranked among the likeliest tokens only: where these hold little of the mass,
-  // none of them is a good guess. Mostly no other token can win the draw either, and the row is not
-  // looked at again.
-  void draw_coupled(Line& line, RowQuestions& questions) const {
-    const NoiseKey noise = noise_for(*line.input, Stream::kCoupled);
-    line.noisy.reserve(line.keys.size());
-    const auto may_win = [&](float scaled) {
-      return line.best == 0 || may_reach(scaled, line.best);
-    };
-    for (const uint64_t key : line.keys) {
-      const float scaled = key_score(key);
-      if (scaled < line.cut || scaled > line.ceiling) continue;
-      if (!may_win(scaled) && !line.may_be_guessed(key)) break;
-      line.noisy.push_back(noisy_key(static_cast<double>(scaled), key_token(key), noise));
-      line.best = std::max(line.best, line.noisy.back());
-    }
-    const float last = key_score(line.keys.back());
-    const bool has_more = std::ssize(line.keys) < size_ && !(last < line.cut);
-    if (!has_more || !may_win(last)) return;
-    questions.draws.push_back({.row = line.row,
-                               .cut = line.cut,
-                               .ceiling = line.ceiling,
-                               .noise = noise,
-                               .key_to_beat = line.best});
   }
 
   static RankedDraftToken choice(Line& line) {
@@ -309,6 +307,37 @@ std::vector<RankedDraftToken> propose_ranked(std::span<const DraftInput> inputs,
     return std::vector<RankedDraftToken>(inputs.size(), nothing);
   }
   return ProposalStep(inputs, size, scanner).run();
+}
+
+bool is_plain_choice(const SamplingParams& params, const TokenMask* mask, int32_t vocab_size) {
+  const VerifyRule rule = resolve_rule(params);
+  if (rule != VerifyRule::kGreedy && rule != VerifyRule::kCoupled) return false;
+  if (rule == VerifyRule::kCoupled && filters(params, vocab_size)) return false;
+  if (vocab_size <= 0 || vocab_size > kMaxVocabSize) return false;
+  const bool masks_stops = params.min_tokens > 0 && !params.stop_token_ids.empty();
+  return mask == nullptr && !masks_stops && params.logit_bias.empty() &&
+         params.repetition_penalty == 1.0f && params.presence_penalty == 0.0f &&
+         params.frequency_penalty == 0.0f;
+}
+
+NoiseKey coupled_noise(const DraftInput& input) { return noise_for(input, Stream::kCoupled); }
+
+int32_t num_likeliest_wanted(const DraftInput& input) {
+  return input.num_guesses > 0 ? num_keys_for(input, resolve_rule(*input.params)) : 0;
+}
+
+RankedDraftToken propose_plain(const DraftInput& input,
+                               uint64_t best,
+                               std::span<const uint64_t> likeliest) {
+  if (likeliest.empty()) return {.drawn = {.token = key_token(best)}, .others = {}};
+  Line line{.input = &input,
+            .rule = resolve_rule(*input.params),
+            .keys = {likeliest.begin(), likeliest.end()}};
+  if (line.rule == VerifyRule::kGreedy) return greedy_choice(line);
+  RowQuestions answered;  // by `best`
+  draw_coupled(line, 0, answered);
+  line.best = best;
+  return coupled_choice(line);
 }
 
 DraftToken propose(const DraftInput& input) {

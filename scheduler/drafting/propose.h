@@ -63,4 +63,17 @@ struct RankedDraftToken {
 std::vector<RankedDraftToken> propose_ranked(std::span<const DraftInput> inputs,
                                              RowScanner& scanner);
 
+// Whether nothing but a request's noise stands between its logits and the token that is proposed:
+// greedy or coupled, without filters, edits or a mask. Such a token can be chosen where the logits
+// are, without knowing the text.
+bool is_plain_choice(const SamplingParams& params, const TokenMask* mask, int32_t vocab_size);
+// The noise of an input's coupled draw, and how many of its likeliest tokens its guesses want.
+NoiseKey coupled_noise(const DraftInput& input);
+int32_t num_likeliest_wanted(const DraftInput& input);
+// What propose_ranked() says of a plain input. best: the key of its token; likeliest: those of the
+// num_likeliest_wanted() best scaled values, best first. Its logits are not looked at.
+RankedDraftToken propose_plain(const DraftInput& input,
+                               uint64_t best,
+                               std::span<const uint64_t> likeliest);
+
 }  // namespace outrider

@@ -51,11 +51,15 @@ class IndexSet {
 
 bool is_greedy(const SamplingParams& params) { return !(params.temperature >= 1e-5f); }
 
+float inverse_temperature(const SamplingParams& params) {
+  return is_greedy(params) ? 1.0f : 1.0f / params.temperature;
+}
+
 ProcessedRows::ProcessedRows(const ProcessorInput& input, const VocabShard& shard)
     : input_(input),
       params_(*input.params),
       shard_(shard),
-      inverse_temperature_(is_greedy(*input.params) ? 1.0f : 1.0f / input.params->temperature) {
+      inverse_temperature_(inverse_temperature(*input.params)) {
   collect_allowed();
   collect_indices();
   if (index_.empty()) return;

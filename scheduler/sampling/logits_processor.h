@@ -66,5 +66,6 @@ class ProcessedRows {
 // Whether the temperature means "take the most likely token". Below 1e-5 the division would drown
 // every difference.
 bool is_greedy(const SamplingParams& params);
+float inverse_temperature(const SamplingParams& params);
 
 }  // namespace outrider

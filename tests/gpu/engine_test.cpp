@@ -120,6 +120,37 @@ TEST_F(GpuEngine, LogitsStayThereUnlessTheHostReadsThem) {
   EXPECT_FALSE(asks_gpu("cpu", false));
 }
 
+// The other ranks of a shard that is measured alone.
+class SilentGroup final : public TargetGroup {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 2; }
+  void all_reduce_sum(std::span<float>, Fold) override {}
+  void all_reduce_sum(std::span<uint64_t>) override {}
+  void all_reduce_max(std::span<uint64_t>) override {}
+  void all_gather(std::span<const std::byte>, std::span<std::byte>) override {}
+};
+
+TEST_F(GpuEngine, AShardAloneIsRecordedAsThoseOfAJob) {
+  LoadedModel loaded =
+      load_target(small_config(2, 0, "cuda"), {2, false}, 0, 1, std::make_unique<SilentGroup>());
+  begin_alone(loaded);
+  EXPECT_EQ(loaded.device_group->size(), 2);
+  const auto& model = dynamic_cast<const GpuTransformer&>(*loaded.model);
+  const size_t num_graphs = model.num_graphs();
+  EXPECT_GT(num_graphs, 3u);
+  const std::vector<int32_t> blocks = {0};
+  Batch batch;
+  batch.block_tables.emplace_back(blocks);
+  batch.tokens = {1};
+  batch.positions = {0};
+  batch.sequence_of_row = {0};
+  batch.logit_rows = {0};
+  const std::span<const float> logits = loaded.model->forward(batch);
+  EXPECT_EQ(logits.size(), static_cast<size_t>(loaded.model->shard().vocab.size()));
+  EXPECT_EQ(model.num_graphs(), num_graphs);
+}
+
 TEST_F(GpuEngine, WritesTheTextOfTheCpu) {
   const auto expected = texts_of(small_config(1, 0, "cpu"));
   ASSERT_EQ(expected.size(), 3u);
@@ -130,6 +161,20 @@ TEST_F(GpuEngine, WritesTheTextOfTheCpu) {
   RunConfig apart = small_config(1, 3, "cuda");
   apart.speculative.device = "cpu";
   EXPECT_EQ(texts_of(apart), expected);
+}
+
+TEST_F(GpuEngine, NothingReadsWhatIsNotThereYet) {
+  const auto expected = texts_of(small_config(1, 0, "cpu"));
+  const gpu::LateWork late;
+  EXPECT_EQ(texts_of(small_config(1, 3, "cuda")), expected);
+}
+
+// Draft and target take turns: what the target waits for is made in chained steps.
+TEST_F(GpuEngine, ChainedDraftStepsWriteTheSameText) {
+  const auto expected = texts_of(small_config(1, 0, "cpu"));
+  RunConfig in_turns = small_config(1, 5, "cuda");
+  in_turns.speculative.async_drafting = "off";
+  EXPECT_EQ(texts_of(in_turns), expected);
 }
 
 }  // namespace

@@ -1,9 +1,12 @@
 // The host side of gpu_probe: reports that parse whatever is written into them, and processes that
 // end in time.
 #include <gtest/gtest.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -65,15 +68,26 @@ TEST(DISABLED_Again, SleepsLong) {
   std::this_thread::sleep_for(std::chrono::seconds(100));
   EXPECT_TRUE(false);
 }
+TEST(DISABLED_Again, StartsOneThatSleepsLong) {
+  const pid_t process =
+      start_self({"--gtest_also_run_disabled_tests", "--gtest_filter=DISABLED_Again.SleepsLong"},
+                 {{}, testing::TempDir() + "again_child.log", true});
+  const std::string path = std::getenv("OUTRIDER_PROBE_TEST");
+  std::ofstream(path + ".new") << process;
+  std::filesystem::rename(path + ".new", path);
+  std::this_thread::sleep_for(std::chrono::seconds(100));
+}
 TEST(DISABLED_Again, SaysItsEnvironment) {
   EXPECT_STREQ(std::getenv("OUTRIDER_PROBE_TEST"), "told");
 }
 
-Ended run_again(const char* which, StartOptions options, double limit_s) {
-  const auto process = start_self(
+pid_t start_again(const char* which, const StartOptions& options) {
+  return start_self(
       {"--gtest_also_run_disabled_tests", std::string("--gtest_filter=DISABLED_Again.") + which},
       options);
-  return wait_for(process, limit_s, options.own_group);
+}
+Ended run_again(const char* which, const StartOptions& options, double limit_s) {
+  return wait_for(start_again(which, options), limit_s, options.own_group);
 }
 
 TEST(GpuProbeProcess, IsEndedWhenItsTimeIsOver) {
@@ -84,6 +98,25 @@ TEST(GpuProbeProcess, IsEndedWhenItsTimeIsOver) {
     EXPECT_EQ(ended.code, 128 + 9);
     EXPECT_LT(ended.seconds, 60);
   }
+}
+
+// A probe in a group of its own must not go on using the GPU when gpu_probe was killed.
+TEST(GpuProbeProcess, DiesWithItsParent) {
+  prctl(PR_SET_CHILD_SUBREAPER, 1);  // so that it becomes ours
+  const std::string path = testing::TempDir() + "again" + std::to_string(getpid()) + ".pid";
+  const pid_t parent = start_again("StartsOneThatSleepsLong",
+                                   {{{"OUTRIDER_PROBE_TEST", path}}, path + ".log", false});
+  while (!std::filesystem::exists(path) && kill(parent, 0) == 0) usleep(1000);
+  pid_t child = 0;
+  std::ifstream(path) >> child;
+  ASSERT_GT(child, 0);
+  kill(parent, SIGKILL);
+  waitpid(parent, nullptr, 0);
+  const Ended ended = wait_for(child, 30, false);
+  EXPECT_FALSE(ended.timed_out);
+  EXPECT_EQ(ended.code, 128 + SIGKILL);
+  std::filesystem::remove(path);
+  std::filesystem::remove(path + ".log");
 }
 
 TEST(GpuProbeProcess, GetsItsEnvironmentAndItsExitCodeIsSeen) {

@@ -338,6 +338,41 @@ std::vector<SequenceDecision> verify_there(const TestRound& round,
   return verify(inputs, shard, bench.scanner, exchange);
 }
 
+// The questions are queued behind the work that writes the row, and waited for with it.
+TEST(DeviceRowScanner, AsksBehindTheStepThatWritesTheRow) {
+  const gpu::LateWork late;
+  std::mt19937_64 generator(64);
+  const std::vector<float> logits = random_logits(5000, true, generator);
+  Bench bench;
+  const gpu::PinnedBuffer here(*bench.device, logits.size() * sizeof(float));
+  std::copy(logits.begin(), logits.end(), here.as<float>());
+  const gpu::Buffer there(*bench.device, logits.size() * sizeof(float));
+  const auto row_at = [](LogitsAddress address) {
+    return RowView{.logits = address, .size = 5000, .inverse_temperature = 1.25f};
+  };
+  int num_waits = 0;
+  DeviceRowScanner scanner{*bench.device, *bench.stream, gpu::test_backend().ops, [&] {
+                             ++num_waits;
+                             bench.stream->wait();
+                           }};
+  const auto answer_of = [](RowScanner& asked, const RowView& row) {
+    asked.hold({&row, 1});
+    RowQuestions questions;
+    questions.scans.push_back({.row = 0, .draws = true, .noise = {7, 3, Stream::kCoupled, 1}});
+    questions.tops.push_back({.row = 0, .n = 9});
+    asked.answer(questions);
+    return std::pair{questions.scans[0].key, questions.tops[0].keys};
+  };
+  HostRowScanner host;
+  const auto expected = answer_of(host, row_at(logits.data()));
+  bench.stream->fill(there.data(), 0, logits.size() * sizeof(float));
+  answer_of(scanner, row_at(there.as<float>()));  // its memory is as large as it must be
+  const int before = num_waits;
+  bench.stream->upload(there.data(), here.as<float>(), logits.size() * sizeof(float));
+  EXPECT_EQ(answer_of(scanner, row_at(there.as<float>())), expected);
+  EXPECT_EQ(num_waits, before + 1);
+}
+
 TEST(DeviceRowScanner, DecisionsAreTheHostsOnAnyNumberOfShards) {
   std::mt19937_64 generator(62);
   int num_accepted = 0;

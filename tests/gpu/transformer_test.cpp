@@ -181,6 +181,161 @@ TEST(GpuTransformer, LeavesTheDevicesTimeToTheRank) {
   EXPECT_TRUE(same_logit_bits(logits_of(*listening.model, 40, 3), logits_of(*plain.model, 40, 3)));
 }
 
+// Where logits stay, what looks at them is queued behind the step, and nobody waits before.
+TEST(GpuTransformer, LogitsThatStayAreNotWaitedFor) {
+  const StrictModel source = small("staying", ops::DType::kBF16);
+  const auto group = make_solo_group();
+  CaseModel plain(source, *group, Numerics::kFast);
+  const std::vector<float> expected = logits_of(*plain.model, 0, 17);
+  const gpu::LateWork late;
+  CaseModel staying(source, *group, Numerics::kFast);
+  GpuTransformer& model = *staying.model;
+  model.keep_logits();
+  const gpu::PinnedBuffer here(*staying.device, expected.size() * sizeof(float));
+  const std::vector<int32_t> blocks = {5, 0, 9};
+  Batch batch;
+  std::vector<int32_t> text;
+  for (int32_t i = 0; i < 17; ++i) text.push_back(i * 7 % 75);
+  append_rows(batch, text, 0, blocks);
+  for (int32_t i = 0; i < 17; ++i) batch.logit_rows.push_back(i);
+  model.begin(batch);
+  const std::span<const float> logits = model.finish();
+  ASSERT_EQ(logits.size(), expected.size());
+  EXPECT_FALSE(gpu::is_emulated() && model.stream().is_done());
+  model.stream().download(here.as<float>(), logits.data(), logits.size_bytes());
+  model.wait();
+  EXPECT_TRUE(model.stream().is_done());
+  EXPECT_TRUE(same_logit_bits({here.as<float>(), here.as<float>() + expected.size()}, expected));
+}
+
+// Counts the pinned memory that is taken.
+class CountingDevice final : public gpu::Device {
+ public:
+  gpu::DeviceInfo info() const override { return device_->info(); }
+  void* allocate(size_t num_bytes) override { return device_->allocate(num_bytes); }
+  void* allocate_pinned(size_t num_bytes) override {
+    num_pinned_bytes += num_bytes;
+    return device_->allocate_pinned(num_bytes);
+  }
+  void free(void* device) noexcept override { device_->free(device); }
+  void free_pinned(void* pinned) noexcept override { device_->free_pinned(pinned); }
+  std::unique_ptr<gpu::Stream> make_stream(gpu::Priority priority) override {
+    return device_->make_stream(priority);
+  }
+  void upload_now(void* device, const void* host, size_t num_bytes) override {
+    device_->upload_now(device, host, num_bytes);
+  }
+  void download_now(void* host, const void* device, size_t num_bytes) override {
+    device_->download_now(host, device, num_bytes);
+  }
+  size_t num_pinned_bytes = 0;
+
+ private:
+  const std::unique_ptr<gpu::Device> device_ = gpu::test_backend().open(0);
+};
+
+TEST(GpuTransformer, LogitsTakePinnedMemoryOnlyWhereTheHostReadsThem) {
+  const StrictModel source = small("pinned", ops::DType::kBF16);
+  const auto& ops = gpu::test_backend().ops;
+  const ModelShard shard = shard_model(source.config, 0, 1);
+  CountingDevice device;
+  std::shared_ptr<const GpuWeights> weights =
+      random_gpu_weights(device, ops, source.config, shard, {.num_silent_ids = 0}, Format::kAuto);
+  const auto group = make_solo_device_group(ops);
+  GpuTransformer model(
+      source.config, weights, shard, kStrictOptions, {.max_positions = 176}, device, ops);
+  model.join(*group);
+  const size_t logits_bytes = static_cast<size_t>(kStrictOptions.max_logit_rows) *
+                              static_cast<size_t>(source.config.vocab_size) * sizeof(float);
+  const size_t before = device.num_pinned_bytes;
+  model.keep_logits();
+  Batch batch;
+  const std::vector<int32_t> blocks = {5, 0, 9};
+  append_rows(batch, std::vector<int32_t>{1, 2, 3}, 0, blocks);
+  batch.logit_rows = {2};
+  model.forward(batch);
+  EXPECT_EQ(device.num_pinned_bytes, before);
+  model.read_logits_on_host();
+  EXPECT_EQ(device.num_pinned_bytes, before + logits_bytes);
+  expect_real_logits(logits_of(model, 0, 9));
+  EXPECT_EQ(device.num_pinned_bytes, before + logits_bytes);
+}
+
+// The likeliest tokens of steps made one by one, by the same model.
+std::vector<int32_t> likeliest_tokens(const StrictModel& source, Batch batch, int32_t num_steps) {
+  const auto group = make_solo_group();
+  CaseModel gpu(source, *group, Numerics::kFast);
+  const auto width = static_cast<std::ptrdiff_t>(source.config.vocab_size);
+  std::vector<int32_t> tokens;
+  for (int32_t step = 0; step < num_steps; ++step) {
+    const std::span<const float> logits = gpu.model->forward(batch);
+    Batch behind;
+    for (size_t i = 0; i < batch.logit_rows.size(); ++i) {
+      const auto row = static_cast<size_t>(batch.logit_rows[i]);
+      const auto begin = logits.begin() + static_cast<std::ptrdiff_t>(i) * width;
+      tokens.push_back(static_cast<int32_t>(std::max_element(begin, begin + width) - begin));
+      behind.tokens.push_back(tokens.back());
+      behind.positions.push_back(batch.positions[row] + 1);
+      behind.sequence_of_row.push_back(static_cast<int32_t>(i));
+      behind.logit_rows.push_back(static_cast<int32_t>(i));
+    }
+    behind.block_tables = batch.block_tables;
+    batch = behind;
+  }
+  return tokens;
+}
+
+// -1 for a bad row.
+std::vector<int32_t> tokens_of(const std::vector<ChosenToken>& chosen) {
+  std::vector<int32_t> tokens;
+  for (const ChosenToken& one : chosen) tokens.push_back(one.is_bad ? -1 : key_token(one.key));
+  return tokens;
+}
+
+// Three sequences, of which the second is read in two rows and the first crosses a block.
+TEST(GpuTransformer, ChainedStepsChooseWhatSingleStepsDo) {
+  const StrictModel source = small("chained", ops::DType::kBF16);
+  const std::vector<std::vector<int32_t>> blocks = {{5, 0, 9}, {7, 2}, {4, 6}};
+  Batch first;
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    const std::vector<int32_t> text(i == 1 ? 2 : 13 - i, static_cast<int32_t>(10 * i + 3));
+    append_rows(first, text, 0, blocks[i]);
+    first.logit_rows.push_back(static_cast<int32_t>(first.tokens.size()) - 1);
+  }
+  constexpr int32_t kSteps = 6;
+  const std::vector<int32_t> expected = likeliest_tokens(source, first, kSteps);
+  const std::vector<TokenChoice> choices(blocks.size());
+  ChainedSteps chain = {.first = &first,
+                        .choices = choices,
+                        .num_steps = kSteps,
+                        .num_tokens = source.config.vocab_size};
+  const auto group = make_solo_group();
+  for (const bool enforce_eager : {true, false}) {
+    CaseModel gpu(source, *group, Numerics::kFast, Format::kAuto, enforce_eager);
+    GpuTransformer& model = *gpu.model;
+    EXPECT_EQ(model.most_chained_steps(), 1);  // the host reads its logits
+    model.keep_logits();
+    EXPECT_GE(model.most_chained_steps(), kSteps);
+    EXPECT_EQ(tokens_of(model.run_chain(chain)), expected);
+    EXPECT_EQ(tokens_of(model.run_chain(chain)), expected);  // as a graph, where there are some
+    chain.num_steps = 2;
+    const std::vector<int32_t> some(expected.begin(), expected.begin() + 2 * 3);
+    EXPECT_EQ(tokens_of(model.run_chain(chain)), some);
+    chain.num_steps = kSteps;
+    // A sequence whose keys are NaN ends there; the others go on.
+    model.clear_blocks(std::vector<int32_t>{5, 4, 7});
+    model.poison_position(7, 0);
+    Batch behind = first;
+    for (int32_t& position : behind.positions) position += 16;
+    ChainedSteps bad = chain;
+    bad.first = &behind;
+    const std::vector<int32_t> found = tokens_of(model.run_chain(bad));
+    EXPECT_EQ(found[1], -1);
+    EXPECT_GE(found[0], 0);
+    EXPECT_GE(found[2], 0);
+  }
+}
+
 TEST(GpuTransformer, APromptInPiecesIsThePromptInOne) {
   const StrictModel source = small("pieces", ops::DType::kBF16);
   const auto group = make_solo_group();

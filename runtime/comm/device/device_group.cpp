@@ -8,14 +8,17 @@
 namespace outrider {
 namespace {
 
-class SoloDeviceGroup final : public DeviceGroup {
+class SilentDeviceGroup final : public DeviceGroup {
  public:
-  explicit SoloDeviceGroup(const gpu::OpTable& ops) : DeviceGroup(ops) {}
+  SilentDeviceGroup(const gpu::OpTable& ops, int size) : DeviceGroup(ops), size_(size) {}
   int rank() const override { return 0; }
-  int size() const override { return 1; }
-  std::string name() const override { return "solo"; }
+  int size() const override { return size_; }
+  std::string name() const override { return size_ == 1 ? "solo" : "silent"; }
   bool is_capturable() const override { return true; }
   void all_reduce_sum(gpu::Stream&, float*, size_t, Fold) override {}
+
+ private:
+  const int size_;
 };
 
 class StagedDeviceGroup final : public DeviceGroup {
@@ -62,7 +65,11 @@ void DeviceGroup::sum_and_norm(gpu::Stream& stream, const SumAndNorm& args) {
 }
 
 std::unique_ptr<DeviceGroup> make_solo_device_group(const gpu::OpTable& ops) {
-  return std::make_unique<SoloDeviceGroup>(ops);
+  return make_silent_device_group(ops, 1);
+}
+
+std::unique_ptr<DeviceGroup> make_silent_device_group(const gpu::OpTable& ops, int size) {
+  return std::make_unique<SilentDeviceGroup>(ops, size);
 }
 
 std::unique_ptr<DeviceGroup> make_staged_device_group(gpu::Device& device,

@@ -54,6 +54,10 @@ class DeviceGroup {
 // A group of one: sums are what they are.
 std::unique_ptr<DeviceGroup> make_solo_device_group(const gpu::OpTable& ops);
 
+// Rank 0 of `size` of which the others say nothing: sums leave values as they are. For measuring
+// one rank's share of a step; it can be recorded as the groups of real jobs can.
+std::unique_ptr<DeviceGroup> make_silent_device_group(const gpu::OpTable& ops, int size);
+
 // Through the host: download, group.all_reduce_sum(), upload. Works wherever `group` does, also
 // between machines without anything of NVIDIA's; waits for the stream, so it cannot be recorded.
 // Longer arrays than max_count go in pieces. `device` and `group` must outlive it.

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "runtime/ranks/loading/model_loader.h"
+#include "runtime/ranks/target/logit_scanner.h"
 
 namespace outrider {
 namespace {
@@ -56,7 +57,7 @@ std::vector<EmulatedStep> time_shard(const RunConfig& config,
   RunConfig own = config;
   own.tensor_parallel_size = num_ranks;
   own.speculative = {};
-  own.device_sums = "staged";  // through the group below, which says nothing
+  own.device_sums = "staged";  // no memory is set aside for sums that nobody makes
   own.max_num_seqs = 1;
   own.max_model_len = kFirstPosition + most_rows;
   own.max_num_batched_tokens = std::max(kFirstPosition, most_rows);
@@ -67,7 +68,8 @@ std::vector<EmulatedStep> time_shard(const RunConfig& config,
                                    0,
                                    own.threads > 0 ? own.threads : cores,
                                    std::make_unique<NullGroup>(num_ranks));
-  begin_together(loaded, own, {});
+  begin_alone(loaded);
+  keep_logits_on_device(*loaded.model);
   std::vector<int32_t> blocks(
       static_cast<size_t>((own.max_model_len + own.block_size - 1) / own.block_size));
   std::iota(blocks.begin(), blocks.end(), 0);

@@ -14,8 +14,8 @@ struct EmulatedStep {
 };
 
 // Loads rank 0's shard of num_ranks of the config's target, gives it a group whose sums leave
-// values as they are (what comes out is no text), and times steps of one sequence on this machine's
-// CPU.
+// values as they are (what comes out is no text), and times steps of one sequence on the config's
+// device; on a GPU they are recorded as those of a real job.
 std::vector<EmulatedStep> time_shard(const RunConfig& config,
                                      int num_ranks,
                                      const std::vector<int32_t>& rows);

@@ -19,4 +19,5 @@ set(OUTRIDER_GPU_KERNELS
   ${CMAKE_CURRENT_LIST_DIR}/rows/row_best.cu
   ${CMAKE_CURRENT_LIST_DIR}/rows/row_scan.cu
   ${CMAKE_CURRENT_LIST_DIR}/rows/row_sums.cu
+  ${CMAKE_CURRENT_LIST_DIR}/rows/row_tokens.cu
   ${CMAKE_CURRENT_LIST_DIR}/rows/row_top.cu)

@@ -17,7 +17,8 @@ void fold_parts(Stream& stream, const FoldPartsArgs& args);        // fold_parts
 void fill_blocks(Stream& stream, const BlockFillArgs& args);       // kv_blocks.cu
 void norm(Stream& stream, const NormArgs& args);                   // norm.cu
 void rope_write(Stream& stream, const RopeWriteArgs& args);        // rope_write.cu
-void scan_rows(Stream& stream, const RowTasks& tasks);              // row_scan.cu
+void scan_rows(Stream& stream, const RowTasks& tasks);             // row_scan.cu
+void take_tokens(Stream& stream, const TakeTokensArgs& args);      // row_tokens.cu
 
 // product.cu
 void store_product(Stream& stream, const ProductArgs& args, const StoreArgs& to);
@@ -41,7 +42,8 @@ inline OpTable op_table() {
           .qkv_product = qkv_product,
           .swiglu_product = swiglu_product,
           .fill_random = fill_random,
-          .scan_rows = scan_rows};
+          .scan_rows = scan_rows,
+          .take_tokens = take_tokens};
 }
 
 }  // namespace outrider::gpu

@@ -212,6 +212,7 @@ struct ExchangeSumArgs;   // gpu/exchange.h
 struct ExchangeNormArgs;  // gpu/exchange.h
 struct FoldPartsArgs;     // gpu/exchange.h
 struct RowTasks;          // gpu/row_scan.h
+struct TakeTokensArgs;    // gpu/row_scan.h
 
 struct OpTable {
   void (*embed)(Stream&, const EmbedArgs&);
@@ -231,6 +232,7 @@ struct OpTable {
   void (*swiglu_product)(Stream&, const ProductArgs&, const SwigluArgs&);
   void (*fill_random)(Stream&, const RandomArgs&);
   void (*scan_rows)(Stream&, const RowTasks&);
+  void (*take_tokens)(Stream&, const TakeTokensArgs&);
 };
 
 }  // namespace outrider::gpu

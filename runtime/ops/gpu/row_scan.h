@@ -113,6 +113,14 @@ struct RowTasks {
   bool counts_last = false;  // some top wants num_last
 };
 
+// The tokens of the best keys, for a step that follows without the host: tokens[i] is that of the
+// key in words[2 i]; 0 where words[2 i + 1] says that the row was bad.
+struct TakeTokensArgs {
+  const uint64_t* words = nullptr;
+  int32_t count = 0;
+  int32_t* tokens = nullptr;
+};
+
 // Tokens of a row that one block looks at.
 inline constexpr int32_t kChunkTokens = 4096;
 OUTRIDER_HD constexpr int32_t num_chunks(int32_t size) {

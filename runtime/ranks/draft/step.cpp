@@ -19,7 +19,30 @@ void DraftStep::plan(const StepTimes& costs) {
   // All room is found before a row is written: finding it may take blocks from other chains.
   plan_main_chains(costs);
   plan_branches(costs);
+  num_steps_ = steps_together();
   for (const Chunk& chunk : chunks_) add_rows(chunk);
+}
+
+// Where somebody waits for every chain of the step and the model can choose their tokens, it makes
+// as many steps as all of them want tokens.
+int32_t DraftStep::steps_together() {
+  int32_t num_steps = is_plain_ ? model_.most_chained_steps() : 1;
+  if (num_planned_ > model_.most_chained_rows() || chunks_.empty()) return 1;
+  for (const Chunk& chunk : chunks_) {
+    const DraftSequence& sequence = *chunk.sequence;
+    if (num_steps == 1 || chunk.branch >= 0 || !chunk.has_logits || !sequence.urgent()) return 1;
+    if (!is_plain_(sequence)) return 1;
+    const int32_t end = chunk.first + chunk.num_rows;
+    const auto room = static_cast<int32_t>(model_.config().max_positions) - end + 1;
+    const int32_t wanted = sequence.wanted() - sequence.main_chain.num_drafted();
+    num_steps = std::min({num_steps, room, wanted});
+  }
+  if (num_steps < 2) return 1;
+  for (const Chunk& chunk : chunks_) {
+    const int32_t end = chunk.first + chunk.num_rows;
+    if (!sequences_.make_room(chunk.sequence_id, *chunk.sequence, end + num_steps - 1)) return 1;
+  }
+  return num_steps;
 }
 
 // Sequences that are nearly there go first: a long prompt must not hold up the others' blocks.

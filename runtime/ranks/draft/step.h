@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include "models/forward/model.h"
@@ -14,7 +16,12 @@ namespace outrider {
 
 class DraftStep {
  public:
-  DraftStep(Model& model, DraftSequences& sequences) : model_(model), sequences_(sequences) {}
+  // is_plain: whether the model may choose a sequence's tokens by itself (Model::run_chain); empty:
+  // never.
+  DraftStep(Model& model,
+            DraftSequences& sequences,
+            std::function<bool(const DraftSequence&)> is_plain = {})
+      : model_(model), sequences_(sequences), is_plain_(std::move(is_plain)) {}
 
   // A row whose logits give the next token of a chain. Sequences are not opened, closed or
   // committed between plan() and its use, branches only added.
@@ -29,6 +36,8 @@ class DraftStep {
   const Batch& batch() const { return batch_; }
   // One for each logit row.
   const std::vector<Proposing>& proposing() const { return proposing_; }
+  // More than 1: the batch is the first of so many chained steps, a token of each sequence a step.
+  int32_t num_steps() const { return num_steps_; }
   bool reads_prompts() const { return largest_chunk_ > 2; }
   int32_t num_rows() const { return static_cast<int32_t>(batch_.tokens.size()); }
 
@@ -41,6 +50,7 @@ class DraftStep {
     int32_t num_rows = 0;
     bool has_logits = false;
   };
+  int32_t steps_together();
   void plan_main_chains(const StepTimes& costs);
   void plan_branches(const StepTimes& costs);
   int32_t room_left() const;
@@ -52,6 +62,8 @@ class DraftStep {
 
   Model& model_;
   DraftSequences& sequences_;
+  const std::function<bool(const DraftSequence&)> is_plain_;
+  int32_t num_steps_ = 1;
   Batch batch_;
   std::vector<Chunk> chunks_;
   std::vector<Proposing> proposing_;

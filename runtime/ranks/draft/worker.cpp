@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <functional>
 #include <span>
 #include <utility>
 
@@ -14,6 +15,7 @@
 #include "runtime/ranks/target/logit_scanner.h"
 #include "scheduler/pacing/constants.h"
 #include "scheduler/rows/row_sums.h"
+#include "scheduler/sampling/logits_processor.h"
 
 namespace outrider {
 namespace {
@@ -32,7 +34,11 @@ DraftWorker::DraftWorker(Model& model, const Options& options)
     : model_(model),
       options_(options),
       sequences_(model, options.vocabulary, options.async_drafting, options.grammars),
-      step_(model, sequences_),
+      step_(model,
+            sequences_,
+            options.chains_steps && options.vocabulary == nullptr
+                ? std::function([this](const DraftSequence& s) { return is_plain(s); })
+                : nullptr),
       scanner_(make_logit_scanner(model, options.checks.poison || options.vocabulary != nullptr)) {
   if (options_.vocabulary != nullptr)
     target_logits_.assign(static_cast<size_t>(options_.target_vocab_size), kNeverProposed);
@@ -171,15 +177,64 @@ void DraftWorker::step() {
   const TraceSpan span(TraceKind::kDraftStep,
                        {std::ssize(step_.batch().tokens), std::ssize(step_.batch().block_tables)});
   const auto begin = JobClock::now();
-  propose_all(model_.forward(step_.batch()).data());
+  if (step_.num_steps() > 1) {
+    propose_chained();
+  } else {
+    model_.begin(step_.batch());
+    propose_all(model_.finish().data());  // on a GPU what it asks is queued behind the step
+  }
   // Steps that read a prompt say nothing about the cost of drafting.
   if (step_.reads_prompts()) return;
   const auto time = JobClock::now() - begin;
   reply_.step_time_us +=
       static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(time).count());
-  ++reply_.num_steps;
-  reply_.num_rows += static_cast<uint32_t>(step_.num_rows());
-  costs_.add({.num_rows = step_.num_rows()}, std::chrono::duration<double>(time).count());
+  const int32_t num_steps = step_.num_steps();
+  const int32_t num_rows = step_.num_rows();
+  const auto num_chains = static_cast<int32_t>(step_.proposing().size());
+  reply_.num_steps += static_cast<uint32_t>(num_steps);
+  reply_.num_rows += static_cast<uint32_t>(num_rows + (num_steps - 1) * num_chains);
+  costs_.add({.num_rows = num_steps > 1 ? num_chains : num_rows},
+             std::chrono::duration<double>(time).count() / num_steps);
+}
+
+int32_t DraftWorker::num_tokens() const {
+  return std::min(model_.config().vocab_size, options_.target_vocab_size);
+}
+
+bool DraftWorker::is_plain(const DraftSequence& sequence) const {
+  return is_plain_choice(sequence.params, sequence.mask.get(), num_tokens());
+}
+
+// Several tokens of every chain; the model has read all but the last of them.
+void DraftWorker::propose_chained() {
+  const std::vector<DraftStep::Proposing>& chains = step_.proposing();
+  std::vector<TokenChoice> choices;
+  for (const DraftStep::Proposing& chain : chains) {
+    const SamplingParams& params = chain.sequence->params;
+    const DraftInput input = input_of(chain, nullptr);
+    choices.push_back({.draws = !is_greedy(params),
+                       .noise = coupled_noise(input),
+                       .inverse_temperature = inverse_temperature(params),
+                       .num_likeliest = num_likeliest_wanted(input)});
+  }
+  const std::vector<ChosenToken> tokens = model_.run_chain({.first = &step_.batch(),
+                                                            .choices = choices,
+                                                            .num_steps = step_.num_steps(),
+                                                            .num_tokens = num_tokens()});
+  for (size_t at = 0; at < tokens.size(); ++at) {
+    const DraftStep::Proposing& chain = chains[at % chains.size()];
+    DraftSequence& sequence = *chain.sequence;
+    if (sequence.main_chain.ended) continue;
+    sequence.main_chain.ended = tokens[at].is_bad;  // unusable logits: what there is must do
+    if (tokens[at].is_bad) continue;
+    RankedDraftToken proposal =
+        propose_plain(input_of(chain, nullptr), tokens[at].key, tokens[at].likeliest);
+    const int32_t token = proposal.drawn.token;
+    OUTRIDER_CHECK(token == key_token(tokens[at].key));  // which is what the next step has read
+    take_bonus_draft(chain, std::move(proposal));
+    const bool was_read = at + chains.size() < tokens.size();
+    if (was_read) sequence.kv_tokens.push_back(token);
+  }
 }
 
 // One more token of every chain, from the logits after what stands and is drafted.

@@ -38,6 +38,9 @@ class DraftWorker {
     // are waited for are made. Otherwise tokens are sent as they come.
     AsyncDrafting async_drafting = AsyncDrafting::kOff;
     int32_t max_branches = kMaxDraftBranches;
+    // Blocks that somebody waits for are made in one piece where the model can choose their tokens
+    // (Model::run_chain). Same tokens either way.
+    bool chains_steps = true;
     Checks checks;
   };
   // model must outlive this and be of a group of one.
@@ -70,7 +73,10 @@ class DraftWorker {
   void check_logits(const float* logits) const;
   bool commit(const DraftCommit& commit);
   void begin_branches(std::vector<uint64_t> begun);
+  bool is_plain(const DraftSequence& sequence) const;
+  int32_t num_tokens() const;  // that may be proposed
   void propose_all(const float* logits);
+  void propose_chained();
   DraftInput input_of(const DraftStep::Proposing& chain, std::vector<DraftToken>* text) const;
   void take_bonus_draft(const DraftStep::Proposing& chain, RankedDraftToken proposal);
   const float* by_target_id(const float* logits);

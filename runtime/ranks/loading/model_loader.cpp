@@ -202,6 +202,12 @@ void begin_together(LoadedModel& loaded,
                           .check_alive = check_alive}));
 }
 
+void begin_alone(LoadedModel& loaded) {
+  if (!loaded.assignment.device || loaded.device_group) return;
+  join(loaded,
+       make_silent_device_group(loaded.assignment.backend->ops, loaded.model->shard().num_ranks));
+}
+
 LoadedModel load_draft(const RunConfig& config,
                        const RankLayout& layout,
                        const ops::ThreadPlan& threads,

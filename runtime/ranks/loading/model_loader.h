@@ -45,6 +45,10 @@ void begin_together(LoadedModel& loaded,
                     const RunConfig& config,
                     const std::function<void()>& check_alive);
 
+// The same for rank 0 alone: the others say nothing, and sums leave values as they are
+// (measurements).
+void begin_alone(LoadedModel& loaded);
+
 // What a draft must know of its job: its sizes, and how it is translated, if it is.
 struct DraftSettings {
   EngineSizes sizes;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 
 #include "runtime/base/error.h"
 
@@ -24,10 +25,12 @@ int32_t count_of(size_t n) { return static_cast<int32_t>(n); }
 
 DeviceRowScanner::DeviceRowScanner(gpu::Device& device,
                                    gpu::Stream& stream,
-                                   const gpu::OpTable& ops)
+                                   const gpu::OpTable& ops,
+                                   std::function<void()> wait)
     : device_(device),
       stream_(stream),
       ops_(ops),
+      wait_(wait ? std::move(wait) : [&stream] { stream.wait(); }),
       row_memory_(device),
       asked_(device),
       answers_(device) {}
@@ -54,8 +57,15 @@ void DeviceRowScanner::answer(RowQuestions& questions) {
   answers_.clear_on_device(stream_);
   ops_.scan_rows(stream_, tasks);
   answers_.download(stream_);
-  stream_.wait();
+  wait_();
   unpack(questions);
+}
+
+// Freeing memory waits for the device, which may wait for other ranks: not while a step is under
+// way.
+void DeviceRowScanner::begin(MirroredMemory& memory, size_t num_bytes) const {
+  if (!memory.has_room(num_bytes)) wait_();
+  memory.begin(num_bytes);
 }
 
 // ---- rows
@@ -68,7 +78,7 @@ void DeviceRowScanner::pack_rows() {
     num_bytes += MirroredMemory::bytes_for<float>(row.edit_value.size());
     num_bytes += MirroredMemory::bytes_for<uint64_t>(row.allowed.size());
   }
-  row_memory_.begin(num_bytes);
+  begin(row_memory_, num_bytes);
   const auto place = row_memory_.place<gpu::ScannedRow>(rows_.size());
   rows_on_device_ = place.device;
   most_tokens_ = 0;
@@ -126,8 +136,8 @@ void DeviceRowScanner::make_room(const RowQuestions& questions) {
     answers += Memory::bytes_for<uint64_t>(static_cast<size_t>(std::max(top.n, 1))) +
                Memory::bytes_for<uint64_t>(3);
   }
-  asked_.begin(asked);
-  answers_.begin(answers);
+  begin(asked_, asked);
+  begin(answers_, answers);
 }
 
 void DeviceRowScanner::pack_reads(const RowQuestions& questions, gpu::RowTasks* tasks) {
@@ -206,6 +216,7 @@ void DeviceRowScanner::pack_tops(const RowQuestions& questions, gpu::RowTasks* t
     num_candidates += static_cast<size_t>(gpu::top_candidates(size_of(top), std::max(top.n, 1)));
   }
   if (candidates_.num_bytes() < num_candidates * sizeof(uint64_t)) {
+    wait_();
     candidates_ = gpu::Buffer(device_, num_candidates * sizeof(uint64_t));
   }
   auto* scratch = candidates_.as<uint64_t>();

@@ -1,9 +1,11 @@
 // Answers sampling's questions about rows of logits in device memory: packs them into one upload,
-// launches the kernels of runtime/ops/gpu/row_scan.h, and waits for one download. No logit comes
-// back but those that were asked for by name. The addresses in rows and questions are the
+// launches the kernels of runtime/ops/gpu/row_scan.h, and waits for one download. All of that is
+// queued behind the step that writes the logits; nobody waits for it before. No logit comes back
+// but those that were asked for by name. The addresses in rows and questions are the
 // device's; the stream is the one that the logits were queued on. One per thread that samples.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -16,8 +18,12 @@ namespace outrider {
 
 class DeviceRowScanner final : public RowScanner {
  public:
-  // All three must outlive this.
-  DeviceRowScanner(gpu::Device& device, gpu::Stream& stream, const gpu::OpTable& ops);
+  // All three must outlive this. wait: until all that is on the stream is done, the step included;
+  // empty: Stream::wait().
+  DeviceRowScanner(gpu::Device& device,
+                   gpu::Stream& stream,
+                   const gpu::OpTable& ops,
+                   std::function<void()> wait = {});
 
   void hold(std::span<const RowView> rows) override;
   void answer(RowQuestions& questions) override;
@@ -29,6 +35,7 @@ class DeviceRowScanner final : public RowScanner {
     Mirrored<uint64_t> words;  // flipped_last, num_last, bad
   };
 
+  void begin(MirroredMemory& memory, size_t num_bytes) const;
   void pack_rows();
   void make_room(const RowQuestions& questions);
   void pack_reads(const RowQuestions& questions, gpu::RowTasks* tasks);
@@ -44,6 +51,7 @@ class DeviceRowScanner final : public RowScanner {
   gpu::Device& device_;
   gpu::Stream& stream_;
   const gpu::OpTable& ops_;
+  const std::function<void()> wait_;
   std::span<const RowView> rows_;
   bool rows_changed_ = false;
   const gpu::ScannedRow* rows_on_device_ = nullptr;

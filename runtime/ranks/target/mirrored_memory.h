@@ -24,10 +24,11 @@ class MirroredMemory {
  public:
   explicit MirroredMemory(gpu::Device& device) : device_(device) {}
 
+  bool has_room(size_t num_bytes) const { return num_bytes <= host_.num_bytes(); }
   // Empty again, with room for so many bytes. Nothing may be under way that uses it.
   void begin(size_t num_bytes) {
     num_used_ = 0;
-    if (num_bytes <= host_.num_bytes()) return;
+    if (has_room(num_bytes)) return;
     const size_t room = std::max(num_bytes, 2 * host_.num_bytes());
     host_ = gpu::PinnedBuffer(device_, room);
     on_device_ = gpu::Buffer(device_, room);

@@ -18,12 +18,13 @@
 namespace outrider::gpu_probe {
 namespace {
 
-[[noreturn]] void run_child(std::vector<char*>& arguments, const StartOptions& options) {
-  if (options.own_group) {
-    setpgid(0, 0);
-  } else {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-  }
+[[noreturn]] void run_child(std::vector<char*>& arguments,
+                            const StartOptions& options,
+                            pid_t parent) {
+  // A group of its own is not reached by who ends the parent's.
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) _exit(127);
+  if (options.own_group) setpgid(0, 0);
   for (const auto& [key, value] : options.environment) {
     setenv(key.c_str(), value.c_str(), 1);
   }
@@ -48,12 +49,13 @@ pid_t start_self(const std::vector<std::string>& arguments, const StartOptions& 
     pointers.push_back(text.data());
   }
   pointers.push_back(nullptr);
+  const pid_t parent = getpid();
   const pid_t process = fork();
   if (process < 0) {
     throw std::runtime_error(std::string("cannot start another process: ") + std::strerror(errno));
   }
   if (process == 0) {
-    run_child(pointers, options);
+    run_child(pointers, options, parent);
   }
   return process;
 }

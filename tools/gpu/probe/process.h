@@ -16,7 +16,8 @@ struct StartOptions {
   bool own_group = false;  // wait_for() then ends its descendants with it
 };
 
-// Runs this program again with the arguments given. Throws std::runtime_error when that fails.
+// Runs this program again with the arguments given; it dies with the thread that calls this. Throws
+// std::runtime_error when that fails.
 pid_t start_self(const std::vector<std::string>& arguments, const StartOptions& options);
 
 struct Ended {
