@@ -22,7 +22,7 @@ PROMPT_LEN = 40
 NUM_GREEDY = 64
 FINAL_NORM = re.compile(r"^(model\.norm|transformer\.ln_f|model\.decoder\.final_layer_norm)\.weight")
 POSITIONS = re.compile(r"embed_positions|wpe")
-ROUTER = re.compile(r"\.(gate|router)\.weight")
+ROUTER = re.compile(r"\.(gate|router|router\.proj)\.weight")
 EMBEDDING = re.compile(r"embed_tokens|embed_in|word_embeddings|wte")
 KEPT_POSITIONS = [0, 20, PROMPT_LEN - 1, 70, PROMPT_LEN + NUM_GREEDY - 2]
 
@@ -52,6 +52,12 @@ GEMMA3 = dict(HEADS, query_pre_attn_scalar=12, sliding_window=12, num_hidden_lay
               layer_types=["sliding_attention", "full_attention", "sliding_attention"],
               rope_parameters=dict(full_attention=rope("linear", factor=4.0, rope_theta=1000.0),
                                    sliding_attention=rope("default", rope_theta=100.0)))
+# Of lengths whose roots are whole, for these are rounded to the type of the weights.
+GEMMA4 = dict(HEADS, hidden_size=16, global_head_dim=16, sliding_window=12, num_hidden_layers=4,
+              layer_types=["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+              rope_parameters=dict(full_attention=rope("proportional", partial_rotary_factor=0.25, rope_theta=1000.0),
+                                   sliding_attention=rope("default", rope_theta=100.0)),
+              hidden_size_per_layer_input=0, vocab_size_per_layer_input=64, tie_word_embeddings=True)
 # Experts: more rows of a step than experts, more experts than rows, odd numbers of units.
 EXPERTS = dict(HEADS, num_experts_per_tok=3, num_local_experts=8)
 GPT_OSS = dict(EXPERTS, intermediate_size=20, rope_parameters=rope(
@@ -128,6 +134,21 @@ FAMILIES = {
     "gemma3-f32": ("gemma3_text", "float32", GEMMA3, "new"),
     "gemma3-wrapped": ("gemma3_text", "bfloat16", dict(GEMMA3, hidden_size=64, num_hidden_layers=3), "wrapped"),
     "gemma3-old": ("gemma3_text", "float32", dict(GEMMA3, attention_bias=True), "old"),
+    "gemma4-bf16": ("gemma4_text", "bfloat16", GEMMA4, "new"),
+    "gemma4-k_eq_v-f32": ("gemma4_text", "float32", dict(
+        GEMMA4, hidden_size=32, num_hidden_layers=2, layer_types=["sliding_attention", "full_attention"],
+        attention_k_eq_v=True,
+        num_attention_heads=8, num_key_value_heads=4, num_global_key_value_heads=2, final_logit_softcapping=6.0,
+        attention_bias=True), "wrapped"),
+    "gemma4-shared-f16": ("gemma4_text", "float16", dict(
+        GEMMA4, hidden_size=64, num_hidden_layers=5, num_kv_shared_layers=2, use_double_wide_mlp=True,
+        hidden_size_per_layer_input=16, layer_types=[
+            "sliding_attention", "full_attention", "sliding_attention", "sliding_attention", "full_attention"]), "new"),
+    "gemma4-shared-hub": ("gemma4_text", "bfloat16", dict(
+        GEMMA4, num_kv_shared_layers=2, hidden_size_per_layer_input=4, final_logit_softcapping=8.0), "wrapped"),
+    "gemma4-experts-bf16": ("gemma4_text", "bfloat16", dict(
+        GEMMA4, num_hidden_layers=2, layer_types=["sliding_attention", "full_attention"], enable_moe_block=True,
+        num_experts=8, top_k_experts=3, moe_intermediate_size=12), "new"),
     "cohere2-bf16": ("cohere2", "bfloat16", dict(
         SMALL, num_hidden_layers=3, layer_norm_eps=1e-5, logit_scale=0.8, sliding_window=12,
         layer_types=["sliding_attention", "full_attention", "sliding_attention"]), "old"),
@@ -225,9 +246,13 @@ def random_state(model, seed, dtype):
             # A small embedding that is tied wants large outputs, or every token would name itself.
             is_last = FINAL_NORM.search(name) and model.config.tie_word_embeddings and is_small
             value = 1.0 + 0.2 * noise + (2.5 if is_last else 0.0)
-            value -= 1.0 if model.config.model_type.startswith("gemma") else 0.0
+            value -= 1.0 if model.config.model_type.startswith(("gemma2", "gemma3")) else 0.0
+            if model.config.model_type == "gemma4_text" and name.endswith(("q_norm.weight", "k_norm.weight")):
+                value *= 0.6  # scores are not scaled
         elif POSITIONS.search(name):
             value = 0.6 * noise
+        elif "embed_tokens_per_layer" in name:
+            value = noise / model.config.hidden_size_per_layer_input ** 0.5
         elif EMBEDDING.search(name):
             tied = (0.15 if is_small else 0.4) / getattr(model.config, "embedding_multiplier", 1.0)
             value = noise * (tied if model.config.tie_word_embeddings else 1.0)
@@ -266,7 +291,7 @@ def to_fp8(state, block):
 
 def hub_experts(model_type, state):
     """Experts under the names the files of the hub have: most have a tensor for each."""
-    if model_type == "gpt_oss":
+    if model_type in ("gpt_oss", "gemma4_text"):
         return state
     if model_type == "granitemoe":
         names = {"experts.gate_up_proj": "input_linear.weight", "experts.down_proj": "output_linear.weight",
@@ -339,7 +364,13 @@ def write_config(folder, config, dtype, form):
         values.pop(key, None)
     values["architectures"] = [type(transformers.AutoModelForCausalLM.from_config(config)).__name__]
     values["dtype"] = dtype
-    values.pop("per_layer_config", None)
+    layers = values.pop("per_layer_config", None)
+    if values["model_type"] == "gemma4_text":
+        if form == "new":
+            values["per_layer_config"] = layers
+        else:  # as the files of the hub have it
+            own = next(iter(layers.values()))
+            values.update(global_head_dim=own["head_dim"], num_global_key_value_heads=own.get("num_key_value_heads"))
     if form == "fp8":
         values["quantization_config"] = dict(quant_method="fp8", fmt="e4m3", activation_scheme="dynamic",
                                              weight_block_size=FP8_BLOCK)
@@ -409,7 +440,7 @@ def main():
         if not wanted or name in wanted:
             make(name, *spec)
     total = sum(path.stat().st_size for path in OUT.rglob("*") if path.is_file())
-    assert total < 5_000_000, total
+    assert total < 5_500_000, total
     print(f"{total} bytes in all")
 
 

@@ -65,11 +65,14 @@ class Plan {
       projection(names.qkv(), q_rows + 2 * kv_rows, hidden, config_.attention_bias);
     } else {
       projection(names.q(), q_rows, hidden, config_.attention_bias);
-      projection(names.k(), kv_rows, hidden, config_.attention_bias);
-      projection(names.v(), kv_rows, hidden, config_.attention_bias);
+      const WeightNames& own = config_.names;
+      if (!own.k.empty()) projection(names.k(), kv_rows, hidden, config_.attention_bias);
+      if (own.v != own.k) projection(names.v(), kv_rows, hidden, config_.attention_bias);
     }
     if (config_.qk_norm) head_norm(names, config_.names.q_norm, config_.n_heads);
-    if (config_.qk_norm) head_norm(names, config_.names.k_norm, config_.n_kv_heads);
+    if (config_.qk_norm && !config_.names.k_norm.empty()) {
+      head_norm(names, config_.names.k_norm, config_.n_kv_heads);
+    }
     if (!config_.names.sinks.empty()) vector(names.prefix + config_.names.sinks, config_.n_heads);
     projection(names.o(), hidden, q_rows, config_.attention_out_bias);
   }
@@ -90,6 +93,13 @@ class Plan {
     const WeightNames& family = config_.names;
     const int64_t hidden = config_.hidden_dim;
     projection(names.prefix + family.router, experts.count, hidden, experts.biases);
+    if (experts.beside_mlp) {
+      vector(names.prefix + family.router_scale, hidden);
+      vector(names.prefix + family.expert_scale, experts.count);
+      norm(names.prefix, family.experts_norm);
+      norm(names.prefix, family.experts_post_norm);
+      norm(names.prefix, family.dense_post_norm);
+    }
     if (experts.correction) vector(names.prefix + family.router_correction, experts.count);
     if (!family.experts_gate_up.empty()) {
       tensors_.push_back({names.prefix + family.experts_gate_up + ".weight",
@@ -120,22 +130,40 @@ class Plan {
     attention(names);
     norm(names.prefix, config_.names.attn_post_norm);
     norm(names.prefix, config_.names.mlp_norm);
-    if (config_.has_experts(l)) {
-      experts(names);
-    } else {
-      mlp(names);
-    }
+    if (config_.has_experts(l)) experts(names);
+    if (!config_.has_experts(l) || config_.experts.beside_mlp) mlp(names);
     norm(names.prefix, config_.names.mlp_post_norm);
+    if (config_.per_layer_dim > 0) {
+      const int64_t dim = config_.per_layer_dim;
+      projection(names.prefix + config_.names.per_layer_gate, dim, config_.hidden_dim, false);
+      projection(names.prefix + config_.names.per_layer_projection, config_.hidden_dim, dim, false);
+      norm(names.prefix, config_.names.per_layer_norm);
+    }
+    if (config_.layer_scalar) vector(names.prefix + config_.names.layer_scalar, 1);
+  }
+
+  void per_layer_inputs() {
+    const WeightNames& names = config_.names;
+    const int64_t width = int64_t{config_.n_layers} * config_.per_layer_dim;
+    tensors_.push_back({names.per_layer_embedding + ".weight", {config_.vocab_size, width}});
+    projection(names.per_layer_model_projection, width, config_.hidden_dim, false);
+    vector(names.per_layer_model_norm + ".weight", config_.per_layer_dim);
   }
 
   std::vector<TensorShape> whole() {
-    const WeightNames& names = config_.names;
+    const WeightNames names = config_.names;
     tensors_.push_back({names.embedding + ".weight", {config_.vocab_size, config_.hidden_dim}});
     if (names.has_positions()) {
       tensors_.push_back({names.positions + ".weight",
                           {config_.max_positions + config_.position_offset, config_.hidden_dim}});
     }
-    for (int32_t l = 0; l < config_.n_layers; ++l) layer(l);
+    if (config_.per_layer_dim > 0) per_layer_inputs();
+    const ModelConfig all = config_;
+    for (int32_t l = 0; l < all.n_layers; ++l) {
+      config_ = all.of_layer(l);
+      layer(l);
+    }
+    config_ = all;
     norm("", names.final_norm);
     if (!config_.tied_head)
       tensors_.push_back({names.head + ".weight", {config_.vocab_size, config_.hidden_dim}});
@@ -143,7 +171,7 @@ class Plan {
   }
 
  private:
-  const ModelConfig& config_;
+  ModelConfig config_;  // in a layer's context of that layer
   std::vector<TensorShape> tensors_;
 };
 

@@ -1,9 +1,28 @@
-// Reads generation_config.json; see model_config.h.
+// What differs between layers, and generation_config.json; see model_config.h.
 #include "models/checkpoint/model_config.h"
 
 #include "models/checkpoint/config_fields.h"
 
 namespace outrider {
+
+int32_t ModelConfig::kv_layer_of(int32_t layer) const {
+  if (layer < n_kv_layers()) return layer;
+  int32_t last = n_kv_layers() - 1;
+  while (last > 0 && window_of(last) != window_of(layer)) --last;
+  return last;
+}
+
+ModelConfig ModelConfig::of_layer(int32_t layer) const {
+  ModelConfig own = *this;
+  own.head_dim = head_dim_of(layer);
+  own.n_kv_heads = n_kv_heads_of(layer);
+  own.ffn_dim = ffn_dim_of(layer);
+  own.full_head_dim = own.full_kv_heads = 0;
+  own.double_wide_mlp = false;
+  if (full_k_is_v && window_of(layer) == 0) own.names.v = names.k;
+  if (layer >= n_kv_layers()) own.names.k = own.names.v = own.names.k_norm = "";
+  return own;
+}
 
 GenerationDefaults load_generation_defaults(const std::filesystem::path& model_dir) {
   GenerationDefaults defaults;

@@ -17,7 +17,15 @@ namespace outrider {
 // kDynamic differs from kNone only beyond max_positions, where this runtime does not go: the
 // stretch there depends on the sequence's length, so keys already cached would have to be rotated
 // again.
-enum class RopeScaling : uint8_t { kNone, kLinear, kDynamic, kLlama3, kYarn, kLongRope };
+enum class RopeScaling : uint8_t {
+  kNone,
+  kLinear,
+  kDynamic,
+  kLlama3,
+  kYarn,
+  kLongRope,
+  kProportional
+};
 
 struct RopeConfig {
   double theta = 10000.0;
@@ -36,6 +44,7 @@ struct RopeConfig {
   // longrope: a divisor of each pair's speed, up to the original length and beyond it
   std::vector<double> short_factors;
   std::vector<double> long_factors;
+  double turning_share = 1.0;  // proportional: of the pairs, the first ones; the others stand
 };
 
 enum class NormKind : uint8_t { kRms, kLayer };
@@ -64,6 +73,9 @@ struct ExpertsConfig {
   int32_t chosen_groups = 1;
   bool normalised = false;
   float scale = 1.0f;
+  // Beside the MLP of ffn_dim units, not in its place: each has norms of its own, as has the
+  // router, and the weights of the chosen have a factor by expert (Gemma 4).
+  bool beside_mlp = false;
   std::vector<bool> dense_layers;  // with the MLP of ffn_dim units instead; empty: none
 };
 
@@ -106,12 +118,17 @@ struct ModelConfig {
   bool parallel_mlp = false;  // x + attention(norm x) + mlp(norm x); without mlp_norm the same norm
   bool qk_norm = false;       // on q and k, before rope
   QkNormSpan qk_norm_span = QkNormSpan::kHead;
+  bool v_norm = false;  // on each head of v, without weights
   bool tied_head = false;
   QkvLayout qkv_layout = QkvLayout::kSeparate;
   bool transposed = false;       // layers' matrices lie as [inputs, outputs] in the file
   float embedding_scale = 1.0f;  // factors on the embedding, on what is added to the residual
   float residual_scale = 1.0f;   // stream, and on the logits
   float logit_scale = 1.0f;
+  // A vector of its own that each token gives each layer (Gemma 3n's per-layer inputs); 0: none.
+  int32_t per_layer_dim = 0;
+  float per_layer_scale = 1.0f;    // a factor on that
+  bool layer_scalar = false;       // a factor on the residual stream at the end of each layer
   float logit_softcap = 0.0f;      // c tanh(x / c); 0: none
   float attention_scale = 0.0f;    // of scores; 0: 1 / sqrt(head_dim)
   float attention_softcap = 0.0f;  // of scores
@@ -122,7 +139,16 @@ struct ModelConfig {
   int32_t sliding_window = 0;        // 0 = none
   std::vector<bool> full_layers;     // layers without the window; empty: none
   std::vector<bool> no_rope_layers;  // empty: none
-  int32_t undecided_window = 0;      // 0, or no longer context is served: llama with sliding_window
+  // Layers without the window may have heads of their own, and no projection of values, which are
+  // then that of keys. 0: as the others.
+  int32_t full_head_dim = 0;
+  int32_t full_kv_heads = 0;
+  bool full_k_is_v = false;
+  // The last so many layers have no keys and values: they read the pages of the last layer of their
+  // kind that has (Brandon et al. 2405.12981). Their MLP may be twice as wide.
+  int32_t kv_shared_layers = 0;
+  bool double_wide_mlp = false;
+  int32_t undecided_window = 0;  // 0, or no longer context is served: llama with sliding_window
   RopeConfig rope;
   std::optional<RopeConfig> local_rope;  // of windowed layers, where it is another
   int32_t served_positions = 0;          // longest context served; 0: max_positions
@@ -146,6 +172,21 @@ struct ModelConfig {
     const bool is_full = !full_layers.empty() && full_layers[static_cast<size_t>(layer)];
     return is_full ? 0 : sliding_window;
   }
+  int32_t n_kv_layers() const { return n_layers - kv_shared_layers; }
+  // Whose keys and values a layer reads: its own, or another's of its kind.
+  int32_t kv_layer_of(int32_t layer) const;
+  int32_t head_dim_of(int32_t layer) const {
+    return full_head_dim > 0 && window_of(layer) == 0 ? full_head_dim : head_dim;
+  }
+  int32_t n_kv_heads_of(int32_t layer) const {
+    return full_kv_heads > 0 && window_of(layer) == 0 ? full_kv_heads : n_kv_heads;
+  }
+  int32_t ffn_dim_of(int32_t layer) const {
+    return double_wide_mlp && layer >= n_kv_layers() ? 2 * ffn_dim : ffn_dim;
+  }
+  bool layers_differ() const { return full_head_dim > 0 || full_kv_heads > 0 || double_wide_mlp; }
+  // The same with the sizes and names of one layer for all: for what works on that layer alone.
+  ModelConfig of_layer(int32_t layer) const;
   bool has_experts(int32_t layer) const {
     if (experts.count == 0) return false;
     return experts.dense_layers.empty() || !experts.dense_layers[static_cast<size_t>(layer)];

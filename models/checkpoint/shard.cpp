@@ -182,12 +182,7 @@ void cut_fast(const ModelConfig& config, ModelShard& shard) {
   }
 }
 
-}  // namespace
-
-ModelShard shard_model(const ModelConfig& config, int rank, int num_ranks, Numerics numerics) {
-  if (num_ranks < 1 || rank < 0 || rank >= num_ranks) {
-    throw Error(fmt::format("rank {} of {} ranks does not exist", rank, num_ranks));
-  }
+void check_shape(const ModelConfig& config, int num_ranks, Numerics numerics) {
   const bool cuts_heads = num_ranks > 1 || numerics == Numerics::kStrict;
   if (cuts_heads && config.value_dim() % inputs_per_block(config) != 0) {
     throw Error(fmt::format(
@@ -198,6 +193,18 @@ ModelShard shard_model(const ModelConfig& config, int rank, int num_ranks, Numer
   }
   if (numerics == Numerics::kStrict) check_strict(config, num_ranks);
   check_counts(config, num_ranks);
+}
+
+}  // namespace
+
+ModelShard shard_model(const ModelConfig& config, int rank, int num_ranks, Numerics numerics) {
+  if (num_ranks < 1 || rank < 0 || rank >= num_ranks) {
+    throw Error(fmt::format("rank {} of {} ranks does not exist", rank, num_ranks));
+  }
+  const int32_t num_shapes = config.layers_differ() ? config.n_layers : 1;
+  for (int32_t layer = 0; layer < num_shapes; ++layer) {
+    check_shape(config.of_layer(layer), num_ranks, numerics);
+  }
   ModelShard shard;
   shard.rank = rank;
   shard.num_ranks = num_ranks;
@@ -209,6 +216,11 @@ ModelShard shard_model(const ModelConfig& config, int rank, int num_ranks, Numer
     cut_fast(config, shard);
   }
   return shard;
+}
+
+ModelShard shard_of_layer(const ModelConfig& config, const ModelShard& shard, int32_t layer) {
+  if (!config.layers_differ()) return shard;
+  return shard_model(config.of_layer(layer), shard.rank, shard.num_ranks, shard.numerics);
 }
 
 std::vector<int64_t> slice_ends(const std::vector<Range>& slices, int64_t size) {

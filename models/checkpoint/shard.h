@@ -52,6 +52,9 @@ ModelShard shard_model(const ModelConfig& config,
                        int num_ranks,
                        Numerics numerics = Numerics::kFast);
 
+// The same of one layer, whose heads and MLP may have other sizes.
+ModelShard shard_of_layer(const ModelConfig& config, const ModelShard& shard, int32_t layer);
+
 // Where a shard's slices end in a matrix whose inner dimension holds `size` columns for each unit.
 std::vector<int64_t> slice_ends(const std::vector<Range>& slices, int64_t size);
 

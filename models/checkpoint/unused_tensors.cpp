@@ -76,9 +76,8 @@ void refuse_of_experts(const Checkpoint& checkpoint,
   }
 }
 
-void refuse_of_layer(const Checkpoint& checkpoint,
-                     const LayerNames& names,
-                     const ModelConfig& config) {
+void refuse_of_layer(const Checkpoint& checkpoint, int32_t layer, const ModelConfig& config) {
+  const LayerNames names(layer, config.names);
   const auto refuse_unless = [&](bool is_used, const std::vector<std::string>& projections) {
     if (is_used) return;
     for (const std::string& name : projections) refuse_bias(checkpoint, name + ".bias");
@@ -112,6 +111,12 @@ void refuse_of_layer(const Checkpoint& checkpoint,
     if (!own.contains(other)) refuse_tensor(checkpoint, names.prefix + other + ".weight", config);
   }
   if (family.sinks.empty()) refuse_tensor(checkpoint, names.prefix + "self_attn.sinks", config);
+  if (config.full_k_is_v && config.window_of(layer) == 0) {
+    refuse_tensor(checkpoint, names.v() + ".weight", config);
+  }
+  if (config.per_layer_dim == 0) {
+    refuse_tensor(checkpoint, names.prefix + family.per_layer_gate + ".weight", config);
+  }
 }
 
 bool same_rows(const Checkpoint::Entry& a, const Checkpoint::Entry& b, Range rows) {
@@ -152,7 +157,7 @@ void refuse_unused_tensors(const Checkpoint& checkpoint, const ModelConfig& conf
   refuse_bias(checkpoint, config.names.head + ".bias");
   if (!config.norm_bias) refuse_bias(checkpoint, config.names.final_norm + ".bias");
   for (int32_t layer = 0; layer < config.n_layers; ++layer)
-    refuse_of_layer(checkpoint, LayerNames(layer, config.names), config);
+    refuse_of_layer(checkpoint, layer, config);
 }
 
 }  // namespace outrider

@@ -49,8 +49,23 @@ struct WeightNames {
   std::string experts_down = {};     // and of all experts' down
   // Those two as [experts, inputs, outputs], without ".weight"; their biases end in "_bias".
   bool experts_transposed = false;
+  // Of experts beside an MLP; the first two are whole names.
+  std::string router_scale = "router.scale";
+  std::string expert_scale = "router.per_expert_scale";
+  std::string experts_norm = "pre_feedforward_layernorm_2";
+  std::string experts_post_norm = "post_feedforward_layernorm_2";
+  std::string dense_post_norm = "post_feedforward_layernorm_1";
   std::string shared_expert = "mlp.shared_expert";
   std::string shared_gate = "mlp.shared_expert_gate";
+
+  // Of per-layer inputs: of the model, then of a layer.
+  std::string per_layer_embedding = "model.embed_tokens_per_layer";
+  std::string per_layer_model_projection = "model.per_layer_model_projection";
+  std::string per_layer_model_norm = "model.per_layer_projection_norm";
+  std::string per_layer_gate = "per_layer_input_gate";
+  std::string per_layer_projection = "per_layer_projection";
+  std::string per_layer_norm = "post_per_layer_input_norm";
+  std::string layer_scalar = "layer_scalar";  // the whole name
 
   bool has_positions() const { return !positions.empty(); }
 };

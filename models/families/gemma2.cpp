@@ -7,12 +7,12 @@ namespace outrider {
 namespace {
 
 void read(const ConfigFields& fields, ModelConfig& config) {
-  read_gemma(fields,
-             config,
-             {.activation = "hidden_activation",
-              .default_head_dim = 256,
-              .default_activation = "gelu_pytorch_tanh",
-              .tied = true});
+  read_gemma_2_or_3(fields,
+                    config,
+                    {.activation = "hidden_activation",
+                     .default_head_dim = 256,
+                     .default_activation = "gelu_pytorch_tanh",
+                     .tied = true});
   read_rope(fields, config);
   read_windows(fields, config, 4096, 2);
   const auto cap = [&fields](const char* key, double otherwise) {

@@ -7,16 +7,16 @@ namespace outrider {
 namespace {
 
 void read(const ConfigFields& fields, ModelConfig& config) {
-  read_gemma(fields,
-             config,
-             {.activation = "hidden_activation",
-              .default_heads = 8,
-              .default_kv_heads = 4,
-              .default_head_dim = 256,
-              .default_vocab = 262'208,
-              .default_positions = 131'072,
-              .default_activation = "gelu_pytorch_tanh",
-              .tied = true});
+  read_gemma_2_or_3(fields,
+                    config,
+                    {.activation = "hidden_activation",
+                     .default_heads = 8,
+                     .default_kv_heads = 4,
+                     .default_head_dim = 256,
+                     .default_vocab = 262'208,
+                     .default_positions = 131'072,
+                     .default_activation = "gelu_pytorch_tanh",
+                     .tied = true});
   read_rope(fields, config, {.default_theta = 1e6, .of_kinds = true, .local_theta = 1e4});
   read_windows(fields, config, 4096, 6);
   config.qk_norm = true;

@@ -14,7 +14,6 @@ namespace {
 constexpr int64_t kMaxLayers = 1024;
 constexpr int64_t kMaxDim = 65'536;
 constexpr int64_t kMaxHeads = 4096;
-constexpr int64_t kMaxHeadDim = 1024;
 
 int32_t size_of(const ConfigFields& fields, const char* key, int64_t most, int32_t otherwise) {
   if (otherwise == 0) return fields.integer(key, {1, most});
@@ -133,9 +132,9 @@ void read_experts(const ConfigFields& fields, ModelConfig& config, const ExpertK
   const bool has_other = keys.other_count != nullptr && !fields.is_set(keys.count);
   const char* count = has_other && fields.is_set(keys.other_count) ? keys.other_count : keys.count;
   experts.count = size_of(fields, count, ops::kMaxExperts, keys.default_count);
-  experts.per_row = size_of(fields, "num_experts_per_tok", experts.count, keys.default_per_row);
+  experts.per_row = size_of(fields, keys.per_row, experts.count, keys.default_per_row);
   if (experts.per_row > experts.count) {  // by default
-    fields.fail(fmt::format("\"num_experts_per_tok\" must be at most {}", experts.count));
+    fields.fail(fmt::format("\"{}\" must be at most {}", keys.per_row, experts.count));
   }
   experts.ffn_dim = size_of(fields, keys.ffn, kMaxFfn, keys.default_ffn);
   fields.know({"output_router_logits", "router_aux_loss_coef", "router_jitter_noise"});

@@ -9,6 +9,7 @@ namespace outrider {
 inline constexpr int64_t kMaxPositions = 1 << 28;
 inline constexpr int64_t kMaxVocab = 2'000'000;
 inline constexpr int64_t kMaxFfn = 1 << 20;
+inline constexpr int64_t kMaxHeadDim = 1024;
 
 // llama's keys and Hugging Face's defaults of a family; 0: the file must say it.
 struct DecoderKeys {
@@ -57,6 +58,7 @@ void read_windows(const ConfigFields& fields,
 struct ExpertKeys {
   const char* count = "num_experts";
   const char* other_count = nullptr;  // another name of it
+  const char* per_row = "num_experts_per_tok";
   const char* ffn = "moe_intermediate_size";
   int32_t default_count = 0;
   int32_t default_per_row = 0;

@@ -17,7 +17,8 @@ constexpr NamedScaling kScalings[] = {{"default", RopeScaling::kNone},
                                       {"dynamic", RopeScaling::kDynamic},
                                       {"llama3", RopeScaling::kLlama3},
                                       {"yarn", RopeScaling::kYarn},
-                                      {"longrope", RopeScaling::kLongRope}};
+                                      {"longrope", RopeScaling::kLongRope},
+                                      {"proportional", RopeScaling::kProportional}};
 
 RopeScaling scaling_from_name(const ConfigFields& fields, const std::string& name, bool longrope) {
   // Phi-3's first files call it so.
@@ -26,8 +27,8 @@ RopeScaling scaling_from_name(const ConfigFields& fields, const std::string& nam
     if (name == known.name) return known.scaling;
   }
   fields.fail(fmt::format(
-      "rope type \"{}\" is not supported; known are default, linear, dynamic, llama3, yarn and "
-      "longrope",
+      "rope type \"{}\" is not supported; known are default, linear, dynamic, llama3, yarn, "
+      "longrope and proportional",
       name));
 }
 
@@ -69,15 +70,23 @@ void read_longrope(const ConfigFields& fields, RopeConfig& rope) {
   if (!std::isfinite(rope.attention_factor)) fields.fail("the original length is too short");
 }
 
+std::string type_of(const ConfigFields& fields) {
+  return fields.text_or("rope_type", fields.text_or("type", "default").c_str());
+}
+
 void read_scaling(const ConfigFields& fields,
                   const ModelConfig& config,
                   bool longrope,
                   RopeConfig& rope) {
-  const std::string old_name = fields.text_or("type", "default");
-  rope.scaling = scaling_from_name(fields, fields.text_or("rope_type", old_name.c_str()), longrope);
+  rope.scaling = scaling_from_name(fields, type_of(fields), longrope);
   rope.original_max_positions = fields.integer_or(
       "original_max_position_embeddings", {1, kMaxPositions}, rope.original_max_positions);
   if (rope.scaling == RopeScaling::kNone) return;
+  if (rope.scaling == RopeScaling::kProportional) {
+    rope.turning_share = fields.number_or("partial_rotary_factor", 0.0, 1.0, 1.0);
+    rope.factor = fields.number_or("factor", 1e-3, 1e6, 1.0);
+    return;
+  }
   const bool computed_factor =
       (rope.scaling == RopeScaling::kYarn || rope.scaling == RopeScaling::kLongRope) &&
       !fields.is_set("factor");
@@ -124,9 +133,12 @@ void read_object(const ConfigFields& inner,
   if (inner.is_set("full_attention") || inner.is_set("sliding_attention")) {
     inner.fail("one rope per kind of layer is not supported");
   }
-  const double share = static_cast<double>(rope.rotary_dim) / config.head_dim;
-  rope.rotary_dim = rotary_dim_of(
-      inner, config, read_partial(inner, "partial_rotary_factor", keys.partial != nullptr, share));
+  if (type_of(inner) != "proportional") {
+    const bool honoured = keys.partial != nullptr;
+    const double share = static_cast<double>(rope.rotary_dim) / config.head_dim;
+    rope.rotary_dim =
+        rotary_dim_of(inner, config, read_partial(inner, "partial_rotary_factor", honoured, share));
+  }
   rope.theta = inner.number_or("rope_theta", 1.0, 1e12, rope.theta);
   read_scaling(inner, config, keys.longrope, rope);
   inner.know({"finetuned",

@@ -7,17 +7,13 @@
 #include "runtime/ops/half.h"
 
 namespace outrider {
-namespace {
 
-// As the models multiply: by the root rounded to the type of the weights.
-float embedding_scale_of(const ModelConfig& config) {
-  const float root = std::sqrt(static_cast<float>(config.hidden_dim));
+float embedding_scale_of(const ModelConfig& config, int32_t length) {
+  const float root = std::sqrt(static_cast<float>(length));
   if (config.dtype == ops::DType::kBF16) return ops::bf16_to_float(ops::float_to_bf16(root));
   if (config.dtype == ops::DType::kF16) return ops::f16_to_float(ops::float_to_f16(root));
   return root;
 }
-
-}  // namespace
 
 void read_qwen_windows(const ConfigFields& fields, ModelConfig& config) {
   fields.know({"sliding_window", "max_window_layers", "layer_types"});
@@ -46,17 +42,21 @@ void set_olmo(const ConfigFields& fields, ModelConfig& config) {
 
 void read_gemma(const ConfigFields& fields, ModelConfig& config, const DecoderKeys& keys) {
   read_decoder(fields, config, keys);
-  config.embedding_scale = embedding_scale_of(config);
-  config.norm_plus_one = true;
+  config.embedding_scale = embedding_scale_of(config, config.hidden_dim);
   config.attention_bias = fields.flag_or("attention_bias", false);
   config.attention_out_bias = config.attention_bias;
-  const double scalar = fields.number_or("query_pre_attn_scalar", 1e-3, 1e6, 256.0);
-  config.attention_scale = static_cast<float>(1.0 / std::sqrt(scalar));
   config.names.attn_post_norm = "post_attention_layernorm";
   config.names.mlp_norm = "pre_feedforward_layernorm";
   config.names.mlp_post_norm = "post_feedforward_layernorm";
-  refuse_unless(fields, "use_bidirectional_attention", false);
   fields.know({"hidden_act"});  // hidden_activation is what counts
+}
+
+void read_gemma_2_or_3(const ConfigFields& fields, ModelConfig& config, const DecoderKeys& keys) {
+  read_gemma(fields, config, keys);
+  config.norm_plus_one = true;
+  const double scalar = fields.number_or("query_pre_attn_scalar", 1e-3, 1e6, 256.0);
+  config.attention_scale = static_cast<float>(1.0 / std::sqrt(scalar));
+  refuse_unless(fields, "use_bidirectional_attention", false);
 }
 
 void read_granite(const ConfigFields& fields, ModelConfig& config) {

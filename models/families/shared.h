@@ -12,9 +12,14 @@ void read_qwen_windows(const ConfigFields& fields, ModelConfig& config);
 // OLMo: no norm before attention and MLP, one after each; norms of all queries and of all keys.
 void set_olmo(const ConfigFields& fields, ModelConfig& config);
 
-// Gemma: the embedding times the root of its length, norms of 1 + w before and after, scores
-// divided by the root of query_pre_attn_scalar.
+// Gemma: the embedding times the root of its length, norms before and after.
 void read_gemma(const ConfigFields& fields, ModelConfig& config, const DecoderKeys& keys);
+// Gemma 2 and 3: those norms are of 1 + w, scores are divided by the root of query_pre_attn_scalar.
+void read_gemma_2_or_3(const ConfigFields& fields, ModelConfig& config, const DecoderKeys& keys);
+
+// The root of a length, as such models multiply their embeddings: rounded to the type of the
+// weights.
+float embedding_scale_of(const ModelConfig& config, int32_t length);
 
 // Factors on embedding, scores, residual stream and logits; biases of attention.
 void read_granite(const ConfigFields& fields, ModelConfig& config);

@@ -39,6 +39,7 @@ std::vector<StepBuffer> ExpertMlp::buffers() {
   const int64_t units =
       std::max(chosen * shard_.expert_ffn.size(), most_rows_ * shard_.shared_ffn.size());
   return {{&logits_, {most_rows_, config_.experts.count + 1}},
+          {&normed_, {config_.experts.beside_mlp ? most_rows_ : 0, config_.hidden_dim}},
           {&gathered_, {chosen, config_.hidden_dim}},
           {&gate_up_, {2, units}},
           {&gated_, {units}},
@@ -60,6 +61,21 @@ void ExpertMlp::choose(ops::Context& ctx, const LayerWeights& w, const float* in
                        .chosen_groups = experts.chosen_groups,
                        .normalised = experts.normalised,
                        .scale = experts.scale});
+  if (w.expert_scale.empty()) return;
+  const auto chosen = static_cast<size_t>(rows * experts.per_row);
+  for (size_t i = 0; i < chosen; ++i) {
+    weights_[i] *= w.expert_scale[static_cast<size_t>(ids_[i])];
+  }
+}
+
+// x itself where there is no such norm.
+const float* ExpertMlp::normed(ops::Context& ctx,
+                               const std::vector<float>& weight,
+                               const float* x,
+                               int64_t rows) {
+  if (weight.empty()) return x;
+  ops::rms_norm(ctx, normed_, x, weight.data(), rows, config_.hidden_dim, config_.norm_eps);
+  return normed_;
 }
 
 // Rows in order of the experts they chose, the rows of an expert ascending.
@@ -143,9 +159,9 @@ void ExpertMlp::compute(
     const float* const own = in + first * hidden;
     if (num_slices_ == 1) slices_ = part + first * hidden;
     std::fill_n(slices_, count * num_slices_ * hidden, 0.0f);
-    choose(ctx, w, own, count);
+    choose(ctx, w, normed(ctx, w.router_norm, own, count), count);
     group_rows(count);
-    add_experts(ctx, w, own);
+    add_experts(ctx, w, normed(ctx, w.experts_norm.weight, own, count));
     if (config_.experts.shared_ffn_dim > 0) add_shared(ctx, w, own, count);
     if (num_slices_ > 1) {
       ops::fold_slices(ctx, part + first * hidden, slices_, count, num_slices_, hidden);

@@ -23,7 +23,8 @@ class ExpertMlp {
   std::vector<StepBuffer> buffers();
 
   // part [rows, hidden], of this rank: the sum of the chosen experts' outputs, ascending by id, and
-  // the shared one's after them. in: [rows, hidden].
+  // the shared one's after them. in: [rows, hidden]; where the router and the experts have norms of
+  // their own, before these.
   void compute(
       ops::Context& ctx, const LayerWeights& w, const float* in, int64_t rows, float* part);
 
@@ -31,6 +32,10 @@ class ExpertMlp {
   int64_t num_read() const { return num_read_; }
 
  private:
+  const float* normed(ops::Context& ctx,
+                      const std::vector<float>& weight,
+                      const float* x,
+                      int64_t rows);
   void choose(ops::Context& ctx, const LayerWeights& w, const float* in, int64_t rows);
   void group_rows(int64_t rows);
   void activate(ops::Context& ctx, int64_t rows, int64_t ffn);
@@ -42,6 +47,7 @@ class ExpertMlp {
   int64_t most_rows_;          // that go through the experts together
   int64_t num_slices_;         // of the inner dimension, each summed by itself
   float* logits_ = nullptr;    // [rows, experts and the shared gate]
+  float* normed_ = nullptr;    // [rows, hidden]
   float* gathered_ = nullptr;  // [rows * per row, hidden]
   float* gate_up_ = nullptr;   // [rows * per row, 2 ffn]; of the shared expert [rows, 2 shared ffn]
   float* gated_ = nullptr;

@@ -72,6 +72,13 @@ std::vector<float> rope_frequencies(const RopeConfig& rope, int32_t served_posit
     case RopeScaling::kYarn:
       scale_yarn(rope, inv_freq);
       break;
+    case RopeScaling::kProportional: {
+      const auto turning = static_cast<size_t>(rope.turning_share * rope.rotary_dim / 2.0);
+      for (size_t i = 0; i < inv_freq.size(); ++i) {
+        inv_freq[i] = i < turning ? inv_freq[i] / static_cast<float>(rope.factor) : 0.0f;
+      }
+      break;
+    }
     case RopeScaling::kLongRope: {
       const bool is_long = served_positions > rope.original_max_positions;
       const std::vector<double>& factors = is_long ? rope.long_factors : rope.short_factors;

@@ -9,7 +9,9 @@
 #include <utility>
 
 #include "models/forward/experts.h"
+#include "models/forward/kv_memory.h"
 #include "models/forward/latent_attention.h"
+#include "models/forward/per_layer_inputs.h"
 #include "models/forward/rope_frequencies.h"
 #include "models/weights/weights.h"
 #include "runtime/base/error.h"
@@ -32,14 +34,17 @@ struct Transformer::Buffers {
   float* angles = nullptr;        // [rows, rotary_dim]
   float* local_angles = nullptr;  // the same of windowed layers with a rope of their own
   float* squares = nullptr;       // [rows, heads + kv heads of the whole model], for their norms
-  std::vector<ops::AlignedBytes> kv_memory;  // per layer
-  std::vector<ops::KvPages> kv;              // per layer
-  std::vector<float> inv_freq;               // [rotary_dim / 2]
+  struct Layer {                  // what may differ between layers
+    ModelShard shard;
+    int64_t head_dim = 0;
+    std::vector<int64_t> o_slice_ends;  // of o's inner dimension; empty: not sliced
+    std::vector<int64_t> down_slice_ends;
+  };
+  std::vector<Layer> layers;
+  std::vector<float> inv_freq;  // [rotary_dim / 2]
   std::vector<float> local_inv_freq;
-  std::vector<float> slopes;          // ALiBi's, of this shard's heads
-  std::vector<float> query_factors;   // [rows]
-  std::vector<int64_t> o_slice_ends;  // of o's inner dimension; empty: not sliced
-  std::vector<int64_t> down_slice_ends;
+  std::vector<float> slopes;             // ALiBi's, of this shard's heads
+  std::vector<float> query_factors;      // [rows]
   std::vector<int32_t> logit_positions;  // of the last step's logit rows
   std::vector<int32_t> logit_sequences;
 
@@ -62,24 +67,6 @@ constexpr int64_t kMlpRows = 128;
 
 static_assert(kStrictSlices <= ops::kMaxSlices);
 
-// Keys and values; of latent attention these lie in those.
-int64_t num_kv_halves(const ModelConfig& config) { return config.is_latent() ? 1 : 2; }
-
-int64_t floats_per_block(const ModelConfig& config, const ModelShard& shard, int64_t block_size) {
-  return shard.kv_heads.size() * block_size * config.head_dim;
-}
-
-// Products of sizes that came from files and options; overflow would turn into a small allocation.
-size_t checked_bytes(const std::vector<int64_t>& factors) {
-  size_t bytes = sizeof(float);
-  for (const int64_t factor : factors) {
-    if (factor < 0 || __builtin_mul_overflow(bytes, static_cast<size_t>(factor), &bytes)) {
-      throw Error("the model's buffers would be larger than any memory");
-    }
-  }
-  return bytes;
-}
-
 // Null where the model has no such bias.
 const float* bias_of(const std::vector<float>& bias) {
   return bias.empty() ? nullptr : bias.data();
@@ -89,9 +76,9 @@ bool all_heads_normed(const ModelConfig& config) {
   return config.qk_norm && config.qk_norm_span == QkNormSpan::kAllHeads;
 }
 
-float score_scale(const ModelConfig& config) {
+float score_scale(const ModelConfig& config, int64_t head_dim) {
   if (config.attention_scale != 0.0f) return config.attention_scale;
-  return 1.0f / std::sqrt(static_cast<float>(config.head_dim));
+  return 1.0f / std::sqrt(static_cast<float>(head_dim));
 }
 
 // ALiBi's slopes (Press et al. 2021) in Hugging Face's reading: rounded to bf16, and scaled as
@@ -105,7 +92,8 @@ std::vector<float> alibi_slopes(const ModelConfig& config, Range heads) {
     const double base = std::exp2(-8.0 / static_cast<double>(is_extra ? 2 * power : power));
     const auto step = static_cast<double>(is_extra ? 2 * (h - power) + 1 : h + 1);
     const auto slope = static_cast<float>(std::pow(base, step));
-    slopes.push_back(score_scale(config) * ops::bf16_to_float(ops::float_to_bf16(slope)));
+    slopes.push_back(score_scale(config, config.head_dim) *
+                     ops::bf16_to_float(ops::float_to_bf16(slope)));
   }
   return slopes;
 }
@@ -137,8 +125,17 @@ Transformer::Transformer(ModelConfig config,
   const int64_t rows = options_.max_rows;
   const int64_t logit_rows = options_.max_logit_rows;
   const int64_t hidden = config_.hidden_dim;
-  const int64_t attended_width = shard_.heads.size() * config_.head_dim;
-  const int64_t qkv_width = queries(0).stride;
+  shape_layers();
+  const auto widest = [this](const auto& width_of) {
+    int64_t most = 0;
+    for (int32_t l = 0; l < config_.n_layers; ++l) most = std::max(most, width_of(l));
+    return most;
+  };
+  const int64_t qkv_width = widest([this](int32_t l) { return queries(l, 0).stride; });
+  const int64_t attended_width =
+      widest([this](int32_t l) { return queries(l, 0).n_heads * queries(l, 0).head_dim; });
+  const int64_t ffn = widest(
+      [this](int32_t l) { return buffers_->layers[static_cast<size_t>(l)].shard.ffn.size(); });
   std::vector<std::pair<float**, size_t>> parts = {
       {&buffers_->x, checked_bytes({rows, hidden})},
       {&buffers_->normed, checked_bytes({std::max(rows, logit_rows), hidden})},
@@ -146,8 +143,8 @@ Transformer::Transformer(ModelConfig config,
       {&buffers_->attended, checked_bytes({rows, attended_width})},
       {&buffers_->part, checked_bytes({rows, hidden})},
       {&buffers_->gate_up,
-       checked_bytes({std::min(rows, kMlpRows), config_.gated_mlp ? 2 : 1, shard_.ffn.size()})},
-      {&buffers_->gated, checked_bytes({std::min(rows, kMlpRows), shard_.ffn.size()})},
+       checked_bytes({std::min(rows, kMlpRows), config_.gated_mlp ? 2 : 1, ffn})},
+      {&buffers_->gated, checked_bytes({std::min(rows, kMlpRows), ffn})},
       {&buffers_->logits, checked_bytes({logit_rows, shard_.vocab.size()})},
       {&buffers_->angles, checked_bytes({rows, config_.rope.rotary_dim})},
       {&buffers_->local_angles,
@@ -166,6 +163,10 @@ Transformer::Transformer(ModelConfig config,
     latent_ = std::make_unique<LatentAttention>(config_, shard_, rows);
     add(latent_->buffers());
   }
+  if (config_.per_layer_dim > 0) {
+    per_layer_ = std::make_unique<PerLayerInputs>(config_, shard_, rows);
+    add(per_layer_->buffers());
+  }
   const auto aligned = [](size_t bytes) { return (bytes + 63) / 64 * 64; };
   size_t total = 0;
   for (const auto& [pointer, bytes] : parts) total += aligned(bytes);
@@ -177,9 +178,8 @@ Transformer::Transformer(ModelConfig config,
     *pointer = reinterpret_cast<float*>(next);
     next += aligned(bytes);
   }
-  allocate_kv();
-  buffers_->o_slice_ends = slice_ends(shard_.head_slices, config_.value_dim());
-  buffers_->down_slice_ends = slice_ends(shard_.ffn_slices, 1);
+  kv_ = std::make_unique<KvMemory>(config_, shard_, options_, ctx_);
+  memory_.kv = kv_->num_bytes();
   const int32_t served = config_.longest_served();
   if (config_.rope.rotary_dim > 0) {
     buffers_->inv_freq = rope_frequencies(config_.rope, served);
@@ -191,6 +191,17 @@ Transformer::Transformer(ModelConfig config,
 }
 
 Transformer::~Transformer() = default;
+
+void Transformer::shape_layers() {
+  for (int32_t layer = 0; layer < config_.n_layers; ++layer) {
+    const ModelConfig own = config_.of_layer(layer);
+    const ModelShard shard = shard_of_layer(config_, shard_, layer);
+    buffers_->layers.push_back({.shard = shard,
+                                .head_dim = own.head_dim,
+                                .o_slice_ends = slice_ends(shard.head_slices, own.value_dim()),
+                                .down_slice_ends = slice_ends(shard.ffn_slices, 1)});
+  }
+}
 
 // All matrices but the experts', and so many experts.
 size_t Transformer::bytes_with(int64_t num_experts) const {
@@ -217,55 +228,21 @@ size_t Transformer::step_bytes() const {
   return bytes_with(experts_ == nullptr ? 0 : experts_->num_read() - num_experts_before_);
 }
 
-void Transformer::allocate_kv() {
-  const int64_t block = floats_per_block(config_, shard_, options_.block_size);
-  const size_t half_bytes = checked_bytes({options_.num_blocks, block});
-  const size_t num_bytes = checked_bytes({num_kv_halves(config_), options_.num_blocks, block});
-  for (int32_t layer = 0; layer < config_.n_layers; ++layer) {
-    buffers_->kv_memory.push_back(ops::allocate_bytes(num_bytes, ctx_.plan().nodes));
-    memory_.kv += num_bytes;
-    std::byte* memory = buffers_->kv_memory.back().get();
-    buffers_->kv.push_back({.keys = reinterpret_cast<float*>(memory),
-                            .values = reinterpret_cast<float*>(memory + num_bytes - half_bytes),
-                            .num_blocks = options_.num_blocks,
-                            .n_kv_heads = shard_.kv_heads.size(),
-                            .block_size = options_.block_size,
-                            .head_dim = config_.head_dim});
-  }
-}
-
 size_t Transformer::kv_bytes_per_block(const ModelConfig& config,
                                        const ModelShard& shard,
                                        int32_t block_size) {
-  const int64_t half = floats_per_block(config, shard, block_size);
-  return checked_bytes({num_kv_halves(config), config.n_layers, half});
+  return KvMemory::bytes_per_block(config, shard, block_size);
 }
 
-std::span<const ops::KvPages> Transformer::kv_pages() const { return buffers_->kv; }
+std::span<const ops::KvPages> Transformer::kv_pages() const { return kv_->pages(); }
 
 const ops::KvPages& Transformer::kv_pages(int32_t layer) const {
-  return buffers_->kv.at(static_cast<size_t>(layer));
+  return kv_->pages()[static_cast<size_t>(config_.kv_layer_of(layer))];
 }
 
-void Transformer::clear_blocks(std::span<const int32_t> blocks) {
-  const int64_t size = floats_per_block(config_, shard_, options_.block_size);
-  for (const int32_t block : blocks) {
-    OUTRIDER_CHECK(block >= 0 && block < options_.num_blocks);
-    for (const ops::KvPages& pages : buffers_->kv) {
-      std::fill_n(pages.keys + block * size, size, 0.0f);
-      std::fill_n(pages.values + block * size, size, 0.0f);
-    }
-  }
-}
+void Transformer::clear_blocks(std::span<const int32_t> blocks) { kv_->clear_blocks(blocks); }
 
-void Transformer::copy_block(int32_t from, int32_t to) {
-  OUTRIDER_CHECK(from >= 0 && from < options_.num_blocks && to >= 0 && to < options_.num_blocks);
-  const int64_t size = floats_per_block(config_, shard_, options_.block_size);
-  for (const ops::KvPages& pages : buffers_->kv) {
-    std::copy_n(pages.keys + from * size, size, pages.keys + to * size);
-    std::copy_n(pages.values + from * size, size, pages.values + to * size);
-  }
-}
+void Transformer::copy_block(int32_t from, int32_t to) { kv_->copy_block(from, to); }
 
 void Transformer::sum_over_ranks(float* values, int64_t count) {
   if (group_.size() == 1) return;
@@ -293,29 +270,42 @@ std::span<const float> Transformer::finish() {
   return logits_;
 }
 
-ops::HeadRows Transformer::queries(int64_t rows) const {
-  const int64_t heads = shard_.heads.size();
-  const int64_t stride = (heads + 2 * shard_.kv_heads.size()) * config_.head_dim;
-  return {buffers_->qkv, rows, stride, heads, config_.head_dim};
+ops::HeadRows Transformer::queries(int32_t layer, int64_t rows) const {
+  const Buffers::Layer& own = buffers_->layers[static_cast<size_t>(layer)];
+  const int64_t heads = own.shard.heads.size();
+  const int64_t kv_heads = layer < config_.n_kv_layers() ? own.shard.kv_heads.size() : 0;
+  return {buffers_->qkv, rows, (heads + 2 * kv_heads) * own.head_dim, heads, own.head_dim};
 }
 
-ops::HeadRows Transformer::keys(int64_t rows) const {
-  ops::HeadRows all = queries(rows);
+ops::HeadRows Transformer::keys(int32_t layer, int64_t rows) const {
+  ops::HeadRows all = queries(layer, rows);
   all.data += all.n_heads * all.head_dim;
-  all.n_heads = shard_.kv_heads.size();
+  all.n_heads = (all.stride / all.head_dim - all.n_heads) / 2;
   return all;
+}
+
+ops::HeadRows Transformer::values(int32_t layer, int64_t rows) const {
+  ops::HeadRows all = keys(layer, rows);
+  if (latent_ == nullptr) all.data += all.n_heads * all.head_dim;  // else they lie in the keys
+  return all;
+}
+
+// Of the rows' positions, for all heads of all layers.
+void Transformer::make_angles(std::span<const int32_t> positions) {
+  Buffers& b = *buffers_;
+  const auto angles_of = [&](float* to, const std::vector<float>& freq, const RopeConfig& rope) {
+    const ops::Rope rotation = {freq, static_cast<float>(rope.attention_factor)};
+    if (!freq.empty()) ops::rope_angles(ctx_, to, positions, rotation);
+  };
+  angles_of(b.angles, b.inv_freq, config_.rope);
+  angles_of(b.local_angles, b.local_inv_freq, config_.local_rope.value_or(RopeConfig{}));
 }
 
 // x [rows, hidden], and the angles of their positions.
 void Transformer::embed(const Batch& batch, int64_t rows) {
   Buffers& b = *buffers_;
   const int64_t hidden = config_.hidden_dim;
-  const auto angles_of = [&](float* to, const std::vector<float>& freq, const RopeConfig& rope) {
-    const ops::Rope rotation = {freq, static_cast<float>(rope.attention_factor)};
-    if (!freq.empty()) ops::rope_angles(ctx_, to, batch.positions, rotation);
-  };
-  angles_of(b.angles, b.inv_freq, config_.rope);
-  angles_of(b.local_angles, b.local_inv_freq, config_.local_rope.value_or(RopeConfig{}));
+  make_angles(batch.positions);
   ops::embed(ctx_,
              b.x,
              batch.tokens,
@@ -333,6 +323,24 @@ void Transformer::embed(const Batch& batch, int64_t rows) {
     const float* first = weights_->positions.data() + config_.position_offset * hidden;
     ops::add_rows(ctx_, b.x, first, batch.positions, hidden);
   }
+  if (per_layer_ == nullptr) return;
+  const std::span<float> vectors = per_layer_->embed(ctx_, *weights_, batch.tokens);
+  sum_over_ranks(vectors.data(), std::ssize(vectors));
+  per_layer_->add_embeddings(ctx_, *weights_, b.x, rows);
+}
+
+// All keys and values are stored: from here on only rows whose logits are wanted matter.
+ops::AttentionRows Transformer::keep_logit_rows(const Batch& batch, int32_t layer) {
+  Buffers& b = *buffers_;
+  const int64_t hidden = config_.hidden_dim;
+  const auto keep = [&](float* x, int64_t n) { ops::gather_rows(ctx_, x, x, batch.logit_rows, n); };
+  keep(b.x, hidden);
+  keep(b.qkv, queries(layer, 0).stride);
+  if (config_.parallel_mlp) keep(b.normed, hidden);
+  if (per_layer_ != nullptr) per_layer_->keep(ctx_, batch.logit_rows);
+  const ops::AttentionRows where = b.choose_rows(batch);
+  if (layer + 1 < config_.n_layers) make_angles(where.positions);
+  return where;
 }
 
 // The norm of x; x itself where there is none.
@@ -369,15 +377,21 @@ const float* Transformer::add_and_norm(const NormWeights& of_part,
 }
 
 // Queries, keys and values, without their positions.
-void Transformer::project(const LayerWeights& w, const float* in, int64_t rows) {
-  if (latent_ != nullptr) return latent_->project(ctx_, w, in, queries(rows));
+void Transformer::project(int32_t layer, const float* in, int64_t rows) {
+  const LayerWeights& w = weights_->layers[static_cast<size_t>(layer)];
+  if (latent_ != nullptr) return latent_->project(ctx_, w, in, queries(layer, rows));
   ops::linear(ctx_, buffers_->qkv, in, rows, w.qkv, {bias_of(w.qkv_bias)});
 }
 
-void Transformer::norm_queries_and_keys(const LayerWeights& w, int64_t rows) {
-  const ops::HeadRows q = queries(rows);
-  const ops::HeadRows k = keys(rows);
+void Transformer::norm_queries_and_keys(int32_t layer, int64_t rows) {
+  const LayerWeights& w = weights_->layers[static_cast<size_t>(layer)];
+  const ops::HeadRows q = queries(layer, rows);
+  const ops::HeadRows k = keys(layer, rows);
+  const ops::HeadRows v = values(layer, rows);
   const float eps = config_.norm_eps;
+  if (config_.v_norm) {
+    ops::rms_norm_heads(ctx_, v.data, rows, v.stride, v.n_heads, v.head_dim, w.v_norm.data(), eps);
+  }
   switch (config_.qk_norm_span) {
     case QkNormSpan::kHead:
       for (const auto& [x, weight] : {std::pair(q, &w.q_norm), std::pair(k, &w.k_norm)}) {
@@ -410,20 +424,20 @@ void Transformer::norm_queries_and_keys(const LayerWeights& w, int64_t rows) {
 }
 
 // Positions into queries and keys.
-void Transformer::rotate(int32_t layer, const Batch& batch, int64_t rows) {
+void Transformer::rotate(int32_t layer, std::span<const int32_t> positions) {
   Buffers& b = *buffers_;
-  ops::HeadRows q = queries(rows);
+  const ops::HeadRows q = queries(layer, std::ssize(positions));
   if (config_.has_rope(layer)) {
     const bool is_local = config_.local_rope && config_.window_of(layer) > 0;
     const RopeConfig& rope = is_local ? *config_.local_rope : config_.rope;
     const ops::RowAngles angles = {
         is_local ? b.local_angles : b.angles, rope.rotary_dim, config_.rope.interleaved};
-    const int64_t heads = q.n_heads + shard_.kv_heads.size();
-    ops::rope(ctx_, q.data, rows, q.stride, heads, q.head_dim, angles);
+    const int64_t heads = q.n_heads + keys(layer, 0).n_heads;
+    ops::rope(ctx_, q.data, q.rows, q.stride, heads, q.head_dim, angles);
   }
   if (config_.query_growth != 0.0f) {
     b.query_factors.clear();
-    for (const int32_t position : batch.positions) {
+    for (const int32_t position : positions) {
       const auto steps = static_cast<float>(position / config_.rope.original_max_positions);
       b.query_factors.push_back(1.0f + config_.query_growth * std::log(1.0f + steps));
     }
@@ -435,30 +449,37 @@ void Transformer::rotate(int32_t layer, const Batch& batch, int64_t rows) {
 const float* Transformer::attend(int32_t layer, const ops::AttentionRows& where) {
   Buffers& b = *buffers_;
   const LayerWeights& w = weights_->layers[static_cast<size_t>(layer)];
-  const ops::HeadRows q = queries(0);
+  const ops::HeadRows q = queries(layer, 0);
   const ops::Queries queries = {.data = q.data,
                                 .stride = q.stride,
                                 .n_heads = q.n_heads,
-                                .scale = score_scale(config_),
+                                .scale = score_scale(config_, q.head_dim),
                                 .window = config_.window_of(layer),
                                 .softcap = config_.attention_softcap,
                                 .slopes = b.slopes.empty() ? nullptr : b.slopes.data(),
                                 .sinks = w.sinks.empty() ? nullptr : w.sinks.data()};
-  ops::attention(ctx_, b.attended, queries, b.kv[static_cast<size_t>(layer)], where);
+  ops::attention(ctx_, b.attended, queries, kv_pages(layer), where);
   if (latent_ == nullptr) return b.attended;
   return latent_->values(ctx_, w, b.attended, std::ssize(where.positions));
 }
 
 // part [rows, hidden], of this rank.
-void Transformer::mlp(const LayerWeights& w, const float* in, int64_t rows) {
+void Transformer::mlp(int32_t layer, const float* in, int64_t rows) {
   Buffers& b = *buffers_;
-  if (w.has_experts()) return experts_->compute(ctx_, w, in, rows, b.part);
+  const LayerWeights& w = weights_->layers[static_cast<size_t>(layer)];
+  const Buffers::Layer& own = b.layers[static_cast<size_t>(layer)];
+  const bool is_dense = !w.has_experts();
+  if (!is_dense && !config_.experts.beside_mlp) {
+    return experts_->compute(ctx_, w, in, rows, b.part);
+  }
+  const ops::PackedMatrix& gate_up = is_dense ? w.gate_up : w.shared_gate_up;
+  const ops::PackedMatrix& down = is_dense ? w.down : w.shared_down;
   const int64_t hidden = config_.hidden_dim;
-  const int64_t ffn = shard_.ffn.size();
+  const int64_t ffn = own.shard.ffn.size();
   for (int64_t first = 0; first < rows; first += kMlpRows) {
     const int64_t count = std::min(kMlpRows, rows - first);
     float* const up = config_.gated_mlp ? b.gate_up : b.gated;  // [count, 2 ffn] or [count, ffn]
-    ops::linear(ctx_, up, in + first * hidden, count, w.gate_up, {bias_of(w.gate_up_bias)});
+    ops::linear(ctx_, up, in + first * hidden, count, gate_up, {bias_of(w.gate_up_bias)});
     if (!config_.gated_mlp) {
       ops::activate(ctx_, b.gated, count * ffn, config_.activation);
     } else if (config_.activation == ops::ActivationKind::kSilu) {
@@ -466,47 +487,73 @@ void Transformer::mlp(const LayerWeights& w, const float* in, int64_t rows) {
     } else {
       ops::activate_mul(ctx_, b.gated, b.gate_up, count, ffn, config_.activation);
     }
-    const ops::LinearSum sum = {bias_of(w.down_bias), b.down_slice_ends};
-    ops::linear(ctx_, b.part + first * hidden, b.gated, count, w.down, sum);  // [count, hidden]
+    const ops::LinearSum sum = {bias_of(w.down_bias), own.down_slice_ends};
+    ops::linear(ctx_, b.part + first * hidden, b.gated, count, down, sum);  // [count, hidden]
   }
+}
+
+// part = norm(part) + norm(experts of x), where experts stand beside the MLP.
+void Transformer::add_experts(const LayerWeights& w, int64_t rows) {
+  Buffers& b = *buffers_;
+  const int64_t hidden = config_.hidden_dim;
+  float* const sums = b.normed;  // the MLP has read it
+  experts_->compute(ctx_, w, b.x, rows, sums);
+  sum_over_ranks(sums, rows * hidden);
+  for (const auto& [part, norm] :
+       {std::pair(sums, &w.experts_post_norm), std::pair(b.part, &w.dense_post_norm)}) {
+    ops::rms_norm(ctx_, part, part, norm->weight.data(), rows, hidden, config_.norm_eps);
+  }
+  ops::add_scaled(ctx_, b.part, sums, 1.0f, rows * hidden);
+}
+
+// What follows the MLP: the layer's vector of each token, through a gate, and a factor on all of x.
+// Returns the norm of what still waits in part; null when nothing does.
+const NormWeights* Transformer::end_layer(const LayerWeights& w, int32_t layer, int64_t rows) {
+  if (config_.per_layer_dim == 0 && !config_.layer_scalar) return &w.mlp_post_norm;
+  Buffers& b = *buffers_;
+  const NormWeights none;
+  add_and_norm(w.mlp_post_norm, none, rows);
+  if (per_layer_ != nullptr) {
+    const auto count = static_cast<size_t>(rows * config_.hidden_dim);
+    per_layer_->compute(ctx_, w, layer, {b.x, count}, b.part);
+    add_and_norm(w.per_layer_norm, none, rows);
+  }
+  ops::scale(ctx_, b.x, w.scalar, rows * config_.hidden_dim);
+  return nullptr;
 }
 
 std::span<const float> Transformer::compute(const Batch& batch) {
   auto rows = static_cast<int64_t>(batch.tokens.size());
   const auto logit_rows = static_cast<int64_t>(batch.logit_rows.size());
   const int64_t hidden = config_.hidden_dim;
-  const int64_t qkv_width = queries(0).stride;
   Buffers& b = *buffers_;
   ops::AttentionRows where = {batch.positions, batch.sequence_of_row, batch.block_tables};
-  const NormWeights none;
-  const NormWeights* of_part = &none;  // the norm of what waits in part
+  const NormWeights* of_part = nullptr;  // the norm of what waits in part; null: nothing does
+  const auto next_norm = [&](const NormWeights& next) {  // x += part
+    return of_part == nullptr ? norm(next, rows) : add_and_norm(*of_part, next, rows);
+  };
   if (rows == 0) return {};
   if (experts_ != nullptr) num_experts_before_ = experts_->num_read();
 
   embed(batch, rows);
   for (int32_t layer = 0; layer < config_.n_layers; ++layer) {
     const LayerWeights& w = weights_->layers[static_cast<size_t>(layer)];
-    const float* in = layer == 0 ? norm(w.attn_norm, rows)
-                                 : add_and_norm(*of_part, w.attn_norm, rows);  // x += part
-    project(w, in, rows);  // qkv [rows, qkv_width]
-    if (config_.qk_norm) norm_queries_and_keys(w, rows);
-    rotate(layer, batch, rows);
-    const ops::HeadRows k = keys(rows);
-    const float* v = latent_ ? k.data : k.data + k.n_heads * k.head_dim;
-    ops::kv_write(ctx_, b.kv[static_cast<size_t>(layer)], k.data, v, qkv_width, where);
-    if (layer + 1 == config_.n_layers && logit_rows < rows) {
-      // Keys and values are stored: from here on only rows whose logits are wanted matter.
+    const float* in = next_norm(w.attn_norm);
+    project(layer, in, rows);  // qkv [rows, qkv_width]
+    if (config_.qk_norm) norm_queries_and_keys(layer, rows);
+    rotate(layer, where.positions);
+    if (layer < config_.n_kv_layers()) {
+      const ops::HeadRows k = keys(layer, rows);
+      ops::kv_write(ctx_, kv_pages(layer), k.data, values(layer, rows).data, k.stride, where);
+    }
+    if (layer + 1 == config_.n_kv_layers() && logit_rows < rows) {
       if (logit_rows == 0) return {};
-      ops::gather_rows(ctx_, b.x, b.x, batch.logit_rows, hidden);
-      ops::gather_rows(ctx_, b.qkv, b.qkv, batch.logit_rows, qkv_width);
-      if (config_.parallel_mlp) {
-        ops::gather_rows(ctx_, b.normed, b.normed, batch.logit_rows, hidden);
-      }
-      where = buffers_->choose_rows(batch);
+      where = keep_logit_rows(batch, layer);
       rows = logit_rows;
     }
     const float* attended = attend(layer, where);
-    const ops::LinearSum o_sum = {bias_of(w.o_bias), b.o_slice_ends};
+    const ops::LinearSum o_sum = {bias_of(w.o_bias),
+                                  b.layers[static_cast<size_t>(layer)].o_slice_ends};
     ops::linear(ctx_, b.part, attended, rows, w.o, o_sum);  // part [rows, hidden]
     sum_over_ranks(b.part, rows * hidden);
 
@@ -516,12 +563,13 @@ std::span<const float> Transformer::compute(const Batch& batch) {
       if (!w.mlp_norm.weight.empty()) in = norm(w.mlp_norm, rows);
       ops::add_scaled(ctx_, b.x, b.part, config_.residual_scale, rows * hidden);
     }
-    mlp(w, in, rows);
+    mlp(layer, in, rows);
     sum_over_ranks(b.part, rows * hidden);
-    of_part = &w.mlp_post_norm;
+    if (w.has_experts() && config_.experts.beside_mlp) add_experts(w, rows);
+    of_part = end_layer(w, layer, rows);
   }
 
-  const float* last = add_and_norm(*of_part, weights_->final_norm, rows);
+  const float* last = next_norm(weights_->final_norm);
   ops::linear(ctx_, b.logits, last, rows, weights_->head);  // logits [logit rows, vocab]
   const int64_t count = logit_rows * shard_.vocab.size();
   if (config_.logit_scale != 1.0f) ops::scale(ctx_, b.logits, config_.logit_scale, count);

@@ -18,7 +18,9 @@
 namespace outrider {
 
 class ExpertMlp;        // models/forward/experts.h
+class KvMemory;         // models/forward/kv_memory.h
 class LatentAttention;  // models/forward/latent_attention.h
+class PerLayerInputs;   // models/forward/per_layer_inputs.h
 struct LayerWeights;    // models/weights/weights.h
 struct NormWeights;
 struct Weights;
@@ -59,26 +61,33 @@ class Transformer final : public Model {
   struct Buffers;
   std::span<const float> compute(const Batch& batch);
   size_t bytes_with(int64_t num_experts) const;
-  void allocate_kv();
+  void shape_layers();
   void sum_over_ranks(float* values, int64_t count);
   void embed(const Batch& batch, int64_t rows);
+  void make_angles(std::span<const int32_t> positions);
+  ops::AttentionRows keep_logit_rows(const Batch& batch, int32_t layer);
   const float* norm(const NormWeights& weights, int64_t rows);
   const float* add_and_norm(const NormWeights& of_part, const NormWeights& next, int64_t rows);
-  void project(const LayerWeights& w, const float* in, int64_t rows);
-  void norm_queries_and_keys(const LayerWeights& w, int64_t rows);
-  void rotate(int32_t layer, const Batch& batch, int64_t rows);
+  void project(int32_t layer, const float* in, int64_t rows);
+  void norm_queries_and_keys(int32_t layer, int64_t rows);
+  void rotate(int32_t layer, std::span<const int32_t> positions);
   const float* attend(int32_t layer, const ops::AttentionRows& where);
-  void mlp(const LayerWeights& w, const float* in, int64_t rows);
-  ops::HeadRows queries(int64_t rows) const;  // in qkv
-  ops::HeadRows keys(int64_t rows) const;
+  void mlp(int32_t layer, const float* in, int64_t rows);
+  void add_experts(const LayerWeights& w, int64_t rows);
+  const NormWeights* end_layer(const LayerWeights& w, int32_t layer, int64_t rows);
+  ops::HeadRows queries(int32_t layer, int64_t rows) const;  // in qkv
+  ops::HeadRows keys(int32_t layer, int64_t rows) const;     // none: the layer reads another's
+  ops::HeadRows values(int32_t layer, int64_t rows) const;
   std::shared_ptr<const Weights> weights_;
   TargetGroup& group_;
   ops::Context& ctx_;
   std::unique_ptr<Buffers> buffers_;
-  std::unique_ptr<ExpertMlp> experts_;       // where layers have any
-  std::unique_ptr<LatentAttention> latent_;  // where attention is
-  int64_t num_experts_before_ = 0;           // read before the last step
-  const Batch* batch_ = nullptr;             // begun and not computed yet
+  std::unique_ptr<KvMemory> kv_;
+  std::unique_ptr<ExpertMlp> experts_;         // where layers have any
+  std::unique_ptr<LatentAttention> latent_;    // where attention is
+  std::unique_ptr<PerLayerInputs> per_layer_;  // where the model has any
+  int64_t num_experts_before_ = 0;             // read before the last step
+  const Batch* batch_ = nullptr;               // begun and not computed yet
   std::span<const float> logits_;
 };
 

@@ -70,6 +70,8 @@ std::string not_on_gpus(const ModelConfig& config) {
       {config.alibi || names.has_positions(), "positions other than rope"},
       {config.rope.interleaved, "interleaved rope"},
       {!config.no_rope_layers.empty() || config.local_rope, "ropes by layer"},
+      {config.layers_differ() || config.kv_shared_layers > 0, "heads and keys by layer"},
+      {config.per_layer_dim > 0 || config.layer_scalar, "per-layer inputs"},
       {config.query_growth != 0.0f, "queries that grow with the position"},
       {config.attention_softcap != 0.0f || config.logit_softcap != 0.0f, "soft caps"},
       {config.embedding_scale != 1.0f || config.residual_scale != 1.0f ||

@@ -33,6 +33,7 @@ std::vector<Piece> qkv_pieces(const ModelConfig& config,
   const Range heads = scaled(shard.heads, head_dim);
   const Range kv = scaled(shard.kv_heads, head_dim);
   if (config.qkv_layout == QkvLayout::kSeparate) {
+    if (names.family.k.empty()) return {{names.q(), q_rows, heads}};
     return {{names.q(), q_rows, heads}, {names.k(), kv_rows, kv}, {names.v(), kv_rows, kv}};
   }
   const int64_t rows = q_rows + 2 * kv_rows;

@@ -100,10 +100,10 @@ class CheckpointSource : public TensorSource {
   void check_unchanged() const override { checkpoint_.check_unchanged(); }
 
  private:
-  // Experts that are transposed have no ".weight".
+  // Some experts that lie in one tensor have no ".weight".
   Checkpoint::Entry find(const std::string& name) const {
     const Checkpoint::Entry at = checkpoint_.find(name);
-    if (at.info != nullptr || !experts_transposed_) return at;
+    if (at.info != nullptr || !name.ends_with(".weight")) return at;
     return checkpoint_.find(name.substr(0, name.rfind(".weight")));
   }
 

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <optional>
 #include <thread>
@@ -38,7 +39,9 @@ class Loader {
   void plan_layer(int32_t layer, LayerWeights& out);
   void plan_qkv(const LayerNames& names, LayerWeights& out);
   void plan_latent(const LayerNames& names, LayerWeights& out);
+  void plan_per_layer_inputs(const LayerNames& names, LayerWeights& out);
   void plan_mlp(const LayerNames& names, LayerWeights& out);
+  void plan_beside_mlp(const LayerNames& names, LayerWeights& out);
   void plan_experts(const LayerNames& names, LayerWeights& out);
   void plan_router(const LayerNames& names, LayerWeights& out);
   std::vector<float> vector(const std::string& name, int64_t n, Range part);
@@ -60,9 +63,11 @@ class Loader {
   std::optional<ops::QuantFormat> common_format(const std::vector<Piece>& pieces,
                                                 int64_t n_columns) const;
   void plan_embedding(Weights& out);
+  ops::AlignedBytes plan_rows(const std::string& name, int64_t n, ops::DType dtype);
+  void plan_per_layer_inputs(Weights& out);
 
-  const ModelConfig& config_;
-  const ModelShard& shard_;
+  ModelConfig config_;  // in a layer's context of that layer
+  ModelShard shard_;    // the same
   const TensorSource& source_;
   std::vector<PlannedPart> parts_;
   size_t vector_bytes_ = 0;
@@ -239,6 +244,8 @@ void Loader::plan_layer(int32_t layer, LayerWeights& out) {
   } else {
     plan_mlp(names, out);
   }
+  if (config_.per_layer_dim > 0) plan_per_layer_inputs(names, out);
+  if (config_.layer_scalar) out.scalar = vector(names.prefix + names.family.layer_scalar, 1)[0];
   if (shard_.rank != 0) {
     out.o_bias.clear();
     out.down_bias.clear();
@@ -252,7 +259,9 @@ void Loader::plan_qkv(const LayerNames& names, LayerWeights& out) {
   if (config_.is_latent()) plan_latent(names, out);
   if (!config_.qk_norm) return;
   out.q_norm = head_norms(names, config_.names.q_norm, shard_.heads);
+  if (config_.names.k_norm.empty()) return;  // the layer reads another's keys
   out.k_norm = head_norms(names, config_.names.k_norm, shard_.kv_heads);
+  if (config_.v_norm) out.v_norm.assign(static_cast<size_t>(config_.head_dim), 1.0f);
 }
 
 void Loader::plan_latent(const LayerNames& names, LayerWeights& out) {
@@ -269,6 +278,21 @@ void Loader::plan_latent(const LayerNames& names, LayerWeights& out) {
               {{names.prefix + family.q_b, rows, scaled(shard_.heads, latent.query_dim())}},
               latent.q_rank,
               {0, latent.q_rank});
+}
+
+void Loader::plan_per_layer_inputs(const LayerNames& names, LayerWeights& out) {
+  const int64_t hidden = config_.hidden_dim;
+  const int64_t dim = config_.per_layer_dim;
+  const WeightNames& family = config_.names;
+  plan_matrix(out.per_layer_gate,
+              {{names.prefix + family.per_layer_gate, dim, {0, dim}}},
+              hidden,
+              {0, hidden});
+  plan_matrix(out.per_layer_projection,
+              {{names.prefix + family.per_layer_projection, hidden, {0, hidden}}},
+              dim,
+              {0, dim});
+  out.per_layer_norm = norm(names.prefix + family.per_layer_norm);
 }
 
 void Loader::plan_mlp(const LayerNames& names, LayerWeights& out) {
@@ -308,6 +332,7 @@ void Loader::plan_experts(const LayerNames& names, LayerWeights& out) {
   const Range whole = {0, hidden};
   const ExpertsConfig& experts = config_.experts;
   plan_router(names, out);
+  if (experts.beside_mlp) plan_beside_mlp(names, out);
   plan_matrix(out.gate_up, expert_gate_up_pieces(config_, shard_, names), hidden, whole);
   plan_matrix(out.down, expert_down_pieces(config_, names), experts.ffn_dim, shard_.expert_ffn);
   if (experts.biases) {
@@ -331,33 +356,75 @@ void Loader::plan_experts(const LayerNames& names, LayerWeights& out) {
               shard_.shared_ffn);
 }
 
+// The MLP, and the vectors that are there because of it.
+void Loader::plan_beside_mlp(const LayerNames& names, LayerWeights& out) {
+  const int64_t hidden = config_.hidden_dim;
+  const WeightNames& family = config_.names;
+  const Range whole = {0, hidden};
+  plan_matrix(out.shared_gate_up, gate_up_pieces(names), hidden, whole);
+  plan_matrix(out.shared_down, {{names.down(), hidden, whole}}, config_.ffn_dim, shard_.ffn);
+  out.router_norm = vector(names.prefix + family.router_scale, hidden);
+  const float root = 1.0f / std::sqrt(static_cast<float>(hidden));
+  for (float& weight : out.router_norm) weight *= root;
+  out.expert_scale = vector(names.prefix + family.expert_scale, config_.experts.count);
+  out.experts_norm = norm(names.prefix + family.experts_norm);
+  out.experts_post_norm = norm(names.prefix + family.experts_post_norm);
+  out.dense_post_norm = norm(names.prefix + family.dense_post_norm);
+}
+
 void Loader::plan_embedding(Weights& out) {
   const int64_t hidden = config_.hidden_dim;
   const bool head_has_it =
       config_.tied_head && !out.head.is_quantized() && out.head.dtype() == out.embedding_dtype;
   if (head_has_it) return;
-  PlannedPart planned{
-      .part = {config_.names.embedding + ".weight", hidden, shard_.vocab, {0, hidden}},
-      .dtype = out.embedding_dtype};
-  out.embedding_bytes = static_cast<size_t>(planned.num_bytes());
-  out.embedding = ops::allocate_bytes(out.embedding_bytes);
-  planned.dense = out.embedding.get();
+  out.embedding = plan_rows(config_.names.embedding, hidden, out.embedding_dtype);
+  out.embedding_bytes = static_cast<size_t>(parts_.back().num_bytes());
+}
+
+// The shard's tokens' rows of a table of n numbers a token, as they are.
+ops::AlignedBytes Loader::plan_rows(const std::string& name, int64_t n, ops::DType dtype) {
+  PlannedPart planned{.part = {name + ".weight", n, shard_.vocab, {0, n}}, .dtype = dtype};
+  auto memory = ops::allocate_bytes(static_cast<size_t>(planned.num_bytes()));
+  planned.dense = memory.get();
   parts_.push_back(std::move(planned));
+  return memory;
+}
+
+void Loader::plan_per_layer_inputs(Weights& out) {
+  const int64_t hidden = config_.hidden_dim;
+  const int64_t width = int64_t{config_.n_layers} * config_.per_layer_dim;
+  const WeightNames& names = config_.names;
+  out.per_layer_dtype =
+      source_.expect(names.per_layer_embedding + ".weight", {config_.vocab_size, width});
+  out.per_layer_embedding = plan_rows(names.per_layer_embedding, width, out.per_layer_dtype);
+  out.per_layer_embedding_bytes = static_cast<size_t>(parts_.back().num_bytes());
+  plan_matrix(out.per_layer_projection,
+              {{names.per_layer_model_projection, width, {0, width}}},
+              hidden,
+              {0, hidden});
+  out.per_layer_norm = vector(names.per_layer_model_norm + ".weight", config_.per_layer_dim);
 }
 
 std::unique_ptr<Weights> Loader::plan() {
   const int64_t hidden = config_.hidden_dim;
   auto weights = std::make_unique<Weights>();
-  const WeightNames& names = config_.names;
+  const WeightNames names = config_.names;
   weights->embedding_dtype =
       source_.expect(names.embedding + ".weight", {config_.vocab_size, hidden});
   const std::string& head = config_.tied_head ? names.embedding : names.head;
   plan_matrix(weights->head, {{head, config_.vocab_size, shard_.vocab}}, hidden, {0, hidden});
   plan_embedding(*weights);
+  if (config_.per_layer_dim > 0) plan_per_layer_inputs(*weights);
   weights->layers.resize(static_cast<size_t>(config_.n_layers));
-  for (int32_t layer = 0; layer < config_.n_layers; ++layer) {
+  const ModelConfig config = config_;
+  const ModelShard shard = shard_;
+  for (int32_t layer = 0; layer < config.n_layers; ++layer) {
+    config_ = config.of_layer(layer);
+    shard_ = shard_of_layer(config, shard, layer);
     plan_layer(layer, weights->layers[static_cast<size_t>(layer)]);
   }
+  config_ = config;
+  shard_ = shard;
   weights->final_norm = norm(names.final_norm);
   if (names.has_positions()) {
     const int64_t rows = config_.max_positions + config_.position_offset;
@@ -375,36 +442,47 @@ void TensorSource::read_integers(const TensorPart&, int64_t, ops::PackedMatrix&)
 }
 
 size_t Weights::matrix_bytes() const {
-  size_t total = head.num_bytes();
+  size_t total = head.num_bytes() + per_layer_projection.num_bytes();
   for (const LayerWeights& layer : layers) {
     total += layer.qkv.num_bytes() + layer.q_b.num_bytes() + layer.kv_b_keys.num_bytes() +
              layer.kv_b_values.num_bytes() + layer.o.num_bytes() + layer.gate_up.num_bytes() +
              layer.down.num_bytes() + layer.router.num_bytes() + layer.shared_gate_up.num_bytes() +
-             layer.shared_down.num_bytes();
+             layer.shared_down.num_bytes() + layer.per_layer_gate.num_bytes() +
+             layer.per_layer_projection.num_bytes();
   }
   return total;
 }
 
 size_t Weights::num_bytes() const {
-  size_t floats = final_norm.weight.size() + final_norm.bias.size() + positions.size();
+  size_t floats =
+      final_norm.weight.size() + final_norm.bias.size() + positions.size() + per_layer_norm.size();
   for (const LayerWeights& layer : layers) {
-    for (const auto* norm :
-         {&layer.attn_norm, &layer.attn_post_norm, &layer.mlp_norm, &layer.mlp_post_norm}) {
+    for (const auto* norm : {&layer.attn_norm,
+                             &layer.attn_post_norm,
+                             &layer.mlp_norm,
+                             &layer.mlp_post_norm,
+                             &layer.per_layer_norm,
+                             &layer.experts_norm,
+                             &layer.experts_post_norm,
+                             &layer.dense_post_norm}) {
       floats += norm->weight.size() + norm->bias.size();
     }
     for (const auto* vector : {&layer.qkv_bias,
                                &layer.q_norm,
                                &layer.k_norm,
+                               &layer.v_norm,
                                &layer.sinks,
                                &layer.o_bias,
                                &layer.gate_up_bias,
                                &layer.down_bias,
                                &layer.router_bias,
-                               &layer.router_correction}) {
+                               &layer.router_correction,
+                               &layer.router_norm,
+                               &layer.expert_scale}) {
       floats += vector->size();
     }
   }
-  return matrix_bytes() + embedding_bytes + floats * sizeof(float);
+  return matrix_bytes() + embedding_bytes + per_layer_embedding_bytes + floats * sizeof(float);
 }
 
 std::unique_ptr<Weights> build_weights(const ModelConfig& config,

@@ -30,12 +30,14 @@ struct NormWeights {
 
 struct LayerWeights {
   NormWeights attn_norm;
-  // [(heads + 2 kv) * head_dim, hidden]: q, then k, then v. Latent: q_a, or all of q, then kv_a.
+  // [(heads + 2 kv) * head_dim, hidden]: q, then k, then v; or q alone. Latent: q_a, or all of q,
+  // then kv_a.
   ops::PackedMatrix qkv;
   std::vector<float> qkv_bias;  // [(heads + 2 kv) * head_dim]
   std::vector<float> q_norm;    // [head_dim], or [heads * head_dim]: each head its own
   std::vector<float> k_norm;
-  std::vector<float> sinks;     // [heads] or empty
+  std::vector<float> v_norm;  // [head_dim] ones: it has no weights
+  std::vector<float> sinks;   // [heads] or empty
   // Of latent attention, whose norms above are those of q_a and kv_a.
   ops::PackedMatrix q_b;        // [heads * query_dim, q_rank]
   ops::PackedMatrix kv_b_keys;  // of each head (ops::ExpertMatrix) [kv_rank, nope_dim], turned over
@@ -54,8 +56,20 @@ struct LayerWeights {
   ops::PackedMatrix router;              // [experts, hidden], and a row for the shared one's gate
   std::vector<float> router_bias;        // [experts] or empty
   std::vector<float> router_correction;  // the same
-  ops::PackedMatrix shared_gate_up;      // [2 shared ffn, hidden]
-  ops::PackedMatrix shared_down;         // [hidden, shared ffn]
+  // Of the shared expert, or of the MLP that experts stand beside.
+  ops::PackedMatrix shared_gate_up;  // [2 shared ffn, hidden]
+  ops::PackedMatrix shared_down;     // [hidden, shared ffn]
+  // Of experts beside an MLP: norms of the router's input, of theirs, of what they and the MLP add.
+  std::vector<float> router_norm;   // [hidden]
+  std::vector<float> expert_scale;  // [experts] on the weights of the chosen
+  NormWeights experts_norm;
+  NormWeights experts_post_norm;
+  NormWeights dense_post_norm;
+  // Of per-layer inputs, whole on every rank.
+  ops::PackedMatrix per_layer_gate;        // [per_layer_dim, hidden]
+  ops::PackedMatrix per_layer_projection;  // [hidden, per_layer_dim]
+  NormWeights per_layer_norm;
+  float scalar = 1.0f;  // on the residual stream, at the layer's end
   bool has_experts() const { return router.n_out() > 0; }
 };
 
@@ -65,14 +79,20 @@ struct Weights {
   ops::AlignedBytes embedding;
   ops::DType embedding_dtype = ops::DType::kF32;
   std::vector<float> positions;  // learned ones, [positions, hidden], or empty
+  // Per-layer inputs: of each token a vector of every layer, and what the embedding adds to it.
+  ops::AlignedBytes per_layer_embedding;  // [vocab of the shard, layers * per_layer_dim]
+  ops::DType per_layer_dtype = ops::DType::kF32;
+  ops::PackedMatrix per_layer_projection;  // [layers * per_layer_dim, hidden], whole on every rank
+  std::vector<float> per_layer_norm;       // [per_layer_dim]
   std::vector<LayerWeights> layers;
   NormWeights final_norm;
   ops::PackedMatrix head;  // [vocab of the shard, hidden]
   // Bytes the products of one step read: all packed matrices, not the embedding rows.
   size_t matrix_bytes() const;
   size_t embedding_bytes = 0;  // of `embedding`
-  size_t num_bytes() const;    // everything
-  size_t num_bytes_read = 0;   // from the source, to build this
+  size_t per_layer_embedding_bytes = 0;
+  size_t num_bytes() const;   // everything
+  size_t num_bytes_read = 0;  // from the source, to build this
 };
 
 class TensorSource {

@@ -364,6 +364,9 @@ void activate(Context& ctx, float* x, int64_t count, ActivationKind kind);
 void clamped_swiglu(
     Context& ctx, float* out, const float* pairs, int64_t count, const ClampedSwiglu& of);
 
+// x[r, i] *= y[r, i] for each row of one head of y. x: [rows, head_dim].
+void multiply_rows(Context& ctx, float* x, const HeadRows& y);
+
 // out[j, :] = x[row_ids[j], :], rows of n. out may be x when row_ids ascend.
 void gather_rows(
     Context& ctx, float* out, const float* x, std::span<const int32_t> row_ids, int64_t n);

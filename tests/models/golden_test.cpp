@@ -176,6 +176,12 @@ TEST(GoldenModels, AMissingFeatureIsSeen) {
   expect_seen("gemma2-bf16", [](ModelConfig& c) { c.norm_plus_one = false; });
   expect_seen("gemma2-bf16", [](ModelConfig& c) { c.activation = ops::ActivationKind::kSilu; });
   expect_seen("gemma3-f32", [](ModelConfig& c) { c.local_rope.reset(); });
+  expect_seen("gemma4-bf16", [](ModelConfig& c) { c.rope.turning_share = 0.5; });
+  expect_seen("gemma4-bf16", [](ModelConfig& c) { c.v_norm = false; });
+  expect_seen("gemma4-bf16", [](ModelConfig& c) { c.attention_scale = 0.0f; });
+  expect_seen("gemma4-bf16", [](ModelConfig& c) { c.layer_scalar = false; });
+  expect_seen("gemma4-experts-bf16", [](ModelConfig& c) { c.experts.per_row = 2; });
+  expect_seen("gemma4-shared-f16", [](ModelConfig& c) { c.per_layer_scale = 1.0f; });
   expect_seen("cohere2-bf16", [](ModelConfig& c) { c.no_rope_layers.clear(); });
   expect_seen("cohere2-bf16", [](ModelConfig& c) { c.norm = NormKind::kRms; });
   expect_seen("gpt_neox-bf16", [](ModelConfig& c) { c.parallel_mlp = false; });
@@ -223,6 +229,10 @@ TEST(GoldenModels, AFeatureThatIsLeftOutThoughItHasWeightsIsRefused) {
   expect_refused("llama-bias-f16", bias, [](ModelConfig& c) { c.mlp_bias = false; });
   expect_refused("llama-bias-f16", bias, [](ModelConfig& c) { c.attention_out_bias = false; });
   expect_refused("qwen3-bf16", "no such tensor", [](ModelConfig& c) { c.qk_norm = false; });
+  expect_refused(
+      "gemma4-shared-f16", "no such tensor", [](ModelConfig& c) { c.per_layer_dim = 0; });
+  expect_refused("gemma4-bf16", "no such tensor", [](ModelConfig& c) { c.full_k_is_v = true; });
+  expect_refused("gemma4-shared-f16", "is missing", [](ModelConfig& c) { c.kv_shared_layers = 0; });
   expect_refused("gpt_neox-bf16", bias, [](ModelConfig& c) { c.norm_bias = false; });
   expect_refused("gpt_oss-bf16", bias, [](ModelConfig& c) { c.experts.biases = false; });
   expect_refused("gpt_oss-bf16", "no such tensor", [](ModelConfig& c) { c.names.sinks = ""; });

@@ -121,6 +121,25 @@ void expect_strict_parts(const ModelConfig& config, int num_ranks) {
   EXPECT_EQ(ffn_end, config.ffn_dim);
 }
 
+// Each layer is cut by its own number of KV heads and of units.
+TEST(ShardModel, LayersThatDifferAreCutEachByItself) {
+  ModelConfig config = with_heads(6, 3);
+  config.n_layers = 3;
+  config.sliding_window = 12;
+  config.full_layers = {false, true, false};
+  config.full_kv_heads = 1;
+  config.kv_shared_layers = 1;
+  config.double_wide_mlp = true;
+  const ModelShard shard = shard_model(config, 1, 2);
+  EXPECT_EQ(shard_of_layer(config, shard, 0).heads.begin, 4);
+  EXPECT_EQ(shard_of_layer(config, shard, 1).heads.begin, 3);
+  EXPECT_EQ(shard_of_layer(config, shard, 1).kv_heads.size(), 1);
+  EXPECT_EQ(shard_of_layer(config, shard, 2).ffn.begin, 2 * shard.ffn.begin);
+  config.full_kv_heads = 4;  // does not matter where no layer is full
+  config.full_layers = {false, false, false};
+  EXPECT_EQ(shard_of_layer(config, shard, 1).heads.begin, 4);
+}
+
 TEST(ShardModelStrict, PartsAreUnionsOfTheEightSlices) {
   int num_accepted = 0;
   for (const int n_kv_heads : {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 16, 32, 40}) {

@@ -158,7 +158,9 @@ INSTANTIATE_TEST_SUITE_P(Families,
                                          "llama-yarn-bf16",
                                          "mistral-window-sharded",
                                          "qwen2-window-f16",
-                                         "qwen3-bf16"),
+                                         "qwen3-bf16",
+                                         "gemma4-k_eq_v-f32",
+                                         "gemma4-shared-f16"),
                          [](const auto& param_info) {
                            std::string name = param_info.param;
                            std::replace(name.begin(), name.end(), '-', '_');
@@ -196,6 +198,23 @@ TEST(Transformer, OfLatentAttentionOneLatentAPositionIsKeptOnEveryRank) {
   }
   LoneModel lone(config, golden_dir() / "deepseek_v3-bf16", ops::best_isa());
   EXPECT_EQ(lone.model->memory().kv, kOptions.num_blocks * 2u * 16 * of_position * 4);
+}
+
+// Layers that read the pages of others take none; full layers have heads of their own.
+TEST(Transformer, KvBytesPerBlockCountsEachLayerAsItIs) {
+  ModelConfig config = synthetic_shape("tinyllama-1.1b");  // 4 KV heads of 64
+  config.n_layers = 6;
+  config.sliding_window = 12;
+  config.full_layers = {false, false, true, false, false, true};
+  config.full_head_dim = 128;
+  config.full_kv_heads = 2;
+  config.kv_shared_layers = 3;
+  const size_t numbers = 2 * 4 * 64 + 2 * 128;  // of keys, of three layers
+  const ModelShard whole = shard_model(config, 0, 1);
+  EXPECT_EQ(Transformer::kv_bytes_per_block(config, whole, 16), 2 * 16 * numbers * sizeof(float));
+  const ModelShard quarter = shard_model(config, 3, 4);
+  const size_t own = 2 * 1 * 64 + 1 * 128;
+  EXPECT_EQ(Transformer::kv_bytes_per_block(config, quarter, 16), 2 * 16 * own * sizeof(float));
 }
 
 TEST(TransformerDeath, ABatchThatCannotBeIsStopped) {

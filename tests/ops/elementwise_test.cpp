@@ -228,6 +228,22 @@ TEST(Elementwise, ClampedSwiglu) {
   });
 }
 
+TEST(Elementwise, MultiplyRows) {
+  constexpr int64_t kRows = 300, kStride = 150, kSize = 120;
+  const std::vector<float> x = random_floats(kRows * kSize, 90);
+  std::vector<float> y = random_floats(kRows * kStride, 91);
+  on_every_context([&](Context& ctx) {
+    std::vector<float> out = x;
+    multiply_rows(ctx, out.data(), {y.data() + 7, kRows, kStride, 1, kSize});
+    for (int64_t r = 0; r < kRows; ++r) {
+      for (int64_t i = 0; i < kSize; ++i) {
+        const auto at = static_cast<size_t>(r * kSize + i);
+        ASSERT_EQ(out[at], x[at] * y[static_cast<size_t>(r * kStride + 7 + i)]);
+      }
+    }
+  });
+}
+
 TEST(Elementwise, EmbedLooksUpOwnRowsAndZeroesOthers) {
   constexpr int64_t kRows = 11;
   constexpr int64_t kWidth = 37;

@@ -94,21 +94,24 @@ double step_operations(const ModelConfig& config,
                        int32_t rows,
                        StepLogits logits) {
   const double hidden = config.hidden_dim;
-  const double q_dim = static_cast<double>(config.n_heads) * config.head_dim;
-  double ffn_units = 0;  // that a row goes through, of all layers
+  double weights = 0;  // that a row is multiplied with, and numbers of its queries, of all layers
+  double q_dim = 0;
   const ExpertsConfig& experts = config.experts;
   for (int32_t layer = 0; layer < config.n_layers; ++layer) {
-    ffn_units += config.has_experts(layer)
-                     ? 1.0 * experts.per_row * experts.ffn_dim + experts.shared_ffn_dim
-                     : config.ffn_dim;
+    const ModelConfig own = config.of_layer(layer);
+    double ffn_units = 0;
+    if (own.has_experts(layer)) {
+      ffn_units = 1.0 * experts.per_row * experts.ffn_dim + experts.shared_ffn_dim;
+    }
+    if (!own.has_experts(layer) || experts.beside_mlp) ffn_units += own.ffn_dim;
+    weights += attention_weights(own) + 3 * hidden * ffn_units;
+    q_dim += static_cast<double>(own.n_heads) * own.head_dim;
   }
-  const double layer_weights = attention_weights(config) + 3 * hidden * ffn_units / config.n_layers;
   const double head_weights = hidden * config.vocab_size;
   const double logit_rows = logits == StepLogits::kAllRows ? rows : 1;
   // Row i looks at first_position + i + 1 positions; scores and sums of values.
   const double positions = rows * (first_position + (rows + 1) / 2.0);
-  return 2 * config.n_layers * (layer_weights * rows + 2 * q_dim * positions) +
-         2 * head_weights * logit_rows;
+  return 2 * (weights * rows + 2 * q_dim * positions) + 2 * head_weights * logit_rows;
 }
 
 std::string describe_target(const TargetContext& context) {

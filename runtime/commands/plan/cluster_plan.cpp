@@ -4,8 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string>
 
 #include "models/checkpoint/shard.h"
+#include "models/gpu/layout.h"
 #include "runtime/base/error.h"
 #include "runtime/commands/bench/speedup_formulas.h"
 #include "runtime/ops/gpu/exchange.h"
@@ -80,11 +82,12 @@ std::vector<ModelShard> shards_of(const ModelConfig& model, const ClusterShape& 
 }  // namespace
 
 void check_plannable(const ModelConfig& model) {
-  if (model.experts.count == 0) return;
-  throw Error(fmt::format(
-      "plan: GPUs do not compute mixtures of experts yet, so nothing can be planned for model_type "
-      "{}",
-      model.model_type));
+  const std::string missing = not_on_gpus(model);
+  if (missing.empty()) return;
+  throw Error(
+      fmt::format("plan: GPUs do not compute {} yet, so nothing can be planned for model_type {}",
+                  missing,
+                  model.model_type));
 }
 
 StepPlan plan_step(const ModelConfig& model,

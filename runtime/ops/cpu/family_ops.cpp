@@ -211,6 +211,12 @@ void add_rows(Context& ctx, float* x, const float* table, std::span<const int32_
   });
 }
 
+void multiply_rows(Context& ctx, float* x, const HeadRows& y) {
+  for_heads(ctx, y, [&](const float* head, int64_t r, int64_t) {
+    for (int64_t i = 0; i < y.head_dim; ++i) x[r * y.head_dim + i] *= head[i];
+  });
+}
+
 void activate_mul(
     Context& ctx, float* out, const float* gate_up, int64_t rows, int64_t n, ActivationKind kind) {
   const cpu::KernelTable& table = cpu::kernels_of(ctx.isa());
