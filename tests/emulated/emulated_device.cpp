@@ -162,6 +162,15 @@ DeviceInfo default_device() {
           .runtime_version = "none"};
 }
 
+DeviceInfo h200_device() {
+  DeviceInfo info = default_device();
+  info.compute_capability = 90;
+  info.num_processors = 132;
+  info.total_bytes = info.free_bytes = size_t{143'771} << 20;
+  info.l2_bytes = size_t{60} << 20;
+  return info;
+}
+
 void set_devices(const std::vector<DeviceInfo>& shown) {
   devices() = shown;
   for (size_t i = 0; i < shown.size(); ++i) {
