@@ -134,11 +134,6 @@ OUTRIDER_DEVICE void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kMostUnderWay) : "memory");
 }
 
-// Asks for the cache line at `from` to be brought near, for a launch that follows.
-OUTRIDER_DEVICE void prefetch_line(const void* from) {
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
-}
-
 // Words that other launches, devices or the host read and write meanwhile; the Memory of
 // exchange_protocol.h.
 struct WatchedMemory {
@@ -164,7 +159,11 @@ struct WatchedMemory {
   OUTRIDER_DEVICE void store(uint32_t* to, uint32_t value) const {
     *static_cast<volatile uint32_t*>(to) = value;
   }
-  OUTRIDER_DEVICE void fence() const { __threadfence_system(); }
+  OUTRIDER_DEVICE void fence() const { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
+  // Asks for the cache line at `from`, for a launch that follows.
+  OUTRIDER_DEVICE void prefetch(const void* from) const {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
+  }
   OUTRIDER_DEVICE uint64_t now_ns() const {
     uint64_t now = 0;
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
@@ -252,8 +251,9 @@ OUTRIDER_DEVICE void let_successor_begin() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 #if defined(OUTRIDER_TEST_LATE)
-  // For tests (liboutrider_cuda.so in the folder late): all that this kernel does comes 20 us after its successor may
-  // have begun, so that a successor that does not wait reads what is not there yet.
+  // For tests (liboutrider_cuda.so in the folder late): all that this kernel does comes 20 us after
+  // its successor may have begun, so that a successor that does not wait reads what is not there
+  // yet.
   for (int64_t begin = clock64(); clock64() - begin < 40000;) __nanosleep(500);
 #endif
 }
