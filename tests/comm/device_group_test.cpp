@@ -3,6 +3,7 @@
 #include "runtime/comm/device/device_group.h"
 
 #include <atomic>
+#include <chrono>
 
 #include "runtime/comm/device/exchange_group.h"
 #include "runtime/comm/world/world.h"
@@ -14,7 +15,15 @@
 namespace outrider::test {
 namespace {
 
-const gpu::Backend& backend() { return gpu::test_backend(); }
+// On the emulated device with more blocks at once than whole jobs take there.
+const gpu::Backend& backend() {
+  static const gpu::Backend made = [] {
+    gpu::Backend of_test = gpu::test_backend();
+    if (gpu::is_emulated()) of_test.peers.max_waiting_blocks = 3;
+    return of_test;
+  }();
+  return made;
+}
 
 TEST(DeviceGroup, SoloLeavesValuesAsTheyAre) {
   const auto device = backend().open(0);
@@ -127,7 +136,7 @@ TEST(DeviceGroup, AnExchangeWithoutAPeerEndsAndNamesIt) {
 // Long before the limit, by asking while it waits.
 TEST(DeviceGroup, AnExchangeIsLeftAsSoonAsAPeerIsKnownToBeDead) {
   const gpu::WorkOnThreads on_threads;
-  constexpr double kForEver = 10000;
+  constexpr double kLongS = 30;
   constexpr int kLooksUntilKnown = 20;
   for (const int num_ranks : {2, 4}) {
     run_in_process(num_ranks, [&](World& world) {
@@ -136,16 +145,13 @@ TEST(DeviceGroup, AnExchangeIsLeftAsSoonAsAPeerIsKnownToBeDead) {
       const auto over_host = world.make_target_group(num_ranks);
       int num_looks = 0;
       bool is_gone = false;
-      const auto group =
-          make_exchange_group(*device,
-                              backend(),
-                              *over_host,
-                              {.max_count = 64, .limit_s = kForEver, .check_alive = [&] {
-                                 ++num_looks;
-                                 if (is_gone && num_looks >= kLooksUntilKnown) {
-                                   throw Error("rank 1 (host h, process 7) is gone");
-                                 }
-                               }});
+      const auto group = make_exchange_group(
+          *device, backend(), *over_host, {.max_count = 64, .limit_s = kLongS, .check_alive = [&] {
+                                             ++num_looks;
+                                             if (is_gone && num_looks >= kLooksUntilKnown) {
+                                               throw Error("rank 1 (host h, process 7) is gone");
+                                             }
+                                           }});
       const gpu::Buffer values(*device, 64 * sizeof(float));
       const auto sum = [&] {
         group->all_reduce_sum(*stream, values.as<float>(), 64, Fold::kRankOrder);
@@ -206,51 +212,163 @@ TEST(DeviceGroup, AnExchangesGpuThatFailsBecauseAPeerDiedNamesThePeer) {
   });
 }
 
-// Of three and more, from so many bytes on: nothing but the time tells them apart.
-TEST(DeviceGroup, LongSumsOfAnExchangeTakeTwoShots) {
+// What the rank of this thread gave its last launch.
+thread_local gpu::ExchangeView last_view;
+thread_local gpu::ExchangeKind last_kind;
+
+gpu::Backend noting_backend() {
   static const gpu::OpTable ops = backend().ops;
-  static std::atomic<int> num_sums[2];  // in one shot, in two
-  gpu::Backend counting = backend();
-  counting.ops.exchange_sum = [](gpu::Stream& stream, const gpu::ExchangeSumArgs& args) {
-    ++num_sums[args.kind.two_shot ? 1 : 0];
+  gpu::Backend noting = backend();
+  noting.ops.exchange_sum = [](gpu::Stream& stream, const gpu::ExchangeSumArgs& args) {
+    last_view = args.view;
     ops.exchange_sum(stream, args);
   };
+  noting.ops.exchange_norm = [](gpu::Stream& stream, const gpu::ExchangeNormArgs& args) {
+    last_view = args.view;
+    last_kind = args.kind;
+    ops.exchange_norm(stream, args);
+  };
+  return noting;
+}
+
+// Two shots leave sums in this rank's memory until the next round; one shot does not.
+bool took_two_shots(gpu::Device& device, uint64_t round) {
+  const auto size = static_cast<size_t>(last_view.size);
+  const size_t slot = round % gpu::kNumExchangeBuffers * (size + 1) + size;
+  gpu::Vector4 first;
+  device.download_now(
+      &first, last_view.memory[last_view.rank] + slot * last_view.slot_vectors, sizeof first);
+  return first.x != gpu::kEmptyWord;
+}
+
+// Of three ranks and more, from so many bytes on.
+TEST(DeviceGroup, LongSumsOfAnExchangeTakeTwoShots) {
+  const gpu::Backend noting = noting_backend();
   for (const int num_ranks : {2, 3}) {
-    num_sums[0] = num_sums[1] = 0;
     run_in_process(num_ranks, [&](World& world) {
       const auto device = backend().open(0);
       const auto stream = device->make_stream(gpu::Priority::kNormal);
       const auto over_host = world.make_target_group(num_ranks);
       const auto group = make_exchange_group(
-          *device, counting, *over_host, {.max_count = 64, .two_shot_bytes = 160, .limit_s = 60});
-      const gpu::Buffer values(*device, 64 * sizeof(float));
-      meeting_of (*over_host)();
-      for (const size_t count : {size_t{39}, size_t{40}, size_t{64}}) {
+          *device, noting, *over_host, {.max_count = 1024, .two_shot_bytes = 2000, .limit_s = 60});
+      const gpu::Buffer values(*device, 1024 * sizeof(float));
+      const std::vector<float> ones(1024, 1.0f);
+      device->upload_now(values.data(), ones.data(), 1024 * sizeof(float));
+      uint64_t round = 0;
+      for (const size_t count : {size_t{496}, size_t{500}, size_t{1024}}) {
+        meeting_of (*over_host)();
         group->all_reduce_sum(*stream, values.as<float>(), count, Fold::kRankOrder);
+        group->wait(*stream);
+        EXPECT_EQ(took_two_shots(*device, round++), num_ranks > 2 && count >= 500) << count;
       }
-      group->wait(*stream);
       meeting_of (*over_host)();  // its memory goes last
     });
-    EXPECT_EQ(num_sums[0], num_ranks == 2 ? 6 : 3);
-    EXPECT_EQ(num_sums[1], num_ranks == 2 ? 0 : 6);
   }
 }
 
-// Else its memory would never be free.
-TEST(DeviceGroup, AnExchangeThatGoesEndsWhatItWaitsFor) {
-  const gpu::WorkOnThreads on_threads;
-  constexpr double kForEver = 10000;
-  run_in_process(2, [&](World& world) {
+// A graph is recorded for many rows and replayed for few.
+TEST(DeviceGroup, TheRowsThatThereAreDecideHowManyShots) {
+  constexpr int kRanks = 3;
+  constexpr int32_t kN = 512;
+  const gpu::Backend noting = noting_backend();
+  run_in_process(kRanks, [&](World& world) {
     const auto device = backend().open(0);
     const auto stream = device->make_stream(gpu::Priority::kNormal);
+    const auto over_host = world.make_target_group(kRanks);
+    const auto group = make_exchange_group(
+        *device,
+        noting,
+        *over_host,
+        {.max_count = 4 * kN, .two_shot_bytes = 2 * kN * sizeof(float), .limit_s = 60});
+    std::vector<bool> two_shots;
+    uint64_t round = 0;
+    const auto look_and_meet = [&] {
+      if (round > 0) two_shots.push_back(took_two_shots(*device, round - 1));
+      ++round;
+      meeting_of (*over_host)();
+    };
+    check_sum_and_norm(*group, *device, backend().ops, *stream, 4, kN, expected_sum, look_and_meet);
+    look_and_meet();
+    // 4, 2 and 1 rows, each time all of them and then one that was picked.
+    EXPECT_EQ(two_shots, (std::vector<bool>{true, false, true, false, false, false}));
+  });
+}
+
+TEST(DeviceGroup, WhatFollowsASumIsFetchedAsFarAsTheCacheHasRoom) {
+  gpu::Backend without_launch = backend();
+  without_launch.ops.exchange_norm = [](gpu::Stream&, const gpu::ExchangeNormArgs& args) {
+    last_kind = args.kind;
+  };
+  run_in_process(1, [&](World& world) {
+    const auto device = backend().open(0);
+    const auto stream = device->make_stream(gpu::Priority::kNormal);
+    const auto over_host = world.make_target_group(1);
+    const auto group =
+        make_exchange_group(*device, without_launch, *over_host, {.max_count = 64, .limit_s = 60});
+    const auto fetched = [&](size_t num_bytes) {
+      group->sum_and_norm(*stream,
+                          {.norm = {.out = {.n = 64}, .max_rows = 1}, .next_bytes = num_bytes});
+      return last_kind.next_bytes;
+    };
+    EXPECT_EQ(fetched(1000), 1000u);
+    const size_t most = fetched(size_t{263} << 20);
+    EXPECT_LE(most, size_t{16} << 20);
+    EXPECT_LE(most, device->info().l2_bytes / 2);
+    EXPECT_GT(most, 1000u);
+  });
+}
+
+// A device that is asked whether all its work is done before memory goes.
+class WaitedForDevice final : public gpu::Device {
+ public:
+  gpu::DeviceInfo info() const override { return inner_->info(); }
+  void* allocate(size_t num_bytes) override { return inner_->allocate(num_bytes); }
+  void* allocate_pinned(size_t num_bytes) override { return inner_->allocate_pinned(num_bytes); }
+  void free(void* device) noexcept override {
+    EXPECT_TRUE(has_waited);
+    inner_->free(device);
+  }
+  void free_pinned(void* pinned) noexcept override {
+    EXPECT_TRUE(has_waited);
+    inner_->free_pinned(pinned);
+  }
+  std::unique_ptr<gpu::Stream> make_stream(gpu::Priority priority) override {
+    return inner_->make_stream(priority);
+  }
+  void wait() noexcept override {
+    inner_->wait();
+    has_waited = true;
+  }
+  void upload_now(void* device, const void* host, size_t num_bytes) override {
+    inner_->upload_now(device, host, num_bytes);
+  }
+  void download_now(void* host, const void* device, size_t num_bytes) override {
+    inner_->download_now(host, device, num_bytes);
+  }
+  bool has_waited = false;
+
+ private:
+  const std::unique_ptr<gpu::Device> inner_ = backend().open(0);
+};
+
+// Else its memory would never be free, or would go while a launch looks at it.
+TEST(DeviceGroup, AnExchangeThatGoesEndsWhatItWaitsFor) {
+  const gpu::WorkOnThreads on_threads;
+  constexpr double kLongS = 30;
+  run_in_process(2, [&](World& world) {
+    WaitedForDevice device;
+    const auto stream = device.make_stream(gpu::Priority::kNormal);
     const auto over_host = world.make_target_group(2);
     auto group =
-        make_exchange_group(*device, backend(), *over_host, {.max_count = 64, .limit_s = kForEver});
-    const gpu::Buffer values(*device, 64 * sizeof(float));
+        make_exchange_group(device, backend(), *over_host, {.max_count = 64, .limit_s = kLongS});
     if (world.rank() == 0) {
+      const gpu::Buffer values(device, 64 * sizeof(float));
+      const auto begin = std::chrono::steady_clock::now();
       group->all_reduce_sum(*stream, values.as<float>(), 64, Fold::kRankOrder);
       group.reset();
-      stream->wait();
+      EXPECT_TRUE(stream->is_done());
+      const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+      EXPECT_LT(took.count(), kLongS);
     }
     meeting_of (*over_host)();  // the other's memory goes last
   });

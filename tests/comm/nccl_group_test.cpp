@@ -160,7 +160,7 @@ TEST_F(Nccl, ASumThatIsNeverDoneEndsEveryWait) {
 
 TEST_F(Nccl, WhatNcclReportsEndsTheWait) {
   NcclOptions patient = options();
-  patient.limit_s = 1000;
+  patient.limit_s = 30;
   tell("lost", nullptr);
   const auto found = errors(2, patient, [](DeviceGroup& group, StuckStream& stream) {
     sum_once(group, stream);

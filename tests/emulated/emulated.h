@@ -3,9 +3,9 @@
 
 #include <vector>
 
+#include "runtime/ops/gpu/backend.h"
 #include "tests/emulated/machine.h"
 #include "tests/emulated/work_queue.h"
-#include "runtime/ops/gpu/backend.h"
 
 namespace outrider::gpu::emulated {
 
@@ -15,6 +15,8 @@ const Backend& backend();
 // ordinal; the rest is made up. One at first. Not while jobs run.
 void set_devices(const std::vector<DeviceInfo>& devices);
 DeviceInfo default_device();
+// The same with the numbers of an H200; what is taken of its memory must be there, of course.
+DeviceInfo h200_device();
 
 // When the work of streams is done. kLate: who looks at results or touches inputs too early is
 // found out; for devices that one thread uses. kOnThread, of streams made from now on: as on a real

@@ -120,7 +120,7 @@ class EmulatedDevice final : public Device {
   }
   // As on a real device: not before all work is done.
   void free(void* device) noexcept override {
-    if (work_time != WorkTime::kAtOnce) finish_all();
+    wait();
     give_back_block(device);
   }
   void free_pinned(void* pinned) noexcept override { free(pinned); }
@@ -130,6 +130,13 @@ class EmulatedDevice final : public Device {
     queues_.push_back(stream->queue());
     return stream;
   }
+  void wait() noexcept override {
+    if (work_time == WorkTime::kAtOnce) return;
+    const std::lock_guard lock(mutex_);
+    for (const auto& weak : queues_) {
+      if (const auto queue = weak.lock()) EmulatedStream::finish(*queue);
+    }
+  }
   void upload_now(void* device, const void* host, size_t n) override {
     std::memcpy(device, host, n);
   }
@@ -138,12 +145,6 @@ class EmulatedDevice final : public Device {
   }
 
  private:
-  void finish_all() noexcept {
-    const std::lock_guard lock(mutex_);
-    for (const auto& weak : queues_) {
-      if (const auto queue = weak.lock()) EmulatedStream::finish(*queue);
-    }
-  }
   std::mutex mutex_;
   std::vector<std::weak_ptr<WorkQueue>> queues_;
   const DeviceInfo info_;
@@ -160,6 +161,15 @@ DeviceInfo default_device() {
           .l2_bytes = size_t{1} << 20,
           .driver_version = "none",
           .runtime_version = "none"};
+}
+
+DeviceInfo h200_device() {
+  DeviceInfo info = default_device();
+  info.compute_capability = 90;
+  info.num_processors = 132;
+  info.total_bytes = info.free_bytes = size_t{143'771} << 20;
+  info.l2_bytes = size_t{60} << 20;
+  return info;
 }
 
 void set_devices(const std::vector<DeviceInfo>& shown) {
@@ -189,7 +199,7 @@ const Backend& backend() {
                 .open = [](Device&, const MemoryHandle& handle) { return open_block(handle); },
                 .close = [](Device&, void* opened) noexcept { close_block(opened); },
                 .reach = [](Device&, int) {},
-                .max_waiting_blocks = 1},  // blocks run one after the other
+                .max_waiting_blocks = 2},  // an OS thread each, and cores are few
       .native_stream = [](Stream& stream) -> void* { return &stream; }};
   return backend;
 }

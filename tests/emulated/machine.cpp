@@ -5,10 +5,12 @@
 #include <boost/context/fiber.hpp>
 #include <boost/context/pooled_fixedsize_stack.hpp>
 #include <chrono>
+#include <condition_variable>
 #include <cstring>
 #include <deque>
 #include <exception>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
@@ -44,10 +46,20 @@ struct Thread {
 
 void arrive(const Copy& copy) { std::memcpy(copy.to, copy.bytes, sizeof copy.bytes); }
 
+uint64_t blocks_of(const LaunchShape& shape) {
+  return uint64_t{shape.grid.x} * shape.grid.y * shape.grid.z;
+}
+
+// Consecutive ones of a launch, the first again after the last.
+struct Blocks {
+  uint64_t first = 0;
+  uint64_t count = 0;
+};
+
 // One block at a time; its memory is used again for the next.
 class Machine {
  public:
-  void run(const LaunchShape& shape, const std::function<void()>& body) {
+  void run(const LaunchShape& shape, const std::function<void()>& body, const Blocks& blocks) {
     if (shape.threads == 0 || shape.threads % kLanes != 0 || shape.threads > kMostThreads ||
         shape.shared_bytes > kMostSharedBytes) {
       throw Error("a launch of " + std::to_string(shape.threads) + " threads and " +
@@ -60,10 +72,8 @@ class Machine {
     body_ = &body;
     failure_ = nullptr;
     shared_.resize((shape.shared_bytes + 127) / 128);
-    const uint64_t num_blocks = uint64_t{shape.grid.x} * shape.grid.y * shape.grid.z;
-    const uint64_t first = num_blocks == 0 ? 0 : next_random() % num_blocks;
-    for (uint64_t i = 0; i < num_blocks && failure_ == nullptr; ++i) {
-      uint64_t block = (first + i) % num_blocks;
+    for (uint64_t i = 0; i < blocks.count && failure_ == nullptr; ++i) {
+      uint64_t block = (blocks.first + i) % blocks_of(shape);
       place_.block.x = static_cast<uint32_t>(block % shape.grid.x);
       block /= shape.grid.x;
       place_.block.y = static_cast<uint32_t>(block % shape.grid.y);
@@ -92,13 +102,12 @@ class Machine {
   void wake_all() { sleepers_ = 0; }
 
   bool coin() { return (next_random() & 1) != 0; }
+  uint64_t next_random() { return mix_seed(seed_, draws_++); }
 
  private:
   struct alignas(128) SharedLine {
     std::byte bytes[128];
   };
-
-  uint64_t next_random() { return mix_seed(seed_, draws_++); }
 
   void run_block(uint32_t num_threads) {
     if (!shared_.empty()) std::memset(shared_.data(), 0xff, shared_.size() * sizeof(SharedLine));
@@ -203,10 +212,93 @@ Machine& machine() {
   return machine;
 }
 
+// OS threads that run one block each, kept by the thread that launches: a machine takes time to
+// make.
+class Helpers {
+ public:
+  ~Helpers() {
+    {
+      const std::lock_guard lock(mutex_);
+      is_over_ = true;
+    }
+    changed_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  // task(0) ... task(count - 1), each on a thread of its own; finish() must follow.
+  void begin(uint64_t count, std::function<void(uint64_t)> task) {
+    const std::lock_guard lock(mutex_);
+    task_ = std::move(task);
+    failure_ = nullptr;
+    num_left_ = count;
+    ++turn_;
+    for (uint64_t i = threads_.size(); i < count; ++i) {
+      threads_.emplace_back([this, i, before = turn_ - 1] { run_thread(i, before); });
+    }
+    num_wanted_ = count;
+    changed_.notify_all();
+  }
+  // What a task threw, if one did.
+  std::exception_ptr finish() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return num_left_ == 0; });
+    return failure_;
+  }
+
+ private:
+  void run_thread(uint64_t index, uint64_t turn) {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      changed_.wait(lock, [&] { return is_over_ || turn_ != turn; });
+      if (is_over_) return;
+      turn = turn_;
+      if (index >= num_wanted_) continue;
+      lock.unlock();
+      std::exception_ptr failure;
+      try {
+        task_(index);
+      } catch (...) {
+        failure = std::current_exception();
+      }
+      lock.lock();
+      if (failure != nullptr) failure_ = failure;
+      if (--num_left_ == 0) changed_.notify_all();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::function<void(uint64_t)> task_;
+  std::exception_ptr failure_;
+  uint64_t turn_ = 0;  // of begin()
+  uint64_t num_wanted_ = 0;
+  uint64_t num_left_ = 0;
+  bool is_over_ = false;
+  std::vector<std::thread> threads_;
+};
+
 }  // namespace
 
 void run(const LaunchShape& shape, const std::function<void()>& body) {
-  machine().run(shape, body);
+  const uint64_t count = blocks_of(shape);
+  const uint64_t drawn = machine().next_random();
+  if (!shape.blocks_wait || count <= 1) {
+    return machine().run(shape, body, {count == 0 ? 0 : drawn % count, count});
+  }
+  thread_local Helpers helpers;
+  helpers.begin(count - 1, [&](uint64_t block) {
+    machine().set_seed(mix_seed(drawn, block));
+    machine().run(shape, body, {block, 1});
+  });
+  std::exception_ptr failure;
+  try {
+    machine().run(shape, body, {count - 1, 1});
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  const std::exception_ptr of_helper = helpers.finish();
+  if (failure == nullptr) failure = of_helper;
+  if (failure != nullptr) std::rethrow_exception(failure);
 }
 void set_seed(uint64_t seed) { machine().set_seed(seed); }
 void set_predecessor(std::function<void()> work) { machine().set_predecessor(std::move(work)); }

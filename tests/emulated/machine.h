@@ -1,5 +1,6 @@
 // A GPU's threads on one CPU thread: the blocks of a launch run one after the other, in an order
-// drawn from a seed, and the threads of a block are fibers that take turns, in such an order too;
+// drawn from a seed, or at once where they wait for other launches, each on an OS thread of its
+// own. The threads of a block are fibers that take turns, in an order drawn from a seed too;
 // warps that the seed chooses stand still until the others can go no further without them.
 // So a missing sync_block() shows as a wrong result under some seed, and a warp operation or
 // sync_block() that only some threads reach ends with an Error instead of hanging. Shared memory

@@ -79,10 +79,23 @@ OUTRIDER_DEVICE uint32_t ballot(bool vote) {
   return mine.result;
 }
 
-OUTRIDER_DEVICE void atomic_add(uint32_t* to, uint32_t value) { *to += value; }
-OUTRIDER_DEVICE void atomic_add(uint64_t* to, uint64_t value) { *to += value; }
-OUTRIDER_DEVICE void atomic_max(uint64_t* to, uint64_t value) { *to = *to > value ? *to : value; }
-OUTRIDER_DEVICE uint32_t atomic_next(uint32_t* to) { return (*to)++; }
+// Blocks of one launch may run on several OS threads. What is done before an atomic_next() is seen
+// by whoever comes later to the same word: more than a real device promises without
+// publish_writes().
+OUTRIDER_DEVICE void atomic_add(uint32_t* to, uint32_t value) {
+  std::atomic_ref(*to).fetch_add(value, std::memory_order_acq_rel);
+}
+OUTRIDER_DEVICE void atomic_add(uint64_t* to, uint64_t value) {
+  std::atomic_ref(*to).fetch_add(value, std::memory_order_acq_rel);
+}
+OUTRIDER_DEVICE void atomic_max(uint64_t* to, uint64_t value) {
+  std::atomic_ref word(*to);
+  for (uint64_t found = word.load(); found < value && !word.compare_exchange_weak(found, value);) {
+  }
+}
+OUTRIDER_DEVICE uint32_t atomic_next(uint32_t* to) {
+  return std::atomic_ref(*to).fetch_add(1, std::memory_order_acq_rel);
+}
 OUTRIDER_DEVICE void publish_writes() {}
 OUTRIDER_DEVICE Vector2 load_in_order(const Vector2* from) { return *from; }
 
@@ -97,8 +110,6 @@ template <int kMostUnderWay>
 OUTRIDER_DEVICE void wait_copies() {
   emulated::wait_copies(kMostUnderWay);
 }
-
-OUTRIDER_DEVICE void prefetch_line(const void*) {}
 
 // The other side of a wait is a launch on another OS thread, or another thread of this block.
 struct WatchedMemory {
@@ -118,6 +129,7 @@ struct WatchedMemory {
     store(&to->w, v.w);
   }
   void fence() const {}  // every access above is one
+  void prefetch(const void*) const {}
   uint64_t now_ns() const {
     const auto now = std::chrono::steady_clock::now().time_since_epoch();
     return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());

@@ -61,11 +61,12 @@ class AttentionCase {
     const size_t page_bytes = static_cast<size_t>(num_blocks_ * shape.n_kv_heads) *
                               static_cast<size_t>(shape.block_size * shape.head_dim) *
                               type_bytes(shape.type);
-    keys_ = Shared<uint8_t>(*device_, page_bytes);
-    values_ = Shared<uint8_t>(*device_, page_bytes);
+    keys_ = DeviceArray<uint8_t>(*device_, page_bytes);
+    values_ = DeviceArray<uint8_t>(*device_, page_bytes);
     keys_.poison();
     values_.poison();
     for (size_t s = 0; s < lengths.size(); ++s) write_sequence(static_cast<int32_t>(s));
+    push_pages();
   }
 
   // The first `count` blocks of sequence `to` are those of `from`.
@@ -76,10 +77,11 @@ class AttentionCase {
   void put_nan(int32_t sequence, int32_t position) {
     for (int32_t head = 0; head < shape_.n_kv_heads; ++head) {
       for (int32_t d = 0; d < shape_.head_dim; ++d) {
-        narrow(shape_.type, keys_.data(), at(sequence, head, position, d), NAN);
-        narrow(shape_.type, values_.data(), at(sequence, head, position, d), NAN);
+        narrow(shape_.type, keys_.host(), at(sequence, head, position, d), NAN);
+        narrow(shape_.type, values_.host(), at(sequence, head, position, d), NAN);
       }
     }
+    push_pages();
   }
 
   // Query (sequence, position) is the same in whatever step it is asked.
@@ -129,7 +131,7 @@ class AttentionCase {
   // Queries, and the keys and values of the step's own positions.
   std::vector<std::span<std::byte>> written_by_step(const std::vector<int32_t>& positions,
                                                     const std::vector<int32_t>& sequences,
-                                                    const Shared<uint8_t>& queries) const {
+                                                    const DeviceArray<uint8_t>& queries) const {
     std::vector<std::span<std::byte>> memory = {queries.bytes()};
     const size_t element = type_bytes(shape_.type);
     const size_t slot_bytes = static_cast<size_t>(shape_.head_dim) * element;
@@ -142,13 +144,17 @@ class AttentionCase {
     }
     return memory;
   }
+  void push_pages() const {
+    keys_.push();
+    values_.push();
+  }
   void write_sequence(int32_t sequence) {
     std::normal_distribution<float> normal;
     for (int32_t p = 0; p < lengths_[static_cast<size_t>(sequence)]; ++p) {
       for (int32_t head = 0; head < shape_.n_kv_heads; ++head) {
         for (int32_t d = 0; d < shape_.head_dim; ++d) {
-          narrow(shape_.type, keys_.data(), at(sequence, head, p, d), normal(random_));
-          narrow(shape_.type, values_.data(), at(sequence, head, p, d), normal(random_));
+          narrow(shape_.type, keys_.host(), at(sequence, head, p, d), normal(random_));
+          narrow(shape_.type, values_.host(), at(sequence, head, p, d), normal(random_));
         }
       }
     }
@@ -161,8 +167,8 @@ class AttentionCase {
   int32_t stride_ = 1;
   int32_t num_blocks_ = 0;
   std::vector<int32_t> tables_;
-  Shared<uint8_t> keys_;
-  Shared<uint8_t> values_;
+  DeviceArray<uint8_t> keys_;
+  DeviceArray<uint8_t> values_;
 };
 
 inline AttentionCase::Run AttentionCase::run(const std::vector<RunOfRows>& runs,
@@ -179,34 +185,36 @@ inline AttentionCase::Run AttentionCase::run(const std::vector<RunOfRows>& runs,
   const int32_t max_rows = std::max(launch.max_rows, num_rows);
   const auto width = static_cast<size_t>(shape_.width());
   const size_t num_elements = static_cast<size_t>(max_rows) * width;
-  const Shared<uint8_t> queries(*device_, num_elements * type_bytes(shape_.type));
+  DeviceArray<uint8_t> queries(*device_, num_elements * type_bytes(shape_.type));
   queries.poison();
   for (size_t i = 0; i < static_cast<size_t>(num_rows) * width; ++i) {
     const auto k = static_cast<int32_t>(i % width);
     const size_t row = i / width;
     const float value =
         query(sequences_of_rows[row], of_rows[row], k / shape_.head_dim, k % shape_.head_dim);
-    narrow(shape_.type, queries.data(), i, value);
+    narrow(shape_.type, queries.host(), i, value);
   }
+  queries.push();
   Run result;
-  const Shared<int32_t> positions(*device_, of_rows);
-  const Shared<int32_t> sequences(*device_, sequences_of_rows);
-  const Shared<int32_t> tables(*device_, tables_);
-  const Shared<AttentionItem> items(*device_, static_cast<size_t>(num_rows));
+  DeviceArray<int32_t> positions(*device_, of_rows);
+  DeviceArray<int32_t> sequences(*device_, sequences_of_rows);
+  const DeviceArray<int32_t> tables(*device_, tables_);
+  DeviceArray<AttentionItem> items(*device_, static_cast<size_t>(num_rows));
   const int32_t rows_per_item = launch.rows_per_item > 0
                                     ? launch.rows_per_item
                                     : rows_per_attention_item(shape_.group, shape_.head_dim);
   result.plan = plan_attention(
       {positions.span(), sequences.span()}, shape_.group, rows_per_item, items.span());
-  const Shared<StepCounts> counts(*device_, 1);
-  const Shared<float> out(*device_, activation_elements(max_rows, shape_.width()));
-  AttentionArgs args = {.out = {out.data(), shape_.type, shape_.width()},
-                        .queries = queries.data(),
+  items.push();
+  DeviceArray<StepCounts> counts(*device_, 1);
+  DeviceArray<float> out(*device_, activation_elements(max_rows, shape_.width()));
+  AttentionArgs args = {.out = {out.device(), shape_.type, shape_.width()},
+                        .queries = queries.device(),
                         .n_heads = shape_.n_heads(),
                         .scale = scale(),
                         .window = shape_.window,
-                        .kv = {keys_.data(),
-                               values_.data(),
+                        .kv = {keys_.device(),
+                               values_.device(),
                                shape_.type,
                                num_blocks_,
                                shape_.n_kv_heads,
@@ -215,40 +223,43 @@ inline AttentionCase::Run AttentionCase::run(const std::vector<RunOfRows>& runs,
                         .max_rows = max_rows,
                         .max_items = std::max(launch.max_items, result.plan.num_items),
                         .max_splits = std::max(launch.max_splits, result.plan.max_splits),
-                        .step = {.counts = counts.data(),
-                                 .positions = positions.data(),
-                                 .sequence_of_row = sequences.data(),
-                                 .block_tables = tables.data(),
+                        .step = {.counts = counts.device(),
+                                 .positions = positions.device(),
+                                 .sequence_of_row = sequences.device(),
+                                 .block_tables = tables.device(),
                                  .table_stride = stride_,
-                                 .attention_items = items.data()}};
+                                 .attention_items = items.device()}};
   result.fold = attention_scratch(args).fold;
   const OpTable& ops = test_backend().ops;
-  const Shared<uint8_t> scratch(*device_, ops.attention_scratch_bytes(args));
+  DeviceArray<uint8_t> scratch(*device_, ops.attention_scratch_bytes(args));
   scratch.poison();
-  if (scratch.size() > 0) std::fill_n(scratch.data(), kManyAttentionBlocks * sizeof(float), 0);
-  args.scratch = scratch.data();
+  if (scratch.size() > 0) std::fill_n(scratch.host(), kManyAttentionBlocks * sizeof(float), 0);
+  scratch.push();
+  args.scratch = scratch.device();
   const std::unique_ptr<Stream> stream = device_->make_stream(Priority::kNormal);
   // As a step runs: recorded before it is known what the step has.
   stream->begin_recording();
   ops.attention(*stream, args);
   const std::unique_ptr<Graph> graph = stream->end_recording();
   counts[0] = {.num_rows = num_rows, .num_attention_items = result.plan.num_items};
+  counts.push();
   write_by_predecessor(written_by_step(of_rows, sequences_of_rows, queries));
   for (int i = 0; i < launch.times; ++i) {
     out.poison();
     stream->replay(*graph);
     stream->wait();
   }
+  out.pull();
   for (int32_t row = 0; row < num_rows; ++row) {
     for (int32_t k = 0; k < shape_.width(); ++k) {
       const size_t where = shape_.type == Type::kF32
                                ? static_cast<size_t>(row) * width + static_cast<size_t>(k)
                                : activation_offset(row, k, shape_.width());
-      result.rows.push_back(widen(shape_.type, out.data(), where));
+      result.rows.push_back(widen(shape_.type, out.host(), where));
     }
     for (int32_t k = shape_.width(); k % kTileInner != 0 && shape_.type != Type::kF32; ++k) {
       const size_t where = activation_offset(row, k, shape_.width());
-      result.padding_is_zero &= widen(shape_.type, out.data(), where) == 0.0f;
+      result.padding_is_zero &= widen(shape_.type, out.host(), where) == 0.0f;
     }
   }
   return result;
@@ -271,7 +282,7 @@ inline std::vector<double> AttentionCase::expected(const std::vector<RunOfRows>&
           double score = 0.0;
           for (int32_t d = 0; d < shape_.head_dim; ++d) {
             score += asked[static_cast<size_t>(d)] *
-                     widen(shape_.type, keys_.data(), at(run.sequence, kv_head, t, d));
+                     widen(shape_.type, keys_.host(), at(run.sequence, kv_head, t, d));
           }
           weights.push_back(std::exp(score * scale()));
           sum += weights.back();
@@ -280,7 +291,7 @@ inline std::vector<double> AttentionCase::expected(const std::vector<RunOfRows>&
           double value = 0.0;
           for (int32_t t = begin; t <= p; ++t) {
             value += weights[static_cast<size_t>(t - begin)] *
-                     widen(shape_.type, values_.data(), at(run.sequence, kv_head, t, d));
+                     widen(shape_.type, values_.host(), at(run.sequence, kv_head, t, d));
           }
           out.push_back(value / sum);
         }

@@ -49,6 +49,7 @@ class WatchedDevice final : public gpu::Device {
     ledger.streams.push_back(priority);
     return inner_->make_stream(priority);
   }
+  void wait() noexcept override { inner_->wait(); }
   void upload_now(void* device, const void* host, size_t num_bytes) override {
     inner_->upload_now(device, host, num_bytes);
   }

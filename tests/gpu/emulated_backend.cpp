@@ -1,6 +1,7 @@
-// Makes a GPU test one of the emulated device; with OUTRIDER_TEST_ON_THREADS in the environment its
-// streams have threads of their own.
+// Makes a GPU test one of the emulated device. Of the environment: with OUTRIDER_TEST_ON_THREADS
+// its streams have threads of their own, with OUTRIDER_TEST_DEVICE=h200 it has an H200's numbers.
 #include <cstdlib>
+#include <string>
 
 #include "tests/emulated/emulated.h"
 #include "tests/emulated/machine.h"
@@ -11,7 +12,14 @@ namespace outrider::gpu {
 namespace {
 
 const bool is_always_on_threads = std::getenv("OUTRIDER_TEST_ON_THREADS") != nullptr;
-[[maybe_unused]] const bool is_told = (do_work_late(false), true);
+[[maybe_unused]] const bool is_told = [] {
+  do_work_late(false);
+  const char* const device = std::getenv("OUTRIDER_TEST_DEVICE");
+  if (device != nullptr && std::string(device) == "h200") {
+    emulated::set_devices({emulated::h200_device()});
+  }
+  return true;
+}();
 
 }  // namespace
 

@@ -104,7 +104,8 @@ TEST_F(GpuEngine, WhatCannotBeIsOneSentence) {
   config.kv_cache_memory_bytes = 1 << 16;
   EXPECT_TRUE(fails_with([&] { load(config); }, "fewer than max_model_len 96"));
   config = small_config(1, 0, "cuda");
-  config.gpu_memory_utilization = 0.001;
+  const auto total = static_cast<double>(gpu::test_backend().open(0)->info().total_bytes);
+  config.gpu_memory_utilization = 1e6 / total;
   EXPECT_TRUE(fails_with([&] { load(config); }, "GB for KV, where one sequence"));
 }
 

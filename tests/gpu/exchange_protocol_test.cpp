@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <deque>
 #include <functional>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -23,6 +24,8 @@ constexpr uint32_t kSlotVectors = 12;
 constexpr uint64_t kLongNs = uint64_t{120} * 1000000000;
 
 struct HostMemory : WatchedMemory {
+  static inline thread_local std::vector<const void*> prefetched;  // of this thread
+  void prefetch(const void* line) { prefetched.push_back(line); }
   void pause() {
     if (++num_pauses_ % 256 == 0) std::this_thread::yield();
   }
@@ -39,7 +42,7 @@ struct Member {
   ExchangeView view;
 };
 
-std::deque<Member> make_members(int32_t size, uint64_t limit_ns) {
+std::deque<Member> make_members(int32_t size, uint64_t limit_ns, uint32_t num_blocks = 1) {
   std::deque<Member> members(static_cast<size_t>(size));
   for (Member& member : members) {
     member.memory.assign(exchange_memory_vectors(size, kSlotVectors),
@@ -50,9 +53,11 @@ std::deque<Member> make_members(int32_t size, uint64_t limit_ns) {
     member.view = {.rank = r,
                    .size = size,
                    .slot_vectors = kSlotVectors,
+                   .num_blocks = num_blocks,
                    .state = &member.state,
                    .report = &member.report,
-                   .limit_ns = limit_ns};
+                   .limit_ns = limit_ns,
+                   .sums_limit_ns = limit_ns + limit_ns / 8};
     for (size_t peer = 0; peer < members.size(); ++peer) {
       member.view.memory[peer] = members[peer].memory.data();
     }
@@ -76,7 +81,9 @@ struct Draw {
   uint64_t hash;
   uint32_t num_vectors() const { return 1 + static_cast<uint32_t>(hash % kSlotVectors); }
   ExchangeKind kind() const {
-    return {.in_tree = (hash >> 20 & 1) != 0, .two_shot = (hash >> 21 & 1) != 0};
+    const bool two_shots = (hash >> 21 & 1) != 0;
+    return {.in_tree = (hash >> 20 & 1) != 0,
+            .two_shot_vectors = two_shots ? 0 : ExchangeKind::kNever};
   }
   // Few bits, so that the order of sums shows; sometimes -0.0.
   uint32_t part(int32_t rank, uint32_t element) const {
@@ -107,27 +114,30 @@ struct Draw {
 // how many sums were wrong.
 int run_round(Member& member,
               uint64_t number,
-              uint32_t thread,
-              uint32_t num_threads,
+              const ExchangeThread& thread,
               const std::function<void()>& meet) {
   const Draw draw(number);
   const ExchangeKind kind = draw.kind();
-  const ExchangeRow row = {0, draw.num_vectors()};
-  const auto load = [&](uint32_t v) { return draw.part_vector(member.view.rank, v); };
+  const auto begin_of = [&](uint32_t block) {
+    return draw.num_vectors() * block / member.view.num_blocks;
+  };
+  const uint32_t first = begin_of(thread.block);
+  const ExchangeRow row = {first, begin_of(thread.block + 1) - first};
+  const auto load = [&](uint32_t v) { return draw.part_vector(member.view.rank, first + v); };
   int num_wrong = 0;
   const auto keep = [&](uint32_t v, const Vector4& sum) {
     const uint32_t found[] = {sum.x, sum.y, sum.z, sum.w};
     for (uint32_t i = 0; i < 4; ++i) {
-      num_wrong += found[i] == bits_of(draw.sum(member.view.size, 4 * v + i)) ? 0 : 1;
+      num_wrong += found[i] == bits_of(draw.sum(member.view.size, 4 * (first + v) + i)) ? 0 : 1;
     }
   };
-  Round round(member.view, kind, thread, num_threads);
+  Round round(member.view, kind, thread, draw.num_vectors());
   round.send(row, load);
+  round.clear();
   round.fold_share(row, load);
   round.collect(row, load, keep);
-  round.clear(thread, num_threads);
   meet();
-  if (thread == 0) round.end(row.num_vectors);
+  if (thread.thread == 0) round.end();
   meet();
   return num_wrong;
 }
@@ -158,7 +168,7 @@ TEST_P(ExchangeProtocol, SumsAreRightHoweverRanksAreHeldUp) {
       [&](Member& member, uint32_t) {
         uint64_t delays = mix_seed(5 + seed(), static_cast<uint64_t>(member.view.rank));
         for (uint64_t round = 0; round < rounds; ++round) {
-          num_wrong += run_round(member, round, 0, 1, [] {});
+          num_wrong += run_round(member, round, {}, [] {});
           delays = mix_seed(delays, round);
           if (delays % 256 == 0) std::this_thread::yield();
           if (delays % 4096 == 1) {
@@ -171,25 +181,53 @@ TEST_P(ExchangeProtocol, SumsAreRightHoweverRanksAreHeldUp) {
   for (const Member& member : members) EXPECT_EQ(member.report.is_broken, 0u);
 }
 
+// Two of each: threads of a block, blocks of a launch.
 TEST_P(ExchangeProtocol, ARankMayHaveManyThreads) {
   const int32_t size = GetParam();
-  constexpr uint32_t kThreads = 2;
-  std::deque<Member> members = make_members(size, kLongNs);
+  constexpr uint32_t kThreads = 4;
+  std::deque<Member> members = make_members(size, kLongNs, 2);
   std::deque<std::barrier<>> barriers;
   for (int32_t r = 0; r < size; ++r) barriers.emplace_back(kThreads);
   std::atomic<int> num_wrong = 0;
   on_all_threads(
       size,
       kThreads,
-      [&](Member& member, uint32_t thread) {
+      [&](Member& member, uint32_t t) {
         auto& barrier = barriers[static_cast<size_t>(member.view.rank)];
+        const ExchangeThread thread = {.block = t / 2, .thread = t % 2, .num_threads = 2};
         for (uint64_t round = 0; round < 500; ++round) {
-          num_wrong +=
-              run_round(member, round, thread, kThreads, [&] { barrier.arrive_and_wait(); });
+          num_wrong += run_round(member, round, thread, [&] { barrier.arrive_and_wait(); });
         }
       },
       members);
   EXPECT_EQ(num_wrong, 0);
+}
+
+// Whoever waits looks and does nothing else.
+TEST(ExchangePrefetch, IsForBlocksWithoutRows) {
+  constexpr uint32_t kLines = 20;
+  constexpr uint64_t kLimitNs = 1000000;
+  static const unsigned char next[kLines * 128 - 1] = {};
+  const ExchangeKind kind = {.next = next, .next_bytes = sizeof next};
+  const ExchangeRow row = {0, 1};
+  const auto load = [](uint32_t) { return Vector4{1, 2, 3, 4}; };
+  const auto keep = [](uint32_t, const Vector4&) {};
+  std::vector<const void*>& prefetched = HostMemory::prefetched;
+
+  std::deque<Member> alone = make_members(1, kLimitNs, 2);
+  prefetched.clear();
+  Round(alone[0].view, kind, {}, 1).collect(row, load, keep);
+  EXPECT_TRUE(prefetched.empty());
+  for (const uint32_t block : {0u, 1u}) Round(alone[0].view, kind, {.block = block}, 1).prefetch();
+  const std::set<const void*> lines(prefetched.begin(), prefetched.end());
+  EXPECT_EQ(prefetched.size(), kLines);
+  EXPECT_EQ(lines.size(), kLines);
+
+  std::deque<Member> left_alone = make_members(2, kLimitNs, 2);
+  prefetched.clear();
+  Round(left_alone[0].view, kind, {}, 1).collect(row, load, keep);
+  EXPECT_EQ(left_alone[0].report.is_part_late[1], 1u);
+  EXPECT_TRUE(prefetched.empty());
 }
 
 TEST_P(ExchangeProtocol, TheOthersLeaveADeadRankAndNameIt) {
@@ -205,13 +243,13 @@ TEST_P(ExchangeProtocol, TheOthersLeaveADeadRankAndNameIt) {
       [&](Member& member, uint32_t) {
         for (uint64_t round = 0; round < 1000; ++round) {
           if (member.view.rank == dead && round == last_round) return;
-          const int wrong = run_round(member, round, 0, 1, [] {});
+          const int wrong = run_round(member, round, {}, [] {});
           if (member.report.is_broken != 0) break;
           num_wrong += wrong;
         }
         ++num_ended;
         // What follows does not wait at all.
-        for (uint64_t round = 0; round < 2000; ++round) run_round(member, round, 0, 1, [] {});
+        for (uint64_t round = 0; round < 2000; ++round) run_round(member, round, {}, [] {});
       },
       members);
   EXPECT_EQ(num_wrong, 0);
@@ -244,10 +282,10 @@ TEST_P(ExchangeProtocol, TheHostsStopEndsAWait) {
       size,
       1,
       [&](Member& member, uint32_t) {
-        for (uint64_t round = 0; round < 50; ++round) run_round(member, round, 0, 1, [] {});
+        for (uint64_t round = 0; round < 50; ++round) run_round(member, round, {}, [] {});
         if (member.view.rank == 0) return;
         ++num_in_last_round;
-        run_round(member, 50, 0, 1, [] {});
+        run_round(member, 50, {}, [] {});
       },
       members);
   host.join();

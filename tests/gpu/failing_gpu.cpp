@@ -50,6 +50,7 @@ class FailingDevice final : public gpu::Device {
     }
     return stream;
   }
+  void wait() noexcept override { inner_->wait(); }
   void upload_now(void* device, const void* host, size_t num_bytes) override {
     inner_->upload_now(device, host, num_bytes);
   }

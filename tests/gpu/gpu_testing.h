@@ -1,7 +1,7 @@
 // What tests of the GPU's kernels stand on. Every such test is built twice: for the emulated device
 // (gpu_X_test, run everywhere) and for the real one (X_gpu_test, label gpu, skipped where there is
-// none). So it must not take device memory for its own: what kernels and the test both look at is
-// Shared.
+// none). So it must not take device memory for its own: what kernels and the test both look at is a
+// DeviceArray, or Shared where it must be pinned.
 #pragma once
 
 #include <algorithm>
@@ -46,8 +46,43 @@ class LateWork {
   LateWork& operator=(const LateWork&) = delete;
 };
 
-// Memory that the test and a kernel see under one address, on an emulated device and on a real one.
-// On a real one what a kernel wrote is there after Stream::wait().
+// Device memory with a copy in host memory; push() and pull() make them equal, when no launch is
+// under way. Who forgets one sees old values, on the emulated device too. Zeros at first.
+template <typename T>
+class DeviceArray {
+ public:
+  DeviceArray() = default;
+  DeviceArray(Device& device, size_t count) : DeviceArray(device, std::vector<T>(count)) {}
+  DeviceArray(Device& device, std::vector<T> values)
+      : device_(&device), host_(std::move(values)), buffer_(device, host_.size() * sizeof(T)) {
+    push();
+  }
+  T* device() const { return buffer_.template as<T>(); }
+  T* host() { return host_.data(); }
+  const T* host() const { return host_.data(); }
+  size_t size() const { return host_.size(); }
+  T& operator[](size_t i) { return host_[i]; }
+  const T& operator[](size_t i) const { return host_[i]; }
+  std::span<T> span() { return host_; }
+  std::span<std::byte> bytes() const { return {buffer_.as<std::byte>(), buffer_.num_bytes()}; }
+  void push() const { device_->upload_now(device(), host(), host_.size() * sizeof(T)); }
+  const std::vector<T>& pull() {
+    device_->download_now(host(), device(), host_.size() * sizeof(T));
+    return host_;
+  }
+  void poison() {
+    std::memset(static_cast<void*>(host()), 0xff, host_.size() * sizeof(T));
+    push();
+  }
+
+ private:
+  Device* device_ = nullptr;
+  std::vector<T> host_;
+  Buffer buffer_;
+};
+
+// Pinned memory, which the test and copies see under one address. On a real device what a stream
+// wrote is there after Stream::wait().
 template <typename T>
 class Shared {
  public:

@@ -61,45 +61,46 @@ TEST_P(RopeWrite, IsNormRopeAndWriteOfTheCpu) {
   const Turned& turned = GetParam();
   const std::unique_ptr<Device> device = test_backend().open(0);
   const std::unique_ptr<Stream> stream = device->make_stream(Priority::kNormal);
-  const Shared<int32_t> positions(*device, std::vector<int32_t>{17, 18, 3});
-  const Shared<int32_t> sequences(*device, std::vector<int32_t>{0, 0, 1});
-  const Shared<int32_t> tables(*device, std::vector<int32_t>{4, 0, 2, 1, -1, -1});
-  const Shared<StepCounts> counts(*device, {{.num_rows = 3}});
-  const Shared<float> qkv(*device, random_floats(3 * kWidth, 21));
-  const Shared<float> q_norm(*device, random_floats(kHeadDim, 22));
-  const Shared<float> k_norm(*device, random_floats(kHeadDim, 23));
-  const Shared<float> angles(*device,
-                             random_floats(static_cast<size_t>(20 * turned.rotary_dim), 24));
+  const DeviceArray<int32_t> positions(*device, std::vector<int32_t>{17, 18, 3});
+  const DeviceArray<int32_t> sequences(*device, std::vector<int32_t>{0, 0, 1});
+  const DeviceArray<int32_t> tables(*device, std::vector<int32_t>{4, 0, 2, 1, -1, -1});
+  const DeviceArray<StepCounts> counts(*device, {{.num_rows = 3}});
+  const DeviceArray<float> qkv(*device, random_floats(3 * kWidth, 21));
+  const DeviceArray<float> q_norm(*device, random_floats(kHeadDim, 22));
+  const DeviceArray<float> k_norm(*device, random_floats(kHeadDim, 23));
+  const DeviceArray<float> angles(*device,
+                                  random_floats(static_cast<size_t>(20 * turned.rotary_dim), 24));
   const size_t page_elements = size_t{kNumBlocks} * kKvHeads * kBlockSize * kHeadDim;
-  const Shared<uint8_t> keys(*device, page_elements * type_bytes(turned.type));
-  const Shared<uint8_t> values(*device, page_elements * type_bytes(turned.type));
-  const Shared<uint8_t> queries(*device, size_t{4} * kHeads * kHeadDim * type_bytes(turned.type));
-  for (const auto* memory : {&keys, &values, &queries}) memory->poison();
+  DeviceArray<uint8_t> keys(*device, page_elements * type_bytes(turned.type));
+  DeviceArray<uint8_t> values(*device, page_elements * type_bytes(turned.type));
+  DeviceArray<uint8_t> queries(*device, size_t{4} * kHeads * kHeadDim * type_bytes(turned.type));
+  for (auto* memory : {&keys, &values, &queries}) memory->poison();
   test_backend().ops.rope_write(*stream,
-                                {.qkv = qkv.data(),
-                                 .q_norm = turned.normed ? q_norm.data() : nullptr,
-                                 .k_norm = turned.normed ? k_norm.data() : nullptr,
+                                {.qkv = qkv.device(),
+                                 .q_norm = turned.normed ? q_norm.device() : nullptr,
+                                 .k_norm = turned.normed ? k_norm.device() : nullptr,
                                  .eps = 1e-6f,
-                                 .to = {.queries = queries.data(),
+                                 .to = {.queries = queries.device(),
                                         .n_heads = kHeads,
-                                        .kv = {keys.data(),
-                                               values.data(),
+                                        .kv = {keys.device(),
+                                               values.device(),
                                                turned.type,
                                                kNumBlocks,
                                                kKvHeads,
                                                kBlockSize,
                                                kHeadDim},
-                                        .rotary = {angles.data(), turned.rotary_dim}},
+                                        .rotary = {angles.device(), turned.rotary_dim}},
                                  .max_rows = 4,
-                                 .step = {.counts = counts.data(),
-                                          .positions = positions.data(),
-                                          .sequence_of_row = sequences.data(),
-                                          .block_tables = tables.data(),
+                                 .step = {.counts = counts.device(),
+                                          .positions = positions.device(),
+                                          .sequence_of_row = sequences.device(),
+                                          .block_tables = tables.device(),
                                           .table_stride = 3}});
   stream->wait();
+  for (auto* memory : {&keys, &values, &queries}) memory->pull();
 
   const auto vector = [](const auto& shared) {
-    return std::vector(shared.data(), shared.data() + shared.size());
+    return std::vector(shared.host(), shared.host() + shared.size());
   };
   const std::vector<float> expected = expected_rows(
       vector(qkv), vector(positions), vector(angles), vector(q_norm), vector(k_norm), turned);
@@ -112,14 +113,14 @@ TEST_P(RopeWrite, IsNormRopeAndWriteOfTheCpu) {
       const size_t d = i % kHeadDim;
       float found = 0.0f;
       if (head < kHeads) {
-        found = widen(turned.type, queries.data(), row * kHeads * kHeadDim + i);
+        found = widen(turned.type, queries.host(), row * kHeads * kHeadDim + i);
       } else {
         const bool is_key = head < kHeads + kKvHeads;
         const int32_t kv_head = (head - kHeads) % kKvHeads;
         const int32_t slot =
             (blocks[row] * kKvHeads + kv_head) * kBlockSize + positions[row] % kBlockSize;
         found = widen(turned.type,
-                      is_key ? keys.data() : values.data(),
+                      is_key ? keys.host() : values.host(),
                       static_cast<size_t>(slot) * kHeadDim + d);
         ++num_written;
       }
@@ -130,11 +131,11 @@ TEST_P(RopeWrite, IsNormRopeAndWriteOfTheCpu) {
   }
   size_t num_found = 0;  // nothing else was written
   for (size_t i = 0; i < page_elements; ++i) {
-    num_found += std::isnan(widen(turned.type, keys.data(), i)) ? 0 : 1;
-    num_found += std::isnan(widen(turned.type, values.data(), i)) ? 0 : 1;
+    num_found += std::isnan(widen(turned.type, keys.host(), i)) ? 0 : 1;
+    num_found += std::isnan(widen(turned.type, values.host(), i)) ? 0 : 1;
   }
   EXPECT_EQ(num_found, num_written);
-  EXPECT_TRUE(std::isnan(widen(turned.type, queries.data(), size_t{3} * kHeads * kHeadDim)));
+  EXPECT_TRUE(std::isnan(widen(turned.type, queries.host(), size_t{3} * kHeads * kHeadDim)));
 }
 
 INSTANTIATE_TEST_SUITE_P(Types,
@@ -153,24 +154,27 @@ TEST_P(KvBlocks, AreCopiedClearedAndPoisonedWhole) {
   const OpTable& ops = test_backend().ops;
   constexpr size_t kPerBlock = size_t{kKvHeads} * kBlockSize * kHeadDim;
   const size_t block_bytes = kPerBlock * type_bytes(GetParam());
-  const Shared<uint8_t> keys(*device, kNumBlocks * block_bytes);
-  const Shared<uint8_t> values(*device, kNumBlocks * block_bytes);
+  DeviceArray<uint8_t> keys(*device, kNumBlocks * block_bytes);
+  DeviceArray<uint8_t> values(*device, kNumBlocks * block_bytes);
   for (size_t i = 0; i < kNumBlocks * kPerBlock; ++i) {
-    narrow(GetParam(), keys.data(), i, 1.0f + static_cast<float>(i % 97));
-    narrow(GetParam(), values.data(), i, -1.0f - static_cast<float>(i % 89));
+    narrow(GetParam(), keys.host(), i, 1.0f + static_cast<float>(i % 97));
+    narrow(GetParam(), values.host(), i, -1.0f - static_cast<float>(i % 89));
   }
+  for (const auto* memory : {&keys, &values}) memory->push();
   const KvView kv = {
-      keys.data(), values.data(), GetParam(), kNumBlocks, kKvHeads, kBlockSize, kHeadDim};
-  const Shared<int32_t> cleared(*device, std::vector<int32_t>{4, 1});
-  const Shared<int32_t> poisoned(*device, std::vector<int32_t>{0});
+      keys.device(), values.device(), GetParam(), kNumBlocks, kKvHeads, kBlockSize, kHeadDim};
+  const DeviceArray<int32_t> cleared(*device, std::vector<int32_t>{4, 1});
+  const DeviceArray<int32_t> poisoned(*device, std::vector<int32_t>{0});
   ops.copy_block(*stream, {.kv = kv, .from = 2, .to = 3});
-  ops.fill_blocks(*stream, {.kv = kv, .blocks = cleared.data(), .num_blocks = 2});
-  ops.fill_blocks(*stream, {.kv = kv, .blocks = poisoned.data(), .num_blocks = 1, .poison = true});
+  ops.fill_blocks(*stream, {.kv = kv, .blocks = cleared.device(), .num_blocks = 2});
+  ops.fill_blocks(*stream,
+                  {.kv = kv, .blocks = poisoned.device(), .num_blocks = 1, .poison = true});
   ops.fill_blocks(*stream, {.kv = kv, .blocks = nullptr, .num_blocks = 0});
   stream->wait();
+  for (auto* memory : {&keys, &values}) memory->pull();
   for (size_t i = 0; i < kNumBlocks * kPerBlock; ++i) {
-    const float key = widen(GetParam(), keys.data(), i);
-    const float value = widen(GetParam(), values.data(), i);
+    const float key = widen(GetParam(), keys.host(), i);
+    const float value = widen(GetParam(), values.host(), i);
     const size_t block = i / kPerBlock;
     if (block == 0) {
       EXPECT_TRUE(std::isnan(key) && std::isnan(value));

@@ -2,12 +2,13 @@
 #include <gtest/gtest.h>
 
 #include <set>
+#include <string>
 #include <vector>
 
 #include "runtime/base/error.h"
 #include "runtime/ops/cuda/platform.h"
-#include "tests/emulated/emulated.h"
 #include "runtime/ops/gpu/tiles.h"
+#include "tests/emulated/emulated.h"
 
 namespace outrider::gpu {
 namespace {
@@ -41,6 +42,53 @@ TEST_F(Machine, AMissingSyncShows) {
   EXPECT_EQ(out, expected);
   launch(*stream, reverse_block, shape, ReverseArgs{in.data(), out.data(), false});
   EXPECT_NE(out, expected);
+}
+
+struct MeetArgs {
+  uint32_t* arrived;  // by block
+  uint32_t* num_met;
+};
+
+// Every block waits for every other.
+void meet(MeetArgs args) {
+  constexpr uint64_t kLimitNs = uint64_t{30} * 1000000000;
+  const WatchedMemory memory;
+  const uint64_t begin = memory.now_ns();
+  memory.store(args.arrived + block_id().x, 1);
+  for (uint32_t block = 0; block < num_blocks().x; ++block) {
+    while (memory.load(args.arrived + block) == 0) {
+      if (memory.now_ns() - begin > kLimitNs) throw Error("a block has not come");
+      memory.pause();
+    }
+  }
+  sync_block();
+  if (thread_id() == 0) atomic_next(args.num_met);
+}
+
+TEST_F(Machine, BlocksThatWaitRunAtOnce) {
+  for (const uint32_t num_blocks : {3u, 1u, 5u, 2u}) {
+    std::vector<uint32_t> arrived(num_blocks);
+    uint32_t num_met = 0;
+    launch(*stream,
+           meet,
+           {.grid = {num_blocks}, .threads = 64, .blocks_wait = true},
+           MeetArgs{arrived.data(), &num_met});
+    EXPECT_EQ(num_met, num_blocks);
+  }
+}
+
+TEST_F(Machine, WhatOneOfThemThrowsIsHeard) {
+  struct Who {
+    uint32_t block;
+  };
+  const auto fail = +[](Who who) {
+    if (block_id().x == who.block) throw Error("block " + std::to_string(who.block));
+  };
+  for (uint32_t block = 0; block < 3; ++block) {
+    const LaunchShape shape = {.grid = {3}, .threads = 32, .blocks_wait = true};
+    EXPECT_THROW(launch(*stream, fail, shape, Who{block}), Error);
+    EXPECT_NO_THROW(launch(*stream, fail, shape, Who{7}));
+  }
 }
 
 struct Nothing {};

@@ -135,21 +135,22 @@ class TestMatrix {
     });
     upload(device, packed_bytes);
     const std::vector<float> in_order = packed(scales_of_);
-    scales_ = Shared<float>(device, in_order);
-    matrix.scales = scales_.data();
+    scales_ = DeviceArray<float>(device, in_order);
+    matrix.scales = scales_.device();
   }
   template <typename T>
   void upload(Device& device, const std::vector<T>& packed_elements) {
-    data_ = Shared<std::byte>(device, packed_elements.size() * sizeof(T));
-    std::memcpy(data_.data(), packed_elements.data(), data_.size());
-    matrix.data = data_.data();
+    data_ = DeviceArray<std::byte>(device, packed_elements.size() * sizeof(T));
+    std::memcpy(data_.host(), packed_elements.data(), data_.size());
+    data_.push();
+    matrix.data = data_.device();
   }
 
   Table values_;
   Order order_;
   std::vector<float> scales_of_;  // of kE4M3, in the file's order
-  Shared<std::byte> data_;
-  Shared<float> scales_;
+  DeviceArray<std::byte> data_;
+  DeviceArray<float> scales_;
 };
 
 // Activations in device memory; rows that there are not stay NaN.
@@ -157,19 +158,20 @@ class TestInputs {
  public:
   TestInputs(Device& device, const Table& values, Type type)
       : data_(device, activation_elements(values.rows, values.n) * type_bytes(type)) {
-    activations = {data_.data(), type, values.n};
+    activations = {data_.device(), type, values.n};
     data_.poison();
     for (int32_t row = 0; row < values.rows; ++row) {
       for (int32_t k = 0; k < values.n; ++k)
-        narrow(type, data_.data(), at(row, k), values.at(row, k));
+        narrow(type, data_.host(), at(row, k), values.at(row, k));
       if (type == Type::kF32) continue;
       for (int32_t k = values.n; k < padded(values.n, kTileInner); ++k) {
-        narrow(type, data_.data(), at(row, k), 0.0f);
+        narrow(type, data_.host(), at(row, k), 0.0f);
       }
     }
+    data_.push();
   }
   Activations activations;
-  std::span<std::byte> bytes() const { return data_.span(); }
+  std::span<std::byte> bytes() const { return data_.bytes(); }
 
  private:
   size_t at(int32_t row, int32_t k) const {
@@ -178,7 +180,7 @@ class TestInputs {
                      static_cast<size_t>(k)
                : activation_offset(row, k, activations.n);
   }
-  Shared<std::byte> data_;
+  DeviceArray<std::byte> data_;
 };
 
 // The product of one output in doubles, and the sum of its terms' magnitudes, to which its error is
@@ -212,21 +214,21 @@ class ProductTest : public ::testing::Test {
                            const std::vector<float>& bias = {},
                            bool selected = false) {
     constexpr size_t kGuard = 64;
-    const Shared<StepCounts> counts(*device, std::vector{step_counts});
-    const Shared<float> packed_bias(*device, weights.packed(bias));
+    const DeviceArray<StepCounts> counts(*device, std::vector{step_counts});
+    const DeviceArray<float> packed_bias(*device, weights.packed(bias));
     const auto count = static_cast<size_t>(max_rows) * static_cast<size_t>(weights.matrix.n_out);
-    const Shared<float> out(*device, count + kGuard);
+    DeviceArray<float> out(*device, count + kGuard);
     out.poison();
     ops.store_product(*stream,
                       {.in = inputs,
                        .weights = weights.matrix,
-                       .bias = bias.empty() ? nullptr : packed_bias.data(),
+                       .bias = bias.empty() ? nullptr : packed_bias.device(),
                        .selected = selected,
                        .max_rows = max_rows,
-                       .step = {.counts = counts.data()}},
-                      {.out = out.data()});
+                       .step = {.counts = counts.device()}},
+                      {.out = out.device()});
     stream->wait();
-    std::vector<float> result = out.values();
+    std::vector<float> result = out.pull();
     for (size_t i = count; i < result.size(); ++i) {
       EXPECT_TRUE(std::isnan(result[i])) << "written past the end";
     }

@@ -22,24 +22,26 @@ class Endings : public ProductTest, public ::testing::WithParamInterface<Kind> {
   }
 
   // gate and up in `order`; [max_rows, ffn] activations.
-  Shared<std::byte> swiglu(const TestMatrix& weights,
-                           const TestInputs& in,
-                           int32_t num_rows,
-                           int32_t max_rows,
-                           const std::vector<float>& bias) {
+  DeviceArray<std::byte> swiglu(const TestMatrix& weights,
+                                const TestInputs& in,
+                                int32_t num_rows,
+                                int32_t max_rows,
+                                const std::vector<float>& bias) {
     const int32_t ffn = weights.matrix.n_out / 2;
-    const Shared<StepCounts> counts(*device, std::vector{StepCounts{.num_rows = num_rows}});
-    const Shared<float> packed_bias(*device, weights.packed(bias));
-    Shared<std::byte> out(*device, activation_elements(max_rows, ffn) * type_bytes(input_type));
+    const DeviceArray<StepCounts> counts(*device, std::vector{StepCounts{.num_rows = num_rows}});
+    const DeviceArray<float> packed_bias(*device, weights.packed(bias));
+    DeviceArray<std::byte> out(*device,
+                               activation_elements(max_rows, ffn) * type_bytes(input_type));
     out.poison();
     ops.swiglu_product(*stream,
                        {.in = in.activations,
                         .weights = weights.matrix,
-                        .bias = packed_bias.data(),
+                        .bias = packed_bias.device(),
                         .max_rows = max_rows,
-                        .step = {.counts = counts.data()}},
-                       {.out = {out.data(), input_type, ffn}});
+                        .step = {.counts = counts.device()}},
+                       {.out = {out.device(), input_type, ffn}});
     stream->wait();
+    out.pull();
     return out;
   }
 };
@@ -73,18 +75,18 @@ TEST_P(Endings, SwigluIsTheProductThenTheCpusSilu) {
         const float is = rounded(
             expected[static_cast<size_t>(row) * static_cast<size_t>(ffn) + static_cast<size_t>(i)],
             input_type);
-        num_wrong += widen(input_type, found.data(), place(shape, row, i)) != is;
-        num_wrong_of_mistaken += widen(input_type, mistaken.data(), place(shape, row, i)) != is;
+        num_wrong += widen(input_type, found.host(), place(shape, row, i)) != is;
+        num_wrong_of_mistaken += widen(input_type, mistaken.host(), place(shape, row, i)) != is;
       }
       if (input_type == Type::kF32) continue;
       for (int32_t i = ffn; i < padded(ffn, kTileInner); ++i) {
-        EXPECT_EQ(widen(input_type, found.data(), place(shape, row, i)), 0.0f);
+        EXPECT_EQ(widen(input_type, found.host(), place(shape, row, i)), 0.0f);
       }
     }
     EXPECT_EQ(num_wrong, 0) << ffn << " units, " << num_rows << " rows";
     EXPECT_GT(num_wrong_of_mistaken, 0);
     if (num_rows < max_rows) {
-      EXPECT_TRUE(std::isnan(widen(input_type, found.data(), place(shape, num_rows, 0))));
+      EXPECT_TRUE(std::isnan(widen(input_type, found.host(), place(shape, num_rows, 0))));
     }
   }
 }
@@ -112,7 +114,8 @@ TEST_P(Endings, QkvIsTheProductThenRopeWrite) {
   const std::vector<float> bias = random_table(1, kOut, Type::kF32, 5).values;
   const TestMatrix plain(*device, values, weight_type);
   const TestMatrix halved(*device, values, weight_type, {RowOrder::kHalves, kHeadDim / 2});
-  const Shared<float> angles(*device, random_table(kMaxPosition, kHeadDim, Type::kF32, 6).values);
+  const DeviceArray<float> angles(*device,
+                                  random_table(kMaxPosition, kHeadDim, Type::kF32, 6).values);
   for (const auto& [num_rows, max_rows] : {std::pair{1, 1}, {13, 16}, {45, 60}}) {
     // Two sequences, rows of the second first; positions ascend in each.
     std::vector<int32_t> positions;
@@ -123,51 +126,55 @@ TEST_P(Endings, QkvIsTheProductThenRopeWrite) {
     }
     std::vector<int32_t> tables(2 * 17);
     for (size_t i = 0; i < tables.size(); ++i) tables[i] = static_cast<int32_t>(i * 7 % 34);
-    const Shared<int32_t> shared_positions(*device, positions);
-    const Shared<int32_t> shared_sequences(*device, sequences);
-    const Shared<int32_t> shared_tables(*device, tables);
-    const Shared<StepCounts> counts(*device, std::vector{StepCounts{.num_rows = num_rows}});
-    const StepView step = {.counts = counts.data(),
-                           .positions = shared_positions.data(),
-                           .sequence_of_row = shared_sequences.data(),
-                           .block_tables = shared_tables.data(),
+    const DeviceArray<int32_t> shared_positions(*device, positions);
+    const DeviceArray<int32_t> shared_sequences(*device, sequences);
+    const DeviceArray<int32_t> shared_tables(*device, tables);
+    const DeviceArray<StepCounts> counts(*device, std::vector{StepCounts{.num_rows = num_rows}});
+    const StepView step = {.counts = counts.device(),
+                           .positions = shared_positions.device(),
+                           .sequence_of_row = shared_sequences.device(),
+                           .block_tables = shared_tables.device(),
                            .table_stride = 17};
     const TestInputs in(*device, random_table(max_rows, kIn, input_type, 7), input_type);
     const std::vector<float> sums = store(plain, in.activations, num_rows, max_rows, bias);
-    const Shared<float> qkv(*device, sums);
+    const DeviceArray<float> qkv(*device, sums);
 
     const size_t page_bytes =
         size_t{kNumBlocks} * kKvHeads * kBlockSize * kHeadDim * type_bytes(kv_type);
-    const Shared<std::byte> keys(*device, page_bytes);
-    const Shared<std::byte> slot_values(*device, page_bytes);
-    const Shared<std::byte> queries(
+    DeviceArray<std::byte> keys(*device, page_bytes);
+    DeviceArray<std::byte> slot_values(*device, page_bytes);
+    DeviceArray<std::byte> queries(
         *device, static_cast<size_t>(max_rows) * kHeads * kHeadDim * type_bytes(kv_type));
-    const QkvArgs to = {
-        .queries = queries.data(),
-        .n_heads = kHeads,
-        .kv =
-            {keys.data(), slot_values.data(), kv_type, kNumBlocks, kKvHeads, kBlockSize, kHeadDim},
-        .rotary = {angles.data(), kHeadDim}};
+    const QkvArgs to = {.queries = queries.device(),
+                        .n_heads = kHeads,
+                        .kv = {keys.device(),
+                               slot_values.device(),
+                               kv_type,
+                               kNumBlocks,
+                               kKvHeads,
+                               kBlockSize,
+                               kHeadDim},
+                        .rotary = {angles.device(), kHeadDim}};
     const auto written_by = [&](const auto& op) {
-      for (const auto* memory : {&keys, &slot_values, &queries}) memory->poison();
+      for (auto* memory : {&keys, &slot_values, &queries}) memory->poison();
       op();
       stream->wait();
-      return Written{keys.values(), slot_values.values(), queries.values()};
+      return Written{keys.pull(), slot_values.pull(), queries.pull()};
     };
     const auto fused_with = [&, max_rows = max_rows](const TestMatrix& weights) {
-      const Shared<float> packed_bias(*device, weights.packed(bias));
+      const DeviceArray<float> packed_bias(*device, weights.packed(bias));
       return written_by([&] {
         ops.qkv_product(*stream,
                         {.in = in.activations,
                          .weights = weights.matrix,
-                         .bias = packed_bias.data(),
+                         .bias = packed_bias.device(),
                          .max_rows = max_rows,
                          .step = step},
                         to);
       });
     };
     const Written expected = written_by([&, max_rows = max_rows] {
-      ops.rope_write(*stream, {.qkv = qkv.data(), .to = to, .max_rows = max_rows, .step = step});
+      ops.rope_write(*stream, {.qkv = qkv.device(), .to = to, .max_rows = max_rows, .step = step});
     });
     EXPECT_TRUE(fused_with(halved) == expected) << num_rows << " rows";
     EXPECT_FALSE(fused_with(plain) == expected);

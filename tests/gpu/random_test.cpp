@@ -16,12 +16,13 @@ class FillRandom : public ::testing::Test {
   std::unique_ptr<Stream> stream = device->make_stream(Priority::kNormal);
 
   std::vector<uint8_t> fill(Type type, size_t count, uint64_t seed, float scale) {
-    const Shared<uint8_t> out(*device, (count + 1) * type_bytes(type));
+    DeviceArray<uint8_t> out(*device, (count + 1) * type_bytes(type));
     out.poison();
-    test_backend().ops.fill_random(*stream, {out.data(), type, count, seed, scale});
+    test_backend().ops.fill_random(*stream, {out.device(), type, count, seed, scale});
     stream->wait();
+    out.pull();
     for (size_t i = count * type_bytes(type); i < out.size(); ++i) EXPECT_EQ(out[i], 0xff);
-    return out.values();
+    return {out.host(), out.host() + out.size()};
   }
 };
 

@@ -29,21 +29,22 @@ TEST_P(Rows, EmbedGivesTheTablesRowsOrZeros) {
                                                : ops::float_to_f16(value));
   }
   const bool wide = GetParam() == Type::kF32;
-  const Shared<float> wide_table(*device, table);
-  const Shared<uint16_t> narrow_table(*device, narrow);
-  const Shared<int32_t> tokens(*device, std::vector<int32_t>{104, 99, 100, 105});
-  const Shared<StepCounts> counts(*device, std::vector<StepCounts>{{.num_rows = 4}});
-  const Shared<float> out(*device, std::vector<float>(5 * kN, -1.0f));
+  const DeviceArray<float> wide_table(*device, table);
+  const DeviceArray<uint16_t> narrow_table(*device, narrow);
+  const DeviceArray<int32_t> tokens(*device, std::vector<int32_t>{104, 99, 100, 105});
+  const DeviceArray<StepCounts> counts(*device, std::vector<StepCounts>{{.num_rows = 4}});
+  DeviceArray<float> out(*device, std::vector<float>(5 * kN, -1.0f));
   ops.embed(*stream,
-            {.out = out.data(),
-             .table = wide ? static_cast<const void*>(wide_table.data()) : narrow_table.data(),
+            {.out = out.device(),
+             .table = wide ? static_cast<const void*>(wide_table.device()) : narrow_table.device(),
              .type = GetParam(),
              .n_rows = 5,
              .n = kN,
              .first_id = kFirstId,
              .max_rows = 5,
-             .step = {.counts = counts.data(), .tokens = tokens.data()}});
+             .step = {.counts = counts.device(), .tokens = tokens.device()}});
   stream->wait();
+  out.pull();
   for (size_t row = 0; row < 4; ++row) {
     for (size_t i = 0; i < kN; ++i) {
       const int32_t id = tokens[row] - kFirstId;
@@ -66,25 +67,27 @@ void Rows::expect_norm(int32_t n, bool selected) {
   const std::vector<float> x = random_floats(3 * width, 2);
   const std::vector<float> part = random_floats(3 * width, 3);
   const std::vector<float> weight = random_floats(width, 4);
-  const Shared<float> shared_part(*device, part);
-  const Shared<float> shared_weight(*device, weight);
-  const Shared<StepCounts> counts(*device,
+  const DeviceArray<float> shared_part(*device, part);
+  const DeviceArray<float> shared_weight(*device, weight);
+  const DeviceArray<StepCounts> counts(*device,
                                   std::vector<StepCounts>{{.num_rows = 3, .num_logit_rows = 1}});
-  const Shared<int32_t> logit_rows(*device, std::vector<int32_t>{2});
-  const Shared<float> stream_x(*device, x);
-  const Shared<float> out(*device, activation_elements(3, n));
+  const DeviceArray<int32_t> logit_rows(*device, std::vector<int32_t>{2});
+  DeviceArray<float> stream_x(*device, x);
+  DeviceArray<float> out(*device, activation_elements(3, n));
   out.poison();
   write_by_predecessor({stream_x.bytes(), shared_part.bytes()});
   ops.norm(*stream,
-           {.out = {out.data(), GetParam(), n},
-            .x = stream_x.data(),
-            .part = shared_part.data(),
-            .weight = shared_weight.data(),
+           {.out = {out.device(), GetParam(), n},
+            .x = stream_x.device(),
+            .part = shared_part.device(),
+            .weight = shared_weight.device(),
             .eps = 1e-5f,
             .selected = selected,
             .max_rows = 3,
-            .step = {.counts = counts.data(), .logit_rows = logit_rows.data()}});
+            .step = {.counts = counts.device(), .logit_rows = logit_rows.device()}});
   stream->wait();
+  out.pull();
+  stream_x.pull();
   for (int32_t row = 0; row < (selected ? 1 : 3); ++row) {
     const auto from = static_cast<size_t>(selected ? 2 : row) * width;
     double squares = 0.0;
@@ -96,7 +99,7 @@ void Rows::expect_norm(int32_t n, bool selected) {
       const bool is_wide = GetParam() == Type::kF32;
       const auto where = static_cast<size_t>(row * n + i);
       const double found =
-          widen(GetParam(), out.data(), is_wide ? where : activation_offset(row, i, n));
+          widen(GetParam(), out.host(), is_wide ? where : activation_offset(row, i, n));
       const double tolerance = GetParam() == Type::kF32 ? 1e-5 : 4e-3;
       ASSERT_TRUE(std::fabs(found - expected) <= tolerance * (1 + std::fabs(expected)))
           << "element " << i << " of " << n;

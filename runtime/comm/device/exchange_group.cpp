@@ -48,12 +48,14 @@ class ExchangeGroup final : public DeviceGroup {
         peers_(backend.peers),
         options_(options),
         limit_s_(options.limit_s) {
-    OUTRIDER_CHECK(options.max_count > 0 && peers_.max_waiting_blocks > 0);
+    OUTRIDER_CHECK(options.max_count > 0 && peers_.max_waiting_blocks > 0 &&
+                   peers_.max_waiting_blocks <= gpu::kMaxExchangeBlocks);
     view_.rank = over_host.rank();
     view_.size = over_host.size();
     view_.slot_vectors = static_cast<uint32_t>((options.max_count + 3) / 4);
-    view_.max_blocks = peers_.max_waiting_blocks;
+    view_.num_blocks = peers_.max_waiting_blocks;
     view_.limit_ns = static_cast<uint64_t>(options.limit_s * 1e9);
+    view_.sums_limit_ns = view_.limit_ns + view_.limit_ns / 8;
     if (view_.size > gpu::kMaxPeers) {
       throw Error(fmt::format("the exchange between GPUs is for at most {} ranks, these are {}",
                               gpu::kMaxPeers,
@@ -69,6 +71,7 @@ class ExchangeGroup final : public DeviceGroup {
   ~ExchangeGroup() override {
     // Launches under way end before their memory goes.
     std::atomic_ref(report()->stop).store(1);
+    device_.wait();
     close_peers();
   }
   ExchangeGroup(const ExchangeGroup&) = delete;
@@ -86,8 +89,7 @@ class ExchangeGroup final : public DeviceGroup {
     for (size_t at = 0; at < count; at += most) {
       const size_t piece = std::min(most, count - at);
       ops_.exchange_sum(
-          stream,
-          {.view = view_, .kind = kind_of(piece, fold), .values = values + at, .count = piece});
+          stream, {.view = view_, .kind = kind_of(fold), .values = values + at, .count = piece});
     }
   }
 
@@ -97,9 +99,9 @@ class ExchangeGroup final : public DeviceGroup {
     if (n % 4 != 0 || count > size_t{view_.slot_vectors} * 4) {
       return DeviceGroup::sum_and_norm(stream, args);
     }
-    gpu::ExchangeKind kind = kind_of(count, args.fold);
+    gpu::ExchangeKind kind = kind_of(args.fold);
     kind.next = args.next;
-    kind.next_bytes = args.next_bytes;
+    kind.next_bytes = std::min(args.next_bytes, most_prefetched_);
     ops_.exchange_norm(stream, {.view = view_, .kind = kind, .norm = args.norm, .part = args.part});
   }
 
@@ -125,9 +127,13 @@ class ExchangeGroup final : public DeviceGroup {
   }
 
  private:
-  gpu::ExchangeKind kind_of(size_t count, Fold fold) const {
-    return {.in_tree = fold == Fold::kTree,
-            .two_shot = size() > 2 && count * sizeof(float) >= options_.two_shot_bytes};
+  gpu::ExchangeKind kind_of(Fold fold) const {
+    gpu::ExchangeKind kind = {.in_tree = fold == Fold::kTree};
+    if (size() > 2) {
+      kind.two_shot_vectors =
+          static_cast<uint32_t>((options_.two_shot_bytes + sizeof(Vector4) - 1) / sizeof(Vector4));
+    }
+    return kind;
   }
   // A GPU may fail because memory that it wrote into went with the rank that owned it.
   template <typename Call>
@@ -217,6 +223,8 @@ class ExchangeGroup final : public DeviceGroup {
   const gpu::PeerMemory& peers_;
   const ExchangeOptions options_;
   const double limit_s_;
+  // Of what follows a sum: what a wait has time for, and the cache beside the ranks' words.
+  const size_t most_prefetched_ = std::min(size_t{16} << 20, device_.info().l2_bytes / 4);
   gpu::ExchangeView view_;
   gpu::Buffer memory_;
   gpu::Buffer state_;

@@ -15,8 +15,9 @@ struct ExchangeOptions {
   // Floats of the largest sum that goes in one piece; device memory for 3 (size + 1) times as many
   // is taken.
   size_t max_count = 0;
-  // From so many bytes on every rank folds a share for all (3 and more ranks). The bits are the
-  // same. Not measured yet: between the sizes that docs/gpu.md quotes.
+  // A sum of so many bytes, counting the rows there are, goes in two shots: every rank folds a
+  // share for all (3 and more ranks). The bits are the same. Not measured yet: between the sizes
+  // that docs/gpu.md quotes.
   size_t two_shot_bytes = 48 << 10;
   // A wait for a peer ends after it. Below what the job takes to notice a dead rank.
   double limit_s = 4.0;

@@ -230,6 +230,11 @@ class CudaDevice final : public Device {
     return std::make_unique<CudaStream>(card_, priority);
   }
 
+  void wait() noexcept override {
+    cudaSetDevice(card_.ordinal);
+    cudaDeviceSynchronize();
+  }
+
   // By way of the calling thread's own stream: a plain cudaMemcpy may return before the bytes have
   // arrived, and no other stream would wait for it.
   void upload_now(void* device, const void* host, size_t num_bytes) override {

@@ -7,6 +7,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/ops/cuda/peer_memory.h"
+#include "runtime/ops/gpu/exchange.h"
 
 namespace outrider::gpu {
 namespace {
@@ -15,7 +16,7 @@ static_assert(sizeof(cudaIpcMemHandle_t) == sizeof(MemoryHandle));
 
 // Few enough that eight ranks on one GPU find room for theirs at once (tests), enough to keep a
 // link busy.
-constexpr uint32_t kMaxWaitingBlocks = 32;
+constexpr uint32_t kMaxWaitingBlocks = kMaxExchangeBlocks;
 
 void check(cudaError_t result, Device& device, const char* what) {
   if (result == cudaSuccess) return;

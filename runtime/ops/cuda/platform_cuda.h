@@ -142,11 +142,6 @@ OUTRIDER_DEVICE void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kMostUnderWay) : "memory");
 }
 
-// Asks for the cache line at `from` to be brought near, for a launch that follows.
-OUTRIDER_DEVICE void prefetch_line(const void* from) {
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
-}
-
 // Words that other launches, devices or the host read and write meanwhile; the Memory of
 // exchange_protocol.h.
 struct WatchedMemory {
@@ -172,7 +167,11 @@ struct WatchedMemory {
   OUTRIDER_DEVICE void store(uint32_t* to, uint32_t value) const {
     *static_cast<volatile uint32_t*>(to) = value;
   }
-  OUTRIDER_DEVICE void fence() const { __threadfence_system(); }
+  OUTRIDER_DEVICE void fence() const { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
+  // Asks for the cache line at `from`, for a launch that follows.
+  OUTRIDER_DEVICE void prefetch(const void* from) const {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
+  }
   OUTRIDER_DEVICE uint64_t now_ns() const {
     uint64_t now = 0;
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));

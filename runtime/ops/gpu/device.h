@@ -68,6 +68,8 @@ class Device {
   virtual void free(void* device) noexcept = 0;
   virtual void free_pinned(void* pinned) noexcept = 0;
   virtual std::unique_ptr<Stream> make_stream(Priority priority) = 0;
+  // Until all streams' work is done, whatever became of it.
+  virtual void wait() noexcept = 0;
   // From ordinary memory, done when it returns: for loading and for tests.
   virtual void upload_now(void* device, const void* host, size_t num_bytes) = 0;
   virtual void download_now(void* host, const void* device, size_t num_bytes) = 0;

@@ -19,6 +19,8 @@ struct LaunchShape {
   // The launch may begin before the one before it has ended; the kernel calls
   // wait_for_predecessor() before it reads what others wrote.
   bool overlaps = false;
+  // Its blocks wait for those of other launches: all of them run at once, so there are few.
+  bool blocks_wait = false;
 };
 
 struct alignas(16) Vector4 {  // 16 bytes that move at once

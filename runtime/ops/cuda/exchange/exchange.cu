@@ -1,7 +1,5 @@
 // Sums over ranks by their GPUs themselves: exchange_protocol.h in blocks of threads, alone or with
 // the norm that wants the sum.
-#include <algorithm>
-
 #include "runtime/ops/cuda/exchange/exchange_protocol.h"
 #include "runtime/ops/cuda/exchange/norm_row.h"
 #include "runtime/ops/cuda/op_table.h"
@@ -10,30 +8,38 @@ namespace outrider::gpu {
 namespace {
 
 constexpr uint32_t kSumThreads = 256;
-constexpr uint32_t kLineBytes = 128;
+// That find room on a multiprocessor: what ranks that share a GPU stand on (docs/gpu.md).
+constexpr uint32_t kBlocksAtOnce = 2;
+// Of a row, where there are blocks for it: one multiprocessor alone would be what a row waits for.
+constexpr uint32_t kMostPieces = 8;
 
 using Round = ExchangeRound<WatchedMemory>;
 
-OUTRIDER_DEVICE uint32_t thread_of_all() { return block_id().x * num_threads() + thread_id(); }
-OUTRIDER_DEVICE uint32_t num_of_all() { return num_blocks().x * num_threads(); }
+OUTRIDER_DEVICE ExchangeThread this_thread(uint32_t of) { return {block_id().x, thread_id(), of}; }
 
-OUTRIDER_DEVICE void prefetch_next(const ExchangeKind& kind) {
-  const auto* const bytes = static_cast<const unsigned char*>(kind.next);
-  for (size_t at = size_t{thread_of_all()} * kLineBytes; at < kind.next_bytes;
-       at += size_t{num_of_all()} * kLineBytes) {
-    prefetch_line(bytes + at);
-  }
+// By all threads of the block.
+OUTRIDER_DEVICE void end_round(Round& round) {
+  sync_block();
+  if (thread_id() == 0) round.end();
 }
 
-// By all threads of the block; the last block to come ends the round.
-OUTRIDER_DEVICE void end_round(Round& round, ExchangeState* state, uint32_t used_vectors) {
-  round.clear(thread_of_all(), num_of_all());
+// Whether this block's piece of the row was the last one; what all blocks put is then seen.
+OUTRIDER_DEVICE bool ends_row(ExchangeState* state,
+                              uint32_t row,
+                              uint32_t num_pieces,
+                              uint32_t* flag) {
   sync_block();
-  if (thread_id() != 0) return;
-  publish_writes();
-  if (atomic_next(&state->num_done) != num_blocks().x - 1) return;
-  WatchedMemory().store(&state->num_done, 0);
-  round.end(used_vectors);
+  if (num_pieces == 1) return true;
+  if (thread_id() == 0) {
+    uint32_t* const num_done = &state->num_done[row];
+    publish_writes();
+    const bool is_last = atomic_next(num_done) + 1 == num_pieces;
+    if (is_last) WatchedMemory().store(num_done, 0);  // for the next launch
+    publish_writes();
+    *flag = is_last ? 1 : 0;
+  }
+  sync_block();
+  return *flag != 0;
 }
 
 OUTRIDER_DEVICE Vector4 load_part(const float* from, uint32_t left) {
@@ -47,7 +53,7 @@ OUTRIDER_DEVICE void store_sum(float* to, const Vector4& sum, uint32_t left) {
   if (left > 3) to[3] = float_of(sum.w);
 }
 
-OUTRIDER_KERNEL(kSumThreads) void sum_values(ExchangeSumArgs args) {
+OUTRIDER_KERNEL(kSumThreads, kBlocksAtOnce) void sum_values(ExchangeSumArgs args) {
   wait_for_predecessor();
   if (!args.view.shares_device) let_successor_begin();
   const auto num_vectors = static_cast<uint32_t>((args.count + 3) / 4);
@@ -63,15 +69,60 @@ OUTRIDER_KERNEL(kSumThreads) void sum_values(ExchangeSumArgs args) {
   const auto keep = [=](uint32_t v, const Vector4& sum) {
     store_sum(values + size_t{v} * 4, sum, count - v * 4);
   };
-  Round round(args.view, args.kind, thread_id(), kSumThreads);
+  Round round(args.view, args.kind, this_thread(kSumThreads), num_vectors);
   round.send(row, load);
-  prefetch_next(args.kind);
+  round.clear();
   round.fold_share(row, load);
   round.collect(row, load, keep);
-  end_round(round, args.view.state, num_vectors);
+  end_round(round);
 }
 
-OUTRIDER_KERNEL(kNormThreads) void sum_and_norm(ExchangeNormArgs args) {
+// The rows of a step, each in as many pieces as there are blocks for.
+struct Pieces {
+  const ExchangeNormArgs& args;
+  uint32_t num_rows;
+  uint32_t vectors;  // of a row
+  uint32_t per_row;
+
+  OUTRIDER_DEVICE Pieces(const ExchangeNormArgs& of, uint32_t rows)
+      : args(of), num_rows(rows), vectors(static_cast<uint32_t>(of.norm.out.n) / 4) {
+    const uint32_t blocks = num_blocks().x / num_rows;
+    per_row = blocks == 0 ? 1 : blocks < kMostPieces ? blocks : kMostPieces;
+  }
+  OUTRIDER_DEVICE uint32_t count() const { return num_rows * per_row; }
+  OUTRIDER_DEVICE uint32_t row_of(uint32_t i) const { return i / per_row; }
+  // In a slot.
+  OUTRIDER_DEVICE ExchangeRow place(uint32_t i) const {
+    const uint32_t begin = begin_in_row(i % per_row);
+    return {row_of(i) * vectors + begin, begin_in_row(i % per_row + 1) - begin};
+  }
+  // In the residual stream and in the rank's part: the first element.
+  OUTRIDER_DEVICE uint32_t row_at(uint32_t row) const {
+    const NormArgs& norm = args.norm;
+    const auto of_step = norm.selected ? static_cast<uint32_t>(norm.step.logit_rows[row]) : row;
+    return of_step * vectors * 4;
+  }
+  OUTRIDER_DEVICE uint32_t at(uint32_t i) const {
+    return row_at(row_of(i)) + begin_in_row(i % per_row) * 4;
+  }
+
+ private:
+  OUTRIDER_DEVICE uint32_t begin_in_row(uint32_t piece) const { return vectors * piece / per_row; }
+};
+
+// What `norm` does with a row that is whole.
+OUTRIDER_DEVICE void norm_row(const NormArgs& norm, uint32_t row, const float* x, float* values) {
+  const auto n = static_cast<uint32_t>(norm.out.n);
+  float squares = 0.0f;
+  for (uint32_t i = thread_id(); i < n; i += kNormThreads) {
+    values[i] = x[i];
+    squares = fused_multiply_add(values[i], values[i], squares);
+  }
+  store_normed_row(norm, static_cast<int32_t>(row), values, squares, norm.weight);
+}
+
+OUTRIDER_KERNEL(kNormThreads, kBlocksAtOnce)
+void sum_and_norm(ExchangeNormArgs args) {
   wait_for_predecessor();
   if (!args.view.shares_device) let_successor_begin();
   const NormArgs& norm = args.norm;
@@ -79,63 +130,58 @@ OUTRIDER_KERNEL(kNormThreads) void sum_and_norm(ExchangeNormArgs args) {
   const auto num_rows =
       static_cast<uint32_t>(norm.selected ? counts.num_logit_rows : counts.num_rows);
   if (num_rows == 0) return;  // on all ranks alike: no round
-  const auto n = static_cast<uint32_t>(norm.out.n);
-  const auto step_row = [&](uint32_t row) {
-    return size_t{norm.selected ? static_cast<uint32_t>(norm.step.logit_rows[row]) : row} * n;
+  const Pieces pieces(args, num_rows);
+  const auto part_of = [&](uint32_t i) {
+    const float* const from = args.part + pieces.at(i);
+    return [from](uint32_t v) { return load_part(from + v * 4, 4); };
   };
-  const auto part_of = [&](uint32_t row) {
-    const float* const from = args.part + step_row(row);
-    return [from](uint32_t v) { return load_part(from + size_t{v} * 4, 4); };
-  };
-  const auto place = [&](uint32_t row) { return ExchangeRow{row * (n / 4), n / 4}; };
+  // Rows that were picked leave the residual stream as it is.
+  float* const kept = norm.selected ? args.part : norm.x;
 
-  Round round(args.view, args.kind, thread_id(), kNormThreads);
-  const uint32_t first_row = block_id().x;
+  Round round(args.view, args.kind, this_thread(kNormThreads), num_rows * pieces.vectors);
+  const uint32_t first = block_id().x;
   const uint32_t step = num_blocks().x;
-  for (uint32_t r = first_row; r < num_rows; r += step) round.send(place(r), part_of(r));
-  prefetch_next(args.kind);
-  for (uint32_t r = first_row; r < num_rows; r += step) round.fold_share(place(r), part_of(r));
-  auto* const values = shared_memory<float>();  // [n], then what store_normed_row() wants
-  for (uint32_t r = first_row; r < num_rows; r += step) {
-    sync_block();  // the row before is read
-    round.collect(place(r), part_of(r), [&](uint32_t v, const Vector4& sum) {
-      store_sum(values + size_t{v} * 4, sum, 4);
-    });
-    sync_block();
-    float* const x = norm.x + step_row(r);
-    float squares = 0.0f;
-    for (uint32_t i = thread_id(); i < n; i += kNormThreads) {
-      const float value = exact_add(x[i], values[i]);
-      if (!norm.selected) x[i] = value;
-      values[i] = value;
-      squares = fused_multiply_add(value, value, squares);
-    }
-    store_normed_row(norm, static_cast<int32_t>(r), values, squares, norm.weight);
+  for (uint32_t i = first; i < pieces.count(); i += step) round.send(pieces.place(i), part_of(i));
+  round.clear();
+  if (first >= pieces.count()) round.prefetch();
+  for (uint32_t i = first; i < pieces.count(); i += step) {
+    round.fold_share(pieces.place(i), part_of(i));
   }
-  end_round(round, args.view.state, num_rows * (n / 4));
+  auto* const values = shared_memory<float>();  // [n], then what store_normed_row() wants
+  auto* const flag = reinterpret_cast<uint32_t*>(values + norm.out.n + kNormWarps);
+  for (uint32_t i = first; i < pieces.count(); i += step) {
+    const uint32_t begin = pieces.at(i);
+    round.collect(pieces.place(i), part_of(i), [&](uint32_t v, const Vector4& sum) {
+      const uint32_t at = begin + v * 4;
+      store_sum(kept + at, sum_of(load_part(norm.x + at, 4), sum), 4);
+    });
+    const uint32_t row = pieces.row_of(i);
+    if (!ends_row(args.view.state, row, pieces.per_row, flag)) continue;
+    norm_row(norm, row, kept + pieces.row_at(row), values);
+  }
+  end_round(round);
 }
 
 }  // namespace
 
 void exchange_sum(Stream& stream, const ExchangeSumArgs& args) {
-  constexpr size_t kValuesPerBlock = size_t{kSumThreads} * 4;
-  const size_t blocks = (args.count + kValuesPerBlock - 1) / kValuesPerBlock;
   launch(stream,
          sum_values,
-         {.grid = {static_cast<uint32_t>(std::min<size_t>(blocks, args.view.max_blocks))},
+         {.grid = {args.view.num_blocks},
           .threads = kSumThreads,
-          .overlaps = true},
+          .overlaps = true,
+          .blocks_wait = true},
          args);
 }
 
 void exchange_norm(Stream& stream, const ExchangeNormArgs& args) {
-  const auto max_rows = static_cast<uint32_t>(args.norm.max_rows);
   launch(stream,
          sum_and_norm,
-         {.grid = {std::min(max_rows, args.view.max_blocks)},
+         {.grid = {args.view.num_blocks},
           .threads = kNormThreads,
-          .shared_bytes = norm_shared_bytes(args.norm.out.n),
-          .overlaps = true},
+          .shared_bytes = norm_shared_bytes(args.norm.out.n) + sizeof(uint32_t),
+          .overlaps = true,
+          .blocks_wait = true},
          args);
 }
 
