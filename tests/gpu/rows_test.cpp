@@ -69,8 +69,8 @@ void Rows::expect_norm(int32_t n, bool selected) {
   const std::vector<float> weight = random_floats(width, 4);
   const DeviceArray<float> shared_part(*device, part);
   const DeviceArray<float> shared_weight(*device, weight);
-  const DeviceArray<StepCounts> counts(*device,
-                                  std::vector<StepCounts>{{.num_rows = 3, .num_logit_rows = 1}});
+  const DeviceArray<StepCounts> counts(
+      *device, std::vector<StepCounts>{{.num_rows = 3, .num_logit_rows = 1}});
   const DeviceArray<int32_t> logit_rows(*device, std::vector<int32_t>{2});
   DeviceArray<float> stream_x(*device, x);
   DeviceArray<float> out(*device, activation_elements(3, n));

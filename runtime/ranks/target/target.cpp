@@ -196,8 +196,8 @@ void TargetRank::add_rows(const SequencePlan& planned, int32_t sequence_index) {
 // Every rank settles the same, from the same two messages.
 void TargetRank::settle_bonus_drafts(const LateDraftTokens& late_tokens) {
   if (late_tokens.round != plan_.round) {
-    throw Error(
-        fmt::format("the late draft tokens of round {} came in round {}", late_tokens.round, plan_.round));
+    throw Error(fmt::format(
+        "the late draft tokens of round {} came in round {}", late_tokens.round, plan_.round));
   }
   auto next = late_tokens.bonus_drafts.begin();
   for (size_t i = 0; i < plan_.sequences.size(); ++i) {
