@@ -5,11 +5,12 @@
 #include <xgrammar/xgrammar.h>
 
 #include <algorithm>
+#include <cctype>
 #include <deque>
 #include <future>
 #include <map>
-#include <optional>
 #include <mutex>
+#include <optional>
 #include <semaphore>
 #include <string_view>
 #include <thread>
@@ -52,20 +53,20 @@ void LogMessageImpl(const std::string&, int, int, const std::string& message) {
 namespace outrider {
 namespace {
 
-constexpr size_t kMaxCacheBytes = size_t{256} << 20;  // of compiled grammars
+constexpr size_t kMaxCacheBytes = size_t{256} << 20;        // of compiled grammars
 constexpr int64_t kMaxRuleCacheBytes = int64_t{384} << 20;  // a third of it is for rules
-constexpr int kMaxNesting = 512;                        // of a grammar; each level takes stack
-constexpr int kMaxCompiling = 4;                        // others wait, so that a flood costs 4 cores
+constexpr int kMaxNesting = 512;                            // of a grammar; each level takes stack
+constexpr int kMaxCompiling = 4;     // others wait, so that a flood costs 4 cores
 constexpr size_t kMaxMessages = 16;  // of one schema
-constexpr int kMaxWhitespace = 8;  // in a row: a model that writes nothing else comes to an end
+constexpr int kMaxWhitespace = 8;    // in a row: a model that writes nothing else comes to an end
 
 // One sentence of what the library threw: some of its messages have several lines.
 std::string first_line(std::string_view text) {
   return std::string(text.substr(0, text.find('\n')));
 }
 
-// Where in an output the part begins that a grammar is about. A function of the tokens alone, as the
-// mask is: nothing is remembered, a search through ten thousand tokens takes some microseconds.
+// Where in an output the part begins that a grammar is about. A function of the tokens alone, as
+// the mask is: nothing is remembered, a search through ten thousand tokens takes some microseconds.
 class ReasoningSpan {
  public:
   explicit ReasoningSpan(ReasoningTokens tokens) : tokens_(std::move(tokens)) {}
@@ -265,6 +266,36 @@ class CompiledTexts {
   size_t num_bytes_ = 0;
 };
 
+constexpr uint32_t kLastCharacter = 0x10ffff;
+
+// Whether \x or \U with the digits that follow is beyond the last character.
+bool is_no_character(std::string_view escape) {
+  const size_t most_digits = escape[0] == 'x' ? escape.npos : 8;
+  uint32_t value = 0;
+  for (const char c : escape.substr(1, most_digits)) {
+    if (std::isxdigit(static_cast<unsigned char>(c)) == 0) break;
+    value = value * 16 + static_cast<uint32_t>(c <= '9' ? c - '0' : (c | 0x20) - 'a' + 10);
+    if (value > kLastCharacter) return true;
+  }
+  return false;
+}
+
+// Version 0.2.8 takes any number of digits after \x and lets their value overflow. In JSON the
+// backslash of a pattern is two.
+void check_escapes(const Grammar& grammar) {
+  const bool is_json = grammar.kind == GrammarKind::kJsonSchema ||
+                       grammar.kind == GrammarKind::kCompactJson ||
+                       grammar.kind == GrammarKind::kStructuralTag;
+  const std::string_view text = grammar.text;
+  for (size_t at = text.find('\\'); at != text.npos; at = text.find('\\', at + (is_json ? 1 : 2))) {
+    const std::string_view escape = text.substr(at + 1);
+    if (!escape.starts_with('x') && !escape.starts_with('U')) continue;
+    if (is_no_character(escape)) {
+      throw Error(fmt::format("the escape at byte {} is beyond the last character, U+10FFFF", at));
+    }
+  }
+}
+
 std::string key_of(const Grammar& grammar) {
   return std::to_string(static_cast<int>(grammar.kind)) + grammar.text;
 }
@@ -288,14 +319,15 @@ struct GrammarEngine::Impl {
   std::shared_ptr<const CompiledText> compile(const Grammar& grammar) const {
     std::vector<std::string> messages;
     const Collecting collecting(&messages);
+    check_escapes(grammar);
     const auto made = std::make_shared<CompiledText>(CompiledText{build(grammar), {}});
     if (messages.size() > kMaxMessages) messages.resize(kMaxMessages);
     made->messages = std::move(messages);
     return made;
   }
 
-  // Rules that grammars share are compiled once by `compiler`, which makes the next schema 500 times
-  // faster; but version 0.2.8 fails for 1 schema of 100 by that, and compiles them without.
+  // Rules that grammars share are compiled once by `compiler`, which makes the next schema 500
+  // times faster; but version 0.2.8 fails for 1 schema of 100 by that, and compiles them without.
   xgrammar::CompiledGrammar build(const Grammar& grammar) const {
     try {
       return build_with(compiler, grammar);
@@ -315,10 +347,14 @@ struct GrammarEngine::Impl {
       case GrammarKind::kCompactJson:
         return compiler.CompileJSONSchema(
             grammar.text, false, std::nullopt, std::pair<std::string, std::string>(",", ":"));
-      case GrammarKind::kRegex: return compiler.CompileRegex(grammar.text);
-      case GrammarKind::kEbnf: return compiler.CompileGrammar(grammar.text);
-      case GrammarKind::kLark: return compiler.CompileLark(grammar.text);
-      case GrammarKind::kStructuralTag: return compiler.CompileStructuralTag(grammar.text);
+      case GrammarKind::kRegex:
+        return compiler.CompileRegex(grammar.text);
+      case GrammarKind::kEbnf:
+        return compiler.CompileGrammar(grammar.text);
+      case GrammarKind::kLark:
+        return compiler.CompileLark(grammar.text);
+      case GrammarKind::kStructuralTag:
+        return compiler.CompileStructuralTag(grammar.text);
     }
     throw Error("there is no such kind of grammar");
   }

@@ -244,12 +244,16 @@ TEST_F(GrammarEngineTest, WhatIsNoGrammarIsRefusedWithOneLine) {
            {GrammarKind::kEbnf, "other ::= \"a\""},
            {GrammarKind::kLark, "start: ("},
            {GrammarKind::kStructuralTag, "{}"},
+           {GrammarKind::kRegex, R"([a\x1f00000000000000000041])"},
+           {GrammarKind::kEbnf, R"(root ::= "\UFFFFFFFF")"},
+           {GrammarKind::kJsonSchema, R"({"type":"string","pattern":"\\x110000"})"},
            {GrammarKind::kEbnf, "root ::= " + std::string(100000, '(')}}) {
     const std::string fault = fault_of(kind, text);
     EXPECT_FALSE(fault.empty()) << text.substr(0, 80);
     EXPECT_EQ(fault.find('\n'), std::string::npos) << fault;
   }
   EXPECT_EQ(fault_of(GrammarKind::kLark, "start: \"a\" | \"b\" start"), "");
+  EXPECT_EQ(fault_of(GrammarKind::kRegex, R"(\x10FFFF|\\x110000)"), "");
 }
 
 TEST_F(GrammarEngineTest, ASlowGrammarCostsItsRequestOnly) {
