@@ -10,6 +10,14 @@ endif()
 set(OUTRIDER_HAS_XGRAMMAR ON)
 file(STRINGS ${OUTRIDER_XGRAMMAR}/PKG-INFO version REGEX "^Version: ")
 string(REPLACE "Version: " "" OUTRIDER_XGRAMMAR_VERSION "${version}")
+# 0.2.8 takes all digits behind \x for one character, also in what it writes itself: [\x1fab] has three.
+set(escapes ${OUTRIDER_XGRAMMAR}/cpp/support/encoding.h)
+file(READ ${escapes} text)
+string(REPLACE "while ((digit = HexCharToInt(data[2 + len])) != -1)"
+  "while (len < 2 && (digit = HexCharToInt(data[2 + len])) != -1)" mended "${text}")
+if(NOT mended STREQUAL text)
+  file(WRITE ${escapes} "${mended}")
+endif()
 file(GLOB sources ${OUTRIDER_XGRAMMAR}/cpp/*.cc ${OUTRIDER_XGRAMMAR}/cpp/support/*.cc
   ${OUTRIDER_XGRAMMAR}/cpp/converter_ext/*.cc)
 add_library(xgrammar STATIC ${sources})

@@ -5,7 +5,7 @@
 #include <xgrammar/xgrammar.h>
 
 #include <algorithm>
-#include <cctype>
+#include <charconv>
 #include <deque>
 #include <future>
 #include <map>
@@ -266,33 +266,23 @@ class CompiledTexts {
   size_t num_bytes_ = 0;
 };
 
-constexpr uint32_t kLastCharacter = 0x10ffff;
-
-// Whether \x or \U with the digits that follow is beyond the last character.
-bool is_no_character(std::string_view escape) {
-  const size_t most_digits = escape[0] == 'x' ? escape.npos : 8;
-  uint32_t value = 0;
-  for (const char c : escape.substr(1, most_digits)) {
-    if (std::isxdigit(static_cast<unsigned char>(c)) == 0) break;
-    value = value * 16 + static_cast<uint32_t>(c <= '9' ? c - '0' : (c | 0x20) - 'a' + 10);
-    if (value > kLastCharacter) return true;
-  }
-  return false;
-}
-
-// Version 0.2.8 takes any number of digits after \x and lets their value overflow. In JSON the
-// backslash of a pattern is two.
+// What the library takes for a character without a look: \U with eight digits, \u with braces. In
+// JSON the backslash of a pattern is two.
 void check_escapes(const Grammar& grammar) {
+  constexpr uint32_t kLastCharacter = 0x10ffff;
   const bool is_json = grammar.kind == GrammarKind::kJsonSchema ||
                        grammar.kind == GrammarKind::kCompactJson ||
                        grammar.kind == GrammarKind::kStructuralTag;
   const std::string_view text = grammar.text;
   for (size_t at = text.find('\\'); at != text.npos; at = text.find('\\', at + (is_json ? 1 : 2))) {
     const std::string_view escape = text.substr(at + 1);
-    if (!escape.starts_with('x') && !escape.starts_with('U')) continue;
-    if (is_no_character(escape)) {
-      throw Error(fmt::format("the escape at byte {} is beyond the last character, U+10FFFF", at));
-    }
+    const bool has_braces = escape.starts_with("u{");
+    if (!has_braces && !escape.starts_with('U')) continue;
+    const std::string_view digits = has_braces ? escape.substr(2, 6) : escape.substr(1, 8);
+    uint32_t character = 0;
+    std::from_chars(digits.data(), digits.data() + digits.size(), character, 16);
+    if (character <= kLastCharacter) continue;
+    throw Error(fmt::format("the escape at byte {} is beyond the last character, U+10FFFF", at));
   }
 }
 

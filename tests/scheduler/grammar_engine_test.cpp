@@ -133,7 +133,8 @@ TEST_F(GrammarEngineTest, AMaskIsAFunctionOfTheHistoryOnEveryShard) {
   EXPECT_GT(seen.size(), 200u);
 }
 
-// "<<" ... ">>" may come first, and the grammar is about what follows it: the output cannot end before.
+// "<<" ... ">>" may come first, and the grammar is about what follows it: the output cannot end
+// before.
 TEST_F(GrammarEngineTest, ReasoningIsFreeAndTheGrammarBeginsBehindIt) {
   const ReasoningTokens reasoning = {ids_of("<<"), ids_of(">>"), false};
   const auto regex = engine_->mask({GrammarKind::kRegex, "[0-9]{2}", {kEnd}, reasoning});
@@ -167,7 +168,8 @@ TEST_F(GrammarEngineTest, ReasoningIsFreeAndTheGrammarBeginsBehindIt) {
 TEST_F(GrammarEngineTest, ReasoningThatThePromptBeganIsFreeFromTheStart) {
   const ReasoningTokens reasoning = {ids_of("<<"), ids_of(">>"), true};
   const auto regex = engine_->mask({GrammarKind::kRegex, "ab", {kEnd}, reasoning});
-  EXPECT_EQ(allowed(*regex, {}).size(), static_cast<size_t>(vocab_size_) - 1) << "it cannot end yet";
+  EXPECT_EQ(allowed(*regex, {}).size(), static_cast<size_t>(vocab_size_) - 1)
+      << "it cannot end yet";
   EXPECT_EQ(allowed(*regex, ids_of(">>")), (std::vector<int32_t>{id_of("a"), id_of("ab")}));
   const std::vector<int32_t> text = ids_of("x>>");
   EXPECT_EQ(regex->forced_tokens({.committed = text, .num_prompt_tokens = 0, .drafted = {}}, 4),
@@ -195,6 +197,12 @@ TEST_F(GrammarEngineTest, TheEndIsAllowedWhereTheTextIsWholeAndOnlyThere) {
   EXPECT_EQ(allowed(*regex, ids_of("ab")), (std::vector<int32_t>{kEnd, id_of("c")}));
   const auto whole = mask(GrammarKind::kRegex, "ab");
   EXPECT_EQ(allowed(*whole, ids_of("ab")), std::vector<int32_t>{kEnd});
+}
+
+TEST_F(GrammarEngineTest, AnEscapeByXHasTwoDigits) {
+  const auto regex = mask(GrammarKind::kRegex, R"([\x1fcd]|\x41b)");
+  EXPECT_EQ(allowed(*regex, {}), (std::vector<int32_t>{id_of("A"), id_of("c"), id_of("d")}));
+  EXPECT_EQ(allowed(*regex, ids_of("A")), ids_of("b"));
 }
 
 // Behind the end, and behind a token that it forbids, a mask has nothing to say.
@@ -244,16 +252,15 @@ TEST_F(GrammarEngineTest, WhatIsNoGrammarIsRefusedWithOneLine) {
            {GrammarKind::kEbnf, "other ::= \"a\""},
            {GrammarKind::kLark, "start: ("},
            {GrammarKind::kStructuralTag, "{}"},
-           {GrammarKind::kRegex, R"([a\x1f00000000000000000041])"},
            {GrammarKind::kEbnf, R"(root ::= "\UFFFFFFFF")"},
-           {GrammarKind::kJsonSchema, R"({"type":"string","pattern":"\\x110000"})"},
+           {GrammarKind::kJsonSchema, R"({"type":"string","pattern":"\\u{110000}"})"},
            {GrammarKind::kEbnf, "root ::= " + std::string(100000, '(')}}) {
     const std::string fault = fault_of(kind, text);
     EXPECT_FALSE(fault.empty()) << text.substr(0, 80);
     EXPECT_EQ(fault.find('\n'), std::string::npos) << fault;
   }
   EXPECT_EQ(fault_of(GrammarKind::kLark, "start: \"a\" | \"b\" start"), "");
-  EXPECT_EQ(fault_of(GrammarKind::kRegex, R"(\x10FFFF|\\x110000)"), "");
+  EXPECT_EQ(fault_of(GrammarKind::kRegex, R"(\U0010FFFF|\u{10FFFF}|\\U00110000)"), "");
 }
 
 TEST_F(GrammarEngineTest, ASlowGrammarCostsItsRequestOnly) {
