@@ -51,10 +51,17 @@ double RoundRate::relative_error(int32_t num_sequences) const {
 }
 
 // Of a size that was never measured: what the next smaller one uses. Drafts pay the less the more
-// sequences there are, so a larger one without them says nothing.
+// sequences there are, so a larger one without them says nothing. A draft that takes cores first
+// idles where the sequences are twice many: a wave of them is over before its loss is made good.
 DraftTrials::Arm DraftTrials::guess(int32_t own_class) const {
+  const int32_t crowd = class_of(static_cast<int32_t>(2 * pacing.many_sequences));
+  const bool is_crowd = takes_cores_ && own_class >= crowd;
   const auto above = batches_.lower_bound(own_class);
-  return above == batches_.begin() ? kWorking : std::prev(above)->second.in_use;
+  if (above != batches_.begin()) {
+    const auto smaller = std::prev(above);
+    if (!is_crowd || smaller->first >= crowd) return smaller->second.in_use;
+  }
+  return is_crowd ? kIdle : kWorking;
 }
 
 DraftTrials::Batch& DraftTrials::batch_of(int32_t num_sequences) {
@@ -62,8 +69,12 @@ DraftTrials::Batch& DraftTrials::batch_of(int32_t num_sequences) {
   const auto found = batches_.find(own);
   if (found != batches_.end()) return found->second;
   Batch begun;
-  begun.num_until_trial = std::llround(pacing.rounds_before_trial);
   begun.in_use = guess(own);
+  // The longest trial of a draft that may not pay is a tenth of what was done without it.
+  const double longest_trial = pacing.warm_up_rounds + pacing.most_trial_rounds;
+  begun.num_until_trial =
+      std::llround(begun.in_use == kIdle ? longest_trial / pacing.first_trial_share
+                                         : pacing.rounds_before_trial);
   return batches_.emplace(own, begun).first->second;
 }
 

@@ -43,6 +43,9 @@ class DraftTrials {
   // What the draft does during a round.
   enum Arm : size_t { kIdle, kWorking };
 
+  // takes_cores: the draft works on cores that the targets want too.
+  explicit DraftTrials(bool takes_cores = false) : takes_cores_(takes_cores) {}
+
   // Of the next round.
   Arm arm(int32_t num_sequences) const;
   // The draft has just begun to work, or begun again: its first rounds do not count, and are there
@@ -82,6 +85,7 @@ class DraftTrials {
   static void judge(Batch& batch, int32_t num_sequences);
   static void end_trial(Batch& batch, bool changes);
 
+  bool takes_cores_;
   std::map<int32_t, Batch> batches_;  // by the logarithm of the number of sequences
 };
 
