@@ -90,7 +90,8 @@ TEST(ChatAnswer, WhatIsNoEventIsASentence) {
                            R"({"choices":[1]})",
                            R"({"choices":"x"})",
                            R"({"choices":[{"delta":[]}]})",
-                           R"({"usage":{"completion_tokens":"x"}})"})
+                           R"({"usage":{"completion_tokens":"x"}})",
+                           R"({"usage":{"completion_tokens":1e68}})"})
     says(data, "none of a chat");
   EXPECT_EQ(answer.text(), "");
 }

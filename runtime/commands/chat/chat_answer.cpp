@@ -87,7 +87,10 @@ std::vector<AnswerPiece> ChatAnswer::take(double time_s, std::string_view data) 
   std::vector<AnswerPiece> pieces;
   try {
     const Json usage = event.value("usage", Json());
-    if (usage.is_object()) num_tokens_ = usage.value("completion_tokens", int64_t{0});
+    if (usage.is_object()) {
+      const Json count = usage.value("completion_tokens", Json(0u));
+      num_tokens_ = static_cast<int64_t>(count.get_ref<const Json::number_unsigned_t&>());
+    }
     const Json choices = event.value("choices", Json::array());
     if (choices.empty()) return {};
     const Json& choice = choices.at(0);
