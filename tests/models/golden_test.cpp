@@ -46,15 +46,6 @@ struct Golden {
   }
 };
 
-std::vector<std::string> golden_names() {
-  std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(golden_dir())) {
-    if (entry.is_directory()) names.push_back(entry.path().filename().string());
-  }
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
 // Largest difference relative to the largest reference logit; infinite when anything is not finite.
 double relative_error(std::span<const float> got, std::span<const float> expected) {
   double error = 0.0;
@@ -75,7 +66,7 @@ TEST(GoldenModels, ThePageOfModelsIsTrue) {
   for (const Family* family : families()) {
     int num_models = 0;
     std::string missing;
-    for (const std::string& name : golden_names()) {
+    for (const std::string& name : model_names(golden_dir())) {
       const ModelConfig config = load_model_config(golden_dir() / name);
       if (config.model_type != family->model_type) continue;
       ++num_models;
@@ -93,7 +84,7 @@ TEST(GoldenModels, ThePageOfModelsIsTrue) {
 class GoldenModel : public testing::TestWithParam<std::string> {};
 
 TEST(GoldenModels, AllFamiliesAreThere) {
-  const auto names = golden_names();
+  const auto names = model_names(golden_dir());
   for (const Family* family : families()) {
     EXPECT_TRUE(std::any_of(names.begin(), names.end(), [&](const std::string& name) {
       return load_model_config(golden_dir() / name).model_type == family->model_type;
@@ -348,7 +339,7 @@ TEST_P(GoldenModel, WeightsOf8BitsStayClose) {
 
 INSTANTIATE_TEST_SUITE_P(Families,
                          GoldenModel,
-                         testing::ValuesIn(golden_names()),
+                         testing::ValuesIn(model_names(golden_dir())),
                          [](const auto& param_info) {
                            std::string name = param_info.param;
                            std::replace(name.begin(), name.end(), '-', '_');
