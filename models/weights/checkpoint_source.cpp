@@ -27,6 +27,7 @@ class CheckpointSource : public TensorSource {
         transposed_under_(config.transposed ? config.names.layers : ""),
         experts_transposed_(config.names.experts_transposed) {
     refuse_unused_tensors(checkpoint_, config, vocab);
+    log_left_out(checkpoint_, config);
   }
 
   ops::DType expect(const std::string& name, const std::vector<int64_t>& shape) const override {
