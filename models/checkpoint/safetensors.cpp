@@ -311,14 +311,25 @@ void Checkpoint::check_unchanged() const {
   for (const auto& [name, file] : files_) file.check_unchanged();
 }
 
+std::string Checkpoint::name_in_file(const std::string& name) const {
+  if (own_prefix_.empty() || !name.starts_with(own_prefix_)) return name;
+  return file_prefix_ + name.substr(own_prefix_.size());
+}
+
 // The head lies beside the model that the prefix is of.
 Checkpoint::Entry Checkpoint::find(const std::string& tensor_name) const {
-  if (own_prefix_.empty()) return find_as_is(tensor_name);
-  if (tensor_name.starts_with(own_prefix_)) {
-    return find_as_is(file_prefix_ + tensor_name.substr(own_prefix_.size()));
+  const Entry entry = find_as_is(name_in_file(tensor_name));
+  const bool is_inside = own_prefix_.empty() || tensor_name.starts_with(own_prefix_);
+  return is_inside || entry.info != nullptr ? entry : find_as_is("language_model." + tensor_name);
+}
+
+int64_t Checkpoint::num_tensors(const std::string& prefix) const {
+  const std::string begin = name_in_file(prefix);
+  int64_t count = 0;
+  for (auto at = file_of_name_.lower_bound(begin); at != file_of_name_.end(); ++at, ++count) {
+    if (!at->first.starts_with(begin)) break;
   }
-  const Entry as_is = find_as_is(tensor_name);
-  return as_is.info != nullptr ? as_is : find_as_is("language_model." + tensor_name);
+  return count;
 }
 
 Checkpoint::Entry Checkpoint::find_as_is(const std::string& tensor_name) const {

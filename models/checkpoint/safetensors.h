@@ -64,6 +64,8 @@ class Checkpoint {
   };
   // file and info are nullptr when no file has the tensor.
   Entry find(const std::string& tensor_name) const;
+  // Of the tensors whose names begin so.
+  int64_t num_tensors(const std::string& prefix) const;
   // Throws Error naming the file that was written to since it was opened.
   void check_unchanged() const;
   const std::map<std::string, SafetensorsFile>& files() const { return files_; }  // by name
@@ -72,6 +74,7 @@ class Checkpoint {
 
  private:
   Entry find_as_is(const std::string& tensor_name) const;
+  std::string name_in_file(const std::string& name) const;
   void choose_prefix(const std::string& probe);
   void open_sharded(const std::filesystem::path& model_dir, const std::filesystem::path& index);
 

@@ -9,6 +9,7 @@
 
 #include "models/checkpoint/weight_names.h"
 #include "runtime/base/error.h"
+#include "runtime/base/log.h"
 
 namespace outrider {
 namespace {
@@ -158,6 +159,21 @@ void refuse_unused_tensors(const Checkpoint& checkpoint, const ModelConfig& conf
   if (!config.norm_bias) refuse_bias(checkpoint, config.names.final_norm + ".bias");
   for (int32_t layer = 0; layer < config.n_layers; ++layer)
     refuse_of_layer(checkpoint, layer, config);
+}
+
+void log_left_out(const Checkpoint& checkpoint, const ModelConfig& config) {
+  int64_t count = checkpoint.num_tensors("mtp.");
+  for (int32_t layer = config.n_layers;; ++layer) {
+    const int64_t of_layer = checkpoint.num_tensors(LayerNames(layer, config.names).prefix);
+    if (of_layer == 0) break;
+    count += of_layer;
+  }
+  if (count == 0) return;
+  log_info(
+      "{}: {} tensors are not loaded: layers from {} on, and heads that predict more tokens (MTP)",
+      checkpoint.origin(),
+      count,
+      config.n_layers);
 }
 
 }  // namespace outrider

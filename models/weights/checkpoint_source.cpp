@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <optional>
 
 #include "models/checkpoint/safetensors.h"
 #include "models/checkpoint/unused_tensors.h"
 #include "models/gguf/gguf_file.h"
+#include "models/weights/expert_pieces.h"
 #include "models/weights/fp8_blocks.h"
 #include "models/weights/gguf_source.h"
 #include "models/weights/quantized_checkpoint.h"
@@ -17,6 +17,19 @@
 
 namespace outrider {
 namespace {
+
+// Rows of a file that are turned over at once: a line of the cache in 16 bits.
+constexpr int64_t kBlockRows = 32;
+
+// The block's rows of n_out become columns `to` of out, whose rows have n_in.
+template <typename Bits>
+void turn_over(const std::byte* block, int64_t n_out, Range to, int64_t n_in, std::byte* out) {
+  const auto* from = reinterpret_cast<const Bits*>(block);
+  auto* into = reinterpret_cast<Bits*>(out) + to.begin;
+  for (int64_t row = 0; row < n_out; ++row) {
+    for (int64_t i = 0; i < to.size(); ++i) into[row * n_in + i] = from[i * n_out + row];
+  }
+}
 
 class CheckpointSource : public TensorSource {
  public:
@@ -27,6 +40,7 @@ class CheckpointSource : public TensorSource {
         transposed_under_(config.transposed ? config.names.layers : ""),
         experts_transposed_(config.names.experts_transposed) {
     refuse_unused_tensors(checkpoint_, config, vocab);
+    log_left_out(checkpoint_, config);
   }
 
   ops::DType expect(const std::string& name, const std::vector<int64_t>& shape) const override {
@@ -69,14 +83,11 @@ class CheckpointSource : public TensorSource {
     }
     if (fp8_.has(part.name)) return fp8_.read(part, out);
     if (is_transposed(part.name)) return read_transposed(part, out);
-    try {
-      for_each_run(part, [&](const Checkpoint::Entry& at, uint64_t offset, size_t num_bytes) {
-        at.file->read(*at.info, offset, out, num_bytes);
-        out += num_bytes;
-      });
-    } catch (const Error& error) {
-      throw Error(fmt::format("{} (tensor \"{}\")", error.what(), part.name));
-    }
+    read_as_it_lies(part, out);
+  }
+
+  bool lies_by_columns(const std::string& name) const override {
+    return !quantized_.projection_of(name) && !fp8_.has(name) && is_transposed(name);
   }
 
   std::optional<ops::QuantFormat> integer_format(const Projection& projection) const override {
@@ -113,25 +124,37 @@ class CheckpointSource : public TensorSource {
     return num_lengths == 2 && !transposed_under_.empty() && name.starts_with(transposed_under_);
   }
 
-  // The part's rows, all of one expert, are columns of the file, which are read as a block and
+  void read_as_it_lies(const TensorPart& part, std::byte* out) const {
+    try {
+      for_each_run(part, [&](const Checkpoint::Entry& at, uint64_t offset, size_t num_bytes) {
+        at.file->read(*at.info, offset, out, num_bytes);
+        out += num_bytes;
+      });
+    } catch (const Error& error) {
+      throw Error(fmt::format("{} (tensor \"{}\")", error.what(), part.name));
+    }
+  }
+
+  // The part's rows, all of one expert, are columns of the file, which are read as blocks and
   // turned over.
   void read_transposed(const TensorPart& part, std::byte* out) const {
-    const Checkpoint::Entry at = find(part.name);
-    const size_t size = ops::dtype_bytes(*at.info->dtype);
-    const auto n_rows = static_cast<size_t>(part.rows.size());
-    const auto n_columns = static_cast<size_t>(part.columns.size());
-    const int64_t n_out = at.info->shape.back();
+    const TensorInfo& info = *find(part.name).info;
+    const bool is_f32 = ops::dtype_bytes(*info.dtype) == sizeof(uint32_t);
+    const int64_t n_out = info.shape.back();
     const int64_t expert = part.rows.begin / n_out;  // 0 of a single matrix
     OUTRIDER_CHECK(part.rows.end <= (expert + 1) * n_out);
-    const int64_t first = expert * part.n_columns + part.columns.begin;
-    const int64_t in_file_row = part.rows.begin - expert * n_out;
-    std::vector<std::byte> run(n_rows * size);
-    for (size_t column = 0; column < n_columns; ++column) {
-      const int64_t file_row = first + static_cast<int64_t>(column);
-      const auto begin = static_cast<uint64_t>(file_row * n_out + in_file_row);
-      at.file->read(*at.info, begin * size, run.data(), run.size());
-      for (size_t row = 0; row < n_rows; ++row) {
-        std::memcpy(out + (row * n_columns + column) * size, run.data() + row * size, size);
+    const Range columns = shifted(part.rows, -expert * n_out);
+    const Range rows = shifted(part.columns, expert * part.n_columns);
+    std::vector<std::byte> block(static_cast<size_t>(kBlockRows * columns.size()) *
+                                 ops::dtype_bytes(*info.dtype));
+    for (int64_t row = rows.begin; row < rows.end; row += kBlockRows) {
+      const Range of_block = {row, std::min(rows.end, row + kBlockRows)};
+      read_as_it_lies({part.name, n_out, of_block, columns}, block.data());
+      const Range to = shifted(of_block, -rows.begin);
+      if (is_f32) {
+        turn_over<uint32_t>(block.data(), columns.size(), to, rows.size(), out);
+      } else {
+        turn_over<uint16_t>(block.data(), columns.size(), to, rows.size(), out);
       }
     }
   }

@@ -42,9 +42,10 @@ bool ends_with_any(const std::string& name, std::initializer_list<const char*> e
 
 // One tensor of the model and what becomes of it.
 struct Job {
-  std::string source;  // tensor it is read from
-  std::string name;    // of the projection, without ".weight", or of a copied tensor
-  std::vector<int64_t> shape;
+  std::string source;          // tensor it is read from
+  std::string name;            // of the projection, without ".weight", or of a copied tensor
+  std::vector<int64_t> shape;  // quantised: of a matrix, experts in one tensor below each other
+  int64_t rows_at_once = 0;    // no read crosses a multiple of these
   ops::DType dtype = ops::DType::kF32;
   bool quantized = false;
 };
@@ -95,13 +96,27 @@ class FolderWriter {
   std::vector<Job> jobs_;
 };
 
-// A matrix of a layer; but routers stay as they are, for a small error changes who is chosen.
-bool is_projection(const ModelConfig& config, const TensorShape& tensor) {
+// Matrices of layers that stay as they are: routers, for a small error changes who is chosen, and
+// what the loader wants in floats.
+std::vector<std::string> float_matrices(const ModelConfig& config) {
   const WeightNames& names = config.names;
-  if (tensor.shape.size() != 2 || !tensor.name.starts_with(names.layers)) return false;
-  if (config.experts.count == 0) return true;
-  return !tensor.name.ends_with("." + names.router + ".weight") &&
-         !tensor.name.ends_with("." + names.shared_gate + ".weight");
+  std::vector<std::string> all;
+  if (config.experts.count > 0) all = {names.router, names.shared_gate};
+  if (config.is_latent()) all.push_back(names.kv_b);
+  return all;
+}
+
+// A matrix of a layer, or those of all its experts.
+bool is_projection(const ModelConfig& config, const TensorShape& tensor) {
+  const auto is_it = [&](const std::string& name) {
+    return tensor.name.ends_with("." + name + ".weight");
+  };
+  const WeightNames& names = config.names;
+  const std::vector<std::string> floats = float_matrices(config);
+  const bool is_inside = tensor.name.starts_with(names.layers) ||
+                         tensor.name == names.per_layer_model_projection + ".weight";
+  return is_inside && tensor.shape.size() >= 2 && tensor.name.ends_with(".weight") &&
+         std::none_of(floats.begin(), floats.end(), is_it);
 }
 
 void FolderWriter::find_jobs() {
@@ -111,6 +126,8 @@ void FolderWriter::find_jobs() {
     Job job{.source = tensor.name, .name = tensor.name, .shape = tensor.shape};
     job.dtype = source_.expect(tensor.name, tensor.shape);
     job.quantized = is_projection(config_, tensor) || (tensor.name == head_name && quantizes_head);
+    job.rows_at_once = tensor.shape.size() < 2 ? 1 : tensor.shape[tensor.shape.size() - 2];
+    if (tensor.shape.size() == 3) job.shape = {tensor.shape[0] * tensor.shape[1], tensor.shape[2]};
     jobs_.push_back(std::move(job));
   }
   if (config_.tied_head && quantizes_head) {
@@ -153,10 +170,12 @@ void FolderWriter::for_row_runs(const Job& job, const Use& use) const {
   const int64_t n_rows = is_vector ? 1 : job.shape[0];
   const int64_t n_columns = is_vector ? job.shape[0] : job.shape[1];
   const int64_t row_bytes = n_columns * static_cast<int64_t>(ops::dtype_bytes(job.dtype));
-  const int64_t run = std::clamp<int64_t>(kBufferBytes / row_bytes, 1, n_rows);
+  const int64_t most = job.rows_at_once;
+  const int64_t run = std::clamp<int64_t>(kBufferBytes / row_bytes, 1, most);
   std::vector<std::byte> buffer(static_cast<size_t>(run * row_bytes));
-  for (int64_t row = 0; row < n_rows; row += run) {
-    const Range rows = {row, std::min(n_rows, row + run)};
+  for (int64_t row = 0; row < n_rows;) {
+    const Range rows = {row, std::min(row / most * most + most, row + run)};
+    row = rows.end;
     source_.read({job.source, n_columns, rows, {0, n_columns}}, buffer.data());
     use(rows,
         std::span<const std::byte>(buffer).first(static_cast<size_t>(rows.size() * row_bytes)));
@@ -255,8 +274,7 @@ void FolderWriter::write(const std::filesystem::path& output,
 Json ignored_modules(const ModelConfig& config, const QuantizeOptions& options) {
   Json ignored = Json::array();
   if (options.keep_head) ignored.push_back(config.names.head);
-  if (config.experts.count == 0) return ignored;
-  for (const std::string& name : {config.names.router, config.names.shared_gate}) {
+  for (const std::string& name : float_matrices(config)) {
     std::string pattern = "re:.*";
     for (const char c : "." + name) pattern += c == '.' ? "\\." : std::string(1, c);
     ignored.push_back(pattern + "$");
@@ -353,18 +371,6 @@ void quantize_folder(const std::filesystem::path& model_dir,
   const ModelConfig config = load_model_config(model_dir);
   if (config.is_quantized()) {
     throw Error(fmt::format("{}: is quantised already", (model_dir / "config.json").string()));
-  }
-  // compressed-tensors has no form for these.
-  const char* other_form = config.transposed ? "matrices lie as [inputs, outputs]"
-                           : !config.names.experts_gate_up.empty() ? "experts lie in one tensor"
-                                                                   : nullptr;
-  if (other_form != nullptr) {
-    throw Error(
-        fmt::format("{}: a model_type {} folder cannot be quantised, for its {}; load it "
-                    "with --quantization int8",
-                    (model_dir / "config.json").string(),
-                    config.model_type,
-                    other_form));
   }
   OUTRIDER_CHECK(options.bits == 8 || (options.bits == 4 && options.packed));
   ops::check_quant_format({.bits = options.bits, .group_size = options.group_size});

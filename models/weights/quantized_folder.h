@@ -1,6 +1,7 @@
-// Writes a model folder whose projections are 8-bit or 4-bit integers, in the layout of compressed-tensors,
-// which Hugging Face transformers and vLLM load too. Used by `quantize`; one tensor's rows are in
-// memory at a time.
+// Writes a model folder whose projections are 8-bit or 4-bit integers, in the layout of
+// compressed-tensors, which Hugging Face transformers and vLLM load too, but for experts in one
+// tensor and gpt2's transposed matrices: these have no form there, and become plain matrices of
+// outputs and inputs. Used by `quantize`; a few rows of a tensor are in memory at a time.
 #pragma once
 
 #include <cstdint>

@@ -111,6 +111,8 @@ class TensorSource {
   // The part of such a projection, into rows [first_row, ...) of a matrix of that form that begins
   // with the part's first column. Called from several threads.
   virtual void read_integers(const TensorPart&, int64_t first_row, ops::PackedMatrix&) const;
+  // Whether the tensor's rows are columns of its file, so that few of them are many short reads.
+  virtual bool lies_by_columns(const std::string&) const { return false; }
   // A hint that read() will want this part in a moment. Called from several threads.
   virtual void expect_soon(const TensorPart&) const {}
   // Throws Error when a file is not the one that was opened any more.

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "models/checkpoint/safetensors_writer.h"
 #include "models/gpu/layout.h"
 #include "runtime/comm/world/world.h"
 #include "tests/base/error_sentence.h"
@@ -46,15 +47,6 @@ struct Golden {
   }
 };
 
-std::vector<std::string> golden_names() {
-  std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(golden_dir())) {
-    if (entry.is_directory()) names.push_back(entry.path().filename().string());
-  }
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
 // Largest difference relative to the largest reference logit; infinite when anything is not finite.
 double relative_error(std::span<const float> got, std::span<const float> expected) {
   double error = 0.0;
@@ -75,7 +67,7 @@ TEST(GoldenModels, ThePageOfModelsIsTrue) {
   for (const Family* family : families()) {
     int num_models = 0;
     std::string missing;
-    for (const std::string& name : golden_names()) {
+    for (const std::string& name : model_names(golden_dir())) {
       const ModelConfig config = load_model_config(golden_dir() / name);
       if (config.model_type != family->model_type) continue;
       ++num_models;
@@ -93,7 +85,7 @@ TEST(GoldenModels, ThePageOfModelsIsTrue) {
 class GoldenModel : public testing::TestWithParam<std::string> {};
 
 TEST(GoldenModels, AllFamiliesAreThere) {
-  const auto names = golden_names();
+  const auto names = model_names(golden_dir());
   for (const Family* family : families()) {
     EXPECT_TRUE(std::any_of(names.begin(), names.end(), [&](const std::string& name) {
       return load_model_config(golden_dir() / name).model_type == family->model_type;
@@ -141,6 +133,26 @@ double error_with(const Golden& golden, const ModelConfig& config) {
                                     std::span(golden.logits).subspan(i * vocab, vocab)));
   }
   return error;
+}
+
+// The model with more tensors, in float32.
+void copy_with(const std::filesystem::path& from,
+               const std::map<std::string, std::vector<float>>& extra,
+               const std::filesystem::path& to) {
+  std::filesystem::copy(from / "config.json", to / "config.json");
+  const SafetensorsFile file(from / "model.safetensors");
+  std::vector<PlannedTensor> plan;
+  for (const auto& [name, values] : extra) plan.push_back({name, "F32", {std::ssize(values)}});
+  for (const auto& [name, info] : file.tensors())
+    plan.push_back({name, info.type_name, info.shape});
+  CheckpointWriter writer(to, plan);
+  for (const auto& [name, values] : extra) writer.append(name, std::as_bytes(std::span(values)));
+  for (const auto& [name, info] : file.tensors()) {
+    std::vector<std::byte> bytes(info.end - info.begin);
+    file.read(info, 0, bytes.data(), bytes.size());
+    writer.append(name, bytes);
+  }
+  writer.finish();
 }
 
 // The comparison above must notice when a feature of the family is left out.
@@ -241,6 +253,37 @@ TEST(GoldenModels, AFeatureThatIsLeftOutThoughItHasWeightsIsRefused) {
   expect_refused("deepseek_v3-fp8", "_scale_inv\" has shape", [](ModelConfig& c) {
     c.quantization.block_rows = 8;
   });
+}
+
+// Layers that predict more tokens (MTP) lie behind the last one, with tensors of their own names.
+TEST(GoldenModels, LayersThatPredictMoreTokensAreLeftOut) {
+  for (const std::string name : {"deepseek_v3-bf16", "glm4_moe-bf16", "minimax_m2-bf16"}) {
+    const Golden golden(name);
+    std::map<std::string, std::vector<float>> extra;
+    for (const int32_t layer : {golden.config.n_layers, golden.config.n_layers + 1}) {
+      for (const char* own : {"eh_proj.weight", "enorm.weight", "shared_head.head.weight"}) {
+        extra[fmt::format("model.layers.{}.{}", layer, own)] = {std::nanf(""), 1.0f};
+      }
+      // Of the names and shapes of other layers.
+      extra[fmt::format("model.layers.{}.input_layernorm.weight", layer)].resize(
+          static_cast<size_t>(golden.config.hidden_dim), std::nanf(""));
+    }
+    const TempDir with;
+    copy_with(golden.dir, extra, with.path());
+    const auto logits_of = [&](const std::filesystem::path& dir) {
+      testing::internal::CaptureStderr();
+      LoneModel lone(golden.config, dir, ops::best_isa());
+      return std::pair(lone.run(golden.text(), 0, block_ids(0, 8)),
+                       testing::internal::GetCapturedStderr());
+    };
+    const auto [expected, no_line] = logits_of(golden.dir);
+    const auto [got, line] = logits_of(with.path());
+    EXPECT_EQ(got, expected) << name;
+    EXPECT_EQ(no_line, "");
+    const std::string said = fmt::format("8 tensors are not loaded: layers from {} on, and heads",
+                                         golden.config.n_layers);
+    EXPECT_NE(line.find(said), std::string::npos) << line;
+  }
 }
 
 // One rank's part of the logits of every position, put into its columns of `all`.
@@ -348,7 +391,7 @@ TEST_P(GoldenModel, WeightsOf8BitsStayClose) {
 
 INSTANTIATE_TEST_SUITE_P(Families,
                          GoldenModel,
-                         testing::ValuesIn(golden_names()),
+                         testing::ValuesIn(model_names(golden_dir())),
                          [](const auto& param_info) {
                            std::string name = param_info.param;
                            std::replace(name.begin(), name.end(), '-', '_');

@@ -95,11 +95,13 @@ class WatchedSource : public TensorSource {
     if (part.rows.size() > 1) cpus_.push_back(own_cpus());  // norms are read one by one before
     source_->read(part, out);
   }
+  bool lies_by_columns(const std::string&) const override { return by_columns; }
   size_t num_bytes() const { return num_bytes_; }
   const std::vector<cpu_set_t>& cpus() const { return cpus_; }  // of the threads that read matrices
 
   std::string broken;
   int64_t broken_row = 0;
+  bool by_columns = false;
 
  private:
   std::unique_ptr<TensorSource> source_;
@@ -130,6 +132,53 @@ TEST(Load, EveryByteIsReadOnceAndProgressEndsThere) {
     // All but the norms are matrices and the embedding.
     EXPECT_EQ(total, weights->num_bytes_read - 7u * 256 * 2);
   }
+}
+
+// Of matrices that lie by columns few rows are many short reads.
+TEST(Load, WhatLiesByColumnsIsReadInLongStretches) {
+  const ModelConfig config = small_shape(false);
+  for (const bool by_columns : {false, true}) {
+    WatchedSource source(config);
+    source.by_columns = by_columns;
+    build_weights(config, shard_model(config, 0, 1), source, {}, 1);
+    // Of head, embedding and seven matrices a layer; up begins within a line, so it is cut.
+    const size_t num_reads = 2 + 3 * (7 + 1);
+    EXPECT_EQ(source.cpus().size() == num_reads, by_columns) << source.cpus().size();
+  }
+}
+
+// A tensor of 70 inputs and 50 outputs that lies as [inputs, outputs].
+template <typename Bits>
+void expect_turned_over(const std::string& type_name) {
+  ModelConfig config = small_shape(true);
+  config.transposed = true;
+  const std::string name = LayerNames(0).q() + ".weight";
+  std::vector<Bits> bits(70 * 50);
+  std::iota(bits.begin(), bits.end(), Bits{1});
+  const TempDir dir;
+  CheckpointWriter writer(dir.path(), {{name, type_name, {70, 50}}});
+  writer.append(name, std::as_bytes(std::span(bits)));
+  writer.finish();
+  const auto source = make_checkpoint_source(dir.path(), config, {0, 1});
+  EXPECT_TRUE(source->lies_by_columns(name));
+  EXPECT_NO_THROW(source->expect(name, {50, 70}));
+  for (const TensorPart& part : {TensorPart{name, 70, {0, 50}, {0, 70}},
+                                 TensorPart{name, 70, {3, 41}, {5, 69}},
+                                 TensorPart{name, 70, {49, 50}, {66, 70}}}) {
+    std::vector<Bits> got(static_cast<size_t>(part.rows.size() * part.columns.size()));
+    source->read(part, reinterpret_cast<std::byte*>(got.data()));
+    size_t at = 0;
+    for (int64_t row = part.rows.begin; row < part.rows.end; ++row) {
+      for (int64_t column = part.columns.begin; column < part.columns.end; ++column) {
+        ASSERT_EQ(got[at++], bits[static_cast<size_t>(column * 50 + row)]) << row << " " << column;
+      }
+    }
+  }
+}
+
+TEST(Load, TransposedMatricesAreTurnedOver) {
+  expect_turned_over<uint16_t>("BF16");
+  expect_turned_over<uint32_t>("F32");
 }
 
 // Where the kernels' threads will run, so that first touch puts pages there.

@@ -28,6 +28,16 @@ inline std::filesystem::path golden_dir() {
   return std::filesystem::path(OUTRIDER_SOURCE_DIR) / "tests" / "golden" / "models";
 }
 
+// The models' folders in one folder.
+inline std::vector<std::string> model_names(const std::filesystem::path& dir) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(dir)) {
+    if (entry.is_directory()) names.push_back(entry.path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
 // The folder of real inputs, when this machine has it.
 inline std::optional<std::filesystem::path> data_dir() {
   const char* named = std::getenv("OUTRIDER_DATA");

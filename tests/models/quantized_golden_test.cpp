@@ -50,15 +50,6 @@ struct Golden {
   }
 };
 
-std::vector<std::string> golden_names() {
-  std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(quantized_dir())) {
-    if (entry.is_directory()) names.push_back(entry.path().filename().string());
-  }
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
 // Root of the mean squared difference over that of the reference; NaN when anything is.
 double relative_rms(std::span<const float> got, std::span<const float> expected) {
   double error = 0.0;
@@ -136,7 +127,7 @@ class QuantizedGolden : public testing::TestWithParam<std::string> {};
 
 TEST(QuantizedGoldens, EveryLayoutIsThere) {
   std::set<WeightLayout> layouts;
-  for (const std::string& name : golden_names()) {
+  for (const std::string& name : model_names(quantized_dir())) {
     layouts.insert(load_model_config(quantized_dir() / name).quantization.layout);
   }
   EXPECT_EQ(layouts.size(), 5u);
@@ -304,7 +295,7 @@ TEST_P(QuantizedGolden, StrictHasTheSameBitsOnAnyNumberOfRanks) {
 
 INSTANTIATE_TEST_SUITE_P(Layouts,
                          QuantizedGolden,
-                         testing::ValuesIn(golden_names()),
+                         testing::ValuesIn(model_names(quantized_dir())),
                          [](const auto& param_info) {
                            std::string name = param_info.param;
                            std::replace(name.begin(), name.end(), '-', '_');

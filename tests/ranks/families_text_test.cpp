@@ -1,11 +1,13 @@
 // Every family in whole jobs: the tiny models of tests/golden/models give the same greedy and
 // seeded text with and without speculation, by prompt lookup and with the model as its own draft,
-// on 1 and 2 target ranks; so do targets with experts with a dense draft of another family.
+// on 1 and 2 target ranks; so do MXFP4 experts, and targets with experts with a dense draft of
+// another family. Log-probabilities of prompts are those of transformers' logits.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -18,11 +20,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-fs::path golden_dir() { return fs::path(OUTRIDER_SOURCE_DIR) / "tests" / "golden" / "models"; }
+constexpr const char* kMxfp4 = "mxfp4";
+
+fs::path golden_dir(const std::string& name) {
+  const char* kind = name == kMxfp4 ? "quantized" : "models";
+  return fs::path(OUTRIDER_SOURCE_DIR) / "tests" / "golden" / kind / name;
+}
 
 std::vector<std::string> golden_names() {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(golden_dir())) {
+  std::vector<std::string> names = {kMxfp4};
+  for (const auto& entry : fs::directory_iterator(golden_dir(""))) {
     if (entry.is_directory()) names.push_back(entry.path().filename().string());
   }
   std::sort(names.begin(), names.end());
@@ -36,7 +43,7 @@ class Folder {
   explicit Folder(const std::string& name, int32_t num_tokens = 0)
       : path_(fs::temp_directory_path() / fmt::format("outrider-{}-{}", name, ::getpid())) {
     fs::create_directories(path_);
-    for (const auto& entry : fs::directory_iterator(golden_dir() / name)) {
+    for (const auto& entry : fs::directory_iterator(golden_dir(name))) {
       fs::copy(entry.path(), path_, fs::copy_options::overwrite_existing);
     }
     nlohmann::json vocab;
@@ -91,11 +98,20 @@ Texts texts_of(const RunConfig& config, const std::vector<int32_t>& prompt) {
 struct GoldenText {
   std::vector<int32_t> prompt;
   std::vector<int32_t> greedy;
+  std::vector<int32_t> positions;
+  std::vector<float> logits;  // [positions, vocab]
   explicit GoldenText(const std::string& name) {
-    std::ifstream file(golden_dir() / name / "golden.json");
+    std::ifstream file(golden_dir(name) / "golden.json");
     const auto golden = nlohmann::json::parse(file);
     prompt = golden.at("prompt").get<std::vector<int32_t>>();
     greedy = golden.at("greedy").get<std::vector<int32_t>>();
+    positions = golden.at("logit_positions").get<std::vector<int32_t>>();
+    // Of MXFP4: with inputs of integer products rounded, too.
+    const fs::path raw = golden_dir(name) / (name == kMxfp4 ? "rounded.f32" : "logits.f32");
+    logits.resize(fs::file_size(raw) / sizeof(float));
+    std::ifstream(raw, std::ios::binary)
+        .read(reinterpret_cast<char*>(logits.data()),
+              static_cast<std::streamsize>(fs::file_size(raw)));
   }
 };
 
@@ -119,14 +135,17 @@ class FamilyText : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(FamilyText, SameWithAndWithoutSpeculation) {
   const Folder folder(GetParam());
-  const auto [prompt, reference] = GoldenText(GetParam());
+  const GoldenText golden(GetParam());
+  const std::vector<int32_t>& prompt = golden.prompt;
   for (const int num_targets : {1, 2}) {
     RunConfig config = config_of(folder, num_targets);
     const Texts expected = texts_of(config, prompt);
     ASSERT_EQ(expected.tokens.size(), 3u);
     EXPECT_NE(expected.tokens[0], expected.tokens[1]);
-    EXPECT_TRUE(
-        std::equal(expected.tokens[0].begin(), expected.tokens[0].end(), reference.begin()));
+    const auto first = std::span(golden.greedy).first(expected.tokens[0].size());
+    if (GetParam() != kMxfp4) {  // transformers' text is that of inputs that are not rounded
+      EXPECT_TRUE(std::equal(first.begin(), first.end(), expected.tokens[0].begin()));
+    }
     for (const char* method : {"ngram", "draft_model"}) {
       const bool is_ngram = method == std::string("ngram");
       set_draft(config, method, is_ngram ? "" : folder.path());
@@ -135,6 +154,40 @@ TEST_P(FamilyText, SameWithAndWithoutSpeculation) {
       // Random text may repeat nothing: then every draft token of the lookup is rejected.
       EXPECT_GT(is_ngram ? texts.num_drafted : texts.num_accepted, 0)
           << num_targets << " ranks, " << method;
+    }
+  }
+}
+
+// What `echo` shows.
+TEST_P(FamilyText, LogProbabilitiesOfAPromptAreThoseOfTransformers) {
+  const Folder folder(GetParam());
+  const GoldenText golden(GetParam());
+  std::vector<int32_t> text = golden.prompt;
+  text.insert(text.end(), golden.greedy.begin(), golden.greedy.end());
+  SamplingParams params = greedy(0);
+  params.num_logprobs = 0;
+  params.prompt_logprobs = true;
+  const size_t vocab = golden.logits.size() / golden.positions.size();
+  // Two ranks cut stretches of inputs that are rounded together.
+  const double tolerance = GetParam() == kMxfp4 ? 2e-3 : 2e-4;
+  for (const int num_targets : {1, 2}) {
+    Outcome scored;
+    run_engine(config_of(folder, num_targets), [&](const FrontEndContext& context) {
+      scored = collect(*submit(context.engine, text, params));
+    });
+    ASSERT_EQ(scored.prompt_logprobs.size(), text.size() - 1) << scored.error;
+    for (size_t i = 0; i < golden.positions.size(); ++i) {
+      const auto position = static_cast<size_t>(golden.positions[i]);
+      const auto row = std::span(golden.logits).subspan(i * vocab, vocab);
+      double sum = 0.0;
+      float largest = 0.0f;
+      for (const float logit : row) {
+        sum += std::exp(static_cast<double>(logit));
+        largest = std::max(largest, std::abs(logit));
+      }
+      const double expected = row[static_cast<size_t>(text[position + 1])] - std::log(sum);
+      EXPECT_NEAR(scored.prompt_logprobs[position].logprob, expected, tolerance * largest)
+          << num_targets << " ranks, position " << position;
     }
   }
 }
