@@ -25,7 +25,8 @@ class KvMemory {
   // Of all layers of a rank, for sizing before construction.
   static size_t bytes_per_block(const ModelConfig& config,
                                 const ModelShard& shard,
-                                int32_t block_size);
+                                int32_t block_size,
+                                ops::KvType type);
 
   size_t num_bytes() const { return num_bytes_; }
   std::span<const ops::KvPages> pages() const { return pages_; }  // of layers that have any

@@ -1,9 +1,6 @@
 // What all models do alike; see model.h.
 #include "models/forward/model.h"
 
-#include <algorithm>
-#include <limits>
-
 #include "runtime/base/error.h"
 
 namespace outrider {
@@ -37,23 +34,18 @@ std::vector<ChosenToken> Model::run_chain(const ChainedSteps&) {
 }
 
 void Model::poison_blocks(std::span<const int32_t> blocks) {
-  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   for (const ops::KvPages& pages : kv_pages()) {
-    const int64_t size = pages.n_kv_heads * pages.block_size * pages.head_dim;
     for (const int32_t block : blocks) {
-      std::fill_n(pages.keys + block * size, size, kNan);
-      std::fill_n(pages.values + block * size, size, kNan);
+      ops::kv_fill(
+          pages, pages.vector_at(block, 0, 0), pages.vectors_per_block(), ops::KvFill::kNan);
     }
   }
 }
 
 void Model::poison_position(int32_t block, int32_t slot) {
-  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   for (const ops::KvPages& pages : kv_pages()) {
     for (int64_t head = 0; head < pages.n_kv_heads; ++head) {
-      const int64_t at = (block * pages.n_kv_heads + head) * pages.block_size + slot;
-      std::fill_n(pages.keys + at * pages.head_dim, pages.head_dim, kNan);
-      std::fill_n(pages.values + at * pages.head_dim, pages.head_dim, kNan);
+      ops::kv_fill(pages, pages.vector_at(block, head, slot), 1, ops::KvFill::kNan);
     }
   }
 }

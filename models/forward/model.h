@@ -57,6 +57,7 @@ struct ModelOptions {
   int32_t num_blocks = 0;
   int32_t max_rows = 512;  // of a step; buffers are allocated once for it
   int32_t max_logit_rows = 512;
+  ops::KvType kv_type = ops::KvType::kF32;  // on a CPU
 };
 
 // What a rank's partial sums cost: the sums over the ranks that forward() makes. Nothing is counted

@@ -230,8 +230,9 @@ size_t Transformer::step_bytes() const {
 
 size_t Transformer::kv_bytes_per_block(const ModelConfig& config,
                                        const ModelShard& shard,
-                                       int32_t block_size) {
-  return KvMemory::bytes_per_block(config, shard, block_size);
+                                       int32_t block_size,
+                                       ops::KvType type) {
+  return KvMemory::bytes_per_block(config, shard, block_size, type);
 }
 
 std::span<const ops::KvPages> Transformer::kv_pages() const { return kv_->pages(); }

@@ -48,7 +48,8 @@ class Transformer final : public Model {
   // Bytes of KV memory per block on this rank, for sizing before construction.
   static size_t kv_bytes_per_block(const ModelConfig& config,
                                    const ModelShard& shard,
-                                   int32_t block_size);
+                                   int32_t block_size,
+                                   ops::KvType type = ops::KvType::kF32);
 
   void clear_blocks(std::span<const int32_t> blocks) override;
   void copy_block(int32_t from, int32_t to) override;

@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 
+#include "runtime/ops/kv_pages.h"
 #include "runtime/ops/tensor.h"
 #include "runtime/ops/thread_plan.h"
 
@@ -298,17 +299,6 @@ void rope(Context& ctx,
           int64_t head_dim,
           const RowAngles& angles);
 
-// One layer's paged KV memory of one rank: [num_blocks, n_kv_heads, block_size, head_dim] each.
-// Values may be the keys themselves.
-struct KvPages {
-  float* keys = nullptr;
-  float* values = nullptr;
-  int64_t num_blocks = 0;
-  int64_t n_kv_heads = 0;
-  int64_t block_size = 0;
-  int64_t head_dim = 0;
-};
-
 // The ragged batch an attention sees. Row r belongs to sequence sequence_of_row[r] and stands at
 // positions[r]; position t of a sequence s lives in block block_tables[s][t / block_size], slot t %
 // block_size.
@@ -319,7 +309,7 @@ struct AttentionRows {
 };
 
 // Stores each row's key and value heads ([rows, stride], n_kv_heads * head_dim from the start) into
-// its slot.
+// its slot, in the pages' type.
 void kv_write(Context& ctx,
               const KvPages& pages,
               const float* keys,

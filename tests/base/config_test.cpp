@@ -288,6 +288,12 @@ TEST_F(ConfigTest, ValuesOfTheirsThatWouldChangeSomethingAreRefused) {
   EXPECT_EQ(sentence({"--top-k", "40"}),
             "top_k: cannot be set: sampling defaults are the model's generation_config.json (from "
             "command line)");
+  EXPECT_EQ(sentence({"-ctk", "q8_0"}),
+            "cache_type_k: 'q8_0' cannot be had, only f16, f32: --kv-cache-dtype bfloat16 or int8 "
+            "(as q8_0) is the type of keys and values alike (from command line)");
+  EXPECT_EQ(sentence({"--kv-cache-dtype", "fp8"}),
+            "kv_cache_dtype: 'fp8' is not one of auto, float32, bfloat16, int8 (from command "
+            "line)");
   EXPECT_EQ(sentence({"--trust-remote-cod"}),
             "unknown option --trust-remote-cod; did you mean --trust-remote-code?");
   EXPECT_EQ(sentence({"--speculative-config", R"({"draft_tensor_parallel_size": 2})"}),
@@ -296,6 +302,11 @@ TEST_F(ConfigTest, ValuesOfTheirsThatWouldChangeSomethingAreRefused) {
 }
 
 TEST_F(ConfigTest, NamesOfOtherServersAreUnderstood) {
+  for (const char* own : {"auto", "float32", "bfloat16", "int8"}) {
+    EXPECT_EQ(config_of({"--kv-cache-dtype", own}).kv_cache_dtype, own);
+  }
+  EXPECT_EQ(config_of({"--kv-cache-dtype", "bf16"}).kv_cache_dtype, "bfloat16");
+  EXPECT_EQ(from_yaml("kv_cache_dtype: int8_per_token_head\n").kv_cache_dtype, "int8");
   EXPECT_EQ(config_of({"--dtype", "bfloat16"}).activation_dtype, "bfloat16");
   EXPECT_EQ(config_of({"--seed", "7"}).default_seed, 7);
   EXPECT_EQ(from_yaml("seed: 7\ndtype: auto\n").default_seed, 7);

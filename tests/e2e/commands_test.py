@@ -104,6 +104,10 @@ class Batch(unittest.TestCase):
         code, _, errors = run(mpirun(1, recovery=False) + rounding + ["float32", ":", "-np", "1"] + rounding + ["bfloat16"])
         self.assertEqual(code, 2, errors)
         self.assertIn("it has activation_dtype bfloat16 where rank 0 has activation_dtype float32; all ranks need", errors)
+        narrow = [PROGRAM, "bench", "decode", "--speculative-config.method", "none", "--kv-cache-dtype"]
+        code, _, errors = run(mpirun(1, recovery=False) + narrow + ["auto", ":", "-np", "1"] + narrow + ["int8"])
+        self.assertEqual(code, 2, errors)
+        self.assertIn("it has kv_cache_dtype int8 where rank 0 has kv_cache_dtype float32; all ranks need", errors)
         code, _, errors = self.batch(3, "--model", "embedded", "--numerics", "strict")
         self.assertEqual(code, 2, errors)
         self.assertIn("numerics strict is for 1, 2, 4 or 8 target ranks, not for 3", errors)

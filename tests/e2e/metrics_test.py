@@ -158,6 +158,24 @@ class AsVllm(Metrics):
         self.assertGreater(self.value("vllm:prompt_tokens_cached_total"), 0)
 
 
+class NarrowCache(unittest.TestCase):
+    def test_a_server_with_keys_and_values_in_8_bits(self):
+        num_bytes = {}
+        texts = {}
+        for dtype in ("auto", "int8"):
+            with Server(0, *DRAFTED_PAIR, "--kv-cache-dtype", dtype) as server:
+                status, body = server.post("/v1/completions", {"prompt": "Once upon a time", "max_tokens": 20,
+                                                               "temperature": 0, "ignore_eos": True})
+                self.assertEqual(status, 200)
+                texts[dtype] = body["choices"][0]["text"]
+                samples = samples_of(server.get("/metrics"))
+                labels, = [its for name, its, _ in samples if name == "vllm:cache_config_info"]
+                self.assertEqual(labels["cache_dtype"], dtype)
+                num_bytes[dtype], = [value for name, _, value in samples if name == "outrider:kv_cache_bytes"]
+        self.assertGreater(len(texts["int8"]), 20)
+        self.assertLess(num_bytes["int8"], 0.3 * num_bytes["auto"])
+
+
 class LogStats(unittest.TestCase):
     def load(self, server, seconds):
         end = time.time() + seconds

@@ -92,6 +92,13 @@ TEST_F(GpuEngine, WhatCannotBeIsOneSentence) {
   config = small_config(1, 0, "cuda");
   config.quantization = "int8";
   EXPECT_TRUE(fails_with([&] { load(config); }, "int8 is for device cpu"));
+  config = small_config(1, 0, "cuda");
+  config.kv_cache_dtype = "int8";
+  EXPECT_TRUE(fails_with([&] { load(config); },
+                         "kv_cache_dtype int8 is for device cpu: on GPUs keys and values are of "
+                         "the activations' type, which is float32 here"));
+  config.kv_cache_dtype = "float32";  // what auto is with these activations
+  load(config);
   config = small_config(2, 0, "cuda");
   config.quantization = "fp8";
   config.numerics = "strict";

@@ -1,6 +1,6 @@
-// What 8-bit and 4-bit weights and 8-bit activations cost on trained models: perplexity, KL
-// divergence and agreement of the likeliest token over public-domain books (printed; the figures of
-// docs/config.md, Weight formats). Skipped without the folder of real inputs.
+// What 8-bit and 4-bit weights and 8-bit activations, and narrow keys and values, cost on trained
+// models: perplexity, KL divergence and agreement of the likeliest token over public-domain books
+// (printed; the figures of docs/config.md). Skipped without the folder of real inputs.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -21,16 +21,20 @@ struct Cost {
   double exact_loss = 0;  // sums over rows, nats
   double rounded_loss = 0;
   double kl = 0;
+  double difference = 0;  // of the next token's log-probability
+  double largest_difference = 0;
   int64_t num_same_top = 0;
   int64_t num_rows = 0;
 };
 
 struct Rounding {
   const char* name;
-  int bits;
+  int bits;  // of weights; 0: as they are
   int32_t group;
   double most_kl;  // nats
   double least_same;
+  double most_loss = 0.01;  // of perplexity, as a share
+  ops::KvType kv_type = ops::KvType::kF32;
 };
 
 double log_mass(std::span<const float> logits) {
@@ -50,8 +54,12 @@ void compare_row(std::span<const float> exact,
     const double log_prob = exact[i] - exact_mass;
     cost.kl += std::exp(log_prob) * (log_prob - (rounded[i] - rounded_mass));
   }
-  cost.exact_loss += exact_mass - exact[static_cast<size_t>(next)];
-  cost.rounded_loss += rounded_mass - rounded[static_cast<size_t>(next)];
+  const double exact_loss = exact_mass - exact[static_cast<size_t>(next)];
+  const double rounded_loss = rounded_mass - rounded[static_cast<size_t>(next)];
+  cost.exact_loss += exact_loss;
+  cost.rounded_loss += rounded_loss;
+  cost.difference += std::abs(rounded_loss - exact_loss);
+  cost.largest_difference = std::max(cost.largest_difference, std::abs(rounded_loss - exact_loss));
   cost.num_same_top += lowest_argmax(exact) == lowest_argmax(rounded) ? 1 : 0;
   ++cost.num_rows;
 }
@@ -89,7 +97,9 @@ Cost cost_of(const std::filesystem::path& model,
   }
   ModelConfig rounded_config = load_model_config(folder);
   if (rounding.bits == 8) rounded_config.load_format = load_format("int8");
-  LoneModel rounded(rounded_config, folder, ops::best_isa(), 2);
+  TransformerOptions options = kOptions;
+  options.kv_type = rounding.kv_type;
+  LoneModel rounded(rounded_config, folder, ops::best_isa(), 2, options);
   const auto tokenizer = Tokenizer::load(model);
   const auto vocab = static_cast<size_t>(config.vocab_size);
   Cost cost;
@@ -113,7 +123,7 @@ void expect_small(const char* name, const Rounding& rounding, const Cost& cost) 
   const double same = static_cast<double>(cost.num_same_top) / rows;
   std::printf(
       "%s, %d tokens: perplexity %.3f, with %s %.3f (%+.3f%%); KL %.2e nats; same "
-      "likeliest token in %.2f%%\n",
+      "likeliest token in %.2f%%; next token's log-probability differs by %.1e, at most %.2f\n",
       name,
       static_cast<int>(cost.num_rows),
       exact,
@@ -121,9 +131,11 @@ void expect_small(const char* name, const Rounding& rounding, const Cost& cost) 
       rounded,
       100 * (rounded / exact - 1),
       cost.kl / rows,
-      100 * same);
+      100 * same,
+      cost.difference / rows,
+      cost.largest_difference);
   EXPECT_GE(cost.num_rows, 4000);
-  EXPECT_LE(std::abs(rounded / exact - 1), rounding.bits == 8 ? 0.01 : 0.2);
+  EXPECT_LE(std::abs(rounded / exact - 1), rounding.most_loss);
   EXPECT_LE(cost.kl / rows, rounding.most_kl);
   EXPECT_GE(cost.kl / rows, 1e-7);  // else nothing was rounded
   EXPECT_GE(same, rounding.least_same);
@@ -134,8 +146,18 @@ TEST(QuantizationQuality, OnTrainedModels) {
   if (!data) GTEST_SKIP() << "no ../shared/data and no OUTRIDER_DATA";
   const auto embedded = std::filesystem::path(OUTRIDER_SOURCE_DIR) / "models" / "embedded";
   for (const Rounding& rounding : {Rounding{"int8", 8, 128, 0.01, 0.95},
-                                   {"int4 of 32", 4, 32, 0.21, 0.68},
-                                   {"int4 of 128", 4, 128, 0.28, 0.63}}) {
+                                   {"int4 of 32", 4, 32, 0.21, 0.68, 0.2},
+                                   {"int4 of 128", 4, 128, 0.28, 0.63, 0.2},
+                                   {.name = "KV in bfloat16",
+                                   .most_kl = 5e-4,
+                                   .least_same = 0.985,
+                                   .most_loss = 0.001,
+                                   .kv_type = ops::KvType::kBF16},
+                                   {.name = "KV in int8",
+                                   .most_kl = 1e-2,
+                                   .least_same = 0.93,
+                                   .most_loss = 0.002,
+                                   .kv_type = ops::KvType::kInt8}}) {
     for (const auto& [name, folder] : {std::pair{"embedded target", embedded / "target"},
                                        {"stories260K", *data / "models" / "stories260K"}})
       expect_small(name, rounding, cost_of(folder, *data / "text", rounding));

@@ -190,14 +190,16 @@ inline std::vector<float> play_script(Model& model, TargetGroup& group) {
 inline std::vector<float> run_script(const StrictModel& model,
                                      TargetGroup& group,
                                      Numerics numerics,
-                                     ops::Activations activations = ops::Activations::kF32) {
+                                     ops::Activations activations = ops::Activations::kF32,
+                                     ops::KvType kv_type = ops::KvType::kF32) {
   const ModelShard shard = shard_model(model.config, group.rank(), group.size(), numerics);
   const auto isas = available_isas();
   ops::Context ctx(1 + group.rank() % 2,
                    isas[(isas.size() - 1 + static_cast<size_t>(group.rank())) % isas.size()]);
   ctx.set_activations(activations);
-  Transformer transformer(
-      model.config, weights_of(model, shard), shard, kStrictOptions, group, ctx);
+  ModelOptions options = kStrictOptions;
+  options.kv_type = kv_type;
+  Transformer transformer(model.config, weights_of(model, shard), shard, options, group, ctx);
   return play_script(transformer, group);
 }
 

@@ -6,25 +6,28 @@
 namespace outrider::test {
 namespace {
 
-std::vector<float> run_on(const StrictModel& model, int num_ranks, Numerics numerics) {
+std::vector<float> run_on(const StrictModel& model,
+                          int num_ranks,
+                          Numerics numerics,
+                          ops::KvType kv_type = ops::KvType::kF32) {
   std::vector<float> logits;
   run_in_process(num_ranks, [&](World& world) {
     const auto group = world.make_target_group(num_ranks);
-    std::vector<float> own = run_script(model, *group, numerics);
+    std::vector<float> own = run_script(model, *group, numerics, ops::Activations::kF32, kv_type);
     if (group->rank() == 0) logits = std::move(own);
   });
   return logits;
 }
 
 // How many numbers of ranks beside 1 were compared.
-int expect_same_bits(const StrictModel& model) {
-  const std::vector<float> expected = run_on(model, 1, Numerics::kStrict);
+int expect_same_bits(const StrictModel& model, ops::KvType kv_type = ops::KvType::kF32) {
+  const std::vector<float> expected = run_on(model, 1, Numerics::kStrict, kv_type);
   expect_real_logits(expected);
   int num_compared = 0;
   for (const int num_ranks : {2, 4, 8}) {
     if (!fits(model, num_ranks)) continue;
     ++num_compared;
-    EXPECT_TRUE(same_logit_bits(run_on(model, num_ranks, Numerics::kStrict), expected))
+    EXPECT_TRUE(same_logit_bits(run_on(model, num_ranks, Numerics::kStrict, kv_type), expected))
         << model.name << " on " << num_ranks << " ranks";
   }
   return num_compared;
@@ -46,6 +49,18 @@ TEST(Strict, WeightsInIntegers) {
     EXPECT_FALSE(
         same_logit_bits(run_on(model, 2, Numerics::kFast), run_on(model, 1, Numerics::kFast)))
         << model.name;
+  }
+}
+
+// A head's scale is of that head alone, so no rank's share of the heads changes it.
+TEST(Strict, NarrowKeysAndValues) {
+  for (const StrictModel& model : awkward_models()) {
+    for (const ops::KvType type : {ops::KvType::kBF16, ops::KvType::kInt8}) {
+      EXPECT_GE(expect_same_bits(model, type), 2) << model.name;
+      EXPECT_FALSE(same_logit_bits(run_on(model, 2, Numerics::kStrict, type),
+                                   run_on(model, 2, Numerics::kStrict)))
+          << model.name;
+    }
   }
 }
 

@@ -51,20 +51,27 @@ double spread(std::span<const float> values) {
   return static_cast<double>(*high) - *low;
 }
 
-class RowInvariance : public testing::TestWithParam<std::string> {
+TransformerOptions with_kv(ops::KvType type) {
+  TransformerOptions options = kOptions;
+  options.kv_type = type;
+  return options;
+}
+
+class RowInvariance : public testing::TestWithParam<std::tuple<std::string, ops::KvType>> {
  protected:
-  std::filesystem::path dir() const { return golden_dir() / GetParam(); }
+  std::filesystem::path dir() const { return golden_dir() / std::get<0>(GetParam()); }
+  TransformerOptions options() const { return with_kv(std::get<1>(GetParam())); }
 };
 
 TEST_P(RowInvariance, AnyCutOfATextGivesTheSameBits) {
   for (const ops::Isa isa : available_isas()) {
-    LoneModel whole(dir(), isa, 2);
+    LoneModel whole(dir(), isa, 2, options());
     const auto text = some_text(100, whole.config.vocab_size, 1);
     const auto expected = whole.run(text, 0, block_ids(0, 7));
     ASSERT_GT(spread(expected), 1.0);
     for (const size_t chunk :
          {size_t{1}, size_t{2}, size_t{5}, size_t{17}, size_t{33}, size_t{64}}) {
-      LoneModel cut(dir(), isa, chunk == 17 ? 3 : 1);
+      LoneModel cut(dir(), isa, chunk == 17 ? 3 : 1, options());
       std::vector<float> logits;
       for (size_t begin = 0; begin < text.size(); begin += chunk) {
         const auto piece = std::span(text).subspan(begin, std::min(chunk, text.size() - begin));
@@ -77,7 +84,7 @@ TEST_P(RowInvariance, AnyCutOfATextGivesTheSameBits) {
 }
 
 TEST_P(RowInvariance, SequencesSharingAStepDoNotTouchEachOther) {
-  LoneModel model(dir(), ops::best_isa(), 2);
+  LoneModel model(dir(), ops::best_isa(), 2, options());
   const int32_t vocab = model.config.vocab_size;
   const auto width = static_cast<size_t>(vocab);
   const auto first = some_text(50, vocab, 2);
@@ -117,7 +124,7 @@ TEST_P(RowInvariance, SequencesSharingAStepDoNotTouchEachOther) {
 
 // Rejected draft rows leave keys behind; computing the positions again must hide them completely.
 TEST_P(RowInvariance, RejectedRowsLeaveNoTrace) {
-  LoneModel model(dir(), ops::best_isa());
+  LoneModel model(dir(), ops::best_isa(), 1, options());
   const auto text = some_text(40, model.config.vocab_size, 4);
   const auto wrong = some_text(9, model.config.vocab_size, 5);
   const auto width = static_cast<size_t>(model.config.vocab_size);
@@ -131,7 +138,7 @@ TEST_P(RowInvariance, RejectedRowsLeaveNoTrace) {
 }
 
 TEST_P(RowInvariance, OnlyTheAskedRowsGetLogits) {
-  LoneModel model(dir(), ops::best_isa());
+  LoneModel model(dir(), ops::best_isa(), 1, options());
   const auto text = some_text(30, model.config.vocab_size, 6);
   const auto width = static_cast<size_t>(model.config.vocab_size);
   const auto expected = model.run(text, 0, block_ids(0, 4));
@@ -151,24 +158,87 @@ TEST_P(RowInvariance, OnlyTheAskedRowsGetLogits) {
   EXPECT_TRUE(model.model->forward(Batch{}).empty());
 }
 
-INSTANTIATE_TEST_SUITE_P(Families,
-                         RowInvariance,
-                         testing::Values("llama-tied-f32",
-                                         "llama-bias-f16",
-                                         "llama-yarn-bf16",
-                                         "mistral-window-sharded",
-                                         "qwen2-window-f16",
-                                         "qwen3-bf16",
-                                         "gemma4-k_eq_v-f32",
-                                         "gemma4-shared-f16"),
-                         [](const auto& param_info) {
-                           std::string name = param_info.param;
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
+INSTANTIATE_TEST_SUITE_P(
+    Families,
+    RowInvariance,
+    testing::Combine(testing::Values("llama-tied-f32",
+                                     "llama-bias-f16",
+                                     "llama-yarn-bf16",
+                                     "mistral-window-sharded",
+                                     "qwen2-window-f16",
+                                     "qwen3-bf16",
+                                     "gemma4-k_eq_v-f32",
+                                     "gemma4-shared-f16",
+                                     "deepseek_v3-bf16"),
+                     testing::Values(ops::KvType::kF32, ops::KvType::kBF16, ops::KvType::kInt8)),
+    [](const auto& param_info) {
+      std::string name = std::get<0>(param_info.param);
+      std::replace(name.begin(), name.end(), '-', '_');
+      return name + "_" + ops::kv_type_name(std::get<1>(param_info.param));
+    });
+
+// Of every kind of attention: shared and latent keys and values, windows, heads by layer.
+TEST(Transformer, NarrowKeysAndValuesChangeLogitsALittle) {
+  for (const char* name : {"llama-tied-f32",
+                           "mistral-window-sharded",
+                           "gemma3-f32",
+                           "gemma4-k_eq_v-f32",
+                           "gemma4-shared-f16",
+                           "gpt_oss-bf16",
+                           "deepseek_v3-bf16"}) {
+    LoneModel exact(golden_dir() / name, ops::best_isa());
+    const auto text = some_text(100, exact.config.vocab_size, 8);
+    const auto expected = exact.run(text, 0, block_ids(0, 7));
+    double last_error = 0;
+    for (const ops::KvType type : {ops::KvType::kBF16, ops::KvType::kInt8}) {
+      LoneModel narrow(golden_dir() / name, ops::best_isa(), 1, with_kv(type));
+      const auto logits = narrow.run(text, 0, block_ids(0, 7));
+      double error = 0;
+      double total = 0;
+      for (size_t i = 0; i < expected.size(); ++i) {
+        error += std::pow(double{logits[i]} - expected[i], 2);
+        total += std::pow(double{expected[i]}, 2);
+      }
+      const double relative = std::sqrt(error / total);
+      EXPECT_GT(relative, 1e-5) << name << ' ' << ops::kv_type_name(type);
+      EXPECT_LT(relative, 0.05) << name << ' ' << ops::kv_type_name(type);
+      EXPECT_NE(relative, last_error) << name;
+      last_error = relative;
+    }
+  }
+}
+
+class Blocks : public testing::TestWithParam<ops::KvType> {};
+INSTANTIATE_TEST_SUITE_P(KvTypes,
+                         Blocks,
+                         testing::Values(ops::KvType::kF32, ops::KvType::kBF16, ops::KvType::kInt8),
+                         [](const auto& instance) {
+                           return std::string(ops::kv_type_name(instance.param));
                          });
 
-TEST(Transformer, ClearedBlocksHideWhatWasInThem) {
-  LoneModel model(golden_dir() / "llama-untied-bf16", ops::best_isa());
+// With scales, where there are any; of latent attention, where values are the keys, too.
+TEST_P(Blocks, CopiedAndPoisonedBlocksAreReadAsSuch) {
+  for (const char* name : {"llama-untied-bf16", "deepseek_v3-bf16"}) {
+    LoneModel model(golden_dir() / name, ops::best_isa(), 1, with_kv(GetParam()));
+    const auto text = some_text(20, model.config.vocab_size, 7);
+    const std::vector<int32_t> next = {5};
+    model.run(text, 0, block_ids(0, 2));
+    const auto expected = model.run(next, 20, block_ids(0, 2));
+    model.model->copy_block(0, 9);
+    model.model->copy_block(1, 4);
+    EXPECT_TRUE(same_bits(model.run(next, 20, std::vector<int32_t>{9, 4}), expected)) << name;
+    model.model->poison_position(4, 6);  // position 22: nobody has seen it
+    EXPECT_TRUE(same_bits(model.run(next, 20, std::vector<int32_t>{9, 4}), expected)) << name;
+    model.model->poison_position(4, 2);
+    EXPECT_TRUE(std::isnan(model.run(next, 20, std::vector<int32_t>{9, 4})[0])) << name;
+    EXPECT_TRUE(same_bits(model.run(next, 20, block_ids(0, 2)), expected)) << name;
+    model.model->poison_blocks(std::vector<int32_t>{0});
+    EXPECT_TRUE(std::isnan(model.run(next, 20, block_ids(0, 2))[0])) << name;
+  }
+}
+
+TEST_P(Blocks, ClearedBlocksHideWhatWasInThem) {
+  LoneModel model(golden_dir() / "llama-untied-bf16", ops::best_isa(), 1, with_kv(GetParam()));
   const auto text = some_text(20, model.config.vocab_size, 7);
   const auto blocks = block_ids(0, 2);
   model.run(text, 0, blocks);
@@ -187,6 +257,24 @@ TEST(Transformer, KvBytesPerBlockCountsBothHalvesOfEveryLayer) {
   const ModelShard quarter = shard_model(config, 3, 4);
   EXPECT_EQ(Transformer::kv_bytes_per_block(config, whole, 16), 2u * 22 * 4 * 16 * 64 * 4);
   EXPECT_EQ(Transformer::kv_bytes_per_block(config, quarter, 16), 2u * 22 * 1 * 16 * 64 * 4);
+}
+
+TEST(Transformer, KvBytesPerBlockAreHalfAndAQuarterInNarrowTypes) {
+  const ModelConfig config = synthetic_shape("tinyllama-1.1b");
+  const ModelShard whole = shard_model(config, 0, 1);
+  const auto bytes = [&](ops::KvType type) {
+    return Transformer::kv_bytes_per_block(config, whole, 16, type);
+  };
+  EXPECT_EQ(bytes(ops::KvType::kBF16), bytes(ops::KvType::kF32) / 2);
+  EXPECT_EQ(bytes(ops::KvType::kInt8), 2u * 22 * 4 * 16 * (64 + 4));  // with a scale each
+  for (const char* name : {"gemma4-shared-f16", "deepseek_v3-bf16"}) {
+    for (const ops::KvType type : {ops::KvType::kBF16, ops::KvType::kInt8}) {
+      LoneModel lone(golden_dir() / name, ops::best_isa(), 1, with_kv(type));
+      const size_t block = Transformer::kv_bytes_per_block(
+          lone.config, shard_model(lone.config, 0, 1), kOptions.block_size, type);
+      EXPECT_EQ(lone.model->memory().kv, static_cast<size_t>(kOptions.num_blocks) * block) << name;
+    }
+  }
 }
 
 TEST(Transformer, OfLatentAttentionOneLatentAPositionIsKeptOnEveryRank) {

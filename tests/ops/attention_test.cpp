@@ -1,5 +1,5 @@
-// Paged attention against double precision; its bits across batches, threads and instruction sets;
-// the KV writes.
+// Paged attention against double precision over keys and values as their pages keep them; its bits
+// across batches, threads and instruction sets.
 #include <numeric>
 
 #include "tests/ops/ops_testing.h"
@@ -15,7 +15,32 @@ struct Case {
   int64_t length;
   int64_t window;
   bool has_sinks = false;
+  KvType type = KvType::kF32;
 };
+
+constexpr KvType kKvTypes[] = {KvType::kF32, KvType::kBF16, KvType::kInt8};
+Case with_type(Case c, KvType type) {
+  c.type = type;
+  return c;
+}
+
+// What the numbers of vectors of head_dim are worth once they are kept in a type.
+std::vector<float> as_kept(std::vector<float> x, KvType type, int64_t head_dim) {
+  for (size_t i = 0; i < x.size(); ++i) {
+    if (type == KvType::kBF16) x[i] = bf16_to_float(float_to_bf16(x[i]));
+  }
+  if (type != KvType::kInt8) return x;
+  for (size_t begin = 0; begin < x.size(); begin += static_cast<size_t>(head_dim)) {
+    const std::span<float> vector = std::span(x).subspan(begin, static_cast<size_t>(head_dim));
+    float largest = 0;
+    for (const float value : vector) largest = std::max(largest, std::abs(value));
+    for (float& value : vector) {
+      value = std::nearbyint(value * (127.0f / largest)) * (largest / 127.0f);
+    }
+  }
+  return x;
+}
+
 // Chunks of 128 positions: below, at and beyond; odd head_dims and blocks; groups of 1 to 8;
 // windows; sinks.
 constexpr Case kCases[] = {
@@ -33,12 +58,13 @@ constexpr Case kCases[] = {
 
 // A set of sequences of given lengths whose blocks lie shuffled in memory; unused slots hold NaN.
 struct Cache {
-  std::vector<float> keys;
+  std::vector<float> keys;  // room for floats; narrower types take less
   std::vector<float> values;
+  std::vector<float> scales;
   std::vector<std::vector<int32_t>> tables;
   std::vector<std::span<const int32_t>> spans;
   std::vector<std::vector<float>>
-      key_rows;  // [sequence][length * n_kv_heads * head_dim], for the reference
+      key_rows;  // [sequence][length * n_kv_heads * head_dim] as kept, for the reference
   std::vector<std::vector<float>> value_rows;
   KvPages pages;
 
@@ -46,12 +72,25 @@ struct Cache {
     int64_t blocks = 1;
     for (const int64_t length : lengths) blocks += (length + c.block_size - 1) / c.block_size;
     const size_t size = static_cast<size_t>(blocks * c.n_kv_heads * c.block_size * c.head_dim);
-    keys.assign(size, kPoison);
-    values.assign(size, kPoison);
+    keys.resize(size);
+    values.resize(size);
     std::vector<int32_t> order(static_cast<size_t>(blocks));
     std::iota(order.begin(), order.end(), 0);
     std::shuffle(order.begin(), order.end(), std::mt19937(seed));
-    pages = {keys.data(), values.data(), blocks, c.n_kv_heads, c.block_size, c.head_dim};
+    pages = {.keys = {reinterpret_cast<std::byte*>(keys.data())},
+             .values = {reinterpret_cast<std::byte*>(values.data())},
+             .num_blocks = blocks,
+             .n_kv_heads = c.n_kv_heads,
+             .block_size = c.block_size,
+             .head_dim = c.head_dim,
+             .type = c.type};
+    const int64_t num_vectors = blocks * pages.vectors_per_block();
+    if (c.type == KvType::kInt8) {
+      scales.resize(static_cast<size_t>(2 * num_vectors));
+      pages.keys.scales = scales.data();
+      pages.values.scales = scales.data() + num_vectors;
+    }
+    kv_fill(pages, 0, num_vectors, KvFill::kNan);
     size_t next = 0;
     for (const int64_t length : lengths) {
       const size_t need = static_cast<size_t>((length + c.block_size - 1) / c.block_size);
@@ -78,6 +117,14 @@ struct Cache {
              value_rows.back().data(),
              width,
              {positions, owner, spans});
+    key_rows.back() = as_kept(std::move(key_rows.back()), c.type, c.head_dim);
+    value_rows.back() = as_kept(std::move(value_rows.back()), c.type, c.head_dim);
+  }
+
+  // The position's key and value of a KV head become NaN.
+  void spoil(size_t sequence, int64_t position, int64_t kv_head) {
+    const int32_t block = tables[sequence][static_cast<size_t>(position / pages.block_size)];
+    kv_fill(pages, pages.vector_at(block, kv_head, position % pages.block_size), 1, KvFill::kNan);
   }
 };
 
@@ -140,8 +187,17 @@ std::vector<float> run_attention(Context& ctx,
   return out;
 }
 
-TEST(Attention, EqualsDoublePrecisionAndIsTheSameOnEveryIsaThreadAndBatch) {
-  for (const Case& c : kCases) {
+class AttentionOf : public ::testing::TestWithParam<KvType> {};
+INSTANTIATE_TEST_SUITE_P(Types,
+                         AttentionOf,
+                         ::testing::ValuesIn(kKvTypes),
+                         [](const auto& instance) {
+                           return std::string(kv_type_name(instance.param));
+                         });
+
+TEST_P(AttentionOf, EqualsDoublePrecisionAndIsTheSameOnEveryIsaThreadAndBatch) {
+  for (const Case& shape : kCases) {
+    const Case c = with_type(shape, GetParam());
     const Cache cache(c, {c.length, 3, c.length / 2 + 1}, 20);
     std::vector<int32_t> positions;
     std::vector<int32_t> owners;
@@ -246,7 +302,7 @@ std::vector<float> one_by_one(
   return out;
 }
 
-TEST(Attention, TilesOfAnyNumberOfRowsAnywhereGiveTheBitsOfSingleRows) {
+TEST_P(AttentionOf, TilesOfAnyNumberOfRowsAnywhereGiveTheBitsOfSingleRows) {
   constexpr Case kShapes[] = {
       {8, 1, 64, 16, 700, 0},    // one KV head for eight
       {4, 4, 16, 16, 700, 0},    // none shared
@@ -258,7 +314,8 @@ TEST(Attention, TilesOfAnyNumberOfRowsAnywhereGiveTheBitsOfSingleRows) {
       {8, 2, 64, 16, 700, 100, true},
   };
   std::mt19937 generator(50);
-  for (const Case& c : kShapes) {
+  for (const Case& shape : kShapes) {
+    const Case c = with_type(shape, GetParam());
     const Cache cache(c, {c.length, c.length, c.length}, 51);
     const int64_t stride = c.n_heads * c.head_dim;
     for (int64_t num_rows = 1; num_rows <= 33; ++num_rows) {
@@ -288,8 +345,9 @@ TEST(Attention, TilesOfAnyNumberOfRowsAnywhereGiveTheBitsOfSingleRows) {
 }
 
 // A prompt cut anywhere gives the bits of the whole.
-TEST(Attention, ChunkedPrefillAtAnySplitGivesTheSameBits) {
-  for (const Case& c : {Case{8, 2, 64, 16, 300, 0}, Case{4, 4, 24, 5, 300, 77, true}}) {
+TEST_P(AttentionOf, ChunkedPrefillAtAnySplitGivesTheSameBits) {
+  for (const Case& shape : {Case{8, 2, 64, 16, 300, 0}, Case{4, 4, 24, 5, 300, 77, true}}) {
+    const Case c = with_type(shape, GetParam());
     const Cache cache(c, {c.length}, 55);
     const int64_t stride = c.n_heads * c.head_dim;
     const std::vector<float> q = random_floats(static_cast<size_t>(c.length * stride), 56);
@@ -315,8 +373,9 @@ TEST(Attention, ChunkedPrefillAtAnySplitGivesTheSameBits) {
 
 // Long contexts of few rows are spread over threads by chunks, also when not all partial states
 // fit at once.
-TEST(Attention, LongContextsSpreadOverThreadsGiveTheSameBits) {
-  for (const Case& c : {Case{2, 1, 16, 16, 9000, 0, true}, Case{128, 1, 128, 16, 20000, 0}}) {
+TEST_P(AttentionOf, LongContextsSpreadOverThreadsGiveTheSameBits) {
+  for (const Case& shape : {Case{2, 1, 16, 16, 9000, 0, true}, Case{128, 1, 128, 16, 20000, 0}}) {
+    const Case c = with_type(shape, GetParam());
     const Cache cache(c, {c.length}, 57);
     const int64_t stride = c.n_heads * c.head_dim;
     Rows rows;
@@ -352,6 +411,28 @@ TEST(Attention, NanInAValueReachesOnlyRowsThatSeeIt) {
         const size_t head = i % static_cast<size_t>(stride) / 24;
         const bool sees = rows.positions[row] >= spoiled && head < 2 && i % 24 == 0;
         ASSERT_EQ(std::isnan(out[i]), sees) << isa_name(isa) << ' ' << i;
+      }
+    }
+  }
+}
+
+TEST_P(AttentionOf, NanVectorsReachOnlyRowsThatSeeThem) {
+  const Case c = with_type({4, 2, 24, 16, 300, 0}, GetParam());
+  for (const int64_t spoiled : {60, 141, 299}) {
+    Cache cache(c, {c.length}, 63);
+    cache.spoil(0, spoiled, 1);
+    Rows rows;
+    rows.add(0, spoiled - 9, std::min<int64_t>(12, 309 - spoiled));
+    const int64_t stride = c.n_heads * c.head_dim;
+    const std::vector<float> q =
+        random_floats(rows.positions.size() * static_cast<size_t>(stride), 64);
+    for (const Isa isa : all_isas()) {
+      Context ctx(2, isa);
+      const auto out = run_attention(ctx, c, cache, q.data(), stride, rows.positions, rows.owners);
+      for (size_t i = 0; i < out.size(); ++i) {
+        const size_t row = i / static_cast<size_t>(stride);
+        const size_t head = i % static_cast<size_t>(stride) / 24;
+        ASSERT_EQ(std::isnan(out[i]), rows.positions[row] >= spoiled && head >= 2) << i;
       }
     }
   }

@@ -115,7 +115,8 @@ class OneRank {
     int64_t num_all = 0;
     for (const ops::KvPages& pages : loaded_.model->kv_pages()) {
       const int64_t size = pages.n_kv_heads * pages.block_size * pages.head_dim;
-      for (const float* memory : {pages.keys, pages.values}) {
+      for (const ops::KvVectors& half : {pages.keys, pages.values}) {
+        const float* const memory = reinterpret_cast<const float*>(half.data);
         for (int64_t i = block * size; i < (block + 1) * size; ++i) {
           num_nan += std::isnan(memory[i]) ? 1 : 0;
           ++num_all;
@@ -147,10 +148,11 @@ TEST(Poison, StaleBlocksAreNoticedAndOthersAreLeftAlone) {
   EXPECT_TRUE(wrong.step({4}).failed);
 }
 
-// Where the block's first key lies in a layer.
-int64_t key_of(const LoadedModel& loaded, int32_t block) {
+// The first number of a block's first key.
+float key_of(const LoadedModel& loaded, int32_t block) {
   const ops::KvPages& pages = loaded.model->kv_pages()[0];
-  return block * pages.n_kv_heads * pages.block_size * pages.head_dim;
+  return reinterpret_cast<const float*>(
+      pages.keys.data)[pages.vector_at(block, 0, 0) * pages.head_dim];
 }
 
 // The draft reads what it has computed, whatever is freed beside it; and it looks at what it reads.
@@ -174,8 +176,8 @@ TEST(PoisonDeathTest, TheDraftStopsWhereItReadsAFreedBlock) {
   const std::vector<int32_t> held = worker.sequences().all().at(1).main_chain.blocks;
   worker.take(next);
   worker.step();
-  EXPECT_TRUE(std::isnan(loaded.model->kv_pages()[0].keys[key_of(loaded, freed[0])]));
-  EXPECT_FALSE(std::isnan(loaded.model->kv_pages()[0].keys[key_of(loaded, held[0])]));
+  EXPECT_TRUE(std::isnan(key_of(loaded, freed[0])));
+  EXPECT_FALSE(std::isnan(key_of(loaded, held[0])));
   loaded.model->poison_blocks(std::span(held).first(1));
   EXPECT_DEATH(worker.step(), "the draft has read KV of a block that nobody holds");
 }

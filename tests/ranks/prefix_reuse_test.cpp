@@ -244,11 +244,10 @@ class OneRank {
     std::vector<float> content;
     for (int32_t layer = 0; layer < loaded_.model->config().n_layers; ++layer) {
       const ops::KvPages& pages = dynamic_cast<const Transformer&>(*loaded_.model).kv_pages(layer);
-      for (const float* memory : {pages.keys, pages.values}) {
+      for (const ops::KvVectors& half : {pages.keys, pages.values}) {
         for (int64_t head = 0; head < pages.n_kv_heads; ++head) {
-          const float* begin =
-              memory +
-              ((block * pages.n_kv_heads + head) * pages.block_size + slot) * pages.head_dim;
+          const float* begin = reinterpret_cast<const float*>(half.data) +
+                               pages.vector_at(block, head, slot) * pages.head_dim;
           content.insert(content.end(), begin, begin + pages.head_dim);
         }
       }

@@ -278,8 +278,12 @@ void add_rank_rows(Table& table, RunConfig* c) {
                     0.01,
                     1.0,
                     "share of a GPU's memory for weights, KV and buffers of all ranks on it"));
-  table.add(
-      choice_option("kv_cache_dtype", &c->kv_cache_dtype, {"auto"}, "type of keys and values"));
+  table.add(with_words(choice_option("kv_cache_dtype",
+                                     &c->kv_cache_dtype,
+                                     {"auto", "float32", "bfloat16", "int8"},
+                                     "of keys and values; auto = float32 on CPUs, on GPUs the "
+                                     "activations' type"),
+                       {{"bf16", "bfloat16"}, {"int8_per_token_head", "int8"}}));
   table.add(flag_option("enforce_eager", &c->enforce_eager, "on GPUs: no recorded graphs"));
   table.add(
       integer_option("cuda_device",

@@ -32,6 +32,8 @@ constexpr const char* kServerThreads = "each connection has a thread of its own"
 constexpr const char* kRows = "rows of a round are --max-num-batched-tokens";
 constexpr const char* kDefaults = "sampling defaults are the model's generation_config.json";
 constexpr const char* kDraftLength = "a draft is as long as measured times and acceptance ask for";
+constexpr const char* kKvType =
+    "--kv-cache-dtype bfloat16 or int8 (as q8_0) is the type of keys and values alike";
 constexpr const char* kNoClientCerts = "clients are not asked for certificates";
 constexpr const char* kFlags = "true";
 constexpr const char* kAll = "*";
@@ -136,8 +138,8 @@ constexpr ForeignOption kForeignOptions[] = {
     {"cont_batching", "-cb", Takes::kFlag, kFlags, "batching is always continuous"},
     {"context_shift", "", Takes::kFlag, "false", "a full context ends the answer"},
     {"kv_unified", "-kvu", Takes::kFlag, kAll, "all sequences share one pool of KV blocks"},
-    {"cache_type_k", "-ctk", Takes::kValue, "f16 f32", "KV is never quantized"},
-    {"cache_type_v", "-ctv", Takes::kValue, "f16 f32", "KV is never quantized"},
+    {"cache_type_k", "-ctk", Takes::kValue, "f16 f32", kKvType},
+    {"cache_type_v", "-ctv", Takes::kValue, "f16 f32", kKvType},
     {"warmup", "", Takes::kFlag, kAll, "there is nothing to warm up"},
     {"metrics", "", Takes::kFlag, kFlags, "/metrics is always there"},
     {"numa", "", Takes::kValue, kAll, "--cpu-bind places the threads"},

@@ -205,6 +205,16 @@ Option or_word(Option option, std::string word, int32_t* field, int32_t value) {
   return option;
 }
 
+Option with_words(Option option, std::vector<std::pair<std::string, std::string>> words) {
+  option.set = [words = std::move(words), value = option.set](const std::string& text) {
+    for (const auto& [word, meant] : words) {
+      if (text == word) return value(meant);
+    }
+    value(text);
+  };
+  return option;
+}
+
 Option size_option(std::string key, int64_t* field, std::string help) {
   Option option = base_option(std::move(key), std::move(help));
   option.value = "BYTES";

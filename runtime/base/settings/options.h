@@ -7,6 +7,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace outrider {
@@ -37,6 +38,8 @@ Option integer_option(
     std::string key, int32_t* field, int32_t least, int32_t most, std::string help);
 // The row also takes `word`, which stands for this value of its field.
 Option or_word(Option option, std::string word, int32_t* field, int32_t value);
+// The row also takes these words, each for the value beside it: other programs' names.
+Option with_words(Option option, std::vector<std::pair<std::string, std::string>> words);
 Option size_option(std::string key,
                    int64_t* field,
                    std::string help);  // bytes; k, M, G suffixes of 1024

@@ -28,7 +28,7 @@ struct SpeculativeConfig {
   // auto: each round as many for each sequence as bring most tokens per second, maybe none
   int32_t num_speculative_tokens = kAutoDraftLen;
   std::string async_drafting =
-      "auto";  // auto, off, chain, cache: what the draft does while a round runs
+      "auto";                    // auto, off, chain, cache: what the draft does while a round runs
   std::string backup = "ngram";  // ngram, none: who drafts where a draft model's block is missing
   int32_t prompt_lookup_max = 4;
   int32_t prompt_lookup_min = 2;
@@ -72,9 +72,10 @@ struct RunConfig {
   std::string activation_dtype = "auto";
   std::string device = "cpu";           // cpu, cuda
   double gpu_memory_utilization = 0.9;  // of a GPU's memory, by all ranks of the job that share it
-  std::string kv_cache_dtype = "auto";  // as activations: float32 on CPUs
-  bool enforce_eager = false;           // no recorded graphs on GPUs
-  int32_t cuda_device = -1;             // -1 = by the rank's place on its host
+  // auto, float32, bfloat16, int8; auto = float32 on CPUs, on GPUs as activations
+  std::string kv_cache_dtype = "auto";
+  bool enforce_eager = false;  // no recorded graphs on GPUs
+  int32_t cuda_device = -1;    // -1 = by the rank's place on its host
   // auto, exchange, hierarchical, nccl, staged: how the target ranks' GPUs sum
   // (runtime/comm/device/device_sums.h)
   std::string device_sums = "auto";

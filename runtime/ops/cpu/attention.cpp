@@ -1,4 +1,4 @@
-// Attention over paged keys and values, and writing them. Rows that follow each other in a sequence
+// Attention over paged keys and values. Rows that follow each other in a sequence
 // form tiles; a tile of one KV head reads each key and value once for all its queries. Positions
 // are cut into chunks at multiples of kPositionChunk; each chunk gives [max, sum, value sums] per
 // query, folded in ascending order (the online softmax of Milakov and Gimelshein 2018, tiled as in
@@ -7,7 +7,6 @@
 // and which thread takes it changes no bit, so tiles are taken as threads become free.
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <numeric>
 #include <vector>
 
@@ -149,11 +148,14 @@ RowsOfChunk rows_of_chunk(const Attention& job, const Tile& tile, int64_t chunk)
   return seen;
 }
 
-// Slots of a chunk and where their vectors lie in keys and values.
+// Slots of a chunk and where their vectors lie in keys and values; their scales, where there are
+// any.
 struct Slots {
   int64_t first;
   int64_t last;
   int64_t offsets[kPositionChunk];
+  float key_scales[kPositionChunk];
+  float value_scales[kPositionChunk];
 };
 
 void locate(const Attention& job, const Tile& tile, int64_t chunk, Slots& slots) {
@@ -166,10 +168,13 @@ void locate(const Attention& job, const Tile& tile, int64_t chunk, Slots& slots)
   for (int64_t slot = slots.first; slot < slots.last;) {
     const int64_t block = (begin + slot) / pages.block_size;
     const int64_t in_block = (begin + slot) % pages.block_size;
-    int64_t offset =
-        ((blocks[block] * pages.n_kv_heads + tile.kv_head) * pages.block_size + in_block) *
-        pages.head_dim;
+    const int64_t vector = pages.vector_at(blocks[block], tile.kv_head, in_block);
     const int64_t block_end = std::min(slots.last, slot + pages.block_size - in_block);
+    if (pages.keys.scales != nullptr) {
+      std::copy_n(pages.keys.scales + vector, block_end - slot, slots.key_scales + slot);
+      std::copy_n(pages.values.scales + vector, block_end - slot, slots.value_scales + slot);
+    }
+    int64_t offset = vector * pages.head_dim;
     for (; slot < block_end; ++slot, offset += pages.head_dim) slots.offsets[slot] = offset;
   }
 }
@@ -224,8 +229,10 @@ void run_chunk(const Attention& job, const ChunkRun& run, const Workspace& works
   call.softcap = job.queries.softcap;
   call.first_position = chunk_begin;
   call.slopes = slopes_of(job, tile, num_queries);
-  call.keys = pages.keys;
-  call.values = pages.values;
+  call.keys = pages.keys.data;
+  call.values = pages.values.data;
+  call.key_scales = run.slots.key_scales;
+  call.value_scales = run.slots.value_scales;
   call.first = std::max<int64_t>(0, bounds[0]);
   call.last = bounds.back();
   call.begins = bounds.data();
@@ -238,7 +245,7 @@ void run_chunk(const Attention& job, const ChunkRun& run, const Workspace& works
     call.next_offsets = run.next->offsets;
     call.num_next = run.next->last;
   }
-  job.table.attention_tile(call);
+  job.table.attention_tile[static_cast<size_t>(pages.type)](call);
 }
 
 // A sink is one more chunk, after all others: its own score, whose value is zero.
@@ -353,32 +360,6 @@ void run_chunks(Context& ctx, const Attention& job, const std::vector<Tile>& til
 }
 
 }  // namespace
-
-void kv_write(Context& ctx,
-              const KvPages& pages,
-              const float* keys,
-              const float* values,
-              int64_t stride,
-              const AttentionRows& rows) {
-  const int64_t num_rows = static_cast<int64_t>(rows.positions.size());
-  const size_t head_bytes = static_cast<size_t>(pages.head_dim) * sizeof(float);
-  const bool small = num_rows * pages.n_kv_heads * pages.head_dim < kInlineProducts;
-  ctx.threads().for_range(num_rows, small, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      const int64_t position = rows.positions[static_cast<size_t>(r)];
-      const size_t sequence = static_cast<size_t>(rows.sequence_of_row[static_cast<size_t>(r)]);
-      const int64_t block =
-          rows.block_tables[sequence][static_cast<size_t>(position / pages.block_size)];
-      for (int64_t h = 0; h < pages.n_kv_heads; ++h) {
-        const int64_t slot =
-            (block * pages.n_kv_heads + h) * pages.block_size + position % pages.block_size;
-        const int64_t from = r * stride + h * pages.head_dim;
-        std::memcpy(pages.keys + slot * pages.head_dim, keys + from, head_bytes);
-        std::memcpy(pages.values + slot * pages.head_dim, values + from, head_bytes);
-      }
-    }
-  });
-}
 
 void attention(Context& ctx,
                float* out,

@@ -26,7 +26,8 @@ OUTRIDER_INLINE Lanes exponential(Lanes x) {
   return scale_by_power_of_two(y, shifted);
 }
 
-OUTRIDER_INLINE Lanes load_up_to(const float* x, int64_t count) {
+template <typename Element>
+OUTRIDER_INLINE Lanes load_up_to(const Element* x, int64_t count) {
   return count >= kLanes ? load(x) : load_partial(x, static_cast<int>(count));
 }
 
@@ -92,24 +93,33 @@ void exponential_of_array(float* out, const float* x, int64_t n) {
 }
 
 // Asks for a vector of head_dim that will be read after some thousand cycles.
-OUTRIDER_INLINE void fetch_vector(const float* at, int64_t head_dim) {
+template <typename Element>
+OUTRIDER_INLINE void fetch_vector(const Element* at, int64_t head_dim) {
+  constexpr int64_t kLine = 64 / sizeof(Element);
 #pragma GCC unroll 4
-  for (int64_t d = 0; d < head_dim; d += 64 / 4) prefetch_far(at + d);
+  for (int64_t d = 0; d < head_dim; d += kLine) prefetch_far(at + d);
 }
+
+// Only integers have a scale.
+template <typename Element>
+constexpr bool kIsScaled = sizeof(Element) == 1;
 
 // The keys of slots first .. last - 1, turned over: panels of kScoreVectors * 16 slots, each
 // [head_dim, slots of the panel]. Lanes of a vector without such a slot get some other slot's key.
+template <typename Element>
 void turn_keys(const AttentionTile& tile, float* turned) {
   constexpr int64_t kPanelSlots = kScoreVectors * kLanes;
+  const Element* const all_keys = static_cast<const Element*>(tile.keys);
+  const Element* const all_values = static_cast<const Element*>(tile.values);
   for (int64_t slot = tile.first / kLanes * kLanes; slot < tile.last; slot += kLanes) {
-    const float* keys[kLanes];
+    const Element* keys[kLanes];
     for (int lane = 0; lane < kLanes; ++lane) {
       int64_t from = slot + lane < tile.first ? tile.first : slot + lane;
       from = from < tile.last ? from : tile.last - 1;
-      keys[lane] = tile.keys + tile.offsets[from];
-      fetch_vector(tile.values + tile.offsets[from], tile.head_dim);
+      keys[lane] = all_keys + tile.offsets[from];
+      fetch_vector(all_values + tile.offsets[from], tile.head_dim);
       if (!tile.keys_asked_for && from + kLanes < tile.last) {
-        fetch_vector(tile.keys + tile.offsets[from + kLanes], tile.head_dim);
+        fetch_vector(all_keys + tile.offsets[from + kLanes], tile.head_dim);
       }
     }
     float* panel = turned + slot / kPanelSlots * kPanelSlots * tile.head_dim + slot % kPanelSlots;
@@ -119,7 +129,30 @@ void turn_keys(const AttentionTile& tile, float* turned) {
 #pragma GCC unroll 16
       for (int lane = 0; lane < kLanes; ++lane) block[lane] = load_up_to(keys[lane] + d, rest);
       transpose(block);
+      if constexpr (kIsScaled<Element>) {
+        const Lanes scales = load(tile.key_scales + slot);
+#pragma GCC unroll 16
+        for (int i = 0; i < kLanes; ++i) block[i] = mul(block[i], scales);
+      }
       for (int64_t i = 0; i < rest; ++i) store(panel + (d + i) * kPanelSlots, block[i]);
+    }
+  }
+}
+
+// The values of slots first .. last - 1 as floats, each at slot * head_dim.
+template <typename Element>
+void widen_values(const AttentionTile& tile, float* widened) {
+  const Element* const keys = static_cast<const Element*>(tile.keys);
+  const Element* const values = static_cast<const Element*>(tile.values);
+  for (int64_t slot = tile.first; slot < tile.last; ++slot) {
+    if (slot < tile.num_next) fetch_vector(keys + tile.next_offsets[slot], tile.head_dim);
+    const Element* const from = values + tile.offsets[slot];
+    float* const to = widened + slot * tile.head_dim;
+    for (int64_t d = 0; d < tile.head_dim; d += kLanes) {
+      const int64_t rest = tile.head_dim - d;
+      Lanes value = load_up_to(from + d, rest);
+      if constexpr (kIsScaled<Element>) value = mul(value, constant(tile.value_scales[slot]));
+      store_up_to(to + d, value, rest);
     }
   }
 }
@@ -220,9 +253,11 @@ OUTRIDER_NOINLINE void weigh_values(const AttentionTile& tile,
     for (int v = 0; v < kVectors; ++v) acc[q][v] = load_up_to(sums + q * stride + v * kLanes, rest);
   }
   const int64_t num_next = d == 0 ? range.num_next : 0;
+  const float* const keys = static_cast<const float*>(tile.keys);
+  const float* const values = static_cast<const float*>(tile.values);
   for (int64_t slot = range.first; slot < range.last; ++slot) {
-    if (slot < num_next) fetch_vector(tile.keys + tile.next_offsets[slot], tile.head_dim);
-    const float* from = tile.values + tile.offsets[slot] + d;
+    if (slot < num_next) fetch_vector(keys + tile.next_offsets[slot], tile.head_dim);
+    const float* from = values + tile.offsets[slot] + d;
     Lanes value[kVectors];
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) value[v] = load_up_to(from + v * kLanes, rest);
@@ -272,16 +307,18 @@ void attention_merge(float* running, const float* partial, int64_t head_dim) {
   }
 }
 
-// Where the parts of a tile's scratch memory lie: turned keys, scores of all queries, their maxima
-// and sums, states of one group of queries.
+// Where the parts of a tile's scratch memory lie: turned keys, widened values, scores of all
+// queries, their maxima and sums, states of one group of queries.
 struct TileScratch {
   float* keys;
+  float* values;
   float* scores;
   float* tops;
   float* partials;
   OUTRIDER_INLINE explicit TileScratch(const AttentionTile& tile)
       : keys(tile.scratch),
-        scores(keys + kPositionChunk * tile.head_dim),
+        values(keys + kPositionChunk * tile.head_dim),
+        scores(values + kPositionChunk * tile.head_dim),
         tops(scores + kPositionChunk * tile.num_queries),
         partials(tops + 2 * tile.num_queries) {}
 };
@@ -413,16 +450,33 @@ OUTRIDER_INLINE void attend_group(const AttentionTile& tile,
   }
 }
 
-// All scores first, then all value sums: so the keys stay in the first cache, and then the values.
-void attention_tile(const AttentionTile& tile) {
-  turn_keys(tile, tile.scratch);
+void attend_all(const AttentionTile& tile, bool weigh) {
   const int64_t num_groups = (tile.num_queries + kScoreQueries - 1) / kScoreQueries;
-  for (int pass = 0; pass < 2; ++pass) {
-    for (int64_t group = 0; group < num_groups; ++group) {
-      const int64_t query = tile.num_queries * group / num_groups;
-      const int64_t end = tile.num_queries * (group + 1) / num_groups;
-      attend_group<kScoreQueries>(tile, query, end - query, pass == 1);
-    }
+  for (int64_t group = 0; group < num_groups; ++group) {
+    const int64_t query = tile.num_queries * group / num_groups;
+    const int64_t end = tile.num_queries * (group + 1) / num_groups;
+    attend_group<kScoreQueries>(tile, query, end - query, weigh);
+  }
+}
+
+// All scores first, then all value sums: so the keys stay in the first cache, and then the values.
+// Values that are no floats become such once for all queries.
+template <typename Element>
+void attention_tile(const AttentionTile& tile) {
+  const TileScratch scratch(tile);
+  turn_keys<Element>(tile, scratch.keys);
+  attend_all(tile, false);
+  if constexpr (sizeof(Element) == sizeof(float)) {
+    attend_all(tile, true);
+  } else {
+    widen_values<Element>(tile, scratch.values);
+    int64_t offsets[kPositionChunk];
+    for (int64_t slot = 0; slot < kPositionChunk; ++slot) offsets[slot] = slot * tile.head_dim;
+    AttentionTile widened = tile;
+    widened.values = scratch.values;
+    widened.offsets = offsets;
+    widened.num_next = 0;  // have been asked for
+    attend_all(widened, true);
   }
 }
 

@@ -66,12 +66,14 @@ struct AttentionTile {
   float softcap = 0.0f;           // 0: none
   const float* slopes = nullptr;  // [num_queries] or null: added times the key's position
   int64_t first_position = 0;     // of slot 0
-  const float* keys = nullptr;
-  const float* values = nullptr;
-  const int64_t* offsets = nullptr;  // of each slot's vector from keys and from values
-  int64_t first = 0;                 // slots that some query sees: first .. last - 1; offsets holds
-  int64_t last = 0;                  // those, and each query sees at least one of them
-  bool keys_asked_for = false;       // the call before named them as its next
+  const void* keys = nullptr;     // of the type that the kernel is for
+  const void* values = nullptr;
+  const int64_t* offsets = nullptr;   // of each slot's vector from keys and from values
+  const float* key_scales = nullptr;  // [slots], for integers
+  const float* value_scales = nullptr;
+  int64_t first = 0;            // slots that some query sees: first .. last - 1; offsets holds
+  int64_t last = 0;             // those, and each query sees at least one of them
+  bool keys_asked_for = false;  // the call before named them as its next
   const int64_t* next_offsets = nullptr;  // [num_next] keys that the next call will read, if known
   int64_t num_next = 0;
   const int32_t* begins = nullptr;  // at least 0 where the query starts in this chunk
@@ -82,10 +84,10 @@ struct AttentionTile {
 
 // Queries whose sums are made side by side, at most.
 inline constexpr int64_t kMaxScoreQueries = 6;
-// Floats for a chunk's keys turned over, scores, maximum and sum of each query, and partial states
-// of those side by side.
+// Floats for a chunk's keys turned over, its values when they are no floats, scores, maximum and
+// sum of each query, and partial states of those side by side.
 inline constexpr int64_t attention_scratch(int64_t head_dim, int64_t num_queries) {
-  return kPositionChunk * head_dim + num_queries * (kPositionChunk + 2) +
+  return 2 * kPositionChunk * head_dim + num_queries * (kPositionChunk + 2) +
          kMaxScoreQueries * (head_dim + 2);
 }
 
@@ -106,7 +108,7 @@ struct KernelTable {
   void (*rotate)(float* x, const float* angles, int64_t half);
   void (*silu_mul)(float* out, const float* gate, const float* up, int64_t n);
   void (*exponential)(float* out, const float* x, int64_t n);
-  void (*attention_tile)(const AttentionTile&);
+  void (*attention_tile[3])(const AttentionTile&);  // by KvType
   // Folds a later chunk's partial of one head into the running one.
   void (*attention_merge)(float* running, const float* partial, int64_t head_dim);
   void (*attention_finish)(float* out, const float* running, int64_t head_dim);

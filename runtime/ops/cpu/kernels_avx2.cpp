@@ -43,6 +43,25 @@ OUTRIDER_INLINE Lanes load_partial(const float* x, int count) {
   if (count <= 8) return {_mm256_maskload_ps(x, first_lanes(count)), _mm256_setzero_ps()};
   return {_mm256_loadu_ps(x), _mm256_maskload_ps(x + 8, first_lanes(count - 8))};
 }
+// Of bf16 and of integers, as floats.
+OUTRIDER_INLINE __m256 widen_bf16(__m128i x) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16));
+}
+OUTRIDER_INLINE Lanes load(const uint16_t* x) {
+  const __m128i* const at = reinterpret_cast<const __m128i*>(x);
+  return {widen_bf16(_mm_loadu_si128(at)), widen_bf16(_mm_loadu_si128(at + 1))};
+}
+OUTRIDER_INLINE __m256 widen_int8(__m128i x) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(x)); }
+OUTRIDER_INLINE Lanes load(const int8_t* x) {
+  const __m128i all = _mm_loadu_si128(reinterpret_cast<const __m128i*>(x));
+  return {widen_int8(all), widen_int8(_mm_unpackhi_epi64(all, all))};
+}
+template <typename Element>
+OUTRIDER_INLINE Lanes load_partial(const Element* x, int count) {
+  Element some[16] = {};
+  for (int i = 0; i < count; ++i) some[i] = x[i];
+  return load(some);
+}
 OUTRIDER_INLINE void store(float* x, Lanes value) {
   _mm256_storeu_ps(x, value.low);
   _mm256_storeu_ps(x + 8, value.high);
@@ -138,7 +157,7 @@ OUTRIDER_INLINE Lanes load_f16(const char* at) {
           _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at + 16)))};
 }
 OUTRIDER_INLINE void prefetch(const char* at) { _mm_prefetch(at, _MM_HINT_T0); }
-OUTRIDER_INLINE void prefetch_far(const float* at) { _mm_prefetch(at, _MM_HINT_T1); }
+OUTRIDER_INLINE void prefetch_far(const void* at) { _mm_prefetch(at, _MM_HINT_T1); }
 
 OUTRIDER_INLINE float fold_add(Lanes x) {
   const __m256 eight = _mm256_add_ps(x.low, x.high);
@@ -295,7 +314,9 @@ const KernelTable kAvx2Kernels = {
     .rotate = avx2::rotate,
     .silu_mul = avx2::silu_mul,
     .exponential = avx2::exponential_of_array,
-    .attention_tile = avx2::attention_tile,
+    .attention_tile = {avx2::attention_tile<float>,
+                       avx2::attention_tile<uint16_t>,
+                       avx2::attention_tile<int8_t>},
     .attention_merge = avx2::attention_merge,
     .attention_finish = avx2::attention_finish,
     .pack_dwords = avx2::pack_dwords,

@@ -36,6 +36,23 @@ OUTRIDER_INLINE __mmask16 first_lanes(int count) {
 OUTRIDER_INLINE Lanes load_partial(const float* x, int count) {
   return _mm512_maskz_loadu_ps(first_lanes(count), x);
 }
+// Of bf16 and of integers, as floats.
+OUTRIDER_INLINE Lanes widen_bf16(__m256i x) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
+}
+OUTRIDER_INLINE Lanes load(const uint16_t* x) {
+  return widen_bf16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(x)));
+}
+OUTRIDER_INLINE Lanes load_partial(const uint16_t* x, int count) {
+  return widen_bf16(_mm256_maskz_loadu_epi16(first_lanes(count), x));
+}
+OUTRIDER_INLINE Lanes widen_int8(__m128i x) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(x)); }
+OUTRIDER_INLINE Lanes load(const int8_t* x) {
+  return widen_int8(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x)));
+}
+OUTRIDER_INLINE Lanes load_partial(const int8_t* x, int count) {
+  return widen_int8(_mm_maskz_loadu_epi8(first_lanes(count), x));
+}
 OUTRIDER_INLINE void store(float* x, Lanes value) { _mm512_storeu_ps(x, value); }
 OUTRIDER_INLINE void store_partial(float* x, Lanes value, int count) {
   _mm512_mask_storeu_ps(x, first_lanes(count), value);
@@ -93,7 +110,7 @@ OUTRIDER_INLINE Lanes load_f16(const char* at) {
   return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(at)));
 }
 OUTRIDER_INLINE void prefetch(const char* at) { _mm_prefetch(at, _MM_HINT_T0); }
-OUTRIDER_INLINE void prefetch_far(const float* at) { _mm_prefetch(at, _MM_HINT_T1); }
+OUTRIDER_INLINE void prefetch_far(const void* at) { _mm_prefetch(at, _MM_HINT_T1); }
 
 OUTRIDER_INLINE __m256 fold_to_8(Lanes x) {
   return _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
@@ -233,7 +250,9 @@ const KernelTable kAvx512Kernels = {
     .rotate = avx512::rotate,
     .silu_mul = avx512::silu_mul,
     .exponential = avx512::exponential_of_array,
-    .attention_tile = avx512::attention_tile,
+    .attention_tile = {avx512::attention_tile<float>,
+                       avx512::attention_tile<uint16_t>,
+                       avx512::attention_tile<int8_t>},
     .attention_merge = avx512::attention_merge,
     .attention_finish = avx512::attention_finish,
     .pack_dwords = avx512::pack_dwords,

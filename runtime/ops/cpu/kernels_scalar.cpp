@@ -44,6 +44,17 @@ inline Lanes load(const float* x) {
 inline Lanes load_partial(const float* x, int count) {
   return each([&](int i) { return i < count ? x[i] : 0.0f; });
 }
+// Of bf16 and of integers, as floats.
+inline float widen(uint16_t x) { return bf16_to_float(x); }
+inline float widen(int8_t x) { return static_cast<float>(x); }
+template <typename Element>
+Lanes load_partial(const Element* x, int count) {
+  return each([&](int i) { return i < count ? widen(x[i]) : 0.0f; });
+}
+template <typename Element>
+Lanes load(const Element* x) {
+  return load_partial(x, 16);
+}
 inline void store_partial(float* x, const Lanes& value, int count) {
   for (int i = 0; i < count; ++i) x[i] = value.at[i];
 }
@@ -125,7 +136,7 @@ inline Lanes load_f16(const char* at) {
   return each([&](int i) { return f16_to_float(bits[i]); });
 }
 inline void prefetch(const char*) {}
-inline void prefetch_far(const float*) {}
+inline void prefetch_far(const void*) {}
 
 inline float fold_add(Lanes x) {
   for (int width = 8; width >= 1; width /= 2) {
@@ -195,7 +206,9 @@ const KernelTable kScalarKernels = {
     .rotate = scalar::rotate,
     .silu_mul = scalar::silu_mul,
     .exponential = scalar::exponential_of_array,
-    .attention_tile = scalar::attention_tile,
+    .attention_tile = {scalar::attention_tile<float>,
+                       scalar::attention_tile<uint16_t>,
+                       scalar::attention_tile<int8_t>},
     .attention_merge = scalar::attention_merge,
     .attention_finish = scalar::attention_finish,
     .pack_dwords = scalar::pack_dwords,

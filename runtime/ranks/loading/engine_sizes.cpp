@@ -15,6 +15,10 @@ constexpr int64_t kMostDefaultKvBytes = int64_t{4} << 30;
 
 }  // namespace
 
+ops::KvType kv_type_of(const RunConfig& config) {
+  return ops::kv_type_from_name(config.kv_cache_dtype);
+}
+
 EngineSizes engine_sizes(const RunConfig& config,
                          const ModelConfig& target,
                          const RankLayout& layout) {
@@ -36,7 +40,8 @@ EngineSizes engine_sizes(const RunConfig& config,
   const auto block_bytes = static_cast<int64_t>(Transformer::kv_bytes_per_block(
       target,
       shard_model(target, 0, layout.num_targets, numerics_from_name(config.numerics)),
-      config.block_size));
+      config.block_size,
+      kv_type_of(config)));
   const int64_t blocks_per_sequence =
       (sizes.max_model_len + config.speculative.longest_draft_len() + block_size) / block_size;
   sizes.blocks_per_sequence = static_cast<int32_t>(blocks_per_sequence);
@@ -66,14 +71,16 @@ ModelOptions target_options(const RunConfig& config, const EngineSizes& sizes) {
   return {.block_size = config.block_size,
           .num_blocks = sizes.num_blocks,
           .max_rows = sizes.max_rows,
-          .max_logit_rows = sizes.max_rows};
+          .max_logit_rows = sizes.max_rows,
+          .kv_type = kv_type_of(config)};
 }
 
 ModelOptions draft_options(const RunConfig& config, const EngineSizes& sizes) {
   return {.block_size = config.block_size,
           .num_blocks = sizes.num_blocks,
           .max_rows = sizes.max_rows + kMaxDraftBranches,
-          .max_logit_rows = config.max_num_seqs + kMaxDraftBranches};
+          .max_logit_rows = config.max_num_seqs + kMaxDraftBranches,
+          .kv_type = kv_type_of(config)};
 }
 
 }  // namespace outrider

@@ -21,6 +21,9 @@ EngineSizes engine_sizes(const RunConfig& config,
                          const ModelConfig& target,
                          const RankLayout& layout);
 
+// Of keys and values on CPUs, target's and draft's.
+ops::KvType kv_type_of(const RunConfig& config);
+
 // Of a target rank; on a GPU without KV.
 ModelOptions target_options(const RunConfig& config, const EngineSizes& sizes);
 // With room for what it prepares while the target verifies: so many branches of texts at once

@@ -1,6 +1,8 @@
 // See loader.h.
 #include "runtime/ranks/loading/gpu_loader.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "runtime/base/error.h"
@@ -20,6 +22,18 @@ GpuWeightFormat gpu_weight_format(const RunConfig& config, const std::string& qu
 
 gpu::Type gpu_kv_type(const ModelConfig& config, GpuWeightFormat format) {
   return activation_type(matrix_type(gpu_type(config.dtype), format));
+}
+
+void check_gpu_kv_type(const std::string& kv_cache_dtype, gpu::Type type) {
+  const char* const has = type == gpu::Type::kF32    ? "float32"
+                          : type == gpu::Type::kBF16 ? "bfloat16"
+                                                     : "float16";
+  if (kv_cache_dtype == "auto" || kv_cache_dtype == has) return;
+  throw Error(
+      fmt::format("kv_cache_dtype {} is for device cpu: on GPUs keys and values are of the "
+                  "activations' type, which is {} here",
+                  kv_cache_dtype,
+                  has));
 }
 
 std::unique_ptr<GpuTransformer> load_gpu_model(gpu::Device& device,

@@ -17,6 +17,8 @@ namespace outrider {
 GpuWeightFormat gpu_weight_format(const RunConfig& config, const std::string& quantization);
 // Of keys and values.
 gpu::Type gpu_kv_type(const ModelConfig& config, GpuWeightFormat format);
+// Throws Error when the option asks for another.
+void check_gpu_kv_type(const std::string& kv_cache_dtype, gpu::Type type);
 
 struct GpuModelSource {
   ModelConfig config;

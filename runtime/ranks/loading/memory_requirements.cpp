@@ -43,6 +43,7 @@ MemoryRequirement target_requirement(const RunConfig& config,
                                      const RankLayout& layout) {
   const ModelConfig model = model_config_of(config, Role::kTarget);
   const GpuWeightFormat format = gpu_weight_format(config, config.quantization);
+  check_gpu_kv_type(config.kv_cache_dtype, gpu_kv_type(model, format));
   return {
       .config = model,
       .shard = shard_model(model, 0, layout.num_targets, numerics_from_name(config.numerics)),

@@ -53,6 +53,10 @@ void add_target_settings(const RunConfig& config, std::vector<Fact>* facts) {
   add("max_num_batched_tokens", config.max_num_batched_tokens);
   add("block_size", config.block_size);
   add("kv_cache_memory_bytes", config.kv_cache_memory_bytes);
+  // On CPUs auto is a name for one of the others.
+  const bool is_on_cpu = config.device == "cpu";
+  add("kv_cache_dtype",
+      is_on_cpu ? ops::kv_type_name(kv_type_of(config)) : config.kv_cache_dtype.c_str());
   add("num_speculative_tokens", config.speculative.num_speculative_tokens);
   add("trace", config.trace.empty() ? "off" : "on");
   // What `auto` comes to may differ between hosts.
