@@ -74,7 +74,6 @@ std::string not_on_gpus(const ModelConfig& config) {
       {config.layers_differ() || config.kv_shared_layers > 0, "heads and keys by layer"},
       {config.per_layer_dim > 0 || config.layer_scalar, "per-layer inputs"},
       {config.v_norm, "norms of values"},
-      {!config.names.sinks.empty(), "attention sinks"},
   };
   for (const auto& used : switches) {
     if (used.is_used) return used.what;

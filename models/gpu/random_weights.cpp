@@ -110,8 +110,11 @@ class RandomWeights {
     GpuLayerWeights& to = out.layers.emplace_back();
     to.attn_norm = norm(config_.names.attn_norm);
     to.qkv = matrix(layout_.qkv, first, std::sqrt(3.0) / hidden);
-    if (config_.qk_norm) to.q_norm = ones(config_.head_dim);
-    if (config_.qk_norm) to.k_norm = ones(config_.head_dim);
+    const bool is_shared = config_.qk_norm_span == QkNormSpan::kHead;
+    if (config_.qk_norm) {
+      to.q_norm = ones((is_shared ? 1 : shard_.heads.size()) * config_.head_dim);
+      to.k_norm = ones((is_shared ? 1 : shard_.kv_heads.size()) * config_.head_dim);
+    }
     to.o = matrix(layout_.o, first + 1, strength / attended);
     to.attn_post_norm = norm(config_.names.attn_post_norm);
     to.mlp_norm = norm(config_.names.mlp_norm);

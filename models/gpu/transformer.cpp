@@ -237,7 +237,8 @@ void GpuTransformer::attend(const Pass& pass, int32_t layer) {
                   .max_splits = pass.sizes.splits,
                   .step = pass.step,
                   .softcap = config_.attention_softcap,
-                  .slopes = b.slopes});
+                  .slopes = b.slopes,
+                  .sinks = w.sinks});
 }
 
 // part [rows, hidden], of this rank.

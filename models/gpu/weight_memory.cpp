@@ -237,6 +237,7 @@ size_t gpu_weight_bytes(const ModelConfig& config,
   const size_t normed_heads = config.qk_norm_span == QkNormSpan::kHead ? 2 : heads;
   if (config.attention_bias) floats += bias_floats(layout.qkv);
   if (config.qk_norm) floats += normed_heads * static_cast<size_t>(config.head_dim);
+  if (!names.sinks.empty()) floats += static_cast<size_t>(shard.heads.size());
   if (config.attention_out_bias) floats += bias_floats(layout.o);
   if (config.mlp_bias) floats += bias_floats(layout.gate_up) + bias_floats(layout.down);
   const size_t layer = with_scales(layout.qkv) + with_scales(layout.o) +

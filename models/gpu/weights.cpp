@@ -102,6 +102,7 @@ std::unique_ptr<GpuWeights> upload_weights(gpu::Device& device,
     to.qkv_bias = memory.bias(from.qkv_bias, layout.qkv);
     to.q_norm = memory.vector(from.q_norm);
     to.k_norm = memory.vector(from.k_norm);
+    to.sinks = memory.vector(from.sinks);
     to.o = upload(layout.o, from.o);
     to.o_bias = memory.bias(from.o_bias, layout.o);
     to.attn_post_norm = norm(from.attn_post_norm);

@@ -37,6 +37,7 @@ struct GpuLayerWeights {
   const float* qkv_bias = nullptr;  // biases lie in the packed order, as the outputs do
   const float* q_norm = nullptr;    // [head_dim], or [heads * head_dim]: each head its own
   const float* k_norm = nullptr;
+  const float* sinks = nullptr;  // [heads]
   gpu::Matrix o;
   const float* o_bias = nullptr;
   GpuNorm attn_post_norm;  // of what attention adds

@@ -252,6 +252,8 @@ struct AttentionArgs {
   // slope of the head (ALiBi, Press et al. 2021).
   float softcap = 0.0f;
   const float* slopes = nullptr;  // [n_heads] or null
+  // A score of each head that joins the softmax and has no value (attention sinks).
+  const float* sinks = nullptr;  // [n_heads] or null
 };
 
 struct BlockCopyArgs {

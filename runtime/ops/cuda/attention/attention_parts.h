@@ -279,7 +279,7 @@ inline Grid attention_grid(const AttentionArgs& args) {
 }
 
 inline bool bends_scores(const AttentionArgs& args) {
-  return args.softcap != 0.0f || args.slopes != nullptr;
+  return args.softcap != 0.0f || args.slopes != nullptr || args.sinks != nullptr;
 }
 
 // The kernels; the first returns false when it has no instance for the head_dim.

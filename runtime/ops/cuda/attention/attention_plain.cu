@@ -61,6 +61,12 @@ OUTRIDER_DEVICE float bend(const AttentionArgs& args, int32_t head, int32_t posi
   return fused_multiply_add(args.slopes[head], static_cast<float>(position), score);
 }
 
+// What joins the softmax of a row's first split beside its positions.
+OUTRIDER_DEVICE float sink_score(const AttentionArgs& args, const Query& query, int32_t split) {
+  const bool is_there = args.sinks != nullptr && query.end != 0 && split == query.first_split();
+  return is_there ? args.sinks[query.head] : kNoScore;
+}
+
 // Weights of kTogether queries from `first`; their maxima and sums by warps.
 template <Type kType, bool kBent>
 OUTRIDER_DEVICE void score(const AttentionArgs& args,
@@ -89,6 +95,7 @@ OUTRIDER_DEVICE void score(const AttentionArgs& args,
     scores[q] = sees ? exact_mul(scores[q], args.scale) : kNoScore;
     if (kBent && sees) scores[q] = bend(args, query.head, range.first + at, scores[q]);
     float top = scores[q];
+    if (kBent) top = larger(top, sink_score(args, query, range.split));
     for (uint32_t mask = 16; mask > 0; mask /= 2) top = larger(top, shuffle_xor(top, mask));
     if (lane_id() == 0) shared.tops[q * kWarps + static_cast<int32_t>(warp_id())] = top;
   }
@@ -101,6 +108,10 @@ OUTRIDER_DEVICE void score(const AttentionArgs& args,
     shared.weights[q * kPositions + at] = weight;
     float sum = weight;
     for (uint32_t mask = 16; mask > 0; mask /= 2) sum = exact_add(sum, shuffle_xor(sum, mask));
+    if (kBent && warp_id() == 0) {
+      const float sink = sink_score(args, query_of(args, work, first + q), range.split);
+      if (sink != kNoScore) sum = exact_add(sum, exponential(exact_add(sink, -top)));
+    }
     if (lane_id() == 0) shared.sums[q * kWarps + static_cast<int32_t>(warp_id())] = sum;
   }
 }
