@@ -146,6 +146,13 @@ void GpuTransformer::add_and_norm(const Pass& pass,
                  .bias = norm.bias});
 }
 
+// Of an MLP beside attention, which reads the same norm unless it has its own.
+void GpuTransformer::norm_beside_attention(const Pass& pass, const GpuLayerWeights& w) {
+  const bool has_own = w.mlp_norm.weight != nullptr;
+  const bool is_there = activation_type(w.qkv.type) == activation_type(w.gate_up.type);
+  if (has_own || !is_there) norm(pass, has_own ? w.mlp_norm : w.attn_norm, w.gate_up);
+}
+
 // x += the sum of the ranks' parts.
 void GpuTransformer::add_part(const Pass& pass) {
   sum_over_ranks(pass, buffers_->part, config_.hidden_dim);
@@ -294,8 +301,7 @@ void GpuTransformer::run(const gpu::StepView& step, const LaunchSizes& sizes) {
     if (!config_.parallel_mlp) {
       add_and_norm(pass, w.attn_post_norm, w.mlp_norm, w.gate_up);
     } else {  // both from x as it was
-      if (w.mlp_norm.weight != nullptr) norm(pass, w.mlp_norm, w.gate_up);
-      // else what attention has read is there still
+      norm_beside_attention(pass, w);
       add_part(pass);
     }
     mlp(pass, w);  // part [rows, hidden]

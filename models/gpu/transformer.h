@@ -86,6 +86,7 @@ class GpuTransformer final : public Model {
                     const GpuNorm& of_part,
                     const GpuNorm& norm,
                     const gpu::Matrix& next);
+  void norm_beside_attention(const Pass& pass, const GpuLayerWeights& w);
   void add_part(const Pass& pass);
   gpu::ProductArgs product(const Pass& pass,
                            void* in,

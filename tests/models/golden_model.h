@@ -42,15 +42,6 @@ struct Golden {
   }
 };
 
-inline std::vector<std::string> golden_names() {
-  std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(golden_dir())) {
-    if (entry.is_directory()) names.push_back(entry.path().filename().string());
-  }
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
 // Largest difference relative to the largest reference logit; infinite when anything is not finite.
 inline double relative_error(std::span<const float> got, std::span<const float> expected) {
   double error = 0.0;
