@@ -1,4 +1,4 @@
-// Formulas of the rope scalings; see rope_frequencies.h.
+// Formulas of the rope scalings, ALiBi and others; see rope_frequencies.h.
 #include "models/forward/rope_frequencies.h"
 
 #include <algorithm>
@@ -6,6 +6,7 @@
 #include <numbers>
 
 #include "runtime/base/error.h"
+#include "runtime/ops/half.h"
 
 namespace outrider {
 namespace {
@@ -87,6 +88,31 @@ std::vector<float> rope_frequencies(const RopeConfig& rope, int32_t served_posit
     }
   }
   return inv_freq;
+}
+
+float score_scale(const ModelConfig& config, int64_t head_dim) {
+  if (config.attention_scale != 0.0f) return config.attention_scale;
+  return 1.0f / std::sqrt(static_cast<float>(head_dim));
+}
+
+std::vector<float> alibi_slopes(const ModelConfig& config, Range heads) {
+  int64_t power = 1;
+  while (2 * power <= config.n_heads) power *= 2;
+  std::vector<float> slopes;
+  for (int64_t h = heads.begin; h < heads.end; ++h) {
+    const bool is_extra = h >= power;
+    const double base = std::exp2(-8.0 / static_cast<double>(is_extra ? 2 * power : power));
+    const auto step = static_cast<double>(is_extra ? 2 * (h - power) + 1 : h + 1);
+    const auto slope = static_cast<float>(std::pow(base, step));
+    slopes.push_back(score_scale(config, config.head_dim) *
+                     ops::bf16_to_float(ops::float_to_bf16(slope)));
+  }
+  return slopes;
+}
+
+float query_factor(const ModelConfig& config, int32_t position) {
+  const auto steps = static_cast<float>(position / config.rope.original_max_positions);
+  return 1.0f + config.query_growth * std::log(1.0f + steps);
 }
 
 }  // namespace outrider

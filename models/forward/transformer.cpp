@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <utility>
 
 #include "models/forward/experts.h"
@@ -15,7 +14,6 @@
 #include "models/forward/rope_frequencies.h"
 #include "models/weights/weights.h"
 #include "runtime/base/error.h"
-#include "runtime/ops/half.h"
 
 namespace outrider {
 
@@ -74,28 +72,6 @@ const float* bias_of(const std::vector<float>& bias) {
 
 bool all_heads_normed(const ModelConfig& config) {
   return config.qk_norm && config.qk_norm_span == QkNormSpan::kAllHeads;
-}
-
-float score_scale(const ModelConfig& config, int64_t head_dim) {
-  if (config.attention_scale != 0.0f) return config.attention_scale;
-  return 1.0f / std::sqrt(static_cast<float>(head_dim));
-}
-
-// ALiBi's slopes (Press et al. 2021) in Hugging Face's reading: rounded to bf16, and scaled as
-// the scores are.
-std::vector<float> alibi_slopes(const ModelConfig& config, Range heads) {
-  int64_t power = 1;
-  while (2 * power <= config.n_heads) power *= 2;
-  std::vector<float> slopes;
-  for (int64_t h = heads.begin; h < heads.end; ++h) {
-    const bool is_extra = h >= power;
-    const double base = std::exp2(-8.0 / static_cast<double>(is_extra ? 2 * power : power));
-    const auto step = static_cast<double>(is_extra ? 2 * (h - power) + 1 : h + 1);
-    const auto slope = static_cast<float>(std::pow(base, step));
-    slopes.push_back(score_scale(config, config.head_dim) *
-                     ops::bf16_to_float(ops::float_to_bf16(slope)));
-  }
-  return slopes;
 }
 
 void check_options(const TransformerOptions& options) {
@@ -439,8 +415,7 @@ void Transformer::rotate(int32_t layer, std::span<const int32_t> positions) {
   if (config_.query_growth != 0.0f) {
     b.query_factors.clear();
     for (const int32_t position : positions) {
-      const auto steps = static_cast<float>(position / config_.rope.original_max_positions);
-      b.query_factors.push_back(1.0f + config_.query_growth * std::log(1.0f + steps));
+      b.query_factors.push_back(query_factor(config_, position));
     }
     ops::scale_heads(ctx_, q, b.query_factors.data());
   }

@@ -23,13 +23,18 @@ struct Sizes {
   size_t queries = 0;
   size_t attended = 0;
   size_t part = 0;
+  size_t gate_up = 0;
   size_t gated = 0;
+  size_t squares = 0;
   size_t logits = 0;
   size_t attention_scratch = 0;
   size_t angles = 0;
+  size_t local_angles = 0;
+  size_t query_factors = 0;
+  size_t slopes = 0;
   size_t all() const {
-    return x + normed + qkv + queries + attended + part + gated + logits + attention_scratch +
-           angles;
+    return x + normed + qkv + queries + attended + part + gate_up + gated + squares + logits +
+           attention_scratch + angles + local_angles + query_factors + slopes;
   }
 };
 
@@ -76,19 +81,33 @@ Sizes sizes_of(const ModelConfig& config,
   sizes.queries = product_of({rows, layout.o.n_in}) * gpu::type_bytes(gpu_options.kv_type);
   sizes.attended = activations(rows, layout.o.n_in);
   sizes.part = sizes.x;
+  if (!layout.mlp_is_fused) {
+    sizes.gate_up = product_of({rows, layout.gate_up.n_out, sizeof(float)});
+  }
   sizes.gated = activations(rows, layout.ffn);
+  if (config.qk_norm && config.qk_norm_span == QkNormSpan::kAllHeads) {
+    sizes.squares = product_of({rows, config.n_heads + config.n_kv_heads, sizeof(float)});
+  }
   sizes.logits = product_of({options.max_logit_rows, shard.vocab.size(), sizeof(float)});
   sizes.attention_scratch = scratch_bytes(config, shard, options, gpu_options);
-  sizes.angles = product_of({gpu_options.max_positions, config.rope.rotary_dim, sizeof(float)});
+  const int32_t positions = gpu_options.max_positions;
+  sizes.angles = product_of({positions, config.rope.rotary_dim, sizeof(float)});
+  if (config.local_rope) {
+    sizes.local_angles = product_of({positions, config.local_rope->rotary_dim, sizeof(float)});
+  }
+  if (config.query_growth != 0.0f) sizes.query_factors = product_of({positions, sizeof(float)});
+  if (config.alibi) sizes.slopes = product_of({shard.heads.size(), sizeof(float)});
   return sizes;
 }
 
 // The same numbers as the CPU's rows get, of every position there can be.
-void fill_angles(gpu::Device& device, const ModelConfig& config, int32_t count, float* to) {
+void fill_angles(
+    gpu::Device& device, const RopeConfig& config, int32_t served, int32_t count, float* to) {
   constexpr int32_t kAtOnce = 4096;
-  const auto width = static_cast<size_t>(config.rope.rotary_dim);
-  const std::vector<float> inv_freq = rope_frequencies(config.rope, config.longest_served());
-  const ops::Rope rope = {inv_freq, static_cast<float>(config.rope.attention_factor)};
+  if (config.rotary_dim == 0) return;
+  const auto width = static_cast<size_t>(config.rotary_dim);
+  const std::vector<float> inv_freq = rope_frequencies(config, served);
+  const ops::Rope rope = {inv_freq, static_cast<float>(config.attention_factor)};
   ops::Context ctx(1);
   std::vector<int32_t> positions;
   std::vector<float> angles;
@@ -100,6 +119,14 @@ void fill_angles(gpu::Device& device, const ModelConfig& config, int32_t count, 
     device.upload_now(
         to + static_cast<size_t>(first) * width, angles.data(), angles.size() * sizeof(float));
   }
+}
+
+std::vector<float> query_factors_of(const ModelConfig& config, int32_t count) {
+  std::vector<float> factors;
+  for (int32_t position = 0; position < count; ++position) {
+    factors.push_back(query_factor(config, position));
+  }
+  return factors;
 }
 
 Type widest_type(const GpuWeights& weights) {
@@ -154,11 +181,16 @@ GpuBuffers::GpuBuffers(gpu::Device& device,
   queries = allocate(sizes.queries);
   attended = allocate(sizes.attended);
   part = static_cast<float*>(allocate(sizes.part));
+  gate_up = static_cast<float*>(allocate(sizes.gate_up));
   gated = allocate(sizes.gated);
+  squares = static_cast<float*>(allocate(sizes.squares));
   logits = static_cast<float*>(allocate(sizes.logits));
   logits_bytes = sizes.logits;
   attention_scratch = allocate(sizes.attention_scratch);
   auto* const angles = static_cast<float*>(allocate(sizes.angles));
+  auto* const local_angles = static_cast<float*>(allocate(sizes.local_angles));
+  void* const factors = allocate(sizes.query_factors);
+  void* const slopes_of_heads = allocate(sizes.slopes);
   num_bytes = sizes.all();
   const size_t layer_bytes = kv_bytes / static_cast<size_t>(config.n_layers);
   for (int32_t layer = 0; layer < config.n_layers; ++layer) {
@@ -172,8 +204,18 @@ GpuBuffers::GpuBuffers(gpu::Device& device,
                   .head_dim = config.head_dim});
   }
   stream.wait();
-  fill_angles(device, config, gpu_options.max_positions, angles);
+  const int32_t positions = gpu_options.max_positions;
+  const RopeConfig local = config.local_rope.value_or(RopeConfig{});
+  fill_angles(device, config.rope, config.longest_served(), positions, angles);
+  fill_angles(device, local, config.longest_served(), positions, local_angles);
   rotary = {.angles = angles, .rotary_dim = config.rope.rotary_dim};
+  local_rotary = {.angles = local_angles, .rotary_dim = local.rotary_dim};
+  const auto upload = [&device](void* to, const std::vector<float>& values) {
+    device.upload_now(to, values.data(), values.size() * sizeof(float));
+    return static_cast<const float*>(to);
+  };
+  if (factors != nullptr) query_factors = upload(factors, query_factors_of(config, positions));
+  if (config.alibi) slopes = upload(slopes_of_heads, alibi_slopes(config, shard.heads));
   most_blocks_named = static_cast<size_t>(options.num_blocks);
   block_names = gpu::PinnedBuffer(device, most_blocks_named * sizeof(int32_t));
 }

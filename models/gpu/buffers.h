@@ -37,12 +37,17 @@ struct GpuBuffers {
   void* queries = nullptr;   // [rows, heads, head_dim]
   void* attended = nullptr;  // [rows, heads * head_dim]
   float* part = nullptr;     // [rows, hidden] this rank's share of a row-parallel product
+  float* gate_up = nullptr;  // [rows, 2 ffn] or [rows, ffn]; null when the product goes further
   void* gated = nullptr;     // [rows, ffn]
+  float* squares = nullptr;  // [rows, heads + kv heads of the whole model], for norms over them
   float* logits = nullptr;   // [logit rows, vocab]
   size_t logits_bytes = 0;
   void* attention_scratch = nullptr;
   gpu::RotaryView rotary;
-  std::vector<gpu::KvView> kv;  // per layer
+  gpu::RotaryView local_rotary;          // of windowed layers with a rope of their own
+  const float* query_factors = nullptr;  // [max positions] or null
+  const float* slopes = nullptr;         // [heads], ALiBi's, or null
+  std::vector<gpu::KvView> kv;           // per layer
   // Blocks that queued work still reads the names of: a ring that begins anew with each step.
   gpu::PinnedBuffer block_names;
   size_t num_blocks_named = 0;

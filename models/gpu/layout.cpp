@@ -52,31 +52,28 @@ gpu::SliceEnds head_slices(const ModelConfig& config, const ModelShard& shard) {
   return slices;
 }
 
+// Whether products can turn queries and keys themselves: halves of a head must be whole halves of
+// tiles, and nothing may come between product and turn, nor after it.
+bool turns_whole_heads(const ModelConfig& config) {
+  const RopeConfig local = config.local_rope.value_or(config.rope);
+  return config.rope.rotary_dim == config.head_dim && local.rotary_dim == config.head_dim &&
+         !config.rope.interleaved && !config.qk_norm && !config.alibi &&
+         !config.names.has_positions() && config.no_rope_layers.empty() &&
+         config.query_growth == 0.0f && config.head_dim % gpu::kTileOutputs == 0;
+}
+
 }  // namespace
 
 std::string not_on_gpus(const ModelConfig& config) {
-  const WeightNames& names = config.names;
   const struct {
     bool is_used;
     const char* what;
   } switches[] = {
       {config.is_latent(), "latent attention"},
       {config.experts.count > 0, "mixtures of experts"},
-      {config.norm != NormKind::kRms, "layer norm"},
-      {names.attn_norm.empty() || !names.attn_post_norm.empty(), "norms after attention and MLP"},
-      {config.qk_norm && config.qk_norm_span != QkNormSpan::kHead, "norms over all heads"},
-      {!config.gated_mlp || config.activation != ops::ActivationKind::kSilu, "GELU and ReLU"},
-      {config.parallel_mlp, "an MLP beside attention"},
-      {config.alibi || names.has_positions(), "positions other than rope"},
-      {config.rope.interleaved, "interleaved rope"},
-      {!config.no_rope_layers.empty() || config.local_rope, "ropes by layer"},
       {config.layers_differ() || config.kv_shared_layers > 0, "heads and keys by layer"},
       {config.per_layer_dim > 0 || config.layer_scalar, "per-layer inputs"},
-      {config.query_growth != 0.0f, "queries that grow with the position"},
-      {config.attention_softcap != 0.0f || config.logit_softcap != 0.0f, "soft caps"},
-      {config.embedding_scale != 1.0f || config.residual_scale != 1.0f ||
-           config.logit_scale != 1.0f || config.attention_scale != 0.0f,
-       "factors on embedding, scores, residual stream or logits"},
+      {config.v_norm, "norms of values"},
   };
   for (const auto& used : switches) {
     if (used.is_used) return used.what;
@@ -97,9 +94,7 @@ GpuLayout gpu_layout(const ModelConfig& config, const ModelShard& shard) {
   const Units units = lay_out_ffn(shard);
   GpuLayout layout;
   layout.ffn = units.size;
-  // Halves of a head must be whole halves of tiles, and nothing may come between product and turn.
-  layout.qkv_is_fused =
-      config.rope.rotary_dim == head_dim && !config.qk_norm && head_dim % gpu::kTileOutputs == 0;
+  layout.qkv_is_fused = turns_whole_heads(config);
   layout.qkv = plain((heads + 2 * kv_heads) * head_dim, config.hidden_dim);
   if (layout.qkv_is_fused) {
     layout.qkv.order = gpu::RowOrder::kHalves;
@@ -107,11 +102,15 @@ GpuLayout gpu_layout(const ModelConfig& config, const ModelShard& shard) {
   }
   layout.o = plain(config.hidden_dim, heads * head_dim);
   layout.o.slices = head_slices(config, shard);
-  layout.gate_up = plain(int64_t{2} * units.size, config.hidden_dim);
-  layout.gate_up.order = gpu::RowOrder::kPairs;
-  layout.gate_up.span = units.size;
+  layout.mlp_is_fused = config.gated_mlp && config.activation == ops::ActivationKind::kSilu;
+  const int32_t num_parts = config.gated_mlp ? 2 : 1;  // gate, then up
+  layout.gate_up = plain(int64_t{num_parts} * units.size, config.hidden_dim);
+  if (layout.mlp_is_fused) {
+    layout.gate_up.order = gpu::RowOrder::kPairs;
+    layout.gate_up.span = units.size;
+  }
   layout.gate_up.outputs.clear();
-  for (const int32_t second : {0, 1}) {  // gate, then up
+  for (int32_t second = 0; second < num_parts; ++second) {
     for (const Stretch& s : units.stretches) {
       layout.gate_up.outputs.push_back(
           {s.from + second * narrow(shard.ffn.size()), s.to + second * units.size, s.count});

@@ -38,6 +38,7 @@ struct GpuLayout {
   int32_t ffn = 0;
   // The products that make queries, keys and values turn and store them themselves.
   bool qkv_is_fused = false;
+  bool mlp_is_fused = false;  // the product of gate and up ends in SwiGLU
   GpuMatrixLayout qkv;
   GpuMatrixLayout o;
   GpuMatrixLayout gate_up;

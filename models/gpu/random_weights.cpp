@@ -33,7 +33,7 @@ class RandomWeights {
     GpuWeights& out = memory_.weights();
     make_head(out);
     for (int32_t layer = 0; layer < config_.n_layers; ++layer) make_layer(layer, out);
-    out.final_norm = ones(config_.hidden_dim);
+    out.final_norm = norm(config_.names.final_norm);
     stream_->wait();
     return memory_.take();
   }
@@ -45,6 +45,10 @@ class RandomWeights {
     return memory_.vector(std::vector<float>(static_cast<size_t>(n), value));
   }
   const float* ones(int64_t n) { return constant(n, 1.0f); }
+  GpuNorm norm(const std::string& name) {
+    if (name.empty()) return {};
+    return {.weight = ones(config_.hidden_dim)};
+  }
 
   // A tensor's own numbers, whatever else the model has.
   void fill(void* to, Type type, size_t count, uint64_t tensor, double spread) {
@@ -104,15 +108,20 @@ class RandomWeights {
     const double strength = layer < recipe_.num_strong_layers ? 1.0 : recipe_.epsilon;
     const uint64_t first = 2 + 4 * static_cast<uint64_t>(layer);
     GpuLayerWeights& to = out.layers.emplace_back();
-    to.attn_norm = ones(config_.hidden_dim);
+    to.attn_norm = norm(config_.names.attn_norm);
     to.qkv = matrix(layout_.qkv, first, std::sqrt(3.0) / hidden);
-    if (config_.qk_norm) to.q_norm = ones(config_.head_dim);
-    if (config_.qk_norm) to.k_norm = ones(config_.head_dim);
+    const bool is_shared = config_.qk_norm_span == QkNormSpan::kHead;
+    if (config_.qk_norm) {
+      to.q_norm = ones((is_shared ? 1 : shard_.heads.size()) * config_.head_dim);
+      to.k_norm = ones((is_shared ? 1 : shard_.kv_heads.size()) * config_.head_dim);
+    }
     to.o = matrix(layout_.o, first + 1, strength / attended);
-    to.mlp_norm = ones(config_.hidden_dim);
+    to.attn_post_norm = norm(config_.names.attn_post_norm);
+    to.mlp_norm = norm(config_.names.mlp_norm);
     to.gate_up = matrix(layout_.gate_up, first + 2, 1.0 / hidden);
     const double ffn = std::sqrt(static_cast<double>(config_.ffn_dim));
     to.down = matrix(layout_.down, first + 3, strength / ffn);
+    to.mlp_post_norm = norm(config_.names.mlp_post_norm);
   }
 
   const gpu::OpTable& ops_;

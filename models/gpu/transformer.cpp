@@ -3,9 +3,9 @@
 #include "models/gpu/transformer.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
+#include "models/forward/rope_frequencies.h"
 #include "models/gpu/buffers.h"
 #include "runtime/base/error.h"
 
@@ -15,6 +15,16 @@ namespace {
 size_t bytes_of(const gpu::Matrix& matrix) {
   return static_cast<size_t>(matrix.n_out) * static_cast<size_t>(matrix.n_in) *
          gpu::type_bytes(matrix.type);
+}
+
+// What a product with such weights reads, in the memory at `data`.
+gpu::Activations input(void* data, const gpu::Matrix& weights) {
+  return {data, activation_type(weights.type), weights.n_in};
+}
+
+gpu::HeadNorm head_norm(QkNormSpan span) {
+  if (span == QkNormSpan::kHead) return gpu::HeadNorm::kHead;
+  return span == QkNormSpan::kOwnHead ? gpu::HeadNorm::kOwnHead : gpu::HeadNorm::kAllHeads;
 }
 
 }  // namespace
@@ -51,39 +61,17 @@ void GpuTransformer::join(DeviceGroup& group) {
   memory_.buffers += group.num_bytes();
 }
 
-void GpuTransformer::run(const gpu::StepView& step, const LaunchSizes& sizes) {
-  const GpuBuffers& b = *buffers_;
-  const int32_t rows = sizes.rows;
-  const int32_t hidden = config_.hidden_dim;
-  const auto heads = static_cast<int32_t>(shard_.heads.size());
+void GpuTransformer::sum_over_ranks(const Pass& pass, float* values, int32_t width) {
   const Fold fold = shard_.numerics == Numerics::kStrict ? Fold::kTree : Fold::kRankOrder;
-  // What a product of n inputs with weights of this type reads, in the memory at `data`.
-  const auto input = [](void* data, const gpu::Matrix& weights) {
-    return gpu::Activations{data, activation_type(weights.type), weights.n_in};
-  };
-  const auto product = [&](void* in, const gpu::Matrix& weights, const float* bias) {
-    return gpu::ProductArgs{
-        .in = input(in, weights), .weights = weights, .bias = bias, .max_rows = rows, .step = step};
-  };
-  const auto norm_of = [&](const gpu::Matrix& next, const float* weight) {
-    return gpu::NormArgs{.out = input(b.normed, next),
-                         .x = b.x,
-                         .weight = weight,
-                         .eps = config_.norm_eps,
-                         .max_rows = rows,
-                         .step = step};
-  };
-  // x += the sum of the ranks' parts, then the norm in front of the product with `next`.
-  const auto sum_and_norm = [&](gpu::NormArgs norm, const gpu::Matrix& next) {
-    group_->sum_and_norm(*stream_,
-                         {.norm = norm,
-                          .part = b.part,
-                          .fold = fold,
-                          .next = next.data,
-                          .next_bytes = bytes_of(next)});
-  };
+  const size_t count = static_cast<size_t>(pass.sizes.rows) * static_cast<size_t>(width);
+  group_->all_reduce_sum(*stream_, values, count, fold);
+}
 
-  ops_.embed(*stream_,  // x [rows, hidden]
+// x [rows, hidden]
+void GpuTransformer::embed(const Pass& pass) {
+  const GpuBuffers& b = *buffers_;
+  const int32_t hidden = config_.hidden_dim;
+  ops_.embed(*stream_,
              {.out = b.x,
               .table = weights_->embedding,
               .type = weights_->embedding_type,
@@ -91,65 +79,239 @@ void GpuTransformer::run(const gpu::StepView& step, const LaunchSizes& sizes) {
               .n_rows = static_cast<int32_t>(shard_.vocab.size()),
               .n = hidden,
               .first_id = static_cast<int32_t>(shard_.vocab.begin),
-              .max_rows = rows,
-              .step = step});
-  group_->all_reduce_sum(
-      *stream_, b.x, static_cast<size_t>(rows) * static_cast<size_t>(hidden), fold);
+              .max_rows = pass.sizes.rows,
+              .step = pass.step});
+  sum_over_ranks(pass, b.x, hidden);
+  const float* table = weights_->positions;
+  if (table == nullptr && config_.embedding_scale == 1.0f) return;
+  if (table != nullptr) table += static_cast<ptrdiff_t>(config_.position_offset) * hidden;
+  ops_.add_positions(*stream_,
+                     {.x = b.x,
+                      .table = table,
+                      .factor = config_.embedding_scale,
+                      .n = hidden,
+                      .max_rows = pass.sizes.rows,
+                      .step = pass.step});
+}
 
+gpu::NormArgs GpuTransformer::norm_args(const Pass& pass,
+                                        const GpuNorm& norm,
+                                        const gpu::Matrix& next) const {
+  return {.out = input(buffers_->normed, next),
+          .x = buffers_->x,
+          .weight = norm.weight,
+          .eps = config_.norm_eps,
+          .selected = pass.selected,
+          .max_rows = pass.sizes.rows,
+          .step = pass.step};
+}
+
+// The norm of x in front of the product with `next`; x itself where there is none.
+void GpuTransformer::norm(const Pass& pass, const GpuNorm& norm, const gpu::Matrix& next) {
+  const gpu::NormArgs args = norm_args(pass, norm, next);
+  if (config_.norm == NormKind::kRms && norm.weight != nullptr) {
+    ops_.norm(*stream_, args);
+  } else {
+    const bool subtracts_mean = norm.weight != nullptr;
+    ops_.add_norm(*stream_, {.norm = args, .subtracts_mean = subtracts_mean, .bias = norm.bias});
+  }
+}
+
+// x += the sum of the ranks' parts, where that has a norm its norm, then the next norm of x.
+void GpuTransformer::add_and_norm(const Pass& pass,
+                                  const GpuNorm& of_part,
+                                  const GpuNorm& norm,
+                                  const gpu::Matrix& next) {
+  const Fold fold = shard_.numerics == Numerics::kStrict ? Fold::kTree : Fold::kRankOrder;
+  float* const part = buffers_->part;
+  gpu::NormArgs args = norm_args(pass, norm, next);
+  const bool is_rms = config_.norm == NormKind::kRms;
+  const bool is_plain = of_part.weight == nullptr && config_.residual_scale == 1.0f;
+  if (is_plain && is_rms && norm.weight != nullptr) {
+    group_->sum_and_norm(*stream_,
+                         {.norm = args,
+                          .part = part,
+                          .fold = fold,
+                          .next = next.data,
+                          .next_bytes = bytes_of(next)});
+    return;
+  }
+  sum_over_ranks(pass, part, config_.hidden_dim);
+  args.part = part;
+  ops_.add_norm(*stream_,
+                {.norm = args,
+                 .part_weight = of_part.weight,
+                 .factor = config_.residual_scale,
+                 .subtracts_mean = !is_rms && norm.weight != nullptr,
+                 .bias = norm.bias});
+}
+
+// Of an MLP beside attention, which reads the same norm unless it has its own.
+void GpuTransformer::norm_beside_attention(const Pass& pass, const GpuLayerWeights& w) {
+  const bool has_own = w.mlp_norm.weight != nullptr;
+  const bool is_there = activation_type(w.qkv.type) == activation_type(w.gate_up.type);
+  if (has_own || !is_there) norm(pass, has_own ? w.mlp_norm : w.attn_norm, w.gate_up);
+}
+
+// x += the sum of the ranks' parts.
+void GpuTransformer::add_part(const Pass& pass) {
+  sum_over_ranks(pass, buffers_->part, config_.hidden_dim);
+  ops_.add_norm(*stream_,
+                {.norm = {.out = {.data = nullptr, .n = config_.hidden_dim},
+                          .x = buffers_->x,
+                          .part = buffers_->part,
+                          .max_rows = pass.sizes.rows,
+                          .step = pass.step},
+                 .factor = config_.residual_scale});
+}
+
+gpu::ProductArgs GpuTransformer::product(const Pass& pass,
+                                         void* in,
+                                         const gpu::Matrix& weights,
+                                         const float* bias) const {
+  return {.in = input(in, weights),
+          .weights = weights,
+          .bias = bias,
+          .selected = pass.selected,
+          .max_rows = pass.selected ? pass.sizes.logit_rows : pass.sizes.rows,
+          .step = pass.step};
+}
+
+// Queries [rows, heads, head_dim], with their positions; keys and values to the pages.
+void GpuTransformer::project(const Pass& pass, int32_t layer) {
+  const GpuBuffers& b = *buffers_;
+  const GpuLayerWeights& w = weights_->layers[static_cast<size_t>(layer)];
+  const bool is_local = config_.local_rope && config_.window_of(layer) > 0;
+  const gpu::RotaryView rotary = is_local ? b.local_rotary : b.rotary;
+  const gpu::QkvArgs to = {.queries = b.queries,
+                           .n_heads = static_cast<int32_t>(shard_.heads.size()),
+                           .kv = b.kv[static_cast<size_t>(layer)],
+                           .rotary = config_.has_rope(layer) ? rotary : gpu::RotaryView{}};
+  const gpu::ProductArgs qkv = product(pass, b.normed, w.qkv, w.qkv_bias);
+  if (weights_->qkv_is_fused) return ops_.qkv_product(*stream_, qkv, to);
+  ops_.store_product(*stream_, qkv, {b.qkv});
+  if (b.squares != nullptr) sum_squares(pass);
+  ops_.rope_write(*stream_,
+                  {.qkv = b.qkv,
+                   .q_norm = w.q_norm,
+                   .k_norm = w.k_norm,
+                   .eps = config_.norm_eps,
+                   .to = to,
+                   .max_rows = pass.sizes.rows,
+                   .step = pass.step,
+                   .norm = head_norm(config_.qk_norm_span),
+                   .squares = b.squares,
+                   .all = {config_.n_heads, config_.n_kv_heads},
+                   .interleaved = config_.rope.interleaved,
+                   .query_factors = b.query_factors});
+}
+
+// Of query and key heads of all ranks: of each head one rank knows the sum, the others add zeros.
+// A KV head that several ranks hold is summed by the one with its first query head.
+void GpuTransformer::sum_squares(const Pass& pass) {
+  const int32_t group = config_.n_heads / config_.n_kv_heads;
+  const auto kv_heads = static_cast<int32_t>(shard_.kv_heads.size());
+  const bool is_first = shard_.kv_heads.begin * group >= shard_.heads.begin;
+  ops_.head_squares(*stream_,
+                    {.sums = buffers_->squares,
+                     .qkv = buffers_->qkv,
+                     .all = {config_.n_heads, config_.n_kv_heads},
+                     .first_head = static_cast<int32_t>(shard_.heads.begin),
+                     .first_kv_head = static_cast<int32_t>(shard_.kv_heads.begin),
+                     .n_heads = static_cast<int32_t>(shard_.heads.size()),
+                     .n_kv_heads = kv_heads,
+                     .n_summed_kv_heads = is_first ? kv_heads : 0,
+                     .head_dim = config_.head_dim,
+                     .max_rows = pass.sizes.rows,
+                     .step = pass.step});
+  sum_over_ranks(pass, buffers_->squares, config_.n_heads + config_.n_kv_heads);
+}
+
+// attended [rows, heads * head_dim]
+void GpuTransformer::attend(const Pass& pass, int32_t layer) {
+  const GpuBuffers& b = *buffers_;
+  const GpuLayerWeights& w = weights_->layers[static_cast<size_t>(layer)];
+  ops_.attention(*stream_,
+                 {.out = input(b.attended, w.o),
+                  .queries = b.queries,
+                  .n_heads = static_cast<int32_t>(shard_.heads.size()),
+                  .scale = score_scale(config_, config_.head_dim),
+                  .window = static_cast<int32_t>(config_.window_of(layer)),
+                  .kv = b.kv[static_cast<size_t>(layer)],
+                  .scratch = b.attention_scratch,
+                  .max_rows = pass.sizes.rows,
+                  .max_items = pass.sizes.items,
+                  .max_splits = pass.sizes.splits,
+                  .step = pass.step,
+                  .softcap = config_.attention_softcap,
+                  .slopes = b.slopes,
+                  .sinks = w.sinks});
+}
+
+// part [rows, hidden], of this rank.
+void GpuTransformer::mlp(const Pass& pass, const GpuLayerWeights& w) {
+  const GpuBuffers& b = *buffers_;
+  const gpu::ProductArgs gate_up = product(pass, b.normed, w.gate_up, w.gate_up_bias);
+  const gpu::Activations gated = input(b.gated, w.down);  // [rows, ffn]
+  if (weights_->mlp_is_fused) {
+    ops_.swiglu_product(*stream_, gate_up, {gated});
+  } else {
+    ops_.store_product(*stream_, gate_up, {b.gate_up});
+    ops_.activate(*stream_,
+                  {.out = gated,
+                   .x = b.gate_up,
+                   .kind = config_.activation,
+                   .is_gated = config_.gated_mlp,
+                   .max_rows = pass.sizes.rows,
+                   .step = pass.step});
+  }
+  ops_.store_product(*stream_, product(pass, b.gated, w.down, w.down_bias), {b.part});
+}
+
+void GpuTransformer::bend_logits(const Pass& pass) {
+  if (config_.logit_scale == 1.0f && config_.logit_softcap == 0.0f) return;
+  ops_.bend_logits(*stream_,
+                   {.logits = buffers_->logits,
+                    .n = static_cast<int32_t>(shard_.vocab.size()),
+                    .factor = config_.logit_scale,
+                    .cap = config_.logit_softcap,
+                    .max_rows = pass.sizes.logit_rows,
+                    .step = pass.step});
+}
+
+void GpuTransformer::run(const gpu::StepView& step, const LaunchSizes& sizes) {
+  const GpuBuffers& b = *buffers_;
+  Pass pass = {.step = step, .sizes = sizes};
+  const GpuNorm* of_part = nullptr;  // the norm of what waits in part; null: nothing does
+  const auto next_norm = [&](const GpuNorm& next, const gpu::Matrix& weights) {  // x += part
+    if (of_part == nullptr) return norm(pass, next, weights);
+    add_and_norm(pass, *of_part, next, weights);
+  };
+
+  embed(pass);
   for (int32_t layer = 0; layer < config_.n_layers; ++layer) {
     const GpuLayerWeights& w = weights_->layers[static_cast<size_t>(layer)];
-    const gpu::KvView& kv = b.kv[static_cast<size_t>(layer)];
-    const gpu::QkvArgs to = {.queries = b.queries, .n_heads = heads, .kv = kv, .rotary = b.rotary};
-
-    if (layer == 0) {
-      ops_.norm(*stream_, norm_of(w.qkv, w.attn_norm));
-    } else {
-      sum_and_norm(norm_of(w.qkv, w.attn_norm), w.qkv);
-    }
-    if (weights_->qkv_is_fused) {  // queries [rows, heads, head_dim]; keys, values to the pages
-      ops_.qkv_product(*stream_, product(b.normed, w.qkv, w.qkv_bias), to);
-    } else {
-      ops_.store_product(*stream_, product(b.normed, w.qkv, w.qkv_bias), {b.qkv});
-      ops_.rope_write(*stream_,
-                      {.qkv = b.qkv,
-                       .q_norm = w.q_norm,
-                       .k_norm = w.k_norm,
-                       .eps = config_.norm_eps,
-                       .to = to,
-                       .max_rows = rows,
-                       .step = step});
-    }
+    next_norm(w.attn_norm, w.qkv);
+    project(pass, layer);
     // Keys and values are stored: without logits that was all.
     if (layer + 1 == config_.n_layers && sizes.logit_rows == 0) return;
-    ops_.attention(*stream_,
-                   {.out = input(b.attended, w.o),
-                    .queries = b.queries,
-                    .n_heads = heads,
-                    .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)),
-                    .window = static_cast<int32_t>(config_.window_of(layer)),
-                    .kv = kv,
-                    .scratch = b.attention_scratch,
-                    .max_rows = rows,
-                    .max_items = sizes.items,
-                    .max_splits = sizes.splits,
-                    .step = step});
-    ops_.store_product(*stream_, product(b.attended, w.o, w.o_bias), {b.part});
+    attend(pass, layer);
+    ops_.store_product(*stream_, product(pass, b.attended, w.o, w.o_bias), {b.part});
 
-    sum_and_norm(norm_of(w.gate_up, w.mlp_norm), w.gate_up);
-    ops_.swiglu_product(*stream_,  // gated [rows, ffn]
-                        product(b.normed, w.gate_up, w.gate_up_bias),
-                        {input(b.gated, w.down)});
-    ops_.store_product(*stream_, product(b.gated, w.down, w.down_bias), {b.part});
+    if (!config_.parallel_mlp) {
+      add_and_norm(pass, w.attn_post_norm, w.mlp_norm, w.gate_up);
+    } else {  // both from x as it was
+      norm_beside_attention(pass, w);
+      add_part(pass);
+    }
+    mlp(pass, w);  // part [rows, hidden]
+    of_part = &w.mlp_post_norm;
   }
 
-  // Of the rows whose logits are wanted alone: logits [logit rows, vocab].
-  gpu::NormArgs last_norm = norm_of(weights_->head, weights_->final_norm);
-  last_norm.selected = true;
-  sum_and_norm(last_norm, weights_->head);
-  gpu::ProductArgs last_product = product(b.normed, weights_->head, nullptr);
-  last_product.selected = true;
-  last_product.max_rows = sizes.logit_rows;
-  ops_.store_product(*stream_, last_product, {b.logits});
+  pass.selected = true;
+  next_norm(weights_->final_norm, weights_->head);
+  ops_.store_product(*stream_, product(pass, b.normed, weights_->head, nullptr), {b.logits});
+  bend_logits(pass);  // logits [logit rows, vocab]
 }
 
 void GpuTransformer::launch(const LaunchSizes& sizes) {
@@ -252,9 +414,14 @@ void GpuTransformer::count_sums(const LaunchSizes& sizes) {
   if (group_->size() == 1) return;
   const int32_t skipped = sizes.logit_rows == 0 ? 2 : 0;
   const auto num_sums = static_cast<uint64_t>(2 * config_.n_layers + 1 - skipped);
-  sum_traffic_.num_sums += num_sums;
-  sum_traffic_.num_bytes += num_sums * static_cast<uint64_t>(sizes.rows) *
-                            static_cast<uint64_t>(config_.hidden_dim) * sizeof(float);
+  const auto add = [&](uint64_t count, int32_t width) {
+    sum_traffic_.num_sums += count;
+    sum_traffic_.num_bytes +=
+        count * static_cast<uint64_t>(sizes.rows) * static_cast<uint64_t>(width) * sizeof(float);
+  };
+  add(num_sums, config_.hidden_dim);
+  if (buffers_->squares == nullptr) return;
+  add(static_cast<uint64_t>(config_.n_layers), config_.n_heads + config_.n_kv_heads);
 }
 
 void GpuTransformer::clear_blocks(std::span<const int32_t> blocks) { fill_blocks(blocks, false); }

@@ -72,7 +72,32 @@ class GpuTransformer final : public Model {
   size_t num_graphs() const { return graphs_.size(); }
 
  private:
+  // A step as its launches see it.
+  struct Pass {
+    const gpu::StepView& step;
+    const LaunchSizes& sizes;
+    bool selected = false;  // only rows whose logits are wanted go on
+  };
   void run(const gpu::StepView& step, const LaunchSizes& sizes);
+  void embed(const Pass& pass);
+  gpu::NormArgs norm_args(const Pass& pass, const GpuNorm& norm, const gpu::Matrix& next) const;
+  void norm(const Pass& pass, const GpuNorm& norm, const gpu::Matrix& next);
+  void add_and_norm(const Pass& pass,
+                    const GpuNorm& of_part,
+                    const GpuNorm& norm,
+                    const gpu::Matrix& next);
+  void norm_beside_attention(const Pass& pass, const GpuLayerWeights& w);
+  void add_part(const Pass& pass);
+  gpu::ProductArgs product(const Pass& pass,
+                           void* in,
+                           const gpu::Matrix& weights,
+                           const float* bias) const;
+  void project(const Pass& pass, int32_t layer);
+  void sum_squares(const Pass& pass);
+  void attend(const Pass& pass, int32_t layer);
+  void mlp(const Pass& pass, const GpuLayerWeights& w);
+  void bend_logits(const Pass& pass);
+  void sum_over_ranks(const Pass& pass, float* values, int32_t width);
   void queue_chain(const std::vector<LaunchSizes>& sizes);
   void launch(const LaunchSizes& sizes);
   void record(const LaunchSizes& sizes);

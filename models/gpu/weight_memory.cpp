@@ -96,6 +96,11 @@ void pack(const GpuMatrixLayout& layout,
   }
 }
 
+// Whole tiles of outputs.
+size_t bias_floats(const GpuMatrixLayout& layout) {
+  return static_cast<size_t>(gpu::padded(layout.n_out, gpu::kTileOutputs));
+}
+
 gpu::SliceEnds choose_slices(const GpuMatrixLayout& layout, Type type) {
   if (layout.slices.num_slices == 0) {
     if (type != Type::kF32) return gpu::default_slice_ends(layout.n_in);
@@ -115,6 +120,7 @@ GpuWeightMemory::GpuWeightMemory(gpu::Device& device, const GpuLayout& layout, i
     : device_(device), num_threads_(num_threads), weights_(std::make_unique<GpuWeights>()) {
   weights_->ffn = layout.ffn;
   weights_->qkv_is_fused = layout.qkv_is_fused;
+  weights_->mlp_is_fused = layout.mlp_is_fused;
 }
 
 void* GpuWeightMemory::allocate(size_t num_bytes) {
@@ -220,11 +226,20 @@ size_t gpu_weight_bytes(const ModelConfig& config,
     return bytes_of(matrix, type) + (type == Type::kE4M3 ? outputs * sizeof(float) : 0);
   };
   const auto hidden = static_cast<size_t>(config.hidden_dim);
-  size_t floats = 2 * hidden;  // of a layer
-  if (config.attention_bias) floats += static_cast<size_t>(layout.qkv.n_out);
-  if (config.qk_norm) floats += 2 * static_cast<size_t>(config.head_dim);
-  if (config.attention_out_bias) floats += hidden;
-  if (config.mlp_bias) floats += static_cast<size_t>(layout.gate_up.n_out) + hidden;
+  const size_t norm = config.norm_bias ? 2 * hidden : hidden;
+  const WeightNames& names = config.names;
+  size_t floats = 0;  // of a layer
+  for (const std::string* name :
+       {&names.attn_norm, &names.attn_post_norm, &names.mlp_norm, &names.mlp_post_norm}) {
+    if (!name->empty()) floats += norm;
+  }
+  const auto heads = static_cast<size_t>(shard.heads.size() + shard.kv_heads.size());
+  const size_t normed_heads = config.qk_norm_span == QkNormSpan::kHead ? 2 : heads;
+  if (config.attention_bias) floats += bias_floats(layout.qkv);
+  if (config.qk_norm) floats += normed_heads * static_cast<size_t>(config.head_dim);
+  if (!names.sinks.empty()) floats += static_cast<size_t>(shard.heads.size());
+  if (config.attention_out_bias) floats += bias_floats(layout.o);
+  if (config.mlp_bias) floats += bias_floats(layout.gate_up) + bias_floats(layout.down);
   const size_t layer = with_scales(layout.qkv) + with_scales(layout.o) +
                        with_scales(layout.gate_up) + with_scales(layout.down) +
                        floats * sizeof(float);
@@ -232,8 +247,12 @@ size_t gpu_weight_bytes(const ModelConfig& config,
   const bool is_shared = config.tied_head && rows == type;
   const size_t embedding =
       is_shared ? 0 : static_cast<size_t>(shard.vocab.size()) * hidden * gpu::type_bytes(rows);
+  const size_t positions =
+      names.has_positions()
+          ? static_cast<size_t>(config.max_positions + config.position_offset) * hidden
+          : 0;
   return static_cast<size_t>(config.n_layers) * layer + with_scales(layout.head) + embedding +
-         hidden * sizeof(float);
+         (norm + positions) * sizeof(float);
 }
 
 }  // namespace outrider

@@ -72,6 +72,9 @@ std::unique_ptr<GpuWeights> upload_weights(gpu::Device& device,
     from = {};
     return matrix;
   };
+  const auto norm = [&memory](const NormWeights& from) {
+    return GpuNorm{memory.vector(from.weight), memory.vector(from.bias)};
+  };
 
   out.embedding_type = embedding_type(gpu_type(host->embedding_dtype), format);
   if (host->embedding != nullptr) {
@@ -94,20 +97,24 @@ std::unique_ptr<GpuWeights> upload_weights(gpu::Device& device,
   for (int32_t i = 0; i < config.n_layers; ++i) {
     LayerWeights& from = host->layers[static_cast<size_t>(i)];
     GpuLayerWeights& to = out.layers.emplace_back();
-    to.attn_norm = memory.vector(from.attn_norm.weight);
+    to.attn_norm = norm(from.attn_norm);
     to.qkv = upload(layout.qkv, from.qkv);
     to.qkv_bias = memory.bias(from.qkv_bias, layout.qkv);
     to.q_norm = memory.vector(from.q_norm);
     to.k_norm = memory.vector(from.k_norm);
+    to.sinks = memory.vector(from.sinks);
     to.o = upload(layout.o, from.o);
     to.o_bias = memory.bias(from.o_bias, layout.o);
-    to.mlp_norm = memory.vector(from.mlp_norm.weight);
+    to.attn_post_norm = norm(from.attn_post_norm);
+    to.mlp_norm = norm(from.mlp_norm);
     to.gate_up = upload(layout.gate_up, from.gate_up);
     to.gate_up_bias = memory.bias(from.gate_up_bias, layout.gate_up);
     to.down = upload(layout.down, from.down);
     to.down_bias = memory.bias(from.down_bias, layout.down);
+    to.mlp_post_norm = norm(from.mlp_post_norm);
   }
-  out.final_norm = memory.vector(host->final_norm.weight);
+  out.positions = memory.vector(host->positions);
+  out.final_norm = norm(host->final_norm);
   return memory.take();
 }
 

@@ -25,20 +25,28 @@ gpu::Type embedding_type(gpu::Type file_type, GpuWeightFormat format);
 // Of what goes into a product with such weights.
 gpu::Type activation_type(gpu::Type weights);
 
+struct GpuNorm {
+  const float* weight = nullptr;  // [hidden]; null: there is no such norm
+  const float* bias = nullptr;    // [hidden] or null
+};
+
 // Of a layer of this shard; null where the model has no such vector.
 struct GpuLayerWeights {
-  const float* attn_norm = nullptr;  // [hidden]
-  gpu::Matrix qkv;                   // heads in kHalves order when GpuWeights::qkv_is_fused
-  const float* qkv_bias = nullptr;   // biases lie in the packed order, as the outputs do
-  const float* q_norm = nullptr;     // [head_dim]
-  const float* k_norm = nullptr;     // [head_dim]
+  GpuNorm attn_norm;
+  gpu::Matrix qkv;                  // heads in kHalves order when GpuWeights::qkv_is_fused
+  const float* qkv_bias = nullptr;  // biases lie in the packed order, as the outputs do
+  const float* q_norm = nullptr;    // [head_dim], or [heads * head_dim]: each head its own
+  const float* k_norm = nullptr;
+  const float* sinks = nullptr;  // [heads]
   gpu::Matrix o;
   const float* o_bias = nullptr;
-  const float* mlp_norm = nullptr;
-  gpu::Matrix gate_up;  // in kPairs order, over GpuWeights::ffn units
+  GpuNorm attn_post_norm;  // of what attention adds
+  GpuNorm mlp_norm;
+  gpu::Matrix gate_up;  // over GpuWeights::ffn units, in kPairs order when mlp_is_fused
   const float* gate_up_bias = nullptr;
   gpu::Matrix down;  // [hidden, GpuWeights::ffn]
   const float* down_bias = nullptr;
+  GpuNorm mlp_post_norm;
 };
 
 struct GpuWeights {
@@ -47,11 +55,13 @@ struct GpuWeights {
   gpu::Type embedding_type = gpu::Type::kBF16;
   bool embedding_is_packed = false;
   std::vector<GpuLayerWeights> layers;
-  const float* final_norm = nullptr;
+  const float* positions = nullptr;  // learned ones, [positions, hidden]
+  GpuNorm final_norm;
   gpu::Matrix head;
   // Feed-forward units with the padding between: every slice of a sum begins with a whole tile.
   int32_t ffn = 0;
   bool qkv_is_fused = false;  // rotation and the writing of keys and values are part of the product
+  bool mlp_is_fused = false;  // SwiGLU is
   size_t matrix_bytes = 0;    // what the products of one step read
   size_t num_bytes = 0;
   std::vector<gpu::Buffer> memory;

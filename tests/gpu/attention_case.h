@@ -32,6 +32,11 @@ struct AttentionShape {
   int32_t head_dim = 64;
   int32_t block_size = 16;
   int32_t window = 0;
+  float softcap = 0.0f;
+  bool alibi = false;
+  bool has_sinks = false;
+  float slope(int32_t head) const { return 0.02f * static_cast<float>(head + 1); }
+  float sink(int32_t head) const { return 2.0f * static_cast<float>(head); }
   int32_t n_heads() const { return n_kv_heads * group; }
   int32_t width() const { return n_heads() * head_dim; }
 };
@@ -207,6 +212,13 @@ inline AttentionCase::Run AttentionCase::run(const std::vector<RunOfRows>& runs,
       {positions.span(), sequences.span()}, shape_.group, rows_per_item, items.span());
   items.push();
   DeviceArray<StepCounts> counts(*device_, 1);
+  std::vector<float> of_heads;
+  for (int32_t head = 0; head < shape_.n_heads(); ++head) of_heads.push_back(shape_.slope(head));
+  const DeviceArray<float> slopes(*device_, of_heads);
+  for (int32_t head = 0; head < shape_.n_heads(); ++head) {
+    of_heads[static_cast<size_t>(head)] = shape_.sink(head);
+  }
+  const DeviceArray<float> sinks(*device_, of_heads);
   DeviceArray<float> out(*device_, activation_elements(max_rows, shape_.width()));
   AttentionArgs args = {.out = {out.device(), shape_.type, shape_.width()},
                         .queries = queries.device(),
@@ -228,7 +240,10 @@ inline AttentionCase::Run AttentionCase::run(const std::vector<RunOfRows>& runs,
                                  .sequence_of_row = sequences.device(),
                                  .block_tables = tables.device(),
                                  .table_stride = stride_,
-                                 .attention_items = items.device()}};
+                                 .attention_items = items.device()},
+                        .softcap = shape_.softcap,
+                        .slopes = shape_.alibi ? slopes.device() : nullptr,
+                        .sinks = shape_.has_sinks ? sinks.device() : nullptr};
   result.fold = attention_scratch(args).fold;
   const OpTable& ops = test_backend().ops;
   DeviceArray<uint8_t> scratch(*device_, ops.attention_scratch_bytes(args));
@@ -277,14 +292,17 @@ inline std::vector<double> AttentionCase::expected(const std::vector<RunOfRows>&
           asked.push_back(query(run.sequence, p, head, d));
         }
         std::vector<double> weights;
-        double sum = 0.0;
+        double sum = shape_.has_sinks ? std::exp(shape_.sink(head)) : 0.0;
         for (int32_t t = begin; t <= p; ++t) {
           double score = 0.0;
           for (int32_t d = 0; d < shape_.head_dim; ++d) {
             score += asked[static_cast<size_t>(d)] *
                      widen(shape_.type, keys_.host(), at(run.sequence, kv_head, t, d));
           }
-          weights.push_back(std::exp(score * scale()));
+          score *= scale();
+          if (shape_.softcap != 0.0f) score = shape_.softcap * std::tanh(score / shape_.softcap);
+          if (shape_.alibi) score += shape_.slope(head) * (t - p);
+          weights.push_back(std::exp(score));
           sum += weights.back();
         }
         for (int32_t d = 0; d < shape_.head_dim; ++d) {

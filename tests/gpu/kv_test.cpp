@@ -16,6 +16,9 @@ struct Turned {
   Type type;
   bool normed;
   int32_t rotary_dim;
+  bool interleaved = false;
+  bool grows = false;
+  HeadNorm norm = HeadNorm::kHead;
 };
 
 class RopeWrite : public ::testing::TestWithParam<Turned> {};
@@ -27,6 +30,34 @@ constexpr int32_t kBlockSize = 8;
 constexpr int32_t kNumBlocks = 5;
 constexpr int32_t kAllHeads = kHeads + 2 * kKvHeads;
 constexpr size_t kWidth = size_t{kAllHeads} * kHeadDim;
+// Of the model whose heads these are: two query heads and one KV head are another rank's, in front.
+constexpr AllHeads kModel = {kHeads + 2, kKvHeads + 1};
+constexpr int64_t kModelHeads = kModel.n_heads + kModel.n_kv_heads;
+
+float growth(int32_t position) { return 1.0f + 0.1f * static_cast<float>(position); }
+
+// As the CPU's ops do it.
+void norm_heads(const ops::HeadRows& x,
+                const std::vector<float>& weight,
+                HeadNorm norm,
+                bool keys) {
+  ops::Context ctx(1);
+  if (norm == HeadNorm::kHead) {
+    ops::rms_norm_heads(ctx, x.data, x.rows, x.stride, x.n_heads, x.head_dim, weight.data(), 1e-6f);
+  } else if (norm == HeadNorm::kOwnHead) {
+    ops::layer_norm_heads(ctx, x, weight.data(), 1e-6f);
+  } else {  // the other rank's squares are left out
+    std::vector<float> sums(static_cast<size_t>(x.rows * x.n_heads));
+    ops::head_squares(ctx, sums.data(), x.n_heads, x);
+    std::vector<float> padded;
+    const int64_t all = keys ? kModel.n_kv_heads : kModel.n_heads;
+    for (int64_t r = 0; r < x.rows; ++r) {
+      padded.insert(padded.end(), static_cast<size_t>(all - x.n_heads), 0.0f);
+      padded.insert(padded.end(), sums.begin() + r * x.n_heads, sums.begin() + (r + 1) * x.n_heads);
+    }
+    ops::rms_norm_all_heads(ctx, x, {padded.data(), all, all}, weight.data(), 1e-6f);
+  }
+}
 
 // The rows as the CPU's ops leave them.
 std::vector<float> expected_rows(std::vector<float> rows,
@@ -38,9 +69,10 @@ std::vector<float> expected_rows(std::vector<float> rows,
   ops::Context ctx(1);
   const auto num_rows = static_cast<int64_t>(positions.size());
   float* const keys = rows.data() + kHeads * kHeadDim;
+  const ops::HeadRows queries = {rows.data(), num_rows, kWidth, kHeads, kHeadDim};
   if (turned.normed) {
-    ops::rms_norm_heads(ctx, rows.data(), num_rows, kWidth, kHeads, kHeadDim, q_norm.data(), 1e-6f);
-    ops::rms_norm_heads(ctx, keys, num_rows, kWidth, kKvHeads, kHeadDim, k_norm.data(), 1e-6f);
+    norm_heads(queries, q_norm, turned.norm, false);
+    norm_heads({keys, num_rows, kWidth, kKvHeads, kHeadDim}, k_norm, turned.norm, true);
   }
   std::vector<float> of_rows;
   for (const int32_t position : positions) {
@@ -53,7 +85,10 @@ std::vector<float> expected_rows(std::vector<float> rows,
             kWidth,
             kHeads + kKvHeads,
             kHeadDim,
-            {of_rows.data(), turned.rotary_dim});
+            {of_rows.data(), turned.rotary_dim, turned.interleaved});
+  std::vector<float> factors;
+  for (const int32_t position : positions) factors.push_back(growth(position));
+  if (turned.grows) ops::scale_heads(ctx, queries, factors.data());
   return rows;
 }
 
@@ -66,8 +101,17 @@ TEST_P(RopeWrite, IsNormRopeAndWriteOfTheCpu) {
   const DeviceArray<int32_t> tables(*device, std::vector<int32_t>{4, 0, 2, 1, -1, -1});
   const DeviceArray<StepCounts> counts(*device, {{.num_rows = 3}});
   const DeviceArray<float> qkv(*device, random_floats(3 * kWidth, 21));
-  const DeviceArray<float> q_norm(*device, random_floats(kHeadDim, 22));
-  const DeviceArray<float> k_norm(*device, random_floats(kHeadDim, 23));
+  const DeviceArray<float> q_norm(*device, random_floats(kHeads * kHeadDim, 22));
+  const DeviceArray<float> k_norm(*device, random_floats(kKvHeads * kHeadDim, 23));
+  std::vector<float> growths;
+  for (int32_t position = 0; position < 20; ++position) growths.push_back(growth(position));
+  const DeviceArray<float> factors(*device, growths);
+  DeviceArray<float> squares(*device, std::vector<float>(4 * kModelHeads, NAN));
+  const StepView step = {.counts = counts.device(),
+                         .positions = positions.device(),
+                         .sequence_of_row = sequences.device(),
+                         .block_tables = tables.device(),
+                         .table_stride = 3};
   const DeviceArray<float> angles(*device,
                                   random_floats(static_cast<size_t>(20 * turned.rotary_dim), 24));
   const size_t page_elements = size_t{kNumBlocks} * kKvHeads * kBlockSize * kHeadDim;
@@ -75,6 +119,18 @@ TEST_P(RopeWrite, IsNormRopeAndWriteOfTheCpu) {
   DeviceArray<uint8_t> values(*device, page_elements * type_bytes(turned.type));
   DeviceArray<uint8_t> queries(*device, size_t{4} * kHeads * kHeadDim * type_bytes(turned.type));
   for (auto* memory : {&keys, &values, &queries}) memory->poison();
+  test_backend().ops.head_squares(*stream,
+                                  {.sums = squares.device(),
+                                   .qkv = qkv.device(),
+                                   .all = kModel,
+                                   .first_head = kModel.n_heads - kHeads,
+                                   .first_kv_head = kModel.n_kv_heads - kKvHeads,
+                                   .n_heads = kHeads,
+                                   .n_kv_heads = kKvHeads,
+                                   .n_summed_kv_heads = kKvHeads,
+                                   .head_dim = kHeadDim,
+                                   .max_rows = 4,
+                                   .step = step});
   test_backend().ops.rope_write(*stream,
                                 {.qkv = qkv.device(),
                                  .q_norm = turned.normed ? q_norm.device() : nullptr,
@@ -91,11 +147,12 @@ TEST_P(RopeWrite, IsNormRopeAndWriteOfTheCpu) {
                                                kHeadDim},
                                         .rotary = {angles.device(), turned.rotary_dim}},
                                  .max_rows = 4,
-                                 .step = {.counts = counts.device(),
-                                          .positions = positions.device(),
-                                          .sequence_of_row = sequences.device(),
-                                          .block_tables = tables.device(),
-                                          .table_stride = 3}});
+                                 .step = step,
+                                 .norm = turned.norm,
+                                 .squares = squares.device(),
+                                 .all = kModel,
+                                 .interleaved = turned.interleaved,
+                                 .query_factors = turned.grows ? factors.device() : nullptr});
   stream->wait();
   for (auto* memory : {&keys, &values, &queries}) memory->pull();
 
@@ -138,13 +195,21 @@ TEST_P(RopeWrite, IsNormRopeAndWriteOfTheCpu) {
   EXPECT_TRUE(std::isnan(widen(turned.type, queries.host(), size_t{3} * kHeads * kHeadDim)));
 }
 
+constexpr HeadNorm kOwn = HeadNorm::kOwnHead;
+constexpr HeadNorm kAll = HeadNorm::kAllHeads;
 INSTANTIATE_TEST_SUITE_P(Types,
                          RopeWrite,
                          ::testing::Values(Turned{Type::kF32, false, kHeadDim},
                                            Turned{Type::kF32, true, kHeadDim},
                                            Turned{Type::kF32, true, 16},
                                            Turned{Type::kBF16, true, kHeadDim},
-                                           Turned{Type::kF16, false, 24}));
+                                           Turned{Type::kF16, false, 24},
+                                           Turned{Type::kF32, false, 24, true},
+                                           Turned{Type::kBF16, true, kHeadDim, true, true},
+                                           Turned{Type::kF32, false, 0, false, true},
+                                           Turned{Type::kF32, true, 16, false, false, kOwn},
+                                           Turned{Type::kF32, true, 16, true, true, kAll},
+                                           Turned{Type::kF16, true, 0, false, false, kAll}));
 
 class KvBlocks : public ::testing::TestWithParam<Type> {};
 

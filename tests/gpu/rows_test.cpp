@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "runtime/ops/gpu/tiles.h"
+#include "runtime/ops/ops.h"
 #include "tests/gpu/gpu_testing.h"
 
 namespace outrider::gpu {
@@ -17,6 +18,15 @@ class Rows : public ::testing::TestWithParam<Type> {
   std::unique_ptr<Stream> stream = device->make_stream(Priority::kNormal);
 
   void expect_norm(int32_t n, bool selected);
+  // Whether element (row, i) of a product's input of n is that, as its type can say it.
+  void expect_element(
+      const DeviceArray<float>& out, int32_t n, int32_t row, int32_t i, double expected) const {
+    const bool is_wide = GetParam() == Type::kF32;
+    const auto at = is_wide ? static_cast<size_t>(row * n + i) : activation_offset(row, i, n);
+    const double off = std::fabs(widen(GetParam(), out.host(), at) - expected);
+    ASSERT_TRUE(off <= (is_wide ? 1e-5 : 4e-3) * (1 + std::fabs(expected)))
+        << "row " << row << " element " << i << " of " << n;
+  }
 };
 
 TEST_P(Rows, EmbedGivesTheTablesRowsOrZeros) {
@@ -96,13 +106,7 @@ void Rows::expect_norm(int32_t n, bool selected) {
       const auto at = from + static_cast<size_t>(i);
       const double expected = (double{x[at]} + part[at]) / std::sqrt(squares / n + 1e-5) *
                               weight[static_cast<size_t>(i)];
-      const bool is_wide = GetParam() == Type::kF32;
-      const auto where = static_cast<size_t>(row * n + i);
-      const double found =
-          widen(GetParam(), out.host(), is_wide ? where : activation_offset(row, i, n));
-      const double tolerance = GetParam() == Type::kF32 ? 1e-5 : 4e-3;
-      ASSERT_TRUE(std::fabs(found - expected) <= tolerance * (1 + std::fabs(expected)))
-          << "element " << i << " of " << n;
+      expect_element(out, n, row, i, expected);
       EXPECT_EQ(stream_x[at], selected ? x[at] : x[at] + part[at]);
     }
   }
@@ -113,6 +117,188 @@ TEST_P(Rows, NormAddsAndScales) {
   for (const int32_t n : {72, 70, 67, 9000}) {
     expect_norm(n, false);
     expect_norm(n, true);
+  }
+}
+
+// What a family's norms may be; against the CPU's ops.
+struct NormCase {
+  bool has_part = true;
+  bool norms_part = false;
+  bool has_weight = true;
+  bool is_layer_norm = false;
+  bool selected = false;
+};
+
+TEST_P(Rows, AddNormIsEveryKindOfNorm) {
+  const NormCase cases[] = {{},
+                            {.norms_part = true},
+                            {.is_layer_norm = true},
+                            {.norms_part = true, .is_layer_norm = true, .selected = true},
+                            {.has_part = false, .has_weight = false},
+                            {.norms_part = true, .has_weight = false},
+                            {.has_part = false, .is_layer_norm = true}};
+  constexpr int32_t kRows = 3;
+  ops::Context ctx(1);
+  for (const NormCase& kind : cases) {
+    for (const int32_t n : {67, 1600}) {
+      const auto count = static_cast<size_t>(kRows * n);
+      const auto width = static_cast<size_t>(n);
+      std::vector<float> x = random_floats(count, 5);
+      std::vector<float> part = random_floats(count, 6);
+      const DeviceArray<float> part_on_device(*device, part);
+      DeviceArray<float> x_on_device(*device, x);
+      const DeviceArray<float> weight(*device, random_floats(width, 7));
+      const DeviceArray<float> bias(*device, random_floats(width, 8));
+      const DeviceArray<float> part_weight(*device, random_floats(width, 9));
+      const DeviceArray<StepCounts> counts(*device, {{.num_rows = kRows, .num_logit_rows = 1}});
+      const DeviceArray<int32_t> logit_rows(*device, std::vector<int32_t>{2});
+      DeviceArray<float> out(*device, activation_elements(kRows, n));
+      out.poison();
+      ops.add_norm(
+          *stream,
+          {.norm = {.out = {out.device(), GetParam(), n},
+                    .x = x_on_device.device(),
+                    .part = kind.has_part ? part_on_device.device() : nullptr,
+                    .weight = kind.has_weight ? weight.device() : nullptr,
+                    .eps = 1e-5f,
+                    .selected = kind.selected,
+                    .max_rows = kRows,
+                    .step = {.counts = counts.device(), .logit_rows = logit_rows.device()}},
+           .part_weight = kind.norms_part ? part_weight.device() : nullptr,
+           .factor = 0.3f,
+           .subtracts_mean = kind.is_layer_norm,
+           .bias = kind.is_layer_norm ? bias.device() : nullptr});
+      stream->wait();
+      const std::vector<float> before = x;
+      if (kind.norms_part) {
+        ops::rms_norm(ctx, part.data(), part.data(), part_weight.host(), kRows, n, 1e-5f);
+      }
+      const auto all = static_cast<int64_t>(count);
+      if (kind.has_part) ops::add_scaled(ctx, x.data(), part.data(), 0.3f, all);
+      std::vector<float> expected = x;
+      if (kind.is_layer_norm) {
+        const ops::LayerNorm norm = {weight.host(), bias.host(), 1e-5f};
+        ops::layer_norm(ctx, expected.data(), x.data(), norm, kRows, n);
+      } else if (kind.has_weight) {
+        ops::rms_norm(ctx, expected.data(), x.data(), weight.host(), kRows, n, 1e-5f);
+      }
+      out.pull();
+      x_on_device.pull();
+      for (int32_t row = 0; row < (kind.selected ? 1 : kRows); ++row) {
+        const auto from = static_cast<size_t>(kind.selected ? 2 : row) * width;
+        for (int32_t i = 0; i < n; ++i) {
+          const size_t at = from + static_cast<size_t>(i);
+          expect_element(out, n, row, i, expected[at]);
+          EXPECT_NEAR(x_on_device[at], kind.selected ? before[at] : x[at], 1e-5);
+        }
+      }
+    }
+  }
+}
+
+// The residual stream alone, where nothing reads a norm of it.
+TEST_P(Rows, AddNormMayHaveNoOutput) {
+  const DeviceArray<StepCounts> counts(*device, {{.num_rows = 1}});
+  DeviceArray<float> x(*device, std::vector<float>{1.0f, 2.0f, 3.0f, 4.0f, 5.0f, 6.0f});
+  const DeviceArray<float> part(*device, std::vector<float>{2.0f, 4.0f, 6.0f, 8.0f, 1.0f, 1.0f});
+  ops.add_norm(*stream,
+               {.norm = {.out = {.data = nullptr, .n = 4},
+                         .x = x.device(),
+                         .part = part.device(),
+                         .max_rows = 1,
+                         .step = {.counts = counts.device()}},
+                .factor = 0.5f});
+  stream->wait();
+  EXPECT_EQ(x.pull(), (std::vector<float>{2.0f, 4.0f, 6.0f, 8.0f, 5.0f, 6.0f}));
+}
+
+TEST_P(Rows, ActivateIsThatOfTheCpu) {
+  using ops::ActivationKind;
+  constexpr int32_t kN = 1040;  // more than a block takes
+  ops::Context ctx(1);
+  for (const ActivationKind kind : {ActivationKind::kSilu,
+                                    ActivationKind::kGelu,
+                                    ActivationKind::kGeluTanh,
+                                    ActivationKind::kRelu}) {
+    for (const bool is_gated : {false, true}) {
+      const int32_t width = is_gated ? 2 * kN : kN;
+      std::vector<float> values = random_floats(static_cast<size_t>(2 * width), 10);
+      for (float& value : values) value *= 3.0f;
+      values[3] = 200.0f;
+      values[4] = -200.0f;
+      const DeviceArray<float> x(*device, values);
+      const DeviceArray<StepCounts> counts(*device, {{.num_rows = 2}});
+      DeviceArray<float> out(*device, activation_elements(3, kN));
+      out.poison();
+      ops.activate(*stream,
+                   {.out = {out.device(), GetParam(), kN},
+                    .x = x.device(),
+                    .kind = kind,
+                    .is_gated = is_gated,
+                    .max_rows = 3,
+                    .step = {.counts = counts.device()}});
+      stream->wait();
+      out.pull();
+      std::vector<float> expected(size_t{2} * kN);
+      if (is_gated) {
+        ops::activate_mul(ctx, expected.data(), values.data(), 2, kN, kind);
+      } else {
+        ops::activate(ctx, values.data(), 2 * kN, kind);
+        expected = values;
+      }
+      for (int32_t i = 0; i < 2 * kN; ++i) {
+        expect_element(out, kN, i / kN, i % kN, expected[static_cast<size_t>(i)]);
+      }
+    }
+  }
+}
+
+TEST_P(Rows, AddPositionsScalesAndAddsRowsOfTheTable) {
+  constexpr int32_t kN = 40;
+  const std::vector<float> before = random_floats(3 * kN, 11);
+  const DeviceArray<float> table(*device, random_floats(9 * kN, 12));
+  const DeviceArray<int32_t> positions(*device, std::vector<int32_t>{7, 0});
+  const DeviceArray<StepCounts> counts(*device, {{.num_rows = 2}});
+  for (const bool has_table : {true, false}) {
+    DeviceArray<float> x(*device, before);
+    ops.add_positions(*stream,
+                      {.x = x.device(),
+                       .table = has_table ? table.device() : nullptr,
+                       .factor = 3.0f,
+                       .n = kN,
+                       .max_rows = 3,
+                       .step = {.counts = counts.device(), .positions = positions.device()}});
+    stream->wait();
+    x.pull();
+    for (size_t i = 0; i < 2 * kN; ++i) {
+      const auto position = static_cast<size_t>(positions[i / kN]);
+      const float learned = has_table ? table[position * kN + i % kN] : 0.0f;
+      EXPECT_EQ(x[i], before[i] * 3.0f + learned);
+    }
+    EXPECT_EQ(x[2 * kN], before[2 * kN]);  // a row the step does not have
+  }
+}
+
+TEST_P(Rows, BendLogitsScalesAndCaps) {
+  constexpr int32_t kN = 5000;  // more than a block takes
+  ops::Context ctx(1);
+  const std::vector<float> before = random_floats(2 * kN, 13);
+  const DeviceArray<StepCounts> counts(*device, {{.num_rows = 2, .num_logit_rows = 1}});
+  for (const float cap : {0.0f, 1.5f}) {
+    DeviceArray<float> logits(*device, before);
+    ops.bend_logits(*stream,
+                    {.logits = logits.device(),
+                     .n = kN,
+                     .factor = 2.0f,
+                     .cap = cap,
+                     .max_rows = 2,
+                     .step = {.counts = counts.device()}});
+    stream->wait();
+    logits.pull();
+    std::vector<float> expected = before;
+    ops::scale(ctx, expected.data(), 2.0f, kN);
+    if (cap != 0.0f) ops::softcap(ctx, expected.data(), cap, kN);
+    for (size_t i = 0; i < 2 * kN; ++i) ASSERT_NEAR(logits[i], expected[i], 1e-6);
   }
 }
 

@@ -24,7 +24,8 @@ std::vector<StrictModel> small_models() {
                                      small("q/k norm, f32", ops::DType::kF32),
                                      small("partial rotary, tied, bf16", ops::DType::kBF16),
                                      small("window from layer 1, f32", ops::DType::kF32),
-                                     small("odd sizes, tied, f16", ops::DType::kF16)};
+                                     small("odd sizes, tied, f16", ops::DType::kF16),
+                                     small("sinks, bf16", ops::DType::kBF16)};
   models[1].config.attention_bias = models[1].config.attention_out_bias = true;
   models[1].config.mlp_bias = true;
   models[2].config.qk_norm = true;
@@ -36,6 +37,7 @@ std::vector<StrictModel> small_models() {
   models[5].config.head_dim = models[5].config.rope.rotary_dim = 24;
   models[5].config.ffn_dim = 37;
   models[5].config.tied_head = true;
+  models[6].config.names.sinks = "self_attn.sinks";
   return models;
 }
 

@@ -24,9 +24,14 @@
 
 namespace outrider::test {
 
-inline std::filesystem::path golden_dir() {
-  return std::filesystem::path(OUTRIDER_SOURCE_DIR) / "tests" / "golden" / "models";
+// OUTRIDER_SHARE, as for the program: tests for GPUs are carried to machines that did not build
+// them.
+inline std::filesystem::path source_dir() {
+  const char* share = std::getenv("OUTRIDER_SHARE");
+  return share != nullptr ? share : OUTRIDER_SOURCE_DIR;
 }
+
+inline std::filesystem::path golden_dir() { return source_dir() / "tests" / "golden" / "models"; }
 
 // The models' folders in one folder.
 inline std::vector<std::string> model_names(const std::filesystem::path& dir) {

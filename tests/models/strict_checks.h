@@ -25,12 +25,8 @@ struct StrictModel {
   bool embedded = false;  // the target of the embedded pair instead of random weights
 };
 
-// OUTRIDER_SHARE, as for the program: tests for GPUs are carried to machines that did not build
-// them.
 inline std::filesystem::path embedded_target() {
-  const char* share = std::getenv("OUTRIDER_SHARE");
-  return std::filesystem::path(share != nullptr ? share : OUTRIDER_SOURCE_DIR) / "models" /
-         "embedded" / "target";
+  return source_dir() / "models" / "embedded" / "target";
 }
 
 inline ModelConfig strict_shape(int32_t n_heads, int32_t n_kv_heads, int32_t head_dim) {

@@ -16,7 +16,7 @@ all_parts="$first_call $later_calls"
 
 kernel_tests=(device rows product attention kv)
 rank_tests=(device_group hierarchical many_ranks exchange_processes job_processes nccl_processes)  # threads, processes
-model_tests=(colocated draft_chain engine engine_rules transformer)
+model_tests=(colocated draft_chain engine engine_rules families transformer)
 
 out=${1:?usage: first_run.sh OUT_FOLDER [BUILD_FOLDER]}
 root=$(cd "$(dirname "$0")/../.." && pwd)

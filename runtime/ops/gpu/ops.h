@@ -14,6 +14,7 @@
 
 #include "runtime/ops/gpu/device.h"
 #include "runtime/ops/gpu/tiles.h"
+#include "runtime/ops/tensor.h"
 
 namespace outrider::gpu {
 
@@ -80,6 +81,16 @@ struct EmbedArgs {
   StepView step;
 };
 
+// x = x * factor, and where there is a table of learned positions plus its row.
+struct AddPositionsArgs {
+  float* x = nullptr;            // [max_rows, n]
+  const float* table = nullptr;  // [positions, n] or null
+  float factor = 1.0f;
+  int32_t n = 0;
+  int32_t max_rows = 0;
+  StepView step;
+};
+
 // x += part where there is one, then out = x / sqrt(mean(x^2) + eps) * weight. With `selected` the
 // rows are the step's logit rows: out row j is of x row logit_rows[j], and x is left as it is. The
 // weight is read before the launch before has ended.
@@ -92,6 +103,18 @@ struct NormArgs {
   bool selected = false;
   int32_t max_rows = 0;
   StepView step;
+};
+
+// The same with what other families' norms have: x += factor * part, or factor times part's own rms
+// norm by part_weight; then out = a norm of x plus bias, less the mean if it is a layer norm (Ba et
+// al. 2016). Without norm.weight out = x; without norm.out.data (out.n says how long rows are)
+// there is no output.
+struct AddNormArgs {
+  NormArgs norm;
+  const float* part_weight = nullptr;  // [n] or null
+  float factor = 1.0f;
+  bool subtracts_mean = false;
+  const float* bias = nullptr;  // [n] or null
 };
 
 // ---- products
@@ -155,16 +178,57 @@ struct SwigluArgs {
   Activations out;
 };
 
-// The same as QkvArgs does, for models with norms between: qkv [max_rows, (n_heads + 2 kv) *
-// head_dim] row-major as StoreArgs left it.
+// out[r, i] = activation(x[r, i]), times x[r, out.n + i] where it is gated.
+struct ActivateArgs {
+  Activations out;
+  const float* x = nullptr;  // [max_rows, out.n] or [max_rows, 2 out.n]
+  ops::ActivationKind kind = ops::ActivationKind::kSilu;
+  bool is_gated = false;
+  int32_t max_rows = 0;
+  StepView step;
+};
+
+// ---- queries, keys and values that products do not place
+// What a norm of query and key heads spans: each head, with weights that all share, or a layer norm
+// with its own; or all heads of the model, of whose squares `squares` knows the sums.
+enum class HeadNorm : uint8_t { kHead, kOwnHead, kAllHeads };
+// Of the whole model.
+struct AllHeads {
+  int32_t n_heads = 0;
+  int32_t n_kv_heads = 0;
+};
+
+// sums[r, h] = the sum of squares of head h of all, queries then keys; zero for other ranks' heads,
+// so that the sum over ranks is exact.
+struct HeadSquaresArgs {
+  float* sums = nullptr;       // [max_rows, all heads + all KV heads]
+  const float* qkv = nullptr;  // as RopeWriteArgs has it
+  AllHeads all;
+  int32_t first_head = 0;  // of this rank's
+  int32_t first_kv_head = 0;
+  int32_t n_heads = 0;
+  int32_t n_kv_heads = 0;
+  int32_t n_summed_kv_heads = 0;  // 0 where another rank sums them
+  int32_t head_dim = 0;
+  int32_t max_rows = 0;
+  StepView step;
+};
+
+// The same as QkvArgs does, for models with norms between or other ropes: qkv [max_rows, (n_heads +
+// 2 kv) * head_dim] row-major as StoreArgs left it. A rotary_dim of 0 turns nothing.
 struct RopeWriteArgs {
   const float* qkv = nullptr;
-  const float* q_norm = nullptr;  // [head_dim] or null
+  const float* q_norm = nullptr;  // [head_dim], [heads, head_dim] of other kinds, or null
   const float* k_norm = nullptr;
   float eps = 0.0f;
   QkvArgs to;
   int32_t max_rows = 0;
   StepView step;
+  HeadNorm norm = HeadNorm::kHead;
+  const float* squares = nullptr;  // of kAllHeads: HeadSquaresArgs::sums, summed over ranks
+  AllHeads all;
+  bool interleaved = false;              // pairs are (0, 1), (2, 3), ...
+  const float* query_factors = nullptr;  // [max positions] on queries, or null
 };
 
 // ---- attention
@@ -183,6 +247,13 @@ struct AttentionArgs {
   int32_t max_items = 0;   // of this launch
   int32_t max_splits = 0;  // of this launch: no row has more
   StepView step;
+  // Of other families than llama's, without the matrix instruction: scores become
+  // softcap * tanh(score / softcap) where that is not 0, then grow with the key's position by a
+  // slope of the head (ALiBi, Press et al. 2021).
+  float softcap = 0.0f;
+  const float* slopes = nullptr;  // [n_heads] or null
+  // A score of each head that joins the softmax and has no value (attention sinks).
+  const float* sinks = nullptr;  // [n_heads] or null
 };
 
 struct BlockCopyArgs {
@@ -195,6 +266,16 @@ struct BlockFillArgs {
   const int32_t* blocks = nullptr;  // [num_blocks], pinned or device memory
   int32_t num_blocks = 0;
   bool poison = false;  // NaN instead of zeros, for tests
+};
+
+// logits = cap tanh(logits * factor / cap); cap 0: logits * factor. Of the step's logit rows.
+struct BendLogitsArgs {
+  float* logits = nullptr;  // [max_rows, n]
+  int32_t n = 0;
+  float factor = 1.0f;
+  float cap = 0.0f;
+  int32_t max_rows = 0;
+  StepView step;
 };
 
 // Random weights, uniform in [-scale, scale], from a seed; for benchmarks. `count` elements of
@@ -216,7 +297,10 @@ struct TakeTokensArgs;    // gpu/row_scan.h
 
 struct OpTable {
   void (*embed)(Stream&, const EmbedArgs&);
+  void (*add_positions)(Stream&, const AddPositionsArgs&);
   void (*norm)(Stream&, const NormArgs&);
+  void (*add_norm)(Stream&, const AddNormArgs&);
+  void (*head_squares)(Stream&, const HeadSquaresArgs&);
   void (*rope_write)(Stream&, const RopeWriteArgs&);
   void (*attention)(Stream&, const AttentionArgs&);
   // Enough for every launch of up to args' rows, items and splits, splits rounded up to a power of
@@ -230,6 +314,8 @@ struct OpTable {
   void (*store_product)(Stream&, const ProductArgs&, const StoreArgs&);
   void (*qkv_product)(Stream&, const ProductArgs&, const QkvArgs&);
   void (*swiglu_product)(Stream&, const ProductArgs&, const SwigluArgs&);
+  void (*activate)(Stream&, const ActivateArgs&);
+  void (*bend_logits)(Stream&, const BendLogitsArgs&);
   void (*fill_random)(Stream&, const RandomArgs&);
   void (*scan_rows)(Stream&, const RowTasks&);
   void (*take_tokens)(Stream&, const TakeTokensArgs&);

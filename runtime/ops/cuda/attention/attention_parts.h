@@ -278,6 +278,10 @@ inline Grid attention_grid(const AttentionArgs& args) {
           static_cast<uint32_t>(args.max_items)};
 }
 
+inline bool bends_scores(const AttentionArgs& args) {
+  return args.softcap != 0.0f || args.slopes != nullptr || args.sinks != nullptr;
+}
+
 // The kernels; the first returns false when it has no instance for the head_dim.
 bool attention_16bit(Stream& stream, const AttentionArgs& args);  // attention_16bit.cu
 void attention_plain(Stream& stream, const AttentionArgs& args);  // attention_plain.cu

@@ -1,8 +1,9 @@
 // Attention without the matrix instruction: f32 keys and values, and 16-bit ones of an unusual
-// head_dim. The same blocks, splits and folding as attention_16bit.h. For the scores a thread is a
-// position, for the values a dim; weights stay f32. Each query multiplies what it sees and nothing
-// else.
+// head_dim or with scores that are bent. The same blocks, splits and folding as attention_16bit.h.
+// For the scores a thread is a position, for the values a dim; weights stay f32. Each query
+// multiplies what it sees and nothing else.
 #include "runtime/ops/cuda/attention/attention_parts.h"
+#include "runtime/ops/cuda/families/softcap.h"
 
 namespace outrider::gpu {
 namespace {
@@ -53,8 +54,21 @@ OUTRIDER_DEVICE void load_queries(const AttentionArgs& args,
   }
 }
 
+// Soft cap and ALiBi.
+OUTRIDER_DEVICE float bend(const AttentionArgs& args, int32_t head, int32_t position, float score) {
+  if (args.softcap != 0.0f) score = softcap(score, args.softcap);
+  if (args.slopes == nullptr) return score;
+  return fused_multiply_add(args.slopes[head], static_cast<float>(position), score);
+}
+
+// What joins the softmax of a row's first split beside its positions.
+OUTRIDER_DEVICE float sink_score(const AttentionArgs& args, const Query& query, int32_t split) {
+  const bool is_there = args.sinks != nullptr && query.end != 0 && split == query.first_split();
+  return is_there ? args.sinks[query.head] : kNoScore;
+}
+
 // Weights of kTogether queries from `first`; their maxima and sums by warps.
-template <Type kType>
+template <Type kType, bool kBent>
 OUTRIDER_DEVICE void score(const AttentionArgs& args,
                            const ItemHead& work,
                            const SplitRange& range,
@@ -76,9 +90,12 @@ OUTRIDER_DEVICE void score(const AttentionArgs& args,
   }
   OUTRIDER_UNROLL
   for (int q = 0; q < kTogether; ++q) {
-    const bool sees = query_of(args, work, first + q).sees(range.first + at);
+    const Query query = query_of(args, work, first + q);
+    const bool sees = query.sees(range.first + at);
     scores[q] = sees ? exact_mul(scores[q], args.scale) : kNoScore;
+    if (kBent && sees) scores[q] = bend(args, query.head, range.first + at, scores[q]);
     float top = scores[q];
+    if (kBent) top = larger(top, sink_score(args, query, range.split));
     for (uint32_t mask = 16; mask > 0; mask /= 2) top = larger(top, shuffle_xor(top, mask));
     if (lane_id() == 0) shared.tops[q * kWarps + static_cast<int32_t>(warp_id())] = top;
   }
@@ -91,6 +108,10 @@ OUTRIDER_DEVICE void score(const AttentionArgs& args,
     shared.weights[q * kPositions + at] = weight;
     float sum = weight;
     for (uint32_t mask = 16; mask > 0; mask /= 2) sum = exact_add(sum, shuffle_xor(sum, mask));
+    if (kBent && warp_id() == 0) {
+      const float sink = sink_score(args, query_of(args, work, first + q), range.split);
+      if (sink != kNoScore) sum = exact_add(sum, exponential(exact_add(sink, -top)));
+    }
     if (lane_id() == 0) shared.sums[q * kWarps + static_cast<int32_t>(warp_id())] = sum;
   }
 }
@@ -113,7 +134,7 @@ OUTRIDER_DEVICE float weigh(const AttentionArgs& args,
   return sum;
 }
 
-template <Type kType>
+template <Type kType, bool kBent>
 OUTRIDER_DEVICE void run_split(const AttentionArgs& args,
                                const ItemHead& work,
                                int32_t split,
@@ -126,7 +147,7 @@ OUTRIDER_DEVICE void run_split(const AttentionArgs& args,
   for (int32_t first = 0; first < work.num_queries; first += kTogether) {
     load_queries<kType>(args, work, first, shared.queries);
     sync_block();
-    score<kType>(args, work, range, first, shared);
+    score<kType, kBent>(args, work, range, first, shared);
     sync_block();
     for (int32_t i = thread; i < kTogether * head_dim; i += static_cast<int32_t>(kThreads)) {
       const int32_t q = i / head_dim;
@@ -148,7 +169,7 @@ OUTRIDER_DEVICE void run_split(const AttentionArgs& args,
   }
 }
 
-template <Type kType>
+template <Type kType, bool kBent>
 OUTRIDER_KERNEL(kThreads, 2)
 void attend_plainly(AttentionArgs args) {
   wait_for_predecessor();
@@ -159,9 +180,20 @@ void attend_plainly(AttentionArgs args) {
   const PlainShared shared = share_out(args.kv.head_dim);
   const SplitLoop splits = splits_of_block(args, work);
   for (int32_t split = splits.begin; split < splits.end; ++split) {
-    run_split<kType>(args, work, split, shared);
+    run_split<kType, kBent>(args, work, split, shared);
   }
   merge_if_last(args, work, splits, shared_memory<uint32_t>());
+}
+
+template <bool kBent>
+void launch_for_type(Stream& stream, const LaunchShape& shape, const AttentionArgs& args) {
+  if (args.kv.type == Type::kF32) {
+    launch(stream, attend_plainly<Type::kF32, kBent>, shape, args);
+  } else if (args.kv.type == Type::kBF16) {
+    launch(stream, attend_plainly<Type::kBF16, kBent>, shape, args);
+  } else {
+    launch(stream, attend_plainly<Type::kF16, kBent>, shape, args);
+  }
 }
 
 }  // namespace
@@ -171,12 +203,10 @@ void attention_plain(Stream& stream, const AttentionArgs& args) {
                              .threads = kThreads,
                              .shared_bytes = shared_bytes(args.kv.head_dim),
                              .overlaps = true};
-  if (args.kv.type == Type::kF32) {
-    launch(stream, attend_plainly<Type::kF32>, shape, args);
-  } else if (args.kv.type == Type::kBF16) {
-    launch(stream, attend_plainly<Type::kBF16>, shape, args);
+  if (bends_scores(args)) {
+    launch_for_type<true>(stream, shape, args);
   } else {
-    launch(stream, attend_plainly<Type::kF16>, shape, args);
+    launch_for_type<false>(stream, shape, args);
   }
 }
 

@@ -1,5 +1,6 @@
 // Norms of query and key heads where a model has them, rotary positions, and the writes of queries,
 // keys and values. A warp per row and head.
+#include "runtime/ops/cuda/attention/head_sums.h"
 #include "runtime/ops/cuda/numbers.h"
 #include "runtime/ops/cuda/op_table.h"
 #include "runtime/ops/cuda/pages.h"
@@ -10,14 +11,47 @@ namespace {
 
 constexpr uint32_t kWarps = 8;
 
-// 1 / sqrt(mean(x^2) + eps), in all lanes.
-OUTRIDER_DEVICE float norm_factor(const float* x, uint32_t n, float eps) {
-  float squares = 0.0f;
-  for (uint32_t i = lane_id(); i < n; i += 32) squares = fused_multiply_add(x[i], x[i], squares);
-  for (uint32_t mask = 16; mask > 0; mask /= 2) {
-    squares = exact_add(squares, shuffle_xor(squares, mask));
+// What norms make of a head's numbers.
+struct NormOfHead {
+  const float* weight = nullptr;
+  float mean = 0.0f;
+  float factor = 1.0f;
+  OUTRIDER_DEVICE float of(const float* x, uint32_t i) const {
+    if (weight == nullptr) return x[i];
+    return exact_mul(exact_mul(exact_add(x[i], -mean), factor), weight[i]);
   }
-  return divide(1.0f, square_root(exact_add(divide(squares, static_cast<float>(n)), eps)));
+};
+
+// x: the head, of queries then keys; in all lanes.
+OUTRIDER_DEVICE NormOfHead norm_of_head(const RopeWriteArgs& args,
+                                        int32_t row,
+                                        int32_t head,
+                                        const float* x) {
+  const bool is_query = head < args.to.n_heads;
+  const int32_t own = is_query ? head : head - args.to.n_heads;
+  const auto n = static_cast<uint32_t>(args.to.kv.head_dim);
+  NormOfHead norm;
+  norm.weight = is_query ? args.q_norm : args.k_norm;
+  if (own >= (is_query ? args.to.n_heads : args.to.kv.n_kv_heads))
+    norm.weight = nullptr;  // a value
+  if (norm.weight == nullptr) return norm;
+  if (args.norm != HeadNorm::kHead) norm.weight += static_cast<size_t>(own) * n;
+  auto count = static_cast<float>(n);
+  float squares = 0.0f;
+  if (args.norm == HeadNorm::kAllHeads) {
+    const auto& all = args.all;
+    const float* sums =
+        args.squares + static_cast<size_t>(row) * static_cast<size_t>(all.n_heads + all.n_kv_heads);
+    if (!is_query) sums += all.n_heads;
+    const int32_t num = is_query ? all.n_heads : all.n_kv_heads;
+    for (int32_t i = 0; i < num; ++i) squares = exact_add(squares, sums[i]);
+    count = static_cast<float>(num * args.to.kv.head_dim);
+  } else {
+    if (args.norm == HeadNorm::kOwnHead) norm.mean = divide(sum_of(x, n), count);
+    squares = sum_of_squares(x, n, norm.mean);
+  }
+  norm.factor = divide(1.0f, square_root(exact_add(divide(squares, count), args.eps)));
+  return norm;
 }
 
 OUTRIDER_KERNEL(kWarps * 32) void rope_write_heads(RopeWriteArgs args) {
@@ -29,30 +63,27 @@ OUTRIDER_KERNEL(kWarps * 32) void rope_write_heads(RopeWriteArgs args) {
   const int32_t num_heads = args.to.n_heads + 2 * kv.n_kv_heads;
   if (row >= args.step.counts->num_rows || head >= num_heads) return;
   const bool is_value = head >= args.to.n_heads + kv.n_kv_heads;
-  const float* weight = nullptr;
-  if (!is_value) weight = head < args.to.n_heads ? args.q_norm : args.k_norm;
   const auto n = static_cast<uint32_t>(kv.head_dim);
   const float* const x =
       args.qkv +
       (static_cast<size_t>(row) * static_cast<size_t>(num_heads) + static_cast<size_t>(head)) * n;
-  const float factor = weight == nullptr ? 1.0f : norm_factor(x, n, args.eps);
-  const auto normed = [&](uint32_t i) {
-    return weight == nullptr ? x[i] : exact_mul(exact_mul(x[i], factor), weight[i]);
-  };
+  const NormOfHead norm = norm_of_head(args, row, head, x);
+  const auto position = static_cast<size_t>(args.step.positions[row]);
+  const bool grows = args.query_factors != nullptr && head < args.to.n_heads;
   const uint32_t half = is_value ? 0 : static_cast<uint32_t>(args.to.rotary.rotary_dim) / 2;
-  const float* const cosines =
-      args.to.rotary.angles +
-      static_cast<size_t>(args.step.positions[row]) * (2 * static_cast<size_t>(half));
+  const float* const cosines = args.to.rotary.angles + position * (2 * static_cast<size_t>(half));
   const float* const sines = cosines + half;
   const HeadPlace place = place_of_head(args.to, args.step, row, head);
   for (uint32_t i = lane_id(); i < n; i += 32) {
-    float value = normed(i);
-    if (i < half) {
-      value = exact_add(exact_mul(value, cosines[i]), -exact_mul(normed(i + half), sines[i]));
-    } else if (i < 2 * half) {
-      const uint32_t pair = i - half;
-      value = exact_add(exact_mul(value, cosines[pair]), exact_mul(normed(pair), sines[pair]));
+    float value = norm.of(x, i);
+    if (i < 2 * half) {
+      const bool is_first = args.interleaved ? i % 2 == 0 : i < half;
+      const uint32_t apart = args.interleaved ? 1 : half;
+      const uint32_t pair = args.interleaved ? i / 2 : is_first ? i : i - half;
+      const float turned = exact_mul(norm.of(x, is_first ? i + apart : i - apart), sines[pair]);
+      value = exact_add(exact_mul(value, cosines[pair]), is_first ? -turned : turned);
     }
+    if (grows) value = exact_mul(value, args.query_factors[position]);
     store_float(place.data, kv.type, place.first + i, value);
   }
 }
