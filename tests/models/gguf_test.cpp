@@ -461,9 +461,9 @@ TEST_F(GgufRefusal, NamesTheFileAndTheReason) {
   EXPECT_TRUE(fails_with(loading(file([](GgufWriter& gguf) {
                            gguf.text("general.architecture", "llama");
                            gguf.tensor("token_embd.weight", {2, 1}, kGgufF32, "01234567");
-                           gguf.number("llama.expert_count", 8);
+                           gguf.number("llama.rope.dimension_sections", 8);
                          })),
-                         "'llama.expert_count' is not supported"));
+                         "'llama.rope.dimension_sections' is not supported"));
   EXPECT_TRUE(fails_with(loading(file([](GgufWriter& gguf) {
                            gguf.tensor("x", {1, 32}, 16, std::string(66, 'x'));
                          })),
