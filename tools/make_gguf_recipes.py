@@ -28,21 +28,24 @@ CASES = {
                                   ["model.layers.2.", "model.layers.9."]]},
     "qwen3_moe-bf16": {},
     "gemma2-bf16": {"config": GEMMA},
-    "gemma3-old": {"config": GEMMA},
+    "gemma3-old": {"config": {**GEMMA, "torch_dtype": "bfloat16", "layer_types": ["sliding_attention"] * 3}},
     "gemma3-f32": {"config": {**GEMMA, "dtype": "bfloat16",
-                              "layer_types": ["sliding_attention", "sliding_attention", "sliding_attention"]}},
+                              "layer_types": ["sliding_attention"] * 3}},
     "phi3-long-f16": {},
     "phi3-short-bf16": {},
     "phi3-window-bf16": {},
     "gpt_oss-bf16": {"config": {"swiglu_limit": 7.0}},
-    "gpt_oss-f16": {"config": {"swiglu_limit": 7.0, "swiglu_alpha": 1.702}},
+    "gpt_oss-f16": {"config": {"swiglu_alpha": 1.702, "layer_types": ["sliding_attention", "full_attention"]}},
     "glm4-bf16": {},
     "glm4-f16": {},
     "glm4_moe-bf16": {},
     "glm4_moe-f16": {},
     "olmo2-bf16": {},
     "olmo2-f16": {},
-    "olmo3-bf16": {},
+    "olmo3-bf16": {"config": {"rope_local_base_freq": 500000.0,
+                              "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "attention_factor": 1.25,
+                                               "beta_fast": 32.0, "beta_slow": 1.0,
+                                               "original_max_position_embeddings": 32}}},
     "olmo3-f16": {},
     "granite-bf16": {},
     "granitemoe-bf16": {},
@@ -51,10 +54,17 @@ CASES = {
     "starcoder2-bf16": {"config": {"sliding_window": 4096}},
     "starcoder2-f16": {"config": {"sliding_window": 4096}},
     "stablelm-bf16": {},
-    "stablelm-parallel-f16": {},
+    "stablelm-parallel-f16": {"config": {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0,
+                                                             "partial_rotary_factor": 0.5}}},
     "falcon-bf16": {"config": {"num_kv_heads": 1}, "keys": {"falcon.feed_forward_length": 24}},
     "gpt2-bf16": {"config": {"n_ctx": 128}, "keys": {"gpt2.feed_forward_length": 24}},
     "minimax_m2-bf16": {},
+    "gpt_neox-bf16": {},
+    "ministral3-f16": {},
+    "deepseek_v3-bf16": {"config": {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "mscale": 1.5,
+                                                     "mscale_all_dim": 1.5, "beta_fast": 32.0, "beta_slow": 1.0,
+                                                     "original_max_position_embeddings": 32}}},
+    "deepseek_v3-f16": {"config": {"rope_interleave": True}},
     "llama-bias-f16": {},
     "qwen3-bf16": {},
 }
@@ -108,7 +118,9 @@ def convert(folder, to):
     architecture = get_model_architecture(ModelBase.load_hparams(folder, False), ModelType.TEXT)
     model_class = conversion.get_model_class(architecture, mmproj=False)
     model_class.set_vocab = lambda self: None
-    model_class(folder, gguf.LlamaFileType.ALL_F32, to, eager=True).write()
+    model = model_class(folder, gguf.LlamaFileType.ALL_F32, to, eager=True)
+    model.hparams.setdefault("rotary_pct", 0.25)  # which newer transformers call otherwise
+    model.write()
     return gguf.GGUFReader(to)
 
 

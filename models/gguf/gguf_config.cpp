@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
@@ -15,8 +16,8 @@ namespace {
 using Json = nlohmann::json;
 
 struct KeyPair {
-  std::string_view gguf;  // after "ARCHITECTURE."
-  std::string_view config;
+  std::string_view gguf;    // after "ARCHITECTURE."
+  std::string_view config;  // empty: it says nothing new, or is asked for by name
 };
 
 constexpr KeyPair kCommonKeys[] = {
@@ -77,12 +78,15 @@ struct File {
     const T* value = gguf.find<T>(fmt::format("{}.{}", architecture, key));
     return value != nullptr ? *value : otherwise;
   }
-  int64_t size(std::string_view key) const { return value_or<int64_t>(key, 0); }
-  // Of heads whose size the file does not say.
+  // Within what can be computed with; the family's reader sees the value itself.
+  int64_t size(std::string_view key) const {
+    return std::clamp<int64_t>(value_or<int64_t>(key, 0), 0, int64_t{1} << 40);
+  }
+  // Of heads whose size the file does not say, too.
   int64_t head_dim() const {
+    if (has_key("attention.key_length")) return size("attention.key_length");
     const int64_t heads = size("attention.head_count");
-    const int64_t hidden = size("embedding_length");
-    return value_or<int64_t>("attention.key_length", heads > 0 ? hidden / heads : 0);
+    return heads > 0 ? size("embedding_length") / heads : 0;
   }
 };
 
@@ -96,6 +100,9 @@ void complete_gemma(const File& file, Json& config) {
   config["torch_dtype"] = "bfloat16";
   config["query_pre_attn_scalar"] =
       is_27b ? file.size("embedding_length") / heads : file.head_dim();
+}
+void complete_gemma3(const File& file, Json& config) {
+  complete_gemma(file, config);
   if (file.size("attention.sliding_window") == 0) config["sliding_window_pattern"] = 1;
 }
 void complete_phi3(const File& file, Json& config) {
@@ -125,17 +132,38 @@ void complete_granite(const File& file, Json&) {
                   file.gguf.name(),
                   file.architecture));
 }
-// Layers that predict further tokens are counted and not loaded.
 void complete_glm4_moe(const File& file, Json& config) {
-  config["num_hidden_layers"] = file.size("block_count") - file.size("nextn_predict_layers");
   config["use_qk_norm"] = file.has("blk.0.attn_q_norm.weight");
+}
+void complete_gpt_neox(const File&, Json& config) {
+  if (!config.contains("partial_rotary_factor")) return;
+  config["rotary_pct"] = config["partial_rotary_factor"];
+  config.erase("partial_rotary_factor");
+}
+// The file's heads are those of the latent. Its multiplier is a tenth of what it is called after.
+void complete_deepseek(const File& file, Json& config) {
+  config["qk_nope_head_dim"] =
+      file.size("attention.key_length_mla") - file.size("rope.dimension_count");
+  if (!config.contains("q_lora_rank")) config["q_lora_rank"] = nullptr;
+  const double multiplier = file.value_or<double>("rope.scaling.yarn_log_multiplier", 0.0);
+  if (multiplier == 0.0 || !config.contains("rope_scaling")) return;
+  const double scale = std::round(multiplier * 1e7) / 1e6;
+  config["rope_scaling"]["mscale"] = config["rope_scaling"]["mscale_all_dim"] = scale;
+}
+void complete_ministral3(const File& file, Json& config) {
+  if (!config.contains("rope_scaling")) return;
+  Json& rope = config["rope_parameters"] = config["rope_scaling"];
+  config.erase("rope_scaling");
+  const double scale = file.value_or<double>("rope.scaling.yarn_log_multiplier", 0.0);
+  if (scale != 0.0) rope["mscale"] = rope["mscale_all_dim"] = scale;
+  rope["llama_4_scaling_beta"] = file.value_or<double>("attention.temperature_scale", 0.0);
 }
 
 struct Architecture {
   std::string_view name;           // general.architecture
   const char* model_type;          // config.json's
   std::string_view if_key = {};    // a key that tells it from another row of the name
-  KeyPair keys[6] = {};            // in place of the common ones
+  KeyPair keys[9] = {};            // in place of the common ones
   const char* qkv_bias = nullptr;  // config.json's flag; null: the family has none
   bool sigmoid_router = false;
   void (*complete)(const File&, Json&) = nullptr;
@@ -160,7 +188,7 @@ constexpr Architecture kArchitectures[] = {
      .qkv_bias = kBias,
      .complete = complete_qwen3_moe},
     {.name = "gemma2", .model_type = "gemma2", .qkv_bias = kBias, .complete = complete_gemma},
-    {.name = "gemma3", .model_type = "gemma3_text", .qkv_bias = kBias, .complete = complete_gemma},
+    {.name = "gemma3", .model_type = "gemma3_text", .qkv_bias = kBias, .complete = complete_gemma3},
     {.name = "phi3", .model_type = "phi3", .complete = complete_phi3},
     {.name = "gpt-oss",
      .model_type = "gpt_oss",
@@ -222,6 +250,24 @@ constexpr Architecture kArchitectures[] = {
               {"feed_forward_length", "n_inner"},
               {"attention.head_count", "n_head"},
               {"attention.layer_norm_epsilon", "layer_norm_epsilon"}}},
+    {.name = "gptneox", .model_type = "gpt_neox", .complete = complete_gpt_neox},
+    {.name = "mistral3",
+     .model_type = "ministral3",
+     .keys = {{"attention.temperature_scale", ""}, {"rope.scaling.yarn_log_multiplier", ""}},
+     .complete = complete_ministral3},
+    {.name = "deepseek2",
+     .model_type = "deepseek_v3",
+     .keys = {kRoutedExperts,
+              {"attention.head_count_kv", ""},
+              {"attention.key_length", ""},
+              {"attention.key_length_mla", "qk_head_dim"},
+              {"attention.kv_lora_rank", "kv_lora_rank"},
+              {"attention.q_lora_rank", "q_lora_rank"},
+              {"attention.value_length_mla", "v_head_dim"},
+              {"rope.dimension_count", "qk_rope_head_dim"},
+              {"rope.scaling.yarn_log_multiplier", ""}},
+     .sigmoid_router = true,
+     .complete = complete_deepseek},
     {.name = "minimax-m2",
      .model_type = "minimax_m2",
      .keys = {kLocalExperts, {"expert_feed_forward_length", "intermediate_size"}},
@@ -235,8 +281,8 @@ Json json_of(const GgufValue& value) {
 template <typename Pairs>
 bool copy_if_listed(const Pairs& pairs, std::string_view key, const GgufValue& value, Json& to) {
   for (const KeyPair& pair : pairs) {
-    if (pair.gguf != key) continue;
-    to[std::string(pair.config)] = json_of(value);
+    if (pair.gguf.empty() || pair.gguf != key) continue;
+    if (!pair.config.empty()) to[std::string(pair.config)] = json_of(value);
     return true;
   }
   return false;
@@ -257,7 +303,10 @@ const Architecture& architecture_of(const File& file) {
 
 std::vector<float> rope_factors(const File& file, const char* name) {
   constexpr uint64_t kMostBytes = 4096;
-  const GgufTensor& tensor = file.gguf.tensors().at(name);
+  const auto found = file.gguf.tensors().find(name);
+  if (found == file.gguf.tensors().end())
+    throw Error(fmt::format("{}: tensor '{}' is missing", file.gguf.name(), name));
+  const GgufTensor& tensor = found->second;
   if (tensor.type->id != kGgufF32 || tensor.num_bytes > kMostBytes)
     throw Error(fmt::format("{}: tensor '{}' is no short list of F32", file.gguf.name(), name));
   std::vector<float> factors(tensor.num_bytes / sizeof(float));
@@ -274,7 +323,7 @@ void set_rope_scaling(const File& file, Json scaling, Json& config) {
                {"long_factor", factors},
                {"factor", 1.0},
                {"attention_factor", 1.0}};
-  } else if (file.has(kGgufRopeShort) && file.has(kGgufRopeLong)) {
+  } else if (file.has(kGgufRopeShort) || file.has(kGgufRopeLong)) {
     scaling["rope_type"] = "longrope";
     scaling["short_factor"] = rope_factors(file, kGgufRopeShort);
     scaling["long_factor"] = rope_factors(file, kGgufRopeLong);
@@ -327,6 +376,10 @@ void copy_keys(const File& file, const Architecture& row, Json& config) {
                             given));
   set_rope_scaling(file, scaling, config);
   set_windows(file, config);
+  // Layers that predict further tokens are counted and not loaded.
+  if (const int64_t others = file.size("nextn_predict_layers"); others > 0)
+    config["num_hidden_layers"] = file.size("block_count") - others;
+  if (file.has_key("attention.kv_lora_rank")) return;
   const int64_t head_dim = file.head_dim();
   const int64_t turning = file.value_or("rope.dimension_count", head_dim);
   if (head_dim > 0) config["head_dim"] = head_dim;

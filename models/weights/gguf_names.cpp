@@ -38,7 +38,6 @@ constexpr Role kLayerRoles[] = {
     {&WeightNames::q_b, "attn_q_b"},
     {&WeightNames::kv_a, "attn_kv_a_mqa"},
     {&WeightNames::kv_a_norm, "attn_kv_a_norm", kVector},
-    {&WeightNames::kv_b, "attn_kv_b"},
     {&WeightNames::attn_post_norm, "post_attention_norm", kVector},
     {&WeightNames::mlp_norm, "ffn_norm", kVector},
     {&WeightNames::gate, "ffn_gate"},
@@ -81,7 +80,8 @@ constexpr OtherName kOtherNames[] = {
 
 // Architectures that turn pairs of neighbours where Hugging Face turns halves of a head: their
 // files have the rows of q and k in that order.
-constexpr std::string_view kTurned[] = {"llama", "mixtral", "granite", "granitemoe", "smollm3"};
+constexpr std::string_view kTurned[] = {
+    "llama", "mixtral", "granite", "granitemoe", "smollm3", "ministral3"};
 
 // What follows `stem`; nothing when the name begins otherwise.
 bool take(std::string_view name, std::string_view stem, std::string_view& rest) {
@@ -180,6 +180,12 @@ GgufView GgufNames::view(std::string_view name) const {
   }
   OUTRIDER_CHECK(take(name, names.layers, rest));
   const int64_t layer = take_number(rest);
+  if (config_.is_latent() && rest == names.kv_b + ".weight") {
+    view.is_turned_over = true;
+    for (const char* part : {"k", "v"})
+      view.tensors.push_back(fmt::format("blk.{}.attn_{}_b.weight", layer, part));
+    return view;
+  }
   if (!config_.has_experts(static_cast<int32_t>(layer)) || !view_expert(rest, view))
     view.tensors.push_back(file_name(rest, view));
   for (std::string& tensor : view.tensors) tensor = fmt::format("blk.{}.{}", layer, tensor);

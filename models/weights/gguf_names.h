@@ -19,6 +19,8 @@ struct GgufView {
   // Of those the folder's tensor is this one; -1: it has all of them.
   int64_t index = -1;
   bool is_vector = false;
+  // kv_b: of each head keys, as [kv_rank, nope_dim], and values, in two tensors.
+  bool is_turned_over = false;
 };
 
 class GgufNames {

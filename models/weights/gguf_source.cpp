@@ -18,6 +18,8 @@
 namespace outrider {
 namespace {
 
+constexpr int64_t kMostLaterLayers = 16;
+
 class GgufSource final : public TensorSource {
  public:
   GgufSource(const std::filesystem::path& path, const ModelConfig& config)
@@ -27,7 +29,7 @@ class GgufSource final : public TensorSource {
 
   ops::DType expect(const std::string& name, const std::vector<int64_t>& shape) const override {
     const Found found = find(name);
-    for (const GgufTensor* tensor : found.tensors) check_shape(found, *tensor, shape);
+    for (size_t i = 0; i < found.tensors.size(); ++i) check_shape(found, i, shape);
     const uint32_t type = found.tensors[0]->type->id;
     const bool are_alike = found.tensors.back()->type->id == type;
     if (!are_alike && (is_16_bits(type) || is_16_bits(found.tensors.back()->type->id)))
@@ -43,24 +45,10 @@ class GgufSource final : public TensorSource {
   void read(const TensorPart& part, std::byte* out) const override {
     const Found found = find(part.name);
     if (found.view.is_vector) return read_vector(found, part, out);
-    const auto size = static_cast<size_t>(part.columns.size());
-    std::vector<float> values;
+    if (found.view.is_turned_over) return read_kv_b(found, part, out);
     for (int64_t row = part.rows.begin; row < part.rows.end; ++row) {
       const auto [which, file_row] = place(found, part.name, row);
-      const GgufTensor* tensor = found.tensors[which];
-      const Blocks blocks = read_blocks(*tensor, file_row, part.columns);
-      if (tensor->type->block_values == 1) {
-        std::memcpy(out, blocks.bytes.data(), blocks.bytes.size());
-        out += blocks.bytes.size();
-        continue;
-      }
-      values.resize(static_cast<size_t>(blocks.count * tensor->type->block_values));
-      for (int64_t b = 0; b < blocks.count; ++b)
-        dequantize(*tensor->type,
-                   blocks.bytes.data() + b * tensor->type->block_bytes,
-                   &values[static_cast<size_t>(b * tensor->type->block_values)]);
-      std::memcpy(out, values.data() + blocks.columns_before, size * sizeof(float));
-      out += size * sizeof(float);
+      out = read_row(*found.tensors[which], file_row, part.columns, out);
     }
   }
 
@@ -117,28 +105,37 @@ class GgufSource final : public TensorSource {
   static bool is_16_bits(uint32_t type) { return type == kGgufF16 || type == kGgufBF16; }
 
   // shape: the folder's, which has experts apart or one below the other.
-  void check_shape(const Found& found, const GgufTensor& tensor, std::vector<int64_t> shape) const {
-    const GgufView& view = found.view;
-    const auto parts = static_cast<int64_t>(view.tensors.size());
-    if (view.count > 0 && view.index >= 0) shape.insert(shape.begin(), view.count);
-    if (view.count > 0 && view.index < 0) {
-      const int64_t of_each = view.is_vector ? shape[1] : shape[0] / view.count;
-      shape[0] = view.count;
-      shape.insert(shape.begin() + 1, of_each / parts);
-      if (view.is_vector) shape.pop_back();
+  std::vector<int64_t> shape_in_file(const GgufView& view,
+                                     size_t which,
+                                     std::vector<int64_t> shape) const {
+    if (view.is_turned_over) {
+      const LatentConfig& latent = config_.latent;
+      if (which == 0) return {config_.n_heads, latent.kv_rank, latent.nope_dim};
+      return {config_.n_heads, latent.value_dim, latent.kv_rank};
     }
+    if (view.count > 0 && view.index >= 0) shape.insert(shape.begin(), view.count);
+    if (view.count == 0 || view.index >= 0) return shape;
+    const auto parts = static_cast<int64_t>(view.tensors.size());
+    if (view.is_vector) return {view.count, shape[1] / parts};
+    return {view.count, shape[0] / view.count / parts, shape[1]};
+  }
+
+  void check_shape(const Found& found, size_t which, const std::vector<int64_t>& asked) const {
+    const GgufView& view = found.view;
+    const GgufTensor& tensor = *found.tensors[which];
+    const std::vector<int64_t> shape = shape_in_file(view, which, asked);
     std::vector<int64_t> own = tensor.shape;
     if (shape[0] == 1 && own.size() < shape.size()) own.insert(own.begin(), 1);
     if (own != shape)
       throw Error(fmt::format("{}: tensor '{}' has shape {} but the metadata asks for {}",
                               file_.name(),
-                              view.tensors[0],
+                              view.tensors[which],
                               shape_text(tensor.shape),
                               shape_text(shape)));
     if (view.is_vector && tensor.type->block_values != 1)
       throw Error(fmt::format("{}: tensor '{}' is a vector of type {}, which is not supported",
                               file_.name(),
-                              view.tensors[0],
+                              view.tensors[which],
                               tensor.type->name));
   }
 
@@ -146,6 +143,53 @@ class GgufSource final : public TensorSource {
     // Of the folder's tensor, where it is one of several.
     const int64_t num_rows = found.view.index >= 0 ? found.tensors[0]->shape[1] : 0;
     return names_.row_in_file(name, found.view, num_rows, row);
+  }
+
+  // The row's wanted columns in the tensor's floats; returns what follows them.
+  std::byte* read_row(const GgufTensor& tensor, int64_t row, Range columns, std::byte* out) const {
+    const GgufType& type = *tensor.type;
+    const Blocks blocks = read_blocks(tensor, row, columns);
+    if (type.block_values == 1) {
+      std::memcpy(out, blocks.bytes.data(), blocks.bytes.size());
+      return out + blocks.bytes.size();
+    }
+    std::vector<float> values(static_cast<size_t>(blocks.count * type.block_values));
+    for (int64_t b = 0; b < blocks.count; ++b)
+      dequantize(type,
+                 blocks.bytes.data() + b * type.block_bytes,
+                 &values[static_cast<size_t>(b * type.block_values)]);
+    const auto num_bytes = static_cast<size_t>(columns.size()) * sizeof(float);
+    std::memcpy(out, values.data() + blocks.columns_before, num_bytes);
+    return out + num_bytes;
+  }
+
+  // Whole rows of latent attention's kv_b.
+  void read_kv_b(const Found& found, const TensorPart& part, std::byte* out) const {
+    const LatentConfig& latent = config_.latent;
+    const auto rank = static_cast<size_t>(latent.kv_rank);
+    const auto nope = static_cast<size_t>(latent.nope_dim);
+    const int64_t of_head = latent.nope_dim + latent.value_dim;
+    const int64_t type_bytes = found.tensors[0]->type->block_bytes;
+    const size_t element =
+        found.tensors[0]->type->block_values == 1 ? static_cast<size_t>(type_bytes) : sizeof(float);
+    std::vector<std::byte> keys(rank * nope * element);
+    int64_t head = -1;
+    for (int64_t row = part.rows.begin; row < part.rows.end; ++row) {
+      const int64_t in_head = row % of_head;
+      if (in_head >= latent.nope_dim) {
+        const int64_t value = row / of_head * latent.value_dim + in_head - latent.nope_dim;
+        out = read_row(*found.tensors[1], value, part.columns, out);
+        continue;
+      }
+      if (head != row / of_head) {
+        head = row / of_head;
+        std::byte* to = keys.data();
+        for (int64_t r = 0; r < latent.kv_rank; ++r)
+          to = read_row(*found.tensors[0], head * latent.kv_rank + r, {0, latent.nope_dim}, to);
+      }
+      for (size_t r = 0; r < rank; ++r, out += element)
+        std::memcpy(out, &keys[(r * nope + static_cast<size_t>(in_head)) * element], element);
+    }
   }
 
   // Its elements are the rows of other tensors; those of biases of all experts lie in lines.
@@ -234,9 +278,20 @@ class GgufSource final : public TensorSource {
       const GgufView view = names_.view(tensor.name);
       known.insert(view.tensors.begin(), view.tensors.end());
     }
-    for (const auto& [name, tensor] : file_.tensors())
-      if (!known.contains(name))
-        throw Error(fmt::format("{}: tensor '{}' is not supported", file_.name(), name));
+    for (const auto& [name, tensor] : file_.tensors()) {
+      if (known.contains(name) || is_of_later_layer(name)) continue;
+      throw Error(fmt::format("{}: tensor '{}' is not supported", file_.name(), name));
+    }
+  }
+
+  // Of layers that predict further tokens.
+  bool is_of_later_layer(const std::string& name) const {
+    const std::string* architecture = file_.find<std::string>("general.architecture");
+    if (architecture == nullptr) return false;
+    const int64_t* count = file_.find<int64_t>(*architecture + ".nextn_predict_layers");
+    for (int64_t i = 0; count != nullptr && i < std::min<int64_t>(*count, kMostLaterLayers); ++i)
+      if (name.starts_with(fmt::format("blk.{}.", config_.n_layers + i))) return true;
+    return false;
   }
 
   GgufFile file_;

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "models/checkpoint/safetensors.h"
 #include "models/gguf/gguf_blocks.h"
@@ -76,18 +77,41 @@ std::vector<float> values_of(const Json& tensor, const Checkpoint& checkpoint) {
   return values;
 }
 
-std::string as_gguf(const Json& recipe, const TempDir& folder) {
+// Blocks of MXFP4, and the floats they stand for.
+std::pair<std::string, std::vector<float>> mxfp4_blocks(size_t num_values) {
+  const GgufType& type = *gguf_type(39);
+  std::string blocks;
+  for (size_t i = 0; i < num_values / 32 * 17; ++i)
+    blocks.push_back(i % 17 == 0 ? static_cast<char>(120 + i % 3)
+                                 : static_cast<char>(i * 37 + i / 17));
+  std::vector<float> values(num_values);
+  for (size_t b = 0; b < num_values / 32; ++b)
+    dequantize(type, reinterpret_cast<const uint8_t*>(blocks.data()) + b * 17, &values[b * 32]);
+  return {blocks, values};
+}
+
+// What becomes of the experts' gate and up.
+enum class Experts { kConverted, kBlocks, kFloatsOfBlocks };
+
+std::string as_gguf(const Json& recipe,
+                    const TempDir& folder,
+                    Experts experts = Experts::kConverted) {
   const Checkpoint checkpoint(folder.path(), "");
   GgufWriter gguf;
   for (const auto& [key, value] : recipe.at("keys").items()) write_key(key, value, gguf);
   for (const Json& tensor : recipe.at("tensors")) {
     const auto shape = tensor.at("shape").get<std::vector<int64_t>>();
-    const std::vector<float> values = values_of(tensor, checkpoint);
+    std::vector<float> values = values_of(tensor, checkpoint);
     const auto name = tensor.at("name").get<std::string>();
-    gguf.tensor(name,
-                shape,
-                kGgufF32,
-                {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)});
+    const bool is_changed =
+        name.ends_with("ffn_gate_exps.weight") || name.ends_with("ffn_up_exps.weight");
+    std::string blocks;
+    if (is_changed && experts != Experts::kConverted)
+      std::tie(blocks, values) = mxfp4_blocks(values.size());
+    const std::string floats(reinterpret_cast<const char*>(values.data()),
+                             values.size() * sizeof(float));
+    const bool as_blocks = is_changed && experts == Experts::kBlocks;
+    gguf.tensor(name, shape, as_blocks ? 39 : kGgufF32, as_blocks ? blocks : floats);
   }
   return gguf.whole();
 }
@@ -113,6 +137,88 @@ TEST_P(GgufRecipe, HasTheLogitsOfItsFolder) {
   for (size_t i = 0; i < got.size(); ++i) most = std::max(most, std::abs(got[i] - expected[i]));
   // Factors of rope have lost bits in the file.
   EXPECT_LE(most, recipe.at("tensors")[0].contains("values") ? 1e-5f : 0.0f);
+}
+
+void expect_same_rows(const ops::PackedMatrix& got, const ops::PackedMatrix& expected) {
+  ASSERT_EQ(got.n_out(), expected.n_out());
+  ASSERT_EQ(got.n_in(), expected.n_in());
+  std::vector<float> row(static_cast<size_t>(got.n_in()));
+  std::vector<float> other(row.size());
+  for (int64_t out = 0; out < got.n_out(); ++out) {
+    got.read_row(out, row.data());
+    expected.read_row(out, other.data());
+    ASSERT_EQ(row, other) << out;
+  }
+}
+
+TEST_P(GgufRecipe, HasTheShardsOfItsFolder) {
+  const Json& recipe = recipes()[GetParam()];
+  TempDir dir;
+  write_folder(recipe, dir);
+  dir.write("model.gguf", as_gguf(recipe, dir));
+  for (int rank = 0; rank < 2; ++rank) {
+    const auto load = [rank](const std::filesystem::path& model) {
+      const ModelConfig config = load_model_config(model);
+      return load_weights(model, config, shard_model(config, rank, 2));
+    };
+    const auto expected = load(dir.path());
+    const auto got = load(dir.path() / "model.gguf");
+    expect_same_rows(got->head, expected->head);
+    for (size_t l = 0; l < expected->layers.size(); ++l) {
+      const LayerWeights& own = got->layers[l];
+      const LayerWeights& other = expected->layers[l];
+      for (const auto matrix : {&LayerWeights::qkv,
+                                &LayerWeights::q_b,
+                                &LayerWeights::kv_b_keys,
+                                &LayerWeights::kv_b_values,
+                                &LayerWeights::o,
+                                &LayerWeights::gate_up,
+                                &LayerWeights::down,
+                                &LayerWeights::router,
+                                &LayerWeights::shared_gate_up,
+                                &LayerWeights::shared_down})
+        expect_same_rows(own.*matrix, other.*matrix);
+      for (const auto vector : {&LayerWeights::qkv_bias,
+                                &LayerWeights::q_norm,
+                                &LayerWeights::k_norm,
+                                &LayerWeights::sinks,
+                                &LayerWeights::o_bias,
+                                &LayerWeights::gate_up_bias,
+                                &LayerWeights::down_bias,
+                                &LayerWeights::router_bias,
+                                &LayerWeights::router_correction})
+        EXPECT_EQ(own.*vector, other.*vector);
+      for (const auto norm : {&LayerWeights::attn_norm,
+                              &LayerWeights::attn_post_norm,
+                              &LayerWeights::mlp_norm,
+                              &LayerWeights::mlp_post_norm})
+        EXPECT_EQ(own.*norm, other.*norm);
+    }
+  }
+}
+
+// Rows of gate and up lie apart in the file, and take turns or not in memory.
+TEST(GgufExperts, InBlocksAreTheIntegersOfTheFile) {
+  for (const Json& recipe : recipes()) {
+    const std::string name = recipe.at("folder");
+    if (name != "gpt_oss-bf16" && name != "mixtral-bf16" && name != "granitemoe-bf16") continue;
+    SCOPED_TRACE(name);
+    TempDir dir;
+    write_folder(recipe, dir);
+    dir.write("blocks.gguf", as_gguf(recipe, dir, Experts::kBlocks));
+    dir.write("floats.gguf", as_gguf(recipe, dir, Experts::kFloatsOfBlocks));
+    const auto load = [&](const char* file) {
+      const ModelConfig config = load_model_config(dir.path() / file);
+      return load_weights(dir.path() / file, config, shard_model(config, 0, 1));
+    };
+    const auto blocks = load("blocks.gguf");
+    const auto floats = load("floats.gguf");
+    const ops::PackedMatrix& packed = blocks->layers[1].gate_up;
+    ASSERT_TRUE(packed.is_quantized());
+    expect_same_rows(packed, floats->layers[1].gate_up);
+    for (const float logit : logits_of(dir.path() / "blocks.gguf"))
+      ASSERT_TRUE(std::isfinite(logit));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All,
