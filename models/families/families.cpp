@@ -10,6 +10,7 @@
 #include "models/checkpoint/folder_mistakes.h"
 #include "models/families/readers.h"
 #include "models/families/table.h"
+#include "models/gguf/gguf_file.h"
 #include "runtime/base/error.h"
 
 namespace outrider {
@@ -202,6 +203,7 @@ ModelConfig load_model_config(const std::filesystem::path& model_dir) {
   check_architecture(outer);
   config.dtype = read_dtype(fields, outer);
   family.read(fields, config);
+  if (is_gguf(model_dir)) config.norm_plus_one = false;  // its norms have the 1 added
   refuse_unknown(fields, config);
   if (text) config.tied_head = outer.flag_or("tie_word_embeddings", config.tied_head);
   config.quantization = read_quantization_config(model_dir);

@@ -10,8 +10,12 @@
 
 namespace outrider {
 
-// A tensor that is read as a part of config.json.
+// Tensors that are read as parts of config.json: what each frequency is divided by, always, or up to
+// the original length and beyond it.
 inline constexpr const char* kGgufRopeFactors = "rope_freqs.weight";
+inline constexpr const char* kGgufRopeShort = "rope_factors_short.weight";
+inline constexpr const char* kGgufRopeLong = "rope_factors_long.weight";
+inline constexpr const char* kGgufRopeTensors[] = {kGgufRopeFactors, kGgufRopeShort, kGgufRopeLong};
 
 // The document of that name; nothing for a name that GGUF has no counterpart of. Throws Error
 // naming the file and the key for what is missing or not supported.

@@ -27,6 +27,9 @@ struct CutRule {
   bool single_digits = false;
   bool is_nfc = false;
   bool ignore_merges = false;
+  bool adds_bos = false;               // where the metadata do not say it
+  const char* first_patterns[2] = {};  // by which texts are cut before
+  bool triples = false;                // Falcon's: punctuation first, digits by three last
 };
 
 #define OUTRIDER_CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -35,30 +38,47 @@ struct CutRule {
 #define OUTRIDER_LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
 #define OUTRIDER_LETTERS "[^\\r\\n\\p{L}\\p{N}]?\\p{L}+"
 #define OUTRIDER_OTHERS " ?[^\\s\\p{L}\\p{N}]+"
+#define OUTRIDER_CL100K \
+  OUTRIDER_CONTRACTIONS \
+  "|" OUTRIDER_LETTERS "|\\p{N}{1,3}|" OUTRIDER_OTHERS "[\\r\\n]*|" OUTRIDER_END
 
 constexpr CutRule kCutRules[] = {
     {.names = " default gpt-2 olmo phi-2 jina-es jina-de ", .pattern = nullptr},
     {.names = " smollm codeshell starcoder refact command-r ",
      .pattern = nullptr,
      .single_digits = true},
-    {.names = " llama3 llama-v3 llama-bpe falcon3 pixtral dbrx smaug-bpe ",
-     .pattern = OUTRIDER_CONTRACTIONS
-     "|" OUTRIDER_LETTERS "|\\p{N}{1,3}|" OUTRIDER_OTHERS "[\\r\\n]*|" OUTRIDER_END,
-     .ignore_merges = true},
+    {.names = " llama3 llama-v3 llama-bpe falcon3 pixtral ",
+     .pattern = OUTRIDER_CL100K,
+     .ignore_merges = true,
+     .adds_bos = true},
+    {.names = " dbrx smaug-bpe glm4 ", .pattern = OUTRIDER_CL100K, .ignore_merges = true},
+    {.names = " kimi-k2 ",
+     .pattern =
+         R"([\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"},
+    {.names = " falcon ", .pattern = nullptr, .triples = true},
+    {.names = " chatglm-bpe ", .pattern = OUTRIDER_CL100K},
+    {.names = " stablelm2 ",
+     .pattern = OUTRIDER_CONTRACTIONS "|" OUTRIDER_LETTERS "|\\p{N}|" OUTRIDER_OTHERS
+                                      "[\\r\\n]*|" OUTRIDER_END},
+    {.names = " deepseek-v3 ",
+     .pattern = "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?"
+                "[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*|" OUTRIDER_END,
+     .first_patterns = {"\\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"}},
     {.names = " qwen2 deepseek-r1-qwen ",
-     .pattern = OUTRIDER_CONTRACTIONS
-     "|" OUTRIDER_LETTERS "|\\p{N}|" OUTRIDER_OTHERS "[\\r\\n]*|" OUTRIDER_END,
+     .pattern = OUTRIDER_CONTRACTIONS "|" OUTRIDER_LETTERS "|\\p{N}|" OUTRIDER_OTHERS
+                                      "[\\r\\n]*|" OUTRIDER_END,
      .is_nfc = true},
     {.names = " tekken ",
      .pattern = "[^\\r\\n\\p{L}\\p{N}]?" OUTRIDER_UPPER "*" OUTRIDER_LOWER
                 "+|[^\\r\\n\\p{L}\\p{N}]?" OUTRIDER_UPPER "+" OUTRIDER_LOWER
                 "*|\\p{N}|" OUTRIDER_OTHERS "[\\r\\n/]*|" OUTRIDER_END,
-     .ignore_merges = true},
-    {.names = " gpt-4o llama4 ",
-     .pattern = "[^\\r\\n\\p{L}\\p{N}]?" OUTRIDER_UPPER "*" OUTRIDER_LOWER
-                "+" OUTRIDER_CONTRACTIONS "?|[^\\r\\n\\p{L}\\p{N}]?" OUTRIDER_UPPER
-                "+" OUTRIDER_LOWER "*" OUTRIDER_CONTRACTIONS "?|\\p{N}{1,3}|" OUTRIDER_OTHERS
-                "[\\r\\n/]*|" OUTRIDER_END},
+     .ignore_merges = true,
+     .adds_bos = true},
+    {.names = " gpt-4o llama4 minimax-m2 ",
+     .pattern =
+         "[^\\r\\n\\p{L}\\p{N}]?" OUTRIDER_UPPER "*" OUTRIDER_LOWER "+" OUTRIDER_CONTRACTIONS
+         "?|[^\\r\\n\\p{L}\\p{N}]?" OUTRIDER_UPPER "+" OUTRIDER_LOWER "*" OUTRIDER_CONTRACTIONS
+         "?|\\p{N}{1,3}|" OUTRIDER_OTHERS "[\\r\\n/]*|" OUTRIDER_END},
 };
 
 struct Vocabulary {
@@ -66,8 +86,7 @@ struct Vocabulary {
   std::vector<int> types;
 
   const std::string* text(const int64_t* id) const {
-    const bool is_there =
-        id != nullptr && *id >= 0 && static_cast<size_t>(*id) < tokens.size();
+    const bool is_there = id != nullptr && *id >= 0 && static_cast<size_t>(*id) < tokens.size();
     return is_there ? &tokens[static_cast<size_t>(*id)] : nullptr;
   }
 };
@@ -101,18 +120,27 @@ const CutRule& cut_rule(const GgufFile& file) {
 }
 
 Json pre_tokenizer_of(const CutRule& rule) {
-  Json byte_level = {{"type", "ByteLevel"},
-                     {"add_prefix_space", false},
-                     {"trim_offsets", true},
-                     {"use_regex", rule.pattern == nullptr}};
-  if (rule.pattern == nullptr && !rule.single_digits) return byte_level;
-  Json first = {{"type", "Digits"}, {"individual_digits", true}};
-  if (rule.pattern != nullptr)
-    first = {{"type", "Split"},
-             {"pattern", {{"Regex", rule.pattern}}},
-             {"behavior", "Isolated"},
-             {"invert", false}};
-  return {{"type", "Sequence"}, {"pretokenizers", {first, byte_level}}};
+  Json steps = Json::array();
+  const auto split = [](const char* pattern) {
+    return Json{{"type", "Split"},
+                {"pattern", {{"Regex", pattern}}},
+                {"behavior", "Isolated"},
+                {"invert", false}};
+  };
+  if (rule.triples) steps.push_back({{"type", "Punctuation"}, {"behavior", "Contiguous"}});
+  if (rule.single_digits) steps.push_back({{"type", "Digits"}, {"individual_digits", true}});
+  for (const char* pattern : {rule.first_patterns[0], rule.first_patterns[1], rule.pattern}) {
+    if (pattern != nullptr) steps.push_back(split(pattern));
+  }
+  steps.push_back({{"type", "ByteLevel"},
+                   {"add_prefix_space", false},
+                   {"trim_offsets", true},
+                   {"use_regex", rule.pattern == nullptr}});
+  if (rule.triples) {
+    steps.push_back({{"type", "Digits"}, {"individual_digits", false}});
+    steps.push_back(split("[0-9][0-9][0-9]"));
+  }
+  return {{"type", "Sequence"}, {"pretokenizers", steps}};
 }
 
 // Tokens that are found in a text before it is cut.
@@ -138,10 +166,11 @@ Json vocabulary_json(const GgufFile& file, const Vocabulary& vocabulary) {
   for (size_t id = 0; id < vocabulary.tokens.size(); ++id) {
     if (vocabulary.types[id] == kUnused) continue;
     if (!ids.emplace(vocabulary.tokens[id], id).second)
-      throw Error(fmt::format("{}: a token of 'tokenizer.ggml.tokens' is there twice, the second "
-                              "time as {}",
-                              file.name(),
-                              id));
+      throw Error(
+          fmt::format("{}: a token of 'tokenizer.ggml.tokens' is there twice, the second "
+                      "time as {}",
+                      file.name(),
+                      id));
   }
   return ids;
 }
@@ -177,7 +206,8 @@ Json merges_by_score(const GgufFile& file, const Vocabulary& vocabulary) {
 
 Json merges_listed(const GgufFile& file) {
   Json pairs = Json::array();
-  for (const std::string& merge : required<std::vector<std::string>>(file, "tokenizer.ggml.merges")) {
+  for (const std::string& merge :
+       required<std::vector<std::string>>(file, "tokenizer.ggml.merges")) {
     const size_t space = merge.find(' ', 1);
     if (space == std::string::npos)
       throw Error(file.name() + ": 'tokenizer.ggml.merges' holds something that is no pair");
@@ -220,7 +250,7 @@ Json byte_level_parts(const GgufFile& file, const Vocabulary& vocabulary) {
   const CutRule& rule = cut_rule(file);
   return {{"normalizer", rule.is_nfc ? Json{{"type", "NFC"}} : Json()},
           {"pre_tokenizer", pre_tokenizer_of(rule)},
-          {"post_processor", post_processor(file, vocabulary, rule.ignore_merges)},
+          {"post_processor", post_processor(file, vocabulary, rule.adds_bos)},
           {"decoder",
            {{"type", "ByteLevel"},
             {"add_prefix_space", true},
@@ -289,8 +319,10 @@ std::string gguf_tokenizer_json(const GgufFile& file) {
   } else if (kind == "llama") {
     json = sentencepiece_parts(file, vocabulary);
   } else {
-    throw Error(fmt::format(
-        "{}: the tokenizer '{}' is not supported in GGUF; known are gpt2 and llama", file.name(), kind));
+    throw Error(
+        fmt::format("{}: the tokenizer '{}' is not supported in GGUF; known are gpt2 and llama",
+                    file.name(),
+                    kind));
   }
   json["version"] = "1.0";
   json["truncation"] = json["padding"] = nullptr;
@@ -315,8 +347,8 @@ std::string gguf_tokenizer_config_json(const GgufFile& file) {
     if (text == nullptr || !key.starts_with(kTemplate)) continue;
     const bool is_default = key.size() == kTemplate.size();
     if (!is_default && key[kTemplate.size()] != '.') continue;
-    templates.push_back({{"name", is_default ? "default" : key.substr(kTemplate.size() + 1)},
-                         {"template", *text}});
+    templates.push_back(
+        {{"name", is_default ? "default" : key.substr(kTemplate.size() + 1)}, {"template", *text}});
   }
   if (!templates.empty()) config["chat_template"] = templates;
   return dumped(file, config);

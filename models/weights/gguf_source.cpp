@@ -5,62 +5,20 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "models/checkpoint/checkpoint_plan.h"
 #include "models/checkpoint/safetensors.h"
 #include "models/gguf/gguf_documents.h"
+#include "models/weights/gguf_names.h"
 #include "runtime/base/error.h"
 
 namespace outrider {
 namespace {
 
-struct NamePair {
-  std::string_view folder;
-  std::string_view gguf;
-};
-
-constexpr NamePair kNames[] = {
-    {"model.embed_tokens", "token_embd"},
-    {"model.norm", "output_norm"},
-    {"lm_head", "output"},
-};
-// After "model.layers.N." and "blk.N.".
-constexpr NamePair kLayerNames[] = {
-    {"input_layernorm", "attn_norm"},
-    {"self_attn.q_proj", "attn_q"},
-    {"self_attn.k_proj", "attn_k"},
-    {"self_attn.v_proj", "attn_v"},
-    {"self_attn.o_proj", "attn_output"},
-    {"self_attn.q_norm", "attn_q_norm"},
-    {"self_attn.k_norm", "attn_k_norm"},
-    {"post_attention_layernorm", "ffn_norm"},
-    {"mlp.gate_proj", "ffn_gate"},
-    {"mlp.up_proj", "ffn_up"},
-    {"mlp.down_proj", "ffn_down"},
-};
-
-template <typename Pairs>
-std::string_view translated(const Pairs& pairs, std::string_view folder) {
-  for (const NamePair& pair : pairs)
-    if (pair.folder == folder) return pair.gguf;
-  OUTRIDER_CHECK(false);  // a name that weight_names.h has and this table not
-}
-
-// "model.layers.3.self_attn.q_proj.weight" as "blk.3.attn_q.weight".
-std::string gguf_name(std::string_view name) {
-  constexpr std::string_view kLayer = "model.layers.";
-  const size_t dot = name.rfind('.');
-  const std::string_view kind = name.substr(dot);  // .weight or .bias
-  std::string_view stem = name.substr(0, dot);
-  if (!stem.starts_with(kLayer)) return fmt::format("{}{}", translated(kNames, stem), kind);
-  stem.remove_prefix(kLayer.size());
-  const size_t end = stem.find('.');
-  return fmt::format(
-      "blk.{}.{}{}", stem.substr(0, end), translated(kLayerNames, stem.substr(end + 1)), kind);
-}
+constexpr int64_t kMostLaterLayers = 16;
 
 class GgufSource final : public TensorSource {
  public:
@@ -70,60 +28,51 @@ class GgufSource final : public TensorSource {
   }
 
   ops::DType expect(const std::string& name, const std::vector<int64_t>& shape) const override {
-    const GgufTensor& tensor = find(name);
-    if (tensor.shape != shape)
-      throw Error(fmt::format("{}: tensor '{}' has shape {} but the metadata asks for {}",
+    const Found found = find(name);
+    for (size_t i = 0; i < found.tensors.size(); ++i) check_shape(found, i, shape);
+    const uint32_t type = found.tensors[0]->type->id;
+    const bool are_alike = found.tensors.back()->type->id == type;
+    if (!are_alike && (is_16_bits(type) || is_16_bits(found.tensors.back()->type->id)))
+      throw Error(fmt::format("{}: tensors '{}' and '{}' differ in type",
                               file_.name(),
-                              gguf_name(name),
-                              shape_text(tensor.shape),
-                              shape_text(shape)));
-    if (shape.size() == 1 && tensor.type->block_values != 1)
-      throw Error(fmt::format("{}: tensor '{}' is a vector of type {}, which is not supported",
-                              file_.name(),
-                              gguf_name(name),
-                              tensor.type->name));
-    if (tensor.type->id == kGgufF16) return ops::DType::kF16;
-    if (tensor.type->id == kGgufBF16) return ops::DType::kBF16;
+                              found.view.tensors[0],
+                              found.view.tensors[1]));
+    if (type == kGgufF16) return ops::DType::kF16;
+    if (type == kGgufBF16) return ops::DType::kBF16;
     return ops::DType::kF32;
   }
 
   void read(const TensorPart& part, std::byte* out) const override {
-    const GgufTensor& tensor = find(part.name);
-    if (tensor.shape.size() == 1) return read_vector(tensor, part, out);
-    const auto size = static_cast<size_t>(part.columns.size());
-    std::vector<float> values;
+    const Found found = find(part.name);
+    if (found.view.is_vector) return read_vector(found, part, out);
+    if (found.view.is_turned_over) return read_kv_b(found, part, out);
     for (int64_t row = part.rows.begin; row < part.rows.end; ++row) {
-      const Blocks blocks = read_blocks(tensor, row_in_file(part.name, row), part.columns);
-      if (tensor.type->block_values == 1) {
-        std::memcpy(out, blocks.bytes.data(), blocks.bytes.size());
-        out += blocks.bytes.size();
-        continue;
-      }
-      values.resize(static_cast<size_t>(blocks.count * tensor.type->block_values));
-      for (int64_t b = 0; b < blocks.count; ++b)
-        dequantize(*tensor.type,
-                   blocks.bytes.data() + b * tensor.type->block_bytes,
-                   &values[static_cast<size_t>(b * tensor.type->block_values)]);
-      std::memcpy(out, values.data() + blocks.columns_before, size * sizeof(float));
-      out += size * sizeof(float);
+      const auto [which, file_row] = place(found, part.name, row);
+      out = read_row(*found.tensors[which], file_row, part.columns, out);
     }
   }
 
   std::optional<ops::QuantFormat> integer_format(const Projection& projection) const override {
-    const auto tensor = file_.tensors().find(gguf_name(projection.name + ".weight"));
-    if (tensor == file_.tensors().end() || tensor->second.type->unpack == nullptr)
-      return std::nullopt;
-    return tensor->second.type->format;
+    std::optional<ops::QuantFormat> format;
+    for (const std::string& name : names_.view(projection.name + ".weight").tensors) {
+      const auto tensor = file_.tensors().find(name);
+      if (tensor == file_.tensors().end() || tensor->second.type->unpack == nullptr)
+        return std::nullopt;
+      if (format && tensor->second.type->format != *format) return std::nullopt;
+      format = tensor->second.type->format;
+    }
+    return format;
   }
   bool widens_integers() const override { return true; }
 
   void read_integers(const TensorPart& part,
                      int64_t first_row,
                      ops::PackedMatrix& to) const override {
-    const GgufTensor& tensor = find(part.name);
+    const Found found = find(part.name);
     for (int64_t row = part.rows.begin; row < part.rows.end; ++row, ++first_row) {
-      const Blocks blocks = read_blocks(tensor, row_in_file(part.name, row), part.columns);
-      fill_row(*tensor.type, blocks, first_row, to);
+      const auto [which, file_row] = place(found, part.name, row);
+      const GgufTensor& tensor = *found.tensors[which];
+      fill_row(*tensor.type, read_blocks(tensor, file_row, part.columns), first_row, to);
     }
   }
 
@@ -137,19 +86,125 @@ class GgufSource final : public TensorSource {
     int64_t columns_before = 0;  // of the first block, not wanted
   };
 
-  const GgufTensor& find(const std::string& name) const {
-    const std::string own = gguf_name(name);
-    const auto found = file_.tensors().find(own);
-    if (found == file_.tensors().end())
-      throw Error(fmt::format("{}: tensor '{}' is missing", file_.name(), own));
-    return found->second;
+  struct Found {
+    GgufView view;
+    std::vector<const GgufTensor*> tensors;  // of the view
+  };
+
+  Found find(const std::string& name) const {
+    Found found{names_.view(name), {}};
+    for (const std::string& own : found.view.tensors) {
+      const auto tensor = file_.tensors().find(own);
+      if (tensor == file_.tensors().end())
+        throw Error(fmt::format("{}: tensor '{}' is missing", file_.name(), own));
+      found.tensors.push_back(&tensor->second);
+    }
+    return found;
   }
 
-  void read_vector(const GgufTensor& tensor, const TensorPart& part, std::byte* out) const {
-    const auto element = static_cast<size_t>(tensor.type->block_bytes);
-    for (int64_t i = part.columns.begin; i < part.columns.end; ++i, out += element) {
-      const auto offset = static_cast<uint64_t>(row_in_file(part.name, i)) * element;
-      tensor.file->read_at(tensor.begin + offset, out, element);
+  static bool is_16_bits(uint32_t type) { return type == kGgufF16 || type == kGgufBF16; }
+
+  // shape: the folder's, which has experts apart or one below the other.
+  std::vector<int64_t> shape_in_file(const GgufView& view,
+                                     size_t which,
+                                     std::vector<int64_t> shape) const {
+    if (view.is_turned_over) {
+      const LatentConfig& latent = config_.latent;
+      if (which == 0) return {config_.n_heads, latent.kv_rank, latent.nope_dim};
+      return {config_.n_heads, latent.value_dim, latent.kv_rank};
+    }
+    if (view.count > 0 && view.index >= 0) shape.insert(shape.begin(), view.count);
+    if (view.count == 0 || view.index >= 0) return shape;
+    const auto parts = static_cast<int64_t>(view.tensors.size());
+    if (view.is_vector) return {view.count, shape[1] / parts};
+    return {view.count, shape[0] / view.count / parts, shape[1]};
+  }
+
+  void check_shape(const Found& found, size_t which, const std::vector<int64_t>& asked) const {
+    const GgufView& view = found.view;
+    const GgufTensor& tensor = *found.tensors[which];
+    const std::vector<int64_t> shape = shape_in_file(view, which, asked);
+    std::vector<int64_t> own = tensor.shape;
+    if (shape[0] == 1 && own.size() < shape.size()) own.insert(own.begin(), 1);
+    if (own != shape)
+      throw Error(fmt::format("{}: tensor '{}' has shape {} but the metadata asks for {}",
+                              file_.name(),
+                              view.tensors[which],
+                              shape_text(tensor.shape),
+                              shape_text(shape)));
+    if (view.is_vector && tensor.type->block_values != 1)
+      throw Error(fmt::format("{}: tensor '{}' is a vector of type {}, which is not supported",
+                              file_.name(),
+                              view.tensors[which],
+                              tensor.type->name));
+  }
+
+  GgufNames::Row place(const Found& found, const std::string& name, int64_t row) const {
+    // Of the folder's tensor, where it is one of several.
+    const int64_t num_rows = found.view.index >= 0 ? found.tensors[0]->shape[1] : 0;
+    return names_.row_in_file(name, found.view, num_rows, row);
+  }
+
+  // The row's wanted columns in the tensor's floats; returns what follows them.
+  std::byte* read_row(const GgufTensor& tensor, int64_t row, Range columns, std::byte* out) const {
+    const GgufType& type = *tensor.type;
+    const Blocks blocks = read_blocks(tensor, row, columns);
+    if (type.block_values == 1) {
+      std::memcpy(out, blocks.bytes.data(), blocks.bytes.size());
+      return out + blocks.bytes.size();
+    }
+    std::vector<float> values(static_cast<size_t>(blocks.count * type.block_values));
+    for (int64_t b = 0; b < blocks.count; ++b)
+      dequantize(type,
+                 blocks.bytes.data() + b * type.block_bytes,
+                 &values[static_cast<size_t>(b * type.block_values)]);
+    const auto num_bytes = static_cast<size_t>(columns.size()) * sizeof(float);
+    std::memcpy(out, values.data() + blocks.columns_before, num_bytes);
+    return out + num_bytes;
+  }
+
+  // Whole rows of latent attention's kv_b.
+  void read_kv_b(const Found& found, const TensorPart& part, std::byte* out) const {
+    const LatentConfig& latent = config_.latent;
+    const auto rank = static_cast<size_t>(latent.kv_rank);
+    const auto nope = static_cast<size_t>(latent.nope_dim);
+    const int64_t of_head = latent.nope_dim + latent.value_dim;
+    const int64_t type_bytes = found.tensors[0]->type->block_bytes;
+    const size_t element =
+        found.tensors[0]->type->block_values == 1 ? static_cast<size_t>(type_bytes) : sizeof(float);
+    std::vector<std::byte> keys(rank * nope * element);
+    int64_t head = -1;
+    for (int64_t row = part.rows.begin; row < part.rows.end; ++row) {
+      const int64_t in_head = row % of_head;
+      if (in_head >= latent.nope_dim) {
+        const int64_t value = row / of_head * latent.value_dim + in_head - latent.nope_dim;
+        out = read_row(*found.tensors[1], value, part.columns, out);
+        continue;
+      }
+      if (head != row / of_head) {
+        head = row / of_head;
+        std::byte* to = keys.data();
+        for (int64_t r = 0; r < latent.kv_rank; ++r)
+          to = read_row(*found.tensors[0], head * latent.kv_rank + r, {0, latent.nope_dim}, to);
+      }
+      for (size_t r = 0; r < rank; ++r, out += element)
+        std::memcpy(out, &keys[(r * nope + static_cast<size_t>(in_head)) * element], element);
+    }
+  }
+
+  // Its elements are the rows of other tensors; those of biases of all experts lie in lines.
+  void read_vector(const Found& found, const TensorPart& part, std::byte* out) const {
+    const auto element = static_cast<size_t>(found.tensors[0]->type->block_bytes);
+    std::vector<std::vector<std::byte>> all;
+    for (const GgufTensor* tensor : found.tensors) {
+      all.emplace_back(tensor->num_bytes);
+      tensor->file->read_at(tensor->begin, all.back().data(), all.back().size());
+    }
+    for (int64_t line = part.rows.begin; line < part.rows.end; ++line) {
+      for (int64_t i = part.columns.begin; i < part.columns.end; ++i, out += element) {
+        const GgufNames::Row row = place(found, part.name, line * part.n_columns + i);
+        std::memcpy(out, &all[row.tensor][static_cast<size_t>(row.row) * element], element);
+      }
     }
   }
 
@@ -165,18 +220,6 @@ class GgufSource final : public TensorSource {
     const auto offset = static_cast<uint64_t>((row * per_row + first) * type.block_bytes);
     tensor.file->read_at(tensor.begin + offset, blocks.bytes.data(), blocks.bytes.size());
     return blocks;
-  }
-
-  // llama.cpp turns pairs of neighbours where Hugging Face turns halves of a head, and for the
-  // architecture "llama" its files have the rows of q and k in that order.
-  int64_t row_in_file(std::string_view name, int64_t row) const {
-    const bool is_turned =
-        name.ends_with("self_attn.q_proj.weight") || name.ends_with("self_attn.k_proj.weight") ||
-        name.ends_with("self_attn.q_proj.bias") || name.ends_with("self_attn.k_proj.bias");
-    if (config_.model_type != "llama" || !is_turned) return row;
-    const int64_t half = config_.head_dim / 2;
-    const int64_t in_head = row % config_.head_dim;
-    return row - in_head + in_head % half * 2 + in_head / half;
   }
 
   // One row of integers into a matrix of their own format, or of a wider one: which has 8 bits, or
@@ -230,17 +273,30 @@ class GgufSource final : public TensorSource {
 
   // Of a file's tensors all must be used: one that nobody reads may change the numbers.
   void refuse_unused() const {
-    std::vector<std::string> known = {kGgufRopeFactors};
-    for (const TensorShape& tensor : checkpoint_tensors(config_))
-      known.push_back(gguf_name(tensor.name));
-    for (const auto& [name, tensor] : file_.tensors()) {
-      if (std::find(known.begin(), known.end(), name) == known.end())
-        throw Error(fmt::format("{}: tensor '{}' is not supported", file_.name(), name));
+    std::set<std::string> known(std::begin(kGgufRopeTensors), std::end(kGgufRopeTensors));
+    for (const TensorShape& tensor : checkpoint_tensors(config_)) {
+      const GgufView view = names_.view(tensor.name);
+      known.insert(view.tensors.begin(), view.tensors.end());
     }
+    for (const auto& [name, tensor] : file_.tensors()) {
+      if (known.contains(name) || is_of_later_layer(name)) continue;
+      throw Error(fmt::format("{}: tensor '{}' is not supported", file_.name(), name));
+    }
+  }
+
+  // Of layers that predict further tokens.
+  bool is_of_later_layer(const std::string& name) const {
+    const std::string* architecture = file_.find<std::string>("general.architecture");
+    if (architecture == nullptr) return false;
+    const int64_t* count = file_.find<int64_t>(*architecture + ".nextn_predict_layers");
+    for (int64_t i = 0; count != nullptr && i < std::min<int64_t>(*count, kMostLaterLayers); ++i)
+      if (name.starts_with(fmt::format("blk.{}.", config_.n_layers + i))) return true;
+    return false;
   }
 
   GgufFile file_;
   ModelConfig config_;
+  GgufNames names_{config_};
 };
 
 }  // namespace

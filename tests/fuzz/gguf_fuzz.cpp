@@ -16,9 +16,11 @@ using namespace outrider;
 void read_weights(const std::string& path, const ModelConfig& config) {
   const auto source = make_checkpoint_source(path, config, {0, config.vocab_size});
   for (const TensorShape& tensor : checkpoint_tensors(config)) {
-    source->expect(tensor.name, tensor.shape);
-    const int64_t num_rows = tensor.shape.size() == 1 ? 1 : tensor.shape.front();
-    const int64_t num_columns = tensor.shape.back();
+    std::vector<int64_t> shape = tensor.shape;
+    if (shape.size() == 3) shape = {shape[0] * shape[1], shape[2]};  // experts
+    source->expect(tensor.name, shape);
+    const int64_t num_rows = shape.size() == 1 ? 1 : shape.front();
+    const int64_t num_columns = shape.back();
     std::vector<std::byte> out(static_cast<size_t>(num_columns) * sizeof(float));
     for (int64_t row = 0; row < num_rows; ++row)
       source->read({tensor.name, num_columns, {row, row + 1}, {0, num_columns}}, out.data());

@@ -198,6 +198,15 @@ def gguf_files():
     merges = [("tokenizer.ggml.model", 8, text("gpt2")), ("tokenizer.ggml.pre", 8, text("qwen2")),
               ("tokenizer.ggml.tokens", 9, tokens), ("tokenizer.ggml.merges", 9, array(8, [text("a b")]))]
     seed("gguf", "model", whole(model + pieces + ids, shapes))
+    experts = [(key.replace("llama", "qwen3moe"), kind, text("qwen3moe") if key.endswith("architecture") else value)
+               for key, kind, value in model]
+    experts += [("qwen3moe." + name, 4, struct.pack("<I", 2))
+                for name in ("expert_count", "expert_used_count", "expert_feed_forward_length")]
+    shapes = [shape for shape in shapes if "ffn" not in shape[0] or "norm" in shape[0]]
+    shapes += [("blk.0.attn_q_norm.weight", [2]), ("blk.0.attn_k_norm.weight", [2]),
+               ("blk.0.ffn_gate_inp.weight", [4, 2]), ("blk.0.ffn_gate_exps.weight", [4, 2, 2]),
+               ("blk.0.ffn_up_exps.weight", [4, 2, 2]), ("blk.0.ffn_down_exps.weight", [2, 4, 2])]
+    seed("gguf", "experts", whole(experts + pieces + ids, shapes))
     seed("gguf", "byte_level", whole(model + merges, []))
 
 

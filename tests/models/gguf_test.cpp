@@ -53,10 +53,10 @@ TEST(GgufBlocks, HaveTheBitsOfTheReferenceDequantisation) {
     std::vector<float> values(count * static_cast<size_t>(type->block_values));
     ASSERT_EQ(values.size(), test.at("num_values").get<size_t>());
     for (size_t b = 0; b < count; ++b)
-      dequantize(
-          *type,
-          reinterpret_cast<const uint8_t*>(blocks.data()) + b * static_cast<size_t>(type->block_bytes),
-          &values[b * static_cast<size_t>(type->block_values)]);
+      dequantize(*type,
+                 reinterpret_cast<const uint8_t*>(blocks.data()) +
+                     b * static_cast<size_t>(type->block_bytes),
+                 &values[b * static_cast<size_t>(type->block_values)]);
     EXPECT_EQ(crc32(values.data(), values.size() * sizeof(float)), test.at("crc32").get<uint32_t>())
         << type->name;
   }
@@ -175,7 +175,9 @@ std::string random_blocks(const GgufType& type, int64_t num_values) {
     for (int i = 0; i < type.block_bytes; ++i) out.push_back(draws.byte());
     char* block = out.data() + out.size() - static_cast<size_t>(type.block_bytes);
     const std::string name = type.name;
-    const auto set_half = [&](int at) { std::memcpy(block + at, draws.coin() ? "\x00\x18" : "\x55\x99", 2); };
+    const auto set_half = [&](int at) {
+      std::memcpy(block + at, draws.coin() ? "\x00\x18" : "\x55\x99", 2);
+    };
     if (name == "MXFP4") {
       block[0] = 120;
     } else {
@@ -214,11 +216,12 @@ std::string as_gguf(const std::filesystem::path& folder,
     const std::vector<float> values = values_of(*source, tensor);
     const uint32_t type = is_projection(tensor) ? projection_type(tensor.name) : kGgufF32;
     const bool is_float = type == kGgufF32;
-    std::string data = is_float ? f32_bytes(values)
-                                : random_blocks(*gguf_type(type), tensor.shape[0] * tensor.shape[1]);
-    const bool is_turned = config.model_type == "llama" &&
-                           (tensor.name.find("q_proj") != std::string::npos ||
-                            tensor.name.find("k_proj") != std::string::npos);
+    std::string data = is_float
+                           ? f32_bytes(values)
+                           : random_blocks(*gguf_type(type), tensor.shape[0] * tensor.shape[1]);
+    const bool is_turned =
+        config.model_type == "llama" && (tensor.name.find("q_proj") != std::string::npos ||
+                                         tensor.name.find("k_proj") != std::string::npos);
     if (is_turned) data = as_pairs(data, tensor.shape[0], config.head_dim);
     gguf.tensor(gguf_name(tensor.name), tensor.shape, type, data);
   }
@@ -343,11 +346,10 @@ TEST(GgufIntegers, OfSeveralTypesShareAMatrix) {
     int64_t out = 0;
     for (const char* name : {"q_proj", "k_proj", "v_proj"}) {
       const int64_t heads = name[0] == 'q' ? config.n_heads : config.n_kv_heads;
-      const std::vector<float> floats =
-          floats_of(*source,
-                    {std::string("model.layers.0.self_attn.") + name,
-                     heads * config.head_dim,
-                     config.hidden_dim});
+      const std::vector<float> floats = floats_of(*source,
+                                                  {std::string("model.layers.0.self_attn.") + name,
+                                                   heads * config.head_dim,
+                                                   config.hidden_dim});
       for (size_t i = 0; i < floats.size(); i += row.size(), ++out) {
         qkv.dequantize_row(out, row.data());
         ASSERT_TRUE(std::equal(row.begin(), row.end(), floats.begin() + static_cast<ptrdiff_t>(i)));
@@ -403,7 +405,8 @@ void expect_same_ids(const std::filesystem::path& folder, const std::string& ggu
   TempDir dir;
   const auto own = Tokenizer::load(written(dir, gguf_bytes));
   const auto theirs = Tokenizer::load(folder);
-  std::string text = "Hello  world!\n\n it's 12345 o'clock\t\u00e9\u4f60\u597d \xf0\x9f\xa6\x99 x=1;<s>";
+  std::string text =
+      "Hello  world!\n\n it's 12345 o'clock\t\u00e9\u4f60\u597d \xf0\x9f\xa6\x99 x=1;<s>";
   if (const auto book = *data_dir() / "text" / "grimm.txt"; std::filesystem::exists(book))
     text += read_bytes(book).substr(0, 200000);
   const EncodeOptions plain{.add_special_tokens = false, .parse_special_tokens = true};
@@ -420,6 +423,46 @@ TEST(GgufTokenizer, GivesTheIdsOfItsTokenizerJson) {
   };
   expect_same_ids(folder / "smollm2", tokenizer_gguf(json_of("smollm2"), "gpt2", "smollm"));
   expect_same_ids(folder / "llama2-spm", tokenizer_gguf(json_of("llama2-spm"), "llama", "default"));
+}
+
+// Tokens are bytes, and pairs of bytes that a rule may keep together or cut.
+std::vector<std::string> pieces_of(const std::string& pre, const std::string& text) {
+  GgufWriter gguf;
+  std::vector<std::string> tokens;
+  for (char c = 'a'; c <= 'z'; ++c) tokens.push_back(std::string(1, c));
+  for (const char* token : {"1", "2", ".", "\u0120", "11", "111", "1111", "a1", "..", "\u0120a"})
+    tokens.push_back(token);
+  gguf.text("tokenizer.ggml.model", "gpt2");
+  gguf.text("tokenizer.ggml.pre", pre);
+  gguf.texts("tokenizer.ggml.tokens", tokens);
+  gguf.texts("tokenizer.ggml.merges", {"1 1", "11 1", "11 11", "a 1", ". .", "\u0120 a"});
+  TempDir dir;
+  const auto tokenizer = Tokenizer::load(written(dir, gguf.whole()));
+  std::vector<std::string> pieces;
+  for (const int32_t id : tokenizer->encode(text, {.add_special_tokens = true}))
+    pieces.push_back(tokens.at(static_cast<size_t>(id)));
+  return pieces;
+}
+
+TEST(GgufTokenizer, CutsByTheRuleOfItsName) {
+  using Pieces = std::vector<std::string>;
+  for (const char* pre : {"default", "gpt-2", "olmo"})
+    EXPECT_EQ(pieces_of(pre, "1111.."), Pieces({"1111", ".."})) << pre;
+  for (const char* pre : {"llama-bpe",
+                          "dbrx",
+                          "smaug-bpe",
+                          "glm4",
+                          "chatglm-bpe",
+                          "gpt-4o",
+                          "minimax-m2",
+                          "deepseek-v3",
+                          "falcon",
+                          "kimi-k2"})
+    EXPECT_EQ(pieces_of(pre, "a1111.."), Pieces({"a", "111", "1", ".."})) << pre;
+  for (const char* pre :
+       {"smollm", "starcoder", "refact", "command-r", "qwen2", "stablelm2", "tekken"})
+    EXPECT_EQ(pieces_of(pre, "a11.. a"), Pieces({"a", "1", "1", "..", "\u0120a"})) << pre;
+  EXPECT_TRUE(fails_with([] { pieces_of("bloom", "a"); }, "the pre-tokenizer 'bloom'"));
 }
 
 // They are sorted, which NaN would lead astray.
@@ -456,14 +499,14 @@ TEST_F(GgufRefusal, NamesTheFileAndTheReason) {
   };
   EXPECT_TRUE(fails_with(loading(file(architecture("bert"))),
                          "model.gguf: architecture 'bert' is not supported in GGUF"));
-  EXPECT_TRUE(fails_with(loading(file(architecture("llama"))),
-                         "tensor 'token_embd.weight' is missing"));
+  EXPECT_TRUE(
+      fails_with(loading(file(architecture("llama"))), "tensor 'token_embd.weight' is missing"));
   EXPECT_TRUE(fails_with(loading(file([](GgufWriter& gguf) {
                            gguf.text("general.architecture", "llama");
                            gguf.tensor("token_embd.weight", {2, 1}, kGgufF32, "01234567");
-                           gguf.number("llama.expert_count", 8);
+                           gguf.number("llama.rope.dimension_sections", 8);
                          })),
-                         "'llama.expert_count' is not supported"));
+                         "'llama.rope.dimension_sections' is not supported"));
   EXPECT_TRUE(fails_with(loading(file([](GgufWriter& gguf) {
                            gguf.tensor("x", {1, 32}, 16, std::string(66, 'x'));
                          })),
@@ -484,7 +527,8 @@ TEST_F(GgufRefusal, NamesTheFileAndTheReason) {
   GgufWriter split;
   split.number("split.no", 0);
   split.number("split.count", 2);
-  for (const char* name : {"m-0001-of-00002.gguf", "m-00001-off-0002.gguf", "-.gguf", ".gguf.gguf"}) {
+  for (const char* name :
+       {"m-0001-of-00002.gguf", "m-00001-off-0002.gguf", "-.gguf", ".gguf.gguf"}) {
     dir_.write(name, split.whole());
     EXPECT_TRUE(fails_with(loading(dir_.path() / name), "not named ...-00001-of-0000N.gguf"));
   }
@@ -514,7 +558,8 @@ TEST(GgufSplit, IsReadFromItsFirstPart) {
 
 // Cut anywhere or with any bytes changed: a sentence or a model, never a crash.
 TEST(GgufFuzz, CutAndChangedFilesAreRefusedOrRead) {
-  const std::string whole = as_gguf(golden_dir() / "qwen3-tied-f32", [](const std::string&) { return kGgufQ8_0; });
+  const std::string whole =
+      as_gguf(golden_dir() / "qwen3-tied-f32", [](const std::string&) { return kGgufQ8_0; });
   const std::string head = whole.substr(0, 4000);
   TempDir dir;
   const auto read = [&](const std::string& bytes) {
