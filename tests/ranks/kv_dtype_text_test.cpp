@@ -59,8 +59,10 @@ TEST_P(KvDtypeText, SameWithAndWithoutDraft) {
   }
 }
 
+// The memory holds one text to its end, not two.
 TEST_P(KvDtypeText, SameWithReusedPrefixesAndAfterPreemption) {
-  const std::vector<Ask> asks = mixed_asks();
+  std::vector<Ask> asks = mixed_asks();
+  for (Ask& ask : asks) ask.params.max_tokens = 60;
   RunConfig config = config_of(GetParam(), 1, 4);
   config.enable_prefix_caching = false;
   const auto expected = tokens_of(run_asks(config, asks));
@@ -70,7 +72,7 @@ TEST_P(KvDtypeText, SameWithReusedPrefixesAndAfterPreemption) {
   config.max_num_batched_tokens = 16;
   const ModelConfig model = model_config_of(config, Role::kTarget);
   config.kv_cache_memory_bytes =
-      48 * static_cast<int64_t>(Transformer::kv_bytes_per_block(
+      30 * static_cast<int64_t>(Transformer::kv_bytes_per_block(
                model, shard_model(model, 0, 1), config.block_size, kv_type_of(config)));
   run_engine(config, [&](const FrontEndContext& context) {
     EXPECT_EQ(tokens_of(ask_all(context, asks)), expected);
