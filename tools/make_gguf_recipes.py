@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/gguf/recipes.json: what llama.cpp's own converter makes of folders of tests/golden/models.
+"""Writes tests/golden/gguf/recipes.json: what llama.cpp's own converter makes of folders of tests/golden/models; and
+mxfp4.gguf, which it makes of tests/golden/quantized/mxfp4.
 
     pip install torch transformers safetensors && \
-        python3 tools/make_gguf_recipes.py LLAMA_CPP_SOURCE tests/golden/models tests/golden/gguf
+        python3 tools/make_gguf_recipes.py LLAMA_CPP_SOURCE tests/golden
 
 The converter runs on a copy of each folder whose weights are numbers that say where they stand, so that the file it
 writes says of each element which one of the folder it is. So the tests can write the file that it would write.
@@ -97,7 +98,7 @@ def write_coded(folder, edits, to):
     assert next_code * SPACING < 1 << 24, "codes must be exact in float32"
     safetensors.torch.save_file(tensors, to / "model.safetensors")
     (to / "config.json").write_text(json.dumps(config))
-    vocab = {f"t{i}": i for i in range(config["vocab_size"])}
+    vocab = {f"t{i}": i for i in range(config["vocab_size"])}  # gemma's converter counts them
     (to / "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocab}, "added_tokens": []}))
     return begins
 
@@ -175,11 +176,13 @@ def case(folder, edits):
 
 
 def main():
-    source, models, to = map(pathlib.Path, sys.argv[1:])
+    source, golden = map(pathlib.Path, sys.argv[1:])
+    to = golden / "gguf"
     sys.path[:0] = [str(source / "gguf-py"), str(source)]
-    cases = [case(models / name, edits) for name, edits in CASES.items()]
+    cases = [case(golden / "models" / name, edits) for name, edits in CASES.items()]
     lines = ",\n".join(json.dumps(one, separators=(",", ":")) for one in cases)
     (to / "recipes.json").write_text('{"cases":[\n' + lines + "\n]}\n")
+    convert(golden / "quantized" / "mxfp4", to / "mxfp4.gguf")
 
 
 if __name__ == "__main__":

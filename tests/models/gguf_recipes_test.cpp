@@ -197,6 +197,12 @@ TEST_P(GgufRecipe, HasTheShardsOfItsFolder) {
   }
 }
 
+// The converter's own file of gpt-oss in MXFP4.
+TEST(GgufExperts, OfMxfp4HaveTheLogitsOfTheirFolder) {
+  const auto golden = golden_dir().parent_path();
+  EXPECT_EQ(logits_of(golden / "gguf" / "mxfp4.gguf"), logits_of(golden / "quantized" / "mxfp4"));
+}
+
 // Rows of gate and up lie apart in the file, and take turns or not in memory.
 TEST(GgufExperts, InBlocksAreTheIntegersOfTheFile) {
   for (const Json& recipe : recipes()) {
