@@ -10,14 +10,20 @@ endif()
 set(OUTRIDER_HAS_XGRAMMAR ON)
 file(STRINGS ${OUTRIDER_XGRAMMAR}/PKG-INFO version REGEX "^Version: ")
 string(REPLACE "Version: " "" OUTRIDER_XGRAMMAR_VERSION "${version}")
-# 0.2.8 takes all digits behind \x for one character, also in what it writes itself: [\x1fab] has three.
-set(escapes ${OUTRIDER_XGRAMMAR}/cpp/support/encoding.h)
-file(READ ${escapes} text)
-string(REPLACE "while ((digit = HexCharToInt(data[2 + len])) != -1)"
-  "while (len < 2 && (digit = HexCharToInt(data[2 + len])) != -1)" mended "${text}")
-if(NOT mended STREQUAL text)
-  file(WRITE ${escapes} "${mended}")
-endif()
+# What of 0.2.8 is mended in its source before it is built.
+function(mend_xgrammar file from to)
+  file(READ ${OUTRIDER_XGRAMMAR}/cpp/${file} text)
+  string(REPLACE "${from}" "${to}" mended "${text}")
+  if(NOT mended STREQUAL text)
+    file(WRITE ${OUTRIDER_XGRAMMAR}/cpp/${file} "${mended}")
+  endif()
+endfunction()
+# All digits behind \x are one character, also in what it writes itself: [\x1fab] has three.
+mend_xgrammar(support/encoding.h "while ((digit = HexCharToInt(data[2 + len])) != -1)"
+  "while (len < 2 && (digit = HexCharToInt(data[2 + len])) != -1)")
+# What must follow never ends where a rule leads to itself, and is kept in memory.
+mend_xgrammar(grammar_matcher.cc "while (can_find_next_char) {"
+  "while (can_find_next_char && num_accepted_chars < 256) {")
 file(GLOB sources ${OUTRIDER_XGRAMMAR}/cpp/*.cc ${OUTRIDER_XGRAMMAR}/cpp/support/*.cc
   ${OUTRIDER_XGRAMMAR}/cpp/converter_ext/*.cc)
 add_library(xgrammar STATIC ${sources})

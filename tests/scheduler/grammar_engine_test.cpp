@@ -242,6 +242,14 @@ TEST_F(GrammarEngineTest, WhatMustFollowIsForcedInItsLongestTokens) {
       json->forced_tokens({.committed = open, .num_prompt_tokens = 0, .drafted = {}}, 16).empty());
 }
 
+// Every text of this grammar begins with "a" and goes on with "a", for ever.
+TEST_F(GrammarEngineTest, WhatMustFollowWithoutEndIsCut) {
+  const auto lark = mask(GrammarKind::kLark, "start: \"a\" word+\nword: start/[a-z]{1,3}/ \"|\"\n");
+  const std::vector<int32_t> begun = ids_of("a");
+  const TokenHistory history{.committed = begun, .num_prompt_tokens = 0, .drafted = {}};
+  EXPECT_EQ(lark->forced_tokens(history, 5), std::vector<int32_t>(5, id_of("a")));
+}
+
 TEST_F(GrammarEngineTest, WhatIsNoGrammarIsRefusedWithOneLine) {
   for (const auto& [kind, text] : std::vector<std::pair<GrammarKind, std::string>>{
            {GrammarKind::kJsonSchema, "{"},
