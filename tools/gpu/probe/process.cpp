@@ -23,7 +23,7 @@ namespace {
                             pid_t parent) {
   // A group of its own is not reached by who ends the parent's.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) _exit(127);
+  if (getppid() != parent) raise(SIGKILL);  // it has ended already
   if (options.own_group) setpgid(0, 0);
   for (const auto& [key, value] : options.environment) {
     setenv(key.c_str(), value.c_str(), 1);
