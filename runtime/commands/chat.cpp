@@ -2,10 +2,10 @@
 // no model; all it knows of the server is its API. One thread reads and prints; while an answer
 // comes another one talks to the server, so that Ctrl-C need not wait for a byte.
 #include <fmt/format.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -32,7 +32,7 @@ constexpr double kNotGiven = -1;
 
 volatile std::sig_atomic_t interrupted = 0;
 
-// Without SA_RESTART: a read at the prompt ends too.
+// Without SA_RESTART: a wait at the prompt ends too.
 void watch_interrupts() {
   struct sigaction action = {};
   action.sa_handler = [](int) { interrupted = 1; };
@@ -90,15 +90,27 @@ class LineReader {
         return Result::kLine;
       }
       if (at_end_) return Result::kEnd;
+      if (!wait()) return Result::kInterrupted;
       char piece[4096];
       const ssize_t got = ::read(STDIN_FILENO, piece, sizeof piece);
       if (got > 0) buffer_.append(piece, static_cast<size_t>(got));
-      if (got < 0 && errno == EINTR) return Result::kInterrupted;
       at_end_ = got <= 0;
     }
   }
 
  private:
+  // For input. False when an interrupt came, be it before the wait began.
+  static bool wait() {
+    sigset_t interrupts, before;
+    sigemptyset(&interrupts);
+    sigaddset(&interrupts, SIGINT);
+    pthread_sigmask(SIG_BLOCK, &interrupts, &before);
+    pollfd input = {.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
+    const bool has_input = !interrupted && ::ppoll(&input, 1, nullptr, &before) >= 0;
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    return has_input;
+  }
+
   std::string buffer_;
   bool at_end_ = false;
 };
@@ -119,6 +131,7 @@ class Chat {
     greet();
     LineReader reader;
     for (std::string line;;) {
+      interrupted = 0;
       show(is_interactive_ ? "> " : "");
       const LineReader::Result result = reader.next(&line);
       if (result == LineReader::Result::kEnd) break;
