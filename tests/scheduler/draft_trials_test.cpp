@@ -107,7 +107,7 @@ TEST(DraftTrials, ManySequencesIdleUnlessTheDraftBringsALittle) {
 }
 
 // A wave of 64 requests of 64 tokens, with a draft that makes a round on the same cores 4 times as
-// long: at work first, it cost a tenth of the wave before it was found out.
+// long: at work first, it would be slow until it is found out, which is much of so short a wave.
 TEST(DraftTrials, ADraftThatTakesCoresIsTriedInACrowdOnceThereIsTime) {
   constexpr bool kTakesCores = true;
   for (const bool takes_cores : {false, kTakesCores}) {
