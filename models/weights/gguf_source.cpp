@@ -14,6 +14,7 @@
 #include "models/gguf/gguf_documents.h"
 #include "models/weights/gguf_names.h"
 #include "runtime/base/error.h"
+#include "runtime/base/log.h"
 
 namespace outrider {
 namespace {
@@ -278,10 +279,18 @@ class GgufSource final : public TensorSource {
       const GgufView view = names_.view(tensor.name);
       known.insert(view.tensors.begin(), view.tensors.end());
     }
+    int num_later = 0;
     for (const auto& [name, tensor] : file_.tensors()) {
-      if (known.contains(name) || is_of_later_layer(name)) continue;
-      throw Error(fmt::format("{}: tensor '{}' is not supported", file_.name(), name));
+      if (known.contains(name)) continue;
+      if (!is_of_later_layer(name))
+        throw Error(fmt::format("{}: tensor '{}' is not supported", file_.name(), name));
+      ++num_later;
     }
+    if (num_later == 0) return;
+    log_info("{}: {} tensors are not loaded: layers from {} on, which predict more tokens (MTP)",
+             file_.name(),
+             num_later,
+             config_.n_layers);
   }
 
   // Of layers that predict further tokens.

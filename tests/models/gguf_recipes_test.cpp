@@ -139,6 +139,24 @@ TEST_P(GgufRecipe, HasTheLogitsOfItsFolder) {
   EXPECT_LE(most, recipe.at("tensors")[0].contains("values") ? 1e-5f : 0.0f);
 }
 
+// Layers that predict more tokens (MTP) count among a file's blocks.
+TEST(GgufRecipes, LayersThatPredictMoreTokensAreLeftOut) {
+  const auto is_it = [](const Json& recipe) { return recipe.at("folder") == "glm4_moe-bf16"; };
+  Json recipe = *std::find_if(recipes().begin(), recipes().end(), is_it);
+  const std::string block =
+      fmt::format("blk.{}.", recipe.at("keys").at("glm4moe.block_count").get<int>() - 1);
+  for (const char* own : {"nextn.eh_proj.weight", "attn_norm.weight"})
+    recipe["tensors"].push_back({{"name", block + own}, {"shape", {2}}, {"values", {7.0, 7.0}}});
+  TempDir dir;
+  write_folder(recipe, dir);
+  dir.write("model.gguf", as_gguf(recipe, dir));
+  const auto expected = logits_of(dir.path());
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(logits_of(dir.path() / "model.gguf"), expected);
+  const std::string line = testing::internal::GetCapturedStderr();
+  EXPECT_NE(line.find("2 tensors are not loaded"), std::string::npos) << line;
+}
+
 void expect_same_rows(const ops::PackedMatrix& got, const ops::PackedMatrix& expected) {
   ASSERT_EQ(got.n_out(), expected.n_out());
   ASSERT_EQ(got.n_in(), expected.n_in());
