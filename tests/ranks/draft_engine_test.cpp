@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstdlib>
+#include <fstream>
 
 #include "runtime/base/log.h"
 #include "runtime/ranks/draft/engine.h"
@@ -149,6 +150,36 @@ TEST(DraftEngine, TheJobMayEndWhileItIsAway) {
     world.post(1, frame_of(FrameKind::kRequest, 1, bytes_of("die")));
     EXPECT_EQ(next_frame(world).kind, FrameKind::kGone);
     expect_goodbye(world, 1);
+  });
+}
+
+bool has_ended(const std::string& pid) {
+  std::string stat;
+  std::getline(std::ifstream("/proc/" + pid + "/stat"), stat);
+  return stat.empty() || stat.find(") Z ") != std::string::npos;
+}
+
+// What it says between its goodbye and its end reaches the coordinator however late its rank reads.
+TEST(DraftEngine, ItsLastWordsArriveAfterItHasEnded) {
+  set_log_level(LogLevel::kError);
+  auto engine = DraftEngine::start(1, [](World& parent, uint32_t epoch) {
+    parent.post(0, bytes_of(std::to_string(getpid())));
+    report_ready(parent, {});
+    parent.post(0, frame_of(FrameKind::kShutdown, epoch));
+    parent.post(0, bytes_of("spans"));
+  });
+  run_in_process(2, [&](World& world) {
+    if (world.rank() == 0) {
+      expect_goodbye(world, 1);
+      EXPECT_EQ(receive(world, 1, 2, 30), bytes_of("spans"));
+      return;
+    }
+    const Bytes pid = engine->wait_message().value();
+    EXPECT_EQ(engine->wait_report().problem, "");
+    while (!has_ended({reinterpret_cast<const char*>(pid.data()), pid.size()})) usleep(1000);
+    engine->relay(world, {});
+    engine->relay_rest(world);
+    engine.reset();
   });
 }
 

@@ -123,9 +123,10 @@ void DraftEngine::relay(World& world, const Bytes& device_answer) {
 }
 
 void DraftEngine::relay_rest(World& world) {
-  for (Backoff backoff; is_up() && backoff.waited_s() < kRestS; backoff.pause()) {
+  for (Backoff backoff; socket_ && backoff.waited_s() < kRestS; backoff.pause()) {
     hear_coordinator(world);
     while (auto bytes = socket_->poll()) world.post(0, std::move(*bytes));
+    if (socket_->closed()) return;  // after a look: what it said before it ended is still there
   }
 }
 

@@ -60,7 +60,6 @@ class DraftEngine {
   using Clock = JobClock;
 
   explicit DraftEngine(const DraftKeeper::Body& body);
-  bool is_up() const { return socket_ && !socket_->closed(); }
   bool hear_coordinator(World& world);
   bool hear_engine(World& world, const Bytes& device_answer);
   void meet(World& world, const Bytes& message, const Bytes& device_answer);
