@@ -21,12 +21,11 @@ class DraftClient {
  public:
   using Clock = JobClock;
 
-  // | state      | means                                        | left by | | kIdle      | no round
-  // waits for blocks                    | send() of an urgent request        | | kAsked     | the
-  // next round's are asked for, none is here | record_tokens(), end_wait()        | | kAnswering |
-  // some of them are here                        | end_wait(), the next urgent one    | | kDown |
-  // an answer is overdue, or the draft is gone   | any frame: back to what it was;    | | | | a
-  // hello: a new life, kIdle         |
+  // kIdle: no round waits for blocks; left by send() of an urgent request.
+  // kAsked: the next round's are asked for, none is here; left by record_tokens() and end_wait().
+  // kAnswering: some of them are here; left by end_wait() and the next urgent request.
+  // kDown: an answer is overdue, or the draft is gone; left by any frame, back to what it was, and
+  // by a hello: a new life, kIdle.
   enum class State : uint8_t { kIdle, kAsked, kAnswering, kDown };
   // What a stream may be held up for a draft that is not known to be slow.
   static constexpr double kMaxWaitS = 0.050;
