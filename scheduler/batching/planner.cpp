@@ -55,6 +55,7 @@ struct Planner::State {
   DraftLedger drafts;
   std::vector<uint64_t> ends;  // started on the ranks, not yet told to be over
   uint64_t num_arrivals = 0;
+  uint64_t num_seen = 0;   // of them, by a plan
   int64_t num_rounds = 0;  // the only time there is
   uint64_t num_preemptions = 0;
   uint64_t num_prefix_queries = 0;
@@ -95,9 +96,8 @@ std::string Planner::refusal(const Request& request) const {
   }
   if (max_tokens < 0) return fmt::format("max_tokens is {}, it must not be negative", max_tokens);
   if (!request.resumed.empty() && std::ssize(request.resumed) >= max_tokens) {
-    return fmt::format("max_tokens is {}, and {} tokens are there already",
-                       max_tokens,
-                       request.resumed.size());
+    return fmt::format(
+        "max_tokens is {}, and {} tokens are there already", max_tokens, request.resumed.size());
   }
   if (num_prompt + max_tokens > config.max_model_len) {
     return fmt::format(
@@ -168,6 +168,7 @@ RoundPlan Planner::plan() {
   RoundPlan plan;
   RoundBuilder builder(state_->config, state_->drafts, state_->pool);
   builder.build(plan);
+  state_->num_seen = state_->num_arrivals;
   state_->num_preemptions += builder.num_preempted();
   state_->num_prefix_queries += builder.num_prefix_queries();
   state_->num_prefix_hits += builder.num_prefix_hits();
@@ -262,7 +263,15 @@ void Planner::set_draft_lens(std::span<const SequenceChoice> choices) {
   }
 }
 
-RoundState Planner::draft_state() const { return state_->drafts.state(state_->pool); }
+// Who waits though a plan was made since did not fit in.
+RoundState Planner::draft_state() const {
+  const SequencePool& pool = state_->pool;
+  RoundState state = state_->drafts.state(pool);
+  const auto num_new = std::min(state_->num_arrivals - state_->num_seen, pool.waiting().size());
+  state.num_running = static_cast<int32_t>(std::min<uint64_t>(
+      pool.running().size() + num_new, static_cast<uint64_t>(state_->config.max_num_seqs)));
+  return state;
+}
 
 DraftNews Planner::take_draft_news() { return state_->drafts.take_news(); }
 

@@ -82,8 +82,9 @@ class Planner {
   void set_draft_len(int32_t draft_len);
   // Of these sequences instead, until their next choice.
   void set_draft_lens(std::span<const SequenceChoice> choices);
-  // The running sequences that will sample next round, with what is at hand for them, and the rows
-  // of prompts that run with them. No clock here: waited_s and may_wait are the caller's.
+  // The running sequences that will sample next round, with what is at hand for them, the rows of
+  // prompts that run with them, and how many come behind them. No clock here: waited_s and may_wait
+  // are the caller's.
   RoundState draft_state() const;
   // Since the last call.
   DraftNews take_draft_news();

@@ -43,6 +43,8 @@ struct SequenceState {
 
 struct RoundState {
   std::vector<SequenceState> sequences;
+  // Those and the ones that read their prompts or have just come.
+  int32_t num_running = 0;
   // Rows of prompts in the same step; the positions that are read for them, and those that they
   // attend to, in all.
   int32_t num_prompt_rows = 0;

@@ -214,11 +214,14 @@ RoundChoice Speculation::choose_to_learn(RoundState state,
 // where that brings more, what others have at hand.
 RoundChoice Speculation::choose(const RoundState& state) const {
   const auto num_sequences = static_cast<int32_t>(state.sequences.size());
-  if (num_sequences == 0) return {};
+  // By all that run: a draft that is to rest with them need not read their prompts.
+  const int32_t num_running = std::max(num_sequences, state.num_running);
+  if (num_running == 0) return {};
   const bool any_fixed = std::any_of(state.sequences.begin(),
                                      state.sequences.end(),
                                      [](const SequenceState& one) { return one.fixed; });
-  const bool rests = !any_fixed && trials_.arm(num_sequences) == DraftTrials::kIdle;
+  const bool rests = !any_fixed && trials_.arm(num_running) == DraftTrials::kIdle;
+  if (num_sequences == 0) return {.draft_works = !rests, .sequences = {}};
   GoodputInputs inputs = what_is_known(state, plain_load(state));
   RoundState seen = state;
   if (rests) {

@@ -20,12 +20,12 @@ void run_coordinator(World& world, const RankLayout& layout) {
   config.draft_method = DraftMethod::kDraftModel;
   Planner planner(config);
   DraftPacer pacer({.world = world,
-                  .layout = layout,
-                  .planner = planner,
-                  .config = config,
-                  .account = account,
-                  .epoch = kEpoch,
-                  .drafts_async = true});
+                    .layout = layout,
+                    .planner = planner,
+                    .config = config,
+                    .account = account,
+                    .epoch = kEpoch,
+                    .drafts_async = true});
   // Nothing comes before it is asked for.
   pacer.listen_until(JobClock::now() + kStep);
   EXPECT_EQ(pacer.client()->num_received_bytes(), 0u);
@@ -53,6 +53,55 @@ TEST(DraftPacer, HearsTheDraftWhileTheDeviceComputes) {
       run_draft(world);
     }
   });
+}
+
+Request request_of(uint64_t id) {
+  Request request;
+  request.id = id;
+  request.prompt = {1, 2, 3};
+  request.params.max_tokens = 16;
+  return request;
+}
+
+// Rank 0 begins a round of num_requests that came while nothing ran. True when the draft, on the
+// targets' cores, is told to read their prompts.
+bool reads_prompts_of(int32_t num_requests) {
+  const RankLayout layout{1, true};
+  bool is_told = false;
+  run_in_process(2, [&](World& world) {
+    if (world.rank() == 1) {
+      is_told = receive(world, 0, 1) != Bytes(1);
+      return;
+    }
+    ServingMetrics metrics("test", 64, 4);
+    RoundAccount account(metrics);
+    PlannerConfig config;
+    config.num_blocks = 64;
+    config.max_model_len = 64;
+    config.max_num_seqs = 64;
+    config.draft_method = DraftMethod::kDraftModel;
+    Planner planner(config);
+    DraftPacer pacer({.world = world,
+                      .layout = layout,
+                      .planner = planner,
+                      .config = config,
+                      .account = account,
+                      .epoch = kEpoch,
+                      .drafts_async = false});
+    for (int32_t i = 0; i < num_requests; ++i)
+      planner.add(request_of(1 + static_cast<uint64_t>(i)));
+    pacer.record_arrivals();
+    pacer.wait_for_blocks();
+    EXPECT_EQ(std::ssize(planner.plan().sequences), num_requests);
+    pacer.tell_begun();
+    world.post(layout.draft_rank(), Bytes(1));
+  });
+  return is_told;
+}
+
+TEST(DraftPacer, ADraftThatIsToRestReadsNoPrompts) {
+  EXPECT_TRUE(reads_prompts_of(2));
+  EXPECT_FALSE(reads_prompts_of(32));
 }
 
 }  // namespace

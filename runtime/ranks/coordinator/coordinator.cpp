@@ -175,6 +175,7 @@ void Coordinator::take_inbox() {
     std::swap(inbox, inbox_);
     num_taken_waiting_ += static_cast<int32_t>(inbox.requests.size());
   }
+  if (!inbox.requests.empty()) draft_.record_arrivals();
   for (Request& request : inbox.requests) planner_.add(std::move(request));
   for (auto& grammar : inbox.grammars) grammars_.push_back(std::move(grammar));
   if (!inbox.cancels.empty()) deliver_last_round();
@@ -275,13 +276,17 @@ void Coordinator::apply(RoundDecision decision, const RoundClock& clock) {
   last.record.round_s = seconds_since(clock.begin);
 }
 
+// A long wait is used for what else would be done beside a step. One that was not expected to be
+// long too: else a stream is held up by two waits in a row.
 double Coordinator::wait_for_draft() {
-  // A long wait is used for what else would be done beside a step.
-  if (draft_.expected_wait_s() > 1e-6 * pacing.deliver_before_wait_us) deliver_last_round();
+  const double short_s = 1e-6 * pacing.deliver_before_wait_us;
   const auto begin = Clock::now();
-  const double waited_s = draft_.wait_for_blocks();
+  if (draft_.expected_wait_s() > short_s || draft_.wait_for_blocks(short_s)) {
+    deliver_last_round();
+    draft_.wait_for_blocks();
+  }
   metrics_.round_draft_wait_seconds.observe(seconds_since(begin));
-  return waited_s;
+  return draft_.waited_s();
 }
 
 std::optional<RoundPlan> Coordinator::plan_round() {

@@ -61,12 +61,15 @@ DraftState DraftPacer::state() const {
   return was_up_ ? DraftState::kUp : DraftState::kDown;
 }
 
-double DraftPacer::wait_for_blocks() {
-  waited_s_ = 0;
-  if (!client_ || !choice_.wait) return 0;
+bool DraftPacer::wait_for_blocks(double longest_s) {
+  if (news_) {
+    choose(true);
+    if (choice_.wait) tell(true);
+  }
+  if (!client_ || !choice_.wait) return false;
   hear();
   if (news_) choose(true);
-  if (!choice_.wait) return 0;
+  if (!choice_.wait) return false;
   // Each accepted token saves the target a round; waiting longer than that cannot pay.
   const double worth_s = plain_round_s_ * std::max(1.0, accepted_per_block_);
   const double expected_s = chooses_ ? choice_.wait_s : 0;
@@ -74,22 +77,26 @@ double DraftPacer::wait_for_blocks() {
   // worth. Who is known to answer later has the client's deadline.
   const double least_s = std::min(pacing.outlier * expected_s, DraftClient::kMaxWaitS);
   const Clock::time_point earliest_end = Clock::now() + duration_of(least_s);
+  const Clock::time_point pause_at = Clock::now() + duration_of(longest_s);
   const TraceSpan span(TraceKind::kWaitForDraft);
   bool in_time = true;
+  bool goes_on = false;
   Backoff backoff;
-  while (choice_.wait && state() == DraftState::kUp) {
+  while (choice_.wait && !goes_on && state() == DraftState::kUp) {
     const Clock::time_point deadline = std::max(client_->deadline(worth_s), earliest_end);
     in_time = Clock::now() < deadline;
     if (in_time) {
-      backoff.end_at(std::min(deadline, look_again_));
+      backoff.end_at(std::min({deadline, look_again_, pause_at}));
       pause(backoff);
       hear();
     }
     if (!in_time || news_ || Clock::now() >= look_again_) choose(in_time);
+    goes_on = in_time && choice_.wait && Clock::now() >= pause_at;
   }
+  waited_s_ += backoff.waited_s();
+  if (goes_on) return true;
   if (state() == DraftState::kUp) client_->record_wait(in_time && client_->has_tokens());
-  waited_s_ = backoff.waited_s();
-  return waited_s_;
+  return false;
 }
 
 bool DraftPacer::listen_until(Clock::time_point end) {
@@ -182,6 +189,7 @@ void DraftPacer::tell_begun() {
   if (in_vain) record_first_tokens(Clock::now(), 1);
   tell(false);
   client_->end_wait();
+  waited_s_ = 0;
 }
 
 void DraftPacer::settle(RoundRecord& record) {
@@ -213,6 +221,7 @@ void DraftPacer::choose(bool may_wait) {
   if (!has_drafts_ || (!chooses_ && !client_)) return;
   const auto now = Clock::now();
   RoundState state = planner_.draft_state();
+  if (!chooses_) state.num_running = 0;
   state.may_wait = may_wait && client_ && !client_->skips_wait();
   any_in_one_piece_ = false;
   for (SequenceState& one : state.sequences) {
@@ -225,7 +234,7 @@ void DraftPacer::choose(bool may_wait) {
       now + duration_of(std::max(1e-6 * pacing.shortest_look_us, pacing.overdue * choice_.wait_s));
   planner_.set_draft_lens(choice_.sequences);
   if (!chooses_) return;
-  int32_t longest = choice_.sequences.empty() ? blind_draft_len() : 0;
+  int32_t longest = choice_.sequences.empty() && choice_.draft_works ? blind_draft_len() : 0;
   for (const SequenceChoice& one : choice_.sequences) longest = std::max(longest, one.wanted_len);
   planner_.set_draft_len(longest);
 }

@@ -42,10 +42,15 @@ class DraftPacer {
     speculation_.record_probe(probe.load, probe.seconds);
   }
 
+  static constexpr double kNoEndS = 3600;  // its deadline ends a wait long before
   // The steps of a round (docs/round.md), in order.
-  // Before the plan: waits for blocks while that pays. Returns the seconds waited.
+  // Requests have come: what was chosen is looked at again before the plan.
+  void record_arrivals() { news_ = true; }
+  // Before the plan: waits for blocks while that pays; true when longest_s are over before that is,
+  // and the wait is to go on.
   double expected_wait_s() const { return client_ && choice_.wait ? choice_.wait_s : 0; }
-  double wait_for_blocks();
+  bool wait_for_blocks(double longest_s = kNoEndS);
+  double waited_s() const { return waited_s_; }  // since the last plan
   // After the plan was sent: which rounds have begun.
   void tell_begun();
   // Whenever there is time: takes what has come; false when nothing had.
