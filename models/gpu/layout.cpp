@@ -59,7 +59,13 @@ bool turns_whole_heads(const ModelConfig& config) {
   return config.rope.rotary_dim == config.head_dim && local.rotary_dim == config.head_dim &&
          !config.rope.interleaved && !config.qk_norm && !config.alibi &&
          !config.names.has_positions() && config.no_rope_layers.empty() &&
-         config.query_growth == 0.0f && config.head_dim % gpu::kTileOutputs == 0;
+         config.query_growth == 0.0f && config.kv_shared_layers == 0 && !config.v_norm &&
+         config.head_dim % gpu::kTileOutputs == 0;
+}
+
+// Queries, keys and values; queries alone where a layer reads another's.
+int64_t num_heads(const ModelConfig& config, const ModelShard& shard) {
+  return shard.heads.size() + (config.names.k.empty() ? 0 : 2 * shard.kv_heads.size());
 }
 
 }  // namespace
@@ -71,9 +77,6 @@ std::string not_on_gpus(const ModelConfig& config) {
   } switches[] = {
       {config.is_latent(), "latent attention"},
       {config.experts.count > 0, "mixtures of experts"},
-      {config.layers_differ() || config.kv_shared_layers > 0, "heads and keys by layer"},
-      {config.per_layer_dim > 0 || config.layer_scalar, "per-layer inputs"},
-      {config.v_norm, "norms of values"},
   };
   for (const auto& used : switches) {
     if (used.is_used) return used.what;
@@ -81,26 +84,26 @@ std::string not_on_gpus(const ModelConfig& config) {
   return {};
 }
 
-GpuLayout gpu_layout(const ModelConfig& config, const ModelShard& shard) {
-  const std::string missing = not_on_gpus(config);
+GpuLayout gpu_layout(const ModelConfig& model, const ModelShard& model_shard, int32_t layer) {
+  const std::string missing = not_on_gpus(model);
   if (!missing.empty()) {
     throw Error(fmt::format("model_type {} runs on device cpu only: GPUs do not compute {} yet",
-                            config.model_type,
+                            model.model_type,
                             missing));
   }
+  const ModelConfig config = model.of_layer(layer);
+  const ModelShard shard = shard_of_layer(model, model_shard, layer);
   const int32_t head_dim = config.head_dim;
-  const int64_t heads = shard.heads.size();
-  const int64_t kv_heads = shard.kv_heads.size();
   const Units units = lay_out_ffn(shard);
   GpuLayout layout;
   layout.ffn = units.size;
   layout.qkv_is_fused = turns_whole_heads(config);
-  layout.qkv = plain((heads + 2 * kv_heads) * head_dim, config.hidden_dim);
+  layout.qkv = plain(num_heads(config, shard) * head_dim, config.hidden_dim);
   if (layout.qkv_is_fused) {
     layout.qkv.order = gpu::RowOrder::kHalves;
     layout.qkv.span = head_dim / 2;
   }
-  layout.o = plain(config.hidden_dim, heads * head_dim);
+  layout.o = plain(config.hidden_dim, shard.heads.size() * head_dim);
   layout.o.slices = head_slices(config, shard);
   layout.mlp_is_fused = config.gated_mlp && config.activation == ops::ActivationKind::kSilu;
   const int32_t num_parts = config.gated_mlp ? 2 : 1;  // gate, then up
@@ -119,6 +122,12 @@ GpuLayout gpu_layout(const ModelConfig& config, const ModelShard& shard) {
   layout.down = plain(config.hidden_dim, units.size);
   layout.down.inputs = units.stretches;
   layout.down.slices = units.slices;
+  if (config.per_layer_dim > 0) {
+    const int64_t all = int64_t{config.n_layers} * config.per_layer_dim;
+    layout.per_layer_gate = plain(config.per_layer_dim, config.hidden_dim);
+    layout.per_layer_projection = plain(config.hidden_dim, config.per_layer_dim);
+    layout.per_layer_model_projection = plain(all, config.hidden_dim);
+  }
   layout.head = plain(shard.vocab.size(), config.hidden_dim);
   return layout;
 }

@@ -31,7 +31,7 @@ struct GpuMatrixLayout {
   gpu::SliceEnds slices;         // num_slices 0: numerics strict does not say; device's inputs
 };
 
-// Of every layer alike.
+// Of a layer.
 struct GpuLayout {
   // Feed-forward units with the padding between: every slice of down's sums is whole tiles, so that
   // it has the same bits on any number of ranks.
@@ -43,10 +43,15 @@ struct GpuLayout {
   GpuMatrixLayout o;
   GpuMatrixLayout gate_up;
   GpuMatrixLayout down;
+  // Of per-layer inputs, whole on every rank.
+  GpuMatrixLayout per_layer_gate;
+  GpuMatrixLayout per_layer_projection;
+  // Of the model.
+  GpuMatrixLayout per_layer_model_projection;
   GpuMatrixLayout head;
 };
 // Throws Error for a model that GPUs do not compute.
-GpuLayout gpu_layout(const ModelConfig& config, const ModelShard& shard);
+GpuLayout gpu_layout(const ModelConfig& config, const ModelShard& shard, int32_t layer);
 
 // What of a model GPUs do not compute yet, in words; empty: nothing.
 std::string not_on_gpus(const ModelConfig& config);

@@ -21,13 +21,13 @@ std::vector<Golden> models_on_gpus() {
   return models;
 }
 
-// The first model of each, where one shows what is to be seen.
+// The first model of each, where one shows what is to be seen, and those with what it has not.
 std::vector<Golden> families_on_gpus() {
   std::vector<Golden> models;
   for (Golden& golden : models_on_gpus()) {
-    const bool is_known =
-        !models.empty() && models.back().config.model_type == golden.config.model_type;
-    if (!is_known) models.push_back(std::move(golden));
+    const ModelConfig& config = golden.config;
+    const bool is_known = !models.empty() && models.back().config.model_type == config.model_type;
+    if (!is_known || config.per_layer_dim > 0) models.push_back(std::move(golden));
   }
   return models;
 }
@@ -144,6 +144,9 @@ TEST(GpuFamilies, AMissingSwitchIsSeen) {
   expect_seen("gemma2-bf16", [](ModelConfig& c) { c.logit_softcap = 0.0f; });
   expect_seen("gemma2-bf16", [](ModelConfig& c) { c.activation = ops::ActivationKind::kRelu; });
   expect_seen("gemma3-f32", [](ModelConfig& c) { c.local_rope.reset(); });
+  expect_seen("gemma4-bf16", [](ModelConfig& c) { c.v_norm = false; });
+  expect_seen("gemma4-bf16", [](ModelConfig& c) { c.layer_scalar = false; });
+  expect_seen("gemma4-shared-f16", [](ModelConfig& c) { c.per_layer_scale = 1.0f; });
   expect_seen("glm4-bf16", [](ModelConfig& c) { c.rope.interleaved = false; });
   expect_seen("cohere2-bf16", [](ModelConfig& c) { c.norm = NormKind::kRms; });
   expect_seen("gpt_neox-bf16", [](ModelConfig& c) { c.parallel_mlp = false; });

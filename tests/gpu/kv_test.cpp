@@ -19,6 +19,7 @@ struct Turned {
   bool interleaved = false;
   bool grows = false;
   HeadNorm norm = HeadNorm::kHead;
+  bool norms_values = false;
 };
 
 class RopeWrite : public ::testing::TestWithParam<Turned> {};
@@ -66,6 +67,7 @@ std::vector<float> expected_rows(std::vector<float> rows,
                                  const std::vector<float>& q_norm,
                                  const std::vector<float>& k_norm,
                                  const Turned& turned) {
+  constexpr HeadNorm kHead = HeadNorm::kHead;
   ops::Context ctx(1);
   const auto num_rows = static_cast<int64_t>(positions.size());
   float* const keys = rows.data() + kHeads * kHeadDim;
@@ -73,6 +75,10 @@ std::vector<float> expected_rows(std::vector<float> rows,
   if (turned.normed) {
     norm_heads(queries, q_norm, turned.norm, false);
     norm_heads({keys, num_rows, kWidth, kKvHeads, kHeadDim}, k_norm, turned.norm, true);
+  }
+  if (turned.norms_values) {  // by the weights of queries
+    float* const values = keys + kKvHeads * kHeadDim;
+    norm_heads({values, num_rows, kWidth, kKvHeads, kHeadDim}, q_norm, kHead, true);
   }
   std::vector<float> of_rows;
   for (const int32_t position : positions) {
@@ -135,6 +141,7 @@ TEST_P(RopeWrite, IsNormRopeAndWriteOfTheCpu) {
                                 {.qkv = qkv.device(),
                                  .q_norm = turned.normed ? q_norm.device() : nullptr,
                                  .k_norm = turned.normed ? k_norm.device() : nullptr,
+                                 .v_norm = turned.norms_values ? q_norm.device() : nullptr,
                                  .eps = 1e-6f,
                                  .to = {.queries = queries.device(),
                                         .n_heads = kHeads,
@@ -208,8 +215,28 @@ INSTANTIATE_TEST_SUITE_P(Types,
                                            Turned{Type::kBF16, true, kHeadDim, true, true},
                                            Turned{Type::kF32, false, 0, false, true},
                                            Turned{Type::kF32, true, 16, false, false, kOwn},
+                                           Turned{Type::kF32, true, 16, false, false, kOwn, true},
+                                           Turned{Type::kF32, false, 0, false, false, kAll, true},
                                            Turned{Type::kF32, true, 16, true, true, kAll},
                                            Turned{Type::kF16, true, 0, false, false, kAll}));
+
+// Of a layer that reads another's keys and values.
+TEST(RopeWriteOfQueries, WritesNothingElse) {
+  const std::unique_ptr<Device> device = test_backend().open(0);
+  const std::unique_ptr<Stream> stream = device->make_stream(Priority::kNormal);
+  const DeviceArray<int32_t> positions(*device, std::vector<int32_t>{5, 6});
+  const DeviceArray<StepCounts> counts(*device, {{.num_rows = 2}});
+  const DeviceArray<float> rows(*device, random_floats(size_t{2} * kHeads * kHeadDim, 31));
+  DeviceArray<float> queries(*device, rows.size());
+  const QkvArgs to = {.queries = queries.device(),
+                      .n_heads = kHeads,
+                      .kv = {.type = Type::kF32, .n_kv_heads = 0, .head_dim = kHeadDim}};
+  const StepView step = {.counts = counts.device(), .positions = positions.device()};
+  test_backend().ops.rope_write(*stream,
+                                {.qkv = rows.device(), .to = to, .max_rows = 2, .step = step});
+  stream->wait();
+  EXPECT_EQ(queries.pull(), std::vector<float>(rows.host(), rows.host() + rows.size()));
+}
 
 class KvBlocks : public ::testing::TestWithParam<Type> {};
 

@@ -13,6 +13,7 @@ set(OUTRIDER_GPU_KERNELS
   ${CMAKE_CURRENT_LIST_DIR}/families/add_norm.cu
   ${CMAKE_CURRENT_LIST_DIR}/families/add_positions.cu
   ${CMAKE_CURRENT_LIST_DIR}/families/bend_logits.cu
+  ${CMAKE_CURRENT_LIST_DIR}/families/per_layer_inputs.cu
   ${CMAKE_CURRENT_LIST_DIR}/product/product.cu
   ${CMAKE_CURRENT_LIST_DIR}/product/product_bf16.cu
   ${CMAKE_CURRENT_LIST_DIR}/product/product_e4m3.cu

@@ -108,11 +108,12 @@ struct NormArgs {
 // The same with what other families' norms have: x += factor * part, or factor times part's own rms
 // norm by part_weight; then out = a norm of x plus bias, less the mean if it is a layer norm (Ba et
 // al. 2016). Without norm.weight out = x; without norm.out.data (out.n says how long rows are)
-// there is no output.
+// there is no output. Behind a part, x is multiplied by `scale`.
 struct AddNormArgs {
   NormArgs norm;
   const float* part_weight = nullptr;  // [n] or null
   float factor = 1.0f;
+  float scale = 1.0f;
   bool subtracts_mean = false;
   const float* bias = nullptr;  // [n] or null
 };
@@ -178,12 +179,29 @@ struct SwigluArgs {
   Activations out;
 };
 
-// out[r, i] = activation(x[r, i]), times x[r, out.n + i] where it is gated.
+// out[r, i] = activation(x[r, i]), times x[r, out.n + i] where it is gated, or times factors[r, i].
 struct ActivateArgs {
   Activations out;
   const float* x = nullptr;  // [max_rows, out.n] or [max_rows, 2 out.n]
   ops::ActivationKind kind = ops::ActivationKind::kSilu;
   bool is_gated = false;
+  int32_t max_rows = 0;
+  StepView step;
+  const float* factors = nullptr;  // rows of them `stride` apart, or null
+  int32_t factors_stride = 0;
+};
+
+// Per-layer inputs (Gemma 3n and 4), of each row and layer a vector: vectors = sqrt(1/2) (scale *
+// vectors + the rms norm of factor * projected).
+struct PerLayerInputsArgs {
+  float* vectors = nullptr;          // [max_rows, n_layers, dim]
+  const float* projected = nullptr;  // the same: what the embedding adds
+  const float* weight = nullptr;     // [dim]
+  float scale = 1.0f;
+  float factor = 1.0f;
+  float eps = 0.0f;
+  int32_t n_layers = 0;
+  int32_t dim = 0;
   int32_t max_rows = 0;
   StepView step;
 };
@@ -215,11 +233,13 @@ struct HeadSquaresArgs {
 };
 
 // The same as QkvArgs does, for models with norms between or other ropes: qkv [max_rows, (n_heads +
-// 2 kv) * head_dim] row-major as StoreArgs left it. A rotary_dim of 0 turns nothing.
+// 2 kv) * head_dim] row-major as StoreArgs left it. A rotary_dim of 0 turns nothing; without KV
+// heads there are queries alone.
 struct RopeWriteArgs {
   const float* qkv = nullptr;
   const float* q_norm = nullptr;  // [head_dim], [heads, head_dim] of other kinds, or null
   const float* k_norm = nullptr;
+  const float* v_norm = nullptr;  // [head_dim] or null: each head's
   float eps = 0.0f;
   QkvArgs to;
   int32_t max_rows = 0;
@@ -315,6 +335,7 @@ struct OpTable {
   void (*qkv_product)(Stream&, const ProductArgs&, const QkvArgs&);
   void (*swiglu_product)(Stream&, const ProductArgs&, const SwigluArgs&);
   void (*activate)(Stream&, const ActivateArgs&);
+  void (*per_layer_inputs)(Stream&, const PerLayerInputsArgs&);
   void (*bend_logits)(Stream&, const BendLogitsArgs&);
   void (*fill_random)(Stream&, const RandomArgs&);
   void (*scan_rows)(Stream&, const RowTasks&);

@@ -28,17 +28,17 @@ OUTRIDER_DEVICE NormOfHead norm_of_head(const RopeWriteArgs& args,
                                         int32_t head,
                                         const float* x) {
   const bool is_query = head < args.to.n_heads;
+  const bool is_value = head >= args.to.n_heads + args.to.kv.n_kv_heads;
   const int32_t own = is_query ? head : head - args.to.n_heads;
+  const HeadNorm kind = is_value ? HeadNorm::kHead : args.norm;
   const auto n = static_cast<uint32_t>(args.to.kv.head_dim);
   NormOfHead norm;
-  norm.weight = is_query ? args.q_norm : args.k_norm;
-  if (own >= (is_query ? args.to.n_heads : args.to.kv.n_kv_heads))
-    norm.weight = nullptr;  // a value
+  norm.weight = is_query ? args.q_norm : is_value ? args.v_norm : args.k_norm;
   if (norm.weight == nullptr) return norm;
-  if (args.norm != HeadNorm::kHead) norm.weight += static_cast<size_t>(own) * n;
+  if (kind != HeadNorm::kHead) norm.weight += static_cast<size_t>(own) * n;
   auto count = static_cast<float>(n);
   float squares = 0.0f;
-  if (args.norm == HeadNorm::kAllHeads) {
+  if (kind == HeadNorm::kAllHeads) {
     const auto& all = args.all;
     const float* sums =
         args.squares + static_cast<size_t>(row) * static_cast<size_t>(all.n_heads + all.n_kv_heads);
@@ -47,7 +47,7 @@ OUTRIDER_DEVICE NormOfHead norm_of_head(const RopeWriteArgs& args,
     for (int32_t i = 0; i < num; ++i) squares = exact_add(squares, sums[i]);
     count = static_cast<float>(num * args.to.kv.head_dim);
   } else {
-    if (args.norm == HeadNorm::kOwnHead) norm.mean = divide(sum_of(x, n), count);
+    if (kind == HeadNorm::kOwnHead) norm.mean = divide(sum_of(x, n), count);
     squares = sum_of_squares(x, n, norm.mean);
   }
   norm.factor = divide(1.0f, square_root(exact_add(divide(squares, count), args.eps)));
