@@ -26,6 +26,10 @@ struct Sizes {
   size_t gate_up = 0;
   size_t gated = 0;
   size_t squares = 0;
+  size_t q_a = 0;
+  size_t low = 0;
+  size_t q = 0;
+  size_t sums = 0;
   size_t vectors = 0;
   size_t projected = 0;
   size_t gated_vectors = 0;
@@ -36,9 +40,9 @@ struct Sizes {
   size_t query_factors = 0;
   size_t slopes = 0;
   size_t all() const {
-    return x + normed + qkv + queries + attended + part + gate_up + gated + squares + vectors +
-           projected + gated_vectors + logits + attention_scratch + angles + local_angles +
-           query_factors + slopes;
+    return x + normed + qkv + queries + attended + part + gate_up + gated + squares + q_a + low +
+           q + sums + vectors + projected + gated_vectors + logits + attention_scratch + angles +
+           local_angles + query_factors + slopes;
   }
 };
 
@@ -71,6 +75,9 @@ size_t pages_bytes(const gpu::KvView& kv) {
          gpu::type_bytes(kv.type);
 }
 
+// Keys and values; of latent attention these are those.
+size_t num_halves(const ModelConfig& config) { return config.is_latent() ? 1 : 2; }
+
 // What each layer needs; the largest counts.
 void widen_for_layer(const ModelConfig& config,
                      const ModelShard& shard,
@@ -87,16 +94,24 @@ void widen_for_layer(const ModelConfig& config,
   };
   const auto floats = [&](int32_t n) { return product_of({rows, n, sizeof(float)}); };
   if (!layout.qkv_is_fused) widen(sizes.qkv, floats(layout.qkv.n_out));
-  widen(sizes.queries, product_of({rows, layout.o.n_in}) * gpu::type_bytes(gpu_options.kv_type));
+  const gpu::KvView kv = kv_shape(config, shard, layer, options, gpu_options.kv_type);
+  const auto n_heads = static_cast<int32_t>(shard_of_layer(config, shard, layer).heads.size());
+  const int32_t width = n_heads * kv.head_dim;
+  widen(sizes.queries, product_of({rows, width}) * gpu::type_bytes(kv.type));
   widen(sizes.attended, inputs(layout.o.n_in));
   if (!layout.mlp_is_fused) widen(sizes.gate_up, floats(layout.gate_up.n_out));
   widen(sizes.gated, inputs(layout.ffn));
   widen(sizes.vectors, floats(layout.per_layer_model_projection.n_out));
   widen(sizes.gated_vectors, inputs(layout.per_layer_projection.n_in));
-  const gpu::KvView kv = kv_shape(config, shard, layer, options, gpu_options.kv_type);
+  if (config.is_latent()) {
+    widen(sizes.q_a, floats(layout.q_a.n_out));
+    widen(sizes.low, inputs(layout.q_a.n_out));
+    widen(sizes.q, floats(layout.q.n_out));
+    widen(sizes.sums, floats(width));
+  }
   widen(sizes.attention_scratch,
         gpu::attention_scratch_bound(
-            {.n_heads = layout.o.n_in / kv.head_dim,
+            {.n_heads = n_heads,
              .kv = kv,
              .max_rows = rows,
              .max_items = rows,
@@ -169,6 +184,8 @@ Type widest_type(const GpuWeights& weights) {
   if (weights.per_layer_projection.type == Type::kF32) widest = Type::kF32;
   for (const GpuLayerWeights& layer : weights.layers) {
     for (const gpu::Matrix& matrix : {layer.qkv,
+                                      layer.q_a,
+                                      layer.q,
                                       layer.o,
                                       layer.gate_up,
                                       layer.down,
@@ -225,6 +242,10 @@ GpuBuffers::GpuBuffers(gpu::Device& device,
   gate_up = static_cast<float*>(allocate(sizes.gate_up));
   gated = allocate(sizes.gated);
   squares = static_cast<float*>(allocate(sizes.squares));
+  q_a = static_cast<float*>(allocate(sizes.q_a));
+  low = allocate(sizes.low);
+  q = static_cast<float*>(allocate(sizes.q));
+  sums = static_cast<float*>(allocate(sizes.sums));
   vectors = static_cast<float*>(allocate(sizes.vectors));
   projected = static_cast<float*>(allocate(sizes.projected));
   gated_vectors = allocate(sizes.gated_vectors);
@@ -239,8 +260,8 @@ GpuBuffers::GpuBuffers(gpu::Device& device,
   for (int32_t layer = 0; layer < config.n_kv_layers(); ++layer) {
     gpu::KvView pages = kv_shape(config, shard, layer, options, gpu_options.kv_type);
     const size_t half = pages_bytes(pages);
-    pages.keys = allocate(2 * half);
-    pages.values = static_cast<std::byte*>(pages.keys) + half;
+    pages.keys = allocate(num_halves(config) * half);
+    pages.values = static_cast<std::byte*>(pages.keys) + (num_halves(config) - 1) * half;
     kv.push_back(pages);
   }
   stream.wait();
@@ -275,7 +296,7 @@ size_t gpu_kv_bytes_per_block(const ModelConfig& config,
   size_t total = 0;
   for (int32_t layer = 0; layer < config.n_kv_layers(); ++layer) {
     const ModelOptions one = {.block_size = block_size, .num_blocks = 1};
-    total += 2 * pages_bytes(kv_shape(config, shard, layer, one, kv_type));
+    total += num_halves(config) * pages_bytes(kv_shape(config, shard, layer, one, kv_type));
   }
   return total;
 }

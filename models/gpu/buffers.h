@@ -35,11 +35,16 @@ struct GpuBuffers {
   void* normed = nullptr;    // [max(rows, logit rows), hidden], as the next product reads it
   float* qkv = nullptr;      // [rows, (heads + 2 kv) * head_dim]; null when products write further
   void* queries = nullptr;   // [rows, heads, head_dim]
-  void* attended = nullptr;  // [rows, heads * head_dim]
+  void* attended = nullptr;  // [rows, heads * value_dim]
   float* part = nullptr;     // [rows, hidden] this rank's share of a row-parallel product
   float* gate_up = nullptr;  // [rows, 2 ffn] or [rows, ffn]; null when the product goes further
   void* gated = nullptr;     // [rows, ffn]
   float* squares = nullptr;  // [rows, heads + kv heads of the whole model], for norms over them
+  // Of latent attention, whose qkv is the key alone.
+  float* q_a = nullptr;   // [rows, q_rank]
+  void* low = nullptr;    // [rows, q_rank], normed
+  float* q = nullptr;     // [rows, heads * query_dim]
+  float* sums = nullptr;  // [rows, heads * head_dim] of latents
   // Of per-layer inputs.
   float* vectors = nullptr;       // [rows, layers * per_layer_dim]
   float* projected = nullptr;     // the same; of a layer [rows, per_layer_dim], its gates

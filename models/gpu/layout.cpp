@@ -47,7 +47,7 @@ Units lay_out_ffn(const ModelShard& shard) {
 gpu::SliceEnds head_slices(const ModelConfig& config, const ModelShard& shard) {
   gpu::SliceEnds slices;
   for (const Range& slice : shard.head_slices) {
-    add_end(narrow((slice.end - shard.heads.begin) * config.head_dim), slices);
+    add_end(narrow((slice.end - shard.heads.begin) * config.value_dim()), slices);
   }
   return slices;
 }
@@ -68,6 +68,20 @@ int64_t num_heads(const ModelConfig& config, const ModelShard& shard) {
   return shard.heads.size() + (config.names.k.empty() ? 0 : 2 * shard.kv_heads.size());
 }
 
+// The file's rows are those of the queries, then the key's latent, then what turns of it.
+void lay_out_latent(const ModelConfig& config, const ModelShard& shard, GpuLayout& layout) {
+  const LatentConfig& latent = config.latent;
+  const int32_t queries = narrow(shard.heads.size() * latent.query_dim());
+  const bool is_low = latent.q_rank > 0;
+  const int32_t first = is_low ? latent.q_rank : queries;
+  layout.qkv = plain(config.head_dim, config.hidden_dim);
+  layout.qkv.outputs = {{first, latent.rope_dim, latent.kv_rank},
+                        {first + latent.kv_rank, 0, latent.rope_dim}};
+  if (is_low) layout.q_a = plain(latent.q_rank, config.hidden_dim);
+  layout.kv_b_elements = shard.heads.size() * (latent.nope_dim + latent.value_dim) * latent.kv_rank;
+  layout.q = plain(queries, is_low ? latent.q_rank : config.hidden_dim);
+}
+
 }  // namespace
 
 std::string not_on_gpus(const ModelConfig& config) {
@@ -75,7 +89,6 @@ std::string not_on_gpus(const ModelConfig& config) {
     bool is_used;
     const char* what;
   } switches[] = {
-      {config.is_latent(), "latent attention"},
       {config.experts.count > 0, "mixtures of experts"},
   };
   for (const auto& used : switches) {
@@ -103,7 +116,8 @@ GpuLayout gpu_layout(const ModelConfig& model, const ModelShard& model_shard, in
     layout.qkv.order = gpu::RowOrder::kHalves;
     layout.qkv.span = head_dim / 2;
   }
-  layout.o = plain(config.hidden_dim, shard.heads.size() * head_dim);
+  if (config.is_latent()) lay_out_latent(config, shard, layout);
+  layout.o = plain(config.hidden_dim, shard.heads.size() * config.value_dim());
   layout.o.slices = head_slices(config, shard);
   layout.mlp_is_fused = config.gated_mlp && config.activation == ops::ActivationKind::kSilu;
   const int32_t num_parts = config.gated_mlp ? 2 : 1;  // gate, then up

@@ -190,6 +190,7 @@ void GpuTransformer::project(const Pass& pass, int32_t layer) {
                      .kv = b.kv[static_cast<size_t>(config_.kv_layer_of(layer))],
                      .rotary = config_.has_rope(layer) ? rotary : gpu::RotaryView{}};
   if (layer >= config_.n_kv_layers()) to.kv.n_kv_heads = 0;  // it reads another's
+  if (config_.is_latent()) return project_latent(pass, w, to);
   const gpu::ProductArgs qkv = product(pass, b.normed, w.qkv, w.qkv_bias);
   if (weights_->qkv_is_fused) return ops_.qkv_product(*stream_, qkv, to);
   ops_.store_product(*stream_, qkv, {b.qkv});
@@ -231,13 +232,14 @@ void GpuTransformer::sum_squares(const Pass& pass) {
   sum_over_ranks(pass, buffers_->squares, config_.n_heads + config_.n_kv_heads);
 }
 
-// attended [rows, heads * head_dim]
+// attended [rows, heads * value_dim]
 void GpuTransformer::attend(const Pass& pass, int32_t layer) {
   const GpuBuffers& b = *buffers_;
   const GpuLayerWeights& w = weights_->layers[static_cast<size_t>(layer)];
   const gpu::KvView& kv = b.kv[static_cast<size_t>(config_.kv_layer_of(layer))];
+  const gpu::Activations sums = {b.sums, gpu::Type::kF32, w.n_heads * kv.head_dim};
   ops_.attention(*stream_,
-                 {.out = input(b.attended, w.o),
+                 {.out = config_.is_latent() ? sums : input(b.attended, w.o),
                   .queries = b.queries,
                   .n_heads = w.n_heads,
                   .scale = score_scale(config_, kv.head_dim),
@@ -251,6 +253,7 @@ void GpuTransformer::attend(const Pass& pass, int32_t layer) {
                   .softcap = config_.attention_softcap,
                   .slopes = b.slopes,
                   .sinks = w.sinks});
+  if (config_.is_latent()) make_values(pass, w);
 }
 
 // part [rows, hidden], of this rank.

@@ -96,6 +96,9 @@ class GpuTransformer final : public Model {
   void sum_squares(const Pass& pass);
   void attend(const Pass& pass, int32_t layer);
   void mlp(const Pass& pass, const GpuLayerWeights& w);
+  // latent_attention.cpp
+  void project_latent(const Pass& pass, const GpuLayerWeights& w, const gpu::QkvArgs& to);
+  void make_values(const Pass& pass, const GpuLayerWeights& w);
   // per_layer_inputs.cpp
   void embed_per_layer(const Pass& pass);
   void read_per_layer(const Pass& pass, int32_t layer);

@@ -231,7 +231,8 @@ size_t layer_floats(const ModelConfig& config, const ModelShard& shard, const Gp
   int64_t normed_heads = is_shared ? 1 : shard.heads.size();
   if (has_keys) normed_heads += is_shared ? 1 : shard.kv_heads.size();
   if (has_keys && config.v_norm) normed_heads += 1;
-  if (config.attention_bias) floats += bias_floats(layout.qkv);
+  if (config.attention_bias) floats += bias_floats(layout.qkv) + bias_floats(layout.q_a);
+  floats += static_cast<size_t>(config.latent.q_rank + config.latent.kv_rank);  // norms
   if (config.qk_norm) floats += static_cast<size_t>(normed_heads * config.head_dim);
   if (!names.sinks.empty()) floats += static_cast<size_t>(shard.heads.size());
   if (config.attention_out_bias) floats += bias_floats(layout.o);
@@ -246,6 +247,7 @@ size_t gpu_weight_bytes(const ModelConfig& config,
                         GpuWeightFormat format) {
   const Type file_type = gpu_type(config.dtype);
   const Type type = matrix_type(file_type, format);
+  const Type rows = embedding_type(file_type, format);  // of what is no product's matrix
   const auto with_scales = [type](const GpuMatrixLayout& matrix) {
     const auto outputs = static_cast<size_t>(gpu::padded(matrix.n_out, gpu::kTileOutputs));
     return bytes_of(matrix, type) + (type == Type::kE4M3 ? outputs * sizeof(float) : 0);
@@ -256,17 +258,10 @@ size_t gpu_weight_bytes(const ModelConfig& config,
   size_t floats = config.norm_bias ? 2 * hidden : hidden;  // the last norm
   for (int32_t i = 0; i < config.n_layers; ++i) {
     layout = gpu_layout(config, shard, i);
-    for (const GpuMatrixLayout* matrix : {&layout.qkv,
-                                          &layout.o,
-                                          &layout.gate_up,
-                                          &layout.down,
-                                          &layout.per_layer_gate,
-                                          &layout.per_layer_projection}) {
-      total += with_scales(*matrix);
-    }
+    for (const GpuMatrixLayout* matrix : layout.matrices()) total += with_scales(*matrix);
+    total += static_cast<size_t>(layout.kv_b_elements) * gpu::type_bytes(rows);
     floats += layer_floats(config.of_layer(i), shard_of_layer(config, shard, i), layout);
   }
-  const Type rows = embedding_type(file_type, format);
   const bool is_shared = config.tied_head && rows == type;
   size_t row = is_shared ? 0 : hidden;  // of the embedding and the table of per-layer inputs
   if (config.per_layer_dim > 0) {

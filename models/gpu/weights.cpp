@@ -8,6 +8,7 @@
 #include "models/gpu/weight_memory.h"
 #include "runtime/base/error.h"
 #include "runtime/ops/half.h"
+#include "runtime/ops/ops.h"
 
 namespace outrider {
 namespace {
@@ -84,6 +85,8 @@ class Upload {
   }
   void put_embedding(GpuWeights& out);
   void put_per_layer_inputs(GpuWeights& out);
+  gpu::HeadMatrix head_matrix(ops::PackedMatrix& from, int64_t n_out, int64_t n_heads);
+  void put_latent(const GpuLayout& layout, LayerWeights& from, GpuLayerWeights& to);
   void put_layer(int32_t layer, LayerWeights& from, GpuLayerWeights& to);
 
   const ModelConfig& config_;
@@ -120,10 +123,42 @@ void Upload::put_per_layer_inputs(GpuWeights& out) {
   out.per_layer_norm = memory_.vector(host_.per_layer_norm);
 }
 
+// Of each head a matrix; from: in whole panels, as ops::ExpertMatrix has them.
+gpu::HeadMatrix Upload::head_matrix(ops::PackedMatrix& from, int64_t n_out, int64_t n_heads) {
+  const int64_t n_in = from.n_in();
+  const int64_t stride = ops::panels_of(n_out) * ops::kRowsPerPanel;
+  gpu::HeadMatrix matrix = {.type = embedding_type(gpu_type(from.dtype()), format_),
+                            .n_out = static_cast<int32_t>(n_out),
+                            .n_in = static_cast<int32_t>(n_in)};
+  matrix.data = memory_.rows(n_heads * n_out, n_in, matrix.type, [&](int64_t row, float* values) {
+    from.read_row(row / n_out * stride + row % n_out, values);
+  });
+  memory_.weights().matrix_bytes +=
+      static_cast<size_t>(n_heads * n_out * n_in) * gpu::type_bytes(matrix.type);
+  from = {};
+  return matrix;
+}
+
+// Before the key, whose matrix on the host begins with these rows.
+void Upload::put_latent(const GpuLayout& layout, LayerWeights& from, GpuLayerWeights& to) {
+  const LatentConfig& latent = config_.latent;
+  const Type type = matrix_type(file_type(from.qkv, config_), format_);
+  if (latent.q_rank > 0) {
+    to.q_a = memory_.matrix(layout.q_a, type, from.qkv);
+    to.q_a_bias = memory_.bias(from.qkv_bias, layout.q_a);
+    to.q = matrix(layout.q, from.q_b);
+  } else {
+    to.q = memory_.matrix(layout.q, type, from.qkv);
+  }
+  to.kv_b_keys = head_matrix(from.kv_b_keys, latent.kv_rank, to.n_heads);
+  to.kv_b_values = head_matrix(from.kv_b_values, latent.value_dim, to.n_heads);
+}
+
 void Upload::put_layer(int32_t layer, LayerWeights& from, GpuLayerWeights& to) {
   const GpuLayout layout = gpu_layout(config_, shard_, layer);
   to.attn_norm = norm(from.attn_norm);
   to.n_heads = static_cast<int32_t>(shard_of_layer(config_, shard_, layer).heads.size());
+  if (config_.is_latent()) put_latent(layout, from, to);
   to.qkv = matrix(layout.qkv, from.qkv);
   to.qkv_bias = memory_.bias(from.qkv_bias, layout.qkv);
   to.q_norm = memory_.vector(from.q_norm);

@@ -33,13 +33,20 @@ struct GpuNorm {
 // Of a layer of this shard; null where the model has no such vector.
 struct GpuLayerWeights {
   GpuNorm attn_norm;
-  int32_t n_heads = 0;              // of queries
-  gpu::Matrix qkv;                  // heads in kHalves order when GpuWeights::qkv_is_fused
+  int32_t n_heads = 0;  // of queries
+  // Heads in kHalves order when GpuWeights::qkv_is_fused; of latent attention the key alone.
+  gpu::Matrix qkv;
   const float* qkv_bias = nullptr;  // biases lie in the packed order, as the outputs do
   const float* q_norm = nullptr;    // [head_dim], or [heads * head_dim]: each head its own
   const float* k_norm = nullptr;
   const float* v_norm = nullptr;  // [head_dim]
   const float* sinks = nullptr;   // [heads]
+  // Of latent attention, whose norms above are those of q_a and of the latent.
+  gpu::Matrix q_a;
+  const float* q_a_bias = nullptr;
+  gpu::Matrix q;                // [heads * query_dim, q_rank], or hidden where there is no q_a
+  gpu::HeadMatrix kv_b_keys;    // queries over the latent
+  gpu::HeadMatrix kv_b_values;  // values of the latents' sums
   gpu::Matrix o;
   const float* o_bias = nullptr;
   GpuNorm attn_post_norm;  // of what attention adds

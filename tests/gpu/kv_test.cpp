@@ -24,6 +24,12 @@ struct Turned {
 
 class RopeWrite : public ::testing::TestWithParam<Turned> {};
 
+class LatentOps : public ::testing::TestWithParam<Type> {
+ protected:
+  std::unique_ptr<Device> device = test_backend().open(0);
+  std::unique_ptr<Stream> stream = device->make_stream(Priority::kNormal);
+};
+
 constexpr int32_t kHeads = 6;
 constexpr int32_t kKvHeads = 2;
 constexpr int32_t kHeadDim = 40;
@@ -237,6 +243,135 @@ TEST(RopeWriteOfQueries, WritesNothingElse) {
   stream->wait();
   EXPECT_EQ(queries.pull(), std::vector<float>(rows.host(), rows.host() + rows.size()));
 }
+
+// A product of each head's own, to a product's input and to the end of each query.
+TEST_P(LatentOps, MultiplyEachHeadByItsOwnMatrix) {
+  constexpr int32_t kRows = 6;  // more than a block takes
+  constexpr int32_t kOut = 10;
+  constexpr int32_t kIn = 37;
+  constexpr int32_t kStride = kHeads * 40 + 3;
+  const DeviceArray<float> in(*device, random_floats(kRows * kStride, 41));
+  DeviceArray<uint8_t> weights(*device, size_t{kHeads * kOut * kIn} * type_bytes(GetParam()));
+  const std::vector<float> numbers = random_floats(size_t{kHeads * kOut * kIn}, 42);
+  for (size_t i = 0; i < numbers.size(); ++i) narrow(GetParam(), weights.host(), i, numbers[i]);
+  weights.push();
+  const DeviceArray<StepCounts> counts(*device, {{.num_rows = kRows - 1}});
+  DeviceArray<float> out(*device, activation_elements(kRows, kHeads * kOut));
+  DeviceArray<float> queries(*device, size_t{kRows * kHeads * kHeadDim});
+  queries.poison();
+  HeadProductArgs args = {.in = in.device() + 3,
+                          .row_stride = kStride,
+                          .head_stride = 40,
+                          .weights = {weights.device(), GetParam(), kOut, kIn},
+                          .n_heads = kHeads,
+                          .queries = queries.device(),
+                          .query_type = Type::kF32,
+                          .query_dim = kHeadDim,
+                          .max_rows = kRows,
+                          .step = {.counts = counts.device()}};
+  test_backend().ops.head_product(*stream, args);
+  args.out = {out.device(), Type::kF32, kHeads * kOut};
+  test_backend().ops.head_product(*stream, args);
+  stream->wait();
+  queries.pull();
+  out.pull();
+  for (int32_t i = 0; i < (kRows - 1) * kHeads * kOut; ++i) {
+    const int32_t query = i / kOut;  // row and head
+    double expected = 0.0;
+    for (int32_t k = 0; k < kIn; ++k) {
+      const int32_t at = 3 + query / kHeads * kStride + query % kHeads * 40 + k;
+      const int32_t weight = (query % kHeads * kOut + i % kOut) * kIn + k;
+      expected += double{in[static_cast<size_t>(at)]} *
+                  widen(GetParam(), weights.host(), static_cast<size_t>(weight));
+    }
+    EXPECT_NEAR(out[static_cast<size_t>(i)], expected, 1e-4) << i;
+    const int32_t at = (query + 1) * kHeadDim - kOut + i % kOut;
+    EXPECT_EQ(queries[static_cast<size_t>(at)], out[static_cast<size_t>(i)]) << i;
+  }
+  EXPECT_TRUE(std::isnan(queries[0]));                   // in front of them
+  EXPECT_TRUE(std::isnan(queries[queries.size() - 1]));  // a row the step does not have
+}
+
+// What turns of queries and key, and the norm of what is behind it, as the CPU's ops do it.
+TEST_P(LatentOps, WriteQueriesAndTheKeyOfEachRow) {
+  constexpr int32_t kTurned = 8;
+  constexpr int32_t kQueryDim = 20;
+  constexpr int32_t kLatent = kHeadDim - kTurned;
+  const std::vector<int32_t> at = {17, 18, 3};
+  const DeviceArray<int32_t> positions(*device, at);
+  const DeviceArray<int32_t> sequences(*device, std::vector<int32_t>{0, 0, 1});
+  const DeviceArray<int32_t> tables(*device, std::vector<int32_t>{4, 0, 2, 1, -1, -1});
+  const DeviceArray<StepCounts> counts(*device, {{.num_rows = 3}});
+  const DeviceArray<float> angles(*device, random_floats(size_t{20} * kTurned, 43));
+  const DeviceArray<float> q(*device, random_floats(size_t{3} * kHeads * kQueryDim, 44));
+  const DeviceArray<float> k(*device, random_floats(size_t{3} * kHeadDim, 45));
+  const DeviceArray<float> k_norm(*device, random_floats(kLatent, 46));
+  DeviceArray<uint8_t> queries(*device, size_t{4} * kHeads * kHeadDim * type_bytes(GetParam()));
+  DeviceArray<uint8_t> keys(*device,
+                            size_t{kNumBlocks} * kBlockSize * kHeadDim * type_bytes(GetParam()));
+  for (const bool interleaved : {false, true}) {
+    for (auto* memory : {&keys, &queries}) memory->poison();
+    const KvView kv = {
+        keys.device(), keys.device(), GetParam(), kNumBlocks, 1, kBlockSize, kHeadDim};
+    test_backend().ops.latent_write(*stream,
+                                    {.queries = q.device(),
+                                     .query_dim = kQueryDim,
+                                     .keys = k.device(),
+                                     .k_norm = k_norm.device(),
+                                     .eps = 1e-6f,
+                                     .interleaved = interleaved,
+                                     .to = {.queries = queries.device(),
+                                            .n_heads = kHeads,
+                                            .kv = kv,
+                                            .rotary = {angles.device(), kTurned}},
+                                     .max_rows = 4,
+                                     .step = {.counts = counts.device(),
+                                              .positions = positions.device(),
+                                              .sequence_of_row = sequences.device(),
+                                              .block_tables = tables.device(),
+                                              .table_stride = 3}});
+    stream->wait();
+    for (auto* memory : {&keys, &queries}) memory->pull();
+    std::vector<float> of_rows;
+    for (const int32_t position : at) {
+      const float* const from = angles.host() + position * kTurned;
+      of_rows.insert(of_rows.end(), from, from + kTurned);
+    }
+    ops::Context ctx(1);
+    const ops::RowAngles turn = {of_rows.data(), kTurned, interleaved};
+    std::vector<float> expected_k(k.host(), k.host() + k.size());
+    ops::rope(ctx, expected_k.data(), 3, kHeadDim, 1, kHeadDim, turn);
+    ops::rms_norm_heads(
+        ctx, expected_k.data() + kTurned, 3, kHeadDim, 1, kLatent, k_norm.host(), 1e-6f);
+    std::vector<float> expected_q(q.host(), q.host() + q.size());
+    float* const turning = expected_q.data() + kQueryDim - kTurned;
+    ops::rope(ctx, turning, 3, kHeads * kQueryDim, kHeads, kQueryDim, turn);
+    const double tolerance = GetParam() == Type::kF32 ? 1e-6 : 4e-3;
+    const int32_t blocks[] = {2, 2, 1};  // of the rows, by the tables
+    for (size_t row = 0; row < 3; ++row) {
+      const auto slot = static_cast<size_t>(blocks[row] * kBlockSize + at[row] % kBlockSize);
+      for (size_t i = 0; i < kHeadDim; ++i) {
+        const float wanted = expected_k[row * kHeadDim + i];
+        const float found = widen(GetParam(), keys.host(), slot * kHeadDim + i);
+        EXPECT_NEAR(found, wanted, tolerance * (1 + std::fabs(wanted))) << row << " " << i;
+      }
+    }
+    for (size_t query = 0; query < 3 * kHeads; ++query) {
+      for (size_t i = 0; i < kHeadDim; ++i) {
+        const float found = widen(GetParam(), queries.host(), query * kHeadDim + i);
+        if (i >= kTurned) {
+          EXPECT_TRUE(std::isnan(found));
+          continue;
+        }
+        const float wanted = expected_q[(query + 1) * kQueryDim - kTurned + i];
+        EXPECT_NEAR(found, wanted, tolerance * (1 + std::fabs(wanted))) << query << " " << i;
+      }
+    }
+    EXPECT_TRUE(std::isnan(widen(GetParam(), queries.host(), size_t{3} * kHeads * kHeadDim)));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, LatentOps, ::testing::Values(Type::kF32, Type::kBF16, Type::kF16));
 
 class KvBlocks : public ::testing::TestWithParam<Type> {};
 

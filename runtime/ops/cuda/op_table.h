@@ -19,7 +19,9 @@ void exchange_norm(Stream& stream, const ExchangeNormArgs& args);       // excha
 void exchange_sum(Stream& stream, const ExchangeSumArgs& args);         // exchange.cu
 void fold_parts(Stream& stream, const FoldPartsArgs& args);             // fold_parts.cu
 void fill_blocks(Stream& stream, const BlockFillArgs& args);            // kv_blocks.cu
+void head_product(Stream& stream, const HeadProductArgs& args);         // head_product.cu
 void head_squares(Stream& stream, const HeadSquaresArgs& args);         // head_squares.cu
+void latent_write(Stream& stream, const LatentWriteArgs& args);         // latent_write.cu
 void norm(Stream& stream, const NormArgs& args);                        // norm.cu
 void per_layer_inputs(Stream& stream, const PerLayerInputsArgs& args);  // per_layer_inputs.cu
 void rope_write(Stream& stream, const RopeWriteArgs& args);             // rope_write.cu
@@ -40,6 +42,8 @@ inline OpTable op_table() {
           .add_norm = add_norm,
           .head_squares = head_squares,
           .rope_write = rope_write,
+          .head_product = head_product,
+          .latent_write = latent_write,
           .attention = attention,
           .attention_scratch_bytes = attention_scratch_bytes,
           .copy_block = copy_block,

@@ -132,7 +132,8 @@ struct Matrix {
   int32_t slice_ends[kMaxSlices] = {};
 };
 
-// Keys and values of one layer: [num_blocks, n_kv_heads, block_size, head_dim] each.
+// Keys and values of one layer: [num_blocks, n_kv_heads, block_size, head_dim] each. Of latent
+// attention the values are the keys.
 struct KvView {
   void* keys = nullptr;
   void* values = nullptr;
@@ -251,6 +252,44 @@ struct RopeWriteArgs {
   const float* query_factors = nullptr;  // [max positions] on queries, or null
 };
 
+// ---- latent attention (MLA, DeepSeek-V2 2405.04434), beside attention itself
+// out[r, h, o] = sum_i in[r, h, i] w[h, o, i]: each head has a matrix of its own.
+struct HeadMatrix {
+  const void* data = nullptr;  // [heads, n_out, n_in] row-major
+  Type type = Type::kBF16;     // not kE4M3
+  int32_t n_out = 0;
+  int32_t n_in = 0;
+};
+struct HeadProductArgs {
+  const float* in = nullptr;  // of row 0 and head 0
+  int32_t row_stride = 0;     // of `in`, from row to row
+  int32_t head_stride = 0;
+  HeadMatrix weights;
+  int32_t n_heads = 0;
+  // To a product's input of n_heads * n_out; where that has no data, to the last n_out numbers of
+  // queries, as LatentWriteArgs has them.
+  Activations out;
+  void* queries = nullptr;
+  Type query_type = Type::kBF16;
+  int32_t query_dim = 0;
+  int32_t max_rows = 0;
+  StepView step;
+};
+
+// Turns the last rotary_dim numbers of each query and puts them in front of what HeadProductArgs
+// left; turns the key's first, norms the latent behind them, and puts both to their slot.
+struct LatentWriteArgs {
+  const float* queries = nullptr;  // [max_rows, n_heads, query_dim]
+  int32_t query_dim = 0;
+  const float* keys = nullptr;    // [max_rows, to.kv.head_dim]
+  const float* k_norm = nullptr;  // [head_dim - rotary_dim]
+  float eps = 0.0f;
+  bool interleaved = false;
+  QkvArgs to;  // queries [max_rows, n_heads, head_dim]; one KV head
+  int32_t max_rows = 0;
+  StepView step;
+};
+
 // ---- attention
 // Causal, grouped KV heads, positions max(0, p - window + 1) .. p (window 0: all). out: [rows,
 // n_heads * head_dim] as a product's input. Keys and values in front of an item's first_new are
@@ -322,6 +361,8 @@ struct OpTable {
   void (*add_norm)(Stream&, const AddNormArgs&);
   void (*head_squares)(Stream&, const HeadSquaresArgs&);
   void (*rope_write)(Stream&, const RopeWriteArgs&);
+  void (*head_product)(Stream&, const HeadProductArgs&);
+  void (*latent_write)(Stream&, const LatentWriteArgs&);
   void (*attention)(Stream&, const AttentionArgs&);
   // Enough for every launch of up to args' rows, items and splits, splits rounded up to a power of
   // two; looks at sizes only.

@@ -1,6 +1,7 @@
 // Norms of query and key heads where a model has them, rotary positions, and the writes of queries,
 // keys and values. A warp per row and head.
 #include "runtime/ops/cuda/attention/head_sums.h"
+#include "runtime/ops/cuda/attention/rotate.h"
 #include "runtime/ops/cuda/numbers.h"
 #include "runtime/ops/cuda/op_table.h"
 #include "runtime/ops/cuda/pages.h"
@@ -70,19 +71,12 @@ OUTRIDER_KERNEL(kWarps * 32) void rope_write_heads(RopeWriteArgs args) {
   const NormOfHead norm = norm_of_head(args, row, head, x);
   const auto position = static_cast<size_t>(args.step.positions[row]);
   const bool grows = args.query_factors != nullptr && head < args.to.n_heads;
-  const uint32_t half = is_value ? 0 : static_cast<uint32_t>(args.to.rotary.rotary_dim) / 2;
-  const float* const cosines = args.to.rotary.angles + position * (2 * static_cast<size_t>(half));
-  const float* const sines = cosines + half;
+  const Rotation rotation(args.to.rotary, args.interleaved, position);
+  const uint32_t num_turned = is_value ? 0 : static_cast<uint32_t>(args.to.rotary.rotary_dim);
   const HeadPlace place = place_of_head(args.to, args.step, row, head);
   for (uint32_t i = lane_id(); i < n; i += 32) {
     float value = norm.of(x, i);
-    if (i < 2 * half) {
-      const bool is_first = args.interleaved ? i % 2 == 0 : i < half;
-      const uint32_t apart = args.interleaved ? 1 : half;
-      const uint32_t pair = args.interleaved ? i / 2 : is_first ? i : i - half;
-      const float turned = exact_mul(norm.of(x, is_first ? i + apart : i - apart), sines[pair]);
-      value = exact_add(exact_mul(value, cosines[pair]), is_first ? -turned : turned);
-    }
+    if (i < num_turned) value = rotation.turned(i, value, norm.of(x, rotation.other(i)));
     if (grows) value = exact_mul(value, args.query_factors[position]);
     store_float(place.data, kv.type, place.first + i, value);
   }
