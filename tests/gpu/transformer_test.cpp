@@ -394,7 +394,8 @@ TEST(GpuTransformer, EightBitWeightsComeNear) {
 
 // The same numbers in float32 on a CPU, which is what acceptance is counted with where no GPU is.
 TEST(GpuTransformer, EightBitWeightsAreThoseOfTheCpusComparison) {
-  for (const StrictModel& model : {small("e4m3", ops::DType::kBF16), small_models()[5]}) {
+  for (const StrictModel& model :
+       {small("e4m3", ops::DType::kBF16), small_models()[5], small_models()[7]}) {
     const auto group = make_solo_group();
     const ModelShard shard = shard_model(model.config, 0, 1);
     std::unique_ptr<Weights> weights = weights_of(model, shard);
