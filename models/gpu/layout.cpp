@@ -63,9 +63,10 @@ bool turns_whole_heads(const ModelConfig& config) {
          config.head_dim % gpu::kTileOutputs == 0;
 }
 
-// Queries, keys and values; queries alone where a layer reads another's.
+// Queries, and what the layer has of keys and values.
 int64_t num_heads(const ModelConfig& config, const ModelShard& shard) {
-  return shard.heads.size() + (config.names.k.empty() ? 0 : 2 * shard.kv_heads.size());
+  const int64_t halves = (config.names.k.empty() ? 0 : 1) + (config.names.v.empty() ? 0 : 1);
+  return shard.heads.size() + halves * shard.kv_heads.size();
 }
 
 // The file's rows are those of the queries, then the key's latent, then what turns of it.

@@ -208,7 +208,8 @@ void GpuTransformer::project(const Pass& pass, int32_t layer) {
                    .squares = b.squares,
                    .all = {config_.n_heads, config_.n_kv_heads},
                    .interleaved = config_.rope.interleaved,
-                   .query_factors = b.query_factors});
+                   .query_factors = b.query_factors,
+                   .k_is_v = config_.k_is_v(layer)});
 }
 
 // Of query and key heads of all ranks: of each head one rank knows the sum, the others add zeros.

@@ -226,6 +226,66 @@ INSTANTIATE_TEST_SUITE_P(Types,
                                            Turned{Type::kF32, true, 16, true, true, kAll},
                                            Turned{Type::kF16, true, 0, false, false, kAll}));
 
+// Where values are keys they have the bits that a projection of their own would have given.
+TEST(RopeWriteOfKeys, WritesThemAsValuesToo) {
+  const std::unique_ptr<Device> device = test_backend().open(0);
+  const std::unique_ptr<Stream> stream = device->make_stream(Priority::kNormal);
+  constexpr size_t kShort = size_t{kHeads + kKvHeads} * kHeadDim;
+  const DeviceArray<int32_t> positions(*device, std::vector<int32_t>{5, 9});
+  const DeviceArray<int32_t> sequences(*device, std::vector<int32_t>{0, 0});
+  const DeviceArray<int32_t> tables(*device, std::vector<int32_t>{4, 2});
+  const DeviceArray<StepCounts> counts(*device, {{.num_rows = 2}});
+  const DeviceArray<float> angles(*device, random_floats(size_t{10} * kHeadDim, 32));
+  const DeviceArray<float> norm(*device, random_floats(kHeadDim, 33));
+  const DeviceArray<float> ones(*device, std::vector<float>(kHeadDim, 1.0f));
+  const DeviceArray<float> rows(*device, random_floats(2 * kShort, 34));
+  DeviceArray<float> with_values(*device, 2 * kWidth);
+  for (size_t row = 0; row < 2; ++row) {
+    const float* const from = rows.host() + row * kShort;
+    float* const to = with_values.host() + row * kWidth;
+    std::copy_n(from, kShort, to);
+    std::copy_n(from + kHeads * kHeadDim, kKvHeads * kHeadDim, to + kShort);
+  }
+  with_values.push();
+  const auto written = [&](const float* qkv, bool k_is_v) {
+    constexpr size_t kPages = size_t{kNumBlocks} * kKvHeads * kBlockSize * kHeadDim;
+    DeviceArray<float> queries(*device, size_t{2} * kHeads * kHeadDim);
+    DeviceArray<float> keys(*device, kPages);
+    DeviceArray<float> values(*device, kPages);
+    test_backend().ops.rope_write(*stream,
+                                  {.qkv = qkv,
+                                   .q_norm = norm.device(),
+                                   .k_norm = norm.device(),
+                                   .v_norm = ones.device(),
+                                   .eps = 1e-6f,
+                                   .to = {.queries = queries.device(),
+                                          .n_heads = kHeads,
+                                          .kv = {keys.device(),
+                                                 values.device(),
+                                                 Type::kF32,
+                                                 kNumBlocks,
+                                                 kKvHeads,
+                                                 kBlockSize,
+                                                 kHeadDim},
+                                          .rotary = {angles.device(), kHeadDim}},
+                                   .max_rows = 2,
+                                   .step = {.counts = counts.device(),
+                                            .positions = positions.device(),
+                                            .sequence_of_row = sequences.device(),
+                                            .block_tables = tables.device(),
+                                            .table_stride = 2},
+                                   .k_is_v = k_is_v});
+    stream->wait();
+    std::vector<float> all = queries.pull();
+    for (DeviceArray<float>* pages : {&keys, &values}) {
+      const std::vector<float>& of_pages = pages->pull();
+      all.insert(all.end(), of_pages.begin(), of_pages.end());
+    }
+    return all;
+  };
+  EXPECT_EQ(written(rows.device(), true), written(with_values.device(), false));
+}
+
 // Of a layer that reads another's keys and values.
 TEST(RopeWriteOfQueries, WritesNothingElse) {
   const std::unique_ptr<Device> device = test_backend().open(0);

@@ -250,6 +250,7 @@ struct RopeWriteArgs {
   AllHeads all;
   bool interleaved = false;              // pairs are (0, 1), (2, 3), ...
   const float* query_factors = nullptr;  // [max positions] on queries, or null
+  bool k_is_v = false;  // qkv has no values: they are the keys, without k_norm and turn
 };
 
 // ---- latent attention (MLA, DeepSeek-V2 2405.04434), beside attention itself

@@ -65,9 +65,12 @@ OUTRIDER_KERNEL(kWarps * 32) void rope_write_heads(RopeWriteArgs args) {
   if (row >= args.step.counts->num_rows || head >= num_heads) return;
   const bool is_value = head >= args.to.n_heads + kv.n_kv_heads;
   const auto n = static_cast<uint32_t>(kv.head_dim);
+  const int32_t num_missing = args.k_is_v ? kv.n_kv_heads : 0;
+  const int32_t from = is_value ? head - num_missing : head;
   const float* const x =
-      args.qkv +
-      (static_cast<size_t>(row) * static_cast<size_t>(num_heads) + static_cast<size_t>(head)) * n;
+      args.qkv + (static_cast<size_t>(row) * static_cast<size_t>(num_heads - num_missing) +
+                  static_cast<size_t>(from)) *
+                     n;
   const NormOfHead norm = norm_of_head(args, row, head, x);
   const auto position = static_cast<size_t>(args.step.positions[row]);
   const bool grows = args.query_factors != nullptr && head < args.to.n_heads;
