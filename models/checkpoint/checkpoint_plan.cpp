@@ -67,7 +67,7 @@ class Plan {
       projection(names.q(), q_rows, hidden, config_.attention_bias);
       const WeightNames& own = config_.names;
       if (!own.k.empty()) projection(names.k(), kv_rows, hidden, config_.attention_bias);
-      if (own.v != own.k) projection(names.v(), kv_rows, hidden, config_.attention_bias);
+      if (!own.v.empty()) projection(names.v(), kv_rows, hidden, config_.attention_bias);
     }
     if (config_.qk_norm) head_norm(names, config_.names.q_norm, config_.n_heads);
     if (config_.qk_norm && !config_.names.k_norm.empty()) {

@@ -19,7 +19,7 @@ ModelConfig ModelConfig::of_layer(int32_t layer) const {
   own.ffn_dim = ffn_dim_of(layer);
   own.full_head_dim = own.full_kv_heads = 0;
   own.double_wide_mlp = false;
-  if (full_k_is_v && window_of(layer) == 0) own.names.v = names.k;
+  if (k_is_v(layer)) own.names.v = "";
   if (layer >= n_kv_layers()) own.names.k = own.names.v = own.names.k_norm = "";
   return own;
 }

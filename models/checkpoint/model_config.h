@@ -184,6 +184,8 @@ struct ModelConfig {
   int32_t ffn_dim_of(int32_t layer) const {
     return double_wide_mlp && layer >= n_kv_layers() ? 2 * ffn_dim : ffn_dim;
   }
+  // Whether a layer has no projection of values, which are its keys before norm and rope.
+  bool k_is_v(int32_t layer) const { return full_k_is_v && window_of(layer) == 0; }
   bool layers_differ() const { return full_head_dim > 0 || full_kv_heads > 0 || double_wide_mlp; }
   // The same with the sizes and names of one layer for all: for what works on that layer alone.
   ModelConfig of_layer(int32_t layer) const;

@@ -112,7 +112,7 @@ void refuse_of_layer(const Checkpoint& checkpoint, int32_t layer, const ModelCon
     if (!own.contains(other)) refuse_tensor(checkpoint, names.prefix + other + ".weight", config);
   }
   if (family.sinks.empty()) refuse_tensor(checkpoint, names.prefix + "self_attn.sinks", config);
-  if (config.full_k_is_v && config.window_of(layer) == 0) {
+  if (config.k_is_v(layer)) {
     refuse_tensor(checkpoint, names.v() + ".weight", config);
   }
   if (config.per_layer_dim == 0) {

@@ -9,8 +9,6 @@ namespace {
 
 // What lies between the products stays in the caches.
 constexpr int64_t kMostRows = 128;
-// Hugging Face's code gives these two norms no other.
-constexpr float kNormEps = 1e-6f;
 
 }  // namespace
 
@@ -43,7 +41,7 @@ ops::PlacedHeads<const float> LatentAttention::project_queries(ops::Context& ctx
   const int64_t query_dim = config_.latent.query_dim();
   if (rank == 0) return {projected_, w.qkv.n_out(), query_dim};
   ops::copy_heads(ctx, {low_, rank}, {projected_, w.qkv.n_out()}, {rows, 1, rank});
-  ops::rms_norm(ctx, low_, low_, w.q_norm.data(), rows, rank, kNormEps);
+  ops::rms_norm(ctx, low_, low_, w.q_norm.data(), rows, rank, kLatentNormEps);
   ops::linear(ctx, queries_, low_, rows, w.q_b);
   return {queries_, w.q_b.n_out(), query_dim};
 }
@@ -86,7 +84,8 @@ void LatentAttention::project(ops::Context& ctx,
     const float* const kv_a = projected_ + width - config_.head_dim;
     ops::copy_heads(ctx, {key + rope, queries.stride}, {kv_a, width}, {rows, 1, rank});
     ops::copy_heads(ctx, {key, queries.stride}, {kv_a + rank, width}, {rows, 1, rope});
-    ops::rms_norm_heads(ctx, key + rope, rows, queries.stride, 1, rank, w.k_norm.data(), kNormEps);
+    ops::rms_norm_heads(
+        ctx, key + rope, rows, queries.stride, 1, rank, w.k_norm.data(), kLatentNormEps);
   }
 }
 

@@ -14,6 +14,9 @@
 
 namespace outrider {
 
+// Of the norms of q_a and kv_a: Hugging Face's code gives these no other.
+inline constexpr float kLatentNormEps = 1e-6f;
+
 class LatentAttention {
  public:
   // config and shard must outlive this; max_rows of a step.

@@ -24,6 +24,7 @@ struct Transformer::Buffers {
   float* x = nullptr;             // [rows, hidden] residual stream
   float* normed = nullptr;        // [max(rows, logit rows), hidden]
   float* qkv = nullptr;           // [rows, qkv_width]
+  float* values = nullptr;        // [rows, kv * head_dim] of layers whose values are keys
   float* attended = nullptr;      // [rows, heads * head_dim]
   float* part = nullptr;          // [rows, hidden] this rank's share of a row-parallel product
   float* gate_up = nullptr;       // [rows, 2 ffn]
@@ -35,6 +36,8 @@ struct Transformer::Buffers {
   struct Layer {                  // what may differ between layers
     ModelShard shard;
     int64_t head_dim = 0;
+    int64_t n_kv_heads = 0;             // of its own
+    bool has_values = true;             // else they are the keys
     std::vector<int64_t> o_slice_ends;  // of o's inner dimension; empty: not sliced
     std::vector<int64_t> down_slice_ends;
   };
@@ -108,6 +111,10 @@ Transformer::Transformer(ModelConfig config,
     return most;
   };
   const int64_t qkv_width = widest([this](int32_t l) { return queries(l, 0).stride; });
+  const int64_t values_width = widest([this](int32_t l) -> int64_t {
+    const Buffers::Layer& own = buffers_->layers[static_cast<size_t>(l)];
+    return config_.k_is_v(l) ? own.n_kv_heads * own.head_dim : 0;
+  });
   const int64_t attended_width =
       widest([this](int32_t l) { return queries(l, 0).n_heads * queries(l, 0).head_dim; });
   const int64_t ffn = widest(
@@ -116,6 +123,7 @@ Transformer::Transformer(ModelConfig config,
       {&buffers_->x, checked_bytes({rows, hidden})},
       {&buffers_->normed, checked_bytes({std::max(rows, logit_rows), hidden})},
       {&buffers_->qkv, checked_bytes({rows, qkv_width})},
+      {&buffers_->values, checked_bytes({rows, values_width})},
       {&buffers_->attended, checked_bytes({rows, attended_width})},
       {&buffers_->part, checked_bytes({rows, hidden})},
       {&buffers_->gate_up,
@@ -174,6 +182,8 @@ void Transformer::shape_layers() {
     const ModelShard shard = shard_of_layer(config_, shard_, layer);
     buffers_->layers.push_back({.shard = shard,
                                 .head_dim = own.head_dim,
+                                .n_kv_heads = own.names.k.empty() ? 0 : shard.kv_heads.size(),
+                                .has_values = !config_.is_latent() && !own.names.v.empty(),
                                 .o_slice_ends = slice_ends(shard.head_slices, own.value_dim()),
                                 .down_slice_ends = slice_ends(shard.ffn_slices, 1)});
   }
@@ -250,20 +260,23 @@ std::span<const float> Transformer::finish() {
 ops::HeadRows Transformer::queries(int32_t layer, int64_t rows) const {
   const Buffers::Layer& own = buffers_->layers[static_cast<size_t>(layer)];
   const int64_t heads = own.shard.heads.size();
-  const int64_t kv_heads = layer < config_.n_kv_layers() ? own.shard.kv_heads.size() : 0;
-  return {buffers_->qkv, rows, (heads + 2 * kv_heads) * own.head_dim, heads, own.head_dim};
+  const int64_t all = heads + (own.has_values ? 2 : 1) * own.n_kv_heads;
+  return {buffers_->qkv, rows, all * own.head_dim, heads, own.head_dim};
 }
 
 ops::HeadRows Transformer::keys(int32_t layer, int64_t rows) const {
   ops::HeadRows all = queries(layer, rows);
   all.data += all.n_heads * all.head_dim;
-  all.n_heads = (all.stride / all.head_dim - all.n_heads) / 2;
+  all.n_heads = buffers_->layers[static_cast<size_t>(layer)].n_kv_heads;
   return all;
 }
 
 ops::HeadRows Transformer::values(int32_t layer, int64_t rows) const {
   ops::HeadRows all = keys(layer, rows);
-  if (latent_ == nullptr) all.data += all.n_heads * all.head_dim;  // else they lie in the keys
+  if (latent_ != nullptr) return all;  // they lie in the keys
+  const int64_t width = all.n_heads * all.head_dim;
+  if (config_.k_is_v(layer)) return {buffers_->values, rows, width, all.n_heads, all.head_dim};
+  all.data += width;
   return all;
 }
 
@@ -358,6 +371,13 @@ void Transformer::project(int32_t layer, const float* in, int64_t rows) {
   const LayerWeights& w = weights_->layers[static_cast<size_t>(layer)];
   if (latent_ != nullptr) return latent_->project(ctx_, w, in, queries(layer, rows));
   ops::linear(ctx_, buffers_->qkv, in, rows, w.qkv, {bias_of(w.qkv_bias)});
+  if (!config_.k_is_v(layer)) return;
+  const ops::HeadRows k = keys(layer, rows);
+  const ops::HeadRows v = values(layer, rows);
+  ops::copy_heads(ctx_,
+                  {v.data, v.stride, v.head_dim},
+                  {k.data, k.stride, k.head_dim},
+                  {rows, k.n_heads, k.head_dim});
 }
 
 void Transformer::norm_queries_and_keys(int32_t layer, int64_t rows) {
@@ -520,7 +540,12 @@ std::span<const float> Transformer::compute(const Batch& batch) {
     rotate(layer, where.positions);
     if (layer < config_.n_kv_layers()) {
       const ops::HeadRows k = keys(layer, rows);
-      ops::kv_write(ctx_, kv_pages(layer), k.data, values(layer, rows).data, k.stride, where);
+      const ops::HeadRows v = values(layer, rows);
+      ops::kv_write(ctx_,
+                    kv_pages(layer),
+                    {k.data, k.stride, k.head_dim},
+                    {v.data, v.stride, v.head_dim},
+                    where);
     }
     if (layer + 1 == config_.n_kv_layers() && logit_rows < rows) {
       if (logit_rows == 0) return {};

@@ -26,6 +26,13 @@ struct Sizes {
   size_t gate_up = 0;
   size_t gated = 0;
   size_t squares = 0;
+  size_t q_a = 0;
+  size_t low = 0;
+  size_t q = 0;
+  size_t sums = 0;
+  size_t vectors = 0;
+  size_t projected = 0;
+  size_t gated_vectors = 0;
   size_t logits = 0;
   size_t attention_scratch = 0;
   size_t angles = 0;
@@ -33,8 +40,9 @@ struct Sizes {
   size_t query_factors = 0;
   size_t slopes = 0;
   size_t all() const {
-    return x + normed + qkv + queries + attended + part + gate_up + gated + squares + logits +
-           attention_scratch + angles + local_angles + query_factors + slopes;
+    return x + normed + qkv + queries + attended + part + gate_up + gated + squares + q_a + low +
+           q + sums + vectors + projected + gated_vectors + logits + attention_scratch + angles +
+           local_angles + query_factors + slopes;
   }
 };
 
@@ -48,18 +56,66 @@ size_t product_of(std::initializer_list<int64_t> factors) {
   return product;
 }
 
-size_t scratch_bytes(const ModelConfig& config,
+// The keys and values that a layer reads, but for where they lie.
+gpu::KvView kv_shape(const ModelConfig& config,
                      const ModelShard& shard,
+                     int32_t layer,
                      const ModelOptions& options,
-                     const GpuOptions& gpu_options) {
-  const gpu::AttentionArgs largest = {
-      .n_heads = static_cast<int32_t>(shard.heads.size()),
-      .kv = {.n_kv_heads = static_cast<int32_t>(shard.kv_heads.size()),
-             .head_dim = config.head_dim},
-      .max_rows = options.max_rows,
-      .max_items = options.max_rows,
-      .max_splits = gpu_options.max_positions / gpu::kSplitPositions + 1};
-  return gpu::attention_scratch_bound(largest);
+                     Type type) {
+  return {.type = type,
+          .num_blocks = options.num_blocks,
+          .n_kv_heads = static_cast<int32_t>(shard_of_layer(config, shard, layer).kv_heads.size()),
+          .block_size = options.block_size,
+          .head_dim = config.head_dim_of(layer)};
+}
+
+// Bytes of a layer's keys, or of its values.
+size_t pages_bytes(const gpu::KvView& kv) {
+  return product_of({kv.num_blocks, kv.n_kv_heads, kv.block_size, kv.head_dim}) *
+         gpu::type_bytes(kv.type);
+}
+
+// Keys and values; of latent attention these are those.
+size_t num_halves(const ModelConfig& config) { return config.is_latent() ? 1 : 2; }
+
+// What each layer needs; the largest counts.
+void widen_for_layer(const ModelConfig& config,
+                     const ModelShard& shard,
+                     int32_t layer,
+                     const ModelOptions& options,
+                     const GpuOptions& gpu_options,
+                     Type activations,
+                     Sizes& sizes) {
+  const int32_t rows = options.max_rows;
+  const GpuLayout layout = gpu_layout(config, shard, layer);
+  const auto widen = [](size_t& size, size_t own) { size = std::max(size, own); };
+  const auto inputs = [&](int32_t n) {
+    return gpu::activation_elements(rows, n) * gpu::type_bytes(activations);
+  };
+  const auto floats = [&](int32_t n) { return product_of({rows, n, sizeof(float)}); };
+  if (!layout.qkv_is_fused) widen(sizes.qkv, floats(layout.qkv.n_out));
+  const gpu::KvView kv = kv_shape(config, shard, layer, options, gpu_options.kv_type);
+  const auto n_heads = static_cast<int32_t>(shard_of_layer(config, shard, layer).heads.size());
+  const int32_t width = n_heads * kv.head_dim;
+  widen(sizes.queries, product_of({rows, width}) * gpu::type_bytes(kv.type));
+  widen(sizes.attended, inputs(layout.o.n_in));
+  if (!layout.mlp_is_fused) widen(sizes.gate_up, floats(layout.gate_up.n_out));
+  widen(sizes.gated, inputs(layout.ffn));
+  widen(sizes.vectors, floats(layout.per_layer_model_projection.n_out));
+  widen(sizes.gated_vectors, inputs(layout.per_layer_projection.n_in));
+  if (config.is_latent()) {
+    widen(sizes.q_a, floats(layout.q_a.n_out));
+    widen(sizes.low, inputs(layout.q_a.n_out));
+    widen(sizes.q, floats(layout.q.n_out));
+    widen(sizes.sums, floats(width));
+  }
+  widen(sizes.attention_scratch,
+        gpu::attention_scratch_bound(
+            {.n_heads = n_heads,
+             .kv = kv,
+             .max_rows = rows,
+             .max_items = rows,
+             .max_splits = gpu_options.max_positions / gpu::kSplitPositions + 1}));
 }
 
 // weights: the widest type of the products' matrices.
@@ -68,28 +124,22 @@ Sizes sizes_of(const ModelConfig& config,
                const ModelOptions& options,
                const GpuOptions& gpu_options,
                Type weights) {
-  const GpuLayout layout = gpu_layout(config, shard);
   const int32_t rows = options.max_rows;
-  const size_t element = gpu::type_bytes(activation_type(weights));
-  const auto activations = [element](int32_t num_rows, int32_t n) {
-    return gpu::activation_elements(num_rows, n) * element;
-  };
+  const Type activations = activation_type(weights);
   Sizes sizes;
-  sizes.x = product_of({rows, config.hidden_dim, sizeof(float)});
-  sizes.normed = activations(std::max(rows, options.max_logit_rows), config.hidden_dim);
-  if (!layout.qkv_is_fused) sizes.qkv = product_of({rows, layout.qkv.n_out, sizeof(float)});
-  sizes.queries = product_of({rows, layout.o.n_in}) * gpu::type_bytes(gpu_options.kv_type);
-  sizes.attended = activations(rows, layout.o.n_in);
-  sizes.part = sizes.x;
-  if (!layout.mlp_is_fused) {
-    sizes.gate_up = product_of({rows, layout.gate_up.n_out, sizeof(float)});
+  for (int32_t layer = 0; layer < config.n_layers; ++layer) {
+    widen_for_layer(config, shard, layer, options, gpu_options, activations, sizes);
   }
-  sizes.gated = activations(rows, layout.ffn);
+  sizes.projected = sizes.vectors;
+  sizes.x = product_of({rows, config.hidden_dim, sizeof(float)});
+  sizes.normed =
+      gpu::activation_elements(std::max(rows, options.max_logit_rows), config.hidden_dim) *
+      gpu::type_bytes(activations);
+  sizes.part = sizes.x;
   if (config.qk_norm && config.qk_norm_span == QkNormSpan::kAllHeads) {
     sizes.squares = product_of({rows, config.n_heads + config.n_kv_heads, sizeof(float)});
   }
   sizes.logits = product_of({options.max_logit_rows, shard.vocab.size(), sizeof(float)});
-  sizes.attention_scratch = scratch_bytes(config, shard, options, gpu_options);
   const int32_t positions = gpu_options.max_positions;
   sizes.angles = product_of({positions, config.rope.rotary_dim, sizeof(float)});
   if (config.local_rope) {
@@ -131,8 +181,16 @@ std::vector<float> query_factors_of(const ModelConfig& config, int32_t count) {
 
 Type widest_type(const GpuWeights& weights) {
   Type widest = weights.head.type;
+  if (weights.per_layer_projection.type == Type::kF32) widest = Type::kF32;
   for (const GpuLayerWeights& layer : weights.layers) {
-    for (const gpu::Matrix& matrix : {layer.qkv, layer.o, layer.gate_up, layer.down}) {
+    for (const gpu::Matrix& matrix : {layer.qkv,
+                                      layer.q_a,
+                                      layer.q,
+                                      layer.o,
+                                      layer.gate_up,
+                                      layer.down,
+                                      layer.per_layer_gate,
+                                      layer.per_layer_projection}) {
       if (matrix.type == Type::kF32) widest = Type::kF32;
     }
   }
@@ -184,6 +242,13 @@ GpuBuffers::GpuBuffers(gpu::Device& device,
   gate_up = static_cast<float*>(allocate(sizes.gate_up));
   gated = allocate(sizes.gated);
   squares = static_cast<float*>(allocate(sizes.squares));
+  q_a = static_cast<float*>(allocate(sizes.q_a));
+  low = allocate(sizes.low);
+  q = static_cast<float*>(allocate(sizes.q));
+  sums = static_cast<float*>(allocate(sizes.sums));
+  vectors = static_cast<float*>(allocate(sizes.vectors));
+  projected = static_cast<float*>(allocate(sizes.projected));
+  gated_vectors = allocate(sizes.gated_vectors);
   logits = static_cast<float*>(allocate(sizes.logits));
   logits_bytes = sizes.logits;
   attention_scratch = allocate(sizes.attention_scratch);
@@ -192,16 +257,12 @@ GpuBuffers::GpuBuffers(gpu::Device& device,
   void* const factors = allocate(sizes.query_factors);
   void* const slopes_of_heads = allocate(sizes.slopes);
   num_bytes = sizes.all();
-  const size_t layer_bytes = kv_bytes / static_cast<size_t>(config.n_layers);
-  for (int32_t layer = 0; layer < config.n_layers; ++layer) {
-    auto* const pages = static_cast<std::byte*>(allocate(layer_bytes));
-    kv.push_back({.keys = pages,
-                  .values = pages + layer_bytes / 2,
-                  .type = gpu_options.kv_type,
-                  .num_blocks = options.num_blocks,
-                  .n_kv_heads = static_cast<int32_t>(shard.kv_heads.size()),
-                  .block_size = options.block_size,
-                  .head_dim = config.head_dim});
+  for (int32_t layer = 0; layer < config.n_kv_layers(); ++layer) {
+    gpu::KvView pages = kv_shape(config, shard, layer, options, gpu_options.kv_type);
+    const size_t half = pages_bytes(pages);
+    pages.keys = allocate(num_halves(config) * half);
+    pages.values = static_cast<std::byte*>(pages.keys) + (num_halves(config) - 1) * half;
+    kv.push_back(pages);
   }
   stream.wait();
   const int32_t positions = gpu_options.max_positions;
@@ -232,8 +293,12 @@ size_t gpu_kv_bytes_per_block(const ModelConfig& config,
                               const ModelShard& shard,
                               int32_t block_size,
                               Type kv_type) {
-  return product_of({2, config.n_layers, shard.kv_heads.size(), block_size, config.head_dim}) *
-         gpu::type_bytes(kv_type);
+  size_t total = 0;
+  for (int32_t layer = 0; layer < config.n_kv_layers(); ++layer) {
+    const ModelOptions one = {.block_size = block_size, .num_blocks = 1};
+    total += num_halves(config) * pages_bytes(kv_shape(config, shard, layer, one, kv_type));
+  }
+  return total;
 }
 
 }  // namespace outrider

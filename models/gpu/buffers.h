@@ -21,7 +21,7 @@ struct GpuOptions {
   bool enforce_eager = false;  // no graphs
 };
 
-// rows = max_rows; heads, kv, ffn and vocab are this shard's counts.
+// rows = max_rows; heads, kv, ffn and vocab are this shard's counts, of the layer with most.
 struct GpuBuffers {
   GpuBuffers(gpu::Device& device,
              gpu::Stream& stream,
@@ -35,19 +35,28 @@ struct GpuBuffers {
   void* normed = nullptr;    // [max(rows, logit rows), hidden], as the next product reads it
   float* qkv = nullptr;      // [rows, (heads + 2 kv) * head_dim]; null when products write further
   void* queries = nullptr;   // [rows, heads, head_dim]
-  void* attended = nullptr;  // [rows, heads * head_dim]
+  void* attended = nullptr;  // [rows, heads * value_dim]
   float* part = nullptr;     // [rows, hidden] this rank's share of a row-parallel product
   float* gate_up = nullptr;  // [rows, 2 ffn] or [rows, ffn]; null when the product goes further
   void* gated = nullptr;     // [rows, ffn]
   float* squares = nullptr;  // [rows, heads + kv heads of the whole model], for norms over them
-  float* logits = nullptr;   // [logit rows, vocab]
+  // Of latent attention, whose qkv is the key alone.
+  float* q_a = nullptr;   // [rows, q_rank]
+  void* low = nullptr;    // [rows, q_rank], normed
+  float* q = nullptr;     // [rows, heads * query_dim]
+  float* sums = nullptr;  // [rows, heads * head_dim] of latents
+  // Of per-layer inputs.
+  float* vectors = nullptr;       // [rows, layers * per_layer_dim]
+  float* projected = nullptr;     // the same; of a layer [rows, per_layer_dim], its gates
+  void* gated_vectors = nullptr;  // [rows, per_layer_dim]
+  float* logits = nullptr;        // [logit rows, vocab]
   size_t logits_bytes = 0;
   void* attention_scratch = nullptr;
   gpu::RotaryView rotary;
   gpu::RotaryView local_rotary;          // of windowed layers with a rope of their own
   const float* query_factors = nullptr;  // [max positions] or null
   const float* slopes = nullptr;         // [heads], ALiBi's, or null
-  std::vector<gpu::KvView> kv;           // per layer
+  std::vector<gpu::KvView> kv;           // of layers that have any
   // Blocks that queued work still reads the names of: a ring that begins anew with each step.
   gpu::PinnedBuffer block_names;
   size_t num_blocks_named = 0;

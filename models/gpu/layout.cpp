@@ -47,7 +47,7 @@ Units lay_out_ffn(const ModelShard& shard) {
 gpu::SliceEnds head_slices(const ModelConfig& config, const ModelShard& shard) {
   gpu::SliceEnds slices;
   for (const Range& slice : shard.head_slices) {
-    add_end(narrow((slice.end - shard.heads.begin) * config.head_dim), slices);
+    add_end(narrow((slice.end - shard.heads.begin) * config.value_dim()), slices);
   }
   return slices;
 }
@@ -59,7 +59,28 @@ bool turns_whole_heads(const ModelConfig& config) {
   return config.rope.rotary_dim == config.head_dim && local.rotary_dim == config.head_dim &&
          !config.rope.interleaved && !config.qk_norm && !config.alibi &&
          !config.names.has_positions() && config.no_rope_layers.empty() &&
-         config.query_growth == 0.0f && config.head_dim % gpu::kTileOutputs == 0;
+         config.query_growth == 0.0f && config.kv_shared_layers == 0 && !config.v_norm &&
+         config.head_dim % gpu::kTileOutputs == 0;
+}
+
+// Queries, and what the layer has of keys and values.
+int64_t num_heads(const ModelConfig& config, const ModelShard& shard) {
+  const int64_t halves = (config.names.k.empty() ? 0 : 1) + (config.names.v.empty() ? 0 : 1);
+  return shard.heads.size() + halves * shard.kv_heads.size();
+}
+
+// The file's rows are those of the queries, then the key's latent, then what turns of it.
+void lay_out_latent(const ModelConfig& config, const ModelShard& shard, GpuLayout& layout) {
+  const LatentConfig& latent = config.latent;
+  const int32_t queries = narrow(shard.heads.size() * latent.query_dim());
+  const bool is_low = latent.q_rank > 0;
+  const int32_t first = is_low ? latent.q_rank : queries;
+  layout.qkv = plain(config.head_dim, config.hidden_dim);
+  layout.qkv.outputs = {{first, latent.rope_dim, latent.kv_rank},
+                        {first + latent.kv_rank, 0, latent.rope_dim}};
+  if (is_low) layout.q_a = plain(latent.q_rank, config.hidden_dim);
+  layout.kv_b_elements = shard.heads.size() * (latent.nope_dim + latent.value_dim) * latent.kv_rank;
+  layout.q = plain(queries, is_low ? latent.q_rank : config.hidden_dim);
 }
 
 }  // namespace
@@ -69,11 +90,7 @@ std::string not_on_gpus(const ModelConfig& config) {
     bool is_used;
     const char* what;
   } switches[] = {
-      {config.is_latent(), "latent attention"},
       {config.experts.count > 0, "mixtures of experts"},
-      {config.layers_differ() || config.kv_shared_layers > 0, "heads and keys by layer"},
-      {config.per_layer_dim > 0 || config.layer_scalar, "per-layer inputs"},
-      {config.v_norm, "norms of values"},
   };
   for (const auto& used : switches) {
     if (used.is_used) return used.what;
@@ -81,26 +98,27 @@ std::string not_on_gpus(const ModelConfig& config) {
   return {};
 }
 
-GpuLayout gpu_layout(const ModelConfig& config, const ModelShard& shard) {
-  const std::string missing = not_on_gpus(config);
+GpuLayout gpu_layout(const ModelConfig& model, const ModelShard& model_shard, int32_t layer) {
+  const std::string missing = not_on_gpus(model);
   if (!missing.empty()) {
     throw Error(fmt::format("model_type {} runs on device cpu only: GPUs do not compute {} yet",
-                            config.model_type,
+                            model.model_type,
                             missing));
   }
+  const ModelConfig config = model.of_layer(layer);
+  const ModelShard shard = shard_of_layer(model, model_shard, layer);
   const int32_t head_dim = config.head_dim;
-  const int64_t heads = shard.heads.size();
-  const int64_t kv_heads = shard.kv_heads.size();
   const Units units = lay_out_ffn(shard);
   GpuLayout layout;
   layout.ffn = units.size;
   layout.qkv_is_fused = turns_whole_heads(config);
-  layout.qkv = plain((heads + 2 * kv_heads) * head_dim, config.hidden_dim);
+  layout.qkv = plain(num_heads(config, shard) * head_dim, config.hidden_dim);
   if (layout.qkv_is_fused) {
     layout.qkv.order = gpu::RowOrder::kHalves;
     layout.qkv.span = head_dim / 2;
   }
-  layout.o = plain(config.hidden_dim, heads * head_dim);
+  if (config.is_latent()) lay_out_latent(config, shard, layout);
+  layout.o = plain(config.hidden_dim, shard.heads.size() * config.value_dim());
   layout.o.slices = head_slices(config, shard);
   layout.mlp_is_fused = config.gated_mlp && config.activation == ops::ActivationKind::kSilu;
   const int32_t num_parts = config.gated_mlp ? 2 : 1;  // gate, then up
@@ -119,6 +137,12 @@ GpuLayout gpu_layout(const ModelConfig& config, const ModelShard& shard) {
   layout.down = plain(config.hidden_dim, units.size);
   layout.down.inputs = units.stretches;
   layout.down.slices = units.slices;
+  if (config.per_layer_dim > 0) {
+    const int64_t all = int64_t{config.n_layers} * config.per_layer_dim;
+    layout.per_layer_gate = plain(config.per_layer_dim, config.hidden_dim);
+    layout.per_layer_projection = plain(config.hidden_dim, config.per_layer_dim);
+    layout.per_layer_model_projection = plain(all, config.hidden_dim);
+  }
   layout.head = plain(shard.vocab.size(), config.hidden_dim);
   return layout;
 }

@@ -31,7 +31,7 @@ struct GpuMatrixLayout {
   gpu::SliceEnds slices;         // num_slices 0: numerics strict does not say; device's inputs
 };
 
-// Of every layer alike.
+// Of a layer.
 struct GpuLayout {
   // Feed-forward units with the padding between: every slice of down's sums is whole tiles, so that
   // it has the same bits on any number of ranks.
@@ -39,14 +39,27 @@ struct GpuLayout {
   // The products that make queries, keys and values turn and store them themselves.
   bool qkv_is_fused = false;
   bool mlp_is_fused = false;  // the product of gate and up ends in SwiGLU
-  GpuMatrixLayout qkv;
+  GpuMatrixLayout qkv;        // of latent attention the key: what turns of it, then the latent
+  GpuMatrixLayout q_a;  // of latent attention, of which the next one makes queries; else of hidden
+  GpuMatrixLayout q;
   GpuMatrixLayout o;
   GpuMatrixLayout gate_up;
   GpuMatrixLayout down;
+  // Of per-layer inputs, whole on every rank.
+  GpuMatrixLayout per_layer_gate;
+  GpuMatrixLayout per_layer_projection;
+  int64_t kv_b_elements = 0;  // of latent attention: the matrices that each head has of its own
+  // Of the model.
+  GpuMatrixLayout per_layer_model_projection;
   GpuMatrixLayout head;
+
+  // The layer's, of which some may be empty.
+  std::vector<const GpuMatrixLayout*> matrices() const {
+    return {&qkv, &q_a, &q, &o, &gate_up, &down, &per_layer_gate, &per_layer_projection};
+  }
 };
 // Throws Error for a model that GPUs do not compute.
-GpuLayout gpu_layout(const ModelConfig& config, const ModelShard& shard);
+GpuLayout gpu_layout(const ModelConfig& config, const ModelShard& shard, int32_t layer);
 
 // What of a model GPUs do not compute yet, in words; empty: nothing.
 std::string not_on_gpus(const ModelConfig& config);

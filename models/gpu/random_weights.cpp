@@ -3,6 +3,7 @@
 
 #include "models/gpu/weight_memory.h"
 #include "models/gpu/weights.h"
+#include "runtime/base/error.h"
 
 namespace outrider {
 namespace {
@@ -25,11 +26,14 @@ class RandomWeights {
         shard_(shard),
         recipe_(recipe),
         format_(format),
-        layout_(gpu_layout(config, shard)),
+        layout_(gpu_layout(config, shard, 0)),
         memory_(device, layout_, 1),
         stream_(device.make_stream(gpu::Priority::kNormal)) {}
 
   std::unique_ptr<GpuWeights> make() {
+    // Shapes that are drawn have none of these.
+    OUTRIDER_CHECK(!config_.layers_differ() && config_.kv_shared_layers == 0 && !config_.v_norm &&
+                   config_.per_layer_dim == 0 && !config_.is_latent());
     GpuWeights& out = memory_.weights();
     make_head(out);
     for (int32_t layer = 0; layer < config_.n_layers; ++layer) make_layer(layer, out);
@@ -108,6 +112,7 @@ class RandomWeights {
     const double strength = layer < recipe_.num_strong_layers ? 1.0 : recipe_.epsilon;
     const uint64_t first = 2 + 4 * static_cast<uint64_t>(layer);
     GpuLayerWeights& to = out.layers.emplace_back();
+    to.n_heads = static_cast<int32_t>(shard_.heads.size());
     to.attn_norm = norm(config_.names.attn_norm);
     to.qkv = matrix(layout_.qkv, first, std::sqrt(3.0) / hidden);
     const bool is_shared = config_.qk_norm_span == QkNormSpan::kHead;

@@ -30,8 +30,16 @@ GpuStep::GpuStep(gpu::Device& device,
     : options_(options),
       max_positions_(max_positions),
       table_stride_((max_positions + options.block_size - 1) / options.block_size),
-      group_(static_cast<int32_t>(shard.heads.size() / shard.kv_heads.size())),
-      rows_per_item_(gpu::rows_per_attention_item(group_, config.head_dim)) {
+      rows_per_item_(gpu::kMaxItemRows) {
+  // One plan serves all layers: that of the layer with the fewest rows in an item.
+  for (int32_t layer = 0; layer < config.n_layers; ++layer) {
+    const ModelShard own = shard_of_layer(config, shard, layer);
+    const auto group = static_cast<int32_t>(own.heads.size() / own.kv_heads.size());
+    const int32_t most = gpu::rows_per_attention_item(group, config.head_dim_of(layer));
+    if (layer > 0 && most >= rows_per_item_) continue;
+    group_ = group;
+    rows_per_item_ = most;
+  }
   const int32_t rows = options.max_rows;
   size_t end = sizeof(gpu::StepCounts);
   tokens_ = place(end, rows, sizeof(int32_t));

@@ -60,7 +60,7 @@ class GpuStep {
   ModelOptions options_;
   int32_t max_positions_;
   int32_t table_stride_;
-  int32_t group_;  // query heads of a KV head
+  int32_t group_ = 1;  // query heads of a KV head
   int32_t rows_per_item_;
   // Byte offsets, the same in pinned and device memory.
   size_t tokens_ = 0;

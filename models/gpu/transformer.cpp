@@ -153,16 +153,18 @@ void GpuTransformer::norm_beside_attention(const Pass& pass, const GpuLayerWeigh
   if (has_own || !is_there) norm(pass, has_own ? w.mlp_norm : w.attn_norm, w.gate_up);
 }
 
-// x += the sum of the ranks' parts.
-void GpuTransformer::add_part(const Pass& pass) {
-  sum_over_ranks(pass, buffers_->part, config_.hidden_dim);
+// x += part, by its norm where it has one, and times `scale`: nothing reads x yet.
+void GpuTransformer::add_part(const Pass& pass, const GpuNorm& of_part, float scale) {
   ops_.add_norm(*stream_,
                 {.norm = {.out = {.data = nullptr, .n = config_.hidden_dim},
                           .x = buffers_->x,
                           .part = buffers_->part,
+                          .eps = config_.norm_eps,
                           .max_rows = pass.sizes.rows,
                           .step = pass.step},
-                 .factor = config_.residual_scale});
+                 .part_weight = of_part.weight,
+                 .factor = config_.residual_scale,
+                 .scale = scale});
 }
 
 gpu::ProductArgs GpuTransformer::product(const Pass& pass,
@@ -183,10 +185,12 @@ void GpuTransformer::project(const Pass& pass, int32_t layer) {
   const GpuLayerWeights& w = weights_->layers[static_cast<size_t>(layer)];
   const bool is_local = config_.local_rope && config_.window_of(layer) > 0;
   const gpu::RotaryView rotary = is_local ? b.local_rotary : b.rotary;
-  const gpu::QkvArgs to = {.queries = b.queries,
-                           .n_heads = static_cast<int32_t>(shard_.heads.size()),
-                           .kv = b.kv[static_cast<size_t>(layer)],
-                           .rotary = config_.has_rope(layer) ? rotary : gpu::RotaryView{}};
+  gpu::QkvArgs to = {.queries = b.queries,
+                     .n_heads = w.n_heads,
+                     .kv = b.kv[static_cast<size_t>(config_.kv_layer_of(layer))],
+                     .rotary = config_.has_rope(layer) ? rotary : gpu::RotaryView{}};
+  if (layer >= config_.n_kv_layers()) to.kv.n_kv_heads = 0;  // it reads another's
+  if (config_.is_latent()) return project_latent(pass, w, to);
   const gpu::ProductArgs qkv = product(pass, b.normed, w.qkv, w.qkv_bias);
   if (weights_->qkv_is_fused) return ops_.qkv_product(*stream_, qkv, to);
   ops_.store_product(*stream_, qkv, {b.qkv});
@@ -195,6 +199,7 @@ void GpuTransformer::project(const Pass& pass, int32_t layer) {
                   {.qkv = b.qkv,
                    .q_norm = w.q_norm,
                    .k_norm = w.k_norm,
+                   .v_norm = w.v_norm,
                    .eps = config_.norm_eps,
                    .to = to,
                    .max_rows = pass.sizes.rows,
@@ -203,7 +208,8 @@ void GpuTransformer::project(const Pass& pass, int32_t layer) {
                    .squares = b.squares,
                    .all = {config_.n_heads, config_.n_kv_heads},
                    .interleaved = config_.rope.interleaved,
-                   .query_factors = b.query_factors});
+                   .query_factors = b.query_factors,
+                   .k_is_v = config_.k_is_v(layer)});
 }
 
 // Of query and key heads of all ranks: of each head one rank knows the sum, the others add zeros.
@@ -227,17 +233,19 @@ void GpuTransformer::sum_squares(const Pass& pass) {
   sum_over_ranks(pass, buffers_->squares, config_.n_heads + config_.n_kv_heads);
 }
 
-// attended [rows, heads * head_dim]
+// attended [rows, heads * value_dim]
 void GpuTransformer::attend(const Pass& pass, int32_t layer) {
   const GpuBuffers& b = *buffers_;
   const GpuLayerWeights& w = weights_->layers[static_cast<size_t>(layer)];
+  const gpu::KvView& kv = b.kv[static_cast<size_t>(config_.kv_layer_of(layer))];
+  const gpu::Activations sums = {b.sums, gpu::Type::kF32, w.n_heads * kv.head_dim};
   ops_.attention(*stream_,
-                 {.out = input(b.attended, w.o),
+                 {.out = config_.is_latent() ? sums : input(b.attended, w.o),
                   .queries = b.queries,
-                  .n_heads = static_cast<int32_t>(shard_.heads.size()),
-                  .scale = score_scale(config_, config_.head_dim),
+                  .n_heads = w.n_heads,
+                  .scale = score_scale(config_, kv.head_dim),
                   .window = static_cast<int32_t>(config_.window_of(layer)),
-                  .kv = b.kv[static_cast<size_t>(layer)],
+                  .kv = kv,
                   .scratch = b.attention_scratch,
                   .max_rows = pass.sizes.rows,
                   .max_items = pass.sizes.items,
@@ -246,6 +254,7 @@ void GpuTransformer::attend(const Pass& pass, int32_t layer) {
                   .softcap = config_.attention_softcap,
                   .slopes = b.slopes,
                   .sinks = w.sinks});
+  if (config_.is_latent()) make_values(pass, w);
 }
 
 // part [rows, hidden], of this rank.
@@ -289,12 +298,13 @@ void GpuTransformer::run(const gpu::StepView& step, const LaunchSizes& sizes) {
   };
 
   embed(pass);
+  if (config_.per_layer_dim > 0) embed_per_layer(pass);
   for (int32_t layer = 0; layer < config_.n_layers; ++layer) {
     const GpuLayerWeights& w = weights_->layers[static_cast<size_t>(layer)];
     next_norm(w.attn_norm, w.qkv);
     project(pass, layer);
     // Keys and values are stored: without logits that was all.
-    if (layer + 1 == config_.n_layers && sizes.logit_rows == 0) return;
+    if (layer + 1 == config_.n_kv_layers() && sizes.logit_rows == 0) return;
     attend(pass, layer);
     ops_.store_product(*stream_, product(pass, b.attended, w.o, w.o_bias), {b.part});
 
@@ -302,10 +312,11 @@ void GpuTransformer::run(const gpu::StepView& step, const LaunchSizes& sizes) {
       add_and_norm(pass, w.attn_post_norm, w.mlp_norm, w.gate_up);
     } else {  // both from x as it was
       norm_beside_attention(pass, w);
-      add_part(pass);
+      sum_over_ranks(pass, b.part, config_.hidden_dim);
+      add_part(pass, {}, 1.0f);
     }
     mlp(pass, w);  // part [rows, hidden]
-    of_part = &w.mlp_post_norm;
+    of_part = end_layer(pass, layer);
   }
 
   pass.selected = true;
@@ -412,14 +423,14 @@ std::vector<ChosenToken> GpuTransformer::run_chain(const ChainedSteps& chain) {
 // Their time is the device's own and is not seen here.
 void GpuTransformer::count_sums(const LaunchSizes& sizes) {
   if (group_->size() == 1) return;
-  const int32_t skipped = sizes.logit_rows == 0 ? 2 : 0;
-  const auto num_sums = static_cast<uint64_t>(2 * config_.n_layers + 1 - skipped);
+  const int32_t num_layers = sizes.logit_rows == 0 ? config_.n_kv_layers() - 1 : config_.n_layers;
   const auto add = [&](uint64_t count, int32_t width) {
     sum_traffic_.num_sums += count;
     sum_traffic_.num_bytes +=
         count * static_cast<uint64_t>(sizes.rows) * static_cast<uint64_t>(width) * sizeof(float);
   };
-  add(num_sums, config_.hidden_dim);
+  add(static_cast<uint64_t>(2 * num_layers + 1), config_.hidden_dim);
+  if (config_.per_layer_dim > 0) add(1, config_.n_layers * config_.per_layer_dim);
   if (buffers_->squares == nullptr) return;
   add(static_cast<uint64_t>(config_.n_layers), config_.n_heads + config_.n_kv_heads);
 }

@@ -87,7 +87,7 @@ class GpuTransformer final : public Model {
                     const GpuNorm& norm,
                     const gpu::Matrix& next);
   void norm_beside_attention(const Pass& pass, const GpuLayerWeights& w);
-  void add_part(const Pass& pass);
+  void add_part(const Pass& pass, const GpuNorm& of_part, float scale);
   gpu::ProductArgs product(const Pass& pass,
                            void* in,
                            const gpu::Matrix& weights,
@@ -96,6 +96,13 @@ class GpuTransformer final : public Model {
   void sum_squares(const Pass& pass);
   void attend(const Pass& pass, int32_t layer);
   void mlp(const Pass& pass, const GpuLayerWeights& w);
+  // latent_attention.cpp
+  void project_latent(const Pass& pass, const GpuLayerWeights& w, const gpu::QkvArgs& to);
+  void make_values(const Pass& pass, const GpuLayerWeights& w);
+  // per_layer_inputs.cpp
+  void embed_per_layer(const Pass& pass);
+  void read_per_layer(const Pass& pass, int32_t layer);
+  const GpuNorm* end_layer(const Pass& pass, int32_t layer);
   void bend_logits(const Pass& pass);
   void sum_over_ranks(const Pass& pass, float* values, int32_t width);
   void queue_chain(const std::vector<LaunchSizes>& sizes);

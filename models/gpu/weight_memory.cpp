@@ -118,7 +118,6 @@ gpu::SliceEnds choose_slices(const GpuMatrixLayout& layout, Type type) {
 
 GpuWeightMemory::GpuWeightMemory(gpu::Device& device, const GpuLayout& layout, int num_threads)
     : device_(device), num_threads_(num_threads), weights_(std::make_unique<GpuWeights>()) {
-  weights_->ffn = layout.ffn;
   weights_->qkv_is_fused = layout.qkv_is_fused;
   weights_->mlp_is_fused = layout.mlp_is_fused;
 }
@@ -215,44 +214,66 @@ const void* GpuWeightMemory::rows(int64_t num_rows,
   return to;
 }
 
+namespace {
+
+// Norms, biases and sinks of a layer, whose config and shard these are.
+size_t layer_floats(const ModelConfig& config, const ModelShard& shard, const GpuLayout& layout) {
+  const auto hidden = static_cast<size_t>(config.hidden_dim);
+  const size_t norm = config.norm_bias ? 2 * hidden : hidden;
+  const WeightNames& names = config.names;
+  size_t floats = config.per_layer_dim > 0 ? norm : 0;
+  for (const std::string* name :
+       {&names.attn_norm, &names.attn_post_norm, &names.mlp_norm, &names.mlp_post_norm}) {
+    if (!name->empty()) floats += norm;
+  }
+  const bool is_shared = config.qk_norm_span == QkNormSpan::kHead;
+  const bool has_keys = !names.k_norm.empty();
+  int64_t normed_heads = is_shared ? 1 : shard.heads.size();
+  if (has_keys) normed_heads += is_shared ? 1 : shard.kv_heads.size();
+  if (has_keys && config.v_norm) normed_heads += 1;
+  if (config.attention_bias) floats += bias_floats(layout.qkv) + bias_floats(layout.q_a);
+  floats += static_cast<size_t>(config.latent.q_rank + config.latent.kv_rank);  // norms
+  if (config.qk_norm) floats += static_cast<size_t>(normed_heads * config.head_dim);
+  if (!names.sinks.empty()) floats += static_cast<size_t>(shard.heads.size());
+  if (config.attention_out_bias) floats += bias_floats(layout.o);
+  if (config.mlp_bias) floats += bias_floats(layout.gate_up) + bias_floats(layout.down);
+  return floats;
+}
+
+}  // namespace
+
 size_t gpu_weight_bytes(const ModelConfig& config,
                         const ModelShard& shard,
                         GpuWeightFormat format) {
   const Type file_type = gpu_type(config.dtype);
   const Type type = matrix_type(file_type, format);
-  const GpuLayout layout = gpu_layout(config, shard);
+  const Type rows = embedding_type(file_type, format);  // of what is no product's matrix
   const auto with_scales = [type](const GpuMatrixLayout& matrix) {
     const auto outputs = static_cast<size_t>(gpu::padded(matrix.n_out, gpu::kTileOutputs));
     return bytes_of(matrix, type) + (type == Type::kE4M3 ? outputs * sizeof(float) : 0);
   };
   const auto hidden = static_cast<size_t>(config.hidden_dim);
-  const size_t norm = config.norm_bias ? 2 * hidden : hidden;
-  const WeightNames& names = config.names;
-  size_t floats = 0;  // of a layer
-  for (const std::string* name :
-       {&names.attn_norm, &names.attn_post_norm, &names.mlp_norm, &names.mlp_post_norm}) {
-    if (!name->empty()) floats += norm;
+  GpuLayout layout;
+  size_t total = 0;
+  size_t floats = config.norm_bias ? 2 * hidden : hidden;  // the last norm
+  for (int32_t i = 0; i < config.n_layers; ++i) {
+    layout = gpu_layout(config, shard, i);
+    for (const GpuMatrixLayout* matrix : layout.matrices()) total += with_scales(*matrix);
+    total += static_cast<size_t>(layout.kv_b_elements) * gpu::type_bytes(rows);
+    floats += layer_floats(config.of_layer(i), shard_of_layer(config, shard, i), layout);
   }
-  const auto heads = static_cast<size_t>(shard.heads.size() + shard.kv_heads.size());
-  const size_t normed_heads = config.qk_norm_span == QkNormSpan::kHead ? 2 : heads;
-  if (config.attention_bias) floats += bias_floats(layout.qkv);
-  if (config.qk_norm) floats += normed_heads * static_cast<size_t>(config.head_dim);
-  if (!names.sinks.empty()) floats += static_cast<size_t>(shard.heads.size());
-  if (config.attention_out_bias) floats += bias_floats(layout.o);
-  if (config.mlp_bias) floats += bias_floats(layout.gate_up) + bias_floats(layout.down);
-  const size_t layer = with_scales(layout.qkv) + with_scales(layout.o) +
-                       with_scales(layout.gate_up) + with_scales(layout.down) +
-                       floats * sizeof(float);
-  const Type rows = embedding_type(file_type, format);
   const bool is_shared = config.tied_head && rows == type;
-  const size_t embedding =
-      is_shared ? 0 : static_cast<size_t>(shard.vocab.size()) * hidden * gpu::type_bytes(rows);
-  const size_t positions =
-      names.has_positions()
-          ? static_cast<size_t>(config.max_positions + config.position_offset) * hidden
-          : 0;
-  return static_cast<size_t>(config.n_layers) * layer + with_scales(layout.head) + embedding +
-         (norm + positions) * sizeof(float);
+  size_t row = is_shared ? 0 : hidden;  // of the embedding and the table of per-layer inputs
+  if (config.per_layer_dim > 0) {
+    row += static_cast<size_t>(layout.per_layer_model_projection.n_out);
+    total += with_scales(layout.per_layer_model_projection);
+    floats += static_cast<size_t>(config.per_layer_dim);
+  }
+  if (config.names.has_positions()) {
+    floats += static_cast<size_t>(config.max_positions + config.position_offset) * hidden;
+  }
+  return total + with_scales(layout.head) + floats * sizeof(float) +
+         static_cast<size_t>(shard.vocab.size()) * row * gpu::type_bytes(rows);
 }
 
 }  // namespace outrider

@@ -8,6 +8,7 @@
 #include "models/gpu/weight_memory.h"
 #include "runtime/base/error.h"
 #include "runtime/ops/half.h"
+#include "runtime/ops/ops.h"
 
 namespace outrider {
 namespace {
@@ -21,20 +22,163 @@ Type file_type(const ops::PackedMatrix& matrix, const ModelConfig& config) {
   return gpu_type(matrix.is_quantized() ? config.dtype : matrix.dtype());
 }
 
-// One row of what Weights::embedding holds.
-void read_embedding(const Weights& host, int64_t row, int64_t n, float* out) {
-  const std::byte* from =
-      host.embedding.get() + static_cast<size_t>(row * n) * ops::dtype_bytes(host.embedding_dtype);
-  if (host.embedding_dtype == ops::DType::kF32) {
+// One row of a table of n numbers a token.
+void read_table(
+    const ops::AlignedBytes& table, ops::DType type, int64_t row, int64_t n, float* out) {
+  const std::byte* from = table.get() + static_cast<size_t>(row * n) * ops::dtype_bytes(type);
+  if (type == ops::DType::kF32) {
     std::memcpy(out, from, static_cast<size_t>(n) * sizeof(float));
     return;
   }
   for (int64_t i = 0; i < n; ++i) {
     uint16_t bits = 0;
     std::memcpy(&bits, from + 2 * i, sizeof(bits));
-    out[i] = host.embedding_dtype == ops::DType::kBF16 ? ops::bf16_to_float(bits)
-                                                       : ops::f16_to_float(bits);
+    out[i] = type == ops::DType::kBF16 ? ops::bf16_to_float(bits) : ops::f16_to_float(bits);
   }
+}
+
+// Puts one model's tensors on the device, each dropped from host memory when it is there.
+class Upload {
+ public:
+  Upload(gpu::Device& device,
+         const ModelConfig& config,
+         const ModelShard& shard,
+         Weights& host,
+         GpuWeightFormat format,
+         int num_threads)
+      : config_(config),
+        shard_(shard),
+        host_(host),
+        format_(format),
+        of_model_(gpu_layout(config, shard, 0)),
+        memory_(device, of_model_, num_threads) {}
+
+  std::unique_ptr<GpuWeights> make() {
+    GpuWeights& out = memory_.weights();
+    put_embedding(out);
+    if (config_.per_layer_dim > 0) put_per_layer_inputs(out);
+    for (int32_t i = 0; i < config_.n_layers; ++i) {
+      put_layer(i, host_.layers[static_cast<size_t>(i)], out.layers.emplace_back());
+    }
+    out.positions = memory_.vector(host_.positions);
+    out.final_norm = norm(host_.final_norm);
+    return memory_.take();
+  }
+
+ private:
+  gpu::Matrix matrix(const GpuMatrixLayout& where, ops::PackedMatrix& from) {
+    const gpu::Matrix matrix =
+        memory_.matrix(where, matrix_type(file_type(from, config_), format_), from);
+    from = {};
+    return matrix;
+  }
+  GpuNorm norm(const NormWeights& from) {
+    return {memory_.vector(from.weight), memory_.vector(from.bias)};
+  }
+  // Rows of n numbers of this shard's tokens.
+  const void* table(ops::AlignedBytes& from, ops::DType dtype, int64_t n, Type type) {
+    const void* rows = memory_.rows(shard_.vocab.size(), n, type, [&](int64_t row, float* out) {
+      read_table(from, dtype, row, n, out);
+    });
+    from = nullptr;
+    return rows;
+  }
+  void put_embedding(GpuWeights& out);
+  void put_per_layer_inputs(GpuWeights& out);
+  gpu::HeadMatrix head_matrix(ops::PackedMatrix& from, int64_t n_out, int64_t n_heads);
+  void put_latent(const GpuLayout& layout, LayerWeights& from, GpuLayerWeights& to);
+  void put_layer(int32_t layer, LayerWeights& from, GpuLayerWeights& to);
+
+  const ModelConfig& config_;
+  const ModelShard& shard_;
+  Weights& host_;
+  const GpuWeightFormat format_;
+  const GpuLayout of_model_;
+  GpuWeightMemory memory_;
+};
+
+void Upload::put_embedding(GpuWeights& out) {
+  const int64_t hidden = config_.hidden_dim;
+  out.embedding_type = embedding_type(gpu_type(host_.embedding_dtype), format_);
+  if (host_.embedding != nullptr) {
+    out.embedding = table(host_.embedding, host_.embedding_dtype, hidden, out.embedding_type);
+  } else if (matrix_type(out.embedding_type, format_) != out.embedding_type) {
+    out.embedding = memory_.rows(
+        shard_.vocab.size(), hidden, out.embedding_type, [&](int64_t row, float* values) {
+          host_.head.read_row(row, values);
+        });
+  }
+  out.head = matrix(of_model_.head, host_.head);
+  if (out.embedding != nullptr) return;
+  out.embedding = out.head.data;
+  out.embedding_is_packed = out.head.type != Type::kF32;
+}
+
+void Upload::put_per_layer_inputs(GpuWeights& out) {
+  const GpuMatrixLayout& projection = of_model_.per_layer_model_projection;
+  out.per_layer_type = embedding_type(gpu_type(host_.per_layer_dtype), format_);
+  out.per_layer_embedding =
+      table(host_.per_layer_embedding, host_.per_layer_dtype, projection.n_out, out.per_layer_type);
+  out.per_layer_projection = matrix(projection, host_.per_layer_projection);
+  out.per_layer_norm = memory_.vector(host_.per_layer_norm);
+}
+
+// Of each head a matrix; from: in whole panels, as ops::ExpertMatrix has them.
+gpu::HeadMatrix Upload::head_matrix(ops::PackedMatrix& from, int64_t n_out, int64_t n_heads) {
+  const int64_t n_in = from.n_in();
+  const int64_t stride = ops::panels_of(n_out) * ops::kRowsPerPanel;
+  gpu::HeadMatrix matrix = {.type = embedding_type(gpu_type(from.dtype()), format_),
+                            .n_out = static_cast<int32_t>(n_out),
+                            .n_in = static_cast<int32_t>(n_in)};
+  matrix.data = memory_.rows(n_heads * n_out, n_in, matrix.type, [&](int64_t row, float* values) {
+    from.read_row(row / n_out * stride + row % n_out, values);
+  });
+  memory_.weights().matrix_bytes +=
+      static_cast<size_t>(n_heads * n_out * n_in) * gpu::type_bytes(matrix.type);
+  from = {};
+  return matrix;
+}
+
+// Before the key, whose matrix on the host begins with these rows.
+void Upload::put_latent(const GpuLayout& layout, LayerWeights& from, GpuLayerWeights& to) {
+  const LatentConfig& latent = config_.latent;
+  const Type type = matrix_type(file_type(from.qkv, config_), format_);
+  if (latent.q_rank > 0) {
+    to.q_a = memory_.matrix(layout.q_a, type, from.qkv);
+    to.q_a_bias = memory_.bias(from.qkv_bias, layout.q_a);
+    to.q = matrix(layout.q, from.q_b);
+  } else {
+    to.q = memory_.matrix(layout.q, type, from.qkv);
+  }
+  to.kv_b_keys = head_matrix(from.kv_b_keys, latent.kv_rank, to.n_heads);
+  to.kv_b_values = head_matrix(from.kv_b_values, latent.value_dim, to.n_heads);
+}
+
+void Upload::put_layer(int32_t layer, LayerWeights& from, GpuLayerWeights& to) {
+  const GpuLayout layout = gpu_layout(config_, shard_, layer);
+  to.attn_norm = norm(from.attn_norm);
+  to.n_heads = static_cast<int32_t>(shard_of_layer(config_, shard_, layer).heads.size());
+  if (config_.is_latent()) put_latent(layout, from, to);
+  to.qkv = matrix(layout.qkv, from.qkv);
+  to.qkv_bias = memory_.bias(from.qkv_bias, layout.qkv);
+  to.q_norm = memory_.vector(from.q_norm);
+  to.k_norm = memory_.vector(from.k_norm);
+  to.v_norm = memory_.vector(from.v_norm);
+  to.sinks = memory_.vector(from.sinks);
+  to.o = matrix(layout.o, from.o);
+  to.o_bias = memory_.bias(from.o_bias, layout.o);
+  to.attn_post_norm = norm(from.attn_post_norm);
+  to.mlp_norm = norm(from.mlp_norm);
+  to.gate_up = matrix(layout.gate_up, from.gate_up);
+  to.gate_up_bias = memory_.bias(from.gate_up_bias, layout.gate_up);
+  to.down = matrix(layout.down, from.down);
+  to.down_bias = memory_.bias(from.down_bias, layout.down);
+  to.mlp_post_norm = norm(from.mlp_post_norm);
+  to.scalar = from.scalar;
+  if (config_.per_layer_dim == 0) return;
+  to.per_layer_gate = matrix(layout.per_layer_gate, from.per_layer_gate);
+  to.per_layer_projection = matrix(layout.per_layer_projection, from.per_layer_projection);
+  to.per_layer_norm = norm(from.per_layer_norm);
 }
 
 }  // namespace
@@ -62,60 +206,8 @@ std::unique_ptr<GpuWeights> upload_weights(gpu::Device& device,
                                            GpuWeightFormat format,
                                            int num_threads) {
   const unsigned cores = std::clamp(std::thread::hardware_concurrency(), 1u, kMaxThreads);
-  const GpuLayout layout = gpu_layout(config, shard);
-  GpuWeightMemory memory(device, layout, num_threads > 0 ? num_threads : static_cast<int>(cores));
-  GpuWeights& out = memory.weights();
-  const int64_t hidden = config.hidden_dim;
-  const auto upload = [&](const GpuMatrixLayout& where, ops::PackedMatrix& from) {
-    const Type type = matrix_type(file_type(from, config), format);
-    const gpu::Matrix matrix = memory.matrix(where, type, from);
-    from = {};
-    return matrix;
-  };
-  const auto norm = [&memory](const NormWeights& from) {
-    return GpuNorm{memory.vector(from.weight), memory.vector(from.bias)};
-  };
-
-  out.embedding_type = embedding_type(gpu_type(host->embedding_dtype), format);
-  if (host->embedding != nullptr) {
-    out.embedding = memory.rows(
-        shard.vocab.size(), hidden, out.embedding_type, [&](int64_t row, float* values) {
-          read_embedding(*host, row, hidden, values);
-        });
-    host->embedding = nullptr;
-  } else if (matrix_type(out.embedding_type, format) != out.embedding_type) {
-    out.embedding = memory.rows(
-        shard.vocab.size(), hidden, out.embedding_type, [&](int64_t row, float* values) {
-          host->head.read_row(row, values);
-        });
-  }
-  out.head = upload(layout.head, host->head);
-  if (out.embedding == nullptr) {
-    out.embedding = out.head.data;
-    out.embedding_is_packed = out.head.type != Type::kF32;
-  }
-  for (int32_t i = 0; i < config.n_layers; ++i) {
-    LayerWeights& from = host->layers[static_cast<size_t>(i)];
-    GpuLayerWeights& to = out.layers.emplace_back();
-    to.attn_norm = norm(from.attn_norm);
-    to.qkv = upload(layout.qkv, from.qkv);
-    to.qkv_bias = memory.bias(from.qkv_bias, layout.qkv);
-    to.q_norm = memory.vector(from.q_norm);
-    to.k_norm = memory.vector(from.k_norm);
-    to.sinks = memory.vector(from.sinks);
-    to.o = upload(layout.o, from.o);
-    to.o_bias = memory.bias(from.o_bias, layout.o);
-    to.attn_post_norm = norm(from.attn_post_norm);
-    to.mlp_norm = norm(from.mlp_norm);
-    to.gate_up = upload(layout.gate_up, from.gate_up);
-    to.gate_up_bias = memory.bias(from.gate_up_bias, layout.gate_up);
-    to.down = upload(layout.down, from.down);
-    to.down_bias = memory.bias(from.down_bias, layout.down);
-    to.mlp_post_norm = norm(from.mlp_post_norm);
-  }
-  out.positions = memory.vector(host->positions);
-  out.final_norm = norm(host->final_norm);
-  return memory.take();
+  const int threads = num_threads > 0 ? num_threads : static_cast<int>(cores);
+  return Upload(device, config, shard, *host, format, threads).make();
 }
 
 }  // namespace outrider

@@ -33,20 +33,34 @@ struct GpuNorm {
 // Of a layer of this shard; null where the model has no such vector.
 struct GpuLayerWeights {
   GpuNorm attn_norm;
-  gpu::Matrix qkv;                  // heads in kHalves order when GpuWeights::qkv_is_fused
+  int32_t n_heads = 0;  // of queries
+  // Heads in kHalves order when GpuWeights::qkv_is_fused; of latent attention the key alone.
+  gpu::Matrix qkv;
   const float* qkv_bias = nullptr;  // biases lie in the packed order, as the outputs do
   const float* q_norm = nullptr;    // [head_dim], or [heads * head_dim]: each head its own
   const float* k_norm = nullptr;
-  const float* sinks = nullptr;  // [heads]
+  const float* v_norm = nullptr;  // [head_dim]
+  const float* sinks = nullptr;   // [heads]
+  // Of latent attention, whose norms above are those of q_a and of the latent.
+  gpu::Matrix q_a;
+  const float* q_a_bias = nullptr;
+  gpu::Matrix q;                // [heads * query_dim, q_rank], or hidden where there is no q_a
+  gpu::HeadMatrix kv_b_keys;    // queries over the latent
+  gpu::HeadMatrix kv_b_values;  // values of the latents' sums
   gpu::Matrix o;
   const float* o_bias = nullptr;
   GpuNorm attn_post_norm;  // of what attention adds
   GpuNorm mlp_norm;
-  gpu::Matrix gate_up;  // over GpuWeights::ffn units, in kPairs order when mlp_is_fused
+  gpu::Matrix gate_up;  // over GpuLayout::ffn units, in kPairs order when mlp_is_fused
   const float* gate_up_bias = nullptr;
-  gpu::Matrix down;  // [hidden, GpuWeights::ffn]
+  gpu::Matrix down;  // [hidden, GpuLayout::ffn]
   const float* down_bias = nullptr;
   GpuNorm mlp_post_norm;
+  // Of per-layer inputs.
+  gpu::Matrix per_layer_gate;        // [per_layer_dim, hidden]
+  gpu::Matrix per_layer_projection;  // [hidden, per_layer_dim]
+  GpuNorm per_layer_norm;
+  float scalar = 1.0f;  // on the residual stream, at the layer's end
 };
 
 struct GpuWeights {
@@ -56,10 +70,14 @@ struct GpuWeights {
   bool embedding_is_packed = false;
   std::vector<GpuLayerWeights> layers;
   const float* positions = nullptr;  // learned ones, [positions, hidden]
+  // Per-layer inputs: each token's vectors [vocab of the shard, layers * per_layer_dim] row-major,
+  // and what the embedding adds to them.
+  const void* per_layer_embedding = nullptr;
+  gpu::Type per_layer_type = gpu::Type::kBF16;
+  gpu::Matrix per_layer_projection;       // [layers * per_layer_dim, hidden]
+  const float* per_layer_norm = nullptr;  // [per_layer_dim]
   GpuNorm final_norm;
   gpu::Matrix head;
-  // Feed-forward units with the padding between: every slice of a sum begins with a whole tile.
-  int32_t ffn = 0;
   bool qkv_is_fused = false;  // rotation and the writing of keys and values are part of the product
   bool mlp_is_fused = false;  // SwiGLU is
   size_t matrix_bytes = 0;    // what the products of one step read

@@ -33,8 +33,10 @@ std::vector<Piece> qkv_pieces(const ModelConfig& config,
   const Range heads = scaled(shard.heads, head_dim);
   const Range kv = scaled(shard.kv_heads, head_dim);
   if (config.qkv_layout == QkvLayout::kSeparate) {
-    if (names.family.k.empty()) return {{names.q(), q_rows, heads}};
-    return {{names.q(), q_rows, heads}, {names.k(), kv_rows, kv}, {names.v(), kv_rows, kv}};
+    std::vector<Piece> pieces = {{names.q(), q_rows, heads}};
+    if (!names.family.k.empty()) pieces.push_back({names.k(), kv_rows, kv});
+    if (!names.family.v.empty()) pieces.push_back({names.v(), kv_rows, kv});
+    return pieces;
   }
   const int64_t rows = q_rows + 2 * kv_rows;
   if (config.qkv_layout == QkvLayout::kFused) {

@@ -11,6 +11,7 @@ namespace outrider {
 namespace {
 
 void round_matrix(ops::PackedMatrix& matrix) {
+  if (matrix.n_out() == 0) return;  // the model has none
   ops::PackedMatrix rounded(matrix.n_out(), matrix.n_in(), ops::DType::kF32);
   const auto n_in = static_cast<size_t>(matrix.n_in());
   std::vector<float> rows(static_cast<size_t>(ops::kRowsPerPanel) * n_in);
@@ -50,8 +51,15 @@ void keep_embedding(const ModelConfig& config, const ModelShard& shard, Weights&
 void round_to_e4m3(const ModelConfig& config, const ModelShard& shard, Weights& weights) {
   if (weights.embedding == nullptr) keep_embedding(config, shard, weights);
   round_matrix(weights.head);
+  round_matrix(weights.per_layer_projection);
   for (LayerWeights& layer : weights.layers) {
-    for (ops::PackedMatrix* matrix : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) {
+    for (ops::PackedMatrix* matrix : {&layer.qkv,
+                                      &layer.q_b,
+                                      &layer.o,
+                                      &layer.gate_up,
+                                      &layer.down,
+                                      &layer.per_layer_gate,
+                                      &layer.per_layer_projection}) {
       round_matrix(*matrix);
     }
   }

@@ -30,8 +30,8 @@ struct NormWeights {
 
 struct LayerWeights {
   NormWeights attn_norm;
-  // [(heads + 2 kv) * head_dim, hidden]: q, then k, then v; or q alone. Latent: q_a, or all of q,
-  // then kv_a.
+  // [(heads + 2 kv) * head_dim, hidden]: q, then k, then v; q and k where values are keys; or q
+  // alone. Latent: q_a, or all of q, then kv_a.
   ops::PackedMatrix qkv;
   std::vector<float> qkv_bias;  // [(heads + 2 kv) * head_dim]
   std::vector<float> q_norm;    // [head_dim], or [heads * head_dim]: each head its own

@@ -308,13 +308,12 @@ struct AttentionRows {
   std::span<const std::span<const int32_t>> block_tables;  // [sequences]
 };
 
-// Stores each row's key and value heads ([rows, stride], n_kv_heads * head_dim from the start) into
-// its slot, in the pages' type.
+// Stores each row's key and value heads, n_kv_heads of head_dim each, into its slot, in the pages'
+// type.
 void kv_write(Context& ctx,
               const KvPages& pages,
-              const float* keys,
-              const float* values,
-              int64_t stride,
+              const PlacedHeads<const float>& keys,
+              const PlacedHeads<const float>& values,
               const AttentionRows& rows);
 
 // Causal attention with grouped KV heads: out[r, h, :] = softmax(q . k / sqrt(head_dim)) v over

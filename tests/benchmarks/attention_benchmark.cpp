@@ -68,7 +68,11 @@ struct Sequence {
   void write(const KvPages& pages, int64_t first, int64_t count) {
     std::vector<int32_t> positions;
     const AttentionRows where = rows(positions, first, count);
-    kv_write(context, pages, queries.data(), queries.data() + kWidth, 2 * kWidth, where);
+    kv_write(context,
+             pages,
+             {queries.data(), 2 * kWidth, kHeadDim},
+             {queries.data() + kWidth, 2 * kWidth, kHeadDim},
+             where);
   }
 };
 

@@ -92,6 +92,27 @@ TEST(ClusterPlan, SpeculationPaysMoreWhereSumsAreSlow) {
   EXPECT_LT(none.waiting_speedup, 1);
 }
 
+// The sizes of DeepSeek-V3's attention: every rank keeps the whole latent, of its heads it has a
+// share.
+TEST(ClusterPlan, LatentAttentionKeepsOneVectorAPosition) {
+  ModelConfig model = llama_8b();
+  model.n_heads = 128;
+  model.n_kv_heads = 1;
+  model.head_dim = 576;
+  model.latent = {
+      .kv_rank = 512, .q_rank = 1536, .nope_dim = 128, .rope_dim = 64, .value_dim = 128};
+  for (const int32_t ranks : {1, 8}) {
+    const ModelPlan plan = plan_model(model, over(ranks), {});
+    EXPECT_DOUBLE_EQ(plan.memory.kv_bytes_per_token, 32 * 576 * 2.0);
+    const double heads = 128.0 / ranks;
+    const double attention = 4096.0 * (1536 + 576) + heads * 192 * 1536 + heads * 256 * 512 +
+                             heads * 128 * 4096;
+    const double others = 3 * 4096.0 * 14336 / ranks;
+    EXPECT_DOUBLE_EQ(plan.memory.matrices_bytes,
+                     2 * (32 * (attention + others) + 128256.0 / ranks * 4096));
+  }
+}
+
 TEST(ClusterPlan, MoreRanksThanHeadsAreRefused) {
   EXPECT_THROW(plan_model(llama_8b(), over(33), {}), Error);
 }

@@ -35,6 +35,7 @@ struct AttentionShape {
   float softcap = 0.0f;
   bool alibi = false;
   bool has_sinks = false;
+  bool is_latent = false;  // values are the keys
   float slope(int32_t head) const { return 0.02f * static_cast<float>(head + 1); }
   float sink(int32_t head) const { return 2.0f * static_cast<float>(head); }
   int32_t n_heads() const { return n_kv_heads * group; }
@@ -133,6 +134,7 @@ class AttentionCase {
     return static_cast<size_t>(slot) * static_cast<size_t>(shape_.head_dim) +
            static_cast<size_t>(d);
   }
+  const DeviceArray<uint8_t>& values() const { return shape_.is_latent ? keys_ : values_; }
   // Queries, and the keys and values of the step's own positions.
   std::vector<std::span<std::byte>> written_by_step(const std::vector<int32_t>& positions,
                                                     const std::vector<int32_t>& sequences,
@@ -144,7 +146,7 @@ class AttentionCase {
       for (int32_t head = 0; head < shape_.n_kv_heads; ++head) {
         const size_t first = at(sequences[row], head, positions[row], 0) * element;
         memory.push_back(keys_.bytes().subspan(first, slot_bytes));
-        memory.push_back(values_.bytes().subspan(first, slot_bytes));
+        if (!shape_.is_latent) memory.push_back(values_.bytes().subspan(first, slot_bytes));
       }
     }
     return memory;
@@ -226,7 +228,7 @@ inline AttentionCase::Run AttentionCase::run(const std::vector<RunOfRows>& runs,
                         .scale = scale(),
                         .window = shape_.window,
                         .kv = {keys_.device(),
-                               values_.device(),
+                               values().device(),
                                shape_.type,
                                num_blocks_,
                                shape_.n_kv_heads,
@@ -309,7 +311,7 @@ inline std::vector<double> AttentionCase::expected(const std::vector<RunOfRows>&
           double value = 0.0;
           for (int32_t t = begin; t <= p; ++t) {
             value += weights[static_cast<size_t>(t - begin)] *
-                     widen(shape_.type, values_.host(), at(run.sequence, kv_head, t, d));
+                     widen(shape_.type, values().host(), at(run.sequence, kv_head, t, d));
           }
           out.push_back(value / sum);
         }

@@ -115,6 +115,11 @@ INSTANTIATE_TEST_SUITE_P(
         Named{"bf16_64_sinks_window",
               {.type = Type::kBF16, .group = 4, .head_dim = 64, .window = 20, .has_sinks = true}},
         Named{"f32_24_sinks", {.type = Type::kF32, .group = 3, .head_dim = 24, .has_sinks = true}},
+        Named{
+            "bf16_576_latent",
+            {.type = Type::kBF16, .n_kv_heads = 1, .group = 2, .head_dim = 576, .is_latent = true}},
+        Named{"f16_64_latent",
+              {.type = Type::kF16, .n_kv_heads = 1, .group = 8, .head_dim = 64, .is_latent = true}},
         Named{"bf16_24", {.type = Type::kBF16, .n_kv_heads = 1, .group = 3, .head_dim = 24}},
         Named{"f32_64", {.type = Type::kF32, .group = 4, .head_dim = 64}},
         Named{"f32_20_window",

@@ -19,9 +19,16 @@ struct Turned {
   bool interleaved = false;
   bool grows = false;
   HeadNorm norm = HeadNorm::kHead;
+  bool norms_values = false;
 };
 
 class RopeWrite : public ::testing::TestWithParam<Turned> {};
+
+class LatentOps : public ::testing::TestWithParam<Type> {
+ protected:
+  std::unique_ptr<Device> device = test_backend().open(0);
+  std::unique_ptr<Stream> stream = device->make_stream(Priority::kNormal);
+};
 
 constexpr int32_t kHeads = 6;
 constexpr int32_t kKvHeads = 2;
@@ -66,6 +73,7 @@ std::vector<float> expected_rows(std::vector<float> rows,
                                  const std::vector<float>& q_norm,
                                  const std::vector<float>& k_norm,
                                  const Turned& turned) {
+  constexpr HeadNorm kHead = HeadNorm::kHead;
   ops::Context ctx(1);
   const auto num_rows = static_cast<int64_t>(positions.size());
   float* const keys = rows.data() + kHeads * kHeadDim;
@@ -73,6 +81,10 @@ std::vector<float> expected_rows(std::vector<float> rows,
   if (turned.normed) {
     norm_heads(queries, q_norm, turned.norm, false);
     norm_heads({keys, num_rows, kWidth, kKvHeads, kHeadDim}, k_norm, turned.norm, true);
+  }
+  if (turned.norms_values) {  // by the weights of queries
+    float* const values = keys + kKvHeads * kHeadDim;
+    norm_heads({values, num_rows, kWidth, kKvHeads, kHeadDim}, q_norm, kHead, true);
   }
   std::vector<float> of_rows;
   for (const int32_t position : positions) {
@@ -135,6 +147,7 @@ TEST_P(RopeWrite, IsNormRopeAndWriteOfTheCpu) {
                                 {.qkv = qkv.device(),
                                  .q_norm = turned.normed ? q_norm.device() : nullptr,
                                  .k_norm = turned.normed ? k_norm.device() : nullptr,
+                                 .v_norm = turned.norms_values ? q_norm.device() : nullptr,
                                  .eps = 1e-6f,
                                  .to = {.queries = queries.device(),
                                         .n_heads = kHeads,
@@ -208,8 +221,217 @@ INSTANTIATE_TEST_SUITE_P(Types,
                                            Turned{Type::kBF16, true, kHeadDim, true, true},
                                            Turned{Type::kF32, false, 0, false, true},
                                            Turned{Type::kF32, true, 16, false, false, kOwn},
+                                           Turned{Type::kF32, true, 16, false, false, kOwn, true},
+                                           Turned{Type::kF32, false, 0, false, false, kAll, true},
                                            Turned{Type::kF32, true, 16, true, true, kAll},
                                            Turned{Type::kF16, true, 0, false, false, kAll}));
+
+// Where values are keys they have the bits that a projection of their own would have given.
+TEST(RopeWriteOfKeys, WritesThemAsValuesToo) {
+  const std::unique_ptr<Device> device = test_backend().open(0);
+  const std::unique_ptr<Stream> stream = device->make_stream(Priority::kNormal);
+  constexpr size_t kShort = size_t{kHeads + kKvHeads} * kHeadDim;
+  const DeviceArray<int32_t> positions(*device, std::vector<int32_t>{5, 9});
+  const DeviceArray<int32_t> sequences(*device, std::vector<int32_t>{0, 0});
+  const DeviceArray<int32_t> tables(*device, std::vector<int32_t>{4, 2});
+  const DeviceArray<StepCounts> counts(*device, {{.num_rows = 2}});
+  const DeviceArray<float> angles(*device, random_floats(size_t{10} * kHeadDim, 32));
+  const DeviceArray<float> norm(*device, random_floats(kHeadDim, 33));
+  const DeviceArray<float> ones(*device, std::vector<float>(kHeadDim, 1.0f));
+  const DeviceArray<float> rows(*device, random_floats(2 * kShort, 34));
+  DeviceArray<float> with_values(*device, 2 * kWidth);
+  for (size_t row = 0; row < 2; ++row) {
+    const float* const from = rows.host() + row * kShort;
+    float* const to = with_values.host() + row * kWidth;
+    std::copy_n(from, kShort, to);
+    std::copy_n(from + kHeads * kHeadDim, kKvHeads * kHeadDim, to + kShort);
+  }
+  with_values.push();
+  const auto written = [&](const float* qkv, bool k_is_v) {
+    constexpr size_t kPages = size_t{kNumBlocks} * kKvHeads * kBlockSize * kHeadDim;
+    DeviceArray<float> queries(*device, size_t{2} * kHeads * kHeadDim);
+    DeviceArray<float> keys(*device, kPages);
+    DeviceArray<float> values(*device, kPages);
+    test_backend().ops.rope_write(*stream,
+                                  {.qkv = qkv,
+                                   .q_norm = norm.device(),
+                                   .k_norm = norm.device(),
+                                   .v_norm = ones.device(),
+                                   .eps = 1e-6f,
+                                   .to = {.queries = queries.device(),
+                                          .n_heads = kHeads,
+                                          .kv = {keys.device(),
+                                                 values.device(),
+                                                 Type::kF32,
+                                                 kNumBlocks,
+                                                 kKvHeads,
+                                                 kBlockSize,
+                                                 kHeadDim},
+                                          .rotary = {angles.device(), kHeadDim}},
+                                   .max_rows = 2,
+                                   .step = {.counts = counts.device(),
+                                            .positions = positions.device(),
+                                            .sequence_of_row = sequences.device(),
+                                            .block_tables = tables.device(),
+                                            .table_stride = 2},
+                                   .k_is_v = k_is_v});
+    stream->wait();
+    std::vector<float> all = queries.pull();
+    for (DeviceArray<float>* pages : {&keys, &values}) {
+      const std::vector<float>& of_pages = pages->pull();
+      all.insert(all.end(), of_pages.begin(), of_pages.end());
+    }
+    return all;
+  };
+  EXPECT_EQ(written(rows.device(), true), written(with_values.device(), false));
+}
+
+// Of a layer that reads another's keys and values.
+TEST(RopeWriteOfQueries, WritesNothingElse) {
+  const std::unique_ptr<Device> device = test_backend().open(0);
+  const std::unique_ptr<Stream> stream = device->make_stream(Priority::kNormal);
+  const DeviceArray<int32_t> positions(*device, std::vector<int32_t>{5, 6});
+  const DeviceArray<StepCounts> counts(*device, {{.num_rows = 2}});
+  const DeviceArray<float> rows(*device, random_floats(size_t{2} * kHeads * kHeadDim, 31));
+  DeviceArray<float> queries(*device, rows.size());
+  const QkvArgs to = {.queries = queries.device(),
+                      .n_heads = kHeads,
+                      .kv = {.type = Type::kF32, .n_kv_heads = 0, .head_dim = kHeadDim}};
+  const StepView step = {.counts = counts.device(), .positions = positions.device()};
+  test_backend().ops.rope_write(*stream,
+                                {.qkv = rows.device(), .to = to, .max_rows = 2, .step = step});
+  stream->wait();
+  EXPECT_EQ(queries.pull(), std::vector<float>(rows.host(), rows.host() + rows.size()));
+}
+
+// A product of each head's own, to a product's input and to the end of each query.
+TEST_P(LatentOps, MultiplyEachHeadByItsOwnMatrix) {
+  constexpr int32_t kRows = 6;  // more than a block takes
+  constexpr int32_t kOut = 10;
+  constexpr int32_t kIn = 37;
+  constexpr int32_t kStride = kHeads * 40 + 3;
+  const DeviceArray<float> in(*device, random_floats(kRows * kStride, 41));
+  DeviceArray<uint8_t> weights(*device, size_t{kHeads * kOut * kIn} * type_bytes(GetParam()));
+  const std::vector<float> numbers = random_floats(size_t{kHeads * kOut * kIn}, 42);
+  for (size_t i = 0; i < numbers.size(); ++i) narrow(GetParam(), weights.host(), i, numbers[i]);
+  weights.push();
+  const DeviceArray<StepCounts> counts(*device, {{.num_rows = kRows - 1}});
+  DeviceArray<float> out(*device, activation_elements(kRows, kHeads * kOut));
+  DeviceArray<float> queries(*device, size_t{kRows * kHeads * kHeadDim});
+  queries.poison();
+  HeadProductArgs args = {.in = in.device() + 3,
+                          .row_stride = kStride,
+                          .head_stride = 40,
+                          .weights = {weights.device(), GetParam(), kOut, kIn},
+                          .n_heads = kHeads,
+                          .queries = queries.device(),
+                          .query_type = Type::kF32,
+                          .query_dim = kHeadDim,
+                          .max_rows = kRows,
+                          .step = {.counts = counts.device()}};
+  test_backend().ops.head_product(*stream, args);
+  args.out = {out.device(), Type::kF32, kHeads * kOut};
+  test_backend().ops.head_product(*stream, args);
+  stream->wait();
+  queries.pull();
+  out.pull();
+  for (int32_t i = 0; i < (kRows - 1) * kHeads * kOut; ++i) {
+    const int32_t query = i / kOut;  // row and head
+    double expected = 0.0;
+    for (int32_t k = 0; k < kIn; ++k) {
+      const int32_t at = 3 + query / kHeads * kStride + query % kHeads * 40 + k;
+      const int32_t weight = (query % kHeads * kOut + i % kOut) * kIn + k;
+      expected += double{in[static_cast<size_t>(at)]} *
+                  widen(GetParam(), weights.host(), static_cast<size_t>(weight));
+    }
+    EXPECT_NEAR(out[static_cast<size_t>(i)], expected, 1e-4) << i;
+    const int32_t at = (query + 1) * kHeadDim - kOut + i % kOut;
+    EXPECT_EQ(queries[static_cast<size_t>(at)], out[static_cast<size_t>(i)]) << i;
+  }
+  EXPECT_TRUE(std::isnan(queries[0]));                   // in front of them
+  EXPECT_TRUE(std::isnan(queries[queries.size() - 1]));  // a row the step does not have
+}
+
+// What turns of queries and key, and the norm of what is behind it, as the CPU's ops do it.
+TEST_P(LatentOps, WriteQueriesAndTheKeyOfEachRow) {
+  constexpr int32_t kTurned = 8;
+  constexpr int32_t kQueryDim = 20;
+  constexpr int32_t kLatent = kHeadDim - kTurned;
+  const std::vector<int32_t> at = {17, 18, 3};
+  const DeviceArray<int32_t> positions(*device, at);
+  const DeviceArray<int32_t> sequences(*device, std::vector<int32_t>{0, 0, 1});
+  const DeviceArray<int32_t> tables(*device, std::vector<int32_t>{4, 0, 2, 1, -1, -1});
+  const DeviceArray<StepCounts> counts(*device, {{.num_rows = 3}});
+  const DeviceArray<float> angles(*device, random_floats(size_t{20} * kTurned, 43));
+  const DeviceArray<float> q(*device, random_floats(size_t{3} * kHeads * kQueryDim, 44));
+  const DeviceArray<float> k(*device, random_floats(size_t{3} * kHeadDim, 45));
+  const DeviceArray<float> k_norm(*device, random_floats(kLatent, 46));
+  DeviceArray<uint8_t> queries(*device, size_t{4} * kHeads * kHeadDim * type_bytes(GetParam()));
+  DeviceArray<uint8_t> keys(*device,
+                            size_t{kNumBlocks} * kBlockSize * kHeadDim * type_bytes(GetParam()));
+  for (const bool interleaved : {false, true}) {
+    for (auto* memory : {&keys, &queries}) memory->poison();
+    const KvView kv = {
+        keys.device(), keys.device(), GetParam(), kNumBlocks, 1, kBlockSize, kHeadDim};
+    test_backend().ops.latent_write(*stream,
+                                    {.queries = q.device(),
+                                     .query_dim = kQueryDim,
+                                     .keys = k.device(),
+                                     .k_norm = k_norm.device(),
+                                     .eps = 1e-6f,
+                                     .interleaved = interleaved,
+                                     .to = {.queries = queries.device(),
+                                            .n_heads = kHeads,
+                                            .kv = kv,
+                                            .rotary = {angles.device(), kTurned}},
+                                     .max_rows = 4,
+                                     .step = {.counts = counts.device(),
+                                              .positions = positions.device(),
+                                              .sequence_of_row = sequences.device(),
+                                              .block_tables = tables.device(),
+                                              .table_stride = 3}});
+    stream->wait();
+    for (auto* memory : {&keys, &queries}) memory->pull();
+    std::vector<float> of_rows;
+    for (const int32_t position : at) {
+      const float* const from = angles.host() + position * kTurned;
+      of_rows.insert(of_rows.end(), from, from + kTurned);
+    }
+    ops::Context ctx(1);
+    const ops::RowAngles turn = {of_rows.data(), kTurned, interleaved};
+    std::vector<float> expected_k(k.host(), k.host() + k.size());
+    ops::rope(ctx, expected_k.data(), 3, kHeadDim, 1, kHeadDim, turn);
+    ops::rms_norm_heads(
+        ctx, expected_k.data() + kTurned, 3, kHeadDim, 1, kLatent, k_norm.host(), 1e-6f);
+    std::vector<float> expected_q(q.host(), q.host() + q.size());
+    float* const turning = expected_q.data() + kQueryDim - kTurned;
+    ops::rope(ctx, turning, 3, kHeads * kQueryDim, kHeads, kQueryDim, turn);
+    const double tolerance = GetParam() == Type::kF32 ? 1e-6 : 4e-3;
+    const int32_t blocks[] = {2, 2, 1};  // of the rows, by the tables
+    for (size_t row = 0; row < 3; ++row) {
+      const auto slot = static_cast<size_t>(blocks[row] * kBlockSize + at[row] % kBlockSize);
+      for (size_t i = 0; i < kHeadDim; ++i) {
+        const float wanted = expected_k[row * kHeadDim + i];
+        const float found = widen(GetParam(), keys.host(), slot * kHeadDim + i);
+        EXPECT_NEAR(found, wanted, tolerance * (1 + std::fabs(wanted))) << row << " " << i;
+      }
+    }
+    for (size_t query = 0; query < 3 * kHeads; ++query) {
+      for (size_t i = 0; i < kHeadDim; ++i) {
+        const float found = widen(GetParam(), queries.host(), query * kHeadDim + i);
+        if (i >= kTurned) {
+          EXPECT_TRUE(std::isnan(found));
+          continue;
+        }
+        const float wanted = expected_q[(query + 1) * kQueryDim - kTurned + i];
+        EXPECT_NEAR(found, wanted, tolerance * (1 + std::fabs(wanted))) << query << " " << i;
+      }
+    }
+    EXPECT_TRUE(std::isnan(widen(GetParam(), queries.host(), size_t{3} * kHeads * kHeadDim)));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, LatentOps, ::testing::Values(Type::kF32, Type::kBF16, Type::kF16));
 
 class KvBlocks : public ::testing::TestWithParam<Type> {};
 

@@ -127,6 +127,7 @@ struct NormCase {
   bool has_weight = true;
   bool is_layer_norm = false;
   bool selected = false;
+  float scale = 1.0f;
 };
 
 TEST_P(Rows, AddNormIsEveryKindOfNorm) {
@@ -136,6 +137,7 @@ TEST_P(Rows, AddNormIsEveryKindOfNorm) {
                             {.norms_part = true, .is_layer_norm = true, .selected = true},
                             {.has_part = false, .has_weight = false},
                             {.norms_part = true, .has_weight = false},
+                            {.norms_part = true, .has_weight = false, .scale = 0.7f},
                             {.has_part = false, .is_layer_norm = true}};
   constexpr int32_t kRows = 3;
   ops::Context ctx(1);
@@ -166,6 +168,7 @@ TEST_P(Rows, AddNormIsEveryKindOfNorm) {
                     .step = {.counts = counts.device(), .logit_rows = logit_rows.device()}},
            .part_weight = kind.norms_part ? part_weight.device() : nullptr,
            .factor = 0.3f,
+           .scale = kind.scale,
            .subtracts_mean = kind.is_layer_norm,
            .bias = kind.is_layer_norm ? bias.device() : nullptr});
       stream->wait();
@@ -175,6 +178,7 @@ TEST_P(Rows, AddNormIsEveryKindOfNorm) {
       }
       const auto all = static_cast<int64_t>(count);
       if (kind.has_part) ops::add_scaled(ctx, x.data(), part.data(), 0.3f, all);
+      ops::scale(ctx, x.data(), kind.scale, all);
       std::vector<float> expected = x;
       if (kind.is_layer_norm) {
         const ops::LayerNorm norm = {weight.host(), bias.host(), 1e-5f};
@@ -251,6 +255,65 @@ TEST_P(Rows, ActivateIsThatOfTheCpu) {
       }
     }
   }
+}
+
+TEST_P(Rows, ActivateTakesFactorsOfAnotherArray) {
+  constexpr int32_t kN = 20;
+  constexpr int32_t kStride = 3 * kN;
+  ops::Context ctx(1);
+  std::vector<float> values = random_floats(2 * kN, 14);
+  const DeviceArray<float> x(*device, values);
+  const DeviceArray<float> factors(*device, random_floats(2 * kStride, 15));
+  const DeviceArray<StepCounts> counts(*device, {{.num_rows = 2}});
+  DeviceArray<float> out(*device, activation_elements(3, kN));
+  out.poison();
+  ops.activate(*stream,
+               {.out = {out.device(), GetParam(), kN},
+                .x = x.device(),
+                .kind = ops::ActivationKind::kGeluTanh,
+                .max_rows = 3,
+                .step = {.counts = counts.device()},
+                .factors = factors.device() + kN,
+                .factors_stride = kStride});
+  stream->wait();
+  out.pull();
+  ops::activate(ctx, values.data(), 2 * kN, ops::ActivationKind::kGeluTanh);
+  for (int32_t i = 0; i < 2 * kN; ++i) {
+    const auto at = static_cast<size_t>(i / kN * kStride + kN + i % kN);
+    expect_element(out, kN, i / kN, i % kN, values[static_cast<size_t>(i)] * factors[at]);
+  }
+}
+
+TEST_P(Rows, PerLayerInputsJoinTokensAndEmbedding) {
+  constexpr int32_t kLayers = 9;  // more than a block takes
+  constexpr int32_t kDim = 40;
+  constexpr size_t kWidth = size_t{kLayers} * kDim;
+  ops::Context ctx(1);
+  const std::vector<float> before = random_floats(3 * kWidth, 16);
+  std::vector<float> normed = random_floats(2 * kWidth, 17);
+  const DeviceArray<float> projected(*device, normed);
+  const DeviceArray<float> weight(*device, random_floats(kDim, 18));
+  const DeviceArray<StepCounts> counts(*device, {{.num_rows = 2}});
+  DeviceArray<float> vectors(*device, before);
+  ops.per_layer_inputs(*stream,
+                       {.vectors = vectors.device(),
+                        .projected = projected.device(),
+                        .weight = weight.device(),
+                        .scale = 6.0f,
+                        .factor = 0.2f,
+                        .eps = 1e-3f,
+                        .n_layers = kLayers,
+                        .dim = kDim,
+                        .max_rows = 3,
+                        .step = {.counts = counts.device()}});
+  stream->wait();
+  vectors.pull();
+  ops::scale(ctx, normed.data(), 0.2f, 2 * kWidth);
+  ops::rms_norm(ctx, normed.data(), normed.data(), weight.host(), 2 * kLayers, kDim, 1e-3f);
+  for (size_t i = 0; i < 2 * kWidth; ++i) {
+    ASSERT_NEAR(vectors[i], (6.0f * before[i] + normed[i]) * std::sqrt(0.5f), 1e-5) << i;
+  }
+  EXPECT_EQ(vectors[2 * kWidth], before[2 * kWidth]);  // a row the step does not have
 }
 
 TEST_P(Rows, AddPositionsScalesAndAddsRowsOfTheTable) {

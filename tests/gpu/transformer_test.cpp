@@ -25,7 +25,9 @@ std::vector<StrictModel> small_models() {
                                      small("partial rotary, tied, bf16", ops::DType::kBF16),
                                      small("window from layer 1, f32", ops::DType::kF32),
                                      small("odd sizes, tied, f16", ops::DType::kF16),
-                                     small("sinks, bf16", ops::DType::kBF16)};
+                                     small("sinks, bf16", ops::DType::kBF16),
+                                     small("latent, biases, bf16", ops::DType::kBF16),
+                                     small("latent, f32", ops::DType::kF32)};
   models[1].config.attention_bias = models[1].config.attention_out_bias = true;
   models[1].config.mlp_bias = true;
   models[2].config.qk_norm = true;
@@ -38,6 +40,17 @@ std::vector<StrictModel> small_models() {
   models[5].config.ffn_dim = 37;
   models[5].config.tied_head = true;
   models[6].config.names.sinks = "self_attn.sinks";
+  models[7].config.attention_bias = models[7].config.attention_out_bias = true;
+  for (size_t i : {size_t{7}, size_t{8}}) {
+    ModelConfig& config = models[i].config;
+    config.latent = {.kv_rank = 40, .q_rank = 48, .nope_dim = 20, .rope_dim = 8, .value_dim = 16};
+    config.n_kv_heads = 1;
+    config.head_dim = 48;
+    config.rope.rotary_dim = 8;
+    config.rope.interleaved = i == 7;
+    config.attention_scale = 0.2f;
+  }
+  models[8].config.latent.q_rank = 0;
   return models;
 }
 
@@ -116,8 +129,8 @@ TEST(GpuTransformer, ComputesWhatTheCpuComputes) {
 // A verification of 17 rows gives the bits of 17 single steps, behind other rows or not, and what
 // it leaves in the pages too; the graph of the second time gives those of the first.
 TEST(GpuTransformer, RowsDoNotDependOnWhatSharesTheirStep) {
-  for (const ops::DType dtype : {ops::DType::kBF16, ops::DType::kF32}) {
-    const StrictModel source = small("rows", dtype);
+  for (const StrictModel& source :
+       {small("rows", ops::DType::kBF16), small("rows", ops::DType::kF32), small_models()[7]}) {
     const auto group = make_solo_group();
     CaseModel gpu(source, *group, Numerics::kFast);
     GpuTransformer& model = *gpu.model;
@@ -138,7 +151,8 @@ TEST(GpuTransformer, RowsDoNotDependOnWhatSharesTheirStep) {
 }
 
 TEST(GpuTransformer, GraphsGiveWhatLaunchesGive) {
-  for (const StrictModel& source : {small("graphs", ops::DType::kBF16), small_models()[2]}) {
+  for (const StrictModel& source :
+       {small("graphs", ops::DType::kBF16), small_models()[2], small_models()[7]}) {
     const auto group = make_solo_group();
     CaseModel eager(source, *group, Numerics::kFast, Format::kAuto, true);
     CaseModel recorded(source, *group, Numerics::kFast);
@@ -357,7 +371,7 @@ TEST(GpuTransformer, APromptInPiecesIsThePromptInOne) {
 }
 
 TEST(GpuTransformer, StrictBitsAreThoseOfAnyNumberOfRanks) {
-  for (const StrictModel& model : {small_models()[1], small_models()[4]}) {
+  for (const StrictModel& model : {small_models()[1], small_models()[4], small_models()[7]}) {
     const std::vector<float> expected = on_ranks(model, 1, Numerics::kStrict);
     expect_real_logits(expected);
     const double tolerance = model.dtype == ops::DType::kF32 ? 1e-5 : 1e-2;
@@ -380,7 +394,8 @@ TEST(GpuTransformer, EightBitWeightsComeNear) {
 
 // The same numbers in float32 on a CPU, which is what acceptance is counted with where no GPU is.
 TEST(GpuTransformer, EightBitWeightsAreThoseOfTheCpusComparison) {
-  for (const StrictModel& model : {small("e4m3", ops::DType::kBF16), small_models()[5]}) {
+  for (const StrictModel& model :
+       {small("e4m3", ops::DType::kBF16), small_models()[5], small_models()[7]}) {
     const auto group = make_solo_group();
     const ModelShard shard = shard_model(model.config, 0, 1);
     std::unique_ptr<Weights> weights = weights_of(model, shard);
@@ -393,23 +408,43 @@ TEST(GpuTransformer, EightBitWeightsAreThoseOfTheCpusComparison) {
 }
 
 TEST(GpuTransformer, BlocksAreClearedCopiedAndPoisoned) {
-  const StrictModel source = small("blocks", ops::DType::kBF16);
-  const auto group = make_solo_group();
-  CaseModel gpu(source, *group, Numerics::kFast);
-  GpuTransformer& model = *gpu.model;
-  logits_of(model, 0, 20);
-  const std::vector<float> expected = logits_of(model, 20, 1);
-  model.copy_block(5, 11);
-  model.poison_position(5, 3);
-  EXPECT_TRUE(std::isnan(logits_of(model, 20, 1)[0]));
-  model.copy_block(11, 5);
-  EXPECT_TRUE(same_logit_bits(logits_of(model, 20, 1), expected));
-  const std::vector<int32_t> blocks = {5, 9};
-  model.poison_blocks(blocks);
-  EXPECT_TRUE(std::isnan(logits_of(model, 20, 1)[0]));
-  model.clear_blocks(blocks);
-  EXPECT_FALSE(std::isnan(logits_of(model, 20, 1)[0]));
-  EXPECT_FALSE(same_logit_bits(logits_of(model, 20, 1), expected));
+  for (const StrictModel& source : {small("blocks", ops::DType::kBF16), small_models()[7]}) {
+    const auto group = make_solo_group();
+    CaseModel gpu(source, *group, Numerics::kFast);
+    GpuTransformer& model = *gpu.model;
+    logits_of(model, 0, 20);
+    const std::vector<float> expected = logits_of(model, 20, 1);
+    model.copy_block(5, 11);
+    model.poison_position(5, 3);
+    EXPECT_TRUE(std::isnan(logits_of(model, 20, 1)[0]));
+    model.copy_block(11, 5);
+    EXPECT_TRUE(same_logit_bits(logits_of(model, 20, 1), expected));
+    const std::vector<int32_t> blocks = {5, 9};
+    model.poison_blocks(blocks);
+    EXPECT_TRUE(std::isnan(logits_of(model, 20, 1)[0]));
+    model.clear_blocks(blocks);
+    EXPECT_FALSE(std::isnan(logits_of(model, 20, 1)[0]));
+    EXPECT_FALSE(same_logit_bits(logits_of(model, 20, 1), expected));
+  }
+}
+
+// One latent vector a position where all heads' keys and values would be, and that of layers that
+// have any.
+TEST(GpuTransformer, KeysTakeTheMemoryOfTheirLayers) {
+  const auto per_position = [](const ModelConfig& config) {
+    return gpu_kv_bytes_per_block(config, shard_model(config, 0, 1), 16, gpu::Type::kBF16) / 32;
+  };
+  const ModelConfig latent = small_models()[7].config;
+  EXPECT_EQ(per_position(latent), static_cast<size_t>(latent.n_layers * latent.head_dim));
+  ModelConfig config = small("layers", ops::DType::kBF16).config;  // 2 KV heads of 16
+  config.n_layers = 4;
+  EXPECT_EQ(per_position(config), size_t{4 * 2 * 2 * 16});
+  config.sliding_window = 20;
+  config.full_layers = {false, true, false, true};
+  config.full_head_dim = 32;
+  config.full_kv_heads = 1;
+  config.kv_shared_layers = 1;
+  EXPECT_EQ(per_position(config), size_t{2 * 2 * 2 * 16 + 2 * 1 * 32});
 }
 
 TEST(GpuWeights, DrawnOnTheDeviceGiveLogitsThatMeanSomething) {

@@ -113,9 +113,8 @@ struct Cache {
     const std::vector<int32_t> owner(static_cast<size_t>(length), static_cast<int32_t>(sequence));
     kv_write(ctx,
              pages,
-             key_rows.back().data(),
-             value_rows.back().data(),
-             width,
+             {key_rows.back().data(), width, c.head_dim},
+             {value_rows.back().data(), width, c.head_dim},
              {positions, owner, spans});
     key_rows.back() = as_kept(std::move(key_rows.back()), c.type, c.head_dim);
     value_rows.back() = as_kept(std::move(value_rows.back()), c.type, c.head_dim);

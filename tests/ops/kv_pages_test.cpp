@@ -53,9 +53,8 @@ struct Memory {
     Context ctx(1);
     kv_write(ctx,
              pages,
-             keys.data(),
-             values.data(),
-             2 * pages.head_dim,
+             {keys.data(), 2 * pages.head_dim, pages.head_dim},
+             {values.data(), 2 * pages.head_dim, pages.head_dim},
              {std::span(&position, 1), owner, tables});
   }
 };

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "models/checkpoint/shard.h"
+#include "models/gpu/buffers.h"
 #include "models/gpu/layout.h"
 #include "runtime/base/error.h"
 #include "runtime/commands/bench/speedup_formulas.h"
@@ -25,16 +26,19 @@ double elements(int64_t rows, int64_t columns) {
 
 // Of one rank: everything that a step multiplies with.
 double matrix_elements(const ModelConfig& model, const ModelShard& shard) {
-  const int64_t hidden = model.hidden_dim;
-  const int64_t q = shard.heads.size() * model.head_dim;
-  const int64_t kv = shard.kv_heads.size() * model.head_dim;
-  const double layer =
-      elements(q + 2 * kv, hidden) + elements(hidden, q) + 3 * elements(shard.ffn.size(), hidden);
-  return model.n_layers * layer + elements(shard.vocab.size(), hidden);
+  const auto all_layers = int64_t{model.n_layers} * model.per_layer_dim;
+  double total = elements(shard.vocab.size() + all_layers, model.hidden_dim);
+  for (int32_t layer = 0; layer < model.n_layers; ++layer) {
+    const GpuLayout layout = gpu_layout(model, shard, layer);
+    for (const GpuMatrixLayout* m : layout.matrices()) total += elements(m->n_out, m->n_in);
+    total += static_cast<double>(layout.kv_b_elements);
+  }
+  return total;
 }
 
 double kv_elements_per_token(const ModelConfig& model, const ModelShard& shard) {
-  return 2.0 * model.n_layers * static_cast<double>(shard.kv_heads.size()) * model.head_dim;
+  return static_cast<double>(gpu_kv_bytes_per_block(model, shard, 1, gpu::Type::kF32)) /
+         gpu::type_bytes(gpu::Type::kF32);
 }
 
 // Residual, part and norm's output of the hidden width, queries and keys, the product of the wide
@@ -42,11 +46,17 @@ double kv_elements_per_token(const ModelConfig& model, const ModelShard& shard) 
 double buffer_bytes(const ModelConfig& model, const ModelShard& shard, const ClusterShape& shape) {
   const double rows = shape.max_rows;
   const double hidden = model.hidden_dim;
-  const double attention =
-      static_cast<double>(shard.heads.size() + 2 * shard.kv_heads.size()) * model.head_dim;
-  const double per_row = hidden * (4 + 4 + 2) + attention * 4 +
-                         static_cast<double>(shard.ffn.size()) * 2 +
-                         static_cast<double>(shard.vocab.size()) * 4;
+  double attention = 0;
+  double ffn = 0;
+  for (int32_t layer = 0; layer < model.n_layers; ++layer) {
+    const GpuLayout layout = gpu_layout(model, shard, layer);
+    const int64_t sums = model.is_latent() ? shard.heads.size() * model.head_dim : 0;
+    const int64_t own = layout.qkv.n_out + layout.q_a.n_out + layout.q.n_out + sums;
+    attention = std::max(attention, static_cast<double>(own));
+    ffn = std::max<double>(ffn, layout.ffn);
+  }
+  const double per_row =
+      hidden * (4 + 4 + 2) + attention * 4 + ffn * 2 + static_cast<double>(shard.vocab.size()) * 4;
   const double exchange = shape.num_ranks == 1 ? 0
                                                : static_cast<double>(gpu::kNumExchangeBuffers) *
                                                      (shape.num_ranks + 1) * hidden * 4;
@@ -120,7 +130,8 @@ ModelPlan plan_model(const ModelConfig& model,
   for (const ModelShard& shard : shards_of(model, shape)) {
     RankMemory memory;
     memory.matrices_bytes = matrix_elements(model, shard) * shape.weight_bytes;
-    memory.embedding_bytes = elements(shard.vocab.size(), model.hidden_dim) * 2;
+    const int64_t row = model.hidden_dim + int64_t{model.n_layers} * model.per_layer_dim;
+    memory.embedding_bytes = elements(shard.vocab.size(), row) * 2;
     memory.buffers_bytes = buffer_bytes(model, shard, shape);
     memory.kv_bytes_per_token = kv_elements_per_token(model, shard) * shape.kv_bytes;
     const double taken = memory.matrices_bytes + memory.embedding_bytes + memory.buffers_bytes;

@@ -104,9 +104,8 @@ void kv_copy(const KvPages& pages, int64_t from, int64_t to, int64_t count) {
 
 void kv_write(Context& ctx,
               const KvPages& pages,
-              const float* keys,
-              const float* values,
-              int64_t stride,
+              const PlacedHeads<const float>& keys,
+              const PlacedHeads<const float>& values,
               const AttentionRows& rows) {
   const int64_t num_rows = static_cast<int64_t>(rows.positions.size());
   const bool small = num_rows * pages.n_kv_heads * pages.head_dim < kInlineNumbers;
@@ -118,9 +117,11 @@ void kv_write(Context& ctx,
           rows.block_tables[sequence][static_cast<size_t>(position / pages.block_size)];
       for (int64_t h = 0; h < pages.n_kv_heads; ++h) {
         const int64_t vector = pages.vector_at(block, h, position % pages.block_size);
-        const int64_t from = r * stride + h * pages.head_dim;
-        store_vector(pages, pages.keys, vector, keys + from);
-        store_vector(pages, pages.values, vector, values + from);
+        const auto from = [r, h](const PlacedHeads<const float>& heads) {
+          return heads.data + r * heads.row_stride + h * heads.head_stride;
+        };
+        store_vector(pages, pages.keys, vector, from(keys));
+        store_vector(pages, pages.values, vector, from(values));
       }
     }
   });

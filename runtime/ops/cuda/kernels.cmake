@@ -6,13 +6,16 @@ set(OUTRIDER_GPU_KERNELS
   ${CMAKE_CURRENT_LIST_DIR}/embed.cu
   ${CMAKE_CURRENT_LIST_DIR}/exchange/exchange.cu
   ${CMAKE_CURRENT_LIST_DIR}/exchange/fold_parts.cu
+  ${CMAKE_CURRENT_LIST_DIR}/attention/head_product.cu
   ${CMAKE_CURRENT_LIST_DIR}/attention/head_squares.cu
   ${CMAKE_CURRENT_LIST_DIR}/attention/kv_blocks.cu
+  ${CMAKE_CURRENT_LIST_DIR}/attention/latent_write.cu
   ${CMAKE_CURRENT_LIST_DIR}/exchange/norm.cu
   ${CMAKE_CURRENT_LIST_DIR}/families/activate.cu
   ${CMAKE_CURRENT_LIST_DIR}/families/add_norm.cu
   ${CMAKE_CURRENT_LIST_DIR}/families/add_positions.cu
   ${CMAKE_CURRENT_LIST_DIR}/families/bend_logits.cu
+  ${CMAKE_CURRENT_LIST_DIR}/families/per_layer_inputs.cu
   ${CMAKE_CURRENT_LIST_DIR}/product/product.cu
   ${CMAKE_CURRENT_LIST_DIR}/product/product_bf16.cu
   ${CMAKE_CURRENT_LIST_DIR}/product/product_e4m3.cu

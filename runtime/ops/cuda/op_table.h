@@ -7,23 +7,26 @@
 
 namespace outrider::gpu {
 
-void activate(Stream& stream, const ActivateArgs& args);           // activate.cu
-void add_norm(Stream& stream, const AddNormArgs& args);            // add_norm.cu
-void add_positions(Stream& stream, const AddPositionsArgs& args);  // add_positions.cu
-void attention(Stream& stream, const AttentionArgs& args);         // attention_merge.cu
-size_t attention_scratch_bytes(const AttentionArgs& args);         // attention_merge.cu
-void bend_logits(Stream& stream, const BendLogitsArgs& args);      // bend_logits.cu
-void copy_block(Stream& stream, const BlockCopyArgs& args);        // kv_blocks.cu
-void embed(Stream& stream, const EmbedArgs& args);                 // embed.cu
-void exchange_norm(Stream& stream, const ExchangeNormArgs& args);  // exchange.cu
-void exchange_sum(Stream& stream, const ExchangeSumArgs& args);    // exchange.cu
-void fold_parts(Stream& stream, const FoldPartsArgs& args);        // fold_parts.cu
-void fill_blocks(Stream& stream, const BlockFillArgs& args);       // kv_blocks.cu
-void head_squares(Stream& stream, const HeadSquaresArgs& args);    // head_squares.cu
-void norm(Stream& stream, const NormArgs& args);                   // norm.cu
-void rope_write(Stream& stream, const RopeWriteArgs& args);        // rope_write.cu
-void scan_rows(Stream& stream, const RowTasks& tasks);             // row_scan.cu
-void take_tokens(Stream& stream, const TakeTokensArgs& args);      // row_tokens.cu
+void activate(Stream& stream, const ActivateArgs& args);                // activate.cu
+void add_norm(Stream& stream, const AddNormArgs& args);                 // add_norm.cu
+void add_positions(Stream& stream, const AddPositionsArgs& args);       // add_positions.cu
+void attention(Stream& stream, const AttentionArgs& args);              // attention_merge.cu
+size_t attention_scratch_bytes(const AttentionArgs& args);              // attention_merge.cu
+void bend_logits(Stream& stream, const BendLogitsArgs& args);           // bend_logits.cu
+void copy_block(Stream& stream, const BlockCopyArgs& args);             // kv_blocks.cu
+void embed(Stream& stream, const EmbedArgs& args);                      // embed.cu
+void exchange_norm(Stream& stream, const ExchangeNormArgs& args);       // exchange.cu
+void exchange_sum(Stream& stream, const ExchangeSumArgs& args);         // exchange.cu
+void fold_parts(Stream& stream, const FoldPartsArgs& args);             // fold_parts.cu
+void fill_blocks(Stream& stream, const BlockFillArgs& args);            // kv_blocks.cu
+void head_product(Stream& stream, const HeadProductArgs& args);         // head_product.cu
+void head_squares(Stream& stream, const HeadSquaresArgs& args);         // head_squares.cu
+void latent_write(Stream& stream, const LatentWriteArgs& args);         // latent_write.cu
+void norm(Stream& stream, const NormArgs& args);                        // norm.cu
+void per_layer_inputs(Stream& stream, const PerLayerInputsArgs& args);  // per_layer_inputs.cu
+void rope_write(Stream& stream, const RopeWriteArgs& args);             // rope_write.cu
+void scan_rows(Stream& stream, const RowTasks& tasks);                  // row_scan.cu
+void take_tokens(Stream& stream, const TakeTokensArgs& args);           // row_tokens.cu
 
 // product.cu
 void store_product(Stream& stream, const ProductArgs& args, const StoreArgs& to);
@@ -39,6 +42,8 @@ inline OpTable op_table() {
           .add_norm = add_norm,
           .head_squares = head_squares,
           .rope_write = rope_write,
+          .head_product = head_product,
+          .latent_write = latent_write,
           .attention = attention,
           .attention_scratch_bytes = attention_scratch_bytes,
           .copy_block = copy_block,
@@ -50,6 +55,7 @@ inline OpTable op_table() {
           .qkv_product = qkv_product,
           .swiglu_product = swiglu_product,
           .activate = activate,
+          .per_layer_inputs = per_layer_inputs,
           .bend_logits = bend_logits,
           .fill_random = fill_random,
           .scan_rows = scan_rows,

@@ -108,11 +108,12 @@ struct NormArgs {
 // The same with what other families' norms have: x += factor * part, or factor times part's own rms
 // norm by part_weight; then out = a norm of x plus bias, less the mean if it is a layer norm (Ba et
 // al. 2016). Without norm.weight out = x; without norm.out.data (out.n says how long rows are)
-// there is no output.
+// there is no output. Behind a part, x is multiplied by `scale`.
 struct AddNormArgs {
   NormArgs norm;
   const float* part_weight = nullptr;  // [n] or null
   float factor = 1.0f;
+  float scale = 1.0f;
   bool subtracts_mean = false;
   const float* bias = nullptr;  // [n] or null
 };
@@ -131,7 +132,8 @@ struct Matrix {
   int32_t slice_ends[kMaxSlices] = {};
 };
 
-// Keys and values of one layer: [num_blocks, n_kv_heads, block_size, head_dim] each.
+// Keys and values of one layer: [num_blocks, n_kv_heads, block_size, head_dim] each. Of latent
+// attention the values are the keys.
 struct KvView {
   void* keys = nullptr;
   void* values = nullptr;
@@ -178,12 +180,29 @@ struct SwigluArgs {
   Activations out;
 };
 
-// out[r, i] = activation(x[r, i]), times x[r, out.n + i] where it is gated.
+// out[r, i] = activation(x[r, i]), times x[r, out.n + i] where it is gated, or times factors[r, i].
 struct ActivateArgs {
   Activations out;
   const float* x = nullptr;  // [max_rows, out.n] or [max_rows, 2 out.n]
   ops::ActivationKind kind = ops::ActivationKind::kSilu;
   bool is_gated = false;
+  int32_t max_rows = 0;
+  StepView step;
+  const float* factors = nullptr;  // rows of them `stride` apart, or null
+  int32_t factors_stride = 0;
+};
+
+// Per-layer inputs (Gemma 3n and 4), of each row and layer a vector: vectors = sqrt(1/2) (scale *
+// vectors + the rms norm of factor * projected).
+struct PerLayerInputsArgs {
+  float* vectors = nullptr;          // [max_rows, n_layers, dim]
+  const float* projected = nullptr;  // the same: what the embedding adds
+  const float* weight = nullptr;     // [dim]
+  float scale = 1.0f;
+  float factor = 1.0f;
+  float eps = 0.0f;
+  int32_t n_layers = 0;
+  int32_t dim = 0;
   int32_t max_rows = 0;
   StepView step;
 };
@@ -215,11 +234,13 @@ struct HeadSquaresArgs {
 };
 
 // The same as QkvArgs does, for models with norms between or other ropes: qkv [max_rows, (n_heads +
-// 2 kv) * head_dim] row-major as StoreArgs left it. A rotary_dim of 0 turns nothing.
+// 2 kv) * head_dim] row-major as StoreArgs left it. A rotary_dim of 0 turns nothing; without KV
+// heads there are queries alone.
 struct RopeWriteArgs {
   const float* qkv = nullptr;
   const float* q_norm = nullptr;  // [head_dim], [heads, head_dim] of other kinds, or null
   const float* k_norm = nullptr;
+  const float* v_norm = nullptr;  // [head_dim] or null: each head's
   float eps = 0.0f;
   QkvArgs to;
   int32_t max_rows = 0;
@@ -229,6 +250,45 @@ struct RopeWriteArgs {
   AllHeads all;
   bool interleaved = false;              // pairs are (0, 1), (2, 3), ...
   const float* query_factors = nullptr;  // [max positions] on queries, or null
+  bool k_is_v = false;  // qkv has no values: they are the keys, without k_norm and turn
+};
+
+// ---- latent attention (MLA, DeepSeek-V2 2405.04434), beside attention itself
+// out[r, h, o] = sum_i in[r, h, i] w[h, o, i]: each head has a matrix of its own.
+struct HeadMatrix {
+  const void* data = nullptr;  // [heads, n_out, n_in] row-major
+  Type type = Type::kBF16;     // not kE4M3
+  int32_t n_out = 0;
+  int32_t n_in = 0;
+};
+struct HeadProductArgs {
+  const float* in = nullptr;  // of row 0 and head 0
+  int32_t row_stride = 0;     // of `in`, from row to row
+  int32_t head_stride = 0;
+  HeadMatrix weights;
+  int32_t n_heads = 0;
+  // To a product's input of n_heads * n_out; where that has no data, to the last n_out numbers of
+  // queries, as LatentWriteArgs has them.
+  Activations out;
+  void* queries = nullptr;
+  Type query_type = Type::kBF16;
+  int32_t query_dim = 0;
+  int32_t max_rows = 0;
+  StepView step;
+};
+
+// Turns the last rotary_dim numbers of each query and puts them in front of what HeadProductArgs
+// left; turns the key's first, norms the latent behind them, and puts both to their slot.
+struct LatentWriteArgs {
+  const float* queries = nullptr;  // [max_rows, n_heads, query_dim]
+  int32_t query_dim = 0;
+  const float* keys = nullptr;    // [max_rows, to.kv.head_dim]
+  const float* k_norm = nullptr;  // [head_dim - rotary_dim]
+  float eps = 0.0f;
+  bool interleaved = false;
+  QkvArgs to;  // queries [max_rows, n_heads, head_dim]; one KV head
+  int32_t max_rows = 0;
+  StepView step;
 };
 
 // ---- attention
@@ -302,6 +362,8 @@ struct OpTable {
   void (*add_norm)(Stream&, const AddNormArgs&);
   void (*head_squares)(Stream&, const HeadSquaresArgs&);
   void (*rope_write)(Stream&, const RopeWriteArgs&);
+  void (*head_product)(Stream&, const HeadProductArgs&);
+  void (*latent_write)(Stream&, const LatentWriteArgs&);
   void (*attention)(Stream&, const AttentionArgs&);
   // Enough for every launch of up to args' rows, items and splits, splits rounded up to a power of
   // two; looks at sizes only.
@@ -315,6 +377,7 @@ struct OpTable {
   void (*qkv_product)(Stream&, const ProductArgs&, const QkvArgs&);
   void (*swiglu_product)(Stream&, const ProductArgs&, const SwigluArgs&);
   void (*activate)(Stream&, const ActivateArgs&);
+  void (*per_layer_inputs)(Stream&, const PerLayerInputsArgs&);
   void (*bend_logits)(Stream&, const BendLogitsArgs&);
   void (*fill_random)(Stream&, const RandomArgs&);
   void (*scan_rows)(Stream&, const RowTasks&);

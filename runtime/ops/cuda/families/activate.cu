@@ -53,10 +53,14 @@ OUTRIDER_KERNEL(kThreads) void activate_rows(ActivateArgs args) {
   const int32_t end = n - begin < kPiece ? n : begin + kPiece;
   const int32_t width = args.is_gated ? 2 * n : n;
   const float* const x = args.x + static_cast<size_t>(row) * static_cast<size_t>(width);
+  const float* factors = args.is_gated ? x + n : nullptr;
+  if (args.factors != nullptr) {
+    factors = args.factors + static_cast<size_t>(row) * static_cast<size_t>(args.factors_stride);
+  }
   for (int32_t i = begin + static_cast<int32_t>(thread_id()); i < end;
        i += static_cast<int32_t>(kThreads)) {
     const float value = activation(x[i], args.kind);
-    store_activation(args.out, row, i, args.is_gated ? exact_mul(value, x[n + i]) : value);
+    store_activation(args.out, row, i, factors != nullptr ? exact_mul(value, factors[i]) : value);
   }
 }
 

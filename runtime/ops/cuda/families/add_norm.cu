@@ -41,7 +41,7 @@ OUTRIDER_DEVICE void take_row(const AddNormArgs& args, size_t first, float* valu
     if (args.part_weight != nullptr) {
       part = exact_mul(exact_mul(part, factor), args.part_weight[i]);
     }
-    values[i] = exact_add(norm.x[first + i], exact_mul(args.factor, part));
+    values[i] = exact_mul(exact_add(norm.x[first + i], exact_mul(args.factor, part)), args.scale);
     if (!norm.selected) norm.x[first + i] = values[i];
   }
 }
