@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "models/forward/rope_frequencies.h"
+#include "models/gpu/experts.h"
 #include "models/gpu/layout.h"
 #include "runtime/base/error.h"
 #include "runtime/ops/gpu/attention_plan.h"
@@ -25,6 +26,7 @@ struct Sizes {
   size_t part = 0;
   size_t gate_up = 0;
   size_t gated = 0;
+  size_t experts = 0;
   size_t squares = 0;
   size_t logits = 0;
   size_t attention_scratch = 0;
@@ -33,8 +35,8 @@ struct Sizes {
   size_t query_factors = 0;
   size_t slopes = 0;
   size_t all() const {
-    return x + normed + qkv + queries + attended + part + gate_up + gated + squares + logits +
-           attention_scratch + angles + local_angles + query_factors + slopes;
+    return x + normed + qkv + queries + attended + part + gate_up + gated + experts + squares +
+           logits + attention_scratch + angles + local_angles + query_factors + slopes;
   }
 };
 
@@ -85,6 +87,9 @@ Sizes sizes_of(const ModelConfig& config,
     sizes.gate_up = product_of({rows, layout.gate_up.n_out, sizeof(float)});
   }
   sizes.gated = activations(rows, layout.ffn);
+  if (config.experts.count > 0) {
+    sizes.experts = GpuExpertMlp(config, shard, rows, activation_type(weights)).num_bytes();
+  }
   if (config.qk_norm && config.qk_norm_span == QkNormSpan::kAllHeads) {
     sizes.squares = product_of({rows, config.n_heads + config.n_kv_heads, sizeof(float)});
   }
@@ -132,7 +137,15 @@ std::vector<float> query_factors_of(const ModelConfig& config, int32_t count) {
 Type widest_type(const GpuWeights& weights) {
   Type widest = weights.head.type;
   for (const GpuLayerWeights& layer : weights.layers) {
-    for (const gpu::Matrix& matrix : {layer.qkv, layer.o, layer.gate_up, layer.down}) {
+    const GpuExpertWeights& experts = layer.experts;
+    for (const gpu::Matrix& matrix : {layer.qkv,
+                                      layer.o,
+                                      layer.gate_up,
+                                      layer.down,
+                                      experts.gate_up,
+                                      experts.down,
+                                      experts.shared_gate_up,
+                                      experts.shared_down}) {
       if (matrix.type == Type::kF32) widest = Type::kF32;
     }
   }
@@ -163,7 +176,8 @@ GpuBuffers::GpuBuffers(gpu::Device& device,
                        const GpuWeights& weights,
                        const ModelOptions& options,
                        const GpuOptions& gpu_options) {
-  const Sizes sizes = sizes_of(config, shard, options, gpu_options, widest_type(weights));
+  matrix_type = widest_type(weights);
+  const Sizes sizes = sizes_of(config, shard, options, gpu_options, matrix_type);
   const size_t block =
       gpu_kv_bytes_per_block(config, shard, options.block_size, gpu_options.kv_type);
   kv_bytes = product_of({options.num_blocks, static_cast<int64_t>(block)});
@@ -183,6 +197,7 @@ GpuBuffers::GpuBuffers(gpu::Device& device,
   part = static_cast<float*>(allocate(sizes.part));
   gate_up = static_cast<float*>(allocate(sizes.gate_up));
   gated = allocate(sizes.gated);
+  experts = allocate(sizes.experts);
   squares = static_cast<float*>(allocate(sizes.squares));
   logits = static_cast<float*>(allocate(sizes.logits));
   logits_bytes = sizes.logits;

@@ -50,7 +50,7 @@ std::vector<int32_t> sources_of_rows(const GpuMatrixLayout& layout) {
   for (const Stretch& stretch : layout.outputs) {
     for (int32_t i = 0; i < stretch.count; ++i) {
       const int32_t row = gpu::weight_row(stretch.to + i, layout.order, layout.span);
-      sources.at(static_cast<size_t>(row)) = stretch.from + i;
+      sources.at(static_cast<size_t>(row)) = stretch.from + i * stretch.step;
     }
   }
   return sources;
@@ -191,6 +191,15 @@ gpu::Matrix GpuWeightMemory::matrix(const GpuMatrixLayout& layout,
   return matrix;
 }
 
+gpu::Matrix GpuWeightMemory::of_experts(gpu::Matrix all, int32_t n_out) {
+  const auto rows = static_cast<size_t>(all.n_out);  // whole tiles
+  const auto inputs = static_cast<size_t>(
+      all.type == Type::kF32 ? all.n_in : gpu::padded(all.n_in, gpu::kTileInner));
+  weights_->expert_bytes += rows * inputs * gpu::type_bytes(all.type);
+  all.n_out = n_out;
+  return all;
+}
+
 const void* GpuWeightMemory::rows(int64_t num_rows,
                                   int64_t n,
                                   Type type,
@@ -215,44 +224,87 @@ const void* GpuWeightMemory::rows(int64_t num_rows,
   return to;
 }
 
+namespace {
+
+// What a model's matrices and vectors take, by its config.
+struct WeightSizes {
+  const ModelConfig& config;
+  const ModelShard& shard;
+  GpuLayout layout;
+  Type type;  // of the products' matrices
+
+  size_t matrix(const GpuMatrixLayout& of) const {
+    const size_t scales = type == Type::kE4M3 ? bias_floats(of) * sizeof(float) : 0;
+    return bytes_of(of, type) + scales;
+  }
+  size_t norm_floats() const {
+    const auto hidden = static_cast<size_t>(config.hidden_dim);
+    return config.norm_bias ? 2 * hidden : hidden;
+  }
+  // Attention and the norms of a layer.
+  size_t attention() const {
+    const WeightNames& names = config.names;
+    size_t floats = 0;
+    for (const std::string* name :
+         {&names.attn_norm, &names.attn_post_norm, &names.mlp_norm, &names.mlp_post_norm}) {
+      if (!name->empty()) floats += norm_floats();
+    }
+    const auto heads = static_cast<size_t>(shard.heads.size() + shard.kv_heads.size());
+    const size_t normed_heads = config.qk_norm_span == QkNormSpan::kHead ? 2 : heads;
+    if (config.attention_bias) floats += bias_floats(layout.qkv);
+    if (config.qk_norm) floats += normed_heads * static_cast<size_t>(config.head_dim);
+    if (!names.sinks.empty()) floats += static_cast<size_t>(shard.heads.size());
+    if (config.attention_out_bias) floats += bias_floats(layout.o);
+    return matrix(layout.qkv) + matrix(layout.o) + floats * sizeof(float);
+  }
+  size_t dense_mlp() const {
+    size_t floats = 0;
+    if (config.mlp_bias) floats += bias_floats(layout.gate_up) + bias_floats(layout.down);
+    return matrix(layout.gate_up) + matrix(layout.down) + floats * sizeof(float);
+  }
+  size_t experts() const {
+    const ExpertsConfig& experts = config.experts;
+    const auto count = static_cast<size_t>(experts.count);
+    const size_t logits = experts.shared_gate ? count + 1 : count;
+    size_t floats = logits * static_cast<size_t>(config.hidden_dim);
+    if (experts.biases) {
+      floats += logits + bias_floats(layout.experts.gate_up) + bias_floats(layout.experts.down);
+    }
+    if (experts.correction) floats += count;
+    size_t bytes = matrix(layout.experts.gate_up) + matrix(layout.experts.down);
+    if (layout.experts.shared_ffn > 0) {
+      bytes += matrix(layout.experts.shared_gate_up) + matrix(layout.experts.shared_down);
+    }
+    return bytes + floats * sizeof(float);
+  }
+  size_t layers() const {
+    size_t bytes = 0;
+    for (int32_t layer = 0; layer < config.n_layers; ++layer) {
+      bytes += attention() + (config.has_experts(layer) ? experts() : dense_mlp());
+    }
+    return bytes;
+  }
+};
+
+}  // namespace
+
 size_t gpu_weight_bytes(const ModelConfig& config,
                         const ModelShard& shard,
                         GpuWeightFormat format) {
   const Type file_type = gpu_type(config.dtype);
   const Type type = matrix_type(file_type, format);
-  const GpuLayout layout = gpu_layout(config, shard);
-  const auto with_scales = [type](const GpuMatrixLayout& matrix) {
-    const auto outputs = static_cast<size_t>(gpu::padded(matrix.n_out, gpu::kTileOutputs));
-    return bytes_of(matrix, type) + (type == Type::kE4M3 ? outputs * sizeof(float) : 0);
-  };
+  const WeightSizes sizes = {config, shard, gpu_layout(config, shard), type};
   const auto hidden = static_cast<size_t>(config.hidden_dim);
-  const size_t norm = config.norm_bias ? 2 * hidden : hidden;
-  const WeightNames& names = config.names;
-  size_t floats = 0;  // of a layer
-  for (const std::string* name :
-       {&names.attn_norm, &names.attn_post_norm, &names.mlp_norm, &names.mlp_post_norm}) {
-    if (!name->empty()) floats += norm;
-  }
-  const auto heads = static_cast<size_t>(shard.heads.size() + shard.kv_heads.size());
-  const size_t normed_heads = config.qk_norm_span == QkNormSpan::kHead ? 2 : heads;
-  if (config.attention_bias) floats += bias_floats(layout.qkv);
-  if (config.qk_norm) floats += normed_heads * static_cast<size_t>(config.head_dim);
-  if (!names.sinks.empty()) floats += static_cast<size_t>(shard.heads.size());
-  if (config.attention_out_bias) floats += bias_floats(layout.o);
-  if (config.mlp_bias) floats += bias_floats(layout.gate_up) + bias_floats(layout.down);
-  const size_t layer = with_scales(layout.qkv) + with_scales(layout.o) +
-                       with_scales(layout.gate_up) + with_scales(layout.down) +
-                       floats * sizeof(float);
   const Type rows = embedding_type(file_type, format);
   const bool is_shared = config.tied_head && rows == type;
   const size_t embedding =
       is_shared ? 0 : static_cast<size_t>(shard.vocab.size()) * hidden * gpu::type_bytes(rows);
   const size_t positions =
-      names.has_positions()
+      config.names.has_positions()
           ? static_cast<size_t>(config.max_positions + config.position_offset) * hidden
           : 0;
-  return static_cast<size_t>(config.n_layers) * layer + with_scales(layout.head) + embedding +
-         (norm + positions) * sizeof(float);
+  return sizes.layers() + sizes.matrix(sizes.layout.head) + embedding +
+         (sizes.norm_floats() + positions) * sizeof(float);
 }
 
 }  // namespace outrider

@@ -37,6 +37,34 @@ void read_embedding(const Weights& host, int64_t row, int64_t n, float* out) {
   }
 }
 
+// upload(layout, matrix) puts a matrix there and drops it here.
+template <typename Upload>
+GpuExpertWeights upload_experts(GpuWeightMemory& memory,
+                                const GpuExpertLayout& layout,
+                                const ModelConfig& config,
+                                LayerWeights& from,
+                                const Upload& upload) {
+  GpuExpertWeights to;
+  const auto router_row = [&from](int64_t row, float* values) {
+    from.router.read_row(row, values);
+  };
+  to.router = static_cast<const float*>(
+      memory.rows(from.router.n_out(), config.hidden_dim, Type::kF32, router_row));
+  to.router_bias = memory.vector(from.router_bias);
+  to.router_correction = memory.vector(from.router_correction);
+  to.gate_up = memory.of_experts(upload(layout.gate_up, from.gate_up), 2 * layout.ffn);
+  to.gate_up_bias = memory.bias(from.gate_up_bias, layout.gate_up_bias);
+  to.down = memory.of_experts(upload(layout.down, from.down), config.hidden_dim);
+  to.down_bias = memory.bias(from.down_bias, layout.down_bias);
+  if (layout.shared_ffn == 0) return to;
+  to.shared_gate_up = upload(layout.shared_gate_up, from.shared_gate_up);
+  to.shared_down = upload(layout.shared_down, from.shared_down);
+  if (activation_type(to.shared_gate_up.type) != activation_type(to.gate_up.type)) {
+    throw Error("on a GPU the shared expert must have weights of the other experts' type");
+  }
+  return to;
+}
+
 }  // namespace
 
 Type gpu_type(ops::DType dtype) {
@@ -107,10 +135,14 @@ std::unique_ptr<GpuWeights> upload_weights(gpu::Device& device,
     to.o_bias = memory.bias(from.o_bias, layout.o);
     to.attn_post_norm = norm(from.attn_post_norm);
     to.mlp_norm = norm(from.mlp_norm);
-    to.gate_up = upload(layout.gate_up, from.gate_up);
-    to.gate_up_bias = memory.bias(from.gate_up_bias, layout.gate_up);
-    to.down = upload(layout.down, from.down);
-    to.down_bias = memory.bias(from.down_bias, layout.down);
+    if (from.has_experts()) {
+      to.experts = upload_experts(memory, layout.experts, config, from, upload);
+    } else {
+      to.gate_up = upload(layout.gate_up, from.gate_up);
+      to.gate_up_bias = memory.bias(from.gate_up_bias, layout.gate_up);
+      to.down = upload(layout.down, from.down);
+      to.down_bias = memory.bias(from.down_bias, layout.down);
+    }
     to.mlp_post_norm = norm(from.mlp_post_norm);
   }
   out.positions = memory.vector(host->positions);

@@ -17,6 +17,16 @@ StrictModel small(const char* name, ops::DType dtype) {
   return model;
 }
 
+void add_experts(ModelConfig& config) {
+  config.experts = {.count = 6,
+                    .per_row = 2,
+                    .ffn_dim = 52,
+                    .shared_ffn_dim = 37,
+                    .shared_gate = true,
+                    .normalised = true,
+                    .dense_layers = {true, false}};
+}
+
 // The switches that a model can have, over as few numbers as show them.
 std::vector<StrictModel> small_models() {
   std::vector<StrictModel> models = {small("plain, bf16", ops::DType::kBF16),
@@ -25,7 +35,8 @@ std::vector<StrictModel> small_models() {
                                      small("partial rotary, tied, bf16", ops::DType::kBF16),
                                      small("window from layer 1, f32", ops::DType::kF32),
                                      small("odd sizes, tied, f16", ops::DType::kF16),
-                                     small("sinks, bf16", ops::DType::kBF16)};
+                                     small("sinks, bf16", ops::DType::kBF16),
+                                     small("experts, bf16", ops::DType::kBF16)};
   models[1].config.attention_bias = models[1].config.attention_out_bias = true;
   models[1].config.mlp_bias = true;
   models[2].config.qk_norm = true;
@@ -38,6 +49,7 @@ std::vector<StrictModel> small_models() {
   models[5].config.ffn_dim = 37;
   models[5].config.tied_head = true;
   models[6].config.names.sinks = "self_attn.sinks";
+  add_experts(models[7].config);
   return models;
 }
 
@@ -116,8 +128,8 @@ TEST(GpuTransformer, ComputesWhatTheCpuComputes) {
 // A verification of 17 rows gives the bits of 17 single steps, behind other rows or not, and what
 // it leaves in the pages too; the graph of the second time gives those of the first.
 TEST(GpuTransformer, RowsDoNotDependOnWhatSharesTheirStep) {
-  for (const ops::DType dtype : {ops::DType::kBF16, ops::DType::kF32}) {
-    const StrictModel source = small("rows", dtype);
+  for (const StrictModel& source :
+       {small("rows", ops::DType::kBF16), small("rows", ops::DType::kF32), small_models()[7]}) {
     const auto group = make_solo_group();
     CaseModel gpu(source, *group, Numerics::kFast);
     GpuTransformer& model = *gpu.model;
@@ -138,7 +150,8 @@ TEST(GpuTransformer, RowsDoNotDependOnWhatSharesTheirStep) {
 }
 
 TEST(GpuTransformer, GraphsGiveWhatLaunchesGive) {
-  for (const StrictModel& source : {small("graphs", ops::DType::kBF16), small_models()[2]}) {
+  for (const StrictModel& source :
+       {small("graphs", ops::DType::kBF16), small_models()[2], small_models()[7]}) {
     const auto group = make_solo_group();
     CaseModel eager(source, *group, Numerics::kFast, Format::kAuto, true);
     CaseModel recorded(source, *group, Numerics::kFast);
@@ -357,7 +370,7 @@ TEST(GpuTransformer, APromptInPiecesIsThePromptInOne) {
 }
 
 TEST(GpuTransformer, StrictBitsAreThoseOfAnyNumberOfRanks) {
-  for (const StrictModel& model : {small_models()[1], small_models()[4]}) {
+  for (const StrictModel& model : {small_models()[1], small_models()[4], small_models()[7]}) {
     const std::vector<float> expected = on_ranks(model, 1, Numerics::kStrict);
     expect_real_logits(expected);
     const double tolerance = model.dtype == ops::DType::kF32 ? 1e-5 : 1e-2;
@@ -380,7 +393,8 @@ TEST(GpuTransformer, EightBitWeightsComeNear) {
 
 // The same numbers in float32 on a CPU, which is what acceptance is counted with where no GPU is.
 TEST(GpuTransformer, EightBitWeightsAreThoseOfTheCpusComparison) {
-  for (const StrictModel& model : {small("e4m3", ops::DType::kBF16), small_models()[5]}) {
+  for (const StrictModel& model :
+       {small("e4m3", ops::DType::kBF16), small_models()[5], small_models()[7]}) {
     const auto group = make_solo_group();
     const ModelShard shard = shard_model(model.config, 0, 1);
     std::unique_ptr<Weights> weights = weights_of(model, shard);
@@ -413,9 +427,14 @@ TEST(GpuTransformer, BlocksAreClearedCopiedAndPoisoned) {
 }
 
 TEST(GpuWeights, DrawnOnTheDeviceGiveLogitsThatMeanSomething) {
-  StrictModel source = small("random", ops::DType::kBF16);
+  StrictModel dense = small("random", ops::DType::kBF16);
+  StrictModel sparse = small("random experts", ops::DType::kBF16);
+  add_experts(sparse.config);
   const auto& ops = gpu::test_backend().ops;
-  for (const Format format : {Format::kAuto, Format::kFp8}) {
+  for (const auto& [source, format] : {std::pair(dense, Format::kAuto),
+                                       {dense, Format::kFp8},
+                                       {sparse, Format::kAuto},
+                                       {sparse, Format::kFp8}}) {
     const auto device = gpu::test_backend().open(0);
     const ModelShard shard = shard_model(source.config, 0, 1);
     std::shared_ptr<const GpuWeights> weights =

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "runtime/ops/gpu/exchange.h"
+#include "runtime/ops/gpu/experts.h"
 #include "runtime/ops/gpu/ops.h"
 
 namespace outrider::gpu {
@@ -22,13 +23,17 @@ void fill_blocks(Stream& stream, const BlockFillArgs& args);       // kv_blocks.
 void head_squares(Stream& stream, const HeadSquaresArgs& args);    // head_squares.cu
 void norm(Stream& stream, const NormArgs& args);                   // norm.cu
 void rope_write(Stream& stream, const RopeWriteArgs& args);        // rope_write.cu
+void route_rows(Stream& stream, const RouteArgs& args);            // tile_pairs.cu
 void scan_rows(Stream& stream, const RowTasks& tasks);             // row_scan.cu
+void sum_experts(Stream& stream, const SumExpertsArgs& args);      // sum_experts.cu
 void take_tokens(Stream& stream, const TakeTokensArgs& args);      // row_tokens.cu
 
 // product.cu
 void store_product(Stream& stream, const ProductArgs& args, const StoreArgs& to);
 void qkv_product(Stream& stream, const ProductArgs& args, const QkvArgs& to);
 void swiglu_product(Stream& stream, const ProductArgs& args, const SwigluArgs& to);
+void expert_gate_up(Stream& stream, const ProductArgs& args, const ExpertGateUpArgs& to);
+void expert_down(Stream& stream, const ProductArgs& args, const ExpertDownArgs& to);
 
 void fill_random(Stream& stream, const RandomArgs& args);  // random.cu
 
@@ -49,6 +54,10 @@ inline OpTable op_table() {
           .store_product = store_product,
           .qkv_product = qkv_product,
           .swiglu_product = swiglu_product,
+          .route_rows = route_rows,
+          .expert_gate_up = expert_gate_up,
+          .expert_down = expert_down,
+          .sum_experts = sum_experts,
           .activate = activate,
           .bend_logits = bend_logits,
           .fill_random = fill_random,
