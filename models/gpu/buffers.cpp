@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "models/forward/rope_frequencies.h"
+#include "models/gpu/experts.h"
 #include "models/gpu/layout.h"
 #include "runtime/base/error.h"
 #include "runtime/ops/gpu/attention_plan.h"
@@ -25,6 +26,7 @@ struct Sizes {
   size_t part = 0;
   size_t gate_up = 0;
   size_t gated = 0;
+  size_t experts = 0;
   size_t squares = 0;
   size_t q_a = 0;
   size_t low = 0;
@@ -40,9 +42,9 @@ struct Sizes {
   size_t query_factors = 0;
   size_t slopes = 0;
   size_t all() const {
-    return x + normed + qkv + queries + attended + part + gate_up + gated + squares + q_a + low +
-           q + sums + vectors + projected + gated_vectors + logits + attention_scratch + angles +
-           local_angles + query_factors + slopes;
+    return x + normed + qkv + queries + attended + part + gate_up + gated + experts + squares +
+           q_a + low + q + sums + vectors + projected + gated_vectors + logits + attention_scratch +
+           angles + local_angles + query_factors + slopes;
   }
 };
 
@@ -136,6 +138,9 @@ Sizes sizes_of(const ModelConfig& config,
       gpu::activation_elements(std::max(rows, options.max_logit_rows), config.hidden_dim) *
       gpu::type_bytes(activations);
   sizes.part = sizes.x;
+  if (first_layer_with_experts(config) < config.n_layers) {
+    sizes.experts = GpuExpertMlp(config, shard, rows, activations).num_bytes();
+  }
   if (config.qk_norm && config.qk_norm_span == QkNormSpan::kAllHeads) {
     sizes.squares = product_of({rows, config.n_heads + config.n_kv_heads, sizeof(float)});
   }
@@ -183,6 +188,7 @@ Type widest_type(const GpuWeights& weights) {
   Type widest = weights.head.type;
   if (weights.per_layer_projection.type == Type::kF32) widest = Type::kF32;
   for (const GpuLayerWeights& layer : weights.layers) {
+    const GpuExpertWeights& experts = layer.experts;
     for (const gpu::Matrix& matrix : {layer.qkv,
                                       layer.q_a,
                                       layer.q,
@@ -190,7 +196,11 @@ Type widest_type(const GpuWeights& weights) {
                                       layer.gate_up,
                                       layer.down,
                                       layer.per_layer_gate,
-                                      layer.per_layer_projection}) {
+                                      layer.per_layer_projection,
+                                      experts.gate_up,
+                                      experts.down,
+                                      experts.shared_gate_up,
+                                      experts.shared_down}) {
       if (matrix.type == Type::kF32) widest = Type::kF32;
     }
   }
@@ -221,7 +231,8 @@ GpuBuffers::GpuBuffers(gpu::Device& device,
                        const GpuWeights& weights,
                        const ModelOptions& options,
                        const GpuOptions& gpu_options) {
-  const Sizes sizes = sizes_of(config, shard, options, gpu_options, widest_type(weights));
+  matrix_type = widest_type(weights);
+  const Sizes sizes = sizes_of(config, shard, options, gpu_options, matrix_type);
   const size_t block =
       gpu_kv_bytes_per_block(config, shard, options.block_size, gpu_options.kv_type);
   kv_bytes = product_of({options.num_blocks, static_cast<int64_t>(block)});
@@ -241,6 +252,7 @@ GpuBuffers::GpuBuffers(gpu::Device& device,
   part = static_cast<float*>(allocate(sizes.part));
   gate_up = static_cast<float*>(allocate(sizes.gate_up));
   gated = allocate(sizes.gated);
+  experts = allocate(sizes.experts);
   squares = static_cast<float*>(allocate(sizes.squares));
   q_a = static_cast<float*>(allocate(sizes.q_a));
   low = allocate(sizes.low);

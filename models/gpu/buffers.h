@@ -39,6 +39,7 @@ struct GpuBuffers {
   float* part = nullptr;     // [rows, hidden] this rank's share of a row-parallel product
   float* gate_up = nullptr;  // [rows, 2 ffn] or [rows, ffn]; null when the product goes further
   void* gated = nullptr;     // [rows, ffn]
+  void* experts = nullptr;   // GpuExpertMlp's, or null
   float* squares = nullptr;  // [rows, heads + kv heads of the whole model], for norms over them
   // Of latent attention, whose qkv is the key alone.
   float* q_a = nullptr;   // [rows, q_rank]
@@ -61,6 +62,7 @@ struct GpuBuffers {
   gpu::PinnedBuffer block_names;
   size_t num_blocks_named = 0;
   size_t most_blocks_named = 0;
+  gpu::Type matrix_type = gpu::Type::kF32;  // the widest of the products'
   size_t kv_bytes = 0;
   size_t num_bytes = 0;  // of all but KV
 

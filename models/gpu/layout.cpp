@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "runtime/base/error.h"
+#include "runtime/ops/ops.h"
 
 namespace outrider {
 namespace {
@@ -29,19 +30,88 @@ struct Units {
   std::vector<Stretch> stretches;
   gpu::SliceEnds slices;  // on the device
   int32_t size = 0;       // on the device
+  int32_t from_file = 0;
 };
 
 // Feed-forward units: each slice from a whole tile on; one slice when sums are not cut.
-Units lay_out_ffn(const ModelShard& shard) {
+Units lay_out_ffn(Range own, const std::vector<Range>& slices) {
   Units units;
-  const std::vector<Range> whole = {shard.ffn};
-  for (const Range& slice : shard.ffn_slices.empty() ? whole : shard.ffn_slices) {
+  units.from_file = narrow(own.size());
+  for (const Range& slice : slices.empty() ? std::vector<Range>{own} : slices) {
     const int32_t count = narrow(slice.size());
-    units.stretches.push_back({narrow(slice.begin - shard.ffn.begin), units.size, count});
+    units.stretches.push_back({narrow(slice.begin - own.begin), units.size, count});
     units.size += gpu::padded(count, gpu::kTileInner);
-    if (!shard.ffn_slices.empty()) add_end(units.size, units.slices);
+    if (!slices.empty()) add_end(units.size, units.slices);
   }
   return units;
+}
+
+// MLPs one after the other: in the file each begins `stride` outputs behind the one before it.
+struct Mlps {
+  int32_t count = 1;
+  int32_t stride = 0;
+  bool take_turns = false;  // gate and up of a unit are neighbours in the file
+};
+
+// num_parts 2: gate, then up. is_fused: the product ends in what combines them.
+GpuMatrixLayout gate_up_of(
+    const Units& units, int32_t hidden, int32_t num_parts, bool is_fused, const Mlps& mlps = {}) {
+  const int32_t of_one = num_parts * units.size;
+  GpuMatrixLayout layout = plain(int64_t{mlps.count} * of_one, hidden);
+  if (is_fused) {
+    layout.order = gpu::RowOrder::kPairs;
+    layout.span = units.size;
+  }
+  layout.outputs.clear();
+  for (int32_t mlp = 0; mlp < mlps.count; ++mlp) {
+    for (int32_t second = 0; second < num_parts; ++second) {
+      for (Stretch s : units.stretches) {
+        s.step = mlps.take_turns ? 2 : 1;
+        s.from =
+            mlp * mlps.stride + s.step * s.from + second * (mlps.take_turns ? 1 : units.from_file);
+        s.to += mlp * of_one + second * units.size;
+        layout.outputs.push_back(s);
+      }
+    }
+  }
+  return layout;
+}
+
+GpuMatrixLayout down_of(const Units& units, int32_t hidden, const Mlps& mlps = {}) {
+  const int32_t of_one = mlps.count == 1 ? hidden : gpu::padded(hidden, gpu::kTileOutputs);
+  GpuMatrixLayout layout = plain(int64_t{mlps.count} * of_one, units.size);
+  layout.inputs = units.stretches;
+  layout.slices = units.slices;
+  layout.outputs.clear();
+  for (int32_t mlp = 0; mlp < mlps.count; ++mlp) {
+    layout.outputs.push_back({mlp * mlps.stride, mlp * of_one, hidden});
+  }
+  return layout;
+}
+
+// The file's matrices have each expert from a whole panel on (ops::ExpertMatrix), its biases not.
+GpuExpertLayout lay_out_experts(const ModelConfig& config, const ModelShard& shard) {
+  const Units units = lay_out_ffn(shard.expert_ffn, shard.expert_slices);
+  const int32_t hidden = config.hidden_dim;
+  const auto in_panels = [](int32_t n) { return narrow(ops::panels_of(n) * ops::kRowsPerPanel); };
+  Mlps mlps = {.count = config.experts.count, .take_turns = config.experts.swiglu.limit > 0.0f};
+  const auto with_stride = [&mlps](int32_t stride) {
+    mlps.stride = stride;
+    return mlps;
+  };
+  const int32_t own = 2 * units.from_file;
+  GpuExpertLayout layout;
+  layout.ffn = units.size;
+  layout.gate_up = gate_up_of(units, hidden, 2, true, with_stride(in_panels(own)));
+  layout.gate_up_bias = gate_up_of(units, hidden, 2, true, with_stride(own));
+  layout.down = down_of(units, hidden, with_stride(in_panels(hidden)));
+  layout.down_bias = down_of(units, hidden, with_stride(hidden));
+  if (config.experts.shared_ffn_dim == 0) return layout;
+  const Units shared = lay_out_ffn(shard.shared_ffn, shard.shared_slices);
+  layout.shared_ffn = shared.size;
+  layout.shared_gate_up = gate_up_of(shared, hidden, 2, true);
+  layout.shared_down = down_of(shared, hidden);
+  return layout;
 }
 
 gpu::SliceEnds head_slices(const ModelConfig& config, const ModelShard& shard) {
@@ -90,7 +160,10 @@ std::string not_on_gpus(const ModelConfig& config) {
     bool is_used;
     const char* what;
   } switches[] = {
-      {config.experts.count > 0, "mixtures of experts"},
+      {config.experts.beside_mlp || (config.experts.count > 0 && config.parallel_mlp),
+       "experts beside an MLP"},
+      {config.experts.count > 0 && config.activation != ops::ActivationKind::kSilu,
+       "experts with other activations than SiLU"},
   };
   for (const auto& used : switches) {
     if (used.is_used) return used.what;
@@ -108,9 +181,8 @@ GpuLayout gpu_layout(const ModelConfig& model, const ModelShard& model_shard, in
   const ModelConfig config = model.of_layer(layer);
   const ModelShard shard = shard_of_layer(model, model_shard, layer);
   const int32_t head_dim = config.head_dim;
-  const Units units = lay_out_ffn(shard);
+  const Units units = lay_out_ffn(shard.ffn, shard.ffn_slices);
   GpuLayout layout;
-  layout.ffn = units.size;
   layout.qkv_is_fused = turns_whole_heads(config);
   layout.qkv = plain(num_heads(config, shard) * head_dim, config.hidden_dim);
   if (layout.qkv_is_fused) {
@@ -121,22 +193,14 @@ GpuLayout gpu_layout(const ModelConfig& model, const ModelShard& model_shard, in
   layout.o = plain(config.hidden_dim, shard.heads.size() * config.value_dim());
   layout.o.slices = head_slices(config, shard);
   layout.mlp_is_fused = config.gated_mlp && config.activation == ops::ActivationKind::kSilu;
-  const int32_t num_parts = config.gated_mlp ? 2 : 1;  // gate, then up
-  layout.gate_up = plain(int64_t{num_parts} * units.size, config.hidden_dim);
-  if (layout.mlp_is_fused) {
-    layout.gate_up.order = gpu::RowOrder::kPairs;
-    layout.gate_up.span = units.size;
+  if (model.has_experts(layer)) {
+    layout.experts = lay_out_experts(config, shard);
+  } else {
+    layout.ffn = units.size;
+    layout.gate_up =
+        gate_up_of(units, config.hidden_dim, config.gated_mlp ? 2 : 1, layout.mlp_is_fused);
+    layout.down = down_of(units, config.hidden_dim);
   }
-  layout.gate_up.outputs.clear();
-  for (int32_t second = 0; second < num_parts; ++second) {
-    for (const Stretch& s : units.stretches) {
-      layout.gate_up.outputs.push_back(
-          {s.from + second * narrow(shard.ffn.size()), s.to + second * units.size, s.count});
-    }
-  }
-  layout.down = plain(config.hidden_dim, units.size);
-  layout.down.inputs = units.stretches;
-  layout.down.slices = units.slices;
   if (config.per_layer_dim > 0) {
     const int64_t all = int64_t{config.n_layers} * config.per_layer_dim;
     layout.per_layer_gate = plain(config.per_layer_dim, config.hidden_dim);

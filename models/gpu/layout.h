@@ -13,12 +13,13 @@
 
 namespace outrider {
 
-// `count` neighbours: in the file's matrix of this shard from `from` on, on the device from `to`
-// on.
+// `count` neighbours on the device, from `to` on: in the file's matrix of this shard from `from`
+// on, `step` apart.
 struct Stretch {
   int32_t from = 0;
   int32_t to = 0;
   int32_t count = 0;
+  int32_t step = 1;
 };
 
 struct GpuMatrixLayout {
@@ -29,6 +30,22 @@ struct GpuMatrixLayout {
   std::vector<Stretch> outputs;  // where the file's go; what they leave free is zeros
   std::vector<Stretch> inputs;   // the same
   gpu::SliceEnds slices;         // num_slices 0: numerics strict does not say; device's inputs
+};
+
+// Of a layer with experts. Their matrices hold all of them, each from a whole tile of outputs on.
+struct GpuExpertLayout {
+  int32_t ffn = 0;         // of an expert, on the device
+  int32_t shared_ffn = 0;  // 0: there is no shared one
+  GpuMatrixLayout gate_up;
+  GpuMatrixLayout gate_up_bias;  // as the vector lies in the file
+  GpuMatrixLayout down;
+  GpuMatrixLayout down_bias;
+  GpuMatrixLayout shared_gate_up;
+  GpuMatrixLayout shared_down;
+
+  std::vector<const GpuMatrixLayout*> matrices() const {
+    return {&gate_up, &down, &shared_gate_up, &shared_down};
+  }
 };
 
 // Of a layer.
@@ -52,6 +69,7 @@ struct GpuLayout {
   // Of the model.
   GpuMatrixLayout per_layer_model_projection;
   GpuMatrixLayout head;
+  GpuExpertLayout experts;  // in place of gate_up and down
 
   // The layer's, of which some may be empty.
   std::vector<const GpuMatrixLayout*> matrices() const {

@@ -111,22 +111,56 @@ class RandomWeights {
     const double attended = std::sqrt(static_cast<double>(config_.n_heads) * config_.head_dim);
     const double strength = layer < recipe_.num_strong_layers ? 1.0 : recipe_.epsilon;
     const uint64_t first = 2 + 4 * static_cast<uint64_t>(layer);
+    const GpuLayout layout = gpu_layout(config_, shard_, layer);
     GpuLayerWeights& to = out.layers.emplace_back();
     to.n_heads = static_cast<int32_t>(shard_.heads.size());
     to.attn_norm = norm(config_.names.attn_norm);
-    to.qkv = matrix(layout_.qkv, first, std::sqrt(3.0) / hidden);
+    to.qkv = matrix(layout.qkv, first, std::sqrt(3.0) / hidden);
     const bool is_shared = config_.qk_norm_span == QkNormSpan::kHead;
     if (config_.qk_norm) {
       to.q_norm = ones((is_shared ? 1 : shard_.heads.size()) * config_.head_dim);
       to.k_norm = ones((is_shared ? 1 : shard_.kv_heads.size()) * config_.head_dim);
     }
-    to.o = matrix(layout_.o, first + 1, strength / attended);
+    to.o = matrix(layout.o, first + 1, strength / attended);
     to.attn_post_norm = norm(config_.names.attn_post_norm);
     to.mlp_norm = norm(config_.names.mlp_norm);
-    to.gate_up = matrix(layout_.gate_up, first + 2, 1.0 / hidden);
-    const double ffn = std::sqrt(static_cast<double>(config_.ffn_dim));
-    to.down = matrix(layout_.down, first + 3, strength / ffn);
+    if (config_.has_experts(layer)) {
+      make_experts(layer, strength, layout.experts, to);
+    } else {
+      to.gate_up = matrix(layout.gate_up, first + 2, 1.0 / hidden);
+      const double ffn = std::sqrt(static_cast<double>(config_.ffn_dim));
+      to.down = matrix(layout.down, first + 3, strength / ffn);
+    }
     to.mlp_post_norm = norm(config_.names.mlp_post_norm);
+  }
+
+  // The router is the same on every rank, as the seed is.
+  void make_experts(int32_t layer,
+                    double strength,
+                    const GpuExpertLayout& layout,
+                    GpuLayerWeights& of_layer) {
+    constexpr uint64_t kBehindOthers = uint64_t{1} << 32;
+    const ExpertsConfig& experts = config_.experts;
+    const double hidden = std::sqrt(static_cast<double>(config_.hidden_dim));
+    const auto count = static_cast<size_t>(experts.count);
+    const size_t logits = experts.shared_gate ? count + 1 : count;
+    const size_t router = logits * static_cast<size_t>(config_.hidden_dim);
+    const uint64_t first = kBehindOthers + 8 * static_cast<uint64_t>(layer);
+    GpuExpertWeights& to = of_layer.experts;
+    void* const rows = memory_.allocate(router * sizeof(float));
+    fill(rows, Type::kF32, router, first, std::sqrt(3.0) / hidden);
+    to.router = static_cast<const float*>(rows);
+    if (experts.biases) to.router_bias = constant(static_cast<int64_t>(logits), 0.0f);
+    if (experts.correction) to.router_correction = constant(experts.count, 0.0f);
+    to.gate_up =
+        memory_.of_experts(matrix(layout.gate_up, first + 1, 1.0 / hidden), 2 * layout.ffn);
+    const double share = std::sqrt(1.0 * experts.per_row / experts.ffn_dim);
+    to.down =
+        memory_.of_experts(matrix(layout.down, first + 2, strength * share), config_.hidden_dim);
+    if (layout.shared_ffn == 0) return;
+    const double shared = std::sqrt(static_cast<double>(experts.shared_ffn_dim));
+    to.shared_gate_up = matrix(layout.shared_gate_up, first + 3, 1.0 / hidden);
+    to.shared_down = matrix(layout.shared_down, first + 4, strength / shared);
   }
 
   const gpu::OpTable& ops_;

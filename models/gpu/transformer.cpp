@@ -22,6 +22,15 @@ gpu::Activations input(void* data, const gpu::Matrix& weights) {
   return {data, activation_type(weights.type), weights.n_in};
 }
 
+// What reads the norm in front of an MLP. Of experts nobody knows which will be read, so none of
+// it.
+gpu::Matrix first_of_mlp(const GpuLayerWeights& w) {
+  if (!w.has_experts()) return w.gate_up;
+  gpu::Matrix matrix = w.experts.gate_up;
+  matrix.n_out = 0;
+  return matrix;
+}
+
 gpu::HeadNorm head_norm(QkNormSpan span) {
   if (span == QkNormSpan::kHead) return gpu::HeadNorm::kHead;
   return span == QkNormSpan::kOwnHead ? gpu::HeadNorm::kOwnHead : gpu::HeadNorm::kAllHeads;
@@ -48,11 +57,25 @@ GpuTransformer::GpuTransformer(ModelConfig config,
   memory_.weights = weights_->num_bytes;
   buffers_ = std::make_unique<GpuBuffers>(
       device, *stream_, config_, shard_, *weights_, options_, gpu_options_);
+  if (buffers_->experts != nullptr) {
+    experts_ = std::make_unique<GpuExpertMlp>(
+        config_, shard_, options_.max_rows, activation_type(buffers_->matrix_type));
+    experts_->use_memory(buffers_->experts);
+  }
   memory_.kv = buffers_->kv_bytes;
   memory_.buffers = buffers_->num_bytes + step_.num_bytes();
 }
 
 GpuTransformer::~GpuTransformer() = default;
+
+// Of experts those that one row chooses.
+size_t GpuTransformer::matrix_bytes() const {
+  if (experts_ == nullptr) return weights_->matrix_bytes;
+  const ExpertsConfig& experts = config_.experts;
+  const size_t one = weights_->expert_bytes / static_cast<size_t>(experts.count);
+  return weights_->matrix_bytes - weights_->expert_bytes +
+         one * static_cast<size_t>(experts.per_row);
+}
 
 void GpuTransformer::join(DeviceGroup& group) {
   OUTRIDER_CHECK(group.rank() == shard_.rank && group.size() == shard_.num_ranks);
@@ -260,6 +283,10 @@ void GpuTransformer::attend(const Pass& pass, int32_t layer) {
 // part [rows, hidden], of this rank.
 void GpuTransformer::mlp(const Pass& pass, const GpuLayerWeights& w) {
   const GpuBuffers& b = *buffers_;
+  if (w.has_experts()) {
+    return experts_->compute(
+        *stream_, ops_, w, {b.x, b.normed, b.part, pass.sizes.rows, pass.step});
+  }
   const gpu::ProductArgs gate_up = product(pass, b.normed, w.gate_up, w.gate_up_bias);
   const gpu::Activations gated = input(b.gated, w.down);  // [rows, ffn]
   if (weights_->mlp_is_fused) {
@@ -309,7 +336,7 @@ void GpuTransformer::run(const gpu::StepView& step, const LaunchSizes& sizes) {
     ops_.store_product(*stream_, product(pass, b.attended, w.o, w.o_bias), {b.part});
 
     if (!config_.parallel_mlp) {
-      add_and_norm(pass, w.attn_post_norm, w.mlp_norm, w.gate_up);
+      add_and_norm(pass, w.attn_post_norm, w.mlp_norm, first_of_mlp(w));
     } else {  // both from x as it was
       norm_beside_attention(pass, w);
       sum_over_ranks(pass, b.part, config_.hidden_dim);

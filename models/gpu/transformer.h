@@ -14,6 +14,7 @@
 #include "models/forward/model.h"
 #include "models/gpu/buffers.h"
 #include "models/gpu/chain.h"
+#include "models/gpu/experts.h"
 #include "models/gpu/step.h"
 #include "models/gpu/step_wait.h"
 #include "models/gpu/weights.h"
@@ -52,7 +53,7 @@ class GpuTransformer final : public Model {
   void copy_block(int32_t from, int32_t to) override;
   void poison_blocks(std::span<const int32_t> blocks) override;
   void poison_position(int32_t block, int32_t slot) override;
-  size_t matrix_bytes() const override { return weights_->matrix_bytes; }
+  size_t matrix_bytes() const override;
 
   // From now on finish() leaves the logits in device memory and returns their address there at
   // once, for work that follows on stream().
@@ -118,6 +119,7 @@ class GpuTransformer final : public Model {
   DeviceGroup* group_ = nullptr;  // null until join()
   std::unique_ptr<gpu::Stream> stream_;
   std::unique_ptr<GpuBuffers> buffers_;
+  std::unique_ptr<GpuExpertMlp> experts_;  // null where no layer has any
   GpuStep step_;
   GpuStepWait wait_;
   size_t num_logits_ = 0;  // of the step that has begun

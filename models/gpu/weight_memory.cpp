@@ -50,7 +50,7 @@ std::vector<int32_t> sources_of_rows(const GpuMatrixLayout& layout) {
   for (const Stretch& stretch : layout.outputs) {
     for (int32_t i = 0; i < stretch.count; ++i) {
       const int32_t row = gpu::weight_row(stretch.to + i, layout.order, layout.span);
-      sources.at(static_cast<size_t>(row)) = stretch.from + i;
+      sources.at(static_cast<size_t>(row)) = stretch.from + i * stretch.step;
     }
   }
   return sources;
@@ -190,6 +190,15 @@ gpu::Matrix GpuWeightMemory::matrix(const GpuMatrixLayout& layout,
   return matrix;
 }
 
+gpu::Matrix GpuWeightMemory::of_experts(gpu::Matrix all, int32_t n_out) {
+  const auto rows = static_cast<size_t>(all.n_out);  // whole tiles
+  const auto inputs = static_cast<size_t>(
+      all.type == Type::kF32 ? all.n_in : gpu::padded(all.n_in, gpu::kTileInner));
+  weights_->expert_bytes += rows * inputs * gpu::type_bytes(all.type);
+  all.n_out = n_out;
+  return all;
+}
+
 const void* GpuWeightMemory::rows(int64_t num_rows,
                                   int64_t n,
                                   Type type,
@@ -216,7 +225,18 @@ const void* GpuWeightMemory::rows(int64_t num_rows,
 
 namespace {
 
-// Norms, biases and sinks of a layer, whose config and shard these are.
+// What routes a layer's rows to its experts, and the experts' biases.
+size_t expert_floats(const ModelConfig& config, const GpuExpertLayout& layout) {
+  const ExpertsConfig& experts = config.experts;
+  const auto count = static_cast<size_t>(experts.count);
+  const size_t logits = experts.shared_gate ? count + 1 : count;
+  size_t floats = logits * static_cast<size_t>(config.hidden_dim);
+  if (experts.biases) floats += logits + bias_floats(layout.gate_up) + bias_floats(layout.down);
+  if (experts.correction) floats += count;
+  return floats;
+}
+
+// Norms, biases, sinks and routers of a layer, whose config and shard these are.
 size_t layer_floats(const ModelConfig& config, const ModelShard& shard, const GpuLayout& layout) {
   const auto hidden = static_cast<size_t>(config.hidden_dim);
   const size_t norm = config.norm_bias ? 2 * hidden : hidden;
@@ -236,6 +256,7 @@ size_t layer_floats(const ModelConfig& config, const ModelShard& shard, const Gp
   if (config.qk_norm) floats += static_cast<size_t>(normed_heads * config.head_dim);
   if (!names.sinks.empty()) floats += static_cast<size_t>(shard.heads.size());
   if (config.attention_out_bias) floats += bias_floats(layout.o);
+  if (layout.experts.ffn > 0) return floats + expert_floats(config, layout.experts);
   if (config.mlp_bias) floats += bias_floats(layout.gate_up) + bias_floats(layout.down);
   return floats;
 }
@@ -259,6 +280,7 @@ size_t gpu_weight_bytes(const ModelConfig& config,
   for (int32_t i = 0; i < config.n_layers; ++i) {
     layout = gpu_layout(config, shard, i);
     for (const GpuMatrixLayout* matrix : layout.matrices()) total += with_scales(*matrix);
+    for (const GpuMatrixLayout* matrix : layout.experts.matrices()) total += with_scales(*matrix);
     total += static_cast<size_t>(layout.kv_b_elements) * gpu::type_bytes(rows);
     floats += layer_floats(config.of_layer(i), shard_of_layer(config, shard, i), layout);
   }

@@ -28,6 +28,8 @@ class GpuWeightMemory {
   // slices that the kernels cannot sum.
   gpu::Matrix allocate_matrix(const GpuMatrixLayout& layout, gpu::Type type);
   gpu::Matrix matrix(const GpuMatrixLayout& layout, gpu::Type type, const ops::PackedMatrix& from);
+  // A matrix of all experts as their products take it: with the outputs of one. Counted.
+  gpu::Matrix of_experts(gpu::Matrix all, int32_t n_out);
   // [num_rows, n] row-major; read_row gives a row's floats, on any thread.
   const void* rows(int64_t num_rows,
                    int64_t n,

@@ -87,6 +87,7 @@ class Upload {
   void put_per_layer_inputs(GpuWeights& out);
   gpu::HeadMatrix head_matrix(ops::PackedMatrix& from, int64_t n_out, int64_t n_heads);
   void put_latent(const GpuLayout& layout, LayerWeights& from, GpuLayerWeights& to);
+  GpuExpertWeights put_experts(const GpuExpertLayout& layout, LayerWeights& from);
   void put_layer(int32_t layer, LayerWeights& from, GpuLayerWeights& to);
 
   const ModelConfig& config_;
@@ -154,6 +155,28 @@ void Upload::put_latent(const GpuLayout& layout, LayerWeights& from, GpuLayerWei
   to.kv_b_values = head_matrix(from.kv_b_values, latent.value_dim, to.n_heads);
 }
 
+GpuExpertWeights Upload::put_experts(const GpuExpertLayout& layout, LayerWeights& from) {
+  GpuExpertWeights to;
+  const auto router_row = [&from](int64_t row, float* values) {
+    from.router.read_row(row, values);
+  };
+  to.router = static_cast<const float*>(
+      memory_.rows(from.router.n_out(), config_.hidden_dim, Type::kF32, router_row));
+  to.router_bias = memory_.vector(from.router_bias);
+  to.router_correction = memory_.vector(from.router_correction);
+  to.gate_up = memory_.of_experts(matrix(layout.gate_up, from.gate_up), 2 * layout.ffn);
+  to.gate_up_bias = memory_.bias(from.gate_up_bias, layout.gate_up_bias);
+  to.down = memory_.of_experts(matrix(layout.down, from.down), config_.hidden_dim);
+  to.down_bias = memory_.bias(from.down_bias, layout.down_bias);
+  if (layout.shared_ffn == 0) return to;
+  to.shared_gate_up = matrix(layout.shared_gate_up, from.shared_gate_up);
+  to.shared_down = matrix(layout.shared_down, from.shared_down);
+  if (activation_type(to.shared_gate_up.type) != activation_type(to.gate_up.type)) {
+    throw Error("on a GPU the shared expert must have weights of the other experts' type");
+  }
+  return to;
+}
+
 void Upload::put_layer(int32_t layer, LayerWeights& from, GpuLayerWeights& to) {
   const GpuLayout layout = gpu_layout(config_, shard_, layer);
   to.attn_norm = norm(from.attn_norm);
@@ -169,10 +192,14 @@ void Upload::put_layer(int32_t layer, LayerWeights& from, GpuLayerWeights& to) {
   to.o_bias = memory_.bias(from.o_bias, layout.o);
   to.attn_post_norm = norm(from.attn_post_norm);
   to.mlp_norm = norm(from.mlp_norm);
-  to.gate_up = matrix(layout.gate_up, from.gate_up);
-  to.gate_up_bias = memory_.bias(from.gate_up_bias, layout.gate_up);
-  to.down = matrix(layout.down, from.down);
-  to.down_bias = memory_.bias(from.down_bias, layout.down);
+  if (from.has_experts()) {
+    to.experts = put_experts(layout.experts, from);
+  } else {
+    to.gate_up = matrix(layout.gate_up, from.gate_up);
+    to.gate_up_bias = memory_.bias(from.gate_up_bias, layout.gate_up);
+    to.down = matrix(layout.down, from.down);
+    to.down_bias = memory_.bias(from.down_bias, layout.down);
+  }
   to.mlp_post_norm = norm(from.mlp_post_norm);
   to.scalar = from.scalar;
   if (config_.per_layer_dim == 0) return;

@@ -30,6 +30,19 @@ struct GpuNorm {
   const float* bias = nullptr;    // [hidden] or null
 };
 
+// Of a layer with experts, see gpu/experts.h; null where the model has no such vector.
+struct GpuExpertWeights {
+  const float* router = nullptr;  // [experts, hidden], and a row for the shared one's gate
+  const float* router_bias = nullptr;
+  const float* router_correction = nullptr;  // [experts]
+  gpu::Matrix gate_up;                       // of every expert, in kPairs order
+  const float* gate_up_bias = nullptr;
+  gpu::Matrix down;
+  const float* down_bias = nullptr;
+  gpu::Matrix shared_gate_up;  // in kPairs order
+  gpu::Matrix shared_down;
+};
+
 // Of a layer of this shard; null where the model has no such vector.
 struct GpuLayerWeights {
   GpuNorm attn_norm;
@@ -55,12 +68,14 @@ struct GpuLayerWeights {
   const float* gate_up_bias = nullptr;
   gpu::Matrix down;  // [hidden, GpuLayout::ffn]
   const float* down_bias = nullptr;
+  GpuExpertWeights experts;  // in place of gate_up and down
   GpuNorm mlp_post_norm;
   // Of per-layer inputs.
   gpu::Matrix per_layer_gate;        // [per_layer_dim, hidden]
   gpu::Matrix per_layer_projection;  // [hidden, per_layer_dim]
   GpuNorm per_layer_norm;
   float scalar = 1.0f;  // on the residual stream, at the layer's end
+  bool has_experts() const { return experts.router != nullptr; }
 };
 
 struct GpuWeights {
@@ -80,7 +95,8 @@ struct GpuWeights {
   gpu::Matrix head;
   bool qkv_is_fused = false;  // rotation and the writing of keys and values are part of the product
   bool mlp_is_fused = false;  // SwiGLU is
-  size_t matrix_bytes = 0;    // what the products of one step read
+  size_t matrix_bytes = 0;    // of the products' matrices
+  size_t expert_bytes = 0;    // of those, the experts', of which a row chooses some
   size_t num_bytes = 0;
   std::vector<gpu::Buffer> memory;
 };

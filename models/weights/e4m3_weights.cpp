@@ -11,7 +11,7 @@ namespace outrider {
 namespace {
 
 void round_matrix(ops::PackedMatrix& matrix) {
-  if (matrix.n_out() == 0) return;  // the model has none
+  if (matrix.n_out() == 0) return;  // the layer has none
   ops::PackedMatrix rounded(matrix.n_out(), matrix.n_in(), ops::DType::kF32);
   const auto n_in = static_cast<size_t>(matrix.n_in());
   std::vector<float> rows(static_cast<size_t>(ops::kRowsPerPanel) * n_in);
@@ -58,6 +58,8 @@ void round_to_e4m3(const ModelConfig& config, const ModelShard& shard, Weights& 
                                       &layer.o,
                                       &layer.gate_up,
                                       &layer.down,
+                                      &layer.shared_gate_up,
+                                      &layer.shared_down,
                                       &layer.per_layer_gate,
                                       &layer.per_layer_projection}) {
       round_matrix(*matrix);

@@ -117,9 +117,30 @@ TEST(ClusterPlan, MoreRanksThanHeadsAreRefused) {
   EXPECT_THROW(plan_model(llama_8b(), over(33), {}), Error);
 }
 
-TEST(ClusterPlan, ExpertsAreRefused) {
-  EXPECT_NO_THROW(check_plannable(synthetic_shape("qwen3-30b-a3b@2")));  // none yet
-  EXPECT_THROW(check_plannable(synthetic_shape("qwen3-30b-a3b@3")), Error);
+// A row reads 8 of 128 experts, 768 units of 2048 inputs each; many rows read nearly all of them.
+TEST(ClusterPlan, ExpertsAreReadAsRowsChooseThem) {
+  const ModelConfig model = synthetic_shape("qwen3-30b-a3b@3");
+  const ModelConfig dense = synthetic_shape("qwen3-30b-a3b@2");
+  const ModelPlan plan = plan_model(model, over(1), {});
+  const double expert = 3 * 2048.0 * 768;
+  const double attention = 2048.0 * (4096 + 2 * 512) + 4096.0 * 2048;
+  EXPECT_DOUBLE_EQ(
+      plan.memory.matrices_bytes - plan_model(dense, over(1), {}).memory.matrices_bytes,
+      2 * (attention + 128 * (expert + 2048)));
+  const auto read_gb = [&](int32_t rows) {
+    return plan_step(model, over(1), {}, rows).read_ms * 4.3e-3 * 0.8;
+  };
+  const double all = plan.memory.matrices_bytes;
+  EXPECT_NEAR(read_gb(1), 1e-9 * (all - 2 * 120 * expert), 1e-6);
+  EXPECT_NEAR(read_gb(5) - read_gb(1), 2e-9 * expert * (35.3 - 8), 1e-3);
+  EXPECT_NEAR(read_gb(1000), 1e-9 * all, 1e-6);
+}
+
+TEST(ClusterPlan, WhatGpusDoNotComputeIsRefused) {
+  ModelConfig model = synthetic_shape("qwen3-30b-a3b@3");
+  EXPECT_NO_THROW(check_plannable(model));
+  model.experts.beside_mlp = true;
+  EXPECT_THROW(check_plannable(model), Error);
 }
 
 TEST(ClusterPlan, AShardRunsWithoutTheOthers) {

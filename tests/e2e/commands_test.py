@@ -398,12 +398,12 @@ class Words(unittest.TestCase):
 
 
 class Plan(unittest.TestCase):
-    def test_experts_are_refused_before_anything_is_said(self):
-        for words in (["--model", "synth:qwen3-30b-a3b"],
-                      ["--model", "synth:qwen3-4b", "--draft", "synth:qwen3-30b-a3b"]):
+    def test_what_gpus_do_not_compute_is_refused_before_anything_is_said(self):
+        gemma = os.path.join(os.path.dirname(__file__), "..", "golden", "models", "gemma4-bf16")
+        for words in (["--model", gemma], ["--model", "synth:qwen3-4b", "--draft", gemma]):
             code, out, errors = run([PROGRAM, "plan", *words])
             self.assertEqual((code, out), (2, ""), words)
-            self.assertIn("mixtures of experts", errors)
+            self.assertIn("heads and keys by layer", errors)
             self.assertEqual(errors.count("\n"), 1, errors)
 
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <bit>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
@@ -78,6 +79,7 @@ OUTRIDER_DEVICE uint32_t ballot(bool vote) {
       &mine);
   return mine.result;
 }
+OUTRIDER_DEVICE int32_t count_bits(uint32_t word) { return std::popcount(word); }
 
 // Blocks of one launch may run on several OS threads. What is done before an atomic_next() is seen
 // by whoever comes later to the same word: more than a real device promises without

@@ -165,6 +165,12 @@ TEST(GpuFamilies, AMissingSwitchIsSeen) {
   expect_seen("cohere2-bf16", [](ModelConfig& c) { c.norm = NormKind::kRms; });
   expect_seen("gpt_neox-bf16", [](ModelConfig& c) { c.parallel_mlp = false; });
   expect_seen("falcon-alibi-bf16", [](ModelConfig& c) { c.alibi = false; });
+  expect_seen("mixtral-bf16", [](ModelConfig& c) { c.experts.normalised = false; });
+  expect_seen("qwen2_moe-bf16", [](ModelConfig& c) { c.experts.normalised = true; });
+  expect_seen("gpt_oss-bf16", [](ModelConfig& c) { c.experts.swiglu.alpha = 1.0f; });
+  expect_seen("glm4_moe-bf16", [](ModelConfig& c) { c.experts.sigmoid = false; });
+  expect_seen("glm4_moe-bf16", [](ModelConfig& c) { c.experts.chosen_groups = 4; });
+  expect_seen("minimax_m2-bf16", [](ModelConfig& c) { c.experts.sigmoid = false; });
 }
 
 }  // namespace

@@ -17,6 +17,16 @@ StrictModel small(const char* name, ops::DType dtype) {
   return model;
 }
 
+void add_experts(ModelConfig& config) {
+  config.experts = {.count = 6,
+                    .per_row = 2,
+                    .ffn_dim = 52,
+                    .shared_ffn_dim = 37,
+                    .shared_gate = true,
+                    .normalised = true,
+                    .dense_layers = {true, false}};
+}
+
 // The switches that a model can have, over as few numbers as show them.
 std::vector<StrictModel> small_models() {
   std::vector<StrictModel> models = {small("plain, bf16", ops::DType::kBF16),
@@ -27,7 +37,8 @@ std::vector<StrictModel> small_models() {
                                      small("odd sizes, tied, f16", ops::DType::kF16),
                                      small("sinks, bf16", ops::DType::kBF16),
                                      small("latent, biases, bf16", ops::DType::kBF16),
-                                     small("latent, f32", ops::DType::kF32)};
+                                     small("latent, f32", ops::DType::kF32),
+                                     small("experts, bf16", ops::DType::kBF16)};
   models[1].config.attention_bias = models[1].config.attention_out_bias = true;
   models[1].config.mlp_bias = true;
   models[2].config.qk_norm = true;
@@ -51,6 +62,7 @@ std::vector<StrictModel> small_models() {
     config.attention_scale = 0.2f;
   }
   models[8].config.latent.q_rank = 0;
+  add_experts(models[9].config);
   return models;
 }
 
@@ -448,9 +460,14 @@ TEST(GpuTransformer, KeysTakeTheMemoryOfTheirLayers) {
 }
 
 TEST(GpuWeights, DrawnOnTheDeviceGiveLogitsThatMeanSomething) {
-  StrictModel source = small("random", ops::DType::kBF16);
+  StrictModel dense = small("random", ops::DType::kBF16);
+  StrictModel sparse = small("random experts", ops::DType::kBF16);
+  add_experts(sparse.config);
   const auto& ops = gpu::test_backend().ops;
-  for (const Format format : {Format::kAuto, Format::kFp8}) {
+  for (const auto& [source, format] : {std::pair(dense, Format::kAuto),
+                                       {dense, Format::kFp8},
+                                       {sparse, Format::kAuto},
+                                       {sparse, Format::kFp8}}) {
     const auto device = gpu::test_backend().open(0);
     const ModelShard shard = shard_model(source.config, 0, 1);
     std::shared_ptr<const GpuWeights> weights =

@@ -49,6 +49,8 @@ RULES = [
     # A ring of 16 or 24 copies: all of the first are asked for early, none comes by way of registers.
     Rule(skinny("[12]", "[12]"), 18, {COPY_128: 16}, {COPY_128: 20, r"LDS\.128": 4, MATRIX: 4}, LOAD_128),
     Rule(skinny("3", "[12]"), 18, {COPY_128: 16}, {COPY_128: 20, r"LDS\.64": 8, MATRIX: 8}, LOAD_128),
+    # A tile's weights come by way of the same ring.
+    Rule(r"outrider::gpu::skinny_experts<.*>", 6, {}, {COPY_128: 20, MATRIX: 4}, LOAD_128),
     Rule(r"outrider::gpu::wide_product<.*>", 8, {}, {COPY_128: 1, MATRIX: 32}, None),
     # Keys and values that earlier steps have stored.
     Rule(r"outrider::gpu::attend<.*>", 10, {COPY_128: 1}, {COPY_128: 2, MATRIX: 8, "LDSM": 4}, None),

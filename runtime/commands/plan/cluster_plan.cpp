@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "models/checkpoint/shard.h"
@@ -24,14 +25,25 @@ double elements(int64_t rows, int64_t columns) {
   return static_cast<double>(rows) * static_cast<double>(columns);
 }
 
-// Of one rank: everything that a step multiplies with.
-double matrix_elements(const ModelConfig& model, const ModelShard& shard) {
+// Of a layer's experts those that so many rows choose, if each chooses evenly and by itself.
+double chosen_experts(const ExpertsConfig& experts, int32_t rows) {
+  if (experts.count == 0) return 0;
+  return experts.count * (1 - std::pow(1 - 1.0 * experts.per_row / experts.count, rows));
+}
+
+// Of one rank: everything that a step multiplies with, of a layer's experts so many.
+double matrix_elements(const ModelConfig& model, const ModelShard& shard, double num_experts) {
+  const int64_t hidden = model.hidden_dim;
   const auto all_layers = int64_t{model.n_layers} * model.per_layer_dim;
-  double total = elements(shard.vocab.size() + all_layers, model.hidden_dim);
+  const double experts = 3 * elements(shard.shared_ffn.size(), hidden) +
+                         elements(model.experts.count, hidden) +
+                         num_experts * 3 * elements(shard.expert_ffn.size(), hidden);
+  double total = elements(shard.vocab.size() + all_layers, hidden);
   for (int32_t layer = 0; layer < model.n_layers; ++layer) {
     const GpuLayout layout = gpu_layout(model, shard, layer);
     for (const GpuMatrixLayout* m : layout.matrices()) total += elements(m->n_out, m->n_in);
     total += static_cast<double>(layout.kv_b_elements);
+    if (model.has_experts(layer)) total += experts;
   }
   return total;
 }
@@ -42,7 +54,8 @@ double kv_elements_per_token(const ModelConfig& model, const ModelShard& shard) 
 }
 
 // Residual, part and norm's output of the hidden width, queries and keys, the product of the wide
-// layer, logits of as many rows; and the exchange's three buffers of size + 1 slots.
+// layer, logits of as many rows, what experts make of up to 512; and the exchange's three buffers
+// of size + 1 slots.
 double buffer_bytes(const ModelConfig& model, const ModelShard& shard, const ClusterShape& shape) {
   const double rows = shape.max_rows;
   const double hidden = model.hidden_dim;
@@ -57,10 +70,12 @@ double buffer_bytes(const ModelConfig& model, const ModelShard& shard, const Clu
   }
   const double per_row =
       hidden * (4 + 4 + 2) + attention * 4 + ffn * 2 + static_cast<double>(shard.vocab.size()) * 4;
+  const double per_expert = hidden * 4 + static_cast<double>(shard.expert_ffn.size()) * 2;
+  const double experts = std::min(rows, 512.0) * model.experts.per_row * per_expert;
   const double exchange = shape.num_ranks == 1 ? 0
                                                : static_cast<double>(gpu::kNumExchangeBuffers) *
                                                      (shape.num_ranks + 1) * hidden * 4;
-  return rows * (per_row + exchange);
+  return rows * (per_row + exchange) + experts;
 }
 
 // One sum of so many bytes over all ranks: within a node each GPU gives and takes 2 (n - 1) / n of
@@ -114,7 +129,8 @@ StepPlan plan_step(const ModelConfig& model,
   for (const ModelShard& shard : shards_of(model, shape)) {
     const double keys = kv_elements_per_token(model, shard) * shape.kv_bytes * shape.context_len *
                         shape.num_sequences;
-    most_bytes = std::max(most_bytes, matrix_elements(model, shard) * shape.weight_bytes + keys);
+    const double matrices = matrix_elements(model, shard, chosen_experts(model.experts, step.rows));
+    most_bytes = std::max(most_bytes, matrices * shape.weight_bytes + keys);
   }
   step.read_ms = read_ms(most_bytes, constants);
   step.sums_ms = 1e-3 * (step.num_sums * sum_us(step.bytes_per_sum, shape, constants) +
@@ -129,7 +145,7 @@ ModelPlan plan_model(const ModelConfig& model,
   double most = -1;
   for (const ModelShard& shard : shards_of(model, shape)) {
     RankMemory memory;
-    memory.matrices_bytes = matrix_elements(model, shard) * shape.weight_bytes;
+    memory.matrices_bytes = matrix_elements(model, shard, model.experts.count) * shape.weight_bytes;
     const int64_t row = model.hidden_dim + int64_t{model.n_layers} * model.per_layer_dim;
     memory.embedding_bytes = elements(shard.vocab.size(), row) * 2;
     memory.buffers_bytes = buffer_bytes(model, shard, shape);

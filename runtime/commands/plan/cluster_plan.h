@@ -38,7 +38,7 @@ struct ClusterShape {
 };
 
 struct RankMemory {
-  double matrices_bytes = 0;  // read by every step
+  double matrices_bytes = 0;  // read by every step, but for experts that no row chooses
   double embedding_bytes = 0;
   double buffers_bytes = 0;  // activations and the exchange's
   double kv_bytes_per_token = 0;

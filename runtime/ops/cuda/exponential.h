@@ -4,6 +4,7 @@
 #pragma once
 
 #include "runtime/ops/cuda/platform.h"
+#include "runtime/ops/tensor.h"
 
 namespace outrider::gpu {
 
@@ -32,6 +33,19 @@ OUTRIDER_DEVICE float exponential_as_on_cpu(float x) {
 // x / (1 + exp(-x)).
 OUTRIDER_DEVICE float silu(float x) {
   return divide(x, exact_add(1.0f, exponential_as_on_cpu(exact_add(0.0f, -x))));
+}
+
+// 1 / (1 + exp(-x)).
+OUTRIDER_DEVICE float sigmoid(float x) {
+  return divide(1.0f, exact_add(1.0f, exponential_as_on_cpu(exact_add(0.0f, -x))));
+}
+
+// ops::clamped_swiglu; NaN stays.
+OUTRIDER_DEVICE float clamped_swiglu(float gate, float up, const ops::ClampedSwiglu& of) {
+  gate = of.limit < gate ? of.limit : gate;
+  up = up < -of.limit ? -of.limit : of.limit < up ? of.limit : up;
+  const float exponential = exponential_as_on_cpu(exact_mul(-of.alpha, gate));
+  return exact_mul(exact_add(up, 1.0f), divide(gate, exact_add(1.0f, exponential)));
 }
 
 }  // namespace outrider::gpu

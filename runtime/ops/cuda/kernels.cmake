@@ -11,6 +11,10 @@ set(OUTRIDER_GPU_KERNELS
   ${CMAKE_CURRENT_LIST_DIR}/attention/kv_blocks.cu
   ${CMAKE_CURRENT_LIST_DIR}/attention/latent_write.cu
   ${CMAKE_CURRENT_LIST_DIR}/exchange/norm.cu
+  ${CMAKE_CURRENT_LIST_DIR}/experts/choose_experts.cu
+  ${CMAKE_CURRENT_LIST_DIR}/experts/router_logits.cu
+  ${CMAKE_CURRENT_LIST_DIR}/experts/sum_experts.cu
+  ${CMAKE_CURRENT_LIST_DIR}/experts/tile_pairs.cu
   ${CMAKE_CURRENT_LIST_DIR}/families/activate.cu
   ${CMAKE_CURRENT_LIST_DIR}/families/add_norm.cu
   ${CMAKE_CURRENT_LIST_DIR}/families/add_positions.cu

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "runtime/ops/gpu/exchange.h"
+#include "runtime/ops/gpu/experts.h"
 #include "runtime/ops/gpu/ops.h"
 
 namespace outrider::gpu {
@@ -25,13 +26,17 @@ void latent_write(Stream& stream, const LatentWriteArgs& args);         // laten
 void norm(Stream& stream, const NormArgs& args);                        // norm.cu
 void per_layer_inputs(Stream& stream, const PerLayerInputsArgs& args);  // per_layer_inputs.cu
 void rope_write(Stream& stream, const RopeWriteArgs& args);             // rope_write.cu
+void route_rows(Stream& stream, const RouteArgs& args);                 // tile_pairs.cu
 void scan_rows(Stream& stream, const RowTasks& tasks);                  // row_scan.cu
+void sum_experts(Stream& stream, const SumExpertsArgs& args);           // sum_experts.cu
 void take_tokens(Stream& stream, const TakeTokensArgs& args);           // row_tokens.cu
 
 // product.cu
 void store_product(Stream& stream, const ProductArgs& args, const StoreArgs& to);
 void qkv_product(Stream& stream, const ProductArgs& args, const QkvArgs& to);
 void swiglu_product(Stream& stream, const ProductArgs& args, const SwigluArgs& to);
+void expert_gate_up(Stream& stream, const ProductArgs& args, const ExpertGateUpArgs& to);
+void expert_down(Stream& stream, const ProductArgs& args, const ExpertDownArgs& to);
 
 void fill_random(Stream& stream, const RandomArgs& args);  // random.cu
 
@@ -54,6 +59,10 @@ inline OpTable op_table() {
           .store_product = store_product,
           .qkv_product = qkv_product,
           .swiglu_product = swiglu_product,
+          .route_rows = route_rows,
+          .expert_gate_up = expert_gate_up,
+          .expert_down = expert_down,
+          .sum_experts = sum_experts,
           .activate = activate,
           .per_layer_inputs = per_layer_inputs,
           .bend_logits = bend_logits,

@@ -88,6 +88,7 @@ OUTRIDER_DEVICE T shuffle(T value, uint32_t lane) {
   return __shfl_sync(0xffffffffu, value, static_cast<int>(lane));
 }
 OUTRIDER_DEVICE uint32_t ballot(bool vote) { return __ballot_sync(0xffffffffu, vote); }
+OUTRIDER_DEVICE int32_t count_bits(uint32_t word) { return __popc(word); }
 
 // ---- memory
 OUTRIDER_DEVICE void atomic_add(uint32_t* to, uint32_t value) { atomicAdd(to, value); }

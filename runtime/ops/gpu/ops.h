@@ -352,6 +352,10 @@ struct RandomArgs {
 struct ExchangeSumArgs;   // gpu/exchange.h
 struct ExchangeNormArgs;  // gpu/exchange.h
 struct FoldPartsArgs;     // gpu/exchange.h
+struct RouteArgs;         // gpu/experts.h
+struct ExpertGateUpArgs;  // gpu/experts.h
+struct ExpertDownArgs;    // gpu/experts.h
+struct SumExpertsArgs;    // gpu/experts.h
 struct RowTasks;          // gpu/row_scan.h
 struct TakeTokensArgs;    // gpu/row_scan.h
 
@@ -376,6 +380,10 @@ struct OpTable {
   void (*store_product)(Stream&, const ProductArgs&, const StoreArgs&);
   void (*qkv_product)(Stream&, const ProductArgs&, const QkvArgs&);
   void (*swiglu_product)(Stream&, const ProductArgs&, const SwigluArgs&);
+  void (*route_rows)(Stream&, const RouteArgs&);
+  void (*expert_gate_up)(Stream&, const ProductArgs&, const ExpertGateUpArgs&);
+  void (*expert_down)(Stream&, const ProductArgs&, const ExpertDownArgs&);
+  void (*sum_experts)(Stream&, const SumExpertsArgs&);
   void (*activate)(Stream&, const ActivateArgs&);
   void (*per_layer_inputs)(Stream&, const PerLayerInputsArgs&);
   void (*bend_logits)(Stream&, const BendLogitsArgs&);

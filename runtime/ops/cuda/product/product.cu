@@ -66,6 +66,26 @@ void run(Stream& stream, const ProductJob& job) {
   }
 }
 
+void run(Stream& stream, const ExpertJob& job) {
+  const ProductArgs& product = job.product;
+  const int32_t tile_rows = job.rows.tile_rows;
+  if (tile_rows != kTileRows && tile_rows != 4 * kTileRows) {
+    refuse(product, std::to_string(tile_rows) + " rows of an expert at once, only 8 or 32");
+  }
+  if (job.rows.max_rows == 0 || product.weights.n_out == 0) return;
+  switch (product.weights.type) {
+    case Type::kF32:
+      return experts_f32(stream, job);
+    case Type::kBF16:
+      return experts_bf16(stream, job);
+    case Type::kF16:
+      return experts_f16(stream, job);
+    case Type::kE4M3:
+      if (product.in.type != Type::kBF16) refuse(product, "8-bit experts take bf16 activations");
+      return experts_e4m3(stream, job);
+  }
+}
+
 }  // namespace
 
 void store_product(Stream& stream, const ProductArgs& args, const StoreArgs& to) {
@@ -105,6 +125,20 @@ void swiglu_product(Stream& stream, const ProductArgs& args, const SwigluArgs& t
   job.ending = Ending::kSwiglu;
   job.swiglu = to;
   run(stream, job);
+}
+
+void expert_gate_up(Stream& stream, const ProductArgs& args, const ExpertGateUpArgs& to) {
+  check(args);
+  if (args.weights.n_out != 2 * to.out.n || to.out.n % 8 != 0) {
+    refuse(args, std::to_string(to.out.n) + " units of gate and up, which go in eights");
+  }
+  if (to.rows.tiles == nullptr) refuse(args, "rows that are not in tiles of experts");
+  run(stream, ExpertJob{.product = args, .rows = to.rows, .gate_up = to});
+}
+
+void expert_down(Stream& stream, const ProductArgs& args, const ExpertDownArgs& to) {
+  check(args);
+  run(stream, ExpertJob{.product = args, .rows = to.rows, .is_down = true, .down = to});
 }
 
 }  // namespace outrider::gpu

@@ -1,6 +1,7 @@
 // Products with bf16 weights.
 #include "runtime/ops/cuda/product/product_kernels.h"
 #include "runtime/ops/cuda/product/product_skinny.h"
+#include "runtime/ops/cuda/product/product_skinny_experts.h"
 #include "runtime/ops/cuda/product/product_wide.h"
 
 namespace outrider::gpu {
@@ -11,6 +12,10 @@ void product_bf16(Stream& stream, const ProductJob& job) {
   } else {
     run_wide<Type::kBF16, Type::kBF16>(stream, job);
   }
+}
+
+void experts_bf16(Stream& stream, const ExpertJob& job) {
+  run_skinny_experts<Type::kBF16, Type::kBF16>(stream, job);
 }
 
 }  // namespace outrider::gpu

@@ -1,6 +1,7 @@
 // Products with 8-bit weights, widened in registers to the type of the activations.
 #include "runtime/ops/cuda/product/product_kernels.h"
 #include "runtime/ops/cuda/product/product_skinny.h"
+#include "runtime/ops/cuda/product/product_skinny_experts.h"
 #include "runtime/ops/cuda/product/product_wide.h"
 
 namespace outrider::gpu {
@@ -23,6 +24,10 @@ void product_e4m3(Stream& stream, const ProductJob& job) {
   } else {
     run<Type::kF16>(stream, job);
   }
+}
+
+void experts_e4m3(Stream& stream, const ExpertJob& job) {
+  run_skinny_experts<Type::kE4M3, Type::kBF16>(stream, job);
 }
 
 }  // namespace outrider::gpu

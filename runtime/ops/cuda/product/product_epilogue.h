@@ -3,6 +3,7 @@
 #pragma once
 
 #include "runtime/ops/cuda/exponential.h"
+#include "runtime/ops/cuda/fold_leaves.h"
 #include "runtime/ops/cuda/numbers.h"
 #include "runtime/ops/cuda/pages.h"
 #include "runtime/ops/cuda/platform.h"
@@ -33,13 +34,14 @@ struct LeafTerms {
   bool has_scale = false;
   bool has_bias = false;
 };
-OUTRIDER_DEVICE LeafTerms leaf_terms(const ProductArgs& product, int32_t out) {
+// first: of scales and bias, where the matrix is one of several.
+OUTRIDER_DEVICE LeafTerms leaf_terms(const ProductArgs& product, int32_t out, int32_t first = 0) {
   LeafTerms terms;
   const bool is_there = out < product.weights.n_out;
   terms.has_scale = is_there && product.weights.scales != nullptr;
   terms.has_bias = is_there && product.bias != nullptr;
-  if (terms.has_scale) terms.scale = product.weights.scales[out];
-  if (terms.has_bias) terms.bias = product.bias[out];
+  if (terms.has_scale) terms.scale = product.weights.scales[first + out];
+  if (terms.has_bias) terms.bias = product.bias[first + out];
   return terms;
 }
 OUTRIDER_DEVICE float make_leaf(const LeafTerms& terms, int32_t slice, float sum) {
@@ -48,10 +50,8 @@ OUTRIDER_DEVICE float make_leaf(const LeafTerms& terms, int32_t slice, float sum
   return sum;
 }
 
-OUTRIDER_DEVICE void store_pair(
-    const ProductJob& job, int32_t out, int32_t row, float low, float high) {
-  const int32_t n_out = job.product.weights.n_out;
-  float* const to = job.store.out + static_cast<size_t>(row) * static_cast<size_t>(n_out);
+// to: of the row.
+OUTRIDER_DEVICE void store_pair(float* to, int32_t n_out, int32_t out, float low, float high) {
   if (out < n_out) to[out] = low;
   if (out + 8 < n_out) to[out + 8] = high;
 }
@@ -80,12 +80,11 @@ OUTRIDER_DEVICE void store_qkv_pair(
   store_float(place.data, to.kv.type, place.first + static_cast<size_t>(half + i), high);
 }
 
-OUTRIDER_DEVICE void store_swiglu_pair(
-    const ProductJob& job, int32_t out, int32_t row, float gate, float up) {
-  const Activations& to = job.swiglu.out;
+// What was made of gate and up, which are packed rows `out` and out + 8.
+OUTRIDER_DEVICE void store_gated(const Activations& to, int32_t out, int32_t row, float gated) {
   const int32_t i = out / 16 * 8 + out % 8;
   if (i >= to.n) return;
-  store_activation(to, row, i, exact_mul(silu(gate), up));
+  store_activation(to, row, i, gated);
   const bool pads = to.type != Type::kF32 && to.n % kTileInner != 0 && i >= to.n - 8;
   if (pads) store_activation(to, row, i + 8, 0.0f);
 }
@@ -94,12 +93,32 @@ OUTRIDER_DEVICE void store_swiglu_pair(
 OUTRIDER_DEVICE void finish_pair(
     const ProductJob& job, int32_t out, int32_t row, float low, float high) {
   if (job.ending == Ending::kStore) {
-    store_pair(job, out, row, low, high);
+    const int32_t n_out = job.product.weights.n_out;
+    float* const to = job.store.out + static_cast<size_t>(row) * static_cast<size_t>(n_out);
+    store_pair(to, n_out, out, low, high);
   } else if (job.ending == Ending::kQkv) {
     store_qkv_pair(job, out, row, low, high);
   } else {
-    store_swiglu_pair(job, out, row, low, high);
+    store_gated(job.swiglu.out, out, row, exact_mul(silu(low), high));
   }
 }
+
+// The rows of a whole product, one after the other; product_experts.h has others.
+struct WholeRows {
+  const ProductJob& job;
+  int32_t num_rows;
+
+  OUTRIDER_DEVICE int32_t in_row(int32_t i) const { return i; }
+  OUTRIDER_DEVICE int32_t first_weight_row() const { return 0; }
+  OUTRIDER_DEVICE LeafTerms terms(int32_t out) const { return leaf_terms(job.product, out); }
+  // low, high: leaves of the first num_slices.
+  OUTRIDER_DEVICE void finish(int32_t out,
+                              int32_t i,
+                              float (&low)[kMaxSlices],
+                              float (&high)[kMaxSlices],
+                              int32_t num_slices) const {
+    finish_pair(job, out, i, fold_leaves(low, num_slices), fold_leaves(high, num_slices));
+  }
+};
 
 }  // namespace outrider::gpu

@@ -20,24 +20,24 @@ struct Pair {
   float high = 0.0f;
 };
 
-// Inputs [begin, begin + count) of `rows` rows from first_row on; rows past the end are zero.
+// Inputs [begin, begin + count) of `rows` rows, which row_of() names; what is not there (-1) is
+// zero.
+template <typename RowOf>
 OUTRIDER_DEVICE void load_part(float* shared,
                                const float* from,
                                int32_t n,
-                               int32_t first_row,
                                int32_t rows,
-                               int32_t num_rows,
                                int32_t begin,
-                               int32_t count) {
+                               int32_t count,
+                               const RowOf& row_of) {
   for (auto i = static_cast<int32_t>(thread_id()); i < rows * kPart;
        i += static_cast<int32_t>(kThreads)) {
-    const int32_t row = first_row + i / kPart;
+    const int32_t row = row_of(i / kPart);
     const int32_t at = i % kPart;
-    const bool is_there = row < num_rows && at < count;
     shared[i / kPart * kStride + at] =
-        is_there ? from[static_cast<size_t>(row) * static_cast<size_t>(n) +
-                        static_cast<size_t>(begin + at)]
-                 : 0.0f;
+        row >= 0 && at < count ? from[static_cast<size_t>(row) * static_cast<size_t>(n) +
+                                      static_cast<size_t>(begin + at)]
+                               : 0.0f;
   }
 }
 
@@ -51,34 +51,39 @@ OUTRIDER_DEVICE ThreadPlace thread_place() {
   return {thread / 8 % 2 * 16 + thread % 8, thread / 16};
 }
 
+// Which outputs and rows a block has.
+struct BlockPlace {
+  int32_t first_out;
+  int32_t first_row;
+};
+
 // One chain over [begin, end), at most kStretch inputs.
-OUTRIDER_DEVICE Pair sum_stretch(
-    const ProductArgs& args, int32_t first_out, int32_t first_row, int32_t begin, int32_t end) {
+template <typename Rows>
+OUTRIDER_DEVICE Pair sum_stretch(const ProductArgs& args,
+                                 const Rows& rows,
+                                 const BlockPlace& block,
+                                 int32_t begin,
+                                 int32_t end) {
   auto* const weights = shared_memory<float>();
   float* const inputs = weights + kBlockOuts * kStride;
   const Matrix& matrix = args.weights;
   const ThreadPlace place = thread_place();
-  const int32_t num_rows = rows_of(args);
+  const auto weight_row = [&](int32_t i) {
+    const int32_t out = block.first_out + i;
+    return out < matrix.n_out ? rows.first_weight_row() + out : -1;
+  };
+  const auto input_row = [&](int32_t i) {
+    const int32_t row = block.first_row + i;
+    return row < rows.num_rows ? rows.in_row(row) : -1;
+  };
   Pair sum;
   for (int32_t part = begin; part < end; part += kPart) {
     const int32_t count = end - part < kPart ? end - part : kPart;
     sync_block();  // the part before has been read
-    load_part(weights,
-              static_cast<const float*>(matrix.data),
-              matrix.n_in,
-              first_out,
-              kBlockOuts,
-              matrix.n_out,
-              part,
-              count);
-    load_part(inputs,
-              static_cast<const float*>(args.in.data),
-              matrix.n_in,
-              first_row,
-              kBlockRows,
-              num_rows,
-              part,
-              count);
+    const auto* const of_weights = static_cast<const float*>(matrix.data);
+    load_part(weights, of_weights, matrix.n_in, kBlockOuts, part, count, weight_row);
+    const auto* const of_inputs = static_cast<const float*>(args.in.data);
+    load_part(inputs, of_inputs, matrix.n_in, kBlockRows, part, count, input_row);
     sync_block();
     for (int32_t k = 0; k < count; ++k) {
       const float input = inputs[place.row * kStride + k];
@@ -89,47 +94,61 @@ OUTRIDER_DEVICE Pair sum_stretch(
   return sum;
 }
 
-OUTRIDER_KERNEL(kThreads) void f32_product(ProductJob job) {
-  wait_for_predecessor();
-  let_successor_begin();
-  const Matrix& matrix = job.product.weights;
-  const int32_t first_out = static_cast<int32_t>(block_id().x) * kBlockOuts;
-  const int32_t first_row = static_cast<int32_t>(block_id().y) * kBlockRows;
-  const int32_t num_rows = rows_of(job.product);
-  if (first_row >= num_rows) return;
+// A block's outputs of its rows, of which there is one at least.
+template <typename Rows>
+OUTRIDER_DEVICE void multiply_rows(const ProductArgs& args,
+                                   const Rows& rows,
+                                   const BlockPlace& block) {
+  const Matrix& matrix = args.weights;
   const ThreadPlace place = thread_place();
-  const int32_t out = first_out + place.out;
-  const int32_t row = first_row + place.row;
-  const LeafTerms low_terms = leaf_terms(job.product, out);
-  const LeafTerms high_terms = leaf_terms(job.product, out + 8);
-
-  Pair waiting[3];  // partial folds, as a binary counter adds (product_wide.h)
-  Pair now;
+  const int32_t out = block.first_out + place.out;
+  const int32_t row = block.first_row + place.row;
+  const LeafTerms low_terms = rows.terms(out);
+  const LeafTerms high_terms = rows.terms(out + 8);
+  float low[kMaxSlices] = {};
+  float high[kMaxSlices] = {};
   int32_t begin = 0;
-  for (int32_t slice = 0; slice < matrix.num_slices; ++slice) {
+  OUTRIDER_UNROLL
+  for (int32_t slice = 0; slice < kMaxSlices; ++slice) {
+    if (slice >= matrix.num_slices) continue;
     const int32_t end = matrix.slice_ends[slice];
-    now = {};
+    Pair now;
+    OUTRIDER_ROLLED
     for (; begin < end; begin += kStretch) {
       const int32_t stretch_end = begin + kStretch < end ? begin + kStretch : end;
-      const Pair sum = sum_stretch(job.product, first_out, first_row, begin, stretch_end);
+      const Pair sum = sum_stretch(args, rows, block, begin, stretch_end);
       now = {exact_add(now.low, sum.low), exact_add(now.high, sum.high)};
     }
     begin = end;
-    now = {make_leaf(low_terms, slice, now.low), make_leaf(high_terms, slice, now.high)};
-    bool is_left = false;
-    OUTRIDER_UNROLL
-    for (int level = 0; level < 3; ++level) {
-      if (is_left) continue;
-      is_left = (slice >> level & 1) == 0;
-      Pair& other = waiting[level];
-      if (is_left) {
-        other = now;
-      } else {
-        now = {exact_add(other.low, now.low), exact_add(other.high, now.high)};
-      }
-    }
+    low[slice] = make_leaf(low_terms, slice, now.low);
+    high[slice] = make_leaf(high_terms, slice, now.high);
   }
-  if (row < num_rows && out < matrix.n_out) finish_pair(job, out, row, now.low, now.high);
+  if (row < rows.num_rows && out < matrix.n_out) {
+    rows.finish(out, row, low, high, matrix.num_slices);
+  }
+}
+
+OUTRIDER_KERNEL(kThreads) void f32_product(ProductJob job) {
+  wait_for_predecessor();
+  let_successor_begin();
+  const BlockPlace block = {static_cast<int32_t>(block_id().x) * kBlockOuts,
+                            static_cast<int32_t>(block_id().y) * kBlockRows};
+  const WholeRows rows = {job, rows_of(job.product)};
+  if (block.first_row < rows.num_rows) multiply_rows(job.product, rows, block);
+}
+
+OUTRIDER_KERNEL(kThreads) void f32_experts(ExpertJob job) {
+  wait_for_predecessor();
+  let_successor_begin();
+  const int32_t num_tiles = num_expert_tiles(job);
+  const BlockPlace block = {static_cast<int32_t>(block_id().x) * kBlockOuts,
+                            static_cast<int32_t>(block_id().z) * kBlockRows};
+  OUTRIDER_ROLLED
+  for (auto tile = static_cast<int32_t>(block_id().y); tile < num_tiles;
+       tile += static_cast<int32_t>(num_blocks().y)) {
+    const TileOfRows rows(job, tile);
+    if (block.first_row < rows.num_rows) multiply_rows(job.product, rows, block);
+  }
 }
 
 }  // namespace
@@ -140,6 +159,19 @@ void product_f32(Stream& stream, const ProductJob& job) {
          f32_product,
          {.grid = {static_cast<uint32_t>(whole_tiles(args.weights.n_out, kBlockOuts)),
                    static_cast<uint32_t>(whole_tiles(args.max_rows, kBlockRows))},
+          .threads = kThreads,
+          .shared_bytes = kSharedBytes,
+          .overlaps = true},
+         job);
+}
+
+void experts_f32(Stream& stream, const ExpertJob& job) {
+  const auto blocks = static_cast<uint32_t>(whole_tiles(job.product.weights.n_out, kBlockOuts));
+  launch(stream,
+         f32_experts,
+         {.grid = {blocks,
+                   tiles_at_once(job, blocks),
+                   static_cast<uint32_t>(whole_tiles(job.rows.tile_rows, kBlockRows))},
           .threads = kThreads,
           .shared_bytes = kSharedBytes,
           .overlaps = true},

@@ -57,8 +57,9 @@ struct Skinny {
 
 // A block's threads: `groups` of num_slices warps.
 struct SkinnyPlace {
-  int32_t slice;       // this warp's
   int32_t first_tile;  // of its group
+  int32_t begin;       // of this warp's slice, in steps
+  int32_t end;
 };
 template <typename Shape>
 OUTRIDER_DEVICE SkinnyPlace skinny_place(const Matrix& weights) {
@@ -68,7 +69,10 @@ OUTRIDER_DEVICE SkinnyPlace skinny_place(const Matrix& weights) {
   // Groups past the end make the last tiles once more: the same bits to the same places.
   const int32_t last_first = whole_tiles(weights.n_out, kTileOutputs) - Shape::kTiles;
   const int32_t first_tile = group * Shape::kTiles;
-  return {warp % weights.num_slices, first_tile < last_first ? first_tile : last_first};
+  const int32_t slice = warp % weights.num_slices;
+  return {first_tile < last_first ? first_tile : last_first,
+          slice == 0 ? 0 : weights.slice_ends[slice - 1] / kTileInner,
+          whole_tiles(weights.slice_ends[slice], kTileInner)};
 }
 
 // The stream of weights and the sums of one warp. Pointers are this lane's and go with the steps,
@@ -131,6 +135,19 @@ struct SkinnyWarp {
                   (is_there ? r * in_tiles * 32 + lane : lane % 4);
     }
   }
+  // The same of rows that lie anywhere: a row is four lanes of a tile.
+  template <typename Rows>
+  OUTRIDER_DEVICE void gather_inputs(const ProductArgs& args, int32_t begin, const Rows& rows) {
+    const auto lane = static_cast<int32_t>(lane_id());
+    OUTRIDER_UNROLL
+    for (int r = 0; r < Shape::kRowTiles; ++r) {
+      const int32_t i = r * kTileRows + lane / 4;
+      const int32_t row = rows.in_row(i < rows.num_rows ? i : 0);
+      const size_t tile = static_cast<size_t>(row / kTileRows) * static_cast<size_t>(in_tiles);
+      inputs[r] = static_cast<const Vector2*>(args.in.data) +
+                  (tile + static_cast<size_t>(begin)) * 32 + row % kTileRows * 4 + lane % 4;
+    }
+  }
   OUTRIDER_DEVICE void load_inputs(int slot, int ahead) {
     if (ahead >= left) return;
     OUTRIDER_UNROLL
@@ -185,22 +202,9 @@ struct SkinnyWarp {
   }
 };
 
-// The sum over a position's leaves in the tree of runtime/base/numbers/fold_tree.h.
-OUTRIDER_DEVICE float fold_leaves(float (&leaves)[kMaxSlices], int32_t num_leaves) {
-  OUTRIDER_UNROLL
-  for (int step = 1; step < kMaxSlices; step *= 2) {
-    OUTRIDER_UNROLL
-    for (int left = 0; left < kMaxSlices; left += 2 * step) {
-      if (step < num_leaves) leaves[left] = exact_add(leaves[left], leaves[left + step]);
-    }
-  }
-  return leaves[0];
-}
-
 // This thread's share of a group's pieces in shared memory: folded and finished.
-template <typename Shape>
-OUTRIDER_DEVICE void finish_pieces(const ProductJob& job, int32_t pass_tile, int32_t num_rows) {
-  const int32_t num_slices = job.product.weights.num_slices;
+template <typename Shape, typename Rows>
+OUTRIDER_DEVICE void finish_pieces(const Rows& rows, int32_t pass_tile, int32_t num_slices) {
   const auto warp = static_cast<int32_t>(warp_id());
   const int32_t slice = warp % num_slices;
   const auto lane = static_cast<int32_t>(lane_id());
@@ -208,11 +212,11 @@ OUTRIDER_DEVICE void finish_pieces(const ProductJob& job, int32_t pass_tile, int
   for (int32_t piece = slice; piece < Shape::kPieces; piece += num_slices) {
     const int32_t out = (pass_tile + piece / Shape::kRowTiles) * kTileOutputs + lane / 4;
     const int32_t first_row = piece % Shape::kRowTiles * kTileRows + lane % 4 * 2;
-    const LeafTerms low_terms = leaf_terms(job.product, out);
-    const LeafTerms high_terms = leaf_terms(job.product, out + 8);
+    const LeafTerms low_terms = rows.terms(out);
+    const LeafTerms high_terms = rows.terms(out + 8);
     OUTRIDER_ROLLED
     for (int32_t i = 0; i < 2; ++i) {
-      if (first_row + i >= num_rows) break;
+      if (first_row + i >= rows.num_rows) break;
       float low[kMaxSlices] = {};
       float high[kMaxSlices] = {};
       OUTRIDER_UNROLL
@@ -222,26 +226,17 @@ OUTRIDER_DEVICE void finish_pieces(const ProductJob& job, int32_t pass_tile, int
         low[s] = make_leaf(low_terms, s, sums[0]);
         high[s] = make_leaf(high_terms, s, sums[2]);
       }
-      finish_pair(
-          job, out, first_row + i, fold_leaves(low, num_slices), fold_leaves(high, num_slices));
+      rows.finish(out, first_row + i, low, high, num_slices);
     }
   }
 }
 
-template <typename Shape>
-OUTRIDER_KERNEL(Shape::kThreads, Shape::kBlocksPerProcessor)
-void skinny_product(ProductJob job) {
-  const Matrix& weights = job.product.weights;
-  const SkinnyPlace place = skinny_place<Shape>(weights);
-  const int32_t begin = place.slice == 0 ? 0 : weights.slice_ends[place.slice - 1] / kTileInner;
-  const int32_t end = whole_tiles(weights.slice_ends[place.slice], kTileInner);
-  SkinnyWarp<Shape> warp(job.product, place.first_tile, begin, end);
-  warp.begin_weights();
-  const int32_t num_rows = rows_of(job.product);
-  warp.choose_inputs(job.product, begin, num_rows);
-  wait_for_predecessor();
-  let_successor_begin();
-  warp.run();
+// The sums of all warps, which then are in place of their rings.
+template <typename Shape, typename Rows>
+OUTRIDER_DEVICE void finish_sums(const Rows& rows,
+                                 const SkinnyWarp<Shape>& warp,
+                                 int32_t first_tile,
+                                 int32_t num_slices) {
   OUTRIDER_UNROLL
   for (int pass = 0; pass < Shape::kTiles; pass += Shape::kTilesPerPass) {
     auto* const mine = shared_memory<Vector4>() + warp_id() * Shape::kWarpVectors + lane_id();
@@ -252,8 +247,23 @@ void skinny_product(ProductJob job) {
       mine[piece * 32] = {bits_of(sums[0]), bits_of(sums[1]), bits_of(sums[2]), bits_of(sums[3])};
     }
     sync_block();
-    finish_pieces<Shape>(job, place.first_tile + pass, num_rows);
+    finish_pieces<Shape>(rows, first_tile + pass, num_slices);
   }
+}
+
+template <typename Shape>
+OUTRIDER_KERNEL(Shape::kThreads, Shape::kBlocksPerProcessor)
+void skinny_product(ProductJob job) {
+  const Matrix& weights = job.product.weights;
+  const SkinnyPlace place = skinny_place<Shape>(weights);
+  SkinnyWarp<Shape> warp(job.product, place.first_tile, place.begin, place.end);
+  warp.begin_weights();
+  const WholeRows rows = {job, rows_of(job.product)};
+  warp.choose_inputs(job.product, place.begin, rows.num_rows);
+  wait_for_predecessor();
+  let_successor_begin();
+  warp.run();
+  finish_sums(rows, warp, place.first_tile, weights.num_slices);
 }
 
 template <typename Shape>
