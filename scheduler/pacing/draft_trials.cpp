@@ -70,11 +70,10 @@ DraftTrials::Batch& DraftTrials::batch_of(int32_t num_sequences) {
   if (found != batches_.end()) return found->second;
   Batch begun;
   begun.in_use = guess(own);
-  // The longest trial of a draft that may not pay is a tenth of what was done without it.
+  // A draft that may not pay is not tried by jobs that are too short for its longest trial.
   const double longest_trial = pacing.warm_up_rounds + pacing.most_trial_rounds;
-  begun.num_until_trial =
-      std::llround(begun.in_use == kIdle ? longest_trial / pacing.first_trial_share
-                                         : pacing.rounds_before_trial);
+  begun.num_until_trial = std::llround(begun.in_use == kIdle ? longest_trial / pacing.trial_share
+                                                             : pacing.rounds_before_trial);
   return batches_.emplace(own, begun).first->second;
 }
 
