@@ -159,22 +159,20 @@ def run_openvino(args, kind, lengths):
 def run_sweep_bench(args, rows):
     """Medians in ms over llama-sweep-bench's lines: a step of `rows` rows of one sequence, and one of a single row.
 
-    Where it makes no single rows that one is None. Of the many rows the peer computes the logits of the last one only.
+    Of the many rows the peer computes the logits of the last one only.
     """
     command = [str(args.peer_bin / "llama-sweep-bench"), "-m", args.peer_target, "-t", str(args.threads)]
-    command += ["-c", "256", "-b", str(rows), "-ub", str(rows)] + args.peer_server_options.split()
+    command += ["-c", "256", "-b", str(rows), "-ub", str(rows), "-n", "1", "--output-format", "jsonl"]
+    command += args.peer_server_options.split()
     # It runs until its context is full and then fails, which is no fault here.
     # In a folder of its own: it writes a log beside itself.
     with tempfile.TemporaryDirectory() as folder:
         options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "cwd": folder}
         result = subprocess.run(command, **options)
-    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in result.stdout.splitlines()]
-    steps = [cells for cells in lines if len(cells) == 7 and cells[0] == str(rows)]
+    steps = [json.loads(line) for line in result.stdout.splitlines() if line.startswith('{"n_kv_max"')]
     if len(steps) < 5:
-        raise SystemExit(f"{' '.join(command)} gave no table")
-    many = 1e3 * statistics.median(float(cells[3]) for cells in steps)
-    singles = [1e3 * float(cells[5]) / float(cells[1]) for cells in steps if cells[1] != "0"]
-    return many, statistics.median(singles) if singles else None
+        raise SystemExit(f"{' '.join(command)} gave {len(steps)} steps:\n{result.stdout[-2000:]}")
+    return tuple(1e3 * statistics.median(step[key] for step in steps) for key in ("t_pp", "t_tg"))
 
 
 def test_steps(args):
@@ -188,7 +186,7 @@ def test_steps(args):
 
     def theirs(_):
         times = {n: run_sweep_bench(args, n) for n in ROWS if n > 1}
-        single = statistics.median(single for _, single in times.values() if single is not None)
+        single = statistics.median(single for _, single in times.values())
         return {"1 rows": single} | {f"{n} rows": many for n, (many, _) in times.items()}
 
     samples = bench_runs.in_turns(args.passes, ours, theirs)
