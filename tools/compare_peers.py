@@ -100,8 +100,10 @@ def parse_arguments():
 
 
 def gguf_of(args, model, outtype):
-    """The model if it is a GGUF file; of a folder FOLDER-OUTTYPE.gguf, made by llama.cpp's tools unless it is there."""
+    """The model if it is a GGUF file; else the folder's FOLDER-OUTTYPE.gguf, which llama.cpp's tools make once."""
     path = pathlib.Path(model).absolute()
+    if not path.exists():
+        raise SystemExit(f"{path} is not there")
     if path.suffix == ".gguf":
         return str(path)
     file = path.with_name(f"{path.name}-{outtype}.gguf")
@@ -113,8 +115,7 @@ def gguf_of(args, model, outtype):
         else:
             command = [str(tool_of(args, "--peer-bin", "llama-quantize")), gguf_of(args, model, "bf16")]
             command += [str(unfinished), outtype]
-        # In its folder: the quantizer may write a log where it runs.
-        subprocess.run(command, check=True, cwd=path.parent, stdout=sys.stderr)
+        subprocess.run(command, check=True, stdout=sys.stderr)
         unfinished.rename(file)
     return str(file)
 
