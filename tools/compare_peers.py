@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
-"""Measures this program and a peer (a llama.cpp or a fork of it) in turns and prints ratios.
+"""Measures this program and a peer in turns, on the same GGUF files, and prints ratios.
 
-  tools/compare_peers.py --peer-bin DIR --peer-source DIR --hf-target DIR --hf-draft DIR TEST...
+  tools/compare_peers.py --peer-bin DIR --target FILE_OR_FOLDER [--draft FILE_OR_FOLDER] TEST...
+  tools/compare_peers.py --openvino-python VENV/bin/python --target FILE_OR_FOLDER prefill decode
 
-TEST is steps (time of a step by rows; the peer's llama-sweep-bench), prefill (llama-bench), load (requests in flight at a server) or
-draft (one request, by draft length). A pass runs one side and then the other, the first one alternating; each figure
-is a median over the passes, each ratio the median of the passes' ratios with a 95 % bootstrap interval. Above 1 this
-program is faster. The peer is a binary you built, nothing is downloaded; its own converter makes its files from the
-Hugging Face folders, beside them and once. This script wants the standard library only.
+TEST is steps (time of a step by rows; the peer's llama-sweep-bench), prefill and decode (by prompt length and by
+context; its llama-bench), load (requests in flight at a server) or draft (one request, by draft length). A pass runs
+one side and then the other, the first one alternating; each figure is a median over the passes, each ratio the median
+of the passes' ratios with a 95 % bootstrap interval. Above 1 this program is faster. The peer is a llama.cpp or a fork
+of it that you built, or an OpenVINO GenAI that you installed; nothing is downloaded. What it cannot do is said in a
+line. Of a Hugging Face folder llama.cpp's own converter and llama-quantize make a file of --outtype, beside it and
+once. This script wants the standard library only.
 """
 
 import argparse
@@ -28,30 +31,49 @@ import bench_runs
 from free_port import free_port
 
 ROWS = [1, 2, 3, 5, 9, 17]
+CONVERTED = ["f32", "f16", "bf16", "q8_0"]  # what the converter writes; llama-quantize makes the others of bf16
+OPENVINO = pathlib.Path(__file__).with_name("bench_openvino.py")
+
+
+class CannotDo(Exception):
+    """What the peer cannot do: a sentence in place of its table."""
 
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("tests", nargs="+", choices=["steps", "prefill", "load", "draft"])
+    parser.add_argument("tests", nargs="+", choices=list(TESTS))
     parser.add_argument("--outrider", default="build/outrider", help="this program")
-    parser.add_argument("--peer-bin", required=True, type=pathlib.Path, help="folder of the peer's programs")
-    parser.add_argument("--hf-target", required=True, help="the target as a Hugging Face folder")
-    parser.add_argument("--hf-draft", help="the draft as a Hugging Face folder")
-    parser.add_argument("--peer-source", type=pathlib.Path, help="folder of its convert_hf_to_gguf.py, for files not made yet")
-    parser.add_argument("--peer-python", default=sys.executable, help="a Python that has what the converter imports")
-    parser.add_argument("--outtype", default="bf16", help="the target's type for the peer (bf16), e.g. q8_0")
+    parser.add_argument("--peer-bin", type=pathlib.Path, help="folder of llama.cpp's programs")
+    parser.add_argument("--openvino-python", help="a Python with openvino-genai, which is then the peer")
+    parser.add_argument("--target", required=True, help="a GGUF file, or a Hugging Face folder to make one of")
+    parser.add_argument("--draft", help="the same")
+    parser.add_argument("--outtype", default="bf16", help="of a folder's file (bf16), e.g. q8_0, q4_0, q4_k_m")
     parser.add_argument("--draft-outtype", help="the draft's; without it the target's")
-    parser.add_argument("--self-options", default="", help="further options of this program, e.g. '--quantization int8'")
+    parser.add_argument("--peer-source", type=pathlib.Path, help="folder of convert_hf_to_gguf.py, to make files")
+    parser.add_argument("--peer-python", default=sys.executable, help="a Python that has what the converter imports")
+    parser.add_argument(
+        "--self-from-folder",
+        action="store_true",
+        help="this program loads the folders themselves, e.g. with --self-options '--quantization int8'",
+    )
+    parser.add_argument("--self-options", default="", help="of this program, e.g. '--quantization int8'")
     parser.add_argument("--peer-bench-options", default="", help="of llama-bench, e.g. '-rtr 1'")
     parser.add_argument("--peer-server-options", default="", help="of llama-server and llama-sweep-bench, e.g. -rtr")
     parser.add_argument(
+        "--peer-decode-options",
+        default="-p 0 -n 0 -gp {context},{tokens}",
+        help="of llama-bench for the test decode; upstream's are '-p 0 -n {tokens} -d {context}'",
+    )
+    parser.add_argument(
         "--peer-draft-options",
         default="--draft-max {} --draft-min 1 --draft-p-min 0",
-        help="of llama-server, {} being the draft length, e.g. '--spec-type draft:n_max={},p_min=0.0'",
+        help="of llama-server, {} being the length; ik_llama.cpp's '--spec-type draft:n_max={},p_min=0.0'",
     )
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--passes", type=int, default=5, help="runs of each side (5)")
     parser.add_argument("--prefill-lengths", default="512")
+    parser.add_argument("--decode-contexts", default="0,4096")
+    parser.add_argument("--decode-tokens", type=int, default=32, help="that the peer makes after each context")
     parser.add_argument("--concurrencies", default="1,4,8,16", help="of the test load")
     parser.add_argument("--load-draft-len", type=int, default=0, help="of the test load; 0 = without a draft")
     parser.add_argument(
@@ -65,24 +87,44 @@ def parse_arguments():
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--json", help="also write every sample to this file")
     args = parser.parse_args()
-    args.peer_bin = args.peer_bin.resolve()
-    args.gguf_target = gguf_of(args, args.hf_target, args.outtype)
-    args.gguf_draft = gguf_of(args, args.hf_draft, args.draft_outtype or args.outtype) if args.hf_draft else None
+    if not args.peer_bin and not args.openvino_python:
+        parser.error("--peer-bin or --openvino-python says who the peer is")
+    if "draft" in args.tests and not args.draft:
+        parser.error("the test draft wants --draft")
+    args.peer_bin = args.peer_bin.resolve() if args.peer_bin else None
+    args.peer_target = gguf_of(args, args.target, args.outtype)
+    args.peer_draft = gguf_of(args, args.draft, args.draft_outtype or args.outtype) if args.draft else None
+    args.self_target = args.target if args.self_from_folder else args.peer_target
+    args.self_draft = args.draft if args.self_from_folder else args.peer_draft
     return args
 
 
-def gguf_of(args, hf_folder, outtype):
-    """The model as the peer's file, FOLDER-OUTTYPE.gguf: made by its own converter unless it is there."""
-    folder = pathlib.Path(hf_folder).absolute()
-    file = folder.with_name(f"{folder.name}-{outtype}.gguf")
+def gguf_of(args, model, outtype):
+    """The model if it is a GGUF file; else the folder's FOLDER-OUTTYPE.gguf, which llama.cpp's tools make once."""
+    path = pathlib.Path(model).absolute()
+    if not path.exists():
+        raise SystemExit(f"{path} is not there")
+    if path.suffix == ".gguf":
+        return str(path)
+    file = path.with_name(f"{path.name}-{outtype}.gguf")
     if not file.exists():
-        if args.peer_source is None:
-            raise SystemExit(f"{file} is not there, and --peer-source does not say where the converter is")
         unfinished = file.with_suffix(".part")
-        converter = [args.peer_python, str(args.peer_source / "convert_hf_to_gguf.py"), str(folder)]
-        subprocess.run([*converter, "--outfile", str(unfinished), "--outtype", outtype], check=True)
+        if outtype in CONVERTED:
+            command = [args.peer_python, str(tool_of(args, "--peer-source", "convert_hf_to_gguf.py")), str(path)]
+            command += ["--outfile", str(unfinished), "--outtype", outtype]
+        else:
+            command = [str(tool_of(args, "--peer-bin", "llama-quantize")), gguf_of(args, model, "bf16")]
+            command += [str(unfinished), outtype]
+        subprocess.run(command, check=True, stdout=sys.stderr)
         unfinished.rename(file)
     return str(file)
+
+
+def tool_of(args, option, name):
+    folder = args.peer_source if option == "--peer-source" else args.peer_bin
+    if folder is None:
+        raise SystemExit(f"a file is not made yet, and {option} does not say where {name} is")
+    return folder.resolve() / name
 
 
 # ---- one process a measurement: steps and prefill -------------------------------------------------------------------
@@ -90,40 +132,53 @@ def gguf_of(args, hf_folder, outtype):
 
 def run_outrider(args, kind, series, options):
     """{x: median} of one series of `outrider bench KIND`."""
-    options = ["--model", args.hf_target, "-t", str(args.threads), *options, *args.self_options.split()]
+    options = ["--model", args.self_target, "-t", str(args.threads), *options, *args.self_options.split()]
     return bench_runs.medians_of(bench_runs.run_bench(args.outrider, kind, options), series)
 
 
 def run_llama_bench(args, options):
-    """Mean tokens per second of each llama-bench test, by (prompt tokens, generated tokens)."""
-    command = [str(args.peer_bin / "llama-bench"), "-m", args.gguf_target, "-t", str(args.threads), "-o", "json"]
-    command += options + args.peer_bench_options.split()
+    """Mean tokens per second of each of llama-bench's tests, in its order, two repetitions each."""
+    command = [str(args.peer_bin / "llama-bench"), "-m", args.peer_target, "-t", str(args.threads), "-o", "json"]
+    command += ["-r", "2"] + options + args.peer_bench_options.split()
     result = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    return {(test["n_prompt"], test["n_gen"]): test["avg_ts"] for test in json.loads(result.stdout)}
+    return [test["avg_ts"] for test in json.loads(result.stdout)]
+
+
+def run_openvino(args, kind, lengths):
+    """Median tokens per second of OpenVINO GenAI, in the order of lengths; two repetitions each."""
+    command = [args.openvino_python, str(OPENVINO), kind, "--model", args.peer_target, "--threads", str(args.threads)]
+    command += ["--lengths", ",".join(str(n) for n in lengths), "--max-tokens", str(args.decode_tokens)]
+    command += ["--max-prompt-id", str(args.max_prompt_id)]
+    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    if result.returncode != 0:
+        words = result.stderr.strip().splitlines() or ["no word"]
+        raise CannotDo(f"OpenVINO GenAI does not run {args.peer_target}: {words[-1]}")
+    rates = json.loads(result.stdout.splitlines()[-1])
+    return [rates[str(n)] for n in lengths]
 
 
 def run_sweep_bench(args, rows):
-    """Medians in ms over llama-sweep-bench's lines: a step of `rows` rows of one sequence, and one of a single row (None where it makes none of those).
+    """Medians in ms over llama-sweep-bench's lines: a step of `rows` rows of one sequence, and one of a single row.
 
     Of the many rows the peer computes the logits of the last one only.
     """
-    command = [str(args.peer_bin / "llama-sweep-bench"), "-m", args.gguf_target, "-t", str(args.threads)]
-    command += ["-c", "256", "-b", str(rows), "-ub", str(rows)] + args.peer_server_options.split()
+    command = [str(args.peer_bin / "llama-sweep-bench"), "-m", args.peer_target, "-t", str(args.threads)]
+    command += ["-c", "256", "-b", str(rows), "-ub", str(rows), "-n", "1", "--output-format", "jsonl"]
+    command += args.peer_server_options.split()
     # It runs until its context is full and then fails, which is no fault here.
     # In a folder of its own: it writes a log beside itself.
     with tempfile.TemporaryDirectory() as folder:
         options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "cwd": folder}
         result = subprocess.run(command, **options)
-    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in result.stdout.splitlines()]
-    steps = [cells for cells in lines if len(cells) == 7 and cells[0] == str(rows)]
+    steps = [json.loads(line) for line in result.stdout.splitlines() if line.startswith('{"n_kv_max"')]
     if len(steps) < 5:
-        raise SystemExit(f"{' '.join(command)} gave no table")
-    many = 1e3 * statistics.median(float(cells[3]) for cells in steps)
-    singles = [1e3 * float(cells[5]) / float(cells[1]) for cells in steps if cells[1] != "0"]
-    return many, statistics.median(singles) if singles else None
+        raise SystemExit(f"{' '.join(command)} gave {len(steps)} steps:\n{result.stdout[-2000:]}")
+    return tuple(1e3 * statistics.median(step[key] for step in steps) for key in ("t_pp", "t_tg"))
 
 
 def test_steps(args):
+    if not (args.peer_bin / "llama-sweep-bench").exists():
+        raise CannotDo("The peer has no llama-sweep-bench, and nothing else that times a step of several rows.")
     rows = ",".join(str(n) for n in ROWS)
 
     def ours(_):
@@ -132,7 +187,7 @@ def test_steps(args):
 
     def theirs(_):
         times = {n: run_sweep_bench(args, n) for n in ROWS if n > 1}
-        single = statistics.median(single for _, single in times.values() if single is not None)
+        single = statistics.median(single for _, single in times.values())
         return {"1 rows": single} | {f"{n} rows": many for n, (many, _) in times.items()}
 
     samples = bench_runs.in_turns(args.passes, ours, theirs)
@@ -144,15 +199,42 @@ def test_prefill(args):
     lengths = [int(n) for n in args.prefill_lengths.split(",")]
 
     def ours(_):
-        rates = run_outrider(args, "prefill", "chunked", ["--lengths", args.prefill_lengths])
+        options = ["--lengths", args.prefill_lengths, "--repeat", "3"]
+        rates = run_outrider(args, "prefill", "chunked", options)
         return {f"{n} tokens": rates[n] for n in lengths}
 
     def theirs(_):
-        rates = run_llama_bench(args, ["-p", args.prefill_lengths, "-n", "0", "-r", "2"])
-        return {f"{n} tokens": rates[n, 0] for n in lengths}
+        if args.openvino_python:
+            rates = run_openvino(args, "prefill", lengths)
+        else:
+            rates = run_llama_bench(args, ["-p", args.prefill_lengths, "-n", "0"])
+        return {f"{n} tokens": rate for n, rate in zip(lengths, rates)}
 
     samples = bench_runs.in_turns(args.passes, ours, theirs)
     bench_runs.print_ratios("prefill of one sequence", "tokens/s", samples, higher_is_better=True)
+    return samples
+
+
+def test_decode(args):
+    contexts = [int(n) for n in args.decode_contexts.split(",")]
+
+    def ours(_):
+        rates = {}
+        for n in contexts:
+            options = ["--rows", "1", "--context", str(n), "--repeat", str(args.decode_tokens)]
+            rates[f"after {n} tokens"] = 1e3 / run_outrider(args, "verify-curve", "step", options)[1]
+        return rates
+
+    def llama_bench(context):
+        options = args.peer_decode_options.format(context=context, tokens=args.decode_tokens)
+        return run_llama_bench(args, options.split())[0]
+
+    def theirs(_):
+        rates = run_openvino(args, "decode", contexts) if args.openvino_python else map(llama_bench, contexts)
+        return {f"after {n} tokens": rate for n, rate in zip(contexts, rates)}
+
+    samples = bench_runs.in_turns(args.passes, ours, theirs)
+    bench_runs.print_ratios("decode of one sequence", "tokens/s", samples, higher_is_better=True)
     return samples
 
 
@@ -207,11 +289,11 @@ class Outrider(Server):
     def __init__(self, args, draft_len, num_slots):
         port = free_port()
         max_len = args.prompt_tokens + args.max_tokens + 16
-        command = [args.outrider, "serve", "--model", args.hf_target, "--port", str(port), "-t", str(args.threads)]
+        command = [args.outrider, "serve", "--model", args.self_target, "--port", str(port), "-t", str(args.threads)]
         command += ["--max-model-len", str(max_len), "--max-num-seqs", str(num_slots)]
         command += ["--no-enable-prefix-caching", "--log-level", "warning"]
         if draft_len > 0:
-            command += ["--speculative-config.model", args.hf_draft]
+            command += ["--speculative-config.model", args.self_draft]
             command += ["--speculative-config.num_speculative_tokens", str(draft_len)]
         super().__init__(command + args.self_options.split(), port, "/v1/completions")
 
@@ -227,10 +309,10 @@ class Peer(Server):
     def __init__(self, args, draft_len, num_slots):
         port = free_port()
         context = num_slots * (args.prompt_tokens + args.max_tokens + 16)
-        command = [str(args.peer_bin / "llama-server"), "-m", args.gguf_target, "--port", str(port)]
+        command = [str(args.peer_bin / "llama-server"), "-m", args.peer_target, "--port", str(port)]
         command += ["-t", str(args.threads), "-c", str(context), "-np", str(num_slots)]
         if draft_len > 0:
-            command += ["-md", args.gguf_draft, *args.peer_draft_options.format(draft_len).split()]
+            command += ["-md", args.peer_draft, *args.peer_draft_options.format(draft_len).split()]
         self.folder = tempfile.TemporaryDirectory()  # it writes a log into where it runs
         super().__init__(command + args.peer_server_options.split(), port, "/completion", self.folder.name)
 
@@ -287,7 +369,11 @@ def serve_both(args, draft_len, peer_draft_len, concurrencies, label):
 def test_load(args):
     concurrencies = [int(n) for n in args.concurrencies.split(",")]
     peer_draft_len = 0 if args.peer_load_without_draft else args.load_draft_len
-    samples, memory = serve_both(args, args.load_draft_len, peer_draft_len, concurrencies, lambda n: n if n == "memory" else f"{n} in flight")
+
+    def label(what):
+        return what if what == "memory" else f"{what} in flight"
+
+    samples, memory = serve_both(args, args.load_draft_len, peer_draft_len, concurrencies, label)
     bench_runs.print_ratios("server, all requests at once", "tokens/s in total", samples, higher_is_better=True)
     bench_runs.print_ratios("resident memory after it", "MiB", memory, higher_is_better=False)
     return samples | memory
@@ -308,12 +394,19 @@ def test_draft(args):
     return samples | memory
 
 
+TESTS = {"steps": test_steps, "prefill": test_prefill, "decode": test_decode, "load": test_load, "draft": test_draft}
+
+
 def main():
     args = parse_arguments()
-    run = {"steps": test_steps, "prefill": test_prefill, "load": test_load, "draft": test_draft}
     samples = {}
     for test in args.tests:
-        samples[test] = run[test](args)
+        try:
+            if args.openvino_python and test not in ("prefill", "decode"):
+                raise CannotDo("OpenVINO GenAI is measured in prefill and decode only.")
+            samples[test] = TESTS[test](args)
+        except CannotDo as reason:
+            print(f"\n{test}: left out. {reason}", flush=True)
     if args.json:
         record = {"arguments": {key: str(value) for key, value in vars(args).items()}, "samples": samples}
         pathlib.Path(args.json).write_text(json.dumps(record, indent=1) + "\n")

@@ -1,6 +1,7 @@
 """The scripts that compare: tools/bench_runs.py's statistics, bench_ranks.py and bench_structured.py on the embedded
 models, and compare_peers.py against a made-up peer that speaks as llama.cpp's programs do."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -21,22 +22,37 @@ from cluster import Server  # noqa: E402
 from structured_output_test import is_built  # noqa: E402
 
 LLAMA_BENCH = """
-lengths = [int(n) for n in value("-p").split(",")]
-print(json.dumps([{"n_prompt": n, "n_gen": 0, "avg_ts": 100.0} for n in lengths]))
+if "-gp" in sys.argv:
+    assert value("-p") == value("-n") == "0"
+    rates = [1000.0 + int(value("-gp").split(",")[0])]
+else:
+    rates = [100.0 for _ in value("-p").split(",")]
+print(json.dumps([{"avg_ts": rate} for rate in rates]))
 """
 LLAMA_SWEEP_BENCH = """
-rows = int(value("-ub"))
-singles = rows // 4
-print("|    PP |     TG |   N_KV |   T_PP s | S_PP t/s |   T_TG s | S_TG t/s |")
-for line in range(8):
-    print(f"| {rows} | {singles} | {line} | 0.050 | 1.0 | {0.040 * singles:.3f} | 1.0 |")
+assert value("--output-format") == "jsonl" and value("-n") == "1"
+print("a word on the model")
+for _ in range(8):
+    print(json.dumps({"n_kv_max": 256, "pp": int(value("-ub")), "t_pp": 0.050, "t_tg": 0.040}))
 sys.exit(1)
 """
 CONVERTER = """
 if sys.argv[1].endswith("draft") and value("--outtype") != "q8_0":
     sys.exit("the draft's own type was asked for")
-with open(value("--outfile"), "x") as file:
-    file.write(sys.argv[1])
+assert os.path.basename(value("--outfile")) == f"{os.path.basename(sys.argv[1])}-{value('--outtype')}.part"
+assert not os.path.exists(value("--outfile"))
+shutil.copy(os.path.join(os.path.dirname(sys.argv[0]), "small.gguf"), value("--outfile"))
+"""
+LLAMA_QUANTIZE = """
+assert sys.argv[1].endswith("target-bf16.gguf") and sys.argv[3] == "q4_0"
+shutil.copy(sys.argv[1], sys.argv[2])
+"""
+# In the place of a Python that has openvino-genai; it is asked to run tools/bench_openvino.py.
+OPENVINO_PYTHON = """
+if value("--model").endswith("bf16.gguf"):
+    sys.exit("bf16 is not read")
+print("a warning")
+print(json.dumps({length: 10.0 for length in value("--lengths").split(",")}))
 """
 LLAMA_SERVER = """
 import http.server
@@ -63,8 +79,8 @@ http.server.ThreadingHTTPServer(("127.0.0.1", int(value("--port"))), Handler).se
 
 
 def write_program(path, body):
-    start = f"#!{sys.executable}\nimport json, sys\n\ndef value(name):\n    return sys.argv[sys.argv.index(name) + 1]\n"
-    path.write_text(start + body)
+    value = "def value(name):\n    return sys.argv[sys.argv.index(name) + 1]\n"
+    path.write_text(f"#!{sys.executable}\nimport json, os, shutil, sys\n\n{value}{body}")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
 
@@ -124,24 +140,31 @@ class Scripts(unittest.TestCase):
         self.assertTrue(all(rate > 0 for side in found["samples"]["tokens/s"].values() for rate in side))
         self.assertIn("4 answers of", text)
 
-    def test_peer(self):
+    @contextlib.contextmanager
+    def peer(self):
+        """A folder with a made-up llama.cpp's programs, target, draft and small.gguf, and the options that name it."""
         with tempfile.TemporaryDirectory() as folder:
             peer = pathlib.Path(folder)
             write_program(peer / "llama-bench", LLAMA_BENCH)
             write_program(peer / "llama-sweep-bench", LLAMA_SWEEP_BENCH)
             write_program(peer / "llama-server", LLAMA_SERVER)
+            write_program(peer / "llama-quantize", LLAMA_QUANTIZE)
             write_program(peer / "convert_hf_to_gguf.py", CONVERTER)
+            write_program(peer / "openvino-python", OPENVINO_PYTHON)
+            (peer / "small.gguf").symlink_to(ROOT / "tests" / "golden" / "gguf" / "mxfp4.gguf")
             for model in ("target", "draft"):
                 (peer / model).symlink_to(MODELS / model)
-            options = ["--outrider", PROGRAM, "--peer-bin", folder, "--peer-source", folder, "--threads", "1"]
-            options += ["--draft-outtype", "q8_0"]
-            options += ["--hf-target", str(peer / "target"), "--hf-draft", str(peer / "draft")]
+            yield peer, ["--outrider", PROGRAM, "--peer-bin", folder, "--peer-source", folder, "--threads", "1"]
+
+    def test_peer(self):
+        with self.peer() as (peer, options):
+            options += ["--draft-outtype", "q8_0", "--self-from-folder"]
+            options += ["--target", str(peer / "target"), "--draft", str(peer / "draft")]
             options += ["--max-prompt-id", "1000", "--prompt-tokens", "8", "--max-tokens", "8"]
             options += ["--prefill-lengths", "16", "--concurrencies", "1,2", "--draft-lens", "0,2"]
             found, _ = self.run_script("compare_peers.py", *options, "steps", "prefill", "load", "draft")
-            self.assertEqual((peer / "target-bf16.gguf").read_text(), str(peer / "target"))
-            self.assertEqual((peer / "draft-q8_0.gguf").read_text(), str(peer / "draft"))
-            self.assertEqual(sorted(path.name for path in peer.glob("*.part")), [])
+            made = sorted(path.name for path in peer.iterdir() if path.suffix in (".gguf", ".part"))
+            self.assertEqual(made, ["draft-q8_0.gguf", "small.gguf", "target-bf16.gguf"])
         samples = found["samples"]
         self.assertEqual(samples["steps"]["1 rows"]["peer"], [40.0, 40.0])
         self.assertEqual(samples["steps"]["17 rows"]["peer"], [50.0, 50.0])
@@ -149,6 +172,35 @@ class Scripts(unittest.TestCase):
         self.assertEqual(len(samples["load"]["2 in flight"]["self"]), 2)
         self.assertEqual(len(samples["draft"]["draft length 2, tokens/s"]["peer"]), 2)
         self.assertGreater(samples["load"]["memory"]["self"][0], 1)
+
+    def test_peer_with_the_same_file(self):
+        with self.peer() as (peer, options):
+            options += ["--prefill-lengths", "16", "--decode-contexts", "0,8", "--decode-tokens", "2"]
+            for target in (["small.gguf"], ["target", "--outtype", "q4_0"]):
+                target = ["--target", str(peer / target[0]), *target[1:]]
+                found, _ = self.run_script("compare_peers.py", *options, *target, "prefill", "decode")
+                decode = found["samples"]["decode"]
+                self.assertEqual([decode[f"after {n} tokens"]["peer"] for n in (0, 8)], [[1000.0] * 2, [1008.0] * 2])
+                self.assertTrue(all(rate > 0 for sides in decode.values() for rate in sides["self"]))
+                self.assertEqual(found["arguments"]["self_target"], found["arguments"]["peer_target"])
+            self.assertTrue(found["arguments"]["self_target"].endswith("target-q4_0.gguf"))
+
+    def test_what_a_peer_cannot_do_is_said(self):
+        with self.peer() as (peer, options):
+            options += ["--target", str(peer / "small.gguf"), "--prefill-lengths", "16"]
+            (peer / "llama-sweep-bench").unlink()
+            found, text = self.run_script("compare_peers.py", *options, "steps", "prefill")
+            self.assertEqual(list(found["samples"]), ["prefill"])
+            self.assertIn("steps: left out. The peer has no llama-sweep-bench", text)
+            options += ["--openvino-python", str(peer / "openvino-python")]
+            found, text = self.run_script("compare_peers.py", *options, "load", "prefill")
+            self.assertEqual(found["samples"]["prefill"]["16 tokens"]["peer"], [10.0, 10.0])
+            self.assertIn("load: left out. OpenVINO GenAI", text)
+            (peer / "bf16.gguf").symlink_to(peer / "small.gguf")
+            options += ["--target", str(peer / "bf16.gguf")]
+            found, text = self.run_script("compare_peers.py", *options, "prefill")
+            self.assertEqual(found["samples"], {})
+            self.assertIn("bf16 is not read", text)
 
 
 if __name__ == "__main__":
