@@ -81,10 +81,11 @@ OUTRIDER_KERNEL(kThreads) void tile_all_pairs(RouteArgs args) {
 void tile_pairs(Stream& stream, const RouteArgs& args) {
   const auto count = static_cast<size_t>(args.to.num_experts) +
                      static_cast<size_t>(args.to.max_rows) * static_cast<size_t>(args.to.per_row);
-  launch(stream,
-         tile_all_pairs,
-         {.threads = kThreads, .shared_bytes = count * sizeof(int32_t), .overlaps = true},
-         args);
+  launch(
+      stream,
+      tile_all_pairs,
+      {.grid = {}, .threads = kThreads, .shared_bytes = count * sizeof(int32_t), .overlaps = true},
+      args);
 }
 
 void route_rows(Stream& stream, const RouteArgs& args) {
