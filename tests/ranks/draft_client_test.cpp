@@ -103,7 +103,7 @@ TEST_F(ClientTest, StatesFollowWhatIsAskedAndWhatComes) {
 
 TEST_F(ClientTest, TheDeadlineIsTwiceTheUsualAnswerWithinItsBounds) {
   client.send(asking_request(), now);
-  EXPECT_EQ(client.deadline(0.0), now + ms(45)) << "nothing known yet: the longest";
+  EXPECT_EQ(client.deadline(0.0), now + ms(40)) << "nothing known yet: the longest";
   EXPECT_EQ(client.deadline(0.2), now + ms(200))
       << "a slow target can wait as long as a block saves it";
   for (int i = 0; i < 60; ++i) answer_in(10);
@@ -124,9 +124,9 @@ TEST_F(ClientTest, WhileTokensComeTheyAreWaitedForOneByOneButNotForEver) {
     now += ms(5);
     link.incoming.push_back(reply_to(last_serial(link)));
     client.receive(now);
-    EXPECT_LE(client.deadline(0.0), sent + ms(45)) << i;
+    EXPECT_LE(client.deadline(0.0), sent + ms(40)) << i;
   }
-  EXPECT_EQ(client.deadline(0.0), sent + ms(45))
+  EXPECT_EQ(client.deadline(0.0), sent + ms(40))
       << "tokens that never end cost no more than silence";
   const Clock::duration more = client.deadline(0.2) - now;
   EXPECT_NEAR(std::chrono::duration<double>(more).count(), 0.010, 1e-6)
@@ -223,7 +223,7 @@ TEST_F(ClientTest, ANewLifeIsTakenWithItsHelloAndBeginsAnew) {
   now += ms(60000);
   EXPECT_NE(client.update(now), DraftClient::State::kDown) << "nothing is due";
   client.send(asking_request(), now);
-  EXPECT_EQ(client.deadline(0.2), now + ms(45)) << "nothing is known of it yet, and it has to read";
+  EXPECT_EQ(client.deadline(0.2), now + ms(40)) << "nothing is known of it yet, and it has to read";
   // Who is late from the life before is not heard.
   link.incoming.push_back(reply_to(last_serial(link, kEpoch + 1), kEpoch));
   link.incoming.push_back(plain_frame(FrameKind::kGone, kEpoch));
@@ -243,7 +243,7 @@ TEST_F(ClientTest, WhoTakesOverHoldsAStreamUpFor50MsUntilItIsKnownToBeSlow) {
     const Clock::time_point sent = now;
     for (int part = 0; part < 4; ++part) {
       now += ms(20);
-      EXPECT_LE(client.deadline(0.2), sent + ms(45)) << round;
+      EXPECT_LE(client.deadline(0.2), sent + ms(40)) << round;
       link.incoming.push_back(reply_to(last_serial(link, kEpoch + 1), kEpoch + 1));
       client.receive(now);
     }
@@ -257,7 +257,7 @@ TEST_F(ClientTest, WhoTakesOverHoldsAStreamUpFor50MsUntilItIsKnownToBeSlow) {
   now += ms(40);
   link.incoming.push_back(reply_to(last_serial(link, kEpoch + 1), kEpoch + 1));
   client.receive(now);
-  EXPECT_GT(client.deadline(0.2), now + ms(30)) << "later than 45 ms";
+  EXPECT_GT(client.deadline(0.2), now + ms(30)) << "later than 40 ms";
 }
 
 TEST_F(ClientTest, AHelloOfALifeThatIsOverIsDropped) {

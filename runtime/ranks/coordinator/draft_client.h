@@ -29,7 +29,7 @@ class DraftClient {
   enum class State : uint8_t { kIdle, kAsked, kAnswering, kDown };
   // What a round may wait for a draft that is not known to be slow. A stream is held up for 50 ms
   // at most: the rest is for what wakes late on a busy machine.
-  static constexpr double kMaxWaitS = 0.045;
+  static constexpr double kMaxWaitS = 0.040;
 
   // patience_s: every round may wait so long at least, and a silent draft counts as down only after
   // it; 0 = none.
@@ -53,9 +53,9 @@ class DraftClient {
   bool shut_down();
 
   // Until when this round may wait for blocks: clamp(2 x the usual time to the first tokens, 2 ms,
-  // max(45 ms, worth_s)) after the request went out, where worth_s is the time a block usually
+  // max(40 ms, worth_s)) after the request went out, where worth_s is the time a block usually
   // saves the target. While tokens come: clamp(2 x the usual time between them, 2 ms, ...) after
-  // the last ones, within max(45 ms, worth_s) after the request. Of who took over: 45 ms at most,
+  // the last ones, within max(40 ms, worth_s) after the request. Of who took over: 40 ms at most,
   // until it answers and was late three times in a row. After misses in a row the wait is skipped
   // for a while, longer each time.
   Clock::time_point deadline(double worth_s) const;
