@@ -27,6 +27,7 @@ struct Sizes {
   size_t gate_up = 0;
   size_t gated = 0;
   size_t experts = 0;
+  size_t expert_part = 0;
   size_t squares = 0;
   size_t q_a = 0;
   size_t low = 0;
@@ -42,9 +43,9 @@ struct Sizes {
   size_t query_factors = 0;
   size_t slopes = 0;
   size_t all() const {
-    return x + normed + qkv + queries + attended + part + gate_up + gated + experts + squares +
-           q_a + low + q + sums + vectors + projected + gated_vectors + logits + attention_scratch +
-           angles + local_angles + query_factors + slopes;
+    return x + normed + qkv + queries + attended + part + gate_up + gated + experts + expert_part +
+           squares + q_a + low + q + sums + vectors + projected + gated_vectors + logits +
+           attention_scratch + angles + local_angles + query_factors + slopes;
   }
 };
 
@@ -140,6 +141,7 @@ Sizes sizes_of(const ModelConfig& config,
   sizes.part = sizes.x;
   if (first_layer_with_experts(config) < config.n_layers) {
     sizes.experts = GpuExpertMlp(config, shard, rows, activations).num_bytes();
+    if (config.experts.beside_mlp) sizes.expert_part = sizes.part;
   }
   if (config.qk_norm && config.qk_norm_span == QkNormSpan::kAllHeads) {
     sizes.squares = product_of({rows, config.n_heads + config.n_kv_heads, sizeof(float)});
@@ -253,6 +255,7 @@ GpuBuffers::GpuBuffers(gpu::Device& device,
   gate_up = static_cast<float*>(allocate(sizes.gate_up));
   gated = allocate(sizes.gated);
   experts = allocate(sizes.experts);
+  expert_part = static_cast<float*>(allocate(sizes.expert_part));
   squares = static_cast<float*>(allocate(sizes.squares));
   q_a = static_cast<float*>(allocate(sizes.q_a));
   low = allocate(sizes.low);

@@ -40,7 +40,8 @@ struct GpuBuffers {
   float* gate_up = nullptr;  // [rows, 2 ffn] or [rows, ffn]; null when the product goes further
   void* gated = nullptr;     // [rows, ffn]
   void* experts = nullptr;   // GpuExpertMlp's, or null
-  float* squares = nullptr;  // [rows, heads + kv heads of the whole model], for norms over them
+  float* expert_part = nullptr;  // [rows, hidden] of experts beside an MLP
+  float* squares = nullptr;      // [rows, heads + kv heads of the whole model], for norms over them
   // Of latent attention, whose qkv is the key alone.
   float* q_a = nullptr;   // [rows, q_rank]
   void* low = nullptr;    // [rows, q_rank], normed

@@ -99,7 +99,7 @@ gpu::RouteArgs GpuExpertMlp::routing(const GpuLayerWeights& w,
   return {.to = rows,
           .logits = at<float>(logits_),
           .x = step.x,
-          .norm_weight = w.mlp_norm.weight,
+          .norm_weight = config_.experts.beside_mlp ? w.experts.router_norm : w.mlp_norm.weight,
           .eps = config_.norm_eps,
           .n = config_.hidden_dim,
           .router = w.experts.router,
@@ -113,6 +113,7 @@ gpu::RouteArgs GpuExpertMlp::routing(const GpuLayerWeights& w,
                      .chosen_groups = experts.chosen_groups,
                      .normalised = experts.normalised,
                      .scale = experts.scale},
+          .expert_scale = w.experts.expert_scale,
           .step = step.view};
 }
 
@@ -125,7 +126,7 @@ gpu::SumExpertsArgs GpuExpertMlp::add_chosen(gpu::Stream& stream,
   void* const gated = at<std::byte>(gated_);
   ops.expert_gate_up(stream,
                      product(step, step.normed, w.gate_up, w.gate_up_bias),
-                     {rows, input(gated, w.down), config_.experts.swiglu});
+                     {rows, input(gated, w.down), config_.activation, config_.experts.swiglu});
   ops.expert_down(stream,
                   product(step, gated, w.down, w.down_bias),
                   {rows, at<float>(products_), num_slices_ > 1});

@@ -160,10 +160,7 @@ std::string not_on_gpus(const ModelConfig& config) {
     bool is_used;
     const char* what;
   } switches[] = {
-      {config.experts.beside_mlp || (config.experts.count > 0 && config.parallel_mlp),
-       "experts beside an MLP"},
-      {config.experts.count > 0 && config.activation != ops::ActivationKind::kSilu,
-       "experts with other activations than SiLU"},
+      {config.experts.count > 0 && config.parallel_mlp, "experts beside attention"},
   };
   for (const auto& used : switches) {
     if (used.is_used) return used.what;
@@ -193,9 +190,9 @@ GpuLayout gpu_layout(const ModelConfig& model, const ModelShard& model_shard, in
   layout.o = plain(config.hidden_dim, shard.heads.size() * config.value_dim());
   layout.o.slices = head_slices(config, shard);
   layout.mlp_is_fused = config.gated_mlp && config.activation == ops::ActivationKind::kSilu;
-  if (model.has_experts(layer)) {
-    layout.experts = lay_out_experts(config, shard);
-  } else {
+  const bool has_experts = model.has_experts(layer);
+  if (has_experts) layout.experts = lay_out_experts(config, shard);
+  if (!has_experts || model.experts.beside_mlp) {
     layout.ffn = units.size;
     layout.gate_up =
         gate_up_of(units, config.hidden_dim, config.gated_mlp ? 2 : 1, layout.mlp_is_fused);

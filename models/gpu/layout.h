@@ -69,7 +69,7 @@ struct GpuLayout {
   // Of the model.
   GpuMatrixLayout per_layer_model_projection;
   GpuMatrixLayout head;
-  GpuExpertLayout experts;  // in place of gate_up and down
+  GpuExpertLayout experts;  // in place of gate_up and down, or beside them
 
   // The layer's, of which some may be empty.
   std::vector<const GpuMatrixLayout*> matrices() const {

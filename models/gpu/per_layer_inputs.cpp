@@ -55,18 +55,44 @@ void GpuTransformer::read_per_layer(const Pass& pass, int32_t layer) {
   ops_.store_product(*stream_, out, {b.part});
 }
 
+// part = norm(part) + norm(experts of x), of all ranks, where experts stand beside the MLP.
+void GpuTransformer::add_experts(const Pass& pass, const GpuLayerWeights& w) {
+  const GpuBuffers& b = *buffers_;
+  const GpuExpertWeights& experts = w.experts;
+  const int32_t hidden = config_.hidden_dim;
+  sum_over_ranks(pass, b.part, hidden);
+  norm(pass, experts.norm, experts.gate_up);
+  experts_->compute(*stream_, ops_, w, {b.x, b.normed, b.expert_part, pass.sizes.rows, pass.step});
+  sum_over_ranks(pass, b.expert_part, hidden);
+  gpu::NormArgs args = {.out = {b.part, gpu::Type::kF32, hidden},
+                        .x = b.part,
+                        .weight = experts.dense_post_norm.weight,
+                        .eps = config_.norm_eps,
+                        .max_rows = pass.sizes.rows,
+                        .step = pass.step};
+  ops_.add_norm(*stream_, {.norm = args});
+  args.out.data = nullptr;
+  args.weight = nullptr;
+  args.part = b.expert_part;
+  ops_.add_norm(*stream_, {.norm = args, .part_weight = experts.post_norm.weight});
+}
+
 // What follows the MLP. Returns the norm of what still waits in part; null when nothing does.
 const GpuNorm* GpuTransformer::end_layer(const Pass& pass, int32_t layer) {
   const GpuLayerWeights& w = weights_->layers[static_cast<size_t>(layer)];
-  if (config_.per_layer_dim == 0 && !config_.layer_scalar) return &w.mlp_post_norm;
-  if (config_.per_layer_dim > 0) {
-    add_and_norm(pass, w.mlp_post_norm, {}, w.per_layer_gate);
-    read_per_layer(pass, layer);
-    add_part(pass, w.per_layer_norm, w.scalar);
+  const bool is_summed = w.has_experts() && config_.experts.beside_mlp;
+  const bool has_inputs = config_.per_layer_dim > 0;
+  if (!has_inputs && !config_.layer_scalar && !is_summed) return &w.mlp_post_norm;
+  if (is_summed) {
+    add_experts(pass, w);
   } else {
     sum_over_ranks(pass, buffers_->part, config_.hidden_dim);
-    add_part(pass, w.mlp_post_norm, w.scalar);
   }
+  add_part(pass, w.mlp_post_norm, has_inputs ? 1.0f : w.scalar);
+  if (!has_inputs) return nullptr;
+  norm(pass, {}, w.per_layer_gate);
+  read_per_layer(pass, layer);
+  add_part(pass, w.per_layer_norm, w.scalar);
   return nullptr;
 }
 

@@ -33,7 +33,8 @@ class RandomWeights {
   std::unique_ptr<GpuWeights> make() {
     // Shapes that are drawn have none of these.
     OUTRIDER_CHECK(!config_.layers_differ() && config_.kv_shared_layers == 0 && !config_.v_norm &&
-                   config_.per_layer_dim == 0 && !config_.is_latent());
+                   config_.per_layer_dim == 0 && !config_.is_latent() &&
+                   !config_.experts.beside_mlp);
     GpuWeights& out = memory_.weights();
     make_head(out);
     for (int32_t layer = 0; layer < config_.n_layers; ++layer) make_layer(layer, out);

@@ -25,7 +25,7 @@ gpu::Activations input(void* data, const gpu::Matrix& weights) {
 // What reads the norm in front of an MLP. Of experts nobody knows which will be read, so none of
 // it.
 gpu::Matrix first_of_mlp(const GpuLayerWeights& w) {
-  if (!w.has_experts()) return w.gate_up;
+  if (!w.has_experts() || w.gate_up.data != nullptr) return w.gate_up;
   gpu::Matrix matrix = w.experts.gate_up;
   matrix.n_out = 0;
   return matrix;
@@ -283,7 +283,7 @@ void GpuTransformer::attend(const Pass& pass, int32_t layer) {
 // part [rows, hidden], of this rank.
 void GpuTransformer::mlp(const Pass& pass, const GpuLayerWeights& w) {
   const GpuBuffers& b = *buffers_;
-  if (w.has_experts()) {
+  if (w.has_experts() && !config_.experts.beside_mlp) {
     return experts_->compute(
         *stream_, ops_, w, {b.x, b.normed, b.part, pass.sizes.rows, pass.step});
   }
@@ -456,7 +456,10 @@ void GpuTransformer::count_sums(const LaunchSizes& sizes) {
     sum_traffic_.num_bytes +=
         count * static_cast<uint64_t>(sizes.rows) * static_cast<uint64_t>(width) * sizeof(float);
   };
-  add(static_cast<uint64_t>(2 * num_layers + 1), config_.hidden_dim);
+  uint64_t num_sums = 1;
+  for (int32_t layer = 0; layer < num_layers; ++layer)
+    num_sums += config_.has_experts(layer) && config_.experts.beside_mlp ? 3 : 2;
+  add(num_sums, config_.hidden_dim);
   if (config_.per_layer_dim > 0) add(1, config_.n_layers * config_.per_layer_dim);
   if (buffers_->squares == nullptr) return;
   add(static_cast<uint64_t>(config_.n_layers), config_.n_heads + config_.n_kv_heads);

@@ -103,6 +103,7 @@ class GpuTransformer final : public Model {
   // per_layer_inputs.cpp
   void embed_per_layer(const Pass& pass);
   void read_per_layer(const Pass& pass, int32_t layer);
+  void add_experts(const Pass& pass, const GpuLayerWeights& w);
   const GpuNorm* end_layer(const Pass& pass, int32_t layer);
   void bend_logits(const Pass& pass);
   void sum_over_ranks(const Pass& pass, float* values, int32_t width);

@@ -225,7 +225,7 @@ const void* GpuWeightMemory::rows(int64_t num_rows,
 
 namespace {
 
-// What routes a layer's rows to its experts, and the experts' biases.
+// What routes a layer's rows to its experts, their biases, and norms of their own.
 size_t expert_floats(const ModelConfig& config, const GpuExpertLayout& layout) {
   const ExpertsConfig& experts = config.experts;
   const auto count = static_cast<size_t>(experts.count);
@@ -233,6 +233,7 @@ size_t expert_floats(const ModelConfig& config, const GpuExpertLayout& layout) {
   size_t floats = logits * static_cast<size_t>(config.hidden_dim);
   if (experts.biases) floats += logits + bias_floats(layout.gate_up) + bias_floats(layout.down);
   if (experts.correction) floats += count;
+  if (experts.beside_mlp) floats += count + 4 * static_cast<size_t>(config.hidden_dim);
   return floats;
 }
 
@@ -256,7 +257,7 @@ size_t layer_floats(const ModelConfig& config, const ModelShard& shard, const Gp
   if (config.qk_norm) floats += static_cast<size_t>(normed_heads * config.head_dim);
   if (!names.sinks.empty()) floats += static_cast<size_t>(shard.heads.size());
   if (config.attention_out_bias) floats += bias_floats(layout.o);
-  if (layout.experts.ffn > 0) return floats + expert_floats(config, layout.experts);
+  if (layout.experts.ffn > 0) floats += expert_floats(config, layout.experts);
   if (config.mlp_bias) floats += bias_floats(layout.gate_up) + bias_floats(layout.down);
   return floats;
 }

@@ -88,6 +88,7 @@ class Upload {
   gpu::HeadMatrix head_matrix(ops::PackedMatrix& from, int64_t n_out, int64_t n_heads);
   void put_latent(const GpuLayout& layout, LayerWeights& from, GpuLayerWeights& to);
   GpuExpertWeights put_experts(const GpuExpertLayout& layout, LayerWeights& from);
+  void put_mlp(const GpuLayout& layout, LayerWeights& from, GpuLayerWeights& to);
   void put_layer(int32_t layer, LayerWeights& from, GpuLayerWeights& to);
 
   const ModelConfig& config_;
@@ -168,6 +169,11 @@ GpuExpertWeights Upload::put_experts(const GpuExpertLayout& layout, LayerWeights
   to.gate_up_bias = memory_.bias(from.gate_up_bias, layout.gate_up_bias);
   to.down = memory_.of_experts(matrix(layout.down, from.down), config_.hidden_dim);
   to.down_bias = memory_.bias(from.down_bias, layout.down_bias);
+  to.router_norm = memory_.vector(from.router_norm);
+  to.expert_scale = memory_.vector(from.expert_scale);
+  to.norm = norm(from.experts_norm);
+  to.post_norm = norm(from.experts_post_norm);
+  to.dense_post_norm = norm(from.dense_post_norm);
   if (layout.shared_ffn == 0) return to;
   to.shared_gate_up = matrix(layout.shared_gate_up, from.shared_gate_up);
   to.shared_down = matrix(layout.shared_down, from.shared_down);
@@ -175,6 +181,20 @@ GpuExpertWeights Upload::put_experts(const GpuExpertLayout& layout, LayerWeights
     throw Error("on a GPU the shared expert must have weights of the other experts' type");
   }
   return to;
+}
+
+void Upload::put_mlp(const GpuLayout& layout, LayerWeights& from, GpuLayerWeights& to) {
+  if (from.has_experts()) {
+    to.experts = put_experts(layout.experts, from);
+    if (!config_.experts.beside_mlp) return;
+    to.gate_up = matrix(layout.gate_up, from.shared_gate_up);
+    to.down = matrix(layout.down, from.shared_down);
+  } else {
+    to.gate_up = matrix(layout.gate_up, from.gate_up);
+    to.gate_up_bias = memory_.bias(from.gate_up_bias, layout.gate_up);
+    to.down = matrix(layout.down, from.down);
+    to.down_bias = memory_.bias(from.down_bias, layout.down);
+  }
 }
 
 void Upload::put_layer(int32_t layer, LayerWeights& from, GpuLayerWeights& to) {
@@ -192,14 +212,7 @@ void Upload::put_layer(int32_t layer, LayerWeights& from, GpuLayerWeights& to) {
   to.o_bias = memory_.bias(from.o_bias, layout.o);
   to.attn_post_norm = norm(from.attn_post_norm);
   to.mlp_norm = norm(from.mlp_norm);
-  if (from.has_experts()) {
-    to.experts = put_experts(layout.experts, from);
-  } else {
-    to.gate_up = matrix(layout.gate_up, from.gate_up);
-    to.gate_up_bias = memory_.bias(from.gate_up_bias, layout.gate_up);
-    to.down = matrix(layout.down, from.down);
-    to.down_bias = memory_.bias(from.down_bias, layout.down);
-  }
+  put_mlp(layout, from, to);
   to.mlp_post_norm = norm(from.mlp_post_norm);
   to.scalar = from.scalar;
   if (config_.per_layer_dim == 0) return;

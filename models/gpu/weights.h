@@ -41,6 +41,12 @@ struct GpuExpertWeights {
   const float* down_bias = nullptr;
   gpu::Matrix shared_gate_up;  // in kPairs order
   gpu::Matrix shared_down;
+  // Of experts beside an MLP.
+  const float* router_norm = nullptr;   // [hidden]
+  const float* expert_scale = nullptr;  // [experts]
+  GpuNorm norm;
+  GpuNorm post_norm;
+  GpuNorm dense_post_norm;
 };
 
 // Of a layer of this shard; null where the model has no such vector.
@@ -68,7 +74,7 @@ struct GpuLayerWeights {
   const float* gate_up_bias = nullptr;
   gpu::Matrix down;  // [hidden, GpuLayout::ffn]
   const float* down_bias = nullptr;
-  GpuExpertWeights experts;  // in place of gate_up and down
+  GpuExpertWeights experts;  // in place of gate_up and down, or beside them
   GpuNorm mlp_post_norm;
   // Of per-layer inputs.
   gpu::Matrix per_layer_gate;        // [per_layer_dim, hidden]

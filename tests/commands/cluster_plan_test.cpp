@@ -139,7 +139,7 @@ TEST(ClusterPlan, ExpertsAreReadAsRowsChooseThem) {
 TEST(ClusterPlan, WhatGpusDoNotComputeIsRefused) {
   ModelConfig model = synthetic_shape("qwen3-30b-a3b@3");
   EXPECT_NO_THROW(check_plannable(model));
-  model.experts.beside_mlp = true;
+  model.parallel_mlp = true;
   EXPECT_THROW(check_plannable(model), Error);
 }
 

@@ -38,7 +38,8 @@ std::vector<Golden> families_on_gpus() {
   for (Golden& golden : models_on_gpus()) {
     const ModelConfig& config = golden.config;
     const bool is_known = !models.empty() && models.back().config.model_type == config.model_type;
-    const bool has_more = config.per_layer_dim > 0 || config.latent.q_rank > 0;
+    const bool has_more =
+        config.per_layer_dim > 0 || config.latent.q_rank > 0 || config.experts.beside_mlp;
     if (!is_known || has_more) models.push_back(std::move(golden));
   }
   return models;
@@ -171,6 +172,7 @@ TEST(GpuFamilies, AMissingSwitchIsSeen) {
   expect_seen("glm4_moe-bf16", [](ModelConfig& c) { c.experts.sigmoid = false; });
   expect_seen("glm4_moe-bf16", [](ModelConfig& c) { c.experts.chosen_groups = 4; });
   expect_seen("minimax_m2-bf16", [](ModelConfig& c) { c.experts.sigmoid = false; });
+  expect_seen("gemma4-experts-bf16", [](ModelConfig& c) { c.experts.sigmoid = true; });
 }
 
 }  // namespace

@@ -60,6 +60,7 @@ struct RouteArgs {
   const float* bias = nullptr;    // [num_logits] or null
   int32_t num_logits = 0;         // the experts, and what else wants one
   ops::ExpertChoice choice;
+  const float* expert_scale = nullptr;  // [experts] or null: on the weights of the chosen
   StepView step;
 };
 
@@ -70,8 +71,9 @@ struct RouteArgs {
 // gate and up in kPairs order, of rows of the step: out.n units into the slot of every pair.
 struct ExpertGateUpArgs {
   RoutedRows rows;
-  Activations out;           // [slots, out.n]
-  ops::ClampedSwiglu clamp;  // limit 0: silu(gate) * up
+  Activations out;                                        // [slots, out.n]
+  ops::ActivationKind kind = ops::ActivationKind::kSilu;  // of gate, or with a limit:
+  ops::ClampedSwiglu clamp;
 };
 // Of slots, into out[pair]: [pairs, n_out], or with keeps_slices [pairs, num_slices, n_out], each
 // slice by itself. Without rows.tiles the rows are the step's and the matrix is one, as a shared

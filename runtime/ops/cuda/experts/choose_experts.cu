@@ -133,7 +133,9 @@ OUTRIDER_DEVICE void store_choice(
   for (int32_t i = 0; i < choice.per_row; ++i) sum = exact_add(sum, in_order[i]);
   const float divisor = choice.normalised ? exact_add(sum, 1e-20f) : 1.0f;  // sigmoids may all be 0
   for (int32_t i = lane; i < choice.per_row; i += 32) {
-    weights[i] = exact_mul(divide(in_order[i], divisor), choice.scale);
+    const float weight = exact_mul(divide(in_order[i], divisor), choice.scale);
+    const float* const scale = args.expert_scale;
+    weights[i] = scale == nullptr ? weight : exact_mul(weight, scale[ids[i]]);
   }
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "runtime/ops/cuda/experts/piece.h"
+#include "runtime/ops/cuda/families/activation.h"
 #include "runtime/ops/cuda/product/product_epilogue.h"
 
 namespace outrider::gpu {
@@ -64,8 +65,8 @@ struct TileOfRows {
       return store_pair(place_of(slot, 1), job.product.weights.n_out, out, first, second);
     }
     const ops::ClampedSwiglu& clamp = job.gate_up.clamp;
-    const float gated =
-        clamp.limit > 0.0f ? clamped_swiglu(first, second, clamp) : exact_mul(silu(first), second);
+    const float gated = clamp.limit > 0.0f ? clamped_swiglu(first, second, clamp)
+                                           : exact_mul(activation(first, job.gate_up.kind), second);
     store_gated(job.gate_up.out, out, slot, gated);
   }
 
