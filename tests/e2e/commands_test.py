@@ -397,16 +397,6 @@ class Words(unittest.TestCase):
             self.assertIn("unexpected argument 'more'", self.refusal(*command, "more"), command)
 
 
-class Plan(unittest.TestCase):
-    def test_what_gpus_do_not_compute_is_refused_before_anything_is_said(self):
-        gemma = os.path.join(os.path.dirname(__file__), "..", "golden", "models", "gemma4-bf16")
-        for words in (["--model", gemma], ["--model", "synth:qwen3-4b", "--draft", gemma]):
-            code, out, errors = run([PROGRAM, "plan", *words])
-            self.assertEqual((code, out), (2, ""), words)
-            self.assertIn("heads and keys by layer", errors)
-            self.assertEqual(errors.count("\n"), 1, errors)
-
-
 class Config(unittest.TestCase):
     def test_precedence_and_origins(self):
         with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:

@@ -117,8 +117,13 @@ struct WholeRows {
                               float (&low)[kMaxSlices],
                               float (&high)[kMaxSlices],
                               int32_t num_slices) const {
-    finish_pair(job, out, i, fold_leaves(low, num_slices), fold_leaves(high, num_slices));
+    finish_folded(out, i, fold_leaves(low, num_slices), fold_leaves(high, num_slices));
   }
+  OUTRIDER_DEVICE void finish_folded(int32_t out, int32_t i, float low, float high) const {
+    finish_pair(job, out, i, low, high);
+  }
+  OUTRIDER_DEVICE bool keeps_slices() const { return false; }
+  OUTRIDER_DEVICE void store_slice(int32_t, int32_t, int32_t, float, float) const {}
 };
 
 }  // namespace outrider::gpu

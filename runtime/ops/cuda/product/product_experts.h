@@ -52,42 +52,43 @@ struct TileOfRows {
   OUTRIDER_DEVICE LeafTerms terms(int32_t out) const {
     return leaf_terms(job.product, out, first_weight_row());
   }
+  // low, high: leaves of the first num_slices.
   OUTRIDER_DEVICE void finish(int32_t out,
                               int32_t i,
                               float (&low)[kMaxSlices],
                               float (&high)[kMaxSlices],
                               int32_t num_slices) const {
-    const int32_t slot = first_slot + i;
-    if (job.is_down && job.down.keeps_slices) return store_slices(out, slot, low, high, num_slices);
-    const float first = fold_leaves(low, num_slices);
-    const float second = fold_leaves(high, num_slices);
-    if (job.is_down) {
-      return store_pair(place_of(slot, 1), job.product.weights.n_out, out, first, second);
+    if (!keeps_slices()) {
+      return finish_folded(out, i, fold_leaves(low, num_slices), fold_leaves(high, num_slices));
     }
+    OUTRIDER_UNROLL
+    for (int32_t s = 0; s < kMaxSlices; ++s) {
+      if (s < num_slices) store_slice(out, i, s, low[s], high[s]);
+    }
+  }
+  OUTRIDER_DEVICE void finish_folded(int32_t out, int32_t i, float low, float high) const {
+    if (job.is_down) return store_pair(place_of(i), job.product.weights.n_out, out, low, high);
     const ops::ClampedSwiglu& clamp = job.gate_up.clamp;
-    const float gated = clamp.limit > 0.0f ? clamped_swiglu(first, second, clamp)
-                                           : exact_mul(activation(first, job.gate_up.kind), second);
-    store_gated(job.gate_up.out, out, slot, gated);
+    const float gated = clamp.limit > 0.0f ? clamped_swiglu(low, high, clamp)
+                                           : exact_mul(activation(low, job.gate_up.kind), high);
+    store_gated(job.gate_up.out, out, first_slot + i, gated);
+  }
+  OUTRIDER_DEVICE bool keeps_slices() const { return job.is_down && job.down.keeps_slices; }
+  OUTRIDER_DEVICE void store_slice(
+      int32_t out, int32_t i, int32_t slice, float low, float high) const {
+    const int32_t n_out = job.product.weights.n_out;
+    store_pair(place_of(i) + slice * n_out, n_out, out, low, high);
   }
 
  private:
-  // Where down's sums of a slot go.
-  OUTRIDER_DEVICE float* place_of(int32_t slot, int32_t num_stored) const {
+  // Where down's sums of a row go.
+  OUTRIDER_DEVICE float* place_of(int32_t i) const {
+    const Matrix& weights = job.product.weights;
+    const int32_t slot = first_slot + i;
     const int32_t row = job.rows.tiles == nullptr ? slot : job.rows.pairs[slot];
+    const int32_t num_stored = job.down.keeps_slices ? weights.num_slices : 1;
     return job.down.out +
-           static_cast<size_t>(row * num_stored) * static_cast<size_t>(job.product.weights.n_out);
-  }
-  OUTRIDER_DEVICE void store_slices(int32_t out,
-                                    int32_t slot,
-                                    const float (&low)[kMaxSlices],
-                                    const float (&high)[kMaxSlices],
-                                    int32_t num_slices) const {
-    const int32_t n_out = job.product.weights.n_out;
-    float* const to = place_of(slot, num_slices);
-    OUTRIDER_UNROLL
-    for (int32_t s = 0; s < kMaxSlices; ++s) {
-      if (s < num_slices) store_pair(to + s * n_out, n_out, out, low[s], high[s]);
-    }
+           static_cast<size_t>(row * num_stored) * static_cast<size_t>(weights.n_out);
   }
 };
 

@@ -8,6 +8,7 @@ namespace outrider::gpu {
 namespace {
 
 constexpr uint32_t kThreads = 256;
+constexpr uint32_t kBlocksPerProcessor = 2;  // else ptxas spills, to have room for more of them
 constexpr int32_t kBlockOuts = 32;
 constexpr int32_t kBlockRows = 16;
 constexpr int32_t kPart = 32;      // inputs in shared memory at a time
@@ -94,6 +95,27 @@ OUTRIDER_DEVICE Pair sum_stretch(const ProductArgs& args,
   return sum;
 }
 
+// The tree over slices, as a binary counter adds (product_wide.h).
+struct PairFold {
+  Pair waiting[3];
+  // After the last slice: what they all make.
+  OUTRIDER_DEVICE Pair add(int32_t slice, Pair now) {
+    bool is_left = false;
+    OUTRIDER_UNROLL
+    for (int level = 0; level < 3; ++level) {
+      if (is_left) continue;
+      is_left = (slice >> level & 1) == 0;
+      Pair& other = waiting[level];
+      if (is_left) {
+        other = now;
+      } else {
+        now = {exact_add(other.low, now.low), exact_add(other.high, now.high)};
+      }
+    }
+    return now;
+  }
+};
+
 // A block's outputs of its rows, of which there is one at least.
 template <typename Rows>
 OUTRIDER_DEVICE void multiply_rows(const ProductArgs& args,
@@ -103,16 +125,16 @@ OUTRIDER_DEVICE void multiply_rows(const ProductArgs& args,
   const ThreadPlace place = thread_place();
   const int32_t out = block.first_out + place.out;
   const int32_t row = block.first_row + place.row;
+  const bool is_there = row < rows.num_rows && out < matrix.n_out;
   const LeafTerms low_terms = rows.terms(out);
   const LeafTerms high_terms = rows.terms(out + 8);
-  float low[kMaxSlices] = {};
-  float high[kMaxSlices] = {};
+  PairFold fold;
+  Pair now;
   int32_t begin = 0;
-  OUTRIDER_UNROLL
-  for (int32_t slice = 0; slice < kMaxSlices; ++slice) {
-    if (slice >= matrix.num_slices) continue;
+  OUTRIDER_ROLLED
+  for (int32_t slice = 0; slice < matrix.num_slices; ++slice) {
     const int32_t end = matrix.slice_ends[slice];
-    Pair now;
+    now = {};
     OUTRIDER_ROLLED
     for (; begin < end; begin += kStretch) {
       const int32_t stretch_end = begin + kStretch < end ? begin + kStretch : end;
@@ -120,24 +142,24 @@ OUTRIDER_DEVICE void multiply_rows(const ProductArgs& args,
       now = {exact_add(now.low, sum.low), exact_add(now.high, sum.high)};
     }
     begin = end;
-    low[slice] = make_leaf(low_terms, slice, now.low);
-    high[slice] = make_leaf(high_terms, slice, now.high);
+    now = {make_leaf(low_terms, slice, now.low), make_leaf(high_terms, slice, now.high)};
+    if (rows.keeps_slices() && is_there) rows.store_slice(out, row, slice, now.low, now.high);
+    now = fold.add(slice, now);
   }
-  if (row < rows.num_rows && out < matrix.n_out) {
-    rows.finish(out, row, low, high, matrix.num_slices);
-  }
+  if (is_there && !rows.keeps_slices()) rows.finish_folded(out, row, now.low, now.high);
 }
 
-OUTRIDER_KERNEL(kThreads) void f32_product(ProductJob job) {
+OUTRIDER_KERNEL(kThreads, kBlocksPerProcessor) void f32_product(ProductJob job) {
   wait_for_predecessor();
   let_successor_begin();
   const BlockPlace block = {static_cast<int32_t>(block_id().x) * kBlockOuts,
                             static_cast<int32_t>(block_id().y) * kBlockRows};
   const WholeRows rows = {job, rows_of(job.product)};
-  if (block.first_row < rows.num_rows) multiply_rows(job.product, rows, block);
+  if (block.first_row >= rows.num_rows) return;
+  multiply_rows(job.product, rows, block);
 }
 
-OUTRIDER_KERNEL(kThreads) void f32_experts(ExpertJob job) {
+OUTRIDER_KERNEL(kThreads, kBlocksPerProcessor) void f32_experts(ExpertJob job) {
   wait_for_predecessor();
   let_successor_begin();
   const int32_t num_tiles = num_expert_tiles(job);
