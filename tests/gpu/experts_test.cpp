@@ -313,7 +313,7 @@ TEST_P(ExpertProducts, GateAndUpHaveTheBitsOfEachMatrixByItself) {
                           .bias = packed_bias.device(),
                           .max_rows = sizes.num_rows,
                           .step = routed.step()},
-                         {routed.view(), to, {}});
+                         {.rows = routed.view(), .out = to});
     });
     std::vector<DeviceArray<std::byte>> expected;
     for (int32_t e = 0; e < kExperts; ++e) {
@@ -446,7 +446,7 @@ TEST_F(Experts, ClampedSwigluIsTheCpus) {
   ops.expert_gate_up(
       *stream,
       {.in = in.activations, .weights = weights.matrix, .max_rows = 3, .step = routed.step()},
-      {routed.view(), {out.device(), Type::kF32, kFfn}, kClamp});
+      {.rows = routed.view(), .out = {out.device(), Type::kF32, kFfn}, .clamp = kClamp});
   stream->wait();
   out.pull();
   const TestMatrix plain(*device, values, Type::kF32);
