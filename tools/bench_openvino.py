@@ -22,6 +22,7 @@ def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kind", choices=["prefill", "decode"])
     parser.add_argument("--model", required=True, help="a GGUF file, or a folder of OpenVINO's own format")
+    parser.add_argument("--tokenizer", help="a folder of convert_tokenizer; its GGUF reader makes BPE tokenizers only")
     parser.add_argument("--lengths", required=True)
     parser.add_argument("--threads", type=int, default=0, help="0 = as many as it likes")
     parser.add_argument("--repeat", type=int, default=2)
@@ -48,7 +49,8 @@ def tokens_per_s(pipeline, args, length):
 def main():
     args = parse_arguments()
     properties = {"INFERENCE_NUM_THREADS": args.threads} if args.threads > 0 else {}
-    pipeline = openvino_genai.LLMPipeline(args.model, "CPU", **properties)
+    tokenizer = [openvino_genai.Tokenizer(args.tokenizer)] if args.tokenizer else []
+    pipeline = openvino_genai.LLMPipeline(args.model, *tokenizer, "CPU", **properties)
     generate(pipeline, args, 16, 4)
     lengths = [int(length) for length in args.lengths.split(",")]
     rates = {n: statistics.median(tokens_per_s(pipeline, args, n) for _ in range(args.repeat)) for n in lengths}

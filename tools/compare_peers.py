@@ -45,6 +45,7 @@ def parse_arguments():
     parser.add_argument("--outrider", default="build/outrider", help="this program")
     parser.add_argument("--peer-bin", type=pathlib.Path, help="folder of llama.cpp's programs")
     parser.add_argument("--openvino-python", help="a Python with openvino-genai, which is then the peer")
+    parser.add_argument("--openvino-tokenizer", help="folder of its convert_tokenizer, for tokenizers but BPE")
     parser.add_argument("--target", required=True, help="a GGUF file, or a Hugging Face folder to make one of")
     parser.add_argument("--draft", help="the same")
     parser.add_argument("--outtype", default="bf16", help="of a folder's file (bf16), e.g. q8_0, q4_0, q4_k_m")
@@ -149,6 +150,7 @@ def run_openvino(args, kind, lengths):
     command = [args.openvino_python, str(OPENVINO), kind, "--model", args.peer_target, "--threads", str(args.threads)]
     command += ["--lengths", ",".join(str(n) for n in lengths), "--max-tokens", str(args.decode_tokens)]
     command += ["--max-prompt-id", str(args.max_prompt_id)]
+    command += ["--tokenizer", args.openvino_tokenizer] if args.openvino_tokenizer else []
     result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     if result.returncode != 0:
         words = result.stderr.strip().splitlines() or ["no word"]
