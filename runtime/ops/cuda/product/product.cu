@@ -133,12 +133,13 @@ void expert_gate_up(Stream& stream, const ProductArgs& args, const ExpertGateUpA
     refuse(args, std::to_string(to.out.n) + " units of gate and up, which go in eights");
   }
   if (to.rows.tiles == nullptr) refuse(args, "rows that are not in tiles of experts");
-  run(stream, ExpertJob{.product = args, .rows = to.rows, .gate_up = to});
+  run(stream, ExpertJob{.product = args, .rows = to.rows, .gate_up = to, .down = {}});
 }
 
 void expert_down(Stream& stream, const ProductArgs& args, const ExpertDownArgs& to) {
   check(args);
-  run(stream, ExpertJob{.product = args, .rows = to.rows, .is_down = true, .down = to});
+  run(stream,
+      ExpertJob{.product = args, .rows = to.rows, .is_down = true, .gate_up = {}, .down = to});
 }
 
 }  // namespace outrider::gpu
