@@ -128,7 +128,7 @@ TEST(ClusterPlan, ExpertsAreReadAsRowsChooseThem) {
       plan.memory.matrices_bytes - plan_model(dense, over(1), {}).memory.matrices_bytes,
       2 * (attention + 128 * (expert + 2048)));
   const auto read_gb = [&](int32_t rows) {
-    return plan_step(model, over(1), {}, rows).read_ms * 4.3e-3 * 0.8;
+    return plan_step(model, over(1), {}, rows).read_ms * 4.3 * 0.8;
   };
   const double all = plan.memory.matrices_bytes;
   EXPECT_NEAR(read_gb(1), 1e-9 * (all - 2 * 120 * expert), 1e-6);
