@@ -260,6 +260,25 @@ TEST_F(ClientTest, WhoTakesOverHoldsAStreamUpFor50MsUntilItIsKnownToBeSlow) {
   EXPECT_GT(client.deadline(0.2), now + ms(30)) << "later than 40 ms";
 }
 
+// Silence is no slowness: of who took over, answered once and then fell silent a round waits no
+// longer than before.
+TEST_F(ClientTest, WhoTookOverAndFallsSilentIsNotTakenForSlow) {
+  link.incoming.push_back(plain_frame(FrameKind::kHello, kEpoch + 1));
+  client.receive(now);
+  client.send(asking_request(), now);
+  now += ms(30);
+  link.incoming.push_back(reply_to(last_serial(link, kEpoch + 1), kEpoch + 1));
+  client.receive(now);
+  client.record_wait(true);
+  for (int round = 0; round < 5; ++round) {
+    client.send(asking_request(), now);
+    EXPECT_LE(client.deadline(0.2), now + ms(40)) << round;
+    EXPECT_EQ(client.skips_wait(), round >= 3);
+    now += ms(40);
+    client.record_wait(false);
+  }
+}
+
 TEST_F(ClientTest, AHelloOfALifeThatIsOverIsDropped) {
   link.incoming.push_back(plain_frame(FrameKind::kHello, kEpoch));
   link.incoming.push_back(plain_frame(FrameKind::kHello, kEpoch - 1));

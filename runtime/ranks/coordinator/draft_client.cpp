@@ -58,7 +58,7 @@ void DraftClient::begin_life(uint32_t epoch) {
   part_gap_s_ = answer_s_ = draft_step_s_ = 0;
   down_after_s_ = first_down_after_s();
   num_misses_in_row_ = num_rounds_to_skip_ = 0;
-  is_down_ = is_gone_ = false;
+  is_down_ = is_gone_ = answered_since_miss_ = false;
   takes_over_ = true;
 }
 
@@ -168,6 +168,7 @@ void DraftClient::record_answer(const PackedReply& reply, Clock::time_point now)
     if (unanswered_.front().serial == reply.serial && unanswered_.front().is_urgent) {
       const double answer_s = seconds(now - unanswered_.front().sent_at);
       update_average(&answer_s_, answer_s);
+      answered_since_miss_ = num_misses_in_row_ > 0;
       if (answer_s < kMaxWaitS) num_rounds_to_skip_ = 0;
     }
     unanswered_.pop_front();
@@ -208,6 +209,7 @@ DraftClient::Clock::time_point DraftClient::deadline(double worth_s) const {
 void DraftClient::record_wait(bool complete) {
   if (complete) {
     num_misses_in_row_ = 0;
+    answered_since_miss_ = false;
     num_rounds_to_skip_ = 0;
     return;
   }
@@ -218,7 +220,7 @@ void DraftClient::record_wait(bool complete) {
   ++num_deadline_misses_;
   ++num_misses_in_row_;
   if (num_misses_in_row_ < kMissesBeforeSkipping) return;
-  if (takes_over_ && answer_s_ > 0) {  // it is well, and no faster than that
+  if (takes_over_ && answered_since_miss_) {  // it is well, and no faster than that
     takes_over_ = false;
     num_misses_in_row_ = 0;
     return;

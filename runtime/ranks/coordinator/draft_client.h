@@ -120,6 +120,7 @@ class DraftClient {
   double draft_step_s_ = 0;
   double down_after_s_;  // grows when a draft that counted as down turns out to be slow
   int num_misses_in_row_ = 0;
+  bool answered_since_miss_ = false;  // late: slow, not dead
   int num_rounds_to_skip_ = 0;
   bool is_down_;
   bool is_gone_ = false;
