@@ -121,7 +121,7 @@ TEST(DraftTrials, ADraftThatTakesCoresIsTriedInACrowdOnceThereIsTime) {
   EXPECT_EQ(trials.arm(8), kWorking);
   EXPECT_EQ(trials.arm(16), kIdle);
   Job paying{.num_sequences = 16, .working_s = 2};  // 1.5 times as fast with it
-  EXPECT_EQ(paying.run(trials, 3500), 3500) << "a trial would cost more than 0.5%";
+  EXPECT_EQ(paying.run(trials, 3500), 3500) << "18 rounds of a trial are more than 0.5% of them";
   paying.run(trials, 150);
   EXPECT_EQ(trials.arm(16), kWorking);
   EXPECT_EQ(trials.arm(32), kWorking) << "as the next smaller size";

@@ -276,8 +276,8 @@ void Coordinator::apply(RoundDecision decision, const RoundClock& clock) {
   last.record.round_s = seconds_since(clock.begin);
 }
 
-// A long wait is used for what else would be done beside a step. One that was not expected to be
-// long too: else a stream is held up by two waits in a row.
+// A long wait is used for what else would be done beside a step, also one that was expected to be
+// short. Otherwise two waits in a row hold up a stream.
 double Coordinator::wait_for_draft() {
   const double short_s = 1e-6 * pacing.deliver_before_wait_us;
   const auto begin = Clock::now();
