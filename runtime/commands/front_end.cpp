@@ -46,12 +46,13 @@ std::string system_fingerprint(const FrontEndContext& context) {
       has_no_files(config.model)
           ? config.model
           : fingerprint_of_weights(model_folder(config.model, Role::kTarget));
-  const std::string all = fmt::format("{} {} {} {} {}",
+  const std::string all = fmt::format("{} {} {} {} {} {}",
                                       kBuildCommit,
                                       weights,
                                       config.quantization,
                                       config.device,
-                                      rounds ? "bfloat16" : "float32");
+                                      rounds ? "bfloat16" : "float32",
+                                      ops::kv_type_name(kv_type_of(config, context.model_config)));
   return fmt::format("outrider-{}-{}-tp{}-{}",
                      kBuildVersion,
                      config.numerics,

@@ -17,7 +17,7 @@
 #include "runtime/base/settings/config.h"
 #include "runtime/commands/commands.h"
 #include "runtime/commands/synth/acceptance.h"
-#include "runtime/ranks/loading/model_loader.h"
+#include "runtime/ranks/loading/number_types.h"
 
 namespace outrider {
 namespace {

@@ -33,6 +33,7 @@ struct Sequence {
   size_t num_bytes = 0;
 
   Sequence(KvType type, int64_t length) : blocks(static_cast<size_t>(length / kBlockSize)) {
+    if (has_bf16_dot()) context.set_activations(Activations::kBF16);
     std::iota(blocks.begin(), blocks.end(), 0);
     std::mt19937 generator(1);
     for (float& value : queries) value = static_cast<float>(generator() >> 8) * 0x1p-23f - 1.0f;

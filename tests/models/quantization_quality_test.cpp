@@ -35,6 +35,7 @@ struct Rounding {
   double least_same;
   double most_loss = 0.01;  // of perplexity, as a share
   ops::KvType kv_type = ops::KvType::kF32;
+  ops::Activations activations = ops::Activations::kF32;  // of both
 };
 
 double log_mass(std::span<const float> logits) {
@@ -100,6 +101,7 @@ Cost cost_of(const std::filesystem::path& model,
   TransformerOptions options = kOptions;
   options.kv_type = rounding.kv_type;
   LoneModel rounded(rounded_config, folder, ops::best_isa(), 2, options);
+  for (LoneModel* each : {&exact, &rounded}) each->ctx.set_activations(rounding.activations);
   const auto tokenizer = Tokenizer::load(model);
   const auto vocab = static_cast<size_t>(config.vocab_size);
   Cost cost;
@@ -153,6 +155,12 @@ TEST(QuantizationQuality, OnTrainedModels) {
                                    .least_same = 0.985,
                                    .most_loss = 0.001,
                                    .kv_type = ops::KvType::kBF16},
+                                   {.name = "KV in bfloat16, rounded products",
+                                   .most_kl = 5e-4,
+                                   .least_same = 0.985,
+                                   .most_loss = 0.001,
+                                   .kv_type = ops::KvType::kBF16,
+                                   .activations = ops::Activations::kBF16},
                                    {.name = "KV in int8",
                                    .most_kl = 1e-2,
                                    .least_same = 0.93,

@@ -73,7 +73,6 @@ TEST(KvPages, VectorsTakeAllHalfAndAQuarterWithTheirScale) {
 
 TEST(KvPages, NamesAreTheOptions) {
   for (const KvType type : kKvTypes) EXPECT_EQ(kv_type_from_name(kv_type_name(type)), type);
-  EXPECT_EQ(kv_type_from_name("auto"), KvType::kF32);
   EXPECT_THROW(kv_type_from_name("fp8"), std::exception);
 }
 

@@ -1,7 +1,7 @@
 // What activation_dtype comes to on this machine.
 #include <gtest/gtest.h>
 
-#include "runtime/ranks/loading/model_loader.h"
+#include "runtime/ranks/loading/number_types.h"
 
 namespace outrider {
 namespace {
@@ -32,6 +32,22 @@ TEST(ActivationDtype, AutoRoundsLargeModelsWhereTheCpuMultipliesBf16) {
   EXPECT_EQ(resolved("auto", 4096, "auto"), here);
   EXPECT_EQ(resolved("auto", 511, "auto"), ops::Activations::kF32);
   EXPECT_EQ(resolved("auto", 4096, "scalar"), ops::Activations::kF32);
+}
+
+// Keys and values are kept as products take them, unless the weights are no bf16.
+TEST(KvCacheDtype, AutoIsTheActivationsType) {
+  RunConfig config;
+  ModelConfig model;
+  model.hidden_dim = 64;
+  EXPECT_EQ(kv_type_of(config, model), ops::KvType::kF32);
+  config.activation_dtype = "bfloat16";
+  EXPECT_EQ(kv_type_of(config, model), ops::KvType::kBF16);
+  for (const ops::DType dtype : {ops::DType::kF16, ops::DType::kF32}) {
+    model.dtype = dtype;
+    EXPECT_EQ(kv_type_of(config, model), ops::KvType::kF32);
+  }
+  config.kv_cache_dtype = "int8";
+  EXPECT_EQ(kv_type_of(config, model), ops::KvType::kInt8);
 }
 
 }  // namespace

@@ -36,9 +36,13 @@ std::vector<std::vector<int32_t>> tokens_of(const std::vector<Outcome>& outcomes
   return tokens;
 }
 
+// Of bfloat16 there are two: widened, and multiplied by rounded numbers.
+constexpr const char* kRounded = "bfloat16_rounded";
+
 RunConfig config_of(const std::string& dtype, int num_targets, int draft_len) {
   RunConfig config = embedded_config(num_targets, draft_len);
-  config.kv_cache_dtype = dtype;
+  config.kv_cache_dtype = dtype == kRounded ? "bfloat16" : dtype;
+  if (dtype == kRounded) config.activation_dtype = "bfloat16";
   return config;
 }
 
@@ -73,7 +77,7 @@ TEST_P(KvDtypeText, SameWithReusedPrefixesAndAfterPreemption) {
   const ModelConfig model = model_config_of(config, Role::kTarget);
   config.kv_cache_memory_bytes =
       30 * static_cast<int64_t>(Transformer::kv_bytes_per_block(
-               model, shard_model(model, 0, 1), config.block_size, kv_type_of(config)));
+               model, shard_model(model, 0, 1), config.block_size, kv_type_of(config, model)));
   run_engine(config, [&](const FrontEndContext& context) {
     EXPECT_EQ(tokens_of(ask_all(context, asks)), expected);
     EXPECT_EQ(tokens_of(ask_all(context, asks)), expected);
@@ -106,7 +110,7 @@ TEST_P(KvDtypeText, TheNumbersAreOthers) {
   EXPECT_EQ(logprob("float32"), logprob("auto"));
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, KvDtypeText, ::testing::Values("bfloat16", "int8"));
+INSTANTIATE_TEST_SUITE_P(Types, KvDtypeText, ::testing::Values("bfloat16", kRounded, "int8"));
 
 TEST(KvDtype, TheSameMemoryHoldsTwiceAndNearlyFourTimesTheBlocks) {
   const auto num_blocks = [](const std::string& dtype) {
@@ -115,8 +119,8 @@ TEST(KvDtype, TheSameMemoryHoldsTwiceAndNearlyFourTimesTheBlocks) {
     config.kv_cache_memory_bytes = int64_t{16} << 20;
     const ModelConfig model = model_config_of(config, Role::kTarget);
     const EngineSizes sizes = engine_sizes(config, model, RankLayout{});
-    EXPECT_EQ(target_options(config, sizes).kv_type, kv_type_of(config));
-    EXPECT_EQ(draft_options(config, sizes).kv_type, kv_type_of(config));
+    EXPECT_EQ(target_options(config, sizes, model).kv_type, kv_type_of(config, model));
+    EXPECT_EQ(draft_options(config, sizes, model).kv_type, kv_type_of(config, model));
     return sizes.num_blocks;
   };
   const int32_t exact = num_blocks("auto");

@@ -281,8 +281,7 @@ void add_rank_rows(Table& table, RunConfig* c) {
   table.add(with_words(choice_option("kv_cache_dtype",
                                      &c->kv_cache_dtype,
                                      {"auto", "float32", "bfloat16", "int8"},
-                                     "of keys and values; auto = float32 on CPUs, on GPUs the "
-                                     "activations' type"),
+                                     "of keys and values; auto = the activations' type"),
                        {{"bf16", "bfloat16"}, {"int8_per_token_head", "int8"}}));
   table.add(flag_option("enforce_eager", &c->enforce_eager, "on GPUs: no recorded graphs"));
   table.add(

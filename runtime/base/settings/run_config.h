@@ -72,7 +72,7 @@ struct RunConfig {
   std::string activation_dtype = "auto";
   std::string device = "cpu";           // cpu, cuda
   double gpu_memory_utilization = 0.9;  // of a GPU's memory, by all ranks of the job that share it
-  // auto, float32, bfloat16, int8; auto = float32 on CPUs, on GPUs as activations
+  // auto, float32, bfloat16, int8; auto = as activations
   std::string kv_cache_dtype = "auto";
   bool enforce_eager = false;  // no recorded graphs on GPUs
   int32_t cuda_device = -1;    // -1 = by the rank's place on its host

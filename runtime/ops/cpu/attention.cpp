@@ -12,6 +12,7 @@
 
 #include "runtime/base/error.h"
 #include "runtime/ops/cpu/kernel_choice.h"
+#include "runtime/ops/cpu/rounded_attention.h"
 #include "runtime/ops/cpu/threads/thread_pool.h"
 #include "runtime/ops/ops.h"
 
@@ -45,11 +46,16 @@ struct Attention {
   const KvPages& pages;
   const AttentionRows& rows;
   const cpu::KernelTable& table;
+  const cpu::RoundedProducts* rounded;  // null: everything is multiplied in fp32
   float* out;
 
   int64_t num_rows() const { return static_cast<int64_t>(rows.positions.size()); }
   int64_t group() const { return queries.n_heads / pages.n_kv_heads; }
   int64_t state_size() const { return pages.head_dim + 2; }
+  int64_t query_bytes() const {  // gathered
+    return rounded != nullptr ? cpu::kInnerChunk * rounded->element_bytes
+                              : pages.head_dim * int64_t{sizeof(float)};
+  }
   int64_t num_queries(const Tile& tile) const { return tile.num_rows * group(); }
   int64_t tile_rows() const { return std::max<int64_t>(1, kTileQueries / group()); }
   int64_t tile_state_size() const { return tile_rows() * group() * state_size(); }
@@ -104,31 +110,39 @@ std::vector<Tile> make_tiles(const Attention& job) {
 // One thread's memory, kept between calls.
 struct Workspace {
   float* scratch;
-  float* queries;  // [queries of a tile, head_dim]
-  float* running;  // [queries of a tile, head_dim + 2]
+  float* running;      // [queries of a tile, head_dim + 2]
+  std::byte* queries;  // [queries of a tile], as AttentionTile has them
   explicit Workspace(const Attention& job) {
     static thread_local AlignedBytes memory;
     static thread_local int64_t room = 0;
     const int64_t head_dim = job.pages.head_dim;
     const int64_t num_queries = job.tile_rows() * job.group();
-    const int64_t scratch_size = cpu::attention_scratch(head_dim, num_queries);
-    const int64_t needed = scratch_size + num_queries * (2 * head_dim + 2);
+    const int64_t scratch_size = job.rounded != nullptr
+                                     ? cpu::rounded_attention_scratch(head_dim)
+                                     : cpu::attention_scratch(head_dim, num_queries);
+    const int64_t num_floats = scratch_size + num_queries * job.state_size();
+    const int64_t needed = num_floats * int64_t{sizeof(float)} + num_queries * job.query_bytes();
     if (needed > room) {
-      memory = allocate_bytes(static_cast<size_t>(needed) * sizeof(float));
+      memory = allocate_bytes(static_cast<size_t>(needed));
       room = needed;
     }
     scratch = reinterpret_cast<float*>(memory.get());
-    queries = scratch + scratch_size;
-    running = queries + num_queries * head_dim;
+    running = scratch + scratch_size;
+    queries = reinterpret_cast<std::byte*>(scratch + num_floats);
   }
 };
 
-void gather_queries(const Attention& job, const Tile& tile, float* queries) {
-  const int64_t width = job.group() * job.pages.head_dim;
-  for (int64_t i = 0; i < tile.num_rows; ++i) {
-    const float* from =
-        job.queries.data + (tile.first_row + i) * job.queries.stride + tile.kv_head * width;
-    std::copy_n(from, width, queries + i * width);
+void gather_queries(const Attention& job, const Tile& tile, std::byte* queries) {
+  const int64_t head_dim = job.pages.head_dim;
+  for (int64_t i = 0; i < job.num_queries(tile); ++i, queries += job.query_bytes()) {
+    const int64_t row = tile.first_row + i / job.group();
+    const int64_t head = tile.kv_head * job.group() + i % job.group();
+    const float* from = job.queries.data + row * job.queries.stride + head * head_dim;
+    if (job.rounded != nullptr) {
+      job.rounded->round_row(queries, from, head_dim);
+    } else {
+      std::copy_n(from, head_dim, reinterpret_cast<float*>(queries));
+    }
   }
 }
 
@@ -222,7 +236,7 @@ void run_chunk(const Attention& job, const ChunkRun& run, const Workspace& works
     bounds[static_cast<size_t>(num_queries + query)] = static_cast<int32_t>(end);
   }
   cpu::AttentionTile call;
-  call.queries = workspace.queries + seen.begin * group * pages.head_dim;
+  call.queries = workspace.queries + seen.begin * group * job.query_bytes();
   call.num_queries = num_queries;
   call.head_dim = pages.head_dim;
   call.scale = job.queries.scale;
@@ -245,6 +259,7 @@ void run_chunk(const Attention& job, const ChunkRun& run, const Workspace& works
     call.next_offsets = run.next->offsets;
     call.num_next = run.next->last;
   }
+  if (job.rounded != nullptr) return cpu::rounded_attention_tile(job.table, *job.rounded, call);
   job.table.attention_tile[static_cast<size_t>(pages.type)](call);
 }
 
@@ -366,7 +381,10 @@ void attention(Context& ctx,
                const Queries& queries,
                const KvPages& pages,
                const AttentionRows& rows) {
-  const Attention job{queries, pages, rows, cpu::kernels_of(ctx.isa()), out};
+  const bool rounds = pages.type == KvType::kBF16 && ctx.activations() == Activations::kBF16 &&
+                      cpu::can_round_attention(pages.head_dim);
+  const cpu::RoundedProducts* rounded = rounds ? &cpu::rounded_products_of(ctx) : nullptr;
+  const Attention job{queries, pages, rows, cpu::kernels_of(ctx.isa()), rounded, out};
   if (job.num_rows() == 0) return;
   OUTRIDER_CHECK(queries.n_heads % pages.n_kv_heads == 0);
   const std::vector<Tile> tiles = make_tiles(job);

@@ -368,11 +368,27 @@ OUTRIDER_NOINLINE void bend_scores(
   }
 }
 
+// The other slots of the tile's vectors get weight 0.
+void attention_soften(const AttentionTile& tile, int64_t query, float* scores, float* partial) {
+  const int64_t first = tile.begins[query] > 0 ? tile.begins[query] : 0;
+  const int64_t last = tile.ends[query] < kPositionChunk ? tile.ends[query] : kPositionChunk;
+  const int64_t begin = first / kLanes * kLanes;
+  const int64_t end = (last + kLanes - 1) / kLanes * kLanes;
+  for (int64_t slot = tile.first / kLanes * kLanes; slot < tile.last; slot += kLanes) {
+    const bool seen = slot >= begin && slot < end;
+    store(scores + slot, seen ? mul(load(scores + slot), constant(tile.scale)) : zero());
+  }
+  if (tile.softcap != 0.0f || tile.slopes != nullptr) {
+    bend_scores(tile, query, scores, first, last);
+  }
+  soften(scores, first, last, partial);
+}
+
 template <int kQueries>
 void score_queries(const AttentionTile& tile, int64_t query) {
   const TileScratch scratch(tile);
   const SeenSlots<kQueries> seen(tile, query);
-  const float* queries = tile.queries + query * tile.head_dim;
+  const float* queries = static_cast<const float*>(tile.queries) + query * tile.head_dim;
   float* scores = scratch.scores + query * kPositionChunk;
   constexpr int64_t kPanelSlots = kScoreVectors * kLanes;
   for (int64_t slot = seen.any_first / kPanelSlots * kPanelSlots; slot < seen.any_last;

@@ -59,7 +59,7 @@ struct RoundedProducts {
 // below ends[i], which may lie outside the chunk. A running state is [max, sum, value sums of
 // head_dim].
 struct AttentionTile {
-  const float* queries = nullptr;  // [num_queries, head_dim]
+  const void* queries = nullptr;  // [num_queries, head_dim] floats
   int64_t num_queries = 0;
   int64_t head_dim = 0;
   float scale = 1.0f;
@@ -109,6 +109,9 @@ struct KernelTable {
   void (*silu_mul)(float* out, const float* gate, const float* up, int64_t n);
   void (*exponential)(float* out, const float* x, int64_t n);
   void (*attention_tile[3])(const AttentionTile&);  // by KvType
+  // Turns a query's products with the keys, [kPositionChunk], into softmax's weights before they
+  // are divided by their sum, and writes the largest score and that sum to partial.
+  void (*attention_soften)(const AttentionTile&, int64_t query, float* scores, float* partial);
   // Folds a later chunk's partial of one head into the running one.
   void (*attention_merge)(float* running, const float* partial, int64_t head_dim);
   void (*attention_finish)(float* out, const float* running, int64_t head_dim);

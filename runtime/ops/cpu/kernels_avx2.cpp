@@ -317,6 +317,7 @@ const KernelTable kAvx2Kernels = {
     .attention_tile = {avx2::attention_tile<float>,
                        avx2::attention_tile<uint16_t>,
                        avx2::attention_tile<int8_t>},
+    .attention_soften = avx2::attention_soften,
     .attention_merge = avx2::attention_merge,
     .attention_finish = avx2::attention_finish,
     .pack_dwords = avx2::pack_dwords,

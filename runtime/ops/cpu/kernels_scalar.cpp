@@ -209,6 +209,7 @@ const KernelTable kScalarKernels = {
     .attention_tile = {scalar::attention_tile<float>,
                        scalar::attention_tile<uint16_t>,
                        scalar::attention_tile<int8_t>},
+    .attention_soften = scalar::attention_soften,
     .attention_merge = scalar::attention_merge,
     .attention_finish = scalar::attention_finish,
     .pack_dwords = scalar::pack_dwords,

@@ -67,11 +67,10 @@ void store_vector(const KvPages& pages, const KvVectors& to, int64_t vector, con
 }  // namespace
 
 KvType kv_type_from_name(const std::string& name) {
-  if (name == "auto") return KvType::kF32;
   for (const KvType type : {KvType::kF32, KvType::kBF16, KvType::kInt8}) {
     if (name == kv_type_name(type)) return type;
   }
-  throw Error("kv_cache_dtype \"" + name + "\" is not one of auto, float32, bfloat16, int8");
+  throw Error("kv_cache_dtype \"" + name + "\" is not one of float32, bfloat16, int8");
 }
 
 const char* kv_type_name(KvType type) {

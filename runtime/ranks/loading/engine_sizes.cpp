@@ -7,6 +7,7 @@
 
 #include "models/forward/transformer.h"
 #include "runtime/base/error.h"
+#include "runtime/ranks/loading/number_types.h"
 
 namespace outrider {
 namespace {
@@ -14,10 +15,6 @@ namespace {
 constexpr int64_t kMostDefaultKvBytes = int64_t{4} << 30;
 
 }  // namespace
-
-ops::KvType kv_type_of(const RunConfig& config) {
-  return ops::kv_type_from_name(config.kv_cache_dtype);
-}
 
 EngineSizes engine_sizes(const RunConfig& config,
                          const ModelConfig& target,
@@ -41,7 +38,7 @@ EngineSizes engine_sizes(const RunConfig& config,
       target,
       shard_model(target, 0, layout.num_targets, numerics_from_name(config.numerics)),
       config.block_size,
-      kv_type_of(config)));
+      kv_type_of(config, target)));
   const int64_t blocks_per_sequence =
       (sizes.max_model_len + config.speculative.longest_draft_len() + block_size) / block_size;
   sizes.blocks_per_sequence = static_cast<int32_t>(blocks_per_sequence);
@@ -67,20 +64,24 @@ EngineSizes engine_sizes(const RunConfig& config,
   return sizes;
 }
 
-ModelOptions target_options(const RunConfig& config, const EngineSizes& sizes) {
+ModelOptions target_options(const RunConfig& config,
+                            const EngineSizes& sizes,
+                            const ModelConfig& target) {
   return {.block_size = config.block_size,
           .num_blocks = sizes.num_blocks,
           .max_rows = sizes.max_rows,
           .max_logit_rows = sizes.max_rows,
-          .kv_type = kv_type_of(config)};
+          .kv_type = kv_type_of(config, target)};
 }
 
-ModelOptions draft_options(const RunConfig& config, const EngineSizes& sizes) {
+ModelOptions draft_options(const RunConfig& config,
+                           const EngineSizes& sizes,
+                           const ModelConfig& draft) {
   return {.block_size = config.block_size,
           .num_blocks = sizes.num_blocks,
           .max_rows = sizes.max_rows + kMaxDraftBranches,
           .max_logit_rows = config.max_num_seqs + kMaxDraftBranches,
-          .kv_type = kv_type_of(config)};
+          .kv_type = kv_type_of(config, draft)};
 }
 
 }  // namespace outrider

@@ -21,14 +21,15 @@ EngineSizes engine_sizes(const RunConfig& config,
                          const ModelConfig& target,
                          const RankLayout& layout);
 
-// Of keys and values on CPUs, target's and draft's.
-ops::KvType kv_type_of(const RunConfig& config);
-
 // Of a target rank; on a GPU without KV.
-ModelOptions target_options(const RunConfig& config, const EngineSizes& sizes);
+ModelOptions target_options(const RunConfig& config,
+                            const EngineSizes& sizes,
+                            const ModelConfig& target);
 // With room for what it prepares while the target verifies: so many branches of texts at once
 // (runtime/ranks/draft/branch_chooser.h).
 inline constexpr int32_t kMaxDraftBranches = 128;
-ModelOptions draft_options(const RunConfig& config, const EngineSizes& sizes);
+ModelOptions draft_options(const RunConfig& config,
+                           const EngineSizes& sizes,
+                           const ModelConfig& draft);
 
 }  // namespace outrider

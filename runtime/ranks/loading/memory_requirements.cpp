@@ -44,15 +44,15 @@ MemoryRequirement target_requirement(const RunConfig& config,
   const ModelConfig model = model_config_of(config, Role::kTarget);
   const GpuWeightFormat format = gpu_weight_format(config, config.quantization);
   check_gpu_kv_type(config.kv_cache_dtype, gpu_kv_type(model, format));
-  return {
-      .config = model,
-      .shard = shard_model(model, 0, layout.num_targets, numerics_from_name(config.numerics)),
-      .format = format,
-      .options = target_options(config, sizes),
-      .gpu = gpu_options(config, sizes, model, format, gpu::Priority::kNormal),
-      .sums_bytes = device_sums_bytes(device_sums_from_name(config.device_sums),
-                                      layout.num_targets,
-                                      most_summed_at_once(target_options(config, sizes), model))};
+  return {.config = model,
+          .shard = shard_model(model, 0, layout.num_targets, numerics_from_name(config.numerics)),
+          .format = format,
+          .options = target_options(config, sizes, model),
+          .gpu = gpu_options(config, sizes, model, format, gpu::Priority::kNormal),
+          .sums_bytes =
+              device_sums_bytes(device_sums_from_name(config.device_sums),
+                                layout.num_targets,
+                                most_summed_at_once(target_options(config, sizes, model), model))};
 }
 
 MemoryRequirement draft_requirement(const RunConfig& config, const EngineSizes& sizes) {
@@ -61,7 +61,7 @@ MemoryRequirement draft_requirement(const RunConfig& config, const EngineSizes& 
   return {.config = model,
           .shard = shard_model(model, 0, 1),
           .format = format,
-          .options = draft_options(config, sizes),
+          .options = draft_options(config, sizes, model),
           .gpu = gpu_options(config, sizes, model, format, gpu::Priority::kHigh)};
 }
 

@@ -128,16 +128,6 @@ std::unique_ptr<Weights> cpu_weights_of(const std::string& name,
 
 }  // namespace
 
-ops::Activations activations_of(const RunConfig& config, const ModelConfig& model) {
-  // Smaller models are quick anyway; they keep the more exact product.
-  constexpr int32_t kLeastRoundedDim = 512;
-  if (config.activation_dtype == "float32") return ops::Activations::kF32;
-  if (config.activation_dtype == "bfloat16") return ops::Activations::kBF16;
-  const bool fast = ops::has_bf16_dot() && ops::isa_from_name(config.isa) == ops::Isa::kAvx512;
-  return fast && model.hidden_dim >= kLeastRoundedDim ? ops::Activations::kBF16
-                                                      : ops::Activations::kF32;
-}
-
 LoadedModel load_target(const RunConfig& config,
                         const RankLayout& layout,
                         int rank,
@@ -165,7 +155,7 @@ LoadedModel load_target(const RunConfig& config,
                        threads,
                        std::move(group));
   }
-  const ModelOptions options = target_options(config, sizes);
+  const ModelOptions options = target_options(config, sizes, model_config);
   LoadedModel parts;
   parts.group = std::move(group);
   if (is_simulated(config.model)) {
@@ -239,7 +229,7 @@ LoadedModel load_draft(const RunConfig& config,
   // KV memory that is never used is never taken from the system.
   const int32_t blocks_of_branch = 2 + config.speculative.longest_draft_len() / config.block_size;
   const int32_t num_branch_blocks = std::min(num_blocks, kMaxDraftBranches * blocks_of_branch);
-  ModelOptions options = draft_options(config, sizes);
+  ModelOptions options = draft_options(config, sizes, model_config);
   options.num_blocks = num_blocks + (vocabulary == nullptr ? num_branch_blocks : 0);
   const ModelShard shard = shard_model(model_config, 0, 1);
   LoadedModel parts;

@@ -10,13 +10,10 @@
 #include "runtime/base/settings/run_config.h"
 #include "runtime/ranks/loading/device_assignment.h"
 #include "runtime/ranks/loading/engine_sizes.h"
+#include "runtime/ranks/loading/number_types.h"
 #include "runtime/ranks/roles.h"
 
 namespace outrider {
-
-// What a model's products do on this machine under the config's activation_dtype. Of `auto` target
-// ranks on different CPUs may think differently; the ready barrier finds out.
-ops::Activations activations_of(const RunConfig& config, const ModelConfig& model);
 
 // A model ready to run, with what it must not outlive.
 struct LoadedModel {

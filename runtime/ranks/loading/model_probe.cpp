@@ -22,7 +22,7 @@ RunConfig one_sequence(RunConfig config) {
       (max_model_len + config.speculative.longest_draft_len() + config.block_size) /
       config.block_size;
   const size_t block_bytes = Transformer::kv_bytes_per_block(
-      target, shard_model(target, 0, 1), config.block_size, kv_type_of(config));
+      target, shard_model(target, 0, 1), config.block_size, kv_type_of(config, target));
   config.kv_cache_memory_bytes = num_blocks * static_cast<int64_t>(block_bytes);
   config.max_num_seqs = kRowsAtOnce;  // for a draft this is also the number of rows with logits
   config.max_num_batched_tokens = kRowsAtOnce;

@@ -8,8 +8,8 @@
 #include "models/checkpoint/fingerprint.h"
 #include "models/checkpoint/model_documents.h"
 #include "models/simulated/spec.h"
-#include "runtime/ranks/loading/model_loader.h"
 #include "runtime/ranks/loading/model_names.h"
+#include "runtime/ranks/loading/number_types.h"
 #include "scheduler/sampling/grammar_engine.h"
 
 namespace outrider {
@@ -53,17 +53,15 @@ void add_target_settings(const RunConfig& config, std::vector<Fact>* facts) {
   add("max_num_batched_tokens", config.max_num_batched_tokens);
   add("block_size", config.block_size);
   add("kv_cache_memory_bytes", config.kv_cache_memory_bytes);
-  // On CPUs auto is a name for one of the others.
-  const bool is_on_cpu = config.device == "cpu";
-  add("kv_cache_dtype",
-      is_on_cpu ? ops::kv_type_name(kv_type_of(config)) : config.kv_cache_dtype.c_str());
   add("num_speculative_tokens", config.speculative.num_speculative_tokens);
   add("trace", config.trace.empty() ? "off" : "on");
+  if (config.device != "cpu") return add("kv_cache_dtype", config.kv_cache_dtype);
+  if (is_simulated(config.model)) return;
   // What `auto` comes to may differ between hosts.
-  const bool rounds = config.device == "cpu" && !is_simulated(config.model) &&
-                      activations_of(config, model_config_of(config.model, Role::kTarget)) ==
-                          ops::Activations::kBF16;
+  const ModelConfig model = model_config_of(config.model, Role::kTarget);
+  const bool rounds = activations_of(config, model) == ops::Activations::kBF16;
   add("activation_dtype", rounds ? "bfloat16" : "float32");
+  add("kv_cache_dtype", ops::kv_type_name(kv_type_of(config, model)));
 }
 
 bool sees_draft(const RunConfig& config) {
