@@ -72,6 +72,7 @@ def parse_arguments():
     )
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--passes", type=int, default=5, help="runs of each side (5)")
+    parser.add_argument("--repeat", type=int, default=2, help="of prefill, and of llama-bench's decode, in a run (2)")
     parser.add_argument("--prefill-lengths", default="512")
     parser.add_argument("--decode-contexts", default="0,4096")
     parser.add_argument("--decode-tokens", type=int, default=32, help="that the peer makes after each context")
@@ -138,17 +139,18 @@ def run_outrider(args, kind, series, options):
 
 
 def run_llama_bench(args, options):
-    """Mean tokens per second of each of llama-bench's tests, in its order, two repetitions each."""
+    """Mean tokens per second of each of llama-bench's tests, in its order."""
     command = [str(args.peer_bin / "llama-bench"), "-m", args.peer_target, "-t", str(args.threads), "-o", "json"]
-    command += ["-r", "2"] + options + args.peer_bench_options.split()
+    command += ["-r", str(args.repeat)] + options + args.peer_bench_options.split()
     result = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     return [test["avg_ts"] for test in json.loads(result.stdout)]
 
 
 def run_openvino(args, kind, lengths):
-    """Median tokens per second of OpenVINO GenAI, in the order of lengths; two repetitions each."""
+    """Median tokens per second of OpenVINO GenAI, in the order of lengths."""
     command = [args.openvino_python, str(OPENVINO), kind, "--model", args.peer_target, "--threads", str(args.threads)]
     command += ["--lengths", ",".join(str(n) for n in lengths), "--max-tokens", str(args.decode_tokens)]
+    command += ["--repeat", str(args.repeat)]
     command += ["--max-prompt-id", str(args.max_prompt_id)]
     command += ["--tokenizer", args.openvino_tokenizer] if args.openvino_tokenizer else []
     result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -201,7 +203,7 @@ def test_prefill(args):
     lengths = [int(n) for n in args.prefill_lengths.split(",")]
 
     def ours(_):
-        options = ["--lengths", args.prefill_lengths, "--repeat", "3"]
+        options = ["--lengths", args.prefill_lengths, "--repeat", str(args.repeat)]
         rates = run_outrider(args, "prefill", "chunked", options)
         return {f"{n} tokens": rates[n] for n in lengths}
 

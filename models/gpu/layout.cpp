@@ -1,8 +1,6 @@
 // See layout.h.
 #include "models/gpu/layout.h"
 
-#include <fmt/format.h>
-
 #include "runtime/base/error.h"
 #include "runtime/ops/ops.h"
 
@@ -155,26 +153,8 @@ void lay_out_latent(const ModelConfig& config, const ModelShard& shard, GpuLayou
 
 }  // namespace
 
-std::string not_on_gpus(const ModelConfig& config) {
-  const struct {
-    bool is_used;
-    const char* what;
-  } switches[] = {
-      {config.experts.count > 0 && config.parallel_mlp, "experts beside attention"},
-  };
-  for (const auto& used : switches) {
-    if (used.is_used) return used.what;
-  }
-  return {};
-}
-
 GpuLayout gpu_layout(const ModelConfig& model, const ModelShard& model_shard, int32_t layer) {
-  const std::string missing = not_on_gpus(model);
-  if (!missing.empty()) {
-    throw Error(fmt::format("model_type {} runs on device cpu only: GPUs do not compute {} yet",
-                            model.model_type,
-                            missing));
-  }
+  OUTRIDER_CHECK(model.experts.count == 0 || !model.parallel_mlp);  // no family has both
   const ModelConfig config = model.of_layer(layer);
   const ModelShard shard = shard_of_layer(model, model_shard, layer);
   const int32_t head_dim = config.head_dim;

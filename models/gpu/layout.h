@@ -76,10 +76,6 @@ struct GpuLayout {
     return {&qkv, &q_a, &q, &o, &gate_up, &down, &per_layer_gate, &per_layer_projection};
   }
 };
-// Throws Error for a model that GPUs do not compute.
 GpuLayout gpu_layout(const ModelConfig& config, const ModelShard& shard, int32_t layer);
-
-// What of a model GPUs do not compute yet, in words; empty: nothing.
-std::string not_on_gpus(const ModelConfig& config);
 
 }  // namespace outrider

@@ -164,13 +164,11 @@ int plan_command(const CommandLine& line) {
         "tensor_parallel_size {} leaves a node of {} GPUs partly used", num_ranks, options.gpus));
   }
   const ModelConfig target = model_config_of(config.model, Role::kTarget);
-  check_plannable(target);
   ClusterShape shape = shape_of(options, num_ranks);
   shape.num_nodes = (num_ranks + options.gpus - 1) / options.gpus;
   const std::string draft = options.draft.empty() ? config.speculative.model : options.draft;
   std::optional<ModelConfig> draft_config;
   if (!draft.empty()) draft_config = model_config_of(draft, Role::kDraft);
-  if (draft_config) check_plannable(*draft_config);
   std::printf("%s over %d GPU(s) on %d node(s)%s\n",
               config.model.c_str(),
               num_ranks,

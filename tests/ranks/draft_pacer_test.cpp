@@ -11,28 +11,37 @@ namespace {
 constexpr uint32_t kEpoch = 3;
 constexpr auto kStep = std::chrono::milliseconds(10);
 
-void run_coordinator(World& world, const RankLayout& layout) {
-  ServingMetrics metrics("test", 64, 4);
-  RoundAccount account(metrics);
-  PlannerConfig config;
-  config.num_blocks = 8;
-  config.max_model_len = 64;
-  config.draft_method = DraftMethod::kDraftModel;
-  Planner planner(config);
-  DraftPacer pacer({.world = world,
-                    .layout = layout,
-                    .planner = planner,
-                    .config = config,
-                    .account = account,
-                    .epoch = kEpoch,
-                    .drafts_async = true});
+// Rank 0's side of a draft on rank 1.
+struct Pacing {
+  const RankLayout layout{1, true};
+  ServingMetrics metrics{"test", 64, 4};
+  RoundAccount account{metrics};
+  PlannerConfig config{.num_blocks = 64,
+                       .max_num_seqs = 64,
+                       .max_model_len = 64,
+                       .draft_method = DraftMethod::kDraftModel};
+  Planner planner{config};
+  DraftPacer pacer;
+  Pacing(World& world, bool drafts_async)
+      : pacer({.world = world,
+               .layout = layout,
+               .planner = planner,
+               .config = config,
+               .account = account,
+               .epoch = kEpoch,
+               .drafts_async = drafts_async}) {}
+};
+
+void run_coordinator(World& world) {
+  Pacing pacing(world, true);
+  DraftPacer& pacer = pacing.pacer;
   // Nothing comes before it is asked for.
   pacer.listen_until(JobClock::now() + kStep);
   EXPECT_EQ(pacer.client()->num_received_bytes(), 0u);
-  world.post(layout.draft_rank(), Bytes(1));
+  world.post(1, Bytes(1));
   // A test that hangs has failed: whatever comes is taken during steps, with nobody else asking.
   while (pacer.client()->num_received_bytes() == 0) pacer.listen_until(JobClock::now() + kStep);
-  EXPECT_EQ(account.totals().draft_busy_s, 0.25);
+  EXPECT_EQ(pacing.account.totals().draft_busy_s, 0.25);
 }
 
 void run_draft(World& world) {
@@ -45,10 +54,9 @@ void run_draft(World& world) {
 }
 
 TEST(DraftPacer, HearsTheDraftWhileTheDeviceComputes) {
-  const RankLayout layout{1, true};
   run_in_process(2, [&](World& world) {
     if (world.rank() == 0) {
-      run_coordinator(world, layout);
+      run_coordinator(world);
     } else {
       run_draft(world);
     }
@@ -66,35 +74,21 @@ Request request_of(uint64_t id) {
 // Rank 0 begins a round of num_requests that came while nothing ran. True when the draft, on the
 // targets' cores, is told to read their prompts.
 bool reads_prompts_of(int32_t num_requests) {
-  const RankLayout layout{1, true};
   bool is_told = false;
   run_in_process(2, [&](World& world) {
     if (world.rank() == 1) {
       is_told = receive(world, 0, 1) != Bytes(1);
       return;
     }
-    ServingMetrics metrics("test", 64, 4);
-    RoundAccount account(metrics);
-    PlannerConfig config;
-    config.num_blocks = 64;
-    config.max_model_len = 64;
-    config.max_num_seqs = 64;
-    config.draft_method = DraftMethod::kDraftModel;
-    Planner planner(config);
-    DraftPacer pacer({.world = world,
-                      .layout = layout,
-                      .planner = planner,
-                      .config = config,
-                      .account = account,
-                      .epoch = kEpoch,
-                      .drafts_async = false});
+    Pacing pacing(world, false);
+    DraftPacer& pacer = pacing.pacer;
     for (int32_t i = 0; i < num_requests; ++i)
-      planner.add(request_of(1 + static_cast<uint64_t>(i)));
+      pacing.planner.add(request_of(1 + static_cast<uint64_t>(i)));
     pacer.record_arrivals();
     pacer.wait_for_blocks();
-    EXPECT_EQ(std::ssize(planner.plan().sequences), num_requests);
+    EXPECT_EQ(std::ssize(pacing.planner.plan().sequences), num_requests);
     pacer.tell_begun();
-    world.post(layout.draft_rank(), Bytes(1));
+    world.post(1, Bytes(1));
   });
   return is_told;
 }

@@ -36,13 +36,14 @@ std::vector<std::vector<int32_t>> tokens_of(const std::vector<Outcome>& outcomes
   return tokens;
 }
 
-// Of bfloat16 there are two: widened, and multiplied by rounded numbers.
-constexpr const char* kRounded = "bfloat16_rounded";
+// Widened, or with "_rounded" multiplied by rounded numbers.
+constexpr std::string_view kRounded = "_rounded";
 
 RunConfig config_of(const std::string& dtype, int num_targets, int draft_len) {
   RunConfig config = embedded_config(num_targets, draft_len);
-  config.kv_cache_dtype = dtype == kRounded ? "bfloat16" : dtype;
-  if (dtype == kRounded) config.activation_dtype = "bfloat16";
+  const bool rounds = dtype.ends_with(kRounded);
+  config.kv_cache_dtype = dtype.substr(0, dtype.size() - (rounds ? kRounded.size() : 0));
+  if (rounds) config.activation_dtype = "bfloat16";
   return config;
 }
 
@@ -110,7 +111,9 @@ TEST_P(KvDtypeText, TheNumbersAreOthers) {
   EXPECT_EQ(logprob("float32"), logprob("auto"));
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, KvDtypeText, ::testing::Values("bfloat16", kRounded, "int8"));
+INSTANTIATE_TEST_SUITE_P(Types,
+                         KvDtypeText,
+                         ::testing::Values("bfloat16", "bfloat16_rounded", "int8", "int8_rounded"));
 
 TEST(KvDtype, TheSameMemoryHoldsTwiceAndNearlyFourTimesTheBlocks) {
   const auto num_blocks = [](const std::string& dtype) {

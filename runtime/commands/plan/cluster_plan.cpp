@@ -1,16 +1,12 @@
 // See cluster_plan.h.
 #include "runtime/commands/plan/cluster_plan.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
-#include <string>
 
 #include "models/checkpoint/shard.h"
 #include "models/gpu/buffers.h"
 #include "models/gpu/layout.h"
-#include "runtime/base/error.h"
 #include "runtime/commands/bench/speedup_formulas.h"
 #include "runtime/ops/gpu/exchange.h"
 
@@ -105,15 +101,6 @@ std::vector<ModelShard> shards_of(const ModelConfig& model, const ClusterShape& 
 }
 
 }  // namespace
-
-void check_plannable(const ModelConfig& model) {
-  const std::string missing = not_on_gpus(model);
-  if (missing.empty()) return;
-  throw Error(
-      fmt::format("plan: GPUs do not compute {} yet, so nothing can be planned for model_type {}",
-                  missing,
-                  model.model_type));
-}
 
 StepPlan plan_step(const ModelConfig& model,
                    const ClusterShape& shape,

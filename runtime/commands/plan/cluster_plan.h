@@ -60,8 +60,6 @@ struct ModelPlan {
   StepPlan plain;     // one row a sequence
 };
 
-// Throws Error for what GPUs do not compute.
-void check_plannable(const ModelConfig& model);
 // Throws Error when the model cannot be cut into so many ranks.
 ModelPlan plan_model(const ModelConfig& model,
                      const ClusterShape& shape,

@@ -245,7 +245,7 @@ void run_chunk(const Attention& job, const ChunkRun& run, const Workspace& works
   call.slopes = slopes_of(job, tile, num_queries);
   call.keys = pages.keys.data;
   call.values = pages.values.data;
-  call.key_scales = run.slots.key_scales;
+  call.key_scales = pages.keys.scales != nullptr ? run.slots.key_scales : nullptr;
   call.value_scales = run.slots.value_scales;
   call.first = std::max<int64_t>(0, bounds[0]);
   call.last = bounds.back();
@@ -381,7 +381,7 @@ void attention(Context& ctx,
                const Queries& queries,
                const KvPages& pages,
                const AttentionRows& rows) {
-  const bool rounds = pages.type == KvType::kBF16 && ctx.activations() == Activations::kBF16 &&
+  const bool rounds = pages.type != KvType::kF32 && ctx.activations() == Activations::kBF16 &&
                       cpu::can_round_attention(pages.head_dim);
   const cpu::RoundedProducts* rounded = rounds ? &cpu::rounded_products_of(ctx) : nullptr;
   const Attention job{queries, pages, rows, cpu::kernels_of(ctx.isa()), rounded, out};

@@ -368,20 +368,46 @@ OUTRIDER_NOINLINE void bend_scores(
   }
 }
 
+// Scales of slots that the query does not see may be anything.
+OUTRIDER_INLINE void scale_weights(const float* scales,
+                                   int64_t first,
+                                   int64_t last,
+                                   float* weights) {
+  for (int64_t slot = first / kLanes * kLanes; slot < last; slot += kLanes) {
+    Lanes scale = load(scales + slot);
+    if (slot < first || slot + kLanes > last) {
+      float seen[kLanes] = {};
+      for (int64_t i = slot < first ? first : slot; i < last && i < slot + kLanes; ++i) {
+        seen[i - slot] = scales[i];
+      }
+      scale = load(seen);
+    }
+    store(weights + slot, mul(load(weights + slot), scale));
+  }
+}
+
 // The other slots of the tile's vectors get weight 0.
 void attention_soften(const AttentionTile& tile, int64_t query, float* scores, float* partial) {
   const int64_t first = tile.begins[query] > 0 ? tile.begins[query] : 0;
   const int64_t last = tile.ends[query] < kPositionChunk ? tile.ends[query] : kPositionChunk;
   const int64_t begin = first / kLanes * kLanes;
   const int64_t end = (last + kLanes - 1) / kLanes * kLanes;
+  const bool scaled = tile.key_scales != nullptr;
   for (int64_t slot = tile.first / kLanes * kLanes; slot < tile.last; slot += kLanes) {
     const bool seen = slot >= begin && slot < end;
-    store(scores + slot, seen ? mul(load(scores + slot), constant(tile.scale)) : zero());
+    Lanes score = seen ? mul(load(scores + slot), constant(tile.scale)) : zero();
+    if (scaled && seen) score = mul(score, load(tile.key_scales + slot));
+    store(scores + slot, score);
   }
   if (tile.softcap != 0.0f || tile.slopes != nullptr) {
     bend_scores(tile, query, scores, first, last);
   }
   soften(scores, first, last, partial);
+  if (scaled) scale_weights(tile.value_scales, first, last, scores);
+}
+
+void bf16_of_int8(uint16_t* out, const int8_t* in, int64_t count) {
+  for (int64_t i = 0; i < count; i += kLanes) store_high_halves(out + i, load(in + i));
 }
 
 template <int kQueries>

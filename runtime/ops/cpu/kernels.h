@@ -69,7 +69,7 @@ struct AttentionTile {
   const void* keys = nullptr;     // of the type that the kernel is for
   const void* values = nullptr;
   const int64_t* offsets = nullptr;   // of each slot's vector from keys and from values
-  const float* key_scales = nullptr;  // [slots], for integers
+  const float* key_scales = nullptr;  // [slots], for integers only
   const float* value_scales = nullptr;
   int64_t first = 0;            // slots that some query sees: first .. last - 1; offsets holds
   int64_t last = 0;             // those, and each query sees at least one of them
@@ -110,8 +110,10 @@ struct KernelTable {
   void (*exponential)(float* out, const float* x, int64_t n);
   void (*attention_tile[3])(const AttentionTile&);  // by KvType
   // Turns a query's products with the keys, [kPositionChunk], into softmax's weights before they
-  // are divided by their sum, and writes the largest score and that sum to partial.
+  // are divided by their sum, and writes the largest score and that sum to partial. With scales the
+  // weights are those of the values as they are kept.
   void (*attention_soften)(const AttentionTile&, int64_t query, float* scores, float* partial);
+  void (*bf16_of_int8)(uint16_t* out, const int8_t* in, int64_t count);  // a multiple of kLanes
   // Folds a later chunk's partial of one head into the running one.
   void (*attention_merge)(float* running, const float* partial, int64_t head_dim);
   void (*attention_finish)(float* out, const float* running, int64_t head_dim);

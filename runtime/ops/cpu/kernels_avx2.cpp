@@ -56,6 +56,12 @@ OUTRIDER_INLINE Lanes load(const int8_t* x) {
   const __m128i all = _mm_loadu_si128(reinterpret_cast<const __m128i*>(x));
   return {widen_int8(all), widen_int8(_mm_unpackhi_epi64(all, all))};
 }
+OUTRIDER_INLINE void store_high_halves(uint16_t* x, Lanes value) {
+  const __m256i low = _mm256_srli_epi32(_mm256_castps_si256(value.low), 16);
+  const __m256i high = _mm256_srli_epi32(_mm256_castps_si256(value.high), 16);
+  const __m256i quarters = _mm256_packus_epi32(low, high);  // of both, alternating
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(x), _mm256_permute4x64_epi64(quarters, 0xD8));
+}
 template <typename Element>
 OUTRIDER_INLINE Lanes load_partial(const Element* x, int count) {
   Element some[16] = {};
@@ -318,6 +324,7 @@ const KernelTable kAvx2Kernels = {
                        avx2::attention_tile<uint16_t>,
                        avx2::attention_tile<int8_t>},
     .attention_soften = avx2::attention_soften,
+    .bf16_of_int8 = avx2::bf16_of_int8,
     .attention_merge = avx2::attention_merge,
     .attention_finish = avx2::attention_finish,
     .pack_dwords = avx2::pack_dwords,

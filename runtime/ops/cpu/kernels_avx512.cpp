@@ -57,6 +57,10 @@ OUTRIDER_INLINE void store(float* x, Lanes value) { _mm512_storeu_ps(x, value); 
 OUTRIDER_INLINE void store_partial(float* x, Lanes value, int count) {
   _mm512_mask_storeu_ps(x, first_lanes(count), value);
 }
+OUTRIDER_INLINE void store_high_halves(uint16_t* x, Lanes value) {
+  const __m512i halves = _mm512_srli_epi32(_mm512_castps_si512(value), 16);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(x), _mm512_cvtepi32_epi16(halves));
+}
 OUTRIDER_INLINE Lanes add(Lanes a, Lanes b) { return _mm512_add_ps(a, b); }
 OUTRIDER_INLINE Lanes sub(Lanes a, Lanes b) { return _mm512_sub_ps(a, b); }
 OUTRIDER_INLINE Lanes mul(Lanes a, Lanes b) { return _mm512_mul_ps(a, b); }
@@ -254,6 +258,7 @@ const KernelTable kAvx512Kernels = {
                        avx512::attention_tile<uint16_t>,
                        avx512::attention_tile<int8_t>},
     .attention_soften = avx512::attention_soften,
+    .bf16_of_int8 = avx512::bf16_of_int8,
     .attention_merge = avx512::attention_merge,
     .attention_finish = avx512::attention_finish,
     .pack_dwords = avx512::pack_dwords,

@@ -38,6 +38,13 @@ inline Lanes constant(float value) {
 }
 inline Lanes zero() { return constant(0.0f); }
 inline Lanes broadcast(const float* x) { return constant(*x); }
+void store_high_halves(uint16_t* x, const Lanes& value) {
+  for (int lane = 0; lane < 16; ++lane) {
+    uint32_t bits;
+    __builtin_memcpy(&bits, &value.at[lane], sizeof(bits));
+    x[lane] = static_cast<uint16_t>(bits >> 16);
+  }
+}
 inline Lanes load(const float* x) {
   return each([&](int i) { return x[i]; });
 }
@@ -210,6 +217,7 @@ const KernelTable kScalarKernels = {
                        scalar::attention_tile<uint16_t>,
                        scalar::attention_tile<int8_t>},
     .attention_soften = scalar::attention_soften,
+    .bf16_of_int8 = scalar::bf16_of_int8,
     .attention_merge = scalar::attention_merge,
     .attention_finish = scalar::attention_finish,
     .pack_dwords = scalar::pack_dwords,

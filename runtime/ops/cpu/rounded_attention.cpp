@@ -2,6 +2,7 @@
 #include "runtime/ops/cpu/rounded_attention.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace outrider::ops::cpu {
 namespace {
@@ -89,6 +90,7 @@ void pack_values(const AttentionTile& tile, uint32_t* panels) {
 bool all_finite(const AttentionTile& tile) {
   constexpr uint16_t kExponent = 0x7F80;
   for (int64_t slot = tile.first; slot < tile.last; ++slot) {
+    if (tile.key_scales != nullptr && !std::isfinite(tile.value_scales[slot])) return false;
     const uint16_t* const value = vector_at(tile.values, tile.offsets[slot]);
     uint16_t bad = 0;
     for (int64_t d = 0; d < tile.head_dim; ++d) {
@@ -205,18 +207,50 @@ class Chunk {
   const int64_t row_bytes_;
 };
 
+// Integers as bf16, at the end of the scratch memory.
+void convert(const KernelTable& table,
+             const AttentionTile& tile,
+             int64_t* offsets,
+             AttentionTile& converted) {
+  const int64_t head_dim = tile.head_dim;
+  auto* const keys =
+      reinterpret_cast<uint16_t*>(tile.scratch + rounded_attention_scratch(head_dim)) -
+      2 * kPositionChunk * head_dim;
+  uint16_t* const values = keys + kPositionChunk * head_dim;
+  const auto* const from_keys = static_cast<const int8_t*>(tile.keys);
+  const auto* const from_values = static_cast<const int8_t*>(tile.values);
+  for (int64_t slot = tile.first; slot < tile.last; ++slot) {
+    if (slot < tile.num_next) {
+      __builtin_prefetch(from_keys + tile.next_offsets[slot], 0, 2);
+      __builtin_prefetch(from_values + tile.next_offsets[slot], 0, 2);
+    }
+    offsets[slot] = slot * head_dim;
+    table.bf16_of_int8(keys + offsets[slot], from_keys + tile.offsets[slot], head_dim);
+    table.bf16_of_int8(values + offsets[slot], from_values + tile.offsets[slot], head_dim);
+  }
+  converted.keys = keys;
+  converted.values = values;
+  converted.offsets = offsets;
+  converted.keys_asked_for = true;
+  converted.num_next = 0;
+}
+
 }  // namespace
 
 int64_t rounded_attention_scratch(int64_t head_dim) {
   const int64_t of_a_query = kPositionChunk + kPanel + kInnerChunk + partial_stride(head_dim);
-  return kPositionChunk / 2 * (head_dim + dim_panels(head_dim) * kPanel) +
+  return kPositionChunk / 2 * (3 * head_dim + dim_panels(head_dim) * kPanel) +
          kBlockQueries * of_a_query;
 }
 
 void rounded_attention_tile(const KernelTable& table,
                             const RoundedProducts& products,
                             const AttentionTile& tile) {
-  Chunk(table, products, tile).run();
+  if (tile.key_scales == nullptr) return Chunk(table, products, tile).run();
+  int64_t offsets[kPositionChunk];
+  AttentionTile converted = tile;
+  convert(table, tile, offsets, converted);
+  Chunk(table, products, converted).run();
 }
 
 }  // namespace outrider::ops::cpu

@@ -1,5 +1,7 @@
 // Attention over one chunk of positions as two products of rounded numbers (RoundedProducts): keys
-// and values in bf16 as they lie in memory, queries and softmax weights rounded to bf16. Invariant:
+// and values as they lie in memory, in bf16 or in integers, which are exact in bf16; queries and
+// softmax weights rounded to bf16. Of integers the keys' scales multiply the scores and the values'
+// scales the weights, these before they are rounded. Invariant:
 // a value that a query does not see does not touch it, and else adds one link to its chain, so bits
 // are the same for every tile and on every ISA.
 #pragma once
