@@ -34,7 +34,7 @@ TEST(ActivationDtype, AutoRoundsLargeModelsWhereTheCpuMultipliesBf16) {
   EXPECT_EQ(resolved("auto", 4096, "scalar"), ops::Activations::kF32);
 }
 
-// Keys and values are kept as products take them, unless the weights are no bf16.
+// Keys and values are kept as products take them. Those with f16 and f32 weights round nothing.
 TEST(KvCacheDtype, AutoIsTheActivationsType) {
   RunConfig config;
   ModelConfig model;
@@ -46,6 +46,8 @@ TEST(KvCacheDtype, AutoIsTheActivationsType) {
     model.dtype = dtype;
     EXPECT_EQ(kv_type_of(config, model), ops::KvType::kF32);
   }
+  model.load_format.bits = 8;
+  EXPECT_EQ(kv_type_of(config, model), ops::KvType::kBF16);
   config.kv_cache_dtype = "int8";
   EXPECT_EQ(kv_type_of(config, model), ops::KvType::kInt8);
 }

@@ -15,10 +15,11 @@ ops::Activations activations_of(const RunConfig& config, const ModelConfig& mode
 
 ops::KvType kv_type_of(const RunConfig& config, const ModelConfig& model) {
   if (config.kv_cache_dtype != "auto") return ops::kv_type_from_name(config.kv_cache_dtype);
-  // Models in f16 and f32 are not rounded unasked.
-  const bool rounds =
-      model.dtype == ops::DType::kBF16 && activations_of(config, model) == ops::Activations::kBF16;
-  return rounds ? ops::KvType::kBF16 : ops::KvType::kF32;
+  // Products with f16 and f32 weights round nothing.
+  const bool has_rounded_products = model.dtype == ops::DType::kBF16 || model.is_quantized();
+  return has_rounded_products && activations_of(config, model) == ops::Activations::kBF16
+             ? ops::KvType::kBF16
+             : ops::KvType::kF32;
 }
 
 }  // namespace outrider
