@@ -101,6 +101,15 @@ class PrefixReuse(unittest.TestCase):
             self.assertEqual(cached, 0)
             self.assertEqual(texts, {text})
 
+    def test_fingerprints_tell_types_of_keys_and_values_apart(self):
+        fingerprints = set()
+        for dtype in ("float32", "bfloat16", "int8"):
+            with Server(1, "--model", "embedded", "--kv-cache-dtype", dtype) as server:
+                status, reply = server.post("/v1/completions", {"prompt": "The old king", "max_tokens": 1})
+                self.assertEqual(status, 200, reply)
+                fingerprints.add(reply["system_fingerprint"])
+        self.assertEqual(len(fingerprints), 3, fingerprints)
+
     def test_continued_messages_and_scores_of_prompts(self):
         user = {"role": "user", "content": "Tell me about the sea."}
         with Server(3, *PAIR) as server:
