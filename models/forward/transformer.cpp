@@ -304,7 +304,7 @@ void Transformer::embed(const Batch& batch, int64_t rows) {
               .n_rows = shard_.vocab.size(),
               .n = hidden,
               .first_id = static_cast<int32_t>(shard_.vocab.begin),
-              .packed = &weights_->head});
+              .packed = &weights_->packed_embedding()});
   sum_over_ranks(b.x, rows * hidden);
   if (config_.embedding_scale != 1.0f) {
     ops::scale(ctx_, b.x, config_.embedding_scale, rows * hidden);

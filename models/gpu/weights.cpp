@@ -104,10 +104,11 @@ void Upload::put_embedding(GpuWeights& out) {
   out.embedding_type = embedding_type(gpu_type(host_.embedding_dtype), format_);
   if (host_.embedding != nullptr) {
     out.embedding = table(host_.embedding, host_.embedding_dtype, hidden, out.embedding_type);
-  } else if (matrix_type(out.embedding_type, format_) != out.embedding_type) {
+  } else if (host_.embedding_integers.n_out() > 0 ||
+             matrix_type(out.embedding_type, format_) != out.embedding_type) {
     out.embedding = memory_.rows(
         shard_.vocab.size(), hidden, out.embedding_type, [&](int64_t row, float* values) {
-          host_.head.read_row(row, values);
+          host_.packed_embedding().read_row(row, values);
         });
   }
   out.head = matrix(of_model_.head, host_.head);

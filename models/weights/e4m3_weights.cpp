@@ -30,7 +30,7 @@ void round_matrix(ops::PackedMatrix& matrix) {
   matrix = std::move(rounded);
 }
 
-// Of a tied head, whose rows are the embedding's only copy.
+// Of integers, or a tied head, whose rows are the embedding's only copy.
 void keep_embedding(const ModelConfig& config, const ModelShard& shard, Weights& weights) {
   const auto hidden = static_cast<size_t>(config.hidden_dim);
   const auto num_rows = static_cast<size_t>(shard.vocab.size());
@@ -39,7 +39,7 @@ void keep_embedding(const ModelConfig& config, const ModelShard& shard, Weights&
   weights.embedding = ops::allocate_bytes(weights.embedding_bytes);
   std::vector<float> values(hidden);
   for (size_t row = 0; row < num_rows; ++row) {
-    weights.head.read_row(static_cast<int64_t>(row), values.data());
+    weights.packed_embedding().read_row(static_cast<int64_t>(row), values.data());
     std::memcpy(weights.embedding.get() + row * hidden * sizeof(float),
                 values.data(),
                 hidden * sizeof(float));

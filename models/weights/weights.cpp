@@ -374,9 +374,16 @@ void Loader::plan_beside_mlp(const LayerNames& names, LayerWeights& out) {
 
 void Loader::plan_embedding(Weights& out) {
   const int64_t hidden = config_.hidden_dim;
-  const bool head_has_it =
-      config_.tied_head && !out.head.is_quantized() && out.head.dtype() == out.embedding_dtype;
-  if (head_has_it) return;
+  const std::vector<Piece> all = {{config_.names.embedding, config_.vocab_size, shard_.vocab}};
+  const bool as_integers = common_format(all, hidden).has_value();
+  const bool head_is_as_in_file =
+      out.head.is_quantized() ? as_integers : out.head.dtype() == out.embedding_dtype;
+  if (config_.tied_head && head_is_as_in_file) return;
+  if (as_integers) {
+    plan_matrix(out.embedding_integers, all, hidden, {0, hidden});
+    out.embedding_bytes = out.embedding_integers.num_bytes();
+    return;
+  }
   out.embedding = plan_rows(config_.names.embedding, hidden, out.embedding_dtype);
   out.embedding_bytes = static_cast<size_t>(parts_.back().num_bytes());
 }

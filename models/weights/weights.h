@@ -74,10 +74,14 @@ struct LayerWeights {
 };
 
 struct Weights {
-  // [vocab of the shard, hidden], row-major; null when the head holds the same values: then rows
-  // are read from there.
+  // [vocab of the shard, hidden], row-major; null when a packed matrix holds the same values.
   ops::AlignedBytes embedding;
   ops::DType embedding_dtype = ops::DType::kF32;
+  ops::PackedMatrix embedding_integers;  // the same where a GGUF file has blocks; else empty
+  // Where the rows are while `embedding` is null: in integers of their own, or in a tied head.
+  const ops::PackedMatrix& packed_embedding() const {
+    return embedding_integers.n_out() > 0 ? embedding_integers : head;
+  }
   std::vector<float> positions;  // learned ones, [positions, hidden], or empty
   // Per-layer inputs: of each token a vector of every layer, and what the embedding adds to it.
   ops::AlignedBytes per_layer_embedding;  // [vocab of the shard, layers * per_layer_dim]
