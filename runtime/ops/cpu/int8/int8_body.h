@@ -38,23 +38,6 @@ constexpr bool has_offsets(QuantKind kind) {
   return kind == QuantKind::k8Offsets || kind == QuantKind::k4Offsets;
 }
 
-// 64 floats from float16, or from bytes times the float16 of their super-block: exact.
-OUTRIDER_INLINE void widen_scales(const char* supers, const char* scales, float* to) {
-  for (int i = 0; i < 64; i += kInts) {
-    store(to + i,
-          supers == nullptr
-              ? load_halves(scales + 2 * i)
-              : mul(load_halves(supers + 2 * i), to_floats(load_signed_bytes(scales + i))));
-  }
-}
-
-// 64 powers of two from their exponents.
-OUTRIDER_INLINE void widen_powers(const char* exponents, float* to) {
-  for (int i = 0; i < 64; i += kInts) {
-    store(to + i, floats_of_bits(mul_ints(load_zeros(exponents + i), all_ints(1 << 23))));
-  }
-}
-
 // Eight 4-bit inputs: the first four, and the others.
 template <QuantKind kKind>
 OUTRIDER_INLINE Quad half_quad(const char* at, bool high) {
@@ -190,27 +173,8 @@ OUTRIDER_INLINE void aim_prefetch(StretchTile& tile,
   tile.prefetch_stride = group * share < 4 ? share * 64 : 0;
 }
 
-// Where floats of the stretch's scales stand: in the panel, or made in `widened`.
-template <QuantKind kKind>
-OUTRIDER_INLINE const char* scales_of(const QuantPanel& panel,
-                                      const QuantStretch& stretch,
-                                      float* widened) {
-  const char* header = panel.panel + stretch.header;
-  if (panel.scales == PanelScales::kFloat32) return header;
-  if (panel.scales == PanelScales::kPowers) {
-    widen_powers(header, widened);
-    return reinterpret_cast<const char*>(widened);
-  }
-  const bool is_super = panel.scales == PanelScales::kSuperBlocks;
-  const char* supers = is_super ? panel.panel + stretch.supers : nullptr;
-  widen_scales(supers, header, widened);
-  if constexpr (has_offsets(kKind)) {
-    widen_scales(is_super ? supers + 128 : nullptr, header + (is_super ? 64 : 128), widened + 64);
-  }
-  return reinterpret_cast<const char*>(widened);
-}
-
-// As widen_scales and widen_powers, to registers.
+// Scales i .. i + kInts - 1 of the 64 that begin at `at`, as floats: exact. Bytes are times the
+// float16 of their super-block, powers of two are kept as their exponents.
 OUTRIDER_INLINE Floats scale_at(const QuantPanel& panel,
                                 const char* supers,
                                 const char* at,
@@ -222,6 +186,29 @@ OUTRIDER_INLINE Floats scale_at(const QuantPanel& panel,
   return mul(load_halves(supers + 2 * i), to_floats(load_signed_bytes(at + i)));
 }
 
+// From a group's scales to its offsets, in bytes.
+OUTRIDER_INLINE int64_t offsets_at(const QuantPanel& panel) {
+  if (panel.scales == PanelScales::kFloat32) return 256;
+  return panel.scales == PanelScales::kSuperBlocks ? 64 : 128;
+}
+
+// Where floats of the stretch's scales stand: in the panel, or made in `widened`.
+template <QuantKind kKind>
+OUTRIDER_INLINE const char* scales_of(const QuantPanel& panel,
+                                      const QuantStretch& stretch,
+                                      float* widened) {
+  const char* header = panel.panel + stretch.header;
+  if (panel.scales == PanelScales::kFloat32) return header;
+  const char* supers = panel.panel + stretch.supers;
+  for (int i = 0; i < 64; i += kInts) {
+    store(widened + i, scale_at(panel, supers, header, i));
+    if constexpr (has_offsets(kKind)) {
+      store(widened + 64 + i, scale_at(panel, supers + 128, header + offsets_at(panel), i));
+    }
+  }
+  return reinterpret_cast<const char*>(widened);
+}
+
 // All stretches of a single row group: the totals of few rows stay in registers. Of 4 bits the
 // CPU's own prefetching brings more: 0.94 and 0.74 of a slow and a fast plain read against 0.90 and
 // 0.63 on a Zen 4, of 8 bits less.
@@ -229,8 +216,6 @@ template <QuantKind kKind, int kRows>
 OUTRIDER_NOINLINE void run_single_group(const QuantPanel& panel) {
   constexpr bool kPrefetches = bits_of(kKind) == 8;
   const QuantActivations& in = panel.activations;
-  const bool is_super = panel.scales == PanelScales::kSuperBlocks;
-  const int64_t offsets_at = panel.scales == PanelScales::kFloat32 ? 256 : is_super ? 64 : 128;
   Floats totals[kRows][kIntVectors];
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
@@ -265,7 +250,8 @@ OUTRIDER_NOINLINE void run_single_group(const QuantPanel& panel) {
         Floats& total = totals[r][v];
         if constexpr (has_offsets(kKind)) {
           const float row_sum = tile.row_scales[r] * static_cast<float>(-tile.minus_sums[r]);
-          const Floats offset = scale_at(panel, supers + 128, header + offsets_at, v * kInts);
+          const Floats offset =
+              scale_at(panel, supers + 128, header + offsets_at(panel), v * kInts);
           total = fma(offset, all_floats(row_sum), total);
         }
         total = fma(to_floats(acc[r][v]), mul(scale, all_floats(tile.row_scales[r])), total);
