@@ -203,9 +203,9 @@ std::string rope_factors(const ModelConfig& config) {
   return f32_bytes(factors);
 }
 
-// projection_type: of a tensor's name.
+// matrix_type: of the name of a projection or of the embedding.
 std::string as_gguf(const std::filesystem::path& folder,
-                    const std::function<uint32_t(const std::string&)>& projection_type) {
+                    const std::function<uint32_t(const std::string&)>& matrix_type) {
   const ModelConfig config = load_model_config(folder);
   const auto source = make_checkpoint_source(folder, config, {0, config.vocab_size});
   GgufWriter gguf;
@@ -214,7 +214,8 @@ std::string as_gguf(const std::filesystem::path& folder,
     gguf.tensor("rope_freqs.weight", {config.rope.rotary_dim / 2}, kGgufF32, rope_factors(config));
   for (const TensorShape& tensor : checkpoint_tensors(config)) {
     const std::vector<float> values = values_of(*source, tensor);
-    const uint32_t type = is_projection(tensor) ? projection_type(tensor.name) : kGgufF32;
+    const bool is_matrix = is_projection(tensor) || tensor.name == "model.embed_tokens.weight";
+    const uint32_t type = is_matrix ? matrix_type(tensor.name) : kGgufF32;
     const bool is_float = type == kGgufF32;
     std::string data = is_float
                            ? f32_bytes(values)
@@ -358,6 +359,30 @@ TEST(GgufIntegers, OfSeveralTypesShareAMatrix) {
     LoneModel model(file, ops::best_isa());
     const std::vector<int32_t> text = {1, 2};
     for (const float logit : model.run(text, 0, block_ids(0, 2))) EXPECT_TRUE(std::isfinite(logit));
+  }
+}
+
+// Floats of a table of 32,000 tokens would take seven times the memory.
+TEST(GgufIntegers, EmbeddingsStayAsTheyAre) {
+  for (const uint32_t type : {2u, 8u, 12u, 14u}) {
+    SCOPED_TRACE(gguf_type(type)->name);
+    TempDir dir;
+    const auto file =
+        written(dir, as_gguf(embedded_target(), [&](const std::string&) { return type; }));
+    const ModelConfig config = load_model_config(file);
+    const ModelShard shard = shard_model(config, 1, 2);
+    const auto weights = load_weights(file, config, shard);
+    ASSERT_EQ(weights->embedding, nullptr);
+    ASSERT_TRUE(weights->packed_embedding().is_quantized());
+    const auto source = make_checkpoint_source(file, config, {0, config.vocab_size});
+    const std::vector<float> floats =
+        floats_of(*source, {"model.embed_tokens", config.vocab_size, config.hidden_dim});
+    std::vector<float> row(static_cast<size_t>(config.hidden_dim));
+    for (int64_t token = shard.vocab.begin; token < shard.vocab.end; ++token) {
+      weights->packed_embedding().read_row(token - shard.vocab.begin, row.data());
+      ASSERT_TRUE(
+          std::equal(row.begin(), row.end(), &floats[static_cast<size_t>(token) * row.size()]));
+    }
   }
 }
 
