@@ -343,46 +343,27 @@ TEST(GgufIntegers, OfSeveralTypesShareAMatrix) {
     const auto source = make_checkpoint_source(file, config, {0, config.vocab_size});
     const ops::PackedMatrix& qkv = weights->layers[0].qkv;
     ASSERT_TRUE(qkv.is_quantized());
-    std::vector<float> row(static_cast<size_t>(config.hidden_dim));
     int64_t out = 0;
-    for (const char* name : {"q_proj", "k_proj", "v_proj"}) {
-      const int64_t heads = name[0] == 'q' ? config.n_heads : config.n_kv_heads;
-      const std::vector<float> floats = floats_of(*source,
-                                                  {std::string("model.layers.0.self_attn.") + name,
-                                                   heads * config.head_dim,
-                                                   config.hidden_dim});
+    const auto expect_rows = [&](const ops::PackedMatrix& matrix, const Projection& of) {
+      const std::vector<float> floats = floats_of(*source, of);
+      std::vector<float> row(static_cast<size_t>(config.hidden_dim));
       for (size_t i = 0; i < floats.size(); i += row.size(), ++out) {
-        qkv.dequantize_row(out, row.data());
+        matrix.dequantize_row(out, row.data());
         ASSERT_TRUE(std::equal(row.begin(), row.end(), floats.begin() + static_cast<ptrdiff_t>(i)));
       }
+    };
+    for (const char* name : {"q_proj", "k_proj", "v_proj"}) {
+      const int64_t heads = name[0] == 'q' ? config.n_heads : config.n_kv_heads;
+      const std::string whole = std::string("model.layers.0.self_attn.") + name;
+      expect_rows(qkv, {whole, heads * config.head_dim, config.hidden_dim});
     }
+    out = 0;
+    ASSERT_EQ(weights->embedding, nullptr);  // it stays in blocks
+    expect_rows(weights->packed_embedding(),
+                {"model.embed_tokens", config.vocab_size, config.hidden_dim});
     LoneModel model(file, ops::best_isa());
     const std::vector<int32_t> text = {1, 2};
     for (const float logit : model.run(text, 0, block_ids(0, 2))) EXPECT_TRUE(std::isfinite(logit));
-  }
-}
-
-// Floats of a table of 32,000 tokens would take seven times the memory.
-TEST(GgufIntegers, EmbeddingsStayAsTheyAre) {
-  for (const uint32_t type : {2u, 8u, 12u, 14u}) {
-    SCOPED_TRACE(gguf_type(type)->name);
-    TempDir dir;
-    const auto file =
-        written(dir, as_gguf(embedded_target(), [&](const std::string&) { return type; }));
-    const ModelConfig config = load_model_config(file);
-    const ModelShard shard = shard_model(config, 1, 2);
-    const auto weights = load_weights(file, config, shard);
-    ASSERT_EQ(weights->embedding, nullptr);
-    ASSERT_TRUE(weights->packed_embedding().is_quantized());
-    const auto source = make_checkpoint_source(file, config, {0, config.vocab_size});
-    const std::vector<float> floats =
-        floats_of(*source, {"model.embed_tokens", config.vocab_size, config.hidden_dim});
-    std::vector<float> row(static_cast<size_t>(config.hidden_dim));
-    for (int64_t token = shard.vocab.begin; token < shard.vocab.end; ++token) {
-      weights->packed_embedding().read_row(token - shard.vocab.begin, row.data());
-      ASSERT_TRUE(
-          std::equal(row.begin(), row.end(), &floats[static_cast<size_t>(token) * row.size()]));
-    }
   }
 }
 
