@@ -428,6 +428,7 @@ std::string gguf_config_json(const GgufFile& gguf) {
   if (row.qkv_bias == kBias) config["mlp_bias"] = file.has("blk.0.ffn_down.bias");
   for (const auto& [tensor_name, tensor] : gguf.tensors())
     if (tensor.type->block_values > 1) config["quantization_config"] = {{"quant_method", "gguf"}};
+  // As a folder's config.json names the type of its weights; of blocks it stays float32.
   if (embedding->second.type->id == kGgufBF16) config["torch_dtype"] = "bfloat16";
   if (embedding->second.type->id == kGgufF16) config["torch_dtype"] = "float16";
   copy_keys(file, row, config);

@@ -17,7 +17,7 @@
 #include "runtime/base/settings/config.h"
 #include "runtime/commands/commands.h"
 #include "runtime/commands/synth/acceptance.h"
-#include "runtime/ranks/loading/number_types.h"
+#include "runtime/ranks/loading/cpu_dtypes.h"
 
 namespace outrider {
 namespace {

@@ -9,8 +9,8 @@
 namespace outrider::ops {
 
 // What a number of a key or value is kept in. kBF16 rounds to nearest even. kInt8 has a scale for
-// each vector, of its own numbers alone: its largest magnitude becomes 127. Attention widens all to
-// float first.
+// each vector, of its own numbers alone: its largest magnitude becomes 127. Attention widens them
+// to float, or multiplies them as bf16 where activations are rounded (cpu/rounded_attention.h).
 enum class KvType : uint8_t { kF32, kBF16, kInt8 };
 KvType kv_type_from_name(const std::string& name);  // of kv_cache_dtype; throws Error
 const char* kv_type_name(KvType type);

@@ -139,6 +139,27 @@ TEST_P(GgufRecipe, HasTheLogitsOfItsFolder) {
   EXPECT_LE(most, recipe.at("tensors")[0].contains("values") ? 1e-5f : 0.0f);
 }
 
+// As the config.json of the folder that it was made of would.
+TEST(GgufRecipes, ConfigNamesTheTypeOfTheWeights) {
+  const Json& recipe = recipes()[0];
+  for (const auto& [type, dtype] : {std::pair{kGgufF32, ops::DType::kF32},
+                                    {kGgufF16, ops::DType::kF16},
+                                    {kGgufBF16, ops::DType::kBF16}}) {
+    GgufWriter gguf;
+    for (const auto& [key, value] : recipe.at("keys").items()) write_key(key, value, gguf);
+    for (const Json& tensor : recipe.at("tensors")) {
+      const auto shape = tensor.at("shape").get<std::vector<int64_t>>();
+      int64_t num_bytes = gguf_type(type)->block_bytes;
+      for (const int64_t size : shape) num_bytes *= size;
+      const std::string zeros(static_cast<size_t>(num_bytes), 0);
+      gguf.tensor(tensor.at("name").get<std::string>(), shape, type, zeros);
+    }
+    TempDir dir;
+    dir.write("model.gguf", gguf.whole());
+    EXPECT_EQ(load_model_config(dir.path() / "model.gguf").dtype, dtype);
+  }
+}
+
 // Layers that predict more tokens (MTP) count among a file's blocks.
 TEST(GgufRecipes, LayersThatPredictMoreTokensAreLeftOut) {
   const auto is_it = [](const Json& recipe) { return recipe.at("folder") == "glm4_moe-bf16"; };

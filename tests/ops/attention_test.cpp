@@ -235,6 +235,11 @@ TEST_P(AttentionOf, EqualsDoublePrecisionAndIsTheSameOnEveryIsaThreadAndBatch) {
     Context scalar(1, Isa::kScalar);
     const std::vector<float> expected =
         run_attention(scalar, c, cache, q.data(), stride, positions, owners);
+    Case widened = c;
+    widened.activations = Activations::kF32;
+    EXPECT_EQ(same_bits(run_attention(scalar, widened, cache, q.data(), stride, positions, owners),
+                        expected),
+              !rounds(c));
     for (size_t r = 0; r < positions.size(); ++r) {
       const std::vector<float> row(expected.begin() + static_cast<long>(r * width),
                                    expected.begin() + static_cast<long>((r + 1) * width));

@@ -1,7 +1,7 @@
 // What activation_dtype comes to on this machine.
 #include <gtest/gtest.h>
 
-#include "runtime/ranks/loading/number_types.h"
+#include "runtime/ranks/loading/cpu_dtypes.h"
 
 namespace outrider {
 namespace {

@@ -387,7 +387,7 @@ OUTRIDER_INLINE void scale_weights(const float* scales,
 }
 
 // The other slots of the tile's vectors get weight 0.
-void attention_soften(const AttentionTile& tile, int64_t query, float* scores, float* partial) {
+void attention_softmax(const AttentionTile& tile, int64_t query, float* scores, float* partial) {
   const int64_t first = tile.begins[query] > 0 ? tile.begins[query] : 0;
   const int64_t last = tile.ends[query] < kPositionChunk ? tile.ends[query] : kPositionChunk;
   const int64_t begin = first / kLanes * kLanes;

@@ -59,7 +59,8 @@ struct RoundedProducts {
 // below ends[i], which may lie outside the chunk. A running state is [max, sum, value sums of
 // head_dim].
 struct AttentionTile {
-  const void* queries = nullptr;  // [num_queries, head_dim] floats
+  const void* queries =
+      nullptr;  // [num_queries, head_dim] floats, or as rounded_attention.h has them
   int64_t num_queries = 0;
   int64_t head_dim = 0;
   float scale = 1.0f;
@@ -112,7 +113,7 @@ struct KernelTable {
   // Turns a query's products with the keys, [kPositionChunk], into softmax's weights before they
   // are divided by their sum, and writes the largest score and that sum to partial. With scales the
   // weights are those of the values as they are kept.
-  void (*attention_soften)(const AttentionTile&, int64_t query, float* scores, float* partial);
+  void (*attention_softmax)(const AttentionTile&, int64_t query, float* scores, float* partial);
   void (*bf16_of_int8)(uint16_t* out, const int8_t* in, int64_t count);  // a multiple of kLanes
   // Folds a later chunk's partial of one head into the running one.
   void (*attention_merge)(float* running, const float* partial, int64_t head_dim);

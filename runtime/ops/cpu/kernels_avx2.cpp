@@ -323,7 +323,7 @@ const KernelTable kAvx2Kernels = {
     .attention_tile = {avx2::attention_tile<float>,
                        avx2::attention_tile<uint16_t>,
                        avx2::attention_tile<int8_t>},
-    .attention_soften = avx2::attention_soften,
+    .attention_softmax = avx2::attention_softmax,
     .bf16_of_int8 = avx2::bf16_of_int8,
     .attention_merge = avx2::attention_merge,
     .attention_finish = avx2::attention_finish,

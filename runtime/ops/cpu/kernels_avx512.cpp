@@ -257,7 +257,7 @@ const KernelTable kAvx512Kernels = {
     .attention_tile = {avx512::attention_tile<float>,
                        avx512::attention_tile<uint16_t>,
                        avx512::attention_tile<int8_t>},
-    .attention_soften = avx512::attention_soften,
+    .attention_softmax = avx512::attention_softmax,
     .bf16_of_int8 = avx512::bf16_of_int8,
     .attention_merge = avx512::attention_merge,
     .attention_finish = avx512::attention_finish,

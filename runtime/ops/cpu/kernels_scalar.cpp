@@ -216,7 +216,7 @@ const KernelTable kScalarKernels = {
     .attention_tile = {scalar::attention_tile<float>,
                        scalar::attention_tile<uint16_t>,
                        scalar::attention_tile<int8_t>},
-    .attention_soften = scalar::attention_soften,
+    .attention_softmax = scalar::attention_softmax,
     .bf16_of_int8 = scalar::bf16_of_int8,
     .attention_merge = scalar::attention_merge,
     .attention_finish = scalar::attention_finish,

@@ -154,7 +154,7 @@ class Chunk {
     const int64_t stride = partial_stride(tile_.head_dim);
     for (int64_t q = 0; q < count; ++q) {
       float* const scores = scratch_.scores + q * kPositionChunk;
-      table_.attention_soften(tile_, query + q, scores, scratch_.partials + q * stride);
+      table_.attention_softmax(tile_, query + q, scores, scratch_.partials + q * stride);
       products_.round_row(scratch_.weights + q * row_bytes_, scores + low, high_slot(tile_) - low);
     }
     weigh(count);

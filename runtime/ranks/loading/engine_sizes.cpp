@@ -7,7 +7,7 @@
 
 #include "models/forward/transformer.h"
 #include "runtime/base/error.h"
-#include "runtime/ranks/loading/number_types.h"
+#include "runtime/ranks/loading/cpu_dtypes.h"
 
 namespace outrider {
 namespace {

@@ -43,16 +43,16 @@ MemoryRequirement target_requirement(const RunConfig& config,
                                      const RankLayout& layout) {
   const ModelConfig model = model_config_of(config, Role::kTarget);
   const GpuWeightFormat format = gpu_weight_format(config, config.quantization);
+  const ModelOptions options = target_options(config, sizes, model);
   check_gpu_kv_type(config.kv_cache_dtype, gpu_kv_type(model, format));
   return {.config = model,
           .shard = shard_model(model, 0, layout.num_targets, numerics_from_name(config.numerics)),
           .format = format,
-          .options = target_options(config, sizes, model),
+          .options = options,
           .gpu = gpu_options(config, sizes, model, format, gpu::Priority::kNormal),
-          .sums_bytes =
-              device_sums_bytes(device_sums_from_name(config.device_sums),
-                                layout.num_targets,
-                                most_summed_at_once(target_options(config, sizes, model), model))};
+          .sums_bytes = device_sums_bytes(device_sums_from_name(config.device_sums),
+                                          layout.num_targets,
+                                          most_summed_at_once(options, model))};
 }
 
 MemoryRequirement draft_requirement(const RunConfig& config, const EngineSizes& sizes) {

@@ -8,9 +8,9 @@
 #include "models/gpu/transformer.h"
 #include "models/text/vocabulary_map.h"
 #include "runtime/base/settings/run_config.h"
+#include "runtime/ranks/loading/cpu_dtypes.h"
 #include "runtime/ranks/loading/device_assignment.h"
 #include "runtime/ranks/loading/engine_sizes.h"
-#include "runtime/ranks/loading/number_types.h"
 #include "runtime/ranks/roles.h"
 
 namespace outrider {

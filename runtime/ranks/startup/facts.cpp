@@ -8,8 +8,8 @@
 #include "models/checkpoint/fingerprint.h"
 #include "models/checkpoint/model_documents.h"
 #include "models/simulated/spec.h"
+#include "runtime/ranks/loading/cpu_dtypes.h"
 #include "runtime/ranks/loading/model_names.h"
-#include "runtime/ranks/loading/number_types.h"
 #include "scheduler/sampling/grammar_engine.h"
 
 namespace outrider {
@@ -56,12 +56,12 @@ void add_target_settings(const RunConfig& config, std::vector<Fact>* facts) {
   add("num_speculative_tokens", config.speculative.num_speculative_tokens);
   add("trace", config.trace.empty() ? "off" : "on");
   if (config.device != "cpu") return add("kv_cache_dtype", config.kv_cache_dtype);
-  if (is_simulated(config.model)) return;
   // What `auto` comes to may differ between hosts.
   const ModelConfig model = model_config_of(config.model, Role::kTarget);
+  add("kv_cache_dtype", ops::kv_type_name(kv_type_of(config, model)));
+  if (is_simulated(config.model)) return;  // it multiplies nothing
   const bool rounds = activations_of(config, model) == ops::Activations::kBF16;
   add("activation_dtype", rounds ? "bfloat16" : "float32");
-  add("kv_cache_dtype", ops::kv_type_name(kv_type_of(config, model)));
 }
 
 bool sees_draft(const RunConfig& config) {

@@ -1,4 +1,4 @@
-// What kinds of numbers a rank on a CPU multiplies and keeps.
+// The types of numbers that a rank on a CPU multiplies, and keeps in its KV memory.
 #pragma once
 
 #include "models/checkpoint/model_config.h"

@@ -1,5 +1,5 @@
-// See number_types.h.
-#include "runtime/ranks/loading/number_types.h"
+// See cpu_dtypes.h.
+#include "runtime/ranks/loading/cpu_dtypes.h"
 
 namespace outrider {
 
