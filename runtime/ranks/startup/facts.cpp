@@ -56,12 +56,14 @@ void add_target_settings(const RunConfig& config, std::vector<Fact>* facts) {
   add("num_speculative_tokens", config.speculative.num_speculative_tokens);
   add("trace", config.trace.empty() ? "off" : "on");
   if (config.device != "cpu") return add("kv_cache_dtype", config.kv_cache_dtype);
-  // What `auto` comes to may differ between hosts.
+  // What `auto` comes to may differ between hosts. The first fact that differs is the one named,
+  // and the type of keys and values follows that of activations.
   const ModelConfig model = model_config_of(config.model, Role::kTarget);
+  if (!is_simulated(config.model)) {  // which multiplies nothing
+    const bool rounds = activations_of(config, model) == ops::Activations::kBF16;
+    add("activation_dtype", rounds ? "bfloat16" : "float32");
+  }
   add("kv_cache_dtype", ops::kv_type_name(kv_type_of(config, model)));
-  if (is_simulated(config.model)) return;  // it multiplies nothing
-  const bool rounds = activations_of(config, model) == ops::Activations::kBF16;
-  add("activation_dtype", rounds ? "bfloat16" : "float32");
 }
 
 bool sees_draft(const RunConfig& config) {
