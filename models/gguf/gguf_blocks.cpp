@@ -140,14 +140,6 @@ void q6_k(const uint8_t* bytes, GgufBlock* block) {
   }
 }
 
-constexpr int8_t kNonLinear[16] = {
-    -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
-
-void iq4_nl(const uint8_t* bytes, GgufBlock* block) {
-  block->scales[0] = half(bytes);
-  halves(bytes + 2, block->values, [](int, int q) { return kNonLinear[q]; });
-}
-
 // d, 8 scales of 6 bits (2 high in a word, 4 low in 4 bytes), 128 bytes of 4 bits.
 void iq4_xs(const uint8_t* bytes, GgufBlock* block) {
   block->super_scale = half(bytes);
@@ -155,20 +147,22 @@ void iq4_xs(const uint8_t* bytes, GgufBlock* block) {
     const int low = bytes[4 + s / 2] >> (s % 2 * 4) & 15;
     const int high = word(bytes + 2) >> (2 * s) & 3;
     set_scale(block, s, (low | high << 4) - 32);
-    halves(bytes + 8 + 16 * s, block->values + 32 * s, [](int, int q) { return kNonLinear[q]; });
+    halves(bytes + 8 + 16 * s, block->values + 32 * s, as_it_is);
   }
 }
 
 // OCP microscaling: an exponent, halved because the values of e2m1 are doubled.
 void mxfp4(const uint8_t* bytes, GgufBlock* block) {
-  static constexpr int8_t kDoubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
   const uint32_t e = bytes[0];
   block->scales[0] = float_of(e < 2 ? 0x00200000u << e : (e - 1) << 23);
-  halves(bytes + 1, block->values, [](int, int q) { return kDoubled[q]; });
+  halves(bytes + 1, block->values, as_it_is);
 }
 
 constexpr auto kHalves = ops::QuantScales::kFloat16;
 constexpr auto kSupers = ops::QuantScales::kSuperBlocks;
+constexpr auto kPowers = ops::QuantScales::kPowers;
+constexpr auto kNonLinear = ops::QuantCodes::kNonLinear;
+constexpr auto kE2m1 = ops::QuantCodes::kE2m1;
 
 constexpr GgufType kTypes[] = {
     {kGgufF32, "F32", 1, 4, {}, 0, nullptr},
@@ -176,17 +170,17 @@ constexpr GgufType kTypes[] = {
     {kGgufBF16, "BF16", 1, 2, {}, 0, nullptr},
     {kGgufQ4_0, "Q4_0", 32, 18, {4, 32, false, kHalves}, 8, q4_0},
     {3, "Q4_1", 32, 20, {4, 32, true, kHalves}, 0, q4_1},
-    {6, "Q5_0", 32, 22, {8, 32, false, kHalves}, 0, q5_0},
-    {7, "Q5_1", 32, 24, {8, 32, true, kHalves}, 0, q5_1},
+    {6, "Q5_0", 32, 22, {6, 32, false, kHalves}, 0, q5_0},
+    {7, "Q5_1", 32, 24, {6, 32, true, kHalves}, 0, q5_1},
     {kGgufQ8_0, "Q8_0", 32, 34, {8, 32, false, kHalves}, 0, q8_0},
     {10, "Q2_K", 256, 84, {4, 16, true, kSupers}, 0, q2_k},
     {11, "Q3_K", 256, 110, {4, 16, false, kSupers}, 8, q3_k},
     {12, "Q4_K", 256, 144, {4, 32, true, kSupers}, 0, q4_k},
-    {13, "Q5_K", 256, 176, {8, 32, true, kSupers}, 0, q5_k},
-    {14, "Q6_K", 256, 210, {8, 16, false, kSupers}, 0, q6_k},
-    {20, "IQ4_NL", 32, 18, {8, 32, false, kHalves}, 0, iq4_nl},
-    {23, "IQ4_XS", 256, 136, {8, 32, false, kSupers}, 0, iq4_xs},
-    {39, "MXFP4", 32, 17, {8, 32}, 0, mxfp4},
+    {13, "Q5_K", 256, 176, {6, 32, true, kSupers}, 0, q5_k},
+    {14, "Q6_K", 256, 210, {6, 16, false, kSupers}, 0, q6_k},
+    {20, "IQ4_NL", 32, 18, {4, 32, false, kHalves, kNonLinear}, 0, q4_0},
+    {23, "IQ4_XS", 256, 136, {4, 32, false, kSupers, kNonLinear}, 0, iq4_xs},
+    {39, "MXFP4", 32, 17, {4, 32, false, kPowers, kE2m1}, 0, mxfp4},
 };
 
 }  // namespace
@@ -209,7 +203,7 @@ void dequantize(const GgufType& type, const uint8_t* bytes, float* out) {
     type.unpack(bytes, &block);
     for (int i = 0; i < type.block_values; ++i) {
       const auto group = static_cast<size_t>(i / type.format.group_size);
-      const float product = scaled(block.scales[group], block.values[i] - type.zero);
+      const float product = scaled(block.scales[group], type.integer(block.values[i]));
       out[i] = type.format.has_offsets ? product + block.offsets[group] : product;
     }
   }

@@ -14,7 +14,8 @@ namespace outrider {
 inline constexpr int kMostBlockValues = 256;
 inline constexpr int kMostBlockGroups = 16;
 
-// value i = scales[i / group] * (values[i] - zero) + offsets[i / group], the type's group and zero.
+// value i = scales[i / group] * (values[i] - zero) + offsets[i / group], the type's group and zero;
+// of types with codes values[i] is one (ops::code_value).
 struct GgufBlock {
   int8_t values[kMostBlockValues];
   float scales[kMostBlockGroups];
@@ -33,8 +34,14 @@ struct GgufType {
   int32_t block_bytes = 4;
   ops::QuantFormat
       format;       // the integers' own: what a matrix that holds them needs; bits 0: floats
-  int8_t zero = 0;  // of 4-bit formats without offsets
+  int8_t zero = 0;  // of linear 4-bit formats without offsets
   void (*unpack)(const uint8_t* bytes, GgufBlock* block) = nullptr;  // null: floats
+
+  // Of one of a block's values.
+  int integer(int8_t value) const {
+    if (format.codes == ops::QuantCodes::kLinear) return value - zero;
+    return ops::code_value(format.codes, value);
+  }
 };
 
 inline constexpr uint32_t kGgufF32 = 0;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <set>
 #include <string>
 #include <vector>
@@ -223,7 +224,7 @@ class GgufSource final : public TensorSource {
     return blocks;
   }
 
-  // One row of integers into a matrix of their own format, or of a wider one: which has 8 bits, or
+  // One row of integers into a matrix of their own format, or of a wider one: which has more bits,
   // shorter groups, or offsets, because its other rows need them.
   void fill_row(const GgufType& type,
                 const Blocks& blocks,
@@ -236,17 +237,21 @@ class GgufSource final : public TensorSource {
     std::vector<float> super_scales;
     std::vector<float> super_offsets;
     const bool has_supers = format.scales == ops::QuantScales::kSuperBlocks;
-    const int zero = format.bits == 8 ? type.zero : 0;  // 8 bits are signed
+    const bool as_they_are = format.bits == 4;  // others are signed
     GgufBlock block{};
     for (int64_t b = 0; b < blocks.count; ++b) {
       type.unpack(blocks.bytes.data() + b * type.block_bytes, &block);
       for (int i = 0; i < type.block_values; ++i)
-        values.push_back(static_cast<int8_t>(block.values[i] - zero));
+        values.push_back(as_they_are ? block.values[i]
+                                     : static_cast<int8_t>(type.integer(block.values[i])));
       for (int64_t i = 0; i < type.block_values; i += format.group_size) {
         const auto group = static_cast<size_t>(i / type.format.group_size);
         const auto& of_scales = has_supers ? block.steps : block.scales;
         const auto& of_offsets = has_supers ? block.offset_steps : block.offsets;
-        scales.push_back(of_scales[group]);
+        // Powers of two less than the smallest normal float are as good as none.
+        const bool is_lost = format.scales == ops::QuantScales::kPowers &&
+                             of_scales[group] < std::numeric_limits<float>::min();
+        scales.push_back(is_lost ? 0.0f : of_scales[group]);
         offsets.push_back(type.format.has_offsets ? of_offsets[group] : 0.0f);
       }
       super_scales.push_back(block.super_scale);
@@ -254,22 +259,12 @@ class GgufSource final : public TensorSource {
     }
     const int64_t begin = blocks.columns_before;
     const int64_t first_group = begin / format.group_size;
-    const ops::SuperScales supers{super_scales.data(), super_offsets.data(), 0};
-    if (format.bits == 8)
-      return to.fill_rows_int8(row,
-                               1,
-                               {.values = values.data() + begin,
-                                .scales = scales.data() + first_group,
-                                .offsets = offsets.data() + first_group,
-                                .supers = supers});
-    const std::vector<uint8_t> zeros(scales.size(), static_cast<uint8_t>(type.zero));
-    to.fill_rows_int4(row,
-                      1,
-                      {.values = reinterpret_cast<const uint8_t*>(values.data()) + begin,
-                       .scales = scales.data() + first_group,
-                       .zeros = zeros.data(),
-                       .offsets = offsets.data() + first_group,
-                       .supers = supers});
+    to.fill_integers(row,
+                     1,
+                     {.values = values.data() + begin,
+                      .scales = scales.data() + first_group,
+                      .offsets = offsets.data() + first_group,
+                      .supers = {super_scales.data(), super_offsets.data(), 0}});
   }
 
   // Of a file's tensors all must be used: one that nobody reads may change the numbers.

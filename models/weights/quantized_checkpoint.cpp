@@ -54,7 +54,8 @@ std::optional<ops::QuantFormat> QuantizedCheckpoint::runnable_format(
                           .group_size = one_group ? 0 : form.group_size,
                           .scales = form.powers ? ops::QuantScales::kPowers
                                     : as_halves ? ops::QuantScales::kFloat16
-                                                : ops::QuantScales::kFloat32};
+                                                : ops::QuantScales::kFloat32,
+                          .codes = form.powers ? ops::QuantCodes::kE2m1 : ops::QuantCodes::kLinear};
 }
 
 void QuantizedCheckpoint::fill(const std::string& projection,
@@ -65,30 +66,21 @@ void QuantizedCheckpoint::fill(const std::string& projection,
       {projection, tensors_.n_out(projection), part.n_columns}, part.rows, part.columns);
   const int64_t groups = read.n_groups();
   OUTRIDER_CHECK(to.n_in() == read.n_columns() && to.quant_groups().count() == groups);
-  std::vector<uint8_t> unsigned_values(static_cast<size_t>(kBlockRows * read.n_columns()));
-  std::vector<int8_t> signed_values(num_bits_ == 8 ? unsigned_values.size() : 0);
+  std::vector<int8_t> values(static_cast<size_t>(kBlockRows * read.n_columns()));
   for (int64_t row = 0; row < read.n_rows(); row += kBlockRows) {
     const Range rows = {row, std::min(read.n_rows(), row + kBlockRows)};
-    const float* scales = read.scales().data() + row * groups;
     if (num_bits_ == 8) {
-      read.signed_values(rows, signed_values.data());
-      to.fill_rows_int8(first_row + row,
-                        rows.size(),
-                        {.values = signed_values.data(),
-                         .values_stride = read.n_columns(),
-                         .scales = scales,
-                         .scales_stride = groups});
-      continue;
+      read.signed_values(rows, values.data());
+    } else {
+      read.integers(rows, reinterpret_cast<uint8_t*>(values.data()));
     }
-    read.integers(rows, unsigned_values.data());
-    to.fill_rows_int4(first_row + row,
-                      rows.size(),
-                      {.values = unsigned_values.data(),
-                       .values_stride = read.n_columns(),
-                       .scales = scales,
-                       .scales_stride = groups,
-                       .zeros = read.zeros().data() + row * groups,
-                       .zeros_stride = groups});
+    to.fill_integers(first_row + row,
+                     rows.size(),
+                     {.values = values.data(),
+                      .values_stride = read.n_columns(),
+                      .scales = read.scales().data() + row * groups,
+                      .scales_stride = groups,
+                      .zeros = read.zeros().data() + row * groups});
   }
 }
 

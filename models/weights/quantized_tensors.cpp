@@ -38,7 +38,6 @@ namespace {
 constexpr int kAwqShift[8] = {0, 16, 4, 20, 8, 24, 12, 28};
 
 // The floats of 4 bits (e2m1), twice.
-constexpr int8_t kFp4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 constexpr int kFp4NaN = 255;  // of scales
 
 int64_t divided_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
@@ -226,7 +225,9 @@ void QuantizedPart::dequantize(Range rows, float* out) const {
     for (int64_t i = 0; i < n_columns(); ++i) {
       const auto group = static_cast<size_t>(first + group_of_column_[static_cast<size_t>(i)]);
       const int integer = raw[static_cast<size_t>(row * n_columns() + i)];
-      const int value = layout_ == WeightLayout::kMxfp4 ? kFp4[integer] : integer - zeros_[group];
+      const int value = layout_ == WeightLayout::kMxfp4
+                            ? ops::code_value(ops::QuantCodes::kE2m1, integer)
+                            : integer - zeros_[group];
       out[row * n_columns() + i] = scales_[group] * static_cast<float>(value);
     }
   }

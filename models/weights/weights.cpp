@@ -182,6 +182,19 @@ void Loader::plan_matrix(ops::PackedMatrix& out,
   }
 }
 
+// The narrowest form that holds the integers of both, of which not every source can make it.
+ops::QuantFormat widest_of(const ops::QuantFormat& a, const ops::QuantFormat& b) {
+  ops::QuantFormat both = {.bits = std::max(a.bits, b.bits),
+                           .group_size = std::min(a.group_size, b.group_size),
+                           .has_offsets = a.has_offsets || b.has_offsets,
+                           .scales = a.scales == b.scales ? a.scales : ops::QuantScales::kFloat32};
+  if (a.codes == b.codes && both.bits == 4) both.codes = a.codes;
+  if (a.codes != b.codes) both.bits = 8;
+  // A zero point has no place beside offsets in 4 bits.
+  if (a.has_offsets != b.has_offsets) both.bits = std::max(both.bits, 6);
+  return both;
+}
+
 // The form of a matrix that holds all pieces as the integers they are; none when there is no such.
 std::optional<ops::QuantFormat> Loader::common_format(const std::vector<Piece>& pieces,
                                                       int64_t n_columns) const {
@@ -195,12 +208,7 @@ std::optional<ops::QuantFormat> Loader::common_format(const std::vector<Piece>& 
     const bool same_integers = own->bits == common->bits && own->group_size == common->group_size &&
                                own->has_offsets == common->has_offsets;
     if (!same_integers && !source_.widens_integers()) return std::nullopt;
-    // A zero point has no place beside offsets in 4 bits.
-    const bool needs_8_bits = own->has_offsets != common->has_offsets;
-    common = {.bits = needs_8_bits ? 8 : std::max(own->bits, common->bits),
-              .group_size = std::min(own->group_size, common->group_size),
-              .has_offsets = own->has_offsets || common->has_offsets,
-              .scales = own->scales == common->scales ? own->scales : ops::QuantScales::kFloat32};
+    common = widest_of(*common, *own);
   }
   return common;
 }

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "runtime/base/error.h"
-#include "runtime/ops/cpu/int8/int8_kernels.h"
+#include "runtime/ops/cpu/int8/int8_choice.h"
 #include "runtime/ops/cpu/kernels.h"
 #include "runtime/ops/half.h"
 #include "runtime/ops/tensor.h"
@@ -165,8 +165,16 @@ void place_header(const QuantLayout& layout, const GroupPlace& place, QuantizedG
   } else if (format.has_zero_points()) {
     std::memcpy(place.group + kPanel * 4 + place.lane, &header.zero, 1);
   } else {
-    OUTRIDER_CHECK(format.bits == 8 || header.zero == 8);
+    OUTRIDER_CHECK(format.bits != 4 || header.zero == 8);
   }
+}
+
+// The stored integer that stands for zero, where there are no zero points.
+int zero_of(const QuantFormat& format) {
+  if (format.bits == 8) return 128;
+  if (format.bits == 6) return 32;
+  if (format.codes != QuantCodes::kLinear) return cpu::code_table(format.codes).zero;
+  return format.has_offsets ? 0 : 8;
 }
 
 // What a group's header says of one output.
@@ -176,12 +184,10 @@ QuantizedGroup header_of(const QuantLayout& layout,
                          int64_t lane) {
   const QuantFormat& format = layout.format;
   const std::byte* at = panel + layout.group_offset(group);
-  QuantizedGroup header{number_at(format.scales, at, lane), 8, 0.0f};
+  QuantizedGroup header{
+      number_at(format.scales, at, lane), static_cast<uint8_t>(zero_of(format)), 0.0f};
   if (format.has_offsets) header.offset = number_at(format.scales, at, kPanel + lane);
   if (format.has_zero_points()) header.zero = std::to_integer<uint8_t>(at[kPanel * 4 + lane]);
-  if (format.has_offsets) header.zero = 0;
-  if (format.bits == 8) header.zero = 128;
-  if (format.scales == QuantScales::kPowers) header.zero = cpu::kFp4Zero;
   if (format.scales == QuantScales::kSuperBlocks) {
     const std::byte* supers =
         panel + layout.super_offset(layout.super_of(layout.groups.begin(group)));
@@ -192,22 +198,54 @@ QuantizedGroup header_of(const QuantLayout& layout,
   return header;
 }
 
+// Where the high two bits of a 6-bit output lie among those of its panel's eight inputs.
+struct HighBits {
+  int64_t offset;  // bytes
+  int shift;       // of the first four inputs; the others' are two further on
+};
+HighBits high_bits_of(int64_t lane) {
+  return {(lane / 32 * 16 + lane % 16) * 4, lane % 32 < 16 ? 0 : 4};
+}
+
 void place_integers(const QuantLayout& layout, const GroupPlace& place, const uint8_t* integers) {
   std::byte* weights = place.group + layout.header_bytes();
-  if (layout.format.bits == 8) {
+  const int bits = layout.format.bits;
+  if (bits == 8) {
     for (int64_t i = 0; i < place.count; i += 4) {
       std::memcpy(weights + (i / 4 * kPanel + place.lane) * 4, integers + i, 4);
     }
     return;
   }
+  constexpr uint32_t kLowHalves = 0x0F0F0F0F;
   for (int64_t i = 0; i < place.count; i += 8) {
-    uint32_t low = 0;
-    uint32_t high = 0;
-    std::memcpy(&low, integers + i, 4);
-    std::memcpy(&high, integers + i + 4, 4);
-    const uint32_t both = low | high << 4;
-    std::memcpy(weights + (i / 8 * kPanel + place.lane) * 4, &both, 4);
+    std::byte* const eight = weights + layout.weight_bytes(i);
+    uint32_t first = 0;
+    uint32_t second = 0;
+    std::memcpy(&first, integers + i, 4);
+    std::memcpy(&second, integers + i + 4, 4);
+    const uint32_t low = (first & kLowHalves) | (second & kLowHalves) << 4;
+    std::memcpy(eight + place.lane * 4, &low, 4);
+    if (bits == 4) continue;
+    const HighBits high = high_bits_of(place.lane);
+    std::byte* const at = eight + kPanel * 4 + high.offset;
+    const uint32_t own = (first >> 4 & 0x03030303) | (second >> 4 & 0x03030303) << 2;
+    uint32_t both = 0;
+    std::memcpy(&both, at, 4);
+    both = (both & ~(kLowHalves << high.shift)) | own << high.shift;
+    std::memcpy(at, &both, 4);
   }
+}
+
+// The stored integer of an output's input i of its group.
+int integer_at(const QuantLayout& layout, const std::byte* weights, int64_t lane, int64_t i) {
+  const int64_t byte = lane * 4 + i % 4;
+  if (layout.format.bits == 8) return std::to_integer<int>(weights[i / 4 * kPanel * 4 + byte]);
+  const std::byte* const eight = weights + layout.weight_bytes(i / 8 * 8);
+  const int low = std::to_integer<int>(eight[byte]) >> (i % 8 < 4 ? 0 : 4) & 15;
+  if (layout.format.bits == 4) return low;
+  const HighBits high = high_bits_of(lane);
+  const int two = std::to_integer<int>(eight[kPanel * 4 + high.offset + i % 4]) >> high.shift;
+  return low | (two >> (i % 8 < 4 ? 0 : 2) & 3) << 4;
 }
 
 std::byte* group_of(std::byte* data, const QuantLayout& layout, int64_t panel, int64_t group) {
@@ -285,10 +323,15 @@ QuantLayout checked_layout(int64_t n_out, int64_t n_in, const QuantFormat& forma
 
 }  // namespace
 
+int code_value(QuantCodes codes, int code) {
+  const cpu::CodeTable& table = cpu::code_table(codes);
+  return table.integers[code] - table.zero;
+}
+
 void check_quant_format(const QuantFormat& format) {
-  if (format.bits != 8 && format.bits != 4) {
+  if (format.bits != 8 && format.bits != 6 && format.bits != 4) {
     throw Error("quantised weights of " + std::to_string(format.bits) +
-                " bits cannot be run; 8 and 4 can");
+                " bits cannot be run; 8, 6 and 4 can");
   }
   const int64_t size = format.group_size;
   if (size != 0 && size != 16 && size != 32 && size != 64 &&
@@ -296,8 +339,12 @@ void check_quant_format(const QuantFormat& format) {
     throw Error("quantisation groups of " + std::to_string(size) +
                 " inputs cannot be run; 16, 32, 64, multiples of 128 and 0 (all inputs) can");
   }
-  if (format.scales == QuantScales::kPowers && (format.bits != 4 || format.has_offsets)) {
-    throw Error("quantised weights with powers of two as scales are floats of 4 bits");
+  const bool is_plain =
+      format.scales != QuantScales::kPowers && format.codes == QuantCodes::kLinear;
+  if (!is_plain && (format.bits != 4 || format.has_offsets)) {
+    throw Error(
+        "quantised weights with powers of two as scales, or with codes, have 4 bits and no "
+        "offsets");
   }
   if (format.scales == QuantScales::kSuperBlocks && (size == 0 || kQuantSuperBlock % size != 0)) {
     throw Error("quantisation groups of " + std::to_string(size) +
@@ -380,8 +427,10 @@ PackedMatrix::PackedMatrix(int64_t n_out, int64_t n_in, const QuantFormat& forma
       data_(allocate_bytes(num_bytes_)) {}
 
 void PackedMatrix::quantize_rows(int64_t out_begin, const FloatRows& rows) {
-  OUTRIDER_CHECK(is_quantized() && !format_.has_offsets &&
-                 format_.scales == QuantScales::kFloat32 && out_begin >= 0 && rows.num_rows >= 0 &&
+  const bool is_rounded_to = (format_.bits == 8 || format_.bits == 4) && !format_.has_offsets &&
+                             format_.scales == QuantScales::kFloat32 &&
+                             format_.codes == QuantCodes::kLinear;
+  OUTRIDER_CHECK(is_rounded_to && out_begin >= 0 && rows.num_rows >= 0 &&
                  rows.num_rows <= n_out_ - out_begin);
   const QuantGroups& groups = layout_.groups;
   const int64_t last = groups.count() - 1;
@@ -408,38 +457,25 @@ void PackedMatrix::quantize_rows(int64_t out_begin, const FloatRows& rows) {
   fill_panels(data_.get(), layout_, out_begin, rows.num_rows, fill);
 }
 
-void PackedMatrix::fill_rows_int8(int64_t out_begin, int64_t num_rows, const Int8Rows& rows) {
-  OUTRIDER_CHECK(format_.bits == 8 && out_begin >= 0 && num_rows >= 0 &&
+void PackedMatrix::fill_integers(int64_t out_begin, int64_t num_rows, const IntegerRows& rows) {
+  OUTRIDER_CHECK(is_quantized() && out_begin >= 0 && num_rows >= 0 &&
                  num_rows <= n_out_ - out_begin);
   const QuantGroups& groups = layout_.groups;
+  const int added = format_.bits == 4 ? 0 : 1 << (format_.bits - 1);
   const auto fill = [&](int64_t row, int64_t group, uint8_t* integers) {
-    const int8_t* from = rows.values + row * rows.values_stride;
-    for (int64_t i = groups.begin(group); i < groups.end(group); ++i) {
-      integers[i - groups.begin(group)] = static_cast<uint8_t>(from[i] + 128);
-    }
-    const int64_t at = row * rows.scales_stride + group;
-    return QuantizedGroup{rows.scales[at], 0, format_.has_offsets ? rows.offsets[at] : 0.0f};
-  };
-  fill_panels(data_.get(), layout_, out_begin, num_rows, fill);
-  fill_supers(data_.get(), layout_, out_begin, num_rows, rows.supers);
-}
-
-void PackedMatrix::fill_rows_int4(int64_t out_begin, int64_t num_rows, const Int4Rows& rows) {
-  OUTRIDER_CHECK(format_.bits == 4 && out_begin >= 0 && num_rows >= 0 &&
-                 num_rows <= n_out_ - out_begin);
-  const QuantGroups& groups = layout_.groups;
-  const auto fill = [&](int64_t row, int64_t group, uint8_t* integers) {
-    const uint8_t* from = rows.values + row * rows.values_stride + groups.begin(group);
+    const int8_t* from = rows.values + row * rows.values_stride + groups.begin(group);
     const int64_t count = groups.end(group) - groups.begin(group);
     uint8_t all = 0;
     for (int64_t i = 0; i < count; ++i) {
-      integers[i] = from[i];
-      all |= from[i];
+      integers[i] = static_cast<uint8_t>(from[i] + added);
+      all |= integers[i];
     }
-    if (all > 15) throw Error("a 4-bit weight has a value above 15");
+    if (all >> format_.bits != 0) {
+      throw Error("a weight of " + std::to_string(format_.bits) + " bits is out of their range");
+    }
     std::memset(integers + count, 0, static_cast<size_t>(padded(count) - count));
-    const uint8_t zero = rows.zeros == nullptr ? 8 : rows.zeros[row * rows.zeros_stride + group];
     const int64_t at = row * rows.scales_stride + group;
+    const uint8_t zero = rows.zeros == nullptr ? 8 : rows.zeros[at];
     return QuantizedGroup{rows.scales[at], zero, format_.has_offsets ? rows.offsets[at] : 0.0f};
   };
   fill_panels(data_.get(), layout_, out_begin, num_rows, fill);
@@ -456,15 +492,10 @@ void PackedMatrix::dequantize_row(int64_t out, float* to) const {
     const std::byte* weights = panel + layout_.group_offset(group) + layout_.header_bytes();
     const int64_t begin = groups.begin(group);
     for (int64_t i = 0; i < groups.end(group) - begin; ++i) {
-      int value = 0;
-      if (format_.bits == 8) {
-        value = std::to_integer<int>(weights[(i / 4 * kPanel + lane) * 4 + i % 4]);
-      } else {
-        const int both = std::to_integer<int>(weights[(i / 8 * kPanel + lane) * 4 + i % 4]);
-        value = i % 8 < 4 ? both & 15 : both >> 4;
-        if (format_.scales == QuantScales::kPowers) value = cpu::kFp4[value];
-      }
-      const float product = header.scale * static_cast<float>(value - header.zero);
+      const int stored = integer_at(layout_, weights, lane, i);
+      const int value = format_.codes == QuantCodes::kLinear ? stored - header.zero
+                                                             : code_value(format_.codes, stored);
+      const float product = header.scale * static_cast<float>(value);
       to[begin + i] = format_.has_offsets ? product + header.offset : product;
     }
   }

@@ -1,5 +1,5 @@
 // Quantised weights: their format, how they lie in a panel, and the rows a PackedMatrix is filled
-// from. A weight is an integer of 8 or 4 bits; each output has one scale (4-bit: also one zero
+// from. A weight is an integer of 8, 6 or 4 bits; each output has one scale (4-bit: also one zero
 // point) per group of inputs: value = scale * (integer - zero). Or it has a scale and an offset:
 // value = scale * integer + offset. Scales may be kept in fewer bits than a float's, where these
 // hold them exactly. Included by tensor.h; used while a model is loaded and by the products.
@@ -23,26 +23,35 @@ enum class QuantScales {
   // As llama.cpp's K-quants: a group's scale is a signed byte times the float16 of its super-block
   // of 256 inputs, its offset likewise; zero points as with kFloat16.
   kSuperBlocks,
-  // As MXFP4, of 4 bits: powers of two, each kept as the exponent of its float; the weights are
-  // floats themselves (e2m1), of which twice the value is an integer (cpu::kFp4).
-  kPowers,
+  kPowers,  // of two, each kept as the exponent of its float; without offsets
+};
+// What 4 bits stand for: themselves, or one of 16 integers.
+enum class QuantCodes {
+  kLinear,
+  kE2m1,       // MXFP4's floats, times 2
+  kNonLinear,  // llama.cpp's IQ4_NL and IQ4_XS
 };
 inline constexpr int64_t kQuantSuperBlock = 256;
 
-// bits 8: signed integers -128 .. 127, zero point 0. bits 4: 0 .. 15 with a zero point 0 .. 255
-// per group, as GPTQ (arXiv:2210.17323) and AWQ (arXiv:2306.00978) files have them. With offsets
-// there are no zero points: llama.cpp's Q4_K and its like.
+// bits 8: signed integers -128 .. 127, zero point 0. bits 6: the same, -32 .. 31. bits 4: 0 .. 15
+// with a zero point 0 .. 255 per group, as GPTQ (arXiv:2210.17323) and AWQ (arXiv:2306.00978) files
+// have them. With offsets there are no zero points: llama.cpp's Q4_K and its like.
 struct QuantFormat {
   int bits = 0;            // 0: not quantised
   int64_t group_size = 0;  // inputs that share a scale: 16, 32, 64, 128 n; 0: all of them
   bool has_offsets = false;
   QuantScales scales = QuantScales::kFloat32;
+  QuantCodes codes = QuantCodes::kLinear;  // others: of 4 bits, without offsets or zero points
 
   bool has_zero_points() const {
-    return bits == 4 && !has_offsets && scales == QuantScales::kFloat32;
+    return bits == 4 && !has_offsets && scales == QuantScales::kFloat32 &&
+           codes == QuantCodes::kLinear;
   }
   friend bool operator==(const QuantFormat&, const QuantFormat&) = default;
 };
+
+// The integer that a code 0 .. 15 stands for.
+int code_value(QuantCodes codes, int code);
 
 // Throws Error when the format is none of those above.
 void check_quant_format(const QuantFormat& format);
@@ -76,7 +85,10 @@ struct QuantGroups {
 // 64 offsets (as the scales) or zero points (bytes), then its weights, the inputs padded to whole
 // blocks. 8-bit: dword (i / 4) * 64 + o holds inputs i .. i + 3 of output o, each as integer + 128.
 // 4-bit: dword (i / 8) * 64 + o holds inputs i .. i + 3 in the low halves of its bytes and i + 4 ..
-// i + 7 in the high ones.
+// i + 7 in the high ones. 6-bit: of every 8 inputs 64 such dwords with the low 4 bits (of integer +
+// 32), then 32 with the high 2: dword o / 32 * 16 + o % 16 holds those of inputs i .. i + 3 in the
+// lowest two bits of its bytes, those of i + 4 .. i + 7 in the next; outputs o % 32 of 16 to 31 the
+// upper four.
 struct QuantLayout {
   QuantFormat format;
   QuantGroups groups;
@@ -113,30 +125,22 @@ struct QuantLayout {
   size_t panel_bytes() const;
 };
 
-// Rows of integers as files have them, one per byte. Strides in elements; the groups are those of
-// the matrix that is filled (PackedMatrix::quant_groups). Scales and offsets must be what the
-// format can hold: floats, float16 or, with super-blocks, integers -128 .. 127.
+// Rows of integers, one per byte: signed ones of 8 and 6 bits, 0 .. 15 of 4. Strides in elements;
+// the groups are those of the matrix that is filled (PackedMatrix::quant_groups). Scales and
+// offsets must be what the format can hold: floats, float16 or, with super-blocks, integers -128 ..
+// 127.
 struct SuperScales {
   const float* scales = nullptr;  // [num_rows, super-blocks], each a float16
   const float* offsets = nullptr;
   int64_t stride = 0;
 };
-struct Int8Rows {
+struct IntegerRows {
   const int8_t* values = nullptr;  // [num_rows, n_in]
   int64_t values_stride = 0;
   const float* scales = nullptr;  // [num_rows, groups]
   int64_t scales_stride = 0;
-  const float* offsets = nullptr;  // where the format has them; strides as the scales
-  SuperScales supers{};
-};
-struct Int4Rows {
-  const uint8_t* values = nullptr;  // [num_rows, n_in], each 0 .. 15
-  int64_t values_stride = 0;
-  const float* scales = nullptr;  // [num_rows, groups]
-  int64_t scales_stride = 0;
-  const uint8_t* zeros = nullptr;  // [num_rows, groups]; null: 8 everywhere
-  int64_t zeros_stride = 0;
-  const float* offsets = nullptr;  // in place of zero points; strides as the scales
+  const uint8_t* zeros = nullptr;  // of 4 bits, strides as the scales; null: 8 everywhere
+  const float* offsets = nullptr;  // where the format has them, strides as the scales
   SuperScales supers{};
 };
 

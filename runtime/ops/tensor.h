@@ -72,9 +72,8 @@ class PackedMatrix {
                  DType source_dtype);
   // The same for a quantised matrix and a source with more columns than the matrix.
   void quantize_rows(int64_t out_begin, const FloatRows& rows);
-  // Integers as they are. Throws Error for a 4-bit value above 15.
-  void fill_rows_int8(int64_t out_begin, int64_t num_rows, const Int8Rows& rows);
-  void fill_rows_int4(int64_t out_begin, int64_t num_rows, const Int4Rows& rows);
+  // Integers as they are. Throws Error for one that the format's bits cannot hold.
+  void fill_integers(int64_t out_begin, int64_t num_rows, const IntegerRows& rows);
 
   // What the row of a quantised matrix stands for: n_in floats.
   void dequantize_row(int64_t out, float* to) const;

@@ -77,16 +77,19 @@ std::vector<float> values_of(const Json& tensor, const Checkpoint& checkpoint) {
   return values;
 }
 
-// Blocks of MXFP4, and the floats they stand for.
+// Blocks of MXFP4, and the floats they stand for; none where a scale is no normal float.
 std::pair<std::string, std::vector<float>> mxfp4_blocks(size_t num_values) {
   const GgufType& type = *gguf_type(39);
   std::string blocks;
   for (size_t i = 0; i < num_values / 32 * 17; ++i)
-    blocks.push_back(i % 17 == 0 ? static_cast<char>(120 + i % 3)
-                                 : static_cast<char>(i * 37 + i / 17));
+    blocks.push_back(i % 51 == 0   ? '\1'
+                     : i % 17 == 0 ? static_cast<char>(120 + i % 3)
+                                   : static_cast<char>(i * 37 + i / 17));
   std::vector<float> values(num_values);
   for (size_t b = 0; b < num_values / 32; ++b)
     dequantize(type, reinterpret_cast<const uint8_t*>(blocks.data()) + b * 17, &values[b * 32]);
+  for (float& value : values)
+    if (std::abs(value) < 1e-30f) value = 0.0f;
   return {blocks, values};
 }
 

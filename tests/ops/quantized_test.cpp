@@ -22,6 +22,9 @@ constexpr Shape kShapes[] = {
 constexpr auto kHalves = QuantScales::kFloat16;
 constexpr auto kSupers = QuantScales::kSuperBlocks;
 constexpr auto kPowers = QuantScales::kPowers;
+constexpr auto kFloats = QuantScales::kFloat32;
+constexpr auto kE2m1 = QuantCodes::kE2m1;
+constexpr auto kNonLinear = QuantCodes::kNonLinear;
 constexpr QuantFormat kFormats[] = {
     {8, 16}, {8, 32}, {8, 64}, {8, 128}, {8, 256}, {8, 0}, {4, 32}, {4, 64}, {4, 128}, {4, 0}};
 // Besides them those with offsets, which no floats are rounded to: they come from files.
@@ -48,8 +51,18 @@ constexpr QuantFormat kFileFormats[] = {{8, 16},
                                         {8, 32, true, kSupers},
                                         {4, 16, false, kSupers},
                                         {4, 32, true, kSupers},
+                                        {4, 32, false, kPowers, kE2m1},
+                                        {4, 0, false, kPowers, kE2m1},
                                         {4, 32, false, kPowers},
-                                        {4, 0, false, kPowers}};
+                                        {4, 32, false, kHalves, kNonLinear},
+                                        {4, 32, false, kSupers, kNonLinear},
+                                        {4, 64, false, kFloats, kNonLinear},
+                                        {6, 32, false, kHalves},
+                                        {6, 32, true, kHalves},
+                                        {6, 16, false, kSupers},
+                                        {6, 32, true, kSupers},
+                                        {6, 0},
+                                        {6, 16, true}};
 
 std::string name_of(const QuantFormat& format) {
   return std::to_string(format.bits) + "-bit group " + std::to_string(format.group_size) +
@@ -57,7 +70,10 @@ std::string name_of(const QuantFormat& format) {
          (format.scales == kHalves   ? " float16"
           : format.scales == kPowers ? " powers"
           : format.scales == kSupers ? " super-blocks"
-                                     : "");
+                                     : "") +
+         (format.codes == kE2m1        ? " e2m1"
+          : format.codes == kNonLinear ? " non-linear"
+                                       : "");
 }
 
 // Integers, scales and zero points of a matrix, as a file would have them.
@@ -65,7 +81,7 @@ struct IntegerWeights {
   Shape shape;
   QuantFormat format;
   int64_t num_groups = 0;
-  std::vector<int> values;  // [n_out, n_in], as stored: 8-bit signed, 4-bit unsigned
+  std::vector<int> values;  // [n_out, n_in], as stored: 8-bit and 6-bit signed, 4-bit unsigned
   std::vector<float> scales;
   std::vector<uint8_t> zeros;
   std::vector<float> offsets;
@@ -79,9 +95,13 @@ struct IntegerWeights {
   int64_t group_of(int64_t i) const { return format.group_size == 0 ? 0 : i / format.group_size; }
   int centred(int64_t o, int64_t i) const {
     constexpr int kTwice[] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-    if (format.scales == kPowers) return kTwice[values[static_cast<size_t>(o * shape.n_in + i)]];
-    const int zero = format.bits == 8 || format.has_offsets ? 0 : zeros[at(o, group_of(i))];
-    return values[static_cast<size_t>(o * shape.n_in + i)] - zero;
+    constexpr int kSteps[] = {
+        -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+    const int value = values[static_cast<size_t>(o * shape.n_in + i)];
+    if (format.codes == kE2m1) return kTwice[value];
+    if (format.codes == kNonLinear) return kSteps[value];
+    const int zero = format.bits != 4 || format.has_offsets ? 0 : zeros[at(o, group_of(i))];
+    return value - zero;
   }
   float offset(int64_t o, int64_t i) const { return offsets[at(o, group_of(i))]; }
   float scale(int64_t o, int64_t i) const { return scales[at(o, group_of(i))]; }
@@ -92,7 +112,7 @@ float as_half(float value) { return f16_to_float(float_to_f16(value)); }
 
 // Scales that the format can hold.
 void keep_exactly(IntegerWeights& w, std::mt19937& generator) {
-  if (w.format.scales != QuantScales::kFloat32) std::fill(w.zeros.begin(), w.zeros.end(), 8);
+  if (!w.format.has_zero_points()) std::fill(w.zeros.begin(), w.zeros.end(), 8);
   if (w.format.scales == kHalves) {
     for (float& scale : w.scales) scale = as_half(scale);
     for (float& offset : w.offsets) offset = as_half(offset);
@@ -126,7 +146,8 @@ IntegerWeights random_integers(const Shape& shape, const QuantFormat& format, ui
   w.num_groups = (shape.n_in + size - 1) / size;
   for (int64_t i = 0; i < shape.n_out * shape.n_in; ++i) {
     const int value = static_cast<int>(generator() >> 24);
-    w.values.push_back(format.bits == 8 ? value - 128 : value & 15);
+    const int half = format.bits == 4 ? 0 : 1 << (format.bits - 1);
+    w.values.push_back((value & ((1 << format.bits) - 1)) - half);
   }
   for (int64_t i = 0; i < shape.n_out * w.num_groups; ++i) {
     w.scales.push_back(0.001f + static_cast<float>(generator() >> 16) * 1e-7f);
@@ -142,7 +163,10 @@ IntegerWeights random_integers(const Shape& shape, const QuantFormat& format, ui
       squares += double{1.0} * value * value;
     }
     const double n = static_cast<double>(w.values.size());
-    EXPECT_GT(squares / n - sum / n * sum / n, format.bits == 8 ? 3000.0 : 10.0);
+    EXPECT_GT(squares / n - sum / n * sum / n,
+              format.bits == 8   ? 3000.0
+              : format.bits == 6 ? 200.0
+                                 : 10.0);
   }
   return w;
 }
@@ -160,22 +184,11 @@ PackedMatrix pack(const IntegerWeights& w, int64_t begin, int64_t end) {
     const int64_t super = row * w.num_supers + begin / kQuantSuperBlock;
     const SuperScales supers{w.super_scales.data() + super, w.super_offsets.data() + super, 0};
     const int* from = w.values.data() + row * w.shape.n_in;
-    if (w.format.bits == 8) {
-      const std::vector<int8_t> values(from + begin, from + end);
-      matrix.fill_rows_int8(row, 1, {values.data(), 0, scales, 0, offsets, supers});
-    } else {
-      const std::vector<uint8_t> values(from + begin, from + end);
-      matrix.fill_rows_int4(row,
-                            1,
-                            {values.data(),
-                             0,
-                             scales,
-                             0,
-                             w.zeros.data() + w.at(row, first_group),
-                             0,
-                             offsets,
-                             supers});
-    }
+    const std::vector<int8_t> values(from + begin, from + end);
+    matrix.fill_integers(
+        row,
+        1,
+        {values.data(), 0, scales, 0, w.zeros.data() + w.at(row, first_group), offsets, supers});
   }
   return matrix;
 }
@@ -285,7 +298,9 @@ TEST(Quantized, BitsOfARowDoNotDependOnRowsThreadsOrKernel) {
                                     {4, 32, true},
                                     {4, 32, false, kHalves},
                                     {8, 32, false, kHalves},
-                                    {4, 32, false, kPowers},
+                                    {4, 32, false, kPowers, kE2m1},
+                                    {6, 16, false, kSupers},
+                                    {6, 32, true, kSupers},
                                     {4, 32, true, kSupers}}) {
     const IntegerWeights w = random_integers(shape, format, 6);
     const PackedMatrix matrix = pack(w);
@@ -307,7 +322,7 @@ TEST(Quantized, BitsOfARowDoNotDependOnRowsThreadsOrKernel) {
 
 TEST(Quantized, ManyRowsAreTiledWithTheSameBits) {
   const Shape shape{70, 300};
-  for (const QuantFormat& format : {QuantFormat{8, 128}, {4, 128}}) {
+  for (const QuantFormat& format : {QuantFormat{8, 128}, {4, 128}, {6, 16, false, kSupers}}) {
     const IntegerWeights w = random_integers(shape, format, 8);
     const PackedMatrix matrix = pack(w);
     for (const int64_t rows : {128, 129, 512}) {
@@ -447,10 +462,10 @@ TEST(Quantized, ErrorAgainstFloatsIsThatOfTheRounding) {
 
 TEST(Quantized, ExtremesAreExact) {
   const Shape shape{65, 256};
-  for (const int bits : {8, 4}) {
+  for (const int bits : {8, 6, 4}) {
     IntegerWeights w = random_integers(shape, {bits, 128}, 17);
-    const int lowest = bits == 8 ? -128 : 0;
-    const int highest = bits == 8 ? 127 : 15;
+    const int lowest = bits == 4 ? 0 : -(1 << (bits - 1));
+    const int highest = lowest + (1 << bits) - 1;
     for (size_t i = 0; i < w.values.size(); ++i) w.values[i] = i % 512 < 256 ? lowest : highest;
     for (size_t i = 0; i < w.zeros.size(); ++i) w.zeros[i] = i % 2 == 0 ? 255 : 0;
     const PackedMatrix matrix = pack(w);
@@ -540,20 +555,26 @@ TEST(Quantized, BitsPerWeight) {
   EXPECT_LE(bits({8, 128}), 8.25);
   EXPECT_LE(bits({8, 0}), 8.02);
   EXPECT_LE(bits({4, 128}), 4.32);
-  EXPECT_EQ(bits({4, 32, false, kHalves}), 4.5);   // llama.cpp's Q4_0
-  EXPECT_EQ(bits({8, 32, false, kHalves}), 8.5);   // Q8_0
-  EXPECT_EQ(bits({4, 32, true, kSupers}), 4.625);  // Q4_K has 6 bits for each byte here: 4.5
-  EXPECT_EQ(bits({8, 16, false, kSupers}), 8.5625);
-  EXPECT_EQ(bits({4, 32, false, kPowers}), 4.25);  // MXFP4
+  EXPECT_EQ(bits({4, 32, false, kHalves}), 4.5);          // llama.cpp's Q4_0
+  EXPECT_EQ(bits({8, 32, false, kHalves}), 8.5);          // Q8_0
+  EXPECT_EQ(bits({4, 32, true, kSupers}), 4.625);         // Q4_K has 6 bits for each byte here: 4.5
+  EXPECT_EQ(bits({6, 16, false, kSupers}), 6.5625);       // Q6_K
+  EXPECT_EQ(bits({6, 32, true, kSupers}), 6.625);         // Q5_K: 5.5
+  EXPECT_EQ(bits({4, 32, false, kPowers, kE2m1}), 4.25);  // MXFP4
+  EXPECT_EQ(bits({4, 32, false, kHalves, kNonLinear}), 4.5);  // IQ4_NL
 }
 
 TEST(Quantized, WhatCannotBeIsRefusedInOneSentence) {
   const auto made = [](const QuantFormat& format, int64_t n_out, int64_t n_in, int64_t begin) {
     return outrider::error_of([&] { PackedMatrix(n_out, n_in, format, begin); });
   };
-  EXPECT_EQ(made({4, 32, true, kPowers}, 1, 32, 0),
-            "quantised weights with powers of two as scales are floats of 4 bits");
-  EXPECT_EQ(made({3, 128}, 4, 4, 0), "quantised weights of 3 bits cannot be run; 8 and 4 can");
+  for (const QuantFormat& format :
+       {QuantFormat{4, 32, true, kPowers}, {8, 32, false, kHalves, kE2m1}}) {
+    EXPECT_EQ(made(format, 1, 32, 0),
+              "quantised weights with powers of two as scales, or with codes, have 4 bits and no "
+              "offsets");
+  }
+  EXPECT_EQ(made({3, 128}, 4, 4, 0), "quantised weights of 3 bits cannot be run; 8, 6 and 4 can");
   for (const int64_t size : {-1, 24, 96, 100, 129}) {
     EXPECT_EQ(made({8, size}, 4, 4, 0),
               "quantisation groups of " + std::to_string(size) +
@@ -577,13 +598,15 @@ TEST(Quantized, WhatCannotBeIsRefusedInOneSentence) {
               run(matrix, std::vector<float>(40), 1, {nullptr, ends});
             }).find("cannot be cut at input 22"),
             std::string::npos);
-  const std::vector<uint8_t> values(40, 16);
   const std::vector<float> scales(2, 1.0f);
-  PackedMatrix four(3, 40, QuantFormat{4, 32});
-  EXPECT_EQ(outrider::error_of([&] {
-              four.fill_rows_int4(0, 1, {values.data(), 40, scales.data(), 2});
-            }),
-            "a 4-bit weight has a value above 15");
+  for (const auto& [bits, value] : {std::pair{4, 16}, {4, -1}, {6, 32}, {6, -33}}) {
+    const std::vector<int8_t> values(40, static_cast<int8_t>(value));
+    PackedMatrix narrow(3, 40, QuantFormat{bits, 32});
+    EXPECT_EQ(outrider::error_of([&] {
+                narrow.fill_integers(0, 1, {values.data(), 40, scales.data(), 2});
+              }),
+              "a weight of " + std::to_string(bits) + " bits is out of their range");
+  }
 }
 
 TEST(Quantized, EmptyMatrices) {

@@ -11,8 +11,22 @@ OUTRIDER_INLINE float float_of_bits(uint32_t bits) {
   __builtin_memcpy(&value, &bits, sizeof(value));
   return value;
 }
-OUTRIDER_INLINE __m256i load_bytes(const char* at) {
+using Bytes = __m256i;
+OUTRIDER_INLINE Bytes load_bytes(const char* at) {
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at));
+}
+OUTRIDER_INLINE Bytes or_bytes(Bytes a, Bytes b) { return _mm256_or_si256(a, b); }
+OUTRIDER_INLINE Bytes low_halves(const char* at) {
+  return _mm256_and_si256(load_bytes(at), _mm256_set1_epi8(15));
+}
+OUTRIDER_INLINE Bytes high_halves(const char* at) {
+  return _mm256_and_si256(_mm256_srli_epi16(load_bytes(at), 4), _mm256_set1_epi8(15));
+}
+// Bits shift and shift + 1 of each byte, as its bits 4 and 5.
+OUTRIDER_INLINE Bytes two_bits(const char* at, int shift) {
+  const Bytes lowest =
+      _mm256_and_si256(_mm256_srli_epi16(load_bytes(at), shift), _mm256_set1_epi8(3));
+  return _mm256_slli_epi16(lowest, 4);
 }
 OUTRIDER_INLINE Ints all_ints(int32_t value) { return _mm256_set1_epi32(value); }
 OUTRIDER_INLINE Floats all_floats(float value) { return _mm256_set1_ps(value); }
@@ -24,7 +38,7 @@ OUTRIDER_INLINE Ints load_signed_bytes(const char* at) {
   return _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(at)));
 }
 // Bytes of a table of 16, by the low halves of `at`.
-OUTRIDER_INLINE __m256i bytes_at(const uint8_t* table, __m256i at) {
+OUTRIDER_INLINE Bytes bytes_at(const uint8_t* table, Bytes at) {
   const __m128i all = _mm_load_si128(reinterpret_cast<const __m128i*>(table));
   return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(all), at);
 }

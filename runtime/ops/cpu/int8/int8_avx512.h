@@ -20,8 +20,24 @@ OUTRIDER_INLINE Floats load_halves(const char* at) {
 OUTRIDER_INLINE Ints load_signed_bytes(const char* at) {
   return _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)));
 }
+using Bytes = __m512i;
+OUTRIDER_INLINE Bytes load_bytes(const char* at) { return _mm512_loadu_si512(at); }
+OUTRIDER_INLINE Bytes or_bytes(Bytes a, Bytes b) { return _mm512_or_si512(a, b); }
+OUTRIDER_INLINE Bytes low_halves(const char* at) {
+  return _mm512_and_si512(load_bytes(at), _mm512_set1_epi8(15));
+}
+OUTRIDER_INLINE Bytes high_halves(const char* at) {
+  return _mm512_and_si512(_mm512_srli_epi16(load_bytes(at), 4), _mm512_set1_epi8(15));
+}
+// Bits shift and shift + 1 of each byte, as its bits 4 and 5.
+OUTRIDER_INLINE Bytes two_bits(const char* at, int shift) {
+  const Bytes all = load_bytes(at);
+  const auto by = static_cast<unsigned>(shift < 4 ? 4 - shift : shift - 4);
+  const Bytes shifted = shift < 4 ? _mm512_slli_epi16(all, by) : _mm512_srli_epi16(all, by);
+  return _mm512_and_si512(shifted, _mm512_set1_epi8(0x30));
+}
 // Bytes of a table of 16, by the low halves of `at`.
-OUTRIDER_INLINE __m512i bytes_at(const uint8_t* table, __m512i at) {
+OUTRIDER_INLINE Bytes bytes_at(const uint8_t* table, Bytes at) {
   const __m128i all = _mm_load_si128(reinterpret_cast<const __m128i*>(table));
   return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(all), at);
 }

@@ -6,6 +6,7 @@
 
 constexpr int kIntVectors = 64 / kInts;
 constexpr int64_t kQuadBytes = 64 * 4;  // four 8-bit or eight 4-bit inputs of a panel
+constexpr int64_t line_bytes(int bits) { return bits == 6 ? kQuadBytes / 4 * 6 : kQuadBytes; }
 // Measured: how far the first row group prefetches ahead of itself, where it alone does (with up to
 // so many groups), and how far beyond the stretch several that share the work.
 constexpr int64_t read_ahead(int bits) { return bits == 4 ? 12288 : 8192; }
@@ -14,8 +15,8 @@ constexpr int64_t kReadAheadShared = 4096;
 
 // Prefetch: a single row group reads a little ahead of itself; of several, which find this stretch
 // in the cache, each fetches a part of what follows, spread evenly over its work. One step of the
-// loop always asks for four lines: where a group's part is less, for some of them twice, which
-// costs less than a branch.
+// loop always asks for as much as it reads: where a group's part is less, for some of it twice,
+// which costs less than a branch.
 struct StretchTile {
   const char* scales;
   const char* weights;
@@ -23,6 +24,7 @@ struct StretchTile {
   const float* row_scales;
   const int32_t* minus_sums;
   int64_t padded;
+  const CodeTable* codes;
   const float* totals;  // [rows, 64]
   float* to;            // where they go with this stretch added: totals, or the product
   int64_t to_stride;
@@ -30,19 +32,35 @@ struct StretchTile {
   int64_t prefetch_stride;  // bytes per step of the loop
 };
 
-enum class QuantKind { k8, k4, k4Zeros, k4Floats, k8Offsets, k4Offsets };
 constexpr int bits_of(QuantKind kind) {
-  return kind == QuantKind::k8 || kind == QuantKind::k8Offsets ? 8 : 4;
+  if (kind == QuantKind::k8 || kind == QuantKind::k8Offsets) return 8;
+  return kind == QuantKind::k6 || kind == QuantKind::k6Offsets ? 6 : 4;
 }
 constexpr bool has_offsets(QuantKind kind) {
-  return kind == QuantKind::k8Offsets || kind == QuantKind::k4Offsets;
+  return kind == QuantKind::k8Offsets || kind == QuantKind::k6Offsets ||
+         kind == QuantKind::k4Offsets;
+}
+// Where zero is stored, but for k4Zeros.
+template <QuantKind kKind>
+OUTRIDER_INLINE int32_t zero_of(const StretchTile& tile) {
+  if constexpr (kKind == QuantKind::k4Codes) return tile.codes->zero;
+  return bits_of(kKind) == 4 ? 8 : 1 << (bits_of(kKind) - 1);
 }
 
-// Eight 4-bit inputs: the first four, and the others.
+// Of eight inputs of 4 or 6 bits the first four, or the others, for outputs from `output` on.
+// eight: the panel's weights of these inputs.
 template <QuantKind kKind>
-OUTRIDER_INLINE Quad half_quad(const char* at, bool high) {
-  const Quad integers = high ? high_quad(at) : low_quad(at);
-  return kKind == QuantKind::k4Floats ? lookup(kFp4, integers) : integers;
+OUTRIDER_INLINE Quad
+half_quad(const StretchTile& tile, const char* eight, int output, bool second) {
+  const char* at = eight + output * 4;
+  Bytes integers = second ? high_halves(at) : low_halves(at);
+  if constexpr (kKind == QuantKind::k4Codes) integers = bytes_at(tile.codes->integers, integers);
+  if constexpr (bits_of(kKind) == 6) {
+    const char* high = eight + kQuadBytes + (output / 32 * 16 + output % 16) * 4;
+    const int shift = output % 32 / 16 * 4 + (second ? 2 : 0);
+    integers = or_bytes(integers, two_bits(high, shift));
+  }
+  return quad_of(integers);
 }
 
 template <int kRows, int kVectors>
@@ -74,8 +92,7 @@ OUTRIDER_INLINE void start_sums(const StretchTile& tile,
     } else {
 #pragma GCC unroll 8
       for (int r = 0; r < kRows; ++r) {
-        constexpr int32_t kZero = kKind == QuantKind::k4Floats ? kFp4Zero : 8;
-        acc[r][v] = all_ints(tile.minus_sums[r] * (bits_of(kKind) == 4 ? kZero : 128));
+        acc[r][v] = all_ints(tile.minus_sums[r] * zero_of<kKind>(tile));
       }
     }
   }
@@ -86,31 +103,34 @@ OUTRIDER_INLINE void add_products(const StretchTile& tile,
                                   int first_vector,
                                   Ints (&acc)[kRows][kVectors]) {
   const int64_t row_bytes = tile.padded * kValueBytes;
-  const char* weights = tile.weights + first_vector * kInts * 4;
   constexpr int kBits = bits_of(kKind);
-  constexpr int kInputs = kBits == 4 ? 8 : 4;
-  const char* line = weights;
+  constexpr int kInputs = kBits == 8 ? 4 : 8;
+  constexpr int64_t kLine = line_bytes(kBits);
+  const char* line = tile.weights;
   const char* values = tile.values;
-  const char* ahead = tile.prefetch_from + first_vector * kInts * 4;
-  const char* end = line + tile.padded / kInputs * kQuadBytes;
-  for (; line != end; line += kQuadBytes) {
+  const char* ahead = tile.prefetch_from + first_vector * kInts * (kLine / 64);
+  const char* end = line + tile.padded / kInputs * kLine;
+  for (; line != end; line += kLine) {
     if constexpr (kPrefetches) {
-#pragma GCC unroll 4
-      for (int at = 0; at < kVectors * kInts * 4; at += 64) prefetch(ahead + at);
+#pragma GCC unroll 6
+      for (int at = 0; at < kVectors * kInts * (kLine / 64); at += 64) prefetch(ahead + at);
       ahead += tile.prefetch_stride;
     }
     Quad w[kVectors];
-    if constexpr (kBits == 4) {
+    if constexpr (kBits == 8) {
 #pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v) w[v] = half_quad<kKind>(line + v * kInts * 4, false);
+      for (int v = 0; v < kVectors; ++v)
+        w[v] = quad_of(load_bytes(line + (first_vector + v) * kInts * 4));
       multiply_quad<kRows, kVectors>(w, values, row_bytes, acc);
-#pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v) w[v] = half_quad<kKind>(line + v * kInts * 4, true);
-      multiply_quad<kRows, kVectors>(w, values + 4 * kValueBytes, row_bytes, acc);
     } else {
 #pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v) w[v] = load_quad(line + v * kInts * 4);
+      for (int v = 0; v < kVectors; ++v)
+        w[v] = half_quad<kKind>(tile, line, (first_vector + v) * kInts, false);
       multiply_quad<kRows, kVectors>(w, values, row_bytes, acc);
+#pragma GCC unroll 8
+      for (int v = 0; v < kVectors; ++v)
+        w[v] = half_quad<kKind>(tile, line, (first_vector + v) * kInts, true);
+      multiply_quad<kRows, kVectors>(w, values + 4 * kValueBytes, row_bytes, acc);
     }
     values += kInputs * kValueBytes;
   }
@@ -164,13 +184,13 @@ OUTRIDER_INLINE void aim_prefetch(StretchTile& tile,
                                   int64_t share) {
   if (num_groups <= groups_of_one_reader(kBits)) {
     tile.prefetch_from = tile.weights + (group == 0 ? read_ahead(kBits) : 0);
-    tile.prefetch_stride = group == 0 ? kQuadBytes : 0;
+    tile.prefetch_stride = group == 0 ? line_bytes(kBits) : 0;
     return;
   }
   const int64_t weight_bytes = tile.padded * (64 * kBits / 8);
   tile.prefetch_from =
       tile.weights + weight_bytes + kReadAheadShared + group * share * (weight_bytes / 4);
-  tile.prefetch_stride = group * share < 4 ? share * 64 : 0;
+  tile.prefetch_stride = group * share < 4 ? share * (line_bytes(kBits) / 4) : 0;
 }
 
 // Scales i .. i + kInts - 1 of the 64 that begin at `at`, as floats: exact. Bytes are times the
@@ -223,7 +243,8 @@ OUTRIDER_NOINLINE void run_single_group(const QuantPanel& panel) {
     for (int v = 0; v < kIntVectors; ++v) totals[r][v] = all_floats(0);
   }
   StretchTile tile{};
-  tile.prefetch_stride = kQuadBytes;
+  tile.codes = panel.codes;
+  tile.prefetch_stride = line_bytes(bits_of(kKind));
   for (int64_t s = panel.first_stretch; s < panel.end_stretch; ++s) {
     const QuantStretch& stretch = panel.stretches[s];
     const char* const header = panel.panel + stretch.header;
@@ -296,6 +317,7 @@ void quant_panel(const QuantPanel& panel) {
       num_groups <= groups_of_one_reader(kBits) ? read_ahead(kBits) : kReadAheadShared;
   alignas(64) float widened[128];
   StretchTile tile{};
+  tile.codes = panel.codes;
   for (int64_t s = panel.first_stretch; s < panel.end_stretch; ++s) {
     const QuantStretch& stretch = panel.stretches[s];
     tile.scales = scales_of<kKind>(panel, stretch, widened);
@@ -371,4 +393,18 @@ void quantize_stretch(const float* x,
   const int64_t at = index * to.rows + row;
   to.scales[at] = !finite ? float_of_bits(0x7FC00000u) : zeros ? 0.0f : largest / 127.0f;
   to.minus_sums[at] = -fold_add_ints(sum);
+}
+
+constexpr QuantKernels kernels_named(const char* name) {
+  return {name,
+          kValueBytes,
+          quantize_stretch,
+          {quant_panel<QuantKind::k8>,
+           quant_panel<QuantKind::k6>,
+           quant_panel<QuantKind::k4>,
+           quant_panel<QuantKind::k4Zeros>,
+           quant_panel<QuantKind::k4Codes>,
+           quant_panel<QuantKind::k8Offsets>,
+           quant_panel<QuantKind::k6Offsets>,
+           quant_panel<QuantKind::k4Offsets>}};
 }

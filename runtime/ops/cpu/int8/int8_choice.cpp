@@ -22,7 +22,17 @@ bool has_avx_vnni() {
 bool has_avx512_vnni() { return __builtin_cpu_supports("avx512vnni"); }
 #endif
 
+// OCP microscaling formats 1.0, section 5.3.3 (e2m1, twice); llama.cpp's kvalues_iq4nl.
+constexpr CodeTable kE2m1 = {{12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0}, 12};
+constexpr CodeTable kNonLinear = {
+    {0, 23, 44, 62, 78, 92, 105, 117, 128, 140, 152, 165, 180, 196, 216, 240}, 127};
+
 }  // namespace
+
+const CodeTable& code_table(QuantCodes codes) {
+  OUTRIDER_CHECK(codes != QuantCodes::kLinear);
+  return codes == QuantCodes::kE2m1 ? kE2m1 : kNonLinear;
+}
 
 const QuantKernels& quant_kernels_of(Isa isa) {
 #if defined(OUTRIDER_X86_KERNELS)

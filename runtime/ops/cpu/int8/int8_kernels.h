@@ -34,10 +34,14 @@ struct QuantActivations {
 // QuantScales of quantized.h.
 enum class PanelScales { kFloat32, kFloat16, kSuperBlocks, kPowers };
 
-// Twice the floats of 4 bits, plus kFp4Zero.
-inline constexpr int32_t kFp4Zero = 12;
-alignas(16) constexpr uint8_t kFp4[16] = {
-    12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
+// The integers that 16 codes stand for, each plus `zero`.
+struct CodeTable {
+  alignas(16) uint8_t integers[16];
+  int32_t zero;
+};
+
+enum class QuantKind { k8, k6, k4, k4Zeros, k4Codes, k8Offsets, k6Offsets, k4Offsets };
+inline constexpr int kNumQuantKinds = 8;
 
 // totals[r * 64 + o] = sum over the stretches, in order, of float(integer sum) * (weight scale *
 // activation scale), one fma each, for rows first_row .. first_row + num_rows. With out, and at
@@ -45,6 +49,7 @@ alignas(16) constexpr uint8_t kFp4[16] = {
 struct QuantPanel {
   const char* panel = nullptr;
   PanelScales scales = PanelScales::kFloat32;
+  const CodeTable* codes = nullptr;         // of k4Codes
   int64_t header_bytes = 0;                 // of a group
   const QuantStretch* stretches = nullptr;  // of the whole product
   int64_t first_stretch = 0;
@@ -66,13 +71,9 @@ struct QuantKernels {
                    int64_t index,
                    const QuantActivations& to,
                    int64_t row);
-  void (*panel_8)(const QuantPanel&);
-  void (*panel_4)(const QuantPanel&);
-  void (*panel_4_zeros)(const QuantPanel&);  // with zero points, of float32 scales; else they are 8
-  void (*panel_4_floats)(const QuantPanel&);  // with powers of two as scales
-  // With offsets: before each of those fmas one of offset * (activation scale * integer sum).
-  void (*panel_8_offsets)(const QuantPanel&);
-  void (*panel_4_offsets)(const QuantPanel&);
+  // By QuantKind. k4Zeros: with zero points, of float32 scales; else they are 8. With offsets:
+  // before each of those fmas one of offset * (activation scale * integer sum).
+  void (*panel[kNumQuantKinds])(const QuantPanel&);
 };
 
 // Defined in kernels_int8<name>.cpp.

@@ -27,20 +27,8 @@ struct Quad {
 };
 using Spread = Quad;
 
-OUTRIDER_INLINE Quad split(__m256i bytes) {
+OUTRIDER_INLINE Quad quad_of(Bytes bytes) {
   return {_mm256_and_si256(bytes, _mm256_set1_epi16(255)), _mm256_srli_epi16(bytes, 8)};
-}
-OUTRIDER_INLINE Quad load_quad(const char* at) { return split(load_bytes(at)); }
-OUTRIDER_INLINE Quad low_quad(const char* at) {
-  return split(_mm256_and_si256(load_bytes(at), _mm256_set1_epi8(15)));
-}
-OUTRIDER_INLINE Quad high_quad(const char* at) {
-  return split(_mm256_and_si256(_mm256_srli_epi16(load_bytes(at), 4), _mm256_set1_epi8(15)));
-}
-OUTRIDER_INLINE Quad lookup(const uint8_t* table, const Quad& at) {
-  const __m256i low = _mm256_set1_epi16(255);
-  return {_mm256_and_si256(bytes_at(table, at.even), low),
-          _mm256_and_si256(bytes_at(table, at.odd), low)};
 }
 OUTRIDER_INLINE __m256i all_of_pair(const char* values) {
   int32_t pair;
@@ -72,15 +60,5 @@ OUTRIDER_INLINE void store_values(char* to, Ints a) {
 }  // namespace outrider::ops::cpu::int8_avx2
 
 namespace outrider::ops::cpu {
-const QuantKernels kAvx2QuantKernels = {
-    .name = "avx2",
-    .value_bytes = int8_avx2::kValueBytes,
-    .quantize = int8_avx2::quantize_stretch,
-    .panel_8 = int8_avx2::quant_panel<int8_avx2::QuantKind::k8>,
-    .panel_4 = int8_avx2::quant_panel<int8_avx2::QuantKind::k4>,
-    .panel_4_zeros = int8_avx2::quant_panel<int8_avx2::QuantKind::k4Zeros>,
-    .panel_4_floats = int8_avx2::quant_panel<int8_avx2::QuantKind::k4Floats>,
-    .panel_8_offsets = int8_avx2::quant_panel<int8_avx2::QuantKind::k8Offsets>,
-    .panel_4_offsets = int8_avx2::quant_panel<int8_avx2::QuantKind::k4Offsets>,
-};
+const QuantKernels kAvx2QuantKernels = int8_avx2::kernels_named("avx2");
 }  // namespace outrider::ops::cpu

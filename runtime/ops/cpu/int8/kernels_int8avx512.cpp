@@ -26,21 +26,8 @@ struct Quad {
 };
 using Spread = Quad;
 
-OUTRIDER_INLINE Quad split(__m512i bytes) {
+OUTRIDER_INLINE Quad quad_of(Bytes bytes) {
   return {_mm512_and_si512(bytes, _mm512_set1_epi16(255)), _mm512_srli_epi16(bytes, 8)};
-}
-OUTRIDER_INLINE Quad load_quad(const char* at) { return split(_mm512_loadu_si512(at)); }
-OUTRIDER_INLINE Quad low_quad(const char* at) {
-  return split(_mm512_and_si512(_mm512_loadu_si512(at), _mm512_set1_epi8(15)));
-}
-OUTRIDER_INLINE Quad high_quad(const char* at) {
-  return split(
-      _mm512_and_si512(_mm512_srli_epi16(_mm512_loadu_si512(at), 4), _mm512_set1_epi8(15)));
-}
-OUTRIDER_INLINE Quad lookup(const uint8_t* table, const Quad& at) {
-  const __m512i low = _mm512_set1_epi16(255);
-  return {_mm512_and_si512(bytes_at(table, at.even), low),
-          _mm512_and_si512(bytes_at(table, at.odd), low)};
 }
 OUTRIDER_INLINE __m512i all_of_pair(const char* values) {
   int32_t pair;
@@ -97,15 +84,5 @@ OUTRIDER_INLINE void store_values(char* to, Ints a) {
 }  // namespace outrider::ops::cpu::int8_avx512
 
 namespace outrider::ops::cpu {
-const QuantKernels kAvx512QuantKernels = {
-    .name = "avx512",
-    .value_bytes = int8_avx512::kValueBytes,
-    .quantize = int8_avx512::quantize_stretch,
-    .panel_8 = int8_avx512::quant_panel<int8_avx512::QuantKind::k8>,
-    .panel_4 = int8_avx512::quant_panel<int8_avx512::QuantKind::k4>,
-    .panel_4_zeros = int8_avx512::quant_panel<int8_avx512::QuantKind::k4Zeros>,
-    .panel_4_floats = int8_avx512::quant_panel<int8_avx512::QuantKind::k4Floats>,
-    .panel_8_offsets = int8_avx512::quant_panel<int8_avx512::QuantKind::k8Offsets>,
-    .panel_4_offsets = int8_avx512::quant_panel<int8_avx512::QuantKind::k4Offsets>,
-};
+const QuantKernels kAvx512QuantKernels = int8_avx512::kernels_named("avx512");
 }  // namespace outrider::ops::cpu

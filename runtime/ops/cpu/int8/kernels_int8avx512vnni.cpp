@@ -24,14 +24,7 @@ constexpr int int_vectors_for_rows(int) { return 4; }
 using Quad = __m512i;
 using Spread = __m512i;
 
-OUTRIDER_INLINE Quad load_quad(const char* at) { return _mm512_loadu_si512(at); }
-OUTRIDER_INLINE Quad low_quad(const char* at) {
-  return _mm512_and_si512(_mm512_loadu_si512(at), _mm512_set1_epi8(15));
-}
-OUTRIDER_INLINE Quad high_quad(const char* at) {
-  return _mm512_and_si512(_mm512_srli_epi16(_mm512_loadu_si512(at), 4), _mm512_set1_epi8(15));
-}
-OUTRIDER_INLINE Quad lookup(const uint8_t* table, Quad at) { return bytes_at(table, at); }
+OUTRIDER_INLINE Quad quad_of(Bytes bytes) { return bytes; }
 OUTRIDER_INLINE Spread spread(const char* values) {
   int32_t four;
   __builtin_memcpy(&four, values, sizeof(four));
@@ -52,15 +45,5 @@ OUTRIDER_INLINE void store_values(char* to, Ints a) {
 }  // namespace outrider::ops::cpu::int8_avx512vnni
 
 namespace outrider::ops::cpu {
-const QuantKernels kAvx512VnniQuantKernels = {
-    .name = "avx512vnni",
-    .value_bytes = int8_avx512vnni::kValueBytes,
-    .quantize = int8_avx512vnni::quantize_stretch,
-    .panel_8 = int8_avx512vnni::quant_panel<int8_avx512vnni::QuantKind::k8>,
-    .panel_4 = int8_avx512vnni::quant_panel<int8_avx512vnni::QuantKind::k4>,
-    .panel_4_zeros = int8_avx512vnni::quant_panel<int8_avx512vnni::QuantKind::k4Zeros>,
-    .panel_4_floats = int8_avx512vnni::quant_panel<int8_avx512vnni::QuantKind::k4Floats>,
-    .panel_8_offsets = int8_avx512vnni::quant_panel<int8_avx512vnni::QuantKind::k8Offsets>,
-    .panel_4_offsets = int8_avx512vnni::quant_panel<int8_avx512vnni::QuantKind::k4Offsets>,
-};
+const QuantKernels kAvx512VnniQuantKernels = int8_avx512vnni::kernels_named("avx512vnni");
 }  // namespace outrider::ops::cpu

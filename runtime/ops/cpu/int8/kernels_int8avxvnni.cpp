@@ -23,14 +23,7 @@ constexpr int int_vectors_for_rows(int rows) { return rows == 1 ? 8 : rows == 2 
 using Quad = __m256i;
 using Spread = __m256i;
 
-OUTRIDER_INLINE Quad load_quad(const char* at) { return load_bytes(at); }
-OUTRIDER_INLINE Quad low_quad(const char* at) {
-  return _mm256_and_si256(load_bytes(at), _mm256_set1_epi8(15));
-}
-OUTRIDER_INLINE Quad high_quad(const char* at) {
-  return _mm256_and_si256(_mm256_srli_epi16(load_bytes(at), 4), _mm256_set1_epi8(15));
-}
-OUTRIDER_INLINE Quad lookup(const uint8_t* table, Quad at) { return bytes_at(table, at); }
+OUTRIDER_INLINE Quad quad_of(Bytes bytes) { return bytes; }
 OUTRIDER_INLINE Spread spread(const char* values) {
   int32_t four;
   __builtin_memcpy(&four, values, sizeof(four));
@@ -52,15 +45,5 @@ OUTRIDER_INLINE void store_values(char* to, Ints a) {
 }  // namespace outrider::ops::cpu::int8_avxvnni
 
 namespace outrider::ops::cpu {
-const QuantKernels kAvxVnniQuantKernels = {
-    .name = "avxvnni",
-    .value_bytes = int8_avxvnni::kValueBytes,
-    .quantize = int8_avxvnni::quantize_stretch,
-    .panel_8 = int8_avxvnni::quant_panel<int8_avxvnni::QuantKind::k8>,
-    .panel_4 = int8_avxvnni::quant_panel<int8_avxvnni::QuantKind::k4>,
-    .panel_4_zeros = int8_avxvnni::quant_panel<int8_avxvnni::QuantKind::k4Zeros>,
-    .panel_4_floats = int8_avxvnni::quant_panel<int8_avxvnni::QuantKind::k4Floats>,
-    .panel_8_offsets = int8_avxvnni::quant_panel<int8_avxvnni::QuantKind::k8Offsets>,
-    .panel_4_offsets = int8_avxvnni::quant_panel<int8_avxvnni::QuantKind::k4Offsets>,
-};
+const QuantKernels kAvxVnniQuantKernels = int8_avxvnni::kernels_named("avxvnni");
 }  // namespace outrider::ops::cpu

@@ -25,9 +25,10 @@ struct Ints {
 struct Floats {
   float at[kInts];
 };
-struct Quad {
+struct Bytes {
   uint8_t at[kInts * 4];
 };
+using Quad = Bytes;
 struct Spread {
   int8_t at[4];
 };
@@ -81,26 +82,34 @@ inline Ints mul_ints(const Ints& a, const Ints& b) {
 inline Ints load_zeros(const char* zeros) {
   return each<Ints>([&](int i) { return int32_t{static_cast<uint8_t>(zeros[i])}; });
 }
-inline Quad load_quad(const char* at) {
-  Quad quad;
-  std::memcpy(quad.at, at, sizeof(quad.at));
-  return quad;
+inline Bytes load_bytes(const char* at) {
+  Bytes bytes;
+  std::memcpy(bytes.at, at, sizeof(bytes.at));
+  return bytes;
 }
-inline Quad low_quad(const char* at) {
-  Quad quad = load_quad(at);
-  for (uint8_t& value : quad.at) value &= 15;
-  return quad;
+template <typename Function>
+inline Bytes each_byte(Bytes bytes, Function function) {
+  for (uint8_t& byte : bytes.at) byte = static_cast<uint8_t>(function(byte));
+  return bytes;
 }
-inline Quad high_quad(const char* at) {
-  Quad quad = load_quad(at);
-  for (uint8_t& value : quad.at) value >>= 4;
-  return quad;
+inline Bytes low_halves(const char* at) {
+  return each_byte(load_bytes(at), [](uint8_t byte) { return byte & 15; });
 }
-inline Quad lookup(const uint8_t* table, const Quad& at) {
-  Quad quad;
-  for (int i = 0; i < kInts * 4; ++i) quad.at[i] = table[at.at[i]];
-  return quad;
+inline Bytes high_halves(const char* at) {
+  return each_byte(load_bytes(at), [](uint8_t byte) { return byte >> 4; });
 }
+// Bits shift and shift + 1 of each byte, as its bits 4 and 5.
+inline Bytes two_bits(const char* at, int shift) {
+  return each_byte(load_bytes(at), [=](uint8_t byte) { return (byte >> shift & 3) << 4; });
+}
+inline Bytes or_bytes(Bytes a, const Bytes& b) {
+  for (int i = 0; i < kInts * 4; ++i) a.at[i] |= b.at[i];
+  return a;
+}
+inline Bytes bytes_at(const uint8_t* table, const Bytes& at) {
+  return each_byte(at, [=](uint8_t byte) { return table[byte]; });
+}
+inline Quad quad_of(const Bytes& bytes) { return bytes; }
 inline Spread spread(const char* values) {
   Spread four;
   std::memcpy(four.at, values, sizeof(four.at));
@@ -147,15 +156,5 @@ inline void prefetch(const char*) {}
 }  // namespace outrider::ops::cpu::int8_scalar
 
 namespace outrider::ops::cpu {
-const QuantKernels kScalarQuantKernels = {
-    .name = "scalar",
-    .value_bytes = int8_scalar::kValueBytes,
-    .quantize = int8_scalar::quantize_stretch,
-    .panel_8 = int8_scalar::quant_panel<int8_scalar::QuantKind::k8>,
-    .panel_4 = int8_scalar::quant_panel<int8_scalar::QuantKind::k4>,
-    .panel_4_zeros = int8_scalar::quant_panel<int8_scalar::QuantKind::k4Zeros>,
-    .panel_4_floats = int8_scalar::quant_panel<int8_scalar::QuantKind::k4Floats>,
-    .panel_8_offsets = int8_scalar::quant_panel<int8_scalar::QuantKind::k8Offsets>,
-    .panel_4_offsets = int8_scalar::quant_panel<int8_scalar::QuantKind::k4Offsets>,
-};
+const QuantKernels kScalarQuantKernels = int8_scalar::kernels_named("scalar");
 }  // namespace outrider::ops::cpu

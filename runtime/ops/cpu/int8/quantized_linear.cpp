@@ -132,11 +132,12 @@ PanelScales panel_scales(QuantScales scales) {
   return scales == QuantScales::kFloat16 ? PanelScales::kFloat16 : PanelScales::kSuperBlocks;
 }
 
-auto panel_kernel(const QuantKernels& kernels, const QuantFormat& format) {
-  if (format.bits == 8) return format.has_offsets ? kernels.panel_8_offsets : kernels.panel_8;
-  if (format.has_offsets) return kernels.panel_4_offsets;
-  if (format.scales == QuantScales::kPowers) return kernels.panel_4_floats;
-  return format.has_zero_points() ? kernels.panel_4_zeros : kernels.panel_4;
+QuantKind kind_of(const QuantFormat& format) {
+  if (format.bits == 8) return format.has_offsets ? QuantKind::k8Offsets : QuantKind::k8;
+  if (format.bits == 6) return format.has_offsets ? QuantKind::k6Offsets : QuantKind::k6;
+  if (format.has_offsets) return QuantKind::k4Offsets;
+  if (format.codes != QuantCodes::kLinear) return QuantKind::k4Codes;
+  return format.has_zero_points() ? QuantKind::k4Zeros : QuantKind::k4;
 }
 
 void sum_slices(const Product& product, const PanelRows& part) {
@@ -153,7 +154,10 @@ void sum_slices(const Product& product, const PanelRows& part) {
   call.out_stride = product.n_out;
   call.scales = panel_scales(w.quant_format().scales);
   call.header_bytes = static_cast<int64_t>(w.quant_layout().header_bytes());
-  const auto kernel = panel_kernel(*product.kernels, w.quant_format());
+  if (w.quant_format().codes != QuantCodes::kLinear) {
+    call.codes = &code_table(w.quant_format().codes);
+  }
+  const auto kernel = product.kernels->panel[static_cast<int>(kind_of(w.quant_format()))];
   for (int64_t slice = 0; slice < product.num_slices; ++slice) {
     call.end_stretch = product.slice_stretches[slice];
     kernel(call);
