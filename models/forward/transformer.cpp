@@ -370,7 +370,14 @@ const float* Transformer::add_and_norm(const NormWeights& of_part,
 void Transformer::project(int32_t layer, const float* in, int64_t rows) {
   const LayerWeights& w = weights_->layers[static_cast<size_t>(layer)];
   if (latent_ != nullptr) return latent_->project(ctx_, w, in, queries(layer, rows));
-  ops::linear(ctx_, buffers_->qkv, in, rows, w.qkv, {bias_of(w.qkv_bias)});
+  const int64_t stride = queries(layer, rows).stride;
+  const float* const bias = bias_of(w.qkv_bias);
+  ops::linear(ctx_, buffers_->qkv, in, rows, w.qkv, {bias, {}, stride});
+  if (w.v.n_out() > 0) {
+    const int64_t first = w.qkv.n_out();
+    const float* const of_v = bias == nullptr ? nullptr : bias + first;
+    ops::linear(ctx_, buffers_->qkv + first, in, rows, w.v, {of_v, {}, stride});
+  }
   if (!config_.k_is_v(layer)) return;
   const ops::HeadRows k = keys(layer, rows);
   const ops::HeadRows v = values(layer, rows);

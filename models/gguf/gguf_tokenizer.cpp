@@ -28,7 +28,7 @@ struct CutRule {
   bool is_nfc = false;
   bool ignore_merges = false;
   bool adds_bos = false;               // where the metadata do not say it
-  const char* first_patterns[2] = {};  // by which texts are cut before
+  const char* first_patterns[3] = {};  // by which texts are cut before
   bool triples = false;                // Falcon's: punctuation first, digits by three last
 };
 
@@ -43,11 +43,14 @@ struct CutRule {
   "|" OUTRIDER_LETTERS "|\\p{N}{1,3}|" OUTRIDER_OTHERS "[\\r\\n]*|" OUTRIDER_END
 
 constexpr CutRule kCutRules[] = {
-    {.names = " default gpt-2 olmo phi-2 jina-es jina-de ", .pattern = nullptr},
-    {.names = " smollm codeshell starcoder refact command-r ",
+    {.names =
+         " default gpt-2 olmo phi-2 jina-es jina-de mpt mellum gigachat a.x-4.0 exaone4 trillion "
+         "granite-docling ",
+     .pattern = nullptr},
+    {.names = " smollm codeshell starcoder refact command-r minerva-7b mellum2 ",
      .pattern = nullptr,
      .single_digits = true},
-    {.names = " llama3 llama-v3 llama-bpe falcon3 pixtral ",
+    {.names = " llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 ",
      .pattern = OUTRIDER_CL100K,
      .ignore_merges = true,
      .adds_bos = true},
@@ -64,7 +67,11 @@ constexpr CutRule kCutRules[] = {
      .pattern = "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?"
                 "[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*|" OUTRIDER_END,
      .first_patterns = {"\\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"}},
-    {.names = " qwen2 deepseek-r1-qwen ",
+    {.names = " deepseek-coder ",
+     .pattern = "[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]+",
+     .single_digits = true,
+     .first_patterns = {"[\\r\\n]", "\\s?\\p{L}+", "\\s?\\p{P}+"}},
+    {.names = " qwen2 deepseek-r1-qwen kormo megrez ",
      .pattern = OUTRIDER_CONTRACTIONS "|" OUTRIDER_LETTERS "|\\p{N}|" OUTRIDER_OTHERS
                                       "[\\r\\n]*|" OUTRIDER_END,
      .is_nfc = true},
@@ -74,7 +81,7 @@ constexpr CutRule kCutRules[] = {
                 "*|\\p{N}|" OUTRIDER_OTHERS "[\\r\\n/]*|" OUTRIDER_END,
      .ignore_merges = true,
      .adds_bos = true},
-    {.names = " gpt-4o llama4 minimax-m2 ",
+    {.names = " gpt-4o llama4 kanana2 minimax-m2 ",
      .pattern =
          "[^\\r\\n\\p{L}\\p{N}]?" OUTRIDER_UPPER "*" OUTRIDER_LOWER "+" OUTRIDER_CONTRACTIONS
          "?|[^\\r\\n\\p{L}\\p{N}]?" OUTRIDER_UPPER "+" OUTRIDER_LOWER "*" OUTRIDER_CONTRACTIONS
@@ -129,9 +136,9 @@ Json pre_tokenizer_of(const CutRule& rule) {
   };
   if (rule.triples) steps.push_back({{"type", "Punctuation"}, {"behavior", "Contiguous"}});
   if (rule.single_digits) steps.push_back({{"type", "Digits"}, {"individual_digits", true}});
-  for (const char* pattern : {rule.first_patterns[0], rule.first_patterns[1], rule.pattern}) {
+  for (const char* pattern : rule.first_patterns)
     if (pattern != nullptr) steps.push_back(split(pattern));
-  }
+  if (rule.pattern != nullptr) steps.push_back(split(rule.pattern));
   steps.push_back({{"type", "ByteLevel"},
                    {"add_prefix_space", false},
                    {"trim_offsets", true},

@@ -261,9 +261,18 @@ void Loader::plan_layer(int32_t layer, LayerWeights& out) {
 }
 
 void Loader::plan_qkv(const LayerNames& names, LayerWeights& out) {
-  const std::vector<Piece> qkv = qkv_pieces(config_, shard_, names);
-  plan_matrix(out.qkv, qkv, config_.hidden_dim, {0, config_.hidden_dim});
+  std::vector<Piece> qkv = qkv_pieces(config_, shard_, names);
+  const Range whole = {0, config_.hidden_dim};
   if (config_.attention_bias) out.qkv_bias = biases(qkv);
+  if (qkv.size() == 3) {
+    const auto of_v = common_format({qkv[2]}, config_.hidden_dim);
+    const auto of_others = common_format({qkv[0], qkv[1]}, config_.hidden_dim);
+    if (of_v && of_others && *of_v != *of_others) {
+      plan_matrix(out.v, {qkv[2]}, config_.hidden_dim, whole);
+      qkv.pop_back();
+    }
+  }
+  plan_matrix(out.qkv, qkv, config_.hidden_dim, whole);
   if (config_.is_latent()) plan_latent(names, out);
   if (!config_.qk_norm) return;
   out.q_norm = head_norms(names, config_.names.q_norm, shard_.heads);
@@ -459,11 +468,11 @@ void TensorSource::read_integers(const TensorPart&, int64_t, ops::PackedMatrix&)
 size_t Weights::matrix_bytes() const {
   size_t total = head.num_bytes() + per_layer_projection.num_bytes();
   for (const LayerWeights& layer : layers) {
-    total += layer.qkv.num_bytes() + layer.q_b.num_bytes() + layer.kv_b_keys.num_bytes() +
-             layer.kv_b_values.num_bytes() + layer.o.num_bytes() + layer.gate_up.num_bytes() +
-             layer.down.num_bytes() + layer.router.num_bytes() + layer.shared_gate_up.num_bytes() +
-             layer.shared_down.num_bytes() + layer.per_layer_gate.num_bytes() +
-             layer.per_layer_projection.num_bytes();
+    total += layer.qkv.num_bytes() + layer.v.num_bytes() + layer.q_b.num_bytes() +
+             layer.kv_b_keys.num_bytes() + layer.kv_b_values.num_bytes() + layer.o.num_bytes() +
+             layer.gate_up.num_bytes() + layer.down.num_bytes() + layer.router.num_bytes() +
+             layer.shared_gate_up.num_bytes() + layer.shared_down.num_bytes() +
+             layer.per_layer_gate.num_bytes() + layer.per_layer_projection.num_bytes();
   }
   return total;
 }

@@ -88,6 +88,7 @@ inline constexpr int64_t kMaxSlices = 8;
 struct LinearSum {
   const float* bias = nullptr;               // [w.n_out()] or null
   std::span<const int64_t> slice_ends = {};  // empty: one slice
+  int64_t out_stride = 0;                    // of out's rows; 0: w.n_out()
 };
 
 // A quantised w: slices end at multiples of kQuantBlock (else Error; check_quant_cuts). Activations

@@ -116,8 +116,7 @@ void widen(const void* source, int64_t begin, int64_t count, DType dtype, float*
   }
 }
 
-// One output's integers of one group into its panel; integers is padded to whole blocks (with
-// anything: the activations there are zeros).
+// One output's integers of one group into its panel; integers is padded to whole blocks.
 struct GroupPlace {
   std::byte* group;  // in the panel
   int64_t lane;
@@ -271,6 +270,9 @@ void fill_panels(std::byte* data,
       for (int64_t r = row; r < rows_end; ++r) {
         place.lane = (out_begin + r) % kPanel;
         place_header(layout, place, fill(r, group, integers.data()));
+        std::fill(integers.begin() + (groups.end(group) - groups.begin(group)),
+                  integers.begin() + place.count,
+                  0);
         place_integers(layout, place, integers.data());
       }
     }
@@ -473,7 +475,6 @@ void PackedMatrix::fill_integers(int64_t out_begin, int64_t num_rows, const Inte
     if (all >> format_.bits != 0) {
       throw Error("a weight of " + std::to_string(format_.bits) + " bits is out of their range");
     }
-    std::memset(integers + count, 0, static_cast<size_t>(padded(count) - count));
     const int64_t at = row * rows.scales_stride + group;
     const uint8_t zero = rows.zeros == nullptr ? 8 : rows.zeros[at];
     return QuantizedGroup{rows.scales[at], zero, format_.has_offsets ? rows.offsets[at] : 0.0f};

@@ -7,7 +7,6 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <unordered_map>
 
 #include "scheduler/batching/kv_blocks.h"
 #include "scheduler/batching/sequence.h"
@@ -44,7 +43,7 @@ class SequencePool {
  private:
   Queue waiting_;
   Queue running_;
-  std::unordered_map<uint64_t, Sequence*> by_id_;  // for look-ups, never iterated
+  std::map<uint64_t, Sequence*> by_id_;
 };
 
 }  // namespace outrider

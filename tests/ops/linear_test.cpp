@@ -92,6 +92,32 @@ TEST(Linear, BitsOfARowDoNotDependOnRowsThreadsOrIsa) {
   }
 }
 
+TEST(Linear, MayBePartOfWiderRows) {
+  const Shape shape{150, 96};
+  constexpr int64_t kStride = 200;
+  const Weights w = random_weights(static_cast<size_t>(shape.n_out * shape.n_in), DType::kBF16, 21);
+  PackedMatrix quantized(shape.n_out, shape.n_in, QuantFormat{8, 32});
+  quantized.fill_rows(0, w.data(), shape.n_out, shape.n_in, DType::kBF16);
+  const PackedMatrix plain = pack(w, shape.n_out, shape.n_in);
+  const std::vector<float> bias = random_floats(static_cast<size_t>(shape.n_out), 22);
+  Context ctx(2);
+  for (const PackedMatrix* matrix : {&plain, static_cast<const PackedMatrix*>(&quantized)}) {
+    for (const int64_t rows : {1, 7, 300}) {
+      const std::vector<float> in = random_floats(static_cast<size_t>(rows * shape.n_in), 23);
+      for (const float* b : {static_cast<const float*>(nullptr), bias.data()}) {
+        const std::vector<float> narrow = run_linear(ctx, *matrix, in.data(), rows, b);
+        std::vector<float> expected(static_cast<size_t>(rows * kStride), -3.0f);
+        for (int64_t r = 0; r < rows; ++r)
+          std::copy_n(
+              &narrow[static_cast<size_t>(r * shape.n_out)], shape.n_out, &expected[r * kStride]);
+        std::vector<float> out(expected.size(), -3.0f);
+        linear(ctx, out.data(), in.data(), rows, *matrix, {b, {}, kStride});
+        EXPECT_TRUE(same_bits(out, expected)) << matrix->is_quantized() << " rows " << rows;
+      }
+    }
+  }
+}
+
 TEST(Linear, ManyRowsAreTiledWithTheSameBits) {
   const Shape shape{70, 300};
   constexpr int64_t kRows = 300;

@@ -46,7 +46,8 @@ struct Product {
   const float* bias;
   std::span<const int64_t> slice_ends;
   void (*kernel)(const cpu::LinearPanel&);
-  int64_t n_out;                     // of w, or of each expert in it
+  int64_t n_out;  // of w, or of each expert in it
+  int64_t out_stride;
   int64_t first_panel = 0;           // of the expert
   const ExpertSums* sums = nullptr;  // in place of out
 
@@ -85,7 +86,7 @@ void sum_slices(const Product& product, const PanelRows& part) {
   call.rows = part.rows;
   call.totals = part.totals;
   call.out = part.out;
-  call.out_stride = product.n_out;
+  call.out_stride = product.out_stride;
   int64_t begin = 0;
   int64_t chunk = 0;
   for (const int64_t end : product.slice_ends) {
@@ -116,7 +117,7 @@ float* direct_out(const Product& product, const PanelRows& part) {
   const bool whole =
       product.num_slices() == 1 && product.w->n_in() > 0 && first_out + kPanel <= product.n_out;
   if (!whole || product.bias != nullptr || product.sums != nullptr) return nullptr;
-  return product.out + part.first_row * product.n_out + first_out;
+  return product.out + part.first_row * product.out_stride + first_out;
 }
 
 void store_panel(const Product& product, const PanelRows& part) {
@@ -133,8 +134,9 @@ void store_panel(const Product& product, const PanelRows& part) {
                static_cast<size_t>(part.rows * kPanel));
   const int64_t width = std::min(kPanel, n_out - first_out);
   for (int64_t r = 0; r < part.rows; ++r) {
-    std::copy_n(
-        part.totals + r * kPanel, width, product.out + (part.first_row + r) * n_out + first_out);
+    std::copy_n(part.totals + r * kPanel,
+                width,
+                product.out + (part.first_row + r) * product.out_stride + first_out);
   }
 }
 
@@ -205,7 +207,7 @@ void multiply(
       sum.slice_ends.empty() ? std::span<const int64_t>(&whole, 1) : sum.slice_ends;
   check_slices(slice_ends, w.n_in());
   if (w.is_quantized()) {
-    const cpu::QuantizedProduct product{out, in, of, sum.bias, slice_ends};
+    const cpu::QuantizedProduct product{out, in, of, sum.bias, slice_ends, sum.out_stride};
     return cpu::quantized_linear(ctx, product, cpu::quant_kernels_of(ctx.isa()));
   }
   const bool rounded = w.dtype() == DType::kBF16 && ctx.activations() == Activations::kBF16;
@@ -217,6 +219,7 @@ void multiply(
                   .slice_ends = slice_ends,
                   .kernel = kernel_for(cpu::kernels_of(ctx.isa()), w.dtype()),
                   .n_out = of.n_out,
+                  .out_stride = sum.out_stride == 0 ? of.n_out : sum.out_stride,
                   .sums = of.sums};
   if (rounded) {
     product.in = round_activations(ctx, in, of.rows, slice_ends);

@@ -34,7 +34,8 @@ struct Product {
   int64_t num_slices = 0;
   int64_t slice_stretches[kMaxSlices];  // where each slice ends, in stretches
   QuantActivations activations;
-  int64_t n_out = 0;                 // of w, or of each expert in it
+  int64_t n_out = 0;  // of w, or of each expert in it
+  int64_t out_stride = 0;
   int64_t first_panel = 0;           // of the expert
   const ExpertSums* sums = nullptr;  // in place of out
 
@@ -151,7 +152,7 @@ void sum_slices(const Product& product, const PanelRows& part) {
   call.num_rows = part.rows;
   call.totals = part.totals;
   call.out = part.out;
-  call.out_stride = product.n_out;
+  call.out_stride = product.out_stride;
   call.scales = panel_scales(w.quant_format().scales);
   call.header_bytes = static_cast<int64_t>(w.quant_layout().header_bytes());
   if (w.quant_format().codes != QuantCodes::kLinear) {
@@ -184,8 +185,9 @@ void finish_panel(const Product& product, const PanelRows& part) {
                static_cast<size_t>(product.num_slices),
                static_cast<size_t>(part.rows * kPanel));
   for (int64_t r = 0; r < part.rows; ++r) {
-    std::copy_n(
-        part.totals + r * kPanel, width, product.out + (part.first_row + r) * n_out + first_out);
+    std::copy_n(part.totals + r * kPanel,
+                width,
+                product.out + (part.first_row + r) * product.out_stride + first_out);
   }
 }
 
@@ -197,7 +199,7 @@ float* direct_out(const Product& product, const PanelRows& part) {
   const bool whole =
       product.num_slices == 1 && product.num_stretches > 0 && first_out + kPanel <= n_out;
   if (!whole || product.bias != nullptr || product.sums != nullptr) return nullptr;
-  return product.out + part.first_row * n_out + first_out;
+  return product.out + part.first_row * product.out_stride + first_out;
 }
 
 void run_piece(const Product& product, const Piece& piece) {
@@ -229,6 +231,7 @@ void quantized_linear(Context& ctx, const QuantizedProduct& asked, const QuantKe
                   .bias = asked.bias,
                   .kernels = &kernels,
                   .n_out = shape.n_out,
+                  .out_stride = asked.out_stride == 0 ? shape.n_out : asked.out_stride,
                   .sums = shape.sums};
   Carver measure;
   carve(measure, asked, kernels.value_bytes);

@@ -17,6 +17,7 @@ struct QuantizedProduct {
   ProductShape shape;                     // at least 1 row
   const float* bias = nullptr;            // [w->n_out()], [experts, n_out] or null
   std::span<const int64_t> slice_ends{};  // at least one; checked by check_quant_cuts
+  int64_t out_stride = 0;                 // of out's rows; 0: n_out
 };
 
 void quantized_linear(Context& ctx, const QuantizedProduct& product, const QuantKernels& kernels);
