@@ -15,17 +15,18 @@ using Bytes = __m256i;
 OUTRIDER_INLINE Bytes load_bytes(const char* at) {
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at));
 }
+// There are too few registers.
+OUTRIDER_INLINE void keep_in_register(const Bytes&) {}
 OUTRIDER_INLINE Bytes or_bytes(Bytes a, Bytes b) { return _mm256_or_si256(a, b); }
-OUTRIDER_INLINE Bytes low_halves(const char* at) {
-  return _mm256_and_si256(load_bytes(at), _mm256_set1_epi8(15));
+OUTRIDER_INLINE Bytes low_halves(Bytes bytes) {
+  return _mm256_and_si256(bytes, _mm256_set1_epi8(15));
 }
-OUTRIDER_INLINE Bytes high_halves(const char* at) {
-  return _mm256_and_si256(_mm256_srli_epi16(load_bytes(at), 4), _mm256_set1_epi8(15));
+OUTRIDER_INLINE Bytes high_halves(Bytes bytes) {
+  return _mm256_and_si256(_mm256_srli_epi16(bytes, 4), _mm256_set1_epi8(15));
 }
 // Bits shift and shift + 1 of each byte, as its bits 4 and 5.
-OUTRIDER_INLINE Bytes two_bits(const char* at, int shift) {
-  const Bytes lowest =
-      _mm256_and_si256(_mm256_srli_epi16(load_bytes(at), shift), _mm256_set1_epi8(3));
+OUTRIDER_INLINE Bytes two_bits(Bytes bytes, int shift) {
+  const Bytes lowest = _mm256_and_si256(_mm256_srli_epi16(bytes, shift), _mm256_set1_epi8(3));
   return _mm256_slli_epi16(lowest, 4);
 }
 OUTRIDER_INLINE Ints all_ints(int32_t value) { return _mm256_set1_epi32(value); }

@@ -47,19 +47,38 @@ OUTRIDER_INLINE int32_t zero_of(const StretchTile& tile) {
   return bits_of(kKind) == 4 ? 8 : 1 << (bits_of(kKind) - 1);
 }
 
-// Of eight inputs of 4 or 6 bits the first four, or the others, for outputs from `output` on.
-// eight: the panel's weights of these inputs.
-template <QuantKind kKind>
-OUTRIDER_INLINE Quad
-half_quad(const StretchTile& tile, const char* eight, int output, bool second) {
-  const char* at = eight + output * 4;
-  Bytes integers = second ? high_halves(at) : low_halves(at);
-  if constexpr (kKind == QuantKind::k4Codes) integers = bytes_at(tile.codes->integers, integers);
-  if constexpr (bits_of(kKind) == 6) {
-    const char* high = eight + kQuadBytes + (output / 32 * 16 + output % 16) * 4;
-    const int shift = output % 32 / 16 * 4 + (second ? 2 : 0);
-    integers = or_bytes(integers, two_bits(high, shift));
+// Eight inputs of 4 or 6 bits of a vector of outputs.
+struct Eight {
+  Bytes low;
+  Bytes high;  // of 6 bits: those of some more outputs
+  int shift;   // in `high`
+};
+// output: of the panel, the first vector's. Who has few rows waits for memory: then every line is
+// loaded once, front to back (6 bits on a Zen 4: 0.91 of a plain read, 0.68 without).
+template <int kBits, bool kOnce, int kVectors>
+OUTRIDER_INLINE void load_eights(const char* weights, int output, Eight (&eights)[kVectors]) {
+#pragma GCC unroll 8
+  for (int v = 0; v < kVectors; ++v) {
+    eights[v].low = load_bytes(weights + (output + v * kInts) * 4);
+    if constexpr (kOnce) keep_in_register(eights[v].low);
   }
+  if constexpr (kBits != 6) return;
+#pragma GCC unroll 8
+  for (int v = 0; v < kVectors; ++v) {
+    const int o = output + v * kInts;
+    eights[v].high = load_bytes(weights + kQuadBytes + (o / 32 * 16 + o % 16) * 4);
+    if constexpr (kOnce) keep_in_register(eights[v].high);
+    eights[v].shift = o % 32 / 16 * 4;
+  }
+}
+
+// The first four of them, or the others.
+template <QuantKind kKind>
+OUTRIDER_INLINE Quad half_quad(const StretchTile& tile, const Eight& eight, bool second) {
+  Bytes integers = second ? high_halves(eight.low) : low_halves(eight.low);
+  if constexpr (kKind == QuantKind::k4Codes) integers = bytes_at(tile.codes->integers, integers);
+  if constexpr (bits_of(kKind) == 6)
+    integers = or_bytes(integers, two_bits(eight.high, eight.shift + (second ? 2 : 0)));
   return quad_of(integers);
 }
 
@@ -123,13 +142,13 @@ OUTRIDER_INLINE void add_products(const StretchTile& tile,
         w[v] = quad_of(load_bytes(line + (first_vector + v) * kInts * 4));
       multiply_quad<kRows, kVectors>(w, values, row_bytes, acc);
     } else {
+      Eight eight[kVectors];
+      load_eights<kBits, kRows <= 2>(line, first_vector * kInts, eight);
 #pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v)
-        w[v] = half_quad<kKind>(tile, line, (first_vector + v) * kInts, false);
+      for (int v = 0; v < kVectors; ++v) w[v] = half_quad<kKind>(tile, eight[v], false);
       multiply_quad<kRows, kVectors>(w, values, row_bytes, acc);
 #pragma GCC unroll 8
-      for (int v = 0; v < kVectors; ++v)
-        w[v] = half_quad<kKind>(tile, line, (first_vector + v) * kInts, true);
+      for (int v = 0; v < kVectors; ++v) w[v] = half_quad<kKind>(tile, eight[v], true);
       multiply_quad<kRows, kVectors>(w, values + 4 * kValueBytes, row_bytes, acc);
     }
     values += kInputs * kValueBytes;

@@ -87,20 +87,21 @@ inline Bytes load_bytes(const char* at) {
   std::memcpy(bytes.at, at, sizeof(bytes.at));
   return bytes;
 }
+inline void keep_in_register(const Bytes&) {}
 template <typename Function>
 inline Bytes each_byte(Bytes bytes, Function function) {
   for (uint8_t& byte : bytes.at) byte = static_cast<uint8_t>(function(byte));
   return bytes;
 }
-inline Bytes low_halves(const char* at) {
-  return each_byte(load_bytes(at), [](uint8_t byte) { return byte & 15; });
+inline Bytes low_halves(const Bytes& bytes) {
+  return each_byte(bytes, [](uint8_t byte) { return byte & 15; });
 }
-inline Bytes high_halves(const char* at) {
-  return each_byte(load_bytes(at), [](uint8_t byte) { return byte >> 4; });
+inline Bytes high_halves(const Bytes& bytes) {
+  return each_byte(bytes, [](uint8_t byte) { return byte >> 4; });
 }
 // Bits shift and shift + 1 of each byte, as its bits 4 and 5.
-inline Bytes two_bits(const char* at, int shift) {
-  return each_byte(load_bytes(at), [=](uint8_t byte) { return (byte >> shift & 3) << 4; });
+inline Bytes two_bits(const Bytes& bytes, int shift) {
+  return each_byte(bytes, [=](uint8_t byte) { return (byte >> shift & 3) << 4; });
 }
 inline Bytes or_bytes(Bytes a, const Bytes& b) {
   for (int i = 0; i < kInts * 4; ++i) a.at[i] |= b.at[i];
