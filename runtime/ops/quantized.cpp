@@ -1,9 +1,10 @@
 // Quantised matrices: format checks, quantising, and packing into panels (see quantized.h and
-// tensor.h). Called while a model is loaded; filling different panels of one matrix from different
+// tensor.h). Called while a model is loaded; filling different rows of one matrix from different
 // threads is safe.
 #include "runtime/ops/quantized.h"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -228,10 +229,10 @@ void place_integers(const QuantLayout& layout, const GroupPlace& place, const ui
     const HighBits high = high_bits_of(place.lane);
     std::byte* const at = eight + kPanel * 4 + high.offset;
     const uint32_t own = (first >> 4 & 0x03030303) | (second >> 4 & 0x03030303) << 2;
-    uint32_t both = 0;
-    std::memcpy(&both, at, 4);
-    both = (both & ~(kLowHalves << high.shift)) | own << high.shift;
-    std::memcpy(at, &both, 4);
+    // Another thread may place the other output of this word meanwhile.
+    const std::atomic_ref<uint32_t> word(*reinterpret_cast<uint32_t*>(at));
+    word.fetch_and(~(kLowHalves << high.shift), std::memory_order_relaxed);
+    word.fetch_or(own << high.shift, std::memory_order_relaxed);
   }
 }
 

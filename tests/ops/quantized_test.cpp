@@ -1,5 +1,6 @@
 // Products with quantised weights: against exact integer sums, their bits on every kernel table and
 // for any rows, threads, slices and shards, and what NaN does.
+#include <thread>
 #include <tuple>
 
 #include "runtime/ops/cpu/int8/int8_choice.h"
@@ -393,6 +394,26 @@ TEST(Quantized, ShardsQuantisedWithTheirNeighboursAreThoseOfTheWhole) {
             << name_of(format) << ' ' << begin << " row " << o;
       }
     }
+  }
+}
+
+// As the loader does: outputs of one panel share bytes of 6 bits.
+TEST(Quantized, RowsOfAPanelMayBeFilledByDifferentThreads) {
+  const IntegerWeights w = random_integers({64, 4096}, {6, 32}, 24);
+  const PackedMatrix expected = pack(w);
+  const std::vector<int8_t> values(w.values.begin(), w.values.end());
+  for (int turn = 0; turn < 20; ++turn) {
+    PackedMatrix matrix(64, 4096, w.format);
+    {
+      std::vector<std::jthread> threads;
+      for (const int64_t first : {0, 16, 32, 48}) {
+        threads.emplace_back([&, first] {
+          matrix.fill_integers(
+              first, 16, {&values[first * 4096], 4096, &w.scales[w.at(first, 0)], w.num_groups});
+        });
+      }
+    }
+    ASSERT_EQ(std::memcmp(matrix.data(), expected.data(), expected.num_bytes()), 0) << turn;
   }
 }
 
