@@ -22,6 +22,17 @@ Type file_type(const ops::PackedMatrix& matrix, const ModelConfig& config) {
   return gpu_type(matrix.is_quantized() ? config.dtype : matrix.dtype());
 }
 
+// Rows of two forms in one matrix, as the device wants them.
+ops::PackedMatrix joined(const ops::PackedMatrix& a, const ops::PackedMatrix& b, ops::DType dtype) {
+  ops::PackedMatrix both(a.n_out() + b.n_out(), a.n_in(), dtype);
+  std::vector<float> row(static_cast<size_t>(a.n_in()));
+  for (int64_t i = 0; i < both.n_out(); ++i) {
+    i < a.n_out() ? a.read_row(i, row.data()) : b.read_row(i - a.n_out(), row.data());
+    both.fill_rows(i, row.data(), 1, a.n_in(), ops::DType::kF32);
+  }
+  return both;
+}
+
 // One row of a table of n numbers a token.
 void read_table(
     const ops::AlignedBytes& table, ops::DType type, int64_t row, int64_t n, float* out) {
@@ -203,6 +214,7 @@ void Upload::put_layer(int32_t layer, LayerWeights& from, GpuLayerWeights& to) {
   to.attn_norm = norm(from.attn_norm);
   to.n_heads = static_cast<int32_t>(shard_of_layer(config_, shard_, layer).heads.size());
   if (config_.is_latent()) put_latent(layout, from, to);
+  if (from.v.n_out() > 0) from.qkv = joined(from.qkv, from.v, config_.dtype);
   to.qkv = matrix(layout.qkv, from.qkv);
   to.qkv_bias = memory_.bias(from.qkv_bias, layout.qkv);
   to.q_norm = memory_.vector(from.q_norm);

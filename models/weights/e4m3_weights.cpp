@@ -54,6 +54,7 @@ void round_to_e4m3(const ModelConfig& config, const ModelShard& shard, Weights& 
   round_matrix(weights.per_layer_projection);
   for (LayerWeights& layer : weights.layers) {
     for (ops::PackedMatrix* matrix : {&layer.qkv,
+                                      &layer.v,
                                       &layer.q_b,
                                       &layer.o,
                                       &layer.gate_up,

@@ -182,7 +182,7 @@ void Loader::plan_matrix(ops::PackedMatrix& out,
   }
 }
 
-// The narrowest form that holds the integers of both, of which not every source can make it.
+// The narrowest form that holds the integers of both.
 ops::QuantFormat widest_of(const ops::QuantFormat& a, const ops::QuantFormat& b) {
   ops::QuantFormat both = {.bits = std::max(a.bits, b.bits),
                            .group_size = std::min(a.group_size, b.group_size),

@@ -33,7 +33,7 @@ struct LayerWeights {
   // [(heads + 2 kv) * head_dim, hidden]: q, then k, then v; q and k where values are keys; or q
   // alone. Latent: q_a, or all of q, then kv_a.
   ops::PackedMatrix qkv;
-  ops::PackedMatrix v;          // apart where its integers have another form; else in qkv
+  ops::PackedMatrix v;  // [kv * head_dim, hidden] where its integers have another form; else in qkv
   std::vector<float> qkv_bias;  // [(heads + 2 kv) * head_dim]
   std::vector<float> q_norm;    // [head_dim], or [heads * head_dim]: each head its own
   std::vector<float> k_norm;

@@ -24,6 +24,10 @@ struct CaseModel {
     const ModelShard shard = shard_of(source.config, host_group, numerics);
     make(source.config, shard, weights_of(source, shard), host_group, format, enforce_eager);
   }
+  CaseModel(const ModelConfig& config, std::unique_ptr<Weights> weights, TargetGroup& host_group) {
+    const ModelShard shard = shard_of(config, host_group, Numerics::kFast);
+    make(config, shard, std::move(weights), host_group, GpuWeightFormat::kAuto, false);
+  }
   // With the weights of a folder.
   CaseModel(const std::filesystem::path& folder,
             const ModelConfig& config,

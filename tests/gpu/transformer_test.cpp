@@ -396,6 +396,32 @@ TEST(GpuTransformer, StrictBitsAreThoseOfAnyNumberOfRanks) {
   }
 }
 
+// As a GGUF file may have them, in another type.
+TEST(GpuTransformer, ValuesThatLieApartAreJoined) {
+  const StrictModel model = small("plain, bf16", ops::DType::kBF16);
+  const auto group = make_solo_group();
+  std::unique_ptr<Weights> weights = weights_of(model, shard_model(model.config, 0, 1));
+  const int64_t of_v = int64_t{model.config.n_kv_heads} * model.config.head_dim;
+  for (LayerWeights& layer : weights->layers) {
+    const ops::PackedMatrix all = std::move(layer.qkv);
+    const int64_t n_in = all.n_in();
+    layer.qkv = {all.n_out() - of_v, n_in, ops::DType::kBF16};
+    layer.v = {of_v, n_in, ops::DType::kBF16};
+    std::vector<float> row(static_cast<size_t>(n_in));
+    for (int64_t i = 0; i < all.n_out(); ++i) {
+      all.read_row(i, row.data());
+      const int64_t in_v = i - layer.qkv.n_out();
+      ops::PackedMatrix& to = in_v < 0 ? layer.qkv : layer.v;
+      to.fill_rows(in_v < 0 ? i : in_v, row.data(), 1, n_in, ops::DType::kF32);
+    }
+  }
+  CaseModel gpu(model.config, std::move(weights), *group);
+  const std::vector<float> found = play_script(*gpu.model, *group);
+  const std::vector<float> expected = on_gpu(model);
+  ASSERT_EQ(found.size(), expected.size());
+  EXPECT_EQ(std::memcmp(found.data(), expected.data(), found.size() * sizeof(float)), 0);
+}
+
 TEST(GpuTransformer, EightBitWeightsComeNear) {
   const StrictModel model = small("e4m3", ops::DType::kBF16);
   const std::vector<float> expected = on_cpu(model);
