@@ -61,6 +61,42 @@ TEST(Agreement, ARankInAnotherRoundStopsTheJob) {
   EXPECT_EQ(sentence, "rank 1 (target[1/2]) is at round 41 while the coordinator is at round 40");
 }
 
+// Rank 0 sends its plan and checks digests; the others pass both on, as the target loop does. Rank
+// `other` decides otherwise.
+std::string run_tree(int num_targets, int other) {
+  const RankLayout layout{num_targets, false};
+  const Bytes plan(3, std::byte{7});
+  std::atomic<int> num_received = 0;
+  std::string sentence;
+  try {
+    run_in_process(num_targets, [&](World& world) {
+      const int rank = world.rank();
+      if (rank > 0) {
+        num_received += receive(world, tree_parent(rank), num_targets) == plan;
+      }
+      post_down(world, layout, plan);
+      const uint64_t digest = rank == other ? 1 : 2;
+      if (rank > 0) return report_digest(world, layout, 20, digest);
+      check_agreement(world, layout, 20, digest);
+    });
+  } catch (const Error& error) {
+    sentence = error.what();
+  }
+  EXPECT_EQ(num_received, num_targets - 1);
+  return sentence;
+}
+
+TEST(Agreement, ManyRanksTellEachOtherAlongATree) {
+  for (const int num_targets : {1, 2, 4, 5, 6, 16, 22}) {
+    EXPECT_EQ(run_tree(num_targets, -1), "");
+    for (int rank = 1; rank < num_targets; ++rank) {
+      const auto children = tree_children(tree_parent(rank), num_targets);
+      EXPECT_EQ(std::ranges::count(children, rank), 1) << rank << " of " << num_targets;
+    }
+  }
+  EXPECT_EQ(run_tree(22, 21), "round 20 was decided differently by rank 21 (target[21/22])");
+}
+
 TEST(Agreement, TheMinorityIsNamed) {
   const RankLayout four{4, true};
   const auto sentence = [&](std::vector<uint64_t> digests) {

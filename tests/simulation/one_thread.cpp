@@ -8,6 +8,7 @@
 #include "runtime/base/virtual_clock.h"
 #include "runtime/ranks/coordinator/coordinator.h"
 #include "runtime/ranks/messages/round_wire.h"
+#include "runtime/ranks/target/agreement.h"
 #include "tests/simulation/clients.h"
 #include "tests/simulation/draft_life.h"
 #include "tests/simulation/job_parts.h"
@@ -30,7 +31,8 @@ class Replica {
       : setting_(setting),
         group_(make_solo_group()),
         model_(options_of(setting), 0, 1, setting.target_sizes()),
-        target_(model_, *group_, faults_of(setting, clients, rank)) {}
+        target_(model_, *group_, faults_of(setting, clients, rank)),
+        rank_(rank) {}
 
   std::deque<Bytes>& inbox() { return inbox_; }
   const ToyModel& model() const { return model_; }
@@ -51,8 +53,7 @@ class Replica {
   const RoundDecision& decision() const { return decision_; }
   Bytes report() const {
     WireWriter out;
-    out.put(round_);
-    out.put(digest(round_, decision_));
+    out.put_numbers(std::vector<DigestReport>{{rank_, round_, digest(round_, decision_)}});
     return out.take();
   }
 
@@ -78,6 +79,7 @@ class Replica {
   const std::unique_ptr<TargetGroup> group_;
   ToyModel model_;
   TargetRank target_;
+  const int rank_;
   std::deque<Bytes> inbox_;
   uint64_t round_ = 0;
   RoundDecision decision_;

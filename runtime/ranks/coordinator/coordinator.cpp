@@ -339,7 +339,7 @@ LateDraftTokens Coordinator::late_draft_tokens(const RoundPlan& plan) {
 }
 
 void Coordinator::post_to_targets(const Bytes& bytes) {
-  for (int rank = 1; rank < layout_.num_targets; ++rank) world_.post(rank, bytes);
+  post_down(world_, layout_, bytes);
   num_plan_bytes_ += bytes.size() * static_cast<size_t>(layout_.num_targets - 1);
 }
 

@@ -9,28 +9,49 @@
 
 namespace outrider {
 
-void report_digest(World& world, uint64_t round, uint64_t digest) {
+namespace {
+
+// This rank's and those below it.
+std::vector<DigestReport> gather_reports(World& world,
+                                   const RankLayout& layout,
+                                   uint64_t round,
+                                   uint64_t digest) {
+  std::vector<DigestReport> reports = {{world.rank(), round, digest}};
+  for (const int child : tree_children(world.rank(), layout.num_targets)) {
+    const Bytes message = receive_soon(world, child, layout.num_targets);
+    WireReader in(message);
+    const auto below = in.get_numbers<DigestReport>();
+    in.expect_end();
+    reports.insert(reports.end(), below.begin(), below.end());
+  }
+  return reports;
+}
+
+}  // namespace
+
+void post_down(World& world, const RankLayout& layout, const Bytes& message) {
+  for (const int child : tree_children(world.rank(), layout.num_targets)) {
+    world.post(child, message);
+  }
+}
+
+void report_digest(World& world, const RankLayout& layout, uint64_t round, uint64_t digest) {
   WireWriter out;
-  out.put(round);
-  out.put(digest);
-  world.post(0, out.take());
+  out.put_numbers(gather_reports(world, layout, round, digest));
+  world.post(tree_parent(world.rank()), out.take());
 }
 
 void check_agreement(World& world, const RankLayout& layout, uint64_t round, uint64_t digest) {
-  std::vector<uint64_t> digests = {digest};
-  for (int rank = 1; rank < layout.num_targets; ++rank) {
-    const Bytes report = receive_soon(world, rank, layout.num_targets);
-    WireReader in(report);
-    const auto reported_round = in.get<uint64_t>();
-    digests.push_back(in.get<uint64_t>());
-    in.expect_end();
-    if (reported_round != round) {
+  std::vector<uint64_t> digests(static_cast<size_t>(layout.num_targets));
+  for (const DigestReport& report : gather_reports(world, layout, round, digest)) {
+    if (report.round != round) {
       throw Error(fmt::format("rank {} ({}) is at round {} while the coordinator is at round {}",
-                              rank,
-                              layout.name(rank),
-                              reported_round,
+                              report.rank,
+                              layout.name(static_cast<int>(report.rank)),
+                              report.round,
                               round));
     }
+    digests.at(static_cast<size_t>(report.rank)) = report.digest;
   }
   const std::string sentence = disagreement(layout, round, digests);
   if (!sentence.empty()) throw Error(sentence);

@@ -1,5 +1,4 @@
-// The life of ranks 1 .. R-1: receive a plan, execute it, tell the coordinator the decision's
-// digest.
+// The life of ranks 1 .. R-1: receive a plan, execute it, report the decision's digest.
 #pragma once
 
 #include "runtime/comm/world/world.h"

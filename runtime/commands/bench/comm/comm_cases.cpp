@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "runtime/base/error.h"
 #include "runtime/base/numbers/fold_tree.h"
@@ -212,91 +213,86 @@ Bytes draft_reply_of(const CommSizes& sizes, int32_t num_seqs, uint64_t turn) {
   return encode_frame({FrameKind::kReply, kEpoch, encode(reply)});
 }
 
-Bytes digest_of(uint64_t turn, int member) {
-  WireWriter out;
-  out.put(turn);
-  out.put(noise(turn, static_cast<uint64_t>(member), 0));
-  return out.take();
-}
-
-// From rank 0 to each of the answerers, who answer at once.
-struct RoundTrip {
-  std::string message;
-  int32_t num_seqs = 0;
-  int first_answerer = 1;  // to the last rank
-  std::function<Bytes(uint64_t turn)> ask;
-  std::function<Bytes(uint64_t turn, int rank)> answer;
-};
-
-CommCase round_trip(World& world, const RoundTrip& trip) {
-  // Both contents are made before the time counts; what came in stays to be looked at.
-  struct State {
-    Bytes ask;
-    Bytes answer;
-    std::vector<Bytes> received;  // by sender
-  };
-  const auto state = std::make_shared<State>();
-  const auto ranks = world.size();
-  const auto prepare = [&world, state, trip](uint64_t turn) {
-    state->ask = trip.ask(turn);
-    state->answer = trip.answer(turn, world.rank());
-  };
-  prepare(0);
-  state->received.resize(static_cast<size_t>(ranks));
-  const auto exchange = [&world, state, ranks, first = trip.first_answerer] {
-    const auto take = [&](int from) {
-      state->received[static_cast<size_t>(from)] = receive(world, from, ranks);
-    };
-    if (world.rank() == 0) {
-      for (int r = first; r < ranks; ++r) world.post(r, state->ask);
-      for (int r = first; r < ranks; ++r) take(r);
-    } else if (world.rank() >= first) {
-      take(0);
-      world.post(0, state->answer);
-    }
-  };
-  const auto num_wrong = [&world, state, ranks, prepare, exchange, trip](uint64_t turn) {
-    prepare(turn);
-    exchange();
-    uint64_t count = 0;
-    if (world.rank() == 0) {
-      for (int r = trip.first_answerer; r < ranks; ++r) {
-        count +=
-            num_different<std::byte>(state->received[static_cast<size_t>(r)], trip.answer(turn, r));
-      }
-    } else if (world.rank() >= trip.first_answerer) {
-      count += num_different<std::byte>(state->received[0], state->ask);
-    }
-    return count;
-  };
-  const size_t num_bytes = state->ask.size() + state->answer.size();
-  return {.message = trip.message,
+CommCase message_case(const char* message, int32_t num_seqs, size_t num_bytes) {
+  return {.message = message,
           .x_name = "sequences",
-          .x = trip.num_seqs,
+          .x = num_seqs,
           .num_bytes = num_bytes,
           .count = num_bytes,
           .type = "uint8",
-          .redop = "none",
-          .bus_factor = 1,
-          .run = exchange,
-          .num_wrong = num_wrong};
+          .redop = "none"};
 }
 
-void add_messages(World& world, const CommSizes& sizes, int32_t seqs, std::vector<CommCase>* to) {
-  to->push_back(
-      round_trip(world,
-                 {.message = "plan, digests back",
-                  .num_seqs = seqs,
-                  .first_answerer = 1,
-                  .ask = [sizes, seqs](uint64_t turn) { return plan_of(sizes, seqs, turn); },
-                  .answer = [](uint64_t turn, int rank) { return digest_of(turn, rank); }}));
-  to->push_back(round_trip(
-      world,
-      {.message = "draft request, reply",
-       .num_seqs = seqs,
-       .first_answerer = world.size() - 1,
-       .ask = [sizes, seqs](uint64_t turn) { return draft_request_of(sizes, seqs, turn); },
-       .answer = [sizes, seqs](uint64_t turn, int) { return draft_reply_of(sizes, seqs, turn); }}));
+// As in a round: along the tree of target/agreement.h.
+CommCase plan_and_digests(World& world, const CommSizes& sizes, int32_t num_seqs) {
+  struct State {
+    uint64_t turn = 0;
+    Bytes plan;
+    Bytes received;
+    uint64_t num_disagreements = 0;
+  };
+  const auto state = std::make_shared<State>();
+  state->plan = plan_of(sizes, num_seqs, 0);
+  const RankLayout layout{.num_targets = world.size()};
+  CommCase made =
+      message_case("plan, digests back", num_seqs, state->plan.size() + sizeof(DigestReport));
+  made.run = [&world, state, layout] {
+    const int rank = world.rank();
+    state->received =
+        rank == 0 ? state->plan : receive(world, tree_parent(rank), layout.num_targets);
+    post_down(world, layout, state->received);
+    const uint64_t digest = noise(state->turn, 0, 0);
+    if (rank > 0) return report_digest(world, layout, state->turn, digest);
+    try {
+      check_agreement(world, layout, state->turn, digest);
+    } catch (const Error&) {
+      ++state->num_disagreements;
+    }
+  };
+  made.num_wrong = [state, sizes, num_seqs, run = made.run](uint64_t turn) {
+    state->turn = turn;
+    state->plan = plan_of(sizes, num_seqs, turn);
+    run();
+    return num_different<std::byte>(state->received, state->plan) +
+           std::exchange(state->num_disagreements, 0);
+  };
+  return made;
+}
+
+// Between rank 0 and the last one, which plays the draft.
+CommCase draft_round_trip(World& world, const CommSizes& sizes, int32_t num_seqs) {
+  // Both are made before the time counts; what came in stays to be looked at.
+  struct State {
+    Bytes request;
+    Bytes reply;
+    Bytes received;
+  };
+  const auto state = std::make_shared<State>();
+  const auto prepare = [state, sizes, num_seqs](uint64_t turn) {
+    state->request = draft_request_of(sizes, num_seqs, turn);
+    state->reply = draft_reply_of(sizes, num_seqs, turn);
+  };
+  prepare(0);
+  CommCase made =
+      message_case("draft request, reply", num_seqs, state->request.size() + state->reply.size());
+  made.run = [&world, state] {
+    const int last = world.size() - 1;
+    if (world.rank() == 0) {
+      world.post(last, state->request);
+      state->received = receive(world, last, world.size());
+    } else if (world.rank() == last) {
+      state->received = receive(world, 0, world.size());
+      world.post(0, state->reply);
+    }
+  };
+  made.num_wrong = [&world, state, prepare, run = made.run](uint64_t turn) -> uint64_t {
+    prepare(turn);
+    run();
+    if (world.rank() == 0) return num_different<std::byte>(state->received, state->reply);
+    if (world.rank() != world.size() - 1) return 0;
+    return num_different<std::byte>(state->received, state->request);
+  };
+  return made;
 }
 
 // Words of scheduler/verification/verify: per row a maximum; per draft token its mass and value, or
@@ -338,7 +334,10 @@ std::vector<CommCase> comm_cases(World& world, TargetGroup& group, const CommSiz
                                       .redop = Redop::kSum,
                                       .fold = sizes.fold}));
   }
-  for (const int32_t seqs : sizes.num_seqs) add_messages(world, sizes, seqs, &cases);
+  for (const int32_t seqs : sizes.num_seqs) {
+    cases.push_back(plan_and_digests(world, sizes, seqs));
+    cases.push_back(draft_round_trip(world, sizes, seqs));
+  }
   for (const int32_t seqs : sizes.num_seqs) add_sampling(group, sizes, seqs, &cases);
   return cases;
 }
