@@ -87,14 +87,14 @@ std::string run_tree(int num_targets, int other) {
 }
 
 TEST(Agreement, ManyRanksTellEachOtherAlongATree) {
-  for (const int num_targets : {1, 2, 4, 5, 6, 16, 22}) {
+  for (const int num_targets : {1, 2, 8, 9, 10, 26}) {
     EXPECT_EQ(run_tree(num_targets, -1), "");
     for (int rank = 1; rank < num_targets; ++rank) {
       const auto children = tree_children(tree_parent(rank), num_targets);
       EXPECT_EQ(std::ranges::count(children, rank), 1) << rank << " of " << num_targets;
     }
   }
-  EXPECT_EQ(run_tree(22, 21), "round 20 was decided differently by rank 21 (target[21/22])");
+  EXPECT_EQ(run_tree(26, 25), "round 20 was decided differently by rank 25 (target[25/26])");
 }
 
 TEST(Agreement, TheMinorityIsNamed) {

@@ -17,7 +17,7 @@
 
 namespace outrider {
 
-inline constexpr int kTreeFanOut = 4;
+inline constexpr int kTreeFanOut = 8;
 
 // Of ranks 1 .. R-1.
 inline int tree_parent(int rank) { return (rank - 1) / kTreeFanOut; }
