@@ -293,7 +293,7 @@ void run_rank(Job& job, World& world) {
 SimulationResult simulate_job(uint64_t seed, Sabotage sabotage) {
   set_log_level(LogLevel::kError);
   Setting setting = random_setting(seed, sabotage);
-  if (seed % 4 == 0) setting.num_targets = kTreeFanOut + 3;  // some hear of others what rank 0 says
+  if (seed % 10 == 0) setting.num_targets = kTreeFanOut + 3;  // some hear of others what rank 0 says
   VirtualClock clock;
   const auto begin = JobClock::now();
   Job job(setting);

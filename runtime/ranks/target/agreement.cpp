@@ -13,9 +13,9 @@ namespace {
 
 // This rank's and those below it.
 std::vector<DigestReport> gather_reports(World& world,
-                                   const RankLayout& layout,
-                                   uint64_t round,
-                                   uint64_t digest) {
+                                         const RankLayout& layout,
+                                         uint64_t round,
+                                         uint64_t digest) {
   std::vector<DigestReport> reports = {{world.rank(), round, digest}};
   for (const int child : tree_children(world.rank(), layout.num_targets)) {
     const Bytes message = receive_soon(world, child, layout.num_targets);

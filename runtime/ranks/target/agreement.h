@@ -17,6 +17,7 @@
 
 namespace outrider {
 
+// Each step down is one more wake-up: the ranks of a host of eight GPUs shall hear rank 0 itself.
 inline constexpr int kTreeFanOut = 8;
 
 // Of ranks 1 .. R-1.
