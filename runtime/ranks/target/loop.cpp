@@ -88,9 +88,8 @@ RoundDecision follow(World& world, const RankLayout& layout, TargetRank& target,
 void run_target_loop(World& world, const RankLayout& layout, TargetRank& target) {
   PlanWait plan_wait;
   while (true) {
-    RoundPlan plan = traced(TraceKind::kReceivePlan, [&] {
-      return decode_round_plan(plan_wait.receive(world, layout));
-    });
+    RoundPlan plan = traced(TraceKind::kReceivePlan,
+                            [&] { return decode_round_plan(plan_wait.receive(world, layout)); });
     if (plan.shutdown) return;
     const uint64_t round = plan.round;
     world.note_round(round);
