@@ -30,7 +30,8 @@ GpuStep::GpuStep(gpu::Device& device,
     : options_(options),
       max_positions_(max_positions),
       table_stride_((max_positions + options.block_size - 1) / options.block_size),
-      rows_per_item_(gpu::kMaxItemRows) {
+      rows_per_item_(gpu::kMaxItemRows),
+      num_processors_(device.info().num_processors) {
   // One plan serves all layers: that of the layer with the fewest rows in an item.
   for (int32_t layer = 0; layer < config.n_layers; ++layer) {
     const ModelShard own = shard_of_layer(config, shard, layer);
@@ -38,6 +39,7 @@ GpuStep::GpuStep(gpu::Device& device,
     const int32_t most = gpu::rows_per_attention_item(group, config.head_dim_of(layer));
     if (layer > 0 && most >= rows_per_item_) continue;
     group_ = group;
+    kv_heads_ = static_cast<int32_t>(own.kv_heads.size());
     rows_per_item_ = most;
   }
   const int32_t rows = options.max_rows;
@@ -81,6 +83,16 @@ void GpuStep::fill_tables(const Batch& batch) {
   }
 }
 
+// Items of one tile, which are done the soonest, where all their blocks run at once.
+gpu::AttentionPlan GpuStep::plan_attention(const Batch& batch) {
+  const gpu::AttentionRows rows = {batch.positions, batch.sequence_of_row};
+  const std::span items(at<gpu::AttentionItem>(items_), static_cast<size_t>(options_.max_rows));
+  const int32_t of_one_tile = std::min(gpu::rows_of_attention_tile(group_), rows_per_item_);
+  const gpu::AttentionPlan plan = gpu::plan_attention(rows, group_, of_one_tile, items);
+  if (plan.num_items * kv_heads_ * plan.max_splits <= num_processors_) return plan;
+  return gpu::plan_attention(rows, group_, rows_per_item_, items);
+}
+
 LaunchSizes GpuStep::fill(const Batch& batch) {
   const auto rows = static_cast<int32_t>(batch.tokens.size());
   const auto logit_rows = static_cast<int32_t>(batch.logit_rows.size());
@@ -89,11 +101,7 @@ LaunchSizes GpuStep::fill(const Batch& batch) {
   std::ranges::copy(batch.positions, at<int32_t>(positions_));
   std::ranges::copy(batch.sequence_of_row, at<int32_t>(sequences_));
   std::ranges::copy(batch.logit_rows, at<int32_t>(logit_rows_));
-  const gpu::AttentionPlan plan =
-      gpu::plan_attention({batch.positions, batch.sequence_of_row},
-                          group_,
-                          rows_per_item_,
-                          {at<gpu::AttentionItem>(items_), static_cast<size_t>(options_.max_rows)});
+  const gpu::AttentionPlan plan = plan_attention(batch);
   fill_tables(batch);
   *at<gpu::StepCounts>(0) = {.num_rows = rows,
                              .num_logit_rows = logit_rows,

@@ -54,6 +54,7 @@ class GpuStep {
   T* at(size_t offset) const {
     return reinterpret_cast<T*>(pinned_.as<std::byte>() + offset);
   }
+  gpu::AttentionPlan plan_attention(const Batch& batch);
   void fill_tables(const Batch& batch);
   LaunchSizes launch_sizes(int32_t rows, int32_t logit_rows, const gpu::AttentionPlan& plan) const;
 
@@ -61,7 +62,9 @@ class GpuStep {
   int32_t max_positions_;
   int32_t table_stride_;
   int32_t group_ = 1;  // query heads of a KV head
+  int32_t kv_heads_ = 1;
   int32_t rows_per_item_;
+  int32_t num_processors_;
   // Byte offsets, the same in pinned and device memory.
   size_t tokens_ = 0;
   size_t positions_ = 0;

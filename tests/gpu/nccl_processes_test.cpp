@@ -66,6 +66,16 @@ std::vector<float> whole_numbers(int rank, unsigned draw, size_t count) {
   return values;
 }
 
+std::vector<float> sum_of_group(Member& member, std::vector<float> values, Fold fold) {
+  const size_t num_bytes = values.size() * sizeof(float);
+  const gpu::Buffer on_device(*member.device, num_bytes);
+  member.device->upload_now(on_device.data(), values.data(), num_bytes);
+  member.group->all_reduce_sum(*member.stream, on_device.as<float>(), values.size(), fold);
+  member.group->wait(*member.stream);
+  member.device->download_now(values.data(), on_device.data(), num_bytes);
+  return values;
+}
+
 // Bits where the order is ours: in a tree, and of two ranks in any order. NCCL's own order of three
 // is nobody's business.
 void check_all_sums(Member& member) {
@@ -75,7 +85,7 @@ void check_all_sums(Member& member) {
     for (const Fold fold : {Fold::kRankOrder, Fold::kTree}) {
       ++draw;
       const bool is_ours = fold == Fold::kTree || group.size() == 2;
-      std::vector<float> host =
+      const std::vector<float> host =
           is_ours ? values_of(group.rank(), draw, count) : whole_numbers(group.rank(), draw, count);
       std::vector<float> expected = expected_sum(group.size(), draw, count, fold);
       if (!is_ours) {
@@ -85,12 +95,8 @@ void check_all_sums(Member& member) {
           for (size_t i = 0; i < count; ++i) expected[i] += part[i];
         }
       }
-      const gpu::Buffer values(*member.device, count * sizeof(float));
-      member.device->upload_now(values.data(), host.data(), count * sizeof(float));
-      group.all_reduce_sum(*member.stream, values.as<float>(), count, fold);
-      group.wait(*member.stream);
-      member.device->download_now(host.data(), values.data(), count * sizeof(float));
-      EXPECT_EQ(first_difference(host, expected), -1) << "rank " << group.rank() << " " << count;
+      EXPECT_EQ(first_difference(sum_of_group(member, host, fold), expected), -1)
+          << "rank " << group.rank() << " " << count;
     }
   }
 }
@@ -122,8 +128,15 @@ TEST_P(NcclProcesses, Sum) {
   const auto ended = run_in_processes(GetParam().num_ranks, kMostS, [&](SocketWorld& world) {
     Member member(world, GetParam().way);
     check_all_sums(member);
-    check_sum_and_norm(
-        *member.group, *member.device, gpu::test_backend().ops, *member.stream, 1, 24);
+    check_sum_and_norm(*member.group,
+                       *member.device,
+                       gpu::test_backend().ops,
+                       *member.stream,
+                       1,
+                       24,
+                       [&](int, unsigned draw, size_t count, Fold fold) {
+                         return sum_of_group(member, values_of(world.rank(), draw, count), fold);
+                       });
     check_replays(member);
     meeting_of (*member.over_host)();
     return member.group->name();

@@ -56,6 +56,8 @@ int32_t rows_per_attention_item(int32_t group, int32_t head_dim) {
   return std::clamp(pairs / group, 1, kMaxItemRows);
 }
 
+int32_t rows_of_attention_tile(int32_t group) { return std::clamp(kTile / group, 1, kMaxItemRows); }
+
 AttentionPlan plan_attention(const AttentionRows& rows,
                              int32_t group,
                              int32_t rows_per_item,

@@ -20,6 +20,8 @@ struct AttentionRows {
 // How many neighbouring rows make one item, at most kMaxItemRows: as many as share a read of keys
 // and values before the read stops being what takes the time. group: query heads of a KV head.
 int32_t rows_per_attention_item(int32_t group, int32_t head_dim);
+// How many rows fit into one tile of 16 (row, query head) pairs; at least one.
+int32_t rows_of_attention_tile(int32_t group);
 
 struct AttentionPlan {
   int32_t num_items = 0;

@@ -71,8 +71,10 @@ OUTRIDER_KERNEL(kNormThreads) void norm_rows(NormArgs args) {
     }
   }
   end_copy_group();
-  wait_for_predecessor();
+  // What follows is a product, which reads nothing but weights before it waits for this launch: it
+  // may ask for them while the launch before this one ends.
   let_successor_begin();
+  wait_for_predecessor();
   if (!is_there) return;
 
   const size_t first = static_cast<size_t>(row) * n;

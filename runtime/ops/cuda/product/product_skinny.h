@@ -282,14 +282,22 @@ void launch_skinny(Stream& stream, const ProductJob& job) {
 
 // More output tiles per warp mean fewer readings of the activations, but fewer blocks: two per
 // processor of a large device are wanted.
-inline constexpr int32_t kWantedBlocks = 264;
+#ifndef OUTRIDER_WANTED_ONE
+#define OUTRIDER_WANTED_ONE 264
+#endif
+inline constexpr int32_t kWantedBlocks = OUTRIDER_WANTED_ONE;
+#ifndef OUTRIDER_WANTED_BLOCKS
+#define OUTRIDER_WANTED_BLOCKS 128
+#endif
+inline constexpr int32_t kWantedBlocksOfMany = OUTRIDER_WANTED_BLOCKS;
 
 template <Type kWeights, Type kInputs>
 void run_skinny(Stream& stream, const ProductJob& job) {
   const Matrix& weights = job.product.weights;
   const int32_t row_tiles = whole_tiles(job.product.max_rows, kTileRows);
+  const int32_t wanted = row_tiles == 1 ? kWantedBlocks : kWantedBlocksOfMany;
   const int32_t most_tiles =
-      whole_tiles(weights.n_out, kTileOutputs) * weights.num_slices / (kMaxSlices * kWantedBlocks);
+      whole_tiles(weights.n_out, kTileOutputs) * weights.num_slices / (kMaxSlices * wanted);
   if (row_tiles == 1) {
     if (most_tiles >= 2) return launch_skinny<Skinny<kWeights, kInputs, 2, 1>>(stream, job);
     return launch_skinny<Skinny<kWeights, kInputs, 1, 1>>(stream, job);
@@ -300,6 +308,7 @@ void run_skinny(Stream& stream, const ProductJob& job) {
   }
   if (row_tiles == 3) {
     if (most_tiles >= 4) return launch_skinny<Skinny<kWeights, kInputs, 4, 3>>(stream, job);
+    if (most_tiles >= 2) return launch_skinny<Skinny<kWeights, kInputs, 2, 3>>(stream, job);
     return launch_skinny<Skinny<kWeights, kInputs, 1, 3>>(stream, job);
   }
   if (most_tiles >= 4) return launch_skinny<Skinny<kWeights, kInputs, 4, 4>>(stream, job);
