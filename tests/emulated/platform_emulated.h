@@ -104,14 +104,30 @@ OUTRIDER_DEVICE Vector2 load_in_order(const Vector2* from) { return *from; }
 OUTRIDER_DEVICE void copy_async_16(void* shared, const void* global, bool valid = true) {
   emulated::copy_async_16(shared, global, valid);
 }
-OUTRIDER_DEVICE void copy_once_16(void* shared, const void* global, bool valid) {
-  emulated::copy_async_16(shared, global, valid);
-}
 OUTRIDER_DEVICE void end_copy_group() { emulated::end_copy_group(); }
 template <int kMostUnderWay>
 OUTRIDER_DEVICE void wait_copies() {
   emulated::wait_copies(kMostUnderWay);
 }
+
+// As below sm_90.
+OUTRIDER_DEVICE void init_arrivals(uint64_t*, int) {}
+OUTRIDER_DEVICE void expect_bytes(uint64_t*, uint32_t) {}
+OUTRIDER_DEVICE void copy_by_warp(Vector4* shared,
+                                  const Vector4* global,
+                                  uint32_t bytes,
+                                  uint64_t*) {
+  for (uint32_t i = lane_id(); i < bytes / sizeof(Vector4); i += 32) {
+    copy_async_16(shared + i, global + i);
+  }
+}
+OUTRIDER_DEVICE void end_copies_by_warp() { end_copy_group(); }
+template <int kMostUnderWay>
+OUTRIDER_DEVICE void wait_copies_by_warp(uint64_t*, uint32_t) {
+  wait_copies<kMostUnderWay>();
+  sync_warp();
+}
+OUTRIDER_DEVICE void let_copies_overwrite() {}
 
 // The other side of a wait is a launch on another OS thread, or another thread of this block.
 struct WatchedMemory {

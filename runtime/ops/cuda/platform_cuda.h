@@ -127,20 +127,89 @@ OUTRIDER_DEVICE void copy_async_16(void* shared, const void* global, bool valid 
       "cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(global), "r"(valid ? 16 : 0)
       : "memory");
 }
-// The same of what nobody else reads (weights): its neighbours in memory are asked for too.
-OUTRIDER_DEVICE void copy_once_16(void* shared, const void* global, bool valid) {
-  const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-  asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(to),
-               "l"(global),
-               "r"(valid ? 16 : 0)
-               : "memory");
-}
 // Ends a group of copies; wait_copies<N>: until at most the N latest groups are under way. Then
 // sync_block() before other threads read what came.
 OUTRIDER_DEVICE void end_copy_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int kMostUnderWay>
 OUTRIDER_DEVICE void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kMostUnderWay) : "memory");
+}
+
+// Copies that a warp makes together of what nobody else reads (weights): of whole 16 bytes between
+// 16-byte aligned addresses. From sm_90 on one lane asks for all of a copy at once, and `arrival`
+// counts its bytes; below, every lane asks for some of it, and groups are counted.
+OUTRIDER_DEVICE void init_arrivals(uint64_t* arrivals, int count) {
+#if __CUDA_ARCH__ >= 900
+  if (lane_id() == 0) {
+    for (int i = 0; i < count; ++i) {
+      const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(arrivals + i));
+      asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(at) : "memory");
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  __syncwarp();
+#endif
+}
+// All that a turn's copies bring together.
+OUTRIDER_DEVICE void expect_bytes(uint64_t* arrival, uint32_t bytes) {
+#if __CUDA_ARCH__ >= 900
+  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(arrival));
+  if (lane_id() == 0) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes)
+                 : "memory");
+  }
+#endif
+}
+OUTRIDER_DEVICE void copy_by_warp(Vector4* shared,
+                                  const Vector4* global,
+                                  uint32_t bytes,
+                                  uint64_t* arrival) {
+#if __CUDA_ARCH__ >= 900
+  if (lane_id() == 0) {
+    const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+    const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(arrival));
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, "
+        "[%3];" ::"r"(to),
+        "l"(global),
+        "r"(bytes),
+        "r"(at)
+        : "memory");
+  }
+#else
+  for (uint32_t i = lane_id(); i < bytes / sizeof(Vector4); i += 32) {
+    copy_async_16(shared + i, global + i);
+  }
+#endif
+}
+// Ends the copies of a turn, also of one without any.
+OUTRIDER_DEVICE void end_copies_by_warp() {
+#if __CUDA_ARCH__ < 900
+  end_copy_group();
+#endif
+}
+// Until all lanes see what the oldest of kMostUnderWay + 1 turns has brought; `round`: how often
+// its arrival has been waited for.
+template <int kMostUnderWay>
+OUTRIDER_DEVICE void wait_copies_by_warp(uint64_t* arrival, uint32_t round) {
+#if __CUDA_ARCH__ >= 900
+  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(arrival));
+  asm volatile(
+      "{\n .reg .pred is_there;\n"
+      "again:\n mbarrier.try_wait.parity.shared::cta.b64 is_there, [%0], %1;\n"
+      " @!is_there bra again;\n}" ::"r"(at),
+      "r"(round % 2)
+      : "memory");
+#else
+  wait_copies<kMostUnderWay>();
+  __syncwarp();
+#endif
+}
+// Shared memory that was written and read the usual way may be copied into, behind a sync_block().
+OUTRIDER_DEVICE void let_copies_overwrite() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
 }
 
 // Words that other launches, devices or the host read and write meanwhile; the Memory of

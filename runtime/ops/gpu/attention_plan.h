@@ -44,22 +44,6 @@ struct AttentionBucket {
 };
 AttentionBucket attention_bucket(const AttentionPlan& plan, int32_t max_rows);
 
-// What becomes of an item's parts, one from each split. With many items one block goes through all
-// splits of its item and folds as it goes; so the scratch memory stays small where rows are many.
-// With few, every split has a block of its own, and the parts are folded by a launch that follows
-// or, where there are few rows, by the block that is done last. All fold in the same order with the
-// same bits.
-enum class AttentionFold : uint8_t { kNothing, kOneBlock, kLastBlock, kNextLaunch };
-
-// The scratch memory of a launch: counters (zero between launches), f32 sums, then for each of them
-// the largest score and the sum of weights.
-struct AttentionScratch {
-  AttentionFold fold = AttentionFold::kNothing;
-  int32_t sum_slots = 0;    // [rows, query heads, slots, head_dim]
-  int32_t state_slots = 0;  // [rows, query heads, slots, 2]
-  size_t num_sums = 0;      // floats
-  size_t num_states = 0;    // floats
-};
 // From so many (item, KV head) on it is one block; so there are fewer counters than this.
 inline constexpr int32_t kManyAttentionBlocks = 512;
 inline constexpr size_t kMaxAttentionSumBytes = size_t{64} << 20;  // with a block for every split

@@ -292,6 +292,23 @@ struct LatentWriteArgs {
 };
 
 // ---- attention
+// What becomes of an item's parts, one from each split. With many items one block goes through all
+// splits of its item and folds as it goes; so the scratch memory stays small where rows are many.
+// With few, every split has a block of its own, and the parts are folded by a launch that follows
+// or, where there are few rows, by the block that is done last. All fold in the same order with the
+// same bits.
+enum class AttentionFold : uint8_t { kNothing, kOneBlock, kLastBlock, kNextLaunch };
+
+// The scratch memory of a launch: counters (zero between launches), f32 sums, then for each of them
+// the largest score and the sum of weights.
+struct AttentionScratch {
+  AttentionFold fold = AttentionFold::kNothing;
+  int32_t sum_slots = 0;    // [rows, query heads, slots, head_dim]
+  int32_t state_slots = 0;  // [rows, query heads, slots, 2]
+  size_t num_sums = 0;      // floats
+  size_t num_states = 0;    // floats
+};
+
 // Causal, grouped KV heads, positions max(0, p - window + 1) .. p (window 0: all). out: [rows,
 // n_heads * head_dim] as a product's input. Keys and values in front of an item's first_new are
 // read before the launch before has ended: that one writes the step's own.
@@ -303,6 +320,7 @@ struct AttentionArgs {
   int32_t window = 0;
   KvView kv;
   void* scratch = nullptr;  // attention_scratch_bytes(), zeros before the first use
+  AttentionScratch parts;   // where they lie in it; the op sees to that
   int32_t max_rows = 0;
   int32_t max_items = 0;   // of this launch
   int32_t max_splits = 0;  // of this launch: no row has more

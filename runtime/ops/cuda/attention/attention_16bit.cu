@@ -7,9 +7,6 @@ namespace {
 template <typename Half, int kHeadDim>
 OUTRIDER_KERNEL(SplitAttention<Half, kHeadDim>::kThreads, SplitAttention<Half, kHeadDim>::kBlocks)
 void attend(AttentionArgs args) {
-#ifdef ATT_EARLY
-  let_successor_begin();
-#endif
   const auto index = static_cast<int32_t>(block_id().z);
   const bool is_there = index < args.step.counts->num_attention_items;
   ItemHead work;
@@ -21,9 +18,7 @@ void attend(AttentionArgs args) {
   SplitAttention<Half, kHeadDim> attention(args, work);
   if (splits.begin < splits.end) attention.begin(splits.begin);
   wait_for_predecessor();
-#ifndef ATT_EARLY
   let_successor_begin();
-#endif
   if (!is_there) return;
   for (int32_t split = splits.begin; split < splits.end; ++split) {
     if (split > splits.begin) attention.begin(split);

@@ -134,6 +134,7 @@ class SplitAttention {
   OUTRIDER_DEVICE void fetch(uint16_t* to, const void* pages, int32_t begin, int32_t end) const {
     constexpr int32_t kPieces = kHeadDim / 8;  // of 16 bytes
     const auto* from = static_cast<const uint16_t*>(pages);
+    OUTRIDER_ROLLED
     for (int32_t i = begin * kPieces + static_cast<int32_t>(thread_id()); i < end * kPieces;
          i += static_cast<int32_t>(kThreads)) {
       const int32_t position = i / kPieces;
@@ -287,7 +288,7 @@ class SplitAttention {
         Half::multiply(sums[i], high, {value.z, value.w});
       }
     }
-    OUTRIDER_UNROLL
+    OUTRIDER_ROLLED
     for (int which = 0; which < 2; ++which) {
       const int32_t row = lane / 4 + which * 8;
       const SoftmaxState part = {fold_tops(tops_ + place * kWarps * 16, row),
@@ -301,8 +302,10 @@ class SplitAttention {
       for (int i = 0; i < kDimTiles; ++i) {
         const int32_t dim_tile = warp + i * kWarps;
         if (dim_tile >= kHeadDim / 8) break;
-        to.give(args_, dim_tile * 8 + lane % 4 * 2, sums[i][which * 2]);
-        to.give(args_, dim_tile * 8 + lane % 4 * 2 + 1, sums[i][which * 2 + 1]);
+        to.give_pair(args_,
+                     dim_tile * 8 + lane % 4 * 2,
+                     which == 0 ? sums[i][0] : sums[i][2],
+                     which == 0 ? sums[i][1] : sums[i][3]);
       }
     }
   }

@@ -20,10 +20,12 @@ OUTRIDER_KERNEL(kWarps * 32) void merge_splits(AttentionArgs args) {
 
 }  // namespace
 
-void attention(Stream& stream, const AttentionArgs& args) {
+void attention(Stream& stream, const AttentionArgs& asked) {
+  AttentionArgs args = asked;
+  args.parts = attention_scratch(asked);
   OUTRIDER_CHECK(args.kv.type != Type::kE4M3 && args.n_heads % args.kv.n_kv_heads == 0);
   if (bends_scores(args) || !attention_16bit(stream, args)) attention_plain(stream, args);
-  if (attention_scratch(args).fold != AttentionFold::kNextLaunch) return;
+  if (args.parts.fold != AttentionFold::kNextLaunch) return;
   const auto head_blocks = (static_cast<uint32_t>(args.n_heads) + kWarps - 1) / kWarps;
   launch(stream,
          merge_splits,

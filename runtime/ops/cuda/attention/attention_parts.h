@@ -95,14 +95,16 @@ OUTRIDER_DEVICE int32_t slot_of(const AttentionArgs& args,
          position % args.kv.block_size;
 }
 
-// Element `dim` of a query's output; with the last one the zeros that fill up the row's last tile.
+// Element `dim` of a query's output.
 OUTRIDER_DEVICE void store_output(const AttentionArgs& args,
                                   const Query& query,
                                   int32_t dim,
                                   float value) {
-  const int32_t k = query.head * args.kv.head_dim + dim;
-  store_activation(args.out, query.row, k, value);
-  if (k + 1 < args.out.n || args.out.type == Type::kF32) return;
+  store_activation(args.out, query.row, query.head * args.kv.head_dim + dim, value);
+}
+// By one thread of the row's last head: the zeros that fill up the row's last tile.
+OUTRIDER_DEVICE void store_padding(const AttentionArgs& args, const Query& query) {
+  if (args.out.type == Type::kF32 || query.head + 1 < args.n_heads) return;
   for (int32_t pad = args.out.n; pad % kTileInner != 0; ++pad) {
     store_activation(args.out, query.row, pad, 0.0f);
   }
@@ -133,7 +135,7 @@ OUTRIDER_DEVICE float fold_value(float old_value, float new_value, const FoldFac
 }
 
 OUTRIDER_DEVICE float* scratch_values(const AttentionArgs& args, const Query& query, int32_t slot) {
-  const size_t slots = static_cast<size_t>(attention_scratch(args).sum_slots);
+  const auto slots = static_cast<size_t>(args.parts.sum_slots);
   return static_cast<float*>(args.scratch) + kManyAttentionBlocks +
          (query_index(args, query) * slots + static_cast<size_t>(slot)) *
              static_cast<size_t>(args.kv.head_dim);
@@ -141,10 +143,10 @@ OUTRIDER_DEVICE float* scratch_values(const AttentionArgs& args, const Query& qu
 OUTRIDER_DEVICE SoftmaxState* scratch_state(const AttentionArgs& args,
                                             const Query& query,
                                             int32_t slot) {
-  const AttentionScratch scratch = attention_scratch(args);
-  float* const states = static_cast<float*>(args.scratch) + kManyAttentionBlocks + scratch.num_sums;
+  float* const states =
+      static_cast<float*>(args.scratch) + kManyAttentionBlocks + args.parts.num_sums;
   return reinterpret_cast<SoftmaxState*>(states) +
-         query_index(args, query) * static_cast<size_t>(scratch.state_slots) +
+         query_index(args, query) * static_cast<size_t>(args.parts.state_slots) +
          static_cast<size_t>(slot);
 }
 
@@ -168,6 +170,24 @@ struct Destination {
       values[dim] = value;
     }
   }
+  // Of dims dim and dim + 1, dim even.
+  OUTRIDER_DEVICE void give_pair(const AttentionArgs& args,
+                                 int32_t dim,
+                                 float low,
+                                 float high) const {
+    if (query.end == 0) return;
+    if (!is_first) {
+      low = fold_value(values[dim], low, factors);
+      high = fold_value(values[dim + 1], high, factors);
+    }
+    if (is_last) {
+      const int32_t k = query.head * args.kv.head_dim + dim;
+      store_activation_pair(
+          args.out, query.row, k, divide(low, state.sum), divide(high, state.sum));
+    } else {
+      *reinterpret_cast<Vector2*>(values + dim) = {bits_of(low), bits_of(high)};
+    }
+  }
 };
 
 OUTRIDER_DEVICE Destination make_destination(const AttentionArgs& args,
@@ -179,7 +199,7 @@ OUTRIDER_DEVICE Destination make_destination(const AttentionArgs& args,
   if (query.end == 0 || split < query.first_split() || split > query.last_split()) return to;
   to.query = query;
   to.state = part;
-  const bool alone = attention_scratch(args).fold == AttentionFold::kOneBlock;
+  const bool alone = args.parts.fold == AttentionFold::kOneBlock;
   to.is_first = !alone || split == query.first_split();
   to.is_last = split == query.last_split() && (alone || split == query.first_split());
   const int32_t from_first = split - query.first_split();
@@ -228,6 +248,7 @@ OUTRIDER_DEVICE void merge_parts(const AttentionArgs& args, const Query& query) 
       store_output(args, query, dim, divide(sums[i], state.sum));
     }
   }
+  if (lane == 0) store_padding(args, query);
 }
 
 // ---- a block
@@ -240,7 +261,7 @@ struct SplitLoop {
 OUTRIDER_DEVICE SplitLoop splits_of_block(const AttentionArgs& args, const ItemHead& work) {
   const int32_t first = work.begin / kSplitPositions;
   const int32_t end = work.item.num_splits;
-  if (attention_scratch(args).fold == AttentionFold::kOneBlock) return {first, end, end - first};
+  if (args.parts.fold == AttentionFold::kOneBlock) return {first, end, end - first};
   const auto split = static_cast<int32_t>(block_id().x);
   return {split, split >= first && split < end ? split + 1 : split, end - first};
 }
@@ -251,7 +272,7 @@ OUTRIDER_DEVICE void merge_if_last(const AttentionArgs& args,
                                    const ItemHead& work,
                                    const SplitLoop& splits,
                                    uint32_t* flag) {
-  if (attention_scratch(args).fold != AttentionFold::kLastBlock) return;
+  if (args.parts.fold != AttentionFold::kLastBlock) return;
   if (splits.begin == splits.end || splits.of_item == 1) return;
   sync_block();
   if (thread_id() == 0) {
@@ -272,7 +293,7 @@ OUTRIDER_DEVICE void merge_if_last(const AttentionArgs& args,
 }
 
 inline Grid attention_grid(const AttentionArgs& args) {
-  const bool one_block = attention_scratch(args).fold == AttentionFold::kOneBlock;
+  const bool one_block = args.parts.fold == AttentionFold::kOneBlock;
   return {static_cast<uint32_t>(one_block ? 1 : args.max_splits),
           static_cast<uint32_t>(args.kv.n_kv_heads),
           static_cast<uint32_t>(args.max_items)};

@@ -164,6 +164,7 @@ OUTRIDER_DEVICE void run_split(const AttentionArgs& args,
           args,
           dim,
           weigh<kType>(args, to.query, range, dim, shared.weights + q * kPositions, shared.slots));
+      if (to.is_last && dim + 1 == head_dim) store_padding(args, to.query);
     }
     sync_block();
   }

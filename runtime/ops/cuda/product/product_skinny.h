@@ -1,12 +1,12 @@
 // Products of 16-bit activations of up to 32 rows: bound by the weights' way from memory. A warp
 // has one slice of the inner dimension for kTiles output tiles, whose fragments come by
-// asynchronous copies into a ring in shared memory, kDepth copies ahead; up to 8 warps of a block
-// have a tile's slices, whose sums meet in shared memory and are folded in the tree. The first
-// copies begin before the launch before has ended. (Of loads into registers ptxas makes batches
-// that are waited for as a whole; groups of copies are counted.)
+// asynchronous copies, a few steps at once, into a ring of kPieces pieces in shared memory; up to 8
+// warps of a block have a tile's slices, whose sums meet in shared memory and are folded in the
+// tree. The first copies begin before the launch before has ended. (Of loads into registers ptxas
+// makes batches that are waited for as a whole.)
 //
 // An output's bits: one chain of matrix instructions per slice, ascending from zero, then the tree;
-// whatever kTiles, kRowTiles and kDepth are, and the same as in product_wide.h.
+// whatever kTiles, kRowTiles and the ring are, and the same as in product_wide.h.
 #pragma once
 
 #include "runtime/base/error.h"
@@ -15,6 +15,12 @@
 
 namespace outrider::gpu {
 
+#ifndef OUTRIDER_PIECE
+#define OUTRIDER_PIECE (kRowTiles == 1 && kTiles == 1 ? 2048 : 1024)
+#endif
+#ifndef OUTRIDER_RING
+#define OUTRIDER_RING (kRowTiles == 1 || kTiles == 4 ? 8192 : 4096)
+#endif
 inline constexpr int32_t kMostSkinnyRows = 32;
 
 // kTiles output tiles per warp, kRowTiles tiles of 8 rows.
@@ -28,30 +34,33 @@ struct Skinny {
   using Packed = typename Weights::Packed;
   static constexpr int kSums = kTiles * kRowTiles;
   static constexpr int kBlocksPerProcessor = kSums <= 2 ? 3 : 2;
-  // What a warp copies at once, 16 bytes a lane, is a step of 16 inputs of a tile, of 8-bit weights
-  // two steps.
-  static constexpr int kCopySteps = sizeof(Vector4) / sizeof(Packed);
-  // Of a warp's copies this many are under way: 8 KB, 12 where there are two blocks; so 192 KB of a
-  // processor.
-#if defined(OUTRIDER_RING_COPIES)  // to be measured: 8, 16, 24
-  static constexpr int kCopies = OUTRIDER_RING_COPIES;
-#else
-  static constexpr int kCopies = kBlocksPerProcessor == 3 ? 16 : 24;
-#endif
-  static constexpr int kDepth = kCopies / kTiles;        // slots of the ring
-  static constexpr int kUnrolled = kTiles == 4 ? 2 : 4;  // slots
-  static_assert(kDepth % kUnrolled == 0);
+  static constexpr int kStepBytes = 32 * sizeof(Packed);  // of a tile
+  // A piece of the ring: of each tile as many bytes as are asked for at once.
+  static constexpr int kPieceTileBytes = OUTRIDER_PIECE;
+  static constexpr int kPieceSteps = kPieceTileBytes / kStepBytes;
+  static constexpr int kPieceVectors = kPieceTileBytes / static_cast<int>(sizeof(Vector4));
+  // Of a warp 8 KB are under way, so 192 KB of a processor. With more rows fewer: there more warps
+  // hide more of the way of activations.
+  static constexpr int kRingBytes = OUTRIDER_RING;
+  static constexpr int kPieces = kRingBytes / (kPieceTileBytes * kTiles);
+  static_assert(kPieces >= 2);
   // Steps whose activations, which come from the caches, are under way.
-  static constexpr int kInputDepth = kTiles == 4 ? 1 : kSums == 1 ? 4 : 2;
-  static_assert(kUnrolled * kCopySteps % kInputDepth == 0);
+#ifndef OUTRIDER_IN
+#define OUTRIDER_IN (kTiles == 4 ? 1 : kSums == 1 ? 4 : 2)
+#endif
+  static constexpr int kInputDepth = OUTRIDER_IN;
+  static_assert(kPieceSteps % kInputDepth == 0);
   // Sums pass through shared memory this many output tiles at a time.
   static constexpr int kTilesPerPass = kTiles * kRowTiles <= 8 ? kTiles : 8 / kRowTiles;
   static_assert(kTiles % kTilesPerPass == 0);
-  static constexpr int kPieces = kTilesPerPass * kRowTiles;  // of 16 x 8 sums, one float4 a lane
+  static constexpr int kSumTiles = kTilesPerPass * kRowTiles;  // of 16 x 8, one float4 a lane
   static constexpr uint32_t kThreads = 256;
+  static constexpr int kWarps = kThreads / 32;
   // A warp's part of shared memory: its ring, and then its sums in the same place.
-  static constexpr int kWarpVectors = 32 * (kPieces > kCopies ? kPieces : kCopies);
-  static constexpr size_t kSharedBytes = kThreads / 32 * kWarpVectors * sizeof(Vector4);
+  static constexpr int kRingVectors = kRingBytes / static_cast<int>(sizeof(Vector4));
+  static constexpr int kWarpVectors = 32 * kSumTiles > kRingVectors ? 32 * kSumTiles : kRingVectors;
+  static constexpr size_t kSumBytes = kWarps * kWarpVectors * sizeof(Vector4);
+  static constexpr size_t kSharedBytes = kSumBytes + kWarps * kPieces * sizeof(uint64_t);
   static_assert(kSharedBytes <= 163 << 10, "what a block of sm_80 can have");
 };
 
@@ -75,53 +84,83 @@ OUTRIDER_DEVICE SkinnyPlace skinny_place(const Matrix& weights) {
           whole_tiles(weights.slice_ends[slice], kTileInner)};
 }
 
-// The stream of weights and the sums of one warp. Pointers are this lane's and go with the steps,
-// so that all else about an address is known when it is compiled.
+// Which piece of its ring a warp takes next, and how often it has gone round.
+struct RingPlace {
+  int32_t piece = 0;
+  uint32_t round = 0;
+};
+template <typename Shape>
+OUTRIDER_DEVICE void move_on(RingPlace& place) {
+  if (++place.piece < Shape::kPieces) return;
+  place.piece = 0;
+  ++place.round;
+}
+// Before a warp's first copies.
+template <typename Shape>
+OUTRIDER_DEVICE uint64_t* make_arrivals() {
+  uint64_t* const arrivals = shared_memory<uint64_t>() + Shape::kSumBytes / sizeof(uint64_t) +
+                             warp_id() * Shape::kPieces;
+  init_arrivals(arrivals, Shape::kPieces);
+  return arrivals;
+}
+
+// The stream of weights and the sums of one warp. Pointers go with the steps, so that all else
+// about an address is known when it is compiled.
 template <typename Shape>
 struct SkinnyWarp {
   using Packed = typename Shape::Packed;
-  static constexpr int kCopySteps = Shape::kCopySteps;
-  static constexpr int kStepVectors = 32 / kCopySteps;
-  static constexpr int kRound = Shape::kUnrolled * kCopySteps;  // steps
+  static constexpr int kSteps = Shape::kPieceSteps;
+  static constexpr int kStepVectors = Shape::kStepBytes / static_cast<int>(sizeof(Vector4));
 
   int32_t left;            // steps of the slice
   const Vector4* weights;  // of the first tile
   int32_t in_tiles;
-  const Vector2* inputs[Shape::kRowTiles];
-  Vector4* ring;            // [kDepth][kTiles], 32 lanes apart: where it copies to
-  const Packed* fragments;  // [kDepth][kTiles][kCopySteps], 32 lanes apart: the same, to be read
+  const Vector2* inputs[Shape::kRowTiles];  // this lane's
+  Vector4* ring;                            // [kPieces][kTiles][kPieceVectors]
+  uint64_t* arrivals;                       // [kPieces]
+  RingPlace place;
   Vector2 inputs_ahead[Shape::kInputDepth][Shape::kRowTiles];
   float sums[Shape::kTiles][Shape::kRowTiles][4] = {};
 
   OUTRIDER_DEVICE SkinnyWarp(const ProductArgs& args,
                              int32_t first_tile,
                              int32_t begin,
-                             int32_t end)
-      : left(end - begin), in_tiles(whole_tiles(args.weights.n_in, kTileInner)) {
+                             int32_t end,
+                             uint64_t* ring_arrivals,
+                             const RingPlace& ring_place)
+      : left(end - begin),
+        in_tiles(whole_tiles(args.weights.n_in, kTileInner)),
+        ring(shared_memory<Vector4>() + warp_id() * Shape::kWarpVectors),
+        arrivals(ring_arrivals),
+        place(ring_place) {
     const size_t first = static_cast<size_t>(first_tile) * static_cast<size_t>(in_tiles) +
                          static_cast<size_t>(begin);
-    weights = static_cast<const Vector4*>(args.weights.data) + first * kStepVectors + lane_id();
-    Vector4* const mine = shared_memory<Vector4>() + warp_id() * Shape::kWarpVectors;
-    ring = mine + lane_id();
-    fragments = reinterpret_cast<const Packed*>(mine) + lane_id();
+    weights = static_cast<const Vector4*>(args.weights.data) + first * kStepVectors;
   }
 
-  // Begins the copy of kCopySteps steps, `ahead` from now, as far as there are so many. A group
-  // each time, whether there is something to copy or not: groups are counted.
-  OUTRIDER_DEVICE void copy_weights(int32_t slot, int ahead) {
-    const bool is_there =
-        kCopySteps == 1 || ahead + static_cast<int32_t>(lane_id()) / kStepVectors < left;
-    OUTRIDER_UNROLL
-    for (int t = 0; t < Shape::kTiles && ahead < left; ++t) {
-      copy_once_16(ring + (slot * Shape::kTiles + t) * 32,
-                   weights + t * in_tiles * kStepVectors + ahead * kStepVectors,
-                   is_there);
+  // Begins the copies of a piece, `ahead` steps from now, as far as there are so many.
+  OUTRIDER_DEVICE void copy_weights(int32_t piece, int32_t ahead) {
+    const int32_t there = left - ahead < kSteps ? left - ahead : kSteps;
+    if (there > 0) {
+      const auto bytes = static_cast<uint32_t>(there * Shape::kStepBytes);
+      expect_bytes(arrivals + piece, bytes * Shape::kTiles);
+      OUTRIDER_UNROLL
+      for (int t = 0; t < Shape::kTiles; ++t) {
+        copy_by_warp(ring + (piece * Shape::kTiles + t) * Shape::kPieceVectors,
+                     weights + (t * in_tiles + ahead) * kStepVectors,
+                     bytes,
+                     arrivals + piece);
+      }
     }
-    end_copy_group();
+    end_copies_by_warp();
   }
   OUTRIDER_DEVICE void begin_weights() {
+    int32_t piece = place.piece;
     OUTRIDER_UNROLL
-    for (int slot = 0; slot < Shape::kDepth; ++slot) copy_weights(slot, slot * kCopySteps);
+    for (int i = 0; i < Shape::kPieces; ++i) {
+      copy_weights(piece, i * kSteps);
+      piece = piece + 1 == Shape::kPieces ? 0 : piece + 1;
+    }
   }
 
   // A lane whose row is not there reads row 0 once more, whose sector is read anyway: as many
@@ -156,60 +195,51 @@ struct SkinnyWarp {
     }
   }
 
-  // Step i of those of a slot.
-  OUTRIDER_DEVICE void multiply_step(int32_t slot, int i, int input_slot) {
+  // Step i of a piece.
+  OUTRIDER_DEVICE void multiply_step(int32_t piece, int i, int input_slot) {
+    const auto* const fragments =
+        reinterpret_cast<const Packed*>(ring + piece * Shape::kTiles * Shape::kPieceVectors) +
+        lane_id();
     OUTRIDER_UNROLL
     for (int t = 0; t < Shape::kTiles; ++t) {
-      const Vector4 wide =
-          Shape::Weights::widened(fragments[((slot * Shape::kTiles + t) * kCopySteps + i) * 32]);
+      const Vector4 wide = Shape::Weights::widened(fragments[(t * kSteps + i) * 32]);
       OUTRIDER_UNROLL
       for (int r = 0; r < Shape::kRowTiles; ++r) {
         multiply<Shape::kInputs>(sums[t][r], wide, inputs_ahead[input_slot][r]);
       }
     }
   }
-  // A lane reads back what it copied itself, but of 8-bit weights, whose lanes copy for each other.
-  OUTRIDER_DEVICE void meet() {
-    if constexpr (kCopySteps > 1) sync_warp();
-  }
 
   // All steps, whose first weights are under way.
   OUTRIDER_DEVICE void run() {
     OUTRIDER_UNROLL
     for (int d = 0; d < Shape::kInputDepth; ++d) load_inputs(d, d);
-    int32_t first_slot = 0;
-    for (; left > 0; left -= kRound) {
+    for (; left > 0; left -= kSteps) {
+      wait_copies_by_warp<Shape::kPieces - 1>(arrivals + place.piece, place.round);
       OUTRIDER_UNROLL
-      for (int u = 0; u < Shape::kUnrolled; ++u) {
-        wait_copies<Shape::kDepth - 1>();
-        meet();
-        OUTRIDER_UNROLL
-        for (int i = 0; i < kCopySteps; ++i) {
-          const int now = u * kCopySteps + i;
-          const int input_slot = now % Shape::kInputDepth;
-          if (now < left) multiply_step(first_slot + u, i, input_slot);
-          load_inputs(input_slot, now + Shape::kInputDepth);
-        }
-        meet();
-        copy_weights(first_slot + u, (u + Shape::kDepth) * kCopySteps);
+      for (int i = 0; i < kSteps; ++i) {
+        const int input_slot = i % Shape::kInputDepth;
+        if (i < left) multiply_step(place.piece, i, input_slot);
+        load_inputs(input_slot, i + Shape::kInputDepth);
       }
-      first_slot =
-          first_slot + Shape::kUnrolled == Shape::kDepth ? 0 : first_slot + Shape::kUnrolled;
-      weights += kRound * kStepVectors;
+      sync_warp();  // all lanes have read the piece
+      copy_weights(place.piece, Shape::kPieces * kSteps);
+      move_on<Shape>(place);
+      weights += kSteps * kStepVectors;
       OUTRIDER_UNROLL
-      for (int r = 0; r < Shape::kRowTiles; ++r) inputs[r] += kRound * 32;
+      for (int r = 0; r < Shape::kRowTiles; ++r) inputs[r] += kSteps * 32;
     }
   }
 };
 
-// This thread's share of a group's pieces in shared memory: folded and finished.
+// This thread's share of a group's tiles of sums in shared memory: folded and finished.
 template <typename Shape, typename Rows>
 OUTRIDER_DEVICE void finish_pieces(const Rows& rows, int32_t pass_tile, int32_t num_slices) {
   const auto warp = static_cast<int32_t>(warp_id());
   const int32_t slice = warp % num_slices;
   const auto lane = static_cast<int32_t>(lane_id());
   const float* const of_group = shared_memory<float>() + (warp - slice) * Shape::kWarpVectors * 4;
-  for (int32_t piece = slice; piece < Shape::kPieces; piece += num_slices) {
+  for (int32_t piece = slice; piece < Shape::kSumTiles; piece += num_slices) {
     const int32_t out = (pass_tile + piece / Shape::kRowTiles) * kTileOutputs + lane / 4;
     const int32_t first_row = piece % Shape::kRowTiles * kTileRows + lane % 4 * 2;
     const LeafTerms low_terms = rows.terms(out);
@@ -242,7 +272,7 @@ OUTRIDER_DEVICE void finish_sums(const Rows& rows,
     auto* const mine = shared_memory<Vector4>() + warp_id() * Shape::kWarpVectors + lane_id();
     if (pass > 0) sync_block();
     OUTRIDER_UNROLL
-    for (int piece = 0; piece < Shape::kPieces; ++piece) {
+    for (int piece = 0; piece < Shape::kSumTiles; ++piece) {
       const float(&sums)[4] = warp.sums[pass + piece / Shape::kRowTiles][piece % Shape::kRowTiles];
       mine[piece * 32] = {bits_of(sums[0]), bits_of(sums[1]), bits_of(sums[2]), bits_of(sums[3])};
     }
@@ -256,7 +286,8 @@ OUTRIDER_KERNEL(Shape::kThreads, Shape::kBlocksPerProcessor)
 void skinny_product(ProductJob job) {
   const Matrix& weights = job.product.weights;
   const SkinnyPlace place = skinny_place<Shape>(weights);
-  SkinnyWarp<Shape> warp(job.product, place.first_tile, place.begin, place.end);
+  SkinnyWarp<Shape> warp(
+      job.product, place.first_tile, place.begin, place.end, make_arrivals<Shape>(), {});
   warp.begin_weights();
   const WholeRows rows = {job, rows_of(job.product)};
   warp.choose_inputs(job.product, place.begin, rows.num_rows);

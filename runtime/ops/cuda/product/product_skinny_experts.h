@@ -15,19 +15,27 @@ void skinny_experts(ExpertJob job) {
   if (!job.is_down) wait_for_predecessor();  // who may have made the tiles
   const int32_t num_tiles = num_expert_tiles(job);
   const auto first = static_cast<int32_t>(block_id().y);
+  uint64_t* const arrivals = make_arrivals<Shape>();
+  RingPlace ring;
   OUTRIDER_ROLLED
   for (int32_t tile = first; tile < num_tiles; tile += static_cast<int32_t>(num_blocks().y)) {
-    if (tile != first) sync_block();  // the sums in place of the rings are read
+    if (tile != first) {
+      sync_block();  // the sums in place of the rings are read
+      let_copies_overwrite();
+    }
     const TileOfRows rows(job, tile);
     SkinnyWarp<Shape> warp(job.product,
                            rows.first_weight_row() / kTileOutputs + place.first_tile,
                            place.begin,
-                           place.end);
+                           place.end,
+                           arrivals,
+                           ring);
     warp.begin_weights();
     wait_for_predecessor();
     let_successor_begin();
     warp.gather_inputs(job.product, place.begin, rows);
     warp.run();
+    ring = warp.place;
     finish_sums(rows, warp, place.first_tile, weights.num_slices);
   }
   wait_for_predecessor();  // also without a tile: who comes next waits for no other
