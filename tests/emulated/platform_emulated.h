@@ -127,7 +127,6 @@ OUTRIDER_DEVICE void wait_copies_by_warp(uint64_t*, uint32_t) {
   wait_copies<kMostUnderWay>();
   sync_warp();
 }
-OUTRIDER_DEVICE void let_copies_overwrite() {}
 
 // The other side of a wait is a launch on another OS thread, or another thread of this block.
 struct WatchedMemory {

@@ -250,8 +250,6 @@ inline AttentionCase::Run AttentionCase::run(const std::vector<RunOfRows>& runs,
   const OpTable& ops = test_backend().ops;
   DeviceArray<uint8_t> scratch(*device_, ops.attention_scratch_bytes(args));
   scratch.poison();
-  if (scratch.size() > 0) std::fill_n(scratch.host(), kManyAttentionBlocks * sizeof(float), 0);
-  scratch.push();
   args.scratch = scratch.device();
   const std::unique_ptr<Stream> stream = device_->make_stream(Priority::kNormal);
   // As a step runs: recorded before it is known what the step has.

@@ -103,16 +103,19 @@ INSTANTIATE_TEST_SUITE_P(Types,
                          SameBits,
                          ::testing::Values(Type::kF32, Type::kBF16, Type::kF16, Type::kE4M3));
 
-// A matrix so tall that warps take two or four output tiles each, and blocks of the kernel for many
-// rows four times as many, against some of its outputs alone.
+// A matrix so tall that warps take two or four output tiles each, blocks more than one turn, and
+// blocks of the kernel for many rows four times as many, against some of its outputs alone.
 using TallMatrix = ProductTest;
-TEST_F(TallMatrix, TilesPerWarpDoNotShow) {
+TEST_F(TallMatrix, TilesPerWarpAndTurnsDoNotShow) {
   struct Size {
     int32_t n_out;
     int32_t n_in;
     int32_t rows;
   };
-  for (const auto& [n_out, n_in, rows] : {Size{8448 + 16, 512, 3},
+  for (const auto& [n_out, n_in, rows] : {Size{6720, 528, 8},
+                                          {12832, 528, 3},
+                                          {17008, 528, 12},
+                                          {8448 + 16, 512, 3},
                                           {8448, 512, 12},
                                           {8448, 512, 28},
                                           {16896 + 48, 512, 20},
@@ -123,7 +126,7 @@ TEST_F(TallMatrix, TilesPerWarpDoNotShow) {
     const TestInputs in(*device, random_table(rows, n_in, Type::kBF16, 2), Type::kBF16);
     const TestMatrix tall(*device, values, Type::kBF16);
     const std::vector<float> found = store(tall, in.activations, rows, rows);
-    for (const int32_t first : {0, n_out - 64}) {
+    for (const int32_t first : {0, n_out / 32 * 16, n_out - 64}) {
       Table some = {64, n_in, {}};
       const auto from = values.values.begin() + static_cast<ptrdiff_t>(first) * n_in;
       some.values.assign(from, from + 64 * n_in);

@@ -28,6 +28,8 @@ import resource_gate
 WAIT = r"ACQBULK"
 LET_BEGIN = r"PREEXIT"
 COPY_128 = r"LDGSTS(\..*)?\.128(\.|$)"
+COPY_BULK = r"UBLKCP"
+COPY_WEIGHTS = f"{COPY_BULK}|{COPY_128}"
 LOAD_128 = r"LDG(\..*)?\.128(\.|$)"
 LOAD_64 = r"LDG(\..*)?\.64(\.|$)"
 STORE_128 = r"STG(\..*)?\.128(\.|$)"
@@ -49,11 +51,11 @@ def skinny(weights, inputs):
 
 
 RULES = [
-    # A ring of 16 or 24 copies: all of the first are asked for early, none comes by way of registers.
-    Rule(skinny("[12]", "[12]"), 20, {COPY_128: 16}, {COPY_128: 20, r"LDS\.128": 4, MATRIX: 4}, LOAD_128),
-    Rule(skinny("3", "[12]"), 20, {COPY_128: 16}, {COPY_128: 20, r"LDS\.64": 8, MATRIX: 8}, LOAD_128),
+    # A ring of two pieces at least: the first are asked for early, none comes by way of registers.
+    Rule(skinny("[12]", "[12]"), 20, {COPY_BULK: 2}, {COPY_WEIGHTS: 3, r"LDS\.128": 4, MATRIX: 4}, LOAD_128),
+    Rule(skinny("3", "[12]"), 20, {COPY_BULK: 2}, {COPY_WEIGHTS: 3, r"LDS\.64": 8, MATRIX: 8}, LOAD_128),
     # A tile's weights come by way of the same ring.
-    Rule(r"outrider::gpu::skinny_experts<.*>", 6, {}, {COPY_128: 20, MATRIX: 4}, LOAD_128),
+    Rule(r"outrider::gpu::skinny_experts<.*>", 6, {}, {COPY_WEIGHTS: 3, MATRIX: 4}, LOAD_128),
     Rule(r"outrider::gpu::wide_product<.*>", 8, {}, {COPY_128: 1, MATRIX: 32}, None),
     # Keys and values that earlier steps have stored.
     Rule(r"outrider::gpu::attend<.*>", 10, {COPY_128: 1}, {COPY_128: 2, MATRIX: 8, "LDSM": 4}, None),
@@ -166,8 +168,8 @@ def read_library(library, cuobjdump, nvdisasm):
 def print_counts(kernels):
     for kernel in kernels:
         early = early_part(kernel)
-        print(f"{kernel.architecture:7} {len(kernel.instructions):6} instructions, {count(early, COPY_128):3} copies of "
-              f"128 bits, {count(early, LOAD_128):3} loads of 128 and {count(early, LOAD_64):3} of 64 before the wait, "
+        print(f"{kernel.architecture:7} {len(kernel.instructions):6} instructions, {count(early, COPY_BULK):3} bulk copies, "
+              f"{count(early, COPY_128):3} of 128 bits, {count(early, LOAD_128):3} loads of 128 and {count(early, LOAD_64):3} of 64 before the wait, "
               f"{count(kernel.instructions, MATRIX):4} matrix instructions  {kernel.name}")
 
 

@@ -32,9 +32,7 @@ inline void check_cuda(cudaError_t result, const char* what) {
 
 // Of a multiprocessor's fast memory, what is shared memory and not first-level cache, in percent of
 // the most: the same for all kernels, since a multiprocessor changes it only when it is empty.
-#ifndef OUTRIDER_CARVEOUT
-#define OUTRIDER_CARVEOUT cudaSharedmemCarveoutMaxShared
-#endif
+inline constexpr int kSharedCarveout = cudaSharedmemCarveoutMaxShared;
 
 template <typename Args>
 void launch(Stream& stream, void (*kernel)(Args), const LaunchShape& shape, const Args& args) {
@@ -43,7 +41,7 @@ void launch(Stream& stream, void (*kernel)(Args), const LaunchShape& shape, cons
     check_cuda(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), attribute, value),
                "asking for shared memory");
   };
-  ask(cudaFuncAttributePreferredSharedMemoryCarveout, OUTRIDER_CARVEOUT);
+  ask(cudaFuncAttributePreferredSharedMemoryCarveout, kSharedCarveout);
   if (shape.shared_bytes > kSharedWithoutAsking) {
     ask(cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shape.shared_bytes));
   }
@@ -105,17 +103,9 @@ OUTRIDER_DEVICE void publish_writes() { __threadfence(); }
 
 // 8 bytes that other blocks on the same processor read too (activations). Keeps its place among
 // asynchronous copies.
-#if defined(OUTRIDER_INPUTS_FROM_L2)  // to be measured: past the first-level cache
-#define OUTRIDER_INPUT_CACHE "cg"
-#else
-#define OUTRIDER_INPUT_CACHE "ca"
-#endif
 OUTRIDER_DEVICE Vector2 load_in_order(const Vector2* from) {
   Vector2 v;
-  asm volatile("ld.global." OUTRIDER_INPUT_CACHE ".v2.u32 {%0, %1}, [%2];"
-               : "=r"(v.x), "=r"(v.y)
-               : "l"(from)
-               : "memory");
+  asm volatile("ld.global.ca.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(from) : "memory");
   return v;
 }
 
@@ -205,13 +195,6 @@ OUTRIDER_DEVICE void wait_copies_by_warp(uint64_t* arrival, uint32_t round) {
   __syncwarp();
 #endif
 }
-// Shared memory that was written and read the usual way may be copied into, behind a sync_block().
-OUTRIDER_DEVICE void let_copies_overwrite() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-#endif
-}
-
 // Words that other launches, devices or the host read and write meanwhile; the Memory of
 // exchange_protocol.h.
 struct WatchedMemory {

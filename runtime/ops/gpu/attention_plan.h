@@ -44,11 +44,9 @@ struct AttentionBucket {
 };
 AttentionBucket attention_bucket(const AttentionPlan& plan, int32_t max_rows);
 
-// From so many (item, KV head) on it is one block; so there are fewer counters than this.
+// From so many (item, KV head) on it is one block.
 inline constexpr int32_t kManyAttentionBlocks = 512;
 inline constexpr size_t kMaxAttentionSumBytes = size_t{64} << 20;  // with a block for every split
-// (row, query head) pairs of one KV head that the last block folds.
-inline constexpr int32_t kMaxPairsOfLastBlock = 32;
 
 constexpr AttentionScratch attention_scratch(const AttentionArgs& args) {
   AttentionScratch scratch;
@@ -59,8 +57,6 @@ constexpr AttentionScratch attention_scratch(const AttentionArgs& args) {
   if (args.max_items * args.kv.n_kv_heads >= kManyAttentionBlocks ||
       apart * sizeof(float) > kMaxAttentionSumBytes) {
     scratch.fold = AttentionFold::kOneBlock;
-  } else if (args.max_rows * (args.n_heads / args.kv.n_kv_heads) <= kMaxPairsOfLastBlock) {
-    scratch.fold = AttentionFold::kLastBlock;
   } else {
     scratch.fold = AttentionFold::kNextLaunch;
   }
@@ -83,7 +79,7 @@ constexpr size_t attention_scratch_bound(const AttentionArgs& args) {
   const size_t slots = apart < most_apart ? apart : most_apart;
   const size_t sums = (slots > queries ? slots : queries) * head_dim;
   const size_t states = (slots > 2 * queries ? slots : 2 * queries) * 2;
-  return (static_cast<size_t>(kManyAttentionBlocks) + sums + states) * sizeof(float);
+  return (sums + states) * sizeof(float);
 }
 
 }  // namespace outrider::gpu

@@ -294,13 +294,12 @@ struct LatentWriteArgs {
 // ---- attention
 // What becomes of an item's parts, one from each split. With many items one block goes through all
 // splits of its item and folds as it goes; so the scratch memory stays small where rows are many.
-// With few, every split has a block of its own, and the parts are folded by a launch that follows
-// or, where there are few rows, by the block that is done last. All fold in the same order with the
-// same bits.
-enum class AttentionFold : uint8_t { kNothing, kOneBlock, kLastBlock, kNextLaunch };
+// With few, every split has a block of its own, and a launch that follows folds the parts. Both
+// fold in the same order with the same bits.
+enum class AttentionFold : uint8_t { kNothing, kOneBlock, kNextLaunch };
 
-// The scratch memory of a launch: counters (zero between launches), f32 sums, then for each of them
-// the largest score and the sum of weights.
+// The scratch memory of a launch: f32 sums, then for each of them the largest score and the sum of
+// weights.
 struct AttentionScratch {
   AttentionFold fold = AttentionFold::kNothing;
   int32_t sum_slots = 0;    // [rows, query heads, slots, head_dim]
@@ -319,7 +318,7 @@ struct AttentionArgs {
   float scale = 0.0f;
   int32_t window = 0;
   KvView kv;
-  void* scratch = nullptr;  // attention_scratch_bytes(), zeros before the first use
+  void* scratch = nullptr;  // attention_scratch_bytes()
   AttentionScratch parts;   // where they lie in it; the op sees to that
   int32_t max_rows = 0;
   int32_t max_items = 0;   // of this launch

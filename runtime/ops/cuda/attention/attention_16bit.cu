@@ -24,7 +24,6 @@ void attend(AttentionArgs args) {
     if (split > splits.begin) attention.begin(split);
     attention.run(split);
   }
-  merge_if_last(args, work, splits, shared_memory<uint32_t>());
 }
 
 template <typename Half, int kHeadDim>

@@ -10,12 +10,14 @@ namespace {
 constexpr uint32_t kWarps = 4;
 
 OUTRIDER_KERNEL(kWarps * 32) void merge_splits(AttentionArgs args) {
-  wait_for_predecessor();
-  let_successor_begin();
   const auto row = static_cast<int32_t>(block_id().x);
   const auto head = static_cast<int32_t>(block_id().y * kWarps + warp_id());
-  if (row >= args.step.counts->num_rows || head >= args.n_heads) return;
-  merge_parts(args, make_query(args, row, head));
+  const bool is_there = row < args.step.counts->num_rows && head < args.n_heads;
+  Query query;
+  if (is_there) query = make_query(args, row, head);
+  wait_for_predecessor();
+  let_successor_begin();
+  if (is_there) merge_parts(args, query);
 }
 
 }  // namespace

@@ -136,15 +136,14 @@ OUTRIDER_DEVICE float fold_value(float old_value, float new_value, const FoldFac
 
 OUTRIDER_DEVICE float* scratch_values(const AttentionArgs& args, const Query& query, int32_t slot) {
   const auto slots = static_cast<size_t>(args.parts.sum_slots);
-  return static_cast<float*>(args.scratch) + kManyAttentionBlocks +
+  return static_cast<float*>(args.scratch) +
          (query_index(args, query) * slots + static_cast<size_t>(slot)) *
              static_cast<size_t>(args.kv.head_dim);
 }
 OUTRIDER_DEVICE SoftmaxState* scratch_state(const AttentionArgs& args,
                                             const Query& query,
                                             int32_t slot) {
-  float* const states =
-      static_cast<float*>(args.scratch) + kManyAttentionBlocks + args.parts.num_sums;
+  float* const states = static_cast<float*>(args.scratch) + args.parts.num_sums;
   return reinterpret_cast<SoftmaxState*>(states) +
          query_index(args, query) * static_cast<size_t>(args.parts.state_slots) +
          static_cast<size_t>(slot);
@@ -256,40 +255,13 @@ OUTRIDER_DEVICE void merge_parts(const AttentionArgs& args, const Query& query) 
 struct SplitLoop {
   int32_t begin = 0;
   int32_t end = 0;
-  int32_t of_item = 0;  // how many the item has
 };
 OUTRIDER_DEVICE SplitLoop splits_of_block(const AttentionArgs& args, const ItemHead& work) {
   const int32_t first = work.begin / kSplitPositions;
   const int32_t end = work.item.num_splits;
-  if (args.parts.fold == AttentionFold::kOneBlock) return {first, end, end - first};
+  if (args.parts.fold == AttentionFold::kOneBlock) return {first, end};
   const auto split = static_cast<int32_t>(block_id().x);
-  return {split, split >= first && split < end ? split + 1 : split, end - first};
-}
-
-// After a block's splits, by all of its threads: the last block of an item and KV head folds the
-// parts of all, where the launch wants it so. `flag` lies in shared memory and is free.
-OUTRIDER_DEVICE void merge_if_last(const AttentionArgs& args,
-                                   const ItemHead& work,
-                                   const SplitLoop& splits,
-                                   uint32_t* flag) {
-  if (args.parts.fold != AttentionFold::kLastBlock) return;
-  if (splits.begin == splits.end || splits.of_item == 1) return;
-  sync_block();
-  if (thread_id() == 0) {
-    auto* const counter =
-        static_cast<uint32_t*>(args.scratch) + block_id().z * num_blocks().y + block_id().y;
-    publish_writes();
-    const bool is_last = atomic_next(counter) + 1 == static_cast<uint32_t>(splits.of_item);
-    if (is_last) *counter = 0;  // for the next launch
-    publish_writes();
-    *flag = is_last ? 1 : 0;
-  }
-  sync_block();
-  if (*flag == 0) return;
-  for (auto j = static_cast<int32_t>(warp_id()); j < work.num_queries;
-       j += static_cast<int32_t>(num_threads() / 32)) {
-    merge_parts(args, query_of(args, work, j));
-  }
+  return {split, split >= first && split < end ? split + 1 : split};
 }
 
 inline Grid attention_grid(const AttentionArgs& args) {

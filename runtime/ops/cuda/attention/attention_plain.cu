@@ -183,7 +183,6 @@ void attend_plainly(AttentionArgs args) {
   for (int32_t split = splits.begin; split < splits.end; ++split) {
     run_split<kType, kBent>(args, work, split, shared);
   }
-  merge_if_last(args, work, splits, shared_memory<uint32_t>());
 }
 
 template <bool kBent>

@@ -9,18 +9,14 @@
 // whatever kTiles, kRowTiles and the ring are, and the same as in product_wide.h.
 #pragma once
 
+#include <algorithm>
+
 #include "runtime/base/error.h"
 #include "runtime/ops/cuda/product/product_epilogue.h"
 #include "runtime/ops/cuda/product/product_fragments.h"
 
 namespace outrider::gpu {
 
-#ifndef OUTRIDER_PIECE
-#define OUTRIDER_PIECE (kRowTiles == 1 && kTiles == 1 ? 2048 : 1024)
-#endif
-#ifndef OUTRIDER_RING
-#define OUTRIDER_RING (kRowTiles == 1 || kTiles == 4 ? 8192 : 4096)
-#endif
 inline constexpr int32_t kMostSkinnyRows = 32;
 
 // kTiles output tiles per warp, kRowTiles tiles of 8 rows.
@@ -35,20 +31,18 @@ struct Skinny {
   static constexpr int kSums = kTiles * kRowTiles;
   static constexpr int kBlocksPerProcessor = kSums <= 2 ? 3 : 2;
   static constexpr int kStepBytes = 32 * sizeof(Packed);  // of a tile
-  // A piece of the ring: of each tile as many bytes as are asked for at once.
-  static constexpr int kPieceTileBytes = OUTRIDER_PIECE;
+  // Of a warp 8 KB are under way, so 128 to 192 KB of a multiprocessor: twice as much, or a quarter
+  // of it, was slower on an H200.
+  static constexpr int kRingBytes = 8192;
+  // Of each tile as many bytes are asked for at once. Long copies are fast: with a half of these an
+  // 8B's step took 4% longer.
+  static constexpr int kPieceTileBytes = kTiles == 4 ? 1024 : kSums == 1 ? 4096 : 2048;
   static constexpr int kPieceSteps = kPieceTileBytes / kStepBytes;
   static constexpr int kPieceVectors = kPieceTileBytes / static_cast<int>(sizeof(Vector4));
-  // Of a warp 8 KB are under way, so 192 KB of a processor. With more rows fewer: there more warps
-  // hide more of the way of activations.
-  static constexpr int kRingBytes = OUTRIDER_RING;
   static constexpr int kPieces = kRingBytes / (kPieceTileBytes * kTiles);
   static_assert(kPieces >= 2);
   // Steps whose activations, which come from the caches, are under way.
-#ifndef OUTRIDER_IN
-#define OUTRIDER_IN (kTiles == 4 ? 1 : kSums == 1 ? 4 : 2)
-#endif
-  static constexpr int kInputDepth = OUTRIDER_IN;
+  static constexpr int kInputDepth = kSums > 4 ? 2 : 4;
   static_assert(kPieceSteps % kInputDepth == 0);
   // Sums pass through shared memory this many output tiles at a time.
   static constexpr int kTilesPerPass = kTiles * kRowTiles <= 8 ? kTiles : 8 / kRowTiles;
@@ -56,116 +50,119 @@ struct Skinny {
   static constexpr int kSumTiles = kTilesPerPass * kRowTiles;  // of 16 x 8, one float4 a lane
   static constexpr uint32_t kThreads = 256;
   static constexpr int kWarps = kThreads / 32;
-  // A warp's part of shared memory: its ring, and then its sums in the same place.
+  // Of a warp in shared memory: its ring, its sums, and the ring's arrivals.
   static constexpr int kRingVectors = kRingBytes / static_cast<int>(sizeof(Vector4));
-  static constexpr int kWarpVectors = 32 * kSumTiles > kRingVectors ? 32 * kSumTiles : kRingVectors;
-  static constexpr size_t kSumBytes = kWarps * kWarpVectors * sizeof(Vector4);
-  static constexpr size_t kSharedBytes = kSumBytes + kWarps * kPieces * sizeof(uint64_t);
+  static constexpr int kSumBytes = 32 * kSumTiles * static_cast<int>(sizeof(Vector4));
+  static constexpr size_t kSharedBytes =
+      kWarps * (kRingBytes + kSumBytes + kPieces * sizeof(uint64_t));
   static_assert(kSharedBytes <= 163 << 10, "what a block of sm_80 can have");
 };
 
-// A block's threads: `groups` of num_slices warps.
-struct SkinnyPlace {
-  int32_t first_tile;  // of its group
-  int32_t begin;       // of this warp's slice, in steps
+// A block's warps are `groups` of num_slices warps, a group has kTiles output tiles. Of a matrix
+// with more groups than blocks a block takes several, one after the other: its turns.
+template <typename Shape>
+constexpr int32_t num_turns(const Matrix& weights) {
+  const int32_t groups = Shape::kWarps / weights.num_slices;
+  return whole_tiles(whole_tiles(weights.n_out, kTileOutputs), groups * Shape::kTiles);
+}
+struct Turns {
+  int32_t first;
+  int32_t stride;
   int32_t end;
 };
-template <typename Shape>
-OUTRIDER_DEVICE SkinnyPlace skinny_place(const Matrix& weights) {
-  const auto warp = static_cast<int32_t>(warp_id());
-  const auto groups = static_cast<int32_t>(num_threads() / 32) / weights.num_slices;
-  const int32_t group = static_cast<int32_t>(block_id().x) * groups + warp / weights.num_slices;
-  // Groups past the end make the last tiles once more: the same bits to the same places.
-  const int32_t last_first = whole_tiles(weights.n_out, kTileOutputs) - Shape::kTiles;
-  const int32_t first_tile = group * Shape::kTiles;
-  const int32_t slice = warp % weights.num_slices;
-  return {first_tile < last_first ? first_tile : last_first,
-          slice == 0 ? 0 : weights.slice_ends[slice - 1] / kTileInner,
-          whole_tiles(weights.slice_ends[slice], kTileInner)};
-}
 
-// Which piece of its ring a warp takes next, and how often it has gone round.
-struct RingPlace {
-  int32_t piece = 0;
-  uint32_t round = 0;
-};
-template <typename Shape>
-OUTRIDER_DEVICE void move_on(RingPlace& place) {
-  if (++place.piece < Shape::kPieces) return;
-  place.piece = 0;
-  ++place.round;
-}
-// Before a warp's first copies.
-template <typename Shape>
-OUTRIDER_DEVICE uint64_t* make_arrivals() {
-  uint64_t* const arrivals = shared_memory<uint64_t>() + Shape::kSumBytes / sizeof(uint64_t) +
-                             warp_id() * Shape::kPieces;
-  init_arrivals(arrivals, Shape::kPieces);
-  return arrivals;
-}
-
-// The stream of weights and the sums of one warp. Pointers go with the steps, so that all else
-// about an address is known when it is compiled.
+// The stream of weights and the sums of one warp. The stream goes on from turn to turn: copies of
+// the next one begin before the last of this one are used.
 template <typename Shape>
 struct SkinnyWarp {
   using Packed = typename Shape::Packed;
   static constexpr int kSteps = Shape::kPieceSteps;
   static constexpr int kStepVectors = Shape::kStepBytes / static_cast<int>(sizeof(Vector4));
 
-  int32_t left;            // steps of the slice
-  const Vector4* weights;  // of the first tile
+  const Matrix& matrix;
   int32_t in_tiles;
+  int32_t begin;       // of its slice, in steps
+  int32_t num_steps;   // of its slice
+  Vector4* ring;       // [kPieces][kTiles][kPieceVectors]
+  uint64_t* arrivals;  // [kPieces]
+  // The copies to come.
+  Turns turns;
+  int32_t first_tile = 0;  // of the matrix' tiles
+  int32_t to_copy = 0;     // steps of the turn that copies have come to
+  const Vector4* weights = nullptr;
+  // What has come: which piece is next, and how often its arrival has been waited for.
+  int32_t piece = 0;
+  uint32_t round = 0;
   const Vector2* inputs[Shape::kRowTiles];  // this lane's
-  Vector4* ring;                            // [kPieces][kTiles][kPieceVectors]
-  uint64_t* arrivals;                       // [kPieces]
-  RingPlace place;
   Vector2 inputs_ahead[Shape::kInputDepth][Shape::kRowTiles];
-  float sums[Shape::kTiles][Shape::kRowTiles][4] = {};
+  float sums[Shape::kTiles][Shape::kRowTiles][4];
 
-  OUTRIDER_DEVICE SkinnyWarp(const ProductArgs& args,
-                             int32_t first_tile,
-                             int32_t begin,
-                             int32_t end,
-                             uint64_t* ring_arrivals,
-                             const RingPlace& ring_place)
-      : left(end - begin),
-        in_tiles(whole_tiles(args.weights.n_in, kTileInner)),
-        ring(shared_memory<Vector4>() + warp_id() * Shape::kWarpVectors),
-        arrivals(ring_arrivals),
-        place(ring_place) {
-    const size_t first = static_cast<size_t>(first_tile) * static_cast<size_t>(in_tiles) +
-                         static_cast<size_t>(begin);
-    weights = static_cast<const Vector4*>(args.weights.data) + first * kStepVectors;
+  OUTRIDER_DEVICE explicit SkinnyWarp(const Matrix& of)
+      : matrix(of),
+        in_tiles(whole_tiles(of.n_in, kTileInner)),
+        ring(shared_memory<Vector4>() + warp_id() * Shape::kRingVectors),
+        arrivals(shared_memory<uint64_t>() +
+                 (Shape::kRingBytes + Shape::kSumBytes) * Shape::kWarps / sizeof(uint64_t) +
+                 warp_id() * Shape::kPieces) {
+    const int32_t slice = static_cast<int32_t>(warp_id()) % of.num_slices;
+    begin = slice == 0 ? 0 : of.slice_ends[slice - 1] / kTileInner;
+    num_steps = whole_tiles(of.slice_ends[slice], kTileInner) - begin;
+    init_arrivals(arrivals, Shape::kPieces);
   }
 
-  // Begins the copies of a piece, `ahead` steps from now, as far as there are so many.
-  OUTRIDER_DEVICE void copy_weights(int32_t piece, int32_t ahead) {
-    const int32_t there = left - ahead < kSteps ? left - ahead : kSteps;
-    if (there > 0) {
-      const auto bytes = static_cast<uint32_t>(there * Shape::kStepBytes);
-      expect_bytes(arrivals + piece, bytes * Shape::kTiles);
+  // The first output tile of this warp's group. Groups past the end make the last tiles once more:
+  // the same bits to the same places.
+  OUTRIDER_DEVICE int32_t tile_of(int32_t turn) const {
+    const int32_t groups = Shape::kWarps / matrix.num_slices;
+    const int32_t group = turn * groups + static_cast<int32_t>(warp_id()) / matrix.num_slices;
+    const int32_t last = whole_tiles(matrix.n_out, kTileOutputs) - Shape::kTiles;
+    return group * Shape::kTiles < last ? group * Shape::kTiles : last;
+  }
+
+  OUTRIDER_DEVICE void find_weights() {
+    to_copy = turns.first < turns.end ? num_steps : 0;
+    const auto tile = static_cast<size_t>(first_tile + tile_of(turns.first));
+    weights = static_cast<const Vector4*>(matrix.data) +
+              (tile * static_cast<size_t>(in_tiles) + static_cast<size_t>(begin)) * kStepVectors;
+  }
+  // Begins the copies of the next piece there is.
+  OUTRIDER_DEVICE void copy_weights(int32_t to) {
+    if (to_copy > 0) {
+      const int32_t now = to_copy < kSteps ? to_copy : kSteps;
+      const auto bytes = static_cast<uint32_t>(now * Shape::kStepBytes);
+      expect_bytes(arrivals + to, bytes * Shape::kTiles);
       OUTRIDER_UNROLL
       for (int t = 0; t < Shape::kTiles; ++t) {
-        copy_by_warp(ring + (piece * Shape::kTiles + t) * Shape::kPieceVectors,
-                     weights + (t * in_tiles + ahead) * kStepVectors,
+        copy_by_warp(ring + (to * Shape::kTiles + t) * Shape::kPieceVectors,
+                     weights + t * in_tiles * kStepVectors,
                      bytes,
-                     arrivals + piece);
+                     arrivals + to);
+      }
+      weights += kSteps * kStepVectors;
+      to_copy -= kSteps;
+      if (to_copy <= 0) {
+        turns.first += turns.stride;
+        find_weights();
       }
     }
     end_copies_by_warp();
   }
-  OUTRIDER_DEVICE void begin_weights() {
-    int32_t piece = place.piece;
+  // The copies of these turns, of which those before have all been used.
+  OUTRIDER_DEVICE void begin_weights(const Turns& of, int32_t tile) {
+    turns = of;
+    first_tile = tile;
+    find_weights();
+    int32_t to = piece;
     OUTRIDER_UNROLL
     for (int i = 0; i < Shape::kPieces; ++i) {
-      copy_weights(piece, i * kSteps);
-      piece = piece + 1 == Shape::kPieces ? 0 : piece + 1;
+      copy_weights(to);
+      to = to + 1 == Shape::kPieces ? 0 : to + 1;
     }
   }
 
   // A lane whose row is not there reads row 0 once more, whose sector is read anyway: as many
   // sectors are read as there are rows. Nobody looks at such a lane's sums.
-  OUTRIDER_DEVICE void choose_inputs(const ProductArgs& args, int32_t begin, int32_t num_rows) {
+  OUTRIDER_DEVICE void choose_inputs(const ProductArgs& args, int32_t num_rows) {
     const auto lane = static_cast<int32_t>(lane_id());
     OUTRIDER_UNROLL
     for (int r = 0; r < Shape::kRowTiles; ++r) {
@@ -176,7 +173,7 @@ struct SkinnyWarp {
   }
   // The same of rows that lie anywhere: a row is four lanes of a tile.
   template <typename Rows>
-  OUTRIDER_DEVICE void gather_inputs(const ProductArgs& args, int32_t begin, const Rows& rows) {
+  OUTRIDER_DEVICE void gather_inputs(const ProductArgs& args, const Rows& rows) {
     const auto lane = static_cast<int32_t>(lane_id());
     OUTRIDER_UNROLL
     for (int r = 0; r < Shape::kRowTiles; ++r) {
@@ -187,7 +184,7 @@ struct SkinnyWarp {
                   (tile + static_cast<size_t>(begin)) * 32 + row % kTileRows * 4 + lane % 4;
     }
   }
-  OUTRIDER_DEVICE void load_inputs(int slot, int ahead) {
+  OUTRIDER_DEVICE void load_inputs(int slot, int ahead, int32_t left) {
     if (ahead >= left) return;
     OUTRIDER_UNROLL
     for (int r = 0; r < Shape::kRowTiles; ++r) {
@@ -195,8 +192,8 @@ struct SkinnyWarp {
     }
   }
 
-  // Step i of a piece.
-  OUTRIDER_DEVICE void multiply_step(int32_t piece, int i, int input_slot) {
+  // Step i of the piece.
+  OUTRIDER_DEVICE void multiply_step(int i, int input_slot) {
     const auto* const fragments =
         reinterpret_cast<const Packed*>(ring + piece * Shape::kTiles * Shape::kPieceVectors) +
         lane_id();
@@ -210,27 +207,40 @@ struct SkinnyWarp {
     }
   }
 
-  // All steps, whose first weights are under way.
+  // The sums of a turn, whose weights are under way.
   OUTRIDER_DEVICE void run() {
     OUTRIDER_UNROLL
-    for (int d = 0; d < Shape::kInputDepth; ++d) load_inputs(d, d);
-    for (; left > 0; left -= kSteps) {
-      wait_copies_by_warp<Shape::kPieces - 1>(arrivals + place.piece, place.round);
+    for (auto& of_tile : sums) {
+      OUTRIDER_UNROLL
+      for (auto& tile : of_tile) tile[0] = tile[1] = tile[2] = tile[3] = 0.0f;
+    }
+    OUTRIDER_UNROLL
+    for (int d = 0; d < Shape::kInputDepth; ++d) load_inputs(d, d, num_steps);
+    for (int32_t left = num_steps; left > 0; left -= kSteps) {
+      wait_copies_by_warp<Shape::kPieces - 1>(arrivals + piece, round);
       OUTRIDER_UNROLL
       for (int i = 0; i < kSteps; ++i) {
         const int input_slot = i % Shape::kInputDepth;
-        if (i < left) multiply_step(place.piece, i, input_slot);
-        load_inputs(input_slot, i + Shape::kInputDepth);
+        if (i < left) multiply_step(i, input_slot);
+        load_inputs(input_slot, i + Shape::kInputDepth, left);
       }
       sync_warp();  // all lanes have read the piece
-      copy_weights(place.piece, Shape::kPieces * kSteps);
-      move_on<Shape>(place);
-      weights += kSteps * kStepVectors;
+      copy_weights(piece);
+      if (++piece == Shape::kPieces) {
+        piece = 0;
+        ++round;
+      }
       OUTRIDER_UNROLL
       for (int r = 0; r < Shape::kRowTiles; ++r) inputs[r] += kSteps * 32;
     }
   }
 };
+
+template <typename Shape>
+OUTRIDER_DEVICE Vector4* sums_of_warp(int32_t warp) {
+  return shared_memory<Vector4>() + Shape::kWarps * Shape::kRingVectors +
+         warp * (32 * Shape::kSumTiles);
+}
 
 // This thread's share of a group's tiles of sums in shared memory: folded and finished.
 template <typename Shape, typename Rows>
@@ -238,7 +248,7 @@ OUTRIDER_DEVICE void finish_pieces(const Rows& rows, int32_t pass_tile, int32_t 
   const auto warp = static_cast<int32_t>(warp_id());
   const int32_t slice = warp % num_slices;
   const auto lane = static_cast<int32_t>(lane_id());
-  const float* const of_group = shared_memory<float>() + (warp - slice) * Shape::kWarpVectors * 4;
+  const auto* const of_group = reinterpret_cast<const float*>(sums_of_warp<Shape>(warp - slice));
   for (int32_t piece = slice; piece < Shape::kSumTiles; piece += num_slices) {
     const int32_t out = (pass_tile + piece / Shape::kRowTiles) * kTileOutputs + lane / 4;
     const int32_t first_row = piece % Shape::kRowTiles * kTileRows + lane % 4 * 2;
@@ -252,7 +262,7 @@ OUTRIDER_DEVICE void finish_pieces(const Rows& rows, int32_t pass_tile, int32_t 
       OUTRIDER_UNROLL
       for (int32_t s = 0; s < kMaxSlices; ++s) {
         if (s >= num_slices) continue;
-        const float* const sums = of_group + (s * Shape::kWarpVectors + piece * 32 + lane) * 4 + i;
+        const float* const sums = of_group + ((s * Shape::kSumTiles + piece) * 32 + lane) * 4 + i;
         low[s] = make_leaf(low_terms, s, sums[0]);
         high[s] = make_leaf(high_terms, s, sums[2]);
       }
@@ -261,7 +271,7 @@ OUTRIDER_DEVICE void finish_pieces(const Rows& rows, int32_t pass_tile, int32_t 
   }
 }
 
-// The sums of all warps, which then are in place of their rings.
+// The sums of all warps, met in shared memory.
 template <typename Shape, typename Rows>
 OUTRIDER_DEVICE void finish_sums(const Rows& rows,
                                  const SkinnyWarp<Shape>& warp,
@@ -269,12 +279,12 @@ OUTRIDER_DEVICE void finish_sums(const Rows& rows,
                                  int32_t num_slices) {
   OUTRIDER_UNROLL
   for (int pass = 0; pass < Shape::kTiles; pass += Shape::kTilesPerPass) {
-    auto* const mine = shared_memory<Vector4>() + warp_id() * Shape::kWarpVectors + lane_id();
-    if (pass > 0) sync_block();
+    sync_block();  // those of the pass before are read
+    Vector4* const mine = sums_of_warp<Shape>(static_cast<int32_t>(warp_id())) + lane_id();
     OUTRIDER_UNROLL
-    for (int piece = 0; piece < Shape::kSumTiles; ++piece) {
-      const float(&sums)[4] = warp.sums[pass + piece / Shape::kRowTiles][piece % Shape::kRowTiles];
-      mine[piece * 32] = {bits_of(sums[0]), bits_of(sums[1]), bits_of(sums[2]), bits_of(sums[3])};
+    for (int tile = 0; tile < Shape::kSumTiles; ++tile) {
+      const float(&sums)[4] = warp.sums[pass + tile / Shape::kRowTiles][tile % Shape::kRowTiles];
+      mine[tile * 32] = {bits_of(sums[0]), bits_of(sums[1]), bits_of(sums[2]), bits_of(sums[3])};
     }
     sync_block();
     finish_pieces<Shape>(rows, first_tile + pass, num_slices);
@@ -285,26 +295,33 @@ template <typename Shape>
 OUTRIDER_KERNEL(Shape::kThreads, Shape::kBlocksPerProcessor)
 void skinny_product(ProductJob job) {
   const Matrix& weights = job.product.weights;
-  const SkinnyPlace place = skinny_place<Shape>(weights);
-  SkinnyWarp<Shape> warp(
-      job.product, place.first_tile, place.begin, place.end, make_arrivals<Shape>(), {});
-  warp.begin_weights();
+  const Turns turns = {static_cast<int32_t>(block_id().x),
+                       static_cast<int32_t>(num_blocks().x),
+                       num_turns<Shape>(weights)};
+  SkinnyWarp<Shape> warp(weights);
+  warp.begin_weights(turns, 0);
   const WholeRows rows = {job, rows_of(job.product)};
-  warp.choose_inputs(job.product, place.begin, rows.num_rows);
   wait_for_predecessor();
   let_successor_begin();
-  warp.run();
-  finish_sums(rows, warp, place.first_tile, weights.num_slices);
+  OUTRIDER_ROLLED
+  for (int32_t turn = turns.first; turn < turns.end; turn += turns.stride) {
+    warp.choose_inputs(job.product, rows.num_rows);
+    warp.run();
+    finish_sums(rows, warp, warp.tile_of(turn), weights.num_slices);
+  }
 }
+
+// Blocks that an H200 has room for at once.
+template <typename Shape>
+inline constexpr int32_t kBlocksAtOnceOfProduct = 132 * Shape::kBlocksPerProcessor;
 
 template <typename Shape>
 void launch_skinny(Stream& stream, const ProductJob& job) {
-  const Matrix& weights = job.product.weights;
-  const int32_t groups = kMaxSlices / weights.num_slices;
-  const int32_t out_tiles = whole_tiles(weights.n_out, kTileOutputs);
+  const int32_t turns = num_turns<Shape>(job.product.weights);
+  const int32_t blocks = std::min(turns, kBlocksAtOnceOfProduct<Shape>);
   launch(stream,
          skinny_product<Shape>,
-         {.grid = {static_cast<uint32_t>(whole_tiles(out_tiles, groups * Shape::kTiles))},
+         {.grid = {static_cast<uint32_t>(blocks)},
           .threads = Shape::kThreads,
           .shared_bytes = Shape::kSharedBytes,
           .overlaps = true},
@@ -313,22 +330,14 @@ void launch_skinny(Stream& stream, const ProductJob& job) {
 
 // More output tiles per warp mean fewer readings of the activations, but fewer blocks: two per
 // processor of a large device are wanted.
-#ifndef OUTRIDER_WANTED_ONE
-#define OUTRIDER_WANTED_ONE 264
-#endif
-inline constexpr int32_t kWantedBlocks = OUTRIDER_WANTED_ONE;
-#ifndef OUTRIDER_WANTED_BLOCKS
-#define OUTRIDER_WANTED_BLOCKS 128
-#endif
-inline constexpr int32_t kWantedBlocksOfMany = OUTRIDER_WANTED_BLOCKS;
+inline constexpr int32_t kWantedBlocks = 264;
 
 template <Type kWeights, Type kInputs>
 void run_skinny(Stream& stream, const ProductJob& job) {
   const Matrix& weights = job.product.weights;
   const int32_t row_tiles = whole_tiles(job.product.max_rows, kTileRows);
-  const int32_t wanted = row_tiles == 1 ? kWantedBlocks : kWantedBlocksOfMany;
   const int32_t most_tiles =
-      whole_tiles(weights.n_out, kTileOutputs) * weights.num_slices / (kMaxSlices * wanted);
+      whole_tiles(weights.n_out, kTileOutputs) * weights.num_slices / (kMaxSlices * kWantedBlocks);
   if (row_tiles == 1) {
     if (most_tiles >= 2) return launch_skinny<Skinny<kWeights, kInputs, 2, 1>>(stream, job);
     return launch_skinny<Skinny<kWeights, kInputs, 1, 1>>(stream, job);
