@@ -57,13 +57,27 @@ TEST(AsyncDrafting, OffForATranslatedDraftOnly) {
   EXPECT_EQ(resolved(config, {{"a", 2}, {"b", 2}}, 2, true), AsyncDrafting::kOff);
 }
 
-TEST(AsyncDrafting, TheReadyBarrierTellsOfATranslatedDraft) {
-  for (const bool translates : {false, true}) {
+TEST(AsyncDrafting, OffWhereTheDraftSharesAGpu) {
+  RunConfig config;
+  const RankLayout layout = {.num_targets = 1, .has_draft = true};
+  Topology topology = {.ranks = {{.rank = 0, .role = "", .host = "a", .num_threads = 1},
+                                 {.rank = 1, .role = "", .host = "a", .num_threads = 1}}};
+  EXPECT_EQ(resolve_async_drafting(config, layout, topology, 16), AsyncDrafting::kCache);
+  topology.draft_shares_gpu = true;
+  EXPECT_EQ(resolve_async_drafting(config, layout, topology, 16), AsyncDrafting::kOff);
+  config.speculative.async_drafting = "cache";
+  EXPECT_EQ(resolve_async_drafting(config, layout, topology, 16), AsyncDrafting::kCache);
+}
+
+TEST(AsyncDrafting, TheReadyBarrierTellsOfTheDraft) {
+  for (const bool is_so : {false, true}) {
     run_in_process(2, [&](World& world) {
-      const Readiness readiness{.translates = translates && world.rank() == 1};
+      const bool says = is_so && world.rank() == 1;
+      const Readiness readiness{.translates = says, .shares_gpu = says};
       const Topology topology =
           ready_barrier(world, {.num_targets = 1, .has_draft = true}, readiness);
-      EXPECT_EQ(topology.draft_translates, translates && world.rank() == 0);
+      EXPECT_EQ(topology.draft_translates, is_so && world.rank() == 0);
+      EXPECT_EQ(topology.draft_shares_gpu, is_so && world.rank() == 0);
     });
   }
 }

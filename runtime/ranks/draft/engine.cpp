@@ -47,6 +47,7 @@ Readiness decode_report(const Bytes& message) {
   WireReader in(message);
   Readiness readiness{.problem = in.get_string()};
   readiness.translates = in.get_bool();
+  readiness.shares_gpu = in.get_bool();
   return readiness;
 }
 
@@ -258,6 +259,7 @@ void report_ready(World& rank, const Readiness& readiness) {
   WireWriter out;
   out.put_string(readiness.problem);
   out.put_bool(readiness.translates);
+  out.put_bool(readiness.shares_gpu);
   rank.post(0, out.take());
 }
 

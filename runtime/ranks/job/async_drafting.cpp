@@ -12,6 +12,7 @@ AsyncDrafting resolve_async_drafting(const RunConfig& config,
   if (topology.draft_translates) return AsyncDrafting::kOff;
   const AsyncDrafting asked = async_drafting_from_name(config.speculative.async_drafting).value();
   if (asked != AsyncDrafting::kAuto) return asked;
+  if (topology.draft_shares_gpu) return AsyncDrafting::kOff;
   if (!layout.has_draft || is_simulated(config.model)) return AsyncDrafting::kCache;
   const RankPlace& draft = topology.ranks.at(static_cast<size_t>(layout.draft_rank()));
   int num_threads = draft.num_threads;

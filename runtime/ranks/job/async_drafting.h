@@ -10,8 +10,8 @@
 namespace outrider {
 
 // Never kAuto. `auto` is `cache` where the draft has hardware of its own, and `off` where it shares
-// its host's CPUs with targets whose threads and its own together are more than num_cpus: what
-// works while they verify would work at their expense. Simulated models only sleep, so they share
+// a target's GPU, or its host's CPUs with targets whose threads and its own together are more than
+// num_cpus: what works while they verify would work at their expense. Simulated models only sleep, so they share
 // well. A draft that is translated does not know what a token of the target's would read like
 // before it is followed by others: `off`.
 AsyncDrafting resolve_async_drafting(const RunConfig& config,

@@ -51,7 +51,7 @@ void run_worker(const JobRank& rank, const DraftStart& start) {
   ModelConfig target_config;
   std::shared_ptr<const GrammarEngine> grammars;
   Checks checks;
-  Readiness readiness;
+  Readiness readiness{.shares_gpu = assignment.device != nullptr && assignment.num_targets > 0};
   try {
     checks = Checks::from_environment();
     loaded = load_draft(config,

@@ -16,6 +16,7 @@ struct Report {
   int32_t num_threads = 0;
   int32_t num_kv_blocks = 0;
   bool translates = false;
+  bool shares_gpu = false;
 };
 
 Bytes encode_report(const Report& report) {
@@ -25,6 +26,7 @@ Bytes encode_report(const Report& report) {
   out.put(report.num_threads);
   out.put(report.num_kv_blocks);
   out.put_bool(report.translates);
+  out.put_bool(report.shares_gpu);
   return out.take();
 }
 
@@ -36,6 +38,7 @@ Report decode_report(const Bytes& bytes) {
   report.num_threads = in.get<int32_t>();
   report.num_kv_blocks = in.get<int32_t>();
   report.translates = in.get_bool();
+  report.shares_gpu = in.get_bool();
   return report;
 }
 
@@ -90,7 +93,10 @@ Topology ready_barrier(World& world,
       if (!sentence.empty()) break;
       if (rank == 0 || (report.num_kv_blocks > 0 && report.num_kv_blocks < topology.num_kv_blocks))
         topology.num_kv_blocks = report.num_kv_blocks;
-      if (layout.role(rank) == Role::kDraft) topology.draft_translates = report.translates;
+      if (layout.role(rank) == Role::kDraft) {
+        topology.draft_translates = report.translates;
+        topology.draft_shares_gpu = report.shares_gpu;
+      }
       log_info("rank {} ready: {} on {}", rank, layout.name(rank), report.host);
       topology.ranks.push_back({rank, layout.name(rank), report.host, report.num_threads});
     }
@@ -100,7 +106,8 @@ Topology ready_barrier(World& world,
                    .problem = readiness.problem,
                    .num_threads = readiness.num_threads,
                    .num_kv_blocks = readiness.num_kv_blocks,
-                   .translates = readiness.translates};
+                   .translates = readiness.translates,
+                   .shares_gpu = readiness.shares_gpu};
   stop_for(rendezvous(world, layout, encode_report(own), judge, timeout_s));
   if (world.rank() == 0) topology.library = world.library();
   return topology;

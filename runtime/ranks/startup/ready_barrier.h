@@ -15,6 +15,7 @@ struct Readiness {
   int num_threads = 0;        // this rank computes with; for reports
   int32_t num_kv_blocks = 0;  // of this target rank; 0: not a target
   bool translates = false;    // a draft whose tokens are not the target's
+  bool shares_gpu = false;    // a draft on a target's GPU
 };
 
 struct RankPlace {
@@ -31,6 +32,7 @@ struct Topology {
   int32_t num_kv_blocks =
       0;  // what every target rank has; GPUs may have room for different numbers
   bool draft_translates = false;
+  bool draft_shares_gpu = false;
 };
 
 // Throws Error on every rank when any has a problem or does not report
