@@ -22,8 +22,8 @@ while [ $# -gt 0 ]; do
   shift
 done
 mkdir -p "$out"
-printf '# GPU probe\\n\\n## %s\\n' "${names[*]}" >"$out/gpu_probe.md"
-printf '{"probes": [\\n{"probe": "%s"}]}' "${names[-1]}" >"$out/gpu_probe.json"
+printf '## %s\\n' "${names[-1]}" >"$out/${names[-1]}.md"
+printf '{"probe":\\n"%s"}' "${names[-1]}" >"$out/${names[-1]}.json"
 echo "said by the probe" >"$out/${names[-1]}.log"
 """
 NO_GPU = "#!/bin/bash\necho 'gpu_probe: no GPU can be used here: none' >&2\nexit 3\n"
@@ -89,11 +89,11 @@ class FirstRun(unittest.TestCase):
         self.put_test("a_gpu_test", "echo fine $OUTRIDER_REQUIRE_GPU\n")
         self.put_test("b_gpu_test", "echo broken; exit 1\n")
         self.put_test("c_gpu_test", "exit 77\n")
-        self.run_script(FIRST_RUN_PARTS="tests probe pairs")
+        self.run_script(FIRST_RUN_PARTS="tests probe")
         for line in (r"a_gpu_test \| done", r"b_gpu_test \| exit code 1", r"c_gpu_test \| skipped",
-                     r"gpu_probe: bandwidth \| done", r"gpu_probe: ipc nccl \| done", r"## launch_gap", r"## ipc nccl"):
+                     r"gpu_probe: bandwidth \| done", r"## launch_gap"):
             self.assertRegex(self.page(), line)
-        self.assertEqual(self.results()["gpu_probe: ipc nccl"], {"probes": [{"probe": "nccl"}]})
+        self.assertEqual(self.results()["gpu_probe: launch_gap"], {"probe": "launch_gap"})
         log = (self.out / "first_run.log").read_text()
         for said in ("fine 1", "broken", "said by the probe"):
             self.assertIn(said, log)

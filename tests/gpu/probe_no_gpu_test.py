@@ -1,12 +1,10 @@
-"""gpu_probe where no GPU can be used: one clear sentence and exit code 3, and probes that start other processes end
-cleanly. Also shown on machines with a GPU, which is hidden.
+"""gpu_probe where no GPU can be used: one clear sentence and exit code 3. Also shown on machines with a GPU, which is
+hidden.
 
     probe_no_gpu_test.py PROGRAM
 """
 
-import json
 import os
-import pathlib
 import subprocess
 import sys
 import tempfile
@@ -24,25 +22,12 @@ def run(*arguments):
 class NoGpu(unittest.TestCase):
     def test_one_sentence_and_exit_code_3(self):
         with tempfile.TemporaryDirectory() as folder:
-            for names in ((), ("nccl",), ("bandwidth", "ipc")):
+            for names in ((), ("launch_gap",), ("bandwidth", "device")):
                 done = run(*names, "--out", folder)
                 self.assertEqual(done.returncode, 3, done.stderr)
                 self.assertRegex(done.stderr, r"\Agpu_probe: no GPU can be used here: [^\n]+\(CUDA error (35|100)\)\n\Z")
                 self.assertEqual(done.stdout, "")
                 self.assertEqual(os.listdir(folder), [])
-
-    def test_probes_of_two_processes_say_what_failed(self):
-        for name in ("nccl", "ipc"):
-            with tempfile.TemporaryDirectory() as folder:
-                done = run("--run", name, "--out", folder)
-                self.assertEqual(done.returncode, 1, done.stderr)
-                report = json.loads(pathlib.Path(folder, f"{name}.json").read_text())
-                self.assertIn("CUDA error", report["status"])
-
-    def test_a_missing_library_is_named(self):
-        with tempfile.TemporaryDirectory() as folder:
-            run("--run", "nccl", "--out", folder, "--nccl", "no/such/file.so")
-            self.assertIn("no/such/file.so", json.loads(pathlib.Path(folder, "nccl.json").read_text())["status"])
 
     def test_words_that_are_not_understood(self):
         for words in (("--no-such",), ("no_such_probe",), ("--out",)):
@@ -52,7 +37,7 @@ class NoGpu(unittest.TestCase):
 
     def test_the_list_names_every_probe(self):
         listed = run("--list").stdout
-        for name in ("device", "bandwidth", "cublaslt", "launch_gap", "latency", "ipc", "nccl"):
+        for name in ("device", "bandwidth", "launch_gap"):
             self.assertRegex(listed, rf"(?m)^{name} ")
 
 

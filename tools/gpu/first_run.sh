@@ -11,7 +11,7 @@
 set -uo pipefail
 
 first_call="probe kernels decode shard pair profile tests ranks"
-later_calls="torch prompts late latency assisted pairs memcheck racecheck"
+later_calls="torch prompts late assisted memcheck racecheck"
 all_parts="$first_call $later_calls"
 
 kernel_tests=(device rows product attention kv)
@@ -63,7 +63,7 @@ case $? in
      exit 2 ;;
 esac
 
-# The tests of NCCL take it from where gpu_probe finds it, too.
+# The tests of NCCL take it from Python's wheels where the system has none.
 if [ -z "${OUTRIDER_NCCL:-}" ]; then
   OUTRIDER_NCCL=$(python3 -c 'import glob, sys
 found = {f for p in sys.path if p for f in glob.glob(p + "/nvidia/*/lib/libnccl.so.2")}
@@ -89,10 +89,8 @@ keep() {
   if [ -s "$2/table.txt" ]; then
     { echo; echo "## $1"; echo; echo '```'; cat "$2/table.txt"; echo '```'; } >"$page"
   fi
-  # A probe that was ended has left the pages of its questions, not the whole one.
-  local pages=("$2"/gpu_probe.md)
-  [ -f "${pages[0]}" ] || pages=("$2"/*.md)
-  [ -f "${pages[0]}" ] && { echo; sed 's/^# GPU probe/# gpu_probe/' "${pages[@]}"; } >>"$page"
+  local pages=("$2"/*.md)  # of a probe
+  [ -f "${pages[0]}" ] && { echo; cat "${pages[@]}"; } >>"$page"
   cat "$2"/*.log >>"$log" 2>/dev/null
   for file in "$2"/*.json; do
     json=$(python3 -m json.tool --compact "$file" 2>/dev/null) || continue  # half a file
@@ -260,7 +258,6 @@ if wanted torch; then
 fi
 if wanted prompts; then
   bench "8B prompts" 60 prefill --model synth:llama-3.1-8b --lengths 128,512,2048 --repeat 5
-  question "bandwidth cublaslt" 200
 fi
 if wanted late; then
   first=$build/late:
@@ -270,9 +267,7 @@ if wanted late; then
     '"$0" --gtest_filter="GraphTest.*" | grep "FAILED.*GraphTest.OverlappingLaunches"' "$build/tests/gpu/device_gpu_test"
   first=
 fi
-wanted latency && question latency 40
 wanted assisted && torch "assisted generation" 90 --assisted --budget-s 70
-wanted pairs && question "ipc nccl" 120
 for tool in memcheck racecheck; do
   wanted $tool || continue
   # Not whole models, which take too long, nor launches that wait for each other.

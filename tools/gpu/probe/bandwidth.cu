@@ -185,7 +185,7 @@ double size_table(const Pool& pool,
 
 }  // namespace
 
-void probe_bandwidth(const ProbeOptions&, Report& report) {
+void probe_bandwidth(Report& report) {
   cudaDeviceProp device{};
   check(cudaGetDeviceProperties(&device, 0), "asking for the device's properties");
   size_t free_bytes = 0;

@@ -13,9 +13,6 @@ namespace outrider::gpu_probe {
 // Throws std::runtime_error: what was tried and what CUDA says to it.
 void check(cudaError_t error, const char* what);
 
-// Empty when a device can be used; otherwise one sentence that says why none can.
-std::string why_no_device();
-
 class DeviceBuffer {
  public:
   explicit DeviceBuffer(size_t bytes);

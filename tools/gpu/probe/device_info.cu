@@ -4,9 +4,7 @@
 
 namespace outrider::gpu_probe {
 
-std::string no_device_sentence() { return why_no_device(); }
-
-void probe_device(const ProbeOptions&, Report& report) {
+void probe_device(Report& report) {
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, 0), "asking for the device's properties");
   int driver = 0;

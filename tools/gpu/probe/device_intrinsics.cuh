@@ -95,21 +95,4 @@ __device__ inline void wait_barrier(uint64_t* barrier, unsigned phase) {
 }
 #endif
 
-// Seen by the host and by other processes.
-__device__ inline void store_release_system(unsigned* address, unsigned value) {
-  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
-}
-
-__device__ inline unsigned load_acquire_system(const unsigned* address) {
-  unsigned value;
-  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
-  return value;
-}
-
-__device__ inline uint64_t device_nanoseconds() {
-  uint64_t now;
-  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-  return now;
-}
-
 }  // namespace outrider::gpu_probe

@@ -81,7 +81,7 @@ double without_graph_us(const Stream& stream, unsigned* counter, bool programmat
 
 }  // namespace
 
-void probe_launch_gap(const ProbeOptions&, Report& report) {
+void probe_launch_gap(Report& report) {
   const Stream stream;
   const DeviceBuffer counter(sizeof(unsigned));
   check(cudaMemset(counter.as<void>(), 0, counter.bytes()), "clearing a counter");
