@@ -90,6 +90,13 @@ TEST(AttentionPlan, ItemsAreEvenAndFillTiles) {
   EXPECT_EQ(sizes_of(2, 128, 64), (std::vector<int32_t>{1, 1}));
 }
 
+TEST(AttentionPlan, ATileHasWholeRows) {
+  EXPECT_EQ(rows_of_attention_tile(1), 16);
+  EXPECT_EQ(rows_of_attention_tile(4), 4);
+  EXPECT_EQ(rows_of_attention_tile(7), 2);
+  EXPECT_EQ(rows_of_attention_tile(128), 1);
+}
+
 TEST(AttentionPlan, SaysWhenThereIsNoRoom) {
   Rows rows;
   rows.add(0, 0, 41);

@@ -195,6 +195,7 @@ OUTRIDER_DEVICE void wait_copies_by_warp(uint64_t* arrival, uint32_t round) {
   __syncwarp();
 #endif
 }
+
 // Words that other launches, devices or the host read and write meanwhile; the Memory of
 // exchange_protocol.h.
 struct WatchedMemory {

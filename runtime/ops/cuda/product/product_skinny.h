@@ -31,7 +31,7 @@ struct Skinny {
   static constexpr int kSums = kTiles * kRowTiles;
   static constexpr int kBlocksPerProcessor = kSums <= 2 ? 3 : 2;
   static constexpr int kStepBytes = 32 * sizeof(Packed);  // of a tile
-  // Of a warp 8 KB are under way, so 128 to 192 KB of a multiprocessor: twice as much, or a quarter
+  // Of a warp 8 KB are under way, so 128 to 192 KB of a multiprocessor: twice as much, or half
   // of it, was slower on an H200.
   static constexpr int kRingBytes = 8192;
   // Of each tile as many bytes are asked for at once. Long copies are fast: with a half of these an
