@@ -7,16 +7,17 @@
 constexpr int kIntVectors = 64 / kInts;
 constexpr int64_t kQuadBytes = 64 * 4;  // four 8-bit or eight 4-bit inputs of a panel
 constexpr int64_t line_bytes(int bits) { return bits == 6 ? kQuadBytes / 4 * 6 : kQuadBytes; }
-// Measured: how far the first row group prefetches ahead of itself, where it alone does (with up to
-// so many groups), and how far beyond the stretch several that share the work.
-constexpr int64_t read_ahead(int bits) { return bits == 4 ? 12288 : 8192; }
-constexpr int64_t groups_of_one_reader(int bits) { return bits == 4 ? 2 : 1; }
-constexpr int64_t kReadAheadShared = 4096;
+constexpr int64_t inputs_of_line(int bits) { return bits == 8 ? 4 : 8; }
+constexpr int64_t weight_bytes(int bits, int64_t inputs) {
+  return inputs / inputs_of_line(bits) * line_bytes(bits);
+}
+// Weights that several row groups share: these, those prefetched meanwhile and the rows' values fit
+// in the first cache (measured on a Zen 4: half or twice as many cost some percent).
+constexpr int64_t kChunkBytes = 8192;
+constexpr int64_t kMostChunkStretches = 16;
+// Measured: how far a single row group prefetches ahead of itself, of 8 bits.
+constexpr int64_t kReadAhead = 8192;
 
-// Prefetch: a single row group reads a little ahead of itself; of several, which find this stretch
-// in the cache, each fetches a part of what follows, spread evenly over its work. One step of the
-// loop always asks for as much as it reads: where a group's part is less, for some of it twice,
-// which costs less than a branch.
 struct StretchTile {
   const char* scales;
   const char* weights;
@@ -25,12 +26,26 @@ struct StretchTile {
   const int32_t* minus_sums;
   int64_t padded;
   const CodeTable* codes;
-  const float* totals;  // [rows, 64]
-  float* to;            // where they go with this stretch added: totals, or the product
-  int64_t to_stride;
   const char* prefetch_from;
   int64_t prefetch_stride;  // bytes per step of the loop
 };
+
+// Stretches whose weights stay in the cache while one row group after the other takes them. The
+// first group makes floats of the scales and keeps them for the others. Each group prefetches its
+// part of what follows, spread evenly over its work. One step of the loop always asks for as much
+// as it reads, so several groups ask for the same more than once: a CPU may forget a prefetch, and
+// asking just once was slower.
+struct Chunk {
+  int64_t first;  // stretch
+  int64_t end;
+  float* scales;  // of each stretch [64], with offsets [2, 64]
+  int64_t scales_stride;
+  const char* prefetch_from;
+  int64_t prefetch_stride;  // bytes per step of the loop
+};
+
+// kAlone: there is no other group, and the chunk is all stretches.
+enum class GroupRole { kAlone, kFirst, kLater };
 
 constexpr int bits_of(QuantKind kind) {
   if (kind == QuantKind::k8 || kind == QuantKind::k8Offsets) return 8;
@@ -123,11 +138,11 @@ OUTRIDER_INLINE void add_products(const StretchTile& tile,
                                   Ints (&acc)[kRows][kVectors]) {
   const int64_t row_bytes = tile.padded * kValueBytes;
   constexpr int kBits = bits_of(kKind);
-  constexpr int kInputs = kBits == 8 ? 4 : 8;
+  constexpr int64_t kInputs = inputs_of_line(kBits);
   constexpr int64_t kLine = line_bytes(kBits);
   const char* line = tile.weights;
   const char* values = tile.values;
-  const char* ahead = tile.prefetch_from + first_vector * kInts * (kLine / 64);
+  const char* ahead = tile.prefetch_from;
   const char* end = line + tile.padded / kInputs * kLine;
   for (; line != end; line += kLine) {
     if constexpr (kPrefetches) {
@@ -155,63 +170,6 @@ OUTRIDER_INLINE void add_products(const StretchTile& tile,
   }
 }
 
-template <QuantKind kKind, int kRows, int kVectors>
-OUTRIDER_INLINE void run_tile(const StretchTile& tile, int first_vector) {
-  Ints acc[kRows][kVectors];
-  start_sums<kKind>(tile, first_vector, acc);
-  add_products<kKind, true>(tile, first_vector, acc);
-#pragma GCC unroll 8
-  for (int r = 0; r < kRows; ++r) {
-    const Floats row_scale = all_floats(tile.row_scales[r]);
-    const Floats row_sum = all_floats(tile.row_scales[r] * static_cast<float>(-tile.minus_sums[r]));
-#pragma GCC unroll 8
-    for (int v = 0; v < kVectors; ++v) {
-      const int at = (first_vector + v) * kInts;
-      const Floats scale = mul(load(reinterpret_cast<const float*>(tile.scales) + at), row_scale);
-      Floats total = load(tile.totals + r * 64 + at);
-      if constexpr (has_offsets(kKind)) {
-        const float* offsets = reinterpret_cast<const float*>(tile.scales) + 64;
-        total = fma(load(offsets + at), row_sum, total);
-      }
-      store(tile.to + r * tile.to_stride + at, fma(to_floats(acc[r][v]), scale, total));
-    }
-  }
-}
-
-template <QuantKind kKind, int kRows>
-OUTRIDER_NOINLINE void run_rows(const StretchTile& tile) {
-  constexpr int kVectors = int_vectors_for_rows(kRows);
-  for (int first = 0; first < kIntVectors; first += kVectors) {
-    run_tile<kKind, kRows, kVectors>(tile, first);
-  }
-}
-
-// Calls the tile code made for exactly this many rows.
-template <QuantKind kKind, int kRows>
-OUTRIDER_INLINE void run_row_group(const StretchTile& tile, int64_t rows) {
-  if constexpr (kRows > 1) {
-    if (rows < kRows) return run_row_group<kKind, kRows - 1>(tile, rows);
-  }
-  run_rows<kKind, kRows>(tile);
-}
-
-// share: of each step's four lines, a group's.
-template <int kBits>
-OUTRIDER_INLINE void aim_prefetch(StretchTile& tile,
-                                  int64_t group,
-                                  int64_t num_groups,
-                                  int64_t share) {
-  if (num_groups <= groups_of_one_reader(kBits)) {
-    tile.prefetch_from = tile.weights + (group == 0 ? read_ahead(kBits) : 0);
-    tile.prefetch_stride = group == 0 ? line_bytes(kBits) : 0;
-    return;
-  }
-  const int64_t weight_bytes = tile.padded * (64 * kBits / 8);
-  tile.prefetch_from =
-      tile.weights + weight_bytes + kReadAheadShared + group * share * (weight_bytes / 4);
-  tile.prefetch_stride = group * share < 4 ? share * (line_bytes(kBits) / 4) : 0;
-}
-
 // Scales i .. i + kInts - 1 of the 64 that begin at `at`, as floats: exact. Bytes are times the
 // float16 of their super-block, powers of two are kept as their exponents.
 OUTRIDER_INLINE Floats scale_at(const QuantPanel& panel,
@@ -231,139 +189,189 @@ OUTRIDER_INLINE int64_t offsets_at(const QuantPanel& panel) {
   return panel.scales == PanelScales::kSuperBlocks ? 64 : 128;
 }
 
-// Where floats of the stretch's scales stand: in the panel, or made in `widened`.
-template <QuantKind kKind>
-OUTRIDER_INLINE const char* scales_of(const QuantPanel& panel,
-                                      const QuantStretch& stretch,
-                                      float* widened) {
-  const char* header = panel.panel + stretch.header;
-  if (panel.scales == PanelScales::kFloat32) return header;
-  const char* supers = panel.panel + stretch.supers;
-  for (int i = 0; i < 64; i += kInts) {
-    store(widened + i, scale_at(panel, supers, header, i));
-    if constexpr (has_offsets(kKind)) {
-      store(widened + 64 + i, scale_at(panel, supers + 128, header + offsets_at(panel), i));
-    }
-  }
-  return reinterpret_cast<const char*>(widened);
+// at: the first output.
+template <GroupRole kRole>
+OUTRIDER_INLINE Floats chunk_scale(
+    const QuantPanel& panel, const QuantStretch& stretch, float* kept, bool offset, int at) {
+  kept += (offset ? 64 : 0) + at;
+  if constexpr (kRole == GroupRole::kLater) return load(kept);
+  const Floats scale = scale_at(panel,
+                                panel.panel + stretch.supers + (offset ? 128 : 0),
+                                panel.panel + stretch.header + (offset ? offsets_at(panel) : 0),
+                                at);
+  if constexpr (kRole == GroupRole::kFirst) store(kept, scale);
+  return scale;
 }
 
-// All stretches of a single row group: the totals of few rows stay in registers. Of 4 bits the
-// CPU's own prefetching brings more: 0.94 and 0.74 of a slow and a fast plain read against 0.90 and
-// 0.63 on a Zen 4, of 8 bits less.
-template <QuantKind kKind, int kRows>
-OUTRIDER_NOINLINE void run_single_group(const QuantPanel& panel) {
-  constexpr bool kPrefetches = bits_of(kKind) == 8;
+// Adds a stretch's sums, scaled, to the totals.
+template <QuantKind kKind, GroupRole kRole, int kRows, int kVectors>
+OUTRIDER_INLINE void add_stretch(const QuantPanel& panel,
+                                 const QuantStretch& stretch,
+                                 const StretchTile& tile,
+                                 float* kept_scales,
+                                 int first_vector,
+                                 Floats (&totals)[kRows][kVectors]) {
+  constexpr bool kPrefetches = kRole != GroupRole::kAlone || bits_of(kKind) == 8;
+  Ints acc[kRows][kVectors];
+  start_sums<kKind>(tile, first_vector, acc);
+  add_products<kKind, kPrefetches>(tile, first_vector, acc);
+#pragma GCC unroll 8
+  for (int v = 0; v < kVectors; ++v) {
+    const int at = (first_vector + v) * kInts;
+    const Floats scale = chunk_scale<kRole>(panel, stretch, kept_scales, false, at);
+    Floats offset = scale;
+    if constexpr (has_offsets(kKind))
+      offset = chunk_scale<kRole>(panel, stretch, kept_scales, true, at);
+#pragma GCC unroll 8
+    for (int r = 0; r < kRows; ++r) {
+      Floats& total = totals[r][v];
+      if constexpr (has_offsets(kKind)) {
+        const float row_sum = tile.row_scales[r] * static_cast<float>(-tile.minus_sums[r]);
+        total = fma(offset, all_floats(row_sum), total);
+      }
+      total = fma(to_floats(acc[r][v]), mul(scale, all_floats(tile.row_scales[r])), total);
+    }
+  }
+}
+
+// first_row: of the group, within the call. The totals stay in registers, as far as there are any.
+template <QuantKind kKind, GroupRole kRole, int kRows, int kVectors>
+OUTRIDER_INLINE void run_tile(const QuantPanel& panel,
+                              Chunk& chunk,
+                              int64_t first_row,
+                              int first_vector) {
   const QuantActivations& in = panel.activations;
-  Floats totals[kRows][kIntVectors];
+  const int64_t row = panel.first_row + first_row;
+  const int first_out = first_vector * kInts;
+  float* const sums = panel.totals + first_row * 64 + first_out;
+  Floats totals[kRows][kVectors];
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
-    for (int v = 0; v < kIntVectors; ++v) totals[r][v] = all_floats(0);
+    for (int v = 0; v < kVectors; ++v) {
+      totals[r][v] =
+          chunk.first == panel.first_stretch ? all_floats(0) : load(sums + r * 64 + v * kInts);
+    }
   }
   StretchTile tile{};
   tile.codes = panel.codes;
-  tile.prefetch_stride = line_bytes(bits_of(kKind));
-  for (int64_t s = panel.first_stretch; s < panel.end_stretch; ++s) {
+  tile.prefetch_stride = chunk.prefetch_stride;
+  float* kept_scales = chunk.scales;
+  for (int64_t s = chunk.first; s < chunk.end; ++s) {
     const QuantStretch& stretch = panel.stretches[s];
-    const char* const header = panel.panel + stretch.header;
-    const char* const supers = panel.panel + stretch.supers;
-    for (int64_t at = 0; kPrefetches && at < panel.header_bytes; at += 64) {
-      prefetch(header + read_ahead(8) + at);
-    }
-    tile.scales = header;
+    tile.scales = panel.panel + stretch.header;
     tile.weights = panel.panel + stretch.weights;
     tile.padded = stretch.padded;
-    tile.prefetch_from = tile.weights + read_ahead(8);
-    tile.values =
-        in.values + (stretch.before * in.rows + panel.first_row * stretch.padded) * kValueBytes;
-    tile.row_scales = in.scales + s * in.rows + panel.first_row;
-    tile.minus_sums = in.minus_sums + s * in.rows + panel.first_row;
-    Ints acc[kRows][kIntVectors];
-    start_sums<kKind>(tile, 0, acc);
-    add_products<kKind, kPrefetches>(tile, 0, acc);
-#pragma GCC unroll 8
-    for (int v = 0; v < kIntVectors; ++v) {
-      const Floats scale = scale_at(panel, supers, header, v * kInts);
-#pragma GCC unroll 8
-      for (int r = 0; r < kRows; ++r) {
-        Floats& total = totals[r][v];
-        if constexpr (has_offsets(kKind)) {
-          const float row_sum = tile.row_scales[r] * static_cast<float>(-tile.minus_sums[r]);
-          const Floats offset =
-              scale_at(panel, supers + 128, header + offsets_at(panel), v * kInts);
-          total = fma(offset, all_floats(row_sum), total);
-        }
-        total = fma(to_floats(acc[r][v]), mul(scale, all_floats(tile.row_scales[r])), total);
+    tile.values = in.values + (stretch.before * in.rows + row * stretch.padded) * kValueBytes;
+    tile.row_scales = in.scales + s * in.rows + row;
+    tile.minus_sums = in.minus_sums + s * in.rows + row;
+    if constexpr (kRole == GroupRole::kAlone) {
+      if constexpr (bits_of(kKind) == 8) {
+        for (int64_t at = 0; at < panel.header_bytes; at += 64)
+          prefetch(tile.scales + kReadAhead + at);
       }
+      chunk.prefetch_from = tile.weights + kReadAhead;
     }
+    tile.prefetch_from = chunk.prefetch_from;
+    add_stretch<kKind, kRole>(panel, stretch, tile, kept_scales, first_vector, totals);
+    chunk.prefetch_from += stretch.padded / inputs_of_line(bits_of(kKind)) * tile.prefetch_stride;
+    kept_scales += chunk.scales_stride;
   }
-  float* const to = panel.out != nullptr ? panel.out : panel.totals;
-  const int64_t to_stride = panel.out != nullptr ? panel.out_stride : 64;
+  const bool is_product = panel.out != nullptr && chunk.end == panel.end_stretch;
+  float* const to = is_product ? panel.out + first_row * panel.out_stride + first_out : sums;
+  const int64_t to_stride = is_product ? panel.out_stride : 64;
 #pragma GCC unroll 8
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 8
-    for (int v = 0; v < kIntVectors; ++v) store(to + r * to_stride + v * kInts, totals[r][v]);
+    for (int v = 0; v < kVectors; ++v) store(to + r * to_stride + v * kInts, totals[r][v]);
   }
 }
 
-// True if there was a single row group that takes whole panels at a time.
-template <QuantKind kKind, int kRows>
-OUTRIDER_INLINE bool run_single_groups(const QuantPanel& panel) {
-  if constexpr (kRows > 1) {
-    if (panel.num_rows < kRows) return run_single_groups<kKind, kRows - 1>(panel);
+template <QuantKind kKind, GroupRole kRole, int kRows>
+OUTRIDER_NOINLINE void run_rows(const QuantPanel& panel, Chunk& chunk, int64_t first_row) {
+  constexpr int kVectors = int_vectors_for_rows(kRows);
+  for (int first = 0; first < kIntVectors; first += kVectors) {
+    run_tile<kKind, kRole, kRows, kVectors>(panel, chunk, first_row, first);
   }
-  if constexpr (int_vectors_for_rows(kRows) == kIntVectors) {
-    if (panel.num_rows != kRows) return false;
-    run_single_group<kKind, kRows>(panel);
-    return true;
+}
+
+// Rows of a single group that takes whole panels at a time.
+constexpr int most_rows_alone() {
+  int rows = 0;
+  while (rows < kMostIntRows && int_vectors_for_rows(rows + 1) == kIntVectors) ++rows;
+  return rows;
+}
+// Of more rows, the smaller of two groups has at least half.
+constexpr int fewest_rows(GroupRole role) {
+  return role == GroupRole::kAlone || most_rows_alone() == 0 ? 1 : (most_rows_alone() + 1) / 2;
+}
+
+// Calls the tile code made for exactly this many rows.
+template <QuantKind kKind, GroupRole kRole, int kRows>
+OUTRIDER_INLINE void run_row_group(const QuantPanel& panel,
+                                   Chunk& chunk,
+                                   int64_t first_row,
+                                   int64_t rows) {
+  if constexpr (kRows > fewest_rows(kRole)) {
+    if (rows < kRows) return run_row_group<kKind, kRole, kRows - 1>(panel, chunk, first_row, rows);
   }
-  return false;
+  run_rows<kKind, kRole, kRows>(panel, chunk, first_row);
+}
+
+// num_tiles: how many take it, of all row groups.
+template <QuantKind kKind>
+OUTRIDER_INLINE Chunk
+next_chunk(const QuantPanel& panel, int64_t first, int64_t num_tiles, float* scales) {
+  constexpr int kBits = bits_of(kKind);
+  Chunk chunk{first, first, scales, has_offsets(kKind) ? 128 : 64, nullptr, 0};
+  int64_t inputs = 0;
+  do {
+    inputs += panel.stretches[chunk.end++].padded;
+  } while (chunk.end < panel.end_stretch && chunk.end - first < kMostChunkStretches &&
+           weight_bytes(kBits, inputs + panel.stretches[chunk.end].padded) <= kChunkBytes);
+  const QuantStretch& last = panel.stretches[chunk.end - 1];
+  const int64_t end = last.weights + weight_bytes(kBits, last.padded);
+  const int64_t steps = inputs / inputs_of_line(kBits) * num_tiles;
+  chunk.prefetch_from = panel.panel + end;
+  chunk.prefetch_stride = (end - panel.stretches[first].header + steps - 1) / steps;
+  return chunk;
 }
 
 template <QuantKind kKind>
 void quant_panel(const QuantPanel& panel) {
-  if (run_single_groups<kKind, kMostIntRows>(panel)) return;
-  const QuantActivations& in = panel.activations;
-  for (int64_t i = 0; i < panel.num_rows * 64; i += kInts) store(panel.totals + i, all_floats(0));
-  const int64_t num_groups = (panel.num_rows + kMostIntRows - 1) / kMostIntRows;
-  // Divisions here, not at every stretch: of short ones they are a tenth of the work.
-  const int64_t group_rows = num_groups == 0 ? 0 : panel.num_rows / num_groups;
-  const int64_t groups_with_one_more = panel.num_rows - group_rows * num_groups;
-  const int64_t share = num_groups == 0 ? 0 : (4 + num_groups - 1) / num_groups;
-  constexpr int kBits = bits_of(kKind);
-  const int64_t header_ahead =
-      num_groups <= groups_of_one_reader(kBits) ? read_ahead(kBits) : kReadAheadShared;
-  alignas(64) float widened[128];
-  StretchTile tile{};
-  tile.codes = panel.codes;
-  for (int64_t s = panel.first_stretch; s < panel.end_stretch; ++s) {
-    const QuantStretch& stretch = panel.stretches[s];
-    tile.scales = scales_of<kKind>(panel, stretch, widened);
-    for (int64_t at = 0; at < panel.header_bytes; at += 64) {
-      prefetch(panel.panel + stretch.header + header_ahead + at);
+  alignas(64) float scales[kMostChunkStretches * 128];
+  if (panel.first_stretch == panel.end_stretch) {
+    for (int64_t i = 0; i < panel.num_rows * 64; i += kInts) store(panel.totals + i, all_floats(0));
+    return;
+  }
+  constexpr int kMostAlone = most_rows_alone();
+  if constexpr (kMostAlone > 0) {
+    if (panel.num_rows <= kMostAlone) {
+      Chunk all{panel.first_stretch, panel.end_stretch, scales, 0, nullptr, 0};
+      all.prefetch_stride = line_bytes(bits_of(kKind));
+      return run_row_group<kKind, GroupRole::kAlone, kMostAlone>(panel, all, 0, panel.num_rows);
     }
-    tile.weights = panel.panel + stretch.weights;
-    tile.padded = stretch.padded;
-    const char* values = in.values + stretch.before * in.rows * kValueBytes;
-    int64_t from = 0;
+  }
+  const int64_t fewest = (panel.num_rows + kMostIntRows - 1) / kMostIntRows;
+  const int64_t wanted = panel.num_rows / kIntRowsOfGroup;
+  const int64_t num_groups = wanted > fewest ? wanted : fewest;
+  const int64_t group_rows = panel.num_rows / num_groups;
+  const int64_t groups_with_one_more = panel.num_rows % num_groups;
+  const int64_t num_tiles =
+      num_groups * (kIntVectors / int_vectors_for_rows(static_cast<int>(group_rows)));
+  for (int64_t first = panel.first_stretch; first < panel.end_stretch;) {
+    Chunk chunk = next_chunk<kKind>(panel, first, num_tiles, scales);
+    int64_t first_row = 0;
     for (int64_t group = 0; group < num_groups; ++group) {
       const int64_t rows = group_rows + (group < groups_with_one_more ? 1 : 0);
-      const int64_t row = panel.first_row + from;
-      tile.values = values + row * stretch.padded * kValueBytes;
-      tile.row_scales = in.scales + s * in.rows + row;
-      tile.minus_sums = in.minus_sums + s * in.rows + row;
-      tile.totals = panel.totals + from * 64;
-      tile.to = panel.totals + from * 64;
-      tile.to_stride = 64;
-      if (panel.out != nullptr && s + 1 == panel.end_stretch) {
-        tile.to = panel.out + from * panel.out_stride;
-        tile.to_stride = panel.out_stride;
+      if (group == 0) {
+        run_row_group<kKind, GroupRole::kFirst, kMostIntRows>(panel, chunk, 0, rows);
+      } else {
+        run_row_group<kKind, GroupRole::kLater, kMostIntRows>(panel, chunk, first_row, rows);
       }
-      aim_prefetch<kBits>(tile, group, num_groups, share);
-      run_row_group<kKind, kMostIntRows>(tile, rows);
-      from += rows;
+      first_row += rows;
     }
+    first = chunk.end;
   }
 }
 

@@ -19,6 +19,7 @@ namespace {
 constexpr int64_t kValueBytes = 2;  // four activations lie as 0, 2, 1, 3
 // Of 16 registers 8 hold sums, 4 weights, 2 activations.
 constexpr int kMostIntRows = 4;
+constexpr int kIntRowsOfGroup = 4;
 constexpr int int_vectors_for_rows(int rows) { return rows == 1 ? 4 : 2; }
 
 struct Quad {

@@ -18,6 +18,7 @@ namespace {
 
 constexpr int64_t kValueBytes = 2;  // four activations lie as 0, 2, 1, 3
 constexpr int kMostIntRows = 6;
+constexpr int kIntRowsOfGroup = 6;
 constexpr int int_vectors_for_rows(int rows) { return rows <= 3 ? 4 : 2; }
 
 struct Quad {

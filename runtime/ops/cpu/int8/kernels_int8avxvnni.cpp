@@ -18,6 +18,7 @@ namespace {
 constexpr int64_t kValueBytes = 1;
 // Of 16 registers 12 hold sums, 2 weights.
 constexpr int kMostIntRows = 6;
+constexpr int kIntRowsOfGroup = 6;
 constexpr int int_vectors_for_rows(int rows) { return rows == 1 ? 8 : rows == 2 ? 4 : 2; }
 
 using Quad = __m256i;

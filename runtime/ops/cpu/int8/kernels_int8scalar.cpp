@@ -17,6 +17,7 @@ namespace {
 constexpr int kInts = 16;
 constexpr int64_t kValueBytes = 1;
 constexpr int kMostIntRows = 1;
+constexpr int kIntRowsOfGroup = 1;
 constexpr int int_vectors_for_rows(int) { return 1; }
 
 struct Ints {
