@@ -56,7 +56,7 @@ struct QuantPanel {
   int64_t end_stretch = 0;
   QuantActivations activations;
   int64_t first_row = 0;
-  int64_t num_rows = 0;
+  int64_t num_rows = 0;     // at least 1
   float* totals = nullptr;  // [num_rows, 64]
   float* out = nullptr;     // null, or the panel's outputs of the first row
   int64_t out_stride = 0;

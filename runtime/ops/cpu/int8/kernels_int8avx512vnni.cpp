@@ -17,7 +17,7 @@ namespace {
 #include "runtime/ops/cpu/int8/int8_avx512.h"
 
 constexpr int64_t kValueBytes = 1;
-// Of 32 registers 24 hold sums, 4 weights; of groups of 4 rows 16, which leaves some to the totals.
+// Of 32 registers 24 hold sums, 4 weights; with groups of 4 rows 8 more are left to the totals.
 constexpr int kMostIntRows = 6;
 constexpr int kIntRowsOfGroup = 4;
 constexpr int int_vectors_for_rows(int) { return 4; }
