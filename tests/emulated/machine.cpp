@@ -38,6 +38,7 @@ enum class State : uint8_t { kReady, kAtBlock, kAtWarp, kEnded };
 struct Thread {
   context::fiber fiber;
   State state = State::kReady;
+  uint32_t num_together = 0;  // of kAtBlock: the threads of its group
   WarpAction action = nullptr;
   void* argument = nullptr;
   std::vector<Copy> open_copies;              // of the group not yet ended
@@ -137,7 +138,7 @@ class Machine {
       if (moved || num_ended == num_threads) continue;
       // Who is awake can go no further: now the others.
       if (sleepers_ == 0) {
-        settle_block(num_threads);
+        settle_groups(num_threads);
         sleepers_ = next_random();
       } else {
         sleepers_ = 0;
@@ -180,8 +181,25 @@ class Machine {
     }
   }
 
-  // Nobody can go on: all must stand at sync_block().
-  void settle_block(uint32_t num_threads) {
+  // Nobody can go on: all of some group must stand at sync_group().
+  void settle_groups(uint32_t num_threads) {
+    bool has_settled = false;
+    for (uint32_t first = 0; first < num_threads; first += kLanes) {
+      if (threads_[first].state != State::kAtBlock) continue;
+      const uint32_t together = threads_[first].num_together;
+      if (first % together != 0 || first + together > num_threads) continue;
+      uint32_t end = first;
+      while (end < first + together && threads_[end].state == State::kAtBlock &&
+             threads_[end].num_together == together) {
+        ++end;
+      }
+      if (end < first + together) continue;
+      for (uint32_t t = first; t < end; ++t) threads_[t].state = State::kReady;
+      has_settled = true;
+    }
+    if (!has_settled) fail_to_settle(num_threads);
+  }
+  void fail_to_settle(uint32_t num_threads) {
     for (uint32_t t = 0; t < num_threads; ++t) {
       if (threads_[t].state == State::kAtBlock) continue;
       failure_ = std::make_exception_ptr(
@@ -190,7 +208,7 @@ class Machine {
                 " while others wait for the block"));
       return;
     }
-    for (uint32_t t = 0; t < num_threads; ++t) threads_[t].state = State::kReady;
+    failure_ = std::make_exception_ptr(Error("threads wait for groups of different sizes"));
   }
 
   context::pooled_fixedsize_stack stacks_{kStackBytes};
@@ -318,7 +336,10 @@ void yield_thread() {
   machine().wake_all();  // what the thread waits for may be theirs to do
   machine().wait_as(State::kReady);
 }
-void sync_block() { machine().wait_as(State::kAtBlock); }
+void sync_group(uint32_t num_threads) {
+  machine().current().num_together = num_threads;
+  machine().wait_as(State::kAtBlock);
+}
 
 void warp_together(WarpAction action, void* lane_argument) {
   Thread& thread = machine().current();

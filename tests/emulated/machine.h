@@ -41,8 +41,9 @@ std::byte* shared_bytes();
 
 // Lets the other threads of the block run, and other OS threads: for waits for what those do.
 void yield_thread();
-// The running thread waits until all threads of the block / the warp's 32 lanes have arrived.
-void sync_block();
+// The running thread waits until all of its group of num_threads threads, counted from the block's
+// first / the warp's 32 lanes have arrived.
+void sync_group(uint32_t num_threads);
 void wait_for_predecessor();
 void warp_together(WarpAction action, void* lane_argument);
 

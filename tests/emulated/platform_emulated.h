@@ -25,10 +25,13 @@ void launch(Stream& stream, void (*kernel)(Args), const LaunchShape& shape, cons
   emulated::enqueue(stream, [=] { emulated::run(shape, [&] { kernel(args); }); });
 }
 
+inline size_t block_shared_bytes(Stream&) { return 227 << 10; }
+
 OUTRIDER_DEVICE uint32_t thread_id() { return emulated::place().thread; }
 OUTRIDER_DEVICE uint32_t num_threads() { return emulated::place().num_threads; }
 OUTRIDER_DEVICE uint32_t lane_id() { return thread_id() % 32; }
 OUTRIDER_DEVICE uint32_t warp_id() { return thread_id() / 32; }
+OUTRIDER_DEVICE uint32_t uniform_warp_id() { return warp_id(); }
 OUTRIDER_DEVICE Grid block_id() { return emulated::place().block; }
 OUTRIDER_DEVICE Grid num_blocks() { return emulated::place().grid; }
 
@@ -36,7 +39,8 @@ template <typename T>
 OUTRIDER_DEVICE T* shared_memory() {
   return reinterpret_cast<T*>(emulated::shared_bytes());
 }
-OUTRIDER_DEVICE void sync_block() { emulated::sync_block(); }
+OUTRIDER_DEVICE void sync_block() { emulated::sync_group(num_threads()); }
+OUTRIDER_DEVICE void sync_group(uint32_t threads) { emulated::sync_group(threads); }
 OUTRIDER_DEVICE void sync_warp() { emulated::warp_together(nullptr, nullptr); }
 
 namespace emulated {
@@ -111,7 +115,7 @@ OUTRIDER_DEVICE void wait_copies() {
 }
 
 // As below sm_90.
-OUTRIDER_DEVICE void init_arrivals(uint64_t*, int) {}
+OUTRIDER_DEVICE void init_arrivals(uint64_t*, int, int) {}
 OUTRIDER_DEVICE void expect_bytes(uint64_t*, uint32_t) {}
 OUTRIDER_DEVICE void copy_by_warp(Vector4* shared,
                                   const Vector4* global,

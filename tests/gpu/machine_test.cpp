@@ -113,6 +113,37 @@ TEST_F(Machine, WaitingForThreadsThatNeverComeIsAnError) {
   EXPECT_THROW(launch(*stream, two_operations, shape, Nothing{}), Error);
 }
 
+// Each half of the block turns its own numbers round, the second as often again.
+TEST_F(Machine, GroupsOfWarpsMeetByThemselves) {
+  const LaunchShape shape = {.threads = 128, .shared_bytes = 512};
+  std::vector<uint32_t> out(128);
+  launch(
+      *stream,
+      +[](uint32_t* to) {
+        auto* shared = shared_memory<uint32_t>();
+        uint32_t value = thread_id();
+        for (uint32_t turn = 0; turn <= thread_id() / 64; ++turn) {
+          sync_group(64);
+          shared[thread_id()] = value;
+          sync_group(64);
+          value = shared[thread_id() ^ 63];
+        }
+        sync_block();
+        to[thread_id()] = value;
+      },
+      shape,
+      out.data());
+  for (uint32_t t = 0; t < 128; ++t) EXPECT_EQ(out[t], t < 64 ? t ^ 63 : t) << t;
+  const auto of_two_sizes = +[](uint32_t*) {
+    if (warp_id() == 0) {
+      sync_group(32);
+    } else {
+      sync_group(thread_id() < 64 ? 64 : 32);
+    }
+  };
+  EXPECT_THROW(launch(*stream, of_two_sizes, shape, out.data()), Error);
+}
+
 struct CopyArgs {
   const uint32_t* in;
   uint32_t* out;
@@ -188,8 +219,8 @@ TEST_F(Machine, FragmentsMultiply) {
       *stream,
       +[](TileArgs args) {
         float sums[4] = {};
-        const auto a = reinterpret_cast<const Vector4*>(args.weights)[lane_id()];
-        const auto b = reinterpret_cast<const Vector2*>(args.rows)[lane_id()];
+        const auto a = reinterpret_cast<const Vector4*>(args.weights)[weight_slot(lane_id())];
+        const auto b = reinterpret_cast<const Vector2*>(args.rows)[activation_slot(lane_id())];
         multiply_bf16(sums, a, b);
         for (uint32_t i = 0; i < 4; ++i) {
           const uint32_t output = lane_id() / 4 + i / 2 * 8;

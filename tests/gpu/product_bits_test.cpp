@@ -16,14 +16,21 @@ class SameBits : public ProductTest, public ::testing::WithParamInterface<Type> 
   }
 };
 
-// Row r of a call of 1, 5, 17, 32 and 70 rows.
+// Times 2^-7 to 2^7, so that what is added differs in size.
+Table spread(Table table, unsigned seed) {
+  std::mt19937 random(seed);
+  for (float& value : table.values) value = std::ldexp(value, static_cast<int>(random() % 15) - 7);
+  return table;
+}
+
+// Row r of a call of 1, 5, 17, 32 and 70 rows: warps multiply alone or four together.
 TEST_P(SameBits, WhateverOtherRowsThereAre) {
   constexpr int32_t kOut = 88;
   constexpr int32_t kRows = 70;
   for (const int32_t n_in : {600, 72}) {
     const TestMatrix weights(
-        *device, random_table(kOut, n_in, inputs_for(weight_type), 1), weight_type);
-    const Table inputs = random_table(kRows, n_in, input_type, 2);
+        *device, spread(random_table(kOut, n_in, inputs_for(weight_type), 1), 3), weight_type);
+    const Table inputs = spread(random_table(kRows, n_in, input_type, 2), 4);
     const TestInputs all(*device, inputs, input_type);
     const std::vector<float> bias = random_table(1, kOut, Type::kF32, 3).values;
     const std::vector<float> wide = store(weights, all.activations, kRows, kRows, bias);
@@ -121,7 +128,7 @@ TEST_F(TallMatrix, TilesPerWarpAndTurnsDoNotShow) {
                                           {16896 + 48, 512, 20},
                                           {16896, 512, 32},
                                           {16896 - 16, 264, 40},
-                                          {4240, 264, 200}}) {
+                                          {8464, 264, 200}}) {
     const Table values = random_table(n_out, n_in, Type::kBF16, static_cast<unsigned>(rows));
     const TestInputs in(*device, random_table(rows, n_in, Type::kBF16, 2), Type::kBF16);
     const TestMatrix tall(*device, values, Type::kBF16);

@@ -49,6 +49,12 @@ class Gate(unittest.TestCase):
             for word in words:
                 self.assertIn(word, problems, instructions)
 
+    def test_matrix_instructions_of_four_warps_go_together(self):
+        together = ["HGMMA.64x64x16.F32.BF16"] * 3 + ["WARPGROUP.DEPBAR.LE"]
+        self.assertEqual(self.problems(GOOD + together), [])
+        apart = ["HGMMA.64x64x16.F32.BF16", "WARPGROUP.DEPBAR.LE"] * 3
+        self.assertIn("is waited for by itself", "\n".join(self.problems(GOOD + apart)))
+
     def test_what_has_no_wait_is_not_asked_for_it(self):
         without = [line for line in GOOD if line not in ("ACQBULK", "PREEXIT")]
         self.assertEqual(self.problems(without, "sm_80"), [])

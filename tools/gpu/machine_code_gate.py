@@ -6,9 +6,9 @@
 Reads every kernel of LIBRARY (liboutrider_cuda.so) with cuobjdump and nvdisasm, which are looked for in this Python's
 environment (machine_code_tools.txt), then on the PATH. RULES says what must be in which kernel, what must stand before
 the wait for the launch before (sm_90 and later), and what must not be there; for all of them: registers are not kept in
-local memory, nothing is written before the wait, and the next launch is let begin only after it. Order is that of
-addresses. --list prints what was counted. Exit code 1 and a line per problem when there is one, 77 without the tools.
-Standard library only (and c++filt, for the names).
+local memory, nothing is written before the wait, the next launch is let begin only after it, and matrix instructions of
+four warps are not waited for one by one. Order is that of addresses. --list prints what was counted. Exit code 1 and a
+line per problem when there is one, 77 without the tools. Standard library only (and c++filt, for the names).
 """
 
 import argparse
@@ -34,6 +34,8 @@ LOAD_128 = r"LDG(\..*)?\.128(\.|$)"
 LOAD_64 = r"LDG(\..*)?\.64(\.|$)"
 STORE_128 = r"STG(\..*)?\.128(\.|$)"
 MATRIX = r"HMMA\.16816\.F32"
+GROUP_MATRIX = r"HGMMA\."  # HGMMA.64x64x16.F32
+GROUP_WAIT = r"WARPGROUP\.DEPBAR"
 LOCAL = r"LDL|STL"
 WRITES = r"STG|ST\.|RED|ATOM"
 
@@ -56,7 +58,7 @@ RULES = [
     Rule(skinny("3", "[12]"), 20, {COPY_BULK: 2}, {COPY_WEIGHTS: 3, r"LDS\.64": 8, MATRIX: 8}, LOAD_128),
     # A tile's weights come by way of the same ring.
     Rule(r"outrider::gpu::skinny_experts<.*>", 6, {}, {COPY_WEIGHTS: 3, MATRIX: 4}, LOAD_128),
-    Rule(r"outrider::gpu::wide_product<.*>", 8, {}, {COPY_128: 1, MATRIX: 32}, None),
+    Rule(r"outrider::gpu::wide_product<.*>", 8, {}, {COPY_WEIGHTS: 2, f"{MATRIX}|{GROUP_MATRIX}": 3}, LOAD_128),
     # Keys and values that earlier steps have stored.
     Rule(r"outrider::gpu::attend<.*>", 10, {COPY_128: 1}, {COPY_128: 2, MATRIX: 8, "LDSM": 4}, None),
     # The weights.
@@ -112,6 +114,9 @@ def problems_of_any(kernel):
         yield "lets the next launch begin before it has waited"
     if num := count(early_part(kernel), WRITES):
         yield f"{num} writes before the wait"
+    num = count(kernel.instructions, GROUP_MATRIX)
+    if 0 < num <= count(kernel.instructions, GROUP_WAIT):
+        yield f"each of {num} HGMMA is waited for by itself"
 
 
 def problems_by_rule(kernel, rule):

@@ -143,7 +143,7 @@ class CudaStream final : public Stream {
     card_.use();
     return stream_;
   }
-  bool overlap() const { return card_.overlap; }
+  const Card& card() const { return card_; }
 
  private:
   void move(void* to, const void* from, size_t num_bytes, cudaMemcpyKind kind, const char* what) {
@@ -258,7 +258,15 @@ class CudaDevice final : public Device {
 }  // namespace
 
 cudaStream_t native_stream(Stream& stream) { return static_cast<CudaStream&>(stream).native(); }
-bool overlap_allowed(Stream& stream) { return static_cast<CudaStream&>(stream).overlap(); }
+bool overlap_allowed(Stream& stream) { return static_cast<CudaStream&>(stream).card().overlap; }
+size_t block_shared_bytes(Stream& stream) {
+  int bytes = 0;
+  check_cuda(cudaDeviceGetAttribute(&bytes,
+                                    cudaDevAttrMaxSharedMemoryPerBlockOptin,
+                                    static_cast<CudaStream&>(stream).card().ordinal),
+             "asking for a block's shared memory");
+  return static_cast<size_t>(bytes);
+}
 
 std::unique_ptr<Device> make_cuda_device(int ordinal, bool overlap) {
   return std::make_unique<CudaDevice>(Card{ordinal, overlap});

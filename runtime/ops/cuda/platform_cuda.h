@@ -24,6 +24,7 @@ namespace outrider::gpu {
 // ---- launching
 cudaStream_t native_stream(Stream& stream);  // cuda_device.cu; also chooses its device
 bool overlap_allowed(Stream& stream);        // cuda_device.cu: programmatic dependent launch is on
+size_t block_shared_bytes(Stream& stream);   // cuda_device.cu: shared memory of a block at most
 
 inline void check_cuda(cudaError_t result, const char* what) {
   if (result == cudaSuccess) return;
@@ -63,18 +64,24 @@ OUTRIDER_DEVICE uint32_t thread_id() { return threadIdx.x; }
 OUTRIDER_DEVICE uint32_t num_threads() { return blockDim.x; }
 OUTRIDER_DEVICE uint32_t lane_id() { return threadIdx.x % 32; }
 OUTRIDER_DEVICE uint32_t warp_id() { return threadIdx.x / 32; }
+// warp_id(), asked by all lanes together, so that the compiler knows it for the same in all.
+OUTRIDER_DEVICE uint32_t uniform_warp_id() { return __shfl_sync(0xffffffffu, threadIdx.x / 32, 0); }
 OUTRIDER_DEVICE Grid block_id() { return {blockIdx.x, blockIdx.y, blockIdx.z}; }
 OUTRIDER_DEVICE Grid num_blocks() { return {gridDim.x, gridDim.y, gridDim.z}; }
 
 // ---- a block together
-// The launch's shared_bytes, 128-byte aligned.
+// The launch's shared_bytes, 256-byte aligned.
 template <typename T>
 OUTRIDER_DEVICE T* shared_memory() {
-  extern __shared__ __align__(128) unsigned char dynamic_shared_memory[];
+  extern __shared__ __align__(256) unsigned char dynamic_shared_memory[];
   return reinterpret_cast<T*>(dynamic_shared_memory);
 }
 OUTRIDER_DEVICE void sync_block() { __syncthreads(); }
 OUTRIDER_DEVICE void sync_warp() { __syncwarp(); }
+// The same of whole warps, `threads` of the block: of its first, its next, and so on.
+OUTRIDER_DEVICE void sync_group(uint32_t threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(1 + threadIdx.x / threads), "r"(threads) : "memory");
+}
 
 // ---- a warp together. T: 4 or 8 bytes.
 template <typename T>
@@ -128,19 +135,20 @@ OUTRIDER_DEVICE void wait_copies() {
 // Copies that a warp makes together of what nobody else reads (weights): of whole 16 bytes between
 // 16-byte aligned addresses. From sm_90 on one lane asks for all of a copy at once, and `arrival`
 // counts its bytes; below, every lane asks for some of it, and groups are counted.
-OUTRIDER_DEVICE void init_arrivals(uint64_t* arrivals, int count) {
+// `warps`: how many say what they expect of each (expect_bytes).
+OUTRIDER_DEVICE void init_arrivals(uint64_t* arrivals, int count, int warps) {
 #if __CUDA_ARCH__ >= 900
   if (lane_id() == 0) {
     for (int i = 0; i < count; ++i) {
       const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(arrivals + i));
-      asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(at) : "memory");
+      asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(warps) : "memory");
     }
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   }
   __syncwarp();
 #endif
 }
-// All that a turn's copies bring together.
+// All that a turn's copies by this warp bring together.
 OUTRIDER_DEVICE void expect_bytes(uint64_t* arrival, uint32_t bytes) {
 #if __CUDA_ARCH__ >= 900
   const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(arrival));
@@ -250,6 +258,53 @@ OUTRIDER_DEVICE void multiply_f16(float (&d)[4], const Vector4& a, const Vector2
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b.x), "r"(b.y));
 }
+#if __CUDA_ARCH__ >= 900
+// ---- matrix instruction of four warps: of each warp d[16, 64] += a[16, 16] b[16, 64], where b is
+// in shared memory, a step of a group of activations (gpu/tiles.h). It is begun only:
+// between begin_group_products() and end_group_products(), and until a wait, nobody touches a, b or
+// d. Registers that other instructions have written are ordered before it by the former.
+OUTRIDER_DEVICE void begin_group_products() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+OUTRIDER_DEVICE void end_group_products() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+OUTRIDER_DEVICE void wait_group_products() {
+  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+}
+// The matrix descriptor: address and distance of tiles in 16 bytes, swizzle of 32 bytes.
+OUTRIDER_DEVICE uint64_t group_rows(const void* shared) {
+  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  return uint64_t{3} << 62 | uint64_t{256 / 16} << 32 | uint64_t{1} << 16 | (at & 0x3FFFF) >> 4;
+}
+#define OUTRIDER_SUMS(d, t) "+f"((d)[t][0]), "+f"((d)[t][1]), "+f"((d)[t][2]), "+f"((d)[t][3])
+#define OUTRIDER_MULTIPLY_BY_GROUP(type)                                             \
+  asm volatile(                                                                      \
+      "{.reg .pred adds; setp.eq.u32 adds, 0, 0;\n"                                  \
+      " wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type                   \
+      " {%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20," \
+      "%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, {%32,%33,%34,%35}, %36, adds,"  \
+      " 1, 1, 0;}"                                                                   \
+      : OUTRIDER_SUMS(d, 0),                                                         \
+        OUTRIDER_SUMS(d, 1),                                                         \
+        OUTRIDER_SUMS(d, 2),                                                         \
+        OUTRIDER_SUMS(d, 3),                                                         \
+        OUTRIDER_SUMS(d, 4),                                                         \
+        OUTRIDER_SUMS(d, 5),                                                         \
+        OUTRIDER_SUMS(d, 6),                                                         \
+        OUTRIDER_SUMS(d, 7)                                                          \
+      : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "l"(b))
+template <bool kIsBF16>
+OUTRIDER_DEVICE void multiply_by_group(float (*d)[4], const Vector4& a, uint64_t b) {
+  if constexpr (kIsBF16) {
+    OUTRIDER_MULTIPLY_BY_GROUP("bf16");
+  } else {
+    OUTRIDER_MULTIPLY_BY_GROUP("f16");
+  }
+}
+#undef OUTRIDER_MULTIPLY_BY_GROUP
+#undef OUTRIDER_SUMS
+#endif
 // Two products of 16-bit floats, low halves and high halves, each rounded to nearest even.
 OUTRIDER_DEVICE uint32_t multiply_pair_bf16(uint32_t a, uint32_t b) {
   uint32_t d;

@@ -1,13 +1,21 @@
-// Where an element of a 16-bit or 8-bit matrix lies in device memory: in the order in which a warp
-// feeds the matrix instruction mma.m16n8k16 (weights are its 16 rows, tokens its 8 columns), so
-// that a lane's load is its operand. Plain arithmetic, the same for host, device and emulation.
+// Where an element of a 16-bit or 8-bit matrix lies in device memory: as two matrix instructions
+// take it, of which weights are the 16 rows and tokens the columns. mma.m16n8k16 is a warp's, and a
+// lane's load is its operand; wgmma.m64nNk16 is four warps', and reads activations by itself. Plain
+// arithmetic, the same for host, device and emulation.
 //
-//   weights      fragments of 16 outputs x 16 inputs; a fragment is 32 lanes x 8 elements.
-//                [output tile][input tile][lane][8]
-//   activations  fragments of 8 rows x 16 inputs, 32 lanes x 4 elements.
-//                [row tile][input tile][lane][4]
+//   weights      tiles of 16 outputs x 16 inputs: [output tile][input tile][8 outputs g][8 pairs of
+//                inputs][output g, output g + 8][2]; of outputs g with g & 2 the pairs lie in the
+//                order 4 5 6 7 0 1 2 3, so that a warp that reads one pair of each output finds
+//                them in different banks.
+//   activations  groups of 64 rows, of tiles of 8 rows x 16 inputs: [group][input tile][8 tiles]
+//                [8 rows][16]; of a tile's rows 4 to 7 inputs 8 to 15 lie first. That is wgmma's
+//                layout with a swizzle of 32 bytes.
 //
-// The inner dimension is padded with zeros to whole input tiles, outputs to whole output tiles.
+// As mma.m16n8k16 counts inputs, lane l of a quad has 2l, 2l + 1, 2l + 8 and 2l + 9; here those are
+// inputs 4l to 4l + 3 of the tile. The instruction's sum does not depend on the order.
+//
+// The inner dimension is padded with zeros to whole input tiles, outputs to whole output tiles;
+// rows are padded to whole groups, with anything.
 #pragma once
 
 #include <cstddef>
@@ -17,6 +25,7 @@ namespace outrider::gpu {
 
 inline constexpr int32_t kTileOutputs = 16;
 inline constexpr int32_t kTileRows = 8;
+inline constexpr int32_t kGroupRows = 64;
 inline constexpr int32_t kTileInner = 16;
 
 constexpr int32_t whole_tiles(int32_t n, int32_t tile) { return (n + tile - 1) / tile; }
@@ -24,19 +33,24 @@ constexpr int32_t padded(int32_t n, int32_t tile) { return whole_tiles(n, tile) 
 
 // Elements of the activations of n inputs for up to max_rows rows.
 constexpr size_t activation_elements(int32_t max_rows, int32_t n) {
-  return static_cast<size_t>(padded(max_rows, kTileRows)) *
+  return static_cast<size_t>(padded(max_rows, kGroupRows)) *
          static_cast<size_t>(padded(n, kTileInner));
 }
+
+// Of a tile of activations the four elements that mma.m16n8k16 wants of lane `lane`, counted in
+// fours.
+constexpr uint32_t activation_slot(uint32_t lane) { return lane ^ (lane >> 4 & 1) << 1; }
 
 // Element (row, k) of 16-bit activations with n inputs.
 constexpr size_t activation_offset(int32_t row, int32_t k, int32_t n) {
   const int32_t inner = k % kTileInner;
-  const int32_t lane = row % kTileRows * 4 + inner % 8 / 2;
-  const int32_t element = inner / 8 * 2 + inner % 2;
-  const size_t tile =
-      static_cast<size_t>(row / kTileRows) * static_cast<size_t>(whole_tiles(n, kTileInner)) +
+  const int32_t lane = row % kTileRows * 4 + inner / 4;
+  const size_t group =
+      static_cast<size_t>(row / kGroupRows) * static_cast<size_t>(whole_tiles(n, kTileInner)) +
       static_cast<size_t>(k / kTileInner);
-  return tile * 128 + static_cast<size_t>(lane * 4 + element);
+  const size_t tile = group * 8 + static_cast<size_t>(row % kGroupRows / kTileRows);
+  return tile * 128 + activation_slot(static_cast<uint32_t>(lane)) * 4 +
+         static_cast<size_t>(inner % 4);
 }
 
 // Elements of a packed [n_out, n_in] matrix.
@@ -45,16 +59,22 @@ constexpr size_t weight_elements(int32_t n_out, int32_t n_in) {
          static_cast<size_t>(padded(n_in, kTileInner));
 }
 
+// Of a tile of weights the place of inputs 2 pair and 2 pair + 1 of outputs g and g + 8, counted in
+// fours of elements.
+constexpr uint32_t weight_place(uint32_t g, uint32_t pair) { return g * 8 + (pair ^ (g & 2) * 2); }
+// The eight elements that mma.m16n8k16 wants of lane `lane`, counted in eights.
+constexpr uint32_t weight_slot(uint32_t lane) { return weight_place(lane / 4, lane % 4 * 2) / 2; }
+
 // Element (row, k) of a packed matrix with n_in inputs; row: of the packed order (weight_row()).
 constexpr size_t weight_offset(int32_t row, int32_t k, int32_t n_in) {
   const int32_t in_tile = row % kTileOutputs;
   const int32_t inner = k % kTileInner;
-  const int32_t lane = in_tile % 8 * 4 + inner % 8 / 2;
-  const int32_t element = inner / 8 * 4 + in_tile / 8 * 2 + inner % 2;
+  const uint32_t place =
+      weight_place(static_cast<uint32_t>(in_tile % 8), static_cast<uint32_t>(inner / 2));
   const size_t tile =
       static_cast<size_t>(row / kTileOutputs) * static_cast<size_t>(whole_tiles(n_in, kTileInner)) +
       static_cast<size_t>(k / kTileInner);
-  return tile * 256 + static_cast<size_t>(lane * 8 + element);
+  return tile * 256 + place * 4 + static_cast<size_t>(in_tile / 8 * 2 + inner % 2);
 }
 
 // A thread holds outputs g and g + 8 of a tile, so what a fusion combines is put 8 apart.
@@ -75,9 +95,9 @@ constexpr int32_t weight_row(int32_t out, RowOrder order, int32_t span) {
 
 // Into which pieces a product's inner dimension is cut: slice s reaches from the end of the one
 // before (0 for the first) to slice_ends[s]. Each is summed by itself and the slices are folded in
-// the tree of runtime/base/numbers/fold_tree.h, so the cut decides a result's bits. num_slices is 1, 2, 4
-// or 8; ends ascend (a slice may be empty) and the last is n_in; in front of 16-bit activations the
-// others are multiples of kTileInner.
+// the tree of runtime/base/numbers/fold_tree.h, so the cut decides a result's bits. num_slices is
+// 1, 2, 4 or 8; ends ascend (a slice may be empty) and the last is n_in; in front of 16-bit
+// activations the others are multiples of kTileInner.
 inline constexpr int32_t kMaxSlices = 8;
 struct SliceEnds {
   int32_t num_slices = 0;

@@ -6,12 +6,17 @@
 
 namespace outrider::gpu {
 
-// kWeights: the packed type; kInputs: kBF16 or kF16, what the instruction multiplies.
+// kWeights: the packed type; kInputs: kBF16 or kF16, what the instruction multiplies. Packed: what a
+// lane holds; Half: one pair of inputs of two outputs (gpu/tiles.h).
 template <Type kWeights, Type kInputs>
 struct Fragment {
   static_assert(kWeights == kInputs);
   using Packed = Vector4;
+  using Half = Vector2;
   static OUTRIDER_DEVICE Vector4 widened(const Packed& packed) { return packed; }
+  static OUTRIDER_DEVICE Vector4 widened(const Half& first, const Half& second) {
+    return {first.x, first.y, second.x, second.y};
+  }
 };
 
 // e4m3 to 16 bits: exponent and fraction move to where the wider type has them, which then stand
@@ -20,6 +25,7 @@ struct Fragment {
 template <Type kInputs>
 struct Fragment<Type::kE4M3, kInputs> {
   using Packed = Vector2;
+  using Half = uint32_t;
   static constexpr bool kIsBF16 = kInputs == Type::kBF16;
   static constexpr uint32_t kShift = kIsBF16 ? 4 : 1;  // from the upper byte of each half
   static constexpr uint32_t kMagnitudes = 0x7F007F00u >> kShift;
@@ -34,6 +40,9 @@ struct Fragment<Type::kE4M3, kInputs> {
             widened_pair(select_bytes(packed.x, 0x3424)),
             widened_pair(select_bytes(packed.y, 0x1404)),
             widened_pair(select_bytes(packed.y, 0x3424))};
+  }
+  static OUTRIDER_DEVICE Vector4 widened(Half first, Half second) {
+    return widened(Packed{first, second});
   }
 };
 

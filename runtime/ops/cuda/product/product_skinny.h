@@ -78,6 +78,7 @@ struct SkinnyWarp {
   using Packed = typename Shape::Packed;
   static constexpr int kSteps = Shape::kPieceSteps;
   static constexpr int kStepVectors = Shape::kStepBytes / static_cast<int>(sizeof(Vector4));
+  static constexpr int kGroupVectors = kGroupRows / kTileRows * 32;  // of activations, a step
 
   const Matrix& matrix;
   int32_t in_tiles;
@@ -107,7 +108,7 @@ struct SkinnyWarp {
     const int32_t slice = static_cast<int32_t>(warp_id()) % of.num_slices;
     begin = slice == 0 ? 0 : of.slice_ends[slice - 1] / kTileInner;
     num_steps = whole_tiles(of.slice_ends[slice], kTileInner) - begin;
-    init_arrivals(arrivals, Shape::kPieces);
+    init_arrivals(arrivals, Shape::kPieces, 1);
   }
 
   // The first output tile of this warp's group. Groups past the end make the last tiles once more:
@@ -167,8 +168,9 @@ struct SkinnyWarp {
     OUTRIDER_UNROLL
     for (int r = 0; r < Shape::kRowTiles; ++r) {
       const bool is_there = r * kTileRows + lane / 4 < num_rows;
-      inputs[r] = static_cast<const Vector2*>(args.in.data) + begin * 32 +
-                  (is_there ? r * in_tiles * 32 + lane : lane % 4);
+      inputs[r] = static_cast<const Vector2*>(args.in.data) + begin * kGroupVectors +
+                  (is_there ? r * 32 : 0) +
+                  activation_slot(static_cast<uint32_t>(is_there ? lane : lane % 4));
     }
   }
   // The same of rows that lie anywhere: a row is four lanes of a tile.
@@ -179,16 +181,18 @@ struct SkinnyWarp {
     for (int r = 0; r < Shape::kRowTiles; ++r) {
       const int32_t i = r * kTileRows + lane / 4;
       const int32_t row = rows.in_row(i < rows.num_rows ? i : 0);
-      const size_t tile = static_cast<size_t>(row / kTileRows) * static_cast<size_t>(in_tiles);
+      const size_t group = static_cast<size_t>(row / kGroupRows) * static_cast<size_t>(in_tiles);
       inputs[r] = static_cast<const Vector2*>(args.in.data) +
-                  (tile + static_cast<size_t>(begin)) * 32 + row % kTileRows * 4 + lane % 4;
+                  (group + static_cast<size_t>(begin)) * kGroupVectors +
+                  row % kGroupRows / kTileRows * 32 +
+                  activation_slot(static_cast<uint32_t>(row % kTileRows * 4 + lane % 4));
     }
   }
   OUTRIDER_DEVICE void load_inputs(int slot, int ahead, int32_t left) {
     if (ahead >= left) return;
     OUTRIDER_UNROLL
     for (int r = 0; r < Shape::kRowTiles; ++r) {
-      inputs_ahead[slot][r] = load_in_order(inputs[r] + ahead * 32);
+      inputs_ahead[slot][r] = load_in_order(inputs[r] + ahead * kGroupVectors);
     }
   }
 
@@ -196,7 +200,7 @@ struct SkinnyWarp {
   OUTRIDER_DEVICE void multiply_step(int i, int input_slot) {
     const auto* const fragments =
         reinterpret_cast<const Packed*>(ring + piece * Shape::kTiles * Shape::kPieceVectors) +
-        lane_id();
+        weight_slot(lane_id());
     OUTRIDER_UNROLL
     for (int t = 0; t < Shape::kTiles; ++t) {
       const Vector4 wide = Shape::Weights::widened(fragments[(t * kSteps + i) * 32]);
@@ -231,7 +235,7 @@ struct SkinnyWarp {
         ++round;
       }
       OUTRIDER_UNROLL
-      for (int r = 0; r < Shape::kRowTiles; ++r) inputs[r] += kSteps * 32;
+      for (int r = 0; r < Shape::kRowTiles; ++r) inputs[r] += kSteps * kGroupVectors;
     }
   }
 };

@@ -1,10 +1,14 @@
-// Products of 16-bit activations of many rows (prefill): bound by arithmetic. A block has 128
-// outputs x 64 rows, or 32 x 64 where that would be too few blocks, a warp 32 x 32 of them; weights
-// and activations come through shared memory in stages, copied ahead.
+// Products of 16-bit activations of many rows (prompts, many sequences). A block has 128 outputs x
+// 128 rows, whose slices it sums one after the other: bound by arithmetic. Or, where that would be
+// too few blocks, 64 x 64, whose slices four teams of warps share: bound by the weights' way from
+// memory. A warp has 16 outputs and all rows; weights and activations come through shared memory in
+// stages, copied ahead. From sm_90 on four warps multiply together (wgmma).
 //
-// Every output has the bits that product_skinny.h gives it: the slices are summed one after the
-// other, each by the same chain of matrix instructions from zero, and folded in the same tree on
-// the way, as a binary counter adds: of 8 slices at most three partial folds wait in registers.
+// Every output has the bits that product_skinny.h gives it: a slice is summed by a chain of matrix
+// instructions from zero over the same inputs, and slices are folded in the same tree; those that
+// follow each other on the way, as a binary counter adds, so that of 8 at most three partial folds
+// wait, one in registers and two in shared memory. (An H100's wgmma gives the bits of its mma:
+// tests/gpu/product_bits_test.cpp.)
 #pragma once
 
 #include "runtime/ops/cuda/product/product_epilogue.h"
@@ -12,240 +16,385 @@
 
 namespace outrider::gpu {
 
-template <Type kWeightType, Type kInputType, int kAcross>
+// kOutGroups x 64 outputs, kRowGroups x 64 rows, kTeams that share the slices.
+template <Type kWeightType, Type kInputType, int kOutGroups, int kNumRowGroups, int kNumTeams>
 struct Wide {
   static constexpr Type kInputs = kInputType;
   using Weights = Fragment<kWeightType, kInputType>;
   using Packed = typename Weights::Packed;
-  static constexpr int kTiles = 2;     // of outputs, of a warp
-  static constexpr int kRowTiles = 4;  // of 8 rows, of a warp
-  static constexpr int kWarpsAcross = kAcross;
-  static constexpr int kWarpsDown = 2;
-  static constexpr int kBlockTiles = kTiles * kWarpsAcross;
-  static constexpr int kBlockRowTiles = kRowTiles * kWarpsDown;
-  static constexpr uint32_t kThreads = 32 * kWarpsAcross * kWarpsDown;
-  static constexpr int kSteps = 4;                      // of 16 inputs, of a stage
-  static constexpr int kStages = kAcross == 1 ? 8 : 4;  // of which all but one are under way
-  static constexpr size_t kWeightBytes = sizeof(Packed) * 32 * kSteps * kBlockTiles;
-  static constexpr size_t kInputBytes = sizeof(Vector2) * 32 * kSteps * kBlockRowTiles;
-  static constexpr size_t kSharedBytes = kStages * (kWeightBytes + kInputBytes);
-  static_assert(kSharedBytes <= 163 << 10, "what a block of sm_80 can have");
+  static constexpr int kRowGroups = kNumRowGroups;
+  static constexpr int kRowTiles = 8 * kRowGroups;  // of 8 rows
+  static constexpr int kTiles = 4 * kOutGroups;     // of outputs, one a warp of each team
+  static constexpr int kTeams = kNumTeams;
+  static constexpr uint32_t kTeamThreads = 32 * kTiles;
+  static constexpr uint32_t kThreads = kTeams * kTeamThreads;
+  // Of 16 inputs, of a stage; stages, of which one is in use and the others under way. Prompts of
+  // 512 rows on an H200, tokens/s: 4 and 3 18,090, 3 and 4 16,800, 2 and 6 14,410.
+  static constexpr int kSteps = kTeams == 1 ? 4 : 2;
+  static constexpr int kStages = kTeams == 1 ? 3 : 5;
+  static constexpr int kPackedStep = 32 * sizeof(Packed) / sizeof(Vector4);      // of a tile
+  static constexpr int kInputStep = 8 * 32 * sizeof(Vector2) / sizeof(Vector4);  // of a group
+  // In shared memory: [kTeams][kStages][kRowGroups][kSteps][kInputStep], [kTeams][kStages][kTiles]
+  // [kSteps][kPackedStep], [kWaiting][kRowTiles][kThreads] of sums that wait, [kTeams][kStages]
+  // arrivals. In the end the sums of all teams lie in the place of the first two.
+  static constexpr int kTeamInputs = kStages * kRowGroups * kSteps * kInputStep;
+  static constexpr int kTeamPacked = kStages * kTiles * kSteps * kPackedStep;
+  static constexpr int kSums = kRowTiles * static_cast<int>(kThreads);
+  static constexpr int kWaiting = kTeams == 1 ? 2 : 0;  // else a team has two slices at most
+  static constexpr size_t kSharedBytes =
+      (kTeams * (kTeamInputs + kTeamPacked) + kWaiting * kSums) * sizeof(Vector4) +
+      kTeams * kStages * sizeof(uint64_t);
+  static_assert(kTeams == 1 || kTeams * 2 == kMaxSlices);
+  static_assert(kTeams * (kTeamInputs + kTeamPacked) >= kSums);
+  static_assert(kSharedBytes <= (kTeams == 1 ? 227 : 163) << 10, "what sm_90 and sm_80 have");
 };
 
-// A place in the order in which the inner dimension is gone through: slices ascending, steps within
-// a slice ascending, at most kSteps of them at a time.
-struct InnerPlace {
-  int32_t slice = 0;
-  int32_t step = 0;
-  int32_t slice_end = 0;
-
-  OUTRIDER_DEVICE explicit InnerPlace(const Matrix& weights)
-      : slice_end(whole_tiles(weights.slice_ends[0], kTileInner)) {}
-  OUTRIDER_DEVICE int32_t count(int32_t most) const {
-    return slice_end - step < most ? slice_end - step : most;
-  }
-  OUTRIDER_DEVICE bool ends_slice(int32_t most) const { return slice_end - step <= most; }
-  OUTRIDER_DEVICE bool is_past(const Matrix& weights) const { return slice >= weights.num_slices; }
-  OUTRIDER_DEVICE void advance(const Matrix& weights, int32_t most) {
-    if (!ends_slice(most)) {
-      step += most;
-      return;
-    }
-    step = slice_end;
-    ++slice;
-    if (slice < weights.num_slices) slice_end = whole_tiles(weights.slice_ends[slice], kTileInner);
-  }
-};
-
-// Copies `tiles` tiles, from first_tile on, of the steps at `place` to [tile][kSteps][32 lanes];
-// what lies beyond num_tiles or the steps is zero.
-template <typename Element, int kTiles, int kSteps, uint32_t kThreads>
-OUTRIDER_DEVICE void copy_stage(Element* shared,
-                                const void* from,
-                                const InnerPlace& place,
-                                int32_t in_tiles,
-                                int32_t first_tile,
-                                int32_t num_tiles) {
-  constexpr uint32_t kTileBytes = sizeof(Element) * 32 * kSteps;
-  constexpr uint32_t kPieces = kTileBytes / 16;
-  const auto valid_bytes = static_cast<uint32_t>(place.count(kSteps)) * sizeof(Element) * 32;
-  OUTRIDER_ROLLED
-  for (uint32_t piece = thread_id(); piece < kPieces * kTiles; piece += kThreads) {
-    const uint32_t tile = piece / kPieces;
-    const uint32_t byte = piece % kPieces * 16;
-    const bool is_there = first_tile + static_cast<int32_t>(tile) < num_tiles && byte < valid_bytes;
-    const size_t first = static_cast<size_t>(first_tile + static_cast<int32_t>(tile)) *
-                             static_cast<size_t>(in_tiles) +
-                         static_cast<size_t>(place.step);
-    const auto* const source = static_cast<const unsigned char*>(from);
-    copy_async_16(reinterpret_cast<unsigned char*>(shared) + tile * kTileBytes + byte,
-                  is_there ? source + first * sizeof(Element) * 32 + byte : source,
-                  is_there);
-  }
-}
-
-// The sums of one warp, [output tile][row tile][4], and the partial folds that wait for their
-// neighbour.
+// Which slices a team sums, and where they begin.
 template <typename Shape>
-struct WideSums {
-  using Sums = float[Shape::kTiles][Shape::kRowTiles][4];
-  Sums now = {};
-  Sums waiting[3];
+struct TeamSlices {
+  int32_t num_teams;  // that have some
+  int32_t team;
+  int32_t first;
+  int32_t end;
+  int32_t first_step;
 
-  // The slice that `now` holds is done. After the last one `now` is the product.
-  OUTRIDER_DEVICE void end_slice(const ProductArgs& product, int32_t first_tile, int32_t slice) {
-    OUTRIDER_UNROLL
-    for (int t = 0; t < Shape::kTiles; ++t) {
-      const auto out = (first_tile + t) * kTileOutputs + static_cast<int32_t>(lane_id()) / 4;
-      const LeafTerms terms[2] = {leaf_terms(product, out), leaf_terms(product, out + 8)};
-      OUTRIDER_UNROLL
-      for (int r = 0; r < Shape::kRowTiles; ++r) {
-        OUTRIDER_UNROLL
-        for (int i = 0; i < 4; ++i) now[t][r][i] = make_leaf(terms[i / 2], slice, now[t][r][i]);
-      }
-    }
-    if ((slice & 1) == 0) return keep(waiting[0]);
-    fold(waiting[0]);
-    if ((slice & 2) == 0) return keep(waiting[1]);
-    fold(waiting[1]);
-    if ((slice & 4) == 0) return keep(waiting[2]);
-    fold(waiting[2]);
+  OUTRIDER_DEVICE explicit TeamSlices(const Matrix& matrix)
+      : num_teams(matrix.num_slices < Shape::kTeams ? matrix.num_slices : Shape::kTeams),
+        team(Shape::kTeams == 1 ? 0 : static_cast<int32_t>(uniform_warp_id()) / Shape::kTiles) {
+    const int32_t each = matrix.num_slices < Shape::kTeams ? 1 : matrix.num_slices / Shape::kTeams;
+    first = team * each;
+    end = team < num_teams ? first + each : first;
+    first_step =
+        team > 0 && team < num_teams ? whole_tiles(matrix.slice_ends[first - 1], kTileInner) : 0;
   }
-  OUTRIDER_DEVICE void clear() {
-    each([](float& now_sum, float&) { now_sum = 0.0f; }, now);
+};
+
+// The copies of a team: stage after stage along the inner dimension, of which no stage goes beyond
+// the end of a slice. Each warp makes those of one output tile, the first ones also those of a
+// group of rows. What is not there is not copied: nobody looks at its sums.
+template <typename Shape>
+struct WideCopies {
+  const Matrix& matrix;
+  int32_t warp;  // of the team
+  Vector4* inputs;
+  Vector4* weights;
+  uint64_t* arrivals;
+  const Vector4* from_weights = nullptr;
+  const Vector4* from_inputs = nullptr;
+  uint32_t step_bytes = 0;
+  int32_t slice;  // the next one
+  int32_t end_slice;
+  int32_t left = 0;  // steps of the one before
+  int32_t begin;     // where the next one begins
+
+  OUTRIDER_DEVICE WideCopies(const ProductArgs& product,
+                             const TeamSlices<Shape>& slices,
+                             int32_t first_tile,
+                             int32_t first_group,
+                             int32_t num_rows)
+      : matrix(product.weights),
+        warp(static_cast<int32_t>(warp_id()) % Shape::kTiles),
+        slice(slices.first),
+        end_slice(slices.end),
+        begin(slices.first_step) {
+    Vector4* const all_weights = shared_memory<Vector4>() + Shape::kTeams * Shape::kTeamInputs;
+    inputs = shared_memory<Vector4>() + slices.team * Shape::kTeamInputs;
+    weights = all_weights + slices.team * Shape::kTeamPacked;
+    arrivals = reinterpret_cast<uint64_t*>(all_weights + Shape::kTeams * Shape::kTeamPacked +
+                                           Shape::kWaiting * Shape::kSums) +
+               slices.team * Shape::kStages;
+    const auto in_tiles = static_cast<size_t>(whole_tiles(matrix.n_in, kTileInner));
+    const auto first_step = static_cast<size_t>(begin);
+    const int32_t tile = first_tile + warp;
+    if (tile < whole_tiles(matrix.n_out, kTileOutputs)) {
+      from_weights = static_cast<const Vector4*>(matrix.data) +
+                     (static_cast<size_t>(tile) * in_tiles + first_step) * Shape::kPackedStep;
+      step_bytes += kPackedBytes;
+    }
+    const int32_t group = first_group + warp;
+    if (warp < Shape::kRowGroups && group * kGroupRows < num_rows) {
+      from_inputs = static_cast<const Vector4*>(product.in.data) +
+                    (static_cast<size_t>(group) * in_tiles + first_step) * Shape::kInputStep;
+      step_bytes += kInputBytes;
+    }
+  }
+
+  // Where a stage's lie: of a warp's output tile, of all rows.
+  OUTRIDER_DEVICE Vector4* weights_of(int32_t stage) const {
+    return weights + (stage * Shape::kTiles + warp) * Shape::kSteps * Shape::kPackedStep;
+  }
+  OUTRIDER_DEVICE Vector4* inputs_of(int32_t stage) const {
+    return inputs + stage * Shape::kRowGroups * Shape::kSteps * Shape::kInputStep;
+  }
+
+  // Asks for the next stage, if there is one.
+  OUTRIDER_DEVICE void ask(int32_t stage) {
+    while (left == 0 && slice < end_slice) {
+      const int32_t end = whole_tiles(matrix.slice_ends[slice++], kTileInner);
+      left = end - begin;
+      begin = end;
+    }
+    if (left > 0) {
+      const int32_t now = left < Shape::kSteps ? left : Shape::kSteps;
+      const auto steps = static_cast<uint32_t>(now);
+      expect_bytes(arrivals + stage, steps * step_bytes);
+      if (from_weights != nullptr) {
+        copy_by_warp(weights_of(stage), from_weights, steps * kPackedBytes, arrivals + stage);
+        from_weights += now * Shape::kPackedStep;
+      }
+      if (from_inputs != nullptr) {
+        Vector4* const to = inputs_of(stage) + warp * Shape::kSteps * Shape::kInputStep;
+        copy_by_warp(to, from_inputs, steps * kInputBytes, arrivals + stage);
+        from_inputs += now * Shape::kInputStep;
+      }
+      left -= now;
+    }
+    end_copies_by_warp();
   }
 
  private:
-  OUTRIDER_DEVICE void keep(Sums& to) {
-    each([](float& now_sum, float& other) { other = now_sum; }, to);
+  static constexpr uint32_t kPackedBytes = Shape::kPackedStep * sizeof(Vector4);
+  static constexpr uint32_t kInputBytes = Shape::kInputStep * sizeof(Vector4);
+};
+
+// The sums of one warp, [row tile][4], and the partial folds that wait for their neighbour: of one
+// slice in registers, of two and of four in shared memory.
+template <typename Shape>
+struct WideSums {
+  float now[Shape::kRowTiles][4];
+  float of_one[Shape::kRowTiles][4];
+  Vector4* in_shared;  // [kWaiting][kRowTiles], every kThreads-th of this thread
+
+  OUTRIDER_DEVICE void clear() {
+    each([](float& sum, float&) { sum = 0.0f; });
   }
-  OUTRIDER_DEVICE void fold(Sums& earlier) {
-    each([](float& now_sum, float& other) { now_sum = exact_add(other, now_sum); }, earlier);
+  // The slice that `now` holds is done, the team's `place`-th. After the last one `now` is their
+  // fold.
+  OUTRIDER_DEVICE void end_slice(const ProductArgs& product,
+                                 int32_t tile,
+                                 int32_t slice,
+                                 int32_t place) {
+    const auto out = tile * kTileOutputs + static_cast<int32_t>(lane_id()) / 4;
+    const LeafTerms terms[2] = {leaf_terms(product, out), leaf_terms(product, out + 8)};
+    OUTRIDER_UNROLL
+    for (auto& of_tile : now) {
+      OUTRIDER_UNROLL
+      for (int i = 0; i < 4; ++i) of_tile[i] = make_leaf(terms[i / 2], slice, of_tile[i]);
+    }
+    if ((place & 1) == 0) {
+      each([](float& sum, float& earlier) { earlier = sum; });
+    } else {
+      each([](float& sum, float& earlier) { sum = exact_add(earlier, sum); });
+    }
+    if constexpr (Shape::kWaiting > 0) {
+      if ((place & 3) == 1) {
+        move_to(in_shared);
+      } else if ((place & 3) == 3) {
+        fold_from(in_shared);
+      }
+      if ((place & 7) == 3) {
+        move_to(in_shared + Shape::kSums);
+      } else if ((place & 7) == 7) {
+        fold_from(in_shared + Shape::kSums);
+      }
+    }
+  }
+  OUTRIDER_DEVICE void move_to(Vector4* shared) const {
+    OUTRIDER_UNROLL
+    for (int r = 0; r < Shape::kRowTiles; ++r) {
+      shared[r * static_cast<int>(Shape::kThreads)] = {
+          bits_of(now[r][0]), bits_of(now[r][1]), bits_of(now[r][2]), bits_of(now[r][3])};
+    }
+  }
+
+ private:
+  OUTRIDER_DEVICE void fold_from(const Vector4* shared) {
+    OUTRIDER_UNROLL
+    for (int r = 0; r < Shape::kRowTiles; ++r) {
+      const Vector4 earlier = shared[r * static_cast<int>(Shape::kThreads)];
+      now[r][0] = exact_add(float_of(earlier.x), now[r][0]);
+      now[r][1] = exact_add(float_of(earlier.y), now[r][1]);
+      now[r][2] = exact_add(float_of(earlier.z), now[r][2]);
+      now[r][3] = exact_add(float_of(earlier.w), now[r][3]);
+    }
   }
   template <typename Change>
-  OUTRIDER_DEVICE void each(const Change& change, Sums& other) {
+  OUTRIDER_DEVICE void each(const Change& change) {
     OUTRIDER_UNROLL
-    for (int t = 0; t < Shape::kTiles; ++t) {
+    for (int r = 0; r < Shape::kRowTiles; ++r) {
       OUTRIDER_UNROLL
-      for (int r = 0; r < Shape::kRowTiles; ++r) {
-        OUTRIDER_UNROLL
-        for (int i = 0; i < 4; ++i) change(now[t][r][i], other[t][r][i]);
-      }
+      for (int i = 0; i < 4; ++i) change(now[r][i], of_one[r][i]);
     }
   }
 };
 
-template <typename Shape>
-OUTRIDER_DEVICE void multiply_stage(WideSums<Shape>& sums,
-                                    const typename Shape::Packed* weights,
-                                    const Vector2* inputs,
-                                    int32_t count) {
-  const uint32_t across = warp_id() % Shape::kWarpsAcross * Shape::kTiles;
-  const uint32_t down = warp_id() / Shape::kWarpsAcross * Shape::kRowTiles;
+// Products of kCount steps from `step` of a stage on. weights: of this warp's tile, inputs: of the
+// stage. meanwhile(): while four warps multiply.
+#if __CUDA_ARCH__ >= 900
+// The compiler touches no sums beyond this point, in either direction: else it lets every matrix
+// instruction end before the next.
+template <int kRowTiles>
+OUTRIDER_DEVICE void hold_sums(float (&sums)[kRowTiles][4]) {
   OUTRIDER_UNROLL
-  for (int step = 0; step < Shape::kSteps; ++step) {
-    if (step >= count) break;
-    Vector2 rows[Shape::kRowTiles];
+  for (int r = 0; r < kRowTiles; ++r) {
+    asm volatile("" : "+f"(sums[r][0]), "+f"(sums[r][1]), "+f"(sums[r][2]), "+f"(sums[r][3]));
+  }
+}
+template <typename Shape, int kCount, typename Meanwhile>
+OUTRIDER_DEVICE void multiply_steps(float (&sums)[Shape::kRowTiles][4],
+                                    const Vector4* weights,
+                                    const Vector4* inputs,
+                                    int32_t step,
+                                    const Meanwhile& meanwhile) {
+  using Half = typename Shape::Weights::Half;
+  const uint32_t place = weight_place(lane_id() / 4, lane_id() % 4);
+  Vector4 wide[kCount];
+  OUTRIDER_UNROLL
+  for (int i = 0; i < kCount; ++i) {
+    const auto* const tile =
+        reinterpret_cast<const Half*>(weights + (step + i) * Shape::kPackedStep);
+    wide[i] = Shape::Weights::widened(tile[place], tile[place ^ 4]);
+  }
+  hold_sums(sums);
+  begin_group_products();
+  OUTRIDER_UNROLL
+  for (int i = 0; i < kCount; ++i) {
     OUTRIDER_UNROLL
-    for (uint32_t r = 0; r < Shape::kRowTiles; ++r) {
-      rows[r] = inputs[((down + r) * Shape::kSteps + static_cast<uint32_t>(step)) * 32 + lane_id()];
+    for (int group = 0; group < Shape::kRowGroups; ++group) {
+      multiply_by_group<Shape::kInputs == Type::kBF16>(
+          sums + group * 8,
+          wide[i],
+          group_rows(inputs + (group * Shape::kSteps + step + i) * Shape::kInputStep));
+    }
+  }
+  end_group_products();
+  meanwhile();
+  wait_group_products();
+  hold_sums(sums);
+}
+#else
+template <typename Shape, int kCount, typename Meanwhile>
+OUTRIDER_DEVICE void multiply_steps(float (&sums)[Shape::kRowTiles][4],
+                                    const Vector4* weights,
+                                    const Vector4* inputs,
+                                    int32_t step,
+                                    const Meanwhile& meanwhile) {
+  meanwhile();
+  OUTRIDER_UNROLL
+  for (int i = 0; i < kCount; ++i) {
+    const auto* const packed =
+        reinterpret_cast<const typename Shape::Packed*>(weights + (step + i) * Shape::kPackedStep);
+    const Vector4 wide = Shape::Weights::widened(packed[weight_slot(lane_id())]);
+    OUTRIDER_UNROLL
+    for (int r = 0; r < Shape::kRowTiles; ++r) {
+      const auto* const rows = reinterpret_cast<const Vector2*>(
+          inputs + (r / 8 * Shape::kSteps + step + i) * Shape::kInputStep);
+      multiply<Shape::kInputs>(sums[r], wide, rows[r % 8 * 32 + activation_slot(lane_id())]);
+    }
+  }
+}
+#endif
+
+// The sums of all teams, met in shared memory; each team finishes every kTeams-th row tile.
+template <typename Shape>
+OUTRIDER_DEVICE void finish_rows(const ProductJob& job,
+                                 const TeamSlices<Shape>& slices,
+                                 const WideSums<Shape>& sums,
+                                 int32_t tile,
+                                 int32_t first_row,
+                                 int32_t num_rows) {
+  sync_block();  // all stages are read
+  auto* const met = shared_memory<Vector4>();
+  sums.move_to(met + thread_id());
+  sync_block();
+  if (tile >= whole_tiles(job.product.weights.n_out, kTileOutputs)) return;
+  const auto lane = static_cast<int32_t>(lane_id());
+  const Vector4* const of_first = met + thread_id() % Shape::kTeamThreads;
+  OUTRIDER_ROLLED
+  for (int32_t r = slices.team; r < Shape::kRowTiles; r += Shape::kTeams) {
+    float leaves[4][kMaxSlices] = {};
+    OUTRIDER_UNROLL
+    for (int32_t team = 0; team < Shape::kTeams; ++team) {
+      const Vector4 v = of_first[static_cast<uint32_t>(r) * Shape::kThreads +
+                                 static_cast<uint32_t>(team) * Shape::kTeamThreads];
+      leaves[0][team] = float_of(v.x);
+      leaves[1][team] = float_of(v.y);
+      leaves[2][team] = float_of(v.z);
+      leaves[3][team] = float_of(v.w);
     }
     OUTRIDER_UNROLL
-    for (uint32_t t = 0; t < Shape::kTiles; ++t) {
-      const Vector4 wide = Shape::Weights::widened(
-          weights[((across + t) * Shape::kSteps + static_cast<uint32_t>(step)) * 32 + lane_id()]);
-      OUTRIDER_UNROLL
-      for (uint32_t r = 0; r < Shape::kRowTiles; ++r) {
-        multiply<Shape::kInputs>(sums.now[t][r], wide, rows[r]);
-      }
+    for (int i = 0; i < 2; ++i) {
+      const int32_t row = first_row + r * kTileRows + lane % 4 * 2 + i;
+      if (row >= num_rows) continue;
+      finish_pair(job,
+                  tile * kTileOutputs + lane / 4,
+                  row,
+                  fold_leaves(leaves[i], slices.num_teams),
+                  fold_leaves(leaves[2 + i], slices.num_teams));
     }
   }
 }
 
 template <typename Shape>
-OUTRIDER_KERNEL(Shape::kThreads)
+OUTRIDER_KERNEL(Shape::kThreads, 1)
 void wide_product(ProductJob job) {
   const ProductArgs& product = job.product;
   const Matrix& matrix = product.weights;
   wait_for_predecessor();
   let_successor_begin();
   const int32_t num_rows = rows_of(product);
-  const auto first_row_tile = static_cast<int32_t>(block_id().x) * Shape::kBlockRowTiles;
-  const auto first_tile = static_cast<int32_t>(block_id().y) * Shape::kBlockTiles;
-  if (first_row_tile * kTileRows >= num_rows) return;
-  const int32_t in_tiles = whole_tiles(matrix.n_in, kTileInner);
-  const int32_t out_tiles = whole_tiles(matrix.n_out, kTileOutputs);
-  const int32_t row_tiles = whole_tiles(num_rows, kTileRows);
+  const auto first_group = static_cast<int32_t>(block_id().x) * Shape::kRowGroups;
+  const auto first_tile = static_cast<int32_t>(block_id().y) * Shape::kTiles;
+  if (first_group * kGroupRows >= num_rows) return;
 
-  auto* const inputs = shared_memory<Vector2>();
-  auto* const weights = reinterpret_cast<typename Shape::Packed*>(
-      shared_memory<unsigned char>() + Shape::kStages * Shape::kInputBytes);
-  constexpr uint32_t kInputStage = Shape::kInputBytes / sizeof(Vector2);
-  constexpr uint32_t kWeightStage = Shape::kWeightBytes / sizeof(typename Shape::Packed);
-  InnerPlace asked(matrix);
-  const auto ask = [&](uint32_t stage) {
-    if (!asked.is_past(matrix)) {
-      copy_stage<typename Shape::Packed, Shape::kBlockTiles, Shape::kSteps, Shape::kThreads>(
-          weights + stage * kWeightStage, matrix.data, asked, in_tiles, first_tile, out_tiles);
-      copy_stage<Vector2, Shape::kBlockRowTiles, Shape::kSteps, Shape::kThreads>(
-          inputs + stage * kInputStage,
-          product.in.data,
-          asked,
-          in_tiles,
-          first_row_tile,
-          row_tiles);
-      asked.advance(matrix, Shape::kSteps);
-    }
-    end_copy_group();
-  };
-
-  const int32_t warp_tile =
-      first_tile + static_cast<int32_t>(warp_id()) % Shape::kWarpsAcross * Shape::kTiles;
+  const TeamSlices<Shape> slices(matrix);
+  WideCopies<Shape> copies(product, slices, first_tile, first_group, num_rows);
   WideSums<Shape> sums;
-  for (uint32_t stage = 0; stage + 1 < Shape::kStages; ++stage) ask(stage);
-  uint32_t stage = 0;
-  for (InnerPlace now(matrix); !now.is_past(matrix); now.advance(matrix, Shape::kSteps)) {
-    wait_copies<Shape::kStages - 2>();
-    sync_block();  // this stage has come, and the one before has been read by all
-    ask((stage + Shape::kStages - 1) % Shape::kStages);
-    multiply_stage<Shape>(sums,
-                          weights + stage * kWeightStage,
-                          inputs + stage * kInputStage,
-                          now.count(Shape::kSteps));
-    stage = (stage + 1) % Shape::kStages;
-    if (!now.ends_slice(Shape::kSteps)) continue;
-    sums.end_slice(product, warp_tile, now.slice);
-    if (now.slice + 1 < matrix.num_slices) sums.clear();
-  }
+  sums.in_shared = shared_memory<Vector4>() +
+                   Shape::kTeams * (Shape::kTeamInputs + Shape::kTeamPacked) + thread_id();
+  if (copies.warp == 0) init_arrivals(copies.arrivals, Shape::kStages, Shape::kTiles);
+  sync_block();
+  for (int32_t stage = 0; stage + 1 < Shape::kStages; ++stage) copies.ask(stage);
 
-  const auto lane = static_cast<int32_t>(lane_id());
-  const int32_t warp_row =
-      (first_row_tile + static_cast<int32_t>(warp_id()) / Shape::kWarpsAcross * Shape::kRowTiles) *
-          kTileRows +
-      lane % 4 * 2;
-  OUTRIDER_UNROLL
-  for (int t = 0; t < Shape::kTiles; ++t) {
-    const int32_t out = (warp_tile + t) * kTileOutputs + lane / 4;
-    if (warp_tile + t >= out_tiles) continue;
-    OUTRIDER_UNROLL
-    for (int r = 0; r < Shape::kRowTiles; ++r) {
-      OUTRIDER_UNROLL
-      for (int i = 0; i < 2; ++i) {
-        const int32_t row = warp_row + r * kTileRows + i;
-        if (row < num_rows) {
-          finish_pair(job, out, row, sums.now[t][r][i], sums.now[t][r][2 + i]);
+  const int32_t tile = first_tile + copies.warp;
+  int32_t stage = 0;
+  uint32_t round = 0;
+  int32_t step = slices.first_step;
+  OUTRIDER_ROLLED
+  for (int32_t slice = slices.first; slice < slices.end; ++slice) {
+    const int32_t slice_end = whole_tiles(matrix.slice_ends[slice], kTileInner);
+    sums.clear();
+    OUTRIDER_ROLLED
+    for (; step < slice_end; step += Shape::kSteps) {
+      wait_copies_by_warp<Shape::kStages - 2>(copies.arrivals + stage, round);
+      sync_group(Shape::kTeamThreads);  // so all of the team have read the stage before
+      const Vector4* const weights = copies.weights_of(stage);
+      const Vector4* const inputs = copies.inputs_of(stage);
+      const auto ask = [&] { copies.ask(stage == 0 ? Shape::kStages - 1 : stage - 1); };
+      if (step + Shape::kSteps <= slice_end) {
+        multiply_steps<Shape, Shape::kSteps>(sums.now, weights, inputs, 0, ask);
+      } else {
+        ask();
+        OUTRIDER_ROLLED
+        for (int32_t i = 0; i < slice_end - step; ++i) {
+          multiply_steps<Shape, 1>(sums.now, weights, inputs, i, [] {});
         }
       }
+      if (++stage == Shape::kStages) {
+        stage = 0;
+        ++round;
+      }
     }
+    step = slice_end;
+    sums.end_slice(product, tile, slice, slice - slices.first);
   }
+  finish_rows(job, slices, sums, tile, first_group * kGroupRows, num_rows);
 }
 
 template <typename Shape>
 Grid wide_grid(const ProductArgs& product) {
-  const int32_t row_tiles = whole_tiles(product.max_rows, kTileRows);
-  const int32_t out_tiles = whole_tiles(product.weights.n_out, kTileOutputs);
-  return {static_cast<uint32_t>(whole_tiles(row_tiles, Shape::kBlockRowTiles)),
-          static_cast<uint32_t>(whole_tiles(out_tiles, Shape::kBlockTiles))};
+  return {static_cast<uint32_t>(whole_tiles(product.max_rows, Shape::kRowGroups * kGroupRows)),
+          static_cast<uint32_t>(whole_tiles(product.weights.n_out, Shape::kTiles * kTileOutputs))};
 }
 
 template <typename Shape>
@@ -259,15 +408,17 @@ void launch_wide(Stream& stream, const ProductJob& job) {
          job);
 }
 
-// One block per processor of a large device is wanted.
-inline constexpr uint32_t kWantedWideBlocks = 132;
+// About one block per processor of a large device is wanted (128 of an H200's 132: 4,096 outputs
+// x 512 rows).
+inline constexpr uint32_t kWantedWideBlocks = 128;
 
 template <Type kWeights, Type kInputs>
 void run_wide(Stream& stream, const ProductJob& job) {
-  using Broad = Wide<kWeights, kInputs, 4>;
+  using Broad = Wide<kWeights, kInputs, 2, 2, 1>;
   const Grid grid = wide_grid<Broad>(job.product);
-  if (grid.x * grid.y >= kWantedWideBlocks) return launch_wide<Broad>(stream, job);
-  launch_wide<Wide<kWeights, kInputs, 1>>(stream, job);
+  const bool has_room = block_shared_bytes(stream) >= Broad::kSharedBytes;  // not on sm_80
+  if (has_room && grid.x * grid.y >= kWantedWideBlocks) return launch_wide<Broad>(stream, job);
+  launch_wide<Wide<kWeights, kInputs, 1, 1, 4>>(stream, job);
 }
 
 }  // namespace outrider::gpu
