@@ -6,8 +6,8 @@
 
 namespace outrider::gpu {
 
-// kWeights: the packed type; kInputs: kBF16 or kF16, what the instruction multiplies. Packed: what a
-// lane holds; Half: one pair of inputs of two outputs (gpu/tiles.h).
+// kWeights: the packed type; kInputs: kBF16 or kF16, what the instruction multiplies. Packed: what
+// a lane holds; Half: one pair of inputs of two outputs (gpu/tiles.h).
 template <Type kWeights, Type kInputs>
 struct Fragment {
   static_assert(kWeights == kInputs);
