@@ -240,6 +240,10 @@ OUTRIDER_DEVICE void hold_sums(float (&sums)[kRowTiles][4]) {
     asm volatile("" : "+f"(sums[r][0]), "+f"(sums[r][1]), "+f"(sums[r][2]), "+f"(sums[r][3]));
   }
 }
+// The compiler leaves these registers alone up to this point: matrix instructions still read them.
+OUTRIDER_DEVICE void hold_weights(const Vector4& weights) {
+  asm volatile("" ::"r"(weights.x), "r"(weights.y), "r"(weights.z), "r"(weights.w));
+}
 template <typename Shape, int kCount, typename Meanwhile>
 OUTRIDER_DEVICE void multiply_steps(float (&sums)[Shape::kRowTiles][4],
                                     const Vector4* weights,
@@ -271,6 +275,8 @@ OUTRIDER_DEVICE void multiply_steps(float (&sums)[Shape::kRowTiles][4],
   meanwhile();
   wait_group_products();
   hold_sums(sums);
+  OUTRIDER_UNROLL
+  for (int i = 0; i < kCount; ++i) hold_weights(wide[i]);
 }
 #else
 template <typename Shape, int kCount, typename Meanwhile>
