@@ -110,9 +110,33 @@ INSTANTIATE_TEST_SUITE_P(Types,
                          SameBits,
                          ::testing::Values(Type::kF32, Type::kBF16, Type::kF16, Type::kE4M3));
 
-// A matrix so tall that warps take two or four output tiles each, blocks more than one turn, and
-// blocks of the kernel for many rows four times as many, against some of its outputs alone.
-using TallMatrix = ProductTest;
+// Matrices so tall that blocks have another shape than for some of their outputs alone.
+class TallMatrix : public ProductTest {
+ protected:
+  void expect_bits_of_some(Type weight_type, int32_t n_out, int32_t n_in, int32_t rows) {
+    const Type input_type = inputs_for(weight_type);
+    const Table values = random_table(n_out, n_in, input_type, static_cast<unsigned>(rows));
+    const TestInputs in(*device, random_table(rows, n_in, input_type, 2), input_type);
+    const TestMatrix tall(*device, values, weight_type);
+    const std::vector<float> found = store(tall, in.activations, rows, rows);
+    for (const int32_t first : {0, n_out / 32 * 16, n_out - 64}) {
+      Table some = {64, n_in, {}};
+      const auto from = values.values.begin() + static_cast<ptrdiff_t>(first) * n_in;
+      some.values.assign(from, from + 64 * n_in);
+      const TestMatrix low(*device, some, weight_type);
+      const std::vector<float> expected = store(low, in.activations, rows, rows);
+      for (int32_t row = 0; row < rows; ++row) {
+        EXPECT_EQ(std::memcmp(found.data() + static_cast<ptrdiff_t>(row) * n_out + first,
+                              expected.data() + row * 64,
+                              64 * sizeof(float)),
+                  0)
+            << n_out << " outputs from " << first << ", row " << row;
+      }
+    }
+  }
+};
+
+// Warps take two or four output tiles each, blocks more than one turn.
 TEST_F(TallMatrix, TilesPerWarpAndTurnsDoNotShow) {
   struct Size {
     int32_t n_out;
@@ -126,28 +150,19 @@ TEST_F(TallMatrix, TilesPerWarpAndTurnsDoNotShow) {
                                           {8448, 512, 12},
                                           {8448, 512, 28},
                                           {16896 + 48, 512, 20},
-                                          {16896, 512, 32},
-                                          {16896 - 16, 264, 40},
-                                          {8464, 264, 200}}) {
-    const Table values = random_table(n_out, n_in, Type::kBF16, static_cast<unsigned>(rows));
-    const TestInputs in(*device, random_table(rows, n_in, Type::kBF16, 2), Type::kBF16);
-    const TestMatrix tall(*device, values, Type::kBF16);
-    const std::vector<float> found = store(tall, in.activations, rows, rows);
-    for (const int32_t first : {0, n_out / 32 * 16, n_out - 64}) {
-      Table some = {64, n_in, {}};
-      const auto from = values.values.begin() + static_cast<ptrdiff_t>(first) * n_in;
-      some.values.assign(from, from + 64 * n_in);
-      const TestMatrix low(*device, some, Type::kBF16);
-      const std::vector<float> expected = store(low, in.activations, rows, rows);
-      for (int32_t row = 0; row < rows; ++row) {
-        EXPECT_EQ(std::memcmp(found.data() + static_cast<ptrdiff_t>(row) * n_out + first,
-                              expected.data() + row * 64,
-                              64 * sizeof(float)),
-                  0)
-            << n_out << " outputs from " << first << ", row " << row;
-      }
-    }
+                                          {16896, 512, 32}}) {
+    expect_bits_of_some(Type::kBF16, n_out, n_in, rows);
   }
+}
+
+// Blocks of 128 outputs x 128 rows, of which the last has 16 outputs and 2 rows in a group; 8
+// slices, which end in the midst of a stage. And 4 slices.
+TEST_F(TallMatrix, BlocksOfManyRowsDoNotShow) {
+  for (const Type type : {Type::kBF16, Type::kF16, Type::kE4M3}) {
+    expect_bits_of_some(type, 8192 + 16, 600, 130);
+  }
+  expect_bits_of_some(Type::kBF16, 16896 - 16, 264, 40);
+  expect_bits_of_some(Type::kBF16, 8192 + 16, 264, 200);
 }
 
 }  // namespace

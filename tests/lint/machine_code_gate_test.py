@@ -55,6 +55,11 @@ class Gate(unittest.TestCase):
         apart = ["HGMMA.64x64x16.F32.BF16", "WARPGROUP.DEPBAR.LE"] * 3
         self.assertIn("is waited for by itself", "\n".join(self.problems(GOOD + apart)))
 
+    def test_what_only_newer_architectures_have_is_asked_of_them(self):
+        rule = RULE._replace(since_90={gate.GROUP_MATRIX: 1})
+        self.assertIn("0 of HGMMA", "\n".join(self.problems(GOOD, rules=(rule,))))
+        self.assertEqual(self.problems(GOOD, "sm_80", rules=(rule,)), [])
+
     def test_what_has_no_wait_is_not_asked_for_it(self):
         without = [line for line in GOOD if line not in ("ACQBULK", "PREEXIT")]
         self.assertEqual(self.problems(without, "sm_80"), [])

@@ -43,8 +43,9 @@ WRITES = r"STG|ST\.|RED|ATOM"
 LETS_BEGIN_FIRST = r"outrider::gpu::norm_rows(\(.*)?"
 
 # kernels: a pattern of whole names. number: of them, per architecture. early, present: {pattern of an instruction: how
-# many at least}, before the wait and anywhere. absent: a pattern of instructions, or nothing.
-Rule = collections.namedtuple("Rule", "kernels number early present absent")
+# many at least}, before the wait and anywhere. absent: a pattern of instructions, or nothing. since_90: as present, on
+# sm_90 and later.
+Rule = collections.namedtuple("Rule", "kernels number early present absent since_90", defaults=[{}])
 
 
 def skinny(weights, inputs):
@@ -58,7 +59,7 @@ RULES = [
     Rule(skinny("3", "[12]"), 20, {COPY_BULK: 2}, {COPY_WEIGHTS: 3, r"LDS\.64": 8, MATRIX: 8}, LOAD_128),
     # A tile's weights come by way of the same ring.
     Rule(r"outrider::gpu::skinny_experts<.*>", 6, {}, {COPY_WEIGHTS: 3, MATRIX: 4}, LOAD_128),
-    Rule(r"outrider::gpu::wide_product<.*>", 8, {}, {COPY_WEIGHTS: 2, f"{MATRIX}|{GROUP_MATRIX}": 3}, LOAD_128),
+    Rule(r"outrider::gpu::wide_product<.*>", 8, {}, {COPY_WEIGHTS: 2}, LOAD_128, {GROUP_MATRIX: 3}),
     # Keys and values that earlier steps have stored.
     Rule(r"outrider::gpu::attend<.*>", 10, {COPY_128: 1}, {COPY_128: 2, MATRIX: 8, "LDSM": 4}, None),
     # The weights.
@@ -123,6 +124,7 @@ def problems_by_rule(kernel, rule):
     wanted = [(rule.present, kernel.instructions, "")]
     if has_wait(kernel.architecture):
         wanted.append((rule.early, early_part(kernel), " before the wait"))
+        wanted.append((rule.since_90, kernel.instructions, ""))
     for patterns, instructions, where in wanted:
         for pattern, least in patterns.items():
             if (num := count(instructions, pattern)) < least:

@@ -28,8 +28,8 @@ struct Wide {
   static constexpr int kTeams = kNumTeams;
   static constexpr uint32_t kTeamThreads = 32 * kTiles;
   static constexpr uint32_t kThreads = kTeams * kTeamThreads;
-  // Of 16 inputs, of a stage; stages, of which one is in use and the others under way. Prompts of
-  // 512 rows on an H200, tokens/s: 4 and 3 18,090, 3 and 4 16,800, 2 and 6 14,410.
+  // Steps of 16 inputs that a stage has, and stages: one is in use, the others are under way.
+  // Prompts of 512 rows on an H200, tokens/s: 4 and 3 18,090; 3 and 4 16,800; 2 and 6 14,410.
   static constexpr int kSteps = kTeams == 1 ? 4 : 2;
   static constexpr int kStages = kTeams == 1 ? 3 : 5;
   static constexpr int kPackedStep = 32 * sizeof(Packed) / sizeof(Vector4);      // of a tile
@@ -228,8 +228,6 @@ struct WideSums {
   }
 };
 
-// Products of kCount steps from `step` of a stage on. weights: of this warp's tile, inputs: of the
-// stage. meanwhile(): while four warps multiply.
 #if __CUDA_ARCH__ >= 900
 // The compiler touches no sums beyond this point, in either direction: else it lets every matrix
 // instruction end before the next.
@@ -244,12 +242,17 @@ OUTRIDER_DEVICE void hold_sums(float (&sums)[kRowTiles][4]) {
 OUTRIDER_DEVICE void hold_weights(const Vector4& weights) {
   asm volatile("" ::"r"(weights.x), "r"(weights.y), "r"(weights.z), "r"(weights.w));
 }
+#endif
+
+// Products of kCount steps from `step` of a stage on. weights: of this warp's tile, inputs: of the
+// stage. meanwhile(): while four warps multiply.
 template <typename Shape, int kCount, typename Meanwhile>
 OUTRIDER_DEVICE void multiply_steps(float (&sums)[Shape::kRowTiles][4],
                                     const Vector4* weights,
                                     const Vector4* inputs,
                                     int32_t step,
                                     const Meanwhile& meanwhile) {
+#if __CUDA_ARCH__ >= 900
   using Half = typename Shape::Weights::Half;
   const uint32_t place = weight_place(lane_id() / 4, lane_id() % 4);
   Vector4 wide[kCount];
@@ -277,14 +280,7 @@ OUTRIDER_DEVICE void multiply_steps(float (&sums)[Shape::kRowTiles][4],
   hold_sums(sums);
   OUTRIDER_UNROLL
   for (int i = 0; i < kCount; ++i) hold_weights(wide[i]);
-}
 #else
-template <typename Shape, int kCount, typename Meanwhile>
-OUTRIDER_DEVICE void multiply_steps(float (&sums)[Shape::kRowTiles][4],
-                                    const Vector4* weights,
-                                    const Vector4* inputs,
-                                    int32_t step,
-                                    const Meanwhile& meanwhile) {
   meanwhile();
   OUTRIDER_UNROLL
   for (int i = 0; i < kCount; ++i) {
@@ -298,8 +294,8 @@ OUTRIDER_DEVICE void multiply_steps(float (&sums)[Shape::kRowTiles][4],
       multiply<Shape::kInputs>(sums[r], wide, rows[r % 8 * 32 + activation_slot(lane_id())]);
     }
   }
-}
 #endif
+}
 
 // The sums of all teams, met in shared memory; each team finishes every kTeams-th row tile.
 template <typename Shape>
