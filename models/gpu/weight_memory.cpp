@@ -87,9 +87,11 @@ void pack(const GpuMatrixLayout& layout,
     for (const Stretch& s : layout.inputs) {
       for (int32_t i = 0; i < s.count; ++i) {
         const int32_t k = s.to + i;
-        const size_t at = type == Type::kF32
-                              ? static_cast<size_t>(k)
-                              : gpu::weight_offset(static_cast<int32_t>(row), k, layout.n_in);
+        const size_t at =
+            type == Type::kF32
+                ? static_cast<size_t>(k)
+                : gpu::weight_offset(
+                      static_cast<int32_t>(row), k, layout.n_in, gpu::type_bytes(type));
         store(to, type, at, values[static_cast<size_t>(s.from + i)]);
       }
     }

@@ -5,8 +5,10 @@
 //   old, new     is version 2.27.5, 2.29.1 (else 2.28.9)
 //   no_id        gives no unique id
 //   no_peers     never finishes to meet the others
-//   lost         the communicator reports an error a moment after its second sum was queued
-//   silent       its second sum is queued and never done (the stream's wait ends by an abort alone)
+//   lost         as silent, and the communicator reports an error a moment after that sum was
+//   queued silent       its second sum is queued and never done: the stream's wait ends by an abort
+//   alone,
+//                whose call lasts for ever
 //   unqueued     its second sum is never queued
 //   slow         every call is "in progress" for a moment, then done
 #include "tests/comm/fake_nccl.h"
@@ -199,6 +201,8 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   ++comm->meeting->num_aborted;
   for (auto* const queue : comm->silent) queue->is_stuck = false;
+  // As NCCL's, until graphs that have the communicator in them are destroyed: here never.
+  while (!comm->silent.empty()) pause();
   return ncclCommDestroy(comm);
 }
 

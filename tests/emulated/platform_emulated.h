@@ -198,14 +198,6 @@ OUTRIDER_DEVICE uint32_t multiply_pair_f16(uint32_t a, uint32_t b) {
   };
   return one(a, b) | one(a >> 16, b >> 16) << 16;
 }
-OUTRIDER_DEVICE uint32_t select_bytes(uint32_t v, uint32_t selector) {
-  uint32_t result = 0;
-  for (uint32_t i = 0; i < 4; ++i) {
-    const uint32_t from = selector >> (4 * i) & 7u;
-    if (from < 4) result |= (v >> (8 * from) & 0xffu) << (8 * i);
-  }
-  return result;
-}
 OUTRIDER_DEVICE Vector4 load_tiles(const void* shared_row) {
   emulated::TileLoad mine = {shared_row, {}};
   emulated::warp_together(emulated::load_tiles_of_lanes, &mine);

@@ -205,7 +205,7 @@ TEST_F(Machine, FragmentsMultiply) {
   const auto input = [](int row, int k) { return static_cast<float>((row * 7 + k) % 9 - 4); };
   for (int k = 0; k < 16; ++k) {
     for (int out = 0; out < 16; ++out) {
-      weights.at(weight_offset(out, k, 16)) = ops::float_to_bf16(weight(out, k));
+      weights.at(weight_offset(out, k, 16, sizeof(uint16_t))) = ops::float_to_bf16(weight(out, k));
     }
     for (int row = 0; row < 8; ++row) {
       rows.at(activation_offset(row, k, 16)) = ops::float_to_bf16(input(row, k));
@@ -235,11 +235,14 @@ TEST_F(Machine, FragmentsMultiply) {
 
 TEST(Tiles, EveryElementHasOnePlace) {
   std::set<size_t> seen;
-  for (int32_t row = 0; row < 48; ++row) {
-    for (int32_t k = 0; k < 40; ++k) seen.insert(weight_offset(row, k, 40));
+  for (const size_t element_bytes : {1, 2}) {
+    seen.clear();
+    for (int32_t row = 0; row < 48; ++row) {
+      for (int32_t k = 0; k < 40; ++k) seen.insert(weight_offset(row, k, 40, element_bytes));
+    }
+    EXPECT_EQ(seen.size(), 48u * 40u);
+    EXPECT_LT(*seen.rbegin(), weight_elements(48, 40));
   }
-  EXPECT_EQ(seen.size(), 48u * 40u);
-  EXPECT_LT(*seen.rbegin(), weight_elements(48, 40));
   seen.clear();
   for (int32_t row = 0; row < 24; ++row) {
     for (int32_t k = 0; k < 40; ++k) seen.insert(activation_offset(row, k, 40));

@@ -114,7 +114,7 @@ class TestMatrix {
   void for_each(const Change& change) {
     for (int32_t out = 0; out < values_.rows; ++out) {
       for (int32_t k = 0; k < values_.n; ++k) {
-        change(out, k, weight_offset(row_of(out), k, values_.n));
+        change(out, k, weight_offset(row_of(out), k, values_.n, type_bytes(matrix.type)));
       }
     }
   }

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <thread>
 #include <utility>
 
 #include "runtime/base/error.h"
@@ -188,9 +189,12 @@ std::string NcclComm::error() const {
   return result == ncclSuccess || result == ncclInProgress ? std::string() : text_of(result);
 }
 
+// On a thread of its own: the call lasts until no recorded graph has the communicator in it any
+// more (commDestroySync of NCCL 2.28), and graphs go when those have ended who wait for this one.
 void NcclComm::abort() noexcept {
   const std::lock_guard lock(mutex_);
-  if (comm_ != nullptr) functions_.comm_abort(native(comm_));
+  if (comm_ == nullptr) return;
+  std::thread([end = functions_.comm_abort, comm = native(comm_)] { end(comm); }).detach();
   comm_ = nullptr;
 }
 

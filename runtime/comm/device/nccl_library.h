@@ -57,7 +57,7 @@ class NcclComm {
 
   // What went wrong since, or empty.
   std::string error() const;
-  // Ends what is under way, on this member; nothing may be queued any more.
+  // Ends what is under way, on this member, a moment later; nothing may be queued any more.
   void abort() noexcept;
 
  private:

@@ -20,7 +20,9 @@ OUTRIDER_KERNEL(kThreads) void embed_rows(EmbedArgs args) {
   float* out = args.out + static_cast<size_t>(row) * static_cast<size_t>(args.n);
   for (uint32_t i = thread_id(); i < static_cast<uint32_t>(args.n); i += kThreads) {
     const size_t at =
-        args.is_packed ? weight_offset(table_row, static_cast<int32_t>(i), args.n) : from + i;
+        args.is_packed
+            ? weight_offset(table_row, static_cast<int32_t>(i), args.n, type_bytes(args.type))
+            : from + i;
     // Adding zero takes a zero's sign away, so that sums over ranks do not depend on their number.
     out[i] = is_here ? exact_add(load_as_float(args.table, args.type, at), 0.0f) : 0.0f;
   }

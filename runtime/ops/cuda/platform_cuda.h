@@ -316,10 +316,6 @@ OUTRIDER_DEVICE uint32_t multiply_pair_f16(uint32_t a, uint32_t b) {
   asm volatile("mul.rn.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
   return d;
 }
-// Bytes by number: digit i of `selector` says which byte of v byte i is; 4 gives a zero.
-OUTRIDER_DEVICE uint32_t select_bytes(uint32_t v, uint32_t selector) {
-  return __byte_perm(v, 0, selector);
-}
 // Four 8x8 tiles of 16-bit values from shared memory, as ldmatrix.x4 does: lane l gives the address
 // of row l % 8 of tile l / 8 and gets of tile i, in element i of the result, columns (l % 4) * 2
 // and + 1 of row l / 4; transposed: rows (l % 4) * 2 and + 1 of column l / 4.

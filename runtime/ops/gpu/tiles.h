@@ -6,7 +6,8 @@
 //   weights      tiles of 16 outputs x 16 inputs: [output tile][input tile][8 outputs g][8 pairs of
 //                inputs][output g, output g + 8][2]; of outputs g with g & 2 the pairs lie in the
 //                order 4 5 6 7 0 1 2 3, so that a warp that reads one pair of each output finds
-//                them in different banks.
+//                them in different banks. Of 8 bits a pair's four are [2][output g, output g + 8],
+//                so that one shift puts an output's two where 16 bits want them.
 //   activations  groups of 64 rows, of tiles of 8 rows x 16 inputs: [group][input tile][8 tiles]
 //                [8 rows][16]; of a tile's rows 4 to 7 inputs 8 to 15 lie first. That is wgmma's
 //                layout with a swizzle of 32 bytes.
@@ -65,8 +66,9 @@ constexpr uint32_t weight_place(uint32_t g, uint32_t pair) { return g * 8 + (pai
 // The eight elements that mma.m16n8k16 wants of lane `lane`, counted in eights.
 constexpr uint32_t weight_slot(uint32_t lane) { return weight_place(lane / 4, lane % 4 * 2) / 2; }
 
-// Element (row, k) of a packed matrix with n_in inputs; row: of the packed order (weight_row()).
-constexpr size_t weight_offset(int32_t row, int32_t k, int32_t n_in) {
+// Element (row, k), of so many bytes, of a packed matrix with n_in inputs; row: of the packed order
+// (weight_row()).
+constexpr size_t weight_offset(int32_t row, int32_t k, int32_t n_in, size_t element_bytes) {
   const int32_t in_tile = row % kTileOutputs;
   const int32_t inner = k % kTileInner;
   const uint32_t place =
@@ -74,7 +76,9 @@ constexpr size_t weight_offset(int32_t row, int32_t k, int32_t n_in) {
   const size_t tile =
       static_cast<size_t>(row / kTileOutputs) * static_cast<size_t>(whole_tiles(n_in, kTileInner)) +
       static_cast<size_t>(k / kTileInner);
-  return tile * 256 + place * 4 + static_cast<size_t>(in_tile / 8 * 2 + inner % 2);
+  const int32_t within =
+      element_bytes == 1 ? inner % 2 * 2 + in_tile / 8 : in_tile / 8 * 2 + inner % 2;
+  return tile * 256 + place * 4 + static_cast<size_t>(within);
 }
 
 // A thread holds outputs g and g + 8 of a tile, so what a fusion combines is put 8 apart.

@@ -31,15 +31,16 @@ struct Fragment<Type::kE4M3, kInputs> {
   static constexpr uint32_t kMagnitudes = 0x7F007F00u >> kShift;
   static constexpr uint32_t kFactors = kIsBF16 ? 0x7B807B80u : 0x5C005C00u;  // 2^120, 2^8
 
+  // Of the upper byte of each half.
   static OUTRIDER_DEVICE uint32_t widened_pair(uint32_t upper_bytes) {
     const uint32_t bits = (upper_bytes & 0x80008000u) | (upper_bytes >> kShift & kMagnitudes);
     return kIsBF16 ? multiply_pair_bf16(bits, kFactors) : multiply_pair_f16(bits, kFactors);
   }
   static OUTRIDER_DEVICE Vector4 widened(const Packed& packed) {
-    return {widened_pair(select_bytes(packed.x, 0x1404)),
-            widened_pair(select_bytes(packed.x, 0x3424)),
-            widened_pair(select_bytes(packed.y, 0x1404)),
-            widened_pair(select_bytes(packed.y, 0x3424))};
+    return {widened_pair(packed.x << 8),
+            widened_pair(packed.x),
+            widened_pair(packed.y << 8),
+            widened_pair(packed.y)};
   }
   static OUTRIDER_DEVICE Vector4 widened(Half first, Half second) {
     return widened(Packed{first, second});
