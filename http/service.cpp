@@ -238,7 +238,8 @@ TextModel OpenAiService::text_model() const {
 }
 
 PreparedCall OpenAiService::prepare(const ServiceCall& call, CallKind kind, bool clamp_max_tokens) {
-  const CallContext context{engine_.info(), model_.defaults, options_.call, model_.end_token_ids, model_.answer_formats};
+  const CallContext context{
+      engine_.info(), model_.defaults, options_.call, model_.end_token_ids, model_.answer_formats};
   PreparedCall prepared;
   CompletionCall& request = prepared.call;
   request = kind == CallKind::kChat ? read_chat_call(call.body.text, context)
@@ -275,15 +276,15 @@ bool ends_in_reasoning(std::string_view message, const ReasoningFormat& format) 
 // What the answer to this prompt may begin with. A grammar is about what follows the reasoning.
 void OpenAiService::settle_answer(std::string_view prompt, CompletionCall* call) const {
   const AnswerFormats& formats = model_.answer_formats;
-  const ReasoningFormat* reasoning = call->separates_reasoning ? formats.reasoning : nullptr;
   if (call->functions) {
     call->shown_special_ids = shown_of_calls_;
-  } else if (reasoning) {
+  } else if (formats.reasoning) {
     call->shown_special_ids = shown_of_reasoning_;
   }
   if (!formats.reasoning) return;
   const std::string_view end = prompt.substr(0, prompt.find_last_not_of(" \t\r\n") + 1);
-  bool is_over = end.ends_with(formats.reasoning->end);
+  // In harmony every answer begins behind the end of a message, with its reasoning.
+  bool is_over = !formats.is_harmony() && end.ends_with(formats.reasoning->end);
   call->begins_in_reasoning = end.ends_with(formats.reasoning->begin);
   if (call->continued && !call->continued->empty()) {
     call->begins_in_reasoning = ends_in_reasoning(*call->continued, *formats.reasoning);
@@ -294,9 +295,8 @@ void OpenAiService::settle_answer(std::string_view prompt, CompletionCall* call)
     return model_.tokenizer->encode(text, {.add_special_tokens = false});
   };
   Grammar grammar = *call->params.grammar;
-  grammar.reasoning = {ids_of(formats.reasoning->begin),
-                       ids_of(formats.reasoning->end),
-                       call->begins_in_reasoning};
+  grammar.reasoning = {
+      ids_of(formats.reasoning->begin), ids_of(formats.reasoning->end), call->begins_in_reasoning};
   // A text answer of harmony comes in a channel of its own, whatever was written before it.
   const std::string_view answer_begin = formats.reasoning->answer_begin;
   if (!answer_begin.empty() && !call->functions)
@@ -343,10 +343,13 @@ ServiceReply OpenAiService::generate(ServiceCall& call, CallKind kind, bool clam
     throw ApiError(503, "draining: no new requests are taken", {}, "draining");
   }
   auto running = std::make_shared<RunningCount>(num_running_);
-  auto generation = std::make_unique<Generation>(
-      engine_, metrics_, model_.tokenizer, prepare(call, kind, clamp_max_tokens), model_.answer_formats);
+  auto generation = std::make_unique<Generation>(engine_,
+                                                 metrics_,
+                                                 model_.tokenizer,
+                                                 prepare(call, kind, clamp_max_tokens),
+                                                 model_.answer_formats);
   call.body = {};
-  check_answer_size(*generation);
+  check_answer_size(*generation, generation->num_prompt_logprobs());
   generation->start();
   if (!generation->call().request_id.empty()) call.request_id = generation->call().request_id;
   ResponseHead head = response_head(call, kind, engine_.info());
@@ -388,14 +391,14 @@ ServiceReply OpenAiService::generate_in_dialect(ServiceCall& call, DialectCall d
   }
 }
 
-void OpenAiService::check_answer_size(const Generation& generation) const {
-  const size_t num_logprobs = generation.num_prompt_logprobs();
+// What is too much for an empty server is the request's own fault.
+void OpenAiService::check_answer_size(const Generation& generation, size_t num_logprobs) const {
   const size_t most = large_answers_.most_bytes() / kBytesPerLogprob;
   if (num_logprobs <= most) return;
   throw bad_param(
       generation.call().num_prompt_logprobs ? "prompt_logprobs" : "logprobs",
-      fmt::format("the answer would list {} log-probabilities of the prompts, more than "
-                  "the {} of one answer: send fewer prompts at once",
+      fmt::format("the answer would list {} log-probabilities, more than the {} of one answer: ask "
+                  "for less at once",
                   num_logprobs,
                   most));
 }
@@ -422,6 +425,7 @@ ServiceReply OpenAiService::run_to_end(const ServiceCall& call,
   ByteBudget::Share share;
   while (!generation.done()) {
     if (!large_answers_.grow(&share, kBytesPerLogprob * generation.num_logprobs())) {
+      check_answer_size(generation, generation.num_logprobs());
       throw ApiError(503, "too many log-probabilities in answers at once");
     }
     if (has_client_left(call)) {

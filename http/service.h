@@ -71,7 +71,7 @@ class OpenAiService {
                           const ResponseWriter& writer);
   // False when the client left first.
   bool wait_first_event(const ServiceCall& call, Generation& generation);
-  void check_answer_size(const Generation& generation) const;
+  void check_answer_size(const Generation& generation, size_t num_logprobs) const;
   PreparedCall prepare(const ServiceCall& call, CallKind kind, bool clamp_max_tokens);
   TextModel text_model() const;
   void settle_answer(std::string_view prompt, CompletionCall* call) const;

@@ -79,7 +79,9 @@ std::string arguments_json(const JsonFields& function) {
   if (function.kind("arguments") == JsonKind::kObject) return function.dump("arguments");
   const std::string text = function.text("arguments").value_or("");
   try {
-    return JsonFields::parse(text, {.max_depth = 32, .max_values = 10'000}).dump();
+    return JsonFields::parse(
+               text, {.max_depth = 32, .max_values = 10'000, .max_keys = kBodyLimits.max_keys})
+        .dump();
   } catch (const ApiError&) {
     return json_quoted(text);
   }
@@ -108,7 +110,7 @@ std::string message_json(const JsonFields& message) {
   const std::string role = checked_role(message);
   std::string out = fmt::format(
       R"({{"role":{},"content":{})", json_quoted(role), json_quoted(content_of(message, role)));
-  for (const char* name : {"name", "tool_call_id", "reasoning_content"}) {
+  for (const char* name : {"name", "tool_call_id", "reasoning_content", "reasoning", "thinking"}) {
     const std::optional<std::string> text = message.text(name);
     if (text) out += fmt::format(",{}:{}", json_quoted(name), json_quoted(*text));
   }

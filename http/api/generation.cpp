@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <random>
 #include <string_view>
+#include <thread>
+#include <utility>
 
 #include "http/wire/api_error.h"
 #include "runtime/base/log.h"
@@ -104,7 +106,9 @@ void Generation::add_choice(size_t prompt, int32_t number, const AnswerFormats& 
   std::unique_ptr<AnswerParser> parser;
   if (call_.kind == CallKind::kChat) {
     AnswerFormats formats = answer_formats;
-    if (!call_.separates_reasoning) formats.reasoning = nullptr;
+    // Calls of harmony are in channels, whatever becomes of the reasoning in others.
+    const bool reads_channels = formats.is_harmony() && call_.functions;
+    if (!call_.separates_reasoning && !reads_channels) formats.reasoning = nullptr;
     parser = make_answer_parser({.formats = formats,
                                  .functions = call_.functions,
                                  .begins_in_reasoning = call_.begins_in_reasoning,
@@ -226,7 +230,10 @@ bool Generation::poll(std::chrono::milliseconds timeout) {
   submit_waiting();
   size_t num_running = 0;
   for (const auto& choice : choices_) num_running += choice->request_id != 0 && !choice->ended;
-  if (num_running == 0) return false;
+  if (num_running == 0) {  // the engine has no place for the next one
+    if (!done()) std::this_thread::sleep_for(timeout);
+    return false;
+  }
   do {
     next_waited_ = (next_waited_ + 1) % choices_.size();
   } while (choices_[next_waited_]->request_id == 0 || choices_[next_waited_]->ended);
@@ -359,6 +366,7 @@ AnswerPieces Generation::pieces_of(Choice& choice, const OutputDelta& delta) con
   choice.num_reasoning_tokens += choice.parser->in_reasoning() && !delta.tokens.empty() ? 1 : 0;
   if (choice.ended) pieces.append(choice.parser->finish());
   if (!call_.include_reasoning) pieces.reasoning.clear();
+  if (!call_.separates_reasoning) pieces.content.insert(0, std::exchange(pieces.reasoning, {}));
   return pieces;
 }
 

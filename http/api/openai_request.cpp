@@ -55,7 +55,7 @@ void read_sampling(const JsonFields& body, const CallContext& context, SamplingP
       static_cast<float>(body.number("frequency_penalty", -2, 2).value_or(0));
   check_penalty_window(body, *params);
   const std::optional<int64_t> seed = body.integer("seed", INT64_MIN, INT64_MAX);
-  if (seed) params->seed = static_cast<uint64_t>(*seed);
+  if (seed && *seed != -1) params->seed = static_cast<uint64_t>(*seed);
 }
 
 int32_t bias_token(const std::string& key, int32_t vocab_size) {
@@ -366,8 +366,7 @@ void read_reasoning_fields(const JsonFields& body, CompletionCall* call) {
   if (format != "auto" && format != "deepseek" && format != "none") {
     throw bad_param("reasoning_format", "'reasoning_format' must be auto, deepseek or none");
   }
-  call->separates_reasoning =
-      format != "none" && body.boolean("separate_reasoning").value_or(true);
+  call->separates_reasoning = format != "none" && body.boolean("separate_reasoning").value_or(true);
   call->include_reasoning = body.boolean("include_reasoning").value_or(true);
 }
 

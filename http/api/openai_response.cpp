@@ -318,11 +318,19 @@ Json delta_json(const AnswerPieces& pieces) {
   return delta;
 }
 
-// A call that was cut is left out: clients read what is no JSON as a call without arguments.
+// Clients read arguments that are no JSON as none, so a call that was cut is left out. What the
+// model itself wrote wrongly is the client's to see.
+void drop_cut_call(ChoiceOutput* choice) {
+  std::vector<ToolCallPiece>& calls = choice->pieces.calls;
+  if (calls.empty() || Json::accept(calls.back().arguments)) return;
+  if (choice->finish_reason != FinishReason::kLength && !calls.back().arguments.empty()) return;
+  calls.pop_back();
+  choice->has_called = !calls.empty();
+}
+
 Json message_json(const CompletionCall& call, const ChoiceOutput& choice) {
   const AnswerPieces& pieces = choice.pieces;
-  std::vector<ToolCallPiece> calls = pieces.calls;
-  if (!calls.empty() && !Json::accept(calls.back().arguments)) calls.pop_back();
+  const std::vector<ToolCallPiece>& calls = pieces.calls;
   Json message = {{"role", call.answer_role}, {"content", pieces.content}, {"refusal", nullptr}};
   add_reasoning(pieces.reasoning, &message);
   if (calls.empty()) return message;
@@ -361,7 +369,8 @@ std::string ResponseWriter::response(const std::vector<ChoiceOutput>& choices,
   const bool chat = call_.kind == CallKind::kChat;
   Json out = frame(head_, chat ? "chat.completion" : "text_completion");
   Json list = Json::array();
-  for (const ChoiceOutput& choice : choices) {
+  for (ChoiceOutput choice : choices) {
+    drop_cut_call(&choice);
     Json entry = {{"index", choice.index}};
     if (chat) {
       entry["message"] = message_json(call_, choice);

@@ -222,8 +222,9 @@ bool is_refused(std::string_view name) {
   });
 }
 
+constexpr size_t kMostBytes = 64;  // shown of a name
+
 std::string unknown_field(const std::string& name) {
-  constexpr size_t kMostBytes = 64;
   std::vector<std::string> names;
   for (const KnownField& field : kKnown) names.emplace_back(field.name);
   const std::string nearest = nearest_name(name, names);
@@ -237,7 +238,7 @@ void log_once(const std::string& name) {
   static std::mutex mutex;
   static std::set<std::string> logged;
   std::lock_guard lock(mutex);
-  if (logged.size() < kMostNames && logged.insert(name).second)
+  if (logged.size() < kMostNames && logged.insert(name.substr(0, kMostBytes)).second)
     log_warning("requests have the {}, which is ignored", unknown_field(name));
 }
 

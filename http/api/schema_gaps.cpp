@@ -158,9 +158,12 @@ class GapFinder {
   }
 
  private:
+  // Many schemas may wait below a long name.
   void look_later(const Json& schema, std::string path) {
-    if (schema.is_object() && seen_.insert(&schema).second)
-      waiting_.emplace_back(&schema, std::move(path));
+    constexpr size_t kMostBytes = 256;
+    if (!schema.is_object() || !seen_.insert(&schema).second) return;
+    if (path.size() > kMostBytes) path = path.substr(0, kMostBytes) + "...";
+    waiting_.emplace_back(&schema, std::move(path));
   }
 
   void look_at(const Json& schema, const std::string& path) {

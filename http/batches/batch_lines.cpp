@@ -49,7 +49,9 @@ BatchLine read_line(const std::string& text,
                     int number,
                     const CallContext& context,
                     const std::string& only_url) {
-  const JsonFields json = JsonFields::parse(text, {.max_depth = kMaxDepth});
+  JsonLimits limits = kBodyLimits;
+  limits.max_depth = kMaxDepth;
+  const JsonFields json = JsonFields::parse(text, limits);
   BatchLine line;
   line.number = number;
   line.custom_id = json.needed_text("custom_id");

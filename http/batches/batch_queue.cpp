@@ -16,8 +16,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Behind everybody who gives no priority, however long they have waited.
-constexpr int32_t kLeastPriority = 1000;
 constexpr auto kLookInterval = std::chrono::milliseconds(100);
 
 // Of a batch, made from its own: they are known before they exist.
@@ -283,7 +281,7 @@ BatchQueue::Outcome BatchQueue::answer(const BatchRecord& record, std::vector<Ba
     };
     setup.num_workers = setup_.num_workers;
     setup.num_places = setup_.num_places;
-    setup.least_priority = kLeastPriority;
+    setup.least_priority = setup_.least_priority;
     const size_t num_before = outputs.answered().size();
     BatchRun run(std::move(setup), std::move(lines));
     const bool is_whole = run.run([&] {

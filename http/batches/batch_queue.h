@@ -27,6 +27,8 @@ class BatchQueue {
     CallContext context;                           // what lines are checked against
     int num_workers = 1;                           // lines under way
     int num_places = 1;                            // of the engine's queue, for their requests
+    // Behind everybody who gives no priority, however long they have waited.
+    int32_t least_priority = 1000;
   };
   struct Limits {
     size_t max_lines = 50000;  // of a batch

@@ -212,10 +212,15 @@ Json messages_of(const JsonFields& body) {
       throw unsupported(turn, "role", "must be user or assistant");
     if (turn.kind("content") != JsonKind::kArray || role == "system") {
       messages.push_back({{"role", role}, {"content", texts_of(turn, "content")}});
-    } else if (role == "user") {
-      add_user_blocks(*turn.objects("content"), &messages);
+      continue;
+    }
+    const std::vector<JsonFields> blocks = *turn.objects("content");
+    if (role == "assistant") {
+      add_assistant_blocks(blocks, &messages);
+    } else if (blocks.empty()) {
+      throw unsupported(turn, "content", "must have a block");
     } else {
-      add_assistant_blocks(*turn.objects("content"), &messages);
+      add_user_blocks(blocks, &messages);
     }
   }
   return messages;
@@ -269,6 +274,7 @@ void add_output_config(const JsonFields& body, Json* chat) {
 // Templates of models that can think ask for enable_thinking.
 void add_thinking(const JsonFields& body, Json* chat) {
   const auto thinking = body.object("thinking");
+  body.object("chat_template_kwargs");  // is one, or refused
   if (!thinking) return;
   (*chat)["chat_template_kwargs"]["enable_thinking"] = thinking->text("type") != "disabled";
 }

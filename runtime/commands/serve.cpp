@@ -60,14 +60,16 @@ void drain(HttpServer& server, const OpenAiService& service, milliseconds timeou
 BatchQueue::Setup batch_setup(const FrontEndContext& context,
                               const HttpOptions& options,
                               OpenAiService& service) {
-  return {.ask = [&](ServiceCall call) { return service.handle(std::move(call)); },
-          .context = {context.engine.info(),
-                      context.defaults,
-                      options.call,
-                      context.model_config.eos_token_ids,
-                      context.answer_formats},
-          .num_workers = std::max(1, context.config.max_num_seqs / 2),
-          .num_places = std::max(1, context.config.max_num_queued_reqs / 2)};
+  BatchQueue::Setup setup{.ask = [&](ServiceCall call) { return service.handle(std::move(call)); },
+                          .context = {context.engine.info(),
+                                      context.defaults,
+                                      options.call,
+                                      context.model_config.eos_token_ids,
+                                      context.answer_formats},
+                          .num_workers = std::max(1, context.config.max_num_seqs / 2),
+                          .num_places = std::max(1, context.config.max_num_queued_reqs / 2)};
+  if (context.config.scheduling_policy == "fcfs") setup.least_priority = INT32_MIN;  // has none
+  return setup;
 }
 
 int serve(const FrontEndContext& context,
@@ -107,7 +109,6 @@ int serve(const FrontEndContext& context,
 
 int serve_command(const CommandLine& line) {
   const LoadedConfig loaded = load_config(line.arguments);
-  set_log_level(log_level_from_name(loaded.config.log_level));
   refuse_synthetic(loaded.config);
   const HttpOptions options = http_options(loaded.config);
   std::unique_ptr<FileStore> files;

@@ -112,6 +112,11 @@ class Batches(unittest.TestCase):
                 self.assertEqual(entry["response"]["body"]["choices"],
                                  answers[entry["custom_id"]]["response"]["body"]["choices"])
 
+    def test_a_server_without_priorities_has_batches_too(self):
+        _, client = self.serve("--model", "sim:step_ms=1", "--scheduling-policy", "fcfs")
+        done = self.wait(client, self.begin(client, [line(1), line(2)]))
+        self.assertEqual((done.status, done.request_counts.completed), ("completed", 2), done)
+
     def test_wrong_lines_are_named(self):
         _, client = self.serve(*PAIR)
         failed = self.wait(client, self.begin(client, [line(1), line(1), line(2, temperature=7)]))

@@ -57,7 +57,7 @@ class Batches : public Server {
         .num_workers = 2,
         .num_places = 8};
     queue.emplace(*files, std::move(setup), queue_limits);
-    api.emplace(*files, *queue, metrics, 4096);
+    api.emplace(*files, *queue, metrics, 32 << 10);
   }
   void close() {
     api.reset();
@@ -163,7 +163,7 @@ TEST_F(Batches, AFormThatIsNotOneIsRefused) {
   };
   refused(form("x", "fine-tune"), 400, "'purpose' must be batch");
   refused(form(""), 400, "'file' is empty");
-  refused(form(std::string(4097, 'x')), 413, "larger than the limit of 4096 bytes");
+  refused(form(std::string(32769, 'x')), 413, "larger than the limit of 32768 bytes");
   refused("--b--", 400, "'file' is missing");
   refused(form("x") + "more", 400, "something follows its end");
   refused(form("x").substr(3), 400, "does not begin with its boundary");
@@ -250,6 +250,14 @@ TEST_F(Batches, WrongLinesAreNamedAndNothingRuns) {
   EXPECT_EQ(empty["errors"]["data"][0]["code"], "empty_file");
   reopen();
   EXPECT_EQ(batch(failed["id"]), failed);
+}
+
+// Each key is looked for among those before it.
+TEST_F(Batches, AnObjectOfTooManyKeysIsRefused) {
+  std::string keys;
+  for (int i = 0; i < 3000; ++i) keys += fmt::format(R"("k{}":1,)", i);
+  const json failed = ended(begin(line("a", R"("metadata":{)" + keys + R"("k":1})")));
+  EXPECT_EQ(failed["status"], "failed");
 }
 
 TEST_F(Batches, TooManyLinesAndTooManyFaults) {
@@ -426,7 +434,7 @@ TEST_F(Batches, WhatCannotBeIsASentence) {
 
 TEST_F(Batches, OverHttpAFileMayBeLargerThanOtherBodies) {
   options.connection.max_body_bytes = 1000;
-  options.connection.max_upload_bytes = 8000;
+  options.connection.max_upload_bytes = 64'000;
   options.api_keys = {"key"};
   server = std::make_unique<HttpServer>(options);
   server->start();
@@ -442,8 +450,8 @@ TEST_F(Batches, OverHttpAFileMayBeLargerThanOtherBodies) {
                     body));
   };
   EXPECT_EQ(status_of(post("key", 4000, kForm)), 200);
-  EXPECT_EQ(status_of(post("key", 4097, kForm)), 413);
-  EXPECT_EQ(status_of(post("key", 8000, kForm)), 413);
+  EXPECT_EQ(status_of(post("key", 32'769, kForm)), 413);
+  EXPECT_EQ(status_of(post("key", 64'000, kForm)), 413);
   EXPECT_EQ(status_of(post("other", 4000, kForm)), 413);
   EXPECT_EQ(status_of(post("other", 10, kForm)), 401);
   EXPECT_EQ(status_of(post("key", 10, "application/json")), 400);

@@ -46,6 +46,7 @@ class FakeEngine : public Engine {
   // Chosen for each request as it is submitted.
   std::function<Script(const Request&)> script;
   std::atomic<size_t> capacity{1'000'000};  // requests at once; more are kQueueFull
+  std::atomic<int> num_refused{0};
   std::atomic<bool> ready{true};
   std::atomic<double> round_age_s{0.0};
 
@@ -55,7 +56,10 @@ class FakeEngine : public Engine {
 
   AdmissionResult submit(Request request) override {
     std::lock_guard lock(mutex_);
-    if (num_running_ >= capacity) return {Admission::kQueueFull, "the queue is full"};
+    if (num_running_ >= capacity) {
+      ++num_refused;
+      return {Admission::kQueueFull, "the queue is full"};
+    }
     ++num_running_;
     cancelled_[request.id] = false;
     submitted_.push_back(request);

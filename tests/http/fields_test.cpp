@@ -140,6 +140,18 @@ TEST_F(Fields, AnEchoShowsTheSpecialTokensOfThePrompt) {
   EXPECT_EQ(text["choices"][0]["text"], "<|im_end|>axy");
 }
 
+// vLLM's name, and gpt-oss's.
+TEST_F(Fields, ReasoningOfEarlierTurnsReachesTheTemplate) {
+  template_source = "{% for m in messages %}{{ m['reasoning_content'] }}{% endfor %}";
+  make_service(true);
+  for (const char* name : {"reasoning_content", "reasoning", "thinking"}) {
+    post_json("/v1/chat/completions",
+              R"({"messages":[{"role":"assistant","content":"a",")" + std::string(name) +
+                  R"(":"why"}]})");
+    EXPECT_EQ(engine.submitted().back().prompt, ids_of("why")) << name;
+  }
+}
+
 TEST_F(Fields, SaltsReachTheEngine) {
   const auto salt = [&](const std::string& fields) {
     post_json(kCompletions, R"({"prompt":"abc")" + fields + "}");

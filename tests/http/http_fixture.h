@@ -48,7 +48,7 @@ class HttpFixture : public ::testing::Test {
   void make_service(bool with_template, std::shared_ptr<const GrammarEngine> grammars = nullptr) {
     ServedModel model;
     model.tokenizer = test_tokenizer();
-    if (with_template) model.chat_template = ChatTemplate::parse(kTestTemplate);
+    if (with_template) model.chat_template = ChatTemplate::parse(template_source);
     model.answer_formats = answer_formats;
     model.defaults = defaults;
     model.system_fingerprint = "fp-test";
@@ -111,6 +111,7 @@ class HttpFixture : public ::testing::Test {
     return events;
   }
 
+  const char* template_source = kTestTemplate;
   FakeEngine engine;
   ServingMetrics metrics;
   GenerationDefaults defaults;

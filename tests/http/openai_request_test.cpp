@@ -281,7 +281,7 @@ TEST_F(OpenAiRequest, SpeculationOfARequest) {
 }
 
 TEST_F(OpenAiRequest, SeedsKeepAllTheirBits) {
-  EXPECT_EQ(completion("\"seed\":-1").params.seed, ~0ull);
+  EXPECT_EQ(completion("\"seed\":-2").params.seed, ~1ull);
   EXPECT_EQ(completion("\"seed\":9223372036854775807").params.seed, 9223372036854775807ull);
 }
 

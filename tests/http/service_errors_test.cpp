@@ -1,5 +1,8 @@
 // What clients of the OpenAI API get when something goes wrong: full queues, errors of the engine
 // before and within a stream, clients that leave, drain.
+#include <thread>
+#include <utility>
+
 #include "tests/http/http_fixture.h"
 
 namespace outrider::testing {
@@ -20,6 +23,28 @@ TEST_F(ServiceErrors, QueueFullBeforeAndWithinACall) {
   engine.capacity = 2;  // a call of six goes through two at a time
   const json out = post_json("/v1/completions", R"({"prompt":["a","b","c"],"n":2})");
   EXPECT_EQ(out["choices"].size(), 6u);
+}
+
+TEST_F(ServiceErrors, ACallWaitsForAPlaceWithoutAskingAllTheTime) {
+  engine.script = [this, first = true](const Request&) mutable {
+    if (std::exchange(first, false)) engine.capacity = 0;
+    return Script{.tokens = ids_of("a")};
+  };
+  std::jthread later([this] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    engine.capacity = 9;
+  });
+  post_json("/v1/completions", R"({"prompt":"a","n":2})");
+  EXPECT_LT(engine.num_refused, 100);
+}
+
+TEST_F(ServiceErrors, MoreLogprobsThanAnyAnswerMayHaveAreTheCallsFault) {
+  options.call.max_answer_bytes_in_flight = 2000;
+  make_service(true);
+  play(Script{.tokens = ids_of("abcdefgh"), .pause = std::chrono::milliseconds(5)});
+  const json out =
+      post_json("/v1/completions", R"({"prompt":"a","logprobs":5,"max_tokens":16})", 400);
+  EXPECT_EQ(out["error"]["param"], "logprobs");
 }
 
 TEST_F(ServiceErrors, EngineErrorsBeforeTheStreamAreStatuses) {

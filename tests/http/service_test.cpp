@@ -138,9 +138,9 @@ TEST_F(Service, ChatStreamShape) {
 TEST_F(Service, ContinuousUsage) {
   const std::string asked =
       R"("max_tokens":16,"stream":true,"stream_options":{"continuous_usage_stats":true}})";
-  for (const auto& events :
-       {stream("/v1/completions", R"({"prompt":"ab",)" + asked),
-        stream("/v1/chat/completions", R"({"messages":[{"role":"user","content":"ab"}],)" + asked)}) {
+  for (const auto& events : {stream("/v1/completions", R"({"prompt":"ab",)" + asked),
+                             stream("/v1/chat/completions",
+                                    R"({"messages":[{"role":"user","content":"ab"}],)" + asked)}) {
     int last = 0;
     for (size_t i = 0; i + 1 < events.size(); ++i) {
       const json chunk = json::parse(events[i]);
@@ -316,6 +316,8 @@ TEST_F(Service, WithoutASeedDrawsDiffer) {
     EXPECT_FALSE(request.params.seed);
   }
   EXPECT_EQ(seeds.size(), 4u);
+  post_json("/v1/completions", R"({"prompt":"a","seed":-1})");  // vLLM's and llama.cpp's for any
+  EXPECT_FALSE(engine.submitted().back().params.seed);
 }
 
 TEST_F(Service, TokenIdsAndOrigins) {

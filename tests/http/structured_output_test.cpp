@@ -199,13 +199,22 @@ TEST(SchemaGaps, EachConstraintThatIsNotAppliedIsNamedWithItsPlace) {
            {R"({"type":"string","pattern":"^C:\\\\"})",
             {"'pattern' has a character that JSON escapes and the engine does not, at #"}},
            {R"({"properties":{"a":{"type":"string","pattern":"say \"x\""}}})",
-            {"'pattern' has a character that JSON escapes and the engine does not, at #/properties/a"}},
+            {"'pattern' has a character that JSON escapes and the engine does not, at "
+             "#/properties/a"}},
            {R"({"type":"string","pattern":"\\u000A"})",
             {"'pattern' has a character that JSON escapes and the engine does not, at #"}},
            {R"(true)", {}}}) {
     EXPECT_EQ(schema_gaps(schema, 9), gaps) << schema;
   }
   EXPECT_EQ(schema_gaps(R"({"not":{},"if":{},"contains":{}})", 2).size(), 2u);
+}
+
+// Thousands of schemas below it would each keep the whole of it.
+TEST(SchemaGaps, LongNamesAreCut) {
+  const std::string name(100'000, 'n');
+  const auto gaps = schema_gaps(R"({"$defs":{")" + name + R"(":{"anyOf":[{"not":{}}]}}})", 9);
+  ASSERT_EQ(gaps.size(), 1u);
+  EXPECT_LT(gaps[0].size(), 400u);
 }
 
 // The option of the server holds where a request says nothing.

@@ -214,10 +214,20 @@ TEST_F(ToolCalls, ACallThatWasCutIsNoCall) {
   const json choice = post_json(kChat, body())["choices"][0];
   EXPECT_EQ(choice["message"]["content"], "Well.");
   EXPECT_EQ(choice["message"]["tool_calls"].size(), 1u);
-  play("<tool_call>{\"name\": \"weather\", \"arguments\": {\"ci");
+  play("<tool_call>{\"name\": \"weather\", \"argum");
   const json none = post_json(kChat, body())["choices"][0];
   EXPECT_EQ(none["message"]["content"], "");
   EXPECT_FALSE(none["message"].contains("tool_calls"));
+  EXPECT_EQ(none["finish_reason"], "stop");
+}
+
+TEST_F(ToolCalls, WrongArgumentsAreTheClientsToSee) {
+  serve("hermes", "none");
+  play("<tool_call>{\"name\": \"weather\", \"arguments\": {\"city\": None}}</tool_call>");
+  const json choice = post_json(kChat, body())["choices"][0];
+  ASSERT_EQ(choice["message"]["tool_calls"].size(), 1u);
+  EXPECT_EQ(choice["message"]["tool_calls"][0]["function"]["arguments"], "{\"city\": None}");
+  EXPECT_EQ(choice["finish_reason"], "tool_calls");
 }
 
 TEST_F(ToolCalls, AStreamAddsUpToTheSameAnswer) {
@@ -302,6 +312,32 @@ TEST_F(ToolCalls, GrammarsBeginBehindTheReasoning) {
     EXPECT_FALSE(reasoning.is_begun);
     EXPECT_EQ(request.params.grammar->kind, GrammarKind::kStructuralTag) << "a call may come";
   }
+}
+
+// gpt-oss's prompts end with what ends a message, its reasoning too: that begins every answer.
+TEST_F(ToolCalls, HarmonysAnswersBeginWithTheirReasoning) {
+  if (!GrammarEngine::is_built()) GTEST_SKIP() << "built without xgrammar";
+  template_source = "{{ messages[0]['content'] }}<|end|><|start|>assistant";
+  serve("openai", "openai_gptoss");
+  for (const char* rest :
+       {R"(,"tool_choice":"required")", R"(,"response_format":{"type":"json_object"})"})
+    post_json(kChat, body(rest));
+  ASSERT_EQ(engine.submitted().size(), 2u);
+  for (const Request& request : engine.submitted())
+    EXPECT_FALSE(request.params.grammar->reasoning.end.empty());
+}
+
+TEST_F(ToolCalls, HarmonysCallsAreFoundWhereReasoningStaysInTheText) {
+  serve("openai", "openai_gptoss");
+  play(
+      "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>commentary "
+      "to=functions.weather <|constrain|>json<|message|>{\"city\": \"Bern\"}");
+  const json message =
+      post_json(kChat, body(R"(,"reasoning_format":"none")"))["choices"][0]["message"];
+  EXPECT_EQ(message["content"], "hm");
+  EXPECT_FALSE(message.contains("reasoning_content"));
+  ASSERT_EQ(message["tool_calls"].size(), 1u);
+  EXPECT_EQ(message["tool_calls"][0]["function"]["name"], "weather");
 }
 
 TEST_F(ToolCalls, ATemplateWithoutAPlaceForThemIsWarnedOf) {
