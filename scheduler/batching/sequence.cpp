@@ -5,7 +5,9 @@
 #include <utility>
 
 #include "runtime/base/error.h"
+#include "runtime/base/numbers/rng.h"
 #include "runtime/base/telemetry/trace.h"
+#include "scheduler/verification/rules.h"
 
 namespace outrider {
 namespace {
@@ -23,7 +25,13 @@ TokenOrigin origin_of(size_t index, const SequencePlan& plan, const SequenceDeci
 
 Sequence::Sequence(Request request, uint64_t arrival, int64_t turn)
     : request_(std::move(request)), arrival_(arrival), turn_(turn), tokens_(request_.prompt) {
+  if (request_.resumed.empty()) return;
   tokens_.insert(tokens_.end(), request_.resumed.begin(), request_.resumed.end());
+  // The rounds begin again, at positions that blocks of the first life were judged at: their noise
+  // has decided already.
+  SamplingParams& params = request_.params;
+  if (resolve_rule(params) == VerifyRule::kBlock)
+    params.noise_seed = mix_seed(params.noise_seed, request_.resumed.size());
 }
 
 int32_t Sequence::num_positions_at_most(int32_t max_model_len) const {

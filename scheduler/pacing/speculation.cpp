@@ -88,7 +88,9 @@ void Speculation::record_lookup(bool all_accepted, bool hit, int32_t num_prepare
 }
 
 void Speculation::record_first_tokens(double seconds, int32_t num_sequences, double num_tokens) {
-  const double beside = std::max(0.0, seconds - num_tokens * draft_token_s(num_sequences));
+  const double token_s = draft_token_s(num_sequences);
+  const double most_s = pacing.outlier * std::max(link_s_, token_s);
+  const double beside = std::clamp(seconds - num_tokens * token_s, 0.0, most_s);
   link_s_ += pacing.average_weight * (beside - link_s_);
 }
 
@@ -129,14 +131,20 @@ void Speculation::record_round(const RoundRecord& round) {
   const bool heard = std::exchange(heard_, false);
   // Of a worker that is idle nothing is to be heard.
   if (!heard && (round.draft_worked || !config_.has_worker)) acceptance_.record_nothing();
-  if (round.reads_prompt || round.num_sequences == 0) return;
+  // Measured by waits alone, it would end them for good.
+  if (round.waited_s == 0) link_s_ *= 1 - 1 / pacing.step_memory;
+  if (round.reads_prompt || round.num_sequences == 0 || recent_.is_stall(round.total_s)) return;
   StepTimes& steps = round.draft_worked ? working_steps_ : idle_steps_;
   const double usual_s = steps.at(round.load);
   steps.add(round.load,
             usual_s > 0 ? std::min(round.step_s, pacing.outlier * usual_s) : round.step_s);
   StepTimes& overhead = round.draft_worked ? working_overhead_ : idle_overhead_;
-  overhead.add({.num_rows = round.load.num_rows},
-               std::max(0.0, round.total_s - round.waited_s - round.step_s));
+  const StepLoad rows{.num_rows = round.load.num_rows};
+  const double usual_overhead_s = overhead.at(rows);
+  const double overhead_s = std::max(0.0, round.total_s - round.waited_s - round.step_s);
+  overhead.add(
+      rows,
+      usual_overhead_s > 0 ? std::min(overhead_s, pacing.outlier * usual_overhead_s) : overhead_s);
   const DraftTrials::Arm arm = round.draft_worked ? DraftTrials::kWorking : DraftTrials::kIdle;
   trials_.record_round(round.num_sequences, round.num_tokens, round.total_s, arm);
 }

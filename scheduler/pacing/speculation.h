@@ -13,6 +13,7 @@
 #include "scheduler/pacing/draft_trials.h"
 #include "scheduler/pacing/goodput.h"
 #include "scheduler/pacing/round_record.h"
+#include "scheduler/pacing/speedup_account.h"
 #include "scheduler/pacing/step_times.h"
 
 namespace outrider {
@@ -76,6 +77,7 @@ class Speculation {
   // Of a round beside wait and step, by its rows.
   StepTimes idle_overhead_;
   StepTimes working_overhead_;
+  RecentRounds recent_;
   double link_s_ = 0;  // from asking to the first token, beside the draft's step
   double hit_if_all_stand_ = 0;
   double hit_if_not_ = 0;

@@ -55,7 +55,8 @@ RoundChoice SpeculationSim::settle(SimulatedRun* run) {
 void SpeculationSim::draw_tokens(bool first) {
   const double seconds = slower_ * draft_step();
   planner_.record_draft_work(1, static_cast<uint32_t>(states_.size()), seconds, true);
-  if (first) planner_.record_first_tokens(seconds, job_.num_sequences, 1);
+  const double link_s = job_.link ? job_.link() : 0;
+  if (first) planner_.record_first_tokens(seconds + link_s, job_.num_sequences, 1);
   for (State& state : states_) {
     state.chain = std::floor(state.chain + 1e-9) + 1;
     state.waited_s = 0;
@@ -102,7 +103,8 @@ int32_t SpeculationSim::verify(size_t i, int32_t draft_len, double step_s, bool 
   const bool bonus_accepted = proposes && all_stand && coin(alpha);
   const bool judges = proposes && all_stand;
   const int32_t num_judged = draft_len + (judges ? 1 : 0);
-  if (num_judged > 0) planner_.record_result(i + 1, num_judged, accepted + (bonus_accepted ? 1 : 0));
+  if (num_judged > 0)
+    planner_.record_result(i + 1, num_judged, accepted + (bonus_accepted ? 1 : 0));
   state.waited_s = 0;
   bool hit = false;
   if (job_.mode == Mode::kChain) hit = bonus_accepted;

@@ -16,8 +16,9 @@ struct SimulatedJob {
   enum class Mode { kOff, kChain, kCache };
   Mode mode = Mode::kOff;
   int32_t num_sequences = 1;
-  double draft_step = 0.1;                                            // one token of all sequences
-  std::function<double()> draft_slower;                               // times this, as things are
+  double draft_step = 0.1;               // one token of all sequences
+  std::function<double()> draft_slower;  // times this, as things are
+  std::function<double()> link;          // what the first token that is waited for takes beside
   std::function<double(int32_t)> step = [](int32_t) { return 1.0; };  // by rows
   double slower_beside_draft = 1;   // steps with the draft at work
   double slower_beside_target = 1;  // the draft's steps while the target's run

@@ -178,37 +178,6 @@ TEST(StepTimes, DisturbedStepsAreNotTakenForLongTexts) {
   }
 }
 
-TEST(AcceptanceModel, NewSequencesBeginWithWhatOthersShowed) {
-  AcceptanceModel acceptance;
-  const double hope = acceptance.curve(1)[0];
-  EXPECT_GT(hope, 0.4);
-  EXPECT_LT(hope, 0.8);
-  for (int i = 0; i < 200; ++i) acceptance.record_result(1, 4, 0);
-  EXPECT_LT(acceptance.curve(1)[0], 0.05);
-  EXPECT_LT(acceptance.curve(2)[0], 0.1);
-  for (int i = 0; i < 30; ++i) acceptance.record_result(2, 4, 4);
-  EXPECT_GT(acceptance.curve(2)[0], 0.8);
-  EXPECT_LT(acceptance.curve(1)[0], 0.3);
-  const SurvivalCurve curve = acceptance.curve(2);
-  for (size_t i = 1; i < curve.size(); ++i) EXPECT_LE(curve[i], curve[i - 1]);
-}
-
-TEST(AcceptanceModel, DriftsBackToHopeLessAndLessOften) {
-  AcceptanceModel acceptance;
-  int64_t rounds[3] = {};
-  for (int64_t& waited : rounds) {
-    for (int i = 0; i < 100; ++i) acceptance.record_result(1, 1, 0);
-    ASSERT_LT(acceptance.curve(1)[0], 0.1);
-    while (acceptance.curve(1)[0] < 0.2) {
-      acceptance.record_nothing();
-      ASSERT_LT(++waited, 10000);
-    }
-  }
-  EXPECT_GT(rounds[0], 100);
-  EXPECT_GE(rounds[1], 2 * rounds[0] - 1);
-  EXPECT_GE(rounds[2], 2 * rounds[1] - 1);
-}
-
 SimulatedRun steady(SimulatedJob job, int64_t num_rounds = 4000) {
   SpeculationSim sim(job);
   sim.run(500);
@@ -373,6 +342,27 @@ TEST(Speculation, ADraftThatWasSlowIsWaitedForAgain) {
   }
 }
 
+// Its process was stopped for a moment, or a link was slow that has been replaced.
+TEST(Speculation, ADraftThatAnsweredLateIsWaitedForAgain) {
+  for (Mode mode : {Mode::kOff, Mode::kChain, Mode::kCache}) {
+    for (const auto& [link_s, num_rounds] : {std::pair(1000.0, 1), std::pair(30.0, 300)}) {
+      SimulatedJob job{.mode = mode};
+      const double usual = steady(job).speed();
+      bool late = false;
+      job.link = [&] { return late ? link_s : 0.0; };
+      SpeculationSim sim(job);
+      sim.run(500);
+      late = true;
+      while (num_rounds == 1 && sim.run(1).num_waits == 0) {
+      }
+      sim.run(num_rounds - 1);
+      late = false;
+      sim.run(6000);
+      EXPECT_GE(sim.run(4000).speed(), 0.95 * usual) << static_cast<int>(mode) << " " << link_s;
+    }
+  }
+}
+
 // ---- drafts that nobody uses
 // -------------------------------------------------------------------------------------------------------
 
@@ -425,6 +415,24 @@ TEST(Speculation, ARestingDraftThatWouldPayIsFoundOut) {
   SpeculationSim never(busy_job(&alpha));
   never.run(600);
   EXPECT_GE(sim.run(400).speed(), 0.97 * never.run(400).speed());
+}
+
+TEST(Speculation, AStallDuringATrialDoesNotPutOffTheNextOne) {
+  double alpha = 0;
+  double factor = 1;
+  SimulatedJob job{.mode = Mode::kCache, .slower_beside_draft = 1.3};
+  job.alpha = [&](int64_t) { return alpha; };
+  job.disturbance = [&](int64_t, std::mt19937&) { return factor; };
+  SpeculationSim sim(job);
+  sim.run(20'000);
+  int64_t num_rounds = 0;
+  while (sim.run(1).num_idle_rounds > 0) ASSERT_LT(++num_rounds, 20'000) << "no trial";
+  factor = 20'000;
+  ASSERT_EQ(sim.run(1).num_idle_rounds, 0) << "the trial is over";
+  factor = 1;
+  alpha = 0.9;
+  sim.run(20'000);
+  EXPECT_LT(sim.run(1000).num_idle_rounds, 100);
 }
 
 TEST(Speculation, DraftsThatPayNeverRest) {
