@@ -101,8 +101,26 @@ QuantizationConfig read_awq(const Section& section) {
   return config;
 }
 
+// Rotations that are not yet in the weights, and so must be made of activations at run time.
+void refuse_transforms(const Section& section) {
+  const Json* transforms = section.find("transform_config");
+  if (transforms == nullptr || transforms->empty()) return;
+  const Section groups = section.inner("transform_config").inner("config_groups");
+  for (const auto& [name, group] : groups.object.items()) {
+    const Json* applies = group.is_object() ? Section{group, name}.find("apply") : nullptr;
+    if (applies == nullptr || !applies->is_array()) groups.fail("a group has no list \"apply\"");
+    for (const Json& apply : *applies) {
+      const std::string location =
+          apply.is_object() ? Section{apply, groups.where}.text_or("location", "") : "";
+      if (location != "weight_input" && location != "weight_output")
+        groups.fail(fmt::format("transforms at \"{}\" are not supported", location));
+    }
+  }
+}
+
 // The weights' arguments of the one group of projections there may be.
 QuantizationConfig read_compressed(const Section& section) {
+  refuse_transforms(section);
   QuantizationConfig config;
   const std::string format = section.text_or("format", "");
   if (format == "int-quantized" || format == "naive-quantized") {

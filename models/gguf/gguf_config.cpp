@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
@@ -394,6 +395,34 @@ Json token_id(const GgufFile& file, const char* key) {
   return id != nullptr ? Json(*id) : Json();
 }
 
+// Most files name one end token. Those that end a chat's turn are known by their texts, as
+// llama.cpp knows them (llama-vocab.cpp, special_eog_ids).
+constexpr std::string_view kEndTexts[] = {"<|eot_id|>",
+                                          "<|im_end|>",
+                                          "<|end|>",
+                                          "<|return|>",
+                                          "<|call|>",
+                                          "<end_of_turn>",
+                                          "<|endoftext|>",
+                                          "<|end_of_text|>",
+                                          "<|eom_id|>",
+                                          "<EOT>",
+                                          "_<EOT>",
+                                          "[EOT]",
+                                          "[EOS]",
+                                          "<end_of_utterance>",
+                                          "<｜end▁of▁sentence｜>"};
+
+void add_end_texts(const std::vector<std::string>& tokens, Json* ids) {
+  std::map<std::string_view, size_t> found;
+  for (size_t id = 0; id < tokens.size(); ++id)
+    if (std::ranges::find(kEndTexts, tokens[id]) != std::end(kEndTexts)) found[tokens[id]] = id;
+  // In harmony <|end|> ends a message of an answer of several.
+  if (found.contains("<|return|>") && found.contains("<|call|>")) found.erase("<|end|>");
+  for (const auto& [text, id] : found)
+    if (std::ranges::find(*ids, Json(id)) == ids->end()) ids->push_back(id);
+}
+
 // All tokens that end a text: of a chat's turn, too.
 Json end_tokens(const GgufFile& file) {
   Json ids = Json::array();
@@ -403,6 +432,8 @@ Json end_tokens(const GgufFile& file) {
     const Json id = token_id(file, key);
     if (!id.is_null()) ids.push_back(id);
   }
+  if (const auto* tokens = file.find<std::vector<std::string>>("tokenizer.ggml.tokens"))
+    add_end_texts(*tokens, &ids);
   return ids;
 }
 

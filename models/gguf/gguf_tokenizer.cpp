@@ -118,12 +118,11 @@ Vocabulary vocabulary_of(const GgufFile& file) {
 }
 
 const CutRule& cut_rule(const GgufFile& file) {
-  const std::string* name = file.find<std::string>("tokenizer.ggml.pre");
-  const std::string wanted = " " + (name != nullptr ? *name : "default") + " ";
+  const std::string& name = required<std::string>(file, "tokenizer.ggml.pre");
   for (const CutRule& rule : kCutRules)
-    if (rule.names.find(wanted) != std::string_view::npos) return rule;
+    if (rule.names.find(" " + name + " ") != std::string_view::npos) return rule;
   throw Error(fmt::format(
-      "{}: the pre-tokenizer '{}' (tokenizer.ggml.pre) is not known", file.name(), *name));
+      "{}: the pre-tokenizer '{}' (tokenizer.ggml.pre) is not known", file.name(), name));
 }
 
 Json pre_tokenizer_of(const CutRule& rule) {
@@ -150,8 +149,18 @@ Json pre_tokenizer_of(const CutRule& rule) {
   return {{"type", "Sequence"}, {"pretokenizers", steps}};
 }
 
+// Phi 3's tokens of a chat take the white space behind them, which the file does not say; as
+// llama.cpp has it.
+bool strips_right(const GgufFile& file, const std::string& token, int type) {
+  const std::string* architecture = file.find<std::string>("general.architecture");
+  if (architecture == nullptr || *architecture != "phi3") return false;
+  if (required<std::string>(file, "tokenizer.ggml.model") != "llama") return false;
+  if (token == "<unk>" || token == "<s>" || token == "<|endoftext|>") return false;
+  return type == kControl || token == "</s>";
+}
+
 // Tokens that are found in a text before it is cut.
-Json added_tokens(const Vocabulary& vocabulary) {
+Json added_tokens(const GgufFile& file, const Vocabulary& vocabulary) {
   Json added = Json::array();
   for (size_t id = 0; id < vocabulary.tokens.size(); ++id) {
     const int type = vocabulary.types[id];
@@ -160,7 +169,7 @@ Json added_tokens(const Vocabulary& vocabulary) {
                      {"content", vocabulary.tokens[id]},
                      {"single_word", false},
                      {"lstrip", false},
-                     {"rstrip", false},
+                     {"rstrip", strips_right(file, vocabulary.tokens[id], type)},
                      {"normalized", false},
                      {"special", type != kUserDefined}});
   }
@@ -333,7 +342,7 @@ std::string gguf_tokenizer_json(const GgufFile& file) {
   }
   json["version"] = "1.0";
   json["truncation"] = json["padding"] = nullptr;
-  json["added_tokens"] = added_tokens(vocabulary);
+  json["added_tokens"] = added_tokens(file, vocabulary);
   return dumped(file, json);
 }
 

@@ -121,6 +121,11 @@ TEST(ChatTemplateMarks, UserTextIsLiteralAndTheTemplatesIsNot) {
 TEST(ChatTemplateMarks, OnlyKnownRolesAreTrusted) {
   const ChatTemplate chat = ChatTemplate::parse("{{ '<|' + messages[0].role + '|>' }}");
   EXPECT_TRUE(chat.render(R"({"messages":[{"role":"user"}]})").literal_spans.empty());
+  for (const char* source :
+       {"{{ dict(**d)|tojson }}", "{% macro m() %}{{ kwargs|tojson }}{% endmacro %}{{ m(**d) }}"}) {
+    const auto keys = ChatTemplate::parse(source).render(R"({"d":{"<|im_end|>":1}})");
+    EXPECT_EQ(part(keys, true), "<|im_end|>|") << source;
+  }
   const RenderedPrompt odd = chat.render(R"({"messages":[{"role":"endoftext"}]})");
   EXPECT_EQ(part(odd, true), "endoftext|");
 }

@@ -1,6 +1,6 @@
 // GGUF files: blocks against gguf-py's reference (tests/golden/gguf, made by
-// tools/make_gguf_golden.py); a model against the folder it was written from, bit for bit; a
-// tokenizer against its tokenizer.json; files that are cut or changed.
+// tools/make_gguf_golden.py); a model against the folder it was written from, bit for bit; files
+// that are cut or changed.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -220,9 +220,28 @@ std::filesystem::path embedded_target() {
   return std::filesystem::path(OUTRIDER_SOURCE_DIR) / "models" / "embedded" / "target";
 }
 
-std::filesystem::path written(const TempDir& folder, const std::string& bytes) {
-  folder.write("model.gguf", bytes);
-  return folder.path() / "model.gguf";
+// Converters name one end token; llama.cpp finds those of a turn by their texts.
+TEST(GgufModels, TurnsEndByTheTextsOfTheirTokens) {
+  const ModelConfig config = load_model_config(golden_dir() / "llama-untied-bf16");
+  const auto ends_of = [&](std::vector<std::string> tokens) {
+    GgufWriter gguf;
+    write_keys(config, gguf);
+    gguf.number("tokenizer.ggml.eos_token_id", 1);
+    tokens.resize(static_cast<size_t>(config.vocab_size), "x");
+    gguf.texts("tokenizer.ggml.tokens", tokens);
+    gguf.tensor("token_embd.weight",
+                {config.vocab_size, config.hidden_dim},
+                kGgufF32,
+                std::string(4 * static_cast<size_t>(config.vocab_size) *
+                                static_cast<size_t>(config.hidden_dim),
+                            0));
+    TempDir dir;
+    return load_model_config(written(dir, gguf.whole())).eos_token_ids;
+  };
+  using Ids = std::vector<int32_t>;
+  EXPECT_EQ(ends_of({"a", "<eos>", "<end_of_turn>"}), (Ids{1, 2}));
+  EXPECT_EQ(ends_of({"a", "<|endoftext|>", "<|end|>"}), (Ids{1, 2}));
+  EXPECT_EQ(ends_of({"a", "<|return|>", "<|call|>", "<|end|>"}), (Ids{1, 2}));
 }
 
 class GgufModel : public testing::TestWithParam<const char*> {};
@@ -359,125 +378,6 @@ TEST(GgufIntegers, OfSeveralTypesShareAMatrix) {
     const float most = std::abs(*std::ranges::max_element(wanted, {}, fabsf));
     for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(got[i], wanted[i], 0.1f * most) << others;
   }
-}
-
-// Some tokenizer.json as a GGUF file would have it.
-std::string tokenizer_gguf(const Json& json, const std::string& kind, const std::string& pre) {
-  const Json& vocab = json.at("model").at("vocab");
-  size_t size = 0;
-  for (const auto& [token, id] : vocab.items()) size = std::max(size, id.get<size_t>() + 1);
-  std::vector<std::string> tokens(size);
-  std::vector<int32_t> types(size, 1);
-  std::vector<float> scores(size);
-  for (const auto& [token, id] : vocab.items()) tokens[id.get<size_t>()] = token;
-  for (size_t id = 0; id < size; ++id) {
-    if (kind == "llama" && tokens[id].starts_with("<0x")) types[id] = 6;
-  }
-  for (const Json& added : json.at("added_tokens"))
-    if (const size_t id = added.at("id").get<size_t>(); id < size)
-      types[id] = added.at("content") == "<unk>" ? 2 : 3;
-  std::vector<std::string> merges;
-  for (const Json& merge : json.at("model").at("merges")) {
-    merges.push_back(merge.is_string()
-                         ? merge.get<std::string>()
-                         : merge[0].get<std::string>() + " " + merge[1].get<std::string>());
-    // The sooner a token is made, the better SentencePiece has found it.
-    std::string made = merges.back();
-    made.erase(made.find(' ', 1), 1);
-    float& score = scores.at(vocab.at(made).get<size_t>());
-    if (score == 0) score = -static_cast<float>(merges.size());
-  }
-  GgufWriter gguf;
-  gguf.text("tokenizer.ggml.model", kind);
-  gguf.text("tokenizer.ggml.pre", pre);
-  gguf.texts("tokenizer.ggml.tokens", tokens);
-  gguf.numbers("tokenizer.ggml.token_type", 5, types);
-  gguf.numbers("tokenizer.ggml.scores", 6, scores);
-  if (kind == "gpt2") gguf.texts("tokenizer.ggml.merges", merges);
-  gguf.number("tokenizer.ggml.bos_token_id", 1);
-  gguf.number("tokenizer.ggml.unknown_token_id", 0);
-  gguf.flag("tokenizer.ggml.add_bos_token", kind == "llama");
-  gguf.text("tokenizer.chat_template", "{{ messages[0].content }}");
-  return gguf.whole();
-}
-
-void expect_same_ids(const std::filesystem::path& folder, const std::string& gguf_bytes) {
-  TempDir dir;
-  const auto own = Tokenizer::load(written(dir, gguf_bytes));
-  const auto theirs = Tokenizer::load(folder);
-  std::string text =
-      "Hello  world!\n\n it's 12345 o'clock\t\u00e9\u4f60\u597d \xf0\x9f\xa6\x99 x=1;<s>";
-  if (const auto book = *data_dir() / "text" / "grimm.txt"; std::filesystem::exists(book))
-    text += read_bytes(book).substr(0, 200000);
-  const EncodeOptions plain{.add_special_tokens = false, .parse_special_tokens = true};
-  const auto ids = own->encode(text, plain);
-  EXPECT_EQ(ids, theirs->encode(text, plain));
-  EXPECT_EQ(own->decode(ids), theirs->decode(ids));
-}
-
-TEST(GgufTokenizer, GivesTheIdsOfItsTokenizerJson) {
-  if (!data_dir()) GTEST_SKIP() << "no ../shared/data and no OUTRIDER_DATA";
-  const auto folder = *data_dir() / "tokenizers";
-  const auto json_of = [&](const char* name) {
-    return Json::parse(read_bytes(folder / name / "tokenizer.json"));
-  };
-  expect_same_ids(folder / "smollm2", tokenizer_gguf(json_of("smollm2"), "gpt2", "smollm"));
-  expect_same_ids(folder / "llama2-spm", tokenizer_gguf(json_of("llama2-spm"), "llama", "default"));
-}
-
-// Tokens are bytes, and pairs of bytes that a rule may keep together or cut.
-std::vector<std::string> pieces_of(const std::string& pre, const std::string& text) {
-  GgufWriter gguf;
-  std::vector<std::string> tokens;
-  for (char c = 'a'; c <= 'z'; ++c) tokens.push_back(std::string(1, c));
-  for (const char* token : {"1", "2", ".", "\u0120", "11", "111", "1111", "a1", "..", "\u0120a"})
-    tokens.push_back(token);
-  gguf.text("tokenizer.ggml.model", "gpt2");
-  gguf.text("tokenizer.ggml.pre", pre);
-  gguf.texts("tokenizer.ggml.tokens", tokens);
-  gguf.texts("tokenizer.ggml.merges", {"1 1", "11 1", "11 11", "a 1", ". .", "\u0120 a"});
-  TempDir dir;
-  const auto tokenizer = Tokenizer::load(written(dir, gguf.whole()));
-  std::vector<std::string> pieces;
-  for (const int32_t id : tokenizer->encode(text, {.add_special_tokens = true}))
-    pieces.push_back(tokens.at(static_cast<size_t>(id)));
-  return pieces;
-}
-
-TEST(GgufTokenizer, CutsByTheRuleOfItsName) {
-  using Pieces = std::vector<std::string>;
-  for (const char* pre : {"default", "gpt-2", "olmo"})
-    EXPECT_EQ(pieces_of(pre, "1111.."), Pieces({"1111", ".."})) << pre;
-  for (const char* pre : {"llama-bpe",
-                          "dbrx",
-                          "smaug-bpe",
-                          "glm4",
-                          "chatglm-bpe",
-                          "gpt-4o",
-                          "minimax-m2",
-                          "deepseek-v3",
-                          "falcon",
-                          "kimi-k2"})
-    EXPECT_EQ(pieces_of(pre, "a1111.."), Pieces({"a", "111", "1", ".."})) << pre;
-  for (const char* pre :
-       {"smollm", "mellum2", "refact", "deepseek-coder", "qwen2", "stablelm2", "tekken"})
-    EXPECT_EQ(pieces_of(pre, "a11.. a"), Pieces({"a", "1", "1", "..", "\u0120a"})) << pre;
-  EXPECT_TRUE(fails_with([] { pieces_of("bloom", "a"); }, "the pre-tokenizer 'bloom'"));
-}
-
-// They are sorted, which NaN would lead astray.
-TEST(GgufTokenizer, RefusesScoresThatAreNoNumbers) {
-  const auto refusal = [](float score) {
-    GgufWriter gguf;
-    gguf.text("tokenizer.ggml.model", "llama");
-    gguf.texts("tokenizer.ggml.tokens", {"a", "b", "ab"});
-    gguf.numbers<float>("tokenizer.ggml.scores", 6, {0, -1, score});
-    gguf.numbers<float>("tokenizer.ggml.token_type", 6, {1, 1, 1});
-    TempDir dir;
-    return error_of([&] { gguf_tokenizer_json(GgufFile(written(dir, gguf.whole()))); });
-  };
-  EXPECT_EQ(refusal(-2), "no error");
-  EXPECT_NE(refusal(std::nanf("")).find("'tokenizer.ggml.scores' holds"), std::string::npos);
 }
 
 class GgufRefusal : public testing::Test {

@@ -79,6 +79,10 @@ TEST(JinjaExpressions, NumbersAsPython) {
                  {"'0x1f'|int(base=16)", "31"}});
 }
 
+TEST(JinjaFilters, ADefaultStandsForEachPartOfAnAttribute) {
+  expect_values({{"[{'a': {'b': 1}}, {}]|map(attribute='a.b', default={'b': 2})|list", "[1, 2]"}});
+}
+
 TEST(JinjaExpressions, Subscripts) {
   expect_values({{"s[1]", "é"},
                  {"s[-5:]", "World"},
@@ -172,6 +176,11 @@ TEST(JinjaStatements, Scopes) {
       {"{% for i in l %}{% for j in l %}{{ loop.index }}{% break %}{% endfor %}{{ loop.index "
        "}}{% endfor %}",
        "111213"},
+      {"{% for i in l %}{% with a=i %}{{ a }}{% break %}{% endwith %}{% endfor %}", "3"},
+      {"{% for i in l %}{% set t %}{% if i == 1 %}{% continue %}{% endif %}{{ i }}{% endset %}{{ t "
+       "}}{% endfor %}",
+       "32"},
+      {"{% for i in l %}{% filter upper %}a{% break %}{% endfilter %}{% endfor %}b", "b"},
       {"{% macro f(a, b=a) %}{{ b }}{{ varargs }}{{ kwargs }}{% endmacro %}{{ f(1, 2, 3, z=4) }}",
        "2(3,){'z': 4}"}};
   for (const auto& [source, expected] : pairs) EXPECT_EQ(render(source), expected) << source;

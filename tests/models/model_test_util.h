@@ -83,6 +83,11 @@ class TempDir {
   std::filesystem::path path_;
 };
 
+inline std::filesystem::path written(const TempDir& folder, const std::string& gguf_bytes) {
+  folder.write("model.gguf", gguf_bytes);
+  return folder.path() / "model.gguf";
+}
+
 inline std::string read_bytes(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};

@@ -199,6 +199,29 @@ TEST(Tokenizer, LlamaClassesFollowAddBosToken) {
   EXPECT_EQ(Tokenizer::from_json(llama2, R"({"bos_token": "<none>"})")->bos_id(), std::nullopt);
 }
 
+// As transformers 5.24: null is no token, and leaves the file's template.
+TEST(Tokenizer, LlamaClassesHaveTokensOfTheirOwn) {
+  const std::string llama2 = golden_json("llama2");
+  for (const char* more : {"", R"(, "bos_token": null)"}) {
+    const std::string config = R"({"tokenizer_class": "LlamaTokenizer")" + std::string(more) + "}";
+    EXPECT_EQ(Tokenizer::from_json(llama2, config)->encode("a").front(), 1) << more;
+  }
+}
+
+// transformers 5.24 and 4: whatever tokenizer.json says of it.
+TEST(Tokenizer, WhatTheConfigurationNamesIsSpecial) {
+  for (const char* added : {"", R"({"id":3,"content":"<e>","special":false})"}) {
+    const std::string file =
+        R"({"model":{"type":"BPE","vocab":{"a":0,"b":1,"<":2,"<e>":3,"e":4,">":5},"merges":[]},
+            "pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,"use_regex":true},
+            "decoder":{"type":"ByteLevel"},"added_tokens":[)" +
+        std::string(added) + "]}";
+    const auto tokenizer = Tokenizer::from_json(file, R"({"eos_token":"<e>"})");
+    EXPECT_EQ(tokenizer->encode("a<e>b"), (Ids{0, 3, 1})) << added;
+    EXPECT_EQ(tokenizer->decode(Ids{0, 3, 1}, true), "ab") << added;
+  }
+}
+
 TEST(Tokenizer, BytesThatAreNotUtf8) {
   const auto tokenizer = golden("gpt2");
   const std::string bad =

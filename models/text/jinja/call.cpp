@@ -8,7 +8,7 @@ namespace outrider::jinja {
 const Value* ArgumentReader::next(std::string_view parameter) {
   const Value* found = nullptr;
   for (const auto& [name, value] : arguments_.named) {
-    if (name == parameter) {
+    if (name.bytes == parameter) {
       found = &value;
       ++named_used_;
     }

@@ -12,7 +12,7 @@ namespace outrider::jinja {
 
 struct Arguments {
   std::vector<Value> positional;
-  std::vector<std::pair<std::string, Value>> named;
+  std::vector<std::pair<Text, Value>> named;  // names of ** may be a user's
 };
 
 // Hands out arguments in the order a function declares its parameters.

@@ -48,15 +48,15 @@ class Evaluator {
   Flow run_if(const Stmt& statement);
   Flow run_for(const Stmt& statement);
   void run_set(const Stmt& statement);
-  void run_set_block(const Stmt& statement);
+  Flow run_set_block(const Stmt& statement);
   void run_call_block(const Stmt& statement);
-  void run_filter_block(const Stmt& statement);
-  void run_with(const Stmt& statement);
+  Flow run_filter_block(const Stmt& statement);
+  Flow run_with(const Stmt& statement);
   void output(const Value& value);
   std::shared_ptr<const List> loop_items(const Stmt& statement);
   void assign(const Target& target, const Value& value);
   void assign_name(int name, Value value);
-  Text capture(const Block& block);
+  Flow capture(const Block& block, Text* text);
   Value define_macro(const Stmt& statement);
   Value filtered(Text text, const std::vector<Postfix>& filters);
 

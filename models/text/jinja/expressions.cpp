@@ -148,7 +148,8 @@ Value Evaluator::apply_postfix(const Postfix& postfix, const Value& value) {
 Arguments Evaluator::evaluate_arguments(const CallArguments& arguments) {
   Arguments result;
   for (const Expr& expr : arguments.positional) result.positional.push_back(evaluate(expr));
-  for (const auto& [name, expr] : arguments.named) result.named.emplace_back(name, evaluate(expr));
+  for (const auto& [name, expr] : arguments.named)
+    result.named.emplace_back(Text{name, {}}, evaluate(expr));
   if (!arguments.star.empty()) {
     const auto items = iterate(budget_, evaluate(arguments.star[0]));
     budget_.step(static_cast<int64_t>(items->items.size()));
@@ -159,7 +160,7 @@ Arguments Evaluator::evaluate_arguments(const CallArguments& arguments) {
     if (!more.is(Kind::kDict)) fail_type("**", more);
     budget_.step(static_cast<int64_t>(more.entries().items.size()));
     for (const auto& [key, value] : more.entries().items) {
-      result.named.emplace_back(expect_text(key, "**").bytes, value);
+      result.named.emplace_back(expect_text(key, "**"), value);
     }
   }
   return result;

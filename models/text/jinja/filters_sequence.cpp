@@ -28,11 +28,13 @@ class AttributePath {
 
   bool empty() const { return parts_.empty(); }
 
-  Value read(const Value& item) const {
+  // otherwise: of each part that is undefined; null: it stays so.
+  Value read(const Value& item, const Value* otherwise = nullptr) const {
     Value value = item;
     for (const Value& part : parts_) {
       budget_.step();
       value = get_item(budget_, value, part);
+      if (otherwise != nullptr && value.is(Kind::kUndefined)) value = *otherwise;
     }
     return value;
   }
@@ -132,9 +134,7 @@ Value map(Budget& budget, const Value& value, const Arguments& arguments) {
     reader.finish();
     for (const Value& item : items->items) {
       budget.step();
-      Value found = path.read(item);
-      const bool replaced = found.is(Kind::kUndefined) && otherwise != nullptr;
-      results.push_back(replaced ? *otherwise : std::move(found));
+      results.push_back(path.read(item, otherwise));
     }
     return make_list(std::move(results), ListKind::kGenerator);
   }

@@ -138,7 +138,7 @@ class BracesFormatter {
       throw Failure(fmt::format("a format has no value number {}", index));
     }
     for (const auto& [given, value] : arguments_.named)
-      if (given == name) return value;
+      if (given.bytes == name) return value;
     throw Failure(fmt::format("a format has no value named '{}'", name));
   }
 

@@ -96,7 +96,7 @@ Value Evaluator::make_namespace(const Arguments& arguments) {
       add(expect_text(key, "namespace").bytes, value);
     }
   }
-  for (const auto& [name, value] : arguments.named) add(name, value);
+  for (const auto& [name, value] : arguments.named) add(name.bytes, value);
   namespaces_.push_back(std::move(space));
   return Value::space(&namespaces_.back());
 }
@@ -124,9 +124,10 @@ void Evaluator::bind_parameters(const Macro& macro, const Arguments& arguments) 
   for (size_t i = 0; i < count; ++i) {
     budget_.step();
     const std::string& name = definition.parameter_names[i];
-    const auto named = std::find_if(arguments.named.begin(),
-                                    arguments.named.end(),
-                                    [&](const auto& argument) { return argument.first == name; });
+    const auto named =
+        std::find_if(arguments.named.begin(), arguments.named.end(), [&](const auto& argument) {
+          return argument.first.bytes == name;
+        });
     if (i < arguments.positional.size()) {
       assign_name(definition.parameters[i], arguments.positional[i]);
     } else if (named != arguments.named.end()) {
@@ -152,12 +153,12 @@ void Evaluator::bind_extras(const Macro& macro,
   for (size_t i = 0; i < arguments.named.size(); ++i) {
     if (used[i]) continue;
     const auto& [name, value] = arguments.named[i];
-    if (definition.uses_caller && name == "caller") {
+    if (definition.uses_caller && name.bytes == "caller") {
       caller = value;
     } else if (definition.takes_kwargs) {
       rest.set(Value::string(name), value);
     } else {
-      throw Failure("macro '" + definition.name + "' takes no argument named '" + name + "'");
+      throw Failure("macro '" + definition.name + "' takes no argument named '" + name.bytes + "'");
     }
   }
   const auto& names = definition.parameter_names;
@@ -181,7 +182,9 @@ void Evaluator::bind_extras(const Macro& macro,
 Value Evaluator::call_macro(const Macro& macro, const Arguments& arguments) {
   const ScopeGuard scope(*this, macro.scope);
   bind_parameters(macro, arguments);
-  return Value::string(capture(*macro.body));
+  Text text;
+  capture(*macro.body, &text);  // no loop reaches into a macro
+  return Value::string(std::move(text));
 }
 
 }  // namespace outrider::jinja

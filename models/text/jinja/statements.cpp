@@ -38,16 +38,19 @@ Evaluator::Evaluator(const Program& program,
 
 Text Evaluator::run() {
   const ScopeGuard scope(*this);
-  return capture(program_.body);
+  Text text;
+  capture(program_.body, &text);
+  return text;
 }
 
-Text Evaluator::capture(const Block& block) {
+Evaluator::Flow Evaluator::capture(const Block& block, Text* text) {
   TextBuilder builder(budget_);
   TextBuilder* const outer = std::exchange(out_, &builder);
   // Restored by hand on the good way only: after a Failure nobody writes any more.
-  run_block(block);
+  const Flow flow = run_block(block);
   out_ = outer;
-  return builder.take();
+  *text = builder.take();
+  return flow;
 }
 
 Evaluator::Flow Evaluator::run_block(const Block& block) {
@@ -73,8 +76,7 @@ Evaluator::Flow Evaluator::run_statement(const Stmt& statement) {
       run_set(statement);
       break;
     case StmtKind::kSetBlock:
-      run_set_block(statement);
-      break;
+      return run_set_block(statement);
     case StmtKind::kFor:
       return run_for(statement);
     case StmtKind::kIf:
@@ -86,15 +88,12 @@ Evaluator::Flow Evaluator::run_statement(const Stmt& statement) {
       run_call_block(statement);
       break;
     case StmtKind::kFilterBlock:
-      run_filter_block(statement);
-      break;
+      return run_filter_block(statement);
     case StmtKind::kWith:
-      run_with(statement);
-      break;
+      return run_with(statement);
     case StmtKind::kScope: {
       const ScopeGuard scope(*this);
-      run_block(statement.body);
-      break;
+      return run_block(statement.body);
     }
     case StmtKind::kBreak:
       return Flow::kBreak;
@@ -191,27 +190,33 @@ Value Evaluator::filtered(Text text, const std::vector<Postfix>& filters) {
   return value;
 }
 
-void Evaluator::run_set_block(const Stmt& statement) {
+// A loop that is left in the middle of the block leaves its text.
+Evaluator::Flow Evaluator::run_set_block(const Stmt& statement) {
   Text text;
   {
     const ScopeGuard scope(*this);
-    text = capture(statement.body);
+    const Flow flow = capture(statement.body, &text);
+    if (flow != Flow::kNext) return flow;
   }
   assign(statement.targets[0], filtered(std::move(text), statement.filters));
+  return Flow::kNext;
 }
 
-void Evaluator::run_filter_block(const Stmt& statement) {
+Evaluator::Flow Evaluator::run_filter_block(const Stmt& statement) {
   const ScopeGuard scope(*this);
-  Text text = capture(statement.body);
+  Text text;
+  const Flow flow = capture(statement.body, &text);
+  if (flow != Flow::kNext) return flow;
   output(filtered(std::move(text), statement.filters));
+  return Flow::kNext;
 }
 
-void Evaluator::run_with(const Stmt& statement) {
+Evaluator::Flow Evaluator::run_with(const Stmt& statement) {
   std::vector<Value> values;  // all evaluated outside the new scope
   for (const Expr& expr : statement.expressions) values.push_back(evaluate(expr));
   const ScopeGuard scope(*this);
   for (size_t i = 0; i < values.size(); ++i) assign(statement.targets[i], values[i]);
-  run_block(statement.body);
+  return run_block(statement.body);
 }
 
 Value Evaluator::define_macro(const Stmt& statement) {
@@ -230,7 +235,7 @@ void Evaluator::run_call_block(const Stmt& statement) {
     callee = apply_postfix(expr.postfixes[i], callee);
   }
   Arguments arguments = evaluate_arguments(expr.postfixes.back().arguments);
-  arguments.named.emplace_back("caller", define_macro(statement));
+  arguments.named.emplace_back(Text{"caller", {}}, define_macro(statement));
   output(call(callee, arguments));
 }
 

@@ -173,8 +173,10 @@ std::optional<std::string> named_token(const Json& config, const char* key) {
   return content->get<std::string>();
 }
 
+constexpr std::string_view kUsualRoles[] = {"<s>", "</s>", "<unk>", "<pad>"};
+
 std::vector<std::string> tokens_in_special_roles(const Json& config) {
-  std::vector<std::string> names = {"<s>", "</s>", "<unk>", "<pad>"};
+  std::vector<std::string> names;
   for (const char* key :
        {"bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token"}) {
     if (const auto name = named_token(config, key)) names.push_back(*name);
@@ -206,20 +208,45 @@ std::optional<int32_t> id_of_role(const Json& config, const char* key, const IdM
 // transformers puts its own template in place of the file's post-processor for the Llama classes
 // (bos yes, eos no, unless told) and wherever the configuration says add_bos_token or
 // add_eos_token.
-void apply_bos_eos_switches(const Json& config, TokenizerSpec& spec, const Place& place) {
+void apply_bos_eos_switches(const Json& config,
+                            const IdMap& ids,
+                            TokenizerSpec& spec,
+                            const Place& place) {
   const std::string tokenizer_class = json_reader::string_or(config, "tokenizer_class", "", place);
   const bool is_llama =
       tokenizer_class == "LlamaTokenizer" || tokenizer_class == "LlamaTokenizerFast";
   const bool is_told = json_reader::find(config, "add_bos_token") != nullptr ||
                        json_reader::find(config, "add_eos_token") != nullptr;
   if (!is_llama && !is_told) return;
-  spec.prefix_ids.clear();
+  // The classes' own defaults; null is none.
+  if (is_llama && !config.contains("bos_token")) spec.bos_id = first_known(ids, {"<s>"});
+  if (is_llama && !config.contains("eos_token")) spec.eos_id = first_known(ids, {"</s>"});
+  const bool adds_bos = json_reader::bool_or(config, "add_bos_token", is_llama, place);
+  if (!adds_bos || spec.bos_id) spec.prefix_ids.clear();
+  if (adds_bos && spec.bos_id) spec.prefix_ids.push_back(*spec.bos_id);
   spec.suffix_ids.clear();
-  if (json_reader::bool_or(config, "add_bos_token", is_llama, place) && spec.bos_id) {
-    spec.prefix_ids.push_back(*spec.bos_id);
-  }
   if (json_reader::bool_or(config, "add_eos_token", false, place) && spec.eos_id) {
     spec.suffix_ids.push_back(*spec.eos_id);
+  }
+}
+
+// As transformers: what the configuration names is special, whatever tokenizer.json says of it.
+void set_special_roles(const std::vector<std::string>& names,
+                       const IdMap& ids,
+                       TokenizerSpec& spec) {
+  const auto has = [](const auto& list, const std::string& name) {
+    return std::find(std::begin(list), std::end(list), name) != std::end(list);
+  };
+  for (AddedToken& token : spec.added_tokens) {
+    token.special = token.special || has(names, token.content);
+    token.control = token.special || has(kUsualRoles, token.content);
+  }
+  for (const std::string& name : names) {
+    const auto found = ids.find(name);
+    const auto is_it = [&](const AddedToken& token) { return token.content == name; };
+    if (found == ids.end() || std::ranges::any_of(spec.added_tokens, is_it)) continue;
+    spec.added_tokens.push_back(
+        {.id = found->second, .content = name, .special = true, .control = true});
   }
 }
 
@@ -229,11 +256,7 @@ void apply_config(std::string_view config_json,
                   const Place& place) {
   const Json config = config_json.empty() ? Json::object() : json_reader::parse(config_json, place);
   if (!config.is_object()) place.fail("the top level must be an object");
-  const auto names = tokens_in_special_roles(config);
-  for (AddedToken& token : spec.added_tokens) {
-    token.control =
-        token.special || std::find(names.begin(), names.end(), token.content) != names.end();
-  }
+  set_special_roles(tokens_in_special_roles(config), ids, spec);
   spec.bos_id = id_of_role(config, "bos_token", ids);
   spec.eos_id = id_of_role(config, "eos_token", ids);
   if (config_json.empty()) {
@@ -241,7 +264,7 @@ void apply_config(std::string_view config_json,
     spec.eos_id = first_known(ids, {"</s>", "<|end_of_text|>", "<|endoftext|>", "<eos>"});
     return;
   }
-  apply_bos_eos_switches(config, spec, place);
+  apply_bos_eos_switches(config, ids, spec, place);
 }
 
 }  // namespace
