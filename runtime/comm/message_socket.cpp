@@ -11,6 +11,7 @@ namespace outrider {
 namespace {
 
 constexpr size_t kChunkBytes = 64 * 1024;
+constexpr size_t kLeastSentBytes = 64 * 1024;  // given back before all is sent
 
 }  // namespace
 
@@ -61,8 +62,8 @@ void MessageSocket::send_some() {
     }
     num_sent_ += static_cast<size_t>(sent);
   }
-  if (num_sent_ < outgoing_.size()) return;
-  outgoing_.clear();
+  if (num_sent_ < outgoing_.size() && num_sent_ < kLeastSentBytes) return;
+  outgoing_.erase(outgoing_.begin(), outgoing_.begin() + static_cast<ptrdiff_t>(num_sent_));
   num_sent_ = 0;
 }
 

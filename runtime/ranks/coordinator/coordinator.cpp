@@ -15,6 +15,7 @@ using Clock = JobClock;
 
 constexpr auto kIdleCheckInterval = std::chrono::milliseconds(100);
 constexpr size_t kMostSamples = 8192;
+constexpr size_t kMostGrammars = 16;  // announced between two plans
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
@@ -31,6 +32,7 @@ Coordinator::Coordinator(const Parts& parts)
       max_num_queued_reqs_(parts.max_num_queued_reqs),
       verify_mode_(parts.verify_mode),
       async_drafting_(parts.async_drafting),
+      draft_translates_(parts.draft_translates),
       num_blocks_(parts.planner.num_blocks),
       planner_(parts.planner),
       book_check_(
@@ -52,7 +54,7 @@ Coordinator::Coordinator(const Parts& parts)
 
 AdmissionResult Coordinator::submit(Request request) {
   if (request.params.verify_mode == VerifyMode::kAuto) request.params.verify_mode = verify_mode_;
-  if (request.params.async_drafting == AsyncDrafting::kAuto)
+  if (request.params.async_drafting == AsyncDrafting::kAuto || draft_translates_)
     request.params.async_drafting = async_drafting_;
   if (std::string reason = planner_.refusal(request); !reason.empty()) {
     return {Admission::kRefused, std::move(reason)};
@@ -85,9 +87,9 @@ void Coordinator::cancel(uint64_t request_id) {
 
 // A plan carries them, so what is announced while nothing runs comes with the request itself.
 void Coordinator::announce(const std::shared_ptr<const Grammar>& grammar) {
-  constexpr size_t kMost = 16;  // between two plans
   std::lock_guard lock(inbox_mutex_);
-  if (layout_.num_targets > 1 && inbox_.grammars.size() < kMost) inbox_.grammars.push_back(grammar);
+  if (layout_.num_targets > 1 && inbox_.grammars.size() < kMostGrammars)
+    inbox_.grammars.push_back(grammar);
 }
 
 EngineStatus Coordinator::status() const {
@@ -177,7 +179,9 @@ void Coordinator::take_inbox() {
   }
   if (!inbox.requests.empty()) draft_.record_arrivals();
   for (Request& request : inbox.requests) planner_.add(std::move(request));
-  for (auto& grammar : inbox.grammars) grammars_.push_back(std::move(grammar));
+  for (auto& grammar : inbox.grammars) {
+    if (grammars_.size() < kMostGrammars) grammars_.push_back(std::move(grammar));
+  }
   if (!inbox.cancels.empty()) deliver_last_round();
   for (uint64_t id : inbox.cancels) planner_.cancel(id);
   if (!inbox.cancels.empty()) record_waiting();

@@ -51,6 +51,7 @@ class Coordinator final : public Engine {
     int32_t max_num_queued_reqs = 256;
     VerifyMode verify_mode = VerifyMode::kAuto;  // of requests that name none, as the next
     AsyncDrafting async_drafting = AsyncDrafting::kOff;
+    bool draft_translates = false;        // then no request may choose another
     uint32_t epoch = 0;                   // of the draft rank's first life
     DraftServer* draft_server = nullptr;  // where drafts attach, or null; outlives this
     double draft_patience_s = 0;
@@ -139,6 +140,7 @@ class Coordinator final : public Engine {
   const int32_t max_num_queued_reqs_;
   const VerifyMode verify_mode_;
   const AsyncDrafting async_drafting_;
+  const bool draft_translates_;
   const int32_t num_blocks_;
   Planner planner_;
   BookCheck book_check_;

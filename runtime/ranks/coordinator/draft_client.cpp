@@ -2,6 +2,7 @@
 #include "runtime/ranks/coordinator/draft_client.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "runtime/base/log.h"
 #include "runtime/base/telemetry/trace.h"
@@ -15,6 +16,7 @@ namespace {
 constexpr double kMinWaitS = 0.002;
 constexpr double kDownAfterS = 0.3;
 constexpr double kLongestDownAfterS = 10.0;
+constexpr auto kLookInterval = std::chrono::seconds(1);  // at one that is down
 constexpr double kGoodbyeS = 3.0;  // a healthy draft needs one forward pass at most
 constexpr int kMissesBeforeSkipping = 3;
 constexpr int kMostSkippedRounds = 256;
@@ -58,18 +60,28 @@ void DraftClient::begin_life(uint32_t epoch) {
   part_gap_s_ = answer_s_ = draft_step_s_ = 0;
   down_after_s_ = first_down_after_s();
   num_misses_in_row_ = num_rounds_to_skip_ = 0;
-  is_down_ = is_gone_ = answered_since_miss_ = false;
+  is_down_ = is_gone_ = answered_since_miss_ = owes_forget_ = false;
   takes_over_ = true;
 }
 
+// What was asked before is not answered either.
 void DraftClient::forget_all() {
-  if (link_ == nullptr || link_->num_unsent_bytes() > kMaxUnsentBytes) return;
-  link_->post(encode_frame({.kind = FrameKind::kForget, .epoch = epoch_, .payload = {}}));
+  unanswered_.clear();
+  waiting_since_.reset();
+  owes_forget_ = true;
+}
+
+bool DraftClient::is_congested() const {
+  return link_ != nullptr && link_->num_unsent_bytes() > kMaxUnsentBytes;
+}
+
+void DraftClient::post(FrameKind kind) {
+  link_->post(encode_frame({.kind = kind, .epoch = epoch_, .payload = {}}));
 }
 
 void DraftClient::send(DraftRequest request, Clock::time_point now) {
-  if (request.is_empty() || link_ == nullptr) return;
-  if (link_->num_unsent_bytes() > kMaxUnsentBytes) return;
+  if (request.is_empty() || link_ == nullptr || is_congested()) return;
+  if (std::exchange(owes_forget_, false)) post(FrameKind::kForget);
   request.serial = next_serial_++;
   trace_flow_out(request_arrow(request.serial));
   forget(request.closes);
@@ -178,7 +190,7 @@ void DraftClient::record_answer(const PackedReply& reply, Clock::time_point now)
 
 bool DraftClient::shut_down() {
   if (link_ == nullptr) return true;
-  link_->post(encode_frame({.kind = FrameKind::kShutdown, .epoch = epoch_, .payload = {}}));
+  post(FrameKind::kShutdown);
   for (Backoff backoff; backoff.waited_s() < kGoodbyeS; backoff.pause()) {
     while (auto bytes = link_->poll()) {
       Frame frame;
@@ -231,6 +243,11 @@ void DraftClient::record_wait(bool complete) {
 DraftClient::State DraftClient::update(Clock::time_point now) {
   const double limit_s = std::max(down_after_s_, 8 * answer_s_);
   is_down_ = is_down_ || (waiting_since_ && seconds(now - *waiting_since_) > limit_s);
+  // One that has nothing to answer would stay down: nobody tells it anything.
+  if (is_down_ && !is_gone_ && link_ != nullptr && !is_congested() && now >= look_again_at_) {
+    look_again_at_ = now + kLookInterval;
+    post(FrameKind::kAlive);
+  }
   return state();
 }
 

@@ -44,7 +44,10 @@ class DraftClient {
   // Fills in the serial and sends; a request that carries nothing is not sent. Urgent is one that
   // asks for a block which continues nothing in flight: the next round is to verify it.
   void send(DraftRequest request, Clock::time_point now);
-  // The draft forgets what it was told: it may still know sequences that have ended since.
+  // So much is unsent that nothing more is sent: what it would carry must wait.
+  bool is_congested() const;
+  // Before the next request the draft forgets what it was told: it may still know sequences that
+  // have ended since.
   void forget_all();
   // All replies that have arrived. Damaged and stale frames are dropped and counted.
   std::vector<PackedReply> receive(Clock::time_point now);
@@ -92,6 +95,7 @@ class DraftClient {
   void take_frame(const Frame& frame, Clock::time_point now, std::vector<PackedReply>* replies);
   void record_answer(const PackedReply& reply, Clock::time_point now);
   void begin_life(uint32_t epoch);
+  void post(FrameKind kind);
   double first_down_after_s() const;
 
   DraftLink* link_;
@@ -124,6 +128,8 @@ class DraftClient {
   int num_rounds_to_skip_ = 0;
   bool is_down_;
   bool is_gone_ = false;
+  bool owes_forget_ = false;
+  Clock::time_point look_again_at_{};  // while it is down
   // Has all texts to read first, and perhaps a process that starts beside it: a stream that goes on
   // is held up for kMaxWaitS at most, until it answers and was late three times in a row.
   bool takes_over_ = false;

@@ -208,7 +208,7 @@ void DraftPacer::record_idle() {
 }
 
 void DraftPacer::tell(bool asks) {
-  if (!client_) return;
+  if (!client_ || client_->is_congested()) return;
   const TraceSpan span(TraceKind::kSendDraftRequest);
   const auto now = Clock::now();
   DraftRequest request = planner_.take_draft_request(asks);

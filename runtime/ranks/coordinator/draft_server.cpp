@@ -5,6 +5,7 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <utility>
 
 #include "runtime/base/log.h"
@@ -21,6 +22,7 @@ constexpr std::chrono::seconds kHelloTime{5};
 constexpr std::chrono::seconds kRefusalTime{1};
 constexpr std::chrono::seconds kWarningInterval{1};
 constexpr int kLookMs = 100;
+constexpr std::chrono::milliseconds kPauseWhenFull{10};
 
 // Takes the same time wherever the first difference is.
 bool is_same_key(const std::string& given, const std::string& wanted) {
@@ -83,7 +85,11 @@ void DraftServer::wait_for_any(const std::vector<Visitor>& visitors) const {
 void DraftServer::let_in(std::vector<Visitor>* visitors) const {
   while (visitors->size() < kMostVisitors) {
     const int descriptor = listener_.accept();
-    if (descriptor < 0) return;
+    if (descriptor < 0) {
+      // Out of descriptors or memory: who waits outside would be seen again at once.
+      if (errno != EAGAIN && errno != ECONNABORTED) JobClock::sleep_for(kPauseWhenFull);
+      return;
+    }
     visitors->push_back({.socket = std::make_unique<MessageSocket>(descriptor, kMaxDraftHelloBytes),
                          .peer = peer_of(descriptor),
                          .until = Clock::now() + kHelloTime});

@@ -73,7 +73,7 @@ void DraftEngine::send(const Bytes& message) {
 
 std::optional<Bytes> DraftEngine::wait_message() {
   Backoff backoff;
-  while (state_ != State::kLost) {
+  while (state_ != State::kLost && state_ != State::kResting) {
     follow_keeper();
     if (socket_) {
       if (auto message = socket_->poll()) return message;
@@ -92,6 +92,7 @@ Readiness DraftEngine::wait_report() {
 }
 
 std::string DraftEngine::why_not_started() {
+  if (state_ == State::kResting) return "no process could be made for the draft engine";
   keeper_.end(false);
   const auto news = keeper_.wait(kReapS);
   return fmt::format("the draft engine {} while it started",

@@ -16,6 +16,7 @@ namespace outrider {
 namespace {
 
 constexpr auto kAliveInterval = std::chrono::milliseconds(50);
+constexpr size_t kMaxUnsentBytes = 1 << 20;
 
 // The draft's end of the link.
 class DraftPort {
@@ -37,7 +38,9 @@ class DraftPort {
     }
     return true;
   }
+  // A link that takes nothing gets no more: replies grow old, and memory must not grow.
   void send(const DraftReply& reply) {
+    if (world_.num_unsent_bytes(0) > kMaxUnsentBytes) return;
     trace_reply_out(reply);
     post(FrameKind::kReply, encode(reply));
   }

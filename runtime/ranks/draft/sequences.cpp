@@ -7,6 +7,8 @@
 #include <limits>
 #include <utility>
 
+#include "runtime/base/error.h"
+
 namespace outrider {
 
 DraftSequences::DraftSequences(const Model& model,
@@ -57,7 +59,6 @@ void DraftSequences::open(const SequenceStart& opening) {
   DraftSequence& sequence = sequences_[opening.sequence_id];  // an open of a known sequence keeps
                                                               // what its KV still agrees with
   sequence.params = opening.params;
-  sequence.mask = make_token_mask(opening.params, grammars_);
   sequence.mode =
       opening.params.async_drafting == AsyncDrafting::kAuto ? mode_ : opening.params.async_drafting;
   if (vocabulary_ != nullptr || sequence.mode == AsyncDrafting::kAuto)
@@ -72,6 +73,12 @@ void DraftSequences::open(const SequenceStart& opening) {
   sequence.broken = false;
   drop_branches(sequence);
   take_tokens(sequence, opening.tokens, 0);
+  try {
+    sequence.mask = make_token_mask(opening.params, grammars_);
+  } catch (const Error&) {  // a grammar, and this draft is built without them
+    sequence.mask.reset();
+    sequence.broken = true;
+  }
 }
 
 void DraftSequences::close(uint64_t sequence_id) {

@@ -126,7 +126,7 @@ class AttachedDraft {
   void load(const DraftTerms& terms) {
     if (terms_ == terms) return;
     terms_.reset();
-    loaded_ = {};
+    loaded_.reset();
     config_.block_size = terms.block_size;
     config_.max_num_seqs = terms.max_num_seqs;
     config_.speculative.num_speculative_tokens = terms.longest_draft_len;
@@ -139,15 +139,15 @@ class AttachedDraft {
                                                        .cpu_bind = config_.cpu_bind,
                                                        .on_host = {0, 1},
                                                        .on_cpus = {0, 1}});
-    loaded_ = load_draft(config_, kLayout, {.sizes = sizes}, threads, {});
+    loaded_.emplace(load_draft(config_, kLayout, {.sizes = sizes}, threads, {}));
     grammars_ = load_grammar_engine_of_draft(config_.speculative.model, terms.target_vocab_size);
-    step_us_ = probe_step_us(*loaded_.model);
+    step_us_ = probe_step_us(*loaded_->model);
     log_info("the draft is loaded: {:.3f} ms a step", 1e-3 * static_cast<double>(step_us_));
     terms_ = terms;
   }
 
   void serve(SocketWorld& world, uint32_t epoch) {
-    DraftWorker worker(*loaded_.model,
+    DraftWorker worker(*loaded_->model,
                        {.target_vocab_size = terms_->target_vocab_size,
                         .num_candidates = terms_->num_candidates,
                         .grammars = grammars_.get(),
@@ -160,7 +160,7 @@ class AttachedDraft {
     served_since_ = Clock::now();
     said_.clear();
     log_info("the draft serves the job at {}", text_of(options_.job));
-    const bool takes_cpu = loaded_.context != nullptr;
+    const bool takes_cpu = loaded_->context != nullptr;
     run_draft_loop(world, epoch, takes_cpu, worker);
   }
 
@@ -180,7 +180,7 @@ class AttachedDraft {
   const Checks checks_;
   RestartTimes pauses_;
   std::optional<DraftTerms> terms_;  // that it is loaded for
-  LoadedModel loaded_;
+  std::optional<LoadedModel> loaded_;
   std::shared_ptr<const GrammarEngine> grammars_;
   uint64_t step_us_ = 0;
   Clock::time_point begin_{};

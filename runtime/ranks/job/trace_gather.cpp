@@ -1,6 +1,8 @@
 // See trace_gather.h.
 #include "runtime/ranks/job/trace_gather.h"
 
+#include <fmt/format.h>
+
 #include "runtime/base/log.h"
 #include "runtime/comm/waiting.h"
 
@@ -10,18 +12,23 @@ namespace {
 constexpr size_t kRingEvents = 1u << 18;  // 18 MiB a rank when full
 constexpr uint32_t kMagic = 0x4352544f;   // "OTRC"
 constexpr int kNumPings = 12;
-constexpr double kPingS = 2;
+constexpr double kPingS = 10;     // all pings of a rank
+constexpr double kClocksS = 600;  // of all ranks, as the ready barrier before has
 constexpr double kHandOverS = 3;
 constexpr size_t kEventsPerMessage = 1u << 14;  // under 1 MiB
 
 enum class Word : uint8_t { kPing, kTime, kEvents, kEnd };
 
+// GCC 12 takes the first word in an empty vector for an overrun.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wstringop-overflow"
 WireWriter message_of(Word word) {
   WireWriter out;
   out.put(kMagic);
   out.put(word);
   return out;
 }
+#pragma GCC diagnostic pop
 
 // A message of ours, read up to its word; nothing for any other.
 struct Message {
@@ -97,7 +104,8 @@ std::optional<RankTrace> receive_trace(World& world, int rank) try {
 }
 
 // What that rank's clock shows more than this one's, from the exchange that took least time, when
-// the answer was under way for about as long as the question. Nothing when it does not answer.
+// the answer was under way for about as long as the question. Nothing when it leaves a question
+// open.
 std::optional<int64_t> clock_offset(World& world, int rank) {
   std::optional<int64_t> offset_ns;
   int64_t least_ns = INT64_MAX;
@@ -106,7 +114,7 @@ std::optional<int64_t> clock_offset(World& world, int rank) {
     const int64_t asked_ns = trace_now_ns();
     world.post(rank, message_of(Word::kPing).take());
     const std::unique_ptr<Message> answer = next_message(world, rank, begin, kPingS);
-    if (answer == nullptr) return offset_ns;
+    if (answer == nullptr) return std::nullopt;
     const int64_t heard_ns = trace_now_ns();
     if (answer->word != Word::kTime || heard_ns - asked_ns >= least_ns) continue;
     least_ns = heard_ns - asked_ns;
@@ -129,15 +137,21 @@ void JobTrace::compare_clocks(World& world, const RankLayout& layout) {
   if (world.rank() == 0) {
     for (int rank = 1; rank < layout.num_ranks(); ++rank) {
       const std::optional<int64_t> offset_ns = clock_offset(world, rank);
+      // An answer that comes later would be taken for a round's.
+      if (!offset_ns && rank < layout.num_targets)
+        throw Error(fmt::format("trace: rank {} did not tell its time in {:g} s", rank, kPingS));
       if (!offset_ns) log_warning("trace: rank {} did not tell its time", rank);
       clock_offsets_ns_[rank] = offset_ns.value_or(0);
+      world.post(rank, message_of(Word::kEnd).take());
     }
     return;
   }
-  // Rank 0 asks the ranks one after the other.
+  // Rank 0 asks the ranks one after the other; what comes behind its last word is a round's.
   const Backoff begin;
-  for (int i = 0; i < kNumPings; ++i) {
-    if (next_message(world, 0, begin, kPingS * layout.num_ranks()) == nullptr) return;
+  while (true) {
+    const std::unique_ptr<Message> asked = next_message(world, 0, begin, kClocksS);
+    if (asked == nullptr) throw Error("trace: rank 0 did not compare the clocks");
+    if (asked->word == Word::kEnd) return;
     WireWriter answer = message_of(Word::kTime);
     answer.put(trace_now_ns());
     world.post(0, answer.take());

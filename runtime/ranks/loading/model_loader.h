@@ -15,7 +15,8 @@
 
 namespace outrider {
 
-// A model ready to run, with what it must not outlive.
+// A model ready to run, with what it must not outlive: members end in reverse order, so nothing is
+// assigned over one that holds a model.
 struct LoadedModel {
   std::unique_ptr<ops::Context> context;    // null: simulated, or on a GPU
   std::unique_ptr<ops::PinnedThread> held;  // simulated: the thread that a context would hold

@@ -53,8 +53,8 @@ SyntheticName parse_synthetic(const std::string& name) {
   const char* end = name.data() + name.size();
   const char* begin = given.data() + std::min(kEpsilon.size(), given.size());
   double& epsilon = parsed.recipe.epsilon;
-  const bool is_number =
-      given.starts_with(kEpsilon) && begin < end && std::from_chars(begin, end, epsilon).ptr == end;
+  const auto [stopped, error] = std::from_chars(begin, end, epsilon);
+  const bool is_number = given.starts_with(kEpsilon) && error == std::errc{} && stopped == end;
   if (!is_number || !(epsilon >= 0 && epsilon <= 1))
     throw Error(fmt::format("'{}': only epsilon=0 to 1 may follow the question mark", name));
   return parsed;
