@@ -23,7 +23,7 @@ import bench_runs
 from bench_ranks import MPIRUN
 
 SUBNET = "10.77.0"
-PREFIX = "outrider"
+PREFIX = "orbench"
 AGENT = """#!/bin/sh
 # What mpirun starts instead of ssh: the command in the namespace of the host it names.
 while [ "${1#-}" != "$1" ]; do shift; done

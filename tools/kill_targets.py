@@ -235,6 +235,9 @@ def main():
     if reason:
         print(f"no links are cut: {reason}")
     start = starters(reason)
+    for fault in args.faults.split(","):
+        if fault not in ("killed", "stopped", "cut"):
+            sys.exit(f"--faults: there is no fault '{fault}'; there are killed, stopped and cut")
     with Server(3, *DRAFTED_PAIR, recovery=False) as server:
         expected = expected_texts(server)
     everything, failed_logs = {}, []

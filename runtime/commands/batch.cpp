@@ -157,7 +157,6 @@ int batch_command(const CommandLine& line) {
   const Option resume =
       flag_option("resume", &options.resume, "keep the results there are, answer the rest");
   const LoadedConfig loaded = load_config(line.arguments, {&input, &output, &resume});
-  set_log_level(log_level_from_name(loaded.config.log_level));
   if (options.input.empty() || options.output.empty())
     throw Error("batch needs -i in.jsonl and -o out.jsonl");
   refuse_synthetic(loaded.config);

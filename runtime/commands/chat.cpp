@@ -128,6 +128,7 @@ class Chat {
   }
 
   int run() {
+    if (is_interactive_) watch_interrupts();
     greet();
     LineReader reader;
     for (std::string line;;) {
@@ -280,7 +281,6 @@ class Chat {
 
 int chat_command(const CommandLine& line) {
   ChatOptions options = read_options(line.arguments);
-  watch_interrupts();
   return Chat(std::move(options)).run();
 }
 

@@ -33,7 +33,6 @@ int draft_command(const CommandLine& line) {
   const LoadedConfig loaded = load_config(line.arguments, {&row});
   if (connect.empty() || !loaded.is_given("model"))
     throw Error("usage: outrider draft --connect HOST:PORT --model DRAFT");
-  set_log_level(log_level_from_name(loaded.config.log_level));
   set_process_log_name("draft");
   log_accepted(loaded);
   block_stop_signals();

@@ -34,7 +34,7 @@ std::vector<Command> commands() {
        "a target and a draft of random weights as model folders: --shape NAME --alpha A -o DIR",
        synth_command},
       {"quantize",
-       "a model folder with 8-bit weights: MODEL -o DIR --group-size 128",
+       "a model folder with weights of 8 or 4 bits: MODEL -o DIR [--format int4]",
        quantize_command},
       {"tokenize", "text or ids to both, one JSON line each: --model DIR", tokenize_command},
       {"render",
@@ -87,7 +87,10 @@ int main(int argc, char** argv) {
   outrider::pin_nccl_settings();
   outrider::gpu::pin_driver_settings();
   try {
-    return outrider::run(argc, argv);
+    const int code = outrider::run(argc, argv);
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
+      throw outrider::Error("what was printed could not be written");
+    return code;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "outrider: %s\n", error.what());
     return outrider::kExitUsage;

@@ -171,9 +171,13 @@ int synth_command(const CommandLine& line) {
   const std::filesystem::path folder = options.output;
   check_new_folder(folder / "target");
   check_new_folder(folder / "draft");
+  if (std::filesystem::exists(folder / "synthetic.json"))
+    throw Error(fmt::format("{}: is there already", (folder / "synthetic.json").string()));
 
   const ModelConfig target = synthetic_shape(options.shape);
-  const ModelConfig draft = first_layers(target, std::min(options.draft_layers, target.n_layers));
+  if (options.draft_layers >= target.n_layers)
+    throw Error(fmt::format("draft_layers: must be fewer than the target's {}", target.n_layers));
+  const ModelConfig draft = first_layers(target, options.draft_layers);
   const int32_t num_later_layers = target.n_layers - draft.n_layers;
   SyntheticRecipe recipe;
   recipe.seed = static_cast<uint64_t>(options.seed);

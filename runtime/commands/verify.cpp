@@ -145,7 +145,6 @@ int verify_command(const CommandLine& line) {
   };
   LoadedConfig loaded = load_config(line.arguments, option_rows(own));
   set_defaults(loaded);
-  set_log_level(log_level_from_name(loaded.config.log_level));
   refuse_synthetic(loaded.config);
   log_accepted(loaded);
   return run_job(loaded.config, line.launch, [&](const FrontEndContext& context) {

@@ -85,7 +85,9 @@ std::vector<GivenValue> parse_yaml(const std::string& text,
                                    const std::vector<const Option*>& options) {
   FlatYaml flat{name};
   try {
-    const YAML::Node root = YAML::Load(text);
+    const std::vector<YAML::Node> documents = YAML::LoadAll(text);
+    if (documents.size() > 1) throw Error(fmt::format("{}: more than one document", name));
+    const YAML::Node root = documents.empty() ? YAML::Node() : documents.front();
     if (!root.IsMap() && !root.IsNull())
       throw Error(fmt::format("{}: not a list of 'key: value' lines", name));
     if (root.IsMap()) flat.add(root, prefix, 0);
@@ -368,9 +370,10 @@ void add_draft_rows(Table& table, RunConfig* c) {
                         &s->draft_listen,
                         "HOST:PORT where drafts attach over TCP (outrider draft)"),
             {"--draft-listen"});
-  table.add(text_option("draft_key",
-                        &c->draft_key,
-                        "key of the job and of drafts that attach; without one only on loopback"));
+  table.add(secret_option(
+      text_option("draft_key",
+                  &c->draft_key,
+                  "key of the job and of drafts that attach; without one only on loopback")));
 }
 
 void add_server_rows(Table& table, RunConfig* c) {
@@ -388,8 +391,8 @@ void add_server_rows(Table& table, RunConfig* c) {
       text_option(
           "root_path", &c->root_path, "path before all others, as a proxy may leave it: /llm"),
       {"--api-prefix"});
-  table.add(list_option(
-      "api_key", &c->api_keys, "key that requests must carry; may be given several times"));
+  table.add(secret_option(list_option(
+      "api_key", &c->api_keys, "key that requests must carry; may be given several times")));
   table.add(path_option("api_key_file", &c->api_key_file, "file of more keys, one a line"));
   table.add(
       list_option("allowed_origins",
@@ -539,6 +542,7 @@ LoadedConfig load_config(const std::vector<std::string>& arguments,
         &loaded);
   }
   apply_source(command_line, options, &loaded);
+  set_log_level(log_level_from_name(loaded.config.log_level));
   return loaded;
 }
 
@@ -558,13 +562,14 @@ std::string dump_config(const LoadedConfig& loaded) {
     if (group != open_group && !group.empty()) text += group + ":\n";
     open_group = group;
     const auto origin = origins.find(option.key);
-    const bool secret = (option.key == "api_key" && !config.api_keys.empty()) ||
-                        (option.key == "draft_key" && !config.draft_key.empty());
     const std::string name =
         dot == std::string::npos ? option.key : "  " + option.key.substr(dot + 1);
-    text += fmt::format("{}: {}  # {}\n",
+    // A line that reads back as not given: a made-up key would be one.
+    const bool is_hidden = option.is_secret && origin != origins.end();
+    text += fmt::format("{}{}: {}  # {}\n",
+                        is_hidden ? "# " : "",
                         name,
-                        secret ? "[\"hidden\"]" : option.get(),
+                        is_hidden ? "hidden" : option.get(),
                         origin == origins.end() ? "default" : origin->second);
   }
   return text;

@@ -34,7 +34,8 @@ constexpr Words kNoWords{.most = 0, .are_model = false};
 
 // arguments: after the command's name; --config FILE names the YAML. extra: the command's own
 // options, command line only. Throws Error naming the key and where it came from, and for a word
-// too many; HelpAsked for --help. An option of the command hides one of the table.
+// too many; HelpAsked for --help. An option of the command hides one of the table. Sets the log
+// level.
 LoadedConfig load_config(const std::vector<std::string>& arguments,
                          const std::vector<const Option*>& extra = {},
                          const Words& words = {});

@@ -195,6 +195,11 @@ Option integer_option(
   return number_row(std::move(key), field, least, most, std::move(help), "a whole number");
 }
 
+Option secret_option(Option option) {
+  option.is_secret = true;
+  return option;
+}
+
 Option or_word(Option option, std::string word, int32_t* field, int32_t value) {
   option.value = word + " or " + option.value;
   option.set = [=, number = option.set](const std::string& text) {

@@ -23,6 +23,7 @@ struct Option {
   std::vector<std::string> choices;  // all that it takes; empty: whatever is of its type;
                                      // of a flag: what may follow it
   bool is_list = false;              // may be given several times
+  bool is_secret = false;            // shown to nobody
   std::function<void(const std::string&)> set;  // throws Error that says what a good value is
   std::function<std::string()> get;             // as YAML text; empty: not given
   std::function<void()> clear;                  // lists only: forget what earlier sources gave
@@ -36,6 +37,7 @@ Option text_option(std::string key, std::string* field, std::string help);
 Option path_option(std::string key, std::string* field, std::string help);
 Option integer_option(
     std::string key, int32_t* field, int32_t least, int32_t most, std::string help);
+Option secret_option(Option option);
 // The row also takes `word`, which stands for this value of its field.
 Option or_word(Option option, std::string word, int32_t* field, int32_t value);
 // The row also takes these words, each for the value beside it: other programs' names.

@@ -19,8 +19,8 @@ Request make_request(const FrontEndContext& context,
   Request request = bench_request(context, prompt, options.max_tokens);
   request.params.temperature = static_cast<float>(options.temperature);
   request.params.max_draft_len = draft_len;
-  if (!options.seed.empty()) {
-    request.params.seed = std::strtoull(options.seed.c_str(), nullptr, 10);
+  if (options.seed >= 0) {
+    request.params.seed = static_cast<uint64_t>(options.seed);
     request.params.noise_seed = *request.params.seed;
   } else {
     std::random_device device;

@@ -21,7 +21,7 @@ struct DecodeOptions {
   int32_t concurrency = 1;
   int32_t num_repeats = 3;
   double temperature = 0;
-  std::string seed;
+  int32_t seed = -1;                // none
   std::vector<int32_t> draft_lens;  // ascending, the first is 0; empty = 0 and the server's
 };
 

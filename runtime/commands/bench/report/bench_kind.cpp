@@ -3,18 +3,29 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "runtime/base/log.h"
 
 namespace outrider {
 namespace {
 
+// "--key", "--key=value" or with dashes.
+bool names(const std::string& argument, const Option& option) {
+  std::string key = argument.substr(0, argument.find('='));
+  std::replace(key.begin(), key.end(), '-', '_');
+  return key == "__" + option.key;
+}
+
 // As it may be typed again; keys are nobody's business.
-std::string command_text(const std::string& kind, const std::vector<std::string>& arguments) {
+std::string command_text(const std::string& kind,
+                         const std::vector<std::string>& arguments,
+                         const std::vector<Option>& secrets) {
   std::string text = "outrider bench " + kind;
   bool is_secret = false;
   for (const std::string& argument : arguments) {
-    const bool names_key = argument.starts_with("--api-key") || argument.starts_with("--api_key") ||
-                           argument.starts_with("--header");
+    const bool names_key =
+        std::ranges::any_of(secrets, [&](const Option& option) { return names(argument, option); });
     const size_t equals = argument.find('=');
     std::string shown = argument;
     if (is_secret) shown = "...";
@@ -38,10 +49,9 @@ BenchRun::BenchRun(std::string kind,
                    std::vector<Option> own,
                    const Words& words)
     : kind_(std::move(kind)),
-      command_(command_text(kind_, line.arguments)),
+      arguments_(line.arguments),
       own_(with_outputs(std::move(own), &outputs_)),
       loaded_(load_config(line.arguments, option_rows(own_), words)) {
-  set_log_level(log_level_from_name(loaded_.config.log_level));
   check_outputs(outputs_);
   log_accepted(loaded_);
 }
@@ -49,15 +59,19 @@ BenchRun::BenchRun(std::string kind,
 BenchReport BenchRun::new_report(const Topology& topology) const {
   BenchReport report;
   report.kind = kind_;
-  report.command = command_;
   report.environment = look_around(loaded_.config.isa, topology);
   RunConfig config = loaded_.config;
-  for (const Option& option : run_config_options(&config)) {
-    if (option.key != "api_key") report.options.emplace_back(option.key, option.get());
+  std::vector<Option> options = run_config_options(&config);
+  options.insert(options.end(), own_.begin(), own_.end());
+  std::vector<Option> secrets;
+  for (const Option& option : options) {
+    if (option.is_secret) {
+      secrets.push_back(option);
+    } else {
+      report.options.emplace_back(option.key, option.get());
+    }
   }
-  for (const Option& option : own_) {
-    if (option.key != "header") report.options.emplace_back(option.key, option.get());
-  }
+  report.command = command_text(kind_, arguments_, secrets);
   return report;
 }
 

@@ -36,7 +36,7 @@ class BenchRun {
 
  private:
   std::string kind_;
-  std::string command_;
+  std::vector<std::string> arguments_;
   BenchOutputs outputs_;
   std::vector<Option> own_;
   LoadedConfig loaded_;

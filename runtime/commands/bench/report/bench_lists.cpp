@@ -28,7 +28,8 @@ void parse_list(const std::string& text, T least, T most, std::vector<T>* field)
   for (const std::string& word : split(text)) {
     T value{};
     const char* end = word.data() + word.size();
-    const bool is_number = !word.empty() && std::from_chars(word.data(), end, value).ptr == end;
+    const auto [stopped, error] = std::from_chars(word.data(), end, value);
+    const bool is_number = error == std::errc{} && stopped == end;
     // Written so that a NaN fails too.
     if (!is_number || !(value >= least && value <= most)) {
       throw Error(fmt::format(

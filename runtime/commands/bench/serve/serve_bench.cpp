@@ -56,6 +56,7 @@ void run_and_watch(const ServeTarget& target,
                    const std::vector<PlannedRequest>& requests,
                    int32_t max_concurrency,
                    ServeFindings* findings) {
+  block_stop_signals();
   Progress progress("requests", static_cast<int64_t>(requests.size()));
   int32_t num_told = 0;
   const auto tell = [&](int32_t num_done) {
@@ -103,7 +104,6 @@ int run_serve(const CommandLine& line) {
   BenchRun run(
       "serve", line, serve_bench_options(&options), {.most = SIZE_MAX, .are_model = false});
   BenchReport report = run.new_report({});
-  block_stop_signals();
   const ServeSetup setup =
       understand_serve_options(options, run.is_given("request_rate"), run.positional());
   const ServeFindings findings = measure(run, options, setup);

@@ -61,7 +61,8 @@ std::vector<Option> serve_bench_options(ServeBenchOptions* o) {
       text_option("base_url", &o->base_url, "the server, http://host:port; else --host and --port"),
       choice_option("backend", &o->backend, {"openai", "openai-chat"}, "completions or chat"),
       text_option("endpoint", &o->endpoint, "path ending in /completions; default: the backend's"),
-      list_option("header", &o->headers, "NAME=VALUE sent with every request; several"),
+      secret_option(
+          list_option("header", &o->headers, "NAME=VALUE sent with every request; several")),
       text_option("extra_body", &o->extra_body, "JSON object merged into every request"),
       integer_option("num_warmups", &o->num_warmups, 0, 1000, "requests before the clock starts"),
       integer_option("ready_check_timeout_sec", &o->ready_check_timeout_s, 0, 86400,
@@ -111,6 +112,8 @@ ServeSetup understand_serve_options(const ServeBenchOptions& options,
   ServeSetup setup;
   if (options.dataset != "random" && options.dataset_path.empty())
     throw Error(fmt::format("dataset_name {} needs dataset_path", options.dataset));
+  if (options.dataset == "random" && !options.dataset_path.empty())
+    throw Error("dataset_path needs a dataset_name: random has none");
   const bool own_times = options.dataset == "timed_trace" && !is_rate_given;
   setup.rate_per_s = own_times ? 0 : options.request_rate;
   if (options.goodput.empty()) refuse_surplus_words(more_goodput, 0);
