@@ -157,9 +157,9 @@ class ServingMetrics {
   Gauge& tokens_per_second_without_speculation =
       own_gauge("tokens_per_second_without_speculation",
                 "The counterfactual, from the measured cost of plain steps.");
-  Counter& kv_accounting_faults =
-      own_counter("kv_accounting_faults_total",
-                  "Times the scheduler's KV books were found wrong; 0 unless the program is.");
+  Counter& kv_accounting_faults = own_counter(
+      "kv_accounting_faults_total",
+      "Times the scheduler's KV block accounting was found wrong; 0 unless the program is.");
   Counter& logits_not_finite =
       own_counter("logits_not_finite_total", "Requests ended because of NaN or infinite logits.");
 

@@ -47,6 +47,7 @@ bool equal_in_fixed_time(std::string_view a, std::string_view b) {
 }
 
 bool is_public_path(std::string_view path) {
+  while (path.size() > 1 && path.back() == '/') path.remove_suffix(1);  // as the service reads it
   return path == "/health" || path == "/livez" || path == "/readyz" || path == "/health/ready" ||
          path == "/metrics" || path == "/ping";
 }

@@ -118,4 +118,11 @@ class ClockCondition {
   std::condition_variable condition_;
 };
 
+inline double seconds_of(JobClock::duration time) {
+  return std::chrono::duration<double>(time).count();
+}
+inline double seconds_since(JobClock::time_point begin) {
+  return seconds_of(JobClock::now() - begin);
+}
+
 }  // namespace outrider

@@ -9,8 +9,8 @@
 #include <set>
 
 #include "runtime/base/settings/run_config.h"
+#include "runtime/commands/bench/seeded_draws.h"
 #include "runtime/commands/bench/sim/sim_grid.h"
-#include "runtime/commands/bench/sim/sim_lengths.h"
 #include "tests/base/error_sentence.h"
 
 namespace outrider {
@@ -110,10 +110,10 @@ constexpr char kVerdict[] = "both at least 0.98";
 // 64 requests, as a row of the sweep and as a case, of two turns: without drafts 1,000 tokens/s.
 ManyVerdicts judge(const SimWave& with) {
   SimOptions options;
-  options.requests = "64";
-  options.modes = "cache";
-  options.alphas = "0.8";
-  options.costs = "0.1";
+  options.requests = {64};
+  options.modes = {"cache"};
+  options.alphas = {0.8};
+  options.costs = {0.1};
   RunConfig config;
   SimGrid grid = make_sim_grid(options, config);
   grid.cases.resize(1);
@@ -176,10 +176,10 @@ TEST(SimVerdict, ARowMayMissItsBarByTwoStandardErrors) {
 // One request against the formulas, all of 3 waves alike.
 TEST(SimVerdict, RowsOfOneRequestAreJudgedTheSameWay) {
   SimOptions options;
-  options.modes = "off,cache";
-  options.alphas = "0.8";
-  options.costs = "0.1";
-  options.requests = "1";
+  options.modes = {"off", "cache"};
+  options.alphas = {0.8};
+  options.costs = {0.1};
+  options.requests = {1};
   RunConfig config;
   SimGrid grid = make_sim_grid(options, config);
   for (const bool is_sure : {true, false}) {
@@ -206,7 +206,7 @@ TEST(SimVerdict, AWaveThatNeverRanWholeFallsShort) {
   none.num_full_rounds = 0;
   EXPECT_EQ(judge(none).sweep(kVerdict), "falls short");
   SimOptions options;
-  options.requests = "64";
+  options.requests = {64};
   RunConfig config;
   SimGrid grid = make_sim_grid(options, config);
   SimResults results;

@@ -26,8 +26,8 @@ UNPACKED = os.path.join(os.path.dirname(os.path.abspath(PROGRAM)), "proxies")
 PATH = f"{os.environ['PATH']}:/usr/sbin:{UNPACKED}/usr/sbin"
 NGINX, HAPROXY = (shutil.which(name, path=PATH) for name in ("nginx", "haproxy"))
 PAGE = (pathlib.Path(__file__).resolve().parents[2] / "docs/how-to/put-behind-a-proxy.md").read_text()
-# Rounds of 20 ms.
-OPTIONS = ["--model", "sim:step_ms=20", "--allowed-origins", "https://ui.example"]
+# Rounds of 10 ms.
+OPTIONS = ["--model", "sim:step_ms=10", "--allowed-origins", "https://ui.example"]
 PROMPT = {"prompt": "word", "max_tokens": 50, "temperature": 0}
 # What nginx would write where only an installed one may.
 NGINX_FRAME = """

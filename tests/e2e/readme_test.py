@@ -21,12 +21,12 @@ NOT_RUN = {
     "make ": "this test is part of make test",
     "mpirun --hostfile": "wants several machines",
     "build/outrider synth": "takes minutes; synth_e2e_test runs a smaller one",
+    "build/outrider verify": "verify_e2e_test runs it",
     "build/outrider quantize": "its folder would be synth's; quantize is tested elsewhere",
 }
 # Of a command that is made smaller: what stands in README, and what is run.
 SMALLER = {
     "--num-prompts 64": "--num-prompts 4",
-    "verify": "verify --quick",
     "pair/target": "models/embedded/target",  # what synth would have made
 }
 

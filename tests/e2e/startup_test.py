@@ -238,5 +238,16 @@ class BeforeTheLoad(unittest.TestCase):
                 self.assertNotIn(" loaded ", log)  # said when a model's weights are read
 
 
+class Loading(unittest.TestCase):
+    def test_a_signal_ends_it_at_once(self):
+        bench = subprocess.Popen([PROGRAM, "bench", "decode", "--model", "synth:llama-3.2-1b"], env=ENVIRONMENT,
+                                 stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(bench.kill)
+        bench.stderr.readline()  # it has begun
+        bench.terminate()
+        self.assertEqual(bench.wait(10), 143)
+        self.assertIn("stopped by a signal", bench.stderr.read())
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -31,7 +31,7 @@ TEST_F(Server, KeysGuardAllButProbes) {
   for (const char* path : {"/v1/models", "/tokenize", "/version", "/server_info", "/nowhere"}) {
     EXPECT_EQ(status_of(ask(get_bytes(path))), 401) << path;
   }
-  for (const char* path : {"/health", "/livez", "/readyz", "/metrics"}) {
+  for (const char* path : {"/health", "/livez", "/readyz", "/metrics", "/health/"}) {
     EXPECT_EQ(status_of(ask(get_bytes(path))), 200) << path;
   }
 }

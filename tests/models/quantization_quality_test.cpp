@@ -1,6 +1,7 @@
 // What 8-bit and 4-bit weights and 8-bit activations, and narrow keys and values, cost on trained
 // models: perplexity, KL divergence and agreement of the likeliest token over public-domain books
-// (printed; the figures of docs/config.md). Skipped without the folder of real inputs.
+// (printed; the figures of docs/reference/quantization.md). Skipped without the folder of real
+// inputs.
 #include <gtest/gtest.h>
 
 #include <cmath>

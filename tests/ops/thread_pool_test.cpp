@@ -111,7 +111,7 @@ TEST(ThreadPool, ManyPoolsAtOnce) {
   EXPECT_EQ(total.load(), 4 * 300 * 100);
 }
 
-TEST(ThreadPool, StartsAndStopsQuickly) {
+TEST(ThreadPool, StartsAndStopsAgainAndAgain) {
   for (int i = 0; i < 50; ++i) ThreadPool pool(1 + i % 4);
 }
 

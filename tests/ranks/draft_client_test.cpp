@@ -198,6 +198,42 @@ TEST_F(ClientTest, DownWhenNothingIsHeardAndUpWithTheNextFrame) {
   EXPECT_NE(client.update(now), DraftClient::State::kDown);
 }
 
+FrameKind kind_of(const Bytes& bytes) {
+  Frame frame;
+  EXPECT_TRUE(decode_frame(bytes, kEpoch, &frame));
+  return frame.kind;
+}
+
+// Nobody tells it anything while it is down, so it would never be heard of again.
+TEST_F(ClientTest, OneThatIsDownIsAskedOnceASecond) {
+  client.send(asking_request(), now);
+  now += ms(310);
+  EXPECT_EQ(client.update(now), DraftClient::State::kDown);
+  ASSERT_EQ(link.sent.size(), 2u);
+  EXPECT_EQ(kind_of(link.sent.back()), FrameKind::kAlive);
+  for (int i = 0; i < 20; ++i) client.update(now += ms(100));
+  EXPECT_EQ(link.sent.size(), 4u);
+  link.num_unsent = 2 << 20;
+  client.update(now += ms(5000));
+  EXPECT_EQ(link.sent.size(), 4u);
+}
+
+TEST_F(ClientTest, WhatWasForgottenIsNotWaitedFor) {
+  client.send(asking_request(), now);
+  client.forget_all();
+  EXPECT_NE(client.update(now + ms(60000)), DraftClient::State::kDown);
+  link.num_unsent = 2 << 20;
+  client.send(asking_request(), now);
+  EXPECT_EQ(link.sent.size(), 1u);
+  EXPECT_TRUE(client.is_congested());
+  link.num_unsent = 0;
+  client.send(asking_request(), now);
+  ASSERT_EQ(link.sent.size(), 3u);
+  EXPECT_EQ(kind_of(link.sent[1]), FrameKind::kForget) << "kept until it could be sent";
+  client.send(asking_request(), now);
+  EXPECT_EQ(kind_of(link.sent.back()), FrameKind::kRequest) << "and sent once";
+}
+
 TEST_F(ClientTest, AGoneEngineIsDownAtOnce) {
   client.send(asking_request(), now);
   link.incoming.push_back(encode_frame({.kind = FrameKind::kGone, .epoch = kEpoch, .payload = {}}));

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # first_run.sh OUT_FOLDER [BUILD_FOLDER]: what a machine with a GPU must be asked, in the order of importance and in
-# under nine minutes. Needs the binaries of a build made anywhere (default: build-gpu-run, what tools/gpu/pack.sh made,
+# 530 s. Needs the binaries of a build made anywhere (default: build-gpu-run, what tools/gpu/pack.sh made,
 # else build) and nothing else: no network, no mpirun, no cmake; python3 with torch for the baseline.
 #   FIRST_RUN_PARTS      some of the parts in `all_parts` below, done in the order that stands there
 #   FIRST_RUN_BUDGET_S   530

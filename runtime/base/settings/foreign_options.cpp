@@ -26,7 +26,8 @@ struct ForeignOption {
   const char* why;       // of both: that it changes nothing, and that another value will not do
 };
 
-constexpr const char* kNoDownload = "nothing is downloaded; --model is a folder";
+constexpr const char* kNoDownload =
+    "nothing is downloaded; --model is a folder, or NAME@REVISION of the cache";
 constexpr const char* kRanks = "target ranks are --tensor-parallel-size, one server is one replica";
 constexpr const char* kServerThreads = "each connection has a thread of its own";
 constexpr const char* kRows = "rows of a round are --max-num-batched-tokens";

@@ -52,12 +52,6 @@ void Histogram::observe(double value) {
   sum_.fetch_add(value, std::memory_order_relaxed);
 }
 
-uint64_t Histogram::count() const {
-  uint64_t total = 0;
-  for (size_t i = 0; i <= upper_bounds_.size(); ++i) total += bucket_count(i);
-  return total;
-}
-
 MetricsRegistry::MetricsRegistry(MetricLabels common_labels)
     : common_labels_(std::move(common_labels)) {}
 

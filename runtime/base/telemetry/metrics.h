@@ -47,7 +47,6 @@ class Histogram {
   void observe(double value);
   const std::vector<double>& upper_bounds() const { return upper_bounds_; }
   uint64_t bucket_count(size_t i) const { return buckets_[i].load(std::memory_order_relaxed); }
-  uint64_t count() const;
   double sum() const { return sum_.load(std::memory_order_relaxed); }
 
  private:

@@ -27,7 +27,6 @@ ProcessMemory process_memory() {
   for (std::string line; std::getline(status, line);) {
     memory.resident_bytes += kilobytes_of(line, "VmRSS:") * 1024;
     memory.peak_resident_bytes += kilobytes_of(line, "VmHWM:") * 1024;
-    memory.file_bytes += kilobytes_of(line, "RssFile:") * 1024;
   }
   return memory;
 }

@@ -11,7 +11,6 @@ namespace outrider {
 struct ProcessMemory {
   int64_t resident_bytes = 0;
   int64_t peak_resident_bytes = 0;  // the most it ever was
-  int64_t file_bytes = 0;           // of resident_bytes: pages of mapped files, mostly code
 };
 ProcessMemory process_memory();
 

@@ -7,24 +7,14 @@
 #include <algorithm>
 #include <iterator>
 #include <limits>
+#include <nlohmann/json.hpp>
 
 namespace outrider {
 namespace {
 
 std::string quoted(const std::string& text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (byte < 0x20 || byte >= 0x7f) {
-      out += fmt::format("\\u{:04x}", byte);
-    } else {
-      out += c;
-    }
-  }
-  return out + "\"";
+  using Json = nlohmann::json;
+  return Json(text).dump(-1, ' ', true, Json::error_handler_t::replace);
 }
 
 // How an event appears: "X" a span of the rank, "b" and "e" the ends of one in a request's lane,

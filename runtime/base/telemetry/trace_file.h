@@ -1,5 +1,5 @@
 // The spans of all ranks as one file in Chrome's trace event format, for chrome://tracing, Perfetto
-// and `outrider plot-rounds`: a process per rank, all on rank 0's clock, arrows between ranks, and
+// and `tools/plot.py rounds`: a process per rank, all on rank 0's clock, arrows between ranks, and
 // one lane per request with its rounds. Written by rank 0 at the end of a job.
 #pragma once
 

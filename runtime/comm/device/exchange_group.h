@@ -16,8 +16,7 @@ struct ExchangeOptions {
   // is taken.
   size_t max_count = 0;
   // A sum of so many bytes, counting the rows there are, goes in two shots: every rank folds a
-  // share for all (3 and more ranks). The bits are the same. Not measured yet: between the sizes
-  // that docs/gpu.md quotes.
+  // share for all (3 and more ranks). The bits are the same. Not measured yet.
   size_t two_shot_bytes = 48 << 10;
   // A wait for a peer ends after it. Below what the job takes to notice a dead rank.
   double limit_s = 4.0;

@@ -1,6 +1,6 @@
 // The world as MPI processes. Only the round's thread calls MPI (MPI_THREAD_FUNNELED). No call here
 // waits for a peer: sends are tested, never waited for, and receives are matched first, because
-// Open MPI reports nothing when a peer dies (docs/round.md, Failure).
+// Open MPI reports nothing when a peer dies (docs/reliability.md).
 #include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -285,7 +285,7 @@ class MpiWorld final : public World {
 
   void finish(int exit_code) override {
     // Open MPI 4.1.4's mpirun may crash or hang when it ends a job of which a rank is in
-    // MPI_Finalize (docs/round.md), and with a rank that is gone that would never return.
+    // MPI_Finalize (docs/reliability.md), and with a rank that is gone that would never return.
     if (watchdog_) {
       watchdog_->leave();
       if (const auto found = watchdog_->finding()) end_for(*found);

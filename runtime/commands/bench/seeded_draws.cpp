@@ -51,4 +51,17 @@ int32_t random_length(int32_t length, double ratio, SeededDraws* draws) {
   return std::max(1, draws->between(least, most));
 }
 
+std::vector<int32_t> output_lengths(int32_t num_requests,
+                                    int32_t length,
+                                    double ratio,
+                                    uint64_t seed) {
+  constexpr uint32_t kLengthStream = 5;
+  if (num_requests == 1) return {length};
+  SeededDraws draws(seed, kLengthStream);
+  std::vector<int32_t> lengths;
+  for (int32_t i = 0; i < num_requests; ++i)
+    lengths.push_back(random_length(length, ratio, &draws));
+  return lengths;
+}
+
 }  // namespace outrider

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "runtime/base/numbers/rng.h"
 
@@ -32,5 +33,12 @@ class SeededDraws {
 // rounded down, to length x (1 + ratio), rounded up, as vLLM's `bench serve --random-range-ratio`;
 // at least 1.
 int32_t random_length(int32_t length, double ratio, SeededDraws* draws);
+
+// Of the requests of a wave: of several ones drawn, since requests that end in one round are what
+// no traffic has; of a single one just length.
+std::vector<int32_t> output_lengths(int32_t num_requests,
+                                    int32_t length,
+                                    double ratio,
+                                    uint64_t seed);
 
 }  // namespace outrider

@@ -30,7 +30,7 @@ class StepRunner {
   // All positions before it, in steps of at most max_num_batched_tokens.
   void fill(int32_t num_positions);
   // Whether this machine's ceilings can be measured in turns with the steps: on CPUs. Those of GPUs
-  // are gpu_probe's (docs/gpu.md).
+  // are gpu_probe's (docs/how-to/use-a-gpu.md).
   bool has_ceilings() const { return reader_.has_value(); }
   // One plain read of as many bytes as this rank's products read; ranks start together.
   double read_ms();

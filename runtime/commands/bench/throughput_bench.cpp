@@ -10,10 +10,13 @@
 #include "runtime/commands/bench/report/bench_kind.h"
 #include "runtime/commands/bench/report/bench_lists.h"
 #include "runtime/commands/bench/report/bench_progress.h"
+#include "runtime/commands/bench/seeded_draws.h"
 #include "runtime/ranks/job/job.h"
 
 namespace outrider {
 namespace {
+
+constexpr uint32_t kRequestStream = 6;
 
 struct ThroughputOptions {
   std::string prompts_file;  // with input_len 0
@@ -59,51 +62,30 @@ std::vector<Option> throughput_options(ThroughputOptions* options) {
   };
 }
 
-// Everything random about request i: drawn from the seed, so that all runs get the same requests.
-class RequestDraws {
- public:
-  RequestDraws(const ThroughputOptions& options, int32_t request)
-      : options_(options), request_(static_cast<uint32_t>(request)) {}
-
-  uint64_t noise_seed() const { return mix_seed(static_cast<uint64_t>(options_.seed), request_); }
-  int32_t length(int32_t middle, uint32_t which) const {
-    const auto spread = static_cast<int32_t>(middle * options_.range_ratio);
-    return std::max(1, middle - spread + below(2 * spread + 1, which, 0));
-  }
-  int32_t token(int32_t vocab_size, uint32_t place) const { return below(vocab_size, 2, place); }
-
- private:
-  int32_t below(int32_t count, uint32_t which, uint32_t place) const {
-    const PhiloxBlock noise =
-        philox4x32_10({{request_, which, place, 0}}, static_cast<uint32_t>(options_.seed), 0);
-    return static_cast<int32_t>((noise.lane[0] * static_cast<uint64_t>(count)) >> 32);
-  }
-
-  const ThroughputOptions& options_;
-  uint32_t request_;
-};
-
 std::vector<Request> make_requests(const FrontEndContext& context,
                                    const ThroughputOptions& options,
                                    bool speculate) {
   const std::vector<std::string> texts =
       read_bench_prompts(options.prompts_file, options.num_prompts);
-  const int32_t vocab_size = context.engine.info().vocab_size;
+  const auto vocab_size = static_cast<uint32_t>(context.engine.info().vocab_size);
   std::vector<Request> requests;
   for (int32_t i = 0; i < options.num_prompts; ++i) {
-    const RequestDraws draws(options, i);
-    Request request = bench_request(
-        context, texts[static_cast<size_t>(i) % texts.size()], draws.length(options.output_len, 1));
+    // All runs get the same requests.
+    const uint64_t seed = mix_seed(static_cast<uint64_t>(options.seed), static_cast<uint64_t>(i));
+    SeededDraws draws(seed, kRequestStream);
+    Request request = bench_request(context,
+                                    texts[static_cast<size_t>(i) % texts.size()],
+                                    random_length(options.output_len, options.range_ratio, &draws));
     if (options.input_len > 0) {
       const int32_t room = context.engine.info().max_model_len - request.params.max_tokens;
-      const int32_t length = std::min(room, draws.length(options.input_len, 0));
-      request.prompt.resize(static_cast<size_t>(length));
+      const int32_t length =
+          std::min(room, random_length(options.input_len, options.range_ratio, &draws));
+      request.prompt.clear();
       for (int32_t at = 0; at < length; ++at)
-        request.prompt[static_cast<size_t>(at)] =
-            draws.token(vocab_size, static_cast<uint32_t>(at));
+        request.prompt.push_back(static_cast<int32_t>(draws.below(vocab_size)));
     }
     request.params.temperature = static_cast<float>(options.temperature);
-    request.params.noise_seed = draws.noise_seed();
+    request.params.noise_seed = seed;
     request.params.max_draft_len = speculate ? -1 : 0;
     requests.push_back(std::move(request));
   }

@@ -17,10 +17,6 @@ constexpr auto kIdleCheckInterval = std::chrono::milliseconds(100);
 constexpr size_t kMostSamples = 8192;
 constexpr size_t kMostGrammars = 16;  // announced between two plans
 
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
 }  // namespace
 
 Coordinator::Coordinator(const Parts& parts)

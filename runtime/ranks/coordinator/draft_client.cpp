@@ -26,10 +26,6 @@ constexpr size_t kMaxUnanswered = 64;
 // A draft that floods costs a round no more than that.
 constexpr int kMostFramesAtOnce = 256;
 
-double seconds(DraftClient::Clock::duration duration) {
-  return std::chrono::duration<double>(duration).count();
-}
-
 }  // namespace
 
 DraftClient::DraftClient(DraftLink* link, uint32_t epoch, double patience_s)
@@ -75,9 +71,7 @@ bool DraftClient::is_congested() const {
   return link_ != nullptr && link_->num_unsent_bytes() > kMaxUnsentBytes;
 }
 
-void DraftClient::post(FrameKind kind) {
-  link_->post(encode_frame({.kind = kind, .epoch = epoch_, .payload = {}}));
-}
+void DraftClient::post(FrameKind kind) { link_->post(encode_frame(kind, epoch_)); }
 
 void DraftClient::send(DraftRequest request, Clock::time_point now) {
   if (request.is_empty() || link_ == nullptr || is_congested()) return;
@@ -152,8 +146,8 @@ void DraftClient::take_frame(const Frame& frame,
   }
   if (is_gone_) return;
   if (is_down_ && waiting_since_) {
-    down_after_s_ =
-        std::min(kLongestDownAfterS, std::max(down_after_s_, 2 * seconds(now - *waiting_since_)));
+    down_after_s_ = std::min(kLongestDownAfterS,
+                             std::max(down_after_s_, 2 * seconds_of(now - *waiting_since_)));
   }
   waiting_since_ = unanswered_.empty() ? std::nullopt : std::optional(now);
   is_down_ = false;
@@ -172,13 +166,13 @@ void DraftClient::record_answer(const PackedReply& reply, Clock::time_point now)
                    1e-6 * static_cast<double>(reply.step_time_us) / reply.num_steps);
   }
   if (reply.serial == urgent_serial_ && !reply.blocks.empty()) {
-    if (part_at_) update_average(&part_gap_s_, seconds(now - *part_at_));
+    if (part_at_) update_average(&part_gap_s_, seconds_of(now - *part_at_));
     part_at_ = now;
   }
   // A late answer counts too: it is how the usual answer time grows to what it really is.
   while (!unanswered_.empty() && unanswered_.front().serial <= reply.serial) {
     if (unanswered_.front().serial == reply.serial && unanswered_.front().is_urgent) {
-      const double answer_s = seconds(now - unanswered_.front().sent_at);
+      const double answer_s = seconds_of(now - unanswered_.front().sent_at);
       update_average(&answer_s_, answer_s);
       answered_since_miss_ = num_misses_in_row_ > 0;
       if (answer_s < kMaxWaitS) num_rounds_to_skip_ = 0;
@@ -242,7 +236,7 @@ void DraftClient::record_wait(bool complete) {
 
 DraftClient::State DraftClient::update(Clock::time_point now) {
   const double limit_s = std::max(down_after_s_, 8 * answer_s_);
-  is_down_ = is_down_ || (waiting_since_ && seconds(now - *waiting_since_) > limit_s);
+  is_down_ = is_down_ || (waiting_since_ && seconds_of(now - *waiting_since_) > limit_s);
   // One that has nothing to answer would stay down: nobody tells it anything.
   if (is_down_ && !is_gone_ && link_ != nullptr && !is_congested() && now >= look_again_at_) {
     look_again_at_ = now + kLookInterval;
@@ -257,10 +251,10 @@ DraftClient::State DraftClient::state() const {
   return tokens_at_ ? State::kAnswering : State::kAsked;
 }
 
-double DraftClient::asked_s(Clock::time_point now) const { return seconds(now - *asked_at_); }
+double DraftClient::asked_s(Clock::time_point now) const { return seconds_of(now - *asked_at_); }
 
 double DraftClient::silent_s(Clock::time_point now) const {
-  return seconds(now - tokens_at_.value_or(*asked_at_));
+  return seconds_of(now - tokens_at_.value_or(*asked_at_));
 }
 
 }  // namespace outrider

@@ -18,10 +18,6 @@ using Clock = DraftClient::Clock;
 
 constexpr int kMostLooks = 4;
 
-double seconds_between(Clock::time_point begin, Clock::time_point end) {
-  return std::chrono::duration<double>(end - begin).count();
-}
-
 Clock::duration duration_of(double seconds) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
 }
@@ -255,7 +251,7 @@ void DraftPacer::record_round(RoundRecord& record) {
   if (record.num_drafts == 0 && !record.reads_prompt)
     update_average(&plain_round_s_, record.step_s);
   const auto now = Clock::now();
-  record.total_s = seconds_between(round_end_, now);
+  record.total_s = seconds_of(now - round_end_);
   round_end_ = now;
   speculation_.record_round(record);
   record.plain_step_s = speculation_.plain_step_s(record);

@@ -23,10 +23,6 @@ constexpr double kFlushS = 0.2;
 constexpr size_t kMostDrafts = 16;
 constexpr int kMostFramesAtOnce = 64;
 
-Bytes plain_frame(FrameKind kind, uint32_t epoch) {
-  return encode_frame({.kind = kind, .epoch = epoch, .payload = {}});
-}
-
 }  // namespace
 
 void DraftRoster::add_rank(std::unique_ptr<DraftLink> link, int rank, uint32_t epoch) {
@@ -106,7 +102,7 @@ void DraftRoster::take_frame(Draft& draft, const Frame& frame, Clock::time_point
 void DraftRoster::ask(Draft& draft, Clock::time_point now) const {
   if (draft.state != State::kReady) return;
   if (!draft.was_asked && now - draft.heard_at > kAskInterval) {
-    draft.link->post(plain_frame(FrameKind::kAlive, draft.epoch));
+    draft.link->post(encode_frame(FrameKind::kAlive, draft.epoch));
     draft.was_asked = true;
   } else if (draft.was_asked && now - draft.heard_at > kLongestSilence) {
     draft.state = State::kSilent;
@@ -164,7 +160,7 @@ bool DraftRoster::shut_down() {
       rank = draft.get();
       rank->epoch = epoch;
     } else {
-      draft->link->post(plain_frame(FrameKind::kShutdown, epoch));
+      draft->link->post(encode_frame(FrameKind::kShutdown, epoch));
     }
   }
   for (const auto& draft : drafts_) {

@@ -23,8 +23,6 @@ constexpr size_t kMaxUnsentBytes = 16 << 20;
 // Of the frames that end something; a longer one is passed on without a look.
 constexpr size_t kMostEndBytes = 64;
 
-double seconds(JobClock::duration time) { return std::chrono::duration<double>(time).count(); }
-
 // Before MPI_Init only the launcher's word is known: how many ranks share this host, the draft's
 // included.
 int num_targets_here() {
@@ -37,18 +35,6 @@ std::optional<Frame> ending_frame(const Bytes& bytes) {
   if (bytes.size() > kMostEndBytes || !decode_frame(bytes, &frame)) return std::nullopt;
   if (frame.kind != FrameKind::kShutdown) return std::nullopt;
   return frame;
-}
-
-Bytes plain_frame(FrameKind kind, uint32_t epoch) {
-  return encode_frame({.kind = kind, .epoch = epoch, .payload = {}});
-}
-
-Readiness decode_report(const Bytes& message) {
-  WireReader in(message);
-  Readiness readiness{.problem = in.get_string()};
-  readiness.translates = in.get_bool();
-  readiness.shares_gpu = in.get_bool();
-  return readiness;
 }
 
 }  // namespace
@@ -88,7 +74,8 @@ Readiness DraftEngine::wait_report() {
   const auto message = wait_message();
   if (!message) return {.problem = why_not_started()};
   state_ = State::kServing;
-  return decode_report(*message);
+  WireReader in(*message);
+  return get_readiness(in);
 }
 
 std::string DraftEngine::why_not_started() {
@@ -152,7 +139,7 @@ bool DraftEngine::hear_coordinator(World& world) {
     }
     if (state_ != State::kServing || !socket_) continue;
     // Of this life, though the coordinator may not have heard of it.
-    if (end) socket_->post(plain_frame(FrameKind::kShutdown, epoch_));
+    if (end) socket_->post(encode_frame(FrameKind::kShutdown, epoch_));
     if (!end && socket_->num_unsent_bytes() < kMaxUnsentBytes) socket_->post(*bytes);
   }
   return moved;
@@ -181,14 +168,15 @@ bool DraftEngine::hear_engine(World& world, const Bytes& device_answer) {
 // A later life says what the first one said to the other ranks: its GPU, then that it is ready.
 void DraftEngine::meet(World& world, const Bytes& message, const Bytes& device_answer) {
   if (num_met_++ == 0) return socket_->post(device_answer);
-  const std::string problem = decode_report(message).problem;
+  WireReader in(message);
+  const std::string problem = get_readiness(in).problem;
   if (!problem.empty()) return end_life(world, "could not start again: " + problem);
   state_ = State::kServing;
-  restarts_.began(seconds(Clock::now() - since_));
+  restarts_.began(seconds_of(Clock::now() - since_));
   since_ = Clock::now();
   hang_watch_.begin(since_);
   log_info("the draft engine serves again (process {}, life {})", pid_, epoch_);
-  world.post(0, plain_frame(FrameKind::kHello, epoch_));
+  world.post(0, encode_frame(FrameKind::kHello, epoch_));
 }
 
 void DraftEngine::follow_keeper() {
@@ -225,10 +213,10 @@ void DraftEngine::begin_life(const DraftKeeper::News& news) {
 
 void DraftEngine::watch(World& world) {
   const Clock::time_point now = Clock::now();
-  const double age_s = seconds(now - since_);
+  const double age_s = seconds_of(now - since_);
   if (state_ == State::kServing) {
     const HangWatch::Verdict verdict = hang_watch_.look(now);
-    if (verdict == HangWatch::Verdict::kAsk) socket_->post(plain_frame(FrameKind::kAlive, epoch_));
+    if (verdict == HangWatch::Verdict::kAsk) socket_->post(encode_frame(FrameKind::kAlive, epoch_));
     if (verdict == HangWatch::Verdict::kHung) end_life(world, "does not answer");
   } else if (state_ == State::kMeeting && age_s > kLongestStartS) {
     end_life(world, "takes too long to start");
@@ -243,8 +231,8 @@ void DraftEngine::watch(World& world) {
 void DraftEngine::end_life(World& world, const std::string& why) {
   if (!why.empty()) log_warning("the draft engine (process {}) {}: it is ended", pid_, why);
   const bool served = state_ == State::kServing;
-  if (served) world.post(0, plain_frame(FrameKind::kGone, epoch_));
-  rest_s_ = restarts_.pause_s(served ? seconds(Clock::now() - since_) : 0);
+  if (served) world.post(0, encode_frame(FrameKind::kGone, epoch_));
+  rest_s_ = restarts_.pause_s(served ? seconds_of(Clock::now() - since_) : 0);
   socket_.reset();
   keeper_.end(!why.empty());
   state_ = State::kEnding;
@@ -253,14 +241,12 @@ void DraftEngine::end_life(World& world, const std::string& why) {
 
 // For an engine that has, or cannot any more; in the epoch that the coordinator knows.
 void DraftEngine::say_goodbye(World& world) const {
-  world.post(0, plain_frame(FrameKind::kShutdown, stop_epoch_));
+  world.post(0, encode_frame(FrameKind::kShutdown, stop_epoch_));
 }
 
 void report_ready(World& rank, const Readiness& readiness) {
   WireWriter out;
-  out.put_string(readiness.problem);
-  out.put_bool(readiness.translates);
-  out.put_bool(readiness.shares_gpu);
+  put_readiness(readiness, &out);
   rank.post(0, out.take());
 }
 

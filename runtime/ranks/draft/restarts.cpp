@@ -12,8 +12,6 @@ constexpr double kAskAfterS = 1.0;
 constexpr double kMostPatienceS = 60.0;
 constexpr double kTimesLonger = 4.0;  // than what was seen of an honest one
 
-double seconds(JobClock::duration time) { return std::chrono::duration<double>(time).count(); }
-
 }  // namespace
 
 double RestartTimes::pause_s(double served_s) {
@@ -30,19 +28,19 @@ void HangWatch::begin(Clock::time_point now) {
 
 void HangWatch::heard(Clock::time_point now) {
   if (asked_at_) {
-    const double honest_s = kTimesLonger * seconds(now - *asked_at_);
+    const double honest_s = kTimesLonger * seconds_of(now - *asked_at_);
     patience_s_ = std::min(kMostPatienceS, std::max(patience_s_, honest_s));
   }
   begin(now);
 }
 
 HangWatch::Verdict HangWatch::look(Clock::time_point now) {
-  if (seconds(now - heard_at_) < kAskAfterS) return Verdict::kFine;
+  if (seconds_of(now - heard_at_) < kAskAfterS) return Verdict::kFine;
   if (!asked_at_) {
     asked_at_ = now;
     return Verdict::kAsk;
   }
-  if (seconds(now - *asked_at_) < patience_s_) return Verdict::kFine;
+  if (seconds_of(now - *asked_at_) < patience_s_) return Verdict::kFine;
   patience_s_ = std::min(kMostPatienceS, 2 * patience_s_);
   return Verdict::kHung;
 }

@@ -37,10 +37,6 @@ constexpr double kFirstPauseS = 0.1;
 constexpr double kLongestPauseS = 5;
 constexpr int kNumProbes = 5;
 
-double seconds_since(Clock::time_point begin) {
-  return std::chrono::duration<double>(Clock::now() - begin).count();
-}
-
 // Without a rank the draft is the only one on its host, as far as it knows.
 constexpr RankLayout kLayout{.num_targets = 1, .has_draft = true};
 

@@ -3,7 +3,11 @@
 
 #include <fmt/format.h>
 
+#include <csignal>
 #include <cstdio>
+#include <cstdlib>
+#include <optional>
+#include <thread>
 
 #include "models/simulated/spec.h"
 #include "runtime/base/clock.h"
@@ -116,13 +120,38 @@ int run_mpi_job(const RunConfig& config, const Launch& launch, const JobMode& mo
   return result.exit_code;
 }
 
+// Nobody listens for signals while the models are loaded: until a front end does, one ends the
+// process.
+class SignalWatch {
+ public:
+  SignalWatch()
+      : thread_([](const std::stop_token& done) {
+          while (!done.stop_requested()) {
+            if (!wait_stop_signal(std::chrono::milliseconds(50))) continue;
+            std::fprintf(stderr, "outrider: stopped by a signal\n");
+            std::_Exit(128 + SIGTERM);
+          }
+        }) {}
+
+ private:
+  std::jthread thread_;
+};
+
 int run_threads_job(const RunConfig& config, const JobMode& mode, const InProcessLink& link) {
   refuse_foreign_launcher(1);
   int exit_code = 0;
+  std::optional<SignalWatch> watch(std::in_place);
+  JobMode watched = mode;
+  if (mode.front_end) {
+    watched.front_end = [&](const FrontEndContext& context) {
+      watch.reset();
+      return mode.front_end(context);
+    };
+  }
   run_in_process(
       make_layout(config, 0).num_ranks(),
       [&](World& world) {
-        const int code = run_rank(world, config, nullptr, mode, false);
+        const int code = run_rank(world, config, nullptr, watched, false);
         if (world.rank() == 0) exit_code = code;
       },
       link);

@@ -1,4 +1,4 @@
-// See assignment.h.
+// See device_assignment.h.
 #include "runtime/ranks/loading/device_assignment.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// See loader.h.
+// See gpu_loader.h.
 #include "runtime/ranks/loading/gpu_loader.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// See memory.h.
+// See gpu_memory.h.
 #include "runtime/ranks/loading/gpu_memory.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// See requirements.h.
+// See memory_requirements.h.
 #include "runtime/ranks/loading/memory_requirements.h"
 
 #include <fmt/format.h>

@@ -9,10 +9,10 @@
 namespace outrider {
 namespace {
 
-constexpr uint32_t kPlanMagic = 0x4e4c504f;             // "OPLN"
-constexpr uint32_t kCandidatesMagic = 0x444e434f;       // "OCND"
-constexpr uint32_t kLateDraftTokensMagic = 0x444d414f;  // "OAMD"
-constexpr uint32_t kFrameMagic = 0x4d52464f;            // "OFRM"
+constexpr uint32_t kPlanMagic = 0x4e4c504f;                        // "OPLN"
+constexpr uint32_t kCandidatesMagic = 0x444e434f;                  // "OCND"
+constexpr uint32_t kLateDraftTokensMagic = 0x444d414f;             // "OAMD"
+constexpr uint32_t kFrameMagic = 0x4d52464f;                       // "OFRM"
 constexpr uint32_t kMostSteps = 1 << 24;                           // since the last reply
 constexpr uint64_t kMostStepUs = 1'000'000ull * 3600;              // since the last reply
 constexpr uint64_t kMostIdleUs = 1'000'000ull * 3600 * 24 * 3650;  // a job's life
@@ -285,6 +285,10 @@ Bytes encode_frame(const Frame& frame) {
   return bytes;
 }
 
+Bytes encode_frame(FrameKind kind, uint32_t epoch) {
+  return encode_frame({.kind = kind, .epoch = epoch, .payload = {}});
+}
+
 bool decode_frame(const Bytes& bytes, Frame* frame) {
   constexpr size_t kHeaderBytes = 4 + 2 + 1 + 4 + 8 + 4;
   if (bytes.size() < kHeaderBytes || bytes.size() > kMaxFrameBytes) return false;
@@ -387,9 +391,10 @@ PackedReply decode_draft_reply(const Bytes& bytes) {
                             reply.num_steps,
                             reply.num_rows));
   if (reply.step_time_us > kMostStepUs || reply.idle_us > kMostIdleUs)
-    throw Error(fmt::format("a draft reply tells of {} us at work and {} us idle, which is too long",
-                            reply.step_time_us,
-                            reply.idle_us));
+    throw Error(
+        fmt::format("a draft reply tells of {} us at work and {} us idle, which is too long",
+                    reply.step_time_us,
+                    reply.idle_us));
   return reply;
 }
 

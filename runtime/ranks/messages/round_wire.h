@@ -44,6 +44,7 @@ constexpr size_t kMaxFrameBytes = 64u << 20;
 constexpr uint16_t kDraftLinkVersion = 5;
 
 Bytes encode_frame(const Frame& frame);
+Bytes encode_frame(FrameKind kind, uint32_t epoch);   // without a payload
 bool decode_frame(const Bytes& bytes, Frame* frame);  // of any epoch
 bool decode_frame(const Bytes& bytes, uint32_t epoch, Frame* frame);
 

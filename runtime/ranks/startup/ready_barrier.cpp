@@ -10,35 +10,21 @@
 namespace outrider {
 namespace {
 
-struct Report {
+struct Report : Readiness {
   std::string host;
-  std::string problem;
-  int32_t num_threads = 0;
-  int32_t num_kv_blocks = 0;
-  bool translates = false;
-  bool shares_gpu = false;
 };
 
-Bytes encode_report(const Report& report) {
+Bytes encode_report(const World& world, const Readiness& readiness) {
   WireWriter out;
-  out.put_string(report.host);
-  out.put_string(report.problem);
-  out.put(report.num_threads);
-  out.put(report.num_kv_blocks);
-  out.put_bool(report.translates);
-  out.put_bool(report.shares_gpu);
+  put_readiness(readiness, &out);
+  out.put_string(world.host());
   return out.take();
 }
 
 Report decode_report(const Bytes& bytes) {
   WireReader in(bytes);
-  Report report;
+  Report report{get_readiness(in), {}};
   report.host = in.get_string();
-  report.problem = in.get_string();
-  report.num_threads = in.get<int32_t>();
-  report.num_kv_blocks = in.get<int32_t>();
-  report.translates = in.get_bool();
-  report.shares_gpu = in.get_bool();
   return report;
 }
 
@@ -60,11 +46,7 @@ std::string together(const RankLayout& layout,
   const bool all_say_it = std::all_of(reports.begin(), reports.end(), [&](const auto& one) {
     return one.first >= layout.num_targets || one.second.problem == first;
   });
-  if (all_say_it && !first.empty()) return first;
-  for (const auto& [rank, report] : reports) {
-    if (!report.problem.empty()) return named_problem(layout, rank, report.host, report.problem);
-  }
-  return missing.empty() ? "" : "no report from " + missing + " in time";
+  return all_say_it && !first.empty() ? first : readiness_error(layout, reports, missing);
 }
 
 Bytes encode_sentence(const std::string& sentence) {
@@ -79,6 +61,23 @@ void stop_for(const Bytes& answer) {
 }
 
 }  // namespace
+
+void put_readiness(const Readiness& readiness, WireWriter* out) {
+  out->put_string(readiness.problem);
+  out->put(readiness.num_threads);
+  out->put(readiness.num_kv_blocks);
+  out->put_bool(readiness.translates);
+  out->put_bool(readiness.shares_gpu);
+}
+
+Readiness get_readiness(WireReader& in) {
+  Readiness readiness{.problem = in.get_string()};
+  readiness.num_threads = in.get<int32_t>();
+  readiness.num_kv_blocks = in.get<int32_t>();
+  readiness.translates = in.get_bool();
+  readiness.shares_gpu = in.get_bool();
+  return readiness;
+}
 
 Topology ready_barrier(World& world,
                        const RankLayout& layout,
@@ -102,13 +101,7 @@ Topology ready_barrier(World& world,
     }
     return encode_sentence(sentence);
   };
-  const Report own{.host = world.host(),
-                   .problem = readiness.problem,
-                   .num_threads = readiness.num_threads,
-                   .num_kv_blocks = readiness.num_kv_blocks,
-                   .translates = readiness.translates,
-                   .shares_gpu = readiness.shares_gpu};
-  stop_for(rendezvous(world, layout, encode_report(own), judge, timeout_s));
+  stop_for(rendezvous(world, layout, encode_report(world, readiness), judge, timeout_s));
   if (world.rank() == 0) topology.library = world.library();
   return topology;
 }
@@ -122,8 +115,8 @@ void checked_barrier(World& world,
     for (const auto& [rank, bytes] : reports) decoded[rank] = decode_report(bytes);
     return encode_sentence(together(layout, decoded, missing_ranks(layout, reports)));
   };
-  const Report own{.host = world.host(), .problem = problem};
-  stop_for(rendezvous(world, layout, encode_report(own), judge, timeout_s));
+  const Bytes own = encode_report(world, {.problem = problem});
+  stop_for(rendezvous(world, layout, own, judge, timeout_s));
 }
 
 }  // namespace outrider

@@ -12,11 +12,14 @@ namespace outrider {
 
 struct Readiness {
   std::string problem;        // empty when this rank is ready
-  int num_threads = 0;        // this rank computes with; for reports
+  int32_t num_threads = 0;    // this rank computes with; for reports
   int32_t num_kv_blocks = 0;  // of this target rank; 0: not a target
   bool translates = false;    // a draft whose tokens are not the target's
   bool shares_gpu = false;    // a draft on a target's GPU
 };
+
+void put_readiness(const Readiness& readiness, WireWriter* out);
+Readiness get_readiness(WireReader& in);
 
 struct RankPlace {
   int rank = 0;

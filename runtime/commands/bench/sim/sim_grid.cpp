@@ -4,10 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 
 #include "models/simulated/law.h"
 #include "runtime/base/error.h"
+#include "runtime/commands/bench/report/bench_lists.h"
 #include "runtime/commands/bench/speedup_formulas.h"
 #include "scheduler/pacing/constants.h"
 
@@ -17,48 +17,15 @@ namespace {
 constexpr int32_t kMostDraftLen = 16;
 constexpr int32_t kMostBestLen = 12;
 
-std::vector<std::string> parts_of(const std::string& text) {
-  std::vector<std::string> parts;
-  size_t begin = 0;
-  while (begin <= text.size()) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    parts.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return parts;
-}
-
-std::vector<double> numbers_of(const char* key,
-                               const std::string& text,
-                               double least,
-                               double most) {
-  std::vector<double> values;
-  for (const std::string& part : parts_of(text)) {
-    double value = 0;
-    const char* end = part.data() + part.size();
-    const auto [rest, problem] = std::from_chars(part.data(), end, value);
-    const bool inside = value >= least && value <= most;
-    if (problem != std::errc() || rest != end || !inside) {
-      throw Error(fmt::format("{} must be numbers from {} to {} with commas between, not '{}'",
-                              key,
-                              least,
-                              most,
-                              text));
-    }
-    values.push_back(value);
-  }
-  return values;
-}
-
-void read_modes(const std::string& text, SimGrid* grid) {
-  for (const std::string& part : parts_of(text)) {
-    bool* mode = part == "off"     ? &grid->off
-                 : part == "chain" ? &grid->chain
-                 : part == "cache" ? &grid->cache
+void read_modes(const std::vector<std::string>& modes, SimGrid* grid) {
+  for (const std::string& name : modes) {
+    bool* mode = name == "off"     ? &grid->off
+                 : name == "chain" ? &grid->chain
+                 : name == "cache" ? &grid->cache
                                    : nullptr;
     if (mode == nullptr)
       throw Error(
-          fmt::format("modes must be off, chain, cache with commas between, not '{}'", text));
+          fmt::format("modes must be off, chain, cache with commas between, not '{}'", name));
     *mode = true;
   }
 }
@@ -94,15 +61,13 @@ class WorkloadClasses {
 };
 
 void add_cells(const SimOptions& options, WorkloadClasses& workload_classes, SimGrid* grid) {
-  for (const double alpha : numbers_of("alphas", options.alphas, 0, 1)) {
-    for (const double cost : numbers_of("costs", options.costs, 0, 100)) {
+  for (const double alpha : options.alphas) {
+    for (const double cost : options.costs) {
       const SimPair pair = {alpha, cost, 0};
       const int32_t workload_class = workload_classes.add(pair, options.step_ms);
-      std::vector<double> lens = {static_cast<double>(best_draft_len(alpha, cost, kMostBestLen))};
-      if (options.draft_len != "best")
-        lens = numbers_of("draft_len", options.draft_len, 0, kMostDraftLen);
-      for (const double len : lens)
-        grid->cells.push_back({pair, workload_class, static_cast<int32_t>(len)});
+      std::vector<int32_t> lens = options.draft_lens;
+      if (lens.empty()) lens = {best_draft_len(alpha, cost, kMostBestLen)};
+      for (const int32_t len : lens) grid->cells.push_back({pair, workload_class, len});
     }
   }
 }
@@ -139,8 +104,7 @@ SimGrid make_sim_grid(const SimOptions& options, RunConfig& config) {
       throw Error(fmt::format("pacing: '{}' is not NAME=VALUE", given));
     set_pacing_constant(given.substr(0, equals), given.substr(equals + 1));
   }
-  for (const double requests : numbers_of("requests", options.requests, 1, 1024))
-    grid.requests.push_back(static_cast<int32_t>(requests));
+  grid.requests = options.requests;
   read_modes(options.modes, &grid);
   WorkloadClasses workload_classes;
   // The first one, because the planner's probes of the target's steps are of that workload_class.
@@ -170,13 +134,15 @@ SimGrid make_sim_grid(const SimOptions& options, RunConfig& config) {
 std::vector<Option> sim_options(SimOptions* options) {
   return {
       number_option("step_ms", &options->step_ms, 0.01, 1e5, "the target's step, milliseconds"),
-      text_option("alphas", &options->alphas, "acceptances, commas between"),
-      text_option("costs", &options->costs, "costs of a draft step in target steps"),
-      text_option("modes", &options->modes, "ways of asynchronous drafting: off, chain, cache"),
-      text_option("draft_len",
-                  &options->draft_len,
-                  "of synchronous drafts: lengths, or best (up to 12, by Leviathan)"),
-      text_option("requests", &options->requests, "how many requests at once"),
+      number_list_option("alphas", &options->alphas, 0, 1, "acceptances"),
+      number_list_option("costs", &options->costs, 0, 100, "of a draft step, in target steps"),
+      word_list_option("modes", &options->modes, "of asynchronous drafting: off, chain, cache"),
+      integer_list_option("draft_len",
+                          &options->draft_lens,
+                          0,
+                          kMostDraftLen,
+                          "of synchronous drafts; default: the best up to 12, by Leviathan"),
+      integer_list_option("requests", &options->requests, 1, 1024, "how many requests at once"),
       number_option("many_row_ms",
                     &options->many_row_ms,
                     0,

@@ -15,11 +15,11 @@ namespace outrider {
 
 struct SimOptions {
   double step_ms = 10;
-  std::string alphas = "0.6,0.7,0.8,0.9";
-  std::string costs = "0.05,0.1,0.2";
-  std::string modes = "off,chain,cache";
-  std::string draft_len = "best";
-  std::string requests = "1,4,16,64,256";
+  std::vector<double> alphas = {0.6, 0.7, 0.8, 0.9};
+  std::vector<double> costs = {0.05, 0.1, 0.2};
+  std::vector<std::string> modes = {"off", "chain", "cache"};
+  std::vector<int32_t> draft_lens;  // empty: the best
+  std::vector<int32_t> requests = {1, 4, 16, 64, 256};
   double many_row_ms = 0.05;
   bool cases = true;
   std::string target_keys;

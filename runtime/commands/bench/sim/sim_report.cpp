@@ -144,13 +144,8 @@ void report_chain(const SimGrid& grid,
                   BenchReport* report) {
   BenchTable table;
   table.title = "\nasynchronous drafting of one chain, one request: over no drafts";
-  table.columns = {"alpha",
-                   "c",
-                   "go/wait column",
-                   "measured",
-                   "standard error",
-                   "at least 0.95 of it",
-                   "bubble"};
+  table.columns = {
+      "alpha", "c", "chain column", "measured", "standard error", "at least 0.95 of it", "bubble"};
   for (size_t i = 0; i < findings.size(); ++i) {
     const SimPair& pair = grid.cells[i].pair;
     const SimFindings& f = findings[i];
@@ -169,7 +164,7 @@ void report_chain(const SimGrid& grid,
   report->tables.push_back(std::move(table));
 }
 
-// What asynchronous drafting must reach at least: the go/wait column everywhere, and most of the
+// What asynchronous drafting must reach at least: the chain column everywhere, and most of the
 // cache's where drafts are good and cheap.
 double cache_bar(const SimPair& pair) {
   const double bar = best_chain(pair.alpha, pair.cost).speedup;
