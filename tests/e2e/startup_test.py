@@ -240,8 +240,8 @@ class BeforeTheLoad(unittest.TestCase):
 
 class Loading(unittest.TestCase):
     def test_a_signal_ends_it_at_once(self):
-        bench = subprocess.Popen([PROGRAM, "bench", "decode", "--model", "synth:llama-3.2-1b"], env=ENVIRONMENT,
-                                 stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        bench = subprocess.Popen([PROGRAM, "bench", "decode", "--model", "synth:llama-3.2-1b", "--max-model-len", "256"],
+                                 env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         self.addCleanup(bench.kill)
         bench.stderr.readline()  # it has begun
         bench.terminate()
