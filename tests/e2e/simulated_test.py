@@ -95,7 +95,7 @@ class Simulated(unittest.TestCase):
         self.assertIn("modes must be off, chain, cache", errors)
         code, _, errors = run([PROGRAM, "bench", "sim", "--alphas", "0.6,x"])
         self.assertEqual(code, 2, errors)
-        self.assertIn("alphas must be numbers from 0 to 1", errors)
+        self.assertIn("alphas: '0.6,x' is no list of numbers from 0 to 1", errors)
 
 
 if __name__ == "__main__":

@@ -85,9 +85,7 @@ std::vector<GivenValue> parse_yaml(const std::string& text,
                                    const std::vector<const Option*>& options) {
   FlatYaml flat{name};
   try {
-    const std::vector<YAML::Node> documents = YAML::LoadAll(text);
-    if (documents.size() > 1) throw Error(fmt::format("{}: more than one document", name));
-    const YAML::Node root = documents.empty() ? YAML::Node() : documents.front();
+    const YAML::Node root = YAML::Load(text);
     if (!root.IsMap() && !root.IsNull())
       throw Error(fmt::format("{}: not a list of 'key: value' lines", name));
     if (root.IsMap()) flat.add(root, prefix, 0);
@@ -564,12 +562,13 @@ std::string dump_config(const LoadedConfig& loaded) {
     const auto origin = origins.find(option.key);
     const std::string name =
         dot == std::string::npos ? option.key : "  " + option.key.substr(dot + 1);
-    // A line that reads back as not given: a made-up key would be one.
-    const bool is_hidden = option.is_secret && origin != origins.end();
+    // A line that reads back as not given: a made-up key would be one. "" and [] hide nothing.
+    const std::string value = option.get();
+    const bool is_hidden = option.is_secret && value.size() > 2;
     text += fmt::format("{}{}: {}  # {}\n",
                         is_hidden ? "# " : "",
                         name,
-                        is_hidden ? "hidden" : option.get(),
+                        is_hidden ? "hidden" : value,
                         origin == origins.end() ? "default" : origin->second);
   }
   return text;
