@@ -323,7 +323,9 @@ Json delta_json(const AnswerPieces& pieces) {
 void drop_cut_call(ChoiceOutput* choice) {
   std::vector<ToolCallPiece>& calls = choice->pieces.calls;
   if (calls.empty() || Json::accept(calls.back().arguments)) return;
-  if (choice->finish_reason != FinishReason::kLength && !calls.back().arguments.empty()) return;
+  const bool is_cut =
+      choice->finish_reason == FinishReason::kLength || choice->stop_reason.text.has_value();
+  if (!is_cut && !calls.back().arguments.empty()) return;
   calls.pop_back();
   choice->has_called = !calls.empty();
 }

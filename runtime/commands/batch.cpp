@@ -168,7 +168,10 @@ int batch_command(const CommandLine& line) {
   const auto front_end = [&](const FrontEndContext& context) {
     return batch(context, std::move(work));
   };
-  return run_job(loaded.config, line.launch, front_end, {.before_load = prepare, .link = {}});
+  return run_job(loaded.config,
+                 line.launch,
+                 front_end,
+                 {.before_load = prepare, .link = {}, .stop_code = kExitStopped});
 }
 
 }  // namespace outrider

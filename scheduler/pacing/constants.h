@@ -21,7 +21,8 @@ struct PacingConstants {
   double sequence_prior_tokens = 6;
   double position_prior_tokens = 20;
   double prior_acceptance = 0.6;
-  // Rounds without evidence after which drafts are tried again; doubled by each try that fails.
+  // Rounds without evidence after which drafts are tried again; doubled by each try that fails, up
+  // to 64 times.
   double retry_after_rounds = 128;
   // A draft token less likely to be accepted gets no row, whatever it costs.
   double least_survival = 0.02;

@@ -2,6 +2,7 @@
 #include "scheduler/pacing/speculation.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -89,6 +90,7 @@ void Speculation::record_lookup(bool all_accepted, bool hit, int32_t num_prepare
 
 void Speculation::record_first_tokens(double seconds, int32_t num_sequences, double num_tokens) {
   const double token_s = draft_token_s(num_sequences);
+  // So a link that is truly slow is learned in some twenty waits.
   const double most_s = pacing.outlier * std::max(link_s_, token_s);
   const double beside = std::clamp(seconds - num_tokens * token_s, 0.0, most_s);
   link_s_ += pacing.average_weight * (beside - link_s_);
@@ -133,7 +135,9 @@ void Speculation::record_round(const RoundRecord& round) {
   if (!heard && (round.draft_worked || !config_.has_worker)) acceptance_.record_nothing();
   // Measured by waits alone, it would end them for good.
   if (round.waited_s == 0) link_s_ *= 1 - 1 / pacing.step_memory;
-  if (round.reads_prompt || round.num_sequences == 0 || recent_.is_stall(round.total_s)) return;
+  if (round.reads_prompt || round.num_sequences == 0) return;
+  RecentRounds& recent = recent_[std::bit_width(static_cast<uint32_t>(round.num_sequences))];
+  if (recent.is_stall(round.total_s - round.waited_s)) return;
   StepTimes& steps = round.draft_worked ? working_steps_ : idle_steps_;
   const double usual_s = steps.at(round.load);
   steps.add(round.load,

@@ -77,8 +77,8 @@ class Speculation {
   // Of a round beside wait and step, by its rows.
   StepTimes idle_overhead_;
   StepTimes working_overhead_;
-  RecentRounds recent_;
-  double link_s_ = 0;  // from asking to the first token, beside the draft's step
+  std::map<int, RecentRounds> recent_;  // by the sequences' number, in powers of two
+  double link_s_ = 0;                   // from asking to the first token, beside the draft's step
   double hit_if_all_stand_ = 0;
   double hit_if_not_ = 0;
   double hit_after_backup_ = 0;

@@ -5,6 +5,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -245,7 +246,7 @@ class Loading(unittest.TestCase):
         self.addCleanup(bench.kill)
         bench.stderr.readline()  # it has begun
         bench.terminate()
-        self.assertEqual(bench.wait(10), 143)
+        self.assertEqual(bench.wait(10), -signal.SIGTERM)
         self.assertIn("stopped by a signal", bench.stderr.read())
 
 

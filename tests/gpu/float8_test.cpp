@@ -59,6 +59,10 @@ TEST(Float8, RoundsToTheNearestAndTiesToEven) {
 TEST(Float8, TheLargestWeightBecomesTheLargestCode) {
   EXPECT_EQ(float_to_e4m3(3.7f / e4m3_scale(3.7f)), 0x7e);
   EXPECT_EQ(e4m3_scale(0.0f), 1.0f);
+  for (const float broken : {NAN, INFINITY}) {
+    const std::vector<float> weights = {1.0f, broken, 2.0f};
+    EXPECT_TRUE(std::isnan(e4m3_scale(std::span<const float>(weights))));
+  }
 }
 
 // One 1 in each row of activations picks single weights: each code's value comes out exactly.

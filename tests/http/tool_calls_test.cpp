@@ -221,6 +221,14 @@ TEST_F(ToolCalls, ACallThatWasCutIsNoCall) {
   EXPECT_EQ(none["finish_reason"], "stop");
 }
 
+TEST_F(ToolCalls, ACallThatAStopStringCutIsNoCall) {
+  serve("hermes", "none");
+  play("<tool_call>{\"name\": \"weather\", \"arguments\": {\"city\": \"END");
+  const json choice = post_json(kChat, body(R"(,"stop":"END")"))["choices"][0];
+  EXPECT_FALSE(choice["message"].contains("tool_calls"));
+  EXPECT_EQ(choice["finish_reason"], "stop");
+}
+
 TEST_F(ToolCalls, WrongArgumentsAreTheClientsToSee) {
   serve("hermes", "none");
   play("<tool_call>{\"name\": \"weather\", \"arguments\": {\"city\": None}}</tool_call>");

@@ -2,10 +2,14 @@
 // wake.
 #include "runtime/ops/cpu/threads/thread_pool.h"
 
+#include <sys/resource.h>
+
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <ctime>
 #include <memory>
+#include <string>
 #include <thread>
 
 #include "runtime/base/error.h"
@@ -113,6 +117,21 @@ TEST(ThreadPool, ManyPoolsAtOnce) {
 
 TEST(ThreadPool, StartsAndStopsAgainAndAgain) {
   for (int i = 0; i < 50; ++i) ThreadPool pool(1 + i % 4);
+}
+
+// Where a container allows fewer: a sentence, and those that had started have ended.
+TEST(ThreadPoolDeathTest, ThreadsThatCannotBeMadeAreAnError) {
+  const auto start_many = [] {
+    const rlimit limit{1 << 30, 1 << 30};  // each thread wants a stack of some MiB
+    setrlimit(RLIMIT_AS, &limit);
+    try {
+      ThreadPool pool(1024);
+    } catch (const Error& error) {
+      std::_Exit(std::string(error.what()).find("of 1024 threads") != std::string::npos ? 0 : 2);
+    }
+    std::_Exit(1);
+  };
+  EXPECT_EXIT(start_many(), ::testing::ExitedWithCode(0), "");
 }
 
 TEST(ThreadPool, RefusesImpossibleCounts) {

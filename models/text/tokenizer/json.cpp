@@ -244,7 +244,8 @@ void set_special_roles(const std::vector<std::string>& names,
   for (const std::string& name : names) {
     const auto found = ids.find(name);
     const auto is_it = [&](const AddedToken& token) { return token.content == name; };
-    if (found == ids.end() || std::ranges::any_of(spec.added_tokens, is_it)) continue;
+    if (name.empty() || found == ids.end()) continue;
+    if (std::ranges::any_of(spec.added_tokens, is_it)) continue;
     spec.added_tokens.push_back(
         {.id = found->second, .content = name, .special = true, .control = true});
   }

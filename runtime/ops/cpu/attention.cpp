@@ -58,7 +58,6 @@ struct Attention {
   }
   int64_t num_queries(const Tile& tile) const { return tile.num_rows * group(); }
   int64_t tile_rows() const { return std::max<int64_t>(1, kTileQueries / group()); }
-  int64_t tile_state_size() const { return tile_rows() * group() * state_size(); }
   int32_t sequence(int64_t row) const { return rows.sequence_of_row[static_cast<size_t>(row)]; }
   int64_t end(int64_t row) const { return int64_t{rows.positions[static_cast<size_t>(row)]} + 1; }
   int64_t begin(int64_t row) const {
@@ -320,18 +319,20 @@ struct ChunkOfTile {
   int64_t chunk;
 };
 
-// Folds the chunks' states, in ascending order, into the tiles' running ones.
+// Folds the chunks' states, in ascending order, into the tiles' running ones. tile_size: floats of
+// a tile's states.
 void fold_chunks(const Attention& job,
                  const std::vector<Tile>& tiles,
                  std::span<const ChunkOfTile> work,
+                 size_t tile_size,
                  const float* partials,
                  float* running) {
   const int64_t size = job.state_size();
   for (size_t i = 0; i < work.size(); ++i) {
     const Tile& tile = tiles[work[i].tile];
     const RowsOfChunk seen = rows_of_chunk(job, tile, work[i].chunk);
-    const float* from = partials + static_cast<int64_t>(i) * job.tile_state_size();
-    float* to = running + static_cast<int64_t>(work[i].tile) * job.tile_state_size();
+    const float* from = partials + i * tile_size;
+    float* to = running + work[i].tile * tile_size;
     for (int64_t query = seen.begin * job.group(); query < seen.end * job.group(); ++query) {
       const int64_t row = tile.first_row + query / job.group();
       if (job.begin(row) >= work[i].chunk * kPositionChunk) {
@@ -350,7 +351,9 @@ void run_chunks(Context& ctx, const Attention& job, const std::vector<Tile>& til
       work.push_back({i, tiles[i].first_chunk + chunk});
     }
   }
-  const auto state_size = static_cast<size_t>(job.tile_state_size());
+  int64_t most_queries = 1;  // decode's tiles have one row
+  for (const Tile& tile : tiles) most_queries = std::max(most_queries, job.num_queries(tile));
+  const auto state_size = static_cast<size_t>(most_queries * job.state_size());
   const size_t at_once = std::clamp<size_t>(
       static_cast<size_t>(kMaxPartialFloats) / state_size, 1, std::max<size_t>(1, work.size()));
   std::vector<float> partials(at_once * state_size);
@@ -367,7 +370,7 @@ void run_chunks(Context& ctx, const Attention& job, const std::vector<Tile>& til
       locate(job, tiles[item.tile], item.chunk, slots);
       run_chunk(job, {tiles[item.tile], item.chunk, slots, nullptr, states, true}, workspace);
     });
-    fold_chunks(job, tiles, part, partials.data(), running.data());
+    fold_chunks(job, tiles, part, state_size, partials.data(), running.data());
   }
   for (size_t i = 0; i < tiles.size(); ++i) {
     finish(job, tiles[i], running.data() + i * state_size);

@@ -64,6 +64,18 @@ std::unique_ptr<Device> open_device(int ordinal) {
                 ", for which this build has no code");
   }
   check_cuda(code, "loading the kernels");
+  // Code for 8.0 is loaded by 8.6 and 8.9 too, whose blocks have 99 KiB.
+  constexpr int kLeastSharedBytes = 163 << 10;  // that kernels for sm_80 may ask for
+  int shared_bytes = 0;
+  check_cuda(
+      cudaDeviceGetAttribute(&shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal),
+      "asking for its shared memory");
+  if (shared_bytes < kLeastSharedBytes) {
+    throw Error("device 'cuda': GPU " + std::to_string(ordinal) + " has compute capability " +
+                std::to_string(major) + "." + std::to_string(minor) + ", whose blocks have " +
+                std::to_string(shared_bytes >> 10) + " KiB of shared memory; the kernels need " +
+                std::to_string(kLeastSharedBytes >> 10));
+  }
   return make_cuda_device(ordinal, overlap_wanted(major));
 }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <span>
 
 #include "runtime/base/numbers/exact_math.h"
@@ -46,9 +47,13 @@ OUTRIDER_HD inline uint8_t float_to_e4m3(float value) {
 OUTRIDER_HD inline float e4m3_scale(float largest) {
   return largest > 0.0f ? largest / kLargestE4M3 : 1.0f;
 }
+// NaN where a weight is no number: then the output is none.
 inline float e4m3_scale(std::span<const float> weights) {
   float largest = 0.0f;
-  for (const float weight : weights) largest = std::max(largest, std::fabs(weight));
+  for (const float weight : weights) {
+    if (!std::isfinite(weight)) return std::numeric_limits<float>::quiet_NaN();
+    largest = std::max(largest, std::fabs(weight));
+  }
   return e4m3_scale(largest);
 }
 

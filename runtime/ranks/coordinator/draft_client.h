@@ -66,7 +66,8 @@ class DraftClient {
   // Tells how the round's wait ended.
   void record_wait(bool complete);
 
-  // Looks whether an answer is overdue and nothing was heard meanwhile.
+  // Looks whether an answer is overdue and nothing was heard meanwhile. One that is down is asked
+  // once a second whether it lives.
   State update(Clock::time_point now);
   State state() const;
   bool is_waited_for() const { return asked_at_.has_value(); }

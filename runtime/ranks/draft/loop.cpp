@@ -38,11 +38,13 @@ class DraftPort {
     }
     return true;
   }
-  // A link that takes nothing gets no more: replies grow old, and memory must not grow.
-  void send(const DraftReply& reply) {
+  // Where the link takes nothing, tokens wait in the worker: memory must not grow.
+  void send_from(DraftWorker& worker) {
     if (world_.num_unsent_bytes(0) > kMaxUnsentBytes) return;
-    trace_reply_out(reply);
-    post(FrameKind::kReply, encode(reply));
+    const auto reply = worker.take_reply();
+    if (!reply) return;
+    trace_reply_out(*reply);
+    post(FrameKind::kReply, encode(*reply));
   }
   void say_alive() {
     if (JobClock::now() - last_sent_ >= kAliveInterval) post(FrameKind::kAlive, {});
@@ -97,7 +99,7 @@ void serve_until_shutdown(World& world, DraftPort& port, DraftWorker& worker) {
     while (true) {
       if (!port.receive_into(worker)) return;
       if (worker.has_work()) idle.note();
-      if (auto reply = worker.take_reply()) port.send(*reply);
+      port.send_from(worker);
       if (worker.has_work()) break;
       if (!idle_span) idle_span.emplace(TraceKind::kDraftIdle);
       if (backoff.should_check()) world.check_alive(1);
@@ -105,7 +107,7 @@ void serve_until_shutdown(World& world, DraftPort& port, DraftWorker& worker) {
     }
     idle_span.reset();
     worker.step();
-    if (auto reply = worker.take_reply()) port.send(*reply);
+    port.send_from(worker);
     port.say_alive();
   }
 }

@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
@@ -120,16 +119,17 @@ int run_mpi_job(const RunConfig& config, const Launch& launch, const JobMode& mo
   return result.exit_code;
 }
 
-// Nobody listens for signals while the models are loaded: until a front end does, one ends the
-// process.
+// Nobody listens for signals while the models are loaded: until somebody does, one ends the
+// process, as if it had not been blocked.
 class SignalWatch {
  public:
-  SignalWatch()
-      : thread_([](const std::stop_token& done) {
+  explicit SignalWatch(std::optional<int> exit_code)
+      : thread_([exit_code](const std::stop_token& done) {
           while (!done.stop_requested()) {
             if (!wait_stop_signal(std::chrono::milliseconds(50))) continue;
             std::fprintf(stderr, "outrider: stopped by a signal\n");
-            std::_Exit(128 + SIGTERM);
+            if (exit_code) std::_Exit(*exit_code);
+            end_by_sigterm();
           }
         }) {}
 
@@ -140,12 +140,17 @@ class SignalWatch {
 int run_threads_job(const RunConfig& config, const JobMode& mode, const InProcessLink& link) {
   refuse_foreign_launcher(1);
   int exit_code = 0;
-  std::optional<SignalWatch> watch(std::in_place);
+  std::optional<SignalWatch> watch(std::in_place, mode.stop_code);
   JobMode watched = mode;
   if (mode.front_end) {
     watched.front_end = [&](const FrontEndContext& context) {
       watch.reset();
       return mode.front_end(context);
+    };
+  } else {
+    watched.on_targets = [&](const TargetContext& context) {
+      if (context.world.rank() == 0) watch.reset();
+      return mode.on_targets(context);
     };
   }
   run_in_process(
@@ -180,6 +185,7 @@ int run_job(const RunConfig& config,
                  {.front_end = front_end,
                   .on_targets = {},
                   .before_load = extras.before_load,
+                  .stop_code = extras.stop_code,
                   .program = launch.program},
                  extras.link);
 }

@@ -15,6 +15,8 @@ struct JobExtras {
   // On rank 0 before anything is loaded; an Error there is a start-up problem.
   std::function<void()> before_load;
   InProcessLink link;  // what messages between threads of one process take; an error under MPI
+  // Of a process that a signal ends while it loads; by default it ends by SIGTERM.
+  std::optional<int> stop_code = {};
 };
 
 // Returns the exit code of this process (0 on ranks other than 0). A start-up problem is an Error;

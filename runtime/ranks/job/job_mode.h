@@ -6,9 +6,9 @@
 #include <memory>
 #include <optional>
 
+#include "http/answers/answer_format.h"
 #include "http/api/serving_metrics.h"
 #include "models/checkpoint/model_config.h"
-#include "http/answers/answer_format.h"
 #include "models/text/chat_template.h"
 #include "models/text/tokenizer.h"
 #include "runtime/base/settings/run_config.h"
@@ -56,6 +56,7 @@ struct JobMode {
   FrontEnd front_end;
   OnTargets on_targets;
   std::function<void()> before_load;  // on rank 0; may be empty
+  std::optional<int> stop_code;       // as JobExtras
   std::string program;                // Launch::program
 };
 

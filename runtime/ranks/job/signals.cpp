@@ -59,4 +59,14 @@ std::optional<milliseconds> wait_stop_signal(milliseconds timeout) {
   return grace;
 }
 
+void end_by_sigterm() {
+  signal(SIGTERM, SIG_DFL);
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGTERM);
+  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+  raise(SIGTERM);
+  std::_Exit(128 + SIGTERM);
+}
+
 }  // namespace outrider

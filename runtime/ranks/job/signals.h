@@ -16,4 +16,7 @@ void block_stop_signals();
 // seconds (1 unless `--mca` says otherwise), and SIGKILL soon after.
 std::optional<std::chrono::milliseconds> wait_stop_signal(std::chrono::milliseconds timeout);
 
+// Ends the process as SIGTERM does where nobody blocks it.
+[[noreturn]] void end_by_sigterm();
+
 }  // namespace outrider

@@ -59,6 +59,7 @@ std::unique_ptr<Message> next_message(World& world,
       if (message->is_ours()) return message;
       continue;
     }
+    if (backoff.should_check()) world.check_alive(1);
     world.pause(backoff);
   }
   return nullptr;

@@ -52,12 +52,20 @@ bool poll(const Ready& ready, bool limited) {
 
 ThreadPool::ThreadPool(const ThreadPlan& plan) : plan_(checked(plan)), caller_(plan_, 0) {
   workers_.reserve(static_cast<size_t>(plan.num_threads - 1));
-  for (int thread = 1; thread < plan.num_threads; ++thread) {
-    workers_.emplace_back([this, thread] { work(thread); });
+  try {
+    for (int thread = 1; thread < plan.num_threads; ++thread) {
+      workers_.emplace_back([this, thread] { work(thread); });
+    }
+  } catch (const std::system_error&) {
+    stop();
+    throw Error("the system lets this process have only " + std::to_string(workers_.size() + 1) +
+                " of " + std::to_string(plan.num_threads) + " threads");
   }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { stop(); }
+
+void ThreadPool::stop() {
   {
     const std::lock_guard lock(mutex_);
     stop_ = true;

@@ -59,6 +59,7 @@ class ThreadPool {
  private:
   using Erased = void (*)(const void*, int, int);
   void run_erased(Erased function, const void* job);
+  void stop();
   void work(int thread);
   void await_workers();
   uint32_t await_round(uint32_t seen);
