@@ -146,12 +146,13 @@ TEST(Watchdog, AllNameTheSameRankWithItsRound) {
   ranks.meet();
   ranks.dogs[1].reset();
   ASSERT_TRUE(comes_true([&] { return ranks.dogs[0]->finding() && ranks.dogs[2]->finding(); }));
-  const Watchdog::Finding found = *ranks.dogs[0]->finding();
-  EXPECT_EQ(found.rank, 1);
-  EXPECT_EQ(found.reason, ranks.dogs[2]->finding()->reason);
-  EXPECT_TRUE(found.reason.starts_with("rank 1 (target[1] on node) is lost: rank "))
-      << found.reason;
-  EXPECT_TRUE(found.reason.ends_with(" s; it was in round 101 then")) << found.reason;
+  for (const size_t rank : {0, 2}) {  // both may find it in the same moment
+    const Watchdog::Finding found = *ranks.dogs[rank]->finding();
+    EXPECT_EQ(found.rank, 1);
+    EXPECT_TRUE(found.reason.starts_with("rank 1 (target[1] on node) is lost: rank "))
+        << found.reason;
+    EXPECT_TRUE(found.reason.ends_with(" s; it was in round 101 then")) << found.reason;
+  }
 }
 
 TEST(Watchdog, EventsComeOnceAndThenOverdue) {
