@@ -53,9 +53,8 @@ void AcceptanceModel::record_counterfactual(uint64_t sequence_id, bool accepted)
 }
 
 void AcceptanceModel::record_nothing() {
-  constexpr int kMostDoublings = 6;  // rounds without a match end patience too
   const double patience =
-      std::ldexp(pacing.retry_after_rounds, std::min(num_failed_retries_, kMostDoublings));
+      std::min(std::ldexp(pacing.retry_after_rounds, num_failed_retries_), pacing.step_memory);
   if (static_cast<double>(++num_rounds_without_) <= patience) return;
   num_rounds_without_ = 0;
   ++num_failed_retries_;

@@ -33,7 +33,7 @@ class AcceptanceModel {
   // chose the same: position 0 of a block that nobody verified.
   void record_counterfactual(uint64_t sequence_id, bool accepted);
   // A round without either. After many the server's estimate drifts back towards a mild optimism,
-  // so that drafts are tried again; after each try that fails, twice as many, up to 64 times.
+  // so that drafts are tried again; after each try that fails, twice as many, up to step_memory.
   void record_nothing();
   void forget(uint64_t sequence_id) { sequences_.erase(sequence_id); }
 

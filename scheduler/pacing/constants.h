@@ -22,13 +22,13 @@ struct PacingConstants {
   double position_prior_tokens = 20;
   double prior_acceptance = 0.6;
   // Rounds without evidence after which drafts are tried again; doubled by each try that fails, up
-  // to 64 times.
+  // to step_memory.
   double retry_after_rounds = 128;
   // A draft token less likely to be accepted gets no row, whatever it costs.
   double least_survival = 0.02;
 
-  // Step times. After so many steps a number of rows counts as never seen; for so many its own time
-  // is the best that is known.
+  // Step times. After so many steps a number of rows counts as never seen, and so does whatever
+  // else was not looked at for as many rounds; for so many its own time is the best that is known.
   double step_memory = 2000;
   double step_fresh = 48;
   // What is not known counts as so much cheaper than its neighbours suggest, so that it is tried.

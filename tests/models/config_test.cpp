@@ -217,6 +217,10 @@ TEST(ModelConfig, RefusesQuantisationsItDoesNotKnow) {
   refused(R"({"quant_method":"compressed-tensors","format":"int-quantized",
               "config_groups":{"a":{},"b":{}}})",
           "has 2 groups");
+  refused(R"({"quant_method":"compressed-tensors","format":"pack-quantized",
+              "transform_config":{"config_groups":{"a":{"apply":[{"location":"weight_input"},
+                                                                {"location":"k_cache"}]}}}})",
+          "transforms at \"k_cache\" are not supported");
 }
 
 TEST(ModelConfig, RefusesWhatItDoesNotKnow) {

@@ -11,7 +11,7 @@ namespace outrider {
 namespace {
 
 // "--key", "--key=value" or with dashes.
-bool names(const std::string& argument, const Option& option) {
+bool is_flag_of(const Option& option, const std::string& argument) {
   std::string key = argument.substr(0, argument.find('='));
   std::replace(key.begin(), key.end(), '-', '_');
   return key == "__" + option.key;
@@ -24,8 +24,8 @@ std::string command_text(const std::string& kind,
   std::string text = "outrider bench " + kind;
   bool is_secret = false;
   for (const std::string& argument : arguments) {
-    const bool names_key =
-        std::ranges::any_of(secrets, [&](const Option& option) { return names(argument, option); });
+    const bool names_key = std::ranges::any_of(
+        secrets, [&](const Option& option) { return is_flag_of(option, argument); });
     const size_t equals = argument.find('=');
     std::string shown = argument;
     if (is_secret) shown = "...";
