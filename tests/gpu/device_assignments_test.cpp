@@ -109,7 +109,7 @@ TEST_F(DeviceAssignments, MemoryThatDoesNotSufficeIsOneSentence) {
   EXPECT_TRUE(fails_with([&] { gpu_blocks(config, sizes, layout, assignment); },
                          "kv_cache_memory_bytes 65536 holds "));
   EXPECT_TRUE(fails_with([&] { gpu_blocks(config, sizes, layout, assignment); },
-                         " tokens, fewer than max_model_len 96: raise the one or lower the other"));
+                         " of max_model_len 96 with a draft: raise the one or lower the other"));
 }
 
 // What a job warns of while it starts.

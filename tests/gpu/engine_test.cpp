@@ -109,7 +109,7 @@ TEST_F(GpuEngine, WhatCannotBeIsOneSentence) {
       "fp8 does not go with numerics strict"));
   config = small_config(1, 0, "cuda");
   config.kv_cache_memory_bytes = 1 << 16;
-  EXPECT_TRUE(fails_with([&] { load(config); }, "fewer than max_model_len 96"));
+  EXPECT_TRUE(fails_with([&] { load(config); }, "of max_model_len 96 with a draft"));
   config = small_config(1, 0, "cuda");
   const auto total = static_cast<double>(gpu::test_backend().open(0)->info().total_bytes);
   config.gpu_memory_utilization = 1e6 / total;

@@ -53,7 +53,7 @@ class Talker {
     if (cancels_) start_and_cancel();
     for (size_t i = 0; i < prompts_.size(); ++i) {
       const SamplingParams params =
-          i % 2 == 0 ? greedy(20) : seeded(0.8f, 100 * i + static_cast<size_t>(turn), 20);
+          i % 2 == 0 ? greedy(32) : seeded(0.8f, 100 * i + static_cast<size_t>(turn), 32);
       streams.push_back(submit(context_.engine, prompts_[i], params));
       ASSERT_NE(streams.back(), nullptr);
     }
@@ -71,7 +71,7 @@ class Talker {
   // Requests that share the prompts and go away in the middle.
   void start_and_cancel() {
     for (size_t i = 0; i < 3; ++i) {
-      const auto stream = submit(context_.engine, prompts_[i], greedy(200));
+      const auto stream = submit(context_.engine, prompts_[i], greedy(120));
       ASSERT_NE(stream, nullptr);
       if (i > 0) {
         ASSERT_TRUE(stream->wait_next(std::chrono::seconds(60)).has_value());
@@ -139,11 +139,11 @@ TEST_P(PrefixReuse, TextIsTheSameInATightSpot) {
   RunConfig tight = config(true);
   tight.block_size = 4;
   tight.max_num_batched_tokens = 24;
-  tight.max_model_len = 400;
+  tight.max_model_len = 320;
   const ModelConfig model =
       load_model_config(std::string(OUTRIDER_SOURCE_DIR) + "/models/embedded/target");
   tight.kv_cache_memory_bytes = static_cast<int64_t>(
-      110 * Transformer::kv_bytes_per_block(
+      90 * Transformer::kv_bytes_per_block(
                 model, shard_model(model, 0, tight.tensor_parallel_size), tight.block_size));
   const Talk on = talk_with(tight, /*cancels=*/true);
   EXPECT_EQ(on.texts, off.texts);

@@ -52,16 +52,22 @@ EngineSizes engine_sizes(const RunConfig& config,
   const int64_t budget =
       config.kv_cache_memory_bytes > 0 ? config.kv_cache_memory_bytes : kMostDefaultKvBytes;
   const int64_t num_blocks = std::min(wanted, budget / block_bytes);
-  if (num_blocks < blocks_per_sequence) {
-    throw Error(
-        fmt::format("kv_cache_memory_bytes {} holds {} tokens, fewer than max_model_len {}: raise "
-                    "the one or lower the other",
-                    budget,
-                    num_blocks * block_size,
-                    sizes.max_model_len));
-  }
+  sizes.expect_one_sequence(num_blocks, budget, config.block_size);
   sizes.num_blocks = static_cast<int32_t>(num_blocks);
   return sizes;
+}
+
+void EngineSizes::expect_one_sequence(int64_t allowed_blocks,
+                                      int64_t kv_bytes,
+                                      int32_t block_size) const {
+  if (allowed_blocks >= blocks_per_sequence) return;
+  throw Error(
+      fmt::format("kv_cache_memory_bytes {} holds {} tokens, fewer than the {} of max_model_len {} "
+                  "with a draft: raise the one or lower the other",
+                  kv_bytes,
+                  allowed_blocks * block_size,
+                  blocks_per_sequence * block_size,
+                  max_model_len));
 }
 
 ModelOptions target_options(const RunConfig& config,

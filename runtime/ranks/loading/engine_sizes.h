@@ -16,6 +16,9 @@ struct EngineSizes {
   int32_t max_rows = 0;             // of a step
   int32_t blocks_per_sequence = 0;  // of the longest text with its longest draft
   int32_t num_blocks = 0;           // of the KV memory of a target rank on a CPU
+
+  // Throws Error: kv_cache_memory_bytes has room for so many blocks, fewer than a sequence takes.
+  void expect_one_sequence(int64_t allowed_blocks, int64_t kv_bytes, int32_t block_size) const;
 };
 EngineSizes engine_sizes(const RunConfig& config,
                          const ModelConfig& target,

@@ -84,15 +84,8 @@ int32_t gpu_blocks(const RunConfig& config,
   const int64_t allowed = config.kv_cache_memory_bytes /
                           static_cast<int64_t>(gpu_kv_bytes_per_block(
                               first.config, first.shard, config.block_size, first.gpu.kv_type));
-  if (allowed >= sizes.blocks_per_sequence) {
-    return static_cast<int32_t>(std::min<int64_t>(most, allowed));
-  }
-  throw Error(fmt::format(
-      "kv_cache_memory_bytes {} holds {} tokens, fewer than max_model_len {}: raise the one or "
-      "lower the other",
-      config.kv_cache_memory_bytes,
-      allowed * config.block_size,
-      sizes.max_model_len));
+  sizes.expect_one_sequence(allowed, config.kv_cache_memory_bytes, config.block_size);
+  return static_cast<int32_t>(std::min<int64_t>(most, allowed));
 }
 
 }  // namespace outrider
