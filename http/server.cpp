@@ -50,16 +50,9 @@ std::string loading_message() {
                      static_cast<double>(all) / 1e9);
 }
 
-ServerResponse still_loading(const RequestHead& head, int retry_after_s) {
-  ServerResponse response;
-  if (head.path == "/livez") {
-    response.body = text_object_json({{"status", "ok"}});
-    return response;
-  }
-  response.status = 503;
-  response.body = error_json({503, loading_message(), {}, "loading"});
-  response.headers.emplace_back("Retry-After", std::to_string(retry_after_s));
-  return response;
+ServerResponse still_loading(const RequestHead& head) {
+  if (head.path == "/livez") return {.body = text_object_json({{"status", "ok"}})};
+  return {.status = 503, .body = error_json({503, loading_message(), {}, "loading"})};
 }
 
 }  // namespace
@@ -93,9 +86,7 @@ HttpServer::Opening HttpServer::open(OpenAiService& service,
 
 ServerResponse HttpServer::refused(int status, const std::string& message) {
   if (is_open_) metrics_->requests_refused(status).add();
-  ServerResponse response;
-  response.status = status;
-  response.body = error_json(status, message);
+  ServerResponse response{.status = status, .body = error_json({status, message})};
   if (status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
   return response;
 }
@@ -132,7 +123,7 @@ ServerResponse HttpServer::answer(ServerRequest request, const std::string& id) 
     return refused(401, "a valid API key is needed");
   if (!is_file_upload(head.method, head.path) && !has_json_body(head))
     return refused(415, "the body must be application/json");
-  if (!is_open_) return still_loading(head, options_.retry_after_s);
+  if (!is_open_) return still_loading(head);
   return serve(std::move(request), id);
 }
 
@@ -160,14 +151,10 @@ ServerResponse HttpServer::serve(ServerRequest request, const std::string& id) {
                             .body = std::move(request.body),
                             .request_id = id,
                             .client_gone = std::move(request.client_gone)});
-  ServerResponse response;
-  response.status = reply.status;
-  response.content_type = std::move(reply.content_type);
-  response.body = std::move(reply.body);
-  response.stream = std::move(reply.stream);
-  if (reply.retry_after_s) {
-    response.headers.emplace_back("Retry-After", std::to_string(*reply.retry_after_s));
-  }
+  ServerResponse response{.status = reply.status,
+                          .content_type = std::move(reply.content_type),
+                          .body = std::move(reply.body),
+                          .stream = std::move(reply.stream)};
   if (!reply.allow.empty()) response.headers.emplace_back("Allow", std::move(reply.allow));
   return response;
 }
@@ -176,10 +163,9 @@ ServiceReply HttpServer::ask(ServiceCall call) {
   if (!is_batch_path(call.path)) return service_->handle(std::move(call));
   if (batches_ != nullptr) return batches_->handle(call);
   metrics_->requests_refused(404).add();
-  ServiceReply reply;
-  reply.status = 404;
-  reply.body = error_json(404, "this server keeps no files and batches: start it with --batch-dir");
-  return reply;
+  return {.status = 404,
+          .body = error_json(
+              {404, "this server keeps no files and batches: start it with --batch-dir"})};
 }
 
 // A large one only of those who may: it is asked before the body is read.

@@ -39,22 +39,16 @@ ResponseHead response_head(const ServiceCall& call, CallKind kind, const EngineI
           info.served_model_name};
 }
 
-bool has_client_left(const ServiceCall& call) { return call.client_gone && call.client_gone(); }
-
 constexpr const char* kGet = "GET, HEAD";
 constexpr const char* kPost = "POST";
 constexpr std::string_view kModelPrefix = "/v1/models/";
-
-bool begins_with(std::string_view text, std::string_view prefix) {
-  return text.substr(0, prefix.size()) == prefix;
-}
 
 // Clients send a slash at the end, and leave out /v1 where their base URL lacks it.
 std::string canonical_path(std::string path) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
   const bool lacks_version = path == "/completions" || path == "/chat/completions" ||
-                             path == "/models" || begins_with(path, "/models/") ||
-                             path == "/responses" || begins_with(path, "/messages");
+                             path == "/models" || path.starts_with("/models/") ||
+                             path == "/responses" || path.starts_with("/messages");
   return lacks_version ? "/v1" + path : path;
 }
 
@@ -83,21 +77,10 @@ std::string allowed_methods(std::string_view path) {
   for (const auto& [known, methods] : kPaths) {
     if (path == known) return methods;
   }
-  return begins_with(path, kModelPrefix) ? kGet : "";
+  return path.starts_with(kModelPrefix) ? kGet : "";
 }
 
 }  // namespace
-
-// Counts a generation from its admission to its last byte; drain waits for zero.
-struct OpenAiService::RunningCount {
-  explicit RunningCount(std::atomic<int>& counter) : counter_(&counter) { ++*counter_; }
-  RunningCount(const RunningCount&) = delete;
-  RunningCount& operator=(const RunningCount&) = delete;
-  ~RunningCount() { --*counter_; }
-
- private:
-  std::atomic<int>* counter_;
-};
 
 OpenAiService::OpenAiService(Engine& engine,
                              ServingMetrics& metrics,
@@ -127,42 +110,33 @@ std::vector<int32_t> OpenAiService::shown_special_ids(bool looks_for_calls) cons
   return ids;
 }
 
-ServiceReply OpenAiService::error_reply(const ErrorBody& error, std::optional<int> retry_after_s) {
-  metrics_.requests_refused(error.status).add();
-  ServiceReply reply;
-  reply.status = error.status;
-  reply.body = error_json(error);
-  reply.retry_after_s = retry_after_s;
-  if (!retry_after_s && (error.status == 429 || error.status == 503)) {
-    reply.retry_after_s = options_.retry_after_s;
-  }
-  return reply;
+ServiceReply OpenAiService::error_reply(const ApiError& error) {
+  metrics_.requests_refused(error.status()).add();
+  return {.status = error.status(), .body = error_json(error)};
 }
 
 ServiceReply OpenAiService::handle(ServiceCall call) {
   try {
     return route(call);
   } catch (const ApiError& error) {
-    return error_reply({error.status(), error.what(), error.param(), error.code()},
-                       error.retry_after_s);
+    return error_reply(error);
   } catch (const std::exception& error) {
     // What went wrong inside is for the log, not for the client.
     log_error("call to {} failed: {}", call.path, error.what());
-    return error_reply({500, "internal error", {}, {}}, std::nullopt);
+    return error_reply({500, "internal error"});
   }
 }
 
 ServiceReply OpenAiService::route(ServiceCall& call) {
   call.path = canonical_path(std::move(call.path));
-  if (begins_with(call.path, "/v1/responses/"))
+  if (call.path.starts_with("/v1/responses/"))
     throw ApiError(404, "responses are not stored: there is none of this id");
   const std::string allowed = allowed_methods(call.path);
   if (allowed.empty()) throw ApiError(404, "there is no such path");
   if (call.method == "POST" && allowed != kGet) return route_post(call);
   if ((call.method == "GET" || call.method == "HEAD") && allowed != kPost) return route_get(call);
-  ServiceReply reply = error_reply(
-      {405, fmt::format("{} needs {}", call.path, allowed == kPost ? "POST" : "GET"), {}, {}},
-      std::nullopt);
+  ServiceReply reply =
+      error_reply({405, fmt::format("{} needs {}", call.path, allowed == kPost ? "POST" : "GET")});
   reply.allow = allowed;
   return reply;
 }
@@ -170,8 +144,8 @@ ServiceReply OpenAiService::route(ServiceCall& call) {
 ServiceReply OpenAiService::route_get(const ServiceCall& call) {
   const std::string& path = call.path;
   ServiceReply reply;
-  if (path == "/health" || path == "/ping") return health(false);
-  if (path == "/livez") return health(true);
+  if (path == "/health" || path == "/ping") return health();
+  if (path == "/livez") return {.body = text_object_json({{"status", "ok"}})};
   if (path == "/readyz" || path == "/health/ready") return readiness();
   if (path == "/metrics") {
     reply.content_type = "text/plain; version=0.0.4; charset=utf-8";
@@ -195,7 +169,7 @@ ServiceReply OpenAiService::route_get(const ServiceCall& call) {
 
 ServiceReply OpenAiService::route_post(ServiceCall& call) {
   const std::string& path = call.path;
-  if (path == "/ping") return health(false);
+  if (path == "/ping") return health();
   if (path == "/tokenize") return tokenize(call.body.text);
   if (path == "/detokenize") return detokenize(call.body.text);
   if (path == "/apply-template") return apply_template(call.body.text);
@@ -208,17 +182,13 @@ ServiceReply OpenAiService::route_post(ServiceCall& call) {
   return generate(call, path == "/v1/completions" ? CallKind::kCompletion : CallKind::kChat);
 }
 
-ServiceReply OpenAiService::health(bool liveness_only) const {
-  ServiceReply reply;
+ServiceReply OpenAiService::health() const {
   const EngineStatus status = engine_.status();
   const double limit_s = std::chrono::duration<double>(options_.stall_after).count();
   const bool stalled = status.last_round_age_s > limit_s;
-  const bool good = liveness_only || ((status.ready || status.draining) && !stalled);
+  const bool good = (status.ready || status.draining) && !stalled;
   const char* text = stalled ? "stalled" : good ? "ok" : status.failed ? "failed" : "loading";
-  reply.status = good ? 200 : 503;
-  if (!good) reply.retry_after_s = options_.retry_after_s;
-  reply.body = text_object_json({{"status", liveness_only ? "ok" : text}});
-  return reply;
+  return {.status = good ? 200 : 503, .body = text_object_json({{"status", text}})};
 }
 
 ServiceReply OpenAiService::readiness() const {
@@ -228,9 +198,7 @@ ServiceReply OpenAiService::readiness() const {
   }
   if (status.failed) throw ApiError(503, "the job has ended", {}, "failed");
   if (!status.ready) throw ApiError(503, "the model is being loaded", {}, "loading");
-  ServiceReply reply;
-  reply.body = text_object_json({{"status", "ready"}});
-  return reply;
+  return {.body = text_object_json({{"status", "ready"}})};
 }
 
 TextModel OpenAiService::text_model() const {
@@ -334,15 +302,12 @@ void OpenAiService::check_grammar(CompletionCall& call) const {
   }
 }
 
-void OpenAiService::check_not_aborting() const {
-  if (aborting_) throw ApiError(503, "the server is shutting down", {}, "shutting_down");
-}
-
 ServiceReply OpenAiService::generate(ServiceCall& call, CallKind kind, bool clamp_max_tokens) {
   if (draining_) {
     throw ApiError(503, "draining: no new requests are taken", {}, "draining");
   }
-  auto running = std::make_shared<RunningCount>(num_running_);
+  ++num_running_;  // until its last byte: drain waits for zero
+  const std::shared_ptr<void> running(&num_running_, [](std::atomic<int>* count) { --*count; });
   auto generation = std::make_unique<Generation>(engine_,
                                                  metrics_,
                                                  model_.tokenizer,
@@ -358,21 +323,14 @@ ServiceReply OpenAiService::generate(ServiceCall& call, CallKind kind, bool clam
     const ResponseWriter writer(generation->call(), std::move(head), model_.tokenizer);
     return run_to_end(call, *generation, writer);
   }
+  if (!wait_first_event(call, *generation)) return {.client_gone = true};
   ServiceReply reply;
-  if (!wait_first_event(call, *generation)) {
-    reply.client_gone = true;
-    return reply;
-  }
   reply.content_type = "text/event-stream";
   reply.stream = std::make_unique<CallEventStream>(
       std::move(generation),
       std::move(head),
       model_.tokenizer,
-      CallEventStream::Surroundings{metrics_,
-                                    aborting_,
-                                    options_.sse_ping_interval,
-                                    engine_.info().num_speculative_tokens,
-                                    [running]() mutable { running.reset(); }});
+      CallEventStream::Surroundings{metrics_, aborting_, options_.sse_ping_interval, running});
   return reply;
 }
 
@@ -403,17 +361,22 @@ void OpenAiService::check_answer_size(const Generation& generation, size_t num_l
                   most));
 }
 
+bool OpenAiService::wait_a_slice(const ServiceCall& call, Generation& generation) {
+  if (call.client_gone && call.client_gone()) {
+    metrics_.clients_gone.add();
+    return false;
+  }
+  if (aborting_) throw ApiError(503, "the server is shutting down", {}, "shutting_down");
+  generation.poll(kSlice);
+  return true;
+}
+
 bool OpenAiService::wait_first_event(const ServiceCall& call, Generation& generation) {
   const auto ping = options_.sse_ping_interval;
   const auto hold = ping.count() > 0 ? std::min(ping, kMaxHold) : kMaxHold;
   const auto deadline = std::chrono::steady_clock::now() + hold;
   while (!generation.has_output() && std::chrono::steady_clock::now() < deadline) {
-    if (has_client_left(call)) {
-      metrics_.clients_gone.add();
-      return false;
-    }
-    check_not_aborting();
-    generation.poll(kSlice);
+    if (!wait_a_slice(call, generation)) return false;
   }
   return true;
 }
@@ -421,28 +384,21 @@ bool OpenAiService::wait_first_event(const ServiceCall& call, Generation& genera
 ServiceReply OpenAiService::run_to_end(const ServiceCall& call,
                                        Generation& generation,
                                        const ResponseWriter& writer) {
-  ServiceReply reply;
   ByteBudget::Share share;
   while (!generation.done()) {
     if (!large_answers_.grow(&share, kBytesPerLogprob * generation.num_logprobs())) {
       check_answer_size(generation, generation.num_logprobs());
       throw ApiError(503, "too many log-probabilities in answers at once");
     }
-    if (has_client_left(call)) {
-      metrics_.clients_gone.add();
+    if (!wait_a_slice(call, generation)) {
       generation.log_end(writer.id(), "client gone");
-      reply.client_gone = true;
-      return reply;
+      return {.client_gone = true};
     }
-    check_not_aborting();
-    generation.poll(kSlice);
   }
   generation.log_end(writer.id(), "done");
   std::vector<ChoiceOutput> choices;
   for (size_t i = 0; i < generation.num_choices(); ++i) choices.push_back(*generation.take(i));
-  reply.body = writer.response(
-      choices, generation.usage(), generation.speculation(engine_.info().num_speculative_tokens));
-  return reply;
+  return {.body = writer.response(choices, generation.usage(), generation.speculation())};
 }
 
 ServiceReply OpenAiService::tokenize(std::string_view text) const {
@@ -474,15 +430,12 @@ ServiceReply OpenAiService::tokenize(std::string_view text) const {
                                                : model_.tokenizer->token_text(id));
     }
   }
-  ServiceReply reply;
-  reply.body = tokenize_json(result);
-  return reply;
+  return {.body = tokenize_json(result)};
 }
 
 ServiceReply OpenAiService::count_tokens(std::string_view text) const {
-  ServiceReply reply = tokenize(token_count_body(text, options_.call.strict_params));
-  reply.body = token_count_json(*JsonFields::parse(reply.body).integer("count", 0, INT64_MAX));
-  return reply;
+  const std::string counted = tokenize(token_count_body(text, options_.call.strict_params)).body;
+  return {.body = token_count_json(*JsonFields::parse(counted).integer("count", 0, INT64_MAX))};
 }
 
 // llama.cpp's: the text that a chat's prompt is made from.
@@ -492,9 +445,7 @@ ServiceReply OpenAiService::apply_template(std::string_view text) const {
   check_model_name(body.text("model"), engine_.info());
   const RenderedPrompt rendered =
       render_chat(text_model(), chat_template_inputs(body, options_.call));
-  ServiceReply reply;
-  reply.body = text_object_json({{"prompt", rendered.text}});
-  return reply;
+  return {.body = text_object_json({{"prompt", rendered.text}})};
 }
 
 ServiceReply OpenAiService::detokenize(std::string_view text) const {
@@ -504,9 +455,7 @@ ServiceReply OpenAiService::detokenize(std::string_view text) const {
   const auto ids = body.token_ids("tokens", engine_.info().vocab_size);
   if (!ids) throw bad_param("tokens", "'tokens' must be a list of token ids");
   const std::string decoded = model_.tokenizer->decode(*ids, false);
-  ServiceReply reply;
-  reply.body = text_object_json({{"prompt", decoded}, {"content", decoded}});
-  return reply;
+  return {.body = text_object_json({{"prompt", decoded}, {"content", decoded}})};
 }
 
 }  // namespace outrider

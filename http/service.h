@@ -41,7 +41,7 @@ struct ServedModel {
 class OpenAiService {
  public:
   // All references must outlive the service. Only call, default_seed, sse_ping_interval,
-  // stall_after, retry_after_s, metrics_namespaces and build of the options are used.
+  // stall_after, metrics_namespaces and build of the options are used.
   OpenAiService(Engine& engine,
                 ServingMetrics& metrics,
                 ServedModel model,
@@ -58,8 +58,6 @@ class OpenAiService {
   int num_running() const { return num_running_.load(); }
 
  private:
-  struct RunningCount;
-
   ServiceReply route(ServiceCall& call);
   ServiceReply route_get(const ServiceCall& call);
   ServiceReply route_post(ServiceCall& call);
@@ -69,22 +67,23 @@ class OpenAiService {
   ServiceReply run_to_end(const ServiceCall& call,
                           Generation& generation,
                           const ResponseWriter& writer);
-  // False when the client left first.
+  // These wait for more of the answer, a moment or up to its first event. False when the client
+  // has left.
+  bool wait_a_slice(const ServiceCall& call, Generation& generation);
   bool wait_first_event(const ServiceCall& call, Generation& generation);
   void check_answer_size(const Generation& generation, size_t num_logprobs) const;
   PreparedCall prepare(const ServiceCall& call, CallKind kind, bool clamp_max_tokens);
   TextModel text_model() const;
   void settle_answer(std::string_view prompt, CompletionCall* call) const;
   std::vector<int32_t> shown_special_ids(bool looks_for_calls) const;
-  void check_not_aborting() const;
   void check_grammar(CompletionCall& call) const;
 
-  ServiceReply health(bool liveness_only) const;
+  ServiceReply health() const;
   ServiceReply readiness() const;
   ServiceReply tokenize(std::string_view body) const;
   ServiceReply detokenize(std::string_view body) const;
   ServiceReply apply_template(std::string_view body) const;
-  ServiceReply error_reply(const ErrorBody& error, std::optional<int> retry_after_s);
+  ServiceReply error_reply(const ApiError& error);
 
   Engine& engine_;
   ServingMetrics& metrics_;

@@ -15,7 +15,7 @@ namespace {
 
 // The first whose marks a template has is taken; the last has none.
 constexpr ToolCallFormat kToolCallFormats[] = {
-    {.name = kHarmony,
+    {.name = "openai",
      .template_marks = {"<|channel|>", "<|message|>"},
      .trigger = "<|channel|>",
      .opener = "to=functions.",

@@ -43,7 +43,6 @@ struct ReasoningFormat {
 };
 
 // gpt-oss writes everything into channels.
-inline constexpr std::string_view kHarmony = "openai";
 inline constexpr std::string_view kHarmonyReasoning = "openai_gptoss";
 
 struct AnswerFormats {

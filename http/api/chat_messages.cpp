@@ -21,9 +21,7 @@ std::string checked_role(const JsonFields& message) {
       "system", "developer", "user", "assistant", "tool", "function"};
   const std::optional<std::string> role = message.text("role");
   if (!role || std::find(kRoles.begin(), kRoles.end(), *role) == kRoles.end()) {
-    throw bad_param(message.path_of("role"),
-                    fmt::format("'{}' must be system, developer, user, assistant or tool",
-                                message.path_of("role")));
+    throw message.fault("role", "must be system, developer, user, assistant or tool");
   }
   return *role == "developer" ? "system" : *role;
 }
@@ -67,9 +65,7 @@ std::string content_of(const JsonFields& message, const std::string& role) {
       if (role == "assistant") return message.text("refusal").value_or("");
       [[fallthrough]];
     default:
-      throw bad_param(
-          message.path_of("content"),
-          fmt::format("'{}' must be a string or a list of text parts", message.path_of("content")));
+      throw message.fault("content", "must be a string or a list of text parts");
   }
 }
 
@@ -93,10 +89,7 @@ std::string tool_calls_json(const JsonFields& message) {
   for (const JsonFields& call : calls) {
     const std::optional<JsonFields> function = call.object("function");
     const std::optional<std::string> name = function ? function->text("name") : std::nullopt;
-    if (!name) {
-      throw bad_param(call.path_of("function"),
-                      fmt::format("'{}' must have a name", call.path_of("function")));
-    }
+    if (!name) throw call.fault("function", "must have a name");
     out += fmt::format(R"({}{{"id":{},"type":"function","function":{{"name":{},"arguments":{}}}}})",
                        out.empty() ? "" : ",",
                        json_quoted(call.text("id").value_or("")),
@@ -138,10 +131,9 @@ std::string kwargs_json(const JsonFields& body) {
                       name == "chat_template" || name == "tokenize" ||
                       name == "continue_final_message" || name.find("_token") != std::string::npos;
     if (!plain || ours || value.size() > kMaxKwargBytes || name.size() > kMaxKwargBytes) {
-      throw bad_param(kwargs->path_of(name),
-                      fmt::format("'{}' is not allowed: plain values of at most {} bytes only",
-                                  kwargs->path_of(name),
-                                  kMaxKwargBytes));
+      throw kwargs->fault(
+          name,
+          fmt::format("is not allowed: plain values of at most {} bytes only", kMaxKwargBytes));
     }
     out += fmt::format(",{}:{}", json_quoted(name), value);
   }

@@ -16,16 +16,14 @@ CallEventStream::CallEventStream(std::unique_ptr<Generation> generation,
                                  std::shared_ptr<const Tokenizer> tokenizer,
                                  Surroundings surroundings)
     : generation_(std::move(generation)),
-      id_(head.id),
       writer_(generation_->call(), std::move(head), std::move(tokenizer)),
       surroundings_(std::move(surroundings)),
       last_sent_(std::chrono::steady_clock::now()) {}
 
 CallEventStream::~CallEventStream() {
   if (!ended_) surroundings_.metrics.clients_gone.add();
-  generation_->log_end(id_, failed_ ? "failed" : ended_ ? "done" : "client gone");
+  generation_->log_end(writer_.id(), failed_ ? "failed" : ended_ ? "done" : "client gone");
   generation_.reset();
-  if (surroundings_.on_end) surroundings_.on_end();
 }
 
 bool CallEventStream::next(std::string* out) {
@@ -34,10 +32,10 @@ bool CallEventStream::next(std::string* out) {
     append_news(out);
   } catch (const ApiError& error) {
     append_deltas(out);  // what had come before it
-    append_error(out, {error.status(), error.what(), error.param(), error.code()});
+    append_error(out, error);
   } catch (const std::exception& error) {
-    log_error("{} failed: {}", id_, error.what());
-    append_error(out, {500, "internal error", {}, {}});
+    log_error("{} failed: {}", writer_.id(), error.what());
+    append_error(out, {500, "internal error"});
   }
   const auto now = std::chrono::steady_clock::now();
   const auto interval = surroundings_.ping_interval;
@@ -58,7 +56,7 @@ void CallEventStream::append_news(std::string* out) {
   if (generation_->done()) append_end(out);
 }
 
-void CallEventStream::append_error(std::string* out, const ErrorBody& error) {
+void CallEventStream::append_error(std::string* out, const ApiError& error) {
   *out += sse_event(error_json(error));
   ended_ = failed_ = true;
 }
@@ -93,8 +91,7 @@ void CallEventStream::append_deltas(std::string* out) {
 
 void CallEventStream::append_end(std::string* out) {
   if (generation_->call().include_usage) {
-    *out += sse_event(writer_.usage_chunk(generation_->usage(),
-                                          generation_->speculation(surroundings_.num_spec_tokens)));
+    *out += sse_event(writer_.usage_chunk(generation_->usage(), generation_->speculation()));
   }
   *out += sse_event("[DONE]");
   ended_ = true;

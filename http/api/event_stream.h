@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <functional>
 #include <memory>
 #include <string>
 
@@ -21,8 +20,7 @@ class CallEventStream : public ByteSource {
     ServingMetrics& metrics;
     const std::atomic<bool>& aborting;        // the server stops: end with an error event
     std::chrono::milliseconds ping_interval;  // 0 = no pings
-    int32_t num_spec_tokens = 0;
-    std::function<void()> on_end;  // called once, when the stream is destroyed
+    std::shared_ptr<void> running;            // given back when the stream is destroyed
   };
 
   CallEventStream(std::unique_ptr<Generation> generation,
@@ -35,13 +33,12 @@ class CallEventStream : public ByteSource {
 
  private:
   void append_news(std::string* out);
-  void append_error(std::string* out, const ErrorBody& error);
+  void append_error(std::string* out, const ApiError& error);
   void append_roles(std::string* out);
   void append_deltas(std::string* out);
   void append_end(std::string* out);
 
   std::unique_ptr<Generation> generation_;
-  std::string id_;
   ResponseWriter writer_;
   Surroundings surroundings_;
   std::chrono::steady_clock::time_point last_sent_;

@@ -47,19 +47,6 @@ bool lists_tokens(const CompletionCall& call) {
   return call.num_logprobs >= 0 || call.return_token_ids || call.return_token_origins;
 }
 
-[[noreturn]] void throw_refusal(const AdmissionResult& result) {
-  switch (result.admission) {
-    case Admission::kQueueFull:
-      throw ApiError(429, result.reason, {}, "queue_full");
-    case Admission::kShuttingDown:
-      throw ApiError(503, result.reason, {}, "shutting_down");
-    case Admission::kRefused:
-    case Admission::kAccepted:
-      break;
-  }
-  throw ApiError(400, result.reason);
-}
-
 }  // namespace
 
 uint64_t choice_noise_seed(uint64_t seed, int32_t number) {
@@ -121,11 +108,7 @@ void Generation::add_choice(size_t prompt, int32_t number, const AnswerFormats& 
                                                      .noise_seed = noise_seed,
                                                      .stream = std::make_shared<ResultStream>(),
                                                      .assembler = std::move(assembler),
-                                                     .parser = std::move(parser),
-                                                     .speculation = {},
-                                                     .submitted_at = {},
-                                                     .first_token_at = {},
-                                                     .last_token_at = {}}));
+                                                     .parser = std::move(parser)}));
   if (!call_.resume_token_ids.empty()) resume(*choices_.back());
 }
 
@@ -209,7 +192,9 @@ bool Generation::submit(Choice& choice) {
   const uint64_t id = request.id;
   const AdmissionResult result = engine_.submit(std::move(request));
   if (result.admission == Admission::kQueueFull) return false;
-  if (result.admission != Admission::kAccepted) throw_refusal(result);
+  if (result.admission == Admission::kShuttingDown)
+    throw ApiError(503, result.reason, {}, "shutting_down");
+  if (result.admission != Admission::kAccepted) throw ApiError(400, result.reason);
   choice.request_id = id;
   metrics_.request_prompt_tokens.observe(static_cast<double>(prompts_[choice.prompt].size()));
   return true;
@@ -449,11 +434,12 @@ Usage Generation::usage() const {
   return usage;
 }
 
-std::optional<SpeculationReport> Generation::speculation(int32_t num_spec_tokens) const {
+std::optional<SpeculationReport> Generation::speculation() const {
   if (choices_.size() != 1 || engine_.info().draft.empty()) return std::nullopt;
   const int32_t asked = call_.params.max_draft_len;
+  const int32_t most = engine_.info().num_speculative_tokens;
   SpeculationReport report = choices_.front()->speculation;
-  report.num_spec_tokens = asked >= 0 ? std::min(asked, num_spec_tokens) : num_spec_tokens;
+  report.num_spec_tokens = asked >= 0 ? std::min(asked, most) : most;
   return report;
 }
 

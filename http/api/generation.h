@@ -66,7 +66,7 @@ class Generation {
   // So far, of one choice.
   Usage usage_of(size_t i) const;
   // Only for calls with one choice to a server that speculates.
-  std::optional<SpeculationReport> speculation(int32_t num_spec_tokens) const;
+  std::optional<SpeculationReport> speculation() const;
 
  private:
   using Clock = JobClock;
@@ -109,7 +109,7 @@ class Generation {
   std::vector<std::vector<int32_t>> prompts_;
   std::vector<size_t> num_added_;
   std::vector<std::vector<TokenLogprobs>> prompt_logprobs_;  // of prompts_[i][1..], when shown
-  bool echo_only_ = false;  // max_tokens 0: no output is wanted
+  bool echo_only_ = false;                                   // max_tokens 0: no output is wanted
   std::vector<std::unique_ptr<Choice>> choices_;
   size_t next_unsubmitted_ = 0;
   size_t next_waited_ = 0;

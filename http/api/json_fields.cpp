@@ -6,8 +6,6 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "http/wire/api_error.h"
-
 namespace outrider {
 namespace {
 
@@ -75,6 +73,10 @@ std::string JsonFields::path_of(const std::string& name) const {
   return path_.empty() ? name : path_ + "." + name;
 }
 
+ApiError JsonFields::fault(const std::string& name, std::string_view what) const {
+  return bad_param(path_of(name), fmt::format("'{}' {}", path_of(name), what));
+}
+
 JsonKind JsonFields::kind(const std::string& name) const {
   const auto it = impl_->value.find(name);
   if (it == impl_->value.end()) return JsonKind::kAbsent;
@@ -96,9 +98,7 @@ std::vector<std::string> JsonFields::names() const {
 std::optional<bool> JsonFields::boolean(const std::string& name) const {
   const json* value = impl_->find(name);
   if (!value) return std::nullopt;
-  if (!value->is_boolean()) {
-    throw bad_param(path_of(name), fmt::format("'{}' must be true or false", path_of(name)));
-  }
+  if (!value->is_boolean()) throw fault(name, "must be true or false");
   return value->get<bool>();
 }
 
@@ -109,9 +109,7 @@ std::optional<int64_t> JsonFields::integer(const std::string& name,
   if (!value) return std::nullopt;
   const std::optional<int64_t> number = as_whole_number(*value);
   if (!number || *number < minimum || *number > maximum) {
-    throw bad_param(
-        path_of(name),
-        fmt::format("'{}' must be an integer from {} to {}", path_of(name), minimum, maximum));
+    throw fault(name, fmt::format("must be an integer from {} to {}", minimum, maximum));
   }
   return number;
 }
@@ -123,9 +121,7 @@ std::optional<double> JsonFields::number(const std::string& name,
   if (!value) return std::nullopt;
   const double number = value->is_number() ? value->get<double>() : NAN;
   if (!(number >= minimum && number <= maximum)) {
-    throw bad_param(
-        path_of(name),
-        fmt::format("'{}' must be a number from {} to {}", path_of(name), minimum, maximum));
+    throw fault(name, fmt::format("must be a number from {} to {}", minimum, maximum));
   }
   return number;
 }
@@ -133,32 +129,27 @@ std::optional<double> JsonFields::number(const std::string& name,
 std::optional<std::string> JsonFields::text(const std::string& name) const {
   const json* value = impl_->find(name);
   if (!value) return std::nullopt;
-  if (!value->is_string()) {
-    throw bad_param(path_of(name), fmt::format("'{}' must be a string", path_of(name)));
-  }
+  if (!value->is_string()) throw fault(name, "must be a string");
   return value->get<std::string>();
 }
 
 std::string JsonFields::needed_text(const std::string& name) const {
   std::optional<std::string> value = text(name);
-  if (!value) throw bad_param(path_of(name), fmt::format("'{}' is missing", path_of(name)));
+  if (!value) throw fault(name, "is missing");
   return *std::move(value);
 }
 
 std::optional<JsonFields> JsonFields::object(const std::string& name) const {
   const json* value = impl_->find(name);
   if (!value) return std::nullopt;
-  if (!value->is_object()) {
-    throw bad_param(path_of(name), fmt::format("'{}' must be an object", path_of(name)));
-  }
+  if (!value->is_object()) throw fault(name, "must be an object");
   return JsonFields(std::make_shared<Impl>(Impl{*value}), path_of(name));
 }
 
 std::optional<std::vector<JsonFields>> JsonFields::objects(const std::string& name) const {
   const json* value = impl_->find(name);
   if (!value) return std::nullopt;
-  const ApiError wrong =
-      bad_param(path_of(name), fmt::format("'{}' must be a list of objects", path_of(name)));
+  const ApiError wrong = fault(name, "must be a list of objects");
   if (!value->is_array()) throw wrong;
   std::vector<JsonFields> objects;
   for (const json& element : *value) {
@@ -172,8 +163,7 @@ std::optional<std::vector<JsonFields>> JsonFields::objects(const std::string& na
 std::optional<std::vector<std::string>> JsonFields::texts(const std::string& name) const {
   const json* value = impl_->find(name);
   if (!value) return std::nullopt;
-  const ApiError wrong =
-      bad_param(path_of(name), fmt::format("'{}' must be a list of strings", path_of(name)));
+  const ApiError wrong = fault(name, "must be a list of strings");
   if (!value->is_array()) throw wrong;
   std::vector<std::string> texts;
   for (const json& element : *value) {
@@ -187,20 +177,16 @@ std::optional<std::vector<int32_t>> JsonFields::token_ids(const std::string& nam
                                                           int32_t vocab_size) const {
   const json* value = impl_->find(name);
   if (!value) return std::nullopt;
-  if (!value->is_array()) {
-    throw bad_param(path_of(name), fmt::format("'{}' must be a list of token ids", path_of(name)));
-  }
+  if (!value->is_array()) throw fault(name, "must be a list of token ids");
   return ids_of(*value, vocab_size, path_of(name));
 }
 
 std::vector<JsonFields::Prompt> JsonFields::prompts(const std::string& name,
                                                     int32_t vocab_size) const {
   const std::string path = path_of(name);
-  const ApiError wrong = bad_param(
-      path,
-      fmt::format("'{}' must be a string, a list of strings, a list of token ids or a list "
-                  "of lists of token ids, and not empty",
-                  path));
+  const ApiError wrong = fault(name,
+                               "must be a string, a list of strings, a list of token ids or a list "
+                               "of lists of token ids, and not empty");
   const json* value = impl_->find(name);
   if (!value) throw wrong;
   if (value->is_string()) return {Prompt{.text = value->get<std::string>(), .ids = {}}};
@@ -223,15 +209,11 @@ std::vector<JsonFields::Prompt> JsonFields::prompts(const std::string& name,
 
 std::string JsonFields::dump(const std::string& name) const {
   const json* value = impl_->find(name);
-  return value ? value->dump(-1, ' ', false, json::error_handler_t::replace) : "null";
+  return value ? dumped(*value) : "null";
 }
 
-std::string JsonFields::dump() const {
-  return impl_->value.dump(-1, ' ', false, json::error_handler_t::replace);
-}
+std::string JsonFields::dump() const { return dumped(impl_->value); }
 
-std::string json_quoted(std::string_view text) {
-  return json(std::string(text)).dump(-1, ' ', false, json::error_handler_t::replace);
-}
+std::string json_quoted(std::string_view text) { return dumped(json(std::string(text))); }
 
 }  // namespace outrider

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "http/wire/api_error.h"
 #include "runtime/base/files/json_gate.h"
 
 namespace outrider {
@@ -19,8 +20,7 @@ enum class JsonKind : uint8_t { kAbsent, kNull, kBoolean, kNumber, kText, kArray
 
 // Of a request's body, whose size the server has bounded. Objects keep their order, which schemas
 // and templates show, so finding a key takes time in their number.
-inline constexpr JsonLimits kBodyLimits{
-    .max_bytes = SIZE_MAX, .max_depth = 64, .max_keys = 2048};
+inline constexpr JsonLimits kBodyLimits{.max_bytes = SIZE_MAX, .max_depth = 64, .max_keys = 2048};
 
 class JsonFields {
  public:
@@ -58,6 +58,8 @@ class JsonFields {
   // Where the object stands in the request, e.g. "messages[2]"; part of every error.
   const std::string& path() const { return path_; }
   std::string path_of(const std::string& name) const;
+  // "'messages[2].role' must be ...", of a field.
+  ApiError fault(const std::string& name, std::string_view what) const;
 
  private:
   struct Impl;
@@ -66,7 +68,13 @@ class JsonFields {
   std::string path_;
 };
 
-// The text as a JSON string with its quotes; bytes that are not UTF-8 become U+FFFD.
+// A value of the JSON library in one line; bytes that are not UTF-8 become U+FFFD.
+template <typename Json>
+std::string dumped(const Json& value) {
+  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+// The text as a JSON string with its quotes; bytes as above.
 std::string json_quoted(std::string_view text);
 
 }  // namespace outrider

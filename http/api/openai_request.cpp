@@ -73,15 +73,16 @@ int32_t bias_token(const std::string& key, int32_t vocab_size) {
   return std::stoi(key);
 }
 
+void check_number(const char* name, size_t number, size_t most) {
+  if (number <= most) return;
+  throw bad_param(name, fmt::format("'{}' has more than {} entries", name, most));
+}
+
 void read_logit_bias(const JsonFields& body, const CallContext& context, SamplingParams* params) {
   const std::optional<JsonFields> bias = body.object("logit_bias");
   if (!bias) return;
   const std::vector<std::string> keys = bias->names();
-  if (keys.size() > context.limits.max_logit_bias) {
-    throw bad_param(
-        "logit_bias",
-        fmt::format("'logit_bias' has more than {} entries", context.limits.max_logit_bias));
-  }
+  check_number("logit_bias", keys.size(), context.limits.max_logit_bias);
   for (const std::string& key : keys) {
     const int32_t token = bias_token(key, context.info.vocab_size);
     const std::optional<double> value = bias->number(key, -100, 100);
@@ -105,29 +106,27 @@ void read_allowed_tokens(const JsonFields& body,
                     "'allowed_token_ids' must not be empty: it would allow "
                     "nothing");
   }
-  if (ids->size() > context.limits.max_allowed_token_ids) {
-    throw bad_param("allowed_token_ids",
-                    fmt::format("'allowed_token_ids' has more than {} entries",
-                                context.limits.max_allowed_token_ids));
-  }
+  check_number("allowed_token_ids", ids->size(), context.limits.max_allowed_token_ids);
   sort_unique(&*ids);
   params->allowed_token_ids = std::move(*ids);
 }
 
-void read_bad_words(const JsonFields& body, const CallContext& context, CompletionCall* call) {
-  call->bad_words = body.texts("bad_words").value_or(std::vector<std::string>{});
-  const CallLimits& limits = context.limits;
-  const bool wrong =
-      call->bad_words.size() > limits.max_bad_words ||
-      std::any_of(call->bad_words.begin(), call->bad_words.end(), [&](const std::string& word) {
-        return word.empty() || word.size() > limits.max_bad_word_bytes;
+void check_texts(const char* name,
+                 const std::vector<std::string>& texts,
+                 size_t most,
+                 size_t most_bytes) {
+  const bool is_good =
+      texts.size() <= most && std::ranges::all_of(texts, [&](const std::string& text) {
+        return !text.empty() && text.size() <= most_bytes;
       });
-  if (wrong) {
-    throw bad_param("bad_words",
-                    fmt::format("'bad_words' may hold up to {} strings of 1 to {} bytes",
-                                limits.max_bad_words,
-                                limits.max_bad_word_bytes));
-  }
+  if (is_good) return;
+  throw bad_param(
+      name, fmt::format("'{}' may hold up to {} strings of 1 to {} bytes", name, most, most_bytes));
+}
+
+void read_bad_words(const JsonFields& body, const CallLimits& limits, CompletionCall* call) {
+  call->bad_words = body.texts("bad_words").value_or(std::vector<std::string>{});
+  check_texts("bad_words", call->bad_words, limits.max_bad_words, limits.max_bad_word_bytes);
 }
 
 void read_stops(const JsonFields& body, const CallContext& context, CompletionCall* call) {
@@ -137,29 +136,13 @@ void read_stops(const JsonFields& body, const CallContext& context, CompletionCa
     call->stop = {*stop};
   }
   const CallLimits& limits = context.limits;
-  const bool wrong =
-      call->stop.size() > limits.max_stop_strings ||
-      std::any_of(call->stop.begin(), call->stop.end(), [&](const std::string& text) {
-        return text.empty() || text.size() > limits.max_stop_bytes;
-      });
-  if (wrong) {
-    throw bad_param("stop",
-                    fmt::format("'stop' may hold up to {} strings of 1 to {} bytes",
-                                limits.max_stop_strings,
-                                limits.max_stop_bytes));
-  }
+  check_texts("stop", call->stop, limits.max_stop_strings, limits.max_stop_bytes);
   call->user_stop_token_ids =
       body.token_ids("stop_token_ids", context.info.vocab_size).value_or(std::vector<int32_t>{});
-  if (call->user_stop_token_ids.size() > limits.max_stop_token_ids) {
-    throw bad_param(
-        "stop_token_ids",
-        fmt::format("'stop_token_ids' has more than {} entries", limits.max_stop_token_ids));
-  }
-  call->ignore_eos = body.boolean("ignore_eos").value_or(false);
+  check_number("stop_token_ids", call->user_stop_token_ids.size(), limits.max_stop_token_ids);
   std::vector<int32_t> ids = call->user_stop_token_ids;
-  if (!call->ignore_eos) {
+  if (!body.boolean("ignore_eos").value_or(false))
     ids.insert(ids.end(), context.end_token_ids.begin(), context.end_token_ids.end());
-  }
   sort_unique(&ids);
   call->params.stop_token_ids = std::move(ids);
   call->include_stop_text = body.boolean("include_stop_str_in_output").value_or(false);
@@ -310,7 +293,7 @@ CompletionCall read_common(const JsonFields& body, CallKind kind, const CallCont
   read_sampling(body, context, &call.params);
   read_logit_bias(body, context, &call.params);
   read_allowed_tokens(body, context, &call.params);
-  read_bad_words(body, context, &call);
+  read_bad_words(body, context.limits, &call);
   read_stops(body, context, &call);
   if (auto requested = read_grammar(body, context.limits)) {
     requested->grammar.end_token_ids = context.end_token_ids;
@@ -348,7 +331,6 @@ void read_tool_fields(const JsonFields& body, const CallContext& context, Comple
                                  is_schema ? &call->grammar_schemas.front().second : nullptr);
   call->functions = std::move(tools.functions);
   call->parallel_tool_calls = tools.parallel;
-  call->must_call = tools.is_forced;
   if (call->functions && !context.answer_formats.shows_tools) {
     call->warnings.emplace_back(
         "the model's chat template has no place for 'tools': the model does not see them");
@@ -356,8 +338,8 @@ void read_tool_fields(const JsonFields& body, const CallContext& context, Comple
   if (!tools.grammar) return;
   tools.grammar->end_token_ids = context.end_token_ids;
   call->params.grammar = std::make_shared<const Grammar>(std::move(*tools.grammar));
-  if (call->must_call || !is_schema) call->grammar_param = "tools";
-  if (call->must_call) call->grammar_schemas.clear();
+  if (tools.is_forced || !is_schema) call->grammar_param = "tools";
+  if (tools.is_forced) call->grammar_schemas.clear();
   std::ranges::move(tools.schemas, std::back_inserter(call->grammar_schemas));
 }
 

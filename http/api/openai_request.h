@@ -29,11 +29,10 @@ struct CompletionCall {
   std::optional<int32_t> max_tokens;        // as given; the default needs the prompt's length
   int32_t num_choices = 1;
   std::vector<std::string> stop;
-  std::vector<std::string> bad_words;        // as given; encode_bad_words() makes those of params
-  std::string grammar_param;                 // the field that params.grammar is from
-  bool strict_grammar = false;               // nothing of its schemas may be left out
+  std::vector<std::string> bad_words;  // as given; encode_bad_words() makes those of params
+  std::string grammar_param;           // the field that params.grammar is from
+  bool strict_grammar = false;         // nothing of its schemas may be left out
   std::vector<std::pair<std::string, std::string>> grammar_schemas;  // (field, JSON schema)
-  bool must_call = false;                                            // params.grammar is a call's
   std::shared_ptr<const OfferedFunctions> functions;  // chat: null where no call is looked for
   bool parallel_tool_calls = true;
   bool separates_reasoning = true;  // chat; else it is content as the rest
@@ -44,7 +43,6 @@ struct CompletionCall {
   bool include_stop_text = false;
   bool skip_special_tokens = true;
   bool add_special_tokens = true;
-  bool ignore_eos = false;
   bool echo = false;
   // Chat: who speaks, and, with echo, what of its last message comes before the answer.
   std::string answer_role = "assistant";
@@ -63,13 +61,13 @@ struct CompletionCall {
   // The server's; read_...() leaves them alone.
   SpecDecodeMetrics spec_decode_metrics = SpecDecodeMetrics::kNone;
   bool clamp_max_tokens = false;  // to what the context leaves; else more is refused
-  bool tokens_as_ids = false;  // logprobs name tokens "token_id:7"
+  bool tokens_as_ids = false;     // logprobs name tokens "token_id:7"
   int32_t priority = 0;
   std::optional<int32_t> truncate_prompt_tokens;  // -1: to what leaves room for the answer
   bool truncates_end = false;                     // instead of the beginning
-  std::vector<int32_t> resume_token_ids;  // of the answer, generated already
-  std::string request_id;             // empty: none was given
-  std::vector<std::string> warnings;  // of fields that were ignored
+  std::vector<int32_t> resume_token_ids;          // of the answer, generated already
+  std::string request_id;                         // empty: none was given
+  std::vector<std::string> warnings;              // of fields that were ignored
 };
 
 // What the server is, as far as a call's checks need it.

@@ -9,16 +9,12 @@
 #include <nlohmann/json.hpp>
 #include <span>
 
-#include "http/wire/api_error.h"
+#include "http/api/json_fields.h"
 
 namespace outrider {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-std::string dumped(const Json& value) {
-  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
 
 Json or_null(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
 
@@ -26,17 +22,8 @@ Json or_null(const std::string& text) { return text.empty() ? Json(nullptr) : Js
 double finite_logprob(float logprob) { return std::isfinite(logprob) ? logprob : -9999.0; }
 
 const char* origin_name(TokenOrigin origin) {
-  switch (origin) {
-    case TokenOrigin::kPlain:
-      return "plain";
-    case TokenOrigin::kAccepted:
-      return "accepted";
-    case TokenOrigin::kCorrected:
-      return "corrected";
-    case TokenOrigin::kBonus:
-      return "bonus";
-  }
-  return "plain";
+  static constexpr const char* kNames[] = {"plain", "accepted", "corrected", "bonus"};
+  return kNames[static_cast<size_t>(origin)];
 }
 
 Json finish_reason_json(const ChoiceOutput& choice) {
@@ -463,7 +450,7 @@ std::string model_json(const EngineInfo& info, int64_t created) {
 }
 
 std::string model_list_json(const EngineInfo& info, int64_t created) {
-  return dumped({{"object", "list"}, {"data", Json::array({model_entry(info, created)})}});
+  return dumped(Json{{"object", "list"}, {"data", Json::array({model_entry(info, created)})}});
 }
 
 std::string server_info_json(const EngineInfo& info,
@@ -507,10 +494,10 @@ std::string tokenizer_info_json(const Tokenizer& tokenizer, int32_t max_model_le
   const auto text_of = [&](std::optional<int32_t> id) {
     return id ? Json(tokenizer.token_bytes(*id)) : Json(nullptr);
   };
-  return dumped({{"bos_token", text_of(tokenizer.bos_id())},
-                 {"eos_token", text_of(tokenizer.eos_id())},
-                 {"vocab_size", tokenizer.vocab_size()},
-                 {"model_max_length", max_model_len}});
+  return dumped(Json{{"bos_token", text_of(tokenizer.bos_id())},
+                     {"eos_token", text_of(tokenizer.eos_id())},
+                     {"vocab_size", tokenizer.vocab_size()},
+                     {"model_max_length", max_model_len}});
 }
 
 std::string text_object_json(const std::vector<std::pair<std::string, std::string>>& members) {

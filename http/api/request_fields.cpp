@@ -204,22 +204,18 @@ bool is_off(const JsonFields& body, const RefusedField& field) {
          body.number(field.name, -1e300, 1e300) == field.off;
 }
 
-void refuse_unsupported(const JsonFields& body, const std::string& name) {
+// Whether the field is one of these, and off. Throws ApiError when it is on.
+bool is_refused(const JsonFields& body, const std::string& name) {
   const auto* const field =
       std::find_if(std::begin(kRefused), std::end(kRefused), [&](const RefusedField& refused) {
         return name == refused.name;
       });
-  if (field == std::end(kRefused) || is_off(body, *field)) return;
+  if (field == std::end(kRefused)) return false;
+  if (is_off(body, *field)) return true;
   throw bad_param(name,
                   field->instead == nullptr
                       ? fmt::format("'{}' is not supported", name)
                       : fmt::format("'{}' is not supported: use '{}'", name, field->instead));
-}
-
-bool is_refused(std::string_view name) {
-  return std::any_of(std::begin(kRefused), std::end(kRefused), [&](const RefusedField& field) {
-    return name == field.name;
-  });
 }
 
 constexpr size_t kMostBytes = 64;  // shown of a name
@@ -254,8 +250,7 @@ std::vector<std::string> check_fields(const JsonFields& body, Endpoint endpoint,
   constexpr size_t kMostWarnings = 16;
   std::vector<std::string> warnings;
   for (const std::string& name : body.names()) {
-    refuse_unsupported(body, name);
-    if (is_known_field(name, endpoint) || is_refused(name)) continue;
+    if (is_refused(body, name) || is_known_field(name, endpoint)) continue;
     if (strict) throw bad_param(name, unknown_field(name));
     log_once(name);
     if (warnings.size() < kMostWarnings) warnings.push_back(unknown_field(name) + " was ignored");

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "http/wire/byte_budget.h"
@@ -28,7 +27,6 @@ struct ServiceReply {
   int status = 200;
   std::string content_type = "application/json";
   std::string body;
-  std::optional<int> retry_after_s;
   std::string allow;                   // with 405: the methods of the path
   std::unique_ptr<ByteSource> stream;  // instead of body; must not outlive the service
   bool client_gone = false;            // nobody is left to read this

@@ -47,7 +47,7 @@ std::string json_or_text(const JsonFields& fields, const std::string& name) {
   std::string text = *fields.text(name);
   const std::string fault = json_fault(text, kBodyLimits);
   if (fault.empty()) return text;
-  throw bad_param(fields.path_of(name), fmt::format("'{}' {}", fields.path_of(name), fault));
+  throw fields.fault(name, fault);
 }
 
 std::string one_of(const std::vector<std::string>& choices) {
@@ -60,10 +60,7 @@ std::string one_of(const std::vector<std::string>& choices) {
 
 Grammar choice_of(const JsonFields& fields, const std::string& name) {
   const auto choices = fields.texts(name);
-  if (!choices || choices->empty()) {
-    throw bad_param(fields.path_of(name),
-                    fmt::format("'{}' must be a list of strings", fields.path_of(name)));
-  }
+  if (!choices || choices->empty()) throw fields.fault(name, "must be a list of strings");
   return {GrammarKind::kEbnf, one_of(*choices), {}};
 }
 
@@ -76,12 +73,18 @@ Grammar grammar_of(std::string text) {
 Grammar grammar_in(const JsonFields& fields, const GrammarField& field) {
   const std::string name = field.name;
   switch (field.form) {
-    case Form::kSchema: return {GrammarKind::kJsonSchema, json_or_text(fields, name), {}};
-    case Form::kRegex: return {GrammarKind::kRegex, *fields.text(name), {}};
-    case Form::kChoice: return choice_of(fields, name);
-    case Form::kGrammar: return grammar_of(*fields.text(name));
-    case Form::kTag: return {GrammarKind::kStructuralTag, json_or_text(fields, name), {}};
-    case Form::kAnyJsonObject: break;
+    case Form::kSchema:
+      return {GrammarKind::kJsonSchema, json_or_text(fields, name), {}};
+    case Form::kRegex:
+      return {GrammarKind::kRegex, *fields.text(name), {}};
+    case Form::kChoice:
+      return choice_of(fields, name);
+    case Form::kGrammar:
+      return grammar_of(*fields.text(name));
+    case Form::kTag:
+      return {GrammarKind::kStructuralTag, json_or_text(fields, name), {}};
+    case Form::kAnyJsonObject:
+      break;
   }
   return {GrammarKind::kJsonSchema, kAnyObject, {}};
 }
@@ -105,8 +108,7 @@ void collect(const JsonFields& fields,
     if (!is_empty(fields, field)) {
       found->push_back({grammar_in(fields, field), fields.path_of(field.name), false});
     } else if (!fields.path().empty()) {  // else llama.cpp's clients mean none
-      throw bad_param(fields.path_of(field.name),
-                      fmt::format("'{}' is empty", fields.path_of(field.name)));
+      throw fields.fault(field.name, "is empty");
     }
   }
 }
@@ -126,7 +128,8 @@ void read_response_format(const JsonFields& body, std::vector<RequestedGrammar>*
                       "'response_format.json_schema.schema' is needed with the type json_schema");
     }
     grammar.text = json_or_text(*named, "schema");
-    found->push_back({std::move(grammar), "response_format", named->boolean("strict").value_or(false)});
+    found->push_back(
+        {std::move(grammar), "response_format", named->boolean("strict").value_or(false)});
     return;
   } else if (type == "structural_tag") {
     grammar = {GrammarKind::kStructuralTag, format->dump(), {}};
@@ -142,12 +145,12 @@ void read_structured_outputs(const JsonFields& body, std::vector<RequestedGramma
   const std::optional<JsonFields> fields = body.object("structured_outputs");
   if (!fields) return;
   for (const std::string& name : fields->names()) {
-    const bool is_known = std::any_of(std::begin(kInnerFields),
-                                      std::end(kInnerFields),
-                                      [&](const GrammarField& field) { return name == field.name; });
+    const bool is_known = std::any_of(
+        std::begin(kInnerFields), std::end(kInnerFields), [&](const GrammarField& field) {
+          return name == field.name;
+        });
     if (is_known || name == "disable_any_whitespace" || !fields->has(name)) continue;
-    throw bad_param(fields->path_of(name),
-                    fmt::format("'{}' is not supported", fields->path_of(name)));
+    throw fields->fault(name, "is not supported");
   }
   collect(*fields, kInnerFields, found);
 }
@@ -167,15 +170,15 @@ std::optional<RequestedGrammar> read_grammar(const JsonFields& body, const CallL
   collect(body, kFields, &found);
   if (found.empty()) return std::nullopt;
   if (found.size() > 1) {
-    throw bad_param(found[1].param,
-                    fmt::format("'{}' and '{}' both say what the output must be",
-                                found[0].param,
-                                found[1].param));
+    throw bad_param(
+        found[1].param,
+        fmt::format(
+            "'{}' and '{}' both say what the output must be", found[0].param, found[1].param));
   }
   RequestedGrammar& one = found.front();
   if (one.grammar.text.size() > limits.max_grammar_bytes) {
-    throw bad_param(one.param,
-                    fmt::format("'{}' has more than {} bytes", one.param, limits.max_grammar_bytes));
+    throw bad_param(
+        one.param, fmt::format("'{}' has more than {} bytes", one.param, limits.max_grammar_bytes));
   }
   if (one.grammar.kind == GrammarKind::kJsonSchema && is_compact(body, limits))
     one.grammar.kind = GrammarKind::kCompactJson;

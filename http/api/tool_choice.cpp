@@ -33,19 +33,14 @@ bool is_function_name(const std::string& name) {
 
 Tool read_tool(const JsonFields& tool) {
   if (tool.text("type").value_or("function") != "function")
-    throw bad_param(tool.path_of("type"),
-                    fmt::format("'{}' must be function", tool.path_of("type")));
+    throw tool.fault("type", "must be function");
   const std::optional<JsonFields> function = tool.object("function");
-  if (!function)
-    throw bad_param(tool.path_of("function"),
-                    fmt::format("'{}' is missing", tool.path_of("function")));
+  if (!function) throw tool.fault("function", "is missing");
   Tool out;
   out.name = function->needed_text("name");
   if (!is_function_name(out.name)) {
-    throw bad_param(function->path_of("name"),
-                    fmt::format("'{}' may hold up to {} letters, digits and _ - .",
-                                function->path_of("name"),
-                                kMaxNameBytes));
+    throw function->fault(
+        "name", fmt::format("may hold up to {} letters, digits and _ - .", kMaxNameBytes));
   }
   function->text("description");
   out.path = function->path_of("parameters");

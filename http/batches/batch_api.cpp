@@ -168,22 +168,18 @@ BatchApi::BatchApi(FileStore& files,
     : files_(files), queue_(queue), metrics_(metrics), max_file_bytes_(max_file_bytes) {}
 
 ServiceReply BatchApi::handle(const ServiceCall& call) {
-  ErrorBody fault;
+  ApiError fault(500, "internal error");
   try {
     return route(call);
   } catch (const ApiError& error) {
-    fault = {error.status(), error.what(), error.param(), error.code()};
+    fault = error;
   } catch (const std::exception& error) {
     log_error("call to {} failed: {}", call.path, error.what());
-    fault = {500, "internal error", {}, {}};
   }
-  metrics_.requests_refused(fault.status).add();
-  ServiceReply reply;
-  reply.status = fault.status;
-  reply.body = error_json(fault);
-  if (fault.status == 405)
+  metrics_.requests_refused(fault.status()).add();
+  ServiceReply reply{.status = fault.status(), .body = error_json(fault)};
+  if (fault.status() == 405)
     reply.allow = fmt::format("{}", fmt::join(methods_of(segments_of(call.path)), ", "));
-  if (fault.status == 429 || fault.status == 503) reply.retry_after_s = 1;
   return reply;
 }
 

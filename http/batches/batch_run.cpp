@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "http/api/json_fields.h"
+#include "http/wire/options.h"
 #include "runtime/base/error.h"
 
 namespace outrider {
@@ -15,10 +17,6 @@ using Json = nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kRetrySlice = std::chrono::milliseconds(20);
-
-std::string dump(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
 
 }  // namespace
 
@@ -78,9 +76,9 @@ bool BatchRun::answer(const BatchLine& line) {
   const std::optional<ServiceReply> reply = ask(line);
   if (!reply) return false;
   const Json body = Json::parse(reply->body);
-  BatchResult result{.custom_id = line.custom_id, .status = reply->status, .body = dump(body)};
+  BatchResult result{.custom_id = line.custom_id, .status = reply->status, .body = dumped(body)};
   if (reply->status != 200) {
-    result.error = dump(body.is_object() && body.contains("error") ? body["error"] : body);
+    result.error = dumped(body.is_object() && body.contains("error") ? body["error"] : body);
   } else if (body.contains("usage")) {
     const Json& usage = body["usage"];
     num_tokens_ += usage.value("completion_tokens", usage.value("output_tokens", int64_t{0}));
@@ -94,15 +92,12 @@ bool BatchRun::answer(const BatchLine& line) {
 std::optional<ServiceReply> BatchRun::ask(const BatchLine& line) {
   while (!stopping_) {
     ServiceReply reply = setup_.ask({.path = line.url,
-                                     .query = {},
-                                     .content_type = {},
-                                     .body = {.text = line.body, .share = {}},
-                                     .request_id = {},
+                                     .body = {.text = line.body},
                                      .least_priority = setup_.least_priority,
                                      .client_gone = [this] { return cut_off_.load(); }});
     if (reply.client_gone) break;
     if (reply.status != 429 && reply.status != 503) return reply;
-    const auto end = Clock::now() + std::chrono::seconds(reply.retry_after_s.value_or(1));
+    const auto end = Clock::now() + std::chrono::seconds(kRetryAfterS);
     while (!stopping_ && Clock::now() < end) std::this_thread::sleep_for(kRetrySlice);
   }
   return std::nullopt;

@@ -80,7 +80,9 @@ std::optional<std::string> parameter(const Parameters& parameters, std::string_v
 }
 
 std::string boundary_of(std::string_view content_type) {
-  if (!is_multipart(content_type)) refuse("its media type is not multipart/form-data");
+  const std::string_view media_type = content_type.substr(0, content_type.find(';'));
+  if (lower(trimmed(media_type)) != "multipart/form-data")
+    refuse("its media type is not multipart/form-data");
   const std::optional<std::string> boundary = parameter(parameters_of(content_type), "boundary");
   const bool is_good =
       boundary && !boundary->empty() && boundary->size() <= kMaxBoundaryBytes &&
@@ -109,10 +111,6 @@ FormPart read_part(std::string_view head, std::string_view content) {
 }
 
 }  // namespace
-
-bool is_multipart(std::string_view content_type) {
-  return lower(trimmed(content_type.substr(0, content_type.find(';')))) == "multipart/form-data";
-}
 
 std::vector<FormPart> read_multipart(std::string_view content_type, std::string_view body) {
   const std::string first = "--" + boundary_of(content_type);

@@ -15,9 +15,6 @@ struct FormPart {
   std::string_view content;  // of the body that was read
 };
 
-// Whether the media type is multipart/form-data, whatever its parameters are.
-bool is_multipart(std::string_view content_type);
-
 // The parts in their order, at most 32. Throws ApiError (400) that says what is wrong.
 std::vector<FormPart> read_multipart(std::string_view content_type, std::string_view body);
 

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "http/api/json_fields.h"
 #include "runtime/base/error.h"
 #include "runtime/base/files/files.h"
 #include "runtime/base/files/json_depth.h"
@@ -47,17 +48,13 @@ struct OldResults {
       fmt::format("{} is not the output of this batch and is left as it is: {}", path, why));
 }
 
-std::string quoted(const std::string& text) {
-  return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
 // How each line begins: begins_as_result() knows a torn one by it.
 std::string line_begin(const std::string& custom_id) {
-  return fmt::format("{{\"custom_id\":{},\"error\":", quoted(custom_id));
+  return fmt::format("{{\"custom_id\":{},\"error\":", json_quoted(custom_id));
 }
 
 std::string line_of(const BatchResult& result) {
-  const std::string id = quoted("batch-" + result.custom_id);
+  const std::string id = json_quoted("batch-" + result.custom_id);
   return fmt::format(
       "{}{},\"id\":{},\"response\":{{\"body\":{},\"request_id\":{},\"status_code\":{}}}}}\n",
       line_begin(result.custom_id),

@@ -23,10 +23,11 @@ const Json* filled(const Json& object, const char* name) {
 }
 
 Usage usage_of(const Json& usage) {
-  return {usage.value("prompt_tokens", int64_t{0}),
-          usage.value("completion_tokens", int64_t{0}),
-          usage.value(Json::json_pointer("/prompt_tokens_details/cached_tokens"), int64_t{0}),
-          usage.value(Json::json_pointer("/completion_tokens_details/reasoning_tokens"), int64_t{0})};
+  return {
+      usage.value("prompt_tokens", int64_t{0}),
+      usage.value("completion_tokens", int64_t{0}),
+      usage.value(Json::json_pointer("/prompt_tokens_details/cached_tokens"), int64_t{0}),
+      usage.value(Json::json_pointer("/completion_tokens_details/reasoning_tokens"), int64_t{0})};
 }
 
 // Follows a chat answer, whole or in chunks, and tells the writer its parts.
@@ -178,9 +179,7 @@ ApiError renamed(const ApiError& error, FieldNames names) {
     if (param.starts_with(ours) && ends_name(param, ours.size()))
       param.replace(0, ours.size(), theirs);
   }
-  ApiError out(error.status(), message, param, error.code());
-  out.retry_after_s = error.retry_after_s;
-  return out;
+  return ApiError(error.status(), message, param, error.code());
 }
 
 std::string dialect_answer(AnswerWriter& writer, std::string_view chat_completion) {

@@ -34,10 +34,6 @@ const BlockForm& form_of(AnswerPartKind kind) {
   return kForms[static_cast<size_t>(kind)];
 }
 
-std::string dumped(const Json& value) {
-  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
 // Anthropic counts what was read from a cache apart.
 Json usage_json(const Usage& usage) {
   return {{"input_tokens", usage.prompt_tokens - usage.cached_tokens},
@@ -335,7 +331,9 @@ std::string token_count_body(std::string_view text, bool strict) {
   return dumped(out);
 }
 
-std::string token_count_json(int64_t num_tokens) { return dumped({{"input_tokens", num_tokens}}); }
+std::string token_count_json(int64_t num_tokens) {
+  return dumped(Json{{"input_tokens", num_tokens}});
+}
 
 bool is_messages_path(std::string_view path) {
   return path.find("/messages") != std::string_view::npos;
@@ -343,10 +341,10 @@ bool is_messages_path(std::string_view path) {
 
 std::string messages_error_json(std::string_view error) {
   const Json body = Json::parse(error).at("error");
-  return dumped({{"type", "error"},
-                 {"error",
-                  {{"type", error_type_of(body.at("type").get<std::string>())},
-                   {"message", body.at("message")}}}});
+  return dumped(Json{{"type", "error"},
+                     {"error",
+                      {{"type", error_type_of(body.at("type").get<std::string>())},
+                       {"message", body.at("message")}}}});
 }
 
 }  // namespace outrider

@@ -43,10 +43,6 @@ const ItemForm& form_of(AnswerPartKind kind) {
   return kForms[static_cast<size_t>(kind)];
 }
 
-std::string dumped(const Json& value) {
-  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
 Json usage_json(const Usage& usage) {
   return {
       {"input_tokens", usage.prompt_tokens},

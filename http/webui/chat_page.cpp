@@ -15,9 +15,8 @@ extern const std::string_view kChatPageText;  // made of index.html by CMake
 ServerResponse chat_page() {
   constexpr std::string_view kMark = "nonce=\"NONCE\"";
   const std::string nonce = new_request_id();
-  ServerResponse response;
-  response.content_type = "text/html; charset=utf-8";
-  response.body = kChatPageText;
+  ServerResponse response{.content_type = "text/html; charset=utf-8",
+                          .body = std::string(kChatPageText)};
   for (size_t at = response.body.find(kMark); at != std::string::npos;
        at = response.body.find(kMark, at)) {
     response.body.replace(at, kMark.size(), fmt::format("nonce=\"{}\"", nonce));

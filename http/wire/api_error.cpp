@@ -6,16 +6,33 @@
 #include "runtime/base/files/json_depth.h"
 
 namespace outrider {
+namespace {
 
-std::string error_json(const ErrorBody& error) {
+// OpenAI's.
+const char* error_type(int status) {
+  static constexpr std::pair<int, const char*> kTypes[] = {{401, "authentication_error"},
+                                                           {403, "permission_error"},
+                                                           {404, "not_found_error"},
+                                                           {429, "rate_limit_error"},
+                                                           {501, "not_supported_error"},
+                                                           {503, "service_unavailable_error"}};
+  for (const auto& [known, type] : kTypes) {
+    if (status == known) return type;
+  }
+  return status >= 500 ? "server_error" : "invalid_request_error";
+}
+
+}  // namespace
+
+std::string error_json(const ApiError& error) {
   using Json = nlohmann::ordered_json;
   const auto or_null = [](const std::string& text) {
     return text.empty() ? Json(nullptr) : Json(text);
   };
-  const Json body = {{"message", error.message},
-                     {"type", error_type(error.status)},
-                     {"param", or_null(error.param)},
-                     {"code", or_null(error.code)}};
+  const Json body = {{"message", error.what()},
+                     {"type", error_type(error.status())},
+                     {"param", or_null(error.param())},
+                     {"code", or_null(error.code())}};
   return Json{{"error", body}}.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
@@ -36,10 +53,6 @@ std::string error_message_of(std::string_view body) {
     }
   }
   return std::string(body);
-}
-
-std::string error_json(int status, const std::string& message) {
-  return error_json(ErrorBody{status, message, {}, {}});
 }
 
 }  // namespace outrider

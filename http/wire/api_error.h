@@ -2,7 +2,6 @@
 // checked; the service turns it into {"error": {message, type, param, code}} with its status.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -19,7 +18,6 @@ class ApiError : public Error {
   int status() const { return status_; }
   const std::string& param() const { return param_; }  // empty: null on the wire
   const std::string& code() const { return code_; }    // empty: null on the wire
-  std::optional<int> retry_after_s;
 
  private:
   int status_;
@@ -32,36 +30,8 @@ inline ApiError bad_param(const std::string& param, const std::string& message) 
   return ApiError(400, message, param);
 }
 
-// The OpenAI type of a status: invalid_request_error, authentication_error, rate_limit_error, ...
-inline const char* error_type(int status) {
-  switch (status) {
-    case 401:
-      return "authentication_error";
-    case 403:
-      return "permission_error";
-    case 404:
-      return "not_found_error";
-    case 429:
-      return "rate_limit_error";
-    case 501:
-      return "not_supported_error";
-    case 503:
-      return "service_unavailable_error";
-    default:
-      return status >= 500 ? "server_error" : "invalid_request_error";
-  }
-}
-
-struct ErrorBody {
-  int status = 500;
-  std::string message;
-  std::string param;  // empty: null
-  std::string code;   // empty: null
-};
-
 // {"error": {message, type, param, code}}
-std::string error_json(const ErrorBody& error);
-std::string error_json(int status, const std::string& message);
+std::string error_json(const ApiError& error);
 
 // The sentence of an error in any of the shapes that servers have: {"error": {"message"}},
 // {"error": "..."}, {"message"}, {"detail"}; else the body as it is.

@@ -24,7 +24,6 @@ class ByteBudget {
     ~Share() {
       if (budget_ != nullptr) budget_->taken_bytes_ -= bytes_;
     }
-    size_t bytes() const { return bytes_; }
 
    private:
     friend class ByteBudget;

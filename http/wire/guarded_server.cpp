@@ -57,14 +57,6 @@ bool is_loopback(const std::string& peer) {
          peer.starts_with("::ffff:127.");
 }
 
-ServerResponse refusal(int status, const std::string& sentence, int retry_after_s) {
-  ServerResponse response;
-  response.status = status;
-  response.body = error_json(status, sentence);
-  if (status == 503) response.headers.emplace_back("Retry-After", std::to_string(retry_after_s));
-  return response;
-}
-
 }  // namespace
 
 class GuardedServer::Impl {
@@ -196,7 +188,8 @@ class GuardedServer::Impl {
       return false;
     }
     RequestBody body;
-    if (!is_done(connection, connection.read_body(limits_of(connection.head()), &body))) return false;
+    if (!is_done(connection, connection.read_body(limits_of(connection.head()), &body)))
+      return false;
     const bool is_trimmed = body.text.size() >= kTrimmedBodyBytes;
     const bool goes_on = respond(connection, std::move(body), may_follow);
     if (is_trimmed) trim_memory();
@@ -210,7 +203,7 @@ class GuardedServer::Impl {
   }
 
   void refuse(Connection& connection, int status, const std::string& sentence) {
-    send_response(connection, refusal(status, sentence, options_.retry_after_s), false);
+    send_response(connection, {.status = status, .body = error_json({status, sentence})}, false);
   }
 
   bool respond(Connection& connection, RequestBody body, bool may_follow) {

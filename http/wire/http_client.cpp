@@ -123,7 +123,6 @@ HttpClient::Answer HttpClient::get(const std::string& path,
   };
   answer.outcome = exchange({.path = path,
                              .headers = headers,
-                             .body = {},
                              .on_head = [&](int status) { answer.status = status; },
                              .on_bytes = receive});
   return answer;

@@ -66,6 +66,8 @@ struct CorsOptions {
   bool allow_credentials = false;
 };
 
+inline constexpr int kRetryAfterS = 1;  // with 429 and 503
+
 struct HttpOptions {
   std::string host = "127.0.0.1";
   int port = 8000;                    // 0 = any free port
@@ -81,7 +83,6 @@ struct HttpOptions {
   std::optional<uint64_t> default_seed;                // of calls that send none, with their number
   std::chrono::milliseconds sse_ping_interval{15000};  // 0 = off
   std::chrono::milliseconds stall_after{30000};  // /health is 503 when no round ends for so long
-  int retry_after_s = 1;                         // with 429 and 503
   SpecDecodeMetrics per_request_spec_decode_metrics = SpecDecodeMetrics::kNone;
   std::vector<std::string> metrics_namespaces = {"outrider", "vllm"};
   std::vector<std::pair<std::string, std::string>> build;  // what /version says: (name, value)

@@ -6,15 +6,47 @@
 #include <algorithm>
 #include <iterator>
 
+#include "http/wire/options.h"
+
 namespace outrider {
 namespace {
+
+const char* status_text(int status) {
+  static constexpr std::pair<int, const char*> kTexts[] = {
+      {200, "OK"},
+      {307, "Temporary Redirect"},
+      {400, "Bad Request"},
+      {401, "Unauthorized"},
+      {403, "Forbidden"},
+      {404, "Not Found"},
+      {405, "Method Not Allowed"},
+      {408, "Request Timeout"},
+      {409, "Conflict"},
+      {413, "Content Too Large"},
+      {414, "URI Too Long"},
+      {415, "Unsupported Media Type"},
+      {417, "Expectation Failed"},
+      {429, "Too Many Requests"},
+      {431, "Request Header Fields Too Large"},
+      {500, "Internal Server Error"},
+      {501, "Not Implemented"},
+      {503, "Service Unavailable"},
+      {505, "HTTP Version Not Supported"},
+  };
+  const auto* found = std::find_if(std::begin(kTexts), std::end(kTexts), [&](const auto& entry) {
+    return entry.first == status;
+  });
+  return found == std::end(kTexts) ? "Error" : found->second;
+}
 
 // framing: the header that tells where the body ends.
 std::string head_text(const ServerResponse& response, const std::string& framing, bool keep_alive) {
   std::string text =
       fmt::format("HTTP/1.1 {} {}\r\n", response.status, status_text(response.status));
   for (const auto& [name, value] : response.headers) text += fmt::format("{}: {}\r\n", name, value);
-  if (response.status != 204) text += fmt::format("Content-Type: {}\r\n", response.content_type);
+  if (response.status == 429 || response.status == 503)
+    text += fmt::format("Retry-After: {}\r\n", kRetryAfterS);
+  text += fmt::format("Content-Type: {}\r\n", response.content_type);
   return text + framing +
          (keep_alive ? "Connection: keep-alive\r\n\r\n" : "Connection: close\r\n\r\n");
 }
@@ -41,42 +73,10 @@ bool send_response(Connection& connection, ServerResponse response, bool keep_al
     return connection.write_all(head_text(response, framing, keep_alive)) &&
            send_stream(connection, *response.stream, in_chunks) && keep_alive;
   }
-  const bool has_body = response.status != 204;
-  std::string text =
-      head_text(response,
-                has_body ? fmt::format("Content-Length: {}\r\n", response.body.size()) : "",
-                keep_alive);
-  if (has_body && connection.head().method != "HEAD") text += response.body;
+  const std::string framing = fmt::format("Content-Length: {}\r\n", response.body.size());
+  std::string text = head_text(response, framing, keep_alive);
+  if (connection.head().method != "HEAD") text += response.body;
   return connection.write_all(text) && keep_alive;
-}
-
-const char* status_text(int status) {
-  static constexpr std::pair<int, const char*> kTexts[] = {
-      {200, "OK"},
-      {204, "No Content"},
-      {307, "Temporary Redirect"},
-      {400, "Bad Request"},
-      {401, "Unauthorized"},
-      {403, "Forbidden"},
-      {404, "Not Found"},
-      {405, "Method Not Allowed"},
-      {408, "Request Timeout"},
-      {409, "Conflict"},
-      {413, "Content Too Large"},
-      {414, "URI Too Long"},
-      {415, "Unsupported Media Type"},
-      {417, "Expectation Failed"},
-      {429, "Too Many Requests"},
-      {431, "Request Header Fields Too Large"},
-      {500, "Internal Server Error"},
-      {501, "Not Implemented"},
-      {503, "Service Unavailable"},
-      {505, "HTTP Version Not Supported"},
-  };
-  const auto* found = std::find_if(std::begin(kTexts), std::end(kTexts), [&](const auto& entry) {
-    return entry.first == status;
-  });
-  return found == std::end(kTexts) ? "Error" : found->second;
 }
 
 }  // namespace outrider

@@ -24,6 +24,4 @@ struct ServerResponse {
 // follow, which is never so unless keep_alive. Runs a stream to its end or its client's.
 bool send_response(Connection& connection, ServerResponse response, bool keep_alive);
 
-const char* status_text(int status);
-
 }  // namespace outrider

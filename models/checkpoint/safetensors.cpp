@@ -207,6 +207,11 @@ uint64_t safetensors_element_bytes(const std::string& type_name) {
   return row == nullptr ? 0 : row->bytes;
 }
 
+const char* safetensors_type_name(ops::DType dtype) {
+  if (dtype == ops::DType::kF32) return "F32";
+  return dtype == ops::DType::kBF16 ? "BF16" : "F16";
+}
+
 std::string shape_text(const std::vector<int64_t>& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }

@@ -87,6 +87,8 @@ class Checkpoint {
 
 // Bytes of an element of a type a safetensors file may have ("F32", "I8", ...); 0 = no such type.
 uint64_t safetensors_element_bytes(const std::string& type_name);
+// The name of a type that weights may have.
+const char* safetensors_type_name(ops::DType dtype);
 
 // shape as "[64, 128]".
 std::string shape_text(const std::vector<int64_t>& shape);

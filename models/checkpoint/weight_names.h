@@ -71,7 +71,6 @@ struct WeightNames {
 };
 
 inline constexpr const char* kEmbeddingName = "model.embed_tokens.weight";
-inline constexpr const char* kFinalNormName = "model.norm.weight";
 inline constexpr const char* kHeadName = "lm_head.weight";
 
 // Weights of layer l. A projection's bias, where the config has one, replaces ".weight" by ".bias".
@@ -81,7 +80,6 @@ struct LayerNames {
   WeightNames family;
   std::string prefix;
 
-  std::string attn_norm() const { return prefix + family.attn_norm + ".weight"; }
   std::string q() const { return prefix + family.q; }
   std::string k() const { return prefix + family.k; }
   std::string v() const { return prefix + family.v; }
@@ -89,7 +87,6 @@ struct LayerNames {
   std::string o() const { return prefix + family.o; }
   std::string q_norm() const { return prefix + family.q_norm + ".weight"; }
   std::string k_norm() const { return prefix + family.k_norm + ".weight"; }
-  std::string mlp_norm() const { return prefix + family.mlp_norm + ".weight"; }
   std::string gate() const { return prefix + family.gate; }
   std::string up() const { return prefix + family.up; }
   std::string gate_up() const { return prefix + family.gate_up; }

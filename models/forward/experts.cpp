@@ -10,10 +10,6 @@ namespace {
 // Many, because the rows of a prompt spread over the experts, and all weights are read for so many.
 constexpr int64_t kMostRows = 512;
 
-const float* data_of(const std::vector<float>& values) {
-  return values.empty() ? nullptr : values.data();
-}
-
 }  // namespace
 
 ExpertMlp::ExpertMlp(const ModelConfig& config, const ModelShard& shard, int64_t max_rows)
@@ -48,7 +44,7 @@ std::vector<StepBuffer> ExpertMlp::buffers() {
 
 void ExpertMlp::choose(ops::Context& ctx, const LayerWeights& w, const float* in, int64_t rows) {
   const ExpertsConfig& experts = config_.experts;
-  ops::linear(ctx, logits_, in, rows, w.router, {data_of(w.router_bias)});
+  ops::linear(ctx, logits_, in, rows, w.router, {data_or_null(w.router_bias)});
   ops::choose_experts(ctx,
                       ids_.data(),
                       weights_.data(),
@@ -56,7 +52,7 @@ void ExpertMlp::choose(ops::Context& ctx, const LayerWeights& w, const float* in
                       {.count = experts.count,
                        .per_row = experts.per_row,
                        .sigmoid = experts.sigmoid,
-                       .correction = data_of(w.router_correction),
+                       .correction = data_or_null(w.router_correction),
                        .groups = experts.groups,
                        .chosen_groups = experts.chosen_groups,
                        .normalised = experts.normalised,
@@ -117,12 +113,12 @@ void ExpertMlp::add_experts(ops::Context& ctx, const LayerWeights& w, const floa
   const auto row_ids = std::span(row_ids_).first(static_cast<size_t>(chosen));
   ops::gather_rows(ctx, gathered_, in, row_ids, config_.hidden_dim);
   ops::expert_linear(
-      ctx, gate_up_, gathered_, {&w.gate_up, 2 * ffn, data_of(w.gate_up_bias)}, groups_);
+      ctx, gate_up_, gathered_, {&w.gate_up, 2 * ffn, data_or_null(w.gate_up_bias)}, groups_);
   activate(ctx, chosen, ffn);
   ops::add_expert_linear(ctx,
                          {slices_, row_ids_.data(), factors_.data(), expert_slice_ends_},
                          gated_,
-                         {&w.down, config_.hidden_dim, data_of(w.down_bias)},
+                         {&w.down, config_.hidden_dim, data_or_null(w.down_bias)},
                          groups_);
 }
 

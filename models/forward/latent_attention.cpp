@@ -66,7 +66,7 @@ void LatentAttention::project(ops::Context& ctx,
   const int64_t rank = latent.kv_rank;
   const int64_t heads = queries.n_heads;
   const int64_t width = w.qkv.n_out();
-  const float* bias = w.qkv_bias.empty() ? nullptr : w.qkv_bias.data();
+  const float* bias = data_or_null(w.qkv_bias);
   for (int64_t first = 0; first < queries.rows; first += most_rows_) {
     const int64_t rows = std::min(most_rows_, queries.rows - first);
     ops::linear(ctx, projected_, in + first * config_.hidden_dim, rows, w.qkv, {bias});

@@ -12,6 +12,7 @@
 #include "models/forward/latent_attention.h"
 #include "models/forward/per_layer_inputs.h"
 #include "models/forward/rope_frequencies.h"
+#include "models/forward/step_buffer.h"
 #include "models/weights/weights.h"
 #include "runtime/base/error.h"
 
@@ -68,11 +69,6 @@ constexpr int64_t kMlpRows = 128;
 
 static_assert(kStrictSlices <= ops::kMaxSlices);
 
-// Null where the model has no such bias.
-const float* bias_of(const std::vector<float>& bias) {
-  return bias.empty() ? nullptr : bias.data();
-}
-
 bool all_heads_normed(const ModelConfig& config) {
   return config.qk_norm && config.qk_norm_span == QkNormSpan::kAllHeads;
 }
@@ -119,25 +115,23 @@ Transformer::Transformer(ModelConfig config,
       widest([this](int32_t l) { return queries(l, 0).n_heads * queries(l, 0).head_dim; });
   const int64_t ffn = widest(
       [this](int32_t l) { return buffers_->layers[static_cast<size_t>(l)].shard.ffn.size(); });
-  std::vector<std::pair<float**, size_t>> parts = {
-      {&buffers_->x, checked_bytes({rows, hidden})},
-      {&buffers_->normed, checked_bytes({std::max(rows, logit_rows), hidden})},
-      {&buffers_->qkv, checked_bytes({rows, qkv_width})},
-      {&buffers_->values, checked_bytes({rows, values_width})},
-      {&buffers_->attended, checked_bytes({rows, attended_width})},
-      {&buffers_->part, checked_bytes({rows, hidden})},
-      {&buffers_->gate_up,
-       checked_bytes({std::min(rows, kMlpRows), config_.gated_mlp ? 2 : 1, ffn})},
-      {&buffers_->gated, checked_bytes({std::min(rows, kMlpRows), ffn})},
-      {&buffers_->logits, checked_bytes({logit_rows, shard_.vocab.size()})},
-      {&buffers_->angles, checked_bytes({rows, config_.rope.rotary_dim})},
-      {&buffers_->local_angles,
-       checked_bytes({rows, config_.local_rope ? config_.local_rope->rotary_dim : 0})},
+  const int64_t mlp_rows = std::min(rows, kMlpRows);
+  std::vector<StepBuffer> parts = {
+      {&buffers_->x, {rows, hidden}},
+      {&buffers_->normed, {std::max(rows, logit_rows), hidden}},
+      {&buffers_->qkv, {rows, qkv_width}},
+      {&buffers_->values, {rows, values_width}},
+      {&buffers_->attended, {rows, attended_width}},
+      {&buffers_->part, {rows, hidden}},
+      {&buffers_->gate_up, {mlp_rows, config_.gated_mlp ? 2 : 1, ffn}},
+      {&buffers_->gated, {mlp_rows, ffn}},
+      {&buffers_->logits, {logit_rows, shard_.vocab.size()}},
+      {&buffers_->angles, {rows, config_.rope.rotary_dim}},
+      {&buffers_->local_angles, {rows, config_.local_rope ? config_.local_rope->rotary_dim : 0}},
       {&buffers_->squares,
-       checked_bytes(
-           {rows, all_heads_normed(config_) ? config_.n_heads + config_.n_kv_heads : 0})}};
+       {rows, all_heads_normed(config_) ? config_.n_heads + config_.n_kv_heads : 0}}};
   const auto add = [&parts](const std::vector<StepBuffer>& buffers) {
-    for (const auto& [at, factors] : buffers) parts.emplace_back(at, checked_bytes(factors));
+    parts.insert(parts.end(), buffers.begin(), buffers.end());
   };
   if (config_.experts.count > 0) {
     experts_ = std::make_unique<ExpertMlp>(config_, shard_, rows);
@@ -151,16 +145,18 @@ Transformer::Transformer(ModelConfig config,
     per_layer_ = std::make_unique<PerLayerInputs>(config_, shard_, rows);
     add(per_layer_->buffers());
   }
-  const auto aligned = [](size_t bytes) { return (bytes + 63) / 64 * 64; };
+  const auto aligned_bytes = [](const StepBuffer& part) {
+    return (checked_bytes(part.factors) + 63) / 64 * 64;
+  };
   size_t total = 0;
-  for (const auto& [pointer, bytes] : parts) total += aligned(bytes);
+  for (const StepBuffer& part : parts) total += aligned_bytes(part);
   buffers_->memory = ops::allocate_bytes(total, ctx_.plan().nodes);
   memory_.buffers = total;
   memory_.weights = weights_->num_bytes();
   std::byte* next = buffers_->memory.get();
-  for (const auto& [pointer, bytes] : parts) {
-    *pointer = reinterpret_cast<float*>(next);
-    next += aligned(bytes);
+  for (const StepBuffer& part : parts) {
+    *part.at = reinterpret_cast<float*>(next);
+    next += aligned_bytes(part);
   }
   kv_ = std::make_unique<KvMemory>(config_, shard_, options_, ctx_);
   memory_.kv = kv_->num_bytes();
@@ -341,7 +337,7 @@ const float* Transformer::norm(const NormWeights& weights, int64_t rows) {
   if (config_.norm == NormKind::kRms) {
     ops::rms_norm(ctx_, b.normed, b.x, weight, rows, config_.hidden_dim, config_.norm_eps);
   } else {
-    const ops::LayerNorm layer_norm = {weight, bias_of(weights.bias), config_.norm_eps};
+    const ops::LayerNorm layer_norm = {weight, data_or_null(weights.bias), config_.norm_eps};
     ops::layer_norm(ctx_, b.normed, b.x, layer_norm, rows, config_.hidden_dim);
   }
   return b.normed;
@@ -371,7 +367,7 @@ void Transformer::project(int32_t layer, const float* in, int64_t rows) {
   const LayerWeights& w = weights_->layers[static_cast<size_t>(layer)];
   if (latent_ != nullptr) return latent_->project(ctx_, w, in, queries(layer, rows));
   const int64_t stride = queries(layer, rows).stride;
-  const float* const bias = bias_of(w.qkv_bias);
+  const float* const bias = data_or_null(w.qkv_bias);
   ops::linear(ctx_, buffers_->qkv, in, rows, w.qkv, {bias, {}, stride});
   if (w.v.n_out() > 0) {
     const int64_t first = w.qkv.n_out();
@@ -459,8 +455,8 @@ const float* Transformer::attend(int32_t layer, const ops::AttentionRows& where)
                                 .scale = score_scale(config_, q.head_dim),
                                 .window = config_.window_of(layer),
                                 .softcap = config_.attention_softcap,
-                                .slopes = b.slopes.empty() ? nullptr : b.slopes.data(),
-                                .sinks = w.sinks.empty() ? nullptr : w.sinks.data()};
+                                .slopes = data_or_null(b.slopes),
+                                .sinks = data_or_null(w.sinks)};
   ops::attention(ctx_, b.attended, queries, kv_pages(layer), where);
   if (latent_ == nullptr) return b.attended;
   return latent_->values(ctx_, w, b.attended, std::ssize(where.positions));
@@ -482,7 +478,7 @@ void Transformer::mlp(int32_t layer, const float* in, int64_t rows) {
   for (int64_t first = 0; first < rows; first += kMlpRows) {
     const int64_t count = std::min(kMlpRows, rows - first);
     float* const up = config_.gated_mlp ? b.gate_up : b.gated;  // [count, 2 ffn] or [count, ffn]
-    ops::linear(ctx_, up, in + first * hidden, count, gate_up, {bias_of(w.gate_up_bias)});
+    ops::linear(ctx_, up, in + first * hidden, count, gate_up, {data_or_null(w.gate_up_bias)});
     if (!config_.gated_mlp) {
       ops::activate(ctx_, b.gated, count * ffn, config_.activation);
     } else if (config_.activation == ops::ActivationKind::kSilu) {
@@ -490,7 +486,7 @@ void Transformer::mlp(int32_t layer, const float* in, int64_t rows) {
     } else {
       ops::activate_mul(ctx_, b.gated, b.gate_up, count, ffn, config_.activation);
     }
-    const ops::LinearSum sum = {bias_of(w.down_bias), own.down_slice_ends};
+    const ops::LinearSum sum = {data_or_null(w.down_bias), own.down_slice_ends};
     ops::linear(ctx_, b.part + first * hidden, b.gated, count, down, sum);  // [count, hidden]
   }
 }
@@ -560,7 +556,7 @@ std::span<const float> Transformer::compute(const Batch& batch) {
       rows = logit_rows;
     }
     const float* attended = attend(layer, where);
-    const ops::LinearSum o_sum = {bias_of(w.o_bias),
+    const ops::LinearSum o_sum = {data_or_null(w.o_bias),
                                   b.layers[static_cast<size_t>(layer)].o_slice_ends};
     ops::linear(ctx_, b.part, attended, rows, w.o, o_sum);  // part [rows, hidden]
     sum_over_ranks(b.part, rows * hidden);

@@ -437,8 +437,6 @@ Json end_tokens(const GgufFile& file) {
   return ids;
 }
 
-}  // namespace
-
 std::string gguf_config_json(const GgufFile& gguf) {
   const std::string* name = gguf.find<std::string>("general.architecture");
   if (name == nullptr) throw Error(gguf.name() + ": 'general.architecture' is missing");
@@ -480,6 +478,8 @@ std::string gguf_generation_config_json(const GgufFile& file) {
       copy_if_listed(kSampling, key.substr(kPrefix.size()), value, config);
   return config.dump();
 }
+
+}  // namespace
 
 std::optional<std::string> gguf_document(const GgufFile& file, const std::string& name) {
   if (name == "config.json") return gguf_config_json(file);

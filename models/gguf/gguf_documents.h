@@ -10,8 +10,8 @@
 
 namespace outrider {
 
-// Tensors that are read as parts of config.json: what each frequency is divided by, always, or up to
-// the original length and beyond it.
+// Tensors that are read as parts of config.json: what each frequency is divided by, always, or up
+// to the original length and beyond it.
 inline constexpr const char* kGgufRopeFactors = "rope_freqs.weight";
 inline constexpr const char* kGgufRopeShort = "rope_factors_short.weight";
 inline constexpr const char* kGgufRopeLong = "rope_factors_long.weight";
@@ -21,8 +21,6 @@ inline constexpr const char* kGgufRopeTensors[] = {kGgufRopeFactors, kGgufRopeSh
 // naming the file and the key for what is missing or not supported.
 std::optional<std::string> gguf_document(const GgufFile& file, const std::string& name);
 
-std::string gguf_config_json(const GgufFile& file);
-std::string gguf_generation_config_json(const GgufFile& file);
 std::string gguf_tokenizer_json(const GgufFile& file);
 std::string gguf_tokenizer_config_json(const GgufFile& file);
 

@@ -103,10 +103,8 @@ LaunchSizes GpuStep::fill(const Batch& batch) {
   std::ranges::copy(batch.logit_rows, at<int32_t>(logit_rows_));
   const gpu::AttentionPlan plan = plan_attention(batch);
   fill_tables(batch);
-  *at<gpu::StepCounts>(0) = {.num_rows = rows,
-                             .num_logit_rows = logit_rows,
-                             .num_sequences = static_cast<int32_t>(batch.block_tables.size()),
-                             .num_attention_items = plan.num_items};
+  *at<gpu::StepCounts>(0) = {
+      .num_rows = rows, .num_logit_rows = logit_rows, .num_attention_items = plan.num_items};
   num_used_bytes_ =
       tables_ + batch.block_tables.size() * static_cast<size_t>(table_stride_) * sizeof(int32_t);
   return launch_sizes(rows, logit_rows, plan);

@@ -17,8 +17,8 @@ class GpuStepWait {
  public:
   // The step's work begins to be queued.
   void begin(const LaunchSizes& sizes);
-  // As Model::advance().
-  std::optional<JobClock::time_point> next_look(gpu::Stream& stream);
+  // As Model::advance(). Throws what finish() throws.
+  std::optional<JobClock::time_point> next_look(gpu::Stream& stream, DeviceGroup& group);
   // Until all that was queued on `stream` is done. Throws what DeviceGroup::wait() throws.
   void finish(gpu::Stream& stream, DeviceGroup& group);
 

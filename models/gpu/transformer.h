@@ -39,7 +39,7 @@ class GpuTransformer final : public Model {
   void begin(const Batch& batch) override;
   std::optional<JobClock::time_point> advance() override {
     if (num_logits_ == 0) return std::nullopt;
-    return wait_.next_look(*stream_);
+    return wait_.next_look(*stream_, *group_);
   }
   std::span<const float> finish() override;
   void wait() override { wait_.finish(*stream_, *group_); }

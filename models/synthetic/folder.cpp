@@ -9,6 +9,7 @@
 
 #include "models/checkpoint/checkpoint_plan.h"
 #include "models/checkpoint/model_config_writer.h"
+#include "models/checkpoint/safetensors.h"
 #include "models/checkpoint/safetensors_writer.h"
 #include "models/synthetic/tokenizer.h"
 #include "models/weights/weights.h"
@@ -20,11 +21,6 @@ namespace {
 
 constexpr int64_t kPieceBytes = int64_t{8} << 20;  // of one thread
 constexpr unsigned kMaxThreads = 16;
-
-const char* type_name_of(ops::DType dtype) {
-  if (dtype == ops::DType::kF32) return "F32";
-  return dtype == ops::DType::kBF16 ? "BF16" : "F16";
-}
 
 void make_folder(const std::filesystem::path& folder) {
   check_new_folder(folder);
@@ -79,7 +75,7 @@ void write_weights(const std::filesystem::path& folder,
   const std::vector<TensorShape> tensors = checkpoint_tensors(config);
   std::vector<PlannedTensor> plan;
   for (const TensorShape& tensor : tensors) {
-    plan.push_back({tensor.name, type_name_of(recipe.dtype), tensor.shape});
+    plan.push_back({tensor.name, safetensors_type_name(recipe.dtype), tensor.shape});
   }
   const std::unique_ptr<TensorSource> source = make_synthetic_source(config, recipe);
   CheckpointWriter writer(folder, plan);

@@ -7,22 +7,14 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <cstring>
 
 #include "models/checkpoint/weight_names.h"
 #include "models/forward/transformer.h"
 #include "runtime/base/error.h"
-#include "runtime/ops/half.h"
+#include "runtime/base/numbers/mix.h"
 
 namespace outrider {
 namespace {
-
-// The finaliser of splitmix64 (Steele, Lea and Flood 2014).
-uint64_t mix(uint64_t z) {
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-  return z ^ (z >> 31);
-}
 
 uint64_t fnv1a64(const std::string& text) {
   uint64_t hash = 0xCBF29CE484222325u;
@@ -41,7 +33,7 @@ class SyntheticSource : public TensorSource {
   }
 
   void read(const TensorPart& part, std::byte* out) const override {
-    const uint64_t key = mix(fnv1a64(part.name) + recipe_.seed);
+    const uint64_t key = mix64(fnv1a64(part.name) + recipe_.seed);
     const double sigma = sigma_of(part.name);
     const bool is_norm = part.name.find("norm") != std::string::npos;
     const bool is_head = part.name == kHeadName;
@@ -54,7 +46,7 @@ class SyntheticSource : public TensorSource {
       } else {
         draw(key, r * part.n_columns + part.columns.begin, sigma, row);
       }
-      out = store(row, out);
+      out = narrow(row, recipe_.dtype, out);
     }
   }
 
@@ -63,24 +55,11 @@ class SyntheticSource : public TensorSource {
     const double half_width = sigma * std::sqrt(3.0);
     const uint64_t base = key + static_cast<uint64_t>(first) * 0x9E3779B97F4A7C15u;
     for (size_t i = 0; i < row.size(); ++i) {
-      const uint64_t u = mix(base + (i + 1) * 0x9E3779B97F4A7C15u) >> 40;
+      const uint64_t u = mix64(base + (i + 1) * 0x9E3779B97F4A7C15u) >> 40;
       const double unit =
           (static_cast<double>(static_cast<int64_t>(u)) + 0.5) * 0x1p-24 * 2.0 - 1.0;
       row[i] = static_cast<float>(unit * half_width);
     }
-  }
-
-  std::byte* store(const std::vector<float>& row, std::byte* out) const {
-    if (recipe_.dtype == ops::DType::kF32) {
-      std::memcpy(out, row.data(), row.size() * sizeof(float));
-      return out + row.size() * sizeof(float);
-    }
-    for (size_t i = 0; i < row.size(); ++i) {
-      const uint16_t bits = recipe_.dtype == ops::DType::kBF16 ? ops::float_to_bf16(row[i])
-                                                               : ops::float_to_f16(row[i]);
-      std::memcpy(out + 2 * i, &bits, sizeof(bits));
-    }
-    return out + 2 * row.size();
   }
 
   double sigma_of(const std::string& name) const {

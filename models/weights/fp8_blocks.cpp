@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "models/weights/quantized_tensors.h"
 #include "runtime/base/error.h"
 #include "runtime/ops/gpu/float8.h"
 #include "runtime/ops/half.h"
@@ -26,20 +27,6 @@ void check_shape(const std::string& name,
                           name,
                           shape_text(found.info->shape),
                           shape_text(shape)));
-}
-
-// The part's bytes, row-major.
-std::vector<uint8_t> bytes_of(const Checkpoint::Entry& at, const TensorPart& part) {
-  const auto width = static_cast<size_t>(part.columns.size());
-  std::vector<uint8_t> bytes(static_cast<size_t>(part.rows.size()) * width);
-  const bool whole_rows = part.columns.size() == part.n_columns;
-  const size_t run = whole_rows ? bytes.size() : width;
-  int64_t row = part.rows.begin;
-  for (size_t done = 0; done < bytes.size(); done += run, ++row) {
-    const auto offset = static_cast<uint64_t>(row * part.n_columns + part.columns.begin);
-    at.file->read(*at.info, offset, bytes.data() + done, run);
-  }
-  return bytes;
 }
 
 }  // namespace
@@ -78,27 +65,26 @@ ops::DType Fp8Blocks::expect(const std::string& name, const std::vector<int64_t>
 // Of the blocks that hold the part's rows, [row blocks, all column blocks].
 std::vector<float> Fp8Blocks::scales_of(const TensorPart& part) const {
   const Checkpoint::Entry at = checkpoint_.find(scale_name(part.name));
-  const int64_t first = part.rows.begin / block_rows_;
-  const auto width = static_cast<size_t>(at.info->shape[1]);
-  const auto count = static_cast<size_t>(blocks_of(part.rows.end, block_rows_) - first) * width;
-  const size_t size = ops::dtype_bytes(*at.info->dtype);
-  std::vector<std::byte> raw(count * size);
-  at.file->read(*at.info, static_cast<size_t>(first) * width * size, raw.data(), raw.size());
-  return widen(raw, *at.info->dtype);
+  const Range rows = {part.rows.begin / block_rows_, blocks_of(part.rows.end, block_rows_)};
+  const int64_t width = at.info->shape[1];
+  const auto element = static_cast<int64_t>(ops::dtype_bytes(*at.info->dtype));
+  return widen(read_rectangle(at, width, rows, {0, width}, element), *at.info->dtype);
 }
 
 void Fp8Blocks::read(const TensorPart& part, std::byte* out) const {
   const std::vector<float> scales = scales_of(part);
-  const std::vector<uint8_t> bytes = bytes_of(checkpoint_.find(part.name), part);
+  const std::vector<std::byte> bytes =
+      read_rectangle(checkpoint_.find(part.name), part.n_columns, part.rows, part.columns, 1);
   const int64_t width = blocks_of(part.n_columns, block_columns_);
-  const uint8_t* from = bytes.data();
+  const std::byte* from = bytes.data();
   for (int64_t r = part.rows.begin; r < part.rows.end; ++r) {
     const float* own = scales.data() + (r / block_rows_ - part.rows.begin / block_rows_) * width;
     for (int64_t column = part.columns.begin; column < part.columns.end;) {
       const int64_t block = column / block_columns_;
       const int64_t end = std::min(part.columns.end, (block + 1) * block_columns_);
       for (; column < end; ++column, out += sizeof(uint16_t)) {
-        const uint16_t bits = ops::float_to_bf16(values_[*from++] * own[block]);
+        const float value = values_[std::to_integer<size_t>(*from++)];
+        const uint16_t bits = ops::float_to_bf16(value * own[block]);
         std::memcpy(out, &bits, sizeof(bits));
       }
     }

@@ -2,33 +2,16 @@
 #include "models/weights/quantized_checkpoint.h"
 
 #include <algorithm>
-#include <cstring>
 #include <string_view>
 #include <vector>
 
 #include "runtime/base/error.h"
-#include "runtime/ops/half.h"
 
 namespace outrider {
 namespace {
 
 // Rows that are unpacked and packed at once: their words share cache lines.
 constexpr int64_t kBlockRows = 64;
-
-// Writes the values in dtype; returns where the next go.
-std::byte* store(const std::vector<float>& values, ops::DType dtype, std::byte* out) {
-  if (dtype == ops::DType::kF32) {
-    std::memcpy(out, values.data(), values.size() * sizeof(float));
-    return out + values.size() * sizeof(float);
-  }
-  for (const float value : values) {
-    const uint16_t bits =
-        dtype == ops::DType::kBF16 ? ops::float_to_bf16(value) : ops::float_to_f16(value);
-    std::memcpy(out, &bits, sizeof(bits));
-    out += sizeof(bits);
-  }
-  return out;
-}
 
 }  // namespace
 
@@ -99,7 +82,7 @@ void QuantizedCheckpoint::read_floats(const std::string& projection,
     const Range rows = {row, std::min(read.n_rows(), row + kBlockRows)};
     values.resize(static_cast<size_t>(rows.size() * read.n_columns()));
     read.dequantize(rows, values.data());
-    out = store(values, dtype, out);
+    out = narrow(values, dtype, out);
   }
 }
 

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -30,11 +29,6 @@ using Json = nlohmann::ordered_json;
 constexpr int64_t kBufferBytes = 4 << 20;
 constexpr size_t kMaxCopiedBytes = 256u << 20;
 
-const char* type_name_of(ops::DType dtype) {
-  if (dtype == ops::DType::kF32) return "F32";
-  return dtype == ops::DType::kBF16 ? "BF16" : "F16";
-}
-
 bool ends_with_any(const std::string& name, std::initializer_list<const char*> ends) {
   return std::any_of(
       ends.begin(), ends.end(), [&](const char* end) { return name.ends_with(end); });
@@ -49,18 +43,6 @@ struct Job {
   ops::DType dtype = ops::DType::kF32;
   bool quantized = false;
 };
-
-void widen_row(const std::byte* from, ops::DType dtype, std::vector<float>& to) {
-  if (dtype == ops::DType::kF32) {
-    std::memcpy(to.data(), from, to.size() * sizeof(float));
-    return;
-  }
-  for (size_t i = 0; i < to.size(); ++i) {
-    uint16_t bits = 0;
-    std::memcpy(&bits, from + 2 * i, sizeof(bits));
-    to[i] = dtype == ops::DType::kBF16 ? ops::bf16_to_float(bits) : ops::f16_to_float(bits);
-  }
-}
 
 class FolderWriter {
  public:
@@ -146,7 +128,7 @@ std::vector<PlannedTensor> FolderWriter::plan() const {
   std::vector<PlannedTensor> planned;
   for (const Job& job : jobs_) {
     if (!job.quantized) {
-      planned.push_back({job.name, type_name_of(job.dtype), job.shape});
+      planned.push_back({job.name, safetensors_type_name(job.dtype), job.shape});
       continue;
     }
     if (options_.packed) {
@@ -215,14 +197,14 @@ void FolderWriter::quantize(const Job& job, CheckpointWriter& writer) const {
     writer.append(job.name + ".weight_shape", std::as_bytes(std::span(shape)));
   }
   std::vector<float> scales(static_cast<size_t>(job.shape[0] * num_groups(job)));
-  std::vector<float> row(static_cast<size_t>(n_in));
   std::vector<uint8_t> integers;
   size_t next_scale = 0;
   for_row_runs(job, [&](Range rows, std::span<const std::byte> bytes) {
     const size_t row_bytes = bytes.size() / static_cast<size_t>(rows.size());
     integers.assign(static_cast<size_t>(rows.size() * padded), 0);
     for (int64_t r = 0; r < rows.size(); ++r) {
-      widen_row(bytes.data() + static_cast<size_t>(r) * row_bytes, job.dtype, row);
+      const auto raw = bytes.subspan(static_cast<size_t>(r) * row_bytes, row_bytes);
+      const std::vector<float> row = widen(raw, job.dtype);
       uint8_t* out = integers.data() + r * padded;
       for (int64_t begin = 0; begin < n_in; begin += size) {
         const int64_t count = std::min(size, n_in - begin);

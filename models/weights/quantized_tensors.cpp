@@ -28,8 +28,8 @@
 #include <cstring>
 #include <optional>
 
+#include "models/weights/weight_reader.h"
 #include "runtime/base/error.h"
-#include "runtime/ops/half.h"
 
 namespace outrider {
 namespace {
@@ -83,7 +83,14 @@ Checkpoint::Entry find_tensor(const Checkpoint& checkpoint, const Wanted& wanted
   return entry;
 }
 
-// Rows and columns of a tensor taken as [n_rows, n_columns], densely.
+uint32_t word_at(const std::vector<std::byte>& bytes, int64_t index) {
+  uint32_t word = 0;
+  std::memcpy(&word, bytes.data() + 4 * index, sizeof(word));
+  return word;
+}
+
+}  // namespace
+
 std::vector<std::byte> read_rectangle(
     const Checkpoint::Entry& entry, int64_t n_columns, Range rows, Range columns, int64_t element) {
   std::vector<std::byte> bytes(static_cast<size_t>(rows.size() * columns.size() * element));
@@ -99,25 +106,6 @@ std::vector<std::byte> read_rectangle(
   }
   return bytes;
 }
-
-uint32_t word_at(const std::vector<std::byte>& bytes, int64_t index) {
-  uint32_t word = 0;
-  std::memcpy(&word, bytes.data() + 4 * index, sizeof(word));
-  return word;
-}
-
-float float_at(const std::vector<std::byte>& bytes, int64_t index, ops::DType dtype) {
-  if (dtype == ops::DType::kF32) {
-    float value = 0.0f;
-    std::memcpy(&value, bytes.data() + 4 * index, sizeof(value));
-    return value;
-  }
-  uint16_t bits = 0;
-  std::memcpy(&bits, bytes.data() + 2 * index, sizeof(bits));
-  return dtype == ops::DType::kBF16 ? ops::bf16_to_float(bits) : ops::f16_to_float(bits);
-}
-
-}  // namespace
 
 void QuantizedPart::unpack_input_words(Range rows, uint8_t* out) const {
   const int64_t per = 32 / num_bits_;
@@ -419,12 +407,13 @@ void QuantizedTensors::read_scales(const Found& found, Range groups, QuantizedPa
                    : by_group
                        ? read_rectangle(found.scales, n_out, groups, part.rows_, element)
                        : read_rectangle(found.scales, found.n_groups, part.rows_, groups, element);
+  const std::vector<float> values = widen(raw, dtype);
   const int64_t rows = part.n_rows();
   part.scales_.resize(static_cast<size_t>(rows * groups.size()));
   for (int64_t row = 0; row < rows; ++row) {
     for (int64_t g = 0; g < groups.size(); ++g) {
       const int64_t at = is_one ? 0 : by_group ? g * rows + row : row * groups.size() + g;
-      const float scale = float_at(raw, at, dtype);
+      const float scale = values[static_cast<size_t>(at)];
       if (!std::isfinite(scale)) fail(found.scales, found.scales_name, "holds NaN or infinity");
       part.scales_[static_cast<size_t>(row * groups.size() + g)] = scale;
     }

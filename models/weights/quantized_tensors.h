@@ -5,6 +5,7 @@
 // weights load, on every rank; all of it may be called from several threads.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -15,6 +16,10 @@
 #include "runtime/ops/tensor.h"
 
 namespace outrider {
+
+// Rows and columns of a tensor taken as [n_rows, n_columns], densely; element: bytes of one.
+std::vector<std::byte> read_rectangle(
+    const Checkpoint::Entry& entry, int64_t n_columns, Range rows, Range columns, int64_t element);
 
 // A projection is named without ".weight": "model.layers.0.mlp.up_proj".
 struct Projection {

@@ -211,6 +211,20 @@ std::vector<float> widen(std::span<const std::byte> raw, ops::DType dtype) {
   return values;
 }
 
+std::byte* narrow(std::span<const float> values, ops::DType dtype, std::byte* out) {
+  if (dtype == ops::DType::kF32) {
+    std::memcpy(out, values.data(), values.size_bytes());
+    return out + values.size_bytes();
+  }
+  for (const float value : values) {
+    const uint16_t bits =
+        dtype == ops::DType::kBF16 ? ops::float_to_bf16(value) : ops::float_to_f16(value);
+    std::memcpy(out, &bits, sizeof(bits));
+    out += sizeof(bits);
+  }
+  return out;
+}
+
 void read_parts(const TensorSource& source,
                 const std::vector<PlannedPart>& parts,
                 const ops::ThreadPlan& threads,

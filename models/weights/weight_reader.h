@@ -47,6 +47,8 @@ struct PlannedPart {
 
 // Elements of a tensor as floats, exact.
 std::vector<float> widen(std::span<const std::byte> raw, ops::DType dtype);
+// And back, rounded to nearest even; returns where the next ones go.
+std::byte* narrow(std::span<const float> values, ops::DType dtype, std::byte* out);
 
 // Reads all parts; destinations must stand still meanwhile. Thread t of T carries what falls into
 // the t-th of T equal runs of panels (or of rows, dense), as the kernels' threads share them, so

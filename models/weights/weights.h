@@ -28,6 +28,11 @@ struct NormWeights {
   bool operator==(const NormWeights&) const = default;
 };
 
+// Null where the model has no such vector.
+inline const float* data_or_null(const std::vector<float>& vector) {
+  return vector.empty() ? nullptr : vector.data();
+}
+
 struct LayerWeights {
   NormWeights attn_norm;
   // [(heads + 2 kv) * head_dim, hidden]: q, then k, then v; q and k where values are keys; or q

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <array>
-#include <cstddef>
 #include <cstdint>
 
 namespace outrider {
@@ -20,6 +19,5 @@ enum class BlockSource : uint8_t {
 
 inline constexpr std::array kBlockSourceNames = {
     "none", "speculation_cache", "draft_model", "ngram", "unigram", "bigram", "grammar"};
-inline constexpr size_t kNumBlockSources = kBlockSourceNames.size();
 
 }  // namespace outrider

@@ -161,10 +161,7 @@ int batch_command(const CommandLine& line) {
     throw Error("batch needs -i in.jsonl and -o out.jsonl");
   refuse_synthetic(loaded.config);
   BatchWork work;
-  const auto prepare = [&] {
-    log_accepted(loaded);
-    work = prepare_batch(loaded.config, options);
-  };
+  const auto prepare = [&] { work = prepare_batch(loaded.config, options); };
   const auto front_end = [&](const FrontEndContext& context) {
     return batch(context, std::move(work));
   };

@@ -15,7 +15,6 @@
 #include "http/wire/api_error.h"
 #include "http/wire/event_reader.h"
 #include "http/wire/http_client.h"
-#include "runtime/base/error.h"
 #include "runtime/base/settings/options.h"
 #include "runtime/commands/chat/chat_answer.h"
 #include "runtime/commands/commands.h"
@@ -161,7 +160,7 @@ class Chat {
   void greet() {
     if (!is_interactive_) return;
     std::string legend;
-    for (size_t i = 0; has_color_ && i + 1 < kNumPieceOrigins; ++i) {
+    for (size_t i = 0; has_color_ && i < kNumPieceOrigins; ++i) {
       const auto origin = static_cast<PieceOrigin>(i);
       legend += fmt::format(" {}{}{}", color_of(origin), name_of(origin), kNoColor);
     }

@@ -28,13 +28,12 @@ RunConfig as_draft(RunConfig config) {
 }  // namespace
 
 int draft_command(const CommandLine& line) {
+  set_process_log_name("draft");
   std::string connect;
   const Option row = text_option("connect", &connect, "HOST:PORT of the job's draft_listen");
   const LoadedConfig loaded = load_config(line.arguments, {&row});
   if (connect.empty() || !loaded.is_given("model"))
     throw Error("usage: outrider draft --connect HOST:PORT --model DRAFT");
-  set_process_log_name("draft");
-  log_accepted(loaded);
   block_stop_signals();
   std::atomic<bool> is_over{false};
   const std::jthread watch([&](const std::stop_token& done) {

@@ -1,5 +1,7 @@
 // tokenize, render and config dump: what the program would do with an input, for people, scripts
 // and tests. No model is loaded.
+#include <fmt/format.h>
+
 #include <cstdio>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -9,7 +11,6 @@
 #include "runtime/base/error.h"
 #include "runtime/base/files/files.h"
 #include "runtime/base/files/json_depth.h"
-#include "runtime/base/log.h"
 #include "runtime/base/settings/config.h"
 #include "runtime/commands/commands.h"
 #include "runtime/ranks/loading/model_names.h"

@@ -1,7 +1,6 @@
 // plan: what a pair would need and take on a cluster of GPUs. One process; no GPU is looked for.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <optional>
 

@@ -114,7 +114,6 @@ int serve_command(const CommandLine& line) {
   std::unique_ptr<FileStore> files;
   HttpServer server(options);
   const auto listen = [&] {
-    log_accepted(loaded);
     warn_when_open(options);
     if (!loaded.config.batch_dir.empty())
       files = std::make_unique<FileStore>(loaded.config.batch_dir, FileStore::Limits{});

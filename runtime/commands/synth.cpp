@@ -7,7 +7,6 @@
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <thread>
 
 #include "models/synthetic/folder.h"
@@ -158,7 +157,7 @@ std::string report(const SynthOptions& options,
   json["trials"] = Json::array();
   for (const EpsilonTrial& trial : trials) json["trials"].push_back(trial_json(trial));
   json["command"] = fmt::format("outrider synth {}", fmt::join(line.arguments, " "));
-  return json.dump(2) + "\n";
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace

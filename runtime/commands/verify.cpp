@@ -7,8 +7,8 @@
 #include <chrono>
 
 #include "runtime/base/error.h"
-#include "runtime/base/log.h"
 #include "runtime/base/settings/config.h"
+#include "runtime/commands/bench/report/bench_report.h"
 #include "runtime/commands/commands.h"
 #include "runtime/commands/front_end.h"
 #include "runtime/commands/verify/verify_pair.h"
@@ -144,9 +144,9 @@ int verify_command(const CommandLine& line) {
       path_option("json", &options.json_file, "also write the result as JSON to this file"),
   };
   LoadedConfig loaded = load_config(line.arguments, option_rows(own));
+  check_outputs({.json_file = options.json_file, .csv_file = {}});
   set_defaults(loaded);
   refuse_synthetic(loaded.config);
-  log_accepted(loaded);
   return run_job(loaded.config, line.launch, [&](const FrontEndContext& context) {
     return verify_job(context, options);
   });

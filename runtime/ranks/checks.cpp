@@ -1,9 +1,7 @@
 // See checks.h.
 #include "runtime/ranks/checks.h"
 
-#include <algorithm>
 #include <cstdlib>
-#include <limits>
 #include <string>
 #include <utility>
 
@@ -44,14 +42,11 @@ Checks Checks::from_environment() {
 }
 
 BookCheck::BookCheck(const Checks& checks, Counter& faults, std::function<std::string()> look)
-    : look_(std::move(look)),
-      each_round_(checks.books || kIsDebugBuild),
-      ends_process_(checks.books || kIsDebugBuild),
-      faults_(faults) {}
+    : look_(std::move(look)), is_strict_(checks.books || kIsDebugBuild), faults_(faults) {}
 
 void BookCheck::after_round() {
   was_idle_ = false;
-  if (each_round_) check();
+  if (is_strict_) check();
 }
 
 void BookCheck::when_idle() {
@@ -65,7 +60,7 @@ void BookCheck::check() {
   faults_.add();
   if (!has_spoken_) log_error("internal error: the KV accounting is wrong: {}", fault);
   has_spoken_ = true;
-  OUTRIDER_CHECK(!ends_process_);
+  OUTRIDER_CHECK(!is_strict_);
 }
 
 }  // namespace outrider

@@ -7,14 +7,11 @@
 // BookCheck is the coordinator's, on the round's thread.
 #pragma once
 
-#include <cstdint>
 #include <functional>
-#include <span>
 #include <string>
 #include <string_view>
 
 #include "runtime/base/telemetry/metrics.h"
-#include "runtime/ops/ops.h"
 
 namespace outrider {
 
@@ -44,8 +41,7 @@ class BookCheck {
   void check();
 
   const std::function<std::string()> look_;
-  const bool each_round_;
-  const bool ends_process_;
+  const bool is_strict_;   // looks after each round, and a fault ends the process
   bool was_idle_ = false;  // looked at since the last round
   bool has_spoken_ = false;
   Counter& faults_;

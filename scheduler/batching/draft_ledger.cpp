@@ -277,8 +277,7 @@ bool DraftLedger::awaits_bonus_draft(const Sequence& sequence) const {
   if (!uses_model() || !drafts_async(sequence)) return false;
   if (sequence.draft_view.uses_backup) return false;  // it stands behind other tokens
   if (limit_next(sequence) == 0) return false;        // not told of the round
-  const VerifyRule rule = resolve_rule(sequence.params());
-  return rule == VerifyRule::kStandard || rule == VerifyRule::kBlock;
+  return judges_bonus_drafts(sequence.params());
 }
 
 std::optional<DraftToken> DraftLedger::late_draft_token(const Sequence& sequence) const {

@@ -61,7 +61,6 @@ class KvBlocks {
   int32_t blocks_for(int64_t num_positions) const;
   // Empty and cached ones.
   int32_t num_free() const { return static_cast<int32_t>(empty_.size()) + num_cached_; }
-  int32_t num_blocks() const { return static_cast<int32_t>(num_owners_.size()); }
 
   // Makes room for positions [0, num_positions). False, with nothing changed, when too few blocks
   // are free.
@@ -105,7 +104,7 @@ class KvBlocks {
 
   int32_t& num_owners(int32_t block) { return num_owners_[static_cast<size_t>(block)]; }
   Link& link(int32_t block) { return links_[static_cast<size_t>(block)]; }
-  int32_t anchor() const { return num_blocks(); }
+  int32_t anchor() const { return static_cast<int32_t>(num_owners_.size()); }
   int32_t take_free_block();
   void hold(int32_t block);
   void release(int32_t block);

@@ -55,12 +55,10 @@ struct Planner::State {
   DraftLedger drafts;
   std::vector<uint64_t> ends;  // started on the ranks, not yet told to be over
   uint64_t num_arrivals = 0;
-  uint64_t num_seen = 0;   // of them, by a plan
-  int64_t num_rounds = 0;  // the only time there is
-  uint64_t num_preemptions = 0;
-  uint64_t num_prefix_queries = 0;
-  uint64_t num_prefix_hits = 0;
-  bool in_flight = false;  // planned and not yet applied
+  uint64_t num_seen = 0;     // of them, by a plan
+  int64_t num_rounds = 0;    // the only time there is
+  PlannerCounters counters;  // those since the start
+  bool in_flight = false;    // planned and not yet applied
 };
 
 Planner::Planner(const PlannerConfig& config) : state_(std::make_unique<State>(config)) {}
@@ -166,12 +164,8 @@ bool Planner::awaits_tokens(uint64_t sequence_id) const {
 RoundPlan Planner::plan() {
   OUTRIDER_CHECK(!state_->in_flight);
   RoundPlan plan;
-  RoundBuilder builder(state_->config, state_->drafts, state_->pool);
-  builder.build(plan);
+  RoundBuilder(state_->config, state_->drafts, state_->pool, state_->counters).build(plan);
   state_->num_seen = state_->num_arrivals;
-  state_->num_preemptions += builder.num_preempted();
-  state_->num_prefix_queries += builder.num_prefix_queries();
-  state_->num_prefix_hits += builder.num_prefix_hits();
   OUTRIDER_CHECK(plan.sequences.empty() == idle());
   if (plan.sequences.empty())
     return plan;  // not executed, so what has ended is told with the next one
@@ -278,13 +272,10 @@ DraftNews Planner::take_draft_news() { return state_->drafts.take_news(); }
 DraftCounters Planner::draft_counters() const { return state_->drafts.counters(); }
 
 PlannerCounters Planner::counters() const {
-  PlannerCounters counters;
+  PlannerCounters counters = state_->counters;
   counters.num_running = static_cast<int32_t>(state_->pool.running().size());
   counters.num_waiting = num_waiting();
   counters.num_free_blocks = state_->pool.blocks.num_free();
-  counters.num_preemptions = state_->num_preemptions;
-  counters.num_prefix_queries = state_->num_prefix_queries;
-  counters.num_prefix_hits = state_->num_prefix_hits;
   return counters;
 }
 

@@ -8,8 +8,15 @@
 
 namespace outrider {
 
-RoundBuilder::RoundBuilder(const PlannerConfig& config, DraftLedger& drafts, SequencePool& pool)
-    : config_(config), drafts_(drafts), pool_(pool), rows_left_(config.max_num_batched_tokens) {}
+RoundBuilder::RoundBuilder(const PlannerConfig& config,
+                           DraftLedger& drafts,
+                           SequencePool& pool,
+                           PlannerCounters& counters)
+    : config_(config),
+      drafts_(drafts),
+      pool_(pool),
+      counters_(counters),
+      rows_left_(config.max_num_batched_tokens) {}
 
 void RoundBuilder::build(RoundPlan& plan) {
   take_decodes();
@@ -43,7 +50,7 @@ bool RoundBuilder::make_room(Sequence& sequence, int64_t num_positions) {
   if (pool_.blocks.grow(table, num_positions)) return true;
   reclaim_unused_blocks();
   while (!pool_.blocks.grow(table, num_positions)) {
-    ++num_preempted_;
+    ++counters_.num_preemptions;
     if (&pool_.preempt_last() == &sequence) return false;
   }
   return true;
@@ -162,8 +169,8 @@ void RoundBuilder::admit(RoundPlan& plan) {
 void RoundBuilder::count_prefix(Sequence& sequence) {
   sequence.num_cached_prompt_tokens = sequence.num_computed();
   if (!config_.enable_prefix_caching || sequence.num_reusable() == 0) return;
-  num_prefix_queries_ += static_cast<uint64_t>(sequence.num_tokens());
-  num_prefix_hits_ += static_cast<uint64_t>(sequence.num_computed());
+  counters_.num_prefix_queries += static_cast<uint64_t>(sequence.num_tokens());
+  counters_.num_prefix_hits += static_cast<uint64_t>(sequence.num_computed());
 }
 
 void RoundBuilder::finish(Entry& entry, RoundPlan& plan) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "scheduler/batching/draft_ledger.h"
+#include "scheduler/batching/planner.h"
 #include "scheduler/batching/planner_config.h"
 #include "scheduler/batching/sequence_pool.h"
 #include "scheduler/round.h"
@@ -30,14 +31,14 @@ namespace outrider {
 // before a given one.
 class RoundBuilder {
  public:
-  RoundBuilder(const PlannerConfig& config, DraftLedger& drafts, SequencePool& pool);
+  // counters: preemptions and prefixes are added.
+  RoundBuilder(const PlannerConfig& config,
+               DraftLedger& drafts,
+               SequencePool& pool,
+               PlannerCounters& counters);
 
   // Fills plan.starts, plan.sequences and plan.awaits_bonus_drafts.
   void build(RoundPlan& plan);
-  uint64_t num_preempted() const { return num_preempted_; }
-  // Tokens of sequences let in for the first time, and how many of them were not to be computed.
-  uint64_t num_prefix_queries() const { return num_prefix_queries_; }
-  uint64_t num_prefix_hits() const { return num_prefix_hits_; }
 
  private:
   struct Entry {
@@ -64,10 +65,8 @@ class RoundBuilder {
   const PlannerConfig& config_;
   DraftLedger& drafts_;
   SequencePool& pool_;
+  PlannerCounters& counters_;
   int32_t rows_left_;
-  uint64_t num_preempted_ = 0;
-  uint64_t num_prefix_queries_ = 0;
-  uint64_t num_prefix_hits_ = 0;
   std::vector<Entry> entries_;
 };
 

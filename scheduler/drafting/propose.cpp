@@ -94,6 +94,8 @@ int32_t num_keys_for(const DraftInput& input, VerifyRule rule) {
 
 // ---- the choice, once everything is known
 
+RankedDraftToken nothing_proposed() { return {.drawn = {.token = -1}, .others = {}}; }
+
 RankedDraftToken greedy_choice(const Line& line) {
   RankedDraftToken proposal;
   proposal.drawn.token = key_token(line.keys.front());
@@ -268,21 +270,9 @@ class ProposalStep {
   }
 
   static RankedDraftToken choice(Line& line) {
-    if (line.keys.empty()) {
-      RankedDraftToken nothing;
-      nothing.drawn.token = -1;
-      return nothing;
-    }
-    switch (line.rule) {
-      case VerifyRule::kGreedy:
-        return greedy_choice(line);
-      case VerifyRule::kCoupled:
-        return coupled_choice(line);
-      case VerifyRule::kStandard:
-      case VerifyRule::kBlock:
-        break;
-    }
-    return sampled_choice(line);
+    if (line.keys.empty()) return nothing_proposed();
+    if (line.draws_from_list()) return sampled_choice(line);
+    return line.rule == VerifyRule::kGreedy ? greedy_choice(line) : coupled_choice(line);
   }
 
   const int32_t size_;
@@ -301,11 +291,7 @@ std::vector<RankedDraftToken> propose_ranked(std::span<const DraftInput> inputs,
   for (const DraftInput& input : inputs) {
     OUTRIDER_CHECK(std::min(input.vocab_size, input.target_vocab_size) == size);
   }
-  if (size <= 0 || size > kMaxVocabSize) {
-    RankedDraftToken nothing;
-    nothing.drawn.token = -1;
-    return std::vector<RankedDraftToken>(inputs.size(), nothing);
-  }
+  if (size <= 0 || size > kMaxVocabSize) return std::vector(inputs.size(), nothing_proposed());
   return ProposalStep(inputs, size, scanner).run();
 }
 

@@ -73,10 +73,6 @@ double AcceptanceModel::acceptance() const {
   return server_.estimate(pacing.prior_acceptance, pacing.sequence_prior_tokens);
 }
 
-double AcceptanceModel::at_position(size_t i) const {
-  return positions_[i].estimate(acceptance(), pacing.position_prior_tokens);
-}
-
 // How the sequence differs from the server multiplies the odds at every position.
 SurvivalCurve AcceptanceModel::curve(uint64_t sequence_id, int32_t num_positions) const {
   const double all = acceptance();
@@ -88,7 +84,7 @@ SurvivalCurve AcceptanceModel::curve(uint64_t sequence_id, int32_t num_positions
   SurvivalCurve curve{};
   double survival = 1;
   for (size_t i = 0; i < static_cast<size_t>(num_positions); ++i) {
-    const double here = ratio * odds(at_position(i));
+    const double here = ratio * odds(positions_[i].estimate(all, pacing.position_prior_tokens));
     survival *= here / (1 + here);
     curve[i] = static_cast<float>(survival);
   }

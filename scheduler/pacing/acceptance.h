@@ -5,7 +5,6 @@
 #pragma once
 
 #include <array>
-#include <cstddef>
 #include <cstdint>
 #include <map>
 
@@ -44,7 +43,6 @@ class AcceptanceModel {
 
  private:
   void add(uint64_t sequence_id, int32_t position, bool accepted);
-  double at_position(size_t i) const;
 
   std::array<AcceptanceCounts, kMostDraftTokens> positions_{};
   AcceptanceCounts server_;

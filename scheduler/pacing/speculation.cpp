@@ -229,9 +229,7 @@ RoundChoice Speculation::choose(const RoundState& state) const {
   // By all that run: a draft that is to rest with them need not read their prompts.
   const int32_t num_running = std::max(num_sequences, state.num_running);
   if (num_running == 0) return {};
-  const bool any_fixed = std::any_of(state.sequences.begin(),
-                                     state.sequences.end(),
-                                     [](const SequenceState& one) { return one.fixed; });
+  const bool any_fixed = std::ranges::any_of(state.sequences, &SequenceState::fixed);
   const bool rests = !any_fixed && trials_.arm(num_running) == DraftTrials::kIdle;
   if (num_sequences == 0) return {.draft_works = !rests, .sequences = {}};
   GoodputInputs inputs = what_is_known(state, plain_load(state));
@@ -288,9 +286,7 @@ RoundChoice Speculation::choose_backups(const RoundState& state,
 
 RoundChoice Speculation::choose_blocks(const RoundState& state, const GoodputInputs& inputs) const {
   const auto num_sequences = static_cast<int32_t>(state.sequences.size());
-  const bool any_fixed = std::any_of(state.sequences.begin(),
-                                     state.sequences.end(),
-                                     [](const SequenceState& one) { return one.fixed; });
+  const bool any_fixed = std::ranges::any_of(state.sequences, &SequenceState::fixed);
   RoundState seen = state;
   for (SequenceState& sequence : seen.sequences) {
     sequence.limit = std::min(sequence.limit, config_.longest_draft_len);

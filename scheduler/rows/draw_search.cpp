@@ -144,17 +144,18 @@ uint64_t draw_key(const RowView& row,
   return DrawSearch(row, peaks, cut, noise, key_to_beat).run();
 }
 
-void find_peaks(const RowView& row, RowPeaks& peaks) {
-  peaks.resize(num_stretches(row.size));
+bool find_peaks(const RowView& row, RowPeaks& peaks) {
+  const RowKernels& kernels = row_kernels();
+  peaks.resize((static_cast<size_t>(row.size) + kStretchTokens - 1) / kStretchTokens);
+  uint32_t magnitude = 0;
   for_each_tile(row, [&](int32_t begin, int32_t count, const float* values) {
-    row_kernels().peaks(values, count, peaks.data() + begin / kStretchTokens);
+    TileRange range = kernels.peaks(values, count, peaks.data() + begin / kStretchTokens);
+    // A masked or penalised value may hide a NaN, and a mask is not a fault: judge the raw tile.
+    const float* const raw = row.logits.behind() + begin;
+    if (values != raw) range = kernels.range(raw, count);
+    magnitude = std::max(magnitude, range.largest_magnitude);
   });
-}
-
-uint64_t draw_key(const RowView& row, float cut, const NoiseKey& noise, uint64_t key_to_beat) {
-  thread_local RowPeaks peaks;
-  find_peaks(row, peaks);
-  return draw_key(row, peaks, cut, noise, key_to_beat);
+  return magnitude <= bits_of(kLargestLogit);
 }
 
 uint64_t noisy_key(double log_weight, int32_t token, const NoiseKey& noise) {

@@ -2,7 +2,6 @@
 // without looking at most of the row. Of rows in host memory.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -14,12 +13,9 @@ namespace outrider {
 // The greatest processed value of each stretch of a row, not yet divided by the temperature.
 using RowPeaks = std::vector<float>;
 
-inline size_t num_stretches(int32_t row_size) {
-  return (static_cast<size_t>(row_size) + kStretchTokens - 1) / kStretchTokens;
-}
-
-// All of them; with the row's edits and mask, and under its ceiling.
-void find_peaks(const RowView& row, RowPeaks& peaks);
+// All of them; with the row's edits and mask, and under its ceiling. False when there is NaN or
+// infinity among the raw logits.
+bool find_peaks(const RowView& row, RowPeaks& peaks);
 
 // The highest key of scaled + Gumbel noise over tokens with scaled >= cut: needs neither normaliser
 // nor prefix scan. Masked tokens take part with -infinity, so that a wholly masked row still names
@@ -31,8 +27,6 @@ uint64_t draw_key(const RowView& row,
                   float cut,
                   const NoiseKey& noise,
                   uint64_t key_to_beat = 0);
-// The same for who has no peaks.
-uint64_t draw_key(const RowView& row, float cut, const NoiseKey& noise, uint64_t key_to_beat = 0);
 
 // The score of one token as draw_key sees it.
 uint64_t noisy_key(double log_weight, int32_t token, const NoiseKey& noise);

@@ -32,7 +32,7 @@ RowView under(const RowView& row, float ceiling) {
 // Peaks are the row's own; under a lower ceiling, or with more masked, no value is higher, which is
 // all that is asked of them.
 void answer_about(const RowView& row, RowPeaks& peaks, ScanQuestion& question) {
-  const RowScan scan = scan_row(row, &peaks);
+  const RowScan scan = scan_row(row, peaks);
   question.bad = scan.bad;
   question.key =
       question.draws && !scan.bad ? draw_key(row, peaks, kMasked, question.noise) : scan.key;

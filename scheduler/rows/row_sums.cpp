@@ -5,31 +5,22 @@
 
 namespace outrider {
 
-RowScan scan_row(const RowView& row, RowPeaks* peaks) {
-  const RowKernels& kernels = row_kernels();
-  RowScan scan;
-  uint32_t magnitude = 0;
+RowScan scan_row(const RowView& row, RowPeaks& peaks) {
+  RowScan scan{.bad = !find_peaks(row, peaks)};
+  if (row.size == 0) return scan;
   float best = kMasked;
-  int32_t best_index = 0;
-  if (peaks != nullptr) peaks->resize(num_stretches(row.size));
-  for_each_tile(row, [&](int32_t begin, int32_t count, const float* values) {
-    const TileRange range =
-        peaks != nullptr ? kernels.peaks(values, count, peaks->data() + begin / kStretchTokens)
-                         : kernels.range(values, count);
-    if (values != row.logits.behind() + begin) {
-      // A masked or penalised value may hide a NaN, and a mask is not a fault: judge the raw tile.
-      magnitude =
-          std::max(magnitude, kernels.range(row.logits.behind() + begin, count).largest_magnitude);
-    } else {
-      magnitude = std::max(magnitude, range.largest_magnitude);
-    }
-    const float top = exact_mul(range.max, row.inverse_temperature);
-    if (!(top > best)) return;
+  int32_t begin = 0;  // of the first stretch that has it
+  for (size_t i = 0; i < peaks.size(); ++i) {
+    const float top = exact_mul(peaks[i], row.inverse_temperature);
+    if (!(top > best)) continue;
     best = top;
-    best_index = begin + kernels.first_equal(values, count, row.inverse_temperature, top);
-  });
-  scan.bad = magnitude > bits_of(kLargestLogit);
-  if (row.size > 0) scan.key = pack_key(best, row.first_token + best_index);
+    begin = static_cast<int32_t>(i) * kStretchTokens;
+  }
+  alignas(64) float patched[kStretchTokens];
+  const int32_t count = std::min(kStretchTokens, row.size - begin);
+  const float* const values = processed_values(row, begin, count, patched);
+  const int32_t at = row_kernels().first_equal(values, count, row.inverse_temperature, best);
+  scan.key = pack_key(best, row.first_token + begin + at);
   return scan;
 }
 
@@ -69,18 +60,6 @@ uint64_t row_mass(const RowView& row, std::span<const float> peaks, float max, f
 
 uint64_t row_moment(const RowView& row, std::span<const float> peaks, float max, float cut) {
   return row_sum(row, peaks, max, cut, row_kernels().moment);
-}
-
-uint64_t row_mass(const RowView& row, float max, float cut) {
-  RowPeaks peaks;
-  find_peaks(row, peaks);
-  return row_mass(row, peaks, max, cut);
-}
-
-uint64_t row_moment(const RowView& row, float max, float cut) {
-  RowPeaks peaks;
-  find_peaks(row, peaks);
-  return row_moment(row, peaks, max, cut);
 }
 
 }  // namespace outrider

@@ -17,8 +17,8 @@ struct RowScan {
   uint64_t key = 0;  // best scaled value and its token (pack_key); 0 on an empty shard
   bool bad = false;  // NaN or infinity among the raw logits of this shard
 };
-// peaks: filled if given, for draw_key().
-RowScan scan_row(const RowView& row, RowPeaks* peaks = nullptr);
+// peaks: filled, for draw_key() and the sums.
+RowScan scan_row(const RowView& row, RowPeaks& peaks);
 
 // Sum of fixed_weight(scaled - max) over this shard's tokens with scaled >= cut. peaks: of this
 // row, or of it with less masked.
@@ -27,9 +27,5 @@ uint64_t row_mass(const RowView& row, std::span<const float> peaks, float max, f
 // Sum of fixed_moment(scaled - max) over the same tokens: over their mass it is the mean distance
 // below max, which is the entropy less the maximum's own surprisal.
 uint64_t row_moment(const RowView& row, std::span<const float> peaks, float max, float cut);
-
-// The same for who has no peaks.
-uint64_t row_mass(const RowView& row, float max, float cut);
-uint64_t row_moment(const RowView& row, float max, float cut);
 
 }  // namespace outrider

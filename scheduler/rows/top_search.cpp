@@ -145,20 +145,9 @@ class TopSearch {
 }  // namespace
 
 TopScan scan_top(const RowView& row, int32_t n, float within) {
-  const RowKernels& kernels = row_kernels();
   thread_local Scratch scratch;
-  scratch.peaks.resize(num_stretches(row.size));
-  uint32_t magnitude = 0;
-  for_each_tile(row, [&](int32_t begin, int32_t count, const float* values) {
-    const TileRange range =
-        kernels.peaks(values, count, scratch.peaks.data() + begin / kStretchTokens);
-    const bool raw = values == row.logits.behind() + begin;
-    magnitude = std::max(magnitude,
-                         raw ? range.largest_magnitude
-                             : kernels.range(row.logits.behind() + begin, count).largest_magnitude);
-  });
-  return {.keys = TopSearch(row, n, scratch).run(within),
-          .bad = magnitude > bits_of(kLargestLogit)};
+  const bool bad = !find_peaks(row, scratch.peaks);
+  return {.keys = TopSearch(row, n, scratch).run(within), .bad = bad};
 }
 
 }  // namespace outrider

@@ -258,42 +258,28 @@ void cut_by_gather(const std::vector<Filters*>& rows,
 // ---- by radix selection
 // ----------------------------------------------------------------------------------------
 
-void cut_to_wide_top_k(std::vector<Filters>& work, RowScanner& scanner, ShardExchange& exchange) {
-  std::vector<Selection> selections;
-  std::vector<TruncationRow*> rows;
-  for (const Filters& filters : work) {
-    if (!filters.top_k) continue;
-    TruncationRow& row = *filters.row;
-    rows.push_back(&row);
-    Selection& selection = selections.emplace_back();
-    selection.row = row.row;
-    selection.order = {row.max, 0.0};
-    selection.target = static_cast<uint64_t>(row.params->top_k);
-  }
-  select_by_radix(selections, scanner, exchange);
-  for (size_t i = 0; i < rows.size(); ++i) {
-    rows[i]->cut = selections[i].order.lowest(selections[i].farthest);
-  }
+Selection count_selection(const TruncationRow& row) {
+  return {
+      .row = row.row, .order = {row.max, 0.0}, .target = static_cast<uint64_t>(row.params->top_k)};
 }
 
 Selection mass_selection(const TruncationRow& row, const KeepOrder& order, float share) {
-  Selection selection;
-  selection.row = row.row;
-  selection.cut = row.cut;
-  selection.order = order;
-  selection.by_mass = true;
-  selection.share = share;
-  return selection;
+  return {.row = row.row, .cut = row.cut, .order = order, .by_mass = true, .share = share};
 }
 
-void cut_to_wide_top_p(std::vector<Filters>& work, RowScanner& scanner, ShardExchange& exchange) {
+// top_p, or top_k when it is not by mass.
+void cut_from_below(std::vector<Filters>& work,
+                    bool by_mass,
+                    RowScanner& scanner,
+                    ShardExchange& exchange) {
   std::vector<Selection> selections;
   std::vector<TruncationRow*> rows;
   for (const Filters& filters : work) {
-    if (!filters.top_p) continue;
+    if (!(by_mass ? filters.top_p : filters.top_k)) continue;
     TruncationRow& row = *filters.row;
     rows.push_back(&row);
-    selections.push_back(mass_selection(row, {row.max, 0.0}, row.params->top_p));
+    selections.push_back(by_mass ? mass_selection(row, {row.max, 0.0}, row.params->top_p)
+                                 : count_selection(row));
   }
   select_by_radix(selections, scanner, exchange);
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -355,8 +341,8 @@ void truncate(std::span<TruncationRow> rows,
     if (is_gathered(filters)) gathered.push_back(&filters);
   }
   cut_by_gather(gathered, scanner, exchange);
-  cut_to_wide_top_k(work, scanner, exchange);
-  cut_to_wide_top_p(work, scanner, exchange);
+  cut_from_below(work, false, scanner, exchange);
+  cut_from_below(work, true, scanner, exchange);
   for (TruncationRow& row : rows) apply_min_p(row);
   cut_to_wide_typical(work, scanner, exchange);
 }

@@ -5,18 +5,8 @@
 #include <functional>
 #include <utility>
 
-#include "scheduler/rows/host_row_scanner.h"
-
 namespace outrider {
 namespace {
-
-RowView raw_view(const LogprobRow& row, const VocabShard& shard) {
-  RowView view;
-  view.logits = row.logits;
-  view.size = shard.size();
-  view.first_token = shard.begin;
-  return view;
-}
 
 class LogprobPass {
  public:
@@ -34,7 +24,8 @@ class LogprobPass {
 
   std::vector<LogprobResult> run() {
     if (rows_.empty()) return {};
-    for (const LogprobRow& row : rows_) views_.push_back(raw_view(row, shard_));
+    for (const LogprobRow& row : rows_)
+      views_.push_back({.logits = row.logits, .size = shard_.size(), .first_token = shard_.begin});
     scanner_.hold(views_);
     find_maxima();
     find_logprobs();
@@ -208,13 +199,6 @@ std::vector<std::vector<TokenLogprobs>> score(std::span<const ScoreInput> inputs
     if (bad) scores[n].clear();
   }
   return scores;
-}
-
-std::vector<std::vector<TokenLogprobs>> score(std::span<const ScoreInput> inputs,
-                                              const VocabShard& shard,
-                                              ShardExchange& exchange) {
-  HostRowScanner scanner;
-  return score(inputs, shard, scanner, exchange);
 }
 
 }  // namespace outrider

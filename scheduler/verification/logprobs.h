@@ -41,8 +41,5 @@ std::vector<std::vector<TokenLogprobs>> score(std::span<const ScoreInput> inputs
                                               const VocabShard& shard,
                                               RowScanner& scanner,
                                               ShardExchange& exchange);
-std::vector<std::vector<TokenLogprobs>> score(std::span<const ScoreInput> inputs,
-                                              const VocabShard& shard,
-                                              ShardExchange& exchange);
 
 }  // namespace outrider

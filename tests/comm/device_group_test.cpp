@@ -11,6 +11,7 @@
 #include "tests/base/error_sentence.h"
 #include "tests/comm/device_group_checks.h"
 #include "tests/gpu/gpu_testing.h"
+#include "tests/gpu/wrapped_device.h"
 
 namespace outrider::test {
 namespace {
@@ -180,7 +181,6 @@ class LostStream final : public gpu::Stream {
   void fill(void*, uint8_t, size_t) override { fail(); }
   void wait() override { fail(); }
   bool is_done() override { fail(); }
-  void wait_for(gpu::Stream&) override { fail(); }
   void begin_recording() override { fail(); }
   std::unique_ptr<gpu::Graph> end_recording() override { fail(); }
   void replay(gpu::Graph&) override { fail(); }
@@ -319,36 +319,22 @@ TEST(DeviceGroup, WhatFollowsASumIsFetchedAsFarAsTheCacheHasRoom) {
 }
 
 // A device that is asked whether all its work is done before memory goes.
-class WaitedForDevice final : public gpu::Device {
+class WaitedForDevice final : public WrappedDevice {
  public:
-  gpu::DeviceInfo info() const override { return inner_->info(); }
-  void* allocate(size_t num_bytes) override { return inner_->allocate(num_bytes); }
-  void* allocate_pinned(size_t num_bytes) override { return inner_->allocate_pinned(num_bytes); }
+  WaitedForDevice() : WrappedDevice(backend().open(0)) {}
   void free(void* device) noexcept override {
     EXPECT_TRUE(has_waited);
-    inner_->free(device);
+    inner().free(device);
   }
   void free_pinned(void* pinned) noexcept override {
     EXPECT_TRUE(has_waited);
-    inner_->free_pinned(pinned);
-  }
-  std::unique_ptr<gpu::Stream> make_stream(gpu::Priority priority) override {
-    return inner_->make_stream(priority);
+    inner().free_pinned(pinned);
   }
   void wait() noexcept override {
-    inner_->wait();
+    inner().wait();
     has_waited = true;
   }
-  void upload_now(void* device, const void* host, size_t num_bytes) override {
-    inner_->upload_now(device, host, num_bytes);
-  }
-  void download_now(void* host, const void* device, size_t num_bytes) override {
-    inner_->download_now(host, device, num_bytes);
-  }
   bool has_waited = false;
-
- private:
-  const std::unique_ptr<gpu::Device> inner_ = backend().open(0);
 };
 
 // Else its memory would never be free, or would go while a launch looks at it.

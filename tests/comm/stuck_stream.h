@@ -6,9 +6,9 @@
 #include <thread>
 
 #include "runtime/base/error.h"
-#include "tests/emulated/emulated.h"
 #include "runtime/ops/gpu/exchange.h"
 #include "tests/comm/fake_nccl.h"
+#include "tests/emulated/emulated.h"
 
 namespace outrider::test {
 
@@ -21,11 +21,13 @@ class StuckStream final : public gpu::Stream, public FakeQueue {
   void copy(void* to, const void* from, size_t n) override { stream_->copy(to, from, n); }
   void fill(void* to, uint8_t byte, size_t n) override { stream_->fill(to, byte, n); }
   void wait() override {
-    if (is_broken) throw Error("the GPU failed (what the test says)");
+    fail_if_broken();
     while (is_stuck) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  bool is_done() override { return !is_stuck && stream_->is_done(); }
-  void wait_for(gpu::Stream& other) override { stream_->wait_for(other); }
+  bool is_done() override {
+    fail_if_broken();
+    return !is_stuck && stream_->is_done();
+  }
   void begin_recording() override { stream_->begin_recording(); }
   std::unique_ptr<gpu::Graph> end_recording() override { return stream_->end_recording(); }
   void replay(gpu::Graph& graph) override { stream_->replay(graph); }
@@ -34,6 +36,9 @@ class StuckStream final : public gpu::Stream, public FakeQueue {
   bool is_broken = false;
 
  private:
+  void fail_if_broken() const {
+    if (is_broken) throw Error("the GPU failed (what the test says)");
+  }
   std::unique_ptr<gpu::Stream> stream_;
 };
 

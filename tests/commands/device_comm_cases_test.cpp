@@ -12,7 +12,7 @@ namespace {
 
 const gpu::Backend& backend() { return gpu::emulated::backend(); }
 
-DeviceCommSizes small_sizes() {
+CommSizes small_sizes() {
   return {
       .hidden_dim = 48, .rows = {1, 5}, .num_seqs = {1, 3}, .draft_len = 4, .fold = Fold::kTree};
 }

@@ -23,7 +23,6 @@ constexpr size_t kTotalBytes = size_t{8} << 30;
 class EmulatedGraph final : public Graph {
  public:
   explicit EmulatedGraph(std::vector<Work> works) : works_(std::move(works)) {}
-  size_t num_nodes() const override { return works_.size(); }
   const std::vector<Work>& works() const { return works_; }
 
  private:
@@ -50,10 +49,6 @@ class EmulatedStream final : public Stream {
   bool is_done() override {
     OUTRIDER_CHECK(!recording_);
     return queue_->look();
-  }
-  void wait_for(Stream& other) override {
-    const std::shared_ptr<WorkQueue> queue = static_cast<EmulatedStream&>(other).queue_;
-    add([queue, count = queue->num_queued()] { queue->do_until(count); });
   }
   void begin_recording() override {
     OUTRIDER_CHECK(!recording_);
@@ -158,9 +153,7 @@ DeviceInfo default_device() {
           .num_processors = 4,
           .total_bytes = kTotalBytes,
           .free_bytes = kTotalBytes,
-          .l2_bytes = size_t{1} << 20,
-          .driver_version = "none",
-          .runtime_version = "none"};
+          .l2_bytes = size_t{1} << 20};
 }
 
 DeviceInfo h200_device() {

@@ -60,14 +60,10 @@ void shuffle_lanes(void* const (&lanes)[32]) {
 }  // namespace emulated
 
 template <typename T>
-OUTRIDER_DEVICE T shuffle(T value, uint32_t lane) {
-  emulated::Shuffle<T> mine = {value, lane, value};
+OUTRIDER_DEVICE T shuffle_xor(T value, uint32_t mask) {
+  emulated::Shuffle<T> mine = {value, lane_id() ^ mask, value};
   emulated::warp_together(emulated::shuffle_lanes<T>, &mine);
   return mine.result;
-}
-template <typename T>
-OUTRIDER_DEVICE T shuffle_xor(T value, uint32_t mask) {
-  return shuffle(value, lane_id() ^ mask);
 }
 OUTRIDER_DEVICE uint32_t ballot(bool vote) {
   struct Vote {
@@ -188,13 +184,6 @@ OUTRIDER_DEVICE uint32_t multiply_pair_bf16(uint32_t a, uint32_t b) {
   const auto one = [](uint32_t x, uint32_t y) -> uint32_t {
     return ops::float_to_bf16(ops::bf16_to_float(static_cast<uint16_t>(x)) *
                               ops::bf16_to_float(static_cast<uint16_t>(y)));
-  };
-  return one(a, b) | one(a >> 16, b >> 16) << 16;
-}
-OUTRIDER_DEVICE uint32_t multiply_pair_f16(uint32_t a, uint32_t b) {
-  const auto one = [](uint32_t x, uint32_t y) -> uint32_t {
-    return ops::float_to_f16(ops::f16_to_float(static_cast<uint16_t>(x)) *
-                             ops::f16_to_float(static_cast<uint16_t>(y)));
   };
   return one(a, b) | one(a >> 16, b >> 16) << 16;
 }

@@ -27,18 +27,13 @@ void WorkQueue::add(Work work) {
   changed_.notify_all();
 }
 
-uint64_t WorkQueue::num_queued() const {
-  const std::lock_guard lock(mutex_);
-  return num_done_ + works_.size();
-}
-
-void WorkQueue::do_until(uint64_t count) {
+void WorkQueue::do_all() {
   std::unique_lock lock(mutex_);
   if (thread_.joinable()) {
-    changed_.wait(lock, [&] { return num_done_ >= count || works_.empty() || failure_; });
+    changed_.wait(lock, [this] { return works_.empty() || failure_; });
     return throw_failure();
   }
-  while (num_done_ < count && !works_.empty()) do_next(lock);
+  while (!works_.empty()) do_next(lock);
 }
 
 bool WorkQueue::look() {
@@ -67,7 +62,6 @@ void WorkQueue::run_thread() {
     }
     lock.lock();
     works_.pop_front();
-    ++num_done_;
     failure_ = failure;
     changed_.notify_all();
   }
@@ -76,7 +70,6 @@ void WorkQueue::run_thread() {
 void WorkQueue::do_next(std::unique_lock<std::mutex>& lock) {
   const Work work = std::move(works_.front());
   works_.pop_front();
-  ++num_done_;
   lock.unlock();
   work();
   lock.lock();

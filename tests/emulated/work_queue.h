@@ -27,10 +27,8 @@ class WorkQueue {
   WorkQueue& operator=(const WorkQueue&) = delete;
 
   void add(Work work);
-  uint64_t num_queued() const;
-  // Until so many are done. Throws what a piece of work threw, now or later, on whichever thread.
-  void do_until(uint64_t count);
-  void do_all() { do_until(UINT64_MAX); }
+  // Until all are done. Throws what a piece of work threw, now or later, on whichever thread.
+  void do_all();
   // A look is the time that one piece of work takes.
   bool look();
 
@@ -39,10 +37,9 @@ class WorkQueue {
   void do_next(std::unique_lock<std::mutex>& lock);
   void throw_failure();
 
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Work> works_;
-  uint64_t num_done_ = 0;
   bool is_over_ = false;
   std::exception_ptr failure_;  // of the thread's
   std::thread thread_;

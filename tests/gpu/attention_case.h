@@ -248,7 +248,7 @@ inline AttentionCase::Run AttentionCase::run(const std::vector<RunOfRows>& runs,
                         .sinks = shape_.has_sinks ? sinks.device() : nullptr};
   result.fold = attention_scratch(args).fold;
   const OpTable& ops = test_backend().ops;
-  DeviceArray<uint8_t> scratch(*device_, ops.attention_scratch_bytes(args));
+  DeviceArray<uint8_t> scratch(*device_, attention_scratch_bound(args));
   scratch.poison();
   args.scratch = scratch.device();
   const std::unique_ptr<Stream> stream = device_->make_stream(Priority::kNormal);

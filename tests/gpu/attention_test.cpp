@@ -214,7 +214,7 @@ TEST(AttentionOfPrompts, ScratchMemoryIsBounded) {
                             .max_rows = most_rows,
                             .max_items = most_rows,
                             .max_splits = most_splits};
-      const size_t bound = test_backend().ops.attention_scratch_bytes(args);
+      const size_t bound = attention_scratch_bound(args);
       EXPECT_LE(bound, size_t{128} << 20);
       for (int32_t splits = 2; splits <= most_splits; ++splits) {
         for (const int32_t items : {1, most_rows}) {

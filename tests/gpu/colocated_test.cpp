@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "tests/gpu/gpu_testing.h"
+#include "tests/gpu/wrapped_device.h"
 #include "tests/ranks/engine_harness.h"
 
 namespace outrider::test {
@@ -23,11 +24,11 @@ struct Ledger {
 };
 Ledger ledger;
 
-class WatchedDevice final : public gpu::Device {
+class WatchedDevice final : public WrappedDevice {
  public:
-  gpu::DeviceInfo info() const override { return inner_->info(); }
+  WatchedDevice() : WrappedDevice(gpu::test_backend().open(0)) {}
   void* allocate(size_t num_bytes) override {
-    void* memory = inner_->allocate(num_bytes);
+    void* memory = inner().allocate(num_bytes);
     const std::lock_guard lock(ledger.mutex);
     ledger.taken[memory] = num_bytes;
     ledger.bytes += num_bytes;
@@ -40,25 +41,13 @@ class WatchedDevice final : public gpu::Device {
       ledger.bytes -= ledger.taken[device];
       ledger.taken.erase(device);
     }
-    inner_->free(device);
+    inner().free(device);
   }
-  void* allocate_pinned(size_t num_bytes) override { return inner_->allocate_pinned(num_bytes); }
-  void free_pinned(void* pinned) noexcept override { inner_->free_pinned(pinned); }
   std::unique_ptr<gpu::Stream> make_stream(gpu::Priority priority) override {
     const std::lock_guard lock(ledger.mutex);
     ledger.streams.push_back(priority);
-    return inner_->make_stream(priority);
+    return inner().make_stream(priority);
   }
-  void wait() noexcept override { inner_->wait(); }
-  void upload_now(void* device, const void* host, size_t num_bytes) override {
-    inner_->upload_now(device, host, num_bytes);
-  }
-  void download_now(void* host, const void* device, size_t num_bytes) override {
-    inner_->download_now(host, device, num_bytes);
-  }
-
- private:
-  const std::unique_ptr<gpu::Device> inner_ = gpu::test_backend().open(0);
 };
 
 const gpu::Backend& watched_backend() {

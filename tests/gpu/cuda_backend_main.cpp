@@ -26,11 +26,10 @@ int main(int argc, char** argv) {
   if (testing::GTEST_FLAG(list_tests)) return RUN_ALL_TESTS();
   try {
     const outrider::gpu::DeviceInfo info = outrider::gpu::cuda_backend().open(0)->info();
-    std::printf("GPU 0: %s, compute capability %d.%d, driver %s\n",
+    std::printf("GPU 0: %s, compute capability %d.%d\n",
                 info.name.c_str(),
                 info.compute_capability / 10,
-                info.compute_capability % 10,
-                info.driver_version.c_str());
+                info.compute_capability % 10);
   } catch (const outrider::Error& error) {
     const char* required = std::getenv("OUTRIDER_REQUIRE_GPU");
     const bool may_skip = required == nullptr || std::strcmp(required, "1") != 0;

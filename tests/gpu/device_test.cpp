@@ -82,23 +82,6 @@ TEST_F(DeviceTest, AStreamWorksInOrder) {
   }
 }
 
-TEST_F(DeviceTest, AStreamWaitsForAnother) {
-  constexpr size_t kCount = 8 << 20;
-  const std::unique_ptr<Stream> urgent = device->make_stream(Priority::kHigh);
-  const Buffer buffer(*device, kCount);
-  const Shared<uint8_t> out(*device, 1);
-  for (int turn = 0; turn < 50; ++turn) {
-    for (int again = 0; again < 10; ++again) {
-      stream->fill(buffer.data(), static_cast<uint8_t>(again + turn), kCount);
-    }
-    urgent->wait_for(*stream);
-    urgent->download(out.data(), buffer.as<uint8_t>() + kCount - 1, 1);
-    urgent->wait();
-    ASSERT_EQ(out[0], static_cast<uint8_t>(9 + turn));
-    stream->wait_for(*urgent);
-  }
-}
-
 TEST_F(DeviceTest, SaysWithoutWaitingWhetherItIsDone) {
   const LateWork late;
   constexpr size_t kCount = 64 << 20;
@@ -114,15 +97,6 @@ TEST_F(DeviceTest, SaysWithoutWaitingWhetherItIsDone) {
     EXPECT_EQ(out[0], turn);
     EXPECT_EQ(out[kCount - 1], turn);
   }
-  // Work of one stream that another waits for is done before that one's.
-  const std::unique_ptr<Stream> urgent = device->make_stream(Priority::kHigh);
-  stream->fill(buffer.data(), 77, kCount);
-  urgent->wait_for(*stream);
-  stream->fill(buffer.data(), 78, 1);
-  urgent->download(out.data(), buffer.data(), kCount);
-  urgent->wait();
-  EXPECT_EQ(out[kCount - 1], 77);
-  stream->wait();
 }
 
 TEST_F(DeviceTest, TooMuchMemoryIsOneSentenceAndNothingBreaks) {
@@ -220,7 +194,6 @@ TEST_F(GraphTest, RecordingDoesNothingAndReplayingDoesIt) {
   const std::unique_ptr<Graph> graph = recorded();
   stream->wait();
   EXPECT_EQ(chain.bits(), before);
-  EXPECT_GE(graph->num_nodes(), static_cast<size_t>(Chain::kLaunches));
   stream->replay(*graph);
   stream->wait();
   EXPECT_EQ(chain.bits(), expected);

@@ -27,11 +27,10 @@ RunConfig draft_config(bool enforce_eager) {
 
 // A worker with a model of its own, which is asked for blocks.
 struct Side {
-  Side(bool chains_steps, AsyncDrafting mode, bool enforce_eager = false)
+  explicit Side(bool chains_steps, bool enforce_eager = false)
       : loaded(load_draft(draft_config(enforce_eager), {1, true}, 1)),
         worker(*loaded.model,
                {.target_vocab_size = loaded.model->config().vocab_size,
-                .async_drafting = mode,
                 .chains_steps = chains_steps,
                 .checks = {.books = true}}) {}
 
@@ -139,14 +138,13 @@ SamplingParams with_noise(SamplingParams params) {
 
 TEST_F(DraftChain, BlocksAreThoseOfStepsMadeOneByOne) {
   for (const auto mode : {AsyncDrafting::kOff, AsyncDrafting::kChain, AsyncDrafting::kCache}) {
-    Side chained(true, mode);
-    Side single(false, mode);
-    expect_same_blocks(chained,
-                       single,
-                       {{.id = 1, .params = greedy(200)},
-                        {.id = 2, .params = with_noise(seeded(0.8f, 7, 200))},
-                        {.id = 3, .params = with_noise(seeded(1.4f, 9, 200))}},
-                       3);
+    Side chained(true);
+    Side single(false);
+    std::vector<Text> texts = {{.id = 1, .params = greedy(200)},
+                               {.id = 2, .params = with_noise(seeded(0.8f, 7, 200))},
+                               {.id = 3, .params = with_noise(seeded(1.4f, 9, 200))}};
+    for (Text& text : texts) text.params.async_drafting = mode;
+    expect_same_blocks(chained, single, texts, 3);
     EXPECT_LT(chained.num_calls, single.num_calls);
     EXPECT_EQ(chained.num_guesses > 100, mode == AsyncDrafting::kCache);
     EXPECT_GT(chained.num_steps, static_cast<uint32_t>(chained.num_calls));
@@ -154,16 +152,16 @@ TEST_F(DraftChain, BlocksAreThoseOfStepsMadeOneByOne) {
 }
 
 TEST_F(DraftChain, LaunchedOneByOneToo) {
-  Side chained(true, AsyncDrafting::kOff, true);
-  Side single(false, AsyncDrafting::kOff);
+  Side chained(true, true);
+  Side single(false);
   expect_same_blocks(chained, single, {{.id = 1, .params = with_noise(seeded(0.7f, 5, 200))}}, 4);
   EXPECT_LT(chained.num_calls, single.num_calls);
 }
 
 TEST_F(DraftChain, WorksWhereTheDeviceIsLate) {
   const gpu::LateWork late;
-  Side chained(true, AsyncDrafting::kOff);
-  Side single(false, AsyncDrafting::kOff);
+  Side chained(true);
+  Side single(false);
   expect_same_blocks(chained, single, {{.id = 1, .params = greedy(200)}}, 5);
 }
 
@@ -177,8 +175,8 @@ TEST_F(DraftChain, WhatTheHostMustSeeIsNotChained) {
   masked.bad_words = {{300}, {40, 41}};
   SamplingParams listed = with_noise(sampled(0.8f, 200));
   for (const SamplingParams& params : {penal, filtered, masked, listed}) {
-    Side chained(true, AsyncDrafting::kOff);
-    Side single(false, AsyncDrafting::kOff);
+    Side chained(true);
+    Side single(false);
     expect_same_blocks(chained, single, {{.id = 1, .params = params}}, 6);
     EXPECT_EQ(chained.num_calls, single.num_calls);
   }

@@ -10,6 +10,7 @@
 #include "runtime/base/error.h"
 #include "tests/emulated/emulated.h"
 #include "tests/emulated/emulated_stream.h"
+#include "tests/gpu/wrapped_device.h"
 
 namespace outrider::test {
 namespace {
@@ -23,41 +24,31 @@ std::set<const gpu::Stream*> streams;  // of the GPU that fails
 
 bool fails(Kind kind, int gpu) { return failure.kind == kind && failure.gpu == gpu; }
 
-class FailingDevice final : public gpu::Device {
+class FailingDevice final : public WrappedDevice {
  public:
   explicit FailingDevice(int ordinal)
-      : ordinal_(ordinal), inner_(gpu::emulated::backend().open(ordinal)) {}
+      : WrappedDevice(gpu::emulated::backend().open(ordinal)), ordinal_(ordinal) {}
   gpu::DeviceInfo info() const override {
-    gpu::DeviceInfo info = inner_->info();
+    gpu::DeviceInfo info = inner().info();
     if (fails(Kind::kSmall, ordinal_)) info.total_bytes = info.free_bytes = 1'000'000;
     return info;
   }
   void* allocate(size_t num_bytes) override {
     count_memory(num_bytes);
-    return inner_->allocate(num_bytes);
+    return inner().allocate(num_bytes);
   }
   void* allocate_pinned(size_t num_bytes) override {
     count_memory(num_bytes);
-    return inner_->allocate_pinned(num_bytes);
+    return inner().allocate_pinned(num_bytes);
   }
-  void free(void* device) noexcept override { inner_->free(device); }
-  void free_pinned(void* pinned) noexcept override { inner_->free_pinned(pinned); }
   std::unique_ptr<gpu::Stream> make_stream(gpu::Priority priority) override {
-    auto stream = inner_->make_stream(priority);
+    auto stream = inner().make_stream(priority);
     if (fails(Kind::kStep, ordinal_)) {
       const std::lock_guard lock(mutex);
       streams.insert(stream.get());
     }
     return stream;
   }
-  void wait() noexcept override { inner_->wait(); }
-  void upload_now(void* device, const void* host, size_t num_bytes) override {
-    inner_->upload_now(device, host, num_bytes);
-  }
-  void download_now(void* host, const void* device, size_t num_bytes) override {
-    inner_->download_now(host, device, num_bytes);
-  }
-  gpu::Device& inner() { return *inner_; }
   int ordinal() const { return ordinal_; }
 
  private:
@@ -70,7 +61,6 @@ class FailingDevice final : public gpu::Device {
                 " bytes left");
   }
   const int ordinal_;
-  const std::unique_ptr<gpu::Device> inner_;
 };
 
 FailingDevice& mine(gpu::Device& device) { return static_cast<FailingDevice&>(device); }

@@ -244,8 +244,6 @@ class ProductTest : public ::testing::Test {
   }
 };
 
-inline Type inputs_for(Type weights, Type narrow_inputs = Type::kBF16) {
-  return weights == Type::kE4M3 ? narrow_inputs : weights;
-}
+inline Type inputs_for(Type weights) { return weights == Type::kE4M3 ? Type::kBF16 : weights; }
 
 }  // namespace outrider::gpu

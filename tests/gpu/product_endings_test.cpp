@@ -186,8 +186,7 @@ INSTANTIATE_TEST_SUITE_P(Types,
                          ::testing::Values(Kind{Type::kF32, Type::kF32},
                                            Kind{Type::kBF16, Type::kBF16},
                                            Kind{Type::kF16, Type::kF16},
-                                           Kind{Type::kE4M3, Type::kBF16},
-                                           Kind{Type::kE4M3, Type::kF16}));
+                                           Kind{Type::kE4M3, Type::kBF16}));
 
 // f32 has the CPU backend's bits, whole or cut into slices that end anywhere (there: at even
 // inputs).

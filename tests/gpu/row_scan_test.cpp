@@ -116,7 +116,8 @@ void ask(Asked& asked, const std::vector<MadeRow>& rows, uint64_t seed) {
   for (size_t r = 0; r < rows.size(); ++r) {
     const MadeRow& made = rows[r];
     const auto row = static_cast<int32_t>(r);
-    const float max = key_score(scan_row(made.view).key);
+    RowPeaks peaks;
+    const float max = key_score(scan_row(made.view, peaks).key);
     const float top = made.view.size > 0 ? max : 1.0f;
     const float cuts[] = {kMasked, top - 2.0f, top - 0.01f};
     const float ceilings[] = {kNoCeiling, top, top - 0.5f};

@@ -50,7 +50,7 @@ class StepWait : public ::testing::Test {
     const int before = num_looks;
     wait.begin(sizes);
     stream.is_stuck = true;
-    while (const auto until = wait.next_look(stream)) {
+    while (const auto until = wait.next_look(stream, group)) {
       ++num_looks;
       JobClock::sleep_until(*until);
       if (ends_early) stream.is_stuck = false;
@@ -86,6 +86,14 @@ TEST_F(StepWait, ADeviceThatNeverEndsCostsTheGroupsLimit) {
   stream.is_stuck = false;
   EXPECT_TRUE(fails_with([&] { wait.finish(stream, group); }, "the group gave up"));
   EXPECT_EQ(num_looks, before);
+}
+
+TEST_F(StepWait, OfAStreamThatFailsTheGroupIsAskedFirst) {
+  stream.is_broken = true;
+  const auto finish = [&] { wait.finish(stream, group); };
+  EXPECT_TRUE(fails_with(finish, "the GPU failed (what the test says)"));
+  group.is_dead = true;
+  EXPECT_TRUE(fails_with(finish, "the group gave up"));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include "models/weights/e4m3_weights.h"
 #include "runtime/comm/world/world.h"
 #include "tests/gpu/model_case.h"
+#include "tests/gpu/wrapped_device.h"
 
 namespace outrider::test {
 namespace {
@@ -242,30 +243,14 @@ TEST(GpuTransformer, LogitsThatStayAreNotWaitedFor) {
 }
 
 // Counts the pinned memory that is taken.
-class CountingDevice final : public gpu::Device {
+class CountingDevice final : public WrappedDevice {
  public:
-  gpu::DeviceInfo info() const override { return device_->info(); }
-  void* allocate(size_t num_bytes) override { return device_->allocate(num_bytes); }
+  CountingDevice() : WrappedDevice(gpu::test_backend().open(0)) {}
   void* allocate_pinned(size_t num_bytes) override {
     num_pinned_bytes += num_bytes;
-    return device_->allocate_pinned(num_bytes);
-  }
-  void free(void* device) noexcept override { device_->free(device); }
-  void free_pinned(void* pinned) noexcept override { device_->free_pinned(pinned); }
-  std::unique_ptr<gpu::Stream> make_stream(gpu::Priority priority) override {
-    return device_->make_stream(priority);
-  }
-  void wait() noexcept override { device_->wait(); }
-  void upload_now(void* device, const void* host, size_t num_bytes) override {
-    device_->upload_now(device, host, num_bytes);
-  }
-  void download_now(void* host, const void* device, size_t num_bytes) override {
-    device_->download_now(host, device, num_bytes);
+    return inner().allocate_pinned(num_bytes);
   }
   size_t num_pinned_bytes = 0;
-
- private:
-  const std::unique_ptr<gpu::Device> device_ = gpu::test_backend().open(0);
 };
 
 TEST(GpuTransformer, LogitsTakePinnedMemoryOnlyWhereTheHostReadsThem) {

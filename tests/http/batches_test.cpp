@@ -79,9 +79,7 @@ class Batches : public Server {
                         .path = path,
                         .query = query,
                         .content_type = type,
-                        .body = {.text = body, .share = {}},
-                        .request_id = {},
-                        .client_gone = {}});
+                        .body = {.text = body}});
   }
   json json_of(const std::string& method,
                const std::string& path,

@@ -26,6 +26,14 @@ inline std::vector<int32_t> ids_of(const std::string& text) {
   return test_tokenizer()->encode(text, {.add_special_tokens = false});
 }
 
+inline std::shared_ptr<const GrammarEngine> test_engine() {
+  const int32_t vocab_size = test_tokenizer()->vocab_size();
+  std::vector<std::string> bytes;
+  for (int32_t id = 0; id < vocab_size; ++id)
+    bytes.push_back(test_tokenizer()->is_special(id) ? "" : test_tokenizer()->token_bytes(id));
+  return std::make_shared<const GrammarEngine>(bytes, vocab_size);
+}
+
 // One token per byte, so that tests can cut characters and stop strings anywhere.
 inline std::vector<int32_t> bytes_of(const std::string& text) {
   std::vector<int32_t> ids;
@@ -110,6 +118,8 @@ class HttpFixture : public ::testing::Test {
     }
     return events;
   }
+
+  static std::string error_of(const nlohmann::json& body) { return body["error"]["message"]; }
 
   const char* template_source = kTestTemplate;
   FakeEngine engine;

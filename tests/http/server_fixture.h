@@ -46,11 +46,7 @@ class Client {
   }
   // Until the text has come, or the end.
   std::string read_until(const std::string& text) {
-    while (received_.find(text) == std::string::npos) {
-      char chunk[4096];
-      const ssize_t n = ::recv(fd_, chunk, sizeof(chunk), 0);
-      if (n <= 0) break;
-      received_.append(chunk, static_cast<size_t>(n));
+    while (received_.find(text) == std::string::npos && receive()) {
     }
     return received_;
   }
@@ -62,11 +58,7 @@ class Client {
     const size_t field = received_.find("Content-Length: ");
     if (head == std::string::npos || field == std::string::npos) return received_;
     const size_t length = std::stoul(received_.substr(field + 16));
-    while (received_.size() < head + 4 + length) {
-      char chunk[4096];
-      const ssize_t n = ::recv(fd_, chunk, sizeof(chunk), 0);
-      if (n <= 0) break;
-      received_.append(chunk, static_cast<size_t>(n));
+    while (received_.size() < head + 4 + length && receive()) {
     }
     const std::string response = received_.substr(0, head + 4 + length);
     received_.erase(0, head + 4 + length);
@@ -74,6 +66,13 @@ class Client {
   }
 
  private:
+  bool receive() {
+    char chunk[4096];
+    const ssize_t n = ::recv(fd_, chunk, sizeof(chunk), 0);
+    if (n > 0) received_.append(chunk, static_cast<size_t>(n));
+    return n > 0;
+  }
+
   int fd_;
   std::string received_;
 };

@@ -12,13 +12,10 @@ using nlohmann::json;
 
 using ServiceErrors = HttpFixture;
 
-std::string error_of(const json& body) { return body["error"]["message"]; }
-
 TEST_F(ServiceErrors, QueueFullBeforeAndWithinACall) {
   engine.capacity = 0;
   const ServiceReply full = post("/v1/completions", R"({"prompt":"a"})");
   EXPECT_EQ(full.status, 429);
-  EXPECT_EQ(full.retry_after_s, 1);
   EXPECT_EQ(json::parse(full.body)["error"]["type"], "rate_limit_error");
   engine.capacity = 2;  // a call of six goes through two at a time
   const json out = post_json("/v1/completions", R"({"prompt":["a","b","c"],"n":2})");
@@ -161,7 +158,6 @@ TEST_F(ServiceErrors, DrainAndAbort) {
   EXPECT_EQ(get("/health").status, 200);
   const ServiceReply refused = post("/v1/completions", R"({"prompt":"a"})");
   EXPECT_EQ(refused.status, 503);
-  EXPECT_TRUE(refused.retry_after_s);
   service->abort_running();
   std::string text;
   while (reply.stream->next(&text)) {

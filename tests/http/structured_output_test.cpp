@@ -128,13 +128,6 @@ TEST_F(StructuredOutputService, WithoutAnEngineItIsRefused) {
   EXPECT_TRUE(engine.submitted().empty());
 }
 
-std::shared_ptr<const GrammarEngine> test_engine() {
-  const int32_t vocab_size = test_tokenizer()->vocab_size();
-  std::vector<std::string> bytes;
-  for (int32_t id = 0; id < vocab_size; ++id) bytes.push_back(test_tokenizer()->token_bytes(id));
-  return std::make_shared<const GrammarEngine>(bytes, vocab_size);
-}
-
 TEST_F(StructuredOutputService, ABadGrammarCostsItsRequestAndAGoodOneReachesTheEngine) {
   if (!GrammarEngine::is_built()) GTEST_SKIP() << "built without xgrammar";
   make_service(true, test_engine());

@@ -79,14 +79,6 @@ TEST(ToolChoice, WhatIsNotOfItsFormIsRefusedByName) {
   }
 }
 
-std::shared_ptr<const GrammarEngine> test_engine() {
-  const int32_t vocab_size = test_tokenizer()->vocab_size();
-  std::vector<std::string> bytes;
-  for (int32_t id = 0; id < vocab_size; ++id)
-    bytes.push_back(test_tokenizer()->is_special(id) ? "" : test_tokenizer()->token_bytes(id));
-  return std::make_shared<const GrammarEngine>(bytes, vocab_size);
-}
-
 // A text of the grammar, each token drawn evenly among those that may follow.
 std::string drawn_text(const GrammarEngine& engine, const Grammar& grammar, std::mt19937& random) {
   const int32_t vocab_size = test_tokenizer()->vocab_size();

@@ -70,7 +70,7 @@ class Gate(unittest.TestCase):
         self.assertEqual(gate.judge([], [RULE]), ["no kernel was found"])
 
     def test_the_rules_are_of_kernels_as_they_are_called(self):
-        name = "outrider::gpu::skinny_product<outrider::gpu::Skinny<(outrider::gpu::Type)1, (outrider::gpu::Type)1, 4, 3> >"
+        name = "outrider::gpu::skinny_product<outrider::gpu::Skinny<(outrider::gpu::Type)1, 4, 3> >"
         kernel = gate.Kernel(name, "sm_90a", [])
         self.assertEqual(sum(1 for rule in gate.RULES if gate.re.fullmatch(rule.kernels, kernel.name)), 1)
 

@@ -229,12 +229,12 @@ std::vector<NamedTensor> tensors_of(const ModelConfig& config) {
   const int64_t heads = int64_t{config.n_heads} * config.head_dim;
   const int64_t kv = int64_t{config.n_kv_heads} * config.head_dim;
   std::vector<NamedTensor> tensors = {{kEmbeddingName, {config.vocab_size, hidden}},
-                                      {kFinalNormName, {hidden}}};
+                                      {"model.norm.weight", {hidden}}};
   if (!config.tied_head) tensors.push_back({kHeadName, {config.vocab_size, hidden}});
   for (int32_t layer = 0; layer < config.n_layers; ++layer) {
     const LayerNames names(layer);
-    tensors.push_back({names.attn_norm(), {hidden}});
-    tensors.push_back({names.mlp_norm(), {hidden}});
+    tensors.push_back({names.prefix + "input_layernorm.weight", {hidden}});
+    tensors.push_back({names.prefix + "post_attention_layernorm.weight", {hidden}});
     tensors.push_back({names.q() + ".weight", {heads, hidden}});
     tensors.push_back({names.k() + ".weight", {kv, hidden}});
     tensors.push_back({names.v() + ".weight", {kv, hidden}});

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <fstream>
+#include <latch>
 
 #include "runtime/base/log.h"
 #include "runtime/ranks/draft/engine.h"
@@ -180,6 +181,31 @@ TEST(DraftEngine, ItsLastWordsArriveAfterItHasEnded) {
     engine->relay(world, {});
     engine->relay_rest(world);
     engine.reset();
+  });
+}
+
+// A coordinator that takes nothing does not fill the memory of the draft's rank.
+TEST(DraftEngine, WhatNobodyTakesIsLost) {
+  set_log_level(LogLevel::kError);
+  auto engine = DraftEngine::start(1, [](World& parent, uint32_t epoch) {
+    report_ready(parent, {});
+    const Bytes reply = frame_of(FrameKind::kReply, epoch, Bytes(size_t{1} << 20));
+    for (int i = 0; i < 40; ++i) parent.post(0, reply);
+    parent.post(0, frame_of(FrameKind::kShutdown, epoch));
+  });
+  std::latch relayed(1);
+  run_in_process(2, [&](World& world) {
+    if (world.rank() == 1) {
+      EXPECT_EQ(engine->wait_report().problem, "");
+      engine->relay(world, {});
+      engine.reset();
+      return relayed.count_down();
+    }
+    world.post(1, frame_of(FrameKind::kShutdown, 1));
+    relayed.wait();
+    int num_replies = 0;
+    while (next_frame(world).kind == FrameKind::kReply) ++num_replies;
+    EXPECT_LE(num_replies, 17);
   });
 }
 

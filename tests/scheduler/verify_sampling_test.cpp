@@ -49,7 +49,9 @@ TEST(Draw, EqualsTheMaximumOverEveryToken) {
       const float scaled = row[static_cast<size_t>(token)] * view.inverse_temperature;
       if (scaled >= cut) best = std::max(best, noisy_key(scaled, token, key));
     }
-    ASSERT_EQ(draw_key(view, cut, key), best) << trial;
+    RowPeaks peaks;
+    find_peaks(view, peaks);
+    ASSERT_EQ(draw_key(view, peaks, cut, key), best) << trial;
     ++winners[static_cast<size_t>(key_token(best)) % 4];
   }
   for (int count : winners) EXPECT_GT(count, 30);
@@ -175,7 +177,10 @@ TEST(Mass, AgreesWithLongDouble) {
   const float max = *std::max_element(row.begin(), row.end());
   long double expected = 0;
   for (float logit : row) expected += std::exp(static_cast<long double>(logit) - max);
-  const auto mass = static_cast<double>(row_mass(view_of(row, 0, 5000, 1.0f), max, kMasked));
+  const RowView view = view_of(row, 0, 5000, 1.0f);
+  RowPeaks peaks;
+  find_peaks(view, peaks);
+  const auto mass = static_cast<double>(row_mass(view, peaks, max, kMasked));
   EXPECT_NEAR(mass / kWeightOne / static_cast<double>(expected), 1.0, 1e-9);
 }
 
@@ -419,7 +424,8 @@ TEST(Score, SameBitsOnEverySharding) {
         logits.insert(logits.end(), row.begin() + shard.begin, row.begin() + shard.end);
       }
       const std::vector<ScoreInput> inputs = {{logits.data(), next, 2}, {nullptr, {}, 2}};
-      return score(inputs, shard, exchange);
+      HostRowScanner scanner;
+      return score(inputs, shard, scanner, exchange);
     });
   };
   const Scores alone = on_shards(1)[0];

@@ -464,13 +464,16 @@ TEST(RowSearch, BestNoisyTokenAndBestTokensAreExact) {
       if (scaled_of(i) < cut || scaled_of(i) == kMasked) continue;
       best = std::max(best, noisy_key(scaled_of(i), token, noise));
     }
-    EXPECT_EQ(draw_key(row, cut, noise), best) << "trial " << trial;
+    RowPeaks peaks;
+    const RowScan scan = scan_row(row, peaks);
+    EXPECT_EQ(draw_key(row, peaks, cut, noise), best) << "trial " << trial;
     for (const float score : {-50.0f, key_score(best), 9.0f}) {
       const uint64_t other = pack_key(score, row.first_token + size);
-      EXPECT_EQ(draw_key(row, cut, noise, other), std::max(best, other)) << "trial " << trial;
+      EXPECT_EQ(draw_key(row, peaks, cut, noise, other), std::max(best, other))
+          << "trial " << trial;
     }
     std::sort(keys.begin(), keys.end(), std::greater<uint64_t>());
-    EXPECT_EQ(scan_row(row).key, keys[0]);
+    EXPECT_EQ(scan.key, keys[0]);
     for (int32_t n : {1, 2, 16, 64, 65, 300}) {
       const std::vector<uint64_t> top = scan_top(row, n).keys;
       ASSERT_EQ(top.size(), static_cast<size_t>(std::min(n, size)));

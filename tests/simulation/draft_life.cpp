@@ -67,7 +67,6 @@ void lie(DraftBlock& block, Dice& dice) {
 DraftWorker::Options worker_options(const Setting& setting) {
   return {.target_vocab_size = ToyLaw::kVocabSize,
           .num_candidates = kNumCandidates,
-          .async_drafting = setting.async_drafting,
           .max_branches = 24,
           .checks = {.books = false, .poison = setting.poisons}};
 }

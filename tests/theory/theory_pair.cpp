@@ -74,9 +74,8 @@ class Passes {
       request.params.verify_mode = mode;
       request.params.max_draft_len = draft_len;
       request.params.async_drafting = async_drafting;
-      const auto stream = request.stream;
       pass.prompts.push_back(request.prompt);
-      submit_bench_request(context_, std::move(request));
+      const auto stream = submit_bench_request(context_, std::move(request));
       pass.answers.push_back(collect_bench_answer(*stream));
       const BenchAnswer& answer = pass.answers.back();
       if (answer.decode_s > 0) rates.push_back(answer.num_decoded / answer.decode_s);

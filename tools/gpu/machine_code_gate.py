@@ -48,18 +48,17 @@ LETS_BEGIN_FIRST = r"outrider::gpu::norm_rows(\(.*)?"
 Rule = collections.namedtuple("Rule", "kernels number early present absent since_90", defaults=[{}])
 
 
-def skinny(weights, inputs):
-    return rf"outrider::gpu::skinny_product<outrider::gpu::Skinny<\(outrider::gpu::Type\){weights}, " \
-           rf"\(outrider::gpu::Type\){inputs}, \d, \d> ?>"
+def skinny(weights):
+    return rf"outrider::gpu::skinny_product<outrider::gpu::Skinny<\(outrider::gpu::Type\){weights}, \d, \d> ?>"
 
 
 RULES = [
     # A ring of two pieces at least: the first are asked for early, none comes by way of registers.
-    Rule(skinny("[12]", "[12]"), 20, {COPY_BULK: 2}, {COPY_WEIGHTS: 3, r"LDS\.128": 4, MATRIX: 4}, LOAD_128),
-    Rule(skinny("3", "[12]"), 20, {COPY_BULK: 2}, {COPY_WEIGHTS: 3, r"LDS\.64": 8, MATRIX: 8}, LOAD_128),
+    Rule(skinny("[12]"), 20, {COPY_BULK: 2}, {COPY_WEIGHTS: 3, r"LDS\.128": 4, MATRIX: 4}, LOAD_128),
+    Rule(skinny("3"), 10, {COPY_BULK: 2}, {COPY_WEIGHTS: 3, r"LDS\.64": 8, MATRIX: 8}, LOAD_128),
     # A tile's weights come by way of the same ring.
     Rule(r"outrider::gpu::skinny_experts<.*>", 6, {}, {COPY_WEIGHTS: 3, MATRIX: 4}, LOAD_128),
-    Rule(r"outrider::gpu::wide_product<.*>", 8, {}, {COPY_WEIGHTS: 2}, LOAD_128, {GROUP_MATRIX: 3}),
+    Rule(r"outrider::gpu::wide_product<.*>", 6, {}, {COPY_WEIGHTS: 2}, LOAD_128, {GROUP_MATRIX: 3}),
     # Keys and values that earlier steps have stored.
     Rule(r"outrider::gpu::attend<.*>", 10, {COPY_128: 1}, {COPY_128: 2, MATRIX: 8, "LDSM": 4}, None),
     # The weights.

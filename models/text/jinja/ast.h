@@ -74,7 +74,6 @@ struct Postfix {
 
 struct Expr {
   ExprKind kind = ExprKind::kConstant;
-  int line = 1;
   int name = -1;  // index into Program::names
   Value constant;
   std::vector<Expr> operands;
@@ -88,7 +87,6 @@ struct NamedArgument {
 };
 
 struct Target {
-  int line = 1;
   int name = -1;
   std::string attribute;         // set namespace.attribute
   std::vector<Target> elements;  // tuple when not empty

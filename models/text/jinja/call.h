@@ -1,6 +1,8 @@
 // Arguments of calls, filters, tests and methods, and the tables of the last three.
 #pragma once
 
+#include <algorithm>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -51,6 +53,13 @@ bool is_test(std::string_view name);
 // The method `name` of a value as a callable; nullopt-like undefined kind when there is none.
 bool find_method(const Value& value, std::string_view name, Value& method);
 Value call_method(Budget& budget, const Callable& method, const Arguments& arguments);
+
+// The row of a table with this name; nullptr when there is none.
+template <typename Row, size_t kSize>
+const Row* find_named(const Row (&table)[kSize], std::string_view name) {
+  const Row* found = std::ranges::find(table, name, &Row::name);
+  return found == std::end(table) ? nullptr : found;
+}
 
 // Throws Failure naming what was expected of `callee`.
 const Text& expect_text(const Value& value, std::string_view callee);

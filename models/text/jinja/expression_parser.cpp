@@ -1,7 +1,7 @@
 // Recursive descent over one expression. Left-associative chains become flat nodes.
 #include "models/text/jinja/expression_parser.h"
 
-#include <array>
+#include "models/text/jinja/call.h"
 
 namespace outrider::jinja {
 
@@ -14,15 +14,14 @@ NestingGuard::NestingGuard(int& depth, const TokenStream& tokens) : depth_(depth
 
 namespace {
 
-Expr make(ExprKind kind, int line) {
+Expr make(ExprKind kind) {
   Expr expr;
   expr.kind = kind;
-  expr.line = line;
   return expr;
 }
 
-Expr constant(Value value, int line) {
-  Expr expr = make(ExprKind::kConstant, line);
+Expr constant(Value value) {
+  Expr expr = make(ExprKind::kConstant);
   expr.constant = std::move(value);
   return expr;
 }
@@ -37,7 +36,7 @@ struct Chain {
   }
   Expr finish(ExprKind kind) {
     if (operands.empty()) return std::move(first);
-    Expr expr = make(kind, operands[0].line);
+    Expr expr = make(kind);
     expr.operands = std::move(operands);
     expr.operators = std::move(operators);
     return expr;
@@ -48,36 +47,26 @@ struct Chain {
 };
 
 struct NamedOperator {
-  std::string_view text;
+  std::string_view name;
   Operator op;
 };
 
-const NamedOperator* find_operator(const Token& token, const NamedOperator* table, size_t size) {
-  if (token.kind != TokenKind::kOperator) return nullptr;
-  for (size_t i = 0; i < size; ++i) {
-    if (table[i].text == token.text) return &table[i];
-  }
-  return nullptr;
-}
-
 template <size_t kSize>
-const NamedOperator* find_operator(const Token& token,
-                                   const std::array<NamedOperator, kSize>& table) {
-  return find_operator(token, table.data(), kSize);
+const NamedOperator* find_operator(const Token& token, const NamedOperator (&table)[kSize]) {
+  return token.kind == TokenKind::kOperator ? find_named(table, token.text) : nullptr;
 }
 
-constexpr std::array<NamedOperator, 6> kComparisons = {{{"==", Operator::kEqual},
-                                                        {"!=", Operator::kNotEqual},
-                                                        {"<", Operator::kLess},
-                                                        {"<=", Operator::kLessEqual},
-                                                        {">", Operator::kGreater},
-                                                        {">=", Operator::kGreaterEqual}}};
-constexpr std::array<NamedOperator, 2> kSums = {
-    {{"+", Operator::kAdd}, {"-", Operator::kSubtract}}};
-constexpr std::array<NamedOperator, 4> kProducts = {{{"*", Operator::kMultiply},
-                                                     {"/", Operator::kDivide},
-                                                     {"//", Operator::kFloorDivide},
-                                                     {"%", Operator::kModulo}}};
+constexpr NamedOperator kComparisons[] = {{"==", Operator::kEqual},
+                                          {"!=", Operator::kNotEqual},
+                                          {"<", Operator::kLess},
+                                          {"<=", Operator::kLessEqual},
+                                          {">", Operator::kGreater},
+                                          {">=", Operator::kGreaterEqual}};
+constexpr NamedOperator kSums[] = {{"+", Operator::kAdd}, {"-", Operator::kSubtract}};
+constexpr NamedOperator kProducts[] = {{"*", Operator::kMultiply},
+                                       {"/", Operator::kDivide},
+                                       {"//", Operator::kFloorDivide},
+                                       {"%", Operator::kModulo}};
 
 bool is_constant_name(std::string_view name) {
   return name == "true" || name == "True" || name == "false" || name == "False" || name == "none" ||
@@ -91,7 +80,7 @@ Expr ExpressionParser::parse_expression(Ternary ternary) {
   Expr expr = parse_or();
   if (ternary == Ternary::kNotAllowed) return expr;
   if (!tokens_.take_name("if")) return expr;
-  Expr conditional = make(ExprKind::kConditional, expr.line);
+  Expr conditional = make(ExprKind::kConditional);
   conditional.operands.push_back(parse_or());
   conditional.operands.push_back(std::move(expr));
   if (tokens_.take_name("else")) conditional.operands.push_back(parse_expression());
@@ -115,7 +104,8 @@ Expr ExpressionParser::parse_and() {
 Expr ExpressionParser::parse_not() {
   if (!tokens_.at_name("not")) return parse_compare();
   const NestingGuard guard(depth, tokens_);
-  Expr expr = make(ExprKind::kNot, tokens_.take().line);
+  tokens_.take();
+  Expr expr = make(ExprKind::kNot);
   expr.operands.push_back(parse_not());
   return expr;
 }
@@ -174,8 +164,7 @@ Expr ExpressionParser::parse_unary(bool with_filters) {
   Expr expr;
   if (tokens_.at_operator("-") || tokens_.at_operator("+")) {
     const NestingGuard guard(depth, tokens_);
-    const Token sign = tokens_.take();
-    expr = make(sign.text == "-" ? ExprKind::kNegative : ExprKind::kPositive, sign.line);
+    expr = make(tokens_.take().text == "-" ? ExprKind::kNegative : ExprKind::kPositive);
     expr.operands.push_back(parse_unary(false));
   } else {
     expr = parse_primary();
@@ -186,24 +175,22 @@ Expr ExpressionParser::parse_unary(bool with_filters) {
 }
 
 Expr ExpressionParser::parse_primary() {
-  const Token& token = tokens_.current();
-  const int line = token.line;
-  switch (token.kind) {
+  switch (tokens_.current().kind) {
     case TokenKind::kName: {
       const std::string name = tokens_.take().text;
-      if (name == "true" || name == "True") return constant(Value::boolean(true), line);
-      if (name == "false" || name == "False") return constant(Value::boolean(false), line);
-      if (name == "none" || name == "None") return constant(Value::none(), line);
-      Expr expr = make(ExprKind::kName, line);
+      if (name == "true" || name == "True") return constant(Value::boolean(true));
+      if (name == "false" || name == "False") return constant(Value::boolean(false));
+      if (name == "none" || name == "None") return constant(Value::none());
+      Expr expr = make(ExprKind::kName);
       expr.name = tokens_.intern(name);
       return expr;
     }
     case TokenKind::kString:
       return parse_string();
     case TokenKind::kInteger:
-      return constant(Value::integer(tokens_.take().integer), line);
+      return constant(Value::integer(tokens_.take().integer));
     case TokenKind::kFloat:
-      return constant(Value::real(tokens_.take().real), line);
+      return constant(Value::real(tokens_.take().real));
     default:
       break;
   }
@@ -214,22 +201,22 @@ Expr ExpressionParser::parse_primary() {
 }
 
 Expr ExpressionParser::parse_string() {
-  const int line = tokens_.line();
   std::string joined;
   while (tokens_.at(TokenKind::kString)) joined += tokens_.take().text;
-  return constant(Value::string(joined), line);
+  return constant(Value::string(joined));
 }
 
 Expr ExpressionParser::parse_parenthesis() {
-  const int line = tokens_.take().line;
-  if (tokens_.take_operator(")")) return make(ExprKind::kTuple, line);
+  tokens_.take();
+  if (tokens_.take_operator(")")) return make(ExprKind::kTuple);
   Expr expr = parse_tuple();
   tokens_.expect_operator(")");
   return expr;
 }
 
 Expr ExpressionParser::parse_list() {
-  Expr expr = make(ExprKind::kList, tokens_.take().line);
+  tokens_.take();
+  Expr expr = make(ExprKind::kList);
   while (!tokens_.at_operator("]")) {
     if (!expr.operands.empty()) tokens_.expect_operator(",");
     if (tokens_.at_operator("]")) break;
@@ -240,7 +227,8 @@ Expr ExpressionParser::parse_list() {
 }
 
 Expr ExpressionParser::parse_dict() {
-  Expr expr = make(ExprKind::kDict, tokens_.take().line);
+  tokens_.take();
+  Expr expr = make(ExprKind::kDict);
   while (!tokens_.at_operator("}")) {
     if (!expr.operands.empty()) tokens_.expect_operator(",");
     if (tokens_.at_operator("}")) break;
@@ -263,7 +251,7 @@ Expr ExpressionParser::parse_tuple(Ternary ternary, std::string_view end_name) {
   }
   Expr first = parse_expression(ternary);
   if (!tokens_.at_operator(",")) return first;
-  Expr tuple = make(ExprKind::kTuple, first.line);
+  Expr tuple = make(ExprKind::kTuple);
   tuple.operands.push_back(std::move(first));
   while (tokens_.take_operator(",")) {
     if (at_tuple_end(end_name)) break;
@@ -274,7 +262,6 @@ Expr ExpressionParser::parse_tuple(Ternary ternary, std::string_view end_name) {
 
 Target ExpressionParser::parse_single_target(bool attribute_allowed) {
   Target target;
-  target.line = tokens_.line();
   if (tokens_.take_operator("(")) {
     const NestingGuard guard(depth, tokens_);
     target = parse_target({}, attribute_allowed);
@@ -292,7 +279,6 @@ Target ExpressionParser::parse_target(std::string_view end_name, bool attribute_
   Target first = parse_single_target(attribute_allowed);
   if (!tokens_.at_operator(",")) return first;
   Target tuple;
-  tuple.line = first.line;
   tuple.is_tuple = true;
   tuple.elements.push_back(std::move(first));
   while (tokens_.take_operator(",")) {
@@ -314,7 +300,7 @@ void ExpressionParser::parse_postfixes(Expr& base) {
     }
   }
   if (chain.empty()) return;
-  Expr expr = make(ExprKind::kPostfix, base.line);
+  Expr expr = make(ExprKind::kPostfix);
   expr.operands.push_back(std::move(base));
   expr.postfixes = std::move(chain);
   base = std::move(expr);
@@ -338,7 +324,7 @@ void ExpressionParser::parse_filters_and_tests(Expr& base) {
     for (Postfix& postfix : chain) base.postfixes.push_back(std::move(postfix));
     return;
   }
-  Expr expr = make(ExprKind::kPostfix, base.line);
+  Expr expr = make(ExprKind::kPostfix);
   expr.operands.push_back(std::move(base));
   expr.postfixes = std::move(chain);
   base = std::move(expr);

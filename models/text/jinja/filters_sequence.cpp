@@ -1,8 +1,5 @@
 // Filters on sequences and dicts.
-#include <fmt/core.h>
-
 #include <algorithm>
-#include <iterator>
 #include <optional>
 
 #include "models/text/jinja/filters.h"
@@ -375,10 +372,7 @@ constexpr NamedFilter kFilters[] = {{"length", length},
 }  // namespace
 
 const NamedFilter* find_sequence_filter(std::string_view name) {
-  const auto* found = std::find_if(std::begin(kFilters),
-                                   std::end(kFilters),
-                                   [&](const NamedFilter& filter) { return filter.name == name; });
-  return found == std::end(kFilters) ? nullptr : found;
+  return find_named(kFilters, name);
 }
 
 }  // namespace outrider::jinja

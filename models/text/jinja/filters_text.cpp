@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <iterator>
 #include <optional>
 
 #include "models/text/jinja/filters.h"
@@ -55,10 +54,6 @@ Value otherwise(Budget&, const Value& value, const Arguments& arguments) {
 Value to_string(Budget& budget, const Value& value, const Arguments& arguments) {
   ArgumentReader("string", arguments).finish();
   return value.is(Kind::kString) ? value : Value::string(to_text(budget, value));
-}
-
-Value safe(Budget& budget, const Value& value, const Arguments& arguments) {
-  return to_string(budget, value, arguments);
 }
 
 Value escape(Budget& budget, const Value& value, const Arguments& arguments) {
@@ -290,7 +285,7 @@ constexpr NamedFilter kFilters[] = {{"trim", trim},
                                     {"default", otherwise},
                                     {"d", otherwise},
                                     {"string", to_string},
-                                    {"safe", safe},
+                                    {"safe", to_string},
                                     {"escape", escape},
                                     {"e", escape},
                                     {"forceescape", escape},
@@ -306,12 +301,7 @@ constexpr NamedFilter kFilters[] = {{"trim", trim},
 
 }  // namespace
 
-const NamedFilter* find_text_filter(std::string_view name) {
-  const auto* found = std::find_if(std::begin(kFilters),
-                                   std::end(kFilters),
-                                   [&](const NamedFilter& filter) { return filter.name == name; });
-  return found == std::end(kFilters) ? nullptr : found;
-}
+const NamedFilter* find_text_filter(std::string_view name) { return find_named(kFilters, name); }
 
 bool is_filter(std::string_view name) {
   return find_text_filter(name) != nullptr || find_sequence_filter(name) != nullptr;

@@ -6,6 +6,7 @@
 
 #include "models/text/jinja/evaluator.h"
 #include "models/text/jinja/operators.h"
+#include "models/text/tokenizer/unicode.h"
 
 namespace outrider::jinja {
 
@@ -80,14 +81,7 @@ Value Evaluator::make_namespace(const Arguments& arguments) {
   Namespace space;
   const auto add = [&](const std::string& name, const Value& value) {
     budget_.step();
-    if (name.starts_with('_')) throw Failure("a namespace attribute may not start with '_'");
-    for (auto& [held, old] : space.attributes) {
-      if (held == name) {
-        old = value;
-        return;
-      }
-    }
-    space.attributes.emplace_back(name, value);
+    space.set(name, value);
   };
   if (arguments.positional.size() > 1) throw Failure("namespace takes at most one dict");
   for (const Value& from : arguments.positional) {
@@ -112,7 +106,8 @@ Value Evaluator::format_now(const Arguments& arguments) {
   localtime_r(&now, &local);
   std::string buffer(8192, '\0');
   buffer.resize(std::strftime(buffer.data(), buffer.size(), format.c_str(), &local));
-  if (!is_valid_utf8(buffer)) throw Failure("strftime_now made text that is not valid UTF-8");
+  if (!unicode::is_valid_utf8(buffer))
+    throw Failure("strftime_now made text that is not valid UTF-8");
   return Value::string(buffer);
 }
 

@@ -5,10 +5,10 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstdlib>
 
 #include "models/text/jinja/text.h"
+#include "models/text/tokenizer/unicode.h"
 #include "runtime/base/error.h"
 
 namespace outrider::jinja {
@@ -50,13 +50,7 @@ class Lexer {
     if (!taken.empty()) line_starting_ = taken.back() == '\n';
   }
 
-  void skip_space() {
-    while (at_ < source_.size()) {
-      size_t after = at_;
-      if (!is_space(next_code_point(source_, after))) return;
-      advance(after - at_);
-    }
-  }
+  void skip_space() { advance(skip_space_from(at_) - at_); }
 
   size_t find_tag() const {
     for (size_t at = source_.find('{', at_); at != std::string::npos;
@@ -364,7 +358,7 @@ class Lexer {
     if (used < digits.least || value > 0x10FFFF || surrogate) {
       fail_at_line(line_, "a string has a broken character escape");
     }
-    append_utf8(out, static_cast<uint32_t>(value));
+    unicode::append_utf8(out, static_cast<char32_t>(value));
   }
 
   void lex_operator() {
@@ -419,7 +413,7 @@ std::string with_unix_newlines(std::string_view source) {
 }  // namespace
 
 std::vector<Token> tokenize(std::string_view source) {
-  if (!is_valid_utf8(source)) throw Error("chat template: the text is not valid UTF-8");
+  if (!unicode::is_valid_utf8(source)) throw Error("chat template: the text is not valid UTF-8");
   return Lexer(with_unix_newlines(source)).run();
 }
 

@@ -3,7 +3,6 @@
 #include <utf8proc.h>
 
 #include <algorithm>
-#include <iterator>
 
 #include "models/text/jinja/call.h"
 #include "models/text/jinja/format.h"
@@ -301,17 +300,13 @@ constexpr NamedMethod kListMethods[] = {{"index", list_index},
                                         {"clear", refused}};
 
 const NamedMethod* look_up(const Value& value, std::string_view name) {
-  const auto in = [&](const auto& table, size_t size) -> const NamedMethod* {
-    const auto* found = std::find_if(
-        table, table + size, [&](const NamedMethod& method) { return method.name == name; });
-    return found == table + size ? nullptr : found;
-  };
-  if (value.is(Kind::kString)) return in(kStringMethods, std::size(kStringMethods));
-  if (value.is(Kind::kDict)) return in(kDictMethods, std::size(kDictMethods));
+  if (value.is(Kind::kString)) return find_named(kStringMethods, name);
+  if (value.is(Kind::kDict)) return find_named(kDictMethods, name);
   if (!value.is(Kind::kList)) return nullptr;
-  if (value.items().kind == ListKind::kList) return in(kListMethods, std::size(kListMethods));
-  if (value.items().kind == ListKind::kTuple) return in(kListMethods, 2);  // index, count
-  return nullptr;
+  const bool is_of_tuples = name == "index" || name == "count";
+  const ListKind kind = value.items().kind;
+  const bool has_methods = kind == ListKind::kList || (kind == ListKind::kTuple && is_of_tuples);
+  return has_methods ? find_named(kListMethods, name) : nullptr;
 }
 
 }  // namespace

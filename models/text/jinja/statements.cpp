@@ -169,15 +169,7 @@ void Evaluator::assign(const Target& target, const Value& value) {
   if (target.attribute.empty()) return assign_name(target.name, value);
   const Value space = look_up(target.name);
   if (!space.is(Kind::kNamespace)) throw Failure("an attribute can only be set on a namespace");
-  if (target.attribute[0] == '_') throw Failure("a namespace attribute may not start with '_'");
-  auto& attributes = space.name_space().attributes;
-  for (auto& [name, held] : attributes) {
-    if (name == target.attribute) {
-      held = value;
-      return;
-    }
-  }
-  attributes.emplace_back(target.attribute, value);
+  space.name_space().set(target.attribute, value);
 }
 
 void Evaluator::run_set(const Stmt& statement) {

@@ -1,10 +1,6 @@
 // The tests behind `is`.
 #include <fmt/core.h>
 
-#include <algorithm>
-#include <cmath>
-#include <iterator>
-
 #include "models/text/jinja/call.h"
 #include "models/text/jinja/operators.h"
 
@@ -141,23 +137,16 @@ constexpr NamedTest kTests[] = {{"defined", is_defined},
                                 {"test", names_test},
                                 {"escaped", is_never}};
 
-const NamedTest* look_up(std::string_view name) {
-  const auto* found = std::find_if(std::begin(kTests),
-                                   std::end(kTests),
-                                   [&](const NamedTest& test) { return test.name == name; });
-  return found == std::end(kTests) ? nullptr : found;
-}
-
 }  // namespace
 
-bool is_test(std::string_view name) { return look_up(name) != nullptr; }
+bool is_test(std::string_view name) { return find_named(kTests, name) != nullptr; }
 
 bool apply_test(Budget& budget,
                 std::string_view name,
                 const Value& value,
                 const Arguments& arguments) {
   budget.step();
-  const NamedTest* found = look_up(name);
+  const NamedTest* found = find_named(kTests, name);
   if (found == nullptr) throw Failure(fmt::format("there is no test named '{}'", name));
   ArgumentReader reader(name, arguments);
   const bool passed = found->test(budget, value, reader);

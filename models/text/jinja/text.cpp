@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "models/text/tokenizer/unicode.h"
+
 namespace outrider::jinja {
 
 void TextBuilder::mark(size_t begin, size_t end) {
@@ -37,35 +39,10 @@ void TextBuilder::append(const Text& text, size_t begin, size_t end) {
   }
 }
 
-bool is_valid_utf8(std::string_view bytes) {
-  const auto* data = reinterpret_cast<const utf8proc_uint8_t*>(bytes.data());
-  size_t at = 0;
-  while (at < bytes.size()) {
-    utf8proc_int32_t code_point = 0;
-    const auto used =
-        utf8proc_iterate(data + at, static_cast<utf8proc_ssize_t>(bytes.size() - at), &code_point);
-    if (used <= 0) return false;
-    at += static_cast<size_t>(used);
-  }
-  return true;
-}
-
 uint32_t next_code_point(std::string_view bytes, size_t& position) {
-  const auto lead = static_cast<unsigned char>(bytes[position]);
-  const size_t length = lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
-  uint32_t code_point = length == 1 ? lead : lead & (0x7Fu >> length);
-  const size_t end = std::min(position + length, bytes.size());
-  for (size_t at = position + 1; at < end; ++at) {
-    code_point = code_point << 6 | (static_cast<unsigned char>(bytes[at]) & 0x3Fu);
-  }
-  position = end;
-  return code_point;
-}
-
-void append_utf8(std::string& out, uint32_t code_point) {
-  utf8proc_uint8_t buffer[4];
-  const auto length = utf8proc_encode_char(static_cast<utf8proc_int32_t>(code_point), buffer);
-  out.append(reinterpret_cast<const char*>(buffer), static_cast<size_t>(length));
+  const unicode::CodePoint point = unicode::code_point_at(bytes, position);
+  position += point.num_bytes;
+  return point.value;
 }
 
 size_t count_code_points(std::string_view bytes) {
@@ -100,12 +77,6 @@ bool contains(std::string_view characters, uint32_t wanted) {
   return false;
 }
 
-size_t start_of_last(std::string_view bytes, size_t end) {
-  size_t at = end - 1;
-  while (at > 0 && (static_cast<unsigned char>(bytes[at]) & 0xC0) == 0x80) --at;
-  return at;
-}
-
 }  // namespace
 
 TextSpan stripped_range(std::string_view bytes, Side side, const std::string_view* characters) {
@@ -117,7 +88,7 @@ TextSpan stripped_range(std::string_view bytes, Side side, const std::string_vie
     range.begin = after;
   }
   while (side != Side::kLeft && range.begin < range.end) {
-    const size_t last = start_of_last(bytes, range.end);
+    const size_t last = unicode::previous_start(bytes, range.end);
     size_t after = last;
     if (!goes(next_code_point(bytes, after))) break;
     range.end = last;
@@ -318,25 +289,14 @@ Text replace(Budget& budget, const Text& text, const Text& from, const Text& to,
 
 namespace {
 
-std::string to_upper(uint32_t c) {
+std::string cased(uint32_t c, utf8proc_int32_t (*to_case)(utf8proc_int32_t)) {
   std::string out;
-  if (c == 0xDF) return "SS";
-  append_utf8(out, static_cast<uint32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(c))));
+  unicode::append_utf8(out, static_cast<char32_t>(to_case(static_cast<utf8proc_int32_t>(c))));
   return out;
 }
-
-std::string to_title(uint32_t c) {
-  std::string out;
-  if (c == 0xDF) return "Ss";
-  append_utf8(out, static_cast<uint32_t>(utf8proc_totitle(static_cast<utf8proc_int32_t>(c))));
-  return out;
-}
-
-std::string to_lower(uint32_t c) {
-  std::string out;
-  append_utf8(out, static_cast<uint32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))));
-  return out;
-}
+std::string to_upper(uint32_t c) { return c == 0xDF ? "SS" : cased(c, utf8proc_toupper); }
+std::string to_title(uint32_t c) { return c == 0xDF ? "Ss" : cased(c, utf8proc_totitle); }
+std::string to_lower(uint32_t c) { return cased(c, utf8proc_tolower); }
 
 bool is_cased(uint32_t c) {
   const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(c));

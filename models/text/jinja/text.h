@@ -26,7 +26,6 @@ class TextBuilder {
   void append(std::string_view bytes, bool literal = false);
   void append(const Text& text) { append(text, 0, text.bytes.size()); }
   void append(const Text& text, size_t begin, size_t end);  // bytes [begin, end)
-  size_t size() const { return text_.bytes.size(); }
   Text take() { return std::move(text_); }
 
  private:
@@ -35,10 +34,8 @@ class TextBuilder {
   Text text_;
 };
 
-bool is_valid_utf8(std::string_view bytes);
 // Code point at `position` of valid UTF-8; moves position behind it.
 uint32_t next_code_point(std::string_view bytes, size_t& position);
-void append_utf8(std::string& out, uint32_t code_point);
 size_t count_code_points(std::string_view bytes);
 bool is_space(uint32_t code_point);  // as Python's str.isspace
 bool is_word(uint32_t code_point);   // as \w: letters, digits, underscore

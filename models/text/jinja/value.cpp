@@ -7,6 +7,8 @@
 #include <charconv>
 #include <cmath>
 
+#include "models/text/tokenizer/unicode.h"
+
 namespace outrider::jinja {
 
 Value Value::undefined(std::string complaint) {
@@ -216,6 +218,16 @@ const Value* Dict::find(std::string_view key) const {
   return at < items.size() ? &items[at].second : nullptr;
 }
 
+void Namespace::set(const std::string& name, const Value& value) {
+  if (name.starts_with('_')) throw Failure("a namespace attribute may not start with '_'");
+  for (auto& [held, old] : attributes) {
+    if (held != name) continue;
+    old = value;
+    return;
+  }
+  attributes.emplace_back(name, value);
+}
+
 std::string_view type_name(const Value& value) {
   switch (value.kind()) {
     case Kind::kUndefined:
@@ -412,7 +424,7 @@ std::string escaped_for_repr(uint32_t c, char quote) {
   if (c == static_cast<uint32_t>(quote)) {
     out = {'\\', quote};
   } else if (is_printable(c)) {
-    append_utf8(out, c);
+    unicode::append_utf8(out, c);
   } else {
     char buffer[16];
     std::snprintf(buffer,

@@ -126,6 +126,8 @@ struct Callable {
 
 struct Namespace {
   std::vector<std::pair<std::string, Value>> attributes;
+
+  void set(const std::string& name, const Value& value);  // throws Failure for a name of "_..."
 };
 
 // Equal for keys Python calls equal; throws Failure for what Python cannot hash.

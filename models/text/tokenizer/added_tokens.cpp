@@ -40,30 +40,19 @@ bool stands_alone(std::string_view text, size_t begin, size_t end) {
 
 int32_t AddedTokenMatcher::child_of(int32_t node, unsigned char byte) const {
   const auto& children = nodes_[static_cast<size_t>(node)].children;
-  const auto found =
-      std::lower_bound(children.begin(), children.end(), byte, [](const auto& c, unsigned char b) {
-        return c.first < b;
-      });
-  return found != children.end() && found->first == byte ? found->second : -1;
+  const auto found = children.find(byte);
+  return found == children.end() ? -1 : found->second;
 }
 
 void AddedTokenMatcher::add(const AddedToken& token, std::string_view search_text) {
   if (search_text.empty()) return;
   int32_t node = 0;
   for (const char c : search_text) {
-    const auto byte = static_cast<unsigned char>(c);
-    int32_t next = child_of(node, byte);
-    if (next < 0) {
-      next = static_cast<int32_t>(nodes_.size());
-      nodes_.emplace_back();
-      auto& children = nodes_[static_cast<size_t>(node)].children;
-      const auto place = std::lower_bound(
-          children.begin(), children.end(), byte, [](const auto& entry, unsigned char b) {
-            return entry.first < b;
-          });
-      children.insert(place, {byte, next});
-    }
-    node = next;
+    auto& children = nodes_[static_cast<size_t>(node)].children;
+    const auto [child, is_new] =
+        children.emplace(static_cast<unsigned char>(c), static_cast<int32_t>(nodes_.size()));
+    node = child->second;
+    if (is_new) nodes_.emplace_back();
   }
   Node& last = nodes_[static_cast<size_t>(node)];
   if (last.token >= 0) return;

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <string_view>
 #include <vector>
 
@@ -30,8 +31,8 @@ class AddedTokenMatcher {
 
  private:
   struct Node {
-    std::vector<std::pair<unsigned char, int32_t>> children;  // sorted by byte
-    int32_t token = -1;                                       // index into tokens_
+    std::map<unsigned char, int32_t> children;  // by byte
+    int32_t token = -1;                         // index into tokens_
   };
   struct Match {
     size_t begin = 0;

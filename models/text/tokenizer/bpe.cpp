@@ -194,10 +194,7 @@ std::vector<int32_t> BpeModel::initial_symbols(std::string_view word) const {
 
 std::optional<int32_t> BpeModel::whole_word_id(std::string_view word) const {
   std::string characters;
-  if (byte_level_) {
-    for (const char c : word) characters += byte_level_character(static_cast<unsigned char>(c));
-    word = characters;
-  }
+  if (byte_level_) word = characters = byte_level_characters(word);
   const int32_t id = id_or(ids_, word, -1);
   if (id < 0 || control_ids_.contains(id)) return std::nullopt;
   return id;

@@ -17,15 +17,13 @@ bool is_ascii(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return (c & 0x80) == 0; });
 }
 
-char flag_of(const MarkedText& text, size_t begin, size_t end) {
-  if (text.literal.empty()) return 0;
-  const auto flags = std::string_view(text.literal).substr(begin, end - begin);
-  return flags.find('\1') == std::string_view::npos ? 0 : 1;
-}
-
 std::string_view flags_of(const MarkedText& text, size_t begin, size_t end) {
   if (text.literal.empty()) return {};
   return std::string_view(text.literal).substr(begin, end - begin);
+}
+
+char flag_of(const MarkedText& text, size_t begin, size_t end) {
+  return flags_of(text, begin, end).find('\1') == std::string_view::npos ? 0 : 1;
 }
 
 void prepend(MarkedText& text, const std::string& content) {
@@ -45,8 +43,7 @@ void append_changed(
 }
 
 MarkedText replaced(const MarkedText& text, const PatternMatcher& matcher, const std::string& by) {
-  MarkedText out;
-  out.lost_start = text.lost_start;
+  MarkedText out{{}, {}, text.lost_start};
   size_t done = 0;
   matcher.for_each_match(text.text, [&](size_t begin, size_t end) {
     if (begin == 0 && end > 0 &&
@@ -62,8 +59,7 @@ MarkedText replaced(const MarkedText& text, const PatternMatcher& matcher, const
 
 MarkedText in_form(const MarkedText& text, unicode::Form form) {
   if (text.literal.empty()) return {unicode::normalize(text.text, form), {}, text.lost_start};
-  MarkedText out;
-  out.lost_start = text.lost_start;
+  MarkedText out{{}, {}, text.lost_start};
   size_t begin = 0;
   const auto flush = [&](size_t end) {
     const auto segment = std::string_view(text.text).substr(begin, end - begin);
@@ -87,8 +83,7 @@ MarkedText in_form(const MarkedText& text, unicode::Form form) {
 // Each character for itself: change(c, to) appends what becomes of it, perhaps nothing.
 template <typename Change>
 MarkedText by_character(const MarkedText& text, const Change& change) {
-  MarkedText out;
-  out.lost_start = text.lost_start;
+  MarkedText out{{}, {}, text.lost_start};
   std::string to;
   for (size_t pos = 0; pos < text.text.size();) {
     const unicode::CodePoint point = unicode::code_point_at(text.text, pos);
@@ -173,8 +168,7 @@ void apply_bert(const NormalizerStep& spec, MarkedText& text) {
 }
 
 MarkedText byte_level(const MarkedText& text) {
-  MarkedText out;
-  out.lost_start = text.lost_start;
+  MarkedText out{{}, {}, text.lost_start};
   for (size_t i = 0; i < text.text.size(); ++i) {
     append_changed(
         out, text, i, i + 1, byte_level_character(static_cast<unsigned char>(text.text[i])));
@@ -186,8 +180,7 @@ MarkedText byte_level(const MarkedText& text) {
 // shortest rule that begins it replaces all of it, else character by character.
 MarkedText precompiled(const MarkedText& text, const Charsmap& charsmap) {
   constexpr size_t kMaxClusterBytes = 5;
-  MarkedText out;
-  out.lost_start = text.lost_start;
+  MarkedText out{{}, {}, text.lost_start};
   const auto all = std::string_view(text.text);
   const auto replace = [&](size_t begin, size_t end) {
     const auto by = charsmap.replacement_of(all.substr(begin, end - begin));

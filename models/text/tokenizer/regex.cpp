@@ -118,8 +118,6 @@ PatternMatcher::PatternMatcher(const PatternSpec& pattern) : impl_(std::make_uni
 }
 
 PatternMatcher::~PatternMatcher() = default;
-PatternMatcher::PatternMatcher(PatternMatcher&&) noexcept = default;
-PatternMatcher& PatternMatcher::operator=(PatternMatcher&&) noexcept = default;
 
 void PatternMatcher::for_each_match(std::string_view text,
                                     const std::function<void(size_t, size_t)>& visit) const {

@@ -18,8 +18,6 @@ class PatternMatcher {
   // the Oniguruma syntax of Hugging Face than in PCRE2.
   explicit PatternMatcher(const PatternSpec& pattern);
   ~PatternMatcher();
-  PatternMatcher(PatternMatcher&&) noexcept;
-  PatternMatcher& operator=(PatternMatcher&&) noexcept;
 
   // Calls visit(begin, end) for each match in order, empty ones included; `text` is valid UTF-8.
   // Throws Error when the pattern takes too many steps on this text.

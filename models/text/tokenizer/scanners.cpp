@@ -118,29 +118,14 @@ struct Style {
   bool parts_han = false;      // runs of Han are words of their own (Kimi)
 };
 
-bool is_word_class(CharClass kind, char32_t c, const Style& style) {
-  return kind == CharClass::kLetter ||
-         (style.joins_marks && kind == CharClass::kOther && unicode::is_mark(c));
-}
-
-// [\p{L}]+ or [\p{L}\p{M}]+
-size_t letters_end(std::string_view text, size_t pos, const Style& style) {
-  if (!style.joins_marks) return run_end(text, pos, CharClass::kLetter);
+// \p{L}+ or [^\s\p{L}\p{N}]+; where words take marks, these are letters.
+size_t word_run_end(std::string_view text, size_t pos, CharClass kind, const Style& style) {
+  if (!style.joins_marks) return run_end(text, pos, kind);
   while (pos < text.size()) {
     const ScannedChar c = char_at(text, pos);
-    if (!is_word_class(c.kind, unicode::code_point_at(text, pos).value, style)) break;
-    pos = c.end;
-  }
-  return pos;
-}
-
-// [^\s\p{L}\p{N}]+, or without marks too
-size_t others_end(std::string_view text, size_t pos, const Style& style) {
-  if (!style.joins_marks) return run_end(text, pos, CharClass::kOther);
-  while (pos < text.size()) {
-    const ScannedChar c = char_at(text, pos);
-    if (c.kind != CharClass::kOther || unicode::is_mark(unicode::code_point_at(text, pos).value))
-      break;
+    const bool is_mark =
+        c.kind == CharClass::kOther && unicode::is_mark(unicode::code_point_at(text, pos).value);
+    if ((is_mark ? CharClass::kLetter : c.kind) != kind) break;
     pos = c.end;
   }
   return pos;
@@ -149,7 +134,7 @@ size_t others_end(std::string_view text, size_t pos, const Style& style) {
 // ' '?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
 size_t scan_rest(std::string_view text, size_t pos, const Style& style) {
   const size_t start = text[pos] == ' ' ? pos + 1 : pos;
-  size_t end = others_end(text, start, style);
+  size_t end = word_run_end(text, start, CharClass::kOther, style);
   if (end > start) {
     const auto is_tail = [&](char c) { return is_newline(c) || (style.takes_slashes && c == '/'); };
     while (end < text.size() && is_tail(text[end])) ++end;
@@ -159,18 +144,19 @@ size_t scan_rest(std::string_view text, size_t pos, const Style& style) {
   return end > pos ? end : space_run_end(text, pos);
 }
 
-size_t scan_llama3(std::string_view text, size_t pos, const Style& style) {
+template <Style kStyle>
+size_t scan_llama3(std::string_view text, size_t pos) {
   if (const size_t end = contraction_end(text, pos, true); end > pos) return end;
   const ScannedChar first = char_at(text, pos);
   if (first.kind == CharClass::kNumber)
-    return run_end(text, pos, CharClass::kNumber, style.max_digits);
+    return run_end(text, pos, CharClass::kNumber, kStyle.max_digits);
   // [^\r\n\p{L}\p{N}]?\p{L}+, with the first character and without
   if (first.kind != CharClass::kLetter && !is_newline(text[pos])) {
-    const size_t end = letters_end(text, first.end, style);
+    const size_t end = word_run_end(text, first.end, CharClass::kLetter, kStyle);
     if (end > first.end) return end;
   }
-  const size_t end = letters_end(text, pos, style);
-  return end > pos ? end : scan_rest(text, pos, style);
+  const size_t end = word_run_end(text, pos, CharClass::kLetter, kStyle);
+  return end > pos ? end : scan_rest(text, pos, kStyle);
 }
 
 // [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+ from pos; pos when it does not match.
@@ -201,65 +187,53 @@ size_t cased_word_end(std::string_view text, size_t pos, const Style& style, siz
   return end > lower_begin ? end : last_either_end;
 }
 
-size_t scan_cased(std::string_view text, size_t pos, const Style& style) {
+template <Style kStyle>
+size_t scan_cased(std::string_view text, size_t pos) {
   const unicode::CodePoint point = unicode::code_point_at(text, pos);
   const ScannedChar first = char_at(text, pos);
-  if (style.parts_han && unicode::is_han(point.value)) {
+  if (kStyle.parts_han && unicode::is_han(point.value)) {
     size_t end = first.end;
     while (end < text.size() && unicode::is_han(unicode::code_point_at(text, end).value))
       end += unicode::code_point_at(text, end).num_bytes;
     return end;
   }
   const auto with_contraction = [&](size_t end) {
-    if (!style.has_contractions || end == text.size()) return end;
+    if (!kStyle.has_contractions || end == text.size()) return end;
     return contraction_end(text, end, true);
   };
   const bool may_lead = first.kind != CharClass::kLetter && first.kind != CharClass::kNumber &&
                         !is_newline(text[pos]);
   size_t led_capitals = first.end, capitals = pos;
   if (may_lead) {
-    const size_t end = cased_word_end(text, first.end, style, led_capitals);
+    const size_t end = cased_word_end(text, first.end, kStyle, led_capitals);
     if (end > first.end) return with_contraction(end);
   }
-  if (const size_t end = cased_word_end(text, pos, style, capitals); end > pos)
+  if (const size_t end = cased_word_end(text, pos, kStyle, capitals); end > pos)
     return with_contraction(end);
   if (may_lead && led_capitals > first.end) return with_contraction(led_capitals);
   if (capitals > pos) return with_contraction(capitals);
   if (first.kind == CharClass::kNumber)
-    return run_end(text, pos, CharClass::kNumber, style.max_digits);
-  return scan_rest(text, pos, style);
+    return run_end(text, pos, CharClass::kNumber, kStyle.max_digits);
+  return scan_rest(text, pos, kStyle);
 }
 
 }  // namespace
 
 Scanner find_scanner(std::string_view pattern) {
-  if (pattern == kGpt2Pattern) return scan_gpt2;
-  if (pattern == kLlama3Pattern)
-    return [](std::string_view text, size_t pos) { return scan_llama3(text, pos, {}); };
-  if (pattern == kQwen2Pattern) {
-    return
-        [](std::string_view text, size_t pos) { return scan_llama3(text, pos, {.max_digits = 1}); };
-  }
-  if (pattern == kQwen35Pattern) {
-    return [](std::string_view text, size_t pos) {
-      return scan_llama3(text, pos, {.max_digits = 1, .joins_marks = true});
-    };
-  }
-  if (pattern == kO200kPattern) {
-    return [](std::string_view text, size_t pos) {
-      return scan_cased(text, pos, {.takes_slashes = true});
-    };
-  }
-  if (pattern == kTekkenPattern) {
-    return [](std::string_view text, size_t pos) {
-      return scan_cased(
-          text, pos, {.max_digits = 1, .has_contractions = false, .takes_slashes = true});
-    };
-  }
-  if (pattern == kKimiPattern) {
-    return [](std::string_view text, size_t pos) {
-      return scan_cased(text, pos, {.parts_han = true});
-    };
+  static const struct {
+    std::string_view pattern;
+    Scanner scan;
+  } kScanners[] = {
+      {kGpt2Pattern, scan_gpt2},
+      {kLlama3Pattern, scan_llama3<Style{}>},
+      {kQwen2Pattern, scan_llama3<Style{.max_digits = 1}>},
+      {kQwen35Pattern, scan_llama3<Style{.max_digits = 1, .joins_marks = true}>},
+      {kO200kPattern, scan_cased<Style{.takes_slashes = true}>},
+      {kTekkenPattern,
+       scan_cased<Style{.max_digits = 1, .has_contractions = false, .takes_slashes = true}>},
+      {kKimiPattern, scan_cased<Style{.parts_han = true}>}};
+  for (const auto& known : kScanners) {
+    if (pattern == known.pattern) return known.scan;
   }
   return nullptr;
 }

@@ -1,5 +1,5 @@
-// UTF-8, normalization and clusters for the tokenizer, over utf8proc's tables. Pure functions, any
-// thread.
+// UTF-8 for tokenizers and templates; normalization and clusters for the tokenizer, over utf8proc's
+// tables. Pure functions, any thread.
 #pragma once
 
 #include <cstddef>

@@ -43,12 +43,6 @@ NewFile::~NewFile() {
   ::unlink(partial_name_.c_str());
 }
 
-NewFile::NewFile(NewFile&& other) noexcept
-    : name_(std::move(other.name_)),
-      partial_name_(std::move(other.partial_name_)),
-      descriptor_(std::exchange(other.descriptor_, -1)),
-      size_bytes_(other.size_bytes_) {}
-
 void NewFile::append(const void* data, size_t num_bytes) {
   OUTRIDER_CHECK(descriptor_ >= 0);
   const auto* from = static_cast<const char*>(data);
@@ -59,7 +53,6 @@ void NewFile::append(const void* data, size_t num_bytes) {
     if (put < 0) fail(partial_name_, "cannot be written");
     done += static_cast<size_t>(put);
   }
-  size_bytes_ += num_bytes;
 }
 
 void NewFile::finish() {

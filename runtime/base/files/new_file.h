@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -18,13 +17,8 @@ class NewFile {
   explicit NewFile(const std::filesystem::path& path, unsigned mode = 0666);
   // Without finish() nothing is left.
   ~NewFile();
-  NewFile(NewFile&& other) noexcept;
-  NewFile& operator=(NewFile&&) = delete;
   NewFile(const NewFile&) = delete;
   NewFile& operator=(const NewFile&) = delete;
-
-  const std::string& name() const { return name_; }
-  uint64_t size_bytes() const { return size_bytes_; }
 
   // Throws Error (disk full, ...).
   void append(const void* data, size_t num_bytes);
@@ -37,7 +31,6 @@ class NewFile {
   std::string name_;
   std::string partial_name_;
   int descriptor_ = -1;
-  uint64_t size_bytes_ = 0;
 };
 
 // A small file in one piece.

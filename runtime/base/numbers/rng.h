@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "runtime/base/numbers/exact_math.h"
+#include "runtime/base/numbers/mix.h"
 
 namespace outrider {
 
@@ -84,12 +85,9 @@ OUTRIDER_HD inline double uniform_of(const NoiseKey& key) {
   return uniform_from_bits(noise_bits(key, 0));
 }
 
-// SplitMix64's finaliser, for deriving seeds (choice n of a request, a request without a seed).
-OUTRIDER_HD inline uint64_t mix_seed(uint64_t seed, uint64_t index) {
-  uint64_t z = seed + (index + 1) * 0x9E3779B97F4A7C15u;
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-  return z ^ (z >> 31);
+// For deriving seeds (choice n of a request, a request without a seed): SplitMix64.
+inline uint64_t mix_seed(uint64_t seed, uint64_t index) {
+  return mix64(seed + (index + 1) * 0x9E3779B97F4A7C15u);
 }
 
 }  // namespace outrider

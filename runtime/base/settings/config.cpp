@@ -8,6 +8,7 @@
 #include <cctype>
 #include <cstdlib>
 #include <map>
+#include <string_view>
 
 #include "runtime/base/error.h"
 #include "runtime/base/files/files.h"
@@ -20,6 +21,14 @@ namespace {
 constexpr size_t kMaxFileBytes = 1 << 20;
 constexpr int kMaxDepth = 4;
 constexpr size_t kMaxValues = 10000;  // aliases could make more of a small file
+
+// As the launcher says, of whichever MPI; true without one.
+bool is_first_rank() {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"}) {
+    if (const char* rank = std::getenv(name)) return std::string_view(rank) == "0";
+  }
+  return true;
+}
 
 std::string environment_name(const std::string& key) {
   std::string name = "OUTRIDER_";
@@ -541,11 +550,9 @@ LoadedConfig load_config(const std::vector<std::string>& arguments,
   }
   apply_source(command_line, options, &loaded);
   set_log_level(log_level_from_name(loaded.config.log_level));
-  return loaded;
-}
-
-void log_accepted(const LoadedConfig& loaded) {
+  if (!is_first_rank()) return loaded;
   for (const std::string& sentence : loaded.accepted) log_info("{}", sentence);
+  return loaded;
 }
 
 std::string dump_config(const LoadedConfig& loaded) {

@@ -35,13 +35,10 @@ constexpr Words kNoWords{.most = 0, .are_model = false};
 // arguments: after the command's name; --config FILE names the YAML. extra: the command's own
 // options, command line only. Throws Error naming the key and where it came from, and for a word
 // too many; HelpAsked for --help. An option of the command hides one of the table. Sets the log
-// level.
+// level; a job's first rank logs what was accepted.
 LoadedConfig load_config(const std::vector<std::string>& arguments,
                          const std::vector<const Option*>& extra = {},
                          const Words& words = {});
-
-// One line of the log for each of loaded.accepted.
-void log_accepted(const LoadedConfig& loaded);
 
 // The effective configuration as YAML, each line with the origin of its value as a comment. Keys
 // are not shown.

@@ -69,17 +69,23 @@ Request bench_request(const FrontEndContext& context,
   if (static_cast<int32_t>(request.prompt.size()) > room)
     request.prompt.resize(static_cast<size_t>(room));
   request.params.max_tokens = max_tokens;
-  request.stream = std::make_shared<ResultStream>();
   return request;
 }
 
-void submit_bench_request(const FrontEndContext& context, Request request) {
+std::shared_ptr<ResultStream> submit_bench_request(const FrontEndContext& context,
+                                                   Request request) {
+  auto stream = std::make_shared<ResultStream>();
+  request.stream = stream;
   const AdmissionResult result = context.engine.submit(std::move(request));
   if (result.admission != Admission::kAccepted) throw Error(result.reason);
+  return stream;
 }
 
 BenchAnswer collect_bench_answer(ResultStream& stream) {
   BenchAnswer answer;
+  const auto append = [](auto& to, const auto& from) {
+    to.insert(to.end(), from.begin(), from.end());
+  };
   const auto begin = Clock::now();
   std::optional<Clock::time_point> first;
   while (true) {
@@ -89,8 +95,10 @@ BenchAnswer collect_bench_answer(ResultStream& stream) {
     const auto now = Clock::now();
     if (first) answer.num_decoded += static_cast<int>(event->tokens.size());
     if (!first && !event->tokens.empty()) first = now;
-    answer.tokens.insert(answer.tokens.end(), event->tokens.begin(), event->tokens.end());
-    answer.origins.insert(answer.origins.end(), event->origins.begin(), event->origins.end());
+    append(answer.tokens, event->tokens);
+    append(answer.origins, event->origins);
+    append(answer.logprobs, event->logprobs);
+    append(answer.prompt_logprobs, event->prompt_logprobs);
     record_round(event->stats, &answer);
     if (event->finish_reason == FinishReason::kNone) continue;
     if (!event->error.empty()) throw Error(event->error);
@@ -112,8 +120,7 @@ BenchLoad run_bench_requests(const FrontEndContext& context,
     for (size_t i = next++; i < requests.size(); i = next++) {
       try {
         const auto num_prompt_tokens = static_cast<int>(requests[i].prompt.size());
-        const std::shared_ptr<ResultStream> stream = requests[i].stream;
-        submit_bench_request(context, std::move(requests[i]));
+        const auto stream = submit_bench_request(context, std::move(requests[i]));
         load.answers[i] = collect_bench_answer(*stream);
         load.answers[i].num_prompt_tokens = num_prompt_tokens;
       } catch (...) {

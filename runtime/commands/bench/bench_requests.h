@@ -1,8 +1,9 @@
-// What the benchmarks that run a job have in common: prompts, and requests whose rounds are
-// watched. Front ends on rank 0; any one thread.
+// What the benchmarks that run a job, and verify, have in common: prompts, and requests whose
+// rounds are watched. Front ends on rank 0; any one thread.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -14,14 +15,14 @@ namespace outrider {
 // "turns"; without a file a few of our own. Throws Error when there are none.
 std::vector<std::string> read_bench_prompts(const std::string& file, int32_t num_prompts);
 
-// A request with its stream, id and prompt; the prompt is cut so that max_tokens have room. The
-// caller fills in the other parameters.
+// A request with its id and prompt; the prompt is cut so that max_tokens have room. The caller
+// fills in the other parameters.
 Request bench_request(const FrontEndContext& context,
                       const std::string& prompt,
                       int32_t max_tokens);
 
-// Throws Error when the engine does not take it.
-void submit_bench_request(const FrontEndContext& context, Request request);
+// Gives the stream of the answer. Throws Error when the engine does not take it.
+std::shared_ptr<ResultStream> submit_bench_request(const FrontEndContext& context, Request request);
 
 // A round that had draft tokens.
 struct BenchRound {
@@ -31,7 +32,9 @@ struct BenchRound {
 
 struct BenchAnswer {
   std::vector<int32_t> tokens;
-  std::vector<TokenOrigin> origins;  // one per token
+  std::vector<TokenOrigin> origins;            // one per token
+  std::vector<TokenLogprobs> logprobs;         // one per token when asked for
+  std::vector<TokenLogprobs> prompt_logprobs;  // of prompt[1..] when asked for
   std::vector<BenchRound> rounds;
   SpeculationStats stats;
   int num_prompt_tokens = 0;

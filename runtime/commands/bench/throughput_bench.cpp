@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "runtime/base/error.h"
 #include "runtime/base/numbers/rng.h"
 #include "runtime/commands/bench/bench_requests.h"
 #include "runtime/commands/bench/report/bench_kind.h"

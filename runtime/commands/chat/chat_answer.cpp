@@ -24,8 +24,7 @@ struct OriginRow {
 constexpr OriginRow kOrigins[kNumPieceOrigins] = {{"accepted", "\033[94m", false},
                                                   {"corrected", "\033[33m", true},
                                                   {"bonus", "\033[32m", true},
-                                                  {"plain", "\033[39m", true},
-                                                  {"forced", "\033[35m", false}};
+                                                  {"plain", "\033[39m", true}};
 
 const OriginRow& row_of(PieceOrigin origin) { return kOrigins[static_cast<size_t>(origin)]; }
 

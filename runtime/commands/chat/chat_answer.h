@@ -12,10 +12,9 @@
 namespace outrider {
 
 // Of a token: proposed by the draft and accepted, the model's own where the draft was wrong, the
-// model's own behind a draft that was accepted whole, made without a draft, the only one that the
-// requested form allows.
-enum class PieceOrigin : uint8_t { kAccepted, kCorrected, kBonus, kPlain, kForced };
-constexpr size_t kNumPieceOrigins = 5;
+// model's own behind a draft that was accepted whole, made without a draft.
+enum class PieceOrigin : uint8_t { kAccepted, kCorrected, kBonus, kPlain };
+constexpr size_t kNumPieceOrigins = 4;
 
 const char* name_of(PieceOrigin origin);
 

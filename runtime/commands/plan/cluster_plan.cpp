@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "models/checkpoint/shard.h"
 #include "models/gpu/buffers.h"
@@ -169,7 +170,6 @@ SpeculationPlan plan_speculation(const ModelConfig& model,
     if (speedup <= best.waiting_speedup) continue;
     best = {.draft_len = draft_len,
             .verify = verify,
-            .draft_step_ms = draft_ms,
             .tokens_per_round = expected_tokens(alpha, draft_len),
             .waiting_speedup = speedup};
   }

@@ -3,10 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdio>
-#include <optional>
-#include <string>
-#include <vector>
 
 #include "models/checkpoint/model_config.h"
 
@@ -72,7 +68,6 @@ StepPlan plan_step(const ModelConfig& model,
 struct SpeculationPlan {
   int32_t draft_len = 0;  // with the greatest speed-up when the draft waits
   StepPlan verify;        // draft_len + 1 rows a sequence
-  double draft_step_ms = 0;
   double tokens_per_round = 0;
   double waiting_speedup = 0;  // Leviathan et al., Theorem 3.8 with these step times
   double ahead_speedup = 0;    // asynchronous drafting with prepared outcomes (speedup_formulas.h)

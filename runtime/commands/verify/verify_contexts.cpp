@@ -137,18 +137,7 @@ class ContextChecks {
       texts = write(mode, 1.0f, attempt);
     }
     const ChiSquare test = score(texts);
-    CheckRow row = law_row(CheckKind::kLaw, "pair: every token of long texts", mode.name, test);
-    row.num_sequences = sums_.num_positions();
-    row.problem = problem_of(test, mode, drafts_);
-    if (test.degrees > 0) {
-      row.found_distance = smallest_found_distance(test, static_cast<double>(row.num_sequences));
-    }
-    if (mode.max_draft_len != 0) {
-      row.num_examined = drafts_.num_examined;
-      row.num_accepted = drafts_.num_accepted;
-      row.num_bonus_drafts = drafts_.num_bonus_drafts;
-    }
-    return row;
+    return pair_row("pair: every token of long texts", test, mode, drafts_, sums_.num_positions());
   }
 
   // Texts of another temperature, judged as if they were not.
@@ -169,7 +158,7 @@ class ContextChecks {
                                           uint64_t attempt) {
     std::vector<std::vector<int32_t>> texts;
     const auto question = [&](size_t i) {
-      Question asked;
+      Request asked;
       asked.prompt = prompt_;
       asked.params.temperature = temperature;
       asked.params.max_tokens = text_tokens_;
@@ -178,11 +167,11 @@ class ContextChecks {
       asked.params.noise_seed = mix_seed(kNoiseSeed + mode.noise + (attempt << 8), i);
       return asked;
     };
-    ask_engine(context_.engine,
+    ask_engine(context_,
                num_texts_,
                requests_in_flight(context_.config),
                question,
-               [&](size_t, const EngineAnswer& answer) {
+               [&](size_t, const BenchAnswer& answer) {
                  texts.push_back(prompt_);
                  texts.back().insert(
                      texts.back().end(), answer.tokens.begin(), answer.tokens.end());
@@ -194,18 +183,18 @@ class ContextChecks {
 
   ChiSquare score(const std::vector<std::vector<int32_t>>& texts) {
     const auto question = [&](size_t i) {
-      Question asked;
+      Request asked;
       asked.prompt = texts[i];
       asked.params.max_tokens = 0;
       asked.params.prompt_logprobs = true;
       asked.params.num_logprobs = kLastRank.back();
       return asked;
     };
-    ask_engine(context_.engine,
+    ask_engine(context_,
                texts.size(),
                requests_in_flight(context_.config),
                question,
-               [&](size_t, const EngineAnswer& answer) {
+               [&](size_t, const BenchAnswer& answer) {
                  // The first entry is of the prompt's second token.
                  for (size_t t = prompt_.size() - 1; t < answer.prompt_logprobs.size(); ++t) {
                    const TokenLogprobs& scored = answer.prompt_logprobs[t];

@@ -3,33 +3,19 @@
 
 #include <cstdint>
 #include <functional>
-#include <vector>
 
 #include "runtime/base/settings/run_config.h"
-#include "scheduler/engine.h"
+#include "runtime/commands/bench/bench_requests.h"
 
 namespace outrider {
 
-struct Question {
-  std::vector<int32_t> prompt;
-  SamplingParams params;  // with noise_seed
-};
-
-struct EngineAnswer {
-  std::vector<int32_t> tokens;
-  std::vector<TokenOrigin> origins;            // one per token
-  std::vector<TokenLogprobs> logprobs;         // one per token when asked for
-  std::vector<TokenLogprobs> prompt_logprobs;  // of prompt[1..] when asked for
-  SpeculationStats stats;
-};
-
-// Answers to questions 0 .. num_questions - 1, in order; at most num_in_flight at once. Throws
-// Error when one is refused or fails, and when a signal asks to stop.
-void ask_engine(Engine& engine,
+// Answers to questions 0 .. num_questions - 1, in order; at most num_in_flight at once. A question
+// is a prompt and params with noise_seed. Throws as the functions of bench_requests.h.
+void ask_engine(const FrontEndContext& context,
                 size_t num_questions,
                 size_t num_in_flight,
-                const std::function<Question(size_t)>& question,
-                const std::function<void(size_t, const EngineAnswer&)>& take);
+                const std::function<Request(size_t)>& question,
+                const std::function<void(size_t, const BenchAnswer&)>& take);
 
 // As many as keep every slot busy, within what the queue takes.
 size_t requests_in_flight(const RunConfig& config);
@@ -39,7 +25,7 @@ struct DraftCounts {
   int64_t num_examined = 0;  // accepted or rejected
   int64_t num_accepted = 0;
   int64_t num_bonus_drafts = 0;  // of the examined ones
-  void add(const EngineAnswer& answer);
+  void add(const BenchAnswer& answer);
 };
 
 }  // namespace outrider

@@ -38,7 +38,7 @@ struct PairLaw {
 class LawTree {
  public:
   LawTree(const FrontEndContext& context, const std::vector<int32_t>& prompt, size_t num_in_flight)
-      : engine_(context.engine), prompt_(prompt), num_in_flight_(num_in_flight) {
+      : context_(context), prompt_(prompt), num_in_flight_(num_in_flight) {
     std::vector<std::vector<int32_t>> texts = {{}};
     for (int depth = 0; depth < 3; ++depth) {
       score(texts);
@@ -69,7 +69,7 @@ class LawTree {
  private:
   void score(const std::vector<std::vector<int32_t>>& texts) {
     const auto question = [&](size_t i) {
-      Question asked;
+      Request asked;
       asked.prompt = prompt_;
       asked.prompt.insert(asked.prompt.end(), texts[i].begin(), texts[i].end());
       asked.params.temperature = 0.0f;
@@ -78,7 +78,7 @@ class LawTree {
       asked.params.num_logprobs = kPairTopK + 1;
       return asked;
     };
-    ask_engine(engine_, texts.size(), num_in_flight_, question, [&](size_t i, const auto& answer) {
+    ask_engine(context_, texts.size(), num_in_flight_, question, [&](size_t i, const auto& answer) {
       const auto& top = answer.logprobs.at(0).top;
       if (top.size() <= kPairTopK) {
         throw Error(fmt::format("verify needs a vocabulary of more than {} tokens", kPairTopK));
@@ -107,7 +107,7 @@ class LawTree {
     return probs;
   }
 
-  Engine& engine_;
+  const FrontEndContext& context_;
   const std::vector<int32_t>& prompt_;
   const size_t num_in_flight_;
   std::map<std::vector<int32_t>, std::vector<WeightedToken>> best_;
@@ -144,7 +144,7 @@ Sampled sample(const FrontEndContext& context,
                uint64_t attempt) {
   Sampled sampled;
   const auto question = [&](size_t i) {
-    Question asked;
+    Request asked;
     asked.prompt = prompt;
     asked.params.top_k = kPairTopK;
     asked.params.max_tokens = kSampledTokens;
@@ -153,11 +153,11 @@ Sampled sample(const FrontEndContext& context,
     asked.params.noise_seed = mix_seed(kNoiseSeed + mode.noise + (attempt << 8), i);
     return asked;
   };
-  ask_engine(context.engine,
+  ask_engine(context,
              static_cast<size_t>(options.num_samples),
              requests_in_flight(context.config),
              question,
-             [&](size_t i, const EngineAnswer& answer) {
+             [&](size_t i, const BenchAnswer& answer) {
                ++sampled.second[answer.tokens.at(1)];
                ++sampled.both[{answer.tokens.at(1), answer.tokens.at(2)}];
                sampled.drafts.add(answer);
@@ -169,21 +169,14 @@ Sampled sample(const FrontEndContext& context,
   return sampled;
 }
 
-CheckRow pair_row(const char* check,
-                  const ChiSquare& test,
-                  const SampledMode& mode,
-                  const Sampled& sampled,
-                  const PairChecks& options) {
-  CheckRow row = law_row(CheckKind::kLaw, check, mode.name, test);
-  row.num_sequences = options.num_samples;
-  row.problem = problem_of(test, mode, sampled.drafts);
-  if (test.degrees > 0) row.found_distance = smallest_found_distance(test, options.num_samples);
-  if (mode.max_draft_len != 0) {
-    row.num_examined = sampled.drafts.num_examined;
-    row.num_accepted = sampled.drafts.num_accepted;
-    row.num_bonus_drafts = sampled.drafts.num_bonus_drafts;
+std::string problem_of(const ChiSquare& test, const SampledMode& mode, const DraftCounts& drafts) {
+  if (test.degrees < 1) return "Every answer begins alike: choose another --prompt.";
+  if (mode.max_draft_len == 0) return {};
+  if (drafts.num_examined == 0) return "No draft token was judged: speculation did not take place.";
+  if (drafts.num_accepted == 0 || drafts.num_accepted == drafts.num_examined) {
+    return "Not both accepted and refused draft tokens: one side of the rule was not tried.";
   }
-  return row;
+  return {};
 }
 
 }  // namespace
@@ -198,14 +191,22 @@ std::span<const SampledMode> sampled_modes() {
   return kModes;
 }
 
-std::string problem_of(const ChiSquare& test, const SampledMode& mode, const DraftCounts& drafts) {
-  if (test.degrees < 1) return "Every answer begins alike: choose another --prompt.";
-  if (mode.max_draft_len == 0) return {};
-  if (drafts.num_examined == 0) return "No draft token was judged: speculation did not take place.";
-  if (drafts.num_accepted == 0 || drafts.num_accepted == drafts.num_examined) {
-    return "Not both accepted and refused draft tokens: one side of the rule was not tried.";
+CheckRow pair_row(const char* check,
+                  const ChiSquare& test,
+                  const SampledMode& mode,
+                  const DraftCounts& drafts,
+                  int64_t num_sequences) {
+  CheckRow row = law_row(CheckKind::kLaw, check, mode.name, test);
+  row.num_sequences = num_sequences;
+  row.problem = problem_of(test, mode, drafts);
+  if (test.degrees > 0)
+    row.found_distance = smallest_found_distance(test, static_cast<double>(num_sequences));
+  if (mode.max_draft_len != 0) {
+    row.num_examined = drafts.num_examined;
+    row.num_accepted = drafts.num_accepted;
+    row.num_bonus_drafts = drafts.num_bonus_drafts;
   }
-  return {};
+  return row;
 }
 
 std::vector<CheckRow> run_law_checks(const FrontEndContext& context, const PairChecks& options) {
@@ -228,10 +229,11 @@ std::vector<CheckRow> run_law_checks(const FrontEndContext& context, const PairC
           "answers of four tokens repeat nothing: prompt lookup is judged on long texts");
       continue;
     }
-    rows.push_back(
-        pair_row("pair: next token", compare(law.second, sampled.second), mode, sampled, options));
-    rows.push_back(
-        pair_row("pair: two tokens", compare(law.both, sampled.both), mode, sampled, options));
+    const auto add = [&](const char* check, const ChiSquare& test) {
+      rows.push_back(pair_row(check, test, mode, sampled.drafts, options.num_samples));
+    };
+    add("pair: next token", compare(law.second, sampled.second));
+    add("pair: two tokens", compare(law.both, sampled.both));
     if (mode.max_draft_len != 0) continue;
     controls.push_back(
         law_row(CheckKind::kControl,

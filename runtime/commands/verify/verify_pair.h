@@ -36,8 +36,12 @@ struct PairChecks {
   std::function<void(const std::string&)> progress;
 };
 
-// Why a row of the pair's laws proves nothing, whatever its numbers; empty when it does.
-std::string problem_of(const ChiSquare& test, const SampledMode& mode, const DraftCounts& drafts);
+// A row of the pair's laws; with a problem when it proves nothing, whatever its numbers.
+CheckRow pair_row(const char* check,
+                  const ChiSquare& test,
+                  const SampledMode& mode,
+                  const DraftCounts& drafts,
+                  int64_t num_sequences);
 
 // Rows of part pair: direct sampling and every rule against the exact law of tokens 2 and 3, given
 // nothing but the prompt (token 1 comes from the prompt's own round, which has no draft yet). The

@@ -4,10 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "runtime/base/error.h"
+#include "runtime/commands/bench/report/bench_report.h"
 
 namespace outrider {
 namespace {
@@ -214,9 +213,7 @@ void write_report_json(const VerifyReport& report, const std::string& path) {
                      {"seconds", report.seconds},
                      {"passed", report.all_passed()},
                      {"checks", rows}};
-  std::ofstream file(path);
-  file << json.dump(2) << "\n";
-  if (!file) throw Error(fmt::format("cannot write {}", path));
+  write_text(path, json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
 }  // namespace outrider

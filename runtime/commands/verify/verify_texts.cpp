@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <set>
 
-#include "runtime/base/error.h"
 #include "runtime/commands/verify/verify_engine.h"
 #include "runtime/commands/verify/verify_pair.h"
 
@@ -110,7 +109,7 @@ class TextChecks {
   Pass write(const TextKind& kind, const Manner& manner) const {
     Pass pass;
     const auto question = [&](size_t i) {
-      Question asked;
+      Request asked;
       asked.prompt = prompts_[i % prompts_.size()];
       asked.params.max_tokens = options_.num_text_tokens;
       asked.params.max_draft_len = manner.draft_len;
@@ -122,11 +121,11 @@ class TextChecks {
       return asked;
     };
     const auto num_texts = static_cast<size_t>(options_.num_texts);
-    ask_engine(context_.engine,
+    ask_engine(context_,
                num_texts,
                manner.num_in_flight,
                question,
-               [&](size_t, const EngineAnswer& answer) {
+               [&](size_t, const BenchAnswer& answer) {
                  pass.texts.push_back(answer.tokens);
                  pass.drafts.add(answer);
                });

@@ -1,9 +1,8 @@
 // Attention over one chunk of positions and the small vector ops, written once over 16-lane
-// vectors. Included by each kernels_<isa>.cpp inside its own namespace, after it has defined Lanes
-// and the primitives; never included elsewhere. Invariant: lane l of a sum over positions holds
-// those with (slot in chunk) % 16 == l, folded by one tree (l + 8, l + 4, l + 2, l + 1), a score is
-// one chain over head_dim, a value sum one over the chunk's positions; so bits are the same on
-// every ISA and for every tile.
+// vectors. Included by kernels_body.h only. Invariant: lane l of a sum over positions holds those
+// with (slot in chunk) % 16 == l, folded by one tree (l + 8, l + 4, l + 2, l + 1), a score is one
+// chain over head_dim, a value sum one over the chunk's positions; so bits are the same on every
+// ISA and for every tile.
 #pragma once
 
 // exp(x) by x = n ln 2 + r, |r| <= ln 2 / 2, and the Taylor polynomial of degree 7 (remainder below

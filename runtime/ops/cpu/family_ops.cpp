@@ -69,6 +69,22 @@ void for_elements(Context& ctx, int64_t count, int64_t inline_count, const Body&
   ctx.threads().for_range(count, count < inline_count, body);
 }
 
+// finish(i, exp(exponent(i))) for every i of [begin, end).
+template <typename Exponent, typename Finish>
+void with_exponentials(const cpu::KernelTable& table,
+                       int64_t begin,
+                       int64_t end,
+                       const Exponent& exponent,
+                       const Finish& finish) {
+  float piece[kPieceElements];
+  for (int64_t first = begin; first < end; first += kPieceElements) {
+    const int64_t count = std::min(kPieceElements, end - first);
+    for (int64_t i = 0; i < count; ++i) piece[i] = exponent(first + i);
+    table.exponential(piece, piece, count);
+    for (int64_t i = 0; i < count; ++i) finish(first + i, piece[i]);
+  }
+}
+
 constexpr float kRootHalf = 0.70710678118654752f;
 constexpr float kTwoRootTwoOverPi = 1.5957691216057308f;
 
@@ -104,15 +120,10 @@ void activate_range(
     for (int64_t i = 0; i < n; ++i) out[i] = x[i] < 0.0f ? 0.0f : x[i];  // NaN stays
     return;
   }
-  float piece[kPieceElements];
-  for (int64_t first = 0; first < n; first += kPieceElements) {
-    const int64_t count = std::min(kPieceElements, n - first);
-    for (int64_t i = 0; i < count; ++i) piece[i] = exponent_of(x[first + i], kind);
-    table.exponential(piece, piece, count);
-    for (int64_t i = 0; i < count; ++i) {
-      out[first + i] = activated(x[first + i], piece[i], kind);
-    }
-  }
+  const auto exponent = [&](int64_t i) { return exponent_of(x[i], kind); };
+  with_exponentials(table, 0, n, exponent, [&](int64_t i, float exponential) {
+    out[i] = activated(x[i], exponential, kind);
+  });
 }
 
 }  // namespace
@@ -191,13 +202,10 @@ void scale(Context& ctx, float* x, float factor, int64_t count) {
 void softcap(Context& ctx, float* x, float cap, int64_t count) {
   const cpu::KernelTable& table = cpu::kernels_of(ctx.isa());
   for_elements(ctx, count, kInlineActivations, [&](int64_t begin, int64_t end) {
-    float piece[kPieceElements];
-    for (int64_t first = begin; first < end; first += kPieceElements) {
-      const int64_t num = std::min(kPieceElements, end - first);
-      for (int64_t i = 0; i < num; ++i) piece[i] = 2.0f / cap * x[first + i];
-      table.exponential(piece, piece, num);
-      for (int64_t i = 0; i < num; ++i) x[first + i] = cap - 2.0f * cap / (1.0f + piece[i]);
-    }
+    const auto exponent = [&](int64_t i) { return 2.0f / cap * x[i]; };
+    with_exponentials(table, begin, end, exponent, [&](int64_t i, float exponential) {
+      x[i] = cap - 2.0f * cap / (1.0f + exponential);
+    });
   });
 }
 
@@ -233,17 +241,12 @@ void clamped_swiglu(
     Context& ctx, float* out, const float* pairs, int64_t count, const ClampedSwiglu& of) {
   const cpu::KernelTable& table = cpu::kernels_of(ctx.isa());
   for_elements(ctx, count, kInlineActivations, [&](int64_t begin, int64_t end) {
-    float piece[kPieceElements];
-    for (int64_t first = begin; first < end; first += kPieceElements) {
-      const int64_t num = std::min(kPieceElements, end - first);
-      const float* own = pairs + 2 * first;
-      for (int64_t i = 0; i < num; ++i) piece[i] = -of.alpha * std::min(own[2 * i], of.limit);
-      table.exponential(piece, piece, num);
-      for (int64_t i = 0; i < num; ++i) {  // NaN stays
-        const float gate = std::min(own[2 * i], of.limit) / (1.0f + piece[i]);
-        out[first + i] = (std::clamp(own[2 * i + 1], -of.limit, of.limit) + 1.0f) * gate;
-      }
-    }
+    const auto limited = [&](int64_t i) { return std::min(pairs[2 * i], of.limit); };
+    const auto exponent = [&](int64_t i) { return -of.alpha * limited(i); };
+    with_exponentials(table, begin, end, exponent, [&](int64_t i, float exponential) {
+      const float gate = limited(i) / (1.0f + exponential);  // NaN stays
+      out[i] = (std::clamp(pairs[2 * i + 1], -of.limit, of.limit) + 1.0f) * gate;
+    });
   });
 }
 

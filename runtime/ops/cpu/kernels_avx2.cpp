@@ -222,34 +222,14 @@ OUTRIDER_INLINE void transpose(Lanes (&rows)[16]) {
   }
 }
 
-#include "runtime/ops/cpu/attention_body.h"
-#include "runtime/ops/cpu/linear_body.h"
-
-// x[i] holds 8 dwords of row i; afterwards those of column i.
-OUTRIDER_INLINE void transpose(__m256i (&x)[8]) {
-  __m256i y[8];
-  for (int i = 0; i < 8; i += 2) {
-    y[i] = _mm256_unpacklo_epi32(x[i], x[i + 1]);
-    y[i + 1] = _mm256_unpackhi_epi32(x[i], x[i + 1]);
-  }
-  // x[4 g + c]: 128-bit lane l holds column 4 l + c of rows 4 g .. 4 g + 3.
-  for (int i = 0; i < 8; i += 4) {
-    x[i] = _mm256_unpacklo_epi64(y[i], y[i + 2]);
-    x[i + 1] = _mm256_unpackhi_epi64(y[i], y[i + 2]);
-    x[i + 2] = _mm256_unpacklo_epi64(y[i + 1], y[i + 3]);
-    x[i + 3] = _mm256_unpackhi_epi64(y[i + 1], y[i + 3]);
-  }
-  for (int c = 0; c < 4; ++c) {
-    y[c] = _mm256_permute2x128_si256(x[c], x[4 + c], 0x20);
-    y[4 + c] = _mm256_permute2x128_si256(x[c], x[4 + c], 0x31);
-  }
-  for (int i = 0; i < 8; ++i) x[i] = y[i];
-}
+// x[i]: 8 dwords of column i.
 OUTRIDER_INLINE void load_and_transpose(const char* const* rows, int64_t offset, __m256i (&x)[8]) {
+  __m256 dwords[8];
   for (int lane = 0; lane < 8; ++lane) {
-    x[lane] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(rows[lane] + offset));
+    dwords[lane] = _mm256_loadu_ps(reinterpret_cast<const float*>(rows[lane] + offset));
   }
-  transpose(x);
+  transpose_eight(dwords);
+  for (int i = 0; i < 8; ++i) x[i] = _mm256_castps_si256(dwords[i]);
 }
 
 void pack_dwords(uint32_t* out, const char* const* rows, int64_t count) {
@@ -304,31 +284,11 @@ uint32_t read_stream(const void* data, int64_t num_bytes) {
   return parts[0] ^ parts[1] ^ parts[2] ^ parts[3] ^ parts[4] ^ parts[5] ^ parts[6] ^ parts[7];
 }
 
+#include "runtime/ops/cpu/kernels_body.h"
+
 }  // namespace
 }  // namespace outrider::ops::cpu::avx2
 
 namespace outrider::ops::cpu {
-const KernelTable kAvx2Kernels = {
-    .linear_f32 = avx2::linear_panel<avx2::F32Weights>,
-    .linear_bf16 = avx2::linear_panel<avx2::Bf16Weights>,
-    .linear_f16 = avx2::linear_panel<avx2::F16Weights>,
-    .rounded = avx2::kRoundedByFma,
-    .rounded_by_dot = nullptr,
-    .sum_of_squares = avx2::sum_of_squares,
-    .scale_by_weight = avx2::scale_by_weight,
-    .add_sum_of_squares = avx2::add_sum_of_squares,
-    .rotate = avx2::rotate,
-    .silu_mul = avx2::silu_mul,
-    .exponential = avx2::exponential_of_array,
-    .attention_tile = {avx2::attention_tile<float>,
-                       avx2::attention_tile<uint16_t>,
-                       avx2::attention_tile<int8_t>},
-    .attention_softmax = avx2::attention_softmax,
-    .bf16_of_int8 = avx2::bf16_of_int8,
-    .attention_merge = avx2::attention_merge,
-    .attention_finish = avx2::attention_finish,
-    .pack_dwords = avx2::pack_dwords,
-    .pack_words = avx2::pack_words,
-    .read_stream = avx2::read_stream,
-};
+const KernelTable kAvx2Kernels = avx2::kernels_with(nullptr);
 }  // namespace outrider::ops::cpu

@@ -166,42 +166,12 @@ OUTRIDER_INLINE void transpose(Lanes (&rows)[16]) {
   }
 }
 
-#include "runtime/ops/cpu/attention_body.h"
-#include "runtime/ops/cpu/linear_body.h"
-
-// x[i] holds 16 dwords of row i; afterwards those of column i.
-OUTRIDER_INLINE void transpose(__m512i (&x)[16]) {
-  __m512i y[16];
-  for (int i = 0; i < 16; i += 2) {
-    y[i] = _mm512_unpacklo_epi32(x[i], x[i + 1]);
-    y[i + 1] = _mm512_unpackhi_epi32(x[i], x[i + 1]);
-  }
-  // x[4 g + c]: 128-bit lane l holds column 4 l + c of rows 4 g .. 4 g + 3.
-  for (int i = 0; i < 16; i += 4) {
-    x[i] = _mm512_unpacklo_epi64(y[i], y[i + 2]);
-    x[i + 1] = _mm512_unpackhi_epi64(y[i], y[i + 2]);
-    x[i + 2] = _mm512_unpacklo_epi64(y[i + 1], y[i + 3]);
-    x[i + 3] = _mm512_unpackhi_epi64(y[i + 1], y[i + 3]);
-  }
-  for (int c = 0; c < 4; ++c) {
-    const __m512i even_low = _mm512_shuffle_i32x4(x[c], x[4 + c], 0x88);
-    const __m512i even_high = _mm512_shuffle_i32x4(x[8 + c], x[12 + c], 0x88);
-    const __m512i odd_low = _mm512_shuffle_i32x4(x[c], x[4 + c], 0xDD);
-    const __m512i odd_high = _mm512_shuffle_i32x4(x[8 + c], x[12 + c], 0xDD);
-    y[c] = _mm512_shuffle_i32x4(even_low, even_high, 0x88);
-    y[4 + c] = _mm512_shuffle_i32x4(odd_low, odd_high, 0x88);
-    y[8 + c] = _mm512_shuffle_i32x4(even_low, even_high, 0xDD);
-    y[12 + c] = _mm512_shuffle_i32x4(odd_low, odd_high, 0xDD);
-  }
-  for (int i = 0; i < 16; ++i) x[i] = y[i];
-}
-
 void pack_dwords(uint32_t* out, const char* const* rows, int64_t count) {
   for (int64_t i = 0; i < count; i += 16) {
-    __m512i x[16];
-    for (int lane = 0; lane < 16; ++lane) x[lane] = _mm512_loadu_si512(rows[lane] + i * 4);
+    Lanes x[16];
+    for (int lane = 0; lane < 16; ++lane) x[lane] = _mm512_loadu_ps(rows[lane] + i * 4);
     transpose(x);
-    for (int c = 0; c < 16; ++c) _mm512_store_si512(out + (i + c) * kPanel, x[c]);
+    for (int c = 0; c < 16; ++c) _mm512_store_ps(out + (i + c) * kPanel, x[c]);
   }
 }
 
@@ -210,16 +180,17 @@ void pack_dwords(uint32_t* out, const char* const* rows, int64_t count) {
 void pack_words(uint16_t* out, const char* const* rows, int64_t count) {
   for (int64_t i = 0; i < count; i += 32) {
     const __mmask16 dwords = count - i < 32 ? 0x00FF : 0xFFFF;
-    __m512i x[16];
+    Lanes x[16];
     for (int lane = 0; lane < 16; ++lane) {
-      x[lane] = _mm512_maskz_loadu_epi32(dwords, rows[lane] + i * 2);
+      x[lane] = _mm512_maskz_loadu_ps(dwords, rows[lane] + i * 2);
     }
     transpose(x);
     for (int c = 0; c < 16 && i + 2 * c < count; ++c) {
+      const __m512i column = _mm512_castps_si512(x[c]);
       __m256i* to = reinterpret_cast<__m256i*>(out + (i + 2 * c) * kPanel);
-      _mm256_store_si256(to, _mm512_cvtepi32_epi16(x[c]));
+      _mm256_store_si256(to, _mm512_cvtepi32_epi16(column));
       to = reinterpret_cast<__m256i*>(out + (i + 2 * c + 1) * kPanel);
-      _mm256_store_si256(to, _mm512_cvtepi32_epi16(_mm512_srli_epi32(x[c], 16)));
+      _mm256_store_si256(to, _mm512_cvtepi32_epi16(_mm512_srli_epi32(column, 16)));
     }
   }
 }
@@ -238,31 +209,11 @@ uint32_t read_stream(const void* data, int64_t num_bytes) {
   return static_cast<uint32_t>(_mm512_reduce_add_epi32(all));
 }
 
+#include "runtime/ops/cpu/kernels_body.h"
+
 }  // namespace
 }  // namespace outrider::ops::cpu::avx512
 
 namespace outrider::ops::cpu {
-const KernelTable kAvx512Kernels = {
-    .linear_f32 = avx512::linear_panel<avx512::F32Weights>,
-    .linear_bf16 = avx512::linear_panel<avx512::Bf16Weights>,
-    .linear_f16 = avx512::linear_panel<avx512::F16Weights>,
-    .rounded = avx512::kRoundedByFma,
-    .rounded_by_dot = &kAvx512Bf16Products,
-    .sum_of_squares = avx512::sum_of_squares,
-    .scale_by_weight = avx512::scale_by_weight,
-    .add_sum_of_squares = avx512::add_sum_of_squares,
-    .rotate = avx512::rotate,
-    .silu_mul = avx512::silu_mul,
-    .exponential = avx512::exponential_of_array,
-    .attention_tile = {avx512::attention_tile<float>,
-                       avx512::attention_tile<uint16_t>,
-                       avx512::attention_tile<int8_t>},
-    .attention_softmax = avx512::attention_softmax,
-    .bf16_of_int8 = avx512::bf16_of_int8,
-    .attention_merge = avx512::attention_merge,
-    .attention_finish = avx512::attention_finish,
-    .pack_dwords = avx512::pack_dwords,
-    .pack_words = avx512::pack_words,
-    .read_stream = avx512::read_stream,
-};
+const KernelTable kAvx512Kernels = avx512::kernels_with(&kAvx512Bf16Products);
 }  // namespace outrider::ops::cpu

@@ -169,9 +169,6 @@ inline void transpose(Lanes (&rows)[16]) {
   }
 }
 
-#include "runtime/ops/cpu/attention_body.h"
-#include "runtime/ops/cpu/linear_body.h"
-
 template <typename Element>
 void pack(Element* out, const char* const* rows, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
@@ -197,31 +194,11 @@ uint32_t read_stream(const void* data, int64_t num_bytes) {
   return static_cast<uint32_t>(all ^ (all >> 32));
 }
 
+#include "runtime/ops/cpu/kernels_body.h"
+
 }  // namespace
 }  // namespace outrider::ops::cpu::scalar
 
 namespace outrider::ops::cpu {
-const KernelTable kScalarKernels = {
-    .linear_f32 = scalar::linear_panel<scalar::F32Weights>,
-    .linear_bf16 = scalar::linear_panel<scalar::Bf16Weights>,
-    .linear_f16 = scalar::linear_panel<scalar::F16Weights>,
-    .rounded = scalar::kRoundedByFma,
-    .rounded_by_dot = nullptr,
-    .sum_of_squares = scalar::sum_of_squares,
-    .scale_by_weight = scalar::scale_by_weight,
-    .add_sum_of_squares = scalar::add_sum_of_squares,
-    .rotate = scalar::rotate,
-    .silu_mul = scalar::silu_mul,
-    .exponential = scalar::exponential_of_array,
-    .attention_tile = {scalar::attention_tile<float>,
-                       scalar::attention_tile<uint16_t>,
-                       scalar::attention_tile<int8_t>},
-    .attention_softmax = scalar::attention_softmax,
-    .bf16_of_int8 = scalar::bf16_of_int8,
-    .attention_merge = scalar::attention_merge,
-    .attention_finish = scalar::attention_finish,
-    .pack_dwords = scalar::pack_dwords,
-    .pack_words = scalar::pack_words,
-    .read_stream = scalar::read_stream,
-};
+const KernelTable kScalarKernels = scalar::kernels_with(nullptr);
 }  // namespace outrider::ops::cpu

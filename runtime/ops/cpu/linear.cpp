@@ -1,10 +1,8 @@
-// Matrix products: cuts the panels of a weight matrix over the threads and the rows into blocks,
-// and calls the panel kernels. Each thread reads one contiguous stretch of the weights, front to
-// back, once per block of rows.
+// Matrix products: calls the panel kernels for what product_pieces.h cuts. Each thread reads one
+// contiguous stretch of the weights, front to back, once per block of rows.
 #include <algorithm>
 
 #include "runtime/base/error.h"
-#include "runtime/base/numbers/fold_tree.h"
 #include "runtime/ops/cpu/int8/int8_choice.h"
 #include "runtime/ops/cpu/int8/quantized_linear.h"
 #include "runtime/ops/cpu/kernel_choice.h"
@@ -16,17 +14,12 @@ namespace outrider::ops {
 namespace {
 
 using cpu::kInnerChunk;
-using cpu::kMaxLinearRows;
 using cpu::kPanel;
 
 // Below this many multiplications one thread is faster than a hand-over.
 constexpr int64_t kInlineProducts = 1 << 19;
 // The same for rounding, in elements.
 constexpr int64_t kInlineRounding = 1 << 16;
-
-// Rows of one panel's sums that are kept at a time, over all slices.
-constexpr int64_t kMaxTotalRows = 256;
-static_assert(kMaxTotalRows / kMaxSlices >= 32);  // the promise of ops.h
 
 // Where the kernels find the activations. As given: row-major floats. Rounded: the chunks of all
 // slices one after the other, each [rows, kInnerChunk], so that the rows of a tile lie side by
@@ -39,19 +32,11 @@ struct Activated {
 };
 
 struct Product {
-  float* out;
   Activated in;
   int64_t rows;
   const PackedMatrix* w;
-  const float* bias;
   std::span<const int64_t> slice_ends;
   void (*kernel)(const cpu::LinearPanel&);
-  int64_t n_out;  // of w, or of each expert in it
-  int64_t out_stride;
-  int64_t first_panel = 0;           // of the expert
-  const ExpertSums* sums = nullptr;  // in place of out
-
-  int64_t num_slices() const { return static_cast<int64_t>(slice_ends.size()); }
 };
 
 auto kernel_for(const cpu::KernelTable& table, DType dtype) {
@@ -61,24 +46,14 @@ auto kernel_for(const cpu::KernelTable& table, DType dtype) {
 
 int64_t chunks_of(int64_t count) { return (count + kInnerChunk - 1) / kInnerChunk; }
 
-// Some rows of one panel; totals has room for [slices, rows, kPanel].
-struct PanelRows {
-  int64_t panel;
-  int64_t first_row;
-  int64_t rows;
-  float* totals;
-  float* out = nullptr;  // where the kernel itself can write the sums
-};
-
 // Elements of a panel's inner dimension lie one after the other, so a slice of it is a smaller
 // panel. (Of bf16 only from an even element on.)
-void sum_slices(const Product& product, const PanelRows& part) {
+void sum_slices(const Product& product, const cpu::PanelRows& part) {
   const PackedMatrix& w = *product.w;
   const Activated& in = product.in;
   const size_t column_bytes = static_cast<size_t>(kPanel) * dtype_bytes(w.dtype());
-  const std::byte* weights = w.data() + static_cast<size_t>((product.first_panel + part.panel) *
-                                                            ((w.n_in() + 1) / 2 * 2)) *
-                                            column_bytes;
+  const std::byte* weights =
+      w.data() + static_cast<size_t>(part.panel * ((w.n_in() + 1) / 2 * 2)) * column_bytes;
   const std::byte* rows = in.data + part.first_row * in.row_stride * in.element_bytes;
   cpu::LinearPanel call;
   call.in_stride = in.row_stride;
@@ -86,7 +61,7 @@ void sum_slices(const Product& product, const PanelRows& part) {
   call.rows = part.rows;
   call.totals = part.totals;
   call.out = part.out;
-  call.out_stride = product.out_stride;
+  call.out_stride = part.out_stride;
   int64_t begin = 0;
   int64_t chunk = 0;
   for (const int64_t end : product.slice_ends) {
@@ -98,63 +73,6 @@ void sum_slices(const Product& product, const PanelRows& part) {
     call.totals += part.rows * kPanel;
     chunk += chunks_of(end - begin);
     begin = end;
-  }
-}
-
-void add_bias(const Product& product, const PanelRows& part) {
-  const int64_t first_out = part.panel * kPanel;
-  const int64_t width = std::min(kPanel, product.n_out - first_out);
-  for (int64_t r = 0; r < part.rows; ++r) {
-    float* total = part.totals + r * kPanel;
-    for (int64_t o = 0; o < width; ++o) total[o] += product.bias[first_out + o];
-  }
-}
-
-// Where a panel's sums are the product as they come: whole, with nothing to add. Writing them while
-// the next sums are made hides the wait for memory.
-float* direct_out(const Product& product, const PanelRows& part) {
-  const int64_t first_out = part.panel * kPanel;
-  const bool whole =
-      product.num_slices() == 1 && product.w->n_in() > 0 && first_out + kPanel <= product.n_out;
-  if (!whole || product.bias != nullptr || product.sums != nullptr) return nullptr;
-  return product.out + part.first_row * product.out_stride + first_out;
-}
-
-void store_panel(const Product& product, const PanelRows& part) {
-  const int64_t n_out = product.n_out;
-  const int64_t first_out = part.panel * kPanel;
-  if (product.sums != nullptr) {
-    return cpu::add_to_sums(
-        *product.sums,
-        {part.totals, product.num_slices(), part.first_row, part.rows, first_out},
-        n_out);
-  }
-  fold_in_tree(part.totals,
-               static_cast<size_t>(product.num_slices()),
-               static_cast<size_t>(part.rows * kPanel));
-  const int64_t width = std::min(kPanel, n_out - first_out);
-  for (int64_t r = 0; r < part.rows; ++r) {
-    std::copy_n(part.totals + r * kPanel,
-                width,
-                product.out + (part.first_row + r) * product.out_stride + first_out);
-  }
-}
-
-void run_piece(const Product& product, const cpu::Piece& piece) {
-  alignas(64) float totals[kMaxTotalRows * kPanel];
-  const int64_t most_rows = std::min(kMaxLinearRows, kMaxTotalRows / product.num_slices());
-  const int64_t rows = piece.row_end - piece.row_begin;
-  const int64_t num_blocks = (rows + most_rows - 1) / most_rows;
-  for (int64_t block = 0; block < num_blocks; ++block) {
-    const int64_t first = rows * block / num_blocks;
-    PanelRows part{0, piece.row_begin + first, rows * (block + 1) / num_blocks - first, totals};
-    for (part.panel = piece.begin; part.panel < piece.end; ++part.panel) {
-      part.out = direct_out(product, part);
-      sum_slices(product, part);
-      if (part.out != nullptr) continue;
-      if (product.bias != nullptr) add_bias(product, part);
-      store_panel(product, part);
-    }
   }
 }
 
@@ -211,26 +129,21 @@ void multiply(
     return cpu::quantized_linear(ctx, product, cpu::quant_kernels_of(ctx.isa()));
   }
   const bool rounded = w.dtype() == DType::kBF16 && ctx.activations() == Activations::kBF16;
-  Product product{.out = out,
-                  .in = {reinterpret_cast<const std::byte*>(in), sizeof(float), w.n_in(), false},
+  Product product{.in = {reinterpret_cast<const std::byte*>(in), sizeof(float), w.n_in(), false},
                   .rows = of.rows,
                   .w = &w,
-                  .bias = sum.bias,
                   .slice_ends = slice_ends,
-                  .kernel = kernel_for(cpu::kernels_of(ctx.isa()), w.dtype()),
-                  .n_out = of.n_out,
-                  .out_stride = sum.out_stride == 0 ? of.n_out : sum.out_stride,
-                  .sums = of.sums};
+                  .kernel = kernel_for(cpu::kernels_of(ctx.isa()), w.dtype())};
   if (rounded) {
     product.in = round_activations(ctx, in, of.rows, slice_ends);
     product.kernel = cpu::rounded_products_of(ctx).panel;
   }
-  const bool small = of.rows * w.n_in() * panels_of(of.n_out) * kPanel < kInlineProducts;
-  cpu::for_pieces(ctx, of, small, [&](const cpu::Piece& piece) {
-    Product own = product;
-    own.first_panel = piece.expert * panels_of(of.n_out);
-    if (own.bias != nullptr) own.bias += piece.expert * of.n_out;
-    run_piece(own, piece);
+  const cpu::ProductEnd end = {.out = out,
+                               .out_stride = sum.out_stride == 0 ? of.n_out : sum.out_stride,
+                               .bias = sum.bias,
+                               .num_slices = std::ssize(slice_ends)};
+  cpu::multiply_panels(ctx, of, end, kInlineProducts, [&](const cpu::PanelRows& part) {
+    sum_slices(product, part);
   });
 }
 

@@ -1,9 +1,8 @@
-// The matrix product of one panel, written once over 16-lane vectors. Included by each
-// kernels_<isa>.cpp inside its own namespace, after it has defined Lanes and the primitives; never
-// included elsewhere. Invariant: an output's sum is, per chunk of kInnerChunk elements, one fma
-// chain in ascending order (of rounded activations: the odd element of each pair first, denormals
-// flushed); tiles of rows and outputs only decide which chains run side by side, so bits do not
-// depend on them.
+// The matrix product of one panel, written once over 16-lane vectors. Included by kernels_body.h
+// only. Invariant: an output's sum is, per chunk of kInnerChunk elements, one fma chain in
+// ascending order (of rounded activations: the odd element of each pair first, denormals flushed);
+// tiles of rows and outputs only decide which chains run side by side, so bits do not depend on
+// them.
 #pragma once
 
 constexpr int kPanelVectors = static_cast<int>(kPanel) / kLanes;

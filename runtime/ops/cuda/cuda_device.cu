@@ -11,10 +11,6 @@
 namespace outrider::gpu {
 namespace {
 
-std::string version_text(int version) {
-  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
-}
-
 // As nvidia-smi writes it, without hyphens.
 std::string uuid_text(const cudaUUID_t& uuid) {
   constexpr const char* kDigits = "0123456789abcdef";
@@ -39,7 +35,6 @@ class CudaGraph final : public Graph {
   // Takes the graph over.
   CudaGraph(cudaGraph_t graph, cudaStream_t stream) : graph_(graph) {
     try {
-      check_cuda(cudaGraphGetNodes(graph_, nullptr, &num_nodes_), "counting a graph's nodes");
       check_cuda(cudaGraphInstantiate(&executable_, graph_, 0), "making a graph ready");
       check_cuda(cudaGraphUpload(executable_, stream), "uploading a graph");
     } catch (...) {
@@ -48,7 +43,6 @@ class CudaGraph final : public Graph {
     }
   }
   ~CudaGraph() override { destroy(); }
-  size_t num_nodes() const override { return num_nodes_; }
   void launch(cudaStream_t stream) const {
     check_cuda(cudaGraphLaunch(executable_, stream), "replaying a graph");
   }
@@ -60,7 +54,6 @@ class CudaGraph final : public Graph {
   }
   cudaGraph_t graph_ = nullptr;
   cudaGraphExec_t executable_ = nullptr;
-  size_t num_nodes_ = 0;
 };
 
 class CudaStream final : public Stream {
@@ -74,11 +67,6 @@ class CudaStream final : public Stream {
     // Non-blocking: nothing waits for the default stream, which nobody uses.
     check_cuda(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, wanted),
                "making a stream");
-    if (const auto result = cudaEventCreateWithFlags(&mark_, cudaEventDisableTiming);
-        result != cudaSuccess) {
-      cudaStreamDestroy(stream_);
-      check_cuda(result, "making an event");
-    }
   }
   ~CudaStream() override {
     cudaSetDevice(card_.ordinal);
@@ -87,7 +75,6 @@ class CudaStream final : public Stream {
       cudaStreamEndCapture(stream_, &unfinished);
       if (unfinished != nullptr) cudaGraphDestroy(unfinished);
     }
-    cudaEventDestroy(mark_);
     cudaStreamDestroy(stream_);
   }
 
@@ -117,11 +104,6 @@ class CudaStream final : public Stream {
     }
     check_cuda(result, "what was queued on a stream");
     return true;
-  }
-  void wait_for(Stream& other) override {
-    check_cuda(cudaEventRecord(mark_, static_cast<CudaStream&>(other).native()),
-               "marking a stream");
-    check_cuda(cudaStreamWaitEvent(native(), mark_), "waiting for another stream");
   }
   // Of this thread only: other threads may allocate meanwhile.
   void begin_recording() override {
@@ -153,7 +135,6 @@ class CudaStream final : public Stream {
 
   Card card_;
   cudaStream_t stream_ = nullptr;
-  cudaEvent_t mark_ = nullptr;
   bool recording_ = false;
 };
 
@@ -165,18 +146,12 @@ class CudaDevice final : public Device {
     card_.use();
     cudaDeviceProp properties = {};
     check_cuda(cudaGetDeviceProperties(&properties, card_.ordinal), "asking for its properties");
-    int driver = 0;
-    int runtime = 0;
-    check_cuda(cudaDriverGetVersion(&driver), "asking for the driver's version");
-    check_cuda(cudaRuntimeGetVersion(&runtime), "asking for the runtime's version");
     DeviceInfo info = {.name = properties.name,
                        .uuid = uuid_text(properties.uuid),
                        .ordinal = card_.ordinal,
                        .compute_capability = properties.major * 10 + properties.minor,
                        .num_processors = properties.multiProcessorCount,
-                       .l2_bytes = static_cast<size_t>(properties.l2CacheSize),
-                       .driver_version = version_text(driver),
-                       .runtime_version = version_text(runtime)};
+                       .l2_bytes = static_cast<size_t>(properties.l2CacheSize)};
     check_cuda(cudaMemGetInfo(&info.free_bytes, &info.total_bytes), "asking for free memory");
     return info;
   }

@@ -12,7 +12,6 @@ void activate(Stream& stream, const ActivateArgs& args);                // activ
 void add_norm(Stream& stream, const AddNormArgs& args);                 // add_norm.cu
 void add_positions(Stream& stream, const AddPositionsArgs& args);       // add_positions.cu
 void attention(Stream& stream, const AttentionArgs& args);              // attention_merge.cu
-size_t attention_scratch_bytes(const AttentionArgs& args);              // attention_merge.cu
 void bend_logits(Stream& stream, const BendLogitsArgs& args);           // bend_logits.cu
 void copy_block(Stream& stream, const BlockCopyArgs& args);             // kv_blocks.cu
 void embed(Stream& stream, const EmbedArgs& args);                      // embed.cu
@@ -50,7 +49,6 @@ inline OpTable op_table() {
           .head_product = head_product,
           .latent_write = latent_write,
           .attention = attention,
-          .attention_scratch_bytes = attention_scratch_bytes,
           .copy_block = copy_block,
           .fill_blocks = fill_blocks,
           .exchange_sum = exchange_sum,

@@ -38,6 +38,7 @@ inline constexpr int kSharedCarveout = cudaSharedmemCarveoutMaxShared;
 template <typename Args>
 void launch(Stream& stream, void (*kernel)(Args), const LaunchShape& shape, const Args& args) {
   constexpr size_t kSharedWithoutAsking = 48 << 10;
+  const cudaStream_t queue = native_stream(stream);  // what is asked for is of its device
   const auto ask = [kernel](cudaFuncAttribute attribute, int value) {
     check_cuda(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel), attribute, value),
                "asking for shared memory");
@@ -50,7 +51,7 @@ void launch(Stream& stream, void (*kernel)(Args), const LaunchShape& shape, cons
   config.gridDim = dim3(shape.grid.x, shape.grid.y, shape.grid.z);
   config.blockDim = dim3(shape.threads, 1, 1);
   config.dynamicSmemBytes = shape.shared_bytes;
-  config.stream = native_stream(stream);
+  config.stream = queue;
   cudaLaunchAttribute overlap = {};
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   overlap.val.programmaticStreamSerializationAllowed = 1;
@@ -87,10 +88,6 @@ OUTRIDER_DEVICE void sync_group(uint32_t threads) {
 template <typename T>
 OUTRIDER_DEVICE T shuffle_xor(T value, uint32_t mask) {
   return __shfl_xor_sync(0xffffffffu, value, static_cast<int>(mask));
-}
-template <typename T>
-OUTRIDER_DEVICE T shuffle(T value, uint32_t lane) {
-  return __shfl_sync(0xffffffffu, value, static_cast<int>(lane));
 }
 OUTRIDER_DEVICE uint32_t ballot(bool vote) { return __ballot_sync(0xffffffffu, vote); }
 OUTRIDER_DEVICE int32_t count_bits(uint32_t word) { return __popc(word); }
@@ -305,15 +302,10 @@ OUTRIDER_DEVICE void multiply_by_group(float (*d)[4], const Vector4& a, uint64_t
 #undef OUTRIDER_MULTIPLY_BY_GROUP
 #undef OUTRIDER_SUMS
 #endif
-// Two products of 16-bit floats, low halves and high halves, each rounded to nearest even.
+// Two products of bf16, low halves and high halves, each rounded to nearest even.
 OUTRIDER_DEVICE uint32_t multiply_pair_bf16(uint32_t a, uint32_t b) {
   uint32_t d;
   asm volatile("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(0x80008000u));
-  return d;
-}
-OUTRIDER_DEVICE uint32_t multiply_pair_f16(uint32_t a, uint32_t b) {
-  uint32_t d;
-  asm volatile("mul.rn.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
   return d;
 }
 // Four 8x8 tiles of 16-bit values from shared memory, as ldmatrix.x4 does: lane l gives the address

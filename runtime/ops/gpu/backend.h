@@ -23,7 +23,7 @@ struct Backend {
   void* (*native_stream)(Stream&) = nullptr;  // as the vendor's libraries call it
 };
 // Changes whenever device.h or ops.h does.
-inline constexpr uint32_t kInterfaceVersion = 10;
+inline constexpr uint32_t kInterfaceVersion = 11;
 
 // Loads liboutrider_cuda.so from beside the program, its lib folder, or where the linker looks.
 // Throws Error with one sentence when it is not there, is of another build, or finds no driver or

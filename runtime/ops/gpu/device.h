@@ -21,8 +21,6 @@ struct DeviceInfo {
   size_t total_bytes = 0;
   size_t free_bytes = 0;  // when asked
   size_t l2_bytes = 0;
-  std::string driver_version;
-  std::string runtime_version;
 };
 
 // A recorded chain of launches and copies, replayed with one call. Its launches' arguments are
@@ -30,7 +28,6 @@ struct DeviceInfo {
 class Graph {
  public:
   virtual ~Graph() = default;
-  virtual size_t num_nodes() const = 0;
 };
 
 // A queue of work in order. Not thread-safe. Calls return before the work is done.
@@ -46,8 +43,6 @@ class Stream {
   virtual void wait() = 0;
   // Whether it is, without waiting.
   virtual bool is_done() = 0;
-  // Work queued on this stream from now on begins after what is queued on `other` so far.
-  virtual void wait_for(Stream& other) = 0;
   // Between the two calls work is recorded, not done. No allocation and no wait() between them.
   virtual void begin_recording() = 0;
   virtual std::unique_ptr<Graph> end_recording() = 0;
@@ -75,15 +70,18 @@ class Device {
   virtual void download_now(void* host, const void* device, size_t num_bytes) = 0;
 };
 
-// Device memory with an owner.
-class Buffer {
+// Memory with an owner.
+template <void* (Device::*kAllocate)(size_t), void (Device::*kFree)(void*) noexcept>
+class OwnedMemory {
  public:
-  Buffer() = default;
-  Buffer(Device& device, size_t num_bytes)
-      : device_(&device), data_(device.allocate(num_bytes)), num_bytes_(num_bytes) {}
-  ~Buffer() { reset(); }
-  Buffer(Buffer&& other) noexcept { swap(other); }
-  Buffer& operator=(Buffer&& other) noexcept {
+  OwnedMemory() = default;
+  OwnedMemory(Device& device, size_t num_bytes)
+      : device_(&device), data_((device.*kAllocate)(num_bytes)), num_bytes_(num_bytes) {}
+  ~OwnedMemory() {
+    if (data_ != nullptr) (device_->*kFree)(data_);
+  }
+  OwnedMemory(OwnedMemory&& other) noexcept { swap(other); }
+  OwnedMemory& operator=(OwnedMemory&& other) noexcept {
     swap(other);
     return *this;
   }
@@ -95,11 +93,7 @@ class Buffer {
   size_t num_bytes() const { return num_bytes_; }
 
  private:
-  void reset() {
-    if (data_ != nullptr) device_->free(data_);
-    data_ = nullptr;
-  }
-  void swap(Buffer& other) {
+  void swap(OwnedMemory& other) {
     std::swap(device_, other.device_);
     std::swap(data_, other.data_);
     std::swap(num_bytes_, other.num_bytes_);
@@ -108,36 +102,7 @@ class Buffer {
   void* data_ = nullptr;
   size_t num_bytes_ = 0;
 };
-
-// The same for pinned host memory.
-class PinnedBuffer {
- public:
-  PinnedBuffer() = default;
-  PinnedBuffer(Device& device, size_t num_bytes)
-      : device_(&device), data_(device.allocate_pinned(num_bytes)), num_bytes_(num_bytes) {}
-  ~PinnedBuffer() {
-    if (data_ != nullptr) device_->free_pinned(data_);
-  }
-  PinnedBuffer(PinnedBuffer&& other) noexcept { swap(other); }
-  PinnedBuffer& operator=(PinnedBuffer&& other) noexcept {
-    swap(other);
-    return *this;
-  }
-  template <typename T>
-  T* as() const {
-    return static_cast<T*>(data_);
-  }
-  size_t num_bytes() const { return num_bytes_; }
-
- private:
-  void swap(PinnedBuffer& other) {
-    std::swap(device_, other.device_);
-    std::swap(data_, other.data_);
-    std::swap(num_bytes_, other.num_bytes_);
-  }
-  Device* device_ = nullptr;
-  void* data_ = nullptr;
-  size_t num_bytes_ = 0;
-};
+using Buffer = OwnedMemory<&Device::allocate, &Device::free>;
+using PinnedBuffer = OwnedMemory<&Device::allocate_pinned, &Device::free_pinned>;
 
 }  // namespace outrider::gpu

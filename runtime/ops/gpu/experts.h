@@ -65,8 +65,7 @@ struct RouteArgs {
 };
 
 // Of a product with the matrices of all experts, each of whole tiles of outputs, one after the
-// other: weights.n_out is one expert's; so lie its scales and bias. Not for e4m3 weights with f16
-// activations.
+// other: weights.n_out is one expert's; so lie its scales and bias.
 //
 // gate and up in kPairs order, of rows of the step: out.n units into the slot of every pair.
 struct ExpertGateUpArgs {

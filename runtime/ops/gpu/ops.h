@@ -27,7 +27,6 @@ constexpr size_t type_bytes(Type type) {
 struct StepCounts {
   int32_t num_rows = 0;
   int32_t num_logit_rows = 0;
-  int32_t num_sequences = 0;
   int32_t num_attention_items = 0;
 };
 
@@ -121,7 +120,7 @@ struct AddNormArgs {
 // ---- products
 // A weight matrix in device memory, packed for the kernels (gpu/tiles.h); kF32: row-major [n_out,
 // n_in], rows in the packed order (weight_row()) all the same. Activations in front of kE4M3 are
-// 16-bit, else of the same type.
+// kBF16, else of the same type.
 struct Matrix {
   const void* data = nullptr;
   const float* scales = nullptr;  // [n_out] of kE4M3 in the packed order, else null
@@ -318,7 +317,7 @@ struct AttentionArgs {
   float scale = 0.0f;
   int32_t window = 0;
   KvView kv;
-  void* scratch = nullptr;  // attention_scratch_bytes()
+  void* scratch = nullptr;  // attention_scratch_bound()
   AttentionScratch parts;   // where they lie in it; the op sees to that
   int32_t max_rows = 0;
   int32_t max_items = 0;   // of this launch
@@ -386,9 +385,6 @@ struct OpTable {
   void (*head_product)(Stream&, const HeadProductArgs&);
   void (*latent_write)(Stream&, const LatentWriteArgs&);
   void (*attention)(Stream&, const AttentionArgs&);
-  // Enough for every launch of up to args' rows, items and splits, splits rounded up to a power of
-  // two; looks at sizes only.
-  size_t (*attention_scratch_bytes)(const AttentionArgs&);
   void (*copy_block)(Stream&, const BlockCopyArgs&);
   void (*fill_blocks)(Stream&, const BlockFillArgs&);
   void (*exchange_sum)(Stream&, const ExchangeSumArgs&);

@@ -317,8 +317,7 @@ void Coordinator::deliver_last_round() {
   trace_verifications(round.plan, round.decision, round.step_begin_ns, round.step_end_ns);
   record_times(round);
   publish_status();
-  for (PendingResult& result : last_round_->results) std::move(result).deliver();
-  last_round_.reset();
+  deliver_decided();
 }
 
 void Coordinator::broadcast(const RoundPlan& plan) {

@@ -54,8 +54,6 @@ DraftServer::DraftServer(const TcpListener& listener, DraftDemands demands, cons
            listener.address().port);
 }
 
-DraftServer::~DraftServer() = default;
-
 std::vector<DraftServer::Arrival> DraftServer::take_arrivals() {
   if (!has_arrivals_.load(std::memory_order_acquire)) return {};
   std::lock_guard lock(mutex_);

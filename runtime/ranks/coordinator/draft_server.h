@@ -50,7 +50,6 @@ class DraftServer {
 
   // listener outlives this.
   DraftServer(const TcpListener& listener, DraftDemands demands, const DraftTerms& terms);
-  ~DraftServer();
   DraftServer(const DraftServer&) = delete;
   DraftServer& operator=(const DraftServer&) = delete;
 

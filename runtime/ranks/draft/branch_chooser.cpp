@@ -50,10 +50,6 @@ BranchChooser::Chances& BranchChooser::chances_of(const DraftSequence& sequence)
   return chances_[static_cast<size_t>(resolve_rule(sequence.params))];
 }
 
-const BranchChooser::Chances& BranchChooser::chances_of(const DraftSequence& sequence) const {
-  return chances_[static_cast<size_t>(resolve_rule(sequence.params))];
-}
-
 void BranchChooser::learn(DraftSequence& sequence, std::span<const int32_t> committed) {
   if (!sequence.drafts_async() || committed.empty()) return;
   const std::vector<DraftToken>& drafted = sequence.main_chain.drafted;
@@ -75,7 +71,7 @@ void BranchChooser::learn(DraftSequence& sequence, std::span<const int32_t> comm
   chances.note(rank < kNumRanks ? rank : -1);
 }
 
-OutcomeOdds BranchChooser::odds_of(const DraftSequence& sequence) const {
+OutcomeOdds BranchChooser::odds_of(const DraftSequence& sequence) {
   OutcomeOdds odds;
   odds.num_in_flight = sequence.in_flight;
   const double all = acceptance_.estimate(pacing.prior_acceptance, pacing.sequence_prior_tokens);

@@ -35,8 +35,7 @@ class BranchChooser {
     RankChances after_all;
   };
   Chances& chances_of(const DraftSequence& sequence);
-  const Chances& chances_of(const DraftSequence& sequence) const;
-  OutcomeOdds odds_of(const DraftSequence& sequence) const;
+  OutcomeOdds odds_of(const DraftSequence& sequence);
 
   std::array<Chances, 4> chances_;  // by VerifyRule
   AcceptanceCounts acceptance_;     // of all sequences

@@ -49,8 +49,10 @@ struct PendingOutcome {
 
 struct DraftSequence {
   SamplingParams params;
-  std::shared_ptr<const TokenMask> mask;     // null without one
-  AsyncDrafting mode = AsyncDrafting::kOff;  // its own or the worker's
+  std::shared_ptr<const TokenMask> mask;  // null without one
+  // Off: blocks are sent when they are whole, and only those that are waited for are made.
+  // Otherwise tokens are sent as they come. Never kAuto.
+  AsyncDrafting mode = AsyncDrafting::kOff;
   int32_t num_prompt_tokens = 0;
   std::vector<int32_t> tokens;     // committed
   TranslatedTokens translated;     // of these, when there is a vocabulary

@@ -19,6 +19,8 @@ constexpr double kGoodbyeS = 1.0;
 constexpr double kReapS = 1.0;
 constexpr double kRestS = 3.0;
 constexpr double kLongestStartS = 600;  // as the ready barrier gives the first life
+// More than this unsent, to either side, means that nobody takes it: what comes then is lost, since
+// memory must not grow.
 constexpr size_t kMaxUnsentBytes = 16 << 20;
 // Of the frames that end something; a longer one is passed on without a look.
 constexpr size_t kMostEndBytes = 64;
@@ -100,7 +102,9 @@ void DraftEngine::relay(World& world, const Bytes& device_answer) {
     if (moved) idle = Backoff(kNotHot);
     if (stopping_ && !since_stop) since_stop.emplace();
     const bool is_over = engine_said_goodbye_ || state_ != State::kServing;
-    if (stopping_ && (is_over || since_stop->waited_s() > kGoodbyeS)) return say_goodbye(world);
+    // For an engine that has, or cannot any more; in the epoch that the coordinator knows.
+    if (stopping_ && (is_over || since_stop->waited_s() > kGoodbyeS))
+      return world.post(0, encode_frame(FrameKind::kShutdown, stop_epoch_));
     watch(world);
     if (idle.should_check()) world.check_alive(1);
     if (socket_ && socket_->num_unsent_bytes() > 0) {
@@ -157,7 +161,7 @@ bool DraftEngine::hear_engine(World& world, const Bytes& device_answer) {
     } else if (ending_frame(*bytes)) {
       engine_said_goodbye_ = true;
       return true;
-    } else {
+    } else if (world.num_unsent_bytes(0) < kMaxUnsentBytes) {
       world.post(0, std::move(*bytes));
     }
   }
@@ -237,11 +241,6 @@ void DraftEngine::end_life(World& world, const std::string& why) {
   keeper_.end(!why.empty());
   state_ = State::kEnding;
   since_ = Clock::now();
-}
-
-// For an engine that has, or cannot any more; in the epoch that the coordinator knows.
-void DraftEngine::say_goodbye(World& world) const {
-  world.post(0, encode_frame(FrameKind::kShutdown, stop_epoch_));
 }
 
 void report_ready(World& rank, const Readiness& readiness) {

@@ -67,7 +67,6 @@ class DraftEngine {
   void watch(World& world);
   void begin_life(const DraftKeeper::News& news);
   void end_life(World& world, const std::string& why);
-  void say_goodbye(World& world) const;
   int descriptor() const;
 
   DraftKeeper keeper_;

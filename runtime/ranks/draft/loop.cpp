@@ -91,7 +91,11 @@ void let_targets_go_first(bool takes_cpu) {
   sched_setscheduler(0, policy, &param);
 }
 
-void serve_until_shutdown(World& world, DraftPort& port, DraftWorker& worker) {
+}  // namespace
+
+void run_draft_loop(World& world, uint32_t epoch, bool takes_cpu, DraftWorker& worker) {
+  DraftPort port(world, epoch);
+  let_targets_go_first(takes_cpu);
   while (true) {
     Backoff backoff;
     IdleTime idle(worker);
@@ -110,14 +114,6 @@ void serve_until_shutdown(World& world, DraftPort& port, DraftWorker& worker) {
     port.send_from(worker);
     port.say_alive();
   }
-}
-
-}  // namespace
-
-void run_draft_loop(World& world, uint32_t epoch, bool takes_cpu, DraftWorker& worker) {
-  DraftPort port(world, epoch);
-  let_targets_go_first(takes_cpu);
-  serve_until_shutdown(world, port, worker);
 }
 
 void wait_for_shutdown(World& world, uint32_t epoch) {

@@ -13,11 +13,9 @@ namespace outrider {
 
 DraftSequences::DraftSequences(const Model& model,
                                const VocabularyMap* vocabulary,
-                               AsyncDrafting mode,
                                const GrammarEngine* grammars)
     : vocabulary_(vocabulary),
       grammars_(grammars),
-      mode_(mode),
       num_vocab_rows_(model.config().vocab_size),
       max_positions_(static_cast<int32_t>(model.config().max_positions)),
       num_blocks_(model.options().num_blocks),
@@ -59,8 +57,7 @@ void DraftSequences::open(const SequenceStart& opening) {
   DraftSequence& sequence = sequences_[opening.sequence_id];  // an open of a known sequence keeps
                                                               // what its KV still agrees with
   sequence.params = opening.params;
-  sequence.mode =
-      opening.params.async_drafting == AsyncDrafting::kAuto ? mode_ : opening.params.async_drafting;
+  sequence.mode = opening.params.async_drafting;
   if (vocabulary_ != nullptr || sequence.mode == AsyncDrafting::kAuto)
     sequence.mode = AsyncDrafting::kOff;
   sequence.num_prompt_tokens =

@@ -20,10 +20,9 @@ namespace outrider {
 class DraftSequences {
  public:
   // vocabulary: null, or must outlive this (worker.h); with one nothing drafts asynchronously,
-  // whatever mode. grammars: likewise; of the target's ids.
+  // whatever is asked for. grammars: likewise; of the target's ids.
   DraftSequences(const Model& model,
                  const VocabularyMap* vocabulary,
-                 AsyncDrafting mode,
                  const GrammarEngine* grammars);
 
   void open(const SequenceStart& opening);
@@ -74,7 +73,6 @@ class DraftSequences {
 
   const VocabularyMap* vocabulary_;
   const GrammarEngine* grammars_;
-  const AsyncDrafting mode_;
   const int32_t num_vocab_rows_;
   const int32_t max_positions_;
   const int32_t num_blocks_;

@@ -11,10 +11,10 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/error.h"
 #include "runtime/base/log.h"
+#include "runtime/base/numbers/exact_math.h"
 #include "runtime/base/telemetry/trace.h"
 #include "runtime/ranks/target/logit_scanner.h"
 #include "scheduler/pacing/constants.h"
-#include "scheduler/rows/row_sums.h"
 #include "scheduler/sampling/logits_processor.h"
 
 namespace outrider {
@@ -33,7 +33,7 @@ std::vector<DraftToken> tokens_from(const DraftChain& chain, int32_t first, int3
 DraftWorker::DraftWorker(Model& model, const Options& options)
     : model_(model),
       options_(options),
-      sequences_(model, options.vocabulary, options.async_drafting, options.grammars),
+      sequences_(model, options.vocabulary, options.grammars),
       step_(model,
             sequences_,
             options.chains_steps && options.vocabulary == nullptr
@@ -100,10 +100,7 @@ void DraftWorker::forget_all() {
 bool DraftWorker::commit(const DraftCommit& committed) {
   DraftSequence* sequence = sequences_.find(committed.sequence_id);
   if (sequence != nullptr && !sequence->broken) {
-    if (committed.round < sequence->round) {
-      ++num_stale_;
-      return false;
-    }
+    if (committed.round < sequence->round) return false;
     sequence->broken = committed.num_tokens_before != static_cast<int32_t>(sequence->tokens.size());
   }
   if (sequence != nullptr && sequence->broken) sequences_.drop_branches(*sequence);

@@ -34,9 +34,6 @@ class DraftWorker {
     // draft's model reads and its KV are in the draft's. With one nothing drafts asynchronously.
     const VocabularyMap* vocabulary = nullptr;
     const GrammarEngine* grammars = nullptr;  // of the target's ids; must outlive this
-    // Of requests that say nothing. Off: blocks are sent when they are whole, and only those that
-    // are waited for are made. Otherwise tokens are sent as they come.
-    AsyncDrafting async_drafting = AsyncDrafting::kOff;
     int32_t max_branches = kMaxDraftBranches;
     // Blocks that somebody waits for are made in one piece where the model can choose their tokens
     // (Model::run_chain). Same tokens either way.
@@ -61,8 +58,6 @@ class DraftWorker {
   // Time spent without work, for the next reply.
   void record_idle(uint64_t idle_us) { reply_.idle_us += idle_us; }
 
-  // Commits whose round was over already.
-  uint64_t num_stale() const { return num_stale_; }
   // What is wrong in the books of KV blocks; empty when they are right.
   std::string fault() const { return sequences_.fault(); }
   const DraftSequences& sequences() const { return sequences_; }
@@ -94,7 +89,6 @@ class DraftWorker {
   std::vector<float> target_logits_;  // [target vocabulary] of by_target_id(); tokens without a
                                       // partner never change
   uint64_t last_serial_ = 0;
-  uint64_t num_stale_ = 0;
   bool owes_answer_ =
       false;  // a sequence that is being verified was asked for, and has heard nothing since
   DraftReply reply_;

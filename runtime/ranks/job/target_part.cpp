@@ -1,11 +1,8 @@
 // See target_part.h.
 #include "runtime/ranks/job/target_part.h"
 
-#include <fmt/format.h>
-
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "runtime/ranks/job/abort.h"
 #include "runtime/ranks/job/coordinator_part.h"

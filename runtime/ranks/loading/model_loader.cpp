@@ -112,18 +112,26 @@ LoadedModel load_on_gpu(DeviceAssignment assignment,
   return parts;
 }
 
-std::unique_ptr<Weights> cpu_weights_of(const std::string& name,
-                                        Role role,
-                                        const ModelConfig& config,
-                                        const ModelShard& shard,
-                                        const ops::ThreadPlan& threads,
-                                        const std::string& quantization) {
-  std::unique_ptr<Weights> weights = weights_of(name, role, config, shard, threads);
-  if (quantization == "fp8") {
+// parts: with its group.
+void load_on_cpu(LoadedModel& parts,
+                 const RunConfig& config,
+                 Role role,
+                 const ModelConfig& model_config,
+                 const ModelShard& shard,
+                 const ModelOptions& options,
+                 const ops::ThreadPlan& threads) {
+  const bool is_draft = role == Role::kDraft;
+  parts.context = std::make_unique<ops::Context>(threads, ops::isa_from_name(config.isa));
+  parts.context->set_activations(activations_of(config, model_config));
+  std::unique_ptr<Weights> weights = weights_of(
+      is_draft ? config.speculative.model : config.model, role, model_config, shard, threads);
+  if ((is_draft ? config.speculative.quantization : config.quantization) == "fp8") {
     log_warning("quantization fp8 on a CPU is for comparisons: the numbers of a GPU in float32");
-    round_to_e4m3(config, shard, *weights);
+    round_to_e4m3(model_config, shard, *weights);
   }
-  return weights;
+  parts.model = std::make_unique<Transformer>(
+      model_config, std::move(weights), shard, options, *parts.group, *parts.context);
+  log_memory(*parts.model, threads);
 }
 
 }  // namespace
@@ -164,17 +172,7 @@ LoadedModel load_target(const RunConfig& config,
         simulated_target(config), SimulatedRole::kTarget, shard, options);
     return parts;
   }
-  parts.context = std::make_unique<ops::Context>(threads, ops::isa_from_name(config.isa));
-  parts.context->set_activations(activations_of(config, model_config));
-  parts.model = std::make_unique<Transformer>(
-      model_config,
-      cpu_weights_of(
-          config.model, Role::kTarget, model_config, shard, threads, config.quantization),
-      shard,
-      options,
-      *parts.group,
-      *parts.context);
-  log_memory(*parts.model, threads);
+  load_on_cpu(parts, config, Role::kTarget, model_config, shard, options, threads);
   return parts;
 }
 
@@ -256,18 +254,8 @@ LoadedModel load_draft(const RunConfig& config,
     parts.vocabulary = std::move(vocabulary);
     return parts;
   }
-  parts.context = std::make_unique<ops::Context>(threads, ops::isa_from_name(config.isa));
-  parts.context->set_activations(activations_of(config, model_config));
-  parts.model = std::make_unique<Transformer>(
-      model_config,
-      cpu_weights_of(
-          name, Role::kDraft, model_config, shard, threads, config.speculative.quantization),
-      shard,
-      options,
-      *parts.group,
-      *parts.context);
+  load_on_cpu(parts, config, Role::kDraft, model_config, shard, options, threads);
   parts.vocabulary = std::move(vocabulary);
-  log_memory(*parts.model, threads);
   return parts;
 }
 

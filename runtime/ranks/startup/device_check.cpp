@@ -1,4 +1,4 @@
-// See call.h.
+// See device_check.h.
 #include "runtime/ranks/startup/device_check.h"
 
 #include <fmt/format.h>
@@ -14,32 +14,6 @@ namespace outrider {
 namespace {
 
 using Descriptors = std::map<int, DeviceDescriptor>;
-
-void put_descriptor(WireWriter& out, const DeviceDescriptor& descriptor) {
-  out.put_string(descriptor.problem);
-  out.put_string(descriptor.host);
-  out.put_string(descriptor.uuid);
-  out.put_string(descriptor.name);
-  out.put(descriptor.ordinal);
-  out.put(descriptor.compute_capability);
-  out.put(descriptor.total_bytes);
-  out.put(descriptor.num_visible);
-  out.put_bool(descriptor.is_given);
-}
-
-DeviceDescriptor get_descriptor(WireReader& in) {
-  DeviceDescriptor descriptor;
-  descriptor.problem = in.get_string();
-  descriptor.host = in.get_string();
-  descriptor.uuid = in.get_string();
-  descriptor.name = in.get_string();
-  descriptor.ordinal = in.get<int32_t>();
-  descriptor.compute_capability = in.get<int32_t>();
-  descriptor.total_bytes = in.get<uint64_t>();
-  descriptor.num_visible = in.get<int32_t>();
-  descriptor.is_given = in.get_bool();
-  return descriptor;
-}
 
 std::string kind_of(const DeviceDescriptor& descriptor) {
   return fmt::format("a {} (compute capability {}.{}, {:.1f} GB)",
@@ -131,13 +105,31 @@ DeviceDescriptor descriptor_of(const DeviceAssignment& assignment) {
 
 Bytes encode_descriptor(const DeviceDescriptor& descriptor) {
   WireWriter out;
-  put_descriptor(out, descriptor);
+  out.put_string(descriptor.problem);
+  out.put_string(descriptor.host);
+  out.put_string(descriptor.uuid);
+  out.put_string(descriptor.name);
+  out.put(descriptor.ordinal);
+  out.put(descriptor.compute_capability);
+  out.put(descriptor.total_bytes);
+  out.put(descriptor.num_visible);
+  out.put_bool(descriptor.is_given);
   return out.take();
 }
 
 DeviceDescriptor decode_descriptor(const Bytes& bytes) {
   WireReader in(bytes);
-  return get_descriptor(in);
+  DeviceDescriptor descriptor;
+  descriptor.problem = in.get_string();
+  descriptor.host = in.get_string();
+  descriptor.uuid = in.get_string();
+  descriptor.name = in.get_string();
+  descriptor.ordinal = in.get<int32_t>();
+  descriptor.compute_capability = in.get<int32_t>();
+  descriptor.total_bytes = in.get<uint64_t>();
+  descriptor.num_visible = in.get<int32_t>();
+  descriptor.is_given = in.get_bool();
+  return descriptor;
 }
 
 Bytes check_devices(World& world,

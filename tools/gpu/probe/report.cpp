@@ -1,50 +1,35 @@
-// Writing a probe's report: no library, since the program must start on machines that have none of
-// ours.
+// See report.h.
 #include "tools/gpu/probe/report.h"
 
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 namespace outrider::gpu_probe {
 namespace {
 
-bool reads_as_number(const std::string& text) {
-  if (text.empty() || text.find_first_not_of("0123456789+-.e") != std::string::npos) {
-    return false;
+using Json = nlohmann::ordered_json;
+
+Json json_of(const std::string& cell) {
+  const Json value = Json::parse(cell, nullptr, false);
+  return value.is_number() ? value : Json(cell);
+}
+
+Json json_of(const Table& table) {
+  Json rows = Json::array();
+  for (const std::vector<std::string>& row : table.rows) {
+    Json& cells = rows.emplace_back(Json::array());
+    for (const std::string& cell : row) cells.push_back(json_of(cell));
   }
-  char* end = nullptr;
-  const double value = std::strtod(text.c_str(), &end);
-  return *end == '\0' && std::isfinite(value) && text.front() != '+' && text.front() != '.' &&
-         text.back() != '.';
-}
-
-std::string json_cell(const std::string& text) {
-  return reads_as_number(text) ? text : json_string(text);
-}
-
-template <class Range, class Print>
-std::string joined(const Range& range, const char* between, Print print) {
-  std::string text;
-  for (const auto& item : range) {
-    text += (text.empty() ? "" : between) + print(item);
-  }
-  return text;
-}
-
-std::string json_table(const Table& table) {
-  const auto row_text = [](const std::vector<std::string>& row) {
-    return "[" + joined(row, ", ", json_cell) + "]";
-  };
-  return "{\"title\": " + json_string(table.title) + ", \"columns\": [" +
-         joined(table.columns, ", ", json_string) + "], \"rows\": [" +
-         joined(table.rows, ",\n    ", row_text) + "]}";
+  return {{"title", table.title}, {"columns", table.columns}, {"rows", rows}};
 }
 
 std::string markdown_row(const std::vector<std::string>& row) {
-  return "| " + joined(row, " | ", [](const std::string& cell) { return cell; }) + " |\n";
+  std::string text = "|";
+  for (const std::string& cell : row) text += " " + cell + " |";
+  return text + "\n";
 }
 
 }  // namespace
@@ -58,23 +43,6 @@ std::string number(double value, int digits) {
   return text;
 }
 
-std::string json_string(const std::string& text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      out += '\\';
-    }
-    if (static_cast<unsigned char>(c) < 0x20) {
-      char escape[8];
-      std::snprintf(escape, sizeof(escape), "\\u%04x", static_cast<unsigned>(c));
-      out += escape;
-    } else {
-      out += c;
-    }
-  }
-  return out + "\"";
-}
-
 Report::Report(std::string name, std::string question, std::string folder)
     : name_(std::move(name)), question_(std::move(question)), folder_(std::move(folder)) {}
 
@@ -84,14 +52,12 @@ Table& Report::table(const std::string& title, std::vector<std::string> columns)
 }
 
 std::string Report::json(const std::string& status) const {
-  const auto value_text = [](const auto& entry) {
-    const std::string shown = number(entry.second, 3);
-    return json_string(entry.first) + ": " + (shown == "none" ? "null" : shown);
-  };
-  return "{\"probe\": " + json_string(name_) + ", \"status\": " + json_string(status) +
-         ",\n \"values\": {" + joined(values_, ", ", value_text) + "},\n \"notes\": [" +
-         joined(notes_, ", ", json_string) + "],\n \"tables\": [" +
-         joined(tables_, ",\n  ", json_table) + "]}";
+  Json all = {{"probe", name_}, {"status", status}, {"values", Json::object()}, {"notes", notes_}};
+  for (const auto& [key, value] : values_)
+    all["values"][key] = std::round(1e3 * value) / 1e3;  // what is not finite becomes null
+  all["tables"] = Json::array();
+  for (const Table& table : tables_) all["tables"].push_back(json_of(table));
+  return all.dump(1, ' ', false, Json::error_handler_t::replace);
 }
 
 std::string Report::markdown(const std::string& status) const {
@@ -107,8 +73,8 @@ std::string Report::markdown(const std::string& status) const {
   }
   for (const Table& table : tables_) {
     text += "\n" + table.title + "\n\n" + markdown_row(table.columns) +
-            markdown_row(std::vector<std::string>(table.columns.size(), "---")) +
-            joined(table.rows, "", markdown_row);
+            markdown_row(std::vector<std::string>(table.columns.size(), "---"));
+    for (const std::vector<std::string>& row : table.rows) text += markdown_row(row);
   }
   return text + "\n";
 }

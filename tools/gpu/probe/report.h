@@ -45,7 +45,4 @@ class Report {
   std::vector<Table> tables_;
 };
 
-// Text as a JSON string, with its quotes.
-std::string json_string(const std::string& text);
-
 }  // namespace outrider::gpu_probe

@@ -93,14 +93,7 @@ int measure_device_comm(const BenchRun& run,
                         const DeviceCommOptions& options) {
   TargetGroup& over_host = *context.loaded.group;
   const DeviceAssignment assignment = take_seat(context);
-  DeviceCommBench bench(*assignment.device,
-                        assignment.backend->ops,
-                        over_host,
-                        {.hidden_dim = sizes.hidden_dim,
-                         .rows = sizes.rows,
-                         .num_seqs = sizes.num_seqs,
-                         .draft_len = sizes.draft_len,
-                         .fold = sizes.fold});
+  DeviceCommBench bench(*assignment.device, assignment.backend->ops, over_host, sizes);
   std::vector<std::string> notes;
   const std::vector<NamedGroup> groups =
       make_groups(options.groups, assignment, context, bench.max_count(), &notes);

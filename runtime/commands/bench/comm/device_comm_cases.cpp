@@ -33,16 +33,16 @@ uint64_t num_different(const T* left, const T* right, size_t count) {
   return found;
 }
 
-size_t num_drafted_rows(const DeviceCommSizes& sizes, int32_t seqs) {
+size_t num_drafted_rows(const CommSizes& sizes, int32_t seqs) {
   return static_cast<size_t>(seqs) * static_cast<size_t>(sizes.draft_len + 1);
 }
 
-size_t largest_sum(const DeviceCommSizes& sizes) {
+size_t largest_sum(const CommSizes& sizes) {
   const int32_t rows = *std::max_element(sizes.rows.begin(), sizes.rows.end());
   return static_cast<size_t>(rows) * static_cast<size_t>(sizes.hidden_dim);
 }
 
-size_t most_keys(const DeviceCommSizes& sizes) {
+size_t most_keys(const CommSizes& sizes) {
   return num_drafted_rows(sizes, *std::max_element(sizes.num_seqs.begin(), sizes.num_seqs.end()));
 }
 
@@ -52,7 +52,7 @@ struct DeviceCommBench::State {
   State(gpu::Device& its_device,
         const gpu::OpTable& its_ops,
         TargetGroup& host,
-        const DeviceCommSizes& its_sizes)
+        const CommSizes& its_sizes)
       : device(its_device),
         ops(its_ops),
         over_host(host),
@@ -102,7 +102,7 @@ struct DeviceCommBench::State {
   gpu::Device& device;
   const gpu::OpTable& ops;
   TargetGroup& over_host;
-  const DeviceCommSizes sizes;
+  const CommSizes sizes;
   const std::unique_ptr<gpu::Stream> stream;
   const gpu::Buffer values, sum, x, out, weight, counts, keys;
   const gpu::PinnedBuffer keys_here;
@@ -126,7 +126,7 @@ CommCase sum_case(const std::string& message, int32_t rows, size_t count, int nu
 DeviceCommBench::DeviceCommBench(gpu::Device& device,
                                  const gpu::OpTable& ops,
                                  TargetGroup& over_host,
-                                 const DeviceCommSizes& sizes) {
+                                 const CommSizes& sizes) {
   OUTRIDER_CHECK(!sizes.rows.empty() && !sizes.num_seqs.empty() && sizes.hidden_dim > 0);
   state_ = std::make_shared<State>(device, ops, over_host, sizes);
 }

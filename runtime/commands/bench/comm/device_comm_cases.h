@@ -12,14 +12,6 @@
 
 namespace outrider {
 
-struct DeviceCommSizes {
-  int32_t hidden_dim = 0;
-  std::vector<int32_t> rows;      // of steps
-  std::vector<int32_t> num_seqs;  // of rounds that are sampled
-  int32_t draft_len = 0;
-  Fold fold = Fold::kRankOrder;
-};
-
 // One rank's memory and stream for all cases. Cases queue their exchange in run() and wait in
 // finish(); nothing is allocated or freed in between, since ranks may share a GPU, where that would
 // wait for the others' launches.
@@ -29,7 +21,7 @@ class DeviceCommBench {
   DeviceCommBench(gpu::Device& device,
                   const gpu::OpTable& ops,
                   TargetGroup& over_host,
-                  const DeviceCommSizes& sizes);
+                  const CommSizes& sizes);
   ~DeviceCommBench();
 
   // The floats of the largest sum.

@@ -7,8 +7,6 @@
 #include <numeric>
 #include <random>
 
-#include "runtime/base/error.h"
-
 namespace outrider {
 namespace {
 

@@ -1,11 +1,7 @@
 // See bench_kind.h.
 #include "runtime/commands/bench/report/bench_kind.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-
-#include "runtime/base/log.h"
 
 namespace outrider {
 namespace {
@@ -53,7 +49,6 @@ BenchRun::BenchRun(std::string kind,
       own_(with_outputs(std::move(own), &outputs_)),
       loaded_(load_config(line.arguments, option_rows(own_), words)) {
   check_outputs(outputs_);
-  log_accepted(loaded_);
 }
 
 BenchReport BenchRun::new_report(const Topology& topology) const {

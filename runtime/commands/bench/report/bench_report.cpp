@@ -111,13 +111,6 @@ Json json_of_option(const std::string& yaml) {
   return value.is_discarded() ? Json(yaml) : value;
 }
 
-void write_text(const std::string& path, const std::string& text) {
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  file.close();
-  if (!file) throw Error(fmt::format("cannot write {}", path));
-}
-
 // Columns counted in code points, so that a name in UTF-8 does not shift its row.
 size_t width_of(const std::string& text) {
   return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) {
@@ -260,6 +253,13 @@ void check_outputs(const BenchOutputs& outputs) {
     if (folder.empty() || std::filesystem::is_directory(folder)) continue;
     throw Error(fmt::format("there is no folder {} to write {} into", folder.string(), file));
   }
+}
+
+void write_text(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::binary);
+  file << text;
+  file.close();
+  if (!file) throw Error(fmt::format("cannot write {}", path));
 }
 
 void write_report(const BenchReport& report, const BenchOutputs& outputs) {

@@ -4,8 +4,6 @@
 #pragma once
 
 #include <cstdio>
-#include <optional>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -84,7 +82,8 @@ struct BenchOutputs {
 std::vector<Option> output_options(BenchOutputs* outputs);
 // Throws Error when a file's folder does not exist: said before minutes of measurement, not after.
 void check_outputs(const BenchOutputs& outputs);
-// Throws Error naming the file.
+// These throw Error naming the file.
+void write_text(const std::string& path, const std::string& text);
 void write_report(const BenchReport& report, const BenchOutputs& outputs);
 
 }  // namespace outrider

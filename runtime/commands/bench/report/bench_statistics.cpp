@@ -2,7 +2,6 @@
 #include "runtime/commands/bench/report/bench_statistics.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <numeric>
 

@@ -2,7 +2,6 @@
 // used by every benchmark.
 #pragma once
 
-#include <cstdint>
 #include <span>
 #include <vector>
 

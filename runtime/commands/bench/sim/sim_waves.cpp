@@ -105,10 +105,7 @@ std::shared_ptr<ResultStream> SimRunner::ask(const SimWaveSpec& spec, int32_t in
   request.params.fixed_draft_len = spec.draft_len > 0;
   request.params.async_drafting = spec.async_drafting;
   request.params.noise_seed = mix_seed(0x51u + seed_, request.id);
-  request.stream = std::make_shared<ResultStream>();
-  auto stream = request.stream;
-  submit_bench_request(context_, std::move(request));
-  return stream;
+  return submit_bench_request(context_, std::move(request));
 }
 
 // Events come once a round, so the time between two is a round's. Returns when the first came.

@@ -6,11 +6,6 @@ constexpr int kInts = 8;
 using Ints = __m256i;
 using Floats = __m256;
 
-OUTRIDER_INLINE float float_of_bits(uint32_t bits) {
-  float value;
-  __builtin_memcpy(&value, &bits, sizeof(value));
-  return value;
-}
 using Bytes = __m256i;
 OUTRIDER_INLINE Bytes load_bytes(const char* at) {
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(at));
@@ -30,6 +25,11 @@ OUTRIDER_INLINE Bytes two_bits(Bytes bytes, int shift) {
   return _mm256_slli_epi16(lowest, 4);
 }
 OUTRIDER_INLINE Ints all_ints(int32_t value) { return _mm256_set1_epi32(value); }
+OUTRIDER_INLINE Ints all_of_dword(const char* at) {
+  int32_t value;
+  __builtin_memcpy(&value, at, sizeof(value));
+  return all_ints(value);
+}
 OUTRIDER_INLINE Floats all_floats(float value) { return _mm256_set1_ps(value); }
 OUTRIDER_INLINE Floats load(const float* x) { return _mm256_loadu_ps(x); }
 OUTRIDER_INLINE Floats load_halves(const char* at) {

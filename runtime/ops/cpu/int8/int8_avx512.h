@@ -6,12 +6,12 @@ constexpr int kInts = 16;
 using Ints = __m512i;
 using Floats = __m512;
 
-OUTRIDER_INLINE float float_of_bits(uint32_t bits) {
-  float value;
-  __builtin_memcpy(&value, &bits, sizeof(value));
-  return value;
-}
 OUTRIDER_INLINE Ints all_ints(int32_t value) { return _mm512_set1_epi32(value); }
+OUTRIDER_INLINE Ints all_of_dword(const char* at) {
+  int32_t value;
+  __builtin_memcpy(&value, at, sizeof(value));
+  return all_ints(value);
+}
 OUTRIDER_INLINE Floats all_floats(float value) { return _mm512_set1_ps(value); }
 OUTRIDER_INLINE Floats load(const float* x) { return _mm512_loadu_ps(x); }
 OUTRIDER_INLINE Floats load_halves(const char* at) {

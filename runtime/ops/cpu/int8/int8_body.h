@@ -403,7 +403,7 @@ void quantize_stretch(const float* x,
     x = copy;
   }
   const uint32_t bits = largest_bits(x, whole);
-  const float largest = float_of_bits(bits);
+  const float largest = __builtin_bit_cast(float, bits);
   const bool finite = bits < 0x7F800000u;
   const bool zeros = !finite || largest < kSmallestActivation;
   const float per_unit = zeros ? 0.0f : 127.0f / largest;
@@ -421,7 +421,7 @@ void quantize_stretch(const float* x,
     for (int64_t i = 0; i < stretch.padded * kValueBytes; ++i) out[i] = values[i];
   }
   const int64_t at = index * to.rows + row;
-  to.scales[at] = !finite ? float_of_bits(0x7FC00000u) : zeros ? 0.0f : largest / 127.0f;
+  to.scales[at] = !finite ? __builtin_nanf("") : zeros ? 0.0f : largest / 127.0f;
   to.minus_sums[at] = -fold_add_ints(sum);
 }
 

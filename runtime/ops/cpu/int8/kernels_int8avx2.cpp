@@ -31,13 +31,8 @@ using Spread = Quad;
 OUTRIDER_INLINE Quad quad_of(Bytes bytes) {
   return {_mm256_and_si256(bytes, _mm256_set1_epi16(255)), _mm256_srli_epi16(bytes, 8)};
 }
-OUTRIDER_INLINE __m256i all_of_pair(const char* values) {
-  int32_t pair;
-  __builtin_memcpy(&pair, values, sizeof(pair));
-  return _mm256_set1_epi32(pair);
-}
 OUTRIDER_INLINE Spread spread(const char* values) {
-  return {all_of_pair(values), all_of_pair(values + 4)};
+  return {all_of_dword(values), all_of_dword(values + 4)};
 }
 // In assembler: GCC 12 keeps two copies of the sums and spills them.
 OUTRIDER_INLINE Ints add_pairs(Ints acc, __m256i w, __m256i x) {

@@ -30,13 +30,8 @@ using Spread = Quad;
 OUTRIDER_INLINE Quad quad_of(Bytes bytes) {
   return {_mm512_and_si512(bytes, _mm512_set1_epi16(255)), _mm512_srli_epi16(bytes, 8)};
 }
-OUTRIDER_INLINE __m512i all_of_pair(const char* values) {
-  int32_t pair;
-  __builtin_memcpy(&pair, values, sizeof(pair));
-  return _mm512_set1_epi32(pair);
-}
 OUTRIDER_INLINE Spread spread(const char* values) {
-  return {all_of_pair(values), all_of_pair(values + 4)};
+  return {all_of_dword(values), all_of_dword(values + 4)};
 }
 OUTRIDER_INLINE Ints dot(Ints acc, const Quad& w, const Spread& x) {
   acc = _mm512_add_epi32(acc, _mm512_madd_epi16(w.even, x.even));
@@ -44,39 +39,9 @@ OUTRIDER_INLINE Ints dot(Ints acc, const Quad& w, const Spread& x) {
 }
 OUTRIDER_INLINE void store_values(char* to, Ints a) {
   const __m256i in_order = _mm512_cvtepi32_epi16(a);
-  const __m256i even_first = _mm256_setr_epi8(0,
-                                              1,
-                                              4,
-                                              5,
-                                              2,
-                                              3,
-                                              6,
-                                              7,
-                                              8,
-                                              9,
-                                              12,
-                                              13,
-                                              10,
-                                              11,
-                                              14,
-                                              15,
-                                              0,
-                                              1,
-                                              4,
-                                              5,
-                                              2,
-                                              3,
-                                              6,
-                                              7,
-                                              8,
-                                              9,
-                                              12,
-                                              13,
-                                              10,
-                                              11,
-                                              14,
-                                              15);
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm256_shuffle_epi8(in_order, even_first));
+  const __m128i even_first = _mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to),
+                      _mm256_shuffle_epi8(in_order, _mm256_broadcastsi128_si256(even_first)));
 }
 
 #include "runtime/ops/cpu/int8/int8_body.h"

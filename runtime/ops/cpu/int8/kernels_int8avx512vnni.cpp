@@ -26,11 +26,7 @@ using Quad = __m512i;
 using Spread = __m512i;
 
 OUTRIDER_INLINE Quad quad_of(Bytes bytes) { return bytes; }
-OUTRIDER_INLINE Spread spread(const char* values) {
-  int32_t four;
-  __builtin_memcpy(&four, values, sizeof(four));
-  return _mm512_set1_epi32(four);
-}
+OUTRIDER_INLINE Spread spread(const char* values) { return all_of_dword(values); }
 // In assembler: GCC 12 copies the sum to another register and back around its intrinsic.
 OUTRIDER_INLINE Ints dot(Ints acc, Quad w, Spread x) {
   asm("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(w), "v"(x));

@@ -41,7 +41,6 @@ inline Vector each(Function function) {
   return result;
 }
 
-inline float float_of_bits(uint32_t bits) { return std::bit_cast<float>(bits); }
 inline Ints all_ints(int32_t value) {
   return each<Ints>([&](int) { return value; });
 }

@@ -1,12 +1,9 @@
 // Products with quantised weights: cuts the inner dimension into stretches, quantises the
-// activations once, then cuts panels over the threads and rows into blocks as linear.cpp does.
+// activations once, then calls the panel kernels as linear.cpp does.
 #include "runtime/ops/cpu/int8/quantized_linear.h"
 
 #include <algorithm>
-#include <cstring>
 
-#include "runtime/base/error.h"
-#include "runtime/base/numbers/fold_tree.h"
 #include "runtime/ops/cpu/int8/int8_choice.h"
 #include "runtime/ops/cpu/kernels.h"
 #include "runtime/ops/cpu/product_pieces.h"
@@ -19,27 +16,16 @@ namespace {
 constexpr int64_t kInlineProducts = 1 << 20;
 constexpr int64_t kInlineNumbers = 1 << 15;
 
-// Rows of one panel's sums that are kept at a time, over all slices.
-constexpr int64_t kMaxTotalRows = 256;
-
 struct Product {
-  float* out;
   const float* in;
   int64_t rows;
   const PackedMatrix* w;
-  const float* bias;
   const QuantKernels* kernels;
   const QuantStretch* stretches;
   int64_t num_stretches = 0;
   int64_t num_slices = 0;
   int64_t slice_stretches[kMaxSlices];  // where each slice ends, in stretches
   QuantActivations activations;
-  int64_t n_out = 0;  // of w, or of each expert in it
-  int64_t out_stride = 0;
-  int64_t first_panel = 0;           // of the expert
-  const ExpertSums* sums = nullptr;  // in place of out
-
-  int64_t panel_stride() const { return static_cast<int64_t>(w->quant_layout().panel_bytes()); }
 };
 
 // How many stretches there can be: each ends with a group, at a multiple of 128, or with a slice.
@@ -118,15 +104,6 @@ void quantize_activations(Context& ctx, const Product& product) {
   });
 }
 
-// Some rows of one panel; totals has room for [slices, rows, kPanel].
-struct PanelRows {
-  int64_t panel;
-  int64_t first_row;
-  int64_t rows;
-  float* totals;
-  float* out = nullptr;  // where the kernel itself can write the sums
-};
-
 PanelScales panel_scales(QuantScales scales) {
   if (scales == QuantScales::kFloat32) return PanelScales::kFloat32;
   if (scales == QuantScales::kPowers) return PanelScales::kPowers;
@@ -145,14 +122,14 @@ void sum_slices(const Product& product, const PanelRows& part) {
   const PackedMatrix& w = *product.w;
   QuantPanel call;
   call.panel = reinterpret_cast<const char*>(w.data()) +
-               (product.first_panel + part.panel) * product.panel_stride();
+               part.panel * static_cast<int64_t>(w.quant_layout().panel_bytes());
   call.stretches = product.stretches;
   call.activations = product.activations;
   call.first_row = part.first_row;
   call.num_rows = part.rows;
   call.totals = part.totals;
   call.out = part.out;
-  call.out_stride = product.out_stride;
+  call.out_stride = part.out_stride;
   call.scales = panel_scales(w.quant_format().scales);
   call.header_bytes = static_cast<int64_t>(w.quant_layout().header_bytes());
   if (w.quant_format().codes != QuantCodes::kLinear) {
@@ -167,72 +144,13 @@ void sum_slices(const Product& product, const PanelRows& part) {
   }
 }
 
-// Bias goes to the first slice, before the slices are folded.
-void finish_panel(const Product& product, const PanelRows& part) {
-  const int64_t n_out = product.n_out;
-  const int64_t first_out = part.panel * kPanel;
-  const int64_t width = std::min(kPanel, n_out - first_out);
-  for (int64_t r = 0; product.bias != nullptr && r < part.rows; ++r) {
-    float* total = part.totals + r * kPanel;
-    for (int64_t o = 0; o < width; ++o) total[o] += product.bias[first_out + o];
-  }
-  if (product.sums != nullptr) {
-    return add_to_sums(*product.sums,
-                       {part.totals, product.num_slices, part.first_row, part.rows, first_out},
-                       n_out);
-  }
-  fold_in_tree(part.totals,
-               static_cast<size_t>(product.num_slices),
-               static_cast<size_t>(part.rows * kPanel));
-  for (int64_t r = 0; r < part.rows; ++r) {
-    std::copy_n(part.totals + r * kPanel,
-                width,
-                product.out + (part.first_row + r) * product.out_stride + first_out);
-  }
-}
-
-// Where a panel's sums are the product as they come: whole, with nothing to add. Writing them while
-// the next sums are made hides the wait for memory.
-float* direct_out(const Product& product, const PanelRows& part) {
-  const int64_t n_out = product.n_out;
-  const int64_t first_out = part.panel * kPanel;
-  const bool whole =
-      product.num_slices == 1 && product.num_stretches > 0 && first_out + kPanel <= n_out;
-  if (!whole || product.bias != nullptr || product.sums != nullptr) return nullptr;
-  return product.out + part.first_row * product.out_stride + first_out;
-}
-
-void run_piece(const Product& product, const Piece& piece) {
-  alignas(64) float totals[kMaxTotalRows * kPanel];
-  const int64_t most_rows = std::min(kMaxLinearRows, kMaxTotalRows / product.num_slices);
-  const int64_t rows = piece.row_end - piece.row_begin;
-  const int64_t num_blocks = (rows + most_rows - 1) / most_rows;
-  for (int64_t block = 0; block < num_blocks; ++block) {
-    const int64_t first = rows * block / num_blocks;
-    PanelRows part{0, piece.row_begin + first, rows * (block + 1) / num_blocks - first, totals};
-    for (part.panel = piece.begin; part.panel < piece.end; ++part.panel) {
-      part.out = direct_out(product, part);
-      sum_slices(product, part);
-      if (part.out == nullptr) finish_panel(product, part);
-    }
-  }
-}
-
 }  // namespace
 
 void quantized_linear(Context& ctx, const QuantizedProduct& asked, const QuantKernels& kernels) {
   const ProductShape& shape = asked.shape;
   const PackedMatrix& w = *shape.w;
   if (w.n_in() > 0) check_quant_cuts("product", w.in_begin(), asked.slice_ends);
-  Product product{.out = asked.out,
-                  .in = asked.in,
-                  .rows = shape.rows,
-                  .w = &w,
-                  .bias = asked.bias,
-                  .kernels = &kernels,
-                  .n_out = shape.n_out,
-                  .out_stride = asked.out_stride == 0 ? shape.n_out : asked.out_stride,
-                  .sums = shape.sums};
+  Product product{.in = asked.in, .rows = shape.rows, .w = &w, .kernels = &kernels};
   Carver measure;
   carve(measure, asked, kernels.value_bytes);
   Carver carver{ctx.scratch(measure.used)};
@@ -240,13 +158,12 @@ void quantized_linear(Context& ctx, const QuantizedProduct& asked, const QuantKe
   product.activations = scratch.activations;
   list_stretches(product, scratch.stretches, asked.slice_ends);
   quantize_activations(ctx, product);
-  const bool small = shape.rows * w.n_in() * panels_of(shape.n_out) * kPanel < kInlineProducts;
-  for_pieces(ctx, shape, small, [&](const Piece& piece) {
-    Product own = product;
-    own.first_panel = piece.expert * panels_of(shape.n_out);
-    if (own.bias != nullptr) own.bias += piece.expert * shape.n_out;
-    run_piece(own, piece);
-  });
+  const ProductEnd end = {.out = asked.out,
+                          .out_stride = asked.out_stride == 0 ? shape.n_out : asked.out_stride,
+                          .bias = asked.bias,
+                          .num_slices = product.num_slices};
+  multiply_panels(
+      ctx, shape, end, kInlineProducts, [&](const PanelRows& part) { sum_slices(product, part); });
 }
 
 }  // namespace outrider::ops::cpu

@@ -37,6 +37,4 @@ void attention(Stream& stream, const AttentionArgs& asked) {
          args);
 }
 
-size_t attention_scratch_bytes(const AttentionArgs& args) { return attention_scratch_bound(args); }
-
 }  // namespace outrider::gpu

@@ -25,7 +25,7 @@ void check_slices(const ProductArgs& args) {
     if (end < before || end > weights.n_in) {
       refuse(args, "slice " + std::to_string(s) + " ends at " + std::to_string(end));
     }
-    if (args.in.type != Type::kF32 && end % kTileInner != 0 && end != weights.n_in) {
+    if (args.in.type != Type::kF32 && end % kTileInner != 0 && s + 1 < count) {
       refuse(args,
              "slice " + std::to_string(s) + " ends at " + std::to_string(end) +
                  ", only at multiples of " + std::to_string(kTileInner));
@@ -41,8 +41,7 @@ void check(const ProductArgs& args) {
     refuse(args, "the activations have " + std::to_string(args.in.n) + " inputs");
   }
   const bool is_narrow = weights.type == Type::kE4M3;
-  const bool takes_16_bit = args.in.type == Type::kBF16 || args.in.type == Type::kF16;
-  if (is_narrow ? !takes_16_bit : args.in.type != weights.type) {
+  if (args.in.type != (is_narrow ? Type::kBF16 : weights.type)) {
     refuse(args, "the activations are of another type than the weights take");
   }
   if (is_narrow != (weights.scales != nullptr)) {
@@ -81,7 +80,6 @@ void run(Stream& stream, const ExpertJob& job) {
     case Type::kF16:
       return experts_f16(stream, job);
     case Type::kE4M3:
-      if (product.in.type != Type::kBF16) refuse(product, "8-bit experts take bf16 activations");
       return experts_e4m3(stream, job);
   }
 }

@@ -8,14 +8,14 @@ namespace outrider::gpu {
 
 void product_bf16(Stream& stream, const ProductJob& job) {
   if (job.product.max_rows <= kMostSkinnyRows) {
-    run_skinny<Type::kBF16, Type::kBF16>(stream, job);
+    run_skinny<Type::kBF16>(stream, job);
   } else {
-    run_wide<Type::kBF16, Type::kBF16>(stream, job);
+    run_wide<Type::kBF16>(stream, job);
   }
 }
 
 void experts_bf16(Stream& stream, const ExpertJob& job) {
-  run_skinny_experts<Type::kBF16, Type::kBF16>(stream, job);
+  run_skinny_experts<Type::kBF16>(stream, job);
 }
 
 }  // namespace outrider::gpu

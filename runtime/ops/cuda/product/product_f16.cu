@@ -8,14 +8,14 @@ namespace outrider::gpu {
 
 void product_f16(Stream& stream, const ProductJob& job) {
   if (job.product.max_rows <= kMostSkinnyRows) {
-    run_skinny<Type::kF16, Type::kF16>(stream, job);
+    run_skinny<Type::kF16>(stream, job);
   } else {
-    run_wide<Type::kF16, Type::kF16>(stream, job);
+    run_wide<Type::kF16>(stream, job);
   }
 }
 
 void experts_f16(Stream& stream, const ExpertJob& job) {
-  run_skinny_experts<Type::kF16, Type::kF16>(stream, job);
+  run_skinny_experts<Type::kF16>(stream, job);
 }
 
 }  // namespace outrider::gpu

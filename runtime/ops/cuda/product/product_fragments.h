@@ -8,9 +8,9 @@ namespace outrider::gpu {
 
 // kWeights: the packed type; kInputs: kBF16 or kF16, what the instruction multiplies. Packed: what
 // a lane holds; Half: one pair of inputs of two outputs (gpu/tiles.h).
-template <Type kWeights, Type kInputs>
+template <Type kWeights>
 struct Fragment {
-  static_assert(kWeights == kInputs);
+  static constexpr Type kInputs = kWeights;
   using Packed = Vector4;
   using Half = Vector2;
   static OUTRIDER_DEVICE Vector4 widened(const Packed& packed) { return packed; }
@@ -19,22 +19,22 @@ struct Fragment {
   }
 };
 
-// e4m3 to 16 bits: exponent and fraction move to where the wider type has them, which then stand
-// for the value times a power of two, also where the exponent is 0; one multiplication, exact. (The
-// NaN codes come out as 480: whoever packs weights refuses NaN.)
-template <Type kInputs>
-struct Fragment<Type::kE4M3, kInputs> {
+// e4m3 to bf16: exponent and fraction move to where the wider type has them, which then stand for
+// the value times a power of two, also where the exponent is 0; one multiplication, exact. (The NaN
+// codes come out as 480: whoever packs weights refuses NaN.)
+template <>
+struct Fragment<Type::kE4M3> {
+  static constexpr Type kInputs = Type::kBF16;
   using Packed = Vector2;
   using Half = uint32_t;
-  static constexpr bool kIsBF16 = kInputs == Type::kBF16;
-  static constexpr uint32_t kShift = kIsBF16 ? 4 : 1;  // from the upper byte of each half
+  static constexpr uint32_t kShift = 4;  // from the upper byte of each half
   static constexpr uint32_t kMagnitudes = 0x7F007F00u >> kShift;
-  static constexpr uint32_t kFactors = kIsBF16 ? 0x7B807B80u : 0x5C005C00u;  // 2^120, 2^8
+  static constexpr uint32_t kFactors = 0x7B807B80u;  // 2^120
 
   // Of the upper byte of each half.
   static OUTRIDER_DEVICE uint32_t widened_pair(uint32_t upper_bytes) {
     const uint32_t bits = (upper_bytes & 0x80008000u) | (upper_bytes >> kShift & kMagnitudes);
-    return kIsBF16 ? multiply_pair_bf16(bits, kFactors) : multiply_pair_f16(bits, kFactors);
+    return multiply_pair_bf16(bits, kFactors);
   }
   static OUTRIDER_DEVICE Vector4 widened(const Packed& packed) {
     return {widened_pair(packed.x << 8),

@@ -20,13 +20,12 @@ namespace outrider::gpu {
 inline constexpr int32_t kMostSkinnyRows = 32;
 
 // kTiles output tiles per warp, kRowTiles tiles of 8 rows.
-template <Type kWeightType, Type kInputType, int kOutTiles, int kRowTiles_>
+template <Type kWeights, int kOutTiles, int kRowTiles_>
 struct Skinny {
-  static constexpr Type kWeights = kWeightType;
-  static constexpr Type kInputs = kInputType;
   static constexpr int kTiles = kOutTiles;
   static constexpr int kRowTiles = kRowTiles_;
-  using Weights = Fragment<kWeights, kInputs>;
+  using Weights = Fragment<kWeights>;
+  static constexpr Type kInputs = Weights::kInputs;
   using Packed = typename Weights::Packed;
   static constexpr int kSums = kTiles * kRowTiles;
   static constexpr int kBlocksPerProcessor = kSums <= 2 ? 3 : 2;
@@ -353,28 +352,28 @@ void launch_skinny(Stream& stream, const ProductJob& job) {
 // processor of a large device are wanted.
 inline constexpr int32_t kWantedBlocks = 264;
 
-template <Type kWeights, Type kInputs>
+template <Type kWeights>
 void run_skinny(Stream& stream, const ProductJob& job) {
   const Matrix& weights = job.product.weights;
   const int32_t row_tiles = whole_tiles(job.product.max_rows, kTileRows);
   const int32_t most_tiles =
       whole_tiles(weights.n_out, kTileOutputs) * weights.num_slices / (kMaxSlices * kWantedBlocks);
   if (row_tiles == 1) {
-    if (most_tiles >= 2) return launch_skinny<Skinny<kWeights, kInputs, 2, 1>>(stream, job);
-    return launch_skinny<Skinny<kWeights, kInputs, 1, 1>>(stream, job);
+    if (most_tiles >= 2) return launch_skinny<Skinny<kWeights, 2, 1>>(stream, job);
+    return launch_skinny<Skinny<kWeights, 1, 1>>(stream, job);
   }
   if (row_tiles == 2) {
-    if (most_tiles >= 2) return launch_skinny<Skinny<kWeights, kInputs, 2, 2>>(stream, job);
-    return launch_skinny<Skinny<kWeights, kInputs, 1, 2>>(stream, job);
+    if (most_tiles >= 2) return launch_skinny<Skinny<kWeights, 2, 2>>(stream, job);
+    return launch_skinny<Skinny<kWeights, 1, 2>>(stream, job);
   }
   if (row_tiles == 3) {
-    if (most_tiles >= 4) return launch_skinny<Skinny<kWeights, kInputs, 4, 3>>(stream, job);
-    if (most_tiles >= 2) return launch_skinny<Skinny<kWeights, kInputs, 2, 3>>(stream, job);
-    return launch_skinny<Skinny<kWeights, kInputs, 1, 3>>(stream, job);
+    if (most_tiles >= 4) return launch_skinny<Skinny<kWeights, 4, 3>>(stream, job);
+    if (most_tiles >= 2) return launch_skinny<Skinny<kWeights, 2, 3>>(stream, job);
+    return launch_skinny<Skinny<kWeights, 1, 3>>(stream, job);
   }
-  if (most_tiles >= 4) return launch_skinny<Skinny<kWeights, kInputs, 4, 4>>(stream, job);
-  if (most_tiles >= 2) return launch_skinny<Skinny<kWeights, kInputs, 2, 4>>(stream, job);
-  return launch_skinny<Skinny<kWeights, kInputs, 1, 4>>(stream, job);
+  if (most_tiles >= 4) return launch_skinny<Skinny<kWeights, 4, 4>>(stream, job);
+  if (most_tiles >= 2) return launch_skinny<Skinny<kWeights, 2, 4>>(stream, job);
+  return launch_skinny<Skinny<kWeights, 1, 4>>(stream, job);
 }
 
 }  // namespace outrider::gpu

@@ -42,12 +42,12 @@ void launch_skinny_experts(Stream& stream, const ExpertJob& job) {
          job);
 }
 
-template <Type kWeights, Type kInputs>
+template <Type kWeights>
 void run_skinny_experts(Stream& stream, const ExpertJob& job) {
   if (job.rows.tile_rows == kTileRows) {
-    launch_skinny_experts<Skinny<kWeights, kInputs, 1, 1>>(stream, job);
+    launch_skinny_experts<Skinny<kWeights, 1, 1>>(stream, job);
   } else {
-    launch_skinny_experts<Skinny<kWeights, kInputs, 1, 4>>(stream, job);
+    launch_skinny_experts<Skinny<kWeights, 1, 4>>(stream, job);
   }
 }
 

@@ -17,10 +17,10 @@
 namespace outrider::gpu {
 
 // kOutGroups x 64 outputs, kRowGroups x 64 rows, kTeams that share the slices.
-template <Type kWeightType, Type kInputType, int kOutGroups, int kNumRowGroups, int kNumTeams>
+template <Type kWeights, int kOutGroups, int kNumRowGroups, int kNumTeams>
 struct Wide {
-  static constexpr Type kInputs = kInputType;
-  using Weights = Fragment<kWeightType, kInputType>;
+  using Weights = Fragment<kWeights>;
+  static constexpr Type kInputs = Weights::kInputs;
   using Packed = typename Weights::Packed;
   static constexpr int kRowGroups = kNumRowGroups;
   static constexpr int kRowTiles = 8 * kRowGroups;  // of 8 rows
@@ -414,13 +414,13 @@ void launch_wide(Stream& stream, const ProductJob& job) {
 // x 512 rows).
 inline constexpr uint32_t kWantedWideBlocks = 128;
 
-template <Type kWeights, Type kInputs>
+template <Type kWeights>
 void run_wide(Stream& stream, const ProductJob& job) {
-  using Broad = Wide<kWeights, kInputs, 2, 2, 1>;
+  using Broad = Wide<kWeights, 2, 2, 1>;
   const Grid grid = wide_grid<Broad>(job.product);
   const bool has_room = block_shared_bytes(stream) >= Broad::kSharedBytes;  // not on sm_80
   if (has_room && grid.x * grid.y >= kWantedWideBlocks) return launch_wide<Broad>(stream, job);
-  launch_wide<Wide<kWeights, kInputs, 1, 1, 4>>(stream, job);
+  launch_wide<Wide<kWeights, 1, 1, 4>>(stream, job);
 }
 
 }  // namespace outrider::gpu
