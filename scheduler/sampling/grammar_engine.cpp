@@ -418,7 +418,8 @@ std::vector<std::string> GrammarEngine::check(const Grammar& grammar,
   };
   std::optional<FutureText> text = impl_->texts.find(key_of(grammar));
   if (!text) {
-    if (!impl_->places.try_acquire_until(deadline)) throw too_long();
+    const bool has_place = impl_->places.try_acquire() || impl_->places.try_acquire_until(deadline);
+    if (!has_place) throw too_long();
     text = future_text(impl_, grammar, true);
   }
   if (text->wait_until(deadline) != std::future_status::ready) throw too_long();

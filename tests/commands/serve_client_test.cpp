@@ -111,19 +111,20 @@ TEST(ServeClient, SeveralTokensInAChunkAndEventsOverPackets) {
 
 TEST(ServeClient, EveryFailureIsCountedByItsName) {
   Server server(answer_by_body);
-  const auto records =
-      run_requests(target_of(server, 300),
-                   plan({"429", "500", "early", "mute", "silent", "stalls", "noise", "good"}),
-                   0,
-                   nullptr);
+  // Those that answer get the time that a slow machine takes.
+  auto records = run_requests(
+      target_of(server), plan({"429", "500", "early", "mute", "noise", "good"}), 0, nullptr);
+  for (const RequestRecord& record :
+       run_requests(target_of(server, 300), plan({"silent", "stalls"}), 0, nullptr))
+    records.push_back(record);
   const std::vector<std::string> expected = {"http 429",
                                              "http 500",
                                              "broken stream",
                                              "broken stream",
-                                             "timeout",
-                                             "timeout",
                                              "broken stream",
-                                             ""};
+                                             "",
+                                             "timeout",
+                                             "timeout"};
   ASSERT_EQ(records.size(), expected.size());
   for (size_t i = 0; i < records.size(); ++i) {
     EXPECT_EQ(records[i].failure, expected[i]) << i << ": " << records[i].error;
@@ -152,13 +153,36 @@ TEST(ServeClient, AStreamThatNeverEndsIsCutAtItsTime) {
   EXPECT_EQ(records[0].failure, "timeout");
 }
 
-TEST(ServeClient, NoServerIsAFailureOfEachRequest) {
-  ServeTarget target;
-  {
-    Server server(answer_by_body);
-    target = target_of(server);
+// A port that nobody else can take meanwhile, and where nobody listens.
+class DeafPort {
+ public:
+  DeafPort() {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    auto* const any = reinterpret_cast<sockaddr*>(&address);
+    EXPECT_EQ(::bind(socket_, any, size), 0);
+    EXPECT_EQ(::getsockname(socket_, any, &size), 0);
+    port_ = ntohs(address.sin_port);
   }
+  ~DeafPort() { ::close(socket_); }
+  DeafPort(const DeafPort&) = delete;
+  DeafPort& operator=(const DeafPort&) = delete;
+  std::string url() const { return "http://127.0.0.1:" + std::to_string(port_); }
+
+ private:
+  const int socket_ = ::socket(AF_INET, SOCK_STREAM, 0);
+  int port_ = 0;
+};
+
+TEST(ServeClient, NoServerIsAFailureOfEachRequest) {
+  const DeafPort deaf;
+  ServeTarget target;
+  target.address = parse_server_address(deaf.url());
+  target.endpoint = "/v1/completions";
   const auto records = run_requests(target, plan({"a", "b"}), 0, nullptr);
+  ASSERT_EQ(records.size(), 2u);
   for (const RequestRecord& record : records) EXPECT_EQ(record.failure, "connect");
 }
 

@@ -144,7 +144,7 @@ class Stopping(unittest.TestCase):
                 terminal.write("Tell me a long story\n")
                 terminal.read_until("story\r\n.*\033\\[39m.*\033\\[39m")
                 terminal.write("\x03")
-                terminal.read_until("stopped: .* tokens", timeout_s=5)
+                terminal.read_until("stopped: .* tokens", timeout_s=15)  # the whole answer takes 27 s
                 terminal.read_until("> ")
             end = time.time() + 10
             while json.loads(server.get("/load"))["server_load"] and time.time() < end:
@@ -154,15 +154,15 @@ class Stopping(unittest.TestCase):
             self.assertEqual(terminal.end(), 0)
 
     def test_ctrl_c_before_the_first_token(self):
-        with Server(0, "--model", "sim:step_ms=4000") as server:
+        with Server(0, "--model", "sim:step_ms=20000") as server:
             terminal = Terminal("--url", server.url)
             terminal.read_until("> ")
             terminal.write("Hello\n")
             time.sleep(0.5)
             start = time.time()
             os.kill(terminal.pid, signal.SIGINT)
-            terminal.read_until("stopped.*\n.*> ", timeout_s=3)
-            self.assertLess(time.time() - start, 3)
+            terminal.read_until("stopped.*\n.*> ", timeout_s=15)
+            self.assertLess(time.time() - start, 15)
             terminal.write("/quit\n")
             self.assertEqual(terminal.end(), 0)
 

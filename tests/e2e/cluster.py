@@ -16,13 +16,31 @@ import urllib.request
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent.parent / "tools"))
 
-from free_port import free_port  # noqa: E402 - found by the line above
+from free_port import free_port as any_free_port  # noqa: E402 - found by the line above
 
 PROGRAM = os.environ["OUTRIDER_PROGRAM"]
 ENVIRONMENT = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
 PAIR = ["--model", "embedded", "--speculative-config.model", "embedded"]
 # Left to itself the planner does without so tiny a target's draft, and so does asynchronous drafting on shared CPUs.
 DRAFTED_PAIR = [*PAIR, "--speculative-config.num_speculative_tokens", "4", "--speculative-config.async_drafting", "cache"]
+
+
+RESERVED = []
+
+
+def free_port():
+    """Nobody else's: another test, or this one, may have been given one that its server has not taken yet. A name in
+    the abstract namespace is this process's until it ends."""
+    while True:
+        port = any_free_port()
+        name = socket.socket(socket.AF_UNIX)
+        try:
+            name.bind(f"\0outrider-test-port-{port}")
+        except OSError:
+            name.close()
+            continue
+        RESERVED.append(name)
+        return port
 
 
 def mpirun(num_ranks, recovery=True):
@@ -33,8 +51,12 @@ def mpirun(num_ranks, recovery=True):
 def job_code(returned, log):
     """The exit code of a job that mpirun ran: what mpirun returned. But Open MPI 4.1.4's mpirun can die of SIGSEGV in
     its own finalize after it has ended an aborted job; then what it said of the first process that failed."""
-    said = re.search(r"The first process to do so was:\s+Process name: .*\s+Exit code: +(\d+)", log)
-    return int(said.group(1)) if returned == -signal.SIGSEGV and said else returned
+    if returned != -signal.SIGSEGV:
+        return returned
+    if said := re.search(r"The first process to do so was:\s+Process name: .*\s+Exit code: +(\d+)", log):
+        return int(said.group(1))
+    said = re.search(r"noticed that process rank \d+ with PID \d+ on node \S+ exited on\s+signal (\d+)", log)
+    return 128 + int(said.group(1)) if said else returned
 
 
 def run(command, timeout_s=120, **options):
@@ -44,39 +66,51 @@ def run(command, timeout_s=120, **options):
     return code, done.stdout, done.stderr
 
 
+def text_of(path):
+    """Of a file in /proc; None where the process or thread has ended."""
+    try:
+        with open(path) as file:
+            return file.read()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def tasks_of(pid):
+    """Its threads; none when it has ended."""
+    try:
+        return os.listdir(f"/proc/{pid}/task")
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
 def children(pid):
-    """Processes below pid, as {pid: command line}."""
+    """Processes below pid, as {pid: command line}. One that ends meanwhile hides none of the others."""
     found = {}
     frontier = [pid]
     while frontier:
         parent = frontier.pop()
-        try:
-            for task in os.listdir(f"/proc/{parent}/task"):
-                with open(f"/proc/{parent}/task/{task}/children") as file:
-                    for child in file.read().split():
-                        with open(f"/proc/{child}/cmdline") as line:
-                            found[int(child)] = line.read().replace("\0", " ")
-                        frontier.append(int(child))
-        except (FileNotFoundError, ProcessLookupError):
-            continue
+        for task in tasks_of(parent):
+            for child in (text_of(f"/proc/{parent}/task/{task}/children") or "").split():
+                line = text_of(f"/proc/{child}/cmdline")
+                if line is not None:
+                    found[int(child)] = line.replace("\0", " ")
+                    frontier.append(int(child))
     return found
 
 
 def parent(pid):
-    with open(f"/proc/{pid}/stat") as file:
-        return int(file.read().rsplit(")", 1)[1].split()[1])
+    """0 when it has ended."""
+    stat = text_of(f"/proc/{pid}/stat")
+    return int(stat.rsplit(")", 1)[1].split()[1]) if stat else 0
 
 
 def left_of(pids):
     """Of these processes, those that run."""
     left = []
     for pid in pids:
-        try:
-            with open(f"/proc/{pid}/stat") as file:
-                if file.read().rsplit(")", 1)[1].split()[0] != "Z":
-                    left.append(pid)
-        except (FileNotFoundError, ProcessLookupError):
-            pass
+        stat = text_of(f"/proc/{pid}/stat")
+        if stat and stat.rsplit(")", 1)[1].split()[0] not in "ZX":
+            left.append(pid)
     return left
 
 
@@ -133,10 +167,16 @@ class Server:
                 raise RuntimeError(f"the server ended with {self.process.returncode}:\n{self.text_of_log()}")
             try:
                 with self.opener.open(self.url + "/readyz", timeout=2):
-                    return
+                    return self.wait_said("ready: ")
             except (urllib.error.URLError, OSError):
                 time.sleep(0.05)
         raise RuntimeError(f"not ready:\n{self.text_of_log()}")
+
+    def wait_said(self, words, timeout_s=10):
+        """Until they are in the log: a line reaches it by way of mpirun, and may come after what it tells of."""
+        end = time.time() + timeout_s
+        while words not in self.text_of_log() and time.time() < end:
+            time.sleep(0.005)
 
     def rank_pids(self):
         """World rank -> pid."""
@@ -144,12 +184,8 @@ class Server:
         for pid, line in children(self.process.pid).items():
             if " serve " not in line:
                 continue
-            try:
-                with open(f"/proc/{pid}/environ") as file:
-                    entries = file.read().split("\0")
-            except (FileNotFoundError, ProcessLookupError):
-                continue  # ended meanwhile, as a draft's engine that a test has killed
-            for entry in entries:
+            # Empty when it ended meanwhile, as a draft's engine that a test has killed.
+            for entry in (text_of(f"/proc/{pid}/environ") or "").split("\0"):
                 if entry.startswith("OMPI_COMM_WORLD_RANK="):
                     pids.setdefault(int(entry.split("=")[1]), []).append(pid)
         # The draft rank has a child and a grandchild with the same environment: the engine's keeper and the engine.
@@ -180,7 +216,7 @@ class Server:
                         yield json.loads(line[6:])
         except urllib.error.HTTPError:
             raise
-        except OSError:
+        except (OSError, http.client.HTTPException):  # the second: cut inside of a chunk
             return
 
     def get(self, path):

@@ -10,7 +10,7 @@ import threading
 import time
 import unittest
 
-from cluster import DRAFTED_PAIR, PROGRAM, Server, children, free_port, run
+from cluster import DRAFTED_PAIR, PROGRAM, Server, children, free_port, left_of, run
 
 PROMPTS = ["The sea was calm and", "Once upon a time there", "It is a truth universally"]
 # What is accepted shall be the drafts', not that of the source which stands in for them.
@@ -63,7 +63,7 @@ class Load:
 
 
 class DraftTest(unittest.TestCase):
-    def wait_for(self, what, condition, timeout_s=20):
+    def wait_for(self, what, condition, timeout_s=60):
         end = time.time() + timeout_s
         while time.time() < end:
             if condition():
@@ -84,7 +84,10 @@ class Restarts(DraftTest):
     """The engine of the draft rank, whatever happens to it."""
 
     def is_back(self, server, old, restarts):
-        return self.is_up(server) and takeovers(server) >= restarts and server.engine_pid() != old
+        try:
+            return self.is_up(server) and takeovers(server) >= restarts and server.engine_pid() != old
+        except StopIteration:  # the coordinator has not heard yet that there is none
+            return False
 
     def check_replaced(self, signals, timeout_s):
         with Server(3, *RANK, recovery=False) as server:
@@ -97,20 +100,20 @@ class Restarts(DraftTest):
                     self.wait_for(f"a draft after signal {one}", lambda: self.is_back(server, old, count), timeout_s)
             self.assertEqual(load.problems, [])
             self.check_accepts(server, expected)
-            processes = [pid for pids in (children(server.process.pid),) for pid in pids]
+            processes = list(children(server.process.pid))
             self.assertEqual(server.stop(), 0, server.text_of_log())
-            self.wait_for("all processes gone", lambda: not any(os.path.exists(f"/proc/{pid}") for pid in processes), 5)
+            self.wait_for("all processes gone", lambda: not left_of(processes))
             return server.text_of_log()
 
     def test_killed_and_crashed(self):
-        log = self.check_replaced([signal.SIGKILL, signal.SIGSEGV, signal.SIGKILL, signal.SIGKILL], 10)
+        log = self.check_replaced([signal.SIGKILL, signal.SIGSEGV, signal.SIGKILL, signal.SIGKILL], 25)
         self.assertIn("was ended by signal 9", log)
         self.assertIn("was ended by signal 11", log)
         self.assertIn("draft worker (rank 2) does not answer", log)
         self.assertIn("draft worker (rank 2) drafts from here on", log)
 
     def test_stopped_for_good(self):
-        self.assertIn("does not answer: it is ended", self.check_replaced([signal.SIGSTOP], 20))
+        self.assertIn("does not answer: it is ended", self.check_replaced([signal.SIGSTOP], 60))
 
     def test_the_job_ends_while_the_draft_is_away(self):
         with Server(3, *RANK, recovery=False) as server:
@@ -156,7 +159,7 @@ def takeovers(server):
 class OverTcp(DraftTest):
     """Drafts outside the job."""
 
-    def wait_serves(self, server, count, timeout_s=20):
+    def wait_serves(self, server, count, timeout_s=60):
         self.wait_for(f"takeover {count}", lambda: self.is_up(server) and takeovers(server) >= count, timeout_s)
 
     def test_join_late_leave_and_come_again(self):
@@ -175,7 +178,7 @@ class OverTcp(DraftTest):
                     self.wait_serves(server, 2)
                     self.check_accepts(server, expected)
                     second.process.terminate()  # in an orderly way
-                    self.assertEqual(second.process.wait(5), 0, second.text_of_log())
+                    self.assertEqual(second.process.wait(30), 0, second.text_of_log())
                     self.wait_for("down", lambda: not self.is_up(server))
                 with Attached(port) as third:
                     self.wait_serves(server, 3)
@@ -218,7 +221,7 @@ class OverTcp(DraftTest):
 
     def check_refused(self, port, words, *options, **more):
         with Attached(port, *options, **more) as draft:
-            self.assertEqual(draft.process.wait(20), 2, draft.text_of_log())
+            self.assertEqual(draft.process.wait(60), 2, draft.text_of_log())
             self.assertIn(words, draft.text_of_log())
             self.assertEqual(len(draft.text_of_log().strip().splitlines()), 1, draft.text_of_log())
 
@@ -261,7 +264,7 @@ class OverTcp(DraftTest):
                 self.check_accepts(server, expected)
             self.assertEqual(load.problems, [])
             for stranger in strangers:
-                stranger.settimeout(10)
+                stranger.settimeout(30)
                 try:
                     self.assertEqual(stranger.recv(1), b"")
                 except ConnectionResetError:

@@ -213,7 +213,7 @@ def attack_by_leaving(checks):
         with connect() as sock:
             data = post(body)
             sock.sendall(data[: len(data) * cut // 50])
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     load = b""
     while time.monotonic() < deadline:
         load = exchange(head("/load", "GET") + b"\r\n")

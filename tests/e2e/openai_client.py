@@ -144,7 +144,7 @@ def check_abort(checks, client, model, base_url, api_key):
                                        extra_body={"ignore_eos": True})
     next(iter(stream))
     stream.close()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while get_json(base_url, "/load", api_key)["server_load"] and time.monotonic() < deadline:
         time.sleep(0.02)
     load = get_json(base_url, "/load", api_key)["server_load"]

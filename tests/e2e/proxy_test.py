@@ -17,8 +17,7 @@ import urllib.error
 import urllib.request
 
 import certificate
-from cluster import PROGRAM, Server
-from free_port import free_port
+from cluster import PROGRAM, Server, free_port
 from transport_test import unix_handler
 
 SKIPPED = 77
@@ -123,7 +122,14 @@ class Behind(unittest.TestCase):
         self.assertEqual((status, list(json.loads(answer))), (404, ["error"]))
 
     def check_stream(self, url, text):
-        start = time.monotonic()
+        for _ in range(5):  # this process may have stood still meanwhile: then what has come is read at once
+            spread = self.spread_of_stream(url, text)
+            if spread > 0.25:  # of 0.5 s
+                return
+        self.fail(f"all pieces came within {spread:.3f} s")
+
+    def spread_of_stream(self, url, text):
+        """Seconds from the first piece to the last."""
         pieces, times = [], []
         request = urllib.request.Request(url + "/v1/completions", json.dumps({**PROMPT, "stream": True}).encode(),
                                          {"Content-Type": "application/json"})
@@ -131,22 +137,25 @@ class Behind(unittest.TestCase):
             for line in answer:
                 if line.startswith(b"data: {"):
                     pieces.append(json.loads(line[6:])["choices"][0]["text"])
-                    times.append(time.monotonic() - start)
+                    times.append(time.monotonic())
         self.assertEqual(line, b"\n")
         self.assertEqual("".join(pieces), text)
         self.assertGreater(len(times), 20)
-        self.assertLess(times[0], times[-1] / 2)
+        return times[-1] - times[0]
 
     def check_leaving(self, url, server):
         request = urllib.request.Request(url + "/v1/completions", json.dumps(
             {**PROMPT, "max_tokens": 4000, "ignore_eos": True, "stream": True}).encode(), {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=60) as answer:
             answer.readline()
-            self.assertEqual(json.loads(server.get("/load"))["server_load"], 1)
-        end = time.monotonic() + 10
-        while json.loads(server.get("/load"))["server_load"] and time.monotonic() < end:
+            self.wait_load(server, 1)  # when the call before has ended at the server too
+        self.wait_load(server, 0)
+
+    def wait_load(self, server, expected):
+        end = time.monotonic() + 20
+        while (found := json.loads(server.get("/load"))["server_load"]) != expected and time.monotonic() < end:
             time.sleep(0.02)
-        self.assertEqual(json.loads(server.get("/load"))["server_load"], 0)
+        self.assertEqual(found, expected)
 
     def check_origins(self, url):
         own = re.match("http://[^/]*", url)[0]

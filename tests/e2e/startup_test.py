@@ -13,7 +13,7 @@ import unittest
 import urllib.error
 import urllib.request
 
-from cluster import ENVIRONMENT, PROGRAM, Server, mpirun, run
+from cluster import ENVIRONMENT, PROGRAM, Server, job_code, mpirun, run
 
 SOURCE = pathlib.Path(__file__).resolve().parent.parent.parent
 TARGET = SOURCE / "models/embedded/target"
@@ -44,7 +44,7 @@ class UnlikeRanks(unittest.TestCase):
         command = mpirun(1, recovery=False)[:-2]
         for i, rank in enumerate(ranks):
             command += ([":"] if i else []) + ["-np", "1", *map(str, rank)]
-        code, _, log = run(command, timeout_s=60)
+        code, _, log = run(command)
         self.assertEqual(code, 2, log)
         self.assertRegex(log, sentence)
         self.assertNotIn("ready: http", log)
@@ -134,10 +134,21 @@ class ForeignLaunchers(unittest.TestCase):
 class LateRanks(unittest.TestCase):
     def test_rank_0_says_that_it_waits_for_the_others(self):
         bench = [PROGRAM, "bench", "decode", "--num-prompts", "1", "--max-tokens", "4", "--repeat", "1"]
-        code, _, log = run([*mpirun(1, recovery=False), *bench, ":", "-np", "1", "sh", "-c", 'sleep 11; exec "$@"', "sh",
-                            *bench])
-        self.assertEqual(code, 0, log)
-        self.assertEqual(log.count("the ranks have not met within 10 s"), 1, log)
+        # Rank 1 starts when rank 0 has said it, or after a minute.
+        sentence = "the ranks have not met within 10 s"
+        with tempfile.TemporaryDirectory() as folder:
+            said = pathlib.Path(folder) / "said"
+            late = ["sh", "-c", 'n=600; until [ -e "$0" ] || [ $n = 0 ]; do sleep 0.1; n=$((n - 1)); done; exec "$@"']
+            job = subprocess.Popen([*mpirun(1, recovery=False), *bench, ":", "-np", "1", *late, str(said), *bench],
+                                   env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+            self.addCleanup(job.kill)
+            log = ""
+            for line in job.stderr:
+                log += line
+                if sentence in line:
+                    said.touch()
+            self.assertEqual(job_code(job.wait(60), log), 0, log)
+        self.assertEqual(log.count(sentence), 1, log)
 
 
 class Addresses(unittest.TestCase):
@@ -246,7 +257,7 @@ class Loading(unittest.TestCase):
         self.addCleanup(bench.kill)
         bench.stderr.readline()  # it has begun
         bench.terminate()
-        self.assertEqual(bench.wait(10), -signal.SIGTERM)
+        self.assertEqual(bench.wait(60), -signal.SIGTERM)
         self.assertIn("stopped by a signal", bench.stderr.read())
 
 

@@ -1,6 +1,7 @@
 """Target ranks that are killed, stopped or cut off, at any moment: seen in time and named, every client told, nothing
 left; and a draft rank, whose loss ends nothing. Two hosts are network namespaces, where this user may make them."""
 
+import http.client
 import os
 import signal
 import threading
@@ -8,14 +9,16 @@ import time
 import unittest
 import urllib.error
 
-from cluster import DRAFTED_PAIR, Server, children, left_of, unix_handler
+from cluster import DRAFTED_PAIR, Server, children, left_of, tasks_of, text_of, unix_handler
 from faults_test import stream
 from two_hosts import TwoHosts, reason_against
 
 TIMEOUT_S = 2
 WATCHED = ["--watchdog-timeout", str(TIMEOUT_S)]
 TWO_TARGETS = ["--model", "embedded", "-tp", "2"]
-GONE_S = 10  # what is promised with a timeout of 5 s
+GONE_S = 15  # 10 s are promised with a timeout of 5 s; a disturbed machine may add some
+# After a loss, no sooner do the ranks' shells end mpirun: seven tenths of the timeout, and kTimeForLauncher.
+LAUNCHER_S = 0.7 * TIMEOUT_S + 3.25
 SENTENCE = r"rank {} \((coordinator\+)?target\[{}/2\] on \S+?(, process \d+)?\) is (lost: rank \d, in .*, has not heard|gone)"
 
 
@@ -30,25 +33,33 @@ class Calls:
         self.watcher = threading.Thread(target=self.watch)
         for thread in [*self.threads, self.watcher]:
             thread.start()
-        while server.metric("outrider:rounds_total") < 10:
+        # All are in: one that came after the loss could find nobody.
+        while (server.metric("outrider:rounds_total") < 10 or
+               server.metric("vllm:request_params_n_count") < len(self.threads)):
             time.sleep(0.005)
 
+    # A later call is one whose client was just served to the end: it may come after the last word.
     def stream(self):
+        is_later = False
         while True:
             ids, error = stream(self.server, "Once upon a time", max_tokens=900)
             if error or len(ids) < 900:
-                self.streams.append((ids, error))
+                self.streams.append((ids, error, is_later))
                 return
+            is_later = True
 
     def whole(self):
         body = {"prompt": "The king", "max_tokens": 900, "ignore_eos": True}
-        status = 200
-        while status == 200:
+        is_later = False
+        while True:
             try:
                 status, answer = self.server.post("/v1/completions", body)
-            except OSError as problem:
+            except (OSError, http.client.HTTPException) as problem:
                 status, answer = 0, {"error": {"message": f"cut: {problem}"}}
-        self.wholes.append((status, answer))
+            if status != 200:
+                self.wholes.append((status, answer, is_later))
+                return
+            is_later = True
 
     def watch(self):
         while not self.stopped.is_set():
@@ -57,7 +68,7 @@ class Calls:
                 self.ready.append(200)
             except urllib.error.HTTPError as problem:
                 self.ready.append(problem.code)
-            except OSError:
+            except (OSError, http.client.HTTPException):
                 self.ready.append(0)
             time.sleep(0.01)
 
@@ -68,6 +79,17 @@ class Calls:
         self.watcher.join()
 
 
+def wait_for_threads(pid):
+    """Until each thread has run and waits: the watchdog's has sent its first datagram, and the rank would be missed."""
+    def has_waited(task):
+        status = text_of(f"/proc/{pid}/task/{task}/status") or ""
+        return "\nvoluntary_ctxt_switches:\t0\n" not in status
+
+    end = time.time() + 1
+    while not all(map(has_waited, tasks_of(pid))) and time.time() < end:
+        time.sleep(0.001)
+
+
 def processes_of(server):
     return [server.process.pid, *children(server.process.pid)]
 
@@ -76,21 +98,27 @@ class Watched(unittest.TestCase):
     def expect_end(self, server, pids, since, rank, codes=(70,)):
         """Seen and named, the job ended with one of these codes, and nothing is left of it."""
         returned = server.wait_end(GONE_S + 10)
+        took = time.time() - since
         while left_of(pids) and time.time() < since + GONE_S:
             time.sleep(0.05)
         self.assertEqual(left_of(pids), [], server.text_of_log())
         self.assertRegex(server.text_of_log(), SENTENCE.format(rank, rank))
-        # A machine so busy that mpirun had to be ended: what it returns then is its own.
-        if "abort is already in progress" not in server.text_of_log():
+        # On a machine so busy that mpirun had to be ended, or when it hangs as ranks end at once, its code is its own.
+        if took < LAUNCHER_S:
             self.assertIn(returned, codes, server.text_of_log())
         self.assertNotEqual(returned, 0)
 
     def expect_all_told(self, server, calls, sentence):
         calls.end()
-        for _, error in calls.streams:
+        self.assertEqual(len(calls.streams) + len(calls.wholes), len(calls.threads), "a client has failed")
+        for ids, error, is_later in calls.streams:
+            if error is None and not ids and is_later:
+                continue
             self.assertIsNotNone(error, server.text_of_log())
             self.assertRegex(error["message"], sentence)
-        for status, body in calls.wholes:
+        for status, body, is_later in calls.wholes:
+            if status == 0 and is_later:
+                continue
             self.assertEqual(status, 503, body)
             self.assertRegex(body["error"]["message"], sentence)
         # 503 for the moment that is left, then nobody answers.
@@ -138,6 +166,7 @@ class OneHost(Watched):
             while "listening on" not in server.text_of_log():
                 time.sleep(0.002)
             pids, ranks = processes_of(server), server.rank_pids()
+            wait_for_threads(ranks[1])
             since = time.time()
             os.kill(ranks[1], signal.SIGSTOP)
             self.expect_end(server, pids, since, 1)
@@ -174,7 +203,7 @@ class OneHost(Watched):
             since = time.time()
             os.kill(ranks[1], signal.SIGSTOP)
             server.process.terminate()
-            server.wait_end(GONE_S)
+            server.wait_end(GONE_S + 10)
             while left_of(pids) and time.time() < since + GONE_S:
                 time.sleep(0.05)
             self.assertEqual(left_of(pids), [])
@@ -259,7 +288,7 @@ class AcrossHosts(Watched):
                 ids, error = stream(server, "Once upon a time", max_tokens=100)
                 self.assertEqual((ids, error), (expected, None))
             hosts.set_link("up")
-            end = time.time() + 30
+            end = time.time() + 60
             while server.metric("outrider:draft_up") != 1 and time.time() < end:
                 ids, error = stream(server, "Once upon a time", max_tokens=100)
                 self.assertEqual((ids, error), (expected, None))
@@ -274,7 +303,7 @@ class AcrossHosts(Watched):
             pids = processes_of(server)
             hosts.set_link("down")
             since = time.time()
-            server.stop(30)  # shutdown_timeout
+            server.stop(60)  # mpirun is ended after some 20 s
             # The draft's side cannot know that it is over: it waits twelve times as long.
             while left_of(pids) and time.time() < since + 12 * TIMEOUT_S + GONE_S:
                 time.sleep(0.05)

@@ -55,7 +55,14 @@ class BatchFiles : public ::testing::Test {
     return read(name);
   }
 
-  const fs::path folder_ = fs::temp_directory_path() / fmt::format("batch_files_{}", ::getpid());
+  // Not by the process's number, which one that was killed may have had before.
+  static fs::path new_folder() {
+    std::string name = (fs::temp_directory_path() / "batch_files_XXXXXX").string();
+    EXPECT_NE(::mkdtemp(name.data()), nullptr);
+    return name;
+  }
+
+  const fs::path folder_ = new_folder();
 };
 
 const std::string kCall = R"("url":"/v1/completions","body":{"prompt":"a"})";

@@ -125,7 +125,14 @@ class Batches : public Server {
     return ids;
   }
 
-  const fs::path folder = fs::temp_directory_path() / fmt::format("batches_{}", ::getpid());
+  // Not by the process's number, which one that was killed may have had before.
+  static fs::path new_folder() {
+    std::string name = (fs::temp_directory_path() / "batches_XXXXXX").string();
+    EXPECT_NE(::mkdtemp(name.data()), nullptr);
+    return name;
+  }
+
+  const fs::path folder = new_folder();
   const std::vector<int32_t> ends;
   const AnswerFormats formats = choose_answer_formats({}, "auto", "auto");
   std::optional<FileStore> files;
@@ -268,8 +275,13 @@ TEST_F(Batches, TooManyLinesAndTooManyFaults) {
   ended(third);
   EXPECT_EQ(reply_to("GET", "/v1/batches/" + many["id"].get<std::string>()).status, 404);
   play_endless();
-  for (int i = 0; i < 2; ++i) begin(line("a", R"("max_tokens":400)"));
+  const std::string running = begin(line("a", R"("max_tokens":1000000)"));
+  const std::string waiting = begin(line("a", R"("max_tokens":1000000)"));
   EXPECT_EQ(reply_to("POST", "/v1/batches", batch_body(upload(line("a")))).status, 429);
+  for (const std::string& id : {waiting, running}) {
+    reply_to("POST", "/v1/batches/" + id + "/cancel");
+    EXPECT_EQ(ended(id)["status"], "cancelled");
+  }
 }
 
 TEST_F(Batches, LinesThatFailHaveAFileOfTheirOwn) {
@@ -285,12 +297,13 @@ TEST_F(Batches, LinesThatFailHaveAFileOfTheirOwn) {
 
 TEST_F(Batches, ACancelledBatchKeepsItsAnswers) {
   std::atomic<int> asked{0};
-  engine.script = [&](const Request&) {
-    Script script{.tokens = ids_of("abc "), .pause = milliseconds(5)};
+  play_endless();
+  engine.script = [&, endless = engine.script](const Request& request) {
+    Script script = endless(request);
     script.endless = asked++ >= 3;
     return script;
   };
-  const std::string id = begin(lines(9, R"("max_tokens":500)"));
+  const std::string id = begin(lines(9, R"("max_tokens":1000000)"));
   EXPECT_TRUE(eventually([&] { return batch(id)["request_counts"]["completed"] == 3; }));
   EXPECT_EQ(reply_to("DELETE", "/v1/files/" + batch(id)["input_file_id"].get<std::string>()).status,
             409);

@@ -275,8 +275,10 @@ TEST_F(Dialects, ErrorsWithinAStreamAreEventsOfTheDialect) {
               .end = FinishReason::kError,
               .error = "broken"});
   for (const char* path : {kResponses, kMessages}) {
+    engine.most_tokens = 3;  // the error comes when the stream has begun
     const ServiceReply reply = post(path, body_of(path, R"("stream":true)"));
     ASSERT_TRUE(reply.stream) << reply.body;
+    engine.most_tokens = INT32_MAX;
     std::string text;
     while (reply.stream->next(&text)) {
     }
@@ -293,7 +295,7 @@ TEST_F(Dialects, ErrorsWithinAStreamAreEventsOfTheDialect) {
 }
 
 TEST_F(Dialects, ClientsThatLeaveEndTheirRequest) {
-  play(Script{.tokens = ids_of("abc"), .pause = std::chrono::milliseconds(5), .endless = true});
+  play_endless();
   for (const char* path : {kResponses, kMessages}) {
     ServiceReply reply = post(path, body_of(path, R"("stream":true,"ignore_eos":true)"));
     ASSERT_TRUE(reply.stream);

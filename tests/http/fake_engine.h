@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -25,7 +26,7 @@ struct Script {
   std::optional<int32_t> stop_token;
   std::string error;
   bool is_request_fault = false;
-  bool endless = false;  // the tokens again and again until cancelled
+  bool endless = false;  // the tokens again and again up to max_tokens or until cancelled
 };
 
 class FakeEngine : public Engine {
@@ -46,6 +47,9 @@ class FakeEngine : public Engine {
   // Chosen for each request as it is submitted.
   std::function<Script(const Request&)> script;
   std::atomic<size_t> capacity{1'000'000};  // requests at once; more are kQueueFull
+  // With so many a request goes on only when this is raised: what is between two events can be
+  // looked at for as long as it takes.
+  std::atomic<int32_t> most_tokens{INT32_MAX};
   std::atomic<int> num_refused{0};
   std::atomic<bool> ready{true};
   std::atomic<double> round_age_s{0.0};
@@ -115,6 +119,8 @@ class FakeEngine : public Engine {
     }
     while (event.finish_reason == FinishReason::kNone) {
       std::this_thread::sleep_for(plan.pause);
+      while (made >= most_tokens && !is_cancelled(request.id))
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
       fill(request, plan, &next, &made, &event);
       if (is_cancelled(request.id)) event.finish_reason = FinishReason::kAborted;
       const bool last = event.finish_reason != FinishReason::kNone;

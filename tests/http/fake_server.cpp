@@ -29,8 +29,6 @@ int main(int argc, char** argv) {
     options.ssl_certfile = argv[1];
     options.ssl_keyfile = argv[2];
   }
-  options.connection.head_timeout = std::chrono::milliseconds(1000);
-  options.connection.body_timeout = std::chrono::milliseconds(2000);
   ServedModel model;
   model.tokenizer = tokenizer;
   model.chat_template = ChatTemplate::parse(

@@ -73,6 +73,13 @@ class HttpFixture : public ::testing::Test {
   void play(const Script& script) {
     engine.script = [script](const Request&) { return script; };
   }
+  // Requests for kEndlessTokens go on for longer than any test: what happens to them meanwhile does
+  // so however slow the machine is.
+  static constexpr int kEndlessTokens = 1'000'000;
+  void play_endless(std::chrono::milliseconds pause = std::chrono::milliseconds(5)) {
+    engine.mutable_info().max_model_len = 5 * kEndlessTokens;
+    play(Script{.tokens = ids_of("abc "), .pause = pause, .endless = true});
+  }
 
   ServiceReply post(const std::string& path, const std::string& body) {
     ServiceCall call;
@@ -103,6 +110,17 @@ class HttpFixture : public ::testing::Test {
       }
     }
     return events_of(text);
+  }
+
+  // Reads on until the text has come; false when it does not within a minute.
+  static bool read_until(ByteSource& stream, const std::string& text, std::string* out) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+    bool has_more = true;
+    while (has_more && out->find(text) == std::string::npos &&
+           std::chrono::steady_clock::now() < end) {
+      has_more = stream.next(out);
+    }
+    return out->find(text) != std::string::npos;
   }
 
   static std::vector<std::string> events_of(const std::string& text) {

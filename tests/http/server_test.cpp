@@ -13,8 +13,9 @@
 namespace outrider::testing {
 namespace {
 
-const char* kEndless = R"({"prompt":"a","max_tokens":500,"stream":true})";
-const char* kEndlessWhole = R"({"prompt":"a","max_tokens":500})";
+// For play_endless().
+const char* kEndless = R"({"prompt":"a","max_tokens":1000000,"stream":true})";
+const char* kEndlessWhole = R"({"prompt":"a","max_tokens":1000000})";
 
 TEST_F(Server, AnswersAndKeepsTheConnection) {
   start();
@@ -133,12 +134,16 @@ TEST_F(Server, SlowHeadsAndBodiesEnd) {
   options.connection.head_timeout = milliseconds(200);
   options.connection.body_timeout = milliseconds(300);
   start();
-  Client head(server->port());
-  head.send("GET / HTTP/1.1\r\nHost:");
-  EXPECT_EQ(status_of(head.read_all()), 408);
-  Client body(server->port());
-  body.send("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{");
-  EXPECT_EQ(status_of(body.read_all()), 408);
+  // Without an answer this thread was held up, and not even a beginning came in time.
+  const auto is_timed_out = [&](const std::string& beginning) {
+    Client client(server->port());
+    client.send(beginning);
+    return status_of(client.read_all()) == 408;
+  };
+  EXPECT_TRUE(eventually([&] { return is_timed_out("GET / HTTP/1.1\r\nHost:"); }));
+  EXPECT_TRUE(eventually([&] {
+    return is_timed_out("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{");
+  }));
   Client silent(server->port());
   EXPECT_EQ(silent.read_all(), "");
 }
@@ -222,9 +227,9 @@ TEST_F(Server, ProbesAnswerWhenConnectionsAreUsedUp) {
     streams.back()->send(post_bytes(kEndless));
     streams.back()->read_until("data: ");
   }
-  EXPECT_EQ(status_of(ask(get_bytes("/health"))), 200);
-  EXPECT_EQ(status_of(ask(get_bytes("/metrics"))), 200);
-  EXPECT_EQ(status_of(ask(get_bytes("/v1/models"))), 503);
+  EXPECT_EQ(status_of(ask_until_answered(get_bytes("/health"))), 200);
+  EXPECT_EQ(status_of(ask_until_answered(get_bytes("/metrics"))), 200);
+  EXPECT_EQ(status_of(ask_until_answered(get_bytes("/v1/models"))), 503);
   // Silent connections cannot take the probes' places for long either; beyond them all, 503 without
   // a thread.
   std::vector<std::unique_ptr<Client>> silent;
@@ -235,12 +240,15 @@ TEST_F(Server, ProbesAnswerWhenConnectionsAreUsedUp) {
 // Whatever their size: a client must come again, not give up.
 TEST_F(Server, CallsAreToldToComeAgainWhenConnectionsAreUsedUp) {
   options.connection.max_connections = 1;
+  options.connection.idle_timeout = std::chrono::minutes(5);
   start();
   Client holder(server->port());
-  EXPECT_TRUE(eventually([&] { return status_of(ask(get_bytes("/v1/models"))) == 503; }));
+  holder.send(get_bytes("/version"));
+  EXPECT_EQ(status_of(holder.read_response()), 200);  // so it is in, and stays
+  EXPECT_EQ(status_of(ask_until_answered(get_bytes("/v1/models"))), 503);
   for (const char* length : {"10", "8388608", "999999999"}) {
     const std::string head = "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: ";
-    const std::string response = ask(head + length + "\r\n\r\n");
+    const std::string response = ask_until_answered(head + length + "\r\n\r\n");
     EXPECT_EQ(status_of(response), 503) << length;
     EXPECT_NE(response.find("Retry-After: 1\r\n"), std::string::npos);
   }
@@ -365,6 +373,19 @@ TEST_F(Server, DrainLetsRunningCallsEnd) {
   EXPECT_NE(client.read_all().find("data: [DONE]"), std::string::npos);
 }
 
+TEST_F(Server, NothingNewBeginsInADrain) {
+  play_endless();
+  start();
+  Client streaming(server->port());
+  streaming.send(post_bytes(kEndless));
+  streaming.read_until("data: ");
+  std::thread stopper([&] { EXPECT_TRUE(server->stop(std::chrono::minutes(5))); });
+  EXPECT_TRUE(eventually([&] { return status_of(ask(get_bytes("/readyz"))) == 503; }));
+  EXPECT_EQ(status_of(ask(post_bytes(R"({"prompt":"a"})"))), 503);
+  streaming.close();  // all that it waits for
+  stopper.join();
+}
+
 TEST_F(Server, DrainCutsWhatDoesNotEnd) {
   play_endless();
   start();
@@ -374,12 +395,9 @@ TEST_F(Server, DrainCutsWhatDoesNotEnd) {
   Client waiting(server->port());
   waiting.send(post_bytes(kEndlessWhole));
   EXPECT_TRUE(eventually([&] { return engine.num_running() == 2; }));
-  std::thread stopper([&] { EXPECT_FALSE(server->stop(milliseconds(300))); });
-  EXPECT_TRUE(eventually([&] { return status_of(ask(get_bytes("/readyz"))) == 503; }));
-  EXPECT_EQ(status_of(ask(post_bytes(R"({"prompt":"a"})"))), 503);
+  EXPECT_FALSE(server->stop(milliseconds(300)));
   EXPECT_NE(streaming.read_all().find("data: {\"error\":{"), std::string::npos);
   EXPECT_EQ(status_of(waiting.read_all()), 503);
-  stopper.join();
   EXPECT_EQ(engine.num_cancelled(), 2u);
 }
 
@@ -406,7 +424,7 @@ TEST_F(Server, NoiseDoesNotStopIt) {
     client.send(bytes.substr(0, random() % (bytes.size() + 1)));
     if (random() % 4 == 0) client.read_until("HTTP/1.1");
   }
-  EXPECT_EQ(status_of(ask(get_bytes("/health"))), 200);
+  EXPECT_EQ(status_of(ask_until_answered(get_bytes("/health"))), 200);
   EXPECT_TRUE(eventually([&] { return engine.num_running() == 0; }));
 }
 

@@ -468,27 +468,30 @@ TEST_F(Service, GenerationDefaultsReachTheEngine) {
 
 TEST_F(Service, PingsFillSilence) {
   options.sse_ping_interval = std::chrono::milliseconds(30);
-  play(Script{.tokens = ids_of("ab"), .pause = std::chrono::milliseconds(300)});
+  play("ab");
+  engine.most_tokens = 0;
   const ServiceReply reply = post("/v1/completions", R"({"prompt":"a","stream":true})");
   ASSERT_TRUE(reply.stream);
   std::string text;
+  EXPECT_TRUE(read_until(*reply.stream, ": ping\n\n", &text));
+  engine.most_tokens = INT32_MAX;
   while (reply.stream->next(&text)) {
   }
-  EXPECT_NE(text.find(": ping\n\n"), std::string::npos);
   EXPECT_EQ(events_of(text).back(), "[DONE]");
 }
 
 TEST_F(Service, TheRoleComesWithTheFirstToken) {
   options.sse_ping_interval = std::chrono::milliseconds(30);
-  play(Script{.tokens = ids_of("ab"), .pause = std::chrono::milliseconds(300)});
+  play("ab");
+  engine.most_tokens = 0;
   const ServiceReply reply =
       post("/v1/chat/completions", R"({"messages":[{"role":"user","content":"a"}],"stream":true})");
   ASSERT_TRUE(reply.stream);
   std::string text;
-  while (reply.stream->next(&text)) {
-  }
-  ASSERT_NE(text.find(": ping\n\n"), std::string::npos);
-  EXPECT_LT(text.find(": ping\n\n"), text.find("\"role\""));
+  EXPECT_TRUE(read_until(*reply.stream, ": ping\n\n", &text));
+  EXPECT_EQ(text.find("\"role\""), std::string::npos);
+  engine.most_tokens = INT32_MAX;
+  EXPECT_TRUE(read_until(*reply.stream, "\"role\"", &text));
 }
 
 // Mutated bodies: always a status and well-formed JSON, never a crash, and both outcomes are met.

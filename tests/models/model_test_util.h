@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
@@ -14,6 +13,7 @@
 #include <numeric>
 #include <optional>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -57,10 +57,10 @@ inline std::optional<std::filesystem::path> data_dir() {
 class TempDir {
  public:
   TempDir() {
-    static std::atomic<int> counter{0};
-    path_ = base() /
-            ("outrider-models-" + std::to_string(::getpid()) + "-" + std::to_string(counter++));
-    std::filesystem::create_directories(path_);
+    // Not by the process's number, which one that was killed may have had before.
+    std::string pattern = (base() / "outrider-models-XXXXXX").string();
+    if (::mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("no folder " + pattern);
+    path_ = pattern;
   }
   ~TempDir() {
     std::error_code ignored;

@@ -1,7 +1,10 @@
 // The drafts that count (unigram, bigram) in whole jobs: greedy and seeded text does not show them,
 // though what they propose differs with the requests before; and what they are accepted.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <cstdio>
 #include <fstream>
 
 #include "runtime/base/error.h"
@@ -19,15 +22,32 @@ const std::vector<std::string> kPrompts = {
     "In the garden stood a tree that bore golden apples",
 };
 
+// This process' own: ctest runs the program a second time, with checks, beside it.
+class TextFile {
+ public:
+  TextFile(const char* name, const std::string& text)
+      : path_(fmt::format("{}counting_draft_{}_{}.txt", ::testing::TempDir(), name, ::getpid())) {
+    std::ofstream(path_) << text;
+  }
+  ~TextFile() { std::remove(path_.c_str()); }
+  TextFile(const TextFile&) = delete;
+  TextFile& operator=(const TextFile&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  const std::string path_;
+};
+
 // What `method` learns from when it is not the stream.
 std::string corpus() {
-  const std::string path = ::testing::TempDir() + "counting_draft_corpus.txt";
-  std::ofstream file(path);
+  std::string text;
   for (int i = 0; i < 40; ++i) {
-    file << "There was once a king who had a daughter, and the king said to her that she must go "
-            "into the forest.\nThe old woman was very much pleased, and she went to the door.\n";
+    text +=
+        "There was once a king who had a daughter, and the king said to her that she must go "
+        "into the forest.\nThe old woman was very much pleased, and she went to the door.\n";
   }
-  return path;
+  static const TextFile file("corpus", text);
+  return file.path();
 }
 
 RunConfig counting_config(int num_targets, const std::string& method, bool from_text) {
@@ -135,9 +155,8 @@ TEST(CountingDraftCorpus, WhatIsWrongIsNamed) {
   EXPECT_EQ(problem_of(config), "");
   config.speculative.draft_corpus = "no/such/file.txt";
   EXPECT_NE(problem_of(config).find("no/such/file.txt"), std::string::npos);
-  const std::string empty = ::testing::TempDir() + "counting_draft_empty.txt";
-  std::ofstream(empty).flush();
-  config.speculative.draft_corpus = empty;
+  const TextFile empty("empty", "");
+  config.speculative.draft_corpus = empty.path();
   EXPECT_NE(problem_of(config).find("holds no text"), std::string::npos) << problem_of(config);
 }
 

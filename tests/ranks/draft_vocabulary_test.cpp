@@ -291,10 +291,11 @@ TEST(DraftVocabulary, TheTextIsTheTargets) {
   for (const bool with_seed : {false, true}) {
     for (const int num_targets : {1, 2}) {
       const std::vector<Outcome> off = run_asks(embedded_config(num_targets, 0), asks(with_seed));
-      const std::vector<Outcome> own = run_asks(embedded_config(num_targets, 4), asks(with_seed));
+      const std::vector<Outcome> own =
+          run_asks(patient(embedded_config(num_targets, 4)), asks(with_seed));
       for (const int draft_len : {1, 4, 8}) {
         const std::vector<Outcome> on =
-            run_asks(other.config(num_targets, draft_len), asks(with_seed));
+            run_asks(patient(other.config(num_targets, draft_len)), asks(with_seed));
         ASSERT_EQ(on.size(), off.size());
         for (size_t i = 0; i < on.size(); ++i) {
           EXPECT_EQ(on[i].error, "");
@@ -318,7 +319,7 @@ TEST(DraftVocabulary, PreemptionAndChunkedPrefill) {
   std::vector<Ask> list = asks(true);
   for (Ask& ask : list) ask.params.max_tokens = 120;
   const std::vector<Outcome> off = run_asks(embedded_config(1, 0), list);
-  RunConfig config = other.config(1, 4);
+  RunConfig config = patient(other.config(1, 4));
   config.max_model_len = 192;
   config.block_size = 4;
   config.max_num_batched_tokens = 16;
@@ -345,7 +346,7 @@ TEST(DraftVocabulary, PreemptionAndChunkedPrefill) {
 // nobody has to ask for it.
 TEST(DraftVocabulary, TooFewRowsAreNoObstacle) {
   const OtherVocabulary other({.num_extra_rows = -1000});
-  RunConfig config = other.config(1, 4);
+  RunConfig config = patient(other.config(1, 4));
   config.speculative.use_heterogeneous_vocab = false;
   const LoadedModel loaded = load_draft(config, {1, true}, 1);
   ASSERT_NE(loaded.vocabulary, nullptr);
@@ -366,7 +367,7 @@ TEST(DraftVocabulary, TooFewRowsAreNoObstacle) {
 TEST(DraftVocabulary, AWrongTranslationIsSeldomAccepted) {
   const OtherVocabulary other(kOther);
   const std::vector<Outcome> off = run_asks(embedded_config(1, 0), asks(false));
-  RunConfig config = other.config(1, 4);
+  RunConfig config = patient(other.config(1, 4));
   config.speculative.async_drafting = "off";  // every round is to wait for its draft
   // The embedded tokenizer's names put on the permuted model.
   for (const char* file : {"tokenizer.json", "tokenizer_config.json"})
@@ -387,7 +388,7 @@ TEST(DraftVocabulary, RealModelsWithOtherTokenizers) {
        {std::pair<std::string, std::string>{stories, "embedded"}, {"embedded", stories}}) {
     std::vector<std::vector<Outcome>> runs;
     for (const int draft_len : {0, 4}) {
-      RunConfig config = embedded_config(1, draft_len);
+      RunConfig config = patient(embedded_config(1, draft_len));
       config.model = target;
       if (draft_len > 0) config.speculative.model = draft;
       config.speculative.use_heterogeneous_vocab = true;

@@ -25,6 +25,11 @@ RunConfig embedded_config(int num_targets, int draft_len) {
   return config;
 }
 
+RunConfig patient(RunConfig config) {
+  config.speculative.draft_patience_s = 10;
+  return config;
+}
+
 std::shared_ptr<ResultStream> submit(Engine& engine,
                                      std::vector<int32_t> prompt,
                                      SamplingParams params,

@@ -24,6 +24,9 @@ struct Outcome {
 // The embedded pair with a draft of this length, as small as tests want it; draft_len 0 = no draft.
 RunConfig embedded_config(int num_targets, int draft_len);
 
+// A round waits for its draft however slow the machine is: for tests that count what was drafted.
+RunConfig patient(RunConfig config);
+
 // Submits a request (id, stream and noise seed are filled in) and returns its stream.
 std::shared_ptr<ResultStream> submit(Engine& engine,
                                      std::vector<int32_t> prompt,

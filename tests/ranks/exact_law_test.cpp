@@ -87,6 +87,7 @@ Sampled sample(RunConfig config,
                float temperature,
                int num_samples) {
   Sampled result;
+  config = patient(std::move(config));  // rounds without a draft say nothing here
   config.max_num_seqs = 64;
   config.max_model_len = 64;
   config.max_num_queued_reqs = num_samples;
@@ -213,7 +214,6 @@ TEST_P(ExactLawAsyncDrafting, FirstThreeTokens) {
   const auto [mode, async_drafting, num_targets] = GetParam();
   RunConfig config = embedded_config(num_targets, 1);
   config.speculative.async_drafting = async_drafting;
-  config.speculative.draft_patience_s = 2;  // rounds without a draft say nothing here
   const Sampled result = expect_exact_law(config, mode);
   EXPECT_GT(result.num_bonus_drafts, num_samples_for(mode) / 12);
   EXPECT_GT(result.num_accepted_bonus_drafts, result.num_bonus_drafts / 10);

@@ -1,6 +1,5 @@
 // Promise P4 with whole jobs as threads: a decision flipped on one rank stops the job in that round
 // with one sentence; NaN in one sequence ends that request and changes nothing else.
-#include "models/families/families.h"
 #include "runtime/ranks/target/faults.h"
 
 #include <gtest/gtest.h>
@@ -8,6 +7,7 @@
 #include <cstdlib>
 #include <thread>
 
+#include "models/families/families.h"
 #include "models/forward/transformer.h"
 #include "runtime/base/log.h"
 #include "tests/base/error_sentence.h"
@@ -142,7 +142,7 @@ TEST_P(Divergence, StopsTheJobNamingRankAndRound) {
   const ArmedFault fault(flip.fault);
   EXPECT_EXIT(
       {
-        run_asks(embedded_config(flip.num_targets, flip.draft_len), asks_of(40));
+        run_asks(patient(embedded_config(flip.num_targets, flip.draft_len)), asks_of(40));
         std::_Exit(0);
       },
       ::testing::ExitedWithCode(70),
@@ -203,7 +203,7 @@ std::vector<Outcome> run_twice(const RunConfig& config,
           collect(*submit(context.engine, context.tokenizer->encode(ask.prompt), ask.params)));
     }
     // The last status is published a moment after the last event.
-    for (int i = 0; i < 1000 && context.metrics.kv_cache_usage_perc.value() > 0; ++i) {
+    for (int i = 0; i < 12000 && context.metrics.kv_cache_usage_perc.value() > 0; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
     *kv_usage = context.metrics.kv_cache_usage_perc.value();

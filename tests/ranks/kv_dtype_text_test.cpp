@@ -55,7 +55,7 @@ TEST_P(KvDtypeText, SameWithAndWithoutDraft) {
     const auto expected = tokens_of(run_asks(config_of(GetParam(), num_targets, 0), asks));
     EXPECT_EQ(std::set(expected.begin(), expected.end()).size(), asks.size());
     for (const int draft_len : {1, 4, 8}) {
-      const auto outcomes = run_asks(config_of(GetParam(), num_targets, draft_len), asks);
+      const auto outcomes = run_asks(patient(config_of(GetParam(), num_targets, draft_len)), asks);
       EXPECT_EQ(tokens_of(outcomes), expected) << num_targets << " ranks, length " << draft_len;
       int64_t num_accepted = 0;
       for (const Outcome& outcome : outcomes) num_accepted += outcome.stats.num_accepted_tokens;

@@ -23,7 +23,7 @@ struct Traffic {
 
 Traffic traffic_of(int num_targets, int draft_len, const SamplingParams& params) {
   Traffic traffic;
-  RunConfig config = embedded_config(num_targets, draft_len);
+  RunConfig config = patient(embedded_config(num_targets, draft_len));
   config.speculative.async_drafting = "off";  // no proposals: the table's rows to the byte
   run_engine(config, [&](const FrontEndContext& context) {
     const auto prompt = context.tokenizer->encode("Once upon a time");

@@ -137,7 +137,8 @@ TEST(Logprobs, SeededSamplersWithAndWithoutDraft) {
     SCOPED_TRACE(std::to_string(num_targets) + " target ranks");
     const std::vector<Outcome> off = run_asks(embedded_config(num_targets, 0), asks);
     for (int draft_len : {1, 4}) {
-      const std::vector<Outcome> on = run_asks(embedded_config(num_targets, draft_len), asks);
+      const std::vector<Outcome> on =
+          run_asks(patient(embedded_config(num_targets, draft_len)), asks);
       EXPECT_GT(num_accepted(on), 0);
       expect_same_bits(on, off);
     }
@@ -177,7 +178,7 @@ TEST(Logprobs, UnseededRulesAgreeWithTheModel) {
       ask.params.seed.reset();
       ask.params.verify_mode = mode;
     }
-    const std::vector<Outcome> outcomes = run_asks(embedded_config(1, 4), asks);
+    const std::vector<Outcome> outcomes = run_asks(patient(embedded_config(1, 4)), asks);
     EXPECT_GT(num_accepted(outcomes), 0);
     expect_direct(asks, outcomes);
   }

@@ -91,7 +91,7 @@ Talk talk_with(const RunConfig& config, bool cancels) {
   run_engine(config, [&](const FrontEndContext& context) {
     Talker(context, cancels).run(3, &talk);
     // The last status is published a moment after the last event.
-    for (int i = 0; i < 1000 && context.metrics.kv_cache_usage_perc.value() > 0; ++i) {
+    for (int i = 0; i < 12000 && context.metrics.kv_cache_usage_perc.value() > 0; ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
     talk.kv_usage = context.metrics.kv_cache_usage_perc.value();
@@ -144,7 +144,7 @@ TEST_P(PrefixReuse, TextIsTheSameInATightSpot) {
       load_model_config(std::string(OUTRIDER_SOURCE_DIR) + "/models/embedded/target");
   tight.kv_cache_memory_bytes = static_cast<int64_t>(
       90 * Transformer::kv_bytes_per_block(
-                model, shard_model(model, 0, tight.tensor_parallel_size), tight.block_size));
+               model, shard_model(model, 0, tight.tensor_parallel_size), tight.block_size));
   const Talk on = talk_with(tight, /*cancels=*/true);
   EXPECT_EQ(on.texts, off.texts);
   EXPECT_GT(on.num_hits, 0);

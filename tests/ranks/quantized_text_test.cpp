@@ -46,7 +46,8 @@ TEST_P(QuantizedText, SameWithAndWithoutDraft) {
   EXPECT_EQ(std::set(expected.begin(), expected.end()).size(), asks.size());
   for (const char* draft : {"none", "int8"}) {
     for (const int draft_len : {1, 4, 8}) {
-      const auto outcomes = run_asks(config_of(GetParam(), draft_len, "int8", draft), asks);
+      const auto outcomes =
+          run_asks(patient(config_of(GetParam(), draft_len, "int8", draft)), asks);
       EXPECT_EQ(tokens_of(outcomes), expected) << "draft " << draft << ", length " << draft_len;
       int64_t num_accepted = 0;
       for (const Outcome& outcome : outcomes) num_accepted += outcome.stats.num_accepted_tokens;

@@ -12,7 +12,7 @@ namespace outrider::test {
 namespace {
 
 RunConfig stories_config(int num_targets, int draft_len) {
-  RunConfig config = embedded_config(num_targets, draft_len);
+  RunConfig config = patient(embedded_config(num_targets, draft_len));
   config.model = data_folder() + "/models/stories260K";
   if (draft_len > 0) config.speculative.model = data_folder() + "/models/llama2xs";
   return config;

@@ -77,7 +77,7 @@ TEST_P(SameText, GreedyWithAndWithoutDraft) {
   for (int draft_len : {1, 2, 4, 8, 16}) {
     const RunConfig config = embedded_config(GetParam(), draft_len);
     EXPECT_EQ(run_alone(config, asks), expected) << "alone, draft_len " << draft_len;
-    const std::vector<Outcome> together = run_asks(config, asks);
+    const std::vector<Outcome> together = run_asks(patient(config), asks);
     EXPECT_EQ(tokens_of(together), expected) << "8 in flight, draft_len " << draft_len;
     EXPECT_GT(num_accepted(together), 0) << "draft_len " << draft_len;
   }
@@ -88,7 +88,8 @@ TEST_P(SameText, SeededWithAndWithoutDraft) {
   const auto expected = run_alone(embedded_config(GetParam(), 0), asks);
   expect_varied(expected);
   for (int draft_len : {1, 2, 4, 8, 16}) {
-    const std::vector<Outcome> together = run_asks(embedded_config(GetParam(), draft_len), asks);
+    const std::vector<Outcome> together =
+        run_asks(patient(embedded_config(GetParam(), draft_len)), asks);
     EXPECT_EQ(tokens_of(together), expected) << "draft_len " << draft_len;
     EXPECT_GT(num_accepted(together), 0) << "draft_len " << draft_len;
   }

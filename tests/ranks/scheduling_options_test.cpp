@@ -76,10 +76,12 @@ int num_taken(const FrontEndContext& context, int num_requests, bool is_further)
 
 TEST(MaxNumQueuedReqs, IsExactWhoeverAsksAndHalfOfItForFurtherOnesOfACall) {
   RunConfig config = embedded_config(1, 0);
+  // Half a minute of steps: the first request still runs when all have asked, on any machine.
+  config.model = "sim:step_ms=0.5,max_len=65536";
   config.max_num_seqs = 1;
   config.max_num_queued_reqs = 32;
   run_engine(config, [&](const FrontEndContext& context) {
-    const auto running = submit(context.engine, context.tokenizer->encode("The"), greedy(900));
+    const auto running = submit(context.engine, context.tokenizer->encode("The"), greedy(60000));
     ASSERT_TRUE(running->wait_next(std::chrono::seconds(60)));
     EXPECT_EQ(num_taken(context, 100, true), 16);
     // Rounds take requests out of the inbox meanwhile, and each is counted once.

@@ -73,7 +73,7 @@ SamplingParams params_of(size_t i, int32_t max_tokens) {
 
 // What a run adds to the options of the test pair.
 RunConfig config_of(const StrictRun& run) {
-  RunConfig config = embedded_config(run.num_targets, run.draft_len);
+  RunConfig config = patient(embedded_config(run.num_targets, run.draft_len));
   config.numerics = run.numerics;
   config.max_num_seqs = run.max_num_seqs;
   config.max_num_queued_reqs = 100000;

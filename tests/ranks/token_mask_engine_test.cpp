@@ -29,7 +29,7 @@ TEST(TokenMaskEngine, OnlyAllowedTokensComeOutAndTheDraftKnowsThem) {
   }
   int num_drafted = 0;
   int num_accepted = 0;
-  for (const Outcome& outcome : run_asks(embedded_config(2, 4), asks)) {
+  for (const Outcome& outcome : run_asks(patient(embedded_config(2, 4)), asks)) {
     ASSERT_EQ(outcome.finish_reason, FinishReason::kLength) << outcome.error;
     ASSERT_EQ(outcome.tokens.size(), 40u);
     for (int32_t token : outcome.tokens) ASSERT_NE(token % 3, 1);

@@ -275,12 +275,16 @@ TEST_F(GrammarEngineTest, ASlowGrammarCostsItsRequestOnly) {
   std::string choices = "root ::= \"0\"";
   for (int i = 1; i < 15000; ++i) choices += " | \"" + std::to_string(i * 7919) + "\"";
   const Grammar slow{GrammarKind::kEbnf, choices, {kEnd}};
-  try {
-    engine_->check(slow, std::chrono::milliseconds(1));
-    ADD_FAILURE() << "compiled within a millisecond";
-  } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("longer than 1 ms"), std::string::npos);
-  }
+  int num_tries = 0;
+  do {
+    try {
+      engine_->check(slow, std::chrono::milliseconds(1));
+      ADD_FAILURE() << "compiled within a millisecond";
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("longer than 1 ms"), std::string::npos);
+    }
+    // Who is kept from its core for that millisecond gives up before it has begun.
+  } while (!engine_->knows(slow) && ++num_tries < 100);
   EXPECT_EQ(fault_of(GrammarKind::kRegex, "a+"), "");
   EXPECT_TRUE(engine_->knows(slow));  // it goes on, for whoever asks next
   EXPECT_TRUE(engine_->check(slow, kLong).empty());

@@ -278,6 +278,8 @@ class MpiWorld final : public World {
     const Peer& peer = peers_[static_cast<size_t>(rank)];
     if (peer.is_here) {
       kill(peer.pid, SIGKILL);
+      // A launcher that hears of it may hang, and end everybody who could end it.
+      end_launcher_later(kLongForLauncher);
     } else {
       log_warning("rank {} on {} does not answer; mpirun may wait for it", rank, peer.host);
     }
@@ -347,10 +349,10 @@ class MpiWorld final : public World {
     if (when_lost_) when_lost_(reason);
   }
 
-  // Rank 0 ends the job when its clients have been told, the others wait for that.
+  // One ends the job, the others wait for that: rank 0, when its clients have been told.
   void end_for(const Watchdog::Finding& found) {
     is_said_ = true;
-    was_told_to_end_ = rank_ != 0 && found.rank != 0;
+    was_told_to_end_ = rank_ != (found.rank == 0 ? 1 : 0);
     end_reason_ = found.reason;
   }
 

@@ -11,6 +11,7 @@ constexpr double kGoodLifeS = 1.0;
 constexpr double kAskAfterS = 1.0;
 constexpr double kMostPatienceS = 60.0;
 constexpr double kTimesLonger = 4.0;  // than what was seen of an honest one
+constexpr double kDoubtS = 0.5;
 
 }  // namespace
 
@@ -24,6 +25,7 @@ double RestartTimes::pause_s(double served_s) {
 void HangWatch::begin(Clock::time_point now) {
   heard_at_ = now;
   asked_at_.reset();
+  doubted_at_.reset();
 }
 
 void HangWatch::heard(Clock::time_point now) {
@@ -41,6 +43,8 @@ HangWatch::Verdict HangWatch::look(Clock::time_point now) {
     return Verdict::kAsk;
   }
   if (seconds_of(now - *asked_at_) < patience_s_) return Verdict::kFine;
+  if (!doubted_at_) doubted_at_ = now;
+  if (seconds_of(now - *doubted_at_) < kDoubtS) return Verdict::kFine;
   patience_s_ = std::min(kMostPatienceS, 2 * patience_s_);
   return Verdict::kHung;
 }

@@ -30,7 +30,8 @@ class RestartTimes {
 // An engine says something after each of its steps, and answers a question between two of them. So
 // silence after a question can be honest for one step at most: reading a prompt of full rows with a
 // large draft on few cores takes seconds. Five are given; what turned out to be merely slow, and
-// every engine that was ended for its silence, makes the next ones' time longer.
+// every engine that was ended for its silence, makes the next ones' time longer. Half a second more
+// is for a machine that stood still, where whoever looks may run before the engine does.
 class HangWatch {
  public:
   using Clock = JobClock;
@@ -45,6 +46,7 @@ class HangWatch {
   double patience_s_ = 5;
   Clock::time_point heard_at_{};
   std::optional<Clock::time_point> asked_at_;
+  std::optional<Clock::time_point> doubted_at_;  // a first look after its time
 };
 
 }  // namespace outrider
