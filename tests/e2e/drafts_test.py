@@ -76,8 +76,12 @@ class DraftTest(unittest.TestCase):
 
     def check_accepts(self, server, expected):
         before = server.metric(ACCEPTED)
-        self.assertEqual(texts(server), expected)
-        self.assertGreater(server.metric(ACCEPTED), before)
+
+        def has_accepted():  # a draft that has just come reads the texts first
+            self.assertEqual(texts(server), expected)
+            return server.metric(ACCEPTED) > before
+
+        self.wait_for("accepted tokens", has_accepted)
 
 
 class Restarts(DraftTest):
