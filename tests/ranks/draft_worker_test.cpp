@@ -174,6 +174,25 @@ TEST_F(WorkerTest, ShortMemoryTakesFromThoseWhoWantNothing) {
   EXPECT_EQ(run().size(), 2u);
 }
 
+// Whoever takes tokens as they come waits for all it asked for, unless it is told of the end.
+TEST_F(WorkerTest, AChainThatHasNoRoomForMoreSaysSoInTheSameReply) {
+  config.max_num_seqs = 1;
+  config.max_model_len = 64;
+  load();
+  std::vector<int32_t> prompt;
+  for (int i = 0; i < 50; ++i) prompt.push_back(30 + i * 3);
+  DraftRequest request;
+  request.opens.push_back(open(1, prompt));
+  request.opens.back().params.async_drafting = AsyncDrafting::kChain;
+  request.commits.push_back({1, 0, 50, {201}, 10000});
+  worker->take(request);
+  const std::vector<DraftBlock> blocks = run();
+  ASSERT_EQ(blocks.size(), 2u);
+  EXPECT_GT(blocks[0].tokens.size(), 0u);
+  EXPECT_TRUE(blocks[1].tokens.empty());
+  EXPECT_EQ(blocks[1].first, static_cast<int32_t>(blocks[0].tokens.size()));
+}
+
 // A draft that serves again was not told which sequences have ended meanwhile.
 TEST_F(WorkerTest, WhatIsForgottenLeavesNothingBehindAndMayComeAgain) {
   const std::vector<int32_t> tokens = {40, 41, 60, 90, 120, 200, 33};

@@ -318,17 +318,20 @@ void DraftWorker::collect_main_chain(uint64_t sequence_id, DraftSequence& sequen
   const int32_t end = std::min(main_chain.num_drafted(), wanted);
   sequence.answered = main_chain.ended || end == wanted;
   if (sequence.mode == AsyncDrafting::kOff && !sequence.answered) return;
-  // A block that ends early says so: nobody need wait for the rest.
-  const bool says_end = main_chain.ended && end < wanted && sequence.urgent();
-  if (end <= main_chain.num_sent && !says_end) return;
-  const int32_t first = std::min(main_chain.num_sent, end);
-  reply_.blocks.push_back({.sequence_id = sequence_id,
-                           .round = sequence.round,
-                           .base_len = static_cast<int32_t>(sequence.tokens.size()),
-                           .tokens = tokens_from(main_chain, first, end),
-                           .guess = sequence.guess,
-                           .first = first});
-  main_chain.num_sent = end;
+  const auto tell = [&](int32_t first) {
+    reply_.blocks.push_back({.sequence_id = sequence_id,
+                             .round = sequence.round,
+                             .base_len = static_cast<int32_t>(sequence.tokens.size()),
+                             .tokens = tokens_from(main_chain, first, end),
+                             .guess = sequence.guess,
+                             .first = first});
+  };
+  const bool has_new = end > main_chain.num_sent;
+  if (has_new) tell(std::exchange(main_chain.num_sent, end));
+  // A block that ends early says so by an empty part: nobody need wait for the rest. Without
+  // asynchronous drafting there is one part only, so nobody does.
+  const bool ends_early = main_chain.ended && end < wanted && sequence.urgent();
+  if (ends_early && !(has_new && sequence.mode == AsyncDrafting::kOff)) tell(end);
 }
 
 void DraftWorker::collect_branch(uint64_t sequence_id,
